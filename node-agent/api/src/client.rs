@@ -159,15 +159,16 @@ struct Connection {
     sender: http2::SendRequest<tonic::body::Body>,
 }
 
-type Answer = Pin<Box<dyn Future<Output = Result<http::Response<hyper::body::Incoming>, hyper::Error>> + Send>>;
+type Answer = Pin<Box<dyn Future<Output = Result<http::Response<hyper::body::Incoming>, Status>> + Send>>;
 
 impl tower_service::Service<http::Request<tonic::body::Body>> for Connection {
     type Response = http::Response<hyper::body::Incoming>;
-    type Error = hyper::Error;
+    // A `Status`, because a lost connection would otherwise be reported as `Cancelled`, as if the caller had left.
+    type Error = Status;
     type Future = Answer;
 
-    fn poll_ready(&mut self, cx: &mut Context<'_>) -> Poll<Result<(), hyper::Error>> {
-        self.sender.poll_ready(cx)
+    fn poll_ready(&mut self, cx: &mut Context<'_>) -> Poll<Result<(), Status>> {
+        self.sender.poll_ready(cx).map_err(lost)
     }
 
     fn call(&mut self, mut request: http::Request<tonic::body::Body>) -> Answer {
@@ -180,6 +181,12 @@ impl tower_service::Service<http::Request<tonic::body::Body>> for Connection {
         if let Ok(uri) = http::Uri::from_parts(parts) {
             *request.uri_mut() = uri;
         }
-        Box::pin(self.sender.send_request(request))
+        let sent = self.sender.send_request(request);
+        Box::pin(async { sent.await.map_err(lost) })
     }
+}
+
+#[expect(clippy::needless_pass_by_value, reason = "the shape `map_err` wants")]
+fn lost(error: hyper::Error) -> Status {
+    Status::unavailable(format!("connection to the agent lost: {error}"))
 }

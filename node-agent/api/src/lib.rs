@@ -22,6 +22,7 @@ pub mod v1 {
         unreachable_pub,
         clippy::all,
         clippy::pedantic,
+        clippy::allow_attributes_without_reason,
         reason = "generated code, documented in the .proto; which of these lints fire depends on the features"
     )]
     tonic::include_proto!("nvidia.ipam.node.v1");

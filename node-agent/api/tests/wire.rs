@@ -1,6 +1,8 @@
 //! Pins the bytes on the wire: every field's number and type, the enum's values, and the paths of the methods.
 //! The expected bytes are written by hand from the contract, so a change of the `.proto` cannot move both sides.
 
+#![expect(clippy::unwrap_used, reason = "a failed precondition of a test is a failed test")]
+
 use std::fmt::Debug;
 
 use ipam_node_api::v1::ipam_garbage_service_server::{IpamGarbageService, IpamGarbageServiceServer};
