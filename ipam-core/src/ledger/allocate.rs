@@ -1,0 +1,99 @@
+//! From a request to addresses. Decides only; all pools or none.
+
+use std::net::IpAddr;
+
+use super::book::Book;
+use super::validate::{request_violations, wanted};
+use super::{Allocation, Change, Grant, HeldConflict, Ledger, Pick, Refusal, Request, Reservation};
+use crate::NodePool;
+use crate::node_pool::PoolState;
+
+impl Ledger {
+    /// One address of each pool of the request, or none at all. Changes nothing: the answer's changes are to be made
+    /// durable, [applied](Ledger::apply), and only then told.
+    ///
+    /// * In a pool where the owner holds an address already, that one is the answer, without a change, whatever has become
+    ///   of the pool's block; in the others a new one is found. So a repeat gives the same answer, and a repeat with one
+    ///   more pool adds to it. [`Refusal::AlreadyHeld`] if another address is asked for, or if the held one is no longer
+    ///   in the pool's subnet and so could not be given the right mask.
+    /// * A pool that is not configured is [`Refusal::UnknownPool`], also for a repeat: mask and gateway are not known. The
+    ///   reservation survives, for [`check`](Ledger::check) and [`release`](Ledger::release).
+    /// * Addresses named by value, gateway or index may be excluded ones, and do not wait for the cooldown, which is there
+    ///   against accidental early reuse. They must not be held by another owner.
+    pub fn allocate(&self, request: &Request, now: i64) -> Result<Allocation, Refusal> {
+        let mut violations = request_violations(request);
+        let found: Result<Vec<_>, _> =
+            request.pools.iter().map(|key| self.configured(key).ok_or_else(|| self.unknown(key))).collect();
+        let wanted = found.as_ref().map_or_else(
+            |_| Vec::new(),
+            |found| {
+                let pools: Vec<_> = found.iter().map(|(_, pool)| *pool).collect();
+                let (wanted, more) = wanted(request, &pools);
+                violations.extend(more);
+                wanted
+            },
+        );
+        if !violations.is_empty() {
+            return Err(Refusal::Invalid(violations));
+        }
+        let mut allocation = Allocation { grants: Vec::new(), changes: Vec::new() };
+        for ((book, pool), wanted) in found?.into_iter().zip(wanted) {
+            let (addr, change) = decide(book, pool, wanted, request, now)?;
+            allocation.grants.push(grant(pool, addr, request.pick));
+            allocation.changes.extend(change);
+        }
+        Ok(allocation)
+    }
+}
+
+/// The address for one pool, and the change that reserves it if the owner does not hold it already.
+fn decide(
+    book: &Book,
+    pool: &NodePool,
+    wanted: Option<IpAddr>,
+    request: &Request,
+    now: i64,
+) -> Result<(IpAddr, Option<Change>), Refusal> {
+    if let Some(held) = book.held_by(&request.owner) {
+        return repeat(pool, held.addr, wanted).map(|addr| (addr, None));
+    }
+    if pool.state == PoolState::Releasing {
+        return Err(Refusal::Releasing { pool: pool.key.clone(), range: pool.range });
+    }
+    let addr = match wanted {
+        Some(addr) => book.holder(addr).map_or(Ok(addr), |holder| {
+            let holder = Box::new(holder.clone());
+            Err(Refusal::AddressTaken { pool: pool.key.clone(), addr, holder })
+        }),
+        None => book.next_free(pool, now).ok_or_else(|| book.exhausted(pool, now)),
+    };
+    let reservation = Reservation {
+        pool: pool.key.clone(),
+        owner: request.owner.clone(),
+        addr: addr?,
+        attachment: request.attachment.clone(),
+        created: now,
+    };
+    Ok((reservation.addr, Some(Change::Reserve { reservation, moves_cursor: wanted.is_none() })))
+}
+
+fn repeat(pool: &NodePool, held: IpAddr, wanted: Option<IpAddr>) -> Result<IpAddr, Refusal> {
+    let conflict = match wanted {
+        Some(asked) if asked != held => HeldConflict::Asked(asked),
+        _ if !pool.subnet.contains(held) => HeldConflict::Subnet(pool.subnet),
+        _ => return Ok(held),
+    };
+    Err(Refusal::AlreadyHeld { pool: pool.key.clone(), held, conflict })
+}
+
+fn grant(pool: &NodePool, addr: IpAddr, pick: Pick) -> Grant {
+    // The pod that is the gateway needs no way to it. By value the gateway is an address like any other.
+    let is_gateway = pick == Pick::Gateway;
+    Grant {
+        pool: pool.key.clone(),
+        addr,
+        prefix_len: pool.subnet.prefix_len(),
+        gateway: pool.gateway.filter(|_| !is_gateway),
+        routes: if is_gateway { Vec::new() } else { pool.effective_routes() },
+    }
+}

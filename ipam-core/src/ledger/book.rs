@@ -1,0 +1,186 @@
+//! The book of one pool: who holds which address, where the round robin stands, and what cools down.
+//!
+//! What may not be given dynamically is kept as one set of runs, so that the next free address is found in logarithmic
+//! time whatever the size of the range. The set is derived: from what is remembered and from the configured pool.
+
+use std::collections::BTreeMap;
+use std::net::IpAddr;
+
+use super::cooling::Cooling;
+use super::{Change, Owner, PoolUsage, Refusal, Reservation};
+use crate::addr::number;
+use crate::{NodePool, PoolKey, RunSet};
+
+#[derive(Clone, Debug)]
+pub(super) struct Book {
+    pool: Option<NodePool>,
+    held: BTreeMap<IpAddr, Reservation>,
+    /// The address of each owner in `held`: one each.
+    owners: BTreeMap<Owner, IpAddr>,
+    /// The last address found by round robin; it may lie outside the pool's present range.
+    cursor: Option<IpAddr>,
+    /// Never an address of `held`.
+    cooling: Cooling,
+    /// Of the pool's range: exclusions, gateway, `held` and `cooling`. Empty without a pool.
+    blocked: RunSet,
+}
+
+impl Book {
+    pub(super) const fn new(cooldown_seconds: u64) -> Self {
+        Self {
+            pool: None,
+            held: BTreeMap::new(),
+            owners: BTreeMap::new(),
+            cursor: None,
+            cooling: Cooling::new(cooldown_seconds),
+            blocked: RunSet::new(),
+        }
+    }
+
+    pub(super) const fn pool(&self) -> Option<&NodePool> {
+        self.pool.as_ref()
+    }
+
+    pub(super) fn held_by(&self, owner: &Owner) -> Option<&Reservation> {
+        self.held.get(self.owners.get(owner)?)
+    }
+
+    pub(super) fn holder(&self, addr: IpAddr) -> Option<&Reservation> {
+        self.held.get(&addr)
+    }
+
+    pub(super) fn reservations(&self) -> impl Iterator<Item = &Reservation> {
+        self.held.values()
+    }
+
+    pub(super) fn usage(&self) -> Option<PoolUsage> {
+        let pool = self.pool.as_ref()?;
+        Some(PoolUsage {
+            key: pool.key.clone(),
+            range: pool.range,
+            used: u64::try_from(self.held.len()).unwrap_or(u64::MAX),
+            capacity: pool.capacity(),
+        })
+    }
+
+    pub(super) fn snapshot(&self, key: &PoolKey) -> Vec<Change> {
+        let held = self.held.values().cloned();
+        let reserves = held.map(|reservation| Change::Reserve { reservation, moves_cursor: false });
+        let cursor = self.cursor.map(|addr| Change::Cursor { pool: key.clone(), addr });
+        let cooling = self.cooling.iter().map(|(addr, since)| Change::Cooling { pool: key.clone(), addr, since });
+        reserves.chain(cursor).chain(cooling).collect()
+    }
+
+    pub(super) fn configure(&mut self, pool: Option<NodePool>) {
+        if self.pool == pool {
+            return;
+        }
+        self.pool = pool;
+        self.blocked = RunSet::new();
+        let Some(pool) = &self.pool else { return };
+        let (first, last) = pool.range.numbers();
+        self.blocked = pool.exclusions.clipped(first, last);
+        let cooling = self.cooling.iter().map(|(addr, _)| addr);
+        let taken = self.held.keys().copied().chain(cooling).chain(pool.gateway);
+        self.blocked.extend(taken.filter(|&addr| pool.range.contains(addr)).map(|addr| (number(addr), number(addr))));
+    }
+
+    /// An owner that held another address lets go of it, and so does another owner of this address.
+    pub(super) fn reserve(&mut self, reservation: Reservation, moves_cursor: bool) {
+        let addr = reservation.addr;
+        if let Some(before) = self.owners.remove(&reservation.owner) {
+            self.held.remove(&before);
+            self.unblock(before);
+        }
+        if let Some(other) = self.held.remove(&addr) {
+            self.owners.remove(&other.owner);
+        }
+        self.cooling.remove(addr);
+        self.block(addr);
+        self.owners.insert(reservation.owner.clone(), addr);
+        self.held.insert(addr, reservation);
+        if moves_cursor {
+            self.cursor = Some(addr);
+        }
+    }
+
+    /// A release tells the time, so what has cooled down by then is forgotten: memory stays bounded by the releases
+    /// within one cooldown.
+    pub(super) fn release(&mut self, owner: &Owner, at: i64) {
+        let Some(addr) = self.owners.remove(owner) else { return };
+        self.held.remove(&addr);
+        self.unblock(addr);
+        self.cool(addr, at);
+        self.expire(at);
+    }
+
+    pub(super) fn set_cursor(&mut self, addr: IpAddr) {
+        self.cursor = Some(addr);
+    }
+
+    pub(super) fn cool(&mut self, addr: IpAddr, since: i64) {
+        if self.held.contains_key(&addr) {
+            return;
+        }
+        self.cooling.insert(addr, since);
+        if self.cooling.contains(addr) {
+            self.block(addr);
+        }
+    }
+
+    pub(super) fn expire(&mut self, now: i64) {
+        for addr in self.cooling.prune(now) {
+            self.unblock(addr);
+        }
+    }
+
+    /// The next free address after the cursor, wrapping at the end of the range; `None` if every one is held or cools
+    /// down.
+    pub(super) fn next_free(&self, pool: &NodePool, now: i64) -> Option<IpAddr> {
+        let (first, last) = pool.range.numbers();
+        let start = match self.cursor {
+            Some(cursor) if pool.range.contains(cursor) && number(cursor) < last => number(cursor) + 1,
+            _ => first,
+        };
+        let before_start = || start.checked_sub(1).and_then(|end| self.blocked.first_gap(first, end));
+        let gap = self.blocked.first_gap(start, last).or_else(before_start);
+        // What has cooled down but is not yet forgotten is still among the blocked.
+        let cooled = self.cooling.cooled(now).filter(|&addr| gives(pool, addr)).map(number);
+        let best = cooled.chain(gap).min_by_key(|&candidate| (candidate < start, candidate))?;
+        Some(pool.family().addr(best))
+    }
+
+    /// Why [`Book::next_free`] has found nothing. Looks at all that is held and cooling in the range.
+    pub(super) fn exhausted(&self, pool: &NodePool, now: i64) -> Refusal {
+        let waiting: Vec<_> = self
+            .cooling
+            .iter()
+            .filter(|&(addr, _)| gives(pool, addr))
+            .filter_map(|(_, since)| self.cooling.seconds_left(since, now))
+            .collect();
+        Refusal::Exhausted {
+            pool: pool.key.clone(),
+            range: pool.range,
+            held: self.held.keys().filter(|&&addr| pool.range.contains(addr)).count(),
+            cooling: waiting.len(),
+            free_in_seconds: waiting.into_iter().min(),
+        }
+    }
+
+    fn block(&mut self, addr: IpAddr) {
+        if self.pool.as_ref().is_some_and(|pool| pool.range.contains(addr)) {
+            self.blocked.insert(number(addr), number(addr));
+        }
+    }
+
+    fn unblock(&mut self, addr: IpAddr) {
+        if self.pool.as_ref().is_some_and(|pool| gives(pool, addr)) {
+            self.blocked.remove(number(addr));
+        }
+    }
+}
+
+/// Whether `pool` gives `addr` dynamically when nobody holds it.
+fn gives(pool: &NodePool, addr: IpAddr) -> bool {
+    pool.range.contains(addr) && pool.gateway != Some(addr) && !pool.exclusions.contains(number(addr))
+}

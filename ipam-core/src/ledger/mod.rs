@@ -1,0 +1,175 @@
+//! The ledger: which address of which pool is held by which interface of which sandbox, on one node.
+//!
+//! It decides ([`Ledger::allocate`], [`Ledger::check`], [`Ledger::release`] change nothing) and it remembers
+//! ([`Ledger::apply`], the only mutation of what is held). Between the two the caller makes the [`Change`]s durable. What
+//! is remembered depends on the applied changes alone, never on what is configured, so a journal may be replayed before
+//! the pools are known. The rules are those of behaviour.md §4.
+//!
+//! It never reads a clock (time is an argument, in Unix seconds), never enumerates a range, and never lets go of an
+//! address because a pool's configuration changed or vanished.
+
+mod allocate;
+mod book;
+mod change;
+mod cooling;
+mod refusal;
+mod request;
+mod validate;
+
+use std::collections::BTreeMap;
+use std::net::IpAddr;
+
+use crate::{AddrRange, NodePool, PoolKey};
+use book::Book;
+
+pub use change::{Change, Reservation};
+pub use refusal::{HeldConflict, Refusal};
+pub use request::{Allocation, Attachment, Grant, Owner, Pick, Request};
+pub use validate::subject_violations;
+
+/// How full one configured pool is on this node.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub struct PoolUsage {
+    /// The pool.
+    pub key: PoolKey,
+    /// First to last address that the node gives from.
+    pub range: AddrRange,
+    /// Every address held from this pool. Static requests may take excluded addresses, the gateway and addresses of the
+    /// subnet outside `range`, so this may be more than `capacity`. Zero means that the node uses nothing of the pool.
+    pub used: u64,
+    /// Addresses that can be given dynamically when nothing is held, saturating.
+    pub capacity: u128,
+}
+
+/// What is held on one node, and the rules by which more is given.
+#[derive(Clone, Debug)]
+pub struct Ledger {
+    cooldown_seconds: u64,
+    /// A book stays when its pool is no longer configured: for what is held, and for the cursor should the pool return.
+    books: BTreeMap<PoolKey, Book>,
+}
+
+impl Ledger {
+    /// An empty ledger without pools. An address is not given dynamically within `cooldown_seconds` of its release; zero
+    /// and less mean no such wait.
+    pub fn new(cooldown_seconds: i64) -> Self {
+        Self { cooldown_seconds: u64::try_from(cooldown_seconds).unwrap_or(0), books: BTreeMap::new() }
+    }
+
+    /// Sets the pools of this node: the whole set, of which the first entry for a key counts. What is held stays held,
+    /// also in pools that are no longer configured or whose range changed. A cursor inside the new range keeps its place;
+    /// one outside is ignored, and the order starts at the range's first address.
+    pub fn configure(&mut self, pools: Vec<NodePool>) {
+        let mut configured = BTreeMap::new();
+        for pool in pools {
+            configured.entry(pool.key.clone()).or_insert(pool);
+        }
+        for (key, book) in &mut self.books {
+            book.configure(configured.remove(key));
+        }
+        for (key, pool) in configured {
+            self.book(&key).configure(Some(pool));
+        }
+    }
+
+    /// Whether the owner's reservations stand (the CNI plugin's CHECK): one in each of `pools`, and, when `expected` is not
+    /// empty, each reserved address among `expected`. `expected` may hold addresses of other IPAM plugins too: a CNI
+    /// prevResult lists all that the chain has made. The pools need not be configured, since a reservation outlives that.
+    pub fn check(&self, pools: &[PoolKey], owner: &Owner, expected: &[IpAddr]) -> Result<(), Refusal> {
+        let violations = subject_violations(pools, owner);
+        if !violations.is_empty() {
+            return Err(Refusal::Invalid(violations));
+        }
+        for key in pools {
+            let Some(held) = self.books.get(key).and_then(|book| book.held_by(owner)) else {
+                return Err(self.missing(key, owner));
+            };
+            if !expected.is_empty() && !expected.contains(&held.addr) {
+                return Err(Refusal::Mismatch { pool: key.clone(), held: held.addr, expected: expected.to_vec() });
+            }
+        }
+        Ok(())
+    }
+
+    /// The changes that give back what `owner` holds in `pools`. `now` starts the cooldown. What is unknown needs no
+    /// change: releasing twice, or in a pool that is not configured, is no mistake.
+    pub fn release(&self, pools: &[PoolKey], owner: &Owner, now: i64) -> Vec<Change> {
+        let mut changes = Vec::new();
+        for (index, key) in pools.iter().enumerate() {
+            let held = self.books.get(key).is_some_and(|book| book.held_by(owner).is_some());
+            if held && !pools[..index].contains(key) {
+                changes.push(Change::Release { pool: key.clone(), owner: owner.clone(), at: now });
+            }
+        }
+        changes
+    }
+
+    /// Records one change. Total: any sequence of changes leaves a ledger in which each address of a pool has one holder
+    /// and each owner one address per pool. Where a sequence says otherwise (no ledger produces one) the later change wins.
+    pub fn apply(&mut self, change: &Change) {
+        match change {
+            Change::Reserve { reservation, moves_cursor } => {
+                self.book(&reservation.pool).reserve(reservation.clone(), *moves_cursor);
+            }
+            Change::Release { pool, owner, at } => {
+                if let Some(book) = self.books.get_mut(pool) {
+                    book.release(owner, *at);
+                }
+            }
+            Change::Cursor { pool, addr } => self.book(pool).set_cursor(*addr),
+            Change::Cooling { pool, addr, since } => self.book(pool).cool(*addr, *since),
+        }
+    }
+
+    /// Forgets the addresses whose cooldown is over at `now`. Decisions are the same without it; only their cost grows
+    /// with the number of addresses cooled down and not yet forgotten. Call it before a batch of requests.
+    pub fn expire(&mut self, now: i64) {
+        for book in self.books.values_mut() {
+            book.expire(now);
+        }
+    }
+
+    /// Everything held, by pool and then by address, also in pools that are not configured.
+    pub fn reservations(&self) -> impl Iterator<Item = &Reservation> {
+        self.books.values().flat_map(Book::reservations)
+    }
+
+    /// What `owner` holds in `pool`.
+    pub fn held_by(&self, pool: &PoolKey, owner: &Owner) -> Option<&Reservation> {
+        self.books.get(pool)?.held_by(owner)
+    }
+
+    /// How full each configured pool is, by key.
+    pub fn usage(&self) -> Vec<PoolUsage> {
+        self.books.values().filter_map(Book::usage).collect()
+    }
+
+    /// The shortest changes that, applied to a new ledger, give one that decides as this one does: what is held, the
+    /// cursors, and what still cools down.
+    pub fn snapshot(&self) -> Vec<Change> {
+        self.books.iter().flat_map(|(key, book)| book.snapshot(key)).collect()
+    }
+
+    fn book(&mut self, key: &PoolKey) -> &mut Book {
+        let cooldown = self.cooldown_seconds;
+        self.books.entry(key.clone()).or_insert_with(|| Book::new(cooldown))
+    }
+
+    /// The configured pool of `key`, with its book.
+    fn configured(&self, key: &PoolKey) -> Option<(&Book, &NodePool)> {
+        let book = self.books.get(key)?;
+        Some((book, book.pool()?))
+    }
+
+    fn missing(&self, key: &PoolKey, owner: &Owner) -> Refusal {
+        match self.configured(key) {
+            Some(_) => Refusal::NotReserved { pool: key.clone(), owner: owner.clone() },
+            None => self.unknown(key),
+        }
+    }
+
+    fn unknown(&self, key: &PoolKey) -> Refusal {
+        let known = self.books.iter().filter(|(_, book)| book.pool().is_some()).map(|(key, _)| key.clone()).collect();
+        Refusal::UnknownPool { pool: key.clone(), known }
+    }
+}
