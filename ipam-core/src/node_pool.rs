@@ -1,0 +1,73 @@
+//! What one node may give from one pool: the parsed form of an entry of `IPAMNode.spec.pools`.
+//!
+//! This module only describes. Which address a pod gets, and who holds what, is for the ledger to decide.
+
+use std::net::IpAddr;
+
+use crate::addr::number;
+use crate::{AddrRange, Cidr, Family, PoolKey, RunSet};
+
+/// Whether a node may still give from its block.
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug)]
+pub enum PoolState {
+    /// New addresses are given.
+    Active,
+    /// No new addresses are given; those given before are served until they are released.
+    Releasing,
+}
+
+/// What a node needs to know of one pool, and all it needs to know (behaviour.md §4).
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub struct NodePool {
+    /// The pool.
+    pub key: PoolKey,
+    /// Whether new addresses are given.
+    pub state: PoolState,
+    /// The first to the last address that the node gives from. In an IPPool the block, in a CIDRPool the hosts of the
+    /// node's prefix.
+    pub range: AddrRange,
+    /// Gives answers their prefix length, and says which addresses may be asked for by name. In an IPPool the pool's
+    /// subnet, in a CIDRPool the node's prefix.
+    pub subnet: Cidr,
+    /// The gateway, if the pool has one. It may lie in `range`, and is then not given.
+    pub gateway: Option<IpAddr>,
+    /// Addresses of `range` that are not given: the pool's exclusions and the per-node ones, as numbers of `range`'s
+    /// family. The gateway is not part of them.
+    pub exclusions: RunSet,
+    /// Destinations that pods reach by the gateway, as the pool lists them.
+    pub routes: Vec<Cidr>,
+    /// Whether the gateway is also the pods' default gateway.
+    pub default_gateway: bool,
+}
+
+impl NodePool {
+    /// Number of addresses that the node can give: those of the range without the exclusions and the gateway. Saturates.
+    pub fn capacity(&self) -> u128 {
+        let (first, last) = self.range.numbers();
+        let open = self.exclusions.gaps_in(first, last);
+        let gateway_takes_one = self
+            .gateway
+            .is_some_and(|gateway| self.range.contains(gateway) && !self.exclusions.contains(number(gateway)));
+        open.saturating_sub(u128::from(gateway_takes_one))
+    }
+
+    /// Routes of an answer: the pool's, and the default route of the range's family if the gateway is the default
+    /// gateway; sorted, without doubles. Empty without a gateway, since a route needs one.
+    pub fn effective_routes(&self) -> Vec<Cidr> {
+        if self.gateway.is_none() {
+            return Vec::new();
+        }
+        let mut routes = self.routes.clone();
+        if self.default_gateway {
+            routes.push(Cidr::default_route(self.family()));
+        }
+        routes.sort_unstable();
+        routes.dedup();
+        routes
+    }
+
+    /// The family of the addresses given.
+    pub const fn family(&self) -> Family {
+        self.range.family()
+    }
+}

@@ -1,0 +1,211 @@
+//! A valid pool: a network cut into blocks, and what may be given of each block.
+//!
+//! [`Pool::parse`] is the only way to make one, so everything else here may rely on the rules of behaviour.md §10 and
+//! checks nothing again. A pool knows nothing of nodes' records: who has which block is [`crate::plan()`]'s decision.
+
+mod grid;
+mod overlap;
+mod parse;
+
+use std::collections::BTreeMap;
+use std::net::IpAddr;
+
+use crate::addr::number;
+use crate::node_pool::PoolState;
+use crate::selector::NodeSelector;
+use crate::{AddrRange, Cidr, NodePool, PoolKey, PoolKind, RunSet};
+
+pub(crate) use grid::Grid;
+
+/// The share of one node.
+#[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
+pub struct Block {
+    /// IPPool: startIP to endIP. CIDRPool: the whole prefix, network address to last address.
+    pub range: AddrRange,
+    /// The gateway of this block's pods.
+    pub gateway: Option<IpAddr>,
+}
+
+/// How blocks come by a gateway.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+enum GatewayRule {
+    /// No gateway.
+    None,
+    /// One address for all blocks (IPPool).
+    Shared(IpAddr),
+    /// The address at this index of each block (CIDRPool).
+    Index(u128),
+}
+
+/// A prefix taken out of the grid's dynamic blocks.
+#[derive(Clone, PartialEq, Eq, Debug)]
+struct StaticEntry {
+    /// The node it is for; without one it is only reserved.
+    node: Option<String>,
+    /// Wins over the pool's rule.
+    gateway: Option<IpAddr>,
+}
+
+/// A pool whose spec is valid.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub struct Pool {
+    key: PoolKey,
+    network: Cidr,
+    grid: Grid,
+    /// Addresses that no node gives, as numbers; clipped to nothing, since the spec keeps them inside the network.
+    exclusions: RunSet,
+    /// Places in a block that no node gives, counted from the block's first address.
+    per_node: RunSet,
+    gateway: GatewayRule,
+    /// By index of the block in the grid.
+    statics: BTreeMap<u128, StaticEntry>,
+    /// Node name → index of its static block.
+    static_by_node: BTreeMap<String, u128>,
+    /// Blocks of which no address could be given: indexes in the grid.
+    barren: RunSet,
+    selector: Option<NodeSelector>,
+    routes: Vec<Cidr>,
+    default_gateway: bool,
+}
+
+impl Pool {
+    /// Which pool this is.
+    pub fn key(&self) -> &PoolKey {
+        &self.key
+    }
+
+    /// `spec.subnet` or `spec.cidr`, without bits behind the prefix.
+    pub fn network(&self) -> Cidr {
+        self.network
+    }
+
+    /// Whether a node of this name and these labels is to have a block.
+    pub fn selects(&self, node: &str, labels: &BTreeMap<String, String>) -> bool {
+        self.selector.as_ref().is_none_or(|selector| selector.matches(node, labels))
+    }
+
+    /// Number of blocks that the network is cut into, static and wholly excluded ones included. Saturates.
+    pub fn block_count(&self) -> u128 {
+        self.grid.count()
+    }
+
+    /// Number of addresses that a node can give from `block`; saturates.
+    pub fn capacity(&self, block: &Block) -> u128 {
+        let hosts = self.hosts(&block.range);
+        if self.per_node.is_empty() && !self.touches_exclusions(&hosts) {
+            let gateway_takes_one = block.gateway.is_some_and(|gateway| hosts.contains(gateway));
+            return hosts.size().saturating_sub(u128::from(gateway_takes_one));
+        }
+        self.node_pool(block).capacity()
+    }
+
+    /// What the node that has `block` may give (behaviour.md §4).
+    pub fn node_pool(&self, block: &Block) -> NodePool {
+        let range = self.hosts(&block.range);
+        NodePool {
+            key: self.key.clone(),
+            state: PoolState::Active,
+            range,
+            subnet: self.subnet_of(&block.range),
+            gateway: block.gateway,
+            exclusions: self.exclusions_in(&block.range, &range),
+            routes: self.routes.clone(),
+            default_gateway: self.default_gateway,
+        }
+    }
+
+    /// The addresses of a block that its node gives from, exclusions and gateway not yet taken off.
+    fn hosts(&self, range: &AddrRange) -> AddrRange {
+        match self.key.kind {
+            PoolKind::IpPool => *range,
+            // A range that is no prefix can only come from a record that was spoilt; its ends still bind.
+            PoolKind::CidrPool => Cidr::enclosing(range).hosts().intersection(range).unwrap_or(*range),
+        }
+    }
+
+    /// The network that answers from this block name.
+    fn subnet_of(&self, range: &AddrRange) -> Cidr {
+        match self.key.kind {
+            PoolKind::CidrPool => Cidr::enclosing(range),
+            PoolKind::IpPool if self.network.range().contains_range(range) => self.network,
+            // A block of an earlier subnet: the earlier mask is no longer known, today's is the likeliest, if it fits.
+            PoolKind::IpPool => Cidr::containing(range.first(), self.network.prefix_len())
+                .filter(|subnet| subnet.range().contains_range(range))
+                .unwrap_or_else(|| Cidr::enclosing(range)),
+        }
+    }
+
+    /// The pool's exclusions and the per-node ones in `hosts`, for a block that starts where `block` does.
+    fn exclusions_in(&self, block: &AddrRange, hosts: &AddrRange) -> RunSet {
+        let (base, _) = block.numbers();
+        let (first, last) = hosts.numbers();
+        let mut set =
+            if self.network.family() == hosts.family() { self.exclusions.clipped(first, last) } else { RunSet::new() };
+        for (start, end) in self.per_node.runs() {
+            set.insert(base.saturating_add(start).max(first), base.saturating_add(end).min(last));
+        }
+        set
+    }
+
+    fn touches_exclusions(&self, hosts: &AddrRange) -> bool {
+        let (first, last) = hosts.numbers();
+        self.network.family() == hosts.family() && self.exclusions.intersects(first, last)
+    }
+}
+
+/// What planning asks of a pool. Blocks are named by their index in the grid.
+impl Pool {
+    pub(crate) fn grid(&self) -> &Grid {
+        &self.grid
+    }
+
+    /// The block at `index`, with the gateway that the spec gives it.
+    pub(crate) fn block(&self, index: u128) -> Option<Block> {
+        let range = self.grid.range(index)?;
+        Some(Block { range, gateway: self.gateway_of(index, &range) })
+    }
+
+    fn gateway_of(&self, index: u128, range: &AddrRange) -> Option<IpAddr> {
+        if let Some(gateway) = self.statics.get(&index).and_then(|entry| entry.gateway) {
+            return Some(gateway);
+        }
+        match self.gateway {
+            GatewayRule::None => None,
+            GatewayRule::Shared(gateway) => Some(gateway),
+            GatewayRule::Index(place) => {
+                let addr = number(range.first()).checked_add(place)?;
+                Some(range.family().addr(addr)).filter(|addr| range.contains(*addr))
+            }
+        }
+    }
+
+    /// The gateway that a block outside the grid has, if its record named none.
+    pub(crate) fn gateway_for_outdated(&self, range: &AddrRange) -> Option<IpAddr> {
+        match self.gateway {
+            GatewayRule::Shared(gateway) => Some(gateway).filter(|addr| self.subnet_of(range).contains(*addr)),
+            GatewayRule::None | GatewayRule::Index(_) => None,
+        }
+    }
+
+    /// The index of the block that a static entry gives to `node`.
+    pub(crate) fn static_index(&self, node: &str) -> Option<u128> {
+        self.static_by_node.get(node).copied()
+    }
+
+    /// Whether a static entry names the block, with or without a node.
+    pub(crate) fn is_static(&self, index: u128) -> bool {
+        self.statics.contains_key(&index)
+    }
+
+    /// Indexes of the blocks that are never given dynamically: static ones and those of which no address could be given.
+    pub(crate) fn not_given(&self) -> RunSet {
+        let mut set = self.barren.clone();
+        set.extend(self.statics.keys().map(|&index| (index, index)));
+        set
+    }
+
+    /// Whether exclusions and gateway leave no address of the block at `index`.
+    pub(crate) fn is_barren(&self, index: u128) -> bool {
+        self.barren.contains(index)
+    }
+}

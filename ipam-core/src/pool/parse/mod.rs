@@ -1,0 +1,100 @@
+//! From a spec as written to a valid [`Pool`], or to everything that is wrong with it (behaviour.md §10).
+//!
+//! Every rule looks only at the values it needs: a mistake in one field must never hide one in another. Mistakes come
+//! out in the order in which the fields stand in the spec.
+
+mod cidr;
+mod common;
+mod ip;
+
+use std::net::IpAddr;
+
+use crate::addr::{HostBits, ParseError, parse_addr};
+use crate::names::is_cni_name;
+use crate::spec::PoolSpec;
+use crate::{Cidr, Pool, Reason, Violation};
+
+impl Pool {
+    /// Checks a whole spec. `name` is the pool's `metadata.name`.
+    ///
+    /// # Errors
+    /// All violations, with full field paths (`metadata.name`, `spec.…`), in the order of the fields in the spec.
+    pub fn parse(name: &str, spec: &PoolSpec) -> Result<Self, Vec<Violation>> {
+        let mut findings = Findings::default();
+        check_name(name, &mut findings);
+        let pool = match spec {
+            PoolSpec::Ip(spec) => ip::parse(name, spec, &mut findings),
+            PoolSpec::Cidr(spec) => cidr::parse(name, spec, &mut findings),
+        };
+        match pool {
+            Some(pool) if findings.0.is_empty() => Ok(pool),
+            _ => Err(findings.0),
+        }
+    }
+}
+
+/// The name doubles as the name of a CNI network (CNI spec, section 1).
+fn check_name(name: &str, findings: &mut Findings) {
+    if name.is_empty() {
+        findings.add("metadata.name", Reason::Required, "must not be empty");
+    } else if !is_cni_name(name) {
+        let message = format!(
+            "{name:?} is no name of a network: write letters, digits, \"_\", \".\" and \"-\", a letter or digit first"
+        );
+        findings.add("metadata.name", Reason::Malformed, message);
+    }
+}
+
+/// The mistakes found so far.
+#[derive(Default)]
+struct Findings(Vec<Violation>);
+
+impl Findings {
+    fn add(&mut self, field: impl Into<String>, reason: Reason, message: impl Into<String>) {
+        self.0.push(Violation::new(field, reason, message));
+    }
+
+    /// Notes why `text` is no address or network.
+    fn add_unread(&mut self, field: &str, text: &str, error: &ParseError) {
+        match error {
+            ParseError::Empty => self.add(field, Reason::Required, error.to_string()),
+            ParseError::PrefixLength { .. } => self.add(field, Reason::OutOfRange, format!("{text:?} {error}")),
+            _ => self.add(field, Reason::Malformed, format!("{text:?} {error}")),
+        }
+    }
+
+    /// Reads an address.
+    fn addr(&mut self, field: &str, text: &str) -> Option<IpAddr> {
+        parse_addr(text).map_err(|error| self.add_unread(field, text, &error)).ok()
+    }
+
+    /// Reads a network; whether bits behind its prefix are a mistake is for the caller to say.
+    fn network(&mut self, field: &str, text: &str) -> Option<(Cidr, HostBits)> {
+        Cidr::parse(text).map_err(|error| self.add_unread(field, text, &error)).ok()
+    }
+
+    /// Reads a network that must be written without bits behind its prefix. With such bits it is a mistake, but known
+    /// well enough to judge other values by.
+    fn exact_network(&mut self, field: &str, text: &str) -> Option<Cidr> {
+        let (network, host_bits) = self.network(field, text)?;
+        if host_bits == HostBits::Set {
+            let message = format!("{text:?} has bits set behind the prefix length; write \"{network}\"");
+            self.add(field, Reason::HostBits, message);
+        }
+        Some(network)
+    }
+
+    /// Reads an address that must be in `network`, as far as that is known. `called` says what the network is.
+    fn addr_in(&mut self, field: &str, text: &str, network: Option<&Cidr>, called: &str) -> Option<IpAddr> {
+        let addr = self.addr(field, text)?;
+        if let Some(network) = network.filter(|network| !network.contains(addr)) {
+            self.add(field, Reason::OutsidePool, format!("\"{addr}\" is not in the {called} {network}"));
+        }
+        Some(addr)
+    }
+}
+
+/// A text field that may be left out; an empty text counts as left out.
+fn given(text: Option<&String>) -> Option<&str> {
+    text.map(String::as_str).filter(|text| !text.is_empty())
+}
