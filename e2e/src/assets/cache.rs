@@ -1,0 +1,57 @@
+//! The folder of built tools. Its name carries a hash of everything the build depends on, so a change of a version is another
+//! folder; a tool appears in it by an atomic rename, so what is there is whole.
+
+use std::path::PathBuf;
+
+use anyhow::{Context, Result};
+
+use super::{Tool, go};
+use crate::lock::Lock;
+
+/// The tool in the cache, if it has been built.
+pub(super) fn find(tool: Tool) -> Option<PathBuf> {
+    let path = folder().ok()?.join(tool.name());
+    path.is_file().then_some(path)
+}
+
+/// Builds what the cache lacks of `tools`, one builder at a time on this machine. Answers the paths in the order asked for.
+pub(super) fn build(tools: &[Tool]) -> Result<Vec<PathBuf>> {
+    let folder = folder()?;
+    std::fs::create_dir_all(&folder).with_context(|| format!("cannot create {}", folder.display()))?;
+    let _lock = Lock::take(&folder.join(".lock"), "building the test tools")?;
+    // Whoever held the lock before may have built what we need.
+    let missing: Vec<Tool> =
+        super::ALL.into_iter().filter(|tool| tools.contains(tool) && find(*tool).is_none()).collect();
+    go::build(&missing, &folder)?;
+    Ok(tools.iter().map(|tool| folder.join(tool.name())).collect())
+}
+
+/// `NV_IPAM_E2E_CACHE`, else the user's cache folder.
+fn folder() -> Result<PathBuf> {
+    let base = match std::env::var_os("NV_IPAM_E2E_CACHE") {
+        Some(folder) => PathBuf::from(folder),
+        None => match std::env::var_os("XDG_CACHE_HOME") {
+            Some(folder) => PathBuf::from(folder).join("nv-ipam-e2e"),
+            None => std::env::home_dir()
+                .context("no home directory for the cache of test tools: set NV_IPAM_E2E_CACHE to a folder")?
+                .join(".cache/nv-ipam-e2e"),
+        },
+    };
+    Ok(base.join(format!("{:016x}", fnv1a(&go::inputs()))))
+}
+
+/// FNV-1a, 64 bits: stable across releases, and nothing here is secret.
+fn fnv1a(bytes: &[u8]) -> u64 {
+    bytes.iter().fold(0xcbf2_9ce4_8422_2325, |hash, byte| (hash ^ u64::from(*byte)).wrapping_mul(0x0100_0000_01b3))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_hash_is_fnv_1a() {
+        assert_eq!(fnv1a(b""), 0xcbf2_9ce4_8422_2325);
+        assert_eq!(fnv1a(b"foobar"), 0x8594_4171_f739_67e8);
+    }
+}

@@ -1,0 +1,177 @@
+//! Builds tools with `go build` from the pinned modules. The module files are part of this program, so what the cache's name says
+//! and what is built are the same bytes.
+
+use std::fs;
+use std::path::Path;
+use std::process::{Child, Command, ExitStatus, Stdio};
+use std::time::Duration;
+
+use anyhow::{Context, Result, anyhow, bail, ensure};
+
+use super::Tool;
+use crate::progress::{Step, say};
+
+struct Module {
+    name: &'static str,
+    go_mod: &'static str,
+    go_sum: &'static str,
+}
+
+const KUBERNETES: Module = Module {
+    name: "kubernetes",
+    go_mod: include_str!("../../assets/kubernetes/go.mod"),
+    go_sum: include_str!("../../assets/kubernetes/go.sum"),
+};
+const ETCD: Module = Module {
+    name: "etcd",
+    go_mod: include_str!("../../assets/etcd/go.mod"),
+    go_sum: include_str!("../../assets/etcd/go.sum"),
+};
+
+/// The first release that fetches the toolchain a go.mod asks for.
+const OLDEST_GO: super::Version = super::Version(1, 21);
+
+/// Everything a build depends on, for the name of the cache folder.
+pub(super) fn inputs() -> Vec<u8> {
+    let architecture = std::env::consts::ARCH;
+    [KUBERNETES.go_mod, KUBERNETES.go_sum, ETCD.go_mod, ETCD.go_sum, &flags().join(" "), architecture]
+        .join("\n")
+        .into_bytes()
+}
+
+/// Builds each of `tools` into `folder`; nothing happens when there are none.
+pub(super) fn build(tools: &[Tool], folder: &Path) -> Result<()> {
+    if tools.is_empty() {
+        return Ok(());
+    }
+    ensure_go(tools)?;
+    say(&format!(
+        "building {} test tools once into {}; with an empty Go cache this takes minutes",
+        tools.len(),
+        folder.display()
+    ));
+    for tool in tools {
+        build_one(*tool, folder)?;
+    }
+    Ok(())
+}
+
+fn build_one(tool: Tool, folder: &Path) -> Result<()> {
+    let scratch = tempfile::Builder::new().prefix(".build.").tempdir_in(folder)?;
+    let module = if tool == Tool::Etcd { &ETCD } else { &KUBERNETES };
+    fs::write(scratch.path().join("go.mod"), module.go_mod)?;
+    fs::write(scratch.path().join("go.sum"), module.go_sum)?;
+    let log = scratch.path().join("log");
+    let output = scratch.path().join(tool.name());
+    let mut step = Step::start(&format!("go build {}", tool.name()));
+    let mut child = Command::new("go")
+        .arg("build")
+        .args(flags())
+        .arg("-o")
+        .arg(&output)
+        .arg(package(tool))
+        .current_dir(scratch.path())
+        .env("CGO_ENABLED", "0")
+        .env("GOWORK", "off")
+        .env("GOFLAGS", "-mod=readonly")
+        .stdin(Stdio::null())
+        .stdout(Stdio::null())
+        .stderr(fs::File::create(&log)?)
+        .spawn()
+        .context("cannot start go")?;
+    let status = watch(&mut child, &mut step)?;
+    if !status.success() {
+        let said = fs::read_to_string(&log).unwrap_or_default();
+        bail!("go build {} (module {}) failed, {status}:\n{said}", tool.name(), module.name);
+    }
+    fs::rename(&output, folder.join(tool.name()))
+        .with_context(|| format!("cannot move {} into the cache", tool.name()))?;
+    step.done();
+    Ok(())
+}
+
+/// Waits for the compiler, and lets the person in front know that it is alive.
+fn watch(child: &mut Child, step: &mut Step) -> Result<ExitStatus> {
+    loop {
+        if let Some(status) = child.try_wait()? {
+            return Ok(status);
+        }
+        step.tick();
+        std::thread::sleep(Duration::from_millis(100));
+    }
+}
+
+fn ensure_go(tools: &[Tool]) -> Result<()> {
+    let names: Vec<&str> = tools.iter().map(|tool| tool.name()).collect();
+    let names = names.join(", ");
+    let output = Command::new("go").arg("version").output().map_err(|_| {
+        anyhow!(
+            "not found on this machine: {names}; install Go {}.{} or newer (https://go.dev/dl) to have them built, \
+                 or set KUBEBUILDER_ASSETS (and CNI_PATH for the plugins) to folders that hold them",
+            OLDEST_GO.0,
+            OLDEST_GO.1
+        )
+    })?;
+    let said = String::from_utf8_lossy(&output.stdout).replace(" go1", " 1");
+    let version =
+        super::Version::find(&said).with_context(|| format!("cannot read the version of Go from {said:?}"))?;
+    ensure!(
+        version >= OLDEST_GO,
+        "Go {}.{} is too old to build {names}: install {}.{} or newer",
+        version.0,
+        version.1,
+        OLDEST_GO.0,
+        OLDEST_GO.1
+    );
+    Ok(())
+}
+
+fn package(tool: Tool) -> String {
+    match tool {
+        Tool::KubeApiserver | Tool::Kubectl => format!("k8s.io/kubernetes/cmd/{}", tool.name()),
+        Tool::Etcd => "go.etcd.io/etcd/server/v3".to_owned(),
+        Tool::HostLocal => "github.com/containernetworking/plugins/plugins/ipam/host-local".to_owned(),
+        plugin => format!("github.com/containernetworking/plugins/plugins/main/{}", plugin.name()),
+    }
+}
+
+/// kube-apiserver derives its compatibility version from these variables and will not start without them.
+fn flags() -> Vec<String> {
+    let version = required(KUBERNETES.go_mod, "k8s.io/kubernetes").unwrap_or("v0.0.0");
+    let mut numbers = version.trim_start_matches('v').split('.');
+    let (major, minor) = (numbers.next().unwrap_or_default(), numbers.next().unwrap_or_default());
+    let variables = [("gitVersion", version), ("gitMajor", major), ("gitMinor", minor), ("gitTreeState", "clean")];
+    let set: Vec<String> =
+        variables.iter().map(|(name, value)| format!("-X k8s.io/component-base/version.{name}={value}")).collect();
+    vec!["-trimpath".to_owned(), format!("-ldflags=-s -w {}", set.join(" "))]
+}
+
+/// The version of a module that a go.mod requires.
+fn required<'a>(go_mod: &'a str, module: &str) -> Option<&'a str> {
+    go_mod.lines().find_map(|line| {
+        let mut words = line.split_whitespace().filter(|word| *word != "require");
+        (words.next()? == module).then(|| words.next()).flatten()
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_version_built_in_is_the_one_that_is_pinned() {
+        let version = required(KUBERNETES.go_mod, "k8s.io/kubernetes").unwrap();
+        assert!(version.starts_with("v1."), "{version}");
+        assert!(flags()[1].contains(&format!("gitVersion={version}")), "{:?}", flags());
+    }
+
+    #[test]
+    fn every_package_to_build_is_a_pinned_module() {
+        for tool in super::super::ALL {
+            let (module, package) = (if tool == Tool::Etcd { &ETCD } else { &KUBERNETES }, package(tool));
+            let pinned = ["k8s.io/kubernetes", "go.etcd.io/etcd/server/v3", "github.com/containernetworking/plugins"];
+            let owner = pinned.iter().find(|owner| package.starts_with(*owner)).unwrap();
+            assert!(required(module.go_mod, owner).is_some(), "{package} is not required by {}", module.name);
+        }
+    }
+}

@@ -1,0 +1,143 @@
+//! The programs of others that the harness runs: etcd, kube-apiserver, kubectl and the standard CNI plugins.
+//!
+//! Looked for in `KUBEBUILDER_ASSETS`, then `PATH`, then a cache, and else built with Go from modules whose exact versions and
+//! checksums stand in `e2e/assets`. CNI plugins are looked for in `CNI_PATH` instead of the first two. A program that is found
+//! must run and be new enough, otherwise the search goes on. Nothing is ever downloaded as a binary.
+
+mod cache;
+mod go;
+mod version;
+
+use std::path::{Path, PathBuf};
+
+use anyhow::{Result, anyhow};
+
+pub use version::Version;
+
+/// A program of others.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub enum Tool {
+    /// The Kubernetes API server.
+    KubeApiserver,
+    /// The store behind the API server.
+    Etcd,
+    /// The command line client.
+    Kubectl,
+    /// CNI: joins a pod to a Linux bridge by a veth pair.
+    Bridge,
+    /// CNI: gives a pod a macvlan interface over one of the node's.
+    Macvlan,
+    /// CNI: moves an interface of the node into the pod.
+    HostDevice,
+    /// CNI: sets the pod's `lo` up.
+    Loopback,
+    /// CNI: a simple IPAM plugin, to prove the harness itself.
+    HostLocal,
+}
+
+/// All tools; kube-apiserver first, because its build compiles most of what the others need.
+pub const ALL: [Tool; 8] = [
+    Tool::KubeApiserver,
+    Tool::Kubectl,
+    Tool::Etcd,
+    Tool::Bridge,
+    Tool::Macvlan,
+    Tool::HostDevice,
+    Tool::Loopback,
+    Tool::HostLocal,
+];
+
+/// The tools of a control plane.
+pub const CONTROL_PLANE: [Tool; 3] = [Tool::KubeApiserver, Tool::Kubectl, Tool::Etcd];
+
+/// The standard CNI plugins.
+pub const PLUGINS: [Tool; 5] = [Tool::Bridge, Tool::Macvlan, Tool::HostDevice, Tool::Loopback, Tool::HostLocal];
+
+impl Tool {
+    /// File name of the program.
+    pub fn name(self) -> &'static str {
+        match self {
+            Self::KubeApiserver => "kube-apiserver",
+            Self::Etcd => "etcd",
+            Self::Kubectl => "kubectl",
+            Self::Bridge => "bridge",
+            Self::Macvlan => "macvlan",
+            Self::HostDevice => "host-device",
+            Self::Loopback => "loopback",
+            Self::HostLocal => "host-local",
+        }
+    }
+
+    fn is_plugin(self) -> bool {
+        PLUGINS.contains(&self)
+    }
+}
+
+/// The path of a tool, which is built when it is nowhere to be found; that takes minutes and is told on stderr.
+///
+/// # Errors
+/// When it has to be built and Go is missing or the build fails.
+pub fn path(tool: Tool) -> Result<PathBuf> {
+    match find(tool) {
+        Some(path) => Ok(path),
+        None => cache::build(&[tool])?.pop().ok_or_else(|| anyhow!("{} was not built", tool.name())),
+    }
+}
+
+/// Makes sure that all of `tools` are there, so that a later [`path`] answers at once.
+///
+/// # Errors
+/// When one has to be built and Go is missing or the build fails.
+pub fn ensure(tools: &[Tool]) -> Result<()> {
+    let missing: Vec<Tool> = tools.iter().copied().filter(|tool| find(*tool).is_none()).collect();
+    if !missing.is_empty() {
+        cache::build(&missing)?;
+    }
+    Ok(())
+}
+
+/// The first folder of `CNI_PATH` for nodes: the standard plugins, by name.
+///
+/// # Errors
+/// When they have to be built and Go is missing or the build fails.
+pub fn plugin_folders() -> Result<Vec<PathBuf>> {
+    ensure(&PLUGINS)?;
+    let mut folders: Vec<PathBuf> = Vec::new();
+    for tool in PLUGINS {
+        let folder = path(tool)?.parent().map(Path::to_path_buf).unwrap_or_default();
+        if !folders.contains(&folder) {
+            folders.push(folder);
+        }
+    }
+    Ok(folders)
+}
+
+/// Where a program lies in `PATH`, if it does.
+pub fn on_path(program: &str) -> Option<PathBuf> {
+    folders("PATH").into_iter().map(|folder| folder.join(program)).find(|path| path.is_file())
+}
+
+fn find(tool: Tool) -> Option<PathBuf> {
+    let searched =
+        if tool.is_plugin() { folders("CNI_PATH") } else { [folders("KUBEBUILDER_ASSETS"), folders("PATH")].concat() };
+    searched
+        .into_iter()
+        .map(|folder| folder.join(tool.name()))
+        .find(|path| path.is_file() && version::is_usable(tool, path))
+        .or_else(|| cache::find(tool))
+}
+
+fn folders(variable: &str) -> Vec<PathBuf> {
+    std::env::var_os(variable).map(|value| std::env::split_paths(&value).collect()).unwrap_or_default()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_builds_most_is_built_first() {
+        assert_eq!(ALL[0], Tool::KubeApiserver);
+        assert!(CONTROL_PLANE.iter().chain(&PLUGINS).all(|tool| ALL.contains(tool)));
+    }
+}

@@ -1,0 +1,84 @@
+//! Whether a program found on this machine will do: it must run, and be new enough. A distribution's kubectl, or a wrapper that
+//! chooses one by cluster, is often neither.
+
+use std::path::Path;
+use std::process::{Command, Stdio};
+
+use super::Tool;
+
+/// Major and minor number; patch levels do not matter to us.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub struct Version(
+    /// Major.
+    pub u32,
+    /// Minor.
+    pub u32,
+);
+
+/// CEL's IP and CIDR libraries and ratcheting, which the CRDs rely on, are stable as of this release.
+const KUBERNETES: Version = Version(1, 33);
+/// What that release of Kubernetes is tested with.
+const ETCD: Version = Version(3, 5);
+
+impl Version {
+    /// The first `N.N` in `text`, with or without `v` before it.
+    pub fn find(text: &str) -> Option<Self> {
+        text.split_whitespace().find_map(|word| {
+            let mut parts = word.trim_start_matches('v').split('.');
+            let major = parts.next()?.parse().ok()?;
+            let minor = parts.next()?.parse().ok()?;
+            Some(Self(major, minor))
+        })
+    }
+}
+
+/// Runs the program and judges what it says about itself.
+pub(super) fn is_usable(tool: Tool, path: &Path) -> bool {
+    let arguments: &[&str] = match tool {
+        Tool::Kubectl => &["version", "--client"],
+        Tool::KubeApiserver | Tool::Etcd => &["--version"],
+        _ => &[],
+    };
+    let output = Command::new(path).args(arguments).env_remove("CNI_COMMAND").stdin(Stdio::null()).output();
+    let Ok(output) = output else { return false };
+    let said = String::from_utf8_lossy(&[output.stdout, output.stderr].concat()).into_owned();
+    match tool {
+        Tool::Kubectl | Tool::KubeApiserver => output.status.success() && new_enough(&said, KUBERNETES),
+        Tool::Etcd => output.status.success() && new_enough(&said, ETCD),
+        _ => said.contains("CNI protocol versions supported"),
+    }
+}
+
+fn new_enough(said: &str, wanted: Version) -> bool {
+    Version::find(said).is_some_and(|version| version >= wanted)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn versions_are_read_from_what_the_programs_really_print() {
+        assert_eq!(Version::find("Kubernetes v1.36.3"), Some(Version(1, 36)));
+        assert_eq!(Version::find("etcd Version: 3.7.0\nGit SHA: Not provided"), Some(Version(3, 7)));
+        assert_eq!(
+            Version::find("Client Version: v1.32.4-dispatcher\nKustomize Version: v5.5.0"),
+            Some(Version(1, 32))
+        );
+        assert_eq!(Version::find("no version here"), None);
+    }
+
+    #[test]
+    fn an_older_release_is_refused_and_the_needed_one_is_not() {
+        assert!(!new_enough("Client Version: v1.32.4-dispatcher", KUBERNETES));
+        assert!(new_enough("Client Version: v1.33.0", KUBERNETES));
+        assert!(!new_enough("etcd Version: 3.4.30", ETCD));
+    }
+
+    #[test]
+    fn a_program_that_does_not_run_is_not_usable() {
+        assert!(!is_usable(Tool::Kubectl, Path::new("/nonexistent/kubectl")));
+        assert!(!is_usable(Tool::Kubectl, Path::new("/bin/true")), "it runs but tells no version");
+        assert!(!is_usable(Tool::Bridge, Path::new("/bin/true")), "it speaks no CNI");
+    }
+}

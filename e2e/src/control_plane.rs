@@ -1,0 +1,245 @@
+//! A real etcd and kube-apiserver on loopback, RBAC on, with an administrator's kubeconfig and real service-account tokens.
+//!
+//! There is no controller manager: nothing makes default service accounts, finishes a namespace's deletion or collects what an
+//! owner left. Pods are accepted without a service account for that reason.
+
+use std::path::{Path, PathBuf};
+use std::sync::atomic::{AtomicU32, Ordering};
+use std::sync::{Mutex, MutexGuard, OnceLock, PoisonError};
+use std::time::Duration;
+
+use anyhow::{Context, Result, anyhow};
+use kube::config::{KubeConfigOptions, Kubeconfig};
+use serde_json::json;
+
+use crate::assets::{self, Tool};
+use crate::kubectl::Kubectl;
+use crate::pki;
+use crate::ports::Port;
+use crate::process::Process;
+use crate::state::StateDir;
+
+/// Enough for a machine under heavy load; about four seconds on an idle one.
+const READY: Duration = Duration::from_secs(120);
+const ISSUER: &str = "https://kubernetes.default.svc";
+
+/// A control plane. It ends when dropped; a [`shared`](Self::shared) one ends with the process.
+pub struct ControlPlane {
+    // Fields are dropped in this order: the server before its store, both before their directory.
+    apiserver: Mutex<Option<Process>>,
+    _etcd: Process,
+    kubectl: Kubectl,
+    port: Port,
+    etcd_port: Port,
+    state: StateDir,
+}
+
+impl ControlPlane {
+    /// Starts one and waits until it is ready.
+    ///
+    /// # Errors
+    /// When a tool is missing and cannot be built, or a server does not become ready; the message carries the end of its log.
+    pub fn start() -> Result<Self> {
+        assets::ensure(&assets::CONTROL_PLANE)?;
+        let state = StateDir::create()?;
+        pki::write(&state.join("pki"))?;
+        let (port, etcd_port, etcd_peer) = (Port::reserve()?, Port::reserve()?, Port::reserve()?);
+        let etcd = start_etcd(&state, &etcd_port, &etcd_peer)?;
+        let kubeconfig = state.join("kubeconfig");
+        let user =
+            json!({"client-certificate": state.join("pki/admin.crt"), "client-key": state.join("pki/admin.key")});
+        write_kubeconfig(&kubeconfig, &state, &port, &user)?;
+        let kubectl = Kubectl::new(assets::path(Tool::Kubectl)?, kubeconfig);
+        let plane = Self { apiserver: Mutex::new(None), _etcd: etcd, kubectl, port, etcd_port, state };
+        plane.start_apiserver()?;
+        Ok(plane)
+    }
+
+    /// The one control plane of this test binary, started by whoever asks first. Tests keep apart by namespace; a test whose
+    /// operator must not see other tests' Nodes takes a control plane of its own.
+    ///
+    /// # Errors
+    /// When it could not be started; every later call gets the same message.
+    pub fn shared() -> Result<&'static Self> {
+        static SHARED: OnceLock<Result<ControlPlane, String>> = OnceLock::new();
+        SHARED
+            .get_or_init(|| Self::start().map_err(|error| format!("{error:#}")))
+            .as_ref()
+            .map_err(|error| anyhow!("{error}"))
+    }
+
+    /// The administrator's kubeconfig file. It is valid inside nodes as well.
+    pub fn kubeconfig(&self) -> PathBuf {
+        self.state.join("kubeconfig")
+    }
+
+    /// TCP port of the API server on 127.0.0.1.
+    pub fn port(&self) -> u16 {
+        self.port.number()
+    }
+
+    /// The directory of this run: logs, keys, and room for the caller's own files.
+    pub fn directory(&self) -> &Path {
+        self.state.path()
+    }
+
+    /// kubectl as the administrator.
+    pub fn kubectl(&self) -> &Kubectl {
+        &self.kubectl
+    }
+
+    /// A client as the administrator. It belongs to the async runtime of the caller: take a new one in each test.
+    ///
+    /// # Errors
+    /// When the kubeconfig cannot be read.
+    pub async fn client(&self) -> Result<kube::Client> {
+        client(&self.kubeconfig()).await
+    }
+
+    /// Makes a namespace that nobody else uses; its name begins with `prefix`.
+    ///
+    /// # Errors
+    /// When the API server refuses it.
+    pub fn namespace(&self, prefix: &str) -> Result<String> {
+        static COUNT: AtomicU32 = AtomicU32::new(0);
+        let name = format!("{prefix}-{}-{}", std::process::id(), COUNT.fetch_add(1, Ordering::Relaxed));
+        self.kubectl.run(&["create", "namespace", &name])?;
+        Ok(name)
+    }
+
+    /// A kubeconfig for a service account, by a real token of one hour. The account is made when it does not exist.
+    ///
+    /// # Errors
+    /// When the API server refuses the account or the token.
+    pub fn service_account(&self, namespace: &str, name: &str) -> Result<PathBuf> {
+        let account =
+            json!({"apiVersion": "v1", "kind": "ServiceAccount", "metadata": {"name": name, "namespace": namespace}});
+        self.kubectl.apply(&account.to_string())?;
+        let token = self.kubectl.run(&["create", "token", name, "--namespace", namespace, "--duration=1h"])?;
+        let path = self.state.join(format!("{namespace}.{name}.kubeconfig"));
+        write_kubeconfig(&path, &self.state, &self.port, &json!({"token": token.trim()}))?;
+        Ok(path)
+    }
+
+    /// Kills the API server. Its store stays, so [`start_apiserver`](Self::start_apiserver) finds everything again.
+    ///
+    /// # Errors
+    /// When it cannot be waited for.
+    pub fn kill_apiserver(&self) -> Result<()> {
+        match self.apiserver().take() {
+            Some(mut process) => process.kill().map(|_| ()),
+            None => Ok(()),
+        }
+    }
+
+    /// Starts the API server, on the same port as before, and waits until it is ready. Nothing happens when it runs.
+    ///
+    /// # Errors
+    /// When it does not become ready; the message carries the end of its log.
+    pub fn start_apiserver(&self) -> Result<()> {
+        let mut slot = self.apiserver();
+        if slot.is_some() {
+            return Ok(());
+        }
+        let arguments = self.apiserver_flags();
+        let log = self.state.join("kube-apiserver.log");
+        let mut process = Process::start("kube-apiserver", &assets::path(Tool::KubeApiserver)?, &arguments, &log)?;
+        await_ready(&mut process, &self.kubeconfig())?;
+        *slot = Some(process);
+        Ok(())
+    }
+
+    fn apiserver(&self) -> MutexGuard<'_, Option<Process>> {
+        // A panic elsewhere leaves the slot as it was: whole.
+        self.apiserver.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    fn apiserver_flags(&self) -> Vec<String> {
+        let pki = self.state.join("pki");
+        let file = |name: &str| pki.join(name).display().to_string();
+        vec![
+            format!("--etcd-servers=http://127.0.0.1:{}", self.etcd_port.number()),
+            "--bind-address=127.0.0.1".to_owned(),
+            // The server publishes itself as an endpoint, which may not be a loopback address; nobody dials it.
+            "--advertise-address=192.0.2.1".to_owned(),
+            "--endpoint-reconciler-type=none".to_owned(),
+            format!("--secure-port={}", self.port.number()),
+            format!("--tls-cert-file={}", file("apiserver.crt")),
+            format!("--tls-private-key-file={}", file("apiserver.key")),
+            format!("--client-ca-file={}", file(pki::CA)),
+            format!("--service-account-issuer={ISSUER}"),
+            format!("--service-account-key-file={}", file(pki::TOKEN_PUBLIC)),
+            format!("--service-account-signing-key-file={}", file(pki::TOKEN_KEY)),
+            "--service-cluster-ip-range=10.96.0.0/16".to_owned(),
+            "--authorization-mode=RBAC".to_owned(),
+            "--disable-admission-plugins=ServiceAccount".to_owned(),
+            "--allow-privileged=true".to_owned(),
+            format!("--cert-dir={}", self.state.join("run").display()),
+            // Tests send bursts on purpose; fairness between them is not what is tested.
+            "--max-requests-inflight=4000".to_owned(),
+            "--max-mutating-requests-inflight=2000".to_owned(),
+        ]
+    }
+}
+
+/// A client for a kubeconfig file; it belongs to the async runtime of the caller.
+///
+/// # Errors
+/// When the file cannot be read or names what is not there.
+pub async fn client(kubeconfig: &Path) -> Result<kube::Client> {
+    // Fails only when a provider is installed already, which is as good.
+    let _ = rustls::crypto::ring::default_provider().install_default();
+    let file = Kubeconfig::read_from(kubeconfig)?;
+    let config = kube::Config::from_custom_kubeconfig(file, &KubeConfigOptions::default()).await?;
+    Ok(kube::Client::try_from(config)?)
+}
+
+fn start_etcd(state: &StateDir, port: &Port, peer: &Port) -> Result<Process> {
+    let (client, peer) = (format!("http://127.0.0.1:{}", port.number()), format!("http://127.0.0.1:{}", peer.number()));
+    let arguments = [
+        format!("--data-dir={}", state.join("etcd").display()),
+        format!("--listen-client-urls={client}"),
+        format!("--advertise-client-urls={client}"),
+        format!("--listen-peer-urls={peer}"),
+        format!("--initial-advertise-peer-urls={peer}"),
+        format!("--initial-cluster=default={peer}"),
+        // The data need not outlive this machine; a kill -9 of etcd loses nothing without fsync either.
+        "--unsafe-no-fsync".to_owned(),
+        "--log-level=warn".to_owned(),
+    ];
+    Process::start("etcd", &assets::path(Tool::Etcd)?, &arguments, &state.join("etcd.log"))
+}
+
+/// A kubeconfig is YAML, of which JSON is a part.
+fn write_kubeconfig(path: &Path, state: &StateDir, port: &Port, user: &serde_json::Value) -> Result<()> {
+    let cluster = json!({
+        "server": format!("https://127.0.0.1:{}", port.number()),
+        "certificate-authority": state.join("pki").join(pki::CA),
+    });
+    let config = json!({
+        "apiVersion": "v1", "kind": "Config", "current-context": "e2e", "preferences": {},
+        "contexts": [{"name": "e2e", "context": {"cluster": "e2e", "user": "e2e"}}],
+        "clusters": [{"name": "e2e", "cluster": cluster}],
+        "users": [{"name": "e2e", "user": user}],
+    });
+    std::fs::write(path, serde_json::to_vec_pretty(&config)?)
+        .with_context(|| format!("cannot write {}", path.display()))
+}
+
+/// Asks `/readyz` until it says ok. On a thread of its own: the caller may or may not be inside an async runtime.
+fn await_ready(process: &mut Process, kubeconfig: &Path) -> Result<()> {
+    let answer = std::thread::scope(|scope| {
+        let asker = scope.spawn(|| -> Result<()> {
+            let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
+            let client = runtime.block_on(client(kubeconfig))?;
+            process.ready("/readyz", READY, || runtime.block_on(readyz(&client)))
+        });
+        asker.join()
+    });
+    answer.map_err(|_| anyhow!("the thread that waited for kube-apiserver panicked"))?
+}
+
+async fn readyz(client: &kube::Client) -> Result<()> {
+    let request = http::Request::get("/readyz").body(Vec::new())?;
+    client.request_text(request).await.map(|_| ()).map_err(Into::into)
+}
