@@ -1,0 +1,111 @@
+//! The Kubernetes client: where its configuration comes from, and how long it may wait.
+//!
+//! Opens no connection: a daemon starts with the API server away.
+
+use std::env;
+use std::path::{Path, PathBuf};
+use std::time::Duration;
+
+use kube::config::{KubeConfigOptions, Kubeconfig};
+use kube::{Client, Config};
+
+/// A server that does not answer SYN within this time is taken for away.
+const CONNECT_TIMEOUT: Duration = Duration::from_secs(5);
+/// A request body that cannot be written within this time is given up.
+const WRITE_TIMEOUT: Duration = Duration::from_secs(30);
+/// Longer than a watch is asked to last (290 s), so that only a dead connection meets it.
+const READ_TIMEOUT: Duration = Duration::from_secs(320);
+
+/// Why there is no client, and what to do about it.
+#[derive(Debug, thiserror::Error)]
+pub enum ClusterError {
+    /// A kubeconfig that cannot be read or used.
+    #[error("kubeconfig {path:?} cannot be used: {why}; check the file that {origin} names")]
+    Kubeconfig {
+        /// The file.
+        path: PathBuf,
+        /// Who named it.
+        origin: &'static str,
+        /// What is wrong.
+        why: Box<kube::config::KubeconfigError>,
+    },
+    /// Neither a kubeconfig nor a service account.
+    #[error(
+        "no way to reach the API server: no --kubeconfig, no KUBECONFIG, no ~/.kube/config, and not in a pod ({0}); give --kubeconfig PATH"
+    )]
+    Nowhere(Box<kube::config::InClusterError>),
+    /// The configuration does not make a client, for example for a bad certificate.
+    #[error("the Kubernetes client cannot be made: {0}")]
+    Client(Box<kube::Error>),
+}
+
+/// A client by `--kubeconfig`, else `KUBECONFIG`, else the pod's service account, else `~/.kube/config`, as
+/// controller-runtime looks for it. Needs a tokio runtime.
+pub async fn client(kubeconfig: Option<&Path>) -> Result<Client, ClusterError> {
+    let mut config = config(kubeconfig).await?;
+    config.connect_timeout = Some(CONNECT_TIMEOUT);
+    config.write_timeout = Some(WRITE_TIMEOUT);
+    config.read_timeout = Some(READ_TIMEOUT);
+    config.reset_reader_on_write = true;
+    install_tls_provider();
+    Client::try_from(config).map_err(|error| ClusterError::Client(Box::new(error)))
+}
+
+/// Makes ring the process's TLS provider; a second call changes nothing.
+pub fn install_tls_provider() {
+    // An error says that one is installed already.
+    drop(rustls::crypto::ring::default_provider().install_default());
+}
+
+async fn config(kubeconfig: Option<&Path>) -> Result<Config, ClusterError> {
+    if let Some(path) = kubeconfig {
+        return from_file(path, "--kubeconfig").await;
+    }
+    if let Some(path) = env::var_os("KUBECONFIG").filter(|path| !path.is_empty()) {
+        let options = KubeConfigOptions::default();
+        let why = match Kubeconfig::from_env() {
+            Ok(Some(merged)) => match Config::from_custom_kubeconfig(merged, &options).await {
+                Ok(config) => return Ok(config),
+                Err(why) => why,
+            },
+            Ok(None) => kube::config::KubeconfigError::FindPath,
+            Err(why) => why,
+        };
+        return Err(ClusterError::Kubeconfig { path: path.into(), origin: "KUBECONFIG", why: Box::new(why) });
+    }
+    let nowhere = match Config::incluster() {
+        Ok(config) => return Ok(config),
+        Err(why) => ClusterError::Nowhere(Box::new(why)),
+    };
+    let home = env::var_os("HOME").map(|home| Path::new(&home).join(".kube/config")).filter(|path| path.exists());
+    match home {
+        Some(path) => from_file(&path, "HOME").await,
+        None => Err(nowhere),
+    }
+}
+
+async fn from_file(path: &Path, origin: &'static str) -> Result<Config, ClusterError> {
+    let refused = |why| ClusterError::Kubeconfig { path: path.to_owned(), origin, why: Box::new(why) };
+    let file = Kubeconfig::read_from(path).map_err(refused)?;
+    Config::from_custom_kubeconfig(file, &KubeConfigOptions::default()).await.map_err(refused)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[tokio::test]
+    async fn a_missing_kubeconfig_is_named_with_the_flag_that_named_it() {
+        let error = client(Some(Path::new("/nowhere/kubeconfig"))).await.err().unwrap().to_string();
+        assert!(error.contains("/nowhere/kubeconfig") && error.contains("--kubeconfig"), "{error}");
+    }
+
+    #[tokio::test]
+    async fn a_client_is_made_without_asking_the_server() {
+        let file = tempfile::NamedTempFile::new().unwrap();
+        let text = "{apiVersion: v1, kind: Config, current-context: c, contexts: [{name: c, context: {cluster: k, user: u}}], \
+            clusters: [{name: k, cluster: {server: 'http://127.0.0.1:1'}}], users: [{name: u, user: {}}]}";
+        std::fs::write(file.path(), text).unwrap();
+        assert!(client(Some(file.path())).await.is_ok());
+    }
+}

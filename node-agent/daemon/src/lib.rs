@@ -1,0 +1,21 @@
+//! What both daemons share: the common flags, logging, probes and metrics, signals and the Kubernetes client.
+//!
+//! Decides how a daemon is told things and how it tells things. Knows nothing about pools or addresses, never ends the
+//! process by itself, and installs nothing global but the log subscriber and the TLS provider, both from `main`.
+
+pub mod cluster;
+pub mod features;
+pub mod flags;
+pub mod gosyntax;
+pub mod http;
+pub mod listen;
+pub mod logging;
+pub mod shutdown;
+
+// k8s-openapi is named in Cargo.toml only to choose the Kubernetes version that kube is built for.
+use k8s_openapi as _;
+
+pub use flags::{Common, CommonFlags, Mistakes};
+pub use http::Site;
+pub use listen::BindAddress;
+pub use shutdown::Shutdown;
