@@ -1,0 +1,251 @@
+//! What both kinds of pools have: exclusions, routes, the node selector, and the counts in their status.
+//!
+//! The node selector is core/v1's, field by field, so that a manifest that works for a Pod's node affinity works here. It is
+//! written anew because its own schema carries no rules.
+
+use kube::{
+    KubeSchema,
+    core::{Reason, Rule},
+};
+use schemars::JsonSchema;
+use serde::{Deserialize, Serialize};
+
+use crate::rules::{
+    ADDRESS_LENGTH, CIDR_LENGTH, LABEL_KEY_LENGTH, field_rule, ipv4_number, is_address, is_cidr, rule, say,
+};
+
+/// Addresses that are never given to a pod unless it asks for one of them by name.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize, KubeSchema)]
+#[x_kube(validation = same_family(), validation = ipv4_in_order())]
+pub struct Exclusion {
+    /// First address of the range (inclusive).
+    #[serde(rename = "startIP")]
+    #[schemars(length(max = ADDRESS_LENGTH))]
+    #[x_kube(validation = is_address())]
+    pub start_ip: String,
+    /// Last address of the range (inclusive). Must not be lower than startIP.
+    #[serde(rename = "endIP")]
+    #[schemars(length(max = ADDRESS_LENGTH))]
+    #[x_kube(validation = is_address())]
+    pub end_ip: String,
+}
+
+fn same_family() -> Rule {
+    field_rule(
+        ".endIP",
+        "!isIP(self.startIP) || !isIP(self.endIP) || ip(self.startIP).family() == ip(self.endIP).family()",
+        Reason::FieldValueInvalid,
+        say("%s must be of the same address family as startIP %s", &["self.endIP", "self.startIP"]),
+    )
+}
+
+fn ipv4_in_order() -> Rule {
+    let (start, end) = (ipv4_number("self.startIP"), ipv4_number("self.endIP"));
+    field_rule(
+        ".endIP",
+        format!(
+            "!isIP(self.startIP) || !isIP(self.endIP) || ip(self.startIP).family() != 4 || \
+             ip(self.endIP).family() != 4 || {start} <= {end}"
+        ),
+        Reason::FieldValueInvalid,
+        say("%s must not be lower than startIP %s", &["self.endIP", "self.startIP"]),
+    )
+}
+
+/// Positions within each node's block that are never given to a pod unless it asks for one of them by name.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize, KubeSchema)]
+#[serde(rename_all = "camelCase")]
+#[x_kube(validation = indexes_in_order())]
+pub struct ExclusionIndex {
+    /// First position of the range (inclusive). In an IPPool 0 is the first address of the node's block, in a CIDRPool the
+    /// network address of the node's prefix.
+    #[schemars(range(min = 0))]
+    pub start_index: i32,
+    /// Last position of the range (inclusive). Must not be lower than startIndex.
+    #[schemars(range(min = 0))]
+    pub end_index: i32,
+}
+
+fn indexes_in_order() -> Rule {
+    field_rule(
+        ".endIndex",
+        "self.startIndex <= self.endIndex",
+        Reason::FieldValueInvalid,
+        say("%d must not be lower than startIndex %d", &["self.endIndex", "self.startIndex"]),
+    )
+}
+
+/// A static route for pods. It goes through the pool's gateway.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize, KubeSchema)]
+pub struct Route {
+    /// Destination of the route in CIDR notation, of the pool's address family.
+    #[schemars(length(max = CIDR_LENGTH))]
+    #[x_kube(validation = is_cidr())]
+    pub dst: String,
+}
+
+/// Selects nodes as core/v1 does for the node affinity of Pods.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize, KubeSchema)]
+#[serde(rename_all = "camelCase")]
+#[schemars(extend("x-kubernetes-map-type" = "atomic"))]
+pub struct NodeSelector {
+    /// Node selector terms. A node is selected if one of them matches it.
+    #[schemars(length(max = 512))]
+    #[x_kube(merge_strategy = ListMerge::Atomic)]
+    #[x_kube(validation = at_least_one_term())]
+    pub node_selector_terms: Vec<NodeSelectorTerm>,
+}
+
+fn at_least_one_term() -> Rule {
+    rule(
+        "size(self) > 0",
+        Reason::FieldValueRequired,
+        say("needs at least one term; to select every node remove nodeSelector", &[]),
+    )
+}
+
+/// Matches a node when all of its requirements do. A term without requirements matches no node.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize, KubeSchema)]
+#[serde(rename_all = "camelCase")]
+#[schemars(extend("x-kubernetes-map-type" = "atomic"))]
+pub struct NodeSelectorTerm {
+    /// Requirements on the node's labels.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    #[schemars(length(max = 24))]
+    #[x_kube(merge_strategy = ListMerge::Atomic)]
+    pub match_expressions: Vec<NodeLabelRequirement>,
+    /// Requirements on the node's fields.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    #[schemars(length(max = 24))]
+    #[x_kube(merge_strategy = ListMerge::Atomic)]
+    pub match_fields: Vec<NodeFieldRequirement>,
+}
+
+/// A requirement on one label of a node.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize, KubeSchema)]
+#[x_kube(validation = values_as_operator_wants())]
+pub struct NodeLabelRequirement {
+    /// Key of the label.
+    #[schemars(length(max = LABEL_KEY_LENGTH), regex(pattern = LABEL_KEY))]
+    pub key: String,
+    /// How the label's value relates to the values: In, NotIn, Exists, DoesNotExist, Gt or Lt.
+    #[schemars(length(max = 16))]
+    #[x_kube(validation = is_label_operator())]
+    pub operator: String,
+    /// One value or more for In and NotIn, none for Exists and DoesNotExist, one integer for Gt and Lt.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    #[x_kube(merge_strategy = ListMerge::Atomic)]
+    pub values: Vec<String>,
+}
+
+/// A label key as core/v1 validates it: an optional DNS prefix and a name of at most 63 characters. It is a pattern of the
+/// schema and no CEL rule because the API server takes a regular expression in CEL for costly, and there are many keys.
+const LABEL_KEY: &str = r"^([a-z0-9]([-a-z0-9.]{0,251}[a-z0-9])?/)?[A-Za-z0-9]([-\w.]{0,61}[A-Za-z0-9])?$";
+
+fn is_label_operator() -> Rule {
+    rule(
+        "self in ['In', 'NotIn', 'Exists', 'DoesNotExist', 'Gt', 'Lt']",
+        Reason::FieldValueInvalid,
+        say("\"%s\" is not an operator; write In, NotIn, Exists, DoesNotExist, Gt or Lt", &["self"]),
+    )
+}
+
+fn values_as_operator_wants() -> Rule {
+    let count = "(has(self.values) ? size(self.values) : 0)";
+    field_rule(
+        ".values",
+        format!(
+            "self.operator in ['In', 'NotIn'] ? {count} > 0 : \
+             (self.operator in ['Exists', 'DoesNotExist'] ? {count} == 0 : \
+             (!(self.operator in ['Gt', 'Lt']) || {count} == 1))"
+        ),
+        Reason::FieldValueInvalid,
+        say(
+            "operator %s takes %s",
+            &[
+                "self.operator",
+                "self.operator in ['In', 'NotIn'] ? 'at least one value' : \
+                 (self.operator in ['Gt', 'Lt'] ? 'exactly one value' : 'no values')",
+            ],
+        ),
+    )
+}
+
+/// A requirement on one field of a node.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize, KubeSchema)]
+#[x_kube(validation = one_field_value())]
+pub struct NodeFieldRequirement {
+    /// Path of the field. Only metadata.name is known.
+    #[schemars(length(max = LABEL_KEY_LENGTH))]
+    #[x_kube(validation = is_node_name_field())]
+    pub key: String,
+    /// How the field's value relates to the value: In or NotIn.
+    #[schemars(length(max = 16))]
+    #[x_kube(validation = is_field_operator())]
+    pub operator: String,
+    /// Exactly one value: the name of a node.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    #[x_kube(merge_strategy = ListMerge::Atomic)]
+    pub values: Vec<String>,
+}
+
+fn is_node_name_field() -> Rule {
+    rule(
+        "self == 'metadata.name'",
+        Reason::FieldValueInvalid,
+        say("\"%s\" is not a field to select nodes by; only metadata.name is", &["self"]),
+    )
+}
+
+fn is_field_operator() -> Rule {
+    rule(
+        "self in ['In', 'NotIn']",
+        Reason::FieldValueInvalid,
+        say("\"%s\" is not an operator for fields; write In or NotIn", &["self"]),
+    )
+}
+
+fn one_field_value() -> Rule {
+    field_rule(
+        ".values",
+        "!(self.operator in ['In', 'NotIn']) || (has(self.values) && size(self.values) == 1)",
+        Reason::FieldValueInvalid,
+        say("operator %s takes exactly one value for a field", &["self.operator"]),
+    )
+}
+
+/// How many nodes a pool selects, and how far it serves them.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+pub struct NodeCounts {
+    /// Selected nodes that hold a block.
+    #[serde(default)]
+    pub served: i32,
+    /// Selected nodes for which no block was left.
+    #[serde(default)]
+    pub unserved: i32,
+    /// Nodes that are gone or no longer selected and whose block stays theirs.
+    #[serde(default)]
+    pub departed: i32,
+}
+
+/// How many blocks a pool has. Numbers beyond 2^63-1 are shown as 2^63-1.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+pub struct BlockCounts {
+    /// Blocks that can be given to nodes, given ones included.
+    #[serde(default)]
+    pub total: i64,
+    /// Blocks not yet given.
+    #[serde(default)]
+    pub free: i64,
+}
+
+/// How many addresses the nodes of a pool have. Numbers beyond 2^63-1 are shown as 2^63-1.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+pub struct AddressCounts {
+    /// Addresses that pods can get from the blocks given to nodes.
+    #[serde(default)]
+    pub capacity: i64,
+    /// Addresses that pods hold, as the node agents report.
+    #[serde(default)]
+    pub used: i64,
+}

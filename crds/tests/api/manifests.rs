@@ -1,0 +1,151 @@
+//! The YAML beside `Cargo.toml` says what the Rust types say, and the API server's own conditions on a schema hold.
+
+use std::{fs, path::Path};
+
+use ipam_crds::custom_resource_definitions;
+use k8s_openapi::apiextensions_apiserver::pkg::apis::apiextensions::v1::CustomResourceDefinition;
+use serde_json::Value;
+
+const HEADER: &str = "# Generated from the Rust types by `cargo test -p ipam-crds`. Do not edit.\n";
+
+fn file_name(definition: &CustomResourceDefinition) -> String {
+    format!("{}_{}.yaml", definition.spec.group, definition.spec.names.plural)
+}
+
+/// Rewrites the file when it is stale; returns whether it was.
+fn rewrite_if_stale(definition: &CustomResourceDefinition) -> bool {
+    let path = Path::new(env!("CARGO_MANIFEST_DIR")).join(file_name(definition));
+    let wanted = format!("{HEADER}{}", serde_yaml::to_string(definition).unwrap());
+    let stale = fs::read_to_string(&path).ok().as_deref() != Some(wanted.as_str());
+    if stale {
+        fs::write(&path, wanted).unwrap();
+    }
+    stale
+}
+
+#[test]
+fn yaml_files_are_what_the_types_generate() {
+    let stale: Vec<String> =
+        custom_resource_definitions().iter().filter(|&crd| rewrite_if_stale(crd)).map(file_name).collect();
+    assert!(
+        stale.is_empty(),
+        "{stale:?} did not match the Rust types and are now rewritten: look at them and commit them"
+    );
+}
+
+#[test]
+fn yaml_files_read_back_as_the_same_definitions() {
+    for definition in custom_resource_definitions() {
+        let text = serde_yaml::to_string(&definition).unwrap();
+        assert_eq!(serde_yaml::from_str::<CustomResourceDefinition>(&text).unwrap(), definition);
+    }
+}
+
+/// Calls `look` for every object of a schema with its path.
+fn each_schema(schema: &Value, path: &str, look: &mut impl FnMut(&str, &Value)) {
+    look(path, schema);
+    if let Some(properties) = schema["properties"].as_object() {
+        for (name, property) in properties {
+            each_schema(property, &format!("{path}.{name}"), look);
+        }
+    }
+    if schema["items"].is_object() {
+        each_schema(&schema["items"], &format!("{path}[]"), look);
+    }
+}
+
+fn schemas() -> Vec<(String, Value)> {
+    custom_resource_definitions()
+        .into_iter()
+        .map(|definition| {
+            let kind = definition.spec.names.kind.clone();
+            let schema = definition.spec.versions[0].schema.as_ref().unwrap().open_api_v3_schema.as_ref().unwrap();
+            (kind, serde_json::to_value(schema).unwrap())
+        })
+        .collect()
+}
+
+#[test]
+fn no_field_is_nullable_and_no_number_is_unsigned() {
+    for (kind, schema) in schemas() {
+        each_schema(&schema, &kind, &mut |path, at| {
+            assert!(at.get("nullable").is_none(), "{path} is nullable");
+            assert!(at.get("anyOf").is_none(), "{path} is not structural");
+            if at["type"] == "integer" {
+                assert!(matches!(at["format"].as_str(), Some("int32" | "int64")), "{path} has format {}", at["format"]);
+            }
+        });
+    }
+}
+
+#[test]
+fn every_field_is_explained() {
+    for (kind, schema) in schemas() {
+        each_schema(&schema, &kind, &mut |path, at| {
+            let standard = [".metadata", ".kind", ".apiVersion"].iter().any(|end| path == format!("{kind}{end}"));
+            let explained = at["description"].as_str().is_some_and(|text| !text.is_empty());
+            assert!(standard || path.ends_with("values[]") || explained, "{path} has no description");
+        });
+    }
+}
+
+#[test]
+fn every_rule_says_what_would_be_right_and_gives_a_reason() {
+    for (kind, schema) in schemas() {
+        each_schema(&schema, &kind, &mut |path, at| {
+            for rule in at["x-kubernetes-validations"].as_array().into_iter().flatten() {
+                assert!(rule["messageExpression"].is_string(), "a rule of {path} has no message: {rule}");
+                assert!(rule["reason"].is_string(), "a rule of {path} has no reason: {rule}");
+                assert!(at["type"] != "object" || rule["fieldPath"].is_string(), "a rule of {path} has no field path");
+            }
+        });
+    }
+}
+
+#[test]
+fn lists_of_named_things_are_merged_by_their_names() {
+    let keys = |schema: &Value, pointer: &str| schema.pointer(pointer).unwrap()["x-kubernetes-list-map-keys"].clone();
+    for (kind, schema) in schemas() {
+        let status = "/properties/status/properties";
+        assert_eq!(keys(&schema, &format!("{status}/conditions")), serde_json::json!(["type"]), "{kind}");
+        if kind == "IPAMNode" {
+            let by_pool = serde_json::json!(["poolType", "name"]);
+            assert_eq!(keys(&schema, &format!("{status}/pools")), by_pool);
+            assert_eq!(keys(&schema, "/properties/spec/properties/pools"), by_pool);
+        } else {
+            assert_eq!(keys(&schema, &format!("{status}/allocations")), serde_json::json!(["nodeName"]), "{kind}");
+        }
+    }
+}
+
+#[test]
+fn names_and_columns_are_those_users_know() {
+    let described: Vec<(String, Vec<String>, Vec<String>)> = custom_resource_definitions()
+        .into_iter()
+        .map(|definition| {
+            let version = &definition.spec.versions[0];
+            assert_eq!((definition.spec.group.as_str(), version.name.as_str()), ("nv-ipam.nvidia.com", "v1alpha1"));
+            assert_eq!(definition.spec.scope, "Namespaced");
+            assert_eq!(definition.spec.names.categories.as_deref(), Some(["nv-ipam".to_owned()].as_slice()));
+            assert!(version.subresources.as_ref().is_some_and(|subresources| subresources.status.is_some()));
+            let columns =
+                version.additional_printer_columns.iter().flatten().map(|column| column.name.clone()).collect();
+            (definition.spec.names.plural, definition.spec.names.short_names.unwrap_or_default(), columns)
+        })
+        .collect();
+    let row = |plural: &str, short: &str, columns: &[&str]| {
+        (plural.to_owned(), vec![short.to_owned()], columns.iter().map(|&name| name.to_owned()).collect())
+    };
+    assert_eq!(
+        described,
+        [
+            row("ippools", "ipp", &["Subnet", "Gateway", "Block Size", "Used", "Capacity", "Ready", "Age"]),
+            row(
+                "cidrpools",
+                "cidrp",
+                &["CIDR", "Gateway index", "Per Node Network Prefix", "Used", "Capacity", "Ready", "Age"]
+            ),
+            row("ipamnodes", "ipn", &["Ready", "Agent Version", "Pools", "Age"]),
+        ]
+    );
+}

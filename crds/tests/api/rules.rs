@@ -1,0 +1,90 @@
+//! The rules in the definitions refuse what they should, for the reason they should, and nothing else.
+
+use std::collections::BTreeSet;
+
+use crate::support::{Case, Found, case_files, judge, schema_of};
+use serde_json::{Value, json};
+
+/// What does not agree between what is expected of a case and what was found.
+fn disagreement(case: &Case, mut found: Vec<Found>) -> Option<String> {
+    let mut missing = Vec::new();
+    for expected in &case.refused {
+        let at =
+            found.iter().position(|error| error.field == expected.field && error.message.contains(&expected.message));
+        match at {
+            Some(at) => drop(found.swap_remove(at)),
+            None => missing.push(expected),
+        }
+    }
+    (!missing.is_empty() || !found.is_empty())
+        .then(|| format!("\n{}\n  missing: {missing:?}\n  not expected: {found:?}", case.name))
+}
+
+#[test]
+fn every_case_gets_exactly_its_errors() {
+    for file in case_files() {
+        let schema = schema_of(&file.kind);
+        let wrong: Vec<String> = file
+            .cases
+            .iter()
+            .filter_map(|case| disagreement(case, judge(&schema, &json!({ "spec": case.spec }))))
+            .collect();
+        assert!(wrong.is_empty(), "{}: {}", file.kind, wrong.concat());
+    }
+}
+
+/// Every rule of a schema, as its text.
+fn rules(schema: &Value, into: &mut BTreeSet<String>) {
+    for rule in schema["x-kubernetes-validations"].as_array().into_iter().flatten() {
+        into.insert(rule["rule"].as_str().unwrap().to_owned());
+    }
+    for property in schema["properties"].as_object().into_iter().flat_map(|properties| properties.values()) {
+        rules(property, into);
+    }
+    if schema["items"].is_object() {
+        rules(&schema["items"], into);
+    }
+}
+
+#[test]
+fn every_rule_is_broken_by_some_case() {
+    for file in case_files() {
+        let schema = schema_of(&file.kind);
+        let mut silent = BTreeSet::new();
+        rules(&schema, &mut silent);
+        assert!(silent.len() > 15, "{} has lost rules", file.kind);
+        // Rules on node selectors and exclusions are the same text in both kinds: the cases of one prove them.
+        for case in case_files().iter().flat_map(|file| &file.cases) {
+            let object = json!({ "spec": case.spec });
+            if let Err(errors) = kube::core::cel::Validator::new().validate(&schema, &object, None) {
+                for error in errors.into_vec() {
+                    silent.remove(&error.rule);
+                }
+            }
+        }
+        assert!(silent.is_empty(), "{}: no case breaks {silent:#?}", file.kind);
+    }
+}
+
+#[test]
+fn every_rule_compiles() {
+    for kind in ["IPPool", "CIDRPool", "IPAMNode"] {
+        let mut all = BTreeSet::new();
+        rules(&schema_of(kind), &mut all);
+        for rule in all {
+            assert!(kube::core::cel::cel::Program::compile(&rule).is_ok(), "{kind}: {rule}");
+        }
+    }
+}
+
+#[test]
+fn a_node_with_texts_that_are_no_addresses_is_refused() {
+    let block = |start: &str, subnet: &str| json!({"name": "p", "poolType": "IPPool", "state": "Active", "startIP": start, "endIP": "10.0.0.4", "subnet": subnet});
+    let schema = schema_of("IPAMNode");
+    let fields = |pools: Value| -> Vec<String> {
+        judge(&schema, &json!({"spec": {"pools": pools}})).into_iter().map(|error| error.field).collect()
+    };
+    assert_eq!(fields(json!([block("10.0.0.1", "10.0.0.0/8")])), Vec::<String>::new());
+    assert_eq!(fields(json!([block("x", "10.0.0.0")])), ["spec.pools[0].startIP", "spec.pools[0].subnet"]);
+    assert_eq!(fields(json!([block("10.0.0.1", "10.0.0.0/8"), block("10.0.0.1", "10.0.0.0/8")])), ["spec.pools[1]"]);
+}

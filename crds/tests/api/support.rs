@@ -1,0 +1,145 @@
+//! What an API server says about an object, judged by the generated schema alone: the structural conditions that the
+//! definitions use, then the CEL rules. The API server stays the authority: the same cases are put to a real one.
+
+use std::collections::BTreeSet;
+
+use ipam_crds::custom_resource_definitions;
+use kube::core::cel::{Validator, cel};
+use serde::Deserialize;
+use serde_json::Value;
+
+/// One file of `tests/cases`.
+#[derive(Deserialize)]
+pub(crate) struct CaseFile {
+    pub(crate) kind: String,
+    pub(crate) cases: Vec<Case>,
+}
+
+/// One spec and what is wrong with it.
+#[derive(Deserialize)]
+#[serde(deny_unknown_fields)]
+pub(crate) struct Case {
+    pub(crate) name: String,
+    pub(crate) spec: Value,
+    #[serde(default)]
+    pub(crate) refused: Vec<Expected>,
+    #[serde(default)]
+    pub(crate) left_to_operator: bool,
+}
+
+/// An error that must be given.
+#[derive(Deserialize, Clone, Debug)]
+pub(crate) struct Expected {
+    pub(crate) field: String,
+    pub(crate) message: String,
+}
+
+/// An error that is given.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) struct Found {
+    pub(crate) field: String,
+    pub(crate) message: String,
+    /// Where the API server stops before it asks the CEL rules.
+    blocking: bool,
+}
+
+pub(crate) fn case_files() -> Vec<CaseFile> {
+    [include_str!("../cases/ippool.yaml"), include_str!("../cases/cidrpool.yaml")]
+        .map(|text| serde_yaml::from_str(text).unwrap())
+        .into()
+}
+
+/// The schema of a kind, as it is written into the YAML file.
+pub(crate) fn schema_of(kind: &str) -> Value {
+    let definition = custom_resource_definitions().into_iter().find(|found| found.spec.names.kind == kind).unwrap();
+    let schema = definition.spec.versions[0].schema.as_ref().unwrap().open_api_v3_schema.as_ref().unwrap();
+    serde_json::to_value(schema).unwrap()
+}
+
+/// All errors of `object`, as the API server would give them.
+pub(crate) fn judge(schema: &Value, object: &Value) -> Vec<Found> {
+    let mut found = Vec::new();
+    check_structure(schema, object, "", &mut found);
+    if found.iter().any(|error| error.blocking) {
+        return found;
+    }
+    if let Err(errors) = Validator::new().validate(schema, object, None) {
+        found.extend(errors.into_iter().map(|error| Found {
+            field: error.field_path,
+            message: error.message,
+            blocking: false,
+        }));
+    }
+    found
+}
+
+fn check_structure(schema: &Value, value: &Value, path: &str, found: &mut Vec<Found>) {
+    match value {
+        Value::Object(fields) => {
+            for name in schema["required"].as_array().into_iter().flatten().filter_map(Value::as_str) {
+                if !fields.contains_key(name) {
+                    push(found, &join(path, name), "Required value", true);
+                }
+            }
+            for (name, field) in fields {
+                check_structure(&schema["properties"][name], field, &join(path, name), found);
+            }
+        }
+        Value::Array(items) => check_list(schema, items, path, found),
+        Value::Number(number) => check_number(schema, number.as_i64().unwrap(), path, found),
+        Value::String(text) => check_text(schema, text, path, found),
+        Value::Bool(_) | Value::Null => {}
+    }
+}
+
+fn check_list(schema: &Value, items: &[Value], path: &str, found: &mut Vec<Found>) {
+    if schema["maxItems"].as_u64().is_some_and(|most| items.len() as u64 > most) {
+        push(found, path, "Too many", true);
+    }
+    let keys: Vec<&str> =
+        schema["x-kubernetes-list-map-keys"].as_array().into_iter().flatten().filter_map(Value::as_str).collect();
+    let mut seen = BTreeSet::new();
+    for (index, item) in items.iter().enumerate() {
+        let key: Vec<String> = keys.iter().map(|&key| item[key].to_string()).collect();
+        if !keys.is_empty() && !seen.insert(key) {
+            push(found, &format!("{path}[{index}]"), "Duplicate value", false);
+        }
+        check_structure(&schema["items"], item, &format!("{path}[{index}]"), found);
+    }
+}
+
+fn check_number(schema: &Value, number: i64, path: &str, found: &mut Vec<Found>) {
+    #[expect(clippy::cast_precision_loss, reason = "the limits in the schema are small")]
+    let number = number as f64;
+    if schema["minimum"].as_f64().is_some_and(|least| number < least) {
+        push(found, path, &format!("should be greater than or equal to {}", schema["minimum"]), false);
+    }
+    if schema["maximum"].as_f64().is_some_and(|most| number > most) {
+        push(found, path, &format!("should be less than or equal to {}", schema["maximum"]), false);
+    }
+}
+
+fn check_text(schema: &Value, text: &str, path: &str, found: &mut Vec<Found>) {
+    if schema["maxLength"].as_u64().is_some_and(|most| text.chars().count() as u64 > most) {
+        push(found, path, "Too long", true);
+    }
+    if schema["pattern"].as_str().is_some_and(|pattern| !matches(pattern, text)) {
+        push(found, path, "should match the pattern", false);
+    }
+}
+
+fn matches(pattern: &str, text: &str) -> bool {
+    let mut context = cel::Context::default();
+    context.add_variable_from_value("text", text.to_owned());
+    context.add_variable_from_value("pattern", pattern.to_owned());
+    let program = cel::Program::compile("text.matches(pattern)").unwrap();
+    program.execute(&context).unwrap() == cel::Value::Bool(true)
+}
+
+fn push(found: &mut Vec<Found>, field: &str, message: &str, blocking: bool) {
+    found.push(Found { field: field.to_owned(), message: message.to_owned(), blocking });
+}
+
+fn join(path: &str, name: &str) -> String {
+    if path.is_empty() { name.to_owned() } else { format!("{path}.{name}") }
+}
