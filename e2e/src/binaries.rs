@@ -1,1 +1,160 @@
-//! Our own binaries.
+//! Our own three binaries, built by cargo when somebody first asks, so that tests and the demo need nothing beforehand.
+//! cargo decides what is stale; the lock only keeps parallel tests from queueing up inside cargo without a word.
+//!
+//! `NV_IPAM_E2E_PROFILE=release` builds operator and agent optimized; the plugin always has its own `shim` profile.
+
+use std::fs;
+use std::path::{Path, PathBuf};
+use std::process::{Command, Stdio};
+use std::sync::OnceLock;
+use std::time::Duration;
+
+use anyhow::{Context, Result, anyhow, bail};
+use serde_json::Value;
+
+use crate::assets;
+use crate::lock::Lock;
+use crate::progress::{Step, say};
+
+/// Paths of the binaries.
+#[derive(Clone, Debug)]
+pub struct Binaries {
+    /// `ipam-controller`, the operator.
+    pub controller: PathBuf,
+    /// `ipam-node`, the node agent.
+    pub agent: PathBuf,
+    /// `nv-ipam`, the CNI plugin, statically linked.
+    pub plugin: PathBuf,
+}
+
+/// The binaries, up to date with the sources; built once per process.
+///
+/// # Errors
+/// With the compiler's words when they do not build; every later call gets the same message.
+pub fn build() -> Result<&'static Binaries> {
+    static BUILT: OnceLock<Result<Binaries, String>> = OnceLock::new();
+    BUILT.get_or_init(|| build_now().map_err(|error| format!("{error:#}"))).as_ref().map_err(|error| anyhow!("{error}"))
+}
+
+fn build_now() -> Result<Binaries> {
+    let lock = std::env::temp_dir().join(format!("nv-ipam-e2e-build-{}.lock", rustix::process::geteuid().as_raw()));
+    let _lock = Lock::take(&lock, "building the binaries")?;
+    let profile = std::env::var("NV_IPAM_E2E_PROFILE").unwrap_or_else(|_| "dev".to_owned());
+    let daemons = ["--package=ipam-operator", "--package=ipam-node-agent", "--bins", "--profile", &profile];
+    let built = cargo("cargo build of operator and node agent", &daemons, None)?;
+    let (target, flags) = static_target()?;
+    let plugin = ["--package=ipam-cni", "--bins", "--profile=shim", "--target", &target];
+    let built_plugin = cargo("cargo build of the CNI plugin", &plugin, flags)?;
+    Ok(Binaries {
+        controller: executable(&built, "ipam-controller")?,
+        agent: executable(&built, "ipam-node")?,
+        plugin: executable(&built_plugin, "nv-ipam")?,
+    })
+}
+
+/// Where the workspace lies.
+pub fn workspace() -> PathBuf {
+    let here = Path::new(env!("CARGO_MANIFEST_DIR"));
+    here.parent().unwrap_or(here).to_owned()
+}
+
+/// musl where its standard library is installed or rustup can add it, else glibc linked statically.
+fn static_target() -> Result<(String, Option<&'static str>)> {
+    let musl = format!("{}-unknown-linux-musl", std::env::consts::ARCH);
+    if has_standard_library(&musl)? {
+        return Ok((musl, None));
+    }
+    if assets::on_path("rustup").is_some() {
+        let step = Step::start(&format!("rustup target add {musl}"));
+        let status = rustc_side("rustup").args(["target", "add", &musl]).stdout(Stdio::null()).status()?;
+        step.done();
+        if status.success() {
+            return Ok((musl, None));
+        }
+    }
+    say(&format!("no standard library for {musl}: linking the plugin statically against glibc instead"));
+    Ok((host()?, Some("-C target-feature=+crt-static -C relocation-model=static")))
+}
+
+fn has_standard_library(target: &str) -> Result<bool> {
+    let output = rustc_side("rustc")
+        .args(["--print", "target-libdir", "--target", target])
+        .output()
+        .context("cannot start rustc")?;
+    let folder = PathBuf::from(String::from_utf8_lossy(&output.stdout).trim());
+    let mut libraries = fs::read_dir(folder).into_iter().flatten().flatten();
+    Ok(libraries.any(|entry| entry.file_name().to_string_lossy().starts_with("libstd-")))
+}
+
+fn host() -> Result<String> {
+    let output = rustc_side("rustc").arg("-vV").output().context("cannot start rustc")?;
+    let said = String::from_utf8_lossy(&output.stdout).into_owned();
+    said.lines().find_map(|line| line.strip_prefix("host: ")).map(str::to_owned).context("rustc -vV names no host")
+}
+
+/// A command run where rust-toolchain.toml applies.
+fn rustc_side(program: &str) -> Command {
+    let mut command = Command::new(program);
+    command.current_dir(workspace()).stdin(Stdio::null());
+    command
+}
+
+/// Runs `cargo build` and answers its messages, one JSON object per line.
+fn cargo(title: &str, arguments: &[&str], flags: Option<&str>) -> Result<Vec<Value>> {
+    let mut command = rustc_side(&std::env::var("CARGO").unwrap_or_else(|_| "cargo".to_owned()));
+    command.args(["build", "--quiet", "--message-format=json-render-diagnostics"]).args(arguments);
+    for (name, _) in std::env::vars_os() {
+        // What cargo tells the program it runs (us) is not for another cargo: some build scripts would take it for a change.
+        let name = name.to_string_lossy().into_owned();
+        if ["CARGO_PKG_", "CARGO_MANIFEST_", "CARGO_BIN_", "CARGO_CRATE_", "CARGO_PRIMARY_"]
+            .iter()
+            .any(|own| name.starts_with(own))
+        {
+            command.env_remove(name);
+        }
+    }
+    if let Some(flags) = flags {
+        command.env("RUSTFLAGS", flags);
+    }
+    let (errors, messages) = (tempfile::NamedTempFile::new()?, tempfile::NamedTempFile::new()?);
+    let mut step = Step::start(title);
+    let mut child =
+        command.stdout(messages.reopen()?).stderr(errors.reopen()?).spawn().context("cannot start cargo")?;
+    let status = loop {
+        match child.try_wait()? {
+            Some(status) => break status,
+            None => {
+                step.tick();
+                std::thread::sleep(Duration::from_millis(50));
+            }
+        }
+    };
+    if !status.success() {
+        bail!("{title} failed:\n{}", fs::read_to_string(errors.path())?);
+    }
+    step.done();
+    Ok(fs::read_to_string(messages.path())?.lines().filter_map(|line| serde_json::from_str(line).ok()).collect())
+}
+
+/// The path of a program among cargo's messages.
+fn executable(messages: &[Value], name: &str) -> Result<PathBuf> {
+    messages
+        .iter()
+        .filter(|message| message["reason"] == "compiler-artifact" && message["target"]["name"] == name)
+        .find_map(|message| message["executable"].as_str())
+        .map(PathBuf::from)
+        .with_context(|| format!("cargo built no program {name}"))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn programs_are_found_in_what_cargo_says() {
+        let line = r#"{"reason":"compiler-artifact","target":{"name":"nv-ipam"},"executable":"/t/nv-ipam"}"#;
+        let messages = [serde_json::json!({"reason": "build-finished"}), serde_json::from_str(line).unwrap()];
+        assert_eq!(executable(&messages, "nv-ipam").unwrap(), PathBuf::from("/t/nv-ipam"));
+        assert!(executable(&messages, "other").is_err());
+    }
+}

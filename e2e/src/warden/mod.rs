@@ -13,7 +13,7 @@
 mod guard;
 mod init;
 mod ping;
-mod relay;
+pub(crate) mod relay;
 mod shade;
 
 use std::ffi::OsString;
@@ -52,20 +52,30 @@ fn dispatch(arguments: &[OsString]) -> Result<ExitCode> {
     }
 }
 
-/// The command that starts a warden: this very program, or the helper binary which cargo puts beside the tests of this crate.
+/// The command that starts a warden; see [`words`].
+///
+/// # Errors
+/// As [`words`].
+pub fn command() -> Result<Command> {
+    let words = words()?;
+    let mut command = Command::new(&words[0]);
+    command.args(&words[1..]);
+    Ok(command)
+}
+
+/// Program and leading arguments of a warden: this very program, or the helper which cargo puts beside the tests of this crate.
+/// Never empty.
 ///
 /// # Errors
 /// When the helper is not there, that is, when the test was not built by cargo together with this crate's binaries.
-pub fn command() -> Result<Command> {
+pub fn words() -> Result<Vec<OsString>> {
     let here = std::env::current_exe().context("cannot tell the path of this program")?;
     if here.file_stem().is_some_and(|name| SELF_SUFFICIENT.iter().any(|own| name == *own)) {
-        let mut command = Command::new(here);
-        command.arg(AS_WARDEN);
-        return Ok(command);
+        return Ok(vec![here.into(), AS_WARDEN.into()]);
     }
     let candidates: Vec<PathBuf> = here.ancestors().skip(1).take(2).map(|folder| folder.join("warden")).collect();
-    match candidates.iter().find(|path| path.is_file()) {
-        Some(path) => Ok(Command::new(path)),
+    match candidates.into_iter().find(|path| path.is_file()) {
+        Some(path) => Ok(vec![path.into()]),
         None => {
             bail!("the helper `warden` is not beside {}: run `cargo build -p ipam-e2e --bins` first", here.display())
         }

@@ -67,12 +67,16 @@ macro_rules! stream {
 stream!(TcpStream);
 stream!(UnixStream);
 
+/// What a relay writes to stdout once it listens.
+pub(crate) const LISTENING: &str = "relay is listening";
+
 /// Listens on `from` and carries every connection to `to`, until killed.
 pub(super) fn run(from: &str, to: &str) -> Result<ExitCode> {
     let (from, to) = (Endpoint::parse(from)?, Endpoint::parse(to)?);
     match from {
         Endpoint::Tcp(address) => {
             let listener = TcpListener::bind(&address).with_context(|| format!("cannot listen on {address}"))?;
+            announce()?;
             for stream in listener.incoming() {
                 let stream = stream.context("cannot accept")?;
                 stream.set_nodelay(true)?;
@@ -81,12 +85,17 @@ pub(super) fn run(from: &str, to: &str) -> Result<ExitCode> {
         }
         Endpoint::Unix(path) => {
             let listener = UnixListener::bind(&path).with_context(|| format!("cannot listen on {}", path.display()))?;
+            announce()?;
             for stream in listener.incoming() {
                 carry(Box::new(stream.context("cannot accept")?), &to);
             }
         }
     }
     Ok(ExitCode::SUCCESS)
+}
+
+fn announce() -> Result<()> {
+    writeln!(std::io::stdout(), "{LISTENING}").context("the harness has gone")
 }
 
 /// A target that is away closes the connection, which is what the caller would see without a relay, near enough.

@@ -21,7 +21,10 @@ pub(super) fn parse(words: &[&str]) -> Result<Vec<Shade>> {
     for word in words {
         let (directory, own) = word.split_once(':').with_context(|| format!("{word}: expected DIR:NAME,NAME"))?;
         ensure!(directory.starts_with('/'), "{word}: the directory must be absolute");
-        shades.push(Shade { directory: directory.into(), own: own.split(',').map(str::to_owned).collect() });
+        shades.push(Shade {
+            directory: directory.into(),
+            own: own.split(',').filter(|own| !own.is_empty()).map(str::to_owned).collect(),
+        });
     }
     Ok(shades)
 }
@@ -83,8 +86,9 @@ mod tests {
 
     #[test]
     fn arguments_become_shades() {
-        let shades = parse(&["/var/lib:cni,kubelet", "/opt:cni"]).unwrap();
+        let shades = parse(&["/var/lib:cni,kubelet", "/var/log:"]).unwrap();
         assert_eq!(shades[0], Shade { directory: "/var/lib".into(), own: vec!["cni".into(), "kubelet".into()] });
+        assert_eq!(shades[1], Shade { directory: "/var/log".into(), own: Vec::new() });
         assert_eq!(shades.len(), 2);
         assert!(parse(&["relative:x"]).is_err());
         assert!(parse(&["/etc"]).is_err());
