@@ -3,14 +3,14 @@
 use std::net::IpAddr;
 
 use super::book::Book;
-use super::validate::{request_violations, wanted};
+use super::validate::{pool_count_is_valid, request_violations, wanted};
 use super::{Allocation, Change, Grant, HeldConflict, Ledger, Pick, Refusal, Request, Reservation};
 use crate::NodePool;
 use crate::node_pool::PoolState;
 
 impl Ledger {
-    /// One address of each pool of the request, or none at all. Changes nothing: the answer's changes are to be made
-    /// durable, [applied](Ledger::apply), and only then told.
+    /// One address of each pool of the request, or none at all. Changes nothing: the answer's changes are to be
+    /// [applied](Ledger::apply) before the next request is decided, and made durable before anyone hears of the grants.
     ///
     /// * In a pool where the owner holds an address already, that one is the answer, without a change, whatever has become
     ///   of the pool's block; in the others a new one is found. So a repeat gives the same answer, and a repeat with one
@@ -22,22 +22,23 @@ impl Ledger {
     ///   against accidental early reuse. They must not be held by another owner.
     pub fn allocate(&self, request: &Request, now: i64) -> Result<Allocation, Refusal> {
         let mut violations = request_violations(request);
-        let found: Result<Vec<_>, _> =
-            request.pools.iter().map(|key| self.configured(key).ok_or_else(|| self.unknown(key))).collect();
-        let wanted = found.as_ref().map_or_else(
-            |_| Vec::new(),
-            |found| {
-                let pools: Vec<_> = found.iter().map(|(_, pool)| *pool).collect();
-                let (wanted, more) = wanted(request, &pools);
-                violations.extend(more);
-                wanted
-            },
-        );
+        if !pool_count_is_valid(request) {
+            return Err(Refusal::Invalid(violations));
+        }
+        let configured = |key| self.configured(key).ok_or_else(|| self.unknown(key));
+        let found: Result<Vec<_>, _> = request.pools.iter().map(configured).collect();
+        let mut wanted_addrs = Vec::new();
+        if let Ok(found) = &found {
+            let pools: Vec<_> = found.iter().map(|(_, pool)| *pool).collect();
+            let (addrs, more) = wanted(request, &pools);
+            wanted_addrs = addrs;
+            violations.extend(more);
+        }
         if !violations.is_empty() {
             return Err(Refusal::Invalid(violations));
         }
         let mut allocation = Allocation { grants: Vec::new(), changes: Vec::new() };
-        for ((book, pool), wanted) in found?.into_iter().zip(wanted) {
+        for ((book, pool), wanted) in found?.into_iter().zip(wanted_addrs) {
             let (addr, change) = decide(book, pool, wanted, request, now)?;
             allocation.grants.push(grant(pool, addr, request.pick));
             allocation.changes.extend(change);

@@ -1,9 +1,9 @@
 //! The ledger: which address of which pool is held by which interface of which sandbox, on one node.
 //!
 //! It decides ([`Ledger::allocate`], [`Ledger::check`], [`Ledger::release`] change nothing) and it remembers
-//! ([`Ledger::apply`], the only mutation of what is held). Between the two the caller makes the [`Change`]s durable. What
-//! is remembered depends on the applied changes alone, never on what is configured, so a journal may be replayed before
-//! the pools are known. The rules are those of behaviour.md §4.
+//! ([`Ledger::apply`], the only mutation of what is held). The caller makes the [`Change`]s durable before it tells
+//! anyone. What is remembered depends on the applied changes alone, never on what is configured, so a journal may be
+//! replayed before the pools are known. The rules are those of behaviour.md §4.
 //!
 //! It never reads a clock (time is an argument, in Unix seconds), never enumerates a range, and never lets go of an
 //! address because a pool's configuration changed or vanished.

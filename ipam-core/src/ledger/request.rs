@@ -107,7 +107,7 @@ pub struct Grant {
 pub struct Allocation {
     /// One for each pool of the request, in its order.
     pub grants: Vec<Grant>,
-    /// What to make durable and then [`apply`](super::Ledger::apply), before anyone hears of the grants. Empty when the
-    /// owner held all of it already.
+    /// What to [`apply`](super::Ledger::apply), and to make durable before anyone hears of the grants. Empty when the owner
+    /// held all of it already.
     pub changes: Vec<Change>,
 }

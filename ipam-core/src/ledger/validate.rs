@@ -25,11 +25,13 @@ pub fn subject_violations(pools: &[PoolKey], owner: &Owner) -> Vec<Violation> {
     if pools.is_empty() {
         violations.push(Violation::new(POOLS_FIELD, Reason::Required, "must name one or two pools"));
     }
-    if pools.len() > MAX_POOLS {
+    let too_many = pools.len() > MAX_POOLS;
+    if too_many {
         let message = format!("names {} pools; at most {MAX_POOLS} are allowed", pools.len());
         violations.push(Violation::new(POOLS_FIELD, Reason::OutOfRange, message));
     }
-    for (index, key) in pools.iter().enumerate() {
+    // The work for a request must not grow with its nonsense, so too many entries are not looked at one by one.
+    for (index, key) in pools.iter().enumerate().take_while(|_| !too_many) {
         let field = || format!("{POOLS_FIELD}[{index}]");
         if key.name.is_empty() {
             violations.push(Violation::new(field(), Reason::Required, "must be the name of a pool"));
@@ -60,6 +62,11 @@ pub(super) fn request_violations(request: &Request) -> Vec<Violation> {
     violations
 }
 
+/// Whether the number of pools is one that requests may have.
+pub(super) fn pool_count_is_valid(request: &Request) -> bool {
+    (1..=MAX_POOLS).contains(&request.pools.len())
+}
+
 /// The address that the request wants of each of `pools`, which are those of the request; `None` is the next free one.
 pub(super) fn wanted(request: &Request, pools: &[&NodePool]) -> (Vec<Option<IpAddr>>, Vec<Violation>) {
     let (mut wanted, mut violations) = requested(&request.requested, pools);
@@ -76,6 +83,10 @@ pub(super) fn wanted(request: &Request, pools: &[&NodePool]) -> (Vec<Option<IpAd
 /// Gives each requested address to the pool whose subnet holds it.
 fn requested(requested: &[IpAddr], pools: &[&NodePool]) -> (Vec<Option<IpAddr>>, Vec<Violation>) {
     let mut wanted = vec![None; pools.len()];
+    if requested.len() > MAX_POOLS {
+        let message = format!("names {} addresses; at most one per pool is allowed", requested.len());
+        return (wanted, vec![Violation::new(REQUESTED_FIELD, Reason::OutOfRange, message)]);
+    }
     let mut refused = Vec::new();
     // Pools may overlap on purpose: an address that fits one pool only must not find it taken by one that fits both.
     let mut order: Vec<_> = (0..requested.len()).collect();
