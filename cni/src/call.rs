@@ -1,0 +1,97 @@
+//! The call to the agent: connect, one request, and what its answer means to the runtime. The only I/O besides the log
+//! and the conf file. One deadline covers everything; nothing is tried twice, because the runtime does that.
+
+use ipam_node_api::client::AgentClient;
+use ipam_node_api::v1::{IpamParameters, ReleaseUnlistedRequest};
+use tokio::time::Instant;
+use tonic::Code as Grpc;
+
+use crate::Command;
+use crate::error::{CniError, Code};
+use crate::log::{Level, Log};
+use crate::plan::{Action, Plan};
+use crate::result::{Allocation, add_result};
+use crate::version::SpecVersion;
+
+/// Carries the plan out. The text is what belongs on standard output; it is empty for all commands but ADD.
+pub(crate) fn call(version: SpecVersion, plan: Plan, log: &mut Log) -> Result<String, CniError> {
+    let runtime = tokio::runtime::Builder::new_current_thread()
+        .enable_io()
+        .enable_time()
+        .build()
+        .map_err(|error| CniError::new(Code::TryAgainLater, format!("cannot start: {error}")))?;
+    runtime.block_on(async {
+        let deadline = Instant::now() + plan.timeout;
+        let connected =
+            AgentClient::connect(&plan.agent, deadline).await.map_err(|error| CniError::unreachable(&error));
+        let agent = match (connected, &plan.action) {
+            (Err(error), Action::Status) => return Err(CniError { code: Code::NotAvailable, ..error }),
+            (connected, _) => Agent { client: connected?, deadline },
+        };
+        match plan.action {
+            Action::Add(parameters) => agent.add(version, parameters, log).await,
+            Action::Del(parameters) => agent.del(parameters).await,
+            Action::Check(parameters) => agent.check(parameters).await,
+            Action::Status => agent.status().await,
+            Action::Gc(request) => agent.gc(request, log).await,
+        }
+    })
+}
+
+struct Agent {
+    client: AgentClient,
+    deadline: Instant,
+}
+
+impl Agent {
+    async fn add(&self, version: SpecVersion, wanted: IpamParameters, log: &mut Log) -> Result<String, CniError> {
+        let allocated = self.client.allocate(wanted.clone(), self.deadline).await;
+        let answer = allocated.map_err(|status| CniError::refused(Command::Add, &status))?;
+        log.line(Level::Debug, "the agent answered", &[("allocations", &format_args!("{answer:?}"))]);
+        let result = Allocation::read_all(&wanted.pools, &answer).and_then(|given| add_result(version, &given));
+        if result.is_err() {
+            self.give_back(wanted, log).await;
+        }
+        result
+    }
+
+    /// After an ADD whose result cannot be delivered: nobody will use these addresses. The runtime sends DEL after a
+    /// failed ADD as well, so a failure here costs nothing but time.
+    async fn give_back(&self, given: IpamParameters, log: &mut Log) {
+        let unwanted = IpamParameters { requested_ips: Vec::new(), features: None, ..given };
+        if let Err(status) = self.client.deallocate(unwanted, self.deadline).await {
+            log.line(Level::Warning, "addresses without use were not given back", &[("status", &status)]);
+        }
+    }
+
+    /// `NotFound` means that there is nothing to release, whichever way an agent says so.
+    async fn del(&self, parameters: IpamParameters) -> Result<String, CniError> {
+        match self.client.deallocate(parameters, self.deadline).await {
+            Err(status) if status.code() != Grpc::NotFound => Err(CniError::refused(Command::Del, &status)),
+            _ => Ok(String::new()),
+        }
+    }
+
+    async fn check(&self, parameters: IpamParameters) -> Result<String, CniError> {
+        let checked = self.client.is_allocated(parameters, self.deadline).await;
+        checked.map(|()| String::new()).map_err(|status| CniError::refused(Command::Check, &status))
+    }
+
+    async fn status(&self) -> Result<String, CniError> {
+        let not_available =
+            |status| CniError { code: Code::NotAvailable, ..CniError::refused(Command::Status, &status) };
+        self.client.probe(self.deadline).await.map(|()| String::new()).map_err(not_available)
+    }
+
+    /// An agent without this extension has its own way to find what is stale, so GC has nothing to do there.
+    async fn gc(&self, request: ReleaseUnlistedRequest, log: &mut Log) -> Result<String, CniError> {
+        match self.client.release_unlisted(request, self.deadline).await {
+            Ok(released) => log.line(Level::Info, "garbage collected", &[("released", &released)]),
+            Err(status) if status.code() == Grpc::Unimplemented => {
+                log.line(Level::Warning, "this agent knows no GC, nothing was released", &[]);
+            }
+            Err(status) => return Err(CniError::refused(Command::Gc, &status)),
+        }
+        Ok(String::new())
+    }
+}

@@ -1,0 +1,146 @@
+//! Which of the places a setting can stand in wins, and what is said about places that cannot be read.
+
+#![expect(clippy::unwrap_used, reason = "a failed precondition of a test is a failed test")]
+
+mod support;
+
+use ipam_node_api::v1::IpamParameters;
+use serde_json::{Value, json};
+use support::{Agent, Asked, Script, error, network, with};
+
+fn write_conf(agent: &Agent, conf: &Value) {
+    std::fs::write(agent.dir.path().join("nv-ipam.conf"), conf.to_string()).unwrap();
+}
+
+/// The last ADD. (The script answers for another pool, so a DEL that gives that back may follow.)
+fn last_add(agent: &Agent) -> IpamParameters {
+    let adds = agent.asked().into_iter().rev();
+    adds.filter_map(|asked| if let Asked::Allocate(parameters) = asked { Some(parameters) } else { None })
+        .next()
+        .unwrap()
+}
+
+fn pools_asked(agent: &Agent) -> Vec<String> {
+    last_add(agent).pools
+}
+
+#[test]
+fn standard_input_wins_over_the_conf_file_and_that_over_the_default_for_each_key() {
+    let agent = Agent::start(Script::default());
+    write_conf(&agent, &json!({"poolName": "from-file", "poolType": "cidrpool"}));
+    agent.run("ADD", &network("1.0.0", &json!({})));
+    assert_eq!(pools_asked(&agent), ["from-file"]);
+    agent.run("ADD", &network("1.0.0", &json!({"poolName": "from-stdin"})));
+    assert_eq!(pools_asked(&agent), ["from-stdin"]);
+    // The other key still comes from the file.
+    assert_eq!(last_add(&agent).pool_type().as_str_name(), "POOL_TYPE_CIDRPOOL");
+}
+
+#[test]
+fn the_conf_file_can_force_pool_names_and_standard_input_can_lift_that() {
+    let agent = Agent::start(Script::default());
+    write_conf(&agent, &json!({"forcePoolName": true}));
+    assert_eq!(error(&agent.run("ADD", &network("1.0.0", &json!({})))).0, 7);
+    agent.run("ADD", &network("1.0.0", &json!({"forcePoolName": false})));
+    assert_eq!(pools_asked(&agent), ["net-a"]);
+}
+
+#[test]
+fn the_socket_and_the_log_file_can_come_from_any_layer() {
+    let agent = Agent::start(Script::default());
+    let elsewhere = Agent::away();
+    let log = elsewhere.dir.path().join("other.log");
+    write_conf(&elsewhere, &json!({"daemonSocket": agent.socket(), "logFile": log, "logLevel": "debug"}));
+    elsewhere.run("ADD", &network("1.0.0", &json!({"poolName": "p1"})));
+    assert_eq!(pools_asked(&agent), ["p1"]);
+    let text = std::fs::read_to_string(&log).unwrap();
+    assert!(text.contains(" debug   asked "), "{text}");
+    assert!(!elsewhere.log().exists());
+    // `confDir` on standard input names another directory.
+    agent.run(
+        "ADD",
+        &network("1.0.0", &json!({"confDir": elsewhere.dir.path(), "logLevel": "panic", "poolName": "p2"})),
+    );
+    assert_eq!(pools_asked(&agent), ["p2"]);
+    assert_eq!(std::fs::read_to_string(&log).unwrap(), text);
+}
+
+#[test]
+fn a_conf_file_that_is_malformed_is_an_error_that_names_it() {
+    let agent = Agent::start(Script::default());
+    let path = agent.dir.path().join("nv-ipam.conf");
+    for (content, code, problem) in
+        [("{", 6, "not JSON"), ("[]", 6, "want a JSON object, found []"), ("", 6, "not JSON"), ("\u{0}", 6, "not JSON")]
+    {
+        std::fs::write(&path, content).unwrap();
+        let (got, message) = error(&agent.run("ADD", &network("1.0.0", &json!({}))));
+        assert_eq!(got, code);
+        assert!(message.contains(&format!("{}: {problem}", path.display())), "{message}");
+    }
+    assert_eq!(agent.asked(), []);
+}
+
+#[test]
+fn a_conf_file_that_cannot_be_read_is_an_error_and_an_absent_one_is_not() {
+    let agent = Agent::start(Script::default());
+    std::fs::create_dir(agent.dir.path().join("nv-ipam.conf")).unwrap();
+    let (code, message) = error(&agent.run("ADD", &network("1.0.0", &json!({}))));
+    assert_eq!(code, 5);
+    assert!(message.starts_with("cannot read ") && message.contains("nv-ipam.conf"), "{message}");
+    let absent = network("1.0.0", &json!({"poolName": "pool1", "confDir": "/nonexistent"}));
+    assert_eq!(agent.run("ADD", &absent).status, 0);
+}
+
+#[test]
+fn wrong_values_in_the_conf_file_are_named_with_the_file() {
+    let agent = Agent::start(Script::default());
+    let path = agent.dir.path().join("nv-ipam.conf");
+    write_conf(
+        &agent,
+        &json!({"daemonSocket": "/run/x", "daemonCallTimeoutSeconds": 0, "logLevel": "loud", "poolType": 3}),
+    );
+    let (code, message) = error(&agent.run("ADD", &network("1.0.0", &json!({"poolName": "p1"}))));
+    assert_eq!(code, 7);
+    let at = |field: &str| format!("{}: {field}: ", path.display());
+    for expected in [
+        format!("{}\"loud\" is no level, want verbose, debug, info, warning, error, panic", at("logLevel")),
+        format!("{}0 is not what belongs here, want a whole number from 1 to 86400", at("daemonCallTimeoutSeconds")),
+        format!("{}\"/run/x\" has no known scheme", at("daemonSocket")),
+        format!("{}3 is not what belongs here, want a string", at("poolType")),
+    ] {
+        assert!(message.contains(&expected), "{message}\nlacks\n{expected}");
+    }
+}
+
+#[test]
+fn every_mistake_is_named_at_once_and_the_environment_gives_the_code() {
+    let agent = Agent::start(Script::default());
+    let config = with(
+        network(
+            "1.0.0",
+            &json!({"poolName": 5, "poolType": "x", "daemonCallTimeoutSeconds": "5", "forcePoolName": "yes"}),
+        ),
+        &json!({"name": "../x", "deviceID": [], "runtimeConfig": {"ips": "10.0.0.1"}, "args": {"cni": []}}),
+    );
+    let environment =
+        [("CNI_COMMAND", "ADD"), ("CNI_CONTAINERID", "../x"), ("CNI_IFNAME", "a/b"), ("CNI_ARGS", "IP=1")];
+    let (code, message) = error(&agent.run_with(&environment, config.to_string().as_bytes()));
+    assert_eq!(code, 4);
+    for field in [
+        "CNI_CONTAINERID: ",
+        "CNI_IFNAME: ",
+        "CNI_ARGS.K8S_POD_NAME: ",
+        "CNI_ARGS.K8S_POD_NAMESPACE: ",
+        "CNI_ARGS.IP: \"1\"",
+        "name: \"../x\"",
+        "ipam.poolName: 5",
+        "ipam.poolType: \"x\"",
+        "ipam.daemonCallTimeoutSeconds: \"5\"",
+        "ipam.forcePoolName: \"yes\"",
+        "deviceID: []",
+        "runtimeConfig.ips: \"10.0.0.1\"",
+        "args.cni: []",
+    ] {
+        assert_eq!(message.matches(field).count(), 1, "{field} in {message}");
+    }
+}
