@@ -114,6 +114,7 @@ impl RunSet {
     }
 
     /// Members of this set in `first..=last`.
+    #[must_use]
     pub fn clipped(&self, first: u128, last: u128) -> Self {
         Self { runs: self.runs_in(first, last).collect() }
     }
@@ -123,8 +124,14 @@ impl RunSet {
         if first > last {
             return 0;
         }
-        let size = |first: u128, last: u128| (last - first).saturating_add(1);
-        self.runs_in(first, last).fold(size(first, last), |open, (start, end)| open.saturating_sub(size(start, end)))
+        let mut open: u128 = 0;
+        let mut next = Some(first);
+        for (start, end) in self.runs_in(first, last) {
+            open = open.saturating_add(next.map_or(0, |next| start - next));
+            next = end.checked_add(1);
+        }
+        let rest = next.filter(|next| *next <= last).map_or(0, |next| (last - next).saturating_add(1));
+        open.saturating_add(rest)
     }
 
     /// The runs as far as they lie in `first..=last`, in rising order.
