@@ -121,13 +121,11 @@ fn cargo(title: &str, arguments: &[&str], flags: Option<&str>) -> Result<Vec<Val
     let mut child =
         command.stdout(messages.reopen()?).stderr(errors.reopen()?).spawn().context("cannot start cargo")?;
     let status = loop {
-        match child.try_wait()? {
-            Some(status) => break status,
-            None => {
-                step.tick();
-                std::thread::sleep(Duration::from_millis(50));
-            }
+        if let Some(status) = child.try_wait()? {
+            break status;
         }
+        step.tick();
+        std::thread::sleep(Duration::from_millis(50));
     };
     if !status.success() {
         bail!("{title} failed:\n{}", fs::read_to_string(errors.path())?);

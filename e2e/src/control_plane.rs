@@ -20,7 +20,7 @@ use crate::process::Process;
 use crate::state::StateDir;
 
 /// Enough for a machine under heavy load; about four seconds on an idle one.
-const READY: Duration = Duration::from_secs(120);
+const READY: Duration = Duration::from_mins(2);
 const ISSUER: &str = "https://kubernetes.default.svc";
 
 /// A control plane. It ends when dropped; a [`shared`](Self::shared) one ends with the process.

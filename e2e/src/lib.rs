@@ -9,8 +9,11 @@
 
 pub mod assets;
 pub mod binaries;
+pub mod cluster;
 pub mod control_plane;
+pub mod demo;
 pub mod eventually;
+pub mod http;
 pub mod kubectl;
 pub mod lock;
 pub mod netns;

@@ -5,6 +5,7 @@
 
 use std::ffi::OsStr;
 use std::fs::File;
+use std::os::unix::process::CommandExt;
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, ExitStatus, Stdio};
 use std::time::Duration;
@@ -49,7 +50,9 @@ impl Process {
             .append(true)
             .open(log)
             .with_context(|| format!("cannot open {}", log.display()))?;
+        // A group of its own: Ctrl-C is for the harness, whose end the launcher then sees.
         let mut launcher = command
+            .process_group(0)
             .stdin(Stdio::piped())
             .stdout(file.try_clone()?)
             .stderr(file)

@@ -1,6 +1,7 @@
 //! A directory for one run: logs, keys, sockets, etcd's data. It goes when the run ends: by drop, or, when the harness is killed,
 //! by a janitor process that waits for its pipe to close. `NV_IPAM_E2E_KEEP_STATE=1` keeps it for a look at the logs.
 
+use std::os::unix::process::CommandExt;
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
 
@@ -42,8 +43,9 @@ impl StateDir {
             janitor = warden::command()?;
             janitor.arg("sweep").arg(&path);
         }
-        let janitor =
-            janitor.stdin(Stdio::piped()).stdout(Stdio::null()).spawn().context("cannot start the janitor")?;
+        // Ctrl-C in a terminal reaches the whole group of the harness; the janitor has to stay for the sweeping.
+        janitor.process_group(0).stdin(Stdio::piped()).stdout(Stdio::null());
+        let janitor = janitor.spawn().context("cannot start the janitor")?;
         Ok(Self { path, janitor })
     }
 

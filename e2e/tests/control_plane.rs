@@ -1,4 +1,5 @@
 //! The harness's control plane is a real one: RBAC, tokens, a store that survives the server, and a sure end.
+#![expect(clippy::unwrap_used, reason = "the helpers of a test fail the test")]
 
 use std::io::{BufRead, BufReader};
 use std::path::{Path, PathBuf};

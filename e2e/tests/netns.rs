@@ -1,5 +1,6 @@
 //! Nodes and pods of the harness: real plugins, real packets, nothing left behind. The IPAM here is the standard host-local, so
 //! that a failure is the harness's.
+#![expect(clippy::unwrap_used, reason = "the helpers of a test fail the test")]
 
 use std::net::IpAddr;
 use std::time::Duration;

@@ -1,1 +1,11 @@
-fn main() {}
+//! `cargo demo`: the way of an address, on real components, told step by step; see the module `demo`.
+
+use std::process::ExitCode;
+
+fn main() -> ExitCode {
+    let mut arguments = std::env::args_os().skip(1).peekable();
+    if arguments.next_if(|word| word == ipam_e2e::warden::AS_WARDEN).is_some() {
+        return ipam_e2e::warden::main(arguments);
+    }
+    ipam_e2e::demo::main(arguments)
+}

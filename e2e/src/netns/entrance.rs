@@ -2,6 +2,7 @@
 
 use std::ffi::OsStr;
 use std::io::{BufRead, BufReader};
+use std::os::unix::process::CommandExt;
 use std::process::{Child, Command, Stdio};
 use std::time::Duration;
 
@@ -51,6 +52,12 @@ impl Entrance {
         self.run(&["sh", "-euc", script])
     }
 
+    /// The line that a person types to get a shell inside.
+    pub fn shell_line(&self) -> String {
+        let user = if self.rootless { "--user --preserve-credentials " } else { "" };
+        format!("nsenter --target={} {user}--mount --net --pid", self.pid.as_raw_nonzero())
+    }
+
     /// Process id of pid 1 as the harness sees it.
     pub fn pid(&self) -> Pid {
         self.pid
@@ -81,6 +88,7 @@ impl Holder {
     /// Starts `command`, which ends in `warden init`, `depth` processes below the one that we start.
     pub(super) fn start(mut command: Command, depth: usize, rootless: bool) -> Result<Self> {
         let mut outermost = command
+            .process_group(0)
             .stdin(Stdio::piped())
             .stdout(Stdio::piped())
             .stderr(Stdio::piped())

@@ -4,7 +4,7 @@ use std::path::PathBuf;
 use std::process::Command;
 use std::time::Duration;
 
-use anyhow::{Context, Result};
+use anyhow::{Context, Result, ensure};
 
 use super::entrance::{Entrance, Holder, await_file};
 use super::pod::Pod;
@@ -23,7 +23,7 @@ const SHADES: [&str; 5] = ["/etc:cni", "/opt:cni", "/var/lib:cni", "/var/log:", 
 /// A node; it and all on it end when it is dropped.
 pub struct Node {
     name: String,
-    address: String,
+    addresses: [String; 2],
     relay: Option<Process>,
     relay_words: [String; 3],
     directory: PathBuf,
@@ -44,15 +44,15 @@ impl Node {
         let mut command = sandbox.entrance().command("unshare");
         command.args(UNSHARE).args(warden::words()?).arg("init").arg(&originals).args(SHADES);
         let holder = Holder::start(command, 2, sandbox.entrance().is_rootless())?;
-        let address = format!("172.31.0.{index}");
-        wire(sandbox.entrance(), holder.entrance(), index, &address)?;
+        let addresses = [format!("172.31.0.{index}"), format!("fd00:31::{index}")];
+        wire(sandbox.entrance(), holder.entrance(), index, &addresses)?;
         let folders = assets::plugin_folders()?;
         let cni_path =
             ["/opt/cni/bin".to_owned()].into_iter().chain(folders.iter().map(|folder| folder.display().to_string()));
         let cni_path = cni_path.collect::<Vec<_>>().join(":");
         let mut node = Self {
             name: name.to_owned(),
-            address,
+            addresses,
             relay: None,
             relay_words: sandbox.node_relay(),
             directory,
@@ -68,9 +68,9 @@ impl Node {
         &self.name
     }
 
-    /// Its own IPv4 address on the fabric (172.31.0.0/24), for routes from node to node.
-    pub fn address(&self) -> &str {
-        &self.address
+    /// Its own addresses on the fabric, IPv4 (172.31.0.0/24) and IPv6 (fd00:31::/64), for routes from node to node.
+    pub fn addresses(&self) -> &[String; 2] {
+        &self.addresses
     }
 
     /// The way in.
@@ -95,6 +95,17 @@ impl Node {
     pub fn spawn(&self, name: &str, command: Command) -> Result<Process> {
         let title = format!("{name} on {}", self.name);
         Process::launch(&title, command, &self.directory.join(format!("{name}.log")))
+    }
+
+    /// GET of `path` from `address` (`HOST:PORT`) as seen on the node; answers the body.
+    ///
+    /// # Errors
+    /// When there is no answer, or one that is not 200.
+    pub fn http(&self, address: &str, path: &str) -> Result<String> {
+        let words = warden::words()?;
+        let output = self.entrance().command(&words[0]).args(&words[1..]).args(["get", address, path]).output()?;
+        ensure!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr).trim());
+        Ok(String::from_utf8_lossy(&output.stdout).into_owned())
     }
 
     /// Lets the node reach the API server (again).
@@ -135,8 +146,8 @@ impl Node {
 }
 
 /// Two cables to the fabric: one ends in the node's bridge, the other is a plain interface, since a bridge's port can carry no
-/// macvlan. IPv6 forwarding stays off: nothing here routes it, and hosts that forward ignore router advertisements.
-fn wire(sandbox: &Entrance, node: &Entrance, index: u8, address: &str) -> Result<()> {
+/// macvlan. Nodes forward, as every Kubernetes node does.
+fn wire(sandbox: &Entrance, node: &Entrance, index: u8, [address, address6]: &[String; 2]) -> Result<()> {
     let pid = node.pid_above()?;
     sandbox.script(&format!(
         "ip link add n{index}a type veth peer name port0 netns {pid}
@@ -151,7 +162,9 @@ fn wire(sandbox: &Entrance, node: &Entrance, index: u8, address: &str) -> Result
          ip link set port0 master {BRIDGE} up
          ip link set {PARENT} up
          ip address add {address}/24 dev {PARENT}
-         echo 1 > /proc/sys/net/ipv4/ip_forward"
+         ip address add {address6}/64 dev {PARENT} nodad
+         echo 1 > /proc/sys/net/ipv4/ip_forward
+         echo 1 > /proc/sys/net/ipv6/conf/all/forwarding"
     ))?;
     Ok(())
 }

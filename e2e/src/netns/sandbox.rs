@@ -6,13 +6,15 @@ use std::process::Command;
 use std::sync::atomic::{AtomicU32, Ordering};
 use std::time::Duration;
 
-use anyhow::{Context, Result, bail};
+use anyhow::{Context, Result, anyhow};
 
 use super::entrance::{Entrance, Holder, need};
 use crate::control_plane::ControlPlane;
 use crate::process::Process;
 use crate::warden;
 
+/// What must be installed, each with its package.
+const PROGRAMS: [(&str, &str); 3] = [("unshare", "util-linux"), ("nsenter", "util-linux"), ("ip", "iproute2")];
 const RELAY_READY: Duration = Duration::from_secs(20);
 
 /// Namespaces with an Ethernet segment for nodes. All nodes, pods and processes inside end when it is dropped.
@@ -30,7 +32,7 @@ impl Sandbox {
     /// # Errors
     /// In one line, when a program is missing or this machine lets us have neither root nor a user namespace.
     pub fn start(plane: &ControlPlane) -> Result<Self> {
-        need(&[("unshare", "util-linux"), ("nsenter", "util-linux"), ("ip", "iproute2")])?;
+        need(&PROGRAMS)?;
         let holder = namespaces()?;
         holder.entrance().script(
             "ip link set lo up
@@ -44,6 +46,15 @@ impl Sandbox {
             Process::start("relay to the API server", Path::new(&words[0]), &words[1..], &directory.join("relay.log"))?;
         await_relay(&mut relay)?;
         Ok(Self { holder, _relay: relay, relay_socket, api_port: plane.port(), directory })
+    }
+
+    /// Fails, in one line, where [`start`](Self::start) would: to be asked before anything that takes long.
+    ///
+    /// # Errors
+    /// When a program is missing or this machine lets us have neither root nor a user namespace.
+    pub fn possible() -> Result<()> {
+        need(&PROGRAMS)?;
+        namespaces().map(|_| ())
     }
 
     /// The way in.
@@ -85,21 +96,22 @@ pub(super) fn await_relay(relay: &mut Process) -> Result<()> {
 
 /// As root if we may, else in a user namespace of our own.
 fn namespaces() -> Result<Holder> {
-    let as_root = match rustix::process::geteuid().is_root() {
-        true => match attempt(false) {
+    let mut reasons = Vec::new();
+    if rustix::process::geteuid().is_root() {
+        match attempt(false) {
             Ok(holder) => return Ok(holder),
-            Err(error) => format!("as root: {error:#}; "),
-        },
-        false => String::new(),
-    };
-    match attempt(true) {
-        Ok(holder) => Ok(holder),
-        Err(error) => bail!(
-            "network namespaces need root or user namespaces, and this machine gives neither ({as_root}unprivileged: {error:#}); \
-             run as root, or allow user namespaces (sysctl user.max_user_namespaces, kernel.unprivileged_userns_clone, \
-             kernel.apparmor_restrict_unprivileged_userns)"
-        ),
+            Err(error) => reasons.push(format!("as root: {error:#}")),
+        }
     }
+    attempt(true).map_err(|error| {
+        reasons.push(format!("in a user namespace: {error:#}"));
+        anyhow!(
+            "network namespaces need root or user namespaces, and this machine gives neither ({}): run as root, or allow user \
+             namespaces (sysctl user.max_user_namespaces, kernel.unprivileged_userns_clone, \
+             kernel.apparmor_restrict_unprivileged_userns)",
+            reasons.join("; ")
+        )
+    })
 }
 
 fn attempt(rootless: bool) -> Result<Holder> {

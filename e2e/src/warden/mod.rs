@@ -5,6 +5,7 @@
 //!   named entries of each DIR become the namespace's own;
 //! * `sweep DIR`: removes DIR when stdin closes;
 //! * `relay FROM TO`: carries TCP connections across network namespaces by way of a Unix socket;
+//! * `get HOST:PORT PATH`: one HTTP request, answer on stdout;
 //! * `ping ADDRESS MILLISECONDS`: an ICMP echo, so that no ping program need be installed.
 //!
 //! The harness holds the other end of each stdin. The kernel closes it however the harness ends, SIGKILL included:
@@ -17,6 +18,7 @@ pub(crate) mod relay;
 mod shade;
 
 use std::ffi::OsString;
+use std::io::Write;
 use std::path::PathBuf;
 use std::process::{Command, ExitCode};
 
@@ -47,6 +49,7 @@ fn dispatch(arguments: &[OsString]) -> Result<ExitCode> {
         ["init", rest @ ..] => init::run(rest),
         ["sweep", directory] => guard::sweep(directory),
         ["relay", from, to] => relay::run(from, to),
+        ["get", address, path] => get(address, path),
         ["ping", address, milliseconds] => ping::run(address, milliseconds),
         _ => bail!("no such verb, or wrong arguments: {words:?}"),
     }
@@ -80,6 +83,15 @@ pub fn words() -> Result<Vec<OsString>> {
             bail!("the helper `warden` is not beside {}: run `cargo build -p ipam-e2e --bins` first", here.display())
         }
     }
+}
+
+fn get(address: &str, path: &str) -> Result<ExitCode> {
+    let (code, body) = crate::http::get(address, path)?;
+    if code != 200 {
+        bail!("{address}{path} answers {code}: {}", body.trim());
+    }
+    std::io::stdout().write_all(body.as_bytes()).context("the harness has gone")?;
+    Ok(ExitCode::SUCCESS)
 }
 
 /// Blocks until the harness closes our stdin; what it writes is ignored.

@@ -1,0 +1,177 @@
+//! Our three programs as a cluster runs them: the operator beside the API server, an agent on each node, the plugin below a CNI
+//! plugin of others; and the objects around them: CRDs, Nodes, Pods.
+
+use std::time::Duration;
+
+use anyhow::{Context, Result, ensure};
+use serde_json::{Value, json};
+
+use crate::binaries;
+use crate::control_plane::ControlPlane;
+use crate::eventually::eventually_blocking;
+use crate::http;
+use crate::netns::{Node, Pod};
+use crate::ports::Port;
+use crate::process::Process;
+
+/// Ample for a loaded machine; each takes well under a second on an idle one.
+const READY: Duration = Duration::from_mins(1);
+/// Where an agent answers probes, inside its own network namespace.
+const AGENT_PROBES: &str = "127.0.0.1:8081";
+
+/// Applies the CRDs of the repository and waits until the API server serves them.
+///
+/// # Errors
+/// When the API server refuses one.
+pub fn install_crds(plane: &ControlPlane) -> Result<()> {
+    let folder = binaries::workspace().join("crds");
+    let mut files: Vec<_> = std::fs::read_dir(&folder)?.flatten().map(|entry| entry.path()).collect();
+    files.retain(|path| path.extension().is_some_and(|extension| extension == "yaml"));
+    files.sort();
+    ensure!(!files.is_empty(), "no CRDs in {}", folder.display());
+    for file in files {
+        let text = std::fs::read_to_string(&file).with_context(|| format!("cannot read {}", file.display()))?;
+        plane.kubectl().run_with(&["apply", "--server-side", "-f", "-"], &text)?;
+    }
+    plane.kubectl().run(&["wait", "--for=condition=Established", "crd", "--all", "--timeout=60s"])?;
+    Ok(())
+}
+
+/// Waits for a namespace that the API server makes by itself after it has become ready.
+///
+/// # Errors
+/// When it does not appear.
+pub fn await_namespace(plane: &ControlPlane, name: &str) -> Result<()> {
+    eventually_blocking(name, READY, || plane.kubectl().run(&["get", "namespace", name])).map(|_| ())
+}
+
+/// Creates a Node object with labels; nothing else of it matters to us.
+///
+/// # Errors
+/// When the API server refuses it.
+pub fn register_node(plane: &ControlPlane, name: &str, labels: &[(&str, &str)]) -> Result<()> {
+    let labels: serde_json::Map<String, Value> =
+        labels.iter().map(|(key, value)| ((*key).to_owned(), json!(value))).collect();
+    let node = json!({"apiVersion": "v1", "kind": "Node", "metadata": {"name": name, "labels": labels}});
+    plane.kubectl().apply(&node.to_string()).map(|_| ())
+}
+
+/// A running operator.
+pub struct Operator {
+    process: Process,
+    probes: Port,
+    metrics: Port,
+}
+
+impl Operator {
+    /// Starts it for the pools of `namespace` and waits until `/readyz` says so. `extra` are further flags.
+    ///
+    /// # Errors
+    /// When it does not build, start or become ready; the message carries the end of its log.
+    pub fn start(plane: &ControlPlane, namespace: &str, extra: &[&str]) -> Result<Self> {
+        let (probes, metrics) = (Port::reserve()?, Port::reserve()?);
+        let mut arguments = vec![
+            format!("--kubeconfig={}", plane.kubeconfig().display()),
+            format!("--ippools-namespace={namespace}"),
+            format!("--health-probe-bind-address=127.0.0.1:{}", probes.number()),
+            format!("--metrics-bind-address=127.0.0.1:{}", metrics.number()),
+        ];
+        arguments.extend(extra.iter().map(|word| (*word).to_owned()));
+        let log = plane.directory().join(format!("ipam-controller.{}.log", probes.number()));
+        let mut process = Process::start("ipam-controller", &binaries::build()?.controller, &arguments, &log)?;
+        let address = format!("127.0.0.1:{}", probes.number());
+        process.ready("/readyz", READY, || http::ok(&address, "/readyz"))?;
+        Ok(Self { process, probes, metrics })
+    }
+
+    /// The process, to signal or end it.
+    pub fn process(&mut self) -> &mut Process {
+        &mut self.process
+    }
+
+    /// `HOST:PORT` of `/healthz` and `/readyz`.
+    pub fn probes(&self) -> String {
+        format!("127.0.0.1:{}", self.probes.number())
+    }
+
+    /// `HOST:PORT` of `/metrics`.
+    pub fn metrics(&self) -> String {
+        format!("127.0.0.1:{}", self.metrics.number())
+    }
+}
+
+/// A running agent on a node.
+pub struct Agent {
+    process: Process,
+}
+
+impl Agent {
+    /// Starts it for the pools of `namespace` and waits until `/readyz` says so. `extra` are further flags.
+    ///
+    /// # Errors
+    /// When it does not build, start or become ready; the message carries the end of its log.
+    pub fn start(plane: &ControlPlane, node: &Node, namespace: &str, extra: &[&str]) -> Result<Self> {
+        let mut agent = Self::launch(plane, node, namespace, extra)?;
+        agent.await_ready(node)?;
+        Ok(agent)
+    }
+
+    /// Starts it without waiting: for an agent that is not expected to become ready.
+    ///
+    /// # Errors
+    /// When it does not build, or ends at once.
+    pub fn launch(plane: &ControlPlane, node: &Node, namespace: &str, extra: &[&str]) -> Result<Self> {
+        let binaries = binaries::build()?;
+        let mut command = node.entrance().command(&binaries.agent);
+        command
+            .arg(format!("--node-name={}", node.name()))
+            .arg(format!("--kubeconfig={}", plane.kubeconfig().display()))
+            .arg(format!("--ippools-namespace={namespace}"))
+            .arg(format!("--cni-nv-ipam-bin-file={}", binaries.plugin.display()))
+            .args(extra);
+        Ok(Self { process: node.spawn("ipam-node", command)? })
+    }
+
+    /// Waits until `/readyz`, asked on the node, says so.
+    ///
+    /// # Errors
+    /// When it ends or the deadline passes; the message carries the end of its log.
+    pub fn await_ready(&mut self, node: &Node) -> Result<()> {
+        self.process.ready("/readyz", READY, || Self::probe(node, "/readyz"))
+    }
+
+    /// Asks a probe (`/readyz`, `/healthz`) on the node.
+    ///
+    /// # Errors
+    /// When the answer is not 200, with its body.
+    pub fn probe(node: &Node, path: &str) -> Result<()> {
+        node.http(AGENT_PROBES, path).map(|_| ())
+    }
+
+    /// The process, to signal or end it.
+    pub fn process(&mut self) -> &mut Process {
+        &mut self.process
+    }
+}
+
+/// Creates a Pod object bound to the node, and its network namespace on the node.
+///
+/// # Errors
+/// When the API server refuses the object, or the name is taken on the node.
+pub fn run_pod(plane: &ControlPlane, node: &Node, namespace: &str, name: &str) -> Result<Pod> {
+    let object = json!({
+        "apiVersion": "v1", "kind": "Pod", "metadata": {"name": name, "namespace": namespace},
+        "spec": {"nodeName": node.name(), "containers": [{"name": "none", "image": "example.invalid/none:1"}]},
+    });
+    let made = plane.kubectl().run_with(&["create", "-f", "-", "-o", "json"], &object.to_string())?;
+    let made: Value = serde_json::from_str(&made).context("kubectl answered no JSON")?;
+    node.pod(namespace, name, made["metadata"]["uid"].as_str().context("a Pod without uid")?)
+}
+
+/// Removes a Pod object at once, as when its node's kubelet has confirmed the end.
+///
+/// # Errors
+/// When it is not there.
+pub fn forget_pod(plane: &ControlPlane, namespace: &str, name: &str) -> Result<()> {
+    plane.kubectl().run(&["delete", "pod", name, "-n", namespace, "--grace-period=0", "--force"]).map(|_| ())
+}
