@@ -169,7 +169,7 @@ impl CommonFlags {
 }
 
 /// Checks a namespace name: a DNS label of at most 63 characters.
-fn namespace(text: &str) -> Result<(), String> {
+pub fn namespace(text: &str) -> Result<(), String> {
     let inner = |b: u8| b.is_ascii_lowercase() || b.is_ascii_digit() || b == b'-';
     let ends_well = !text.starts_with('-') && !text.ends_with('-');
     if (1..=63).contains(&text.len()) && ends_well && text.bytes().all(inner) {

@@ -1,0 +1,224 @@
+//! The calls to the API server, one function each. Decides nothing, tries nothing twice.
+//!
+//! What the operator's role must allow, in the namespace of the pools unless said otherwise:
+//! | group | resource | verbs |
+//! | --- | --- | --- |
+//! | (core) | nodes, cluster-wide | list, watch (metadata only) |
+//! | nv-ipam.nvidia.com | ippools, cidrpools | get, list, watch |
+//! | nv-ipam.nvidia.com | ippools/status, cidrpools/status | update |
+//! | nv-ipam.nvidia.com | ipamnodes | list, watch, create, patch, delete |
+//! | events.k8s.io | events | create |
+//! | coordination.k8s.io | leases, in the namespace of `--leader-elect-namespace` | get, create, update |
+
+use http::header::{ACCEPT, CONTENT_TYPE};
+use http::{HeaderValue, Method, Request};
+use ipam_crds::{GROUP, NodeBlock, VERSION};
+use jiff::Timestamp;
+use k8s_openapi::api::core::v1::ObjectReference;
+use k8s_openapi::api::events::v1::Event;
+use k8s_openapi::apimachinery::pkg::apis::meta::v1::{MicroTime, ObjectMeta};
+use kube::{Client, Resource};
+use serde::Serialize;
+use serde_json::json;
+
+use crate::decide::Note;
+use crate::objects::{Kind, RawObject, Written};
+use crate::pool::{StatusBody, StatusRecord};
+use crate::reconcile::{CallError, Command, NodeAction, NodeVersion, NodeWrite, Outcome, PoolRef};
+
+/// Asks for the answer's metadata alone: a status of 5,000 allocations need not come back.
+const METADATA_ONLY: HeaderValue =
+    HeaderValue::from_static("application/json;as=PartialObjectMetadata;g=meta.k8s.io;v=v1,application/json");
+/// Who writes, in managed fields.
+const FIELD_MANAGER: &str = "nv-ipam-controller";
+/// Who reports, in events.
+const REPORTER: &str = "nv-ipam-controller";
+
+/// Makes calls to one API server about one namespace.
+#[derive(Clone)]
+pub struct Actor {
+    client: Client,
+    namespace: String,
+    instance: String,
+}
+
+impl Actor {
+    /// For the pools of `namespace`; `instance` names this replica in events.
+    pub fn new(client: Client, namespace: String, instance: String) -> Self {
+        Self { client, namespace, instance }
+    }
+
+    /// Makes the call and says what became of it.
+    pub async fn perform(&self, command: Command) -> Outcome {
+        match command {
+            Command::WriteStatus { pool, status } => {
+                let result = self.write_status(&pool, &status).await;
+                // Dropping the addresses of 5,000 nodes here keeps the status no longer than the call.
+                drop(status);
+                Outcome::Pool(pool, result)
+            }
+            Command::Confirm { pool } => {
+                let result = self.current_version(&pool).await;
+                Outcome::Pool(pool, result)
+            }
+            Command::WriteIpamNode(write) => {
+                let result = self.write_ipam_node(&write).await;
+                Outcome::IpamNode(write, result)
+            }
+            Command::Publish { pool, note } => {
+                if let Err(error) = self.publish(&pool, &note).await {
+                    // The condition says the same and stays; an event is only for those who look right now.
+                    tracing::warn!(pool = %pool.key, reason = note.reason, %error, "event not published");
+                }
+                Outcome::Published
+            }
+        }
+    }
+
+    async fn write_status(&self, pool: &PoolRef, status: &StatusRecord) -> Result<String, CallError> {
+        #[derive(Serialize)]
+        #[serde(rename_all = "camelCase")]
+        struct Body<'a> {
+            api_version: String,
+            kind: &'static str,
+            metadata: ObjectMeta,
+            status: &'a StatusBody,
+        }
+        let status = status.body(pool.key.kind);
+        let body = Body {
+            api_version: format!("{GROUP}/{VERSION}"),
+            kind: pool.key.kind.kind(),
+            metadata: ObjectMeta {
+                name: Some(pool.key.name.clone()),
+                namespace: Some(self.namespace.clone()),
+                uid: Some(pool.uid.clone()),
+                resource_version: Some(pool.resource_version.clone()),
+                ..ObjectMeta::default()
+            },
+            status: &status,
+        };
+        let path = format!("{}/{}/status", self.path(Kind::Pool(pool.key.kind)), pool.key.name);
+        let written = self.call(Method::PUT, &path, JSON, &body).await?;
+        Ok(written.metadata.resource_version.unwrap_or_default())
+    }
+
+    /// The version that the pool has now, read from the API server's store and from no cache.
+    async fn current_version(&self, pool: &PoolRef) -> Result<String, CallError> {
+        let path = format!("{}/{}", self.path(Kind::Pool(pool.key.kind)), pool.key.name);
+        let request = Request::get(path).header(ACCEPT, METADATA_ONLY).body(Vec::new());
+        let request = request.map_err(|error| CallError::Failed(error.to_string()))?;
+        let read: Written = self.client.request(request).await.map_err(|error| call_error(error, false))?;
+        Ok(read.metadata.resource_version.unwrap_or_default())
+    }
+
+    async fn write_ipam_node(&self, write: &NodeWrite) -> Result<Option<NodeVersion>, CallError> {
+        let path = format!("{}/{}", self.path(Kind::IpamNode), write.node);
+        match &write.action {
+            NodeAction::Create(blocks) => {
+                let body = json!({
+                    "apiVersion": format!("{GROUP}/{VERSION}"),
+                    "kind": "IPAMNode",
+                    "metadata": {"name": write.node, "namespace": self.namespace},
+                    "spec": {"pools": blocks},
+                });
+                let made = self.call(Method::POST, &self.path(Kind::IpamNode), JSON, &body).await?;
+                Ok(Some(version(&made)))
+            }
+            NodeAction::Update(resource_version, blocks) => {
+                // A merge patch with a version replaces the list as a whole, conditionally, and leaves labels,
+                // annotations and owners that others have set.
+                let body = spec_patch(resource_version, blocks);
+                let made = self.call(Method::PATCH, &path, MERGE_PATCH, &body).await?;
+                Ok(Some(version(&made)))
+            }
+            NodeAction::Delete(uid, resource_version) => {
+                let body = json!({"preconditions": {"uid": uid, "resourceVersion": resource_version}});
+                self.call(Method::DELETE, &path, JSON, &body).await?;
+                Ok(None)
+            }
+        }
+    }
+
+    /// Posts an event of events.k8s.io. Each is one of a kind, for the notes say what has changed, so none is counted up
+    /// into a series.
+    async fn publish(&self, pool: &PoolRef, note: &Note) -> Result<(), CallError> {
+        let now = Timestamp::now();
+        let event = Event {
+            action: Some("Reconcile".to_owned()),
+            event_time: Some(MicroTime(now)),
+            metadata: ObjectMeta {
+                name: Some(format!("{}.{:x}", pool.key.name, now.as_nanosecond())),
+                namespace: Some(self.namespace.clone()),
+                ..ObjectMeta::default()
+            },
+            note: Some(note.text.clone()),
+            reason: Some(note.reason.to_owned()),
+            regarding: Some(ObjectReference {
+                api_version: Some(format!("{GROUP}/{VERSION}")),
+                kind: Some(pool.key.kind.kind().to_owned()),
+                name: Some(pool.key.name.clone()),
+                namespace: Some(self.namespace.clone()),
+                resource_version: Some(pool.resource_version.clone()),
+                uid: Some(pool.uid.clone()),
+                ..ObjectReference::default()
+            }),
+            reporting_controller: Some(REPORTER.to_owned()),
+            reporting_instance: Some(self.instance.clone()),
+            type_: Some("Warning".to_owned()),
+            ..Event::default()
+        };
+        let path = Event::url_path(&(), Some(&self.namespace));
+        self.call(Method::POST, &path, JSON, &event).await.map(drop)
+    }
+
+    fn path(&self, kind: Kind) -> String {
+        RawObject::url_path(&kind, Some(&self.namespace))
+    }
+
+    async fn call(&self, method: Method, path: &str, content: &str, body: &impl Serialize) -> Result<Written, CallError> {
+        let creates = method == Method::POST;
+        let body = serde_json::to_vec(body).map_err(|error| CallError::Failed(error.to_string()))?;
+        let request = Request::builder()
+            .method(method)
+            .uri(format!("{path}?fieldManager={FIELD_MANAGER}"))
+            .header(CONTENT_TYPE, content)
+            .header(ACCEPT, METADATA_ONLY)
+            .body(body)
+            .map_err(|error| CallError::Failed(error.to_string()))?;
+        self.client.request(request).await.map_err(|error| call_error(error, creates))
+    }
+}
+
+const JSON: &str = "application/json";
+const MERGE_PATCH: &str = "application/merge-patch+json";
+
+fn spec_patch(resource_version: &str, blocks: &[NodeBlock]) -> serde_json::Value {
+    json!({"metadata": {"resourceVersion": resource_version}, "spec": {"pools": blocks}})
+}
+
+fn version(written: &Written) -> NodeVersion {
+    let metadata = &written.metadata;
+    NodeVersion {
+        uid: metadata.uid.clone().unwrap_or_default(),
+        resource_version: metadata.resource_version.clone().unwrap_or_default(),
+        generation: metadata.generation.unwrap_or_default(),
+    }
+}
+
+/// 409 says that the object is another than we thought, and 404 that it is gone; but where something is to be created,
+/// 404 is the lack of the namespace or of the CRD.
+fn call_error(error: kube::Error, creates: bool) -> CallError {
+    match error {
+        kube::Error::Api(status) if status.code == 409 || (status.code == 404 && !creates) => {
+            CallError::Conflict(status.message)
+        }
+        kube::Error::Api(status) => CallError::Failed(format!("{} ({})", status.message, status.code)),
+        error => CallError::Failed(chain(&error)),
+    }
+}
+
+/// An error with its causes: "service error" alone tells nobody that the connection was refused.
+pub fn chain(error: &dyn std::error::Error) -> String {
+    let causes = std::iter::successors(error.source(), |cause| cause.source());
+    causes.fold(error.to_string(), |text, cause| format!("{text}: {cause}"))
+}

@@ -1,0 +1,97 @@
+//! The loop around the state machine: watches and outcomes in, calls out, one thing at a time.
+//!
+//! Decides nothing. Calls run side by side; the machine says how many.
+
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::time::Instant;
+
+use futures::stream::{BoxStream, FuturesUnordered, SelectAll};
+use futures::{FutureExt, StreamExt, future::BoxFuture};
+use jiff::Timestamp;
+use tokio::sync::watch;
+use tokio_util::sync::CancellationToken;
+
+use crate::act::Actor;
+use crate::metrics::Metrics;
+use crate::reconcile::{Now, Outcome, Reconciler};
+use crate::watch::Watched;
+
+/// Events taken in before calls are looked for: a full list of 5,000 objects is not planned for in between.
+const EVENTS_AT_ONCE: usize = 256;
+
+/// A controller, ready to run.
+pub struct Controller {
+    reconciler: Reconciler,
+    actor: Actor,
+    events: SelectAll<BoxStream<'static, Watched>>,
+    calls: FuturesUnordered<BoxFuture<'static, Outcome>>,
+    synced: Arc<AtomicBool>,
+    metrics: Arc<Metrics>,
+}
+
+impl Controller {
+    /// One that acts through `actor` upon what `events` tell. `synced` is set once every watch has seen a full list.
+    pub fn new(
+        actor: Actor,
+        events: SelectAll<BoxStream<'static, Watched>>,
+        metrics: Arc<Metrics>,
+        synced: Arc<AtomicBool>,
+    ) -> Self {
+        let reconciler = Reconciler::new(metrics.clone());
+        Self { reconciler, actor, events, calls: FuturesUnordered::new(), synced, metrics }
+    }
+
+    /// Runs until `stop`, then lets the calls under way end. Decides nothing until `leads` says so.
+    pub async fn run(mut self, mut leads: watch::Receiver<bool>, stop: CancellationToken) {
+        let mut leading = false;
+        loop {
+            if !leading && *leads.borrow_and_update() {
+                leading = true;
+                self.metrics.leader(true);
+                self.reconciler.lead(Instant::now());
+            }
+            self.start_calls();
+            tokio::select! {
+                () = stop.cancelled() => break,
+                Some(event) = self.events.next() => self.take(event),
+                Some(outcome) = self.calls.next() => self.reconciler.settle(outcome, Instant::now()),
+                () = sleep_until(self.reconciler.next_wake()) => {}
+                Ok(()) = leads.changed(), if !leading => {}
+            }
+        }
+        while self.calls.next().await.is_some() {}
+    }
+
+    fn start_calls(&mut self) {
+        let now = Now { instant: Instant::now(), wall: Timestamp::now() };
+        for command in self.reconciler.poll(now) {
+            let actor = self.actor.clone();
+            self.calls.push(async move { actor.perform(command).await }.boxed());
+        }
+    }
+
+    /// Takes in `event` and those that are there already.
+    fn take(&mut self, event: Watched) {
+        let mut next = Some(event);
+        for _ in 0..EVENTS_AT_ONCE {
+            match next {
+                None => break,
+                Some(Ok(event)) => self.reconciler.observe(event, Instant::now()),
+                Some(Err(watch)) => self.metrics.watch_failed(watch),
+            }
+            next = self.events.next().now_or_never().flatten();
+        }
+        if !self.synced.load(Ordering::Relaxed) && self.reconciler.is_synced() {
+            self.synced.store(true, Ordering::Relaxed);
+            tracing::info!("caches are in sync");
+        }
+    }
+}
+
+async fn sleep_until(at: Option<Instant>) {
+    match at {
+        Some(at) => tokio::time::sleep_until(at.into()).await,
+        None => std::future::pending().await,
+    }
+}

@@ -1,0 +1,290 @@
+//! Who leads: client-go's algorithm as a state machine without clock, calls or randomness.
+//!
+//! The clocks of two hosts are never compared: a lease counts as held for its own duration since *we* saw it change.
+//! It must never say that we lead longer than the renew deadline after the last write that succeeded began.
+
+use std::time::{Duration, Instant};
+
+use jiff::Timestamp;
+use k8s_openapi::api::coordination::v1::{Lease, LeaseSpec};
+use k8s_openapi::apimachinery::pkg::apis::meta::v1::{MicroTime, ObjectMeta};
+
+/// How long a lease is good for since it was seen to change.
+pub const LEASE_DURATION: Duration = Duration::from_secs(15);
+/// How long the holder may go on without a write that succeeds.
+pub const RENEW_DEADLINE: Duration = Duration::from_secs(10);
+/// Pause between two tries.
+pub const RETRY_PERIOD: Duration = Duration::from_secs(2);
+/// A follower's pause is longer by up to this many retry periods, so that followers do not try in step.
+pub const JITTER: f64 = 1.2;
+
+/// One who would lead.
+#[derive(Clone, PartialEq, Debug)]
+pub struct Candidate {
+    identity: String,
+    lease: ObjectMeta,
+    seen: Option<Seen>,
+    renewed: Option<Instant>,
+}
+
+/// The lease as last read or written, and when it was first seen so.
+#[derive(Clone, PartialEq, Debug)]
+struct Seen {
+    lease: Lease,
+    since: Instant,
+}
+
+/// What to do next.
+#[derive(Clone, PartialEq, Debug)]
+pub enum Step {
+    /// Create this lease.
+    Create(Lease),
+    /// Replace the lease by this one, which carries the version that it is based on.
+    Replace(Lease),
+    /// Somebody else leads.
+    Follow {
+        /// Who.
+        holder: String,
+    },
+}
+
+impl Candidate {
+    /// One named `identity`, for the lease `name` in `namespace`.
+    pub fn new(identity: String, namespace: &str, name: &str) -> Self {
+        let lease = ObjectMeta {
+            name: Some(name.to_owned()),
+            namespace: Some(namespace.to_owned()),
+            ..ObjectMeta::default()
+        };
+        Self { identity, lease, seen: None, renewed: None }
+    }
+
+    /// The lease reads so, or is absent.
+    pub fn observe(&mut self, lease: Option<Lease>, now: Instant) {
+        let same = |seen: &Seen| lease.as_ref().is_some_and(|lease| lease.spec == seen.lease.spec);
+        let since = self.seen.as_ref().filter(|seen| same(seen)).map_or(now, |seen| seen.since);
+        // A Lease that is gone is another's only once another has made it anew.
+        if lease.as_ref().is_some_and(|lease| !self.holds(lease)) {
+            self.renewed = None;
+        }
+        self.seen = lease.map(|lease| Seen { lease, since });
+    }
+
+    /// What to do, by what was observed last.
+    pub fn step(&self, now: Instant, wall: Timestamp) -> Step {
+        let Some(seen) = &self.seen else {
+            return Step::Create(Lease { metadata: self.lease.clone(), spec: Some(self.spec(0, wall, wall)) });
+        };
+        let spec = seen.lease.spec.clone().unwrap_or_default();
+        let holder = spec.holder_identity.clone().unwrap_or_default();
+        let ours = holder == self.identity;
+        if !ours && !holder.is_empty() && seen.since + duration(&spec) > now {
+            return Step::Follow { holder };
+        }
+        let transitions = spec.lease_transitions.unwrap_or_default();
+        let (transitions, acquired) = match &spec.acquire_time {
+            Some(acquired) if ours => (transitions, acquired.0),
+            _ if ours => (transitions, wall),
+            _ => (transitions.saturating_add(1), wall),
+        };
+        let mut lease = seen.lease.clone();
+        lease.spec = Some(LeaseSpec { strategy: spec.strategy, ..self.spec(transitions, acquired, wall) });
+        Step::Replace(lease)
+    }
+
+    /// A write that began at `began` succeeded; the lease is now this.
+    pub fn wrote(&mut self, lease: Lease, began: Instant, now: Instant) {
+        if self.holds(&lease) {
+            self.renewed = Some(began);
+        }
+        self.observe(Some(lease), now);
+    }
+
+    /// Until when we lead, without another write.
+    pub fn leads_until(&self) -> Option<Instant> {
+        self.renewed.map(|renewed| renewed + RENEW_DEADLINE)
+    }
+
+    /// The lease given up, for the next leader not to wait; `None` if it is not ours.
+    pub fn release(&self, wall: Timestamp) -> Option<Lease> {
+        let mut lease = self.seen.as_ref().map(|seen| seen.lease.clone()).filter(|lease| self.holds(lease))?;
+        let transitions = lease.spec.as_ref().and_then(|spec| spec.lease_transitions).unwrap_or_default();
+        lease.spec = Some(LeaseSpec {
+            holder_identity: Some(String::new()),
+            lease_duration_seconds: Some(1),
+            ..self.spec(transitions, wall, wall)
+        });
+        Some(lease)
+    }
+
+    fn holds(&self, lease: &Lease) -> bool {
+        let holder = lease.spec.as_ref().and_then(|spec| spec.holder_identity.as_deref());
+        holder == Some(&self.identity)
+    }
+
+    fn spec(&self, transitions: i32, acquired: Timestamp, renewed: Timestamp) -> LeaseSpec {
+        LeaseSpec {
+            holder_identity: Some(self.identity.clone()),
+            lease_duration_seconds: i32::try_from(LEASE_DURATION.as_secs()).ok(),
+            acquire_time: Some(MicroTime(acquired)),
+            renew_time: Some(MicroTime(renewed)),
+            lease_transitions: Some(transitions),
+            ..LeaseSpec::default()
+        }
+    }
+}
+
+/// The holder's own word on how long its lease is good; ours, if it says nothing.
+fn duration(spec: &LeaseSpec) -> Duration {
+    let said = spec.lease_duration_seconds.and_then(|seconds| u64::try_from(seconds).ok());
+    said.map_or(LEASE_DURATION, Duration::from_secs)
+}
+
+/// A follower's pause; `random` is in 0..1.
+pub fn follow_pause(random: f64) -> Duration {
+    RETRY_PERIOD + RETRY_PERIOD.mul_f64(JITTER * random.clamp(0.0, 1.0))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const SECOND: Duration = Duration::from_secs(1);
+
+    fn wall(seconds: i64) -> Timestamp {
+        Timestamp::from_second(1_700_000_000 + seconds).unwrap()
+    }
+
+    fn candidate(identity: &str) -> Candidate {
+        Candidate::new(identity.to_owned(), "ns", "lease")
+    }
+
+    /// The lease that `step` writes, as the server would give it back.
+    fn written(step: Step, version: &str) -> Lease {
+        let (Step::Create(mut lease) | Step::Replace(mut lease)) = step else { panic!("follows: {step:?}") };
+        lease.metadata.resource_version = Some(version.to_owned());
+        lease
+    }
+
+    /// `a` leads since `start`; `b` has seen that.
+    fn leader_and_follower(start: Instant) -> (Candidate, Candidate, Lease) {
+        let (mut a, mut b) = (candidate("a"), candidate("b"));
+        a.observe(None, start);
+        let lease = written(a.step(start, wall(0)), "1");
+        a.wrote(lease.clone(), start, start);
+        b.observe(Some(lease.clone()), start);
+        (a, b, lease)
+    }
+
+    #[test]
+    fn an_absent_lease_is_created_and_led_until_the_renew_deadline() {
+        let start = Instant::now();
+        let (a, _, lease) = leader_and_follower(start);
+        let spec = lease.spec.unwrap();
+        assert_eq!(spec.holder_identity.as_deref(), Some("a"));
+        assert_eq!((spec.lease_duration_seconds, spec.lease_transitions), (Some(15), Some(0)));
+        assert_eq!(a.leads_until(), Some(start + RENEW_DEADLINE));
+    }
+
+    #[test]
+    fn a_follower_waits_for_the_lease_duration_since_it_saw_the_lease_change() {
+        let start = Instant::now();
+        let (_, mut b, lease) = leader_and_follower(start);
+        // Seen again without a change: the time does not start anew.
+        b.observe(Some(lease), start + 14 * SECOND);
+        assert_eq!(b.step(start + 14 * SECOND, wall(14)), Step::Follow { holder: "a".to_owned() });
+        let taken = written(b.step(start + 15 * SECOND, wall(15)), "2").spec.unwrap();
+        assert_eq!((taken.holder_identity.as_deref(), taken.lease_transitions), (Some("b"), Some(1)));
+        assert_eq!(taken.acquire_time, Some(MicroTime(wall(15))));
+    }
+
+    #[test]
+    fn the_clock_of_the_holder_plays_no_part() {
+        let start = Instant::now();
+        let (mut a, mut b) = (candidate("a"), candidate("b"));
+        a.observe(None, start);
+        // The holder's clock is a day behind; its lease is held all the same.
+        let lease = written(a.step(start, wall(-86_400)), "1");
+        b.observe(Some(lease), start);
+        assert!(matches!(b.step(start + SECOND, wall(1)), Step::Follow { .. }));
+    }
+
+    #[test]
+    fn a_renewal_starts_the_followers_time_anew_and_keeps_the_time_of_acquisition() {
+        let start = Instant::now();
+        let (mut a, mut b, _) = leader_and_follower(start);
+        let renewed = written(a.step(start + 2 * SECOND, wall(2)), "2");
+        let spec = renewed.spec.clone().unwrap();
+        assert_eq!((spec.acquire_time, spec.lease_transitions), (Some(MicroTime(wall(0))), Some(0)));
+        a.wrote(renewed.clone(), start + 2 * SECOND, start + 3 * SECOND);
+        assert_eq!(a.leads_until(), Some(start + 12 * SECOND), "counted from when the write began");
+        b.observe(Some(renewed), start + 3 * SECOND);
+        assert!(matches!(b.step(start + 17 * SECOND, wall(17)), Step::Follow { .. }));
+        assert!(matches!(b.step(start + 18 * SECOND, wall(18)), Step::Replace(_)));
+    }
+
+    #[test]
+    fn a_leader_stops_before_a_follower_may_begin() {
+        let start = Instant::now();
+        let (a, b, _) = leader_and_follower(start);
+        let last = a.leads_until().unwrap();
+        assert!(matches!(b.step(last, wall(10)), Step::Follow { .. }));
+    }
+
+    #[test]
+    fn a_released_lease_is_taken_at_once() {
+        let start = Instant::now();
+        let (a, mut b, _) = leader_and_follower(start);
+        assert!(b.release(wall(1)).is_none(), "nobody releases what is another's");
+        let released = a.release(wall(1)).unwrap();
+        b.observe(Some(released), start + SECOND);
+        let spec = written(b.step(start + SECOND, wall(1)), "3").spec.unwrap();
+        assert_eq!((spec.holder_identity.as_deref(), spec.lease_transitions), (Some("b"), Some(1)));
+    }
+
+    #[test]
+    fn one_who_reads_that_another_holds_the_lease_leads_no_more() {
+        let start = Instant::now();
+        let (mut a, mut b, _) = leader_and_follower(start);
+        let taken = written(b.step(start + 20 * SECOND, wall(20)), "2");
+        b.wrote(taken.clone(), start, start);
+        a.observe(Some(taken), start + SECOND);
+        assert_eq!(a.leads_until(), None);
+    }
+
+    #[test]
+    fn a_lease_that_was_deleted_is_made_anew_and_led_no_longer_than_before() {
+        let start = Instant::now();
+        let (mut a, _, _) = leader_and_follower(start);
+        a.observe(None, start + SECOND);
+        assert_eq!(a.leads_until(), Some(start + RENEW_DEADLINE));
+        assert!(matches!(a.step(start + SECOND, wall(1)), Step::Create(_)));
+    }
+
+    #[test]
+    fn a_lease_is_replaced_at_the_version_and_with_the_metadata_that_were_read() {
+        let start = Instant::now();
+        let (a, _, _) = leader_and_follower(start);
+        let mut foreign = written(a.step(start, wall(0)), "41");
+        foreign.metadata.labels = Some([("app".to_owned(), "x".to_owned())].into());
+        let mut b = candidate("b");
+        b.observe(Some(foreign.clone()), start);
+        let lease = written(b.step(start + 15 * SECOND, wall(15)), "42");
+        assert_eq!(lease.metadata.labels, foreign.metadata.labels);
+        let Step::Replace(sent) = b.step(start + 15 * SECOND, wall(15)) else { panic!("no replacement") };
+        assert_eq!(sent.metadata.resource_version.as_deref(), Some("41"));
+    }
+
+    #[test]
+    fn a_lease_without_a_spec_or_holder_is_free() {
+        let mut b = candidate("b");
+        b.observe(Some(Lease::default()), Instant::now());
+        assert!(matches!(b.step(Instant::now(), wall(0)), Step::Replace(_)));
+    }
+
+    #[test]
+    fn pauses_of_followers_are_jittered_within_bounds() {
+        assert_eq!(follow_pause(0.0), RETRY_PERIOD);
+        assert_eq!(follow_pause(1.0), Duration::from_millis(4400));
+    }
+}

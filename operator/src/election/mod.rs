@@ -1,0 +1,173 @@
+//! Leader election on a Lease: the calls and pauses around [`algorithm`].
+//!
+//! Ends with an error when leadership is lost; the process then ends too, for what it has begun may not be its to
+//! finish. A Lease keeps two replicas from working side by side; what keeps them from doing harm if they do is the
+//! resourceVersion in every write.
+
+pub mod algorithm;
+
+use std::collections::hash_map::RandomState;
+use std::hash::{BuildHasher, Hasher};
+use std::io;
+use std::time::{Duration, Instant};
+
+use jiff::Timestamp;
+use k8s_openapi::api::coordination::v1::Lease;
+use kube::api::PostParams;
+use kube::{Api, Client};
+use tokio::sync::watch;
+use tokio_util::sync::CancellationToken;
+
+use algorithm::{Candidate, RENEW_DEADLINE, RETRY_PERIOD, Step, follow_pause};
+
+/// The Lease of the reference system: during an upgrade the two take turns.
+pub const LEASE_NAME: &str = "dd1643cf.nvidia.com";
+
+/// Leadership is lost. The process must end.
+#[derive(Clone, PartialEq, Eq, Debug, thiserror::Error)]
+pub enum Lost {
+    /// No renewal succeeded in time.
+    #[error("leadership is lost: the Lease could not be renewed within {} s", RENEW_DEADLINE.as_secs())]
+    Deadline,
+    /// Somebody else holds the Lease.
+    #[error("leadership is lost: the Lease is held by {0:?}")]
+    Taken(String),
+}
+
+/// An election that we stand in.
+pub struct Election {
+    api: Api<Lease>,
+    candidate: Candidate,
+    /// Who held the Lease at the last try, if not we.
+    following: Option<String>,
+    /// Whom we have said to follow.
+    told: Option<String>,
+    failing: bool,
+}
+
+impl Election {
+    /// Stands for the Lease in `namespace` as `identity`.
+    pub fn new(client: Client, namespace: &str, identity: String) -> Self {
+        let candidate = Candidate::new(identity, namespace, LEASE_NAME);
+        Self { api: Api::namespaced(client, namespace), candidate, following: None, told: None, failing: false }
+    }
+
+    /// Tries to lead, tells `leads` once it does, and renews until `stop`. Ends earlier only when leadership is lost.
+    /// The Lease is still held then: see [`Election::release`].
+    pub async fn run(&mut self, leads: &watch::Sender<bool>, stop: &CancellationToken) -> Result<(), Lost> {
+        while self.candidate.leads_until().is_none() {
+            let tried = tokio::select! {
+                () = stop.cancelled() => return Ok(()),
+                tried = tokio::time::timeout(RENEW_DEADLINE, self.attempt()) => tried,
+            };
+            self.note(tried.unwrap_or_else(|_| Err("no answer in time".to_owned())));
+            if self.candidate.leads_until().is_none() && pause(follow_pause(random()), stop).await.is_err() {
+                return Ok(());
+            }
+        }
+        tracing::info!(lease = LEASE_NAME, "leading");
+        leads.send_replace(true);
+        self.renew(stop).await
+    }
+
+    async fn renew(&mut self, stop: &CancellationToken) -> Result<(), Lost> {
+        loop {
+            let deadline = self.candidate.leads_until().ok_or(Lost::Deadline)?;
+            if pause(RETRY_PERIOD.min(deadline.saturating_duration_since(Instant::now())), stop).await.is_err() {
+                return Ok(());
+            }
+            let tried = tokio::select! {
+                () = stop.cancelled() => return Ok(()),
+                tried = tokio::time::timeout_at(deadline.into(), self.attempt()) => tried,
+            };
+            let tried = tried.map_err(|_| Lost::Deadline)?;
+            if let Some(holder) = self.following.take() {
+                return Err(Lost::Taken(holder));
+            }
+            self.note(tried);
+        }
+    }
+
+    /// Gives the Lease up, so that the next leader need not wait for it to run out.
+    pub async fn release(&mut self) {
+        let Some(lease) = self.candidate.release(Timestamp::now()) else { return };
+        match self.api.replace(LEASE_NAME, &PostParams::default(), &lease).await {
+            Ok(_) => tracing::info!(lease = LEASE_NAME, "lease released"),
+            Err(error) => tracing::warn!(lease = LEASE_NAME, %error, "lease not released"),
+        }
+    }
+
+    /// One try to get or keep the Lease. The leader writes at the version it wrote last, and reads only if that is not
+    /// the current one any more.
+    async fn attempt(&mut self) -> Result<(), String> {
+        if self.candidate.leads_until().is_some() && self.write().await.is_ok() {
+            return Ok(());
+        }
+        let lease = self.api.get_opt(LEASE_NAME).await.map_err(|error| crate::act::chain(&error))?;
+        self.candidate.observe(lease, Instant::now());
+        self.write().await
+    }
+
+    async fn write(&mut self) -> Result<(), String> {
+        let began = Instant::now();
+        let options = PostParams::default();
+        let written = match self.candidate.step(began, Timestamp::now()) {
+            Step::Follow { holder } => {
+                self.following = Some(holder);
+                return Ok(());
+            }
+            Step::Create(lease) => self.api.create(&options, &lease).await,
+            Step::Replace(lease) => self.api.replace(LEASE_NAME, &options, &lease).await,
+        };
+        let lease = written.map_err(|error| crate::act::chain(&error))?;
+        self.following = None;
+        self.candidate.wrote(lease, began, Instant::now());
+        Ok(())
+    }
+}
+
+impl Election {
+    /// Says what changed: who is followed, and when calls begin and cease to fail.
+    fn note(&mut self, tried: Result<(), String>) {
+        match tried {
+            Ok(()) => {
+                if std::mem::take(&mut self.failing) {
+                    tracing::info!(lease = LEASE_NAME, "lease can be read and written again");
+                }
+                if let Some(holder) = self.following.take().filter(|holder| self.told.as_ref() != Some(holder)) {
+                    tracing::info!(lease = LEASE_NAME, %holder, "following");
+                    self.told = Some(holder);
+                }
+            }
+            Err(error) if std::mem::replace(&mut self.failing, true) => {
+                tracing::debug!(lease = LEASE_NAME, error, "lease not written");
+            }
+            Err(error) => tracing::warn!(lease = LEASE_NAME, error, "lease not written, trying on"),
+        }
+    }
+}
+
+/// Waits; an error says that it is time to stop.
+async fn pause(time: Duration, stop: &CancellationToken) -> Result<(), ()> {
+    tokio::select! {
+        () = stop.cancelled() => Err(()),
+        () = tokio::time::sleep(time) => Ok(()),
+    }
+}
+
+/// A number in 0..1. It spreads load and guards nothing.
+fn random() -> f64 {
+    let bits = u32::try_from(RandomState::new().build_hasher().finish() >> 32).unwrap_or_default();
+    f64::from(bits) / f64::from(u32::MAX)
+}
+
+/// The name of this process in elections and events: host name and a UUID, as client-go's users make it, so that a
+/// process that was started anew is not taken for its forerunner.
+pub fn identity() -> io::Result<String> {
+    let uuid = std::fs::read_to_string("/proc/sys/kernel/random/uuid")?;
+    let host = rustix::system::uname().nodename().to_string_lossy().into_owned();
+    Ok(format!("{host}_{}", uuid.trim()))
+}
+
+#[cfg(test)]
+mod tests;

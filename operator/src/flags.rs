@@ -1,0 +1,139 @@
+//! The command line of behaviour.md §9: raw as typed, then one conversion into a configuration.
+
+use std::ffi::OsString;
+
+use clap::Parser;
+use ipam_daemon::{Common, CommonFlags, Mistakes, gosyntax};
+
+/// nv-ipam operator: gives blocks of IPPools and CIDRPools to nodes
+#[derive(Parser, Debug)]
+#[command(name = "ipam-controller")]
+struct Flags {
+    #[command(flatten)]
+    common: CommonFlags,
+    /// Let one of several replicas work at a time
+    #[arg(long, num_args = 0..=1, require_equals = true, default_value = "false", default_missing_value = "true",
+        value_name = "BOOL")]
+    leader_elect: String,
+    /// Namespace of the Lease of the election
+    #[arg(long, default_value = "kube-system", value_name = "NAMESPACE")]
+    leader_elect_namespace: String,
+    /// Serve the validating webhook
+    #[arg(long, num_args = 0..=1, require_equals = true, default_value = "false", default_missing_value = "true",
+        value_name = "BOOL")]
+    webhook: String,
+}
+
+/// What the flags mean.
+#[derive(Clone, PartialEq, Debug)]
+pub struct Config {
+    /// The flags that both daemons have.
+    pub common: Common,
+    /// The namespace of the election's Lease; `None` to work without an election.
+    pub elect_in: Option<String>,
+    /// `--webhook`.
+    pub webhook: bool,
+}
+
+/// Why there is no configuration.
+#[derive(Debug, thiserror::Error)]
+pub enum FlagError {
+    /// What clap says: an unknown flag, or the text of `--help` or `--version`, which are no failures.
+    #[error(transparent)]
+    Usage(#[from] clap::Error),
+    /// Values that are wrong, all of them.
+    #[error(transparent)]
+    Mistakes(#[from] Mistakes),
+}
+
+impl Config {
+    /// Reads a command line, program name first.
+    pub fn parse(args: impl IntoIterator<Item = OsString>) -> Result<Self, FlagError> {
+        let flags: Flags = ipam_daemon::flags::parse(args)?;
+        let mut mistakes = Mistakes::default();
+        let common = flags.common.read(&mut mistakes);
+        let boolean = gosyntax::boolean(&flags.leader_elect);
+        let elects = mistakes.take("leader-elect", &flags.leader_elect, boolean, false);
+        let boolean = gosyntax::boolean(&flags.webhook);
+        let webhook = mistakes.take("webhook", &flags.webhook, boolean, false);
+        let namespace = flags.leader_elect_namespace;
+        if let Err(why) = ipam_daemon::flags::namespace(&namespace) {
+            mistakes.add("leader-elect-namespace", &namespace, &why);
+        }
+        Ok(mistakes.into_result(Self { common, elect_in: elects.then_some(namespace), webhook })?)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn read(args: &[&str]) -> Result<Config, FlagError> {
+        Config::parse(std::iter::once("ipam-controller").chain(args.iter().copied()).map(OsString::from))
+    }
+
+    #[test]
+    fn without_flags_the_defaults_of_the_reference_hold() {
+        let config = read(&[]).unwrap();
+        assert_eq!((config.elect_in, config.webhook), (None, false));
+        assert_eq!(config.common.namespace, "kube-system");
+        assert_eq!((config.common.probes.to_string(), config.common.metrics.to_string()), (":8081".into(), ":8080".into()));
+    }
+
+    #[test]
+    fn leader_elect_is_a_go_boolean() {
+        for on in ["--leader-elect", "--leader-elect=true", "--leader-elect=1", "--leader-elect=T"] {
+            assert_eq!(read(&[on]).unwrap().elect_in.as_deref(), Some("kube-system"), "{on}");
+        }
+        for off in ["--leader-elect=false", "--leader-elect=0"] {
+            assert_eq!(read(&[off]).unwrap().elect_in, None, "{off}");
+        }
+    }
+
+    #[test]
+    fn leader_elect_namespace_says_where_the_lease_is() {
+        let config = read(&["--leader-elect", "--leader-elect-namespace=net"]).unwrap();
+        assert_eq!(config.elect_in.as_deref(), Some("net"));
+        assert_eq!(read(&["--leader-elect-namespace", "net"]).unwrap().elect_in, None);
+    }
+
+    #[test]
+    fn webhook_is_a_go_boolean() {
+        assert!(read(&["--webhook"]).unwrap().webhook);
+        assert!(!read(&["--webhook=false"]).unwrap().webhook);
+    }
+
+    #[test]
+    fn the_flags_of_existing_manifests_are_taken_as_they_stand() {
+        let config = read(&[
+            "--v=1",
+            "--logging-format=json",
+            "--leader-elect=true",
+            "--leader-elect-namespace=$(POD_NAMESPACE)".replace("$(POD_NAMESPACE)", "kube-system").as_str(),
+            "--ippools-namespace=kube-system",
+            "--webhook=true",
+        ])
+        .unwrap();
+        assert!(config.webhook && config.elect_in.is_some());
+    }
+
+    #[test]
+    fn all_mistakes_are_named_at_once() {
+        let args = ["--leader-elect=maybe", "--webhook=7", "--leader-elect-namespace=A", "--metrics-bind-address=x"];
+        let message = read(&args).unwrap_err().to_string();
+        for flag in ["leader-elect \"maybe\"", "webhook \"7\"", "leader-elect-namespace \"A\"", "metrics-bind-address \"x\""] {
+            assert!(message.contains(flag), "{message:?} lacks {flag:?}");
+        }
+    }
+
+    #[test]
+    fn version_is_no_failure_and_an_unknown_flag_is_one() {
+        let code = |args: &[&str]| match read(args) {
+            Err(FlagError::Usage(usage)) => usage.exit_code(),
+            other => panic!("{other:?}"),
+        };
+        assert_eq!(code(&["--version"]), 0);
+        assert_eq!(code(&["--help"]), 0);
+        assert_ne!(code(&["--no-such-flag"]), 0);
+    }
+}

@@ -1,0 +1,169 @@
+//! An IPAMNode as the operator knows it, and what its spec has to be.
+//!
+//! The spec is the operator's to write and the status the agent's: this module reads both and derives the first. It
+//! derives only from what pools' statuses say, so that an IPAMNode never tells what the first record does not.
+
+use std::net::IpAddr;
+
+use ipam_core::node_pool::PoolState;
+use ipam_core::plan::{Assignment, Claim, ClaimSource, Standing, Usage};
+use ipam_core::{AddrRange, NodePool, Pool, PoolKey, PoolKind, RunSet};
+use ipam_crds::{AddressRange, BlockState, BlockUse, IPAMNodeSpec, IPAMNodeStatus, NodeBlock, PoolType, RouteDestination};
+use serde_json::value::RawValue;
+
+use crate::objects::RawObject;
+
+/// An IPAMNode object, read.
+#[derive(Clone, PartialEq, Debug, Default)]
+pub struct IpamNodeRecord {
+    /// `metadata.uid`.
+    pub uid: String,
+    /// `metadata.generation`: changes with the spec.
+    pub generation: i64,
+    /// `metadata.resourceVersion`: changes with anything.
+    pub resource_version: String,
+    /// `spec.pools`; empty if the spec does not read, and then written anew.
+    pub blocks: Vec<NodeBlock>,
+    /// Generation of the spec that the agent works with.
+    pub observed_generation: Option<i64>,
+    /// What the agent counts; empty if the status does not read.
+    pub reports: Vec<BlockUse>,
+}
+
+impl IpamNodeRecord {
+    /// Reads `object`.
+    pub fn read(object: &RawObject) -> Self {
+        let spec: IPAMNodeSpec = read_or_default(object.spec.as_deref());
+        let status: IPAMNodeStatus = read_or_default(object.status.as_deref());
+        Self {
+            uid: object.metadata.uid.clone().unwrap_or_default(),
+            generation: object.metadata.generation.unwrap_or_default(),
+            resource_version: object.resource_version().to_owned(),
+            blocks: spec.pools,
+            observed_generation: status.observed_generation,
+            reports: status.pools,
+        }
+    }
+
+    /// The entry of a pool.
+    pub fn block(&self, key: &PoolKey) -> Option<&NodeBlock> {
+        self.blocks.iter().find(|block| is_of(key, block.pool_type, &block.name))
+    }
+
+    /// The agent's count for a pool.
+    pub fn report(&self, key: &PoolKey) -> Option<&BlockUse> {
+        self.reports.iter().find(|report| is_of(key, report.pool_type, &report.name))
+    }
+
+    /// Addresses of the pool that pods on the node hold, as far as the agent has said.
+    pub fn used(&self, key: &PoolKey) -> u64 {
+        self.report(key).map_or(0, |report| u64::try_from(report.used).unwrap_or(0))
+    }
+
+    /// How far the node's block of a pool is held.
+    ///
+    /// `Empty` only after a handshake: the spec says Releasing, and the agent has said, about this very spec and range,
+    /// that nothing is held. A zero of an agent that may still give would be outdated with the next pod.
+    pub fn usage(&self, key: &PoolKey) -> Usage {
+        let (Some(report), Some(block)) = (self.report(key), self.block(key)) else { return Usage::Unknown };
+        let counted_this = (&report.start_ip, &report.end_ip) == (&block.start_ip, &block.end_ip);
+        let released =
+            block.state == BlockState::Releasing && self.observed_generation == Some(self.generation) && counted_this;
+        match u64::try_from(report.used) {
+            Ok(0) if released => Usage::Empty,
+            Ok(used) => Usage::Held(used),
+            Err(_) => Usage::Unknown,
+        }
+    }
+
+    /// What the entry of a pool says about who has which block: the second record, should the pool's status be lost.
+    pub fn claim(&self, node: &str, key: &PoolKey) -> Option<Claim> {
+        let block = self.block(key)?;
+        match key.kind {
+            PoolKind::IpPool => Claim::from_ip_range(node, &block.start_ip, &block.end_ip, ClaimSource::IpamNode),
+            PoolKind::CidrPool => {
+                Claim::from_prefix(node, &block.subnet, block.gateway.as_deref(), ClaimSource::IpamNode)
+            }
+        }
+    }
+}
+
+fn read_or_default<T: serde::de::DeserializeOwned + Default>(text: Option<&RawValue>) -> T {
+    text.and_then(|text| serde_json::from_str(text.get()).ok()).unwrap_or_default()
+}
+
+fn is_of(key: &PoolKey, pool_type: PoolType, name: &str) -> bool {
+    pool_type == pool_type_of(key.kind) && name == key.name
+}
+
+/// The kind as an IPAMNode spells it.
+pub fn pool_type_of(kind: PoolKind) -> PoolType {
+    match kind {
+        PoolKind::IpPool => PoolType::IPPool,
+        PoolKind::CidrPool => PoolType::CIDRPool,
+    }
+}
+
+/// The entry for `assignment` in the IPAMNode of its node, whose current record is `known`.
+///
+/// * Serving: as the pool's spec has it, Active.
+/// * Departed: the same, Releasing.
+/// * Outdated: the entry that is there, untouched, since the spec that it came from is gone. Active while addresses are
+///   held, since the last good state is served; Releasing once the agent counts none, to learn whether that stays so.
+///   If there is no such entry, the closest that today's spec can say of the block.
+pub fn entry(pool: &Pool, assignment: &Assignment, known: Option<&IpamNodeRecord>) -> NodeBlock {
+    let fresh = |state| block_of(&pool.node_pool(&assignment.block), state);
+    match assignment.standing {
+        Standing::Serving => fresh(BlockState::Active),
+        Standing::Departed => fresh(BlockState::Releasing),
+        Standing::Outdated => known
+            .and_then(|known| outdated_entry(pool.key(), assignment, known))
+            .unwrap_or_else(|| fresh(BlockState::Active)),
+    }
+}
+
+fn outdated_entry(key: &PoolKey, assignment: &Assignment, known: &IpamNodeRecord) -> Option<NodeBlock> {
+    let block = known.block(key)?;
+    let same_block = known.claim(&assignment.node, key)?.range == assignment.block.range;
+    let counted_none = matches!(known.usage(key), Usage::Empty | Usage::Held(0));
+    let state = if counted_none { BlockState::Releasing } else { BlockState::Active };
+    same_block.then(|| NodeBlock { state, ..block.clone() })
+}
+
+fn block_of(from: &NodePool, state: BlockState) -> NodeBlock {
+    debug_assert_eq!(from.state, PoolState::Active, "a fresh block is one to give from");
+    NodeBlock {
+        name: from.key.name.clone(),
+        pool_type: pool_type_of(from.key.kind),
+        state,
+        start_ip: from.range.first().to_string(),
+        end_ip: from.range.last().to_string(),
+        subnet: from.subnet.to_string(),
+        gateway: from.gateway.as_ref().map(IpAddr::to_string),
+        exclusions: ranges(&from.range, &from.exclusions),
+        routes: from.routes.iter().map(|route| RouteDestination { dst: route.to_string() }).collect(),
+        default_gateway: from.default_gateway.then_some(true),
+    }
+}
+
+fn ranges(within: &AddrRange, set: &RunSet) -> Vec<AddressRange> {
+    let family = within.family();
+    set.runs()
+        .map(|(first, last)| AddressRange {
+            start_ip: family.addr(first).to_string(),
+            end_ip: family.addr(last).to_string(),
+        })
+        .collect()
+}
+
+/// Puts entries in the order that the API promises: by poolType, then by name.
+pub fn sort(blocks: &mut [NodeBlock]) {
+    blocks.sort_by(|a, b| (type_word(a), &a.name).cmp(&(type_word(b), &b.name)));
+}
+
+fn type_word(block: &NodeBlock) -> &'static str {
+    match block.pool_type {
+        PoolType::CIDRPool => "CIDRPool",
+        PoolType::IPPool => "IPPool",
+    }
+}

@@ -1,0 +1,231 @@
+//! What is read of an object on the wire: little metadata, and spec and status as text.
+//!
+//! Decides nothing. Two things follow from keeping the text: an object with a spec or status that does not read is an
+//! object like any other (whoever reads the text says what is wrong with it, and no watch stops), and the status of
+//! 5,000 allocations that we wrote ourselves comes back without being read at all.
+
+use std::borrow::Cow;
+use std::collections::BTreeMap;
+
+use ipam_core::PoolKind;
+use ipam_crds::{CIDRPool, IPAMNode, IPPool};
+use k8s_openapi::apimachinery::pkg::apis::meta::v1::ObjectMeta;
+use kube::Resource;
+use kube::core::{ClusterResourceScope, DynamicResourceScope};
+use serde::{Deserialize, Deserializer};
+use serde_json::value::RawValue;
+
+/// The kinds of objects of our own API.
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug)]
+pub enum Kind {
+    /// A pool.
+    Pool(PoolKind),
+    /// The blocks of one node.
+    IpamNode,
+}
+
+/// An object of our API, unread.
+#[derive(Clone, Debug, Deserialize)]
+pub struct RawObject {
+    /// Name, uid, versions and deletion time; labels, annotations and managed fields are dropped while reading.
+    #[serde(deserialize_with = "lean_metadata")]
+    pub metadata: ObjectMeta,
+    /// `spec` as JSON.
+    #[serde(default)]
+    pub spec: Option<Box<RawValue>>,
+    /// `status` as JSON.
+    #[serde(default)]
+    pub status: Option<Box<RawValue>>,
+}
+
+impl RawObject {
+    /// `metadata.name`.
+    pub fn name(&self) -> &str {
+        self.metadata.name.as_deref().unwrap_or_default()
+    }
+
+    /// `metadata.resourceVersion`.
+    pub fn resource_version(&self) -> &str {
+        self.metadata.resource_version.as_deref().unwrap_or_default()
+    }
+}
+
+impl Resource for RawObject {
+    type DynamicType = Kind;
+    type Scope = DynamicResourceScope;
+
+    fn kind(kind: &Kind) -> Cow<'_, str> {
+        match kind {
+            Kind::Pool(PoolKind::IpPool) => IPPool::kind(&()),
+            Kind::Pool(PoolKind::CidrPool) => CIDRPool::kind(&()),
+            Kind::IpamNode => IPAMNode::kind(&()),
+        }
+    }
+
+    fn group(_: &Kind) -> Cow<'_, str> {
+        Cow::Borrowed(ipam_crds::GROUP)
+    }
+
+    fn version(_: &Kind) -> Cow<'_, str> {
+        Cow::Borrowed(ipam_crds::VERSION)
+    }
+
+    fn plural(kind: &Kind) -> Cow<'_, str> {
+        match kind {
+            Kind::Pool(PoolKind::IpPool) => IPPool::plural(&()),
+            Kind::Pool(PoolKind::CidrPool) => CIDRPool::plural(&()),
+            Kind::IpamNode => IPAMNode::plural(&()),
+        }
+    }
+
+    fn meta(&self) -> &ObjectMeta {
+        &self.metadata
+    }
+
+    fn meta_mut(&mut self) -> &mut ObjectMeta {
+        &mut self.metadata
+    }
+}
+
+/// A Node, asked for and read as metadata alone.
+#[derive(Clone, Debug, Deserialize)]
+pub struct NodeObject {
+    /// Name, version and labels.
+    #[serde(deserialize_with = "lean_metadata_with_labels")]
+    pub metadata: ObjectMeta,
+}
+
+impl Resource for NodeObject {
+    type DynamicType = ();
+    type Scope = ClusterResourceScope;
+
+    fn kind(_: &()) -> Cow<'_, str> {
+        Cow::Borrowed("Node")
+    }
+
+    fn group(_: &()) -> Cow<'_, str> {
+        Cow::Borrowed("")
+    }
+
+    fn version(_: &()) -> Cow<'_, str> {
+        Cow::Borrowed("v1")
+    }
+
+    fn plural(_: &()) -> Cow<'_, str> {
+        Cow::Borrowed("nodes")
+    }
+
+    fn metadata_api() -> bool {
+        true
+    }
+
+    fn meta(&self) -> &ObjectMeta {
+        &self.metadata
+    }
+
+    fn meta_mut(&mut self) -> &mut ObjectMeta {
+        &mut self.metadata
+    }
+}
+
+/// What an answer to a write is read for; the rest of it is skipped.
+#[derive(Clone, Debug, Deserialize)]
+pub struct Written {
+    /// As in [`RawObject`].
+    #[serde(deserialize_with = "lean_metadata")]
+    pub metadata: ObjectMeta,
+}
+
+#[derive(Deserialize, Default)]
+#[serde(rename_all = "camelCase", default)]
+struct LeanMetadata {
+    name: Option<String>,
+    uid: Option<String>,
+    resource_version: Option<String>,
+    generation: Option<i64>,
+}
+
+impl From<LeanMetadata> for ObjectMeta {
+    fn from(lean: LeanMetadata) -> Self {
+        Self {
+            name: lean.name,
+            uid: lean.uid,
+            resource_version: lean.resource_version,
+            generation: lean.generation,
+            ..Self::default()
+        }
+    }
+}
+
+fn lean_metadata<'de, D: Deserializer<'de>>(deserializer: D) -> Result<ObjectMeta, D::Error> {
+    LeanMetadata::deserialize(deserializer).map(ObjectMeta::from)
+}
+
+fn lean_metadata_with_labels<'de, D: Deserializer<'de>>(deserializer: D) -> Result<ObjectMeta, D::Error> {
+    #[derive(Deserialize, Default)]
+    #[serde(rename_all = "camelCase", default)]
+    struct Labelled {
+        name: Option<String>,
+        resource_version: Option<String>,
+        labels: Option<BTreeMap<String, String>>,
+    }
+    let read = Labelled::deserialize(deserializer)?;
+    Ok(ObjectMeta {
+        name: read.name,
+        resource_version: read.resource_version,
+        labels: read.labels,
+        ..ObjectMeta::default()
+    })
+}
+
+/// Whether version `read` is older than `known`: an event that was on its way while we wrote. Versions that are no
+/// numbers say nothing of their order; a write based on the wrong one is then refused by the API server.
+pub fn is_older(read: &str, known: &str) -> bool {
+    matches!((read.parse::<u64>(), known.parse::<u64>()), (Ok(read), Ok(known)) if read < known)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn an_object_with_a_poisoned_spec_and_status_is_still_an_object() {
+        let text = r#"{"apiVersion":"x","kind":"IPPool","metadata":{"name":"p","resourceVersion":"7",
+            "managedFields":[{"manager":"m"}]},"spec":{"subnet":7},"status":"nonsense"}"#;
+        let object: RawObject = serde_json::from_str(text).unwrap();
+        assert_eq!((object.name(), object.resource_version()), ("p", "7"));
+        assert_eq!(object.spec.unwrap().get(), r#"{"subnet":7}"#);
+        assert_eq!(object.status.unwrap().get(), r#""nonsense""#);
+        assert!(object.metadata.managed_fields.is_none());
+    }
+
+    #[test]
+    fn a_watch_event_and_a_list_hold_raw_objects() {
+        use kube::core::{ObjectList, WatchEvent};
+        let event = r#"{"type":"MODIFIED","object":{"metadata":{"name":"p"},"spec":{"a":[1, 2]}}}"#;
+        let WatchEvent::Modified(object) = serde_json::from_str::<WatchEvent<RawObject>>(event).unwrap() else {
+            panic!("not a modification");
+        };
+        assert_eq!(object.spec.unwrap().get(), r#"{"a":[1, 2]}"#);
+        let list = r#"{"apiVersion":"v","kind":"L","metadata":{},"items":[{"metadata":{"name":"p"},"status":{}}]}"#;
+        let list: ObjectList<RawObject> = serde_json::from_str(list).unwrap();
+        assert_eq!(list.items[0].status.as_ref().unwrap().get(), "{}");
+    }
+
+    #[test]
+    fn of_a_node_name_and_labels_are_read() {
+        let text = r#"{"metadata":{"name":"n","resourceVersion":"7","labels":{"a":"b"},"annotations":{"c":"d"},
+            "managedFields":[{"manager":"kubelet","fieldsV1":{"f:status":{}}}]}}"#;
+        let node: NodeObject = serde_json::from_str(text).unwrap();
+        assert_eq!(node.metadata.labels.unwrap()["a"], "b");
+        assert!(node.metadata.annotations.is_none() && node.metadata.managed_fields.is_none());
+    }
+
+    #[test]
+    fn versions_are_compared_as_numbers_and_unknown_ones_never_count_as_older() {
+        assert!(is_older("9", "10"));
+        assert!(!is_older("10", "10"));
+        assert!(!is_older("11", "10"));
+        assert!(!is_older("a", "b"));
+    }
+}

@@ -1,0 +1,295 @@
+//! A pool as the operator knows it: its spec judged, its status read as far as it can be.
+//!
+//! Never refuses an object. What does not read in a spec becomes a [`Violation`]; what does not read in a status is
+//! left out, and remembered as a reason to write the status anew.
+
+use std::sync::Arc;
+
+use ipam_core::plan::{Claim, ClaimSource};
+use ipam_core::spec::PoolSpec;
+use ipam_core::{Pool, PoolKey, PoolKind, Reason, Violation};
+use ipam_crds::{
+    AddressCounts, BlockCounts, CIDRPoolAllocation, CIDRPoolSpec, CIDRPoolStatus, IPPoolAllocation, IPPoolSpec,
+    IPPoolStatus, NodeCounts,
+};
+use k8s_openapi::apimachinery::pkg::apis::meta::v1::Condition;
+use serde::de::DeserializeOwned;
+use serde::{Deserialize, Serialize};
+use serde_json::Value;
+use serde_json::value::RawValue;
+
+use crate::objects::RawObject;
+
+/// A pool object, read.
+#[derive(Clone, PartialEq, Debug)]
+pub struct PoolRecord {
+    /// Which pool.
+    pub key: PoolKey,
+    /// `metadata.uid`.
+    pub uid: String,
+    /// `metadata.generation`: changes with the spec.
+    pub generation: i64,
+    /// `metadata.resourceVersion`: changes with anything.
+    pub resource_version: String,
+    /// The spec of this generation, or all that is wrong with it.
+    pub spec: Result<Arc<Pool>, Vec<Violation>>,
+    /// The status.
+    pub status: StatusRecord,
+}
+
+/// What a pool's status says, for both kinds alike.
+#[derive(Clone, PartialEq, Default, Debug)]
+pub struct StatusRecord {
+    /// Who has which block. Claims of a status in good order stand by node name.
+    pub allocations: Vec<Claim>,
+    /// Whether all of the status was understood. If not, it is written anew.
+    pub intact: bool,
+    /// The rest.
+    pub summary: Summary,
+}
+
+/// A pool's status without the allocations.
+#[derive(Clone, PartialEq, Default, Debug, Deserialize)]
+#[serde(rename_all = "camelCase", default)]
+pub struct Summary {
+    /// The generation that the status speaks of.
+    pub observed_generation: Option<i64>,
+    /// Ready, Exhausted, Degraded, and whatever others may have added.
+    pub conditions: Vec<Condition>,
+    /// Nodes by how they are served.
+    pub nodes: Option<NodeCounts>,
+    /// Blocks of the grid.
+    pub blocks: Option<BlockCounts>,
+    /// Addresses in serving blocks.
+    pub addresses: Option<AddressCounts>,
+}
+
+impl PoolRecord {
+    /// Reads `object`. The spec is taken from `before` if that is the same generation of the same object.
+    pub fn read(kind: PoolKind, object: &RawObject, before: Option<&Self>) -> Self {
+        let uid = object.metadata.uid.clone().unwrap_or_default();
+        let generation = object.metadata.generation.unwrap_or_default();
+        let known = before.filter(|record| record.uid == uid && record.generation == generation);
+        Self {
+            key: PoolKey::new(kind, object.name()),
+            spec: known.map_or_else(|| read_spec(kind, object), |record| record.spec.clone()),
+            status: read_status(kind, object.status.as_deref()),
+            resource_version: object.resource_version().to_owned(),
+            uid,
+            generation,
+        }
+    }
+}
+
+fn read_spec(kind: PoolKind, object: &RawObject) -> Result<Arc<Pool>, Vec<Violation>> {
+    let text = object.spec.as_deref().map_or("{}", RawValue::get);
+    let spec = match kind {
+        PoolKind::IpPool => serde_json::from_str(text).map(|spec: IPPoolSpec| PoolSpec::from(&spec)),
+        PoolKind::CidrPool => serde_json::from_str(text).map(|spec: CIDRPoolSpec| PoolSpec::from(&spec)),
+    };
+    // The API server's schema refuses such a spec; it comes only from a changed CRD or a damaged store.
+    let spec = spec.map_err(|error| vec![Violation::new("spec", Reason::Malformed, error.to_string())])?;
+    Pool::parse(object.name(), &spec).map(Arc::new)
+}
+
+/// Both kinds of allocation in one: what is absent is empty.
+#[derive(Deserialize, Default)]
+#[serde(rename_all = "camelCase", default)]
+struct AnyAllocation {
+    node_name: String,
+    #[serde(rename = "startIP")]
+    start_ip: String,
+    #[serde(rename = "endIP")]
+    end_ip: String,
+    prefix: String,
+    gateway: Option<String>,
+}
+
+impl AnyAllocation {
+    fn claim(&self, kind: PoolKind) -> Option<Claim> {
+        match kind {
+            PoolKind::IpPool => Claim::from_ip_range(&self.node_name, &self.start_ip, &self.end_ip, ClaimSource::Status),
+            PoolKind::CidrPool => {
+                Claim::from_prefix(&self.node_name, &self.prefix, self.gateway.as_deref(), ClaimSource::Status)
+            }
+        }
+    }
+
+    /// Whether the claim says all that the entry said; a gateway that does not parse is dropped silently otherwise.
+    fn said_by(&self, claim: &Claim) -> bool {
+        self.gateway.is_some() == claim.gateway.is_some()
+    }
+}
+
+#[derive(Deserialize)]
+struct Allocations {
+    #[serde(default)]
+    allocations: Vec<AnyAllocation>,
+}
+
+fn read_status(kind: PoolKind, text: Option<&RawValue>) -> StatusRecord {
+    let Some(text) = text.map(RawValue::get) else {
+        return StatusRecord { intact: true, ..StatusRecord::default() };
+    };
+    // A status in good order is read straight from the text; only a spoilt one is taken apart piece by piece.
+    match (serde_json::from_str::<Allocations>(text), serde_json::from_str::<Summary>(text)) {
+        (Ok(read), Ok(summary)) => record(kind, &read.allocations, summary, true),
+        _ => salvage(kind, text),
+    }
+}
+
+fn record(kind: PoolKind, entries: &[AnyAllocation], summary: Summary, whole: bool) -> StatusRecord {
+    let mut intact = whole;
+    let mut allocations = Vec::with_capacity(entries.len());
+    for entry in entries {
+        let claim = entry.claim(kind);
+        intact &= claim.as_ref().is_some_and(|claim| entry.said_by(claim));
+        allocations.extend(claim);
+    }
+    StatusRecord { allocations, intact, summary }
+}
+
+fn salvage(kind: PoolKind, text: &str) -> StatusRecord {
+    let status: Value = serde_json::from_str(text).unwrap_or_default();
+    let summary = Summary {
+        observed_generation: piece(&status["observedGeneration"]),
+        conditions: pieces(&status["conditions"]),
+        nodes: piece(&status["nodes"]),
+        blocks: piece(&status["blocks"]),
+        addresses: piece(&status["addresses"]),
+    };
+    record(kind, &pieces::<AnyAllocation>(&status["allocations"]), summary, false)
+}
+
+fn piece<T: DeserializeOwned>(value: &Value) -> Option<T> {
+    T::deserialize(value).ok()
+}
+
+fn pieces<T: DeserializeOwned>(value: &Value) -> Vec<T> {
+    value.as_array().into_iter().flatten().filter_map(piece).collect()
+}
+
+/// A status as it is sent.
+#[derive(Serialize)]
+#[serde(untagged)]
+pub enum StatusBody {
+    /// Of an IPPool.
+    Ip(IPPoolStatus),
+    /// Of a CIDRPool.
+    Cidr(CIDRPoolStatus),
+}
+
+impl StatusRecord {
+    /// The status of a pool of `kind` that says this.
+    pub fn body(&self, kind: PoolKind) -> StatusBody {
+        let Summary { observed_generation, conditions, nodes, blocks, addresses } = self.summary.clone();
+        match kind {
+            PoolKind::IpPool => StatusBody::Ip(IPPoolStatus {
+                observed_generation,
+                allocations: self.allocations.iter().map(ip_allocation).collect(),
+                conditions,
+                nodes,
+                blocks,
+                addresses,
+            }),
+            PoolKind::CidrPool => StatusBody::Cidr(CIDRPoolStatus {
+                observed_generation,
+                allocations: self.allocations.iter().map(cidr_allocation).collect(),
+                conditions,
+                nodes,
+                blocks,
+                addresses,
+            }),
+        }
+    }
+}
+
+fn ip_allocation(claim: &Claim) -> IPPoolAllocation {
+    IPPoolAllocation {
+        node_name: claim.node.clone(),
+        start_ip: claim.range.first().to_string(),
+        end_ip: claim.range.last().to_string(),
+    }
+}
+
+fn cidr_allocation(claim: &Claim) -> CIDRPoolAllocation {
+    CIDRPoolAllocation {
+        node_name: claim.node.clone(),
+        prefix: prefix_text(claim),
+        gateway: claim.gateway.map(|gateway| gateway.to_string()),
+    }
+}
+
+/// A CIDRPool's range is always a whole prefix, so its size tells the length.
+fn prefix_text(claim: &Claim) -> String {
+    let (first, last) = claim.range.numbers();
+    let host_bits = (last ^ first).count_ones();
+    format!("{}/{}", claim.range.first(), u32::from(claim.range.family().bits()) - host_bits)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn object(spec: &str, status: &str) -> RawObject {
+        let text = format!(
+            r#"{{"metadata":{{"name":"p","uid":"u","generation":1,"resourceVersion":"1"}},"spec":{spec},"status":{status}}}"#
+        );
+        serde_json::from_str(&text).unwrap()
+    }
+
+    const SPEC: &str = r#"{"subnet":"10.0.0.0/24","perNodeBlockSize":4}"#;
+
+    #[test]
+    fn a_status_survives_being_written_and_read() {
+        let status = r#"{"allocations":[{"nodeName":"a","startIP":"10.0.0.1","endIP":"10.0.0.4"}],"nodes":{"served":1,
+            "unserved":0,"departed":0},"observedGeneration":1}"#;
+        let record = PoolRecord::read(PoolKind::IpPool, &object(SPEC, status), None);
+        assert!(record.spec.is_ok() && record.status.intact);
+        let text = serde_json::to_string(&record.status.body(PoolKind::IpPool)).unwrap();
+        assert_eq!(PoolRecord::read(PoolKind::IpPool, &object(SPEC, &text), None).status, record.status);
+    }
+
+    #[test]
+    fn a_prefix_is_written_with_its_length_in_both_families() {
+        let status = r#"{"allocations":[{"nodeName":"a","prefix":"10.0.1.0/24","gateway":"10.0.1.1"},
+            {"nodeName":"b","prefix":"fd00::/64"},{"nodeName":"c","prefix":"10.0.2.7/32"}]}"#;
+        let record = PoolRecord::read(PoolKind::CidrPool, &object("{}", status), None);
+        let StatusBody::Cidr(body) = record.status.body(PoolKind::CidrPool) else { panic!("not a CIDRPool") };
+        let prefixes: Vec<_> = body.allocations.iter().map(|a| a.prefix.as_str()).collect();
+        assert_eq!(prefixes, ["10.0.1.0/24", "fd00::/64", "10.0.2.7/32"]);
+        assert_eq!(body.allocations[0].gateway.as_deref(), Some("10.0.1.1"));
+    }
+
+    #[test]
+    fn what_reads_of_a_spoilt_status_is_kept_and_the_rest_makes_it_not_intact() {
+        let good = r#"{"nodeName":"a","startIP":"10.0.0.1","endIP":"10.0.0.4"}"#;
+        for bad in [
+            format!(r#"{{"allocations":[{good},{{"nodeName":"b","startIP":"x","endIP":"10.0.0.8"}}]}}"#),
+            format!(r#"{{"allocations":[{good},"nonsense"]}}"#),
+            format!(r#"{{"allocations":[{good},{{"startIP":"10.0.0.5","endIP":"10.0.0.8"}}]}}"#),
+            format!(r#"{{"allocations":[{good}],"nodes":"many"}}"#),
+        ] {
+            let status = PoolRecord::read(PoolKind::IpPool, &object(SPEC, &bad), None).status;
+            assert!(!status.intact, "{bad}");
+            assert_eq!(status.allocations.len(), 1, "{bad}");
+        }
+        for empty in [r#""nonsense""#, "[]", "7"] {
+            let status = PoolRecord::read(PoolKind::IpPool, &object(SPEC, empty), None).status;
+            assert!(!status.intact && status.allocations.is_empty(), "{empty}");
+        }
+    }
+
+    #[test]
+    fn a_spec_that_does_not_read_is_a_violation_and_not_an_error() {
+        let record = PoolRecord::read(PoolKind::IpPool, &object(r#"{"subnet":7}"#, "{}"), None);
+        assert_eq!(record.spec.unwrap_err()[0].field, "spec");
+    }
+
+    #[test]
+    fn a_spec_is_read_once_per_generation() {
+        let before = PoolRecord::read(PoolKind::IpPool, &object(SPEC, "{}"), None);
+        let same = PoolRecord::read(PoolKind::IpPool, &object("{}", "{}"), Some(&before));
+        assert!(same.spec.is_ok(), "read anew although the generation is the same");
+    }
+}

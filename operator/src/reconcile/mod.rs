@@ -1,0 +1,421 @@
+//! The operator as a state machine: events and outcomes of calls go in, calls to be made come out.
+//!
+//! It makes no call and reads no clock, so that whole histories are tested without a server. What it holds to:
+//! * Nothing is decided before every watch has seen a full list, and nothing at all by one who does not lead.
+//! * One call per pool at a time. A status is sent with the resourceVersion that it was decided upon.
+//! * An IPAMNode is derived only from statuses that we wrote, or that the API server confirmed to be current while we
+//!   led; the entry of any other pool stays as it is.
+//! * No change, no call.
+
+mod node_queue;
+mod pool_events;
+mod pool_task;
+mod timing;
+
+use std::collections::BTreeMap;
+use std::sync::Arc;
+use std::time::Instant;
+
+use ipam_core::{PoolKey, PoolKind};
+use ipam_crds::NodeBlock;
+use jiff::Timestamp;
+use kube::runtime::watcher::Event;
+
+use crate::decide::{Decision, Note, Observation, decide};
+use crate::index::{IpamNodes, Labels, Nodes, Relist};
+use crate::ipam_node::{IpamNodeRecord, entry, sort};
+use crate::metrics::Metrics;
+use crate::objects::RawObject;
+use crate::pool::StatusRecord;
+use node_queue::NodeQueue;
+use pool_task::{Applied, Call, PoolTask, changed_nodes};
+
+/// Something that a watch tells.
+#[derive(Debug)]
+pub enum Observed {
+    /// About a Node: its name and labels.
+    Node(Event<(String, Labels)>),
+    /// About a pool.
+    Pool(PoolKind, Event<RawObject>),
+    /// About an IPAMNode.
+    IpamNode(Event<RawObject>),
+}
+
+/// The two clocks.
+#[derive(Clone, Copy, Debug)]
+pub struct Now {
+    /// For pauses and deadlines.
+    pub instant: Instant,
+    /// For what people read.
+    pub wall: Timestamp,
+}
+
+/// A call to be made.
+#[derive(Clone, PartialEq, Debug)]
+pub enum Command {
+    /// Write a pool's status, if its version is still this one.
+    WriteStatus {
+        /// The pool.
+        pool: PoolRef,
+        /// The status.
+        status: StatusRecord,
+    },
+    /// Ask for a pool's current version.
+    Confirm {
+        /// The pool.
+        pool: PoolRef,
+    },
+    /// Create an IPAMNode, write the spec of one if its version is still this one, or delete it if it is.
+    WriteIpamNode(NodeWrite),
+    /// Publish a Warning event about a pool.
+    Publish {
+        /// The pool.
+        pool: PoolRef,
+        /// The warning.
+        note: Note,
+    },
+}
+
+/// A pool as a call names it.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub struct PoolRef {
+    /// Kind and name.
+    pub key: PoolKey,
+    /// `metadata.uid`.
+    pub uid: String,
+    /// `metadata.resourceVersion`.
+    pub resource_version: String,
+}
+
+/// A write of an IPAMNode.
+#[derive(Clone, PartialEq, Debug)]
+pub struct NodeWrite {
+    /// The node's name.
+    pub node: String,
+    /// What is to be done.
+    pub action: NodeAction,
+}
+
+/// What is to be done with an IPAMNode.
+#[derive(Clone, PartialEq, Debug)]
+pub enum NodeAction {
+    /// Create it.
+    Create(Vec<NodeBlock>),
+    /// Replace `spec.pools`, if the version is this one.
+    Update(String, Vec<NodeBlock>),
+    /// Delete it, if uid and version are these.
+    Delete(String, String),
+}
+
+/// What became of a call.
+#[derive(Debug)]
+pub enum Outcome {
+    /// Of [`Command::WriteStatus`] and [`Command::Confirm`]: the version that the pool has now.
+    Pool(PoolRef, Result<String, CallError>),
+    /// Of [`Command::WriteIpamNode`]: the object's uid, version and generation, or nothing if it was deleted.
+    IpamNode(NodeWrite, Result<Option<NodeVersion>, CallError>),
+    /// Of [`Command::Publish`].
+    Published,
+}
+
+/// Which state of an IPAMNode a write has made.
+#[derive(Clone, PartialEq, Eq, Debug, Default)]
+pub struct NodeVersion {
+    /// `metadata.uid`.
+    pub uid: String,
+    /// `metadata.resourceVersion`.
+    pub resource_version: String,
+    /// `metadata.generation`.
+    pub generation: i64,
+}
+
+/// Why a call failed.
+#[derive(Clone, PartialEq, Eq, Debug, thiserror::Error)]
+pub enum CallError {
+    /// The object is not in the state that the call was based on: observe again.
+    #[error("the object has changed meanwhile: {0}")]
+    Conflict(String),
+    /// Anything else.
+    #[error("{0}")]
+    Failed(String),
+}
+
+/// The state machine.
+#[derive(Debug)]
+pub struct Reconciler {
+    nodes: Nodes,
+    ipam_nodes: IpamNodes,
+    pools: BTreeMap<PoolKey, PoolTask>,
+    node_list: Relist,
+    ipam_node_list: Relist,
+    pool_lists: BTreeMap<PoolKind, Relist>,
+    queue: NodeQueue,
+    outbox: Vec<Command>,
+    leading: bool,
+    metrics: Arc<Metrics>,
+}
+
+impl Reconciler {
+    /// One that knows nothing and does not lead.
+    pub fn new(metrics: Arc<Metrics>) -> Self {
+        let lists = [PoolKind::IpPool, PoolKind::CidrPool].map(|kind| (kind, Relist::default()));
+        Self {
+            nodes: Nodes::default(),
+            ipam_nodes: IpamNodes::default(),
+            pools: BTreeMap::new(),
+            node_list: Relist::default(),
+            ipam_node_list: Relist::default(),
+            pool_lists: BTreeMap::from(lists),
+            queue: NodeQueue::default(),
+            outbox: Vec::new(),
+            leading: false,
+            metrics,
+        }
+    }
+
+    /// Whether every watch has seen a full list.
+    pub fn is_synced(&self) -> bool {
+        let ours = self.node_list.is_synced() && self.ipam_node_list.is_synced();
+        ours && self.pool_lists.values().all(Relist::is_synced)
+    }
+
+    /// From now on we lead: every pool is looked at, and nothing read before counts as confirmed.
+    pub fn lead(&mut self, now: Instant) {
+        self.leading = true;
+        for task in self.pools.values_mut() {
+            (task.confirmed, task.applied) = (None, None);
+        }
+        self.wake_pools(now);
+    }
+
+    /// Whether nothing is due, waiting or under way.
+    pub fn is_idle(&self) -> bool {
+        let pools_idle = self.pools.values().all(|task| task.call.is_none() && task.due.at().is_none());
+        pools_idle && self.queue.is_empty() && self.outbox.is_empty()
+    }
+
+    /// When [`Reconciler::poll`] has something to do, if nothing happens before.
+    pub fn next_wake(&self) -> Option<Instant> {
+        if !self.leading || !self.is_synced() {
+            return None;
+        }
+        let idle = self.pools.values().filter(|task| task.call.is_none());
+        idle.filter_map(|task| task.due.at()).chain(self.queue.next_wake()).min()
+    }
+
+    /// Takes in what a watch tells.
+    pub fn observe(&mut self, event: Observed, now: Instant) {
+        match event {
+            Observed::Node(event) => self.observe_node(event, now),
+            Observed::Pool(kind, event) => self.observe_pool(kind, event, now),
+            Observed::IpamNode(event) => self.observe_ipam_node(event, now),
+        }
+    }
+
+    /// The calls to be made now.
+    pub fn poll(&mut self, now: Now) -> Vec<Command> {
+        if !self.leading || !self.is_synced() {
+            return Vec::new();
+        }
+        let due = self.pools.iter_mut().filter(|(_, task)| task.call.is_none());
+        let due: Vec<PoolKey> =
+            due.filter_map(|(key, task)| task.due.take(now.instant).then(|| key.clone())).collect();
+        for key in due {
+            self.look_at_pool(&key, now);
+        }
+        while let Some(node) = self.queue.pop(now.instant) {
+            if let Some(action) = self.wanted(&node) {
+                self.queue.begin(&node);
+                self.outbox.push(Command::WriteIpamNode(NodeWrite { node, action }));
+            }
+        }
+        self.metrics.ipam_nodes_waiting(self.queue.len());
+        std::mem::take(&mut self.outbox)
+    }
+
+    /// Takes in what became of a call.
+    pub fn settle(&mut self, outcome: Outcome, now: Instant) {
+        match outcome {
+            Outcome::Pool(pool, result) => self.settle_pool(&pool, result, now),
+            Outcome::IpamNode(write, result) => self.settle_ipam_node(write, result, now),
+            Outcome::Published => {}
+        }
+    }
+
+    fn look_at_pool(&mut self, key: &PoolKey, now: Now) {
+        let Some(task) = self.pools.get_mut(key) else { return };
+        let began = Instant::now();
+        let decision = decide(&Observation {
+            pool: &task.record,
+            nodes: &self.nodes.refs(),
+            ipam_nodes: self.ipam_nodes.all(),
+            counts_due: task.counts_due(now.instant),
+            now: now.wall,
+        });
+        self.metrics.planned(key, began.elapsed());
+        if decision.counts_deferred {
+            task.due.by(task.counts_at(now.instant));
+        }
+        self.start_call(key, decision);
+    }
+
+    /// Sends the call that `decision` asks for. Without a new status the version decided upon may still be an old one:
+    /// unless it is known to be current, that is asked first.
+    fn start_call(&mut self, key: &PoolKey, decision: Decision) {
+        let Some(task) = self.pools.get_mut(key) else { return };
+        for line in &decision.dropped {
+            tracing::warn!(pool = %key, "record not honoured: {line}");
+        }
+        let spec = task.record.spec.as_ref().ok();
+        let applies = spec.zip(decision.assignments).map(|(pool, assignments)| Applied { pool: pool.clone(), assignments });
+        let pool = PoolRef {
+            key: key.clone(),
+            uid: task.record.uid.clone(),
+            resource_version: task.record.resource_version.clone(),
+        };
+        if let Some(status) = decision.status {
+            let sent = status.clone();
+            task.call = Some(Call { status: Some(status), applies, notes: decision.notes });
+            self.outbox.push(Command::WriteStatus { pool, status: sent });
+        } else if applies.is_some() && !task.is_confirmed() {
+            task.call = Some(Call { status: None, applies, notes: Vec::new() });
+            self.outbox.push(Command::Confirm { pool });
+        } else if let Some(applied) = applies {
+            self.apply(key, applied);
+        }
+    }
+
+    fn settle_pool(&mut self, pool: &PoolRef, result: Result<String, CallError>, now: Instant) {
+        let Some(task) = self.pools.get_mut(&pool.key).filter(|task| task.record.uid == pool.uid) else { return };
+        let Some(call) = task.call.take() else { return };
+        match result {
+            Ok(version) if call.status.is_some() || version == pool.resource_version => {
+                task.backoff.reset();
+                self.succeed(pool, call, version, now);
+            }
+            // A version that is not the one decided upon: the watch is about to tell of it.
+            Ok(_) => task.due.by(now + task.backoff.pause()),
+            Err(error) => {
+                let pause = task.backoff.pause();
+                self.metrics.pool_call_failed(&pool.key, &error);
+                match &error {
+                    CallError::Conflict(_) => tracing::debug!(pool = %pool.key, %error, "observing again"),
+                    CallError::Failed(_) => tracing::warn!(pool = %pool.key, %error, ?pause, "call failed"),
+                }
+                task.due.by(now + pause);
+            }
+        }
+        self.catch_up(&pool.key, now);
+    }
+
+    fn succeed(&mut self, pool: &PoolRef, call: Call, version: String, now: Instant) {
+        let Some(task) = self.pools.get_mut(&pool.key) else { return };
+        if let Some(status) = call.status {
+            self.metrics.status_written(&pool.key, &status.summary);
+            task.record.status = status;
+            task.record.resource_version.clone_from(&version);
+            task.written_at = Some(now);
+        }
+        task.confirmed = Some(version.clone());
+        let pool = PoolRef { resource_version: version, ..pool.clone() };
+        for note in call.notes {
+            self.outbox.push(Command::Publish { pool: pool.clone(), note });
+        }
+        if let Some(applied) = call.applies {
+            self.apply(&pool.key, applied);
+        }
+    }
+
+    /// From now on IPAMNodes are derived from this; those that may differ are looked at.
+    fn apply(&mut self, key: &PoolKey, new: Applied) {
+        let Some(task) = self.pools.get_mut(key) else { return };
+        let same_spec = |old: &Applied| Arc::ptr_eq(&old.pool, &new.pool) || old.pool == new.pool;
+        if let Some(old) = task.applied.as_ref().filter(|old| same_spec(old)) {
+            for node in changed_nodes(&old.assignments, &new.assignments) {
+                self.queue.push(node);
+            }
+        } else {
+            for assignment in &new.assignments {
+                self.queue.push(&assignment.node);
+            }
+            queue_holders(&mut self.queue, &self.ipam_nodes, key);
+        }
+        task.applied = Some(new);
+    }
+
+    /// What is to be done with a node's IPAMNode, if anything.
+    fn wanted(&self, node: &str) -> Option<NodeAction> {
+        let known = self.ipam_nodes.get(node);
+        let mut blocks = Vec::new();
+        for (key, task) in &self.pools {
+            match &task.applied {
+                Some(applied) => blocks.extend(applied.of(node).map(|given| entry(&applied.pool, given, known))),
+                None => blocks.extend(known.and_then(|known| known.block(key)).cloned()),
+            }
+        }
+        sort(&mut blocks);
+        match known {
+            None => (!blocks.is_empty()).then_some(NodeAction::Create(blocks)),
+            Some(known) if blocks.is_empty() && !self.nodes.contains(node) => {
+                Some(NodeAction::Delete(known.uid.clone(), known.resource_version.clone()))
+            }
+            Some(known) if blocks == known.blocks => None,
+            Some(known) => Some(NodeAction::Update(known.resource_version.clone(), blocks)),
+        }
+    }
+
+    fn settle_ipam_node(&mut self, write: NodeWrite, result: Result<Option<NodeVersion>, CallError>, now: Instant) {
+        let NodeWrite { node, action } = write;
+        self.metrics.ipam_node_written(&result);
+        match result {
+            Ok(version) => {
+                self.queue.succeed(&node);
+                self.note_written(&node, action, version);
+            }
+            Err(error) => {
+                match &error {
+                    CallError::Conflict(_) => tracing::debug!(%node, %error, "observing again"),
+                    CallError::Failed(_) => tracing::warn!(%node, %error, "IPAMNode not written"),
+                }
+                self.queue.fail(&node, now);
+            }
+        }
+    }
+
+    /// Notes what a write of ours has made, without waiting for the watch to tell.
+    fn note_written(&mut self, node: &str, action: NodeAction, version: Option<NodeVersion>) {
+        let (NodeAction::Create(blocks) | NodeAction::Update(_, blocks), Some(version)) = (action, version) else {
+            // Deleted: the watch tells when it is gone, which a finalizer may put off.
+            return;
+        };
+        let NodeVersion { uid, resource_version, generation } = version;
+        match self.ipam_nodes.get_mut(node) {
+            Some(known) if known.uid == uid => {
+                if !crate::objects::is_older(&resource_version, &known.resource_version) {
+                    (known.resource_version, known.generation, known.blocks) = (resource_version, generation, blocks);
+                }
+            }
+            Some(_) => {}
+            None => {
+                let made = IpamNodeRecord { uid, resource_version, generation, blocks, ..IpamNodeRecord::default() };
+                drop(self.ipam_nodes.apply(node, made));
+            }
+        }
+    }
+
+    fn wake_pools(&mut self, now: Instant) {
+        for task in self.pools.values_mut() {
+            task.due.wake(now);
+        }
+    }
+}
+
+/// Every node whose IPAMNode has an entry of the pool is to be looked at.
+fn queue_holders(queue: &mut NodeQueue, ipam_nodes: &IpamNodes, key: &PoolKey) {
+    for (node, _) in ipam_nodes.all().iter().filter(|(_, record)| record.block(key).is_some()) {
+        queue.push(node);
+    }
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,120 @@
+//! Which IPAMNodes are to be looked at, and which are being written. Keeps writes of one node apart in time and bounds
+//! how many are under way; knows nothing of what is written.
+
+use std::collections::{BTreeMap, BTreeSet, HashSet};
+use std::time::Instant;
+
+use super::timing::Backoff;
+
+/// Writes of IPAMNodes under way at one time.
+const IN_FLIGHT: usize = 48;
+
+/// The queue. A node is in it once, however often it is pushed.
+#[derive(Clone, PartialEq, Eq, Debug, Default)]
+pub(super) struct NodeQueue {
+    ready: BTreeSet<String>,
+    /// Failed writes, by the time to try again.
+    paused: BTreeSet<(Instant, String)>,
+    failures: BTreeMap<String, Backoff>,
+    in_flight: HashSet<String>,
+}
+
+impl NodeQueue {
+    /// The node is to be looked at.
+    pub(super) fn push(&mut self, node: &str) {
+        if !self.ready.contains(node) {
+            self.ready.insert(node.to_owned());
+        }
+    }
+
+    /// The next node to look at, if there is one and a write more may be under way. Nodes being written stay in the
+    /// queue until they are done.
+    pub(super) fn pop(&mut self, now: Instant) -> Option<String> {
+        while let Some((_, node)) = self.paused.first().filter(|(at, _)| *at <= now).cloned() {
+            self.paused.pop_first();
+            self.ready.insert(node);
+        }
+        if self.in_flight.len() >= IN_FLIGHT {
+            return None;
+        }
+        let next = self.ready.iter().find(|node| !self.in_flight.contains(*node)).cloned()?;
+        self.ready.take(&next)
+    }
+
+    /// A write of the node begins.
+    pub(super) fn begin(&mut self, node: &str) {
+        self.in_flight.insert(node.to_owned());
+    }
+
+    /// A write of the node is done.
+    pub(super) fn succeed(&mut self, node: &str) {
+        self.in_flight.remove(node);
+        self.failures.remove(node);
+    }
+
+    /// A write of the node failed: it is looked at again after a pause, or before if something happens to it.
+    pub(super) fn fail(&mut self, node: &str, now: Instant) {
+        self.in_flight.remove(node);
+        let pause = self.failures.entry(node.to_owned()).or_default().pause();
+        self.paused.insert((now + pause, node.to_owned()));
+    }
+
+    /// When a paused node is to be looked at.
+    pub(super) fn next_wake(&self) -> Option<Instant> {
+        self.paused.first().map(|(at, _)| *at)
+    }
+
+    /// Nodes waiting or being written.
+    pub(super) fn len(&self) -> usize {
+        self.ready.len() + self.paused.len() + self.in_flight.len()
+    }
+
+    /// Whether nothing waits and nothing is being written.
+    pub(super) fn is_empty(&self) -> bool {
+        self.len() == 0
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::time::Duration;
+
+    use super::*;
+
+    #[test]
+    fn a_node_being_written_waits_for_its_turn() {
+        let (now, mut queue) = (Instant::now(), NodeQueue::default());
+        queue.push("a");
+        queue.push("a");
+        assert_eq!(queue.pop(now).as_deref(), Some("a"));
+        queue.begin("a");
+        queue.push("a");
+        assert_eq!(queue.pop(now), None);
+        queue.succeed("a");
+        assert_eq!(queue.pop(now).as_deref(), Some("a"));
+        assert!(queue.is_empty());
+    }
+
+    #[test]
+    fn no_more_writes_than_allowed_are_under_way() {
+        let (now, mut queue) = (Instant::now(), NodeQueue::default());
+        for number in 0..IN_FLIGHT + 5 {
+            queue.push(&number.to_string());
+        }
+        while let Some(node) = queue.pop(now) {
+            queue.begin(&node);
+        }
+        assert_eq!((queue.in_flight.len(), queue.ready.len()), (IN_FLIGHT, 5));
+    }
+
+    #[test]
+    fn a_failed_write_is_tried_again_after_a_pause() {
+        let (now, mut queue) = (Instant::now(), NodeQueue::default());
+        queue.begin("a");
+        queue.fail("a", now);
+        assert_eq!(queue.pop(now), None);
+        let wake = queue.next_wake().unwrap();
+        assert!(wake > now && wake < now + Duration::from_secs(2));
+        assert_eq!(queue.pop(wake).as_deref(), Some("a"));
+    }
+}

@@ -1,0 +1,171 @@
+//! What an event means for the work to be done.
+//!
+//! The rules that keep the operator quiet are here: a node that only beats its heart, the echo of a write of our own, and
+//! an event older than such a write wake nothing; new counts wake a pool only when they may be written.
+
+use std::time::Instant;
+
+use ipam_core::{PoolKey, PoolKind};
+use kube::runtime::watcher::Event;
+
+use super::pool_task::PoolTask;
+use super::timing::QUIET;
+use super::{Reconciler, queue_holders};
+use crate::index::Labels;
+use crate::ipam_node::IpamNodeRecord;
+use crate::metrics::Metrics;
+use crate::objects::RawObject;
+use crate::pool::PoolRecord;
+
+impl Reconciler {
+    pub(super) fn observe_node(&mut self, event: Event<(String, Labels)>, now: Instant) {
+        match event {
+            Event::Init => self.node_list.begin(),
+            Event::InitApply((name, labels)) => {
+                self.node_list.name(&name);
+                self.node_is_there(&name, labels, now);
+            }
+            Event::Apply((name, labels)) => self.node_is_there(&name, labels, now),
+            Event::Delete((name, _)) => self.node_is_gone(&name, now),
+            Event::InitDone => {
+                for name in self.node_list.finish(self.nodes.names()) {
+                    self.node_is_gone(&name, now);
+                }
+            }
+        }
+    }
+
+    fn node_is_there(&mut self, name: &str, labels: Labels, now: Instant) {
+        if self.nodes.apply(name, labels) {
+            self.wake_pools(now);
+        }
+    }
+
+    fn node_is_gone(&mut self, name: &str, now: Instant) {
+        if self.nodes.delete(name) {
+            self.queue.push(name);
+            self.wake_pools(now);
+        }
+    }
+
+    pub(super) fn observe_pool(&mut self, kind: PoolKind, event: Event<RawObject>, now: Instant) {
+        match event {
+            Event::Init => self.pool_list(kind, super::Relist::begin),
+            Event::InitApply(object) => {
+                self.pool_list(kind, |list| list.name(object.name()));
+                self.pool_is_there(kind, object, now);
+            }
+            Event::Apply(object) => self.pool_is_there(kind, object, now),
+            Event::Delete(object) => self.pool_is_gone(&PoolKey::new(kind, object.name())),
+            Event::InitDone => {
+                let ours = self.pools.keys().filter(|key| key.kind == kind).map(|key| &key.name);
+                let gone = self.pool_lists.get_mut(&kind).map(|list| list.finish(ours)).unwrap_or_default();
+                for name in gone {
+                    self.pool_is_gone(&PoolKey::new(kind, name));
+                }
+            }
+        }
+    }
+
+    fn pool_list(&mut self, kind: PoolKind, with: impl FnOnce(&mut super::Relist)) {
+        if let Some(list) = self.pool_lists.get_mut(&kind) {
+            with(list);
+        }
+    }
+
+    fn pool_is_there(&mut self, kind: PoolKind, object: RawObject, now: Instant) {
+        let key = PoolKey::new(kind, object.name());
+        let recreated = |task: &PoolTask| object.metadata.uid.as_deref() != Some(&task.record.uid);
+        match self.pools.get_mut(&key) {
+            Some(task) if recreated(task) => {
+                self.pool_is_gone(&key);
+                self.pool_is_new(key, &object, now);
+            }
+            // The answer to the call under way may say that this is its echo.
+            Some(task) if task.call.is_some() => task.arrived = Some(object),
+            Some(task) => renew(task, &object, now, &self.metrics),
+            None => self.pool_is_new(key, &object, now),
+        }
+    }
+
+    fn pool_is_new(&mut self, key: PoolKey, object: &RawObject, now: Instant) {
+        let mut task = PoolTask::new(PoolRecord::read(key.kind, object, None));
+        task.due.wake(now);
+        self.metrics.violations(&task.record);
+        self.metrics.summary(&key, &task.record.status.summary);
+        self.pools.insert(key, task);
+    }
+
+    fn pool_is_gone(&mut self, key: &PoolKey) {
+        if let Some(task) = self.pools.remove(key) {
+            queue_holders(&mut self.queue, &self.ipam_nodes, key);
+            self.metrics.forget(&task.record);
+        }
+    }
+
+    /// Takes in the event that came while a call was under way.
+    pub(super) fn catch_up(&mut self, key: &PoolKey, now: Instant) {
+        let Some(task) = self.pools.get_mut(key) else { return };
+        if let Some(object) = task.arrived.take() {
+            renew(task, &object, now, &self.metrics);
+        }
+    }
+
+    pub(super) fn observe_ipam_node(&mut self, event: Event<RawObject>, now: Instant) {
+        match event {
+            Event::Init => self.ipam_node_list.begin(),
+            Event::InitApply(object) => {
+                self.ipam_node_list.name(object.name());
+                self.ipam_node_is_there(&object, now);
+            }
+            Event::Apply(object) => self.ipam_node_is_there(&object, now),
+            Event::Delete(object) => self.ipam_node_is_gone(object.name(), now),
+            Event::InitDone => {
+                for name in self.ipam_node_list.finish(self.ipam_nodes.all().keys()) {
+                    self.ipam_node_is_gone(&name, now);
+                }
+            }
+        }
+    }
+
+    fn ipam_node_is_there(&mut self, object: &RawObject, now: Instant) {
+        let name = object.name();
+        let Ok(before) = self.ipam_nodes.apply(name, IpamNodeRecord::read(object)) else { return };
+        self.queue.push(name);
+        let Some(record) = self.ipam_nodes.get(name) else { return };
+        for (key, task) in &mut self.pools {
+            let usage_changed = before.as_ref().map(|before| before.usage(key)) != Some(record.usage(key));
+            if usage_changed && task.applied.as_ref().is_some_and(super::Applied::has_outdated) {
+                // A block that waits for its addresses to be unheld may be free now.
+                task.due.wake(now);
+            } else if before.as_ref().map_or(0, |before| before.used(key)) != record.used(key) {
+                task.due.by(counts_at(task, now));
+            }
+        }
+    }
+
+    /// Somebody deleted an IPAMNode: it is made anew from the first record, and its counts are no longer known.
+    fn ipam_node_is_gone(&mut self, name: &str, now: Instant) {
+        if self.ipam_nodes.delete(name).is_some() {
+            self.queue.push(name);
+            for task in self.pools.values_mut() {
+                task.due.by(counts_at(task, now));
+            }
+        }
+    }
+}
+
+/// New counts bear waiting, and come in bursts.
+fn counts_at(task: &PoolTask, now: Instant) -> Instant {
+    task.counts_at(now).max(now + QUIET)
+}
+
+fn renew(task: &mut PoolTask, object: &RawObject, now: Instant, metrics: &Metrics) {
+    if task.knows(object) {
+        return;
+    }
+    metrics.forget_violations(&task.record);
+    task.record = PoolRecord::read(task.record.key.kind, object, Some(&task.record));
+    metrics.violations(&task.record);
+    task.due.wake(now);
+}

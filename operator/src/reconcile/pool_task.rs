@@ -1,0 +1,135 @@
+//! The state of work on one pool: when it is due, what is being written, and what its IPAMNodes are derived from.
+
+use std::cmp::Ordering;
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+use ipam_core::plan::{Assignment, Standing};
+use ipam_core::Pool;
+
+use super::timing::{Backoff, Due};
+use crate::decide::Note;
+use crate::objects::{RawObject, is_older};
+use crate::pool::{PoolRecord, StatusRecord};
+
+/// Statuses in which only the count of used addresses is new are written no more often than this.
+pub(super) const COUNTS_EVERY: Duration = Duration::from_secs(10);
+
+/// One pool.
+#[derive(Debug)]
+pub(super) struct PoolTask {
+    pub(super) record: PoolRecord,
+    pub(super) due: Due,
+    pub(super) backoff: Backoff,
+    /// The call under way. While there is one, events of the pool wait in `arrived`.
+    pub(super) call: Option<Call>,
+    pub(super) arrived: Option<RawObject>,
+    /// The resourceVersion that we wrote, or that the API server confirmed to be current while we led.
+    pub(super) confirmed: Option<String>,
+    /// What IPAMNodes are derived from: the last valid plan that a confirmed status records.
+    pub(super) applied: Option<Applied>,
+    pub(super) written_at: Option<Instant>,
+}
+
+/// What is done once the call under way has succeeded.
+#[derive(Debug)]
+pub(super) struct Call {
+    /// What was sent; `None` if the call only confirms that our version is current.
+    pub(super) status: Option<StatusRecord>,
+    pub(super) applies: Option<Applied>,
+    pub(super) notes: Vec<Note>,
+}
+
+/// Who has which block, and the spec that says what that means for a node.
+#[derive(Clone, Debug)]
+pub(super) struct Applied {
+    pub(super) pool: Arc<Pool>,
+    /// By node name.
+    pub(super) assignments: Vec<Assignment>,
+}
+
+impl Applied {
+    pub(super) fn of(&self, node: &str) -> Option<&Assignment> {
+        let place = self.assignments.binary_search_by(|assignment| assignment.node.as_str().cmp(node)).ok()?;
+        self.assignments.get(place)
+    }
+
+    pub(super) fn has_outdated(&self) -> bool {
+        self.assignments.iter().any(|assignment| assignment.standing == Standing::Outdated)
+    }
+}
+
+impl PoolTask {
+    pub(super) fn new(record: PoolRecord) -> Self {
+        Self {
+            record,
+            due: Due::default(),
+            backoff: Backoff::default(),
+            call: None,
+            arrived: None,
+            confirmed: None,
+            applied: None,
+            written_at: None,
+        }
+    }
+
+    /// Whether `object` says nothing that we do not know: the echo of our own write, or an event older than it.
+    pub(super) fn knows(&self, object: &RawObject) -> bool {
+        let (read, known) = (object.resource_version(), self.record.resource_version.as_str());
+        object.metadata.uid.as_deref() == Some(&self.record.uid) && (read == known || is_older(read, known))
+    }
+
+    pub(super) fn is_confirmed(&self) -> bool {
+        self.confirmed.as_deref() == Some(&self.record.resource_version)
+    }
+
+    pub(super) fn counts_due(&self, now: Instant) -> bool {
+        self.written_at.is_none_or(|at| at + COUNTS_EVERY <= now)
+    }
+
+    /// When a new count of used addresses may be written.
+    pub(super) fn counts_at(&self, now: Instant) -> Instant {
+        self.written_at.map_or(now, |at| at + COUNTS_EVERY)
+    }
+}
+
+/// The nodes whose part of the pool is another in `new` than in `old`. Both stand by node name.
+pub(super) fn changed_nodes<'a>(old: &'a [Assignment], new: &'a [Assignment]) -> Vec<&'a str> {
+    let (mut old, mut new) = (old.iter().peekable(), new.iter().peekable());
+    let mut changed = Vec::new();
+    loop {
+        let order = match (old.peek(), new.peek()) {
+            (None, None) => return changed,
+            (Some(_), None) => Ordering::Less,
+            (None, Some(_)) => Ordering::Greater,
+            (Some(was), Some(is)) => was.node.cmp(&is.node),
+        };
+        let was = if order.is_le() { old.next() } else { None };
+        let is = if order.is_ge() { new.next() } else { None };
+        if was != is {
+            changed.extend(was.or(is).map(|assignment| assignment.node.as_str()));
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use ipam_core::{AddrRange, Block};
+
+    use super::*;
+
+    fn given(node: &str, first: &str) -> Assignment {
+        let first = first.parse().unwrap();
+        let range = AddrRange::new(first, first).unwrap();
+        Assignment { node: node.to_owned(), block: Block { range, gateway: None }, standing: Standing::Serving }
+    }
+
+    #[test]
+    fn only_nodes_whose_part_changed_are_named() {
+        let old = [given("a", "10.0.0.1"), given("b", "10.0.0.2"), given("d", "10.0.0.4")];
+        let new = [given("b", "10.0.0.2"), given("c", "10.0.0.3"), given("d", "10.0.0.5")];
+        assert_eq!(changed_nodes(&old, &new), ["a", "c", "d"]);
+        assert_eq!(changed_nodes(&[], &new), ["b", "c", "d"]);
+        assert!(changed_nodes(&new, &new).is_empty());
+    }
+}

@@ -1,0 +1,115 @@
+//! When something is to be looked at. Pure: time is told, never asked.
+
+use std::time::{Duration, Instant};
+
+/// A burst of events is over when none has come for this long.
+pub(super) const QUIET: Duration = Duration::from_millis(25);
+/// A burst that does not end is served after this long all the same.
+const LONGEST_BURST: Duration = Duration::from_millis(400);
+/// The first pause after a failure; each further one is twice as long.
+const FIRST_PAUSE: Duration = Duration::from_millis(500);
+/// The longest pause after failures.
+const LONGEST_PAUSE: Duration = Duration::from_secs(30);
+
+/// When a pool is to be looked at, with bursts of reasons drawn together.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
+pub(super) struct Due {
+    burst_began: Option<Instant>,
+    at: Option<Instant>,
+}
+
+impl Due {
+    /// Something happened: look once it is quiet, but not later than a burst may last.
+    pub(super) fn wake(&mut self, now: Instant) {
+        let began = *self.burst_began.get_or_insert(now);
+        self.at = Some((now + QUIET).min(began + LONGEST_BURST));
+    }
+
+    /// Look no later than `at`, for a reason that bears waiting.
+    pub(super) fn by(&mut self, at: Instant) {
+        self.at = Some(self.at.map_or(at, |known| known.min(at)));
+    }
+
+    /// When to look, if at all.
+    pub(super) fn at(&self) -> Option<Instant> {
+        self.at
+    }
+
+    /// Takes the order to look, if it is time.
+    pub(super) fn take(&mut self, now: Instant) -> bool {
+        let due = self.at.is_some_and(|at| at <= now);
+        if due {
+            *self = Self::default();
+        }
+        due
+    }
+}
+
+/// Pauses after failures in a row.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
+pub(super) struct Backoff {
+    failures: u32,
+}
+
+impl Backoff {
+    /// How long to wait after one more failure.
+    pub(super) fn pause(&mut self) -> Duration {
+        let factor = 2_u32.saturating_pow(self.failures.min(16));
+        self.failures = self.failures.saturating_add(1);
+        FIRST_PAUSE.saturating_mul(factor).min(LONGEST_PAUSE)
+    }
+
+    /// It worked.
+    pub(super) fn reset(&mut self) {
+        self.failures = 0;
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_burst_is_served_once_after_it_falls_quiet() {
+        let (start, mut due) = (Instant::now(), Due::default());
+        for step in 0..10 {
+            due.wake(start + Duration::from_millis(10 * step));
+        }
+        let last = start + Duration::from_millis(90);
+        assert!(!due.take(last + Duration::from_millis(24)));
+        assert!(due.take(last + QUIET));
+        assert!(!due.take(last + LONGEST_BURST), "one burst, one look");
+    }
+
+    #[test]
+    fn a_burst_without_end_is_served_after_the_longest_time() {
+        let (start, mut due) = (Instant::now(), Due::default());
+        let mut now = start;
+        while !due.take(now) {
+            assert!(now <= start + LONGEST_BURST, "never served");
+            due.wake(now);
+            now += Duration::from_millis(10);
+        }
+        assert!(now >= start + LONGEST_BURST);
+    }
+
+    #[test]
+    fn a_reason_that_bears_waiting_does_not_put_off_an_urgent_one() {
+        let (now, mut due) = (Instant::now(), Due::default());
+        due.wake(now);
+        due.by(now + Duration::from_secs(10));
+        assert_eq!(due.at(), Some(now + QUIET));
+    }
+
+    #[test]
+    fn pauses_double_up_to_a_limit_and_start_anew_after_a_success() {
+        let mut backoff = Backoff::default();
+        assert_eq!((backoff.pause(), backoff.pause()), (FIRST_PAUSE, FIRST_PAUSE * 2));
+        for _ in 0..100 {
+            backoff.pause();
+        }
+        assert_eq!(backoff.pause(), LONGEST_PAUSE);
+        backoff.reset();
+        assert_eq!(backoff.pause(), FIRST_PAUSE);
+    }
+}

@@ -1,0 +1,127 @@
+//! From a command line to a running operator and back to an exit code.
+
+use std::ffi::OsString;
+use std::io::Write as _;
+use std::process::ExitCode;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::time::Duration;
+
+use anyhow::Context as _;
+use futures::FutureExt as _;
+use ipam_daemon::{Shutdown, Site, cluster};
+use kube::Client;
+use tokio::sync::watch;
+use tokio_util::sync::CancellationToken;
+
+use crate::act::Actor;
+use crate::controller::Controller;
+use crate::election::{Election, Lost, identity};
+use crate::flags::{Config, FlagError};
+use crate::metrics::Metrics;
+
+/// Time for calls under way to end once we are told to stop. With the pause between renewals it stays within the renew
+/// deadline, so that nothing is written that another leader might write.
+const GRACE: Duration = Duration::from_secs(7);
+
+/// Runs the operator to its end.
+pub fn main(args: impl IntoIterator<Item = OsString>) -> ExitCode {
+    let config = match Config::parse(args) {
+        Ok(config) => config,
+        Err(FlagError::Usage(usage)) => {
+            // Where the text cannot be written there is nobody to tell.
+            drop(usage.print());
+            return u8::try_from(usage.exit_code()).map_or(ExitCode::FAILURE, ExitCode::from);
+        }
+        Err(error) => return complain(&error),
+    };
+    let flusher = match config.common.log.install() {
+        Ok(flusher) => flusher,
+        Err(error) => return complain(&error),
+    };
+    let ended = run_to_end(config);
+    if let Err(error) = &ended {
+        tracing::error!("{error:#}");
+    }
+    drop(flusher);
+    if ended.is_ok() { ExitCode::SUCCESS } else { ExitCode::FAILURE }
+}
+
+fn complain(error: &dyn std::error::Error) -> ExitCode {
+    drop(writeln!(std::io::stderr(), "ipam-controller: {error}"));
+    ExitCode::FAILURE
+}
+
+fn run_to_end(config: Config) -> anyhow::Result<()> {
+    // One thread: the work is waiting for the API server, and each thread more has its own heap.
+    let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
+    let ended = runtime.block_on(run(config));
+    runtime.shutdown_background();
+    ended
+}
+
+async fn run(config: Config) -> anyhow::Result<()> {
+    let shutdown = Shutdown::on_signals().context("cannot listen for signals")?;
+    if config.webhook {
+        tracing::warn!("--webhook is on, but this build has no webhook server: pools are judged by reconcile alone");
+    }
+    let client = cluster::client(config.common.kubeconfig.as_deref()).await?;
+    let identity = identity().context("cannot make up an identity")?;
+    let namespace = config.common.namespace.clone();
+    tracing::info!(version = env!("CARGO_PKG_VERSION"), %namespace, %identity, "starting");
+
+    let metrics = Arc::new(Metrics::default());
+    let synced = Arc::new(AtomicBool::new(false));
+    serve(&config, &metrics, &synced, &shutdown.stop).await?;
+
+    let actor = Actor::new(client.clone(), namespace.clone(), identity.clone());
+    let events = crate::watch::all(&client, &namespace);
+    let controller = Controller::new(actor, events, metrics, synced);
+    let work = work(controller, client, config.elect_in, identity, shutdown.stop.clone());
+    shutdown.bounded(GRACE, work).await??;
+    tracing::info!("stopped");
+    Ok(())
+}
+
+/// Runs the controller, in an election if there is one, until `stop`. The Lease is given up after the last call ended.
+async fn work(
+    controller: Controller,
+    client: Client,
+    elect_in: Option<String>,
+    identity: String,
+    stop: CancellationToken,
+) -> Result<(), Lost> {
+    let (leads, told) = watch::channel(elect_in.is_none());
+    let controller = controller.run(told, stop.clone());
+    let Some(namespace) = elect_in else {
+        controller.await;
+        return Ok(());
+    };
+    let mut election = Election::new(client, &namespace, identity);
+    tokio::try_join!(election.run(&leads, &stop), controller.map(Ok))?;
+    election.release().await;
+    Ok(())
+}
+
+async fn serve(
+    config: &Config,
+    metrics: &Metrics,
+    synced: &Arc<AtomicBool>,
+    stop: &CancellationToken,
+) -> anyhow::Result<()> {
+    let synced = synced.clone();
+    let ready = move || {
+        let synced = synced.load(Ordering::Relaxed);
+        synced.then_some(()).ok_or_else(|| "caches are not in sync yet".to_owned())
+    };
+    let probes = config.common.probes.bind().await.context("--health-probe-bind-address")?;
+    let scrapes = config.common.metrics.bind().await.context("--metrics-bind-address")?;
+    for (what, listener) in [("probes", &probes), ("metrics", &scrapes)] {
+        if let Some(address) = listener.as_ref().and_then(|listener| listener.local_addr().ok()) {
+            tracing::info!(%address, "serving {what}");
+        }
+    }
+    tokio::spawn(Site::probes(Arc::new(|| Ok(())), Arc::new(ready)).serve(probes, stop.clone()));
+    tokio::spawn(Site::metrics(Arc::new(metrics.registry())).serve(scrapes, stop.clone()));
+    Ok(())
+}
