@@ -104,6 +104,10 @@ impl CIDRPoolSpec {
 /// CEL: a gateway is given.
 const GATEWAY_SET: &str = "has(self.gatewayIndex)";
 
+/// CEL: the length of nodes' prefixes is one, so that other fields can be judged by it.
+const LENGTH_KNOWN: &str = "self.perNodeNetworkPrefix >= 1 && \
+    self.perNodeNetworkPrefix <= (isCIDR(self.cidr) && cidr(self.cidr).ip().family() == 4 ? 32 : 128)";
+
 /// The length of nodes' prefixes lies between that of the pool and that of an address.
 fn prefix_fits() -> Rule {
     let bits = "(cidr(self.cidr).ip().family() == 4 ? 32 : 128)";
@@ -129,7 +133,7 @@ fn gateway_index_inside() -> Rule {
     field_rule(
         ".gatewayIndex",
         format!(
-            "!has(self.gatewayIndex) || !isCIDR(self.cidr) || {bits} < 0 || ((self.gatewayIndex > 0 || {bits} < 2) && \
+            "!has(self.gatewayIndex) || !isCIDR(self.cidr) || !({LENGTH_KNOWN}) || ((self.gatewayIndex > 0 || {bits} < 2) && \
              ({bits} > 62 || self.gatewayIndex <= {last}))"
         ),
         Reason::FieldValueInvalid,
@@ -150,7 +154,7 @@ fn exclusion_indexes_inside() -> Rule {
     let size = power_of_two(&bits);
     no_element(
         "perNodeExclusions",
-        &format!("isCIDR(self.cidr) && {bits} >= 0 && {bits} <= 62"),
+        &format!("isCIDR(self.cidr) && {LENGTH_KNOWN} && {bits} <= 62"),
         &format!("x.endIndex >= {size}"),
         &say(
             "endIndex %d must be lower than %d, the number of addresses in a /%d prefix",
@@ -171,7 +175,7 @@ fn static_prefixes_inside() -> Rule {
 fn static_prefixes_of_size() -> Rule {
     no_element(
         "staticAllocations",
-        "true",
+        LENGTH_KNOWN,
         "isCIDR(x.prefix) && cidr(x.prefix).prefixLength() != self.perNodeNetworkPrefix",
         &say(
             "%s must have the prefix length perNodeNetworkPrefix, which is %d",

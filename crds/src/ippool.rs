@@ -127,7 +127,7 @@ fn gateway_inside() -> Rule {
 fn exclusion_indexes_inside() -> Rule {
     no_element(
         "perNodeExclusions",
-        "true",
+        "self.perNodeBlockSize >= 1",
         "x.endIndex >= self.perNodeBlockSize",
         &say("endIndex %d must be lower than perNodeBlockSize %d", &["x.endIndex", "self.perNodeBlockSize"]),
     )

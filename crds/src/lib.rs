@@ -6,6 +6,7 @@
 //!
 //! The YAML beside `Cargo.toml` is [`custom_resource_definitions`] written down; a test keeps it so.
 
+#![expect(clippy::duplicated_attributes, reason = "printer columns share attribute names, each within its own column")]
 #![expect(unreachable_pub, reason = "the schema derive copies every struct, with its `pub`, into a function body")]
 
 pub mod cidrpool;

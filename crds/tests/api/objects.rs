@@ -1,6 +1,6 @@
 //! Objects survive the way in and out, and reach `ipam-core` whole.
 
-use crate::support::{case_files, judge, schema_of};
+use crate::support::{Judge, case_files};
 use ipam_core::spec::PoolSpec;
 use ipam_crds::{
     CIDRPool, CIDRPoolSpec, IPAMNode, IPAMNodeSpec, IPPool, IPPoolSpec, IPPoolStatus, NodeBlock, PoolType,
@@ -33,7 +33,7 @@ fn examples_are_accepted_and_come_out_as_they_went_in() {
     for (name, text) in EXAMPLES {
         let object: Value = serde_yaml::from_str(text).unwrap();
         let kind = object["kind"].as_str().unwrap();
-        assert_eq!(judge(&schema_of(kind), &object), [], "{name}");
+        assert_eq!(Judge::of(kind).judge(&object), [], "{name}");
         let back = if kind == "IPPool" { through::<IPPool>(&object) } else { through::<CIDRPool>(&object) };
         assert_eq!(back, object, "{name}");
     }
@@ -151,7 +151,7 @@ fn a_node_object_reads_as_it_is_written() {
                             "lastTransitionTime": "2024-01-01T00:00:00Z"}]
         }
     });
-    assert_eq!(judge(&schema_of("IPAMNode"), &object), []);
+    assert_eq!(Judge::of("IPAMNode").judge(&object), []);
     assert_eq!(through::<IPAMNode>(&object), object);
 }
 

@@ -4,7 +4,7 @@
 use std::collections::BTreeSet;
 
 use ipam_crds::custom_resource_definitions;
-use kube::core::cel::{Validator, cel};
+use kube::core::cel::{CompiledSchema, ValidationError, ValidationErrors, Validator, cel, compile_schema};
 use serde::Deserialize;
 use serde_json::Value;
 
@@ -56,21 +56,42 @@ pub(crate) fn schema_of(kind: &str) -> Value {
     serde_json::to_value(schema).unwrap()
 }
 
-/// All errors of `object`, as the API server would give them.
-pub(crate) fn judge(schema: &Value, object: &Value) -> Vec<Found> {
-    let mut found = Vec::new();
-    check_structure(schema, object, "", &mut found);
-    if found.iter().any(|error| error.blocking) {
-        return found;
+/// Judges objects of one kind.
+pub(crate) struct Judge {
+    schema: Value,
+    rules: CompiledSchema,
+    validator: Validator,
+}
+
+impl Judge {
+    pub(crate) fn of(kind: &str) -> Self {
+        let schema = schema_of(kind);
+        Self { rules: compile_schema(&schema), schema, validator: Validator::new() }
     }
-    if let Err(errors) = Validator::new().validate(schema, object, None) {
-        found.extend(errors.into_iter().map(|error| Found {
-            field: error.field_path,
-            message: error.message,
-            blocking: false,
-        }));
+
+    /// All errors of `object`, as the API server would give them.
+    pub(crate) fn judge(&self, object: &Value) -> Vec<Found> {
+        let mut found = Vec::new();
+        check_structure(&self.schema, object, "", &mut found);
+        if !found.iter().any(|error| error.blocking) {
+            let errors = self.broken_rules(object).into_iter();
+            found.extend(errors.map(|error| Found {
+                field: error.field_path,
+                message: error.message,
+                blocking: false,
+            }));
+        }
+        found
     }
-    found
+
+    /// The CEL rules that `object` breaks, whatever else is wrong with it.
+    pub(crate) fn broken_rules(&self, object: &Value) -> Vec<ValidationError> {
+        self.validator
+            .validate_compiled(&self.rules, object, None)
+            .err()
+            .map(ValidationErrors::into_vec)
+            .unwrap_or_default()
+    }
 }
 
 fn check_structure(schema: &Value, value: &Value, path: &str, found: &mut Vec<Found>) {
