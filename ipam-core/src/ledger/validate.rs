@@ -87,21 +87,21 @@ fn requested(requested: &[IpAddr], pools: &[&NodePool]) -> (Vec<Option<IpAddr>>,
         let message = format!("names {} addresses; at most one per pool is allowed", requested.len());
         return (wanted, vec![Violation::new(REQUESTED_FIELD, Reason::OutOfRange, message)]);
     }
-    let mut refused = Vec::new();
+    let mut violations = Vec::new();
     // Pools may overlap on purpose: an address that fits one pool only must not find it taken by one that fits both.
     let mut order: Vec<_> = (0..requested.len()).collect();
     order.sort_by_key(|&index| pools.iter().filter(|pool| pool.subnet.hosts().contains(requested[index])).count());
     for index in order {
         let addr = requested[index];
         let free = (0..pools.len()).find(|&slot| wanted[slot].is_none() && pools[slot].subnet.hosts().contains(addr));
-        match free {
-            Some(slot) => wanted[slot] = Some(addr),
-            None => refused.push((index, why_not(addr, &wanted, pools))),
+        if let Some(slot) = free {
+            wanted[slot] = Some(addr);
+        } else {
+            let (reason, message) = why_not(addr, &wanted, pools);
+            violations.push(Violation::new(format!("{REQUESTED_FIELD}[{index}]"), reason, message));
         }
     }
-    refused.sort_by_key(|(index, _)| *index);
-    let named = |(index, (reason, message))| Violation::new(format!("{REQUESTED_FIELD}[{index}]"), reason, message);
-    (wanted, refused.into_iter().map(named).collect())
+    (wanted, violations)
 }
 
 /// Why `addr` has found none of `pools`, of which some have found an address.

@@ -66,6 +66,16 @@ fn of_contradicting_changes_the_later_one_wins() {
 }
 
 #[test]
+fn of_two_releases_of_one_address_the_later_one_tells_its_cooldown() {
+    let cooling = |since| Change::Cooling { pool: key("a"), addr: ip("192.168.0.1"), since };
+    let mut ledger = replayed(&[cooling(1000), cooling(1050)], 60);
+    ledger.configure(vec![pool("a", "192.168.0.1", "192.168.0.1", "192.168.0.0/16")]);
+    let wish = request("x", &["a"]);
+    assert_eq!(ledger.allocate(&wish, 1109).unwrap_err().reason(), "Exhausted");
+    assert!(ledger.allocate(&wish, 1110).is_ok());
+}
+
+#[test]
 fn an_address_that_loses_a_contradiction_can_be_given_again() {
     let mut ledger = ledger(&[four()]);
     let history = [reserve("x", "192.168.0.1", false), reserve("x", "192.168.0.2", false)];

@@ -90,6 +90,7 @@ fn a_cursor_outside_a_changed_range_is_ignored_until_the_range_returns() {
 #[test]
 fn a_full_range_is_exhausted_and_says_so() {
     let mut ledger = ledger(&[four()]);
+    take(&mut ledger, &asking("outside", &["a"], &["192.168.7.7"])).unwrap();
     for n in 0..4 {
         next(&mut ledger, &n.to_string());
     }
@@ -144,6 +145,12 @@ fn an_ippool_and_a_cidrpool_of_one_name_are_two_pools() {
     let mut both = request("x", &["a"]);
     both.pools.push(other.key);
     assert_eq!(take(&mut ledger, &both).unwrap(), [ip("192.168.0.1"), ip("fd00::1")]);
+}
+
+#[test]
+fn of_two_configurations_of_one_pool_the_first_counts() {
+    let mut ledger = ledger(&[four(), pool("a", "192.168.7.1", "192.168.7.9", "192.168.0.0/16")]);
+    assert_eq!(next(&mut ledger, "x"), "192.168.0.1");
 }
 
 #[test]

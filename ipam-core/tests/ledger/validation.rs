@@ -42,6 +42,11 @@ fn more_than_two_pools_are_refused() {
 }
 
 #[test]
+fn without_pools_nothing_is_said_of_the_requested_addresses() {
+    assert_eq!(only_mistake(&asking("x", &[], &["192.168.0.2"])), "parameters.pools: must name one or two pools");
+}
+
+#[test]
 fn a_pool_without_a_name_is_refused() {
     assert_eq!(mistakes(&request("x", &["a", ""])), [("parameters.pools[1]".to_owned(), Reason::Required)]);
 }
