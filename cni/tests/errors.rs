@@ -1,7 +1,5 @@
 //! How each way a call can fail is told to the runtime.
 
-#![expect(clippy::unwrap_used, reason = "a failed precondition of a test is a failed test")]
-
 mod support;
 
 use std::os::unix::net::UnixListener;

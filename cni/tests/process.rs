@@ -1,7 +1,5 @@
 //! The real binary: what stands on its standard output and error, and how it exits.
 
-#![expect(clippy::unwrap_used, reason = "a failed precondition of a test is a failed test")]
-
 mod support;
 
 use assert_cmd::Command;

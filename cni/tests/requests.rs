@@ -1,7 +1,5 @@
 //! What the agent is asked for each way of saying it in the configuration and the environment.
 
-#![expect(clippy::unwrap_used, reason = "a failed precondition of a test is a failed test")]
-
 mod support;
 
 use ipam_node_api::v1::{Attachment, IpamFeatures, IpamMetadata, IpamParameters, PoolType, ReleaseUnlistedRequest};
@@ -110,12 +108,12 @@ fn static_addresses_come_from_the_runtime_then_the_arguments_then_cni_args() {
         all.push(("CNI_ARGS", args));
         all
     };
-    const IP: &str = "K8S_POD_NAME=pod;K8S_POD_NAMESPACE=ns;IP=10.0.0.3/8";
+    let one = "K8S_POD_NAME=pod;K8S_POD_NAMESPACE=ns;IP=10.0.0.3/8";
     let args = json!({"args": {"cni": {"ips": ["10.0.0.2/24", "fd00::2"]}}});
     let runtime = with(args.clone(), &json!({"runtimeConfig": {"ips": ["10.0.0.1/16", "FD00:0::1/64"]}}));
-    assert_eq!(add_with(&by_env(IP), &runtime).requested_ips, ["10.0.0.1", "fd00::1"]);
-    assert_eq!(add_with(&by_env(IP), &args).requested_ips, ["10.0.0.2", "fd00::2"]);
-    assert_eq!(add_with(&by_env(IP), &json!({"runtimeConfig": {"ips": []}})).requested_ips, ["10.0.0.3"]);
+    assert_eq!(add_with(&by_env(one), &runtime).requested_ips, ["10.0.0.1", "fd00::1"]);
+    assert_eq!(add_with(&by_env(one), &args).requested_ips, ["10.0.0.2", "fd00::2"]);
+    assert_eq!(add_with(&by_env(one), &json!({"runtimeConfig": {"ips": []}})).requested_ips, ["10.0.0.3"]);
     let two = "K8S_POD_NAME=pod;K8S_POD_NAMESPACE=ns;IP=10.0.0.3, fd00::3/64";
     assert_eq!(add_with(&by_env(two), &json!({})).requested_ips, ["10.0.0.3", "fd00::3"]);
 }

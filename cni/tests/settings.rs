@@ -14,10 +14,8 @@ fn write_conf(agent: &Agent, conf: &Value) {
 
 /// The last ADD. (The script answers for another pool, so a DEL that gives that back may follow.)
 fn last_add(agent: &Agent) -> IpamParameters {
-    let adds = agent.asked().into_iter().rev();
-    adds.filter_map(|asked| if let Asked::Allocate(parameters) = asked { Some(parameters) } else { None })
-        .next()
-        .unwrap()
+    let add = |asked| if let Asked::Allocate(parameters) = asked { Some(parameters) } else { None };
+    agent.asked().into_iter().rev().find_map(add).unwrap()
 }
 
 fn pools_asked(agent: &Agent) -> Vec<String> {

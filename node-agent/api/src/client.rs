@@ -5,8 +5,10 @@
 
 use std::future::Future;
 use std::io;
+use std::path::Path;
 use std::pin::Pin;
 use std::task::{Context, Poll};
+use std::time::Duration;
 
 use hyper::client::conn::http2;
 use hyper_util::rt::{TokioExecutor, TokioIo};
@@ -61,7 +63,7 @@ impl AgentClient {
         let connecting = async {
             let refused = |source| ConnectError::Connect { address: address.clone(), source };
             match address {
-                AgentAddress::Unix(path) => handshake(address, UnixStream::connect(path).await.map_err(refused)?).await,
+                AgentAddress::Unix(path) => handshake(address, connect_unix(path).await.map_err(refused)?).await,
                 AgentAddress::Tcp(socket) => {
                     handshake(address, TcpStream::connect(socket).await.map_err(refused)?).await
                 }
@@ -123,6 +125,20 @@ impl AgentClient {
 
     fn ipam(&self) -> IpamServiceClient<Connection> {
         IpamServiceClient::new(self.connection.clone())
+    }
+}
+
+/// Connects to a unix socket, and waits when its queue is full: hundreds of pods may start at once.
+///
+/// Linux answers a non-blocking `connect` to a full queue with `EAGAIN` and tells nobody when there is room again, so
+/// the only way to wait is to ask again. The caller's deadline ends this.
+async fn connect_unix(path: &Path) -> io::Result<UnixStream> {
+    const PAUSE: Duration = Duration::from_millis(2);
+    loop {
+        match UnixStream::connect(path).await {
+            Err(error) if error.kind() == io::ErrorKind::WouldBlock => tokio::time::sleep(PAUSE).await,
+            connected => return connected,
+        }
     }
 }
 

@@ -195,3 +195,29 @@ async fn a_stranger_on_the_socket_is_an_error_and_not_a_hang() {
     let ((), error) = tokio::join!(stranger, call);
     assert_eq!(error.code(), Code::Unavailable, "{error:?}");
 }
+
+#[tokio::test]
+async fn a_full_queue_of_the_socket_is_waited_for() {
+    let directory = tempfile::tempdir().unwrap();
+    let path = directory.path().join("daemon.sock");
+    let socket = tokio::net::UnixSocket::new_stream().unwrap();
+    socket.bind(&path).unwrap();
+    let listener = socket.listen(1).unwrap();
+    let mut queued = Vec::new();
+    let full = loop {
+        match tokio::net::UnixStream::connect(&path).await {
+            Ok(stream) => queued.push(stream),
+            Err(error) => break error,
+        }
+    };
+    assert_eq!(full.kind(), std::io::ErrorKind::WouldBlock, "the queue must be full");
+    let address = AgentAddress::Unix(path);
+    let overdue = AgentClient::connect(&address, Instant::now() + Duration::from_millis(50)).await.unwrap_err();
+    assert!(matches!(overdue, ConnectError::Deadline { .. }), "{overdue:?}");
+
+    let mut connecting = tokio::spawn(async move { AgentClient::connect(&address, soon()).await.map(drop) });
+    let waits = tokio::time::timeout(Duration::from_millis(50), &mut connecting).await;
+    assert!(waits.is_err(), "the queue is still full: {waits:?}");
+    let _room = listener.accept().await.unwrap();
+    connecting.await.unwrap().unwrap();
+}
