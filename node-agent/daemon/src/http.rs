@@ -28,7 +28,7 @@ const CONNECTIONS: usize = 32;
 /// Longest time until a request's head has arrived.
 const HEAD_TIMEOUT: Duration = Duration::from_secs(5);
 /// Longest life of a connection. Scrapers that keep connections alive open a new one then.
-const CONNECTION_LIFE: Duration = Duration::from_secs(120);
+const CONNECTION_LIFE: Duration = Duration::from_mins(2);
 /// Pause after a failed `accept`, which is mostly a lack of file descriptors and passes.
 const ACCEPT_PAUSE: Duration = Duration::from_millis(100);
 

@@ -1,0 +1,252 @@
+//! The one owner of ledger and store.
+//!
+//! A thread of its own decides every request, makes a whole batch durable with one sync, and only then answers (group
+//! commit). The runtime's thread is never blocked by a sync. Nobody else ever touches ledger or store.
+//!
+//! A request whose caller is gone before the decision changes nothing. After any failed write nothing is acknowledged any
+//! more and the thread ends with the error; `main` ends the process with it.
+
+mod commands;
+
+use std::io;
+use std::sync::Arc;
+use std::thread;
+
+use ipam_core::NodePool;
+use ipam_core::PoolKey;
+use ipam_core::ledger::{Allocation, Change, Ledger, Owner, PoolUsage, Refusal, Request, Reservation};
+use tokio::sync::mpsc::error::TrySendError;
+use tokio::sync::{mpsc, oneshot, watch};
+use tracing::{info, warn};
+
+use crate::metrics::Metrics;
+use crate::store::{Store, StoreError};
+pub use commands::Unlisted;
+use commands::{Command, Deferred};
+
+/// Requests that may wait; more are turned away, since a runtime that waits longer gives up anyhow.
+const QUEUE: usize = 1024;
+/// Requests decided together; bounds how long the first of them waits for the last.
+const BATCH: usize = 256;
+
+/// Tells the time in Unix seconds.
+pub type Clock = Arc<dyn Fn() -> i64 + Send + Sync>;
+
+/// The system's clock.
+pub fn system_clock() -> Clock {
+    Arc::new(|| jiff::Timestamp::now().as_second())
+}
+
+/// Why a request has no answer of the ledger.
+#[derive(Debug, thiserror::Error)]
+pub enum Failure {
+    /// The ledger says no.
+    #[error(transparent)]
+    Refused(#[from] Refusal),
+    /// The disk is full; nothing was changed.
+    #[error("{0}")]
+    Full(String),
+    /// Too many requests wait.
+    #[error("too many requests wait, try again")]
+    Busy,
+    /// The allocator has stopped, by shutdown or for a broken store.
+    #[error("the agent is stopping, try again")]
+    Stopped,
+}
+
+/// The way to the allocator's thread. Cheap to clone; the thread ends when all clones are gone.
+#[derive(Clone)]
+pub struct Allocator {
+    commands: mpsc::Sender<Command>,
+    changed: watch::Receiver<u64>,
+}
+
+/// How the thread ends: with the error of the store that ended it, if one did.
+pub type Ended = oneshot::Receiver<Result<(), StoreError>>;
+
+impl Allocator {
+    /// Starts the thread with a ledger and the store that holds the same.
+    pub fn start(
+        ledger: Ledger,
+        store: Box<dyn Store>,
+        clock: Clock,
+        metrics: Arc<Metrics>,
+    ) -> io::Result<(Self, Ended)> {
+        let (commands, queue) = mpsc::channel(QUEUE);
+        let (changes, changed) = watch::channel(0);
+        let (ended, has_ended) = oneshot::channel();
+        let mut worker = Worker { ledger, store, clock, metrics, changes };
+        // A panic of the thread drops `ended`, which its receiver takes for a failure.
+        let work = move || drop(ended.send(worker.run(queue)));
+        thread::Builder::new().name("allocator".to_owned()).spawn(work)?;
+        Ok((Self { commands, changed }, has_ended))
+    }
+
+    /// One address of each pool; returns when they are durable.
+    pub async fn allocate(&self, request: Request) -> Result<Allocation, Failure> {
+        self.ask(|reply| Command::Allocate { request, reply }).await?
+    }
+
+    /// Whether `owner` holds an address in each pool, and none but `expected` (when that is not empty).
+    pub async fn check(
+        &self,
+        pools: Vec<PoolKey>,
+        owner: Owner,
+        expected: Vec<std::net::IpAddr>,
+    ) -> Result<(), Failure> {
+        self.ask(|reply| Command::Check { pools, owner, expected, reply }).await?
+    }
+
+    /// Gives back what `owner` holds in `pools`; returns how many addresses that were, when that is durable.
+    pub async fn release(&self, pools: Vec<PoolKey>, owner: Owner) -> Result<usize, Failure> {
+        self.ask(|reply| Command::Release { pools, owner, reply }).await?
+    }
+
+    /// Gives back what a network holds beyond the attachments listed; returns how many addresses that were.
+    pub async fn release_unlisted(&self, unlisted: Unlisted) -> Result<usize, Failure> {
+        self.ask(|reply| Command::ReleaseUnlisted { unlisted, reply }).await?
+    }
+
+    /// Gives back these reservations if they are still the same; returns how many were.
+    pub async fn release_stale(&self, stale: Vec<Reservation>) -> Result<usize, Failure> {
+        self.ask(|reply| Command::ReleaseStale { stale, reply }).await?
+    }
+
+    /// Sets the pools of this node.
+    pub async fn configure(&self, pools: Vec<NodePool>) -> Result<(), Failure> {
+        // Waits for a place instead of failing: a spec that is turned away would never be told again.
+        let (reply, answer) = oneshot::channel();
+        self.commands.send(Command::Configure { pools, reply }).await.map_err(|_| Failure::Stopped)?;
+        answer.await.map_err(|_| Failure::Stopped)
+    }
+
+    /// Everything held.
+    pub async fn reservations(&self) -> Result<Vec<Reservation>, Failure> {
+        self.ask(|reply| Command::Reservations { reply }).await
+    }
+
+    /// How full the configured pools are.
+    pub async fn usage(&self) -> Result<Vec<PoolUsage>, Failure> {
+        self.ask(|reply| Command::Usage { reply }).await
+    }
+
+    /// Moves with every change of what is held or configured.
+    pub fn changes(&self) -> watch::Receiver<u64> {
+        self.changed.clone()
+    }
+
+    async fn ask<T>(&self, command: impl FnOnce(oneshot::Sender<T>) -> Command) -> Result<T, Failure> {
+        let (reply, answer) = oneshot::channel();
+        self.commands.try_send(command(reply)).map_err(|error| match error {
+            TrySendError::Full(_) => Failure::Busy,
+            TrySendError::Closed(_) => Failure::Stopped,
+        })?;
+        answer.await.map_err(|_| Failure::Stopped)
+    }
+}
+
+struct Worker {
+    ledger: Ledger,
+    store: Box<dyn Store>,
+    clock: Clock,
+    metrics: Arc<Metrics>,
+    changes: watch::Sender<u64>,
+}
+
+/// What a batch has decided and not yet told.
+#[derive(Default)]
+struct Batch {
+    changes: Vec<Change>,
+    /// Upper bound of the payload of `changes`.
+    bytes: usize,
+    answers: Vec<Deferred>,
+    configured: bool,
+}
+
+impl Worker {
+    fn run(&mut self, mut queue: mpsc::Receiver<Command>) -> Result<(), StoreError> {
+        self.publish();
+        while let Some(first) = queue.blocking_recv() {
+            let mut batch = Batch::default();
+            self.ledger.expire((self.clock)());
+            self.decide(first, &mut batch)?;
+            for _ in 1..BATCH {
+                let Ok(next) = queue.try_recv() else { break };
+                self.decide(next, &mut batch)?;
+            }
+            self.finish(batch)?;
+        }
+        Ok(())
+    }
+
+    /// Decides one command. What it changes is in the ledger at once, so that the next one sees it, but is told to
+    /// nobody before it is durable.
+    fn decide(&mut self, command: Command, batch: &mut Batch) -> Result<(), StoreError> {
+        if command.is_abandoned() {
+            return Ok(());
+        }
+        let bytes = command.journal_bytes(&self.ledger);
+        if bytes > 0 {
+            match self.store.make_room(batch.bytes + bytes) {
+                Ok(()) => {}
+                Err(full) if full.is_harmless() => {
+                    self.metrics.store_full.inc();
+                    command.refuse(&full);
+                    return Ok(());
+                }
+                Err(broken) => return Err(broken),
+            }
+        }
+        batch.configured |= matches!(command, Command::Configure { .. });
+        let (changes, answer) = command.decide(&mut self.ledger, (self.clock)());
+        if !changes.is_empty() {
+            batch.bytes += bytes;
+        }
+        for change in &changes {
+            self.ledger.apply(change);
+        }
+        batch.changes.extend(changes);
+        batch.answers.push(answer);
+        Ok(())
+    }
+
+    /// Makes the batch durable, then tells.
+    fn finish(&mut self, batch: Batch) -> Result<(), StoreError> {
+        if !batch.changes.is_empty() {
+            let started = std::time::Instant::now();
+            // Room was made before the decisions, so even a full disk at this point is unexpected, and final: the
+            // ledger is ahead of the store.
+            self.store.commit(&batch.changes)?;
+            self.metrics.committed(batch.changes.len(), started.elapsed());
+        }
+        let changed = batch.configured || !batch.changes.is_empty();
+        if changed {
+            self.publish();
+        }
+        batch.answers.into_iter().for_each(Deferred::tell);
+        if changed && self.store.wants_compaction() {
+            self.compact()?;
+        }
+        Ok(())
+    }
+
+    fn publish(&self) {
+        self.metrics.set_usage(&self.ledger.usage());
+        self.changes.send_modify(|version| *version = version.wrapping_add(1));
+    }
+
+    fn compact(&mut self) -> Result<(), StoreError> {
+        match self.store.compact(&self.ledger.snapshot()) {
+            Ok(()) => {
+                self.metrics.compactions.inc();
+                info!("journal compacted");
+                Ok(())
+            }
+            Err(full) if full.is_harmless() => {
+                warn!(error = %full, "journal not compacted, going on with the old one");
+                Ok(())
+            }
+            Err(broken) => Err(broken),
+        }
+    }
+}

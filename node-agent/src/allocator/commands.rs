@@ -1,0 +1,164 @@
+//! What the allocator can be asked, how each is decided on the ledger, and its answer until it may be told.
+
+use std::collections::HashSet;
+use std::net::IpAddr;
+
+use ipam_core::ledger::{Allocation, Attachment, Change, Ledger, Owner, PoolUsage, Request, Reservation};
+use ipam_core::{NodePool, PoolKey};
+use tokio::sync::oneshot::Sender;
+
+use super::Failure;
+use crate::store::{StoreError, change_bytes};
+
+/// What a network's garbage collection keeps: everything else that the network holds in the pools is given back.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub struct Unlisted {
+    /// The network's name, as recorded with its reservations; not empty.
+    pub network: String,
+    /// The pools that the network draws from.
+    pub pools: Vec<PoolKey>,
+    /// The attachments that are still in use.
+    pub valid: HashSet<Owner>,
+}
+
+pub(super) enum Command {
+    Allocate { request: Request, reply: Sender<Result<Allocation, Failure>> },
+    Check { pools: Vec<PoolKey>, owner: Owner, expected: Vec<IpAddr>, reply: Sender<Result<(), Failure>> },
+    Release { pools: Vec<PoolKey>, owner: Owner, reply: Sender<Result<usize, Failure>> },
+    ReleaseUnlisted { unlisted: Unlisted, reply: Sender<Result<usize, Failure>> },
+    ReleaseStale { stale: Vec<Reservation>, reply: Sender<Result<usize, Failure>> },
+    Configure { pools: Vec<NodePool>, reply: Sender<()> },
+    Reservations { reply: Sender<Vec<Reservation>> },
+    Usage { reply: Sender<Vec<PoolUsage>> },
+}
+
+/// An answer that waits for its changes to become durable. Telling it to a caller who is gone does nothing.
+pub(super) enum Deferred {
+    Allocation(Sender<Result<Allocation, Failure>>, Result<Allocation, Failure>),
+    Checked(Sender<Result<(), Failure>>, Result<(), Failure>),
+    Released(Sender<Result<usize, Failure>>, usize),
+    Configured(Sender<()>),
+    Reservations(Sender<Vec<Reservation>>, Vec<Reservation>),
+    Usage(Sender<Vec<PoolUsage>>, Vec<PoolUsage>),
+}
+
+impl Deferred {
+    pub(super) fn tell(self) {
+        match self {
+            Self::Allocation(reply, answer) => drop(reply.send(answer)),
+            Self::Checked(reply, answer) => drop(reply.send(answer)),
+            Self::Released(reply, count) => drop(reply.send(Ok(count))),
+            Self::Configured(reply) => drop(reply.send(())),
+            Self::Reservations(reply, held) => drop(reply.send(held)),
+            Self::Usage(reply, usage) => drop(reply.send(usage)),
+        }
+    }
+}
+
+impl Command {
+    /// Whether nobody waits for the answer any more. Housekeeping is done all the same.
+    pub(super) fn is_abandoned(&self) -> bool {
+        match self {
+            Self::Allocate { reply, .. } => reply.is_closed(),
+            Self::Check { reply, .. } => reply.is_closed(),
+            Self::Release { reply, .. } | Self::ReleaseUnlisted { reply, .. } => reply.is_closed(),
+            Self::ReleaseStale { .. } | Self::Configure { .. } => false,
+            Self::Reservations { reply } => reply.is_closed(),
+            Self::Usage { reply } => reply.is_closed(),
+        }
+    }
+
+    /// An upper bound of what the decision writes to the journal; 0 if it never writes.
+    pub(super) fn journal_bytes(&self, ledger: &Ledger) -> usize {
+        match self {
+            Self::Allocate { request, .. } => text_bytes_of_request(request),
+            Self::Release { pools, owner, .. } => pools.iter().map(|pool| release_bytes(pool, owner)).sum(),
+            Self::ReleaseUnlisted { unlisted, .. } => {
+                let released = unlisted.held(ledger);
+                released.iter().map(|(pool, owner)| release_bytes(pool, owner)).sum()
+            }
+            Self::ReleaseStale { stale, .. } => stale.iter().map(|held| release_bytes(&held.pool, &held.owner)).sum(),
+            Self::Check { .. } | Self::Configure { .. } | Self::Reservations { .. } | Self::Usage { .. } => 0,
+        }
+    }
+
+    /// Answers that there is no room.
+    pub(super) fn refuse(self, full: &StoreError) {
+        let failure = Failure::Full(full.to_string());
+        match self {
+            Self::Allocate { reply, .. } => drop(reply.send(Err(failure))),
+            Self::Release { reply, .. } | Self::ReleaseUnlisted { reply, .. } | Self::ReleaseStale { reply, .. } => {
+                drop(reply.send(Err(failure)));
+            }
+            Self::Check { .. } | Self::Configure { .. } | Self::Reservations { .. } | Self::Usage { .. } => {}
+        }
+    }
+
+    /// The changes to make, and the answer to give once they are durable. Touches what is configured, never what is held.
+    pub(super) fn decide(self, ledger: &mut Ledger, now: i64) -> (Vec<Change>, Deferred) {
+        match self {
+            Self::Allocate { request, reply } => {
+                let answer = ledger.allocate(&request, now);
+                let changes = answer.as_ref().map(|allocation| allocation.changes.clone()).unwrap_or_default();
+                (changes, Deferred::Allocation(reply, answer.map_err(Failure::from)))
+            }
+            Self::Check { pools, owner, expected, reply } => {
+                let answer = ledger.check(&pools, &owner, &expected);
+                (Vec::new(), Deferred::Checked(reply, answer.map_err(Failure::from)))
+            }
+            Self::Release { pools, owner, reply } => released(reply, ledger.release(&pools, &owner, now)),
+            Self::ReleaseUnlisted { unlisted, reply } => {
+                let held = unlisted.held(ledger);
+                released(
+                    reply,
+                    held.into_iter().map(|(pool, owner)| Change::Release { pool, owner, at: now }).collect(),
+                )
+            }
+            Self::ReleaseStale { stale, reply } => {
+                let unchanged = stale.into_iter().filter(|held| ledger.held_by(&held.pool, &held.owner) == Some(held));
+                let changes = unchanged.map(|held| Change::Release { pool: held.pool, owner: held.owner, at: now });
+                released(reply, changes.collect())
+            }
+            Self::Configure { pools, reply } => {
+                ledger.configure(pools);
+                (Vec::new(), Deferred::Configured(reply))
+            }
+            Self::Reservations { reply } => {
+                (Vec::new(), Deferred::Reservations(reply, ledger.reservations().cloned().collect()))
+            }
+            Self::Usage { reply } => (Vec::new(), Deferred::Usage(reply, ledger.usage())),
+        }
+    }
+}
+
+impl Unlisted {
+    /// What the network holds and does not list.
+    fn held(&self, ledger: &Ledger) -> Vec<(PoolKey, Owner)> {
+        let gone = |held: &&Reservation| {
+            // An unknown network is somebody else's, or nobody knows whose: never released here.
+            !held.attachment.network.is_empty()
+                && held.attachment.network == self.network
+                && self.pools.contains(&held.pool)
+                && !self.valid.contains(&held.owner)
+        };
+        ledger.reservations().filter(gone).map(|held| (held.pool.clone(), held.owner.clone())).collect()
+    }
+}
+
+fn released(reply: Sender<Result<usize, Failure>>, changes: Vec<Change>) -> (Vec<Change>, Deferred) {
+    let count = changes.len();
+    (changes, Deferred::Released(reply, count))
+}
+
+fn release_bytes(pool: &PoolKey, owner: &Owner) -> usize {
+    change_bytes(pool.name.len() + owner.container_id.len() + owner.if_name.len())
+}
+
+/// An upper bound of what granting `request` writes.
+fn text_bytes_of_request(request: &Request) -> usize {
+    let Attachment { pod_name, pod_namespace, pod_uid, device_id, network } = &request.attachment;
+    let Owner { container_id, if_name } = &request.owner;
+    let texts = [pod_name, pod_namespace, pod_uid, device_id, network, container_id, if_name];
+    let shared: usize = texts.iter().map(|text| text.len()).sum();
+    request.pools.iter().map(|pool| change_bytes(shared + pool.name.len())).sum()
+}

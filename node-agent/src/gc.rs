@@ -1,0 +1,275 @@
+//! Gives back addresses whose pod is gone, for runtimes that never called DEL.
+//!
+//! Decides by the API server's word alone, and only on certain knowledge: several observations apart in time, then a last
+//! look at the single pod right before the release. While the API server is away nothing is released and nothing is
+//! counted. A reservation that does not name its pod counts as valid. The sandbox itself is not asked: the runtime's CRI
+//! socket is not among what the agent is given.
+
+use std::collections::{HashMap, HashSet};
+use std::sync::Arc;
+use std::time::Duration;
+
+use ipam_core::PoolKey;
+use ipam_core::ledger::{Attachment, Owner, Reservation};
+use k8s_openapi::api::core::v1::Pod;
+use kube::api::ListParams;
+use kube::core::PartialObjectMeta;
+use kube::{Api, Client};
+use tokio_util::sync::CancellationToken;
+use tracing::{debug, info, warn};
+
+use crate::allocator::Allocator;
+use crate::flags::StaleConfig;
+use crate::metrics::Metrics;
+
+/// Time that one question to the API server may take.
+const API_TIMEOUT: Duration = Duration::from_secs(15);
+/// Pods listed per page.
+const PAGE: u32 = 200;
+
+/// The pods of this node: (namespace, name) → every UID that the pod is known by.
+///
+/// A static pod is known to the runtime by the hash of its manifest and to the API server by the UID of its mirror, which
+/// carries the hash as an annotation.
+#[derive(Clone, PartialEq, Eq, Default, Debug)]
+pub struct Pods(HashMap<(String, String), Vec<String>>);
+
+const STATIC_POD_HASHES: [&str; 2] = ["kubernetes.io/config.hash", "kubernetes.io/config.mirror"];
+
+impl Pods {
+    /// Adds a pod.
+    pub fn add(&mut self, pod: &PartialObjectMeta<Pod>) {
+        let metadata = &pod.metadata;
+        let annotations = metadata.annotations.iter().flatten();
+        let hashes = annotations.filter(|(key, _)| STATIC_POD_HASHES.contains(&key.as_str())).map(|(_, hash)| hash);
+        let uids = metadata.uid.iter().chain(hashes).cloned().collect();
+        let key = (metadata.namespace.clone().unwrap_or_default(), metadata.name.clone().unwrap_or_default());
+        self.0.insert(key, uids);
+    }
+
+    /// Whether the pod of an attachment is among them. Without a UID the name decides.
+    pub fn has(&self, attachment: &Attachment) -> bool {
+        let Attachment { pod_name, pod_namespace, pod_uid, .. } = attachment;
+        let known = self.0.get(&(pod_namespace.clone(), pod_name.clone()));
+        known.is_some_and(|uids| pod_uid.is_empty() || uids.contains(pod_uid))
+    }
+}
+
+/// How often each reservation was seen without its pod.
+#[derive(Default, Debug)]
+pub struct Observations {
+    /// Keyed by all that makes a reservation: one given anew is another one.
+    missing: HashMap<(PoolKey, Owner, i64), u32>,
+}
+
+impl Observations {
+    /// Counts one check; returns the reservations that more than `checks_before` checks in a row found without a pod.
+    pub fn observe(&mut self, held: &[Reservation], pods: &Pods, checks_before: u32) -> Vec<Reservation> {
+        let mut missing = HashMap::new();
+        let mut stale = Vec::new();
+        for reservation in held {
+            let attachment = &reservation.attachment;
+            let unknown_owner = attachment.pod_name.is_empty() || attachment.pod_namespace.is_empty();
+            if unknown_owner || pods.has(attachment) {
+                continue;
+            }
+            let key = (reservation.pool.clone(), reservation.owner.clone(), reservation.created);
+            let count = self.missing.get(&key).copied().unwrap_or(0).saturating_add(1);
+            if count > checks_before {
+                stale.push(reservation.clone());
+            }
+            missing.insert(key, count);
+        }
+        self.missing = missing;
+        stale
+    }
+}
+
+/// The collector.
+pub struct Collector {
+    client: Client,
+    node: String,
+    config: StaleConfig,
+    allocator: Allocator,
+    metrics: Arc<Metrics>,
+    observations: Observations,
+}
+
+impl Collector {
+    /// Nothing is observed yet.
+    pub fn new(client: Client, node: &str, config: StaleConfig, allocator: Allocator, metrics: Arc<Metrics>) -> Self {
+        Self { client, node: node.to_owned(), config, allocator, metrics, observations: Observations::default() }
+    }
+
+    /// Checks at each interval until `stop`.
+    pub async fn run(mut self, stop: CancellationToken) {
+        let mut failing = false;
+        loop {
+            tokio::select! {
+                () = stop.cancelled() => return,
+                () = tokio::time::sleep(self.config.interval) => {}
+            }
+            let result = tokio::select! {
+                () = stop.cancelled() => return,
+                result = self.check() => result,
+            };
+            match &result {
+                Ok(()) if failing => info!("checking for addresses of pods that are gone again"),
+                Ok(()) => {}
+                Err(error) if failing => debug!(error, "still cannot check for addresses of pods that are gone"),
+                Err(error) => warn!(error, "cannot check for addresses of pods that are gone, none is given back"),
+            }
+            failing = result.is_err();
+        }
+    }
+
+    /// One check. The reservations are read before the pods: a pod of the list is never too old for them.
+    pub async fn check(&mut self) -> Result<(), String> {
+        let held = self.allocator.reservations().await.map_err(|error| error.to_string())?;
+        if held.is_empty() {
+            self.observations = Observations::default();
+            return Ok(());
+        }
+        let pods = self.pods_of_node().await?;
+        let stale = self.observations.observe(&held, &pods, self.config.checks_before);
+        drop(held);
+        let mut confirmed = Vec::new();
+        let mut asked = HashSet::new();
+        let mut here = Pods::default();
+        for reservation in stale {
+            let Attachment { pod_name, pod_namespace, .. } = &reservation.attachment;
+            if asked.insert((pod_namespace.clone(), pod_name.clone()))
+                && let Some(pod) = self.pod(pod_namespace, pod_name).await?
+            {
+                here.add(&pod);
+            }
+            if !here.has(&reservation.attachment) {
+                confirmed.push(reservation);
+            }
+        }
+        self.release(confirmed).await
+    }
+
+    async fn release(&self, stale: Vec<Reservation>) -> Result<(), String> {
+        if stale.is_empty() {
+            return Ok(());
+        }
+        for Reservation { pool, owner, addr, attachment, .. } in &stale {
+            let (container, ifname) = (&owner.container_id, &owner.if_name);
+            let Attachment { pod_name: pod, pod_namespace: namespace, .. } = attachment;
+            info!(pool = %pool.name, container, ifname, %addr, pod, namespace, "the pod is gone, giving its address back");
+        }
+        let released = self.allocator.release_stale(stale).await.map_err(|error| error.to_string())?;
+        self.metrics.stale_released.inc_by(u64::try_from(released).unwrap_or(u64::MAX));
+        Ok(())
+    }
+
+    async fn pods_of_node(&self) -> Result<Pods, String> {
+        let api = Api::<PartialObjectMeta<Pod>>::all(self.client.clone());
+        let mut params = ListParams::default().fields(&format!("spec.nodeName={}", self.node)).limit(PAGE);
+        let mut pods = Pods::default();
+        loop {
+            let page = within(api.list(&params)).await?;
+            page.items.iter().for_each(|pod| pods.add(pod));
+            match page.metadata.continue_.filter(|token| !token.is_empty()) {
+                Some(token) => params.continue_token = Some(token),
+                None => return Ok(pods),
+            }
+        }
+    }
+
+    async fn pod(&self, namespace: &str, name: &str) -> Result<Option<PartialObjectMeta<Pod>>, String> {
+        let api = Api::<PartialObjectMeta<Pod>>::namespaced(self.client.clone(), namespace);
+        within(api.get_opt(name)).await
+    }
+}
+
+async fn within<T>(question: impl Future<Output = kube::Result<T>>) -> Result<T, String> {
+    match tokio::time::timeout(API_TIMEOUT, question).await {
+        Ok(answer) => answer.map_err(|error| error.to_string()),
+        Err(_) => Err(format!("no answer of the API server within {} s", API_TIMEOUT.as_secs())),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use ipam_core::PoolKind;
+
+    use super::*;
+
+    fn pod(name: &str, uid: &str, annotations: &[(&str, &str)]) -> PartialObjectMeta<Pod> {
+        let annotations = annotations.iter().map(|(k, v)| ((*k).to_owned(), (*v).to_owned())).collect();
+        let mut pod = PartialObjectMeta::<Pod>::default();
+        pod.metadata.name = Some(name.to_owned());
+        pod.metadata.namespace = Some("default".to_owned());
+        pod.metadata.uid = Some(uid.to_owned());
+        pod.metadata.annotations = Some(annotations);
+        pod
+    }
+
+    fn pods(list: &[PartialObjectMeta<Pod>]) -> Pods {
+        let mut pods = Pods::default();
+        list.iter().for_each(|pod| pods.add(pod));
+        pods
+    }
+
+    fn reservation(pod_name: &str, pod_uid: &str, created: i64) -> Reservation {
+        let (pod_name, pod_uid) = (pod_name.to_owned(), pod_uid.to_owned());
+        let attachment = Attachment { pod_name, pod_uid, pod_namespace: "default".into(), ..Attachment::default() };
+        Reservation {
+            pool: PoolKey::new(PoolKind::IpPool, "blue"),
+            owner: Owner::new("c1", "net1"),
+            addr: "10.0.0.2".parse().unwrap(),
+            attachment,
+            created,
+        }
+    }
+
+    #[test]
+    fn an_address_is_stale_after_more_checks_in_a_row_than_asked_for() {
+        let (held, nobody) = ([reservation("a", "u1", 5)], Pods::default());
+        let mut observations = Observations::default();
+        for _ in 0..3 {
+            assert_eq!(observations.observe(&held, &nobody, 3), []);
+        }
+        assert_eq!(observations.observe(&held, &nobody, 3), held);
+    }
+
+    #[test]
+    fn a_pod_seen_once_in_between_starts_the_count_anew() {
+        let (held, there) = ([reservation("a", "u1", 5)], pods(&[pod("a", "u1", &[])]));
+        let mut observations = Observations::default();
+        observations.observe(&held, &Pods::default(), 1);
+        observations.observe(&held, &there, 1);
+        assert_eq!(observations.observe(&held, &Pods::default(), 1), []);
+    }
+
+    #[test]
+    fn a_reservation_made_anew_is_another_one() {
+        let mut observations = Observations::default();
+        observations.observe(&[reservation("a", "u1", 5)], &Pods::default(), 1);
+        assert_eq!(observations.observe(&[reservation("a", "u1", 6)], &Pods::default(), 1), []);
+    }
+
+    #[test]
+    fn a_pod_of_the_same_name_but_another_uid_is_another_pod() {
+        let there = pods(&[pod("a", "u2", &[])]);
+        assert!(!there.has(&reservation("a", "u1", 0).attachment));
+        assert!(there.has(&reservation("a", "u2", 0).attachment));
+        assert!(there.has(&reservation("a", "", 0).attachment), "without a UID the name decides");
+    }
+
+    #[test]
+    fn a_static_pod_is_known_by_the_hash_of_its_manifest() {
+        let there = pods(&[pod("a", "mirror", &[("kubernetes.io/config.mirror", "hash")])]);
+        assert!(there.has(&reservation("a", "hash", 0).attachment));
+    }
+
+    #[test]
+    fn a_reservation_without_a_pods_name_is_never_stale() {
+        let mut observations = Observations::default();
+        for _ in 0..5 {
+            assert_eq!(observations.observe(&[reservation("", "", 0)], &Pods::default(), 1), []);
+        }
+    }
+}

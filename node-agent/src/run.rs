@@ -1,0 +1,202 @@
+//! Wiring: from the command line to all tasks and back to an exit code.
+//!
+//! Decides the order of things. Start: flags, paths, log, store, allocator, saved blocks, socket, CNI plugin, then what
+//! needs the API server. End: no new calls, those under way finish, the allocator's thread ends, the lock is let go.
+
+use std::ffi::OsString;
+use std::process::ExitCode;
+use std::sync::Arc;
+use std::time::Duration;
+
+use anyhow::{Context, anyhow};
+use ipam_core::ledger::Ledger;
+use ipam_daemon::http::Check;
+use ipam_daemon::{Shutdown, Site, cluster};
+use prometheus_client::registry::Registry;
+use tokio::sync::watch;
+use tokio_util::sync::CancellationToken;
+use tracing::{error, info};
+
+use crate::allocator::{Allocator, Ended, system_clock};
+use crate::flags::{Config, Flags};
+use crate::gc::Collector;
+use crate::install::install;
+use crate::metrics::Metrics;
+use crate::ready::Readiness;
+use crate::rpc::Rpc;
+use crate::socket::Listener;
+use crate::spec::SpecFile;
+use crate::status::Reporter;
+use crate::store::{Opened, RealDirectory, StoreError};
+use crate::takeover;
+use crate::watch::{Blocks, events};
+
+/// Time that calls under way have at the end.
+const GRACE: Duration = Duration::from_secs(10);
+
+/// The program: runs until a signal, or until it cannot go on. 0 after an orderly end, 2 for a wrong command line, 1 else.
+pub fn main(args: impl IntoIterator<Item = OsString>) -> ExitCode {
+    let config = match ipam_daemon::flags::parse::<Flags>(args) {
+        Ok(flags) => flags.read().and_then(|config| config.check_paths().map(|()| config)),
+        Err(help) => {
+            // Without a terminal to print to there is nobody to tell.
+            drop(help.print());
+            return ExitCode::from(u8::try_from(help.exit_code()).unwrap_or(2));
+        }
+    };
+    let config = match config {
+        Ok(config) => config,
+        Err(mistakes) => return wrong_flags(&mistakes),
+    };
+    let log = config.common.log.install();
+    let result = log.map_err(anyhow::Error::from).and_then(|flusher| {
+        let result = start(&config);
+        if let Err(error) = &result {
+            error!(error = format!("{error:#}"), "ipam-node ends");
+        }
+        drop(flusher);
+        result
+    });
+    if result.is_ok() { ExitCode::SUCCESS } else { ExitCode::FAILURE }
+}
+
+fn wrong_flags(mistakes: &ipam_daemon::Mistakes) -> ExitCode {
+    use std::io::Write as _;
+    drop(writeln!(std::io::stderr(), "ipam-node: {mistakes}"));
+    ExitCode::from(2)
+}
+
+/// One thread for everything but the allocator: the agent is small and mostly waits.
+fn start(config: &Config) -> anyhow::Result<()> {
+    let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
+    let result = runtime.block_on(run(config));
+    // A task that hangs, for example in a name lookup, must not keep the process.
+    runtime.shutdown_background();
+    result
+}
+
+async fn run(config: &Config) -> anyhow::Result<()> {
+    let shutdown = Shutdown::on_signals().context("cannot listen for signals")?;
+    info!(version = env!("CARGO_PKG_VERSION"), node = config.node, "ipam-node starts");
+    let (metrics, registry) = Metrics::registered();
+    let agent = Agent::open(config, metrics, Arc::new(registry), &shutdown).await?;
+    shutdown.bounded(GRACE, agent.serve(config, &shutdown.stop)).await?
+}
+
+/// The agent, ready to serve.
+struct Agent {
+    allocator: Allocator,
+    ended: Ended,
+    listener: Listener,
+    blocks: Blocks,
+    in_force: watch::Receiver<Option<crate::watch::InForce>>,
+    readiness: Readiness,
+    metrics: Arc<Metrics>,
+}
+
+impl Agent {
+    async fn open(
+        config: &Config,
+        metrics: Arc<Metrics>,
+        registry: Arc<Registry>,
+        shutdown: &Shutdown,
+    ) -> anyhow::Result<Self> {
+        let readiness = Readiness::default();
+        serve_http(config, &readiness, registry, &shutdown.stop).await?;
+        let (allocator, ended) = open_store(config, &metrics)?;
+        let (told, in_force) = watch::channel(None);
+        let file = SpecFile::new(&config.store_directory(), &config.node, &config.common.namespace);
+        let blocks = Blocks::new(allocator.clone(), file, readiness.clone(), told);
+        blocks.load().await;
+        let listener = Listener::bind(&config.bind)?;
+        Ok(Self { allocator, ended, listener, blocks, in_force, readiness, metrics })
+    }
+
+    /// Serves until `stop`, or until the store is broken.
+    async fn serve(self, config: &Config, stop: &CancellationToken) -> anyhow::Result<()> {
+        let Self { allocator, ended, listener, blocks, in_force, readiness, metrics } = self;
+        let rpc = Rpc::new(allocator.clone(), readiness.clone(), Arc::clone(&metrics));
+        // The socket takes connections since it was bound; from here on somebody answers.
+        let serving = tokio::spawn(listener.serve(rpc, stop.clone()));
+        readiness.set_serving(true);
+        info!(address = %config.bind, "taking calls");
+        install(&config.cni)?;
+        let keeping = housekeeping(config.clone(), allocator, blocks, in_force, metrics, stop.clone());
+        let (mut serving, mut keeping, mut ended) = (serving, tokio::spawn(keeping), ended);
+        // Whichever ends first ends the agent: none of them does by itself before it is told to stop.
+        let early = tokio::select! {
+            biased;
+            () = stop.cancelled() => None,
+            end = &mut ended => Some(store_end(end)),
+            end = &mut serving => Some(end.map_err(anyhow::Error::from).and_then(|end| Ok(end?))),
+            end = &mut keeping => Some(end.map_err(anyhow::Error::from).and_then(|end| end)),
+        };
+        readiness.set_serving(false);
+        stop.cancel();
+        if let Some(early) = early {
+            return early.and_then(|()| Err(anyhow!("a task ended that must not end by itself")));
+        }
+        // The allocator's thread ends when every way to it is gone, that is after the last call.
+        serving.await?.context("the gRPC server failed")?;
+        keeping.await??;
+        store_end(ended.await)?;
+        info!("ipam-node has ended");
+        Ok(())
+    }
+}
+
+type StoreEnd = Result<Result<(), StoreError>, tokio::sync::oneshot::error::RecvError>;
+
+fn store_end(end: StoreEnd) -> anyhow::Result<()> {
+    let end = end.map_err(|_| anyhow!("the allocator's thread died"))?;
+    end.context("the store failed; nothing more is acknowledged")
+}
+
+async fn serve_http(
+    config: &Config,
+    readiness: &Readiness,
+    registry: Arc<Registry>,
+    stop: &CancellationToken,
+) -> anyhow::Result<()> {
+    let ready = readiness.clone();
+    let ready: Check = Arc::new(move || ready.check());
+    let probes = config.common.probes.bind().await.context("--health-probe-bind-address")?;
+    let metrics = config.common.metrics.bind().await.context("--metrics-bind-address")?;
+    tokio::spawn(Site::probes(Arc::new(|| Ok(())), ready).serve(probes, stop.clone()));
+    tokio::spawn(Site::metrics(registry).serve(metrics, stop.clone()));
+    Ok(())
+}
+
+/// Reads the journal, or on the first start on a node the reference's store, and starts the allocator with it.
+fn open_store(config: &Config, metrics: &Arc<Metrics>) -> anyhow::Result<(Allocator, Ended)> {
+    let mut opened = Opened::read(RealDirectory::lock(&config.store_directory())?)?;
+    let mut changes = opened.take_changes();
+    if opened.is_new() {
+        changes = takeover::read(&config.store_file)?;
+        info!(path = %config.store_file.display(), changes = changes.len(), "first start: the older store is taken over");
+    }
+    let mut ledger = Ledger::new(config.cooldown_seconds);
+    changes.iter().for_each(|change| ledger.apply(change));
+    drop(changes);
+    let journal = opened.begin(&ledger.snapshot())?;
+    info!(held = ledger.reservations().count(), "store open");
+    Ok(Allocator::start(ledger, Box::new(journal), system_clock(), Arc::clone(metrics))?)
+}
+
+/// Everything that needs the API server. Its absence stops none of the calls.
+async fn housekeeping(
+    config: Config,
+    allocator: Allocator,
+    blocks: Blocks,
+    in_force: watch::Receiver<Option<crate::watch::InForce>>,
+    metrics: Arc<Metrics>,
+    stop: CancellationToken,
+) -> anyhow::Result<()> {
+    let client = cluster::client(config.common.kubeconfig.as_deref()).await?;
+    let (node, namespace) = (&config.node, &config.common.namespace);
+    let reporter = Reporter::new(client.clone(), namespace, node, allocator.clone(), in_force, Arc::clone(&metrics));
+    let collector = Collector::new(client.clone(), node, config.stale, allocator, Arc::clone(&metrics));
+    let watching = blocks.follow(events(client, namespace, node), metrics, stop.clone());
+    tokio::join!(watching, reporter.run(stop.clone()), collector.run(stop));
+    Ok(())
+}

@@ -1,0 +1,234 @@
+//! Where the plugin reaches the agent: binding, bounding and serving.
+//!
+//! Decides who may connect (on a unix socket: root alone) and how much one caller may cost.
+
+use std::fs::{self, DirBuilder, Permissions};
+use std::io;
+use std::os::unix::fs::{DirBuilderExt, FileTypeExt, PermissionsExt};
+use std::path::{Path, PathBuf};
+use std::pin::Pin;
+use std::sync::Arc;
+use std::task::{Context, Poll};
+use std::time::Duration;
+
+use futures::stream::{self, BoxStream, StreamExt};
+use ipam_node_api::AgentAddress;
+use ipam_node_api::v1::ipam_garbage_service_server::IpamGarbageServiceServer;
+use ipam_node_api::v1::ipam_service_server::IpamServiceServer;
+use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
+use tokio::net::{TcpListener, UnixListener};
+use tokio::sync::{OwnedSemaphorePermit, Semaphore};
+use tokio_util::sync::CancellationToken;
+use tonic::transport::Server;
+use tonic::transport::server::Connected;
+use tracing::{info, warn};
+
+use crate::rpc::Rpc;
+
+/// Connections at a time. A runtime starts some dozen plugins at once, each with one.
+const CONNECTIONS: usize = 1024;
+/// Calls under way on one connection.
+const STREAMS: u32 = 128;
+/// Longest message. A request takes some hundred bytes; a GC request lists a node's attachments.
+const MESSAGE: usize = 1024 * 1024;
+/// Longest call; the plugin gives up earlier.
+const CALL_TIMEOUT: Duration = Duration::from_secs(30);
+/// A peer that does not answer a ping within this is gone.
+const KEEPALIVE: Duration = Duration::from_secs(30);
+const ACCEPT_PAUSE: Duration = Duration::from_millis(100);
+
+/// A bound address.
+#[derive(Debug)]
+pub enum Listener {
+    /// A unix socket, taken away when dropped.
+    Unix(UnixListener, SocketFile),
+    /// A TCP port.
+    Tcp(TcpListener),
+}
+
+/// The file of a unix socket; dropping it takes the file away.
+#[derive(Debug)]
+pub struct SocketFile(PathBuf);
+
+impl Drop for SocketFile {
+    fn drop(&mut self) {
+        // The store's lock is still held, so it is ours; if it is gone already, so much the better.
+        drop(fs::remove_file(&self.0));
+    }
+}
+
+impl Listener {
+    /// Binds. A unix socket that nobody listens on is replaced; one that is in use, or a file of another kind, is an error.
+    pub fn bind(address: &AgentAddress) -> io::Result<Self> {
+        let named = |error: io::Error| io::Error::new(error.kind(), format!("cannot listen on {address}: {error}"));
+        match address {
+            AgentAddress::Unix(path) => bind_unix(path).map_err(named),
+            AgentAddress::Tcp(socket) => {
+                let listener = std::net::TcpListener::bind(socket).map_err(named)?;
+                listener.set_nonblocking(true)?;
+                Ok(Self::Tcp(TcpListener::from_std(listener)?))
+            }
+        }
+    }
+
+    /// Serves calls until `stop`, then lets those under way finish.
+    pub async fn serve(self, rpc: Rpc, stop: CancellationToken) -> Result<(), tonic::transport::Error> {
+        let ipam = IpamServiceServer::new(rpc.clone()).max_decoding_message_size(MESSAGE);
+        let garbage = IpamGarbageServiceServer::new(rpc).max_decoding_message_size(MESSAGE);
+        let mut server = Server::builder()
+            .timeout(CALL_TIMEOUT)
+            .max_concurrent_streams(STREAMS)
+            .http2_keepalive_interval(Some(KEEPALIVE))
+            .http2_keepalive_timeout(Some(KEEPALIVE));
+        let router = server.add_service(ipam).add_service(garbage);
+        let stopped = async move { stop.cancelled().await };
+        match self {
+            Self::Unix(listener, file) => {
+                let incoming =
+                    bounded(listener, |listener| Box::pin(async { listener.accept().await.map(|(io, _)| io) }));
+                let served = router.serve_with_incoming_shutdown(incoming, stopped).await;
+                drop(file);
+                served
+            }
+            Self::Tcp(listener) => {
+                let incoming =
+                    bounded(listener, |listener| Box::pin(async { listener.accept().await.map(|(io, _)| io) }));
+                router.serve_with_incoming_shutdown(incoming, stopped).await
+            }
+        }
+    }
+}
+
+fn bind_unix(path: &Path) -> io::Result<Listener> {
+    if let Some(parent) = path.parent().filter(|parent| !parent.exists()) {
+        DirBuilder::new().recursive(true).mode(0o700).create(parent)?;
+    }
+    match fs::symlink_metadata(path) {
+        Err(error) if error.kind() == io::ErrorKind::NotFound => {}
+        Err(error) => return Err(error),
+        Ok(found) if !found.file_type().is_socket() => {
+            return Err(io::Error::new(
+                io::ErrorKind::AlreadyExists,
+                "a file is there that is no socket; move it away",
+            ));
+        }
+        Ok(_) => match std::os::unix::net::UnixStream::connect(path) {
+            Ok(_) => {
+                return Err(io::Error::new(io::ErrorKind::AddrInUse, "another process listens there; stop it first"));
+            }
+            Err(_) => info!(path = %path.display(), "replacing the socket of an agent that is gone"),
+        },
+    }
+    // Bound under another name first: under its own it is never seen with a wider mode, nor is it ever absent.
+    let temporary = path.with_file_name(format!(".{}", std::process::id()));
+    drop(fs::remove_file(&temporary));
+    let listener = UnixListener::bind(&temporary)?;
+    let placed =
+        fs::set_permissions(&temporary, Permissions::from_mode(0o600)).and_then(|()| fs::rename(&temporary, path));
+    if let Err(error) = placed {
+        drop(fs::remove_file(&temporary));
+        return Err(error);
+    }
+    Ok(Listener::Unix(listener, SocketFile(path.to_owned())))
+}
+
+type Accepting<'a, S> = Pin<Box<dyn Future<Output = io::Result<S>> + Send + 'a>>;
+
+/// Connections of `listener`, at most [`CONNECTIONS`] at a time: a further one waits until another is closed.
+fn bounded<L, S>(
+    listener: L,
+    accept: for<'a> fn(&'a L) -> Accepting<'a, S>,
+) -> BoxStream<'static, io::Result<Bounded<S>>>
+where
+    L: Send + Sync + 'static,
+    S: Send + 'static,
+{
+    let room = Arc::new(Semaphore::new(CONNECTIONS));
+    stream::unfold((listener, room), move |(listener, room)| async move {
+        loop {
+            let permit = Arc::clone(&room).acquire_owned().await.ok()?;
+            match accept(&listener).await {
+                Ok(io) => return Some((Ok(Bounded { io, _permit: permit }), (listener, room))),
+                Err(error) => {
+                    // Mostly a lack of file descriptors, which passes.
+                    warn!(%error, "cannot accept a connection");
+                    tokio::time::sleep(ACCEPT_PAUSE).await;
+                }
+            }
+        }
+    })
+    .boxed()
+}
+
+/// A connection that counts until it is closed.
+struct Bounded<S> {
+    io: S,
+    _permit: OwnedSemaphorePermit,
+}
+
+impl<S: Connected> Connected for Bounded<S> {
+    type ConnectInfo = S::ConnectInfo;
+
+    fn connect_info(&self) -> Self::ConnectInfo {
+        self.io.connect_info()
+    }
+}
+
+impl<S: AsyncRead + Unpin> AsyncRead for Bounded<S> {
+    fn poll_read(mut self: Pin<&mut Self>, cx: &mut Context<'_>, buf: &mut ReadBuf<'_>) -> Poll<io::Result<()>> {
+        Pin::new(&mut self.io).poll_read(cx, buf)
+    }
+}
+
+impl<S: AsyncWrite + Unpin> AsyncWrite for Bounded<S> {
+    fn poll_write(mut self: Pin<&mut Self>, cx: &mut Context<'_>, buf: &[u8]) -> Poll<io::Result<usize>> {
+        Pin::new(&mut self.io).poll_write(cx, buf)
+    }
+
+    fn poll_flush(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
+        Pin::new(&mut self.io).poll_flush(cx)
+    }
+
+    fn poll_shutdown(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
+        Pin::new(&mut self.io).poll_shutdown(cx)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn address(path: &Path) -> AgentAddress {
+        AgentAddress::Unix(path.to_owned())
+    }
+
+    #[tokio::test]
+    async fn the_socket_is_private_and_so_is_a_directory_made_for_it() {
+        let directory = tempfile::tempdir().unwrap();
+        let path = directory.path().join("made/daemon.sock");
+        let listener = Listener::bind(&address(&path)).unwrap();
+        let mode = |path: &Path| fs::metadata(path).unwrap().permissions().mode() & 0o777;
+        assert_eq!((mode(&path), mode(path.parent().unwrap())), (0o600, 0o700));
+        drop(listener);
+        assert!(!path.exists());
+    }
+
+    #[tokio::test]
+    async fn a_stale_socket_is_replaced_and_one_in_use_is_not() {
+        let directory = tempfile::tempdir().unwrap();
+        let path = directory.path().join("daemon.sock");
+        drop(std::os::unix::net::UnixListener::bind(&path).unwrap());
+        let _held = Listener::bind(&address(&path)).unwrap();
+        let refused = Listener::bind(&address(&path)).unwrap_err().to_string();
+        assert!(refused.contains("another process listens") && refused.contains("daemon.sock"), "{refused}");
+    }
+
+    #[tokio::test]
+    async fn a_file_that_is_no_socket_is_left_alone() {
+        let directory = tempfile::tempdir().unwrap();
+        let path = directory.path().join("daemon.sock");
+        fs::write(&path, "precious").unwrap();
+        assert!(Listener::bind(&address(&path)).unwrap_err().to_string().contains("no socket"));
+        assert_eq!(fs::read(&path).unwrap(), b"precious");
+    }
+}

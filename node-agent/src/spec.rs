@@ -1,0 +1,117 @@
+//! The node's blocks as last seen, and the copy on disk that serves a restart with the API server away.
+
+use std::path::{Path, PathBuf};
+use std::{fs, io};
+
+use ipam_crds::{IPAMNode, NodeBlock};
+use serde::{Deserialize, Serialize};
+
+use crate::files;
+
+/// What the operator says about this node.
+#[derive(Clone, PartialEq, Eq, Default, Debug, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase")]
+pub struct NodeSpec {
+    /// `metadata.uid`; empty when the object does not exist.
+    pub uid: String,
+    /// `metadata.generation`; `None` when the object does not exist.
+    pub generation: Option<i64>,
+    /// `spec.pools`.
+    pub blocks: Vec<NodeBlock>,
+}
+
+impl From<&IPAMNode> for NodeSpec {
+    fn from(object: &IPAMNode) -> Self {
+        Self {
+            uid: object.metadata.uid.clone().unwrap_or_default(),
+            generation: object.metadata.generation,
+            blocks: object.spec.pools.clone(),
+        }
+    }
+}
+
+const VERSION: u32 = 1;
+
+#[derive(Serialize, Deserialize)]
+struct Saved {
+    version: u32,
+    node: String,
+    namespace: String,
+    spec: NodeSpec,
+}
+
+/// The copy on disk.
+#[derive(Clone, Debug)]
+pub struct SpecFile {
+    path: PathBuf,
+    node: String,
+    namespace: String,
+}
+
+impl SpecFile {
+    /// The file `spec.json` in the store's directory, for this node's object in this namespace.
+    pub fn new(directory: &Path, node: &str, namespace: &str) -> Self {
+        Self { path: directory.join("spec.json"), node: node.to_owned(), namespace: namespace.to_owned() }
+    }
+
+    /// The path, for people.
+    pub fn path(&self) -> &Path {
+        &self.path
+    }
+
+    /// What was saved last; `None` if nothing was. An error says why what is there cannot be used.
+    pub fn load(&self) -> Result<Option<NodeSpec>, String> {
+        let text = match fs::read(&self.path) {
+            Ok(text) => text,
+            Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(None),
+            Err(error) => return Err(error.to_string()),
+        };
+        let saved: Saved = serde_json::from_slice(&text).map_err(|error| error.to_string())?;
+        if saved.version != VERSION {
+            return Err(format!("it is of version {}, this agent knows {VERSION}", saved.version));
+        }
+        if (&saved.node, &saved.namespace) != (&self.node, &self.namespace) {
+            return Err(format!("it is about node {:?} in namespace {:?}", saved.node, saved.namespace));
+        }
+        Ok(Some(saved.spec))
+    }
+
+    /// Replaces what was saved.
+    pub fn save(&self, spec: &NodeSpec) -> io::Result<()> {
+        let Self { node, namespace, .. } = self.clone();
+        let saved = Saved { version: VERSION, node, namespace, spec: spec.clone() };
+        let text = serde_json::to_vec(&saved).map_err(io::Error::other)?;
+        files::replace(&self.path, &text, 0o600)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn spec() -> NodeSpec {
+        let block = crate::blocks::tests::block("blue", "10.0.0.1", "10.0.0.4", "10.0.0.0/24", "10.0.0.1");
+        NodeSpec { uid: "u1".into(), generation: Some(3), blocks: vec![block] }
+    }
+
+    #[test]
+    fn what_is_saved_is_loaded_and_nothing_is_nothing() {
+        let directory = tempfile::tempdir().unwrap();
+        let file = SpecFile::new(directory.path(), "node1", "kube-system");
+        assert_eq!(file.load(), Ok(None));
+        file.save(&spec()).unwrap();
+        assert_eq!(file.load(), Ok(Some(spec())));
+    }
+
+    #[test]
+    fn a_copy_of_another_node_or_an_unreadable_one_is_refused() {
+        let directory = tempfile::tempdir().unwrap();
+        SpecFile::new(directory.path(), "node1", "kube-system").save(&spec()).unwrap();
+        let other = SpecFile::new(directory.path(), "node2", "kube-system");
+        assert!(other.load().unwrap_err().contains("node1"));
+        for text in ["", "{", "[]", "{\"version\":1}", "\u{0}\u{1}"] {
+            fs::write(other.path(), text).unwrap();
+            assert!(other.load().is_err(), "{text:?}");
+        }
+    }
+}

@@ -1,0 +1,272 @@
+//! Changes as bytes: the payload of a record.
+//!
+//! Little endian; a text is a `u32` length and UTF-8; an address is 4 or 6 and its bytes. Every byte read is taken for
+//! hostile: decoding never panics and never allocates more than the input is long.
+
+use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
+
+use ipam_core::ledger::{Attachment, Change, Owner, Reservation};
+use ipam_core::{PoolKey, PoolKind};
+
+/// Version of this encoding, the first byte of each payload.
+const VERSION: u8 = 1;
+/// No change takes more than this beside its texts: seven lengths, an address, times, tags.
+pub(super) const FIXED_BYTES: usize = 80;
+
+const RESERVE: u8 = 1;
+const RELEASE: u8 = 2;
+const CURSOR: u8 = 3;
+const COOLING: u8 = 4;
+
+/// `changes` as a payload.
+pub(super) fn encode(changes: &[Change]) -> Vec<u8> {
+    let mut out = vec![VERSION];
+    out.extend(u32::try_from(changes.len()).unwrap_or(u32::MAX).to_le_bytes());
+    for change in changes {
+        encode_change(&mut out, change);
+    }
+    out
+}
+
+/// The changes of a payload, or what is wrong with it.
+pub(super) fn decode(payload: &[u8]) -> Result<Vec<Change>, String> {
+    let mut input = Input(payload);
+    match input.byte()? {
+        VERSION => {}
+        other => {
+            return Err(format!("encoding version {other}, this agent knows {VERSION}; run the agent that wrote it"));
+        }
+    }
+    let count = input.u32()?;
+    // The count is not believed beforehand: a change takes at least 16 bytes.
+    let mut changes = Vec::with_capacity(usize::try_from(count).unwrap_or(0).min(payload.len() / 16));
+    for _ in 0..count {
+        changes.push(decode_change(&mut input)?);
+    }
+    if input.0.is_empty() { Ok(changes) } else { Err(format!("{} bytes behind the last change", input.0.len())) }
+}
+
+fn encode_change(out: &mut Vec<u8>, change: &Change) {
+    match change {
+        Change::Reserve { reservation, moves_cursor } => {
+            out.extend([RESERVE, u8::from(*moves_cursor)]);
+            encode_reservation(out, reservation);
+        }
+        Change::Release { pool, owner, at } => {
+            out.push(RELEASE);
+            encode_pool(out, pool);
+            encode_owner(out, owner);
+            out.extend(at.to_le_bytes());
+        }
+        Change::Cursor { pool, addr } => {
+            out.push(CURSOR);
+            encode_pool(out, pool);
+            encode_addr(out, *addr);
+        }
+        Change::Cooling { pool, addr, since } => {
+            out.push(COOLING);
+            encode_pool(out, pool);
+            encode_addr(out, *addr);
+            out.extend(since.to_le_bytes());
+        }
+    }
+}
+
+fn encode_reservation(out: &mut Vec<u8>, reservation: &Reservation) {
+    let Reservation { pool, owner, addr, attachment, created } = reservation;
+    let Attachment { pod_name, pod_namespace, pod_uid, device_id, network } = attachment;
+    encode_pool(out, pool);
+    encode_owner(out, owner);
+    encode_addr(out, *addr);
+    for text in [pod_name, pod_namespace, pod_uid, device_id, network] {
+        encode_text(out, text);
+    }
+    out.extend(created.to_le_bytes());
+}
+
+fn encode_pool(out: &mut Vec<u8>, pool: &PoolKey) {
+    out.push(match pool.kind {
+        PoolKind::IpPool => 1,
+        PoolKind::CidrPool => 2,
+    });
+    encode_text(out, &pool.name);
+}
+
+fn encode_owner(out: &mut Vec<u8>, owner: &Owner) {
+    encode_text(out, &owner.container_id);
+    encode_text(out, &owner.if_name);
+}
+
+fn encode_addr(out: &mut Vec<u8>, addr: IpAddr) {
+    match addr {
+        IpAddr::V4(v4) => {
+            out.push(4);
+            out.extend(v4.octets());
+        }
+        IpAddr::V6(v6) => {
+            out.push(6);
+            out.extend(v6.octets());
+        }
+    }
+}
+
+/// A text beyond 4 GiB cannot come here: a request is limited to kilobytes.
+fn encode_text(out: &mut Vec<u8>, text: &str) {
+    out.extend(u32::try_from(text.len()).unwrap_or(u32::MAX).to_le_bytes());
+    out.extend(text.as_bytes());
+}
+
+/// What is left to read.
+struct Input<'a>(&'a [u8]);
+
+impl<'a> Input<'a> {
+    fn take(&mut self, count: usize) -> Result<&'a [u8], String> {
+        let (taken, rest) = self
+            .0
+            .split_at_checked(count)
+            .ok_or_else(|| format!("{count} bytes wanted where {} are left", self.0.len()))?;
+        self.0 = rest;
+        Ok(taken)
+    }
+
+    fn array<const N: usize>(&mut self) -> Result<[u8; N], String> {
+        self.take(N)?.try_into().map_err(|_| "length".to_owned())
+    }
+
+    fn byte(&mut self) -> Result<u8, String> {
+        self.array().map(|[byte]| byte)
+    }
+
+    fn u32(&mut self) -> Result<u32, String> {
+        self.array().map(u32::from_le_bytes)
+    }
+
+    fn i64(&mut self) -> Result<i64, String> {
+        self.array().map(i64::from_le_bytes)
+    }
+
+    fn text(&mut self) -> Result<String, String> {
+        let len = usize::try_from(self.u32()?).map_err(|error| error.to_string())?;
+        let bytes = self.take(len)?;
+        std::str::from_utf8(bytes).map(str::to_owned).map_err(|error| format!("a text is not UTF-8: {error}"))
+    }
+
+    fn pool(&mut self) -> Result<PoolKey, String> {
+        let kind = match self.byte()? {
+            1 => PoolKind::IpPool,
+            2 => PoolKind::CidrPool,
+            other => return Err(format!("unknown kind of pool {other}")),
+        };
+        Ok(PoolKey::new(kind, self.text()?))
+    }
+
+    fn owner(&mut self) -> Result<Owner, String> {
+        Ok(Owner { container_id: self.text()?, if_name: self.text()? })
+    }
+
+    fn addr(&mut self) -> Result<IpAddr, String> {
+        match self.byte()? {
+            4 => self.array().map(|octets: [u8; 4]| IpAddr::V4(Ipv4Addr::from(octets))),
+            6 => self.array().map(|octets: [u8; 16]| IpAddr::V6(Ipv6Addr::from(octets))),
+            other => Err(format!("unknown address family {other}")),
+        }
+    }
+
+    fn reservation(&mut self) -> Result<Reservation, String> {
+        let (pool, owner, addr) = (self.pool()?, self.owner()?, self.addr()?);
+        let attachment = Attachment {
+            pod_name: self.text()?,
+            pod_namespace: self.text()?,
+            pod_uid: self.text()?,
+            device_id: self.text()?,
+            network: self.text()?,
+        };
+        Ok(Reservation { pool, owner, addr, attachment, created: self.i64()? })
+    }
+}
+
+fn decode_change(input: &mut Input<'_>) -> Result<Change, String> {
+    match input.byte()? {
+        RESERVE => {
+            let moves_cursor = match input.byte()? {
+                0 => false,
+                1 => true,
+                other => return Err(format!("{other} where 0 or 1 is wanted")),
+            };
+            Ok(Change::Reserve { reservation: input.reservation()?, moves_cursor })
+        }
+        RELEASE => Ok(Change::Release { pool: input.pool()?, owner: input.owner()?, at: input.i64()? }),
+        CURSOR => Ok(Change::Cursor { pool: input.pool()?, addr: input.addr()? }),
+        COOLING => Ok(Change::Cooling { pool: input.pool()?, addr: input.addr()?, since: input.i64()? }),
+        other => Err(format!("unknown kind of change {other}")),
+    }
+}
+
+#[cfg(test)]
+pub(super) mod tests {
+    use proptest::prelude::*;
+
+    use super::*;
+
+    pub(in crate::store) fn any_change() -> impl Strategy<Value = Change> {
+        let pool = ("[a-z0-9.]{0,12}", any::<bool>())
+            .prop_map(|(name, ip)| PoolKey::new(if ip { PoolKind::IpPool } else { PoolKind::CidrPool }, name));
+        let owner = (".{0,8}", ".{0,5}").prop_map(|(container, interface)| Owner::new(container, interface));
+        let parts = (pool, owner, any::<IpAddr>(), any::<i64>(), any::<bool>(), any::<[String; 5]>(), 0..4u8);
+        parts.prop_map(|(pool, owner, addr, time, moves_cursor, texts, kind)| match kind {
+            0 => {
+                let [pod_name, pod_namespace, pod_uid, device_id, network] = texts;
+                let attachment = Attachment { pod_name, pod_namespace, pod_uid, device_id, network };
+                let reservation = Reservation { pool, owner, addr, attachment, created: time };
+                Change::Reserve { reservation, moves_cursor }
+            }
+            1 => Change::Release { pool, owner, at: time },
+            2 => Change::Cursor { pool, addr },
+            _ => Change::Cooling { pool, addr, since: time },
+        })
+    }
+
+    fn text_bytes(change: &Change) -> usize {
+        let of_owner = |owner: &Owner| owner.container_id.len() + owner.if_name.len();
+        match change {
+            Change::Reserve { reservation: r, .. } => {
+                let Attachment { pod_name, pod_namespace, pod_uid, device_id, network } = &r.attachment;
+                let texts = [pod_name, pod_namespace, pod_uid, device_id, network];
+                r.pool.name.len() + of_owner(&r.owner) + texts.iter().map(|text| text.len()).sum::<usize>()
+            }
+            Change::Release { pool, owner, .. } => pool.name.len() + of_owner(owner),
+            Change::Cursor { pool, .. } | Change::Cooling { pool, .. } => pool.name.len(),
+        }
+    }
+
+    proptest! {
+        #[test]
+        fn what_is_encoded_is_decoded_unchanged_and_no_longer_than_promised(
+            changes in prop::collection::vec(any_change(), 0..6),
+        ) {
+            let payload = encode(&changes);
+            let promised: usize = changes.iter().map(|change| crate::store::change_bytes(text_bytes(change))).sum();
+            prop_assert!(payload.len() <= promised + 5);
+            prop_assert_eq!(decode(&payload), Ok(changes));
+        }
+
+        #[test]
+        fn hostile_bytes_never_panic(bytes in prop::collection::vec(any::<u8>(), 0..300)) {
+            let _ = decode(&bytes);
+            let mut versioned = vec![VERSION, 1, 0, 0, 0];
+            versioned.extend(bytes);
+            let _ = decode(&versioned);
+        }
+
+        #[test]
+        fn a_payload_cut_anywhere_is_refused(changes in prop::collection::vec(any_change(), 1..4), at in any::<prop::sample::Index>()) {
+            let payload = encode(&changes);
+            prop_assert!(decode(&payload[..at.index(payload.len())]).is_err());
+        }
+    }
+
+    #[test]
+    fn a_payload_of_a_newer_agent_is_named_as_such() {
+        assert!(decode(&[9, 0, 0, 0, 0]).unwrap_err().contains("version 9"));
+    }
+}

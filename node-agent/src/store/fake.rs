@@ -1,0 +1,248 @@
+//! A disk that knows live from durable bytes, and whose power can be cut at any step.
+//!
+//! What was not synced may survive a cut in any part: every 512 byte sector of a write by itself, in any order; the
+//! length of a file; creations and renames in their order up to some point.
+
+use std::collections::BTreeMap;
+use std::io;
+use std::sync::{Arc, Mutex, MutexGuard};
+
+use super::disk::{Directory, DiskFile};
+
+const SECTOR: usize = 512;
+
+/// Shared handle of the disk; clones are the same disk.
+#[derive(Clone, Default, Debug)]
+pub(super) struct FakeDisk(Arc<Mutex<State>>);
+
+#[derive(Clone, Default, Debug)]
+struct State {
+    inodes: Vec<Inode>,
+    live: BTreeMap<String, usize>,
+    durable: BTreeMap<String, usize>,
+    unsynced_names: Vec<BTreeMap<String, usize>>,
+    steps: usize,
+    cut_at: Option<usize>,
+    fail_sync_at: Option<usize>,
+    syncs: usize,
+    room: Option<usize>,
+}
+
+#[derive(Clone, Default, Debug)]
+struct Inode {
+    live: Vec<u8>,
+    durable: Vec<u8>,
+    unsynced: Vec<(usize, Vec<u8>)>,
+}
+
+#[derive(Debug)]
+pub(super) struct FakeFile {
+    disk: FakeDisk,
+    inode: usize,
+}
+
+impl FakeDisk {
+    fn state(&self) -> MutexGuard<'_, State> {
+        self.0.lock().unwrap()
+    }
+
+    /// Steps done so far.
+    pub(super) fn steps(&self) -> usize {
+        self.state().steps
+    }
+
+    /// Syncs of files done or tried so far.
+    pub(super) fn syncs(&self) -> usize {
+        self.state().syncs
+    }
+
+    /// Cuts the power before step `step`; that one and all later ones fail.
+    pub(super) fn cut_at(&self, step: usize) {
+        self.state().cut_at = Some(step);
+    }
+
+    /// Lets the file sync number `sync` fail.
+    pub(super) fn fail_sync_at(&self, sync: usize) {
+        self.state().fail_sync_at = Some(sync);
+    }
+
+    /// Bytes that all files together may take; `None` is no limit.
+    pub(super) fn set_room(&self, room: Option<usize>) {
+        self.state().room = room;
+    }
+
+    /// Puts `bytes` where the file `name` is, durably.
+    pub(super) fn overwrite(&self, name: &str, bytes: Vec<u8>) {
+        let mut state = self.state();
+        let inode = Inode { live: bytes.clone(), durable: bytes, unsynced: Vec::new() };
+        state.inodes.push(inode);
+        let index = state.inodes.len() - 1;
+        state.live.insert(name.to_owned(), index);
+        state.durable.insert(name.to_owned(), index);
+    }
+
+    /// The live bytes of a file.
+    pub(super) fn bytes(&self, name: &str) -> Vec<u8> {
+        let state = self.state();
+        state.inodes[state.live[name]].live.clone()
+    }
+
+    /// The disk as it may be found after a power cut now; `choose` decides what of the unsynced survives.
+    pub(super) fn after_cut(&self, choose: &mut dyn FnMut() -> bool) -> Self {
+        let state = self.state();
+        let mut names = state.durable.clone();
+        for later in &state.unsynced_names {
+            if !choose() {
+                break;
+            }
+            names.clone_from(later);
+        }
+        let inodes = state.inodes.iter().map(|inode| inode.after_cut(choose)).collect();
+        Self(Arc::new(Mutex::new(State { inodes, live: names.clone(), durable: names, ..State::default() })))
+    }
+}
+
+impl Inode {
+    fn after_cut(&self, choose: &mut dyn FnMut() -> bool) -> Self {
+        let mut bytes = self.durable.clone();
+        if self.live.len() > bytes.len() && choose() {
+            bytes.resize(self.live.len(), 0);
+        }
+        for (offset, written) in &self.unsynced {
+            for (index, byte_run) in sectors(*offset, written) {
+                if choose() {
+                    let end = index + byte_run.len();
+                    if end > bytes.len() {
+                        bytes.resize(end, 0);
+                    }
+                    bytes[index..end].copy_from_slice(byte_run);
+                }
+            }
+        }
+        Self { live: bytes.clone(), durable: bytes, unsynced: Vec::new() }
+    }
+}
+
+/// A write cut where sectors end, as (offset, bytes).
+fn sectors(offset: usize, bytes: &[u8]) -> Vec<(usize, &[u8])> {
+    let mut out = Vec::new();
+    let (mut at, mut rest) = (offset, bytes);
+    while !rest.is_empty() {
+        let (head, tail) = rest.split_at((SECTOR - at % SECTOR).min(rest.len()));
+        out.push((at, head));
+        at += head.len();
+        rest = tail;
+    }
+    out
+}
+
+impl State {
+    fn step(&mut self) -> io::Result<()> {
+        if self.cut_at.is_some_and(|at| self.steps >= at) {
+            return Err(io::Error::other("power cut"));
+        }
+        self.steps += 1;
+        Ok(())
+    }
+
+    fn rename_done(&mut self) {
+        let names = self.live.clone();
+        self.unsynced_names.push(names);
+    }
+
+    fn check_room(&self, inode: usize, len: usize) -> io::Result<()> {
+        let others: usize = self.live.values().filter(|i| **i != inode).map(|i| self.inodes[*i].live.len()).sum();
+        match self.room {
+            Some(room) if others + len.max(self.inodes[inode].live.len()) > room => {
+                Err(io::Error::from(io::ErrorKind::StorageFull))
+            }
+            _ => Ok(()),
+        }
+    }
+}
+
+impl Directory for FakeDisk {
+    type File = FakeFile;
+
+    fn read(&self, name: &str) -> io::Result<Option<Vec<u8>>> {
+        let state = self.state();
+        Ok(state.live.get(name).map(|inode| state.inodes[*inode].live.clone()))
+    }
+
+    fn create(&self, name: &str) -> io::Result<FakeFile> {
+        let mut state = self.state();
+        state.step()?;
+        state.inodes.push(Inode::default());
+        let inode = state.inodes.len() - 1;
+        state.live.insert(name.to_owned(), inode);
+        state.rename_done();
+        Ok(FakeFile { disk: self.clone(), inode })
+    }
+
+    fn rename(&self, from: &str, to: &str) -> io::Result<()> {
+        let mut state = self.state();
+        state.step()?;
+        let inode = state.live.remove(from).ok_or(io::ErrorKind::NotFound)?;
+        state.live.insert(to.to_owned(), inode);
+        state.rename_done();
+        Ok(())
+    }
+
+    fn remove(&self, name: &str) -> io::Result<()> {
+        let mut state = self.state();
+        state.step()?;
+        state.live.remove(name);
+        state.rename_done();
+        Ok(())
+    }
+
+    fn sync(&self) -> io::Result<()> {
+        let mut state = self.state();
+        state.step()?;
+        state.durable = state.live.clone();
+        state.unsynced_names.clear();
+        Ok(())
+    }
+
+    fn path_of(&self, name: &str) -> String {
+        format!("fake/{name}")
+    }
+}
+
+impl DiskFile for FakeFile {
+    fn reserve(&mut self, offset: u64, len: u64) -> io::Result<()> {
+        let mut state = self.disk.state();
+        state.step()?;
+        let len = usize::try_from(offset + len).unwrap();
+        state.check_room(self.inode, len)?;
+        let inode = &mut state.inodes[self.inode];
+        inode.live.resize(len.max(inode.live.len()), 0);
+        Ok(())
+    }
+
+    fn write_at(&mut self, offset: u64, bytes: &[u8]) -> io::Result<()> {
+        let mut state = self.disk.state();
+        let start = usize::try_from(offset).unwrap();
+        state.check_room(self.inode, start + bytes.len())?;
+        // A write that the cut hits is under way: any part of it may have reached the disk.
+        let cut = state.step();
+        let inode = &mut state.inodes[self.inode];
+        inode.live.resize((start + bytes.len()).max(inode.live.len()), 0);
+        inode.live[start..start + bytes.len()].copy_from_slice(bytes);
+        inode.unsynced.push((start, bytes.to_vec()));
+        cut
+    }
+
+    fn sync(&mut self) -> io::Result<()> {
+        let mut state = self.disk.state();
+        state.step()?;
+        state.syncs += 1;
+        if state.fail_sync_at == Some(state.syncs) {
+            return Err(io::Error::other("bad sector"));
+        }
+        let inode = &mut state.inodes[self.inode];
+        inode.durable = inode.live.clone();
+        inode.unsynced.clear();
+        Ok(())
+    }
+}

@@ -1,0 +1,273 @@
+//! The append-only journal: one file, `journal`, of a magic, a snapshot, and one record for each commit since.
+//!
+//! What holds at every moment, and what a reader may conclude from it:
+//! * A record is written only after the one before it is durable. So an unreadable record with an intact one behind it was
+//!   durable once and has been damaged since: refused. Without one behind it, it is a write that a crash cut off, of which
+//!   nobody was told.
+//! * The file is zero-filled ahead, and the last [`record::HEADER`] bytes always stay zero. A file that ends otherwise
+//!   has been cut short: refused.
+//! * Each opening writes a new file with a new epoch (temporary file, sync, rename, sync of the directory). So what an
+//!   earlier process wrote but never synced is durable before anything is built on it, and no byte of an older tail is
+//!   in the file.
+
+use std::io;
+
+use ipam_core::ledger::Change;
+use tracing::warn;
+
+use super::disk::{Directory, DiskFile};
+use super::{Store, StoreError, codec, record};
+
+const FILE: &str = "journal";
+const NEW_FILE: &str = "journal.new";
+const MAGIC: [u8; 8] = *b"ipamjnl1";
+/// Zeros written ahead in one go: some thousand records.
+const CHUNK: usize = if cfg!(test) { 8 * 1024 } else { 256 * 1024 };
+/// Zeros left at which more are written, while there still is room for releases on a disk that is full.
+const LOW_WATER: usize = CHUNK / 4;
+/// A journal below this is not worth a compaction.
+const MIN_COMPACTION: usize = CHUNK * 4;
+/// Version and count in front of the changes of a payload.
+const PAYLOAD_HEADER: usize = 5;
+
+/// What a directory's journal says, read and checked; nothing is written yet.
+#[derive(Debug)]
+pub struct Opened<D> {
+    directory: D,
+    epoch: u64,
+    changes: Vec<Change>,
+}
+
+impl<D> Opened<D> {
+    /// Whether there was no journal yet.
+    pub const fn is_new(&self) -> bool {
+        self.epoch == 0
+    }
+}
+
+impl<D: Directory> Opened<D> {
+    /// Reads the journal of `directory`. An absent one is empty.
+    pub fn read(directory: D) -> Result<Self, StoreError> {
+        let bytes = directory.read(FILE).map_err(|error| failed(&directory, "read", error))?;
+        let Some(bytes) = bytes else { return Ok(Self { directory, epoch: 0, changes: Vec::new() }) };
+        let replayed = replay(&bytes).map_err(|what| StoreError::Damaged { file: directory.path_of(FILE), what })?;
+        if replayed.torn {
+            let file = directory.path_of(FILE);
+            warn!(%file, offset = replayed.end, "dropped a record that was cut off by a crash; nobody was told of it");
+        }
+        Ok(Self { directory, epoch: replayed.epoch, changes: replayed.changes })
+    }
+
+    /// The whole history, in order.
+    pub fn take_changes(&mut self) -> Vec<Change> {
+        std::mem::take(&mut self.changes)
+    }
+
+    /// Starts a new file with `snapshot`, which must be equal to the history.
+    pub fn begin(self, snapshot: &[Change]) -> Result<Journal<D>, StoreError> {
+        let epoch = self.epoch.saturating_add(1);
+        let file = new_file(&self.directory, epoch, snapshot)?;
+        Ok(Journal { directory: self.directory, epoch, file, broken: false })
+    }
+}
+
+/// The journal, open for commits.
+#[derive(Debug)]
+pub struct Journal<D: Directory> {
+    directory: D,
+    epoch: u64,
+    file: OpenFile<D::File>,
+    /// A write or sync has failed: what the disk holds is unknown.
+    broken: bool,
+}
+
+#[derive(Debug)]
+struct OpenFile<F> {
+    file: F,
+    /// Sequence of the next record.
+    sequence: u64,
+    /// Where the next record goes.
+    end: usize,
+    /// Bytes of the file; those behind `end` are zero.
+    len: usize,
+    /// Where the snapshot ended.
+    snapshot_end: usize,
+}
+
+impl<D: Directory> Store for Journal<D> {
+    fn make_room(&mut self, bytes: usize) -> Result<(), StoreError> {
+        self.usable()?;
+        let needed = self.file.end + record::size(PAYLOAD_HEADER + bytes) + record::HEADER;
+        if needed + LOW_WATER <= self.file.len {
+            return Ok(());
+        }
+        match self.extend(needed) {
+            Err(full) if full.is_harmless() && needed <= self.file.len => Ok(()),
+            result => result,
+        }
+    }
+
+    fn commit(&mut self, changes: &[Change]) -> Result<(), StoreError> {
+        self.usable()?;
+        if changes.is_empty() {
+            return Ok(());
+        }
+        let payload = codec::encode(changes);
+        let record = record::encode(self.epoch, self.file.sequence, &payload);
+        if self.file.end + record.len() + record::HEADER > self.file.len {
+            self.extend(self.file.end + record.len() + record::HEADER)?;
+        }
+        let written = self.file.file.write_at(offset(self.file.end), &record);
+        written.and_then(|()| self.file.file.sync()).map_err(|error| self.break_with("write", error))?;
+        self.file.end += record.len();
+        self.file.sequence += 1;
+        Ok(())
+    }
+
+    fn wants_compaction(&self) -> bool {
+        self.file.end - self.file.snapshot_end > MIN_COMPACTION.max(self.file.snapshot_end)
+    }
+
+    fn compact(&mut self, snapshot: &[Change]) -> Result<(), StoreError> {
+        self.usable()?;
+        let epoch = self.epoch.saturating_add(1);
+        match new_file(&self.directory, epoch, snapshot) {
+            Ok(file) => {
+                self.file = file;
+                self.epoch = epoch;
+                Ok(())
+            }
+            Err(error) => {
+                self.broken = !error.is_harmless();
+                Err(error)
+            }
+        }
+    }
+}
+
+impl<D: Directory> Journal<D> {
+    fn usable(&self) -> Result<(), StoreError> {
+        if self.broken {
+            return Err(failed(&self.directory, "go on with", io::Error::other("an earlier write failed")));
+        }
+        Ok(())
+    }
+
+    fn break_with(&mut self, doing: &'static str, error: io::Error) -> StoreError {
+        self.broken = true;
+        failed(&self.directory, doing, error)
+    }
+
+    /// Writes zeros ahead, to `needed` bytes and a chunk more.
+    fn extend(&mut self, needed: usize) -> Result<(), StoreError> {
+        let len = needed.max(self.file.len) + CHUNK;
+        let more = vec![0; len - self.file.len];
+        let file = &mut self.file.file;
+        let at = offset(self.file.len);
+        let written = file.reserve(at, offset(more.len())).and_then(|()| file.write_at(at, &more));
+        match written {
+            // Zeros that did get there are as good as none.
+            Err(error) if is_full(&error) => return Err(full(&self.directory)),
+            Err(error) => return Err(self.break_with("extend", error)),
+            Ok(()) => {}
+        }
+        // Durable together with the record that follows; a sync of its own tells lack of room apart from damage.
+        self.file.file.sync().map_err(|error| self.break_with("sync", error))?;
+        self.file.len = len;
+        Ok(())
+    }
+}
+
+/// Puts a file with `snapshot` in the place of the journal.
+fn new_file<D: Directory>(directory: &D, epoch: u64, snapshot: &[Change]) -> Result<OpenFile<D::File>, StoreError> {
+    let mut bytes = MAGIC.to_vec();
+    bytes.extend(record::encode(epoch, 0, &codec::encode(snapshot)));
+    let end = bytes.len();
+    let len = end + CHUNK;
+    bytes.resize(len, 0);
+    let written = directory.create(NEW_FILE).and_then(|mut file| {
+        file.reserve(0, offset(len))?;
+        file.write_at(0, &bytes)?;
+        Ok(file)
+    });
+    let mut file = match written {
+        Ok(file) => file,
+        Err(error) if is_full(&error) => {
+            // Left behind it would only take the room that is wanting; the next opening overwrites it.
+            drop(directory.remove(NEW_FILE));
+            return Err(full(directory));
+        }
+        Err(error) => return Err(failed(directory, "write", error)),
+    };
+    file.sync().map_err(|error| failed(directory, "sync", error))?;
+    directory.rename(NEW_FILE, FILE).map_err(|error| failed(directory, "replace", error))?;
+    directory.sync().map_err(|error| failed(directory, "sync the directory of", error))?;
+    Ok(OpenFile { file, sequence: 1, end, len, snapshot_end: end })
+}
+
+struct Replayed {
+    epoch: u64,
+    changes: Vec<Change>,
+    end: usize,
+    torn: bool,
+}
+
+/// Reads a journal, or says what is damaged and where.
+fn replay(file: &[u8]) -> Result<Replayed, String> {
+    if !file.starts_with(&MAGIC) {
+        return Err("it does not start as a journal does".to_owned());
+    }
+    let Some(first) = record::at_if(file, MAGIC.len(), |_, sequence| sequence == 0) else {
+        return Err(format!("the snapshot at offset {} is unreadable", MAGIC.len()));
+    };
+    let epoch = first.epoch;
+    let (mut end, mut sequence, mut changes) = (MAGIC.len(), 0, Vec::new());
+    while let Some(found) = record::at_if(file, end, |e, s| (e, s) == (epoch, sequence)) {
+        let decoded = codec::decode(found.payload);
+        changes
+            .extend(decoded.map_err(|why| format!("record {sequence} at offset {end} is intact but unknown: {why}"))?);
+        end += found.size();
+        sequence += 1;
+    }
+    nothing_behind(file, end, epoch, sequence)?;
+    let torn = file[end.min(file.len())..].iter().any(|byte| *byte != 0);
+    Ok(Replayed { epoch, changes, end, torn })
+}
+
+/// Checks what follows the last readable record, `sequence - 1`.
+fn nothing_behind(file: &[u8], end: usize, epoch: u64, sequence: u64) -> Result<(), String> {
+    let later = (end..file.len()).step_by(record::ALIGNMENT);
+    let later =
+        later.filter_map(|at| record::at_if(file, at, |e, s| e == epoch && s > sequence).map(|found| (at, found)));
+    if let Some((at, found)) = later.into_iter().next() {
+        let behind = found.sequence;
+        return Err(format!(
+            "record {sequence} at offset {end} is unreadable, but record {behind} at offset {at} is intact"
+        ));
+    }
+    let tail = file.len().saturating_sub(record::HEADER).max(end.min(file.len()));
+    if file.len() - tail < record::HEADER || file[tail..].iter().any(|byte| *byte != 0) {
+        return Err(format!("it is cut short at {} bytes", file.len()));
+    }
+    Ok(())
+}
+
+fn failed<D: Directory>(directory: &D, doing: &'static str, source: io::Error) -> StoreError {
+    StoreError::Io { doing, place: directory.path_of(FILE), source }
+}
+
+fn full<D: Directory>(directory: &D) -> StoreError {
+    StoreError::Full { place: directory.path_of(FILE) }
+}
+
+fn is_full(error: &io::Error) -> bool {
+    matches!(error.kind(), io::ErrorKind::StorageFull | io::ErrorKind::QuotaExceeded)
+}
+
+/// A position in a file; `usize` is 64 bits at most.
+fn offset(bytes: usize) -> u64 {
+    u64::try_from(bytes).unwrap_or(u64::MAX)
+}
+
+#[cfg(test)]
+mod tests;

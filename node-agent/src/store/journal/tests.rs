@@ -1,0 +1,264 @@
+//! Crash, damage and full-disk tests of the journal, on a disk that can do all three on command.
+
+use ipam_core::ledger::{Attachment, Ledger, Owner, Reservation};
+use ipam_core::{PoolKey, PoolKind};
+use proptest::prelude::*;
+
+use super::super::fake::FakeDisk;
+use super::*;
+
+/// Reads the journal as a restart does; the state is what the ledger makes of it.
+fn open(disk: &FakeDisk) -> Result<(Journal<FakeDisk>, Ledger), StoreError> {
+    let mut opened = Opened::read(disk.clone())?;
+    let mut ledger = Ledger::new(60);
+    for change in opened.take_changes() {
+        ledger.apply(&change);
+    }
+    let journal = opened.begin(&ledger.snapshot())?;
+    Ok((journal, ledger))
+}
+
+fn reserve(number: u32) -> Change {
+    let reservation = Reservation {
+        pool: PoolKey::new(PoolKind::IpPool, "pool"),
+        owner: Owner::new(format!("container-{number}"), "net1"),
+        addr: std::net::Ipv4Addr::from_bits(0x0a00_0000 + number).into(),
+        attachment: Attachment {
+            pod_name: "p".repeat(usize::try_from(number % 300).unwrap()),
+            ..Attachment::default()
+        },
+        created: 1_700_000_000,
+    };
+    Change::Reserve { reservation, moves_cursor: true }
+}
+
+fn release(number: u32) -> Change {
+    let owner = Owner::new(format!("container-{number}"), "net1");
+    Change::Release { pool: PoolKey::new(PoolKind::IpPool, "pool"), owner, at: 1_700_000_100 }
+}
+
+fn committed(journal: &mut Journal<FakeDisk>, ledger: &mut Ledger, changes: &[Change]) {
+    journal.commit(changes).unwrap();
+    changes.iter().for_each(|change| ledger.apply(change));
+}
+
+/// One step of a history.
+#[derive(Clone, Debug)]
+enum Step {
+    Commit(Vec<Change>),
+    Compact,
+}
+
+fn steps() -> impl Strategy<Value = Vec<Step>> {
+    let change = (0..40_u32, any::<bool>()).prop_map(|(n, give)| if give { reserve(n) } else { release(n) });
+    let commit = prop::collection::vec(change, 1..4).prop_map(Step::Commit);
+    prop::collection::vec(prop_oneof![5 => commit, 1 => Just(Step::Compact)], 1..7)
+}
+
+/// Runs a history until it ends or the power is cut. Returns the state that was acknowledged, and the one that a commit
+/// under way at the cut would have made.
+fn run(disk: &FakeDisk, steps: &[Step]) -> (Ledger, Ledger) {
+    let Ok((mut journal, mut acknowledged)) = open(disk) else {
+        return (Ledger::new(60), Ledger::new(60));
+    };
+    for step in steps {
+        let mut next = acknowledged.clone();
+        let done = match step {
+            Step::Commit(changes) => {
+                changes.iter().for_each(|change| next.apply(change));
+                journal.commit(changes)
+            }
+            Step::Compact => journal.compact(&acknowledged.snapshot()),
+        };
+        if done.is_err() {
+            return (acknowledged, next);
+        }
+        acknowledged = next;
+    }
+    (acknowledged.clone(), acknowledged)
+}
+
+/// A cheap deterministic source of choices.
+fn choices(mut seed: u64) -> impl FnMut() -> bool {
+    move || {
+        seed = seed.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);
+        seed >> 63 == 1
+    }
+}
+
+fn is_one_of(found: &Ledger, acknowledged: &Ledger, under_way: &Ledger) -> bool {
+    let found = found.snapshot();
+    found == acknowledged.snapshot() || found == under_way.snapshot()
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig::with_cases(24))]
+
+    #[test]
+    fn a_power_cut_at_any_step_loses_nothing_acknowledged_and_halves_nothing(steps in steps(), seed in any::<u64>()) {
+        let whole = FakeDisk::default();
+        run(&whole, &steps);
+        for cut in 0..=whole.steps() {
+            let disk = FakeDisk::default();
+            disk.cut_at(cut);
+            let (acknowledged, under_way) = run(&disk, &steps);
+            for variant in 0..4 {
+                let mut choose = choices(seed ^ (variant << 32) ^ u64::try_from(cut).unwrap());
+                let found = disk.after_cut(&mut choose);
+                // The power fails again while the agent starts, before it comes up at last.
+                let again = found.after_cut(&mut || true);
+                again.cut_at(usize::try_from(variant).unwrap() + 1);
+                drop(open(&again));
+                for image in [found, again.after_cut(&mut choose)] {
+                    let (_, ledger) = open(&image).unwrap();
+                    prop_assert!(is_one_of(&ledger, &acknowledged, &under_way), "cut at {cut}, variant {variant}");
+                }
+            }
+        }
+    }
+}
+
+/// A journal of some commits, its bytes, and the states after each commit.
+fn written() -> (FakeDisk, Vec<Ledger>) {
+    let disk = FakeDisk::default();
+    let (mut journal, mut ledger) = open(&disk).unwrap();
+    let mut states = Vec::new();
+    for number in 1..=6 {
+        committed(&mut journal, &mut ledger, &[reserve(number), release(number / 2)]);
+        states.push(ledger.clone());
+    }
+    (disk, states)
+}
+
+fn used(file: &[u8]) -> usize {
+    file.iter().rposition(|byte| *byte != 0).unwrap() + 1
+}
+
+#[test]
+fn a_bit_flipped_anywhere_is_refused_or_costs_at_most_what_a_crash_may() {
+    let (disk, states) = written();
+    let file = disk.bytes(FILE);
+    let [.., before_last, last] = &states[..] else { unreachable!("six commits") };
+    let (mut refused, mut dropped) = (0, 0);
+    for at in 0..used(&file) + 64 {
+        let mut damaged = file.clone();
+        damaged[at] ^= 1 << (at % 8);
+        disk.overwrite(FILE, damaged);
+        match open(&disk) {
+            Err(error) => {
+                assert!(matches!(error, StoreError::Damaged { .. }), "offset {at}: {error}");
+                refused += 1;
+            }
+            Ok((_, ledger)) if ledger.snapshot() == last.snapshot() => {}
+            Ok((_, ledger)) => {
+                assert_eq!(ledger.snapshot(), before_last.snapshot(), "offset {at}");
+                dropped += 1;
+            }
+        }
+    }
+    // Only the last record cannot be told from a write that a crash has cut off.
+    assert!(refused > 3 * dropped && dropped > 0, "{refused} refused, {dropped} dropped");
+}
+
+#[test]
+fn a_file_cut_short_anywhere_is_refused_unless_only_zeros_are_lost() {
+    let (disk, states) = written();
+    let file = disk.bytes(FILE);
+    let used = used(&file);
+    for len in (0..used + 2 * record::HEADER).chain([file.len() - 1]) {
+        disk.overwrite(FILE, file[..len].to_vec());
+        match open(&disk) {
+            Err(error) => {
+                assert!(matches!(error, StoreError::Damaged { .. }), "{len} bytes: {error}");
+                assert!(error.to_string().contains("move the file away"), "{error}");
+            }
+            Ok((_, ledger)) => {
+                assert!(len >= used + record::HEADER, "{len} bytes");
+                assert_eq!(ledger.snapshot(), states.last().unwrap().snapshot(), "{len} bytes");
+            }
+        }
+    }
+}
+
+#[test]
+fn a_hole_before_an_intact_record_is_damage_and_says_where() {
+    let (disk, _) = written();
+    let mut file = disk.bytes(FILE);
+    let third = (0..3).fold(MAGIC.len(), |at, _| at + record::at(&file, at).unwrap().size());
+    file[third..third + record::HEADER].fill(0);
+    disk.overwrite(FILE, file);
+    let message = open(&disk).unwrap_err().to_string();
+    assert!(message.contains(&format!("record 3 at offset {third} is unreadable")), "{message}");
+    assert!(message.contains("record 4 at offset"), "{message}");
+}
+
+proptest! {
+    #[test]
+    fn arbitrary_bytes_never_panic(mut bytes in prop::collection::vec(any::<u8>(), 0..400), as_journal in any::<bool>()) {
+        if as_journal {
+            bytes.splice(0..0, MAGIC);
+        }
+        let disk = FakeDisk::default();
+        disk.overwrite(FILE, bytes);
+        prop_assert!(open(&disk).is_err());
+    }
+}
+
+#[test]
+fn after_a_failed_sync_nothing_is_accepted_and_no_sync_is_tried_again() {
+    let disk = FakeDisk::default();
+    let (mut journal, _) = open(&disk).unwrap();
+    disk.fail_sync_at(disk.syncs() + 1);
+    assert!(matches!(journal.commit(&[reserve(1)]), Err(StoreError::Io { .. })));
+    let syncs = disk.syncs();
+    for refused in [journal.commit(&[reserve(2)]), journal.make_room(10), journal.compact(&[])] {
+        assert!(matches!(refused, Err(StoreError::Io { .. })));
+    }
+    assert_eq!(disk.syncs(), syncs);
+}
+
+#[test]
+fn a_full_disk_is_refused_before_anything_is_written_and_releases_have_room_left() {
+    let disk = FakeDisk::default();
+    let (mut journal, mut ledger) = open(&disk).unwrap();
+    disk.set_room(Some(disk.bytes(FILE).len()));
+    let mut given = 0;
+    while journal.make_room(1000).is_ok() {
+        committed(&mut journal, &mut ledger, &[reserve(given)]);
+        given += 1;
+    }
+    assert!(given > 10, "what is zero-filled ahead is used up first");
+    let refused = journal.make_room(1_000).unwrap_err();
+    assert!(refused.is_harmless() && refused.to_string().contains("no space left"), "{refused}");
+    assert!(journal.compact(&ledger.snapshot()).unwrap_err().is_harmless());
+    journal.make_room(100).unwrap();
+    committed(&mut journal, &mut ledger, &[release(0)]);
+    disk.set_room(None);
+    journal.make_room(1_000).unwrap();
+    committed(&mut journal, &mut ledger, &[reserve(given)]);
+    assert_eq!(open(&disk).unwrap().1.snapshot(), ledger.snapshot());
+}
+
+#[test]
+fn compaction_is_wanted_when_the_history_outgrows_the_state_and_keeps_the_state() {
+    let disk = FakeDisk::default();
+    let (mut journal, mut ledger) = open(&disk).unwrap();
+    let mut commits = 0;
+    while !journal.wants_compaction() {
+        committed(&mut journal, &mut ledger, &[reserve(commits % 50), release(commits % 50)]);
+        commits += 1;
+    }
+    assert!(commits > 100);
+    let before = disk.bytes(FILE).len();
+    journal.compact(&ledger.snapshot()).unwrap();
+    assert!(disk.bytes(FILE).len() < before / 2 && !journal.wants_compaction());
+    committed(&mut journal, &mut ledger, &[reserve(99)]);
+    assert_eq!(open(&disk).unwrap().1.snapshot(), ledger.snapshot());
+}
+
+#[test]
+fn each_opening_has_a_new_epoch_so_that_older_bytes_are_never_taken_for_records() {
+    let disk = FakeDisk::default();
+    let epochs: Vec<_> = (0..3).map(|_| open(&disk).unwrap().0.epoch).collect();
+    assert_eq!(epochs, [1, 2, 3]);
+}

@@ -1,0 +1,87 @@
+//! What makes the ledger durable.
+//!
+//! Decides when a change is safe and what is read back after a crash; knows nothing of what a change means. It never
+//! retries a failed write or sync: after one, nobody can say what the disk holds, so the store refuses all further work
+//! and the process is to end.
+
+mod codec;
+mod disk;
+#[cfg(test)]
+mod fake;
+mod journal;
+mod record;
+
+use std::io;
+
+use ipam_core::ledger::Change;
+
+pub use disk::{Directory, DiskFile, RealDirectory};
+pub use journal::{Journal, Opened};
+
+/// Why the store does not do what it is asked.
+#[derive(Debug, thiserror::Error)]
+pub enum StoreError {
+    /// No room on the disk. Nothing was written and nothing is lost; the same call may succeed later.
+    #[error("no space left for the journal in {place}: free some space, nothing was changed")]
+    Full {
+        /// The store's directory.
+        place: String,
+    },
+    /// Another process has the store open.
+    #[error(
+        "the store {place} is in use by another process; two agents on one store would give addresses twice, stop the other one"
+    )]
+    Locked {
+        /// The store's directory.
+        place: String,
+    },
+    /// The journal is damaged in a place that was durable once.
+    #[error(
+        "the journal {file} is damaged: {what}. Addresses that pods hold may be recorded behind the damage, so this agent \
+         does not start. Restore the file from a backup; or, once every pod that uses these pools is gone from this node, \
+         move the file away to start empty"
+    )]
+    Damaged {
+        /// The journal's path.
+        file: String,
+        /// What was found, and where.
+        what: String,
+    },
+    /// A write or sync failed, or one failed before. What the disk holds is unknown; the process must end.
+    #[error("cannot {doing} {place}: {source}")]
+    Io {
+        /// What was being done.
+        doing: &'static str,
+        /// The directory or file.
+        place: String,
+        /// What the system said.
+        source: io::Error,
+    },
+}
+
+impl StoreError {
+    /// Whether the process may go on with this store.
+    pub const fn is_harmless(&self) -> bool {
+        matches!(self, Self::Full { .. })
+    }
+}
+
+/// A durable history of changes. One owner; no call returns before what it says is durable.
+pub trait Store: Send {
+    /// Makes sure that records of `bytes` payload in all fit. [`StoreError::Full`] changes nothing.
+    fn make_room(&mut self, bytes: usize) -> Result<(), StoreError>;
+
+    /// Makes all of `changes` durable, or none of them. On an error the store must not be used any more.
+    fn commit(&mut self, changes: &[Change]) -> Result<(), StoreError>;
+
+    /// Whether the history has outgrown the state, so that [`Store::compact`] is worth its cost.
+    fn wants_compaction(&self) -> bool;
+
+    /// Replaces the history by `snapshot`, which must be equal to it. [`StoreError::Full`] changes nothing.
+    fn compact(&mut self, snapshot: &[Change]) -> Result<(), StoreError>;
+}
+
+/// An upper bound of the payload that a change with `text_bytes` of text in it takes.
+pub const fn change_bytes(text_bytes: usize) -> usize {
+    text_bytes + codec::FIXED_BYTES
+}
