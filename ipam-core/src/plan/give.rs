@@ -1,51 +1,64 @@
 //! Which block a node without one gets: step 3 of [`super::plan`].
 
-use super::keep::Kept;
+use super::keep::{Holders, Kept};
+use super::roster::Row;
 use super::{Assignment, Plan, Standing};
-use crate::{Pool, RunSet};
+use crate::{Block, Pool, RunSet};
 
-/// Gives blocks to nodes, which must come in name order.
-pub(super) struct Giver<'a> {
+/// Serves the selected nodes that have no block, in name order, and sums up.
+pub(super) fn give(pool: &Pool, mut kept: Kept<'_>) -> Plan {
+    let mut giver = Giver::new(pool, &kept.holders);
+    let mut unserved = Vec::new();
+    for row in kept.rows.iter_mut().filter(|row| row.is_selected && row.block.is_none()) {
+        match giver.block_for(row.name, &mut kept.dropped) {
+            Some(block) => row.block = Some((block, Standing::Serving)),
+            None => unserved.push(row.name.to_owned()),
+        }
+    }
+    let blocks_free = giver.free();
+    let assignments: Vec<Assignment> = kept.rows.iter().filter_map(assignment).collect();
+    let capacity = assignments
+        .iter()
+        .filter(|assignment| assignment.standing == Standing::Serving)
+        .fold(0_u128, |sum, assignment| sum.saturating_add(pool.capacity(&assignment.block)));
+    Plan { assignments, unserved, dropped: kept.dropped, blocks_total: pool.block_count(), blocks_free, capacity }
+}
+
+fn assignment(row: &Row<'_>) -> Option<Assignment> {
+    let (block, standing) = row.block?;
+    Some(Assignment { node: row.name.to_owned(), block, standing })
+}
+
+struct Giver<'a> {
     pool: &'a Pool,
-    kept: Kept<'a>,
+    /// Who has a block from earlier. Blocks given now need not be in it: a grid's blocks never overlap one another.
+    holders: &'a Holders<'a>,
     /// Indexes of the blocks that are not to be had: given, reserved, overlapped by what is kept, or wholly excluded.
     taken: RunSet,
     /// No block below this one is free. It only rises, which makes serving all nodes one walk over the runs.
     lowest: u128,
-    unserved: Vec<String>,
 }
 
 impl<'a> Giver<'a> {
-    pub(super) fn new(pool: &'a Pool, kept: Kept<'a>) -> Self {
+    fn new(pool: &'a Pool, holders: &'a Holders<'a>) -> Self {
         let mut taken = pool.not_given();
-        taken.extend(kept.holders.ranges().filter_map(|range| pool.grid().touched(range)));
-        Self { pool, kept, taken, lowest: 0, unserved: Vec::new() }
+        taken.extend(holders.ranges().filter_map(|range| pool.grid().touched(range)));
+        Self { pool, holders, taken, lowest: 0 }
     }
 
-    /// Gives `node` a block if it has none.
-    pub(super) fn serve(&mut self, node: &'a str) {
-        if self.kept.blocks.contains_key(node) {
-            return;
-        }
+    fn block_for(&mut self, node: &str, dropped: &mut Vec<String>) -> Option<Block> {
         let index = match self.pool.static_index(node) {
-            Some(index) => self.free_static(node, index),
+            Some(index) => self.free_static(node, index, dropped),
             None => self.lowest_free(),
         };
-        match index.and_then(|index| self.pool.block(index)) {
-            Some(block) => {
-                self.kept.holders.insert(block.range, node);
-                self.kept.blocks.insert(node, (block, Standing::Serving));
-            }
-            None => self.unserved.push(node.to_owned()),
-        }
+        self.pool.block(index?)
     }
 
     /// The node's static block, unless another node still has a part of it.
-    fn free_static(&mut self, node: &str, index: u128) -> Option<u128> {
+    fn free_static(&self, node: &str, index: u128, dropped: &mut Vec<String>) -> Option<u128> {
         let range = self.pool.grid().range(index)?;
-        let Some((holder, held)) = self.kept.holders.of(&range) else { return Some(index) };
-        let line = format!("node {node:?}: its static prefix {range} waits, for node {holder:?} still has {held}");
-        self.kept.dropped.push(line);
+        let Some((holder, held)) = self.holders.of(&range) else { return Some(index) };
+        dropped.push(format!("node {node:?}: its static prefix {range} waits, for node {holder:?} still has {held}"));
         None
     }
 
@@ -56,18 +69,8 @@ impl<'a> Giver<'a> {
         Some(index)
     }
 
-    pub(super) fn finish(self) -> Plan {
-        let Self { pool, kept, taken, unserved, .. } = self;
-        let assignments: Vec<Assignment> = kept
-            .blocks
-            .into_iter()
-            .map(|(node, (block, standing))| Assignment { node: node.to_owned(), block, standing })
-            .collect();
-        let capacity = assignments
-            .iter()
-            .filter(|assignment| assignment.standing == Standing::Serving)
-            .fold(0_u128, |sum, assignment| sum.saturating_add(pool.capacity(&assignment.block)));
-        let blocks_free = taken.gaps_in(0, pool.grid().last_index());
-        Plan { assignments, unserved, dropped: kept.dropped, blocks_total: pool.block_count(), blocks_free, capacity }
+    /// Blocks that one more node could be given; saturates.
+    fn free(&self) -> u128 {
+        self.taken.gaps_in(0, self.pool.grid().last_index())
     }
 }

@@ -1,45 +1,37 @@
 //! Which earlier records are honoured: steps 1 and 2 of [`super::plan`].
-//!
-//! Records are heard in order of trust, so that a spoilt one never takes a block from a sound one:
-//! a record of the pool's status that the node's IPAMNode repeats, then one that it does not, then one that only the
-//! IPAMNode has. Within one rank the first node by name wins.
 
 use std::collections::BTreeMap;
 
+use super::roster::{Heard, Roster, Row};
 use super::{Claim, ClaimSource, Standing, Usage};
 use crate::{AddrRange, Block, Family, Pool};
 
 /// Blocks that stay with their nodes.
 pub(super) struct Kept<'a> {
     pool: &'a Pool,
-    /// Names of the selected nodes, sorted.
-    selected: &'a [&'a str],
     usage: &'a dyn Fn(&str) -> Usage,
-    /// By node.
-    pub(super) blocks: BTreeMap<&'a str, (Block, Standing)>,
+    /// All nodes, by name.
+    pub(super) rows: Vec<Row<'a>>,
     pub(super) holders: Holders<'a>,
     pub(super) dropped: Vec<String>,
 }
 
 impl<'a> Kept<'a> {
-    pub(super) fn new(pool: &'a Pool, selected: &'a [&'a str], usage: &'a dyn Fn(&str) -> Usage) -> Self {
-        let (blocks, holders, dropped) = (BTreeMap::new(), Holders::default(), Vec::new());
-        Self { pool, selected, usage, blocks, holders, dropped }
-    }
-
-    /// Hears all records. Those that agree with the spec come first, whatever their rank, so that no block of a sound
-    /// record is barred by a remnant of an earlier spec.
-    pub(super) fn keep(&mut self, claims: &'a [Claim]) {
+    /// Hears all records. Those that agree with the spec come first, however little they are trusted, so that no block
+    /// of a sound record is barred by a remnant of an earlier spec.
+    pub(super) fn new(pool: &'a Pool, roster: Roster<'a>, usage: &'a dyn Fn(&str) -> Usage) -> Self {
+        let mut kept = Self { pool, usage, rows: roster.rows, holders: Holders::default(), dropped: Vec::new() };
         let mut outdated = Vec::new();
-        for claim in by_trust(claims) {
-            match self.agreed_index(claim) {
-                Some(index) => self.keep_agreed(claim, index),
-                None => outdated.push(claim),
+        for heard in roster.claims {
+            match kept.agreed_index(heard.claim) {
+                Some(index) => kept.keep_agreed(heard, index),
+                None => outdated.push(heard),
             }
         }
-        for claim in outdated {
-            self.keep_outdated(claim);
+        for heard in outdated {
+            kept.keep_outdated(heard);
         }
+        kept
     }
 
     /// The index of the claimed block, if the spec of today would give just that to the node.
@@ -52,8 +44,8 @@ impl<'a> Kept<'a> {
         is_allowed.then_some(index)
     }
 
-    fn keep_agreed(&mut self, claim: &'a Claim, index: u128) {
-        if self.has_block_already(claim) {
+    fn keep_agreed(&mut self, Heard { row, claim }: Heard<'a>, index: u128) {
+        if self.has_block_already(row, claim) {
             return;
         }
         if let Some((holder, _)) = self.holders.of(&claim.range) {
@@ -62,19 +54,19 @@ impl<'a> Kept<'a> {
             return;
         }
         let is_useless = self.pool.is_barren(index) && !self.pool.is_static(index);
-        if is_useless && self.is_selected(&claim.node) && (self.usage)(&claim.node) == Usage::Empty {
+        if is_useless && self.rows[row].is_selected && (self.usage)(&claim.node) == Usage::Empty {
             let line =
                 format!("node {:?}: {} is given up, for exclusions leave nothing of it", claim.node, claim.range);
             self.dropped.push(line);
             return;
         }
         if let Some(block) = self.pool.block(index) {
-            self.insert(claim, block, Standing::Serving);
+            self.insert(row, block, Standing::Serving);
         }
     }
 
-    fn keep_outdated(&mut self, claim: &'a Claim) {
-        if self.has_block_already(claim) {
+    fn keep_outdated(&mut self, Heard { row, claim }: Heard<'a>) {
+        if self.has_block_already(row, claim) {
             return;
         }
         if (self.usage)(&claim.node) == Usage::Empty {
@@ -93,13 +85,13 @@ impl<'a> Kept<'a> {
             return;
         }
         let gateway = claim.gateway.or_else(|| self.pool.gateway_for_outdated(&claim.range));
-        self.insert(claim, Block { range: claim.range, gateway }, Standing::Outdated);
+        self.insert(row, Block { range: claim.range, gateway }, Standing::Outdated);
     }
 
     /// A node has one block. A further record of the pool's status that says otherwise is worth telling; an IPAMNode that
     /// lags behind the status is not.
-    fn has_block_already(&mut self, claim: &Claim) -> bool {
-        let Some((block, _)) = self.blocks.get(claim.node.as_str()) else { return false };
+    fn has_block_already(&mut self, row: usize, claim: &Claim) -> bool {
+        let Some((block, _)) = &self.rows[row].block else { return false };
         if claim.source == ClaimSource::Status && claim.range != block.range {
             let line = format!("node {:?}: {} is not its block, for it has {}", claim.node, claim.range, block.range);
             self.dropped.push(line);
@@ -107,45 +99,18 @@ impl<'a> Kept<'a> {
         true
     }
 
-    fn insert(&mut self, claim: &'a Claim, block: Block, standing: Standing) {
-        let standing = if self.is_selected(&claim.node) { standing } else { Standing::Departed };
-        self.holders.insert(block.range, &claim.node);
-        self.blocks.insert(&claim.node, (block, standing));
+    fn insert(&mut self, row: usize, block: Block, standing: Standing) {
+        let row = &mut self.rows[row];
+        let standing = if row.is_selected { standing } else { Standing::Departed };
+        row.block = Some((block, standing));
+        self.holders.insert(block.range, row.name);
     }
-
-    fn is_selected(&self, node: &str) -> bool {
-        self.selected.binary_search(&node).is_ok()
-    }
-}
-
-/// Claims in the order in which they are heard: by trust, then by node. An IPAMNode's claim that repeats the status is
-/// left out.
-fn by_trust(claims: &[Claim]) -> Vec<&Claim> {
-    let mut sorted: Vec<&Claim> = claims.iter().collect();
-    sorted.sort_unstable_by_key(|claim| (&claim.node, claim.source, claim.range, claim.gateway));
-    let (mut repeated, mut status, mut second) = (Vec::with_capacity(sorted.len()), Vec::new(), Vec::new());
-    for of_node in sorted.chunk_by(|a, b| a.node == b.node) {
-        let told = |range: &AddrRange, source| {
-            of_node.binary_search_by_key(&(source, *range), |c| (c.source, c.range)).is_ok()
-        };
-        for &claim in of_node {
-            match claim.source {
-                ClaimSource::Status if told(&claim.range, ClaimSource::IpamNode) => repeated.push(claim),
-                ClaimSource::Status => status.push(claim),
-                ClaimSource::IpamNode if told(&claim.range, ClaimSource::Status) => {}
-                ClaimSource::IpamNode => second.push(claim),
-            }
-        }
-    }
-    repeated.append(&mut status);
-    repeated.append(&mut second);
-    repeated
 }
 
 /// Who has which addresses; ranges in it never overlap.
 #[derive(Default)]
 pub(super) struct Holders<'a> {
-    /// First address → last address and node.
+    /// Family and first address → all that the node has, and the node.
     ranges: BTreeMap<(Family, u128), (AddrRange, &'a str)>,
 }
 
@@ -158,7 +123,7 @@ impl<'a> Holders<'a> {
         held.overlaps(range).then_some((*node, *held))
     }
 
-    pub(super) fn insert(&mut self, range: AddrRange, node: &'a str) {
+    fn insert(&mut self, range: AddrRange, node: &'a str) {
         self.ranges.insert((range.family(), range.numbers().0), (range, node));
     }
 

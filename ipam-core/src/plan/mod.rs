@@ -6,14 +6,16 @@
 mod claim;
 mod give;
 mod keep;
+mod roster;
 
 use std::collections::BTreeMap;
 
 pub use claim::{Claim, ClaimSource};
 
 use crate::{Block, Pool};
-use give::Giver;
+use give::give;
 use keep::Kept;
+use roster::Roster;
 
 /// A node, as far as planning cares.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -83,20 +85,6 @@ pub struct Plan {
 /// 2. A claim that disagrees is kept as it is while its addresses may be held, if nobody of step 1 has a part of it.
 /// 3. Selected nodes without a block get their static prefix, or else the lowest free block, by name.
 pub fn plan(pool: &Pool, nodes: &[NodeRef<'_>], claims: &[Claim], usage: &dyn Fn(&str) -> Usage) -> Plan {
-    let selected = selected_names(pool, nodes);
-    let mut kept = Kept::new(pool, &selected, usage);
-    kept.keep(claims);
-    let mut giver = Giver::new(pool, kept);
-    for node in &selected {
-        giver.serve(node);
-    }
-    giver.finish()
-}
-
-fn selected_names<'a>(pool: &Pool, nodes: &[NodeRef<'a>]) -> Vec<&'a str> {
-    let mut names: Vec<&str> =
-        nodes.iter().filter(|node| pool.selects(node.name, node.labels)).map(|node| node.name).collect();
-    names.sort_unstable();
-    names.dedup();
-    names
+    let roster = Roster::new(pool, nodes, claims);
+    give(pool, Kept::new(pool, roster, usage))
 }
