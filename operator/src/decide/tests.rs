@@ -1,0 +1,379 @@
+use std::collections::BTreeMap;
+
+use ipam_core::plan::Assignment;
+use ipam_crds::{BlockState, BlockUse, NodeBlock, PoolType};
+use serde_json::{Value, json};
+
+use super::*;
+use crate::ipam_node::entry;
+use crate::objects::RawObject;
+
+const IP_SPEC: &str = r#"{"subnet":"192.168.0.0/16","perNodeBlockSize":4,"gateway":"192.168.0.1"}"#;
+const TINY_SPEC: &str = r#"{"subnet":"10.0.0.0/29","perNodeBlockSize":3}"#;
+
+fn at(second: i64) -> Timestamp {
+    Timestamp::from_second(1_700_000_000 + second).unwrap()
+}
+
+fn pool(spec: &str, generation: i64, status: &Value) -> PoolRecord {
+    pool_of(PoolKind::IpPool, spec, generation, status)
+}
+
+fn pool_of(kind: PoolKind, spec: &str, generation: i64, status: &Value) -> PoolRecord {
+    let object = json!({
+        "metadata": {"name": "blue", "uid": "u", "generation": generation, "resourceVersion": "1"},
+        "spec": serde_json::from_str::<Value>(spec).unwrap(),
+        "status": status,
+    });
+    let object: RawObject = serde_json::from_str(&object.to_string()).unwrap();
+    PoolRecord::read(kind, &object, None)
+}
+
+/// A scene to decide about: nodes by name, IPAMNodes by name, and the time.
+#[derive(Default)]
+struct Scene {
+    nodes: BTreeMap<String, BTreeMap<String, String>>,
+    ipam_nodes: HashMap<String, IpamNodeRecord>,
+    second: i64,
+    counts_wait: bool,
+}
+
+impl Scene {
+    fn of(nodes: &[&str]) -> Self {
+        let nodes = nodes.iter().map(|name| ((*name).to_owned(), BTreeMap::new())).collect();
+        Self { nodes, ..Self::default() }
+    }
+
+    fn decide(&self, pool: &PoolRecord) -> Decision {
+        let nodes: Vec<NodeRef<'_>> = self.nodes.iter().map(|(name, labels)| NodeRef { name, labels }).collect();
+        decide(&Observation {
+            pool,
+            nodes: &nodes,
+            ipam_nodes: &self.ipam_nodes,
+            counts_due: !self.counts_wait,
+            now: at(self.second),
+        })
+    }
+
+    /// The agent of `node` reports about the block that its IPAMNode has.
+    fn report(&mut self, node: &str, used: i64) {
+        let record = self.ipam_nodes.get_mut(node).unwrap();
+        record.observed_generation = Some(record.generation);
+        let uses = record.blocks.iter().map(|block| BlockUse {
+            name: block.name.clone(),
+            pool_type: block.pool_type,
+            start_ip: block.start_ip.clone(),
+            end_ip: block.end_ip.clone(),
+            used,
+            capacity: 4,
+        });
+        record.reports = uses.collect();
+    }
+
+    /// Writes the IPAMNodes that follow from a decision.
+    fn write_ipam_nodes(&mut self, pool: &PoolRecord, assignments: &[Assignment]) {
+        let valid = pool.spec.as_ref().unwrap();
+        for assignment in assignments {
+            let known = self.ipam_nodes.get(&assignment.node);
+            let blocks = vec![entry(valid, assignment, known)];
+            let record = self.ipam_nodes.entry(assignment.node.clone()).or_default();
+            if record.blocks != blocks {
+                (record.blocks, record.generation) = (blocks, record.generation + 1);
+            }
+        }
+    }
+}
+
+/// The pool after `decision` was written.
+fn written(pool: &PoolRecord, decision: &Decision) -> PoolRecord {
+    PoolRecord { status: decision.status.clone().expect("a status to write"), ..pool.clone() }
+}
+
+fn condition<'a>(status: &'a StatusRecord, kind: &str) -> &'a k8s_openapi::apimachinery::pkg::apis::meta::v1::Condition {
+    status.summary.conditions.iter().find(|condition| condition.type_ == kind).expect(kind)
+}
+
+fn blocks(status: &StatusRecord) -> Vec<String> {
+    status.allocations.iter().map(|claim| format!("{}={}", claim.node, claim.range)).collect()
+}
+
+#[test]
+fn nodes_get_the_lowest_blocks_in_name_order() {
+    let pool = pool(IP_SPEC, 1, &json!({}));
+    let decision = Scene::of(&["n2", "n1"]).decide(&pool);
+    let status = decision.status.unwrap();
+    assert_eq!(blocks(&status), ["n1=192.168.0.1-192.168.0.4", "n2=192.168.0.5-192.168.0.8"]);
+    assert_eq!(status.summary.observed_generation, Some(1));
+    assert_eq!(status.summary.nodes, Some(NodeCounts { served: 2, unserved: 0, departed: 0 }));
+    assert_eq!(status.summary.blocks.unwrap().total, 16383);
+    assert_eq!(status.summary.addresses, Some(AddressCounts { capacity: 7, used: 0 }));
+    assert_eq!(condition(&status, READY).status, "True");
+    assert_eq!(condition(&status, EXHAUSTED).status, "False");
+    assert_eq!(condition(&status, DEGRADED).status, "False");
+    assert!(decision.notes.is_empty());
+}
+
+#[test]
+fn what_is_right_is_not_written_again() {
+    let (pool, mut scene) = (pool(IP_SPEC, 1, &json!({})), Scene::of(&["n1"]));
+    let pool = written(&pool, &scene.decide(&pool));
+    scene.second = 1000;
+    let decision = scene.decide(&pool);
+    assert_eq!((decision.status, decision.notes), (None, vec![]));
+    assert_eq!(decision.assignments.unwrap().len(), 1, "who has what is told all the same");
+}
+
+#[test]
+fn an_invalid_spec_takes_nothing_away_and_says_every_mistake_once_per_generation() {
+    let (before, mut scene) = (pool(IP_SPEC, 1, &json!({})), Scene::of(&["n1"]));
+    let before = written(&before, &scene.decide(&before));
+    let broken = r#"{"subnet":"nonsense","perNodeBlockSize":0}"#;
+    let edited = PoolRecord { status: before.status.clone(), ..pool(broken, 2, &json!({})) };
+    scene.second = 60;
+    let decision = scene.decide(&edited);
+    let status = decision.status.as_ref().unwrap();
+    assert_eq!(blocks(status), blocks(&before.status));
+    assert_eq!(status.summary.nodes, before.status.summary.nodes);
+    let ready = condition(status, READY);
+    assert_eq!((ready.status.as_str(), ready.reason.as_str()), ("False", "InvalidSpec"));
+    assert!(ready.message.contains("spec.subnet") && ready.message.contains("spec.perNodeBlockSize"), "{}", ready.message);
+    assert_eq!(ready.last_transition_time.0, at(60));
+    assert_eq!(decision.assignments, None, "what was given before stands");
+    assert_eq!(decision.notes.len(), 1);
+    assert_eq!(decision.notes[0].reason, "InvalidSpec");
+
+    let edited = written(&edited, &decision);
+    assert_eq!(scene.decide(&edited), Decision::default(), "said once");
+    let again = PoolRecord { generation: 3, ..edited };
+    let decision = scene.decide(&again);
+    assert_eq!(decision.notes.len(), 1, "a new generation is said anew");
+    assert_eq!(condition(&decision.status.unwrap(), READY).last_transition_time.0, at(60), "still the same state");
+}
+
+#[test]
+fn a_spec_that_is_mended_is_ready_again_with_nothing_moved() {
+    let mut scene = Scene::of(&["n1", "n2"]);
+    let good = pool(IP_SPEC, 1, &json!({}));
+    let good = written(&good, &scene.decide(&good));
+    let bad = PoolRecord { status: good.status.clone(), ..pool("{}", 2, &json!({})) };
+    let bad = written(&bad, &scene.decide(&bad));
+    scene.second = 5;
+    let mended = PoolRecord { status: bad.status.clone(), generation: 3, ..good.clone() };
+    let status = scene.decide(&mended).status.unwrap();
+    assert_eq!(blocks(&status), blocks(&good.status));
+    assert_eq!(condition(&status, READY).last_transition_time.0, at(5));
+}
+
+#[test]
+fn a_pool_that_runs_out_names_the_nodes_left_out_once_per_change() {
+    let mut scene = Scene::of(&["n1", "n2", "n3"]);
+    let record = pool(TINY_SPEC, 1, &json!({}));
+    let decision = scene.decide(&record);
+    let status = decision.status.as_ref().unwrap();
+    let exhausted = condition(status, EXHAUSTED);
+    assert_eq!((exhausted.status.as_str(), exhausted.reason.as_str()), ("True", "NoFreeRanges"));
+    assert!(exhausted.message.contains("n3"), "{}", exhausted.message);
+    assert_eq!(status.summary.nodes, Some(NodeCounts { served: 2, unserved: 1, departed: 0 }));
+    assert_eq!(decision.notes.len(), 1);
+    assert_eq!(decision.notes[0].reason, "NoFreeRanges");
+
+    let record = written(&record, &decision);
+    scene.nodes.insert("n4".into(), BTreeMap::new());
+    scene.second = 9;
+    let decision = scene.decide(&record);
+    assert!(decision.notes[0].text.contains("n3, n4"), "{:?}", decision.notes);
+    assert_eq!(condition(decision.status.as_ref().unwrap(), EXHAUSTED).last_transition_time.0, at(0));
+
+    let record = written(&record, &decision);
+    scene.nodes.retain(|name, _| name.as_str() < "n3");
+    scene.second = 20;
+    let decision = scene.decide(&record);
+    assert_eq!(decision.notes, vec![]);
+    assert_eq!(condition(&decision.status.unwrap(), EXHAUSTED).last_transition_time.0, at(20));
+}
+
+#[test]
+fn a_cidr_pool_that_runs_out_says_prefixes() {
+    let spec = r#"{"cidr":"10.0.0.0/24","perNodeNetworkPrefix":24,"gatewayIndex":1}"#;
+    let decision = Scene::of(&["n1", "n2"]).decide(&pool_of(PoolKind::CidrPool, spec, 1, &json!({})));
+    assert_eq!(decision.notes[0].reason, "NoFreePrefixes");
+    let status = decision.status.unwrap();
+    assert_eq!(blocks(&status), ["n1=10.0.0.0-10.0.0.255"]);
+    assert_eq!(status.allocations[0].gateway, Some("10.0.0.1".parse().unwrap()));
+}
+
+#[test]
+fn a_cidr_pools_changed_gateway_is_updated_in_place() {
+    let scene = Scene::of(&["n1"]);
+    let spec = |index: u32| format!(r#"{{"cidr":"10.0.0.0/16","perNodeNetworkPrefix":24,"gatewayIndex":{index}}}"#);
+    let one = pool_of(PoolKind::CidrPool, &spec(1), 1, &json!({}));
+    let one = written(&one, &scene.decide(&one));
+    let two = PoolRecord { status: one.status, ..pool_of(PoolKind::CidrPool, &spec(2), 2, &json!({})) };
+    let status = scene.decide(&two).status.unwrap();
+    assert_eq!(status.allocations[0].gateway, Some("10.0.0.2".parse().unwrap()));
+    assert_eq!(blocks(&status), ["n1=10.0.0.0-10.0.0.255"]);
+}
+
+#[test]
+fn a_node_that_leaves_keeps_its_block_and_is_counted_as_departed() {
+    let mut scene = Scene::of(&["n1", "n2"]);
+    let record = pool(IP_SPEC, 1, &json!({}));
+    let record = written(&record, &scene.decide(&record));
+    scene.nodes.remove("n1");
+    scene.nodes.insert("n3".into(), BTreeMap::new());
+    let decision = scene.decide(&record);
+    let status = decision.status.as_ref().unwrap();
+    let expected = ["n1=192.168.0.1-192.168.0.4", "n2=192.168.0.5-192.168.0.8", "n3=192.168.0.9-192.168.0.12"];
+    assert_eq!(blocks(status), expected);
+    assert_eq!(status.summary.nodes, Some(NodeCounts { served: 2, unserved: 0, departed: 1 }));
+    assert!(condition(status, READY).message.contains("n1"), "{}", condition(status, READY).message);
+    scene.write_ipam_nodes(&record, decision.assignments.as_ref().unwrap());
+    assert_eq!(scene.ipam_nodes["n1"].blocks[0].state, BlockState::Releasing);
+    assert_eq!(scene.ipam_nodes["n2"].blocks[0].state, BlockState::Active);
+
+    let record = written(&record, &decision);
+    scene.nodes.insert("n1".into(), BTreeMap::new());
+    let status = scene.decide(&record).status.unwrap();
+    assert_eq!(blocks(&status), expected, "the same node gets the same block back");
+}
+
+#[test]
+fn a_wiped_status_is_restored_from_ipam_nodes() {
+    let mut scene = Scene::of(&["n1", "n2"]);
+    let record = pool(IP_SPEC, 1, &json!({}));
+    let decision = scene.decide(&record);
+    scene.write_ipam_nodes(&record, decision.assignments.as_ref().unwrap());
+    // A node that would be first by name, were the blocks given anew.
+    scene.nodes.insert("n0".into(), BTreeMap::new());
+    let status = scene.decide(&record).status.unwrap();
+    let expected = ["n0=192.168.0.9-192.168.0.12", "n1=192.168.0.1-192.168.0.4", "n2=192.168.0.5-192.168.0.8"];
+    assert_eq!(blocks(&status), expected);
+}
+
+#[test]
+fn a_status_edited_to_nonsense_is_repaired_without_moving_what_was_right() {
+    let mut scene = Scene::of(&["n1", "n2", "n3"]);
+    let record = pool(IP_SPEC, 1, &json!({}));
+    let decision = scene.decide(&record);
+    let right = blocks(decision.status.as_ref().unwrap());
+    scene.write_ipam_nodes(&record, decision.assignments.as_ref().unwrap());
+    let entry = |node: &str, start: &str, end: &str| json!({"nodeName": node, "startIP": start, "endIP": end});
+    let first = entry("n1", "192.168.0.1", "192.168.0.4");
+    for nonsense in [
+        json!({"allocations": [first, entry("n2", "x", "192.168.0.8"), "n3"]}),
+        json!({"allocations": [first, entry("n2", "192.168.0.1", "192.168.0.4"), entry("n3", "10.0.0.1", "10.0.0.4")]}),
+        json!({"allocations": [entry("n2", "192.168.0.6", "192.168.0.9")], "nodes": "many", "conditions": {}}),
+        json!("nonsense"),
+    ] {
+        let spoilt = pool(IP_SPEC, 1, &nonsense);
+        let status = scene.decide(&spoilt).status.expect("a repair");
+        assert_eq!(blocks(&status), right, "{nonsense}");
+    }
+}
+
+#[test]
+fn a_block_that_the_spec_no_longer_has_is_kept_until_the_agent_says_that_it_released_it() {
+    let mut scene = Scene::of(&["n1"]);
+    let old = pool(IP_SPEC, 1, &json!({}));
+    let decision = scene.decide(&old);
+    scene.write_ipam_nodes(&old, decision.assignments.as_ref().unwrap());
+    let resized = IP_SPEC.replace(":4", ":8");
+    let edited = PoolRecord { status: decision.status.unwrap(), ..pool(&resized, 2, &json!({})) };
+
+    // Use that no agent has reported counts as held.
+    let decision = scene.decide(&edited);
+    let edited = written(&edited, &decision);
+    assert_eq!(blocks(&edited.status), ["n1=192.168.0.1-192.168.0.4"]);
+    assert_eq!(condition(&edited.status, DEGRADED).status, "True");
+    scene.write_ipam_nodes(&edited, decision.assignments.as_ref().unwrap());
+    assert_eq!(scene.ipam_nodes["n1"].blocks[0].state, BlockState::Active, "the last good state is served");
+
+    // While addresses are held nothing changes; none held is believed only of an agent that was told to give no more.
+    for (used, state) in [(2, BlockState::Active), (0, BlockState::Releasing)] {
+        scene.report("n1", used);
+        let decision = scene.decide(&edited);
+        assert_eq!(decision.assignments.as_ref().unwrap()[0].block.range.to_string(), "192.168.0.1-192.168.0.4");
+        scene.write_ipam_nodes(&edited, decision.assignments.as_ref().unwrap());
+        assert_eq!(scene.ipam_nodes["n1"].blocks[0].state, state, "{used} used");
+    }
+    assert_eq!(scene.decide(&edited).assignments.unwrap()[0].block.range.to_string(), "192.168.0.1-192.168.0.4");
+    scene.report("n1", 0);
+    let decision = scene.decide(&edited);
+    let status = decision.status.unwrap();
+    assert_eq!(blocks(&status), ["n1=192.168.0.1-192.168.0.8"]);
+    assert_eq!(condition(&status, DEGRADED).status, "False");
+}
+
+#[test]
+fn used_addresses_are_summed_and_written_alone_only_when_it_is_time() {
+    let mut scene = Scene::of(&["n1", "n2"]);
+    let record = pool(IP_SPEC, 1, &json!({}));
+    let decision = scene.decide(&record);
+    scene.write_ipam_nodes(&record, decision.assignments.as_ref().unwrap());
+    let record = written(&record, &decision);
+    scene.report("n1", 2);
+    scene.report("n2", 3);
+    scene.counts_wait = true;
+    let decision = scene.decide(&record);
+    assert_eq!((decision.status, decision.counts_deferred), (None, true));
+    scene.counts_wait = false;
+    let status = scene.decide(&record).status.unwrap();
+    assert_eq!(status.summary.addresses.unwrap().used, 5);
+    scene.counts_wait = true;
+    scene.nodes.insert("n3".into(), BTreeMap::new());
+    let status = scene.decide(&record).status.expect("a join does not wait for counts");
+    assert_eq!(status.summary.addresses.unwrap().used, 5);
+}
+
+#[test]
+fn counts_stop_at_the_largest_number_the_api_can_say() {
+    let spec = r#"{"cidr":"fd00::/8","perNodeNetworkPrefix":100}"#;
+    let status = Scene::of(&["n1"]).decide(&pool_of(PoolKind::CidrPool, spec, 1, &json!({}))).status.unwrap();
+    assert_eq!(status.summary.blocks, Some(BlockCounts { total: i64::MAX, free: i64::MAX }));
+}
+
+#[test]
+fn messages_stay_bounded_however_many_nodes_there_are() {
+    let names: Vec<String> = (0..5000).map(|number| format!("node-{number:05}")).collect();
+    let names: Vec<&str> = names.iter().map(String::as_str).collect();
+    let decision = Scene::of(&names).decide(&pool(TINY_SPEC, 1, &json!({})));
+    assert!(decision.notes[0].text.len() <= 1024);
+    let status = decision.status.unwrap();
+    let message = &condition(&status, EXHAUSTED).message;
+    assert!(message.len() < 1100 && message.starts_with("4998 ") && message.contains(" more"), "{message}");
+}
+
+#[test]
+fn conditions_of_others_are_left_alone() {
+    let foreign = json!({"conditions": [{"type": "Audited", "status": "True", "reason": "ByHand", "message": "",
+        "lastTransitionTime": "2024-01-01T00:00:00Z"}]});
+    let status = Scene::of(&["n1"]).decide(&pool(IP_SPEC, 1, &foreign)).status.unwrap();
+    let kinds: Vec<_> = status.summary.conditions.iter().map(|condition| condition.type_.as_str()).collect();
+    assert_eq!(kinds, ["Audited", READY, EXHAUSTED, DEGRADED]);
+}
+
+#[test]
+fn an_ipam_node_says_what_the_node_may_give() {
+    let spec = r#"{"subnet":"192.168.0.0/16","perNodeBlockSize":8,"gateway":"192.168.0.1","defaultGateway":true,
+        "exclusions":[{"startIP":"192.168.0.7","endIP":"192.168.0.10"}],
+        "perNodeExclusions":[{"startIndex":1,"endIndex":1}],"routes":[{"dst":"5.5.0.0/16"}],
+        "nodeSelector":{"nodeSelectorTerms":[{"matchFields":[{"key":"metadata.name","operator":"In","values":["n1"]}]}]}}"#;
+    let (pool, scene) = (pool(&spec.replace("true,", "false,"), 1, &json!({})), Scene::of(&["n1", "n2"]));
+    let assignments = scene.decide(&pool).assignments.unwrap();
+    assert_eq!(assignments.len(), 1, "n2 is not selected");
+    let block = entry(pool.spec.as_ref().unwrap(), &assignments[0], None);
+    let range = |start: &str, end: &str| ipam_crds::AddressRange { start_ip: start.into(), end_ip: end.into() };
+    let expected = NodeBlock {
+        name: "blue".into(),
+        pool_type: PoolType::IPPool,
+        state: BlockState::Active,
+        start_ip: "192.168.0.1".into(),
+        end_ip: "192.168.0.8".into(),
+        subnet: "192.168.0.0/16".into(),
+        gateway: Some("192.168.0.1".into()),
+        exclusions: vec![range("192.168.0.2", "192.168.0.2"), range("192.168.0.7", "192.168.0.8")],
+        routes: vec![ipam_crds::RouteDestination { dst: "5.5.0.0/16".into() }],
+        default_gateway: None,
+    };
+    assert_eq!(block, expected);
+}

@@ -1,0 +1,143 @@
+//! Elections against a Lease server of few lines, with the clock under control.
+
+use std::pin::pin;
+use std::sync::{Arc, Mutex, PoisonError};
+
+use http::{Method, Request, Response, StatusCode};
+use http_body_util::BodyExt;
+use kube::client::Body;
+use serde_json::{Value, json};
+
+use super::*;
+
+/// One Lease, replaced only at its version.
+#[derive(Clone, Default)]
+struct LeaseServer {
+    lease: Arc<Mutex<(u64, Option<Value>)>>,
+    away: Arc<std::sync::atomic::AtomicBool>,
+}
+
+impl LeaseServer {
+    fn client(&self) -> Client {
+        let (service, handle) = tower_test::mock::pair::<Request<Body>, Response<Body>>();
+        let server = self.clone();
+        tokio::spawn(async move {
+            let mut handle = pin!(handle);
+            while let Some((request, respond)) = handle.next_request().await {
+                let (parts, body) = request.into_parts();
+                let body = body.collect().await.unwrap().to_bytes();
+                let (status, answer) = server.answer(&parts.method, &body);
+                let answer = Body::from(answer.to_string().into_bytes());
+                respond.send_response(Response::builder().status(status).body(answer).unwrap());
+            }
+        });
+        Client::new(service, "ns")
+    }
+
+    fn answer(&self, method: &Method, body: &[u8]) -> (StatusCode, Value) {
+        let refuse = |status: StatusCode| {
+            (status, json!({"kind": "Status", "status": "Failure", "code": status.as_u16(), "message": "no", "reason": ""}))
+        };
+        if self.away.load(std::sync::atomic::Ordering::SeqCst) {
+            return refuse(StatusCode::INTERNAL_SERVER_ERROR);
+        }
+        let mut held = self.lease.lock().unwrap_or_else(PoisonError::into_inner);
+        if *method == Method::GET {
+            return held.1.clone().map_or_else(|| refuse(StatusCode::NOT_FOUND), |lease| (StatusCode::OK, lease));
+        }
+        let mut sent: Value = serde_json::from_slice(body).unwrap();
+        let current = held.1.as_ref().map(|lease| lease["metadata"]["resourceVersion"].clone());
+        let based_on = (*method == Method::PUT).then(|| sent["metadata"]["resourceVersion"].clone());
+        if based_on != current {
+            return refuse(StatusCode::CONFLICT);
+        }
+        held.0 += 1;
+        sent["metadata"]["resourceVersion"] = json!(held.0.to_string());
+        held.1 = Some(sent.clone());
+        (StatusCode::OK, sent)
+    }
+
+    fn holder(&self) -> Value {
+        let held = self.lease.lock().unwrap_or_else(PoisonError::into_inner);
+        held.1.as_ref().map_or(Value::Null, |lease| lease["spec"]["holderIdentity"].clone())
+    }
+
+    /// Starts a candidate; tells when it leads, and how it ended.
+    fn stand(&self, identity: &str, stop: &CancellationToken) -> Standing {
+        let mut election = Election::new(self.client(), "ns", identity.to_owned());
+        let (sender, leads) = watch::channel(false);
+        let stop = stop.clone();
+        let ended = tokio::spawn(async move {
+            let ended = election.run(&sender, &stop).await;
+            if ended.is_ok() {
+                election.release().await;
+            }
+            ended
+        });
+        Standing { leads, ended }
+    }
+}
+
+struct Standing {
+    leads: watch::Receiver<bool>,
+    ended: tokio::task::JoinHandle<Result<(), Lost>>,
+}
+
+impl Standing {
+    async fn leads(&mut self) {
+        tokio::time::timeout(Duration::from_secs(120), self.leads.wait_for(|leads| *leads)).await.unwrap().unwrap();
+    }
+}
+
+#[tokio::test]
+async fn one_leads_and_the_other_follows_until_the_lease_is_released() {
+    let (server, stop, other_stop) = (LeaseServer::default(), CancellationToken::new(), CancellationToken::new());
+    let mut first = server.stand("first", &stop);
+    first.leads().await;
+    let mut second = server.stand("second", &other_stop);
+    assert_eq!(server.holder(), "first");
+    assert!(!*second.leads.borrow());
+    stop.cancel();
+    first.ended.await.unwrap().unwrap();
+    assert_eq!(server.holder(), "", "released");
+    second.leads().await;
+    assert_eq!(server.holder(), "second");
+    other_stop.cancel();
+    second.ended.await.unwrap().unwrap();
+}
+
+#[tokio::test]
+async fn a_leader_that_reads_anothers_name_in_the_lease_ends() {
+    let (server, stop) = (LeaseServer::default(), CancellationToken::new());
+    let mut first = server.stand("first", &stop);
+    first.leads().await;
+    {
+        let mut held = server.lease.lock().unwrap_or_else(PoisonError::into_inner);
+        held.0 += 1;
+        let version = held.0.to_string();
+        let lease = held.1.as_mut().unwrap();
+        lease["spec"]["holderIdentity"] = json!("usurper");
+        lease["metadata"]["resourceVersion"] = json!(version);
+    }
+    assert_eq!(first.ended.await.unwrap(), Err(Lost::Taken("usurper".into())));
+}
+
+#[tokio::test]
+async fn a_leader_that_cannot_renew_ends_at_the_renew_deadline() {
+    let (server, stop) = (LeaseServer::default(), CancellationToken::new());
+    let mut first = server.stand("first", &stop);
+    first.leads().await;
+    let led = Instant::now();
+    server.away.store(true, std::sync::atomic::Ordering::SeqCst);
+    assert_eq!(first.ended.await.unwrap(), Err(Lost::Deadline));
+    let led = led.elapsed();
+    assert!(led <= RENEW_DEADLINE + Duration::from_secs(1), "led for {led:?}");
+    assert!(led >= RENEW_DEADLINE - RETRY_PERIOD, "gave up after {led:?}");
+}
+
+#[test]
+fn two_processes_never_share_an_identity() {
+    let (one, other) = (identity().unwrap(), identity().unwrap());
+    assert_ne!(one, other);
+    assert_eq!(one.split_once('_').unwrap().1.len(), 36);
+}

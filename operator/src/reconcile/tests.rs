@@ -1,0 +1,441 @@
+//! Whole histories, without a server: what is told, and exactly which calls follow.
+
+use std::time::Duration;
+
+use ipam_crds::BlockState;
+use serde_json::{Value, json};
+
+use super::*;
+
+/// A reconciler and a fake API server's view of versions.
+struct World {
+    reconciler: Reconciler,
+    now: Instant,
+    version: u64,
+}
+
+const SPEC: &str = r#"{"subnet":"192.168.0.0/16","perNodeBlockSize":4,"gateway":"192.168.0.1"}"#;
+
+fn object(value: &Value) -> RawObject {
+    serde_json::from_str(&value.to_string()).unwrap()
+}
+
+fn pool_object(name: &str, version: u64, generation: i64, spec: &str, status: &Value) -> RawObject {
+    object(&json!({
+        "metadata": {"name": name, "uid": format!("uid-{name}"), "generation": generation, "resourceVersion": version.to_string()},
+        "spec": serde_json::from_str::<Value>(spec).unwrap(),
+        "status": status,
+    }))
+}
+
+impl World {
+    /// In sync with `nodes` and the given pools, leading, nothing decided yet.
+    fn new(nodes: &[&str], pools: Vec<RawObject>, ipam_nodes: Vec<RawObject>) -> Self {
+        let mut world = Self::follower(nodes, pools, ipam_nodes);
+        world.reconciler.lead(world.now);
+        world
+    }
+
+    fn follower(nodes: &[&str], pools: Vec<RawObject>, ipam_nodes: Vec<RawObject>) -> Self {
+        let mut world = Self { reconciler: Reconciler::new(Arc::new(Metrics::default())), now: Instant::now(), version: 100 };
+        for kind in [PoolKind::IpPool, PoolKind::CidrPool] {
+            world.tell(Observed::Pool(kind, Event::Init));
+            for pool in pools.iter().filter(|_| kind == PoolKind::IpPool) {
+                world.tell(Observed::Pool(kind, Event::InitApply(pool.clone())));
+            }
+            world.tell(Observed::Pool(kind, Event::InitDone));
+        }
+        world.tell(Observed::Node(Event::Init));
+        for node in nodes {
+            world.tell(Observed::Node(Event::InitApply(((*node).to_owned(), Labels::new()))));
+        }
+        world.tell(Observed::Node(Event::InitDone));
+        world.tell(Observed::IpamNode(Event::Init));
+        for ipam_node in ipam_nodes {
+            world.tell(Observed::IpamNode(Event::InitApply(ipam_node)));
+        }
+        world.tell(Observed::IpamNode(Event::InitDone));
+        world
+    }
+
+    fn tell(&mut self, event: Observed) {
+        self.reconciler.observe(event, self.now);
+    }
+
+    fn node_joins(&mut self, name: &str) {
+        self.tell(Observed::Node(Event::Apply((name.to_owned(), Labels::new()))));
+    }
+
+    /// Lets a burst fall quiet and takes the calls that follow.
+    fn calls(&mut self) -> Vec<Command> {
+        self.calls_after(Duration::from_millis(500))
+    }
+
+    fn calls_after(&mut self, time: Duration) -> Vec<Command> {
+        self.now += time;
+        let wall = Timestamp::from_second(1_700_000_000).unwrap();
+        self.reconciler.poll(Now { instant: self.now, wall })
+    }
+
+    /// The API server does what `command` asks.
+    fn succeed(&mut self, command: Command) {
+        self.version += 1;
+        let version = self.version.to_string();
+        let outcome = match command {
+            Command::WriteStatus { pool, .. } => Outcome::Pool(pool, Ok(version)),
+            Command::Confirm { pool } => {
+                let version = pool.resource_version.clone();
+                Outcome::Pool(pool, Ok(version))
+            }
+            Command::WriteIpamNode(write) => {
+                let made = NodeVersion { uid: format!("uid-{}", write.node), resource_version: version, generation: 1 };
+                let made = (!matches!(write.action, NodeAction::Delete(..))).then_some(made);
+                Outcome::IpamNode(write, Ok(made))
+            }
+            Command::Publish { .. } => Outcome::Published,
+        };
+        self.reconciler.settle(outcome, self.now);
+    }
+
+    fn fail(&mut self, command: Command, error: CallError) {
+        let outcome = match command {
+            Command::WriteStatus { pool, .. } | Command::Confirm { pool } => Outcome::Pool(pool, Err(error)),
+            Command::WriteIpamNode(write) => Outcome::IpamNode(write, Err(error)),
+            Command::Publish { .. } => Outcome::Published,
+        };
+        self.reconciler.settle(outcome, self.now);
+    }
+
+    /// Does all that is asked until nothing more is; tells what that was.
+    fn settle(&mut self) -> Vec<Command> {
+        let mut done = Vec::new();
+        loop {
+            let calls = self.calls();
+            if calls.is_empty() {
+                return done;
+            }
+            for call in calls {
+                done.push(call.clone());
+                self.succeed(call);
+            }
+        }
+    }
+}
+
+fn only(mut calls: Vec<Command>) -> Command {
+    assert_eq!(calls.len(), 1, "{calls:#?}");
+    calls.remove(0)
+}
+
+fn status_of(command: &Command) -> &StatusRecord {
+    let Command::WriteStatus { status, .. } = command else { panic!("no status: {command:#?}") };
+    status
+}
+
+fn nodes_written(calls: &[Command]) -> Vec<(&str, &NodeAction)> {
+    let writes = calls.iter().filter_map(|call| match call {
+        Command::WriteIpamNode(write) => Some((write.node.as_str(), &write.action)),
+        _ => None,
+    });
+    writes.collect()
+}
+
+fn blue() -> RawObject {
+    pool_object("blue", 10, 1, SPEC, &json!({}))
+}
+
+#[test]
+fn a_new_pool_is_written_as_one_status_and_then_one_ipam_node_each() {
+    let mut world = World::new(&["n1", "n2"], vec![blue()], vec![]);
+    let write = only(world.calls());
+    assert_eq!(status_of(&write).allocations.len(), 2);
+    let Command::WriteStatus { pool, .. } = &write else { panic!() };
+    assert_eq!(pool.resource_version, "10");
+    assert!(world.calls().is_empty(), "no IPAMNode before the status is written");
+    world.succeed(write);
+    let calls = world.calls();
+    let created = nodes_written(&calls);
+    assert_eq!(created.iter().map(|(node, _)| *node).collect::<Vec<_>>(), ["n1", "n2"]);
+    assert!(created.iter().all(|(_, action)| matches!(action, NodeAction::Create(_))));
+    for call in calls {
+        world.succeed(call);
+    }
+    assert!(world.calls().is_empty());
+    assert!(world.reconciler.is_idle());
+}
+
+#[test]
+fn new_node_gets_a_block_in_one_status_write_and_touches_no_other_ipam_node() {
+    let mut world = World::new(&["n1", "n2"], vec![blue()], vec![]);
+    world.settle();
+    world.node_joins("n3");
+    let calls = world.settle();
+    assert_eq!(calls.len(), 2, "{calls:#?}");
+    assert_eq!(status_of(&calls[0]).allocations.len(), 3);
+    assert_eq!(nodes_written(&calls)[0].0, "n3");
+}
+
+#[test]
+fn heartbeats_cause_no_call() {
+    let mut world = World::new(&["n1", "n2"], vec![blue()], vec![]);
+    world.settle();
+    for _ in 0..200 {
+        world.node_joins("n1");
+        world.node_joins("n2");
+    }
+    assert_eq!(world.reconciler.next_wake(), None, "nothing is even due");
+    assert!(world.calls().is_empty());
+}
+
+#[test]
+fn a_burst_of_joins_is_one_status_write() {
+    let mut world = World::new(&[], vec![blue()], vec![]);
+    world.settle();
+    for number in 0..100 {
+        world.node_joins(&format!("n{number}"));
+        assert!(world.calls_after(Duration::from_millis(2)).is_empty());
+    }
+    assert_eq!(status_of(&only(world.calls())).allocations.len(), 100);
+}
+
+#[test]
+fn conflict_means_observe_again() {
+    let mut world = World::new(&["n1"], vec![blue()], vec![]);
+    let write = only(world.calls());
+    world.fail(write, CallError::Conflict("changed".into()));
+    assert!(world.calls_after(Duration::from_millis(1)).is_empty(), "not with the same version at once");
+    // Another writer gave n1 another block meanwhile: it stays.
+    let other = json!({"allocations": [{"nodeName": "n1", "startIP": "192.168.0.9", "endIP": "192.168.0.12"}]});
+    world.tell(Observed::Pool(PoolKind::IpPool, Event::Apply(pool_object("blue", 20, 1, SPEC, &other))));
+    let write = only(world.calls());
+    let Command::WriteStatus { pool, status } = &write else { panic!("{write:?}") };
+    assert_eq!(pool.resource_version, "20");
+    assert_eq!(status.allocations[0].range.to_string(), "192.168.0.9-192.168.0.12");
+}
+
+#[test]
+fn nothing_is_decided_before_every_cache_is_in_sync() {
+    let mut reconciler = Reconciler::new(Arc::new(Metrics::default()));
+    let now = Instant::now();
+    reconciler.lead(now);
+    reconciler.observe(Observed::Pool(PoolKind::IpPool, Event::Init), now);
+    reconciler.observe(Observed::Pool(PoolKind::IpPool, Event::InitApply(blue())), now);
+    reconciler.observe(Observed::Pool(PoolKind::IpPool, Event::InitDone), now);
+    reconciler.observe(Observed::Pool(PoolKind::CidrPool, Event::Init), now);
+    reconciler.observe(Observed::Pool(PoolKind::CidrPool, Event::InitDone), now);
+    reconciler.observe(Observed::Node(Event::Init), now);
+    reconciler.observe(Observed::Node(Event::InitApply(("n1".into(), Labels::new()))), now);
+    reconciler.observe(Observed::Node(Event::InitDone), now);
+    reconciler.observe(Observed::IpamNode(Event::Init), now);
+    let later = Now { instant: now + Duration::from_secs(60), wall: Timestamp::UNIX_EPOCH };
+    assert!(!reconciler.is_synced() && reconciler.poll(later).is_empty() && reconciler.next_wake().is_none());
+    reconciler.observe(Observed::IpamNode(Event::InitDone), now);
+    assert!(reconciler.is_synced());
+    assert_eq!(reconciler.poll(later).len(), 1);
+}
+
+#[test]
+fn a_follower_keeps_warm_and_does_nothing_until_it_leads() {
+    let mut world = World::follower(&["n1"], vec![blue()], vec![]);
+    world.node_joins("n2");
+    assert!(world.reconciler.is_synced());
+    assert!(world.calls().is_empty() && world.reconciler.next_wake().is_none());
+    world.reconciler.lead(world.now);
+    assert_eq!(status_of(&only(world.calls())).allocations.len(), 2);
+}
+
+/// The pool and IPAMNodes that a first run over `nodes` leaves behind, as a second run would read them.
+fn left_behind(nodes: &[&str]) -> (RawObject, Vec<RawObject>) {
+    let mut world = World::new(nodes, vec![blue()], vec![]);
+    let calls = world.settle();
+    let status = serde_json::to_value(status_of(&calls[0]).body(PoolKind::IpPool)).unwrap();
+    let ipam_nodes = nodes_written(&calls).into_iter().map(|(node, action)| {
+        let NodeAction::Create(blocks) = action else { panic!("{action:?}") };
+        object(&json!({
+            "metadata": {"name": node, "uid": format!("uid-{node}"), "generation": 1, "resourceVersion": "50"},
+            "spec": {"pools": blocks},
+        }))
+    });
+    (pool_object("blue", 40, 1, SPEC, &status), ipam_nodes.collect())
+}
+
+#[test]
+fn after_a_restart_nothing_is_written_and_the_version_is_confirmed_once() {
+    let (pool, ipam_nodes) = left_behind(&["n1", "n2"]);
+    let mut world = World::new(&["n1", "n2"], vec![pool], ipam_nodes);
+    let confirm = only(world.calls());
+    assert!(matches!(confirm, Command::Confirm { .. }), "{confirm:?}");
+    world.succeed(confirm);
+    assert!(world.settle().is_empty());
+    world.node_joins("n1");
+    assert!(world.settle().is_empty());
+}
+
+#[test]
+fn a_status_that_is_not_current_derives_no_ipam_node() {
+    let (pool, _) = left_behind(&["n1", "n2"]);
+    let mut world = World::new(&["n1", "n2"], vec![pool], vec![]);
+    let Command::Confirm { pool } = only(world.calls()) else { panic!("not asked") };
+    world.reconciler.settle(Outcome::Pool(pool, Ok("41".into())), world.now);
+    assert!(world.calls_after(Duration::from_millis(100)).is_empty(), "the watch is about to tell");
+}
+
+#[test]
+fn the_echo_of_our_own_write_wakes_nothing_whenever_it_comes() {
+    let mut world = World::new(&["n1"], vec![blue()], vec![]);
+    let write = only(world.calls());
+    let status = serde_json::to_value(status_of(&write).body(PoolKind::IpPool)).unwrap();
+    let echo = pool_object("blue", 101, 1, SPEC, &status);
+    // Before the answer to the write, and again after it.
+    world.tell(Observed::Pool(PoolKind::IpPool, Event::Apply(echo.clone())));
+    world.succeed(write);
+    world.settle();
+    world.tell(Observed::Pool(PoolKind::IpPool, Event::Apply(echo)));
+    // An event from before the write, which comes late.
+    world.tell(Observed::Pool(PoolKind::IpPool, Event::Apply(blue())));
+    assert_eq!(world.reconciler.next_wake(), None);
+}
+
+#[test]
+fn an_ipam_node_edited_or_deleted_by_hand_is_put_right() {
+    let mut world = World::new(&["n1"], vec![blue()], vec![]);
+    world.settle();
+    let edited = json!({
+        "metadata": {"name": "n1", "uid": "uid-n1", "generation": 2, "resourceVersion": "200"},
+        "spec": {"pools": []},
+    });
+    world.tell(Observed::IpamNode(Event::Apply(object(&edited))));
+    let calls = world.settle();
+    assert!(matches!(nodes_written(&calls)[..], [("n1", NodeAction::Update(version, _))] if version == "200"), "{calls:?}");
+    world.tell(Observed::IpamNode(Event::Delete(object(&edited))));
+    let calls = world.settle();
+    assert!(matches!(nodes_written(&calls)[..], [("n1", NodeAction::Create(_))]), "{calls:?}");
+}
+
+#[test]
+fn the_ipam_node_of_a_node_that_is_gone_stays_while_a_pool_records_its_block() {
+    let mut world = World::new(&["n1", "n2"], vec![blue()], vec![]);
+    world.settle();
+    world.tell(Observed::Node(Event::Delete(("n1".into(), Labels::new()))));
+    let calls = world.settle();
+    assert_eq!(status_of(&calls[0]).allocations.len(), 2);
+    let [("n1", NodeAction::Update(_, blocks))] = &nodes_written(&calls)[..] else { panic!("{calls:#?}") };
+    assert_eq!(blocks[0].state, BlockState::Releasing);
+    world.tell(Observed::Pool(PoolKind::IpPool, Event::Delete(blue())));
+    let calls = world.settle();
+    let written = nodes_written(&calls);
+    assert!(matches!(written[0], ("n1", NodeAction::Delete(uid, _)) if uid == "uid-n1"), "{written:?}");
+    assert!(matches!(written[1], ("n2", NodeAction::Update(_, blocks)) if blocks.is_empty()), "{written:?}");
+}
+
+#[test]
+fn an_invalid_spec_leaves_ipam_nodes_as_they_are_also_after_a_restart() {
+    let (pool, ipam_nodes) = left_behind(&["n1"]);
+    let status: Value = serde_json::from_str(pool.status.as_ref().unwrap().get()).unwrap();
+    let invalid = pool_object("blue", 60, 2, r#"{"subnet":"x","perNodeBlockSize":4}"#, &status);
+    let mut world = World::new(&["n1", "n2"], vec![invalid], ipam_nodes);
+    let calls = world.settle();
+    assert_eq!(calls.len(), 2, "a status and an event: {calls:#?}");
+    assert_eq!(status_of(&calls[0]).allocations.len(), 1);
+    assert!(matches!(&calls[1], Command::Publish { note, .. } if note.reason == "InvalidSpec"));
+    world.node_joins("n3");
+    assert!(world.settle().is_empty(), "not said every second");
+}
+
+#[test]
+fn two_pools_make_one_ipam_node_sorted_by_type_and_name() {
+    let green = pool_object("green", 11, 1, r#"{"subnet":"10.0.0.0/24","perNodeBlockSize":4}"#, &json!({}));
+    let mut world = World::new(&["n1"], vec![green, blue()], vec![]);
+    let calls = world.settle();
+    let written = nodes_written(&calls);
+    let (NodeAction::Create(blocks) | NodeAction::Update(_, blocks)) = written.last().unwrap().1 else { panic!() };
+    assert_eq!(blocks.iter().map(|block| block.name.as_str()).collect::<Vec<_>>(), ["blue", "green"]);
+}
+
+#[test]
+fn a_changed_route_reaches_every_ipam_node() {
+    let mut world = World::new(&["n1", "n2"], vec![blue()], vec![]);
+    let calls = world.settle();
+    let status = serde_json::to_value(status_of(&calls[0]).body(PoolKind::IpPool)).unwrap();
+    let spec = SPEC.replace('}', r#","routes":[{"dst":"5.5.0.0/16"}]}"#);
+    world.tell(Observed::Pool(PoolKind::IpPool, Event::Apply(pool_object("blue", 150, 2, &spec, &status))));
+    let calls = world.settle();
+    let written = nodes_written(&calls);
+    assert_eq!(written.len(), 2, "{calls:#?}");
+    assert!(written.iter().all(|(_, action)| matches!(action, NodeAction::Update(_, b) if b[0].routes.len() == 1)));
+}
+
+fn report(world: &mut World, node: &str, used: i64) {
+    world.version += 1;
+    let record = world.reconciler.ipam_nodes.get(node).unwrap();
+    let block = &record.blocks[0];
+    let event = json!({
+        "metadata": {"name": node, "uid": record.uid, "generation": record.generation,
+            "resourceVersion": world.version.to_string()},
+        "spec": {"pools": record.blocks},
+        "status": {"observedGeneration": record.generation, "pools": [{"name": "blue", "poolType": "IPPool",
+            "startIP": block.start_ip, "endIP": block.end_ip, "used": used, "capacity": 3}]},
+    });
+    world.tell(Observed::IpamNode(Event::Apply(object(&event))));
+}
+
+#[test]
+fn reports_of_agents_are_written_together_and_not_more_often_than_allowed() {
+    let mut world = World::new(&["n1", "n2"], vec![blue()], vec![]);
+    world.settle();
+    report(&mut world, "n1", 1);
+    report(&mut world, "n2", 2);
+    assert!(world.calls().is_empty(), "the status was written a moment ago");
+    let write = only(world.calls_after(pool_task::COUNTS_EVERY));
+    assert_eq!(status_of(&write).summary.addresses.unwrap().used, 3);
+    world.succeed(write);
+    report(&mut world, "n1", 1);
+    assert_eq!(world.reconciler.next_wake(), None, "no change, no call");
+}
+
+#[test]
+fn a_failed_write_is_tried_again_and_an_unreachable_server_is_not_flooded() {
+    let mut world = World::new(&["n1"], vec![blue()], vec![]);
+    let mut tries = 0;
+    let start = world.now;
+    while world.now < start + Duration::from_secs(60) {
+        for call in world.calls() {
+            tries += 1;
+            world.fail(call, CallError::Failed("connection refused".into()));
+        }
+    }
+    assert!((3..=10).contains(&tries), "{tries} tries in a minute");
+    world.calls_after(Duration::from_secs(30)).into_iter().for_each(|call| world.succeed(call));
+    assert_eq!(nodes_written(&world.calls()).len(), 1);
+}
+
+#[test]
+fn a_pool_made_anew_under_its_old_name_gets_the_same_blocks() {
+    let mut world = World::new(&["n2"], vec![blue()], vec![]);
+    world.settle();
+    world.node_joins("n1");
+    world.settle();
+    let mut anew = pool_object("blue", 900, 1, SPEC, &json!({}));
+    anew.metadata.uid = Some("another".into());
+    world.tell(Observed::Pool(PoolKind::IpPool, Event::Apply(anew)));
+    let calls = world.settle();
+    let ranges: Vec<_> = status_of(&calls[0]).allocations.iter().map(|claim| claim.range.to_string()).collect();
+    assert_eq!(ranges, ["192.168.0.5-192.168.0.8", "192.168.0.1-192.168.0.4"]);
+}
+
+#[test]
+fn only_a_bounded_number_of_ipam_nodes_is_written_at_once() {
+    let names: Vec<String> = (0..200).map(|number| format!("n{number:03}")).collect();
+    let mut world = World::new(&names.iter().map(String::as_str).collect::<Vec<_>>(), vec![blue()], vec![]);
+    let write = only(world.calls());
+    world.succeed(write);
+    let calls = world.calls();
+    assert_eq!(calls.len(), 48);
+    for call in calls {
+        world.succeed(call);
+        world.calls_after(Duration::ZERO).into_iter().for_each(|call| world.succeed(call));
+    }
+    world.settle();
+    assert!(world.reconciler.is_idle());
+    assert_eq!(world.reconciler.ipam_nodes.all().len(), 200);
+}

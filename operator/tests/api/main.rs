@@ -1,0 +1,183 @@
+//! The wire: exactly which calls reach the API server, in which form, and when none does.
+
+mod server;
+
+use std::collections::HashMap;
+
+use http::StatusCode;
+use serde_json::{Value, json};
+use server::{Call, Server};
+
+const NODES: &str = "/api/v1/nodes";
+const IPPOOLS: &str = "/apis/nv-ipam.nvidia.com/v1alpha1/namespaces/kube-system/ippools";
+const CIDRPOOLS: &str = "/apis/nv-ipam.nvidia.com/v1alpha1/namespaces/kube-system/cidrpools";
+const IPAMNODES: &str = "/apis/nv-ipam.nvidia.com/v1alpha1/namespaces/kube-system/ipamnodes";
+const EVENTS: &str = "/apis/events.k8s.io/v1/namespaces/kube-system/events";
+
+fn node(name: &str, version: u32) -> Value {
+    json!({"metadata": {"name": name, "resourceVersion": version.to_string(), "labels": {"rack": "1"},
+        "annotations": {"beat": version.to_string()}}})
+}
+
+fn pool(version: u32, spec: &Value, status: &Value) -> Value {
+    json!({"apiVersion": "nv-ipam.nvidia.com/v1alpha1", "kind": "IPPool", "spec": spec, "status": status,
+        "metadata": {"name": "blue", "namespace": "kube-system", "uid": "u", "generation": 1, "resourceVersion": version.to_string()}})
+}
+
+fn spec() -> Value {
+    json!({"subnet": "192.168.0.0/16", "perNodeBlockSize": 4, "gateway": "192.168.0.1"})
+}
+
+fn objects(nodes: &[&str], pools: Vec<Value>) -> HashMap<&'static str, Vec<Value>> {
+    let nodes = nodes.iter().map(|name| node(name, 1)).collect();
+    HashMap::from([(NODES, nodes), (IPPOOLS, pools), (CIDRPOOLS, vec![]), (IPAMNODES, vec![])])
+}
+
+fn written(name: &str, version: u32) -> Value {
+    json!({"metadata": {"name": name, "uid": "u", "generation": 1, "resourceVersion": version.to_string()}})
+}
+
+/// A server whose pool has been written for `n1`.
+async fn settled() -> Server {
+    let mut server = Server::start(objects(&["n1"], vec![pool(10, &spec(), &json!({}))]), true);
+    status_write(&mut server).await.answer(&written("blue", 100));
+    let create = server.call().await;
+    assert_eq!(create.name(), format!("POST {IPAMNODES}"));
+    create.answer(&written("n1", 101));
+    server
+}
+
+async fn status_write(server: &mut Server) -> Call {
+    let call = server.call().await;
+    assert_eq!(call.name(), format!("PUT {IPPOOLS}/blue/status"));
+    call
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_status_write_carries_the_version_read_and_nothing_but_the_status() {
+    let mut server = Server::start(objects(&["n1"], vec![pool(10, &spec(), &json!({}))]), true);
+    let call = status_write(&mut server).await;
+    assert_eq!(call.body["metadata"]["resourceVersion"], "10");
+    assert_eq!(call.body["metadata"]["uid"], "u");
+    assert_eq!(call.body["kind"], "IPPool");
+    assert!(call.body.get("spec").is_none());
+    let expected = json!([{"nodeName": "n1", "startIP": "192.168.0.1", "endIP": "192.168.0.4"}]);
+    assert_eq!(call.body["status"]["allocations"], expected);
+    assert!(call.accept.contains("as=PartialObjectMetadata"), "the status need not come back");
+    server.stop().await;
+}
+
+#[tokio::test(start_paused = true)]
+async fn the_ipam_node_is_created_after_the_status_and_later_patched_at_its_version() {
+    let mut server = Server::start(objects(&["n1"], vec![pool(10, &spec(), &json!({}))]), true);
+    status_write(&mut server).await.answer(&written("blue", 100));
+    let create = server.call().await;
+    assert_eq!(create.name(), format!("POST {IPAMNODES}"));
+    assert_eq!(create.body["metadata"], json!({"name": "n1", "namespace": "kube-system"}));
+    let block = &create.body["spec"]["pools"][0];
+    assert_eq!((&block["startIP"], &block["endIP"]), (&json!("192.168.0.1"), &json!("192.168.0.4")));
+    assert_eq!((&block["subnet"], &block["state"]), (&json!("192.168.0.0/16"), &json!("Active")));
+    create.answer(&written("n1", 101));
+
+    server.tell(NODES, "DELETED", &node("n1", 5)).await;
+    status_write(&mut server).await.answer(&written("blue", 102));
+    let patch = server.call().await;
+    assert_eq!(patch.name(), format!("PATCH {IPAMNODES}/n1"));
+    assert_eq!(patch.content_type, "application/merge-patch+json");
+    assert_eq!(patch.body["metadata"], json!({"resourceVersion": "101"}));
+    assert_eq!(patch.body["spec"]["pools"][0]["state"], "Releasing");
+    assert!(patch.body.get("status").is_none(), "the status is the agent's");
+    patch.answer(&written("n1", 103));
+    server.radio_silence().await;
+    server.stop().await;
+}
+
+#[tokio::test(start_paused = true)]
+async fn new_node_gets_a_block_in_one_status_write() {
+    let mut server = settled().await;
+    server.tell(NODES, "ADDED", &node("n2", 6)).await;
+    let call = status_write(&mut server).await;
+    assert_eq!(call.body["metadata"]["resourceVersion"], "100");
+    assert_eq!(call.body["status"]["allocations"].as_array().unwrap().len(), 2);
+    call.answer(&written("blue", 110));
+    let create = server.call().await;
+    assert_eq!((create.name(), &create.body["metadata"]["name"]), (format!("POST {IPAMNODES}"), &json!("n2")));
+    create.answer(&written("n2", 111));
+    server.radio_silence().await;
+    server.stop().await;
+}
+
+#[tokio::test(start_paused = true)]
+async fn heartbeats_cause_no_call() {
+    let mut server = settled().await;
+    for version in 1000..1200 {
+        server.tell(NODES, "MODIFIED", &node("n1", version)).await;
+    }
+    server.radio_silence().await;
+    server.stop().await;
+}
+
+#[tokio::test(start_paused = true)]
+async fn conflict_means_observe_again() {
+    let mut server = Server::start(objects(&["n1"], vec![pool(10, &spec(), &json!({}))]), true);
+    status_write(&mut server).await.refuse(StatusCode::CONFLICT, "Conflict");
+    let status = json!({"allocations": [{"nodeName": "n1", "startIP": "192.168.0.9", "endIP": "192.168.0.12"}]});
+    server.tell(IPPOOLS, "MODIFIED", &pool(20, &spec(), &status)).await;
+    let call = status_write(&mut server).await;
+    assert_eq!(call.body["metadata"]["resourceVersion"], "20");
+    assert_eq!(call.body["status"]["allocations"], status["allocations"], "what another wrote stands");
+    server.stop().await;
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_follower_calls_nothing_until_it_leads() {
+    let mut server = Server::start(objects(&["n1"], vec![pool(10, &spec(), &json!({}))]), false);
+    server.tell(NODES, "ADDED", &node("n2", 6)).await;
+    server.radio_silence().await;
+    server.leads.send_replace(true);
+    let call = status_write(&mut server).await;
+    assert_eq!(call.body["status"]["allocations"].as_array().unwrap().len(), 2);
+    server.stop().await;
+}
+
+#[tokio::test(start_paused = true)]
+async fn an_invalid_spec_is_said_once_in_the_status_and_once_as_an_event() {
+    let invalid = pool(10, &json!({"subnet": "x", "perNodeBlockSize": 4}), &json!({}));
+    let mut server = Server::start(objects(&["n1"], vec![invalid]), true);
+    let call = status_write(&mut server).await;
+    assert_eq!(call.body["status"]["conditions"][0]["reason"], "InvalidSpec");
+    call.answer(&written("blue", 100));
+    let event = server.call().await;
+    assert_eq!(event.name(), format!("POST {EVENTS}"));
+    assert_eq!((&event.body["reason"], &event.body["type"]), (&json!("InvalidSpec"), &json!("Warning")));
+    assert_eq!(event.body["regarding"]["name"], "blue");
+    assert!(event.body["note"].as_str().unwrap().contains("spec.subnet"));
+    event.answer(&written("e", 101));
+    server.tell(NODES, "ADDED", &node("n2", 6)).await;
+    server.radio_silence().await;
+    server.stop().await;
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_poisoned_pool_stops_neither_the_watch_nor_the_other_pools() {
+    let mut poisoned = pool(10, &json!({"subnet": ["not", "a", "text"]}), &json!(7));
+    poisoned["metadata"]["name"] = json!("red");
+    let mut server = Server::start(objects(&["n1"], vec![poisoned, pool(11, &spec(), &json!({}))]), true);
+    let (first, second) = (server.call().await, server.call().await);
+    assert_eq!(first.name(), format!("PUT {IPPOOLS}/blue/status"));
+    assert_eq!(second.name(), format!("PUT {IPPOOLS}/red/status"));
+    let ready = &second.body["status"]["conditions"][0];
+    assert_eq!((&ready["reason"], &ready["status"]), (&json!("InvalidSpec"), &json!("False")));
+    server.stop().await;
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_call_under_way_is_finished_before_the_end() {
+    let mut server = Server::start(objects(&["n1"], vec![pool(10, &spec(), &json!({}))]), true);
+    let call = status_write(&mut server).await;
+    let stopping = tokio::spawn(server.stop());
+    tokio::task::yield_now().await;
+    assert!(!stopping.is_finished());
+    call.answer(&written("blue", 100));
+    stopping.await.unwrap();
+}

@@ -1,0 +1,152 @@
+//! The API server as the operator meets it: lists are answered from a fixture, watches stay open for the test to speak
+//! on, and every other call is handed to the test, which alone answers it.
+
+use std::collections::HashMap;
+use std::convert::Infallible;
+use std::pin::pin;
+use std::sync::Arc;
+use std::sync::atomic::AtomicBool;
+use std::time::Duration;
+
+use futures::channel::mpsc::{UnboundedReceiver, UnboundedSender, unbounded};
+use futures::{FutureExt, StreamExt};
+use http::{Request, Response, StatusCode};
+use http_body_util::combinators::UnsyncBoxBody;
+use http_body_util::{BodyExt, Full, StreamBody};
+use hyper::body::{Bytes, Frame};
+use ipam_operator::act::Actor;
+use ipam_operator::controller::Controller;
+use ipam_operator::metrics::Metrics;
+use kube::Client;
+use kube::client::Body;
+use serde_json::{Value, json};
+use tokio::sync::{mpsc, watch};
+use tokio_util::sync::CancellationToken;
+use tower_test::mock::SendResponse;
+
+/// The body of an answer.
+type Answer = UnsyncBoxBody<Bytes, Infallible>;
+
+/// A write or read that the operator asks for.
+pub struct Call {
+    pub method: String,
+    pub path: String,
+    pub query: String,
+    pub content_type: String,
+    pub accept: String,
+    pub body: Value,
+    respond: SendResponse<Response<Answer>>,
+}
+
+impl Call {
+    pub fn name(&self) -> String {
+        format!("{} {}", self.method, self.path)
+    }
+
+    pub fn answer(self, body: &Value) {
+        self.answer_with(StatusCode::OK, body);
+    }
+
+    pub fn refuse(self, status: StatusCode, reason: &str) {
+        let body = json!({"kind": "Status", "apiVersion": "v1", "status": "Failure", "code": status.as_u16(),
+            "reason": reason, "message": format!("refused: {reason}")});
+        self.answer_with(status, &body);
+    }
+
+    fn answer_with(self, status: StatusCode, body: &Value) {
+        let response = Response::builder().status(status).body(whole(body)).unwrap();
+        self.respond.send_response(response);
+    }
+}
+
+/// A running controller and the server that it talks to.
+pub struct Server {
+    calls: mpsc::UnboundedReceiver<Call>,
+    watches: watch::Receiver<HashMap<String, UnboundedSender<String>>>,
+    pub leads: watch::Sender<bool>,
+    stop: CancellationToken,
+    controller: tokio::task::JoinHandle<()>,
+}
+
+impl Server {
+    /// Starts a controller against a server that holds `objects`, by list path.
+    pub fn start(objects: HashMap<&'static str, Vec<Value>>, leads: bool) -> Self {
+        let (service, handle) = tower_test::mock::pair::<Request<Body>, Response<Answer>>();
+        let client = Client::new(service, "kube-system");
+        let (call_sender, calls) = mpsc::unbounded_channel();
+        let (watch_sender, watches) = watch::channel(HashMap::new());
+        tokio::spawn(serve(handle, objects, call_sender, watch_sender));
+
+        let actor = Actor::new(client.clone(), "kube-system".into(), "test".into());
+        let events = ipam_operator::watch::all(&client, "kube-system");
+        let (metrics, synced) = (Arc::new(Metrics::default()), Arc::new(AtomicBool::new(false)));
+        let (leads, told) = watch::channel(leads);
+        let stop = CancellationToken::new();
+        let controller = tokio::spawn(Controller::new(actor, events, metrics, synced).run(told, stop.clone()));
+        Self { calls, watches, leads, stop, controller }
+    }
+
+    /// The next call that is no list or watch.
+    pub async fn call(&mut self) -> Call {
+        tokio::time::timeout(Duration::from_secs(60), self.calls.recv()).await.expect("a call").expect("a server")
+    }
+
+    /// Asserts that nothing is called for a long time. The clock is paused, so this takes none.
+    pub async fn radio_silence(&mut self) {
+        if let Ok(Some(call)) = tokio::time::timeout(Duration::from_secs(60), self.calls.recv()).await {
+            panic!("unexpected {} {}", call.name(), call.body);
+        }
+    }
+
+    /// Sends an event on the watch of `path`.
+    pub async fn tell(&mut self, path: &str, kind: &str, object: &Value) {
+        let open = self.watches.wait_for(|open| open.contains_key(path)).await.unwrap();
+        let line = json!({"type": kind, "object": object}).to_string();
+        open[path].unbounded_send(line + "\n").unwrap();
+    }
+
+    /// Stops the controller as a signal does.
+    pub async fn stop(self) {
+        self.stop.cancel();
+        tokio::time::timeout(Duration::from_secs(60), self.controller).await.expect("an end").unwrap();
+    }
+}
+
+async fn serve(
+    handle: tower_test::mock::Handle<Request<Body>, Response<Answer>>,
+    objects: HashMap<&'static str, Vec<Value>>,
+    calls: mpsc::UnboundedSender<Call>,
+    watches: watch::Sender<HashMap<String, UnboundedSender<String>>>,
+) {
+    let mut handle = pin!(handle);
+    while let Some((request, respond)) = handle.next_request().await {
+        let (parts, body) = request.into_parts();
+        let (path, query) = (parts.uri.path().to_owned(), parts.uri.query().unwrap_or_default().to_owned());
+        let header = |name| parts.headers.get(name).map(|value| value.to_str().unwrap().to_owned()).unwrap_or_default();
+        if parts.method == http::Method::GET && query.contains("watch=") {
+            let (sender, receiver) = unbounded();
+            watches.send_modify(|open| drop(open.insert(path, sender)));
+            respond.send_response(Response::new(streamed(receiver)));
+        } else if let Some(items) = objects.get(path.as_str()).filter(|_| parts.method == http::Method::GET) {
+            let list = json!({"apiVersion": "v1", "kind": "List", "metadata": {"resourceVersion": "90"}, "items": items});
+            respond.send_response(Response::new(whole(&list)));
+        } else {
+            let body = body.collect().now_or_never().expect("a whole body").unwrap().to_bytes();
+            let (content_type, accept) = (header("content-type"), header("accept"));
+            let body = serde_json::from_slice(&body).unwrap_or_default();
+            let call = Call { method: parts.method.to_string(), path, query, content_type, accept, body, respond };
+            if calls.send(call).is_err() {
+                return;
+            }
+        }
+    }
+}
+
+fn whole(body: &Value) -> Answer {
+    Full::new(Bytes::from(body.to_string())).boxed_unsync()
+}
+
+fn streamed(lines: UnboundedReceiver<String>) -> Answer {
+    let frames = lines.map(|line| Ok(Frame::data(Bytes::from(line))));
+    StreamBody::new(frames).boxed_unsync()
+}
