@@ -103,6 +103,15 @@ fn a_block_that_pool_and_per_node_exclusions_cover_together_is_skipped() {
 }
 
 #[test]
+fn a_block_that_several_exclusions_cover_piece_by_piece_is_skipped() {
+    let mut common = excluding(&[("10.0.0.1", "10.0.0.1"), ("10.0.0.4", "10.0.0.5"), ("10.0.0.8", "10.0.0.8")]);
+    common.per_node_exclusions = vec![places(1, 2)];
+    let plan = fresh(&ip_pool(IpPoolSpec { common, ..ip_spec("10.0.0.0/24", 4) }), &["n1"]);
+    assert_eq!(blocks(&plan), ["n1: 10.0.0.9-10.0.0.12"]);
+    assert_eq!((plan.blocks_free, plan.capacity), (63 - 2 - 1, 2));
+}
+
+#[test]
 fn a_block_of_one_that_is_the_gateway_is_skipped() {
     let pool = ip_pool(IpPoolSpec { gateway: Some("10.0.0.1".into()), ..ip_spec("10.0.0.0/29", 1) });
     assert_eq!(blocks(&fresh(&pool, &["n1"])), ["n1: 10.0.0.2-10.0.0.2"]);

@@ -29,7 +29,7 @@ struct Seeds {
 }
 
 fn seeds() -> impl Strategy<Value = Seeds> {
-    let pairs = || vec((any::<u8>(), any::<u8>()), 0..3);
+    let pairs = || vec(prop_oneof![(any::<u8>(), any::<u8>()), any::<u8>().prop_map(|at| (at, at))], 0..6);
     let statics = btree_map(any::<u8>(), (of(0_u8..6), of(any::<u8>())), 0..3);
     (any::<bool>(), 0..=MAX_BITS, any::<u8>(), of(any::<u8>()), pairs(), pairs(), statics).prop_map(
         |(is_v6, host_bits, block, gateway, exclusions, places, statics)| Seeds {
