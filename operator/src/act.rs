@@ -175,7 +175,13 @@ impl Actor {
         RawObject::url_path(&kind, Some(&self.namespace))
     }
 
-    async fn call(&self, method: Method, path: &str, content: &str, body: &impl Serialize) -> Result<Written, CallError> {
+    async fn call(
+        &self,
+        method: Method,
+        path: &str,
+        content: &str,
+        body: &impl Serialize,
+    ) -> Result<Written, CallError> {
         let creates = method == Method::POST;
         let body = serde_json::to_vec(body).map_err(|error| CallError::Failed(error.to_string()))?;
         let request = Request::builder()

@@ -49,13 +49,13 @@ impl Controller {
             if !leading && *leads.borrow_and_update() {
                 leading = true;
                 self.metrics.leader(true);
-                self.reconciler.lead(Instant::now());
+                self.reconciler.lead(now());
             }
             self.start_calls();
             tokio::select! {
                 () = stop.cancelled() => break,
                 Some(event) = self.events.next() => self.take(event),
-                Some(outcome) = self.calls.next() => self.reconciler.settle(outcome, Instant::now()),
+                Some(outcome) = self.calls.next() => self.reconciler.settle(outcome, now()),
                 () = sleep_until(self.reconciler.next_wake()) => {}
                 Ok(()) = leads.changed(), if !leading => {}
             }
@@ -64,8 +64,8 @@ impl Controller {
     }
 
     fn start_calls(&mut self) {
-        let now = Now { instant: Instant::now(), wall: Timestamp::now() };
-        for command in self.reconciler.poll(now) {
+        let clocks = Now { instant: now(), wall: Timestamp::now() };
+        for command in self.reconciler.poll(clocks) {
             let actor = self.actor.clone();
             self.calls.push(async move { actor.perform(command).await }.boxed());
         }
@@ -77,7 +77,7 @@ impl Controller {
         for _ in 0..EVENTS_AT_ONCE {
             match next {
                 None => break,
-                Some(Ok(event)) => self.reconciler.observe(event, Instant::now()),
+                Some(Ok(event)) => self.reconciler.observe(event, now()),
                 Some(Err(watch)) => self.metrics.watch_failed(watch),
             }
             next = self.events.next().now_or_never().flatten();
@@ -94,4 +94,9 @@ async fn sleep_until(at: Option<Instant>) {
         Some(at) => tokio::time::sleep_until(at.into()).await,
         None => std::future::pending().await,
     }
+}
+
+/// The monotonic clock, which in tests is the paused one.
+fn now() -> Instant {
+    tokio::time::Instant::now().into_std()
 }

@@ -77,7 +77,10 @@ mod tests {
         let config = read(&[]).unwrap();
         assert_eq!((config.elect_in, config.webhook), (None, false));
         assert_eq!(config.common.namespace, "kube-system");
-        assert_eq!((config.common.probes.to_string(), config.common.metrics.to_string()), (":8081".into(), ":8080".into()));
+        assert_eq!(
+            (config.common.probes.to_string(), config.common.metrics.to_string()),
+            (":8081".into(), ":8080".into())
+        );
     }
 
     #[test]
@@ -121,7 +124,9 @@ mod tests {
     fn all_mistakes_are_named_at_once() {
         let args = ["--leader-elect=maybe", "--webhook=7", "--leader-elect-namespace=A", "--metrics-bind-address=x"];
         let message = read(&args).unwrap_err().to_string();
-        for flag in ["leader-elect \"maybe\"", "webhook \"7\"", "leader-elect-namespace \"A\"", "metrics-bind-address \"x\""] {
+        for flag in
+            ["leader-elect \"maybe\"", "webhook \"7\"", "leader-elect-namespace \"A\"", "metrics-bind-address \"x\""]
+        {
             assert!(message.contains(flag), "{message:?} lacks {flag:?}");
         }
     }

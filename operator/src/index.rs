@@ -142,7 +142,8 @@ mod tests {
 
     #[test]
     fn an_old_event_does_not_undo_what_we_wrote() {
-        let version = |version: &str| IpamNodeRecord { resource_version: version.to_owned(), ..IpamNodeRecord::default() };
+        let version =
+            |version: &str| IpamNodeRecord { resource_version: version.to_owned(), ..IpamNodeRecord::default() };
         let mut nodes = IpamNodes::default();
         assert!(nodes.apply("a", version("10")).is_ok());
         assert!(nodes.apply("a", version("9")).is_err());

@@ -8,7 +8,9 @@ use std::net::IpAddr;
 use ipam_core::node_pool::PoolState;
 use ipam_core::plan::{Assignment, Claim, ClaimSource, Standing, Usage};
 use ipam_core::{AddrRange, NodePool, Pool, PoolKey, PoolKind, RunSet};
-use ipam_crds::{AddressRange, BlockState, BlockUse, IPAMNodeSpec, IPAMNodeStatus, NodeBlock, PoolType, RouteDestination};
+use ipam_crds::{
+    AddressRange, BlockState, BlockUse, IPAMNodeSpec, IPAMNodeStatus, NodeBlock, PoolType, RouteDestination,
+};
 use serde_json::value::RawValue;
 
 use crate::objects::RawObject;

@@ -204,7 +204,8 @@ impl Metrics {
             let PoolLabels { kind, pool } = pool_labels(key);
             self.failures.remove(&FailureLabels { kind, pool, result });
         }
-        let states = [(&self.nodes, NODE_STATES.as_slice()), (&self.blocks, &BLOCK_STATES), (&self.addresses, &ADDRESS_STATES)];
+        let states =
+            [(&self.nodes, NODE_STATES.as_slice()), (&self.blocks, &BLOCK_STATES), (&self.addresses, &ADDRESS_STATES)];
         for (family, states) in states {
             for state in states {
                 family.remove(&state_labels(key, state));

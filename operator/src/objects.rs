@@ -3,6 +3,9 @@
 //! Decides nothing. Two things follow from keeping the text: an object with a spec or status that does not read is an
 //! object like any other (whoever reads the text says what is wrong with it, and no watch stops), and the status of
 //! 5,000 allocations that we wrote ourselves comes back without being read at all.
+//!
+//! Text can be kept only while the type of a watch event stands before its object, which is the order in which every API
+//! server writes them (apimachinery's `WatchEvent`). The other order would break the watch, loudly.
 
 use std::borrow::Cow;
 use std::collections::BTreeMap;
@@ -99,19 +102,19 @@ impl Resource for NodeObject {
     type DynamicType = ();
     type Scope = ClusterResourceScope;
 
-    fn kind(_: &()) -> Cow<'_, str> {
+    fn kind((): &()) -> Cow<'_, str> {
         Cow::Borrowed("Node")
     }
 
-    fn group(_: &()) -> Cow<'_, str> {
+    fn group((): &()) -> Cow<'_, str> {
         Cow::Borrowed("")
     }
 
-    fn version(_: &()) -> Cow<'_, str> {
+    fn version((): &()) -> Cow<'_, str> {
         Cow::Borrowed("v1")
     }
 
-    fn plural(_: &()) -> Cow<'_, str> {
+    fn plural((): &()) -> Cow<'_, str> {
         Cow::Borrowed("nodes")
     }
 

@@ -108,7 +108,9 @@ struct AnyAllocation {
 impl AnyAllocation {
     fn claim(&self, kind: PoolKind) -> Option<Claim> {
         match kind {
-            PoolKind::IpPool => Claim::from_ip_range(&self.node_name, &self.start_ip, &self.end_ip, ClaimSource::Status),
+            PoolKind::IpPool => {
+                Claim::from_ip_range(&self.node_name, &self.start_ip, &self.end_ip, ClaimSource::Status)
+            }
             PoolKind::CidrPool => {
                 Claim::from_prefix(&self.node_name, &self.prefix, self.gateway.as_deref(), ClaimSource::Status)
             }
@@ -131,7 +133,11 @@ fn read_status(kind: PoolKind, text: Option<&RawValue>) -> StatusRecord {
     let Some(text) = text.map(RawValue::get) else {
         return StatusRecord { intact: true, ..StatusRecord::default() };
     };
-    // A status in good order is read straight from the text; only a spoilt one is taken apart piece by piece.
+    // A status in good order is read straight from the text; only a spoilt one is taken apart piece by piece. A list is
+    // one of those, although serde would take an empty one for a struct whose fields are all absent.
+    if !text.starts_with('{') {
+        return salvage(kind, text);
+    }
     match (serde_json::from_str::<Allocations>(text), serde_json::from_str::<Summary>(text)) {
         (Ok(read), Ok(summary)) => record(kind, &read.allocations, summary, true),
         _ => salvage(kind, text),

@@ -19,8 +19,9 @@ pub type Watched = Result<Observed, &'static str>;
 
 /// All watches of an operator for the pools of `namespace`.
 pub fn all(client: &Client, namespace: &str) -> SelectAll<BoxStream<'static, Watched>> {
-    let pools = [("ippools", PoolKind::IpPool), ("cidrpools", PoolKind::CidrPool)]
-        .map(|(name, kind)| objects(client, namespace, Kind::Pool(kind), name, move |event| Observed::Pool(kind, event)));
+    let pools = [("ippools", PoolKind::IpPool), ("cidrpools", PoolKind::CidrPool)].map(|(name, kind)| {
+        objects(client, namespace, Kind::Pool(kind), name, move |event| Observed::Pool(kind, event))
+    });
     let ipam_nodes = objects(client, namespace, Kind::IpamNode, "ipamnodes", Observed::IpamNode);
     futures::stream::select_all(pools.into_iter().chain([ipam_nodes, nodes(client)]))
 }
@@ -84,4 +85,3 @@ fn told<T: Send + 'static>(
 fn is_expiry(error: &Error) -> bool {
     matches!(error, Error::WatchError(status) if status.code == 410)
 }
-

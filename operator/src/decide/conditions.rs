@@ -75,18 +75,17 @@ fn whole_seconds(now: Timestamp) -> Timestamp {
 
 /// The items joined, as many as fit; the rest is counted.
 pub(super) fn bounded_list<T: AsRef<str>>(items: &[T], separator: &str) -> String {
-    let mut text = String::new();
-    for (place, item) in items.iter().map(AsRef::as_ref).enumerate() {
-        if place > 0 && text.len() + item.len() > LIST_BYTES {
-            text.push_str(&format!(" and {} more", items.len() - place));
-            break;
+    let mut said: Vec<&str> = Vec::new();
+    let mut bytes = 0;
+    for item in items {
+        let item = clipped(item.as_ref(), LIST_BYTES);
+        bytes += separator.len() + item.len();
+        if bytes > LIST_BYTES && !said.is_empty() {
+            return format!("{} and {} more", said.join(separator), items.len() - said.len());
         }
-        if place > 0 {
-            text.push_str(separator);
-        }
-        text.push_str(clipped(item, LIST_BYTES));
+        said.push(item);
     }
-    text
+    said.join(separator)
 }
 
 /// The longest beginning of `text` that has at most `bytes` bytes.

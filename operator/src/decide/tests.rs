@@ -59,7 +59,7 @@ impl Scene {
     fn report(&mut self, node: &str, used: i64) {
         let record = self.ipam_nodes.get_mut(node).unwrap();
         record.observed_generation = Some(record.generation);
-        let uses = record.blocks.iter().map(|block| BlockUse {
+        let reports = record.blocks.iter().map(|block| BlockUse {
             name: block.name.clone(),
             pool_type: block.pool_type,
             start_ip: block.start_ip.clone(),
@@ -67,7 +67,7 @@ impl Scene {
             used,
             capacity: 4,
         });
-        record.reports = uses.collect();
+        record.reports = reports.collect();
     }
 
     /// Writes the IPAMNodes that follow from a decision.
@@ -89,7 +89,10 @@ fn written(pool: &PoolRecord, decision: &Decision) -> PoolRecord {
     PoolRecord { status: decision.status.clone().expect("a status to write"), ..pool.clone() }
 }
 
-fn condition<'a>(status: &'a StatusRecord, kind: &str) -> &'a k8s_openapi::apimachinery::pkg::apis::meta::v1::Condition {
+fn condition<'a>(
+    status: &'a StatusRecord,
+    kind: &str,
+) -> &'a k8s_openapi::apimachinery::pkg::apis::meta::v1::Condition {
     status.summary.conditions.iter().find(|condition| condition.type_ == kind).expect(kind)
 }
 
@@ -136,7 +139,11 @@ fn an_invalid_spec_takes_nothing_away_and_says_every_mistake_once_per_generation
     assert_eq!(status.summary.nodes, before.status.summary.nodes);
     let ready = condition(status, READY);
     assert_eq!((ready.status.as_str(), ready.reason.as_str()), ("False", "InvalidSpec"));
-    assert!(ready.message.contains("spec.subnet") && ready.message.contains("spec.perNodeBlockSize"), "{}", ready.message);
+    assert!(
+        ready.message.contains("spec.subnet") && ready.message.contains("spec.perNodeBlockSize"),
+        "{}",
+        ready.message
+    );
     assert_eq!(ready.last_transition_time.0, at(60));
     assert_eq!(decision.assignments, None, "what was given before stands");
     assert_eq!(decision.notes.len(), 1);

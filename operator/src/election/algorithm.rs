@@ -51,11 +51,8 @@ pub enum Step {
 impl Candidate {
     /// One named `identity`, for the lease `name` in `namespace`.
     pub fn new(identity: String, namespace: &str, name: &str) -> Self {
-        let lease = ObjectMeta {
-            name: Some(name.to_owned()),
-            namespace: Some(namespace.to_owned()),
-            ..ObjectMeta::default()
-        };
+        let lease =
+            ObjectMeta { name: Some(name.to_owned()), namespace: Some(namespace.to_owned()), ..ObjectMeta::default() };
         Self { identity, lease, seen: None, renewed: None }
     }
 

@@ -73,7 +73,7 @@ impl Election {
     async fn renew(&mut self, stop: &CancellationToken) -> Result<(), Lost> {
         loop {
             let deadline = self.candidate.leads_until().ok_or(Lost::Deadline)?;
-            if pause(RETRY_PERIOD.min(deadline.saturating_duration_since(Instant::now())), stop).await.is_err() {
+            if pause(RETRY_PERIOD.min(deadline.saturating_duration_since(now())), stop).await.is_err() {
                 return Ok(());
             }
             let tried = tokio::select! {
@@ -104,12 +104,12 @@ impl Election {
             return Ok(());
         }
         let lease = self.api.get_opt(LEASE_NAME).await.map_err(|error| crate::act::chain(&error))?;
-        self.candidate.observe(lease, Instant::now());
+        self.candidate.observe(lease, now());
         self.write().await
     }
 
     async fn write(&mut self) -> Result<(), String> {
-        let began = Instant::now();
+        let began = now();
         let options = PostParams::default();
         let written = match self.candidate.step(began, Timestamp::now()) {
             Step::Follow { holder } => {
@@ -121,7 +121,7 @@ impl Election {
         };
         let lease = written.map_err(|error| crate::act::chain(&error))?;
         self.following = None;
-        self.candidate.wrote(lease, began, Instant::now());
+        self.candidate.wrote(lease, began, now());
         Ok(())
     }
 }
@@ -145,6 +145,11 @@ impl Election {
             Err(error) => tracing::warn!(lease = LEASE_NAME, error, "lease not written, trying on"),
         }
     }
+}
+
+/// The monotonic clock, which in tests is the paused one.
+fn now() -> Instant {
+    tokio::time::Instant::now().into_std()
 }
 
 /// Waits; an error says that it is time to stop.

@@ -1,6 +1,6 @@
 //! The operator as a state machine: events and outcomes of calls go in, calls to be made come out.
 //!
-//! It makes no call and reads no clock, so that whole histories are tested without a server. What it holds to:
+//! It makes no call and is told the time, so that whole histories are tested without a server. What it holds to:
 //! * Nothing is decided before every watch has seen a full list, and nothing at all by one who does not lead.
 //! * One call per pool at a time. A status is sent with the resourceVersion that it was decided upon.
 //! * An IPAMNode is derived only from statuses that we wrote, or that the API server confirmed to be current while we
@@ -218,12 +218,13 @@ impl Reconciler {
             return Vec::new();
         }
         let due = self.pools.iter_mut().filter(|(_, task)| task.call.is_none());
-        let due: Vec<PoolKey> =
-            due.filter_map(|(key, task)| task.due.take(now.instant).then(|| key.clone())).collect();
+        let due: Vec<PoolKey> = due.filter_map(|(key, task)| task.due.take(now.instant).then(|| key.clone())).collect();
         for key in due {
             self.look_at_pool(&key, now);
         }
-        while let Some(node) = self.queue.pop(now.instant) {
+        // A node that joins two pools gets both blocks in one write: while statuses are being written, nodes wait.
+        let busy = self.pools.values().any(|task| task.call.is_some());
+        while let Some(node) = (!busy).then(|| self.queue.pop(now.instant)).flatten() {
             if let Some(action) = self.wanted(&node) {
                 self.queue.begin(&node);
                 self.outbox.push(Command::WriteIpamNode(NodeWrite { node, action }));
@@ -256,18 +257,19 @@ impl Reconciler {
         if decision.counts_deferred {
             task.due.by(task.counts_at(now.instant));
         }
-        self.start_call(key, decision);
+        self.start_call(key, decision, now.instant);
     }
 
     /// Sends the call that `decision` asks for. Without a new status the version decided upon may still be an old one:
     /// unless it is known to be current, that is asked first.
-    fn start_call(&mut self, key: &PoolKey, decision: Decision) {
+    fn start_call(&mut self, key: &PoolKey, decision: Decision, now: Instant) {
         let Some(task) = self.pools.get_mut(key) else { return };
         for line in &decision.dropped {
             tracing::warn!(pool = %key, "record not honoured: {line}");
         }
         let spec = task.record.spec.as_ref().ok();
-        let applies = spec.zip(decision.assignments).map(|(pool, assignments)| Applied { pool: pool.clone(), assignments });
+        let applies =
+            spec.zip(decision.assignments).map(|(pool, assignments)| Applied { pool: pool.clone(), assignments });
         let pool = PoolRef {
             key: key.clone(),
             uid: task.record.uid.clone(),
@@ -275,10 +277,10 @@ impl Reconciler {
         };
         if let Some(status) = decision.status {
             let sent = status.clone();
-            task.call = Some(Call { status: Some(status), applies, notes: decision.notes });
+            task.call = Some(Call { began: now, status: Some(status), applies, notes: decision.notes });
             self.outbox.push(Command::WriteStatus { pool, status: sent });
         } else if applies.is_some() && !task.is_confirmed() {
-            task.call = Some(Call { status: None, applies, notes: Vec::new() });
+            task.call = Some(Call { began: now, status: None, applies, notes: Vec::new() });
             self.outbox.push(Command::Confirm { pool });
         } else if let Some(applied) = applies {
             self.apply(key, applied);
@@ -288,6 +290,7 @@ impl Reconciler {
     fn settle_pool(&mut self, pool: &PoolRef, result: Result<String, CallError>, now: Instant) {
         let Some(task) = self.pools.get_mut(&pool.key).filter(|task| task.record.uid == pool.uid) else { return };
         let Some(call) = task.call.take() else { return };
+        self.metrics.reconciled(&pool.key, now.saturating_duration_since(call.began));
         match result {
             Ok(version) if call.status.is_some() || version == pool.resource_version => {
                 task.backoff.reset();
@@ -397,7 +400,7 @@ impl Reconciler {
             }
             Some(_) => {}
             None => {
-                let made = IpamNodeRecord { uid, resource_version, generation, blocks, ..IpamNodeRecord::default() };
+                let made = IpamNodeRecord { uid, generation, resource_version, blocks, ..IpamNodeRecord::default() };
                 drop(self.ipam_nodes.apply(node, made));
             }
         }

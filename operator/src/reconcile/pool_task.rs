@@ -4,8 +4,8 @@ use std::cmp::Ordering;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use ipam_core::plan::{Assignment, Standing};
 use ipam_core::Pool;
+use ipam_core::plan::{Assignment, Standing};
 
 use super::timing::{Backoff, Due};
 use crate::decide::Note;
@@ -34,6 +34,7 @@ pub(super) struct PoolTask {
 /// What is done once the call under way has succeeded.
 #[derive(Debug)]
 pub(super) struct Call {
+    pub(super) began: Instant,
     /// What was sent; `None` if the call only confirms that our version is current.
     pub(super) status: Option<StatusRecord>,
     pub(super) applies: Option<Applied>,

@@ -1,5 +1,12 @@
 //! The wire: exactly which calls reach the API server, in which form, and when none does.
 
+#![expect(
+    clippy::unwrap_used,
+    clippy::expect_used,
+    clippy::panic,
+    reason = "what a test needs and lacks is its failure"
+)]
+
 mod server;
 
 use std::collections::HashMap;
@@ -61,10 +68,10 @@ async fn a_status_write_carries_the_version_read_and_nothing_but_the_status() {
     assert_eq!(call.body["metadata"]["uid"], "u");
     assert_eq!(call.body["kind"], "IPPool");
     assert!(call.body.get("spec").is_none());
+    assert!(call.query.contains("fieldManager=nv-ipam-controller"), "{}", call.query);
     let expected = json!([{"nodeName": "n1", "startIP": "192.168.0.1", "endIP": "192.168.0.4"}]);
     assert_eq!(call.body["status"]["allocations"], expected);
     assert!(call.accept.contains("as=PartialObjectMetadata"), "the status need not come back");
-    server.stop().await;
 }
 
 #[tokio::test(start_paused = true)]
@@ -126,7 +133,6 @@ async fn conflict_means_observe_again() {
     let call = status_write(&mut server).await;
     assert_eq!(call.body["metadata"]["resourceVersion"], "20");
     assert_eq!(call.body["status"]["allocations"], status["allocations"], "what another wrote stands");
-    server.stop().await;
 }
 
 #[tokio::test(start_paused = true)]
@@ -137,7 +143,6 @@ async fn a_follower_calls_nothing_until_it_leads() {
     server.leads.send_replace(true);
     let call = status_write(&mut server).await;
     assert_eq!(call.body["status"]["allocations"].as_array().unwrap().len(), 2);
-    server.stop().await;
 }
 
 #[tokio::test(start_paused = true)]
@@ -168,7 +173,6 @@ async fn a_poisoned_pool_stops_neither_the_watch_nor_the_other_pools() {
     assert_eq!(second.name(), format!("PUT {IPPOOLS}/red/status"));
     let ready = &second.body["status"]["conditions"][0];
     assert_eq!((&ready["reason"], &ready["status"]), (&json!("InvalidSpec"), &json!("False")));
-    server.stop().await;
 }
 
 #[tokio::test(start_paused = true)]

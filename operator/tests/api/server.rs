@@ -28,26 +28,26 @@ use tower_test::mock::SendResponse;
 type Answer = UnsyncBoxBody<Bytes, Infallible>;
 
 /// A write or read that the operator asks for.
-pub struct Call {
-    pub method: String,
-    pub path: String,
-    pub query: String,
-    pub content_type: String,
-    pub accept: String,
-    pub body: Value,
+pub(crate) struct Call {
+    pub(crate) method: String,
+    pub(crate) path: String,
+    pub(crate) query: String,
+    pub(crate) content_type: String,
+    pub(crate) accept: String,
+    pub(crate) body: Value,
     respond: SendResponse<Response<Answer>>,
 }
 
 impl Call {
-    pub fn name(&self) -> String {
+    pub(crate) fn name(&self) -> String {
         format!("{} {}", self.method, self.path)
     }
 
-    pub fn answer(self, body: &Value) {
+    pub(crate) fn answer(self, body: &Value) {
         self.answer_with(StatusCode::OK, body);
     }
 
-    pub fn refuse(self, status: StatusCode, reason: &str) {
+    pub(crate) fn refuse(self, status: StatusCode, reason: &str) {
         let body = json!({"kind": "Status", "apiVersion": "v1", "status": "Failure", "code": status.as_u16(),
             "reason": reason, "message": format!("refused: {reason}")});
         self.answer_with(status, &body);
@@ -60,17 +60,17 @@ impl Call {
 }
 
 /// A running controller and the server that it talks to.
-pub struct Server {
+pub(crate) struct Server {
     calls: mpsc::UnboundedReceiver<Call>,
     watches: watch::Receiver<HashMap<String, UnboundedSender<String>>>,
-    pub leads: watch::Sender<bool>,
+    pub(crate) leads: watch::Sender<bool>,
     stop: CancellationToken,
     controller: tokio::task::JoinHandle<()>,
 }
 
 impl Server {
     /// Starts a controller against a server that holds `objects`, by list path.
-    pub fn start(objects: HashMap<&'static str, Vec<Value>>, leads: bool) -> Self {
+    pub(crate) fn start(objects: HashMap<&'static str, Vec<Value>>, leads: bool) -> Self {
         let (service, handle) = tower_test::mock::pair::<Request<Body>, Response<Answer>>();
         let client = Client::new(service, "kube-system");
         let (call_sender, calls) = mpsc::unbounded_channel();
@@ -87,28 +87,29 @@ impl Server {
     }
 
     /// The next call that is no list or watch.
-    pub async fn call(&mut self) -> Call {
-        tokio::time::timeout(Duration::from_secs(60), self.calls.recv()).await.expect("a call").expect("a server")
+    pub(crate) async fn call(&mut self) -> Call {
+        tokio::time::timeout(Duration::from_mins(1), self.calls.recv()).await.expect("a call").expect("a server")
     }
 
     /// Asserts that nothing is called for a long time. The clock is paused, so this takes none.
-    pub async fn radio_silence(&mut self) {
-        if let Ok(Some(call)) = tokio::time::timeout(Duration::from_secs(60), self.calls.recv()).await {
+    pub(crate) async fn radio_silence(&mut self) {
+        if let Ok(Some(call)) = tokio::time::timeout(Duration::from_mins(1), self.calls.recv()).await {
             panic!("unexpected {} {}", call.name(), call.body);
         }
     }
 
     /// Sends an event on the watch of `path`.
-    pub async fn tell(&mut self, path: &str, kind: &str, object: &Value) {
+    pub(crate) async fn tell(&mut self, path: &str, kind: &str, object: &Value) {
         let open = self.watches.wait_for(|open| open.contains_key(path)).await.unwrap();
-        let line = json!({"type": kind, "object": object}).to_string();
+        // The type comes first, as every API server sends it.
+        let line = format!(r#"{{"type":"{kind}","object":{object}}}"#);
         open[path].unbounded_send(line + "\n").unwrap();
     }
 
     /// Stops the controller as a signal does.
-    pub async fn stop(self) {
+    pub(crate) async fn stop(self) {
         self.stop.cancel();
-        tokio::time::timeout(Duration::from_secs(60), self.controller).await.expect("an end").unwrap();
+        tokio::time::timeout(Duration::from_mins(1), self.controller).await.expect("an end").unwrap();
     }
 }
 
@@ -128,7 +129,8 @@ async fn serve(
             watches.send_modify(|open| drop(open.insert(path, sender)));
             respond.send_response(Response::new(streamed(receiver)));
         } else if let Some(items) = objects.get(path.as_str()).filter(|_| parts.method == http::Method::GET) {
-            let list = json!({"apiVersion": "v1", "kind": "List", "metadata": {"resourceVersion": "90"}, "items": items});
+            let list =
+                json!({"apiVersion": "v1", "kind": "List", "metadata": {"resourceVersion": "90"}, "items": items});
             respond.send_response(Response::new(whole(&list)));
         } else {
             let body = body.collect().now_or_never().expect("a whole body").unwrap().to_bytes();
