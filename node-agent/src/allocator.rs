@@ -54,7 +54,7 @@ pub enum Failure {
     Stopped,
 }
 
-/// The way to the allocator's thread. Cheap to clone; the thread ends when all clones are gone.
+/// The way to the allocator's thread. Cheap to clone; the thread ends when all clones are gone, or one is told to [close](Self::close).
 #[derive(Clone)]
 pub struct Allocator {
     commands: mpsc::Sender<Command>,
@@ -120,6 +120,11 @@ impl Allocator {
         answer.await.map_err(|_| Failure::Stopped)
     }
 
+    /// Ends the thread once what was asked before is answered; whoever asks later is told that it has stopped.
+    pub async fn close(&self) {
+        drop(self.commands.send(Command::Close).await);
+    }
+
     /// Everything held.
     pub async fn reservations(&self) -> Result<Vec<Reservation>, Failure> {
         self.ask(|reply| Command::Reservations { reply }).await
@@ -166,13 +171,19 @@ struct Batch {
 impl Worker {
     fn run(&mut self, mut queue: mpsc::Receiver<Command>) -> Result<(), StoreError> {
         self.publish();
-        while let Some(first) = queue.blocking_recv() {
+        let mut closed = false;
+        while !closed {
+            let Some(first) = queue.blocking_recv() else { break };
             let mut batch = Batch::default();
             self.ledger.expire((self.clock)());
-            self.decide(first, &mut batch)?;
-            for _ in 1..BATCH {
-                let Ok(next) = queue.try_recv() else { break };
-                self.decide(next, &mut batch)?;
+            let mut next = Some(first);
+            while let Some(command) = next {
+                if matches!(command, Command::Close) {
+                    closed = true;
+                    break;
+                }
+                self.decide(command, &mut batch)?;
+                next = if batch.answers.len() < BATCH { queue.try_recv().ok() } else { None };
             }
             self.finish(batch)?;
         }

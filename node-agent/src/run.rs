@@ -32,6 +32,8 @@ use crate::takeover;
 use crate::watch::{Blocks, events};
 
 /// Time that calls under way have at the end.
+const CALLS_GRACE: Duration = Duration::from_secs(3);
+/// Time that everything together has at the end.
 const GRACE: Duration = Duration::from_secs(10);
 
 /// The program: runs until a signal, or until it cannot go on. 0 after an orderly end, 2 for a wrong command line, 1 else.
@@ -121,6 +123,7 @@ impl Agent {
         readiness.set_serving(true);
         info!(address = %config.bind, "taking calls");
         install(&config.cni)?;
+        let closing = allocator.clone();
         let keeping = housekeeping(config.clone(), allocator, blocks, in_force, metrics, stop.clone());
         let (mut serving, mut keeping, mut ended) = (serving, tokio::spawn(keeping), ended);
         // Whichever ends first ends the agent: none of them does by itself before it is told to stop.
@@ -136,9 +139,13 @@ impl Agent {
         if let Some(early) = early {
             return early.and_then(|()| Err(anyhow!("a task ended that must not end by itself")));
         }
-        // The allocator's thread ends when every way to it is gone, that is after the last call.
-        serving.await?.context("the gRPC server failed")?;
+        match tokio::time::timeout(CALLS_GRACE, &mut serving).await {
+            Ok(served) => served?.context("the gRPC server failed")?,
+            // What is not acknowledged by now will be asked again; a connection that merely stays open is nobody's call.
+            Err(_) => info!("connections are still open, leaving them"),
+        }
         keeping.await??;
+        closing.close().await;
         store_end(ended.await)?;
         info!("ipam-node has ended");
         Ok(())

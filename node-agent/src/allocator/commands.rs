@@ -30,6 +30,7 @@ pub(super) enum Command {
     Configure { pools: Vec<NodePool>, reply: Sender<()> },
     Reservations { reply: Sender<Vec<Reservation>> },
     Usage { reply: Sender<Vec<PoolUsage>> },
+    Close,
 }
 
 /// An answer that waits for its changes to become durable. Telling it to a caller who is gone does nothing.
@@ -40,6 +41,7 @@ pub(super) enum Deferred {
     Configured(Sender<()>),
     Reservations(Sender<Vec<Reservation>>, Vec<Reservation>),
     Usage(Sender<Vec<PoolUsage>>, Vec<PoolUsage>),
+    Nothing,
 }
 
 impl Deferred {
@@ -51,6 +53,7 @@ impl Deferred {
             Self::Configured(reply) => drop(reply.send(())),
             Self::Reservations(reply, held) => drop(reply.send(held)),
             Self::Usage(reply, usage) => drop(reply.send(usage)),
+            Self::Nothing => {}
         }
     }
 }
@@ -62,7 +65,7 @@ impl Command {
             Self::Allocate { reply, .. } => reply.is_closed(),
             Self::Check { reply, .. } => reply.is_closed(),
             Self::Release { reply, .. } | Self::ReleaseUnlisted { reply, .. } => reply.is_closed(),
-            Self::ReleaseStale { .. } | Self::Configure { .. } => false,
+            Self::ReleaseStale { .. } | Self::Configure { .. } | Self::Close => false,
             Self::Reservations { reply } => reply.is_closed(),
             Self::Usage { reply } => reply.is_closed(),
         }
@@ -78,7 +81,7 @@ impl Command {
                 released.iter().map(|(pool, owner)| release_bytes(pool, owner)).sum()
             }
             Self::ReleaseStale { stale, .. } => stale.iter().map(|held| release_bytes(&held.pool, &held.owner)).sum(),
-            Self::Check { .. } | Self::Configure { .. } | Self::Reservations { .. } | Self::Usage { .. } => 0,
+            _ => 0,
         }
     }
 
@@ -90,7 +93,7 @@ impl Command {
             Self::Release { reply, .. } | Self::ReleaseUnlisted { reply, .. } | Self::ReleaseStale { reply, .. } => {
                 drop(reply.send(Err(failure)));
             }
-            Self::Check { .. } | Self::Configure { .. } | Self::Reservations { .. } | Self::Usage { .. } => {}
+            _ => {}
         }
     }
 
@@ -127,6 +130,7 @@ impl Command {
                 (Vec::new(), Deferred::Reservations(reply, ledger.reservations().cloned().collect()))
             }
             Self::Usage { reply } => (Vec::new(), Deferred::Usage(reply, ledger.usage())),
+            Self::Close => (Vec::new(), Deferred::Nothing),
         }
     }
 }

@@ -1,0 +1,170 @@
+//! An agent in this process: real allocator, real journal, real gRPC over a unix socket; the blocks are told by the test.
+
+#![allow(dead_code, reason = "each test binary uses its own part")]
+
+use std::path::Path;
+use std::sync::Arc;
+use std::time::Duration;
+
+use ipam_core::ledger::Ledger;
+use ipam_crds::{BlockState, NodeBlock, PoolType as BlockType};
+use ipam_node_agent::allocator::{Allocator, system_clock};
+use ipam_node_agent::blocks::node_pools;
+use ipam_node_agent::metrics::Metrics;
+use ipam_node_agent::ready::Readiness;
+use ipam_node_agent::rpc::Rpc;
+use ipam_node_agent::socket::Listener;
+use ipam_node_agent::store::{Opened, RealDirectory};
+use ipam_node_api::AgentAddress;
+use ipam_node_api::client::AgentClient;
+use ipam_node_api::v1::{AllocationInfo, IpamFeatures, IpamMetadata, IpamParameters};
+use tempfile::TempDir;
+use tokio::time::Instant;
+use tokio_util::sync::CancellationToken;
+use tonic::Status;
+
+pub(crate) fn deadline() -> Instant {
+    Instant::now() + Duration::from_secs(20)
+}
+
+/// An IPPool block: 192.168.0.1 to .4 of 192.168.0.0/16, gateway .1.
+pub(crate) fn blue() -> NodeBlock {
+    NodeBlock {
+        name: "blue".into(),
+        pool_type: BlockType::IPPool,
+        state: BlockState::Active,
+        start_ip: "192.168.0.1".into(),
+        end_ip: "192.168.0.4".into(),
+        subnet: "192.168.0.0/16".into(),
+        gateway: Some("192.168.0.1".into()),
+        ..NodeBlock::default()
+    }
+}
+
+/// A CIDRPool block: the hosts of fd00:1::/64, gateway ::1.
+pub(crate) fn green() -> NodeBlock {
+    NodeBlock {
+        name: "green".into(),
+        pool_type: BlockType::CIDRPool,
+        state: BlockState::Active,
+        start_ip: "fd00:1::1".into(),
+        end_ip: "fd00:1::ffff:ffff:ffff:ffff".into(),
+        subnet: "fd00:1::/64".into(),
+        gateway: Some("fd00:1::1".into()),
+        ..NodeBlock::default()
+    }
+}
+
+/// Parameters of a pod's first interface.
+pub(crate) fn parameters(pools: &[&str], container: &str) -> IpamParameters {
+    IpamParameters {
+        pools: pools.iter().map(|pool| (*pool).to_owned()).collect(),
+        cni_containerid: container.to_owned(),
+        cni_ifname: "net1".to_owned(),
+        metadata: Some(IpamMetadata {
+            k8s_pod_name: format!("pod-{container}"),
+            k8s_pod_namespace: "default".to_owned(),
+            ..IpamMetadata::default()
+        }),
+        ..IpamParameters::default()
+    }
+}
+
+pub(crate) fn with_ips(parameters: IpamParameters, ips: &[&str]) -> IpamParameters {
+    IpamParameters { requested_ips: ips.iter().map(|ip| (*ip).to_owned()).collect(), ..parameters }
+}
+
+pub(crate) fn with_index(parameters: IpamParameters, index: i32) -> IpamParameters {
+    let features = IpamFeatures { allocate_ip_with_index: Some(index), ..IpamFeatures::default() };
+    IpamParameters { features: Some(features), ..parameters }
+}
+
+pub(crate) fn with_gateway(parameters: IpamParameters) -> IpamParameters {
+    let features = IpamFeatures { allocate_default_gateway: true, ..IpamFeatures::default() };
+    IpamParameters { features: Some(features), ..parameters }
+}
+
+/// A running agent.
+pub(crate) struct Node {
+    pub(crate) client: AgentClient,
+    pub(crate) allocator: Allocator,
+    pub(crate) readiness: Readiness,
+    directory: TempDir,
+    stop: CancellationToken,
+    serving: tokio::task::JoinHandle<()>,
+    ended: ipam_node_agent::allocator::Ended,
+}
+
+impl Node {
+    /// An agent with an empty store and these blocks.
+    pub(crate) async fn start(blocks: &[NodeBlock]) -> Self {
+        let node = Self::open(tempfile::tempdir().unwrap()).await;
+        node.configure(blocks).await;
+        node
+    }
+
+    /// An agent on a store that exists, without blocks.
+    pub(crate) async fn open(directory: TempDir) -> Self {
+        let mut opened = Opened::read(RealDirectory::lock(&directory.path().join("store.d")).unwrap()).unwrap();
+        let mut ledger = Ledger::new(0);
+        opened.take_changes().iter().for_each(|change| ledger.apply(change));
+        let journal = opened.begin(&ledger.snapshot()).unwrap();
+        let (metrics, _) = Metrics::registered();
+        let (allocator, ended) =
+            Allocator::start(ledger, Box::new(journal), system_clock(), Arc::clone(&metrics)).unwrap();
+        let (readiness, stop) = (Readiness::default(), CancellationToken::new());
+        let address = socket(directory.path());
+        let listener = Listener::bind(&address).unwrap();
+        readiness.set_serving(true);
+        let rpc = Rpc::new(allocator.clone(), readiness.clone(), metrics);
+        let serving = listener.serve(rpc, stop.clone());
+        let serving = tokio::spawn(async move { serving.await.unwrap() });
+        let client = AgentClient::connect(&address, deadline()).await.unwrap();
+        Self { client, allocator, readiness, directory, stop, serving, ended }
+    }
+
+    /// Tells the agent its blocks.
+    pub(crate) async fn configure(&self, blocks: &[NodeBlock]) {
+        let (pools, problems) = node_pools(blocks);
+        assert_eq!(problems, Vec::<String>::new());
+        self.allocator.configure(pools).await.unwrap();
+        self.readiness.blocks_are_known();
+    }
+
+    pub(crate) fn socket(&self) -> std::path::PathBuf {
+        self.directory.path().join("daemon.sock")
+    }
+
+    /// Ends the agent in order; its store can be opened again.
+    pub(crate) async fn stop(self) -> TempDir {
+        let Self { client, allocator, directory, stop, serving, ended, .. } = self;
+        drop(client);
+        stop.cancel();
+        serving.await.unwrap();
+        drop(allocator);
+        ended.await.unwrap().unwrap();
+        directory
+    }
+
+    pub(crate) async fn add(&self, parameters: IpamParameters) -> Result<Vec<AllocationInfo>, Status> {
+        self.client.allocate(parameters, deadline()).await
+    }
+
+    /// The one address that ADD gives, with its prefix length.
+    pub(crate) async fn address(&self, parameters: IpamParameters) -> String {
+        let [info] = &self.add(parameters).await.unwrap()[..] else { panic!("one address expected") };
+        info.ip.clone()
+    }
+
+    pub(crate) async fn del(&self, parameters: IpamParameters) -> Result<(), Status> {
+        self.client.deallocate(parameters, deadline()).await
+    }
+
+    pub(crate) async fn check(&self, parameters: IpamParameters) -> Result<(), Status> {
+        self.client.is_allocated(parameters, deadline()).await
+    }
+}
+
+fn socket(directory: &Path) -> AgentAddress {
+    AgentAddress::Unix(directory.join("daemon.sock"))
+}

@@ -1,0 +1,273 @@
+//! The real binary: what it prints and returns, and what survives kill -9 under load. The API server is always away.
+
+mod common;
+
+use std::collections::BTreeMap;
+use std::io::Read as _;
+use std::path::{Path, PathBuf};
+use std::process::{Child, Command, Stdio};
+use std::sync::{Arc, Mutex};
+use std::time::Duration;
+
+use common::{blue, deadline, parameters, with_ips};
+use ipam_crds::NodeBlock;
+use ipam_node_agent::spec::{NodeSpec, SpecFile};
+use ipam_node_api::AgentAddress;
+use ipam_node_api::client::AgentClient;
+use rustix::process::{Pid, Signal, kill_process};
+
+/// A folder with all that one agent needs, and a kubeconfig of a server that is not there.
+struct Home(tempfile::TempDir);
+
+impl Home {
+    fn new() -> Self {
+        let home = Self(tempfile::tempdir().unwrap());
+        let kubeconfig = "{apiVersion: v1, kind: Config, current-context: c, contexts: [{name: c, context: {cluster: k, \
+            user: u}}], clusters: [{name: k, cluster: {server: 'http://127.0.0.1:1'}}], users: [{name: u, user: {}}]}";
+        std::fs::write(home.path("kubeconfig"), kubeconfig).unwrap();
+        home
+    }
+
+    fn path(&self, name: &str) -> PathBuf {
+        self.0.path().join(name)
+    }
+
+    /// Saves a wide block as the spec seen last.
+    fn with_spec(self) -> Self {
+        std::fs::create_dir(self.path("store.d")).unwrap();
+        let wide = NodeBlock { end_ip: "192.168.99.99".into(), ..blue() };
+        let spec = NodeSpec { uid: "u".into(), generation: Some(1), blocks: vec![wide] };
+        SpecFile::new(&self.path("store.d"), "node1", "kube-system").save(&spec).unwrap();
+        self
+    }
+
+    fn command(&self) -> Command {
+        let mut command = Command::new(env!("CARGO_BIN_EXE_ipam-node"));
+        let flag = |name: &str, path: &Path| format!("--{name}={}", path.display());
+        command
+            .args(["--node-name=node1", "--health-probe-bind-address=0", "--metrics-bind-address=0"])
+            .args(["--cni-skip-nv-ipam-binary-copy", "--cni-skip-nv-ipam-config-creation"])
+            .arg(flag("kubeconfig", &self.path("kubeconfig")))
+            .arg(flag("store-file", &self.path("store")))
+            .arg(format!("--bind-address=unix://{}", self.path("daemon.sock").display()))
+            .stdout(Stdio::null())
+            .stderr(Stdio::null());
+        command
+    }
+
+    /// Starts the agent; returns once it answers.
+    async fn start(&self) -> (Agent, AgentClient) {
+        let mut agent = Agent(self.command().spawn().unwrap());
+        let address = AgentAddress::Unix(self.path("daemon.sock"));
+        let until = deadline();
+        loop {
+            if let Ok(client) = AgentClient::connect(&address, until).await
+                && client.probe(until).await.is_ok()
+            {
+                return (agent, client);
+            }
+            assert_eq!(agent.0.try_wait().unwrap(), None, "the agent has ended");
+            assert!(tokio::time::Instant::now() < until, "the agent does not answer");
+            tokio::time::sleep(Duration::from_millis(5)).await;
+        }
+    }
+
+    /// Runs the agent to its end: exit code and stderr.
+    fn run(&self, change: impl FnOnce(&mut Command)) -> (Option<i32>, String) {
+        let mut command = self.command();
+        command.stderr(Stdio::piped());
+        change(&mut command);
+        let mut agent = Agent(command.spawn().unwrap());
+        let mut text = String::new();
+        agent.0.stderr.take().unwrap().read_to_string(&mut text).unwrap();
+        (agent.0.wait().unwrap().code(), text)
+    }
+}
+
+/// A child that does not outlive its test.
+struct Agent(Child);
+
+impl Agent {
+    fn signal(&self, signal: Signal) {
+        kill_process(Pid::from_child(&self.0), signal).unwrap();
+    }
+
+    async fn wait(&mut self) -> Option<i32> {
+        let until = deadline();
+        loop {
+            if let Some(status) = self.0.try_wait().unwrap() {
+                return status.code();
+            }
+            assert!(tokio::time::Instant::now() < until, "the agent does not end");
+            tokio::time::sleep(Duration::from_millis(5)).await;
+        }
+    }
+}
+
+impl Drop for Agent {
+    fn drop(&mut self) {
+        drop(self.0.kill());
+        drop(self.0.wait());
+    }
+}
+
+/// What callers were told, by container: the address held, or `None` once given back. A container whose last call got
+/// no answer is not in it.
+type Told = Arc<Mutex<BTreeMap<String, Option<String>>>>;
+
+/// Adds, and gives every third back, until the agent is gone.
+async fn load(client: AgentClient, worker: u32, round: u32, told: Told) {
+    for number in 0.. {
+        let container = format!("c-{round}-{worker}-{number}");
+        let Ok(given) = client.allocate(parameters(&["blue"], &container), deadline()).await else { return };
+        let ip = given[0].ip.clone();
+        told.lock().unwrap().insert(container.clone(), Some(ip));
+        if number % 3 == 0 {
+            told.lock().unwrap().remove(&container);
+            let Ok(()) = client.deallocate(parameters(&["blue"], &container), deadline()).await else { return };
+            told.lock().unwrap().insert(container, None);
+        }
+    }
+}
+
+#[tokio::test]
+async fn kill_9_under_load_loses_no_acknowledged_address_and_doubles_none() {
+    let home = Home::new().with_spec();
+    let told = Told::default();
+    for round in 0..5 {
+        let (mut agent, client) = home.start().await;
+        let before = told.lock().unwrap().len();
+        let workers: Vec<_> =
+            (0..16).map(|worker| tokio::spawn(load(client.clone(), worker, round, Arc::clone(&told)))).collect();
+        while told.lock().unwrap().len() < before + 200 {
+            tokio::task::yield_now().await;
+        }
+        agent.signal(Signal::KILL);
+        agent.wait().await;
+        for worker in workers {
+            worker.await.unwrap();
+        }
+        verify(&home, &told).await;
+    }
+}
+
+/// Restarts the agent and asks after everything that was told.
+async fn verify(home: &Home, told: &Told) {
+    let (mut agent, client) = home.start().await;
+    let told = told.lock().unwrap().clone();
+    let mut holders = BTreeMap::new();
+    for (container, ip) in &told {
+        let Some(ip) = ip else {
+            let status = client.is_allocated(parameters(&["blue"], container), deadline()).await.unwrap_err();
+            assert_eq!(status.code(), tonic::Code::NotFound, "{container} was given back");
+            continue;
+        };
+        let (alone, _) = ip.split_once('/').unwrap();
+        client.is_allocated(with_ips(parameters(&["blue"], container), &[alone]), deadline()).await.unwrap();
+        assert_eq!(holders.insert(ip, container), None, "{ip} is held twice");
+    }
+    // A repeated ADD of the last one gets the same address from the restarted agent too.
+    if let Some((container, Some(ip))) = told.iter().rfind(|(_, ip)| ip.is_some()) {
+        let given = client.allocate(parameters(&["blue"], container), deadline()).await.unwrap();
+        assert_eq!(&given[0].ip, ip);
+    }
+    agent.signal(Signal::TERM);
+    assert_eq!(agent.wait().await, Some(0));
+}
+
+#[tokio::test]
+async fn sigterm_ends_the_agent_in_order_and_takes_the_socket_away() {
+    let home = Home::new().with_spec();
+    let (mut agent, client) = home.start().await;
+    client.allocate(parameters(&["blue"], "c1"), deadline()).await.unwrap();
+    agent.signal(Signal::TERM);
+    assert_eq!(agent.wait().await, Some(0));
+    assert!(!home.path("daemon.sock").exists());
+}
+
+#[tokio::test]
+async fn a_connection_that_stays_open_does_not_keep_the_agent_from_ending() {
+    let home = Home::new().with_spec();
+    let (mut agent, _) = home.start().await;
+    let _idle = tokio::net::UnixStream::connect(home.path("daemon.sock")).await.unwrap();
+    agent.signal(Signal::TERM);
+    assert_eq!(agent.wait().await, Some(0));
+}
+
+#[tokio::test]
+async fn a_second_agent_on_the_same_store_is_refused_and_the_first_goes_on() {
+    let home = Home::new().with_spec();
+    let (_agent, client) = home.start().await;
+    let (code, stderr) = home.run(|_| {});
+    assert_eq!(code, Some(1), "{stderr}");
+    assert!(stderr.contains("in use by another process") && stderr.contains("store.d"), "{stderr}");
+    client.allocate(parameters(&["blue"], "c1"), deadline()).await.unwrap();
+}
+
+#[test]
+fn wrong_flags_are_all_named_and_end_with_2() {
+    let (code, stderr) = Home::new().run(|command| {
+        command.args(["--node-name=", "--v=x", "--bind-address=nowhere"]);
+    });
+    assert_eq!(code, Some(2));
+    for part in ["--node-name \"\" is required", "--v \"x\"", "--bind-address \"nowhere\""] {
+        assert!(stderr.contains(part), "{stderr} lacks {part}");
+    }
+}
+
+#[test]
+fn version_is_printed_on_stdout() {
+    let output = Command::new(env!("CARGO_BIN_EXE_ipam-node")).arg("--version").output().unwrap();
+    assert!(output.status.success());
+    assert_eq!(String::from_utf8(output.stdout).unwrap(), format!("ipam-node {}\n", env!("CARGO_PKG_VERSION")));
+}
+
+#[test]
+fn a_kubeconfig_that_is_missing_ends_the_agent_with_a_line_that_names_it() {
+    let home = Home::new();
+    let (code, stderr) = home.run(|command| {
+        command.arg("--kubeconfig=/nowhere/kubeconfig");
+    });
+    assert_eq!(code, Some(1));
+    assert!(stderr.contains("/nowhere/kubeconfig") && stderr.contains("--kubeconfig"), "{stderr}");
+}
+
+const OLDER_STORE: &str = r#"{"version":1,"checksum":0,"pools":{"blue":{"name":"blue","entries":{"old_net1":
+    {"container_id":"old","interface_name":"net1","ip_address":"192.168.0.2","metadata":{"create_time":
+    "2024-01-02T03:04:05Z","pod_name":"pod-old","pod_namespace":"default"}}},"last_reserved_ip":"192.168.0.2"}}}"#;
+
+#[tokio::test]
+async fn the_older_store_is_taken_over_once_and_left_as_it_was() {
+    let home = Home::new().with_spec();
+    std::fs::write(home.path("store"), OLDER_STORE).unwrap();
+    let (mut agent, client) = home.start().await;
+    client.is_allocated(with_ips(parameters(&["blue"], "old"), &["192.168.0.2"]), deadline()).await.unwrap();
+    let given = client.allocate(parameters(&["blue"], "new"), deadline()).await.unwrap();
+    assert_eq!(given[0].ip, "192.168.0.3/16");
+    client.deallocate(parameters(&["blue"], "old"), deadline()).await.unwrap();
+    agent.signal(Signal::TERM);
+    agent.wait().await;
+    assert_eq!(std::fs::read_to_string(home.path("store")).unwrap(), OLDER_STORE);
+    let (_agent, client) = home.start().await;
+    let gone = client.is_allocated(parameters(&["blue"], "old"), deadline()).await.unwrap_err();
+    assert_eq!(gone.code(), tonic::Code::NotFound, "what was given back after the takeover does not come back");
+}
+
+#[test]
+fn an_older_store_that_cannot_be_read_stops_the_start() {
+    let home = Home::new();
+    std::fs::write(home.path("store"), &OLDER_STORE[..100]).unwrap();
+    let (code, stderr) = home.run(|_| {});
+    assert_eq!(code, Some(1));
+    assert!(stderr.contains("cannot be taken over"), "{stderr}");
+}
+
+#[test]
+fn a_damaged_journal_stops_the_start_and_says_what_to_do() {
+    let home = Home::new();
+    std::fs::create_dir(home.path("store.d")).unwrap();
+    std::fs::write(home.path("store.d/journal"), "no journal").unwrap();
+    let (code, stderr) = home.run(|_| {});
+    assert_eq!(code, Some(1));
+    assert!(stderr.contains("store.d/journal") && stderr.contains("move the file away"), "{stderr}");
+}
