@@ -3,6 +3,7 @@
 //! Never takes away what an invalid spec gave before, never moves a condition's transition time without the status
 //! having flipped, and says nothing twice: what was said stands in the status itself, so a restart repeats nothing.
 
+mod claims;
 mod conditions;
 
 use std::collections::HashMap;
@@ -103,14 +104,16 @@ fn refuse<S>(seen: &Observation<'_, S>, violations: &[Violation]) -> Decision {
 fn serve<S: BuildHasher>(seen: &Observation<'_, S>, pool: &Pool) -> Decision {
     let key = pool.key();
     let usage = |node: &str| seen.ipam_nodes.get(node).map_or(Usage::Unknown, |record| record.usage(key));
-    let plan = plan(pool, seen.nodes, &claims(seen, key), &usage);
+    let (claims, mut dropped) = claims::gather(key, &seen.pool.status.allocations, seen.ipam_nodes);
+    let mut plan = plan(pool, seen.nodes, &claims, &usage);
+    dropped.append(&mut plan.dropped);
     let verdicts = verdicts(key.kind, &plan);
     let notes = notes(seen.pool, &verdicts);
     let summary = summary(seen, &plan, verdicts);
 
     let before = &seen.pool.status;
     let same_blocks = before.intact && same_allocations(key.kind, &before.allocations, &plan.assignments);
-    let mut decision = Decision { dropped: plan.dropped, ..Decision::default() };
+    let mut decision = Decision { dropped, ..Decision::default() };
     if same_blocks && before.summary == summary {
         decision.dropped.clear();
     } else if same_blocks && !seen.counts_due && differs_in_used_only(&before.summary, &summary) {
@@ -122,20 +125,6 @@ fn serve<S: BuildHasher>(seen: &Observation<'_, S>, pool: &Pool) -> Decision {
     }
     decision.assignments = Some(plan.assignments);
     decision
-}
-
-/// The records that count: the pool's status, and from IPAMNodes what differs from it.
-fn claims<S: BuildHasher>(seen: &Observation<'_, S>, key: &PoolKey) -> Vec<Claim> {
-    let mut claims = seen.pool.status.allocations.clone();
-    let told: HashMap<&str, &Claim> =
-        seen.pool.status.allocations.iter().map(|claim| (claim.node.as_str(), claim)).collect();
-    for (node, record) in seen.ipam_nodes {
-        let Some(second) = record.claim(node, key) else { continue };
-        if told.get(node.as_str()).is_none_or(|first| first.range != second.range) {
-            claims.push(second);
-        }
-    }
-    claims
 }
 
 fn verdicts(kind: PoolKind, plan: &Plan) -> Vec<Verdict> {

@@ -270,12 +270,30 @@ fn a_status_edited_to_nonsense_is_repaired_without_moving_what_was_right() {
         json!({"allocations": [first, entry("n2", "x", "192.168.0.8"), "n3"]}),
         json!({"allocations": [first, entry("n2", "192.168.0.1", "192.168.0.4"), entry("n3", "10.0.0.1", "10.0.0.4")]}),
         json!({"allocations": [entry("n2", "192.168.0.6", "192.168.0.9")], "nodes": "many", "conditions": {}}),
+        // Names that come first take what is another's: one that nobody bears, and one that has a block of its own.
+        json!({"allocations": [entry("a0", "192.168.0.1", "192.168.0.4"), entry("n2", "192.168.0.5", "192.168.0.8")]}),
+        json!({"allocations": [entry("a0", "192.168.0.5", "192.168.0.8"), first, entry("n2", "192.168.0.5", "192.168.0.8")]}),
+        json!({"allocations": [entry("n1", "192.168.0.5", "192.168.0.8"), entry("n2", "192.168.0.5", "192.168.0.8")]}),
         json!("nonsense"),
     ] {
         let spoilt = pool(IP_SPEC, 1, &nonsense);
         let status = scene.decide(&spoilt).status.expect("a repair");
         assert_eq!(blocks(&status), right, "{nonsense}");
     }
+}
+
+#[test]
+fn a_block_given_on_before_the_ipam_nodes_were_written_is_not_taken_back() {
+    // n1 had .1-.4 and released it; the status then gave it to n2, and the operator ended before telling either.
+    let mut scene = Scene::of(&["n1", "n2"]);
+    let record = pool(IP_SPEC, 1, &json!({}));
+    let assignments = Scene::of(&["n1"]).decide(&record).assignments.unwrap();
+    scene.write_ipam_nodes(&record, &assignments);
+    let entry = |node: &str, start: &str, end: &str| json!({"nodeName": node, "startIP": start, "endIP": end});
+    let status =
+        json!({"allocations": [entry("n1", "192.168.0.5", "192.168.0.8"), entry("n2", "192.168.0.1", "192.168.0.4")]});
+    let status = scene.decide(&pool(IP_SPEC, 1, &status)).status.unwrap();
+    assert_eq!(blocks(&status), ["n1=192.168.0.5-192.168.0.8", "n2=192.168.0.1-192.168.0.4"]);
 }
 
 #[test]
