@@ -3,6 +3,7 @@
 //! Decides when a report is worth a write. The agent is the only writer of this status, and writes it whole. Without the
 //! API server it keeps quiet and tries again; nothing else waits for a report.
 
+use std::sync::Arc;
 use std::time::Duration;
 
 use ipam_core::PoolKey;
@@ -119,18 +120,54 @@ fn block_use(usage: &PoolUsage) -> BlockUse {
     }
 }
 
+/// When the next report is due.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub struct Pace {
+    /// The report that the API server has, as far as this process knows.
+    last: Option<Report>,
+    not_before: Instant,
+    failures: u32,
+}
+
+impl Pace {
+    /// Nothing is written yet; the first report is due at once.
+    pub const fn new(now: Instant) -> Self {
+        Self { last: None, not_before: now, failures: 0 }
+    }
+
+    /// When `report` should be written; `None` if it tells nothing new.
+    pub fn due(&self, report: &Report) -> Option<Instant> {
+        match report.urgency(self.last.as_ref()) {
+            Urgency::No => None,
+            Urgency::Soon => Some(self.not_before),
+            Urgency::Later => Some(self.not_before + (LATER - SOON)),
+        }
+    }
+
+    /// `report` was written. Returns how many attempts had failed before.
+    pub fn written(&mut self, report: Report, now: Instant) -> u32 {
+        self.last = Some(report);
+        self.not_before = now + SOON;
+        std::mem::take(&mut self.failures)
+    }
+
+    /// A write failed. Returns whether it is the first one in a row.
+    pub fn failed(&mut self, now: Instant) -> bool {
+        self.not_before = now + RETRY.0.saturating_mul(1 << self.failures.min(6)).min(RETRY.1);
+        self.failures = self.failures.saturating_add(1);
+        self.failures == 1
+    }
+}
+
 /// Writes reports.
 pub struct Reporter {
     api: Api<IPAMNode>,
     node: String,
     allocator: Allocator,
     in_force: Receiver<Option<InForce>>,
-    metrics: std::sync::Arc<Metrics>,
-    /// The report that the API server has, as far as this process knows.
-    last: Option<Report>,
+    metrics: Arc<Metrics>,
+    pace: Pace,
     ready: Option<Condition>,
-    not_before: Instant,
-    failures: u32,
 }
 
 impl Reporter {
@@ -141,11 +178,10 @@ impl Reporter {
         node: &str,
         allocator: Allocator,
         in_force: Receiver<Option<InForce>>,
-        metrics: std::sync::Arc<Metrics>,
+        metrics: Arc<Metrics>,
     ) -> Self {
-        let api = Api::namespaced(client, namespace);
-        let (node, not_before) = (node.to_owned(), Instant::now());
-        Self { api, node, allocator, in_force, metrics, last: None, ready: None, not_before, failures: 0 }
+        let (api, node, pace) = (Api::namespaced(client, namespace), node.to_owned(), Pace::new(Instant::now()));
+        Self { api, node, allocator, in_force, metrics, pace, ready: None }
     }
 
     /// Reports until `stop`.
@@ -177,16 +213,13 @@ impl Reporter {
         let in_force = self.in_force.borrow().clone()?;
         let usage = self.allocator.usage().await.ok()?;
         let report = Report::new(&in_force, &usage)?;
-        let due = match report.urgency(self.last.as_ref()) {
-            Urgency::No => return None,
-            Urgency::Soon => self.not_before,
-            Urgency::Later => self.not_before + (LATER - SOON),
-        };
+        let due = self.pace.due(&report)?;
         if Instant::now() < due {
             return Some(due);
         }
         self.write(report).await;
-        Some(self.not_before)
+        // Looked at again at once: what changed meanwhile may be due.
+        Some(self.pace.not_before)
     }
 
     async fn write(&mut self, report: Report) {
@@ -203,22 +236,17 @@ impl Reporter {
         };
         match result {
             Ok(_) => {
-                if self.failures > 0 {
-                    info!(attempts = self.failures, "status reported again");
-                }
-                self.failures = 0;
-                self.not_before = Instant::now() + SOON;
                 self.ready = status.conditions.into_iter().next();
-                self.last = Some(report);
+                match self.pace.written(report, Instant::now()) {
+                    0 => {}
+                    attempts => info!(attempts, "status reported again"),
+                }
             }
             Err(error) => {
-                if self.failures == 0 {
+                self.metrics.report_failures.inc();
+                if self.pace.failed(Instant::now()) {
                     warn!(error, "cannot report the status, trying again");
                 }
-                self.metrics.report_failures.inc();
-                let pause = RETRY.0.saturating_mul(1 << self.failures.min(6)).min(RETRY.1);
-                self.failures = self.failures.saturating_add(1);
-                self.not_before = Instant::now() + pause;
             }
         }
     }
@@ -259,6 +287,24 @@ mod tests {
         assert_eq!(Report { generation: Some(3), ..report(1) }.urgency(Some(&report(1))), Urgency::Soon);
         assert_eq!(Report { uid: "v".into(), ..report(1) }.urgency(Some(&report(1))), Urgency::Soon);
         assert_eq!(Report { problems: vec!["x".into()], ..report(1) }.urgency(Some(&report(1))), Urgency::Soon);
+    }
+
+    #[test]
+    fn writes_are_a_second_apart_those_of_counts_ten_and_failures_back_off() {
+        let start = Instant::now();
+        let mut pace = Pace::new(start);
+        assert_eq!(pace.due(&report(1)), Some(start));
+        assert_eq!(pace.written(report(1), start), 0);
+        assert_eq!(pace.due(&report(1)), None, "without news there is silence");
+        assert_eq!(pace.due(&report(0)), Some(start + Duration::from_secs(1)));
+        assert_eq!(pace.due(&report(2)), Some(start + Duration::from_secs(10)));
+        let mut pauses = Vec::new();
+        for _ in 0..8 {
+            pace.failed(start);
+            pauses.push((pace.not_before - start).as_secs());
+        }
+        assert_eq!(pauses, [1, 2, 4, 8, 16, 32, 60, 60]);
+        assert_eq!(pace.written(report(0), start), 8);
     }
 
     #[test]

@@ -28,7 +28,10 @@ fn routes(list: &[&str]) -> Vec<RouteDestination> {
 async fn the_first_pod_gets_the_first_address_that_is_not_the_gateway_with_the_subnets_mask() {
     let node = Node::start(&[blue()]).await;
     let [info] = &node.add(parameters(&["blue"], "c1")).await.unwrap()[..] else { panic!() };
-    assert_eq!((info.pool.as_str(), info.ip.as_str(), info.gateway.as_str()), ("blue", "192.168.0.2/16", "192.168.0.1"));
+    assert_eq!(
+        (info.pool.as_str(), info.ip.as_str(), info.gateway.as_str()),
+        ("blue", "192.168.0.2/16", "192.168.0.1")
+    );
     assert_eq!((info.pool_type, info.routes.len()), (i32::from(PoolType::Ippool), 0));
 }
 
@@ -128,7 +131,8 @@ async fn the_three_ways_to_choose_exclude_one_another() {
 
 #[tokio::test]
 async fn two_pools_are_given_in_order_and_all_or_nothing() {
-    let small = NodeBlock { name: "small".into(), start_ip: "192.168.1.1".into(), end_ip: "192.168.1.1".into(), ..blue() };
+    let small =
+        NodeBlock { name: "small".into(), start_ip: "192.168.1.1".into(), end_ip: "192.168.1.1".into(), ..blue() };
     let node = Node::start(&[blue(), small]).await;
     let given = node.add(parameters(&["small", "blue"], "c1")).await.unwrap();
     let ips: Vec<_> = given.iter().map(|info| info.ip.as_str()).collect();
@@ -188,9 +192,14 @@ async fn all_mistakes_of_a_request_are_told_at_once_by_their_fields_and_reasons(
     };
     let status = node.add(wrong).await.unwrap_err();
     let fields = [
-        "parameters.pools[0]: ", "parameters.cni_containerid: ", "parameters.cni_ifname: ",
-        "parameters.metadata.k8s_pod_name: ", "parameters.metadata.k8s_pod_namespace: ", "parameters.pool_type: ",
-        "parameters.requested_ips[0]: ", "parameters.features.allocate_ip_with_index: ",
+        "parameters.pools[0]: ",
+        "parameters.cni_containerid: ",
+        "parameters.cni_ifname: ",
+        "parameters.metadata.k8s_pod_name: ",
+        "parameters.metadata.k8s_pod_namespace: ",
+        "parameters.pool_type: ",
+        "parameters.requested_ips[0]: ",
+        "parameters.features.allocate_ip_with_index: ",
     ];
     for field in fields {
         assert!(status.message().contains(field), "{:?} lacks {field:?}", status.message());
@@ -285,7 +294,8 @@ fn on_network(network: &str, container: &str) -> IpamParameters {
 #[tokio::test]
 async fn garbage_collection_of_a_network_releases_only_what_that_network_does_not_list() {
     let node = Node::start(&[NodeBlock { end_ip: "192.168.0.99".into(), ..blue() }, green()]).await;
-    for parameters in [on_network("a", "gone"), on_network("a", "kept"), on_network("b", "gone"), on_network("", "old")] {
+    for parameters in [on_network("a", "gone"), on_network("a", "kept"), on_network("b", "gone"), on_network("", "old")]
+    {
         let container = format!("{}-{}", parameters.cni_containerid, parameters.metadata.clone().unwrap().network_name);
         node.add(IpamParameters { cni_containerid: container, ..parameters }).await.unwrap();
     }
