@@ -37,7 +37,7 @@ pub fn build() -> Result<&'static Binaries> {
 }
 
 fn build_now() -> Result<Binaries> {
-    let lock = std::env::temp_dir().join(format!("nv-ipam-e2e-build-{}.lock", rustix::process::geteuid().as_raw()));
+    let lock = assets::cache::base()?.join("binaries.lock");
     let _lock = Lock::take(&lock, "building the binaries")?;
     let profile = std::env::var("NV_IPAM_E2E_PROFILE").unwrap_or_else(|_| "dev".to_owned());
     let daemons = ["--package=ipam-operator", "--package=ipam-node-agent", "--bins", "--profile", &profile];

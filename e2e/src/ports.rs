@@ -3,10 +3,10 @@
 //! connection takes it in the moment between the choice and the server's own bind.
 
 use std::net::{Ipv4Addr, TcpListener};
-use std::path::PathBuf;
 
 use anyhow::{Result, bail};
 
+use crate::assets;
 use crate::lock::Lock;
 
 const RANGE: std::ops::Range<u16> = 21_000..31_000;
@@ -20,7 +20,7 @@ pub(crate) struct Port {
 impl Port {
     /// The first port, in an order that differs by process, which nobody listens on and no other harness keeps.
     pub(crate) fn reserve() -> Result<Self> {
-        let directory = directory();
+        let directory = assets::cache::base()?.join("ports");
         let size = u32::from(RANGE.end - RANGE.start);
         let first = std::process::id().wrapping_mul(31) % size;
         for step in 0..size {
@@ -36,11 +36,6 @@ impl Port {
     pub(crate) fn number(&self) -> u16 {
         self.number
     }
-}
-
-/// By user: another user's lock files could not be opened.
-fn directory() -> PathBuf {
-    std::env::temp_dir().join(format!("nv-ipam-e2e-ports-{}", rustix::process::geteuid().as_raw()))
 }
 
 #[cfg(test)]

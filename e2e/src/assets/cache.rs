@@ -26,18 +26,21 @@ pub(super) fn build(tools: &[Tool]) -> Result<Vec<PathBuf>> {
     Ok(tools.iter().map(|tool| folder.join(tool.name())).collect())
 }
 
-/// `NV_IPAM_E2E_CACHE`, else the user's cache folder.
+/// `NV_IPAM_E2E_CACHE`, else the user's cache folder. It also holds the locks of this user's harnesses on this machine.
+pub(crate) fn base() -> Result<PathBuf> {
+    if let Some(folder) = std::env::var_os("NV_IPAM_E2E_CACHE") {
+        return Ok(folder.into());
+    }
+    if let Some(folder) = std::env::var_os("XDG_CACHE_HOME") {
+        return Ok(PathBuf::from(folder).join("nv-ipam-e2e"));
+    }
+    let home = std::env::home_dir()
+        .context("no home directory for the cache of test tools: set NV_IPAM_E2E_CACHE to a folder")?;
+    Ok(home.join(".cache/nv-ipam-e2e"))
+}
+
 fn folder() -> Result<PathBuf> {
-    let base = match std::env::var_os("NV_IPAM_E2E_CACHE") {
-        Some(folder) => PathBuf::from(folder),
-        None => match std::env::var_os("XDG_CACHE_HOME") {
-            Some(folder) => PathBuf::from(folder).join("nv-ipam-e2e"),
-            None => std::env::home_dir()
-                .context("no home directory for the cache of test tools: set NV_IPAM_E2E_CACHE to a folder")?
-                .join(".cache/nv-ipam-e2e"),
-        },
-    };
-    Ok(base.join(format!("{:016x}", fnv1a(&go::inputs()))))
+    Ok(base()?.join(format!("{:016x}", fnv1a(&go::inputs()))))
 }
 
 /// FNV-1a, 64 bits: stable across releases, and nothing here is secret.

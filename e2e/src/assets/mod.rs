@@ -4,7 +4,7 @@
 //! checksums stand in `e2e/assets`. CNI plugins are looked for in `CNI_PATH` instead of the first two. A program that is found
 //! must run and be new enough, otherwise the search goes on. Nothing is ever downloaded as a binary.
 
-mod cache;
+pub(crate) mod cache;
 mod go;
 mod version;
 

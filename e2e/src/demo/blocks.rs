@@ -96,4 +96,16 @@ impl Scene {
             Ok(())
         })
     }
+
+    /// Waits until the operator has added up what the agents report: one address of each pool for each pod.
+    pub(super) fn await_totals(&self) -> Result<()> {
+        for (kind, name, _) in [FLAT, ROUTED] {
+            eventually_blocking(&format!("{kind}/{name} tells how many addresses are in use"), SOON, || {
+                let used = self.object(kind, name)?["status"]["addresses"]["used"].as_i64().context("no count yet")?;
+                ensure!(usize::try_from(used) == Ok(self.placed.len()), "{used}, with {} pods", self.placed.len());
+                Ok(())
+            })?;
+        }
+        Ok(())
+    }
 }

@@ -85,6 +85,7 @@ impl Scene {
     /// The tables as they are at the end, the summary, and with `keep` a pause until Ctrl-C.
     pub(super) fn finish(mut self, keep: bool) -> Result<()> {
         self.story.step("How it looks in the end", "status tells who has which block and how much of it is used")?;
+        self.await_totals()?;
         self.show(&["get", "ippools,cidrpools,ipamnodes", "-n", POOLS])?;
         self.show(&["get", "events", "-n", POOLS, "--field-selector=reason!=LeaderElection"])?;
         self.story.summary()?;

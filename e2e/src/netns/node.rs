@@ -20,6 +20,9 @@ pub const PARENT: &str = "sec0";
 /// What is a node's own in its file system; everything else there is the host's.
 const SHADES: [&str; 5] = ["/etc:cni", "/opt:cni", "/var/lib:cni", "/var/log:", "/run:netns"];
 
+/// Folders that a kubelet makes on the node for the agent's hostPath volumes.
+const HOST_PATHS: [&str; 3] = ["/opt/cni/bin", "/etc/cni/net.d/nv-ipam.d", "/var/lib/cni/nv-ipam"];
+
 /// A node; it and all on it end when it is dropped.
 pub struct Node {
     name: String,
@@ -46,6 +49,7 @@ impl Node {
         let holder = Holder::start(command, 2, sandbox.entrance().is_rootless())?;
         let addresses = [format!("172.31.0.{index}"), format!("fd00:31::{index}")];
         wire(sandbox.entrance(), holder.entrance(), index, &addresses)?;
+        holder.entrance().run(&[&["mkdir", "-p"], &HOST_PATHS[..]].concat())?;
         let folders = assets::plugin_folders()?;
         let cni_path =
             ["/opt/cni/bin".to_owned()].into_iter().chain(folders.iter().map(|folder| folder.display().to_string()));
@@ -146,7 +150,7 @@ impl Node {
 }
 
 /// Two cables to the fabric: one ends in the node's bridge, the other is a plain interface, since a bridge's port can carry no
-/// macvlan. Nodes forward, as every Kubernetes node does.
+/// macvlan. The bridge's own MAC is set: it would else follow its ports, and CHECK compares it. Nodes forward, as every Kubernetes node does.
 fn wire(sandbox: &Entrance, node: &Entrance, index: u8, [address, address6]: &[String; 2]) -> Result<()> {
     let pid = node.pid_above()?;
     sandbox.script(&format!(
@@ -157,7 +161,7 @@ fn wire(sandbox: &Entrance, node: &Entrance, index: u8, [address, address6]: &[S
     ))?;
     node.script(&format!(
         "ip link set lo up
-         ip link add {BRIDGE} type bridge mcast_snooping 0
+         ip link add {BRIDGE} address 02:00:00:00:00:{index:02x} type bridge mcast_snooping 0
          ip link set {BRIDGE} up
          ip link set port0 master {BRIDGE} up
          ip link set {PARENT} up
