@@ -73,9 +73,9 @@ impl Allocator {
         metrics: Arc<Metrics>,
     ) -> io::Result<(Self, Ended)> {
         let (commands, queue) = mpsc::channel(QUEUE);
-        let (changes, changed) = watch::channel(0);
+        let (versions, changed) = watch::channel(0);
         let (ended, has_ended) = oneshot::channel();
-        let mut worker = Worker { ledger, store, clock, metrics, changes };
+        let mut worker = Worker { ledger, store, clock, metrics, versions };
         // A panic of the thread drops `ended`, which its receiver takes for a failure.
         let work = move || drop(ended.send(worker.run(queue)));
         thread::Builder::new().name("allocator".to_owned()).spawn(work)?;
@@ -155,7 +155,7 @@ struct Worker {
     store: Box<dyn Store>,
     clock: Clock,
     metrics: Arc<Metrics>,
-    changes: watch::Sender<u64>,
+    versions: watch::Sender<u64>,
 }
 
 /// What a batch has decided and not yet told.
@@ -243,7 +243,7 @@ impl Worker {
 
     fn publish(&self) {
         self.metrics.set_usage(&self.ledger.usage());
-        self.changes.send_modify(|version| *version = version.wrapping_add(1));
+        self.versions.send_modify(|version| *version = version.wrapping_add(1));
     }
 
     fn compact(&mut self) -> Result<(), StoreError> {

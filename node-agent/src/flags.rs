@@ -42,6 +42,7 @@ pub struct Flags {
 
 /// The flags about the CNI plugin that the agent installs.
 #[derive(clap::Args, Debug)]
+#[expect(clippy::struct_field_names, reason = "a field's name is the flag's")]
 #[command(next_help_heading = "CNI plugin")]
 struct CniFlags {
     /// Directory of CNI binaries

@@ -170,7 +170,9 @@ impl Collector {
         let mut pods = Pods::default();
         loop {
             let page = within(api.list(&params)).await?;
-            page.items.iter().for_each(|pod| pods.add(pod));
+            for pod in &page.items {
+                pods.add(pod);
+            }
             match page.metadata.continue_.filter(|token| !token.is_empty()) {
                 Some(token) => params.continue_token = Some(token),
                 None => return Ok(pods),
@@ -209,7 +211,9 @@ mod tests {
 
     fn pods(list: &[PartialObjectMeta<Pod>]) -> Pods {
         let mut pods = Pods::default();
-        list.iter().for_each(|pod| pods.add(pod));
+        for pod in list {
+            pods.add(pod);
+        }
         pods
     }
 

@@ -139,10 +139,11 @@ impl Agent {
         if let Some(early) = early {
             return early.and_then(|()| Err(anyhow!("a task ended that must not end by itself")));
         }
-        match tokio::time::timeout(CALLS_GRACE, &mut serving).await {
-            Ok(served) => served?.context("the gRPC server failed")?,
+        if let Ok(served) = tokio::time::timeout(CALLS_GRACE, &mut serving).await {
+            served?.context("the gRPC server failed")?;
+        } else {
             // What is not acknowledged by now will be asked again; a connection that merely stays open is nobody's call.
-            Err(_) => info!("connections are still open, leaving them"),
+            info!("connections are still open, leaving them");
         }
         keeping.await??;
         closing.close().await;
@@ -183,7 +184,9 @@ fn open_store(config: &Config, metrics: &Arc<Metrics>) -> anyhow::Result<(Alloca
         info!(path = %config.store_file.display(), changes = changes.len(), "first start: the older store is taken over");
     }
     let mut ledger = Ledger::new(config.cooldown_seconds);
-    changes.iter().for_each(|change| ledger.apply(change));
+    for change in &changes {
+        ledger.apply(change);
+    }
     drop(changes);
     let journal = opened.begin(&ledger.snapshot())?;
     info!(held = ledger.reservations().count(), "store open");

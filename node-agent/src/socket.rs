@@ -86,9 +86,9 @@ impl Listener {
             Self::Unix(listener, file) => {
                 let incoming =
                     bounded(listener, |listener| Box::pin(async { listener.accept().await.map(|(io, _)| io) }));
-                let served = router.serve_with_incoming_shutdown(incoming, stopped).await;
+                let ended = router.serve_with_incoming_shutdown(incoming, stopped).await;
                 drop(file);
-                served
+                ended
             }
             Self::Tcp(listener) => {
                 let incoming =
@@ -112,12 +112,10 @@ fn bind_unix(path: &Path) -> io::Result<Listener> {
                 "a file is there that is no socket; move it away",
             ));
         }
-        Ok(_) => match std::os::unix::net::UnixStream::connect(path) {
-            Ok(_) => {
-                return Err(io::Error::new(io::ErrorKind::AddrInUse, "another process listens there; stop it first"));
-            }
-            Err(_) => info!(path = %path.display(), "replacing the socket of an agent that is gone"),
-        },
+        Ok(_) if std::os::unix::net::UnixStream::connect(path).is_ok() => {
+            return Err(io::Error::new(io::ErrorKind::AddrInUse, "another process listens there; stop it first"));
+        }
+        Ok(_) => info!(path = %path.display(), "replacing the socket of an agent that is gone"),
     }
     // Bound under another name first: under its own it is never seen with a wider mode, nor is it ever absent.
     let temporary = path.with_file_name(format!(".{}", std::process::id()));

@@ -23,8 +23,8 @@ use crate::watch::InForce;
 
 /// Shortest time between two writes.
 const SOON: Duration = Duration::from_secs(1);
-/// Time between two writes that only tell other counts.
-const LATER: Duration = Duration::from_secs(10);
+/// Time that a report waits beyond that if it only tells other counts.
+const LATER: Duration = Duration::from_secs(9);
 /// Pauses after failed writes, doubling from the first to the last.
 const RETRY: (Duration, Duration) = (Duration::from_secs(1), Duration::from_mins(1));
 /// Time that one write may take.
@@ -140,7 +140,7 @@ impl Pace {
         match report.urgency(self.last.as_ref()) {
             Urgency::No => None,
             Urgency::Soon => Some(self.not_before),
-            Urgency::Later => Some(self.not_before + (LATER - SOON)),
+            Urgency::Later => Some(self.not_before + LATER),
         }
     }
 

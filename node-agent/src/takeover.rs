@@ -137,7 +137,9 @@ mod tests {
     #[test]
     fn every_reservation_and_the_place_of_the_round_robin_are_taken_over() {
         let mut ledger = Ledger::new(0);
-        changes(FILE.as_bytes()).unwrap().iter().for_each(|change| ledger.apply(change));
+        for change in changes(FILE.as_bytes()).unwrap() {
+            ledger.apply(&change);
+        }
         let held: Vec<_> = ledger.reservations().map(|held| (held.pool.to_string(), held.addr.to_string())).collect();
         assert_eq!(
             held,

@@ -106,7 +106,7 @@ impl Blocks {
             let Some(event) = event else { return };
             match &event {
                 Err(error) if up != Some(false) => {
-                    warn!(%error, "cannot watch this node's blocks, serving what is known")
+                    warn!(%error, "cannot watch this node's blocks, serving what is known");
                 }
                 Err(error) => debug!(%error, "still cannot watch this node's blocks"),
                 Ok(_) if up == Some(false) => info!("watching this node's blocks again"),

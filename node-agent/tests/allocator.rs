@@ -1,5 +1,7 @@
 //! When the allocator answers, what it makes durable together, and how it ends; on a store that the test controls.
 
+#![expect(clippy::unwrap_used, clippy::panic, reason = "a test fails by panicking, its helpers too")]
+
 mod common;
 
 use std::sync::mpsc::{Receiver, Sender, channel};

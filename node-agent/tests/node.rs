@@ -1,5 +1,7 @@
 //! The sentences of behaviour.md §4 and §5 that show at the wire.
 
+#![expect(clippy::unwrap_used, clippy::panic, reason = "a test fails by panicking, its helpers too")]
+
 mod common;
 
 use common::{Node, blue, deadline, green, parameters, with_gateway, with_index, with_ips};

@@ -1,5 +1,7 @@
 //! The real binary: what it prints and returns, and what survives kill -9 under load. The API server is always away.
 
+#![expect(clippy::unwrap_used, clippy::panic, reason = "a test fails by panicking, its helpers too")]
+
 mod common;
 
 use std::collections::BTreeMap;

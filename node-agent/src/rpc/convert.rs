@@ -43,7 +43,11 @@ impl Mistakes {
             match parse_addr(text) {
                 Ok(addr) => addresses.push(addr),
                 Err(why) => {
-                    self.add(format!("parameters.requested_ips[{index}]"), Reason::Malformed, format!("{text:?} {why}"))
+                    self.add(
+                        format!("parameters.requested_ips[{index}]"),
+                        Reason::Malformed,
+                        format!("{text:?} {why}"),
+                    );
                 }
             }
         }
@@ -96,7 +100,9 @@ impl Mistakes {
             ("device_id", &metadata.device_id),
             ("network_name", &metadata.network_name),
         ];
-        texts.iter().for_each(|(name, text)| self.bounded(&format!("parameters.metadata.{name}"), text));
+        for (name, text) in texts {
+            self.bounded(&format!("parameters.metadata.{name}"), text);
+        }
         Attachment {
             pod_name: metadata.k8s_pod_name,
             pod_namespace: metadata.k8s_pod_namespace,

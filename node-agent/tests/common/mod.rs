@@ -107,7 +107,9 @@ impl Node {
     pub(crate) async fn open(directory: TempDir) -> Self {
         let mut opened = Opened::read(RealDirectory::lock(&directory.path().join("store.d")).unwrap()).unwrap();
         let mut ledger = Ledger::new(0);
-        opened.take_changes().iter().for_each(|change| ledger.apply(change));
+        for change in opened.take_changes() {
+            ledger.apply(&change);
+        }
         let journal = opened.begin(&ledger.snapshot()).unwrap();
         let (metrics, _) = Metrics::registered();
         let (allocator, ended) =

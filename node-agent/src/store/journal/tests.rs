@@ -39,7 +39,9 @@ fn release(number: u32) -> Change {
 
 fn committed(journal: &mut Journal<FakeDisk>, ledger: &mut Ledger, changes: &[Change]) {
     journal.commit(changes).unwrap();
-    changes.iter().for_each(|change| ledger.apply(change));
+    for change in changes {
+        ledger.apply(change);
+    }
 }
 
 /// One step of a history.
@@ -65,7 +67,9 @@ fn run(disk: &FakeDisk, steps: &[Step]) -> (Ledger, Ledger) {
         let mut next = acknowledged.clone();
         let done = match step {
             Step::Commit(changes) => {
-                changes.iter().for_each(|change| next.apply(change));
+                for change in changes {
+                    next.apply(change);
+                }
                 journal.commit(changes)
             }
             Step::Compact => journal.compact(&acknowledged.snapshot()),
