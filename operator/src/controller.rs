@@ -74,13 +74,15 @@ impl Controller {
     /// Takes in `event` and those that are there already.
     fn take(&mut self, event: Watched) {
         let mut next = Some(event);
-        for _ in 0..EVENTS_AT_ONCE {
-            match next {
-                None => break,
-                Some(Ok(event)) => self.reconciler.observe(event, now()),
-                Some(Err(watch)) => self.metrics.watch_failed(watch),
+        let mut room = EVENTS_AT_ONCE;
+        while let Some(event) = next {
+            match event {
+                Ok(event) => self.reconciler.observe(event, now()),
+                Err(watch) => self.metrics.watch_failed(watch),
             }
-            next = self.events.next().now_or_never().flatten();
+            room -= 1;
+            // What is taken from the stream must be taken in: nobody tells it again.
+            next = if room == 0 { None } else { self.events.next().now_or_never().flatten() };
         }
         if !self.synced.load(Ordering::Relaxed) && self.reconciler.is_synced() {
             self.synced.store(true, Ordering::Relaxed);

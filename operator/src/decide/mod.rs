@@ -10,7 +10,7 @@ use std::collections::HashMap;
 use std::hash::BuildHasher;
 
 use ipam_core::plan::{Assignment, Claim, ClaimSource, NodeRef, Plan, Standing, Usage, plan};
-use ipam_core::{Pool, PoolKey, PoolKind, Violation};
+use ipam_core::{Pool, PoolKind, Violation};
 use ipam_crds::{AddressCounts, BlockCounts, NodeCounts};
 use jiff::Timestamp;
 

@@ -115,6 +115,15 @@ async fn new_node_gets_a_block_in_one_status_write() {
 }
 
 #[tokio::test(start_paused = true)]
+async fn every_node_of_a_long_list_is_served() {
+    let names: Vec<String> = (0..3000).map(|number| format!("n{number}")).collect();
+    let names: Vec<&str> = names.iter().map(String::as_str).collect();
+    let mut server = Server::start(objects(&names, vec![pool(10, &spec(), &json!({}))]), true);
+    let call = status_write(&mut server).await;
+    assert_eq!(call.body["status"]["nodes"], json!({"served": 3000, "unserved": 0, "departed": 0}));
+}
+
+#[tokio::test(start_paused = true)]
 async fn heartbeats_cause_no_call() {
     let mut server = settled().await;
     for version in 1000..1200 {

@@ -1,0 +1,68 @@
+//! The events of behaviour.md §3 as they reach the API server.
+
+#![expect(clippy::unwrap_used, clippy::expect_used, clippy::panic, reason = "what a test needs and lacks is its failure")]
+
+#[path = "api/server.rs"]
+#[expect(dead_code, reason = "nothing is said on a watch here, and no call is refused")]
+mod server;
+
+use std::collections::HashMap;
+
+use serde_json::{Value, json};
+use server::Server;
+
+const POOLS: &str = "/apis/nv-ipam.nvidia.com/v1alpha1/namespaces/kube-system";
+
+/// A server with two nodes and one pool that has a block for one of them.
+async fn server_with(plural: &'static str, kind: &str, spec: Value) -> Server {
+    let pool = json!({"apiVersion": "nv-ipam.nvidia.com/v1alpha1", "kind": kind, "spec": spec,
+        "metadata": {"name": "blue", "namespace": "kube-system", "uid": "u", "generation": 1, "resourceVersion": "10"}});
+    let node = |name| json!({"metadata": {"name": name, "resourceVersion": "1"}});
+    let mut objects = HashMap::from([("/api/v1/nodes", vec![node("n1"), node("n2")])]);
+    for list in ["ippools", "cidrpools", "ipamnodes"] {
+        let pools = if list == plural { vec![pool.clone()] } else { Vec::new() };
+        objects.insert(format!("{POOLS}/{list}").leak(), pools);
+    }
+    Server::start(objects, true)
+}
+
+/// Answers every call until the event comes; tells what the status said and the event.
+async fn status_and_event(server: &mut Server) -> (Value, Value) {
+    let mut status = Value::Null;
+    loop {
+        let call = server.call().await;
+        if call.path.ends_with("/events") {
+            let event = call.body.clone();
+            call.answer(&json!({"metadata": {"name": "e"}}));
+            return (status, event);
+        }
+        if call.path.ends_with("/status") {
+            status = call.body["status"].clone();
+        }
+        call.answer(&json!({"metadata": {"name": "x", "uid": "u", "generation": 1, "resourceVersion": "100"}}));
+    }
+}
+
+async fn assert_warns(plural: &'static str, kind: &str, spec: Value, reason: &str) {
+    let mut server = server_with(plural, kind, spec).await;
+    let (status, event) = status_and_event(&mut server).await;
+    assert_eq!((&event["type"], &event["reason"]), (&json!("Warning"), &json!(reason)));
+    assert_eq!((&event["regarding"]["kind"], &event["regarding"]["name"]), (&json!(kind), &json!("blue")));
+    assert!(event["note"].as_str().unwrap().contains("n2"), "{event}");
+    assert_eq!(status["allocations"].as_array().unwrap().len(), 1, "{status}");
+    let exhausted = status["conditions"].as_array().unwrap().iter().find(|one| one["type"] == "Exhausted").unwrap();
+    assert_eq!((&exhausted["status"], &exhausted["reason"]), (&json!("True"), &json!(reason)));
+    server.stop().await;
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_node_without_a_range_is_a_warning_no_free_ranges() {
+    let spec = json!({"subnet": "10.0.0.0/30", "perNodeBlockSize": 2});
+    assert_warns("ippools", "IPPool", spec, "NoFreeRanges").await;
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_node_without_a_prefix_is_a_warning_no_free_prefixes() {
+    let spec = json!({"cidr": "10.0.0.0/24", "perNodeNetworkPrefix": 24});
+    assert_warns("cidrpools", "CIDRPool", spec, "NoFreePrefixes").await;
+}

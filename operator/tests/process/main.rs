@@ -1,0 +1,213 @@
+//! The real binary: what each flag does, seen from outside. The API server is a few lines of HTTP with no pools in it.
+
+#![expect(clippy::unwrap_used, clippy::expect_used, reason = "what a test needs and lacks is its failure")]
+
+mod server;
+
+use std::io::{BufRead, BufReader, Read, Write};
+use std::net::TcpStream;
+use std::path::{Path, PathBuf};
+use std::process::{Child, Command, Stdio};
+use std::sync::mpsc::{Receiver, channel};
+use std::time::{Duration, Instant};
+
+use rustix::process::{Pid, Signal, kill_process};
+use serde_json::Value;
+use server::{Held, Server};
+
+/// Nothing here takes a tenth of it.
+const PATIENCE: Duration = Duration::from_secs(30);
+
+fn program() -> Command {
+    Command::new(env!("CARGO_BIN_EXE_ipam-controller"))
+}
+
+/// Exit code, standard output and standard error of a run that ends by itself.
+fn run(arguments: &[&str]) -> (Option<i32>, String, String) {
+    let output = program().args(arguments).stdin(Stdio::null()).output().unwrap();
+    let text = |bytes| String::from_utf8(bytes).unwrap();
+    (output.status.code(), text(output.stdout), text(output.stderr))
+}
+
+/// A kubeconfig for `server`, in a file of the test's own.
+fn kubeconfig(test: &str, server: &Server) -> PathBuf {
+    let path = Path::new(env!("CARGO_TARGET_TMPDIR")).join(format!("{test}.kubeconfig"));
+    let text = format!(
+        "{{apiVersion: v1, kind: Config, current-context: c, contexts: [{{name: c, context: {{cluster: k, user: u}}}}], \
+         clusters: [{{name: k, cluster: {{server: 'http://{}'}}}}], users: [{{name: u, user: {{}}}}]}}",
+        server.address()
+    );
+    std::fs::write(&path, text).unwrap();
+    path
+}
+
+/// A running operator that does not outlive its test.
+struct Operator {
+    child: Child,
+    lines: Receiver<Value>,
+}
+
+impl Operator {
+    /// Starts the binary with its log in JSON and its ports chosen by the system.
+    fn start(test: &str, server: &Server, arguments: &[&str]) -> Self {
+        let mut child = program()
+            .arg("--kubeconfig")
+            .arg(kubeconfig(test, server))
+            .args(["--logging-format=json", "--health-probe-bind-address=127.0.0.1:0"])
+            .arg("--metrics-bind-address=127.0.0.1:0")
+            .args(arguments)
+            .stdin(Stdio::null())
+            .stdout(Stdio::piped())
+            .stderr(Stdio::null())
+            .spawn()
+            .unwrap();
+        let (told, lines) = channel();
+        let log = BufReader::new(child.stdout.take().unwrap());
+        std::thread::spawn(move || {
+            for line in log.lines() {
+                let line: Value = serde_json::from_str(&line.unwrap()).expect("a line that is no JSON");
+                drop(told.send(line));
+            }
+        });
+        Self { child, lines }
+    }
+
+    /// The `address` of the log line with this message.
+    fn address(&self, message: &str) -> String {
+        let until = Instant::now() + PATIENCE;
+        loop {
+            let line = self.lines.recv_timeout(until.saturating_duration_since(Instant::now())).expect(message);
+            if line["msg"] == message {
+                return line["address"].as_str().expect("an address").to_owned();
+            }
+        }
+    }
+
+    /// Ends the operator as kubelet does, and waits.
+    fn terminate(mut self) -> Option<i32> {
+        kill_process(Pid::from_child(&self.child), Signal::TERM).unwrap();
+        self.child.wait().unwrap().code()
+    }
+}
+
+impl Drop for Operator {
+    fn drop(&mut self) {
+        drop(self.child.kill());
+        drop(self.child.wait());
+    }
+}
+
+/// GET over plain HTTP: status code and body.
+fn get(address: &str, path: &str) -> (u16, String) {
+    let mut stream = TcpStream::connect(address).unwrap();
+    write!(stream, "GET {path} HTTP/1.0\r\nHost: {address}\r\n\r\n").unwrap();
+    let mut answer = String::new();
+    stream.read_to_string(&mut answer).unwrap();
+    let (head, body) = answer.split_once("\r\n\r\n").unwrap();
+    (head.split(' ').nth(1).unwrap().parse().unwrap(), body.to_owned())
+}
+
+/// Asks until the answer has this code; tells the body that came with it.
+fn wait_for(address: &str, path: &str, code: u16) -> String {
+    let until = Instant::now() + PATIENCE;
+    loop {
+        let (found, body) = get(address, path);
+        if found == code {
+            return body;
+        }
+        assert!(Instant::now() < until, "{path} answers {found}: {body}");
+        std::thread::sleep(Duration::from_millis(5));
+    }
+}
+
+#[test]
+fn version_is_printed_on_stdout() {
+    let expected = format!("ipam-controller {}\n", env!("CARGO_PKG_VERSION"));
+    assert_eq!(run(&["--version"]), (Some(0), expected, String::new()));
+}
+
+#[test]
+fn wrong_flags_are_all_named_and_nothing_is_started() {
+    let (code, stdout, stderr) = run(&["--leader-elect=maybe", "--v=x", "--ippools-namespace=A"]);
+    assert!(code.is_some_and(|code| code != 0), "{code:?}");
+    assert_eq!(stdout, "");
+    for part in ["--leader-elect \"maybe\"", "--v \"x\"", "--ippools-namespace \"A\""] {
+        assert!(stderr.contains(part), "{stderr} lacks {part}");
+    }
+}
+
+#[test]
+fn a_kubeconfig_that_is_missing_ends_the_operator_with_a_line_that_names_it() {
+    let off = ["--health-probe-bind-address=0", "--metrics-bind-address=0", "--kubeconfig=/nowhere/kubeconfig"];
+    let (code, _, stderr) = run(&off);
+    assert!(code.is_some_and(|code| code != 0), "{code:?}");
+    assert!(stderr.contains("/nowhere/kubeconfig") && stderr.contains("--kubeconfig"), "{stderr}");
+}
+
+#[test]
+fn it_is_ready_once_its_caches_are_in_sync_and_alive_and_measured_before() {
+    let server = Server::start(Held::Lists);
+    let operator = Operator::start("ready", &server, &[]);
+    let probes = operator.address("serving probes");
+    let metrics = operator.address("serving metrics");
+    server.wait_for_call("GET /api/v1/nodes");
+    assert_eq!(get(&probes, "/healthz").0, 200);
+    let (code, body) = get(&probes, "/readyz");
+    assert_eq!(code, 503, "{body}");
+    assert!(body.contains("not in sync"), "{body}");
+    let (code, body) = get(&metrics, "/metrics");
+    assert!(code == 200 && body.trim_end().ends_with("# EOF"), "{code} {body}");
+    server.release();
+    wait_for(&probes, "/readyz", 200);
+    assert_eq!(operator.terminate(), Some(0));
+}
+
+#[test]
+fn pools_and_ipam_nodes_are_those_of_the_namespace_of_the_flag_and_no_other() {
+    let server = Server::start(Held::Nothing);
+    let operator = Operator::start("namespace", &server, &["--ippools-namespace=pools"]);
+    wait_for(&operator.address("serving probes"), "/readyz", 200);
+    assert_eq!(operator.terminate(), Some(0));
+    let calls = server.calls();
+    for plural in ["ippools", "cidrpools", "ipamnodes"] {
+        let wanted = format!("GET /apis/nv-ipam.nvidia.com/v1alpha1/namespaces/pools/{plural}");
+        assert!(calls.contains(&wanted), "{calls:#?} lacks {wanted}");
+    }
+    assert!(!calls.iter().any(|call| call.contains("kube-system")), "{calls:#?}");
+    assert!(!calls.iter().any(|call| call.contains("leases")), "no election was asked for: {calls:#?}");
+}
+
+#[test]
+fn leader_elect_takes_the_lease_of_the_reference_in_the_namespace_of_its_flag_and_gives_it_back() {
+    let server = Server::start(Held::Nothing);
+    let flags = ["--leader-elect", "--leader-elect-namespace=net"];
+    let operator = Operator::start("election", &server, &flags);
+    wait_for(&operator.address("serving probes"), "/readyz", 200);
+    server.wait_for_call("POST /apis/coordination.k8s.io/v1/namespaces/net/leases");
+    let taken = server.lease();
+    assert_eq!(taken["metadata"]["name"], "dd1643cf.nvidia.com");
+    assert!(taken["spec"]["holderIdentity"].as_str().is_some_and(|holder| !holder.is_empty()), "{taken}");
+    assert_eq!(operator.terminate(), Some(0));
+    let released = server.lease();
+    assert!(released["spec"]["holderIdentity"].as_str().unwrap_or_default().is_empty(), "{released}");
+}
+
+#[test]
+fn every_flag_that_the_reference_has_is_taken_together_with_the_others() {
+    let server = Server::start(Held::Nothing);
+    let flags = [
+        "--leader-elect=true",
+        "--leader-elect-namespace=kube-system",
+        "--ippools-namespace=kube-system",
+        "--webhook=true",
+        "--log-flush-frequency=5s",
+        "--log-json-info-buffer-size=0",
+        "--log-json-split-stream=false",
+        "-v=1",
+        "--vmodule=",
+        "--feature-gates=ContextualLogging=true,LoggingAlphaOptions=true",
+    ];
+    let operator = Operator::start("every-flag", &server, &flags);
+    wait_for(&operator.address("serving probes"), "/readyz", 200);
+    assert_eq!(operator.terminate(), Some(0));
+}
