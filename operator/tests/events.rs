@@ -52,7 +52,6 @@ async fn assert_warns(plural: &'static str, kind: &str, spec: Value, reason: &st
     assert_eq!(status["allocations"].as_array().unwrap().len(), 1, "{status}");
     let exhausted = status["conditions"].as_array().unwrap().iter().find(|one| one["type"] == "Exhausted").unwrap();
     assert_eq!((&exhausted["status"], &exhausted["reason"]), (&json!("True"), &json!(reason)));
-    server.stop().await;
 }
 
 #[tokio::test(start_paused = true)]
