@@ -42,6 +42,8 @@ enum Refused {
     Failed(Failure),
     /// The agent cannot tell yet.
     NotReady(String),
+    /// Nothing was asked: the plugin's STATUS, which takes this answer for "well".
+    Probe,
 }
 
 impl From<Vec<Violation>> for Refused {
@@ -85,8 +87,8 @@ impl Rpc {
 
     async fn try_check(&self, request: IsAllocatedRequest, subject: &mut Subject) -> Result<(), Refused> {
         if request.parameters.is_none() {
-            // The plugin's STATUS asks with nothing at all: a refusal of the content says that the agent is well.
             self.readiness.check().map_err(Refused::NotReady)?;
+            return Err(Refused::Probe);
         }
         let (pools, owner, expected) = convert::check(request)?;
         subject.set(&pools, &owner);
@@ -120,14 +122,18 @@ impl Rpc {
         result: Result<T, Refused>,
     ) -> Result<Response<T>, Status> {
         let answer = result.map(Response::new).map_err(|refused| {
+            let probe = matches!(refused, Refused::Probe);
             let (status, reason) = status(refused);
+            if probe {
+                return status;
+            }
             self.metrics.refused(&reason);
             let Subject { pools, owner } = subject;
-            let (container, ifname, message) = (&owner.container_id, &owner.if_name, status.message());
+            let (container, ifname, why) = (&owner.container_id, &owner.if_name, status.message());
             if status.code() == Code::Internal {
-                error!(method, %pools, container, ifname, reason, message, "call failed");
+                error!(method, %pools, container, ifname, reason, why, "call failed");
             } else {
-                info!(method, %pools, container, ifname, reason, message, "call refused");
+                info!(method, %pools, container, ifname, reason, why, "call refused");
             }
             status
         });
@@ -164,6 +170,10 @@ fn status(refused: Refused) -> (Status, String) {
             reasons.sort_unstable();
             reasons.dedup();
             (Code::InvalidArgument, message, reasons.join(","))
+        }
+        Refused::Probe => {
+            let message = "parameters: must be told; the agent takes calls".to_owned();
+            (Code::InvalidArgument, message, "Required".to_owned())
         }
         Refused::NotReady(why) => (Code::Unavailable, why, "NotReady".to_owned()),
         Refused::Failed(failure) => {

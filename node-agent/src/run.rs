@@ -181,7 +181,9 @@ fn open_store(config: &Config, metrics: &Arc<Metrics>) -> anyhow::Result<(Alloca
     let mut changes = opened.take_changes();
     if opened.is_new() {
         changes = takeover::read(&config.store_file)?;
-        info!(path = %config.store_file.display(), changes = changes.len(), "first start: the older store is taken over");
+        if !changes.is_empty() {
+            info!(path = %config.store_file.display(), "first start: the older store is taken over");
+        }
     }
     let mut ledger = Ledger::new(config.cooldown_seconds);
     for change in &changes {

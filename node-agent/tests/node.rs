@@ -341,6 +341,15 @@ async fn hostile_bytes_on_the_socket_harm_nobody_else() {
 }
 
 #[tokio::test]
+async fn a_request_without_parameters_is_invalid_and_tells_the_plugin_that_the_agent_is_well() {
+    let node = Node::start(&[blue()]).await;
+    node.client.probe(deadline()).await.unwrap();
+    let mut bare = IpamParameters { metadata: None, ..IpamParameters::default() };
+    bare.pools.clear();
+    refused(node.check(bare).await, Code::InvalidArgument, &["parameters.pools"]);
+}
+
+#[tokio::test]
 async fn texts_beyond_their_bound_are_refused_and_not_stored() {
     let node = Node::start(&[blue()]).await;
     let long = IpamParameters { cni_containerid: "c".repeat(2000), ..parameters(&["blue"], "c1") };
