@@ -1,6 +1,6 @@
 //! `cargo demo` tells its story to the end, and leaves nothing behind when it is interrupted.
 
-#![expect(clippy::unwrap_used, reason = "the helpers of a test fail the test")]
+#![expect(clippy::unwrap_used, clippy::panic, reason = "the helpers of a test fail the test")]
 
 use std::io::{BufRead, BufReader};
 use std::os::unix::process::ExitStatusExt;
