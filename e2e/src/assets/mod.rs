@@ -96,7 +96,7 @@ pub fn ensure(tools: &[Tool]) -> Result<()> {
     Ok(())
 }
 
-/// The first folder of `CNI_PATH` for nodes: the standard plugins, by name.
+/// Folders that hold the standard plugins, for `CNI_PATH` on nodes; usually just one.
 ///
 /// # Errors
 /// When they have to be built and Go is missing or the build fails.
