@@ -8,6 +8,7 @@
 //! Functions block: tests call them from any thread, with or without an async runtime around them.
 
 pub mod assets;
+pub mod bench;
 pub mod binaries;
 pub mod cluster;
 pub mod control_plane;

@@ -1,0 +1,131 @@
+//! Calls to an agent that holds 10,000 addresses: one caller after another, and 32 at a time. Each answer is durable.
+
+use std::fs::File;
+use std::io::Write;
+use std::ops::Range;
+use std::time::{Duration, Instant};
+
+use anyhow::{Context, Result, ensure};
+use futures::future::try_join_all;
+use ipam_node_api::AgentAddress;
+use ipam_node_api::client::AgentClient;
+use ipam_node_api::v1::{IpamMetadata, IpamParameters};
+
+use super::Lone;
+use super::agent::{Agent, POOL};
+use super::meter::{median, ms, percentile};
+use super::table::Finding;
+
+const HELD: u32 = 10_000;
+const SINGLE: u32 = 1_000;
+const CALLERS: u32 = 32;
+const CALLS_EACH: u32 = 200;
+const ROUNDS: u32 = 5;
+const LATENCY_AIM: Duration = Duration::from_millis(2);
+const RATE_AIM: f64 = 3_000.0;
+const DEADLINE: Duration = Duration::from_secs(30);
+
+pub(super) fn measure(lone: &mut Lone<'_>) -> Result<Vec<Finding>> {
+    let (runtime, address) = (lone.runtime, lone.agent.address());
+    let sync = median(&syncs(&lone.agent)?);
+    runtime.block_on(all(&address, 0..HELD, true))?;
+    let times = runtime.block_on(one_caller(&address))?;
+    let mut rounds = Vec::new();
+    for _ in 0..ROUNDS {
+        let containers = HELD..HELD + CALLERS * CALLS_EACH;
+        rounds.push(runtime.block_on(all(&address, containers.clone(), true))?);
+        runtime.block_on(all(&address, containers, false))?;
+    }
+    let rate = f64::from(CALLERS * CALLS_EACH) / median(&rounds).as_secs_f64();
+    let (p50, p99) = (median(&times), percentile(&times, 99));
+    let row =
+        |what: &str, reference, aim, measured, met| Finding { what: what.to_owned(), reference, aim, measured, met };
+    Ok(vec![
+        row(
+            "agent, 10,000 held: one caller",
+            "60.7 ms",
+            "≤ 2 ms",
+            format!("p50 {}, p99 {}, connecting included; one fdatasync {}", ms(p50), ms(p99), ms(sync)),
+            p50 <= LATENCY_AIM,
+        ),
+        row(
+            "agent, 10,000 held: 32 callers",
+            "16.7 op/s",
+            "≥ 3,000 op/s",
+            format!("{rate:.0} op/s; median of {ROUNDS} × {} ADDs", CALLERS * CALLS_EACH),
+            rate >= RATE_AIM,
+        ),
+    ])
+}
+
+/// ADDs one after another, each on a connection of its own, as a plugin makes it; each is taken back, unmeasured.
+async fn one_caller(address: &AgentAddress) -> Result<Vec<Duration>> {
+    let mut times = Vec::new();
+    for number in HELD..HELD + SINGLE {
+        let began = Instant::now();
+        let client = AgentClient::connect(address, deadline()).await?;
+        let given = client.allocate(parameters(number), deadline()).await?;
+        times.push(began.elapsed());
+        ensure!(given.len() == 1, "{} addresses of one pool", given.len());
+        client.deallocate(parameters(number), deadline()).await?;
+    }
+    Ok(times)
+}
+
+/// Gives an address to each container, or takes it back: 32 callers, each on a connection that it keeps, each one call at a time.
+/// Answers how long the calls took, without connecting.
+async fn all(address: &AgentAddress, containers: Range<u32>, give: bool) -> Result<Duration> {
+    let connecting = (0..CALLERS).map(|_| AgentClient::connect(address, deadline()));
+    let clients = try_join_all(connecting).await?;
+    let share = |caller: usize| containers.clone().skip(caller).step_by(clients.len());
+    let began = Instant::now();
+    let calling = clients.iter().enumerate().map(|(caller, client)| async move {
+        for number in share(caller) {
+            if give {
+                client.allocate(parameters(number), deadline()).await.map(drop)?;
+            } else {
+                client.deallocate(parameters(number), deadline()).await?;
+            }
+        }
+        anyhow::Ok(())
+    });
+    try_join_all(calling).await.context("a call failed")?;
+    Ok(began.elapsed())
+}
+
+fn deadline() -> tokio::time::Instant {
+    tokio::time::Instant::now() + DEADLINE
+}
+
+/// What a plugin sends; container ids are as long as real ones.
+fn parameters(number: u32) -> IpamParameters {
+    IpamParameters {
+        pools: vec![POOL.to_owned()],
+        cni_containerid: format!("{number:064x}"),
+        cni_ifname: "net1".to_owned(),
+        metadata: Some(IpamMetadata {
+            k8s_pod_name: format!("pod-{number}"),
+            k8s_pod_namespace: "default".to_owned(),
+            k8s_pod_uid: format!("00000000-0000-4000-8000-{number:012x}"),
+            ..IpamMetadata::default()
+        }),
+        ..IpamParameters::default()
+    }
+}
+
+/// What the disk below the agent's store takes to make a small record durable, for comparison.
+fn syncs(agent: &Agent) -> Result<Vec<Duration>> {
+    let mut file = File::create(agent.home().join("sync"))?;
+    // Room ahead of the writes, as the journal has it: else each sync would pay for the file's growth.
+    file.write_all(&vec![0; 256 * 1024])?;
+    file.sync_all()?;
+    let mut file = File::options().write(true).open(agent.home().join("sync"))?;
+    let mut times = Vec::new();
+    for _ in 0..500 {
+        let began = Instant::now();
+        file.write_all(&[1; 300])?;
+        file.sync_data()?;
+        times.push(began.elapsed());
+    }
+    Ok(times)
+}

@@ -1,0 +1,152 @@
+//! What a process has used, as the kernel counts it; and how to sum up many measurements.
+
+use std::collections::BTreeMap;
+use std::fs;
+use std::time::{Duration, Instant};
+
+use anyhow::{Context, Result, bail};
+
+use crate::process::{Process, status_field};
+
+/// The kernel's unit in /proc/PID/stat.
+const TICKS_PER_SECOND: u64 = 100;
+/// A process that uses no more than this in a while is at rest.
+const AT_REST: Duration = Duration::from_micros(300);
+/// How long a process may take to come to rest.
+const COMES_TO_REST: Duration = Duration::from_mins(2);
+
+/// Looks at one process.
+#[derive(Clone, Copy)]
+pub(super) struct Meter {
+    pid: i32,
+}
+
+/// Resident memory in KiB.
+#[derive(Clone, Copy)]
+pub(super) struct Memory {
+    pub(super) now: u64,
+    /// The most since the process began.
+    pub(super) most: u64,
+}
+
+/// Processor time used so far, user and system.
+pub(super) struct Cpu {
+    /// Of the whole process, threads that have ended included, to 10 ms.
+    total: Duration,
+    /// Of each living thread, to the nanosecond.
+    threads: BTreeMap<String, Duration>,
+}
+
+impl Cpu {
+    /// What was used since `before`: exact while no thread ends, else to 10 ms.
+    pub(super) fn since(&self, before: &Self) -> Duration {
+        if before.threads.keys().any(|thread| !self.threads.contains_key(thread)) {
+            return self.total.saturating_sub(before.total);
+        }
+        let sum = |cpu: &Self| cpu.threads.values().sum::<Duration>();
+        sum(self).saturating_sub(sum(before))
+    }
+}
+
+impl Meter {
+    pub(super) fn of(process: &Process) -> Self {
+        Self { pid: process.pid().as_raw_nonzero().get() }
+    }
+
+    pub(super) fn memory(self) -> Result<Memory> {
+        let read = |name: &str| {
+            let value = status_field(self.pid, name).with_context(|| format!("no {name} of process {}", self.pid))?;
+            value.trim_end_matches(" kB").parse::<u64>().with_context(|| format!("{name} is {value:?}"))
+        };
+        Ok(Memory { now: read("VmRSS")?, most: read("VmHWM")? })
+    }
+
+    pub(super) fn cpu(self) -> Result<Cpu> {
+        let stat = fs::read_to_string(format!("/proc/{}/stat", self.pid))?;
+        // The program's name stands in parentheses and may hold anything; utime and stime are the 12th and 13th after it.
+        let (_, fields) = stat.rsplit_once(')').context("no name in /proc/PID/stat")?;
+        let ticks = fields.split_whitespace().skip(11).take(2).map(str::parse::<u64>).sum::<Result<u64, _>>()?;
+        let mut threads = BTreeMap::new();
+        for task in fs::read_dir(format!("/proc/{}/task", self.pid))?.flatten() {
+            // A thread may end between the listing and the look at it.
+            let Ok(text) = fs::read_to_string(task.path().join("schedstat")) else { continue };
+            let nanoseconds = text.split(' ').next().unwrap_or_default().parse().context("no number in schedstat")?;
+            threads.insert(task.file_name().to_string_lossy().into_owned(), Duration::from_nanos(nanoseconds));
+        }
+        Ok(Cpu { total: Duration::from_millis(ticks * 1000 / TICKS_PER_SECOND), threads })
+    }
+
+    /// Waits until the process has been at rest for `still`.
+    pub(super) fn settle(self, still: Duration) -> Result<()> {
+        let began = Instant::now();
+        while began.elapsed() < COMES_TO_REST {
+            let before = self.cpu()?;
+            std::thread::sleep(still);
+            if self.cpu()?.since(&before) <= AT_REST {
+                return Ok(());
+            }
+        }
+        bail!("process {} does not come to rest", self.pid)
+    }
+}
+
+/// Nearest-rank percentile, 1 to 100, of measurements in any order; zero without any.
+pub(super) fn percentile(times: &[Duration], percent: usize) -> Duration {
+    let mut sorted = times.to_vec();
+    sorted.sort_unstable();
+    let rank = (sorted.len() * percent).div_ceil(100);
+    sorted.get(rank.saturating_sub(1)).copied().unwrap_or_default()
+}
+
+pub(super) fn median(times: &[Duration]) -> Duration {
+    percentile(times, 50)
+}
+
+/// Milliseconds, with as many digits as tell something.
+pub(super) fn ms(time: Duration) -> String {
+    let ms = time.as_secs_f64() * 1e3;
+    if ms >= 10.0 { format!("{ms:.0} ms") } else { format!("{ms:.2} ms") }
+}
+
+/// MiB of a number of KiB.
+pub(super) fn mib(kib: u64) -> String {
+    format!("{}.{} MiB", kib / 1024, kib % 1024 * 10 / 1024)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn percentiles_are_measurements_that_were_made() {
+        let times: Vec<Duration> = (1..=200).rev().map(Duration::from_millis).collect();
+        assert_eq!(median(&times), Duration::from_millis(100));
+        assert_eq!(percentile(&times, 99), Duration::from_millis(198));
+        assert_eq!(percentile(&times[..1], 99), Duration::from_millis(200));
+        assert_eq!(percentile(&[], 50), Duration::ZERO);
+    }
+
+    #[test]
+    fn processor_time_of_threads_counts_unless_one_has_ended() {
+        let cpu = |total, threads: &[(&str, u64)]| Cpu {
+            total: Duration::from_millis(total),
+            threads: threads.iter().map(|(id, ms)| ((*id).to_owned(), Duration::from_millis(*ms))).collect(),
+        };
+        let before = cpu(10, &[("1", 3), ("2", 4)]);
+        assert_eq!(cpu(20, &[("1", 5), ("2", 4), ("3", 1)]).since(&before), Duration::from_millis(3));
+        assert_eq!(cpu(20, &[("1", 5)]).since(&before), Duration::from_millis(10));
+    }
+
+    #[test]
+    fn this_process_has_memory_and_uses_processor_time() {
+        let meter = Meter { pid: i32::try_from(std::process::id()).unwrap() };
+        let memory = meter.memory().unwrap();
+        assert!(memory.now > 0 && memory.most >= memory.now);
+        let before = meter.cpu().unwrap();
+        let began = Instant::now();
+        while began.elapsed() < Duration::from_millis(20) {
+            std::hint::black_box(0);
+        }
+        assert!(meter.cpu().unwrap().since(&before) > Duration::from_millis(2));
+    }
+}

@@ -1,0 +1,92 @@
+//! The CNI plugin's ADD as a runtime calls it, by turns with the cheapest program there is.
+
+use std::fs::File;
+use std::path::Path;
+use std::process::{Command, Stdio};
+use std::time::{Duration, Instant};
+
+use anyhow::{Context, Result, ensure};
+use serde_json::{Value, json};
+
+use super::Lone;
+use super::agent::{Agent, POOL};
+use super::meter::{median, ms, percentile};
+use super::table::Finding;
+use crate::binaries;
+
+const RUNS: u32 = 500;
+/// The first runs fill the page cache and are not counted.
+const WARM_UP: u32 = 20;
+const RATIO_AIM: f64 = 2.5;
+
+pub(super) fn measure(lone: &mut Lone<'_>) -> Result<Vec<Finding>> {
+    let plugin = &binaries::build()?.plugin;
+    let config = configuration(&lone.agent)?;
+    let (mut adds, mut nothings) = (Vec::new(), Vec::new());
+    for number in 0..WARM_UP + RUNS {
+        let (nothing, _) = timed(Path::new("/bin/true"), "ADD", number, &config)?;
+        let (add, answer) = timed(plugin, "ADD", number, &config)?;
+        let answer: Value = serde_json::from_slice(&answer).context("ADD answers no JSON")?;
+        ensure!(answer["ips"][0]["address"].is_string(), "ADD answers {answer}");
+        if number >= WARM_UP {
+            adds.push(add);
+            nothings.push(nothing);
+        }
+    }
+    for number in 0..WARM_UP + RUNS {
+        timed(plugin, "DEL", number, &config)?;
+    }
+    let (add, nothing) = (median(&adds), median(&nothings));
+    let ratio = add.as_secs_f64() / nothing.as_secs_f64();
+    Ok(vec![Finding {
+        what: "shim ADD, one after another".to_owned(),
+        reference: "8.7 × `/bin/true`",
+        aim: "≤ 2.5 ×",
+        measured: format!(
+            "{ratio:.2} × ({} against {}; p99 {}); {RUNS} pairs by turns",
+            ms(add),
+            ms(nothing),
+            ms(percentile(&adds, 99))
+        ),
+        met: ratio <= RATIO_AIM,
+    }])
+}
+
+/// The network configuration as a runtime gives it on stdin, in a file.
+fn configuration(agent: &Agent) -> Result<std::path::PathBuf> {
+    let path = agent.home().join("net.conf");
+    let config = json!({
+        "cniVersion": "1.0.0", "name": "bench", "type": "macvlan",
+        "ipam": {
+            "type": "nv-ipam", "poolName": POOL, "daemonSocket": agent.address().to_string(),
+            "confDir": agent.home(), "logFile": agent.home().join("cni.log"),
+        },
+    });
+    std::fs::write(&path, config.to_string())?;
+    Ok(path)
+}
+
+/// From the start of the program until its end has been seen and its output read; and the output.
+fn timed(program: &Path, verb: &str, number: u32, config: &Path) -> Result<(Duration, Vec<u8>)> {
+    let mut command = Command::new(program);
+    command
+        .env_clear()
+        .env("CNI_COMMAND", verb)
+        .env("CNI_CONTAINERID", format!("{number:064x}"))
+        .env("CNI_IFNAME", "eth9")
+        .env("CNI_NETNS", "/var/run/netns/none")
+        .env("CNI_PATH", "/opt/cni/bin")
+        .env(
+            "CNI_ARGS",
+            format!("IgnoreUnknown=1;K8S_POD_NAMESPACE=default;K8S_POD_NAME=pod-{number};K8S_POD_UID=u-{number}"),
+        )
+        .stdin(Stdio::from(File::open(config)?))
+        .stdout(Stdio::piped())
+        .stderr(Stdio::inherit());
+    let began = Instant::now();
+    let output = command.spawn().with_context(|| format!("cannot start {}", program.display()))?.wait_with_output()?;
+    let took = began.elapsed();
+    let said = String::from_utf8_lossy(&output.stdout);
+    ensure!(output.status.success(), "{} {verb}: {}: {said}", program.display(), output.status);
+    Ok((took, output.stdout))
+}

@@ -1,0 +1,11 @@
+//! The benchmark table: `cargo run --release -p ipam-e2e --bin bench`; see the module `bench`.
+
+use std::process::ExitCode;
+
+fn main() -> ExitCode {
+    let mut arguments = std::env::args_os().skip(1).peekable();
+    if arguments.next_if(|word| word == ipam_e2e::warden::AS_WARDEN).is_some() {
+        return ipam_e2e::warden::main(arguments);
+    }
+    ipam_e2e::bench::main(arguments)
+}
