@@ -23,6 +23,9 @@ use algorithm::{Candidate, RENEW_DEADLINE, RETRY_PERIOD, Step, follow_pause};
 /// The Lease of the reference system: during an upgrade the two take turns.
 pub const LEASE_NAME: &str = "dd1643cf.nvidia.com";
 
+/// How long an answer is awaited after a stop.
+const LAST_ANSWER: Duration = Duration::from_secs(2);
+
 /// Leadership is lost. The process must end.
 #[derive(Clone, PartialEq, Eq, Debug, thiserror::Error)]
 pub enum Lost {
@@ -56,11 +59,11 @@ impl Election {
     /// The Lease is still held then: see [`Election::release`].
     pub async fn run(&mut self, leads: &watch::Sender<bool>, stop: &CancellationToken) -> Result<(), Lost> {
         while self.candidate.leads_until().is_none() {
-            let tried = tokio::select! {
-                () = stop.cancelled() => return Ok(()),
-                tried = tokio::time::timeout(RENEW_DEADLINE, self.attempt()) => tried,
-            };
-            self.note(tried.unwrap_or_else(|_| Err("no answer in time".to_owned())));
+            let tried = self.attempt_until(now() + RENEW_DEADLINE, stop).await;
+            self.note(tried.unwrap_or_else(|| Err("no answer in time".to_owned())));
+            if stop.is_cancelled() {
+                return Ok(());
+            }
             if self.candidate.leads_until().is_none() && pause(follow_pause(random()), stop).await.is_err() {
                 return Ok(());
             }
@@ -76,11 +79,11 @@ impl Election {
             if pause(RETRY_PERIOD.min(deadline.saturating_duration_since(now())), stop).await.is_err() {
                 return Ok(());
             }
-            let tried = tokio::select! {
-                () = stop.cancelled() => return Ok(()),
-                tried = tokio::time::timeout_at(deadline.into(), self.attempt()) => tried,
-            };
-            let tried = tried.map_err(|_| Lost::Deadline)?;
+            let tried = self.attempt_until(deadline, stop).await;
+            if tried.is_none() && stop.is_cancelled() {
+                return Ok(());
+            }
+            let tried = tried.ok_or(Lost::Deadline)?;
             if let Some(holder) = self.following.take() {
                 return Err(Lost::Taken(holder));
             }
@@ -94,6 +97,19 @@ impl Election {
         match self.api.replace(LEASE_NAME, &PostParams::default(), &lease).await {
             Ok(_) => tracing::info!(lease = LEASE_NAME, "lease released"),
             Err(error) => tracing::warn!(lease = LEASE_NAME, %error, "lease not released"),
+        }
+    }
+
+    /// One try that ends by `deadline`. A stop does not break it off at once: a Lease taken by a call whose answer nobody
+    /// awaits could not be given up, and the next leader would have to wait for it to run out.
+    async fn attempt_until(&mut self, deadline: Instant, stop: &CancellationToken) -> Option<Result<(), String>> {
+        let out_of_patience = async {
+            stop.cancelled().await;
+            tokio::time::sleep(LAST_ANSWER).await;
+        };
+        tokio::select! {
+            tried = tokio::time::timeout_at(deadline.into(), self.attempt()) => tried.ok(),
+            () = out_of_patience => None,
         }
     }
 

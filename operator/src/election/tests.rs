@@ -14,6 +14,8 @@ use super::*;
 #[derive(Clone, Default)]
 struct LeaseServer {
     lease: Arc<Mutex<(u64, Option<Value>)>>,
+    /// Cancelled when a write arrives, before it is answered.
+    stop_on_write: Arc<Mutex<Option<CancellationToken>>>,
     away: Arc<std::sync::atomic::AtomicBool>,
 }
 
@@ -27,6 +29,8 @@ impl LeaseServer {
                 let (parts, body) = request.into_parts();
                 let body = body.collect().await.unwrap().to_bytes();
                 let (status, answer) = server.answer(&parts.method, &body);
+                // The candidate meets whatever the write has brought about before it meets the answer.
+                tokio::task::yield_now().await;
                 let answer = Body::from(answer.to_string().into_bytes());
                 respond.send_response(Response::builder().status(status).body(answer).unwrap());
             }
@@ -48,6 +52,9 @@ impl LeaseServer {
         let mut held = self.lease.lock().unwrap_or_else(PoisonError::into_inner);
         if *method == Method::GET {
             return held.1.clone().map_or_else(|| refuse(StatusCode::NOT_FOUND), |lease| (StatusCode::OK, lease));
+        }
+        if let Some(stop) = self.stop_on_write.lock().unwrap_or_else(PoisonError::into_inner).take() {
+            stop.cancel();
         }
         let mut sent: Value = serde_json::from_slice(body).unwrap();
         let current = held.1.as_ref().map(|lease| lease["metadata"]["resourceVersion"].clone());
@@ -108,6 +115,15 @@ async fn one_leads_and_the_other_follows_until_the_lease_is_released() {
     assert_eq!(server.holder(), "second");
     other_stop.cancel();
     second.ended.await.unwrap().unwrap();
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_lease_taken_while_we_are_told_to_stop_is_given_up() {
+    let (server, stop) = (LeaseServer::default(), CancellationToken::new());
+    *server.stop_on_write.lock().unwrap_or_else(PoisonError::into_inner) = Some(stop.clone());
+    let first = server.stand("first", &stop);
+    first.ended.await.unwrap().unwrap();
+    assert_eq!(server.holder(), "", "neither never taken nor still held");
 }
 
 #[tokio::test(start_paused = true)]
