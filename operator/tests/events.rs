@@ -1,6 +1,11 @@
 //! The events of behaviour.md §3 as they reach the API server.
 
-#![expect(clippy::unwrap_used, clippy::expect_used, clippy::panic, reason = "what a test needs and lacks is its failure")]
+#![expect(
+    clippy::unwrap_used,
+    clippy::expect_used,
+    clippy::panic,
+    reason = "what a test needs and lacks is its failure"
+)]
 
 #[path = "api/server.rs"]
 #[expect(dead_code, reason = "nothing is said on a watch here, and no call is refused")]

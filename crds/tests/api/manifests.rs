@@ -79,6 +79,28 @@ fn no_field_is_nullable_and_no_number_is_unsigned() {
 }
 
 #[test]
+fn numbers_have_the_widths_of_the_contract() {
+    for (kind, schema) in schemas() {
+        each_schema(&schema, &kind, &mut |path, at| {
+            let wanted = match path.rsplit('.').next() {
+                Some("perNodeBlockSize") => "int64",
+                Some("startIndex" | "endIndex" | "gatewayIndex" | "perNodeNetworkPrefix") => "int32",
+                _ => return,
+            };
+            assert_eq!(at["format"], wanted, "{path}");
+        });
+    }
+    let fields = |kind: &str, names: &[&str]| {
+        let (_, schema) = schemas().into_iter().find(|(found, _)| found == kind).unwrap();
+        let spec = &schema["properties"]["spec"]["properties"];
+        let index = &spec["perNodeExclusions"]["items"]["properties"];
+        assert!(names.iter().all(|&name| spec[name].is_object() || index[name].is_object()), "{kind} lacks {names:?}");
+    };
+    fields("IPPool", &["perNodeBlockSize", "startIndex", "endIndex"]);
+    fields("CIDRPool", &["perNodeNetworkPrefix", "gatewayIndex", "startIndex", "endIndex"]);
+}
+
+#[test]
 fn every_field_is_explained() {
     for (kind, schema) in schemas() {
         each_schema(&schema, &kind, &mut |path, at| {

@@ -1,0 +1,125 @@
+//! What the caller of the socket sees when something goes wrong that is not in its request (behaviour.md §5).
+
+mod common;
+
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::mpsc::{Receiver, Sender, channel};
+use std::sync::{Arc, Mutex};
+use std::time::Duration;
+
+use common::{blue, deadline, parameters};
+use ipam_core::ledger::{Change, Ledger};
+use ipam_node_agent::allocator::{Allocator, Ended, system_clock};
+use ipam_node_agent::blocks::node_pools;
+use ipam_node_agent::metrics::Metrics;
+use ipam_node_agent::ready::Readiness;
+use ipam_node_agent::rpc::Rpc;
+use ipam_node_agent::socket::Listener;
+use ipam_node_agent::store::{Store, StoreError};
+use ipam_node_api::AgentAddress;
+use ipam_node_api::client::AgentClient;
+use tokio_util::sync::CancellationToken;
+use tonic::Code;
+
+/// A store that can be full, and whose commits wait for the test.
+struct Gate {
+    full: Arc<AtomicBool>,
+    begun: Sender<()>,
+    go_on: Receiver<()>,
+}
+
+impl Store for Gate {
+    fn make_room(&mut self, _bytes: usize) -> Result<(), StoreError> {
+        if self.full.load(Ordering::SeqCst) { Err(StoreError::Full { place: "test".into() }) } else { Ok(()) }
+    }
+
+    fn commit(&mut self, _changes: &[Change]) -> Result<(), StoreError> {
+        self.begun.send(()).unwrap();
+        self.go_on.recv().unwrap();
+        Ok(())
+    }
+
+    fn wants_compaction(&self) -> bool {
+        false
+    }
+
+    fn compact(&mut self, _snapshot: &[Change]) -> Result<(), StoreError> {
+        Ok(())
+    }
+}
+
+/// An agent on such a store.
+struct Rig {
+    address: AgentAddress,
+    allocator: Allocator,
+    full: Arc<AtomicBool>,
+    begun: Arc<Mutex<Receiver<()>>>,
+    go_on: Sender<()>,
+    _ended: Ended,
+    _directory: tempfile::TempDir,
+}
+
+impl Rig {
+    async fn start() -> Self {
+        let directory = tempfile::tempdir().unwrap();
+        let address = AgentAddress::Unix(directory.path().join("daemon.sock"));
+        let ((begun, heard), (go_on, waiting)) = (channel(), channel());
+        let full = Arc::new(AtomicBool::new(false));
+        let gate = Gate { full: Arc::clone(&full), begun, go_on: waiting };
+        let (metrics, _) = Metrics::registered();
+        let (allocator, ended) =
+            Allocator::start(Ledger::new(0), Box::new(gate), system_clock(), Arc::clone(&metrics)).unwrap();
+        allocator.configure(node_pools(&[blue()]).0).await.unwrap();
+        let readiness = Readiness::default();
+        readiness.set_serving(true);
+        readiness.blocks_are_known();
+        let listener = Listener::bind(&address).unwrap();
+        let rpc = Rpc::new(allocator.clone(), readiness, metrics);
+        tokio::spawn(listener.serve(rpc, CancellationToken::new()));
+        let begun = Arc::new(Mutex::new(heard));
+        Self { address, allocator, full, begun, go_on, _ended: ended, _directory: directory }
+    }
+
+    async fn client(&self) -> AgentClient {
+        AgentClient::connect(&self.address, deadline()).await.unwrap()
+    }
+
+    /// Returns once the store is asked to commit.
+    async fn commit_begun(&self) {
+        let begun = Arc::clone(&self.begun);
+        let wait = move || begun.lock().unwrap().recv_timeout(Duration::from_secs(20)).unwrap();
+        tokio::task::spawn_blocking(wait).await.unwrap();
+    }
+}
+
+#[tokio::test]
+async fn a_full_disk_is_internal_and_says_so() {
+    let rig = Rig::start().await;
+    rig.full.store(true, Ordering::SeqCst);
+    let refused = rig.client().await.allocate(parameters(&["blue"], "c1"), deadline()).await.unwrap_err();
+    assert_eq!(refused.code(), Code::Internal, "{refused}");
+    assert!(refused.message().contains("no space left"), "{refused}");
+    assert!(rig.allocator.reservations().await.unwrap().is_empty());
+}
+
+#[tokio::test]
+async fn a_caller_who_hangs_up_before_the_change_gets_nothing_reserved() {
+    let rig = Rig::start().await;
+    let (busy, hasty) = (rig.client().await, rig.client().await);
+    // The allocator is busy with another's record, so that no decision is made meanwhile.
+    let first = tokio::spawn(async move { busy.allocate(parameters(&["blue"], "first"), deadline()).await });
+    rig.commit_begun().await;
+    let call = hasty.clone();
+    let hung_up = tokio::spawn(async move { call.allocate(parameters(&["blue"], "gone"), deadline()).await });
+    // Frames of one connection keep their order: once a later call is answered the one before has been taken up, and
+    // once one after the hang-up is answered that is known too. The probe needs no allocator.
+    hasty.probe(deadline()).await.unwrap();
+    hung_up.abort();
+    assert!(hung_up.await.unwrap_err().is_cancelled());
+    hasty.probe(deadline()).await.unwrap();
+    rig.go_on.send(()).unwrap();
+    first.await.unwrap().unwrap();
+    let held = rig.allocator.reservations().await.unwrap();
+    let holders: Vec<_> = held.iter().map(|one| one.owner.container_id.as_str()).collect();
+    assert_eq!(holders, ["first"]);
+}
