@@ -14,7 +14,12 @@ fn ip(subnet: &str, per_node_block_size: i64, gateway: &str) -> PoolSpec {
 }
 
 fn cidr(cidr: &str, per_node_network_prefix: i64, gateway_index: Option<i64>) -> PoolSpec {
-    PoolSpec::Cidr(CidrPoolSpec { cidr: cidr.into(), per_node_network_prefix, gateway_index, ..CidrPoolSpec::default() })
+    PoolSpec::Cidr(CidrPoolSpec {
+        cidr: cidr.into(),
+        per_node_network_prefix,
+        gateway_index,
+        ..CidrPoolSpec::default()
+    })
 }
 
 /// `first-last first pod/mask, second pod/mask` of each node, in name order.

@@ -266,6 +266,33 @@ async fn a_released_address_rests_for_the_cooldown_of_the_flag() {
     }
 }
 
+#[tokio::test]
+async fn every_flag_that_the_reference_has_is_taken_together_with_the_others() {
+    let home = Home::new();
+    let flags = [
+        "--stale-ip-check-interval=1m",
+        "--stale-ip-check-count-before-release=3",
+        "--released-ip-cooldown=0s",
+        "--cni-daemon-socket=unix:///var/lib/cni/nv-ipam/daemon.sock",
+        "--cni-daemon-call-timeout=5",
+        "--cni-log-file=/var/log/nv-ipam-cni.log",
+        "--cni-log-level=info",
+        "--cni-force-pool-name=false",
+        "--cni-skip-nv-ipam-binary-copy=false",
+        "--cni-skip-nv-ipam-config-creation=false",
+        "--logging-format=text",
+        "--log-flush-frequency=5s",
+        "--log-json-info-buffer-size=0",
+        "--log-json-split-stream=false",
+        "-v=1",
+        "--vmodule=rpc=1",
+        "--feature-gates=ContextualLogging=true,LoggingAlphaOptions=true",
+    ];
+    // Every test here gives the others: node name, namespace, kubeconfig, addresses, store, places of the plugin.
+    let (_agent, client) = home.start_and_connect(&flags.map(str::to_owned)).await;
+    client.allocate(parameters(&["blue"], "c1"), deadline()).await.unwrap();
+}
+
 #[test]
 fn buffered_lines_come_at_the_flush_frequency_and_not_before() {
     let home = Home::new();

@@ -1,0 +1,189 @@
+//! Holds `behaviour.md` to its promise: each sentence names tests, and each test it names is there. Whether a test really
+//! fails when its sentence is broken is for its reader to judge. Needs nothing but the sources.
+
+#![expect(clippy::unwrap_used, reason = "a test fails by panicking, its helpers too")]
+
+use std::collections::BTreeMap;
+use std::fs;
+use std::path::{Path, PathBuf};
+
+/// One sentence of the table.
+#[derive(PartialEq, Eq, Debug)]
+struct Row {
+    section: u32,
+    number: u32,
+    id: String,
+    tests: String,
+}
+
+fn repository() -> PathBuf {
+    Path::new(env!("CARGO_MANIFEST_DIR")).parent().unwrap().to_owned()
+}
+
+/// The rows of a page, and what is wrong with the form of it.
+fn rows(page: &str) -> (Vec<Row>, Vec<String>) {
+    let (mut rows, mut mistakes, mut section) = (Vec::new(), Vec::new(), None);
+    for (at, line) in page.lines().enumerate().map(|(at, line)| (at + 1, line)) {
+        if let Some(heading) = line.strip_prefix("## ") {
+            section = heading.strip_prefix('§').and_then(|rest| rest.split(' ').next()?.parse().ok());
+            if section.is_none() {
+                mistakes.push(format!("line {at}: the heading names no section, write \"## §N Title\""));
+            }
+        }
+        if !line.starts_with('|') || line.starts_with("| id |") || line.starts_with("| --- |") {
+            continue;
+        }
+        match row(line, section) {
+            Ok(row) => rows.push(row),
+            Err(why) => mistakes.push(format!("line {at}: {why}")),
+        }
+    }
+    (rows, mistakes)
+}
+
+fn row(line: &str, section: Option<u32>) -> Result<Row, String> {
+    let cells: Vec<_> = line.trim().trim_matches('|').split('|').map(str::trim).collect();
+    let [id, sentence, tests] = cells[..] else {
+        return Err(format!("has {} columns, want id, sentence and tests", cells.len()));
+    };
+    let ids = id.split_once('.').and_then(|(section, number)| Some((section.parse().ok()?, number.parse().ok()?)));
+    let (of, number) = ids.ok_or_else(|| format!("{id:?} is no id, want SECTION.NUMBER"))?;
+    if Some(of) != section {
+        return Err(format!("{id} stands outside its section"));
+    }
+    if sentence.is_empty() {
+        return Err(format!("{id} has no sentence"));
+    }
+    Ok(Row { section: of, number, id: id.to_owned(), tests: tests.to_owned() })
+}
+
+/// Ids that are missing, doubled or out of order.
+fn misnumbered(rows: &[Row]) -> Vec<String> {
+    let mut last = (0, 0);
+    let mut mistakes = Vec::new();
+    for Row { section, number, id, .. } in rows {
+        let next = if *section == last.0 { last.1 + 1 } else { 1 };
+        if *section < last.0 || *number != next {
+            mistakes.push(format!("{id} follows {}.{}: ids are counted up, each once", last.0, last.1));
+        }
+        last = (*section, *number);
+    }
+    mistakes
+}
+
+/// Each `path::function` in backticks; whatever else stands in the column is a mistake.
+fn named(row: &Row) -> (Vec<(&str, &str)>, Vec<String>) {
+    let (mut tests, mut mistakes) = (Vec::new(), Vec::new());
+    for (at, part) in row.tests.split('`').enumerate() {
+        let quoted = at % 2 == 1;
+        match part.split_once("::") {
+            Some((path, function)) if quoted => tests.push((path, function)),
+            _ if !quoted && part.chars().all(|c| c == ',' || c == ' ') => {}
+            _ => mistakes.push(format!("{}: {part:?} names no test, write `path/to/file.rs::function`", row.id)),
+        }
+    }
+    if tests.is_empty() {
+        mistakes.push(format!("{}: names no test", row.id));
+    }
+    (tests, mistakes)
+}
+
+/// What is wrong with the function as a test; `None` if it is one that runs.
+fn not_a_test(source: &str, function: &str) -> Option<&'static str> {
+    let lines: Vec<_> = source.lines().map(str::trim).collect();
+    let opens = |line: &&str| {
+        let after = line.strip_prefix("async ").unwrap_or(line).strip_prefix("fn ");
+        after.and_then(|rest| rest.strip_prefix(function)).is_some_and(|rest| rest.starts_with('('))
+    };
+    let Some(at) = lines.iter().position(opens) else { return Some("has no such function") };
+    let above: Vec<_> =
+        lines[..at].iter().rev().take_while(|line| line.starts_with("#[") || line.starts_with("//")).collect();
+    let is = |name: &str| above.iter().any(|line| line.strip_prefix("#[").is_some_and(|rest| rest.starts_with(name)));
+    if is("ignore") {
+        return Some("ignores this test");
+    }
+    let runs = ["test]", "tokio::test]", "tokio::test(", "rstest]"].into_iter().any(is);
+    (!runs).then_some("has this function, but not as a test")
+}
+
+/// All that is wrong with the page, the sources read through `read`.
+fn mistakes(page: &str, read: impl Fn(&str) -> Option<String>) -> Vec<String> {
+    let (rows, mut mistakes) = rows(page);
+    mistakes.extend(misnumbered(&rows));
+    let mut sources: BTreeMap<String, Option<String>> = BTreeMap::new();
+    for row in &rows {
+        let (tests, wrong) = named(row);
+        mistakes.extend(wrong);
+        for (path, function) in tests {
+            match sources.entry(path.to_owned()).or_insert_with(|| read(path)) {
+                None => mistakes.push(format!("{}: {path} is no file of this repository", row.id)),
+                Some(source) => {
+                    let why = not_a_test(source, function);
+                    mistakes.extend(why.map(|why| format!("{}: {path} {why}: {function}", row.id)));
+                }
+            }
+        }
+    }
+    mistakes
+}
+
+#[test]
+fn every_sentence_of_the_contract_names_tests_that_exist() {
+    let page = fs::read_to_string(repository().join("e2e/behaviour.md")).unwrap();
+    let (rows, _) = rows(&page);
+    let sections: Vec<_> = rows.chunk_by(|a, b| a.section == b.section).map(|rows| rows[0].section).collect();
+    assert_eq!(sections, [1, 2, 3, 4, 5, 6, 9, 10]);
+    let found = mistakes(&page, |path| fs::read_to_string(repository().join(path)).ok());
+    assert!(found.is_empty(), "behaviour.md has {} mistakes:\n{}", found.len(), found.join("\n"));
+}
+
+const SOURCE: &str = "
+    #[test]
+    fn plain() {}
+    /// Said of it.
+    #[tokio::test(start_paused = true)]
+    // And this.
+    async fn awaited() {}
+    #[rstest]
+    #[case(1)]
+    fn cases(#[case] n: u32) {}
+    fn helper() {}
+    #[test]
+    #[ignore]
+    fn ignored() {}
+";
+
+fn mistakes_of(rows: &str) -> Vec<String> {
+    let page = format!("# Page\n\n## §1 Names\n| id | sentence | tests |\n| --- | --- | --- |\n{rows}\n");
+    mistakes(&page, |path| (path == "a.rs").then(|| SOURCE.to_owned()))
+}
+
+#[test]
+fn a_row_that_names_tests_is_right() {
+    assert_eq!(mistakes_of("| 1.1 | s | `a.rs::plain`, `a.rs::awaited` |\n| 1.2 | s | `a.rs::cases` |"), [""; 0]);
+}
+
+#[test]
+fn every_mistake_of_a_table_is_told() {
+    for (rows, mistake) in [
+        ("| 1.1 | s | |", "1.1: names no test"),
+        ("| 1.1 | s | soon |", "1.1: \"soon\" names no test"),
+        ("| 1.1 | s | `a.rs` |", "1.1: \"a.rs\" names no test"),
+        ("| 1.1 | s | `b.rs::plain` |", "1.1: b.rs is no file of this repository"),
+        ("| 1.1 | s | `a.rs::plai` |", "1.1: a.rs has no such function: plai"),
+        ("| 1.1 | s | `a.rs::helper` |", "1.1: a.rs has this function, but not as a test: helper"),
+        ("| 1.1 | s | `a.rs::ignored` |", "1.1: a.rs ignores this test: ignored"),
+        ("| 1.1 | | `a.rs::plain` |", "line 6: 1.1 has no sentence"),
+        ("| 1.1 | s |", "line 6: has 2 columns"),
+        ("| 2.1 | s | `a.rs::plain` |", "line 6: 2.1 stands outside its section"),
+        ("| x | s | `a.rs::plain` |", "line 6: \"x\" is no id"),
+        ("| 1.2 | s | `a.rs::plain` |", "1.2 follows 0.0"),
+        ("| 1.1 | s | `a.rs::plain` |\n| 1.1 | s | `a.rs::plain` |", "1.1 follows 1.1"),
+        ("| 1.1 | s | `a.rs::plain` |\n| 1.3 | s | `a.rs::plain` |", "1.3 follows 1.1"),
+        ("## Names", "line 6: the heading names no section"),
+    ] {
+        let found = mistakes_of(rows);
+        assert!(found.iter().any(|one| one.starts_with(mistake)), "{rows}: {found:?} lacks {mistake:?}");
+    }
+    assert_eq!(mistakes_of("| 1.1 | s | |\n| 1.2 | s | `b.rs::x` |").len(), 2, "all at once");
+}
