@@ -1,6 +1,8 @@
 //! From the spec of a pool to the first addresses that pods get: the examples of behaviour.md and of the documents, and the
 //! same network in other sizes. The whole way within this crate: parse, plan, block, ledger.
 
+#![expect(clippy::unwrap_used, reason = "a test fails by panicking, its helpers too")]
+
 use std::collections::BTreeMap;
 
 use ipam_core::ledger::{Attachment, Ledger, Owner, Pick, Request};

@@ -1,5 +1,7 @@
 //! What the caller of the socket sees when something goes wrong that is not in its request (behaviour.md §5).
 
+#![expect(clippy::unwrap_used, clippy::panic, reason = "a test fails by panicking, its helpers too")]
+
 mod common;
 
 use std::sync::atomic::{AtomicBool, Ordering};

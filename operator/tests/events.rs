@@ -19,7 +19,7 @@ use server::Server;
 const POOLS: &str = "/apis/nv-ipam.nvidia.com/v1alpha1/namespaces/kube-system";
 
 /// A server with two nodes and one pool that has a block for one of them.
-async fn server_with(plural: &'static str, kind: &str, spec: Value) -> Server {
+fn server_with(plural: &'static str, kind: &str, spec: &Value) -> Server {
     let pool = json!({"apiVersion": "nv-ipam.nvidia.com/v1alpha1", "kind": kind, "spec": spec,
         "metadata": {"name": "blue", "namespace": "kube-system", "uid": "u", "generation": 1, "resourceVersion": "10"}});
     let node = |name| json!({"metadata": {"name": name, "resourceVersion": "1"}});
@@ -48,8 +48,8 @@ async fn status_and_event(server: &mut Server) -> (Value, Value) {
     }
 }
 
-async fn assert_warns(plural: &'static str, kind: &str, spec: Value, reason: &str) {
-    let mut server = server_with(plural, kind, spec).await;
+async fn assert_warns(plural: &'static str, kind: &str, spec: &Value, reason: &str) {
+    let mut server = server_with(plural, kind, spec);
     let (status, event) = status_and_event(&mut server).await;
     assert_eq!((&event["type"], &event["reason"]), (&json!("Warning"), &json!(reason)));
     assert_eq!((&event["regarding"]["kind"], &event["regarding"]["name"]), (&json!(kind), &json!("blue")));
@@ -62,11 +62,11 @@ async fn assert_warns(plural: &'static str, kind: &str, spec: Value, reason: &st
 #[tokio::test(start_paused = true)]
 async fn a_node_without_a_range_is_a_warning_no_free_ranges() {
     let spec = json!({"subnet": "10.0.0.0/30", "perNodeBlockSize": 2});
-    assert_warns("ippools", "IPPool", spec, "NoFreeRanges").await;
+    assert_warns("ippools", "IPPool", &spec, "NoFreeRanges").await;
 }
 
 #[tokio::test(start_paused = true)]
 async fn a_node_without_a_prefix_is_a_warning_no_free_prefixes() {
     let spec = json!({"cidr": "10.0.0.0/24", "perNodeNetworkPrefix": 24});
-    assert_warns("cidrpools", "CIDRPool", spec, "NoFreePrefixes").await;
+    assert_warns("cidrpools", "CIDRPool", &spec, "NoFreePrefixes").await;
 }

@@ -32,12 +32,12 @@ fn run(arguments: &[&str]) -> (Option<i32>, String, String) {
 /// A kubeconfig for `server`, in a file of the test's own.
 fn kubeconfig(test: &str, server: &Server) -> PathBuf {
     let path = Path::new(env!("CARGO_TARGET_TMPDIR")).join(format!("{test}.kubeconfig"));
-    let text = format!(
+    let content = format!(
         "{{apiVersion: v1, kind: Config, current-context: c, contexts: [{{name: c, context: {{cluster: k, user: u}}}}], \
          clusters: [{{name: k, cluster: {{server: 'http://{}'}}}}], users: [{{name: u, user: {{}}}}]}}",
         server.address()
     );
-    std::fs::write(&path, text).unwrap();
+    std::fs::write(&path, content).unwrap();
     path
 }
 
