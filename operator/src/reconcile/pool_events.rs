@@ -99,6 +99,10 @@ impl Reconciler {
     fn pool_is_gone(&mut self, key: &PoolKey) {
         if let Some(task) = self.pools.remove(key) {
             queue_holders(&mut self.queue, &self.ipam_nodes, key);
+            // A node whose first entry is being written right now is not yet known to hold one.
+            for assignment in task.applied.iter().flat_map(|applied| &applied.assignments) {
+                self.queue.push(&assignment.node);
+            }
             self.metrics.forget(&task.record);
         }
     }

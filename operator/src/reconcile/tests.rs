@@ -428,6 +428,26 @@ fn a_pool_made_anew_under_its_old_name_gets_the_same_blocks() {
 }
 
 #[test]
+fn a_pool_deleted_while_ipam_nodes_are_being_written_leaves_no_entry_behind() {
+    let mut world = World::new(&["n1", "n2"], &[blue()], vec![]);
+    let status = only(world.calls());
+    world.succeed(status);
+    let creations = world.calls();
+    assert_eq!(creations.len(), 2);
+    world.tell(Observed::Pool(PoolKind::IpPool, Event::Delete(blue())));
+    for creation in creations {
+        world.succeed(creation);
+    }
+    let calls = world.settle();
+    let written = nodes_written(&calls);
+    assert_eq!(written.len(), 2, "{calls:#?}");
+    for (_, action) in written {
+        assert!(matches!(action, NodeAction::Update(_, blocks) if blocks.is_empty()), "{action:?}");
+    }
+    assert!(world.reconciler.is_idle());
+}
+
+#[test]
 fn only_a_bounded_number_of_ipam_nodes_is_written_at_once() {
     let names: Vec<String> = (0..200).map(|number| format!("n{number:03}")).collect();
     let mut world = World::new(&names.iter().map(String::as_str).collect::<Vec<_>>(), &[blue()], vec![]);
