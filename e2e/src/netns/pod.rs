@@ -20,6 +20,7 @@ pub struct Pod {
     namespace: String,
     name: String,
     uid: String,
+    arguments: String,
 }
 
 impl Pod {
@@ -32,6 +33,7 @@ impl Pod {
             namespace: namespace.to_owned(),
             name: name.to_owned(),
             uid: uid.to_owned(),
+            arguments: String::new(),
         })
     }
 
@@ -43,6 +45,13 @@ impl Pod {
     /// The container id that plugins get: a function of the pod's uid, as there is one sandbox per pod here.
     pub fn container_id(&self) -> String {
         format!("c-{}", self.uid)
+    }
+
+    /// The same pod, for which the runtime adds `KEY=VALUE` pairs, separated by semicolons, to `CNI_ARGS`.
+    #[must_use]
+    pub fn with_arguments(mut self, arguments: &str) -> Self {
+        arguments.clone_into(&mut self.arguments);
+        self
     }
 
     /// ADD of a network (a plugin configuration, not a list); answers the CNI result.
@@ -87,13 +96,16 @@ impl Pod {
             .map(|folder| format!("{folder}/{plugin}"))
             .find(|path| self.node.run(&["test", "-x", path]).is_ok())
             .ok_or_else(|| CniError::NotRun(format!("no plugin {plugin:?} in CNI_PATH {}", self.cni_path)))?;
-        let arguments = [
+        let mut arguments = vec![
             "IgnoreUnknown=1".to_owned(),
             format!("K8S_POD_NAMESPACE={}", self.namespace),
             format!("K8S_POD_NAME={}", self.name),
             format!("K8S_POD_INFRA_CONTAINER_ID={}", self.container_id()),
             format!("K8S_POD_UID={}", self.uid),
         ];
+        if !self.arguments.is_empty() {
+            arguments.push(self.arguments.clone());
+        }
         let mut command = self.node.command(path);
         command
             .env("CNI_CONTAINERID", self.container_id())

@@ -1,0 +1,147 @@
+//! The definitions on a real API server: every case of the crds package gets exactly its errors, and people see the columns.
+#![expect(clippy::unwrap_used, reason = "the helpers of a test fail the test")]
+
+use ipam_e2e::binaries::workspace;
+use ipam_e2e::eventually_blocking;
+use kube::core::Status;
+use serde::Deserialize;
+use serde_json::{Value, json};
+
+use crate::api::{Api, CIDRPOOLS, IPPOOLS, SOON, kind_of};
+use crate::stage::{Stage, plane};
+
+#[derive(Deserialize)]
+struct CaseFile {
+    cases: Vec<Case>,
+}
+
+#[derive(Deserialize)]
+struct Case {
+    name: String,
+    spec: Value,
+    #[serde(default)]
+    refused: Vec<Refusal>,
+}
+
+#[derive(Deserialize, Clone, Debug)]
+struct Refusal {
+    field: String,
+    message: String,
+}
+
+fn cases(file: &str) -> Vec<Case> {
+    let path = workspace().join("crds/tests/cases").join(file);
+    serde_yaml::from_str::<CaseFile>(&std::fs::read_to_string(path).unwrap()).unwrap().cases
+}
+
+/// What the server says about a spec. After a structural error it may add that rules were not asked, which is no error.
+fn verdict(api: &Api, kind: &str, spec: &Value) -> Vec<Refusal> {
+    let object = json!({
+        "apiVersion": "nv-ipam.nvidia.com/v1alpha1", "kind": kind_of(kind), "metadata": {"name": "case"}, "spec": spec,
+    });
+    let path = format!("{}?dryRun=All&fieldValidation=Strict", api.path(kind));
+    let said = api.send("POST", &path, "application/json", &object).err().map(|status| causes(&status));
+    let mut said = said.unwrap_or_default();
+    said.retain(|refusal| !refusal.message.contains("some validation rules were not checked"));
+    said
+}
+
+fn causes(status: &Status) -> Vec<Refusal> {
+    let causes = status.details.iter().flat_map(|details| &details.causes);
+    let refusals: Vec<Refusal> =
+        causes.map(|cause| Refusal { field: cause.field.clone(), message: cause.message.clone() }).collect();
+    if refusals.is_empty() {
+        return vec![Refusal { field: String::new(), message: status.message.clone() }];
+    }
+    refusals
+}
+
+/// What was expected and not said, and what was said and not expected.
+fn disagreement(case: &Case, mut said: Vec<Refusal>) -> Option<String> {
+    let mut missing = Vec::new();
+    for wanted in &case.refused {
+        let place = said.iter().position(|one| one.field == wanted.field && one.message.contains(&wanted.message));
+        match place {
+            Some(place) => drop(said.swap_remove(place)),
+            None => missing.push(wanted),
+        }
+    }
+    let agrees = missing.is_empty() && said.is_empty();
+    (!agrees).then(|| format!("{}: missing {missing:?}, not expected {said:?}", case.name))
+}
+
+#[test]
+fn the_api_server_gives_every_case_exactly_its_errors() {
+    let plane = plane();
+    let api = Api::new(plane, &plane.namespace("cases").unwrap());
+    for (file, kind) in [("ippool.yaml", IPPOOLS), ("cidrpool.yaml", CIDRPOOLS)] {
+        let cases = cases(file);
+        assert!(cases.len() > 30, "{file} has lost cases");
+        let wrong: Vec<String> =
+            cases.iter().filter_map(|case| disagreement(case, verdict(&api, kind, &case.spec))).collect();
+        assert!(wrong.is_empty(), "{kind}:\n{}", wrong.join("\n"));
+    }
+}
+
+#[test]
+fn every_example_of_the_documents_passes_strict_validation() {
+    let plane = plane();
+    ipam_e2e::cluster::await_namespace(plane, "kube-system").unwrap();
+    let folder = workspace().join("crds/examples");
+    let examples = std::fs::read_dir(&folder).unwrap().count();
+    assert!(examples >= 12, "{examples}");
+    let folder = folder.display().to_string();
+    plane.kubectl().run(&["apply", "--validate=strict", "--dry-run=server", "-f", &folder]).unwrap();
+}
+
+#[test]
+fn a_field_that_the_schema_does_not_know_is_refused_under_strict_validation() {
+    let plane = plane();
+    let api = Api::new(plane, &plane.namespace("strict").unwrap());
+    let said = verdict(&api, IPPOOLS, &json!({"subnet": "10.0.0.0/24", "perNodeBlockSize": 4, "gatway": "10.0.0.1"}));
+    assert!(said.len() == 1 && said[0].message.contains("spec.gatway"), "{said:?}");
+}
+
+/// The table's head and its one row, cut at the columns.
+fn table(stage: &Stage, kind: &str) -> Vec<(String, String)> {
+    let printed = stage.plane.kubectl().run(&["get", kind, "-n", &stage.namespace]).unwrap();
+    let lines: Vec<&str> = printed.lines().collect();
+    let (head, row) = (lines[0], lines[1]);
+    let starts: Vec<usize> = (0..head.len())
+        .filter(|&at| head.as_bytes()[at] != b' ' && (at == 0 || head[..at].ends_with("  ")))
+        .chain([head.len().max(row.len())])
+        .collect();
+    let cut =
+        |line: &str, from: usize, to: usize| line.get(from..to.min(line.len())).unwrap_or_default().trim().to_owned();
+    starts.windows(2).map(|pair| (cut(head, pair[0], pair[1]), cut(row, pair[0], pair[1]))).collect()
+}
+
+#[test]
+fn kubectl_shows_the_columns_of_both_kinds_of_pools() {
+    let stage = Stage::set("columns");
+    stage.join("a");
+    let flat = stage.for_us(json!({"subnet": "10.1.0.0/24", "gateway": "10.1.0.1", "perNodeBlockSize": 8}));
+    stage.api.create(IPPOOLS, "flat", &flat);
+    stage.api.await_count(IPPOOLS, "flat", 1);
+    let routed = stage.for_us(json!({"cidr": "10.2.0.0/16", "gatewayIndex": 1, "perNodeNetworkPrefix": 24}));
+    stage.api.create(CIDRPOOLS, "routed", &routed);
+    stage.api.await_count(CIDRPOOLS, "routed", 1);
+    let expect = |kind: &str, wanted: &[(&str, &str)]| {
+        eventually_blocking(&format!("the table of {kind}"), SOON, || {
+            let shown = table(&stage, kind);
+            let columns: Vec<(&str, &str)> = shown
+                .iter()
+                .map(|(head, cell)| (head.as_str(), cell.as_str()))
+                .filter(|(head, _)| *head != "AGE")
+                .collect();
+            let aged = shown.iter().any(|(head, cell)| head == "AGE" && !cell.is_empty());
+            if aged && columns == wanted { Ok(()) } else { Err(format!("{shown:?}")) }
+        })
+        .unwrap();
+    };
+    let flat = [("NAME", "flat"), ("SUBNET", "10.1.0.0/24"), ("GATEWAY", "10.1.0.1"), ("BLOCK SIZE", "8")];
+    expect(IPPOOLS, &[&flat[..], &[("USED", "0"), ("CAPACITY", "7"), ("READY", "True")]].concat());
+    let routed =
+        [("NAME", "routed"), ("CIDR", "10.2.0.0/16"), ("GATEWAY INDEX", "1"), ("PER NODE NETWORK PREFIX", "24")];
+    expect(CIDRPOOLS, &[&routed[..], &[("USED", "0"), ("CAPACITY", "253"), ("READY", "True")]].concat());
+}

@@ -1,0 +1,145 @@
+//! What the operator says and does about pools and nodes that change, seen through the API server.
+
+use serde_json::json;
+
+use crate::api::{CIDRPOOLS, IPAMNODES, IPPOOLS};
+use crate::stage::{GROUP, Stage};
+
+#[test]
+fn an_invalid_edit_keeps_what_was_given_and_says_why() {
+    let stage = Stage::set("invalid");
+    let first = stage.join("a");
+    let spec = stage.for_us(json!({"cidr": "fd77::/64", "perNodeNetworkPrefix": 120, "gatewayIndex": 1}));
+    stage.api.create(CIDRPOOLS, "p", &spec);
+    let before = [(first.as_str(), "fd77::/120 via fd77::1")];
+    stage.api.await_blocks(CIDRPOOLS, "p", &before);
+    let ready = stage.api.await_condition(CIDRPOOLS, "p", ("Ready", "True", "Valid"));
+    let given = stage.api.get(IPAMNODES, &first)["spec"].clone();
+
+    // CEL has no order of IPv6 addresses, so the API server takes this.
+    let exclusions = json!([{"startIP": "fd77::9", "endIP": "fd77::3"}]);
+    stage.api.merge(CIDRPOOLS, "p", &json!({"spec": {"exclusions": exclusions}}));
+    let refused = stage.api.await_condition(CIDRPOOLS, "p", ("Ready", "False", "InvalidSpec"));
+    assert!(refused["message"].as_str().unwrap().contains("spec.exclusions[0]"), "{refused}");
+    assert!(stage.api.await_event("p", "InvalidSpec").contains("spec.exclusions[0]"));
+    assert_eq!(stage.api.blocks(CIDRPOOLS, "p").len(), 1, "what was given stays");
+    assert_eq!(stage.api.get(IPAMNODES, &first)["spec"], given, "and so does what the agent serves");
+
+    let second = stage.join("b");
+    stage.api.merge(CIDRPOOLS, "p", &json!({"spec": {"exclusions": null}}));
+    let after = [before[0], (second.as_str(), "fd77::100/120 via fd77::101")];
+    stage.api.await_blocks(CIDRPOOLS, "p", &after);
+    stage.api.await_condition(CIDRPOOLS, "p", ("Ready", "True", "Valid"));
+    assert_eq!(ready["lastTransitionTime"].as_str().map(str::len), Some("2026-01-01T00:00:00Z".len()));
+    assert_eq!(stage.api.events("p", "InvalidSpec").len(), 1, "said once");
+}
+
+#[test]
+fn a_pool_without_room_leaves_nodes_out_and_says_so_in_a_condition_and_an_event() {
+    let stage = Stage::set("full");
+    let served = stage.join("a");
+    let left_out = stage.join("b");
+    let spec = stage.for_us(json!({"subnet": "10.3.0.0/29", "perNodeBlockSize": 4}));
+    stage.api.create(IPPOOLS, "ranges", &spec);
+    let spec = stage.for_us(json!({"cidr": "10.4.0.0/24", "perNodeNetworkPrefix": 24}));
+    stage.api.create(CIDRPOOLS, "prefixes", &spec);
+    for (kind, pool, block, reason) in [
+        (IPPOOLS, "ranges", "10.3.0.1-10.3.0.4", "NoFreeRanges"),
+        (CIDRPOOLS, "prefixes", "10.4.0.0/24", "NoFreePrefixes"),
+    ] {
+        stage.api.await_blocks(kind, pool, &[(&served, block)]);
+        let exhausted = stage.api.await_condition(kind, pool, ("Exhausted", "True", reason));
+        assert!(exhausted["message"].as_str().unwrap().contains(&left_out), "{exhausted}");
+        assert!(stage.api.await_event(pool, reason).contains(&left_out));
+        let status = stage.api.get(kind, pool)["status"].clone();
+        assert_eq!(status["nodes"], json!({"served": 1, "unserved": 1, "departed": 0}));
+        assert_eq!(status["blocks"], json!({"total": 1, "free": 0}));
+        assert_eq!(stage.api.events(pool, reason).len(), 1, "said once");
+    }
+    assert!(stage.api.find(IPAMNODES, &left_out).is_none(), "a node without a block needs no object");
+}
+
+#[test]
+fn a_node_that_is_gone_or_no_longer_selected_keeps_its_block_which_nobody_else_gets() {
+    let mut stage = Stage::set("departed");
+    let [gone, relabelled, stays] = ["a", "b", "c"].map(|short| stage.join(short));
+    stage.api.create(IPPOOLS, "p", &stage.for_us(json!({"subnet": "10.5.0.0/24", "perNodeBlockSize": 4})));
+    let mut blocks = vec![
+        (gone.as_str(), "10.5.0.1-10.5.0.4"),
+        (relabelled.as_str(), "10.5.0.5-10.5.0.8"),
+        (stays.as_str(), "10.5.0.9-10.5.0.12"),
+    ];
+    stage.api.await_blocks(IPPOOLS, "p", &blocks);
+    stage.api.delete_node(&gone);
+    stage.api.label_node(&relabelled, &json!({GROUP: null}));
+    let newcomer = stage.join("d");
+    blocks.push((&newcomer, "10.5.0.13-10.5.0.16"));
+    stage.api.await_blocks(IPPOOLS, "p", &blocks);
+    let nodes = json!({"served": 2, "unserved": 0, "departed": 2});
+    assert_eq!(stage.api.get(IPPOOLS, "p")["status"]["nodes"], nodes);
+    let ready = stage.api.await_condition(IPPOOLS, "p", ("Ready", "True", "Valid"));
+    let said = ready["message"].as_str().unwrap();
+    assert!(said.contains(&gone) && said.contains(&relabelled) && !said.contains(&stays), "{said}");
+
+    stage.crash_operator();
+    let late = stage.join("e");
+    blocks.push((&late, "10.5.0.17-10.5.0.20"));
+    stage.api.await_blocks(IPPOOLS, "p", &blocks);
+    stage.api.create_node(&gone, &json!({GROUP: stage.namespace}));
+    stage.api.label_node(&relabelled, &json!({GROUP: stage.namespace}));
+    let nodes = json!({"served": 5, "unserved": 0, "departed": 0});
+    ipam_e2e::eventually_blocking("both are back with what they had", crate::api::SOON, || {
+        let status = stage.api.get(IPPOOLS, "p")["status"].clone();
+        if status["nodes"] == nodes { Ok(()) } else { Err(status.to_string()) }
+    })
+    .unwrap();
+    stage.api.await_blocks(IPPOOLS, "p", &blocks);
+}
+
+#[test]
+fn heartbeats_and_the_blocks_of_other_pools_cause_no_write() {
+    let stage = Stage::set("beats");
+    let nodes = ["a", "b"].map(|short| stage.join(short));
+    stage.api.create(IPPOOLS, "p", &stage.for_us(json!({"subnet": "10.6.0.0/24", "perNodeBlockSize": 4})));
+    let other = crate::stage::selecting(json!({"cidr": "10.7.0.0/16", "perNodeNetworkPrefix": 24}), "beats-other");
+    stage.api.create(CIDRPOOLS, "other", &other);
+    stage.api.await_count(IPPOOLS, "p", 2);
+    stage.api.await_condition(CIDRPOOLS, "other", ("Ready", "True", "Valid"));
+    let versions = || {
+        let version = |kind, name: &str| stage.api.get(kind, name)["metadata"]["resourceVersion"].clone();
+        [version(IPPOOLS, "p"), version(IPAMNODES, &nodes[0]), version(IPAMNODES, &nodes[1])]
+    };
+    ipam_e2e::eventually_blocking("each node has its object", crate::api::SOON, || {
+        nodes.iter().all(|node| stage.api.find(IPAMNODES, node).is_some()).then_some(()).ok_or("not yet")
+    })
+    .unwrap();
+    let before = versions();
+    for count in 0..20 {
+        nodes.iter().for_each(|node| stage.api.beat(node, count));
+    }
+    nodes.iter().for_each(|node| stage.api.label_node(node, &json!({"example.com/unrelated": "1"})));
+    // Nodes are watched in one stream: once this join is answered, all that was said before has been heard.
+    stage.api.create_node(&stage.name("last"), &json!({GROUP: "beats-other"}));
+    stage.api.await_count(CIDRPOOLS, "other", 1);
+    assert_eq!(versions(), before);
+}
+
+#[test]
+fn a_deleted_record_of_a_node_is_made_anew_from_the_status() {
+    let stage = Stage::set("anew");
+    let node = stage.join("a");
+    stage.api.create(IPPOOLS, "p", &stage.for_us(json!({"subnet": "10.8.0.0/24", "perNodeBlockSize": 4})));
+    stage.api.await_count(IPPOOLS, "p", 1);
+    let look = |uid: Option<&str>| {
+        ipam_e2e::eventually_blocking("there is a new record", crate::api::SOON, || {
+            let object = stage.api.find(IPAMNODES, &node).ok_or("none")?;
+            let found = object["metadata"]["uid"].as_str().unwrap().to_owned();
+            if uid == Some(found.as_str()) { Err("the old one") } else { Ok((found, object["spec"].clone())) }
+        })
+        .unwrap()
+    };
+    let (uid, spec) = look(None);
+    stage.api.delete(IPAMNODES, &node);
+    assert_eq!(look(Some(&uid)).1, spec);
+    stage.api.await_blocks(IPPOOLS, "p", &[(&node, "10.8.0.1-10.8.0.4")]);
+}
