@@ -40,7 +40,7 @@ fn build_now() -> Result<Binaries> {
     let lock = assets::cache::base()?.join("binaries.lock");
     let _lock = Lock::take(&lock, "building the binaries")?;
     let profile = std::env::var("NV_IPAM_E2E_PROFILE").unwrap_or_else(|_| "dev".to_owned());
-    let daemons = ["--package=ipam-operator", "--package=ipam-node-agent", "--bins", "--profile", &profile];
+    let daemons = [selection(), &["--profile", &profile]].concat();
     let built = cargo("cargo build of operator and node agent", &daemons, None)?;
     let (target, flags) = static_target()?;
     let plugin = ["--package=ipam-cni", "--bins", "--profile=shim", "--target", &target];
@@ -50,6 +50,23 @@ fn build_now() -> Result<Binaries> {
         agent: executable(&built, "ipam-node")?,
         plugin: executable(&built_plugin, "nv-ipam")?,
     })
+}
+
+/// What cargo is asked to build, such that nothing is compiled twice: dependencies have the features that all chosen packages
+/// and kinds of targets want together, and another choice means another build of them. Tests are mostly run over the whole
+/// workspace, programs of this package alone (which depends on the daemons' packages and so has their features).
+fn selection() -> &'static [&'static str] {
+    if is_test() {
+        &["--workspace", "--bins", "--tests"]
+    } else {
+        &["--package=ipam-e2e", "--package=ipam-operator", "--package=ipam-node-agent", "--bins"]
+    }
+}
+
+/// Whether this process is a test: cargo keeps those apart from programs, in a folder of their own.
+fn is_test() -> bool {
+    let own = std::env::current_exe().unwrap_or_default();
+    own.parent().is_some_and(|folder| folder.ends_with("deps"))
 }
 
 /// Where the workspace lies.
@@ -138,7 +155,11 @@ fn cargo(title: &str, arguments: &[&str], flags: Option<&str>) -> Result<Vec<Val
 fn executable(messages: &[Value], name: &str) -> Result<PathBuf> {
     messages
         .iter()
-        .filter(|message| message["reason"] == "compiler-artifact" && message["target"]["name"] == name)
+        .filter(|message| {
+            message["reason"] == "compiler-artifact"
+                && message["target"]["name"] == name
+                && message["profile"]["test"] == false
+        })
         .find_map(|message| message["executable"].as_str())
         .map(PathBuf::from)
         .with_context(|| format!("cargo built no program {name}"))
@@ -150,8 +171,9 @@ mod tests {
 
     #[test]
     fn programs_are_found_in_what_cargo_says() {
-        let line = r#"{"reason":"compiler-artifact","target":{"name":"nv-ipam"},"executable":"/t/nv-ipam"}"#;
-        let messages = [serde_json::json!({"reason": "build-finished"}), serde_json::from_str(line).unwrap()];
+        let line = r#"{"reason":"compiler-artifact","target":{"name":"nv-ipam"},"profile":{"test":false},"executable":"/t/nv-ipam"}"#;
+        let test = line.replace("false", "true").replace("/t/", "/t/deps/");
+        let messages = ["{\"reason\":\"build-finished\"}", &test, line].map(|line| serde_json::from_str(line).unwrap());
         assert_eq!(executable(&messages, "nv-ipam").unwrap(), PathBuf::from("/t/nv-ipam"));
         assert!(executable(&messages, "other").is_err());
     }
