@@ -119,6 +119,8 @@ async fn a_caller_who_hangs_up_before_the_change_gets_nothing_reserved() {
     hung_up.abort();
     assert!(hung_up.await.unwrap_err().is_cancelled());
     hasty.probe(deadline()).await.unwrap();
+    // Once for the first caller's record, and once for the record that there must not be.
+    rig.go_on.send(()).unwrap();
     rig.go_on.send(()).unwrap();
     first.await.unwrap().unwrap();
     let held = rig.allocator.reservations().await.unwrap();
