@@ -2,8 +2,8 @@
 //!
 //! Decides by the API server's word alone, and only on certain knowledge: several observations apart in time, then a last
 //! look at the single pod right before the release. While the API server is away nothing is released and nothing is
-//! counted. A reservation that does not name its pod counts as valid. The sandbox itself is not asked: the runtime's CRI
-//! socket is not among what the agent is given.
+//! counted. A reservation that does not name its pod counts as valid, and so does one of a static pod whose mirror is
+//! absent. The sandbox itself is not asked: the runtime's CRI socket is not among what the agent is given.
 
 use std::collections::{HashMap, HashSet};
 use std::sync::Arc;
@@ -47,12 +47,31 @@ impl Pods {
         self.0.insert(key, uids);
     }
 
-    /// Whether the pod of an attachment is among them. Without a UID the name decides.
-    pub fn has(&self, attachment: &Attachment) -> bool {
+    /// Whether it is certain that the pod of an attachment no longer exists. Without a UID the name decides.
+    ///
+    /// A static pod runs whether or not the API server takes its mirror (a missing namespace or an admission policy may
+    /// keep it out). So its absence says nothing; only a mirror of another manifest does, which the kubelet makes when the
+    /// earlier pod has ended.
+    pub fn lack(&self, attachment: &Attachment) -> bool {
         let Attachment { pod_name, pod_namespace, pod_uid, .. } = attachment;
         let known = self.0.get(&(pod_namespace.clone(), pod_name.clone()));
-        known.is_some_and(|uids| pod_uid.is_empty() || uids.contains(pod_uid))
+        match known {
+            Some(uids) if pod_uid.is_empty() || uids.contains(pod_uid) => false,
+            Some(uids) => is_of_api_server(pod_uid) || uids.iter().any(|uid| !is_of_api_server(uid)),
+            None => pod_uid.is_empty() || is_of_api_server(pod_uid),
+        }
     }
+}
+
+/// Whether a UID has the form of those that the API server gives (RFC 9562, with hyphens). The kubelet's own, of static
+/// pods, are bare hexadecimal hashes.
+fn is_of_api_server(uid: &str) -> bool {
+    let hyphens = [8, 13, 18, 23];
+    uid.len() == 36
+        && uid
+            .bytes()
+            .enumerate()
+            .all(|(at, byte)| if hyphens.contains(&at) { byte == b'-' } else { byte.is_ascii_hexdigit() })
 }
 
 /// How often each reservation was seen without its pod.
@@ -70,7 +89,7 @@ impl Observations {
         for reservation in held {
             let attachment = &reservation.attachment;
             let unknown_owner = attachment.pod_name.is_empty() || attachment.pod_namespace.is_empty();
-            if unknown_owner || pods.has(attachment) {
+            if unknown_owner || !pods.lack(attachment) {
                 continue;
             }
             let key = (reservation.pool.clone(), reservation.owner.clone(), reservation.created);
@@ -143,7 +162,7 @@ impl Collector {
             {
                 here.add(&pod);
             }
-            if !here.has(&reservation.attachment) {
+            if here.lack(&reservation.attachment) {
                 confirmed.push(reservation);
             }
         }
@@ -199,6 +218,10 @@ mod tests {
 
     use super::*;
 
+    const U1: &str = "11111111-1111-4111-8111-111111111111";
+    const U2: &str = "22222222-2222-4222-8222-222222222222";
+    const HASH: &str = "0123456789abcdef0123456789abcdef";
+
     fn pod(name: &str, uid: &str, annotations: &[(&str, &str)]) -> PartialObjectMeta<Pod> {
         let annotations = annotations.iter().map(|(k, v)| ((*k).to_owned(), (*v).to_owned())).collect();
         let mut pod = PartialObjectMeta::<Pod>::default();
@@ -231,7 +254,7 @@ mod tests {
 
     #[test]
     fn an_address_is_stale_after_more_checks_in_a_row_than_asked_for() {
-        let (held, nobody) = ([reservation("a", "u1", 5)], Pods::default());
+        let (held, nobody) = ([reservation("a", U1, 5)], Pods::default());
         let mut observations = Observations::default();
         for _ in 0..3 {
             assert_eq!(observations.observe(&held, &nobody, 3), []);
@@ -241,7 +264,7 @@ mod tests {
 
     #[test]
     fn a_pod_seen_once_in_between_starts_the_count_anew() {
-        let (held, there) = ([reservation("a", "u1", 5)], pods(&[pod("a", "u1", &[])]));
+        let (held, there) = ([reservation("a", U1, 5)], pods(&[pod("a", U1, &[])]));
         let mut observations = Observations::default();
         observations.observe(&held, &Pods::default(), 1);
         observations.observe(&held, &there, 1);
@@ -251,22 +274,35 @@ mod tests {
     #[test]
     fn a_reservation_made_anew_is_another_one() {
         let mut observations = Observations::default();
-        observations.observe(&[reservation("a", "u1", 5)], &Pods::default(), 1);
-        assert_eq!(observations.observe(&[reservation("a", "u1", 6)], &Pods::default(), 1), []);
+        observations.observe(&[reservation("a", U1, 5)], &Pods::default(), 1);
+        assert_eq!(observations.observe(&[reservation("a", U1, 6)], &Pods::default(), 1), []);
     }
 
     #[test]
     fn a_pod_of_the_same_name_but_another_uid_is_another_pod() {
-        let there = pods(&[pod("a", "u2", &[])]);
-        assert!(!there.has(&reservation("a", "u1", 0).attachment));
-        assert!(there.has(&reservation("a", "u2", 0).attachment));
-        assert!(there.has(&reservation("a", "", 0).attachment), "without a UID the name decides");
+        let there = pods(&[pod("a", U2, &[])]);
+        assert!(there.lack(&reservation("a", U1, 0).attachment));
+        assert!(!there.lack(&reservation("a", U2, 0).attachment));
+        assert!(!there.lack(&reservation("a", "", 0).attachment), "without a UID the name decides");
+        assert!(Pods::default().lack(&reservation("a", "", 0).attachment), "without a UID the name decides");
     }
 
     #[test]
     fn a_static_pod_is_known_by_the_hash_of_its_manifest() {
-        let there = pods(&[pod("a", "mirror", &[("kubernetes.io/config.mirror", "hash")])]);
-        assert!(there.has(&reservation("a", "hash", 0).attachment));
+        let mirror = |hash| pods(&[pod("a", U1, &[("kubernetes.io/config.mirror", hash)])]);
+        assert!(!mirror(HASH).lack(&reservation("a", HASH, 0).attachment));
+        assert!(mirror("ffffffffffffffffffffffffffffffff").lack(&reservation("a", HASH, 0).attachment));
+    }
+
+    #[test]
+    fn a_static_pod_without_its_mirror_keeps_its_address() {
+        let static_pod = reservation("a", HASH, 0);
+        assert!(!Pods::default().lack(&static_pod.attachment), "the API server may have refused the mirror");
+        assert!(!pods(&[pod("a", U1, &[])]).lack(&static_pod.attachment), "another pod has the mirror's name");
+        let mut observations = Observations::default();
+        for _ in 0..5 {
+            assert_eq!(observations.observe(std::slice::from_ref(&static_pod), &Pods::default(), 1), []);
+        }
     }
 
     #[test]

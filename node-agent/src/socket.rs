@@ -4,7 +4,7 @@
 
 use std::fs::{self, DirBuilder, Permissions};
 use std::io;
-use std::os::unix::fs::{DirBuilderExt, FileTypeExt, PermissionsExt};
+use std::os::unix::fs::{DirBuilderExt, FileTypeExt, MetadataExt, PermissionsExt};
 use std::path::{Path, PathBuf};
 use std::pin::Pin;
 use std::sync::Arc;
@@ -46,14 +46,21 @@ pub enum Listener {
     Tcp(TcpListener),
 }
 
-/// The file of a unix socket; dropping it takes the file away.
+/// The file of a unix socket; dropping it takes the file away if it still is this one.
 #[derive(Debug)]
-pub struct SocketFile(PathBuf);
+pub struct SocketFile {
+    path: PathBuf,
+    /// Device and inode.
+    identity: (u64, u64),
+}
 
 impl Drop for SocketFile {
     fn drop(&mut self) {
-        // The store's lock is still held, so it is ours; if it is gone already, so much the better.
-        drop(fs::remove_file(&self.0));
+        // An agent that ends with calls still under way has let go of the store's lock by now, and the next one may have
+        // put its own socket here: to take that away would cut the node off.
+        if fs::symlink_metadata(&self.path).is_ok_and(|found| (found.dev(), found.ino()) == self.identity) {
+            drop(fs::remove_file(&self.path));
+        }
     }
 }
 
@@ -121,13 +128,16 @@ fn bind_unix(path: &Path) -> io::Result<Listener> {
     let temporary = path.with_file_name(format!(".{}", std::process::id()));
     drop(fs::remove_file(&temporary));
     let listener = UnixListener::bind(&temporary)?;
-    let placed =
-        fs::set_permissions(&temporary, Permissions::from_mode(0o600)).and_then(|()| fs::rename(&temporary, path));
-    if let Err(error) = placed {
-        drop(fs::remove_file(&temporary));
-        return Err(error);
+    let placed = fs::set_permissions(&temporary, Permissions::from_mode(0o600))
+        .and_then(|()| fs::symlink_metadata(&temporary))
+        .and_then(|found| fs::rename(&temporary, path).map(|()| (found.dev(), found.ino())));
+    match placed {
+        Ok(identity) => Ok(Listener::Unix(listener, SocketFile { path: path.to_owned(), identity })),
+        Err(error) => {
+            drop(fs::remove_file(&temporary));
+            Err(error)
+        }
     }
-    Ok(Listener::Unix(listener, SocketFile(path.to_owned())))
 }
 
 type Accepting<'a, S> = Pin<Box<dyn Future<Output = io::Result<S>> + Send + 'a>>;
@@ -219,6 +229,18 @@ mod tests {
         let _held = Listener::bind(&address(&path)).unwrap();
         let refused = Listener::bind(&address(&path)).unwrap_err().to_string();
         assert!(refused.contains("another process listens") && refused.contains("daemon.sock"), "{refused}");
+    }
+
+    #[tokio::test]
+    async fn the_socket_of_the_next_agent_is_not_taken_away() {
+        let directory = tempfile::tempdir().unwrap();
+        let path = directory.path().join("daemon.sock");
+        let ending = Listener::bind(&address(&path)).unwrap();
+        let next = directory.path().join("next.sock");
+        let _next = std::os::unix::net::UnixListener::bind(&next).unwrap();
+        fs::rename(&next, &path).unwrap();
+        drop(ending);
+        assert!(path.exists());
     }
 
     #[tokio::test]
