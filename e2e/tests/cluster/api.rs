@@ -1,5 +1,4 @@
 //! The API server as a test speaks to it: raw JSON, so that a test can say what no typed client would.
-#![expect(clippy::unwrap_used, clippy::panic, reason = "the helpers of a test fail the test")]
 
 use std::collections::BTreeMap;
 use std::time::Duration;
@@ -83,9 +82,9 @@ impl Api {
         self.send("POST", &self.path(kind), JSON, &object)
     }
 
-    pub(crate) fn merge(&self, kind: &str, name: &str, patch: &Value) -> Value {
+    pub(crate) fn merge(&self, kind: &str, name: &str, change: &Value) -> Value {
         let path = format!("{}/{name}", self.path(kind));
-        self.send("PATCH", &path, MERGE, patch).unwrap_or_else(|status| panic!("{kind}/{name} {patch}: {status:?}"))
+        self.send("PATCH", &path, MERGE, change).unwrap_or_else(|status| panic!("{kind}/{name} {change}: {status:?}"))
     }
 
     /// Edits a status by hand, as `kubectl patch --subresource=status` does.
@@ -94,8 +93,8 @@ impl Api {
         self.send("PATCH", &path, MERGE, &json!({ "status": status }))
     }
 
-    pub(crate) fn json_patch(&self, path: &str, patch: &Value) -> Value {
-        self.send("PATCH", path, JSON_PATCH, patch).unwrap()
+    pub(crate) fn json_patch(&self, path: &str, steps: &Value) -> Value {
+        self.send("PATCH", path, JSON_PATCH, steps).unwrap()
     }
 
     pub(crate) fn delete(&self, kind: &str, name: &str) {
@@ -203,8 +202,8 @@ impl Api {
     pub(crate) fn await_used(&self, node: &str, pool: &str, wanted: i64) {
         eventually_blocking(&format!("{node} reports {wanted} used addresses of {pool}"), SOON, || {
             let object = self.find(IPAMNODES, node).ok_or("no IPAMNode")?;
-            let uses = object["status"]["pools"].as_array().cloned().unwrap_or_default();
-            let used = uses.iter().find(|used| used["name"] == pool).and_then(|used| used["used"].as_i64());
+            let reports = object["status"]["pools"].as_array().cloned().unwrap_or_default();
+            let used = reports.iter().find(|report| report["name"] == pool).and_then(|report| report["used"].as_i64());
             if used == Some(wanted) { Ok(()) } else { Err(object["status"].to_string()) }
         })
         .unwrap();

@@ -1,5 +1,4 @@
 //! The definitions on a real API server: every case of the crds package gets exactly its errors, and people see the columns.
-#![expect(clippy::unwrap_used, reason = "the helpers of a test fail the test")]
 
 use ipam_e2e::binaries::workspace;
 use ipam_e2e::eventually_blocking;

@@ -1,5 +1,4 @@
 //! The documents' examples, applied unchanged, give exactly the blocks and first pod addresses that the texts state.
-#![expect(clippy::unwrap_used, reason = "the helpers of a test fail the test")]
 
 use std::fs;
 use std::path::PathBuf;

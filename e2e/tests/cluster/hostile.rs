@@ -1,5 +1,4 @@
 //! Specs and statuses that no schema has looked at: what an administrator with other CRDs, or none of the rules, may push.
-#![expect(clippy::unwrap_used, reason = "the helpers of a test fail the test")]
 
 use ipam_e2e::cluster::{Agent, Operator, install_crds};
 use ipam_e2e::netns::{Node, Sandbox};
@@ -38,7 +37,9 @@ fn garbage_for_both() -> Vec<Value> {
 fn ip_pool_garbage() -> Vec<Value> {
     let with = |extra: Value| {
         let mut spec = json!({"subnet": "10.80.0.0/24", "perNodeBlockSize": 4});
-        extra.as_object().unwrap().iter().for_each(|(key, value)| spec[key] = value.clone());
+        for (key, value) in extra.as_object().unwrap() {
+            spec[key] = value.clone();
+        }
         spec
     };
     let mut all = vec![
@@ -78,7 +79,9 @@ fn ip_pool_garbage() -> Vec<Value> {
 fn cidr_pool_garbage() -> Vec<Value> {
     let with = |extra: Value| {
         let mut spec = json!({"cidr": "10.81.0.0/16", "perNodeNetworkPrefix": 24});
-        extra.as_object().unwrap().iter().for_each(|(key, value)| spec[key] = value.clone());
+        for (key, value) in extra.as_object().unwrap() {
+            spec[key] = value.clone();
+        }
         spec
     };
     let mut all = vec![

@@ -1,5 +1,4 @@
 //! The last mile: our plugin below the real bridge and macvlan plugins, in real network namespaces of two nodes.
-#![expect(clippy::unwrap_used, clippy::panic, reason = "the helpers of a test fail the test")]
 
 use std::net::IpAddr;
 use std::sync::OnceLock;
@@ -109,8 +108,7 @@ fn dual_stack_pods_of_two_nodes_reach_each_other_by_bridge_and_by_macvlan_and_gi
         json!({"subnet": "10.60.0.0/24", "perNodeBlockSize": 8, "gateway": "10.60.0.254"}),
     );
     world.pool(&api, IPPOOLS, pools[1], json!({"subnet": "fd60::/64", "perNodeBlockSize": 8, "gateway": "fd60::ff"}));
-    let mut turn = 0;
-    for plugin in ["bridge", "macvlan"] {
+    for (turn, plugin) in ["bridge", "macvlan"].into_iter().enumerate() {
         let network = network(plugin, "dual4, dual6");
         let pods = [world.pod(0), world.pod(1)];
         let mut given = Vec::new();
@@ -124,16 +122,21 @@ fn dual_stack_pods_of_two_nodes_reach_each_other_by_bridge_and_by_macvlan_and_gi
             given.push((result, wanted));
         }
         for (from, to) in [(0, 1), (1, 0)] {
-            given[to].1.iter().for_each(|address| pods[from].ping(plain(address), ANSWERS).unwrap());
+            for address in &given[to].1 {
+                pods[from].ping(plain(address), ANSWERS).unwrap();
+            }
         }
         for (node, (pod, (result, _))) in world.nodes.iter().zip(pods.iter().zip(&given)) {
-            pools.iter().for_each(|pool| api.await_used(node.name(), pool, 1));
+            for pool in pools {
+                api.await_used(node.name(), pool, 1);
+            }
             pod.check("net1", &network, result).unwrap();
             pod.del("net1", &network).unwrap();
-            pools.iter().for_each(|pool| api.await_used(node.name(), pool, 0));
+            for pool in pools {
+                api.await_used(node.name(), pool, 0);
+            }
             pod.del("net1", &network).expect("DEL of what is gone succeeds");
         }
-        turn += 1;
     }
 }
 

@@ -115,9 +115,13 @@ fn heartbeats_and_the_blocks_of_other_pools_cause_no_write() {
     .unwrap();
     let before = versions();
     for count in 0..20 {
-        nodes.iter().for_each(|node| stage.api.beat(node, count));
+        for node in &nodes {
+            stage.api.beat(node, count);
+        }
     }
-    nodes.iter().for_each(|node| stage.api.label_node(node, &json!({"example.com/unrelated": "1"})));
+    for node in &nodes {
+        stage.api.label_node(node, &json!({"example.com/unrelated": "1"}));
+    }
     // Nodes are watched in one stream: once this join is answered, all that was said before has been heard.
     stage.api.create_node(&stage.name("last"), &json!({GROUP: "beats-other"}));
     stage.api.await_count(CIDRPOOLS, "other", 1);

@@ -1,6 +1,5 @@
 //! The operator killed at any moment, with others writing beside it, and statuses edited by hand: no allocation moves, none
 //! is given twice.
-#![expect(clippy::unwrap_used, clippy::panic, reason = "the helpers of a test fail the test")]
 
 use std::collections::HashMap;
 use std::sync::Mutex;

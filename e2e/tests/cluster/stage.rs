@@ -1,5 +1,4 @@
 //! What tests play on: the shared control plane with our CRDs, a namespace with an operator, and two nodes with agents.
-#![expect(clippy::unwrap_used, reason = "the helpers of a test fail the test")]
 
 use std::sync::OnceLock;
 
