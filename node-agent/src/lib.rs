@@ -22,6 +22,7 @@ pub mod spec;
 pub mod status;
 pub mod store;
 pub mod takeover;
+mod text;
 pub mod watch;
 
 // k8s-openapi is named in Cargo.toml also to choose the Kubernetes version that kube is built for.

@@ -22,9 +22,13 @@ use tracing::{debug, error, info};
 use crate::allocator::{Allocator, Failure};
 use crate::metrics::Metrics;
 use crate::ready::Readiness;
+use crate::text::shortened;
 
 /// Metadata key of an error's reason words, comma separated.
 pub const REASON_KEY: &str = "ipam-reason";
+/// Bytes of a refusal's message. It travels as a header, three bytes for one where it is escaped, and clients take no more
+/// than 16 KiB of headers; a list of all pools of a node may be longer.
+const MESSAGE: usize = 2048;
 
 /// Both services.
 #[derive(Clone)]
@@ -186,7 +190,7 @@ fn status(refused: Refused) -> (Status, String) {
             (code, failure.to_string(), reason.to_owned())
         }
     };
-    let mut status = Status::new(code, message);
+    let mut status = Status::new(code, shortened(message, MESSAGE));
     if let Ok(value) = reason.parse() {
         status.metadata_mut().insert(REASON_KEY, value);
     }

@@ -76,8 +76,19 @@ impl SpecFile {
         Ok(Some(saved.spec))
     }
 
-    /// Replaces what was saved.
+    /// Replaces what was saved. On an error the copy on disk is the earlier one, or none: a copy with a block that `spec`
+    /// no longer has, or has otherwise, is taken away, for by the next start that block may be another node's.
     pub fn save(&self, spec: &NodeSpec) -> io::Result<()> {
+        self.replace(spec).inspect_err(|_| {
+            let still_true = |saved: &NodeSpec| saved.blocks.iter().all(|block| spec.blocks.contains(block));
+            if !matches!(self.load(), Ok(Some(saved)) if still_true(&saved)) {
+                // The caller says already that the disk does not do what it is asked.
+                drop(files::remove(&self.path));
+            }
+        })
+    }
+
+    fn replace(&self, spec: &NodeSpec) -> io::Result<()> {
         let Self { node, namespace, .. } = self.clone();
         let saved = Saved { version: VERSION, node, namespace, spec: spec.clone() };
         let text = serde_json::to_vec(&saved).map_err(io::Error::other)?;
@@ -101,6 +112,26 @@ mod tests {
         assert_eq!(file.load(), Ok(None));
         file.save(&spec()).unwrap();
         assert_eq!(file.load(), Ok(Some(spec())));
+    }
+
+    /// Where the temporary file of a replacement would go stands a directory, so that nothing can be saved.
+    fn unwritable(directory: &Path) -> SpecFile {
+        let file = SpecFile::new(directory, "node1", "kube-system");
+        file.save(&spec()).unwrap();
+        fs::create_dir(directory.join(".spec.json.new")).unwrap();
+        file
+    }
+
+    #[test]
+    fn a_copy_that_cannot_be_replaced_is_kept_only_while_all_that_it_says_is_true() {
+        let mut more = spec();
+        more.blocks.push(crate::blocks::tests::block("red", "10.1.0.1", "10.1.0.4", "10.1.0.0/24", "10.1.0.1"));
+        let directory = tempfile::tempdir().unwrap();
+        let file = unwritable(directory.path());
+        file.save(&more).unwrap_err();
+        assert_eq!(file.load(), Ok(Some(spec())), "what it says of the first block still holds");
+        file.save(&NodeSpec::default()).unwrap_err();
+        assert_eq!(file.load(), Ok(None), "the node no longer has the block");
     }
 
     #[test]

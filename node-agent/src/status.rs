@@ -19,6 +19,7 @@ use tracing::{info, warn};
 
 use crate::allocator::Allocator;
 use crate::metrics::Metrics;
+use crate::text::shortened;
 use crate::watch::InForce;
 
 /// Shortest time between two writes.
@@ -85,17 +86,12 @@ impl Report {
         let ready = self.problems.is_empty();
         let status = if ready { "True" } else { "False" };
         let since = before.filter(|before| before.status == status).map(|before| before.last_transition_time.clone());
-        let mut message =
-            if ready { "all blocks of this node are served".to_owned() } else { self.problems.join("; ") };
-        if message.len() > MESSAGE {
-            message.truncate(message.floor_char_boundary(MESSAGE));
-            message.push('…');
-        }
+        let message = if ready { "all blocks of this node are served".to_owned() } else { self.problems.join("; ") };
         let condition = Condition {
             type_: "Ready".to_owned(),
             status: status.to_owned(),
             reason: if ready { "Serving" } else { "InvalidBlocks" }.to_owned(),
-            message,
+            message: shortened(message, MESSAGE),
             observed_generation: self.generation,
             last_transition_time: since.unwrap_or(Time(now)),
         };

@@ -1,9 +1,11 @@
 //! Brings the node's blocks from its one IPAMNode object, or from disk, to the allocator.
 //!
 //! Decides which spec is in force. Watches exactly one object, by name; keeps the last good spec when the API server is
-//! away or the object cannot be read; never takes away what pods hold.
+//! away or the object cannot be read; never takes away what pods hold, and never leaves a copy on disk that promises the
+//! next start a block which the node has lost.
 
 use std::sync::Arc;
+use std::time::Duration;
 
 use futures::{Stream, StreamExt};
 use ipam_core::PoolKey;
@@ -21,6 +23,9 @@ use crate::blocks::node_pools;
 use crate::metrics::Metrics;
 use crate::ready::Readiness;
 use crate::spec::{NodeSpec, SpecFile};
+
+/// Pause until a spec that could not be saved is saved again.
+const SAVE_AGAIN: Duration = Duration::from_secs(10);
 
 /// The spec that the allocator works with, as the status report tells it.
 #[derive(Clone, PartialEq, Eq, Default, Debug)]
@@ -62,18 +67,35 @@ impl Blocks {
         }
     }
 
-    /// Puts a spec of the API server in force and saves it.
-    async fn tell(&self, spec: NodeSpec) {
-        let known = self.in_force.borrow().as_ref().is_some_and(|in_force| in_force.spec == spec);
-        if known {
-            return;
-        }
+    /// Puts a spec of the API server in force and saves it. Returns whether it is on disk.
+    async fn tell(&self, spec: NodeSpec) -> bool {
         // Saved first: what pods are given next is of a spec that the next start knows.
-        if let Err(error) = self.file.save(&spec) {
+        let saved = self.save(spec.clone()).await;
+        if let Err(error) = &saved {
             let path = self.file.path().display();
-            warn!(%path, %error, "cannot save the blocks; after a restart without the API server older ones are used");
+            warn!(%path, error, "cannot save the blocks, trying again; until then a restart needs the API server");
         }
         self.put(spec).await;
+        saved.is_ok()
+    }
+
+    /// The disk may take its time; the calls of the runtime must not wait for it.
+    async fn save(&self, spec: NodeSpec) -> Result<(), String> {
+        let file = self.file.clone();
+        let saving = tokio::task::spawn_blocking(move || file.save(&spec));
+        saving.await.map_err(|error| error.to_string())?.map_err(|error| error.to_string())
+    }
+
+    /// Saves what is in force once more. Returns whether it is on disk.
+    async fn save_again(&self) -> bool {
+        let in_force = self.in_force.borrow().as_ref().map(|in_force| in_force.spec.clone());
+        let Some(spec) = in_force else { return false };
+        let saved = self.save(spec).await;
+        match &saved {
+            Ok(()) => info!(path = %self.file.path().display(), "blocks saved again"),
+            Err(error) => debug!(error, "still cannot save the blocks"),
+        }
+        saved.is_ok()
     }
 
     async fn put(&self, spec: NodeSpec) {
@@ -97,11 +119,15 @@ impl Blocks {
         stop: CancellationToken,
     ) {
         let mut events = std::pin::pin!(events);
-        let (mut listed, mut up) = (None, None);
+        let (mut state, mut up) = (Following { listed: None, saved: true }, None);
         loop {
             let event = tokio::select! {
                 () = stop.cancelled() => return,
                 event = events.next() => event,
+                () = tokio::time::sleep(SAVE_AGAIN), if !state.saved => {
+                    state.saved = self.save_again().await;
+                    continue;
+                }
             };
             let Some(event) = event else { return };
             match &event {
@@ -115,31 +141,46 @@ impl Blocks {
             up = Some(event.is_ok());
             metrics.watch_up.set(i64::from(event.is_ok()));
             if let Ok(event) = event {
-                self.on_event(event, &mut listed).await;
+                self.on_event(event, &mut state).await;
             }
         }
     }
 
-    async fn on_event(&self, event: Event<DeserializeGuard<IPAMNode>>, listed: &mut Option<Listed>) {
-        match event {
-            Event::Init => *listed = None,
-            Event::InitApply(object) => *listed = Some(read(object)),
-            Event::Apply(object) => self.on_object(read(object)).await,
+    async fn on_event(&self, event: Event<DeserializeGuard<IPAMNode>>, state: &mut Following) {
+        let object = match event {
+            Event::Init => {
+                state.listed = None;
+                return;
+            }
+            Event::InitApply(object) => {
+                state.listed = Some(read(object));
+                return;
+            }
+            Event::Apply(object) => read(object),
             // No object: no pools to give from. What is held stays held, and DEL works.
-            Event::Delete(_) => self.on_object(Listed::Absent).await,
-            Event::InitDone => self.on_object(listed.take().unwrap_or(Listed::Absent)).await,
-        }
-    }
-
-    async fn on_object(&self, object: Listed) {
-        match object {
-            Listed::Spec(spec) => self.tell(spec).await,
-            Listed::Absent => self.tell(NodeSpec::default()).await,
+            Event::Delete(_) => Listed::Absent,
+            Event::InitDone => state.listed.take().unwrap_or(Listed::Absent),
+        };
+        let spec = match object {
+            Listed::Spec(spec) => spec,
+            Listed::Absent => NodeSpec::default(),
             Listed::Unreadable(error) => {
-                warn!(error, "this node's IPAMNode cannot be read, serving what is known");
+                return warn!(error, "this node's IPAMNode cannot be read, serving what is known");
             }
+        };
+        let known = self.in_force.borrow().as_ref().is_some_and(|in_force| in_force.spec == spec);
+        if !known {
+            state.saved = self.tell(spec).await;
         }
     }
+}
+
+/// What the events so far have left to be done.
+struct Following {
+    /// The object, as far as the list under way has told.
+    listed: Option<Listed>,
+    /// Whether what is in force is on disk.
+    saved: bool,
 }
 
 enum Listed {

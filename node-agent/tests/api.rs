@@ -193,6 +193,36 @@ async fn the_agent_watches_its_one_object_and_nothing_else() {
     assert_eq!(refused.code(), tonic::Code::NotFound);
 }
 
+#[tokio::test(start_paused = true)]
+async fn blocks_that_cannot_be_saved_are_in_force_all_the_same_and_saved_once_they_can_be() {
+    let node = Node::open(tempfile::tempdir().unwrap()).await;
+    let directory = tempfile::tempdir().unwrap();
+    // A directory stands where the temporary file of a replacement would go.
+    let obstacle = directory.path().join(".spec.json.new");
+    std::fs::create_dir(&obstacle).unwrap();
+    let file = SpecFile::new(directory.path(), "node1", "kube-system");
+    let (told, mut in_force) = watch::channel(None);
+    let blocks_task = Blocks::new(node.allocator.clone(), file.clone(), node.readiness.clone(), told);
+    let (client, mut server) = Server::new();
+    let (stop, metrics) = (CancellationToken::new(), Metrics::registered().0);
+    let stream = events(client, "kube-system", "node1");
+    tokio::spawn(async move { blocks_task.follow(stream, metrics, stop).await });
+    let list = json!({"apiVersion": "nv-ipam.nvidia.com/v1alpha1", "kind": "IPAMNodeList",
+        "metadata": {"resourceVersion": "7"}, "items": [object(4, &blocks())]});
+    server.call().await.answer(200, &list);
+    in_force.wait_for(Option::is_some).await.unwrap();
+    assert_eq!(file.load(), Ok(None));
+    std::fs::remove_dir(&obstacle).unwrap();
+    // Time stands still but for what the agent itself waits for.
+    let mut tries = 0;
+    while file.load() == Ok(None) {
+        tokio::time::sleep(Duration::from_secs(1)).await;
+        tries += 1;
+        assert!(tries < 60, "it is never saved");
+    }
+    assert_eq!(file.load().unwrap().unwrap().generation, Some(4));
+}
+
 fn collector(node: &Node, checks_before: u32) -> (Server, Collector) {
     let (client, server) = Server::new();
     let config = StaleConfig { interval: Duration::from_mins(1), checks_before };

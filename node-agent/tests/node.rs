@@ -182,6 +182,23 @@ async fn a_repeated_add_gets_the_same_and_another_wish_is_already_exists() {
 }
 
 #[tokio::test]
+async fn an_answer_stays_short_however_long_the_nonsense_and_however_many_the_pools() {
+    let many: Vec<_> = (0..400).map(|n| NodeBlock { name: format!("a-pool-of-a-busy-node-{n}"), ..blue() }).collect();
+    let node = Node::start(&many).await;
+    let asking = |ips: Vec<String>| IpamParameters { requested_ips: ips, ..parameters(&["blue"], "c1") };
+    for (ips, code, part) in [
+        (vec!["ü".repeat(200_000)], Code::InvalidArgument, "parameters.requested_ips[0]"),
+        (vec!["x".to_owned(); 100_000], Code::InvalidArgument, "parameters.requested_ips[1]"),
+        (Vec::new(), Code::NotFound, "no IPPool \"blue\" on this node"),
+    ] {
+        let refused = node.add(asking(ips)).await.unwrap_err();
+        assert_eq!(refused.code(), code, "{refused}");
+        assert!(refused.message().contains(part), "{refused}");
+        assert!(refused.message().len() <= 2100, "{} bytes", refused.message().len());
+    }
+}
+
+#[tokio::test]
 async fn all_mistakes_of_a_request_are_told_at_once_by_their_fields_and_reasons() {
     let node = Node::start(&[blue()]).await;
     let wrong = IpamParameters {

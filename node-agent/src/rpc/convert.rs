@@ -15,6 +15,10 @@ use crate::allocator::Unlisted;
 
 /// An answer can only be as long as its request allows, but a log line repeats it all: texts are bounded.
 const MAX_TEXT: usize = 1024;
+/// Mistakes that are remembered. A message of the largest size has room for some hundred thousand, which nobody reads.
+const MAX_MISTAKES: usize = 32;
+/// Characters of a wrong value that an answer repeats.
+const SHOWN: usize = 64;
 
 /// Collects what is wrong with a message.
 #[derive(Default)]
@@ -22,7 +26,9 @@ struct Mistakes(Vec<Violation>);
 
 impl Mistakes {
     fn add(&mut self, field: impl Into<String>, reason: Reason, message: impl Into<String>) {
-        self.0.push(Violation::new(field, reason, message));
+        if self.0.len() < MAX_MISTAKES {
+            self.0.push(Violation::new(field, reason, message));
+        }
     }
 
     fn kind(&mut self, field: &str, value: i32) -> PoolKind {
@@ -43,6 +49,7 @@ impl Mistakes {
             match parse_addr(text) {
                 Ok(addr) => addresses.push(addr),
                 Err(why) => {
+                    let text: String = text.chars().take(SHOWN).collect();
                     self.add(
                         format!("parameters.requested_ips[{index}]"),
                         Reason::Malformed,
