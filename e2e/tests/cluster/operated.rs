@@ -13,7 +13,6 @@ fn an_invalid_edit_keeps_what_was_given_and_says_why() {
     stage.api.create(CIDRPOOLS, "p", &spec);
     let before = [(first.as_str(), "fd77::/120 via fd77::1")];
     stage.api.await_blocks(CIDRPOOLS, "p", &before);
-    let ready = stage.api.await_condition(CIDRPOOLS, "p", ("Ready", "True", "Valid"));
     let given = stage.api.get(IPAMNODES, &first)["spec"].clone();
 
     // CEL has no order of IPv6 addresses, so the API server takes this.
@@ -30,7 +29,6 @@ fn an_invalid_edit_keeps_what_was_given_and_says_why() {
     let after = [before[0], (second.as_str(), "fd77::100/120 via fd77::101")];
     stage.api.await_blocks(CIDRPOOLS, "p", &after);
     stage.api.await_condition(CIDRPOOLS, "p", ("Ready", "True", "Valid"));
-    assert_eq!(ready["lastTransitionTime"].as_str().map(str::len), Some("2026-01-01T00:00:00Z".len()));
     assert_eq!(stage.api.events("p", "InvalidSpec").len(), 1, "said once");
 }
 
