@@ -1,18 +1,19 @@
 //! The reference's store file, version 1 (behaviour.md §7): what it holds must never be given again.
 //!
 //! Read once, at the first start on a node, and never written: the original stays for a way back. A file that cannot be
-//! read to the last entry stops the start, since what it holds and nobody knows would be given twice.
+//! read to the last entry, or whose checksum is not that of what it says, stops the start, since what it holds and nobody
+//! knows would be given twice.
 
+use std::collections::{BTreeMap, BTreeSet};
 use std::net::IpAddr;
 use std::path::Path;
 use std::{fs, io};
 
-use std::collections::BTreeMap;
-
 use ipam_core::addr::parse_addr;
 use ipam_core::ledger::{Attachment, Change, Owner, Reservation};
 use ipam_core::{PoolKey, PoolKind};
-use serde::Deserialize;
+use serde::{Deserialize, Serialize};
+use serde_json::ser::Formatter;
 
 /// Why the file's reservations are not known.
 #[derive(Debug, thiserror::Error)]
@@ -25,31 +26,42 @@ pub struct TakeoverError {
     why: String,
 }
 
-#[derive(Deserialize)]
+/// The file, with its fields in the order in which the reference writes them: the checksum is over that text.
+#[derive(Serialize, Deserialize)]
 struct File {
     version: i64,
+    #[serde(default)]
+    checksum: u32,
     #[serde(default)]
     pools: Option<BTreeMap<String, Pool>>,
 }
 
-#[derive(Deserialize)]
+#[derive(Serialize, Deserialize)]
 struct Pool {
+    #[serde(default)]
+    name: String,
     #[serde(default)]
     entries: Option<BTreeMap<String, Entry>>,
     #[serde(default)]
-    last_reserved_ip: Option<String>,
+    last_pool_config: String,
+    #[serde(default)]
+    last_reserved_ip: String,
 }
 
-#[derive(Deserialize)]
+#[derive(Serialize, Deserialize)]
 struct Entry {
     container_id: String,
     interface_name: String,
     ip_address: String,
     #[serde(default)]
     metadata: Metadata,
+    /// When it was given back, if it only waits for the end of a cooldown. Newer versions of the reference write it, and
+    /// leave it out of the checksum for the sake of the older.
+    #[serde(default, skip_serializing)]
+    released_at: Option<String>,
 }
 
-#[derive(Deserialize, Default)]
+#[derive(Serialize, Deserialize, Default)]
 #[serde(default)]
 struct Metadata {
     create_time: String,
@@ -57,6 +69,44 @@ struct Metadata {
     pod_name: String,
     pod_namespace: String,
     device_id: String,
+    pool_config_snapshot: String,
+}
+
+impl File {
+    /// FNV-1a of this as the reference writes it, with a checksum of 0 (behaviour.md §7).
+    fn computed_checksum(&mut self) -> Result<u32, String> {
+        let written = std::mem::take(&mut self.checksum);
+        let mut text = Vec::new();
+        let done = self.serialize(&mut serde_json::Serializer::with_formatter(&mut text, AsGo));
+        self.checksum = written;
+        done.map_err(|error| error.to_string())?;
+        Ok(text.iter().fold(0x811c_9dc5, |hash: u32, byte| (hash ^ u32::from(*byte)).wrapping_mul(0x0100_0193)))
+    }
+
+    fn verify(&mut self) -> Result<(), String> {
+        let (written, computed) = (self.checksum, self.computed_checksum()?);
+        if written == computed {
+            return Ok(());
+        }
+        Err(format!("its checksum is {written}, but what it says has {computed}, so it was damaged or edited"))
+    }
+}
+
+/// JSON without white space, and with the characters escaped that Go escapes for the sake of HTML.
+struct AsGo;
+
+impl Formatter for AsGo {
+    fn write_string_fragment<W: ?Sized + io::Write>(&mut self, writer: &mut W, fragment: &str) -> io::Result<()> {
+        let mut rest = fragment;
+        while let Some(at) = rest.find(['<', '>', '&', '\u{2028}', '\u{2029}']) {
+            let (plain, tail) = rest.split_at(at);
+            let mut after = tail.chars();
+            let escaped = after.next().map_or(0, u32::from);
+            write!(writer, "{plain}\\u{escaped:04x}")?;
+            rest = after.as_str();
+        }
+        writer.write_all(rest.as_bytes())
+    }
 }
 
 /// What the file holds, as changes; empty if there is none. An empty file is the reference's before its first write.
@@ -72,35 +122,54 @@ pub fn read(path: &Path) -> Result<Vec<Change>, TakeoverError> {
 }
 
 fn changes(text: &[u8]) -> Result<Vec<Change>, String> {
-    let file: File = serde_json::from_slice(text).map_err(|error| error.to_string())?;
+    let mut file: File = serde_json::from_slice(text).map_err(|error| error.to_string())?;
     if file.version != 1 {
         return Err(format!("it is of version {}, only 1 is known", file.version));
     }
+    file.verify()?;
     let mut changes = Vec::new();
-    let mut holders = BTreeMap::new();
     for (key, pool) in file.pools.unwrap_or_default() {
         let pool_key = match key.strip_prefix("cidrpool/") {
             Some(name) => PoolKey::new(PoolKind::CidrPool, name),
             None => PoolKey::new(PoolKind::IpPool, key.as_str()),
         };
-        for (name, entry) in pool.entries.unwrap_or_default() {
-            let reservation =
-                reservation(&pool_key, entry).map_err(|why| format!("pools[{key:?}].entries[{name:?}]: {why}"))?;
-            if let Some(other) = holders.insert((pool_key.clone(), reservation.addr), name.clone()) {
-                return Err(format!("pools[{key:?}]: {} is held by {other:?} and {name:?}", reservation.addr));
-            }
-            changes.push(Change::Reserve { reservation, moves_cursor: false });
-        }
-        if let Some(text) = pool.last_reserved_ip.filter(|text| !text.is_empty() && text != "<nil>") {
-            let addr = address(&text).map_err(|why| format!("pools[{key:?}].last_reserved_ip: {why}"))?;
-            changes.push(Change::Cursor { pool: pool_key, addr });
-        }
+        pool_changes(&pool_key, pool, &mut changes).map_err(|why| format!("pools[{key:?}]{why}"))?;
     }
     Ok(changes)
 }
 
+fn pool_changes(key: &PoolKey, pool: Pool, changes: &mut Vec<Change>) -> Result<(), String> {
+    let (mut holders, mut owners) = (BTreeMap::new(), BTreeSet::new());
+    for (name, entry) in pool.entries.unwrap_or_default() {
+        let released = entry.released_at.as_deref().map(seconds);
+        let reservation = reservation(key, entry).map_err(|why| format!(".entries[{name:?}]: {why}"))?;
+        if let Some(other) = holders.insert(reservation.addr, name.clone()) {
+            return Err(format!(": {} is held by {other:?} and {name:?}", reservation.addr));
+        }
+        if let Some(since) = released {
+            changes.push(Change::Cooling { pool: key.clone(), addr: reservation.addr, since });
+            continue;
+        }
+        if !owners.insert(reservation.owner.clone()) {
+            return Err(format!(".entries[{name:?}]: {} holds another address too", reservation.owner));
+        }
+        changes.push(Change::Reserve { reservation, moves_cursor: false });
+    }
+    // `<nil>` is how Go writes an address that is none, in some places.
+    if !matches!(pool.last_reserved_ip.as_str(), "" | "<nil>") {
+        let addr = address(&pool.last_reserved_ip).map_err(|why| format!(".last_reserved_ip: {why}"))?;
+        changes.push(Change::Cursor { pool: key.clone(), addr });
+    }
+    Ok(())
+}
+
+/// A time of the file in Unix seconds; one that cannot be read is long ago.
+fn seconds(time: &str) -> i64 {
+    time.parse::<jiff::Timestamp>().map_or(0, jiff::Timestamp::as_second)
+}
+
 fn reservation(pool: &PoolKey, entry: Entry) -> Result<Reservation, String> {
-    let created = entry.metadata.create_time.parse::<jiff::Timestamp>().map_or(0, jiff::Timestamp::as_second);
+    let created = seconds(&entry.metadata.create_time);
     Ok(Reservation {
         pool: pool.clone(),
         owner: Owner::new(entry.container_id, entry.interface_name),
@@ -127,12 +196,24 @@ mod tests {
 
     use super::*;
 
-    const FILE: &str = r#"{"version":1,"checksum":123,"pools":{
-        "blue":{"name":"blue","entries":{"c1_net1":{"container_id":"c1","interface_name":"net1","ip_address":"10.0.0.2",
+    /// Written in lines for the reader; the checksum is over the text without them.
+    const FILE: &str = r#"{"version":1,"checksum":2030566228,"pools":{
+        "blue":{"name":"blue","entries":{
+            "c1_net1":{"container_id":"c1","interface_name":"net1","ip_address":"10.0.0.2",
             "metadata":{"create_time":"2024-01-02T03:04:05Z","pod_uuid":"u1","pod_name":"p1","pod_namespace":"n1",
-            "device_id":"0000:03:00.0","pool_config_snapshot":"x"}}},"last_pool_config":"","last_reserved_ip":"10.0.0.9"},
-        "cidrpool/red":{"name":"cidrpool/red","entries":{"c2_eth0":{"container_id":"c2","interface_name":"eth0",
-            "ip_address":"fd00::5","metadata":{}}},"last_reserved_ip":""}}}"#;
+            "device_id":"0000:03:00.0","pool_config_snapshot":"a\u0026b\u003c\u003e"}}},"last_pool_config":"","last_reserved_ip":"10.0.0.9"},
+        "cidrpool/red":{"name":"cidrpool/red","entries":{
+            "c2_eth0":{"container_id":"c2","interface_name":"eth0","ip_address":"fd00::5",
+            "metadata":{"create_time":"","pod_uuid":"","pod_name":"","pod_namespace":"",
+            "device_id":"","pool_config_snapshot":""}}},"last_pool_config":"","last_reserved_ip":""}}}"#;
+
+    /// `FILE` with `from` replaced by `to`, and the checksum that it then has.
+    fn edited(from: &str, to: &str) -> String {
+        let text = FILE.replace(from, to);
+        let mut file: File = serde_json::from_str(&text).unwrap();
+        let (written, computed) = (file.checksum, file.computed_checksum().unwrap());
+        text.replace(&written.to_string(), &computed.to_string())
+    }
 
     #[test]
     fn every_reservation_and_the_place_of_the_round_robin_are_taken_over() {
@@ -163,21 +244,41 @@ mod tests {
 
     #[test]
     fn a_file_that_cannot_be_read_to_the_last_entry_stops_the_start() {
-        let bad_address = FILE.replace("10.0.0.2", "10.0.0.299");
-        let twice = FILE.replace(
-            "fd00::5\",\"metadata\":{}}",
-            "fd00::5\"},\"c3_x\":{\"container_id\":\"c3\",\"interface_name\":\"x\",\"ip_address\":\"fd00::5\"}",
-        );
-        let newer = FILE.replace("\"version\":1", "\"version\":2");
-        for (text, part) in
-            [(&bad_address, "entries[\"c1_net1\"]"), (&newer, "version 2"), (&twice.clone(), ""), (&"{".into(), "")]
-        {
+        let second = r#","c3_x":{"container_id":"c3","interface_name":"x","ip_address":"10.0.0.2"}},"last_pool"#;
+        let other = r#","x":{"container_id":"c1","interface_name":"net1","ip_address":"10.0.0.3"}},"last_pool"#;
+        for (text, part) in [
+            (edited("10.0.0.2", "10.0.0.299"), "entries[\"c1_net1\"]"),
+            (edited("\"version\":1", "\"version\":2"), "version 2"),
+            (edited("},\"last_pool", second), "10.0.0.2 is held by \"c1_net1\" and \"c3_x\""),
+            (edited("},\"last_pool", other), "holds another address too"),
+            ("{".to_owned(), ""),
+        ] {
             let directory = tempfile::tempdir().unwrap();
             let path = directory.path().join("store");
             fs::write(&path, text).unwrap();
             let message = read(&path).unwrap_err().to_string();
             assert!(message.contains(part) && message.contains("move it away"), "{message}");
         }
+    }
+
+    #[test]
+    fn a_damaged_or_edited_file_is_told_by_its_checksum() {
+        for (from, to) in [("10.0.0.2", "10.0.0.3"), ("2030566228", "2030566229"), ("\"p1\"", "\"p2\"")] {
+            let message = changes(FILE.replace(from, to).as_bytes()).unwrap_err();
+            assert!(message.contains("checksum"), "{message}");
+        }
+        let message = changes(FILE.replace("\"checksum\":2030566228,", "").as_bytes()).unwrap_err();
+        assert!(message.contains("its checksum is 0, but what it says has 2030566228"), "{message}");
+    }
+
+    #[test]
+    fn an_address_that_only_cools_down_is_held_by_nobody_and_does_not_count_in_the_checksum() {
+        let released =
+            FILE.replace("a\\u0026b\\u003c\\u003e\"}", "a&b<>\"},\"released_at\":\"2024-01-02T03:04:06.5Z\"");
+        assert_ne!(released, FILE);
+        let found = changes(released.as_bytes()).unwrap();
+        let pool = PoolKey::new(PoolKind::IpPool, "blue");
+        assert_eq!(found[0], Change::Cooling { pool, addr: "10.0.0.2".parse().unwrap(), since: 1_704_164_646 });
     }
 
     proptest! {

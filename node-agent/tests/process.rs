@@ -234,9 +234,10 @@ fn a_kubeconfig_that_is_missing_ends_the_agent_with_a_line_that_names_it() {
     assert!(stderr.contains("/nowhere/kubeconfig") && stderr.contains("--kubeconfig"), "{stderr}");
 }
 
-const OLDER_STORE: &str = r#"{"version":1,"checksum":0,"pools":{"blue":{"name":"blue","entries":{"old_net1":
+const OLDER_STORE: &str = r#"{"version":1,"checksum":383484302,"pools":{"blue":{"name":"blue","entries":{"old_net1":
     {"container_id":"old","interface_name":"net1","ip_address":"192.168.0.2","metadata":{"create_time":
-    "2024-01-02T03:04:05Z","pod_name":"pod-old","pod_namespace":"default"}}},"last_reserved_ip":"192.168.0.2"}}}"#;
+    "2024-01-02T03:04:05Z","pod_uuid":"","pod_name":"pod-old","pod_namespace":"default",
+    "device_id":"","pool_config_snapshot":""}}},"last_pool_config":"","last_reserved_ip":"192.168.0.2"}}}"#;
 
 #[tokio::test]
 async fn the_older_store_is_taken_over_once_and_left_as_it_was() {
