@@ -39,43 +39,44 @@ impl Ledger {
         }
         let mut allocation = Allocation { grants: Vec::new(), changes: Vec::new() };
         for ((book, pool), wanted) in found?.into_iter().zip(wanted_addrs) {
-            let (addr, change) = decide(book, pool, wanted, request, now)?;
+            let (addr, change) = self.decide(book, pool, wanted, request, now)?;
             allocation.grants.push(grant(pool, addr, request.pick));
             allocation.changes.extend(change);
         }
         Ok(allocation)
     }
-}
 
-/// The address for one pool, and the change that reserves it if the owner does not hold it already.
-fn decide(
-    book: &Book,
-    pool: &NodePool,
-    wanted: Option<IpAddr>,
-    request: &Request,
-    now: i64,
-) -> Result<(IpAddr, Option<Change>), Refusal> {
-    if let Some(held) = book.held_by(&request.owner) {
-        return repeat(pool, held.addr, wanted).map(|addr| (addr, None));
+    /// The address for one pool, and the change that reserves it if the owner does not hold it already.
+    fn decide(
+        &self,
+        book: &Book,
+        pool: &NodePool,
+        wanted: Option<IpAddr>,
+        request: &Request,
+        now: i64,
+    ) -> Result<(IpAddr, Option<Change>), Refusal> {
+        if let Some(held) = book.held_by(&request.owner) {
+            return repeat(pool, held.addr, wanted).map(|addr| (addr, None));
+        }
+        if pool.state == PoolState::Releasing {
+            return Err(Refusal::Releasing { pool: pool.key.clone(), range: pool.range });
+        }
+        let addr = match wanted {
+            Some(addr) => book.holder(addr).or_else(|| self.stray_holder(addr)).map_or(Ok(addr), |holder| {
+                let holder = Box::new(holder.clone());
+                Err(Refusal::AddressTaken { pool: pool.key.clone(), addr, holder })
+            }),
+            None => book.next_free(pool, now).ok_or_else(|| book.exhausted(pool, now)),
+        };
+        let reservation = Reservation {
+            pool: pool.key.clone(),
+            owner: request.owner.clone(),
+            addr: addr?,
+            attachment: request.attachment.clone(),
+            created: now,
+        };
+        Ok((reservation.addr, Some(Change::Reserve { reservation, moves_cursor: wanted.is_none() })))
     }
-    if pool.state == PoolState::Releasing {
-        return Err(Refusal::Releasing { pool: pool.key.clone(), range: pool.range });
-    }
-    let addr = match wanted {
-        Some(addr) => book.holder(addr).map_or(Ok(addr), |holder| {
-            let holder = Box::new(holder.clone());
-            Err(Refusal::AddressTaken { pool: pool.key.clone(), addr, holder })
-        }),
-        None => book.next_free(pool, now).ok_or_else(|| book.exhausted(pool, now)),
-    };
-    let reservation = Reservation {
-        pool: pool.key.clone(),
-        owner: request.owner.clone(),
-        addr: addr?,
-        attachment: request.attachment.clone(),
-        created: now,
-    };
-    Ok((reservation.addr, Some(Change::Reserve { reservation, moves_cursor: wanted.is_none() })))
 }
 
 fn repeat(pool: &NodePool, held: IpAddr, wanted: Option<IpAddr>) -> Result<IpAddr, Refusal> {

@@ -1,9 +1,12 @@
 //! The book of one pool: who holds which address, where the round robin stands, and what cools down.
 //!
+//! A *stray* is an address held in a book whose pool is gone, or has another subnet by now. Its holder still uses it, so
+//! no other pool may give it, although the pools that are configured know nothing of it.
+//!
 //! What may not be given dynamically is kept as one set of runs, so that the next free address is found in logarithmic
 //! time whatever the size of the range. The set is derived: from what is remembered and from the configured pool.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::net::IpAddr;
 
 use super::cooling::Cooling;
@@ -21,7 +24,9 @@ pub(super) struct Book {
     cursor: Option<IpAddr>,
     /// Never an address of `held`.
     cooling: Cooling,
-    /// Of the pool's range: exclusions, gateway, `held` and `cooling`. Empty without a pool.
+    /// Strays of other books in the pool's range. Empty without a pool.
+    foreign: BTreeSet<IpAddr>,
+    /// Of the pool's range: exclusions, gateway, `held`, `cooling` and `foreign`. Empty without a pool.
     blocked: RunSet,
 }
 
@@ -33,6 +38,7 @@ impl Book {
             owners: BTreeMap::new(),
             cursor: None,
             cooling: Cooling::new(cooldown_seconds),
+            foreign: BTreeSet::new(),
             blocked: RunSet::new(),
         }
     }
@@ -72,16 +78,53 @@ impl Book {
     }
 
     pub(super) fn configure(&mut self, pool: Option<NodePool>) {
-        if self.pool == pool {
-            return;
+        if self.pool != pool {
+            self.pool = pool;
+            self.foreign.clear();
+            self.block_anew();
         }
-        self.pool = pool;
+    }
+
+    /// The strays of all books; those of this one are outside its range.
+    pub(super) fn set_strays(&mut self, strays: &BTreeSet<IpAddr>) {
+        let Some(pool) = &self.pool else { return };
+        let inside = strays.iter().copied().filter(|&addr| pool.range.contains(addr));
+        let foreign: BTreeSet<_> = inside.collect();
+        if self.foreign != foreign {
+            self.foreign = foreign;
+            self.block_anew();
+        }
+    }
+
+    /// What is held here and stray.
+    pub(super) fn strays(&self) -> impl Iterator<Item = &Reservation> {
+        self.held.values().filter(|held| self.is_stray(held.addr))
+    }
+
+    /// The holder of `addr`, if it is held here and stray.
+    pub(super) fn stray_holder(&self, addr: IpAddr) -> Option<&Reservation> {
+        self.holder(addr).filter(|held| self.is_stray(held.addr))
+    }
+
+    fn is_stray(&self, addr: IpAddr) -> bool {
+        self.pool.as_ref().is_none_or(|pool| !pool.subnet.contains(addr))
+    }
+
+    /// `addr` is no stray any more.
+    pub(super) fn end_stray(&mut self, addr: IpAddr) {
+        if self.foreign.remove(&addr) && !self.held.contains_key(&addr) && !self.cooling.contains(addr) {
+            self.unblock(addr);
+        }
+    }
+
+    fn block_anew(&mut self) {
         self.blocked = RunSet::new();
         let Some(pool) = &self.pool else { return };
         let (first, last) = pool.range.numbers();
         self.blocked = pool.exclusions.clipped(first, last);
         let cooling = self.cooling.iter().map(|(addr, _)| addr);
-        let taken = self.held.keys().copied().chain(cooling).chain(pool.gateway);
+        let held = self.held.keys().chain(&self.foreign).copied();
+        let taken = held.chain(cooling).chain(pool.gateway);
         self.blocked.extend(taken.filter(|&addr| pool.range.contains(addr)).map(|addr| (number(addr), number(addr))));
     }
 
@@ -145,7 +188,8 @@ impl Book {
         let before_start = || start.checked_sub(1).and_then(|end| self.blocked.first_gap(first, end));
         let gap = self.blocked.first_gap(start, last).or_else(before_start);
         // What has cooled down but is not yet forgotten is still among the blocked.
-        let cooled = self.cooling.cooled(now).filter(|&addr| gives(pool, addr)).map(number);
+        let cooled =
+            self.cooling.cooled(now).filter(|addr| gives(pool, *addr) && !self.foreign.contains(addr)).map(number);
         let best = cooled.chain(gap).min_by_key(|&candidate| (candidate < start, candidate))?;
         Some(pool.family().addr(best))
     }
@@ -161,7 +205,7 @@ impl Book {
         Refusal::Exhausted {
             pool: pool.key.clone(),
             range: pool.range,
-            held: self.held.keys().filter(|&&addr| pool.range.contains(addr)).count(),
+            held: self.held.keys().chain(&self.foreign).filter(|&&addr| pool.range.contains(addr)).count(),
             cooling: waiting.len(),
             free_in_seconds: waiting.into_iter().min(),
         }
@@ -174,7 +218,7 @@ impl Book {
     }
 
     fn unblock(&mut self, addr: IpAddr) {
-        if self.pool.as_ref().is_some_and(|pool| gives(pool, addr)) {
+        if self.pool.as_ref().is_some_and(|pool| gives(pool, addr)) && !self.foreign.contains(&addr) {
             self.blocked.remove(number(addr));
         }
     }

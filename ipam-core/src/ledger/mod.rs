@@ -57,7 +57,8 @@ impl Ledger {
     }
 
     /// Sets the pools of this node: the whole set, of which the first entry for a key counts. What is held stays held,
-    /// also in pools that are no longer configured or whose range changed. A cursor inside the new range keeps its place;
+    /// also in pools that are no longer configured or whose range changed; what is held of a pool that is gone, or that has
+    /// another subnet by now, is given by no other pool either. A cursor inside the new range keeps its place;
     /// one outside is ignored, and the order starts at the range's first address.
     pub fn configure(&mut self, pools: Vec<NodePool>) {
         let mut configured = BTreeMap::new();
@@ -70,6 +71,7 @@ impl Ledger {
         for (key, pool) in configured {
             self.book(&key).configure(Some(pool));
         }
+        self.tell_strays();
     }
 
     /// Whether the owner's reservations stand (the CNI plugin's CHECK): one in each of `pools`, and, when `expected` is not
@@ -109,11 +111,20 @@ impl Ledger {
     pub fn apply(&mut self, change: &Change) {
         match change {
             Change::Reserve { reservation, moves_cursor } => {
-                self.book(&reservation.pool).reserve(reservation.clone(), *moves_cursor);
+                let book = self.book(&reservation.pool);
+                book.reserve(reservation.clone(), *moves_cursor);
+                // No decision makes a stray; a history that is read after the pools are known may.
+                if book.stray_holder(reservation.addr).is_some() {
+                    self.tell_strays();
+                }
             }
             Change::Release { pool, owner, at } => {
-                if let Some(book) = self.books.get_mut(pool) {
-                    book.release(owner, *at);
+                let Some(book) = self.books.get_mut(pool) else { return };
+                let held = book.held_by(owner).map(|held| held.addr);
+                let stray = held.filter(|&addr| book.stray_holder(addr).is_some());
+                book.release(owner, *at);
+                if let Some(addr) = stray.filter(|&addr| self.stray_holder(addr).is_none()) {
+                    self.books.values_mut().for_each(|book| book.end_stray(addr));
                 }
             }
             Change::Cursor { pool, addr } => self.book(pool).set_cursor(*addr),
@@ -148,6 +159,19 @@ impl Ledger {
     /// cursors, and what still cools down.
     pub fn snapshot(&self) -> Vec<Change> {
         self.books.iter().flat_map(|(key, book)| book.snapshot(key)).collect()
+    }
+
+    /// Who holds `addr` as a stray of any pool.
+    fn stray_holder(&self, addr: IpAddr) -> Option<&Reservation> {
+        self.books.values().find_map(|book| book.stray_holder(addr))
+    }
+
+    fn tell_strays(&mut self) {
+        if self.books.values().all(|book| book.pool().is_none()) {
+            return;
+        }
+        let strays = self.books.values().flat_map(Book::strays).map(|held| held.addr).collect();
+        self.books.values_mut().for_each(|book| book.set_strays(&strays));
     }
 
     fn book(&mut self, key: &PoolKey) -> &mut Book {

@@ -9,5 +9,6 @@ mod model;
 mod named;
 mod order;
 mod repeat;
+mod strays;
 mod support;
 mod validation;
