@@ -1,6 +1,7 @@
 //! A large cluster: thousands of Node objects, the operator, and one pool that gives each node a block.
 
 use std::pin::pin;
+use std::str::FromStr;
 use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result, bail, ensure};
@@ -46,6 +47,8 @@ pub(super) struct Large<'a> {
 /// How the pool became known to all nodes.
 #[derive(Clone, Copy)]
 pub(super) struct Applied {
+    /// What this program took to create the Node objects: the same number of objects on the same API server.
+    pub(super) nodes: Duration,
     /// From the call that creates the pool to the event that shows its full status.
     pub(super) status: Duration,
     /// From the same call until every IPAMNode has been written.
@@ -59,7 +62,9 @@ impl<'a> Large<'a> {
     pub(super) fn build(plane: &'a ControlPlane, runtime: &'a Runtime, nodes: u32) -> Result<Self> {
         let client = runtime.block_on(plane.client())?;
         let step = Step::start(&format!("{nodes} Node objects"));
+        let creating = Instant::now();
         runtime.block_on(load::create(&client, 0..nodes))?;
+        let creating = creating.elapsed();
         step.done();
         let mut operator = Operator::start(plane, NAMESPACE, &[])?;
         let meter = Meter::of(operator.process());
@@ -75,7 +80,7 @@ impl<'a> Large<'a> {
         let ipam_nodes = eventually_blocking("all IPAMNodes", DEADLINE, written)?.duration_since(began);
         runtime.block_on(ensure_ipam_nodes(&client, nodes))?;
         meter.settle(STILL)?;
-        let applied = Applied { status, ipam_nodes, cpu: meter.cpu()?.since(&before) };
+        let applied = Applied { nodes: creating, status, ipam_nodes, cpu: meter.cpu()?.since(&before) };
         Ok(Self { plane, runtime, client, operator, nodes, applied, next: nodes })
     }
 
@@ -95,16 +100,25 @@ impl<'a> Large<'a> {
     pub(super) fn counter(&self, prefix: &str) -> Result<u64> {
         counter(&self.operator, prefix)
     }
+
+    /// The time that the operator has spent between decisions about pools and the API server's answers to them.
+    pub(super) fn waited(&self) -> Result<Duration> {
+        let seconds: Vec<f64> = samples(&self.operator, "nv_ipam_controller_reconcile_seconds_sum")?;
+        Ok(Duration::from_secs_f64(seconds.iter().sum()))
+    }
 }
 
 fn counter(operator: &Operator, prefix: &str) -> Result<u64> {
+    Ok(samples::<u64>(operator, prefix)?.iter().sum())
+}
+
+/// The values of all samples of the operator's metrics that begin so.
+fn samples<T: FromStr>(operator: &Operator, prefix: &str) -> Result<Vec<T>> {
     let (code, text) = http::get(&operator.metrics(), "/metrics")?;
     ensure!(code == 200, "/metrics answers {code}");
-    let values = text
-        .lines()
-        .filter(|line| line.starts_with(prefix))
-        .filter_map(|line| line.rsplit_once(' ')?.1.parse::<u64>().ok());
-    Ok(values.sum())
+    let lines = text.lines().filter(|line| line.starts_with(prefix));
+    let value = |line: &str| line.rsplit_once(' ')?.1.parse().ok();
+    lines.map(|line| value(line).with_context(|| format!("no number in {line:?}"))).collect()
 }
 
 /// Creates the pool; answers when that was, and how long it took until its status named every node.

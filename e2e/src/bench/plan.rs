@@ -24,11 +24,16 @@ pub(super) fn measure() -> Result<Vec<Finding>> {
     let mut lines = Vec::new();
     let mut met = true;
     for joins in [false, true] {
-        let (small, large) = (quickest(SMALL, joins)?, quickest(LARGE, joins)?);
+        let (small, middle, large) = (quickest(SMALL, joins)?, quickest(LARGE / 2, joins)?, quickest(LARGE, joins)?);
         let growth = large.as_secs_f64() / small.as_secs_f64() / 10.0;
         met &= small < Duration::from_millis(10) && growth <= LINEAR;
         let case = if joins { "one joins" } else { "new pool" };
-        lines.push(format!("{case}: {}, at 50,000 {}, {growth:.2} × per node", ms(small), ms(large)));
+        lines.push(format!(
+            "{case}: {}, at 25,000 {}, at 50,000 {}, {growth:.2} × per node",
+            ms(small),
+            ms(middle),
+            ms(large)
+        ));
     }
     Ok(vec![Finding {
         what: "`plan` for 5,000 nodes, one IPPool".to_owned(),

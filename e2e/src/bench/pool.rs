@@ -31,7 +31,12 @@ pub(super) fn measure(large: &mut Large<'_>) -> Result<Vec<Finding>> {
             "the same → all 5,000 IPAMNodes written",
             "–",
             "≤ 5 s",
-            format!("{:.2} s, {:.2} CPU s for everything", applied.ipam_nodes.as_secs_f64(), applied.cpu.as_secs_f64()),
+            format!(
+                "{:.2} s, {:.2} CPU s for everything; creating the Nodes took this program {:.2} s",
+                applied.ipam_nodes.as_secs_f64(),
+                applied.cpu.as_secs_f64(),
+                applied.nodes.as_secs_f64()
+            ),
             applied.ipam_nodes <= IPAM_NODES_AIM,
         ),
     ])

@@ -36,12 +36,11 @@ impl Table {
     /// Notes the machine, the day and how busy it is before anything is measured.
     pub(super) fn begin(nodes: u32) -> Self {
         let cores = std::thread::available_parallelism().map_or(0, usize::from);
-        let head = format!(
-            "{}, {cores} cores, {}; load average at the start {}; {nodes} nodes",
-            today(),
-            memory(),
-            load_average(),
-        );
+        let mut head =
+            format!("{}, {cores} cores, {}; load average at the start {}", today(), memory(), load_average());
+        if nodes != super::NODES {
+            head = format!("{head}; the large cluster had {nodes} nodes, not the 5,000 that the table speaks of");
+        }
         Self { head, findings: Vec::new() }
     }
 

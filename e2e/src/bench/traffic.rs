@@ -4,7 +4,8 @@ use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result, bail, ensure};
 use ipam_crds::IPAMNode;
-use kube::{Api, Client};
+use kube::{Api, Client, Resource};
+use serde_json::Value;
 
 use super::agent::Agent;
 use super::joins::join;
@@ -41,6 +42,8 @@ pub(super) fn measure(large: &mut Large<'_>) -> Result<Vec<Finding>> {
 struct Round {
     others: Traffic,
     own: Traffic,
+    /// The object's size as JSON, before its agent has reported and after.
+    object: (usize, usize),
 }
 
 fn round(large: &mut Large<'_>, relay: &CountingRelay) -> Result<Round> {
@@ -52,9 +55,10 @@ fn round(large: &mut Large<'_>, relay: &CountingRelay) -> Result<Round> {
     large.meter().settle(STILL)?;
     let (before, own_before) = (relay.traffic(), own.traffic());
     large.runtime.block_on(join(&large.client, &name))?;
-    large.runtime.block_on(await_reports(&large.client, &[name]))?;
+    large.runtime.block_on(await_reports(&large.client, std::slice::from_ref(&name)))?;
     quiet(&own)?;
-    let round = Round { others: relay.traffic().since(before), own: own.traffic().since(own_before) };
+    let object = large.runtime.block_on(sizes(&large.client, &name))?;
+    let round = Round { others: relay.traffic().since(before), own: own.traffic().since(own_before), object };
     agent.ensure_running()?;
     ensure!(round.own.received > 0, "the new node's agent has heard nothing: it does not go through the relay");
     Ok(round)
@@ -82,9 +86,12 @@ fn findings(rounds: &[Round], others: u64) -> Vec<Finding> {
             reference: "–",
             aim: "≤ 4 kB",
             measured: format!(
-                "{of_own} B over TLS, its report and its {} new connections included; it sent {} B",
+                "{of_own} B over TLS, its report and its {} new connections included; it sent {} B; the object is {} B, {} B with \
+                 the report",
                 middle(|round| round.own.connections),
-                middle(|round| round.own.sent)
+                middle(|round| round.own.sent),
+                rounds[0].object.0,
+                rounds[0].object.1
             ),
             met: of_own <= OWN_AIM,
         },
@@ -116,4 +123,17 @@ async fn await_reports(client: &Client, names: &[String]) -> Result<()> {
         eventually(&format!("the report of {name}"), DEADLINE, reported).await?;
     }
     Ok(())
+}
+
+/// What the API server sends for an IPAMNode, without the agent's report and with it.
+async fn sizes(client: &Client, name: &str) -> Result<(usize, usize)> {
+    let path = IPAMNode::url_path(&(), Some(NAMESPACE));
+    let text = client.request_text(http::Request::get(format!("{path}/{name}")).body(Vec::new())?).await?;
+    let mut object: Value = serde_json::from_str(&text)?;
+    let with = object.to_string().len();
+    object.as_object_mut().context("no object")?.remove("status");
+    if let Some(fields) = object["metadata"]["managedFields"].as_array_mut() {
+        fields.retain(|fields| fields["subresource"].is_null());
+    }
+    Ok((object.to_string().len(), with))
 }
