@@ -111,19 +111,36 @@ fn heartbeats_and_the_blocks_of_other_pools_cause_no_write() {
         nodes.iter().all(|node| stage.api.find(IPAMNODES, node).is_some()).then_some(()).ok_or("not yet")
     })
     .unwrap();
+    // The server takes a write of what is there already without a trace, so the operator's own counts are asked as well.
+    let counts =
+        || ["plan_seconds_count", "status_writes_total", "reconcile_seconds_count"].map(|name| count(&stage, name));
     let before = versions();
-    for count in 0..20 {
+    let [plans, writes, calls] = counts();
+    for beat in 0..20 {
         for node in &nodes {
-            stage.api.beat(node, count);
+            stage.api.beat(node, beat);
         }
-    }
-    for node in &nodes {
-        stage.api.label_node(node, &json!({"example.com/unrelated": "1"}));
     }
     // Nodes are watched in one stream: once this join is answered, all that was said before has been heard.
     stage.api.create_node(&stage.name("last"), &json!({GROUP: "beats-other"}));
     stage.api.await_count(CIDRPOOLS, "other", 1);
+    assert_eq!(counts(), [plans + 1, writes, calls], "one look for the join, none for the heartbeats, and no call");
+    for node in &nodes {
+        stage.api.label_node(node, &json!({"example.com/unrelated": "1"}));
+    }
+    stage.api.create_node(&stage.name("very-last"), &json!({GROUP: "beats-other"}));
+    stage.api.await_count(CIDRPOOLS, "other", 2);
+    let [_, after_writes, after_calls] = counts();
+    assert_eq!((after_writes, after_calls), (writes, calls), "no call for a label that nobody selects by");
     assert_eq!(versions(), before);
+}
+
+/// A count in the operator's metrics, of the pool "p".
+fn count(stage: &Stage, name: &str) -> u64 {
+    let (code, text) = ipam_e2e::http::get(&stage.operator.metrics(), "/metrics").unwrap();
+    assert_eq!(code, 200, "{text}");
+    let line = text.lines().find(|line| line.contains(name) && line.contains("\"p\""));
+    line.and_then(|line| line.rsplit(' ').next()?.parse().ok()).unwrap_or_else(|| panic!("no {name} of p in:\n{text}"))
 }
 
 #[test]
