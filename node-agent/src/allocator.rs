@@ -77,7 +77,12 @@ impl Allocator {
         let (ended, has_ended) = oneshot::channel();
         let mut worker = Worker { ledger, store, clock, metrics, versions };
         // A panic of the thread drops `ended`, which its receiver takes for a failure.
-        let work = move || drop(ended.send(worker.run(queue)));
+        let work = move || {
+            let result = worker.run(queue);
+            // The store's lock is let go before anyone hears of the end, so that the next agent finds it free.
+            drop(worker);
+            drop(ended.send(result));
+        };
         thread::Builder::new().name("allocator".to_owned()).spawn(work)?;
         Ok((Self { commands, changed }, has_ended))
     }

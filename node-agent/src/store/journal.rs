@@ -90,8 +90,8 @@ struct OpenFile<F> {
     end: usize,
     /// Bytes of the file; those behind `end` are zero.
     len: usize,
-    /// Where the snapshot ended.
-    snapshot_end: usize,
+    /// Where the end must be for a compaction to be worth its cost.
+    compact_beyond: usize,
 }
 
 impl<D: Directory> Store for Journal<D> {
@@ -125,7 +125,7 @@ impl<D: Directory> Store for Journal<D> {
     }
 
     fn wants_compaction(&self) -> bool {
-        self.file.end - self.file.snapshot_end > MIN_COMPACTION.max(self.file.snapshot_end)
+        self.file.end > self.file.compact_beyond
     }
 
     fn compact(&mut self, snapshot: &[Change]) -> Result<(), StoreError> {
@@ -139,6 +139,8 @@ impl<D: Directory> Store for Journal<D> {
             }
             Err(error) => {
                 self.broken = !error.is_harmless();
+                // Not again with the very next commit: a try costs as much as the state is long.
+                self.file.compact_beyond = self.file.end + MIN_COMPACTION;
                 Err(error)
             }
         }
@@ -202,7 +204,7 @@ fn new_file<D: Directory>(directory: &D, epoch: u64, snapshot: &[Change]) -> Res
     file.sync().map_err(|error| failed(directory, "sync", error))?;
     directory.rename(NEW_FILE, FILE).map_err(|error| failed(directory, "replace", error))?;
     directory.sync().map_err(|error| failed(directory, "sync the directory of", error))?;
-    Ok(OpenFile { file, sequence: 1, end, len, snapshot_end: end })
+    Ok(OpenFile { file, sequence: 1, end, len, compact_beyond: end + MIN_COMPACTION.max(end) })
 }
 
 struct Replayed {

@@ -261,6 +261,27 @@ fn compaction_is_wanted_when_the_history_outgrows_the_state_and_keeps_the_state(
 }
 
 #[test]
+fn a_compaction_without_room_is_not_tried_again_with_each_commit() {
+    let disk = FakeDisk::default();
+    let (mut journal, mut ledger) = open(&disk).unwrap();
+    while !journal.wants_compaction() {
+        committed(&mut journal, &mut ledger, &[reserve(7), release(7)]);
+    }
+    disk.set_room(Some(disk.bytes(FILE).len()));
+    assert!(journal.compact(&ledger.snapshot()).unwrap_err().is_harmless());
+    assert!(!journal.wants_compaction());
+    disk.set_room(None);
+    let mut commits = 0;
+    while !journal.wants_compaction() {
+        committed(&mut journal, &mut ledger, &[reserve(7), release(7)]);
+        commits += 1;
+    }
+    assert!(commits > 10, "only after as many commits as make it worth its cost");
+    journal.compact(&ledger.snapshot()).unwrap();
+    assert_eq!(open(&disk).unwrap().1.snapshot(), ledger.snapshot());
+}
+
+#[test]
 fn each_opening_has_a_new_epoch_so_that_older_bytes_are_never_taken_for_records() {
     let disk = FakeDisk::default();
     let epochs: Vec<_> = (0..3).map(|_| open(&disk).unwrap().0.epoch).collect();
