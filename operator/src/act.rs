@@ -10,6 +10,8 @@
 //! | events.k8s.io | events | create |
 //! | coordination.k8s.io | leases, in the namespace of `--leader-elect-namespace` | get, create, update |
 
+use std::time::Duration;
+
 use http::header::{ACCEPT, CONTENT_TYPE};
 use http::{HeaderValue, Method, Request};
 use ipam_crds::{GROUP, NodeBlock, VERSION};
@@ -48,25 +50,26 @@ impl Actor {
         Self { client, namespace, instance }
     }
 
-    /// Makes the call and says what became of it.
+    /// Makes the call and says what became of it. A call without an answer in time counts as failed, though it may take
+    /// effect: a server that went away without a word would hold up what waits for the answer for minutes.
     pub async fn perform(&self, command: Command) -> Outcome {
         match command {
             Command::WriteStatus { pool, status } => {
-                let result = self.write_status(&pool, &status).await;
+                let result = answered(self.write_status(&pool, &status)).await;
                 // Dropping the addresses of 5,000 nodes here keeps the status no longer than the call.
                 drop(status);
                 Outcome::Pool(pool, result)
             }
             Command::Confirm { pool } => {
-                let result = self.current_version(&pool).await;
+                let result = answered(self.current_version(&pool)).await;
                 Outcome::Pool(pool, result)
             }
             Command::WriteIpamNode(write) => {
-                let result = self.write_ipam_node(&write).await;
+                let result = answered(self.write_ipam_node(&write)).await;
                 Outcome::IpamNode(write, result)
             }
             Command::Publish { pool, note } => {
-                if let Err(error) = self.publish(&pool, &note).await {
+                if let Err(error) = answered(self.publish(&pool, &note)).await {
                     // The condition says the same and stays; an event is only for those who look right now.
                     tracing::warn!(pool = %pool.key, reason = note.reason, %error, "event not published");
                 }
@@ -193,6 +196,14 @@ impl Actor {
             .map_err(|error| CallError::Failed(error.to_string()))?;
         self.client.request(request).await.map_err(|error| call_error(error, creates))
     }
+}
+
+/// Longer than an API server takes for a write at its worst, admission included.
+const PATIENCE: Duration = Duration::from_secs(40);
+
+async fn answered<T>(call: impl Future<Output = Result<T, CallError>>) -> Result<T, CallError> {
+    let late = |_| CallError::Failed(format!("no answer within {} s", PATIENCE.as_secs()));
+    tokio::time::timeout(PATIENCE, call).await.map_err(late).flatten()
 }
 
 const JSON: &str = "application/json";

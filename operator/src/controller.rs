@@ -20,10 +20,14 @@ use crate::watch::Watched;
 /// Events taken in before calls are looked for: a full list of 5,000 objects is not planned for in between.
 const EVENTS_AT_ONCE: usize = 256;
 
+/// Begins all watches anew, each with a list.
+pub type Watches = Box<dyn Fn() -> SelectAll<BoxStream<'static, Watched>> + Send>;
+
 /// A controller, ready to run.
 pub struct Controller {
     reconciler: Reconciler,
     actor: Actor,
+    watches: Watches,
     events: SelectAll<BoxStream<'static, Watched>>,
     calls: FuturesUnordered<BoxFuture<'static, Outcome>>,
     synced: Arc<AtomicBool>,
@@ -31,15 +35,12 @@ pub struct Controller {
 }
 
 impl Controller {
-    /// One that acts through `actor` upon what `events` tell. `synced` is set once every watch has seen a full list.
-    pub fn new(
-        actor: Actor,
-        events: SelectAll<BoxStream<'static, Watched>>,
-        metrics: Arc<Metrics>,
-        synced: Arc<AtomicBool>,
-    ) -> Self {
+    /// One that acts through `actor` upon what `watches` tell. `synced` is set once every watch has seen a full list.
+    pub fn new(actor: Actor, watches: Watches, metrics: Arc<Metrics>, synced: Arc<AtomicBool>) -> Self {
         let reconciler = Reconciler::new(metrics.clone());
-        Self { reconciler, actor, events, calls: FuturesUnordered::new(), synced, metrics }
+        // A watch makes no call before it is polled, so that one who leads at once lists once.
+        let events = watches();
+        Self { reconciler, actor, watches, events, calls: FuturesUnordered::new(), synced, metrics }
     }
 
     /// Runs until `stop`, then lets the calls under way end. Decides nothing until `leads` says so.
@@ -50,6 +51,7 @@ impl Controller {
                 leading = true;
                 self.metrics.leader(true);
                 self.reconciler.lead(now());
+                self.events = (self.watches)();
             }
             self.start_calls();
             tokio::select! {

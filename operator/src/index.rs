@@ -20,6 +20,11 @@ pub struct Relist {
 }
 
 impl Relist {
+    /// What was listed so far is no longer good enough: another list must be complete first.
+    pub fn expire(&mut self) {
+        *self = Self::default();
+    }
+
     /// A list begins.
     pub fn begin(&mut self) {
         self.named = Some(HashSet::new());
@@ -39,7 +44,7 @@ impl Relist {
         known.filter(|name| !named.contains(*name)).cloned().collect()
     }
 
-    /// Whether a list was ever complete.
+    /// Whether a list was complete since the last [`Relist::expire`].
     pub fn is_synced(&self) -> bool {
         self.synced
     }
@@ -82,6 +87,10 @@ impl Nodes {
     }
 }
 
+/// What was told is known already.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct NoNews;
+
 /// Every IPAMNode, by name.
 #[derive(Clone, PartialEq, Debug, Default)]
 pub struct IpamNodes {
@@ -89,13 +98,15 @@ pub struct IpamNodes {
 }
 
 impl IpamNodes {
-    /// An IPAMNode reads so. Returns what it was before, or the record itself back if it is no news: the echo of a
-    /// write of ours, or an event that was on its way while we wrote.
-    pub fn apply(&mut self, name: &str, record: IpamNodeRecord) -> Result<Option<IpamNodeRecord>, IpamNodeRecord> {
+    /// An IPAMNode reads so. Returns what it was before.
+    ///
+    /// # Errors
+    /// It is no news: the echo of a write of ours, or an event that was on its way while we wrote.
+    pub fn apply(&mut self, name: &str, record: IpamNodeRecord) -> Result<Option<IpamNodeRecord>, NoNews> {
         if let Some(known) = self.records.get(name) {
             let (read, had) = (record.resource_version.as_str(), known.resource_version.as_str());
             if known.uid == record.uid && (read == had || is_older(read, had)) {
-                return Err(record);
+                return Err(NoNews);
             }
         }
         Ok(self.records.insert(name.to_owned(), record))

@@ -30,6 +30,9 @@ pub struct IpamNodeRecord {
     pub observed_generation: Option<i64>,
     /// What the agent counts; empty if the status does not read.
     pub reports: Vec<BlockUse>,
+    /// Whether a write of ours, upon this version, may have succeeded or may still: the agent may have been told
+    /// something else than `blocks`. A newer version settles it, for such a write succeeds upon its own version only.
+    pub unsettled: bool,
 }
 
 impl IpamNodeRecord {
@@ -44,6 +47,7 @@ impl IpamNodeRecord {
             blocks: spec.pools,
             observed_generation: status.observed_generation,
             reports: status.pools,
+            unsettled: false,
         }
     }
 
@@ -65,8 +69,14 @@ impl IpamNodeRecord {
     /// How far the node's block of a pool is held.
     ///
     /// `Empty` only after a handshake: the spec says Releasing, and the agent has said, about this very spec and range,
-    /// that nothing is held. A zero of an agent that may still give would be outdated with the next pod.
+    /// that nothing is held. A zero of an agent that may still give would be outdated with the next pod; so would one of
+    /// an agent that a write under way may be telling to give again.
     pub fn usage(&self, key: &PoolKey) -> Usage {
+        if self.unsettled { Usage::Unknown } else { self.counted(key) }
+    }
+
+    /// The same by what is recorded alone, whatever else the agent may have been told meanwhile.
+    fn counted(&self, key: &PoolKey) -> Usage {
         let (Some(report), Some(block)) = (self.report(key), self.block(key)) else { return Usage::Unknown };
         let counted_this = (&report.start_ip, &report.end_ip) == (&block.start_ip, &block.end_ip);
         let released =
@@ -127,7 +137,7 @@ pub fn entry(pool: &Pool, assignment: &Assignment, known: Option<&IpamNodeRecord
 fn outdated_entry(key: &PoolKey, assignment: &Assignment, known: &IpamNodeRecord) -> Option<NodeBlock> {
     let block = known.block(key)?;
     let same_block = known.claim(&assignment.node, key)?.range == assignment.block.range;
-    let counted_none = matches!(known.usage(key), Usage::Empty | Usage::Held(0));
+    let counted_none = matches!(known.counted(key), Usage::Empty | Usage::Held(0));
     let state = if counted_none { BlockState::Releasing } else { BlockState::Active };
     same_block.then(|| NodeBlock { state, ..block.clone() })
 }

@@ -75,8 +75,11 @@ async fn run(config: Config) -> anyhow::Result<()> {
     serve(&config, &metrics, &synced, &shutdown.stop).await?;
 
     let actor = Actor::new(client.clone(), namespace.clone(), identity.clone());
-    let events = crate::watch::all(&client, &namespace);
-    let controller = Controller::new(actor, events, metrics, synced);
+    let watches = {
+        let client = client.clone();
+        Box::new(move || crate::watch::all(&client, &namespace))
+    };
+    let controller = Controller::new(actor, watches, metrics, synced);
     let work = work(controller, client, config.elect_in, identity, shutdown.stop.clone());
     shutdown.bounded(GRACE, work).await??;
     tracing::info!("stopped");

@@ -1,14 +1,18 @@
-//! The four watches, as one stream. They never stop: what breaks is renewed with growing pauses, and said once.
+//! The four watches, as one stream. They never stop: what breaks is renewed after a short pause, and said once.
 //!
 //! Pools are listed from the API server's store and not from its cache (no streaming list), so that a fresh start begins
 //! with what is true. Nodes come as metadata, of which name and labels are passed on.
 
+use std::time::Duration;
+
 use futures::stream::{BoxStream, SelectAll};
 use futures::{Stream, StreamExt};
 use ipam_core::PoolKind;
+use kube::runtime::utils::Backoff;
 use kube::runtime::watcher::{self, Event, watcher};
 use kube::runtime::{WatchStreamExt, watcher::Error};
 use kube::{Api, Client};
+use tokio::time::Instant;
 
 use crate::index::Labels;
 use crate::objects::{Kind, NodeObject, RawObject};
@@ -34,13 +38,13 @@ fn objects(
     wrap: impl Fn(Event<RawObject>) -> Observed + Send + 'static,
 ) -> BoxStream<'static, Watched> {
     let api: Api<RawObject> = Api::namespaced_with(client.clone(), namespace, &kind);
-    let events = watcher(api, watcher::Config::default()).default_backoff();
+    let events = watcher(api, watcher::Config::default()).backoff(Pauses::default());
     told(events, name).map(move |event| event.map(&wrap)).boxed()
 }
 
 fn nodes(client: &Client) -> BoxStream<'static, Watched> {
     let api: Api<NodeObject> = Api::all(client.clone());
-    let events = watcher(api, watcher::Config::default()).default_backoff();
+    let events = watcher(api, watcher::Config::default()).backoff(Pauses::default());
     told(events, "nodes").map(|event| event.map(|event| Observed::Node(lean(event)))).boxed()
 }
 
@@ -55,6 +59,38 @@ fn lean(event: Event<NodeObject>) -> Event<(String, Labels)> {
         Event::Init => Event::Init,
         Event::InitDone => Event::InitDone,
     }
+}
+
+/// Pauses before a broken watch is renewed. They stay short: four watches of one process are no load on an API server that
+/// is ill, and one that is back is to be heard at once.
+#[derive(Default)]
+struct Pauses {
+    failures: u32,
+    last: Option<Instant>,
+}
+
+const FIRST_PAUSE: Duration = Duration::from_millis(100);
+const LONGEST_PAUSE: Duration = Duration::from_secs(1);
+/// After this long without a failure the next one counts as the first.
+const CALM: Duration = Duration::from_secs(10);
+
+impl Iterator for Pauses {
+    type Item = Duration;
+
+    fn next(&mut self) -> Option<Duration> {
+        let now = Instant::now();
+        if self.last.replace(now).is_some_and(|last| last + CALM <= now) {
+            self.failures = 0;
+        }
+        let pause = FIRST_PAUSE.saturating_mul(2_u32.saturating_pow(self.failures)).min(LONGEST_PAUSE);
+        self.failures = self.failures.saturating_add(1);
+        Some(pause)
+    }
+}
+
+impl Backoff for Pauses {
+    /// Called at each event, also at the word that a list is about to be asked for: that is no success yet.
+    fn reset(&mut self) {}
 }
 
 /// Says when a watch breaks and when it works again, once each.
@@ -84,4 +120,24 @@ fn told<T: Send + 'static>(
 /// A watch that was quiet for long is told that its version is gone. That is the normal course of things.
 fn is_expiry(error: &Error) -> bool {
     matches!(error, Error::WatchError(status) if status.code == 410)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[tokio::test(start_paused = true)]
+    async fn a_watch_is_renewed_within_a_second_however_long_the_server_was_away() {
+        let mut pauses = Pauses::default();
+        assert_eq!(pauses.next(), Some(FIRST_PAUSE));
+        for _ in 0..100 {
+            let pause = pauses.next().unwrap();
+            assert!(pause <= LONGEST_PAUSE);
+            tokio::time::advance(pause).await;
+            pauses.reset();
+        }
+        assert_eq!(pauses.next(), Some(LONGEST_PAUSE), "events alone do not make it impatient");
+        tokio::time::advance(CALM).await;
+        assert_eq!(pauses.next(), Some(FIRST_PAUSE));
+    }
 }

@@ -8,25 +8,25 @@
 use std::collections::HashMap;
 use std::hash::BuildHasher;
 
-use ipam_core::plan::Claim;
+use ipam_core::plan::{Assignment, Claim};
 use ipam_core::{Family, PoolKey, RunSet};
+use ipam_crds::BlockState;
 
+use super::Observation;
 use crate::ipam_node::IpamNodeRecord;
 
 /// The claims that count for the pool `key`, and in words those that do not.
 ///
-/// Trusted are a status entry that the IPAMNode of its node repeats, and an IPAMNode's entry of a node of which the
-/// status has none. A status entry that is not trusted and overlaps a trusted claim is left out. That an IPAMNode says
-/// something else than the status entry of its own node is no contradiction: it is derived later.
-pub(super) fn gather<S: BuildHasher>(
-    key: &PoolKey,
-    status: &[Claim],
-    ipam_nodes: &HashMap<String, IpamNodeRecord, S>,
-) -> (Vec<Claim>, Vec<String>) {
+/// Trusted are a status entry that the IPAMNode of its node repeats, an IPAMNode's entry of a node of which the status
+/// has none, and one by which a node gives since we told it so. A status entry that is not trusted is left out if it
+/// overlaps a trusted claim, or if its node has one. Any other IPAMNode that says something else than the status entry of
+/// its own node is no contradiction: it is derived later.
+pub(super) fn gather<S: BuildHasher>(key: &PoolKey, seen: &Observation<'_, S>) -> (Vec<Claim>, Vec<String>) {
+    let status = &seen.pool.status.allocations;
     let first: HashMap<&str, &Claim> = status.iter().map(|claim| (claim.node.as_str(), claim)).collect();
     let mut trusted = Ranges::default();
     let (mut second, mut confirmed) = (Vec::new(), 0);
-    for (node, record) in ipam_nodes {
+    for (node, record) in seen.ipam_nodes {
         let Some(claim) = record.claim(node, key) else { continue };
         match first.get(node.as_str()) {
             Some(entry) if entry.range == claim.range => {
@@ -34,7 +34,7 @@ pub(super) fn gather<S: BuildHasher>(
                 trusted.insert(&claim);
             }
             entry => {
-                if entry.is_none() {
+                if entry.is_none() || gives_as_told(key, record, &claim, seen.told) {
                     trusted.insert(&claim);
                 }
                 second.push(claim);
@@ -42,22 +42,36 @@ pub(super) fn gather<S: BuildHasher>(
         }
     }
     if confirmed == status.len() && second.is_empty() {
-        return (status.to_vec(), Vec::new());
+        return (status.clone(), Vec::new());
     }
-    let confirms = |claim: &Claim| {
-        let repeated = ipam_nodes.get(&claim.node).and_then(|record| record.claim(&claim.node, key));
-        repeated.is_some_and(|repeated| repeated.range == claim.range)
+    let is_spurned = |claim: &Claim| {
+        let Some((record, repeated)) = own_claim(key, seen, claim) else { return trusted.overlap(claim) };
+        repeated.range != claim.range && (trusted.overlap(claim) || gives_as_told(key, record, &repeated, seen.told))
     };
-    let (spurned, mut claims): (Vec<Claim>, Vec<Claim>) =
-        status.iter().cloned().partition(|claim| trusted.overlap(claim) && !confirms(claim));
+    let (spurned, mut claims): (Vec<Claim>, Vec<Claim>) = status.iter().cloned().partition(is_spurned);
     claims.append(&mut second);
     let dropped = spurned.iter().map(|claim| {
-        format!(
-            "node {:?}: {} in the status is not its block, for the IPAMNode of another node has it",
-            claim.node, claim.range
-        )
+        format!("node {:?}: {} in the status is not its block, for IPAMNodes say otherwise", claim.node, claim.range)
     });
     (claims, dropped.collect())
+}
+
+/// What the IPAMNode of the claim's node says of the pool.
+fn own_claim<'a, S: BuildHasher>(
+    key: &PoolKey,
+    seen: &'a Observation<'_, S>,
+    claim: &Claim,
+) -> Option<(&'a IpamNodeRecord, Claim)> {
+    let record = seen.ipam_nodes.get(&claim.node)?;
+    Some((record, record.claim(&claim.node, key)?))
+}
+
+/// Whether the IPAMNode lets its node give from the very block that we told it of. No status of ours takes such a block
+/// away, since a node is first told to give no more; so a status that does was written by another hand.
+fn gives_as_told(key: &PoolKey, record: &IpamNodeRecord, claim: &Claim, told: &[Assignment]) -> bool {
+    let is_active = record.block(key).is_some_and(|block| block.state == BlockState::Active);
+    let place = told.binary_search_by(|assignment| assignment.node.as_str().cmp(&claim.node));
+    is_active && place.is_ok_and(|place| told[place].block.range == claim.range)
 }
 
 /// Addresses of both families.

@@ -31,6 +31,8 @@ pub struct Observation<'a, S> {
     pub nodes: &'a [NodeRef<'a>],
     /// Every IPAMNode, by name.
     pub ipam_nodes: &'a HashMap<String, IpamNodeRecord, S>,
+    /// Who has which block by what nodes were told since this operator leads, by node name; empty if nothing was.
+    pub told: &'a [Assignment],
     /// Whether it is time to write a status in which nothing but the count of used addresses is new.
     pub counts_due: bool,
     /// The wall clock, for transition times.
@@ -104,7 +106,7 @@ fn refuse<S>(seen: &Observation<'_, S>, violations: &[Violation]) -> Decision {
 fn serve<S: BuildHasher>(seen: &Observation<'_, S>, pool: &Pool) -> Decision {
     let key = pool.key();
     let usage = |node: &str| seen.ipam_nodes.get(node).map_or(Usage::Unknown, |record| record.usage(key));
-    let (claims, mut dropped) = claims::gather(key, &seen.pool.status.allocations, seen.ipam_nodes);
+    let (claims, mut dropped) = claims::gather(key, seen);
     let mut plan = plan(pool, seen.nodes, &claims, &usage);
     dropped.append(&mut plan.dropped);
     let verdicts = verdicts(key.kind, &plan);
@@ -113,15 +115,15 @@ fn serve<S: BuildHasher>(seen: &Observation<'_, S>, pool: &Pool) -> Decision {
 
     let before = &seen.pool.status;
     let same_blocks = before.intact && same_allocations(key.kind, &before.allocations, &plan.assignments);
-    let mut decision = Decision { dropped, ..Decision::default() };
-    if same_blocks && before.summary == summary {
-        decision.dropped.clear();
-    } else if same_blocks && !seen.counts_due && differs_in_used_only(&before.summary, &summary) {
-        decision.counts_deferred = true;
-    } else {
+    let is_right = same_blocks && before.summary == summary;
+    let only_used = same_blocks && differs_in_used_only(&before.summary, &summary);
+    let mut decision = Decision { counts_deferred: !is_right && only_used && !seen.counts_due, ..Decision::default() };
+    if !is_right && !decision.counts_deferred {
         let allocations = plan.assignments.iter().map(|assignment| recorded(key.kind, assignment)).collect();
         decision.status = Some(StatusRecord { allocations, intact: true, summary });
         decision.notes = notes;
+        // A count of used addresses is no reason to say again what was said when the blocks were decided upon.
+        decision.dropped = if only_used { Vec::new() } else { dropped };
     }
     decision.assignments = Some(plan.assignments);
     decision

@@ -34,6 +34,7 @@ fn pool_of(kind: PoolKind, spec: &str, generation: i64, status: &Value) -> PoolR
 struct Scene {
     nodes: BTreeMap<String, BTreeMap<String, String>>,
     ipam_nodes: HashMap<String, IpamNodeRecord>,
+    told: Vec<Assignment>,
     second: i64,
     counts_wait: bool,
 }
@@ -50,6 +51,7 @@ impl Scene {
             pool,
             nodes: &nodes,
             ipam_nodes: &self.ipam_nodes,
+            told: &self.told,
             counts_due: !self.counts_wait,
             now: at(self.second),
         })

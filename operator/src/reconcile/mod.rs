@@ -7,7 +7,9 @@
 //!   led; the entry of any other pool stays as it is.
 //! * No change, no call.
 
+mod calls;
 mod node_queue;
+mod node_writes;
 mod pool_events;
 mod pool_task;
 mod timing;
@@ -17,17 +19,16 @@ use std::sync::Arc;
 use std::time::Instant;
 
 use ipam_core::{PoolKey, PoolKind};
-use ipam_crds::NodeBlock;
 use jiff::Timestamp;
 use kube::runtime::watcher::Event;
 
-use crate::decide::{Decision, Note, Observation, decide};
+use crate::decide::{Decision, Observation, decide};
 use crate::index::{IpamNodes, Labels, Nodes, Relist};
-use crate::ipam_node::{IpamNodeRecord, entry, sort};
 use crate::metrics::Metrics;
 use crate::objects::RawObject;
-use crate::pool::StatusRecord;
+pub use calls::{CallError, Command, NodeAction, NodeVersion, NodeWrite, Outcome, PoolRef};
 use node_queue::NodeQueue;
+use node_writes::queue_holders;
 use pool_task::{Applied, Call, PoolTask, changed_nodes};
 
 /// Something that a watch tells.
@@ -48,96 +49,6 @@ pub struct Now {
     pub instant: Instant,
     /// For what people read.
     pub wall: Timestamp,
-}
-
-/// A call to be made.
-#[derive(Clone, PartialEq, Debug)]
-pub enum Command {
-    /// Write a pool's status, if its version is still this one.
-    WriteStatus {
-        /// The pool.
-        pool: PoolRef,
-        /// The status.
-        status: StatusRecord,
-    },
-    /// Ask for a pool's current version.
-    Confirm {
-        /// The pool.
-        pool: PoolRef,
-    },
-    /// Create an IPAMNode, write the spec of one if its version is still this one, or delete it if it is.
-    WriteIpamNode(NodeWrite),
-    /// Publish a Warning event about a pool.
-    Publish {
-        /// The pool.
-        pool: PoolRef,
-        /// The warning.
-        note: Note,
-    },
-}
-
-/// A pool as a call names it.
-#[derive(Clone, PartialEq, Eq, Debug)]
-pub struct PoolRef {
-    /// Kind and name.
-    pub key: PoolKey,
-    /// `metadata.uid`.
-    pub uid: String,
-    /// `metadata.resourceVersion`.
-    pub resource_version: String,
-}
-
-/// A write of an IPAMNode.
-#[derive(Clone, PartialEq, Debug)]
-pub struct NodeWrite {
-    /// The node's name.
-    pub node: String,
-    /// What is to be done.
-    pub action: NodeAction,
-}
-
-/// What is to be done with an IPAMNode.
-#[derive(Clone, PartialEq, Debug)]
-pub enum NodeAction {
-    /// Create it.
-    Create(Vec<NodeBlock>),
-    /// Replace `spec.pools`, if the version is this one.
-    Update(String, Vec<NodeBlock>),
-    /// Delete it, if uid and version are these.
-    Delete(String, String),
-}
-
-/// What became of a call.
-#[derive(Debug)]
-pub enum Outcome {
-    /// Of [`Command::WriteStatus`] and [`Command::Confirm`]: the version that the pool has now.
-    Pool(PoolRef, Result<String, CallError>),
-    /// Of [`Command::WriteIpamNode`]: the object's uid, version and generation, or nothing if it was deleted.
-    IpamNode(NodeWrite, Result<Option<NodeVersion>, CallError>),
-    /// Of [`Command::Publish`].
-    Published,
-}
-
-/// Which state of an IPAMNode a write has made.
-#[derive(Clone, PartialEq, Eq, Debug, Default)]
-pub struct NodeVersion {
-    /// `metadata.uid`.
-    pub uid: String,
-    /// `metadata.resourceVersion`.
-    pub resource_version: String,
-    /// `metadata.generation`.
-    pub generation: i64,
-}
-
-/// Why a call failed.
-#[derive(Clone, PartialEq, Eq, Debug, thiserror::Error)]
-pub enum CallError {
-    /// The object is not in the state that the call was based on: observe again.
-    #[error("the object has changed meanwhile: {0}")]
-    Conflict(String),
-    /// Anything else.
-    #[error("{0}")]
-    Failed(String),
 }
 
 /// The state machine.
@@ -179,9 +90,13 @@ impl Reconciler {
         ours && self.pool_lists.values().all(Relist::is_synced)
     }
 
-    /// From now on we lead: every pool is looked at, and nothing read before counts as confirmed.
+    /// From now on we lead: nothing read before counts, and every pool is looked at once all has been listed anew. What a
+    /// watch told before may lag behind the writes of the last leader, by any time.
     pub fn lead(&mut self, now: Instant) {
         self.leading = true;
+        for list in [&mut self.node_list, &mut self.ipam_node_list].into_iter().chain(self.pool_lists.values_mut()) {
+            list.expire();
+        }
         for task in self.pools.values_mut() {
             (task.confirmed, task.applied) = (None, None);
         }
@@ -222,14 +137,7 @@ impl Reconciler {
         for key in due {
             self.look_at_pool(&key, now);
         }
-        // A node that joins two pools gets both blocks in one write: while statuses are being written, nodes wait.
-        let busy = self.pools.values().any(|task| task.call.is_some());
-        while let Some(node) = (!busy).then(|| self.queue.pop(now.instant)).flatten() {
-            if let Some(action) = self.wanted(&node) {
-                self.queue.begin(&node);
-                self.outbox.push(Command::WriteIpamNode(NodeWrite { node, action }));
-            }
-        }
+        self.write_ipam_nodes(now.instant);
         self.metrics.ipam_nodes_waiting(self.queue.len());
         std::mem::take(&mut self.outbox)
     }
@@ -250,6 +158,7 @@ impl Reconciler {
             pool: &task.record,
             nodes: &self.nodes.refs(),
             ipam_nodes: self.ipam_nodes.all(),
+            told: task.applied.as_ref().map(|applied| applied.assignments.as_slice()).unwrap_or_default(),
             counts_due: task.counts_due(now.instant),
             now: now.wall,
         });
@@ -268,8 +177,7 @@ impl Reconciler {
             tracing::warn!(pool = %key, "record not honoured: {line}");
         }
         let spec = task.record.spec.as_ref().ok();
-        let applies =
-            spec.zip(decision.assignments).map(|(pool, assignments)| Applied { pool: pool.clone(), assignments });
+        let applies = spec.zip(decision.assignments).map(|(pool, assignments)| Applied::new(pool.clone(), assignments));
         let pool = PoolRef {
             key: key.clone(),
             uid: task.record.uid.clone(),
@@ -277,10 +185,10 @@ impl Reconciler {
         };
         if let Some(status) = decision.status {
             let sent = status.clone();
-            task.call = Some(Call { began: now, status: Some(status), applies, notes: decision.notes });
+            task.call = Some(Call::new(now, Some(status), applies, decision.notes));
             self.outbox.push(Command::WriteStatus { pool, status: sent });
         } else if applies.is_some() && !task.is_confirmed() {
-            task.call = Some(Call { began: now, status: None, applies, notes: Vec::new() });
+            task.call = Some(Call::new(now, None, applies, Vec::new()));
             self.outbox.push(Command::Confirm { pool });
         } else if let Some(applied) = applies {
             self.apply(key, applied);
@@ -289,7 +197,10 @@ impl Reconciler {
 
     fn settle_pool(&mut self, pool: &PoolRef, result: Result<String, CallError>, now: Instant) {
         let Some(task) = self.pools.get_mut(&pool.key).filter(|task| task.record.uid == pool.uid) else { return };
-        let Some(call) = task.call.take() else { return };
+        let Some(mut call) = task.call.take() else { return };
+        for node in std::mem::take(&mut call.held) {
+            self.queue.push(&node);
+        }
         self.metrics.reconciled(&pool.key, now.saturating_duration_since(call.began));
         match result {
             Ok(version) if call.status.is_some() || version == pool.resource_version => {
@@ -332,8 +243,7 @@ impl Reconciler {
     /// From now on IPAMNodes are derived from this; those that may differ are looked at.
     fn apply(&mut self, key: &PoolKey, new: Applied) {
         let Some(task) = self.pools.get_mut(key) else { return };
-        let same_spec = |old: &Applied| Arc::ptr_eq(&old.pool, &new.pool) || old.pool == new.pool;
-        if let Some(old) = task.applied.as_ref().filter(|old| same_spec(old)) {
+        if let Some(old) = task.applied.as_ref().filter(|old| old.is_of_the_spec_of(&new)) {
             for node in changed_nodes(&old.assignments, &new.assignments) {
                 self.queue.push(node);
             }
@@ -346,77 +256,10 @@ impl Reconciler {
         task.applied = Some(new);
     }
 
-    /// What is to be done with a node's IPAMNode, if anything.
-    fn wanted(&self, node: &str) -> Option<NodeAction> {
-        let known = self.ipam_nodes.get(node);
-        let mut blocks = Vec::new();
-        for (key, task) in &self.pools {
-            match &task.applied {
-                Some(applied) => blocks.extend(applied.of(node).map(|given| entry(&applied.pool, given, known))),
-                None => blocks.extend(known.and_then(|known| known.block(key)).cloned()),
-            }
-        }
-        sort(&mut blocks);
-        match known {
-            None => (!blocks.is_empty()).then_some(NodeAction::Create(blocks)),
-            Some(known) if blocks.is_empty() && !self.nodes.contains(node) => {
-                Some(NodeAction::Delete(known.uid.clone(), known.resource_version.clone()))
-            }
-            Some(known) if blocks == known.blocks => None,
-            Some(known) => Some(NodeAction::Update(known.resource_version.clone(), blocks)),
-        }
-    }
-
-    fn settle_ipam_node(&mut self, write: NodeWrite, result: Result<Option<NodeVersion>, CallError>, now: Instant) {
-        let NodeWrite { node, action } = write;
-        self.metrics.ipam_node_written(&result);
-        match result {
-            Ok(version) => {
-                self.queue.succeed(&node);
-                self.note_written(&node, action, version);
-            }
-            Err(error) => {
-                match &error {
-                    CallError::Conflict(_) => tracing::debug!(%node, %error, "observing again"),
-                    CallError::Failed(_) => tracing::warn!(%node, %error, "IPAMNode not written"),
-                }
-                self.queue.fail(&node, now);
-            }
-        }
-    }
-
-    /// Notes what a write of ours has made, without waiting for the watch to tell.
-    fn note_written(&mut self, node: &str, action: NodeAction, version: Option<NodeVersion>) {
-        let (NodeAction::Create(blocks) | NodeAction::Update(_, blocks), Some(version)) = (action, version) else {
-            // Deleted: the watch tells when it is gone, which a finalizer may put off.
-            return;
-        };
-        let NodeVersion { uid, resource_version, generation } = version;
-        match self.ipam_nodes.get_mut(node) {
-            Some(known) if known.uid == uid => {
-                if !crate::objects::is_older(&resource_version, &known.resource_version) {
-                    (known.resource_version, known.generation, known.blocks) = (resource_version, generation, blocks);
-                }
-            }
-            Some(_) => {}
-            None => {
-                let made = IpamNodeRecord { uid, generation, resource_version, blocks, ..IpamNodeRecord::default() };
-                drop(self.ipam_nodes.apply(node, made));
-            }
-        }
-    }
-
     fn wake_pools(&mut self, now: Instant) {
         for task in self.pools.values_mut() {
             task.due.wake(now);
         }
-    }
-}
-
-/// Every node whose IPAMNode has an entry of the pool is to be looked at.
-fn queue_holders(queue: &mut NodeQueue, ipam_nodes: &IpamNodes, key: &PoolKey) {
-    for (node, _) in ipam_nodes.all().iter().filter(|(_, record)| record.block(key).is_some()) {
-        queue.push(node);
     }
 }
 

@@ -52,6 +52,11 @@ impl NodeQueue {
         self.failures.remove(node);
     }
 
+    /// Nothing is to be written of the node: its failures are forgotten.
+    pub(super) fn forget(&mut self, node: &str) {
+        self.failures.remove(node);
+    }
+
     /// A write of the node failed: it is looked at again after a pause, or before if something happens to it.
     pub(super) fn fail(&mut self, node: &str, now: Instant) {
         self.in_flight.remove(node);

@@ -10,7 +10,7 @@ use kube::runtime::watcher::Event;
 
 use super::pool_task::PoolTask;
 use super::timing::QUIET;
-use super::{Reconciler, queue_holders};
+use super::{Reconciler, node_writes::queue_holders};
 use crate::index::Labels;
 use crate::ipam_node::IpamNodeRecord;
 use crate::metrics::Metrics;
@@ -37,6 +37,7 @@ impl Reconciler {
 
     fn node_is_there(&mut self, name: &str, labels: Labels, now: Instant) {
         if self.nodes.apply(name, labels) {
+            self.queue.push(name);
             self.wake_pools(now);
         }
     }
@@ -103,6 +104,9 @@ impl Reconciler {
             for assignment in task.applied.iter().flat_map(|applied| &applied.assignments) {
                 self.queue.push(&assignment.node);
             }
+            for node in task.call.iter().flat_map(|call| &call.held) {
+                self.queue.push(node);
+            }
             self.metrics.forget(&task.record);
         }
     }
@@ -139,7 +143,7 @@ impl Reconciler {
         let Some(record) = self.ipam_nodes.get(name) else { return };
         for (key, task) in &mut self.pools {
             let usage_changed = before.as_ref().map(|before| before.usage(key)) != Some(record.usage(key));
-            if usage_changed && task.applied.as_ref().is_some_and(super::Applied::has_outdated) {
+            if usage_changed && task.waits_for_blocks() {
                 // A block that waits for its addresses to be unheld may be free now.
                 task.due.wake(now);
             } else if before.as_ref().map_or(0, |before| before.used(key)) != record.used(key) {
@@ -171,5 +175,6 @@ fn renew(task: &mut PoolTask, object: &RawObject, now: Instant, metrics: &Metric
     metrics.forget_violations(&task.record);
     task.record = PoolRecord::read(task.record.key.kind, object, Some(&task.record));
     metrics.violations(&task.record);
+    metrics.summary(&task.record.key, &task.record.status.summary);
     task.due.wake(now);
 }

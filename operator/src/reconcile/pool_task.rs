@@ -1,6 +1,7 @@
 //! The state of work on one pool: when it is due, what is being written, and what its IPAMNodes are derived from.
 
 use std::cmp::Ordering;
+use std::collections::BTreeSet;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
@@ -39,6 +40,31 @@ pub(super) struct Call {
     pub(super) status: Option<StatusRecord>,
     pub(super) applies: Option<Applied>,
     pub(super) notes: Vec<Note>,
+    /// Nodes that wait for the outcome.
+    pub(super) held: BTreeSet<String>,
+}
+
+impl Call {
+    /// A call about to be sent, with nobody waiting for it yet.
+    pub(super) fn new(
+        began: Instant,
+        status: Option<StatusRecord>,
+        applies: Option<Applied>,
+        notes: Vec<Note>,
+    ) -> Self {
+        Self { began, status, applies, notes, held: BTreeSet::new() }
+    }
+
+    /// Whether the node is to be told something else of the pool once this call has succeeded, than by what is
+    /// `applied` now.
+    pub(super) fn changes_part_of(&self, node: &str, applied: Option<&Applied>) -> bool {
+        let Some(new) = &self.applies else { return false };
+        match applied {
+            Some(old) if old.is_of_the_spec_of(new) => old.of(node) != new.of(node),
+            Some(old) => old.of(node).is_some() || new.of(node).is_some(),
+            None => new.of(node).is_some(),
+        }
+    }
 }
 
 /// Who has which block, and the spec that says what that means for a node.
@@ -47,16 +73,23 @@ pub(super) struct Applied {
     pub(super) pool: Arc<Pool>,
     /// By node name.
     pub(super) assignments: Vec<Assignment>,
+    /// Whether a block waits for its addresses to be unheld. Asked with every report of an agent.
+    has_outdated: bool,
 }
 
 impl Applied {
+    pub(super) fn new(pool: Arc<Pool>, assignments: Vec<Assignment>) -> Self {
+        let has_outdated = assignments.iter().any(|assignment| assignment.standing == Standing::Outdated);
+        Self { pool, assignments, has_outdated }
+    }
+
     pub(super) fn of(&self, node: &str) -> Option<&Assignment> {
         let place = self.assignments.binary_search_by(|assignment| assignment.node.as_str().cmp(node)).ok()?;
         self.assignments.get(place)
     }
 
-    pub(super) fn has_outdated(&self) -> bool {
-        self.assignments.iter().any(|assignment| assignment.standing == Standing::Outdated)
+    pub(super) fn is_of_the_spec_of(&self, other: &Self) -> bool {
+        Arc::ptr_eq(&self.pool, &other.pool) || self.pool == other.pool
     }
 }
 
@@ -78,6 +111,11 @@ impl PoolTask {
     pub(super) fn knows(&self, object: &RawObject) -> bool {
         let (read, known) = (object.resource_version(), self.record.resource_version.as_str());
         object.metadata.uid.as_deref() == Some(&self.record.uid) && (read == known || is_older(read, known))
+    }
+
+    /// Whether a block of the pool waits for its addresses to be unheld.
+    pub(super) fn waits_for_blocks(&self) -> bool {
+        self.applied.as_ref().is_some_and(|applied| applied.has_outdated)
     }
 
     pub(super) fn is_confirmed(&self) -> bool {

@@ -6,6 +6,9 @@ use ipam_crds::BlockState;
 use serde_json::{Value, json};
 
 use super::*;
+use crate::pool::StatusRecord;
+
+mod races;
 
 /// A reconciler and a fake API server's view of versions.
 struct World {
@@ -31,14 +34,19 @@ fn pool_object(name: &str, version: u64, generation: i64, spec: &str, status: &V
 impl World {
     /// In sync with `nodes` and the given pools, leading, nothing decided yet.
     fn new(nodes: &[&str], pools: &[RawObject], ipam_nodes: Vec<RawObject>) -> Self {
-        let mut world = Self::follower(nodes, pools, ipam_nodes);
+        let mut world = Self::empty();
         world.reconciler.lead(world.now);
+        world.list(nodes, pools, ipam_nodes);
         world
     }
 
-    fn follower(nodes: &[&str], pools: &[RawObject], ipam_nodes: Vec<RawObject>) -> Self {
-        let mut world =
-            Self { reconciler: Reconciler::new(Arc::new(Metrics::default())), now: Instant::now(), version: 100 };
+    fn empty() -> Self {
+        Self { reconciler: Reconciler::new(Arc::new(Metrics::default())), now: Instant::now(), version: 100 }
+    }
+
+    /// Every watch begins with a list, in which all that is there is named.
+    fn list(&mut self, nodes: &[&str], pools: &[RawObject], ipam_nodes: Vec<RawObject>) {
+        let world = self;
         for kind in [PoolKind::IpPool, PoolKind::CidrPool] {
             world.tell(Observed::Pool(kind, Event::Init));
             for pool in pools.iter().filter(|_| kind == PoolKind::IpPool) {
@@ -56,7 +64,6 @@ impl World {
             world.tell(Observed::IpamNode(Event::InitApply(ipam_node)));
         }
         world.tell(Observed::IpamNode(Event::InitDone));
-        world
     }
 
     fn tell(&mut self, event: Observed) {
@@ -237,11 +244,14 @@ fn nothing_is_decided_before_every_cache_is_in_sync() {
 
 #[test]
 fn a_follower_keeps_warm_and_does_nothing_until_it_leads() {
-    let mut world = World::follower(&["n1"], &[blue()], vec![]);
+    let mut world = World::empty();
+    world.list(&["n1"], &[blue()], vec![]);
     world.node_joins("n2");
     assert!(world.reconciler.is_synced());
     assert!(world.calls().is_empty() && world.reconciler.next_wake().is_none());
     world.reconciler.lead(world.now);
+    assert!(world.calls().is_empty(), "what was listed before may be what the last leader has changed since");
+    world.list(&["n1", "n2"], &[blue()], vec![]);
     assert_eq!(status_of(&only(world.calls())).allocations.len(), 2);
 }
 
@@ -369,6 +379,7 @@ fn a_changed_route_reaches_every_ipam_node() {
     assert!(written.iter().all(|(_, action)| matches!(action, NodeAction::Update(_, b) if b[0].routes.len() == 1)));
 }
 
+/// The agent of `node` reports about the block that its IPAMNode has.
 fn report(world: &mut World, node: &str, used: i64) {
     world.version += 1;
     let record = world.reconciler.ipam_nodes.get(node).unwrap();

@@ -146,12 +146,36 @@ async fn conflict_means_observe_again() {
 
 #[tokio::test(start_paused = true)]
 async fn a_follower_calls_nothing_until_it_leads() {
-    let mut server = Server::start(objects(&["n1"], vec![pool(10, &spec(), &json!({}))]), false);
-    server.tell(NODES, "ADDED", &node("n2", 6)).await;
+    let mut server = Server::start(objects(&["n1", "n2"], vec![pool(10, &spec(), &json!({}))]), false);
+    server.tell(NODES, "MODIFIED", &node("n2", 6)).await;
     server.radio_silence().await;
     server.leads.send_replace(true);
     let call = status_write(&mut server).await;
     assert_eq!(call.body["status"]["allocations"].as_array().unwrap().len(), 2);
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_new_leader_lists_everything_anew_before_it_decides() {
+    let mut server = Server::start(objects(&["n1"], vec![pool(10, &spec(), &json!({}))]), false);
+    server.radio_silence().await;
+    // What the last leader wrote before it went, and the watches have not told.
+    let block = json!({"name": "blue", "poolType": "IPPool", "state": "Active", "startIP": "192.168.0.9",
+        "endIP": "192.168.0.12", "subnet": "192.168.0.0/16", "gateway": "192.168.0.1"});
+    let mut ipam_node = written("n1", 30);
+    ipam_node["spec"] = json!({"pools": [block]});
+    server.hold(IPAMNODES, vec![ipam_node]);
+    server.leads.send_replace(true);
+    let call = status_write(&mut server).await;
+    let expected = json!([{"nodeName": "n1", "startIP": "192.168.0.9", "endIP": "192.168.0.12"}]);
+    assert_eq!(call.body["status"]["allocations"], expected);
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_call_that_is_never_answered_is_given_up_and_made_again() {
+    let mut server = Server::start(objects(&["n1"], vec![pool(10, &spec(), &json!({}))]), true);
+    let _unanswered = status_write(&mut server).await;
+    status_write(&mut server).await.answer(&written("blue", 100));
+    assert_eq!(server.call().await.name(), format!("POST {IPAMNODES}"));
 }
 
 #[tokio::test(start_paused = true)]

@@ -4,8 +4,8 @@
 use std::collections::HashMap;
 use std::convert::Infallible;
 use std::pin::pin;
-use std::sync::Arc;
 use std::sync::atomic::AtomicBool;
+use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
 use futures::channel::mpsc::{UnboundedReceiver, UnboundedSender, unbounded};
@@ -59,10 +59,14 @@ impl Call {
     }
 }
 
+/// What lists are answered with, by path.
+type Objects = Arc<Mutex<HashMap<&'static str, Vec<Value>>>>;
+
 /// A running controller and the server that it talks to.
 pub(crate) struct Server {
     calls: mpsc::UnboundedReceiver<Call>,
     watches: watch::Receiver<HashMap<String, UnboundedSender<String>>>,
+    objects: Objects,
     pub(crate) leads: watch::Sender<bool>,
     stop: CancellationToken,
     controller: tokio::task::JoinHandle<()>,
@@ -75,15 +79,16 @@ impl Server {
         let client = Client::new(service, "kube-system");
         let (call_sender, calls) = mpsc::unbounded_channel();
         let (watch_sender, watches) = watch::channel(HashMap::new());
-        tokio::spawn(serve(handle, objects, call_sender, watch_sender));
+        let objects = Objects::new(Mutex::new(objects));
+        tokio::spawn(serve(handle, objects.clone(), call_sender, watch_sender));
 
         let actor = Actor::new(client.clone(), "kube-system".into(), "test".into());
-        let events = ipam_operator::watch::all(&client, "kube-system");
+        let events = Box::new(move || ipam_operator::watch::all(&client, "kube-system"));
         let (metrics, synced) = (Arc::new(Metrics::default()), Arc::new(AtomicBool::new(false)));
         let (leads, told) = watch::channel(leads);
         let stop = CancellationToken::new();
         let controller = tokio::spawn(Controller::new(actor, events, metrics, synced).run(told, stop.clone()));
-        Self { calls, watches, leads, stop, controller }
+        Self { calls, watches, objects, leads, stop, controller }
     }
 
     /// The next call that is no list or watch.
@@ -96,6 +101,11 @@ impl Server {
         if let Ok(Some(call)) = tokio::time::timeout(Duration::from_mins(1), self.calls.recv()).await {
             panic!("unexpected {} {}", call.name(), call.body);
         }
+    }
+
+    /// From now on the server holds `objects` under `path`, of which no watch has told.
+    pub(crate) fn hold(&self, path: &'static str, objects: Vec<Value>) {
+        self.objects.lock().unwrap().insert(path, objects);
     }
 
     /// Sends an event on the watch of `path`.
@@ -115,7 +125,7 @@ impl Server {
 
 async fn serve(
     handle: tower_test::mock::Handle<Request<Body>, Response<Answer>>,
-    objects: HashMap<&'static str, Vec<Value>>,
+    objects: Objects,
     calls: mpsc::UnboundedSender<Call>,
     watches: watch::Sender<HashMap<String, UnboundedSender<String>>>,
 ) {
@@ -124,11 +134,12 @@ async fn serve(
         let (parts, body) = request.into_parts();
         let (path, query) = (parts.uri.path().to_owned(), parts.uri.query().unwrap_or_default().to_owned());
         let header = |name| parts.headers.get(name).map(|value| value.to_str().unwrap().to_owned()).unwrap_or_default();
+        let listed = objects.lock().unwrap().get(path.as_str()).cloned();
         if parts.method == http::Method::GET && query.contains("watch=") {
             let (sender, receiver) = unbounded();
             watches.send_modify(|open| drop(open.insert(path, sender)));
             respond.send_response(Response::new(streamed(receiver)));
-        } else if let Some(items) = objects.get(path.as_str()).filter(|_| parts.method == http::Method::GET) {
+        } else if let Some(items) = listed.filter(|_| parts.method == http::Method::GET) {
             let list =
                 json!({"apiVersion": "v1", "kind": "List", "metadata": {"resourceVersion": "90"}, "items": items});
             respond.send_response(Response::new(whole(&list)));

@@ -1,0 +1,99 @@
+//! Calls to the API server as plain data: what is asked for, and what became of it.
+//!
+//! Every call that changes something names the version that it was decided upon. How a call is made is for [`crate::act`].
+
+use ipam_core::PoolKey;
+use ipam_crds::NodeBlock;
+
+use crate::decide::Note;
+use crate::pool::StatusRecord;
+
+/// A call to be made.
+#[derive(Clone, PartialEq, Debug)]
+pub enum Command {
+    /// Write a pool's status, if its version is still this one.
+    WriteStatus {
+        /// The pool.
+        pool: PoolRef,
+        /// The status.
+        status: StatusRecord,
+    },
+    /// Ask for a pool's current version.
+    Confirm {
+        /// The pool.
+        pool: PoolRef,
+    },
+    /// Create an IPAMNode, write the spec of one if its version is still this one, or delete it if it is.
+    WriteIpamNode(NodeWrite),
+    /// Publish a Warning event about a pool.
+    Publish {
+        /// The pool.
+        pool: PoolRef,
+        /// The warning.
+        note: Note,
+    },
+}
+
+/// A pool as a call names it.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub struct PoolRef {
+    /// Kind and name.
+    pub key: PoolKey,
+    /// `metadata.uid`.
+    pub uid: String,
+    /// `metadata.resourceVersion`.
+    pub resource_version: String,
+}
+
+/// A write of an IPAMNode.
+#[derive(Clone, PartialEq, Debug)]
+pub struct NodeWrite {
+    /// The node's name.
+    pub node: String,
+    /// What is to be done.
+    pub action: NodeAction,
+}
+
+/// What is to be done with an IPAMNode.
+#[derive(Clone, PartialEq, Debug)]
+pub enum NodeAction {
+    /// Create it.
+    Create(Vec<NodeBlock>),
+    /// Replace `spec.pools`, if the version is this one.
+    Update(String, Vec<NodeBlock>),
+    /// Delete it, if uid and version are these.
+    Delete(String, String),
+}
+
+/// What became of a call.
+#[derive(Debug)]
+pub enum Outcome {
+    /// Of [`Command::WriteStatus`] and [`Command::Confirm`]: the version that the pool has now.
+    Pool(PoolRef, Result<String, CallError>),
+    /// Of [`Command::WriteIpamNode`]: the object's uid, version and generation, or nothing if it was deleted.
+    IpamNode(NodeWrite, Result<Option<NodeVersion>, CallError>),
+    /// Of [`Command::Publish`].
+    Published,
+}
+
+/// Which state of an IPAMNode a write has made.
+#[derive(Clone, PartialEq, Eq, Debug, Default)]
+pub struct NodeVersion {
+    /// `metadata.uid`.
+    pub uid: String,
+    /// `metadata.resourceVersion`.
+    pub resource_version: String,
+    /// `metadata.generation`.
+    pub generation: i64,
+}
+
+/// Why a call failed.
+#[derive(Clone, PartialEq, Eq, Debug, thiserror::Error)]
+pub enum CallError {
+    /// The object is not in the state that the call was based on: observe again.
+    #[error("the object has changed meanwhile: {0}")]
+    Conflict(String),
+    /// Anything else.
+    #[error("{0}")]
+    Failed(String),
+}

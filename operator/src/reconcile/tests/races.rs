@@ -1,0 +1,185 @@
+//! Histories in which two things happen at once, or an answer is lost: no address may come to two nodes.
+
+use super::*;
+
+const RESIZED: &str = r#"{"subnet":"192.168.0.0/16","perNodeBlockSize":8,"gateway":"192.168.0.1"}"#;
+
+fn status_json(record: &StatusRecord) -> Value {
+    serde_json::to_value(record.body(PoolKind::IpPool)).unwrap()
+}
+
+impl World {
+    /// The pool's spec or status is another now.
+    fn pool_reads(&mut self, generation: i64, spec: &str, status: &Value) {
+        self.version += 1;
+        let object = pool_object("blue", self.version, generation, spec, status);
+        self.tell(Observed::Pool(PoolKind::IpPool, Event::Apply(object)));
+    }
+
+    fn status(&self) -> StatusRecord {
+        self.reconciler.pools[&PoolKey::new(PoolKind::IpPool, "blue")].record.status.clone()
+    }
+
+    fn blocks(&self) -> Vec<String> {
+        self.status().allocations.iter().map(|claim| format!("{}={}", claim.node, claim.range)).collect()
+    }
+}
+
+fn statuses(calls: &[Command]) -> Vec<&StatusRecord> {
+    let written = calls.iter().filter_map(|call| match call {
+        Command::WriteStatus { status, .. } => Some(status),
+        _ => None,
+    });
+    written.collect()
+}
+
+/// `n1` and `n2` are served; then the pool selects `n1` no more, and its agent says that it gives no more and holds none.
+/// When `n1` is selected again, it is about to be told to give again.
+fn about_to_give_again() -> (World, Command) {
+    let mut world = World::new(&["n1", "n2"], &[blue()], vec![]);
+    world.settle();
+    world.tell(Observed::Node(Event::Delete(("n1".into(), Labels::new()))));
+    world.settle();
+    report(&mut world, "n1", 0);
+    world.settle();
+    world.node_joins("n1");
+    let status = only(world.calls());
+    world.succeed(status);
+    let write = only(world.calls());
+    let written = [write.clone()];
+    let [("n1", NodeAction::Update(_, blocks))] = &nodes_written(&written)[..] else { panic!("{write:#?}") };
+    assert_eq!(blocks[0].state, BlockState::Active);
+    (world, write)
+}
+
+#[test]
+fn a_block_is_not_given_up_while_its_node_is_being_told_to_give_again() {
+    let (mut world, write) = about_to_give_again();
+    // The spec is edited before the answer comes: the block agrees with it no more.
+    let status = status_json(&world.status());
+    world.pool_reads(2, RESIZED, &status);
+    for call in world.calls() {
+        world.succeed(call);
+    }
+    assert!(world.blocks().contains(&"n1=192.168.0.1-192.168.0.4".to_owned()), "{:?}", world.blocks());
+    // Nor if the answer is lost.
+    world.fail(write, CallError::Failed("connection reset".into()));
+    world.calls_after(Duration::from_millis(100)).into_iter().for_each(|call| world.succeed(call));
+    assert!(world.blocks().contains(&"n1=192.168.0.1-192.168.0.4".to_owned()), "{:?}", world.blocks());
+}
+
+#[test]
+fn a_lost_answer_is_cleared_up_by_writing_again_so_that_no_block_waits_for_ever() {
+    let (mut world, write) = about_to_give_again();
+    let status = status_json(&world.status());
+    world.pool_reads(2, RESIZED, &status);
+    world.calls().into_iter().for_each(|call| world.succeed(call));
+    world.fail(write, CallError::Failed("connection reset".into()));
+    // The write had no effect; what is there is what is wanted now, and is written all the same.
+    let calls = world.settle();
+    assert!(nodes_written(&calls).iter().any(|(node, _)| *node == "n1"), "{calls:#?}");
+    report(&mut world, "n1", 0);
+    world.settle();
+    report(&mut world, "n1", 0);
+    world.settle();
+    assert!(!world.blocks().contains(&"n1=192.168.0.1-192.168.0.4".to_owned()), "{:?}", world.blocks());
+}
+
+#[test]
+fn a_node_is_not_told_to_give_from_a_block_that_a_status_under_way_gives_up() {
+    let mut world = World::new(&["n1", "n2"], &[blue()], vec![]);
+    world.settle();
+    world.tell(Observed::Node(Event::Delete(("n1".into(), Labels::new()))));
+    world.settle();
+    report(&mut world, "n1", 0);
+    world.settle();
+    // Selected again, but the IPAMNode is not written before the spec is edited.
+    world.node_joins("n1");
+    let status = only(world.calls());
+    let edited = status_json(status_of(&status));
+    world.succeed(status);
+    world.pool_reads(2, RESIZED, &edited);
+    world.now += Duration::from_millis(500);
+    let calls = world.calls_after(Duration::ZERO);
+    assert_eq!(statuses(&calls).len(), 1, "{calls:#?}");
+    assert!(!statuses(&calls)[0].allocations.iter().any(|claim| claim.range.to_string() == "192.168.0.1-192.168.0.4"));
+    assert!(nodes_written(&calls).is_empty(), "{calls:#?}");
+}
+
+#[test]
+fn a_pool_whose_answer_is_awaited_holds_up_no_node_that_it_does_not_concern() {
+    let green = pool_object("green", 11, 1, r#"{"subnet":"10.0.0.0/24","perNodeBlockSize":4}"#, &json!({}));
+    let mut world = World::new(&["n1"], &[green, blue()], vec![]);
+    let calls = world.calls();
+    assert_eq!(statuses(&calls).len(), 2);
+    for call in calls {
+        world.succeed(call);
+    }
+    world.settle();
+    report(&mut world, "n1", 1);
+    let counts = only(world.calls_after(pool_task::COUNTS_EVERY));
+    assert!(matches!(counts, Command::WriteStatus { .. }), "{counts:#?}");
+    // While this answer is awaited, an IPAMNode that was spoilt is put right.
+    let spoilt = json!({"metadata": {"name": "n1", "uid": "uid-n1", "generation": 9, "resourceVersion": "900"}});
+    world.tell(Observed::IpamNode(Event::Apply(object(&spoilt))));
+    let calls = world.calls_after(Duration::ZERO);
+    assert_eq!(nodes_written(&calls).len(), 1, "{calls:#?}");
+}
+
+#[test]
+fn a_status_edited_by_hand_moves_no_block_from_which_a_node_gives() {
+    let entry = |node: &str, start: &str, end: &str| json!({"nodeName": node, "startIP": start, "endIP": end});
+    for edited in [
+        // Two nodes' blocks exchanged; one moved to a free block; one given to a node of another name.
+        [entry("n1", "192.168.0.5", "192.168.0.8"), entry("n2", "192.168.0.1", "192.168.0.4")],
+        [entry("n1", "192.168.0.21", "192.168.0.24"), entry("n2", "192.168.0.5", "192.168.0.8")],
+        [entry("a0", "192.168.0.1", "192.168.0.4"), entry("n2", "192.168.0.1", "192.168.0.4")],
+    ] {
+        let mut world = World::new(&["n1", "n2"], &[blue()], vec![]);
+        world.settle();
+        let right = world.blocks();
+        world.pool_reads(1, SPEC, &json!({"allocations": edited}));
+        let calls = world.settle();
+        assert_eq!(world.blocks(), right, "{edited:?}");
+        assert!(nodes_written(&calls).is_empty(), "{calls:#?}");
+    }
+}
+
+#[test]
+fn a_status_write_whose_answer_is_lost_stands_when_the_watch_tells_of_it() {
+    let mut world = World::new(&["n1"], &[blue()], vec![]);
+    let write = only(world.calls());
+    let taken = status_json(status_of(&write));
+    world.fail(write, CallError::Failed("connection reset".into()));
+    world.pool_reads(1, SPEC, &taken);
+    let calls = world.settle();
+    assert!(matches!(calls[0], Command::Confirm { .. }), "{calls:#?}");
+    assert!(matches!(nodes_written(&calls)[..], [("n1", NodeAction::Create(_))]), "{calls:#?}");
+}
+
+#[test]
+fn a_name_in_a_status_that_no_node_bears_gets_no_ipam_node() {
+    let status =
+        json!({"allocations": [{"nodeName": "../no name", "startIP": "192.168.0.9", "endIP": "192.168.0.12"}]});
+    let mut world = World::new(&["n1"], &[pool_object("blue", 10, 1, SPEC, &status)], vec![]);
+    let calls = world.settle();
+    assert!(matches!(nodes_written(&calls)[..], [("n1", NodeAction::Create(_))]), "{calls:#?}");
+    assert_eq!(world.blocks().len(), 2, "the block stays with its name");
+    assert!(world.reconciler.is_idle());
+}
+
+#[test]
+fn a_departed_node_that_comes_back_unselected_is_told_what_it_still_has() {
+    let spec = SPEC.replace(
+        '}',
+        r#","nodeSelector":{"nodeSelectorTerms":[{"matchExpressions":[{"key":"x","operator":"Exists"}]}]}}"#,
+    );
+    let status = json!({"allocations": [{"nodeName": "n1", "startIP": "192.168.0.1", "endIP": "192.168.0.4"}]});
+    let mut world = World::new(&[], &[pool_object("blue", 10, 1, &spec, &status)], vec![]);
+    assert!(nodes_written(&world.settle()).is_empty());
+    world.node_joins("n1");
+    let calls = world.settle();
+    let written = nodes_written(&calls);
+    let [("n1", NodeAction::Create(blocks))] = &written[..] else { panic!("{calls:#?}") };
+    assert_eq!(blocks[0].state, BlockState::Releasing);
+}
