@@ -3,6 +3,7 @@
 //! Never refuses an object. What does not read in a spec becomes a [`Violation`]; what does not read in a status is
 //! left out, and remembered as a reason to write the status anew.
 
+use std::collections::BTreeMap;
 use std::sync::Arc;
 
 use ipam_core::plan::{Claim, ClaimSource};
@@ -15,7 +16,6 @@ use ipam_crds::{
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::Condition;
 use serde::de::DeserializeOwned;
 use serde::{Deserialize, Serialize};
-use serde_json::Value;
 use serde_json::value::RawValue;
 
 use crate::objects::RawObject;
@@ -155,24 +155,27 @@ fn record(kind: PoolKind, entries: &[AnyAllocation], summary: Summary, whole: bo
     StatusRecord { allocations, intact, summary }
 }
 
+/// Takes what reads, piece by piece: nothing that is wrong with one piece, however deep or large, spoils another.
 fn salvage(kind: PoolKind, text: &str) -> StatusRecord {
-    let status: Value = serde_json::from_str(text).unwrap_or_default();
+    let status: BTreeMap<String, &RawValue> = serde_json::from_str(text).unwrap_or_default();
+    let field = |name: &str| status.get(name).copied();
     let summary = Summary {
-        observed_generation: piece(&status["observedGeneration"]),
-        conditions: pieces(&status["conditions"]),
-        nodes: piece(&status["nodes"]),
-        blocks: piece(&status["blocks"]),
-        addresses: piece(&status["addresses"]),
+        observed_generation: field("observedGeneration").and_then(piece),
+        conditions: pieces(field("conditions")),
+        nodes: field("nodes").and_then(piece),
+        blocks: field("blocks").and_then(piece),
+        addresses: field("addresses").and_then(piece),
     };
-    record(kind, &pieces::<AnyAllocation>(&status["allocations"]), summary, false)
+    record(kind, &pieces::<AnyAllocation>(field("allocations")), summary, false)
 }
 
-fn piece<T: DeserializeOwned>(value: &Value) -> Option<T> {
-    T::deserialize(value).ok()
+fn piece<T: DeserializeOwned>(text: &RawValue) -> Option<T> {
+    serde_json::from_str(text.get()).ok()
 }
 
-fn pieces<T: DeserializeOwned>(value: &Value) -> Vec<T> {
-    value.as_array().into_iter().flatten().filter_map(piece).collect()
+fn pieces<T: DeserializeOwned>(list: Option<&RawValue>) -> Vec<T> {
+    let texts: Vec<&RawValue> = list.and_then(|list| serde_json::from_str(list.get()).ok()).unwrap_or_default();
+    texts.into_iter().filter_map(piece).collect()
 }
 
 /// A status as it is sent.
@@ -275,6 +278,8 @@ mod tests {
             format!(r#"{{"allocations":[{good},"nonsense"]}}"#),
             format!(r#"{{"allocations":[{good},{{"startIP":"10.0.0.5","endIP":"10.0.0.8"}}]}}"#),
             format!(r#"{{"allocations":[{good}],"nodes":"many"}}"#),
+            format!(r#"{{"allocations":[{good}],"blocks":{{"total":1e999}}}}"#),
+            format!(r#"{{"nodes":{}{},"allocations":[{good}]}}"#, "[".repeat(1000), "]".repeat(1000)),
         ] {
             let status = PoolRecord::read(PoolKind::IpPool, &object(SPEC, &bad), None).status;
             assert!(!status.intact, "{bad}");

@@ -2,8 +2,9 @@
 
 use std::time::{Duration, Instant};
 
-/// A burst of events is over when none has come for this long.
-pub(super) const QUIET: Duration = Duration::from_millis(25);
+/// A burst of events is over when none has come for this long. Short, for each join waits for it; what comes while a
+/// status is being written is drawn together anyway.
+pub(super) const QUIET: Duration = Duration::from_millis(10);
 /// A burst that does not end is served after this long all the same.
 const LONGEST_BURST: Duration = Duration::from_millis(400);
 /// The first pause after a failure; each further one is twice as long.
@@ -73,10 +74,10 @@ mod tests {
     fn a_burst_is_served_once_after_it_falls_quiet() {
         let (start, mut due) = (Instant::now(), Due::default());
         for step in 0..10 {
-            due.wake(start + Duration::from_millis(10 * step));
+            due.wake(start + Duration::from_millis(5 * step));
         }
-        let last = start + Duration::from_millis(90);
-        assert!(!due.take(last + Duration::from_millis(24)));
+        let last = start + Duration::from_millis(45);
+        assert!(!due.take(last + QUIET.saturating_sub(Duration::from_millis(1))));
         assert!(due.take(last + QUIET));
         assert!(!due.take(last + LONGEST_BURST), "one burst, one look");
     }
@@ -88,7 +89,7 @@ mod tests {
         while !due.take(now) {
             assert!(now <= start + LONGEST_BURST, "never served");
             due.wake(now);
-            now += Duration::from_millis(10);
+            now += Duration::from_millis(5);
         }
         assert!(now >= start + LONGEST_BURST);
     }
