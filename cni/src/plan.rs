@@ -82,6 +82,7 @@ pub(crate) fn version(config: &Field<'_>, command: Command) -> Result<SpecVersio
 pub(crate) fn plan(command: Command, input: &Input<'_>) -> Result<Plan, CniError> {
     let mut reading = Reading { input, environment: Mistakes::default(), config: Mistakes::default() };
     let network = reading.network_name();
+    let _ = input.config.object("ipam", &mut reading.config);
     let (_, _) = input.layers.log(input.defaults, &mut reading.config);
     let agent = input.layers.agent(input.defaults, &mut reading.config);
     let mut overlooked = Mistakes::default();

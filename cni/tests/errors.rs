@@ -170,3 +170,14 @@ fn each_call_leaves_one_line_with_its_fields_in_the_log() {
     assert!(lines[0].contains("192.168.0.2/24") && lines[0].contains("pools=pool1"), "{text}");
     assert!(lines[2].contains("name: missing"), "{text}");
 }
+
+#[test]
+fn an_ipam_section_that_is_no_object_is_named_and_asks_for_nothing() {
+    let agent = Agent::start(Script::default());
+    for ipam in [json!("a"), json!([1]), json!(7), json!(true)] {
+        let (code, message) = error(&agent.run("ADD", &with(network("1.0.0", &json!({})), &json!({"ipam": ipam}))));
+        assert_eq!(code, 7, "{message}");
+        assert!(message.contains("ipam") && message.contains("want an object"), "{message}");
+    }
+    assert!(agent.asked().is_empty());
+}

@@ -37,7 +37,8 @@ pub fn build() -> Result<&'static Binaries> {
 }
 
 fn build_now() -> Result<Binaries> {
-    let lock = assets::cache::base()?.join("binaries.lock");
+    // One lock for each folder that is built into: another checkout's build is no reason to wait.
+    let lock = target_folder().join("e2e-binaries.lock");
     let _lock = Lock::take(&lock, "building the binaries")?;
     let profile = std::env::var("NV_IPAM_E2E_PROFILE").unwrap_or_else(|_| "dev".to_owned());
     let daemons = [selection(), &["--profile", &profile]].concat();
@@ -50,6 +51,11 @@ fn build_now() -> Result<Binaries> {
         agent: executable(&built, "ipam-node")?,
         plugin: executable(&built_plugin, "nv-ipam")?,
     })
+}
+
+/// Where cargo builds to.
+fn target_folder() -> PathBuf {
+    std::env::var_os("CARGO_TARGET_DIR").map_or_else(|| workspace().join("target"), |folder| workspace().join(folder))
 }
 
 /// What cargo is asked to build, such that nothing is compiled twice: dependencies have the features that all chosen packages

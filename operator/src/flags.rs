@@ -18,7 +18,7 @@ struct Flags {
     /// Namespace of the Lease of the election
     #[arg(long, default_value = "kube-system", value_name = "NAMESPACE")]
     leader_elect_namespace: String,
-    /// Serve the validating webhook
+    /// Accepted so that manifests of nv-ipam start; this build serves no webhook and says so
     #[arg(long, num_args = 0..=1, require_equals = true, default_value = "false", default_missing_value = "true",
         value_name = "BOOL")]
     webhook: String,
