@@ -135,17 +135,18 @@ fn verdicts(kind: PoolKind, plan: &Plan) -> Vec<Verdict> {
         names.collect::<Vec<_>>()
     };
     let (departed, outdated) = (named(Standing::Departed), named(Standing::Outdated));
-    let ready = match departed.len() {
-        0 => String::new(),
-        count => format!(
-            "{count} blocks stay with nodes that are gone or no longer selected: {}",
-            bounded_list(&departed, ", ")
-        ),
-    };
+    let mut ready = Vec::new();
+    if plan.unserved.is_empty() && plan.assignments.len() == departed.len() {
+        ready.push("no node matches nodeSelector".to_owned());
+    }
+    if !departed.is_empty() {
+        let (count, names) = (departed.len(), bounded_list(&departed, ", "));
+        ready.push(format!("nodes that are gone or no longer selected and keep their blocks: {count} ({names})"));
+    }
     let exhausted = match plan.unserved.len() {
         0 => Verdict::new(EXHAUSTED, false, "AllNodesServed", String::new()),
         count => {
-            let text = format!("{count} selected nodes have no block: {}", bounded_list(&plan.unserved, ", "));
+            let text = format!("selected nodes without a block: {count} ({})", bounded_list(&plan.unserved, ", "));
             Verdict::new(EXHAUSTED, true, exhausted_reason(kind), text)
         }
     };
@@ -159,7 +160,7 @@ fn verdicts(kind: PoolKind, plan: &Plan) -> Vec<Verdict> {
             Verdict::new(DEGRADED, true, "OutdatedBlocks", text)
         }
     };
-    vec![Verdict::new(READY, true, "Valid", ready), exhausted, degraded]
+    vec![Verdict::new(READY, true, "Valid", ready.join("; ")), exhausted, degraded]
 }
 
 /// A pool that runs out is news when the nodes left out are others than the status says.

@@ -247,6 +247,17 @@ fn a_node_that_leaves_keeps_its_block_and_is_counted_as_departed() {
 }
 
 #[test]
+fn a_selector_that_matches_no_node_is_said() {
+    let pool = pool(IP_SPEC, 1, &json!({}));
+    let said = |scene: &Scene| {
+        let status = scene.decide(&pool).status.unwrap();
+        condition(&status, READY).message.clone()
+    };
+    assert_eq!(said(&Scene::default()), "no node matches nodeSelector");
+    assert_eq!(said(&Scene::of(&["n1"])), "");
+}
+
+#[test]
 fn a_wiped_status_is_restored_from_ipam_nodes() {
     let mut scene = Scene::of(&["n1", "n2"]);
     let record = pool(IP_SPEC, 1, &json!({}));
