@@ -208,7 +208,12 @@ fn a_status_edited_to_nonsense_is_repaired_without_moving_what_was_right() {
     eventually_blocking("each node has its record", SOON, || (records().len() == 4).then_some(()).ok_or("not yet"))
         .unwrap();
     let served = records();
-    for (what, status) in nonsense(&right) {
+    // Consistent in itself, so that only who has seen the right one knows better.
+    let mut swapped = right.clone();
+    let (first, second) = (swapped[0]["nodeName"].take(), swapped[1]["nodeName"].take());
+    (swapped[0]["nodeName"], swapped[1]["nodeName"]) = (second, first);
+    let swapped = ("two nodes with each other's block", json!({ "allocations": swapped }));
+    for (what, status) in nonsense(&right).into_iter().chain([swapped]) {
         stage.api.merge_status(IPPOOLS, "p", &status).unwrap_or_else(|refused| panic!("{what}: {refused:?}"));
         repaired(&stage, what, &right);
         assert_eq!(
