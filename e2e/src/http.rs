@@ -16,7 +16,7 @@ pub fn get(address: &str, path: &str) -> Result<(u16, String)> {
     let mut stream = TcpStream::connect(address).with_context(|| format!("cannot connect to {address}"))?;
     stream.set_read_timeout(Some(TIMEOUT))?;
     // HTTP/1.0: the server closes the connection at the end, and does not answer in chunks.
-    write!(stream, "GET {path} HTTP/1.0\r\nHost: {address}\r\n\r\n")?;
+    stream.write_all(format!("GET {path} HTTP/1.0\r\nHost: {address}\r\n\r\n").as_bytes())?;
     let mut answer = Vec::new();
     stream.read_to_end(&mut answer).with_context(|| format!("no answer from {address}{path}"))?;
     let answer = String::from_utf8_lossy(&answer).into_owned();
@@ -37,6 +37,7 @@ pub fn ok(address: &str, path: &str) -> Result<()> {
 
 #[cfg(test)]
 mod tests {
+    use std::io::{BufRead, BufReader};
     use std::net::TcpListener;
 
     use super::*;
@@ -48,9 +49,9 @@ mod tests {
         let server = std::thread::spawn(move || {
             for _ in 0..2 {
                 let (mut stream, _) = listener.accept().unwrap();
-                let mut request = [0; 256];
-                let count = stream.read(&mut request).unwrap();
-                assert!(request[..count].starts_with(b"GET /readyz HTTP/1.0\r\n"));
+                let mut lines = BufReader::new(&stream).lines().map(Result::unwrap);
+                assert_eq!(lines.next().unwrap(), "GET /readyz HTTP/1.0");
+                lines.find(String::is_empty).unwrap();
                 stream.write_all(b"HTTP/1.0 503 Service Unavailable\r\nA: b\r\n\r\nnot yet\n").unwrap();
             }
         });
