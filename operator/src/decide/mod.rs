@@ -140,8 +140,8 @@ fn verdicts(kind: PoolKind, plan: &Plan) -> Vec<Verdict> {
         ready.push("no node matches nodeSelector".to_owned());
     }
     if !departed.is_empty() {
-        let (count, names) = (departed.len(), bounded_list(&departed, ", "));
-        ready.push(format!("nodes that are gone or no longer selected and keep their blocks: {count} ({names})"));
+        let (count, list) = (departed.len(), bounded_list(&departed, ", "));
+        ready.push(format!("nodes that are gone or no longer selected and keep their blocks: {count} ({list})"));
     }
     let exhausted = match plan.unserved.len() {
         0 => Verdict::new(EXHAUSTED, false, "AllNodesServed", String::new()),
