@@ -112,26 +112,21 @@ fn heartbeats_and_the_blocks_of_other_pools_cause_no_write() {
     })
     .unwrap();
     // The server takes a write of what is there already without a trace, so the operator's own counts are asked as well.
-    let counts =
-        || ["plan_seconds_count", "status_writes_total", "reconcile_seconds_count"].map(|name| count(&stage, name));
-    let before = versions();
-    let [plans, writes, calls] = counts();
+    // That nothing is even due after a heartbeat is shown where time stands still, in the state machine's own tests.
+    let counts = || ["status_writes_total", "reconcile_seconds_count"].map(|name| count(&stage, name));
+    let (before, calls) = (versions(), counts());
     for beat in 0..20 {
         for node in &nodes {
             stage.api.beat(node, beat);
         }
     }
-    // Nodes are watched in one stream: once this join is answered, all that was said before has been heard.
-    stage.api.create_node(&stage.name("last"), &json!({GROUP: "beats-other"}));
-    stage.api.await_count(CIDRPOOLS, "other", 1);
-    assert_eq!(counts(), [plans + 1, writes, calls], "one look for the join, none for the heartbeats, and no call");
     for node in &nodes {
         stage.api.label_node(node, &json!({"example.com/unrelated": "1"}));
     }
-    stage.api.create_node(&stage.name("very-last"), &json!({GROUP: "beats-other"}));
-    stage.api.await_count(CIDRPOOLS, "other", 2);
-    let [_, after_writes, after_calls] = counts();
-    assert_eq!((after_writes, after_calls), (writes, calls), "no call for a label that nobody selects by");
+    // Nodes are watched in one stream: once this join is answered, all that was said before has been heard.
+    stage.api.create_node(&stage.name("last"), &json!({GROUP: "beats-other"}));
+    stage.api.await_count(CIDRPOOLS, "other", 1);
+    assert_eq!(counts(), calls, "no call for heartbeats, labels that nobody selects by and blocks of other pools");
     assert_eq!(versions(), before);
 }
 
