@@ -1,6 +1,6 @@
 //! `CIDRPool`: one large network, cut into a network of its own for each node, with a gateway of its own.
 
-use k8s_openapi::apimachinery::pkg::apis::meta::v1::Condition;
+use k8s_openapi::apimachinery::pkg::apis::meta::v1::{Condition, Time};
 use kube::{
     CustomResource, KubeSchema,
     core::{Reason, Rule},
@@ -226,7 +226,11 @@ pub struct CIDRPoolStatus {
     // One writer writes it whole: as a map, managedFields would grow with it and be half of the object at 5,000 nodes.
     #[x_kube(merge_strategy = ListMerge::Atomic)]
     pub allocations: Vec<CIDRPoolAllocation>,
-    /// Conditions of the pool: Ready, Exhausted, Degraded.
+    /// Blocks that are being taken back, sorted by node name: nothing more is given from them, and nobody else gets them.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    #[x_kube(merge_strategy = ListMerge::Atomic)]
+    pub releasing: Vec<CIDRPoolRelease>,
+    /// Conditions of the pool: Ready, Exhausted, Degraded, Releasing.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     #[x_kube(merge_strategy = ListMerge::Map(vec!["type".into()]))]
     pub conditions: Vec<Condition>,
@@ -252,4 +256,22 @@ pub struct CIDRPoolAllocation {
     /// Gateway of the prefix, if it has one.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub gateway: Option<String>,
+}
+
+/// A block that is being taken back from its node.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, KubeSchema)]
+#[serde(rename_all = "camelCase")]
+pub struct CIDRPoolRelease {
+    /// Name of the node.
+    pub node_name: String,
+    /// The prefix in CIDR notation.
+    pub prefix: String,
+    /// Gateway of the prefix, if it has one.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub gateway: Option<String>,
+    /// Since when it is being taken back.
+    pub since: Time,
+    /// Since when there is no such Node any more; absent while there is. From here --released-block-grace counts.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub node_gone_since: Option<Time>,
 }

@@ -136,6 +136,9 @@ pub struct IPAMNodeStatus {
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     #[x_kube(merge_strategy = ListMerge::Map(vec!["poolType".into(), "name".into()]))]
     pub pools: Vec<BlockUse>,
+    /// How far the agent's journal had come when this was counted.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub ledger: Option<LedgerPosition>,
     /// Conditions of the agent: Ready.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     #[x_kube(merge_strategy = ListMerge::Map(vec!["type".into()]))]
@@ -160,4 +163,25 @@ pub struct BlockUse {
     pub used: i64,
     /// Addresses that the range can give. Numbers beyond 2^63-1 are shown as 2^63-1.
     pub capacity: i64,
+    /// The addresses of the pool that are held, as ascending runs that neither touch nor overlap. Absent although some are
+    /// held: they are not told, for they are in more than 64 runs or the agent is an older one.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    #[schemars(length(max = HELD_RUNS))]
+    #[x_kube(merge_strategy = ListMerge::Atomic)]
+    pub held: Vec<AddressRange>,
+}
+
+/// Runs of held addresses that a report tells at most.
+pub const HELD_RUNS: usize = 64;
+
+/// How far the agent's journal has come: it only rises, by epoch, then by sequence. One that has fallen tells of a disk that
+/// was put back to an earlier state.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize, JsonSchema)]
+pub struct LedgerPosition {
+    /// How many times the journal was begun anew.
+    #[schemars(range(min = 0))]
+    pub epoch: i64,
+    /// Number of the last record in this epoch.
+    #[schemars(range(min = 0))]
+    pub sequence: i64,
 }

@@ -1,6 +1,6 @@
 //! `IPPool`: one flat network, cut into runs of addresses for nodes. Every pod gets the mask of the whole network.
 
-use k8s_openapi::apimachinery::pkg::apis::meta::v1::Condition;
+use k8s_openapi::apimachinery::pkg::apis::meta::v1::{Condition, Time};
 use kube::{
     CustomResource, KubeSchema,
     core::{Reason, Rule},
@@ -145,7 +145,11 @@ pub struct IPPoolStatus {
     // One writer writes it whole: as a map, managedFields would grow with it and be half of the object at 5,000 nodes.
     #[x_kube(merge_strategy = ListMerge::Atomic)]
     pub allocations: Vec<IPPoolAllocation>,
-    /// Conditions of the pool: Ready, Exhausted, Degraded.
+    /// Blocks that are being taken back, sorted by node name: nothing more is given from them, and nobody else gets them.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    #[x_kube(merge_strategy = ListMerge::Atomic)]
+    pub releasing: Vec<IPPoolRelease>,
+    /// Conditions of the pool: Ready, Exhausted, Degraded, Releasing.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     #[x_kube(merge_strategy = ListMerge::Map(vec!["type".into()]))]
     pub conditions: Vec<Condition>,
@@ -172,4 +176,23 @@ pub struct IPPoolAllocation {
     /// Last address of the block (inclusive).
     #[serde(rename = "endIP")]
     pub end_ip: String,
+}
+
+/// A block that is being taken back from its node.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, KubeSchema)]
+#[serde(rename_all = "camelCase")]
+pub struct IPPoolRelease {
+    /// Name of the node.
+    pub node_name: String,
+    /// First address of the block (inclusive).
+    #[serde(rename = "startIP")]
+    pub start_ip: String,
+    /// Last address of the block (inclusive).
+    #[serde(rename = "endIP")]
+    pub end_ip: String,
+    /// Since when it is being taken back.
+    pub since: Time,
+    /// Since when there is no such Node any more; absent while there is. From here --released-block-grace counts.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub node_gone_since: Option<Time>,
 }

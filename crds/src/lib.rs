@@ -16,11 +16,12 @@ pub mod ippool;
 mod rules;
 pub mod shared;
 
-pub use cidrpool::{CIDRPool, CIDRPoolAllocation, CIDRPoolSpec, CIDRPoolStatus, StaticAllocation};
+pub use cidrpool::{CIDRPool, CIDRPoolAllocation, CIDRPoolRelease, CIDRPoolSpec, CIDRPoolStatus, StaticAllocation};
 pub use ipamnode::{
-    AddressRange, BlockState, BlockUse, IPAMNode, IPAMNodeSpec, IPAMNodeStatus, NodeBlock, PoolType, RouteDestination,
+    AddressRange, BlockState, BlockUse, IPAMNode, IPAMNodeSpec, IPAMNodeStatus, LedgerPosition, NodeBlock, PoolType,
+    RouteDestination,
 };
-pub use ippool::{IPPool, IPPoolAllocation, IPPoolSpec, IPPoolStatus};
+pub use ippool::{IPPool, IPPoolAllocation, IPPoolRelease, IPPoolSpec, IPPoolStatus};
 pub use shared::{
     AddressCounts, BlockCounts, Exclusion, ExclusionIndex, NodeCounts, NodeFieldRequirement, NodeLabelRequirement,
     NodeSelector, NodeSelectorTerm, Route,

@@ -223,7 +223,7 @@ pub struct NodeCounts {
     /// Selected nodes for which no block was left.
     #[serde(default)]
     pub unserved: i32,
-    /// Nodes that are gone or no longer selected and whose block stays theirs.
+    /// Nodes that lose their block: it is being taken back, or waits for that.
     #[serde(default)]
     pub departed: i32,
 }

@@ -99,6 +99,7 @@ impl Report {
             observed_generation: self.generation,
             agent_version: Some(env!("CARGO_PKG_VERSION").to_owned()),
             pools: self.pools.clone(),
+            ledger: None,
             conditions: vec![condition],
         }
     }
@@ -113,6 +114,7 @@ fn block_use(usage: &PoolUsage) -> BlockUse {
         end_ip: usage.range.last().to_string(),
         used: i64::try_from(usage.used).unwrap_or(i64::MAX),
         capacity: i64::try_from(usage.capacity).unwrap_or(i64::MAX),
+        held: Vec::new(),
     }
 }
 

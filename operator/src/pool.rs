@@ -196,6 +196,7 @@ impl StatusRecord {
             PoolKind::IpPool => StatusBody::Ip(IPPoolStatus {
                 observed_generation,
                 allocations: self.allocations.iter().map(ip_allocation).collect(),
+                releasing: Vec::new(),
                 conditions,
                 nodes,
                 blocks,
@@ -204,6 +205,7 @@ impl StatusRecord {
             PoolKind::CidrPool => StatusBody::Cidr(CIDRPoolStatus {
                 observed_generation,
                 allocations: self.allocations.iter().map(cidr_allocation).collect(),
+                releasing: Vec::new(),
                 conditions,
                 nodes,
                 blocks,

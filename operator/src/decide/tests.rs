@@ -68,6 +68,7 @@ impl Scene {
             end_ip: block.end_ip.clone(),
             used,
             capacity: 4,
+            held: Vec::new(),
         });
         record.reports = reports.collect();
     }
