@@ -1,0 +1,194 @@
+//! The certificate that is shown to clients, and its replacement while connections stand.
+//!
+//! Decides which pair is served: the one that was offered last among those valid when offered, for as long as it is valid.
+//! Must never show one outside its validity: that is looked at in every handshake, not when a timer happens to run.
+
+use std::fmt;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+
+use arc_swap::ArcSwapOption;
+use rustls::server::{ClientHello, ResolvesServerCert};
+use rustls::sign::CertifiedKey;
+use rustls::{ServerConfig, crypto};
+use tracing::{info, warn};
+
+use crate::clock::Clock;
+use crate::metrics::Metrics;
+use crate::pair::{CertificateInfo, Pair};
+use crate::problem::Problem;
+
+/// The certificates of one server. Clones share everything.
+#[derive(Clone)]
+pub struct ServerCertificates {
+    shared: Arc<Shared>,
+}
+
+struct Shared {
+    clock: Clock,
+    serving: ArcSwapOption<Pair>,
+    /// What is wrong with what was offered last, or with what is served.
+    problem: Mutex<Option<Problem>>,
+    /// Whether the log says that what is served is not valid.
+    lapsed: AtomicBool,
+    metrics: Metrics,
+}
+
+/// What became of an offer.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub enum Offer {
+    /// The next handshake is answered with it.
+    Swapped,
+    /// It is served already.
+    Unchanged,
+    /// It is not served; what was served before still is, while it is valid.
+    Refused(Problem),
+}
+
+impl ServerCertificates {
+    /// Nothing is served yet.
+    pub fn new(clock: Clock) -> Self {
+        let shared = Shared {
+            clock,
+            serving: ArcSwapOption::empty(),
+            problem: Mutex::default(),
+            lapsed: AtomicBool::default(),
+            metrics: Metrics::default(),
+        };
+        Self { shared: Arc::new(shared) }
+    }
+
+    /// Takes a pair, or the reason why there is none, into service if it is valid now. Says what is new in the log, each
+    /// problem once; offering the same again is free and notices what the passing of time has made of it.
+    pub fn offer(&self, offered: &Result<Pair, Problem>) -> Offer {
+        let judged = offered.as_ref().map_err(Clone::clone).and_then(|pair| {
+            pair.info().valid_at(self.now())?;
+            Ok(pair)
+        });
+        let became = match judged {
+            Ok(pair) => self.take(pair),
+            Err(problem) => {
+                self.refuse(&problem);
+                Offer::Refused(problem)
+            }
+        };
+        self.note_validity();
+        became
+    }
+
+    fn take(&self, pair: &Pair) -> Offer {
+        let recovered = self.problem().take().is_some();
+        let info = pair.info();
+        if self.pair().is_some_and(|serving| *serving == *pair) {
+            if recovered {
+                info!(serial = info.serial, "the certificate found is the one that the webhook serves");
+            }
+            return Offer::Unchanged;
+        }
+        self.shared.serving.store(Some(Arc::new(pair.clone())));
+        self.shared.metrics.swapped();
+        info!(serial = info.serial, issuer = info.issuer, names = ?info.names, not_after = %info.not_after,
+            "the webhook serves this certificate");
+        Offer::Swapped
+    }
+
+    fn refuse(&self, problem: &Problem) {
+        if self.problem().replace(problem.clone()).as_ref() == Some(problem) {
+            return;
+        }
+        self.shared.metrics.refused(problem.reason());
+        let keeps = match self.current() {
+            Some(serving) => format!("the webhook keeps the one valid until {}", serving.not_after),
+            None => "the webhook has no valid certificate to serve".to_owned(),
+        };
+        warn!(reason = problem.reason(), "{problem}; {keeps}");
+    }
+
+    /// Says when what is served ceases to be valid, and when it is valid again because the clock was set right.
+    fn note_validity(&self) {
+        let Some(pair) = self.pair() else { return };
+        let invalid = pair.info().valid_at(self.now()).err();
+        let told = self.shared.lapsed.swap(invalid.is_some(), Ordering::Relaxed);
+        match invalid {
+            Some(problem) if !told => warn!("the webhook refuses every handshake: {problem}"),
+            None if told => info!(serial = pair.info().serial, "the webhook's certificate is valid again"),
+            _ => {}
+        }
+    }
+
+    /// What is served, if that is valid now.
+    pub fn current(&self) -> Option<CertificateInfo> {
+        self.valid().map(|pair| pair.info().clone())
+    }
+
+    /// Whether a client can be served.
+    pub fn is_ready(&self) -> bool {
+        self.valid().is_some()
+    }
+
+    /// Ready, or in a few words why not: for a readiness probe.
+    pub fn readiness(&self) -> Result<(), String> {
+        if self.is_ready() {
+            return Ok(());
+        }
+        let expired = self.pair().and_then(|pair| pair.info().valid_at(self.now()).err());
+        let why = self.problem().clone().or(expired).map(|problem| problem.to_string());
+        Err(format!("the webhook has no valid certificate: {}", why.as_deref().unwrap_or("none was found yet")))
+    }
+
+    /// What is wrong with what was offered last. `None` when it is served.
+    pub fn last_problem(&self) -> Option<Problem> {
+        self.problem().clone()
+    }
+
+    /// A TLS server's configuration: these certificates, TLS 1.2 and 1.3, HTTP/2 and HTTP/1.1, no client certificates.
+    ///
+    /// # Errors
+    /// When the crypto provider lacks what TLS needs; it does not.
+    pub fn server_config(&self) -> Result<ServerConfig, rustls::Error> {
+        let provider = Arc::new(crypto::ring::default_provider());
+        let builder = ServerConfig::builder_with_provider(provider).with_safe_default_protocol_versions()?;
+        let mut config = builder.with_no_client_auth().with_cert_resolver(Arc::new(self.clone()));
+        config.alpn_protocols = vec![b"h2".to_vec(), b"http/1.1".to_vec()];
+        Ok(config)
+    }
+
+    /// Counters, and the validity of what is served, for a registry; names begin with `webhook_certificate`.
+    pub fn register(&self, registry: &mut prometheus_client::registry::Registry) {
+        self.shared.metrics.register(registry);
+        registry.register_collector(Box::new(crate::metrics::Validity(self.clone())));
+    }
+
+    pub(crate) fn now(&self) -> jiff::Timestamp {
+        (self.shared.clock)()
+    }
+
+    /// What is served, valid or not.
+    pub(crate) fn pair(&self) -> Option<Arc<Pair>> {
+        self.shared.serving.load_full()
+    }
+
+    fn valid(&self) -> Option<Arc<Pair>> {
+        let now = self.now();
+        self.pair().filter(|pair| pair.info().valid_at(now).is_ok())
+    }
+
+    fn problem(&self) -> MutexGuard<'_, Option<Problem>> {
+        // A panic elsewhere leaves it whole: it is only ever replaced.
+        self.shared.problem.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+impl ResolvesServerCert for ServerCertificates {
+    /// `None` refuses the handshake: a client is better off with that than with an expired certificate, for it may ask
+    /// another replica.
+    fn resolve(&self, _: ClientHello<'_>) -> Option<Arc<CertifiedKey>> {
+        self.valid().map(|pair| pair.certified_key().clone())
+    }
+}
+
+impl fmt::Debug for ServerCertificates {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("ServerCertificates").field("serving", &self.pair()).finish_non_exhaustive()
+    }
+}
