@@ -1,4 +1,5 @@
-//! The YAML beside `Cargo.toml` says what the Rust types say, and the API server's own conditions on a schema hold.
+//! The YAML beside `Cargo.toml`, and its copy in the chart, say what the Rust types say, and the API server's own conditions on a
+//! schema hold.
 
 use std::{fs, path::Path};
 
@@ -12,25 +13,41 @@ fn file_name(definition: &CustomResourceDefinition) -> String {
     format!("{}_{}.yaml", definition.spec.group, definition.spec.names.plural)
 }
 
-/// Rewrites the file when it is stale; returns whether it was.
-fn rewrite_if_stale(definition: &CustomResourceDefinition) -> bool {
-    let path = Path::new(env!("CARGO_MANIFEST_DIR")).join(file_name(definition));
+/// Where definitions lie: here for `kubectl apply`, and in the chart, since Helm reads nothing outside of one.
+const FOLDERS: [&str; 2] = [".", "../charts/nv-ipam/files/crds"];
+
+/// Rewrites the files that are stale, and names them.
+fn rewrite_if_stale(definition: &CustomResourceDefinition) -> Vec<String> {
     let wanted = format!("{HEADER}{}", serde_yaml::to_string(definition).unwrap());
-    let stale = fs::read_to_string(&path).ok().as_deref() != Some(wanted.as_str());
-    if stale {
-        fs::write(&path, wanted).unwrap();
+    let mut stale = Vec::new();
+    for folder in FOLDERS {
+        let path = Path::new(env!("CARGO_MANIFEST_DIR")).join(folder).join(file_name(definition));
+        if fs::read_to_string(&path).ok().as_deref() != Some(wanted.as_str()) {
+            fs::write(&path, &wanted).unwrap();
+            stale.push(format!("{folder}/{}", file_name(definition)));
+        }
     }
     stale
 }
 
 #[test]
 fn yaml_files_are_what_the_types_generate() {
-    let stale: Vec<String> =
-        custom_resource_definitions().iter().filter(|&crd| rewrite_if_stale(crd)).map(file_name).collect();
+    let stale: Vec<String> = custom_resource_definitions().iter().flat_map(rewrite_if_stale).collect();
     assert!(
         stale.is_empty(),
         "{stale:?} did not match the Rust types and are now rewritten: look at them and commit them"
     );
+}
+
+#[test]
+fn the_chart_has_the_definitions_and_no_others() {
+    let folder = Path::new(env!("CARGO_MANIFEST_DIR")).join(FOLDERS[1]);
+    let mut found: Vec<String> =
+        fs::read_dir(folder).unwrap().map(|entry| entry.unwrap().file_name().into_string().unwrap()).collect();
+    found.sort();
+    let mut wanted: Vec<String> = custom_resource_definitions().iter().map(file_name).collect();
+    wanted.sort();
+    assert_eq!(found, wanted);
 }
 
 #[test]

@@ -1,7 +1,7 @@
 //! The folder of built tools. Its name carries a hash of everything the build depends on, so a change of a version is another
 //! folder; a tool appears in it by an atomic rename, so what is there is whole.
 
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 
 use anyhow::{Context, Result};
 
@@ -10,20 +10,28 @@ use crate::lock::Lock;
 
 /// The tool in the cache, if it has been built.
 pub(super) fn find(tool: Tool) -> Option<PathBuf> {
-    let path = folder().ok()?.join(tool.name());
+    let path = folder(tool).ok()?.join(tool.name());
     path.is_file().then_some(path)
 }
 
 /// Builds what the cache lacks of `tools`, one builder at a time on this machine. Answers the paths in the order asked for.
 pub(super) fn build(tools: &[Tool]) -> Result<Vec<PathBuf>> {
-    let folder = folder()?;
-    std::fs::create_dir_all(&folder).with_context(|| format!("cannot create {}", folder.display()))?;
+    let mut folders: Vec<PathBuf> = tools.iter().map(|tool| folder(*tool)).collect::<Result<_>>()?;
+    folders.dedup();
+    for folder in folders {
+        build_into(&folder, tools)?;
+    }
+    tools.iter().map(|tool| Ok(folder(*tool)?.join(tool.name()))).collect()
+}
+
+fn build_into(folder: &Path, tools: &[Tool]) -> Result<()> {
+    std::fs::create_dir_all(folder).with_context(|| format!("cannot create {}", folder.display()))?;
     let _lock = Lock::take(&folder.join(".lock"), "building the test tools")?;
+    let here = |tool: Tool| self::folder(tool).is_ok_and(|of_it| of_it == folder);
     // Whoever held the lock before may have built what we need.
     let missing: Vec<Tool> =
-        super::ALL.into_iter().filter(|tool| tools.contains(tool) && find(*tool).is_none()).collect();
-    go::build(&missing, &folder)?;
-    Ok(tools.iter().map(|tool| folder.join(tool.name())).collect())
+        super::ALL.into_iter().filter(|tool| tools.contains(tool) && here(*tool) && find(*tool).is_none()).collect();
+    go::build(&missing, folder)
 }
 
 /// `NV_IPAM_E2E_CACHE`, else the user's cache folder. It also holds the locks of this user's harnesses on this machine.
@@ -39,8 +47,8 @@ pub(crate) fn base() -> Result<PathBuf> {
     Ok(home.join(".cache/nv-ipam-e2e"))
 }
 
-fn folder() -> Result<PathBuf> {
-    Ok(base()?.join(format!("{:016x}", fnv1a(&go::inputs()))))
+fn folder(tool: Tool) -> Result<PathBuf> {
+    Ok(base()?.join(format!("{:016x}", fnv1a(&go::inputs(tool)))))
 }
 
 /// FNV-1a, 64 bits: stable across releases, and nothing here is secret.

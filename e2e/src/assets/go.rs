@@ -15,28 +15,87 @@ struct Module {
     name: &'static str,
     go_mod: &'static str,
     go_sum: &'static str,
+    /// A program of our own over the module's library packages, where its own commands cannot be required.
+    main_go: Option<&'static str>,
 }
 
 const KUBERNETES: Module = Module {
     name: "kubernetes",
     go_mod: include_str!("../../assets/kubernetes/go.mod"),
     go_sum: include_str!("../../assets/kubernetes/go.sum"),
+    main_go: None,
 };
 const ETCD: Module = Module {
     name: "etcd",
     go_mod: include_str!("../../assets/etcd/go.mod"),
     go_sum: include_str!("../../assets/etcd/go.sum"),
+    main_go: None,
+};
+const HELM: Module = Module {
+    name: "helm",
+    go_mod: include_str!("../../assets/helm/go.mod"),
+    go_sum: include_str!("../../assets/helm/go.sum"),
+    main_go: None,
+};
+const CERT_MANAGER: Module = Module {
+    name: "cert-manager",
+    go_mod: include_str!("../../assets/cert-manager/go.mod"),
+    go_sum: include_str!("../../assets/cert-manager/go.sum"),
+    main_go: Some(include_str!("../../assets/cert-manager/main.go")),
 };
 
 /// The first release that fetches the toolchain a go.mod asks for.
 const OLDEST_GO: super::Version = super::Version(1, 21);
 
-/// Everything a build depends on, for the name of the cache folder.
-pub(super) fn inputs() -> Vec<u8> {
-    let architecture = std::env::consts::ARCH;
-    [KUBERNETES.go_mod, KUBERNETES.go_sum, ETCD.go_mod, ETCD.go_sum, &flags().join(" "), architecture]
-        .join("\n")
-        .into_bytes()
+/// Everything the build of a tool depends on, for the name of its cache folder. The tools of a control plane share a folder;
+/// others have one for each module, so that a new version of one builds none of the others anew.
+pub(super) fn inputs(tool: Tool) -> Vec<u8> {
+    let modules = match tool {
+        Tool::Helm => vec![&HELM],
+        Tool::CertManager => vec![&CERT_MANAGER],
+        _ => vec![&KUBERNETES, &ETCD],
+    };
+    let flags = flags().join(" ");
+    let files = modules.iter().flat_map(|module| [Some(module.go_mod), Some(module.go_sum), module.main_go]).flatten();
+    files.chain([flags.as_str(), std::env::consts::ARCH]).collect::<Vec<_>>().join("\n").into_bytes()
+}
+
+const fn module(tool: Tool) -> &'static Module {
+    match tool {
+        Tool::Etcd => &ETCD,
+        Tool::Helm => &HELM,
+        Tool::CertManager => &CERT_MANAGER,
+        _ => &KUBERNETES,
+    }
+}
+
+/// The folder of the sources of a required module, fetched when it is not there.
+pub(super) fn sources(tool: Tool, path: &str) -> Result<std::path::PathBuf> {
+    ensure_go(&[tool])?;
+    let scratch = tempfile::tempdir()?;
+    write_module(module(tool), scratch.path())?;
+    let mut step = Step::start(&format!("go mod download {path}"));
+    let output = Command::new("go")
+        .args(["mod", "download", "-json", path])
+        .current_dir(scratch.path())
+        .env("GOWORK", "off")
+        .stdin(Stdio::null())
+        .output()
+        .context("cannot start go")?;
+    step.tick();
+    ensure!(output.status.success(), "go mod download {path}: {}", String::from_utf8_lossy(&output.stderr));
+    let told: serde_json::Value = serde_json::from_slice(&output.stdout).context("go told no JSON")?;
+    step.done();
+    told["Dir"].as_str().map(std::path::PathBuf::from).with_context(|| format!("go told no folder of {path}"))
+}
+
+fn write_module(module: &Module, folder: &Path) -> Result<()> {
+    fs::write(folder.join("go.mod"), module.go_mod)?;
+    fs::write(folder.join("go.sum"), module.go_sum)?;
+    if let Some(main) = module.main_go {
+        fs::write(folder.join("main.go"), main)?;
+    }
+    Ok(())
 }
 
 /// Builds each of `tools` into `folder`; nothing happens when there are none.
@@ -58,9 +117,8 @@ pub(super) fn build(tools: &[Tool], folder: &Path) -> Result<()> {
 
 fn build_one(tool: Tool, folder: &Path) -> Result<()> {
     let scratch = tempfile::Builder::new().prefix(".build.").tempdir_in(folder)?;
-    let module = if tool == Tool::Etcd { &ETCD } else { &KUBERNETES };
-    fs::write(scratch.path().join("go.mod"), module.go_mod)?;
-    fs::write(scratch.path().join("go.sum"), module.go_sum)?;
+    let module = module(tool);
+    write_module(module, scratch.path())?;
     let log = scratch.path().join("log");
     let output = scratch.path().join(tool.name());
     let mut step = Step::start(&format!("go build {}", tool.name()));
@@ -130,6 +188,8 @@ fn package(tool: Tool) -> String {
     match tool {
         Tool::KubeApiserver | Tool::Kubectl => format!("k8s.io/kubernetes/cmd/{}", tool.name()),
         Tool::Etcd => "go.etcd.io/etcd/server/v3".to_owned(),
+        Tool::Helm => "helm.sh/helm/v4/cmd/helm".to_owned(),
+        Tool::CertManager => ".".to_owned(),
         Tool::HostLocal => "github.com/containernetworking/plugins/plugins/ipam/host-local".to_owned(),
         plugin => format!("github.com/containernetworking/plugins/plugins/main/{}", plugin.name()),
     }
@@ -167,9 +227,15 @@ mod tests {
 
     #[test]
     fn every_package_to_build_is_a_pinned_module() {
-        for tool in super::super::ALL {
-            let (module, package) = (if tool == Tool::Etcd { &ETCD } else { &KUBERNETES }, package(tool));
-            let pinned = ["k8s.io/kubernetes", "go.etcd.io/etcd/server/v3", "github.com/containernetworking/plugins"];
+        let pinned = [
+            "k8s.io/kubernetes",
+            "go.etcd.io/etcd/server/v3",
+            "github.com/containernetworking/plugins",
+            "helm.sh/helm/v4",
+        ];
+        // A program of our own is no package of a module; what it imports is pinned beside it.
+        for tool in super::super::ALL.into_iter().filter(|tool| module(*tool).main_go.is_none()) {
+            let (module, package) = (module(tool), package(tool));
             let owner = pinned.iter().find(|owner| package.starts_with(*owner)).unwrap();
             assert!(required(module.go_mod, owner).is_some(), "{package} is not required by {}", module.name);
         }

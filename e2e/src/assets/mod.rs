@@ -1,4 +1,4 @@
-//! The programs of others that the harness runs: etcd, kube-apiserver, kubectl and the standard CNI plugins.
+//! The programs of others that the harness runs: etcd, kube-apiserver, kubectl, helm, cert-manager and the standard CNI plugins.
 //!
 //! Looked for in `KUBEBUILDER_ASSETS`, then `PATH`, then a cache, and else built with Go from modules whose exact versions and
 //! checksums stand in `e2e/assets`. CNI plugins are looked for in `CNI_PATH` instead of the first two. A program that is found
@@ -23,6 +23,10 @@ pub enum Tool {
     Etcd,
     /// The command line client.
     Kubectl,
+    /// The package manager that installs our chart.
+    Helm,
+    /// cert-manager's controllers and CA injector in one process, over its library packages.
+    CertManager,
     /// CNI: joins a pod to a Linux bridge by a veth pair.
     Bridge,
     /// CNI: gives a pod a macvlan interface over one of the node's.
@@ -36,10 +40,12 @@ pub enum Tool {
 }
 
 /// All tools; kube-apiserver first, because its build compiles most of what the others need.
-pub const ALL: [Tool; 8] = [
+pub const ALL: [Tool; 10] = [
     Tool::KubeApiserver,
     Tool::Kubectl,
     Tool::Etcd,
+    Tool::Helm,
+    Tool::CertManager,
     Tool::Bridge,
     Tool::Macvlan,
     Tool::HostDevice,
@@ -60,6 +66,8 @@ impl Tool {
             Self::KubeApiserver => "kube-apiserver",
             Self::Etcd => "etcd",
             Self::Kubectl => "kubectl",
+            Self::Helm => "helm",
+            Self::CertManager => "cert-manager",
             Self::Bridge => "bridge",
             Self::Macvlan => "macvlan",
             Self::HostDevice => "host-device",
@@ -112,14 +120,26 @@ pub fn plugin_folders() -> Result<Vec<PathBuf>> {
     Ok(folders)
 }
 
+/// The folder of cert-manager's CRDs, of the very version that [`Tool::CertManager`] is built from.
+///
+/// # Errors
+/// When Go is missing or cannot fetch the module.
+pub fn cert_manager_crds() -> Result<PathBuf> {
+    Ok(go::sources(Tool::CertManager, "github.com/cert-manager/cert-manager")?.join("deploy/crds"))
+}
+
 /// Where a program lies in `PATH`, if it does.
 pub fn on_path(program: &str) -> Option<PathBuf> {
     folders("PATH").into_iter().map(|folder| folder.join(program)).find(|path| path.is_file())
 }
 
 fn find(tool: Tool) -> Option<PathBuf> {
-    let searched =
-        if tool.is_plugin() { folders("CNI_PATH") } else { [folders("KUBEBUILDER_ASSETS"), folders("PATH")].concat() };
+    let searched = match tool {
+        // A program of our own making is nowhere else.
+        Tool::CertManager => Vec::new(),
+        tool if tool.is_plugin() => folders("CNI_PATH"),
+        _ => [folders("KUBEBUILDER_ASSETS"), folders("PATH")].concat(),
+    };
     searched
         .into_iter()
         .map(|folder| folder.join(tool.name()))

@@ -19,6 +19,8 @@ pub struct Version(
 const KUBERNETES: Version = Version(1, 33);
 /// What that release of Kubernetes is tested with.
 const ETCD: Version = Version(3, 5);
+/// The first release that applies charts on the server's side, where each field has its owner.
+const HELM: Version = Version(4, 0);
 
 impl Version {
     /// The first `N.N` in `text`, with or without `v` before it.
@@ -37,6 +39,7 @@ pub(super) fn is_usable(tool: Tool, path: &Path) -> bool {
     let arguments: &[&str] = match tool {
         Tool::Kubectl => &["version", "--client"],
         Tool::KubeApiserver | Tool::Etcd => &["--version"],
+        Tool::Helm => &["version", "--short"],
         _ => &[],
     };
     let output = Command::new(path).args(arguments).env_remove("CNI_COMMAND").stdin(Stdio::null()).output();
@@ -45,6 +48,7 @@ pub(super) fn is_usable(tool: Tool, path: &Path) -> bool {
     match tool {
         Tool::Kubectl | Tool::KubeApiserver => output.status.success() && new_enough(&said, KUBERNETES),
         Tool::Etcd => output.status.success() && new_enough(&said, ETCD),
+        Tool::Helm => output.status.success() && new_enough(&said, HELM),
         _ => said.contains("CNI protocol versions supported"),
     }
 }
@@ -73,6 +77,8 @@ mod tests {
         assert!(!new_enough("Client Version: v1.32.4-dispatcher", KUBERNETES));
         assert!(new_enough("Client Version: v1.33.0", KUBERNETES));
         assert!(!new_enough("etcd Version: 3.4.30", ETCD));
+        assert!(!new_enough("v3.19.2+g8766e71", HELM));
+        assert!(new_enough("v4.3.1+gabcdef0", HELM));
     }
 
     #[test]

@@ -1,0 +1,120 @@
+{{/* Name of the chart, cut to what a label may hold. */}}
+{{- define "nv-ipam.name" -}}
+{{- default .Chart.Name .Values.nameOverride | trunc 63 | trimSuffix "-" -}}
+{{- end }}
+
+{{/* Prefix of all objects. A release called nv-ipam gives the names that the manifests of nv-ipam have.
+     40 characters leave room for the longest suffix in a name of 63. */}}
+{{- define "nv-ipam.fullname" -}}
+{{- $name := include "nv-ipam.name" . -}}
+{{- if .Values.fullnameOverride -}}
+{{- .Values.fullnameOverride | trunc 40 | trimSuffix "-" -}}
+{{- else if contains $name .Release.Name -}}
+{{- .Release.Name | trunc 40 | trimSuffix "-" -}}
+{{- else -}}
+{{- printf "%s-%s" .Release.Name $name | trunc 40 | trimSuffix "-" -}}
+{{- end -}}
+{{- end }}
+
+{{/* Names of what belongs to the operator and to the agent. */}}
+{{- define "nv-ipam.operator" -}}{{ include "nv-ipam.fullname" . }}-controller{{- end }}
+{{- define "nv-ipam.agent" -}}{{ include "nv-ipam.fullname" . }}-node{{- end }}
+{{- define "nv-ipam.operatorAccount" -}}
+{{- default (include "nv-ipam.operator" .) .Values.operator.serviceAccount.name -}}
+{{- end }}
+{{- define "nv-ipam.agentAccount" -}}
+{{- default (include "nv-ipam.agent" .) .Values.agent.serviceAccount.name -}}
+{{- end }}
+
+{{/* Where the pools live, and where the Lease of the election. */}}
+{{- define "nv-ipam.poolsNamespace" -}}{{ default .Release.Namespace .Values.poolsNamespace }}{{- end }}
+{{- define "nv-ipam.electNamespace" -}}{{ default .Release.Namespace .Values.operator.leaderElectNamespace }}{{- end }}
+
+{{/* Whether there is a webhook: not empty means yes. Without anybody who makes certificates there is one only if
+     both were brought along. */}}
+{{- define "nv-ipam.webhook" -}}
+{{- if or (ne .Values.webhook.certificates "none") .Values.webhook.caBundle -}}true{{- end -}}
+{{- end }}
+{{- define "nv-ipam.webhookService" -}}{{ include "nv-ipam.fullname" . }}-webhook{{- end }}
+{{- define "nv-ipam.webhookConfiguration" -}}{{ include "nv-ipam.fullname" . }}-validating-webhook{{- end }}
+{{- define "nv-ipam.webhookSecret" -}}
+{{- default (printf "%s-webhook-server-cert" (include "nv-ipam.fullname" .)) .Values.webhook.secretName -}}
+{{- end }}
+
+{{- define "nv-ipam.labels" -}}
+helm.sh/chart: {{ printf "%s-%s" .Chart.Name .Chart.Version | replace "+" "_" | trunc 63 | trimSuffix "-" }}
+{{ include "nv-ipam.selector" . }}
+app.kubernetes.io/version: {{ .Chart.AppVersion | quote }}
+app.kubernetes.io/managed-by: {{ .Release.Service }}
+{{- end }}
+{{- define "nv-ipam.selector" -}}
+app.kubernetes.io/name: {{ include "nv-ipam.name" . }}
+app.kubernetes.io/instance: {{ .Release.Name }}
+{{- end }}
+
+{{- define "nv-ipam.image" -}}
+{{ .Values.image.repository }}:{{ default .Chart.AppVersion .Values.image.tag }}
+{{- end }}
+
+{{/* The port of an address such as ":8080" or "[::1]:8080"; 0 when the listener is off. */}}
+{{- define "nv-ipam.port" -}}{{ splitList ":" . | last }}{{- end }}
+
+{{/* The flags that both daemons have. Takes a component's values. */}}
+{{- define "nv-ipam.commonArgs" -}}
+- --health-probe-bind-address={{ .healthProbeBindAddress }}
+- --metrics-bind-address={{ .metricsBindAddress }}
+- --logging-format={{ .logging.format }}
+- --v={{ int .logging.verbosity }}
+{{- with .logging.vmodule }}
+- --vmodule={{ . }}
+{{- end }}
+{{- with .logging.flushFrequency }}
+- --log-flush-frequency={{ . }}
+{{- end }}
+{{- with .logging.jsonInfoBufferSize }}
+- --log-json-info-buffer-size={{ . }}
+{{- end }}
+{{- if .logging.jsonSplitStream }}
+- --log-json-split-stream=true
+{{- end }}
+{{- with .featureGates }}
+{{- $gates := list }}
+{{- range $gate, $on := . }}{{ $gates = append $gates (printf "%s=%t" $gate $on) }}{{ end }}
+- --feature-gates={{ join "," (sortAlpha $gates) }}
+{{- end }}
+{{- end }}
+
+{{/* Probes of both daemons. Takes a component's values. */}}
+{{- define "nv-ipam.probes" -}}
+{{- if ne .healthProbeBindAddress "0" }}
+livenessProbe:
+  httpGet: {path: /healthz, port: probes}
+  initialDelaySeconds: 10
+  periodSeconds: 20
+readinessProbe:
+  httpGet: {path: /readyz, port: probes}
+  initialDelaySeconds: 1
+  periodSeconds: 5
+{{- end }}
+{{- end }}
+
+{{/* Ports of both daemons. Takes a component's values. */}}
+{{- define "nv-ipam.ports" -}}
+{{- if ne .healthProbeBindAddress "0" }}
+- {name: probes, containerPort: {{ include "nv-ipam.port" .healthProbeBindAddress }}}
+{{- end }}
+{{- if ne .metricsBindAddress "0" }}
+- {name: metrics, containerPort: {{ include "nv-ipam.port" .metricsBindAddress }}}
+{{- end }}
+{{- end }}
+
+{{/* Folders of the node that the agent writes to, each once: store, socket, the plugin and its configuration. */}}
+{{- define "nv-ipam.hostFolders" -}}
+{{- $folders := list (dir .Values.agent.storeFile) -}}
+{{- if hasPrefix "unix://" .Values.agent.bindAddress -}}
+{{- $folders = append $folders (dir (trimPrefix "unix://" .Values.agent.bindAddress)) -}}
+{{- end -}}
+{{- if not .Values.agent.cni.skipBinaryCopy -}}{{- $folders = append $folders .Values.agent.cni.binDir -}}{{- end -}}
+{{- if not .Values.agent.cni.skipConfigCreation -}}{{- $folders = append $folders .Values.agent.cni.confDir -}}{{- end -}}
+{{- $folders | uniq | toJson -}}
+{{- end }}
