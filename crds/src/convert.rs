@@ -24,6 +24,7 @@ impl From<&IPPoolSpec> for PoolSpec {
                 per_node_exclusions: each(&spec.per_node_exclusions),
                 node_selector: spec.node_selector.as_ref().map(NodeSelectorSpec::from),
                 default_gateway: spec.default_gateway(),
+                deprecated_default_gateway: spec.defaut_gateway.is_some(),
                 routes: destinations(&spec.routes),
             },
         })
@@ -42,6 +43,7 @@ impl From<&CIDRPoolSpec> for PoolSpec {
                 per_node_exclusions: each(&spec.per_node_exclusions),
                 node_selector: spec.node_selector.as_ref().map(NodeSelectorSpec::from),
                 default_gateway: spec.default_gateway(),
+                deprecated_default_gateway: spec.defaut_gateway.is_some(),
                 routes: destinations(&spec.routes),
             },
         })

@@ -9,10 +9,14 @@
 //! node may give) → [`ledger`] (requests → addresses).
 
 pub mod addr;
+pub mod advice;
+pub mod edit;
+pub mod hint;
 pub mod key;
 pub mod ledger;
 mod names;
 pub mod node_pool;
+pub mod overlap;
 pub mod plan;
 pub mod pool;
 pub mod run_set;
@@ -21,8 +25,11 @@ pub mod spec;
 pub mod violation;
 
 pub use addr::{AddrRange, Cidr, Family};
+pub use advice::{Advice, AdviceCode, advise, advise_nodes};
+pub use edit::{Displaced, Held, displaced};
 pub use key::{PoolKey, PoolKind};
 pub use node_pool::{NodePool, PoolState};
+pub use overlap::{Contender, Contenders, settle};
 pub use plan::{Assignment, Claim, ClaimSource, NodeRef, Plan, Standing, Usage, plan};
 pub use pool::{Block, Pool};
 pub use run_set::RunSet;

@@ -119,6 +119,23 @@ impl RunSet {
         Self { runs: self.runs_in(first, last).collect() }
     }
 
+    /// Members of this set that `other` has not.
+    #[must_use]
+    pub fn without(&self, other: &Self) -> Self {
+        let mut rest = Self::new();
+        for (first, last) in self.runs() {
+            let mut from = first;
+            while let Some(gap) = other.first_gap(from, last) {
+                let next = other.runs.range(gap..=last).next().map(|(&start, _)| start);
+                let end = next.map_or(last, |start| start - 1);
+                rest.insert(gap, end);
+                let Some(next) = next else { break };
+                from = next;
+            }
+        }
+        rest
+    }
+
     /// How many of `first..=last` are not members, saturating.
     pub fn gaps_in(&self, first: u128, last: u128) -> u128 {
         if first > last {

@@ -70,6 +70,8 @@ pub struct CommonSpec {
     pub node_selector: Option<NodeSelectorSpec>,
     /// `defaultGateway`, or its old spelling `defautGateway`.
     pub default_gateway: bool,
+    /// Whether the old spelling `defautGateway` was written, with either value.
+    pub deprecated_default_gateway: bool,
     /// `routes[].dst`.
     pub routes: Vec<String>,
 }

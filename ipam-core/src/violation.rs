@@ -23,6 +23,10 @@ pub enum Reason {
     Unsupported,
     /// A field makes no sense without, or together with, another.
     Conflict,
+    /// Another pool of the namespace has some of these addresses.
+    Overlap,
+    /// An edit would move or drop blocks, or bar addresses, that pods may hold.
+    InUse,
 }
 
 impl Reason {
@@ -38,6 +42,8 @@ impl Reason {
             Self::Duplicate => "Duplicate",
             Self::Unsupported => "Unsupported",
             Self::Conflict => "Conflict",
+            Self::Overlap => "Overlap",
+            Self::InUse => "InUse",
         }
     }
 }

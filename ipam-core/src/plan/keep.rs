@@ -23,7 +23,7 @@ impl<'a> Kept<'a> {
         let mut kept = Self { pool, usage, rows: roster.rows, holders: Holders::default(), dropped: Vec::new() };
         let mut outdated = Vec::new();
         for heard in roster.claims {
-            match kept.agreed_index(heard.claim) {
+            match pool.index_for(&heard.claim.node, &heard.claim.range) {
                 Some(index) => kept.keep_agreed(heard, index),
                 None => outdated.push(heard),
             }
@@ -32,16 +32,6 @@ impl<'a> Kept<'a> {
             kept.keep_outdated(heard);
         }
         kept
-    }
-
-    /// The index of the claimed block, if the spec of today would give just that to the node.
-    fn agreed_index(&self, claim: &Claim) -> Option<u128> {
-        let index = self.pool.grid().index_of(&claim.range)?;
-        let is_allowed = match self.pool.static_index(&claim.node) {
-            Some(own) => own == index,
-            None => !self.pool.is_static(index),
-        };
-        is_allowed.then_some(index)
     }
 
     fn keep_agreed(&mut self, Heard { row, claim }: Heard<'a>, index: u128) {

@@ -4,7 +4,6 @@
 //! checks nothing again. A pool knows nothing of nodes' records: who has which block is [`crate::plan()`]'s decision.
 
 mod grid;
-mod overlap;
 mod parse;
 
 use std::collections::BTreeMap;
@@ -115,7 +114,7 @@ impl Pool {
     }
 
     /// The addresses of a block that its node gives from, exclusions and gateway not yet taken off.
-    fn hosts(&self, range: &AddrRange) -> AddrRange {
+    pub(crate) fn hosts(&self, range: &AddrRange) -> AddrRange {
         match self.key.kind {
             PoolKind::IpPool => *range,
             // A range that is no prefix can only come from a record that was spoilt; its ends still bind.
@@ -192,6 +191,16 @@ impl Pool {
         self.static_by_node.get(node).copied()
     }
 
+    /// The index of the block that is exactly `range`, if the spec lets `node` have it.
+    pub(crate) fn index_for(&self, node: &str, range: &AddrRange) -> Option<u128> {
+        let index = self.grid.index_of(range)?;
+        let is_allowed = match self.static_index(node) {
+            Some(own) => own == index,
+            None => !self.is_static(index),
+        };
+        is_allowed.then_some(index)
+    }
+
     /// Whether a static entry names the block, with or without a node.
     pub(crate) fn is_static(&self, index: u128) -> bool {
         self.statics.contains_key(&index)
@@ -207,5 +216,30 @@ impl Pool {
     /// Whether exclusions and gateway leave no address of the block at `index`.
     pub(crate) fn is_barren(&self, index: u128) -> bool {
         self.barren.contains(index)
+    }
+
+    /// Number of blocks that exclusions and gateway leave no address of; saturates.
+    pub(crate) fn barren_count(&self) -> u128 {
+        self.barren.size()
+    }
+
+    /// Whether there are exclusions, of addresses or of places in blocks.
+    pub(crate) fn has_exclusions(&self) -> bool {
+        !self.exclusions.is_empty() || !self.per_node.is_empty()
+    }
+
+    /// Whether `addr` is in `spec.exclusions`.
+    pub(crate) fn excludes(&self, addr: u128) -> bool {
+        self.exclusions.contains(addr)
+    }
+
+    /// Whether there is a node selector.
+    pub(crate) const fn has_selector(&self) -> bool {
+        self.selector.is_some()
+    }
+
+    /// The nodes that static entries name, by name, with their prefixes.
+    pub(crate) fn static_nodes(&self) -> impl Iterator<Item = (&str, AddrRange)> {
+        self.static_by_node.iter().filter_map(|(node, &index)| Some((node.as_str(), self.grid.range(index)?)))
     }
 }

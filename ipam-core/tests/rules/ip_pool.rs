@@ -281,6 +281,7 @@ fn all_mistakes_come_at_once_in_the_order_of_the_fields() {
         node_selector: Some(NodeSelectorSpec::default()),
         default_gateway: true,
         routes: vec!["::/0".into()],
+        ..CommonSpec::default()
     };
     let spec = IpPoolSpec {
         subnet: "10.0.0.0/24".into(),

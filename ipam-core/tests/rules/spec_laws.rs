@@ -63,6 +63,7 @@ fn common() -> impl Strategy<Value = CommonSpec> {
             per_node_exclusions,
             node_selector,
             default_gateway,
+            deprecated_default_gateway: false,
             routes,
         },
     )

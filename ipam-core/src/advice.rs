@@ -1,0 +1,182 @@
+//! What works, but not as its author may think.
+//!
+//! Nothing here refuses: a pool that [`Pool::parse`] takes is served, whatever is advised. The webhook and `validate` show
+//! the same advice, from the spec alone ([`advise`]) and from the nodes there are ([`advise_nodes`]). Every number in a
+//! message comes from the pool's own arithmetic.
+
+mod exclusions;
+mod nodes;
+mod shape;
+
+use std::fmt;
+
+use crate::Pool;
+use crate::spec::PoolSpec;
+
+pub use nodes::advise_nodes;
+
+/// Pieces of advice of one code that are given; the last of them counts the rest.
+const MOST_OF_A_KIND: usize = 8;
+
+/// One word for what is surprising.
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug)]
+pub enum AdviceCode {
+    /// The old spelling of a field is used.
+    DeprecatedField,
+    /// Bits are set behind a prefix length, and are dropped.
+    HostBits,
+    /// The network is of a kind that pods cannot use as others: loopback, multicast and the like.
+    SpecialRange,
+    /// The gateway is an address that no host answers from: a network or broadcast address.
+    GatewayIsNoHost,
+    /// The gateway lies in some node's block, which then has one address less than the others.
+    GatewayInBlock,
+    /// A large part of the network belongs to no block.
+    WastedAddresses,
+    /// No block has an address that a pod could get.
+    NothingToGive,
+    /// Some blocks are excluded as a whole, and no node gets one.
+    ExcludedBlocks,
+    /// An exclusion bars nothing, since no pod could have got these addresses anyway.
+    ExclusionWithoutEffect,
+    /// An exclusion repeats what earlier ones say.
+    RepeatedExclusion,
+    /// An exclusion and an earlier one share addresses.
+    OverlappingExclusions,
+    /// A route stands twice.
+    RepeatedRoute,
+    /// A route leads to addresses that pods reach without the gateway.
+    RouteInsidePool,
+    /// A term of the node selector is empty and matches nothing.
+    EmptyTerm,
+    /// The prefix reserved for a node leaves no address for pods.
+    BarrenStaticPrefix,
+    /// No node is selected.
+    NoNodeSelected,
+    /// A static entry is for a node that is not there or not selected.
+    StaticForNoNode,
+    /// Fewer nodes can be served than are selected.
+    TooSmall,
+    /// Many more nodes could be served than are selected.
+    TooLarge,
+}
+
+impl AdviceCode {
+    /// All codes.
+    pub const ALL: [Self; 19] = [
+        Self::DeprecatedField,
+        Self::HostBits,
+        Self::SpecialRange,
+        Self::GatewayIsNoHost,
+        Self::GatewayInBlock,
+        Self::WastedAddresses,
+        Self::NothingToGive,
+        Self::ExcludedBlocks,
+        Self::ExclusionWithoutEffect,
+        Self::RepeatedExclusion,
+        Self::OverlappingExclusions,
+        Self::RepeatedRoute,
+        Self::RouteInsidePool,
+        Self::EmptyTerm,
+        Self::BarrenStaticPrefix,
+        Self::NoNodeSelected,
+        Self::StaticForNoNode,
+        Self::TooSmall,
+        Self::TooLarge,
+    ];
+
+    /// The word, as it stands in `-o json` and in the table of cases.
+    pub const fn as_str(self) -> &'static str {
+        match self {
+            Self::DeprecatedField => "DeprecatedField",
+            Self::HostBits => "HostBits",
+            Self::SpecialRange => "SpecialRange",
+            Self::GatewayIsNoHost => "GatewayIsNoHost",
+            Self::GatewayInBlock => "GatewayInBlock",
+            Self::WastedAddresses => "WastedAddresses",
+            Self::NothingToGive => "NothingToGive",
+            Self::ExcludedBlocks => "ExcludedBlocks",
+            Self::ExclusionWithoutEffect => "ExclusionWithoutEffect",
+            Self::RepeatedExclusion => "RepeatedExclusion",
+            Self::OverlappingExclusions => "OverlappingExclusions",
+            Self::RepeatedRoute => "RepeatedRoute",
+            Self::RouteInsidePool => "RouteInsidePool",
+            Self::EmptyTerm => "EmptyTerm",
+            Self::BarrenStaticPrefix => "BarrenStaticPrefix",
+            Self::NoNodeSelected => "NoNodeSelected",
+            Self::StaticForNoNode => "StaticForNoNode",
+            Self::TooSmall => "TooSmall",
+            Self::TooLarge => "TooLarge",
+        }
+    }
+}
+
+impl fmt::Display for AdviceCode {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(self.as_str())
+    }
+}
+
+/// One surprise in a valid spec.
+#[derive(Clone, PartialEq, Eq, PartialOrd, Ord, Debug)]
+pub struct Advice {
+    /// Full path of the field, for example `spec.exclusions[2]`.
+    pub field: String,
+    /// The kind of surprise.
+    pub code: AdviceCode,
+    /// Names the value, says what comes of it and what could be written instead. Starts in lower case; the field is not
+    /// repeated.
+    pub message: String,
+}
+
+impl Advice {
+    fn new(field: impl Into<String>, code: AdviceCode, message: impl Into<String>) -> Self {
+        Self { field: field.into(), code, message: message.into() }
+    }
+}
+
+impl fmt::Display for Advice {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{}: {}", self.field, self.message)
+    }
+}
+
+/// What is surprising in a spec, whatever nodes there are. `pool` is `spec` parsed.
+///
+/// In the order of the fields as [`Pool::parse`] takes them; at most eight of each code, the last of which counts the
+/// others.
+pub fn advise(spec: &PoolSpec, pool: &Pool) -> Vec<Advice> {
+    let mut advice = Vec::new();
+    shape::advise(spec, pool, &mut advice);
+    exclusions::advise(spec, pool, &mut advice);
+    shape::advise_rest(spec, pool, &mut advice);
+    advice
+}
+
+/// Gathers advice of one code and counts what is too much.
+struct OfAKind {
+    code: AdviceCode,
+    given: Vec<Advice>,
+    more: usize,
+}
+
+impl OfAKind {
+    const fn new(code: AdviceCode) -> Self {
+        Self { code, given: Vec::new(), more: 0 }
+    }
+
+    fn add(&mut self, field: String, message: impl FnOnce() -> String) {
+        if self.given.len() < MOST_OF_A_KIND {
+            self.given.push(Advice::new(field, self.code, message()));
+        } else {
+            self.more += 1;
+        }
+    }
+
+    fn finish(mut self, advice: &mut Vec<Advice>) {
+        if let (Some(last), 1..) = (self.given.last_mut(), self.more) {
+            last.message = format!("{} (and {} more like this)", last.message, self.more);
+        }
+        advice.append(&mut self.given);
+    }
+}

@@ -1,0 +1,56 @@
+//! Advice that needs to know which nodes there are.
+
+use std::collections::BTreeSet;
+
+use super::{Advice, AdviceCode, OfAKind};
+use crate::{Family, NodeRef, Pool, PoolKind};
+
+/// An IPv4 pool with this many times the blocks that are wanted is called large. IPv6 ranges are meant to be sparse.
+const MUCH_LARGER: u128 = 10;
+
+/// What is surprising about a pool among these nodes, which must be all nodes of the cluster.
+pub fn advise_nodes(pool: &Pool, nodes: &[NodeRef<'_>]) -> Vec<Advice> {
+    let mut advice = Vec::new();
+    let selected: BTreeSet<&str> =
+        nodes.iter().filter(|node| pool.selects(node.name, node.labels)).map(|node| node.name).collect();
+    if selected.is_empty() && pool.has_selector() {
+        let message =
+            format!("matches none of the cluster's {} nodes; nobody is served until one matches", nodes.len());
+        advice.push(Advice::new("spec.nodeSelector", AdviceCode::NoNodeSelected, message));
+    }
+    statics(pool, &selected, &mut advice);
+    size(pool, &selected, &mut advice);
+    advice
+}
+
+fn statics(pool: &Pool, selected: &BTreeSet<&str>, advice: &mut Vec<Advice>) {
+    let mut unknown = OfAKind::new(AdviceCode::StaticForNoNode);
+    for (node, prefix) in pool.static_nodes().filter(|(node, _)| !selected.contains(node)) {
+        unknown.add("spec.staticAllocations".to_owned(), || {
+            format!("node {node:?} of prefix {prefix} is no selected node of the cluster; the prefix waits for it")
+        });
+    }
+    unknown.finish(advice);
+}
+
+fn size(pool: &Pool, selected: &BTreeSet<&str>, advice: &mut Vec<Advice>) {
+    let field = match pool.key().kind {
+        PoolKind::IpPool => "spec.perNodeBlockSize",
+        PoolKind::CidrPool => "spec.perNodeNetworkPrefix",
+    };
+    let of_statics = selected.iter().filter(|node| pool.static_index(node).is_some()).count();
+    let wanting = u128::try_from(selected.len() - of_statics).unwrap_or(u128::MAX);
+    let blocks = pool.not_given().gaps_in(0, pool.grid().last_index());
+    if wanting > blocks {
+        let message = format!(
+            "leaves blocks for {blocks} nodes beside those with a static prefix, but {wanting} are selected: {} get none; \
+             write smaller blocks or a larger network",
+            wanting - blocks
+        );
+        advice.push(Advice::new(field, AdviceCode::TooSmall, message));
+    } else if pool.network().family() == Family::V4 && wanting > 0 && blocks / wanting >= MUCH_LARGER {
+        let message =
+            format!("makes {blocks} blocks, but {wanting} nodes are selected: {} stay free", blocks - wanting);
+        advice.push(Advice::new(field, AdviceCode::TooLarge, message));
+    }
+}

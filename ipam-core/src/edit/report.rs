@@ -1,0 +1,94 @@
+//! What to tell the one who edits.
+
+use std::collections::BTreeMap;
+
+use super::Displaced;
+use crate::spec::PoolSpec;
+use crate::{Reason, Violation};
+
+/// Nodes that a message names; the rest is counted.
+const MOST_NAMED: usize = 5;
+/// Fields that are complained of; the first suffice to see what is wrong.
+const MOST_FIELDS: usize = 16;
+
+/// One violation for each field to blame, with the nodes concerned. `old` is what should be kept, as far as it is known.
+pub fn violations(displaced: &[Displaced], old: Option<&PoolSpec>, new: &PoolSpec) -> Vec<Violation> {
+    let mut order: Vec<&str> = Vec::new();
+    let mut by_field: BTreeMap<&str, Vec<&Displaced>> = BTreeMap::new();
+    for one in displaced {
+        for field in &one.fields {
+            let nodes = by_field.entry(field).or_insert_with(|| {
+                order.push(field);
+                Vec::new()
+            });
+            nodes.push(one);
+        }
+    }
+    let said = order.into_iter().take(MOST_FIELDS).filter_map(|field| by_field.get_key_value(field));
+    said.map(|(field, nodes)| Violation::new(*field, Reason::InUse, message(field, nodes, old, new))).collect()
+}
+
+fn message(field: &str, nodes: &[&Displaced], old: Option<&PoolSpec>, new: &PoolSpec) -> String {
+    let value = value_of(new, field).map(|value| format!("{value} ")).unwrap_or_default();
+    let named: Vec<String> = nodes.iter().take(MOST_NAMED).map(|one| named(one)).collect();
+    let more = match nodes.len() - named.len() {
+        0 => String::new(),
+        more => format!(" and {more} more"),
+    };
+    let (count, plural) = (nodes.len(), if nodes.len() == 1 { "" } else { "s" });
+    let kept = match old.filter(|_| !is_element(field)).and_then(|old| value_of(old, field)) {
+        Some(kept) => format!("keep {kept}"),
+        None if is_element(field) => "leave it out".to_owned(),
+        None => "keep the earlier value".to_owned(),
+    };
+    format!(
+        "{value}would take addresses that pods may hold from {count} node{plural}: {}{more}; {kept} until they are \
+         released",
+        named.join(", ")
+    )
+}
+
+fn named(one: &Displaced) -> String {
+    match one.held {
+        Some(held) => format!("{:?} ({} has {held} held)", one.node, one.range),
+        None => format!("{:?} (use of {} not reported: counts as held)", one.node, one.range),
+    }
+}
+
+/// Whether the field is in an element of a list, which had no value before.
+fn is_element(field: &str) -> bool {
+    field.contains('[')
+}
+
+/// The value of a field that can be blamed, as it is written in YAML.
+fn value_of(spec: &PoolSpec, field: &str) -> Option<String> {
+    if let Some(index) = element(field, "spec.exclusions[") {
+        let exclusion = spec.common().exclusions.get(index)?;
+        return Some(format!("{}-{}", exclusion.start_ip, exclusion.end_ip));
+    }
+    if let Some(index) = element(field, "spec.perNodeExclusions[") {
+        let range = spec.common().per_node_exclusions.get(index)?;
+        return Some(format!("{}-{}", range.start_index, range.end_index));
+    }
+    match spec {
+        PoolSpec::Ip(spec) => match field {
+            "spec.subnet" => Some(format!("{:?}", spec.subnet)),
+            "spec.perNodeBlockSize" => Some(spec.per_node_block_size.to_string()),
+            "spec.gateway" => spec.gateway.as_ref().map(|text| format!("{text:?}")),
+            _ => None,
+        },
+        PoolSpec::Cidr(spec) => match field {
+            "spec.cidr" => Some(format!("{:?}", spec.cidr)),
+            "spec.perNodeNetworkPrefix" => Some(spec.per_node_network_prefix.to_string()),
+            "spec.gatewayIndex" => spec.gateway_index.map(|index| index.to_string()),
+            _ => {
+                let entry = spec.static_allocations.get(element(field, "spec.staticAllocations[")?)?;
+                Some(format!("{:?}", entry.prefix))
+            }
+        },
+    }
+}
+
+fn element(field: &str, list: &str) -> Option<usize> {
+    field.strip_prefix(list)?.split(']').next()?.parse().ok()
+}
