@@ -3,6 +3,8 @@
 //! Text is read here and nowhere else. An IPv4-mapped IPv6 address (`::ffff:a.b.c.d`) is refused: some readers take it
 //! for IPv4 and some for IPv6, and an address that two components read differently is an address given twice.
 
+mod slip;
+
 use std::fmt;
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 
@@ -92,6 +94,17 @@ pub enum ParseError {
     /// An IPv4-mapped IPv6 address.
     #[error("is an IPv4-mapped IPv6 address; write the IPv4 address {0}")]
     Mapped(Ipv4Addr),
+    /// Two addresses where one is wanted.
+    #[error("is a range; write one address, \"{0}\" or \"{1}\"")]
+    Range(IpAddr, IpAddr),
+    /// A slip that is known.
+    #[error("{what}; write {write:?}")]
+    Meant {
+        /// What is wrong.
+        what: &'static str,
+        /// What would be right.
+        write: String,
+    },
     /// Anything else.
     #[error("is not an IP address such as \"192.168.0.1\" or \"fd00::1\"")]
     NotAnAddress,
@@ -113,13 +126,13 @@ pub fn parse_addr(text: &str) -> Result<IpAddr, ParseError> {
         return Err(match parse_addr(alone) {
             Ok(_) => ParseError::NotAlone(alone.to_owned()),
             Err(mapped @ ParseError::Mapped(_)) => mapped,
-            Err(_) => ParseError::NotAnAddress,
+            Err(_) => slip::of_address(text).unwrap_or(ParseError::NotAnAddress),
         });
     }
     match text.parse::<IpAddr>() {
         Ok(IpAddr::V6(v6)) => v6.to_ipv4_mapped().map_or(Ok(IpAddr::V6(v6)), |v4| Err(ParseError::Mapped(v4))),
         Ok(v4) => Ok(v4),
-        Err(_) => Err(ParseError::NotAnAddress),
+        Err(_) => Err(slip::of_address(text).unwrap_or(ParseError::NotAnAddress)),
     }
 }
 
@@ -169,18 +182,18 @@ impl Cidr {
             return Err(match parse_addr(text) {
                 Ok(addr) => ParseError::NoPrefixLength(addr, Family::of(addr).bits()),
                 Err(mapped @ ParseError::Mapped(_)) => mapped,
-                Err(_) => ParseError::NotANetwork,
+                Err(_) => slip::of_network(text).unwrap_or(ParseError::NotANetwork),
             });
         };
         let addr = parse_addr(addr).map_err(|error| match error {
             ParseError::Mapped(_) => error,
-            _ => ParseError::NotANetwork,
+            _ => slip::of_network(text).unwrap_or(ParseError::NotANetwork),
         })?;
         let family = Family::of(addr);
         let bad_length = ParseError::PrefixLength { family };
         // "+8" and "08" are numbers for Rust; nobody else reads them as a prefix length.
         if len.is_empty() || !len.bytes().all(|b| b.is_ascii_digit()) || (len.len() > 1 && len.starts_with('0')) {
-            return Err(bad_length);
+            return Err(slip::of_network(text).unwrap_or(bad_length));
         }
         let cidr = len.parse().ok().and_then(|len| Self::containing(addr, len)).ok_or(bad_length)?;
         let host_bits = if cidr.network == number(addr) { HostBits::Zero } else { HostBits::Set };

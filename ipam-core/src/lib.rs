@@ -19,6 +19,7 @@ pub mod node_pool;
 pub mod overlap;
 pub mod plan;
 pub mod pool;
+mod quoted;
 pub mod run_set;
 pub mod selector;
 pub mod spec;

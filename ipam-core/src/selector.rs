@@ -7,6 +7,7 @@
 use std::collections::BTreeMap;
 
 use crate::names::{is_dns_subdomain, is_label_key, is_label_value};
+use crate::quoted::Quoted;
 use crate::spec::{NodeSelectorSpec, NodeSelectorTermSpec, RequirementSpec};
 use crate::{Reason, Violation};
 
@@ -117,17 +118,18 @@ fn parse_term(spec: &NodeSelectorTermSpec, field: &str, found: &mut Vec<Violatio
 fn parse_requirement(spec: &RequirementSpec, field: &str, found: &mut Vec<Violation>) -> Option<Requirement> {
     if !is_label_key(&spec.key) {
         let message = format!(
-            "{:?} is no label key: write up to 63 letters, digits, \"-\", \"_\" and \".\", a letter or digit first and \
+            "{} is no label key: write up to 63 letters, digits, \"-\", \"_\" and \".\", a letter or digit first and \
              last, with a DNS name and \"/\" before it if wanted",
-            spec.key
+            Quoted(&spec.key)
         );
         found.push(Violation::new(format!("{field}.key"), reason_of(&spec.key), message));
     }
     let test = parse_test(spec, field, found);
     for (i, value) in spec.values.iter().enumerate().filter(|(_, value)| !is_label_value(value)) {
         let message = format!(
-            "{value:?} is no label value: write up to 63 letters, digits, \"-\", \"_\" and \".\", a letter or digit first \
-             and last"
+            "{} is no label value: write up to 63 letters, digits, \"-\", \"_\" and \".\", a letter or digit first \
+             and last",
+            Quoted(value)
         );
         found.push(Violation::new(format!("{field}.values[{i}]"), Reason::Malformed, message));
     }
@@ -143,7 +145,7 @@ fn parse_test(spec: &RequirementSpec, field: &str, found: &mut Vec<Violation>) -
         "Gt" => one_integer(spec, field, found).map(Test::Gt),
         "Lt" => one_integer(spec, field, found).map(Test::Lt),
         operator => {
-            let message = format!("{operator:?} is none of In, NotIn, Exists, DoesNotExist, Gt and Lt");
+            let message = format!("{} is none of In, NotIn, Exists, DoesNotExist, Gt and Lt", Quoted(operator));
             found.push(Violation::new(format!("{field}.operator"), unsupported(operator), message));
             None
         }
@@ -177,7 +179,7 @@ fn one_integer(spec: &RequirementSpec, field: &str, found: &mut Vec<Violation>) 
     };
     let number = value.parse().ok();
     if number.is_none() {
-        let message = format!("{value:?} is no integer, but {} takes one", spec.operator);
+        let message = format!("{} is no integer, but {} takes one", Quoted(value), spec.operator);
         found.push(Violation::new(format!("{field}.values[0]"), Reason::Malformed, message));
     }
     number
@@ -185,20 +187,20 @@ fn one_integer(spec: &RequirementSpec, field: &str, found: &mut Vec<Violation>) 
 
 fn parse_name_requirement(spec: &RequirementSpec, field: &str, found: &mut Vec<Violation>) -> Option<NameRequirement> {
     if spec.key != NAME_FIELD {
-        let message = format!("{:?} is no field to select by; the only one is {NAME_FIELD}", spec.key);
+        let message = format!("{} is no field to select by; the only one is {NAME_FIELD}", Quoted(&spec.key));
         found.push(Violation::new(format!("{field}.key"), unsupported(&spec.key), message));
     }
     let wanted = match spec.operator.as_str() {
         "In" => Some(true),
         "NotIn" => Some(false),
         operator => {
-            let message = format!("{operator:?} is none of In and NotIn, which are all that matchFields takes");
+            let message = format!("{} is none of In and NotIn, which are all that matchFields takes", Quoted(operator));
             found.push(Violation::new(format!("{field}.operator"), unsupported(operator), message));
             None
         }
     };
     for (i, value) in spec.values.iter().enumerate().filter(|(_, value)| !is_dns_subdomain(value)) {
-        let message = format!("{value:?} is no node name: write lower case letters, digits, \"-\" and \".\"");
+        let message = format!("{} is no node name: write lower case letters, digits, \"-\" and \".\"", Quoted(value));
         found.push(Violation::new(format!("{field}.values[{i}]"), reason_of(value), message));
     }
     let [name] = spec.values.as_slice() else {

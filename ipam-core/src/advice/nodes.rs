@@ -3,6 +3,7 @@
 use std::collections::BTreeSet;
 
 use super::{Advice, AdviceCode, OfAKind};
+use crate::quoted::Quoted;
 use crate::{Family, NodeRef, Pool, PoolKind};
 
 /// An IPv4 pool with this many times the blocks that are wanted is called large. IPv6 ranges are meant to be sparse.
@@ -27,7 +28,10 @@ fn statics(pool: &Pool, selected: &BTreeSet<&str>, advice: &mut Vec<Advice>) {
     let mut unknown = OfAKind::new(AdviceCode::StaticForNoNode);
     for (node, prefix) in pool.static_nodes().filter(|(node, _)| !selected.contains(node)) {
         unknown.add("spec.staticAllocations".to_owned(), || {
-            format!("node {node:?} of prefix {prefix} is no selected node of the cluster; the prefix waits for it")
+            format!(
+                "node {} of prefix {prefix} is no selected node of the cluster; the prefix waits for it",
+                Quoted(node)
+            )
         });
     }
     unknown.finish(advice);

@@ -5,6 +5,7 @@ use std::net::IpAddr;
 
 use super::{Advice, AdviceCode, OfAKind};
 use crate::addr::{HostBits, number, parse_addr};
+use crate::quoted::Quoted;
 use crate::spec::{CidrPoolSpec, IpPoolSpec, NodeSelectorTermSpec, PoolSpec};
 use crate::{AddrRange, Cidr, Pool, PoolKind};
 
@@ -50,7 +51,8 @@ pub(super) fn advise_rest(spec: &PoolSpec, pool: &Pool, advice: &mut Vec<Advice>
 fn of_ip_pool(spec: &IpPoolSpec, pool: &Pool, advice: &mut Vec<Advice>) {
     let network = pool.network();
     if let Ok((_, HostBits::Set)) = Cidr::parse(&spec.subnet) {
-        let message = format!("{:?} has bits set behind the prefix length and is taken for \"{network}\"", spec.subnet);
+        let message =
+            format!("{} has bits set behind the prefix length and is taken for \"{network}\"", Quoted(&spec.subnet));
         advice.push(Advice::new("spec.subnet", AdviceCode::HostBits, message));
     }
     special_range("spec.subnet", &network, advice);
@@ -78,7 +80,10 @@ fn of_cidr_pool(spec: &CidrPoolSpec, pool: &Pool, advice: &mut Vec<Advice>) {
             && pool.capacity(&block) == 0
         {
             barren.add(format!("spec.staticAllocations[{i}].prefix"), || {
-                format!("\"{prefix}\" leaves no address for pods of node {node:?} beside gateway and exclusions")
+                format!(
+                    "\"{prefix}\" leaves no address for pods of node {} beside gateway and exclusions",
+                    Quoted(node)
+                )
             });
         }
     }
@@ -167,7 +172,7 @@ fn routes(routes: &[String], pool: &Pool, advice: &mut Vec<Advice>) {
         let Ok((dst, host_bits)) = Cidr::parse(text) else { continue };
         if host_bits == HostBits::Set {
             bits.add(field.clone(), || {
-                format!("{text:?} has bits set behind the prefix length and is taken for \"{dst}\"")
+                format!("{} has bits set behind the prefix length and is taken for \"{dst}\"", Quoted(text))
             });
         }
         if !seen.insert(dst) {

@@ -4,6 +4,7 @@ use std::collections::{BTreeMap, BTreeSet};
 
 use super::{Findings, common, given};
 use crate::pool::{GatewayRule, Grid, StaticEntry};
+use crate::quoted::Quoted;
 use crate::spec::{CidrPoolSpec, StaticAllocationSpec};
 use crate::{Cidr, Pool, PoolKey, PoolKind, Reason, RunSet};
 
@@ -92,7 +93,7 @@ impl Statics {
             let field = |name: &str| format!("spec.staticAllocations[{i}].{name}");
             let node = given(spec.node_name.as_ref());
             if let Some(node) = node.filter(|node| !nodes.insert(*node)) {
-                let message = format!("{node:?} has an earlier entry already; a node has one prefix");
+                let message = format!("{} has an earlier entry already; a node has one prefix", Quoted(node));
                 findings.add(field("nodeName"), Reason::Duplicate, message);
             }
             // The prefix is the last of an entry's fields, but the gateway is judged by it.

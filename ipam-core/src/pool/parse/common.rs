@@ -2,6 +2,7 @@
 
 use super::Findings;
 use crate::addr::number;
+use crate::quoted::Quoted;
 use crate::selector::NodeSelector;
 use crate::spec::{CommonSpec, ExclusionSpec, IndexRangeSpec, NodeSelectorSpec};
 use crate::{Cidr, Family, Reason, RunSet};
@@ -102,12 +103,12 @@ pub(super) fn routes(
         let field = format!("spec.routes[{i}].dst");
         let Some((dst, _)) = findings.network(&field, text) else { continue };
         if let Some(network) = network.filter(|network| network.family() != dst.family()) {
-            let message = format!("{text:?} is {}, but the pool is {}", dst.family(), network.family());
+            let message = format!("{} is {}, but the pool is {}", Quoted(text), dst.family(), network.family());
             findings.add(&field, Reason::OutsidePool, message);
         }
         if spec.default_gateway && dst.prefix_len() == 0 {
             let message =
-                format!("{text:?} is the default route, which spec.defaultGateway already adds; leave one out");
+                format!("{} is the default route, which spec.defaultGateway already adds; leave one out", Quoted(text));
             findings.add(&field, Reason::Conflict, message);
         }
         routes.push(dst);

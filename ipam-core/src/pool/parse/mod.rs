@@ -11,6 +11,7 @@ use std::net::IpAddr;
 
 use crate::addr::{HostBits, ParseError, parse_addr};
 use crate::names::is_cni_name;
+use crate::quoted::Quoted;
 use crate::spec::PoolSpec;
 use crate::{Cidr, Pool, Reason, Violation};
 
@@ -39,7 +40,8 @@ fn check_name(name: &str, findings: &mut Findings) {
         findings.add("metadata.name", Reason::Required, "must not be empty");
     } else if !is_cni_name(name) {
         let message = format!(
-            "{name:?} is no name of a network: write letters, digits, \"_\", \".\" and \"-\", a letter or digit first"
+            "{} is no name of a network: write letters, digits, \"_\", \".\" and \"-\", a letter or digit first",
+            Quoted(name)
         );
         findings.add("metadata.name", Reason::Malformed, message);
     }
@@ -58,8 +60,8 @@ impl Findings {
     fn add_unread(&mut self, field: &str, text: &str, error: &ParseError) {
         match error {
             ParseError::Empty => self.add(field, Reason::Required, error.to_string()),
-            ParseError::PrefixLength { .. } => self.add(field, Reason::OutOfRange, format!("{text:?} {error}")),
-            _ => self.add(field, Reason::Malformed, format!("{text:?} {error}")),
+            ParseError::PrefixLength { .. } => self.add(field, Reason::OutOfRange, format!("{} {error}", Quoted(text))),
+            _ => self.add(field, Reason::Malformed, format!("{} {error}", Quoted(text))),
         }
     }
 
@@ -78,7 +80,7 @@ impl Findings {
     fn exact_network(&mut self, field: &str, text: &str) -> Option<Cidr> {
         let (network, host_bits) = self.network(field, text)?;
         if host_bits == HostBits::Set {
-            let message = format!("{text:?} has bits set behind the prefix length; write \"{network}\"");
+            let message = format!("{} has bits set behind the prefix length; write \"{network}\"", Quoted(text));
             self.add(field, Reason::HostBits, message);
         }
         Some(network)
