@@ -17,8 +17,13 @@ pub fn unknown_field_hint(kind: PoolKind, path: &str, field: &str) -> Option<Str
     }) {
         return Some(format!("write {right}"));
     }
-    let nearest = known_fields(kind, &place).iter().map(|known| (distance(known, field), *known)).min()?;
-    (nearest.0 <= 2.max(field.len() / 4)).then(|| format!("did you mean {}?", nearest.1))
+    nearest(field, known_fields(kind, &place).iter().copied()).map(|known| format!("did you mean {known}?"))
+}
+
+/// The one of `known` that `word` is a slip of the pen away from, without regard to case.
+pub fn nearest<'a>(word: &str, known: impl IntoIterator<Item = &'a str>) -> Option<&'a str> {
+    let (distance, nearest) = known.into_iter().map(|known| (distance(known, word), known)).min()?;
+    (distance <= 2.max(word.len() / 4)).then_some(nearest)
 }
 
 /// Fields that other resources have at this place, and what stands for them here.

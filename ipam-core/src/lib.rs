@@ -14,7 +14,7 @@ pub mod edit;
 pub mod hint;
 pub mod key;
 pub mod ledger;
-mod names;
+pub mod names;
 pub mod node_pool;
 pub mod overlap;
 pub mod plan;

@@ -19,4 +19,5 @@ pub mod objects;
 pub mod pool;
 pub mod reconcile;
 pub mod run;
+pub mod validate;
 pub mod watch;

@@ -19,6 +19,7 @@ use crate::controller::Controller;
 use crate::election::{Election, Lost, identity};
 use crate::flags::{Config, FlagError};
 use crate::metrics::Metrics;
+use crate::validate;
 
 /// Time for calls under way to end once we are told to stop. With the pause between renewals it stays within the renew
 /// deadline, so that nothing is written that another leader might write.
@@ -26,6 +27,12 @@ const GRACE: Duration = Duration::from_secs(7);
 
 /// Runs the operator to its end.
 pub fn main(args: impl IntoIterator<Item = OsString>) -> ExitCode {
+    let mut args = args.into_iter().peekable();
+    let program = args.next();
+    if args.next_if(|argument| argument == validate::command::NAME).is_some() {
+        return validate::command::main(args);
+    }
+    let args = program.into_iter().chain(args);
     let config = match Config::parse(args) {
         Ok(config) => config,
         Err(FlagError::Usage(usage)) => {

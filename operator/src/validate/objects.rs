@@ -1,0 +1,134 @@
+//! Which objects of a document are pools. Lists are opened; other kinds are told apart from mistyped ones, for a pool that
+//! is skipped because of a slip in its kind is a pool that nobody checked.
+
+use ipam_core::hint::nearest;
+use ipam_core::{PoolKind, Reason};
+use ipam_crds::{GROUP, VERSION};
+
+use super::report::Problem;
+use super::tree::{Node, Value, shortened};
+
+/// What an object turned out to be.
+pub(super) enum Object<'a> {
+    /// A pool.
+    Pool(PoolKind, &'a Node),
+    /// Something that is not ours to judge.
+    Other,
+    /// Neither for sure.
+    Stray(&'a Node, Problem),
+}
+
+/// What a list says about those of its items that do not say it themselves.
+#[derive(Clone, Copy, Default)]
+struct Inherited<'a> {
+    api_version: Option<&'a str>,
+    kind: Option<&'a str>,
+}
+
+/// Calls `each` with all objects in `document`, and the position of those that stand in a list.
+pub(super) fn objects<'a>(document: &'a Node, each: &mut impl FnMut(Option<usize>, Object<'a>)) {
+    open(document, Inherited::default(), None, &mut 0, each);
+}
+
+fn open<'a>(
+    node: &'a Node,
+    inherited: Inherited<'a>,
+    item: Option<usize>,
+    items: &mut usize,
+    each: &mut impl FnMut(Option<usize>, Object<'a>),
+) {
+    let told = Told::of(node, inherited);
+    let Told { api_version: Some(api_version), kind: Some(kind) } = told else {
+        return each(item, Object::Stray(node, unnamed(node, told)));
+    };
+    let Some(singular) = kind.strip_suffix("List").filter(|_| is_list(api_version, kind)) else {
+        return each(item, classify(node, api_version, kind));
+    };
+    let Some(list) = node.get("items") else { return };
+    if !matches!(list.value, Value::List(_) | Value::Null) {
+        let message = format!("{}, but a list is needed", list.value.described());
+        let problem = Problem { field: "items".to_owned(), reason: Reason::Malformed, message, place: list.at };
+        return each(item, Object::Stray(node, problem));
+    }
+    let inherited = match singular {
+        "" => Inherited::default(),
+        kind => Inherited { api_version: Some(api_version), kind: Some(kind) },
+    };
+    for object in list.items() {
+        let position = *items;
+        *items += 1;
+        open(object, inherited, Some(position), items, each);
+    }
+}
+
+fn is_list(api_version: &str, kind: &str) -> bool {
+    (api_version == "v1" && kind == "List") || (group(api_version) == GROUP && kind != "List")
+}
+
+/// What an object says of itself, or its list for it.
+#[derive(Clone, Copy)]
+struct Told<'a> {
+    api_version: Option<&'a str>,
+    kind: Option<&'a str>,
+}
+
+impl<'a> Told<'a> {
+    fn of(node: &'a Node, inherited: Inherited<'a>) -> Self {
+        let text = |name, otherwise| match node.get(name) {
+            Some(node) => node.text().filter(|text| !text.is_empty()),
+            None => otherwise,
+        };
+        let is_object = matches!(node.value, Value::Map(_));
+        let text = |name, otherwise| if is_object { text(name, otherwise) } else { None };
+        Self { api_version: text("apiVersion", inherited.api_version), kind: text("kind", inherited.kind) }
+    }
+}
+
+fn unnamed(node: &Node, told: Told<'_>) -> Problem {
+    if !matches!(node.value, Value::Map(_)) {
+        let message = format!("{}, but a manifest is an object with apiVersion and kind", node.value.described());
+        return Problem { field: String::new(), reason: Reason::Malformed, message, place: node.at };
+    }
+    let field = if told.kind.is_none() { "kind" } else { "apiVersion" };
+    let (reason, message) = match node.get(field).filter(|given| given.value != Value::Null) {
+        Some(given) => (Reason::Malformed, format!("{}, but a name is needed", given.value.described())),
+        None => (Reason::Required, format!("is required; of a pool it is {}", example(field))),
+    };
+    Problem { field: field.to_owned(), reason, message, place: node.locate(field) }
+}
+
+fn example(field: &str) -> String {
+    if field == "kind" { "IPPool or CIDRPool".to_owned() } else { format!("{GROUP}/{VERSION}") }
+}
+
+fn group(api_version: &str) -> &str {
+    api_version.split_once('/').map_or("", |(group, _)| group)
+}
+
+fn classify<'a>(node: &'a Node, api_version: &str, kind: &str) -> Object<'a> {
+    let stray = |field: &str, message| {
+        let place = node.locate(field);
+        Object::Stray(node, Problem { field: field.to_owned(), reason: Reason::Unsupported, message, place })
+    };
+    let pool = PoolKind::from_kind(kind);
+    if group(api_version) != GROUP {
+        let near = group(api_version).is_empty() || nearest(group(api_version), [GROUP]).is_some();
+        return match pool.filter(|_| near) {
+            Some(_) => {
+                stray("apiVersion", format!("{:?} has no {kind}; write {GROUP}/{VERSION}", shortened(api_version)))
+            }
+            None => Object::Other,
+        };
+    }
+    if kind == "IPAMNode" {
+        return Object::Other;
+    }
+    let Some(pool) = pool else {
+        let meant = nearest(kind, ["IPPool", "CIDRPool"]).unwrap_or("IPPool or CIDRPool");
+        return stray("kind", format!("{:?} is no kind of {GROUP}; write {meant}", shortened(kind)));
+    };
+    if api_version != format!("{GROUP}/{VERSION}") {
+        return stray("apiVersion", format!("{:?} is not served; write {GROUP}/{VERSION}", shortened(api_version)));
+    }
+    Object::Pool(pool, node)
+}

@@ -1,0 +1,212 @@
+//! One pool: what metadata, schema and `ipam-core` say about it, each mistake once.
+
+use std::collections::HashSet;
+
+use ipam_core::addr::Cidr;
+use ipam_core::spec::PoolSpec;
+use ipam_core::{Advice, Pool, PoolKey, PoolKind, Reason, Violation, advise};
+use ipam_crds::{CIDRPoolSpec, IPPoolSpec};
+use serde_json::Value as Json;
+
+use super::metadata::{self, Metadata};
+use super::report::{Origin, PoolReport, Problem, Warning};
+use super::schema::{self, Finding, Grade};
+use super::tree::{Node, Place, Value, doubled, shortened};
+use super::{MAX_TOLD, Options, plan};
+
+/// Longest message that is passed on; a value of a megabyte is not to be read anyway.
+const MAX_MESSAGE: usize = 1_000;
+
+/// A pool that was looked at by itself.
+pub(super) struct Judged {
+    pub(super) origin: Origin,
+    pub(super) key: PoolKey,
+    pub(super) namespace: String,
+    pub(super) allows_overlap: bool,
+    /// `spec.subnet` or `spec.cidr`, if it reads; also when something else in the spec is wrong.
+    pub(super) network: Option<Cidr>,
+    /// Where the name stands, and the network.
+    pub(super) name_at: Place,
+    pub(super) network_at: Place,
+    pub(super) problems: Vec<Problem>,
+    warnings: Vec<Warning>,
+    nodes: Option<plan::Fit>,
+}
+
+/// The field that holds the network of a pool of this kind.
+const fn network_field(kind: PoolKind) -> &'static str {
+    match kind {
+        PoolKind::IpPool => "spec.subnet",
+        PoolKind::CidrPool => "spec.cidr",
+    }
+}
+
+/// Judges the pool in `object`.
+pub(super) fn judge(kind: PoolKind, object: &Node, origin: Origin, options: &Options) -> Judged {
+    let (metadata, mut found) = metadata::check(object);
+    doubled(object, "", &mut |field, first, again| found.push(twice(field, first, again)));
+    let (value, shown) = spec(kind, object);
+    found.extend(shown);
+    let mut warnings = set_aside_unknown(&mut found, options.strict);
+    warnings.extend(elsewhere(&metadata, object, options));
+    let (pool, violations) = core(kind, &metadata.name, value);
+    let network = pool.as_ref().and_then(|(spec, _)| network(spec));
+    let mut nodes = None;
+    if let Some((spec, Some(pool))) = &pool {
+        warnings.extend(advice(spec, pool, object, options));
+        nodes = options.nodes.as_ref().map(|nodes| plan::fit(spec, pool, object, nodes, options.explain));
+    }
+    Judged {
+        problems: united(&found, violations, object),
+        key: PoolKey::new(kind, metadata.name),
+        namespace: metadata.namespace.unwrap_or_else(|| options.default_namespace().to_owned()),
+        allows_overlap: metadata.allows_overlap,
+        name_at: object.locate("metadata.name"),
+        network_at: object.locate(network_field(kind)),
+        origin,
+        network,
+        warnings,
+        nodes,
+    }
+}
+
+/// The spec with the types that the schema wants, and what the schema says.
+fn spec(kind: PoolKind, object: &Node) -> (Json, Vec<Finding>) {
+    match object.member("spec") {
+        Some(member) => schema::check(kind, &member.node, member.place()),
+        None => schema::check(kind, &Node::leaf(Value::Null, object.at), object.at),
+    }
+}
+
+fn twice(field: String, first: Place, again: Place) -> Finding {
+    let message = format!("stands twice, first in line {}; leave one out", first.line);
+    let problem = Problem { field, reason: Reason::Duplicate, message, place: again };
+    Finding { grade: Grade::Form, problem }
+}
+
+/// Takes names that nobody knows out of `found` and makes them warnings, unless they are to be mistakes.
+fn set_aside_unknown(found: &mut Vec<Finding>, strict: bool) -> Vec<Warning> {
+    if strict {
+        return Vec::new();
+    }
+    let (unknown, rest): (Vec<_>, Vec<_>) = found.drain(..).partition(|finding| finding.grade == Grade::Unknown);
+    *found = rest;
+    unknown
+        .into_iter()
+        .map(|Finding { problem: Problem { field, message, place, .. }, .. }| Warning {
+            field,
+            code: "UnknownField".to_owned(),
+            message,
+            place,
+        })
+        .collect()
+}
+
+fn elsewhere(metadata: &Metadata, object: &Node, options: &Options) -> Option<Warning> {
+    let (served, given) = (options.namespace.as_deref()?, metadata.namespace.as_deref()?);
+    (served != given).then(|| Warning {
+        field: "metadata.namespace".to_owned(),
+        code: "OtherNamespace".to_owned(),
+        message: format!("{:?} is not {served:?}, the only namespace in which pools are served", shortened(given)),
+        place: object.locate("metadata.namespace"),
+    })
+}
+
+/// What `ipam-core` makes of the spec. `None` for the spec only if it could not be read at all.
+type Parsed = (Option<(PoolSpec, Option<Pool>)>, Vec<Violation>);
+
+fn core(kind: PoolKind, name: &str, value: Json) -> Parsed {
+    let spec = match kind {
+        PoolKind::IpPool => serde_json::from_value(value).map(|spec: IPPoolSpec| PoolSpec::from(&spec)),
+        PoolKind::CidrPool => serde_json::from_value(value).map(|spec: CIDRPoolSpec| PoolSpec::from(&spec)),
+    };
+    match spec {
+        // The schema gave the value its types, so this is for a schema and a type that have grown apart.
+        Err(error) => (None, vec![Violation::new("spec", Reason::Malformed, error.to_string())]),
+        Ok(spec) => match Pool::parse(name, &spec) {
+            Ok(pool) => (Some((spec, Some(pool))), Vec::new()),
+            Err(violations) => (Some((spec, None)), violations),
+        },
+    }
+}
+
+fn network(spec: &PoolSpec) -> Option<Cidr> {
+    let text = match spec {
+        PoolSpec::Ip(spec) => &spec.subnet,
+        PoolSpec::Cidr(spec) => &spec.cidr,
+    };
+    Cidr::parse(text).ok().map(|(network, _)| network)
+}
+
+fn advice(spec: &PoolSpec, pool: &Pool, object: &Node, options: &Options) -> Vec<Warning> {
+    let mut advice = advise(spec, pool);
+    if let Some(nodes) = &options.nodes {
+        advice.extend(plan::advice(spec, pool, nodes));
+    }
+    let warning = |advice: Advice| Warning {
+        place: object.locate(&advice.field),
+        code: advice.code.to_string(),
+        message: bounded(&advice.message),
+        field: advice.field,
+    };
+    advice.into_iter().map(warning).collect()
+}
+
+/// Every mistake once: of a value that could not be judged the schema's word counts, else the rules', which know more.
+fn united(found: &[Finding], violations: Vec<Violation>, object: &Node) -> Vec<Problem> {
+    let unjudged: HashSet<&str> =
+        found.iter().filter(|finding| finding.grade == Grade::Form).map(|finding| &*finding.problem.field).collect();
+    let violations: Vec<Violation> = violations
+        .into_iter()
+        .filter(|violation| !above(&violation.field).any(|field| unjudged.contains(field)))
+        .collect();
+    let told: HashSet<&str> = violations.iter().map(|violation| &*violation.field).collect();
+    let shown = found
+        .iter()
+        .filter(|finding| finding.grade != Grade::Limit || !told.contains(&*finding.problem.field))
+        .map(|finding| finding.problem.clone());
+    let mut problems: Vec<Problem> =
+        shown.chain(violations.iter().map(|violation| located(violation, object))).collect();
+    problems.sort_by(|left, right| (left.place, &left.field).cmp(&(right.place, &right.field)));
+    problems
+}
+
+/// A path and all paths above it: `a.b[0]`, `a.b`, `a`.
+fn above(field: &str) -> impl Iterator<Item = &str> {
+    std::iter::successors(Some(field), |field| field.rfind(['.', '[']).map(|end| &field[..end]))
+}
+
+fn located(violation: &Violation, object: &Node) -> Problem {
+    Problem {
+        field: violation.field.clone(),
+        reason: violation.reason,
+        message: bounded(&violation.message),
+        place: object.locate(&violation.field),
+    }
+}
+
+fn bounded(message: &str) -> String {
+    match message.char_indices().nth(MAX_MESSAGE) {
+        Some((end, _)) => format!("{}…", &message[..end]),
+        None => message.to_owned(),
+    }
+}
+
+impl Judged {
+    pub(super) fn into_report(mut self) -> PoolReport {
+        let untold = self.problems.len().saturating_sub(MAX_TOLD);
+        self.problems.truncate(MAX_TOLD);
+        self.warnings.sort_by(|left, right| (left.place, &left.field).cmp(&(right.place, &right.field)));
+        self.warnings.truncate(MAX_TOLD);
+        PoolReport {
+            origin: self.origin,
+            kind: self.key.kind,
+            namespace: self.namespace,
+            name: self.key.name,
+            problems: self.problems,
+            untold,
+            warnings: self.warnings,
+            nodes: self.nodes,
+        }
+    }
+}

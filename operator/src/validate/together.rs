@@ -1,0 +1,57 @@
+//! What only several pools together show: one name twice, one address in two pools.
+
+use std::collections::{BTreeMap, HashMap};
+
+use ipam_core::{Contender, Contenders, PoolKey, Reason, overlap};
+
+use super::pool::Judged;
+use super::report::{Origin, Problem};
+
+/// The pools so far.
+#[derive(Default)]
+pub(super) struct Together {
+    by_namespace: BTreeMap<String, Pools>,
+}
+
+#[derive(Default)]
+struct Pools {
+    origins: HashMap<PoolKey, Origin>,
+    networks: Contenders,
+}
+
+impl Together {
+    /// Compares a pool with those that came before it, which stand in its way where they meet: in a file nothing else tells
+    /// which of two is the older.
+    pub(super) fn add(&mut self, pool: &mut Judged) {
+        if pool.key.name.is_empty() {
+            return;
+        }
+        let pools = self.by_namespace.entry(pool.namespace.clone()).or_default();
+        if let Some(first) = pools.origins.get(&pool.key) {
+            let message = format!("is the name of another {} in this namespace, {}", pool.key.kind, at(first));
+            let field = "metadata.name".to_owned();
+            pool.problems.push(Problem { field, reason: Reason::Duplicate, message, place: pool.name_at });
+            return;
+        }
+        let created = i64::try_from(pools.origins.len()).unwrap_or(i64::MAX);
+        pools.origins.insert(pool.key.clone(), pool.origin.clone());
+        let Some(network) = pool.network else { return };
+        let contender = Contender { key: pool.key.clone(), network, created, allows_overlap: pool.allows_overlap };
+        let conflicts = pools.networks.conflicts(&contender);
+        if let Some(violation) = overlap::violation(&contender, &conflicts) {
+            let first = conflicts.first().and_then(|other| pools.origins.get(&other.key));
+            let place = first.map_or_else(String::new, |first| format!(" (the first stands {})", at(first)));
+            pool.problems.push(Problem {
+                field: violation.field,
+                reason: violation.reason,
+                message: violation.message + &place,
+                place: pool.network_at,
+            });
+        }
+        pools.networks.insert(contender);
+    }
+}
+
+fn at(origin: &Origin) -> String {
+    format!("at {}:{}", origin.file, origin.place)
+}

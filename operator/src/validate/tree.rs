@@ -1,0 +1,202 @@
+//! A manifest as a tree of values that know where they stand. YAML and JSON both end here; nothing is judged.
+
+use std::borrow::Cow;
+use std::collections::HashMap;
+use std::fmt;
+use std::rc::Rc;
+
+use serde::Serialize;
+
+/// Deepest nesting that is read. A pool needs 8 levels; the bound keeps every walk over a tree off the end of the stack.
+pub(super) const MAX_DEPTH: usize = 64;
+/// Most values that one document may have, each alias counted as what it stands for. 10,000 pools in one List need
+/// some 600,000; the bound is what ends a document of aliases of aliases.
+pub(super) const MAX_NODES: usize = 1_000_000;
+
+/// A place in a file.
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug, Serialize)]
+pub struct Place {
+    /// Counted from 1.
+    pub line: usize,
+    /// Counted from 1: characters in YAML, bytes in JSON.
+    pub column: usize,
+}
+
+impl fmt::Display for Place {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{}:{}", self.line, self.column)
+    }
+}
+
+/// Why a text is no tree, and where that shows.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub(super) struct Unread {
+    pub(super) at: Place,
+    pub(super) message: String,
+}
+
+/// A value and where it begins.
+#[derive(PartialEq, Debug)]
+pub(super) struct Node {
+    pub(super) value: Value,
+    pub(super) at: Place,
+    /// Values in this tree, itself included; saturates.
+    pub(super) weight: usize,
+    /// Levels of lists and objects in it; 0 for a scalar.
+    pub(super) height: usize,
+}
+
+#[derive(PartialEq, Debug)]
+pub(super) enum Value {
+    Null,
+    /// With the text that was read as a truth value: `on` is one in YAML 1.1.
+    Bool(bool, Box<str>),
+    Int(i128),
+    /// With the text that was read as a number.
+    Float(f64, Box<str>),
+    Text(Box<str>),
+    List(Vec<Rc<Node>>),
+    /// In the order of the file; a name that stands twice is here twice.
+    Map(Vec<Member>),
+}
+
+#[derive(Clone, PartialEq, Debug)]
+pub(super) struct Member {
+    pub(super) name: Box<str>,
+    /// Where the name stands.
+    pub(super) at: Place,
+    pub(super) node: Rc<Node>,
+}
+
+impl Node {
+    pub(super) fn leaf(value: Value, at: Place) -> Rc<Self> {
+        Rc::new(Self { value, at, weight: 1, height: 0 })
+    }
+
+    pub(super) fn list(items: Vec<Rc<Self>>, at: Place) -> Rc<Self> {
+        let (weight, height) = measure(items.iter());
+        Rc::new(Self { value: Value::List(items), at, weight, height })
+    }
+
+    pub(super) fn map(members: Vec<Member>, at: Place) -> Rc<Self> {
+        let (weight, height) = measure(members.iter().map(|member| &member.node));
+        Rc::new(Self { value: Value::Map(members), at, weight, height })
+    }
+
+    pub(super) fn members(&self) -> &[Member] {
+        if let Value::Map(members) = &self.value { members } else { &[] }
+    }
+
+    pub(super) fn items(&self) -> &[Rc<Self>] {
+        if let Value::List(items) = &self.value { items } else { &[] }
+    }
+
+    /// The member of this name; of two the last, as kubectl has it.
+    pub(super) fn member(&self, name: &str) -> Option<&Member> {
+        self.members().iter().rfind(|member| &*member.name == name)
+    }
+
+    pub(super) fn get(&self, name: &str) -> Option<&Self> {
+        self.member(name).map(|member| &*member.node)
+    }
+
+    pub(super) fn text(&self) -> Option<&str> {
+        if let Value::Text(text) = &self.value { Some(text) } else { None }
+    }
+
+    /// The value at a path such as `exclusions[2].endIP`, or the place nearest to it: what is missing is to be written
+    /// where its parent stands.
+    pub(super) fn locate(&self, path: &str) -> Place {
+        let mut node = self;
+        let mut at = self.at;
+        for step in steps(path) {
+            match step {
+                Step::Name(name) => {
+                    let Some(member) = node.member(name) else { return at };
+                    node = &member.node;
+                    at = member.place();
+                }
+                Step::Index(index) => {
+                    let Some(item) = node.items().get(index) else { return at };
+                    node = item;
+                    at = item.at;
+                }
+            }
+        }
+        at
+    }
+}
+
+fn measure<'a>(children: impl Iterator<Item = &'a Rc<Node>>) -> (usize, usize) {
+    let grow = |(weight, height): (usize, usize), child: &Rc<Node>| {
+        (weight.saturating_add(child.weight), height.max(child.height + 1))
+    };
+    children.fold((1, 1), grow)
+}
+
+impl Member {
+    /// Where a mistake in the member's value is shown: at a short value itself, at the name of a list or object.
+    pub(super) fn place(&self) -> Place {
+        match self.node.value {
+            Value::List(_) | Value::Map(_) | Value::Null => self.at,
+            _ => self.node.at,
+        }
+    }
+}
+
+impl Value {
+    /// What this is, for people: `"a" is text`.
+    pub(super) fn described(&self) -> String {
+        match self {
+            Self::Null => "null is no value".to_owned(),
+            Self::Bool(_, text) => format!("{text} is a boolean"),
+            Self::Int(number) => format!("{number} is a number"),
+            Self::Float(_, text) => format!("{} is a number", shortened(text)),
+            Self::Text(text) => format!("{:?} is a text", shortened(text)),
+            Self::List(_) => "this is a list".to_owned(),
+            Self::Map(_) => "this is an object".to_owned(),
+        }
+    }
+}
+
+/// `text`, cut where it gets too long to be shown.
+pub(super) fn shortened(text: &str) -> Cow<'_, str> {
+    const LONGEST: usize = 100;
+    match text.char_indices().nth(LONGEST) {
+        Some((end, _)) => Cow::Owned(format!("{}…", &text[..end])),
+        None => Cow::Borrowed(text),
+    }
+}
+
+enum Step<'a> {
+    Name(&'a str),
+    Index(usize),
+}
+
+fn steps(path: &str) -> impl Iterator<Item = Step<'_>> {
+    path.split(['.', '[']).filter(|part| !part.is_empty()).map(|part| {
+        let index = part.strip_suffix(']').and_then(|digits| digits.parse().ok());
+        index.map_or(Step::Name(part), Step::Index)
+    })
+}
+
+/// Names that stand more than once in one object: full path, where first, where again.
+pub(super) fn doubled(node: &Node, path: &str, found: &mut impl FnMut(String, Place, Place)) {
+    for (index, item) in node.items().iter().enumerate() {
+        doubled(item, &format!("{path}[{index}]"), found);
+    }
+    let mut seen: HashMap<&str, Place> = HashMap::new();
+    for member in node.members() {
+        let field = below(path, &member.name);
+        if let Some(first) = seen.insert(&member.name, member.at) {
+            found(field.clone(), first, member.at);
+        }
+        doubled(&member.node, &field, found);
+    }
+}
+
+/// The path of the field `name` of the object at `path`.
+pub(super) fn below(path: &str, name: &str) -> String {
+    let name = shortened(name);
+    if path.is_empty() { name.into_owned() } else { format!("{path}.{name}") }
+}

@@ -1,0 +1,223 @@
+//! YAML text to trees, one for each document. A document that does not parse hides none of the others; what a document
+//! may cost is bounded before it is built, aliases included.
+
+use std::collections::{HashMap, HashSet};
+use std::rc::Rc;
+
+use granit_parser::{Event, Marker, Parser, ScalarStyle, ScanError, Span, StrInput, Tag};
+
+use super::scalar;
+use super::tree::{MAX_DEPTH, MAX_NODES, Member, Node, Place, Unread, Value};
+
+/// Reads all documents in `text`, in order. Empty ones are left out.
+pub(super) fn documents(text: &str, mut each: impl FnMut(Result<Rc<Node>, Unread>)) {
+    let mut options = granit_parser::options! {};
+    options.set_emit_comments(false);
+    let mut parser = Parser::new_from_str_with_options(text, options);
+    loop {
+        match next_document(&mut parser) {
+            Ok(Some(node)) if node.value == Value::Null => {}
+            Ok(Some(node)) => each(Ok(node)),
+            Ok(None) => return,
+            Err(unread) => {
+                each(Err(unread));
+                if !matches!(parser.proceed_next_document(), Ok(true)) {
+                    return;
+                }
+            }
+        }
+    }
+}
+
+type Source<'a> = Parser<'a, StrInput<'a>>;
+
+fn next_document(parser: &mut Source<'_>) -> Result<Option<Rc<Node>>, Unread> {
+    loop {
+        match next(parser)? {
+            Some((Event::StreamEnd, _)) | None => return Ok(None),
+            Some((Event::DocumentStart(..), _)) => break,
+            Some(_) => {}
+        }
+    }
+    let mut builder = Builder::default();
+    loop {
+        match next(parser)? {
+            Some((Event::DocumentEnd, _)) | None => return Ok(builder.root),
+            Some((event, span)) => builder.take(event, span)?,
+        }
+    }
+}
+
+fn next<'a>(parser: &mut Source<'a>) -> Result<Option<(Event<'a>, Span)>, Unread> {
+    parser.next_event().transpose().map_err(|error: ScanError| Unread {
+        at: place(error.marker()),
+        message: format!("does not read as YAML: {}", error.info()),
+    })
+}
+
+fn place(marker: &Marker) -> Place {
+    Place { line: marker.line(), column: marker.col() + 1 }
+}
+
+/// A list or object whose end has not come yet.
+struct Open {
+    at: Place,
+    anchor: usize,
+    items: Vec<Rc<Node>>,
+    /// Of an object: its members so far, the name that waits for its value, and what `<<` brings in.
+    object: Option<Members>,
+}
+
+#[derive(Default)]
+struct Members {
+    own: Vec<Member>,
+    waiting: Option<(Box<str>, Place, bool)>,
+    merged: Vec<Rc<Node>>,
+}
+
+#[derive(Default)]
+struct Builder {
+    open: Vec<Open>,
+    root: Option<Rc<Node>>,
+    anchors: HashMap<usize, Rc<Node>>,
+    /// Values so far, each alias as what it stands for.
+    nodes: usize,
+}
+
+impl Builder {
+    fn take(&mut self, event: Event<'_>, span: Span) -> Result<(), Unread> {
+        let at = place(&span.start);
+        match event {
+            Event::Scalar(text, style, anchor, tag) => {
+                self.count(1, at)?;
+                let is_plain = style == ScalarStyle::Plain && tag.is_none();
+                if self.takes_name(&text, is_plain, at)? {
+                    return Ok(());
+                }
+                self.put(Node::leaf(value(&text, is_plain, tag.as_deref()), at), anchor, at)
+            }
+            Event::SequenceStart(_, anchor, _) => self.begin(at, anchor, None),
+            Event::MappingStart(_, anchor, _) => self.begin(at, anchor, Some(Members::default())),
+            Event::SequenceEnd | Event::MappingEnd => self.end(),
+            Event::Alias(id) => {
+                let Some(node) = self.anchors.get(&id).cloned() else {
+                    return Err(unread(at, "an alias stands inside of what it names"));
+                };
+                self.count(node.weight, at)?;
+                self.put(node, 0, at)
+            }
+            _ => Ok(()),
+        }
+    }
+
+    fn count(&mut self, more: usize, at: Place) -> Result<(), Unread> {
+        self.nodes = self.nodes.saturating_add(more);
+        if self.nodes > MAX_NODES {
+            let message =
+                format!("the document has more than {MAX_NODES} values, aliases resolved; split it into several");
+            return Err(Unread { at, message });
+        }
+        Ok(())
+    }
+
+    fn begin(&mut self, at: Place, anchor: usize, object: Option<Members>) -> Result<(), Unread> {
+        self.count(1, at)?;
+        if self.open.last().and_then(|open| open.object.as_ref()).is_some_and(|object| object.waiting.is_none()) {
+            return Err(unread(at, "the name of a field is a list or object; write a text"));
+        }
+        if self.open.len() >= MAX_DEPTH {
+            return Err(too_deep(at));
+        }
+        self.open.push(Open { at, anchor, items: Vec::new(), object });
+        Ok(())
+    }
+
+    fn end(&mut self) -> Result<(), Unread> {
+        let Some(open) = self.open.pop() else { return Ok(()) };
+        let node = match open.object {
+            None => Node::list(open.items, open.at),
+            Some(members) => Node::map(members.into_members(), open.at),
+        };
+        self.put(node, open.anchor, open.at)
+    }
+
+    /// Whether the scalar is the name of a member, which is then waiting for its value.
+    fn takes_name(&mut self, text: &str, is_plain: bool, at: Place) -> Result<bool, Unread> {
+        let Some(members) = self.open.last_mut().and_then(|open| open.object.as_mut()) else { return Ok(false) };
+        if members.waiting.is_some() {
+            return Ok(false);
+        }
+        let is_merge = is_plain && text == "<<";
+        let name = match is_plain.then(|| scalar::resolve(text)) {
+            Some(Value::Null) => return Err(unread(at, "the name of a field is missing; in quotes it may be empty")),
+            Some(Value::Bool(value, _)) => value.to_string().into(),
+            Some(Value::Int(number)) => number.to_string().into(),
+            _ => text.into(),
+        };
+        members.waiting = Some((name, at, is_merge));
+        Ok(true)
+    }
+
+    fn put(&mut self, node: Rc<Node>, anchor: usize, at: Place) -> Result<(), Unread> {
+        // Each alias may be one level deeper than the one it is made of, without any nesting in the text.
+        if self.open.len() + node.height > MAX_DEPTH {
+            return Err(too_deep(at));
+        }
+        if anchor > 0 {
+            self.anchors.insert(anchor, node.clone());
+        }
+        match self.open.last_mut() {
+            None => self.root = Some(node),
+            Some(Open { object: None, items, .. }) => items.push(node),
+            Some(Open { object: Some(members), .. }) => match members.waiting.take() {
+                Some((_, _, true)) => members.merge(&node, at)?,
+                Some((name, at, false)) => members.own.push(Member { name, at, node }),
+                None => return Err(unread(at, "the name of a field is an alias; write it out")),
+            },
+        }
+        Ok(())
+    }
+}
+
+impl Members {
+    fn merge(&mut self, node: &Rc<Node>, at: Place) -> Result<(), Unread> {
+        let sources = if matches!(node.value, Value::List(_)) { node.items() } else { std::slice::from_ref(node) };
+        if sources.iter().any(|source| !matches!(source.value, Value::Map(_))) {
+            return Err(unread(at, "\"<<\" takes an object, or a list of objects"));
+        }
+        self.merged.extend(sources.iter().cloned());
+        Ok(())
+    }
+
+    /// What an object says itself wins over what `<<` brings in, and of that the first.
+    fn into_members(self) -> Vec<Member> {
+        let mut all = self.own;
+        if self.merged.is_empty() {
+            return all;
+        }
+        let mut names: HashSet<Box<str>> = all.iter().map(|member| member.name.clone()).collect();
+        for member in self.merged.iter().flat_map(|source| source.members()) {
+            if names.insert(member.name.clone()) {
+                all.push(member.clone());
+            }
+        }
+        all
+    }
+}
+
+fn value(text: &str, is_plain: bool, tag: Option<&Tag>) -> Value {
+    let resolved = ["int", "float", "bool", "null"];
+    if is_plain || tag.is_some_and(|tag| resolved.iter().any(|name| tag.is_yaml_core_schema_tag(name))) {
+        scalar::resolve(text)
+    } else {
+        Value::Text(text.into())
+    }
+}
+
+fn unread(at: Place, message: &str) -> Unread {
+    Unread { at, message: message.to_owned() }
+}
+
+fn too_deep(at: Place) -> Unread {
+    unread(at, &format!("more than {MAX_DEPTH} lists and objects stand in each other"))
+}

@@ -1,0 +1,105 @@
+//! The command itself: files, folders, standard input, exit status.
+
+use std::fs;
+use std::path::Path;
+
+use assert_cmd::Command;
+use tempfile::TempDir;
+
+use crate::ip_pool;
+
+struct Ran {
+    code: Option<i32>,
+    out: String,
+    err: String,
+}
+
+fn run(folder: &Path, args: &[&str], input: &str) -> Ran {
+    let mut command = Command::new(env!("CARGO_BIN_EXE_ipam-controller"));
+    let output = command.current_dir(folder).arg("validate").args(args).write_stdin(input).output().unwrap();
+    let text = |bytes: Vec<u8>| String::from_utf8(bytes).unwrap();
+    Ran { code: output.status.code(), out: text(output.stdout), err: text(output.stderr) }
+}
+
+fn good(name: &str, net: u8) -> String {
+    ip_pool(name, &format!("{{subnet: 10.{net}.0.0/24, perNodeBlockSize: 4}}"))
+}
+
+#[test]
+fn the_exit_status_tells_fine_from_refused_from_unreadable() {
+    let folder = TempDir::new().unwrap();
+    fs::write(folder.path().join("good.yaml"), good("a", 1)).unwrap();
+    fs::write(folder.path().join("bad.yaml"), ip_pool("b", "{}")).unwrap();
+    let code = |args: &[&str]| run(folder.path(), args, "").code;
+    assert_eq!(code(&["good.yaml"]), Some(0));
+    assert_eq!(code(&["good.yaml", "bad.yaml"]), Some(1));
+    assert_eq!(code(&["good.yaml", "none.yaml", "bad.yaml"]), Some(2));
+    assert_eq!(code(&["--no-such-flag", "good.yaml"]), Some(2));
+    assert_eq!(code(&[]), Some(2));
+    assert_eq!(code(&["--help"]), Some(0));
+}
+
+#[test]
+fn what_cannot_be_read_is_named_and_the_rest_is_judged() {
+    let folder = TempDir::new().unwrap();
+    fs::write(folder.path().join("bad.yaml"), ip_pool("b", "{}")).unwrap();
+    let ran = run(folder.path(), &["none.yaml", "bad.yaml"], "");
+    assert!(ran.err.contains("cannot read none.yaml"), "{}", ran.err);
+    assert!(ran.out.contains("bad.yaml:4:1") && ran.out.contains("spec.subnet"), "{}", ran.out);
+}
+
+#[test]
+fn folders_are_read_as_kubectl_reads_them() {
+    let folder = TempDir::new().unwrap();
+    fs::create_dir(folder.path().join("deep")).unwrap();
+    for (file, text) in
+        [("a.yaml", good("a", 1)), ("b.yml", good("b", 2)), ("c.txt", "[".to_owned()), ("deep/d.json", "{}".to_owned())]
+    {
+        fs::write(folder.path().join(file), text).unwrap();
+    }
+    std::os::unix::fs::symlink(".", folder.path().join("deep/loop")).unwrap();
+    let flat = run(folder.path(), &["."], "");
+    assert_eq!((flat.code, flat.out.lines().last()), (Some(0), Some("2 pools: 2 fine, 0 refused")));
+    let deep = run(folder.path(), &["-R", "."], "");
+    assert_eq!(deep.code, Some(1));
+    assert!(deep.out.contains("./deep/d.json:1:1: document 1: kind: is required"), "{}", deep.out);
+    let empty = TempDir::new().unwrap();
+    let nothing = run(empty.path(), &["."], "");
+    assert_eq!(nothing.code, Some(2));
+    assert!(nothing.err.contains("no .yaml, .yml or .json file"), "{}", nothing.err);
+}
+
+#[test]
+fn standard_input_is_a_file_that_can_be_named_once() {
+    let folder = TempDir::new().unwrap();
+    assert_eq!(run(folder.path(), &["-"], &good("a", 1)).code, Some(0));
+    assert!(run(folder.path(), &["-"], "[").out.starts_with("-:1:1: "));
+    assert_eq!(run(folder.path(), &["-", "-"], "").code, Some(2));
+}
+
+#[test]
+fn json_says_all_that_the_text_says() {
+    let folder = TempDir::new().unwrap();
+    let ran = run(
+        folder.path(),
+        &["-", "-o", "json", "--nodes", "2", "--explain"],
+        &(good("a", 1) + "---\n" + &ip_pool("b", "{}") + "---\n7\n"),
+    );
+    let report: serde_json::Value = serde_json::from_str(&ran.out).unwrap();
+    assert_eq!((ran.code, &report["fine"]), (Some(1), &false.into()));
+    assert_eq!(report["pools"][0]["nodes"]["plan"][1]["startIP"], "10.1.0.5");
+    let problem = &report["pools"][1]["problems"][0];
+    assert_eq!((&problem["reason"], &problem["line"]), (&"Required".into(), &9.into()));
+    assert_eq!(report["strays"][0]["document"], 3);
+}
+
+#[test]
+fn wrong_flags_are_all_named_at_once() {
+    let folder = TempDir::new().unwrap();
+    let ran = run(folder.path(), &["-", "--node-list", "A", "--ippools-namespace", "B"], "");
+    assert_eq!(ran.code, Some(2));
+    assert!(ran.err.contains("--node-list \"A\"") && ran.err.contains("--ippools-namespace \"B\""), "{}", ran.err);
+    let ran = run(folder.path(), &["-", "--explain", "--node-list", "no/file"], "");
+    assert!(ran.err.contains("there is no file of this name"), "{}", ran.err);
+    assert!(run(folder.path(), &["-", "--explain"], "").err.contains("--explain needs --nodes"));
+}

@@ -1,0 +1,49 @@
+//! `ipam-controller validate`: what it finds in manifests, how it says so, and what it does with input that no one wrote
+//! in good faith.
+
+#![expect(clippy::unwrap_used, reason = "a test fails by panicking")]
+
+mod command;
+mod golden;
+mod hostile;
+mod nodes;
+mod rules;
+
+use ipam_operator::validate::{Options, Report, human, validate};
+
+/// What is said about one file.
+fn judged(text: &str) -> Report {
+    validate([("pools.yaml", text.as_bytes())], &Options::default())
+}
+
+fn strictly(text: &str) -> Report {
+    validate([("pools.yaml", text.as_bytes())], &Options { strict: true, ..Options::default() })
+}
+
+/// Field and reason of all mistakes, strays first.
+fn mistakes(report: &Report) -> Vec<(String, &'static str)> {
+    let strays = report.strays.iter().map(|stray| &stray.problem);
+    let problems = strays.chain(report.pools.iter().flat_map(|pool| &pool.problems));
+    problems.map(|problem| (problem.field.clone(), problem.reason.as_str())).collect()
+}
+
+fn has(report: &Report, expected: &[(&str, &str)]) {
+    let found = mistakes(report);
+    let found: Vec<_> = found.iter().map(|(field, reason)| (field.as_str(), *reason)).collect();
+    assert_eq!(found, expected);
+}
+
+fn words(report: &Report) -> String {
+    let mut text = String::new();
+    human::write(report, &mut text).unwrap();
+    text
+}
+
+/// A manifest of an IPPool with this spec, in YAML flow style.
+fn ip_pool(name: &str, spec: &str) -> String {
+    format!("apiVersion: nv-ipam.nvidia.com/v1alpha1\nkind: IPPool\nmetadata: {{name: {name}}}\nspec: {spec}\n")
+}
+
+fn cidr_pool(name: &str, spec: &str) -> String {
+    format!("apiVersion: nv-ipam.nvidia.com/v1alpha1\nkind: CIDRPool\nmetadata: {{name: {name}}}\nspec: {spec}\n")
+}
