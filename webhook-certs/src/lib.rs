@@ -12,6 +12,7 @@ pub mod files;
 mod metrics;
 pub mod pair;
 mod problem;
+pub mod self_managed;
 mod served;
 
 pub use clock::{Clock, system_clock};

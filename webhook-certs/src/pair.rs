@@ -113,6 +113,11 @@ impl PartialEq for Pair {
 
 impl Eq for Pair {}
 
+/// The certificates of a file, as they stand there and without a judgement of any.
+pub(crate) fn certificates(pem: &[u8]) -> Result<Vec<CertificateDer<'static>>, Problem> {
+    pem::chain(pem)
+}
+
 /// Reads every certificate, for a client would choke on a broken one, and tells of the first.
 fn read_all(chain: &[CertificateDer<'static>]) -> Result<CertificateInfo, Problem> {
     let mut leaf = None;
@@ -177,7 +182,7 @@ fn owner(key: &CertifiedKey) -> Option<usize> {
 }
 
 /// A time "without end" is the last second of the year 9999 (RFC 5280, 4.1.2.5), a little later than a timestamp can be.
-fn timestamp(time: ASN1Time) -> Timestamp {
+pub(crate) fn timestamp(time: ASN1Time) -> Timestamp {
     let nearest = if time.timestamp() < 0 { Timestamp::MIN } else { Timestamp::MAX };
     Timestamp::from_second(time.timestamp()).unwrap_or(nearest)
 }

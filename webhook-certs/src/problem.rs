@@ -117,6 +117,12 @@ pub enum Problem {
         /// The time of the judgement; no part of what makes two problems equal.
         now: Judged,
     },
+    /// Something stands in the way of keeping certificates of our own; nothing is done until it is out of the way.
+    #[error("{0}")]
+    Blocked(String),
+    /// The API server refuses what keeping certificates of our own needs, or does not answer.
+    #[error("the webhook's own certificates cannot be kept: {0}")]
+    Unkept(String),
 }
 
 impl Problem {
@@ -132,6 +138,8 @@ impl Problem {
             Self::NotForServers | Self::Nameless => "usage",
             Self::NotYetValid { .. } => "not_yet_valid",
             Self::Expired { .. } => "expired",
+            Self::Blocked(_) => "blocked",
+            Self::Unkept(_) => "api",
         }
     }
 }

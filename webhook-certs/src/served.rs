@@ -163,6 +163,11 @@ impl ServerCertificates {
         (self.shared.clock)()
     }
 
+    /// Counts a write to keep our own certificates.
+    pub(crate) fn repaired(&self, what: &'static str) {
+        self.shared.metrics.repaired(what);
+    }
+
     /// What is served, valid or not.
     pub(crate) fn pair(&self) -> Option<Arc<Pair>> {
         self.shared.serving.load_full()

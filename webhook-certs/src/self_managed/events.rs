@@ -1,0 +1,77 @@
+//! What has been done, told in an event on the Secret. Its namespace is ours; an event on the configuration, which has no
+//! namespace, would need rights in another.
+
+use jiff::Timestamp;
+use k8s_openapi::api::core::v1::{ObjectReference, Secret};
+use k8s_openapi::api::events::v1::Event;
+use k8s_openapi::apimachinery::pkg::apis::meta::v1::MicroTime;
+use kube::api::{Api, ObjectMeta, PostParams};
+use kube::{Client, ResourceExt as _};
+
+/// Who reports.
+const REPORTER: &str = "nv-ipam-webhook-certificates";
+
+/// The API server's limit is 1 KiB.
+const LONGEST_NOTE: usize = 900;
+
+/// One thing that was done.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub(super) struct Note {
+    /// Whether somebody should look.
+    pub(super) warning: bool,
+    /// One word.
+    pub(super) reason: &'static str,
+    /// What and why.
+    pub(super) text: String,
+}
+
+/// Posts events.
+pub(super) struct Events {
+    api: Api<Event>,
+    namespace: String,
+    instance: String,
+}
+
+impl Events {
+    /// In `namespace`; `instance` names this replica.
+    pub(super) fn new(client: Client, namespace: &str, instance: String) -> Self {
+        Self { api: Api::namespaced(client, namespace), namespace: namespace.to_owned(), instance }
+    }
+
+    /// The log has said it already, so an event that cannot be posted is no harm.
+    pub(super) async fn post(&self, secret: &Secret, note: &Note, now: Timestamp) {
+        let event = self.event(secret, note, now);
+        if let Err(error) = self.api.create(&PostParams::default(), &event).await {
+            tracing::debug!(reason = note.reason, %error, "event not posted");
+        }
+    }
+
+    fn event(&self, secret: &Secret, note: &Note, now: Timestamp) -> Event {
+        let name = secret.name_any();
+        let regarding = ObjectReference {
+            api_version: Some("v1".to_owned()),
+            kind: Some("Secret".to_owned()),
+            name: Some(name.clone()),
+            namespace: Some(self.namespace.clone()),
+            uid: secret.uid(),
+            ..ObjectReference::default()
+        };
+        let metadata = ObjectMeta {
+            name: Some(format!("{name}.{:x}", now.as_nanosecond())),
+            namespace: Some(self.namespace.clone()),
+            ..ObjectMeta::default()
+        };
+        Event {
+            action: Some("KeepCertificates".to_owned()),
+            event_time: Some(MicroTime(now)),
+            metadata,
+            note: Some(note.text.chars().take(LONGEST_NOTE).collect()),
+            reason: Some(note.reason.to_owned()),
+            regarding: Some(regarding),
+            reporting_controller: Some(REPORTER.to_owned()),
+            reporting_instance: Some(self.instance.chars().take(128).collect()),
+            type_: Some(if note.warning { "Warning" } else { "Normal" }.to_owned()),
+            ..Event::default()
+        }
+    }
+}
