@@ -1,7 +1,7 @@
 //! Which IPAMNodes are to be looked at, and which are being written. Keeps writes of one node apart in time and bounds
 //! how many are under way; knows nothing of what is written.
 
-use std::collections::{BTreeMap, BTreeSet, HashSet};
+use std::collections::{BTreeMap, BTreeSet};
 use std::time::Instant;
 
 use super::timing::Backoff;
@@ -16,7 +16,8 @@ pub(super) struct NodeQueue {
     /// Failed writes, by the time to try again.
     paused: BTreeSet<(Instant, String)>,
     failures: BTreeMap<String, Backoff>,
-    in_flight: HashSet<String>,
+    /// Nodes being written, and whether an IPAMNode may have gone since the write began.
+    in_flight: BTreeMap<String, bool>,
 }
 
 impl NodeQueue {
@@ -37,19 +38,31 @@ impl NodeQueue {
         if self.in_flight.len() >= IN_FLIGHT {
             return None;
         }
-        let next = self.ready.iter().find(|node| !self.in_flight.contains(*node)).cloned()?;
+        let next = self.ready.iter().find(|node| !self.in_flight.contains_key(*node)).cloned()?;
         self.ready.take(&next)
     }
 
     /// A write of the node begins.
     pub(super) fn begin(&mut self, node: &str) {
-        self.in_flight.insert(node.to_owned());
+        self.in_flight.insert(node.to_owned(), false);
     }
 
-    /// A write of the node is done.
-    pub(super) fn succeed(&mut self, node: &str) {
-        self.in_flight.remove(node);
+    /// The node's IPAMNode has gone. An answer that comes after this may be older.
+    pub(super) fn lost(&mut self, node: &str) {
+        if let Some(lost) = self.in_flight.get_mut(node) {
+            *lost = true;
+        }
+    }
+
+    /// A list began, which may leave out what was written and deleted before it.
+    pub(super) fn lost_sight(&mut self) {
+        self.in_flight.values_mut().for_each(|lost| *lost = true);
+    }
+
+    /// A write of the node is done. Whether what it made may be gone already.
+    pub(super) fn succeed(&mut self, node: &str) -> bool {
         self.failures.remove(node);
+        self.in_flight.remove(node).unwrap_or(false)
     }
 
     /// Nothing is to be written of the node: its failures are forgotten.

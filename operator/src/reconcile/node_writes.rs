@@ -76,8 +76,12 @@ impl Reconciler {
         self.metrics.ipam_node_written(&result);
         match result {
             Ok(version) => {
-                self.queue.succeed(&node);
-                self.note_written(&node, action, version);
+                if self.queue.succeed(&node) && self.ipam_nodes.get(&node).is_none() {
+                    // What was written may be gone again: to believe in it would leave the node without its blocks.
+                    self.queue.push(&node);
+                } else {
+                    self.note_written(&node, action, version);
+                }
                 self.wake_pools_that_wait_for(&node, now);
             }
             Err(error) => {

@@ -121,7 +121,10 @@ impl Reconciler {
 
     pub(super) fn observe_ipam_node(&mut self, event: Event<RawObject>, now: Instant) {
         match event {
-            Event::Init => self.ipam_node_list.begin(),
+            Event::Init => {
+                self.ipam_node_list.begin();
+                self.queue.lost_sight();
+            }
             Event::InitApply(object) => {
                 self.ipam_node_list.name(object.name());
                 self.ipam_node_is_there(&object, now);
@@ -154,6 +157,7 @@ impl Reconciler {
 
     /// Somebody deleted an IPAMNode: it is made anew from the first record, and its counts are no longer known.
     fn ipam_node_is_gone(&mut self, name: &str, now: Instant) {
+        self.queue.lost(name);
         if self.ipam_nodes.delete(name).is_some() {
             self.queue.push(name);
             for task in self.pools.values_mut() {

@@ -183,3 +183,26 @@ fn a_departed_node_that_comes_back_unselected_is_told_what_it_still_has() {
     let [("n1", NodeAction::Create(blocks))] = &written[..] else { panic!("{calls:#?}") };
     assert_eq!(blocks[0].state, BlockState::Releasing);
 }
+
+#[test]
+fn an_ipam_node_deleted_before_the_answer_to_its_last_write_arrived_is_made_anew() {
+    for relisted in [false, true] {
+        let mut world = World::new(&["n1"], &[blue()], vec![]);
+        let status = only(world.calls());
+        world.succeed(status);
+        let create = only(world.calls());
+        assert!(matches!(nodes_written(std::slice::from_ref(&create))[..], [("n1", NodeAction::Create(_))]));
+        // The object was made and deleted by hand; the watch has told so, or lists what there is, before the answer comes.
+        let made = json!({"metadata": {"name": "n1", "uid": "uid-n1", "generation": 1, "resourceVersion": "900"}});
+        if relisted {
+            world.tell(Observed::IpamNode(Event::Init));
+            world.tell(Observed::IpamNode(Event::InitDone));
+        } else {
+            world.tell(Observed::IpamNode(Event::Apply(object(&made))));
+            world.tell(Observed::IpamNode(Event::Delete(object(&made))));
+        }
+        world.succeed(create);
+        let calls = world.settle();
+        assert!(matches!(nodes_written(&calls)[..], [("n1", NodeAction::Create(_))]), "{relisted}: {calls:#?}");
+    }
+}
