@@ -24,6 +24,7 @@ pub mod process;
 pub mod progress;
 pub mod state;
 pub mod warden;
+pub mod webhook;
 
 pub use control_plane::ControlPlane;
 pub use eventually::{eventually, eventually_blocking};

@@ -5,6 +5,8 @@ use std::ffi::OsString;
 use clap::Parser;
 use ipam_daemon::{Common, CommonFlags, Mistakes, gosyntax};
 
+use crate::webhook::flags::{WebhookConfig, WebhookFlags};
+
 /// nv-ipam operator: gives blocks of IPPools and CIDRPools to nodes
 #[derive(Parser, Debug)]
 #[command(name = "ipam-controller")]
@@ -18,10 +20,8 @@ struct Flags {
     /// Namespace of the Lease of the election
     #[arg(long, default_value = "kube-system", value_name = "NAMESPACE")]
     leader_elect_namespace: String,
-    /// Accepted so that manifests of nv-ipam start; this build serves no webhook and says so
-    #[arg(long, num_args = 0..=1, require_equals = true, default_value = "false", default_missing_value = "true",
-        value_name = "BOOL")]
-    webhook: String,
+    #[command(flatten)]
+    webhook: WebhookFlags,
 }
 
 /// What the flags mean.
@@ -31,8 +31,8 @@ pub struct Config {
     pub common: Common,
     /// The namespace of the election's Lease; `None` to work without an election.
     pub elect_in: Option<String>,
-    /// `--webhook`.
-    pub webhook: bool,
+    /// The webhook; `None` if it is off.
+    pub webhook: Option<WebhookConfig>,
 }
 
 /// Why there is no configuration.
@@ -54,8 +54,7 @@ impl Config {
         let common = flags.common.read(&mut mistakes);
         let boolean = gosyntax::boolean(&flags.leader_elect);
         let elects = mistakes.take("leader-elect", &flags.leader_elect, boolean, false);
-        let boolean = gosyntax::boolean(&flags.webhook);
-        let webhook = mistakes.take("webhook", &flags.webhook, boolean, false);
+        let webhook = flags.webhook.read(&common.namespace, &mut mistakes);
         let namespace = flags.leader_elect_namespace;
         if let Err(why) = ipam_daemon::flags::namespace(&namespace) {
             mistakes.add("leader-elect-namespace", &namespace, &why);
@@ -75,7 +74,7 @@ mod tests {
     #[test]
     fn without_flags_the_defaults_of_the_reference_hold() {
         let config = read(&[]).unwrap();
-        assert_eq!((config.elect_in, config.webhook), (None, false));
+        assert_eq!((config.elect_in, config.webhook), (None, None));
         assert_eq!(config.common.namespace, "kube-system");
         assert_eq!(
             (config.common.probes.to_string(), config.common.metrics.to_string()),
@@ -102,8 +101,8 @@ mod tests {
 
     #[test]
     fn webhook_is_a_go_boolean() {
-        assert!(read(&["--webhook"]).unwrap().webhook);
-        assert!(!read(&["--webhook=false"]).unwrap().webhook);
+        assert!(read(&["--webhook"]).unwrap().webhook.is_some());
+        assert!(read(&["--webhook=false"]).unwrap().webhook.is_none());
     }
 
     #[test]
@@ -117,7 +116,7 @@ mod tests {
             "--webhook=true",
         ])
         .unwrap();
-        assert!(config.webhook && config.elect_in.is_some());
+        assert!(config.webhook.is_some() && config.elect_in.is_some());
     }
 
     #[test]

@@ -21,3 +21,4 @@ pub mod reconcile;
 pub mod run;
 pub mod validate;
 pub mod watch;
+pub mod webhook;

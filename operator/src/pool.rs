@@ -129,7 +129,7 @@ struct Allocations {
     allocations: Vec<AnyAllocation>,
 }
 
-fn read_status(kind: PoolKind, text: Option<&RawValue>) -> StatusRecord {
+pub(crate) fn read_status(kind: PoolKind, text: Option<&RawValue>) -> StatusRecord {
     let Some(text) = text.map(RawValue::get) else {
         return StatusRecord { intact: true, ..StatusRecord::default() };
     };

@@ -3,23 +3,26 @@
 use std::ffi::OsString;
 use std::io::Write as _;
 use std::process::ExitCode;
-use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Arc, PoisonError, RwLock};
 use std::time::Duration;
 
 use anyhow::Context as _;
-use futures::FutureExt as _;
+use futures::{FutureExt as _, StreamExt as _};
 use ipam_daemon::{Shutdown, Site, cluster};
 use kube::Client;
 use tokio::sync::watch;
 use tokio_util::sync::CancellationToken;
 
 use crate::act::Actor;
-use crate::controller::Controller;
+use crate::controller::{Controller, Watches};
 use crate::election::{Election, Lost, identity};
 use crate::flags::{Config, FlagError};
 use crate::metrics::Metrics;
 use crate::validate;
+use crate::watch::Watched;
+use crate::webhook::Webhook;
+use crate::webhook::known::Known;
 
 /// Time for calls under way to end once we are told to stop. With the pause between renewals it stays within the renew
 /// deadline, so that nothing is written that another leader might write.
@@ -69,9 +72,6 @@ fn run_to_end(config: Config) -> anyhow::Result<()> {
 
 async fn run(config: Config) -> anyhow::Result<()> {
     let shutdown = Shutdown::on_signals().context("cannot listen for signals")?;
-    if config.webhook {
-        tracing::warn!("--webhook is on, but this build has no webhook server: pools are judged by reconcile alone");
-    }
     let client = cluster::client(config.common.kubeconfig.as_deref()).await?;
     let identity = identity().context("cannot make up an identity")?;
     let namespace = config.common.namespace.clone();
@@ -79,18 +79,67 @@ async fn run(config: Config) -> anyhow::Result<()> {
 
     let metrics = Arc::new(Metrics::default());
     let synced = Arc::new(AtomicBool::new(false));
-    serve(&config, &metrics, &synced, &shutdown.stop).await?;
+    let webhook = match &config.webhook {
+        Some(webhook) => Some(Webhook::start(webhook, shutdown.stop.clone()).await?),
+        None => None,
+    };
+    // What is told while reviews are still taken is what they are judged by: the work ends after them.
+    let stop = CancellationToken::new();
+    serve(&config, &metrics, &synced, webhook.as_ref(), &stop).await?;
 
     let actor = Actor::new(client.clone(), namespace.clone(), identity.clone());
-    let watches = {
-        let client = client.clone();
-        Box::new(move || crate::watch::all(&client, &namespace))
-    };
+    let known = webhook.as_ref().map(Webhook::known);
+    let watches = watches(client.clone(), namespace, known);
     let controller = Controller::new(actor, watches, metrics, synced);
-    let work = work(controller, client, config.elect_in, identity, shutdown.stop.clone());
-    shutdown.bounded(GRACE, work).await??;
+    let work = work(controller, client, config.elect_in, identity, stop.clone());
+    let grace = GRACE + webhook.as_ref().map_or(Duration::ZERO, Webhook::longest_end);
+    shutdown.bounded(grace, together(work, webhook, &shutdown.stop, &stop)).await??;
     tracing::info!("stopped");
     Ok(())
+}
+
+/// The watches, through which the webhook hears what the controller hears.
+fn watches(client: Client, namespace: String, known: Option<Arc<RwLock<Known>>>) -> Watches {
+    Box::new(move || {
+        let streams = crate::watch::all(&client, &namespace);
+        let Some(known) = &known else { return streams };
+        let told = streams.into_iter().map(|stream| {
+            let known = known.clone();
+            stream.inspect(move |event| hear(&known, event)).boxed()
+        });
+        futures::stream::select_all(told)
+    })
+}
+
+fn hear(known: &RwLock<Known>, event: &Watched) {
+    if let Ok(event) = event {
+        known.write().unwrap_or_else(PoisonError::into_inner).observe(event);
+    }
+}
+
+/// Runs the work and the webhook. Whichever ends first ends the other: reviews first, then the work.
+async fn together(
+    work: impl Future<Output = Result<(), Lost>>,
+    webhook: Option<Webhook>,
+    stop: &CancellationToken,
+    stop_work: &CancellationToken,
+) -> anyhow::Result<()> {
+    let reviews = async {
+        let ended = match webhook {
+            Some(webhook) => webhook.ended().await,
+            None => Ok(stop.cancelled().await),
+        };
+        stop_work.cancel();
+        anyhow::Ok(ended?)
+    };
+    let work = async {
+        let ended = work.await;
+        // One who lost the lead works no more, but lets go of the API servers' reviews as anyone does.
+        stop.cancel();
+        anyhow::Ok(ended?)
+    };
+    let (reviewed, worked) = tokio::join!(reviews, work);
+    worked.and(reviewed)
 }
 
 /// Runs the controller, in an election if there is one, until `stop`. The Lease is given up after the last call ended.
@@ -117,13 +166,20 @@ async fn serve(
     config: &Config,
     metrics: &Metrics,
     synced: &Arc<AtomicBool>,
+    webhook: Option<&Webhook>,
     stop: &CancellationToken,
 ) -> anyhow::Result<()> {
     let synced = synced.clone();
+    let reviews = webhook.map(Webhook::readiness);
     let ready = move || {
         let synced = synced.load(Ordering::Relaxed);
-        synced.then_some(()).ok_or_else(|| "caches are not in sync yet".to_owned())
+        synced.then_some(()).ok_or_else(|| "caches are not in sync yet".to_owned())?;
+        reviews.as_ref().map_or(Ok(()), |reviews| reviews())
     };
+    let mut registry = metrics.registry();
+    if let Some(webhook) = webhook {
+        webhook.register(&mut registry);
+    }
     let probes = config.common.probes.bind().await.context("--health-probe-bind-address")?;
     let scrapes = config.common.metrics.bind().await.context("--metrics-bind-address")?;
     for (what, listener) in [("probes", &probes), ("metrics", &scrapes)] {
@@ -132,6 +188,6 @@ async fn serve(
         }
     }
     tokio::spawn(Site::probes(Arc::new(|| Ok(())), Arc::new(ready)).serve(probes, stop.clone()));
-    tokio::spawn(Site::metrics(Arc::new(metrics.registry())).serve(scrapes, stop.clone()));
+    tokio::spawn(Site::metrics(Arc::new(registry)).serve(scrapes, stop.clone()));
     Ok(())
 }

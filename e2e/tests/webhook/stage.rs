@@ -1,0 +1,51 @@
+//! A namespace whose pools are reviewed.
+
+use std::sync::OnceLock;
+
+use ipam_e2e::ControlPlane;
+use ipam_e2e::cluster::install_crds;
+use ipam_e2e::webhook::{Served, register};
+use serde_json::{Value, json};
+
+/// The control plane of all tests, with the CRDs of the repository.
+pub(crate) fn plane() -> &'static ControlPlane {
+    static READY: OnceLock<Result<(), String>> = OnceLock::new();
+    let plane = ControlPlane::shared().unwrap();
+    READY.get_or_init(|| install_crds(plane).map_err(|error| format!("{error:#}"))).as_ref().unwrap();
+    plane
+}
+
+/// An operator whose webhook the API server asks about the pools of one namespace.
+pub(crate) struct Stage {
+    pub(crate) served: Served,
+    pub(crate) namespace: String,
+}
+
+impl Stage {
+    pub(crate) fn set(prefix: &str) -> Self {
+        let plane = plane();
+        let namespace = plane.namespace(prefix).unwrap();
+        let served = Served::start(plane, &namespace, &[]).unwrap();
+        register(plane, &namespace, served.port(), &served.authority.pem()).unwrap();
+        Self { served, namespace }
+    }
+
+    /// A pool's manifest.
+    pub(crate) fn pool(&self, kind: &str, name: &str, spec: &Value) -> Value {
+        json!({"apiVersion": "nv-ipam.nvidia.com/v1alpha1", "kind": kind, "spec": spec,
+            "metadata": {"name": name, "namespace": self.namespace}})
+    }
+
+    /// `kubectl apply` of a pool: whether it succeeded, and what a person reads.
+    pub(crate) fn apply(&self, pool: &Value) -> (bool, String) {
+        self.kubectl(&["apply", "-f", "-"], &pool.to_string())
+    }
+
+    /// kubectl in the stage's namespace.
+    pub(crate) fn kubectl(&self, arguments: &[&str], input: &str) -> (bool, String) {
+        let arguments = [&["--namespace", &self.namespace], arguments].concat();
+        let output = plane().kubectl().output(&arguments, input).unwrap();
+        let said = [output.stdout, output.stderr].concat();
+        (output.status.success(), String::from_utf8(said).unwrap())
+    }
+}

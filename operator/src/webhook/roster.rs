@@ -1,0 +1,291 @@
+//! Which connections there are, what each is doing, and who has to go.
+//!
+//! Decides; closes nothing itself but by the token that each connection watches. It must never name a connection that has a
+//! request under way, unless that connection's time is up.
+
+use std::collections::HashMap;
+use std::time::Instant;
+
+use tokio_util::sync::CancellationToken;
+
+use super::limits::Limits;
+
+/// Names a connection; counted up, so that of two the smaller is the older.
+pub(super) type Id = u64;
+
+/// What a connection is doing.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+enum Stage {
+    /// The TLS handshake is under way.
+    Handshake,
+    /// No request is under way.
+    Idle,
+    /// The first bytes of a request are here, but not all of its head.
+    Head,
+    /// So many requests are under way.
+    Busy(u32),
+}
+
+/// How a connection speaks.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(super) enum Protocol {
+    /// One request after the other; the server can end it without loss only with an answer.
+    Http1,
+    /// Many requests at once; the server can end it at any time without loss.
+    Http2,
+}
+
+/// What ends a connection.
+#[derive(Clone, Default, Debug)]
+pub(super) struct Signals {
+    /// Finish what is under way and take no more.
+    pub(super) retire: CancellationToken,
+    /// Close at once.
+    pub(super) cut: CancellationToken,
+}
+
+#[derive(Debug)]
+struct Seat {
+    stage: Stage,
+    since: Instant,
+    protocol: Protocol,
+    /// From here on the connection is asked to end with its next answer.
+    retires: Instant,
+    /// From here on nothing is answered on it.
+    expires: Option<Instant>,
+    signals: Signals,
+}
+
+/// How many were cut off in the middle of what.
+#[derive(Clone, Copy, PartialEq, Eq, Default, Debug)]
+pub(super) struct Swept {
+    pub(super) handshakes: usize,
+    pub(super) heads: usize,
+}
+
+/// All connections.
+#[derive(Debug)]
+pub(super) struct Roster {
+    seats: HashMap<Id, Seat>,
+    next: Id,
+    limits: Limits,
+}
+
+impl Roster {
+    /// An empty one.
+    pub(super) fn new(limits: Limits) -> Self {
+        Self { seats: HashMap::new(), next: 0, limits }
+    }
+
+    /// How many there are.
+    pub(super) fn len(&self) -> usize {
+        self.seats.len()
+    }
+
+    /// A connection was accepted. `None` if there is no place for it. The one that made room, if any, is told to close.
+    pub(super) fn enter(&mut self, now: Instant) -> Option<(Id, Signals)> {
+        if self.seats.len() >= self.limits.connections {
+            let id = self.weakest()?;
+            self.cut(id);
+        }
+        let (id, signals) = (self.next, Signals::default());
+        self.next += 1;
+        let retires = now + self.limits.life;
+        let seat = Seat {
+            stage: Stage::Handshake,
+            since: now,
+            protocol: Protocol::Http1,
+            retires,
+            expires: None,
+            signals: signals.clone(),
+        };
+        self.seats.insert(id, seat);
+        Some((id, signals))
+    }
+
+    /// The handshake is done. From `retires` on the connection is to end, and after `expires` nothing is answered on it.
+    pub(super) fn greeted(
+        &mut self,
+        id: Id,
+        now: Instant,
+        protocol: Protocol,
+        retires: Option<Instant>,
+        expires: Option<Instant>,
+    ) {
+        if let Some(seat) = self.seats.get_mut(&id) {
+            (seat.stage, seat.since, seat.protocol, seat.expires) = (Stage::Idle, now, protocol, expires);
+            seat.retires = retires.map_or(seat.retires, |at| at.min(seat.retires));
+        }
+    }
+
+    /// Bytes came in that may begin a request.
+    pub(super) fn heard(&mut self, id: Id, now: Instant) {
+        if let Some(seat) = self.seats.get_mut(&id).filter(|seat| seat.stage == Stage::Idle) {
+            (seat.stage, seat.since) = (Stage::Head, now);
+        }
+    }
+
+    /// A request's head is complete. `false` if nothing may be answered on this connection any more.
+    pub(super) fn begin(&mut self, id: Id, now: Instant) -> bool {
+        let Some(seat) = self.seats.get_mut(&id) else { return false };
+        seat.stage = match seat.stage {
+            Stage::Busy(count) => Stage::Busy(count + 1),
+            _ => Stage::Busy(1),
+        };
+        seat.since = now;
+        seat.expires.is_none_or(|at| now < at)
+    }
+
+    /// A request is answered.
+    pub(super) fn end(&mut self, id: Id, now: Instant) {
+        let Some(seat) = self.seats.get_mut(&id) else { return };
+        match seat.stage {
+            Stage::Busy(count @ 2..) => seat.stage = Stage::Busy(count - 1),
+            _ => (seat.stage, seat.since) = (Stage::Idle, now),
+        }
+    }
+
+    /// Whether the next answer on this connection is to be the last.
+    pub(super) fn is_retiring(&self, id: Id, now: Instant) -> bool {
+        self.seats.get(&id).is_none_or(|seat| seat.retires <= now)
+    }
+
+    /// The connection is closed.
+    pub(super) fn leave(&mut self, id: Id) {
+        self.seats.remove(&id);
+    }
+
+    /// The connections of this protocol finish what is under way and take no more.
+    pub(super) fn retire_all(&self, protocol: Protocol) {
+        for seat in self.seats.values().filter(|seat| seat.protocol == protocol) {
+            seat.signals.retire.cancel();
+        }
+    }
+
+    /// Every connection is closed at once.
+    pub(super) fn cut_all(&self) {
+        for seat in self.seats.values() {
+            seat.signals.cut.cancel();
+        }
+    }
+
+    /// Tells those whose time is up.
+    pub(super) fn sweep(&mut self, now: Instant) -> Swept {
+        let mut swept = Swept::default();
+        let mut overdue = Vec::new();
+        for (id, seat) in &self.seats {
+            let waited = now.saturating_duration_since(seat.since);
+            let expired = seat.expires.is_some_and(|at| at <= now);
+            if seat.protocol == Protocol::Http2 && seat.retires <= now {
+                seat.signals.retire.cancel();
+            }
+            match seat.stage {
+                Stage::Handshake if waited >= self.limits.handshake => swept.handshakes += 1,
+                Stage::Head if waited >= self.limits.head => swept.heads += 1,
+                Stage::Idle if waited >= self.limits.idle || expired => {}
+                _ => continue,
+            }
+            overdue.push(*id);
+        }
+        for id in overdue {
+            self.cut(id);
+        }
+        swept
+    }
+
+    /// Who goes first when there is no room: of those that are stuck the oldest, else the one idle for longest.
+    fn weakest(&self) -> Option<Id> {
+        let rank = |stage| match stage {
+            Stage::Handshake | Stage::Head => Some(0),
+            Stage::Idle => Some(1),
+            Stage::Busy(_) => None,
+        };
+        let candidates = self.seats.iter().filter_map(|(id, seat)| Some((rank(seat.stage)?, seat.since, *id)));
+        candidates.min().map(|(_, _, id)| id)
+    }
+
+    /// Closes a connection; its place is free at once.
+    fn cut(&mut self, id: Id) {
+        if let Some(seat) = self.seats.remove(&id) {
+            seat.signals.cut.cancel();
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::time::Duration;
+
+    use super::*;
+
+    fn roster(connections: usize) -> (Roster, Instant) {
+        (Roster::new(Limits { connections, ..Limits::default() }), Instant::now())
+    }
+
+    fn is_cut(signals: &Signals) -> bool {
+        signals.cut.is_cancelled()
+    }
+
+    #[test]
+    fn when_all_places_are_taken_the_oldest_handshake_makes_room_before_any_idle_connection() {
+        let (mut roster, start) = roster(3);
+        let (idle, idle_signals) = roster.enter(start).unwrap();
+        roster.greeted(idle, start, Protocol::Http1, None, None);
+        let (_, first) = roster.enter(start + Duration::from_secs(1)).unwrap();
+        let (_, second) = roster.enter(start + Duration::from_secs(2)).unwrap();
+        roster.enter(start + Duration::from_secs(3)).unwrap();
+        assert!(is_cut(&first) && !is_cut(&second) && !is_cut(&idle_signals));
+        assert_eq!(roster.len(), 3);
+    }
+
+    #[test]
+    fn a_connection_at_work_never_makes_room_and_a_newcomer_is_turned_away_instead() {
+        let (mut roster, start) = roster(1);
+        let (id, signals) = roster.enter(start).unwrap();
+        roster.greeted(id, start, Protocol::Http1, None, None);
+        assert!(roster.begin(id, start));
+        assert!(roster.enter(start).is_none() && !is_cut(&signals));
+        roster.end(id, start);
+        assert!(roster.enter(start).is_some() && is_cut(&signals));
+    }
+
+    #[test]
+    fn one_that_sends_half_a_head_is_cut_off_and_one_that_is_idle_lives_on() {
+        let (mut roster, start) = roster(9);
+        let mut greeted = || {
+            let (id, signals) = roster.enter(start).unwrap();
+            roster.greeted(id, start, Protocol::Http1, None, None);
+            (id, signals)
+        };
+        let ((slow, slow_signals), (_, idle_signals)) = (greeted(), greeted());
+        roster.heard(slow, start);
+        assert_eq!(roster.sweep(start + Limits::default().head), Swept { handshakes: 0, heads: 1 });
+        assert!(is_cut(&slow_signals) && !is_cut(&idle_signals));
+        assert_eq!(roster.sweep(start + Limits::default().idle), Swept::default());
+        assert!(is_cut(&idle_signals), "idle for too long");
+    }
+
+    #[test]
+    fn nothing_is_answered_on_a_connection_whose_certificate_has_expired() {
+        let (mut roster, start) = roster(9);
+        let at = |seconds| start + Duration::from_secs(seconds);
+        let (id, _) = roster.enter(start).unwrap();
+        roster.greeted(id, start, Protocol::Http1, Some(at(50)), Some(at(60)));
+        assert!(roster.begin(id, at(49)) && !roster.is_retiring(id, at(49)));
+        roster.end(id, at(49));
+        assert!(roster.begin(id, at(59)) && roster.is_retiring(id, at(59)));
+        roster.end(id, at(59));
+        assert!(!roster.begin(id, at(60)));
+    }
+
+    #[test]
+    fn of_two_requests_at_once_the_end_of_one_leaves_the_connection_at_work() {
+        let (mut roster, start) = roster(1);
+        let (id, _) = roster.enter(start).unwrap();
+        roster.greeted(id, start, Protocol::Http1, None, None);
+        roster.begin(id, start);
+        roster.begin(id, start);
+        roster.end(id, start);
+        assert!(roster.enter(start).is_none());
+    }
+}

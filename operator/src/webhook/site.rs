@@ -1,0 +1,243 @@
+//! What is answered to which request: an axum router around the judgement.
+//!
+//! Every answer is an `AdmissionReview`. What was asked rightly is answered with HTTP 200 whatever the verdict; a request that no
+//! API server sends gets the HTTP status that fits and, in the body, words for whoever looks.
+
+use std::sync::{Arc, PoisonError, RwLock};
+use std::time::Instant;
+
+use axum::Router;
+use axum::body::{Body, Bytes};
+use axum::extract::{Request, State};
+use axum::response::Response;
+use axum::routing::any;
+use http::request::Parts;
+use http::{HeaderValue, Method, StatusCode, header};
+use http_body_util::BodyExt as _;
+use ipam_core::PoolKind;
+use tokio::sync::Semaphore;
+use tokio::time::timeout;
+
+use super::bodies::{Bodies, Share};
+use super::judge::{Parsed, RefusalStatus};
+use super::known::Known;
+use super::limits::Limits;
+use super::metrics::WebhookMetrics;
+use super::{answer, review};
+
+/// The paths, and the kind of pool that is reviewed at each (behaviour.md §1).
+pub const PATHS: [(&str, PoolKind); 2] = [
+    ("/validate-nv-ipam-nvidia-com-v1alpha1-ippool", PoolKind::IpPool),
+    ("/validate-nv-ipam-nvidia-com-v1alpha1-cidrpool", PoolKind::CidrPool),
+];
+
+/// Threads that judge large bodies. One would let a second large body wait for the first.
+pub(super) const ASIDE_THREADS: usize = 2;
+
+/// What every request needs.
+#[derive(Clone)]
+pub struct Site {
+    known: Arc<RwLock<Known>>,
+    metrics: WebhookMetrics,
+    limits: Limits,
+    bodies: Arc<Bodies>,
+    aside: Arc<Semaphore>,
+}
+
+impl Site {
+    /// Judges by what `known` holds at the time.
+    pub fn new(known: Arc<RwLock<Known>>, metrics: WebhookMetrics, limits: Limits) -> Self {
+        let bodies = Arc::new(Bodies::new(limits.all_body_bytes));
+        Self { known, metrics, limits, bodies, aside: Arc::new(Semaphore::new(ASIDE_THREADS)) }
+    }
+
+    /// The router of all paths.
+    pub fn router(self) -> Router {
+        let review = |kind: Option<PoolKind>| {
+            move |State(site): State<Self>, request: Request| async move { site.answer(kind, request).await }
+        };
+        let routes = PATHS.into_iter().fold(Router::new(), |router, (path, kind)| {
+            // Other methods are answered by us, as everything is.
+            router.route(path, any(review(Some(kind))))
+        });
+        routes.fallback(review(None)).with_state(self)
+    }
+
+    async fn answer(self, kind: Option<PoolKind>, request: Request) -> Response {
+        let _under_way = UnderWay::begin(&self.metrics);
+        let (head, body) = request.into_parts();
+        let share = self.bodies.begin();
+        let (status, bytes) = match self.receive(body, &share).await {
+            Ok(body) => self.judge(kind, head, body).await,
+            Err(failure) => {
+                self.metrics.cut_off(failure.word(), 1);
+                (failure.status(), answer::unread("", RefusalStatus::BadRequest, &failure.message(&self.limits)))
+            }
+        };
+        respond(status, bytes)
+    }
+
+    /// The body, within its limits of time and size.
+    async fn receive(&self, mut body: Body, share: &Share) -> Result<Bytes, Failure> {
+        let all = async {
+            let (mut pieces, mut size) = (Vec::new(), 0_usize);
+            while let Some(frame) = body.frame().await {
+                let Ok(piece) = frame.map_err(|_| Failure::Broken)?.into_data() else { continue };
+                size += piece.len();
+                if size > self.limits.body_bytes {
+                    return Err(Failure::TooLarge);
+                }
+                if !share.grow(piece.len()) {
+                    return Err(Failure::CrowdedOut);
+                }
+                pieces.push(piece);
+            }
+            Ok(joined(pieces, size))
+        };
+        tokio::select! {
+            received = timeout(self.limits.body, all) => received.unwrap_or(Err(Failure::TooSlow)),
+            () = share.give_up.cancelled() => Err(Failure::CrowdedOut),
+        }
+    }
+
+    /// Judges at once what is small, and on a thread of its own what is large.
+    async fn judge(&self, kind: Option<PoolKind>, head: Parts, body: Bytes) -> (StatusCode, Vec<u8>) {
+        let size = body.len();
+        let site = self.clone();
+        let work = move || site.judge_now(kind, &head, &body);
+        if size <= self.limits.aside_bytes {
+            return work();
+        }
+        let _place = self.aside.acquire().await;
+        let failed = |_| {
+            let message = "the review ended without a verdict; this is a mistake in the webhook";
+            (StatusCode::INTERNAL_SERVER_ERROR, answer::unread("", RefusalStatus::BadRequest, message))
+        };
+        tokio::task::spawn_blocking(work).await.unwrap_or_else(failed)
+    }
+
+    fn judge_now(&self, kind: Option<PoolKind>, head: &Parts, body: &[u8]) -> (StatusCode, Vec<u8>) {
+        let read = asked_rightly(kind, head).map_err(|(status, message)| {
+            (status, answer::unread(&review::salvage_uid(body), RefusalStatus::BadRequest, &message))
+        });
+        let read = read.and_then(|kind| {
+            review::read(kind, body).map_err(|unread| {
+                let status = if unread.is_review { StatusCode::OK } else { StatusCode::BAD_REQUEST };
+                (status, answer::unread(&unread.uid, RefusalStatus::BadRequest, &unread.message))
+            })
+        });
+        let review = match read {
+            Ok(review) => review,
+            Err(answer) => {
+                self.metrics.unread();
+                return answer;
+            }
+        };
+        // Specs are read before the lock is taken: a large one must not keep the watches waiting.
+        let parsed = Parsed::of(&review);
+        let verdict = {
+            let known = self.known.read().unwrap_or_else(PoisonError::into_inner);
+            parsed.judge(&review, &known)
+        };
+        self.metrics.judged(&review, &verdict);
+        (StatusCode::OK, answer::answer(&review.uid, &review.key(), &verdict))
+    }
+}
+
+/// The kind to review, or why the request is none that can be answered otherwise.
+fn asked_rightly(kind: Option<PoolKind>, head: &Parts) -> Result<PoolKind, (StatusCode, String)> {
+    let Some(kind) = kind else {
+        let known = PATHS.map(|(path, _)| path).join(" and ");
+        return Err((StatusCode::NOT_FOUND, format!("nothing is reviewed at this path, but at {known}")));
+    };
+    if head.method != Method::POST {
+        return Err((StatusCode::METHOD_NOT_ALLOWED, "a review is sent with POST".to_owned()));
+    }
+    let content_type = head.headers.get(header::CONTENT_TYPE).and_then(|value| value.to_str().ok()).unwrap_or("");
+    let essence = content_type.split(';').next().unwrap_or("").trim();
+    if !essence.eq_ignore_ascii_case("application/json") {
+        let message = "a review is sent as Content-Type: application/json".to_owned();
+        return Err((StatusCode::UNSUPPORTED_MEDIA_TYPE, message));
+    }
+    Ok(kind)
+}
+
+fn respond(status: StatusCode, bytes: Vec<u8>) -> Response {
+    let mut response = Response::new(Body::from(bytes));
+    *response.status_mut() = status;
+    let headers = response.headers_mut();
+    headers.insert(header::CONTENT_TYPE, HeaderValue::from_static("application/json"));
+    if status == StatusCode::METHOD_NOT_ALLOWED {
+        headers.insert(header::ALLOW, HeaderValue::from_static("POST"));
+    }
+    response
+}
+
+/// One piece is the body as it is; several are copied together.
+fn joined(mut pieces: Vec<Bytes>, size: usize) -> Bytes {
+    if pieces.len() == 1 {
+        return pieces.pop().unwrap_or_default();
+    }
+    let mut all = Vec::with_capacity(size);
+    for piece in &pieces {
+        all.extend_from_slice(piece);
+    }
+    all.into()
+}
+
+/// Why there is no body.
+#[derive(Clone, Copy, Debug)]
+enum Failure {
+    Broken,
+    TooLarge,
+    TooSlow,
+    CrowdedOut,
+}
+
+impl Failure {
+    const fn status(self) -> StatusCode {
+        match self {
+            Self::Broken => StatusCode::BAD_REQUEST,
+            Self::TooLarge => StatusCode::PAYLOAD_TOO_LARGE,
+            Self::TooSlow => StatusCode::REQUEST_TIMEOUT,
+            Self::CrowdedOut => StatusCode::SERVICE_UNAVAILABLE,
+        }
+    }
+
+    const fn word(self) -> &'static str {
+        match self {
+            Self::Broken => "broken",
+            Self::TooLarge => "oversized",
+            Self::TooSlow => "stalled",
+            Self::CrowdedOut => "crowded_out",
+        }
+    }
+
+    fn message(self, limits: &Limits) -> String {
+        match self {
+            Self::Broken => "the body broke off".to_owned(),
+            Self::TooLarge => format!("the body is larger than {} bytes", limits.body_bytes),
+            Self::TooSlow => format!("the body was not here within {} s", limits.body.as_secs()),
+            Self::CrowdedOut => "there was no room for the body among those of other requests".to_owned(),
+        }
+    }
+}
+
+/// Counts a request from its head to its answer, or to the end of its connection.
+struct UnderWay {
+    metrics: WebhookMetrics,
+    began: Instant,
+}
+
+impl UnderWay {
+    fn begin(metrics: &WebhookMetrics) -> Self {
+        metrics.began();
+        Self { metrics: metrics.clone(), began: Instant::now() }
+    }
+}
+
+impl Drop for UnderWay {
+    fn drop(&mut self) {
+        self.metrics.ended(self.began.elapsed());
+    }
+}
