@@ -80,7 +80,7 @@ async fn run(config: Config) -> anyhow::Result<()> {
     let metrics = Arc::new(Metrics::default());
     let synced = Arc::new(AtomicBool::new(false));
     let webhook = match &config.webhook {
-        Some(webhook) => Some(Webhook::start(webhook, shutdown.stop.clone()).await?),
+        Some(webhook) => Some(Webhook::start(webhook, &namespace, shutdown.stop.clone()).await?),
         None => None,
     };
     // What is told while reviews are still taken is what they are judged by: the work ends after them.
@@ -93,7 +93,7 @@ async fn run(config: Config) -> anyhow::Result<()> {
     let controller = Controller::new(actor, watches, metrics, synced);
     let work = work(controller, client, config.elect_in, identity, stop.clone());
     let grace = GRACE + webhook.as_ref().map_or(Duration::ZERO, Webhook::longest_end);
-    shutdown.bounded(grace, together(work, webhook, &shutdown.stop, &stop)).await??;
+    shutdown.bounded(grace, Box::pin(together(work, webhook, &shutdown.stop, &stop))).await??;
     tracing::info!("stopped");
     Ok(())
 }
@@ -125,9 +125,11 @@ async fn together(
     stop_work: &CancellationToken,
 ) -> anyhow::Result<()> {
     let reviews = async {
-        let ended = match webhook {
-            Some(webhook) => webhook.ended().await,
-            None => Ok(stop.cancelled().await),
+        let ended = if let Some(webhook) = webhook {
+            webhook.ended().await
+        } else {
+            stop.cancelled().await;
+            Ok(())
         };
         stop_work.cancel();
         anyhow::Ok(ended?)

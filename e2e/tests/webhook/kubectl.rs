@@ -20,7 +20,9 @@ fn a_good_pool_is_applied_and_a_bad_one_is_refused_with_every_mistake_in_words()
     let (applied, said) = stage.apply(&bad);
     eprintln!("{said}");
     assert!(!applied);
-    for part in ["The IPPool \"bad\" is invalid", "spec.exclusions[0].endIP", "spec.exclusions[1].endIP", "write the lower"] {
+    for part in
+        ["The IPPool \"bad\" is invalid", "spec.exclusions[0].endIP", "spec.exclusions[1].endIP", "write the lower"]
+    {
         assert!(said.contains(part), "{said:?} lacks {part:?}");
     }
 }

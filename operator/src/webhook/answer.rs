@@ -35,7 +35,8 @@ struct Response<'a> {
 #[derive(Serialize)]
 struct Status<'a> {
     metadata: Empty,
-    status: &'static str,
+    #[serde(rename = "status")]
+    outcome: &'static str,
     code: u16,
     reason: &'static str,
     message: &'a str,
@@ -71,7 +72,7 @@ pub fn answer(uid: &str, key: &PoolKey, verdict: &Verdict) -> Vec<u8> {
 pub fn unread(uid: &str, status: RefusalStatus, message: &str) -> Vec<u8> {
     let status = Status {
         metadata: Empty {},
-        status: "Failure",
+        outcome: "Failure",
         code: status.code(),
         reason: status.as_str(),
         message,
@@ -95,7 +96,7 @@ fn status<'a>(key: &'a PoolKey, refusal: &'a Refusal) -> Status<'a> {
     let details = Details { name: &key.name, group: ipam_crds::GROUP, kind: key.kind.kind(), causes };
     Status {
         metadata: Empty {},
-        status: "Failure",
+        outcome: "Failure",
         code: refusal.status.code(),
         reason: refusal.status.as_str(),
         message: &refusal.message,
@@ -104,7 +105,11 @@ fn status<'a>(key: &'a PoolKey, refusal: &'a Refusal) -> Status<'a> {
 }
 
 fn cause(violation: &Violation) -> Cause<'_> {
-    Cause { reason: cause_reason(violation.reason), field: &violation.field, message: violation.message.as_str().into() }
+    Cause {
+        reason: cause_reason(violation.reason),
+        field: &violation.field,
+        message: violation.message.as_str().into(),
+    }
 }
 
 /// The word of meta/v1's `CauseType` that comes closest.
@@ -149,7 +154,8 @@ mod tests {
     use super::*;
 
     fn verdict(violations: usize, warnings: Vec<String>) -> Value {
-        let one = |i| Violation::new(format!("spec.exclusions[{i}].endIP"), Reason::Inverted, "\"a\" lies before \"b\"");
+        let one =
+            |i| Violation::new(format!("spec.exclusions[{i}].endIP"), Reason::Inverted, "\"a\" lies before \"b\"");
         let violations: Vec<_> = (0..violations).map(one).collect();
         let refusal = (!violations.is_empty()).then(|| Refusal::of(violations));
         let bytes = answer("u-1", &PoolKey::new(PoolKind::IpPool, "p"), &Verdict { refusal, warnings });
@@ -158,7 +164,8 @@ mod tests {
 
     #[test]
     fn a_pool_that_is_let_through_is_answered_with_the_uid_and_nothing_else() {
-        let wanted = r#"{"apiVersion":"admission.k8s.io/v1","kind":"AdmissionReview","response":{"uid":"u-1","allowed":true}}"#;
+        let wanted =
+            r#"{"apiVersion":"admission.k8s.io/v1","kind":"AdmissionReview","response":{"uid":"u-1","allowed":true}}"#;
         assert_eq!(verdict(0, Vec::new()), serde_json::from_str::<Value>(wanted).unwrap());
     }
 

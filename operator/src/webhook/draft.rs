@@ -2,15 +2,18 @@
 
 use std::borrow::Cow;
 
+use ipam_core::addr::HostBits;
+use ipam_core::overlap::ALLOW_OVERLAP_ANNOTATION;
 use ipam_core::plan::Claim;
 use ipam_core::spec::PoolSpec;
-use ipam_core::{PoolKind, Violation};
+use ipam_core::{Cidr, Contender, Pool, PoolKey, PoolKind, Violation};
 use ipam_crds::{CIDRPoolSpec, IPPoolSpec};
 use serde::Deserialize;
 use serde::de::IgnoredAny;
 use serde_json::value::RawValue;
 
 use super::review::unreadable_spec;
+use crate::objects::RawObject;
 
 /// One side of a review.
 #[derive(Debug)]
@@ -69,16 +72,66 @@ impl Draft {
             name: metadata.name.into_owned(),
             created: metadata.creation_timestamp.map(jiff::Timestamp::as_second),
             is_going: metadata.deletion_timestamp.is_some(),
-            allows_overlap: allow_overlap.is_some_and(|value| value == "true"),
-            spec: read_spec(kind, spec.map_or("{}", RawValue::get)).map_err(|error| unreadable_spec(&error)),
+            allows_overlap: Contender::allows(allow_overlap.as_deref()),
+            spec: read_spec(kind, spec),
             claims: crate::pool::read_status(kind, status).allocations,
+        })
+    }
+
+    /// The same from an object that a watch told of.
+    pub(super) fn of(kind: PoolKind, object: &RawObject) -> Self {
+        let annotations = object.metadata.annotations.as_ref();
+        let allow_overlap = annotations.and_then(|all| all.get(ALLOW_OVERLAP_ANNOTATION)).map(String::as_str);
+        Self {
+            name: object.name().to_owned(),
+            created: object.metadata.creation_timestamp.as_ref().map(|time| time.0.as_second()),
+            is_going: object.metadata.deletion_timestamp.is_some(),
+            allows_overlap: Contender::allows(allow_overlap),
+            spec: read_spec(kind, object.spec.as_deref()),
+            claims: crate::pool::read_status(kind, object.status.as_deref()).allocations,
+        }
+    }
+
+    /// The spec judged by itself.
+    ///
+    /// # Errors
+    /// All that is wrong with it.
+    pub fn parse(&self) -> Result<Pool, Vec<Violation>> {
+        let spec = self.spec.as_ref().map_err(|violation| vec![violation.clone()])?;
+        Pool::parse(&self.name, spec)
+    }
+
+    /// Whether the spec is right by itself.
+    pub fn is_valid(&self) -> bool {
+        self.parse().is_ok()
+    }
+
+    /// The pool's network, if that much of the spec reads.
+    pub fn network(&self) -> Option<Cidr> {
+        let (network, host_bits) = match self.spec.as_ref().ok()? {
+            PoolSpec::Ip(spec) => Cidr::parse(&spec.subnet).map(|(network, _)| (network, HostBits::Zero)),
+            PoolSpec::Cidr(spec) => Cidr::parse(&spec.cidr),
+        }
+        .ok()?;
+        (host_bits == HostBits::Zero).then_some(network)
+    }
+
+    /// The pool as others could be in its way.
+    pub fn contender(&self, kind: PoolKind) -> Option<Contender> {
+        Some(Contender {
+            key: PoolKey::new(kind, &self.name),
+            network: self.network()?,
+            created: self.created.unwrap_or(i64::MAX),
+            allows_overlap: self.allows_overlap,
         })
     }
 }
 
-fn read_spec(kind: PoolKind, text: &str) -> Result<PoolSpec, serde_json::Error> {
-    Ok(match kind {
-        PoolKind::IpPool => serde_json::from_str::<IPPoolSpec>(text)?.to_spec(),
-        PoolKind::CidrPool => serde_json::from_str::<CIDRPoolSpec>(text)?.to_spec(),
-    })
+fn read_spec(kind: PoolKind, text: Option<&RawValue>) -> Result<PoolSpec, Violation> {
+    let text = text.map_or("{}", RawValue::get);
+    let read = match kind {
+        PoolKind::IpPool => serde_json::from_str(text).map(|spec: IPPoolSpec| spec.to_spec()),
+        PoolKind::CidrPool => serde_json::from_str(text).map(|spec: CIDRPoolSpec| spec.to_spec()),
+    };
+    read.map_err(|error| unreadable_spec(&error))
 }

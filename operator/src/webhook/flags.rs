@@ -20,7 +20,12 @@ pub struct WebhookFlags {
     #[arg(long, default_value = "files", value_name = "SOURCE", help_heading = "Webhook")]
     webhook_certificates: String,
     /// Directory of tls.crt and tls.key, for --webhook-certificates=files
-    #[arg(long, default_value = "/tmp/k8s-webhook-server/serving-certs", value_name = "PATH", help_heading = "Webhook")]
+    #[arg(
+        long,
+        default_value = "/tmp/k8s-webhook-server/serving-certs",
+        value_name = "PATH",
+        help_heading = "Webhook"
+    )]
     webhook_cert_dir: String,
     /// Namespace of the webhook's Service and Secret, for --webhook-certificates=self-managed; empty means that of the pools
     #[arg(long, default_value = "", value_name = "NAMESPACE", help_heading = "Webhook")]
@@ -99,7 +104,11 @@ impl WebhookFlags {
             mistakes.add("webhook-namespace", &self.webhook_namespace, &why);
         }
         if let Err(why) = ipam_daemon::flags::namespace(&self.webhook_service) {
-            mistakes.add("webhook-service", &self.webhook_service, &why.replace("no namespace", "no name of a Service"));
+            mistakes.add(
+                "webhook-service",
+                &self.webhook_service,
+                &why.replace("no namespace", "no name of a Service"),
+            );
         }
         for (flag, typed) in
             [("webhook-secret", &self.webhook_secret), ("webhook-configuration", &self.webhook_configuration)]

@@ -5,7 +5,11 @@
 //! * Whoever does not touch the spec is never refused, however bad the spec may be: status, labels, finalizers.
 //! * What is not known counts against a change that takes blocks away, and never against anything else.
 
-use ipam_core::{Pool, Reason, Violation};
+use std::collections::BTreeMap;
+use std::fmt::Write as _;
+
+use ipam_core::plan::Claim;
+use ipam_core::{Held, Pool, Reason, Violation, advise, advise_nodes, displaced, edit, overlap};
 
 use super::draft::Draft;
 use super::known::Known;
@@ -65,23 +69,52 @@ impl RefusalStatus {
 /// The specs of a review, judged by themselves: the part that takes time and needs nothing else.
 #[derive(Debug)]
 pub struct Parsed {
+    /// Of the new spec; absent if it is not to be judged.
     new: Option<Result<Pool, Vec<Violation>>>,
+    warnings: Vec<String>,
 }
 
 impl Parsed {
     /// Reads the new spec, if it is to be judged.
     pub fn of(review: &Review) -> Self {
         let judged = review.new.as_ref().filter(|new| !review.status_only && touches_spec(new, review.old.as_ref()));
-        Self { new: judged.map(parse) }
+        let new = judged.map(Draft::parse);
+        let advice = match (judged.map(|draft| &draft.spec), &new) {
+            (Some(Ok(spec)), Some(Ok(pool))) => advise(spec, pool),
+            _ => Vec::new(),
+        };
+        Self { new, warnings: advice.iter().map(ToString::to_string).collect() }
     }
 
     /// The verdict.
     pub fn judge(self, review: &Review, known: &Known) -> Verdict {
-        let _ = (review.operation == Operation::Delete, known);
-        match self.new {
-            Some(Err(violations)) => Verdict { refusal: Some(Refusal::of(violations)), warnings: Vec::new() },
-            _ => Verdict::default(),
+        let served = known.serves(&review.namespace);
+        let Self { new: parsed, mut warnings } = self;
+        let mut violations = Vec::new();
+        if let (Operation::Delete, Some(old), true) = (review.operation, &review.old, served) {
+            warnings.extend(farewell(review, old, known));
         }
+        if let (Some(new), false) = (&review.new, review.status_only) {
+            if served {
+                violations.extend(overlap_of(review, new, known));
+            }
+            match &parsed {
+                Some(Ok(pool)) if served => {
+                    violations.extend(taken_away(review, new, pool, known));
+                    let advice = known.nodes().map(|nodes| advise_nodes(pool, &nodes)).unwrap_or_default();
+                    warnings.extend(advice.iter().map(ToString::to_string));
+                }
+                Some(Ok(_)) => warnings.push(format!(
+                    "pools are served in namespace {:?} alone; nothing serves this one",
+                    known.namespace()
+                )),
+                _ => {}
+            }
+        }
+        // What is wrong with the spec itself comes first.
+        let mut all = parsed.and_then(Result::err).unwrap_or_default();
+        all.append(&mut violations);
+        Verdict { refusal: (!all.is_empty()).then(|| Refusal::of(all)), warnings }
     }
 }
 
@@ -94,9 +127,60 @@ fn touches_spec(new: &Draft, old: Option<&Draft>) -> bool {
     old.is_none_or(|old| old.spec != new.spec)
 }
 
-fn parse(draft: &Draft) -> Result<Pool, Vec<Violation>> {
-    let spec = draft.spec.as_ref().map_err(|violation| vec![violation.clone()])?;
-    Pool::parse(&draft.name, spec)
+/// Another pool with the same addresses, unless that is nothing that this change brings about.
+fn overlap_of(review: &Review, new: &Draft, known: &Known) -> Option<Violation> {
+    let brings = review.old.as_ref().is_none_or(|old| {
+        let withdraws = old.allows_overlap && !new.allows_overlap && !new.is_going;
+        withdraws || (touches_spec(new, Some(old)) && old.network() != new.network())
+    });
+    let contender = new.contender(review.kind).filter(|_| brings)?;
+    overlap::violation(&contender, &known.conflicts(&contender))
+}
+
+/// Blocks that the change would move or drop while their addresses may be held.
+fn taken_away(review: &Review, new: &Draft, pool: &Pool, known: &Known) -> Vec<Violation> {
+    let (Some(old), Ok(spec)) = (&review.old, &new.spec) else { return Vec::new() };
+    let key = review.key();
+    let was = old.spec.as_ref().ok();
+    let claims: Vec<Claim> = claims(review, old, known).into_iter().cloned().collect();
+    let found = displaced(pool, was, spec, &claims, &|node| known.held(&key, node));
+    edit::violations(&found, was, spec)
+}
+
+/// Who has which block: what the status says, and what the IPAMNodes say besides.
+fn claims<'a>(review: &Review, old: &'a Draft, known: &'a Known) -> Vec<&'a Claim> {
+    let mut by_node: BTreeMap<&str, Vec<&Claim>> = BTreeMap::new();
+    for claim in old.claims.iter().chain(known.claims(&review.key())) {
+        let own = by_node.entry(&claim.node).or_default();
+        if own.iter().all(|other| other.range != claim.range) {
+            own.push(claim);
+        }
+    }
+    by_node.into_values().flatten().collect()
+}
+
+/// Nodes that a warning names; the rest is counted.
+const MOST_NAMED: usize = 5;
+
+/// What one who deletes a pool is told: who still holds addresses of it.
+fn farewell(review: &Review, old: &Draft, known: &Known) -> Option<String> {
+    let key = review.key();
+    let mut nodes: Vec<&str> = claims(review, old, known).into_iter().map(|claim| claim.node.as_str()).collect();
+    nodes.dedup();
+    let held: Vec<(&str, Held)> = nodes.into_iter().map(|node| (node, known.held(&key, node))).collect();
+    let holders: Vec<_> = held.iter().filter(|(_, held)| !held.is_empty()).collect();
+    if holders.is_empty() {
+        return None;
+    }
+    let named = holders.iter().take(MOST_NAMED).map(|(node, held)| match held.count() {
+        Some(count) => format!("{node} {count}"),
+        None => format!("{node} (not reported)"),
+    });
+    let mut named = named.collect::<Vec<_>>().join(", ");
+    if let Some(more) = holders.len().checked_sub(MOST_NAMED).filter(|more| *more > 0) {
+        let _ = write!(named, " and {more} more nodes");
+    }
+    Some(format!("addresses of this pool are still held: {named}; the pool goes once they are given back"))
 }
 
 /// Mistakes that are spelled out; of a spec with thousands the first ones tell enough.
@@ -106,15 +190,14 @@ impl Refusal {
     /// A refusal for these mistakes, of which there is at least one.
     pub fn of(violations: Vec<Violation>) -> Self {
         let by_others = |violation: &Violation| is_by_others(violation.reason);
-        let status =
-            if violations.iter().all(by_others) { RefusalStatus::Forbidden } else { RefusalStatus::Invalid };
+        let status = if violations.iter().all(by_others) { RefusalStatus::Forbidden } else { RefusalStatus::Invalid };
         Self { status, message: message(&violations), violations }
     }
 }
 
 /// Whether the mistake lies not in the object but in what else there is.
-const fn is_by_others(_reason: Reason) -> bool {
-    false
+const fn is_by_others(reason: Reason) -> bool {
+    matches!(reason, Reason::Overlap | Reason::InUse)
 }
 
 fn message(violations: &[Violation]) -> String {
@@ -123,10 +206,13 @@ fn message(violations: &[Violation]) -> String {
     }
     let mut text = format!("{} mistakes:", violations.len());
     for violation in violations.iter().take(VIOLATIONS_SHOWN) {
-        text.push_str(&format!("\n* {violation}"));
+        let _ = write!(text, "\n* {violation}");
     }
     if let Some(more) = violations.len().checked_sub(VIOLATIONS_SHOWN).filter(|more| *more > 0) {
-        text.push_str(&format!("\n* and {more} more"));
+        let _ = write!(text, "\n* and {more} more");
     }
     text
 }
+
+#[cfg(test)]
+mod tests;

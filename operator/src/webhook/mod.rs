@@ -57,12 +57,13 @@ impl Webhook {
     ///
     /// # Errors
     /// When it cannot listen.
-    pub async fn start(config: &WebhookConfig, leaving: CancellationToken) -> anyhow::Result<Self> {
+    pub async fn start(config: &WebhookConfig, namespace: &str, leaving: CancellationToken) -> anyhow::Result<Self> {
         let bound = config.bind.bind().await.context("--webhook-bind-address")?;
         let listener = bound.context("--webhook-bind-address is off")?;
         tracing::info!(address = %listener.local_addr()?, "serving the webhook");
         let certificates = ServerCertificates::new(system_clock());
-        let (metrics, known, limits) = (WebhookMetrics::default(), Arc::<RwLock<Known>>::default(), Limits::default());
+        let (metrics, known, limits) =
+            (WebhookMetrics::default(), Arc::new(RwLock::new(Known::new(namespace))), Limits::default());
         let router = Site::new(known.clone(), metrics.clone(), limits).router();
         let expiry = {
             let certificates = certificates.clone();

@@ -147,8 +147,7 @@ pub fn read(kind: PoolKind, body: &[u8]) -> Result<Review, Unread> {
 }
 
 fn review(kind: PoolKind, request: &Request<'_>) -> Result<Review, String> {
-    let wanted =
-        Gvk { group: ipam_crds::GROUP.into(), version: ipam_crds::VERSION.into(), kind: kind.kind().into() };
+    let wanted = Gvk { group: ipam_crds::GROUP.into(), version: ipam_crds::VERSION.into(), kind: kind.kind().into() };
     if request.kind != wanted {
         let Gvk { group, version, kind: name } = &request.kind;
         return Err(format!(
@@ -172,7 +171,7 @@ fn review(kind: PoolKind, request: &Request<'_>) -> Result<Review, String> {
         other => return Err(format!("the operation {:?} is not reviewed; CREATE, UPDATE and DELETE are", cut(other))),
     };
     let draft = |field: &str, object: Option<&RawValue>, needed: bool| match object.map(RawValue::get) {
-        None | Some("null") if needed => Err(format!("a {} without request.{field}", request.operation)),
+        None | Some("null") if needed => Err(format!("{} without request.{field}", request.operation)),
         None | Some("null") => Ok(None),
         Some(text) => Draft::read(kind, text)
             .map(Some)

@@ -139,9 +139,10 @@ impl Roster {
     /// A request is answered.
     pub(super) fn end(&mut self, id: Id, now: Instant) {
         let Some(seat) = self.seats.get_mut(&id) else { return };
-        match seat.stage {
-            Stage::Busy(count @ 2..) => seat.stage = Stage::Busy(count - 1),
-            _ => (seat.stage, seat.since) = (Stage::Idle, now),
+        if let Stage::Busy(count @ 2..) = seat.stage {
+            seat.stage = Stage::Busy(count - 1);
+        } else {
+            (seat.stage, seat.since) = (Stage::Idle, now);
         }
     }
 

@@ -103,8 +103,8 @@ impl Site {
     /// Judges at once what is small, and on a thread of its own what is large.
     async fn judge(&self, kind: Option<PoolKind>, head: Parts, body: Bytes) -> (StatusCode, Vec<u8>) {
         let size = body.len();
-        let site = self.clone();
-        let work = move || site.judge_now(kind, &head, &body);
+        let own = self.clone();
+        let work = move || own.judge_now(kind, &head, &body);
         if size <= self.limits.aside_bytes {
             return work();
         }

@@ -39,7 +39,7 @@ fn a_review_of_something_else_is_told_what_is_reviewed_here() {
         ("/request/kind/version", "v1", "correct the path or the rules"),
         ("/request/subResource", "scale", "\"scale\" is none that pools have"),
         ("/request/operation", "CONNECT", "\"CONNECT\" is not reviewed"),
-        ("/request/operation", "UPDATE", "a UPDATE without request.oldObject"),
+        ("/request/operation", "UPDATE", "UPDATE without request.oldObject"),
         ("/request/object", "text", "request.object is no object"),
     ] {
         let unread = unread(|review| {
@@ -87,10 +87,13 @@ fn bytes_that_are_no_text_and_nesting_without_end_are_refused_like_anything_else
 
 #[test]
 fn a_spec_or_status_that_does_not_read_leaves_a_review_to_be_judged() {
-    let review = read(PoolKind::IpPool, &body(|review| {
-        review["request"]["object"]["spec"] = json!({"subnet": 7});
-        review["request"]["object"]["status"] = json!("nonsense");
-    }));
+    let review = read(
+        PoolKind::IpPool,
+        &body(|review| {
+            review["request"]["object"]["spec"] = json!({"subnet": 7});
+            review["request"]["object"]["status"] = json!("nonsense");
+        }),
+    );
     let new = review.unwrap().new.unwrap();
     assert_eq!(new.spec.unwrap_err().field, "spec");
     assert!(new.claims.is_empty());

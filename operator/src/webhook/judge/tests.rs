@@ -1,0 +1,220 @@
+//! Verdicts by example, from objects as the API server sends them.
+
+use ipam_core::PoolKind;
+use kube::runtime::watcher::Event;
+use serde_json::{Value, json};
+
+use super::*;
+use crate::index::Labels;
+use crate::reconcile::Observed;
+
+/// A review of IPPool `p` in namespace `pools`.
+fn review(old: Option<&Value>, new: Option<&Value>) -> Review {
+    let draft =
+        |object: Option<&Value>| object.map(|object| Draft::read(PoolKind::IpPool, &object.to_string()).unwrap());
+    let operation = match (old, new) {
+        (None, _) => Operation::Create,
+        (_, None) => Operation::Delete,
+        _ => Operation::Update,
+    };
+    Review {
+        uid: "u".to_owned(),
+        kind: PoolKind::IpPool,
+        operation,
+        namespace: "pools".to_owned(),
+        status_only: false,
+        new: draft(new),
+        old: draft(old),
+    }
+}
+
+fn pool(spec: &Value) -> Value {
+    json!({"metadata": {"name": "p"}, "spec": spec})
+}
+
+fn small() -> Value {
+    json!({"subnet": "10.0.0.0/24", "perNodeBlockSize": 4})
+}
+
+/// `small`, of which node `n` has the first block.
+fn given() -> Value {
+    let mut pool = pool(&small());
+    pool["status"] = json!({"allocations": [{"nodeName": "n", "startIP": "10.0.0.1", "endIP": "10.0.0.4"}]});
+    pool
+}
+
+fn with(mut object: Value, path: &str, value: Value) -> Value {
+    let (parent, key) = path.rsplit_once('/').unwrap();
+    object.pointer_mut(parent).unwrap()[key] = value;
+    object
+}
+
+fn raw<T: serde::de::DeserializeOwned>(object: &Value) -> T {
+    serde_json::from_str(&object.to_string()).unwrap()
+}
+
+/// What is known when another pool has this subnet.
+fn beside(subnet: &str) -> Known {
+    let mut known = Known::new("pools");
+    let other = json!({"metadata": {"name": "other"}, "spec": {"subnet": subnet, "perNodeBlockSize": 4}});
+    known.observe(&Observed::Pool(PoolKind::IpPool, Event::Apply(raw(&other))));
+    known
+}
+
+/// What is known when the agent of `n` counts so many held addresses.
+fn holding(used: i64) -> Known {
+    let mut known = Known::new("pools");
+    let block = json!({"name": "p", "poolType": "IPPool", "state": "Active", "startIP": "10.0.0.1", "endIP": "10.0.0.4",
+        "subnet": "10.0.0.0/24"});
+    let report = json!({"name": "p", "poolType": "IPPool", "startIP": "10.0.0.1", "endIP": "10.0.0.4", "used": used,
+        "capacity": 4});
+    let node = json!({"metadata": {"name": "n"}, "spec": {"pools": [block]}, "status": {"pools": [report]}});
+    known.observe(&Observed::IpamNode(Event::Apply(raw(&node))));
+    known
+}
+
+fn reasons(verdict: &Verdict) -> Vec<(String, Reason)> {
+    let violations = verdict.refusal.iter().flat_map(|refusal| &refusal.violations);
+    violations.map(|violation| (violation.field.clone(), violation.reason)).collect()
+}
+
+fn refused(verdict: &Verdict) -> (&RefusalStatus, &str) {
+    let refusal = verdict.refusal.as_ref().expect("a refusal");
+    (&refusal.status, &refusal.message)
+}
+
+#[test]
+fn every_mistake_of_a_new_pool_is_named_at_once_and_an_overlap_among_them() {
+    let spec = json!({"subnet": "10.0.0.0/24", "perNodeBlockSize": 0, "gateway": "10.1.0.1"});
+    let verdict = judge(&review(None, Some(&pool(&spec))), &beside("10.0.0.0/16"));
+    let found: Vec<_> = reasons(&verdict);
+    let fields: Vec<_> = found.iter().map(|(field, _)| field.as_str()).collect();
+    assert_eq!(fields, ["spec.perNodeBlockSize", "spec.gateway", "spec.subnet"]);
+    assert_eq!(found[2].1, Reason::Overlap);
+    assert_eq!(*refused(&verdict).0, RefusalStatus::Invalid);
+}
+
+#[test]
+fn an_overlap_alone_is_forbidden_and_names_the_other_pool() {
+    let verdict = judge(&review(None, Some(&pool(&small()))), &beside("10.0.0.0/16"));
+    assert_eq!(reasons(&verdict), [("spec.subnet".to_owned(), Reason::Overlap)]);
+    let (status, message) = refused(&verdict);
+    assert_eq!(*status, RefusalStatus::Forbidden);
+    assert!(message.contains("IPPool \"other\"") && message.contains("allow-overlap"), "{message}");
+    assert!(judge(&review(None, Some(&pool(&small()))), &beside("10.1.0.0/16")).refusal.is_none());
+}
+
+#[test]
+fn whoever_does_not_touch_the_spec_is_never_refused_however_bad_it_is() {
+    let bad = with(pool(&json!({"subnet": "nonsense", "perNodeBlockSize": 0})), "/metadata/finalizers", json!(["x"]));
+    let going = with(bad.clone(), "/metadata/deletionTimestamp", json!("2026-01-01T00:00:00Z"));
+    for new in [
+        with(bad.clone(), "/metadata/labels", json!({"a": "b"})),
+        with(bad.clone(), "/status", json!({"observedGeneration": 1})),
+        with(going.clone(), "/metadata/finalizers", json!([])),
+    ] {
+        let verdict = judge(&review(Some(&bad), Some(&new)), &beside("10.0.0.0/8"));
+        assert_eq!(verdict, Verdict::default(), "{new}");
+    }
+    let unreadable = pool(&json!({"subnet": 7}));
+    assert_eq!(judge(&review(Some(&unreadable), Some(&unreadable)), &Known::default()), Verdict::default());
+    let mut status = review(Some(&bad), Some(&pool(&json!({"subnet": "other"}))));
+    status.status_only = true;
+    assert_eq!(judge(&status, &Known::default()), Verdict::default());
+}
+
+#[test]
+fn an_edit_of_a_bad_spec_must_make_it_good() {
+    let bad = pool(&json!({"subnet": "nonsense", "perNodeBlockSize": 4}));
+    assert!(judge(&review(Some(&bad), Some(&pool(&small()))), &Known::default()).refusal.is_none());
+    let worse = pool(&json!({"subnet": "nonsense", "perNodeBlockSize": 0}));
+    assert_eq!(reasons(&judge(&review(Some(&bad), Some(&worse)), &Known::default())).len(), 2);
+}
+
+#[test]
+fn an_edit_that_leaves_the_network_alone_is_not_held_to_an_overlap_that_is_there() {
+    let known = beside("10.0.0.0/16");
+    let grown = with(pool(&small()), "/spec/gateway", json!("10.0.0.1"));
+    assert!(judge(&review(Some(&pool(&small())), Some(&grown)), &known).refusal.is_none());
+    let moved = with(pool(&small()), "/spec/subnet", json!("10.0.1.0/24"));
+    assert_eq!(reasons(&judge(&review(Some(&pool(&small())), Some(&moved)), &known)).len(), 1);
+}
+
+#[test]
+fn withdrawing_the_annotation_of_a_pool_that_overlaps_is_a_conflict() {
+    let allowing = with(
+        pool(&small()),
+        "/metadata/annotations",
+        json!({"nv-ipam.nvidia.com/allow-overlap": "true", "kubectl.kubernetes.io/last-applied-configuration": "…"}),
+    );
+    let known = beside("10.0.0.0/16");
+    let verdict = judge(&review(Some(&allowing), Some(&pool(&small()))), &known);
+    assert_eq!(reasons(&verdict), [("spec.subnet".to_owned(), Reason::Overlap)]);
+    let going = with(pool(&small()), "/metadata/deletionTimestamp", json!("2026-01-01T00:00:00Z"));
+    assert!(judge(&review(Some(&allowing), Some(&going)), &known).refusal.is_none());
+    assert!(judge(&review(Some(&allowing), Some(&pool(&small()))), &beside("10.1.0.0/16")).refusal.is_none());
+}
+
+#[test]
+fn an_edit_that_takes_a_block_away_names_node_and_count_and_unknown_counts_as_held() {
+    let moved = with(given(), "/spec/subnet", json!("10.9.0.0/24"));
+    for (known, part) in [(holding(3), "3 held"), (Known::new("pools"), "not reported: counts as held")] {
+        let verdict = judge(&review(Some(&given()), Some(&moved)), &known);
+        assert_eq!(reasons(&verdict), [("spec.subnet".to_owned(), Reason::InUse)]);
+        let (status, message) = refused(&verdict);
+        assert_eq!(*status, RefusalStatus::Forbidden);
+        assert!(message.contains("\"n\"") && message.contains(part), "{message}");
+    }
+    assert!(judge(&review(Some(&given()), Some(&moved)), &holding(0)).refusal.is_none());
+}
+
+#[test]
+fn a_block_that_only_the_ipam_node_tells_of_is_not_taken_away_either() {
+    let moved = with(pool(&small()), "/spec/subnet", json!("10.9.0.0/24"));
+    let verdict = judge(&review(Some(&pool(&small())), Some(&moved)), &holding(1));
+    assert_eq!(reasons(&verdict), [("spec.subnet".to_owned(), Reason::InUse)]);
+}
+
+#[test]
+fn growing_is_free() {
+    let grown = with(given(), "/spec/subnet", json!("10.0.0.0/16"));
+    assert!(judge(&review(Some(&given()), Some(&grown)), &holding(4)).refusal.is_none());
+}
+
+#[test]
+fn a_deletion_is_let_through_and_says_who_holds_how_many() {
+    let verdict = judge(&review(Some(&given()), None), &holding(3));
+    assert!(verdict.refusal.is_none());
+    assert!(verdict.warnings[0].contains("n 3"), "{:?}", verdict.warnings);
+    let unknown = judge(&review(Some(&given()), None), &Known::new("pools"));
+    assert!(unknown.warnings[0].contains("n (not reported)"), "{:?}", unknown.warnings);
+    assert_eq!(judge(&review(Some(&given()), None), &holding(0)), Verdict::default());
+}
+
+#[test]
+fn what_works_but_surprises_is_said_of_the_spec_and_of_the_nodes() {
+    let spec = json!({"subnet": "10.0.0.0/24", "perNodeBlockSize": 4, "gateway": "10.0.0.1", "defautGateway": true,
+        "nodeSelector": {"nodeSelectorTerms": [{"matchExpressions": [{"key": "gpu", "operator": "Exists"}]}]}});
+    let warnings = judge(&review(None, Some(&pool(&spec))), &Known::default()).warnings;
+    assert!(warnings.iter().any(|warning| warning.starts_with("spec.defautGateway")), "{warnings:?}");
+    assert!(!warnings.iter().any(|warning| warning.starts_with("spec.nodeSelector")), "nodes are not known yet");
+    let mut known = Known::default();
+    let node = Event::InitApply(("n".to_owned(), Labels::new()));
+    for event in [Event::Init, node, Event::InitDone] {
+        known.observe(&Observed::Node(event));
+    }
+    let warnings = judge(&review(None, Some(&pool(&spec))), &known).warnings;
+    assert!(warnings.iter().any(|warning| warning.starts_with("spec.nodeSelector")), "{warnings:?}");
+}
+
+#[test]
+fn a_pool_elsewhere_is_judged_by_itself_and_told_that_nothing_serves_it() {
+    let elsewhere = |mut review: Review| {
+        review.namespace = "default".to_owned();
+        judge(&review, &beside("10.0.0.0/16"))
+    };
+    let verdict = elsewhere(review(None, Some(&pool(&small()))));
+    assert!(verdict.refusal.is_none(), "no overlap with pools of another namespace");
+    assert!(verdict.warnings.iter().any(|warning| warning.contains("namespace \"pools\" alone")), "{verdict:?}");
+    assert!(elsewhere(review(None, Some(&pool(&json!({"subnet": "x", "perNodeBlockSize": 4}))))).refusal.is_some());
+}
