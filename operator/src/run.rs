@@ -86,6 +86,9 @@ async fn run(config: Config) -> anyhow::Result<()> {
     // What is told while reviews are still taken is what they are judged by: the work ends after them.
     let stop = CancellationToken::new();
     serve(&config, &metrics, &synced, webhook.as_ref(), &stop).await?;
+    if let Some(webhook) = &webhook {
+        webhook.keep_certificates(client.clone(), identity.clone(), stop.clone());
+    }
 
     let actor = Actor::new(client.clone(), namespace.clone(), identity.clone());
     let known = webhook.as_ref().map(Webhook::known);

@@ -17,7 +17,7 @@ pub(crate) fn plane() -> &'static ControlPlane {
 
 /// An operator whose webhook the API server asks about the pools of one namespace.
 pub(crate) struct Stage {
-    pub(crate) served: Served,
+    pub(crate) _served: Served,
     pub(crate) namespace: String,
 }
 
@@ -27,7 +27,7 @@ impl Stage {
         let namespace = plane.namespace(prefix).unwrap();
         let served = Served::start(plane, &namespace, &[]).unwrap();
         register(plane, &namespace, served.port(), &served.authority.pem()).unwrap();
-        Self { served, namespace }
+        Self { _served: served, namespace }
     }
 
     /// A pool's manifest.

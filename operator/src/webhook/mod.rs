@@ -25,7 +25,10 @@ use std::sync::{Arc, RwLock};
 use std::time::Duration;
 
 use anyhow::Context as _;
+use ipam_webhook_certs::self_managed::decide::Lives;
+use ipam_webhook_certs::self_managed::{self, SelfManaged, Settings};
 use ipam_webhook_certs::{ServerCertificates, files, system_clock};
+use kube::Client;
 use prometheus_client::registry::Registry;
 use tokio::sync::oneshot;
 use tokio_util::sync::CancellationToken;
@@ -39,6 +42,7 @@ use site::Site;
 
 /// A running webhook.
 pub struct Webhook {
+    source: CertificateSource,
     certificates: ServerCertificates,
     metrics: WebhookMetrics,
     known: Arc<RwLock<Known>>,
@@ -72,10 +76,11 @@ impl Webhook {
         let tls = server::tls(Arc::new(certificates.clone()))?;
         let listener = listener.into_std()?;
         let (stop, grace, source) = (leaving.clone(), config.drain, config.certificates.clone());
+        let watched = source.clone();
         let (alive, ended) = oneshot::channel();
         let (served, counted) = (certificates.clone(), metrics.clone());
         let work = async move {
-            if let CertificateSource::Files(directory) = source {
+            if let CertificateSource::Files(directory) = watched {
                 // Certificates are still renewed while the server drains: this ends with the thread.
                 tokio::spawn(files::watch(directory, served, CancellationToken::new()));
             }
@@ -91,12 +96,23 @@ impl Webhook {
             // Whoever waits hears it from the end of the sender, also if this thread panics before.
             drop(alive);
         })?;
-        Ok(Self { certificates, metrics, known, leaving, longest_end: grace + limits.finish, ended })
+        Ok(Self { source, certificates, metrics, known, leaving, longest_end: grace + limits.finish, ended })
     }
 
     /// What the judgements go by, for whoever hears the news.
     pub fn known(&self) -> Arc<RwLock<Known>> {
         self.known.clone()
+    }
+
+    /// Keeps the certificates until `stop`, if that is for us to do; `instance` names this replica in events.
+    pub fn keep_certificates(&self, client: Client, instance: String, stop: CancellationToken) {
+        let CertificateSource::SelfManaged { namespace, service, secret, configuration } = self.source.clone() else {
+            return;
+        };
+        let names = ["svc", "svc.cluster.local"].map(|domain| format!("{service}.{namespace}.{domain}")).into();
+        let (period, lives) = (self_managed::PERIOD, Lives::default());
+        let settings = Settings { namespace, secret, configuration, names, instance, period, lives };
+        tokio::spawn(SelfManaged::new(client, settings, self.certificates.clone()).run(stop));
     }
 
     /// The longest time that the end takes.

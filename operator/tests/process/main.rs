@@ -107,6 +107,18 @@ fn get(address: &str, path: &str) -> (u16, String) {
     (head.split(' ').nth(1).unwrap().parse().unwrap(), body.to_owned())
 }
 
+/// A directory with a certificate for the webhook, as its flag.
+fn certificates(test: &str) -> String {
+    let directory = Path::new(env!("CARGO_TARGET_TMPDIR")).join(format!("{test}.certificates"));
+    std::fs::create_dir_all(&directory).unwrap();
+    let mut params = rcgen::CertificateParams::new(vec!["webhook.invalid".to_owned()]).unwrap();
+    params.extended_key_usages = vec![rcgen::ExtendedKeyUsagePurpose::ServerAuth];
+    let key = rcgen::KeyPair::generate().unwrap();
+    std::fs::write(directory.join("tls.crt"), params.self_signed(&key).unwrap().pem()).unwrap();
+    std::fs::write(directory.join("tls.key"), key.serialize_pem()).unwrap();
+    format!("--webhook-cert-dir={}", directory.display())
+}
+
 /// Asks until the answer has this code; tells the body that came with it.
 fn wait_for(address: &str, path: &str, code: u16) -> String {
     let until = Instant::now() + PATIENCE;
@@ -200,6 +212,8 @@ fn every_flag_that_the_reference_has_is_taken_together_with_the_others() {
         "--leader-elect-namespace=kube-system",
         "--ippools-namespace=kube-system",
         "--webhook=true",
+        "--webhook-bind-address=127.0.0.1:0",
+        &certificates("every-flag"),
         "--log-flush-frequency=5s",
         "--log-json-info-buffer-size=0",
         "--log-json-split-stream=false",
