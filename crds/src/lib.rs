@@ -18,8 +18,8 @@ pub mod shared;
 
 pub use cidrpool::{CIDRPool, CIDRPoolAllocation, CIDRPoolRelease, CIDRPoolSpec, CIDRPoolStatus, StaticAllocation};
 pub use ipamnode::{
-    AddressRange, BlockState, BlockUse, IPAMNode, IPAMNodeSpec, IPAMNodeStatus, LedgerPosition, NodeBlock, PoolType,
-    RouteDestination,
+    AddressRange, BlockState, BlockUse, HELD_RUNS, IPAMNode, IPAMNodeSpec, IPAMNodeStatus, LedgerPosition, NodeBlock,
+    PoolType, RouteDestination,
 };
 pub use ippool::{IPPool, IPPoolAllocation, IPPoolRelease, IPPoolSpec, IPPoolStatus};
 pub use shared::{

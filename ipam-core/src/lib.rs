@@ -29,7 +29,7 @@ pub use addr::{AddrRange, Cidr, Family};
 pub use advice::{Advice, AdviceCode, advise, advise_nodes};
 pub use edit::{Displaced, Held, displaced};
 pub use key::{PoolKey, PoolKind};
-pub use node_pool::{NodePool, PoolState};
+pub use node_pool::{NodePool, Pause, PoolState};
 pub use overlap::{Contender, Contenders, settle};
 pub use plan::{Assignment, Claim, ClaimSource, NodeRef, Plan, Standing, Usage, plan};
 pub use pool::{Block, Pool};

@@ -2,6 +2,7 @@
 //!
 //! This module only describes. Which address a pod gets, and who holds what, is for the ledger to decide.
 
+use std::fmt;
 use std::net::IpAddr;
 
 use crate::addr::number;
@@ -14,6 +15,43 @@ pub enum PoolState {
     Active,
     /// No new addresses are given; those given before are served until they are released.
     Releasing,
+    /// The block is the node's, but no new addresses are given for now; those given before are served.
+    Paused(Pause),
+}
+
+/// Why a node gives nothing new from a block that it is told to give from.
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug)]
+pub enum Pause {
+    /// The node could not yet note on its disk that it has the block.
+    Unsaved,
+    /// The block comes from an earlier state of the node's object than the node has seen before: somebody else may have it now.
+    Restored,
+    /// The node has not heard of its blocks for longer than its admin allows.
+    Offline,
+}
+
+impl Pause {
+    /// One word for metrics and details.
+    pub const fn as_str(self) -> &'static str {
+        match self {
+            Self::Unsaved => "Unsaved",
+            Self::Restored => "Restored",
+            Self::Offline => "Offline",
+        }
+    }
+}
+
+impl fmt::Display for Pause {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(match self {
+            Self::Unsaved => "the agent cannot note the block on its disk; it tries again, see its log",
+            Self::Restored => {
+                "this node's IPAMNode has gone back to an earlier state, by which the block may be another node's by now; when no \
+                 other node uses it, delete the IPAMNode, and the operator writes it anew"
+            }
+            Self::Offline => "the agent has been without the API server for longer than --offline-limit",
+        })
+    }
 }
 
 /// What a node needs to know of one pool, and all it needs to know (behaviour.md §4).

@@ -14,15 +14,15 @@ use std::thread;
 
 use ipam_core::NodePool;
 use ipam_core::PoolKey;
-use ipam_core::ledger::{Allocation, Change, Ledger, Owner, PoolUsage, Refusal, Request, Reservation};
+use ipam_core::ledger::{Allocation, Change, Ledger, Owner, Refusal, Request, Reservation};
 use tokio::sync::mpsc::error::TrySendError;
 use tokio::sync::{mpsc, oneshot, watch};
 use tracing::{info, warn};
 
 use crate::metrics::Metrics;
 use crate::store::{Store, StoreError};
-pub use commands::Unlisted;
 use commands::{Command, Deferred};
+pub use commands::{Holdings, Unlisted};
 
 /// Requests that may wait; more are turned away, since a runtime that waits longer gives up anyhow.
 const QUEUE: usize = 1024;
@@ -135,9 +135,9 @@ impl Allocator {
         self.ask(|reply| Command::Reservations { reply }).await
     }
 
-    /// How full the configured pools are.
-    pub async fn usage(&self) -> Result<Vec<PoolUsage>, Failure> {
-        self.ask(|reply| Command::Usage { reply }).await
+    /// What is held of each pool, all of it durable.
+    pub async fn holdings(&self) -> Result<Holdings, Failure> {
+        self.ask(|reply| Command::Holdings { reply }).await
     }
 
     /// Moves with every change of what is held or configured.
@@ -187,8 +187,9 @@ impl Worker {
                     closed = true;
                     break;
                 }
+                let full = command.ends_batch() || batch.answers.len() + 1 >= BATCH;
                 self.decide(command, &mut batch)?;
-                next = if batch.answers.len() < BATCH { queue.try_recv().ok() } else { None };
+                next = if full { None } else { queue.try_recv().ok() };
             }
             self.finish(batch)?;
         }
@@ -239,7 +240,8 @@ impl Worker {
         if changed {
             self.publish();
         }
-        batch.answers.into_iter().for_each(Deferred::tell);
+        let position = self.store.position();
+        batch.answers.into_iter().for_each(|answer| answer.tell(position));
         if changed && self.store.wants_compaction() {
             self.compact()?;
         }

@@ -1,12 +1,48 @@
 //! From the entries of `IPAMNode.spec` to the pools that the ledger gives from.
 //!
-//! Decides which entries can be used. One that cannot is named and left out; it never stops the others, and what pods
-//! hold of it stays held.
+//! Decides which entries can be used, and from which of them the agent gives. One that cannot be used is named and left
+//! out; it never stops the others, and what pods hold of it stays held.
 
 use ipam_core::addr::{number, parse_addr};
-use ipam_core::node_pool::PoolState;
+use ipam_core::node_pool::{Pause, PoolState};
 use ipam_core::{AddrRange, Cidr, NodePool, PoolKey, RunSet};
 use ipam_crds::{BlockState, NodeBlock};
+
+use crate::note::Noted;
+
+/// Why pods do not get all that the IPAMNode promises them.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub struct Problem {
+    /// One word.
+    pub reason: &'static str,
+    /// A sentence that names the pool.
+    pub sentence: String,
+}
+
+/// The pools to give from when `noted` is in force and `durable` is on disk, and what keeps others from being given.
+/// `offline` means that nothing is to be given for want of news from the API server.
+pub fn usable(noted: &Noted, durable: &Noted, offline: bool) -> (Vec<NodePool>, Vec<Problem>) {
+    let (mut pools, sentences) = node_pools(&noted.spec.blocks);
+    let invalid = |sentence| Problem { reason: "InvalidBlocks", sentence };
+    let mut problems: Vec<_> = sentences.into_iter().map(invalid).collect();
+    for pool in pools.iter_mut().filter(|pool| pool.state == PoolState::Active) {
+        let is_its = |block: &&NodeBlock| block.name == pool.key.name && pool.key.kind == block.pool_type.into();
+        let Some(block) = noted.spec.blocks.iter().find(is_its) else { continue };
+        let pause = if noted.withholds(block) {
+            Pause::Restored
+        } else if !durable.lets_give(block) {
+            Pause::Unsaved
+        } else if offline {
+            Pause::Offline
+        } else {
+            continue;
+        };
+        pool.state = PoolState::Paused(pause);
+        let sentence = format!("{} gives no new addresses for now: {pause}", pool.key);
+        problems.push(Problem { reason: pause.as_str(), sentence });
+    }
+    (pools, problems)
+}
 
 /// The usable blocks, and one sentence for each entry that is none.
 pub fn node_pools(blocks: &[NodeBlock]) -> (Vec<NodePool>, Vec<String>) {
@@ -107,6 +143,7 @@ pub(crate) mod tests {
     use proptest::prelude::*;
 
     use super::*;
+    use crate::spec::NodeSpec;
 
     pub(crate) fn block(name: &str, start: &str, end: &str, subnet: &str, gateway: &str) -> NodeBlock {
         NodeBlock {
@@ -163,6 +200,34 @@ pub(crate) mod tests {
                 && problems[1].contains("not inside")
                 && problems[2].contains("family")
         );
+    }
+
+    fn states(noted: &Noted, durable: &Noted, offline: bool) -> Vec<PoolState> {
+        usable(noted, durable, offline).0.iter().map(|pool| pool.state).collect()
+    }
+
+    fn noted(generation: i64, blocks: &[NodeBlock]) -> Noted {
+        Noted::first(NodeSpec { uid: "u".into(), generation: Some(generation), blocks: blocks.to_vec() })
+    }
+
+    #[test]
+    fn nothing_is_given_from_a_block_before_it_is_noted_on_disk() {
+        let (one, both) = ([good()], [good(), block("red", "10.0.0.1", "10.0.0.2", "10.0.0.0/24", "10.0.0.1")]);
+        let paused = PoolState::Paused(Pause::Unsaved);
+        assert_eq!(states(&noted(2, &both), &noted(1, &one), false), [PoolState::Active, paused]);
+        assert_eq!(states(&noted(2, &both), &Noted::default(), false), [paused, paused]);
+        let moved = NodeBlock { end_ip: "192.168.0.8".into(), ..good() };
+        assert_eq!(states(&noted(2, &[moved]), &noted(1, &one), false), [paused]);
+        let (_, problems) = usable(&noted(2, &both), &noted(1, &one), false);
+        assert!(problems[0].reason == "Unsaved" && problems[0].sentence.contains("IPPool \"red\""), "{problems:?}");
+    }
+
+    #[test]
+    fn a_block_that_is_being_released_stays_so_and_an_active_one_pauses_offline() {
+        let releasing = NodeBlock { state: BlockState::Releasing, name: "old".into(), ..good() };
+        let noted = noted(1, &[good(), releasing]);
+        assert_eq!(states(&noted, &noted, true), [PoolState::Paused(Pause::Offline), PoolState::Releasing]);
+        assert_eq!(states(&noted, &noted, false), [PoolState::Active, PoolState::Releasing]);
     }
 
     proptest! {

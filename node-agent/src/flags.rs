@@ -36,6 +36,10 @@ pub struct Flags {
     /// An address given back is not given out again for this time, unless asked for by name
     #[arg(long, default_value = "0s", value_name = "DURATION")]
     released_ip_cooldown: String,
+    /// Without the API server for longer than this, no new addresses are given; what is held is checked and released all the
+    /// same. 0 means without limit: blocks cannot be taken away before this agent says that they are empty
+    #[arg(long, default_value = "0", value_name = "DURATION")]
+    offline_limit: String,
     #[command(flatten)]
     cni: CniFlags,
 }
@@ -95,6 +99,8 @@ pub struct Config {
     pub stale: StaleConfig,
     /// `--released-ip-cooldown`, in whole seconds, rounded up.
     pub cooldown_seconds: i64,
+    /// `--offline-limit`; `None` for 0, which means no limit.
+    pub offline_limit: Option<Duration>,
     /// What to install.
     pub cni: CniConfig,
 }
@@ -139,6 +145,7 @@ impl Flags {
             store_file: absolute(m, "store-file", &self.store_file),
             stale: self.stale(m),
             cooldown_seconds: self.cooldown(m),
+            offline_limit: self.offline_limit(m),
             cni: self.cni.read(m),
         };
         mistakes.into_result(config)
@@ -163,6 +170,18 @@ impl Flags {
             ),
             checks_before: m.take("stale-ip-check-count-before-release", count, checks, 3),
         }
+    }
+
+    /// Counted from the moment that the API server is missed, so a limit of less than a second would cut off by chance.
+    fn offline_limit(&self, m: &mut Mistakes) -> Option<Duration> {
+        let limit = gosyntax::duration(&self.offline_limit).and_then(|limit| match limit {
+            Duration::ZERO => Ok(None),
+            limit if limit < Duration::from_secs(1) => {
+                Err("is too short; write \"1s\" or more, or \"0\" for no limit".to_owned())
+            }
+            limit => Ok(Some(limit)),
+        });
+        m.take("offline-limit", &self.offline_limit, limit, None)
     }
 
     fn cooldown(&self, m: &mut Mistakes) -> i64 {
@@ -330,6 +349,17 @@ mod tests {
     fn released_ip_cooldown_is_rounded_up_to_seconds() {
         assert_eq!(read(&["--released-ip-cooldown=1500ms"]).unwrap().cooldown_seconds, 2);
         refused(&["--released-ip-cooldown=x"], &["--released-ip-cooldown \"x\" is no duration"]);
+    }
+
+    #[test]
+    fn offline_limit_is_a_duration_of_a_second_or_more_and_0_means_none() {
+        for none in [&[][..], &["--offline-limit=0"], &["--offline-limit=0s"]] {
+            assert_eq!(read(none).unwrap().offline_limit, None);
+        }
+        assert_eq!(read(&["--offline-limit=1h30m"]).unwrap().offline_limit, Some(Duration::from_mins(90)));
+        refused(&["--offline-limit=10ms"], &["--offline-limit \"10ms\" is too short", "\"0\""]);
+        refused(&["--offline-limit=-1s"], &["--offline-limit \"-1s\""]);
+        refused(&["--offline-limit=1"], &["--offline-limit \"1\" is no duration"]);
     }
 
     #[test]

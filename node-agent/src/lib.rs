@@ -1,19 +1,22 @@
 //! The node agent (ipam-node): gives addresses of its node's blocks to pods, durably.
 //!
 //! The way of a call: [`rpc`] (wire → request) → [`allocator`] (one thread owns ledger and store) → [`store`] (journal,
-//! one sync for a batch) → answer. Around it: [`watch`] brings the node's blocks, [`status`] reports what is used, [`gc`]
-//! gives back what pods left behind, [`install`] puts the CNI plugin in place.
+//! one sync for a batch) → answer. Around it: [`watch`] brings the node's blocks, of which [`note`] decides which may be
+//! given from, [`status`] reports what is held, [`gc`] gives back what pods left behind, [`install`] puts the CNI plugin in
+//! place.
 //!
 //! It never answers ADD before the record is durable, never gives an address twice, never fails DEL because something is
 //! already gone, and never needs the API server for any of these.
 
 pub mod allocator;
 pub mod blocks;
+pub mod contact;
 mod files;
 pub mod flags;
 pub mod gc;
 pub mod install;
 pub mod metrics;
+pub mod note;
 pub mod ready;
 pub mod rpc;
 pub mod run;

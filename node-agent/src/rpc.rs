@@ -203,6 +203,7 @@ const fn refusal_code(refusal: &Refusal) -> Code {
         Refusal::UnknownPool { .. } | Refusal::NotReserved { .. } | Refusal::Mismatch { .. } => Code::NotFound,
         Refusal::Exhausted { .. } | Refusal::AddressTaken { .. } | Refusal::Releasing { .. } => Code::ResourceExhausted,
         Refusal::AlreadyHeld { .. } => Code::AlreadyExists,
+        Refusal::Paused { .. } => Code::Unavailable,
     }
 }
 

@@ -18,6 +18,7 @@ use tokio_util::sync::CancellationToken;
 use tracing::{error, info};
 
 use crate::allocator::{Allocator, Ended, system_clock};
+use crate::contact::Offline;
 use crate::flags::{Config, Flags};
 use crate::gc::Collector;
 use crate::install::install;
@@ -108,7 +109,7 @@ impl Agent {
         let (allocator, ended) = open_store(config, &metrics)?;
         let (told, in_force) = watch::channel(None);
         let file = SpecFile::new(&config.store_directory(), &config.node, &config.common.namespace);
-        let blocks = Blocks::new(allocator.clone(), file, readiness.clone(), told);
+        let mut blocks = Blocks::new(allocator.clone(), file, readiness.clone(), told);
         blocks.load().await;
         let listener = Listener::bind(&config.bind)?;
         Ok(Self { allocator, ended, listener, blocks, in_force, readiness, metrics })
@@ -204,11 +205,15 @@ async fn housekeeping(
     metrics: Arc<Metrics>,
     stop: CancellationToken,
 ) -> anyhow::Result<()> {
-    let client = cluster::client(config.common.kubeconfig.as_deref()).await?;
+    let client = cluster::shared_client(config.common.kubeconfig.as_deref()).await?;
     let (node, namespace) = (&config.node, &config.common.namespace);
     let reporter = Reporter::new(client.clone(), namespace, node, allocator.clone(), in_force, Arc::clone(&metrics));
     let collector = Collector::new(client.clone(), node, config.stale, allocator, Arc::clone(&metrics));
-    let watching = blocks.follow(events(client, namespace, node), metrics, stop.clone());
+    let (client, limit) = match config.offline_limit.map(|limit| Offline::watch(client.clone(), limit)) {
+        Some((client, limit)) => (client, Some(limit)),
+        None => (client, None),
+    };
+    let watching = blocks.follow(events(client, namespace, node), limit, metrics, stop.clone());
     tokio::join!(watching, reporter.run(stop.clone()), collector.run(stop));
     Ok(())
 }

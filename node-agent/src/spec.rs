@@ -1,4 +1,5 @@
-//! The node's blocks as last seen, and the copy on disk that serves a restart with the API server away.
+//! The node's blocks as last seen, and the copy on disk: it serves a restart with the API server away, and without it no
+//! address is given from a block that is new.
 
 use std::path::{Path, PathBuf};
 use std::{fs, io};
@@ -7,6 +8,7 @@ use ipam_crds::{IPAMNode, NodeBlock};
 use serde::{Deserialize, Serialize};
 
 use crate::files;
+use crate::note::Noted;
 
 /// What the operator says about this node.
 #[derive(Clone, PartialEq, Eq, Default, Debug, Serialize, Deserialize)]
@@ -37,7 +39,8 @@ struct Saved {
     version: u32,
     node: String,
     namespace: String,
-    spec: NodeSpec,
+    #[serde(flatten)]
+    noted: Noted,
 }
 
 /// The copy on disk.
@@ -60,7 +63,7 @@ impl SpecFile {
     }
 
     /// What was saved last; `None` if nothing was. An error says why what is there cannot be used.
-    pub fn load(&self) -> Result<Option<NodeSpec>, String> {
+    pub fn load(&self) -> Result<Option<Noted>, String> {
         let text = match fs::read(&self.path) {
             Ok(text) => text,
             Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(None),
@@ -73,14 +76,14 @@ impl SpecFile {
         if (&saved.node, &saved.namespace) != (&self.node, &self.namespace) {
             return Err(format!("it is about node {:?} in namespace {:?}", saved.node, saved.namespace));
         }
-        Ok(Some(saved.spec))
+        Ok(Some(saved.noted.completed()))
     }
 
-    /// Replaces what was saved. On an error the copy on disk is the earlier one, or none: a copy with a block that `spec`
+    /// Replaces what was saved. On an error the copy on disk is the earlier one, or none: a copy with a block that `noted`
     /// no longer has, or has otherwise, is taken away, for by the next start that block may be another node's.
-    pub fn save(&self, spec: &NodeSpec) -> io::Result<()> {
-        self.replace(spec).inspect_err(|_| {
-            let still_true = |saved: &NodeSpec| saved.blocks.iter().all(|block| spec.blocks.contains(block));
+    pub fn save(&self, noted: &Noted) -> io::Result<()> {
+        self.replace(noted).inspect_err(|_| {
+            let still_true = |saved: &Noted| saved.spec.blocks.iter().all(|block| noted.spec.blocks.contains(block));
             if !matches!(self.load(), Ok(Some(saved)) if still_true(&saved)) {
                 // The caller says already that the disk does not do what it is asked.
                 drop(files::remove(&self.path));
@@ -88,9 +91,9 @@ impl SpecFile {
         })
     }
 
-    fn replace(&self, spec: &NodeSpec) -> io::Result<()> {
+    fn replace(&self, noted: &Noted) -> io::Result<()> {
         let Self { node, namespace, .. } = self.clone();
-        let saved = Saved { version: VERSION, node, namespace, spec: spec.clone() };
+        let saved = Saved { version: VERSION, node, namespace, noted: noted.clone() };
         let text = serde_json::to_vec(&saved).map_err(io::Error::other)?;
         files::replace(&self.path, &text, 0o600)
     }
@@ -100,9 +103,10 @@ impl SpecFile {
 mod tests {
     use super::*;
 
-    fn spec() -> NodeSpec {
-        let block = crate::blocks::tests::block("blue", "10.0.0.1", "10.0.0.4", "10.0.0.0/24", "10.0.0.1");
-        NodeSpec { uid: "u1".into(), generation: Some(3), blocks: vec![block] }
+    fn noted(generation: i64, names: &[&str]) -> Noted {
+        let block = |name: &&str| crate::blocks::tests::block(name, "10.0.0.1", "10.0.0.4", "10.0.0.0/24", "10.0.0.1");
+        let blocks = names.iter().map(block).collect();
+        Noted::first(NodeSpec { uid: "u1".into(), generation: Some(generation), blocks })
     }
 
     #[test]
@@ -110,34 +114,42 @@ mod tests {
         let directory = tempfile::tempdir().unwrap();
         let file = SpecFile::new(directory.path(), "node1", "kube-system");
         assert_eq!(file.load(), Ok(None));
-        file.save(&spec()).unwrap();
-        assert_eq!(file.load(), Ok(Some(spec())));
+        file.save(&noted(3, &["blue"])).unwrap();
+        assert_eq!(file.load(), Ok(Some(noted(3, &["blue"]))));
+    }
+
+    #[test]
+    fn a_copy_of_an_earlier_agent_is_read_as_what_it_had_seen() {
+        let directory = tempfile::tempdir().unwrap();
+        let file = SpecFile::new(directory.path(), "node1", "kube-system");
+        let blocks = serde_json::to_value(&noted(3, &["blue"]).spec).unwrap();
+        let text = serde_json::json!({"version": 1, "node": "node1", "namespace": "kube-system", "spec": blocks});
+        fs::write(file.path(), text.to_string()).unwrap();
+        assert_eq!(file.load(), Ok(Some(noted(3, &["blue"]))));
     }
 
     /// Where the temporary file of a replacement would go stands a directory, so that nothing can be saved.
     fn unwritable(directory: &Path) -> SpecFile {
         let file = SpecFile::new(directory, "node1", "kube-system");
-        file.save(&spec()).unwrap();
+        file.save(&noted(3, &["blue"])).unwrap();
         fs::create_dir(directory.join(".spec.json.new")).unwrap();
         file
     }
 
     #[test]
     fn a_copy_that_cannot_be_replaced_is_kept_only_while_all_that_it_says_is_true() {
-        let mut more = spec();
-        more.blocks.push(crate::blocks::tests::block("red", "10.1.0.1", "10.1.0.4", "10.1.0.0/24", "10.1.0.1"));
         let directory = tempfile::tempdir().unwrap();
         let file = unwritable(directory.path());
-        file.save(&more).unwrap_err();
-        assert_eq!(file.load(), Ok(Some(spec())), "what it says of the first block still holds");
-        file.save(&NodeSpec::default()).unwrap_err();
+        file.save(&noted(4, &["blue", "red"])).unwrap_err();
+        assert_eq!(file.load(), Ok(Some(noted(3, &["blue"]))), "what it says of the first block still holds");
+        file.save(&noted(5, &[])).unwrap_err();
         assert_eq!(file.load(), Ok(None), "the node no longer has the block");
     }
 
     #[test]
     fn a_copy_of_another_node_or_an_unreadable_one_is_refused() {
         let directory = tempfile::tempdir().unwrap();
-        SpecFile::new(directory.path(), "node1", "kube-system").save(&spec()).unwrap();
+        SpecFile::new(directory.path(), "node1", "kube-system").save(&noted(3, &["blue"])).unwrap();
         let other = SpecFile::new(directory.path(), "node2", "kube-system");
         assert!(other.load().unwrap_err().contains("node1"));
         for text in ["", "{", "[]", "{\"version\":1}", "\u{0}\u{1}"] {

@@ -1,37 +1,50 @@
-//! Reports to `IPAMNode.status`: what is used of each block, and whether the agent is well.
+//! Reports to `IPAMNode.status`: what is held of each block, and whether the agent is well.
 //!
-//! Decides when a report is worth a write. The agent is the only writer of this status, and writes it whole. Without the
-//! API server it keeps quiet and tries again; nothing else waits for a report.
+//! Decides when a report is worth a write. The agent is the only writer of this status, and writes it whole: also when the
+//! API server shows another report than the last one written, because it was restored from a backup or somebody edited it.
+//! A report is about one object and taken by no other of the same name. Without the API server the agent keeps quiet and
+//! tries again; nothing else waits for a report.
 
 use std::sync::Arc;
 use std::time::Duration;
 
-use ipam_core::PoolKey;
-use ipam_core::ledger::PoolUsage;
-use ipam_crds::{BlockUse, IPAMNode, IPAMNodeStatus};
+use http::header::{ACCEPT, HeaderValue};
+use ipam_core::ledger::Holding;
+use ipam_core::{AddrRange, PoolKey};
+use ipam_crds::{AddressRange, BlockUse, IPAMNode, IPAMNodeStatus, LedgerPosition};
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::{Condition, Time};
 use kube::api::{Patch, PatchParams};
-use kube::{Api, Client};
+use kube::{Client, Resource};
 use tokio::sync::watch::Receiver;
 use tokio::time::Instant;
 use tokio_util::sync::CancellationToken;
 use tracing::{info, warn};
 
-use crate::allocator::Allocator;
+use crate::allocator::{Allocator, Holdings};
 use crate::metrics::Metrics;
+use crate::store::Position;
 use crate::text::shortened;
-use crate::watch::InForce;
+use crate::watch::{InForce, Standing};
 
 /// Shortest time between two writes.
 const SOON: Duration = Duration::from_secs(1);
-/// Time that a report waits beyond that if it only tells other counts.
+/// Time that a report waits beyond that if it only tells other addresses or counts.
 const LATER: Duration = Duration::from_secs(9);
+/// Shortest time between two looks at what is held, which costs the allocator time when much is held.
+const LOOK: Duration = Duration::from_millis(100);
 /// Pauses after failed writes, doubling from the first to the last.
 const RETRY: (Duration, Duration) = (Duration::from_secs(1), Duration::from_mins(1));
 /// Time that one write may take.
 const WRITE_TIMEOUT: Duration = Duration::from_secs(15);
 /// Longest condition message; an object has no room for any number of problems.
 const MESSAGE: usize = 1024;
+/// What writes of the agent are known by in `metadata.managedFields`.
+const MANAGER: &str = "ipam-node";
+/// Asks for the metadata of what was written, instead of all of it: nobody reads it.
+const METADATA_ONLY: HeaderValue =
+    HeaderValue::from_static("application/json;as=PartialObjectMetadata;g=meta.k8s.io;v=v1");
+const READY: &str = "Ready";
+const SERVING: &str = "Serving";
 
 /// What a report says, apart from times.
 #[derive(Clone, PartialEq, Eq, Debug)]
@@ -40,10 +53,14 @@ pub struct Report {
     pub uid: String,
     /// The generation in force.
     pub generation: Option<i64>,
-    /// Use of each block, by poolType and name.
+    /// The agent's version.
+    pub version: String,
+    /// Use of each block, by poolType and name; also of pools of which the node only holds addresses.
     pub pools: Vec<BlockUse>,
-    /// Why blocks cannot be used; empty when all can.
-    pub problems: Vec<String>,
+    /// How far the journal had come. That it went on is no news by itself.
+    pub ledger: LedgerPosition,
+    /// Reason and message of the Ready condition.
+    pub ready: (String, String),
 }
 
 /// How soon a report should be written.
@@ -51,7 +68,7 @@ pub struct Report {
 pub enum Urgency {
     /// Nothing is new.
     No,
-    /// Only counts moved.
+    /// Only counts and addresses moved.
     Later,
     /// The operator may wait for this: another spec, range or condition, or a block that became empty or used.
     Soon,
@@ -59,63 +76,99 @@ pub enum Urgency {
 
 impl Report {
     /// The report on what is in force; `None` while the object does not exist, which nobody can report to.
-    pub fn new(in_force: &InForce, usage: &[PoolUsage]) -> Option<Self> {
+    pub fn new(in_force: &InForce, holdings: &Holdings) -> Option<Self> {
         let generation = Some(in_force.spec.generation?);
-        let mut pools: Vec<_> = usage.iter().map(block_use).collect();
+        let mut pools: Vec<_> = holdings.pools.iter().map(block_use).collect();
         pools.sort_by(|a, b| (a.pool_type, &a.name).cmp(&(b.pool_type, &b.name)));
-        Some(Self { uid: in_force.spec.uid.clone(), generation, pools, problems: in_force.problems.clone() })
+        let ready = match &in_force.problems[..] {
+            [] => (SERVING.to_owned(), "all blocks of this node are served".to_owned()),
+            [first, ..] => {
+                let sentences: Vec<_> = in_force.problems.iter().map(|problem| problem.sentence.as_str()).collect();
+                (first.reason.to_owned(), shortened(sentences.join("; "), MESSAGE))
+            }
+        };
+        let (uid, version) = (in_force.spec.uid.clone(), env!("CARGO_PKG_VERSION").to_owned());
+        Some(Self { uid, generation, version, pools, ledger: position(holdings.position), ready })
+    }
+
+    /// The report that the API server shows.
+    pub fn read(standing: &Standing) -> Self {
+        let status = &standing.status;
+        let ready = ready_condition(status).map(|ready| (ready.reason.clone(), ready.message.clone()));
+        Self {
+            uid: standing.uid.clone(),
+            generation: status.observed_generation,
+            version: status.agent_version.clone().unwrap_or_default(),
+            pools: status.pools.clone(),
+            ledger: status.ledger.unwrap_or_default(),
+            ready: ready.unwrap_or_default(),
+        }
     }
 
     /// How soon this should be written when `last` was written last.
     pub fn urgency(&self, last: Option<&Self>) -> Urgency {
         let Some(last) = last else { return Urgency::Soon };
-        if self == last {
-            return Urgency::No;
-        }
+        let without_counts = |pool: &BlockUse| BlockUse { used: 0, held: Vec::new(), ..pool.clone() };
         let same_pools = self.pools.len() == last.pools.len()
             && self.pools.iter().zip(&last.pools).all(|(a, b)| {
                 let turned = (a.used == 0) != (b.used == 0);
-                !turned && BlockUse { used: 0, ..a.clone() } == BlockUse { used: 0, ..b.clone() }
+                !turned && without_counts(a) == without_counts(b)
             });
-        let same_rest = (&self.uid, self.generation, &self.problems) == (&last.uid, last.generation, &last.problems);
-        if same_pools && same_rest { Urgency::Later } else { Urgency::Soon }
+        let rest =
+            |report: &Self| (report.uid.clone(), report.generation, report.version.clone(), report.ready.clone());
+        if !same_pools || rest(self) != rest(last) {
+            Urgency::Soon
+        } else if self.pools == last.pools {
+            Urgency::No
+        } else {
+            Urgency::Later
+        }
     }
 
     /// The status to write. The transition time moves only when Ready turns: `before` is the last Ready condition.
     fn status(&self, before: Option<&Condition>, now: jiff::Timestamp) -> IPAMNodeStatus {
-        let ready = self.problems.is_empty();
-        let status = if ready { "True" } else { "False" };
+        let (reason, message) = self.ready.clone();
+        let status = if reason == SERVING { "True" } else { "False" };
         let since = before.filter(|before| before.status == status).map(|before| before.last_transition_time.clone());
-        let message = if ready { "all blocks of this node are served".to_owned() } else { self.problems.join("; ") };
         let condition = Condition {
-            type_: "Ready".to_owned(),
+            type_: READY.to_owned(),
             status: status.to_owned(),
-            reason: if ready { "Serving" } else { "InvalidBlocks" }.to_owned(),
-            message: shortened(message, MESSAGE),
+            reason,
+            message,
             observed_generation: self.generation,
             last_transition_time: since.unwrap_or(Time(now)),
         };
         IPAMNodeStatus {
             observed_generation: self.generation,
-            agent_version: Some(env!("CARGO_PKG_VERSION").to_owned()),
+            agent_version: Some(self.version.clone()),
             pools: self.pools.clone(),
-            ledger: None,
+            ledger: Some(self.ledger),
             conditions: vec![condition],
         }
     }
 }
 
-fn block_use(usage: &PoolUsage) -> BlockUse {
-    let PoolKey { kind, name } = &usage.key;
+fn ready_condition(status: &IPAMNodeStatus) -> Option<&Condition> {
+    status.conditions.iter().find(|condition| condition.type_ == READY)
+}
+
+fn block_use(holding: &Holding) -> BlockUse {
+    let PoolKey { kind, name } = &holding.key;
+    let run = |run: &AddrRange| AddressRange { start_ip: run.first().to_string(), end_ip: run.last().to_string() };
     BlockUse {
         name: name.clone(),
         pool_type: (*kind).into(),
-        start_ip: usage.range.first().to_string(),
-        end_ip: usage.range.last().to_string(),
-        used: i64::try_from(usage.used).unwrap_or(i64::MAX),
-        capacity: i64::try_from(usage.capacity).unwrap_or(i64::MAX),
-        held: Vec::new(),
+        start_ip: holding.range.first().to_string(),
+        end_ip: holding.range.last().to_string(),
+        used: i64::try_from(holding.used).unwrap_or(i64::MAX),
+        capacity: i64::try_from(holding.capacity).unwrap_or(i64::MAX),
+        held: holding.runs.iter().flatten().map(run).collect(),
     }
+}
+
+fn position(position: Position) -> LedgerPosition {
+    let number = |number| i64::try_from(number).unwrap_or(i64::MAX);
+    LedgerPosition { epoch: number(position.epoch), sequence: number(position.sequence) }
 }
 
 /// When the next report is due.
@@ -142,6 +195,11 @@ impl Pace {
         }
     }
 
+    /// The API server shows `report`, whoever wrote it.
+    fn shown(&mut self, report: Report) {
+        self.last = Some(report);
+    }
+
     /// `report` was written. Returns how many attempts had failed before.
     pub fn written(&mut self, report: Report, now: Instant) -> u32 {
         self.last = Some(report);
@@ -159,12 +217,17 @@ impl Pace {
 
 /// Writes reports.
 pub struct Reporter {
-    api: Api<IPAMNode>,
+    client: Client,
+    /// Where IPAMNodes are.
+    path: String,
     node: String,
     allocator: Allocator,
     in_force: Receiver<Option<InForce>>,
     metrics: Arc<Metrics>,
     pace: Pace,
+    /// What the API server has shown last.
+    standing: Option<Standing>,
+    /// The Ready condition that the API server has, so that its transition time survives a restart.
     ready: Option<Condition>,
 }
 
@@ -178,8 +241,9 @@ impl Reporter {
         in_force: Receiver<Option<InForce>>,
         metrics: Arc<Metrics>,
     ) -> Self {
-        let (api, node, pace) = (Api::namespaced(client, namespace), node.to_owned(), Pace::new(Instant::now()));
-        Self { api, node, allocator, in_force, metrics, pace, ready: None }
+        let (path, node) = (IPAMNode::url_path(&(), Some(namespace)), node.to_owned());
+        let pace = Pace::new(Instant::now());
+        Self { client, path, node, allocator, in_force, metrics, pace, standing: None, ready: None }
     }
 
     /// Reports until `stop`.
@@ -191,6 +255,12 @@ impl Reporter {
             changes.mark_unchanged();
             self.in_force.mark_unchanged();
             let due = self.step().await;
+            let looked = Instant::now();
+            let other = async {
+                let told = changes.changed().await;
+                tokio::time::sleep_until(looked + LOOK).await;
+                told
+            };
             let pause = async {
                 match due {
                     Some(due) => tokio::time::sleep_until(due).await,
@@ -200,7 +270,7 @@ impl Reporter {
             tokio::select! {
                 () = &mut stopped => return,
                 () = pause => {}
-                told = changes.changed() => if told.is_err() { return },
+                told = other => if told.is_err() { return },
                 told = self.in_force.changed() => if told.is_err() { return },
             }
         }
@@ -209,8 +279,9 @@ impl Reporter {
     /// Writes a report if one is due; returns when to look again if nothing happens before.
     async fn step(&mut self) -> Option<Instant> {
         let in_force = self.in_force.borrow().clone()?;
-        let usage = self.allocator.usage().await.ok()?;
-        let report = Report::new(&in_force, &usage)?;
+        self.see(in_force.standing.as_ref()?);
+        let holdings = self.allocator.holdings().await.ok()?;
+        let report = Report::new(&in_force, &holdings)?;
         let due = self.pace.due(&report)?;
         if Instant::now() < due {
             return Some(due);
@@ -220,20 +291,23 @@ impl Reporter {
         Some(self.pace.not_before)
     }
 
-    async fn write(&mut self, report: Report) {
-        if self.ready.is_none() {
-            self.ready = self.written_before().await;
+    /// Takes note of what the API server shows.
+    fn see(&mut self, standing: &Standing) {
+        if self.standing.as_ref() != Some(standing) {
+            self.pace.shown(Report::read(standing));
+            self.ready = ready_condition(&standing.status).cloned();
+            self.standing = Some(standing.clone());
         }
+    }
+
+    async fn write(&mut self, report: Report) {
         let status = report.status(self.ready.as_ref(), jiff::Timestamp::now());
-        let patch = Patch::Merge(serde_json::json!({ "status": &status }));
-        let params = PatchParams::default();
-        let write = self.api.patch_status(&self.node, &params, &patch);
-        let result = match tokio::time::timeout(WRITE_TIMEOUT, write).await {
+        let result = match tokio::time::timeout(WRITE_TIMEOUT, self.patch(&report.uid, &status)).await {
             Ok(result) => result.map_err(|error| error.to_string()),
             Err(_) => Err(format!("no answer within {} s", WRITE_TIMEOUT.as_secs())),
         };
         match result {
-            Ok(_) => {
+            Ok(()) => {
                 self.ready = status.conditions.into_iter().next();
                 match self.pace.written(report, Instant::now()) {
                     0 => {}
@@ -249,29 +323,55 @@ impl Reporter {
         }
     }
 
-    /// The Ready condition that an earlier process wrote, so that a restart does not move its transition time.
-    async fn written_before(&self) -> Option<Condition> {
-        let object = tokio::time::timeout(WRITE_TIMEOUT, self.api.get_opt(&self.node)).await.ok()?.ok()??;
-        object.status?.conditions.into_iter().find(|condition| condition.type_ == "Ready")
+    /// Replaces the status of the object with this uid, and of no other: what one object was told must not be taken for an
+    /// answer to what its successor is told.
+    async fn patch(&self, uid: &str, status: &IPAMNodeStatus) -> Result<(), kube::Error> {
+        let patch = serde_json::json!([
+            {"op": "test", "path": "/metadata/uid", "value": uid},
+            {"op": "add", "path": "/status", "value": status},
+        ]);
+        let patch: Patch<()> = Patch::Json(serde_json::from_value(patch).map_err(kube::Error::SerdeError)?);
+        let params = PatchParams { field_manager: Some(MANAGER.to_owned()), ..PatchParams::default() };
+        let request = kube::core::Request::new(&self.path);
+        let request = request.patch_subresource("status", &self.node, &params, &patch);
+        let mut request = request.map_err(kube::Error::BuildRequest)?;
+        request.headers_mut().insert(ACCEPT, METADATA_ONLY);
+        self.client.request_text(request).await.map(drop)
     }
 }
 
 #[cfg(test)]
 mod tests {
-    use ipam_core::{AddrRange, PoolKind};
+    use ipam_core::PoolKind;
 
     use super::*;
+    use crate::blocks::Problem;
     use crate::spec::NodeSpec;
 
-    fn usage(used: u64) -> Vec<PoolUsage> {
-        let range = AddrRange::new("10.0.0.1".parse().unwrap(), "10.0.0.4".parse().unwrap()).unwrap();
+    fn range(first: &str, last: &str) -> AddrRange {
+        AddrRange::new(first.parse().unwrap(), last.parse().unwrap()).unwrap()
+    }
+
+    fn holdings(used: u64, sequence: u64) -> Holdings {
         let key = PoolKey::new(PoolKind::IpPool, "blue");
-        vec![PoolUsage { key, range, used, capacity: u128::MAX }]
+        let runs = (used > 0).then(|| range("10.0.0.1", &format!("10.0.0.{used}")));
+        let range = range("10.0.0.1", "10.0.0.4");
+        let holding = Holding { key, range, used, capacity: u128::MAX, runs: Some(runs.into_iter().collect()) };
+        Holdings { pools: vec![holding], position: Position { epoch: 3, sequence } }
+    }
+
+    fn in_force(problems: Vec<Problem>) -> InForce {
+        let spec = NodeSpec { uid: "u".into(), generation: Some(2), blocks: Vec::new() };
+        InForce { spec, problems, ..InForce::default() }
     }
 
     fn report(used: u64) -> Report {
-        let spec = NodeSpec { uid: "u".into(), generation: Some(2), blocks: Vec::new() };
-        Report::new(&InForce { spec, ..InForce::default() }, &usage(used)).unwrap()
+        Report::new(&in_force(Vec::new()), &holdings(used, 7)).unwrap()
+    }
+
+    fn troubled() -> Report {
+        let problems = vec![Problem { reason: "Restored", sentence: "ä".repeat(MESSAGE) }];
+        Report::new(&in_force(problems), &holdings(1, 7)).unwrap()
     }
 
     #[test]
@@ -284,7 +384,37 @@ mod tests {
         }
         assert_eq!(Report { generation: Some(3), ..report(1) }.urgency(Some(&report(1))), Urgency::Soon);
         assert_eq!(Report { uid: "v".into(), ..report(1) }.urgency(Some(&report(1))), Urgency::Soon);
-        assert_eq!(Report { problems: vec!["x".into()], ..report(1) }.urgency(Some(&report(1))), Urgency::Soon);
+        assert_eq!(troubled().urgency(Some(&report(1))), Urgency::Soon);
+        assert_eq!(Report { version: "0".into(), ..report(1) }.urgency(Some(&report(1))), Urgency::Soon);
+    }
+
+    #[test]
+    fn other_addresses_are_news_and_a_journal_that_went_on_is_none() {
+        let mut later = report(1);
+        later.ledger.sequence += 1;
+        assert_eq!(later.urgency(Some(&report(1))), Urgency::No);
+        later.pools[0].held[0] = AddressRange { start_ip: "10.0.0.2".into(), end_ip: "10.0.0.2".into() };
+        assert_eq!(later.urgency(Some(&report(1))), Urgency::Later);
+    }
+
+    #[test]
+    fn what_the_api_server_shows_of_a_report_is_read_as_that_report() {
+        for report in [report(0), report(3), troubled()] {
+            let status = report.status(None, jiff::Timestamp::now());
+            let text = serde_json::to_string(&status).unwrap();
+            let standing = Standing { uid: "u".into(), status: serde_json::from_str(&text).unwrap() };
+            assert_eq!(Report::read(&standing), report);
+        }
+        assert_eq!(report(1).urgency(Some(&Report::read(&Standing::default()))), Urgency::Soon);
+    }
+
+    #[test]
+    fn a_report_shown_by_the_api_server_that_is_not_the_last_one_is_written_over() {
+        let start = Instant::now();
+        let mut pace = Pace::new(start);
+        pace.written(report(1), start);
+        pace.shown(report(0));
+        assert_eq!(pace.due(&report(1)), Some(start + SOON));
     }
 
     #[test]
@@ -307,12 +437,16 @@ mod tests {
 
     #[test]
     fn an_object_that_does_not_exist_gets_no_report() {
-        assert_eq!(Report::new(&InForce::default(), &usage(1)), None);
+        assert_eq!(Report::new(&InForce::default(), &holdings(1, 1)), None);
     }
 
     #[test]
-    fn capacity_saturates() {
+    fn capacity_saturates_and_runs_that_are_not_told_are_absent() {
         assert_eq!(report(1).pools[0].capacity, i64::MAX);
+        let mut many = holdings(4, 7);
+        many.pools[0].runs = None;
+        let told = Report::new(&in_force(Vec::new()), &many).unwrap();
+        assert_eq!((told.pools[0].used, &told.pools[0].held), (4, &Vec::new()));
     }
 
     #[test]
@@ -322,8 +456,7 @@ mod tests {
         assert_eq!((first.status.as_str(), first.last_transition_time.0), ("True", at(10)));
         let again = report(2).status(Some(&first), at(20)).conditions.remove(0);
         assert_eq!(again.last_transition_time.0, at(10));
-        let problems = vec!["ä".repeat(MESSAGE)];
-        let turned = Report { problems, ..report(1) }.status(Some(&again), at(30)).conditions.remove(0);
+        let turned = troubled().status(Some(&again), at(30)).conditions.remove(0);
         assert_eq!((turned.status.as_str(), turned.last_transition_time.0), ("False", at(30)));
         assert!(turned.message.len() <= MESSAGE + 3);
     }

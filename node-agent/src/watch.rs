@@ -1,15 +1,17 @@
 //! Brings the node's blocks from its one IPAMNode object, or from disk, to the allocator.
 //!
 //! Decides which spec is in force. Watches exactly one object, by name; keeps the last good spec when the API server is
-//! away or the object cannot be read; never takes away what pods hold, and never leaves a copy on disk that promises the
-//! next start a block which the node has lost.
+//! away or the object cannot be read, without limit of time unless an admin wants one; never takes away what pods hold,
+//! never lets a new block be given from before it is noted on disk, and never leaves a copy there that promises the next
+//! start a block which the node has lost.
+//!
+//! Without an IPAMNode object the node has no blocks: nothing is given until it is back, while DEL and CHECK are served.
 
 use std::sync::Arc;
 use std::time::Duration;
 
 use futures::{Stream, StreamExt};
-use ipam_core::PoolKey;
-use ipam_crds::IPAMNode;
+use ipam_crds::{BlockState, IPAMNode, IPAMNodeStatus, NodeBlock};
 use kube::core::DeserializeGuard;
 use kube::runtime::WatchStreamExt;
 use kube::runtime::watcher::{self, Event, watcher};
@@ -19,24 +21,38 @@ use tokio_util::sync::CancellationToken;
 use tracing::{debug, info, warn};
 
 use crate::allocator::Allocator;
-use crate::blocks::node_pools;
+use crate::blocks::{Problem, usable};
+use crate::contact::Offline;
 use crate::metrics::Metrics;
+use crate::note::Noted;
 use crate::ready::Readiness;
 use crate::spec::{NodeSpec, SpecFile};
 
-/// Pause until a spec that could not be saved is saved again.
-const SAVE_AGAIN: Duration = Duration::from_secs(10);
+/// Pause until a spec that could not be saved is saved again. Nothing is given from its new blocks meanwhile.
+const SAVE_AGAIN: Duration = Duration::from_secs(2);
 
 /// The spec that the allocator works with, as the status report tells it.
-#[derive(Clone, PartialEq, Eq, Default, Debug)]
+#[derive(Clone, PartialEq, Default, Debug)]
 pub struct InForce {
     /// The spec.
     pub spec: NodeSpec,
-    /// The pools that could be used.
-    pub pools: Vec<PoolKey>,
-    /// Why the others could not.
-    pub problems: Vec<String>,
+    /// Why pods do not get all that it promises.
+    pub problems: Vec<Problem>,
+    /// The report that the API server has; `None` before it has shown the object to this process.
+    pub standing: Option<Standing>,
 }
+
+/// A report as the API server shows it.
+#[derive(Clone, PartialEq, Default, Debug)]
+pub struct Standing {
+    /// The object that it is part of.
+    pub uid: String,
+    /// The report; empty if there is none.
+    pub status: IPAMNodeStatus,
+}
+
+/// What a watch tells.
+pub type Told = Result<Event<DeserializeGuard<IPAMNode>>, watcher::Error>;
 
 /// Puts specs in force.
 pub struct Blocks {
@@ -44,20 +60,30 @@ pub struct Blocks {
     file: SpecFile,
     readiness: Readiness,
     in_force: Sender<Option<InForce>>,
+    /// What the API server, or at first the disk, said last.
+    noted: Noted,
+    /// What was on disk when a save last succeeded.
+    durable: Noted,
+    standing: Option<Standing>,
+    /// The API server was away for longer than an admin allows.
+    offline: bool,
 }
 
 impl Blocks {
     /// Nothing is in force yet. `in_force` is told of every change.
     pub fn new(allocator: Allocator, file: SpecFile, readiness: Readiness, in_force: Sender<Option<InForce>>) -> Self {
-        Self { allocator, file, readiness, in_force }
+        let (noted, durable) = (Noted::default(), Noted::default());
+        Self { allocator, file, readiness, in_force, noted, durable, standing: None, offline: false }
     }
 
     /// Puts the copy on disk in force, if there is a usable one.
-    pub async fn load(&self) {
+    pub async fn load(&mut self) {
         match self.file.load() {
-            Ok(Some(spec)) => {
-                info!(path = %self.file.path().display(), generation = spec.generation, "using the blocks saved last");
-                self.put(spec).await;
+            Ok(Some(noted)) => {
+                let path = self.file.path().display();
+                info!(%path, generation = noted.spec.generation, "using the blocks saved last");
+                (self.noted, self.durable) = (noted.clone(), noted);
+                self.put().await;
             }
             Ok(None) => {}
             Err(why) => {
@@ -67,86 +93,97 @@ impl Blocks {
         }
     }
 
-    /// Puts a spec of the API server in force and saves it. Returns whether it is on disk.
-    async fn tell(&self, spec: NodeSpec) -> bool {
+    /// Puts a spec of the API server in force and saves it.
+    async fn tell(&mut self, spec: NodeSpec) {
+        log_changes(&self.noted.spec, &spec);
+        self.noted = self.noted.followed_by(spec);
         // Saved first: what pods are given next is of a spec that the next start knows.
-        let saved = self.save(spec.clone()).await;
-        if let Err(error) = &saved {
+        if let Err(error) = self.save().await {
             let path = self.file.path().display();
-            warn!(%path, error, "cannot save the blocks, trying again; until then a restart needs the API server");
+            warn!(%path, error, "cannot save the blocks, trying again; until then nothing is given from new ones");
         }
-        self.put(spec).await;
-        saved.is_ok()
+        self.put().await;
     }
 
     /// The disk may take its time; the calls of the runtime must not wait for it.
-    async fn save(&self, spec: NodeSpec) -> Result<(), String> {
-        let file = self.file.clone();
-        let saving = tokio::task::spawn_blocking(move || file.save(&spec));
-        saving.await.map_err(|error| error.to_string())?.map_err(|error| error.to_string())
+    async fn save(&mut self) -> Result<(), String> {
+        let (file, noted) = (self.file.clone(), self.noted.clone());
+        let saving = tokio::task::spawn_blocking(move || file.save(&noted).map(|()| noted));
+        self.durable = saving.await.map_err(|error| error.to_string())?.map_err(|error| error.to_string())?;
+        Ok(())
     }
 
-    /// Saves what is in force once more. Returns whether it is on disk.
-    async fn save_again(&self) -> bool {
-        let in_force = self.in_force.borrow().as_ref().map(|in_force| in_force.spec.clone());
-        let Some(spec) = in_force else { return false };
-        let saved = self.save(spec).await;
-        match &saved {
-            Ok(()) => info!(path = %self.file.path().display(), "blocks saved again"),
+    async fn save_again(&mut self) {
+        match self.save().await {
+            Ok(()) => {
+                info!(path = %self.file.path().display(), "blocks saved again");
+                self.put().await;
+            }
             Err(error) => debug!(error, "still cannot save the blocks"),
         }
-        saved.is_ok()
     }
 
-    async fn put(&self, spec: NodeSpec) {
-        let (pools, problems) = node_pools(&spec.blocks);
-        for problem in &problems {
-            warn!(problem, "a block cannot be used");
+    async fn put(&self) {
+        let (pools, problems) = usable(&self.noted, &self.durable, self.offline);
+        for Problem { reason, sentence } in &problems {
+            warn!(reason, problem = sentence, "a block cannot be used");
         }
-        let keys = pools.iter().map(|pool| pool.key.clone()).collect();
-        info!(generation = spec.generation, pools = pools.len(), "blocks in force");
+        info!(generation = self.noted.spec.generation, pools = pools.len(), "blocks in force");
         if self.allocator.configure(pools).await.is_ok() {
-            self.in_force.send_replace(Some(InForce { spec, pools: keys, problems }));
+            let (spec, standing) = (self.noted.spec.clone(), self.standing.clone());
+            self.in_force.send_replace(Some(InForce { spec, problems, standing }));
             self.readiness.blocks_are_known();
         }
     }
 
-    /// Follows a stream of events of the one object until `stop`.
+    /// Follows a stream of events of the one object until `stop`. With `limit`, nothing new is given while the API server
+    /// is away for longer than that.
     pub async fn follow(
-        &self,
-        events: impl Stream<Item = Result<Event<DeserializeGuard<IPAMNode>>, watcher::Error>>,
+        mut self,
+        events: impl Stream<Item = Told>,
+        limit: Option<Offline>,
         metrics: Arc<Metrics>,
         stop: CancellationToken,
     ) {
         let mut events = std::pin::pin!(events);
-        let (mut state, mut up) = (Following { listed: None, saved: true }, None);
+        let mut state = Following { listed: None, up: None, limit };
         loop {
             let event = tokio::select! {
                 () = stop.cancelled() => return,
                 event = events.next() => event,
-                () = tokio::time::sleep(SAVE_AGAIN), if !state.saved => {
-                    state.saved = self.save_again().await;
+                () = tokio::time::sleep(SAVE_AGAIN), if self.durable != self.noted => {
+                    self.save_again().await;
+                    continue;
+                }
+                heard = turn(state.limit.as_mut(), self.offline) => {
+                    self.set_offline(!heard).await;
                     continue;
                 }
             };
             let Some(event) = event else { return };
-            match &event {
-                Err(error) if up != Some(false) => {
-                    warn!(%error, "cannot watch this node's blocks, serving what is known");
-                }
-                Err(error) => debug!(%error, "still cannot watch this node's blocks"),
-                Ok(_) if up == Some(false) => info!("watching this node's blocks again"),
-                Ok(_) => {}
+            if state.heard(&event) {
+                metrics.watch_up.set(i64::from(event.is_ok()));
             }
-            up = Some(event.is_ok());
-            metrics.watch_up.set(i64::from(event.is_ok()));
             if let Ok(event) = event {
                 self.on_event(event, &mut state).await;
             }
         }
     }
 
-    async fn on_event(&self, event: Event<DeserializeGuard<IPAMNode>>, state: &mut Following) {
+    async fn set_offline(&mut self, offline: bool) {
+        if self.offline == offline {
+            return;
+        }
+        self.offline = offline;
+        if offline {
+            warn!("the API server is away for longer than --offline-limit: nothing new is given until it is back");
+        } else {
+            info!("the API server is back, addresses are given again");
+        }
+        self.put().await;
+    }
+
+    async fn on_event(&mut self, event: Event<DeserializeGuard<IPAMNode>>, state: &mut Following) {
         let object = match event {
             Event::Init => {
                 state.listed = None;
@@ -157,21 +194,66 @@ impl Blocks {
                 return;
             }
             Event::Apply(object) => read(object),
-            // No object: no pools to give from. What is held stays held, and DEL works.
             Event::Delete(_) => Listed::Absent,
             Event::InitDone => state.listed.take().unwrap_or(Listed::Absent),
         };
         let spec = match object {
-            Listed::Spec(spec) => spec,
-            Listed::Absent => NodeSpec::default(),
+            Listed::Object(spec, standing) => {
+                self.standing = Some(standing);
+                spec
+            }
+            Listed::Absent => {
+                self.standing = None;
+                NodeSpec::default()
+            }
             Listed::Unreadable(error) => {
                 return warn!(error, "this node's IPAMNode cannot be read, serving what is known");
             }
         };
-        let known = self.in_force.borrow().as_ref().is_some_and(|in_force| in_force.spec == spec);
-        if !known {
-            state.saved = self.tell(spec).await;
+        self.set_offline(false).await;
+        let told = self.in_force.borrow().is_some();
+        if !told || self.noted.spec != spec {
+            self.tell(spec).await;
+        } else {
+            self.in_force.send_if_modified(|in_force| match in_force {
+                Some(in_force) if in_force.standing != self.standing => {
+                    in_force.standing.clone_from(&self.standing);
+                    true
+                }
+                _ => false,
+            });
         }
+    }
+}
+
+/// Waits for what changes whether the agent is offline: `true` once the API server is heard, `false` after too long
+/// without it. Without a limit, never.
+async fn turn(limit: Option<&mut Offline>, offline: bool) -> bool {
+    match limit {
+        Some(limit) => limit.turn(offline).await,
+        None => std::future::pending().await,
+    }
+}
+
+/// Says which blocks came, went or changed.
+fn log_changes(before: &NodeSpec, after: &NodeSpec) {
+    let same_pool = |a: &NodeBlock, b: &NodeBlock| (a.pool_type, &a.name) == (b.pool_type, &b.name);
+    for block in &after.blocks {
+        let known = before.blocks.iter().find(|known| same_pool(known, block));
+        if known == Some(block) {
+            continue;
+        }
+        let what = match (known, block.state) {
+            (None, BlockState::Active) => "block received",
+            (_, BlockState::Releasing) => "block is to be given back, nothing more is given from it",
+            (Some(_), BlockState::Active) => "block changed",
+        };
+        let NodeBlock { name, start_ip, end_ip, .. } = block;
+        info!(pool = name, kind = ?block.pool_type, start_ip, end_ip, generation = after.generation, "{what}");
+    }
+    for block in before.blocks.iter().filter(|block| !after.blocks.iter().any(|other| same_pool(block, other))) {
+        let NodeBlock { name, start_ip, end_ip, .. } = block;
+        info!(pool = name, kind = ?block.pool_type, start_ip, end_ip, generation = after.generation, "block lost");
     }
 }
 
@@ -179,29 +261,56 @@ impl Blocks {
 struct Following {
     /// The object, as far as the list under way has told.
     listed: Option<Listed>,
-    /// Whether what is in force is on disk.
-    saved: bool,
+    /// Whether the API server answered last time; `None` if it was not yet asked.
+    up: Option<bool>,
+    limit: Option<Offline>,
+}
+
+impl Following {
+    /// Notes whether the API server was heard. Returns whether the event tells that at all: the start of a list is told
+    /// before anybody is asked.
+    fn heard(&mut self, event: &Told) -> bool {
+        match event {
+            Ok(Event::Init) => return false,
+            Err(error) => {
+                if self.up == Some(false) {
+                    debug!(%error, "still cannot watch this node's blocks");
+                } else {
+                    warn!(%error, "cannot watch this node's blocks, serving what is known");
+                }
+                self.limit.iter_mut().for_each(Offline::lost);
+            }
+            Ok(_) => {
+                if self.up == Some(false) {
+                    info!("watching this node's blocks again");
+                }
+                self.limit.iter_mut().for_each(Offline::heard);
+            }
+        }
+        self.up = Some(event.is_ok());
+        true
+    }
 }
 
 enum Listed {
-    Spec(NodeSpec),
+    Object(NodeSpec, Standing),
     Unreadable(String),
     Absent,
 }
 
 fn read(object: DeserializeGuard<IPAMNode>) -> Listed {
     match object.0 {
-        Ok(object) => Listed::Spec(NodeSpec::from(&object)),
+        Ok(object) => {
+            let spec = NodeSpec::from(&object);
+            let standing = Standing { uid: spec.uid.clone(), status: object.status.unwrap_or_default() };
+            Listed::Object(spec, standing)
+        }
         Err(error) => Listed::Unreadable(error.to_string()),
     }
 }
 
 /// The events of this node's object.
-pub fn events(
-    client: Client,
-    namespace: &str,
-    node: &str,
-) -> impl Stream<Item = Result<Event<DeserializeGuard<IPAMNode>>, watcher::Error>> + use<> {
+pub fn events(client: Client, namespace: &str, node: &str) -> impl Stream<Item = Told> + use<> {
     let api: Api<DeserializeGuard<IPAMNode>> = Api::namespaced(client, namespace);
     let only_this = watcher::Config::default().fields(&format!("metadata.name={node}"));
     // From 0.8 s to 30 s, with jitter: 5,000 agents must not come back in step.

@@ -15,7 +15,7 @@ use ipam_crds::NodeBlock;
 use ipam_node_agent::allocator::{Allocator, Ended, Failure};
 use ipam_node_agent::blocks::node_pools;
 use ipam_node_agent::metrics::Metrics;
-use ipam_node_agent::store::{Store, StoreError};
+use ipam_node_agent::store::{Position, Store, StoreError};
 
 /// What the test tells a commit to do.
 enum Verdict {
@@ -45,6 +45,10 @@ impl Store for Controlled {
                 source: std::io::Error::other("bad sector"),
             }),
         }
+    }
+
+    fn position(&self) -> Position {
+        Position::default()
     }
 
     fn wants_compaction(&self) -> bool {

@@ -6,14 +6,20 @@ mod common;
 
 use std::time::Duration;
 
+use bytes::Bytes;
 use common::{Node, blue, parameters};
 use http::{Method, Request, Response};
+use http_body::Frame;
+use http_body_util::combinators::UnsyncBoxBody;
+use http_body_util::{BodyExt as _, Full, StreamBody};
+use ipam_crds::{BlockState, NodeBlock};
+use ipam_node_agent::contact::Offline;
 use ipam_node_agent::flags::StaleConfig;
 use ipam_node_agent::gc::Collector;
 use ipam_node_agent::metrics::Metrics;
 use ipam_node_agent::spec::{NodeSpec, SpecFile};
 use ipam_node_agent::status::Reporter;
-use ipam_node_agent::watch::{Blocks, InForce, events};
+use ipam_node_agent::watch::{Blocks, InForce, Standing, events};
 use kube::Client;
 use kube::client::Body;
 use serde_json::{Value, json};
@@ -21,8 +27,11 @@ use tokio::sync::watch;
 use tokio_util::sync::CancellationToken;
 use tower_test::mock::{Handle, SendResponse, pair};
 
+/// What the API server answers with.
+type Answer = UnsyncBoxBody<Bytes, std::io::Error>;
+
 /// The API server's side of the wire.
-struct Server(Handle<Request<Body>, Response<Body>>);
+struct Server(Handle<Request<Body>, Response<Answer>>);
 
 /// One call that waits for its answer.
 struct Call {
@@ -31,17 +40,13 @@ struct Call {
     query: String,
     accept: String,
     body: Value,
-    answer: SendResponse<Response<Body>>,
+    answer: SendResponse<Response<Answer>>,
 }
 
 impl Call {
     fn answer(self, status: u16, body: &Value) {
-        let body = Body::from(body.to_string().into_bytes());
+        let body = Full::new(Bytes::from(body.to_string())).map_err(|never| match never {}).boxed_unsync();
         self.answer.send_response(Response::builder().status(status).body(body).unwrap());
-    }
-
-    fn not_found(self) {
-        self.fail(404, "NotFound");
     }
 
     fn fail(self, code: u16, reason: &str) {
@@ -52,7 +57,7 @@ impl Call {
 
 impl Server {
     fn new() -> (Client, Self) {
-        let (service, handle) = pair::<Request<Body>, Response<Body>>();
+        let (service, handle) = pair::<Request<Body>, Response<Answer>>();
         (Client::new(service, "default"), Self(handle))
     }
 
@@ -95,132 +100,277 @@ fn blocks() -> Value {
         "endIP": "192.168.0.4", "subnet": "192.168.0.0/16", "gateway": "192.168.0.1"}])
 }
 
-fn reporter(node: &Node) -> (Server, CancellationToken) {
+/// A reporter on `node` that was told `first`.
+fn reporter(node: &Node, first: InForce) -> (Server, watch::Sender<Option<InForce>>) {
     let (client, server) = Server::new();
-    let spec = NodeSpec { uid: "u1".into(), generation: Some(3), blocks: vec![blue()] };
-    let (told, in_force) = watch::channel(Some(InForce { spec, ..InForce::default() }));
-    let (metrics, stop) = (Metrics::registered().0, CancellationToken::new());
+    let (told, in_force) = watch::channel(Some(first));
+    let metrics = Metrics::registered().0;
     let reporter = Reporter::new(client, "kube-system", "node1", node.allocator.clone(), in_force, metrics);
-    let stopped = stop.clone();
-    tokio::spawn(async move {
-        reporter.run(stopped).await;
-        drop(told);
-    });
-    (server, stop)
+    // Ends with the runtime, and when `told` is dropped.
+    tokio::spawn(reporter.run(CancellationToken::new()));
+    (server, told)
+}
+
+/// Generation 3 with one block, of an object that shows this status.
+fn in_force(block: NodeBlock, status: &Value) -> InForce {
+    let spec = NodeSpec { uid: "u1".into(), generation: Some(3), blocks: vec![block] };
+    let standing = Some(Standing { uid: "u1".into(), status: serde_json::from_value(status.clone()).unwrap() });
+    InForce { spec, standing, ..InForce::default() }
+}
+
+/// The status that a call writes.
+fn reported(call: &Call) -> &Value {
+    assert_eq!((&call.method, call.path.as_str()), (&Method::PATCH, format!("{NODE}/node1/status").as_str()));
+    &call.body[1]["value"]
 }
 
 #[tokio::test]
 async fn a_report_is_one_patch_of_the_status_and_without_news_there_is_silence() {
     let node = Node::start(&[blue()]).await;
-    let (mut server, _stop) = reporter(&node);
+    let (mut server, _told) = reporter(&node, in_force(blue(), &json!({})));
     let call = server.call().await;
-    assert_eq!((&call.method, call.path.as_str()), (&Method::GET, format!("{NODE}/node1").as_str()));
-    call.answer(200, &object(3, &blocks()));
-    let call = server.call().await;
-    assert_eq!((&call.method, call.path.as_str()), (&Method::PATCH, format!("{NODE}/node1/status").as_str()));
-    let status = &call.body["status"];
+    let status = reported(&call);
     assert_eq!(status["observedGeneration"], 3);
     let expected = json!([{"name": "blue", "poolType": "IPPool", "startIP": "192.168.0.1", "endIP": "192.168.0.4",
         "used": 0, "capacity": 3}]);
     assert_eq!(status["pools"], expected);
+    assert_eq!(status["ledger"], json!({"epoch": 1, "sequence": 0}));
     assert_eq!(
         (&status["conditions"][0]["type"], &status["conditions"][0]["status"]),
         (&json!("Ready"), &json!("True"))
     );
-    assert_eq!(call.body.as_object().unwrap().len(), 1, "nothing but the status is written");
+    let operations: Vec<_> = call.body.as_array().unwrap().iter().map(|op| (&op["op"], &op["path"])).collect();
+    let expected = [("test", "/metadata/uid"), ("add", "/status")].map(|(op, path)| (json!(op), json!(path)));
+    assert_eq!(operations, expected.iter().map(|(op, path)| (op, path)).collect::<Vec<_>>(), "nothing but the status");
+    assert_eq!(call.body[0]["value"], "u1", "no other object of this name takes the report");
+    assert!(call.accept.contains("as=PartialObjectMetadata;"), "the answer is as short as can be: {}", call.accept);
     call.answer(200, &object(3, &blocks()));
     server.silence(Duration::from_millis(1500)).await;
 }
 
 #[tokio::test]
-async fn the_first_address_is_reported_soon_and_further_ones_can_wait() {
+async fn the_first_address_is_reported_soon_with_its_place_and_further_ones_can_wait() {
     let node = Node::start(&[blue()]).await;
-    let (mut server, _stop) = reporter(&node);
-    server.call().await.answer(200, &object(3, &blocks()));
+    let (mut server, _told) = reporter(&node, in_force(blue(), &json!({})));
     server.call().await.answer(200, &object(3, &blocks()));
     node.add(parameters(&["blue"], "c1")).await.unwrap();
     let call = server.call().await;
-    assert_eq!(call.body["status"]["pools"][0]["used"], 1);
+    assert_eq!(reported(&call)["pools"][0]["used"], 1);
+    assert_eq!(reported(&call)["pools"][0]["held"], json!([{"startIP": "192.168.0.2", "endIP": "192.168.0.2"}]));
     call.answer(200, &object(3, &blocks()));
     node.add(parameters(&["blue"], "c2")).await.unwrap();
     server.silence(Duration::from_millis(1500)).await;
 }
 
 #[tokio::test]
+async fn a_block_that_is_given_back_is_reported_empty_with_the_generation_it_was_told_in_one_write() {
+    let node = Node::start(&[blue()]).await;
+    node.add(parameters(&["blue"], "c1")).await.unwrap();
+    let (mut server, told) = reporter(&node, in_force(blue(), &json!({})));
+    let call = server.call().await;
+    assert_eq!((&reported(&call)["observedGeneration"], &reported(&call)["pools"][0]["used"]), (&json!(3), &json!(1)));
+    call.answer(200, &object(3, &blocks()));
+    let releasing = NodeBlock { state: BlockState::Releasing, ..blue() };
+    node.configure(std::slice::from_ref(&releasing)).await;
+    let mut later = in_force(releasing, &json!({}));
+    later.spec.generation = Some(4);
+    later.standing = told.borrow().as_ref().unwrap().standing.clone();
+    told.send_replace(Some(later));
+    node.del(parameters(&["blue"], "c1")).await.unwrap();
+    let call = server.call().await;
+    assert_eq!((&reported(&call)["observedGeneration"], &reported(&call)["pools"][0]["used"]), (&json!(4), &json!(0)));
+    assert_eq!(reported(&call)["pools"][0].get("held"), None);
+}
+
+#[tokio::test]
+async fn what_is_held_of_a_pool_that_the_node_no_longer_has_is_reported() {
+    let node = Node::start(&[blue()]).await;
+    node.add(parameters(&["blue"], "c1")).await.unwrap();
+    node.configure(&[]).await;
+    let (mut server, _told) = reporter(&node, in_force(blue(), &json!({})));
+    let expected = json!([{"name": "blue", "poolType": "IPPool", "startIP": "192.168.0.2", "endIP": "192.168.0.2",
+        "used": 1, "capacity": 0, "held": [{"startIP": "192.168.0.2", "endIP": "192.168.0.2"}]}]);
+    assert_eq!(reported(&server.call().await)["pools"], expected);
+}
+
+#[tokio::test]
+async fn a_restart_without_news_writes_nothing_and_a_status_of_another_hand_is_written_over() {
+    let node = Node::start(&[blue()]).await;
+    let (mut server, _told) = reporter(&node, in_force(blue(), &json!({})));
+    let call = server.call().await;
+    let status = reported(&call).clone();
+    call.answer(200, &object(3, &blocks()));
+    let (mut server, told) = reporter(&node, in_force(blue(), &status));
+    server.silence(Duration::from_millis(300)).await;
+    told.send_replace(Some(in_force(blue(), &json!({}))));
+    let call = server.call().await;
+    assert_eq!(*reported(&call), status, "the transition time too");
+}
+
+#[tokio::test]
 async fn a_report_that_fails_is_tried_again() {
     let node = Node::start(&[blue()]).await;
-    let (mut server, _stop) = reporter(&node);
-    server.call().await.not_found();
+    let (mut server, _told) = reporter(&node, in_force(blue(), &json!({})));
     let call = server.call().await;
-    assert_eq!(call.method, Method::PATCH);
+    let first = reported(&call).clone();
     call.fail(403, "Forbidden");
-    server.call().await.not_found();
-    let call = server.call().await;
-    assert_eq!((call.method, call.path.as_str()), (Method::PATCH, format!("{NODE}/node1/status").as_str()));
+    assert_eq!(reported(&server.call().await)["pools"], first["pools"]);
+}
+
+#[tokio::test]
+async fn nothing_is_reported_before_the_api_server_has_shown_the_object() {
+    let node = Node::start(&[blue()]).await;
+    let unseen = InForce { standing: None, ..in_force(blue(), &json!({})) };
+    let (mut server, _told) = reporter(&node, unseen);
+    server.silence(Duration::from_millis(300)).await;
+}
+
+/// An agent that follows its object, with the API server's side of it.
+struct Following {
+    node: Node,
+    server: Server,
+    file: SpecFile,
+    in_force: watch::Receiver<Option<InForce>>,
+    directory: tempfile::TempDir,
+}
+
+impl Following {
+    async fn start(limit: Option<Duration>) -> Self {
+        let node = Node::open(tempfile::tempdir().unwrap()).await;
+        let directory = tempfile::tempdir().unwrap();
+        let file = SpecFile::new(directory.path(), "node1", "kube-system");
+        let (told, in_force) = watch::channel(None);
+        let blocks = Blocks::new(node.allocator.clone(), file.clone(), node.readiness.clone(), told);
+        let (client, server) = Server::new();
+        let (stop, metrics) = (CancellationToken::new(), Metrics::registered().0);
+        let (client, limit) = match limit.map(|limit| Offline::watch(client.clone(), limit)) {
+            Some((client, limit)) => (client, Some(limit)),
+            None => (client, None),
+        };
+        tokio::spawn(blocks.follow(events(client, "kube-system", "node1"), limit, metrics, stop));
+        Self { node, server, file, in_force, directory }
+    }
+
+    /// Answers the list that comes next, and waits until it is in force. Returns the watch that follows.
+    async fn list(&mut self, generation: i64) -> Call {
+        let list = json!({"apiVersion": "nv-ipam.nvidia.com/v1alpha1", "kind": "IPAMNodeList",
+            "metadata": {"resourceVersion": "7"}, "items": [object(generation, &blocks())]});
+        self.server.call().await.answer(200, &list);
+        self.until(|told| told.spec.generation == Some(generation)).await;
+        self.server.call().await
+    }
+
+    /// Waits until what is in force is like this.
+    async fn until(&mut self, is: impl Fn(&InForce) -> bool) {
+        let told = self.in_force.wait_for(|told| told.as_ref().is_some_and(&is));
+        drop(tokio::time::timeout(Duration::from_secs(30), told).await.unwrap().unwrap());
+    }
+
+    async fn add(&self, container: &str) -> Result<String, tonic::Status> {
+        self.node.add(parameters(&["blue"], container)).await.map(|given| given[0].ip.clone())
+    }
+}
+
+fn line(kind: &str, object: &Value) -> Vec<u8> {
+    format!("{}\n", json!({"type": kind, "object": object})).into_bytes()
+}
+
+/// Answers a watch with these lines; it stays open as long as the sender lives.
+fn stream(call: Call) -> tokio::sync::mpsc::UnboundedSender<Vec<u8>> {
+    let (lines, mut next) = tokio::sync::mpsc::unbounded_channel::<Vec<u8>>();
+    let frames = futures::stream::poll_fn(move |context| {
+        next.poll_recv(context).map(|line| line.map(|line| Ok::<_, std::io::Error>(Frame::data(line.into()))))
+    });
+    call.answer.send_response(Response::new(StreamBody::new(frames).boxed_unsync()));
+    lines
+}
+
+#[tokio::test]
+async fn a_block_that_comes_back_by_a_restored_api_server_alone_is_not_given_from() {
+    let mut agent = Following::start(None).await;
+    let watch = agent.list(4).await;
+    assert_eq!(agent.add("c1").await.unwrap(), "192.168.0.2/16");
+    let lines = stream(watch);
+    lines.send(line("MODIFIED", &object(5, &json!([])))).unwrap();
+    agent.until(|told| told.spec.generation == Some(5)).await;
+    lines.send(line("MODIFIED", &object(4, &blocks()))).unwrap();
+    agent.until(|told| told.problems.iter().any(|problem| problem.reason == "Restored")).await;
+    let refused = agent.add("c2").await.unwrap_err();
+    assert_eq!(refused.code(), tonic::Code::Unavailable);
+    assert!(refused.message().contains("delete the IPAMNode"), "{refused}");
+    agent.node.check(parameters(&["blue"], "c1")).await.unwrap();
+    lines.send(line("MODIFIED", &object(6, &blocks()))).unwrap();
+    agent.until(|told| told.problems.is_empty()).await;
+    assert_eq!(agent.add("c2").await.unwrap(), "192.168.0.3/16");
+}
+
+#[tokio::test]
+async fn cut_off_for_longer_than_the_offline_limit_the_agent_gives_nothing_new_until_it_is_answered() {
+    let mut agent = Following::start(Some(Duration::from_millis(50))).await;
+    let watch = agent.list(4).await;
+    assert_eq!(agent.add("c1").await.unwrap(), "192.168.0.2/16");
+    drop(stream(watch));
+    agent.server.call().await.fail(500, "InternalError");
+    agent.until(|told| told.problems.iter().any(|problem| problem.reason == "Offline")).await;
+    let refused = agent.add("c2").await.unwrap_err();
+    assert_eq!(refused.code(), tonic::Code::Unavailable);
+    assert!(refused.message().contains("--offline-limit"), "{refused}");
+    assert_eq!(agent.add("c1").await.unwrap(), "192.168.0.2/16", "a repeat is nothing new");
+    agent.node.check(parameters(&["blue"], "c1")).await.unwrap();
+    agent.node.del(parameters(&["blue"], "c1")).await.unwrap();
+    // Without news, but answered.
+    let _lines = stream(agent.server.call().await);
+    agent.until(|told| told.problems.is_empty()).await;
+    assert_eq!(agent.add("c2").await.unwrap(), "192.168.0.3/16");
+}
+
+#[tokio::test]
+async fn cut_off_without_an_offline_limit_the_agent_goes_on_giving() {
+    let mut agent = Following::start(None).await;
+    drop(stream(agent.list(4).await));
+    agent.server.call().await.fail(500, "InternalError");
+    agent.server.call().await.fail(500, "InternalError");
+    assert_eq!(agent.add("c1").await.unwrap(), "192.168.0.2/16");
 }
 
 #[tokio::test]
 async fn the_agent_watches_its_one_object_and_nothing_else() {
-    let node = Node::open(tempfile::tempdir().unwrap()).await;
-    let directory = tempfile::tempdir().unwrap();
-    let file = SpecFile::new(directory.path(), "node1", "kube-system");
-    let (told, mut in_force) = watch::channel(None);
-    let blocks_task = Blocks::new(node.allocator.clone(), file.clone(), node.readiness.clone(), told);
-    let (client, mut server) = Server::new();
-    let (stop, metrics) = (CancellationToken::new(), Metrics::registered().0);
-    let stream = events(client, "kube-system", "node1");
-    tokio::spawn(async move { blocks_task.follow(stream, metrics, stop).await });
-    let call = server.call().await;
+    let mut agent = Following::start(None).await;
+    let call = agent.server.call().await;
     assert_eq!((&call.method, call.path.as_str()), (&Method::GET, NODE));
     assert!(call.query.contains("fieldSelector=metadata.name%3Dnode1"), "{}", call.query);
     let list = json!({"apiVersion": "nv-ipam.nvidia.com/v1alpha1", "kind": "IPAMNodeList",
         "metadata": {"resourceVersion": "7"}, "items": [object(4, &blocks())]});
     call.answer(200, &list);
-    in_force.wait_for(Option::is_some).await.unwrap();
-    assert_eq!(node.address(parameters(&["blue"], "c1")).await, "192.168.0.2/16");
-    assert_eq!(file.load().unwrap().unwrap().generation, Some(4), "the spec is on disk for a start without API server");
-    let call = server.call().await;
+    agent.until(|told| told.spec.generation == Some(4)).await;
+    assert_eq!(agent.add("c1").await.unwrap(), "192.168.0.2/16");
+    let saved = agent.file.load().unwrap().unwrap().spec;
+    assert_eq!(saved.generation, Some(4), "the spec is on disk for a start without API server");
+    let call = agent.server.call().await;
     assert!(call.query.contains("watch=true") && call.query.contains("metadata.name%3Dnode1"), "{}", call.query);
-    let poisoned = object(5, &json!("nonsense"));
-    let deleted = json!({"type": "DELETED", "object": object(6, &json!([]))});
-    let events = [json!({"type": "MODIFIED", "object": poisoned}), deleted];
-    let lines = format!("{}\n{}\n", events[0], events[1]);
-    call.answer.send_response(Response::new(Body::from(lines.into_bytes())));
-    let gone = in_force.wait_for(|told| told.as_ref().is_some_and(|told| told.spec == NodeSpec::default())).await;
-    drop(gone.unwrap());
-    node.check(parameters(&["blue"], "c1")).await.unwrap();
-    let refused = node.add(parameters(&["blue"], "c2")).await.unwrap_err();
-    assert_eq!(refused.code(), tonic::Code::NotFound);
+    let lines = stream(call);
+    lines.send(line("MODIFIED", &object(5, &json!("nonsense")))).unwrap();
+    lines.send(line("DELETED", &object(6, &json!([])))).unwrap();
+    agent.until(|told| told.spec == NodeSpec::default()).await;
+    agent.node.check(parameters(&["blue"], "c1")).await.unwrap();
+    assert_eq!(agent.add("c2").await.unwrap_err().code(), tonic::Code::NotFound);
 }
 
-#[tokio::test(start_paused = true)]
-async fn blocks_that_cannot_be_saved_are_in_force_all_the_same_and_saved_once_they_can_be() {
-    let node = Node::open(tempfile::tempdir().unwrap()).await;
-    let directory = tempfile::tempdir().unwrap();
+#[tokio::test]
+async fn a_block_is_given_from_only_once_it_is_noted_on_disk() {
+    let mut agent = Following::start(None).await;
     // A directory stands where the temporary file of a replacement would go.
-    let obstacle = directory.path().join(".spec.json.new");
+    let obstacle = agent.directory.path().join(".spec.json.new");
     std::fs::create_dir(&obstacle).unwrap();
-    let file = SpecFile::new(directory.path(), "node1", "kube-system");
-    let (told, mut in_force) = watch::channel(None);
-    let blocks_task = Blocks::new(node.allocator.clone(), file.clone(), node.readiness.clone(), told);
-    let (client, mut server) = Server::new();
-    let (stop, metrics) = (CancellationToken::new(), Metrics::registered().0);
-    let stream = events(client, "kube-system", "node1");
-    tokio::spawn(async move { blocks_task.follow(stream, metrics, stop).await });
-    let list = json!({"apiVersion": "nv-ipam.nvidia.com/v1alpha1", "kind": "IPAMNodeList",
-        "metadata": {"resourceVersion": "7"}, "items": [object(4, &blocks())]});
-    server.call().await.answer(200, &list);
-    in_force.wait_for(Option::is_some).await.unwrap();
-    assert_eq!(file.load(), Ok(None));
+    let _lines = stream(agent.list(4).await);
+    assert_eq!(agent.file.load(), Ok(None));
+    let refused = agent.add("c1").await.unwrap_err();
+    assert_eq!(refused.code(), tonic::Code::Unavailable);
+    assert!(refused.message().contains("cannot note the block on its disk"), "{refused}");
     std::fs::remove_dir(&obstacle).unwrap();
-    // Time stands still but for what the agent itself waits for.
-    let mut tries = 0;
-    while file.load() == Ok(None) {
-        tokio::time::sleep(Duration::from_secs(1)).await;
-        tries += 1;
-        assert!(tries < 60, "it is never saved");
-    }
-    assert_eq!(file.load().unwrap().unwrap().generation, Some(4));
+    agent.until(|told| told.problems.is_empty()).await;
+    assert_eq!(agent.file.load().unwrap().unwrap().spec.generation, Some(4));
+    assert_eq!(agent.add("c1").await.unwrap(), "192.168.0.2/16");
 }
 
 fn collector(node: &Node, checks_before: u32) -> (Server, Collector) {

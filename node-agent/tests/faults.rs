@@ -17,7 +17,7 @@ use ipam_node_agent::metrics::Metrics;
 use ipam_node_agent::ready::Readiness;
 use ipam_node_agent::rpc::Rpc;
 use ipam_node_agent::socket::Listener;
-use ipam_node_agent::store::{Store, StoreError};
+use ipam_node_agent::store::{Position, Store, StoreError};
 use ipam_node_api::AgentAddress;
 use ipam_node_api::client::AgentClient;
 use tokio_util::sync::CancellationToken;
@@ -39,6 +39,10 @@ impl Store for Gate {
         self.begun.send(()).unwrap();
         self.go_on.recv().unwrap();
         Ok(())
+    }
+
+    fn position(&self) -> Position {
+        Position::default()
     }
 
     fn wants_compaction(&self) -> bool {

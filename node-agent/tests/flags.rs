@@ -13,6 +13,7 @@ use std::time::{Duration, Instant};
 
 use common::{blue, deadline, parameters};
 use ipam_crds::NodeBlock;
+use ipam_node_agent::note::Noted;
 use ipam_node_agent::spec::{NodeSpec, SpecFile};
 use ipam_node_api::client::AgentClient;
 use rustix::process::{Pid, Signal, kill_process};
@@ -35,7 +36,7 @@ impl Home {
         home.kubeconfig("127.0.0.1:1".parse().unwrap());
         let block = NodeBlock { end_ip: "192.168.0.2".into(), ..blue() };
         let spec = NodeSpec { uid: "u".into(), generation: Some(1), blocks: vec![block] };
-        SpecFile::new(&home.path("store.d"), "node1", "pools").save(&spec).unwrap();
+        SpecFile::new(&home.path("store.d"), "node1", "pools").save(&Noted::first(spec)).unwrap();
         home
     }
 

@@ -13,6 +13,7 @@ use std::time::Duration;
 
 use common::{blue, deadline, parameters, with_ips};
 use ipam_crds::NodeBlock;
+use ipam_node_agent::note::Noted;
 use ipam_node_agent::spec::{NodeSpec, SpecFile};
 use ipam_node_api::AgentAddress;
 use ipam_node_api::client::AgentClient;
@@ -39,7 +40,7 @@ impl Home {
         std::fs::create_dir(self.path("store.d")).unwrap();
         let wide = NodeBlock { end_ip: "192.168.99.99".into(), ..blue() };
         let spec = NodeSpec { uid: "u".into(), generation: Some(1), blocks: vec![wide] };
-        SpecFile::new(&self.path("store.d"), "node1", "kube-system").save(&spec).unwrap();
+        SpecFile::new(&self.path("store.d"), "node1", "kube-system").save(&Noted::first(spec)).unwrap();
         self
     }
 

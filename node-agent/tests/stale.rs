@@ -12,7 +12,7 @@ use ipam_node_agent::allocator::Allocator;
 use ipam_node_agent::flags::StaleConfig;
 use ipam_node_agent::gc::Collector;
 use ipam_node_agent::metrics::Metrics;
-use ipam_node_agent::store::{Store, StoreError};
+use ipam_node_agent::store::{Position, Store, StoreError};
 use kube::Client;
 use kube::client::Body;
 use tokio::time::Instant;
@@ -29,6 +29,10 @@ impl Store for Nowhere {
 
     fn commit(&mut self, changes: &[Change]) -> Result<(), StoreError> {
         panic!("nothing is stale: {changes:?}")
+    }
+
+    fn position(&self) -> Position {
+        Position::default()
     }
 
     fn wants_compaction(&self) -> bool {

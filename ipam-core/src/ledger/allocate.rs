@@ -58,8 +58,10 @@ impl Ledger {
         if let Some(held) = book.held_by(&request.owner) {
             return repeat(pool, held.addr, wanted).map(|addr| (addr, None));
         }
-        if pool.state == PoolState::Releasing {
-            return Err(Refusal::Releasing { pool: pool.key.clone(), range: pool.range });
+        match pool.state {
+            PoolState::Active => {}
+            PoolState::Releasing => return Err(Refusal::Releasing { pool: pool.key.clone(), range: pool.range }),
+            PoolState::Paused(pause) => return Err(Refusal::Paused { pool: pool.key.clone(), pause }),
         }
         let addr = match wanted {
             Some(addr) => book.holder(addr).or_else(|| self.stray_holder(addr)).map_or(Ok(addr), |holder| {

@@ -10,6 +10,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::net::IpAddr;
 
 use super::cooling::Cooling;
+use super::holding::{Holding, hull, runs};
 use super::{Change, Owner, PoolUsage, Refusal, Reservation};
 use crate::addr::number;
 use crate::{NodePool, PoolKey, RunSet};
@@ -66,6 +67,18 @@ impl Book {
             range: pool.range,
             used: u64::try_from(self.held.len()).unwrap_or(u64::MAX),
             capacity: pool.capacity(),
+        })
+    }
+
+    /// `None` without a pool and with nothing held: then there is nothing to tell.
+    pub(super) fn holding(&self, key: &PoolKey, most_runs: usize) -> Option<Holding> {
+        let held = self.held.keys().copied();
+        Some(Holding {
+            key: key.clone(),
+            range: self.pool.as_ref().map(|pool| pool.range).or_else(|| hull(held.clone()))?,
+            used: u64::try_from(self.held.len()).unwrap_or(u64::MAX),
+            capacity: self.pool.as_ref().map_or(0, NodePool::capacity),
+            runs: runs(held, most_runs),
         })
     }
 

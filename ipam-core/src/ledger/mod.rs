@@ -12,6 +12,7 @@ mod allocate;
 mod book;
 mod change;
 mod cooling;
+mod holding;
 mod refusal;
 mod request;
 mod validate;
@@ -23,6 +24,7 @@ use crate::{AddrRange, NodePool, PoolKey};
 use book::Book;
 
 pub use change::{Change, Reservation};
+pub use holding::Holding;
 pub use refusal::{HeldConflict, Refusal};
 pub use request::{Allocation, Attachment, Grant, Owner, Pick, Request};
 pub use validate::subject_violations;
@@ -153,6 +155,12 @@ impl Ledger {
     /// How full each configured pool is, by key.
     pub fn usage(&self) -> Vec<PoolUsage> {
         self.books.values().filter_map(Book::usage).collect()
+    }
+
+    /// What is held of each pool that is configured or of which anything is held, by key; the addresses themselves if they
+    /// make no more than `most_runs` runs in the pool. Takes time in proportion to what is held.
+    pub fn holdings(&self, most_runs: usize) -> Vec<Holding> {
+        self.books.iter().filter_map(|(key, book)| book.holding(key, most_runs)).collect()
     }
 
     /// The shortest changes that, applied to a new ledger, give one that decides as this one does: what is held, the

@@ -6,7 +6,7 @@ use std::net::IpAddr;
 use thiserror::Error;
 
 use super::{Owner, Reservation};
-use crate::{AddrRange, Cidr, PoolKey, Violation};
+use crate::{AddrRange, Cidr, Pause, PoolKey, Violation};
 
 /// A request that is not granted, or a check that fails. Nothing has changed.
 #[derive(Clone, PartialEq, Eq, Debug, Error)]
@@ -82,10 +82,18 @@ pub enum Refusal {
         /// The block's addresses.
         range: AddrRange,
     },
+    /// The node gives no new addresses from its block for now.
+    #[error("{pool} gives no new addresses on this node for now: {pause}")]
+    Paused {
+        /// The pool.
+        pool: PoolKey,
+        /// Why.
+        pause: Pause,
+    },
 }
 
 impl Refusal {
-    /// One word for metrics and details: the variant's name.
+    /// One word for metrics and details: the variant's name, or that of the pause.
     pub const fn reason(&self) -> &'static str {
         match self {
             Self::Invalid(_) => "Invalid",
@@ -96,6 +104,7 @@ impl Refusal {
             Self::NotReserved { .. } => "NotReserved",
             Self::Mismatch { .. } => "Mismatch",
             Self::Releasing { .. } => "Releasing",
+            Self::Paused { pause, .. } => pause.as_str(),
         }
     }
 }

@@ -5,6 +5,7 @@
 mod answers;
 mod cooldown;
 mod history;
+mod holdings;
 mod model;
 mod named;
 mod order;

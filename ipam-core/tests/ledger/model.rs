@@ -4,6 +4,7 @@
 
 mod naive;
 
+use ipam_core::AddrRange;
 use ipam_core::ledger::{Ledger, Owner, Pick, Refusal, Request};
 use ipam_core::node_pool::PoolState;
 use proptest::prelude::*;
@@ -192,6 +193,13 @@ impl Run {
         for usage in self.ledger.usage() {
             let used = expected.iter().filter(|(pool, ..)| *pool == usage.key).count();
             assert_eq!(usage.used, u64::try_from(used).unwrap());
+        }
+        for holding in self.ledger.holdings(usize::MAX) {
+            let runs = holding.runs.unwrap();
+            let count: u128 = runs.iter().map(AddrRange::size).sum();
+            assert_eq!(count, u128::from(holding.used));
+            let mut of_pool = expected.iter().filter(|(pool, ..)| *pool == holding.key);
+            assert!(of_pool.all(|(.., addr)| runs.iter().any(|run| run.contains(*addr))), "{runs:?}");
         }
     }
 }

@@ -1,7 +1,7 @@
 //! In which order addresses are given when none is asked for by name.
 
 use ipam_core::ledger::Pick;
-use ipam_core::node_pool::PoolState;
+use ipam_core::node_pool::{Pause, PoolState};
 use ipam_core::{AddrRange, NodePool};
 
 use crate::support::*;
@@ -134,6 +134,20 @@ fn a_releasing_pool_gives_no_new_address_by_any_way_of_asking() {
     ];
     for request in requests {
         assert_eq!(take(&mut ledger, &request).unwrap_err().reason(), "Releasing", "{request:?}");
+    }
+}
+
+#[test]
+fn a_paused_pool_gives_no_new_address_by_any_way_of_asking_and_says_why() {
+    for pause in [Pause::Unsaved, Pause::Restored, Pause::Offline] {
+        let paused = NodePool { state: PoolState::Paused(pause), ..with_gateway(four(), "192.168.0.1") };
+        let mut ledger = ledger(&[paused]);
+        let named = [asking("x", &["a"], &["192.168.0.2"]), picking("x", &["a"], Pick::Gateway)];
+        for request in named.into_iter().chain([request("x", &["a"]), picking("x", &["a"], Pick::Index(2))]) {
+            let refusal = take(&mut ledger, &request).unwrap_err();
+            assert_eq!(refusal.reason(), pause.as_str(), "{request:?}");
+            assert!(refusal.to_string().contains(&pause.to_string()), "{refusal}");
+        }
     }
 }
 

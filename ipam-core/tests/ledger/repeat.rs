@@ -2,7 +2,7 @@
 
 use ipam_core::NodePool;
 use ipam_core::ledger::{Owner, Pick, Refusal};
-use ipam_core::node_pool::PoolState;
+use ipam_core::node_pool::{Pause, PoolState};
 
 use crate::support::*;
 
@@ -64,11 +64,13 @@ fn one_of_two_pools_held_before_is_kept_and_the_other_is_added() {
 }
 
 #[test]
-fn a_repeat_is_served_while_the_block_is_being_released_or_moved_within_the_subnet() {
+fn a_repeat_is_served_while_the_block_is_being_released_paused_or_moved_within_the_subnet() {
     let mut ledger = ledger(&[four()]);
     next(&mut ledger, "x");
-    ledger.configure(vec![NodePool { state: PoolState::Releasing, ..four() }]);
-    assert_eq!(next(&mut ledger, "x"), "192.168.0.1");
+    for state in [PoolState::Releasing, PoolState::Paused(Pause::Restored)] {
+        ledger.configure(vec![NodePool { state, ..four() }]);
+        assert_eq!(next(&mut ledger, "x"), "192.168.0.1");
+    }
     ledger.configure(vec![pool("a", "192.168.7.1", "192.168.7.4", "192.168.0.0/16")]);
     assert_eq!(next(&mut ledger, "x"), "192.168.0.1");
 }

@@ -2,6 +2,8 @@
 //!
 //! Opens no connection: a daemon starts with the API server away.
 
+mod shared;
+
 use std::env;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
@@ -42,13 +44,28 @@ pub enum ClusterError {
 /// A client by `--kubeconfig`, else `KUBECONFIG`, else the pod's service account, else `~/.kube/config`, as
 /// controller-runtime looks for it. Needs a tokio runtime.
 pub async fn client(kubeconfig: Option<&Path>) -> Result<Client, ClusterError> {
+    made(Client::try_from(timed(kubeconfig).await?))
+}
+
+/// The same, with one connection for all calls and watches where the server speaks HTTP/2: for a client of which a cluster
+/// has thousands.
+pub async fn shared_client(kubeconfig: Option<&Path>) -> Result<Client, ClusterError> {
+    let config = timed(kubeconfig).await?;
+    made(if shared::is_special(&config) { Client::try_from(config) } else { shared::client(&config) })
+}
+
+fn made(client: Result<Client, kube::Error>) -> Result<Client, ClusterError> {
+    client.map_err(|error| ClusterError::Client(Box::new(error)))
+}
+
+async fn timed(kubeconfig: Option<&Path>) -> Result<Config, ClusterError> {
     let mut config = config(kubeconfig).await?;
     config.connect_timeout = Some(CONNECT_TIMEOUT);
     config.write_timeout = Some(WRITE_TIMEOUT);
     config.read_timeout = Some(READ_TIMEOUT);
     config.reset_reader_on_write = true;
     install_tls_provider();
-    Client::try_from(config).map_err(|error| ClusterError::Client(Box::new(error)))
+    Ok(config)
 }
 
 /// Makes ring the process's TLS provider; a second call changes nothing.
@@ -107,5 +124,6 @@ mod tests {
             clusters: [{name: k, cluster: {server: 'http://127.0.0.1:1'}}], users: [{name: u, user: {}}]}";
         std::fs::write(file.path(), text).unwrap();
         assert!(client(Some(file.path())).await.is_ok());
+        assert!(shared_client(Some(file.path())).await.is_ok());
     }
 }

@@ -3,11 +3,12 @@
 //! Decides what these three paths answer; knows nothing of what they tell. A slow or hostile client costs one of a
 //! bounded number of connections and is cut off by deadlines; it never delays another.
 
+use std::collections::HashSet;
 use std::convert::Infallible;
 use std::sync::Arc;
 use std::time::Duration;
 
-use http::{Method, Request, Response, StatusCode, header};
+use http::{HeaderValue, Method, Request, Response, StatusCode, header};
 use http_body_util::Full;
 use hyper::body::{Bytes, Incoming};
 use hyper::server::conn::http1;
@@ -39,7 +40,7 @@ pub struct Site {
     pub live: Option<Check>,
     /// `/readyz`: whether it does its duty.
     pub ready: Option<Check>,
-    /// `/metrics`, in the OpenMetrics text format.
+    /// `/metrics`, in the OpenMetrics text format for whoever takes that, else in the Prometheus text format.
     pub metrics: Option<Arc<Registry>>,
 }
 
@@ -98,14 +99,17 @@ impl Site {
 
     /// The answer to one request.
     fn answer(&self, request: &Request<Incoming>) -> Response<Full<Bytes>> {
-        self.route(request.method(), request.uri().path())
+        let takes =
+            |value: &HeaderValue| value.to_str().is_ok_and(|value| value.contains("application/openmetrics-text"));
+        let open = request.headers().get_all(header::ACCEPT).iter().any(takes);
+        self.route(request.method(), request.uri().path(), open)
     }
 
-    fn route(&self, method: &Method, path: &str) -> Response<Full<Bytes>> {
+    fn route(&self, method: &Method, path: &str, open_metrics: bool) -> Response<Full<Bytes>> {
         let known = match path {
             "/healthz" => self.live.as_ref().map(checked),
             "/readyz" => self.ready.as_ref().map(checked),
-            "/metrics" => self.metrics.as_deref().map(encoded),
+            "/metrics" => self.metrics.as_deref().map(|registry| encoded(registry, open_metrics)),
             _ => None,
         };
         let (status, content_type, body) = match known {
@@ -117,7 +121,7 @@ impl Site {
         };
         let mut response = Response::new(Full::new(Bytes::from(body)));
         *response.status_mut() = status;
-        response.headers_mut().insert(header::CONTENT_TYPE, header::HeaderValue::from_static(content_type));
+        response.headers_mut().insert(header::CONTENT_TYPE, HeaderValue::from_static(content_type));
         response
     }
 }
@@ -126,6 +130,7 @@ type Answer = (StatusCode, &'static str, String);
 
 const PLAIN: &str = "text/plain; charset=utf-8";
 const OPEN_METRICS: &str = "application/openmetrics-text; version=1.0.0; charset=utf-8";
+const PROMETHEUS: &str = "text/plain; version=0.0.4; charset=utf-8";
 
 fn checked(check: &Check) -> Answer {
     match check() {
@@ -134,12 +139,34 @@ fn checked(check: &Check) -> Answer {
     }
 }
 
-fn encoded(registry: &Registry) -> Answer {
+fn encoded(registry: &Registry, open_metrics: bool) -> Answer {
     let mut body = String::new();
     match prometheus_client::encoding::text::encode(&mut body, registry) {
-        Ok(()) => (StatusCode::OK, OPEN_METRICS, body),
+        Ok(()) if open_metrics => (StatusCode::OK, OPEN_METRICS, body),
+        Ok(()) => (StatusCode::OK, PROMETHEUS, prometheus_text(&body)),
         Err(error) => (StatusCode::INTERNAL_SERVER_ERROR, PLAIN, format!("cannot write the metrics: {error}\n")),
     }
+}
+
+/// The same in the format that came before OpenMetrics: there a counter's comments name it as its samples do, with `_total`,
+/// `unknown` is `untyped`, and neither units nor an end are told.
+fn prometheus_text(open_metrics: &str) -> String {
+    let types = open_metrics.lines().filter_map(|line| line.strip_prefix("# TYPE ")?.split_once(' '));
+    let counters: HashSet<&str> = types.filter(|(_, kind)| *kind == "counter").map(|(name, _)| name).collect();
+    let mut text = String::with_capacity(open_metrics.len());
+    for line in open_metrics.lines() {
+        let comment = ["# HELP ", "# TYPE "].into_iter().find_map(|start| Some((start, line.strip_prefix(start)?)));
+        match comment.and_then(|(start, rest)| Some((start, rest.split_once(' ')?))) {
+            Some((start, (name, rest))) => {
+                let total = if counters.contains(name) { "_total" } else { "" };
+                let rest = if (start, rest) == ("# TYPE ", "unknown") { "untyped" } else { rest };
+                text.extend([start, name, total, " ", rest, "\n"]);
+            }
+            None if line.starts_with('#') => {}
+            None => text.extend([line, "\n"]),
+        }
+    }
+    text
 }
 
 #[cfg(test)]
@@ -187,14 +214,21 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn metrics_are_served_as_open_metrics() {
+    async fn metrics_are_served_as_open_metrics_to_those_who_ask_for_it_and_as_prometheus_text_to_others() {
         let mut registry = Registry::default();
         let counter: Counter = Counter::default();
         registry.register("things", "Things seen", counter.clone());
         counter.inc();
         let (port, _stop) = start(Site::metrics(Arc::new(registry))).await;
+        let open = "GET /metrics HTTP/1.1\r\nHost: x\r\nConnection: close\r\n\
+            Accept: application/openmetrics-text;version=1.0.0;q=0.6,text/plain;version=0.0.4;q=0.5\r\n\r\n";
+        let answer = get(port, open).await;
+        assert!(answer.contains("content-type: application/openmetrics-text; version=1.0.0"), "{answer}");
+        assert!(answer.contains("# TYPE things counter\nthings_total 1\n# EOF\n"), "{answer}");
         let answer = get(port, &request("/metrics")).await;
-        assert!(answer.contains("openmetrics-text") && answer.contains("things_total 1"), "{answer}");
+        assert!(answer.contains("content-type: text/plain; version=0.0.4"), "{answer}");
+        let expected = "# HELP things_total Things seen.\n# TYPE things_total counter\nthings_total 1\n";
+        assert_eq!(answer.split_once("\r\n\r\n").unwrap().1, expected);
     }
 
     #[tokio::test]

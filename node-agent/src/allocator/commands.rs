@@ -3,12 +3,22 @@
 use std::collections::HashSet;
 use std::net::IpAddr;
 
-use ipam_core::ledger::{Allocation, Attachment, Change, Ledger, Owner, PoolUsage, Request, Reservation};
+use ipam_core::ledger::{Allocation, Attachment, Change, Holding, Ledger, Owner, Request, Reservation};
 use ipam_core::{NodePool, PoolKey};
+use ipam_crds::HELD_RUNS;
 use tokio::sync::oneshot::Sender;
 
 use super::Failure;
-use crate::store::{StoreError, change_bytes};
+use crate::store::{Position, StoreError, change_bytes};
+
+/// What is held, and where the journal stands with it.
+#[derive(Clone, PartialEq, Eq, Default, Debug)]
+pub struct Holdings {
+    /// Of each pool that is configured or held.
+    pub pools: Vec<Holding>,
+    /// Where the journal stands.
+    pub position: Position,
+}
 
 /// What a network's garbage collection keeps: everything else that the network holds in the pools is given back.
 #[derive(Clone, PartialEq, Eq, Debug)]
@@ -29,7 +39,7 @@ pub(super) enum Command {
     ReleaseStale { stale: Vec<Reservation>, reply: Sender<Result<usize, Failure>> },
     Configure { pools: Vec<NodePool>, reply: Sender<()> },
     Reservations { reply: Sender<Vec<Reservation>> },
-    Usage { reply: Sender<Vec<PoolUsage>> },
+    Holdings { reply: Sender<Holdings> },
     Close,
 }
 
@@ -40,19 +50,20 @@ pub(super) enum Deferred {
     Released(Sender<Result<usize, Failure>>, usize),
     Configured(Sender<()>),
     Reservations(Sender<Vec<Reservation>>, Vec<Reservation>),
-    Usage(Sender<Vec<PoolUsage>>, Vec<PoolUsage>),
+    Holdings(Sender<Holdings>, Vec<Holding>),
     Nothing,
 }
 
 impl Deferred {
-    pub(super) fn tell(self) {
+    /// `position` is where the journal stands now that all is durable.
+    pub(super) fn tell(self, position: Position) {
         match self {
             Self::Allocation(reply, answer) => drop(reply.send(answer)),
             Self::Checked(reply, answer) => drop(reply.send(answer)),
             Self::Released(reply, count) => drop(reply.send(Ok(count))),
             Self::Configured(reply) => drop(reply.send(())),
             Self::Reservations(reply, held) => drop(reply.send(held)),
-            Self::Usage(reply, usage) => drop(reply.send(usage)),
+            Self::Holdings(reply, pools) => drop(reply.send(Holdings { pools, position })),
             Self::Nothing => {}
         }
     }
@@ -67,7 +78,7 @@ impl Command {
             Self::Release { reply, .. } | Self::ReleaseUnlisted { reply, .. } => reply.is_closed(),
             Self::ReleaseStale { .. } | Self::Configure { .. } | Self::Close => false,
             Self::Reservations { reply } => reply.is_closed(),
-            Self::Usage { reply } => reply.is_closed(),
+            Self::Holdings { reply } => reply.is_closed(),
         }
     }
 
@@ -83,6 +94,11 @@ impl Command {
             Self::ReleaseStale { stale, .. } => stale.iter().map(|held| release_bytes(&held.pool, &held.owner)).sum(),
             _ => 0,
         }
+    }
+
+    /// Whether the answer tells of the whole state, so that it must be the state at the end of its batch.
+    pub(super) const fn ends_batch(&self) -> bool {
+        matches!(self, Self::Holdings { .. })
     }
 
     /// Answers that there is no room.
@@ -129,7 +145,7 @@ impl Command {
             Self::Reservations { reply } => {
                 (Vec::new(), Deferred::Reservations(reply, ledger.reservations().cloned().collect()))
             }
-            Self::Usage { reply } => (Vec::new(), Deferred::Usage(reply, ledger.usage())),
+            Self::Holdings { reply } => (Vec::new(), Deferred::Holdings(reply, ledger.holdings(HELD_RUNS))),
             Self::Close => (Vec::new(), Deferred::Nothing),
         }
     }

@@ -16,7 +16,7 @@ use ipam_core::ledger::Change;
 use tracing::warn;
 
 use super::disk::{Directory, DiskFile};
-use super::{Store, StoreError, codec, record};
+use super::{Position, Store, StoreError, codec, record};
 
 const FILE: &str = "journal";
 const NEW_FILE: &str = "journal.new";
@@ -122,6 +122,10 @@ impl<D: Directory> Store for Journal<D> {
         self.file.end += record.len();
         self.file.sequence += 1;
         Ok(())
+    }
+
+    fn position(&self) -> Position {
+        Position { epoch: self.epoch, sequence: self.file.sequence.saturating_sub(1) }
     }
 
     fn wants_compaction(&self) -> bool {

@@ -66,6 +66,15 @@ impl StoreError {
     }
 }
 
+/// How far a history has come: it only rises, by epoch, then by sequence.
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Default, Debug)]
+pub struct Position {
+    /// How many times the history was begun anew, by an opening or a compaction.
+    pub epoch: u64,
+    /// Commits since.
+    pub sequence: u64,
+}
+
 /// A durable history of changes. One owner; no call returns before what it says is durable.
 pub trait Store: Send {
     /// Makes sure that records of `bytes` payload in all fit. [`StoreError::Full`] changes nothing.
@@ -73,6 +82,9 @@ pub trait Store: Send {
 
     /// Makes all of `changes` durable, or none of them. On an error the store must not be used any more.
     fn commit(&mut self, changes: &[Change]) -> Result<(), StoreError>;
+
+    /// Where the last durable record stands.
+    fn position(&self) -> Position;
 
     /// Whether the history has outgrown the state, so that [`Store::compact`] is worth its cost.
     fn wants_compaction(&self) -> bool;

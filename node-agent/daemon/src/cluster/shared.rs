@@ -1,0 +1,55 @@
+//! A client whose calls and watches share one connection, by HTTP/2.
+//!
+//! With HTTP/1.1 a watch keeps its connection to itself, so each report of an otherwise idle agent would open another one: a
+//! TLS handshake per report for the API server of a large cluster. Pings find out that a connection is dead, in the times
+//! that client-go uses. Decides nothing else than kube's own client does.
+
+use std::time::Duration;
+
+use hyper_timeout::TimeoutConnector;
+use hyper_util::client::legacy;
+use hyper_util::client::legacy::connect::HttpConnector;
+use hyper_util::rt::{TokioExecutor, TokioTimer};
+use kube::client::retry::RetryPolicy;
+use kube::client::{Body, ConfigExt};
+use kube::{Client, Config, Error};
+use tower::retry::RetryLayer;
+use tower::{BoxError, ServiceBuilder};
+
+/// Time without a sign of the server until it is asked for one.
+const PING_AFTER: Duration = Duration::from_secs(30);
+/// Time that it then has.
+const PING_TIMEOUT: Duration = Duration::from_secs(15);
+
+/// Whether kube's own client must be taken, which knows proxies and renews what a program logs in with.
+pub(super) fn is_special(config: &Config) -> bool {
+    config.proxy_url.is_some() || config.auth_info.exec.is_some() || config.auth_info.auth_provider.is_some()
+}
+
+/// A client by `config`. A server that speaks no HTTP/2 is served by HTTP/1.1.
+pub(super) fn client(config: &Config) -> Result<Client, Error> {
+    let mut tcp = HttpConnector::new();
+    tcp.enforce_http(false);
+    let mut tls =
+        hyper_rustls::HttpsConnectorBuilder::new().with_tls_config(config.rustls_client_config()?).https_or_http();
+    if let Some(name) = &config.tls_server_name {
+        let name = name.clone().try_into().map_err(|error| Error::Service(Box::new(error)))?;
+        tls = tls.with_server_name_resolver(hyper_rustls::FixedServerNameResolver::new(name));
+    }
+    let mut connector = TimeoutConnector::new(tls.enable_all_versions().wrap_connector(tcp));
+    connector.set_connect_timeout(config.connect_timeout);
+    connector.set_read_timeout(config.read_timeout);
+    connector.set_write_timeout(config.write_timeout);
+    connector.set_reset_reader_on_write(config.reset_reader_on_write);
+    let mut http = legacy::Builder::new(TokioExecutor::new());
+    http.timer(TokioTimer::new()).http2_keep_alive_interval(PING_AFTER).http2_keep_alive_timeout(PING_TIMEOUT);
+    let http: legacy::Client<_, Body> = http.build(connector);
+    let service = ServiceBuilder::new()
+        .layer(config.base_uri_layer())
+        .option_layer(config.default_retry.then(|| RetryLayer::new(RetryPolicy::server_retry())))
+        .option_layer(config.auth_layer()?)
+        .layer(config.extra_headers_layer()?)
+        .map_err(BoxError::from)
+        .service(http);
+    Ok(Client::new(service, config.default_namespace.clone()))
+}
