@@ -69,19 +69,35 @@ impl Operator {
     /// # Errors
     /// When it does not build, start or become ready; the message carries the end of its log.
     pub fn start(plane: &ControlPlane, namespace: &str, extra: &[&str]) -> Result<Self> {
-        let (probes, metrics) = (Port::reserve()?, Port::reserve()?);
-        let mut arguments = vec![
-            format!("--kubeconfig={}", plane.kubeconfig().display()),
-            format!("--ippools-namespace={namespace}"),
-            format!("--health-probe-bind-address=127.0.0.1:{}", probes.number()),
-            format!("--metrics-bind-address=127.0.0.1:{}", metrics.number()),
-        ];
+        let mut arguments =
+            vec![format!("--kubeconfig={}", plane.kubeconfig().display()), format!("--ippools-namespace={namespace}")];
         arguments.extend(extra.iter().map(|word| (*word).to_owned()));
+        let mut operator = Self::launch(plane, arguments)?;
+        operator.await_ready()?;
+        Ok(operator)
+    }
+
+    /// Starts it with these flags and waits for nothing. Probes and metrics are put on ports that are free, whatever the
+    /// flags say: of a flag given twice the last one counts.
+    ///
+    /// # Errors
+    /// When it does not build, or ends at once.
+    pub fn launch(plane: &ControlPlane, mut arguments: Vec<String>) -> Result<Self> {
+        let (probes, metrics) = (Port::reserve()?, Port::reserve()?);
+        arguments.push(format!("--health-probe-bind-address=127.0.0.1:{}", probes.number()));
+        arguments.push(format!("--metrics-bind-address=127.0.0.1:{}", metrics.number()));
         let log = plane.directory().join(format!("ipam-controller.{}.log", probes.number()));
-        let mut process = Process::start("ipam-controller", &binaries::build()?.controller, &arguments, &log)?;
-        let address = format!("127.0.0.1:{}", probes.number());
-        process.ready("/readyz", READY, || http::ok(&address, "/readyz"))?;
+        let process = Process::start("ipam-controller", &binaries::build()?.controller, &arguments, &log)?;
         Ok(Self { process, probes, metrics })
+    }
+
+    /// Waits until `/readyz` says so.
+    ///
+    /// # Errors
+    /// When it ends or the deadline passes; the message carries the end of its log.
+    pub fn await_ready(&mut self) -> Result<()> {
+        let address = self.probes();
+        self.process.ready("/readyz", READY, || http::ok(&address, "/readyz"))
     }
 
     /// The process, to signal or end it.
@@ -121,14 +137,23 @@ impl Agent {
     /// # Errors
     /// When it does not build, or ends at once.
     pub fn launch(plane: &ControlPlane, node: &Node, namespace: &str, extra: &[&str]) -> Result<Self> {
-        let binaries = binaries::build()?;
-        let mut command = node.entrance().command(&binaries.agent);
-        command
-            .arg(format!("--node-name={}", node.name()))
-            .arg(format!("--kubeconfig={}", plane.kubeconfig().display()))
-            .arg(format!("--ippools-namespace={namespace}"))
-            .arg(format!("--cni-nv-ipam-bin-file={}", binaries.plugin.display()))
-            .args(extra);
+        let mut arguments = vec![
+            format!("--node-name={}", node.name()),
+            format!("--kubeconfig={}", plane.kubeconfig().display()),
+            format!("--ippools-namespace={namespace}"),
+            format!("--cni-nv-ipam-bin-file={}", binaries::build()?.plugin.display()),
+        ];
+        arguments.extend(extra.iter().map(|word| (*word).to_owned()));
+        Self::launch_as(node, &arguments)
+    }
+
+    /// Starts it with these flags alone, and waits for nothing.
+    ///
+    /// # Errors
+    /// When it does not build, or ends at once.
+    pub fn launch_as(node: &Node, arguments: &[String]) -> Result<Self> {
+        let mut command = node.entrance().command(&binaries::build()?.agent);
+        command.args(arguments);
         Ok(Self { process: node.spawn("ipam-node", command)? })
     }
 

@@ -21,6 +21,8 @@ use crate::state::StateDir;
 
 /// Enough for a machine under heavy load; about four seconds on an idle one.
 const READY: Duration = Duration::from_mins(2);
+const AUDIT_POLICY: &str = "audit-policy.json";
+const AUDIT_LOG: &str = "audit.log";
 const ISSUER: &str = "https://kubernetes.default.svc";
 
 /// A control plane. It ends when dropped; a [`shared`](Self::shared) one ends with the process.
@@ -31,6 +33,7 @@ pub struct ControlPlane {
     kubectl: Kubectl,
     port: Port,
     etcd_port: Port,
+    audited: bool,
     state: StateDir,
 }
 
@@ -40,6 +43,18 @@ impl ControlPlane {
     /// # Errors
     /// When a tool is missing and cannot be built, or a server does not become ready; the message carries the end of its log.
     pub fn start() -> Result<Self> {
+        Self::start_as(false)
+    }
+
+    /// The same with an audit log of all that service accounts ask for: see [`audit`](Self::audit).
+    ///
+    /// # Errors
+    /// As [`start`](Self::start).
+    pub fn start_audited() -> Result<Self> {
+        Self::start_as(true)
+    }
+
+    fn start_as(audited: bool) -> Result<Self> {
         assets::ensure(&assets::CONTROL_PLANE)?;
         let state = StateDir::create()?;
         pki::write(&state.join("pki"))?;
@@ -50,7 +65,10 @@ impl ControlPlane {
             json!({"client-certificate": state.join("pki/admin.crt"), "client-key": state.join("pki/admin.key")});
         write_kubeconfig(&kubeconfig, &state, &port, &user)?;
         let kubectl = Kubectl::new(assets::path(Tool::Kubectl)?, kubeconfig);
-        let plane = Self { apiserver: Mutex::new(None), _etcd: etcd, kubectl, port, etcd_port, state };
+        if audited {
+            std::fs::write(state.join(AUDIT_POLICY), audit_policy().to_string())?;
+        }
+        let plane = Self { apiserver: Mutex::new(None), _etcd: etcd, kubectl, port, etcd_port, audited, state };
         plane.start_apiserver()?;
         Ok(plane)
     }
@@ -107,6 +125,36 @@ impl ControlPlane {
         Ok(name)
     }
 
+    /// What service accounts have asked for so far, as audit.k8s.io/v1 events in the order of their answers. A watch is there
+    /// from its beginning. Every request that was answered before this call is in it.
+    ///
+    /// # Errors
+    /// When this control plane was not started by [`start_audited`](Self::start_audited).
+    pub fn audit(&self) -> Result<Vec<serde_json::Value>> {
+        let text =
+            std::fs::read_to_string(self.state.join(AUDIT_LOG)).context("this control plane keeps no audit log")?;
+        // The last line may be half written.
+        let lines = text.split_inclusive('\n').filter(|line| line.ends_with('\n'));
+        lines.map(|line| serde_json::from_str(line).context("a line of the audit log is no JSON")).collect()
+    }
+
+    /// A kubeconfig by a real token of one hour for a service account that is there already. With a pod, the token is bound
+    /// to it as one that a kubelet mounts, and names the pod's node.
+    ///
+    /// # Errors
+    /// When the API server refuses the token.
+    pub fn token(&self, namespace: &str, account: &str, pod: Option<&str>) -> Result<PathBuf> {
+        let bound = pod.map(|pod| format!("--bound-object-name={pod}"));
+        let mut words = vec!["create", "token", account, "--namespace", namespace, "--duration=1h"];
+        if let Some(bound) = &bound {
+            words.extend(["--bound-object-kind=Pod", bound]);
+        }
+        let token = self.kubectl.run(&words)?;
+        let path = self.state.join(format!("{namespace}.{account}.{}.kubeconfig", pod.unwrap_or_default()));
+        write_kubeconfig(&path, &self.state, &self.port, &json!({"token": token.trim()}))?;
+        Ok(path)
+    }
+
     /// A kubeconfig for a service account, by a real token of one hour. The account is made when it does not exist.
     ///
     /// # Errors
@@ -115,10 +163,7 @@ impl ControlPlane {
         let account =
             json!({"apiVersion": "v1", "kind": "ServiceAccount", "metadata": {"name": name, "namespace": namespace}});
         self.kubectl.apply(&account.to_string())?;
-        let token = self.kubectl.run(&["create", "token", name, "--namespace", namespace, "--duration=1h"])?;
-        let path = self.state.join(format!("{namespace}.{name}.kubeconfig"));
-        write_kubeconfig(&path, &self.state, &self.port, &json!({"token": token.trim()}))?;
-        Ok(path)
+        self.token(namespace, name, None)
     }
 
     /// Kills the API server. Its store stays, so [`start_apiserver`](Self::start_apiserver) finds everything again.
@@ -157,7 +202,7 @@ impl ControlPlane {
     fn apiserver_flags(&self) -> Vec<String> {
         let pki = self.state.join("pki");
         let file = |name: &str| pki.join(name).display().to_string();
-        vec![
+        let mut flags = vec![
             format!("--etcd-servers=http://127.0.0.1:{}", self.etcd_port.number()),
             "--bind-address=127.0.0.1".to_owned(),
             // The server publishes itself as an endpoint, which may not be a loopback address; nobody dials it.
@@ -178,8 +223,27 @@ impl ControlPlane {
             // Tests send bursts on purpose; fairness between them is not what is tested.
             "--max-requests-inflight=4000".to_owned(),
             "--max-mutating-requests-inflight=2000".to_owned(),
-        ]
+        ];
+        if self.audited {
+            flags.push(format!("--audit-policy-file={}", self.state.join(AUDIT_POLICY).display()));
+            flags.push(format!("--audit-log-path={}", self.state.join(AUDIT_LOG).display()));
+            // The line is there before the answer goes out.
+            flags.push("--audit-log-mode=blocking-strict".to_owned());
+        }
+        flags
     }
+}
+
+/// Service accounts alone, and without bodies: who asked for what, and what was decided.
+fn audit_policy() -> serde_json::Value {
+    json!({
+        "apiVersion": "audit.k8s.io/v1", "kind": "Policy",
+        "omitStages": ["RequestReceived"], "omitManagedFields": true,
+        "rules": [
+            {"level": "Metadata", "userGroups": ["system:serviceaccounts"]},
+            {"level": "None"},
+        ],
+    })
 }
 
 /// A client for a kubeconfig file; it belongs to the async runtime of the caller.

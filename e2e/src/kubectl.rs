@@ -18,6 +18,12 @@ impl Kubectl {
         Self { program, kubeconfig }
     }
 
+    /// The same program as somebody else.
+    #[must_use]
+    pub fn with(&self, kubeconfig: PathBuf) -> Self {
+        Self { program: self.program.clone(), kubeconfig }
+    }
+
     /// The program, for lines that a person can paste.
     pub fn program(&self) -> &Path {
         &self.program

@@ -10,6 +10,7 @@
 pub mod assets;
 pub mod bench;
 pub mod binaries;
+pub mod chart;
 pub mod cluster;
 pub mod control_plane;
 pub mod demo;

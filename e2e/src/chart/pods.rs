@@ -1,0 +1,158 @@
+//! Our daemons as the pods of a release would run them: with the arguments of its Deployment and DaemonSet, and as its service
+//! accounts. Only what would clash on one machine, or is a mount, is put elsewhere: ports, the certificates' folder, the plugin.
+
+use std::path::Path;
+
+use anyhow::{Context, Result, ensure};
+use serde_json::{Value, json};
+
+use super::Release;
+use super::grants;
+use crate::binaries;
+use crate::cluster::{Agent, Operator};
+use crate::netns::Node;
+
+/// Where the webhook of an operator listens, and what is mounted for it.
+#[derive(Clone, Copy)]
+pub struct Webhook<'a> {
+    /// Port on 127.0.0.1.
+    pub port: u16,
+    /// The folder in the place of the Secret's mount.
+    pub certificates: &'a Path,
+}
+
+/// Starts a replica of the operator, and waits for nothing.
+///
+/// # Errors
+/// When the release has no Deployment, or the process ends at once.
+pub fn operator(release: &Release<'_>, webhook: Option<Webhook<'_>>) -> Result<Operator> {
+    let [deployment] = &release.objects("deployments")?[..] else {
+        anyhow::bail!("the release has not one Deployment")
+    };
+    let template = &deployment["spec"]["template"];
+    let account = account(template)?;
+    grants::await_all(release, account)?;
+    let mut arguments = arguments(template, "/ipam-controller", |field| match field {
+        "metadata.namespace" => Some(release.namespace().to_owned()),
+        _ => None,
+    })?;
+    let kubeconfig = release.plane().token(release.namespace(), account, None)?;
+    arguments.push(format!("--kubeconfig={}", kubeconfig.display()));
+    if let Some(Webhook { port, certificates }) = webhook {
+        arguments.push(format!("--webhook-bind-address=127.0.0.1:{port}"));
+        if arguments.iter().any(|argument| argument.starts_with("--webhook-cert-dir=")) {
+            arguments.push(format!("--webhook-cert-dir={}", certificates.display()));
+        }
+    }
+    Operator::launch(release.plane(), arguments)
+}
+
+/// Makes the agent's pod for a node out of the DaemonSet, as its controller does; answers the kubeconfig of a token that is
+/// bound to the pod, as the kubelet mounts it.
+///
+/// # Errors
+/// When the release has no DaemonSet, or the API server refuses the pod.
+pub fn agent_pod(release: &Release<'_>, node: &str) -> Result<std::path::PathBuf> {
+    let template = agent_template(release)?;
+    let name = format!("agent-{node}");
+    let mut spec = template["spec"].clone();
+    spec["nodeName"] = json!(node);
+    let mut metadata = template["metadata"].clone();
+    metadata["name"] = json!(name);
+    let pod = json!({"apiVersion": "v1", "kind": "Pod", "metadata": metadata, "spec": spec});
+    let kubectl = release.plane().kubectl();
+    kubectl.run_with(&["create", "-n", release.namespace(), "--validate=strict", "-f", "-"], &pod.to_string())?;
+    release.plane().token(release.namespace(), account(&template)?, Some(&name))
+}
+
+/// Starts the agent of a node with its pod's token, and waits for nothing.
+///
+/// # Errors
+/// When the node lacks a folder that the pod mounts, the API server refuses the pod, or the process ends at once.
+pub fn agent(release: &Release<'_>, node: &Node) -> Result<Agent> {
+    let template = agent_template(release)?;
+    grants::await_all(release, account(&template)?)?;
+    for folder in host_folders(&template) {
+        node.entrance().run(&["mkdir", "-p", &folder])?;
+    }
+    let kubeconfig = agent_pod(release, node.name())?;
+    let mut arguments = arguments(&template, "/ipam-node", |field| match field {
+        "spec.nodeName" => Some(node.name().to_owned()),
+        _ => None,
+    })?;
+    arguments.push(format!("--kubeconfig={}", kubeconfig.display()));
+    arguments.push(format!("--cni-nv-ipam-bin-file={}", binaries::build()?.plugin.display()));
+    Agent::launch_as(node, &arguments)
+}
+
+/// The pod template of the release's DaemonSet.
+///
+/// # Errors
+/// When it has not exactly one.
+pub fn agent_template(release: &Release<'_>) -> Result<Value> {
+    let [set] = &release.objects("daemonsets")?[..] else { anyhow::bail!("the release has not one DaemonSet") };
+    Ok(set["spec"]["template"].clone())
+}
+
+/// Folders of the node that a pod mounts at the same place.
+pub fn host_folders(template: &Value) -> Vec<String> {
+    let all = |list: &Value| list.as_array().cloned().unwrap_or_default();
+    let mounts = all(&template["spec"]["containers"][0]["volumeMounts"]);
+    all(&template["spec"]["volumes"])
+        .iter()
+        .filter_map(|volume| {
+            let path = volume["hostPath"]["path"].as_str()?;
+            let here = |mount: &&Value| mount["name"] == volume["name"] && mount["mountPath"] == path;
+            mounts.iter().find(here).map(|_| path.to_owned())
+        })
+        .collect()
+}
+
+fn account(template: &Value) -> Result<&str> {
+    template["spec"]["serviceAccountName"].as_str().context("a pod without a service account")
+}
+
+/// The arguments of the one container, with `$(NAME)` replaced as the kubelet does; `field` answers for the downward API.
+fn arguments(template: &Value, program: &str, field: impl Fn(&str) -> Option<String>) -> Result<Vec<String>> {
+    let container = &template["spec"]["containers"][0];
+    ensure!(container["command"] == json!([program]), "the container runs {}, not {program}", container["command"]);
+    let mut variables = Vec::new();
+    for variable in container["env"].as_array().into_iter().flatten() {
+        let name = variable["name"].as_str().context("a variable without a name")?;
+        let path = variable["valueFrom"]["fieldRef"]["fieldPath"].as_str().unwrap_or_default();
+        let value = variable["value"].as_str().map(str::to_owned).or_else(|| field(path));
+        variables.push((format!("$({name})"), value.with_context(|| format!("nothing is known of {name}: {path}"))?));
+    }
+    let words = container["args"].as_array().context("a container without arguments")?;
+    let filled = words.iter().map(|word| {
+        let text = word.as_str().context("an argument that is no string")?.to_owned();
+        Ok(variables.iter().fold(text, |text, (name, value)| text.replace(name, value)))
+    });
+    let filled: Vec<String> = filled.collect::<Result<_>>()?;
+    let open = filled.iter().find(|argument| argument.contains("$("));
+    ensure!(open.is_none(), "{open:?} names a variable that the pod does not have");
+    Ok(filled)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn pod(args: &Value) -> Value {
+        let env = json!([
+            {"name": "NODE", "valueFrom": {"fieldRef": {"fieldPath": "spec.nodeName"}}},
+            {"name": "PLAIN", "value": "x"},
+        ]);
+        json!({"spec": {"containers": [{"command": ["/p"], "args": args, "env": env}]}})
+    }
+
+    #[test]
+    fn variables_are_filled_in_and_one_that_is_not_there_is_an_error() {
+        let field = |path: &str| (path == "spec.nodeName").then(|| "n1".to_owned());
+        let filled = arguments(&pod(&json!(["--a=$(NODE)", "$(PLAIN)"])), "/p", field).unwrap();
+        assert_eq!(filled, ["--a=n1", "x"]);
+        let error = arguments(&pod(&json!(["--a=$(NODES)"])), "/p", field).unwrap_err().to_string();
+        assert!(error.contains("$(NODES)"), "{error}");
+        assert!(arguments(&pod(&json!([])), "/q", field).is_err());
+    }
+}

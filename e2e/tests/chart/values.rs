@@ -1,0 +1,83 @@
+//! What the chart refuses, with which words.
+
+use ipam_e2e::chart::{self, helm};
+
+use crate::stage::WAYS;
+
+fn template(values: &[&str]) -> anyhow::Result<String> {
+    let chart = chart::folder().display().to_string();
+    let mut words = vec!["template", "nv-ipam", &chart, "--namespace", "net"];
+    for value in values {
+        words.extend(["--set", value]);
+    }
+    helm(&words)
+}
+
+#[test]
+fn strict_lint_has_nothing_to_say_in_any_way_to_have_certificates() {
+    let chart = chart::folder().display().to_string();
+    for way in WAYS {
+        let said = helm(&["lint", &chart, "--strict", "--set", &format!("webhook.certificates={way}")]).unwrap();
+        assert!(said.contains("0 chart(s) failed"), "{said}");
+        assert!(!said.contains("[WARNING]") && !said.contains("[ERROR]"), "{said}");
+    }
+}
+
+#[test]
+fn a_mistyped_value_is_refused_with_its_path_and_what_would_be_right() {
+    for (value, words) in [
+        ("webhook.certificates=certmanager", &["/webhook/certificates", "'cert-manager'", "'self-managed'"][..]),
+        ("webhook.certificate=none", &["/webhook", "'certificate'"]),
+        ("operater.replicas=3", &["'operater'"]),
+        ("operator.replicas=0", &["/operator/replicas", "minimum"]),
+        ("operator.leaderElect=yess", &["/operator/leaderElect", "boolean"]),
+        ("operator.logging.format=xml", &["/operator/logging/format", "'text'", "'json'"]),
+        ("operator.featureGates.Foo=true", &["/operator/featureGates", "Foo"]),
+        ("agent.storeFile=store", &["/agent/storeFile", "pattern"]),
+        ("agent.bindAddress=/run/x.sock", &["/agent/bindAddress", "unix:///"]),
+        ("agent.cni.logLevel=loud", &["/agent/cni/logLevel", "'warning'"]),
+        ("agent.staleIpCheck.interval=5", &["/agent/staleIpCheck/interval", "pattern"]),
+        ("agent.metricsBindAddress=8080", &["/agent/metricsBindAddress"]),
+        ("poolsNamespace=Kube_System", &["/poolsNamespace", "pattern"]),
+        ("webhook.timeoutSeconds=60", &["/webhook/timeoutSeconds", "30"]),
+        ("webhook.caBundle=-----BEGIN", &["/webhook/caBundle", "pattern"]),
+    ] {
+        let said = template(&[value]).unwrap_err().to_string();
+        for word in words {
+            assert!(said.contains(word), "{value}: {said} lacks {word}");
+        }
+    }
+}
+
+#[test]
+fn values_that_contradict_each_other_are_all_named_at_once() {
+    let said = template(&[
+        "operator.replicas=2",
+        "operator.leaderElect=false",
+        "webhook.certificates=cert-manager",
+        "webhook.caBundle=LS0tLS1CRUdJTg==",
+        "agent.logging.vmodule=rpc=5",
+        "operator.logging.jsonSplitStream=true",
+        "agent.bindAddress=unix:///run/other.sock",
+    ])
+    .unwrap_err()
+    .to_string();
+    for words in [
+        "turn leaderElect on, or set replicas to 1",
+        "leave caBundle empty, or set certificates to \"none\"",
+        "agent.logging.vmodule works with agent.logging.format \"text\" only",
+        "add operator.featureGates.LoggingAlphaOptions: true",
+        "write the same address in both",
+    ] {
+        assert!(said.contains(words), "{said} lacks {words}");
+    }
+    let said = template(&["webhook.certificates=none", "webhook.secretName=mine"]).unwrap_err().to_string();
+    assert!(said.contains("as webhook.caBundle"), "{said}");
+}
+
+#[test]
+fn an_api_server_that_is_too_old_is_refused() {
+    let chart = chart::folder().display().to_string();
+    let said = helm(&["template", "nv-ipam", &chart, "--kube-version", "1.32.9"]).unwrap_err().to_string();
+    assert!(said.contains(">=1.33.0-0"), "{said}");
+}
