@@ -33,8 +33,24 @@ pub fn install_crds(plane: &ControlPlane) -> Result<()> {
         let text = std::fs::read_to_string(&file).with_context(|| format!("cannot read {}", file.display()))?;
         plane.kubectl().run_with(&["apply", "--server-side", "-f", "-"], &text)?;
     }
-    plane.kubectl().run(&["wait", "--for=condition=Established", "crd", "--all", "--timeout=60s"])?;
-    Ok(())
+    await_crds(plane)
+}
+
+/// Waits until the API server serves all CRDs that it has been given. (`kubectl wait` fails on one that has no conditions yet.)
+///
+/// # Errors
+/// When one is not served in time.
+pub fn await_crds(plane: &ControlPlane) -> Result<()> {
+    eventually_blocking("all CRDs are established", READY, || {
+        let text = plane.kubectl().run(&["get", "crd", "-o", "json"])?;
+        let list: Value = serde_json::from_str(&text).context("kubectl answered no JSON")?;
+        for crd in list["items"].as_array().into_iter().flatten() {
+            let mut conditions = crd["status"]["conditions"].as_array().into_iter().flatten();
+            let established = |found: &Value| found["type"] == "Established" && found["status"] == "True";
+            ensure!(conditions.any(established), "{} is not: {}", crd["metadata"]["name"], crd["status"]);
+        }
+        Ok(())
+    })
 }
 
 /// Waits for a namespace that the API server makes by itself after it has become ready.

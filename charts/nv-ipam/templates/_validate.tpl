@@ -1,6 +1,45 @@
-{{/* What the schema of the values cannot say. All mistakes at once, each with what would be right. */}}
+{{/* What the schema of the values cannot say, or not in words. All mistakes at once, each with what would be right. */}}
 {{- define "nv-ipam.validate" -}}
 {{- $mistakes := list -}}
+{{- $forms := dict
+  "name" (list `^([a-z0-9]([-a-z0-9]{0,61}[a-z0-9])?)?$` "is no name of a namespace or prefix; it takes up to 63 of a-z, 0-9 and '-', with '-' neither first nor last")
+  "object" (list `^([a-z0-9]([-a-z0-9.]{0,251}[a-z0-9])?)?$` "is no name of an object; it takes up to 253 of a-z, 0-9, '-' and '.'")
+  "path" (list `^/.*[^/]$` "is no absolute path; write it from the root, as in \"/var/lib/cni\"")
+  "duration" (list `^(0|([0-9]+([.][0-9]+)?(h|m|s|ms))+)?$` "is no duration; write numbers with h, m or s, as in \"1m30s\"")
+  "interval" (list `^([0-9]+([.][0-9]+)?(h|m|s|ms))+$` "is no duration; write numbers with h, m or s, as in \"1m30s\"")
+  "listener" (list `^(0|([^ /:]*|\[[0-9a-fA-F:.]+\]):[0-9]{1,5})$` "is no address to listen on; write \":8080\", \"127.0.0.1:8080\", or \"0\" for none")
+  "webhook" (list `^([^ /:]*|\[[0-9a-fA-F:.]+\]):[1-9][0-9]{0,4}$` "is no address to listen on; write \":9443\" or \"127.0.0.1:9443\"")
+  "agent" (list `^(unix:///.*[^/]|tcp://([^ /:]+|\[[0-9a-fA-F:.]+\]):[1-9][0-9]{0,4})$` "is no address of the agent; write unix:///PATH or tcp://IP:PORT")
+  "size" (list `^([0-9]+(k|K|M|G|Ki|Mi|Gi)?)?$` "is no size; write a number, as in \"64Ki\"")
+  "bundle" (list `^(LS0tLS[A-Za-z0-9+/=]+)?$` "is no PEM in base64; write what `base64 -w0 ca.crt` prints")
+  "image" (list `^[^ @:]+(:[0-9]+/[^ @:]+)?$` "is no image repository; write it without tag, as in \"registry.example.com/nv-ipam\"")
+-}}
+{{- range $check := list
+  (list "name" "nameOverride") (list "name" "fullnameOverride") (list "name" "poolsNamespace")
+  (list "image" "image.repository")
+  (list "object" "webhook.secretName") (list "path" "webhook.certDir") (list "webhook" "webhook.bindAddress")
+  (list "bundle" "webhook.caBundle")
+  (list "interval" "webhook.certManager.duration") (list "interval" "webhook.certManager.renewBefore")
+  (list "name" "operator.leaderElectNamespace") (list "duration" "operator.releasedBlockGrace")
+  (list "listener" "operator.healthProbeBindAddress") (list "listener" "operator.metricsBindAddress")
+  (list "duration" "operator.logging.flushFrequency") (list "size" "operator.logging.jsonInfoBufferSize")
+  (list "object" "operator.serviceAccount.name")
+  (list "agent" "agent.bindAddress") (list "path" "agent.storeFile")
+  (list "listener" "agent.healthProbeBindAddress") (list "listener" "agent.metricsBindAddress")
+  (list "duration" "agent.logging.flushFrequency") (list "size" "agent.logging.jsonInfoBufferSize")
+  (list "object" "agent.serviceAccount.name")
+  (list "interval" "agent.staleIpCheck.interval") (list "interval" "agent.releasedIpCooldown")
+  (list "duration" "agent.offlineLimit")
+  (list "path" "agent.cni.binDir") (list "path" "agent.cni.confDir") (list "path" "agent.cni.binFile")
+  (list "path" "agent.cni.logFile") (list "agent" "agent.cni.daemonSocket")
+-}}
+{{- $form := index $forms (first $check) -}}
+{{- $value := $.Values -}}
+{{- range splitList "." (last $check) -}}{{- $value = index $value . -}}{{- end -}}
+{{- if not (regexMatch (first $form) $value) -}}
+{{- $mistakes = append $mistakes (printf "%s %q %s" (last $check) $value (last $form)) -}}
+{{- end -}}
+{{- end -}}
 {{- with .Values -}}
 {{- if and (gt (int .operator.replicas) 1) (not .operator.leaderElect) -}}
 {{- $mistakes = append $mistakes (printf "operator.replicas is %d with operator.leaderElect off: several operators would write at once; turn leaderElect on, or set replicas to 1" (int .operator.replicas)) -}}

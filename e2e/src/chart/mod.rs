@@ -84,7 +84,7 @@ impl<'a> Release<'a> {
     ///
     /// # Errors
     /// When helm or the API server refuses it; the message is helm's.
-    pub fn uninstall(self) -> Result<String> {
+    pub fn uninstall(&self) -> Result<String> {
         self.helm(&["uninstall", &self.name])
     }
 

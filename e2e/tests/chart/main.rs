@@ -3,8 +3,6 @@
 //! has one of its own.
 
 #[cfg(test)]
-mod certificates;
-#[cfg(test)]
 mod lifecycle;
 #[cfg(test)]
 mod policy;

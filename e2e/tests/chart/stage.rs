@@ -32,6 +32,14 @@ pub(crate) fn release(prefix: &str, values: &[&str]) -> Release<'static> {
     Release::install(plane, &name, &name, &chart::folder(), &values).unwrap()
 }
 
+/// The service account of a component: `operator` or `agent`.
+pub(crate) fn account(release: &Release<'_>, component: &str) -> String {
+    let accounts = release.objects("serviceaccounts").unwrap();
+    let label = "app.kubernetes.io/component";
+    let found = accounts.iter().find(|account| account["metadata"]["labels"][label] == component).unwrap();
+    found["metadata"]["name"].as_str().unwrap().to_owned()
+}
+
 /// Registers a node.
 pub(crate) fn node(plane: &ControlPlane, name: &str, labels: &Value) {
     let node = json!({"apiVersion": "v1", "kind": "Node", "metadata": {"name": name, "labels": labels}});

@@ -32,15 +32,17 @@ fn a_mistyped_value_is_refused_with_its_path_and_what_would_be_right() {
         ("operator.replicas=0", &["/operator/replicas", "minimum"]),
         ("operator.leaderElect=yess", &["/operator/leaderElect", "boolean"]),
         ("operator.logging.format=xml", &["/operator/logging/format", "'text'", "'json'"]),
-        ("operator.featureGates.Foo=true", &["/operator/featureGates", "Foo"]),
-        ("agent.storeFile=store", &["/agent/storeFile", "pattern"]),
-        ("agent.bindAddress=/run/x.sock", &["/agent/bindAddress", "unix:///"]),
+        ("operator.featureGates.Foo=true", &["/operator/featureGates", "'Foo'"]),
         ("agent.cni.logLevel=loud", &["/agent/cni/logLevel", "'warning'"]),
-        ("agent.staleIpCheck.interval=5", &["/agent/staleIpCheck/interval", "pattern"]),
-        ("agent.metricsBindAddress=8080", &["/agent/metricsBindAddress"]),
-        ("poolsNamespace=Kube_System", &["/poolsNamespace", "pattern"]),
+        ("agent.metricsBindAddress=8080", &["/agent/metricsBindAddress", "want string"]),
         ("webhook.timeoutSeconds=60", &["/webhook/timeoutSeconds", "30"]),
-        ("webhook.caBundle=-----BEGIN", &["/webhook/caBundle", "pattern"]),
+        ("agent.storeFile=store", &["agent.storeFile \"store\" is no absolute path"]),
+        ("agent.bindAddress=/run/x.sock", &["agent.bindAddress \"/run/x.sock\"", "write unix:///PATH"]),
+        ("agent.staleIpCheck.interval=5x", &["agent.staleIpCheck.interval \"5x\" is no duration", "1m30s"]),
+        ("operator.metricsBindAddress=all", &["operator.metricsBindAddress \"all\"", "127.0.0.1:8080"]),
+        ("poolsNamespace=Kube_System", &["poolsNamespace \"Kube_System\" is no name of a namespace"]),
+        ("webhook.caBundle=-----BEGIN", &["webhook.caBundle \"-----BEGIN\"", "base64 -w0 ca.crt"]),
+        ("image.repository=a:b:c", &["image.repository \"a:b:c\"", "without tag"]),
     ] {
         let said = template(&[value]).unwrap_err().to_string();
         for word in words {
@@ -59,6 +61,8 @@ fn values_that_contradict_each_other_are_all_named_at_once() {
         "agent.logging.vmodule=rpc=5",
         "operator.logging.jsonSplitStream=true",
         "agent.bindAddress=unix:///run/other.sock",
+        "agent.cni.confDir=conf",
+        "operator.releasedBlockGrace=soon",
     ])
     .unwrap_err()
     .to_string();
@@ -68,6 +72,8 @@ fn values_that_contradict_each_other_are_all_named_at_once() {
         "agent.logging.vmodule works with agent.logging.format \"text\" only",
         "add operator.featureGates.LoggingAlphaOptions: true",
         "write the same address in both",
+        "agent.cni.confDir \"conf\" is no absolute path",
+        "operator.releasedBlockGrace \"soon\" is no duration",
     ] {
         assert!(said.contains(words), "{said} lacks {words}");
     }
