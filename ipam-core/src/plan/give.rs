@@ -3,11 +3,11 @@
 use super::keep::{Holders, Kept};
 use super::roster::Row;
 use super::{Assignment, Plan, Standing};
-use crate::{Block, Pool, RunSet};
+use crate::{AddrRange, Block, Pool, RunSet};
 
-/// Serves the selected nodes that have no block, in name order, and sums up.
-pub(super) fn give(pool: &Pool, mut kept: Kept<'_>) -> Plan {
-    let mut giver = Giver::new(pool, &kept.holders);
+/// Serves the selected nodes that have no block, in name order, from what is not `barred`, and sums up.
+pub(super) fn give(pool: &Pool, mut kept: Kept<'_>, barred: &[AddrRange]) -> Plan {
+    let mut giver = Giver::new(pool, &kept.holders, barred);
     let mut unserved = Vec::new();
     for row in kept.rows.iter_mut().filter(|row| row.is_selected && row.block.is_none()) {
         match giver.block_for(row.name, &mut kept.dropped) {
@@ -33,17 +33,22 @@ struct Giver<'a> {
     pool: &'a Pool,
     /// Who has a block from earlier. Blocks given now need not be in it: a grid's blocks never overlap one another.
     holders: &'a Holders<'a>,
-    /// Indexes of the blocks that are not to be had: given, reserved, overlapped by what is kept, or wholly excluded.
+    /// Indexes of the blocks with an address that others may hold.
+    barred: RunSet,
+    /// Indexes of the blocks that are not to be had: given, reserved, overlapped by what is kept, barred, or wholly
+    /// excluded.
     taken: RunSet,
     /// No block below this one is free. It only rises, which makes serving all nodes one walk over the runs.
     lowest: u128,
 }
 
 impl<'a> Giver<'a> {
-    fn new(pool: &'a Pool, holders: &'a Holders<'a>) -> Self {
+    fn new(pool: &'a Pool, holders: &'a Holders<'a>, barred: &[AddrRange]) -> Self {
+        let barred: RunSet = barred.iter().filter_map(|range| pool.grid().touched(range)).collect();
         let mut taken = pool.not_given();
+        taken.extend(barred.runs());
         taken.extend(holders.ranges().filter_map(|range| pool.grid().touched(range)));
-        Self { pool, holders, taken, lowest: 0 }
+        Self { pool, holders, barred, taken, lowest: 0 }
     }
 
     fn block_for(&mut self, node: &str, dropped: &mut Vec<String>) -> Option<Block> {
@@ -54,9 +59,15 @@ impl<'a> Giver<'a> {
         self.pool.block(index?)
     }
 
-    /// The node's static block, unless another node still has a part of it.
+    /// The node's static block, unless another node, or somebody beside this pool, still has a part of it.
     fn free_static(&self, node: &str, index: u128, dropped: &mut Vec<String>) -> Option<u128> {
         let range = self.pool.grid().range(index)?;
+        if self.barred.contains(index) {
+            dropped.push(format!(
+                "node {node:?}: its static prefix {range} waits, for addresses of it may be held elsewhere"
+            ));
+            return None;
+        }
         let Some((holder, held)) = self.holders.of(&range) else { return Some(index) };
         dropped.push(format!("node {node:?}: its static prefix {range} waits, for node {holder:?} still has {held}"));
         None

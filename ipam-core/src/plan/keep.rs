@@ -43,6 +43,9 @@ impl<'a> Kept<'a> {
             self.dropped.push(line);
             return;
         }
+        if !self.rows[row].is_selected && (self.usage)(&claim.node) == Usage::Empty {
+            return;
+        }
         let is_useless = self.pool.is_barren(index) && !self.pool.is_static(index);
         if is_useless && self.rows[row].is_selected && (self.usage)(&claim.node) == Usage::Empty {
             let line =

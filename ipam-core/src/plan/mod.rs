@@ -7,12 +7,15 @@ mod claim;
 mod give;
 mod keep;
 mod roster;
+mod wind_down;
 
 use std::collections::BTreeMap;
 
 pub use claim::{Claim, ClaimSource};
 
-use crate::{Block, Pool};
+pub use wind_down::wind_down;
+
+use crate::{AddrRange, Block, Pool};
 use give::give;
 use keep::Kept;
 use roster::Roster;
@@ -31,7 +34,7 @@ pub struct NodeRef<'a> {
 pub enum Usage {
     /// No agent has reported about this block. Counts as held.
     Unknown,
-    /// None is held.
+    /// None is held, and none will be: the node gives no more from it.
     Empty,
     /// So many are held.
     Held(u64),
@@ -42,7 +45,8 @@ pub enum Usage {
 pub enum Standing {
     /// A block as the spec wants it, of a node that the pool selects.
     Serving,
-    /// The node is gone or no longer selected. The block stays with its name and is given to nobody else.
+    /// The node is gone or no longer selected, or the pool serves nobody any more. The block is being taken back: it stays
+    /// with the node's name, and is given to nobody else, until it is known to be empty.
     Departed,
     /// The block no longer agrees with the spec, but its addresses may be held: it is kept as it is.
     Outdated,
@@ -80,11 +84,24 @@ pub struct Plan {
 /// Decides which node has which block (behaviour.md §3).
 ///
 /// `claims` are the records of what was given before, `usage` tells how much of a node's block is held; it is asked only
-/// about nodes whose block does not agree with the spec any more. In this order:
-/// 1. A claim that agrees with the spec is kept, also when its node is gone or no longer selected.
+/// about nodes that are to lose the block. In this order:
+/// 1. A claim that agrees with the spec is kept; that of a node that is gone or no longer selected only until the block is
+///    known to be empty.
 /// 2. A claim that disagrees is kept as it is while its addresses may be held, if nobody of step 1 has a part of it.
 /// 3. Selected nodes without a block get their static prefix, or else the lowest free block, by name.
 pub fn plan(pool: &Pool, nodes: &[NodeRef<'_>], claims: &[Claim], usage: &dyn Fn(&str) -> Usage) -> Plan {
+    plan_beside(pool, nodes, claims, usage, &[])
+}
+
+/// As [`plan`], but no node is newly given a block that has an address of `barred`: addresses that others may hold, by
+/// another pool of the same network or by an earlier state of this one. What is kept is kept all the same.
+pub fn plan_beside(
+    pool: &Pool,
+    nodes: &[NodeRef<'_>],
+    claims: &[Claim],
+    usage: &dyn Fn(&str) -> Usage,
+    barred: &[AddrRange],
+) -> Plan {
     let roster = Roster::new(pool, nodes, claims);
-    give(pool, Kept::new(pool, roster, usage))
+    give(pool, Kept::new(pool, roster, usage), barred)
 }

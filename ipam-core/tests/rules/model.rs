@@ -121,7 +121,7 @@ impl NaivePool {
             for claim in &ordered {
                 let agreed = self.agreed(claim);
                 let is_useless = agreed.is_some_and(|at| self.usable[at].is_empty() && !self.statics.contains_key(&at));
-                let is_replaceable = agreed.is_none() || (is_useless && nodes.contains(&claim.node.as_str()));
+                let is_replaceable = agreed.is_none() || is_useless || !nodes.contains(&claim.node.as_str());
                 if agreed.is_some() != must_agree
                     || given.iter().any(|(node, range, _)| *node == claim.node || range.overlaps(&claim.range))
                     || (is_replaceable && usage(&claim.node) == Usage::Empty)

@@ -1,7 +1,10 @@
 //! Plans by example: which records are kept, and who gets what.
 
+use std::collections::BTreeMap;
+
+use ipam_core::plan::{plan_beside, wind_down};
 use ipam_core::spec::{CidrPoolSpec, IpPoolSpec};
-use ipam_core::{Claim, ClaimSource, Pool, Usage};
+use ipam_core::{AddrRange, Claim, ClaimSource, NodeRef, Pool, Usage};
 use rstest::rstest;
 
 use super::support::{
@@ -44,10 +47,59 @@ fn nodes_beyond_the_last_block_are_unserved() {
 #[case::all_gone(&[])]
 fn a_block_of_a_node_that_left_stays_with_its_name(#[case] nodes: &[&str]) {
     let claims = [claim("left", "10.0.0.1", "10.0.0.4")];
-    let plan = plan_for(&fours(), nodes, &claims, &empty);
-    assert!(rendered(&plan).contains(&"left: 10.0.0.1-10.0.0.4 Departed".to_owned()), "{plan:?}");
-    assert!(!blocks(&plan).contains(&"a: 10.0.0.1-10.0.0.4".to_owned()));
-    assert_eq!(plan.capacity, 4 * nodes.len() as u128, "a departed node's addresses do not count");
+    for usage in [Usage::Unknown, Usage::Held(0), Usage::Held(2)] {
+        let plan = plan_for(&fours(), nodes, &claims, &|_| usage);
+        assert!(rendered(&plan).contains(&"left: 10.0.0.1-10.0.0.4 Departed".to_owned()), "{plan:?}");
+        assert!(!blocks(&plan).contains(&"a: 10.0.0.1-10.0.0.4".to_owned()));
+        assert_eq!(plan.capacity, 4 * nodes.len() as u128, "a departed node's addresses do not count");
+    }
+}
+
+#[test]
+fn a_block_of_a_node_that_left_is_free_once_it_is_known_empty() {
+    let claims = [claim("left", "10.0.0.1", "10.0.0.4")];
+    let plan = plan_for(&fours(), &["a"], &claims, &empty);
+    assert_eq!(rendered(&plan), ["a: 10.0.0.1-10.0.0.4 Serving"]);
+    assert_eq!(plan.dropped, [""; 0], "the normal course of things");
+}
+
+#[test]
+fn no_new_block_has_an_address_that_others_may_hold() {
+    let barred = ["10.0.0.4-10.0.0.5", "10.0.0.12-10.0.0.12", "10.9.0.0-10.9.0.9", "fd00::-fd00::9"].map(range);
+    let (names, labels) = (["a", "b", "c"], BTreeMap::new());
+    let nodes = names.map(|name| NodeRef { name, labels: &labels });
+    let claims = [claim("a", "10.0.0.5", "10.0.0.8")];
+    let plan = plan_beside(&fours(), &nodes, &claims, &unknown, &barred);
+    assert_eq!(blocks(&plan), ["a: 10.0.0.5-10.0.0.8", "b: 10.0.0.13-10.0.0.16", "c: 10.0.0.17-10.0.0.20"]);
+    assert_eq!(plan.blocks_free, 63 - 5);
+}
+
+#[test]
+fn a_static_prefix_with_an_address_that_others_may_hold_is_waited_for() {
+    let spec = CidrPoolSpec { static_allocations: vec![static_entry("a", "10.0.7.0/24", "")], ..twenty_fours() };
+    let labels = BTreeMap::new();
+    let nodes = [NodeRef { name: "a", labels: &labels }];
+    let plan = plan_beside(&cidr_pool(spec), &nodes, &[], &unknown, &[range("10.0.7.9-10.0.7.9")]);
+    assert_eq!(plan.unserved, ["a"]);
+    assert!(plan.dropped[0].contains("may be held elsewhere"), "{:?}", plan.dropped);
+}
+
+#[test]
+fn a_pool_that_winds_down_keeps_what_is_not_known_empty_and_gives_nothing() {
+    let claims = [
+        second_claim("c", "10.0.0.1", "10.0.0.4"),
+        claim("b", "10.0.0.1", "10.0.0.4"),
+        second_claim("a", "10.0.0.9", "10.0.0.12"),
+        claim("a", "10.0.0.5", "10.0.0.8"),
+    ];
+    let usage = |node: &str| if node == "c" { Usage::Empty } else { Usage::Unknown };
+    let plan = wind_down(&claims, &usage);
+    assert_eq!(rendered(&plan), ["a: 10.0.0.5-10.0.0.8 Departed", "b: 10.0.0.1-10.0.0.4 Departed"]);
+}
+
+fn range(text: &str) -> AddrRange {
+    let (first, last) = text.split_once('-').unwrap();
+    AddrRange::new(first.parse().unwrap(), last.parse().unwrap()).unwrap()
 }
 
 #[test]
@@ -164,7 +216,8 @@ fn a_block_that_exclusions_cover_by_now_is_kept_unless_known_empty() {
     let replaced = plan_for(&pool, &["a"], &claims, &empty);
     assert_eq!(rendered(&replaced), ["a: 10.0.0.5-10.0.0.8 Serving"]);
     assert_eq!(replaced.dropped.len(), 1, "{:?}", replaced.dropped);
-    assert_eq!(rendered(&plan_for(&pool, &[], &claims, &empty)), ["a: 10.0.0.1-10.0.0.4 Departed"]);
+    assert_eq!(rendered(&plan_for(&pool, &[], &claims, &unknown)), ["a: 10.0.0.1-10.0.0.4 Departed"]);
+    assert_eq!(rendered(&plan_for(&pool, &[], &claims, &empty)), [""; 0]);
 }
 
 #[test]
