@@ -4,7 +4,7 @@
 //! | group | resource | verbs |
 //! | --- | --- | --- |
 //! | (core) | nodes, cluster-wide | list, watch (metadata only) |
-//! | nv-ipam.nvidia.com | ippools, cidrpools | get, list, watch |
+//! | nv-ipam.nvidia.com | ippools, cidrpools | get, list, watch, patch (finalizers and one annotation) |
 //! | nv-ipam.nvidia.com | ippools/status, cidrpools/status | update |
 //! | nv-ipam.nvidia.com | ipamnodes | list, watch, create, patch, delete |
 //! | events.k8s.io | events | create |
@@ -26,7 +26,7 @@ use serde_json::json;
 use crate::decide::Note;
 use crate::objects::{Kind, RawObject, Written};
 use crate::pool::{StatusBody, StatusRecord};
-use crate::reconcile::{CallError, Command, NodeAction, NodeVersion, NodeWrite, Outcome, PoolRef};
+use crate::reconcile::{CallError, Command, NodeAction, NodeVersion, NodeWrite, Outcome, PoolPatch, PoolRef};
 
 /// Asks for the answer's metadata alone: a status of 5,000 allocations need not come back.
 const METADATA_ONLY: HeaderValue =
@@ -58,6 +58,10 @@ impl Actor {
                 let result = answered(self.write_status(&pool, &status)).await;
                 // Dropping the addresses of 5,000 nodes here keeps the status no longer than the call.
                 drop(status);
+                Outcome::Pool(pool, result)
+            }
+            Command::PatchPool { pool, patch } => {
+                let result = answered(self.patch_pool(&pool, &patch)).await;
                 Outcome::Pool(pool, result)
             }
             Command::Confirm { pool } => {
@@ -102,6 +106,18 @@ impl Actor {
         };
         let path = format!("{}/{}/status", self.path(Kind::Pool(pool.key.kind)), pool.key.name);
         let written = self.call(Method::PUT, &path, JSON, &body).await?;
+        Ok(written.metadata.resource_version.unwrap_or_default())
+    }
+
+    /// A merge patch with uid and version changes what it names, conditionally, and nothing else.
+    async fn patch_pool(&self, pool: &PoolRef, patch: &PoolPatch) -> Result<String, CallError> {
+        let mut metadata = json!({"uid": pool.uid, "resourceVersion": pool.resource_version});
+        match patch {
+            PoolPatch::Finalizers(finalizers) => metadata["finalizers"] = json!(finalizers),
+            PoolPatch::WithoutAnnotation(name) => metadata["annotations"] = json!({*name: null}),
+        }
+        let path = format!("{}/{}", self.path(Kind::Pool(pool.key.kind)), pool.key.name);
+        let written = self.call(Method::PATCH, &path, MERGE_PATCH, &json!({"metadata": metadata})).await?;
         Ok(written.metadata.resource_version.unwrap_or_default())
     }
 

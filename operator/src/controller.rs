@@ -14,7 +14,7 @@ use tokio_util::sync::CancellationToken;
 
 use crate::act::Actor;
 use crate::metrics::Metrics;
-use crate::reconcile::{Now, Outcome, Reconciler};
+use crate::reconcile::{Now, Outcome, Reconciler, Settings};
 use crate::watch::Watched;
 
 /// Events taken in before calls are looked for: a full list of 5,000 objects is not planned for in between.
@@ -36,8 +36,14 @@ pub struct Controller {
 
 impl Controller {
     /// One that acts through `actor` upon what `watches` tell. `synced` is set once every watch has seen a full list.
-    pub fn new(actor: Actor, watches: Watches, metrics: Arc<Metrics>, synced: Arc<AtomicBool>) -> Self {
-        let reconciler = Reconciler::new(metrics.clone());
+    pub fn new(
+        settings: Settings,
+        actor: Actor,
+        watches: Watches,
+        metrics: Arc<Metrics>,
+        synced: Arc<AtomicBool>,
+    ) -> Self {
+        let reconciler = Reconciler::new(settings, metrics.clone());
         // A watch makes no call before it is polled, so that one who leads at once lists once.
         let events = watches();
         Self { reconciler, actor, watches, events, calls: FuturesUnordered::new(), synced, metrics }

@@ -1,10 +1,12 @@
 //! The command line of behaviour.md §9: raw as typed, then one conversion into a configuration.
 
 use std::ffi::OsString;
+use std::time::Duration;
 
 use clap::Parser;
 use ipam_daemon::{Common, CommonFlags, Mistakes, gosyntax};
 
+use crate::reconcile::Settings;
 use crate::webhook::flags::{WebhookConfig, WebhookFlags};
 
 /// nv-ipam operator: gives blocks of IPPools and CIDRPools to nodes
@@ -20,6 +22,9 @@ struct Flags {
     /// Namespace of the Lease of the election
     #[arg(long, default_value = "kube-system", value_name = "NAMESPACE")]
     leader_elect_namespace: String,
+    /// Time after which the block of a Node that is gone is free although its agent has not reported it empty; 0 = never
+    #[arg(long, default_value = "24h", value_name = "DURATION")]
+    released_block_grace: String,
     #[command(flatten)]
     webhook: WebhookFlags,
 }
@@ -31,6 +36,8 @@ pub struct Config {
     pub common: Common,
     /// The namespace of the election's Lease; `None` to work without an election.
     pub elect_in: Option<String>,
+    /// What the reconciler is told.
+    pub settings: Settings,
     /// The webhook; `None` if it is off.
     pub webhook: Option<WebhookConfig>,
 }
@@ -55,11 +62,14 @@ impl Config {
         let boolean = gosyntax::boolean(&flags.leader_elect);
         let elects = mistakes.take("leader-elect", &flags.leader_elect, boolean, false);
         let webhook = flags.webhook.read(&common.namespace, &mut mistakes);
+        let grace = gosyntax::duration(&flags.released_block_grace);
+        let grace = mistakes.take("released-block-grace", &flags.released_block_grace, grace, Duration::ZERO);
+        let settings = Settings { released_block_grace: Some(grace).filter(|grace| !grace.is_zero()) };
         let namespace = flags.leader_elect_namespace;
         if let Err(why) = ipam_daemon::flags::namespace(&namespace) {
             mistakes.add("leader-elect-namespace", &namespace, &why);
         }
-        Ok(mistakes.into_result(Self { common, elect_in: elects.then_some(namespace), webhook })?)
+        Ok(mistakes.into_result(Self { common, elect_in: elects.then_some(namespace), settings, webhook })?)
     }
 }
 
@@ -97,6 +107,18 @@ mod tests {
         let config = read(&["--leader-elect", "--leader-elect-namespace=net"]).unwrap();
         assert_eq!(config.elect_in.as_deref(), Some("net"));
         assert_eq!(read(&["--leader-elect-namespace", "net"]).unwrap().elect_in, None);
+    }
+
+    #[test]
+    fn released_block_grace_is_a_go_duration_and_zero_means_never() {
+        let grace = |args: &[&str]| read(args).unwrap().settings.released_block_grace;
+        assert_eq!(grace(&[]), Some(Duration::from_hours(24)));
+        assert_eq!(grace(&["--released-block-grace=90m"]), Some(Duration::from_mins(90)));
+        assert_eq!(grace(&["--released-block-grace=0"]), None);
+        for wrong in ["-1h", "soon", "5"] {
+            let message = read(&[&format!("--released-block-grace={wrong}")]).unwrap_err().to_string();
+            assert!(message.contains(&format!("released-block-grace \"{wrong}\"")), "{message}");
+        }
     }
 
     #[test]

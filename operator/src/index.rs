@@ -4,7 +4,9 @@
 
 use std::collections::{BTreeMap, HashMap, HashSet};
 
-use ipam_core::plan::NodeRef;
+use ipam_core::PoolKey;
+use ipam_core::plan::{NodeRef, Usage};
+use ipam_crds::NodeBlock;
 
 use crate::ipam_node::IpamNodeRecord;
 use crate::objects::is_older;
@@ -91,10 +93,21 @@ impl Nodes {
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct NoNews;
 
-/// Every IPAMNode, by name.
+/// Every IPAMNode, by name, and what was taken out of them.
+///
+/// A block is free for others only after its entry has been taken out by a write of ours, since we lead, upon a version in
+/// which the agent had said that nothing is held: such a write makes every older one fail that could tell the node to
+/// give again, also one of a former leader that was asleep with it. So [`IpamNodes::usage`] says `Empty` of no entry that
+/// is merely read to be absent.
 #[derive(Clone, PartialEq, Debug, Default)]
 pub struct IpamNodes {
     records: HashMap<String, IpamNodeRecord>,
+    /// Node → pools whose entry was taken out, with what the agent had counted then.
+    retired: HashMap<String, BTreeMap<PoolKey, Usage>>,
+    /// Node → what the write under way takes out.
+    taking_out: HashMap<String, Vec<(Usage, PoolKey)>>,
+    /// Nodes whose IPAMNode is being created, or may have been.
+    creating: HashSet<String>,
 }
 
 impl IpamNodes {
@@ -108,6 +121,10 @@ impl IpamNodes {
             if known.uid == record.uid && (read == had || is_older(read, had)) {
                 return Err(NoNews);
             }
+        }
+        self.creating.remove(name);
+        if let Some(retired) = self.retired.get_mut(name) {
+            retired.retain(|key, _| record.block(key).is_none());
         }
         Ok(self.records.insert(name.to_owned(), record))
     }
@@ -127,10 +144,83 @@ impl IpamNodes {
         self.records.get_mut(name)
     }
 
+    /// A write that leaves the node with `blocks` is about to be sent.
+    pub fn begin_write(&mut self, name: &str, blocks: &[NodeBlock]) {
+        if let Some(retired) = self.retired.get_mut(name) {
+            retired.retain(|key, _| !blocks.iter().any(|block| is_of(key, block)));
+        }
+        let Some(known) = self.records.get_mut(name) else {
+            self.creating.insert(name.to_owned());
+            return;
+        };
+        known.unsettled = true;
+        let out = known.blocks.iter().map(key_of).filter(|key| !blocks.iter().any(|block| is_of(key, block)));
+        let out: Vec<_> = out.map(|key| (known.counted(&key), key)).collect();
+        self.taking_out.insert(name.to_owned(), out);
+    }
+
+    /// The write of the node that was begun last is done; if it `succeeded`, what it left out is out. The watch may have
+    /// told so before, or of a later state.
+    pub fn end_write(&mut self, name: &str, succeeded: bool) {
+        let out = self.taking_out.remove(name).unwrap_or_default();
+        let known = self.records.get(name);
+        for (usage, key) in out.into_iter().filter(|_| succeeded) {
+            let is_back = known.is_some_and(|known| !known.unsettled && known.block(&key).is_some());
+            if !is_back {
+                self.retired.entry(name.to_owned()).or_default().insert(key, usage);
+            }
+        }
+    }
+
+    /// Nothing that was taken out before counts any more.
+    pub fn forget_retired(&mut self) {
+        self.retired.clear();
+    }
+
+    /// The node has lost the block for good: nobody asks about it any more.
+    pub fn forget_retired_of(&mut self, name: &str, key: &PoolKey) {
+        if let Some(retired) = self.retired.get_mut(name) {
+            retired.remove(key);
+            if retired.is_empty() {
+                self.retired.remove(name);
+            }
+        }
+    }
+
+    /// What the agent had counted when we took the entry out.
+    pub fn retired(&self, name: &str, key: &PoolKey) -> Option<Usage> {
+        self.retired.get(name)?.get(key).copied()
+    }
+
+    /// Whether the node has no entry of the pool, and no write under way may give it one.
+    pub fn has_no_entry(&self, name: &str, key: &PoolKey) -> bool {
+        match self.records.get(name) {
+            Some(known) => !known.unsettled && known.block(key).is_none(),
+            None => !self.creating.contains(name),
+        }
+    }
+
+    /// How far the node's block of a pool is held. `Empty` means that others may have it.
+    pub fn usage(&self, name: &str, key: &PoolKey) -> Usage {
+        if self.retired(name, key).is_some() && self.has_no_entry(name, key) {
+            return Usage::Empty;
+        }
+        self.records.get(name).map_or(Usage::Unknown, |known| known.counted(key))
+    }
+
     /// All of them.
     pub fn all(&self) -> &HashMap<String, IpamNodeRecord> {
         &self.records
     }
+}
+
+/// The pool that an entry is of.
+pub fn key_of(block: &NodeBlock) -> PoolKey {
+    PoolKey::new(block.pool_type.into(), block.name.as_str())
+}
+
+fn is_of(key: &PoolKey, block: &NodeBlock) -> bool {
+    key.name == block.name && key.kind == block.pool_type.into()
 }
 
 #[cfg(test)]

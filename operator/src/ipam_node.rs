@@ -7,7 +7,7 @@ use std::net::IpAddr;
 
 use ipam_core::node_pool::PoolState;
 use ipam_core::plan::{Assignment, Claim, ClaimSource, Standing, Usage};
-use ipam_core::{AddrRange, NodePool, Pool, PoolKey, PoolKind, RunSet};
+use ipam_core::{AddrRange, Block, Cidr, NodePool, Pool, PoolKey, PoolKind, RunSet};
 use ipam_crds::{
     AddressRange, BlockState, BlockUse, IPAMNodeSpec, IPAMNodeStatus, NodeBlock, PoolType, RouteDestination,
 };
@@ -66,26 +66,22 @@ impl IpamNodeRecord {
         self.report(key).map_or(0, |report| u64::try_from(report.used).unwrap_or(0))
     }
 
-    /// How far the node's block of a pool is held.
+    /// Whether the node holds nothing of its block of a pool and will not: the entry may go.
     ///
-    /// `Empty` only after a handshake: the spec says Releasing, and the agent has said, about this very spec and range,
-    /// that nothing is held. A zero of an agent that may still give would be outdated with the next pod; so would one of
-    /// an agent that a write under way may be telling to give again.
-    pub fn usage(&self, key: &PoolKey) -> Usage {
-        if self.unsettled { Usage::Unknown } else { self.counted(key) }
+    /// True only after a handshake: the spec says Releasing, and the agent has said, about this very spec and range, that
+    /// nothing is held. A zero of an agent that may still give would be outdated with the next pod; so would one of an
+    /// agent that a write under way may be telling to give again.
+    pub fn has_released(&self, key: &PoolKey) -> bool {
+        let (Some(report), Some(block)) = (self.report(key), self.block(key)) else { return false };
+        let counted_this = (&report.start_ip, &report.end_ip) == (&block.start_ip, &block.end_ip);
+        let told = block.state == BlockState::Releasing && self.observed_generation == Some(self.generation);
+        !self.unsettled && told && counted_this && report.used == 0
     }
 
-    /// The same by what is recorded alone, whatever else the agent may have been told meanwhile.
-    fn counted(&self, key: &PoolKey) -> Usage {
-        let (Some(report), Some(block)) = (self.report(key), self.block(key)) else { return Usage::Unknown };
-        let counted_this = (&report.start_ip, &report.end_ip) == (&block.start_ip, &block.end_ip);
-        let released =
-            block.state == BlockState::Releasing && self.observed_generation == Some(self.generation) && counted_this;
-        match u64::try_from(report.used) {
-            Ok(0) if released => Usage::Empty,
-            Ok(used) => Usage::Held(used),
-            Err(_) => Usage::Unknown,
-        }
+    /// How many addresses of the pool the agent counts, however old that word is.
+    pub fn counted(&self, key: &PoolKey) -> Usage {
+        let report = self.report(key).and_then(|report| u64::try_from(report.used).ok());
+        report.map_or(Usage::Unknown, Usage::Held)
     }
 
     /// What the entry of a pool says about who has which block: the second record, should the pool's status be lost.
@@ -119,35 +115,55 @@ pub fn pool_type_of(kind: PoolKind) -> PoolType {
 /// The entry for `assignment` in the IPAMNode of its node, whose current record is `known`.
 ///
 /// * Serving: as the pool's spec has it, Active.
-/// * Departed: the same, Releasing.
+/// * Departed: the entry that is there, Releasing.
 /// * Outdated: the entry that is there, untouched, since the spec that it came from is gone. Active while addresses are
 ///   held, since the last good state is served; Releasing once the agent counts none, to learn whether that stays so.
-///   If there is no such entry, the closest that today's spec can say of the block.
-pub fn entry(pool: &Pool, assignment: &Assignment, known: Option<&IpamNodeRecord>) -> NodeBlock {
-    let fresh = |state| block_of(&pool.node_pool(&assignment.block), state);
+///
+/// If there is no such entry, the closest that today's spec can say of the block; of a spec that is not valid (`None`),
+/// the bare range.
+pub fn entry(key: &PoolKey, pool: Option<&Pool>, assignment: &Assignment, known: Option<&IpamNodeRecord>) -> NodeBlock {
+    let fresh = || pool.map_or_else(|| bare(key, assignment), |pool| block_of(&pool.node_pool(&assignment.block)));
+    let told = || known.and_then(|known| same_entry(key, assignment, known)).unwrap_or_else(fresh);
     match assignment.standing {
-        Standing::Serving => fresh(BlockState::Active),
-        Standing::Departed => fresh(BlockState::Releasing),
-        Standing::Outdated => known
-            .and_then(|known| outdated_entry(pool.key(), assignment, known))
-            .unwrap_or_else(|| fresh(BlockState::Active)),
+        Standing::Serving => fresh(),
+        Standing::Departed => NodeBlock { state: BlockState::Releasing, ..told() },
+        Standing::Outdated => NodeBlock { state: outdated_state(key, known), ..told() },
     }
 }
 
-fn outdated_entry(key: &PoolKey, assignment: &Assignment, known: &IpamNodeRecord) -> Option<NodeBlock> {
-    let block = known.block(key)?;
-    let same_block = known.claim(&assignment.node, key)?.range == assignment.block.range;
-    let counted_none = matches!(known.counted(key), Usage::Empty | Usage::Held(0));
-    let state = if counted_none { BlockState::Releasing } else { BlockState::Active };
-    same_block.then(|| NodeBlock { state, ..block.clone() })
+/// The entry of the IPAMNode, if it is about this very block.
+fn same_entry(key: &PoolKey, assignment: &Assignment, known: &IpamNodeRecord) -> Option<NodeBlock> {
+    let is_same = known.claim(&assignment.node, key)?.range == assignment.block.range;
+    known.block(key).filter(|_| is_same).cloned()
 }
 
-fn block_of(from: &NodePool, state: BlockState) -> NodeBlock {
+fn outdated_state(key: &PoolKey, known: Option<&IpamNodeRecord>) -> BlockState {
+    let counts_none = |known: &IpamNodeRecord| {
+        let (Some(report), Some(block)) = (known.report(key), known.block(key)) else { return false };
+        report.used == 0 && (&report.start_ip, &report.end_ip) == (&block.start_ip, &block.end_ip)
+    };
+    if known.is_some_and(counts_none) { BlockState::Releasing } else { BlockState::Active }
+}
+
+fn bare(key: &PoolKey, assignment: &Assignment) -> NodeBlock {
+    let Block { range, gateway } = assignment.block;
+    NodeBlock {
+        name: key.name.clone(),
+        pool_type: pool_type_of(key.kind),
+        start_ip: range.first().to_string(),
+        end_ip: range.last().to_string(),
+        subnet: Cidr::enclosing(&range).to_string(),
+        gateway: gateway.map(|gateway| gateway.to_string()),
+        ..NodeBlock::default()
+    }
+}
+
+fn block_of(from: &NodePool) -> NodeBlock {
     debug_assert_eq!(from.state, PoolState::Active, "a fresh block is one to give from");
     NodeBlock {
         name: from.key.name.clone(),
         pool_type: pool_type_of(from.key.kind),
-        state,
+        state: BlockState::Active,
         start_ip: from.range.first().to_string(),
         end_ip: from.range.last().to_string(),
         subnet: from.subnet.to_string(),

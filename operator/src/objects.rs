@@ -12,7 +12,7 @@ use std::collections::BTreeMap;
 
 use ipam_core::PoolKind;
 use ipam_crds::{CIDRPool, IPAMNode, IPPool};
-use k8s_openapi::apimachinery::pkg::apis::meta::v1::ObjectMeta;
+use k8s_openapi::apimachinery::pkg::apis::meta::v1::{ObjectMeta, Time};
 use kube::Resource;
 use kube::core::{ClusterResourceScope, DynamicResourceScope};
 use serde::{Deserialize, Deserializer};
@@ -30,7 +30,8 @@ pub enum Kind {
 /// An object of our API, unread.
 #[derive(Clone, Debug, Deserialize)]
 pub struct RawObject {
-    /// Name, uid, versions and deletion time; labels, annotations and managed fields are dropped while reading.
+    /// Name, uid, versions, times of creation and deletion, finalizers, and the annotations of our group; labels, other
+    /// annotations and managed fields are dropped while reading.
     #[serde(deserialize_with = "lean_metadata")]
     pub metadata: ObjectMeta,
     /// `spec` as JSON.
@@ -146,11 +147,20 @@ struct LeanMetadata {
     uid: Option<String>,
     resource_version: Option<String>,
     generation: Option<i64>,
+    creation_timestamp: Option<Time>,
+    deletion_timestamp: Option<Time>,
+    finalizers: Option<Vec<String>>,
+    annotations: BTreeMap<String, String>,
 }
 
 impl From<LeanMetadata> for ObjectMeta {
-    fn from(lean: LeanMetadata) -> Self {
+    fn from(mut lean: LeanMetadata) -> Self {
+        lean.annotations.retain(|key, _| key.split_once('/').is_some_and(|(group, _)| group == ipam_crds::GROUP));
         Self {
+            creation_timestamp: lean.creation_timestamp,
+            deletion_timestamp: lean.deletion_timestamp,
+            finalizers: lean.finalizers,
+            annotations: Some(lean.annotations).filter(|ours| !ours.is_empty()),
             name: lean.name,
             uid: lean.uid,
             resource_version: lean.resource_version,

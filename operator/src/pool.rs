@@ -3,17 +3,19 @@
 //! Never refuses an object. What does not read in a spec becomes a [`Violation`]; what does not read in a status is
 //! left out, and remembered as a reason to write the status anew.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 
+use ipam_core::overlap::{ALLOW_OVERLAP_ANNOTATION, Contender};
 use ipam_core::plan::{Claim, ClaimSource};
 use ipam_core::spec::PoolSpec;
 use ipam_core::{Pool, PoolKey, PoolKind, Reason, Violation};
 use ipam_crds::{
-    AddressCounts, BlockCounts, CIDRPoolAllocation, CIDRPoolSpec, CIDRPoolStatus, IPPoolAllocation, IPPoolSpec,
-    IPPoolStatus, NodeCounts,
+    AddressCounts, BlockCounts, CIDRPoolAllocation, CIDRPoolRelease, CIDRPoolSpec, CIDRPoolStatus, IPPoolAllocation,
+    IPPoolRelease, IPPoolSpec, IPPoolStatus, NodeCounts,
 };
-use k8s_openapi::apimachinery::pkg::apis::meta::v1::Condition;
+use jiff::Timestamp;
+use k8s_openapi::apimachinery::pkg::apis::meta::v1::{Condition, ObjectMeta, Time};
 use serde::de::DeserializeOwned;
 use serde::{Deserialize, Serialize};
 use serde_json::value::RawValue;
@@ -31,10 +33,68 @@ pub struct PoolRecord {
     pub generation: i64,
     /// `metadata.resourceVersion`: changes with anything.
     pub resource_version: String,
+    /// What the rest of the metadata says.
+    pub life: Life,
     /// The spec of this generation, or all that is wrong with it.
     pub spec: Result<Arc<Pool>, Vec<Violation>>,
     /// The status.
     pub status: StatusRecord,
+}
+
+/// Keeps a pool from vanishing while its blocks may be in use.
+pub const FINALIZER: &str = "nv-ipam.nvidia.com/pool-in-use";
+/// Names nodes, with commas between them, whose blocks are let go of whatever their agents say; `*` names all. It counts
+/// for blocks that are being taken back, and is taken away once nothing is left for it to do.
+pub const FORCE_RELEASE: &str = "nv-ipam.nvidia.com/force-release";
+
+/// What a pool's metadata says about its life.
+#[derive(Clone, PartialEq, Eq, Default, Debug)]
+pub struct Life {
+    /// `metadata.creationTimestamp`, in seconds since 1970.
+    pub created: i64,
+    /// Whether it is being deleted.
+    pub deleting: bool,
+    /// All finalizers, ours and those of others.
+    pub finalizers: Vec<String>,
+    /// Nodes that [`FORCE_RELEASE`] names.
+    pub force_release: BTreeSet<String>,
+    /// Whether it may share addresses with other pools that say so, too.
+    pub allows_overlap: bool,
+}
+
+impl Life {
+    fn read(metadata: &ObjectMeta) -> Self {
+        let annotation = |key: &str| metadata.annotations.as_ref().and_then(|all| all.get(key)).map(String::as_str);
+        let named = annotation(FORCE_RELEASE).unwrap_or_default().split(',').map(str::trim);
+        Self {
+            created: metadata.creation_timestamp.as_ref().map_or(0, |Time(at)| at.as_second()),
+            deleting: metadata.deletion_timestamp.is_some(),
+            finalizers: metadata.finalizers.clone().unwrap_or_default(),
+            force_release: named.filter(|name| !name.is_empty()).map(str::to_owned).collect(),
+            allows_overlap: Contender::allows(annotation(ALLOW_OVERLAP_ANNOTATION)),
+        }
+    }
+
+    /// Whether our finalizer is on it.
+    pub fn is_sealed(&self) -> bool {
+        self.finalizers.iter().any(|finalizer| finalizer == FINALIZER)
+    }
+
+    /// Whether the admin lets go of the node's block.
+    pub fn forces(&self, node: &str) -> bool {
+        self.force_release.contains(node) || self.force_release.contains("*")
+    }
+}
+
+/// A block that is being taken back.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub struct Release {
+    /// The node and its block.
+    pub claim: Claim,
+    /// Since when; `None` if the record does not say.
+    pub since: Option<Timestamp>,
+    /// Since when there is no such Node.
+    pub node_gone_since: Option<Timestamp>,
 }
 
 /// What a pool's status says, for both kinds alike.
@@ -42,6 +102,8 @@ pub struct PoolRecord {
 pub struct StatusRecord {
     /// Who has which block. Claims of a status in good order stand by node name.
     pub allocations: Vec<Claim>,
+    /// Whose block is being taken back, in the same order.
+    pub releasing: Vec<Release>,
     /// Whether all of the status was understood. If not, it is written anew.
     pub intact: bool,
     /// The rest.
@@ -75,6 +137,7 @@ impl PoolRecord {
             spec: known.map_or_else(|| read_spec(kind, object), |record| record.spec.clone()),
             status: read_status(kind, object.status.as_deref()),
             resource_version: object.resource_version().to_owned(),
+            life: Life::read(&object.metadata),
             uid,
             generation,
         }
@@ -103,6 +166,8 @@ struct AnyAllocation {
     end_ip: String,
     prefix: String,
     gateway: Option<String>,
+    since: Option<String>,
+    node_gone_since: Option<String>,
 }
 
 impl AnyAllocation {
@@ -117,6 +182,12 @@ impl AnyAllocation {
         }
     }
 
+    fn release(&self, kind: PoolKind) -> Option<Release> {
+        let time = |text: &Option<String>| text.as_deref().and_then(|text| text.parse().ok());
+        let claim = self.claim(kind)?;
+        Some(Release { claim, since: time(&self.since), node_gone_since: time(&self.node_gone_since) })
+    }
+
     /// Whether the claim says all that the entry said; a gateway that does not parse is dropped silently otherwise.
     fn said_by(&self, claim: &Claim) -> bool {
         self.gateway.is_some() == claim.gateway.is_some()
@@ -127,6 +198,8 @@ impl AnyAllocation {
 struct Allocations {
     #[serde(default)]
     allocations: Vec<AnyAllocation>,
+    #[serde(default)]
+    releasing: Vec<AnyAllocation>,
 }
 
 pub(crate) fn read_status(kind: PoolKind, text: Option<&RawValue>) -> StatusRecord {
@@ -139,20 +212,26 @@ pub(crate) fn read_status(kind: PoolKind, text: Option<&RawValue>) -> StatusReco
         return salvage(kind, text);
     }
     match (serde_json::from_str::<Allocations>(text), serde_json::from_str::<Summary>(text)) {
-        (Ok(read), Ok(summary)) => record(kind, &read.allocations, summary, true),
+        (Ok(read), Ok(summary)) => record(kind, &read, summary, true),
         _ => salvage(kind, text),
     }
 }
 
-fn record(kind: PoolKind, entries: &[AnyAllocation], summary: Summary, whole: bool) -> StatusRecord {
+fn record(kind: PoolKind, entries: &Allocations, summary: Summary, whole: bool) -> StatusRecord {
     let mut intact = whole;
-    let mut allocations = Vec::with_capacity(entries.len());
-    for entry in entries {
+    let mut allocations = Vec::with_capacity(entries.allocations.len());
+    for entry in &entries.allocations {
         let claim = entry.claim(kind);
         intact &= claim.as_ref().is_some_and(|claim| entry.said_by(claim));
         allocations.extend(claim);
     }
-    StatusRecord { allocations, intact, summary }
+    let mut releasing = Vec::with_capacity(entries.releasing.len());
+    for entry in &entries.releasing {
+        let release = entry.release(kind);
+        intact &= release.as_ref().is_some_and(|release| entry.said_by(&release.claim) && release.since.is_some());
+        releasing.extend(release);
+    }
+    StatusRecord { allocations, releasing, intact, summary }
 }
 
 /// Takes what reads, piece by piece: nothing that is wrong with one piece, however deep or large, spoils another.
@@ -166,7 +245,8 @@ fn salvage(kind: PoolKind, text: &str) -> StatusRecord {
         blocks: field("blocks").and_then(piece),
         addresses: field("addresses").and_then(piece),
     };
-    record(kind, &pieces::<AnyAllocation>(field("allocations")), summary, false)
+    let entries = Allocations { allocations: pieces(field("allocations")), releasing: pieces(field("releasing")) };
+    record(kind, &entries, summary, false)
 }
 
 fn piece<T: DeserializeOwned>(text: &RawValue) -> Option<T> {
@@ -196,7 +276,7 @@ impl StatusRecord {
             PoolKind::IpPool => StatusBody::Ip(IPPoolStatus {
                 observed_generation,
                 allocations: self.allocations.iter().map(ip_allocation).collect(),
-                releasing: Vec::new(),
+                releasing: self.releasing.iter().map(ip_release).collect(),
                 conditions,
                 nodes,
                 blocks,
@@ -205,7 +285,7 @@ impl StatusRecord {
             PoolKind::CidrPool => StatusBody::Cidr(CIDRPoolStatus {
                 observed_generation,
                 allocations: self.allocations.iter().map(cidr_allocation).collect(),
-                releasing: Vec::new(),
+                releasing: self.releasing.iter().map(cidr_release).collect(),
                 conditions,
                 nodes,
                 blocks,
@@ -231,6 +311,22 @@ fn cidr_allocation(claim: &Claim) -> CIDRPoolAllocation {
     }
 }
 
+fn ip_release(release: &Release) -> IPPoolRelease {
+    let IPPoolAllocation { node_name, start_ip, end_ip } = ip_allocation(&release.claim);
+    let (since, node_gone_since) = times(release);
+    IPPoolRelease { node_name, start_ip, end_ip, since, node_gone_since }
+}
+
+fn cidr_release(release: &Release) -> CIDRPoolRelease {
+    let CIDRPoolAllocation { node_name, prefix, gateway } = cidr_allocation(&release.claim);
+    let (since, node_gone_since) = times(release);
+    CIDRPoolRelease { node_name, prefix, gateway, since, node_gone_since }
+}
+
+fn times(release: &Release) -> (Time, Option<Time>) {
+    (Time(release.since.unwrap_or_default()), release.node_gone_since.map(Time))
+}
+
 /// A CIDRPool's range is always a whole prefix, so its size tells the length.
 fn prefix_text(claim: &Claim) -> String {
     let (first, last) = claim.range.numbers();
@@ -253,7 +349,9 @@ mod tests {
 
     #[test]
     fn a_status_survives_being_written_and_read() {
-        let status = r#"{"allocations":[{"nodeName":"a","startIP":"10.0.0.1","endIP":"10.0.0.4"}],"nodes":{"served":1,
+        let status = r#"{"allocations":[{"nodeName":"a","startIP":"10.0.0.1","endIP":"10.0.0.4"}],
+            "releasing":[{"nodeName":"b","startIP":"10.0.0.5","endIP":"10.0.0.8","since":"2026-01-02T03:04:05Z",
+            "nodeGoneSince":"2026-01-02T03:04:06Z"}],"nodes":{"served":1,
             "unserved":0,"departed":0},"observedGeneration":1}"#;
         let record = PoolRecord::read(PoolKind::IpPool, &object(SPEC, status), None);
         assert!(record.spec.is_ok() && record.status.intact);

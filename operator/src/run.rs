@@ -93,7 +93,7 @@ async fn run(config: Config) -> anyhow::Result<()> {
     let actor = Actor::new(client.clone(), namespace.clone(), identity.clone());
     let known = webhook.as_ref().map(Webhook::known);
     let watches = watches(client.clone(), namespace, known);
-    let controller = Controller::new(actor, watches, metrics, synced);
+    let controller = Controller::new(config.settings, actor, watches, metrics, synced);
     let work = work(controller, client, config.elect_in, identity, stop.clone());
     let grace = GRACE + webhook.as_ref().map_or(Duration::ZERO, Webhook::longest_end);
     shutdown.bounded(grace, Box::pin(together(work, webhook, &shutdown.stop, &stop))).await??;

@@ -58,40 +58,40 @@ fn a_pool_without_room_leaves_nodes_out_and_says_so_in_a_condition_and_an_event(
 }
 
 #[test]
-fn a_node_that_is_gone_or_no_longer_selected_keeps_its_block_which_nobody_else_gets() {
+fn a_block_of_a_node_that_is_gone_or_no_longer_selected_is_being_taken_back_and_nobody_elses() {
     let mut stage = Stage::set("departed");
     let [gone, relabelled, stays] = ["a", "b", "c"].map(|short| stage.join(short));
     stage.api.create(IPPOOLS, "p", &stage.for_us(json!({"subnet": "10.5.0.0/24", "perNodeBlockSize": 4})));
-    let mut blocks = vec![
-        (gone.as_str(), "10.5.0.1-10.5.0.4"),
-        (relabelled.as_str(), "10.5.0.5-10.5.0.8"),
-        (stays.as_str(), "10.5.0.9-10.5.0.12"),
-    ];
-    stage.api.await_blocks(IPPOOLS, "p", &blocks);
+    let (first, second) = ((gone.as_str(), "10.5.0.1-10.5.0.4"), (relabelled.as_str(), "10.5.0.5-10.5.0.8"));
+    let third = (stays.as_str(), "10.5.0.9-10.5.0.12");
+    stage.api.await_blocks(IPPOOLS, "p", &[first, second, third]);
     stage.api.delete_node(&gone);
     stage.api.label_node(&relabelled, &json!({GROUP: null}));
     let newcomer = stage.join("d");
-    blocks.push((&newcomer, "10.5.0.13-10.5.0.16"));
-    stage.api.await_blocks(IPPOOLS, "p", &blocks);
-    let nodes = json!({"served": 2, "unserved": 0, "departed": 2});
-    assert_eq!(stage.api.get(IPPOOLS, "p")["status"]["nodes"], nodes);
-    let ready = stage.api.await_condition(IPPOOLS, "p", ("Ready", "True", "Valid"));
-    let said = ready["message"].as_str().unwrap();
+    let fourth = (newcomer.as_str(), "10.5.0.13-10.5.0.16");
+    stage.api.await_blocks(IPPOOLS, "p", &[third, fourth]);
+    let status = stage.api.get(IPPOOLS, "p")["status"].clone();
+    assert_eq!(status["nodes"], json!({"served": 2, "unserved": 0, "departed": 2}));
+    let releasing: Vec<_> = status["releasing"]
+        .as_array()
+        .unwrap()
+        .iter()
+        .map(|one| (one["nodeName"].as_str(), one["startIP"].as_str()))
+        .collect();
+    assert_eq!(releasing, [(Some(gone.as_str()), Some("10.5.0.1")), (Some(relabelled.as_str()), Some("10.5.0.5"))]);
+    let condition = stage.api.await_condition(IPPOOLS, "p", ("Releasing", "True", "BlocksInUse"));
+    let said = condition["message"].as_str().unwrap();
     assert!(said.contains(&gone) && said.contains(&relabelled) && !said.contains(&stays), "{said}");
 
     stage.crash_operator();
     let late = stage.join("e");
-    blocks.push((&late, "10.5.0.17-10.5.0.20"));
-    stage.api.await_blocks(IPPOOLS, "p", &blocks);
+    let fifth = (late.as_str(), "10.5.0.17-10.5.0.20");
+    stage.api.await_blocks(IPPOOLS, "p", &[third, fourth, fifth]);
     stage.api.create_node(&gone, &json!({GROUP: stage.namespace}));
     stage.api.label_node(&relabelled, &json!({GROUP: stage.namespace}));
+    stage.api.await_blocks(IPPOOLS, "p", &[first, second, third, fourth, fifth]);
     let nodes = json!({"served": 5, "unserved": 0, "departed": 0});
-    ipam_e2e::eventually_blocking("both are back with what they had", crate::api::SOON, || {
-        let status = stage.api.get(IPPOOLS, "p")["status"].clone();
-        if status["nodes"] == nodes { Ok(()) } else { Err(status.to_string()) }
-    })
-    .unwrap();
-    stage.api.await_blocks(IPPOOLS, "p", &blocks);
+    assert_eq!(stage.api.get(IPPOOLS, "p")["status"]["nodes"], nodes, "both are back with what they had");
 }
 
 #[test]

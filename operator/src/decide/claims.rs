@@ -1,55 +1,53 @@
 //! Which records of earlier decisions are put before the plan.
 //!
-//! A pool's status is the first record and the IPAMNodes, derived from it, the second. Where two nodes are recorded with
-//! one address, the plan goes by the first record and then by name; so a status that was edited by hand could take a
-//! block from the node that uses it. Therefore a status entry that nothing confirms gives way here to a record that
-//! nothing contradicts.
+//! A pool's status is the first record and the IPAMNodes, derived from it, the second; a status takes no block away while
+//! the IPAMNode of its node has an entry of it. So where the two differ, the status was wiped, edited or put back to an
+//! earlier state, and the IPAMNode stands: its node may give from the block. Two cases are otherwise: the agent is known to
+//! have released the entry, or we ourselves have told the node what the status says.
 
 use std::collections::HashMap;
-use std::hash::BuildHasher;
 
 use ipam_core::plan::{Assignment, Claim};
-use ipam_core::{Family, PoolKey, RunSet};
-use ipam_crds::BlockState;
+use ipam_core::{AddrRange, Family, PoolKey, RunSet};
 
 use super::Observation;
 use crate::ipam_node::IpamNodeRecord;
 
 /// The claims that count for the pool `key`, and in words those that do not.
 ///
-/// Trusted are a status entry that the IPAMNode of its node repeats, an IPAMNode's entry of a node of which the status
-/// has none, and one by which a node gives since we told it so. A status entry that is not trusted is left out if it
-/// overlaps a trusted claim, or if its node has one. Any other IPAMNode that says something else than the status entry of
-/// its own node is no contradiction: it is derived later.
-pub(super) fn gather<S: BuildHasher>(key: &PoolKey, seen: &Observation<'_, S>) -> (Vec<Claim>, Vec<String>) {
-    let status = &seen.pool.status.allocations;
-    let first: HashMap<&str, &Claim> = status.iter().map(|claim| (claim.node.as_str(), claim)).collect();
+/// Trusted are a status entry that the IPAMNode of its node repeats, and an IPAMNode's entry that stands against the
+/// status. A status entry that is not trusted is left out if it overlaps a trusted claim, or if its node has one.
+pub(super) fn gather(key: &PoolKey, seen: &Observation<'_>) -> (Vec<Claim>, Vec<String>) {
+    let status = &seen.pool.status;
+    let entries: Vec<&Claim> =
+        status.allocations.iter().chain(status.releasing.iter().map(|release| &release.claim)).collect();
+    let first: HashMap<&str, &Claim> = entries.iter().map(|claim| (claim.node.as_str(), *claim)).collect();
     let mut trusted = Ranges::default();
     let (mut second, mut confirmed) = (Vec::new(), 0);
-    for (node, record) in seen.ipam_nodes {
+    for (node, record) in seen.ipam_nodes.all() {
         let Some(claim) = record.claim(node, key) else { continue };
         match first.get(node.as_str()) {
             Some(entry) if entry.range == claim.range => {
                 confirmed += 1;
                 trusted.insert(&claim);
             }
-            entry => {
-                if entry.is_none() || gives_as_told(key, record, &claim, seen.told) {
-                    trusted.insert(&claim);
-                }
+            entry if stands(key, seen, record, &claim, entry.map(|entry| entry.range)) => {
+                trusted.insert(&claim);
                 second.push(claim);
             }
+            _ => {}
         }
     }
-    if confirmed == status.len() && second.is_empty() {
-        return (status.clone(), Vec::new());
+    if confirmed == entries.len() && second.is_empty() {
+        return (entries.into_iter().cloned().collect(), Vec::new());
     }
-    let is_spurned = |claim: &Claim| {
+    let is_spurned = |claim: &&Claim| {
         let Some((record, repeated)) = own_claim(key, seen, claim) else { return trusted.overlap(claim) };
-        repeated.range != claim.range && (trusted.overlap(claim) || gives_as_told(key, record, &repeated, seen.told))
+        repeated.range != claim.range
+            && (trusted.overlap(claim) || stands(key, seen, record, &repeated, Some(claim.range)))
     };
-    let (spurned, mut claims): (Vec<Claim>, Vec<Claim>) = status.iter().cloned().partition(is_spurned);
-    claims.append(&mut second);
+    let (spurned, stays): (Vec<&Claim>, Vec<&Claim>) = entries.into_iter().partition(is_spurned);
+    let claims = stays.into_iter().cloned().chain(second).collect();
     let dropped = spurned.iter().map(|claim| {
         format!("node {:?}: {} in the status is not its block, for IPAMNodes say otherwise", claim.node, claim.range)
     });
@@ -57,21 +55,31 @@ pub(super) fn gather<S: BuildHasher>(key: &PoolKey, seen: &Observation<'_, S>) -
 }
 
 /// What the IPAMNode of the claim's node says of the pool.
-fn own_claim<'a, S: BuildHasher>(
-    key: &PoolKey,
-    seen: &'a Observation<'_, S>,
-    claim: &Claim,
-) -> Option<(&'a IpamNodeRecord, Claim)> {
+fn own_claim<'a>(key: &PoolKey, seen: &'a Observation<'_>, claim: &Claim) -> Option<(&'a IpamNodeRecord, Claim)> {
     let record = seen.ipam_nodes.get(&claim.node)?;
     Some((record, record.claim(&claim.node, key)?))
 }
 
-/// Whether the IPAMNode lets its node give from the very block that we told it of. No status of ours takes such a block
-/// away, since a node is first told to give no more; so a status that does was written by another hand.
-fn gives_as_told(key: &PoolKey, record: &IpamNodeRecord, claim: &Claim, told: &[Assignment]) -> bool {
-    let is_active = record.block(key).is_some_and(|block| block.state == BlockState::Active);
-    let place = told.binary_search_by(|assignment| assignment.node.as_str().cmp(&claim.node));
-    is_active && place.is_ok_and(|place| told[place].block.range == claim.range)
+/// Whether the IPAMNode's `claim` stands against a status that says `recorded` of the node.
+fn stands(
+    key: &PoolKey,
+    seen: &Observation<'_>,
+    record: &IpamNodeRecord,
+    claim: &Claim,
+    recorded: Option<AddrRange>,
+) -> bool {
+    match told(seen.told, &claim.node) {
+        Some(told) if told == claim.range => true,
+        // We told the node what the status says; another hand has edited the IPAMNode since.
+        told @ Some(_) if told == recorded => false,
+        _ => !record.has_released(key),
+    }
+}
+
+/// The block that we have told the node of.
+fn told(told: &[Assignment], node: &str) -> Option<AddrRange> {
+    let place = told.binary_search_by(|assignment| assignment.node.as_str().cmp(node)).ok()?;
+    Some(told.get(place)?.block.range)
 }
 
 /// Addresses of both families.

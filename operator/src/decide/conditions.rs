@@ -3,12 +3,15 @@
 use jiff::Timestamp;
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::{Condition, Time};
 
-/// True while the spec is valid and nodes are served by it; False (`InvalidSpec`) while what was given before stands.
+/// True while nodes are served by the spec. False: `InvalidSpec` and `EditDeferred` while what was given before stands (of
+/// all nodes, or of those named), `Overlap` and `Deleting` while nobody is served.
 pub const READY: &str = "Ready";
 /// True while selected nodes are left without a block.
 pub const EXHAUSTED: &str = "Exhausted";
 /// True while nodes keep blocks that the spec no longer has.
 pub const DEGRADED: &str = "Degraded";
+/// True while blocks are being taken back from nodes that may still hold addresses of them.
+pub const RELEASING: &str = "Releasing";
 
 /// Names or violations beyond this many bytes are only counted, so that messages stay readable and bounded.
 const LIST_BYTES: usize = 900;
@@ -69,7 +72,7 @@ pub(super) fn merge(before: &[Condition], verdicts: Vec<Verdict>, generation: i6
 }
 
 /// The API keeps seconds; a finer time would come back changed and look like news.
-fn whole_seconds(now: Timestamp) -> Timestamp {
+pub(super) fn whole_seconds(now: Timestamp) -> Timestamp {
     Timestamp::from_second(now.as_second()).unwrap_or(now)
 }
 

@@ -1,63 +1,98 @@
 //! What is to be said about one pool, given all that is known. Pure: the same observation gives the same decision.
 //!
-//! Never takes away what an invalid spec gave before, never moves a condition's transition time without the status
-//! having flipped, and says nothing twice: what was said stands in the status itself, so a restart repeats nothing.
+//! Never takes away what an invalid spec gave before, never frees a block that may be in use, never moves a condition's
+//! transition time without the status having flipped, and says nothing twice: what was said stands in the status itself,
+//! so a restart repeats nothing.
 
 mod claims;
 mod conditions;
+mod releases;
+mod status;
+mod verdicts;
 
-use std::collections::HashMap;
-use std::hash::BuildHasher;
+use std::collections::BTreeSet;
+use std::time::Duration;
 
-use ipam_core::plan::{Assignment, Claim, ClaimSource, NodeRef, Plan, Standing, Usage, plan};
-use ipam_core::{Pool, PoolKind, Violation};
-use ipam_crds::{AddressCounts, BlockCounts, NodeCounts};
+use ipam_core::plan::{Assignment, NodeRef, Plan, Standing, plan_beside, wind_down};
+use ipam_core::{AddrRange, Pool, PoolKey, PoolKind, Violation};
 use jiff::Timestamp;
 
-use crate::ipam_node::IpamNodeRecord;
+use crate::index::IpamNodes;
 use crate::pool::{PoolRecord, StatusRecord, Summary};
 use conditions::{Verdict, bounded_list, clipped, merge, stands};
+use releases::Releases;
+use verdicts::Outlook;
 
-pub use conditions::{DEGRADED, EXHAUSTED, READY};
+pub use conditions::{DEGRADED, EXHAUSTED, READY, RELEASING};
 
 /// Longest note that the API server takes in an event, in bytes.
 const NOTE_BYTES: usize = 1024;
 
 /// All that a decision about a pool rests on.
-pub struct Observation<'a, S> {
+pub struct Observation<'a> {
     /// The pool.
     pub pool: &'a PoolRecord,
-    /// Every node of the cluster.
+    /// Every node of the cluster, by name.
     pub nodes: &'a [NodeRef<'a>],
-    /// Every IPAMNode, by name.
-    pub ipam_nodes: &'a HashMap<String, IpamNodeRecord, S>,
+    /// Every IPAMNode.
+    pub ipam_nodes: &'a IpamNodes,
     /// Who has which block by what nodes were told since this operator leads, by node name; empty if nothing was.
     pub told: &'a [Assignment],
-    /// Whether it is time to write a status in which nothing but the count of used addresses is new.
+    /// What other pools mean for this one.
+    pub beside: &'a Beside,
+    /// How long a block waits for its agent's word once its Node is gone; `None` for ever.
+    pub grace: Option<Duration>,
+    /// Whether it is time to write a status in which nothing but counts of addresses is new.
     pub counts_due: bool,
-    /// The wall clock, for transition times.
+    /// The wall clock, for transition times and the grace.
     pub now: Timestamp,
+}
+
+/// What other pools mean for a pool.
+#[derive(Clone, PartialEq, Eq, Debug, Default)]
+pub struct Beside {
+    /// The older pool that has addresses of this one; while there is one, this one serves nobody.
+    pub in_the_way: Option<PoolKey>,
+    /// Addresses that nodes have from elsewhere and may hold: none of them is given anew.
+    pub barred: Vec<AddrRange>,
 }
 
 /// What is to be done.
 #[derive(Clone, PartialEq, Debug, Default)]
 pub struct Decision {
+    /// The change of the pool's metadata that comes before all else.
+    pub patch: Option<MetadataPatch>,
     /// The status to be written; `None` if the one that was read is right.
     pub status: Option<StatusRecord>,
     /// Who has which block, by node name; `None` if the spec is invalid and what was given before stands.
     pub assignments: Option<Vec<Assignment>>,
+    /// Nodes whose entry is to be taken out of their IPAMNode without their agent's word.
+    pub let_go: BTreeSet<String>,
+    /// When a grace ends.
+    pub expires: Option<Timestamp>,
     /// Warnings to be published once the status is written.
     pub notes: Vec<Note>,
     /// Records that were not honoured, for the log.
     pub dropped: Vec<String>,
-    /// Whether only a new count of used addresses waits for its time.
+    /// Whether only new counts of addresses wait for their time.
     pub counts_deferred: bool,
+}
+
+/// A change of a pool's metadata.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum MetadataPatch {
+    /// Put our finalizer on it, before the first block is given.
+    Seal,
+    /// Take our finalizer off: the pool is being deleted, and none of its blocks may be in use.
+    Unseal,
+    /// Take the annotation off that lets go of blocks: it has done what it could.
+    ForceDone,
 }
 
 /// A Warning event about the pool.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct Note {
-    /// `InvalidSpec`, `NoFreeRanges` or `NoFreePrefixes`.
+    /// A word such as `InvalidSpec` or `NoFreeRanges`.
     pub reason: &'static str,
     /// For people; short enough for the API.
     pub text: String,
@@ -70,10 +105,18 @@ impl Note {
 }
 
 /// Decides about one pool.
-pub fn decide<S: BuildHasher>(seen: &Observation<'_, S>) -> Decision {
-    match &seen.pool.spec {
-        Ok(pool) => serve(seen, pool),
-        Err(violations) => refuse(seen, violations),
+pub fn decide(seen: &Observation<'_>) -> Decision {
+    let outlook = if seen.pool.life.deleting {
+        Outlook::Deleting
+    } else if let Some(older) = &seen.beside.in_the_way {
+        Outlook::Overlap(older.clone())
+    } else {
+        Outlook::Serving
+    };
+    match (&seen.pool.spec, outlook) {
+        (Ok(pool), Outlook::Serving) => serve(seen, pool),
+        (Err(violations), Outlook::Serving) => refuse(seen, violations),
+        (_, outlook) => end(seen, &outlook),
     }
 }
 
@@ -85,9 +128,10 @@ pub const fn exhausted_reason(kind: PoolKind) -> &'static str {
     }
 }
 
-fn refuse<S>(seen: &Observation<'_, S>, violations: &[Violation]) -> Decision {
+fn refuse(seen: &Observation<'_>, violations: &[Violation]) -> Decision {
     let pool = seen.pool;
-    let said: Vec<String> = violations.iter().map(Violation::to_string).collect();
+    let said: Vec<String> =
+        violations.iter().map(|one| format!("{}: {}: {}", one.field, one.reason, one.message)).collect();
     let verdict = Verdict::new(READY, false, "InvalidSpec", bounded_list(&said, "; "));
     let before = &pool.status.summary;
     if before.observed_generation == Some(pool.generation) && stands(&before.conditions, &verdict, pool.generation) {
@@ -103,132 +147,66 @@ fn refuse<S>(seen: &Observation<'_, S>, violations: &[Violation]) -> Decision {
     Decision { status: Some(status), notes: vec![note], ..Decision::default() }
 }
 
-fn serve<S: BuildHasher>(seen: &Observation<'_, S>, pool: &Pool) -> Decision {
-    let key = pool.key();
-    let usage = |node: &str| seen.ipam_nodes.get(node).map_or(Usage::Unknown, |record| record.usage(key));
-    let (claims, mut dropped) = claims::gather(key, seen);
-    let mut plan = plan(pool, seen.nodes, &claims, &usage);
+fn serve(seen: &Observation<'_>, pool: &Pool) -> Decision {
+    let releases = Releases::new(seen);
+    let (claims, mut dropped) = claims::gather(pool.key(), seen);
+    let usage = |node: &str| releases.usage(node);
+    let mut plan = plan_beside(pool, seen.nodes, &claims, &usage, &seen.beside.barred);
     dropped.append(&mut plan.dropped);
-    let verdicts = verdicts(key.kind, &plan);
-    let notes = notes(seen.pool, &verdicts);
-    let summary = summary(seen, &plan, verdicts);
+    conclude(seen, &releases, &Outlook::Serving, plan, dropped)
+}
 
-    let before = &seen.pool.status;
-    let same_blocks = before.intact && same_allocations(key.kind, &before.allocations, &plan.assignments);
-    let is_right = same_blocks && before.summary == summary;
-    let only_used = same_blocks && differs_in_used_only(&before.summary, &summary);
-    let mut decision = Decision { counts_deferred: !is_right && only_used && !seen.counts_due, ..Decision::default() };
-    if !is_right && !decision.counts_deferred {
-        let allocations = plan.assignments.iter().map(|assignment| recorded(key.kind, assignment)).collect();
-        decision.status = Some(StatusRecord { allocations, intact: true, summary });
+/// Takes back all that was given, whatever the spec says.
+fn end(seen: &Observation<'_>, outlook: &Outlook) -> Decision {
+    let releases = Releases::new(seen);
+    let (claims, dropped) = claims::gather(&seen.pool.key, seen);
+    let mut plan = wind_down(&claims, &|node| releases.usage(node));
+    plan.blocks_total = seen.pool.spec.as_ref().map_or(0, |pool| pool.block_count());
+    conclude(seen, &releases, outlook, plan, dropped)
+}
+
+fn conclude(
+    seen: &Observation<'_>,
+    releases: &Releases<'_>,
+    outlook: &Outlook,
+    plan: Plan,
+    dropped: Vec<String>,
+) -> Decision {
+    let verdicts = verdicts::verdicts(seen, releases, outlook, &plan);
+    let notes = verdicts::notes(seen, releases, outlook, &plan, &verdicts);
+    let status = status::compose(seen, releases, &plan, verdicts);
+    let news = status::news(&seen.pool.status, &status);
+    let counts_only = news == status::News::CountsOnly;
+    let mut decision = Decision {
+        let_go: releases.let_go_of(&plan.assignments),
+        expires: releases.next_expiry(&plan.assignments),
+        counts_deferred: counts_only && !seen.counts_due,
+        ..Decision::default()
+    };
+    decision.patch = patch(seen, &plan, news);
+    if news != status::News::Nothing && !decision.counts_deferred {
+        decision.status = Some(status);
         decision.notes = notes;
-        // A count of used addresses is no reason to say again what was said when the blocks were decided upon.
-        decision.dropped = if only_used { Vec::new() } else { dropped };
+        // New counts are no reason to say again what was said when the blocks were decided upon.
+        decision.dropped = if counts_only { Vec::new() } else { dropped };
     }
     decision.assignments = Some(plan.assignments);
     decision
 }
 
-fn verdicts(kind: PoolKind, plan: &Plan) -> Vec<Verdict> {
-    let named = |standing| {
-        let names = plan.assignments.iter().filter(move |a| a.standing == standing).map(|a| a.node.as_str());
-        names.collect::<Vec<_>>()
-    };
-    let (departed, outdated) = (named(Standing::Departed), named(Standing::Outdated));
-    let mut ready = Vec::new();
-    if plan.unserved.is_empty() && plan.assignments.len() == departed.len() {
-        ready.push("no node matches nodeSelector".to_owned());
+/// Which change of metadata is due. The finalizer is there before the first block is given and goes when the last is
+/// free; both at the version that was decided upon, so that neither rests on an old status.
+fn patch(seen: &Observation<'_>, plan: &Plan, news: status::News) -> Option<MetadataPatch> {
+    let life = &seen.pool.life;
+    match (life.deleting, life.is_sealed(), plan.assignments.is_empty()) {
+        (false, false, false) => return Some(MetadataPatch::Seal),
+        (true, true, true) => return Some(MetadataPatch::Unseal),
+        _ => {}
     }
-    if !departed.is_empty() {
-        let (count, list) = (departed.len(), bounded_list(&departed, ", "));
-        ready.push(format!("nodes that are gone or no longer selected and keep their blocks: {count} ({list})"));
-    }
-    let exhausted = match plan.unserved.len() {
-        0 => Verdict::new(EXHAUSTED, false, "AllNodesServed", String::new()),
-        count => {
-            let text = format!("selected nodes without a block: {count} ({})", bounded_list(&plan.unserved, ", "));
-            Verdict::new(EXHAUSTED, true, exhausted_reason(kind), text)
-        }
-    };
-    let degraded = match outdated.len() {
-        0 => Verdict::new(DEGRADED, false, "AsSpecified", String::new()),
-        count => {
-            let text = format!(
-                "{count} nodes keep a block that the spec no longer has, until its addresses are known to be unheld: {}",
-                bounded_list(&outdated, ", ")
-            );
-            Verdict::new(DEGRADED, true, "OutdatedBlocks", text)
-        }
-    };
-    vec![Verdict::new(READY, true, "Valid", ready.join("; ")), exhausted, degraded]
-}
-
-/// A pool that runs out is news when the nodes left out are others than the status says.
-fn notes(pool: &PoolRecord, verdicts: &[Verdict]) -> Vec<Note> {
-    let exhausted = verdicts.iter().filter(|verdict| verdict.kind == EXHAUSTED && verdict.holds);
-    let news = exhausted.filter(|verdict| {
-        !pool.status.summary.conditions.iter().any(|old| old.type_ == EXHAUSTED && old.message == verdict.message)
-    });
-    news.map(|verdict| Note::new(verdict.reason, &verdict.message)).collect()
-}
-
-fn summary<S: BuildHasher>(seen: &Observation<'_, S>, plan: &Plan, verdicts: Vec<Verdict>) -> Summary {
-    let pool = seen.pool;
-    let count = |wanted: Standing| plan.assignments.iter().filter(|assignment| assignment.standing == wanted).count();
-    let departed = count(Standing::Departed);
-    let used = seen.ipam_nodes.values().fold(0_u64, |sum, record| sum.saturating_add(record.used(&pool.key)));
-    Summary {
-        observed_generation: Some(pool.generation),
-        conditions: merge(&pool.status.summary.conditions, verdicts, pool.generation, seen.now),
-        nodes: Some(NodeCounts {
-            // A node on an outdated block is served: it gives from that block.
-            served: saturate(plan.assignments.len() - departed),
-            unserved: saturate(plan.unserved.len()),
-            departed: saturate(departed),
-        }),
-        blocks: Some(BlockCounts { total: saturate(plan.blocks_total), free: saturate(plan.blocks_free) }),
-        addresses: Some(AddressCounts { capacity: saturate(plan.capacity), used: saturate(used) }),
-    }
-}
-
-/// Counts in a status stop at the largest number that the API can say.
-fn saturate<From, To: TryFrom<From> + Bounded>(count: From) -> To {
-    To::try_from(count).unwrap_or(To::MOST)
-}
-
-trait Bounded {
-    const MOST: Self;
-}
-impl Bounded for i32 {
-    const MOST: Self = Self::MAX;
-}
-impl Bounded for i64 {
-    const MOST: Self = Self::MAX;
-}
-
-fn differs_in_used_only(old: &Summary, new: &Summary) -> bool {
-    let (Some(was), Some(is)) = (old.addresses, new.addresses) else { return false };
-    let old = Summary { addresses: Some(AddressCounts { used: is.used, ..was }), ..old.clone() };
-    old == *new
-}
-
-fn same_allocations(kind: PoolKind, recorded: &[Claim], planned: &[Assignment]) -> bool {
-    recorded.len() == planned.len()
-        && recorded.iter().zip(planned).all(|(claim, assignment)| {
-            claim.node == assignment.node
-                && claim.range == assignment.block.range
-                && (kind == PoolKind::IpPool || claim.gateway == assignment.block.gateway)
-        })
-}
-
-/// An assignment as a status records it. The gateway of an IPPool's block is the pool's and is not recorded.
-fn recorded(kind: PoolKind, assignment: &Assignment) -> Claim {
-    Claim {
-        node: assignment.node.clone(),
-        range: assignment.block.range,
-        gateway: assignment.block.gateway.filter(|_| kind == PoolKind::CidrPool),
-        source: ClaimSource::Status,
-    }
+    let waits = |assignment: &Assignment| assignment.standing != Standing::Serving && life.forces(&assignment.node);
+    let has_work = plan.assignments.iter().any(waits);
+    let done = !life.force_release.is_empty() && !has_work && news != status::News::Blocks;
+    done.then_some(MetadataPatch::ForceDone)
 }
 
 #[cfg(test)]

@@ -1,12 +1,12 @@
 use std::collections::BTreeMap;
 
-use ipam_core::plan::Assignment;
-use ipam_crds::{BlockState, BlockUse, NodeBlock, PoolType};
+use ipam_crds::{AddressCounts, BlockCounts, BlockState, BlockUse, NodeBlock, NodeCounts, PoolType};
 use serde_json::{Value, json};
 
 use super::*;
-use crate::ipam_node::entry;
+use crate::ipam_node::{IpamNodeRecord, entry};
 use crate::objects::RawObject;
+use crate::pool::FORCE_RELEASE;
 
 const IP_SPEC: &str = r#"{"subnet":"192.168.0.0/16","perNodeBlockSize":4,"gateway":"192.168.0.1"}"#;
 const TINY_SPEC: &str = r#"{"subnet":"10.0.0.0/29","perNodeBlockSize":3}"#;
@@ -21,7 +21,8 @@ fn pool(spec: &str, generation: i64, status: &Value) -> PoolRecord {
 
 fn pool_of(kind: PoolKind, spec: &str, generation: i64, status: &Value) -> PoolRecord {
     let object = json!({
-        "metadata": {"name": "blue", "uid": "u", "generation": generation, "resourceVersion": "1"},
+        "metadata": {"name": "blue", "uid": "u", "generation": generation, "resourceVersion": "1",
+            "finalizers": [crate::pool::FINALIZER]},
         "spec": serde_json::from_str::<Value>(spec).unwrap(),
         "status": status,
     });
@@ -33,7 +34,9 @@ fn pool_of(kind: PoolKind, spec: &str, generation: i64, status: &Value) -> PoolR
 #[derive(Default)]
 struct Scene {
     nodes: BTreeMap<String, BTreeMap<String, String>>,
-    ipam_nodes: HashMap<String, IpamNodeRecord>,
+    ipam_nodes: IpamNodes,
+    beside: Beside,
+    grace: Option<Duration>,
     told: Vec<Assignment>,
     second: i64,
     counts_wait: bool,
@@ -52,6 +55,8 @@ impl Scene {
             nodes: &nodes,
             ipam_nodes: &self.ipam_nodes,
             told: &self.told,
+            beside: &self.beside,
+            grace: self.grace,
             counts_due: !self.counts_wait,
             now: at(self.second),
         })
@@ -73,17 +78,28 @@ impl Scene {
         record.reports = reports.collect();
     }
 
-    /// Writes the IPAMNodes that follow from a decision.
+    /// Writes the IPAMNodes that follow from a decision: what is released is taken out.
     fn write_ipam_nodes(&mut self, pool: &PoolRecord, assignments: &[Assignment]) {
-        let valid = pool.spec.as_ref().unwrap();
         for assignment in assignments {
-            let known = self.ipam_nodes.get(&assignment.node);
-            let blocks = vec![entry(valid, assignment, known)];
-            let record = self.ipam_nodes.entry(assignment.node.clone()).or_default();
-            if record.blocks != blocks {
-                (record.blocks, record.generation) = (blocks, record.generation + 1);
+            let node = assignment.node.as_str();
+            if self.ipam_nodes.get(node).is_none() {
+                self.ipam_nodes.apply(node, IpamNodeRecord::default()).unwrap();
+            }
+            let known = self.ipam_nodes.get(node).unwrap();
+            let is_out = assignment.standing != Standing::Serving && known.has_released(&pool.key);
+            let new = (!is_out).then(|| entry(&pool.key, pool.spec.as_deref().ok(), assignment, Some(known)));
+            let blocks: Vec<NodeBlock> = new.into_iter().collect();
+            if known.blocks != blocks {
+                self.ipam_nodes.begin_write(node, &blocks);
+                self.ipam_nodes.end_write(node, true);
+                let record = self.ipam_nodes.get_mut(node).unwrap();
+                (record.blocks, record.generation, record.unsettled) = (blocks, record.generation + 1, false);
             }
         }
+    }
+
+    fn block_of(&self, node: &str) -> &NodeBlock {
+        &self.ipam_nodes.get(node).unwrap().blocks[0]
     }
 }
 
@@ -224,27 +240,253 @@ fn a_cidr_pools_changed_gateway_is_updated_in_place() {
     assert_eq!(blocks(&status), ["n1=10.0.0.0-10.0.0.255"]);
 }
 
+fn releasing(status: &StatusRecord) -> Vec<String> {
+    status.releasing.iter().map(|release| format!("{}={}", release.claim.node, release.claim.range)).collect()
+}
+
 #[test]
-fn a_node_that_leaves_keeps_its_block_and_is_counted_as_departed() {
+fn a_node_that_leaves_gives_no_more_and_its_block_is_nobody_elses() {
     let mut scene = Scene::of(&["n1", "n2"]);
     let record = pool(IP_SPEC, 1, &json!({}));
-    let record = written(&record, &scene.decide(&record));
+    let decision = scene.decide(&record);
+    scene.write_ipam_nodes(&record, decision.assignments.as_ref().unwrap());
+    let record = written(&record, &decision);
     scene.nodes.remove("n1");
     scene.nodes.insert("n3".into(), BTreeMap::new());
+    scene.second = 30;
     let decision = scene.decide(&record);
     let status = decision.status.as_ref().unwrap();
-    let expected = ["n1=192.168.0.1-192.168.0.4", "n2=192.168.0.5-192.168.0.8", "n3=192.168.0.9-192.168.0.12"];
-    assert_eq!(blocks(status), expected);
+    assert_eq!(blocks(status), ["n2=192.168.0.5-192.168.0.8", "n3=192.168.0.9-192.168.0.12"]);
+    assert_eq!(releasing(status), ["n1=192.168.0.1-192.168.0.4"]);
+    assert_eq!((status.releasing[0].since, status.releasing[0].node_gone_since), (Some(at(30)), Some(at(30))));
     assert_eq!(status.summary.nodes, Some(NodeCounts { served: 2, unserved: 0, departed: 1 }));
-    assert!(condition(status, READY).message.contains("n1"), "{}", condition(status, READY).message);
+    let message = &condition(status, RELEASING).message;
+    assert!(message.contains("n1 (not reported, Node gone)") && message.contains(FORCE_RELEASE), "{message}");
+    assert_eq!(decision.notes.iter().map(|note| note.reason).collect::<Vec<_>>(), ["BlocksReleasing"]);
     scene.write_ipam_nodes(&record, decision.assignments.as_ref().unwrap());
-    assert_eq!(scene.ipam_nodes["n1"].blocks[0].state, BlockState::Releasing);
-    assert_eq!(scene.ipam_nodes["n2"].blocks[0].state, BlockState::Active);
+    assert_eq!(scene.block_of("n1").state, BlockState::Releasing);
+    assert_eq!(scene.block_of("n2").state, BlockState::Active);
 
     let record = written(&record, &decision);
+    scene.second = 60;
+    assert_eq!(scene.decide(&record).status, None, "said once, and the time stands");
     scene.nodes.insert("n1".into(), BTreeMap::new());
     let status = scene.decide(&record).status.unwrap();
+    let expected = ["n1=192.168.0.1-192.168.0.4", "n2=192.168.0.5-192.168.0.8", "n3=192.168.0.9-192.168.0.12"];
     assert_eq!(blocks(&status), expected, "the same node gets the same block back");
+    assert_eq!(releasing(&status), [""; 0]);
+    assert_eq!(condition(&status, RELEASING).status, "False");
+}
+
+/// `n1` has left `n2`; its IPAMNode says Releasing.
+fn departed() -> (Scene, PoolRecord) {
+    let mut scene = Scene::of(&["n1", "n2"]);
+    let record = pool(IP_SPEC, 1, &json!({}));
+    let decision = scene.decide(&record);
+    scene.write_ipam_nodes(&record, decision.assignments.as_ref().unwrap());
+    let record = written(&record, &decision);
+    scene.nodes.remove("n1");
+    let decision = scene.decide(&record);
+    scene.write_ipam_nodes(&record, decision.assignments.as_ref().unwrap());
+    (scene, written(&record, &decision))
+}
+
+#[test]
+fn a_released_block_is_free_only_after_its_entry_was_taken_out() {
+    let (mut scene, record) = departed();
+    for used in [2, 0] {
+        scene.report("n1", used);
+        let decision = scene.decide(&record);
+        let still = decision.status.as_ref().map_or_else(|| releasing(&record.status), releasing);
+        assert_eq!(still, ["n1=192.168.0.1-192.168.0.4"], "{used} used");
+    }
+    let decision = scene.decide(&record);
+    scene.write_ipam_nodes(&record, decision.assignments.as_ref().unwrap());
+    assert!(scene.ipam_nodes.get("n1").unwrap().blocks.is_empty());
+    scene.nodes.insert("n0".into(), BTreeMap::new());
+    let decision = scene.decide(&record);
+    let status = decision.status.unwrap();
+    assert_eq!(blocks(&status), ["n0=192.168.0.1-192.168.0.4", "n2=192.168.0.5-192.168.0.8"]);
+    assert_eq!(releasing(&status), [""; 0]);
+    assert_eq!(decision.notes, vec![], "the normal course of things");
+}
+
+#[test]
+fn a_report_about_another_generation_or_range_releases_nothing() {
+    let spoil: [fn(&mut IpamNodeRecord); 4] = [
+        |record| record.observed_generation = Some(record.generation - 1),
+        |record| record.observed_generation = None,
+        |record| record.reports[0].start_ip = "192.168.0.2".into(),
+        |record| record.unsettled = true,
+    ];
+    for (number, spoil) in spoil.iter().enumerate() {
+        let (mut scene, record) = departed();
+        scene.report("n1", 0);
+        assert!(scene.ipam_nodes.get("n1").unwrap().has_released(&record.key));
+        spoil(scene.ipam_nodes.get_mut("n1").unwrap());
+        assert!(!scene.ipam_nodes.get("n1").unwrap().has_released(&record.key), "case {number}");
+    }
+}
+
+#[test]
+fn an_entry_that_is_merely_not_there_releases_nothing() {
+    let (mut scene, record) = departed();
+    scene.ipam_nodes.get_mut("n1").unwrap().blocks.clear();
+    assert_eq!(scene.decide(&record).status, None);
+    scene.ipam_nodes.delete("n1");
+    assert_eq!(
+        releasing(scene.decide(&record).status.as_ref().unwrap_or(&record.status)),
+        ["n1=192.168.0.1-192.168.0.4"]
+    );
+}
+
+#[test]
+fn the_block_of_a_node_that_is_gone_is_let_go_of_after_the_grace() {
+    let (mut scene, record) = departed();
+    scene.report("n1", 3);
+    scene.grace = Some(Duration::from_hours(1));
+    let waiting = scene.decide(&record);
+    assert_eq!((waiting.expires, waiting.let_go.len()), (Some(at(3600)), 0));
+    scene.second = 3600;
+    let decision = scene.decide(&record);
+    assert!(decision.let_go.contains("n1") && decision.assignments.unwrap().len() == 2, "its entry goes first");
+    scene.ipam_nodes.begin_write("n1", &[]);
+    scene.ipam_nodes.end_write("n1", true);
+    scene.ipam_nodes.delete("n1");
+    let decision = scene.decide(&record);
+    assert_eq!(releasing(decision.status.as_ref().unwrap()), [""; 0]);
+    let [note] = &decision.notes[..] else { panic!("{:?}", decision.notes) };
+    assert_eq!(note.reason, "GraceExpired");
+    assert!(note.text.contains("n1 loses 192.168.0.1-192.168.0.4") && note.text.contains("3 held"), "{note:?}");
+}
+
+#[test]
+fn neither_a_node_that_is_there_nor_a_grace_of_zero_lets_go_by_time() {
+    let (mut scene, record) = departed();
+    scene.second = 1_000_000_000;
+    assert_eq!(scene.decide(&record).let_go.len(), 0, "no grace");
+    scene.grace = Some(Duration::from_hours(1));
+    scene.nodes.insert("n1".into(), BTreeMap::new());
+    let unselected = IP_SPEC.replace(
+        '}',
+        r#","nodeSelector":{"nodeSelectorTerms":[{"matchFields":[{"key":"metadata.name","operator":"In","values":["n2"]}]}]}}"#,
+    );
+    let record = PoolRecord { status: record.status, ..pool(&unselected, 2, &json!({})) };
+    let decision = scene.decide(&record);
+    assert_eq!(decision.let_go.len(), 0);
+    assert_eq!(decision.status.unwrap().releasing[0].node_gone_since, None);
+}
+
+#[test]
+fn an_admin_lets_go_of_a_block_and_the_annotation_goes_when_it_has_done_its_work() {
+    let (mut scene, mut record) = departed();
+    scene.report("n1", 2);
+    record.life.force_release = BTreeSet::from(["n1".to_owned(), "n2".to_owned(), "typo".to_owned()]);
+    let decision = scene.decide(&record);
+    assert_eq!(decision.let_go, BTreeSet::from(["n1".to_owned()]), "a node that is served keeps its block");
+    assert_eq!(decision.patch, None, "there is work for it");
+    scene.ipam_nodes.begin_write("n1", &[]);
+    let decision = scene.decide(&record);
+    assert_eq!(decision.assignments.unwrap().len(), 2, "not while the write is under way");
+    scene.ipam_nodes.end_write("n1", true);
+    scene.ipam_nodes.delete("n1");
+    let decision = scene.decide(&record);
+    assert_eq!(decision.notes[0].reason, "ForcedRelease");
+    assert!(decision.notes[0].text.contains("2 held"), "{:?}", decision.notes);
+    let record = PoolRecord { life: record.life.clone(), ..written(&record, &decision) };
+    assert_eq!(scene.decide(&record).patch, Some(MetadataPatch::ForceDone));
+}
+
+#[test]
+fn a_pool_is_sealed_before_its_first_block_is_given() {
+    let mut record = pool(IP_SPEC, 1, &json!({}));
+    record.life.finalizers.clear();
+    assert_eq!(Scene::of(&["n1"]).decide(&record).patch, Some(MetadataPatch::Seal));
+    assert_eq!(Scene::default().decide(&record).patch, None, "a pool that gives nothing needs no seal");
+}
+
+#[test]
+fn a_pool_that_is_being_deleted_waits_for_all_its_blocks_and_says_for_which() {
+    let mut scene = Scene::of(&["n1", "n2", "n3"]);
+    let record = pool(IP_SPEC, 1, &json!({}));
+    let decision = Scene::of(&["n1", "n2"]).decide(&record);
+    scene.write_ipam_nodes(&record, decision.assignments.as_ref().unwrap());
+    scene.report("n1", 2);
+    for spec in [IP_SPEC, "{}"] {
+        let mut record = PoolRecord { status: decision.status.clone().unwrap(), ..pool(spec, 2, &json!({})) };
+        record.life.deleting = true;
+        let decision = scene.decide(&record);
+        assert_eq!(decision.patch, None);
+        let status = decision.status.as_ref().unwrap();
+        assert_eq!(releasing(status), ["n1=192.168.0.1-192.168.0.4", "n2=192.168.0.5-192.168.0.8"], "n3 gets none");
+        let ready = condition(status, READY);
+        assert_eq!((ready.status.as_str(), ready.reason.as_str()), ("False", "Deleting"));
+        assert!(ready.message.contains("2 nodes: n1 (2 held), n2 (not reported)"), "{}", ready.message);
+        assert_eq!(decision.notes[0].reason, "PoolInUse");
+    }
+}
+
+#[test]
+fn the_seal_of_a_deleted_pool_goes_with_the_last_block() {
+    let (mut scene, record) = departed();
+    scene.nodes.clear();
+    let mut record = PoolRecord { generation: 2, ..record };
+    record.life.deleting = true;
+    for node in ["n1", "n2"] {
+        let decision = scene.decide(&record);
+        assert_eq!(decision.patch, None, "{node} is still there");
+        scene.write_ipam_nodes(&record, decision.assignments.as_ref().unwrap());
+        scene.report(node, 0);
+        let decision = scene.decide(&record);
+        scene.write_ipam_nodes(&record, decision.assignments.as_ref().unwrap());
+    }
+    assert_eq!(scene.decide(&record).patch, Some(MetadataPatch::Unseal));
+}
+
+#[test]
+fn a_pool_in_the_way_of_which_an_older_one_stands_serves_nobody_and_heals() {
+    let mut scene = Scene::of(&["n1"]);
+    let record = pool(IP_SPEC, 1, &json!({}));
+    let first = scene.decide(&record);
+    scene.write_ipam_nodes(&record, first.assignments.as_ref().unwrap());
+    let record = written(&record, &first);
+    let older = PoolKey::new(PoolKind::CidrPool, "older");
+    scene.beside.in_the_way = Some(older);
+    let decision = scene.decide(&record);
+    let status = decision.status.as_ref().unwrap();
+    let ready = condition(status, READY);
+    assert_eq!((ready.status.as_str(), ready.reason.as_str()), ("False", "Overlap"));
+    assert!(ready.message.contains("CIDRPool \"older\""), "{}", ready.message);
+    assert_eq!((blocks(status).len(), releasing(status).len()), (0, 1), "what was given is taken back");
+    assert_eq!(decision.notes[0].reason, "Overlap");
+    let record = written(&record, &decision);
+    assert_eq!(scene.decide(&record).status, None, "said once");
+    scene.beside = Beside::default();
+    let status = scene.decide(&record).status.unwrap();
+    assert_eq!(blocks(&status), blocks(first.status.as_ref().unwrap()));
+    assert_eq!(condition(&status, READY).status, "True");
+}
+
+#[test]
+fn a_record_of_an_ipam_node_outweighs_a_status_unless_it_is_known_to_be_released() {
+    let entry = |node: &str, start: &str, end: &str| json!({"nodeName": node, "startIP": start, "endIP": end});
+    let swapped = json!({"allocations": [
+        entry("n1", "192.168.0.5", "192.168.0.8"), entry("n2", "192.168.0.1", "192.168.0.4")]});
+    let mut scene = Scene::of(&["n1", "n2"]);
+    let record = pool(IP_SPEC, 1, &json!({}));
+    let decision = scene.decide(&record);
+    scene.write_ipam_nodes(&record, decision.assignments.as_ref().unwrap());
+    let status = scene.decide(&pool(IP_SPEC, 1, &swapped)).status.unwrap();
+    assert_eq!(blocks(&status), blocks(decision.status.as_ref().unwrap()), "nothing moves");
+
+    for node in ["n1", "n2"] {
+        let record = scene.ipam_nodes.get_mut(node).unwrap();
+        record.blocks[0].state = BlockState::Releasing;
+        scene.report(node, 0);
+    }
+    let decision = scene.decide(&pool(IP_SPEC, 1, &swapped));
+    let status = decision.status.unwrap();
+    assert_eq!(blocks(&status), ["n1=192.168.0.5-192.168.0.8", "n2=192.168.0.1-192.168.0.4"]);
 }
 
 #[test]
@@ -297,20 +539,6 @@ fn a_status_edited_to_nonsense_is_repaired_without_moving_what_was_right() {
 }
 
 #[test]
-fn a_block_given_on_before_the_ipam_nodes_were_written_is_not_taken_back() {
-    // n1 had .1-.4 and released it; the status then gave it to n2, and the operator ended before telling either.
-    let mut scene = Scene::of(&["n1", "n2"]);
-    let record = pool(IP_SPEC, 1, &json!({}));
-    let assignments = Scene::of(&["n1"]).decide(&record).assignments.unwrap();
-    scene.write_ipam_nodes(&record, &assignments);
-    let entry = |node: &str, start: &str, end: &str| json!({"nodeName": node, "startIP": start, "endIP": end});
-    let status =
-        json!({"allocations": [entry("n1", "192.168.0.5", "192.168.0.8"), entry("n2", "192.168.0.1", "192.168.0.4")]});
-    let status = scene.decide(&pool(IP_SPEC, 1, &status)).status.unwrap();
-    assert_eq!(blocks(&status), ["n1=192.168.0.5-192.168.0.8", "n2=192.168.0.1-192.168.0.4"]);
-}
-
-#[test]
 fn a_block_that_the_spec_no_longer_has_is_kept_until_the_agent_says_that_it_released_it() {
     let mut scene = Scene::of(&["n1"]);
     let old = pool(IP_SPEC, 1, &json!({}));
@@ -324,8 +552,13 @@ fn a_block_that_the_spec_no_longer_has_is_kept_until_the_agent_says_that_it_rele
     let edited = written(&edited, &decision);
     assert_eq!(blocks(&edited.status), ["n1=192.168.0.1-192.168.0.4"]);
     assert_eq!(condition(&edited.status, DEGRADED).status, "True");
+    let ready = condition(&edited.status, READY);
+    assert_eq!((ready.status.as_str(), ready.reason.as_str()), ("False", "EditDeferred"));
+    assert!(ready.message.contains("node n1 (not reported)"), "{}", ready.message);
+    assert_eq!(decision.notes.iter().map(|note| note.reason).collect::<Vec<_>>(), ["EditDeferred"]);
+    assert_eq!(scene.decide(&edited).notes, vec![], "once");
     scene.write_ipam_nodes(&edited, decision.assignments.as_ref().unwrap());
-    assert_eq!(scene.ipam_nodes["n1"].blocks[0].state, BlockState::Active, "the last good state is served");
+    assert_eq!(scene.block_of("n1").state, BlockState::Active, "the last good state is served");
 
     // While addresses are held nothing changes; none held is believed only of an agent that was told to give no more.
     for (used, state) in [(2, BlockState::Active), (0, BlockState::Releasing)] {
@@ -333,10 +566,13 @@ fn a_block_that_the_spec_no_longer_has_is_kept_until_the_agent_says_that_it_rele
         let decision = scene.decide(&edited);
         assert_eq!(decision.assignments.as_ref().unwrap()[0].block.range.to_string(), "192.168.0.1-192.168.0.4");
         scene.write_ipam_nodes(&edited, decision.assignments.as_ref().unwrap());
-        assert_eq!(scene.ipam_nodes["n1"].blocks[0].state, state, "{used} used");
+        assert_eq!(scene.block_of("n1").state, state, "{used} used");
     }
     assert_eq!(scene.decide(&edited).assignments.unwrap()[0].block.range.to_string(), "192.168.0.1-192.168.0.4");
     scene.report("n1", 0);
+    let decision = scene.decide(&edited);
+    assert_eq!(decision.assignments.as_ref().unwrap()[0].block.range.to_string(), "192.168.0.1-192.168.0.4");
+    scene.write_ipam_nodes(&edited, decision.assignments.as_ref().unwrap());
     let decision = scene.decide(&edited);
     let status = decision.status.unwrap();
     assert_eq!(blocks(&status), ["n1=192.168.0.1-192.168.0.8"]);
@@ -388,7 +624,7 @@ fn conditions_of_others_are_left_alone() {
         "lastTransitionTime": "2024-01-01T00:00:00Z"}]});
     let status = Scene::of(&["n1"]).decide(&pool(IP_SPEC, 1, &foreign)).status.unwrap();
     let kinds: Vec<_> = status.summary.conditions.iter().map(|condition| condition.type_.as_str()).collect();
-    assert_eq!(kinds, ["Audited", READY, EXHAUSTED, DEGRADED]);
+    assert_eq!(kinds, ["Audited", READY, EXHAUSTED, DEGRADED, RELEASING]);
 }
 
 #[test]
@@ -400,7 +636,7 @@ fn an_ipam_node_says_what_the_node_may_give() {
     let (pool, scene) = (pool(&spec.replace("true,", "false,"), 1, &json!({})), Scene::of(&["n1", "n2"]));
     let assignments = scene.decide(&pool).assignments.unwrap();
     assert_eq!(assignments.len(), 1, "n2 is not selected");
-    let block = entry(pool.spec.as_ref().unwrap(), &assignments[0], None);
+    let block = entry(&pool.key, pool.spec.as_deref().ok(), &assignments[0], None);
     let range = |start: &str, end: &str| ipam_crds::AddressRange { start_ip: start.into(), end_ip: end.into() };
     let expected = NodeBlock {
         name: "blue".into(),

@@ -18,6 +18,13 @@ pub enum Command {
         /// The status.
         status: StatusRecord,
     },
+    /// Change a pool's metadata, if its version is still this one.
+    PatchPool {
+        /// The pool.
+        pool: PoolRef,
+        /// What is to change.
+        patch: PoolPatch,
+    },
     /// Ask for a pool's current version.
     Confirm {
         /// The pool.
@@ -32,6 +39,15 @@ pub enum Command {
         /// The warning.
         note: Note,
     },
+}
+
+/// A change of a pool's metadata.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub enum PoolPatch {
+    /// All finalizers that it is to have, those of others included.
+    Finalizers(Vec<String>),
+    /// The annotation of this name is taken away.
+    WithoutAnnotation(&'static str),
 }
 
 /// A pool as a call names it.
@@ -65,10 +81,20 @@ pub enum NodeAction {
     Delete(String, String),
 }
 
+impl NodeAction {
+    /// What the IPAMNode says once this is done.
+    pub fn blocks(&self) -> &[NodeBlock] {
+        match self {
+            Self::Create(blocks) | Self::Update(_, blocks) => blocks,
+            Self::Delete(..) => &[],
+        }
+    }
+}
+
 /// What became of a call.
 #[derive(Debug)]
 pub enum Outcome {
-    /// Of [`Command::WriteStatus`] and [`Command::Confirm`]: the version that the pool has now.
+    /// Of [`Command::WriteStatus`], [`Command::PatchPool`] and [`Command::Confirm`]: the version that the pool has now.
     Pool(PoolRef, Result<String, CallError>),
     /// Of [`Command::WriteIpamNode`]: the object's uid, version and generation, or nothing if it was deleted.
     IpamNode(NodeWrite, Result<Option<NodeVersion>, CallError>),

@@ -14,19 +14,20 @@ mod pool_events;
 mod pool_task;
 mod timing;
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, HashMap};
 use std::sync::Arc;
-use std::time::Instant;
+use std::time::{Duration, Instant};
 
 use ipam_core::{PoolKey, PoolKind};
 use jiff::Timestamp;
 use kube::runtime::watcher::Event;
 
-use crate::decide::{Decision, Observation, decide};
+use crate::decide::{Beside, Decision, MetadataPatch, Observation, decide};
 use crate::index::{IpamNodes, Labels, Nodes, Relist};
 use crate::metrics::Metrics;
 use crate::objects::RawObject;
-pub use calls::{CallError, Command, NodeAction, NodeVersion, NodeWrite, Outcome, PoolRef};
+use crate::pool::{FINALIZER, FORCE_RELEASE, Life, PoolRecord};
+pub use calls::{CallError, Command, NodeAction, NodeVersion, NodeWrite, Outcome, PoolPatch, PoolRef};
 use node_queue::NodeQueue;
 use node_writes::queue_holders;
 use pool_task::{Applied, Call, PoolTask, changed_nodes};
@@ -51,9 +52,23 @@ pub struct Now {
     pub wall: Timestamp,
 }
 
+/// What an admin has set.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct Settings {
+    /// How long a block waits for its agent's word once its Node is gone; `None` for ever.
+    pub released_block_grace: Option<Duration>,
+}
+
+impl Default for Settings {
+    fn default() -> Self {
+        Self { released_block_grace: Some(Duration::from_hours(24)) }
+    }
+}
+
 /// The state machine.
 #[derive(Debug)]
 pub struct Reconciler {
+    settings: Settings,
     nodes: Nodes,
     ipam_nodes: IpamNodes,
     pools: BTreeMap<PoolKey, PoolTask>,
@@ -61,6 +76,8 @@ pub struct Reconciler {
     ipam_node_list: Relist,
     pool_lists: BTreeMap<PoolKind, Relist>,
     queue: NodeQueue,
+    /// Nodes that are gone and have entries of pools that are gone, too, and since when we know.
+    orphaned: HashMap<String, Instant>,
     outbox: Vec<Command>,
     leading: bool,
     metrics: Arc<Metrics>,
@@ -68,9 +85,10 @@ pub struct Reconciler {
 
 impl Reconciler {
     /// One that knows nothing and does not lead.
-    pub fn new(metrics: Arc<Metrics>) -> Self {
+    pub fn new(settings: Settings, metrics: Arc<Metrics>) -> Self {
         let lists = [PoolKind::IpPool, PoolKind::CidrPool].map(|kind| (kind, Relist::default()));
         Self {
+            settings,
             nodes: Nodes::default(),
             ipam_nodes: IpamNodes::default(),
             pools: BTreeMap::new(),
@@ -78,6 +96,7 @@ impl Reconciler {
             ipam_node_list: Relist::default(),
             pool_lists: BTreeMap::from(lists),
             queue: NodeQueue::default(),
+            orphaned: HashMap::new(),
             outbox: Vec::new(),
             leading: false,
             metrics,
@@ -100,6 +119,7 @@ impl Reconciler {
         for task in self.pools.values_mut() {
             (task.confirmed, task.applied) = (None, None);
         }
+        self.ipam_nodes.forget_retired();
         self.wake_pools(now);
     }
 
@@ -157,14 +177,20 @@ impl Reconciler {
         let decision = decide(&Observation {
             pool: &task.record,
             nodes: &self.nodes.refs(),
-            ipam_nodes: self.ipam_nodes.all(),
+            ipam_nodes: &self.ipam_nodes,
             told: task.applied.as_ref().map(|applied| applied.assignments.as_slice()).unwrap_or_default(),
+            beside: &Beside::default(),
+            grace: self.settings.released_block_grace,
             counts_due: task.counts_due(now.instant),
             now: now.wall,
         });
         self.metrics.planned(key, began.elapsed());
         if decision.counts_deferred {
             task.due.by(task.counts_at(now.instant));
+        }
+        if let Some(expires) = decision.expires {
+            let wait = Duration::try_from(expires.duration_since(now.wall)).unwrap_or_default();
+            task.due.by(now.instant + wait);
         }
         self.start_call(key, decision, now.instant);
     }
@@ -176,19 +202,23 @@ impl Reconciler {
         for line in &decision.dropped {
             tracing::warn!(pool = %key, "record not honoured: {line}");
         }
-        let spec = task.record.spec.as_ref().ok();
-        let applies = spec.zip(decision.assignments).map(|(pool, assignments)| Applied::new(pool.clone(), assignments));
-        let pool = PoolRef {
-            key: key.clone(),
-            uid: task.record.uid.clone(),
-            resource_version: task.record.resource_version.clone(),
-        };
+        let record = &task.record;
+        let pool =
+            PoolRef { key: key.clone(), uid: record.uid.clone(), resource_version: record.resource_version.clone() };
+        if let Some(patch) = decision.patch {
+            let change = change(&record.life, patch);
+            task.call = Some(Call { patch: Some(patch), ..Call::new(now) });
+            self.outbox.push(Command::PatchPool { pool, patch: change });
+            return;
+        }
+        let spec = record.spec.as_ref().ok().cloned();
+        let applies = decision.assignments.map(|assignments| Applied::new(spec, assignments, decision.let_go));
         if let Some(status) = decision.status {
             let sent = status.clone();
-            task.call = Some(Call::new(now, Some(status), applies, decision.notes));
+            task.call = Some(Call { status: Some(status), applies, notes: decision.notes, ..Call::new(now) });
             self.outbox.push(Command::WriteStatus { pool, status: sent });
         } else if applies.is_some() && !task.is_confirmed() {
-            task.call = Some(Call::new(now, None, applies, Vec::new()));
+            task.call = Some(Call { applies, ..Call::new(now) });
             self.outbox.push(Command::Confirm { pool });
         } else if let Some(applied) = applies {
             self.apply(key, applied);
@@ -203,7 +233,7 @@ impl Reconciler {
         }
         self.metrics.reconciled(&pool.key, now.saturating_duration_since(call.began));
         match result {
-            Ok(version) if call.status.is_some() || version == pool.resource_version => {
+            Ok(version) if call.writes() || version == pool.resource_version => {
                 task.backoff.reset();
                 self.succeed(pool, call, version, now);
             }
@@ -230,6 +260,11 @@ impl Reconciler {
             task.record.resource_version.clone_from(&version);
             task.written_at = Some(now);
         }
+        if let Some(patch) = call.patch {
+            // What was to be done besides waits for this.
+            note_patched(&mut task.record, patch, &version);
+            task.due.by(now);
+        }
         task.confirmed = Some(version.clone());
         let pool = PoolRef { resource_version: version, ..pool.clone() };
         for note in call.notes {
@@ -246,6 +281,12 @@ impl Reconciler {
         if let Some(old) = task.applied.as_ref().filter(|old| old.is_of_the_spec_of(&new)) {
             for node in changed_nodes(&old.assignments, &new.assignments) {
                 self.queue.push(node);
+                if new.of(node).is_none() {
+                    self.ipam_nodes.forget_retired_of(node, key);
+                }
+            }
+            for node in old.let_go.symmetric_difference(&new.let_go) {
+                self.queue.push(node);
             }
         } else {
             for assignment in &new.assignments {
@@ -261,6 +302,24 @@ impl Reconciler {
             task.due.wake(now);
         }
     }
+}
+
+/// What `patch` means for a pool whose metadata says `life`.
+fn change(life: &Life, patch: MetadataPatch) -> PoolPatch {
+    let others = life.finalizers.iter().filter(|finalizer| *finalizer != FINALIZER).cloned();
+    match patch {
+        MetadataPatch::Seal => PoolPatch::Finalizers(others.chain([FINALIZER.to_owned()]).collect()),
+        MetadataPatch::Unseal => PoolPatch::Finalizers(others.collect()),
+        MetadataPatch::ForceDone => PoolPatch::WithoutAnnotation(FORCE_RELEASE),
+    }
+}
+
+fn note_patched(record: &mut PoolRecord, patch: MetadataPatch, version: &str) {
+    match change(&record.life, patch) {
+        PoolPatch::Finalizers(finalizers) => record.life.finalizers = finalizers,
+        PoolPatch::WithoutAnnotation(_) => record.life.force_release.clear(),
+    }
+    version.clone_into(&mut record.resource_version);
 }
 
 #[cfg(test)]

@@ -77,6 +77,11 @@ impl NodeQueue {
         self.paused.insert((now + pause, node.to_owned()));
     }
 
+    /// The node is to be looked at no later than `at`.
+    pub(super) fn push_at(&mut self, node: &str, at: Instant) {
+        self.paused.insert((at, node.to_owned()));
+    }
+
     /// When a paused node is to be looked at.
     pub(super) fn next_wake(&self) -> Option<Instant> {
         self.paused.first().map(|(at, _)| *at)

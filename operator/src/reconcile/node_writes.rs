@@ -5,11 +5,13 @@
 use std::time::Instant;
 
 use ipam_core::PoolKey;
-use ipam_core::plan::Usage;
+use ipam_core::plan::Standing;
+use ipam_crds::{BlockState, NodeBlock};
 
 use super::node_queue::NodeQueue;
+use super::pool_task::Applied;
 use super::{CallError, Command, NodeAction, NodeVersion, NodeWrite, Reconciler};
-use crate::index::IpamNodes;
+use crate::index::{IpamNodes, key_of};
 use crate::ipam_node::{IpamNodeRecord, entry, sort};
 
 impl Reconciler {
@@ -19,14 +21,13 @@ impl Reconciler {
             if self.waits_for_a_status(&node) {
                 continue;
             }
-            let Some(action) = self.wanted(&node) else {
+            self.note_orphans(&node, now);
+            let Some(action) = self.wanted(&node, now) else {
                 self.queue.forget(&node);
                 continue;
             };
             self.queue.begin(&node);
-            if let Some(known) = self.ipam_nodes.get_mut(&node) {
-                known.unsettled = true;
-            }
+            self.ipam_nodes.begin_write(&node, action.blocks());
             self.outbox.push(Command::WriteIpamNode(NodeWrite { node, action }));
         }
     }
@@ -44,12 +45,12 @@ impl Reconciler {
     }
 
     /// What is to be done with a node's IPAMNode, if anything.
-    fn wanted(&self, node: &str) -> Option<NodeAction> {
+    fn wanted(&self, node: &str, now: Instant) -> Option<NodeAction> {
         let known = self.ipam_nodes.get(node);
-        let mut blocks = Vec::new();
+        let mut blocks = self.orphans(node, now);
         for (key, task) in &self.pools {
             match &task.applied {
-                Some(applied) => blocks.extend(applied.of(node).map(|given| entry(&applied.pool, given, known))),
+                Some(applied) => blocks.extend(self.entry_of(node, key, applied)),
                 None => blocks.extend(known.and_then(|known| known.block(key)).cloned()),
             }
         }
@@ -66,6 +67,54 @@ impl Reconciler {
         }
     }
 
+    /// The node's entry of a pool. One that the node is to lose is taken out once its agent has released it, or when it
+    /// is let go of; so it stays out until the status has given the block up.
+    fn entry_of(&self, node: &str, key: &PoolKey, applied: &Applied) -> Option<NodeBlock> {
+        let given = applied.of(node)?;
+        let known = self.ipam_nodes.get(node);
+        let is_out = || {
+            known.is_some_and(|known| known.has_released(key))
+                || self.ipam_nodes.retired(node, key).is_some()
+                || applied.let_go.contains(node)
+        };
+        if given.standing != Standing::Serving && is_out() {
+            return None;
+        }
+        Some(entry(key, applied.pool.as_deref(), given, known))
+    }
+
+    /// Entries of pools that are not there: each was removed against its finalizer. Addresses may be held all the same, and
+    /// a pool made anew is to hear of them; so they are taken back like others.
+    fn orphans(&self, node: &str, now: Instant) -> Vec<NodeBlock> {
+        let Some(known) = self.ipam_nodes.get(node) else { return Vec::new() };
+        if self.orphan_expiry(node).is_some_and(|expiry| expiry <= now) {
+            return Vec::new();
+        }
+        let stays = |key: &PoolKey| !self.pools.contains_key(key) && !known.has_released(key);
+        let orphans = known.blocks.iter().filter(|block| stays(&key_of(block)));
+        orphans.map(|block| NodeBlock { state: BlockState::Releasing, ..block.clone() }).collect()
+    }
+
+    /// Remembers since when the entries of a Node that is gone have neither Node nor pool, and looks again in time.
+    fn note_orphans(&mut self, node: &str, now: Instant) {
+        let has_orphans = self
+            .ipam_nodes
+            .get(node)
+            .is_some_and(|known| known.blocks.iter().any(|block| !self.pools.contains_key(&key_of(block))));
+        if !has_orphans || self.nodes.contains(node) {
+            self.orphaned.remove(node);
+            return;
+        }
+        self.orphaned.entry(node.to_owned()).or_insert(now);
+        if let Some(expiry) = self.orphan_expiry(node).filter(|expiry| *expiry > now) {
+            self.queue.push_at(node, expiry);
+        }
+    }
+
+    fn orphan_expiry(&self, node: &str) -> Option<Instant> {
+        Some(*self.orphaned.get(node)? + self.settings.released_block_grace?)
+    }
+
     pub(super) fn settle_ipam_node(
         &mut self,
         write: NodeWrite,
@@ -74,6 +123,7 @@ impl Reconciler {
     ) {
         let NodeWrite { node, action } = write;
         self.metrics.ipam_node_written(&result);
+        self.ipam_nodes.end_write(&node, result.is_ok());
         match result {
             Ok(version) => {
                 if self.queue.succeed(&node) && self.ipam_nodes.get(&node).is_none() {
@@ -94,11 +144,11 @@ impl Reconciler {
         }
     }
 
-    /// A block that waits for its addresses to be unheld may be free, now that it is certain what its node was told.
-    fn wake_pools_that_wait_for(&mut self, node: &str, now: Instant) {
-        let Some(record) = self.ipam_nodes.get(node) else { return };
+    /// A block that waits for its addresses to be unheld is free, now that its entry is taken out.
+    pub(super) fn wake_pools_that_wait_for(&mut self, node: &str, now: Instant) {
         for (key, task) in &mut self.pools {
-            if task.waits_for_blocks() && record.usage(key) == Usage::Empty {
+            let loses = |applied: &Applied| applied.of(node).is_some_and(|given| given.standing != Standing::Serving);
+            if task.applied.as_ref().is_some_and(loses) && self.ipam_nodes.has_no_entry(node, key) {
                 task.due.wake(now);
             }
         }
@@ -107,7 +157,7 @@ impl Reconciler {
     /// Notes what a write of ours has made, without waiting for the watch to tell.
     fn note_written(&mut self, node: &str, action: NodeAction, version: Option<NodeVersion>) {
         let (NodeAction::Create(blocks) | NodeAction::Update(_, blocks), Some(version)) = (action, version) else {
-            // Deleted: the watch tells when it is gone, which a finalizer may put off.
+            // Deleted: the watch tells when it is gone, which a finalizer of others may put off.
             return;
         };
         let NodeVersion { uid, resource_version, generation } = version;

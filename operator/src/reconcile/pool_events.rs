@@ -145,11 +145,9 @@ impl Reconciler {
         self.queue.push(name);
         let Some(record) = self.ipam_nodes.get(name) else { return };
         for (key, task) in &mut self.pools {
-            let usage_changed = before.as_ref().map(|before| before.usage(key)) != Some(record.usage(key));
-            if usage_changed && task.waits_for_blocks() {
-                // A block that waits for its addresses to be unheld may be free now.
-                task.due.wake(now);
-            } else if before.as_ref().map_or(0, |before| before.used(key)) != record.used(key) {
+            // What is released now is taken out first, and the status written then.
+            let is_told = record.has_released(key) && task.waits_for_blocks();
+            if !is_told && before.as_ref().map(|before| before.counted(key)) != Some(record.counted(key)) {
                 task.due.by(counts_at(task, now));
             }
         }
@@ -163,6 +161,7 @@ impl Reconciler {
             for task in self.pools.values_mut() {
                 task.due.by(counts_at(task, now));
             }
+            self.wake_pools_that_wait_for(name, now);
         }
     }
 }

@@ -9,12 +9,14 @@ use ipam_core::Pool;
 use ipam_core::plan::{Assignment, Standing};
 
 use super::timing::{Backoff, Due};
-use crate::decide::Note;
+use crate::decide::{MetadataPatch, Note};
 use crate::objects::{RawObject, is_older};
 use crate::pool::{PoolRecord, StatusRecord};
 
-/// Statuses in which only the count of used addresses is new are written no more often than this.
+/// Statuses in which only counts of addresses are new are written no more often than this.
 pub(super) const COUNTS_EVERY: Duration = Duration::from_secs(10);
+/// The same while somebody may be waiting for the last address of a block to be given back.
+const COUNTS_WHILE_WAITING: Duration = Duration::from_secs(1);
 
 /// One pool.
 #[derive(Debug)]
@@ -36,8 +38,9 @@ pub(super) struct PoolTask {
 #[derive(Debug)]
 pub(super) struct Call {
     pub(super) began: Instant,
-    /// What was sent; `None` if the call only confirms that our version is current.
+    /// What was sent; with neither the call only confirms that our version is current.
     pub(super) status: Option<StatusRecord>,
+    pub(super) patch: Option<MetadataPatch>,
     pub(super) applies: Option<Applied>,
     pub(super) notes: Vec<Note>,
     /// Nodes that wait for the outcome.
@@ -46,13 +49,13 @@ pub(super) struct Call {
 
 impl Call {
     /// A call about to be sent, with nobody waiting for it yet.
-    pub(super) fn new(
-        began: Instant,
-        status: Option<StatusRecord>,
-        applies: Option<Applied>,
-        notes: Vec<Note>,
-    ) -> Self {
-        Self { began, status, applies, notes, held: BTreeSet::new() }
+    pub(super) fn new(began: Instant) -> Self {
+        Self { began, status: None, patch: None, applies: None, notes: Vec::new(), held: BTreeSet::new() }
+    }
+
+    /// Whether it changes something, so that its success makes another version.
+    pub(super) fn writes(&self) -> bool {
+        self.status.is_some() || self.patch.is_some()
     }
 
     /// Whether the node is to be told something else of the pool once this call has succeeded, than by what is
@@ -60,7 +63,7 @@ impl Call {
     pub(super) fn changes_part_of(&self, node: &str, applied: Option<&Applied>) -> bool {
         let Some(new) = &self.applies else { return false };
         match applied {
-            Some(old) if old.is_of_the_spec_of(new) => old.of(node) != new.of(node),
+            Some(old) if old.is_of_the_spec_of(new) => old.part_of(node) != new.part_of(node),
             Some(old) => old.of(node).is_some() || new.of(node).is_some(),
             None => new.of(node).is_some(),
         }
@@ -70,17 +73,20 @@ impl Call {
 /// Who has which block, and the spec that says what that means for a node.
 #[derive(Clone, Debug)]
 pub(super) struct Applied {
-    pub(super) pool: Arc<Pool>,
+    /// `None` if the spec is not valid; then all that was given is being taken back.
+    pub(super) pool: Option<Arc<Pool>>,
     /// By node name.
     pub(super) assignments: Vec<Assignment>,
+    /// Nodes whose entry goes without their agent's word.
+    pub(super) let_go: BTreeSet<String>,
     /// Whether a block waits for its addresses to be unheld. Asked with every report of an agent.
-    has_outdated: bool,
+    waits: bool,
 }
 
 impl Applied {
-    pub(super) fn new(pool: Arc<Pool>, assignments: Vec<Assignment>) -> Self {
-        let has_outdated = assignments.iter().any(|assignment| assignment.standing == Standing::Outdated);
-        Self { pool, assignments, has_outdated }
+    pub(super) fn new(pool: Option<Arc<Pool>>, assignments: Vec<Assignment>, let_go: BTreeSet<String>) -> Self {
+        let waits = assignments.iter().any(|assignment| assignment.standing != Standing::Serving);
+        Self { pool, assignments, let_go, waits }
     }
 
     pub(super) fn of(&self, node: &str) -> Option<&Assignment> {
@@ -88,8 +94,16 @@ impl Applied {
         self.assignments.get(place)
     }
 
+    /// All that the node's entry is made from, besides the spec.
+    fn part_of(&self, node: &str) -> (Option<&Assignment>, bool) {
+        (self.of(node), self.let_go.contains(node))
+    }
+
     pub(super) fn is_of_the_spec_of(&self, other: &Self) -> bool {
-        Arc::ptr_eq(&self.pool, &other.pool) || self.pool == other.pool
+        match (&self.pool, &other.pool) {
+            (Some(one), Some(two)) => Arc::ptr_eq(one, two) || one == two,
+            (one, two) => one.is_none() && two.is_none(),
+        }
     }
 }
 
@@ -115,7 +129,7 @@ impl PoolTask {
 
     /// Whether a block of the pool waits for its addresses to be unheld.
     pub(super) fn waits_for_blocks(&self) -> bool {
-        self.applied.as_ref().is_some_and(|applied| applied.has_outdated)
+        self.applied.as_ref().is_some_and(|applied| applied.waits)
     }
 
     pub(super) fn is_confirmed(&self) -> bool {
@@ -123,12 +137,16 @@ impl PoolTask {
     }
 
     pub(super) fn counts_due(&self, now: Instant) -> bool {
-        self.written_at.is_none_or(|at| at + COUNTS_EVERY <= now)
+        self.written_at.is_none_or(|at| at + self.counts_every() <= now)
     }
 
-    /// When a new count of used addresses may be written.
+    /// When new counts of addresses may be written.
     pub(super) fn counts_at(&self, now: Instant) -> Instant {
-        self.written_at.map_or(now, |at| at + COUNTS_EVERY)
+        self.written_at.map_or(now, |at| at + self.counts_every())
+    }
+
+    fn counts_every(&self) -> Duration {
+        if self.waits_for_blocks() { COUNTS_WHILE_WAITING } else { COUNTS_EVERY }
     }
 }
 

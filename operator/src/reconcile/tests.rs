@@ -25,7 +25,8 @@ fn object(value: &Value) -> RawObject {
 
 fn pool_object(name: &str, version: u64, generation: i64, spec: &str, status: &Value) -> RawObject {
     object(&json!({
-        "metadata": {"name": name, "uid": format!("uid-{name}"), "generation": generation, "resourceVersion": version.to_string()},
+        "metadata": {"name": name, "uid": format!("uid-{name}"), "generation": generation, "resourceVersion": version.to_string(),
+            "finalizers": [FINALIZER]},
         "spec": serde_json::from_str::<Value>(spec).unwrap(),
         "status": status,
     }))
@@ -41,7 +42,11 @@ impl World {
     }
 
     fn empty() -> Self {
-        Self { reconciler: Reconciler::new(Arc::new(Metrics::default())), now: Instant::now(), version: 100 }
+        Self {
+            reconciler: Reconciler::new(Settings::default(), Arc::new(Metrics::default())),
+            now: Instant::now(),
+            version: 100,
+        }
     }
 
     /// Every watch begins with a list, in which all that is there is named.
@@ -90,7 +95,7 @@ impl World {
         self.version += 1;
         let version = self.version.to_string();
         let outcome = match command {
-            Command::WriteStatus { pool, .. } => Outcome::Pool(pool, Ok(version)),
+            Command::WriteStatus { pool, .. } | Command::PatchPool { pool, .. } => Outcome::Pool(pool, Ok(version)),
             Command::Confirm { pool } => {
                 let version = pool.resource_version.clone();
                 Outcome::Pool(pool, Ok(version))
@@ -102,12 +107,22 @@ impl World {
             }
             Command::Publish { .. } => Outcome::Published,
         };
+        let deleted = match &outcome {
+            Outcome::IpamNode(NodeWrite { node, .. }, Ok(None)) => Some(node.clone()),
+            _ => None,
+        };
         self.reconciler.settle(outcome, self.now);
+        if let Some(node) = deleted {
+            let gone = json!({"metadata": {"name": node, "uid": format!("uid-{node}"), "resourceVersion": "0"}});
+            self.tell(Observed::IpamNode(Event::Delete(object(&gone))));
+        }
     }
 
     fn fail(&mut self, command: Command, error: CallError) {
         let outcome = match command {
-            Command::WriteStatus { pool, .. } | Command::Confirm { pool } => Outcome::Pool(pool, Err(error)),
+            Command::WriteStatus { pool, .. } | Command::PatchPool { pool, .. } | Command::Confirm { pool } => {
+                Outcome::Pool(pool, Err(error))
+            }
             Command::WriteIpamNode(write) => Outcome::IpamNode(write, Err(error)),
             Command::Publish { .. } => Outcome::Published,
         };
@@ -223,7 +238,7 @@ fn conflict_means_observe_again() {
 
 #[test]
 fn nothing_is_decided_before_every_cache_is_in_sync() {
-    let mut reconciler = Reconciler::new(Arc::new(Metrics::default()));
+    let mut reconciler = Reconciler::new(Settings::default(), Arc::new(Metrics::default()));
     let now = Instant::now();
     reconciler.lead(now);
     reconciler.observe(Observed::Pool(PoolKind::IpPool, Event::Init), now);
@@ -327,19 +342,45 @@ fn an_ipam_node_edited_or_deleted_by_hand_is_put_right() {
 }
 
 #[test]
-fn the_ipam_node_of_a_node_that_is_gone_stays_while_a_pool_records_its_block() {
+fn the_ipam_node_of_a_node_that_is_gone_stays_while_its_block_is_being_taken_back() {
     let mut world = World::new(&["n1", "n2"], &[blue()], vec![]);
     world.settle();
     world.tell(Observed::Node(Event::Delete(("n1".into(), Labels::new()))));
     let calls = world.settle();
-    assert_eq!(status_of(&calls[0]).allocations.len(), 2);
+    assert_eq!((status_of(&calls[0]).allocations.len(), status_of(&calls[0]).releasing.len()), (1, 1));
     let [("n1", NodeAction::Update(_, blocks))] = &nodes_written(&calls)[..] else { panic!("{calls:#?}") };
     assert_eq!(blocks[0].state, BlockState::Releasing);
+    report(&mut world, "n1", 2);
+    assert!(nodes_written(&world.settle()).is_empty());
+    report(&mut world, "n1", 0);
+    let calls = world.settle();
+    assert!(
+        matches!(&calls[0], Command::WriteIpamNode(NodeWrite { action: NodeAction::Delete(uid, _), .. }) if uid == "uid-n1")
+    );
+    assert_eq!(status_of(&calls[1]).releasing.len(), 0, "free within one more write");
+}
+
+#[test]
+fn what_a_pool_that_vanished_had_given_is_taken_back_before_it_is_forgotten() {
+    let mut world = World::new(&["n1", "n2"], &[blue()], vec![]);
+    world.settle();
+    world.tell(Observed::Node(Event::Delete(("n1".into(), Labels::new()))));
+    world.settle();
+    // Somebody took the finalizer off by hand.
     world.tell(Observed::Pool(PoolKind::IpPool, Event::Delete(blue())));
     let calls = world.settle();
     let written = nodes_written(&calls);
-    assert!(matches!(written[0], ("n1", NodeAction::Delete(uid, _)) if uid == "uid-n1"), "{written:?}");
-    assert!(matches!(written[1], ("n2", NodeAction::Update(_, blocks)) if blocks.is_empty()), "{written:?}");
+    let [("n2", NodeAction::Update(_, blocks))] = &written[..] else { panic!("{written:?}") };
+    assert_eq!(blocks[0].state, BlockState::Releasing);
+    report(&mut world, "n2", 0);
+    let calls = world.settle();
+    assert!(
+        matches!(nodes_written(&calls)[..], [("n2", NodeAction::Update(_, blocks))] if blocks.is_empty()),
+        "{calls:?}"
+    );
+    // Nobody can speak for n1 any more.
+    let calls = world.calls_after(Duration::from_hours(24));
+    assert!(matches!(nodes_written(&calls)[..], [("n1", NodeAction::Delete(..))]), "{calls:?}");
 }
 
 #[test]
@@ -453,8 +494,14 @@ fn a_pool_deleted_while_ipam_nodes_are_being_written_leaves_no_entry_behind() {
     let written = nodes_written(&calls);
     assert_eq!(written.len(), 2, "{calls:#?}");
     for (_, action) in written {
-        assert!(matches!(action, NodeAction::Update(_, blocks) if blocks.is_empty()), "{action:?}");
+        let NodeAction::Update(_, blocks) = action else { panic!("{action:?}") };
+        assert_eq!(blocks[0].state, BlockState::Releasing, "the agents may have given already");
     }
+    for node in ["n1", "n2"] {
+        report(&mut world, node, 0);
+    }
+    let calls = world.settle();
+    assert!(nodes_written(&calls).iter().all(|(_, action)| action.blocks().is_empty()), "{calls:#?}");
     assert!(world.reconciler.is_idle());
 }
 

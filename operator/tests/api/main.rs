@@ -15,6 +15,7 @@ use http::StatusCode;
 use serde_json::{Value, json};
 use server::{Call, Server};
 
+const FINALIZER: &str = "nv-ipam.nvidia.com/pool-in-use";
 const NODES: &str = "/api/v1/nodes";
 const IPPOOLS: &str = "/apis/nv-ipam.nvidia.com/v1alpha1/namespaces/kube-system/ippools";
 const CIDRPOOLS: &str = "/apis/nv-ipam.nvidia.com/v1alpha1/namespaces/kube-system/cidrpools";
@@ -28,7 +29,8 @@ fn node(name: &str, version: u32) -> Value {
 
 fn pool(version: u32, spec: &Value, status: &Value) -> Value {
     json!({"apiVersion": "nv-ipam.nvidia.com/v1alpha1", "kind": "IPPool", "spec": spec, "status": status,
-        "metadata": {"name": "blue", "namespace": "kube-system", "uid": "u", "generation": 1, "resourceVersion": version.to_string()}})
+        "metadata": {"name": "blue", "namespace": "kube-system", "uid": "u", "generation": 1, "resourceVersion": version.to_string(),
+            "finalizers": [FINALIZER]}})
 }
 
 fn spec() -> Value {
@@ -75,6 +77,40 @@ async fn a_status_write_carries_the_version_read_and_nothing_but_the_status() {
 }
 
 #[tokio::test(start_paused = true)]
+async fn the_finalizer_is_there_before_the_first_block_and_goes_at_the_version_decided_upon() {
+    let mut new = pool(10, &spec(), &json!({}));
+    new["metadata"]["finalizers"] = json!(["others.example/keep"]);
+    let mut server = Server::start(objects(&["n1"], vec![new]), true);
+    let seal = server.call().await;
+    assert_eq!(seal.name(), format!("PATCH {IPPOOLS}/blue"));
+    assert_eq!(seal.content_type, "application/merge-patch+json");
+    let finalizers = json!(["others.example/keep", FINALIZER]);
+    let expected = json!({"metadata": {"uid": "u", "resourceVersion": "10", "finalizers": finalizers}});
+    assert_eq!(seal.body, expected, "nothing but the finalizers");
+    seal.answer(&written("blue", 90));
+    let status = status_write(&mut server).await;
+    assert_eq!(status.body["metadata"]["resourceVersion"], "90");
+    // It is deleted before it has given anything.
+    let mut going = pool(91, &spec(), &json!({}));
+    going["metadata"]["deletionTimestamp"] = json!("2026-01-01T00:00:00Z");
+    server.tell(IPPOOLS, "MODIFIED", &going).await;
+    status.refuse(StatusCode::CONFLICT, "Conflict");
+    let unseal = server.call().await;
+    assert_eq!(unseal.body["metadata"], json!({"uid": "u", "resourceVersion": "91", "finalizers": []}));
+}
+
+#[tokio::test(start_paused = true)]
+async fn the_annotation_that_lets_go_of_blocks_is_taken_off_when_there_is_nothing_left_to_do() {
+    let mut forced = pool(10, &spec(), &json!({}));
+    forced["metadata"]["annotations"] = json!({"nv-ipam.nvidia.com/force-release": "n9", "other": "stays"});
+    let mut server = Server::start(objects(&[], vec![forced]), true);
+    let call = server.call().await;
+    let annotations = json!({"nv-ipam.nvidia.com/force-release": null});
+    assert_eq!(call.name(), format!("PATCH {IPPOOLS}/blue"));
+    assert_eq!(call.body["metadata"]["annotations"], annotations);
+}
+
+#[tokio::test(start_paused = true)]
 async fn the_ipam_node_is_created_after_the_status_and_later_patched_at_its_version() {
     let mut server = Server::start(objects(&["n1"], vec![pool(10, &spec(), &json!({}))]), true);
     status_write(&mut server).await.answer(&written("blue", 100));
@@ -88,6 +124,9 @@ async fn the_ipam_node_is_created_after_the_status_and_later_patched_at_its_vers
 
     server.tell(NODES, "DELETED", &node("n1", 5)).await;
     status_write(&mut server).await.answer(&written("blue", 102));
+    let event = server.call().await;
+    assert_eq!((event.name(), &event.body["reason"]), (format!("POST {EVENTS}"), &json!("BlocksReleasing")));
+    event.answer(&json!({"metadata": {}}));
     let patch = server.call().await;
     assert_eq!(patch.name(), format!("PATCH {IPAMNODES}/n1"));
     assert_eq!(patch.content_type, "application/merge-patch+json");

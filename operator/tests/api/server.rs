@@ -17,6 +17,7 @@ use hyper::body::{Bytes, Frame};
 use ipam_operator::act::Actor;
 use ipam_operator::controller::Controller;
 use ipam_operator::metrics::Metrics;
+use ipam_operator::reconcile::Settings;
 use kube::Client;
 use kube::client::Body;
 use serde_json::{Value, json};
@@ -87,7 +88,8 @@ impl Server {
         let (metrics, synced) = (Arc::new(Metrics::default()), Arc::new(AtomicBool::new(false)));
         let (leads, told) = watch::channel(leads);
         let stop = CancellationToken::new();
-        let controller = tokio::spawn(Controller::new(actor, events, metrics, synced).run(told, stop.clone()));
+        let controller =
+            tokio::spawn(Controller::new(Settings::default(), actor, events, metrics, synced).run(told, stop.clone()));
         Self { calls, watches, objects, leads, stop, controller }
     }
 

@@ -41,7 +41,6 @@ fn about_to_give_again() -> (World, Command) {
     world.tell(Observed::Node(Event::Delete(("n1".into(), Labels::new()))));
     world.settle();
     report(&mut world, "n1", 0);
-    world.settle();
     world.node_joins("n1");
     let status = only(world.calls());
     world.succeed(status);
@@ -86,24 +85,64 @@ fn a_lost_answer_is_cleared_up_by_writing_again_so_that_no_block_waits_for_ever(
 }
 
 #[test]
-fn a_node_is_not_told_to_give_from_a_block_that_a_status_under_way_gives_up() {
+fn a_node_that_comes_back_is_told_nothing_while_a_status_under_way_gives_its_block_up() {
     let mut world = World::new(&["n1", "n2"], &[blue()], vec![]);
     world.settle();
     world.tell(Observed::Node(Event::Delete(("n1".into(), Labels::new()))));
     world.settle();
     report(&mut world, "n1", 0);
-    world.settle();
-    // Selected again, but the IPAMNode is not written before the spec is edited.
-    world.node_joins("n1");
+    let removal = only(world.calls());
+    let removals = [removal.clone()];
+    assert!(matches!(nodes_written(&removals)[..], [("n1", NodeAction::Delete(..))]), "{removal:#?}");
+    assert_eq!(world.status().releasing.len(), 1, "the entry goes first");
+    world.succeed(removal);
     let status = only(world.calls());
-    let edited = status_json(status_of(&status));
+    assert_eq!((status_of(&status).allocations.len(), status_of(&status).releasing.len()), (1, 0));
+    world.node_joins("n1");
+    assert_eq!(world.calls(), vec![]);
     world.succeed(status);
-    world.pool_reads(2, RESIZED, &edited);
-    world.now += Duration::from_millis(500);
-    let calls = world.calls_after(Duration::ZERO);
-    assert_eq!(statuses(&calls).len(), 1, "{calls:#?}");
-    assert!(!statuses(&calls)[0].allocations.iter().any(|claim| claim.range.to_string() == "192.168.0.1-192.168.0.4"));
+    let calls = world.calls();
+    assert_eq!(statuses(&calls)[0].allocations.len(), 2);
     assert!(nodes_written(&calls).is_empty(), "{calls:#?}");
+}
+
+#[test]
+fn a_removal_whose_answer_is_lost_frees_nothing() {
+    let mut world = World::new(&["n1", "n2"], &[blue()], vec![]);
+    world.settle();
+    world.tell(Observed::Node(Event::Delete(("n1".into(), Labels::new()))));
+    world.settle();
+    report(&mut world, "n1", 0);
+    let removal = only(world.calls());
+    world.fail(removal, CallError::Failed("connection reset".into()));
+    let calls = world.calls_after(Duration::from_millis(100));
+    assert!(statuses(&calls).is_empty(), "{calls:#?}");
+    assert_eq!(world.status().releasing.len(), 1);
+    // It had taken effect.
+    let gone = json!({"metadata": {"name": "n1", "uid": "uid-n1", "generation": 2, "resourceVersion": "999"}});
+    world.tell(Observed::IpamNode(Event::Delete(object(&gone))));
+    world.settle();
+    assert_eq!(world.status().releasing.len(), 1, "whoever deleted it, the agent's word is not known to be the last");
+}
+
+#[test]
+fn a_leader_frees_nothing_by_what_another_has_taken_out() {
+    // The last leader took the entry out and ended before it wrote the status.
+    let status = json!({"releasing": [{"nodeName": "n1", "startIP": "192.168.0.1", "endIP": "192.168.0.4",
+        "since": "2026-01-01T00:00:00Z"}]});
+    let unselected = SPEC.replace(
+        '}',
+        r#","nodeSelector":{"nodeSelectorTerms":[{"matchFields":[{"key":"metadata.name","operator":"In","values":["n2"]}]}]}}"#,
+    );
+    let n1 = object(&json!({"metadata": {"name": "n1", "uid": "uid-n1", "generation": 3, "resourceVersion": "50"},
+        "spec": {"pools": []}, "status": {"observedGeneration": 3}}));
+    let mut world = World::new(&["n1", "n2"], &[pool_object("blue", 10, 1, &unselected, &status)], vec![n1]);
+    world.settle();
+    assert_eq!(world.status().releasing.len(), 1);
+    // It asks the agent once more.
+    report(&mut world, "n1", 0);
+    world.settle();
+    assert_eq!(world.status().releasing.len(), 0);
 }
 
 #[test]
@@ -164,8 +203,7 @@ fn a_name_in_a_status_that_no_node_bears_gets_no_ipam_node() {
     let mut world = World::new(&["n1"], &[pool_object("blue", 10, 1, SPEC, &status)], vec![]);
     let calls = world.settle();
     assert!(matches!(nodes_written(&calls)[..], [("n1", NodeAction::Create(_))]), "{calls:#?}");
-    assert_eq!(world.blocks().len(), 2, "the block stays with its name");
-    assert!(world.reconciler.is_idle());
+    assert_eq!((world.blocks().len(), world.status().releasing.len()), (1, 1), "the block is nobody else's");
 }
 
 #[test]

@@ -1,0 +1,122 @@
+//! When a block that is being taken back is free for others.
+//!
+//! By the agent's word, which [`crate::index::IpamNodes`] keeps; by an admin's; or by time, once the Node is gone. Never
+//! because a Node is gone, a label changed, or a record is missing.
+
+use std::collections::{BTreeSet, HashMap};
+use std::time::Duration;
+
+use ipam_core::plan::{Assignment, Claim, Standing, Usage};
+use jiff::Timestamp;
+
+use super::Observation;
+use super::conditions::whole_seconds;
+use crate::pool::Release;
+
+/// Why a block is let go of without its agent's word.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(super) enum Cause {
+    /// An admin names the node.
+    Forced,
+    /// The Node has been gone for as long as an admin wants to wait.
+    Expired,
+}
+
+/// Blocks being taken back, and what may be done with them.
+pub(super) struct Releases<'a> {
+    seen: &'a Observation<'a>,
+    recorded: HashMap<&'a str, &'a Release>,
+}
+
+impl<'a> Releases<'a> {
+    pub(super) fn new(seen: &'a Observation<'a>) -> Self {
+        let recorded = seen.pool.status.releasing.iter().map(|release| (release.claim.node.as_str(), release));
+        Self { seen, recorded: recorded.collect() }
+    }
+
+    /// Whether there is such a Node.
+    pub(super) fn exists(&self, node: &str) -> bool {
+        self.seen.nodes.binary_search_by(|known| known.name.cmp(node)).is_ok()
+    }
+
+    /// Whether the node's block, if it is to lose it, is let go of.
+    pub(super) fn let_go(&self, node: &str) -> Option<Cause> {
+        if self.seen.pool.life.forces(node) {
+            return Some(Cause::Forced);
+        }
+        let expiry = self.expiry(node)?;
+        (expiry <= self.seen.now && !self.exists(node)).then_some(Cause::Expired)
+    }
+
+    /// When the grace of the node's block ends.
+    fn expiry(&self, node: &str) -> Option<Timestamp> {
+        let gone_since = self.recorded.get(node)?.node_gone_since?;
+        later(gone_since, self.seen.grace?)
+    }
+
+    /// How far the node's block is held. One that is let go of is free as soon as the node has no entry of it any more.
+    pub(super) fn usage(&self, node: &str) -> Usage {
+        let (ipam_nodes, key) = (self.seen.ipam_nodes, &self.seen.pool.key);
+        if self.let_go(node).is_some() && ipam_nodes.has_no_entry(node, key) {
+            return Usage::Empty;
+        }
+        ipam_nodes.usage(node, key)
+    }
+
+    /// What was last counted of the node's block.
+    pub(super) fn counted(&self, node: &str) -> Usage {
+        let (ipam_nodes, key) = (self.seen.ipam_nodes, &self.seen.pool.key);
+        ipam_nodes.retired(node, key).unwrap_or_else(|| match ipam_nodes.get(node) {
+            Some(record) => record.counted(key),
+            None => Usage::Unknown,
+        })
+    }
+
+    /// The nodes of which entries are to be taken out, let go of as they are.
+    pub(super) fn let_go_of(&self, assignments: &[Assignment]) -> BTreeSet<String> {
+        let losing = assignments.iter().filter(|assignment| assignment.standing != Standing::Serving);
+        losing.map(|assignment| &assignment.node).filter(|node| self.let_go(node).is_some()).cloned().collect()
+    }
+
+    /// When the next grace ends.
+    pub(super) fn next_expiry(&self, assignments: &[Assignment]) -> Option<Timestamp> {
+        let departed = assignments.iter().filter(|assignment| assignment.standing == Standing::Departed);
+        let ends = departed.filter_map(|assignment| {
+            let since = self.gone_since(&assignment.node)?;
+            later(since, self.seen.grace?)
+        });
+        ends.filter(|end| *end > self.seen.now).min()
+    }
+
+    /// How the status records that `claim` is being taken back.
+    pub(super) fn record(&self, claim: Claim) -> Release {
+        let since = self.recorded.get(claim.node.as_str()).and_then(|release| release.since);
+        let node_gone_since = self.gone_since(&claim.node);
+        Release { claim, since: Some(since.unwrap_or_else(|| whole_seconds(self.seen.now))), node_gone_since }
+    }
+
+    /// Since when there is no such Node, as far as the status tells; it begins now if that is silent.
+    fn gone_since(&self, node: &str) -> Option<Timestamp> {
+        if self.exists(node) {
+            return None;
+        }
+        let recorded = self.recorded.get(node).and_then(|release| release.node_gone_since);
+        Some(recorded.unwrap_or_else(|| whole_seconds(self.seen.now)))
+    }
+
+    /// Blocks that the status records and the plan has no more, though their agents have not said that they are empty.
+    pub(super) fn lost(&self, assignments: &[Assignment]) -> Vec<(&'a Release, Cause, Usage)> {
+        let kept: BTreeSet<&str> = assignments.iter().map(|assignment| assignment.node.as_str()).collect();
+        let gone = self.seen.pool.status.releasing.iter().filter(|release| !kept.contains(release.claim.node.as_str()));
+        let lost = gone.filter_map(|release| {
+            let node = release.claim.node.as_str();
+            Some((release, self.let_go(node)?, self.counted(node)))
+        });
+        lost.filter(|(.., counted)| *counted != Usage::Held(0)).collect()
+    }
+}
+
+fn later(at: Timestamp, by: Duration) -> Option<Timestamp> {
+    let by = jiff::SignedDuration::try_from(by).ok()?;
+    at.checked_add(by).ok()
+}

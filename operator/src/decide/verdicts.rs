@@ -1,0 +1,186 @@
+//! What people are told about a pool: conditions that stand, and events when something turns.
+
+use ipam_core::PoolKey;
+use ipam_core::plan::{Plan, Standing, Usage};
+use k8s_openapi::apimachinery::pkg::apis::meta::v1::Condition;
+
+use super::conditions::{DEGRADED, EXHAUSTED, READY, RELEASING, Verdict, bounded_list};
+use super::releases::{Cause, Releases};
+use super::{Note, Observation, exhausted_reason};
+use crate::pool::{FORCE_RELEASE, PoolRecord};
+
+/// How a pool stands, whatever its spec says.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub(super) enum Outlook {
+    /// It serves nodes.
+    Serving,
+    /// It is being deleted.
+    Deleting,
+    /// This older pool has addresses of it.
+    Overlap(PoolKey),
+}
+
+/// An event for each block that comes free is told only of the last few.
+const LAST_FEW: usize = 8;
+
+pub(super) fn verdicts(
+    seen: &Observation<'_>,
+    releases: &Releases<'_>,
+    outlook: &Outlook,
+    plan: &Plan,
+) -> Vec<Verdict> {
+    let named = |standing| {
+        let of_it = plan.assignments.iter().filter(move |a| a.standing == standing);
+        of_it.map(|a| described(releases, &a.node)).collect::<Vec<_>>()
+    };
+    let (departed, outdated) = (named(Standing::Departed), named(Standing::Outdated));
+    let degraded = match outdated.len() {
+        0 => Verdict::new(DEGRADED, false, "AsSpecified", String::new()),
+        _ => Verdict::new(DEGRADED, true, "OutdatedBlocks", outdated_text(&outdated)),
+    };
+    let releasing = match departed.len() {
+        0 => Verdict::new(RELEASING, false, "NothingToRelease", String::new()),
+        _ => Verdict::new(RELEASING, true, "BlocksInUse", releasing_text(seen, &departed)),
+    };
+    vec![ready(outlook, plan, &departed, &outdated), exhausted(seen, outlook, plan), degraded, releasing]
+}
+
+fn ready(outlook: &Outlook, plan: &Plan, departed: &[String], outdated: &[String]) -> Verdict {
+    match outlook {
+        Outlook::Deleting => {
+            let text = format!("being deleted; waits for the blocks of {}", counted_list(departed));
+            Verdict::new(READY, false, "Deleting", text)
+        }
+        Outlook::Overlap(older) => {
+            let text = format!(
+                "{older}, which is older, has addresses of this pool: nobody is served until it is gone, this one has other \
+                 addresses, or both carry the annotation {}: \"true\"",
+                ipam_core::overlap::ALLOW_OVERLAP_ANNOTATION
+            );
+            Verdict::new(READY, false, "Overlap", text)
+        }
+        Outlook::Serving if !outdated.is_empty() => Verdict::new(READY, false, "EditDeferred", outdated_text(outdated)),
+        Outlook::Serving => {
+            let matches_none = plan.unserved.is_empty() && plan.assignments.len() == departed.len();
+            let text = if matches_none { "no node matches nodeSelector" } else { "" };
+            Verdict::new(READY, true, "Valid", text.to_owned())
+        }
+    }
+}
+
+fn outdated_text(outdated: &[String]) -> String {
+    format!(
+        "nodes that are served by an earlier spec until the addresses that they hold are given back: {}",
+        counted_list(outdated)
+    )
+}
+
+fn releasing_text(seen: &Observation<'_>, departed: &[String]) -> String {
+    let PoolRecord { key, .. } = seen.pool;
+    let by_time = match seen.grace {
+        Some(grace) => format!(", or when its Node has been gone for {} h", grace.as_secs().div_ceil(3600)),
+        None => String::new(),
+    };
+    format!(
+        "blocks are being taken back from {}; each is free once its agent reports it empty{by_time}; to let go of one at \
+         once, though pods may use it: kubectl annotate {} {} {FORCE_RELEASE}=NODE",
+        counted_list(departed),
+        key.kind.kind().to_lowercase(),
+        key.name
+    )
+}
+
+fn exhausted(seen: &Observation<'_>, outlook: &Outlook, plan: &Plan) -> Verdict {
+    if *outlook != Outlook::Serving {
+        return Verdict::new(EXHAUSTED, false, "NotServing", String::new());
+    }
+    match plan.unserved.len() {
+        0 => Verdict::new(EXHAUSTED, false, "AllNodesServed", String::new()),
+        count => {
+            let text = format!("selected nodes without a block: {count} ({})", bounded_list(&plan.unserved, ", "));
+            Verdict::new(EXHAUSTED, true, exhausted_reason(seen.pool.key.kind), text)
+        }
+    }
+}
+
+fn counted_list(nodes: &[String]) -> String {
+    match nodes.len() {
+        0 => "no node".to_owned(),
+        1 => format!("node {}", bounded_list(nodes, ", ")),
+        count => format!("{count} nodes: {}", bounded_list(nodes, ", ")),
+    }
+}
+
+/// A node with what is known of its block.
+fn described(releases: &Releases<'_>, node: &str) -> String {
+    let gone = if releases.exists(node) { "" } else { ", Node gone" };
+    format!("{node} ({}{gone})", in_words(releases.counted(node)))
+}
+
+fn in_words(counted: Usage) -> String {
+    match counted {
+        Usage::Unknown => "not reported".to_owned(),
+        Usage::Empty => "0 held".to_owned(),
+        Usage::Held(count) => format!("{count} held"),
+    }
+}
+
+/// What has turned, compared with what the status says.
+pub(super) fn notes(
+    seen: &Observation<'_>,
+    releases: &Releases<'_>,
+    outlook: &Outlook,
+    plan: &Plan,
+    verdicts: &[Verdict],
+) -> Vec<Note> {
+    let before = &seen.pool.status.summary.conditions;
+    let old = |kind: &str| before.iter().find(|condition| condition.type_ == kind);
+    let mut notes = Vec::new();
+    for verdict in verdicts {
+        let turned = old(verdict.kind).is_none_or(|old| old.reason != verdict.reason);
+        let is_news = match (verdict.kind, verdict.reason) {
+            (EXHAUSTED, _) => verdict.holds && old(EXHAUSTED).is_none_or(|old| old.message != verdict.message),
+            (READY, "Overlap") => turned || old(READY).is_some_and(|old| old.message != verdict.message),
+            (READY, "EditDeferred") => turned || is_of_another_spec(seen, old(READY)),
+            (READY, "Deleting") => !plan.assignments.is_empty() && (turned || fell_to_the_last_few(seen, plan)),
+            (RELEASING, _) => verdict.holds && *outlook == Outlook::Serving && has_newly_departed(seen, plan),
+            _ => false,
+        };
+        if is_news {
+            notes.push(Note::new(word(verdict), &verdict.message));
+        }
+    }
+    notes.extend(releases.lost(&plan.assignments).into_iter().map(|(release, cause, counted)| {
+        let (reason, why) = match cause {
+            Cause::Forced => ("ForcedRelease", "an admin said so"),
+            Cause::Expired => ("GraceExpired", "its Node is gone for long"),
+        };
+        let (node, range, held) = (&release.claim.node, &release.claim.range, in_words(counted));
+        Note::new(reason, &format!("node {node} loses {range} because {why}; by its last word: {held}"))
+    }));
+    notes
+}
+
+fn word(verdict: &Verdict) -> &'static str {
+    match verdict.reason {
+        "Deleting" => "PoolInUse",
+        "BlocksInUse" => "BlocksReleasing",
+        reason => reason,
+    }
+}
+
+fn is_of_another_spec(seen: &Observation<'_>, old: Option<&Condition>) -> bool {
+    old.is_some_and(|old| old.observed_generation != Some(seen.pool.generation))
+}
+
+fn has_newly_departed(seen: &Observation<'_>, plan: &Plan) -> bool {
+    let recorded: std::collections::HashSet<&str> =
+        seen.pool.status.releasing.iter().map(|release| release.claim.node.as_str()).collect();
+    let mut departed = plan.assignments.iter().filter(|assignment| assignment.standing == Standing::Departed);
+    departed.any(|assignment| !recorded.contains(assignment.node.as_str()))
+}
+
+fn fell_to_the_last_few(seen: &Observation<'_>, plan: &Plan) -> bool {
+    let left = plan.assignments.len();
+    left <= LAST_FEW && left < seen.pool.status.releasing.len()
+}
