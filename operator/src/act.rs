@@ -110,9 +110,9 @@ impl Actor {
     }
 
     /// A merge patch with uid and version changes what it names, conditionally, and nothing else.
-    async fn patch_pool(&self, pool: &PoolRef, patch: &PoolPatch) -> Result<String, CallError> {
+    async fn patch_pool(&self, pool: &PoolRef, change: &PoolPatch) -> Result<String, CallError> {
         let mut metadata = json!({"uid": pool.uid, "resourceVersion": pool.resource_version});
-        match patch {
+        match change {
             PoolPatch::Finalizers(finalizers) => metadata["finalizers"] = json!(finalizers),
             PoolPatch::WithoutAnnotation(name) => metadata["annotations"] = json!({*name: null}),
         }
