@@ -195,3 +195,6 @@ fn set_validity(params: &mut CertificateParams, now: Timestamp, life: Duration, 
     params.not_before = epoch + now.saturating_sub(lives.backdate);
     params.not_after = epoch + (now + life);
 }
+
+#[cfg(test)]
+mod tests;

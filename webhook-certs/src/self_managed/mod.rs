@@ -45,7 +45,7 @@ use tokio_util::sync::CancellationToken;
 use tracing::{info, warn};
 
 use crate::problem::Problem;
-use crate::served::ServerCertificates;
+use crate::served::{Offer, ServerCertificates};
 use decide::{Cause, Configuration, Der, Lives, Served, Step, View};
 use events::{Events, Note};
 use material::{Data, Material};
@@ -223,8 +223,10 @@ impl SelfManaged {
         else {
             return;
         };
-        self.certificates.offer(&Ok(pair));
-        self.served = Served::of(&material.standing);
+        // If the clock has jumped since the decision, the next look decides anew.
+        if !matches!(self.certificates.offer(&Ok(pair)), Offer::Refused(_)) {
+            self.served = Served::of(&material.standing);
+        }
     }
 
     /// Nothing is wrong any more, and what the Secret says beside the leaf is remembered for the day when it is gone.

@@ -118,3 +118,6 @@ fn found(metadata: &ObjectMeta, known: &[(&'static str, &'static str)]) -> Optio
         |annotation: &str| annotations.get(annotation).is_some_and(|value| !value.is_empty() && value != "false");
     known.iter().copied().find(|(annotation, _)| says(annotation))
 }
+
+#[cfg(test)]
+mod tests;

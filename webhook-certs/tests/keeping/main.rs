@@ -6,3 +6,4 @@
 mod decisions;
 mod interleavings;
 mod model;
+mod wire;
