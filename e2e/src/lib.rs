@@ -15,6 +15,7 @@ pub mod cluster;
 pub mod control_plane;
 pub mod demo;
 pub mod eventually;
+pub mod fuzz;
 pub mod http;
 pub mod kubectl;
 pub mod lock;

@@ -51,13 +51,15 @@ pub(super) fn judge(kind: PoolKind, object: &Node, origin: Origin, options: &Opt
     warnings.extend(elsewhere(&metadata, object, options));
     let (pool, violations) = core(kind, &metadata.name, value);
     let network = pool.as_ref().and_then(|(spec, _)| network(spec));
+    let problems = united(&found, violations, object);
     let mut nodes = None;
-    if let Some((spec, Some(pool))) = &pool {
+    // A spec with a mistake may parse all the same, by the stand-ins for what is wrong: nobody asked about that one.
+    if let (Some((spec, Some(pool))), true) = (&pool, problems.is_empty()) {
         warnings.extend(advice(spec, pool, object, options));
         nodes = options.nodes.as_ref().map(|nodes| plan::fit(spec, pool, object, nodes, options.explain));
     }
     Judged {
-        problems: united(&found, violations, object),
+        problems,
         key: PoolKey::new(kind, metadata.name),
         namespace: metadata.namespace.unwrap_or_else(|| options.default_namespace().to_owned()),
         allows_overlap: metadata.allows_overlap,

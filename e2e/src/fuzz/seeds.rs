@@ -1,0 +1,84 @@
+//! Inputs to begin with: what users write, in the form that each target reads.
+
+use std::fs;
+use std::path::{Path, PathBuf};
+
+use anyhow::Context as _;
+use rcgen::{CertificateParams, KeyPair};
+
+use super::pem::BETWEEN;
+
+/// The corpus that is kept in the repository.
+pub fn corpus_folder(target: &str) -> PathBuf {
+    Path::new(env!("CARGO_MANIFEST_DIR")).join("fuzz/corpus").join(target)
+}
+
+/// The seeds of a target and its kept corpus, in a fixed order. Keys in the seeds of `pem` are new each time, so that no
+/// private key needs to be kept.
+///
+/// # Errors
+/// A file that cannot be read; a target without seeds.
+pub fn corpus(target: &str) -> anyhow::Result<Vec<Vec<u8>>> {
+    let mut corpus = seeds(target)?;
+    corpus.extend(files(&corpus_folder(target))?);
+    Ok(corpus)
+}
+
+/// What a target begins with when nothing was found yet.
+///
+/// # Errors
+/// As [`corpus`].
+pub fn seeds(target: &str) -> anyhow::Result<Vec<Vec<u8>>> {
+    let root = Path::new(env!("CARGO_MANIFEST_DIR")).join("..");
+    match target {
+        "manifest" => files(&root.join("crds/examples")),
+        "spec" => {
+            let manifests = files(&root.join("crds/examples"))?;
+            manifests.iter().map(|manifest| json(manifest)).collect()
+        }
+        "pem" => pairs(),
+        // Its bytes are throws of a dice; a few lengths will do.
+        "selector" => Ok((0_u8..64).map(|n| (0..n).map(|i| i.wrapping_mul(37).wrapping_add(n)).collect()).collect()),
+        _ => anyhow::bail!("there is no target {target:?}"),
+    }
+}
+
+fn files(folder: &Path) -> anyhow::Result<Vec<Vec<u8>>> {
+    let told = || folder.display().to_string();
+    let entries = fs::read_dir(folder).with_context(told)?;
+    let mut paths = entries.map(|entry| Ok(entry?.path())).collect::<anyhow::Result<Vec<_>>>()?;
+    paths.sort();
+    paths.iter().filter(|path| path.is_file()).map(|path| fs::read(path).with_context(told)).collect()
+}
+
+fn json(manifest: &[u8]) -> anyhow::Result<Vec<u8>> {
+    let object: serde_json::Value = serde_yaml::from_slice(manifest)?;
+    Ok(serde_json::to_vec(&object)?)
+}
+
+/// Pairs as they are issued: a leaf alone, a leaf with its CA, one file with all, and the key of another leaf.
+fn pairs() -> anyhow::Result<Vec<Vec<u8>>> {
+    let ca_key = KeyPair::generate()?;
+    let mut ca = CertificateParams::new(Vec::new())?;
+    ca.is_ca = rcgen::IsCa::Ca(rcgen::BasicConstraints::Unconstrained);
+    let ca_certificate = ca.self_signed(&ca_key)?;
+    let issuer = rcgen::Issuer::new(ca, &ca_key);
+    let mut pairs = Vec::new();
+    for algorithm in [&rcgen::PKCS_ECDSA_P256_SHA256, &rcgen::PKCS_ECDSA_P384_SHA384, &rcgen::PKCS_ED25519] {
+        let key = KeyPair::generate_for(algorithm)?;
+        let params =
+            CertificateParams::new(vec!["nv-ipam-webhook.kube-system.svc".to_owned(), "127.0.0.1".to_owned()])?;
+        let leaf = params.signed_by(&key, &issuer)?.pem();
+        let (key, other) = (key.serialize_pem(), ca_key.serialize_pem());
+        let chain = format!("{leaf}{}", ca_certificate.pem());
+        pairs.push(joined(&leaf, &key));
+        pairs.push(joined(&chain, &key));
+        pairs.push(format!("{key}{chain}").into_bytes());
+        pairs.push(joined(&leaf, &other));
+    }
+    Ok(pairs)
+}
+
+fn joined(certificates: &str, key: &str) -> Vec<u8> {
+    [certificates.as_bytes(), &[BETWEEN], key.as_bytes()].concat()
+}

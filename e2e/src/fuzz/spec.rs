@@ -1,0 +1,111 @@
+//! Specs as the API server hands them over: parsing, advice, and the plan for a few nodes with records that may be spoilt.
+
+use std::collections::{BTreeMap, BTreeSet};
+
+use ipam_core::plan::{Claim, ClaimSource, NodeRef, Plan, Standing, Usage, plan};
+use ipam_core::spec::PoolSpec;
+use ipam_core::{AddrRange, Pool, PoolKind, advise, advise_nodes};
+use ipam_crds::{CIDRPoolSpec, IPPoolSpec};
+use serde::Deserialize as _;
+use serde_json::Value as Json;
+
+/// Longest message about one mistake, in bytes.
+const LONGEST: usize = 2_000;
+/// Nodes that are planned for at most.
+const MOST_NODES: usize = 16;
+
+/// The input is an object like a pool's manifest in JSON, with `nodes` beside it: a list of names.
+pub(super) fn run(data: &[u8]) {
+    let Ok(object) = serde_json::from_slice::<Json>(data) else { return };
+    let kind = if object["kind"] == "CIDRPool" { PoolKind::CidrPool } else { PoolKind::IpPool };
+    let Some(spec) = spec(kind, &object["spec"]) else { return };
+    let name = object["metadata"]["name"].as_str().unwrap_or("p");
+    let pool = match Pool::parse(name, &spec) {
+        Ok(pool) => pool,
+        Err(violations) => {
+            assert!(!violations.is_empty(), "refused without a reason");
+            for violation in violations {
+                assert!(violation.field.starts_with("spec") || violation.field == "metadata.name", "{violation:?}");
+                assert!(!violation.message.is_empty() && violation.message.len() < LONGEST, "{violation:?}");
+            }
+            return;
+        }
+    };
+    assert!(advise(&spec, &pool).iter().all(|advice| advice.message.len() < LONGEST));
+    let labels = BTreeMap::new();
+    let names = names(&object["nodes"]);
+    let nodes: Vec<NodeRef<'_>> = names.iter().map(|name| NodeRef { name, labels: &labels }).collect();
+    assert!(advise_nodes(&pool, &nodes).iter().all(|advice| advice.message.len() < LONGEST));
+    let claims = claims(kind, &object["status"]["allocations"]);
+    let made = plan(&pool, &nodes, &claims, &|_| Usage::Unknown);
+    check(&pool, &nodes, &made);
+    check_again(&pool, &nodes, &made);
+}
+
+fn spec(kind: PoolKind, value: &Json) -> Option<PoolSpec> {
+    match kind {
+        PoolKind::IpPool => IPPoolSpec::deserialize(value).ok().map(|spec| PoolSpec::from(&spec)),
+        PoolKind::CidrPool => CIDRPoolSpec::deserialize(value).ok().map(|spec| PoolSpec::from(&spec)),
+    }
+}
+
+fn names(value: &Json) -> BTreeSet<&str> {
+    let names: BTreeSet<&str> =
+        value.as_array().into_iter().flatten().filter_map(Json::as_str).take(MOST_NODES).collect();
+    if names.is_empty() { ["a", "b", "c"].into() } else { names }
+}
+
+fn claims(kind: PoolKind, value: &Json) -> Vec<Claim> {
+    let claim = |entry: &Json| {
+        let text = |name: &str| entry[name].as_str();
+        match kind {
+            PoolKind::IpPool => {
+                Claim::from_ip_range(text("nodeName")?, text("startIP")?, text("endIP")?, ClaimSource::Status)
+            }
+            PoolKind::CidrPool => {
+                Claim::from_prefix(text("nodeName")?, text("prefix")?, text("gateway"), ClaimSource::Status)
+            }
+        }
+    };
+    value.as_array().into_iter().flatten().filter_map(claim).take(MOST_NODES).collect()
+}
+
+/// The laws of a plan (behaviour.md §3).
+fn check(pool: &Pool, nodes: &[NodeRef<'_>], made: &Plan) {
+    assert!(
+        made.assignments.is_sorted_by(|one, next| one.node < next.node),
+        "a node has two blocks, or they are unsorted"
+    );
+    let mut ranges: Vec<AddrRange> = made.assignments.iter().map(|assignment| assignment.block.range).collect();
+    ranges.sort_unstable();
+    assert!(ranges.is_sorted_by(|one, next| !one.overlaps(next)), "two nodes have one address: {ranges:?}");
+    let mut capacity: u128 = 0;
+    for assignment in made.assignments.iter().filter(|assignment| assignment.standing == Standing::Serving) {
+        let block = &assignment.block;
+        assert!(pool.network().range().contains_range(&block.range), "{block:?} lies outside of the pool");
+        assert_eq!(pool.capacity(block), pool.node_pool(block).capacity(), "{block:?} is counted in two ways");
+        capacity = capacity.saturating_add(pool.capacity(block));
+    }
+    assert_eq!(made.capacity, capacity);
+    for node in nodes.iter().filter(|node| pool.selects(node.name, node.labels)) {
+        let has_block = made.assignments.iter().any(|assignment| assignment.node == node.name);
+        let is_unserved = made.unserved.iter().any(|name| name == node.name);
+        assert!(has_block != is_unserved, "{} is told neither or both", node.name);
+    }
+}
+
+/// What was planned is a record of the next plan, which changes nothing.
+fn check_again(pool: &Pool, nodes: &[NodeRef<'_>], made: &Plan) {
+    let claims: Vec<Claim> = made
+        .assignments
+        .iter()
+        .map(|assignment| Claim {
+            node: assignment.node.clone(),
+            range: assignment.block.range,
+            gateway: assignment.block.gateway,
+            source: ClaimSource::Status,
+        })
+        .collect();
+    let again = plan(pool, nodes, &claims, &|_| Usage::Unknown);
+    assert_eq!(again.assignments, made.assignments, "a plan changes what it planned");
+}
