@@ -38,6 +38,11 @@ fn node_selectors() {
 }
 
 #[test]
+fn reviews() {
+    run("review", 10_000);
+}
+
+#[test]
 fn specs() {
     run("spec", 20_000);
 }
@@ -65,4 +70,21 @@ fn mutations_differ_from_one_another_and_are_the_same_each_time() {
     };
     assert_eq!(inputs(7), inputs(7));
     assert!(inputs(7).into_iter().collect::<BTreeSet<_>>().len() > 190);
+}
+
+#[test]
+fn the_seeds_get_past_the_first_door() {
+    use ipam_core::PoolKind;
+    use ipam_operator::webhook::review::read;
+    let reviews = seeds::seeds("review").unwrap();
+    for review in &reviews {
+        assert!([PoolKind::IpPool, PoolKind::CidrPool].into_iter().any(|kind| read(kind, review).is_ok()));
+    }
+    assert!(reviews.len() >= 40);
+    let pairs = seeds::seeds("pem").unwrap();
+    let read = pairs.iter().filter(|pair| {
+        let at = pair.iter().position(|byte| *byte == 0).unwrap_or(0);
+        ipam_webhook_certs::Pair::parse(&pair[..at], pair.get(at + 1..).unwrap_or_default()).is_ok()
+    });
+    assert!(read.count() >= 6);
 }

@@ -10,7 +10,7 @@ const LONGEST: usize = 5_000;
 pub(super) fn run(data: &[u8]) {
     static PLANNED: LazyLock<Option<Nodes>> = LazyLock::new(|| Nodes::numbered(3).ok());
     // Half of the inputs get every option there is.
-    let is_thorough = data.len() % 2 == 0;
+    let is_thorough = data.len().is_multiple_of(2);
     let options = Options {
         strict: is_thorough,
         namespace: is_thorough.then(|| "kube-system".to_owned()),

@@ -7,6 +7,7 @@
 mod manifest;
 pub mod mutate;
 mod pem;
+mod review;
 pub mod seeds;
 mod selector;
 mod spec;
@@ -21,9 +22,10 @@ pub struct Target {
 }
 
 /// All targets.
-pub const TARGETS: [Target; 4] = [
+pub const TARGETS: [Target; 5] = [
     Target { name: "manifest", run: manifest::run },
     Target { name: "pem", run: pem::run },
+    Target { name: "review", run: review::run },
     Target { name: "selector", run: selector::run },
     Target { name: "spec", run: spec::run },
 ];

@@ -37,6 +37,7 @@ pub fn seeds(target: &str) -> anyhow::Result<Vec<Vec<u8>>> {
             manifests.iter().map(|manifest| json(manifest)).collect()
         }
         "pem" => pairs(),
+        "review" => Ok(seeds("spec")?.iter().flat_map(|pool| reviews(pool)).collect()),
         // Its bytes are throws of a dice; a few lengths will do.
         "selector" => Ok((0_u8..64).map(|n| (0..n).map(|i| i.wrapping_mul(37).wrapping_add(n)).collect()).collect()),
         _ => anyhow::bail!("there is no target {target:?}"),
@@ -54,6 +55,29 @@ fn files(folder: &Path) -> anyhow::Result<Vec<Vec<u8>>> {
 fn json(manifest: &[u8]) -> anyhow::Result<Vec<u8>> {
     let object: serde_json::Value = serde_yaml::from_slice(manifest)?;
     Ok(serde_json::to_vec(&object)?)
+}
+
+/// The pool created, changed and deleted, and its status written.
+fn reviews(pool: &[u8]) -> Vec<Vec<u8>> {
+    let pool = String::from_utf8_lossy(pool);
+    let kind = if pool.contains("CIDRPool") { "CIDRPool" } else { "IPPool" };
+    let review = |operation: &str, subresource: &str, new: &str, old: &str| {
+        let kind = format!(r#"{{"group":"nv-ipam.nvidia.com","version":"v1alpha1","kind":"{kind}"}}"#);
+        let request = format!(
+            r#""uid":"u","kind":{kind},"namespace":"kube-system","operation":"{operation}","subResource":"{subresource}""#
+        );
+        format!(
+            r#"{{"apiVersion":"admission.k8s.io/v1","kind":"AdmissionReview","request":{{{request},"object":{new},"oldObject":{old}}}}}"#
+        )
+        .into_bytes()
+    };
+    let smaller = pool.replace("/16", "/24").replace("/24\"", "/25\"");
+    vec![
+        review("CREATE", "", &pool, "null"),
+        review("UPDATE", "", &smaller, &pool),
+        review("UPDATE", "status", &pool, &pool),
+        review("DELETE", "", "null", &pool),
+    ]
 }
 
 /// Pairs as they are issued: a leaf alone, a leaf with its CA, one file with all, and the key of another leaf.
