@@ -17,7 +17,7 @@
 {{- range $check := list
   (list "name" "nameOverride") (list "name" "fullnameOverride") (list "name" "poolsNamespace")
   (list "image" "image.repository")
-  (list "object" "webhook.secretName") (list "path" "webhook.certDir") (list "webhook" "webhook.bindAddress")
+  (list "object" "webhook.secretName") (list "path" "webhook.certDir") (list "webhook" "webhook.bindAddress") (list "interval" "webhook.drain")
   (list "bundle" "webhook.caBundle")
   (list "interval" "webhook.certManager.duration") (list "interval" "webhook.certManager.renewBefore")
   (list "name" "operator.leaderElectNamespace") (list "duration" "operator.releasedBlockGrace")

@@ -6,6 +6,8 @@
 pub mod grants;
 pub mod mounts;
 pub mod pods;
+pub mod service_ca;
+pub mod webhook;
 
 use std::path::{Path, PathBuf};
 use std::process::Command;
@@ -140,8 +142,10 @@ impl<'a> Release<'a> {
     /// release must have been installed with `webhook.servicePort` set to it, since nothing here translates ports.
     ///
     /// # Errors
-    /// When the API server refuses it.
-    pub fn route_webhook(&self, service: &str) -> Result<()> {
+    /// When the release has not one Service, or the API server refuses the change.
+    pub fn route_webhook(&self) -> Result<()> {
+        let [service] = &self.objects("services")?[..] else { bail!("the release has not one Service") };
+        let service = service["metadata"]["name"].as_str().context("a Service without a name")?;
         let here = json!({"spec": {"type": "ExternalName", "externalName": "localhost", "clusterIP": null, "clusterIPs": null}});
         let kubectl = self.plane.kubectl();
         kubectl.run(&["patch", "service", service, "-n", &self.namespace, "-p", &here.to_string()]).map(|_| ())

@@ -1,31 +1,22 @@
 //! Our daemons as the pods of a release would run them: with the arguments of its Deployment and DaemonSet, and as its service
 //! accounts. Only what would clash on one machine, or is a mount, is put elsewhere: ports, the certificates' folder, the plugin.
 
-use std::path::Path;
+use std::path::PathBuf;
 
 use anyhow::{Context, Result, ensure};
 use serde_json::{Value, json};
 
-use super::Release;
-use super::grants;
+use super::webhook::Webhook;
+use super::{Release, grants};
 use crate::binaries;
 use crate::cluster::{Agent, Operator};
 use crate::netns::Node;
-
-/// Where the webhook of an operator listens, and what is mounted for it.
-#[derive(Clone, Copy)]
-pub struct Webhook<'a> {
-    /// Port on 127.0.0.1.
-    pub port: u16,
-    /// The folder in the place of the Secret's mount.
-    pub certificates: &'a Path,
-}
 
 /// Starts a replica of the operator, and waits for nothing.
 ///
 /// # Errors
 /// When the release has no Deployment, or the process ends at once.
-pub fn operator(release: &Release<'_>, webhook: Option<Webhook<'_>>) -> Result<Operator> {
+pub fn operator(release: &Release<'_>, webhook: Option<&Webhook>) -> Result<Operator> {
     let [deployment] = &release.objects("deployments")?[..] else {
         anyhow::bail!("the release has not one Deployment")
     };
@@ -38,10 +29,10 @@ pub fn operator(release: &Release<'_>, webhook: Option<Webhook<'_>>) -> Result<O
     })?;
     let kubeconfig = release.plane().token(release.namespace(), account, None)?;
     arguments.push(format!("--kubeconfig={}", kubeconfig.display()));
-    if let Some(Webhook { port, certificates }) = webhook {
-        arguments.push(format!("--webhook-bind-address=127.0.0.1:{port}"));
+    if let Some(webhook) = webhook {
+        arguments.push(format!("--webhook-bind-address=127.0.0.1:{}", webhook.port()));
         if arguments.iter().any(|argument| argument.starts_with("--webhook-cert-dir=")) {
-            arguments.push(format!("--webhook-cert-dir={}", certificates.display()));
+            arguments.push(format!("--webhook-cert-dir={}", webhook.certificates()));
         }
     }
     Operator::launch(release.plane(), arguments)
@@ -52,7 +43,7 @@ pub fn operator(release: &Release<'_>, webhook: Option<Webhook<'_>>) -> Result<O
 ///
 /// # Errors
 /// When the release has no DaemonSet, or the API server refuses the pod.
-pub fn agent_pod(release: &Release<'_>, node: &str) -> Result<std::path::PathBuf> {
+pub fn agent_pod(release: &Release<'_>, node: &str) -> Result<PathBuf> {
     let template = agent_template(release)?;
     let name = format!("agent-{node}");
     let mut spec = template["spec"].clone();

@@ -3,6 +3,8 @@
 //! has one of its own.
 
 #[cfg(test)]
+mod certificates;
+#[cfg(test)]
 mod lifecycle;
 #[cfg(test)]
 mod policy;

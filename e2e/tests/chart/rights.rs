@@ -2,6 +2,7 @@
 //! they ever do, and the API server's audit log says which rights that took.
 
 use ipam_e2e::chart::grants::{self, Grant, Used};
+use ipam_e2e::chart::webhook::{Webhook, first_refusal};
 use ipam_e2e::chart::{Release, pods};
 use ipam_e2e::cluster::{Agent, Operator};
 use ipam_e2e::eventually_blocking;
@@ -54,34 +55,38 @@ fn used(object: &Value, count: i64) -> bool {
     reports.len() == 2 && reports.iter().map(|report| report["used"].as_i64().unwrap_or(-1)).sum::<i64>() == count
 }
 
-/// A release with two operators, a node with an agent, and a pool of each kind; and a node that is left without a block.
+/// A release with two operators that make their own certificates, a node with an agent, and a pool of each kind; and a node
+/// that is left without a block.
 struct World {
     release: Release<'static>,
     leader: Operator,
-    _second: Operator,
     agent: Agent,
     host: Node,
     name: String,
     left_out: String,
-    _sandbox: Sandbox,
+    _running: (Operator, [Webhook; 2], Sandbox),
 }
 
 impl World {
-    fn build(values: &[&str]) -> Self {
-        // Checks for pods that are gone follow each other quickly.
+    fn build() -> Self {
+        let webhooks = [(); 2].map(|()| Webhook::new(plane()).unwrap());
+        // Checks for pods that are gone follow each other quickly. The second operator outlives the first and answers.
         let checks = ["agent.staleIpCheck.interval=1s", "agent.staleIpCheck.countBeforeRelease=1"];
-        let release = release("rights", &[&checks, values].concat());
+        let answers = [webhooks[1].value(), "webhook.certificates=self-managed".to_owned()];
+        let release = release("rights", &[&checks[..], &answers.each_ref().map(String::as_str)].concat());
+        release.route_webhook().unwrap();
         let group = json!({"group": release.namespace()});
         let [name, left_out] = ["a", "b"].map(|short| format!("{}-{short}", release.namespace()));
         let sandbox = Sandbox::start(plane()).unwrap();
         let host = Node::start(&sandbox, &name, 1).unwrap();
         node(plane(), &name, &group);
-        let mut leader = pods::operator(&release, None).unwrap();
+        let mut leader = pods::operator(&release, Some(&webhooks[0])).unwrap();
         leader.await_ready().unwrap();
-        let mut second = pods::operator(&release, None).unwrap();
-        second.await_ready().unwrap();
+        let mut second = pods::operator(&release, Some(&webhooks[1])).unwrap();
+        first_refusal(&release, &mut second).unwrap();
         let agent = pods::agent(&release, &host).unwrap();
-        Self { release, leader, _second: second, agent, host, name, left_out, _sandbox: sandbox }
+        let running = (second, webhooks, sandbox);
+        Self { release, leader, agent, host, name, left_out, _running: running }
     }
 
     /// One pool of each kind, each with a single block, which the node gets.
@@ -134,6 +139,17 @@ impl World {
         self.agent.await_ready(&self.host).unwrap();
     }
 
+    /// A certificate that is spoilt is mended.
+    fn spoil_the_certificate(&self) {
+        let [configuration] = &self.release.objects("validatingwebhookconfigurations").unwrap()[..] else { panic!() };
+        let name =
+            configuration["metadata"]["name"].as_str().unwrap().replace("validating-webhook", "webhook-server-cert");
+        let spoilt = json!({"data": {"tls.crt": "c3BvaWx0"}});
+        let words = ["patch", "secret", &name, "-n", self.release.namespace(), "-p", &spoilt.to_string()];
+        plane().kubectl().run(&words).unwrap();
+        until(&self.release, "secret", &name, "is mended", |secret| secret["data"]["tls.crt"] != "c3BvaWx0");
+    }
+
     /// With the pools and the node its record goes.
     fn remove_all(&self) {
         for (short, _) in POOLS {
@@ -146,10 +162,11 @@ impl World {
 
 #[test]
 fn every_call_is_allowed_and_every_right_is_needed() {
-    let mut world = World::build(&["webhook.certificates=none"]);
+    let mut world = World::build();
     world.make_pools();
     world.leave_a_node_out();
     world.hold_and_forget();
+    world.spoil_the_certificate();
     world.restart();
     assert_nothing_forbidden(&world.release);
     world.remove_all();
