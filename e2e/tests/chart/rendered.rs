@@ -166,6 +166,8 @@ fn every_flag_of_both_daemons_is_reachable_by_values() {
             .iter()
             .filter(|flag| !rendered.contains(*flag) && !shared.contains(*flag) && !elsewhere.contains(&flag.as_str()))
             .collect();
+        let unknown: Vec<_> = rendered.iter().filter(|flag| !known.contains(*flag)).collect();
+        assert!(unknown.is_empty(), "{} does not know {unknown:?}", program.display());
         assert!(missing.is_empty(), "no value of the chart leads to {missing:?} of {}", program.display());
     }
 }

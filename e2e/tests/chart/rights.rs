@@ -129,7 +129,7 @@ impl World {
         drop(held);
     }
 
-    /// The next leader confirms what it finds, and an agent that starts anew reads its own status.
+    /// The next leader confirms what it finds; the agent starts anew.
     fn restart(&mut self) {
         self.leader.process().terminate(SOON).unwrap();
         self.agent.process().terminate(SOON).unwrap();
