@@ -163,6 +163,9 @@ impl Blocks {
             let Some(event) = event else { return };
             if state.heard(&event) {
                 metrics.watch_up.set(i64::from(event.is_ok()));
+                if event.is_ok() {
+                    self.set_offline(false).await;
+                }
             }
             if let Ok(event) = event {
                 self.on_event(event, &mut state).await;
@@ -210,7 +213,6 @@ impl Blocks {
                 return warn!(error, "this node's IPAMNode cannot be read, serving what is known");
             }
         };
-        self.set_offline(false).await;
         let told = self.in_force.borrow().is_some();
         if !told || self.noted.spec != spec {
             self.tell(spec).await;
