@@ -134,7 +134,8 @@ pub struct IPAMNodeStatus {
     pub agent_version: Option<String>,
     /// What is held on the node, for each pool of which anything is known.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
-    #[x_kube(merge_strategy = ListMerge::Map(vec!["poolType".into(), "name".into()]))]
+    // The agent writes all of it at once: as one piece it costs managedFields, which come back with every write, one name.
+    #[x_kube(merge_strategy = ListMerge::Atomic)]
     pub pools: Vec<BlockUse>,
     /// How far the agent's journal had come when this was counted.
     #[serde(default, skip_serializing_if = "Option::is_none")]
