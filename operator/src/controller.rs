@@ -59,6 +59,10 @@ impl Controller {
                 self.reconciler.lead(now());
                 self.events = (self.watches)();
             }
+            if self.reconciler.take_wish_for_lists() {
+                tracing::warn!("the API server has an earlier state than was known: listing everything anew");
+                self.events = (self.watches)();
+            }
             self.start_calls();
             tokio::select! {
                 () = stop.cancelled() => break,

@@ -41,8 +41,9 @@ impl Relist {
 
     /// The list is complete: which of the `known` objects it did not name, and which are gone therefore.
     pub fn finish<'a>(&mut self, known: impl Iterator<Item = &'a String>) -> Vec<String> {
+        // The rest of a list that was begun before it was known to be no good says nothing of what is gone.
+        let Some(named) = self.named.take() else { return Vec::new() };
         self.synced = true;
-        let named = self.named.take().unwrap_or_default();
         known.filter(|name| !named.contains(*name)).cloned().collect()
     }
 
@@ -172,9 +173,12 @@ impl IpamNodes {
         }
     }
 
-    /// Nothing that was taken out before counts any more.
-    pub fn forget_retired(&mut self) {
+    /// What was read and written before counts for nothing until it is read anew, at whatever version.
+    pub fn doubt_all(&mut self) {
         self.retired.clear();
+        for record in self.records.values_mut() {
+            record.resource_version.clear();
+        }
     }
 
     /// The node has lost the block for good: nobody asks about it any more.

@@ -9,7 +9,8 @@ use ipam_core::node_pool::PoolState;
 use ipam_core::plan::{Assignment, Claim, ClaimSource, Standing, Usage};
 use ipam_core::{AddrRange, Block, Cidr, NodePool, Pool, PoolKey, PoolKind, RunSet};
 use ipam_crds::{
-    AddressRange, BlockState, BlockUse, IPAMNodeSpec, IPAMNodeStatus, NodeBlock, PoolType, RouteDestination,
+    AddressRange, BlockState, BlockUse, IPAMNodeSpec, IPAMNodeStatus, LedgerPosition, NodeBlock, PoolType,
+    RouteDestination,
 };
 use serde_json::value::RawValue;
 
@@ -30,6 +31,11 @@ pub struct IpamNodeRecord {
     pub observed_generation: Option<i64>,
     /// What the agent counts; empty if the status does not read.
     pub reports: Vec<BlockUse>,
+    /// How far the agent's journal had come then.
+    pub ledger: Option<LedgerPosition>,
+    /// Addresses that may be held outside the blocks of today, by pool: pods asked for them by name, or a record was put
+    /// back to an earlier state.
+    pub strays: Vec<(PoolKey, AddrRange)>,
     /// Whether a write of ours, upon this version, may have succeeded or may still: the agent may have been told
     /// something else than `blocks`. A newer version settles it, for such a write succeeds upon its own version only.
     pub unsettled: bool,
@@ -40,15 +46,31 @@ impl IpamNodeRecord {
     pub fn read(object: &RawObject) -> Self {
         let spec: IPAMNodeSpec = read_or_default(object.spec.as_deref());
         let status: IPAMNodeStatus = read_or_default(object.status.as_deref());
-        Self {
+        let mut record = Self {
             uid: object.metadata.uid.clone().unwrap_or_default(),
             generation: object.metadata.generation.unwrap_or_default(),
             resource_version: object.resource_version().to_owned(),
             blocks: spec.pools,
             observed_generation: status.observed_generation,
             reports: status.pools,
+            ledger: status.ledger,
+            strays: Vec::new(),
             unsettled: false,
+        };
+        record.find_strays();
+        record
+    }
+
+    /// Compares what is reported with the blocks, anew after either has changed.
+    pub fn find_strays(&mut self) {
+        let mut strays = Vec::new();
+        for report in self.reports.iter().filter(|report| report.used > 0) {
+            let key = PoolKey::new(report.pool_type.into(), report.name.as_str());
+            let own = self.claim("-", &key).map(|claim| claim.range);
+            let outside = |range: &AddrRange| own.is_none_or(|own| !own.contains_range(range));
+            strays.extend(held_ranges(report).into_iter().filter(outside).map(|range| (key.clone(), range)));
         }
+        self.strays = strays;
     }
 
     /// The entry of a pool.
@@ -94,6 +116,25 @@ impl IpamNodeRecord {
             }
         }
     }
+}
+
+/// The addresses that a report says are held: those told, or else any of the range that was counted.
+pub fn held_ranges(report: &BlockUse) -> Vec<AddrRange> {
+    let range = |start: &str, end: &str| AddrRange::new(start.parse().ok()?, end.parse().ok()?);
+    if report.held.is_empty() {
+        return range(&report.start_ip, &report.end_ip).into_iter().collect();
+    }
+    report.held.iter().filter_map(|run| range(&run.start_ip, &run.end_ip)).collect()
+}
+
+/// Bars the node of an entry from giving addresses that others hold.
+pub fn exclude(block: &mut NodeBlock, held: &[AddrRange]) {
+    let range = |start: &str, end: &str| AddrRange::new(start.parse().ok()?, end.parse().ok()?);
+    let Some(own) = range(&block.start_ip, &block.end_ip) else { return };
+    let old = block.exclusions.iter().filter_map(|run| range(&run.start_ip, &run.end_ip));
+    let new = held.iter().filter_map(|held| held.intersection(&own));
+    let all: RunSet = old.chain(new).map(|range| range.numbers()).collect();
+    block.exclusions = ranges(&own, &all);
 }
 
 fn read_or_default<T: serde::de::DeserializeOwned + Default>(text: Option<&RawValue>) -> T {

@@ -6,6 +6,7 @@
 
 mod claims;
 mod conditions;
+mod elsewhere;
 mod releases;
 mod status;
 mod verdicts;
@@ -22,6 +23,8 @@ use crate::pool::{PoolRecord, StatusRecord, Summary};
 use conditions::{Verdict, bounded_list, clipped, merge, stands};
 use releases::Releases;
 use verdicts::Outlook;
+
+pub use elsewhere::Elsewhere;
 
 pub use conditions::{DEGRADED, EXHAUSTED, READY, RELEASING};
 
@@ -68,6 +71,8 @@ pub struct Decision {
     pub assignments: Option<Vec<Assignment>>,
     /// Nodes whose entry is to be taken out of their IPAMNode without their agent's word.
     pub let_go: BTreeSet<String>,
+    /// What nodes may not give of their blocks, for others hold it.
+    pub elsewhere: Elsewhere,
     /// When a grace ends.
     pub expires: Option<Timestamp>,
     /// Warnings to be published once the status is written.
@@ -172,13 +177,15 @@ fn conclude(
     plan: Plan,
     dropped: Vec<String>,
 ) -> Decision {
-    let verdicts = verdicts::verdicts(seen, releases, outlook, &plan);
+    let (elsewhere, contradictions) = elsewhere::find(seen, &plan.assignments);
+    let verdicts = verdicts::verdicts(seen, releases, outlook, &plan, &contradictions);
     let notes = verdicts::notes(seen, releases, outlook, &plan, &verdicts);
     let status = status::compose(seen, releases, &plan, verdicts);
     let news = status::news(&seen.pool.status, &status);
     let counts_only = news == status::News::CountsOnly;
     let mut decision = Decision {
         let_go: releases.let_go_of(&plan.assignments),
+        elsewhere,
         expires: releases.next_expiry(&plan.assignments),
         counts_deferred: counts_only && !seen.counts_due,
         ..Decision::default()
@@ -205,6 +212,8 @@ fn patch(seen: &Observation<'_>, plan: &Plan, news: status::News) -> Option<Meta
     }
     let waits = |assignment: &Assignment| assignment.standing != Standing::Serving && life.forces(&assignment.node);
     let has_work = plan.assignments.iter().any(waits);
+    // An agent that still reports what was let go of would bar the block again, without the annotation.
+    let has_work = has_work || elsewhere::has_forced_strays(seen);
     let done = !life.force_release.is_empty() && !has_work && news != status::News::Blocks;
     done.then_some(MetadataPatch::ForceDone)
 }

@@ -28,6 +28,7 @@ pub(super) fn verdicts(
     releases: &Releases<'_>,
     outlook: &Outlook,
     plan: &Plan,
+    contradictions: &[String],
 ) -> Vec<Verdict> {
     let named = |standing| {
         let of_it = plan.assignments.iter().filter(move |a| a.standing == standing);
@@ -35,6 +36,9 @@ pub(super) fn verdicts(
     };
     let (departed, outdated) = (named(Standing::Departed), named(Standing::Outdated));
     let degraded = match outdated.len() {
+        _ if !contradictions.is_empty() => {
+            Verdict::new(DEGRADED, true, "Contradiction", bounded_list(contradictions, "; "))
+        }
         0 => Verdict::new(DEGRADED, false, "AsSpecified", String::new()),
         _ => Verdict::new(DEGRADED, true, "OutdatedBlocks", outdated_text(&outdated)),
     };
@@ -142,6 +146,7 @@ pub(super) fn notes(
             (EXHAUSTED, _) => verdict.holds && old(EXHAUSTED).is_none_or(|old| old.message != verdict.message),
             (READY, "Overlap") => turned || old(READY).is_some_and(|old| old.message != verdict.message),
             (READY, "EditDeferred") => turned || is_of_another_spec(seen, old(READY)),
+            (DEGRADED, "Contradiction") => old(DEGRADED).is_none_or(|old| old.message != verdict.message),
             (READY, "Deleting") => !plan.assignments.is_empty() && (turned || fell_to_the_last_few(seen, plan)),
             (RELEASING, _) => verdict.holds && *outlook == Outlook::Serving && has_newly_departed(seen, plan),
             _ => false,

@@ -7,6 +7,7 @@
 //!   led; the entry of any other pool stays as it is.
 //! * No change, no call.
 
+mod beside;
 mod calls;
 mod node_queue;
 mod node_writes;
@@ -22,7 +23,7 @@ use ipam_core::{PoolKey, PoolKind};
 use jiff::Timestamp;
 use kube::runtime::watcher::Event;
 
-use crate::decide::{Beside, Decision, MetadataPatch, Observation, decide};
+use crate::decide::{Decision, MetadataPatch, Observation, decide};
 use crate::index::{IpamNodes, Labels, Nodes, Relist};
 use crate::metrics::Metrics;
 use crate::objects::RawObject;
@@ -78,6 +79,10 @@ pub struct Reconciler {
     queue: NodeQueue,
     /// Nodes that are gone and have entries of pools that are gone, too, and since when we know.
     orphaned: HashMap<String, Instant>,
+    /// Whether pools have changed such that others may stand in their way.
+    overlaps_stale: bool,
+    /// Whether everything is to be listed anew.
+    wants_lists: bool,
     outbox: Vec<Command>,
     leading: bool,
     metrics: Arc<Metrics>,
@@ -97,6 +102,8 @@ impl Reconciler {
             pool_lists: BTreeMap::from(lists),
             queue: NodeQueue::default(),
             orphaned: HashMap::new(),
+            overlaps_stale: false,
+            wants_lists: false,
             outbox: Vec::new(),
             leading: false,
             metrics,
@@ -113,14 +120,28 @@ impl Reconciler {
     /// watch told before may lag behind the writes of the last leader, by any time.
     pub fn lead(&mut self, now: Instant) {
         self.leading = true;
+        self.start_over(now);
+        self.wants_lists = false;
+    }
+
+    /// What is known is not what the API server has, such as after a restore: no decision before all is listed anew. What
+    /// was known stays as a guess for the lists to replace, whatever their versions.
+    fn start_over(&mut self, now: Instant) {
         for list in [&mut self.node_list, &mut self.ipam_node_list].into_iter().chain(self.pool_lists.values_mut()) {
             list.expire();
         }
         for task in self.pools.values_mut() {
             (task.confirmed, task.applied) = (None, None);
+            task.record.resource_version.clear();
         }
-        self.ipam_nodes.forget_retired();
+        self.ipam_nodes.doubt_all();
+        self.wants_lists = true;
         self.wake_pools(now);
+    }
+
+    /// Whether all watches are to be begun anew; asking takes the wish away.
+    pub fn take_wish_for_lists(&mut self) -> bool {
+        std::mem::take(&mut self.wants_lists)
     }
 
     /// Whether nothing is due, waiting or under way.
@@ -152,6 +173,7 @@ impl Reconciler {
         if !self.leading || !self.is_synced() {
             return Vec::new();
         }
+        self.settle_overlaps(now.instant);
         let due = self.pools.iter_mut().filter(|(_, task)| task.call.is_none());
         let due: Vec<PoolKey> = due.filter_map(|(key, task)| task.due.take(now.instant).then(|| key.clone())).collect();
         for key in due {
@@ -172,6 +194,7 @@ impl Reconciler {
     }
 
     fn look_at_pool(&mut self, key: &PoolKey, now: Now) {
+        let beside = self.beside(key);
         let Some(task) = self.pools.get_mut(key) else { return };
         let began = Instant::now();
         let decision = decide(&Observation {
@@ -179,7 +202,7 @@ impl Reconciler {
             nodes: &self.nodes.refs(),
             ipam_nodes: &self.ipam_nodes,
             told: task.applied.as_ref().map(|applied| applied.assignments.as_slice()).unwrap_or_default(),
-            beside: &Beside::default(),
+            beside: &beside,
             grace: self.settings.released_block_grace,
             counts_due: task.counts_due(now.instant),
             now: now.wall,
@@ -212,7 +235,9 @@ impl Reconciler {
             return;
         }
         let spec = record.spec.as_ref().ok().cloned();
-        let applies = decision.assignments.map(|assignments| Applied::new(spec, assignments, decision.let_go));
+        let (let_go, elsewhere) = (decision.let_go, decision.elsewhere);
+        let applied = |assignments| Applied { let_go, elsewhere, ..Applied::new(spec, assignments) };
+        let applies = decision.assignments.map(applied);
         if let Some(status) = decision.status {
             let sent = status.clone();
             task.call = Some(Call { status: Some(status), applies, notes: decision.notes, ..Call::new(now) });
@@ -253,6 +278,9 @@ impl Reconciler {
     }
 
     fn succeed(&mut self, pool: &PoolRef, call: Call, version: String, now: Instant) {
+        if call.status.is_some() {
+            self.wake_those_beside(&pool.key, now);
+        }
         let Some(task) = self.pools.get_mut(&pool.key) else { return };
         if let Some(status) = call.status {
             self.metrics.status_written(&pool.key, &status.summary);
@@ -285,7 +313,7 @@ impl Reconciler {
                     self.ipam_nodes.forget_retired_of(node, key);
                 }
             }
-            for node in old.let_go.symmetric_difference(&new.let_go) {
+            for node in old.specials(&new) {
                 self.queue.push(node);
             }
         } else {

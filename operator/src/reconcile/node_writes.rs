@@ -12,7 +12,7 @@ use super::node_queue::NodeQueue;
 use super::pool_task::Applied;
 use super::{CallError, Command, NodeAction, NodeVersion, NodeWrite, Reconciler};
 use crate::index::{IpamNodes, key_of};
-use crate::ipam_node::{IpamNodeRecord, entry, sort};
+use crate::ipam_node::{IpamNodeRecord, entry, exclude, sort};
 
 impl Reconciler {
     /// Sends the writes of the nodes that are ready.
@@ -80,7 +80,14 @@ impl Reconciler {
         if given.standing != Standing::Serving && is_out() {
             return None;
         }
-        Some(entry(key, applied.pool.as_deref(), given, known))
+        let mut block = entry(key, applied.pool.as_deref(), given, known);
+        if let Some(held) = applied.elsewhere.held.get(node) {
+            exclude(&mut block, held);
+        }
+        if applied.elsewhere.suspended.contains(node) {
+            block.state = BlockState::Releasing;
+        }
+        Some(block)
     }
 
     /// Entries of pools that are not there: each was removed against its finalizer. Addresses may be held all the same, and
@@ -166,6 +173,7 @@ impl Reconciler {
                 if !crate::objects::is_older(&resource_version, &known.resource_version) {
                     (known.resource_version, known.generation, known.blocks) = (resource_version, generation, blocks);
                     known.unsettled = false;
+                    known.find_strays();
                 }
             }
             Some(_) => {}

@@ -13,8 +13,7 @@ use super::timing::QUIET;
 use super::{Reconciler, node_writes::queue_holders};
 use crate::index::Labels;
 use crate::ipam_node::IpamNodeRecord;
-use crate::metrics::Metrics;
-use crate::objects::RawObject;
+use crate::objects::{RawObject, is_older};
 use crate::pool::PoolRecord;
 
 impl Reconciler {
@@ -54,6 +53,10 @@ impl Reconciler {
             Event::Init => self.pool_list(kind, super::Relist::begin),
             Event::InitApply(object) => {
                 self.pool_list(kind, |list| list.name(object.name()));
+                let known = self.pools.get(&PoolKey::new(kind, object.name())).map(|task| &task.record);
+                if self.is_put_back(known.map(|known| (known.uid.as_str(), known.resource_version.as_str())), &object) {
+                    return self.start_over(now);
+                }
                 self.pool_is_there(kind, object, now);
             }
             Event::Apply(object) => self.pool_is_there(kind, object, now),
@@ -84,9 +87,27 @@ impl Reconciler {
             }
             // The answer to the call under way may say that this is its echo.
             Some(task) if task.call.is_some() => task.arrived = Some(object),
-            Some(task) => renew(task, &object, now, &self.metrics),
+            Some(_) => self.renew(&key, &object, now),
             None => self.pool_is_new(key, &object, now),
         }
+    }
+
+    /// A list never names an object at an older version than we know, unless that object was put back to an earlier state
+    /// (or we wrote it while the list was under way, which costs one more list).
+    fn is_put_back(&self, known: Option<(&str, &str)>, object: &RawObject) -> bool {
+        let same = |uid: &str| object.metadata.uid.as_deref() == Some(uid);
+        self.leading && known.is_some_and(|(uid, version)| same(uid) && is_older(object.resource_version(), version))
+    }
+
+    fn renew(&mut self, key: &PoolKey, object: &RawObject, now: Instant) {
+        let Some(task) = self.pools.get_mut(key).filter(|task| !task.knows(object)) else { return };
+        self.metrics.forget_violations(&task.record);
+        let record = PoolRecord::read(key.kind, object, Some(&task.record));
+        let before = std::mem::replace(&mut task.record, record.clone());
+        task.due.wake(now);
+        self.metrics.violations(&record);
+        self.metrics.summary(key, &record.status.summary);
+        self.note_change(&before, &record);
     }
 
     fn pool_is_new(&mut self, key: PoolKey, object: &RawObject, now: Instant) {
@@ -95,10 +116,12 @@ impl Reconciler {
         self.metrics.violations(&task.record);
         self.metrics.summary(&key, &task.record.status.summary);
         self.pools.insert(key, task);
+        self.overlaps_stale = true;
     }
 
     fn pool_is_gone(&mut self, key: &PoolKey) {
         if let Some(task) = self.pools.remove(key) {
+            self.overlaps_stale = true;
             queue_holders(&mut self.queue, &self.ipam_nodes, key);
             // A node whose first entry is being written right now is not yet known to hold one.
             for assignment in task.applied.iter().flat_map(|applied| &applied.assignments) {
@@ -115,7 +138,7 @@ impl Reconciler {
     pub(super) fn catch_up(&mut self, key: &PoolKey, now: Instant) {
         let Some(task) = self.pools.get_mut(key) else { return };
         if let Some(object) = task.arrived.take() {
-            renew(task, &object, now, &self.metrics);
+            self.renew(key, &object, now);
         }
     }
 
@@ -127,6 +150,10 @@ impl Reconciler {
             }
             Event::InitApply(object) => {
                 self.ipam_node_list.name(object.name());
+                let known = self.ipam_nodes.get(object.name());
+                if self.is_put_back(known.map(|known| (known.uid.as_str(), known.resource_version.as_str())), &object) {
+                    return self.start_over(now);
+                }
                 self.ipam_node_is_there(&object, now);
             }
             Event::Apply(object) => self.ipam_node_is_there(&object, now),
@@ -144,7 +171,12 @@ impl Reconciler {
         let Ok(before) = self.ipam_nodes.apply(name, IpamNodeRecord::read(object)) else { return };
         self.queue.push(name);
         let Some(record) = self.ipam_nodes.get(name) else { return };
+        let strays_before = before.as_ref().map_or(&[][..], |before| before.strays.as_slice());
+        let strays_changed = strays_before != record.strays.as_slice();
         for (key, task) in &mut self.pools {
+            if strays_changed {
+                task.due.wake(now);
+            }
             // What is released now is taken out first, and the status written then.
             let is_told = record.has_released(key) && task.waits_for_blocks();
             if !is_told && before.as_ref().map(|before| before.counted(key)) != Some(record.counted(key)) {
@@ -169,15 +201,4 @@ impl Reconciler {
 /// New counts bear waiting, and come in bursts.
 fn counts_at(task: &PoolTask, now: Instant) -> Instant {
     task.counts_at(now).max(now + QUIET)
-}
-
-fn renew(task: &mut PoolTask, object: &RawObject, now: Instant, metrics: &Metrics) {
-    if task.knows(object) {
-        return;
-    }
-    metrics.forget_violations(&task.record);
-    task.record = PoolRecord::read(task.record.key.kind, object, Some(&task.record));
-    metrics.violations(&task.record);
-    metrics.summary(&task.record.key, &task.record.status.summary);
-    task.due.wake(now);
 }

@@ -5,11 +5,11 @@ use std::collections::BTreeSet;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use ipam_core::Pool;
 use ipam_core::plan::{Assignment, Standing};
+use ipam_core::{AddrRange, Pool, PoolKey};
 
 use super::timing::{Backoff, Due};
-use crate::decide::{MetadataPatch, Note};
+use crate::decide::{Elsewhere, MetadataPatch, Note};
 use crate::objects::{RawObject, is_older};
 use crate::pool::{PoolRecord, StatusRecord};
 
@@ -32,6 +32,8 @@ pub(super) struct PoolTask {
     /// What IPAMNodes are derived from: the last valid plan that a confirmed status records.
     pub(super) applied: Option<Applied>,
     pub(super) written_at: Option<Instant>,
+    /// The older pool that has addresses of this one.
+    pub(super) in_the_way: Option<PoolKey>,
 }
 
 /// What is done once the call under way has succeeded.
@@ -79,14 +81,16 @@ pub(super) struct Applied {
     pub(super) assignments: Vec<Assignment>,
     /// Nodes whose entry goes without their agent's word.
     pub(super) let_go: BTreeSet<String>,
+    /// What nodes may not give, for others hold it.
+    pub(super) elsewhere: Elsewhere,
     /// Whether a block waits for its addresses to be unheld. Asked with every report of an agent.
-    waits: bool,
+    pub(super) waits: bool,
 }
 
 impl Applied {
-    pub(super) fn new(pool: Option<Arc<Pool>>, assignments: Vec<Assignment>, let_go: BTreeSet<String>) -> Self {
+    pub(super) fn new(pool: Option<Arc<Pool>>, assignments: Vec<Assignment>) -> Self {
         let waits = assignments.iter().any(|assignment| assignment.standing != Standing::Serving);
-        Self { pool, assignments, let_go, waits }
+        Self { pool, assignments, let_go: BTreeSet::new(), elsewhere: Elsewhere::default(), waits }
     }
 
     pub(super) fn of(&self, node: &str) -> Option<&Assignment> {
@@ -95,8 +99,17 @@ impl Applied {
     }
 
     /// All that the node's entry is made from, besides the spec.
-    fn part_of(&self, node: &str) -> (Option<&Assignment>, bool) {
-        (self.of(node), self.let_go.contains(node))
+    fn part_of(&self, node: &str) -> (Option<&Assignment>, bool, Option<&Vec<AddrRange>>, bool) {
+        let Elsewhere { held, suspended } = &self.elsewhere;
+        (self.of(node), self.let_go.contains(node), held.get(node), suspended.contains(node))
+    }
+
+    /// Nodes whose part is made of other things besides their block, in this or in `other`.
+    pub(super) fn specials<'a>(&'a self, other: &'a Self) -> impl Iterator<Item = &'a String> {
+        [self, other].into_iter().flat_map(|applied| {
+            let Elsewhere { held, suspended } = &applied.elsewhere;
+            applied.let_go.iter().chain(held.keys()).chain(suspended)
+        })
     }
 
     pub(super) fn is_of_the_spec_of(&self, other: &Self) -> bool {
@@ -118,6 +131,7 @@ impl PoolTask {
             confirmed: None,
             applied: None,
             written_at: None,
+            in_the_way: None,
         }
     }
 

@@ -8,6 +8,7 @@ use serde_json::{Value, json};
 use super::*;
 use crate::pool::StatusRecord;
 
+mod beside;
 mod races;
 
 /// A reconciler and a fake API server's view of versions.

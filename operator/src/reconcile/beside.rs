@@ -1,0 +1,115 @@
+//! What pools mean for one another: which stands in whose way, and which addresses nodes have from elsewhere.
+
+use std::sync::Arc;
+use std::time::Instant;
+
+use ipam_core::overlap::{Contender, settle};
+use ipam_core::plan::Claim;
+use ipam_core::{AddrRange, PoolKey};
+
+use super::Reconciler;
+use super::pool_task::PoolTask;
+use crate::decide::Beside;
+use crate::index::key_of;
+use crate::pool::{PoolRecord, StatusRecord};
+
+impl Reconciler {
+    /// Decides anew which pool stands in whose way, if pools have changed. The answer depends on the pools alone, so that
+    /// every leader comes to the same one.
+    pub(super) fn settle_overlaps(&mut self, now: Instant) {
+        if !std::mem::take(&mut self.overlaps_stale) {
+            return;
+        }
+        let contenders: Vec<Contender> = self.pools.values().filter_map(|task| contender(&task.record)).collect();
+        let losers = settle(&contenders);
+        for (key, task) in &mut self.pools {
+            let in_the_way = losers.get(key);
+            if task.in_the_way.as_ref() != in_the_way {
+                task.in_the_way = in_the_way.cloned();
+                task.due.wake(now);
+            }
+        }
+    }
+
+    /// What is beside the pool `key`.
+    pub(super) fn beside(&self, key: &PoolKey) -> Beside {
+        let Some(task) = self.pools.get(key) else { return Beside::default() };
+        let barred = match &task.record.spec {
+            Ok(pool) => self.barred(key, task, &pool.network().range()),
+            Err(_) => Vec::new(),
+        };
+        Beside { in_the_way: task.in_the_way.clone(), barred }
+    }
+
+    /// Addresses of `network` that nodes have from other pools, or may hold outside their blocks.
+    fn barred(&self, key: &PoolKey, task: &PoolTask, network: &AddrRange) -> Vec<AddrRange> {
+        let is_apart = |other: &PoolKey| {
+            let allows = |other: &PoolTask| other.record.life.allows_overlap && task.record.life.allows_overlap;
+            self.pools.get(other).is_some_and(allows)
+        };
+        let mut barred = Vec::new();
+        for (other, beside) in self.pools.iter().filter(|(other, _)| *other != key) {
+            if beside.may_reach(network) && !is_apart(other) {
+                let sent = beside.call.iter().filter_map(|call| call.status.as_ref());
+                let given = sent.chain([&beside.record.status]).flat_map(claims).map(|claim| claim.range);
+                barred.extend(given.filter(|range| range.overlaps(network)));
+            }
+        }
+        for (node, record) in self.ipam_nodes.all() {
+            let strays = record.strays.iter().filter(|(of, _)| of == key || !is_apart(of)).map(|(_, range)| *range);
+            let orphans = record.blocks.iter().map(key_of).filter(|of| !self.pools.contains_key(of));
+            let orphans = orphans.filter_map(|of| record.claim(node, &of)).map(|claim| claim.range);
+            barred.extend(strays.chain(orphans).filter(|range| range.overlaps(network)));
+        }
+        barred
+    }
+
+    /// Pools of the same addresses may have got some, now that the status of `key` is another.
+    pub(super) fn wake_those_beside(&mut self, key: &PoolKey, now: Instant) {
+        let winner = self.pools.get(key).and_then(|task| task.in_the_way.clone());
+        let losers = self.pools.iter().filter(|(_, task)| task.in_the_way.as_ref() == Some(key));
+        let beside: Vec<PoolKey> = losers.map(|(other, _)| other.clone()).chain(winner).collect();
+        for other in beside {
+            if let Some(task) = self.pools.get_mut(&other) {
+                task.due.wake(now);
+            }
+        }
+    }
+
+    /// Whether the change from one record of a pool to the next is one that others may feel.
+    pub(super) fn note_change(&mut self, old: &PoolRecord, new: &PoolRecord) {
+        let same_spec = match (&old.spec, &new.spec) {
+            (Ok(one), Ok(two)) => Arc::ptr_eq(one, two),
+            (Err(_), Err(_)) => true,
+            _ => false,
+        };
+        let same_life = old.life.allows_overlap == new.life.allows_overlap && old.life.created == new.life.created;
+        self.overlaps_stale |= !(same_spec && same_life);
+    }
+}
+
+fn contender(record: &PoolRecord) -> Option<Contender> {
+    let pool = record.spec.as_ref().ok()?;
+    Some(Contender {
+        key: record.key.clone(),
+        network: pool.network(),
+        created: record.life.created,
+        allows_overlap: record.life.allows_overlap,
+    })
+}
+
+/// All that a status says nodes have.
+fn claims(status: &StatusRecord) -> impl Iterator<Item = &Claim> {
+    status.allocations.iter().chain(status.releasing.iter().map(|release| &release.claim))
+}
+
+impl PoolTask {
+    /// Whether nodes may have addresses of `network` from this pool. Quick for one whose network is another and whose
+    /// blocks are all of today's network, which is nearly every one.
+    fn may_reach(&self, network: &AddrRange) -> bool {
+        let Ok(pool) = &self.record.spec else { return true };
+        let own = pool.network().range();
+        let is_outside = |claim: &Claim| !own.contains_range(&claim.range);
+        own.overlaps(network) || (self.waits_for_blocks() && claims(&self.record.status).any(is_outside))
+    }
+}

@@ -1,0 +1,173 @@
+//! Several pools over the same addresses, and records that were put back to an earlier state.
+
+use ipam_core::AddrRange;
+
+use super::*;
+
+/// A pool made at `second` of a minute, with annotations.
+fn made(name: &str, version: u64, second: u32, spec: &str, annotations: &Value) -> RawObject {
+    let mut pool = pool_object(name, version, 1, spec, &json!({}));
+    let text = json!({"creationTimestamp": format!("2026-01-01T00:00:{second:02}Z"), "annotations": annotations});
+    let metadata = object(&json!({"metadata": text})).metadata;
+    (pool.metadata.creation_timestamp, pool.metadata.annotations) = (metadata.creation_timestamp, metadata.annotations);
+    pool
+}
+
+fn status(world: &World, pool: &str) -> StatusRecord {
+    world.reconciler.pools[&PoolKey::new(PoolKind::IpPool, pool)].record.status.clone()
+}
+
+fn ready(world: &World, pool: &str) -> String {
+    let status = status(world, pool);
+    status.summary.conditions.iter().find(|condition| condition.type_ == "Ready").unwrap().reason.clone()
+}
+
+fn range(first: &str, last: &str) -> AddrRange {
+    AddrRange::new(first.parse().unwrap(), last.parse().unwrap()).unwrap()
+}
+
+const WIDE: &str = r#"{"subnet":"192.168.0.0/15","perNodeBlockSize":4}"#;
+
+#[test]
+fn of_two_pools_over_the_same_addresses_the_older_serves_in_whatever_order_they_are_told() {
+    let (older, younger) = (made("zz-older", 10, 1, WIDE, &json!({})), made("blue", 11, 2, SPEC, &json!({})));
+    for pools in [[older.clone(), younger.clone()], [younger, older]] {
+        let mut world = World::new(&["n1"], &pools, vec![]);
+        world.settle();
+        assert_eq!((ready(&world, "zz-older"), ready(&world, "blue")), ("Valid".into(), "Overlap".into()));
+        assert_eq!((status(&world, "zz-older").allocations.len(), status(&world, "blue").allocations.len()), (1, 0));
+    }
+}
+
+#[test]
+fn an_overlap_heals_when_the_older_pool_is_gone() {
+    let (older, younger) = (made("zz-older", 10, 1, WIDE, &json!({})), made("blue", 11, 2, SPEC, &json!({})));
+    let mut world = World::new(&["n1"], &[older.clone(), younger], vec![]);
+    world.settle();
+    // Against its finalizer: what n1 has of it may still be held, so blue gives other addresses.
+    world.tell(Observed::Pool(PoolKind::IpPool, Event::Delete(older)));
+    world.settle();
+    assert_eq!(ready(&world, "blue"), "Valid");
+    let given = status(&world, "blue").allocations;
+    let has = world.reconciler.ipam_nodes.get("n1").unwrap().blocks.len();
+    assert_eq!((given.len(), has), (1, 2));
+    assert!(!given[0].range.overlaps(&range("192.168.0.1", "192.168.0.4")), "{given:?}");
+}
+
+#[test]
+fn pools_that_both_allow_it_overlap_and_one_alone_does_not() {
+    let yes = json!({"nv-ipam.nvidia.com/allow-overlap": "true"});
+    for (annotations, both) in [(yes.clone(), true), (json!({}), false)] {
+        let pools = [made("zz-older", 10, 1, WIDE, &yes), made("blue", 11, 2, SPEC, &annotations)];
+        let mut world = World::new(&["n1"], &pools, vec![]);
+        world.settle();
+        assert_eq!(status(&world, "blue").allocations.len(), usize::from(both));
+    }
+}
+
+#[test]
+fn a_pool_that_comes_in_the_way_takes_nothing_that_the_younger_has_not_given_back() {
+    // The younger served before the older came to have its addresses by an edit.
+    let elsewhere = r#"{"subnet":"10.0.0.0/24","perNodeBlockSize":4}"#;
+    let (older, younger) = (made("zz-older", 10, 1, elsewhere, &json!({})), made("blue", 11, 2, SPEC, &json!({})));
+    let mut world = World::new(&["n1", "n2"], &[older, younger], vec![]);
+    world.settle();
+    let mut edited = made("zz-older", 500, 1, WIDE, &json!({}));
+    edited.metadata.generation = Some(2);
+    world.tell(Observed::Pool(PoolKind::IpPool, Event::Apply(edited)));
+    world.settle();
+    assert_eq!(ready(&world, "blue"), "Overlap");
+    assert_eq!(status(&world, "blue").releasing.len(), 2);
+    world.node_joins("n3");
+    world.settle();
+    let of_older = status(&world, "zz-older").allocations;
+    let new = of_older.iter().find(|claim| claim.node == "n3").expect("n3 is served");
+    for release in status(&world, "blue").releasing {
+        assert!(!release.claim.range.overlaps(&new.range), "{new:?}");
+    }
+}
+
+/// An IPAMNode as told at `version`: its block, and what its agent says that it holds.
+fn told(node: &str, version: u64, block: Option<(&str, &str)>, held: &[(&str, &str)]) -> RawObject {
+    let pools: Vec<Value> = block
+        .iter()
+        .map(|(start, end)| {
+            json!({"name": "blue", "poolType": "IPPool", "state": "Active",
+        "startIP": start, "endIP": end, "subnet": "192.168.0.0/16"})
+        })
+        .collect();
+    let runs: Vec<Value> = held.iter().map(|(start, end)| json!({"startIP": start, "endIP": end})).collect();
+    let (start, end) = block.unwrap_or(("192.168.0.1", "192.168.0.4"));
+    object(&json!({
+        "metadata": {"name": node, "uid": format!("uid-{node}"), "generation": 2, "resourceVersion": version.to_string()},
+        "spec": {"pools": pools},
+        "status": {"observedGeneration": 2, "pools": [{"name": "blue", "poolType": "IPPool", "startIP": start,
+            "endIP": end, "used": held.len(), "capacity": 4, "held": runs}]},
+    }))
+}
+
+#[test]
+fn what_a_node_holds_outside_its_block_is_given_to_nobody_else() {
+    // A backup knows nothing of the block that n2 has had since.
+    let n2 = told("n2", 50, None, &[("192.168.0.3", "192.168.0.3")]);
+    let mut world = World::new(&["n1"], &[blue()], vec![n2]);
+    world.settle();
+    let given = status(&world, "blue").allocations;
+    assert_eq!(given[0].range, range("192.168.0.5", "192.168.0.8"));
+}
+
+#[test]
+fn a_block_in_which_another_node_holds_an_address_goes_on_without_that_address() {
+    let status = json!({"allocations": [{"nodeName": "n1", "startIP": "192.168.0.1", "endIP": "192.168.0.4"}]});
+    let ipam_nodes = vec![
+        told("n1", 50, Some(("192.168.0.1", "192.168.0.4")), &[]),
+        told("n2", 51, None, &[("192.168.0.3", "192.168.0.3")]),
+    ];
+    let mut world = World::new(&["n1"], &[pool_object("blue", 10, 1, SPEC, &status)], ipam_nodes);
+    let calls = world.settle();
+    let written = nodes_written(&calls);
+    let (_, action) = written.iter().find(|(node, _)| *node == "n1").expect("n1 is told");
+    let excluded: Vec<_> = action.blocks()[0].exclusions.iter().map(|run| run.start_ip.as_str()).collect();
+    assert_eq!(excluded, ["192.168.0.3"]);
+}
+
+#[test]
+fn one_address_held_on_two_nodes_is_said_aloud_and_the_newer_gives_no_more() {
+    let ipam_nodes = vec![
+        told("n1", 50, Some(("192.168.0.1", "192.168.0.4")), &[("192.168.0.2", "192.168.0.3")]),
+        told("n2", 51, Some(("192.168.0.5", "192.168.0.8")), &[("192.168.0.3", "192.168.0.3")]),
+    ];
+    let mut world = World::new(&["n1", "n2"], &[blue()], ipam_nodes);
+    let calls = world.settle();
+    let status = status(&world, "blue");
+    let degraded = status.summary.conditions.iter().find(|condition| condition.type_ == "Degraded").unwrap();
+    assert_eq!((degraded.status.as_str(), degraded.reason.as_str()), ("True", "Contradiction"));
+    for word in ["192.168.0.3", "n1", "n2"] {
+        assert!(degraded.message.contains(word), "{}", degraded.message);
+    }
+    assert!(calls.iter().any(|call| matches!(call, Command::Publish { note, .. } if note.reason == "Contradiction")));
+    let written = nodes_written(&calls);
+    let (_, action) = written.iter().find(|(node, _)| *node == "n2").expect("n2 is told");
+    assert_eq!(action.blocks()[0].state, BlockState::Releasing);
+    let n1 = world.reconciler.ipam_nodes.get("n1").unwrap();
+    assert_eq!(n1.blocks[0].state, BlockState::Active);
+}
+
+#[test]
+fn an_object_that_a_list_names_at_an_earlier_version_means_that_all_is_listed_anew() {
+    let mut world = World::new(&["n1"], &[blue()], vec![]);
+    world.settle();
+    assert!(!world.reconciler.take_wish_for_lists());
+    world.tell(Observed::Pool(PoolKind::IpPool, Event::Init));
+    // The API server was restored: this is what the pool was before anything was given.
+    world.tell(Observed::Pool(PoolKind::IpPool, Event::InitApply(blue())));
+    assert!(world.reconciler.take_wish_for_lists());
+    world.tell(Observed::Pool(PoolKind::IpPool, Event::InitDone));
+    assert!(!world.reconciler.is_synced(), "the rest of this list counts for nothing");
+    assert_eq!(world.calls(), vec![]);
+    let n1 = told("n1", 5, Some(("192.168.0.9", "192.168.0.12")), &[]);
+    world.list(&["n1"], &[blue()], vec![n1]);
+    world.settle();
+    let given = status(&world, "blue").allocations;
+    assert_eq!(given[0].range, range("192.168.0.9", "192.168.0.12"), "what is there now counts, at whatever version");
+}
