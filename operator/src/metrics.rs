@@ -24,6 +24,7 @@ pub struct Metrics {
     blocks: Family<StateLabels, Gauge>,
     addresses: Family<StateLabels, Gauge>,
     violations: Family<ViolationLabels, Gauge>,
+    contradictions: Family<PoolLabels, Gauge>,
     ipam_node_writes: Family<ResultLabels, Counter>,
     ipam_nodes_waiting: Gauge,
     watch_failures: Family<WatchLabels, Counter>,
@@ -86,6 +87,7 @@ impl Default for Metrics {
             blocks: Family::default(),
             addresses: Family::default(),
             violations: Family::default(),
+            contradictions: Family::default(),
             ipam_node_writes: Family::default(),
             ipam_nodes_waiting: Gauge::default(),
             watch_failures: Family::default(),
@@ -109,6 +111,8 @@ impl Metrics {
         r.register("pool_blocks", "Blocks of a pool: total, free", self.blocks.clone());
         r.register("pool_addresses", "Addresses in the blocks of a pool: capacity, used", self.addresses.clone());
         r.register("pool_violations", "Mistakes in the spec of a pool, by reason", self.violations.clone());
+        let help = "Addresses of a pool that two agents report as held";
+        r.register("pool_contradictions", help, self.contradictions.clone());
         let help = "Writes of IPAMNodes: ok, conflict (observed again) or error";
         r.register("ipam_node_writes", help, self.ipam_node_writes.clone());
         let help = "IPAMNodes to be looked at or being written";
@@ -180,6 +184,11 @@ impl Metrics {
         self.leader.set(i64::from(leads));
     }
 
+    /// So many addresses of a pool are reported by two agents.
+    pub fn contradictions(&self, key: &PoolKey, count: usize) {
+        self.contradictions.get_or_create(&pool_labels(key)).set(i64::try_from(count).unwrap_or(i64::MAX));
+    }
+
     /// These are the mistakes in a pool's spec now.
     pub fn violations(&self, pool: &PoolRecord) {
         for violation in mistakes(pool) {
@@ -200,6 +209,7 @@ impl Metrics {
         self.plan_seconds.remove(&pool_labels(key));
         self.reconcile_seconds.remove(&pool_labels(key));
         self.status_writes.remove(&pool_labels(key));
+        self.contradictions.remove(&pool_labels(key));
         for result in ["conflict", "error"] {
             let PoolLabels { kind, pool } = pool_labels(key);
             self.failures.remove(&FailureLabels { kind, pool, result });

@@ -73,6 +73,8 @@ pub struct Decision {
     pub let_go: BTreeSet<String>,
     /// What nodes may not give of their blocks, for others hold it.
     pub elsewhere: Elsewhere,
+    /// How many addresses two agents report as held.
+    pub contradictions: usize,
     /// When a grace ends.
     pub expires: Option<Timestamp>,
     /// Warnings to be published once the status is written.
@@ -186,6 +188,7 @@ fn conclude(
     let mut decision = Decision {
         let_go: releases.let_go_of(&plan.assignments),
         elsewhere,
+        contradictions: contradictions.len(),
         expires: releases.next_expiry(&plan.assignments),
         counts_deferred: counts_only && !seen.counts_due,
         ..Decision::default()

@@ -106,6 +106,9 @@ impl<'a> Releases<'a> {
 
     /// Blocks that the status records and the plan has no more, though their agents have not said that they are empty.
     pub(super) fn lost(&self, assignments: &[Assignment]) -> Vec<(&'a Release, Cause, Usage)> {
+        if self.recorded.is_empty() {
+            return Vec::new();
+        }
         let kept: BTreeSet<&str> = assignments.iter().map(|assignment| assignment.node.as_str()).collect();
         let gone = self.seen.pool.status.releasing.iter().filter(|release| !kept.contains(release.claim.node.as_str()));
         let lost = gone.filter_map(|release| {

@@ -55,13 +55,28 @@ impl Reconciler {
                 barred.extend(given.filter(|range| range.overlaps(network)));
             }
         }
-        for (node, record) in self.ipam_nodes.all() {
+        for record in self.ipam_nodes.all().values() {
             let strays = record.strays.iter().filter(|(of, _)| of == key || !is_apart(of)).map(|(_, range)| *range);
-            let orphans = record.blocks.iter().map(key_of).filter(|of| !self.pools.contains_key(of));
-            let orphans = orphans.filter_map(|of| record.claim(node, &of)).map(|claim| claim.range);
-            barred.extend(strays.chain(orphans).filter(|range| range.overlaps(network)));
+            barred.extend(strays.filter(|range| range.overlaps(network)));
         }
+        barred.extend(self.orphans.iter().filter(|range| range.overlaps(network)));
         barred
+    }
+
+    /// Finds the blocks that nodes have of pools that are gone, if there may be others than before.
+    pub(super) fn gather_orphans(&mut self, now: Instant) {
+        if !std::mem::take(&mut self.orphans_stale) {
+            return;
+        }
+        let before = std::mem::take(&mut self.orphans);
+        for (node, record) in self.ipam_nodes.all() {
+            let orphans = record.blocks.iter().map(key_of).filter(|of| !self.pools.contains_key(of));
+            self.orphans.extend(orphans.filter_map(|of| record.claim(node, &of)).map(|claim| claim.range));
+        }
+        self.orphans.sort_unstable();
+        if before != self.orphans {
+            self.wake_pools(now);
+        }
     }
 
     /// Pools of the same addresses may have got some, now that the status of `key` is another.

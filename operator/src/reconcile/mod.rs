@@ -19,7 +19,7 @@ use std::collections::{BTreeMap, HashMap};
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use ipam_core::{PoolKey, PoolKind};
+use ipam_core::{AddrRange, PoolKey, PoolKind};
 use jiff::Timestamp;
 use kube::runtime::watcher::Event;
 
@@ -81,6 +81,9 @@ pub struct Reconciler {
     orphaned: HashMap<String, Instant>,
     /// Whether pools have changed such that others may stand in their way.
     overlaps_stale: bool,
+    /// Blocks that nodes have of pools that are gone.
+    orphans: Vec<AddrRange>,
+    orphans_stale: bool,
     /// Whether everything is to be listed anew.
     wants_lists: bool,
     outbox: Vec<Command>,
@@ -103,6 +106,8 @@ impl Reconciler {
             queue: NodeQueue::default(),
             orphaned: HashMap::new(),
             overlaps_stale: false,
+            orphans: Vec::new(),
+            orphans_stale: true,
             wants_lists: false,
             outbox: Vec::new(),
             leading: false,
@@ -174,6 +179,7 @@ impl Reconciler {
             return Vec::new();
         }
         self.settle_overlaps(now.instant);
+        self.gather_orphans(now.instant);
         let due = self.pools.iter_mut().filter(|(_, task)| task.call.is_none());
         let due: Vec<PoolKey> = due.filter_map(|(key, task)| task.due.take(now.instant).then(|| key.clone())).collect();
         for key in due {
@@ -208,6 +214,7 @@ impl Reconciler {
             now: now.wall,
         });
         self.metrics.planned(key, began.elapsed());
+        self.metrics.contradictions(key, decision.contradictions);
         if decision.counts_deferred {
             task.due.by(task.counts_at(now.instant));
         }

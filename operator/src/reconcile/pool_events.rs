@@ -11,7 +11,7 @@ use kube::runtime::watcher::Event;
 use super::pool_task::PoolTask;
 use super::timing::QUIET;
 use super::{Reconciler, node_writes::queue_holders};
-use crate::index::Labels;
+use crate::index::{Labels, key_of};
 use crate::ipam_node::IpamNodeRecord;
 use crate::objects::{RawObject, is_older};
 use crate::pool::PoolRecord;
@@ -116,12 +116,12 @@ impl Reconciler {
         self.metrics.violations(&task.record);
         self.metrics.summary(&key, &task.record.status.summary);
         self.pools.insert(key, task);
-        self.overlaps_stale = true;
+        (self.overlaps_stale, self.orphans_stale) = (true, true);
     }
 
     fn pool_is_gone(&mut self, key: &PoolKey) {
         if let Some(task) = self.pools.remove(key) {
-            self.overlaps_stale = true;
+            (self.overlaps_stale, self.orphans_stale) = (true, true);
             queue_holders(&mut self.queue, &self.ipam_nodes, key);
             // A node whose first entry is being written right now is not yet known to hold one.
             for assignment in task.applied.iter().flat_map(|applied| &applied.assignments) {
@@ -171,6 +171,9 @@ impl Reconciler {
         let Ok(before) = self.ipam_nodes.apply(name, IpamNodeRecord::read(object)) else { return };
         self.queue.push(name);
         let Some(record) = self.ipam_nodes.get(name) else { return };
+        // The rule is that there are none, and then this is one look at the few entries of one node.
+        self.orphans_stale |=
+            !self.orphans.is_empty() || record.blocks.iter().any(|block| !self.pools.contains_key(&key_of(block)));
         let strays_before = before.as_ref().map_or(&[][..], |before| before.strays.as_slice());
         let strays_changed = strays_before != record.strays.as_slice();
         for (key, task) in &mut self.pools {
@@ -190,6 +193,7 @@ impl Reconciler {
         self.queue.lost(name);
         if self.ipam_nodes.delete(name).is_some() {
             self.queue.push(name);
+            self.orphans_stale |= !self.orphans.is_empty();
             for task in self.pools.values_mut() {
                 task.due.by(counts_at(task, now));
             }
