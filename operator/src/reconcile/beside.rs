@@ -17,7 +17,7 @@ impl Reconciler {
     /// Decides anew which pool stands in whose way, if pools have changed. The answer depends on the pools alone, so that
     /// every leader comes to the same one.
     pub(super) fn settle_overlaps(&mut self, now: Instant) {
-        if !std::mem::take(&mut self.overlaps_stale) {
+        if !std::mem::take(&mut self.stale.overlaps) {
             return;
         }
         let contenders: Vec<Contender> = self.pools.values().filter_map(|task| contender(&task.record)).collect();
@@ -65,7 +65,7 @@ impl Reconciler {
 
     /// Finds the blocks that nodes have of pools that are gone, if there may be others than before.
     pub(super) fn gather_orphans(&mut self, now: Instant) {
-        if !std::mem::take(&mut self.orphans_stale) {
+        if !std::mem::take(&mut self.stale.orphans) {
             return;
         }
         let before = std::mem::take(&mut self.orphans);
@@ -99,7 +99,7 @@ impl Reconciler {
             _ => false,
         };
         let same_life = old.life.allows_overlap == new.life.allows_overlap && old.life.created == new.life.created;
-        self.overlaps_stale |= !(same_spec && same_life);
+        self.stale.overlaps |= !(same_spec && same_life);
     }
 }
 

@@ -79,16 +79,23 @@ pub struct Reconciler {
     queue: NodeQueue,
     /// Nodes that are gone and have entries of pools that are gone, too, and since when we know.
     orphaned: HashMap<String, Instant>,
-    /// Whether pools have changed such that others may stand in their way.
-    overlaps_stale: bool,
     /// Blocks that nodes have of pools that are gone.
     orphans: Vec<AddrRange>,
-    orphans_stale: bool,
+    stale: Stale,
     /// Whether everything is to be listed anew.
     wants_lists: bool,
     outbox: Vec<Command>,
     leading: bool,
     metrics: Arc<Metrics>,
+}
+
+/// What is to be found out anew before the next decision.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+struct Stale {
+    /// Which pool stands in whose way.
+    overlaps: bool,
+    /// [`Reconciler::orphans`].
+    orphans: bool,
 }
 
 impl Reconciler {
@@ -105,9 +112,8 @@ impl Reconciler {
             pool_lists: BTreeMap::from(lists),
             queue: NodeQueue::default(),
             orphaned: HashMap::new(),
-            overlaps_stale: false,
             orphans: Vec::new(),
-            orphans_stale: true,
+            stale: Stale { overlaps: false, orphans: true },
             wants_lists: false,
             outbox: Vec::new(),
             leading: false,
@@ -243,8 +249,7 @@ impl Reconciler {
         }
         let spec = record.spec.as_ref().ok().cloned();
         let (let_go, elsewhere) = (decision.let_go, decision.elsewhere);
-        let applied = |assignments| Applied { let_go, elsewhere, ..Applied::new(spec, assignments) };
-        let applies = decision.assignments.map(applied);
+        let applies = decision.assignments.map(|given| Applied { let_go, elsewhere, ..Applied::new(spec, given) });
         if let Some(status) = decision.status {
             let sent = status.clone();
             task.call = Some(Call { status: Some(status), applies, notes: decision.notes, ..Call::new(now) });

@@ -138,7 +138,7 @@ impl Reconciler {
                     self.queue.push(&node);
                 } else {
                     self.note_written(&node, action, version);
-                    self.orphans_stale |= !self.orphans.is_empty();
+                    self.stale.orphans |= !self.orphans.is_empty();
                 }
                 self.wake_pools_that_wait_for(&node, now);
             }

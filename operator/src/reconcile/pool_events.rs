@@ -116,12 +116,12 @@ impl Reconciler {
         self.metrics.violations(&task.record);
         self.metrics.summary(&key, &task.record.status.summary);
         self.pools.insert(key, task);
-        (self.overlaps_stale, self.orphans_stale) = (true, true);
+        (self.stale.overlaps, self.stale.orphans) = (true, true);
     }
 
     fn pool_is_gone(&mut self, key: &PoolKey) {
         if let Some(task) = self.pools.remove(key) {
-            (self.overlaps_stale, self.orphans_stale) = (true, true);
+            (self.stale.overlaps, self.stale.orphans) = (true, true);
             queue_holders(&mut self.queue, &self.ipam_nodes, key);
             // A node whose first entry is being written right now is not yet known to hold one.
             for assignment in task.applied.iter().flat_map(|applied| &applied.assignments) {
@@ -172,7 +172,7 @@ impl Reconciler {
         self.queue.push(name);
         let Some(record) = self.ipam_nodes.get(name) else { return };
         // The rule is that there are none, and then this is one look at the few entries of one node.
-        self.orphans_stale |=
+        self.stale.orphans |=
             !self.orphans.is_empty() || record.blocks.iter().any(|block| !self.pools.contains_key(&key_of(block)));
         let strays_before = before.as_ref().map_or(&[][..], |before| before.strays.as_slice());
         let strays_changed = strays_before != record.strays.as_slice();
@@ -193,7 +193,7 @@ impl Reconciler {
         self.queue.lost(name);
         if self.ipam_nodes.delete(name).is_some() {
             self.queue.push(name);
-            self.orphans_stale |= !self.orphans.is_empty();
+            self.stale.orphans |= !self.orphans.is_empty();
             for task in self.pools.values_mut() {
                 task.due.by(counts_at(task, now));
             }
