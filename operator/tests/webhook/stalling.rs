@@ -1,0 +1,98 @@
+//! Clients that begin and do not go on.
+
+use std::time::Duration;
+
+use ipam_operator::webhook::limits::Limits;
+use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
+
+use crate::hook::{Hook, IP_POOLS, PATIENCE};
+
+/// Reads until the other side closes.
+async fn rest(stream: &mut (impl tokio::io::AsyncRead + Unpin)) -> String {
+    let mut text = Vec::new();
+    // How it ends does not matter: a reset is an end, too.
+    drop(tokio::time::timeout(PATIENCE, stream.read_to_end(&mut text)).await.expect("it is never cut off"));
+    String::from_utf8_lossy(&text).into_owned()
+}
+
+fn half_a_request(body: &str) -> String {
+    format!(
+        "POST {IP_POOLS} HTTP/1.1\r\nHost: x\r\nContent-Type: application/json\r\nContent-Length: 100000\r\n\r\n{body}"
+    )
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn five_hundred_handshakes_and_five_hundred_bodies_that_stall_delay_nobody_and_are_cut_off() {
+    const EACH: usize = 500;
+    let limits = Limits {
+        handshake: Duration::from_secs(5),
+        body: Duration::from_secs(15),
+        all_body_bytes: EACH * 1000,
+        ..Limits::default()
+    };
+    let hook = Hook::start(limits, Duration::ZERO).await;
+    let mut bodies = Vec::new();
+    for _ in 0..EACH {
+        let mut stream = hook.tls("http/1.1").await.unwrap();
+        stream.write_all(half_a_request(&"x".repeat(2000)).as_bytes()).await.unwrap();
+        bodies.push(stream);
+    }
+    let mut handshakes = Vec::new();
+    for _ in 0..EACH {
+        let mut stream = hook.tcp().await.unwrap();
+        stream.write_all(&[22, 3, 1, 2, 0, 1]).await.unwrap();
+        handshakes.push(stream);
+    }
+    // Others come through meanwhile, each on a connection of its own.
+    for uid in ["u-1", "u-2", "u-3", "u-4", "u-5"] {
+        let answer = hook.client().await.review(uid).await.unwrap();
+        assert_eq!(answer.body["response"]["uid"], uid);
+    }
+    assert!(hook.metric("webhook_connections") <= 1024.0);
+    // There is room for half of what they have sent: the older ones had to give it up.
+    hook.await_metric("webhook_cut_off_total{reason=\"crowded_out\"}", |count| count >= 100.0).await;
+    for stream in &mut handshakes {
+        assert_eq!(rest(stream).await, "");
+    }
+    for stream in &mut bodies {
+        let said = rest(stream).await;
+        assert!(said.starts_with("HTTP/1.1 503") || said.starts_with("HTTP/1.1 408"), "{said:?}");
+    }
+    hook.await_metric("webhook_connections", |count| count < 10.0).await;
+    assert_eq!(hook.metric("webhook_reviews_in_flight"), 0.0);
+}
+
+#[tokio::test]
+async fn half_a_head_is_cut_off_while_a_connection_without_a_request_is_kept() {
+    let limits = Limits { head: Duration::from_millis(300), ..Limits::default() };
+    let hook = Hook::start(limits, Duration::ZERO).await;
+    let mut idle = hook.client().await;
+    let mut half = hook.tls("http/1.1").await.unwrap();
+    half.write_all(b"POST / HTTP/1.1\r\nHost:").await.unwrap();
+    assert_eq!(rest(&mut half).await, "");
+    assert_eq!(hook.metric("webhook_cut_off_total{reason=\"stalled\"}"), 1.0);
+    // It has been idle for longer than half a head may take.
+    assert_eq!(idle.review("u-1").await.unwrap().body["response"]["uid"], "u-1");
+}
+
+#[tokio::test]
+async fn when_all_places_are_taken_a_stalled_handshake_makes_room() {
+    let limits = Limits { connections: 4, ..Limits::default() };
+    let hook = Hook::start(limits, Duration::ZERO).await;
+    let mut stalled = Vec::new();
+    for _ in 0..8 {
+        stalled.push(hook.tcp().await.unwrap());
+    }
+    assert_eq!(hook.client().await.review("u-1").await.unwrap().body["response"]["uid"], "u-1");
+    assert_eq!(rest(&mut stalled[0]).await, "", "the oldest went first");
+}
+
+#[tokio::test]
+async fn noise_instead_of_tls_does_no_harm() {
+    let hook = Hook::start(Limits::default(), Duration::ZERO).await;
+    let mut stream = hook.tcp().await.unwrap();
+    stream.write_all(format!("GET {IP_POOLS} HTTP/1.1\r\n\r\n").as_bytes()).await.unwrap();
+    rest(&mut stream).await;
+    hook.await_metric("webhook_handshake_failures_total{reason=\"error\"}", |count| count == 1.0).await;
+    assert!(hook.client().await.review("u-1").await.is_ok());
+}
