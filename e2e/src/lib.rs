@@ -24,6 +24,7 @@ mod pki;
 mod ports;
 pub mod process;
 pub mod progress;
+pub mod reviews;
 pub mod state;
 pub mod warden;
 pub mod webhook;

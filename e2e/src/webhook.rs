@@ -114,35 +114,28 @@ impl Mount {
     }
 }
 
-/// An operator that serves reviews, with certificates of a CA of its own in a mounted Secret.
-pub struct Served {
+/// An operator that serves reviews.
+pub struct Replica {
     /// The operator.
     pub operator: Operator,
-    /// Who signs.
-    pub authority: Authority,
-    /// The Secret.
-    pub mount: Mount,
     port: Port,
 }
 
-impl Served {
-    /// Starts one for the pools of `namespace`; `extra` are further flags.
+impl Replica {
+    /// Starts one for the pools of `namespace`, with the certificates in `directory`; `extra` are further flags.
     ///
     /// # Errors
     /// When it does not become ready.
-    pub fn start(plane: &ControlPlane, namespace: &str, extra: &[&str]) -> Result<Self> {
+    pub fn start(plane: &ControlPlane, namespace: &str, directory: &Path, extra: &[&str]) -> Result<Self> {
         let port = Port::reserve()?;
-        let authority = Authority::new()?;
-        let mut mount = Mount::create(&plane.directory().join(format!("webhook.{}", port.number())))?;
-        mount.exchange(&authority.issue(Duration::from_hours(1))?)?;
         let own = [
             "--webhook".to_owned(),
             format!("--webhook-bind-address=127.0.0.1:{}", port.number()),
-            format!("--webhook-cert-dir={}", mount.directory().display()),
+            format!("--webhook-cert-dir={}", directory.display()),
         ];
         let flags: Vec<&str> = own.iter().map(String::as_str).chain(extra.iter().copied()).collect();
         let operator = Operator::start(plane, namespace, &flags)?;
-        Ok(Self { operator, authority, mount, port })
+        Ok(Self { operator, port })
     }
 
     /// The TCP port of the reviews on 127.0.0.1.

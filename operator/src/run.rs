@@ -28,6 +28,9 @@ use crate::webhook::known::Known;
 /// deadline, so that nothing is written that another leader might write.
 const GRACE: Duration = Duration::from_secs(7);
 
+/// The exit code for wrong flags, whether clap finds them wrong or we do; the node agent's is the same.
+const WRONG_FLAGS: u8 = 2;
+
 /// Runs the operator to its end.
 pub fn main(args: impl IntoIterator<Item = OsString>) -> ExitCode {
     let mut args = args.into_iter().peekable();
@@ -43,11 +46,17 @@ pub fn main(args: impl IntoIterator<Item = OsString>) -> ExitCode {
             drop(usage.print());
             return u8::try_from(usage.exit_code()).map_or(ExitCode::FAILURE, ExitCode::from);
         }
-        Err(error) => return complain(&error),
+        Err(error) => {
+            complain(&error);
+            return ExitCode::from(WRONG_FLAGS);
+        }
     };
     let flusher = match config.common.log.install() {
         Ok(flusher) => flusher,
-        Err(error) => return complain(&error),
+        Err(error) => {
+            complain(&error);
+            return ExitCode::FAILURE;
+        }
     };
     let ended = run_to_end(config);
     if let Err(error) = &ended {
@@ -57,9 +66,8 @@ pub fn main(args: impl IntoIterator<Item = OsString>) -> ExitCode {
     if ended.is_ok() { ExitCode::SUCCESS } else { ExitCode::FAILURE }
 }
 
-fn complain(error: &dyn std::error::Error) -> ExitCode {
+fn complain(error: &dyn std::error::Error) {
     drop(writeln!(std::io::stderr(), "ipam-controller: {error}"));
-    ExitCode::FAILURE
 }
 
 fn run_to_end(config: Config) -> anyhow::Result<()> {

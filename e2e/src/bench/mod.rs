@@ -14,6 +14,7 @@ mod meter;
 mod plan;
 mod pool;
 mod relay;
+mod reviews;
 mod shim;
 mod table;
 mod traffic;
@@ -45,6 +46,8 @@ enum Subject {
     Rules(fn() -> Result<Vec<Finding>>),
     /// One agent, with the API server idle beside it.
     Agent(fn(&mut Lone<'_>) -> Result<Vec<Finding>>),
+    /// The webhook, with operators of its own.
+    Reviews(fn(&ControlPlane, &Runtime) -> Result<Vec<Finding>>),
     /// The operator of a large cluster. The rows follow each other on the same cluster.
     Operator(fn(&mut Large<'_>) -> Result<Vec<Finding>>),
 }
@@ -55,7 +58,7 @@ struct Row {
 }
 
 /// In the order of the table.
-const ROWS: [Row; 9] = [
+const ROWS: [Row; 10] = [
     Row { name: "plan", subject: Subject::Rules(plan::measure) },
     Row { name: "pool", subject: Subject::Operator(pool::measure) },
     Row { name: "join", subject: Subject::Operator(joins::measure) },
@@ -65,6 +68,7 @@ const ROWS: [Row; 9] = [
     Row { name: "shim", subject: Subject::Agent(shim::measure) },
     Row { name: "calls", subject: Subject::Agent(calls::measure) },
     Row { name: "agent-memory", subject: Subject::Agent(agent::memory) },
+    Row { name: "reviews", subject: Subject::Reviews(reviews::measure) },
 ];
 
 /// An agent alone on its node.
@@ -163,6 +167,11 @@ fn on_processes(nodes: u32, wanted: &[(usize, &Row)], findings: &mut Vec<(usize,
     let plane = ControlPlane::start()?;
     cluster::await_namespace(&plane, large::NAMESPACE)?;
     cluster::install_crds(&plane)?;
+    for (place, row) in wanted {
+        if let Subject::Reviews(measure) = &row.subject {
+            findings.push((*place, told(row, measure(&plane, &runtime))?));
+        }
+    }
     if wanted.iter().any(|(_, row)| matches!(row.subject, Subject::Agent(_))) {
         let agent = agent::lone(&plane)?;
         let idle_memory = agent.meter().memory()?.now;

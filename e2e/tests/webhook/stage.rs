@@ -1,11 +1,15 @@
 //! A namespace whose pools are reviewed.
 
 use std::sync::OnceLock;
+use std::time::Duration;
 
 use ipam_e2e::ControlPlane;
 use ipam_e2e::cluster::install_crds;
-use ipam_e2e::webhook::{Served, register};
+use ipam_e2e::webhook::{Authority, Mount, Replica, register};
 use serde_json::{Value, json};
+
+/// How long certificates are valid; longer than any test.
+const LIFE: Duration = Duration::from_hours(1);
 
 /// The control plane of all tests, with the CRDs of the repository.
 pub(crate) fn plane() -> &'static ControlPlane {
@@ -17,7 +21,8 @@ pub(crate) fn plane() -> &'static ControlPlane {
 
 /// An operator whose webhook the API server asks about the pools of one namespace.
 pub(crate) struct Stage {
-    pub(crate) _served: Served,
+    /// Ends with the stage.
+    _replica: Replica,
     pub(crate) namespace: String,
 }
 
@@ -25,9 +30,12 @@ impl Stage {
     pub(crate) fn set(prefix: &str) -> Self {
         let plane = plane();
         let namespace = plane.namespace(prefix).unwrap();
-        let served = Served::start(plane, &namespace, &[]).unwrap();
-        register(plane, &namespace, served.port(), &served.authority.pem()).unwrap();
-        Self { _served: served, namespace }
+        let authority = Authority::new().unwrap();
+        let mut mount = Mount::create(&plane.directory().join(format!("{namespace}.secret"))).unwrap();
+        mount.exchange(&authority.issue(LIFE).unwrap()).unwrap();
+        let replica = Replica::start(plane, &namespace, mount.directory(), &[]).unwrap();
+        register(plane, &namespace, replica.port(), &authority.pem()).unwrap();
+        Self { _replica: replica, namespace }
     }
 
     /// A pool's manifest.

@@ -6,6 +6,7 @@ use std::ffi::OsString;
 use std::fmt;
 use std::path::PathBuf;
 
+use clap::error::{ContextKind, ContextValue, ErrorKind};
 use clap::{Args, Parser};
 
 use crate::features::FeatureGates;
@@ -178,14 +179,56 @@ pub fn namespace(text: &str) -> Result<(), String> {
     Err("is no namespace; it takes 1 to 63 of a-z, 0-9 and '-', with '-' neither first nor last".to_owned())
 }
 
-/// Parses a command line as Go programs do: of a flag given twice the last one counts.
+/// Parses a command line as Go programs do: of a flag given twice the last one counts, and `--version` may have a value.
 ///
 /// `--help` and `--version` come back as errors too; [`clap::Error::print`] and [`clap::Error::exit_code`] tell them
 /// apart.
 pub fn parse<F: Parser>(args: impl IntoIterator<Item = OsString>) -> Result<F, clap::Error> {
     let command = F::command().args_override_self(true).version(env!("CARGO_PKG_VERSION"));
-    let mut matches = command.try_get_matches_from(args)?;
+    let mut matches = command.try_get_matches_from(args.into_iter().filter_map(plain_version))?;
     F::from_arg_matches_mut(&mut matches)
+}
+
+/// As [`parse`], but what is unknown goes to `mistakes`, so that it hides no other mistake.
+pub fn parse_known<F: Parser>(
+    args: impl IntoIterator<Item = OsString>,
+    mistakes: &mut Mistakes,
+) -> Result<F, clap::Error> {
+    let mut args: Vec<OsString> = args.into_iter().collect();
+    loop {
+        let error = match parse(args.clone()) {
+            Ok(flags) => return Ok(flags),
+            Err(error) => error,
+        };
+        let Some(ContextValue::String(unknown)) =
+            error.get(ContextKind::InvalidArg).filter(|_| error.kind() == ErrorKind::UnknownArgument)
+        else {
+            return Err(error);
+        };
+        // Each round takes one away, so that there is an end.
+        let Some(place) = args.iter().skip(1).position(|arg| names(arg, unknown)) else { return Err(error) };
+        args.remove(place + 1);
+        let tip = match error.get(ContextKind::SuggestedArg) {
+            Some(ContextValue::String(tip)) => format!("; did you mean {tip}?"),
+            _ => String::new(),
+        };
+        mistakes.0.push(format!("{unknown} is no flag of this program{tip}"));
+    }
+}
+
+/// Whether the word is this flag, with or without a value.
+fn names(arg: &OsString, flag: &str) -> bool {
+    arg.to_str().and_then(|arg| arg.strip_prefix(flag)).is_some_and(|rest| rest.is_empty() || rest.starts_with('='))
+}
+
+/// `--version=true` is `--version`, and `--version=false` is nothing.
+fn plain_version(arg: OsString) -> Option<OsString> {
+    let value = arg.to_str().and_then(|arg| arg.strip_prefix("--version=")).map(gosyntax::boolean);
+    match value {
+        Some(Ok(true)) => Some("--version".into()),
+        Some(Ok(false)) => None,
+        _ => Some(arg),
+    }
 }
 
 #[cfg(test)]
@@ -279,10 +322,25 @@ mod tests {
 
     #[test]
     fn version_is_printed_and_is_no_failure() {
-        let args = ["daemon", "--version"].map(OsString::from);
-        let error = parse::<Flags>(args).unwrap_err();
-        assert_eq!(error.exit_code(), 0);
-        assert!(error.to_string().contains(env!("CARGO_PKG_VERSION")));
+        for version in ["--version", "--version=true", "--version=1"] {
+            let error = parse::<Flags>(["daemon", version].map(OsString::from)).unwrap_err();
+            assert_eq!(error.exit_code(), 0);
+            assert!(error.to_string().contains(env!("CARGO_PKG_VERSION")));
+        }
+        assert!(read(&["--version=false"]).is_ok());
+        assert!(read(&["--version=maybe"]).is_err());
+    }
+
+    #[test]
+    fn an_unknown_flag_hides_no_other() {
+        let mut mistakes = Mistakes::default();
+        let args = ["daemon", "--kubeconfg=/k", "--what", "--v=7"].map(OsString::from);
+        let flags: Flags = parse_known(args, &mut mistakes).unwrap();
+        assert_eq!(flags.common.read(&mut mistakes).log.verbosity, 7);
+        let message = mistakes.into_result(()).unwrap_err().to_string();
+        for part in ["--kubeconfg is no flag", "did you mean --kubeconfig?", "--what is no flag"] {
+            assert!(message.contains(part), "{message}");
+        }
     }
 
     #[test]

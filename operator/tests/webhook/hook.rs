@@ -26,7 +26,7 @@ use tokio_rustls::client::TlsStream;
 use tokio_util::sync::CancellationToken;
 
 /// Nothing here takes a tenth of it.
-pub(crate) const PATIENCE: Duration = Duration::from_secs(60);
+pub(crate) const PATIENCE: Duration = Duration::from_mins(1);
 /// Where IPPools are reviewed.
 pub(crate) const IP_POOLS: &str = PATHS[0].0;
 
@@ -99,17 +99,17 @@ impl Hook {
     }
 
     /// The value of a metric; 0 if it is not told.
-    pub(crate) fn metric(&self, name: &str) -> f64 {
+    pub(crate) fn metric(&self, name: &str) -> u64 {
         let mut text = String::new();
         prometheus_client::encoding::text::encode(&mut text, &self.registry).unwrap();
         let line = text.lines().find_map(|line| line.strip_prefix(name)?.strip_prefix(' ').map(str::to_owned));
-        line.map_or(0.0, |value| value.parse().unwrap())
+        line.map_or(0, |value| value.parse().unwrap())
     }
 
     /// Waits until a metric is as wanted.
-    pub(crate) async fn await_metric(&self, name: &str, wanted: impl Fn(f64) -> bool) {
+    pub(crate) async fn await_metric(&self, name: &str, holds: impl Fn(u64) -> bool) {
         let look = async {
-            while !wanted(self.metric(name)) {
+            while !holds(self.metric(name)) {
                 tokio::time::sleep(Duration::from_millis(10)).await;
             }
         };

@@ -1,0 +1,222 @@
+//! A campaign: reviews at a steady rate against two replicas, and what is done to them meanwhile.
+
+use std::collections::HashMap;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{Arc, Mutex, PoisonError};
+use std::time::{Duration, Instant, SystemTime};
+
+use anyhow::{Context, Result, anyhow};
+use rustls::pki_types::CertificateDer;
+use rustls::pki_types::pem::PemObject as _;
+use tokio::sync::Semaphore;
+
+use super::balancer::{Backend, Balancer};
+use super::client::{Client, Known};
+use crate::control_plane::ControlPlane;
+use crate::process::Process;
+use crate::webhook::{Authority, Certificate, Mount, Replica};
+
+/// Reviews under way at a time, at most: what an API server would have at its own limit.
+const AT_ONCE: usize = 512;
+/// Failures that are told in words.
+const TOLD: usize = 5;
+/// How long a replica may take to end: its drain, and what it finishes.
+const ENDS: Duration = Duration::from_secs(30);
+
+/// What is done.
+#[derive(Clone, Copy, Debug)]
+pub struct Campaign {
+    /// Reviews a second.
+    pub rate: u32,
+    /// For how long.
+    pub lasts: Duration,
+    /// How often the Secret is exchanged meanwhile; the second time for a broken pair.
+    pub swaps: u32,
+    /// How often the second replica is restarted meanwhile.
+    pub restarts: u32,
+    /// How long each certificate is valid. Two exchanges have to fit in.
+    pub life: Duration,
+}
+
+/// What came of it.
+#[derive(Debug, Default)]
+pub struct Report {
+    /// Reviews sent.
+    pub sent: u64,
+    /// Reviews without the right answer.
+    pub failed: u64,
+    /// The first of them in words.
+    pub failures: Vec<String>,
+    /// Reviews answered under a certificate that had ended.
+    pub expired: u64,
+    /// From the time at which a review was due to its answer, sorted.
+    pub latencies: Vec<Duration>,
+    /// The replica that was not restarted.
+    pub steady: Steady,
+}
+
+/// What the first replica did, measured from outside.
+#[derive(Debug, Default)]
+pub struct Steady {
+    /// Reviews that it answered.
+    pub reviews: u64,
+    /// Exchanges that it took part in, by its own count.
+    pub swaps: u64,
+    /// Pairs that it refused, by its own count.
+    pub refused: u64,
+}
+
+/// Runs a campaign in `namespace`. `watch` is told of the first replica before and after.
+///
+/// # Errors
+/// When something does not start; failed reviews are no error but in the report.
+pub fn run(
+    plane: &ControlPlane,
+    namespace: &str,
+    campaign: Campaign,
+    mut watch: impl FnMut(&Process) -> Result<()>,
+) -> Result<Report> {
+    let authority = Authority::new()?;
+    let mut mount = Mount::create(&plane.directory().join(format!("{namespace}.secret")))?;
+    let known = Known::default();
+    mount.exchange(&issue(&authority, campaign.life, &known)?)?;
+    let flags = ["--leader-elect", &format!("--leader-elect-namespace={namespace}")];
+    let mut first = Replica::start(plane, namespace, mount.directory(), &flags)?;
+    let mut second = Replica::start(plane, namespace, mount.directory(), &flags)?;
+    let balancer = Balancer::start(vec![backend(&first), backend(&second)])?;
+    let client = Client::new(balancer.address(), namespace, &authority.pem(), known.clone())?;
+    watch(first.operator.process())?;
+    let load = std::thread::spawn(move || load(client, campaign));
+    let began = Instant::now();
+    let mut broken = 1;
+    for (at, event) in schedule(campaign) {
+        std::thread::sleep(at.saturating_sub(began.elapsed()));
+        match event {
+            Event::Swap => {
+                let mut pair = issue(&authority, campaign.life, &known)?;
+                if broken == 0 {
+                    pair.key = authority.issue(campaign.life)?.key;
+                }
+                broken -= 1;
+                mount.exchange(&pair)?;
+            }
+            Event::Restart => {
+                second.operator.process().terminate(ENDS)?;
+                second = Replica::start(plane, namespace, mount.directory(), &flags)?;
+                balancer.replace(1, backend(&second));
+            }
+        }
+    }
+    let mut report = load.join().map_err(|_| anyhow!("the load panicked"))??;
+    watch(first.operator.process())?;
+    let metrics = crate::http::get(&first.operator.metrics(), "/metrics")?.1;
+    report.steady = Steady {
+        reviews: sum(&metrics, "nv_ipam_controller_webhook_review_seconds_count"),
+        swaps: sum(&metrics, "nv_ipam_controller_webhook_certificate_swaps_total"),
+        refused: sum(&metrics, "nv_ipam_controller_webhook_certificate_refusals_total"),
+    };
+    Ok(report)
+}
+
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
+enum Event {
+    Swap,
+    Restart,
+}
+
+/// Everything that is done, in order, spread evenly and the last of it before the end.
+fn schedule(campaign: Campaign) -> Vec<(Duration, Event)> {
+    let spread = |count: u32, event| (1..=count).map(move |i| (campaign.lasts * i / (count + 1), event));
+    let mut all: Vec<_> =
+        spread(campaign.swaps, Event::Swap).chain(spread(campaign.restarts, Event::Restart)).collect();
+    all.sort_unstable();
+    all
+}
+
+fn backend(replica: &Replica) -> Backend {
+    Backend { port: replica.port(), probes: replica.operator.probes() }
+}
+
+fn issue(authority: &Authority, life: Duration, known: &Known) -> Result<Certificate> {
+    let expires = SystemTime::now() + life;
+    let pair = authority.issue(life)?;
+    let leaf = CertificateDer::from_pem_slice(pair.certificate.as_bytes()).context("no certificate")?;
+    let mut known: std::sync::MutexGuard<'_, HashMap<_, _>> = known.lock().unwrap_or_else(PoisonError::into_inner);
+    // Certificates count whole seconds, the last included.
+    known.insert(leaf.to_vec(), expires + Duration::from_secs(1));
+    Ok(pair)
+}
+
+/// The sum of a metric over its labels.
+fn sum(metrics: &str, name: &str) -> u64 {
+    let values = metrics.lines().filter_map(|line| {
+        let rest = line.strip_prefix(name)?;
+        let value =
+            rest.strip_prefix('{').map_or(Some(rest), |labelled| labelled.split_once('}').map(|(_, rest)| rest))?;
+        value.trim().parse::<u64>().ok()
+    });
+    values.sum()
+}
+
+fn load(client: Client, campaign: Campaign) -> Result<Report> {
+    let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
+    runtime.block_on(async {
+        let (client, places) = (Arc::new(client), Arc::new(Semaphore::new(AT_ONCE)));
+        let (latencies, failures) = (Arc::new(Mutex::new(Vec::new())), Arc::new(Mutex::new(Vec::new())));
+        let expired = Arc::new(AtomicU64::new(0));
+        let began = tokio::time::Instant::now();
+        let count = u64::from(campaign.rate) * campaign.lasts.as_secs();
+        let mut tasks = Vec::new();
+        for number in 0..count {
+            let due = began + Duration::from_secs(number) / campaign.rate;
+            tokio::time::sleep_until(due).await;
+            let place = places.clone().acquire_owned().await?;
+            let (client, latencies, failures, expired) =
+                (client.clone(), latencies.clone(), failures.clone(), expired.clone());
+            tasks.push(tokio::spawn(async move {
+                match client.review(&format!("uid-{number}")).await {
+                    Ok(answer) => {
+                        expired.fetch_add(u64::from(answer.expired), Ordering::Relaxed);
+                        lock(&latencies).push(due.elapsed());
+                    }
+                    Err(error) => lock(&failures).push(format!("{:?} after the start: {error:#}", began.elapsed())),
+                }
+                drop(place);
+            }));
+        }
+        for task in tasks {
+            task.await?;
+        }
+        let mut latencies = std::mem::take(&mut *lock(&latencies));
+        latencies.sort_unstable();
+        let mut failures = std::mem::take(&mut *lock(&failures));
+        let failed = u64::try_from(failures.len())?;
+        failures.truncate(TOLD);
+        let expired = expired.load(Ordering::Relaxed);
+        Ok(Report { sent: count, failed, failures, expired, latencies, steady: Steady::default() })
+    })
+}
+
+fn lock<T>(mutex: &Mutex<T>) -> std::sync::MutexGuard<'_, T> {
+    mutex.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn everything_is_scheduled_within_the_campaign_in_order() {
+        let campaign =
+            Campaign { rate: 1, lasts: Duration::from_secs(60), swaps: 20, restarts: 5, life: Duration::from_secs(20) };
+        let schedule = schedule(campaign);
+        assert_eq!(schedule.len(), 25);
+        assert!(schedule.is_sorted() && schedule.iter().all(|(at, _)| *at < campaign.lasts));
+    }
+
+    #[test]
+    fn a_metric_is_summed_over_its_labels_and_not_mixed_up_with_a_longer_name() {
+        let text = "a_total{x=\"1\"} 2\na_total{x=\"2\"} 3\na_total_more 9\na_total 4\n";
+        assert_eq!(sum(text, "a_total"), 9);
+    }
+}
