@@ -143,11 +143,21 @@ mod tests {
 
     #[test]
     fn all_mistakes_are_named_at_once() {
-        let args = ["--no-such-flag", "--leader-elect=maybe", "--webhook=7", "--leader-elect-namespace=A", "--metrics-bind-address=x"];
+        let args = [
+            "--no-such-flag",
+            "--leader-elect=maybe",
+            "--webhook=7",
+            "--leader-elect-namespace=A",
+            "--metrics-bind-address=x",
+        ];
         let message = read(&args).unwrap_err().to_string();
-        for flag in
-            ["--no-such-flag", "leader-elect \"maybe\"", "webhook \"7\"", "leader-elect-namespace \"A\"", "metrics-bind-address \"x\""]
-        {
+        for flag in [
+            "--no-such-flag",
+            "leader-elect \"maybe\"",
+            "webhook \"7\"",
+            "leader-elect-namespace \"A\"",
+            "metrics-bind-address \"x\"",
+        ] {
             assert!(message.contains(flag), "{message:?} lacks {flag:?}");
         }
     }

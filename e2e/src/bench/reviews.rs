@@ -19,13 +19,8 @@ const POOLS: u32 = 10_000;
 /// Writes under way while they are made.
 const AT_ONCE: usize = 64;
 
-const CAMPAIGN: Campaign = Campaign {
-    rate: 1000,
-    lasts: Duration::from_mins(1),
-    swaps: 20,
-    restarts: 5,
-    life: Duration::from_secs(20),
-};
+const CAMPAIGN: Campaign =
+    Campaign { rate: 1000, lasts: Duration::from_mins(1), swaps: 20, restarts: 5, life: Duration::from_secs(20) };
 const AMONG_MANY: Campaign = Campaign { rate: 200, lasts: Duration::from_secs(10), swaps: 0, restarts: 0, ..CAMPAIGN };
 
 /// What a campaign cost the replica that was not restarted.

@@ -208,7 +208,7 @@ mod tests {
     #[test]
     fn everything_is_scheduled_within_the_campaign_in_order() {
         let campaign =
-            Campaign { rate: 1, lasts: Duration::from_secs(60), swaps: 20, restarts: 5, life: Duration::from_secs(20) };
+            Campaign { rate: 1, lasts: Duration::from_mins(1), swaps: 20, restarts: 5, life: Duration::from_secs(20) };
         let schedule = schedule(campaign);
         assert_eq!(schedule.len(), 25);
         assert!(schedule.is_sorted() && schedule.iter().all(|(at, _)| *at < campaign.lasts));

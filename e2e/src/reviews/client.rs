@@ -122,15 +122,17 @@ impl Client {
         self.idle.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
+    fn end_of(&self, certificate: &[u8]) -> Option<SystemTime> {
+        self.known.lock().unwrap_or_else(PoisonError::into_inner).get(certificate).copied()
+    }
+
     async fn dial(&self) -> Result<Connection> {
         let stream = TcpStream::connect(self.address).await.context("cannot connect")?;
         stream.set_nodelay(true)?;
         let name = ServerName::try_from("localhost")?;
         let stream = self.tls.connect(name, stream).await.context("the TLS handshake failed")?;
         let leaf = stream.get_ref().1.peer_certificates().and_then(|chain| chain.first()).map(|leaf| leaf.to_vec());
-        let known = self.known.lock().unwrap_or_else(PoisonError::into_inner);
-        let expires = leaf.and_then(|leaf| known.get(&leaf).copied());
-        drop(known);
+        let expires = leaf.and_then(|leaf| self.end_of(&leaf));
         let (send, connection) = http1::handshake(TokioIo::new(stream)).await?;
         tokio::spawn(connection);
         Ok(Connection { send, expires })
