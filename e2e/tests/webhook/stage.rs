@@ -53,7 +53,9 @@ impl Stage {
     pub(crate) fn kubectl(&self, arguments: &[&str], input: &str) -> (bool, String) {
         let arguments = [&["--namespace", &self.namespace], arguments].concat();
         let output = plane().kubectl().output(&arguments, input).unwrap();
-        let said = [output.stdout, output.stderr].concat();
-        (output.status.success(), String::from_utf8(said).unwrap())
+        let said = String::from_utf8([output.stdout, output.stderr].concat()).unwrap();
+        // For whoever looks at a failure, or wants to see what people see.
+        eprintln!("$ kubectl {}\n{said}", arguments.join(" "));
+        (output.status.success(), said)
     }
 }
