@@ -76,6 +76,8 @@ pub fn run(
     campaign: Campaign,
     mut watch: impl FnMut(&Process) -> Result<()>,
 ) -> Result<Report> {
+    // First of all: certificates may be short-lived, and building takes its time.
+    crate::binaries::build()?;
     let authority = Authority::new()?;
     let mut mount = Mount::create(&plane.directory().join(format!("{namespace}.secret")))?;
     let known = Known::default();
