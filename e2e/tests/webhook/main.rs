@@ -4,6 +4,4 @@
 #[cfg(test)]
 mod kubectl;
 #[cfg(test)]
-mod load;
-#[cfg(test)]
 mod stage;
