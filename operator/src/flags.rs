@@ -12,6 +12,9 @@ use crate::webhook::flags::{WebhookConfig, WebhookFlags};
 /// nv-ipam operator: gives blocks of IPPools and CIDRPools to nodes
 #[derive(Parser, Debug)]
 #[command(name = "ipam-controller")]
+#[command(
+    after_help = "ipam-controller validate FILE... judges manifests without a cluster: see ipam-controller validate --help"
+)]
 struct Flags {
     #[command(flatten)]
     common: CommonFlags,

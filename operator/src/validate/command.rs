@@ -134,7 +134,8 @@ fn options(flags: &Flags) -> Result<Options, String> {
     {
         wrong.push(format!("--ippools-namespace {namespace:?} {why}"));
     }
-    if flags.files.iter().filter(|file| is_stdin(file)).count() > 1 {
+    let lists = flags.node_list.iter().filter(|list| *list == "-").count();
+    if flags.files.iter().filter(|file| is_stdin(file)).count() + lists > 1 {
         wrong.push("- stands twice, but standard input can be read once".to_owned());
     }
     let namespace = flags.ippools_namespace.clone();
@@ -147,8 +148,10 @@ fn options(flags: &Flags) -> Result<Options, String> {
 
 /// A file if there is one of that name, else names.
 fn node_list(list: &str) -> Result<Nodes, String> {
-    match File::open(list) {
-        Ok(_) => Nodes::from_file(list, &read(Path::new(list)).map_err(|error| error.to_string())?),
+    match read(Path::new(list)) {
+        // It may be a pipe, which can be opened but once.
+        Ok(bytes) => Nodes::from_file(list, &bytes),
+        Err(error) if error.kind() != io::ErrorKind::NotFound => Err(error.to_string()),
         Err(_) if list.contains('/') => Err("there is no file of this name".to_owned()),
         Err(_) => Nodes::named(list),
     }

@@ -221,3 +221,64 @@ fn unread(at: Place, message: &str) -> Unread {
 fn too_deep(at: Place) -> Unread {
     unread(at, &format!("more than {MAX_DEPTH} lists and objects stand in each other"))
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn json(node: &Node) -> serde_json::Value {
+        match &node.value {
+            Value::Null => serde_json::Value::Null,
+            Value::Bool(value, _) => (*value).into(),
+            Value::Int(number) => i64::try_from(*number).unwrap().into(),
+            Value::Float(number, _) => (*number).into(),
+            Value::Text(text) => text.as_ref().into(),
+            Value::List(items) => items.iter().map(|item| json(item)).collect(),
+            Value::Map(members) => members.iter().map(|member| (member.name.to_string(), json(&member.node))).collect(),
+        }
+    }
+
+    fn read(text: &str) -> Vec<serde_json::Value> {
+        let mut read = Vec::new();
+        documents(text, |document| read.push(json(&document.unwrap())));
+        read
+    }
+
+    /// Another parser, for texts on which YAML 1.1 and 1.2 agree.
+    fn second_opinion(text: &str) -> Vec<serde_json::Value> {
+        serde_yaml::Deserializer::from_str(text)
+            .map(|document| serde::Deserialize::deserialize(document).unwrap())
+            .collect()
+    }
+
+    #[test]
+    fn manifests_mean_what_another_parser_takes_them_for() {
+        let root = std::path::Path::new(env!("CARGO_MANIFEST_DIR")).join("../crds");
+        let folders = [root.join("examples"), root];
+        let entries = folders.iter().flat_map(|folder| std::fs::read_dir(folder).unwrap());
+        let files =
+            entries.map(|entry| entry.unwrap().path()).filter(|path| path.extension().is_some_and(|e| e == "yaml"));
+        let mut seen = 0;
+        for path in files {
+            let text = std::fs::read_to_string(&path).unwrap();
+            assert_eq!(read(&text), second_opinion(&text), "{}", path.display());
+            seen += 1;
+        }
+        assert!(seen >= 13, "only {seen} files");
+    }
+
+    #[test]
+    fn the_forms_of_yaml_mean_what_another_parser_takes_them_for() {
+        for text in [
+            "a: |\n  b\n   c\n\nd: >-\n  e\n  f\n",
+            "? a\n: - b\n  - - c\n    - d\n",
+            "{a: [1, 2.5, -3], 'b c': \"\\u00e4\\n\", d: , e: !!str 5, f: !!int \"6\"}",
+            "a: &x {b: 1}\nc: *x\nd: [*x, *x]\n",
+            "---\na: 1\n...\n---\nb: 2 # c\n",
+            "a:\n- b\n-  c\nd: 'it''s'\n",
+            "a: b\r\nc:\r\n  - d\r\n",
+        ] {
+            assert_eq!(read(text), second_opinion(text), "{text}");
+        }
+    }
+}

@@ -78,6 +78,21 @@ fn standard_input_is_a_file_that_can_be_named_once() {
 }
 
 #[test]
+fn a_list_of_nodes_may_come_by_a_pipe() {
+    let folder = TempDir::new().unwrap();
+    fs::write(folder.path().join("good.yaml"), good("a", 1)).unwrap();
+    let ran = run(folder.path(), &["good.yaml", "--node-list", "/dev/stdin", "--explain"], "node/x\nnode/y\n");
+    assert_eq!(ran.code, Some(0), "{}", ran.err);
+    assert!(ran.out.contains("2 of 2 nodes fit") && ran.out.contains("  x  10.1.0.1-10.1.0.4"), "{}", ran.out);
+}
+
+#[test]
+fn the_operators_own_help_names_the_subcommand() {
+    let help = Command::new(env!("CARGO_BIN_EXE_ipam-controller")).arg("--help").output().unwrap();
+    assert!(String::from_utf8_lossy(&help.stdout).contains("validate FILE"));
+}
+
+#[test]
 fn json_says_all_that_the_text_says() {
     let folder = TempDir::new().unwrap();
     let ran = run(

@@ -6,6 +6,7 @@
 mod command;
 mod golden;
 mod hostile;
+mod large;
 mod nodes;
 mod rules;
 
