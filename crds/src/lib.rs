@@ -13,6 +13,7 @@ pub mod cidrpool;
 pub mod convert;
 pub mod ipamnode;
 pub mod ippool;
+pub mod read;
 mod rules;
 pub mod shared;
 

@@ -10,6 +10,7 @@
 pub mod assets;
 pub mod bench;
 pub mod binaries;
+pub mod cases;
 pub mod chart;
 pub mod cluster;
 pub mod control_plane;

@@ -106,6 +106,14 @@ impl Contenders {
         found
     }
 
+    /// The conflicts that an edit from `old` to `new` would make: those that the pool had before are no fault of it. Without
+    /// `old`, all of them. This is what a review asks; who of two serves is for [`settle`] to say.
+    pub fn conflicts_made(&self, old: Option<&Contender>, new: &Contender) -> Vec<&Contender> {
+        let mut found = self.conflicts(new);
+        found.retain(|other| old.is_none_or(|old| !old.conflicts_with(other)));
+        found
+    }
+
     /// The pools whose network shares an address with `network`.
     fn sharing(&self, network: &Cidr) -> impl Iterator<Item = &Contender> {
         let wider = (0..network.prefix_len()).filter_map(|len| Cidr::containing(network.network(), len));

@@ -2,7 +2,7 @@
 //!
 //! Field names and meanings are those of behaviour.md §2; absent lists are empty.
 
-use crate::PoolKind;
+use crate::{Cidr, PoolKind};
 
 /// A spec of either kind.
 #[derive(Clone, PartialEq, Eq, Debug)]
@@ -20,6 +20,15 @@ impl PoolSpec {
             Self::Ip(_) => PoolKind::IpPool,
             Self::Cidr(_) => PoolKind::CidrPool,
         }
+    }
+
+    /// `subnet` or `cidr` without bits behind the prefix, if it can be read, whatever else is wrong with the spec.
+    pub fn network(&self) -> Option<Cidr> {
+        let text = match self {
+            Self::Ip(spec) => &spec.subnet,
+            Self::Cidr(spec) => &spec.cidr,
+        };
+        Cidr::parse(text).ok().map(|(network, _)| network)
     }
 
     /// What both kinds have.

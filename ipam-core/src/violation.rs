@@ -30,6 +30,21 @@ pub enum Reason {
 }
 
 impl Reason {
+    /// All reasons.
+    pub const ALL: [Self; 11] = [
+        Self::Required,
+        Self::Malformed,
+        Self::OutOfRange,
+        Self::OutsidePool,
+        Self::HostBits,
+        Self::Inverted,
+        Self::Duplicate,
+        Self::Unsupported,
+        Self::Conflict,
+        Self::Overlap,
+        Self::InUse,
+    ];
+
     /// The word.
     pub const fn as_str(self) -> &'static str {
         match self {

@@ -8,6 +8,8 @@ mod manifests;
 #[cfg(test)]
 mod objects;
 #[cfg(test)]
+mod read;
+#[cfg(test)]
 mod rules;
 #[cfg(test)]
 mod support;

@@ -84,8 +84,8 @@ fn default_gateway_is_true_when_either_spelling_is() {
 
 fn case_spec(kind: &str, name: &str) -> Value {
     let files = case_files();
-    let file = files.iter().find(|file| file.kind == kind).unwrap();
-    file.cases.iter().find(|case| case.name == name).unwrap().spec.clone()
+    let mut cases = files.iter().filter(|file| file.kind == kind).flat_map(|file| &file.cases);
+    cases.find(|case| case.name == name).unwrap().spec.clone()
 }
 
 #[test]

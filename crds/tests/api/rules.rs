@@ -8,7 +8,7 @@ use serde_json::{Value, json};
 /// What does not agree between what is expected of a case and what was found.
 fn disagreement(case: &Case, mut found: Vec<Found>) -> Option<String> {
     let mut missing = Vec::new();
-    for expected in &case.refused {
+    for expected in &case.definition {
         let at =
             found.iter().position(|error| error.field == expected.field && error.message.contains(&expected.message));
         match at {
@@ -27,6 +27,7 @@ fn every_case_gets_exactly_its_errors() {
         let wrong: Vec<String> = file
             .cases
             .iter()
+            .filter(|case| case.emulated)
             .filter_map(|case| disagreement(case, judge.judge(&json!({ "spec": case.spec }))))
             .collect();
         assert!(wrong.is_empty(), "{}: {}", file.kind, wrong.concat());
@@ -48,18 +49,18 @@ fn rules(schema: &Value, into: &mut BTreeSet<String>) {
 
 #[test]
 fn every_rule_is_broken_by_some_case() {
-    for file in case_files() {
-        let judge = Judge::of(&file.kind);
+    for kind in ["IPPool", "CIDRPool"] {
+        let judge = Judge::of(kind);
         let mut silent = BTreeSet::new();
-        rules(&schema_of(&file.kind), &mut silent);
-        assert!(silent.len() > 15, "{} has lost rules", file.kind);
+        rules(&schema_of(kind), &mut silent);
+        assert!(silent.len() > 15, "{kind} has lost rules");
         // Rules on node selectors and exclusions are the same text in both kinds: the cases of one prove them.
-        for case in case_files().iter().flat_map(|file| &file.cases) {
+        for case in case_files().iter().flat_map(|file| &file.cases).filter(|case| !case.definition.is_empty()) {
             for error in judge.broken_rules(&json!({ "spec": case.spec })) {
                 silent.remove(&error.rule);
             }
         }
-        assert!(silent.is_empty(), "{}: no case breaks {silent:#?}", file.kind);
+        assert!(silent.is_empty(), "{kind}: no case breaks {silent:#?}");
     }
 }
 

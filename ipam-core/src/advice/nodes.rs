@@ -9,9 +9,13 @@ use crate::{Family, NodeRef, Pool, PoolKind};
 /// An IPv4 pool with this many times the blocks that are wanted is called large. IPv6 ranges are meant to be sparse.
 const MUCH_LARGER: u128 = 10;
 
-/// What is surprising about a pool among these nodes, which must be all nodes of the cluster.
+/// What is surprising about a pool among these nodes, which must be all nodes of the cluster. Nothing is said if there are
+/// none: a cluster that is being set up gets its pools first.
 pub fn advise_nodes(pool: &Pool, nodes: &[NodeRef<'_>]) -> Vec<Advice> {
     let mut advice = Vec::new();
+    if nodes.is_empty() {
+        return advice;
+    }
     let selected: BTreeSet<&str> =
         nodes.iter().filter(|node| pool.selects(node.name, node.labels)).map(|node| node.name).collect();
     if selected.is_empty() && pool.has_selector() {

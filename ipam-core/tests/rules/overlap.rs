@@ -55,6 +55,18 @@ fn wider_equal_and_narrower_networks_conflict_and_the_oldest_is_told_first() {
 }
 
 #[test]
+fn an_edit_is_blamed_for_the_conflicts_that_it_makes_and_for_no_other() {
+    let known: Contenders = [flat("a", "10.0.0.0/24", 1), isolated(flat("b", "10.0.1.0/24", 2))].into_iter().collect();
+    let made = |old: &Contender, new: &Contender| names(&known.conflicts_made(Some(old), new));
+    let (narrow, wide) = (flat("me", "10.0.0.0/24", 3), flat("me", "10.0.0.0/16", 3));
+    assert_eq!(made(&narrow, &narrow), [""; 0]);
+    assert_eq!(made(&narrow, &wide), ["b"]);
+    assert_eq!(made(&wide, &narrow), [""; 0]);
+    assert_eq!(made(&isolated(wide.clone()), &wide), ["b"], "the allowance is taken away");
+    assert_eq!(names(&known.conflicts_made(None, &wide)), ["a", "b"]);
+}
+
+#[test]
 fn an_ippool_and_a_cidrpool_of_one_name_are_two_pools_and_a_pool_is_not_in_its_own_way() {
     let known: Contenders = [flat("a", "10.0.0.0/8", 1)].into_iter().collect();
     assert_eq!(known.conflicts(&flat("a", "10.0.0.0/16", 2)), Vec::<&Contender>::new());
