@@ -20,6 +20,8 @@ use crate::webhook::{Authority, Certificate, Mount, Replica};
 const AT_ONCE: usize = 512;
 /// Failures that are told in words.
 const TOLD: usize = 5;
+/// Which of the exchanges brings a broken pair, counted from 0.
+const BROKEN: usize = 1;
 /// How long a replica may take to end: its drain, and what it finishes.
 const ENDS: Duration = Duration::from_secs(30);
 
@@ -83,32 +85,35 @@ pub fn run(
     let known = Known::default();
     mount.exchange(&issue(&authority, campaign.life, &known)?)?;
     let flags = ["--leader-elect", &format!("--leader-elect-namespace={namespace}")];
-    let mut first = Replica::start(plane, namespace, mount.directory(), &flags)?;
-    let mut second = Replica::start(plane, namespace, mount.directory(), &flags)?;
+    let start = || Replica::start(plane, namespace, mount.directory(), &flags);
+    let (mut first, mut second) = (start()?, start()?);
     let balancer = Balancer::start(vec![backend(&first), backend(&second)])?;
     let client = Client::new(balancer.address(), namespace, &authority.pem(), known.clone())?;
     watch(first.operator.process())?;
     let load = std::thread::spawn(move || load(client, campaign));
     let began = Instant::now();
-    let mut broken = 1;
-    for (at, event) in schedule(campaign) {
-        std::thread::sleep(at.saturating_sub(began.elapsed()));
-        match event {
-            Event::Swap => {
-                let mut pair = issue(&authority, campaign.life, &known)?;
-                if broken == 0 {
-                    pair.key = authority.issue(campaign.life)?.key;
-                }
-                broken -= 1;
-                mount.exchange(&pair)?;
-            }
-            Event::Restart => {
+    let directory = mount.directory().to_owned();
+    // Side by side: a replica that is started while the Secret is broken is ready after the next exchange only.
+    std::thread::scope(|scope| {
+        let restarts = scope.spawn(|| -> Result<()> {
+            for at in spread(campaign.lasts, campaign.restarts) {
+                std::thread::sleep(at.saturating_sub(began.elapsed()));
                 second.operator.process().terminate(ENDS)?;
-                second = Replica::start(plane, namespace, mount.directory(), &flags)?;
+                second = Replica::start(plane, namespace, &directory, &flags)?;
                 balancer.replace(1, backend(&second));
             }
+            Ok(())
+        });
+        for (number, at) in spread(campaign.lasts, campaign.swaps).enumerate() {
+            std::thread::sleep(at.saturating_sub(began.elapsed()));
+            let mut pair = issue(&authority, campaign.life, &known)?;
+            if number == BROKEN {
+                pair.key = authority.issue(campaign.life)?.key;
+            }
+            mount.exchange(&pair)?;
         }
-    }
+        restarts.join().map_err(|_| anyhow!("the restarts panicked"))?
+    })?;
     let mut report = load.join().map_err(|_| anyhow!("the load panicked"))??;
     watch(first.operator.process())?;
     let metrics = crate::http::get(&first.operator.metrics(), "/metrics")?.1;
@@ -120,19 +125,9 @@ pub fn run(
     Ok(report)
 }
 
-#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
-enum Event {
-    Swap,
-    Restart,
-}
-
-/// Everything that is done, in order, spread evenly and the last of it before the end.
-fn schedule(campaign: Campaign) -> Vec<(Duration, Event)> {
-    let spread = |count: u32, event| (1..=count).map(move |i| (campaign.lasts * i / (count + 1), event));
-    let mut all: Vec<_> =
-        spread(campaign.swaps, Event::Swap).chain(spread(campaign.restarts, Event::Restart)).collect();
-    all.sort_unstable();
-    all
+/// Times spread evenly, the last of them before the end.
+fn spread(lasts: Duration, count: u32) -> impl Iterator<Item = Duration> {
+    (1..=count).map(move |number| lasts * number / (count + 1))
 }
 
 fn backend(replica: &Replica) -> Backend {
@@ -208,12 +203,9 @@ mod tests {
     use super::*;
 
     #[test]
-    fn everything_is_scheduled_within_the_campaign_in_order() {
-        let campaign =
-            Campaign { rate: 1, lasts: Duration::from_mins(1), swaps: 20, restarts: 5, life: Duration::from_secs(20) };
-        let schedule = schedule(campaign);
-        assert_eq!(schedule.len(), 25);
-        assert!(schedule.is_sorted() && schedule.iter().all(|(at, _)| *at < campaign.lasts));
+    fn what_is_done_is_spread_evenly_within_the_campaign() {
+        let seconds: Vec<_> = spread(Duration::from_mins(1), 5).map(|at| at.as_secs()).collect();
+        assert_eq!(seconds, [10, 20, 30, 40, 50]);
     }
 
     #[test]

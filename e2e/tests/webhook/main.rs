@@ -4,4 +4,6 @@
 #[cfg(test)]
 mod kubectl;
 #[cfg(test)]
+mod load;
+#[cfg(test)]
 mod stage;
