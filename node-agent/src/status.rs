@@ -126,7 +126,7 @@ impl Report {
     }
 
     /// The status to write. The transition time moves only when Ready turns: `before` is the last Ready condition.
-    fn status(&self, before: Option<&Condition>, now: jiff::Timestamp) -> IPAMNodeStatus {
+    pub fn status(&self, before: Option<&Condition>, now: jiff::Timestamp) -> IPAMNodeStatus {
         let (reason, message) = self.ready.clone();
         let status = if reason == SERVING { "True" } else { "False" };
         let since = before.filter(|before| before.status == status).map(|before| before.last_transition_time.clone());
@@ -196,7 +196,7 @@ impl Pace {
     }
 
     /// The API server shows `report`, whoever wrote it.
-    fn shown(&mut self, report: Report) {
+    pub fn shown(&mut self, report: Report) {
         self.last = Some(report);
     }
 

@@ -1,0 +1,86 @@
+//! What can happen, as plain data: a history is a list of these, so that it can be replayed, shrunk and printed.
+//!
+//! An action that makes no sense where it stands does nothing. Numbers pick among what is there, modulo its count.
+
+/// What the simulator does to a call.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Fate {
+    /// It is done and answered.
+    Done,
+    /// It is done, and the answer is lost.
+    AnswerLost,
+    /// It never arrives.
+    Lost,
+}
+
+/// One step. The fields say whom or what it is about, by number.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+#[expect(missing_docs, reason = "the fields are numbers of what their names say")]
+pub enum Action {
+    /// Time passes, in milliseconds.
+    Pass(u32),
+    /// A watch of a replica tells some words.
+    Hear { replica: u8, watch: u8, words: u8 },
+    /// A watch of a replica says its last word again.
+    HearAgain { replica: u8, watch: u8 },
+    /// A watch of a replica breaks and lists anew.
+    LoseWatch { replica: u8, watch: u8 },
+    /// A replica decides what is due.
+    Decide { replica: u8 },
+    /// A call of a replica meets its fate.
+    Call { replica: u8, call: u8, fate: Fate },
+    /// An answer reaches a replica.
+    Answer { replica: u8, answer: u8 },
+    /// A replica tries to get or keep the Lease.
+    Campaign { replica: u8, fate: Fate },
+    /// A replica is killed. What it has sent may still arrive.
+    Kill { replica: u8 },
+    /// A replica starts, its wall clock so many seconds off.
+    Start { replica: u8, skew: i8 },
+    /// A replica stands still for so many seconds (SIGSTOP, then SIGCONT).
+    Freeze { replica: u8, seconds: u8 },
+    /// A replica hears all there is, decides, and has its calls made and answered: what it does when nothing is slow.
+    Work { replica: u8 },
+    /// A node's agent hears all there is and reports.
+    AgentWork { node: u8 },
+    /// A call of a killed replica arrives at last.
+    Orphan { call: u8 },
+    /// The watch of a node's agent tells some words.
+    AgentHear { node: u8, words: u8 },
+    /// The watch of a node's agent breaks and lists anew.
+    AgentLoseWatch { node: u8 },
+    /// A pod is started on a node.
+    Add { node: u8, pool: u8 },
+    /// The same, and the agent dies before it answers.
+    AddAndCrash { node: u8, pool: u8 },
+    /// A pod of a node ends.
+    Delete { node: u8, pod: u8 },
+    /// A node's agent reports, if that is due.
+    Report { node: u8, fate: Fate },
+    /// A node's agent is killed.
+    AgentKill { node: u8 },
+    /// A node's agent starts.
+    AgentStart { node: u8 },
+    /// A node is set up anew, without its pods and its disk.
+    Wipe { node: u8 },
+    /// The Node object is made.
+    NodeJoins { node: u8 },
+    /// The Node object is deleted; the machine runs on.
+    NodeLeaves { node: u8 },
+    /// The Node's label flips between selected and not.
+    Relabel { node: u8 },
+    /// A pool is applied with one of its specs: made, or edited.
+    Apply { pool: u8, spec: u8 },
+    /// A pool is deleted.
+    Remove { pool: u8 },
+    /// An IPAMNode is deleted by hand.
+    RemoveIpamNode { node: u8 },
+    /// A pool's status is wiped by hand.
+    WipeStatus { pool: u8 },
+    /// A backup of the API server's store is made.
+    Backup,
+    /// The last backup is put in place of what there is.
+    Restore,
+    /// An admin says that a node's blocks of a pool are to be taken back, whatever is held.
+    ForceRelease { pool: u8, node: u8 },
+}

@@ -1,0 +1,70 @@
+//! The pools that the simulated admin applies: small networks, so that blocks run out and come back often.
+
+use serde_json::{Value, json};
+
+/// Plural and name of each pool. The last two overlap the first on purpose.
+pub(super) const POOLS: [(&str, &str); 4] =
+    [("ippools", "blue"), ("cidrpools", "green"), ("ippools", "rival"), ("ippools", "six")];
+
+/// The `spec`-th manifest of the `pool`-th pool.
+pub(super) fn manifest(pool: u8, spec: u8) -> (&'static str, &'static str, Value) {
+    let place = usize::from(pool) % POOLS.len();
+    let (plural, name) = POOLS[place];
+    let specs = match place {
+        0 => blue(),
+        1 => green(),
+        2 => rival(),
+        _ => six(),
+    };
+    let spec = specs[usize::from(spec) % specs.len()].clone();
+    (plural, name, json!({"metadata": {"name": name, "namespace": super::server::NAMESPACE}, "spec": spec}))
+}
+
+fn selector() -> Value {
+    json!({"nodeSelectorTerms": [{"matchExpressions": [{"key": "group", "operator": "In", "values": ["x"]}]}]})
+}
+
+/// Three blocks for four nodes; grown, with other sizes, moved, with exclusions, and with a spec that cannot work.
+fn blue() -> Vec<Value> {
+    vec![
+        json!({"subnet": "10.0.0.0/28", "perNodeBlockSize": 4, "nodeSelector": selector()}),
+        json!({"subnet": "10.0.0.0/27", "perNodeBlockSize": 4, "nodeSelector": selector()}),
+        json!({"subnet": "10.0.0.0/28", "perNodeBlockSize": 2, "nodeSelector": selector()}),
+        json!({"subnet": "10.0.0.16/28", "perNodeBlockSize": 4}),
+        json!({"subnet": "10.0.0.0/28", "perNodeBlockSize": 3, "gateway": "10.0.0.2"}),
+        json!({"subnet": "10.0.0.0/28", "perNodeBlockSize": 4, "exclusions": [{"startIP": "10.0.0.1", "endIP": "10.0.0.6"}]}),
+        json!({"subnet": "10.0.0.0/28", "perNodeBlockSize": 4, "gateway": "10.9.9.9"}),
+        json!({"subnet": "10.0.0.0/28", "perNodeBlockSize": 1}),
+        json!({"subnet": "10.0.0.0/28", "perNodeBlockSize": 14}),
+    ]
+}
+
+fn green() -> Vec<Value> {
+    vec![
+        json!({"cidr": "10.1.0.0/27", "perNodeNetworkPrefix": 29, "gatewayIndex": 1, "nodeSelector": selector()}),
+        json!({"cidr": "10.1.0.0/26", "perNodeNetworkPrefix": 29, "gatewayIndex": 1, "nodeSelector": selector()}),
+        json!({"cidr": "10.1.0.0/27", "perNodeNetworkPrefix": 30}),
+        json!({"cidr": "10.1.0.0/27", "perNodeNetworkPrefix": 29,
+            "staticAllocations": [{"nodeName": "node-1", "prefix": "10.1.0.0/29"}, {"prefix": "10.1.0.8/29"}]}),
+        json!({"cidr": "10.1.0.0/27", "perNodeNetworkPrefix": 29,
+            "staticAllocations": [{"nodeName": "node-2", "prefix": "10.1.0.0/29"}]}),
+        json!({"cidr": "10.1.0.32/27", "perNodeNetworkPrefix": 31}),
+        json!({"cidr": "10.1.0.5/27", "perNodeNetworkPrefix": 29}),
+    ]
+}
+
+/// The upper half of the first pool's network.
+fn rival() -> Vec<Value> {
+    vec![
+        json!({"subnet": "10.0.0.72/29", "perNodeBlockSize": 2}),
+        json!({"subnet": "10.0.0.64/29", "perNodeBlockSize": 2}),
+    ]
+}
+
+fn six() -> Vec<Value> {
+    vec![
+        json!({"subnet": "fd00::/124", "perNodeBlockSize": 4, "gateway": "fd00::1"}),
+        json!({"subnet": "fd00::/64", "perNodeBlockSize": 4, "gateway": "fd00::1"}),
+        json!({"subnet": "fd00::/124", "perNodeBlockSize": 5, "nodeSelector": selector()}),
+    ]
+}

@@ -1,0 +1,230 @@
+//! One replica of the operator: the real state machine, the real election and the real calls, with everything around them
+//! in the simulator's hand: when a watch tells, when a call reaches the server, when its answer comes back, and whether.
+
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+use ipam_core::PoolKind;
+use ipam_operator::election::LEASE_NAME;
+use ipam_operator::election::algorithm::{Candidate, Step};
+use ipam_operator::metrics::Metrics;
+use ipam_operator::reconcile::{Command, Now, Observed, Outcome, Reconciler, Settings};
+use jiff::Timestamp;
+use k8s_openapi::api::coordination::v1::Lease;
+use kube::runtime::watcher::Event;
+use serde_json::Value;
+
+use super::action::Fate;
+use super::server::{Change, NAMESPACE, Server};
+use super::watch::{Told, Watch};
+use super::wire::Wire;
+
+/// The kinds that the operator watches, in the order of its watches.
+const WATCHED: [&str; 4] = ["ippools", "cidrpools", "ipamnodes", "nodes"];
+
+/// A running process.
+pub(super) struct Replica {
+    reconciler: Reconciler,
+    candidate: Candidate,
+    wire: Wire,
+    watches: Vec<Watch>,
+    /// Calls on their way to the server.
+    sent: Vec<Command>,
+    /// Answers on their way back.
+    answers: Vec<Outcome>,
+    leading: bool,
+    /// How far this host's wall clock is off, in seconds.
+    skew: i64,
+    /// Until when the process is stopped (SIGSTOP), by the simulator's clock.
+    pub(super) frozen_until: Duration,
+    /// Steps that a process which slept through its deadline still does before its timer ends it.
+    last_steps: u32,
+}
+
+/// The simulator's time: since the start.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Clock {
+    /// The instant that counts as the start.
+    pub(super) start: Instant,
+    /// Time since.
+    pub(super) elapsed: Duration,
+}
+
+impl Clock {
+    /// The simulated instant.
+    pub(super) fn instant(self) -> Instant {
+        self.start + self.elapsed
+    }
+
+    /// What a wall clock shows that is `skew` seconds off.
+    pub(super) fn wall(self, skew: i64) -> Timestamp {
+        let second = 1_800_000_000 + i64::try_from(self.elapsed.as_secs()).unwrap_or_default() + skew;
+        Timestamp::from_second(second).unwrap_or_default()
+    }
+}
+
+impl Replica {
+    /// A process that has just started.
+    pub(super) fn start(name: &str, skew: i64, wire: Wire) -> Self {
+        Self {
+            // A block is never free by time alone here: that is an admin's decision to risk it.
+            reconciler: Reconciler::new(Settings { released_block_grace: None }, Arc::new(Metrics::default())),
+            candidate: Candidate::new(name.to_owned(), NAMESPACE, LEASE_NAME),
+            wire,
+            watches: WATCHED.map(|plural| Watch::new(plural, None)).into(),
+            sent: Vec::new(),
+            answers: Vec::new(),
+            leading: false,
+            skew,
+            frozen_until: Duration::ZERO,
+            last_steps: 3,
+        }
+    }
+
+    /// What it has sent and what may reach the server after its end.
+    pub(super) fn into_sent(self) -> Vec<Command> {
+        self.sent
+    }
+
+    /// How its calls are made.
+    pub(super) fn wire(&self) -> Wire {
+        self.wire.clone()
+    }
+
+    /// Number of calls on their way.
+    pub(super) fn calls(&self) -> usize {
+        self.sent.len()
+    }
+
+    /// Whether it leads, as far as it knows.
+    pub(super) fn is_leading(&self) -> bool {
+        self.leading
+    }
+
+    /// Whether nothing is due, under way or untold.
+    pub(super) fn is_idle(&self, server: &Server) -> bool {
+        let told = self.watches.iter().all(|watch| watch.is_current(server));
+        told && self.sent.is_empty() && self.answers.is_empty() && (!self.leading || self.reconciler.is_idle())
+    }
+
+    /// Whether the process ends now: it has led, and its time is over.
+    pub(super) fn is_past_its_deadline(&mut self, clock: Clock) -> bool {
+        let over = self.leading && self.candidate.leads_until().is_none_or(|until| until <= clock.instant());
+        if over && self.last_steps > 0 {
+            self.last_steps -= 1;
+            return false;
+        }
+        over
+    }
+
+    /// One watch tells up to `count` words.
+    pub(super) fn hear(&mut self, watch: usize, count: usize, server: &Server, clock: Clock) {
+        let index = watch % WATCHED.len();
+        for _ in 0..count {
+            let Some(told) = self.watches[index].next(server) else { return };
+            self.observe(index, told, clock);
+        }
+    }
+
+    /// A watch says its last word again.
+    pub(super) fn hear_again(&mut self, watch: usize, clock: Clock) {
+        let index = watch % WATCHED.len();
+        if let Some(told) = self.watches[index].repeat() {
+            self.observe(index, told, clock);
+        }
+    }
+
+    /// A watch breaks and begins anew.
+    pub(super) fn lose_watch(&mut self, watch: usize) {
+        self.watches[watch % WATCHED.len()].expire();
+    }
+
+    fn observe(&mut self, index: usize, told: Told, clock: Clock) {
+        let now = clock.instant();
+        let observed = match index {
+            0 => Observed::Pool(PoolKind::IpPool, raw(told)),
+            1 => Observed::Pool(PoolKind::CidrPool, raw(told)),
+            2 => Observed::IpamNode(raw(told)),
+            _ => Observed::Node(event(told, &node)),
+        };
+        self.reconciler.observe(observed, now);
+        if self.reconciler.take_wish_for_lists() {
+            self.watches.iter_mut().for_each(Watch::expire);
+        }
+    }
+
+    /// Decides what is due; the calls are then on their way.
+    pub(super) fn decide(&mut self, clock: Clock) {
+        self.sent.extend(self.reconciler.poll(Now { instant: clock.instant(), wall: clock.wall(self.skew) }));
+    }
+
+    /// A call reaches the server, or does not.
+    pub(super) fn deliver(&mut self, call: usize, fate: Fate) {
+        if self.sent.is_empty() {
+            return;
+        }
+        let command = self.sent.remove(call % self.sent.len());
+        let outcome = self.wire.make(command, fate);
+        self.answers.push(outcome);
+    }
+
+    /// An answer arrives.
+    pub(super) fn settle(&mut self, answer: usize, clock: Clock) {
+        if !self.answers.is_empty() {
+            let outcome = self.answers.remove(answer % self.answers.len());
+            self.reconciler.settle(outcome, clock.instant());
+        }
+    }
+
+    /// One try to get or keep the Lease. A leader that finds another in its place ends: `false`.
+    pub(super) fn campaign(&mut self, server: &mut Server, fate: Fate, clock: Clock) -> bool {
+        let now = clock.instant();
+        if fate == Fate::Lost {
+            return true;
+        }
+        let lease = server.get("leases", LEASE_NAME).and_then(|object| serde_json::from_value((**object).clone()).ok());
+        self.candidate.observe(lease, now);
+        let (result, began) = match self.candidate.step(now, clock.wall(self.skew)) {
+            Step::Follow { .. } => return !self.leading,
+            Step::Create(lease) => (server.create("leases", value(&lease)), now),
+            Step::Replace(lease) => (server.replace("leases", false, &value(&lease)), now),
+        };
+        let written: Option<Lease> = result.ok().and_then(|object| serde_json::from_value((*object).clone()).ok());
+        if let (Some(lease), Fate::Done) = (written, fate) {
+            self.candidate.wrote(lease, began, now);
+        }
+        if !self.leading && self.candidate.leads_until().is_some_and(|until| until > now) {
+            self.leading = true;
+            self.reconciler.lead(now);
+            self.watches.iter_mut().for_each(Watch::expire);
+        }
+        true
+    }
+}
+
+fn value(lease: &Lease) -> Value {
+    serde_json::to_value(lease).unwrap_or_default()
+}
+
+fn event<T>(told: Told, read: &dyn Fn(&Value) -> Option<T>) -> Event<T> {
+    let all = |object: Arc<Value>, wrap: fn(T) -> Event<T>| read(&object).map_or(Event::Init, wrap);
+    match told {
+        Told::Init => Event::Init,
+        Told::Done => Event::InitDone,
+        Told::Listed(object) => all(object, Event::InitApply),
+        Told::Changed(Change::Applied, object) => all(object, Event::Apply),
+        Told::Changed(Change::Deleted, object) => all(object, Event::Delete),
+    }
+}
+
+fn raw(told: Told) -> Event<ipam_operator::objects::RawObject> {
+    // Spec and status are read from text, as they come over the wire.
+    event(told, &|object| serde_json::from_str(&object.to_string()).ok())
+}
+
+fn node(object: &Value) -> Option<(String, ipam_operator::index::Labels)> {
+    let name = object["metadata"]["name"].as_str()?.to_owned();
+    let labels = object["metadata"]["labels"].as_object();
+    let labels = labels.into_iter().flatten();
+    Some((name, labels.filter_map(|(key, value)| Some((key.clone(), value.as_str()?.to_owned()))).collect()))
+}

@@ -1,0 +1,315 @@
+//! A model of the API server: versions, conditional writes, finalizers, and a history that watches read at their own pace.
+//!
+//! It knows the objects that the operator and the agents deal with, by plural and name, and judges no content. What the
+//! real one does with versions it does too: a write names the version it is based on or it conflicts, a write that changes
+//! nothing leaves no trace, `spec` and `status` are written apart, an object with finalizers goes only when the last one does.
+
+use std::collections::BTreeMap;
+use std::sync::Arc;
+
+use http::{Method, Request, Response, StatusCode};
+use serde_json::{Map, Value, json};
+
+/// Where pools and IPAMNodes live.
+pub(super) const NAMESPACE: &str = "kube-system";
+
+/// How an object changed.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(super) enum Change {
+    /// It is there, new or changed.
+    Applied,
+    /// It is gone.
+    Deleted,
+}
+
+/// One line of the history.
+#[derive(Clone, Debug)]
+pub(super) struct Event {
+    /// The version that the change made.
+    pub(super) version: u64,
+    /// `ippools`, `cidrpools`, `ipamnodes` or `nodes`.
+    pub(super) plural: &'static str,
+    /// What happened.
+    pub(super) change: Change,
+    /// The object after it, or as it was last.
+    pub(super) object: Arc<Value>,
+}
+
+/// The plurals that the model knows.
+pub(super) const PLURALS: [&str; 5] = ["ippools", "cidrpools", "ipamnodes", "nodes", "leases"];
+
+type Objects = BTreeMap<(&'static str, String), Arc<Value>>;
+
+/// The server's memory.
+#[derive(Clone, Default, Debug)]
+pub(super) struct Server {
+    objects: Objects,
+    version: u64,
+    uids: u64,
+    history: Vec<Event>,
+    /// Reasons of the events published, in order.
+    pub(super) published: Vec<String>,
+    /// Writes that took effect.
+    pub(super) writes: u64,
+}
+
+/// A copy of everything, as a backup of etcd is one.
+#[derive(Clone, Debug)]
+pub(super) struct Backup(Objects);
+
+/// Why a request was not done: HTTP code and words.
+pub(super) type Refused = (u16, String);
+
+impl Server {
+    /// An object.
+    pub(super) fn get(&self, plural: &'static str, name: &str) -> Option<&Arc<Value>> {
+        self.objects.get(&(plural, name.to_owned()))
+    }
+
+    /// All objects of a kind, by name.
+    pub(super) fn list(&self, plural: &'static str) -> impl Iterator<Item = &Arc<Value>> {
+        self.objects.iter().filter(move |((of, _), _)| *of == plural).map(|(_, object)| object)
+    }
+
+    /// The version of the last change.
+    pub(super) fn version(&self) -> u64 {
+        self.version
+    }
+
+    /// What happened to objects of `plural` after `version`, oldest first.
+    pub(super) fn since(&self, plural: &'static str, version: u64) -> Option<&Event> {
+        let start = self.history.partition_point(|event| event.version <= version);
+        self.history[start..].iter().find(|event| event.plural == plural)
+    }
+
+    /// A copy of all objects.
+    pub(super) fn backup(&self) -> Backup {
+        Backup(self.objects.clone())
+    }
+
+    /// Puts a backup in place as `etcdutl snapshot restore --bump-revision` does: versions go on, history does not.
+    pub(super) fn restore(&mut self, backup: &Backup) {
+        self.version += 1_000_000;
+        self.objects.clone_from(&backup.0);
+        self.history.clear();
+    }
+
+    /// Creates an object.
+    pub(super) fn create(&mut self, plural: &'static str, mut object: Value) -> Result<Arc<Value>, Refused> {
+        let name = text(&object, "/metadata/name");
+        if self.objects.contains_key(&(plural, name.clone())) {
+            return Err((409, format!("{plural} {name:?} already exists")));
+        }
+        self.uids += 1;
+        object["metadata"]["uid"] = format!("uid-{}", self.uids).into();
+        object["metadata"]["generation"] = 1.into();
+        // Ages order pools; one second each keeps them apart.
+        object["metadata"]["creationTimestamp"] = timestamp(self.uids).into();
+        if let Some(map) = object.as_object_mut() {
+            map.remove("status");
+        }
+        Ok(self.put(plural, &name, object))
+    }
+
+    /// Replaces an object, or its status alone.
+    pub(super) fn replace(&mut self, plural: &'static str, status: bool, new: &Value) -> Result<Arc<Value>, Refused> {
+        let name = text(new, "/metadata/name");
+        let old = self.found(plural, &name)?;
+        precondition(&old, new)?;
+        let mut object = (*old).clone();
+        if status {
+            object["status"] = new["status"].clone();
+        } else {
+            for field in ["finalizers", "annotations", "labels"] {
+                object["metadata"][field] = new["metadata"][field].clone();
+            }
+            object["spec"] = new["spec"].clone();
+        }
+        Ok(self.update(plural, &name, &old, object))
+    }
+
+    /// Merges a patch into an object, or into its status alone.
+    pub(super) fn merge(
+        &mut self,
+        plural: &'static str,
+        name: &str,
+        status: bool,
+        patch: &Value,
+    ) -> Result<Arc<Value>, Refused> {
+        let old = self.found(plural, name)?;
+        precondition(&old, patch)?;
+        let mut patched = (*old).clone();
+        json_patch::merge(&mut patched, patch);
+        Ok(self.patched(plural, name, status, &old, patched))
+    }
+
+    /// Applies a JSON patch to an object, or to its status alone.
+    pub(super) fn json_patch(
+        &mut self,
+        plural: &'static str,
+        name: &str,
+        status: bool,
+        patch: Value,
+    ) -> Result<Arc<Value>, Refused> {
+        let old = self.found(plural, name)?;
+        let mut patched = (*old).clone();
+        let patch: json_patch::Patch = serde_json::from_value(patch).map_err(|error| (400, error.to_string()))?;
+        json_patch::patch(&mut patched, &patch).map_err(|error| (422, error.to_string()))?;
+        Ok(self.patched(plural, name, status, &old, patched))
+    }
+
+    fn patched(
+        &mut self,
+        plural: &'static str,
+        name: &str,
+        status: bool,
+        old: &Arc<Value>,
+        mut new: Value,
+    ) -> Arc<Value> {
+        // What the subresource does not write keeps its value.
+        let kept: &[&str] = if status { &["spec", "metadata"] } else { &["status"] };
+        for field in kept {
+            new[*field] = old[*field].clone();
+        }
+        for field in ["uid", "resourceVersion", "generation", "creationTimestamp", "deletionTimestamp"] {
+            new["metadata"][field] = old["metadata"][field].clone();
+        }
+        self.update(plural, name, old, new)
+    }
+
+    /// Deletes an object, or marks it if it has finalizers.
+    pub(super) fn delete(&mut self, plural: &'static str, name: &str, preconditions: &Value) -> Result<(), Refused> {
+        let old = self.found(plural, name)?;
+        precondition(&old, &json!({ "metadata": preconditions }))?;
+        if finalizers(&old).is_empty() {
+            self.remove(plural, name);
+        } else if old["metadata"]["deletionTimestamp"].is_null() {
+            let mut object = (*old).clone();
+            object["metadata"]["deletionTimestamp"] = timestamp(self.uids).into();
+            let generation = object["metadata"]["generation"].as_i64().unwrap_or_default();
+            object["metadata"]["generation"] = (generation + 1).into();
+            self.put(plural, name, object);
+        }
+        Ok(())
+    }
+
+    fn found(&self, plural: &'static str, name: &str) -> Result<Arc<Value>, Refused> {
+        self.get(plural, name).cloned().ok_or_else(|| (404, format!("{plural} {name:?} not found")))
+    }
+
+    fn update(&mut self, plural: &'static str, name: &str, old: &Arc<Value>, mut object: Value) -> Arc<Value> {
+        drop_nulls(&mut object);
+        if object == **old {
+            return old.clone();
+        }
+        if object["spec"] != old["spec"] {
+            let generation = old["metadata"]["generation"].as_i64().unwrap_or_default();
+            object["metadata"]["generation"] = (generation + 1).into();
+        }
+        if !object["metadata"]["deletionTimestamp"].is_null() && finalizers(&object).is_empty() {
+            self.put(plural, name, object.clone());
+            self.remove(plural, name);
+            return Arc::new(object);
+        }
+        self.put(plural, name, object)
+    }
+
+    fn put(&mut self, plural: &'static str, name: &str, mut object: Value) -> Arc<Value> {
+        self.version += 1;
+        self.writes += 1;
+        object["metadata"]["resourceVersion"] = self.version.to_string().into();
+        let object = Arc::new(object);
+        self.objects.insert((plural, name.to_owned()), object.clone());
+        self.history.push(Event { version: self.version, plural, change: Change::Applied, object: object.clone() });
+        object
+    }
+
+    fn remove(&mut self, plural: &'static str, name: &str) {
+        let Some(old) = self.objects.remove(&(plural, name.to_owned())) else { return };
+        self.version += 1;
+        self.writes += 1;
+        let mut last = (*old).clone();
+        last["metadata"]["resourceVersion"] = self.version.to_string().into();
+        let event = Event { version: self.version, plural, change: Change::Deleted, object: Arc::new(last) };
+        self.history.push(event);
+    }
+
+    /// Answers a request as it comes over the wire.
+    pub(super) fn answer(&mut self, request: &Request<Vec<u8>>) -> Response<Vec<u8>> {
+        let (code, body) = match self.serve(request) {
+            Ok(object) => (200, (*object).clone()),
+            Err((code, message)) => (code, failure(code, &message)),
+        };
+        let mut response = Response::new(body.to_string().into_bytes());
+        *response.status_mut() = StatusCode::from_u16(code).unwrap_or(StatusCode::INTERNAL_SERVER_ERROR);
+        response
+    }
+
+    fn serve(&mut self, request: &Request<Vec<u8>>) -> Result<Arc<Value>, Refused> {
+        let body: Value = match request.body().as_slice() {
+            [] => Value::Null,
+            bytes => serde_json::from_slice(bytes).map_err(|error| (400, error.to_string()))?,
+        };
+        let path = request.uri().path();
+        if path.ends_with("/events") {
+            self.published.push(format!("{} {}", text(&body, "/reason"), text(&body, "/note")));
+            return Ok(Arc::new(body));
+        }
+        let words: Vec<&str> = path.trim_start_matches('/').split('/').collect();
+        let place = words.iter().position(|word| PLURALS.contains(word)).ok_or((404, format!("no {path}")))?;
+        let plural = PLURALS.into_iter().find(|plural| *plural == words[place]).ok_or((404, format!("no {path}")))?;
+        let (name, status) = (words.get(place + 1).copied(), words.get(place + 2) == Some(&"status"));
+        let patch_type = request.headers().get("content-type").and_then(|value| value.to_str().ok());
+        match (request.method(), name) {
+            (&Method::GET, Some(name)) => self.found(plural, name),
+            (&Method::POST, None) => self.create(plural, body),
+            (&Method::PUT, Some(_)) => self.replace(plural, status, &body),
+            (&Method::PATCH, Some(name)) if patch_type == Some("application/json-patch+json") => {
+                self.json_patch(plural, name, status, body)
+            }
+            (&Method::PATCH, Some(name)) => self.merge(plural, name, status, &body),
+            (&Method::DELETE, Some(name)) => {
+                self.delete(plural, name, &body["preconditions"]).map(|()| Arc::new(failure(200, "deleted")))
+            }
+            (method, _) => Err((405, format!("no {method} of {path}"))),
+        }
+    }
+}
+
+/// uid and resourceVersion, as far as they are named, are those of the object.
+fn precondition(object: &Value, named: &Value) -> Result<(), Refused> {
+    for field in ["uid", "resourceVersion"] {
+        let wanted = &named["metadata"][field];
+        if wanted.as_str().is_some_and(|wanted| !wanted.is_empty()) && *wanted != object["metadata"][field] {
+            return Err((409, format!("{field} is {}, not {wanted}", object["metadata"][field])));
+        }
+    }
+    Ok(())
+}
+
+fn finalizers(object: &Value) -> &[Value] {
+    object["metadata"]["finalizers"].as_array().map(Vec::as_slice).unwrap_or_default()
+}
+
+/// A text in an object; empty if there is none.
+pub(super) fn text(object: &Value, pointer: &str) -> String {
+    object.pointer(pointer).and_then(Value::as_str).unwrap_or_default().to_owned()
+}
+
+fn timestamp(second: u64) -> String {
+    format!("2026-01-01T{:02}:{:02}:{:02}Z", second / 3600 % 24, second / 60 % 60, second % 60)
+}
+
+fn failure(code: u16, message: &str) -> Value {
+    let status = if code == 200 { "Success" } else { "Failure" };
+    json!({"kind": "Status", "apiVersion": "v1", "metadata": {}, "status": status, "message": message,
+        "reason": if code == 409 { "Conflict" } else { "Unknown" }, "code": code})
+}
+
+fn drop_nulls(value: &mut Value) {
+    if let Value::Object(map) = value {
+        let kept: Map<String, Value> = std::mem::take(map).into_iter().filter(|(_, value)| !value.is_null()).collect();
+        *map = kept;
+        map.values_mut().for_each(drop_nulls);
+    }
+}

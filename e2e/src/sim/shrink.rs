@@ -1,0 +1,29 @@
+//! The shortest history that still breaks a law, by leaving out ever smaller pieces.
+
+use super::{Failure, Simulator};
+
+/// Leaves out of a failing history whatever it fails without.
+pub fn shrink(simulator: &Simulator, mut failure: Failure) -> Failure {
+    let mut piece = failure.history.len().div_ceil(2).max(1);
+    loop {
+        let mut start = 0;
+        let mut shrunk = false;
+        while start < failure.history.len() {
+            let end = (start + piece).min(failure.history.len());
+            let mut shorter = failure.history.clone();
+            shorter.drain(start..end);
+            match simulator.play(&shorter) {
+                Err(still) if still.history.len() < failure.history.len() => {
+                    failure = still;
+                    shrunk = true;
+                }
+                _ => start = end,
+            }
+        }
+        if piece == 1 && !shrunk {
+            return failure;
+        }
+        piece = if shrunk { piece } else { piece.div_ceil(2) };
+        piece = piece.min(failure.history.len()).max(1);
+    }
+}

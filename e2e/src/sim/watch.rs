@@ -1,0 +1,89 @@
+//! One watch of one kind: it lists, follows the history at its own pace, breaks, and lists anew.
+
+use std::collections::VecDeque;
+use std::sync::Arc;
+
+use serde_json::Value;
+
+use super::server::{Change, Event, Server};
+
+/// What a watch tells next.
+#[derive(Clone, Debug)]
+pub(super) enum Told {
+    /// A list begins.
+    Init,
+    /// The list names an object.
+    Listed(Arc<Value>),
+    /// The list is complete.
+    Done,
+    /// An object changed.
+    Changed(Change, Arc<Value>),
+}
+
+/// A watch.
+#[derive(Clone, Debug)]
+pub(super) struct Watch {
+    plural: &'static str,
+    /// Watches only the object of this name.
+    only: Option<String>,
+    /// The version up to which everything is told or waits in `listed`; `None` before a list.
+    at: Option<u64>,
+    /// What is left of the list.
+    listed: VecDeque<Told>,
+    last: Option<Told>,
+}
+
+impl Watch {
+    /// One that begins with a list.
+    pub(super) fn new(plural: &'static str, only: Option<String>) -> Self {
+        Self { plural, only, at: None, listed: VecDeque::new(), last: None }
+    }
+
+    /// Loses its place: the next word is a new list.
+    pub(super) fn expire(&mut self) {
+        *self = Self::new(self.plural, self.only.take());
+    }
+
+    /// Whether everything that happened is told.
+    pub(super) fn is_current(&self, server: &Server) -> bool {
+        self.listed.is_empty() && self.at.is_some_and(|at| self.next_event(server, at).is_none())
+    }
+
+    /// The next word, if there is one.
+    pub(super) fn next(&mut self, server: &Server) -> Option<Told> {
+        if self.at.is_none() {
+            let matching = server.list(self.plural).filter(|object| self.is_ours(object)).cloned();
+            self.listed = matching.map(Told::Listed).chain([Told::Done]).collect();
+            self.at = Some(server.version());
+            return Some(Told::Init);
+        }
+        let told = if let Some(told) = self.listed.pop_front() {
+            told
+        } else {
+            let event = self.next_event(server, self.at?)?.clone();
+            self.at = Some(event.version);
+            Told::Changed(event.change, event.object)
+        };
+        self.last = Some(told.clone());
+        Some(told)
+    }
+
+    /// The last word once more, if it was about a change.
+    pub(super) fn repeat(&self) -> Option<Told> {
+        self.last.clone().filter(|told| matches!(told, Told::Changed(..)) && self.listed.is_empty())
+    }
+
+    fn next_event<'a>(&self, server: &'a Server, mut at: u64) -> Option<&'a Event> {
+        loop {
+            let event = server.since(self.plural, at)?;
+            if self.is_ours(&event.object) {
+                return Some(event);
+            }
+            at = event.version;
+        }
+    }
+
+    fn is_ours(&self, object: &Value) -> bool {
+        self.only.as_ref().is_none_or(|name| object["metadata"]["name"] == **name)
+    }
+}
