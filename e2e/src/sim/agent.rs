@@ -123,7 +123,11 @@ impl Node {
         for _ in 0..count {
             let Some(process) = &mut self.process else { return };
             let Some(told) = process.watch.next(server) else { return };
-            let Some(object) = process.observe(told) else { continue };
+            let object = match process.observe(told) {
+                Known::NotYet => continue,
+                Known::Absent => None,
+                Known::Object(object) => Some(*object),
+            };
             process.see(object.as_ref());
             let spec = object.as_ref().map(NodeSpec::from).unwrap_or_default();
             if process.in_force.is_none() || process.noted.spec != spec {
@@ -230,19 +234,21 @@ impl Process {
     }
 
     /// What the watch says the object is now, or that there is none, once that is known. As the agent's own watch has it.
-    fn observe(&mut self, told: Told) -> Option<Option<IPAMNode>> {
+    fn observe(&mut self, told: Told) -> Known {
         match told {
             Told::Init => {
                 self.listed = None;
-                None
+                Known::NotYet
             }
             Told::Listed(object) => {
                 self.listed = read(&object);
-                None
+                Known::NotYet
             }
-            Told::Done => Some(self.listed.take()),
-            Told::Changed(Change::Applied, object) => read(&object).map(Some),
-            Told::Changed(Change::Deleted, _) => Some(None),
+            Told::Done => self.listed.take().map_or(Known::Absent, |object| Known::Object(Box::new(object))),
+            Told::Changed(Change::Applied, object) => {
+                read(&object).map_or(Known::NotYet, |object| Known::Object(Box::new(object)))
+            }
+            Told::Changed(Change::Deleted, _) => Known::Absent,
         }
     }
 
@@ -271,6 +277,13 @@ impl Process {
         let position = Position { epoch: 1, sequence: 1 };
         Report::new(in_force, &Holdings { pools: self.ledger.holdings(HELD_RUNS), position })
     }
+}
+
+/// What a watch has said of the one object so far.
+enum Known {
+    NotYet,
+    Absent,
+    Object(Box<IPAMNode>),
 }
 
 fn read(object: &Value) -> Option<IPAMNode> {

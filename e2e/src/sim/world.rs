@@ -61,7 +61,8 @@ impl World {
     /// All objects of the server as text, to compare two ends.
     pub fn summary(&self) -> String {
         let server = lock(&self.server);
-        PLURALS.into_iter().flat_map(|plural| server.list(plural)).map(|object| format!("{object}\n")).collect()
+        let objects = PLURALS.into_iter().flat_map(|plural| server.list(plural)).map(ToString::to_string);
+        objects.collect::<Vec<_>>().join("\n")
     }
 
     /// The time.

@@ -123,9 +123,25 @@ impl Api {
         self.send("DELETE", &format!("/api/v1/nodes/{name}"), JSON, &Value::Null).unwrap();
     }
 
-    /// The blocks in a pool's status.
+    /// The blocks in a pool's status, those that are being taken back included.
     pub(crate) fn blocks(&self, kind: &str, name: &str) -> Blocks {
-        blocks_of(&self.get(kind, name))
+        let pool = self.get(kind, name);
+        let mut blocks = blocks_of(&pool);
+        for entry in pool["status"]["releasing"].as_array().into_iter().flatten() {
+            let (node, block) = (text(&entry["nodeName"]), block_of(entry));
+            assert_eq!(
+                blocks.insert(node.clone(), block),
+                None,
+                "{node} gives from a block that is taken back: {pool}"
+            );
+        }
+        blocks
+    }
+
+    /// Waits until a node has its object.
+    pub(crate) fn await_ipam_node(&self, name: &str) -> Value {
+        let what = format!("ipamnodes/{name} is there");
+        eventually_blocking(&what, SOON, || self.find(IPAMNODES, name).ok_or("not yet")).unwrap()
     }
 
     /// Waits until a pool's status has exactly these blocks.
@@ -184,9 +200,11 @@ impl Api {
         .unwrap()
     }
 
-    /// Removes a pool and waits until no node has a block of it.
+    /// Removes a pool whose nodes have no agent that could say that nothing is held, and waits until no node has a block of it.
     pub(crate) fn remove_pool(&self, kind: &str, name: &str) {
         self.delete(kind, name);
+        let let_go = json!({"metadata": {"annotations": {"nv-ipam.nvidia.com/force-release": "*"}}});
+        self.merge(kind, name, &let_go);
         let of_it = |block: &Value| block["name"] == name && block["poolType"] == kind_of(kind);
         eventually_blocking(&format!("no node has a block of {kind}/{name}"), SOON, || {
             let holds = |node: &&Value| node["spec"]["pools"].as_array().is_some_and(|pools| pools.iter().any(of_it));

@@ -3,13 +3,13 @@
 use std::fs;
 use std::path::PathBuf;
 
-use ipam_e2e::ControlPlane;
 use ipam_e2e::binaries::workspace;
 use ipam_e2e::cluster::{Agent, Operator, await_namespace, install_crds};
 use ipam_e2e::netns::{BRIDGE, Node, Sandbox};
+use ipam_e2e::{ControlPlane, eventually_blocking};
 use serde_json::{Value, json};
 
-use crate::api::{Api, Blocks, CIDRPOOLS, IPAMNODES, IPPOOLS, blocks_of};
+use crate::api::{Api, Blocks, CIDRPOOLS, IPAMNODES, IPPOOLS, SOON, blocks_of};
 use crate::last_mile::ips;
 
 /// Where the documents put their pools.
@@ -47,7 +47,11 @@ impl Scene {
     }
 
     fn block_of_node(&self, node: &str) -> Value {
-        self.api.get(IPAMNODES, node)["spec"]["pools"][0].clone()
+        let first = || {
+            let block = self.api.find(IPAMNODES, node)?["spec"]["pools"][0].clone();
+            (!block.is_null()).then_some(block)
+        };
+        eventually_blocking("the node is told its block", SOON, || first().ok_or("not yet")).unwrap()
     }
 }
 
@@ -133,13 +137,15 @@ fn static_allocation(scene: &Scene) {
     });
 }
 
-/// The two examples of the introduction, and point to point prefixes, down to the first pod's interface.
+/// The two examples of the introduction, and point to point prefixes, down to the first pod's interface. One after the other,
+/// for their networks overlap.
 fn first_pods(scene: &Scene) {
     let sandbox = Sandbox::start(&scene.plane).unwrap();
     let nodes = [Node::start(&sandbox, "node1", 1).unwrap(), Node::start(&sandbox, "node2", 2).unwrap()];
     for node in &nodes {
         scene.api.create_node(node.name(), &json!({}));
     }
+    let agents = nodes.each_ref().map(|node| Agent::start(&scene.plane, node, NAMESPACE, &[]).unwrap());
     let selector = json!({"nodeSelectorTerms": [
         {"matchFields": [{"key": "metadata.name", "operator": "In", "values": ["node1"]}]},
         {"matchFields": [{"key": "metadata.name", "operator": "In", "values": ["node2"]}]},
@@ -149,11 +155,17 @@ fn first_pods(scene: &Scene) {
     scene.api.create(IPPOOLS, "flat", &flat);
     let ranges = [("node1", "192.168.0.1-192.168.0.4"), ("node2", "192.168.0.5-192.168.0.8")];
     scene.api.await_blocks(IPPOOLS, "flat", &ranges);
+    let stated = [("192.168.0.2/16", "192.168.0.1"), ("192.168.0.5/16", "192.168.0.1")];
+    first_pod_of_each(scene, &nodes, (IPPOOLS, "flat"), stated);
+
     let routed =
         json!({"cidr": "192.168.0.0/16", "perNodeNetworkPrefix": 24, "gatewayIndex": 1, "nodeSelector": selector});
     scene.api.create(CIDRPOOLS, "routed", &routed);
     let prefixes = [("node1", "192.168.0.0/24 via 192.168.0.1"), ("node2", "192.168.1.0/24 via 192.168.1.1")];
     scene.api.await_blocks(CIDRPOOLS, "routed", &prefixes);
+    let stated = [("192.168.0.2/24", "192.168.0.1"), ("192.168.1.2/24", "192.168.1.1")];
+    first_pod_of_each(scene, &nodes, (CIDRPOOLS, "routed"), stated);
+
     scene.apply("cidrpool-point-to-point.yaml");
     let links = [
         ("host-a", "192.168.100.0/31"),
@@ -165,24 +177,24 @@ fn first_pods(scene: &Scene) {
         ("node2", "192.168.100.12/31"),
     ];
     scene.api.await_blocks(CIDRPOOLS, "pool1", &links);
-
-    let agents = nodes.each_ref().map(|node| Agent::start(&scene.plane, node, NAMESPACE, &[]).unwrap());
-    let stated = [
-        ("flat", "ippool", [("192.168.0.2/16", Some("192.168.0.1")), ("192.168.0.5/16", Some("192.168.0.1"))]),
-        ("routed", "cidrpool", [("192.168.0.2/24", Some("192.168.0.1")), ("192.168.1.2/24", Some("192.168.1.1"))]),
-        ("pool1", "cidrpool", [("192.168.100.10/31", None), ("192.168.100.12/31", None)]),
-    ];
-    for (pool, kind, firsts) in stated {
-        let network = json!({
-            "cniVersion": "1.0.0", "name": "net", "type": "bridge", "bridge": BRIDGE,
-            "ipam": {"type": "nv-ipam", "poolName": pool, "poolType": kind},
-        });
-        for (node, (address, gateway)) in nodes.iter().zip(firsts) {
-            let pod = node.pod("default", &format!("{pool}-1"), &format!("uid-{pool}")).unwrap();
-            let result = pod.add("net1", &network).unwrap();
-            assert_eq!(ips(&result), [(address.to_owned(), gateway.unwrap_or_default().to_owned())], "{}", node.name());
-            assert_eq!(pod.addresses("net1").unwrap(), [address]);
-        }
-    }
+    first_pod_of_each(scene, &nodes, (CIDRPOOLS, "pool1"), [("192.168.100.10/31", ""), ("192.168.100.12/31", "")]);
     drop(agents);
+}
+
+/// The first pod of each node gets the stated address and gateway; then pods and pool go.
+fn first_pod_of_each(scene: &Scene, nodes: &[Node; 2], (kind, pool): (&'static str, &str), stated: [(&str, &str); 2]) {
+    let pool_type = if kind == IPPOOLS { "ippool" } else { "cidrpool" };
+    let network = json!({
+        "cniVersion": "1.0.0", "name": "net", "type": "bridge", "bridge": BRIDGE,
+        "ipam": {"type": "nv-ipam", "poolName": pool, "poolType": pool_type},
+    });
+    for (node, (address, gateway)) in nodes.iter().zip(stated) {
+        let pod = node.pod("default", &format!("{pool}-1"), &format!("uid-{pool}")).unwrap();
+        // The status is written first; the agent hears of its block a moment later.
+        let result = eventually_blocking("the agent has its block", SOON, || pod.add("net1", &network)).unwrap();
+        assert_eq!(ips(&result), [(address.to_owned(), gateway.to_owned())], "{}", node.name());
+        assert_eq!(pod.addresses("net1").unwrap(), [address]);
+        pod.del("net1", &network).unwrap();
+    }
+    scene.api.remove_pool(kind, pool);
 }

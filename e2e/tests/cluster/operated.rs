@@ -13,7 +13,7 @@ fn an_invalid_edit_keeps_what_was_given_and_says_why() {
     stage.api.create(CIDRPOOLS, "p", &spec);
     let before = [(first.as_str(), "fd77::/120 via fd77::1")];
     stage.api.await_blocks(CIDRPOOLS, "p", &before);
-    let given = stage.api.get(IPAMNODES, &first)["spec"].clone();
+    let given = stage.api.await_ipam_node(&first)["spec"].clone();
 
     // CEL has no order of IPv6 addresses, so the API server takes this.
     let exclusions = json!([{"startIP": "fd77::9", "endIP": "fd77::3"}]);
