@@ -2,9 +2,9 @@
 
 use serde_json::{Value, json};
 
-/// Plural and name of each pool. The last two overlap the first on purpose.
+/// Plural and name of each pool. Their networks are apart.
 pub(super) const POOLS: [(&str, &str); 4] =
-    [("ippools", "blue"), ("cidrpools", "green"), ("ippools", "rival"), ("ippools", "six")];
+    [("ippools", "blue"), ("cidrpools", "green"), ("ippools", "red"), ("ippools", "six")];
 
 /// The `spec`-th manifest of the `pool`-th pool.
 pub(super) fn manifest(pool: u8, spec: u8) -> (&'static str, &'static str, Value) {
@@ -13,7 +13,7 @@ pub(super) fn manifest(pool: u8, spec: u8) -> (&'static str, &'static str, Value
     let specs = match place {
         0 => blue(),
         1 => green(),
-        2 => rival(),
+        2 => red(),
         _ => six(),
     };
     let spec = specs[usize::from(spec) % specs.len()].clone();
@@ -53,8 +53,8 @@ fn green() -> Vec<Value> {
     ]
 }
 
-/// The upper half of the first pool's network.
-fn rival() -> Vec<Value> {
+/// A second pool of the same kind as the first.
+fn red() -> Vec<Value> {
     vec![
         json!({"subnet": "10.0.0.72/29", "perNodeBlockSize": 2}),
         json!({"subnet": "10.0.0.64/29", "perNodeBlockSize": 2}),

@@ -47,10 +47,6 @@ pub(super) struct Server {
     version: u64,
     uids: u64,
     history: Vec<Event>,
-    /// Reasons of the events published, in order.
-    pub(super) published: Vec<String>,
-    /// Writes that took effect.
-    pub(super) writes: u64,
 }
 
 /// A copy of everything, as a backup of etcd is one.
@@ -216,7 +212,6 @@ impl Server {
 
     fn put(&mut self, plural: &'static str, name: &str, mut object: Value) -> Arc<Value> {
         self.version += 1;
-        self.writes += 1;
         object["metadata"]["resourceVersion"] = self.version.to_string().into();
         let object = Arc::new(object);
         self.objects.insert((plural, name.to_owned()), object.clone());
@@ -227,7 +222,6 @@ impl Server {
     fn remove(&mut self, plural: &'static str, name: &str) {
         let Some(old) = self.objects.remove(&(plural, name.to_owned())) else { return };
         self.version += 1;
-        self.writes += 1;
         let mut last = (*old).clone();
         last["metadata"]["resourceVersion"] = self.version.to_string().into();
         let event = Event { version: self.version, plural, change: Change::Deleted, object: Arc::new(last) };
@@ -252,7 +246,6 @@ impl Server {
         };
         let path = request.uri().path();
         if path.ends_with("/events") {
-            self.published.push(format!("{} {}", text(&body, "/reason"), text(&body, "/note")));
             return Ok(Arc::new(body));
         }
         let words: Vec<&str> = path.trim_start_matches('/').split('/').collect();
