@@ -13,6 +13,7 @@ use crate::rules::{
     routes_of_family, say,
 };
 use crate::shared::{AddressCounts, BlockCounts, Exclusion, ExclusionIndex, NodeCounts, NodeSelector, Route};
+use crate::transitions::{MOST_BLOCKS, cidr_keeps_blocks, keeps_block_size};
 
 /// What a CIDRPool is made of, written by its user.
 #[derive(CustomResource, Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize, KubeSchema)]
@@ -38,6 +39,7 @@ use crate::shared::{AddressCounts, BlockCounts, Exclusion, ExclusionIndex, NodeC
     printcolumn(name = "Ready", type_ = "string", json_path = ".status.conditions[?(@.type==\"Ready\")].status"),
     printcolumn(name = "Age", type_ = "date", json_path = ".metadata.creationTimestamp")
 )]
+#[kube(validation = keeps_block_size("perNodeNetworkPrefix"), validation = cidr_keeps_blocks())]
 #[serde(rename_all = "camelCase")]
 #[x_kube(
     validation = prefix_fits(),
@@ -224,6 +226,7 @@ pub struct CIDRPoolStatus {
     /// Which node holds which prefix, sorted by node name.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     // One writer writes it whole: as a map, managedFields would grow with it and be half of the object at 5,000 nodes.
+    #[schemars(length(max = MOST_BLOCKS))]
     #[x_kube(merge_strategy = ListMerge::Atomic)]
     pub allocations: Vec<CIDRPoolAllocation>,
     /// Blocks that are being taken back, sorted by node name: nothing more is given from them, and nobody else gets them.
@@ -252,6 +255,7 @@ pub struct CIDRPoolAllocation {
     /// Name of the node.
     pub node_name: String,
     /// The prefix in CIDR notation.
+    #[schemars(length(max = CIDR_LENGTH))]
     pub prefix: String,
     /// Gateway of the prefix, if it has one.
     #[serde(default, skip_serializing_if = "Option::is_none")]
@@ -265,6 +269,7 @@ pub struct CIDRPoolRelease {
     /// Name of the node.
     pub node_name: String,
     /// The prefix in CIDR notation.
+    #[schemars(length(max = CIDR_LENGTH))]
     pub prefix: String,
     /// Gateway of the prefix, if it has one.
     #[serde(default, skip_serializing_if = "Option::is_none")]

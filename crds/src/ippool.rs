@@ -12,6 +12,7 @@ use crate::rules::{
     is_cidr, no_element, one_default_route, power_of_two, routes_need, routes_of_family, say,
 };
 use crate::shared::{AddressCounts, BlockCounts, Exclusion, ExclusionIndex, NodeCounts, NodeSelector, Route};
+use crate::transitions::{MOST_BLOCKS, keeps_block_size, subnet_keeps_blocks};
 
 /// What an IPPool is made of, written by its user.
 #[derive(CustomResource, Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize, KubeSchema)]
@@ -37,6 +38,7 @@ use crate::shared::{AddressCounts, BlockCounts, Exclusion, ExclusionIndex, NodeC
     printcolumn(name = "Ready", type_ = "string", json_path = ".status.conditions[?(@.type==\"Ready\")].status"),
     printcolumn(name = "Age", type_ = "date", json_path = ".metadata.creationTimestamp")
 )]
+#[kube(validation = keeps_block_size("perNodeBlockSize"), validation = subnet_keeps_blocks())]
 #[serde(rename_all = "camelCase")]
 #[x_kube(
     validation = block_fits(),
@@ -143,6 +145,7 @@ pub struct IPPoolStatus {
     /// Which node holds which block, sorted by node name.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     // One writer writes it whole: as a map, managedFields would grow with it and be half of the object at 5,000 nodes.
+    #[schemars(length(max = MOST_BLOCKS))]
     #[x_kube(merge_strategy = ListMerge::Atomic)]
     pub allocations: Vec<IPPoolAllocation>,
     /// Blocks that are being taken back, sorted by node name: nothing more is given from them, and nobody else gets them.
@@ -172,9 +175,11 @@ pub struct IPPoolAllocation {
     pub node_name: String,
     /// First address of the block (inclusive).
     #[serde(rename = "startIP")]
+    #[schemars(length(max = ADDRESS_LENGTH))]
     pub start_ip: String,
     /// Last address of the block (inclusive).
     #[serde(rename = "endIP")]
+    #[schemars(length(max = ADDRESS_LENGTH))]
     pub end_ip: String,
 }
 
@@ -186,9 +191,11 @@ pub struct IPPoolRelease {
     pub node_name: String,
     /// First address of the block (inclusive).
     #[serde(rename = "startIP")]
+    #[schemars(length(max = ADDRESS_LENGTH))]
     pub start_ip: String,
     /// Last address of the block (inclusive).
     #[serde(rename = "endIP")]
+    #[schemars(length(max = ADDRESS_LENGTH))]
     pub end_ip: String,
     /// Since when it is being taken back.
     pub since: Time,

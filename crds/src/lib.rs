@@ -16,6 +16,7 @@ pub mod ippool;
 pub mod read;
 mod rules;
 pub mod shared;
+mod transitions;
 
 pub use cidrpool::{CIDRPool, CIDRPoolAllocation, CIDRPoolRelease, CIDRPoolSpec, CIDRPoolStatus, StaticAllocation};
 pub use ipamnode::{

@@ -13,3 +13,5 @@ mod read;
 mod rules;
 #[cfg(test)]
 mod support;
+#[cfg(test)]
+mod transitions;

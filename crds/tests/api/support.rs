@@ -1,12 +1,13 @@
 //! What an API server says about an object, judged by the generated schema alone: the structural conditions that the
 //! definitions use, then the CEL rules. The API server stays the authority: the same cases are put to a real one.
 
-use std::collections::BTreeSet;
+use std::collections::{BTreeMap, BTreeSet};
 
-use ipam_crds::custom_resource_definitions;
+use ipam_core::PoolKind;
+use ipam_crds::{custom_resource_definitions, read};
 use kube::core::cel::{CompiledSchema, ValidationError, ValidationErrors, Validator, cel, compile_schema};
 use serde::Deserialize;
-use serde_json::Value;
+use serde_json::{Value, json};
 
 /// One file of the table of cases; the loader of the doors (`ipam_e2e::cases`) is the strict one.
 #[derive(Deserialize)]
@@ -20,6 +21,14 @@ pub(crate) struct CaseFile {
 pub(crate) struct Case {
     pub(crate) name: String,
     pub(crate) spec: Value,
+    /// The spec before, if there is one.
+    pub(crate) old: Option<Value>,
+    /// Which node has which block of it.
+    #[serde(default)]
+    blocks: BTreeMap<String, String>,
+    /// What nodes have reported: a number, or the addresses.
+    #[serde(default)]
+    held: BTreeMap<String, Value>,
     /// What the definition says.
     #[serde(default)]
     pub(crate) definition: Vec<Expected>,
@@ -41,6 +50,37 @@ impl Case {
     pub(crate) fn is_refused_by_itself(&self) -> bool {
         self.refused.iter().any(|refusal| !matches!(refusal.reason.as_str(), "Overlap" | "InUse"))
     }
+
+    /// The pool as it is put, and as it was, both with the status that the operator had written.
+    pub(crate) fn objects(&self, kind: &str) -> (Value, Option<Value>) {
+        let Some(old) = &self.old else { return (json!({"spec": self.spec}), None) };
+        let status = self.status(kind, old);
+        (json!({"spec": self.spec, "status": status}), Some(json!({"spec": old, "status": status})))
+    }
+
+    fn status(&self, kind: &str, old: &Value) -> Value {
+        let used = |held: &Value| held.as_array().map_or(held.as_u64().unwrap_or(0), |all| all.len() as u64);
+        let ready = read::judge(PoolKind::from_kind(kind).unwrap(), "pool", old).is_ok();
+        json!({
+            "allocations": self.blocks.iter().map(|(node, block)| allocation(node, block)).collect::<Vec<_>>(),
+            "addresses": {"capacity": 1000, "used": self.held.values().map(used).sum::<u64>()},
+            "conditions": [condition("Ready", ready)],
+        })
+    }
+}
+
+/// Who has which block, as a status says it: `FIRST-LAST`, `PREFIX` or `PREFIX via GATEWAY`.
+pub(crate) fn allocation(node: &str, block: &str) -> Value {
+    match (block.split_once('-'), block.split_once(" via ")) {
+        (Some((first, last)), _) => json!({"nodeName": node, "startIP": first, "endIP": last}),
+        (_, Some((prefix, gateway))) => json!({"nodeName": node, "prefix": prefix, "gateway": gateway}),
+        _ => json!({"nodeName": node, "prefix": block}),
+    }
+}
+
+pub(crate) fn condition(kind: &str, holds: bool) -> Value {
+    let status = if holds { "True" } else { "False" };
+    json!({"type": kind, "status": status, "reason": "R", "message": "", "lastTransitionTime": "2026-01-01T00:00:00Z"})
 }
 
 fn yes() -> bool {
@@ -92,14 +132,20 @@ impl Judge {
         Self { rules: compile_schema(&schema), schema, validator: Validator::new() }
     }
 
-    /// All errors of `object`, as the API server would give them.
+    /// All errors of a new `object`, as the API server would give them.
     pub(crate) fn judge(&self, object: &Value) -> Vec<Found> {
+        self.judge_edit(object, None)
+    }
+
+    /// All errors of `object`, which was `old` before.
+    pub(crate) fn judge_edit(&self, object: &Value, old: Option<&Value>) -> Vec<Found> {
         let mut found = Vec::new();
         check_structure(&self.schema, object, "", &mut found);
         if !found.iter().any(|error| error.blocking) {
-            let errors = self.broken_rules(object).into_iter();
+            let errors = self.broken_rules(object, old).into_iter();
             found.extend(errors.map(|error| Found {
-                field: error.field_path,
+                // The stand-in begins the path of a rule at the root with a dot.
+                field: error.field_path.trim_start_matches('.').to_owned(),
                 message: error.message,
                 blocking: false,
             }));
@@ -107,10 +153,10 @@ impl Judge {
         found
     }
 
-    /// The CEL rules that `object` breaks, whatever else is wrong with it.
-    pub(crate) fn broken_rules(&self, object: &Value) -> Vec<ValidationError> {
+    /// The CEL rules that `object`, which was `old` before, breaks, whatever else is wrong with it.
+    pub(crate) fn broken_rules(&self, object: &Value, old: Option<&Value>) -> Vec<ValidationError> {
         self.validator
-            .validate_compiled(&self.rules, object, None)
+            .validate_compiled(&self.rules, object, old)
             .err()
             .map(ValidationErrors::into_vec)
             .unwrap_or_default()

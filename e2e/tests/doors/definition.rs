@@ -1,7 +1,8 @@
 //! The last door when all others are away: the real API server with the CustomResourceDefinitions alone.
 
+use ipam_crds::read::judge;
 use ipam_e2e::ControlPlane;
-use ipam_e2e::cases::{Case, Complaint, HeldByNode, load};
+use ipam_e2e::cases::{Case, Complaint, HeldByNode, POOL, load};
 use ipam_e2e::cluster::install_crds;
 use kube::core::Status;
 use serde_json::{Value, json};
@@ -85,7 +86,15 @@ fn status(case: &Case) -> Value {
         })
         .sum();
     let allocations: Vec<Value> = case.blocks.iter().map(entry).collect();
-    json!({"observedGeneration": 1, "allocations": allocations, "addresses": {"capacity": 1000, "used": used}})
+    let is_valid = case.old.as_ref().is_some_and(|old| judge(case.kind(), POOL, old).is_ok());
+    let condition = if is_valid { ready("True", "Valid") } else { ready("False", "InvalidSpec") };
+    let addresses = json!({"capacity": 1000, "used": used});
+    json!({"observedGeneration": 1, "allocations": allocations, "addresses": addresses, "conditions": [condition]})
+}
+
+fn ready(status: &str, reason: &str) -> Value {
+    let since = "2026-01-01T00:00:00Z";
+    json!({"type": "Ready", "status": status, "reason": reason, "message": "", "lastTransitionTime": since})
 }
 
 /// After a structural error the server adds that rules were not asked, which is no error.
@@ -123,6 +132,38 @@ fn the_api_server_gives_every_case_exactly_its_errors() {
         .filter_map(|(number, case)| disagreement(case, server.verdict(case, &format!("case-{number}"))))
         .collect();
     assert_none(&wrong);
+}
+
+/// An edit of a pool with a block for each of `nodes` nodes, one of which holds an address.
+fn edit_of_a_large_pool(server: &Server, nodes: u32, spec: &Value) -> Vec<String> {
+    let path = format!("/apis/nv-ipam.nvidia.com/v1alpha1/namespaces/{}/ippools", server.namespace);
+    let address = |number: u32| std::net::Ipv4Addr::from_bits(0x0a00_0001 + number).to_string();
+    let entry = |node: u32| json!({"nodeName": format!("node-{node:06}"), "startIP": address(4 * node), "endIP": address(4 * node + 3)});
+    let old = json!({"subnet": "10.0.0.0/8", "perNodeBlockSize": 4});
+    let object = json!({"apiVersion": "nv-ipam.nvidia.com/v1alpha1", "kind": "IPPool", "spec": old,
+        "metadata": {"generateName": "large-"}});
+    let mut pool = server.send("POST", &path, &object).unwrap();
+    let path = format!("{path}/{}", pool["metadata"]["name"].as_str().unwrap());
+    pool["status"] = json!({
+        "allocations": (0..nodes).map(entry).collect::<Vec<_>>(),
+        "addresses": {"capacity": 4 * nodes, "used": 1},
+        "conditions": [ready("True", "Valid")],
+    });
+    let mut pool = server.send("PUT", &format!("{path}/status"), &pool).unwrap();
+    pool["spec"] = spec.clone();
+    let answer = server.send("PUT", &format!("{path}?dryRun=All"), &pool);
+    answer.err().map(|status| complaints(&status)).unwrap_or_default().into_iter().map(|one| one.message).collect()
+}
+
+#[test]
+fn the_rules_on_edits_stay_within_the_servers_budget_for_ten_thousand_blocks() {
+    let server = Server::start();
+    let verdict =
+        |subnet: &str| edit_of_a_large_pool(&server, 10_000, &json!({"subnet": subnet, "perNodeBlockSize": 4}));
+    let moved = verdict("11.0.0.0/8");
+    assert!(moved.len() == 1 && moved[0].contains("while pods hold 1 of their addresses"), "{moved:?}");
+    // All but the last few blocks would be lost, so all are looked at.
+    assert_eq!(verdict("10.0.156.0/23"), [""; 0]);
 }
 
 #[test]
