@@ -8,7 +8,7 @@ use std::sync::atomic::{AtomicU32, Ordering};
 use std::sync::{Mutex, MutexGuard, OnceLock, PoisonError};
 use std::time::Duration;
 
-use anyhow::{Context, Result, anyhow};
+use anyhow::{Context, Result, anyhow, ensure};
 use kube::config::{KubeConfigOptions, Kubeconfig};
 use serde_json::json;
 
@@ -23,16 +23,19 @@ use crate::state::StateDir;
 const READY: Duration = Duration::from_mins(2);
 const AUDIT_POLICY: &str = "audit-policy.json";
 const AUDIT_LOG: &str = "audit.log";
+/// etcd's folder in the run's.
+const ETCD_DATA: &str = "etcd";
 const ISSUER: &str = "https://kubernetes.default.svc";
 
 /// A control plane. It ends when dropped; a [`shared`](Self::shared) one ends with the process.
 pub struct ControlPlane {
     // Fields are dropped in this order: the server before its store, both before their directory.
     apiserver: Mutex<Option<Process>>,
-    _etcd: Process,
+    etcd: Mutex<Option<Process>>,
     kubectl: Kubectl,
     port: Port,
     etcd_port: Port,
+    etcd_peer: Port,
     audited: bool,
     state: StateDir,
 }
@@ -68,7 +71,8 @@ impl ControlPlane {
         if audited {
             std::fs::write(state.join(AUDIT_POLICY), audit_policy().to_string())?;
         }
-        let plane = Self { apiserver: Mutex::new(None), _etcd: etcd, kubectl, port, etcd_port, audited, state };
+        let (apiserver, etcd) = (Mutex::new(None), Mutex::new(Some(etcd)));
+        let plane = Self { apiserver, etcd, kubectl, port, etcd_port, etcd_peer, audited, state };
         plane.start_apiserver()?;
         Ok(plane)
     }
@@ -194,6 +198,52 @@ impl ControlPlane {
         Ok(())
     }
 
+    /// Keeps a copy of all that etcd has now. The API server is away for a moment.
+    ///
+    /// # Errors
+    /// When something cannot be copied or started again.
+    pub fn backup(&self) -> Result<()> {
+        self.with_etcd_stopped(copy_folder)
+    }
+
+    /// Puts etcd back to the last [`backup`](Self::backup) and starts the API server anew, as one does after a disaster.
+    ///
+    /// # Errors
+    /// When there is no backup, or something cannot be copied or started again.
+    pub fn restore(&self) -> Result<()> {
+        self.with_etcd_stopped(|data, copy| copy_folder(copy, data))
+    }
+
+    fn with_etcd_stopped(&self, then: impl FnOnce(&Path, &Path) -> Result<()>) -> Result<()> {
+        self.kill_apiserver()?;
+        let mut slot = self.etcd.lock().unwrap_or_else(PoisonError::into_inner);
+        if let Some(mut process) = slot.take() {
+            process.kill()?;
+        }
+        then(&self.state.join(ETCD_DATA), &self.state.join("etcd.copy"))?;
+        *slot = Some(start_etcd(&self.state, &self.etcd_port, &self.etcd_peer)?);
+        drop(slot);
+        self.start_apiserver()
+    }
+
+    /// Makes etcd forget its history, as the API server does every five minutes: no watch can go on where it was.
+    ///
+    /// # Errors
+    /// When etcd refuses.
+    pub fn compact(&self) -> Result<()> {
+        let now = self.etcd("range", &json!({"key": "AA=="}))?;
+        let revision = &now["header"]["revision"];
+        self.etcd("compaction", &json!({"revision": revision, "physical": true})).map(drop)
+    }
+
+    /// A call of etcd's API, as its JSON gateway has it.
+    fn etcd(&self, call: &str, body: &serde_json::Value) -> Result<serde_json::Value> {
+        let address = format!("127.0.0.1:{}", self.etcd_port.number());
+        let (code, answer) = crate::http::post(&address, &format!("/v3/kv/{call}"), &body.to_string())?;
+        ensure!(code == 200, "etcd answers {code} to {call}: {}", answer.trim());
+        serde_json::from_str(&answer).with_context(|| format!("etcd answers no JSON to {call}: {answer:?}"))
+    }
+
     fn apiserver(&self) -> MutexGuard<'_, Option<Process>> {
         // A panic elsewhere leaves the slot as it was: whole.
         self.apiserver.lock().unwrap_or_else(PoisonError::into_inner)
@@ -261,7 +311,7 @@ pub async fn client(kubeconfig: &Path) -> Result<kube::Client> {
 fn start_etcd(state: &StateDir, port: &Port, peer: &Port) -> Result<Process> {
     let (client, peer) = (format!("http://127.0.0.1:{}", port.number()), format!("http://127.0.0.1:{}", peer.number()));
     let arguments = [
-        format!("--data-dir={}", state.join("etcd").display()),
+        format!("--data-dir={}", state.join(ETCD_DATA).display()),
         format!("--listen-client-urls={client}"),
         format!("--advertise-client-urls={client}"),
         format!("--listen-peer-urls={peer}"),
@@ -272,6 +322,26 @@ fn start_etcd(state: &StateDir, port: &Port, peer: &Port) -> Result<Process> {
         "--log-level=warn".to_owned(),
     ];
     Process::start("etcd", &assets::path(Tool::Etcd)?, &arguments, &state.join("etcd.log"))
+}
+
+/// Makes `to` a copy of the folder `from`.
+fn copy_folder(from: &Path, to: &Path) -> Result<()> {
+    if to.exists() {
+        std::fs::remove_dir_all(to).with_context(|| format!("cannot remove {}", to.display()))?;
+    }
+    std::fs::create_dir(to).with_context(|| format!("cannot create {}", to.display()))?;
+    for entry in std::fs::read_dir(from).with_context(|| format!("cannot read {}", from.display()))? {
+        let (entry, target) = {
+            let entry = entry?;
+            (entry.path(), to.join(entry.file_name()))
+        };
+        if entry.is_dir() {
+            copy_folder(&entry, &target)?;
+        } else {
+            std::fs::copy(&entry, &target).with_context(|| format!("cannot copy {}", entry.display()))?;
+        }
+    }
+    Ok(())
 }
 
 /// A kubeconfig is YAML, of which JSON is a part.

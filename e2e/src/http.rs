@@ -1,4 +1,4 @@
-//! One plain HTTP request, for probes and metrics of our own programs: no TLS, no redirects, the answer read to its end.
+//! One plain HTTP request, for probes and metrics of our own programs and for etcd: no TLS, no redirects, the answer read to its end.
 
 use std::io::{Read, Write};
 use std::net::TcpStream;
@@ -13,10 +13,24 @@ const TIMEOUT: Duration = Duration::from_secs(5);
 /// # Errors
 /// When there is no connection or the answer is not HTTP.
 pub fn get(address: &str, path: &str) -> Result<(u16, String)> {
+    send(address, path, &format!("GET {path} HTTP/1.0\r\nHost: {address}\r\n\r\n"))
+}
+
+/// POST of JSON to `path` at `address` (`HOST:PORT`): status code and body.
+///
+/// # Errors
+/// When there is no connection or the answer is not HTTP.
+pub fn post(address: &str, path: &str, json: &str) -> Result<(u16, String)> {
+    let length = json.len();
+    let head = format!("POST {path} HTTP/1.0\r\nHost: {address}\r\nContent-Type: application/json\r\n");
+    send(address, path, &format!("{head}Content-Length: {length}\r\n\r\n{json}"))
+}
+
+fn send(address: &str, path: &str, request: &str) -> Result<(u16, String)> {
     let mut stream = TcpStream::connect(address).with_context(|| format!("cannot connect to {address}"))?;
     stream.set_read_timeout(Some(TIMEOUT))?;
     // HTTP/1.0: the server closes the connection at the end, and does not answer in chunks.
-    stream.write_all(format!("GET {path} HTTP/1.0\r\nHost: {address}\r\n\r\n").as_bytes())?;
+    stream.write_all(request.as_bytes())?;
     let mut answer = Vec::new();
     stream.read_to_end(&mut answer).with_context(|| format!("no answer from {address}{path}"))?;
     let answer = String::from_utf8_lossy(&answer).into_owned();

@@ -21,6 +21,7 @@ pub mod http;
 pub mod kubectl;
 pub mod lock;
 pub mod netns;
+pub mod outage;
 mod pki;
 mod ports;
 pub mod process;

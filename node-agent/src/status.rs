@@ -207,6 +207,13 @@ impl Pace {
         std::mem::take(&mut self.failures)
     }
 
+    /// The API server is there: the next try need not wait.
+    pub fn heard(&mut self, now: Instant) {
+        if self.failures > 0 {
+            self.not_before = self.not_before.min(now);
+        }
+    }
+
     /// A write failed. Returns whether it is the first one in a row.
     pub fn failed(&mut self, now: Instant) -> bool {
         self.not_before = now + RETRY.0.saturating_mul(1 << self.failures.min(6)).min(RETRY.1);
@@ -271,7 +278,11 @@ impl Reporter {
                 () = &mut stopped => return,
                 () = pause => {}
                 told = other => if told.is_err() { return },
-                told = self.in_force.changed() => if told.is_err() { return },
+                told = self.in_force.changed() => {
+                    if told.is_err() { return }
+                    // Whoever tells has heard of the API server.
+                    self.pace.heard(Instant::now());
+                }
             }
         }
     }
@@ -432,6 +443,8 @@ mod tests {
             pauses.push((pace.not_before - start).as_secs());
         }
         assert_eq!(pauses, [1, 2, 4, 8, 16, 32, 60, 60]);
+        pace.heard(start);
+        assert_eq!(pace.due(&report(0)), Some(start), "a server that is back is told at once");
         assert_eq!(pace.written(report(0), start), 8);
     }
 

@@ -14,6 +14,7 @@ use futures::{Stream, StreamExt};
 use ipam_crds::{BlockState, IPAMNode, IPAMNodeStatus, NodeBlock};
 use kube::core::DeserializeGuard;
 use kube::runtime::WatchStreamExt;
+use kube::runtime::utils::Backoff;
 use kube::runtime::watcher::{self, Event, watcher};
 use kube::{Api, Client};
 use tokio::sync::watch::Sender;
@@ -161,10 +162,15 @@ impl Blocks {
                 }
             };
             let Some(event) = event else { return };
+            let was_away = state.up == Some(false);
             if state.heard(&event) {
                 metrics.watch_up.set(i64::from(event.is_ok()));
                 if event.is_ok() {
                     self.set_offline(false).await;
+                }
+                if was_away && event.is_ok() {
+                    // For those who wait between tries of their own.
+                    self.in_force.send_modify(|_| {});
                 }
             }
             if let Ok(event) = event {
@@ -315,6 +321,39 @@ fn read(object: DeserializeGuard<IPAMNode>) -> Listed {
 pub fn events(client: Client, namespace: &str, node: &str) -> impl Stream<Item = Told> + use<> {
     let api: Api<DeserializeGuard<IPAMNode>> = Api::namespaced(client, namespace);
     let only_this = watcher::Config::default().fields(&format!("metadata.name={node}"));
-    // From 0.8 s to 30 s, with jitter: 5,000 agents must not come back in step.
-    watcher(api, only_this).default_backoff()
+    watcher(api, only_this).backoff(Pauses::default())
+}
+
+/// Pauses before a watch that broke is renewed: those of client-go, from 0.8 s on and with jitter, so that 5,000 agents do
+/// not come back in step, but no longer than a few seconds, so that an outage is over for everybody soon after its end.
+#[derive(Default)]
+struct Pauses(watcher::DefaultBackoff);
+
+/// 5,000 agents knock 1,250 times a second on a server that is away, and most are refused by its kernel.
+const LONGEST_PAUSE: Duration = Duration::from_secs(4);
+
+impl Iterator for Pauses {
+    type Item = Duration;
+
+    fn next(&mut self) -> Option<Duration> {
+        self.0.next().map(|pause| pause.min(LONGEST_PAUSE))
+    }
+}
+
+impl Backoff for Pauses {
+    fn reset(&mut self) {
+        self.0.reset();
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_watch_is_renewed_within_seconds_however_long_the_server_was_away() {
+        let pauses: Vec<_> = Pauses::default().take(20).collect();
+        assert!(pauses.iter().all(|pause| *pause <= LONGEST_PAUSE), "{pauses:?}");
+        assert!(pauses[0] < LONGEST_PAUSE && pauses[19] == LONGEST_PAUSE, "{pauses:?}");
+    }
 }

@@ -1,8 +1,8 @@
 //! What the watches have told, as plain data. Says of each event whether it is news; decides nothing else.
 //!
-//! Keeps of a Node its name and labels alone: nothing else of it can ever wake anything.
+//! Keeps of a Node its name, its labels and whether it is cordoned: nothing else of it can ever wake anything.
 
-use std::collections::{BTreeMap, HashMap, HashSet};
+use std::collections::{BTreeMap, BTreeSet, HashMap, HashSet};
 
 use ipam_core::PoolKey;
 use ipam_core::plan::{NodeRef, Usage};
@@ -13,6 +13,25 @@ use crate::objects::is_older;
 
 /// Labels of a node.
 pub type Labels = BTreeMap<String, String>;
+
+/// Annotation of a Node: with the value `"true"` no pool serves it any more, and its blocks are taken back as those of a node
+/// that no pool selects.
+pub const CORDON: &str = "nv-ipam.nvidia.com/cordon";
+
+/// What is kept of a Node besides its name.
+#[derive(Clone, PartialEq, Eq, Debug, Default)]
+pub struct NodeMeta {
+    /// `metadata.labels`.
+    pub labels: Labels,
+    /// Whether [`CORDON`] is exactly `"true"`.
+    pub cordoned: bool,
+}
+
+impl From<Labels> for NodeMeta {
+    fn from(labels: Labels) -> Self {
+        Self { labels, cordoned: false }
+    }
+}
 
 /// The progress of one watch: whether a full list was seen, and what the list under way has named so far.
 #[derive(Clone, PartialEq, Eq, Debug, Default)]
@@ -57,13 +76,16 @@ impl Relist {
 #[derive(Clone, PartialEq, Eq, Debug, Default)]
 pub struct Nodes {
     labels: BTreeMap<String, Labels>,
+    cordoned: BTreeSet<String>,
 }
 
 impl Nodes {
-    /// A node is there. Whether that is news: a new name or other labels.
-    pub fn apply(&mut self, name: &str, labels: Labels) -> bool {
+    /// A node is there. Whether that is news: a new name, other labels, or a cordon put on or taken away.
+    pub fn apply(&mut self, name: &str, meta: impl Into<NodeMeta>) -> bool {
+        let NodeMeta { labels, cordoned } = meta.into();
+        let turned = if cordoned { self.cordoned.insert(name.to_owned()) } else { self.cordoned.remove(name) };
         if self.labels.get(name).is_some_and(|known| *known == labels) {
-            return false;
+            return turned;
         }
         self.labels.insert(name.to_owned(), labels);
         true
@@ -71,7 +93,13 @@ impl Nodes {
 
     /// A node is gone. Whether that is news.
     pub fn delete(&mut self, name: &str) -> bool {
+        self.cordoned.remove(name);
         self.labels.remove(name).is_some()
+    }
+
+    /// The nodes that are cordoned.
+    pub fn cordoned(&self) -> &BTreeSet<String> {
+        &self.cordoned
     }
 
     /// Whether there is such a node.
@@ -196,6 +224,11 @@ impl IpamNodes {
         self.retired.get(name)?.get(key).copied()
     }
 
+    /// Whether the node's IPAMNode may have been created by a write of ours of which nothing was heard.
+    pub fn may_be_created(&self, name: &str) -> bool {
+        self.creating.contains(name)
+    }
+
     /// Whether the node has no entry of the pool, and no write under way may give it one.
     pub fn has_no_entry(&self, name: &str, key: &PoolKey) -> bool {
         match self.records.get(name) {
@@ -241,6 +274,8 @@ mod tests {
         assert!(nodes.apply("a", labels("1")));
         assert!(!nodes.apply("a", labels("1")), "a heartbeat is no news");
         assert!(nodes.apply("a", labels("2")));
+        assert!(nodes.apply("a", NodeMeta { labels: labels("2"), cordoned: true }));
+        assert!(nodes.cordoned().contains("a") && nodes.apply("a", labels("2")) && nodes.cordoned().is_empty());
         assert!(nodes.delete("a"));
         assert!(!nodes.delete("a"));
     }

@@ -94,7 +94,7 @@ impl Resource for RawObject {
 /// A Node, asked for and read as metadata alone.
 #[derive(Clone, Debug, Deserialize)]
 pub struct NodeObject {
-    /// Name, version and labels.
+    /// Name, version, labels, and the annotations of our group.
     #[serde(deserialize_with = "lean_metadata_with_labels")]
     pub metadata: ObjectMeta,
 }
@@ -154,13 +154,12 @@ struct LeanMetadata {
 }
 
 impl From<LeanMetadata> for ObjectMeta {
-    fn from(mut lean: LeanMetadata) -> Self {
-        lean.annotations.retain(|key, _| key.split_once('/').is_some_and(|(group, _)| group == ipam_crds::GROUP));
+    fn from(lean: LeanMetadata) -> Self {
         Self {
             creation_timestamp: lean.creation_timestamp,
             deletion_timestamp: lean.deletion_timestamp,
             finalizers: lean.finalizers,
-            annotations: Some(lean.annotations).filter(|ours| !ours.is_empty()),
+            annotations: ours(lean.annotations),
             name: lean.name,
             uid: lean.uid,
             resource_version: lean.resource_version,
@@ -168,6 +167,12 @@ impl From<LeanMetadata> for ObjectMeta {
             ..Self::default()
         }
     }
+}
+
+/// The annotations of our group.
+fn ours(mut annotations: BTreeMap<String, String>) -> Option<BTreeMap<String, String>> {
+    annotations.retain(|key, _| key.split_once('/').is_some_and(|(group, _)| group == ipam_crds::GROUP));
+    Some(annotations).filter(|ours| !ours.is_empty())
 }
 
 fn lean_metadata<'de, D: Deserializer<'de>>(deserializer: D) -> Result<ObjectMeta, D::Error> {
@@ -181,12 +186,14 @@ fn lean_metadata_with_labels<'de, D: Deserializer<'de>>(deserializer: D) -> Resu
         name: Option<String>,
         resource_version: Option<String>,
         labels: Option<BTreeMap<String, String>>,
+        annotations: Option<BTreeMap<String, String>>,
     }
     let read = Labelled::deserialize(deserializer)?;
     Ok(ObjectMeta {
         name: read.name,
         resource_version: read.resource_version,
         labels: read.labels,
+        annotations: read.annotations.and_then(ours),
         ..ObjectMeta::default()
     })
 }
@@ -226,12 +233,15 @@ mod tests {
     }
 
     #[test]
-    fn of_a_node_name_and_labels_are_read() {
-        let text = r#"{"metadata":{"name":"n","resourceVersion":"7","labels":{"a":"b"},"annotations":{"c":"d"},
+    fn of_a_node_name_labels_and_our_annotations_are_read() {
+        let text = r#"{"metadata":{"name":"n","resourceVersion":"7","labels":{"a":"b"},
+            "annotations":{"c":"d","nv-ipam.nvidia.com/cordon":"true"},
             "managedFields":[{"manager":"kubelet","fieldsV1":{"f:status":{}}}]}}"#;
         let node: NodeObject = serde_json::from_str(text).unwrap();
         assert_eq!(node.metadata.labels.unwrap()["a"], "b");
-        assert!(node.metadata.annotations.is_none() && node.metadata.managed_fields.is_none());
+        let annotations = node.metadata.annotations.unwrap();
+        assert!(annotations.len() == 1 && annotations[crate::index::CORDON] == "true", "{annotations:?}");
+        assert!(node.metadata.managed_fields.is_none());
     }
 
     #[test]

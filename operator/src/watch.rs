@@ -1,7 +1,7 @@
 //! The four watches, as one stream. They never stop: what breaks is renewed after a short pause, and said once.
 //!
 //! Pools are listed from the API server's store and not from its cache (no streaming list), so that a fresh start begins
-//! with what is true. Nodes come as metadata, of which name and labels are passed on.
+//! with what is true. Nodes come as metadata, of which name, labels and a cordon are passed on.
 
 use std::time::Duration;
 
@@ -14,7 +14,7 @@ use kube::runtime::{WatchStreamExt, watcher::Error};
 use kube::{Api, Client};
 use tokio::time::Instant;
 
-use crate::index::Labels;
+use crate::index::{CORDON, NodeMeta};
 use crate::objects::{Kind, NodeObject, RawObject};
 use crate::reconcile::Observed;
 
@@ -48,9 +48,12 @@ fn nodes(client: &Client) -> BoxStream<'static, Watched> {
     told(events, "nodes").map(|event| event.map(|event| Observed::Node(lean(event)))).boxed()
 }
 
-fn lean(event: Event<NodeObject>) -> Event<(String, Labels)> {
-    fn parts(node: NodeObject) -> (String, Labels) {
-        (node.metadata.name.unwrap_or_default(), node.metadata.labels.unwrap_or_default())
+fn lean(event: Event<NodeObject>) -> Event<(String, NodeMeta)> {
+    fn parts(node: NodeObject) -> (String, NodeMeta) {
+        let cordon = node.metadata.annotations.as_ref().and_then(|all| all.get(CORDON));
+        let cordoned = cordon.is_some_and(|value| value == "true");
+        let labels = node.metadata.labels.unwrap_or_default();
+        (node.metadata.name.unwrap_or_default(), NodeMeta { labels, cordoned })
     }
     match event {
         Event::Apply(node) => Event::Apply(parts(node)),

@@ -222,9 +222,12 @@ fn raw(told: Told) -> Event<ipam_operator::objects::RawObject> {
     event(told, &|object| serde_json::from_str(&object.to_string()).ok())
 }
 
-fn node(object: &Value) -> Option<(String, ipam_operator::index::Labels)> {
+fn node(object: &Value) -> Option<(String, ipam_operator::index::NodeMeta)> {
     let name = object["metadata"]["name"].as_str()?.to_owned();
     let labels = object["metadata"]["labels"].as_object();
     let labels = labels.into_iter().flatten();
-    Some((name, labels.filter_map(|(key, value)| Some((key.clone(), value.as_str()?.to_owned()))).collect()))
+    let labels: ipam_operator::index::Labels =
+        labels.filter_map(|(key, value)| Some((key.clone(), value.as_str()?.to_owned()))).collect();
+    let cordoned = object["metadata"]["annotations"][ipam_operator::index::CORDON] == "true";
+    Some((name, ipam_operator::index::NodeMeta { labels, cordoned }))
 }

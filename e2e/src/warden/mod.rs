@@ -27,7 +27,7 @@ use anyhow::{Context, Result, bail};
 /// First argument by which the programs in [`SELF_SUFFICIENT`] act as a warden.
 pub const AS_WARDEN: &str = "warden";
 /// Programs that are started by `cargo run`, which builds no helper beside them: they are their own wardens.
-const SELF_SUFFICIENT: [&str; 3] = ["demo", "control-plane", "bench"];
+const SELF_SUFFICIENT: [&str; 4] = ["demo", "control-plane", "bench", "outage"];
 
 /// Runs the verb that `arguments` name; this is the `main` of the helper process.
 pub fn main(arguments: impl Iterator<Item = OsString>) -> ExitCode {

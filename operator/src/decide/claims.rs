@@ -5,7 +5,7 @@
 //! earlier state, and the IPAMNode stands: its node may give from the block. Two cases are otherwise: the agent is known to
 //! have released the entry, or we ourselves have told the node what the status says.
 
-use std::collections::HashMap;
+use std::collections::{HashMap, HashSet};
 
 use ipam_core::plan::{Assignment, Claim};
 use ipam_core::{AddrRange, Family, PoolKey, RunSet};
@@ -16,8 +16,19 @@ use crate::ipam_node::IpamNodeRecord;
 /// The claims that count for the pool `key`, and in words those that do not.
 ///
 /// Trusted are a status entry that the IPAMNode of its node repeats, and an IPAMNode's entry that stands against the
-/// status. A status entry that is not trusted is left out if it overlaps a trusted claim, or if its node has one.
+/// status. A status entry that is not trusted is left out if it overlaps a trusted claim, or if its node has one. What is
+/// only remembered comes last, and counts for nodes of which nothing is recorded.
 pub(super) fn gather(key: &PoolKey, seen: &Observation<'_>) -> (Vec<Claim>, Vec<String>) {
+    let (mut claims, dropped) = recorded(key, seen);
+    let remembered = &seen.beside.remembered;
+    if !remembered.is_empty() {
+        let named: HashSet<String> = claims.iter().map(|claim| claim.node.clone()).collect();
+        claims.extend(remembered.iter().filter(|claim| !named.contains(&claim.node)).cloned());
+    }
+    (claims, dropped)
+}
+
+fn recorded(key: &PoolKey, seen: &Observation<'_>) -> (Vec<Claim>, Vec<String>) {
     let status = &seen.pool.status;
     let entries: Vec<&Claim> =
         status.allocations.iter().chain(status.releasing.iter().map(|release| &release.claim)).collect();

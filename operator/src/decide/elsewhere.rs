@@ -1,10 +1,11 @@
-//! Addresses that a node holds outside its block, as its agent reports: who else must not give them, and whether somebody
-//! has done so already.
+//! Addresses that a node has in its block and may not give: others hold them, as their agents report, or they are to be a
+//! gateway. And whether somebody has given one already.
 
 use std::collections::{BTreeMap, BTreeSet};
+use std::net::IpAddr;
 
-use ipam_core::AddrRange;
 use ipam_core::plan::{Assignment, Standing};
+use ipam_core::{AddrRange, PoolKey};
 
 use super::Observation;
 use crate::ipam_node::held_ranges;
@@ -12,10 +13,22 @@ use crate::ipam_node::held_ranges;
 /// What nodes may not give of their blocks.
 #[derive(Clone, PartialEq, Eq, Debug, Default)]
 pub struct Elsewhere {
-    /// Node → addresses of its block that other nodes hold.
+    /// Node → addresses of its block that other nodes hold, or that are to be a gateway.
     pub held: BTreeMap<String, Vec<AddrRange>>,
     /// Nodes that give no more until a contradiction is over.
     pub suspended: BTreeSet<String>,
+    /// Nodes whose next word, whatever it is, something waits for.
+    pub awaited: BTreeSet<String>,
+}
+
+impl Elsewhere {
+    /// Lets nodes give no more an address that they may hold already, and wait for their word that they do not.
+    pub(super) fn bar(&mut self, holders: &BTreeMap<String, IpAddr>) {
+        for (node, addr) in holders {
+            self.held.entry(node.clone()).or_default().extend(AddrRange::new(*addr, *addr));
+            self.awaited.insert(node.clone());
+        }
+    }
 }
 
 /// Looks for strays of the pool. There are none as a rule, and then this costs one look at each IPAMNode.
@@ -37,11 +50,55 @@ pub(super) fn find(seen: &Observation<'_>, assignments: &[Assignment]) -> (Elsew
             elsewhere.suspended.insert(node.to_owned());
         }
     }
+    for Doubled { range, node, other, pool, is_older } in doubled_beside(seen) {
+        // The other pool says the same, of the same node.
+        let yields = if is_older { node } else { other };
+        contradictions.push(format!("{range} is held on {node} and, of {pool}, on {other}: {yields} gives no more"));
+        if is_older {
+            elsewhere.suspended.insert(node.to_owned());
+        }
+    }
     for held in elsewhere.held.values_mut() {
         held.sort_unstable();
     }
     contradictions.sort_unstable();
     (elsewhere, contradictions)
+}
+
+/// Addresses that a node holds of this pool, and a node of another that may not have them.
+struct Doubled<'a> {
+    range: AddrRange,
+    node: &'a str,
+    other: &'a str,
+    pool: &'a PoolKey,
+    is_older: bool,
+}
+
+/// Looks through what is held of pools that may not have addresses of this one. There are none as a rule.
+fn doubled_beside<'a>(seen: &'a Observation<'_>) -> Vec<Doubled<'a>> {
+    let mut doubled = Vec::new();
+    for (pool, is_older) in &seen.beside.rivals {
+        let mut theirs = held_of(seen, pool);
+        theirs.sort_unstable();
+        for (own, node) in held_of(seen, &seen.pool.key) {
+            // What agents hold of one pool is apart, or else told as a contradiction within it.
+            let from = theirs.partition_point(|(range, _)| range.last() < own.first());
+            let next = theirs[from..].iter().take_while(|(range, _)| range.overlaps(&own));
+            doubled.extend(next.filter_map(|(range, other)| {
+                let range = range.intersection(&own)?;
+                Some(Doubled { range, node, other, pool, is_older: *is_older })
+            }));
+        }
+    }
+    doubled
+}
+
+/// The addresses that agents name as held of a pool. A count without addresses proves nothing.
+fn held_of<'a>(seen: &'a Observation<'_>, key: &PoolKey) -> Vec<(AddrRange, &'a str)> {
+    let records = seen.ipam_nodes.all().iter();
+    let reports = records.filter_map(|(node, record)| Some((node, record.report(key)?)));
+    let named = reports.filter(|(_, report)| report.used > 0 && !report.held.is_empty());
+    named.flat_map(|(node, report)| held_ranges(report).into_iter().map(move |range| (range, node.as_str()))).collect()
 }
 
 /// Whether a node that the annotation names still reports what it was to lose.

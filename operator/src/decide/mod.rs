@@ -7,6 +7,7 @@
 mod claims;
 mod conditions;
 mod elsewhere;
+mod gateways;
 mod releases;
 mod status;
 mod verdicts;
@@ -14,7 +15,7 @@ mod verdicts;
 use std::collections::BTreeSet;
 use std::time::Duration;
 
-use ipam_core::plan::{Assignment, NodeRef, Plan, Standing, plan_beside, wind_down};
+use ipam_core::plan::{Assignment, Claim, NodeRef, Plan, Standing, plan_beside, wind_down};
 use ipam_core::{AddrRange, Pool, PoolKey, PoolKind, Violation};
 use jiff::Timestamp;
 
@@ -22,7 +23,7 @@ use crate::index::IpamNodes;
 use crate::pool::{PoolRecord, StatusRecord, Summary};
 use conditions::{Verdict, bounded_list, clipped, merge, stands};
 use releases::Releases;
-use verdicts::Outlook;
+use verdicts::{Outlook, Troubles};
 
 pub use elsewhere::Elsewhere;
 
@@ -37,6 +38,8 @@ pub struct Observation<'a> {
     pub pool: &'a PoolRecord,
     /// Every node of the cluster, by name.
     pub nodes: &'a [NodeRef<'a>],
+    /// Those of them that are cordoned: no pool serves them.
+    pub cordoned: &'a BTreeSet<String>,
     /// Every IPAMNode.
     pub ipam_nodes: &'a IpamNodes,
     /// Who has which block by what nodes were told since this operator leads, by node name; empty if nothing was.
@@ -58,6 +61,10 @@ pub struct Beside {
     pub in_the_way: Option<PoolKey>,
     /// Addresses that nodes have from elsewhere and may hold: none of them is given anew.
     pub barred: Vec<AddrRange>,
+    /// Other pools that have, or had, addresses of this one, and may not; with each whether it is the older.
+    pub rivals: Vec<(PoolKey, bool)>,
+    /// What this leader saw given by the pool before the API server went back to an earlier state.
+    pub remembered: Vec<Claim>,
 }
 
 /// What is to be done.
@@ -158,7 +165,14 @@ fn serve(seen: &Observation<'_>, pool: &Pool) -> Decision {
     let releases = Releases::new(seen);
     let (claims, mut dropped) = claims::gather(pool.key(), seen);
     let usage = |node: &str| releases.usage(node);
-    let mut plan = plan_beside(pool, seen.nodes, &claims, &usage, &seen.beside.barred);
+    let open: Vec<NodeRef<'_>>;
+    let nodes = if seen.cordoned.is_empty() {
+        seen.nodes
+    } else {
+        open = seen.nodes.iter().filter(|node| !seen.cordoned.contains(node.name)).copied().collect();
+        &open
+    };
+    let mut plan = plan_beside(pool, nodes, &claims, &usage, &seen.beside.barred);
     dropped.append(&mut plan.dropped);
     conclude(seen, &releases, &Outlook::Serving, plan, dropped)
 }
@@ -176,11 +190,14 @@ fn conclude(
     seen: &Observation<'_>,
     releases: &Releases<'_>,
     outlook: &Outlook,
-    plan: Plan,
+    mut plan: Plan,
     dropped: Vec<String>,
 ) -> Decision {
-    let (elsewhere, contradictions) = elsewhere::find(seen, &plan.assignments);
-    let verdicts = verdicts::verdicts(seen, releases, outlook, &plan, &contradictions);
+    let (mut elsewhere, contradictions) = elsewhere::find(seen, &plan.assignments);
+    let gateways = gateways::defer(seen, &mut plan);
+    elsewhere.bar(&gateways.holders);
+    let troubles = Troubles { contradictions: &contradictions, gateways: &gateways.described() };
+    let verdicts = verdicts::verdicts(seen, releases, outlook, &plan, &troubles);
     let notes = verdicts::notes(seen, releases, outlook, &plan, &verdicts);
     let status = status::compose(seen, releases, &plan, verdicts);
     let news = status::news(&seen.pool.status, &status);
@@ -193,7 +210,8 @@ fn conclude(
         counts_deferred: counts_only && !seen.counts_due,
         ..Decision::default()
     };
-    decision.patch = patch(seen, &plan, news);
+    let loses = !releases.lost(&plan.assignments).is_empty();
+    decision.patch = patch(seen, &plan, news).filter(|patch| !(loses && *patch == MetadataPatch::Unseal));
     if news != status::News::Nothing && !decision.counts_deferred {
         decision.status = Some(status);
         decision.notes = notes;
@@ -205,7 +223,8 @@ fn conclude(
 }
 
 /// Which change of metadata is due. The finalizer is there before the first block is given and goes when the last is
-/// free; both at the version that was decided upon, so that neither rests on an old status.
+/// free; both at the version that was decided upon, so that neither rests on an old status. (Where somebody lost a block
+/// whatever it held, that is said first, while there is a pool to say it of.)
 fn patch(seen: &Observation<'_>, plan: &Plan, news: status::News) -> Option<MetadataPatch> {
     let life = &seen.pool.life;
     match (life.deleting, life.is_sealed(), plan.assignments.is_empty()) {

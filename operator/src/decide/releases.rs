@@ -39,6 +39,11 @@ impl<'a> Releases<'a> {
         self.seen.nodes.binary_search_by(|known| known.name.cmp(node)).is_ok()
     }
 
+    /// Whether an admin wants no pool to serve the node.
+    pub(super) fn is_cordoned(&self, node: &str) -> bool {
+        self.seen.cordoned.contains(node)
+    }
+
     /// Whether the node's block, if it is to lose it, is let go of.
     pub(super) fn let_go(&self, node: &str) -> Option<Cause> {
         if self.seen.pool.life.forces(node) {

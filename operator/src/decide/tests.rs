@@ -8,6 +8,9 @@ use crate::ipam_node::{IpamNodeRecord, entry};
 use crate::objects::RawObject;
 use crate::pool::FORCE_RELEASE;
 
+mod cordon;
+mod gateways;
+
 const IP_SPEC: &str = r#"{"subnet":"192.168.0.0/16","perNodeBlockSize":4,"gateway":"192.168.0.1"}"#;
 const TINY_SPEC: &str = r#"{"subnet":"10.0.0.0/29","perNodeBlockSize":3}"#;
 
@@ -34,6 +37,7 @@ fn pool_of(kind: PoolKind, spec: &str, generation: i64, status: &Value) -> PoolR
 #[derive(Default)]
 struct Scene {
     nodes: BTreeMap<String, BTreeMap<String, String>>,
+    cordoned: BTreeSet<String>,
     ipam_nodes: IpamNodes,
     beside: Beside,
     grace: Option<Duration>,
@@ -53,6 +57,7 @@ impl Scene {
         decide(&Observation {
             pool,
             nodes: &nodes,
+            cordoned: &self.cordoned,
             ipam_nodes: &self.ipam_nodes,
             told: &self.told,
             beside: &self.beside,
@@ -440,6 +445,29 @@ fn the_seal_of_a_deleted_pool_goes_with_the_last_block() {
         let decision = scene.decide(&record);
         scene.write_ipam_nodes(&record, decision.assignments.as_ref().unwrap());
     }
+    assert_eq!(scene.decide(&record).patch, Some(MetadataPatch::Unseal));
+}
+
+#[test]
+fn who_lost_the_last_block_of_a_deleted_pool_is_said_before_the_pool_is_gone() {
+    let (mut scene, record) = departed();
+    scene.nodes.clear();
+    scene.report("n1", 3);
+    let mut record = PoolRecord { generation: 2, ..record };
+    record.life.deleting = true;
+    record.life.force_release = BTreeSet::from(["*".to_owned()]);
+    let decision = scene.decide(&record);
+    let record = written(&record, &decision);
+    for node in ["n1", "n2"] {
+        scene.ipam_nodes.begin_write(node, &[]);
+        scene.ipam_nodes.end_write(node, true);
+        scene.ipam_nodes.delete(node);
+    }
+    let decision = scene.decide(&record);
+    assert_eq!(decision.patch, None);
+    let said: Vec<_> = decision.notes.iter().filter(|note| note.reason == "ForcedRelease").collect();
+    assert!(said.len() == 2 && said[0].text.contains("n1 loses") && said[0].text.contains("3 held"), "{said:?}");
+    let record = written(&record, &decision);
     assert_eq!(scene.decide(&record).patch, Some(MetadataPatch::Unseal));
 }
 

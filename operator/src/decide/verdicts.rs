@@ -20,6 +20,14 @@ pub(super) enum Outlook {
     Overlap(PoolKey),
 }
 
+/// What is wrong beyond what the plan tells, in words.
+pub(super) struct Troubles<'a> {
+    /// Addresses that two nodes hold.
+    pub(super) contradictions: &'a [String],
+    /// Nodes that may hold an address which is to be a gateway.
+    pub(super) gateways: &'a [String],
+}
+
 /// An event for each block that comes free is told only of the last few.
 const LAST_FEW: usize = 8;
 
@@ -28,7 +36,7 @@ pub(super) fn verdicts(
     releases: &Releases<'_>,
     outlook: &Outlook,
     plan: &Plan,
-    contradictions: &[String],
+    troubles: &Troubles<'_>,
 ) -> Vec<Verdict> {
     let named = |standing| {
         let of_it = plan.assignments.iter().filter(move |a| a.standing == standing);
@@ -36,8 +44,8 @@ pub(super) fn verdicts(
     };
     let (departed, outdated) = (named(Standing::Departed), named(Standing::Outdated));
     let degraded = match outdated.len() {
-        _ if !contradictions.is_empty() => {
-            Verdict::new(DEGRADED, true, "Contradiction", bounded_list(contradictions, "; "))
+        _ if !troubles.contradictions.is_empty() => {
+            Verdict::new(DEGRADED, true, "Contradiction", bounded_list(troubles.contradictions, "; "))
         }
         0 => Verdict::new(DEGRADED, false, "AsSpecified", String::new()),
         _ => Verdict::new(DEGRADED, true, "OutdatedBlocks", outdated_text(&outdated)),
@@ -46,10 +54,11 @@ pub(super) fn verdicts(
         0 => Verdict::new(RELEASING, false, "NothingToRelease", String::new()),
         _ => Verdict::new(RELEASING, true, "BlocksInUse", releasing_text(seen, &departed)),
     };
-    vec![ready(outlook, plan, &departed, &outdated), exhausted(seen, outlook, plan), degraded, releasing]
+    let ready = ready(outlook, plan, &departed, &outdated, troubles.gateways);
+    vec![ready, exhausted(seen, outlook, plan), degraded, releasing]
 }
 
-fn ready(outlook: &Outlook, plan: &Plan, departed: &[String], outdated: &[String]) -> Verdict {
+fn ready(outlook: &Outlook, plan: &Plan, departed: &[String], outdated: &[String], gateways: &[String]) -> Verdict {
     match outlook {
         Outlook::Deleting => {
             let text = format!("being deleted; waits for the blocks of {}", counted_list(departed));
@@ -63,7 +72,12 @@ fn ready(outlook: &Outlook, plan: &Plan, departed: &[String], outdated: &[String
             );
             Verdict::new(READY, false, "Overlap", text)
         }
-        Outlook::Serving if !outdated.is_empty() => Verdict::new(READY, false, "EditDeferred", outdated_text(outdated)),
+        Outlook::Serving if !outdated.is_empty() || !gateways.is_empty() => {
+            let blocks = (!outdated.is_empty()).then(|| outdated_text(outdated));
+            let gateways = (!gateways.is_empty()).then(|| gateways_text(gateways));
+            let texts: Vec<String> = blocks.into_iter().chain(gateways).collect();
+            Verdict::new(READY, false, "EditDeferred", texts.join("; "))
+        }
         Outlook::Serving => {
             let matches_none = plan.unserved.is_empty() && plan.assignments.len() == departed.len();
             let text = if matches_none { "no node matches nodeSelector" } else { "" };
@@ -76,6 +90,13 @@ fn outdated_text(outdated: &[String]) -> String {
     format!(
         "nodes that are served by an earlier spec until the addresses that they hold are given back: {}",
         counted_list(outdated)
+    )
+}
+
+fn gateways_text(gateways: &[String]) -> String {
+    format!(
+        "the gateway stays what it was until the address that is to be it is known to be held by nobody on {}",
+        counted_list(gateways)
     )
 }
 
@@ -117,8 +138,14 @@ fn counted_list(nodes: &[String]) -> String {
 
 /// A node with what is known of its block.
 fn described(releases: &Releases<'_>, node: &str) -> String {
-    let gone = if releases.exists(node) { "" } else { ", Node gone" };
-    format!("{node} ({}{gone})", in_words(releases.counted(node)))
+    let why = if !releases.exists(node) {
+        ", Node gone"
+    } else if releases.is_cordoned(node) {
+        ", cordoned"
+    } else {
+        ""
+    };
+    format!("{node} ({}{why})", in_words(releases.counted(node)))
 }
 
 fn in_words(counted: Usage) -> String {

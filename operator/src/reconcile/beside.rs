@@ -34,22 +34,25 @@ impl Reconciler {
     /// What is beside the pool `key`.
     pub(super) fn beside(&self, key: &PoolKey) -> Beside {
         let Some(task) = self.pools.get(key) else { return Beside::default() };
-        let barred = match &task.record.spec {
-            Ok(pool) => self.barred(key, task, &pool.network().range()),
-            Err(_) => Vec::new(),
-        };
-        Beside { in_the_way: task.in_the_way.clone(), barred }
+        let mut beside =
+            Beside { in_the_way: task.in_the_way.clone(), remembered: self.memory.of(key), ..Beside::default() };
+        if let Ok(pool) = &task.record.spec {
+            self.look_beside(key, task, &pool.network().range(), &mut beside);
+        }
+        beside
     }
 
-    /// Addresses of `network` that nodes have from other pools, or may hold outside their blocks.
-    fn barred(&self, key: &PoolKey, task: &PoolTask, network: &AddrRange) -> Vec<AddrRange> {
+    /// Finds the addresses of `network` that nodes have from other pools, or may hold outside their blocks.
+    fn look_beside(&self, key: &PoolKey, task: &PoolTask, network: &AddrRange, found: &mut Beside) {
+        let seniority = (task.record.life.created, key);
         let is_apart = |other: &PoolKey| {
             let allows = |other: &PoolTask| other.record.life.allows_overlap && task.record.life.allows_overlap;
             self.pools.get(other).is_some_and(allows)
         };
-        let mut barred = Vec::new();
+        let barred = &mut found.barred;
         for (other, beside) in self.pools.iter().filter(|(other, _)| *other != key) {
             if beside.may_reach(network) && !is_apart(other) {
+                found.rivals.push((other.clone(), (beside.record.life.created, other) < seniority));
                 let sent = beside.call.iter().filter_map(|call| call.status.as_ref());
                 let given = sent.chain([&beside.record.status]).flat_map(claims).map(|claim| claim.range);
                 barred.extend(given.filter(|range| range.overlaps(network)));
@@ -60,7 +63,8 @@ impl Reconciler {
             barred.extend(strays.filter(|range| range.overlaps(network)));
         }
         barred.extend(self.orphans.iter().filter(|range| range.overlaps(network)));
-        barred
+        let remembered = self.memory.blocks().filter(|(of, _)| *of == key || !is_apart(of)).map(|(_, range)| *range);
+        barred.extend(remembered.filter(|range| range.overlaps(network)));
     }
 
     /// Finds the blocks that nodes have of pools that are gone, if there may be others than before.

@@ -9,6 +9,7 @@
 
 mod beside;
 mod calls;
+mod memory;
 mod node_queue;
 mod node_writes;
 mod pool_events;
@@ -24,11 +25,12 @@ use jiff::Timestamp;
 use kube::runtime::watcher::Event;
 
 use crate::decide::{Decision, MetadataPatch, Observation, decide};
-use crate::index::{IpamNodes, Labels, Nodes, Relist};
+use crate::index::{IpamNodes, NodeMeta, Nodes, Relist};
 use crate::metrics::Metrics;
 use crate::objects::RawObject;
 use crate::pool::{FINALIZER, FORCE_RELEASE, Life, PoolRecord};
 pub use calls::{CallError, Command, NodeAction, NodeVersion, NodeWrite, Outcome, PoolPatch, PoolRef};
+use memory::Memory;
 use node_queue::NodeQueue;
 use node_writes::queue_holders;
 use pool_task::{Applied, Call, PoolTask, changed_nodes};
@@ -36,8 +38,8 @@ use pool_task::{Applied, Call, PoolTask, changed_nodes};
 /// Something that a watch tells.
 #[derive(Debug)]
 pub enum Observed {
-    /// About a Node: its name and labels.
-    Node(Event<(String, Labels)>),
+    /// About a Node: its name, and what is kept of it.
+    Node(Event<(String, NodeMeta)>),
     /// About a pool.
     Pool(PoolKind, Event<RawObject>),
     /// About an IPAMNode.
@@ -81,6 +83,8 @@ pub struct Reconciler {
     orphaned: HashMap<String, Instant>,
     /// Blocks that nodes have of pools that are gone.
     orphans: Vec<AddrRange>,
+    /// What was given before the API server went back to an earlier state.
+    memory: Memory,
     stale: Stale,
     /// Whether everything is to be listed anew.
     wants_lists: bool,
@@ -113,6 +117,7 @@ impl Reconciler {
             queue: NodeQueue::default(),
             orphaned: HashMap::new(),
             orphans: Vec::new(),
+            memory: Memory::default(),
             stale: Stale { overlaps: false, orphans: true },
             wants_lists: false,
             outbox: Vec::new(),
@@ -133,6 +138,12 @@ impl Reconciler {
         self.leading = true;
         self.start_over(now);
         self.wants_lists = false;
+    }
+
+    /// The API server has an earlier state than we know.
+    fn went_back(&mut self, now: Instant) {
+        self.remember();
+        self.start_over(now);
     }
 
     /// What is known is not what the API server has, such as after a restore: no decision before all is listed anew. What
@@ -212,6 +223,7 @@ impl Reconciler {
         let decision = decide(&Observation {
             pool: &task.record,
             nodes: &self.nodes.refs(),
+            cordoned: self.nodes.cordoned(),
             ipam_nodes: &self.ipam_nodes,
             told: task.applied.as_ref().map(|applied| applied.assignments.as_slice()).unwrap_or_default(),
             beside: &beside,
@@ -299,6 +311,10 @@ impl Reconciler {
             task.record.status = status;
             task.record.resource_version.clone_from(&version);
             task.written_at = Some(now);
+            if task.record.life.deleting {
+                // Once it is said that nobody has a block any more, the finalizer goes.
+                task.due.by(now);
+            }
         }
         if let Some(patch) = call.patch {
             // What was to be done besides waits for this.
@@ -334,6 +350,7 @@ impl Reconciler {
             }
             queue_holders(&mut self.queue, &self.ipam_nodes, key);
         }
+        self.memory.recorded(key, &new);
         task.applied = Some(new);
     }
 

@@ -56,6 +56,9 @@ impl Reconciler {
         }
         sort(&mut blocks);
         match known {
+            // Making it without blocks tells whether the one before, whose answer was lost and which nobody wants any more,
+            // was made.
+            None if blocks.is_empty() && self.ipam_nodes.may_be_created(node) => Some(NodeAction::Create(blocks)),
             // A name that a status records but no Node bears has no agent to tell. It may be no name at all.
             None => (!blocks.is_empty() && self.nodes.contains(node)).then_some(NodeAction::Create(blocks)),
             Some(known) if blocks.is_empty() && !self.nodes.contains(node) => {

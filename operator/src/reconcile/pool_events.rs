@@ -11,20 +11,20 @@ use kube::runtime::watcher::Event;
 use super::pool_task::PoolTask;
 use super::timing::QUIET;
 use super::{Reconciler, node_writes::queue_holders};
-use crate::index::{Labels, key_of};
+use crate::index::{NodeMeta, key_of};
 use crate::ipam_node::IpamNodeRecord;
 use crate::objects::{RawObject, is_older};
 use crate::pool::PoolRecord;
 
 impl Reconciler {
-    pub(super) fn observe_node(&mut self, event: Event<(String, Labels)>, now: Instant) {
+    pub(super) fn observe_node(&mut self, event: Event<(String, NodeMeta)>, now: Instant) {
         match event {
             Event::Init => self.node_list.begin(),
-            Event::InitApply((name, labels)) => {
+            Event::InitApply((name, meta)) => {
                 self.node_list.name(&name);
-                self.node_is_there(&name, labels, now);
+                self.node_is_there(&name, meta, now);
             }
-            Event::Apply((name, labels)) => self.node_is_there(&name, labels, now),
+            Event::Apply((name, meta)) => self.node_is_there(&name, meta, now),
             Event::Delete((name, _)) => self.node_is_gone(&name, now),
             Event::InitDone => {
                 for name in self.node_list.finish(self.nodes.names()) {
@@ -34,8 +34,8 @@ impl Reconciler {
         }
     }
 
-    fn node_is_there(&mut self, name: &str, labels: Labels, now: Instant) {
-        if self.nodes.apply(name, labels) {
+    fn node_is_there(&mut self, name: &str, meta: NodeMeta, now: Instant) {
+        if self.nodes.apply(name, meta) {
             self.queue.push(name);
             self.wake_pools(now);
         }
@@ -55,7 +55,7 @@ impl Reconciler {
                 self.pool_list(kind, |list| list.name(object.name()));
                 let known = self.pools.get(&PoolKey::new(kind, object.name())).map(|task| &task.record);
                 if self.is_put_back(known.map(|known| (known.uid.as_str(), known.resource_version.as_str())), &object) {
-                    return self.start_over(now);
+                    return self.went_back(now);
                 }
                 self.pool_is_there(kind, object, now);
             }
@@ -152,7 +152,7 @@ impl Reconciler {
                 self.ipam_node_list.name(object.name());
                 let known = self.ipam_nodes.get(object.name());
                 if self.is_put_back(known.map(|known| (known.uid.as_str(), known.resource_version.as_str())), &object) {
-                    return self.start_over(now);
+                    return self.went_back(now);
                 }
                 self.ipam_node_is_there(&object, now);
             }
@@ -177,7 +177,7 @@ impl Reconciler {
         let strays_before = before.as_ref().map_or(&[][..], |before| before.strays.as_slice());
         let strays_changed = strays_before != record.strays.as_slice();
         for (key, task) in &mut self.pools {
-            if strays_changed {
+            if strays_changed || task.awaits(name) {
                 task.due.wake(now);
             }
             // What is released now is taken out first, and the status written then.

@@ -100,14 +100,14 @@ impl Applied {
 
     /// All that the node's entry is made from, besides the spec.
     fn part_of(&self, node: &str) -> (Option<&Assignment>, bool, Option<&Vec<AddrRange>>, bool) {
-        let Elsewhere { held, suspended } = &self.elsewhere;
+        let Elsewhere { held, suspended, .. } = &self.elsewhere;
         (self.of(node), self.let_go.contains(node), held.get(node), suspended.contains(node))
     }
 
     /// Nodes whose part is made of other things besides their block, in this or in `other`.
     pub(super) fn specials<'a>(&'a self, other: &'a Self) -> impl Iterator<Item = &'a String> {
         [self, other].into_iter().flat_map(|applied| {
-            let Elsewhere { held, suspended } = &applied.elsewhere;
+            let Elsewhere { held, suspended, .. } = &applied.elsewhere;
             applied.let_go.iter().chain(held.keys()).chain(suspended)
         })
     }
@@ -144,6 +144,11 @@ impl PoolTask {
     /// Whether a block of the pool waits for its addresses to be unheld.
     pub(super) fn waits_for_blocks(&self) -> bool {
         self.applied.as_ref().is_some_and(|applied| applied.waits)
+    }
+
+    /// Whether something waits for the next word of the node's agent, whatever it says.
+    pub(super) fn awaits(&self, node: &str) -> bool {
+        self.applied.as_ref().is_some_and(|applied| applied.elsewhere.awaited.contains(node))
     }
 
     pub(super) fn is_confirmed(&self) -> bool {

@@ -62,7 +62,7 @@ impl World {
         }
         world.tell(Observed::Node(Event::Init));
         for node in nodes {
-            world.tell(Observed::Node(Event::InitApply(((*node).to_owned(), Labels::new()))));
+            world.tell(Observed::Node(Event::InitApply(((*node).to_owned(), NodeMeta::default()))));
         }
         world.tell(Observed::Node(Event::InitDone));
         world.tell(Observed::IpamNode(Event::Init));
@@ -77,7 +77,7 @@ impl World {
     }
 
     fn node_joins(&mut self, name: &str) {
-        self.tell(Observed::Node(Event::Apply((name.to_owned(), Labels::new()))));
+        self.tell(Observed::Node(Event::Apply((name.to_owned(), NodeMeta::default()))));
     }
 
     /// Lets a burst fall quiet and takes the calls that follow.
@@ -248,7 +248,7 @@ fn nothing_is_decided_before_every_cache_is_in_sync() {
     reconciler.observe(Observed::Pool(PoolKind::CidrPool, Event::Init), now);
     reconciler.observe(Observed::Pool(PoolKind::CidrPool, Event::InitDone), now);
     reconciler.observe(Observed::Node(Event::Init), now);
-    reconciler.observe(Observed::Node(Event::InitApply(("n1".into(), Labels::new()))), now);
+    reconciler.observe(Observed::Node(Event::InitApply(("n1".into(), NodeMeta::default()))), now);
     reconciler.observe(Observed::Node(Event::InitDone), now);
     reconciler.observe(Observed::IpamNode(Event::Init), now);
     let later = Now { instant: now + Duration::from_mins(1), wall: Timestamp::UNIX_EPOCH };
@@ -346,7 +346,7 @@ fn an_ipam_node_edited_or_deleted_by_hand_is_put_right() {
 fn the_ipam_node_of_a_node_that_is_gone_stays_while_its_block_is_being_taken_back() {
     let mut world = World::new(&["n1", "n2"], &[blue()], vec![]);
     world.settle();
-    world.tell(Observed::Node(Event::Delete(("n1".into(), Labels::new()))));
+    world.tell(Observed::Node(Event::Delete(("n1".into(), NodeMeta::default()))));
     let calls = world.settle();
     assert_eq!((status_of(&calls[0]).allocations.len(), status_of(&calls[0]).releasing.len()), (1, 1));
     let [("n1", NodeAction::Update(_, blocks))] = &nodes_written(&calls)[..] else { panic!("{calls:#?}") };
@@ -365,7 +365,7 @@ fn the_ipam_node_of_a_node_that_is_gone_stays_while_its_block_is_being_taken_bac
 fn what_a_pool_that_vanished_had_given_is_taken_back_before_it_is_forgotten() {
     let mut world = World::new(&["n1", "n2"], &[blue()], vec![]);
     world.settle();
-    world.tell(Observed::Node(Event::Delete(("n1".into(), Labels::new()))));
+    world.tell(Observed::Node(Event::Delete(("n1".into(), NodeMeta::default()))));
     world.settle();
     // Somebody took the finalizer off by hand.
     world.tell(Observed::Pool(PoolKind::IpPool, Event::Delete(blue())));

@@ -13,7 +13,7 @@ use ipam_crds::BlockUse;
 use kube::runtime::watcher::Event;
 
 use super::draft::Draft;
-use crate::index::{Labels, Nodes, Relist};
+use crate::index::{NodeMeta, Nodes, Relist};
 use crate::ipam_node::IpamNodeRecord;
 use crate::objects::RawObject;
 use crate::reconcile::Observed;
@@ -87,14 +87,14 @@ impl Known {
         }
     }
 
-    fn observe_node(&mut self, event: &Event<(String, Labels)>) {
+    fn observe_node(&mut self, event: &Event<(String, NodeMeta)>) {
         match event {
             Event::Init => self.node_list.begin(),
-            Event::InitApply((name, labels)) => {
+            Event::InitApply((name, meta)) => {
                 self.node_list.name(name);
-                self.nodes.apply(name, labels.clone());
+                self.nodes.apply(name, meta.clone());
             }
-            Event::Apply((name, labels)) => drop(self.nodes.apply(name, labels.clone())),
+            Event::Apply((name, meta)) => drop(self.nodes.apply(name, meta.clone())),
             Event::Delete((name, _)) => drop(self.nodes.delete(name)),
             Event::InitDone => {
                 for name in self.node_list.finish(self.nodes.names()) {

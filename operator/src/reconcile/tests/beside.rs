@@ -93,7 +93,7 @@ fn told(node: &str, version: u64, block: Option<(&str, &str)>, held: &[(&str, &s
         .iter()
         .map(|(start, end)| {
             json!({"name": "blue", "poolType": "IPPool", "state": "Active",
-        "startIP": start, "endIP": end, "subnet": "192.168.0.0/16"})
+        "startIP": start, "endIP": end, "subnet": "192.168.0.0/16", "gateway": "192.168.0.1"})
         })
         .collect();
     let runs: Vec<Value> = held.iter().map(|(start, end)| json!({"startIP": start, "endIP": end})).collect();
@@ -170,4 +170,71 @@ fn an_object_that_a_list_names_at_an_earlier_version_means_that_all_is_listed_an
     world.settle();
     let given = status(&world, "blue").allocations;
     assert_eq!(given[0].range, range("192.168.0.9", "192.168.0.12"), "what is there now counts, at whatever version");
+}
+
+#[test]
+fn a_leader_gives_nobody_else_what_it_saw_given_before_the_api_server_was_restored() {
+    let mut world = World::new(&["n1"], &[blue()], vec![]);
+    world.settle();
+    assert_eq!(status(&world, "blue").allocations[0].range, range("192.168.0.1", "192.168.0.4"));
+    world.tell(Observed::Pool(PoolKind::IpPool, Event::Init));
+    world.tell(Observed::Pool(PoolKind::IpPool, Event::InitApply(blue())));
+    // Of the earlier state nobody has a block, and a node that would be the first by name has joined.
+    world.list(&["n0", "n1"], &[blue()], vec![]);
+    let calls = world.settle();
+    let given: Vec<_> =
+        status(&world, "blue").allocations.iter().map(|claim| (claim.node.clone(), claim.range)).collect();
+    let wanted = [("n0", range("192.168.0.5", "192.168.0.8")), ("n1", range("192.168.0.1", "192.168.0.4"))];
+    assert_eq!(given, wanted.map(|(node, range)| (node.to_owned(), range)));
+    assert_eq!(nodes_written(&calls).len(), 2, "n1 is told again: {calls:#?}");
+}
+
+#[test]
+fn what_the_restored_state_has_given_to_another_stands_and_is_given_to_no_third() {
+    let mut world = World::new(&["n1", "n2"], &[blue()], vec![]);
+    world.settle();
+    let earlier = json!({"allocations": [{"nodeName": "n2", "startIP": "192.168.0.1", "endIP": "192.168.0.4"}]});
+    let restored = pool_object("blue", 9, 1, SPEC, &earlier);
+    world.tell(Observed::Pool(PoolKind::IpPool, Event::Init));
+    world.tell(Observed::Pool(PoolKind::IpPool, Event::InitApply(restored.clone())));
+    let n2 = told("n2", 5, Some(("192.168.0.1", "192.168.0.4")), &[]);
+    world.list(&["n1", "n2"], &[restored], vec![n2]);
+    world.settle();
+    world.node_joins("n3");
+    world.settle();
+    let given = status(&world, "blue").allocations;
+    let of = |node: &str| given.iter().find(|claim| claim.node == node).unwrap().range;
+    assert_eq!(of("n2"), range("192.168.0.1", "192.168.0.4"));
+    for other in ["n1", "n3"] {
+        assert!(!of(other).overlaps(&range("192.168.0.1", "192.168.0.8")), "{other} has {}", of(other));
+    }
+}
+
+#[test]
+fn one_address_held_of_two_pools_is_said_aloud_by_both_and_the_node_of_the_younger_gives_no_more() {
+    let holder = |node: &str, version: u64, pool: &str| {
+        let mut object = told(node, version, None, &[]);
+        let entry = json!({"name": pool, "poolType": "IPPool", "state": "Active", "startIP": "192.168.0.1",
+            "endIP": "192.168.0.4", "subnet": "192.168.0.0/16"});
+        let held = json!([{"startIP": "192.168.0.3", "endIP": "192.168.0.3"}]);
+        let report = json!({"name": pool, "poolType": "IPPool", "startIP": "192.168.0.1", "endIP": "192.168.0.4",
+            "used": 1, "capacity": 4, "held": held});
+        let both = json!({"spec": {"pools": [entry]}, "status": {"observedGeneration": 2, "pools": [report]}});
+        let filled: RawObject = self::object(&json!({"metadata": {}, "spec": both["spec"], "status": both["status"]}));
+        (object.spec, object.status) = (filled.spec, filled.status);
+        object
+    };
+    let pools = [made("zz-older", 10, 1, WIDE, &json!({})), made("blue", 11, 2, SPEC, &json!({}))];
+    let mut world = World::new(&["n1", "n2"], &pools, vec![holder("n1", 50, "zz-older"), holder("n2", 51, "blue")]);
+    world.settle();
+    for pool in ["zz-older", "blue"] {
+        let status = status(&world, pool);
+        let degraded = status.summary.conditions.iter().find(|condition| condition.type_ == "Degraded").unwrap();
+        assert_eq!(degraded.reason, "Contradiction", "{pool}: {degraded:?}");
+        for word in ["192.168.0.3", "n1", "n2 gives no more"] {
+            assert!(degraded.message.contains(word), "{pool}: {}", degraded.message);
+        }
+    }
+    let state = |node: &str| world.reconciler.ipam_nodes.get(node).unwrap().blocks[0].state;
+    assert_eq!((state("n1"), state("n2")), (BlockState::Active, BlockState::Releasing));
 }

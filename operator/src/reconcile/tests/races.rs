@@ -38,7 +38,7 @@ fn statuses(calls: &[Command]) -> Vec<&StatusRecord> {
 fn about_to_give_again() -> (World, Command) {
     let mut world = World::new(&["n1", "n2"], &[blue()], vec![]);
     world.settle();
-    world.tell(Observed::Node(Event::Delete(("n1".into(), Labels::new()))));
+    world.tell(Observed::Node(Event::Delete(("n1".into(), NodeMeta::default()))));
     world.settle();
     report(&mut world, "n1", 0);
     world.node_joins("n1");
@@ -88,7 +88,7 @@ fn a_lost_answer_is_cleared_up_by_writing_again_so_that_no_block_waits_for_ever(
 fn a_node_that_comes_back_is_told_nothing_while_a_status_under_way_gives_its_block_up() {
     let mut world = World::new(&["n1", "n2"], &[blue()], vec![]);
     world.settle();
-    world.tell(Observed::Node(Event::Delete(("n1".into(), Labels::new()))));
+    world.tell(Observed::Node(Event::Delete(("n1".into(), NodeMeta::default()))));
     world.settle();
     report(&mut world, "n1", 0);
     let removal = only(world.calls());
@@ -110,7 +110,7 @@ fn a_node_that_comes_back_is_told_nothing_while_a_status_under_way_gives_its_blo
 fn a_removal_whose_answer_is_lost_frees_nothing() {
     let mut world = World::new(&["n1", "n2"], &[blue()], vec![]);
     world.settle();
-    world.tell(Observed::Node(Event::Delete(("n1".into(), Labels::new()))));
+    world.tell(Observed::Node(Event::Delete(("n1".into(), NodeMeta::default()))));
     world.settle();
     report(&mut world, "n1", 0);
     let removal = only(world.calls());
@@ -243,4 +243,49 @@ fn an_ipam_node_deleted_before_the_answer_to_its_last_write_arrived_is_made_anew
         let calls = world.settle();
         assert!(matches!(nodes_written(&calls)[..], [("n1", NodeAction::Create(_))]), "{relisted}: {calls:#?}");
     }
+}
+
+#[test]
+fn a_creation_whose_answer_is_lost_keeps_no_block_from_being_let_go_of() {
+    let mut world = World::new(&["n1"], &[blue()], vec![]);
+    let status = only(world.calls());
+    world.succeed(status);
+    let create = only(world.calls());
+    world.fail(create, CallError::Failed("connection reset".into()));
+    // Its Node goes, and an admin lets go of its block: nobody wants the object any more, but it may have been made.
+    world.tell(Observed::Node(Event::Delete(("n1".into(), NodeMeta::default()))));
+    let status = only(world.calls_after(Duration::from_millis(100)));
+    world.succeed(status);
+    let mut forced = pool_object("blue", 900, 1, SPEC, &status_json(&world.status()));
+    forced.metadata.annotations = Some([(FORCE_RELEASE.to_owned(), "n1".to_owned())].into());
+    world.tell(Observed::Pool(PoolKind::IpPool, Event::Apply(forced)));
+    let calls = world.settle();
+    assert!(
+        matches!(nodes_written(&calls)[..], [("n1", NodeAction::Create(blocks)), ("n1", NodeAction::Delete(..))] if blocks.is_empty()),
+        "{calls:#?}"
+    );
+    assert!(world.status().releasing.is_empty(), "{:?}", world.status());
+}
+
+#[test]
+fn a_deleted_pool_says_who_lost_its_last_block_and_then_goes() {
+    let mut world = World::new(&["n1"], &[blue()], vec![]);
+    world.settle();
+    report(&mut world, "n1", 3);
+    let mut leaving = pool_object("blue", 900, 2, SPEC, &status_json(&world.status()));
+    leaving.metadata.deletion_timestamp = leaving_since();
+    leaving.metadata.annotations = Some([(FORCE_RELEASE.to_owned(), "*".to_owned())].into());
+    world.tell(Observed::Pool(PoolKind::IpPool, Event::Apply(leaving)));
+    let calls = world.settle();
+    let said =
+        calls.iter().position(|call| matches!(call, Command::Publish { note, .. } if note.reason == "ForcedRelease"));
+    let gone = calls.iter().position(|call| matches!(call, Command::PatchPool { .. }));
+    assert!(said.is_some() && gone.is_some(), "{calls:#?}");
+    let written = calls.iter().rposition(|call| matches!(call, Command::WriteStatus { .. }));
+    assert!(written < gone, "{calls:#?}");
+}
+
+fn leaving_since() -> Option<k8s_openapi::apimachinery::pkg::apis::meta::v1::Time> {
+    let text = json!({"metadata": {"deletionTimestamp": "2026-01-01T00:00:00Z"}});
+    object(&text).metadata.deletion_timestamp
 }

@@ -5,7 +5,7 @@ use kube::runtime::watcher::Event;
 use serde_json::{Value, json};
 
 use super::*;
-use crate::index::Labels;
+use crate::index::NodeMeta;
 use crate::reconcile::Observed;
 
 /// A review of IPPool `p` in namespace `pools`.
@@ -199,7 +199,7 @@ fn what_works_but_surprises_is_said_of_the_spec_and_of_the_nodes() {
     assert!(warnings.iter().any(|warning| warning.starts_with("spec.defautGateway")), "{warnings:?}");
     assert!(!warnings.iter().any(|warning| warning.starts_with("spec.nodeSelector")), "nodes are not known yet");
     let mut known = Known::default();
-    let node = Event::InitApply(("n".to_owned(), Labels::new()));
+    let node = Event::InitApply(("n".to_owned(), NodeMeta::default()));
     for event in [Event::Init, node, Event::InitDone] {
         known.observe(&Observed::Node(event));
     }

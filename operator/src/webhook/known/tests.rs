@@ -114,7 +114,7 @@ fn an_ipam_node_that_changes_or_goes_takes_what_it_said_along() {
 fn nodes_are_told_only_once_all_of_them_are_known() {
     let mut known = Known::default();
     known.observe(&Observed::Node(Event::Init));
-    known.observe(&Observed::Node(Event::InitApply(("n".to_owned(), Labels::new()))));
+    known.observe(&Observed::Node(Event::InitApply(("n".to_owned(), NodeMeta::default()))));
     assert!(known.nodes().is_none());
     known.observe(&Observed::Node(Event::InitDone));
     assert_eq!(known.nodes().unwrap().len(), 1);

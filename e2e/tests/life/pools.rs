@@ -1,0 +1,54 @@
+//! Pools that are deleted while pods hold addresses of them, and pools over the same addresses.
+
+use crate::api::{IPAMNODES, IPPOOLS};
+use crate::stage::{Stage, ip_spec};
+
+#[test]
+fn a_deleted_pool_waits_for_its_pods_and_one_command_ends_the_waiting() {
+    let mut stage = Stage::set("deleted", 2);
+    let [first, second] = [0, 1].map(|index| stage.name(index).to_owned());
+    stage.pool(IPPOOLS, "p", ip_spec("10.92.0.0/24", 4));
+    let pods = [stage.resident(0, IPPOOLS, "p"), stage.resident(1, IPPOOLS, "p")];
+    stage.api.delete(IPPOOLS, "p");
+    let said = stage.told(IPPOOLS, "p", ("Ready", "False", "Deleting"));
+    assert!(said.contains(&format!("{first} (1 held)")) && said.contains(&format!("{second} (1 held)")), "{said}");
+    assert!(stage.api.await_event("p", "PoolInUse").contains(&first));
+    let refused = stage.api.try_create(IPPOOLS, "p", &stage.for_us(ip_spec("10.93.0.0/24", 4))).unwrap_err();
+    assert_eq!(refused.code, 409, "nothing can be made under its name meanwhile: {}", refused.message);
+    assert!(refused.message.contains("being deleted"), "{}", refused.message);
+
+    // The leader dies; the other goes on where it was.
+    stage.crash_leader();
+    pods[0].del();
+    stage.await_releasing(IPPOOLS, "p", &[&second]);
+    // The second node never speaks again.
+    stage.kill_agent(1);
+    let let_go = format!("nv-ipam.nvidia.com/force-release={second}");
+    stage.kubectl(&["annotate", "ippool", "p", &let_go], "");
+    stage.await_gone(IPPOOLS, "p");
+    let lost = stage.api.await_event("p", "ForcedRelease");
+    assert!(lost.contains(&second) && lost.contains("10.92.0.5-10.92.0.8") && lost.contains("1 held"), "{lost}");
+    let spec = stage.api.get(IPAMNODES, &second)["spec"].clone();
+    assert!(spec["pools"].as_array().is_none_or(Vec::is_empty), "{spec}");
+}
+
+#[test]
+fn of_two_pools_over_the_same_addresses_the_older_serves_until_it_is_gone() {
+    let stage = Stage::set("overlap", 1);
+    let node = stage.name(0).to_owned();
+    stage.pool(IPPOOLS, "older", ip_spec("10.94.0.0/24", 4));
+    let pod = stage.resident(0, IPPOOLS, "older");
+    // An age is told in seconds, and of two pools of one second the name decides: "older" comes before "younger".
+    stage.api.create(IPPOOLS, "younger", &stage.for_us(ip_spec("10.94.0.0/23", 8)));
+    let said = stage.told(IPPOOLS, "younger", ("Ready", "False", "Overlap"));
+    assert!(said.contains("older"), "{said}");
+    assert_eq!(stage.api.blocks(IPPOOLS, "younger").len(), 0);
+    stage.api.delete(IPPOOLS, "older");
+    stage.api.await_condition(IPPOOLS, "older", ("Ready", "False", "Deleting"));
+    assert_eq!(stage.api.blocks(IPPOOLS, "younger").len(), 0, "not while an address is held");
+    pod.check();
+    pod.del();
+    stage.await_gone(IPPOOLS, "older");
+    stage.api.await_blocks(IPPOOLS, "younger", &[(&node, "10.94.0.1-10.94.0.8")]);
+    stage.api.await_condition(IPPOOLS, "younger", ("Ready", "True", "Valid"));
+}

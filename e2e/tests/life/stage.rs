@@ -1,0 +1,250 @@
+//! A namespace with two operators that elect a leader, and nodes with agents that only its pools select.
+
+use std::collections::BTreeMap;
+use std::sync::OnceLock;
+use std::sync::atomic::{AtomicU32, Ordering};
+
+use ipam_e2e::cluster::{Agent, Operator, install_crds};
+use ipam_e2e::netns::{BRIDGE, CniError, Node, Pod, Sandbox};
+use ipam_e2e::{ControlPlane, eventually_blocking};
+use serde_json::{Value, json};
+
+use crate::api::{Api, IPAMNODES, IPPOOLS, SOON, kind_of};
+
+/// Label that tells the nodes of one test from those of others; its value is the test's namespace.
+pub(crate) const GROUP: &str = "e2e.nv-ipam.invalid/group";
+
+/// The interface that pods have from the network of a pool.
+const INTERFACE: &str = "net1";
+
+fn plane() -> &'static ControlPlane {
+    static READY: OnceLock<Result<(), String>> = OnceLock::new();
+    let plane = ControlPlane::shared().unwrap();
+    READY.get_or_init(|| install_crds(plane).map_err(|error| format!("{error:#}"))).as_ref().unwrap();
+    plane
+}
+
+/// What one test plays on.
+pub(crate) struct Stage {
+    pub(crate) api: Api,
+    pub(crate) nodes: Vec<Node>,
+    namespace: String,
+    plane: &'static ControlPlane,
+    operators: Vec<Operator>,
+    agents: Vec<Option<Agent>>,
+    _sandbox: Sandbox,
+}
+
+impl Stage {
+    /// One with so many nodes, each with an agent.
+    pub(crate) fn set(prefix: &str, nodes: u8) -> Self {
+        let plane = plane();
+        let namespace = plane.namespace(prefix).unwrap();
+        let elects = ["--leader-elect", &format!("--leader-elect-namespace={namespace}")];
+        let operators = (0..2).map(|_| Operator::start(plane, &namespace, &elects).unwrap()).collect();
+        let (sandbox, api) = (Sandbox::start(plane).unwrap(), Api::new(plane, &namespace));
+        let name = |index: u8| format!("{namespace}-{}", char::from(b'a' + index));
+        let nodes: Vec<Node> =
+            (0..nodes).map(|index| Node::start(&sandbox, &name(index), index + 1).unwrap()).collect();
+        for node in &nodes {
+            api.create_node(node.name(), &json!({GROUP: namespace}));
+        }
+        let agents = nodes.iter().map(|node| Some(Agent::launch(plane, node, &namespace, &[]).unwrap())).collect();
+        Self { api, nodes, namespace, plane, operators, agents, _sandbox: sandbox }
+    }
+
+    /// The namespace, which is also the value of the nodes' label.
+    pub(crate) fn namespace(&self) -> &str {
+        &self.namespace
+    }
+
+    /// The name of a node.
+    pub(crate) fn name(&self, node: usize) -> &str {
+        self.nodes[node].name()
+    }
+
+    /// A spec that selects this stage's nodes.
+    pub(crate) fn for_us(&self, mut spec: Value) -> Value {
+        let expression = json!({"key": GROUP, "operator": "In", "values": [self.namespace]});
+        spec["nodeSelector"] = json!({"nodeSelectorTerms": [{"matchExpressions": [expression]}]});
+        spec
+    }
+
+    /// Makes a pool and waits until all agents know it.
+    pub(crate) fn pool(&self, kind: &str, name: &str, spec: Value) {
+        self.api.create(kind, name, &self.for_us(spec));
+        for node in &self.nodes {
+            self.api.await_used(node.name(), name, 0);
+        }
+    }
+
+    /// Registers a node, without an agent, that this stage's pools select.
+    pub(crate) fn join(&self, short: &str) -> String {
+        let name = format!("{}-{short}", self.namespace);
+        self.api.create_node(&name, &json!({GROUP: self.namespace}));
+        name
+    }
+
+    /// A pod on a node, with a name of its own, in the network of a pool.
+    pub(crate) fn pod(&self, node: usize, kind: &str, pool: &str) -> Resident {
+        static COUNT: AtomicU32 = AtomicU32::new(0);
+        let name = format!("pod-{}", COUNT.fetch_add(1, Ordering::Relaxed));
+        let pod = self.nodes[node].pod("default", &name, &format!("uid-{name}")).unwrap();
+        let network = json!({"cniVersion": "1.1.0", "name": "net", "type": "bridge", "bridge": BRIDGE,
+            "ipam": {"type": "nv-ipam", "poolName": pool, "poolType": kind_of(kind).to_lowercase()}});
+        Resident { pod, network, result: Value::Null }
+    }
+
+    /// A pod that has an address, and has been reported.
+    pub(crate) fn resident(&self, node: usize, kind: &str, pool: &str) -> Resident {
+        let mut pod = self.pod(node, kind, pool);
+        pod.add().unwrap();
+        eventually_blocking(&format!("{} is known to hold an address", pod.pod.name()), SOON, || {
+            let object = self.api.get(IPAMNODES, self.name(node));
+            if holds(&object, &pod.address()) { Ok(()) } else { Err(object["status"].to_string()) }
+        })
+        .unwrap();
+        pod
+    }
+
+    /// Waits until the blocks of just these nodes are being taken back.
+    pub(crate) fn await_releasing(&self, kind: &str, pool: &str, nodes: &[&str]) {
+        let mut wanted: Vec<String> = nodes.iter().map(|node| (*node).to_owned()).collect();
+        wanted.sort();
+        eventually_blocking(&format!("releasing of {pool} are {wanted:?}"), SOON, || {
+            let status = self.api.get(kind, pool)["status"].clone();
+            let releasing = status["releasing"].as_array().cloned().unwrap_or_default();
+            let names: Vec<_> = releasing.iter().map(|one| one["nodeName"].as_str().unwrap().to_owned()).collect();
+            if names == wanted { Ok(()) } else { Err(status.to_string()) }
+        })
+        .unwrap();
+    }
+
+    /// Waits until the agent of a node has heard that its first block is in a state, `Active` or `Releasing`.
+    pub(crate) fn await_told(&self, node: &str, state: &str) {
+        eventually_blocking(&format!("{node} knows that its block is {state}"), SOON, || {
+            let object = self.api.get(IPAMNODES, node);
+            let (told, read) = (&object["metadata"]["generation"], &object["status"]["observedGeneration"]);
+            let knows = object["spec"]["pools"][0]["state"] == state && told == read;
+            if knows { Ok(()) } else { Err(object.to_string()) }
+        })
+        .unwrap();
+    }
+
+    /// Waits until the agent of a node has heard that its first block has a gateway.
+    pub(crate) fn await_gateway(&self, node: usize, gateway: &str) {
+        let name = self.name(node);
+        eventually_blocking(&format!("{name} knows that the gateway is {gateway}"), SOON, || {
+            let object = self.api.get(IPAMNODES, name);
+            let (told, read) = (&object["metadata"]["generation"], &object["status"]["observedGeneration"]);
+            let knows = object["spec"]["pools"][0]["gateway"] == gateway && told == read;
+            if knows { Ok(()) } else { Err(object.to_string()) }
+        })
+        .unwrap();
+    }
+
+    /// Waits until an object is gone.
+    pub(crate) fn await_gone(&self, kind: &str, name: &str) {
+        eventually_blocking(&format!("{kind}/{name} is gone"), SOON, || match self.api.find(kind, name) {
+            None => Ok(()),
+            Some(object) => Err(object.to_string()),
+        })
+        .unwrap();
+    }
+
+    /// What a condition of a pool says, once it is so.
+    pub(crate) fn told(&self, kind: &str, pool: &str, condition: (&str, &str, &str)) -> String {
+        crate::api::text(&self.api.await_condition(kind, pool, condition)["message"])
+    }
+
+    /// Ends the operator that leads, as a power cut would.
+    pub(crate) fn crash_leader(&mut self) {
+        let leads = |operator: &Operator| {
+            let (_, text) = ipam_e2e::http::get(&operator.metrics(), "/metrics").unwrap();
+            text.lines().any(|line| line == "nv_ipam_controller_leader 1")
+        };
+        let place = self.operators.iter().position(leads).expect("one of the two leads");
+        self.operators[place].process().kill().unwrap();
+    }
+
+    /// Ends the agent of a node for good.
+    pub(crate) fn kill_agent(&mut self, node: usize) {
+        drop(self.agents[node].take());
+    }
+
+    /// kubectl in this stage's namespace.
+    pub(crate) fn kubectl(&self, arguments: &[&str], input: &str) -> String {
+        let namespaced: Vec<&str> = ["-n", &self.namespace].into_iter().chain(arguments.iter().copied()).collect();
+        self.plane.kubectl().run_with(&namespaced, input).unwrap()
+    }
+
+    /// The block that each IPAMNode tells of a pool, by node.
+    pub(crate) fn told_blocks(&self, pool: &str) -> BTreeMap<String, String> {
+        let mut told = BTreeMap::new();
+        for object in self.api.list(IPAMNODES) {
+            for block in object["spec"]["pools"].as_array().into_iter().flatten().filter(|block| block["name"] == pool)
+            {
+                let range = format!("{}-{}", crate::api::text(&block["startIP"]), crate::api::text(&block["endIP"]));
+                told.insert(crate::api::text(&object["metadata"]["name"]), range);
+            }
+        }
+        told
+    }
+}
+
+/// Whether an IPAMNode's report names the address.
+fn holds(object: &Value, address: &str) -> bool {
+    let bare: std::net::IpAddr = address.split('/').next().unwrap_or_default().parse().unwrap();
+    let reports = object["status"]["pools"].as_array().into_iter().flatten();
+    let runs = reports.flat_map(|report| report["held"].as_array().into_iter().flatten());
+    let end = |value: &Value| value.as_str().unwrap().parse::<std::net::IpAddr>().unwrap();
+    runs.into_iter().any(|run| (end(&run["startIP"])..=end(&run["endIP"])).contains(&bare))
+}
+
+/// A pod, and the address that it has.
+pub(crate) struct Resident {
+    pod: Pod,
+    network: Value,
+    result: Value,
+}
+
+impl Resident {
+    /// CNI ADD.
+    pub(crate) fn add(&mut self) -> Result<(), CniError> {
+        self.result = self.pod.add(INTERFACE, &self.network)?;
+        Ok(())
+    }
+
+    /// The address that ADD gave, with its length.
+    pub(crate) fn address(&self) -> String {
+        crate::api::text(&self.result["ips"][0]["address"])
+    }
+
+    /// The gateway that ADD told.
+    pub(crate) fn gateway(&self) -> String {
+        crate::api::text(&self.result["ips"][0]["gateway"])
+    }
+
+    /// CNI CHECK: what was given is held, and wired.
+    pub(crate) fn check(&self) {
+        self.pod.check(INTERFACE, &self.network, &self.result).unwrap();
+    }
+
+    /// CNI DEL.
+    pub(crate) fn del(&self) {
+        self.pod.del(INTERFACE, &self.network).unwrap();
+    }
+}
+
+/// The specs of the IPPools of these tests need little.
+pub(crate) fn ip_spec(subnet: &str, size: u32) -> Value {
+    json!({"subnet": subnet, "perNodeBlockSize": size})
+}
+
+/// A status subresource without anything in it, as `kubectl replace --subresource=status` sends it.
+pub(crate) fn wiped(stage: &Stage, pool: &str) -> String {
+    let mut object = stage.api.get(IPPOOLS, pool);
+    object.as_object_mut().unwrap().remove("status");
+    object["metadata"].as_object_mut().unwrap().remove("resourceVersion");
+    object.to_string()
+}

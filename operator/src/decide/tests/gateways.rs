@@ -1,0 +1,130 @@
+//! Gateways that are moved onto addresses that pods may hold.
+
+use super::*;
+
+const MOVED: &str = r#"{"subnet":"192.168.0.0/16","perNodeBlockSize":4,"gateway":"192.168.0.6"}"#;
+
+/// `n1` and `n2` are served with the first gateway, and their agents have reported; then the gateway is moved to the
+/// second address of `n2`'s block.
+fn moved() -> (Scene, PoolRecord) {
+    let mut scene = Scene::of(&["n1", "n2"]);
+    let record = pool(IP_SPEC, 1, &json!({}));
+    let decision = scene.decide(&record);
+    scene.write_ipam_nodes(&record, decision.assignments.as_ref().unwrap());
+    scene.report("n1", 0);
+    scene.report("n2", 0);
+    let status = written(&record, &decision).status;
+    (scene, PoolRecord { status, ..pool(MOVED, 2, &json!({})) })
+}
+
+/// Decides, and tells the nodes, as the state machine does.
+fn step(scene: &mut Scene, record: &PoolRecord) -> (PoolRecord, Decision) {
+    let decision = scene.decide(record);
+    let record = decision.status.as_ref().map_or_else(|| record.clone(), |_| written(record, &decision));
+    let assignments = decision.assignments.as_ref().unwrap();
+    scene.write_ipam_nodes(&record, assignments);
+    for (node, held) in &decision.elsewhere.held {
+        let known = scene.ipam_nodes.get_mut(node).unwrap();
+        let before = known.blocks.clone();
+        crate::ipam_node::exclude(&mut known.blocks[0], held);
+        known.generation += i64::from(known.blocks != before);
+    }
+    (record, decision)
+}
+
+fn hold(scene: &mut Scene, node: &str, addr: &str) {
+    scene.report(node, 1);
+    let run = ipam_crds::AddressRange { start_ip: addr.to_owned(), end_ip: addr.to_owned() };
+    scene.ipam_nodes.get_mut(node).unwrap().reports[0].held = vec![run];
+    scene.ipam_nodes.get_mut(node).unwrap().find_strays();
+}
+
+fn gateways(scene: &Scene) -> [Option<&str>; 2] {
+    ["n1", "n2"].map(|node| scene.block_of(node).gateway.as_deref())
+}
+
+#[test]
+fn no_node_is_told_a_gateway_that_a_pod_holds_and_the_next_pod_does_not_get_it() {
+    let (mut scene, record) = moved();
+    hold(&mut scene, "n2", "192.168.0.6");
+    let (record, decision) = step(&mut scene, &record);
+    let ready = condition(&record.status, READY);
+    assert_eq!((ready.status.as_str(), ready.reason.as_str()), ("False", "EditDeferred"));
+    assert!(ready.message.contains("n2 (may hold 192.168.0.6)"), "{}", ready.message);
+    assert_eq!(decision.notes[0].reason, "EditDeferred");
+    assert_eq!(gateways(&scene), [Some("192.168.0.1"); 2]);
+    assert_eq!(scene.block_of("n2").exclusions[0].start_ip, "192.168.0.6", "barred for the next");
+    // A node that joins meanwhile is told what the others are told.
+    scene.nodes.insert("n3".into(), BTreeMap::new());
+    hold(&mut scene, "n2", "192.168.0.6");
+    let (record, _) = step(&mut scene, &record);
+    assert_eq!(scene.block_of("n3").gateway.as_deref(), Some("192.168.0.1"));
+    // The pod goes.
+    scene.report("n2", 0);
+    let (record, _) = step(&mut scene, &record);
+    assert_eq!(gateways(&scene), [Some("192.168.0.6"); 2]);
+    assert_eq!(scene.block_of("n3").gateway.as_deref(), Some("192.168.0.6"));
+    assert_eq!(condition(&record.status, READY).status, "True");
+}
+
+#[test]
+fn a_report_from_before_the_address_was_barred_does_not_count() {
+    let (mut scene, record) = moved();
+    let (record, decision) = step(&mut scene, &record);
+    assert_eq!(gateways(&scene), [Some("192.168.0.1"); 2], "a pod may have got it since");
+    assert!(decision.elsewhere.awaited.contains("n2") && decision.elsewhere.awaited.len() == 1);
+    let (record, _) = step(&mut scene, &record);
+    assert_eq!(gateways(&scene), [Some("192.168.0.1"); 2]);
+    scene.report("n2", 0);
+    step(&mut scene, &record);
+    assert_eq!(gateways(&scene), [Some("192.168.0.6"); 2]);
+}
+
+#[test]
+fn an_address_held_outside_its_block_is_no_gateway_either() {
+    let (mut scene, record) = moved();
+    // Nobody has the block of this one: a pod on n1 asked for the address by name.
+    let spec = MOVED.replace("192.168.0.6", "192.168.9.9");
+    let record = PoolRecord { status: record.status, ..pool(&spec, 2, &json!({})) };
+    hold(&mut scene, "n1", "192.168.9.9");
+    let (record, _) = step(&mut scene, &record);
+    assert_eq!(gateways(&scene), [Some("192.168.0.1"); 2]);
+    scene.report("n1", 0);
+    scene.ipam_nodes.get_mut("n1").unwrap().find_strays();
+    step(&mut scene, &record);
+    assert_eq!(gateways(&scene), [Some("192.168.9.9"); 2]);
+}
+
+#[test]
+fn a_gateway_that_no_node_can_give_changes_at_once() {
+    let (mut scene, record) = moved();
+    let spec = MOVED.replace("192.168.0.6", "192.168.9.9");
+    let record = PoolRecord { status: record.status, ..pool(&spec, 2, &json!({})) };
+    step(&mut scene, &record);
+    assert_eq!(gateways(&scene), [Some("192.168.9.9"); 2]);
+}
+
+#[test]
+fn of_a_cidr_pool_only_the_node_that_holds_the_address_waits() {
+    let spec = |index: u32| format!(r#"{{"cidr":"10.0.0.0/16","perNodeNetworkPrefix":24,"gatewayIndex":{index}}}"#);
+    let mut scene = Scene::of(&["n1", "n2"]);
+    let one = pool_of(PoolKind::CidrPool, &spec(1), 1, &json!({}));
+    let decision = scene.decide(&one);
+    scene.write_ipam_nodes(&one, decision.assignments.as_ref().unwrap());
+    scene.report("n1", 0);
+    scene.report("n2", 0);
+    let status = written(&one, &decision).status;
+    let two = PoolRecord { status, ..pool_of(PoolKind::CidrPool, &spec(7), 2, &json!({})) };
+    let (two, _) = step(&mut scene, &two);
+    assert_eq!(gateways(&scene), [Some("10.0.0.1"), Some("10.0.1.1")], "nobody has answered yet");
+    scene.report("n1", 0);
+    hold(&mut scene, "n2", "10.0.1.7");
+    let (two, _) = step(&mut scene, &two);
+    assert_eq!(gateways(&scene), [Some("10.0.0.7"), Some("10.0.1.1")]);
+    let recorded: Vec<_> = two.status.allocations.iter().map(|claim| claim.gateway.unwrap().to_string()).collect();
+    assert_eq!(recorded, ["10.0.0.7", "10.0.1.1"], "the status tells what is served");
+    assert!(condition(&two.status, READY).message.contains("node n2 (may hold 10.0.1.7)"));
+    scene.report("n2", 0);
+    step(&mut scene, &two);
+    assert_eq!(gateways(&scene), [Some("10.0.0.7"), Some("10.0.1.7")]);
+}
