@@ -64,6 +64,8 @@ impl Controller {
                 self.events = (self.watches)();
             }
             self.start_calls();
+            // Looking at thousands of pools may take longer than the Lease bears: whoever shares the thread has its turn in between.
+            tokio::task::yield_now().await;
             tokio::select! {
                 () = stop.cancelled() => break,
                 Some(event) = self.events.next() => self.take(event),

@@ -16,8 +16,8 @@ use crate::reconcile::{CallError, NodeVersion};
 /// Every metric.
 #[derive(Debug)]
 pub struct Metrics {
-    plan_seconds: Family<PoolLabels, Histogram, fn() -> Histogram>,
-    reconcile_seconds: Family<PoolLabels, Histogram, fn() -> Histogram>,
+    plan_seconds: Family<KindLabels, Histogram, fn() -> Histogram>,
+    reconcile_seconds: Family<KindLabels, Histogram, fn() -> Histogram>,
     status_writes: Family<PoolLabels, Counter>,
     failures: Family<FailureLabels, Counter>,
     nodes: Family<StateLabels, Gauge>,
@@ -29,6 +29,12 @@ pub struct Metrics {
     ipam_nodes_waiting: Gauge,
     watch_failures: Family<WatchLabels, Counter>,
     leader: Gauge,
+}
+
+/// Histograms are of kinds: one for each pool would be most of the operator's memory where there are thousands.
+#[derive(Clone, PartialEq, Eq, Hash, Debug, EncodeLabelSet)]
+struct KindLabels {
+    kind: &'static str,
 }
 
 #[derive(Clone, PartialEq, Eq, Hash, Debug, EncodeLabelSet)]
@@ -124,12 +130,12 @@ impl Metrics {
 
     /// A pool was decided about.
     pub fn planned(&self, key: &PoolKey, took: Duration) {
-        self.plan_seconds.get_or_create(&pool_labels(key)).observe(took.as_secs_f64());
+        self.plan_seconds.get_or_create(&kind_labels(key)).observe(took.as_secs_f64());
     }
 
     /// The call about a pool is done, this long after the decision.
     pub fn reconciled(&self, key: &PoolKey, took: Duration) {
-        self.reconcile_seconds.get_or_create(&pool_labels(key)).observe(took.as_secs_f64());
+        self.reconcile_seconds.get_or_create(&kind_labels(key)).observe(took.as_secs_f64());
     }
 
     /// A status that says this is written.
@@ -206,8 +212,6 @@ impl Metrics {
     /// A pool is gone, and what was told of it.
     pub fn forget(&self, pool: &PoolRecord) {
         let key = &pool.key;
-        self.plan_seconds.remove(&pool_labels(key));
-        self.reconcile_seconds.remove(&pool_labels(key));
         self.status_writes.remove(&pool_labels(key));
         self.contradictions.remove(&pool_labels(key));
         for result in ["conflict", "error"] {
@@ -234,6 +238,10 @@ fn word(error: &CallError) -> &'static str {
         CallError::Conflict(_) => "conflict",
         CallError::Failed(_) => "error",
     }
+}
+
+fn kind_labels(key: &PoolKey) -> KindLabels {
+    KindLabels { kind: key.kind.kind() }
 }
 
 fn pool_labels(key: &PoolKey) -> PoolLabels {

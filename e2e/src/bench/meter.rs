@@ -62,12 +62,13 @@ impl Meter {
     }
 
     pub(super) fn cpu(self) -> Result<Cpu> {
-        let stat = fs::read_to_string(format!("/proc/{}/stat", self.pid))?;
+        let gone = || format!("process {} is gone", self.pid);
+        let stat = fs::read_to_string(format!("/proc/{}/stat", self.pid)).with_context(gone)?;
         // The program's name stands in parentheses and may hold anything; utime and stime are the 12th and 13th after it.
         let (_, fields) = stat.rsplit_once(')').context("no name in /proc/PID/stat")?;
         let ticks = fields.split_whitespace().skip(11).take(2).map(str::parse::<u64>).sum::<Result<u64, _>>()?;
         let mut threads = BTreeMap::new();
-        for task in fs::read_dir(format!("/proc/{}/task", self.pid))?.flatten() {
+        for task in fs::read_dir(format!("/proc/{}/task", self.pid)).with_context(gone)?.flatten() {
             // A thread may end between the listing and the look at it.
             let Ok(text) = fs::read_to_string(task.path().join("schedstat")) else { continue };
             let nanoseconds = text.split(' ').next().unwrap_or_default().parse().context("no number in schedstat")?;

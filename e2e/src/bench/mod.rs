@@ -6,6 +6,8 @@
 
 mod agent;
 mod calls;
+mod churn;
+mod fleet;
 mod heartbeats;
 mod joins;
 mod large;
@@ -58,13 +60,14 @@ struct Row {
 }
 
 /// In the order of the table.
-const ROWS: [Row; 10] = [
+const ROWS: [Row; 11] = [
     Row { name: "plan", subject: Subject::Rules(plan::measure) },
     Row { name: "pool", subject: Subject::Operator(pool::measure) },
     Row { name: "join", subject: Subject::Operator(joins::measure) },
     Row { name: "bytes", subject: Subject::Operator(traffic::measure) },
     Row { name: "heartbeats", subject: Subject::Operator(heartbeats::measure) },
     Row { name: "operator-memory", subject: Subject::Operator(large::memory) },
+    Row { name: "churn", subject: Subject::Operator(churn::measure) },
     Row { name: "shim", subject: Subject::Agent(shim::measure) },
     Row { name: "calls", subject: Subject::Agent(calls::measure) },
     Row { name: "agent-memory", subject: Subject::Agent(agent::memory) },

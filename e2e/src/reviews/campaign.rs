@@ -18,6 +18,9 @@ use crate::webhook::{Authority, Certificate, Mount, Replica};
 
 /// Reviews under way at a time, at most: what an API server would have at its own limit.
 const AT_ONCE: usize = 512;
+/// API servers that send, each with connections of its own. With one, a quick machine needs one connection only, and only one of
+/// the replicas is ever met.
+const SENDERS: usize = 4;
 /// Failures that are told in words.
 const TOLD: usize = 5;
 /// Which of the exchanges brings a broken pair, counted from 0.
@@ -88,9 +91,10 @@ pub fn run(
     let start = || Replica::start(plane, namespace, mount.directory(), &flags);
     let (mut first, mut second) = (start()?, start()?);
     let balancer = Balancer::start(vec![backend(&first), backend(&second)])?;
-    let client = Client::new(balancer.address(), namespace, &authority.pem(), known.clone())?;
+    let sender = |_| Client::new(balancer.address(), namespace, &authority.pem(), known.clone());
+    let senders = (0..SENDERS).map(sender).collect::<Result<Vec<_>>>()?;
     watch(first.operator.process())?;
-    let load = std::thread::spawn(move || load(client, campaign));
+    let load = std::thread::spawn(move || load(senders, campaign));
     let began = Instant::now();
     let directory = mount.directory().to_owned();
     // Side by side: a replica that is started while the Secret is broken is ready after the next exchange only.
@@ -155,16 +159,17 @@ fn sum(metrics: &str, name: &str) -> u64 {
     values.sum()
 }
 
-fn load(client: Client, campaign: Campaign) -> Result<Report> {
+fn load(senders: Vec<Client>, campaign: Campaign) -> Result<Report> {
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
     runtime.block_on(async {
-        let (client, places) = (Arc::new(client), Arc::new(Semaphore::new(AT_ONCE)));
+        let senders: Vec<_> = senders.into_iter().map(Arc::new).collect();
+        let places = Arc::new(Semaphore::new(AT_ONCE));
         let (latencies, failures) = (Arc::new(Mutex::new(Vec::new())), Arc::new(Mutex::new(Vec::new())));
         let expired = Arc::new(AtomicU64::new(0));
         let began = tokio::time::Instant::now();
         let count = u64::from(campaign.rate) * campaign.lasts.as_secs();
         let mut tasks = Vec::new();
-        for number in 0..count {
+        for (number, client) in (0..count).zip(senders.iter().cycle()) {
             let due = began + Duration::from_secs(number) / campaign.rate;
             tokio::time::sleep_until(due).await;
             let place = places.clone().acquire_owned().await?;

@@ -1,5 +1,6 @@
 //! A client that treats connections as an API server's does: HTTP/1.1, kept alive, the one used last taken first; closed when the
-//! server asks for it. A request goes to another connection only if not a byte of it was sent.
+//! server asks for it. A request goes to another connection only if not a byte of it was sent. After some reviews it leaves a
+//! connection by itself, so that a replica that was away is met again.
 
 use std::collections::HashMap;
 use std::net::SocketAddr;
@@ -25,6 +26,9 @@ use crate::webhook::PATHS;
 /// The API server's own patience.
 const PATIENCE: Duration = Duration::from_secs(10);
 
+/// Reviews after which a connection is left. API servers do so only when they are restarted; a campaign is too short for that.
+const SERVES: u32 = 50;
+
 /// When which certificate ends, by its DER.
 pub type Known = Arc<Mutex<HashMap<Vec<u8>, SystemTime>>>;
 
@@ -42,6 +46,8 @@ struct Connection {
     send: SendRequest<Full<Bytes>>,
     /// When the certificate that it was made with ends.
     expires: Option<SystemTime>,
+    /// Reviews that it has carried.
+    served: u32,
 }
 
 /// What came back.
@@ -92,7 +98,7 @@ impl Client {
         }
     }
 
-    async fn judge(&self, uid: &str, connection: Connection, response: http::Response<Incoming>) -> Result<Answer> {
+    async fn judge(&self, uid: &str, mut connection: Connection, response: http::Response<Incoming>) -> Result<Answer> {
         let closes = response.headers().get("connection").is_some_and(|value| value == "close");
         let status = response.status();
         let bytes = response.into_body().collect().await.context("the answer broke off")?.to_bytes();
@@ -101,7 +107,8 @@ impl Client {
         ensure!(status == 200, "HTTP {status}: {answer}");
         ensure!(answer["response"]["uid"] == uid, "the answer to another review: {answer}");
         ensure!(answer["response"]["allowed"] == true, "refused: {answer}");
-        if !closes {
+        connection.served += 1;
+        if !closes && connection.served < SERVES {
             self.idle().push(connection);
         }
         Ok(Answer { expired })
@@ -135,7 +142,7 @@ impl Client {
         let expires = leaf.and_then(|leaf| self.end_of(&leaf));
         let (send, connection) = http1::handshake(TokioIo::new(stream)).await?;
         tokio::spawn(connection);
-        Ok(Connection { send, expires })
+        Ok(Connection { send, expires, served: 0 })
     }
 }
 

@@ -35,6 +35,12 @@ use node_queue::NodeQueue;
 use node_writes::queue_holders;
 use pool_task::{Applied, Call, PoolTask, changed_nodes};
 
+/// Calls about pools under way at one time, events published included: with thousands of pools the calls of one moment would
+/// otherwise keep the API server busy for longer than a leader may go without renewing its Lease.
+const CALLS_AT_ONCE: usize = 32;
+/// Pools looked at in one go. Each costs up to milliseconds in a large cluster, and reviews, probes and the Lease wait meanwhile.
+const LOOKS_AT_ONCE: usize = 8;
+
 /// Something that a watch tells.
 #[derive(Debug)]
 pub enum Observed {
@@ -89,6 +95,8 @@ pub struct Reconciler {
     /// Whether everything is to be listed anew.
     wants_lists: bool,
     outbox: Vec<Command>,
+    /// Events handed out to be published and not yet settled.
+    publishing: usize,
     leading: bool,
     metrics: Arc<Metrics>,
 }
@@ -121,6 +129,7 @@ impl Reconciler {
             stale: Stale { overlaps: false, orphans: true },
             wants_lists: false,
             outbox: Vec::new(),
+            publishing: 0,
             leading: false,
             metrics,
         }
@@ -177,8 +186,34 @@ impl Reconciler {
         if !self.leading || !self.is_synced() {
             return None;
         }
-        let idle = self.pools.values().filter(|task| task.call.is_none());
+        // With as many calls under way as may be, the first that ends is what happens next.
+        let looks = self.room() > 0;
+        let idle = self.pools.values().filter(|task| looks && task.call.is_none());
         idle.filter_map(|task| task.due.at()).chain(self.queue.next_wake()).min()
+    }
+
+    /// How many calls about pools may be begun.
+    fn room(&self) -> usize {
+        let under_way = self.pools.values().filter(|task| task.call.is_some()).count();
+        CALLS_AT_ONCE.saturating_sub(under_way + self.publishing)
+    }
+
+    /// The pools to look at now: those that are due for longest, and not more than may be looked at.
+    fn take_due(&mut self, now: Instant) -> Vec<PoolKey> {
+        let room = self.room().min(LOOKS_AT_ONCE);
+        let idle = self.pools.iter().filter(|(_, task)| task.call.is_none());
+        let due_at = |task: &PoolTask| task.due.at().filter(|at| *at <= now);
+        let mut due: Vec<(Instant, &PoolKey)> = idle.filter_map(|(key, task)| Some((due_at(task)?, key))).collect();
+        if due.len() > room {
+            due.select_nth_unstable(room);
+            due.truncate(room);
+        }
+        due.sort_unstable();
+        let keys: Vec<PoolKey> = due.into_iter().map(|(_, key)| key.clone()).collect();
+        for key in &keys {
+            self.pools.get_mut(key).map(|task| task.due.take(now));
+        }
+        keys
     }
 
     /// Takes in what a watch tells.
@@ -190,16 +225,14 @@ impl Reconciler {
         }
     }
 
-    /// The calls to be made now.
+    /// The calls to be made now. Where more is due than may be done in one go, [`Reconciler::next_wake`] says so.
     pub fn poll(&mut self, now: Now) -> Vec<Command> {
         if !self.leading || !self.is_synced() {
             return Vec::new();
         }
         self.settle_overlaps(now.instant);
         self.gather_orphans(now.instant);
-        let due = self.pools.iter_mut().filter(|(_, task)| task.call.is_none());
-        let due: Vec<PoolKey> = due.filter_map(|(key, task)| task.due.take(now.instant).then(|| key.clone())).collect();
-        for key in due {
+        for key in self.take_due(now.instant) {
             self.look_at_pool(&key, now);
         }
         self.write_ipam_nodes(now.instant);
@@ -212,7 +245,7 @@ impl Reconciler {
         match outcome {
             Outcome::Pool(pool, result) => self.settle_pool(&pool, result, now),
             Outcome::IpamNode(write, result) => self.settle_ipam_node(write, result, now),
-            Outcome::Published => {}
+            Outcome::Published => self.publishing = self.publishing.saturating_sub(1),
         }
     }
 
@@ -324,6 +357,7 @@ impl Reconciler {
         task.confirmed = Some(version.clone());
         let pool = PoolRef { resource_version: version, ..pool.clone() };
         for note in call.notes {
+            self.publishing += 1;
             self.outbox.push(Command::Publish { pool: pool.clone(), note });
         }
         if let Some(applied) = call.applies {

@@ -522,3 +522,29 @@ fn only_a_bounded_number_of_ipam_nodes_is_written_at_once() {
     assert!(world.reconciler.is_idle());
     assert_eq!(world.reconciler.ipam_nodes.all().len(), 200);
 }
+
+#[test]
+fn only_a_bounded_number_of_pools_is_looked_at_and_written_at_once_and_none_is_forgotten() {
+    const POOLS: usize = 100;
+    let spec = |number: usize| format!(r#"{{"subnet":"10.0.{number}.0/24","perNodeBlockSize":4}}"#);
+    let pools: Vec<_> =
+        (0..POOLS).map(|number| pool_object(&format!("p{number:03}"), 1, 1, &spec(number), &Value::Null)).collect();
+    let mut world = World::new(&["n1"], &pools, Vec::new());
+    let mut under_way = world.calls();
+    assert_eq!(under_way.len(), LOOKS_AT_ONCE);
+    while world.reconciler.next_wake().is_some_and(|at| at <= world.now) {
+        under_way.extend(world.calls_after(Duration::ZERO));
+    }
+    assert_eq!(under_way.len(), CALLS_AT_ONCE, "and none is due that may not be begun");
+    let mut written = BTreeMap::new();
+    while !under_way.is_empty() {
+        let command = under_way.remove(0);
+        if let Command::WriteStatus { pool, .. } = &command {
+            *written.entry(pool.key.name.clone()).or_insert(0) += 1;
+        }
+        world.succeed(command);
+        under_way.extend(world.calls_after(Duration::from_millis(20)));
+        assert!(under_way.iter().filter(|call| !matches!(call, Command::WriteIpamNode(_))).count() <= CALLS_AT_ONCE);
+    }
+    assert_eq!(written.len(), POOLS, "none is forgotten");
+}

@@ -1,0 +1,191 @@
+//! Thousands of agents in one process. Each is the real one with a connection of its own: its watch, its notes on disk, its ledger
+//! and its reports. Only the socket and the journal are left out, for what is measured is the API server's and the operator's share.
+
+use std::collections::VecDeque;
+use std::path::PathBuf;
+use std::sync::Arc;
+
+use anyhow::{Context, Result, anyhow};
+use ipam_core::ledger::{Attachment, Change, Ledger, Owner, Pick, Request};
+use ipam_core::{PoolKey, PoolKind};
+use ipam_daemon::cluster::shared_client;
+use ipam_node_agent::allocator::{Allocator, system_clock};
+use ipam_node_agent::metrics::Metrics;
+use ipam_node_agent::ready::Readiness;
+use ipam_node_agent::spec::SpecFile;
+use ipam_node_agent::status::Reporter;
+use ipam_node_agent::store::{Position, Store, StoreError};
+use ipam_node_agent::watch::{Blocks, events};
+use tokio::sync::{mpsc, watch};
+use tokio_util::sync::CancellationToken;
+
+use super::large::{NAMESPACE, POOL};
+use crate::control_plane::ControlPlane;
+
+/// A journal that keeps nothing.
+struct Forgetful(Position);
+
+impl Store for Forgetful {
+    fn make_room(&mut self, _: usize) -> Result<(), StoreError> {
+        Ok(())
+    }
+
+    fn commit(&mut self, changes: &[Change]) -> Result<(), StoreError> {
+        self.0.sequence += u64::try_from(changes.len()).unwrap_or(u64::MAX);
+        Ok(())
+    }
+
+    fn position(&self) -> Position {
+        self.0
+    }
+
+    fn wants_compaction(&self) -> bool {
+        false
+    }
+
+    fn compact(&mut self, _: &[Change]) -> Result<(), StoreError> {
+        Ok(())
+    }
+}
+
+/// One agent, as the plugin on its node sees it.
+pub(super) struct Member {
+    /// Its node.
+    pub(super) name: String,
+    allocator: Allocator,
+    pods: VecDeque<Owner>,
+    made: u32,
+}
+
+impl Member {
+    /// Whether a pod has an address of this node.
+    pub(super) fn holds(&self) -> bool {
+        !self.pods.is_empty()
+    }
+
+    /// A pod gets an address.
+    pub(super) async fn add(&mut self) -> Result<()> {
+        self.made += 1;
+        let owner = Owner::new(format!("{}-{}", self.name, self.made), "net1");
+        let attachment = Attachment {
+            pod_name: owner.container_id.clone(),
+            pod_namespace: "default".to_owned(),
+            ..Attachment::default()
+        };
+        let pick = Pick::Next;
+        let request = Request { pools: vec![pool()], owner: owner.clone(), attachment, requested: Vec::new(), pick };
+        self.allocator.allocate(request).await.with_context(|| format!("no address on {}", self.name))?;
+        self.pods.push_back(owner);
+        Ok(())
+    }
+
+    /// The oldest pod ends, if there is one.
+    pub(super) async fn remove(&mut self) -> Result<()> {
+        let Some(owner) = self.pods.pop_front() else { return Ok(()) };
+        let released = self.allocator.release(vec![pool()], owner).await;
+        released.map(drop).with_context(|| format!("nothing released on {}", self.name))
+    }
+
+    /// Every pod ends.
+    pub(super) async fn drain(&mut self) -> Result<()> {
+        while !self.pods.is_empty() {
+            self.remove().await?;
+        }
+        Ok(())
+    }
+}
+
+fn pool() -> PoolKey {
+    PoolKey::new(PoolKind::IpPool, POOL)
+}
+
+/// What one agent's tasks need.
+struct Recruit {
+    name: String,
+    allocator: Allocator,
+}
+
+/// All agents. They end with it.
+pub(super) struct Fleet {
+    recruits: mpsc::UnboundedSender<Recruit>,
+    metrics: Arc<Metrics>,
+    stop: CancellationToken,
+}
+
+impl Fleet {
+    /// A thread of its own for the agents' tasks.
+    pub(super) fn start(plane: &ControlPlane) -> Result<Self> {
+        let (recruits, enlisted) = mpsc::unbounded_channel();
+        let (metrics, _) = Metrics::registered();
+        let stop = CancellationToken::new();
+        let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
+        let base = Base {
+            kubeconfig: plane.kubeconfig(),
+            directory: plane.directory().join("fleet"),
+            metrics: Arc::clone(&metrics),
+            stop: stop.clone(),
+        };
+        std::thread::Builder::new().name("fleet".to_owned()).spawn(move || runtime.block_on(base.run(enlisted)))?;
+        Ok(Self { recruits, metrics, stop })
+    }
+
+    /// The agent of a node, which need not exist yet.
+    pub(super) fn enlist(&self, name: String) -> Result<Member> {
+        let store = Box::new(Forgetful(Position { epoch: 1, sequence: 0 }));
+        let (allocator, _) = Allocator::start(Ledger::new(0), store, system_clock(), Arc::clone(&self.metrics))?;
+        let recruit = Recruit { name: name.clone(), allocator: allocator.clone() };
+        self.recruits.send(recruit).map_err(|_| anyhow!("the fleet has ended"))?;
+        Ok(Member { name, allocator, pods: VecDeque::new(), made: 0 })
+    }
+}
+
+impl Drop for Fleet {
+    fn drop(&mut self) {
+        self.stop.cancel();
+    }
+}
+
+/// What all agents share.
+struct Base {
+    kubeconfig: PathBuf,
+    directory: PathBuf,
+    metrics: Arc<Metrics>,
+    stop: CancellationToken,
+}
+
+impl Base {
+    async fn run(self, mut enlisted: mpsc::UnboundedReceiver<Recruit>) {
+        let base = Arc::new(self);
+        loop {
+            tokio::select! {
+                () = base.stop.cancelled() => return,
+                recruit = enlisted.recv() => {
+                    let Some(recruit) = recruit else { return };
+                    let base = Arc::clone(&base);
+                    tokio::spawn(async move {
+                        let name = recruit.name.clone();
+                        if let Err(error) = base.serve(recruit).await {
+                            crate::progress::say(&format!("bench: the agent of {name}: {error:#}"));
+                        }
+                    });
+                }
+            }
+        }
+    }
+
+    /// What `ipam-node` does beside its socket and its garbage collection.
+    async fn serve(&self, recruit: Recruit) -> Result<()> {
+        let Recruit { name, allocator } = recruit;
+        let directory = self.directory.join(&name);
+        std::fs::create_dir_all(&directory)?;
+        let client = shared_client(Some(&self.kubeconfig)).await?;
+        let (told, in_force) = watch::channel(None);
+        let file = SpecFile::new(&directory, &name, NAMESPACE);
+        let blocks = Blocks::new(allocator.clone(), file, Readiness::default(), told);
+        let (metrics, stop) = (&self.metrics, &self.stop);
+        let reporter = Reporter::new(client.clone(), NAMESPACE, &name, allocator, in_force, Arc::clone(metrics));
+        let watching = blocks.follow(events(client, NAMESPACE, &name), None, Arc::clone(metrics), stop.clone());
+        tokio::join!(watching, reporter.run(stop.clone()));
+        Ok(())
+    }
+}
