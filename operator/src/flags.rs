@@ -13,7 +13,8 @@ use crate::webhook::flags::{WebhookConfig, WebhookFlags};
 #[derive(Parser, Debug)]
 #[command(name = "ipam-controller")]
 #[command(
-    after_help = "ipam-controller validate FILE... judges manifests without a cluster: see ipam-controller validate --help"
+    after_help = "ipam-controller validate FILE... judges manifests without a cluster, ipam-controller release-pools lets \
+        pools go when no operator runs: see their --help"
 )]
 struct Flags {
     #[command(flatten)]

@@ -18,6 +18,7 @@ pub mod metrics;
 pub mod objects;
 pub mod pool;
 pub mod reconcile;
+pub mod release_pools;
 pub mod run;
 pub mod validate;
 pub mod watch;

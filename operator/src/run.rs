@@ -19,6 +19,7 @@ use crate::controller::{Controller, Watches};
 use crate::election::{Election, Lost, identity};
 use crate::flags::{Config, FlagError};
 use crate::metrics::Metrics;
+use crate::release_pools;
 use crate::validate;
 use crate::watch::Watched;
 use crate::webhook::Webhook;
@@ -37,6 +38,9 @@ pub fn main(args: impl IntoIterator<Item = OsString>) -> ExitCode {
     let program = args.next();
     if args.next_if(|argument| argument == validate::command::NAME).is_some() {
         return validate::command::main(args);
+    }
+    if args.next_if(|argument| argument == release_pools::NAME).is_some() {
+        return release_pools::main(args);
     }
     let args = program.into_iter().chain(args);
     let config = match Config::parse(args) {

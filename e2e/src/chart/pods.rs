@@ -2,6 +2,8 @@
 //! accounts. Only what would clash on one machine, or is a mount, is put elsewhere: ports, the certificates' folder, the plugin.
 
 use std::path::PathBuf;
+use std::process::Command;
+use std::time::Duration;
 
 use anyhow::{Context, Result, ensure};
 use serde_json::{Value, json};
@@ -10,7 +12,11 @@ use super::webhook::Webhook;
 use super::{Release, grants};
 use crate::binaries;
 use crate::cluster::{Agent, Operator};
+use crate::eventually::eventually_blocking;
 use crate::netns::Node;
+
+/// How long helm may take to come to a Job.
+const SOON: Duration = Duration::from_mins(1);
 
 /// Starts a replica of the operator, and waits for nothing.
 ///
@@ -83,6 +89,37 @@ pub fn agent(release: &Release<'_>, node: &Node) -> Result<Agent> {
 pub fn agent_template(release: &Release<'_>) -> Result<Value> {
     let [set] = &release.objects("daemonsets")?[..] else { anyhow::bail!("the release has not one DaemonSet") };
     Ok(set["spec"]["template"].clone())
+}
+
+/// Waits for a Job of the release and does what a cluster does with it: runs its program, as its service account and with its
+/// arguments, and says in its status that it is complete. Answers what the program wrote.
+///
+/// # Errors
+/// When there is no such Job in time, or the program fails.
+pub fn complete_job(release: &Release<'_>) -> Result<String> {
+    let job = eventually_blocking("the release has a Job", SOON, || match &release.objects("jobs")?[..] {
+        [job] => Ok(job.clone()),
+        jobs => anyhow::bail!("it has {}", jobs.len()),
+    })?;
+    let template = &job["spec"]["template"];
+    let account = account(template)?;
+    grants::await_all(release, account)?;
+    let mut arguments = arguments(template, "/ipam-controller", |_| None)?;
+    let kubeconfig = release.plane().token(release.namespace(), account, None)?;
+    arguments.push(format!("--kubeconfig={}", kubeconfig.display()));
+    let output = Command::new(&binaries::build()?.controller).args(&arguments).output()?;
+    let said = String::from_utf8_lossy(&output.stderr).into_owned();
+    ensure!(output.status.success(), "{}: {said}", output.status);
+    let time = "2026-01-01T00:00:00Z";
+    let condition = |kind: &str| json!({"type": kind, "status": "True", "reason": "CompletionsReached", "lastTransitionTime": time, "lastProbeTime": time});
+    let status = json!({"status": {
+        "startTime": time, "completionTime": time, "succeeded": 1,
+        "conditions": [condition("SuccessCriteriaMet"), condition("Complete")],
+    }});
+    let name = job["metadata"]["name"].as_str().context("a Job without a name")?;
+    let words = ["patch", "job", name, "-n", release.namespace(), "--subresource=status", "--type=merge", "-p"];
+    release.plane().kubectl().run(&[&words[..], &[&status.to_string()]].concat())?;
+    Ok(said)
 }
 
 /// Folders of the node that a pod mounts at the same place.

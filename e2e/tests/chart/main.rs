@@ -15,4 +15,6 @@ mod rights;
 #[cfg(test)]
 mod stage;
 #[cfg(test)]
+mod uninstall;
+#[cfg(test)]
 mod values;

@@ -1,0 +1,164 @@
+//! `ipam-controller release-pools`: takes our finalizer off pools, for when no operator runs that would do so.
+//!
+//! The chart calls it at the end of an uninstall; people call it when a namespace or a CustomResourceDefinition waits for
+//! pools that nobody lets go of. It asks nobody whether addresses are held: IPAMNodes stay, and from them an operator that is
+//! installed later knows what is. It must not touch the finalizers of others, or anything else of a pool.
+
+use std::ffi::OsString;
+use std::io::Write as _;
+use std::path::PathBuf;
+use std::process::ExitCode;
+
+use anyhow::{Context as _, Result, bail};
+use clap::Parser;
+use ipam_crds::{CIDRPool, IPPool};
+use ipam_daemon::cluster;
+use kube::api::{Api, ListParams, PartialObjectMeta, Patch, PatchParams};
+use kube::core::NamespaceResourceScope;
+use kube::{Client, Resource, ResourceExt as _};
+use serde_json::json;
+
+use crate::pool::FINALIZER;
+
+/// Name of the subcommand.
+pub const NAME: &str = "release-pools";
+
+/// Rounds over all pools before somebody who writes them all the time is taken for a running operator.
+const ROUNDS: u32 = 10;
+/// Pools asked for at a time.
+const PAGE: u32 = 500;
+
+/// Let pools be deleted without an operator: take the finalizer nv-ipam.nvidia.com/pool-in-use off them
+#[derive(Parser, Debug)]
+#[command(name = "ipam-controller release-pools", bin_name = "ipam-controller release-pools")]
+#[command(after_help = "While an operator runs, annotate the pool instead: nv-ipam.nvidia.com/force-release=NODE. \
+    Exit status: 0 no such pool carries the finalizer any more, 1 some do, 2 wrong usage.")]
+struct Flags {
+    /// Of every pool, not only of those that are being deleted; the operator must have been stopped before
+    #[arg(long)]
+    all: bool,
+    /// Namespace of the pools
+    #[arg(long, default_value = "kube-system", value_name = "NAMESPACE")]
+    ippools_namespace: String,
+    /// Path of a kubeconfig; without it, that of KUBECONFIG, of the pod's service account, or ~/.kube/config
+    #[arg(long, value_name = "PATH")]
+    kubeconfig: Option<PathBuf>,
+}
+
+/// Runs the subcommand; `args` are those behind its name.
+pub fn main(args: impl IntoIterator<Item = OsString>) -> ExitCode {
+    let args = std::iter::once(OsString::from(NAME)).chain(args);
+    let flags = match Flags::try_parse_from(args) {
+        Ok(flags) => flags,
+        Err(usage) => {
+            // Where the text cannot be written there is nobody to tell.
+            drop(usage.print());
+            return u8::try_from(usage.exit_code()).map_or(ExitCode::FAILURE, ExitCode::from);
+        }
+    };
+    if let Err(why) = ipam_daemon::flags::namespace(&flags.ippools_namespace) {
+        say(&format!("--ippools-namespace {:?}: {why}", flags.ippools_namespace));
+        return ExitCode::from(2);
+    }
+    match run(&flags) {
+        Ok(()) => ExitCode::SUCCESS,
+        Err(error) => {
+            say(&format!("{error:#}"));
+            ExitCode::FAILURE
+        }
+    }
+}
+
+/// Tells whoever started it. Where the text cannot be written there is nobody to tell.
+fn say(what: &str) {
+    drop(writeln!(std::io::stderr(), "ipam-controller {NAME}: {what}"));
+}
+
+fn run(flags: &Flags) -> Result<()> {
+    let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
+    let done = runtime.block_on(async {
+        let client = cluster::client(flags.kubeconfig.as_deref()).await?;
+        release(&client, &flags.ippools_namespace, flags.all).await
+    });
+    runtime.shutdown_background();
+    let count = done?;
+    say(&format!(
+        "{count} pool{} released in namespace {}",
+        if count == 1 { "" } else { "s" },
+        flags.ippools_namespace
+    ));
+    Ok(())
+}
+
+/// Takes the finalizer off the pools of a namespace that are being deleted, or off all; answers how many there were.
+///
+/// # Errors
+/// When a call fails, or somebody puts the finalizer on again.
+pub async fn release(client: &Client, namespace: &str, all: bool) -> Result<usize> {
+    let flat = release_kind(Api::<IPPool>::namespaced(client.clone(), namespace), all).await?;
+    let routed = release_kind(Api::<CIDRPool>::namespaced(client.clone(), namespace), all).await?;
+    Ok(flat + routed)
+}
+
+async fn release_kind<K>(api: Api<K>, all: bool) -> Result<usize>
+where
+    K: Resource<DynamicType = (), Scope = NamespaceResourceScope>
+        + Clone
+        + std::fmt::Debug
+        + serde::de::DeserializeOwned,
+{
+    let kind = K::kind(&());
+    let mut released = std::collections::BTreeSet::new();
+    for _ in 0..ROUNDS {
+        let sealed = sealed(&api, all).await.with_context(|| format!("cannot list {}", K::plural(&())))?;
+        if sealed.is_empty() {
+            return Ok(released.len());
+        }
+        for pool in sealed {
+            let name = pool.name_any();
+            match take_off(&api, &pool).await {
+                Ok(()) => {
+                    say(&format!("{kind} {name} released"));
+                    released.insert(name);
+                }
+                // Changed or gone since it was listed: the next round sees how it stands.
+                Err(kube::Error::Api(status)) if matches!(status.code, 404 | 409) => {}
+                Err(error) => return Err(error).with_context(|| format!("cannot release {kind} {name}")),
+            }
+        }
+    }
+    bail!("{FINALIZER} is put on {} again and again: an operator is running; stop it first", K::plural(&()))
+}
+
+/// The pools that carry our finalizer, by their metadata. None if there is no such definition.
+async fn sealed<K>(api: &Api<K>, all: bool) -> kube::Result<Vec<PartialObjectMeta<K>>>
+where
+    K: Resource<DynamicType = ()> + Clone + std::fmt::Debug + serde::de::DeserializeOwned,
+{
+    let mut found = Vec::new();
+    let mut page = ListParams::default().limit(PAGE);
+    loop {
+        let list = match api.list_metadata(&page).await {
+            Err(kube::Error::Api(status)) if status.code == 404 => return Ok(found),
+            list => list?,
+        };
+        found.extend(list.items.into_iter().filter(|pool| {
+            let is_meant = all || pool.metadata.deletion_timestamp.is_some();
+            is_meant && pool.finalizers().iter().any(|finalizer| finalizer == FINALIZER)
+        }));
+        match list.metadata.continue_.filter(|token| !token.is_empty()) {
+            Some(token) => page = page.continue_token(&token),
+            None => return Ok(found),
+        }
+    }
+}
+
+/// At the version that was seen: a finalizer that another has put on since stays.
+async fn take_off<K>(api: &Api<K>, pool: &PartialObjectMeta<K>) -> kube::Result<()>
+where
+    K: Resource<DynamicType = ()> + Clone + std::fmt::Debug + serde::de::DeserializeOwned,
+{
+    let others: Vec<&String> = pool.finalizers().iter().filter(|finalizer| *finalizer != FINALIZER).collect();
+    let patch = json!({"metadata": {"resourceVersion": pool.metadata.resource_version, "finalizers": others}});
+    api.patch_metadata(&pool.name_any(), &PatchParams::default(), &Patch::Merge(patch)).await.map(drop)
+}
