@@ -88,6 +88,14 @@ impl Process {
         std::fs::read(&self.log).map(|bytes| String::from_utf8_lossy(&bytes).into_owned()).unwrap_or_default()
     }
 
+    /// Resident memory: what it is now and the most that it ever was, in KiB.
+    ///
+    /// # Errors
+    /// When the process has ended.
+    pub fn memory(&self) -> Result<(u64, u64)> {
+        memory_of(self.pid().as_raw_nonzero().get()).with_context(|| self.name.clone())
+    }
+
     /// Sends a signal to the program.
     ///
     /// # Errors
@@ -200,6 +208,15 @@ pub(crate) fn children_of(parent: Pid) -> Vec<Pid> {
         .collect();
     children.sort_by_key(|pid| pid.as_raw_nonzero());
     children
+}
+
+/// Resident memory of a process, now and at most, in KiB.
+pub(crate) fn memory_of(pid: i32) -> Result<(u64, u64)> {
+    let read = |name: &str| {
+        let value = status_field(pid, name).with_context(|| format!("no {name} of process {pid}"))?;
+        value.trim_end_matches(" kB").parse::<u64>().with_context(|| format!("{name} is {value:?}"))
+    };
+    Ok((read("VmRSS")?, read("VmHWM")?))
 }
 
 /// A line of /proc/PID/status.

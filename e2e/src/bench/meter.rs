@@ -6,7 +6,7 @@ use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result, bail};
 
-use crate::process::{Process, status_field};
+use crate::process::{Process, memory_of};
 
 /// The kernel's unit in /proc/PID/stat.
 const TICKS_PER_SECOND: u64 = 100;
@@ -54,11 +54,8 @@ impl Meter {
     }
 
     pub(super) fn memory(self) -> Result<Memory> {
-        let read = |name: &str| {
-            let value = status_field(self.pid, name).with_context(|| format!("no {name} of process {}", self.pid))?;
-            value.trim_end_matches(" kB").parse::<u64>().with_context(|| format!("{name} is {value:?}"))
-        };
-        Ok(Memory { now: read("VmRSS")?, most: read("VmHWM")? })
+        let (now, most) = memory_of(self.pid)?;
+        Ok(Memory { now, most })
     }
 
     pub(super) fn cpu(self) -> Result<Cpu> {

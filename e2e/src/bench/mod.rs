@@ -10,6 +10,7 @@ mod churn;
 mod fleet;
 mod heartbeats;
 mod joins;
+mod judge;
 mod large;
 mod load;
 mod meter;
@@ -62,6 +63,7 @@ struct Row {
 /// In the order of the table.
 const ROWS: [Row; 11] = [
     Row { name: "plan", subject: Subject::Rules(plan::measure) },
+    Row { name: "judge", subject: Subject::Rules(judge::measure) },
     Row { name: "pool", subject: Subject::Operator(pool::measure) },
     Row { name: "join", subject: Subject::Operator(joins::measure) },
     Row { name: "bytes", subject: Subject::Operator(traffic::measure) },

@@ -17,9 +17,11 @@ use rustls::pki_types::pem::PemObject as _;
 use rustls::pki_types::{CertificateDer, ServerName};
 use rustls::{ClientConfig, RootCertStore};
 use serde_json::{Value, json};
+use tokio::io::AsyncWriteExt as _;
 use tokio::net::TcpStream;
 use tokio::time::timeout;
 use tokio_rustls::TlsConnector;
+use tokio_rustls::client::TlsStream;
 
 use crate::webhook::PATHS;
 
@@ -133,11 +135,29 @@ impl Client {
         self.known.lock().unwrap_or_else(PoisonError::into_inner).get(certificate).copied()
     }
 
-    async fn dial(&self) -> Result<Connection> {
+    /// Opens a connection and sends the head of a request, with a body of `length` bytes to follow.
+    ///
+    /// # Errors
+    /// When the server does not take so much.
+    pub async fn begin(&self, length: usize) -> Result<TlsStream<TcpStream>> {
+        let Some((_, path)) = PATHS.first() else { bail!("no path") };
+        let mut stream = self.secured().await?;
+        let head = format!(
+            "POST {path} HTTP/1.1\r\nHost: localhost\r\nContent-Type: application/json\r\nContent-Length: {length}\r\n\r\n"
+        );
+        stream.write_all(head.as_bytes()).await.context("the head was not taken")?;
+        Ok(stream)
+    }
+
+    async fn secured(&self) -> Result<TlsStream<TcpStream>> {
         let stream = TcpStream::connect(self.address).await.context("cannot connect")?;
         stream.set_nodelay(true)?;
         let name = ServerName::try_from("localhost")?;
-        let stream = self.tls.connect(name, stream).await.context("the TLS handshake failed")?;
+        self.tls.connect(name, stream).await.context("the TLS handshake failed")
+    }
+
+    async fn dial(&self) -> Result<Connection> {
+        let stream = self.secured().await?;
         let leaf = stream.get_ref().1.peer_certificates().and_then(|chain| chain.first()).map(|leaf| leaf.to_vec());
         let expires = leaf.and_then(|leaf| self.end_of(&leaf));
         let (send, connection) = http1::handshake(TokioIo::new(stream)).await?;

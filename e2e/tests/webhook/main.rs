@@ -6,4 +6,6 @@ mod kubectl;
 #[cfg(test)]
 mod load;
 #[cfg(test)]
+mod memory;
+#[cfg(test)]
 mod stage;

@@ -1,0 +1,102 @@
+//! What judging the largest spec costs: 1.5 MB of exclusions, as much as etcd takes, in this process.
+
+use std::fmt::Write as _;
+use std::hint::black_box;
+use std::net::Ipv4Addr;
+use std::time::{Duration, Instant};
+
+use anyhow::{Result, ensure};
+use ipam_core::{Pool, PoolKind, advise};
+use ipam_operator::webhook::known::Known;
+use ipam_operator::webhook::{answer, judge, review};
+
+use super::meter::ms;
+use super::table::Finding;
+
+/// Bytes of exclusions.
+const LARGE: usize = 1_500_000;
+/// Of so many runs the quickest counts, for other programs can only add to it.
+const RUNS: usize = 10;
+const MOST: Duration = Duration::from_millis(50);
+
+/// How the exclusions lie, made of the number of one and of their count.
+type Shape = (&'static str, fn(u32, u32) -> String);
+
+const SHAPES: [Shape; 3] = [
+    ("apart from one another", |number, _| range(number * 10, number * 10 + 5)),
+    ("each inside the one before", |number, count| range(number, 2 * count - number)),
+    ("each of them wrong", |number, _| format!(r#"{{"startIP":"172.16.0.{}","endIP":"nonsense"}}"#, number % 256)),
+];
+
+/// The figures of one shape.
+struct Times {
+    /// Rules and advice alone, of a spec that is read already.
+    rules: Duration,
+    /// From the bytes of the review to those of the answer.
+    review: Duration,
+}
+
+pub(super) fn measure() -> Result<Vec<Finding>> {
+    let mut lines = Vec::new();
+    let mut met = true;
+    for (what, exclusion) in SHAPES {
+        let Times { rules, review } = times(&body(exclusion))?;
+        met &= rules.max(review) <= MOST;
+        lines.push(format!("{what}: {}, as a review {}", ms(rules), ms(review)));
+    }
+    Ok(vec![Finding {
+        what: "a spec with 1.5 MB of exclusions, judged".to_owned(),
+        reference: "–",
+        aim: "≤ 50 ms",
+        measured: lines.join("; "),
+        met,
+    }])
+}
+
+fn times(body: &str) -> Result<Times> {
+    let known = Known::new("kube-system");
+    let read = || review::read(PoolKind::IpPool, body.as_bytes()).map_err(|unread| anyhow::anyhow!(unread.message));
+    let draft = read()?.new.and_then(|new| new.spec.ok());
+    let Some(spec) = draft else { anyhow::bail!("the review has no spec that reads") };
+    let rules = quickest(|| Pool::parse("p", &spec).map(|pool| advise(&spec, &pool)));
+    let whole = || -> Result<Vec<u8>> {
+        let review = read()?;
+        Ok(answer::answer(&review.uid, &review.key(), &judge::judge(&review, &known)))
+    };
+    ensure!(whole()?.starts_with(br#"{"apiVersion":"admission.k8s.io/v1""#), "no answer");
+    Ok(Times { rules, review: quickest(whole) })
+}
+
+fn quickest<T>(mut work: impl FnMut() -> T) -> Duration {
+    let mut best = Duration::MAX;
+    for _ in 0..RUNS {
+        let began = Instant::now();
+        drop(black_box(work()));
+        best = best.min(began.elapsed());
+    }
+    best
+}
+
+/// A review of a new pool with [`LARGE`] bytes of exclusions.
+fn body(exclusion: fn(u32, u32) -> String) -> String {
+    let count = u32::try_from(LARGE / exclusion(0, 1).len().max(48)).unwrap_or(u32::MAX);
+    let mut list = String::with_capacity(LARGE);
+    for number in 0..count {
+        let comma = if number == 0 { "" } else { "," };
+        // Writing to a string cannot fail.
+        let _ = write!(list, "{comma}{}", exclusion(number, count));
+    }
+    let kind = r#"{"group":"nv-ipam.nvidia.com","version":"v1alpha1","kind":"IPPool"}"#;
+    let spec = format!(r#"{{"subnet":"10.0.0.0/8","perNodeBlockSize":100,"exclusions":[{list}]}}"#);
+    let object = format!(
+        r#"{{"apiVersion":"nv-ipam.nvidia.com/v1alpha1","kind":"IPPool","metadata":{{"name":"p"}},"spec":{spec}}}"#
+    );
+    format!(
+        r#"{{"apiVersion":"admission.k8s.io/v1","kind":"AdmissionReview","request":{{"uid":"u","kind":{kind},"namespace":"kube-system","operation":"CREATE","object":{object},"oldObject":null}}}}"#
+    )
+}
+
+fn range(first: u32, last: u32) -> String {
+    let addr = |number: u32| Ipv4Addr::from_bits(0x0a00_0000 + number);
+    format!(r#"{{"startIP":"{}","endIP":"{}"}}"#, addr(first), addr(last))
+}
