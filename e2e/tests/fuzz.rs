@@ -74,13 +74,19 @@ fn mutations_differ_from_one_another_and_are_the_same_each_time() {
 
 #[test]
 fn the_seeds_get_past_the_first_door() {
-    use ipam_core::PoolKind;
-    use ipam_operator::webhook::review::read;
+    use ipam_core::{PoolKind, Reason};
+    use ipam_e2e::fuzz::review::known;
+    use ipam_operator::webhook::{judge::judge, review::read};
     let reviews = seeds::seeds("review").unwrap();
+    assert!(reviews.len() >= 400);
+    let mut refused = BTreeSet::new();
     for review in &reviews {
-        assert!([PoolKind::IpPool, PoolKind::CidrPool].into_iter().any(|kind| read(kind, review).is_ok()));
+        let read = [PoolKind::IpPool, PoolKind::CidrPool].into_iter().find_map(|kind| read(kind, review).ok());
+        let verdict = judge(&read.unwrap(), known());
+        refused.extend(verdict.refusal.into_iter().flat_map(|refusal| refusal.violations).map(|one| one.reason));
     }
-    assert!(reviews.len() >= 40);
+    let never: Vec<Reason> = Reason::ALL.into_iter().filter(|reason| !refused.contains(reason)).collect();
+    assert_eq!(never, [], "no seed is refused for these");
     let pairs = seeds::seeds("pem").unwrap();
     let read = pairs.iter().filter(|pair| {
         let at = pair.iter().position(|byte| *byte == 0).unwrap_or(0);

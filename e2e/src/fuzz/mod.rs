@@ -7,7 +7,7 @@
 mod manifest;
 pub mod mutate;
 mod pem;
-mod review;
+pub mod review;
 pub mod seeds;
 mod selector;
 mod spec;

@@ -1,17 +1,90 @@
-//! Bodies of requests to the webhook.
+//! Bodies of requests to the webhook, judged beside other pools, nodes and what they hold.
+
+use std::sync::LazyLock;
 
 use ipam_core::PoolKind;
+use ipam_operator::index::Labels;
+use ipam_operator::objects::RawObject;
+use ipam_operator::reconcile::Observed;
 use ipam_operator::webhook::answer;
 use ipam_operator::webhook::judge::{RefusalStatus, Verdict, judge};
 use ipam_operator::webhook::known::Known;
 use ipam_operator::webhook::review::{Operation, read};
-use serde_json::Value as Json;
+use kube::runtime::watcher::Event;
+use serde_json::{Value as Json, json};
+
+use crate::cases::POOL;
 
 /// Longest answer for each byte asked, and for none: it names mistakes, of which a body has only so many.
 const LONGEST: usize = 200_000;
 
+/// What the webhook knows: pools that are in the way of some of the seeds, one that may be shared, and nodes that hold
+/// addresses of the pool that the table of cases is about, or have not told.
+pub fn known() -> &'static Known {
+    static KNOWN: LazyLock<Known> = LazyLock::new(|| {
+        let mut known = Known::new("kube-system");
+        for (kind, name, spec, may_overlap) in [
+            ("IPPool", "first", json!({"subnet": "10.1.0.0/16", "perNodeBlockSize": 4}), "false"),
+            ("IPPool", "shared", json!({"subnet": "10.2.0.0/16", "perNodeBlockSize": 4}), "true"),
+            ("CIDRPool", "routed", json!({"cidr": "fd01::/48", "perNodeNetworkPrefix": 64}), "false"),
+        ] {
+            let annotations = json!({"nv-ipam.nvidia.com/allow-overlap": may_overlap});
+            let metadata =
+                json!({"name": name, "creationTimestamp": "2026-01-01T00:00:00Z", "annotations": annotations});
+            let kind = PoolKind::from_kind(kind).unwrap_or(PoolKind::IpPool);
+            hear(&mut known, &json!({"metadata": metadata, "spec": spec}), |object| Observed::Pool(kind, object));
+        }
+        for (node, flat, routed, reports) in [
+            ("n1", ["10.0.0.1", "10.0.0.4"], ["10.0.0.0", "10.0.0.255"], json!([1, 2])),
+            ("n2", ["10.0.0.5", "10.0.0.8"], ["10.0.1.0", "10.0.1.255"], json!([0, 0])),
+            ("n3", ["fd00::1", "fd00::4"], ["fd00::", "fd00::ffff:ffff:ffff:ffff"], json!([])),
+        ] {
+            hear(&mut known, &ipam_node(node, [flat, routed], &reports), Observed::IpamNode);
+            let labels = Labels::from([("rack".to_owned(), node.replace('n', "r"))]);
+            known.observe(&Observed::Node(Event::Apply((node.to_owned(), labels.into()))));
+        }
+        known.observe(&Observed::Node(Event::InitDone));
+        known
+    });
+    &KNOWN
+}
+
+fn hear(known: &mut Known, object: &Json, what: impl Fn(Event<RawObject>) -> Observed) {
+    let object: Result<RawObject, _> = serde_json::from_str(&object.to_string());
+    assert!(object.is_ok(), "{:?}", object.as_ref().err());
+    if let Ok(object) = object {
+        known.observe(&what(Event::Apply(object)));
+    }
+}
+
+/// An IPAMNode with blocks of an IPPool and of a CIDRPool. Its agent reports these counts, the first with the addresses, or
+/// nothing.
+fn ipam_node(name: &str, blocks: [[&str; 2]; 2], reports: &Json) -> Json {
+    let entry = |at: usize| {
+        let ([start, end], kind) = (blocks[at], ["IPPool", "CIDRPool"][at]);
+        json!({"name": POOL, "poolType": kind, "startIP": start, "endIP": end})
+    };
+    let with = |mut entry: Json, more: Json| {
+        let (Some(entry_fields), Json::Object(more)) = (entry.as_object_mut(), more) else { return entry };
+        entry_fields.extend(more);
+        entry
+    };
+    let length = if blocks[1][0].contains(':') { 64 } else { 24 };
+    let block = |at: usize| with(entry(at), json!({"state": "Active", "subnet": format!("{}/{length}", blocks[1][0])}));
+    let report = |at: usize| {
+        let held = json!([{"startIP": blocks[0][1], "endIP": blocks[0][1]}]);
+        let held = if at == 0 && reports[at] == 1 { held } else { json!([]) };
+        with(entry(at), json!({"used": reports[at], "capacity": 4, "held": held}))
+    };
+    let told = reports.as_array().map_or(0, Vec::len);
+    json!({
+        "metadata": {"name": name}, "spec": {"pools": [block(0), block(1)]},
+        "status": {"pools": (0..told).map(report).collect::<Vec<_>>()},
+    })
+}
+
 pub(super) fn run(data: &[u8]) {
-    let known = Known::new("kube-system");
+    let known = known();
     for kind in [PoolKind::IpPool, PoolKind::CidrPool] {
         match read(kind, data) {
             Err(unread) => {
@@ -19,9 +92,14 @@ pub(super) fn run(data: &[u8]) {
                 check(&unread.uid, false, &answer::unread(&unread.uid, RefusalStatus::BadRequest, &unread.message));
             }
             Ok(review) => {
-                let verdict = judge(&review, &known);
-                assert_eq!(verdict, judge(&review, &known), "one review is judged in two ways");
-                if review.status_only || review.operation == Operation::Delete {
+                let verdict = judge(&review, known);
+                assert_eq!(verdict, judge(&review, known), "one review is judged in two ways");
+                let changes_nothing = review
+                    .new
+                    .as_ref()
+                    .zip(review.old.as_ref())
+                    .is_some_and(|(new, old)| (&new.spec, new.allows_overlap) == (&old.spec, old.allows_overlap));
+                if review.status_only || review.operation == Operation::Delete || changes_nothing {
                     assert!(verdict.refusal.is_none(), "refused: {review:?}");
                 }
                 words(&verdict);
