@@ -19,6 +19,11 @@
 //! [`ServerCertificates`](crate::ServerCertificates)), every leaf of a CA stood in the Secret before anybody served it, and a
 //! leaf is replaced by one that ends later. So when the last leaf that a CA signed has ended, nobody serves any of its
 //! leaves. That end is noted in the Secret when the CA is replaced, and the old CA goes an hour after it.
+//!
+//! Time is a proof here and no guess, because both sides go by it: an API server, too, refuses a leaf after its end, whatever
+//! it trusts. So a CA without a leaf that lasts lends its trust to nothing that anybody could serve. Reports of what each
+//! replica serves would let a CA go earlier, and would have to be believed of a replica that is cut off; the hour is for
+//! clocks that differ.
 
 use std::sync::Arc;
 use std::time::Duration;
