@@ -61,7 +61,7 @@ struct Row {
 }
 
 /// In the order of the table.
-const ROWS: [Row; 11] = [
+const ROWS: [Row; 12] = [
     Row { name: "plan", subject: Subject::Rules(plan::measure) },
     Row { name: "judge", subject: Subject::Rules(judge::measure) },
     Row { name: "pool", subject: Subject::Operator(pool::measure) },
