@@ -34,6 +34,9 @@ const LATER: Duration = Duration::from_secs(9);
 const LOOK: Duration = Duration::from_millis(100);
 /// Pauses after failed writes, doubling from the first to the last.
 const RETRY: (Duration, Duration) = (Duration::from_secs(1), Duration::from_mins(1));
+/// The longest pause after writes that reached nobody: an API server that is away costs nothing, and one that is back is to
+/// hear soon what pods hold.
+const UNREACHED: Duration = Duration::from_secs(3);
 /// Time that one write may take.
 const WRITE_TIMEOUT: Duration = Duration::from_secs(15);
 /// Longest condition message; an object has no room for any number of problems.
@@ -214,6 +217,13 @@ impl Pace {
         }
     }
 
+    /// A write reached nobody. Returns whether it is the first failure in a row.
+    pub fn unreached(&mut self, now: Instant) -> bool {
+        let first = self.failed(now);
+        self.not_before = self.not_before.min(now + UNREACHED);
+        first
+    }
+
     /// A write failed. Returns whether it is the first one in a row.
     pub fn failed(&mut self, now: Instant) -> bool {
         self.not_before = now + RETRY.0.saturating_mul(1 << self.failures.min(6)).min(RETRY.1);
@@ -314,8 +324,8 @@ impl Reporter {
     async fn write(&mut self, report: Report) {
         let status = report.status(self.ready.as_ref(), jiff::Timestamp::now());
         let result = match tokio::time::timeout(WRITE_TIMEOUT, self.patch(&report.uid, &status)).await {
-            Ok(result) => result.map_err(|error| error.to_string()),
-            Err(_) => Err(format!("no answer within {} s", WRITE_TIMEOUT.as_secs())),
+            Ok(result) => result.map_err(|error| (error.to_string(), matches!(error, kube::Error::Api(_)))),
+            Err(_) => Err((format!("no answer within {} s", WRITE_TIMEOUT.as_secs()), false)),
         };
         match result {
             Ok(()) => {
@@ -325,9 +335,11 @@ impl Reporter {
                     attempts => info!(attempts, "status reported again"),
                 }
             }
-            Err(error) => {
+            Err((error, answered)) => {
                 self.metrics.report_failures.inc();
-                if self.pace.failed(Instant::now()) {
+                let now = Instant::now();
+                let first = if answered { self.pace.failed(now) } else { self.pace.unreached(now) };
+                if first {
                     warn!(error, "cannot report the status, trying again");
                 }
             }
@@ -443,9 +455,11 @@ mod tests {
             pauses.push((pace.not_before - start).as_secs());
         }
         assert_eq!(pauses, [1, 2, 4, 8, 16, 32, 60, 60]);
+        pace.unreached(start);
+        assert_eq!(pace.due(&report(0)), Some(start + UNREACHED), "a server that is away is tried again soon");
         pace.heard(start);
-        assert_eq!(pace.due(&report(0)), Some(start), "a server that is back is told at once");
-        assert_eq!(pace.written(report(0), start), 8);
+        assert_eq!(pace.due(&report(0)), Some(start), "and one that is back at once");
+        assert_eq!(pace.written(report(0), start), 9);
     }
 
     #[test]

@@ -2,8 +2,8 @@
 
 use serde_json::json;
 
-use crate::api::IPPOOLS;
-use crate::stage::{GROUP, Stage, ip_spec};
+use crate::api::{CIDRPOOLS, IPPOOLS};
+use crate::stage::{GROUP, Resident, Stage, ip_spec};
 
 #[test]
 fn the_blocks_of_a_deleted_and_of_a_relabelled_node_are_nobody_elses_while_pods_hold_addresses() {
@@ -84,4 +84,41 @@ fn a_cordoned_node_gives_no_more_until_the_cordon_goes() {
     let mut second = stage.pod(0, IPPOOLS, "p");
     second.add().unwrap();
     assert_ne!(second.address(), first.address());
+}
+
+#[test]
+fn one_address_a_whole_subnet_and_a_static_prefix_wait_like_any_other_block() {
+    let stage = Stage::set("shapes", 1);
+    let node = stage.name(0).to_owned();
+    stage.pool(IPPOOLS, "one", ip_spec("10.86.0.0/30", 1));
+    stage.pool(IPPOOLS, "whole", ip_spec("10.85.0.0/29", 6));
+    let fixed = json!([{"nodeName": node, "prefix": "fd86::100/120"}]);
+    stage.pool(
+        CIDRPOOLS,
+        "fixed",
+        json!({"cidr": "fd86::/64", "perNodeNetworkPrefix": 120, "staticAllocations": fixed}),
+    );
+    let pools = [(IPPOOLS, "one"), (IPPOOLS, "whole"), (CIDRPOOLS, "fixed")];
+    let pods = pools.map(|(kind, pool)| stage.resident(0, kind, pool));
+    assert_eq!(pods.each_ref().map(Resident::address), ["10.86.0.1/30", "10.85.0.1/29", "fd86::101/120"]);
+    stage.api.delete_node(&node);
+    for (kind, pool) in pools {
+        stage.await_releasing(kind, pool, &[&node]);
+    }
+    let newcomer = stage.join("x");
+    stage.api.await_blocks(IPPOOLS, "one", &[(&newcomer, "10.86.0.2-10.86.0.2")]);
+    stage.api.await_blocks(CIDRPOOLS, "fixed", &[(&newcomer, "fd86::/120")]);
+    assert!(stage.told(IPPOOLS, "whole", ("Exhausted", "True", "NoFreeRanges")).contains(&newcomer));
+    for pod in &pods {
+        pod.check();
+        pod.del();
+    }
+    for (kind, pool) in pools {
+        stage.await_releasing(kind, pool, &[]);
+    }
+    stage.api.await_blocks(IPPOOLS, "whole", &[(&newcomer, "10.85.0.1-10.85.0.6")]);
+    let second = stage.join("y");
+    stage.api.await_blocks(IPPOOLS, "one", &[(&newcomer, "10.86.0.2-10.86.0.2"), (&second, "10.86.0.1-10.86.0.1")]);
+    // The static prefix is kept for its node, also while there is none of that name.
+    stage.api.await_blocks(CIDRPOOLS, "fixed", &[(&newcomer, "fd86::/120"), (&second, "fd86::200/120")]);
 }

@@ -33,7 +33,7 @@ pub use calls::{CallError, Command, NodeAction, NodeVersion, NodeWrite, Outcome,
 use memory::Memory;
 use node_queue::NodeQueue;
 use node_writes::queue_holders;
-use pool_task::{Applied, Call, PoolTask, changed_nodes};
+use pool_task::{Applied, Call, LIVELY, PoolTask, changed_nodes};
 
 /// Calls about pools under way at one time, events published included: with thousands of pools the calls of one moment would
 /// otherwise keep the API server busy for longer than a leader may go without renewing its Lease.
@@ -92,6 +92,8 @@ pub struct Reconciler {
     /// What was given before the API server went back to an earlier state.
     memory: Memory,
     stale: Stale,
+    /// Until when pools that turn up take part in what follows a list of everything.
+    lively_until: Option<Instant>,
     /// Whether everything is to be listed anew.
     wants_lists: bool,
     outbox: Vec<Command>,
@@ -127,6 +129,7 @@ impl Reconciler {
             orphans: Vec::new(),
             memory: Memory::default(),
             stale: Stale { overlaps: false, orphans: true },
+            lively_until: None,
             wants_lists: false,
             outbox: Vec::new(),
             publishing: 0,
@@ -163,9 +166,11 @@ impl Reconciler {
         }
         for task in self.pools.values_mut() {
             (task.confirmed, task.applied) = (None, None);
+            task.lively_until = Some(now + LIVELY);
             task.record.resource_version.clear();
         }
         self.ipam_nodes.doubt_all();
+        self.lively_until = Some(now + LIVELY);
         self.wants_lists = true;
         self.wake_pools(now);
     }

@@ -112,6 +112,7 @@ impl Reconciler {
 
     fn pool_is_new(&mut self, key: PoolKey, object: &RawObject, now: Instant) {
         let mut task = PoolTask::new(PoolRecord::read(key.kind, object, None));
+        task.lively_until = self.lively_until;
         task.due.wake(now);
         self.metrics.violations(&task.record);
         self.metrics.summary(&key, &task.record.status.summary);

@@ -17,6 +17,9 @@ use crate::pool::{PoolRecord, StatusRecord};
 pub(super) const COUNTS_EVERY: Duration = Duration::from_secs(10);
 /// The same while somebody may be waiting for the last address of a block to be given back.
 const COUNTS_WHILE_WAITING: Duration = Duration::from_secs(1);
+/// The same for this long after all was listed anew: what agents had to tell during an outage comes within seconds, and not at
+/// once.
+pub(super) const LIVELY: Duration = Duration::from_secs(15);
 
 /// One pool.
 #[derive(Debug)]
@@ -32,6 +35,8 @@ pub(super) struct PoolTask {
     /// What IPAMNodes are derived from: the last valid plan that a confirmed status records.
     pub(super) applied: Option<Applied>,
     pub(super) written_at: Option<Instant>,
+    /// Until when counts are written without much ado.
+    pub(super) lively_until: Option<Instant>,
     /// The older pool that has addresses of this one.
     pub(super) in_the_way: Option<PoolKey>,
 }
@@ -131,6 +136,7 @@ impl PoolTask {
             confirmed: None,
             applied: None,
             written_at: None,
+            lively_until: None,
             in_the_way: None,
         }
     }
@@ -156,16 +162,17 @@ impl PoolTask {
     }
 
     pub(super) fn counts_due(&self, now: Instant) -> bool {
-        self.written_at.is_none_or(|at| at + self.counts_every() <= now)
+        self.written_at.is_none_or(|at| at + self.counts_every(now) <= now)
     }
 
     /// When new counts of addresses may be written.
     pub(super) fn counts_at(&self, now: Instant) -> Instant {
-        self.written_at.map_or(now, |at| at + self.counts_every())
+        self.written_at.map_or(now, |at| at + self.counts_every(now))
     }
 
-    fn counts_every(&self) -> Duration {
-        if self.waits_for_blocks() { COUNTS_WHILE_WAITING } else { COUNTS_EVERY }
+    fn counts_every(&self, now: Instant) -> Duration {
+        let is_lively = self.lively_until.is_some_and(|until| now < until);
+        if is_lively || self.waits_for_blocks() { COUNTS_WHILE_WAITING } else { COUNTS_EVERY }
     }
 }
 

@@ -440,6 +440,10 @@ fn report(world: &mut World, node: &str, used: i64) {
 fn reports_of_agents_are_written_together_and_not_more_often_than_allowed() {
     let mut world = World::new(&["n1", "n2"], &[blue()], vec![]);
     world.settle();
+    world.calls_after(pool_task::LIVELY);
+    report(&mut world, "n1", 2);
+    let write = only(world.calls());
+    world.succeed(write);
     report(&mut world, "n1", 1);
     report(&mut world, "n2", 2);
     assert!(world.calls().is_empty(), "the status was written a moment ago");
@@ -448,6 +452,22 @@ fn reports_of_agents_are_written_together_and_not_more_often_than_allowed() {
     world.succeed(write);
     report(&mut world, "n1", 1);
     assert_eq!(world.reconciler.next_wake(), None, "no change, no call");
+}
+
+#[test]
+fn what_agents_report_soon_after_a_new_leader_began_does_not_wait_as_long_as_later_counts() {
+    let mut world = World::new(&["n1"], &[blue()], vec![]);
+    world.settle();
+    report(&mut world, "n1", 1);
+    let write = only(world.calls_after(Duration::from_secs(1)));
+    world.succeed(write);
+    world.calls_after(pool_task::LIVELY);
+    report(&mut world, "n1", 2);
+    let write = only(world.calls());
+    world.succeed(write);
+    report(&mut world, "n1", 3);
+    assert!(world.calls_after(Duration::from_secs(2)).is_empty(), "in the long run every ten seconds");
+    only(world.calls_after(pool_task::COUNTS_EVERY));
 }
 
 #[test]
