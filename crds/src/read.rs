@@ -4,7 +4,7 @@
 //! server has seen, or an object that an older definition let in, reads it here. Unknown fields are passed over, as the
 //! API server drops them. Nothing is judged but the types; the rest is `ipam-core`'s.
 
-use std::collections::BTreeSet;
+use std::collections::HashSet;
 
 use ipam_core::spec::{
     CidrPoolSpec, CommonSpec, ExclusionSpec, IndexRangeSpec, IpPoolSpec, NodeSelectorSpec, NodeSelectorTermSpec,
@@ -13,20 +13,54 @@ use ipam_core::spec::{
 use ipam_core::{Pool, PoolKind, Reason, Violation};
 use serde_json::{Map, Value};
 
+use crate::{CIDRPoolSpec, IPPoolSpec};
+
 /// Reads and judges `spec`, the JSON of a pool's `spec` (null if there is none). `name` is the pool's name.
 ///
 /// # Errors
 /// All violations: those of the types, and those of `ipam-core` in fields that could be read.
 pub fn judge(kind: PoolKind, name: &str, spec: &Value) -> Result<(PoolSpec, Pool), Vec<Violation>> {
-    let (spec, mut found) = read(kind, spec);
-    match Pool::parse(name, &spec) {
-        Ok(pool) if found.is_empty() => Ok((spec, pool)),
-        Ok(_) => Err(found),
+    let (spec, unread) = read(kind, spec);
+    let pool = parse(name, &spec, unread)?;
+    Ok((spec, pool))
+}
+
+/// Judges a `spec` of which `unread` could not be read; both as [`read`] and [`read_text`] give them.
+///
+/// # Errors
+/// As [`judge`]: of a field that could not be read nothing else is said.
+pub fn parse(name: &str, spec: &PoolSpec, unread: Vec<Violation>) -> Result<Pool, Vec<Violation>> {
+    match Pool::parse(name, spec) {
+        Ok(pool) if unread.is_empty() => Ok(pool),
+        Ok(_) => Err(unread),
         Err(mut judged) => {
-            let unread: BTreeSet<String> = found.iter().map(|violation| violation.field.clone()).collect();
-            judged.retain(|violation| !unread.iter().any(|field| is_within(&violation.field, field)));
-            judged.append(&mut found);
+            let fields: HashSet<&str> = unread.iter().map(|violation| violation.field.as_str()).collect();
+            judged.retain(|violation| !and_above(&violation.field).any(|field| fields.contains(field)));
+            judged.extend(unread);
             Err(judged)
+        }
+    }
+}
+
+/// As [`read`], from the text of the JSON; `None` if there is none.
+///
+/// The types are tried first, which costs a fraction of reading field by field; what they refuse is read so.
+pub fn read_text(kind: PoolKind, text: Option<&str>) -> (PoolSpec, Vec<Violation>) {
+    let Some(text) = text else { return read(kind, &Value::Null) };
+    let typed = match kind {
+        PoolKind::IpPool => serde_json::from_str(text).map(|spec: IPPoolSpec| spec.to_spec()),
+        PoolKind::CidrPool => serde_json::from_str(text).map(|spec: CIDRPoolSpec| spec.to_spec()),
+    };
+    typed.map_or_else(|_| read_untyped(kind, text), |spec| (spec, Vec::new()))
+}
+
+/// Nothing can be said of the fields of a text that is no JSON, or that lies deeper than anyone reads.
+fn read_untyped(kind: PoolKind, text: &str) -> (PoolSpec, Vec<Violation>) {
+    match serde_json::from_str(text) {
+        Ok(value) => read(kind, &value),
+        Err(error) => {
+            let (none, _) = read(kind, &Value::Null);
+            (none, vec![Violation::new("spec", Reason::Malformed, format!("does not read as JSON: {error}"))])
         }
     }
 }
@@ -59,9 +93,9 @@ pub fn read(kind: PoolKind, spec: &Value) -> (PoolSpec, Vec<Violation>) {
     (spec, reader.found)
 }
 
-/// Whether `field` is `outer` or inside it.
-fn is_within(field: &str, outer: &str) -> bool {
-    field.strip_prefix(outer).is_some_and(|rest| rest.is_empty() || rest.starts_with(['.', '[']))
+/// A path and all paths above it: `a.b[0]`, `a.b`, `a`.
+fn and_above(field: &str) -> impl Iterator<Item = &str> {
+    std::iter::successors(Some(field), |field| field.rfind(['.', '[']).map(|end| &field[..end]))
 }
 
 fn wrong(field: &str, wanted: &str, value: &Value) -> Violation {

@@ -13,7 +13,7 @@ use serde_json::Value;
 
 use crate::binaries::workspace;
 
-/// The name of the pool that every case is about.
+/// The name of the pool that a case is about, unless it says another.
 pub const POOL: &str = "pool";
 
 #[derive(Deserialize)]
@@ -35,6 +35,9 @@ pub struct Case {
     /// The file's name without its ending.
     #[serde(skip)]
     pub file: String,
+    /// `metadata.name` of the pool that it is about.
+    #[serde(default = "usual_name")]
+    pub pool: String,
     /// The spec that is put, as JSON; it may have wrong types.
     pub spec: Value,
     /// The value of the annotation that allows overlap.
@@ -46,6 +49,9 @@ pub struct Case {
     /// Which node has which block: `FIRST-LAST`, or `PREFIX` or `PREFIX via GATEWAY`.
     #[serde(default)]
     pub blocks: BTreeMap<String, String>,
+    /// Of which of these nodes the block is being taken back.
+    #[serde(default)]
+    pub leaving: BTreeSet<String>,
     /// What nodes hold; a node that is not named has not told.
     #[serde(default)]
     pub held: BTreeMap<String, HeldByNode>,
@@ -64,6 +70,8 @@ pub struct Case {
     /// The pools, by name, that do not serve when all are there.
     #[serde(default)]
     pub yields: BTreeSet<String>,
+    /// Whether reconcile defers an edit that is refused for what it takes away; see [`Case::is_deferred`].
+    pub deferred: Option<bool>,
     /// What the CustomResourceDefinition says, when nobody else is asked.
     #[serde(default)]
     pub definition: Vec<Complaint>,
@@ -76,6 +84,10 @@ fn yes() -> bool {
     true
 }
 
+fn usual_name() -> String {
+    POOL.to_owned()
+}
+
 /// What a node's agent has told.
 #[derive(Clone, Deserialize, Debug)]
 #[serde(untagged)]
@@ -84,6 +96,16 @@ pub enum HeldByNode {
     Count(u64),
     /// The addresses.
     Addresses(Vec<String>),
+}
+
+impl HeldByNode {
+    /// How many addresses.
+    pub fn count(&self) -> u64 {
+        match self {
+            Self::Count(count) => *count,
+            Self::Addresses(list) => u64::try_from(list.len()).unwrap_or(u64::MAX),
+        }
+    }
 }
 
 /// Another pool.
@@ -129,6 +151,11 @@ pub struct Refusal {
 }
 
 impl Refusal {
+    /// The field without the place in a list and what is below.
+    fn list(&self) -> &str {
+        self.field.split('[').next().unwrap_or_default()
+    }
+
     /// Whether one pool alone shows it.
     pub fn is_of_the_spec(&self) -> bool {
         ![Reason::Overlap, Reason::InUse].iter().any(|reason| self.reason == reason.as_str())
@@ -159,6 +186,34 @@ impl Case {
     /// The kind of the case's pool.
     pub fn kind(&self) -> PoolKind {
         if self.kind == "IPPool" { PoolKind::IpPool } else { PoolKind::CidrPool }
+    }
+
+    /// The same case about a pool of another name, if nothing is special about the name; another pool of the same name goes
+    /// along.
+    #[must_use]
+    pub fn of_pool(&self, name: &str) -> Self {
+        let mut case = self.clone();
+        if self.pool == POOL {
+            name.clone_into(&mut case.pool);
+            for other in case.others.iter_mut().filter(|other| other.name == POOL) {
+                name.clone_into(&mut other.name);
+            }
+            case.yields = self.yields.iter().map(|one| if one == POOL { name } else { one }.to_owned()).collect();
+        }
+        case
+    }
+
+    /// Whether the spec that is put is wrong by itself.
+    pub fn is_invalid(&self) -> bool {
+        self.refused.iter().any(Refusal::is_of_the_spec)
+    }
+
+    /// Whether reconcile defers the edit for some nodes. It does if the spec no longer has their blocks, or makes what may be
+    /// held the gateway; an exclusion bars the next pods from an address, and leaves the block with its node.
+    pub fn is_deferred(&self) -> bool {
+        let excludes = |refusal: &Refusal| ["spec.exclusions", "spec.perNodeExclusions"].contains(&refusal.list());
+        let moves = |refusal: &Refusal| refusal.reason == Reason::InUse.as_str() && !excludes(refusal);
+        self.deferred.unwrap_or_else(|| self.refused.iter().any(moves))
     }
 
     /// Names the case in messages.
@@ -222,11 +277,9 @@ impl Case {
             bail!("a pool that is new has no blocks and nothing before");
         }
         ensure!(self.held.keys().all(|node| self.blocks.contains_key(node)), "a node without a block holds nothing");
-        ensure!(
-            !self.refused.iter().any(Refusal::is_of_the_spec) || self.warned.is_empty(),
-            "a bad spec gets no advice"
-        );
-        let names: BTreeSet<&str> = self.others.iter().map(|other| other.name.as_str()).chain([POOL]).collect();
+        ensure!(self.leaving.iter().all(|node| self.blocks.contains_key(node)), "a node without a block keeps it");
+        ensure!(!self.is_invalid() || self.warned.is_empty(), "a bad spec gets no advice");
+        let names: BTreeSet<&str> = self.others.iter().map(|other| &*other.name).chain([&*self.pool]).collect();
         ensure!(self.yields.iter().all(|name| names.contains(name.as_str())), "who yields is not there");
         self.claims()?;
         self.blocks.keys().try_for_each(|node| self.held_by(node).map(drop))

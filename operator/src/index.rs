@@ -3,6 +3,8 @@
 //! Keeps of a Node its name, its labels and whether it is cordoned: nothing else of it can ever wake anything.
 
 use std::collections::{BTreeMap, BTreeSet, HashMap, HashSet};
+use std::ops::Deref;
+use std::sync::Arc;
 
 use ipam_core::PoolKey;
 use ipam_core::plan::{NodeRef, Usage};
@@ -11,8 +13,42 @@ use ipam_crds::NodeBlock;
 use crate::ipam_node::IpamNodeRecord;
 use crate::objects::is_older;
 
-/// Labels of a node.
-pub type Labels = BTreeMap<String, String>;
+/// Labels of a node. A copy costs nothing: all who know the node share one.
+#[derive(Clone, PartialEq, Eq, Default, Debug)]
+pub struct Labels(Arc<BTreeMap<String, String>>);
+
+impl Labels {
+    /// None.
+    pub fn new() -> Self {
+        Self::default()
+    }
+}
+
+impl Deref for Labels {
+    type Target = BTreeMap<String, String>;
+
+    fn deref(&self) -> &Self::Target {
+        &self.0
+    }
+}
+
+impl From<BTreeMap<String, String>> for Labels {
+    fn from(labels: BTreeMap<String, String>) -> Self {
+        Self(Arc::new(labels))
+    }
+}
+
+impl<const N: usize> From<[(String, String); N]> for Labels {
+    fn from(labels: [(String, String); N]) -> Self {
+        BTreeMap::from(labels).into()
+    }
+}
+
+impl FromIterator<(String, String)> for Labels {
+    fn from_iter<T: IntoIterator<Item = (String, String)>>(labels: T) -> Self {
+        BTreeMap::from_iter(labels).into()
+    }
+}
 
 /// Annotation of a Node: with the value `"true"` no pool serves it any more, and its blocks are taken back as those of a node
 /// that no pool selects.
@@ -107,6 +143,11 @@ impl Nodes {
         self.labels.contains_key(name)
     }
 
+    /// The labels of a node, if there is such a node.
+    pub fn labels(&self, name: &str) -> Option<&Labels> {
+        self.labels.get(name)
+    }
+
     /// All names.
     pub fn names(&self) -> impl Iterator<Item = &String> {
         self.labels.keys()
@@ -114,7 +155,7 @@ impl Nodes {
 
     /// All nodes, as planning wants them.
     pub fn refs(&self) -> Vec<NodeRef<'_>> {
-        self.labels.iter().map(|(name, labels)| NodeRef { name, labels }).collect()
+        self.labels.iter().map(|(name, labels)| NodeRef { name, labels: &labels.0 }).collect()
     }
 }
 

@@ -8,11 +8,10 @@ use std::sync::Arc;
 
 use ipam_core::overlap::{ALLOW_OVERLAP_ANNOTATION, Contender};
 use ipam_core::plan::{Claim, ClaimSource};
-use ipam_core::spec::PoolSpec;
-use ipam_core::{Pool, PoolKey, PoolKind, Reason, Violation};
+use ipam_core::{Pool, PoolKey, PoolKind, Violation};
 use ipam_crds::{
-    AddressCounts, BlockCounts, CIDRPoolAllocation, CIDRPoolRelease, CIDRPoolSpec, CIDRPoolStatus, IPPoolAllocation,
-    IPPoolRelease, IPPoolSpec, IPPoolStatus, NodeCounts,
+    AddressCounts, BlockCounts, CIDRPoolAllocation, CIDRPoolRelease, CIDRPoolStatus, IPPoolAllocation, IPPoolRelease,
+    IPPoolStatus, NodeCounts, read,
 };
 use jiff::Timestamp;
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::{Condition, ObjectMeta, Time};
@@ -144,15 +143,11 @@ impl PoolRecord {
     }
 }
 
+/// The API server's schema refuses a spec with a value of the wrong type; one comes only from a changed CRD or a damaged
+/// store, and is told field by field like any other mistake.
 fn read_spec(kind: PoolKind, object: &RawObject) -> Result<Arc<Pool>, Vec<Violation>> {
-    let text = object.spec.as_deref().map_or("{}", RawValue::get);
-    let spec = match kind {
-        PoolKind::IpPool => serde_json::from_str(text).map(|spec: IPPoolSpec| PoolSpec::from(&spec)),
-        PoolKind::CidrPool => serde_json::from_str(text).map(|spec: CIDRPoolSpec| PoolSpec::from(&spec)),
-    };
-    // The API server's schema refuses such a spec; it comes only from a changed CRD or a damaged store.
-    let spec = spec.map_err(|error| vec![Violation::new("spec", Reason::Malformed, error.to_string())])?;
-    Pool::parse(object.name(), &spec).map(Arc::new)
+    let (spec, unread) = read::read_text(kind, object.spec.as_deref().map(RawValue::get));
+    read::parse(object.name(), &spec, unread).map(Arc::new)
 }
 
 /// Both kinds of allocation in one: what is absent is empty.
@@ -392,8 +387,13 @@ mod tests {
     }
 
     #[test]
-    fn a_spec_that_does_not_read_is_a_violation_and_not_an_error() {
-        let record = PoolRecord::read(PoolKind::IpPool, &object(r#"{"subnet":7}"#, "{}"), None);
+    fn a_spec_of_which_fields_do_not_read_is_told_field_by_field_and_is_no_error() {
+        let spec = r#"{"subnet":7,"perNodeBlockSize":0,"exclusions":[{"startIP":"10.0.0.1"}]}"#;
+        let record = PoolRecord::read(PoolKind::IpPool, &object(spec, "{}"), None);
+        let fields: Vec<String> = record.spec.unwrap_err().into_iter().map(|violation| violation.field).collect();
+        assert_eq!(fields, ["spec.perNodeBlockSize", "spec.subnet", "spec.exclusions[0].endIP"]);
+        let deep = format!("{}{}", "[".repeat(1000), "]".repeat(1000));
+        let record = PoolRecord::read(PoolKind::IpPool, &object(&deep, "{}"), None);
         assert_eq!(record.spec.unwrap_err()[0].field, "spec");
     }
 

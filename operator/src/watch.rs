@@ -52,7 +52,7 @@ fn lean(event: Event<NodeObject>) -> Event<(String, NodeMeta)> {
     fn parts(node: NodeObject) -> (String, NodeMeta) {
         let cordon = node.metadata.annotations.as_ref().and_then(|all| all.get(CORDON));
         let cordoned = cordon.is_some_and(|value| value == "true");
-        let labels = node.metadata.labels.unwrap_or_default();
+        let labels = node.metadata.labels.unwrap_or_default().into();
         (node.metadata.name.unwrap_or_default(), NodeMeta { labels, cordoned })
     }
     match event {

@@ -9,8 +9,8 @@ use serde_json::{Value, json};
 
 use crate::support::{Judge, case_files};
 
-fn violations(kind: &str, spec: &Value) -> Vec<Violation> {
-    judge(PoolKind::from_kind(kind).unwrap(), "pool", spec).err().unwrap_or_default()
+fn violations(kind: &str, name: &str, spec: &Value) -> Vec<Violation> {
+    judge(PoolKind::from_kind(kind).unwrap(), name, spec).err().unwrap_or_default()
 }
 
 #[test]
@@ -18,7 +18,7 @@ fn the_core_refuses_what_the_definition_refuses_and_takes_what_it_takes() {
     let mut judged = 0;
     for file in case_files() {
         for case in &file.cases {
-            let found = violations(&file.kind, &case.spec);
+            let found = violations(&file.kind, &case.pool, &case.spec);
             assert_eq!(!found.is_empty(), case.is_refused_by_itself(), "{}: {}: {found:?}", file.kind, case.name);
             judged += 1;
         }
@@ -76,7 +76,7 @@ fn assert_core_refuses_in_the_same_field(kind: &str) {
     let changes = prop::collection::vec((any::<Index>(), any::<Index>()), 1..4);
     proptest!(ProptestConfig::with_cases(300), |(start in prop::sample::select(specs), changes in changes)| {
         let spec = crossed(start, &changes, &seen);
-        let core: Vec<Violation> = violations(kind, &spec);
+        let core: Vec<Violation> = violations(kind, "pool", &spec);
         for error in definition.judge(&json!({ "spec": spec })) {
             let known = core.iter().any(|violation| top_field(&violation.field) == top_field(&error.field));
             prop_assert!(known, "only the definition refuses {spec}: {error:?}; the core: {core:?}");

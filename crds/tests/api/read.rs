@@ -1,7 +1,7 @@
 //! A spec read field by field: what the types read too is read alike, and a value of the wrong type hides nothing.
 
 use ipam_core::{PoolKind, Violation};
-use ipam_crds::read::{judge, read};
+use ipam_crds::read::{judge, parse, read, read_text};
 use ipam_crds::{CIDRPoolSpec, IPPoolSpec};
 use serde_json::{Value, json};
 
@@ -29,6 +29,7 @@ fn what_the_types_read_is_read_alike() {
                 Err(error) => assert!(!found.is_empty(), "{}: {error}", case.name),
             }
             both += usize::from(found.is_empty());
+            assert_eq!(read_text(kind, Some(&case.spec.to_string())), (spec, found), "{}", case.name);
         }
     }
     assert!(both > 80, "{both}");
@@ -69,4 +70,19 @@ fn null_counts_as_absent() {
     let spec = json!({"subnet": "10.0.0.0/24", "perNodeBlockSize": 4, "gateway": null, "exclusions": null, "nodeSelector": null, "routes": null});
     assert_eq!(told(PoolKind::IpPool, &spec), [""; 0]);
     assert_eq!(told(PoolKind::IpPool, &json!({"subnet": null, "perNodeBlockSize": 4})), ["spec.subnet: is missing"]);
+}
+
+#[test]
+fn a_text_that_is_none_or_lies_too_deep_is_one_mistake() {
+    let told = |text: Option<&str>| {
+        let (spec, unread) = read_text(PoolKind::IpPool, text);
+        let told = parse("pool", &spec, unread).unwrap_err();
+        told.iter().map(Violation::to_string).collect::<Vec<_>>()
+    };
+    assert_eq!(told(None), ["spec: is missing"]);
+    let deep = format!("{}{}", "[".repeat(1000), "]".repeat(1000));
+    for text in [deep.as_str(), "{", ""] {
+        let told = told(Some(text));
+        assert!(told.len() == 1 && told[0].starts_with("spec: does not read as JSON"), "{told:?}");
+    }
 }

@@ -20,12 +20,18 @@ pub(crate) struct CaseFile {
 #[derive(Deserialize)]
 pub(crate) struct Case {
     pub(crate) name: String,
+    /// The pool's name, where that is what is judged.
+    #[serde(default = "usual_name")]
+    pub(crate) pool: String,
     pub(crate) spec: Value,
     /// The spec before, if there is one.
     pub(crate) old: Option<Value>,
     /// Which node has which block of it.
     #[serde(default)]
     blocks: BTreeMap<String, String>,
+    /// Of which nodes it is being taken back.
+    #[serde(default)]
+    leaving: BTreeSet<String>,
     /// What nodes have reported: a number, or the addresses.
     #[serde(default)]
     held: BTreeMap<String, Value>,
@@ -61,8 +67,19 @@ impl Case {
     fn status(&self, kind: &str, old: &Value) -> Value {
         let used = |held: &Value| held.as_array().map_or(held.as_u64().unwrap_or(0), |all| all.len() as u64);
         let ready = read::judge(PoolKind::from_kind(kind).unwrap(), "pool", old).is_ok();
+        let (mut releasing, mut allocations) = (Vec::new(), Vec::new());
+        for (node, block) in &self.blocks {
+            let mut entry = allocation(node, block);
+            if self.leaving.contains(node) {
+                entry["since"] = "2026-01-01T00:00:00Z".into();
+                releasing.push(entry);
+            } else {
+                allocations.push(entry);
+            }
+        }
         json!({
-            "allocations": self.blocks.iter().map(|(node, block)| allocation(node, block)).collect::<Vec<_>>(),
+            "allocations": allocations,
+            "releasing": releasing,
             "addresses": {"capacity": 1000, "used": self.held.values().map(used).sum::<u64>()},
             "conditions": [condition("Ready", ready)],
         })
@@ -85,6 +102,10 @@ pub(crate) fn condition(kind: &str, holds: bool) -> Value {
 
 fn yes() -> bool {
     true
+}
+
+fn usual_name() -> String {
+    "pool".to_owned()
 }
 
 /// An error that must be given.

@@ -56,8 +56,8 @@ pub(super) fn measure() -> Result<Vec<Finding>> {
 fn times(body: &str) -> Result<Times> {
     let known = Known::new("kube-system");
     let read = || review::read(PoolKind::IpPool, body.as_bytes()).map_err(|unread| anyhow::anyhow!(unread.message));
-    let draft = read()?.new.and_then(|new| new.spec.ok());
-    let Some(spec) = draft else { anyhow::bail!("the review has no spec that reads") };
+    let draft = read()?.new.filter(|new| new.unread.is_empty());
+    let Some(spec) = draft.map(|new| new.spec) else { anyhow::bail!("the review has no spec that reads") };
     let rules = quickest(|| Pool::parse("p", &spec).map(|pool| advise(&spec, &pool)));
     let whole = || -> Result<Vec<u8>> {
         let review = read()?;

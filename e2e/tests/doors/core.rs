@@ -4,42 +4,70 @@ use std::collections::BTreeSet;
 
 use ipam_core::overlap::{Contender, Contenders, settle, violation};
 use ipam_core::spec::PoolSpec;
-use ipam_core::{Claim, NodeRef, Pool, PoolKey, PoolKind, Usage, advise, advise_nodes, displaced, edit, plan};
+use ipam_core::{
+    Advice, Claim, NodeRef, Pool, PoolKey, PoolKind, Usage, Violation, advise, advise_nodes, displaced, edit, plan,
+};
 use ipam_crds::read::{judge, read};
-use ipam_e2e::cases::{Age, Case, POOL, fleet, load};
+use ipam_e2e::cases::{Age, Case, Other, fleet, load};
 
 use crate::verdict::{Verdict, assert_none, disagreement, expected};
 
-fn core(case: &Case) -> Verdict {
-    let mut verdict = Verdict::default();
-    match judge(case.kind(), POOL, &case.spec) {
-        Err(violations) => verdict.refuse(&violations),
-        Ok((spec, pool)) => {
-            verdict.warn(&advise(&spec, &pool));
-            if case.fleet {
+/// All that `ipam-core` says of a case, in its own words.
+pub(crate) struct Said {
+    pub(crate) violations: Vec<Violation>,
+    /// Of the spec alone.
+    pub(crate) advice: Vec<Advice>,
+    /// Of the spec among the nodes of the table.
+    pub(crate) of_nodes: Vec<Advice>,
+}
+
+/// Asks `ipam-core`; `created` says when another pool was made.
+pub(crate) fn say(case: &Case, created: &dyn Fn(&Other) -> i64) -> Said {
+    let mut said = Said { violations: Vec::new(), advice: Vec::new(), of_nodes: Vec::new() };
+    // Whoever leaves the spec as it is hears nothing of it.
+    if case.old.as_ref() != Some(&case.spec) {
+        match judge(case.kind(), &case.pool, &case.spec) {
+            Err(violations) => said.violations = violations,
+            Ok((spec, pool)) => {
+                said.advice = advise(&spec, &pool);
                 let fleet = fleet();
                 let nodes: Vec<NodeRef<'_>> = fleet.iter().map(|(name, labels)| NodeRef { name, labels }).collect();
-                verdict.warn(&advise_nodes(&pool, &nodes));
+                said.of_nodes = advise_nodes(&pool, &nodes);
+                said.violations = in_use(case, &spec, &pool);
             }
-            verdict.refuse(&in_use(case, &spec, &pool));
         }
     }
-    let others: Contenders = others(case).into_iter().collect();
+    let others: Contenders = others(case, created).into_iter().collect();
     if let Some(contender) = own(case, &case.spec, case.allow_overlap.as_deref()) {
         let old = case.old.as_ref().and_then(|old| own(case, old, case.old_allow_overlap.as_deref()));
-        verdict.refuse(violation(&contender, &others.conflicts_made(old.as_ref(), &contender)).as_slice());
+        said.violations.extend(violation(&contender, &others.conflicts_made(old.as_ref(), &contender)));
+    }
+    said
+}
+
+fn core(case: &Case) -> Verdict {
+    let said = say(case, &|other| created(other.age));
+    let mut verdict = Verdict::default();
+    verdict.refuse(&said.violations);
+    verdict.warn(&said.advice);
+    if case.fleet {
+        verdict.warn(&said.of_nodes);
     }
     verdict
 }
 
-fn in_use(case: &Case, spec: &PoolSpec, pool: &Pool) -> Vec<ipam_core::Violation> {
+fn in_use(case: &Case, spec: &PoolSpec, pool: &Pool) -> Vec<Violation> {
     let Some(old) = &case.old else { return Vec::new() };
     let (old, _) = read(case.kind(), old);
     let usage = |node: &str| case.held_by(node).unwrap();
-    edit::violations(&displaced(pool, Some(&old), spec, &case.claims().unwrap(), &usage), Some(&old), spec)
+    // A block that is being taken back matters if the spec would let its node keep it.
+    let is_selected = |node: &str| fleet().iter().any(|(name, labels)| name == node && pool.selects(name, labels));
+    let counts = |claim: &Claim| !case.leaving.contains(&claim.node) || is_selected(&claim.node);
+    let claims: Vec<Claim> = case.claims().unwrap().into_iter().filter(counts).collect();
+    edit::violations(&displaced(pool, Some(&old), spec, &claims, &usage), Some(&old), spec)
 }
 
-const fn created(age: Age) -> i64 {
+pub(crate) const fn created(age: Age) -> i64 {
     match age {
         Age::Oldest => 1,
         Age::Older => 2,
@@ -51,16 +79,16 @@ const fn created(age: Age) -> i64 {
 /// The case's pool beside others, if its network can be read.
 fn own(case: &Case, spec: &serde_json::Value, annotation: Option<&str>) -> Option<Contender> {
     let network = read(case.kind(), spec).0.network()?;
-    let key = PoolKey::new(case.kind(), POOL);
+    let key = PoolKey::new(case.kind(), &case.pool);
     Some(Contender { key, network, created: created(Age::Same), allows_overlap: Contender::allows(annotation) })
 }
 
-fn others(case: &Case) -> Vec<Contender> {
-    let other = |other: &ipam_e2e::cases::Other| {
+fn others(case: &Case, created: &dyn Fn(&Other) -> i64) -> Vec<Contender> {
+    let other = |other: &Other| {
         let kind = PoolKind::from_kind(&other.kind).unwrap();
         let (_, pool) = judge(kind, &other.name, &other.spec).unwrap();
         let allows_overlap = Contender::allows(other.allow_overlap.as_deref());
-        Contender { key: pool.key().clone(), network: pool.network(), created: created(other.age), allows_overlap }
+        Contender { key: pool.key().clone(), network: pool.network(), created: created(other), allows_overlap }
     };
     case.others.iter().map(other).collect()
 }
@@ -75,9 +103,9 @@ fn the_core_gives_every_case_its_verdict() {
 #[test]
 fn of_pools_that_overlap_those_of_the_table_do_not_serve() {
     let wrong = load().unwrap().into_iter().filter_map(|case| {
-        let mut all = others(&case);
+        let mut all = others(&case, &|other| created(other.age));
         // A pool whose spec is invalid has no network to serve.
-        if judge(case.kind(), POOL, &case.spec).is_ok() {
+        if judge(case.kind(), &case.pool, &case.spec).is_ok() {
             all.extend(own(&case, &case.spec, case.allow_overlap.as_deref()));
         }
         let yields: BTreeSet<String> = settle(&all).into_keys().map(|key| key.name).collect();
@@ -90,8 +118,8 @@ fn of_pools_that_overlap_those_of_the_table_do_not_serve() {
 fn the_blocks_of_the_table_are_those_that_its_nodes_would_be_given() {
     let none = std::collections::BTreeMap::new();
     let mut planned = 0;
-    for case in load().unwrap() {
-        let Some(Ok((_, pool))) = case.old.as_ref().map(|old| judge(case.kind(), POOL, old)) else { continue };
+    for case in load().unwrap().into_iter().filter(|case| case.leaving.is_empty()) {
+        let Some(Ok((_, pool))) = case.old.as_ref().map(|old| judge(case.kind(), &case.pool, old)) else { continue };
         let nodes: Vec<NodeRef<'_>> = case.blocks.keys().map(|name| NodeRef { name, labels: &none }).collect();
         let plan = plan(&pool, &nodes, &[], &|_| Usage::Unknown);
         let ranges =

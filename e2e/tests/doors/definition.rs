@@ -1,115 +1,28 @@
 //! The last door when all others are away: the real API server with the CustomResourceDefinitions alone.
 
-use ipam_crds::read::judge;
-use ipam_e2e::ControlPlane;
-use ipam_e2e::cases::{Case, Complaint, HeldByNode, POOL, load};
-use ipam_e2e::cluster::install_crds;
-use kube::core::Status;
+use http::Method;
+use ipam_e2e::cases::{Case, Complaint, load};
 use serde_json::{Value, json};
-use tokio::runtime::Runtime;
 
+use crate::objects::{new, old, pool, ready};
+use crate::server::{Server, causes, edited};
 use crate::verdict::assert_none;
 
-/// A client for one namespace of the API server.
-struct Server {
-    runtime: Runtime,
-    client: kube::Client,
-    namespace: String,
-}
-
-impl Server {
-    fn start() -> Self {
-        let plane = ControlPlane::shared().unwrap();
-        install_crds(plane).unwrap();
-        let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
-        let client = runtime.block_on(plane.client()).unwrap();
-        Self { runtime, client, namespace: plane.namespace("definition").unwrap() }
-    }
-
-    fn send(&self, method: &str, path: &str, body: &Value) -> Result<Value, Box<Status>> {
-        let request = http::Request::builder().method(method).uri(path).header("content-type", "application/json");
-        let request = request.body(body.to_string().into_bytes()).unwrap();
-        match self.runtime.block_on(self.client.request::<Value>(request)) {
-            Ok(value) => Ok(value),
-            Err(kube::Error::Api(status)) => Err(status),
-            Err(error) => panic!("{method} {path}: {error:?}"),
-        }
-    }
-
-    fn path(&self, case: &Case) -> String {
-        let plural = format!("{}s", case.kind().kind().to_lowercase());
-        format!("/apis/nv-ipam.nvidia.com/v1alpha1/namespaces/{}/{plural}", self.namespace)
-    }
-
-    /// What the server says to the case: as a creation that has no effect, or as an edit of a pool that is there.
-    fn verdict(&self, case: &Case, name: &str) -> Vec<Complaint> {
-        let path = self.path(case);
-        let answer = match &case.old {
-            None => {
-                let object = object(case, name, &case.spec);
-                self.send("POST", &format!("{path}?dryRun=All"), &object)
-            }
-            Some(old) => {
-                let mut pool = self.send("POST", &path, &object(case, name, old)).unwrap();
-                pool["status"] = status(case);
-                let mut pool = self.send("PUT", &format!("{path}/{name}/status"), &pool).unwrap();
-                pool["spec"] = case.spec.clone();
-                self.send("PUT", &format!("{path}/{name}?dryRun=All"), &pool)
-            }
-        };
-        answer.err().map(|status| complaints(&status)).unwrap_or_default()
-    }
-}
-
-fn object(case: &Case, name: &str, spec: &Value) -> Value {
-    let kind = case.kind().kind();
-    json!({"apiVersion": "nv-ipam.nvidia.com/v1alpha1", "kind": kind, "metadata": {"name": name}, "spec": spec})
-}
-
-/// What the operator would have written.
-fn status(case: &Case) -> Value {
-    let entry = |(node, block): (&String, &String)| match block.split_once('-') {
-        Some((first, last)) if case.kind().kind() == "IPPool" => {
-            json!({"nodeName": node, "startIP": first, "endIP": last})
-        }
-        _ => match block.split_once(" via ") {
-            Some((prefix, gateway)) => json!({"nodeName": node, "prefix": prefix, "gateway": gateway}),
-            None => json!({"nodeName": node, "prefix": block}),
-        },
-    };
-    let used: u64 = case
-        .held
-        .values()
-        .map(|held| match held {
-            HeldByNode::Count(count) => *count,
-            HeldByNode::Addresses(list) => list.len() as u64,
-        })
-        .sum();
-    let allocations: Vec<Value> = case.blocks.iter().map(entry).collect();
-    let is_valid = case.old.as_ref().is_some_and(|old| judge(case.kind(), POOL, old).is_ok());
-    let condition = if is_valid { ready("True", "Valid") } else { ready("False", "InvalidSpec") };
-    let addresses = json!({"capacity": 1000, "used": used});
-    json!({"observedGeneration": 1, "allocations": allocations, "addresses": addresses, "conditions": [condition]})
-}
-
-fn ready(status: &str, reason: &str) -> Value {
-    let since = "2026-01-01T00:00:00Z";
-    json!({"type": "Ready", "status": status, "reason": reason, "message": "", "lastTransitionTime": since})
+/// What the server says to the case: as a creation that has no effect, or as an edit of a pool that is there.
+fn verdict(server: &Server, case: &Case) -> Vec<Complaint> {
+    let old = old(case).map(|old| server.put(&old));
+    let new = old.as_ref().map_or_else(|| new(case), |old| edited(old, &new(case)));
+    let reply = server.put_to_the_test(case, old.as_ref(), &new);
+    if reply.is_success() { Vec::new() } else { complaints(&reply.body) }
 }
 
 /// After a structural error the server adds that rules were not asked, which is no error.
-fn complaints(status: &Status) -> Vec<Complaint> {
-    let causes = status.details.iter().flat_map(|details| &details.causes);
-    let mut said: Vec<Complaint> =
-        causes.map(|cause| Complaint { field: cause.field.clone(), message: cause.message.clone() }).collect();
-    said.retain(|complaint| !complaint.message.contains("some validation rules were not checked"));
-    if said.is_empty() {
-        return vec![Complaint { field: String::new(), message: status.message.clone() }];
-    }
-    said
+pub(crate) fn complaints(status: &Value) -> Vec<Complaint> {
+    let said = causes(status).into_iter().map(|[field, _, message]| Complaint { field, message });
+    said.filter(|complaint| !complaint.message.contains("some validation rules were not checked")).collect()
 }
 
-fn disagreement(case: &Case, mut said: Vec<Complaint>) -> Option<String> {
+pub(crate) fn disagreement(case: &Case, mut said: Vec<Complaint>) -> Option<String> {
     let mut missing = Vec::new();
     for wanted in &case.definition {
         let is_it = |one: &Complaint| one.field == wanted.field && one.message.contains(&wanted.message);
@@ -124,40 +37,34 @@ fn disagreement(case: &Case, mut said: Vec<Complaint>) -> Option<String> {
 
 #[test]
 fn the_api_server_gives_every_case_exactly_its_errors() {
-    let server = Server::start();
-    let cases = load().unwrap();
-    let wrong: Vec<String> = cases
-        .iter()
-        .enumerate()
-        .filter_map(|(number, case)| disagreement(case, server.verdict(case, &format!("case-{number}"))))
-        .collect();
+    let server = Server::start("definition");
+    let cases = load().unwrap().into_iter().enumerate().map(|(number, case)| case.of_pool(&format!("case-{number}")));
+    let wrong: Vec<String> = cases.filter_map(|case| disagreement(&case, verdict(&server, &case))).collect();
     assert_none(&wrong);
 }
 
 /// An edit of a pool with a block for each of `nodes` nodes, one of which holds an address.
 fn edit_of_a_large_pool(server: &Server, nodes: u32, spec: &Value) -> Vec<String> {
-    let path = format!("/apis/nv-ipam.nvidia.com/v1alpha1/namespaces/{}/ippools", server.namespace);
     let address = |number: u32| std::net::Ipv4Addr::from_bits(0x0a00_0001 + number).to_string();
     let entry = |node: u32| json!({"nodeName": format!("node-{node:06}"), "startIP": address(4 * node), "endIP": address(4 * node + 3)});
-    let old = json!({"subnet": "10.0.0.0/8", "perNodeBlockSize": 4});
-    let object = json!({"apiVersion": "nv-ipam.nvidia.com/v1alpha1", "kind": "IPPool", "spec": old,
-        "metadata": {"generateName": "large-"}});
-    let mut pool = server.send("POST", &path, &object).unwrap();
-    let path = format!("{path}/{}", pool["metadata"]["name"].as_str().unwrap());
+    let mut pool = pool("IPPool", "", None, &json!({"subnet": "10.0.0.0/8", "perNodeBlockSize": 4}));
+    pool["metadata"] = json!({"generateName": "large-"});
     pool["status"] = json!({
         "allocations": (0..nodes).map(entry).collect::<Vec<_>>(),
         "addresses": {"capacity": 4 * nodes, "used": 1},
-        "conditions": [ready("True", "Valid")],
+        "conditions": [ready(true)],
     });
-    let mut pool = server.send("PUT", &format!("{path}/status"), &pool).unwrap();
+    let mut pool = server.put(&pool);
     pool["spec"] = spec.clone();
-    let answer = server.send("PUT", &format!("{path}?dryRun=All"), &pool);
-    answer.err().map(|status| complaints(&status)).unwrap_or_default().into_iter().map(|one| one.message).collect()
+    let path = format!("{}/{}?dryRun=All", server.path("IPPool"), pool["metadata"]["name"].as_str().unwrap());
+    let reply = server.send(&Method::PUT, &path, &pool);
+    let said = if reply.is_success() { Vec::new() } else { complaints(&reply.body) };
+    said.into_iter().map(|complaint| complaint.message).collect()
 }
 
 #[test]
 fn the_rules_on_edits_stay_within_the_servers_budget_for_ten_thousand_blocks() {
-    let server = Server::start();
+    let server = Server::start("large");
     let verdict =
         |subnet: &str| edit_of_a_large_pool(&server, 10_000, &json!({"subnet": subnet, "perNodeBlockSize": 4}));
     let moved = verdict("11.0.0.0/8");

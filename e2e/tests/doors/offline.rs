@@ -2,46 +2,34 @@
 //! is put and the other pools, but not what is held.
 
 use std::collections::BTreeMap;
+use std::fs;
+use std::path::Path;
+use std::process::Command;
 
 use ipam_core::Reason;
-use ipam_core::overlap::ALLOW_OVERLAP_ANNOTATION;
-use ipam_e2e::cases::{Case, POOL, Refusal, Warning, fleet, load};
+use ipam_e2e::binaries;
+use ipam_e2e::cases::{Case, Refusal, Warning, load};
 use ipam_operator::validate::{Nodes, Options, PoolReport, validate};
 use serde_json::{Value, json};
 
+use crate::objects;
 use crate::verdict::{Verdict, assert_none, disagreement, expected};
 
-fn manifest(kind: &str, name: &str, allow_overlap: Option<&str>, spec: &Value) -> Value {
-    let annotations: BTreeMap<&str, &str> =
-        allow_overlap.map(|value| (ALLOW_OVERLAP_ANNOTATION, value)).into_iter().collect();
-    json!({
-        "apiVersion": "nv-ipam.nvidia.com/v1alpha1", "kind": kind,
-        "metadata": {"name": name, "annotations": annotations}, "spec": spec,
-    })
-}
-
 /// The others first, the case's pool last: in files the later one is the newcomer.
-fn manifests(case: &Case) -> String {
-    let others =
-        case.others.iter().map(|other| manifest(&other.kind, &other.name, other.allow_overlap.as_deref(), &other.spec));
-    let own = manifest(case.kind().kind(), POOL, case.allow_overlap.as_deref(), &case.spec);
-    json!({"apiVersion": "v1", "kind": "List", "items": others.chain([own]).collect::<Vec<_>>()}).to_string()
+fn manifests(case: &Case) -> Vec<Value> {
+    case.others.iter().map(objects::other).chain([objects::new(case)]).collect()
 }
 
-fn nodes() -> Nodes {
-    let node =
-        |(name, labels)| json!({"apiVersion": "v1", "kind": "Node", "metadata": {"name": name, "labels": labels}});
-    let items: Vec<Value> = fleet().into_iter().map(node).collect();
-    let list = json!({"apiVersion": "v1", "kind": "List", "items": items}).to_string();
-    Nodes::from_file("fleet", list.as_bytes()).unwrap()
+fn list(items: &[Value]) -> String {
+    json!({"apiVersion": "v1", "kind": "List", "items": items}).to_string()
 }
 
 fn offline(case: &Case) -> Verdict {
-    let options = Options { nodes: case.fleet.then(nodes), ..Options::default() };
-    let report = validate([(case.name.as_str(), manifests(case).as_bytes())], &options);
+    let nodes = case.fleet.then(|| Nodes::from_file("fleet", list(&objects::nodes()).as_bytes()).unwrap());
+    let report = validate([(&*case.name, list(&manifests(case)).as_bytes())], &Options { nodes, ..Options::default() });
     assert_eq!((report.strays.len(), report.skipped), (0, 0), "{}", case.title());
     let pool: &PoolReport = report.pools.last().unwrap();
-    assert_eq!((pool.kind, pool.name.as_str()), (case.kind(), POOL));
+    assert_eq!((pool.kind, &pool.name), (case.kind(), &case.pool));
     let refused = pool
         .problems
         .iter()
@@ -57,11 +45,67 @@ fn in_files(case: &Case) -> Verdict {
     verdict
 }
 
+/// Whether files show the case: whether an edit made an overlap or found it there does not stand in a file.
+fn is_shown(case: &Case) -> bool {
+    case.old.is_none() || case.others.is_empty()
+}
+
 #[test]
 fn validate_gives_every_case_the_verdict_that_files_show() {
+    let cases = load().unwrap().into_iter().filter(is_shown);
+    let wrong: Vec<String> = cases.filter_map(|case| disagreement(&case, in_files(&case), offline(&case))).collect();
+    assert_none(&wrong);
+}
+
+/// What the program prints about `cases`, each of which has a namespace of its own: the verdicts by namespace.
+fn printed(cases: &[(String, &Case)], node_list: Option<&Path>) -> BTreeMap<String, Verdict> {
+    let items = cases.iter().flat_map(|(namespace, case)| {
+        manifests(case).into_iter().map(move |mut pool| {
+            pool["metadata"]["namespace"] = namespace.as_str().into();
+            pool
+        })
+    });
+    let folder = tempfile::tempdir().unwrap();
+    let file = folder.path().join("cases.json");
+    fs::write(&file, list(&items.collect::<Vec<_>>())).unwrap();
+    let mut command = Command::new(&binaries::build().unwrap().controller);
+    command.args(["validate", "-o", "json"]).arg(&file);
+    if let Some(nodes) = node_list {
+        command.arg("--node-list").arg(nodes);
+    }
+    let output = command.output().unwrap();
+    let is_refused = |(_, case): &(String, &Case)| !in_files(case).refused.is_empty();
+    let wanted = i32::from(cases.iter().any(is_refused));
+    assert_eq!(output.status.code(), Some(wanted), "{}", String::from_utf8_lossy(&output.stderr));
+    let report: Value = serde_json::from_slice(&output.stdout).unwrap();
+    assert_eq!((&report["strays"], &report["skipped"]), (&json!([]), &json!(0)));
+    let pools = report["pools"].as_array().unwrap().iter();
+    // Of a namespace the last pool counts.
+    pools.map(|pool| (pool["namespace"].as_str().unwrap().to_owned(), told(pool))).collect()
+}
+
+fn told(pool: &Value) -> Verdict {
+    let text = |value: &Value| value.as_str().unwrap().to_owned();
+    let each = |list: &str| pool[list].as_array().unwrap().clone().into_iter();
+    let refused = each("problems").map(|one| Refusal { field: text(&one["field"]), reason: text(&one["reason"]) });
+    let warned = each("warnings").map(|one| Warning { field: text(&one["field"]), code: text(&one["code"]) });
+    Verdict { refused: refused.collect(), warned: warned.collect() }
+}
+
+#[test]
+fn the_program_prints_for_every_case_the_verdict_that_files_show() {
+    let nodes = tempfile::NamedTempFile::new().unwrap();
+    fs::write(nodes.path(), list(&objects::nodes())).unwrap();
     let cases = load().unwrap();
-    // Whether an edit made an overlap or found it there does not stand in a file.
-    let judged = cases.iter().filter(|case| case.old.is_none() || case.others.is_empty());
-    let wrong: Vec<String> = judged.filter_map(|case| disagreement(case, in_files(case), offline(case))).collect();
+    let shown = cases.iter().filter(|case| is_shown(case)).enumerate();
+    let named = shown.map(|(number, case)| (format!("case-{number}"), case));
+    let (fleet, alone): (Vec<_>, Vec<_>) = named.partition(|(_, case)| case.fleet);
+    let mut wrong = Vec::new();
+    for (cases, node_list) in [(fleet, Some(nodes.path())), (alone, None)] {
+        let mut printed = printed(&cases, node_list);
+        for (namespace, case) in &cases {
+            wrong.extend(disagreement(case, in_files(case), printed.remove(namespace).unwrap_or_default()));
+        }
+    }
     assert_none(&wrong);
 }

@@ -2,18 +2,17 @@
 
 use std::borrow::Cow;
 
-use ipam_core::addr::HostBits;
 use ipam_core::overlap::ALLOW_OVERLAP_ANNOTATION;
 use ipam_core::plan::Claim;
 use ipam_core::spec::PoolSpec;
-use ipam_core::{Cidr, Contender, Pool, PoolKey, PoolKind, Violation};
-use ipam_crds::{CIDRPoolSpec, IPPoolSpec};
+use ipam_core::{Contender, Pool, PoolKey, PoolKind, Violation};
+use ipam_crds::read;
 use serde::Deserialize;
 use serde::de::IgnoredAny;
 use serde_json::value::RawValue;
 
-use super::review::unreadable_spec;
 use crate::objects::RawObject;
+use crate::pool::{StatusRecord, read_status};
 
 /// One side of a review.
 #[derive(Debug)]
@@ -26,10 +25,14 @@ pub struct Draft {
     pub is_going: bool,
     /// Whether its annotation lets other pools have the same addresses.
     pub allows_overlap: bool,
-    /// The spec, or why it does not read.
-    pub spec: Result<PoolSpec, Violation>,
+    /// The spec, as far as it reads.
+    pub spec: PoolSpec,
+    /// What of the spec does not read. The schema of the CRD lets no such spec through.
+    pub unread: Vec<Violation>,
     /// Who has which block, as the status says.
     pub claims: Vec<Claim>,
+    /// Whose block is being taken back, as the status says.
+    pub releasing: Vec<Claim>,
 }
 
 #[derive(Deserialize)]
@@ -68,13 +71,13 @@ impl Draft {
     pub fn read(kind: PoolKind, text: &str) -> Result<Self, serde_json::Error> {
         let Object { metadata, spec, status } = serde_json::from_str(text)?;
         let allow_overlap = metadata.annotations.and_then(|annotations| annotations.allow_overlap);
+        let draft = Self::of_texts(kind, spec, status);
         Ok(Self {
             name: metadata.name.into_owned(),
             created: metadata.creation_timestamp.map(jiff::Timestamp::as_second),
             is_going: metadata.deletion_timestamp.is_some(),
             allows_overlap: Contender::allows(allow_overlap.as_deref()),
-            spec: read_spec(kind, spec),
-            claims: crate::pool::read_status(kind, status).allocations,
+            ..draft
         })
     }
 
@@ -87,9 +90,17 @@ impl Draft {
             created: object.metadata.creation_timestamp.as_ref().map(|time| time.0.as_second()),
             is_going: object.metadata.deletion_timestamp.is_some(),
             allows_overlap: Contender::allows(allow_overlap),
-            spec: read_spec(kind, object.spec.as_deref()),
-            claims: crate::pool::read_status(kind, object.status.as_deref()).allocations,
+            ..Self::of_texts(kind, object.spec.as_deref(), object.status.as_deref())
         }
+    }
+
+    /// Without metadata.
+    fn of_texts(kind: PoolKind, spec: Option<&RawValue>, status: Option<&RawValue>) -> Self {
+        let (spec, unread) = read::read_text(kind, spec.map(RawValue::get));
+        let StatusRecord { allocations, releasing, .. } = read_status(kind, status);
+        let releasing = releasing.into_iter().map(|release| release.claim).collect();
+        let (name, created) = (String::new(), None);
+        Self { name, created, is_going: false, allows_overlap: false, spec, unread, claims: allocations, releasing }
     }
 
     /// The spec judged by itself.
@@ -97,8 +108,7 @@ impl Draft {
     /// # Errors
     /// All that is wrong with it.
     pub fn parse(&self) -> Result<Pool, Vec<Violation>> {
-        let spec = self.spec.as_ref().map_err(|violation| vec![violation.clone()])?;
-        Pool::parse(&self.name, spec)
+        read::parse(&self.name, &self.spec, self.unread.clone())
     }
 
     /// Whether the spec is right by itself.
@@ -106,32 +116,18 @@ impl Draft {
         self.parse().is_ok()
     }
 
-    /// The pool's network, if that much of the spec reads.
-    pub fn network(&self) -> Option<Cidr> {
-        let (network, host_bits) = match self.spec.as_ref().ok()? {
-            PoolSpec::Ip(spec) => Cidr::parse(&spec.subnet).map(|(network, _)| (network, HostBits::Zero)),
-            PoolSpec::Cidr(spec) => Cidr::parse(&spec.cidr),
-        }
-        .ok()?;
-        (host_bits == HostBits::Zero).then_some(network)
+    /// Whether the two specs say the same.
+    pub fn has_spec_of(&self, other: &Self) -> bool {
+        (&self.spec, &self.unread) == (&other.spec, &other.unread)
     }
 
-    /// The pool as others could be in its way.
+    /// The pool as others could be in its way, if its network reads, whatever else is wrong with the spec.
     pub fn contender(&self, kind: PoolKind) -> Option<Contender> {
         Some(Contender {
             key: PoolKey::new(kind, &self.name),
-            network: self.network()?,
+            network: self.spec.network()?,
             created: self.created.unwrap_or(i64::MAX),
             allows_overlap: self.allows_overlap,
         })
     }
-}
-
-fn read_spec(kind: PoolKind, text: Option<&RawValue>) -> Result<PoolSpec, Violation> {
-    let text = text.map_or("{}", RawValue::get);
-    let read = match kind {
-        PoolKind::IpPool => serde_json::from_str(text).map(|spec: IPPoolSpec| spec.to_spec()),
-        PoolKind::CidrPool => serde_json::from_str(text).map(|spec: CIDRPoolSpec| spec.to_spec()),
-    };
-    read.map_err(|error| unreadable_spec(&error))
 }

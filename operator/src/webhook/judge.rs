@@ -79,8 +79,8 @@ impl Parsed {
     pub fn of(review: &Review) -> Self {
         let judged = review.new.as_ref().filter(|new| !review.status_only && touches_spec(new, review.old.as_ref()));
         let new = judged.map(Draft::parse);
-        let advice = match (judged.map(|draft| &draft.spec), &new) {
-            (Some(Ok(spec)), Some(Ok(pool))) => advise(spec, pool),
+        let advice = match (judged, &new) {
+            (Some(draft), Some(Ok(pool))) => advise(&draft.spec, pool),
             _ => Vec::new(),
         };
         Self { new, warnings: advice.iter().map(ToString::to_string).collect() }
@@ -124,36 +124,45 @@ pub fn judge(review: &Review, known: &Known) -> Verdict {
 }
 
 fn touches_spec(new: &Draft, old: Option<&Draft>) -> bool {
-    old.is_none_or(|old| old.spec != new.spec)
+    old.is_none_or(|old| !old.has_spec_of(new))
 }
 
-/// Another pool with the same addresses, unless that is nothing that this change brings about.
+/// Other pools with the same addresses, as far as this change brings that about. One that goes away serves nobody anew.
 fn overlap_of(review: &Review, new: &Draft, known: &Known) -> Option<Violation> {
-    let brings = review.old.as_ref().is_none_or(|old| {
-        let withdraws = old.allows_overlap && !new.allows_overlap && !new.is_going;
-        withdraws || (touches_spec(new, Some(old)) && old.network() != new.network())
-    });
-    let contender = new.contender(review.kind).filter(|_| brings)?;
-    overlap::violation(&contender, &known.conflicts(&contender))
+    let old = review.old.as_ref();
+    let contender = new.contender(review.kind).filter(|_| !new.is_going || touches_spec(new, old))?;
+    let before = old.and_then(|old| old.contender(review.kind));
+    overlap::violation(&contender, &known.conflicts_made(before.as_ref(), &contender))
 }
 
 /// Blocks that the change would move or drop while their addresses may be held.
 fn taken_away(review: &Review, new: &Draft, pool: &Pool, known: &Known) -> Vec<Violation> {
-    let (Some(old), Ok(spec)) = (&review.old, &new.spec) else { return Vec::new() };
+    let Some(old) = &review.old else { return Vec::new() };
     let key = review.key();
-    let was = old.spec.as_ref().ok();
-    let claims: Vec<Claim> = claims(review, old, known).into_iter().cloned().collect();
-    let found = displaced(pool, was, spec, &claims, &|node| known.held(&key, node));
-    edit::violations(&found, was, spec)
+    let stays = |record: &Record<'_>| !record.is_leaving || known.selects(pool, &record.claim.node) != Some(false);
+    let claims: Vec<Claim> =
+        records(review, old, known).into_iter().filter(stays).map(|record| record.claim.clone()).collect();
+    let found = displaced(pool, Some(&old.spec), &new.spec, &claims, &|node| known.held(&key, node));
+    edit::violations(&found, Some(&old.spec), &new.spec)
+}
+
+/// A record of who has which block.
+struct Record<'a> {
+    claim: &'a Claim,
+    /// Whether the block is being taken back. While its node is not selected no spec changes that: it goes once it is empty.
+    /// A node that is selected keeps it, if the spec has it.
+    is_leaving: bool,
 }
 
 /// Who has which block: what the status says, and what the IPAMNodes say besides.
-fn claims<'a>(review: &Review, old: &'a Draft, known: &'a Known) -> Vec<&'a Claim> {
-    let mut by_node: BTreeMap<&str, Vec<&Claim>> = BTreeMap::new();
-    for claim in old.claims.iter().chain(known.claims(&review.key())) {
+fn records<'a>(review: &Review, old: &'a Draft, known: &'a Known) -> Vec<Record<'a>> {
+    let in_status =
+        old.claims.iter().map(|claim| (claim, false)).chain(old.releasing.iter().map(|claim| (claim, true)));
+    let mut by_node: BTreeMap<&str, Vec<Record<'_>>> = BTreeMap::new();
+    for (claim, is_leaving) in in_status.chain(known.claims(&review.key())) {
         let own = by_node.entry(&claim.node).or_default();
-        if own.iter().all(|other| other.range != claim.range) {
-            own.push(claim);
+        if own.iter().all(|other| other.claim.range != claim.range) {
+            own.push(Record { claim, is_leaving });
         }
     }
     by_node.into_values().flatten().collect()
@@ -165,7 +174,8 @@ const MOST_NAMED: usize = 5;
 /// What one who deletes a pool is told: who still holds addresses of it.
 fn farewell(review: &Review, old: &Draft, known: &Known) -> Option<String> {
     let key = review.key();
-    let mut nodes: Vec<&str> = claims(review, old, known).into_iter().map(|claim| claim.node.as_str()).collect();
+    let mut nodes: Vec<&str> =
+        records(review, old, known).into_iter().map(|record| record.claim.node.as_str()).collect();
     nodes.dedup();
     let held: Vec<(&str, Held)> = nodes.into_iter().map(|node| (node, known.held(&key, node))).collect();
     let holders: Vec<_> = held.iter().filter(|(_, held)| !held.is_empty()).collect();

@@ -8,8 +8,8 @@ use std::collections::{BTreeMap, BTreeSet, HashMap};
 
 use ipam_core::addr::{number, parse_addr};
 use ipam_core::plan::{Claim, NodeRef};
-use ipam_core::{Contender, Contenders, Held, PoolKey, PoolKind, RunSet};
-use ipam_crds::BlockUse;
+use ipam_core::{Contender, Contenders, Held, Pool, PoolKey, PoolKind, RunSet};
+use ipam_crds::{BlockState, BlockUse};
 use kube::runtime::watcher::Event;
 
 use super::draft::Draft;
@@ -38,6 +38,8 @@ pub struct Known {
 #[derive(Clone, PartialEq, Debug)]
 struct Holding {
     claim: Claim,
+    /// Whether the node is told to take back and give no more.
+    is_leaving: bool,
     held: Held,
 }
 
@@ -57,14 +59,20 @@ impl Known {
         &self.namespace
     }
 
-    /// The pools that may not serve beside `contender`, oldest first.
-    pub fn conflicts(&self, contender: &Contender) -> Vec<&Contender> {
-        self.contenders.conflicts(contender)
+    /// The pools that `new` may not serve beside and `old`, its state before, might have; oldest first.
+    pub fn conflicts_made(&self, old: Option<&Contender>, new: &Contender) -> Vec<&Contender> {
+        self.contenders.conflicts_made(old, new)
     }
 
     /// All nodes, or `None` while that is not known.
     pub fn nodes(&self) -> Option<Vec<NodeRef<'_>>> {
         self.node_list.is_synced().then(|| self.nodes.refs())
+    }
+
+    /// Whether the pool would serve the node: there is one, selected and not cordoned. `None` while nodes are not known.
+    pub fn selects(&self, pool: &Pool, node: &str) -> Option<bool> {
+        let labels = self.nodes.labels(node).filter(|_| !self.nodes.cordoned().contains(node));
+        self.node_list.is_synced().then(|| labels.is_some_and(|labels| pool.selects(node, labels)))
     }
 
     /// What the node's pods hold of a pool.
@@ -73,9 +81,10 @@ impl Known {
         holding.map_or(Held::Unknown, |holding| holding.held.clone())
     }
 
-    /// Who has which block of a pool, as the IPAMNodes say.
-    pub fn claims(&self, key: &PoolKey) -> impl Iterator<Item = &Claim> {
-        self.holdings.get(key).into_iter().flat_map(BTreeMap::values).map(|holding| &holding.claim)
+    /// Who has which block of a pool, as the IPAMNodes say, and whether it is being taken back.
+    pub fn claims(&self, key: &PoolKey) -> impl Iterator<Item = (&Claim, bool)> {
+        let holdings = self.holdings.get(key).into_iter().flat_map(BTreeMap::values);
+        holdings.map(|holding| (&holding.claim, holding.is_leaving))
     }
 
     /// Takes in what a watch tells.
@@ -130,7 +139,8 @@ impl Known {
         let draft = Draft::of(kind, object);
         let key = PoolKey::new(kind, object.name());
         // A pool that was never valid has given nothing and gives nothing: it is in nobody's way.
-        match draft.contender(kind).filter(|_| draft.is_valid() || !draft.claims.is_empty()) {
+        let gives = draft.is_valid() || !(draft.claims.is_empty() && draft.releasing.is_empty());
+        match draft.contender(kind).filter(|_| gives) {
             Some(contender) => self.contenders.insert(contender),
             None => self.contenders.remove(&key),
         }
@@ -170,7 +180,9 @@ impl Known {
             let of_this_block =
                 |report: &&BlockUse| (&report.start_ip, &report.end_ip) == (&block.start_ip, &block.end_ip);
             let held = report.filter(of_this_block).map_or(Held::Unknown, held);
-            self.holdings.entry(key.clone()).or_default().insert(node.to_owned(), Holding { claim, held });
+            let is_leaving = block.state == BlockState::Releasing;
+            let holding = Holding { claim, is_leaving, held };
+            self.holdings.entry(key.clone()).or_default().insert(node.to_owned(), holding);
             keys.push(key);
         }
         self.blocks.insert(node.to_owned(), keys);

@@ -6,7 +6,7 @@
 use std::borrow::Cow;
 use std::cell::RefCell;
 
-use ipam_core::{PoolKey, PoolKind, Reason, Violation};
+use ipam_core::{PoolKey, PoolKind};
 use serde::Deserialize;
 use serde::de::{DeserializeSeed, Deserializer, IgnoredAny, MapAccess, Visitor};
 use serde_json::value::RawValue;
@@ -246,11 +246,6 @@ impl<'de> Visitor<'de> for Within<'_> {
         }
         Ok(())
     }
-}
-
-/// What a spec that does not read at all is refused with. The schema of the CRD lets none through.
-pub(super) fn unreadable_spec(error: &serde_json::Error) -> Violation {
-    Violation::new("spec", Reason::Malformed, cut(&error.to_string()).into_owned())
 }
 
 #[cfg(test)]

@@ -56,9 +56,21 @@ fn raw<T: serde::de::DeserializeOwned>(object: &Value) -> T {
 /// What is known when another pool has this subnet.
 fn beside(subnet: &str) -> Known {
     let mut known = Known::new("pools");
-    let other = json!({"metadata": {"name": "other"}, "spec": {"subnet": subnet, "perNodeBlockSize": 4}});
-    known.observe(&Observed::Pool(PoolKind::IpPool, Event::Apply(raw(&other))));
+    stand(&mut known, "other", subnet);
     known
+}
+
+fn stand(known: &mut Known, name: &str, subnet: &str) {
+    let pool = json!({"metadata": {"name": name}, "spec": {"subnet": subnet, "perNodeBlockSize": 4}});
+    known.observe(&Observed::Pool(PoolKind::IpPool, Event::Apply(raw(&pool))));
+}
+
+/// All nodes there are.
+fn nodes(known: &mut Known, names: &[&str]) {
+    let listed = names.iter().map(|name| Event::InitApply(((*name).to_owned(), NodeMeta::default())));
+    for event in [Event::Init].into_iter().chain(listed).chain([Event::InitDone]) {
+        known.observe(&Observed::Node(event));
+    }
 }
 
 /// What is known when the agent of `n` counts so many held addresses.
@@ -133,11 +145,33 @@ fn an_edit_of_a_bad_spec_must_make_it_good() {
 
 #[test]
 fn an_edit_that_leaves_the_network_alone_is_not_held_to_an_overlap_that_is_there() {
-    let known = beside("10.0.0.0/16");
+    let mut known = beside("10.0.0.0/16");
+    stand(&mut known, "far", "10.9.0.0/16");
     let grown = with(pool(&small()), "/spec/gateway", json!("10.0.0.1"));
     assert!(judge(&review(Some(&pool(&small())), Some(&grown)), &known).refusal.is_none());
-    let moved = with(pool(&small()), "/spec/subnet", json!("10.0.1.0/24"));
+    let moved = with(pool(&small()), "/spec/subnet", json!("10.9.1.0/24"));
     assert_eq!(reasons(&judge(&review(Some(&pool(&small())), Some(&moved)), &known)).len(), 1);
+}
+
+#[test]
+fn of_several_overlaps_an_edit_is_told_those_that_it_makes() {
+    let mut known = beside("10.0.0.0/24");
+    stand(&mut known, "next", "10.0.1.0/24");
+    let grown = with(pool(&small()), "/spec/subnet", json!("10.0.0.0/23"));
+    let verdict = judge(&review(Some(&pool(&small())), Some(&grown)), &known);
+    let (_, message) = refused(&verdict);
+    assert!(message.contains("\"next\"") && !message.contains("\"other\""), "{message}");
+    let shrunk = with(pool(&small()), "/spec/subnet", json!("10.0.0.0/25"));
+    assert!(judge(&review(Some(&pool(&small())), Some(&shrunk)), &known).refusal.is_none());
+}
+
+#[test]
+fn a_spec_with_values_of_wrong_types_is_refused_field_by_field() {
+    let spec = json!({"subnet": 7, "perNodeBlockSize": 0, "exclusions": "none", "gateway": "10.0.0.1"});
+    let found = reasons(&judge(&review(None, Some(&pool(&spec))), &Known::default()));
+    let fields: Vec<_> = found.iter().map(|(field, _)| field.as_str()).collect();
+    assert_eq!(fields, ["spec.perNodeBlockSize", "spec.subnet", "spec.exclusions"]);
+    assert_eq!(reasons(&judge(&review(None, Some(&json!({"metadata": {"name": "p"}}))), &Known::default())).len(), 1);
 }
 
 #[test]
@@ -147,12 +181,16 @@ fn withdrawing_the_annotation_of_a_pool_that_overlaps_is_a_conflict() {
         "/metadata/annotations",
         json!({"nv-ipam.nvidia.com/allow-overlap": "true", "kubectl.kubernetes.io/last-applied-configuration": "…"}),
     );
-    let known = beside("10.0.0.0/16");
+    let mut known = Known::new("pools");
+    let other = with(allowing.clone(), "/metadata/name", json!("other"));
+    known.observe(&Observed::Pool(PoolKind::IpPool, Event::Apply(raw(&other))));
     let verdict = judge(&review(Some(&allowing), Some(&pool(&small()))), &known);
     assert_eq!(reasons(&verdict), [("spec.subnet".to_owned(), Reason::Overlap)]);
     let going = with(pool(&small()), "/metadata/deletionTimestamp", json!("2026-01-01T00:00:00Z"));
     assert!(judge(&review(Some(&allowing), Some(&going)), &known).refusal.is_none());
     assert!(judge(&review(Some(&allowing), Some(&pool(&small()))), &beside("10.1.0.0/16")).refusal.is_none());
+    let before = judge(&review(Some(&allowing), Some(&pool(&small()))), &beside("10.0.0.0/16"));
+    assert!(before.refusal.is_none(), "one that does not allow it was in the way all along");
 }
 
 #[test]
@@ -173,6 +211,22 @@ fn a_block_that_only_the_ipam_node_tells_of_is_not_taken_away_either() {
     let moved = with(pool(&small()), "/spec/subnet", json!("10.9.0.0/24"));
     let verdict = judge(&review(Some(&pool(&small())), Some(&moved)), &holding(1));
     assert_eq!(reasons(&verdict), [("spec.subnet".to_owned(), Reason::InUse)]);
+}
+
+#[test]
+fn a_block_that_is_being_taken_back_hinders_an_edit_only_if_its_node_is_selected_again() {
+    let entry = json!({"nodeName": "n", "startIP": "10.0.0.1", "endIP": "10.0.0.4", "since": "2026-01-01T00:00:00Z"});
+    let leaving = with(pool(&small()), "/status", json!({"releasing": [entry]}));
+    let moved = with(leaving.clone(), "/spec/subnet", json!("10.9.0.0/24"));
+    let mut known = Known::new("pools");
+    let asked = |known: &Known| reasons(&judge(&review(Some(&leaving), Some(&moved)), known));
+    assert_eq!(asked(&known), [("spec.subnet".to_owned(), Reason::InUse)], "nobody knows which nodes there are");
+    nodes(&mut known, &["m"]);
+    assert!(asked(&known).is_empty(), "the node is gone: the spec has no say in when its block is free");
+    nodes(&mut known, &["m", "n"]);
+    assert_eq!(asked(&known), [("spec.subnet".to_owned(), Reason::InUse)]);
+    let warnings = judge(&review(Some(&leaving), None), &known).warnings;
+    assert!(warnings[0].contains("n (not reported)"), "{warnings:?}");
 }
 
 #[test]
@@ -199,10 +253,7 @@ fn what_works_but_surprises_is_said_of_the_spec_and_of_the_nodes() {
     assert!(warnings.iter().any(|warning| warning.starts_with("spec.defautGateway")), "{warnings:?}");
     assert!(!warnings.iter().any(|warning| warning.starts_with("spec.nodeSelector")), "nodes are not known yet");
     let mut known = Known::default();
-    let node = Event::InitApply(("n".to_owned(), NodeMeta::default()));
-    for event in [Event::Init, node, Event::InitDone] {
-        known.observe(&Observed::Node(event));
-    }
+    nodes(&mut known, &["n"]);
     let warnings = judge(&review(None, Some(&pool(&spec))), &known).warnings;
     assert!(warnings.iter().any(|warning| warning.starts_with("spec.nodeSelector")), "{warnings:?}");
 }

@@ -4,6 +4,7 @@ use ipam_core::PoolKind;
 use serde_json::{Value, json};
 
 use super::*;
+use crate::index::Labels;
 
 fn object(value: &Value) -> RawObject {
     serde_json::from_str(&value.to_string()).unwrap()
@@ -35,7 +36,7 @@ fn contender(network: &str) -> Contender {
 }
 
 fn names(known: &Known, network: &str) -> Vec<String> {
-    known.conflicts(&contender(network)).into_iter().map(|other| other.key.name.clone()).collect()
+    known.conflicts_made(None, &contender(network)).into_iter().map(|other| other.key.name.clone()).collect()
 }
 
 fn apply(known: &mut Known, object: RawObject) {
@@ -108,6 +109,14 @@ fn an_ipam_node_that_changes_or_goes_takes_what_it_said_along() {
     known.observe(&Observed::IpamNode(Event::Apply(full.clone())));
     known.observe(&Observed::IpamNode(Event::Delete(full)));
     assert_eq!((known.claims(&key).count(), known.held(&key, "n")), (0, Held::Unknown));
+}
+
+#[test]
+fn labels_are_no_copy_of_what_the_controller_is_told() {
+    let labels = Labels::from([("rack".to_owned(), "r1".to_owned())]);
+    let mut known = Known::default();
+    known.observe(&Observed::Node(Event::Apply(("n".to_owned(), NodeMeta::from(labels.clone())))));
+    assert!(std::ptr::eq(&raw const **known.nodes.labels("n").unwrap(), &raw const *labels));
 }
 
 #[test]

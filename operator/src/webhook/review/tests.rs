@@ -28,7 +28,7 @@ fn a_review_as_the_api_server_sends_it_is_read() {
     let review = read(PoolKind::IpPool, &body(|_| {})).unwrap();
     assert_eq!((review.uid.as_str(), review.operation, review.namespace.as_str()), ("u-1", Operation::Create, "pools"));
     assert_eq!(review.key(), PoolKey::new(PoolKind::IpPool, "p"));
-    assert!(review.old.is_none() && review.new.unwrap().spec.is_ok());
+    assert!(review.old.is_none() && review.new.unwrap().unread.is_empty());
 }
 
 #[test]
@@ -95,6 +95,7 @@ fn a_spec_or_status_that_does_not_read_leaves_a_review_to_be_judged() {
         }),
     );
     let new = review.unwrap().new.unwrap();
-    assert_eq!(new.spec.unwrap_err().field, "spec");
+    let unread: Vec<&str> = new.unread.iter().map(|violation| violation.field.as_str()).collect();
+    assert_eq!(unread, ["spec.subnet", "spec.perNodeBlockSize"]);
     assert!(new.claims.is_empty());
 }
