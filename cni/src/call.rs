@@ -1,5 +1,7 @@
 //! The call to the agent: connect, one request, and what its answer means to the runtime. The only I/O besides the log
 //! and the conf file. One deadline covers everything; nothing is tried twice, because the runtime does that.
+//!
+//! One call is one request. ADD above all never releases anything, however it ends: see [`Agent::add`].
 
 use ipam_node_api::client::AgentClient;
 use ipam_node_api::v1::{IpamParameters, ReleaseUnlistedRequest};
@@ -21,21 +23,25 @@ pub(crate) fn call(version: SpecVersion, plan: Plan, log: &mut Log) -> Result<St
         .build()
         .map_err(|error| CniError::new(Code::TryAgainLater, format!("cannot start: {error}")))?;
     runtime.block_on(async {
-        let deadline = Instant::now() + plan.timeout;
-        let connected =
-            AgentClient::connect(&plan.agent, deadline).await.map_err(|error| CniError::unreachable(&error));
-        let agent = match (connected, &plan.action) {
-            (Err(error), Action::Status) => return Err(CniError { code: Code::NotAvailable, ..error }),
-            (connected, _) => Agent { client: connected?, deadline },
-        };
-        match plan.action {
-            Action::Add(parameters) => agent.add(version, parameters, log).await,
-            Action::Del(parameters) => agent.del(parameters).await,
-            Action::Check(parameters) => agent.check(parameters).await,
-            Action::Status => agent.status().await,
-            Action::Gc(request) => agent.gc(request, log).await,
-        }
+        let (timeout, deadline) = (plan.timeout, Instant::now() + plan.timeout);
+        let result = ask(version, plan, deadline, log).await;
+        result.map_err(|error| if Instant::now() < deadline { error } else { error.after(timeout) })
     })
+}
+
+async fn ask(version: SpecVersion, plan: Plan, deadline: Instant, log: &mut Log) -> Result<String, CniError> {
+    let connected = AgentClient::connect(&plan.agent, deadline).await.map_err(|error| CniError::unreachable(&error));
+    let agent = match (connected, &plan.action) {
+        (Err(error), Action::Status) => return Err(CniError { code: Code::NotAvailable, ..error }),
+        (connected, _) => Agent { client: connected?, deadline },
+    };
+    match plan.action {
+        Action::Add(parameters) => agent.add(version, parameters, log).await,
+        Action::Del(parameters) => agent.del(parameters).await,
+        Action::Check(parameters) => agent.check(parameters).await,
+        Action::Status => agent.status().await,
+        Action::Gc(request) => agent.gc(request, log).await,
+    }
 }
 
 struct Agent {
@@ -44,24 +50,22 @@ struct Agent {
 }
 
 impl Agent {
+    /// An answer that cannot be passed on is an error and nothing else. The answer does not say whether its addresses
+    /// are new or those that an earlier ADD of the same interface delivered; a pod may be using them, and whoever gives
+    /// them back here lets the agent give them to another. Giving back is for DEL, which the runtime sends after an ADD
+    /// that failed (CNI specification 1.1, "ADD"); what a runtime forgets is found by GC and by the agent's own check for
+    /// pods that are gone.
     async fn add(&self, version: SpecVersion, wanted: IpamParameters, log: &mut Log) -> Result<String, CniError> {
-        let allocated = self.client.allocate(wanted.clone(), self.deadline).await;
+        let pools = wanted.pools.clone();
+        let allocated = self.client.allocate(wanted, self.deadline).await;
         let answer = allocated.map_err(|status| CniError::refused(Command::Add, &status))?;
         log.line(Level::Debug, "the agent answered", &[("allocations", &format_args!("{answer:?}"))]);
-        let result = Allocation::read_all(&wanted.pools, &answer).and_then(|given| add_result(version, &given));
+        let result = Allocation::read_all(&pools, &answer).and_then(|given| add_result(version, &given));
         if result.is_err() {
-            self.give_back(wanted, log).await;
+            let message = "no result of this answer, what it names stays reserved until DEL";
+            log.line(Level::Warning, message, &[("allocations", &format_args!("{answer:?}"))]);
         }
         result
-    }
-
-    /// After an ADD whose result cannot be delivered: nobody will use these addresses. The runtime sends DEL after a
-    /// failed ADD as well, so a failure here costs nothing but time.
-    async fn give_back(&self, given: IpamParameters, log: &mut Log) {
-        let unwanted = IpamParameters { requested_ips: Vec::new(), features: None, ..given };
-        if let Err(status) = self.client.deallocate(unwanted, self.deadline).await {
-            log.line(Level::Warning, "addresses without use were not given back", &[("status", &status)]);
-        }
     }
 
     /// `NotFound` means that there is nothing to release, whichever way an agent says so.

@@ -4,6 +4,7 @@
 //! those from 100 on are ours.
 
 use std::fmt;
+use std::time::Duration;
 
 use ipam_node_api::client::ConnectError;
 use serde::Serialize;
@@ -65,6 +66,13 @@ impl CniError {
     /// The agent could not be reached.
     pub(crate) fn unreachable(error: &ConnectError) -> Self {
         Self::new(Code::TryAgainLater, format!("{error}; is the node agent (ipam-node) running on this node?"))
+    }
+
+    /// The same failure, of a call that ended because its time was up.
+    pub(crate) fn after(self, timeout: Duration) -> Self {
+        let message =
+            format!("{}; gave up after the {} s of daemonCallTimeoutSeconds", self.message, timeout.as_secs());
+        Self { message, ..self }
     }
 
     /// The agent answered `status` to `command`.

@@ -103,14 +103,17 @@ pub fn run(mut invocation: Invocation<impl std::io::Read>, defaults: &Defaults) 
         return Outcome { stderr: about(), ..Outcome::default() };
     }
     let mut notes = Vec::new();
-    let (cni_version, result) = match read_config(&mut invocation.stdin) {
-        Ok(config) => (spoken(&config), serve(environment, &config, defaults, &mut notes)),
-        Err(_) if environment.raw("CNI_COMMAND").is_some_and(|command| command == "VERSION") => {
-            let newest = SpecVersion::NEWEST.to_string();
-            let result = result::version_result(&newest);
-            (newest, result)
-        }
-        Err(error) => (SpecVersion::NEWEST.to_string(), Err(error)),
+    let mut mistakes = Mistakes::default();
+    let command = environment.command(&mut mistakes);
+    // Read for every command, one that does not exist included: a caller who cannot write its configuration to the end
+    // tells of a broken pipe instead of our error, and the answer should be in its version.
+    let config = read_config(&mut invocation.stdin);
+    let cni_version = config.as_ref().map_or_else(|_| SpecVersion::NEWEST.to_string(), spoken);
+    let result = match (command, &config) {
+        (None, _) => Err(CniError::of_mistakes(Code::InvalidEnvironment, &mistakes)),
+        (Some(Command::Version), _) => result::version_result(&cni_version),
+        (Some(_), Err(error)) => Err(error.clone()),
+        (Some(command), Ok(config)) => serve(command, environment, config, defaults, &mut notes),
     };
     let (mut stdout, status) = match result {
         Ok(text) => (text, 0),
@@ -163,18 +166,12 @@ fn spoken(config: &Value) -> String {
 }
 
 fn serve(
+    command: Command,
     environment: Environment<'_>,
     config: &Value,
     defaults: &Defaults,
     notes: &mut Vec<String>,
 ) -> Result<String, CniError> {
-    let mut mistakes = Mistakes::default();
-    let Some(command) = environment.command(&mut mistakes) else {
-        return Err(CniError::of_mistakes(Code::InvalidEnvironment, &mistakes));
-    };
-    if command == Command::Version {
-        return result::version_result(&spoken(config));
-    }
     let started = Instant::now();
     let root = Field::document("", config);
     let mut log_mistakes = Mistakes::default();
@@ -186,7 +183,7 @@ fn serve(
 
     let result = file.as_ref().map_err(Clone::clone).and_then(|_| {
         let version = plan::version(&root, command)?;
-        let input = plan::Input { environment, config: &root, layers: &layers, defaults };
+        let input = plan::Input { environment, config: &root, layers: &layers, defaults, version };
         let plan = plan::plan(command, &input)?;
         if !plan.overlooked.is_empty() {
             log.line(Level::Warning, "overlooked", &[("mistakes", &plan.overlooked)]);
@@ -204,7 +201,8 @@ fn serve(
     result
 }
 
-/// Wrong log settings are named with the other mistakes; until then the call is logged by the defaults.
+/// Wrong log settings are named with the other mistakes, where the command does not overlook them; the call is logged by
+/// the defaults.
 fn open_log(command: Command, environment: Environment<'_>, layers: &Layers<'_>, defaults: &Defaults) -> Log {
     let (path, level) = layers.log(defaults, &mut Mistakes::default());
     let variable = |name| environment.raw(name).map(|value| value.to_string_lossy().into_owned()).unwrap_or_default();

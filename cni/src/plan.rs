@@ -2,6 +2,8 @@
 //! `runtimeConfig`, `CNI_ARGS` and the conf file become one [`Plan`].
 //!
 //! Each command reads only what it needs: a mistake in something DEL does not use must not keep a pod from going away.
+//! Nor must one in how the call is logged or how long it may take: DEL and GC go on with the default and log the mistake,
+//! the other commands refuse it. What says which agent, pools and interface are meant has no default to go on with.
 //! All mistakes are named at once. Below this module nobody checks an input again.
 
 use std::net::IpAddr;
@@ -15,7 +17,7 @@ use crate::environment::{Environment, Interface, PodArgs, is_identifier};
 use crate::error::{CniError, Code};
 use crate::mistake::{Field, Mistakes};
 use crate::settings::{Defaults, Layers};
-use crate::version::SpecVersion;
+use crate::version::{ResultForm, SpecVersion};
 
 /// One call to the agent, complete.
 #[derive(Debug, Clone, PartialEq)]
@@ -57,6 +59,8 @@ pub(crate) struct Input<'a> {
     pub(crate) config: &'a Field<'a>,
     pub(crate) layers: &'a Layers<'a>,
     pub(crate) defaults: &'a Defaults,
+    /// What [`version`] read.
+    pub(crate) version: SpecVersion,
 }
 
 /// Reads the version of the configuration, and refuses one that is not spoken or does not have the command.
@@ -80,10 +84,13 @@ pub(crate) fn version(config: &Field<'_>, command: Command) -> Result<SpecVersio
 
 /// Makes the plan for `command`, or names everything that is wrong.
 pub(crate) fn plan(command: Command, input: &Input<'_>) -> Result<Plan, CniError> {
-    let mut reading = Reading { input, environment: Mistakes::default(), config: Mistakes::default() };
+    let mut reading =
+        Reading { input, environment: Mistakes::default(), config: Mistakes::default(), comfort: Mistakes::default() };
     let network = reading.network_name();
     let _ = input.config.object("ipam", &mut reading.config);
-    let (_, _) = input.layers.log(input.defaults, &mut reading.config);
+    input.layers.check_conf_dir(&mut reading.comfort);
+    let (_, _) = input.layers.log(input.defaults, &mut reading.comfort);
+    let timeout = input.layers.timeout(input.defaults, &mut reading.comfort);
     let agent = input.layers.agent(input.defaults, &mut reading.config);
     let mut overlooked = Mistakes::default();
     let action = match command {
@@ -93,8 +100,13 @@ pub(crate) fn plan(command: Command, input: &Input<'_>) -> Result<Plan, CniError
         Command::Gc => Some(reading.gc(network)),
         Command::Status | Command::Version => Some(Action::Status),
     };
+    let comfort = std::mem::take(&mut reading.comfort);
+    match command {
+        Command::Del | Command::Gc => overlooked.append(comfort),
+        Command::Add | Command::Check | Command::Status | Command::Version => reading.config.append(comfort),
+    }
     match (reading.mistakes(), agent, action) {
-        (Ok(()), Some((agent, timeout)), Some(action)) => Ok(Plan { agent, timeout, action, overlooked }),
+        (Ok(()), Some(agent), Some(action)) => Ok(Plan { agent, timeout, action, overlooked }),
         (Err(error), ..) => Err(error),
         (Ok(()), ..) => Err(CniError::new(Code::InvalidConfig, "the configuration is incomplete")),
     }
@@ -104,6 +116,8 @@ struct Reading<'a> {
     input: &'a Input<'a>,
     environment: Mistakes,
     config: Mistakes,
+    /// Of keys whose default is good enough to let a pod go.
+    comfort: Mistakes,
 }
 
 impl<'a> Reading<'a> {
@@ -139,7 +153,8 @@ impl<'a> Reading<'a> {
 
     fn pools(&mut self, network: &str) -> (Vec<String>, PoolType) {
         let args = self.cni_args_silently();
-        let names = self.input.layers.pool_names(&args, network, &mut self.config);
+        let force = self.input.layers.forces_pool_name(&mut self.comfort);
+        let names = self.input.layers.pool_names(&args, network, force, &mut self.config);
         (names, self.input.layers.pool_type(&args, &mut self.config))
     }
 
@@ -183,10 +198,11 @@ impl<'a> Reading<'a> {
             }
         }
         let requested_ips = self.requested_ips(&pod.ip);
+        self.check_room(&requested_ips);
         let features = self.features(!requested_ips.is_empty());
         let device_id = self.input.config.get("deviceID").text(&mut self.config).unwrap_or_default().to_owned();
         let mut parameters = self.parameters(network, pod)?;
-        parameters.requested_ips = requested_ips;
+        parameters.requested_ips = texts(&requested_ips);
         parameters.features = features;
         if let Some(metadata) = &mut parameters.metadata {
             metadata.device_id = device_id;
@@ -196,7 +212,7 @@ impl<'a> Reading<'a> {
 
     fn check(&mut self, network: &str) -> Option<Action> {
         let pod = self.input.environment.pod_args(&mut self.environment);
-        let requested_ips = self.previous_ips();
+        let requested_ips = texts(&self.previous_ips());
         let parameters = self.parameters(network, pod)?;
         Some(Action::Check(IpamParameters { requested_ips, ..parameters }))
     }
@@ -216,7 +232,7 @@ impl<'a> Reading<'a> {
     }
 
     /// `runtimeConfig.ips`, else `args.cni.ips`, else `IP` in `CNI_ARGS`.
-    fn requested_ips(&mut self, args_ip: &str) -> Vec<String> {
+    fn requested_ips(&mut self, args_ip: &str) -> Vec<IpAddr> {
         let runtime = self.input.config.object("runtimeConfig", &mut self.config).get("ips").texts(&mut self.config);
         let args = self.cni_args_silently().get("ips").texts(&mut self.config);
         let mut from = |texts: Vec<(Field<'_>, &str)>| {
@@ -235,6 +251,22 @@ impl<'a> Reading<'a> {
         texts.filter_map(|text| parse_ip("CNI_ARGS.IP", text, &mut self.environment)).collect()
     }
 
+    /// Two addresses of one family cannot be told in the oldest results. Where both are asked for by name that is known
+    /// before anything is reserved; of other addresses only the answer shows the family.
+    fn check_room(&mut self, requested: &[IpAddr]) {
+        let version = self.input.version;
+        for (family, is_ipv4) in [("IPv4", true), ("IPv6", false)] {
+            let count = requested.iter().filter(|address| address.is_ipv4() == is_ipv4).count();
+            if count > 1 && version.result_form() == ResultForm::PerFamily {
+                let problem = format_args!(
+                    "a result of {version} has room for one {family} address, but {count} are asked for; want cniVersion \
+                     0.3.0 or later"
+                );
+                self.config.add("cniVersion", problem);
+            }
+        }
+    }
+
     fn features(&mut self, static_ips: bool) -> Option<IpamFeatures> {
         let args = self.cni_args_silently();
         let gateway = args.get("allocateDefaultGateway").flag(&mut self.config).unwrap_or_default();
@@ -249,7 +281,7 @@ impl<'a> Reading<'a> {
     }
 
     /// All addresses of `prevResult`, whichever of the three result forms it has.
-    fn previous_ips(&mut self) -> Vec<String> {
+    fn previous_ips(&mut self) -> Vec<IpAddr> {
         let previous = self.input.config.object("prevResult", &mut self.config);
         if !previous.is_present() {
             self.config.add("prevResult", "missing, CHECK compares it with what is reserved");
@@ -288,15 +320,23 @@ impl<'a> Reading<'a> {
     }
 }
 
+fn texts(addresses: &[IpAddr]) -> Vec<String> {
+    addresses.iter().map(IpAddr::to_string).collect()
+}
+
 /// An address that may carry a prefix length; the length must be one, and is dropped: the pool decides it.
-fn parse_ip(field: &str, text: &str, mistakes: &mut Mistakes) -> Option<String> {
+fn parse_ip(field: &str, text: &str, mistakes: &mut Mistakes) -> Option<IpAddr> {
     let (address, length) = text.split_once('/').map_or((text, None), |(address, length)| (address, Some(length)));
     let parsed = address.parse::<IpAddr>().ok().filter(|address| {
         let bits = if address.is_ipv4() { 32 } else { 128 };
-        length.is_none_or(|length| length.parse::<u8>().is_ok_and(|length| length <= bits))
+        // `parse` alone would take a sign.
+        let is_length = |text: &str| {
+            text.bytes().all(|byte| byte.is_ascii_digit()) && text.parse::<u8>().is_ok_and(|length| length <= bits)
+        };
+        length.is_none_or(is_length)
     });
     if parsed.is_none() {
         mistakes.add(field, format_args!("{text:?} is not an IP address, want one like 10.0.0.5 or 10.0.0.5/24"));
     }
-    parsed.map(|address| address.to_string())
+    parsed
 }

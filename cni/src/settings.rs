@@ -78,16 +78,30 @@ impl<'a> Layers<'a> {
         self.winner(key, |field| field.text(mistakes))
     }
 
-    /// Where the agent is, and how long to wait for it.
-    pub(crate) fn agent(&self, defaults: &Defaults, mistakes: &mut Mistakes) -> Option<(AgentAddress, Duration)> {
+    /// How long to wait for the agent. A mistake in one layer leaves it to the next.
+    pub(crate) fn timeout(&self, defaults: &Defaults, mistakes: &mut Mistakes) -> Duration {
         let timeout = self.winner("daemonCallTimeoutSeconds", |field| field.whole(1..=MAX_TIMEOUT_SECONDS, mistakes));
-        let timeout = timeout.map_or(defaults.call_timeout, |(_, seconds)| Duration::from_secs(seconds.unsigned_abs()));
+        timeout.map_or(defaults.call_timeout, |(_, seconds)| Duration::from_secs(seconds.unsigned_abs()))
+    }
+
+    /// Names a `confDir` that cannot be one; [`read_conf_file`] took the default's instead.
+    pub(crate) fn check_conf_dir(&self, mistakes: &mut Mistakes) {
+        let _ = self.ipam.get("confDir").text(mistakes);
+    }
+
+    /// Whether `poolName` must be written down.
+    pub(crate) fn forces_pool_name(&self, mistakes: &mut Mistakes) -> bool {
+        self.winner("forcePoolName", |field| field.flag(mistakes)).is_some_and(|(_, force)| force)
+    }
+
+    /// Where the agent is.
+    pub(crate) fn agent(&self, defaults: &Defaults, mistakes: &mut Mistakes) -> Option<AgentAddress> {
         let (field, address) = match self.text("daemonSocket", mistakes) {
             Some((field, address)) => (field.path().to_owned(), address),
             None => ("daemonSocket".to_owned(), defaults.daemon_socket.as_str()),
         };
         match address.parse() {
-            Ok(address) => Some((address, timeout)),
+            Ok(address) => Some(address),
             Err(error) => {
                 mistakes.add(field, error);
                 None
@@ -95,9 +109,14 @@ impl<'a> Layers<'a> {
         }
     }
 
-    /// The pools by `args.cni.poolNames`, else `poolName`, else the network's name unless `forcePoolName` forbids that.
-    pub(crate) fn pool_names(&self, args: &Field<'a>, network: &str, mistakes: &mut Mistakes) -> Vec<String> {
-        let force = self.winner("forcePoolName", |field| field.flag(mistakes)).is_some_and(|(_, force)| force);
+    /// The pools by `args.cni.poolNames`, else `poolName`, else the network's name unless `force` forbids that.
+    pub(crate) fn pool_names(
+        &self,
+        args: &Field<'a>,
+        network: &str,
+        force: bool,
+        mistakes: &mut Mistakes,
+    ) -> Vec<String> {
         let list = args.get("poolNames");
         let by_args = list.texts(mistakes).into_iter().map(|(_, name)| name.trim().to_owned()).collect::<Vec<_>>();
         let by_name = self.text("poolName", mistakes);

@@ -120,6 +120,23 @@ fn input_that_is_no_json_object_is_a_decoding_error() {
 }
 
 #[test]
+fn a_command_that_does_not_exist_is_told_whatever_stands_on_standard_input() {
+    let agent = Agent::start(Script::default());
+    let config = network("0.4.0", &json!({"poolName": "p1"})).to_string();
+    for (stdin, version) in [("", "1.1.0"), ("[", "1.1.0"), ("{}", "0.1.0"), (config.as_str(), "0.4.0")] {
+        for command in ["FOO", "add", "ADD "] {
+            let outcome = agent.run_with(&environment(command), stdin.as_bytes());
+            let (code, message) = error(&outcome);
+            assert_eq!(code, 4, "{stdin}: {message}");
+            let wanted = format!("CNI_COMMAND: {command:?} is unknown, want ADD, DEL, CHECK, STATUS, GC or VERSION");
+            assert_eq!(message, wanted);
+            assert!(outcome.stdout.starts_with(&format!("{{\"cniVersion\":\"{version}\"")), "{outcome:?}");
+        }
+    }
+    assert_eq!(agent.asked(), []);
+}
+
+#[test]
 fn too_much_input_is_refused_before_it_fills_the_memory() {
     let agent = Agent::start(Script::default());
     let environment = environment("ADD").into_iter().map(|(key, value)| (key.into(), value.into())).collect();

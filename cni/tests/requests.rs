@@ -122,7 +122,21 @@ fn static_addresses_come_from_the_runtime_then_the_arguments_then_cni_args() {
 fn an_address_that_is_none_is_refused_wherever_it_stands() {
     let message =
         |field, text| format!("{field}: {text:?} is not an IP address, want one like 10.0.0.5 or 10.0.0.5/24");
-    for text in ["10.0.0", "10.0.0.1/", "10.0.0.1/33", "fd00::1/129", "10.0.0.1/24/8", "pod", " 10.0.0.1"] {
+    for text in [
+        "10.0.0",
+        "10.0.0.1/",
+        "10.0.0.1/33",
+        "10.0.0.1/+16",
+        "10.0.0.1/-0",
+        "10.0.0.1/ 8",
+        "fd00::1/129",
+        "fd00::1/+64",
+        "10.0.0.1/24/8",
+        "+10.0.0.1",
+        "10.0.0.01",
+        "pod",
+        " 10.0.0.1",
+    ] {
         let runtime = refused(&json!({"runtimeConfig": {"ips": ["10.0.0.1", text]}}));
         assert_eq!(runtime, (7, message("runtimeConfig.ips[1]", text)));
         let args = refused(&json!({"args": {"cni": {"ips": [text]}}}));

@@ -3,7 +3,7 @@
 mod support;
 
 use serde_json::json;
-use support::{Agent, Script, allocation, error, network};
+use support::{Agent, Asked, Script, allocation, error, network};
 
 const POOLS: &str = "v4, v6";
 
@@ -78,23 +78,48 @@ fn version_lists_what_is_spoken_and_answers_in_the_callers_version() {
 }
 
 #[test]
-fn two_addresses_of_one_family_have_no_room_in_the_oldest_form_and_are_given_back() {
+fn an_add_whose_result_has_no_room_in_the_oldest_form_takes_nothing_from_the_add_before_it() {
     let pools = vec![allocation("a", "10.0.0.2/24", "", &[]), allocation("b", "10.0.1.2/24", "", &[])];
     let agent = Agent::start(Script { allocate: Ok(pools), ..Script::default() });
     let config = |version| network(version, &json!({"poolName": "a,b"}));
+    assert_eq!(agent.run("ADD", &config("1.0.0")).status, 0);
     let (code, message) = error(&agent.run("ADD", &config("0.2.0")));
     assert_eq!(code, 7);
     assert!(message.contains(r#""a" and "b" are both IPv4; want cniVersion 0.3.0 or later"#), "{message}");
     let asked = agent.asked();
     assert!(
-        matches!(asked.as_slice(), [support::Asked::Allocate(_), support::Asked::Deallocate(given)] if given.pools == ["a", "b"]),
+        matches!(asked.as_slice(), [Asked::Allocate(first), Asked::Allocate(again)] if first == again),
         "{asked:?}"
     );
     assert_eq!(agent.run("ADD", &config("0.3.0")).status, 0);
+    let log = std::fs::read_to_string(agent.log()).unwrap();
+    assert!(log.contains("what it names stays reserved until DEL") && log.contains("10.0.1.2/24"), "{log}");
 }
 
 #[test]
-fn an_answer_that_makes_no_sense_is_an_error_and_given_back() {
+fn static_addresses_of_one_family_are_refused_in_the_oldest_form_before_the_agent_is_asked() {
+    let agent = Agent::start(Script::default());
+    let add = |version, ips: &[&str]| {
+        let mut config = network(version, &json!({"poolName": "a,b"}));
+        config["runtimeConfig"] = json!({"ips": ips});
+        agent.run("ADD", &config)
+    };
+    for version in ["", "0.1.0", "0.2.0"] {
+        for (ips, family) in [(["10.0.0.2", "10.0.1.2/24"], "IPv4"), (["fd00::1", "fd00::2/64"], "IPv6")] {
+            let (code, message) = error(&add(version, &ips));
+            assert_eq!(code, 7, "{message}");
+            assert!(message.contains(&format!("has room for one {family} address")), "{message}");
+            assert!(message.ends_with("want cniVersion 0.3.0 or later"), "{message}");
+        }
+    }
+    assert_eq!(agent.asked(), []);
+    add("0.2.0", &["10.0.0.2", "fd00::2"]);
+    add("0.3.0", &["10.0.0.2", "10.0.1.2"]);
+    assert_eq!(agent.asked().len(), 2, "one of each family has room, and a list has room for all");
+}
+
+#[test]
+fn an_answer_that_makes_no_sense_is_an_error_and_releases_nothing() {
     for (answer, what) in [
         (vec![], "asked for pools [\"pool1\"], got []"),
         (vec![allocation("other", "10.0.0.2/24", "", &[])], "asked for pools [\"pool1\"], got [\"other\"]"),
@@ -108,6 +133,6 @@ fn an_answer_that_makes_no_sense_is_an_error_and_given_back() {
         let (code, message) = error(&agent.run("ADD", &network("1.0.0", &json!({"poolName": "pool1"}))));
         assert_eq!(code, 100, "{message}");
         assert!(message.contains(what), "{message}");
-        assert_eq!(agent.asked().len(), 2);
+        assert!(matches!(agent.asked_once(), Asked::Allocate(_)));
     }
 }

@@ -4,15 +4,17 @@
 
 mod support;
 
+use std::os::unix::net::UnixListener;
+
 use ipam_node_api::v1::IpamParameters;
 use serde_json::{Value, json};
-use support::{Agent, Asked, Script, error, network, with};
+use support::{Agent, Asked, Script, assert_silent_success, error, network, with};
 
 fn write_conf(agent: &Agent, conf: &Value) {
     std::fs::write(agent.dir.path().join("nv-ipam.conf"), conf.to_string()).unwrap();
 }
 
-/// The last ADD. (The script answers for another pool, so a DEL that gives that back may follow.)
+/// The last ADD.
 fn last_add(agent: &Agent) -> IpamParameters {
     let add = |asked| if let Asked::Allocate(parameters) = asked { Some(parameters) } else { None };
     agent.asked().into_iter().rev().find_map(add).unwrap()
@@ -32,6 +34,90 @@ fn standard_input_wins_over_the_conf_file_and_that_over_the_default_for_each_key
     assert_eq!(pools_asked(&agent), ["from-stdin"]);
     // The other key still comes from the file.
     assert_eq!(last_add(&agent).pool_type().as_str_name(), "POOL_TYPE_CIDRPOOL");
+}
+
+#[test]
+fn the_timeout_comes_from_standard_input_then_the_conf_file_then_the_default() {
+    let agent = Agent::away();
+    // Connections are queued by the kernel, and nobody ever takes one.
+    let _mute = UnixListener::bind(agent.dir.path().join("daemon.sock")).unwrap();
+    write_conf(&agent, &json!({"daemonCallTimeoutSeconds": 1}));
+    let limit = |ipam: &Value| {
+        let (code, message) = error(&agent.run("DEL", &network("1.0.0", ipam)));
+        assert_eq!(code, 11, "{message}");
+        message.rsplit_once("; ").unwrap().1.to_owned()
+    };
+    // The default of these tests is 20 seconds, so it was not that one that ran out.
+    assert_eq!(limit(&json!({"poolName": "p1"})), "gave up after the 1 s of daemonCallTimeoutSeconds");
+    write_conf(&agent, &json!({"daemonCallTimeoutSeconds": 86_400}));
+    let by_stdin = json!({"poolName": "p1", "daemonCallTimeoutSeconds": 2});
+    assert_eq!(limit(&by_stdin), "gave up after the 2 s of daemonCallTimeoutSeconds");
+}
+
+/// Mistakes in what only ADD, CHECK and STATUS need to be right.
+fn careless() -> Value {
+    json!({
+        "poolName": "p1", "logLevel": "warn", "logFile": 5, "daemonCallTimeoutSeconds": 0, "forcePoolName": "yes",
+    })
+}
+
+#[test]
+fn a_wrong_comfort_of_the_settings_keeps_no_pod_from_going_away() {
+    let agent = Agent::start(Script::default());
+    let garbage = json!({"cni.dev/valid-attachments": []});
+    let config = |ipam: &Value| with(network("1.1.0", ipam), &garbage);
+    for command in ["DEL", "GC"] {
+        for conf_dir in [json!(null), json!(7)] {
+            let ipam = with(careless(), &json!({"confDir": conf_dir}));
+            assert_silent_success(&agent.run(command, &config(&ipam)));
+        }
+        // The same in the conf file.
+        write_conf(&agent, &careless());
+        assert_silent_success(&agent.run(command, &config(&json!({"poolName": "p1"}))));
+        std::fs::remove_file(agent.dir.path().join("nv-ipam.conf")).unwrap();
+    }
+    let asked = agent.asked();
+    assert!(matches!(&asked[..3], [Asked::Deallocate(_), Asked::Deallocate(_), Asked::Deallocate(_)]), "{asked:?}");
+    assert!(matches!(&asked[3..], [Asked::Release(_), Asked::Release(_), Asked::Release(_)]), "{asked:?}");
+    let log = std::fs::read_to_string(agent.log()).unwrap();
+    let overlooked = log.lines().filter(|line| line.contains(" warning overlooked ")).collect::<Vec<_>>();
+    assert_eq!(overlooked.len(), 6, "{log}");
+    for line in overlooked {
+        for key in ["logLevel: ", "logFile: 5", "daemonCallTimeoutSeconds: 0", "forcePoolName: "] {
+            assert!(line.contains(key), "{line} lacks {key}");
+        }
+    }
+    assert!(log.contains("ipam.confDir: 7"), "{log}");
+}
+
+#[test]
+fn what_del_overlooks_is_refused_where_a_pod_is_to_come_or_is_asked_about() {
+    let agent = Agent::start(Script::default());
+    let previous = json!({"prevResult": {"ips": [{"address": "10.0.0.2/24"}]}});
+    let config = with(network("1.1.0", &with(careless(), &json!({"confDir": 7}))), &previous);
+    for command in ["ADD", "CHECK", "STATUS"] {
+        let (code, message) = error(&agent.run(command, &config));
+        assert_eq!(code, 7, "{command}: {message}");
+        for key in ["logLevel: \"warn\"", "logFile: 5", "daemonCallTimeoutSeconds: 0", "confDir: 7"] {
+            assert_eq!(message.matches(key).count(), 1, "{command}: {key} in {message}");
+        }
+    }
+    assert_eq!(agent.asked(), []);
+}
+
+#[test]
+fn a_mistake_in_what_names_the_agent_or_the_pools_fails_del_too() {
+    let agent = Agent::start(Script::default());
+    for ipam in [
+        json!({"poolName": "p1", "daemonSocket": "/run/x"}),
+        json!({"poolName": 5}),
+        json!({"poolName": "p1", "poolType": "x"}),
+        json!({"forcePoolName": true}),
+    ] {
+        let (code, message) = error(&agent.run("DEL", &network("1.0.0", &ipam)));
+        assert_eq!(code, 7, "{message}");
+    }
+    assert_eq!(agent.asked(), []);
 }
 
 #[test]
