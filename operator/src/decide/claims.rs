@@ -2,12 +2,13 @@
 //!
 //! A pool's status is the first record and the IPAMNodes, derived from it, the second; a status takes no block away while
 //! the IPAMNode of its node has an entry of it. So where the two differ, the status was wiped, edited or put back to an
-//! earlier state, and the IPAMNode stands: its node may give from the block. Two cases are otherwise: the agent is known to
-//! have released the entry, or we ourselves have told the node what the status says.
+//! earlier state, and the IPAMNode stands: its node may give from the block. So does what a write under way may be telling the
+//! node. Two cases are otherwise: the agent is known to have released the entry, or we ourselves have told the node what the
+//! status says.
 
 use std::collections::{HashMap, HashSet};
 
-use ipam_core::plan::{Assignment, Claim};
+use ipam_core::plan::{Assignment, Claim, ClaimSource};
 use ipam_core::{AddrRange, Family, PoolKey, RunSet};
 
 use super::Observation;
@@ -49,6 +50,7 @@ fn recorded(key: &PoolKey, seen: &Observation<'_>) -> (Vec<Claim>, Vec<String>) 
             _ => {}
         }
     }
+    second.extend(being_told(key, seen, &first));
     if confirmed == entries.len() && second.is_empty() {
         return (entries.into_iter().cloned().collect(), Vec::new());
     }
@@ -63,6 +65,21 @@ fn recorded(key: &PoolKey, seen: &Observation<'_>) -> (Vec<Claim>, Vec<String>) 
         format!("node {:?}: {} in the status is not its block, for IPAMNodes say otherwise", claim.node, claim.range)
     });
     (claims, dropped.collect())
+}
+
+/// Blocks that the status does not record and that a write under way may be telling their nodes of: the status that gave them
+/// was wiped before any IPAMNode could repeat it.
+fn being_told(key: &PoolKey, seen: &Observation<'_>, first: &HashMap<&str, &Claim>) -> Vec<Claim> {
+    let unrecorded = seen.told.iter().filter(|told| !first.contains_key(told.node.as_str()));
+    let has_entry = |node: &str| seen.ipam_nodes.get(node).is_some_and(|known| known.block(key).is_some());
+    let under_way = unrecorded.filter(|told| !has_entry(&told.node) && !seen.ipam_nodes.has_no_entry(&told.node, key));
+    let claim = |told: &Assignment| Claim {
+        node: told.node.clone(),
+        range: told.block.range,
+        gateway: told.block.gateway,
+        source: ClaimSource::IpamNode,
+    };
+    under_way.map(claim).collect()
 }
 
 /// What the IPAMNode of the claim's node says of the pool.

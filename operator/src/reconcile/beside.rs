@@ -55,6 +55,9 @@ impl Reconciler {
                 found.rivals.push((other.clone(), (beside.record.life.created, other) < seniority));
                 let sent = beside.call.iter().filter_map(|call| call.status.as_ref());
                 let given = sent.chain([&beside.record.status]).flat_map(claims).map(|claim| claim.range);
+                // A status that was wiped says nothing, and that of an invalid spec is not put right: the nodes know.
+                let told = self.ipam_nodes.all().iter().filter_map(|(node, record)| record.claim(node, other));
+                let given = given.chain(told.map(|claim| claim.range));
                 barred.extend(given.filter(|range| range.overlaps(network)));
             }
         }

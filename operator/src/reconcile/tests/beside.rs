@@ -87,6 +87,19 @@ fn a_pool_that_comes_in_the_way_takes_nothing_that_the_younger_has_not_given_bac
     }
 }
 
+#[test]
+fn what_a_node_was_told_of_another_pool_is_not_given_though_the_status_of_that_pool_is_wiped() {
+    // blue serves by its last good spec, and its status, wiped by hand, is not put right while its spec is invalid.
+    let invalid = r#"{"subnet":"192.168.0.0/16","perNodeBlockSize":4,"gateway":"10.0.0.1"}"#;
+    let (blue, red) = (made("blue", 10, 1, invalid, &json!({})), made("red", 11, 2, WIDE, &json!({})));
+    let n1 = told("n1", 50, Some(("192.168.0.1", "192.168.0.4")), &[]);
+    let mut world = World::new(&["n2"], &[blue, red], vec![n1]);
+    world.settle();
+    let given = status(&world, "red").allocations;
+    assert_eq!(given.len(), 1);
+    assert!(!given[0].range.overlaps(&range("192.168.0.1", "192.168.0.4")), "{given:?}");
+}
+
 /// An IPAMNode as told at `version`: its block, and what its agent says that it holds.
 fn told(node: &str, version: u64, block: Option<(&str, &str)>, held: &[(&str, &str)]) -> RawObject {
     let pools: Vec<Value> = block

@@ -185,6 +185,27 @@ fn a_status_edited_by_hand_moves_no_block_from_which_a_node_gives() {
 }
 
 #[test]
+fn a_status_wiped_while_nodes_are_being_told_moves_no_block() {
+    let mut world = World::new(&["n1", "n2"], &[blue()], vec![]);
+    let status = only(world.calls());
+    world.succeed(status);
+    let under_way = world.calls();
+    assert_eq!(nodes_written(&under_way).len(), 2);
+    // Without its name before the other's, the first block would be n2's.
+    world.tell(Observed::Node(Event::Delete(("n1".into(), NodeMeta::default()))));
+    world.pool_reads(1, SPEC, &json!({}));
+    let mut calls = world.calls();
+    calls.extend(under_way);
+    for call in calls {
+        world.succeed(call);
+    }
+    world.settle();
+    assert_eq!(world.blocks(), ["n2=192.168.0.5-192.168.0.8"]);
+    let told = world.reconciler.ipam_nodes.get("n2").unwrap();
+    assert_eq!(told.blocks[0].start_ip, "192.168.0.5");
+}
+
+#[test]
 fn a_status_write_whose_answer_is_lost_stands_when_the_watch_tells_of_it() {
     let mut world = World::new(&["n1"], &[blue()], vec![]);
     let write = only(world.calls());
