@@ -94,6 +94,10 @@ pub struct NodeBlock {
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     #[x_kube(merge_strategy = ListMerge::Atomic)]
     pub exclusions: Vec<AddressRange>,
+    /// Addresses of the range that pods of other nodes hold, or may: not given by any means, sorted and disjoint.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    #[x_kube(merge_strategy = ListMerge::Atomic)]
+    pub held_elsewhere: Vec<AddressRange>,
     /// Static routes for pods, through the gateway.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     #[x_kube(merge_strategy = ListMerge::Atomic)]
@@ -164,8 +168,8 @@ pub struct BlockUse {
     pub used: i64,
     /// Addresses that the range can give. Numbers beyond 2^63-1 are shown as 2^63-1.
     pub capacity: i64,
-    /// The addresses of the pool that are held, as ascending runs that neither touch nor overlap. Absent although some are
-    /// held: they are not told, for they are in more than 64 runs or the agent is an older one.
+    /// Ascending runs that neither touch nor overlap and cover the addresses of the pool that are held: exactly, unless that
+    /// takes more than 64 runs. Absent although some are held: the agent is an older one.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     #[schemars(length(max = HELD_RUNS))]
     #[x_kube(merge_strategy = ListMerge::Atomic)]

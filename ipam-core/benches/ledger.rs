@@ -50,6 +50,7 @@ fn node_pool(range: AddrRange, subnet: Cidr) -> NodePool {
         subnet,
         gateway: Some(range.first()),
         exclusions: RunSet::new(),
+        elsewhere: RunSet::new(),
         routes: Vec::new(),
         default_gateway: true,
     }

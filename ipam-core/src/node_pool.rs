@@ -72,6 +72,8 @@ pub struct NodePool {
     /// Addresses of `range` that are not given: the pool's exclusions and the per-node ones, as numbers of `range`'s
     /// family. The gateway is not part of them.
     pub exclusions: RunSet,
+    /// Addresses of `range` that are not given by any means, not even by name: pods of other nodes hold them, or may.
+    pub elsewhere: RunSet,
     /// Destinations that pods reach by the gateway, as the pool lists them.
     pub routes: Vec<Cidr>,
     /// Whether the gateway is also the pods' default gateway.
@@ -79,14 +81,20 @@ pub struct NodePool {
 }
 
 impl NodePool {
-    /// Number of addresses that the node can give: those of the range without the exclusions and the gateway. Saturates.
+    /// Number of addresses that the node can give: those of the range without the exclusions, what is held elsewhere and the
+    /// gateway. Saturates.
     pub fn capacity(&self) -> u128 {
         let (first, last) = self.range.numbers();
-        let open = self.exclusions.gaps_in(first, last);
-        let gateway_takes_one = self
-            .gateway
-            .is_some_and(|gateway| self.range.contains(gateway) && !self.exclusions.contains(number(gateway)));
+        let barred: RunSet = self.exclusions.runs().chain(self.elsewhere.runs()).collect();
+        let open = barred.gaps_in(first, last);
+        let gateway_takes_one =
+            self.gateway.is_some_and(|gateway| self.range.contains(gateway) && !barred.contains(number(gateway)));
         open.saturating_sub(u128::from(gateway_takes_one))
+    }
+
+    /// Whether `addr` is one that pods of other nodes hold, or may.
+    pub fn is_held_elsewhere(&self, addr: IpAddr) -> bool {
+        self.range.contains(addr) && self.elsewhere.contains(number(addr))
     }
 
     /// Routes of an answer: the pool's, and the default route of the range's family if the gateway is the default

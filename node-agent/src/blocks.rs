@@ -6,7 +6,7 @@
 use ipam_core::addr::{number, parse_addr};
 use ipam_core::node_pool::{Pause, PoolState};
 use ipam_core::{AddrRange, Cidr, NodePool, PoolKey, RunSet};
-use ipam_crds::{BlockState, NodeBlock};
+use ipam_crds::{AddressRange, BlockState, NodeBlock};
 
 use crate::note::Noted;
 
@@ -89,7 +89,8 @@ fn node_pool(key: PoolKey, block: &NodeBlock) -> Result<NodePool, Vec<String>> {
             }
         },
     };
-    let exclusions = exclusions(block, range, &mut wrong);
+    let exclusions = within("exclusions", &block.exclusions, range, &mut wrong);
+    let elsewhere = within("heldElsewhere", &block.held_elsewhere, range, &mut wrong);
     let routes = routes(block, family, &mut wrong);
     let (Some(range), Some(subnet), true) = (range, subnet, wrong.is_empty()) else { return Err(wrong) };
     let state = match block.state {
@@ -97,19 +98,20 @@ fn node_pool(key: PoolKey, block: &NodeBlock) -> Result<NodePool, Vec<String>> {
         BlockState::Releasing => PoolState::Releasing,
     };
     let default_gateway = block.default_gateway.unwrap_or(false);
-    Ok(NodePool { key, state, range, subnet, gateway, exclusions, routes, default_gateway })
+    Ok(NodePool { key, state, range, subnet, gateway, exclusions, elsewhere, routes, default_gateway })
 }
 
-/// An unreadable exclusion refuses the entry: to ignore it would give what must not be given.
-fn exclusions(block: &NodeBlock, within: Option<AddrRange>, wrong: &mut Vec<String>) -> RunSet {
+/// What of the ranges in `field` is in the block. An unreadable one refuses the entry: to ignore it would give what must not
+/// be given.
+fn within(field: &str, barred: &[AddressRange], block: Option<AddrRange>, wrong: &mut Vec<String>) -> RunSet {
     let mut set = RunSet::new();
-    for (index, excluded) in block.exclusions.iter().enumerate() {
-        match range(&excluded.start_ip, &excluded.end_ip) {
-            Ok(excluded) => {
-                let inside = within.and_then(|range| range.intersection(&excluded));
+    for (index, barred) in barred.iter().enumerate() {
+        match range(&barred.start_ip, &barred.end_ip) {
+            Ok(barred) => {
+                let inside = block.and_then(|range| range.intersection(&barred));
                 set.extend(inside.map(|inside| (number(inside.first()), number(inside.last()))));
             }
-            Err(why) => wrong.push(format!("exclusions[{index}] {why}")),
+            Err(why) => wrong.push(format!("{field}[{index}] {why}")),
         }
     }
     set
@@ -139,7 +141,7 @@ fn cidr(field: &str, text: &str) -> Result<Cidr, String> {
 
 #[cfg(test)]
 pub(crate) mod tests {
-    use ipam_crds::{AddressRange, PoolType};
+    use ipam_crds::PoolType;
     use proptest::prelude::*;
 
     use super::*;

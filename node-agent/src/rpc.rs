@@ -201,7 +201,10 @@ const fn refusal_code(refusal: &Refusal) -> Code {
     match refusal {
         Refusal::Invalid(_) => Code::InvalidArgument,
         Refusal::UnknownPool { .. } | Refusal::NotReserved { .. } | Refusal::Mismatch { .. } => Code::NotFound,
-        Refusal::Exhausted { .. } | Refusal::AddressTaken { .. } | Refusal::Releasing { .. } => Code::ResourceExhausted,
+        Refusal::Exhausted { .. }
+        | Refusal::AddressTaken { .. }
+        | Refusal::HeldElsewhere { .. }
+        | Refusal::Releasing { .. } => Code::ResourceExhausted,
         Refusal::AlreadyHeld { .. } => Code::AlreadyExists,
         Refusal::Paused { .. } => Code::Unavailable,
     }

@@ -68,7 +68,12 @@ impl IpamNodeRecord {
             let key = PoolKey::new(report.pool_type.into(), report.name.as_str());
             let own = self.claim("-", &key).map(|claim| claim.range);
             let outside = |range: &AddrRange| own.is_none_or(|own| !own.contains_range(range));
-            strays.extend(held_ranges(report).into_iter().filter(outside).map(|range| (key.clone(), range)));
+            // The pool's gateway may be held on every node: `allocateDefaultGateway` asks for no other.
+            let gateway = self.block(&key).and_then(|block| block.gateway.as_deref()?.parse().ok());
+            let is_gateway =
+                |range: &AddrRange| gateway.is_some_and(|addr: IpAddr| range.first() == addr && range.last() == addr);
+            let held = held_ranges(report).into_iter().filter(|range| outside(range) && !is_gateway(range));
+            strays.extend(held.map(|range| (key.clone(), range)));
         }
         self.strays = strays;
     }
@@ -118,7 +123,13 @@ impl IpamNodeRecord {
     }
 }
 
-/// The addresses that a report says are held: those told, or else any of the range that was counted.
+/// Whether a report names exactly the addresses that are held, and not runs that cover them, or none at all.
+pub fn is_exact(report: &BlockUse) -> bool {
+    let told: u128 = held_ranges(report).iter().map(AddrRange::size).fold(0, u128::saturating_add);
+    !report.held.is_empty() && u128::try_from(report.used) == Ok(told)
+}
+
+/// The addresses that a report says may be held: those told, or else any of the range that was counted.
 pub fn held_ranges(report: &BlockUse) -> Vec<AddrRange> {
     let range = |start: &str, end: &str| AddrRange::new(start.parse().ok()?, end.parse().ok()?);
     if report.held.is_empty() {
@@ -127,14 +138,14 @@ pub fn held_ranges(report: &BlockUse) -> Vec<AddrRange> {
     report.held.iter().filter_map(|run| range(&run.start_ip, &run.end_ip)).collect()
 }
 
-/// Bars the node of an entry from giving addresses that others hold.
-pub fn exclude(block: &mut NodeBlock, held: &[AddrRange]) {
+/// Bars the node of an entry from giving these addresses, and no others: pods on other nodes hold them, or may. They are no
+/// exclusions, of which pods can have one by name.
+pub fn bar(block: &mut NodeBlock, elsewhere: &[AddrRange]) {
     let range = |start: &str, end: &str| AddrRange::new(start.parse().ok()?, end.parse().ok()?);
     let Some(own) = range(&block.start_ip, &block.end_ip) else { return };
-    let old = block.exclusions.iter().filter_map(|run| range(&run.start_ip, &run.end_ip));
-    let new = held.iter().filter_map(|held| held.intersection(&own));
-    let all: RunSet = old.chain(new).map(|range| range.numbers()).collect();
-    block.exclusions = ranges(&own, &all);
+    let inside = elsewhere.iter().filter_map(|held| held.intersection(&own));
+    let all: RunSet = inside.map(|range| range.numbers()).collect();
+    block.held_elsewhere = ranges(&own, &all);
 }
 
 fn read_or_default<T: serde::de::DeserializeOwned + Default>(text: Option<&RawValue>) -> T {
@@ -210,6 +221,7 @@ fn block_of(from: &NodePool) -> NodeBlock {
         subnet: from.subnet.to_string(),
         gateway: from.gateway.as_ref().map(IpAddr::to_string),
         exclusions: ranges(&from.range, &from.exclusions),
+        held_elsewhere: ranges(&from.range, &from.elsewhere),
         routes: from.routes.iter().map(|route| RouteDestination { dst: route.to_string() }).collect(),
         default_gateway: from.default_gateway.then_some(true),
     }

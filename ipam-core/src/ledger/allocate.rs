@@ -19,7 +19,7 @@ impl Ledger {
     /// * A pool that is not configured is [`Refusal::UnknownPool`], also for a repeat: mask and gateway are not known. The
     ///   reservation survives, for [`check`](Ledger::check) and [`release`](Ledger::release).
     /// * Addresses named by value, gateway or index may be excluded ones, and do not wait for the cooldown, which is there
-    ///   against accidental early reuse. They must not be held by another owner.
+    ///   against accidental early reuse. They must not be held by another owner, here or on another node.
     pub fn allocate(&self, request: &Request, now: i64) -> Result<Allocation, Refusal> {
         let mut violations = request_violations(request);
         if !pool_count_is_valid(request) {
@@ -64,6 +64,9 @@ impl Ledger {
             PoolState::Paused(pause) => return Err(Refusal::Paused { pool: pool.key.clone(), pause }),
         }
         let addr = match wanted {
+            Some(addr) if pool.is_held_elsewhere(addr) => {
+                return Err(Refusal::HeldElsewhere { pool: pool.key.clone(), addr });
+            }
             Some(addr) => book.holder(addr).or_else(|| self.stray_holder(addr)).map_or(Ok(addr), |holder| {
                 let holder = Box::new(holder.clone());
                 Err(Refusal::AddressTaken { pool: pool.key.clone(), addr, holder })

@@ -10,7 +10,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::net::IpAddr;
 
 use super::cooling::Cooling;
-use super::holding::{Holding, hull, runs};
+use super::holding::{Holding, covered, hull, runs};
 use super::{Change, Owner, PoolUsage, Refusal, Reservation};
 use crate::addr::number;
 use crate::{NodePool, PoolKey, RunSet};
@@ -27,7 +27,7 @@ pub(super) struct Book {
     cooling: Cooling,
     /// Strays of other books in the pool's range. Empty without a pool.
     foreign: BTreeSet<IpAddr>,
-    /// Of the pool's range: exclusions, gateway, `held`, `cooling` and `foreign`. Empty without a pool.
+    /// Of the pool's range: exclusions, what is held elsewhere, gateway, `held`, `cooling` and `foreign`. Empty without a pool.
     blocked: RunSet,
 }
 
@@ -73,12 +73,13 @@ impl Book {
     /// `None` without a pool and with nothing held: then there is nothing to tell.
     pub(super) fn holding(&self, key: &PoolKey, most_runs: usize) -> Option<Holding> {
         let held = self.held.keys().copied();
+        let range = self.pool.as_ref().map(|pool| pool.range).or_else(|| hull(held.clone()))?;
         Some(Holding {
             key: key.clone(),
-            range: self.pool.as_ref().map(|pool| pool.range).or_else(|| hull(held.clone()))?,
+            range,
             used: u64::try_from(self.held.len()).unwrap_or(u64::MAX),
             capacity: self.pool.as_ref().map_or(0, NodePool::capacity),
-            runs: runs(held, most_runs),
+            runs: covered(runs(held), &range, most_runs),
         })
     }
 
@@ -135,6 +136,7 @@ impl Book {
         let Some(pool) = &self.pool else { return };
         let (first, last) = pool.range.numbers();
         self.blocked = pool.exclusions.clipped(first, last);
+        self.blocked.extend(pool.elsewhere.clipped(first, last).runs());
         let cooling = self.cooling.iter().map(|(addr, _)| addr);
         let held = self.held.keys().chain(&self.foreign).copied();
         let taken = held.chain(cooling).chain(pool.gateway);
@@ -239,5 +241,6 @@ impl Book {
 
 /// Whether `pool` gives `addr` dynamically when nobody holds it.
 fn gives(pool: &NodePool, addr: IpAddr) -> bool {
-    pool.range.contains(addr) && pool.gateway != Some(addr) && !pool.exclusions.contains(number(addr))
+    let barred = pool.exclusions.contains(number(addr)) || pool.is_held_elsewhere(addr);
+    pool.range.contains(addr) && pool.gateway != Some(addr) && !barred
 }

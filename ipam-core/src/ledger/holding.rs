@@ -1,9 +1,11 @@
 //! What a node tells of a pool: how much of it is held, and which addresses, as runs.
 //!
-//! Only describes what the books say. A report must have a bounded length, so beyond a number of runs the addresses are
-//! not told at all: a part of them would be taken for the whole.
+//! Only describes what the books say. A report must have a bounded length, so beyond a number of runs it tells fewer and longer
+//! ones that cover all that is held. It must never leave out an address: what it does not name may be given by others.
 
 use std::net::IpAddr;
+
+use std::collections::BTreeSet;
 
 use crate::addr::number;
 use crate::{AddrRange, Family, PoolKey};
@@ -20,22 +22,56 @@ pub struct Holding {
     pub used: u64,
     /// Addresses that can be given dynamically when nothing is held, saturating; zero if the pool is not configured.
     pub capacity: u128,
-    /// All that is held, as maximal runs in rising order; `None` if there are more runs than asked for.
-    pub runs: Option<Vec<AddrRange>>,
+    /// Runs in rising order that cover all that is held, and nothing else if they have `used` addresses in all.
+    pub runs: Vec<AddrRange>,
 }
 
-/// Maximal runs of addresses that come in rising order, IPv4 first; `None` if they are more than `most`.
-pub(super) fn runs(addrs: impl Iterator<Item = IpAddr>, most: usize) -> Option<Vec<AddrRange>> {
+/// Maximal runs of addresses that come in rising order, IPv4 first.
+pub(super) fn runs(addrs: impl Iterator<Item = IpAddr>) -> Vec<AddrRange> {
     let mut runs: Vec<AddrRange> = Vec::new();
     for addr in addrs {
         let continued = runs.pop_if(|run| follows(run.last(), addr));
-        if runs.len() == most {
-            return None;
-        }
         let first = continued.map_or(addr, |run| run.first());
         runs.extend(AddrRange::new(first, addr));
     }
-    Some(runs)
+    runs
+}
+
+/// The same runs, or if they are more than `most` (which is at least 2, for the families stay apart), that many which cover them.
+/// The narrowest gaps within `own` are closed first: those addresses are nobody else's anyhow. What lies outside is told as
+/// exactly as there is room for, since others are kept from it.
+pub(super) fn covered(runs: Vec<AddrRange>, own: &AddrRange, most: usize) -> Vec<AddrRange> {
+    let surplus = runs.len().saturating_sub(most);
+    if surplus == 0 {
+        return runs;
+    }
+    let gaps = runs.windows(2).enumerate();
+    let mut gaps: Vec<_> = gaps.filter_map(|(at, pair)| Some((price(&pair[0], &pair[1], own)?, at))).collect();
+    if surplus < gaps.len() {
+        gaps.select_nth_unstable(surplus);
+        gaps.truncate(surplus);
+    }
+    let closed: BTreeSet<usize> = gaps.into_iter().map(|(_, at)| at).collect();
+    let mut cover: Vec<AddrRange> = Vec::with_capacity(most);
+    for (at, run) in runs.into_iter().enumerate() {
+        let before = cover.pop_if(|_| at.checked_sub(1).is_some_and(|gap| closed.contains(&gap)));
+        let first = before.map_or(run.first(), |before| before.first());
+        cover.extend(AddrRange::new(first, run.last()));
+    }
+    cover
+}
+
+/// How dear it is to close the gap between two neighbours: first by where it is, then by its length. `None` between families.
+fn price(before: &AddrRange, after: &AddrRange, own: &AddrRange) -> Option<(u8, u128)> {
+    let hull = AddrRange::new(before.first(), after.last())?;
+    let place = if own.contains_range(&hull) {
+        0
+    } else if hull.overlaps(own) {
+        2
+    } else {
+        1
+    };
+    Some((place, number(after.first()) - number(before.last())))
 }
 
 /// From the first address to the last one of the same family, of addresses in rising order; `None` without any.

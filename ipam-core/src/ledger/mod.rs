@@ -157,8 +157,8 @@ impl Ledger {
         self.books.values().filter_map(Book::usage).collect()
     }
 
-    /// What is held of each pool that is configured or of which anything is held, by key; the addresses themselves if they
-    /// make no more than `most_runs` runs in the pool. Takes time in proportion to what is held.
+    /// What is held of each pool that is configured or of which anything is held, by key, as no more than `most_runs` runs (at
+    /// least 2) in each. Takes time in proportion to what is held.
     pub fn holdings(&self, most_runs: usize) -> Vec<Holding> {
         self.books.iter().filter_map(|(key, book)| book.holding(key, most_runs)).collect()
     }

@@ -46,6 +46,14 @@ pub enum Refusal {
         /// Who holds it.
         holder: Box<Reservation>,
     },
+    /// The address wanted by value, gateway or index is one that pods of other nodes hold, or may.
+    #[error("{addr} of {pool} is held on another node, as far as its agent has told")]
+    HeldElsewhere {
+        /// The pool.
+        pool: PoolKey,
+        /// The address.
+        addr: IpAddr,
+    },
     /// The owner holds something else than it asks for now.
     #[error("this container and interface already hold {held} of {pool}, but {}; delete the attachment first", .conflict)]
     AlreadyHeld {
@@ -100,6 +108,7 @@ impl Refusal {
             Self::UnknownPool { .. } => "UnknownPool",
             Self::Exhausted { .. } => "Exhausted",
             Self::AddressTaken { .. } => "AddressTaken",
+            Self::HeldElsewhere { .. } => "HeldElsewhere",
             Self::AlreadyHeld { .. } => "AlreadyHeld",
             Self::NotReserved { .. } => "NotReserved",
             Self::Mismatch { .. } => "Mismatch",

@@ -108,6 +108,7 @@ impl Pool {
             subnet: self.subnet_of(&block.range),
             gateway: block.gateway,
             exclusions: self.exclusions_in(&block.range, &range),
+            elsewhere: RunSet::new(),
             routes: self.routes.clone(),
             default_gateway: self.default_gateway,
         }

@@ -195,7 +195,7 @@ impl Run {
             assert_eq!(usage.used, u64::try_from(used).unwrap());
         }
         for holding in self.ledger.holdings(usize::MAX) {
-            let runs = holding.runs.unwrap();
+            let runs = holding.runs;
             let count: u128 = runs.iter().map(AddrRange::size).sum();
             assert_eq!(count, u128::from(holding.used));
             let mut of_pool = expected.iter().filter(|(pool, ..)| *pool == holding.key);

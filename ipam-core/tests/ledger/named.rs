@@ -1,6 +1,7 @@
 //! Addresses asked for by value, by index, or by being the gateway.
 
 use ipam_core::NodePool;
+use ipam_core::addr::number;
 use ipam_core::ledger::{Pick, Refusal};
 
 use crate::support::*;
@@ -74,6 +75,19 @@ fn an_index_counts_from_the_first_address_of_the_range_and_may_mean_an_excluded_
     assert_eq!(take(&mut ledger, &picking("x", &["a"], Pick::Index(0))).unwrap(), [ip("192.168.0.1")]);
     assert_eq!(take(&mut ledger, &picking("y", &["a"], Pick::Index(2))).unwrap(), [ip("192.168.0.3")]);
     assert_eq!(take(&mut ledger, &picking("z", &["a"], Pick::Index(2))).unwrap_err().reason(), "AddressTaken");
+}
+
+#[test]
+fn what_is_held_on_another_node_is_given_by_no_means() {
+    let elsewhere = [(number(ip("192.168.0.1")), number(ip("192.168.0.2")))].into_iter().collect();
+    let mut ledger = ledger(&[NodePool { elsewhere, ..with_gateway(four(), "192.168.0.4") }]);
+    for request in [picking("x", &["a"], Pick::Index(0)), asking("x", &["a"], &["192.168.0.2"])] {
+        assert_eq!(take(&mut ledger, &request).unwrap_err().reason(), "HeldElsewhere");
+    }
+    assert_eq!(["x", "y"].map(|container| next(&mut ledger, container)), ["192.168.0.3", "Exhausted"]);
+    assert_eq!(ledger.holdings(9)[0].capacity, 1);
+    release_at(&mut ledger, "x", &["a"], 0);
+    assert_eq!(next(&mut ledger, "z"), "192.168.0.3", "and what comes free is given again");
 }
 
 #[test]

@@ -28,6 +28,7 @@ pub(crate) fn pool(name: &str, first: &str, last: &str, subnet: &str) -> NodePoo
         subnet: cidr(subnet),
         gateway: None,
         exclusions: RunSet::new(),
+        elsewhere: RunSet::new(),
         routes: Vec::new(),
         default_gateway: false,
     }

@@ -8,7 +8,7 @@ use ipam_core::plan::{Assignment, Standing};
 use ipam_core::{AddrRange, PoolKey};
 
 use super::Observation;
-use crate::ipam_node::held_ranges;
+use crate::ipam_node::{held_ranges, is_exact};
 
 /// What nodes may not give of their blocks.
 #[derive(Clone, PartialEq, Eq, Debug, Default)]
@@ -45,9 +45,15 @@ pub(super) fn find(seen: &Observation<'_>, assignments: &[Assignment]) -> (Elsew
         for other in others.filter(|other| other.block.range.overlaps(&range)) {
             elsewhere.held.entry(other.node.clone()).or_default().push(range);
         }
-        for (other, common) in holders(seen, node, &range) {
-            contradictions.push(format!("{common} is held on {other} and on {node}, which gives no more"));
-            elsewhere.suspended.insert(node.to_owned());
+        for (other, common, is_certain) in holders(seen, node, &range) {
+            if is_certain {
+                contradictions.push(format!("{common} is held on {other} and on {node}, which gives no more"));
+                elsewhere.suspended.insert(node.to_owned());
+            } else {
+                contradictions.push(format!(
+                    "{common} may be held on {other} and on {node}: they hold so many addresses that one of them tells no single ones"
+                ));
+            }
         }
     }
     for Doubled { range, node, other, pool, is_older } in doubled_beside(seen) {
@@ -93,11 +99,11 @@ fn doubled_beside<'a>(seen: &'a Observation<'_>) -> Vec<Doubled<'a>> {
     doubled
 }
 
-/// The addresses that agents name as held of a pool. A count without addresses proves nothing.
+/// The addresses that agents name as held of a pool. A count without addresses proves nothing, nor do runs that only cover them.
 fn held_of<'a>(seen: &'a Observation<'_>, key: &PoolKey) -> Vec<(AddrRange, &'a str)> {
     let records = seen.ipam_nodes.all().iter();
     let reports = records.filter_map(|(node, record)| Some((node, record.report(key)?)));
-    let named = reports.filter(|(_, report)| report.used > 0 && !report.held.is_empty());
+    let named = reports.filter(|(_, report)| is_exact(report));
     named.flat_map(|(node, report)| held_ranges(report).into_iter().map(move |range| (range, node.as_str()))).collect()
 }
 
@@ -114,14 +120,16 @@ fn strays<'a>(seen: &'a Observation<'_>) -> impl Iterator<Item = (&'a str, AddrR
     })
 }
 
-/// Other nodes whose agents tell that they hold an address of `range`, and which.
-fn holders(seen: &Observation<'_>, node: &str, range: &AddrRange) -> Vec<(String, AddrRange)> {
+/// Other nodes whose agents tell that they hold an address of `range`; which; and whether that is certain of both.
+fn holders(seen: &Observation<'_>, node: &str, range: &AddrRange) -> Vec<(String, AddrRange, bool)> {
+    let key = &seen.pool.key;
+    let own = seen.ipam_nodes.get(node).and_then(|record| record.report(key)).is_some_and(is_exact);
     let mut found = Vec::new();
     for (other, record) in seen.ipam_nodes.all().iter().filter(|(other, _)| *other != node) {
         // A count without addresses proves nothing.
-        let Some(report) = record.report(&seen.pool.key).filter(|report| !report.held.is_empty()) else { continue };
+        let Some(report) = record.report(key).filter(|report| !report.held.is_empty()) else { continue };
         let common = held_ranges(report).into_iter().find_map(|held| held.intersection(range));
-        found.extend(common.map(|common| (other.clone(), common)));
+        found.extend(common.map(|common| (other.clone(), common, own && is_exact(report))));
     }
     found
 }

@@ -124,7 +124,7 @@ fn is_free(seen: &Observation<'_>, record: &IpamNodeRecord, gateway: IpAddr) -> 
         let ends = (run.start_ip.parse::<IpAddr>(), run.end_ip.parse::<IpAddr>());
         matches!(ends, (Ok(first), Ok(last)) if (first..=last).contains(&gateway))
     };
-    let barred = entry.state == BlockState::Releasing || entry.exclusions.iter().any(in_run);
+    let barred = entry.state == BlockState::Releasing || entry.held_elsewhere.iter().any(in_run);
     let is_last_word = !record.unsettled
         && record.observed_generation == Some(record.generation)
         && (&report.start_ip, &report.end_ip) == (&entry.start_ip, &entry.end_ip);

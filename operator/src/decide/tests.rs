@@ -675,6 +675,7 @@ fn an_ipam_node_says_what_the_node_may_give() {
         subnet: "192.168.0.0/16".into(),
         gateway: Some("192.168.0.1".into()),
         exclusions: vec![range("192.168.0.2", "192.168.0.2"), range("192.168.0.7", "192.168.0.8")],
+        held_elsewhere: Vec::new(),
         routes: vec![ipam_crds::RouteDestination { dst: "5.5.0.0/16".into() }],
         default_gateway: None,
     };

@@ -12,7 +12,7 @@ use super::node_queue::NodeQueue;
 use super::pool_task::Applied;
 use super::{CallError, Command, NodeAction, NodeVersion, NodeWrite, Reconciler};
 use crate::index::{IpamNodes, key_of};
-use crate::ipam_node::{IpamNodeRecord, entry, exclude, sort};
+use crate::ipam_node::{IpamNodeRecord, bar, entry, sort};
 
 impl Reconciler {
     /// Sends the writes of the nodes that are ready.
@@ -84,9 +84,7 @@ impl Reconciler {
             return None;
         }
         let mut block = entry(key, applied.pool.as_deref(), given, known);
-        if let Some(held) = applied.elsewhere.held.get(node) {
-            exclude(&mut block, held);
-        }
+        bar(&mut block, applied.elsewhere.held.get(node).map_or(&[], Vec::as_slice));
         if applied.elsewhere.suspended.contains(node) {
             block.state = BlockState::Releasing;
         }

@@ -73,6 +73,7 @@ impl NaivePool {
             subnet: self.subnet,
             gateway: self.gateway.map(|offset| self.addr(offset)),
             exclusions: runs.collect::<RunSet>().clipped(network + self.first, network + self.last),
+            elsewhere: RunSet::new(),
             routes: Vec::new(),
             default_gateway: false,
         }

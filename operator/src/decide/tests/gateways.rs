@@ -26,7 +26,7 @@ fn step(scene: &mut Scene, record: &PoolRecord) -> (PoolRecord, Decision) {
     for (node, held) in &decision.elsewhere.held {
         let known = scene.ipam_nodes.get_mut(node).unwrap();
         let before = known.blocks.clone();
-        crate::ipam_node::exclude(&mut known.blocks[0], held);
+        crate::ipam_node::bar(&mut known.blocks[0], held);
         known.generation += i64::from(known.blocks != before);
     }
     (record, decision)
@@ -53,7 +53,7 @@ fn no_node_is_told_a_gateway_that_a_pod_holds_and_the_next_pod_does_not_get_it()
     assert!(ready.message.contains("n2 (may hold 192.168.0.6)"), "{}", ready.message);
     assert_eq!(decision.notes[0].reason, "EditDeferred");
     assert_eq!(gateways(&scene), [Some("192.168.0.1"); 2]);
-    assert_eq!(scene.block_of("n2").exclusions[0].start_ip, "192.168.0.6", "barred for the next");
+    assert_eq!(scene.block_of("n2").held_elsewhere[0].start_ip, "192.168.0.6", "barred for the next");
     // A node that joins meanwhile is told what the others are told.
     scene.nodes.insert("n3".into(), BTreeMap::new());
     hold(&mut scene, "n2", "192.168.0.6");

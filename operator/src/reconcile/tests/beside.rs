@@ -110,12 +110,13 @@ fn told(node: &str, version: u64, block: Option<(&str, &str)>, held: &[(&str, &s
         })
         .collect();
     let runs: Vec<Value> = held.iter().map(|(start, end)| json!({"startIP": start, "endIP": end})).collect();
+    let used: u128 = held.iter().map(|(start, end)| range(start, end).size()).sum();
     let (start, end) = block.unwrap_or(("192.168.0.1", "192.168.0.4"));
     object(&json!({
         "metadata": {"name": node, "uid": format!("uid-{node}"), "generation": 2, "resourceVersion": version.to_string()},
         "spec": {"pools": pools},
         "status": {"observedGeneration": 2, "pools": [{"name": "blue", "poolType": "IPPool", "startIP": start,
-            "endIP": end, "used": held.len(), "capacity": 4, "held": runs}]},
+            "endIP": end, "used": u64::try_from(used).unwrap(), "capacity": 4, "held": runs}]},
     }))
 }
 
@@ -140,8 +141,62 @@ fn a_block_in_which_another_node_holds_an_address_goes_on_without_that_address()
     let calls = world.settle();
     let written = nodes_written(&calls);
     let (_, action) = written.iter().find(|(node, _)| *node == "n1").expect("n1 is told");
-    let excluded: Vec<_> = action.blocks()[0].exclusions.iter().map(|run| run.start_ip.as_str()).collect();
-    assert_eq!(excluded, ["192.168.0.3"]);
+    // No exclusion: of those a pod may have one by name.
+    let [block] = action.blocks() else { panic!("{action:?}") };
+    let barred: Vec<_> = block.held_elsewhere.iter().map(|run| (run.start_ip.as_str(), run.end_ip.as_str())).collect();
+    assert_eq!((barred, block.exclusions.len()), (vec![("192.168.0.3", "192.168.0.3")], 0));
+}
+
+#[test]
+fn what_is_no_longer_held_elsewhere_is_no_longer_barred() {
+    let barred = |held: &[(&str, &str)]| {
+        let mut n1 = told("n1", 50, Some(("192.168.0.1", "192.168.0.4")), &[]);
+        let mut spec: Value = serde_json::from_str(n1.spec.as_ref().unwrap().get()).unwrap();
+        spec["pools"][0]["heldElsewhere"] = json!([{"startIP": "192.168.0.2", "endIP": "192.168.0.3"}]);
+        n1.spec = object(&json!({"metadata": {}, "spec": spec})).spec;
+        let n2 = told("n2", 51, Some(("192.168.0.5", "192.168.0.8")), held);
+        let mut world = World::new(&["n1", "n2"], &[blue()], vec![n1, n2]);
+        world.settle();
+        let [block] = &world.reconciler.ipam_nodes.get("n1").unwrap().blocks[..] else { panic!("one block") };
+        block.held_elsewhere.iter().map(|run| run.start_ip.clone()).collect::<Vec<_>>()
+    };
+    assert_eq!(barred(&[("192.168.0.3", "192.168.0.3")]), ["192.168.0.3"]);
+    assert!(barred(&[]).is_empty());
+}
+
+#[test]
+fn the_gateway_may_be_held_on_every_node() {
+    let gateway = ("192.168.0.1", "192.168.0.1");
+    let ipam_nodes = vec![
+        told("n1", 50, Some(("192.168.0.1", "192.168.0.4")), &[gateway]),
+        told("n2", 51, Some(("192.168.0.5", "192.168.0.8")), &[gateway]),
+    ];
+    let mut world = World::new(&["n1", "n2"], &[blue()], ipam_nodes);
+    world.settle();
+    let status = status(&world, "blue");
+    assert!(status.summary.conditions.iter().all(|condition| condition.reason != "Contradiction"));
+    for node in ["n1", "n2"] {
+        let [block] = &world.reconciler.ipam_nodes.get(node).unwrap().blocks[..] else { panic!("{node}") };
+        assert_eq!((block.state, block.held_elsewhere.len()), (BlockState::Active, 0), "{node}");
+    }
+}
+
+#[test]
+fn runs_that_only_cover_what_is_held_bar_others_and_prove_no_contradiction() {
+    // 192.168.0.6 may be held or not.
+    let mut n1 = told("n1", 50, Some(("192.168.0.1", "192.168.0.4")), &[("192.168.0.5", "192.168.0.7")]);
+    let mut status: Value = serde_json::from_str(n1.status.as_ref().unwrap().get()).unwrap();
+    status["pools"][0]["used"] = json!(2);
+    n1.status = object(&json!({"metadata": {}, "status": status})).status;
+    let n2 = told("n2", 51, Some(("192.168.0.5", "192.168.0.8")), &[("192.168.0.6", "192.168.0.6")]);
+    let mut world = World::new(&["n1", "n2"], &[blue()], vec![n1, n2]);
+    world.settle();
+    let block = |node: &str| world.reconciler.ipam_nodes.get(node).unwrap().blocks[0].clone();
+    assert_eq!((block("n1").state, block("n2").state), (BlockState::Active, BlockState::Active));
+    assert_eq!(block("n2").held_elsewhere[0].end_ip, "192.168.0.7");
+    let conditions = self::status(&world, "blue").summary.conditions;
+    let degraded = conditions.iter().find(|condition| condition.type_ == "Degraded").unwrap();
+    assert!(degraded.message.contains("may be held on n2 and on n1"), "{}", degraded.message);
 }
 
 #[test]
