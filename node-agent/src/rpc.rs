@@ -103,8 +103,13 @@ impl Rpc {
         let (pools, owner) = convert::release(request)?;
         subject.set(&pools, &owner);
         let released = self.allocator.release(pools, owner).await?;
-        let (pools, owner) = (&subject.pools, &subject.owner);
-        info!(%pools, container = %owner.container_id, ifname = %owner.if_name, released, "address given back");
+        let Subject { pools, owner: Owner { container_id: container, if_name: ifname } } = &*subject;
+        if released > 0 {
+            info!(%pools, container, ifname, released, "address given back");
+        } else {
+            // Runtimes repeat DEL, and send it after an ADD that gave nothing: no news.
+            debug!(%pools, container, ifname, "nothing was held, nothing to give back");
+        }
         Ok(())
     }
 
@@ -113,7 +118,11 @@ impl Rpc {
         let network = unlisted.network.clone();
         subject.set(&unlisted.pools, &Owner::new("", ""));
         let released = self.allocator.release_unlisted(unlisted).await?;
-        info!(pools = %subject.pools, network, released, "unlisted attachments given back");
+        if released > 0 {
+            info!(pools = %subject.pools, network, released, "unlisted attachments given back");
+        } else {
+            debug!(pools = %subject.pools, network, "nothing is held by unlisted attachments");
+        }
         Ok(u64::try_from(released).unwrap_or(u64::MAX))
     }
 

@@ -17,6 +17,7 @@ use ipam_node_agent::note::Noted;
 use ipam_node_agent::spec::{NodeSpec, SpecFile};
 use ipam_node_api::AgentAddress;
 use ipam_node_api::client::AgentClient;
+use ipam_node_api::v1::{PoolType, ReleaseUnlistedRequest};
 use rustix::process::{Pid, Signal, kill_process};
 
 /// A folder with all that one agent needs, and a kubeconfig of a server that is not there.
@@ -60,7 +61,14 @@ impl Home {
 
     /// Starts the agent; returns once it answers.
     async fn start(&self) -> (Agent, AgentClient) {
-        let mut agent = Agent(self.command().spawn().unwrap());
+        self.start_with(|_| {}).await
+    }
+
+    /// The same, with a changed command.
+    async fn start_with(&self, change: impl FnOnce(&mut Command)) -> (Agent, AgentClient) {
+        let mut command = self.command();
+        change(&mut command);
+        let mut agent = Agent(command.spawn().unwrap());
         let address = AgentAddress::Unix(self.path("daemon.sock"));
         let until = deadline();
         loop {
@@ -186,6 +194,35 @@ async fn sigterm_ends_the_agent_in_order_and_takes_the_socket_away() {
     agent.signal(Signal::TERM);
     assert_eq!(agent.wait().await, Some(0));
     assert!(!home.path("daemon.sock").exists());
+}
+
+#[tokio::test]
+async fn what_was_held_by_nobody_is_not_logged_as_given_back() {
+    let home = Home::new().with_spec();
+    let log = std::fs::File::create(home.path("log")).unwrap();
+    let to_file = |command: &mut Command| {
+        command.stderr(log);
+    };
+    let (mut agent, client) = home.start_with(to_file).await;
+    let unlisted = |network: &str| ReleaseUnlistedRequest {
+        network_name: network.into(),
+        pools: vec!["blue".into()],
+        pool_type: PoolType::Ippool.into(),
+        valid_attachments: Vec::new(),
+    };
+    let held = parameters(&["blue"], "held");
+    client.allocate(held.clone(), deadline()).await.unwrap();
+    for _ in 0..2 {
+        client.deallocate(held.clone(), deadline()).await.unwrap();
+        client.deallocate(parameters(&["blue"], "never-seen"), deadline()).await.unwrap();
+        assert_eq!(client.release_unlisted(unlisted("no-such-network"), deadline()).await.unwrap(), 0);
+    }
+    agent.signal(Signal::TERM);
+    assert_eq!(agent.wait().await, Some(0));
+    let text = std::fs::read_to_string(home.path("log")).unwrap();
+    let told = text.lines().filter(|line| line.contains("given back")).collect::<Vec<_>>();
+    assert!(matches!(told[..], [line] if line.contains("released=1") && line.contains("held")), "{text}");
+    assert!(!text.contains("never-seen") && !text.contains("no-such-network"), "{text}");
 }
 
 #[tokio::test]
