@@ -8,6 +8,7 @@ use ipam_daemon::{Common, CommonFlags, Mistakes, gosyntax};
 
 use crate::reconcile::Settings;
 use crate::webhook::flags::{WebhookConfig, WebhookFlags};
+use crate::{release_pools, validate};
 
 /// nv-ipam operator: gives blocks of IPPools and CIDRPools to nodes
 #[derive(Parser, Debug)]
@@ -49,9 +50,13 @@ pub struct Config {
 /// Why there is no configuration.
 #[derive(Debug, thiserror::Error)]
 pub enum FlagError {
-    /// What clap says: a flag without its value, or the text of `--help` or `--version`, which are no failures.
+    /// What clap says beyond that: above all the text of `--help` or `--version`, which are no failures.
     #[error(transparent)]
     Usage(#[from] clap::Error),
+    /// A word where a command or the first flag belongs.
+    #[error("there is no command {0:?}; want {validate} or {release_pools}, or flags alone to run the operator",
+        validate = validate::command::NAME, release_pools = release_pools::NAME)]
+    NoCommand(String),
     /// Values that are wrong, all of them.
     #[error(transparent)]
     Mistakes(#[from] Mistakes),
@@ -60,6 +65,11 @@ pub enum FlagError {
 impl Config {
     /// Reads a command line, program name first.
     pub fn parse(args: impl IntoIterator<Item = OsString>) -> Result<Self, FlagError> {
+        let args: Vec<OsString> = args.into_iter().collect();
+        // What follows was typed for that command; nothing can be said of it.
+        if let Some(word) = args.get(1).filter(|word| !word.as_encoded_bytes().starts_with(b"-")) {
+            return Err(FlagError::NoCommand(word.to_string_lossy().into_owned()));
+        }
         let mut mistakes = Mistakes::default();
         let flags: Flags = ipam_daemon::flags::parse_known(args, &mut mistakes)?;
         let common = flags.common.read(&mut mistakes);
@@ -163,6 +173,32 @@ mod tests {
             "metrics-bind-address \"x\"",
         ] {
             assert!(message.contains(flag), "{message:?} lacks {flag:?}");
+        }
+    }
+
+    #[test]
+    fn a_command_that_does_not_exist_is_told_with_those_that_do() {
+        for args in [&["vaildate", "x", "--strict"][..], &["Validate"], &["", "--v=x"]] {
+            let expected = format!(
+                "there is no command {:?}; want validate or release-pools, or flags alone to run the operator",
+                args[0]
+            );
+            assert_eq!(read(args).unwrap_err().to_string(), expected);
+        }
+    }
+
+    #[test]
+    fn a_value_that_starts_with_a_dash_or_is_missing_is_a_mistake_among_the_others() {
+        let args = ["--released-block-grace", "-5s", "--leader-elect=maybe", "--webhook-drain", "-1s", "--kubeconfig"];
+        let Err(FlagError::Mistakes(mistakes)) = read(&args) else { panic!("not our own words") };
+        let message = mistakes.to_string();
+        for part in [
+            "--released-block-grace \"-5s\"",
+            "--leader-elect \"maybe\"",
+            "--webhook-drain \"-1s\"",
+            "--kubeconfig is the last word, want a value behind it",
+        ] {
+            assert!(message.contains(part), "{message:?} lacks {part:?}");
         }
     }
 

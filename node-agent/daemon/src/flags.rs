@@ -7,7 +7,7 @@ use std::fmt;
 use std::path::PathBuf;
 
 use clap::error::{ContextKind, ContextValue, ErrorKind};
-use clap::{Args, Parser};
+use clap::{Arg, Args, Parser};
 
 use crate::features::FeatureGates;
 use crate::gosyntax;
@@ -179,17 +179,19 @@ pub fn namespace(text: &str) -> Result<(), String> {
     Err("is no namespace; it takes 1 to 63 of a-z, 0-9 and '-', with '-' neither first nor last".to_owned())
 }
 
-/// Parses a command line as Go programs do: of a flag given twice the last one counts, and `--version` may have a value.
+/// Parses a command line as Go programs do: of a flag given twice the last one counts, `--version` may have a value, and
+/// the word after a flag is its value also when it starts with a dash, so that a mistyped one is judged as a value.
 ///
 /// `--help` and `--version` come back as errors too; [`clap::Error::print`] and [`clap::Error::exit_code`] tell them
 /// apart.
 pub fn parse<F: Parser>(args: impl IntoIterator<Item = OsString>) -> Result<F, clap::Error> {
-    let command = F::command().args_override_self(true).version(env!("CARGO_PKG_VERSION"));
+    let dashes = |arg: Arg| if arg.get_action().takes_values() { arg.allow_hyphen_values(true) } else { arg };
+    let command = F::command().args_override_self(true).version(env!("CARGO_PKG_VERSION")).mut_args(dashes);
     let mut matches = command.try_get_matches_from(args.into_iter().filter_map(plain_version))?;
     F::from_arg_matches_mut(&mut matches)
 }
 
-/// As [`parse`], but what is unknown goes to `mistakes`, so that it hides no other mistake.
+/// As [`parse`], but what is unknown and a last flag without its value go to `mistakes`, so that they hide no other.
 pub fn parse_known<F: Parser>(
     args: impl IntoIterator<Item = OsString>,
     mistakes: &mut Mistakes,
@@ -200,12 +202,17 @@ pub fn parse_known<F: Parser>(
             Ok(flags) => return Ok(flags),
             Err(error) => error,
         };
+        // Each round takes one word away, so that there is an end.
+        if let Some(flag) = valueless(&error, &args) {
+            mistakes.0.push(format!("{flag} is the last word, want a value behind it"));
+            args.pop();
+            continue;
+        }
         let Some(ContextValue::String(unknown)) =
             error.get(ContextKind::InvalidArg).filter(|_| error.kind() == ErrorKind::UnknownArgument)
         else {
             return Err(error);
         };
-        // Each round takes one away, so that there is an end.
         let Some(place) = args.iter().skip(1).position(|arg| names(arg, unknown)) else { return Err(error) };
         args.remove(place + 1);
         let tip = match error.get(ContextKind::SuggestedArg) {
@@ -214,6 +221,13 @@ pub fn parse_known<F: Parser>(
         };
         mistakes.0.push(format!("{unknown} is no flag of this program{tip}"));
     }
+}
+
+/// The last word, if the error is that it is a flag that needs a value.
+fn valueless(error: &clap::Error, args: &[OsString]) -> Option<String> {
+    let Some(ContextValue::String(value)) = error.get(ContextKind::InvalidValue) else { return None };
+    let last = args.last()?.to_str().filter(|last| last.starts_with('-') && !last.contains('='))?;
+    (error.kind() == ErrorKind::InvalidValue && value.is_empty()).then(|| last.to_owned())
 }
 
 /// Whether the word is this flag, with or without a value.

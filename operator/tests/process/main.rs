@@ -149,6 +149,15 @@ fn wrong_flags_are_all_named_and_nothing_is_started() {
 }
 
 #[test]
+fn a_mistyped_command_ends_with_2_and_one_line_that_names_the_right_one() {
+    let (code, stdout, stderr) = run(&["vaildate", "pools/"]);
+    assert_eq!((code, stdout.as_str()), (Some(2), ""));
+    let expected = "ipam-controller: there is no command \"vaildate\"; want validate or release-pools, or flags alone to \
+                    run the operator\n";
+    assert_eq!(stderr, expected);
+}
+
+#[test]
 fn a_kubeconfig_that_is_missing_ends_the_operator_with_a_line_that_names_it() {
     let off = ["--health-probe-bind-address=0", "--metrics-bind-address=0", "--kubeconfig=/nowhere/kubeconfig"];
     let (code, _, stderr) = run(&off);
