@@ -26,6 +26,8 @@ use crate::objects::RawObject;
 pub struct PoolRecord {
     /// Which pool.
     pub key: PoolKey,
+    /// `metadata.namespace`.
+    pub namespace: String,
     /// `metadata.uid`.
     pub uid: String,
     /// `metadata.generation`: changes with the spec.
@@ -133,6 +135,7 @@ impl PoolRecord {
         let known = before.filter(|record| record.uid == uid && record.generation == generation);
         Self {
             key: PoolKey::new(kind, object.name()),
+            namespace: object.metadata.namespace.clone().unwrap_or_default(),
             spec: known.map_or_else(|| read_spec(kind, object), |record| record.spec.clone()),
             status: read_status(kind, object.status.as_deref()),
             resource_version: object.resource_version().to_owned(),

@@ -107,9 +107,14 @@ fn held_of<'a>(seen: &'a Observation<'_>, key: &PoolKey) -> Vec<(AddrRange, &'a 
     named.flat_map(|(node, report)| held_ranges(report).into_iter().map(move |range| (range, node.as_str()))).collect()
 }
 
-/// Whether a node that the annotation names still reports what it was to lose.
-pub(super) fn has_forced_strays(seen: &Observation<'_>) -> bool {
-    strays(seen).any(|(node, _)| seen.pool.life.forces(node))
+/// Whether a node that the annotation names still reports what it was to lose. One that is served again has a block that no admin
+/// has spoken of: for its sake the annotation goes, and what it still reports bars others again.
+pub(super) fn has_forced_strays(seen: &Observation<'_>, assignments: &[Assignment]) -> bool {
+    let is_served = |node: &str| {
+        let place = assignments.binary_search_by(|given| given.node.as_str().cmp(node));
+        place.is_ok_and(|place| assignments[place].standing == Standing::Serving)
+    };
+    strays(seen).any(|(node, _)| seen.pool.life.forces(node) && !is_served(node))
 }
 
 fn strays<'a>(seen: &'a Observation<'_>) -> impl Iterator<Item = (&'a str, AddrRange)> {

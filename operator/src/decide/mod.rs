@@ -235,7 +235,7 @@ fn patch(seen: &Observation<'_>, plan: &Plan, news: status::News) -> Option<Meta
     let waits = |assignment: &Assignment| assignment.standing != Standing::Serving && life.forces(&assignment.node);
     let has_work = plan.assignments.iter().any(waits);
     // An agent that still reports what was let go of would bar the block again, without the annotation.
-    let has_work = has_work || elsewhere::has_forced_strays(seen);
+    let has_work = has_work || elsewhere::has_forced_strays(seen, &plan.assignments);
     let done = !life.force_release.is_empty() && !has_work && news != status::News::Blocks;
     done.then_some(MetadataPatch::ForceDone)
 }

@@ -403,6 +403,26 @@ fn an_admin_lets_go_of_a_block_and_the_annotation_goes_when_it_has_done_its_work
 }
 
 #[test]
+fn a_node_that_is_served_again_ends_the_annotation_that_let_go_of_its_former_block() {
+    let (mut scene, mut record) = departed();
+    record.life.force_release = BTreeSet::from(["n1".to_owned()]);
+    // The node has lost its block, and its agent still reports an address of it.
+    scene.report("n1", 1);
+    let known = scene.ipam_nodes.get_mut("n1").unwrap();
+    known.blocks.clear();
+    known.find_strays();
+    record.status.releasing.clear();
+    record.status.allocations.retain(|claim| claim.node != "n1");
+    let decision = scene.decide(&record);
+    let record = PoolRecord { life: record.life.clone(), ..written(&record, &decision) };
+    assert_eq!(scene.decide(&record).patch, None, "its word would bar the block");
+    scene.nodes.insert("n1".into(), BTreeMap::new());
+    let decision = scene.decide(&record);
+    let record = PoolRecord { life: record.life.clone(), ..written(&record, &decision) };
+    assert_eq!(scene.decide(&record).patch, Some(MetadataPatch::ForceDone));
+}
+
+#[test]
 fn a_pool_is_sealed_before_its_first_block_is_given() {
     let mut record = pool(IP_SPEC, 1, &json!({}));
     record.life.finalizers.clear();

@@ -101,14 +101,14 @@ fn gateways_text(gateways: &[String]) -> String {
 }
 
 fn releasing_text(seen: &Observation<'_>, departed: &[String]) -> String {
-    let PoolRecord { key, .. } = seen.pool;
+    let PoolRecord { key, namespace, .. } = seen.pool;
     let by_time = match seen.grace {
         Some(grace) => format!(", or when its Node has been gone for {} h", grace.as_secs().div_ceil(3600)),
         None => String::new(),
     };
     format!(
         "blocks are being taken back from {}; each is free once its agent reports it empty{by_time}; to let go of one at \
-         once, though pods may use it: kubectl annotate {} {} {FORCE_RELEASE}=NODE",
+         once, though pods may use it: kubectl annotate -n {namespace} {} {} {FORCE_RELEASE}=NODE",
         counted_list(departed),
         key.kind.kind().to_lowercase(),
         key.name

@@ -71,6 +71,8 @@ fn gateway_index(value: Option<i64>, prefix: Option<&Cidr>, findings: &mut Findi
     }
     let message = match (prefix, hosts) {
         (Some(prefix), Some((first, last))) => {
+            // The field's own type ends there.
+            let last = last.min(u128::from(i32::MAX.unsigned_abs()));
             format!("{value} is no host's index in a /{}; write {first} to {last}", prefix.prefix_len())
         }
         _ => format!("{value} is negative; write 0 or more"),
