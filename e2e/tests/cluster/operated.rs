@@ -130,12 +130,12 @@ fn heartbeats_and_the_blocks_of_other_pools_cause_no_write() {
     assert_eq!(versions(), before);
 }
 
-/// A count in the operator's metrics, of the pool "p".
+/// A count in the operator's metrics, of IPPools, of which there is one.
 fn count(stage: &Stage, name: &str) -> u64 {
     let (code, text) = ipam_e2e::http::get(&stage.operator.metrics(), "/metrics").unwrap();
     assert_eq!(code, 200, "{text}");
-    let line = text.lines().find(|line| line.contains(name) && line.contains("\"p\""));
-    line.and_then(|line| line.rsplit(' ').next()?.parse().ok()).unwrap_or_else(|| panic!("no {name} of p in:\n{text}"))
+    let line = text.lines().find(|line| line.contains(name) && line.contains("\"IPPool\""));
+    line.and_then(|line| line.rsplit(' ').next()?.parse().ok()).unwrap_or_else(|| panic!("no {name} of IPPools in:\n{text}"))
 }
 
 #[test]
