@@ -135,7 +135,8 @@ fn count(stage: &Stage, name: &str) -> u64 {
     let (code, text) = ipam_e2e::http::get(&stage.operator.metrics(), "/metrics").unwrap();
     assert_eq!(code, 200, "{text}");
     let line = text.lines().find(|line| line.contains(name) && line.contains("\"IPPool\""));
-    line.and_then(|line| line.rsplit(' ').next()?.parse().ok()).unwrap_or_else(|| panic!("no {name} of IPPools in:\n{text}"))
+    line.and_then(|line| line.rsplit(' ').next()?.parse().ok())
+        .unwrap_or_else(|| panic!("no {name} of IPPools in:\n{text}"))
 }
 
 #[test]
