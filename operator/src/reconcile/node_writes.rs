@@ -138,7 +138,13 @@ impl Reconciler {
                     // What was written may be gone again: to believe in it would leave the node without its blocks.
                     self.queue.push(&node);
                 } else {
+                    let changes = self.ipam_nodes.get(&node).is_none_or(|known| known.blocks != action.blocks());
                     self.note_written(&node, action, version);
+                    // Only now is it known that the write before, whose answer was lost, changed nothing. No watch tells of a
+                    // write that changes nothing, so what waited for that is looked at here.
+                    if !changes {
+                        self.queue.push(&node);
+                    }
                     self.stale.orphans |= !self.orphans.is_empty();
                 }
                 self.wake_pools_that_wait_for(&node, now);

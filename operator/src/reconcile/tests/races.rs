@@ -85,6 +85,27 @@ fn a_lost_answer_is_cleared_up_by_writing_again_so_that_no_block_waits_for_ever(
 }
 
 #[test]
+fn a_removal_that_never_arrived_is_made_again_though_nobody_has_more_to_say() {
+    let mut world = World::new(&["n1"], &[blue()], vec![]);
+    world.settle();
+    world.version += 1;
+    let mut leaving = pool_object("blue", world.version, 2, SPEC, &status_json(&world.status()));
+    leaving.metadata.deletion_timestamp = leaving_since();
+    world.tell(Observed::Pool(PoolKind::IpPool, Event::Apply(leaving)));
+    world.settle();
+    report(&mut world, "n1", 0);
+    let removal = only(world.calls());
+    let removals = [removal.clone()];
+    assert!(matches!(nodes_written(&removals)[..], [("n1", NodeAction::Update(_, blocks))] if blocks.is_empty()));
+    world.fail(removal, CallError::Failed("connection reset".into()));
+    // What is there is written again, which changes nothing and so is told by no watch.
+    let calls = world.settle();
+    let unsealed =
+        |call: &Command| matches!(call, Command::PatchPool { patch: PoolPatch::Finalizers(all), .. } if all.is_empty());
+    assert!(calls.iter().any(unsealed), "{calls:#?}");
+}
+
+#[test]
 fn a_node_that_comes_back_is_told_nothing_while_a_status_under_way_gives_its_block_up() {
     let mut world = World::new(&["n1", "n2"], &[blue()], vec![]);
     world.settle();
