@@ -316,7 +316,8 @@ impl Reporter {
     fn see(&mut self, standing: &Standing) {
         if self.standing.as_ref() != Some(standing) {
             self.pace.shown(Report::read(standing));
-            self.ready = ready_condition(&standing.status).cloned();
+            // Of a status that somebody has wiped the condition's time is remembered.
+            self.ready = ready_condition(&standing.status).cloned().or(self.ready.take());
             self.standing = Some(standing.clone());
         }
     }
