@@ -191,7 +191,9 @@ fn first_pod_of_each(scene: &Scene, nodes: &[Node; 2], (kind, pool): (&'static s
     for (node, (address, gateway)) in nodes.iter().zip(stated) {
         let pod = node.pod("default", &format!("{pool}-1"), &format!("uid-{pool}")).unwrap();
         // The status is written first; the agent hears of its block a moment later.
-        let result = eventually_blocking("the agent has its block", SOON, || pod.add("net1", &network)).unwrap();
+        // What a failed ADD has made is for DEL to take away, as runtimes do.
+        let add = || pod.add("net1", &network).inspect_err(|_| drop(pod.del("net1", &network)));
+        let result = eventually_blocking("the agent has its block", SOON, add).unwrap();
         assert_eq!(ips(&result), [(address.to_owned(), gateway.to_owned())], "{}", node.name());
         assert_eq!(pod.addresses("net1").unwrap(), [address]);
         pod.del("net1", &network).unwrap();
