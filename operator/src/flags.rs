@@ -1,6 +1,7 @@
 //! The command line of behaviour.md §9: raw as typed, then one conversion into a configuration.
 
 use std::ffi::OsString;
+use std::process::ExitCode;
 use std::time::Duration;
 
 use clap::Parser;
@@ -45,6 +46,13 @@ pub struct Config {
     pub settings: Settings,
     /// The webhook; `None` if it is off.
     pub webhook: Option<WebhookConfig>,
+}
+
+/// Prints what clap has to say, be it help or a mistake, and gives its exit code.
+pub fn told(usage: &clap::Error) -> ExitCode {
+    // Where the text cannot be written there is nobody to tell.
+    drop(usage.print());
+    u8::try_from(usage.exit_code()).map_or(ExitCode::FAILURE, ExitCode::from)
 }
 
 /// Why there is no configuration.

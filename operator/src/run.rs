@@ -45,11 +45,7 @@ pub fn main(args: impl IntoIterator<Item = OsString>) -> ExitCode {
     let args = program.into_iter().chain(args);
     let config = match Config::parse(args) {
         Ok(config) => config,
-        Err(FlagError::Usage(usage)) => {
-            // Where the text cannot be written there is nobody to tell.
-            drop(usage.print());
-            return u8::try_from(usage.exit_code()).map_or(ExitCode::FAILURE, ExitCode::from);
-        }
+        Err(FlagError::Usage(usage)) => return crate::flags::told(&usage),
         Err(error) => {
             complain(&error);
             return ExitCode::from(WRONG_FLAGS);

@@ -64,11 +64,7 @@ pub fn main(args: impl IntoIterator<Item = OsString>) -> ExitCode {
     let args = std::iter::once(OsString::from(NAME)).chain(args);
     let flags = match Flags::try_parse_from(args) {
         Ok(flags) => flags,
-        Err(usage) => {
-            // Where the text cannot be written there is nobody to tell.
-            drop(usage.print());
-            return u8::try_from(usage.exit_code()).map_or(ExitCode::FAILURE, ExitCode::from);
-        }
+        Err(usage) => return crate::flags::told(&usage),
     };
     match run(&flags, &mut io::stdout().lock()) {
         Ok(Verdict { readable: false, .. }) => ExitCode::from(2),

@@ -1,0 +1,256 @@
+//! Blocks and pools that are taken back: when each is free, and who hears of it.
+
+use super::*;
+
+#[test]
+fn a_node_that_leaves_gives_no_more_and_its_block_is_nobody_elses() {
+    let mut scene = Scene::of(&["n1", "n2"]);
+    let record = pool(IP_SPEC, 1, &json!({}));
+    let decision = scene.decide(&record);
+    scene.write_ipam_nodes(&record, decision.assignments.as_ref().unwrap());
+    let record = written(&record, &decision);
+    scene.nodes.remove("n1");
+    scene.nodes.insert("n3".into(), BTreeMap::new());
+    scene.second = 30;
+    let decision = scene.decide(&record);
+    let status = decision.status.as_ref().unwrap();
+    assert_eq!(blocks(status), ["n2=192.168.0.5-192.168.0.8", "n3=192.168.0.9-192.168.0.12"]);
+    assert_eq!(releasing(status), ["n1=192.168.0.1-192.168.0.4"]);
+    assert_eq!((status.releasing[0].since, status.releasing[0].node_gone_since), (Some(at(30)), Some(at(30))));
+    assert_eq!(status.summary.nodes, Some(NodeCounts { served: 2, unserved: 0, departed: 1 }));
+    let message = &condition(status, RELEASING).message;
+    assert!(message.contains("n1 (not reported, Node gone)") && message.contains(FORCE_RELEASE), "{message}");
+    assert_eq!(decision.notes.iter().map(|note| note.reason).collect::<Vec<_>>(), ["BlocksReleasing"]);
+    scene.write_ipam_nodes(&record, decision.assignments.as_ref().unwrap());
+    assert_eq!(scene.block_of("n1").state, BlockState::Releasing);
+    assert_eq!(scene.block_of("n2").state, BlockState::Active);
+
+    let record = written(&record, &decision);
+    scene.second = 60;
+    assert_eq!(scene.decide(&record).status, None, "said once, and the time stands");
+    scene.nodes.insert("n1".into(), BTreeMap::new());
+    let status = scene.decide(&record).status.unwrap();
+    let expected = ["n1=192.168.0.1-192.168.0.4", "n2=192.168.0.5-192.168.0.8", "n3=192.168.0.9-192.168.0.12"];
+    assert_eq!(blocks(&status), expected, "the same node gets the same block back");
+    assert_eq!(releasing(&status), [""; 0]);
+    assert_eq!(condition(&status, RELEASING).status, "False");
+}
+
+#[test]
+fn a_released_block_is_free_only_after_its_entry_was_taken_out() {
+    let (mut scene, record) = departed();
+    for used in [2, 0] {
+        scene.report("n1", used);
+        let decision = scene.decide(&record);
+        let still = decision.status.as_ref().map_or_else(|| releasing(&record.status), releasing);
+        assert_eq!(still, ["n1=192.168.0.1-192.168.0.4"], "{used} used");
+    }
+    let decision = scene.decide(&record);
+    scene.write_ipam_nodes(&record, decision.assignments.as_ref().unwrap());
+    assert!(scene.ipam_nodes.get("n1").unwrap().blocks.is_empty());
+    scene.nodes.insert("n0".into(), BTreeMap::new());
+    let decision = scene.decide(&record);
+    let status = decision.status.unwrap();
+    assert_eq!(blocks(&status), ["n0=192.168.0.1-192.168.0.4", "n2=192.168.0.5-192.168.0.8"]);
+    assert_eq!(releasing(&status), [""; 0]);
+    assert_eq!(decision.notes, vec![], "the normal course of things");
+}
+
+#[test]
+fn a_report_about_another_generation_or_range_releases_nothing() {
+    let spoil: [fn(&mut IpamNodeRecord); 4] = [
+        |record| record.observed_generation = Some(record.generation - 1),
+        |record| record.observed_generation = None,
+        |record| record.reports[0].start_ip = "192.168.0.2".into(),
+        |record| record.unsettled = true,
+    ];
+    for (number, spoil) in spoil.iter().enumerate() {
+        let (mut scene, record) = departed();
+        scene.report("n1", 0);
+        assert!(scene.ipam_nodes.get("n1").unwrap().has_released(&record.key));
+        spoil(scene.ipam_nodes.get_mut("n1").unwrap());
+        assert!(!scene.ipam_nodes.get("n1").unwrap().has_released(&record.key), "case {number}");
+    }
+}
+
+#[test]
+fn an_entry_that_is_merely_not_there_releases_nothing() {
+    let (mut scene, record) = departed();
+    scene.ipam_nodes.get_mut("n1").unwrap().blocks.clear();
+    assert_eq!(scene.decide(&record).status, None);
+    scene.ipam_nodes.delete("n1");
+    assert_eq!(
+        releasing(scene.decide(&record).status.as_ref().unwrap_or(&record.status)),
+        ["n1=192.168.0.1-192.168.0.4"]
+    );
+}
+
+#[test]
+fn the_block_of_a_node_that_is_gone_is_let_go_of_after_the_grace() {
+    let (mut scene, record) = departed();
+    scene.report("n1", 3);
+    scene.grace = Some(Duration::from_hours(1));
+    let waiting = scene.decide(&record);
+    assert_eq!((waiting.expires, waiting.let_go.len()), (Some(at(3600)), 0));
+    scene.second = 3600;
+    let decision = scene.decide(&record);
+    assert!(decision.let_go.contains("n1") && decision.assignments.unwrap().len() == 2, "its entry goes first");
+    scene.ipam_nodes.begin_write("n1", &[]);
+    scene.ipam_nodes.end_write("n1", true);
+    scene.ipam_nodes.delete("n1");
+    let decision = scene.decide(&record);
+    assert_eq!(releasing(decision.status.as_ref().unwrap()), [""; 0]);
+    let [note] = &decision.notes[..] else { panic!("{:?}", decision.notes) };
+    assert_eq!(note.reason, "GraceExpired");
+    assert!(note.text.contains("n1 loses 192.168.0.1-192.168.0.4") && note.text.contains("3 held"), "{note:?}");
+}
+
+#[test]
+fn neither_a_node_that_is_there_nor_a_grace_of_zero_lets_go_by_time() {
+    let (mut scene, record) = departed();
+    scene.second = 1_000_000_000;
+    assert_eq!(scene.decide(&record).let_go.len(), 0, "no grace");
+    scene.grace = Some(Duration::from_hours(1));
+    scene.nodes.insert("n1".into(), BTreeMap::new());
+    let unselected = IP_SPEC.replace(
+        '}',
+        r#","nodeSelector":{"nodeSelectorTerms":[{"matchFields":[{"key":"metadata.name","operator":"In","values":["n2"]}]}]}}"#,
+    );
+    let record = PoolRecord { status: record.status, ..pool(&unselected, 2, &json!({})) };
+    let decision = scene.decide(&record);
+    assert_eq!(decision.let_go.len(), 0);
+    assert_eq!(decision.status.unwrap().releasing[0].node_gone_since, None);
+}
+
+#[test]
+fn an_admin_lets_go_of_a_block_and_the_annotation_goes_when_it_has_done_its_work() {
+    let (mut scene, mut record) = departed();
+    scene.report("n1", 2);
+    record.life.force_release = BTreeSet::from(["n1".to_owned(), "n2".to_owned(), "typo".to_owned()]);
+    let decision = scene.decide(&record);
+    assert_eq!(decision.let_go, BTreeSet::from(["n1".to_owned()]), "a node that is served keeps its block");
+    assert_eq!(decision.patch, None, "there is work for it");
+    scene.ipam_nodes.begin_write("n1", &[]);
+    let decision = scene.decide(&record);
+    assert_eq!(decision.assignments.unwrap().len(), 2, "not while the write is under way");
+    scene.ipam_nodes.end_write("n1", true);
+    scene.ipam_nodes.delete("n1");
+    let decision = scene.decide(&record);
+    assert_eq!(decision.notes[0].reason, "ForcedRelease");
+    assert!(decision.notes[0].text.contains("2 held"), "{:?}", decision.notes);
+    let record = PoolRecord { life: record.life.clone(), ..written(&record, &decision) };
+    assert_eq!(scene.decide(&record).patch, Some(MetadataPatch::ForceDone));
+}
+
+#[test]
+fn a_node_that_is_served_again_ends_the_annotation_that_let_go_of_its_former_block() {
+    let (mut scene, mut record) = departed();
+    record.life.force_release = BTreeSet::from(["n1".to_owned()]);
+    // The node has lost its block, and its agent still reports an address of it.
+    scene.report("n1", 1);
+    let known = scene.ipam_nodes.get_mut("n1").unwrap();
+    known.blocks.clear();
+    known.find_strays();
+    record.status.releasing.clear();
+    record.status.allocations.retain(|claim| claim.node != "n1");
+    let decision = scene.decide(&record);
+    let record = PoolRecord { life: record.life.clone(), ..written(&record, &decision) };
+    assert_eq!(scene.decide(&record).patch, None, "its word would bar the block");
+    scene.nodes.insert("n1".into(), BTreeMap::new());
+    let decision = scene.decide(&record);
+    let record = PoolRecord { life: record.life.clone(), ..written(&record, &decision) };
+    assert_eq!(scene.decide(&record).patch, Some(MetadataPatch::ForceDone));
+}
+
+#[test]
+fn a_pool_is_sealed_before_its_first_block_is_given() {
+    let mut record = pool(IP_SPEC, 1, &json!({}));
+    record.life.finalizers.clear();
+    assert_eq!(Scene::of(&["n1"]).decide(&record).patch, Some(MetadataPatch::Seal));
+    assert_eq!(Scene::default().decide(&record).patch, None, "a pool that gives nothing needs no seal");
+}
+
+#[test]
+fn a_pool_that_is_being_deleted_waits_for_all_its_blocks_and_says_for_which() {
+    let mut scene = Scene::of(&["n1", "n2", "n3"]);
+    let record = pool(IP_SPEC, 1, &json!({}));
+    let decision = Scene::of(&["n1", "n2"]).decide(&record);
+    scene.write_ipam_nodes(&record, decision.assignments.as_ref().unwrap());
+    scene.report("n1", 2);
+    for spec in [IP_SPEC, "{}"] {
+        let mut record = PoolRecord { status: decision.status.clone().unwrap(), ..pool(spec, 2, &json!({})) };
+        record.life.deleting = true;
+        let decision = scene.decide(&record);
+        assert_eq!(decision.patch, None);
+        let status = decision.status.as_ref().unwrap();
+        assert_eq!(releasing(status), ["n1=192.168.0.1-192.168.0.4", "n2=192.168.0.5-192.168.0.8"], "n3 gets none");
+        let ready = condition(status, READY);
+        assert_eq!((ready.status.as_str(), ready.reason.as_str()), ("False", "Deleting"));
+        assert!(ready.message.contains("2 nodes: n1 (2 held), n2 (not reported)"), "{}", ready.message);
+        assert_eq!(decision.notes[0].reason, "PoolInUse");
+    }
+}
+
+#[test]
+fn the_seal_of_a_deleted_pool_goes_with_the_last_block() {
+    let (mut scene, record) = departed();
+    scene.nodes.clear();
+    let mut record = PoolRecord { generation: 2, ..record };
+    record.life.deleting = true;
+    for node in ["n1", "n2"] {
+        let decision = scene.decide(&record);
+        assert_eq!(decision.patch, None, "{node} is still there");
+        scene.write_ipam_nodes(&record, decision.assignments.as_ref().unwrap());
+        scene.report(node, 0);
+        let decision = scene.decide(&record);
+        scene.write_ipam_nodes(&record, decision.assignments.as_ref().unwrap());
+    }
+    assert_eq!(scene.decide(&record).patch, Some(MetadataPatch::Unseal));
+}
+
+#[test]
+fn who_lost_the_last_block_of_a_deleted_pool_is_said_before_the_pool_is_gone() {
+    let (mut scene, record) = departed();
+    scene.nodes.clear();
+    scene.report("n1", 3);
+    let mut record = PoolRecord { generation: 2, ..record };
+    record.life.deleting = true;
+    record.life.force_release = BTreeSet::from(["*".to_owned()]);
+    let decision = scene.decide(&record);
+    let record = written(&record, &decision);
+    for node in ["n1", "n2"] {
+        scene.ipam_nodes.begin_write(node, &[]);
+        scene.ipam_nodes.end_write(node, true);
+        scene.ipam_nodes.delete(node);
+    }
+    let decision = scene.decide(&record);
+    assert_eq!(decision.patch, None);
+    let said: Vec<_> = decision.notes.iter().filter(|note| note.reason == "ForcedRelease").collect();
+    assert!(said.len() == 2 && said[0].text.contains("n1 loses") && said[0].text.contains("3 held"), "{said:?}");
+    let record = written(&record, &decision);
+    assert_eq!(scene.decide(&record).patch, Some(MetadataPatch::Unseal));
+}
+
+#[test]
+fn a_pool_in_the_way_of_which_an_older_one_stands_serves_nobody_and_heals() {
+    let mut scene = Scene::of(&["n1"]);
+    let record = pool(IP_SPEC, 1, &json!({}));
+    let first = scene.decide(&record);
+    scene.write_ipam_nodes(&record, first.assignments.as_ref().unwrap());
+    let record = written(&record, &first);
+    let older = PoolKey::new(PoolKind::CidrPool, "older");
+    scene.beside.in_the_way = Some(older);
+    let decision = scene.decide(&record);
+    let status = decision.status.as_ref().unwrap();
+    let ready = condition(status, READY);
+    assert_eq!((ready.status.as_str(), ready.reason.as_str()), ("False", "Overlap"));
+    assert!(ready.message.contains("CIDRPool \"older\""), "{}", ready.message);
+    assert_eq!((blocks(status).len(), releasing(status).len()), (0, 1), "what was given is taken back");
+    assert_eq!(decision.notes[0].reason, "Overlap");
+    let record = written(&record, &decision);
+    assert_eq!(scene.decide(&record).status, None, "said once");
+    scene.beside = Beside::default();
+    let status = scene.decide(&record).status.unwrap();
+    assert_eq!(blocks(&status), blocks(first.status.as_ref().unwrap()));
+    assert_eq!(condition(&status, READY).status, "True");
+}
