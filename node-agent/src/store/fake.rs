@@ -71,6 +71,13 @@ impl FakeDisk {
         self.state().room = room;
     }
 
+    /// Leaves no room beyond what all files take now.
+    pub(super) fn fill(&self) {
+        let mut state = self.state();
+        let taken = state.live.values().map(|inode| state.inodes[*inode].live.len()).sum();
+        state.room = Some(taken);
+    }
+
     /// Puts `bytes` where the file `name` is, durably.
     pub(super) fn overwrite(&self, name: &str, bytes: Vec<u8>) {
         let mut state = self.state();
@@ -79,6 +86,11 @@ impl FakeDisk {
         let index = state.inodes.len() - 1;
         state.live.insert(name.to_owned(), index);
         state.durable.insert(name.to_owned(), index);
+    }
+
+    /// Whether there is such a file.
+    pub(super) fn has(&self, name: &str) -> bool {
+        self.state().live.contains_key(name)
     }
 
     /// The live bytes of a file.
@@ -176,6 +188,11 @@ impl Directory for FakeDisk {
         let inode = state.inodes.len() - 1;
         state.live.insert(name.to_owned(), inode);
         state.rename_done();
+        Ok(FakeFile { disk: self.clone(), inode })
+    }
+
+    fn open(&self, name: &str) -> io::Result<FakeFile> {
+        let inode = *self.state().live.get(name).ok_or(io::ErrorKind::NotFound)?;
         Ok(FakeFile { disk: self.clone(), inode })
     }
 

@@ -8,7 +8,8 @@
 //!   has been cut short: refused.
 //! * Each opening writes a new file with a new epoch (temporary file, sync, rename, sync of the directory). So what an
 //!   earlier process wrote but never synced is durable before anything is built on it, and no byte of an older tail is
-//!   in the file.
+//!   in the file. On a full disk the old file is written over by what was read of it instead, which comes to the same and
+//!   takes no room: an agent must be able to start there, for its pods' sake.
 
 use std::io;
 
@@ -36,6 +37,17 @@ pub struct Opened<D> {
     directory: D,
     epoch: u64,
     changes: Vec<Change>,
+    old: Old,
+}
+
+/// The file that was read.
+#[derive(Default, Debug)]
+struct Old {
+    /// All of it, zeros behind its last intact record.
+    bytes: Vec<u8>,
+    end: usize,
+    /// Sequence of the record that would come next.
+    sequence: u64,
 }
 
 impl<D> Opened<D> {
@@ -49,13 +61,17 @@ impl<D: Directory> Opened<D> {
     /// Reads the journal of `directory`. An absent one is empty.
     pub fn read(directory: D) -> Result<Self, StoreError> {
         let bytes = directory.read(FILE).map_err(|error| failed(&directory, "read", error))?;
-        let Some(bytes) = bytes else { return Ok(Self { directory, epoch: 0, changes: Vec::new() }) };
+        let Some(mut bytes) = bytes else {
+            return Ok(Self { directory, epoch: 0, changes: Vec::new(), old: Old::default() });
+        };
         let replayed = replay(&bytes).map_err(|what| StoreError::Damaged { file: directory.path_of(FILE), what })?;
         if replayed.torn {
             let file = directory.path_of(FILE);
             warn!(%file, offset = replayed.end, "dropped a record that was cut off by a crash; nobody was told of it");
         }
-        Ok(Self { directory, epoch: replayed.epoch, changes: replayed.changes })
+        let Replayed { epoch, changes, end, sequence, .. } = replayed;
+        bytes[end..].fill(0);
+        Ok(Self { directory, epoch, changes, old: Old { bytes, end, sequence } })
     }
 
     /// The whole history, in order.
@@ -63,11 +79,35 @@ impl<D: Directory> Opened<D> {
         std::mem::take(&mut self.changes)
     }
 
-    /// Starts a new file with `snapshot`, which must be equal to the history.
+    /// Starts a new file with `snapshot`, which must be equal to the history; or goes on with the old one where there is no
+    /// room for another.
     pub fn begin(self, snapshot: &[Change]) -> Result<Journal<D>, StoreError> {
-        let epoch = self.epoch.saturating_add(1);
-        let file = new_file(&self.directory, epoch, snapshot)?;
-        Ok(Journal { directory: self.directory, epoch, file, broken: false })
+        let (next, is_new) = (self.epoch.saturating_add(1), self.is_new());
+        let Self { directory, epoch, old, .. } = self;
+        let (epoch, file) = match new_file(&directory, next, snapshot) {
+            Ok(file) => (next, file),
+            Err(full) if full.is_harmless() && !is_new => {
+                warn!(error = %full, "going on with the old journal: what is held is served, nothing may be given any more");
+                (epoch, old.taken_up(&directory)?)
+            }
+            Err(error) => return Err(error),
+        };
+        Ok(Journal { directory, epoch, file, broken: false })
+    }
+}
+
+impl Old {
+    /// Writes over the file what was read of it: only then is it known to be on the disk, and its tail to be zero.
+    fn taken_up<D: Directory>(self, directory: &D) -> Result<OpenFile<D::File>, StoreError> {
+        let Self { bytes, end, sequence } = self;
+        let mut file = directory.open(FILE).map_err(|error| failed(directory, "open", error))?;
+        match file.write_at(0, &bytes) {
+            Ok(()) => {}
+            Err(error) if is_full(&error) => return Err(full(directory)),
+            Err(error) => return Err(failed(directory, "write", error)),
+        }
+        file.sync().map_err(|error| failed(directory, "sync", error))?;
+        Ok(OpenFile { file, sequence, end, len: bytes.len(), compact_beyond: end + MIN_COMPACTION })
     }
 }
 
@@ -215,6 +255,8 @@ struct Replayed {
     epoch: u64,
     changes: Vec<Change>,
     end: usize,
+    /// Sequence of the record that would come next.
+    sequence: u64,
     torn: bool,
 }
 
@@ -237,7 +279,7 @@ fn replay(file: &[u8]) -> Result<Replayed, String> {
     }
     nothing_behind(file, end, epoch, sequence)?;
     let torn = file[end.min(file.len())..].iter().any(|byte| *byte != 0);
-    Ok(Replayed { epoch, changes, end, torn })
+    Ok(Replayed { epoch, changes, end, sequence, torn })
 }
 
 /// Checks what follows the last readable record, `sequence - 1`.

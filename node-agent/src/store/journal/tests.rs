@@ -113,9 +113,24 @@ proptest! {
                 let again = found.after_cut(&mut || true);
                 again.cut_at(usize::try_from(variant).unwrap() + 1);
                 drop(open(&again));
-                for image in [found, again.after_cut(&mut choose)] {
-                    let (_, ledger) = open(&image).unwrap();
+                // The same without room for a new file, so that the old one is taken up.
+                let full = found.after_cut(&mut || true);
+                full.fill();
+                full.cut_at(usize::try_from(variant).unwrap());
+                drop(open(&full));
+                for image in [found, again.after_cut(&mut choose), full.after_cut(&mut choose)] {
+                    image.fill();
+                    let Ok((mut journal, ledger)) = open(&image) else {
+                        prop_assert!(!image.has(FILE), "only a first start needs room: cut at {cut}, variant {variant}");
+                        image.set_room(None);
+                        prop_assert!(open(&image).unwrap().1.snapshot().is_empty() && acknowledged.snapshot().is_empty());
+                        continue;
+                    };
                     prop_assert!(is_one_of(&ledger, &acknowledged, &under_way), "cut at {cut}, variant {variant}");
+                    let mut more = ledger.clone();
+                    committed(&mut journal, &mut more, &[release(0)]);
+                    image.set_room(None);
+                    prop_assert_eq!(open(&image).unwrap().1.snapshot(), more.snapshot());
                 }
             }
         }
@@ -241,6 +256,41 @@ fn a_full_disk_is_refused_before_anything_is_written_and_releases_have_room_left
     journal.make_room(1_000).unwrap();
     committed(&mut journal, &mut ledger, &[reserve(given)]);
     assert_eq!(open(&disk).unwrap().1.snapshot(), ledger.snapshot());
+}
+
+#[test]
+fn an_agent_starts_on_a_full_disk_serves_what_is_held_and_gives_when_there_is_room() {
+    let disk = FakeDisk::default();
+    let (mut journal, mut ledger) = open(&disk).unwrap();
+    committed(&mut journal, &mut ledger, &[reserve(1), reserve(2)]);
+    let (before, end) = (journal.position(), journal.file.end);
+    drop(journal);
+    // A record that a crash cut off stands behind the last one.
+    let mut bytes = disk.bytes(FILE);
+    bytes[end..end + 3].fill(7);
+    disk.overwrite(FILE, bytes);
+    disk.fill();
+    for number in 1..=2 {
+        let (mut journal, found) = open(&disk).unwrap();
+        assert_eq!(found.snapshot(), ledger.snapshot());
+        committed(&mut journal, &mut ledger, &[release(number)]);
+        assert!(journal.position() > before, "positions never fall");
+        while journal.make_room(1_000).is_ok() {
+            committed(&mut journal, &mut ledger, &[reserve(7), release(7)]);
+        }
+    }
+    disk.set_room(None);
+    let (mut journal, found) = open(&disk).unwrap();
+    assert_eq!(found.snapshot(), ledger.snapshot());
+    journal.make_room(1_000).unwrap();
+}
+
+#[test]
+fn a_sync_that_fails_while_the_old_file_is_taken_up_ends_the_start() {
+    let (disk, _) = written();
+    disk.fill();
+    disk.fail_sync_at(disk.syncs() + 1);
+    assert!(matches!(open(&disk), Err(StoreError::Io { .. })));
 }
 
 #[test]
