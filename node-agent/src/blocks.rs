@@ -41,8 +41,17 @@ pub fn usable(noted: &Noted, durable: &Noted, offline: bool) -> (Vec<NodePool>, 
         let sentence = format!("{} gives no new addresses for now: {pause}", pool.key);
         problems.push(Problem { reason: pause.as_str(), sentence });
     }
+    if noted != durable && !problems.iter().any(|problem| problem.reason == UNSAVED) {
+        let sentence = format!(
+            "generation {} of the IPAMNode is in force but not on the disk; until it is, no block counts as given back",
+            noted.spec.generation.unwrap_or_default()
+        );
+        problems.push(Problem { reason: UNSAVED, sentence });
+    }
     (pools, problems)
 }
+
+const UNSAVED: &str = Pause::Unsaved.as_str();
 
 /// The usable blocks, and one sentence for each entry that is none.
 pub fn node_pools(blocks: &[NodeBlock]) -> (Vec<NodePool>, Vec<String>) {
@@ -222,6 +231,15 @@ pub(crate) mod tests {
         assert_eq!(states(&noted(2, &[moved]), &noted(1, &one), false), [paused]);
         let (_, problems) = usable(&noted(2, &both), &noted(1, &one), false);
         assert!(problems[0].reason == "Unsaved" && problems[0].sentence.contains("IPPool \"red\""), "{problems:?}");
+    }
+
+    #[test]
+    fn what_is_in_force_and_not_on_disk_is_told_also_where_nothing_is_to_be_given() {
+        let releasing = NodeBlock { state: BlockState::Releasing, ..good() };
+        let (_, problems) = usable(&noted(2, &[releasing]), &noted(1, &[good()]), false);
+        assert!(problems.len() == 1 && problems[0].reason == "Unsaved", "{problems:?}");
+        assert!(problems[0].sentence.contains("generation 2"), "{problems:?}");
+        assert_eq!(usable(&noted(1, &[good()]), &noted(1, &[good()]), false).1, []);
     }
 
     #[test]

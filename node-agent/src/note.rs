@@ -77,6 +77,11 @@ impl Noted {
         }
     }
 
+    /// The generation of this object that `durable` knows, if it knows the object.
+    pub fn generation_in(&self, durable: &Self) -> Option<i64> {
+        durable.spec.generation.filter(|_| durable.spec.uid == self.spec.uid)
+    }
+
     /// Whether new addresses may be given from just this block.
     pub fn lets_give(&self, block: &NodeBlock) -> bool {
         !self.withholds(block) && self.spec.blocks.iter().any(|known| same_block(known, block))

@@ -54,7 +54,7 @@ const SERVING: &str = "Serving";
 pub struct Report {
     /// The object that it is about.
     pub uid: String,
-    /// The generation in force.
+    /// The generation in force, or the last one that the disk knows.
     pub generation: Option<i64>,
     /// The agent's version.
     pub version: String,
@@ -80,7 +80,7 @@ pub enum Urgency {
 impl Report {
     /// The report on what is in force; `None` while the object does not exist, which nobody can report to.
     pub fn new(in_force: &InForce, holdings: &Holdings) -> Option<Self> {
-        let generation = Some(in_force.spec.generation?);
+        in_force.spec.generation?;
         let mut pools: Vec<_> = holdings.pools.iter().map(block_use).collect();
         pools.sort_by(|a, b| (a.pool_type, &a.name).cmp(&(b.pool_type, &b.name)));
         let ready = match &in_force.problems[..] {
@@ -91,7 +91,7 @@ impl Report {
             }
         };
         let (uid, version) = (in_force.spec.uid.clone(), env!("CARGO_PKG_VERSION").to_owned());
-        Some(Self { uid, generation, version, pools, ledger: position(holdings.position), ready })
+        Some(Self { uid, generation: in_force.saved, version, pools, ledger: position(holdings.position), ready })
     }
 
     /// The report that the API server shows.
@@ -386,7 +386,7 @@ mod tests {
 
     fn in_force(problems: Vec<Problem>) -> InForce {
         let spec = NodeSpec { uid: "u".into(), generation: Some(2), blocks: Vec::new() };
-        InForce { spec, problems, ..InForce::default() }
+        InForce { spec, saved: Some(2), problems, ..InForce::default() }
     }
 
     fn report(used: u64) -> Report {
@@ -461,6 +461,15 @@ mod tests {
         pace.heard(start);
         assert_eq!(pace.due(&report(0)), Some(start), "and one that is back at once");
         assert_eq!(pace.written(report(0), start), 9);
+    }
+
+    #[test]
+    fn a_report_is_about_no_later_generation_than_the_disk_knows() {
+        for saved in [None, Some(1)] {
+            let unsaved = InForce { saved, ..in_force(Vec::new()) };
+            let report = Report::new(&unsaved, &holdings(0, 7)).unwrap();
+            assert_eq!(report.status(None, jiff::Timestamp::now()).observed_generation, saved);
+        }
     }
 
     #[test]

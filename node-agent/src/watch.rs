@@ -37,6 +37,9 @@ const SAVE_AGAIN: Duration = Duration::from_secs(2);
 pub struct InForce {
     /// The spec.
     pub spec: NodeSpec,
+    /// The generation of this object up to which the disk knows it. A report is about no later one: a restart could go
+    /// back to what the disk knows, and give from a block that was told to be empty.
+    pub saved: Option<i64>,
     /// Why pods do not get all that it promises.
     pub problems: Vec<Problem>,
     /// The report that the API server has; `None` before it has shown the object to this process.
@@ -132,7 +135,8 @@ impl Blocks {
         info!(generation = self.noted.spec.generation, pools = pools.len(), "blocks in force");
         if self.allocator.configure(pools).await.is_ok() {
             let (spec, standing) = (self.noted.spec.clone(), self.standing.clone());
-            self.in_force.send_replace(Some(InForce { spec, problems, standing }));
+            let saved = self.noted.generation_in(&self.durable);
+            self.in_force.send_replace(Some(InForce { spec, saved, problems, standing }));
             self.readiness.blocks_are_known();
         }
     }

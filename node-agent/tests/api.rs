@@ -115,7 +115,7 @@ fn reporter(node: &Node, first: InForce) -> (Server, watch::Sender<Option<InForc
 fn in_force(block: NodeBlock, status: &Value) -> InForce {
     let spec = NodeSpec { uid: "u1".into(), generation: Some(3), blocks: vec![block] };
     let standing = Some(Standing { uid: "u1".into(), status: serde_json::from_value(status.clone()).unwrap() });
-    InForce { spec, standing, ..InForce::default() }
+    InForce { spec, saved: Some(3), standing, ..InForce::default() }
 }
 
 /// The status that a call writes.
@@ -173,7 +173,7 @@ async fn a_block_that_is_given_back_is_reported_empty_with_the_generation_it_was
     let releasing = NodeBlock { state: BlockState::Releasing, ..blue() };
     node.configure(std::slice::from_ref(&releasing)).await;
     let mut later = in_force(releasing, &json!({}));
-    later.spec.generation = Some(4);
+    (later.spec.generation, later.saved) = (Some(4), Some(4));
     later.standing = told.borrow().as_ref().unwrap().standing.clone();
     told.send_replace(Some(later));
     node.del(parameters(&["blue"], "c1")).await.unwrap();

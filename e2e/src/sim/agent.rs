@@ -268,7 +268,8 @@ impl Process {
         // What is noted is on disk before anything is given: the model's disk takes no time.
         let (pools, problems) = usable(&self.noted, &self.noted, false);
         self.ledger.configure(pools);
-        self.in_force = Some(InForce { spec: self.noted.spec.clone(), problems, standing: self.standing.clone() });
+        let saved = self.noted.spec.generation;
+        self.in_force = Some(InForce { spec: self.noted.spec.clone(), saved, problems, standing: self.standing.clone() });
     }
 
     fn report(&self) -> Option<Report> {
