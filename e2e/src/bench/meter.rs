@@ -11,7 +11,7 @@ use crate::process::{Process, memory_of};
 /// The kernel's unit in /proc/PID/stat.
 const TICKS_PER_SECOND: u64 = 100;
 /// A process that uses no more than this in a while is at rest.
-const AT_REST: Duration = Duration::from_micros(300);
+const AT_REST: Duration = Duration::from_millis(1);
 /// How long a process may take to come to rest.
 const COMES_TO_REST: Duration = Duration::from_mins(2);
 
