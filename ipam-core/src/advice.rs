@@ -165,9 +165,9 @@ impl OfAKind {
         Self { code, given: Vec::new(), more: 0 }
     }
 
-    fn add(&mut self, field: String, message: impl FnOnce() -> String) {
+    fn add(&mut self, field: impl fmt::Display, message: impl FnOnce() -> String) {
         if self.given.len() < MOST_OF_A_KIND {
-            self.given.push(Advice::new(field, self.code, message()));
+            self.given.push(Advice::new(field.to_string(), self.code, message()));
         } else {
             self.more += 1;
         }

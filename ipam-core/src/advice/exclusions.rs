@@ -11,7 +11,7 @@ pub(super) fn advise(spec: &PoolSpec, pool: &Pool, advice: &mut Vec<Advice>) {
     let mut idle = OfAKind::new(AdviceCode::ExclusionWithoutEffect);
     for (i, range) in ranges.iter().enumerate() {
         if let Some(range) = range.filter(|range| !could_be_given(range, pool)) {
-            idle.add(format!("spec.exclusions[{i}]"), || {
+            idle.add(format_args!("spec.exclusions[{i}]"), || {
                 format!("\"{range}\" bars nothing: no block gives one of these addresses")
             });
         }
@@ -59,7 +59,7 @@ fn repeated(
     let mut covered = RunSet::new();
     for (i, entry) in entries.enumerate() {
         let Some((first, last)) = entry else { continue };
-        let field = format!("{path}[{i}]");
+        let field = format_args!("{path}[{i}]");
         let text = || format!("\"{}-{}\"", show(first), show(last));
         if covered.covers(first, last) {
             double.add(field, || format!("{} is all excluded by earlier entries already", text()));

@@ -72,14 +72,14 @@ fn of_cidr_pool(spec: &CidrPoolSpec, pool: &Pool, advice: &mut Vec<Advice>) {
         let Ok((prefix, _)) = Cidr::parse(&entry.prefix) else { continue };
         let gateway = entry.gateway.as_deref().and_then(|text| parse_addr(text).ok());
         if let Some(gateway) = gateway.filter(|gateway| !prefix.hosts().contains(*gateway)) {
-            no_host.add(format!("spec.staticAllocations[{i}].gateway"), || no_host_message(gateway, &prefix));
+            no_host.add(format_args!("spec.staticAllocations[{i}].gateway"), || no_host_message(gateway, &prefix));
         }
         let node = entry.node_name.as_deref().filter(|node| !node.is_empty());
         let index = node.and_then(|node| pool.index_for(node, &prefix.range()));
         if let Some((node, block)) = node.zip(index.and_then(|index| pool.block(index)))
             && pool.capacity(&block) == 0
         {
-            barren.add(format!("spec.staticAllocations[{i}].prefix"), || {
+            barren.add(format_args!("spec.staticAllocations[{i}].prefix"), || {
                 format!(
                     "\"{prefix}\" leaves no address for pods of node {} beside gateway and exclusions",
                     Quoted(node)

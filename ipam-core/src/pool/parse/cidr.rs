@@ -10,7 +10,7 @@ use crate::{Cidr, Pool, PoolKey, PoolKind, Reason, RunSet};
 
 /// `None` only if something was found.
 pub(super) fn parse(name: &str, spec: &CidrPoolSpec, findings: &mut Findings) -> Option<Pool> {
-    let cidr = findings.exact_network("spec.cidr", &spec.cidr);
+    let cidr = findings.exact_network(&"spec.cidr", &spec.cidr);
     let prefix_len = prefix_len(spec.per_node_network_prefix, cidr.as_ref(), findings);
     // Any prefix of this length will do to judge indexes by.
     let sample = cidr.zip(prefix_len).and_then(|(cidr, len)| Cidr::containing(cidr.network(), len));
@@ -113,7 +113,7 @@ impl Statics {
     }
 
     fn prefix(&self, field: &str, text: &str, findings: &mut Findings) -> Option<Cidr> {
-        let prefix = findings.exact_network(field, text)?;
+        let prefix = findings.exact_network(&field, text)?;
         if let Some(cidr) = self.cidr.filter(|cidr| !cidr.range().contains_range(&prefix.range())) {
             findings.add(field, Reason::OutsidePool, format!("\"{prefix}\" is not in the pool's cidr {cidr}"));
         }

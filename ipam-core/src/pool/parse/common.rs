@@ -16,20 +16,21 @@ pub(super) fn exclusions(
 ) -> RunSet {
     let mut set = RunSet::new();
     for (i, exclusion) in list.iter().enumerate() {
-        let end_field = format!("spec.exclusions[{i}].endIP");
-        let start = findings.addr_in(&format!("spec.exclusions[{i}].startIP"), &exclusion.start_ip, network, called);
-        let end = findings.addr_in(&end_field, &exclusion.end_ip, network, called);
+        let ExclusionSpec { start_ip, end_ip } = exclusion;
+        let start = findings.addr_in(&format_args!("spec.exclusions[{i}].startIP"), start_ip, network, called);
+        let end = findings.addr_in(&format_args!("spec.exclusions[{i}].endIP"), end_ip, network, called);
+        let end_field = || format!("spec.exclusions[{i}].endIP");
         let (Some(start), Some(end)) = (start, end) else { continue };
         let (start_family, end_family) = (Family::of(start), Family::of(end));
         if start_family != end_family {
             // One of the two is outside the network, and is told so, unless the network is unknown.
             if network.is_none() {
                 let message = format!("\"{end}\" is {end_family}, but startIP is {start_family}");
-                findings.add(end_field, Reason::Conflict, message);
+                findings.add(end_field(), Reason::Conflict, message);
             }
         } else if end < start {
             let message = format!("\"{end}\" lies before startIP \"{start}\"; write the lower address first");
-            findings.add(end_field, Reason::Inverted, message);
+            findings.add(end_field(), Reason::Inverted, message);
         } else {
             set.insert(number(start), number(end));
         }

@@ -12,7 +12,7 @@ use crate::{Cidr, Pool, PoolKey, PoolKind, Reason, RunSet};
 /// `None` only if something was found.
 pub(super) fn parse(name: &str, spec: &IpPoolSpec, findings: &mut Findings) -> Option<Pool> {
     // Bits behind the prefix are masked without a word: "subnet: 192.168.0.1/16" has always been accepted.
-    let subnet = findings.network("spec.subnet", &spec.subnet).map(|(subnet, _)| subnet);
+    let subnet = findings.network(&"spec.subnet", &spec.subnet).map(|(subnet, _)| subnet);
     let block_size = block_size(spec.per_node_block_size, subnet.as_ref(), findings);
     let gateway = gateway(spec, subnet.as_ref(), findings);
     let exclusions = common::exclusions(&spec.common.exclusions, subnet.as_ref(), "subnet", findings);
@@ -60,5 +60,5 @@ fn block_size(size: i64, subnet: Option<&Cidr>, findings: &mut Findings) -> Opti
 }
 
 fn gateway(spec: &IpPoolSpec, subnet: Option<&Cidr>, findings: &mut Findings) -> Option<IpAddr> {
-    findings.addr_in("spec.gateway", given(spec.gateway.as_ref())?, subnet, "subnet")
+    findings.addr_in(&"spec.gateway", given(spec.gateway.as_ref())?, subnet, "subnet")
 }

@@ -7,6 +7,7 @@ mod cidr;
 mod common;
 mod ip;
 
+use std::fmt::Display;
 use std::net::IpAddr;
 
 use crate::addr::{HostBits, ParseError, parse_addr};
@@ -57,7 +58,8 @@ impl Findings {
     }
 
     /// Notes why `text` is no address or network.
-    fn add_unread(&mut self, field: &str, text: &str, error: &ParseError) {
+    fn add_unread(&mut self, field: &dyn Display, text: &str, error: &ParseError) {
+        let field = field.to_string();
         match error {
             ParseError::Empty => self.add(field, Reason::Required, error.to_string()),
             ParseError::PrefixLength { .. } => self.add(field, Reason::OutOfRange, format!("{} {error}", Quoted(text))),
@@ -66,31 +68,38 @@ impl Findings {
     }
 
     /// Reads an address.
-    fn addr(&mut self, field: &str, text: &str) -> Option<IpAddr> {
+    fn addr(&mut self, field: &dyn Display, text: &str) -> Option<IpAddr> {
         parse_addr(text).map_err(|error| self.add_unread(field, text, &error)).ok()
     }
 
     /// Reads a network; whether bits behind its prefix are a mistake is for the caller to say.
-    fn network(&mut self, field: &str, text: &str) -> Option<(Cidr, HostBits)> {
+    fn network(&mut self, field: &dyn Display, text: &str) -> Option<(Cidr, HostBits)> {
         Cidr::parse(text).map_err(|error| self.add_unread(field, text, &error)).ok()
     }
 
     /// Reads a network that must be written without bits behind its prefix. With such bits it is a mistake, but known
     /// well enough to judge other values by.
-    fn exact_network(&mut self, field: &str, text: &str) -> Option<Cidr> {
+    fn exact_network(&mut self, field: &dyn Display, text: &str) -> Option<Cidr> {
         let (network, host_bits) = self.network(field, text)?;
         if host_bits == HostBits::Set {
             let message = format!("{} has bits set behind the prefix length; write \"{network}\"", Quoted(text));
-            self.add(field, Reason::HostBits, message);
+            self.add(field.to_string(), Reason::HostBits, message);
         }
         Some(network)
     }
 
-    /// Reads an address that must be in `network`, as far as that is known. `called` says what the network is.
-    fn addr_in(&mut self, field: &str, text: &str, network: Option<&Cidr>, called: &str) -> Option<IpAddr> {
+    /// Reads an address that must be in `network`, as far as that is known. `called` says what the network is. The field is
+    /// written out only if there is something to say of it: to write ten thousands costs more than to judge them.
+    fn addr_in(
+        &mut self,
+        field: &dyn Display,
+        text: &str,
+        network: Option<&Cidr>,
+        called: &str,
+    ) -> Option<IpAddr> {
         let addr = self.addr(field, text)?;
         if let Some(network) = network.filter(|network| !network.contains(addr)) {
-            self.add(field, Reason::OutsidePool, format!("\"{addr}\" is not in the {called} {network}"));
+            self.add(field.to_string(), Reason::OutsidePool, format!("\"{addr}\" is not in the {called} {network}"));
         }
         Some(addr)
     }
