@@ -290,7 +290,7 @@ async fn a_block_that_is_being_released_gives_nothing_new_and_serves_what_is_hel
     let first = node.add(parameters(&["blue"], "c1")).await.unwrap();
     node.configure(&[NodeBlock { state: BlockState::Releasing, ..blue() }]).await;
     assert_eq!(node.add(parameters(&["blue"], "c1")).await.unwrap(), first);
-    refused(node.add(parameters(&["blue"], "c2")).await, Code::ResourceExhausted, &["being released"]);
+    refused(node.add(parameters(&["blue"], "c2")).await, Code::ResourceExhausted, &["takes its block", "back"]);
     node.del(parameters(&["blue"], "c1")).await.unwrap();
 }
 

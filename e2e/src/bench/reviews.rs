@@ -22,13 +22,8 @@ const AT_ONCE: usize = 64;
 const CAMPAIGN: Campaign =
     Campaign { rate: 1000, lasts: Duration::from_mins(1), swaps: 20, restarts: 5, life: Duration::from_secs(20) };
 /// With a certificate that outlives the time that 10,000 new pools take.
-const AMONG_MANY: Campaign = Campaign {
-    rate: 200,
-    lasts: Duration::from_secs(10),
-    swaps: 0,
-    restarts: 0,
-    life: Duration::from_hours(1),
-};
+const AMONG_MANY: Campaign =
+    Campaign { rate: 200, lasts: Duration::from_secs(10), swaps: 0, restarts: 0, life: Duration::from_hours(1) };
 
 /// What a campaign cost the replica that was not restarted.
 struct Cost {

@@ -82,8 +82,11 @@ pub enum Refusal {
         /// What the caller believes to have.
         expected: Vec<IpAddr>,
     },
-    /// The node is giving its block back and gives no new addresses from it.
-    #[error("{pool} gives no new addresses on this node: its block {range} is being released")]
+    /// The node is told to give no new addresses from its block, for good or until a contradiction is over.
+    #[error(
+        "{pool} gives no new addresses on this node: the operator takes its block {range} back, or has suspended it because \
+         an address is held on two nodes; the pool's conditions say which"
+    )]
     Releasing {
         /// The pool.
         pool: PoolKey,

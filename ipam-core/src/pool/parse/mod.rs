@@ -90,13 +90,7 @@ impl Findings {
 
     /// Reads an address that must be in `network`, as far as that is known. `called` says what the network is. The field is
     /// written out only if there is something to say of it: to write ten thousands costs more than to judge them.
-    fn addr_in(
-        &mut self,
-        field: &dyn Display,
-        text: &str,
-        network: Option<&Cidr>,
-        called: &str,
-    ) -> Option<IpAddr> {
+    fn addr_in(&mut self, field: &dyn Display, text: &str, network: Option<&Cidr>, called: &str) -> Option<IpAddr> {
         let addr = self.addr(field, text)?;
         if let Some(network) = network.filter(|network| !network.contains(addr)) {
             self.add(field.to_string(), Reason::OutsidePool, format!("\"{addr}\" is not in the {called} {network}"));
