@@ -28,6 +28,8 @@ pub enum Pause {
     Restored,
     /// The node has not heard of its blocks for longer than its admin allows.
     Offline,
+    /// The node knows of the block from before its start alone: somebody else may have it now.
+    Starting,
 }
 
 impl Pause {
@@ -37,6 +39,7 @@ impl Pause {
             Self::Unsaved => "Unsaved",
             Self::Restored => "Restored",
             Self::Offline => "Offline",
+            Self::Starting => "Starting",
         }
     }
 }
@@ -50,6 +53,10 @@ impl fmt::Display for Pause {
                  other node uses it, delete the IPAMNode, and the operator writes it anew"
             }
             Self::Offline => "the agent has been without the API server for longer than --offline-limit",
+            Self::Starting => {
+                "the agent has just started and waits, for seconds at most, for the API server to say whether the block is still \
+                 this node's"
+            }
         })
     }
 }

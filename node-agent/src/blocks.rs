@@ -20,8 +20,8 @@ pub struct Problem {
 }
 
 /// The pools to give from when `noted` is in force and `durable` is on disk, and what keeps others from being given.
-/// `offline` means that nothing is to be given for want of news from the API server.
-pub fn usable(noted: &Noted, durable: &Noted, offline: bool) -> (Vec<NodePool>, Vec<Problem>) {
+/// With `silence`, nothing is given from any of them for want of news from the API server.
+pub fn usable(noted: &Noted, durable: &Noted, silence: Option<Pause>) -> (Vec<NodePool>, Vec<Problem>) {
     let (mut pools, sentences) = node_pools(&noted.spec.blocks);
     let invalid = |sentence| Problem { reason: "InvalidBlocks", sentence };
     let mut problems: Vec<_> = sentences.into_iter().map(invalid).collect();
@@ -32,12 +32,16 @@ pub fn usable(noted: &Noted, durable: &Noted, offline: bool) -> (Vec<NodePool>, 
             Pause::Restored
         } else if !durable.lets_give(block) {
             Pause::Unsaved
-        } else if offline {
-            Pause::Offline
+        } else if let Some(silence) = silence {
+            silence
         } else {
             continue;
         };
         pool.state = PoolState::Paused(pause);
+        if pause == Pause::Starting {
+            // Over before anybody can be told.
+            continue;
+        }
         let sentence = format!("{} gives no new addresses for now: {pause}", pool.key);
         problems.push(Problem { reason: pause.as_str(), sentence });
     }
@@ -213,8 +217,8 @@ pub(crate) mod tests {
         );
     }
 
-    fn states(noted: &Noted, durable: &Noted, offline: bool) -> Vec<PoolState> {
-        usable(noted, durable, offline).0.iter().map(|pool| pool.state).collect()
+    fn states(noted: &Noted, durable: &Noted, silence: Option<Pause>) -> Vec<PoolState> {
+        usable(noted, durable, silence).0.iter().map(|pool| pool.state).collect()
     }
 
     fn noted(generation: i64, blocks: &[NodeBlock]) -> Noted {
@@ -225,29 +229,32 @@ pub(crate) mod tests {
     fn nothing_is_given_from_a_block_before_it_is_noted_on_disk() {
         let (one, both) = ([good()], [good(), block("red", "10.0.0.1", "10.0.0.2", "10.0.0.0/24", "10.0.0.1")]);
         let paused = PoolState::Paused(Pause::Unsaved);
-        assert_eq!(states(&noted(2, &both), &noted(1, &one), false), [PoolState::Active, paused]);
-        assert_eq!(states(&noted(2, &both), &Noted::default(), false), [paused, paused]);
+        assert_eq!(states(&noted(2, &both), &noted(1, &one), None), [PoolState::Active, paused]);
+        assert_eq!(states(&noted(2, &both), &Noted::default(), None), [paused, paused]);
         let moved = NodeBlock { end_ip: "192.168.0.8".into(), ..good() };
-        assert_eq!(states(&noted(2, &[moved]), &noted(1, &one), false), [paused]);
-        let (_, problems) = usable(&noted(2, &both), &noted(1, &one), false);
+        assert_eq!(states(&noted(2, &[moved]), &noted(1, &one), None), [paused]);
+        let (_, problems) = usable(&noted(2, &both), &noted(1, &one), None);
         assert!(problems[0].reason == "Unsaved" && problems[0].sentence.contains("IPPool \"red\""), "{problems:?}");
     }
 
     #[test]
     fn what_is_in_force_and_not_on_disk_is_told_also_where_nothing_is_to_be_given() {
         let releasing = NodeBlock { state: BlockState::Releasing, ..good() };
-        let (_, problems) = usable(&noted(2, &[releasing]), &noted(1, &[good()]), false);
+        let (_, problems) = usable(&noted(2, &[releasing]), &noted(1, &[good()]), None);
         assert!(problems.len() == 1 && problems[0].reason == "Unsaved", "{problems:?}");
         assert!(problems[0].sentence.contains("generation 2"), "{problems:?}");
-        assert_eq!(usable(&noted(1, &[good()]), &noted(1, &[good()]), false).1, []);
+        assert_eq!(usable(&noted(1, &[good()]), &noted(1, &[good()]), None).1, []);
     }
 
     #[test]
     fn a_block_that_is_being_released_stays_so_and_an_active_one_pauses_offline() {
         let releasing = NodeBlock { state: BlockState::Releasing, name: "old".into(), ..good() };
         let noted = noted(1, &[good(), releasing]);
-        assert_eq!(states(&noted, &noted, true), [PoolState::Paused(Pause::Offline), PoolState::Releasing]);
-        assert_eq!(states(&noted, &noted, false), [PoolState::Active, PoolState::Releasing]);
+        assert_eq!(
+            states(&noted, &noted, Some(Pause::Offline)),
+            [PoolState::Paused(Pause::Offline), PoolState::Releasing]
+        );
+        assert_eq!(states(&noted, &noted, None), [PoolState::Active, PoolState::Releasing]);
     }
 
     proptest! {

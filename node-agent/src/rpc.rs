@@ -6,9 +6,10 @@
 mod convert;
 
 use std::sync::Arc;
-use std::time::Instant;
+use std::time::{Duration, Instant};
 
-use ipam_core::ledger::{Owner, Refusal};
+use ipam_core::ledger::{Allocation, Owner, Refusal};
+use ipam_core::node_pool::Pause;
 use ipam_core::{PoolKey, Violation};
 use ipam_node_api::v1::ipam_garbage_service_server::IpamGarbageService;
 use ipam_node_api::v1::ipam_service_server::IpamService;
@@ -23,12 +24,16 @@ use crate::allocator::{Allocator, Failure};
 use crate::metrics::Metrics;
 use crate::ready::Readiness;
 use crate::text::shortened;
+use crate::watch::FIRST_WORD;
 
 /// Metadata key of an error's reason words, comma separated.
 pub const REASON_KEY: &str = "ipam-reason";
 /// Bytes of a refusal's message. It travels as a header, three bytes for one where it is escaped, and clients take no more
 /// than 16 KiB of headers; a list of all pools of a node may be longer.
 const MESSAGE: usize = 2048;
+
+/// Time that ADD waits for the end of the agent's own start; a little more than that takes, and less than callers wait.
+const START: Duration = FIRST_WORD.saturating_add(Duration::from_secs(1));
 
 /// Both services.
 #[derive(Clone)]
@@ -80,13 +85,28 @@ impl Rpc {
         let request = convert::allocate(request)?;
         subject.set(&request.pools, &request.owner);
         self.blocks_known()?;
-        let allocation = self.allocator.allocate(request).await?;
+        let allocation = self.allocated(request).await?;
         let repeated = allocation.changes.is_empty();
         let addresses: Vec<_> = allocation.grants.iter().map(|grant| grant.addr.to_string()).collect();
         let (pools, owner) = (&subject.pools, &subject.owner);
         info!(%pools, container = %owner.container_id, ifname = %owner.if_name, addresses = %addresses.join(","), repeated,
             "address given");
         Ok(AllocateResponse { allocations: allocation.grants.iter().map(convert::info).collect() })
+    }
+
+    /// Asks the allocator; again when what it refuses because the agent has just started may have been decided. A runtime
+    /// that is told to come back later does so after seconds only, and the wait is mostly over in milliseconds.
+    async fn allocated(&self, request: ipam_core::ledger::Request) -> Result<Allocation, Failure> {
+        let (mut changes, until) = (self.allocator.changes(), tokio::time::Instant::now() + START);
+        loop {
+            let result = self.allocator.allocate(request.clone()).await;
+            if !matches!(&result, Err(Failure::Refused(Refusal::Paused { pause: Pause::Starting, .. }))) {
+                return result;
+            }
+            if !matches!(tokio::time::timeout_at(until, changes.changed()).await, Ok(Ok(()))) {
+                return result;
+            }
+        }
     }
 
     async fn try_check(&self, request: IsAllocatedRequest, subject: &mut Subject) -> Result<(), Refused> {

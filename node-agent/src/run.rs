@@ -30,7 +30,7 @@ use crate::spec::SpecFile;
 use crate::status::Reporter;
 use crate::store::{Opened, RealDirectory, StoreError};
 use crate::takeover;
-use crate::watch::{Blocks, events};
+use crate::watch::{Blocks, FIRST_WORD, events};
 
 /// Time that calls under way have at the end.
 const CALLS_GRACE: Duration = Duration::from_secs(3);
@@ -110,7 +110,7 @@ impl Agent {
         let (told, in_force) = watch::channel(None);
         let file = SpecFile::new(&config.store_directory(), &config.node, &config.common.namespace);
         let mut blocks = Blocks::new(allocator.clone(), file, readiness.clone(), told);
-        blocks.load().await;
+        blocks.load(FIRST_WORD).await;
         let listener = Listener::bind(&config.bind)?;
         Ok(Self { allocator, ended, listener, blocks, in_force, readiness, metrics })
     }

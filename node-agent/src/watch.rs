@@ -3,7 +3,8 @@
 //! Decides which spec is in force. Watches exactly one object, by name; keeps the last good spec when the API server is
 //! away or the object cannot be read, without limit of time unless an admin wants one; never takes away what pods hold,
 //! never lets a new block be given from before it is noted on disk, and never leaves a copy there that promises the next
-//! start a block which the node has lost.
+//! start a block which the node has lost. At a start that copy is only what was true once: nothing new is given from it
+//! before the API server has spoken, or was missed.
 //!
 //! Without an IPAMNode object the node has no blocks: nothing is given until it is back, while DEL and CHECK are served.
 
@@ -11,6 +12,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use futures::{Stream, StreamExt};
+use ipam_core::node_pool::Pause;
 use ipam_crds::{BlockState, IPAMNode, IPAMNodeStatus, NodeBlock};
 use kube::core::DeserializeGuard;
 use kube::runtime::WatchStreamExt;
@@ -18,6 +20,7 @@ use kube::runtime::utils::Backoff;
 use kube::runtime::watcher::{self, Event, watcher};
 use kube::{Api, Client};
 use tokio::sync::watch::Sender;
+use tokio::time::Instant;
 use tokio_util::sync::CancellationToken;
 use tracing::{debug, info, warn};
 
@@ -31,6 +34,9 @@ use crate::spec::{NodeSpec, SpecFile};
 
 /// Pause until a spec that could not be saved is saved again. Nothing is given from its new blocks meanwhile.
 const SAVE_AGAIN: Duration = Duration::from_secs(2);
+/// How long an agent that starts waits for the first word of the API server. One that is there answers in milliseconds, and
+/// one that is not mostly refuses as fast; the blocks may have become another node's while the agent was away.
+pub const FIRST_WORD: Duration = Duration::from_secs(2);
 
 /// The spec that the allocator works with, as the status report tells it.
 #[derive(Clone, PartialEq, Default, Debug)]
@@ -71,22 +77,26 @@ pub struct Blocks {
     standing: Option<Standing>,
     /// The API server was away for longer than an admin allows.
     offline: bool,
+    /// How long nothing new is given from the copy on disk, for the API server may say otherwise; `None` once it was heard
+    /// or missed.
+    patience: Option<Duration>,
 }
 
 impl Blocks {
     /// Nothing is in force yet. `in_force` is told of every change.
     pub fn new(allocator: Allocator, file: SpecFile, readiness: Readiness, in_force: Sender<Option<InForce>>) -> Self {
         let (noted, durable) = (Noted::default(), Noted::default());
-        Self { allocator, file, readiness, in_force, noted, durable, standing: None, offline: false }
+        Self { allocator, file, readiness, in_force, noted, durable, standing: None, offline: false, patience: None }
     }
 
-    /// Puts the copy on disk in force, if there is a usable one.
-    pub async fn load(&mut self) {
+    /// Puts the copy on disk in force, if there is a usable one. Nothing new is given from it before the API server has
+    /// answered, failed, or kept silent for `patience`.
+    pub async fn load(&mut self, patience: Duration) {
         match self.file.load() {
             Ok(Some(noted)) => {
                 let path = self.file.path().display();
                 info!(%path, generation = noted.spec.generation, "using the blocks saved last");
-                (self.noted, self.durable) = (noted.clone(), noted);
+                (self.noted, self.durable, self.patience) = (noted.clone(), noted, Some(patience));
                 self.put().await;
             }
             Ok(None) => {}
@@ -127,8 +137,14 @@ impl Blocks {
         }
     }
 
+    /// Why nothing is given from what is known.
+    fn silence(&self) -> Option<Pause> {
+        let starting = self.patience.map(|_| Pause::Starting);
+        starting.or_else(|| self.offline.then_some(Pause::Offline))
+    }
+
     async fn put(&self) {
-        let (pools, problems) = usable(&self.noted, &self.durable, self.offline);
+        let (pools, problems) = usable(&self.noted, &self.durable, self.silence());
         for Problem { reason, sentence } in &problems {
             warn!(reason, problem = sentence, "a block cannot be used");
         }
@@ -152,10 +168,15 @@ impl Blocks {
     ) {
         let mut events = std::pin::pin!(events);
         let mut state = Following { listed: None, up: None, limit };
+        let started = Instant::now();
         loop {
             let event = tokio::select! {
                 () = stop.cancelled() => return,
                 event = events.next() => event,
+                () = tokio::time::sleep_until(started + self.patience.unwrap_or_default()), if self.patience.is_some() => {
+                    self.go_on().await;
+                    continue;
+                }
                 () = tokio::time::sleep(SAVE_AGAIN), if self.durable != self.noted => {
                     self.save_again().await;
                     continue;
@@ -177,9 +198,18 @@ impl Blocks {
                     self.in_force.send_modify(|_| {});
                 }
             }
-            if let Ok(event) = event {
-                self.on_event(event, &mut state).await;
+            match event {
+                Ok(event) => self.on_event(event, &mut state).await,
+                Err(_) => self.go_on().await,
             }
+        }
+    }
+
+    /// The API server says nothing better: the copy on disk is what the agent goes by.
+    async fn go_on(&mut self) {
+        if self.patience.take().is_some() {
+            info!("no word of the API server, giving from the blocks saved last");
+            self.put().await;
         }
     }
 
@@ -220,12 +250,15 @@ impl Blocks {
                 NodeSpec::default()
             }
             Listed::Unreadable(error) => {
+                self.go_on().await;
                 return warn!(error, "this node's IPAMNode cannot be read, serving what is known");
             }
         };
-        let told = self.in_force.borrow().is_some();
+        let (told, confirmed) = (self.in_force.borrow().is_some(), self.patience.take().is_some());
         if !told || self.noted.spec != spec {
             self.tell(spec).await;
+        } else if confirmed {
+            self.put().await;
         } else {
             self.in_force.send_if_modified(|in_force| match in_force {
                 Some(in_force) if in_force.standing != self.standing => {

@@ -7,7 +7,7 @@ mod common;
 use std::time::Duration;
 
 use bytes::Bytes;
-use common::{Node, blue, parameters};
+use common::{Node, blue, deadline, parameters};
 use http::{Method, Request, Response};
 use http_body::Frame;
 use http_body_util::combinators::UnsyncBoxBody;
@@ -17,6 +17,7 @@ use ipam_node_agent::contact::Offline;
 use ipam_node_agent::flags::StaleConfig;
 use ipam_node_agent::gc::Collector;
 use ipam_node_agent::metrics::Metrics;
+use ipam_node_agent::note::Noted;
 use ipam_node_agent::spec::{NodeSpec, SpecFile};
 use ipam_node_agent::status::Reporter;
 use ipam_node_agent::watch::{Blocks, InForce, Standing, events};
@@ -236,11 +237,33 @@ struct Following {
 
 impl Following {
     async fn start(limit: Option<Duration>) -> Self {
-        let node = Node::open(tempfile::tempdir().unwrap()).await;
+        Self::with(Node::open(tempfile::tempdir().unwrap()).await, tempfile::tempdir().unwrap(), limit, None).await
+    }
+
+    /// One that finds generation 4 with one block on its disk, of which container c0 holds an address.
+    async fn restart(patience: Duration) -> Self {
+        let node = Node::start(&[blue()]).await;
+        assert_eq!(node.address(parameters(&["blue"], "c0")).await, "192.168.0.2/16");
+        let node = Node::open(node.stop().await).await;
         let directory = tempfile::tempdir().unwrap();
         let file = SpecFile::new(directory.path(), "node1", "kube-system");
+        let spec = NodeSpec { uid: "u1".into(), generation: Some(4), blocks: vec![blue()] };
+        file.save(&Noted::first(spec)).unwrap();
+        Self::with(node, directory, None, Some(patience)).await
+    }
+
+    async fn with(
+        node: Node,
+        directory: tempfile::TempDir,
+        limit: Option<Duration>,
+        patience: Option<Duration>,
+    ) -> Self {
+        let file = SpecFile::new(directory.path(), "node1", "kube-system");
         let (told, in_force) = watch::channel(None);
-        let blocks = Blocks::new(node.allocator.clone(), file.clone(), node.readiness.clone(), told);
+        let mut blocks = Blocks::new(node.allocator.clone(), file.clone(), node.readiness.clone(), told);
+        if let Some(patience) = patience {
+            blocks.load(patience).await;
+        }
         let (client, server) = Server::new();
         let (stop, metrics) = (CancellationToken::new(), Metrics::registered().0);
         let (client, limit) = match limit.map(|limit| Offline::watch(client.clone(), limit)) {
@@ -371,6 +394,54 @@ async fn a_block_is_given_from_only_once_it_is_noted_on_disk() {
     agent.until(|told| told.problems.is_empty()).await;
     assert_eq!(agent.file.load().unwrap().unwrap().spec.generation, Some(4));
     assert_eq!(agent.add("c1").await.unwrap(), "192.168.0.2/16");
+}
+
+fn list_of(generation: i64, blocks: &Value) -> Value {
+    json!({"apiVersion": "nv-ipam.nvidia.com/v1alpha1", "kind": "IPAMNodeList", "metadata": {"resourceVersion": "7"},
+        "items": [object(generation, blocks)]})
+}
+
+/// Far longer than any test takes.
+const NEVER: Duration = Duration::from_hours(1);
+
+#[tokio::test]
+async fn nothing_new_is_given_after_a_start_before_the_api_server_has_said_what_is_still_the_nodes() {
+    for (generation, still, wanted) in [(4, blocks(), Ok("192.168.0.3/16")), (5, json!([]), Err(tonic::Code::NotFound))]
+    {
+        let mut agent = Following::restart(NEVER).await;
+        let call = agent.server.call().await;
+        agent.node.readiness.blocks().unwrap();
+        agent.node.check(parameters(&["blue"], "c0")).await.unwrap();
+        assert_eq!(agent.add("c0").await.unwrap(), "192.168.0.2/16", "a repeat is nothing new");
+        let new = agent.node.client.clone();
+        let new = tokio::spawn(async move { new.allocate(parameters(&["blue"], "c1"), deadline()).await });
+        tokio::pin!(new);
+        let early = tokio::time::timeout(Duration::from_millis(200), &mut new).await;
+        assert!(early.is_err(), "{early:?}");
+        call.answer(200, &list_of(generation, &still));
+        let given = new.await.unwrap().map(|given| given[0].ip.clone()).map_err(|refused| refused.code());
+        assert_eq!(given, wanted.map(str::to_owned));
+        agent.node.del(parameters(&["blue"], "c0")).await.unwrap();
+    }
+}
+
+#[tokio::test]
+async fn after_a_start_the_copy_on_disk_is_given_from_once_the_api_server_fails_or_keeps_silent() {
+    let mut agent = Following::restart(NEVER).await;
+    agent.server.call().await.fail(500, "InternalError");
+    assert_eq!(agent.add("c1").await.unwrap(), "192.168.0.3/16");
+    let mut agent = Following::restart(Duration::from_millis(50)).await;
+    let _unanswered = agent.server.call().await;
+    assert_eq!(agent.add("c1").await.unwrap(), "192.168.0.3/16");
+}
+
+#[tokio::test]
+async fn an_agent_whose_start_does_not_end_refuses_what_is_new_with_a_word() {
+    let mut agent = Following::restart(NEVER).await;
+    let _unanswered = agent.server.call().await;
+    let refused = agent.add("c1").await.unwrap_err();
+    assert_eq!(refused.code(), tonic::Code::Unavailable);
+    assert!(refused.message().contains("has just started"), "{refused}");
 }
 
 fn collector(node: &Node, checks_before: u32) -> (Server, Collector) {

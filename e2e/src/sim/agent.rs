@@ -266,7 +266,7 @@ impl Process {
 
     fn put(&mut self) {
         // What is noted is on disk before anything is given: the model's disk takes no time.
-        let (pools, problems) = usable(&self.noted, &self.noted, false);
+        let (pools, problems) = usable(&self.noted, &self.noted, None);
         self.ledger.configure(pools);
         let saved = self.noted.spec.generation;
         self.in_force =
