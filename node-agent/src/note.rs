@@ -77,9 +77,11 @@ impl Noted {
         }
     }
 
-    /// The generation of this object that `durable` knows, if it knows the object.
+    /// The generation of this object that `durable` knows: this one, if it has just this spec, or an earlier one. One as high
+    /// with another spec is of a time that the API server has gone back behind, and says nothing of the object of today.
     pub fn generation_in(&self, durable: &Self) -> Option<i64> {
-        durable.spec.generation.filter(|_| durable.spec.uid == self.spec.uid)
+        let earlier = |known: &i64| durable.spec.uid == self.spec.uid && Some(*known) < self.spec.generation;
+        durable.spec.generation.filter(|known| durable.spec == self.spec || earlier(known))
     }
 
     /// Whether new addresses may be given from just this block.
@@ -167,6 +169,22 @@ mod tests {
         let read: Noted = serde_json::from_str(&serde_json::to_string(&noted).unwrap()).unwrap();
         assert_eq!(read, noted);
         assert!(!read.followed_by(spec("a", 6, &["x"])).lets_give(&spec("a", 6, &["x"]).blocks[0]));
+    }
+
+    #[test]
+    fn a_generation_is_known_to_the_disk_only_if_it_is_of_the_same_object_and_spec_or_earlier() {
+        let noted = |spec: &NodeSpec| Noted::first(spec.clone());
+        let now = noted(&spec("a", 7, &["x"]));
+        for (durable, known) in [
+            (now.clone(), Some(7)),
+            (noted(&spec("a", 6, &["x", "y"])), Some(6)),
+            (noted(&spec("a", 7, &["x", "y"])), None),
+            (noted(&spec("a", 9, &["x"])), None),
+            (noted(&spec("b", 6, &["x"])), None),
+            (Noted::default(), None),
+        ] {
+            assert_eq!(now.generation_in(&durable), known, "{durable:?}");
+        }
     }
 
     #[test]

@@ -80,13 +80,23 @@ impl SpecFile {
     }
 
     /// Replaces what was saved. On an error the copy on disk is the earlier one, or none: a copy with a block that `noted`
-    /// no longer has, or has otherwise, is taken away, for by the next start that block may be another node's.
+    /// no longer has, or has otherwise, or withholds, is taken away, for by the next start that block may be another node's.
+    /// The error says so if that fails, too: then the next start may go by the earlier copy.
     pub fn save(&self, noted: &Noted) -> io::Result<()> {
-        self.replace(noted).inspect_err(|_| {
-            let still_true = |saved: &Noted| saved.spec.blocks.iter().all(|block| noted.spec.blocks.contains(block));
-            if !matches!(self.load(), Ok(Some(saved)) if still_true(&saved)) {
-                // The caller says already that the disk does not do what it is asked.
-                drop(files::remove(&self.path));
+        self.replace(noted).map_err(|error| {
+            let still_true = |saved: &Noted| {
+                let has = |block: &NodeBlock| noted.spec.blocks.contains(block);
+                saved.spec.blocks.iter().all(|block| has(block) && (saved.withholds(block) || !noted.withholds(block)))
+            };
+            if matches!(self.load(), Ok(None)) || matches!(self.load(), Ok(Some(saved)) if still_true(&saved)) {
+                return error;
+            }
+            match files::remove(&self.path) {
+                Ok(()) => error,
+                Err(why) => {
+                    let text = format!("{error}; nor can the earlier copy be removed, which is true no longer: {why}");
+                    io::Error::new(error.kind(), text)
+                }
             }
         })
     }
@@ -144,6 +154,29 @@ mod tests {
         assert_eq!(file.load(), Ok(Some(noted(3, &["blue"]))), "what it says of the first block still holds");
         file.save(&noted(5, &[])).unwrap_err();
         assert_eq!(file.load(), Ok(None), "the node no longer has the block");
+    }
+
+    #[test]
+    fn a_copy_that_can_be_neither_replaced_nor_removed_is_told() {
+        let directory = tempfile::tempdir().unwrap();
+        let file = unwritable(directory.path());
+        // A directory is not removed as a file is, whoever asks.
+        fs::remove_file(file.path()).unwrap();
+        fs::create_dir(file.path()).unwrap();
+        let error = file.save(&noted(5, &[])).unwrap_err().to_string();
+        assert!(error.contains("nor can the earlier copy be removed"), "{error}");
+    }
+
+    #[test]
+    fn a_copy_that_gives_a_block_which_has_come_back_by_a_restore_alone_is_not_kept() {
+        let directory = tempfile::tempdir().unwrap();
+        let file = unwritable(directory.path());
+        let NodeSpec { uid, blocks, .. } = noted(3, &["blue"]).spec;
+        let without = NodeSpec { uid: uid.clone(), generation: Some(4), blocks: Vec::new() };
+        let back = noted(3, &["blue"]).followed_by(without).followed_by(NodeSpec { uid, generation: Some(3), blocks });
+        assert!(back.withholds(&back.spec.blocks[0]));
+        file.save(&back).unwrap_err();
+        assert_eq!(file.load(), Ok(None));
     }
 
     #[test]
