@@ -38,8 +38,8 @@ pub enum StoreError {
     /// The journal is damaged in a place that was durable once.
     #[error(
         "the journal {file} is damaged: {what}. Addresses that pods hold may be recorded behind the damage, so this agent \
-         does not start. Restore the file from a backup; or, once every pod that uses these pools is gone from this node, \
-         move the file away to start empty"
+         does not start. Do not put an older copy in its place: it lacks what was given since, which would be given again. \
+         Drain this node; once every pod that uses these pools is gone from it, move the file away to start empty"
     )]
     Damaged {
         /// The journal's path.
