@@ -41,7 +41,8 @@ pub(super) fn find(seen: &Observation<'_>, assignments: &[Assignment]) -> (Elsew
         if seen.pool.life.forces(node) {
             continue;
         }
-        let others = assignments.iter().filter(|other| other.node != *node && other.standing == Standing::Serving);
+        // A node on an outdated block gives from it like any other; only one that is losing its block gives nothing.
+        let others = assignments.iter().filter(|other| other.node != *node && other.standing != Standing::Departed);
         for other in others.filter(|other| other.block.range.overlaps(&range)) {
             elsewhere.held.entry(other.node.clone()).or_default().push(range);
         }

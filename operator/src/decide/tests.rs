@@ -9,6 +9,7 @@ use crate::objects::RawObject;
 use crate::pool::FORCE_RELEASE;
 
 mod cordon;
+mod elsewhere;
 mod gateways;
 mod releases;
 

@@ -1,0 +1,35 @@
+//! Addresses that are held outside the block of their node, and who is barred from them.
+
+use super::*;
+
+/// The agent of `node` says that it holds `addrs`, and nothing else.
+fn holds(scene: &mut Scene, node: &str, addrs: &[&str]) {
+    scene.report(node, i64::try_from(addrs.len()).unwrap());
+    let record = scene.ipam_nodes.get_mut(node).unwrap();
+    let run = |addr: &&str| ipam_crds::AddressRange { start_ip: (*addr).to_owned(), end_ip: (*addr).to_owned() };
+    record.reports[0].held = addrs.iter().map(run).collect();
+    record.find_strays();
+}
+
+/// `n1` has the first block, and a pod on `n2` has an address of it.
+fn astray() -> (Scene, PoolRecord) {
+    let mut scene = Scene::of(&["n1", "n2"]);
+    let record = pool(IP_SPEC, 1, &json!({}));
+    let decision = scene.decide(&record);
+    scene.write_ipam_nodes(&record, decision.assignments.as_ref().unwrap());
+    holds(&mut scene, "n1", &["192.168.0.2"]);
+    holds(&mut scene, "n2", &["192.168.0.3"]);
+    (scene, written(&record, &decision))
+}
+
+#[test]
+fn a_node_on_an_outdated_block_is_barred_from_what_others_hold_of_it() {
+    let (scene, record) = astray();
+    let barred = |record: &PoolRecord| scene.decide(record).elsewhere.held.get("n1").map(Vec::len);
+    assert_eq!(barred(&record), Some(1));
+    let resized = IP_SPEC.replace("\"perNodeBlockSize\":4", "\"perNodeBlockSize\":8");
+    let edited = PoolRecord { status: record.status, ..pool(&resized, 2, &json!({})) };
+    let given = scene.decide(&edited).assignments.unwrap();
+    assert_eq!(given.iter().find(|one| one.node == "n1").unwrap().standing, Standing::Outdated);
+    assert_eq!(barred(&edited), Some(1), "it goes on giving from the block");
+}
