@@ -260,6 +260,14 @@ impl IpamNodes {
         }
     }
 
+    /// What was taken out of IPAMNodes of a pool proves nothing any more.
+    pub fn forget_retired_of_pool(&mut self, key: &PoolKey) {
+        self.retired.retain(|_, retired| {
+            retired.remove(key);
+            !retired.is_empty()
+        });
+    }
+
     /// What the agent had counted when we took the entry out.
     pub fn retired(&self, name: &str, key: &PoolKey) -> Option<Usage> {
         self.retired.get(name)?.get(key).copied()

@@ -105,6 +105,11 @@ impl Reconciler {
         let record = PoolRecord::read(key.kind, object, Some(&task.record));
         let before = std::mem::replace(&mut task.record, record.clone());
         task.due.wake(now);
+        if before.status != record.status {
+            // Another may lead and have told nodes to give again what we took out of their IPAMNodes. Whether that is so
+            // the watch of those tells in its own time; the agents are asked once more.
+            self.ipam_nodes.forget_retired_of_pool(key);
+        }
         self.metrics.violations(&record);
         self.metrics.summary(key, &record.status.summary);
         self.note_change(&before, &record);

@@ -327,6 +327,31 @@ fn a_deleted_pool_says_who_lost_its_last_block_and_then_goes() {
     assert!(written < gone, "{calls:#?}");
 }
 
+#[test]
+fn a_former_leader_that_catches_up_on_pools_but_not_on_ipam_nodes_frees_nothing() {
+    let mut world = World::new(&["n1", "n2"], &[blue()], vec![]);
+    world.settle();
+    let cordon = NodeMeta { cordoned: true, ..NodeMeta::default() };
+    world.tell(Observed::Node(Event::Apply(("n1".into(), cordon))));
+    world.settle();
+    report(&mut world, "n1", 0);
+    let removal = only(world.calls());
+    world.succeed(removal);
+    let status = only(world.calls());
+    // It is put to sleep before it is answered. Another leads meanwhile, tells n1 to give again, and takes the block back
+    // once more, when a pod has an address of it. The watch of pools tells so first.
+    world.fail(status, CallError::Conflict("modified".into()));
+    world.pool_reads(
+        1,
+        SPEC,
+        &json!({"allocations": [{"nodeName": "n2", "startIP": "192.168.0.5", "endIP": "192.168.0.8"}], "releasing": [
+            {"nodeName": "n1", "startIP": "192.168.0.1", "endIP": "192.168.0.4", "since": "2026-01-01T00:00:09Z"}]}),
+    );
+    let calls = world.calls_after(Duration::from_secs(2));
+    let frees = |status: &&StatusRecord| status.allocations.len() + status.releasing.len() < 2;
+    assert!(!statuses(&calls).iter().any(frees), "{calls:#?}");
+}
+
 fn leaving_since() -> Option<k8s_openapi::apimachinery::pkg::apis::meta::v1::Time> {
     let text = json!({"metadata": {"deletionTimestamp": "2026-01-01T00:00:00Z"}});
     object(&text).metadata.deletion_timestamp
