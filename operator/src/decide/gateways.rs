@@ -7,9 +7,9 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::net::IpAddr;
 
-use ipam_core::PoolKind;
 use ipam_core::addr::parse_addr;
 use ipam_core::plan::{Assignment, Plan, Standing};
+use ipam_core::{Block, PoolKind};
 use ipam_crds::{BlockState, NodeBlock};
 
 use super::Observation;
@@ -59,8 +59,8 @@ pub(super) fn defer(seen: &Observation<'_>, plan: &mut Plan) -> Deferred {
     deferred
 }
 
-/// Assignments whose node was told another gateway than the one that it is to have, with both. None as a rule; then this is
-/// one comparison with what we told last, or one look at each IPAMNode.
+/// Assignments whose node was told another gateway than the one that it is to have, or may have been, with both. None as a
+/// rule; then this is one comparison with what we told last, or one look at each IPAMNode.
 fn changing<'a>(
     seen: &'a Observation<'_>,
     assignments: &'a [Assignment],
@@ -70,12 +70,39 @@ fn changing<'a>(
     serving.filter_map(move |(place, given)| {
         while told.next_if(|told| told.node < given.node).is_some() {}
         let gateway = given.block.gateway?;
-        if told.peek().is_some_and(|told| told.node == given.node && told.block == given.block) {
+        let told = told.peek().filter(|told| told.node == given.node);
+        if told.is_some_and(|told| told.block == given.block) {
             return None;
         }
-        let told = gateway_of(entry(seen, given)?);
-        (told != Some(gateway)).then_some((place, gateway, told))
+        let before = before(seen, given, told.copied())?.gateway;
+        (before != Some(gateway)).then_some((place, gateway, before))
     })
+}
+
+/// This very block with the gateway that the node of `given` was told last; `told` is what we told it. An entry that a write
+/// under way may have changed does not say it, nor does one that is not there: then it is what we told, or what the status
+/// says that is served. `None` if the block is new to the node.
+fn before(seen: &Observation<'_>, given: &Assignment, told: Option<&Assignment>) -> Option<Block> {
+    let entry = entry(seen, given);
+    let is_settled = seen.ipam_nodes.get(&given.node).is_some_and(|record| !record.unsettled);
+    if let Some(entry) = entry.filter(|_| is_settled) {
+        return Some(Block { gateway: gateway_of(entry), ..given.block });
+    }
+    let told = told.filter(|told| told.standing == Standing::Serving && told.block.range == given.block.range);
+    let of_entry = || entry.map(|entry| Block { gateway: gateway_of(entry), ..given.block });
+    told.map(|told| told.block).or_else(of_entry).or_else(|| recorded(seen, given))
+}
+
+/// The block by the status, which has those of a CIDRPool. Its entries stand by node name; one of a status
+/// that was spoilt is not looked for, as the plan does not rest on it either.
+fn recorded(seen: &Observation<'_>, given: &Assignment) -> Option<Block> {
+    if seen.pool.key.kind == PoolKind::IpPool {
+        return None;
+    }
+    let claims = &seen.pool.status.allocations;
+    let place = claims.binary_search_by(|claim| claim.node.cmp(&given.node)).ok()?;
+    let claim = claims.get(place).filter(|claim| claim.range == given.block.range)?;
+    Some(Block { gateway: claim.gateway, ..given.block })
 }
 
 /// The node's entry, if it is about this very block.
@@ -116,6 +143,10 @@ fn holders(seen: &Observation<'_>, all: &[Assignment], given: &Assignment, gatew
 fn is_free(seen: &Observation<'_>, record: &IpamNodeRecord, gateway: IpAddr) -> bool {
     let key = &seen.pool.key;
     let (Some(entry), Some(report)) = (record.block(key), record.report(key)) else { return false };
+    if record.unsettled {
+        // It may have been told something else since, by which it could give the address.
+        return false;
+    }
     if gateway_of(entry) == Some(gateway) {
         // It was told so when nobody held it.
         return true;
@@ -125,8 +156,7 @@ fn is_free(seen: &Observation<'_>, record: &IpamNodeRecord, gateway: IpAddr) -> 
         matches!(ends, (Ok(first), Ok(last)) if (first..=last).contains(&gateway))
     };
     let barred = entry.state == BlockState::Releasing || entry.held_elsewhere.iter().any(in_run);
-    let is_last_word = !record.unsettled
-        && record.observed_generation == Some(record.generation)
+    let is_last_word = record.observed_generation == Some(record.generation)
         && (&report.start_ip, &report.end_ip) == (&entry.start_ip, &entry.end_ip);
     let is_held = report.used != 0 && held_ranges(report).iter().any(|range| range.contains(gateway));
     barred && is_last_word && !is_held

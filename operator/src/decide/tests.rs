@@ -237,10 +237,15 @@ fn a_cidr_pool_that_runs_out_says_prefixes() {
 
 #[test]
 fn a_cidr_pools_changed_gateway_is_updated_in_place() {
-    let scene = Scene::of(&["n1"]);
+    let mut scene = Scene::of(&["n1"]);
     let spec = |index: u32| format!(r#"{{"cidr":"10.0.0.0/16","perNodeNetworkPrefix":24,"gatewayIndex":{index}}}"#);
     let one = pool_of(PoolKind::CidrPool, &spec(1), 1, &json!({}));
-    let one = written(&one, &scene.decide(&one));
+    let decision = scene.decide(&one);
+    scene.write_ipam_nodes(&one, decision.assignments.as_ref().unwrap());
+    let one = written(&one, &decision);
+    let barred = AddrRange::new("10.0.0.2".parse().unwrap(), "10.0.0.2".parse().unwrap()).unwrap();
+    crate::ipam_node::bar(&mut scene.ipam_nodes.get_mut("n1").unwrap().blocks[0], &[barred]);
+    scene.report("n1", 0);
     let two = PoolRecord { status: one.status, ..pool_of(PoolKind::CidrPool, &spec(2), 2, &json!({})) };
     let status = scene.decide(&two).status.unwrap();
     assert_eq!(status.allocations[0].gateway, Some("10.0.0.2".parse().unwrap()));

@@ -128,3 +128,48 @@ fn of_a_cidr_pool_only_the_node_that_holds_the_address_waits() {
     step(&mut scene, &two);
     assert_eq!(gateways(&scene), [Some("10.0.0.7"), Some("10.0.1.7")]);
 }
+
+#[test]
+fn a_gateway_that_goes_back_waits_for_a_node_whose_last_write_is_not_settled() {
+    // n1's block has the gateway. It is moved to where nobody has a block; n1 may have been told so, and have given the
+    // address of before to a pod, when the edit is taken back.
+    let away = IP_SPEC.replace("192.168.0.1\"", "192.168.9.9\"");
+    let (mut scene, record) = moved();
+    let away = PoolRecord { status: record.status, ..pool(&away, 2, &json!({})) };
+    let decision = scene.decide(&away);
+    scene.told = decision.assignments.clone().unwrap();
+    scene.ipam_nodes.get_mut("n1").unwrap().unsettled = true;
+    let status = decision.status.unwrap_or_else(|| away.status.clone());
+    let back = PoolRecord { status, ..pool(IP_SPEC, 3, &json!({})) };
+    let decision = scene.decide(&back);
+    assert_eq!(decision.assignments.unwrap()[0].block.gateway, Some("192.168.9.9".parse().unwrap()));
+    assert!(decision.elsewhere.held.contains_key("n1"), "a pod on n1 may hold 192.168.0.1");
+}
+
+#[test]
+fn a_gateway_that_waits_is_not_forgotten_with_the_ipam_node() {
+    let spec = |index: u32| format!(r#"{{"cidr":"10.0.0.0/16","perNodeNetworkPrefix":24,"gatewayIndex":{index}}}"#);
+    let mut scene = Scene::of(&["n1", "n2"]);
+    let six = pool_of(PoolKind::CidrPool, &spec(6), 1, &json!({}));
+    let decision = scene.decide(&six);
+    scene.write_ipam_nodes(&six, decision.assignments.as_ref().unwrap());
+    hold(&mut scene, "n1", "10.0.0.1");
+    scene.report("n2", 0);
+    let status = written(&six, &decision).status;
+    let one = PoolRecord { status, ..pool_of(PoolKind::CidrPool, &spec(1), 2, &json!({})) };
+    let (one, _) = step(&mut scene, &one);
+    scene.ipam_nodes.delete("n1");
+    let decision = scene.decide(&one);
+    assert_eq!(decision.assignments.unwrap()[0].block.gateway, Some("10.0.0.6".parse().unwrap()), "a pod holds .1");
+    // Of an IPPool the status names no gateway; what was told is known to the leader.
+    let (mut scene, record) = moved();
+    hold(&mut scene, "n2", "192.168.0.6");
+    let (record, decision) = step(&mut scene, &record);
+    scene.told = decision.assignments.unwrap();
+    for node in ["n1", "n2"] {
+        scene.ipam_nodes.delete(node);
+    }
+    for given in scene.decide(&record).assignments.unwrap() {
+        assert_eq!(given.block.gateway, Some("192.168.0.1".parse().unwrap()), "{}", given.node);
+    }
+}
