@@ -114,7 +114,7 @@ impl Actor {
         let mut metadata = json!({"uid": pool.uid, "resourceVersion": pool.resource_version});
         match change {
             PoolPatch::Finalizers(finalizers) => metadata["finalizers"] = json!(finalizers),
-            PoolPatch::WithoutAnnotation(name) => metadata["annotations"] = json!({*name: null}),
+            PoolPatch::Annotation(name, value) => metadata["annotations"] = json!({*name: value}),
         }
         let path = format!("{}/{}", self.path(Kind::Pool(pool.key.kind)), pool.key.name);
         let written = self.call(Method::PATCH, &path, MERGE_PATCH, &json!({"metadata": metadata})).await?;

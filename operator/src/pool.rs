@@ -44,9 +44,13 @@ pub struct PoolRecord {
 
 /// Keeps a pool from vanishing while its blocks may be in use.
 pub const FINALIZER: &str = "nv-ipam.nvidia.com/pool-in-use";
-/// Names nodes, with commas between them, whose blocks are let go of whatever their agents say; `*` names all. It counts
-/// for blocks that are being taken back, and is taken away once nothing is left for it to do.
+/// Names nodes, with commas between them, whose blocks are let go of whatever their agents say. It counts for blocks that
+/// are being taken back; names for which nothing is left to do are taken out of it, and it goes with the last. `*` names
+/// all whose blocks are being taken back when it is read, whose names take its place, and nobody who leaves later.
 pub const FORCE_RELEASE: &str = "nv-ipam.nvidia.com/force-release";
+
+/// Stands for all nodes in [`FORCE_RELEASE`].
+pub const FORCE_ALL: &str = "*";
 
 /// What a pool's metadata says about its life.
 #[derive(Clone, PartialEq, Eq, Default, Debug)]
@@ -83,7 +87,12 @@ impl Life {
 
     /// Whether the admin lets go of the node's block.
     pub fn forces(&self, node: &str) -> bool {
-        self.force_release.contains(node) || self.force_release.contains("*")
+        self.force_release.contains(node)
+    }
+
+    /// Whether the admin lets go of all blocks that are being taken back.
+    pub fn forces_all(&self) -> bool {
+        self.force_release.contains(FORCE_ALL)
     }
 }
 

@@ -164,7 +164,7 @@ impl<'a> Cluster<'a> {
             Command::PatchPool { pool, patch: PoolPatch::Finalizers(finalizers) } => {
                 self.change_pool(pool, |object| object["metadata"]["finalizers"] = json!(finalizers))
             }
-            Command::PatchPool { patch: PoolPatch::WithoutAnnotation(name), .. } => panic!("nobody has set {name}"),
+            Command::PatchPool { patch: PoolPatch::Annotation(name, _), .. } => panic!("nobody has set {name}"),
             Command::Confirm { pool } => {
                 let version = self.pools[&pool.key]["metadata"]["resourceVersion"].as_str().unwrap().to_owned();
                 Outcome::Pool(pool, Ok(version))

@@ -38,7 +38,7 @@ impl Elsewhere {
 pub(super) fn find(seen: &Observation<'_>, assignments: &[Assignment]) -> (Elsewhere, Vec<String>) {
     let (mut elsewhere, mut contradictions) = (Elsewhere::default(), Vec::new());
     for (node, range) in strays(seen) {
-        if seen.pool.life.forces(node) {
+        if is_let_go(seen, assignments, node) {
             continue;
         }
         // A node on an outdated block gives from it like any other; only one that is losing its block gives nothing.
@@ -108,14 +108,19 @@ fn held_of<'a>(seen: &'a Observation<'_>, key: &PoolKey) -> Vec<(AddrRange, &'a 
     named.flat_map(|(node, report)| held_ranges(report).into_iter().map(move |range| (range, node.as_str()))).collect()
 }
 
-/// Whether a node that the annotation names still reports what it was to lose. One that is served again has a block that no admin
-/// has spoken of: for its sake the annotation goes, and what it still reports bars others again.
-pub(super) fn has_forced_strays(seen: &Observation<'_>, assignments: &[Assignment]) -> bool {
-    let is_served = |node: &str| {
+/// The nodes that the annotation names and that still report what they were to lose.
+pub(super) fn forced_strays(seen: &Observation<'_>, assignments: &[Assignment]) -> impl Iterator<Item = String> {
+    strays(seen).filter(|(node, _)| is_let_go(seen, assignments, node)).map(|(node, _)| node.to_owned())
+}
+
+/// Whether an admin has spoken of what the node reports. One that is served again has a block that no admin has spoken of: it
+/// is named no longer, and what it still reports bars others again.
+fn is_let_go(seen: &Observation<'_>, assignments: &[Assignment], node: &str) -> bool {
+    let is_served = || {
         let place = assignments.binary_search_by(|given| given.node.as_str().cmp(node));
         place.is_ok_and(|place| assignments[place].standing == Standing::Serving)
     };
-    strays(seen).any(|(node, _)| seen.pool.life.forces(node) && !is_served(node))
+    seen.pool.life.forces(node) && !is_served()
 }
 
 fn strays<'a>(seen: &'a Observation<'_>) -> impl Iterator<Item = (&'a str, AddrRange)> {

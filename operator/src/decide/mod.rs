@@ -93,14 +93,14 @@ pub struct Decision {
 }
 
 /// A change of a pool's metadata.
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+#[derive(Clone, PartialEq, Eq, Debug)]
 pub enum MetadataPatch {
     /// Put our finalizer on it, before the first block is given.
     Seal,
     /// Take our finalizer off: the pool is being deleted, and none of its blocks may be in use.
     Unseal,
-    /// Take the annotation off that lets go of blocks: it has done what it could.
-    ForceDone,
+    /// The annotation that lets go of blocks is to name these nodes alone; if none, it has done what it could and goes.
+    Force(BTreeSet<String>),
 }
 
 /// A Warning event about the pool.
@@ -149,7 +149,10 @@ fn refuse(seen: &Observation<'_>, violations: &[Violation]) -> Decision {
     let verdict = Verdict::new(READY, false, "InvalidSpec", bounded_list(&said, "; "));
     let before = &pool.status.summary;
     if before.observed_generation == Some(pool.generation) && stands(&before.conditions, &verdict, pool.generation) {
-        return Decision::default();
+        // Nothing is taken back until the spec is mended, and who leaves meanwhile is not meant.
+        let meant = || pool.status.releasing.iter().map(|release| release.claim.node.clone()).collect();
+        let patch = pool.life.forces_all().then(|| MetadataPatch::Force(meant()));
+        return Decision { patch, ..Decision::default() };
     }
     let note = Note::new("InvalidSpec", &verdict.message);
     let summary = Summary {
@@ -232,12 +235,31 @@ fn patch(seen: &Observation<'_>, plan: &Plan, news: status::News) -> Option<Meta
         (true, true, true) => return Some(MetadataPatch::Unseal),
         _ => {}
     }
-    let waits = |assignment: &Assignment| assignment.standing != Standing::Serving && life.forces(&assignment.node);
-    let has_work = plan.assignments.iter().any(waits);
+    if life.force_release.is_empty() || (news == status::News::Blocks && !life.forces_all()) {
+        return None;
+    }
+    let named = forced(seen, plan);
+    (named != life.force_release).then_some(MetadataPatch::Force(named))
+}
+
+/// Most bytes of names that take the place of `*`: an object's annotations together may have 256 KiB.
+const FORCED_BYTES: usize = 128 * 1024;
+
+/// The nodes that the annotation is to name from now on: those for which it has work. A name that stayed on would let go
+/// of a block that the node gets later, of which no admin has spoken; so would `*`, of everybody's. (Of more names than an
+/// annotation holds, the first take its place; the condition goes on naming the others.)
+fn forced(seen: &Observation<'_>, plan: &Plan) -> BTreeSet<String> {
+    let life = &seen.pool.life;
+    let losing = plan.assignments.iter().filter(|assignment| assignment.standing != Standing::Serving);
+    let losing = losing.map(|assignment| &assignment.node).filter(|node| life.forces_all() || life.forces(node));
     // An agent that still reports what was let go of would bar the block again, without the annotation.
-    let has_work = has_work || elsewhere::has_forced_strays(seen, &plan.assignments);
-    let done = !life.force_release.is_empty() && !has_work && news != status::News::Blocks;
-    done.then_some(MetadataPatch::ForceDone)
+    let named = losing.cloned().chain(elsewhere::forced_strays(seen, &plan.assignments)).collect::<BTreeSet<_>>();
+    let mut bytes = 0;
+    let fits = |name: &String| {
+        bytes += name.len() + 1;
+        bytes <= FORCED_BYTES
+    };
+    named.into_iter().take_while(fits).collect()
 }
 
 #[cfg(test)]

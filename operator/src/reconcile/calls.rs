@@ -46,8 +46,8 @@ pub enum Command {
 pub enum PoolPatch {
     /// All finalizers that it is to have, those of others included.
     Finalizers(Vec<String>),
-    /// The annotation of this name is taken away.
-    WithoutAnnotation(&'static str),
+    /// The annotation of this name is to say this; without a value it is taken away.
+    Annotation(&'static str, Option<String>),
 }
 
 /// A pool as a call names it.

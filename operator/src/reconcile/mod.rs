@@ -292,7 +292,7 @@ impl Reconciler {
         let pool =
             PoolRef { key: key.clone(), uid: record.uid.clone(), resource_version: record.resource_version.clone() };
         if let Some(patch) = decision.patch {
-            let change = change(&record.life, patch);
+            let change = change(&record.life, &patch);
             task.call = Some(Call { patch: Some(patch), ..Call::new(now) });
             self.outbox.push(Command::PatchPool { pool, patch: change });
             return;
@@ -356,7 +356,7 @@ impl Reconciler {
         }
         if let Some(patch) = call.patch {
             // What was to be done besides waits for this.
-            note_patched(&mut task.record, patch, &version);
+            note_patched(&mut task.record, &patch, &version);
             task.due.by(now);
         }
         task.confirmed = Some(version.clone());
@@ -401,19 +401,23 @@ impl Reconciler {
 }
 
 /// What `patch` means for a pool whose metadata says `life`.
-fn change(life: &Life, patch: MetadataPatch) -> PoolPatch {
+fn change(life: &Life, patch: &MetadataPatch) -> PoolPatch {
     let others = life.finalizers.iter().filter(|finalizer| *finalizer != FINALIZER).cloned();
     match patch {
         MetadataPatch::Seal => PoolPatch::Finalizers(others.chain([FINALIZER.to_owned()]).collect()),
         MetadataPatch::Unseal => PoolPatch::Finalizers(others.collect()),
-        MetadataPatch::ForceDone => PoolPatch::WithoutAnnotation(FORCE_RELEASE),
+        MetadataPatch::Force(nodes) => {
+            let named: Vec<&str> = nodes.iter().map(String::as_str).collect();
+            PoolPatch::Annotation(FORCE_RELEASE, (!named.is_empty()).then(|| named.join(",")))
+        }
     }
 }
 
-fn note_patched(record: &mut PoolRecord, patch: MetadataPatch, version: &str) {
-    match change(&record.life, patch) {
-        PoolPatch::Finalizers(finalizers) => record.life.finalizers = finalizers,
-        PoolPatch::WithoutAnnotation(_) => record.life.force_release.clear(),
+fn note_patched(record: &mut PoolRecord, patch: &MetadataPatch, version: &str) {
+    if let MetadataPatch::Force(nodes) = patch {
+        record.life.force_release.clone_from(nodes);
+    } else if let PoolPatch::Finalizers(finalizers) = change(&record.life, patch) {
+        record.life.finalizers = finalizers;
     }
     version.clone_into(&mut record.resource_version);
 }

@@ -33,3 +33,14 @@ fn a_node_on_an_outdated_block_is_barred_from_what_others_hold_of_it() {
     assert_eq!(given.iter().find(|one| one.node == "n1").unwrap().standing, Standing::Outdated);
     assert_eq!(barred(&edited), Some(1), "it goes on giving from the block");
 }
+
+#[test]
+fn what_a_served_node_holds_elsewhere_bars_others_whoever_is_let_go_of() {
+    for named in ["*", "n2"] {
+        let (scene, mut record) = astray();
+        record.life.force_release = BTreeSet::from([named.to_owned()]);
+        let decision = scene.decide(&record);
+        assert!(decision.elsewhere.held.contains_key("n1"), "{named}");
+        assert_eq!(decision.patch, Some(MetadataPatch::Force(BTreeSet::new())), "{named}");
+    }
+}

@@ -129,7 +129,10 @@ fn an_admin_lets_go_of_a_block_and_the_annotation_goes_when_it_has_done_its_work
     record.life.force_release = BTreeSet::from(["n1".to_owned(), "n2".to_owned(), "typo".to_owned()]);
     let decision = scene.decide(&record);
     assert_eq!(decision.let_go, BTreeSet::from(["n1".to_owned()]), "a node that is served keeps its block");
-    assert_eq!(decision.patch, None, "there is work for it");
+    let left = BTreeSet::from(["n1".to_owned()]);
+    assert_eq!(decision.patch, Some(MetadataPatch::Force(left.clone())), "there is no work for the other names");
+    record.life.force_release = left;
+    assert_eq!(scene.decide(&record).patch, None, "there is work for it");
     scene.ipam_nodes.begin_write("n1", &[]);
     let decision = scene.decide(&record);
     assert_eq!(decision.assignments.unwrap().len(), 2, "not while the write is under way");
@@ -139,7 +142,27 @@ fn an_admin_lets_go_of_a_block_and_the_annotation_goes_when_it_has_done_its_work
     assert_eq!(decision.notes[0].reason, "ForcedRelease");
     assert!(decision.notes[0].text.contains("2 held"), "{:?}", decision.notes);
     let record = PoolRecord { life: record.life.clone(), ..written(&record, &decision) };
-    assert_eq!(scene.decide(&record).patch, Some(MetadataPatch::ForceDone));
+    assert_eq!(scene.decide(&record).patch, Some(MetadataPatch::Force(BTreeSet::new())));
+}
+
+#[test]
+fn an_admin_who_lets_go_of_all_blocks_lets_go_of_none_that_is_taken_back_later() {
+    let (mut scene, mut record) = departed();
+    scene.report("n1", 2);
+    record.life.force_release = BTreeSet::from(["*".to_owned()]);
+    let decision = scene.decide(&record);
+    let now = BTreeSet::from(["n1".to_owned()]);
+    assert_eq!((decision.patch, decision.let_go.len()), (Some(MetadataPatch::Force(now.clone())), 0));
+    // While the agent of n1 lives on and keeps the annotation there, n2 leaves.
+    record.life.force_release = now.clone();
+    scene.nodes.remove("n2");
+    let decision = scene.decide(&record);
+    assert_eq!((decision.let_go, decision.assignments.unwrap().len()), (now, 2));
+    // While a spec is invalid, nothing is taken back; who leaves then is not meant either.
+    let broken = PoolRecord { status: record.status, ..pool("{}", 2, &json!({})) };
+    let mut broken = written(&broken, &scene.decide(&broken));
+    broken.life.force_release = BTreeSet::from(["*".to_owned()]);
+    assert_eq!(scene.decide(&broken).patch, Some(MetadataPatch::Force(BTreeSet::from(["n1".to_owned()]))));
 }
 
 #[test]
@@ -159,7 +182,7 @@ fn a_node_that_is_served_again_ends_the_annotation_that_let_go_of_its_former_blo
     scene.nodes.insert("n1".into(), BTreeMap::new());
     let decision = scene.decide(&record);
     let record = PoolRecord { life: record.life.clone(), ..written(&record, &decision) };
-    assert_eq!(scene.decide(&record).patch, Some(MetadataPatch::ForceDone));
+    assert_eq!(scene.decide(&record).patch, Some(MetadataPatch::Force(BTreeSet::new())));
 }
 
 #[test]
@@ -216,6 +239,9 @@ fn who_lost_the_last_block_of_a_deleted_pool_is_said_before_the_pool_is_gone() {
     let mut record = PoolRecord { generation: 2, ..record };
     record.life.deleting = true;
     record.life.force_release = BTreeSet::from(["*".to_owned()]);
+    let both = BTreeSet::from(["n1".to_owned(), "n2".to_owned()]);
+    assert_eq!(scene.decide(&record).patch, Some(MetadataPatch::Force(both.clone())));
+    record.life.force_release = both;
     let decision = scene.decide(&record);
     let record = written(&record, &decision);
     for node in ["n1", "n2"] {

@@ -321,7 +321,8 @@ fn a_deleted_pool_says_who_lost_its_last_block_and_then_goes() {
     let calls = world.settle();
     let said =
         calls.iter().position(|call| matches!(call, Command::Publish { note, .. } if note.reason == "ForcedRelease"));
-    let gone = calls.iter().position(|call| matches!(call, Command::PatchPool { .. }));
+    let unsealed = |call: &Command| matches!(call, Command::PatchPool { patch: PoolPatch::Finalizers(_), .. });
+    let gone = calls.iter().position(unsealed);
     assert!(said.is_some() && gone.is_some(), "{calls:#?}");
     let written = calls.iter().rposition(|call| matches!(call, Command::WriteStatus { .. }));
     assert!(written < gone, "{calls:#?}");
