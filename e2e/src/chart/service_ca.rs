@@ -1,6 +1,8 @@
 //! OpenShift's service CA, as it can be seen from outside: a certificate for each annotated Service, as a Secret with a PKCS#1 RSA
 //! key, the signer behind the leaf and no `ca.crt`; and its bundle for each annotated webhook configuration.
 
+use std::time::{Duration, SystemTime};
+
 use anyhow::{Context, Result};
 use k8s_openapi::ByteString;
 use rcgen::{
@@ -15,6 +17,12 @@ use crate::control_plane::ControlPlane;
 const WANTED: &str = "service.beta.openshift.io/serving-cert-secret-name";
 const SIGNED: &str = "service.beta.openshift.io/serving-cert-signed-by";
 const INJECT: &str = "service.beta.openshift.io/inject-cabundle";
+const EXPIRY: &str = "service.beta.openshift.io/expiry";
+const FROM_NAME: &str = "service.beta.openshift.io/originating-service-name";
+const FROM_UID: &str = "service.beta.openshift.io/originating-service-uid";
+
+/// Two years.
+const LIFE: Duration = Duration::from_hours(2 * 365 * 24);
 
 /// One key in both forms: that in which it can sign here, and that in which the real one hands it out.
 const KEY_TO_READ: &str = include_str!("../../../webhook-certs/tests/certificates/keys/rsa.pkcs8.pem");
@@ -55,11 +63,14 @@ impl ServiceCa {
         let mut params = CertificateParams::new(vec![host.clone(), format!("{host}.cluster.local")])?;
         params.distinguished_name.push(DnType::CommonName, host);
         params.extended_key_usages = vec![ExtendedKeyUsagePurpose::ServerAuth];
+        let now = SystemTime::now();
+        (params.not_before, params.not_after) = (now.into(), (now + LIFE).into());
+        let expiry = jiff::Timestamp::try_from(now + LIFE)?.strftime("%Y-%m-%dT%H:%M:%SZ").to_string();
         let key = KeyPair::from_pem(KEY_TO_READ).context("the RSA key")?;
         let leaf = params.signed_by(&key, &self.issuer)?.pem();
         Ok(json!({
             "apiVersion": "v1", "kind": "Secret", "type": "kubernetes.io/tls",
-            "metadata": {"name": name, "namespace": namespace},
+            "metadata": {"name": name, "namespace": namespace, "annotations": {EXPIRY: expiry}},
             "data": {"tls.crt": base64(&format!("{leaf}{}", self.issuer.pem()))?, "tls.key": base64(KEY_TO_WRITE)?},
         }))
     }
@@ -85,10 +96,8 @@ impl ServiceCa {
     fn certify(&self, release: &Release<'_>, service: &Value, name: &str) -> Result<()> {
         let (uid, service) = (&service["metadata"]["uid"], service["metadata"]["name"].as_str().context("a name")?);
         let mut secret = self.secret(service, release.namespace(), name)?;
-        secret["metadata"]["annotations"] = json!({
-            "service.beta.openshift.io/originating-service-name": service,
-            "service.beta.openshift.io/originating-service-uid": uid,
-        });
+        let annotations = &mut secret["metadata"]["annotations"];
+        (annotations[FROM_NAME], annotations[FROM_UID]) = (service.into(), uid.clone());
         secret["metadata"]["ownerReferences"] =
             json!([{"apiVersion": "v1", "kind": "Service", "name": service, "uid": uid}]);
         let kubectl = release.plane().kubectl();
