@@ -75,10 +75,15 @@ impl Pair {
     pub fn parse(certificates: &[u8], key: &[u8]) -> Result<Self, Problem> {
         let chain = pem::chain(certificates)?;
         let key = pem::key(key)?;
-        let info = read_all(&chain)?;
+        let read = read_all(&chain);
+        if let Err(broken @ Problem::Certificate { .. }) = read {
+            return Err(broken);
+        }
         let key = any_supported_type(&key).map_err(|_| Problem::Key)?;
         let key = CertifiedKey::new(chain, key);
+        // Before what the first certificate lacks: a CA that stands in front has no names either.
         agree(&key)?;
+        let info = read?;
         Ok(Self { key: Arc::new(key), info: Arc::new(info) })
     }
 

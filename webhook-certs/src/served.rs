@@ -8,7 +8,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use arc_swap::ArcSwapOption;
-use rustls::server::{ClientHello, ResolvesServerCert};
+use rustls::server::{ClientHello, NoServerSessionStorage, ResolvesServerCert};
 use rustls::sign::CertifiedKey;
 use rustls::{ServerConfig, crypto};
 use tracing::{info, warn};
@@ -141,7 +141,9 @@ impl ServerCertificates {
         self.problem().clone()
     }
 
-    /// A TLS server's configuration: these certificates, TLS 1.2 and 1.3, HTTP/2 and HTTP/1.1, no client certificates.
+    /// A TLS server's configuration: these certificates, TLS 1.2 and 1.3 by ring, HTTP/2 and HTTP/1.1, no client certificates.
+    ///
+    /// Sessions are not resumed: a resumed one would go on under the certificate of the first, whatever became of that.
     ///
     /// # Errors
     /// When the crypto provider lacks what TLS needs; it does not.
@@ -150,6 +152,8 @@ impl ServerCertificates {
         let builder = ServerConfig::builder_with_provider(provider).with_safe_default_protocol_versions()?;
         let mut config = builder.with_no_client_auth().with_cert_resolver(Arc::new(self.clone()));
         config.alpn_protocols = vec![b"h2".to_vec(), b"http/1.1".to_vec()];
+        config.session_storage = Arc::new(NoServerSessionStorage {});
+        config.send_tls13_tickets = 0;
         Ok(config)
     }
 

@@ -1,7 +1,8 @@
 //! How much of all requests' bodies is in memory at a time.
 //!
-//! An honest body is here within milliseconds, so the one that has been coming for longest is the one to give up when there
-//! is no room. Waiting instead would let a few stalled clients stop all others.
+//! An honest body is here within milliseconds, so the one that is there for longest is the one to give up when there is no
+//! room, whether it is still coming or waits for its turn. Waiting instead would let a few stalled clients stop all others. What
+//! is being judged is never given up: there are few of those, and their memory would not come back any sooner.
 
 use std::collections::BTreeMap;
 use std::sync::{Arc, Mutex, PoisonError};
@@ -17,9 +18,12 @@ pub(super) struct Bodies {
 
 #[derive(Default, Debug)]
 struct State {
-    /// By age, oldest first.
+    /// Those that may be given up, by age, oldest first.
     coming: BTreeMap<u64, Coming>,
+    /// Those that are being judged.
+    judged: BTreeMap<u64, usize>,
     next: u64,
+    /// Bytes of all.
     held: usize,
 }
 
@@ -29,7 +33,7 @@ struct Coming {
     give_up: CancellationToken,
 }
 
-/// A body that is coming in, and its share of the room until dropped.
+/// The share that a body has of the room, until dropped.
 #[derive(Debug)]
 pub(super) struct Share {
     bodies: Arc<Bodies>,
@@ -83,14 +87,22 @@ impl Share {
         state.held += bytes;
         true
     }
+
+    /// The body is being judged from now on. `false` if it was given up before.
+    pub(super) fn keep(&self) -> bool {
+        let mut state = self.bodies.state();
+        let Some(Coming { bytes, .. }) = state.coming.remove(&self.id) else { return false };
+        state.judged.insert(self.id, bytes);
+        true
+    }
 }
 
 impl Drop for Share {
     fn drop(&mut self) {
         let mut state = self.bodies.state();
-        if let Some(own) = state.coming.remove(&self.id) {
-            state.held -= own.bytes;
-        }
+        let coming = state.coming.remove(&self.id).map(|own| own.bytes);
+        let judged = state.judged.remove(&self.id);
+        state.held -= coming.or(judged).unwrap_or_default();
     }
 }
 
@@ -107,6 +119,18 @@ mod tests {
         assert!(old.give_up.is_cancelled() && !new.give_up.is_cancelled());
         assert_eq!(bodies.held(), 41);
         assert!(!old.grow(1), "what was given up takes no more room");
+    }
+
+    #[test]
+    fn what_is_being_judged_keeps_its_room_until_it_is_done() {
+        let bodies = Arc::new(Bodies::new(100));
+        let (judged, waiting, new) = (bodies.begin(), bodies.begin(), bodies.begin());
+        assert!(judged.grow(60) && judged.keep() && waiting.grow(40));
+        assert!(new.grow(40), "the one that waits makes room");
+        assert!(!judged.give_up.is_cancelled() && waiting.give_up.is_cancelled() && !waiting.keep());
+        assert!(!new.grow(1), "nobody is left to make room");
+        drop((judged, waiting, new));
+        assert_eq!(bodies.held(), 0);
     }
 
     #[test]

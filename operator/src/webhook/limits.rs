@@ -9,16 +9,19 @@ use std::time::Duration;
 #[derive(Clone, Copy, Debug)]
 pub struct Limits {
     /// Connections at a time, those in the handshake included. When all places are taken, the one that has been stuck in its
-    /// handshake or in a request's head for longest makes room, else the one that has been idle for longest; if all are at
-    /// work, the newcomer is closed.
+    /// handshake or in a request's head for longest makes room, else one that never asked anything, else the one that has been
+    /// idle for longest; if all are at work, the newcomer is closed.
     pub connections: usize,
     /// From the accepted connection to the end of the TLS handshake.
     pub handshake: Duration,
-    /// From the first byte of a request (HTTP/1.1) to the end of its head.
+    /// From the first byte of a request (HTTP/1.1), or from the handshake to the first request (HTTP/2), to the end of its head.
     pub head: Duration,
     /// From the end of a request's head to the end of its body. The API server gives a webhook ten seconds unless told
     /// otherwise, and thirty at most; one that is still sending by then has given up waiting.
     pub body: Duration,
+    /// How long a body that is here may wait for its turn to be judged. With the time that it took to come, most of what the API
+    /// server gives.
+    pub turn: Duration,
     /// How long a connection may be without a request. Longer than the 90 s after which an API server's client closes an
     /// idle connection itself: were we first, a request sent in the same moment would be lost.
     pub idle: Duration,
@@ -31,13 +34,15 @@ pub struct Limits {
     pub head_bytes: usize,
     /// Bytes of one request's body. The API server takes objects of 3 MiB and sends the old one along with the new.
     pub body_bytes: usize,
-    /// Bytes of all bodies that are being received. When more come in, the request that has been sending for longest is
-    /// given up.
+    /// Bytes of all bodies in memory, those that wait for their turn and those that are being judged included. When more come
+    /// in, the request that is there for longest and not being judged is given up.
     pub all_body_bytes: usize,
     /// Requests at a time on one connection (HTTP/2).
     pub streams: u32,
     /// A body of more than this is judged on a thread of its own, so that the others need not wait for it.
     pub aside_bytes: usize,
+    /// A body of more than this waits for others of its size alone, and not those below for it.
+    pub large_bytes: usize,
 }
 
 impl Default for Limits {
@@ -47,6 +52,7 @@ impl Default for Limits {
             handshake: Duration::from_secs(5),
             head: Duration::from_secs(5),
             body: Duration::from_secs(10),
+            turn: Duration::from_secs(5),
             idle: Duration::from_secs(150),
             life: Duration::from_mins(15),
             finish: Duration::from_secs(5),
@@ -55,6 +61,7 @@ impl Default for Limits {
             all_body_bytes: 32 << 20,
             streams: 250,
             aside_bytes: 32 << 10,
+            large_bytes: 1 << 20,
         }
     }
 }

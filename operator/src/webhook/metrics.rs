@@ -68,7 +68,7 @@ impl WebhookMetrics {
         r.register("connections", "Open connections", self.connections.clone());
         let help = "TLS handshakes that failed: error (the client's), timeout";
         r.register("handshake_failures", help, self.handshake_failures.clone());
-        let help = "Clients cut off: stalled, oversized, crowded_out (for others), turned_away (no place)";
+        let help = "Clients cut off: stalled, broken (off by themselves), oversized, crowded_out (for others), busy (waited too long), turned_away (no place)";
         r.register("cut_off", help, self.cut_off.clone());
     }
 

@@ -14,6 +14,7 @@ pub mod draft;
 pub mod flags;
 pub mod judge;
 pub mod known;
+mod lanes;
 pub mod limits;
 pub mod metrics;
 pub mod review;
@@ -73,7 +74,7 @@ impl Webhook {
             let certificates = certificates.clone();
             Arc::new(move || certificates.current().map(|current| current.not_after.into()))
         };
-        let tls = server::tls(Arc::new(certificates.clone()))?;
+        let tls = certificates.server_config()?;
         let listener = listener.into_std()?;
         let (stop, grace, source) = (leaving.clone(), config.drain, config.certificates.clone());
         let watched = source.clone();
@@ -150,5 +151,5 @@ impl Webhook {
 
 /// One thread for connections and small reviews, and few for large ones.
 fn runtime() -> std::io::Result<tokio::runtime::Runtime> {
-    tokio::runtime::Builder::new_current_thread().enable_all().max_blocking_threads(site::ASIDE_THREADS).build()
+    tokio::runtime::Builder::new_current_thread().enable_all().max_blocking_threads(lanes::THREADS).build()
 }

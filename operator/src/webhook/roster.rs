@@ -20,7 +20,8 @@ enum Stage {
     Handshake,
     /// No request is under way.
     Idle,
-    /// The first bytes of a request are here, but not all of its head.
+    /// The first bytes of a request are here, but not all of its head. With HTTP/2 also all that comes before the first request:
+    /// a client opens such a connection for a request that it has.
     Head,
     /// So many requests are under way.
     Busy(u32),
@@ -49,6 +50,8 @@ struct Seat {
     stage: Stage,
     since: Instant,
     protocol: Protocol,
+    /// A request has come on it. What never brought one makes room before those that did.
+    was_asked: bool,
     /// From here on the connection is asked to end with its next answer.
     retires: Instant,
     /// From here on nothing is answered on it.
@@ -95,6 +98,7 @@ impl Roster {
             stage: Stage::Handshake,
             since: now,
             protocol: Protocol::Http1,
+            was_asked: false,
             retires,
             expires: None,
             signals: signals.clone(),
@@ -113,7 +117,8 @@ impl Roster {
         expires: Option<Instant>,
     ) {
         if let Some(seat) = self.seats.get_mut(&id) {
-            (seat.stage, seat.since, seat.protocol, seat.expires) = (Stage::Idle, now, protocol, expires);
+            let stage = if protocol == Protocol::Http2 { Stage::Head } else { Stage::Idle };
+            (seat.stage, seat.since, seat.protocol, seat.expires) = (stage, now, protocol, expires);
             seat.retires = retires.map_or(seat.retires, |at| at.min(seat.retires));
         }
     }
@@ -132,7 +137,7 @@ impl Roster {
             Stage::Busy(count) => Stage::Busy(count + 1),
             _ => Stage::Busy(1),
         };
-        seat.since = now;
+        (seat.since, seat.was_asked) = (now, true);
         seat.expires.is_none_or(|at| now < at)
     }
 
@@ -194,14 +199,15 @@ impl Roster {
         swept
     }
 
-    /// Who goes first when there is no room: of those that are stuck the oldest, else the one idle for longest.
+    /// Who goes first when there is no room: of those that are stuck the oldest, else of those that never asked anything, else
+    /// the one idle for longest.
     fn weakest(&self) -> Option<Id> {
-        let rank = |stage| match stage {
+        let rank = |seat: &Seat| match seat.stage {
             Stage::Handshake | Stage::Head => Some(0),
-            Stage::Idle => Some(1),
+            Stage::Idle => Some(1 + u8::from(seat.was_asked)),
             Stage::Busy(_) => None,
         };
-        let candidates = self.seats.iter().filter_map(|(id, seat)| Some((rank(seat.stage)?, seat.since, *id)));
+        let candidates = self.seats.iter().filter_map(|(id, seat)| Some((rank(seat)?, seat.since, *id)));
         candidates.min().map(|(_, _, id)| id)
     }
 
@@ -264,6 +270,34 @@ mod tests {
         assert!(is_cut(&slow_signals) && !is_cut(&idle_signals));
         assert_eq!(roster.sweep(start + Limits::default().idle), Swept::default());
         assert!(is_cut(&idle_signals), "idle for too long");
+    }
+
+    #[test]
+    fn a_connection_that_has_asked_is_kept_before_one_that_never_did() {
+        let (mut roster, start) = roster(2);
+        let (asked, asked_signals) = roster.enter(start).unwrap();
+        roster.greeted(asked, start, Protocol::Http1, None, None);
+        roster.begin(asked, start);
+        roster.end(asked, start);
+        let (silent, silent_signals) = roster.enter(start).unwrap();
+        roster.greeted(silent, start + Duration::from_secs(1), Protocol::Http1, None, None);
+        roster.enter(start + Duration::from_secs(2)).unwrap();
+        assert!(is_cut(&silent_signals) && !is_cut(&asked_signals));
+    }
+
+    #[test]
+    fn an_http_2_connection_without_a_request_is_cut_off_and_one_between_requests_is_kept() {
+        let (mut roster, start) = roster(9);
+        let mut greeted = || {
+            let (id, signals) = roster.enter(start).unwrap();
+            roster.greeted(id, start, Protocol::Http2, None, None);
+            (id, signals)
+        };
+        let ((_, silent), (asked, asked_signals)) = (greeted(), greeted());
+        roster.begin(asked, start);
+        roster.end(asked, start);
+        assert_eq!(roster.sweep(start + Limits::default().head), Swept { handshakes: 0, heads: 1 });
+        assert!(is_cut(&silent) && !is_cut(&asked_signals));
     }
 
     #[test]

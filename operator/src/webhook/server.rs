@@ -11,7 +11,6 @@ use std::time::{Duration, Instant, SystemTime};
 use axum::Router;
 use futures::FutureExt as _;
 use rustls::ServerConfig;
-use rustls::server::{NoServerSessionStorage, ResolvesServerCert};
 use tokio::net::{TcpListener, TcpStream};
 use tokio::time::{MissedTickBehavior, interval, timeout};
 use tokio_rustls::TlsAcceptor;
@@ -62,22 +61,6 @@ pub struct Server {
     listener: TcpListener,
     shared: Arc<Shared>,
     connections: TaskTracker,
-}
-
-/// How connections are secured: TLS 1.2 and 1.3 by ring, HTTP/2 or 1.1, no client certificates.
-///
-/// Sessions are not resumed: a resumed one would go on under the certificate of the first, whatever became of that.
-///
-/// # Errors
-/// When ring lacks what TLS 1.2 and 1.3 need.
-pub fn tls(resolver: Arc<dyn ResolvesServerCert>) -> Result<ServerConfig, rustls::Error> {
-    let provider = Arc::new(rustls::crypto::ring::default_provider());
-    let builder = ServerConfig::builder_with_provider(provider).with_safe_default_protocol_versions()?;
-    let mut config = builder.with_no_client_auth().with_cert_resolver(resolver);
-    config.alpn_protocols = vec![b"h2".to_vec(), b"http/1.1".to_vec()];
-    config.session_storage = Arc::new(NoServerSessionStorage {});
-    config.send_tls13_tickets = 0;
-    Ok(config)
 }
 
 impl Server {

@@ -15,12 +15,12 @@ use http::request::Parts;
 use http::{HeaderValue, Method, StatusCode, header};
 use http_body_util::BodyExt as _;
 use ipam_core::PoolKind;
-use tokio::sync::Semaphore;
 use tokio::time::timeout;
 
 use super::bodies::{Bodies, Share};
 use super::judge::{Parsed, RefusalStatus};
 use super::known::Known;
+use super::lanes::Lanes;
 use super::limits::Limits;
 use super::metrics::WebhookMetrics;
 use super::{answer, review};
@@ -31,9 +31,6 @@ pub const PATHS: [(&str, PoolKind); 2] = [
     ("/validate-nv-ipam-nvidia-com-v1alpha1-cidrpool", PoolKind::CidrPool),
 ];
 
-/// Threads that judge large bodies. One would let a second large body wait for the first.
-pub(super) const ASIDE_THREADS: usize = 2;
-
 /// What every request needs.
 #[derive(Clone)]
 pub struct Site {
@@ -41,14 +38,14 @@ pub struct Site {
     metrics: WebhookMetrics,
     limits: Limits,
     bodies: Arc<Bodies>,
-    aside: Arc<Semaphore>,
+    lanes: Lanes,
 }
 
 impl Site {
     /// Judges by what `known` holds at the time.
     pub fn new(known: Arc<RwLock<Known>>, metrics: WebhookMetrics, limits: Limits) -> Self {
         let bodies = Arc::new(Bodies::new(limits.all_body_bytes));
-        Self { known, metrics, limits, bodies, aside: Arc::new(Semaphore::new(ASIDE_THREADS)) }
+        Self { known, metrics, limits, bodies, lanes: Lanes::default() }
     }
 
     /// The router of all paths.
@@ -67,8 +64,12 @@ impl Site {
         let _under_way = UnderWay::begin(&self.metrics);
         let (head, body) = request.into_parts();
         let share = self.bodies.begin();
-        let (status, bytes) = match self.receive(body, &share).await {
-            Ok(body) => self.judge(kind, head, body).await,
+        let judged = match self.receive(body, &share).await {
+            Ok(body) => self.judge(kind, head, body, share).await,
+            Err(failure) => Err(failure),
+        };
+        let (status, bytes) = match judged {
+            Ok(answer) => answer,
             Err(failure) => {
                 self.metrics.cut_off(failure.word(), 1);
                 (failure.status(), answer::unread("", RefusalStatus::BadRequest, &failure.message(&self.limits)))
@@ -100,20 +101,39 @@ impl Site {
         }
     }
 
-    /// Judges at once what is small, and on a thread of its own what is large.
-    async fn judge(&self, kind: Option<PoolKind>, head: Parts, body: Bytes) -> (StatusCode, Vec<u8>) {
+    /// Judges at once what is small, and on a thread of its own, in its turn, what is large.
+    async fn judge(
+        &self,
+        kind: Option<PoolKind>,
+        head: Parts,
+        body: Bytes,
+        share: Share,
+    ) -> Result<(StatusCode, Vec<u8>), Failure> {
         let size = body.len();
-        let own = self.clone();
-        let work = move || own.judge_now(kind, &head, &body);
         if size <= self.limits.aside_bytes {
-            return work();
+            return Ok(self.judge_now(kind, &head, &body));
         }
-        let _place = self.aside.acquire().await;
+        let place = tokio::select! {
+            place = timeout(self.limits.turn, self.lanes.enter(size > self.limits.large_bytes)) => {
+                place.map_err(|_| Failure::TooBusy)?
+            }
+            () = share.give_up.cancelled() => return Err(Failure::CrowdedOut),
+        };
+        if !share.keep() {
+            return Err(Failure::CrowdedOut);
+        }
+        let own = self.clone();
+        let work = move || {
+            let answer = own.judge_now(kind, &head, &body);
+            // Here, and not where the client waits: one that leaves ends no judgement that is under way.
+            drop((body, share, place));
+            answer
+        };
         let failed = |_| {
             let message = "the review ended without a verdict; this is a mistake in the webhook";
             (StatusCode::INTERNAL_SERVER_ERROR, answer::unread("", RefusalStatus::BadRequest, message))
         };
-        tokio::task::spawn_blocking(work).await.unwrap_or_else(failed)
+        Ok(tokio::task::spawn_blocking(work).await.unwrap_or_else(failed))
     }
 
     fn judge_now(&self, kind: Option<PoolKind>, head: &Parts, body: &[u8]) -> (StatusCode, Vec<u8>) {
@@ -185,13 +205,14 @@ fn joined(mut pieces: Vec<Bytes>, size: usize) -> Bytes {
     all.into()
 }
 
-/// Why there is no body.
+/// Why there is no body to judge.
 #[derive(Clone, Copy, Debug)]
 enum Failure {
     Broken,
     TooLarge,
     TooSlow,
     CrowdedOut,
+    TooBusy,
 }
 
 impl Failure {
@@ -200,7 +221,7 @@ impl Failure {
             Self::Broken => StatusCode::BAD_REQUEST,
             Self::TooLarge => StatusCode::PAYLOAD_TOO_LARGE,
             Self::TooSlow => StatusCode::REQUEST_TIMEOUT,
-            Self::CrowdedOut => StatusCode::SERVICE_UNAVAILABLE,
+            Self::CrowdedOut | Self::TooBusy => StatusCode::SERVICE_UNAVAILABLE,
         }
     }
 
@@ -210,6 +231,7 @@ impl Failure {
             Self::TooLarge => "oversized",
             Self::TooSlow => "stalled",
             Self::CrowdedOut => "crowded_out",
+            Self::TooBusy => "busy",
         }
     }
 
@@ -219,6 +241,10 @@ impl Failure {
             Self::TooLarge => format!("the body is larger than {} bytes", limits.body_bytes),
             Self::TooSlow => format!("the body was not here within {} s", limits.body.as_secs()),
             Self::CrowdedOut => "there was no room for the body among those of other requests".to_owned(),
+            Self::TooBusy => {
+                let seconds = limits.turn.as_secs();
+                format!("other large reviews took all places for {seconds} s; try again")
+            }
         }
     }
 }

@@ -11,7 +11,7 @@ use hyper_util::rt::{TokioExecutor, TokioIo};
 use ipam_operator::webhook::known::Known;
 use ipam_operator::webhook::limits::Limits;
 use ipam_operator::webhook::metrics::WebhookMetrics;
-use ipam_operator::webhook::server::{Expiry, Server, tls};
+use ipam_operator::webhook::server::{Expiry, Server};
 use ipam_operator::webhook::site::{PATHS, Site};
 use ipam_webhook_certs::{Offer, Pair, ServerCertificates, system_clock};
 use prometheus_client::registry::Registry;
@@ -35,6 +35,8 @@ pub(crate) struct Hook {
     pub(crate) port: u16,
     pub(crate) stop: CancellationToken,
     pub(crate) ended: JoinHandle<()>,
+    /// Whoever holds its lock keeps every judgement waiting.
+    pub(crate) known: Arc<RwLock<Known>>,
     roots: RootCertStore,
     registry: Registry,
 }
@@ -62,13 +64,13 @@ impl Hook {
         let mut registry = Registry::default();
         metrics.register(&mut registry);
         let known = Arc::new(RwLock::new(Known::new("pools")));
-        let router = Site::new(known, metrics.clone(), limits).router();
+        let router = Site::new(known.clone(), metrics.clone(), limits).router();
         let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
         let port = listener.local_addr().unwrap().port();
-        let server = Server::new(listener, tls(Arc::new(certificates)).unwrap(), expiry, router, limits, metrics);
+        let server = Server::new(listener, certificates.server_config().unwrap(), expiry, router, limits, metrics);
         let stop = CancellationToken::new();
         let ended = tokio::spawn(server.run(stop.clone(), grace));
-        Self { port, stop, ended, roots, registry }
+        Self { port, stop, ended, known, roots, registry }
     }
 
     pub(crate) async fn tcp(&self) -> std::io::Result<TcpStream> {

@@ -75,6 +75,98 @@ async fn half_a_head_is_cut_off_while_a_connection_without_a_request_is_kept() {
     assert_eq!(idle.review("u-1").await.unwrap().body["response"]["uid"], "u-1");
 }
 
+/// While it lives, no judgement ends: the lock that each needs is held by a thread of its own.
+struct Stopped {
+    go_on: std::sync::mpsc::Sender<()>,
+    holding: std::thread::JoinHandle<()>,
+}
+
+impl Stopped {
+    fn all_judgements(hook: &Hook) -> Self {
+        let known = hook.known.clone();
+        let ((held, is_held), (go_on, wait)) = (std::sync::mpsc::channel(), std::sync::mpsc::channel());
+        let holding = std::thread::spawn(move || {
+            let _lock = known.write().unwrap();
+            held.send(()).unwrap();
+            // Ends with the sender.
+            let _ = wait.recv();
+        });
+        is_held.recv().unwrap();
+        Self { go_on, holding }
+    }
+
+    fn go_on(self) {
+        drop(self.go_on);
+        self.holding.join().unwrap();
+    }
+}
+
+/// A whole review that is followed by so many blanks, on a connection of its own.
+async fn send_whole(hook: &Hook, size: usize) -> impl tokio::io::AsyncRead + Unpin + use<> {
+    let mut stream = hook.tls("http/1.1").await.unwrap();
+    let review = crate::hook::review("u-1", &serde_json::json!([])).to_string();
+    let head = format!(
+        "POST {IP_POOLS} HTTP/1.1\r\nHost: x\r\nConnection: close\r\nContent-Type: application/json\r\nContent-Length: {size}\r\n\r\n"
+    );
+    stream.write_all(format!("{head}{review:<size$}").as_bytes()).await.unwrap();
+    stream
+}
+
+const CROWDED_OUT: &str = "webhook_cut_off_total{reason=\"crowded_out\"}";
+
+#[tokio::test(flavor = "multi_thread")]
+async fn whole_bodies_that_wait_for_their_turn_take_no_more_than_the_room_for_all() {
+    let limits = Limits { aside_bytes: 100, large_bytes: 1000, all_body_bytes: 30_000, ..Limits::default() };
+    let hook = Hook::start(limits, Duration::ZERO).await;
+    let stopped = Stopped::all_judgements(&hook);
+    let mut streams = Vec::new();
+    // Two are being judged and a third waits; for each further one the one that waits makes room.
+    for number in 1..=6_u64 {
+        streams.push(send_whole(&hook, 9_000).await);
+        hook.await_metric("webhook_reviews_in_flight", |count| count >= number.min(3)).await;
+        hook.await_metric(CROWDED_OUT, |count| count >= number.saturating_sub(3)).await;
+    }
+    assert_eq!(hook.metric(CROWDED_OUT), 3);
+    stopped.go_on();
+    let mut answers = Vec::new();
+    for stream in &mut streams {
+        answers.push(rest(stream).await);
+    }
+    let count = |status: &str| answers.iter().filter(|said| said.starts_with(status)).count();
+    assert_eq!((count("HTTP/1.1 200"), count("HTTP/1.1 503")), (3, 3), "{answers:?}");
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_review_waits_for_its_turn_for_a_bounded_time_and_never_for_larger_ones() {
+    let turn = Duration::from_millis(300);
+    let limits = Limits { aside_bytes: 100, large_bytes: 5_000, turn, ..Limits::default() };
+    let hook = Hook::start(limits, Duration::ZERO).await;
+    let stopped = Stopped::all_judgements(&hook);
+    let mut large = Vec::new();
+    for _ in 0..4 {
+        large.push(send_whole(&hook, 9_000).await);
+    }
+    hook.await_metric("webhook_cut_off_total{reason=\"busy\"}", |count| count == 2).await;
+    let mut middle = send_whole(&hook, 3_000).await;
+    tokio::time::sleep(turn * 2).await;
+    stopped.go_on();
+    assert!(rest(&mut middle).await.starts_with("HTTP/1.1 200"), "a lane of its own");
+    let mut refused = 0;
+    for stream in &mut large {
+        refused += usize::from(rest(stream).await.contains("took all places"));
+    }
+    assert_eq!(refused, 2);
+}
+
+#[tokio::test]
+async fn an_http_2_connection_on_which_nothing_is_asked_is_cut_off() {
+    let limits = Limits { head: Duration::from_millis(300), ..Limits::default() };
+    let hook = Hook::start(limits, Duration::ZERO).await;
+    let mut silent = hook.tls("h2").await.unwrap();
+    rest(&mut silent).await;
+    assert_eq!(hook.metric("webhook_cut_off_total{reason=\"stalled\"}"), 1);
+}
+
 #[tokio::test]
 async fn when_all_places_are_taken_a_stalled_handshake_makes_room() {
     let limits = Limits { connections: 4, ..Limits::default() };
