@@ -43,14 +43,21 @@ pub(crate) fn field_rule(
 }
 
 /// A rule that no element `x` of the optional list `self.<list>` is `bad`, asked only when `judgeable` holds. `message` is
-/// evaluated with `x` as the first bad element: the API server gives no index for such rules, so it has to name the value.
+/// evaluated with `x` as the first bad element: the API server gives no index for such rules, so it has to name the value. How
+/// many more there are is added.
 pub(crate) fn no_element(list: &str, judgeable: &str, bad: &str, message: &str) -> Rule {
     field_rule(
         &format!(".{list}"),
         format!("!has(self.{list}) || !({judgeable}) || !self.{list}.exists(x, {bad})"),
         Reason::FieldValueInvalid,
-        format!("self.{list}.filter(x, {bad}).map(x, {message})[0]"),
+        more_like_this(&format!("self.{list}.filter(x, {bad}).map(x, {message})")),
     )
+}
+
+/// The first of the texts, and how many more there are.
+fn more_like_this(texts: &str) -> String {
+    let counted = say("%s (and %d more like this)", &[&format!("{texts}[0]"), &format!("size({texts}) - 1")]);
+    format!("size({texts}) == 1 ? {texts}[0] : {counted}")
 }
 
 /// The value is an IP address.
@@ -64,7 +71,10 @@ pub(crate) fn is_address_or_empty() -> Rule {
 }
 
 fn not_an_address() -> String {
-    say("\"%s\" is not an IP address; write for example 192.168.0.1 or fd00::1", &["self"])
+    let network = say("\"%s\" is a network; write the address alone: %s", &["self", "string(cidr(self).ip())"]);
+    let blanks = say("\"%s\" has blanks around it; write \"%s\"", &["self", "self.trim()"]);
+    let other = say("\"%s\" is not an IP address; write for example 192.168.0.1 or fd00::1", &["self"]);
+    format!("isCIDR(self) ? {network} : isIP(self.trim()) ? {blanks} : {other}")
 }
 
 /// The value is a network in CIDR notation. Host bits are allowed.

@@ -144,6 +144,8 @@ pub struct Written {
 #[serde(rename_all = "camelCase", default)]
 struct LeanMetadata {
     name: Option<String>,
+    /// Commands that people are told to paste name it.
+    namespace: Option<String>,
     uid: Option<String>,
     resource_version: Option<String>,
     generation: Option<i64>,
@@ -161,6 +163,7 @@ impl From<LeanMetadata> for ObjectMeta {
             finalizers: lean.finalizers,
             annotations: ours(lean.annotations),
             name: lean.name,
+            namespace: lean.namespace,
             uid: lean.uid,
             resource_version: lean.resource_version,
             generation: lean.generation,
@@ -210,10 +213,11 @@ mod tests {
 
     #[test]
     fn an_object_with_a_poisoned_spec_and_status_is_still_an_object() {
-        let text = r#"{"apiVersion":"x","kind":"IPPool","metadata":{"name":"p","resourceVersion":"7",
+        let text = r#"{"apiVersion":"x","kind":"IPPool","metadata":{"name":"p","namespace":"pools","resourceVersion":"7",
             "managedFields":[{"manager":"m"}]},"spec":{"subnet":7},"status":"nonsense"}"#;
         let object: RawObject = serde_json::from_str(text).unwrap();
         assert_eq!((object.name(), object.resource_version()), ("p", "7"));
+        assert_eq!(object.metadata.namespace.as_deref(), Some("pools"));
         assert_eq!(object.spec.unwrap().get(), r#"{"subnet":7}"#);
         assert_eq!(object.status.unwrap().get(), r#""nonsense""#);
         assert!(object.metadata.managed_fields.is_none());

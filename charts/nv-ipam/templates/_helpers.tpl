@@ -4,7 +4,7 @@
 {{- end }}
 
 {{/* Prefix of all objects. A release called nv-ipam gives the names that the manifests of nv-ipam have.
-     40 characters leave room for the longest suffix in a name of 63. */}}
+     40 characters leave room for the longest suffix in a name that may have 63, as a Service's. */}}
 {{- define "nv-ipam.fullname" -}}
 {{- $name := include "nv-ipam.name" . -}}
 {{- if .Values.fullnameOverride -}}
@@ -53,7 +53,8 @@ app.kubernetes.io/instance: {{ .Release.Name }}
 {{- end }}
 
 {{- define "nv-ipam.image" -}}
-{{ .Values.image.repository }}:{{ default .Chart.AppVersion .Values.image.tag }}
+{{- $tag := default .Chart.AppVersion .Values.image.tag -}}
+{{ .Values.image.repository }}{{ ternary "@" ":" (hasPrefix "sha256:" $tag) }}{{ $tag }}
 {{- end }}
 
 {{/* The port of an address such as ":8080" or "[::1]:8080"; 0 when the listener is off. */}}

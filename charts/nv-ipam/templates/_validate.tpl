@@ -8,7 +8,7 @@
   "duration" (list `^(0|([0-9]+([.][0-9]+)?(h|m|s|ms))+)?$` "is no duration; write numbers with h, m or s, as in \"1m30s\"")
   "interval" (list `^([0-9]+([.][0-9]+)?(h|m|s|ms))+$` "is no duration; write numbers with h, m or s, as in \"1m30s\"")
   "listener" (list `^(0|([^ /:]*|\[[0-9a-fA-F:.]+\]):[0-9]{1,5})$` "is no address to listen on; write \":8080\", \"127.0.0.1:8080\", or \"0\" for none")
-  "webhook" (list `^([^ /:]*|\[[0-9a-fA-F:.]+\]):[1-9][0-9]{0,4}$` "is no address to listen on; write \":9443\" or \"127.0.0.1:9443\"")
+  "webhook" (list `^([^ /:]*|\[[0-9a-fA-F:.]+\]):[1-9][0-9]{0,4}$` "is no address to listen on; write \":9443\"")
   "agent" (list `^(unix:///.*[^/]|tcp://([^ /:]+|\[[0-9a-fA-F:.]+\]):[1-9][0-9]{0,4})$` "is no address of the agent; write unix:///PATH or tcp://IP:PORT")
   "size" (list `^([0-9]+(k|K|M|G|Ki|Mi|Gi)?)?$` "is no size; write a number, as in \"64Ki\"")
   "bundle" (list `^(LS0tLS[A-Za-z0-9+/=]+)?$` "is no PEM in base64; write what `base64 -w0 ca.crt` prints")
@@ -43,6 +43,20 @@
 {{- with .Values -}}
 {{- if and (gt (int .operator.replicas) 1) (not .operator.leaderElect) -}}
 {{- $mistakes = append $mistakes (printf "operator.replicas is %d with operator.leaderElect off: several operators would write at once; turn leaderElect on, or set replicas to 1" (int .operator.replicas)) -}}
+{{- end -}}
+{{- if eq (include "nv-ipam.operatorAccount" $) (include "nv-ipam.agentAccount" $) -}}
+{{- $mistakes = append $mistakes (printf "operator.serviceAccount.name and agent.serviceAccount.name are both %q: what the admission policy forbids an agent would be forbidden to the operator too; give each an account of its own" (include "nv-ipam.agentAccount" $)) -}}
+{{- end -}}
+{{- if include "nv-ipam.webhook" $ -}}
+{{- if regexMatch `^(127[.]|localhost:|\[::1\]:)` .webhook.bindAddress -}}
+{{- $mistakes = append $mistakes (printf "webhook.bindAddress %q listens where no API server can reach it; write \":9443\"" .webhook.bindAddress) -}}
+{{- end -}}
+{{- range $other := list "healthProbeBindAddress" "metricsBindAddress" -}}
+{{- $address := index $.Values.operator $other -}}
+{{- if and (ne $address "0") (eq (include "nv-ipam.port" $address) (include "nv-ipam.port" $.Values.webhook.bindAddress)) -}}
+{{- $mistakes = append $mistakes (printf "webhook.bindAddress %q and operator.%s %q are one port; give each its own" $.Values.webhook.bindAddress $other $address) -}}
+{{- end -}}
+{{- end -}}
 {{- end -}}
 {{- if and .webhook.caBundle (ne .webhook.certificates "none") -}}
 {{- $mistakes = append $mistakes (printf "webhook.caBundle is given, but webhook.certificates is %q, which puts a bundle of its own there; leave caBundle empty, or set certificates to \"none\" and bring the Secret %s" .webhook.certificates (include "nv-ipam.webhookSecret" $)) -}}

@@ -43,11 +43,28 @@ fn a_mistyped_value_is_refused_with_its_path_and_what_would_be_right() {
         ("poolsNamespace=Kube_System", &["poolsNamespace \"Kube_System\" is no name of a namespace"]),
         ("webhook.caBundle=-----BEGIN", &["webhook.caBundle \"-----BEGIN\"", "base64 -w0 ca.crt"]),
         ("image.repository=a:b:c", &["image.repository \"a:b:c\"", "without tag"]),
+        ("operator.serviceAccount.name=nv-ipam-node", &["are both \"nv-ipam-node\"", "an account of its own"]),
+        (
+            "webhook.certificates=self-managed,webhook.bindAddress=127.0.0.1:9443",
+            &["no API server can reach it", "\":9443\""],
+        ),
+        (
+            "webhook.certificates=self-managed,webhook.bindAddress=:9000,operator.metricsBindAddress=:9000",
+            &["operator.metricsBindAddress \":9000\"", "one port"],
+        ),
     ] {
         let said = template(&[value]).unwrap_err().to_string();
         for word in words {
             assert!(said.contains(word), "{value}: {said} lacks {word}");
         }
+    }
+}
+
+#[test]
+fn an_image_is_named_by_tag_or_by_digest() {
+    for (tag, image) in [("1.2.3", "nv-ipam:1.2.3"), ("sha256:0123abcd", "nv-ipam@sha256:0123abcd")] {
+        let rendered = template(&[&format!("image.tag={tag}")]).unwrap();
+        assert!(rendered.contains(image), "{image} is missing");
     }
 }
 

@@ -23,8 +23,10 @@ fn a_deleted_pool_waits_for_its_pods_and_one_command_ends_the_waiting() {
     stage.await_releasing(IPPOOLS, "p", &[&second]);
     // The second node never speaks again.
     stage.kill_agent(1);
-    let let_go = format!("nv-ipam.nvidia.com/force-release={second}");
-    stage.kubectl(&["annotate", "ippool", "p", &let_go], "");
+    let said = stage.told(IPPOOLS, "p", ("Releasing", "True", "BlocksInUse"));
+    let (_, command) = said.rsplit_once("kubectl ").expect("a command to paste");
+    let command = command.replace("NODE", &second);
+    stage.kubectl(&command.split_whitespace().collect::<Vec<_>>(), "");
     stage.await_gone(IPPOOLS, "p");
     let lost = stage.api.await_event("p", "ForcedRelease");
     assert!(lost.contains(&second) && lost.contains("10.92.0.5-10.92.0.8") && lost.contains("1 held"), "{lost}");

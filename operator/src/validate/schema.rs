@@ -84,9 +84,14 @@ impl Checker {
     fn object(&mut self, node: &Node, place: Place, path: &str, schema: &JSONSchemaProps) -> Json {
         let mut fields = Map::new();
         let known = schema.properties.as_ref();
+        let required: Vec<&str> = schema.required.iter().flatten().map(String::as_str).collect();
         for member in node.members() {
             let field = below(path, &member.name);
             if let Some(schema) = known.and_then(|known| known.get(&*member.name)) {
+                if matches!(member.node.value, Value::Null) && !required.contains(&&*member.name) {
+                    // The API server takes such a field for absent; templates leave many of them.
+                    continue;
+                }
                 let value = self.value(&member.node, member.place(), &field, schema);
                 fields.insert(member.name.to_string(), value);
             } else {
@@ -94,11 +99,11 @@ impl Checker {
                 self.add(Grade::Unknown, &field, Reason::Unsupported, message, member.at);
             }
         }
-        for name in schema.required.iter().flatten().filter(|name| node.member(name).is_none()) {
+        for name in required.into_iter().filter(|name| node.member(name).is_none()) {
             let field = known.and_then(|known| known.get(name));
             let message = format!("is required: {}", field.map_or_else(String::new, meaning));
             self.add(Grade::Form, &below(path, name), Reason::Required, message, place);
-            fields.insert(name.clone(), field.map_or(Json::Null, stand_in));
+            fields.insert(name.to_owned(), field.map_or(Json::Null, stand_in));
         }
         Json::Object(fields)
     }

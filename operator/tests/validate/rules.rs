@@ -47,6 +47,17 @@ fn an_absent_gateway_index_is_missed_but_a_wrong_one_is_not_missed_too() {
 }
 
 #[test]
+fn a_field_without_a_value_is_absent_as_for_the_api_server_and_missed_only_where_it_must_be_there() {
+    let rendered = "{cidr: 10.0.0.0/16, perNodeNetworkPrefix: 24, gatewayIndex: null, routes: null, exclusions: ,
+        nodeSelector: ~}";
+    has(&judged(&cidr_pool("p", rendered)), &[]);
+    has(
+        &judged(&ip_pool("p", "{subnet: 10.0.0.0/16, perNodeBlockSize: null}")),
+        &[("spec.perNodeBlockSize", "Required")],
+    );
+}
+
+#[test]
 fn a_mistake_that_schema_and_rules_both_see_is_told_once_in_the_words_that_say_more() {
     let report = judged(&ip_pool("p", "{subnet: 10.0.0.0/24, perNodeBlockSize: 0}"));
     has(&report, &[("spec.perNodeBlockSize", "OutOfRange")]);
