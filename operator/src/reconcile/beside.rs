@@ -132,6 +132,11 @@ impl PoolTask {
         let Ok(pool) = &self.record.spec else { return true };
         let own = pool.network().range();
         let is_outside = |claim: &Claim| !own.contains_range(&claim.range);
-        own.overlaps(network) || (self.waits_for_blocks() && claims(&self.record.status).any(is_outside))
+        // The plan in force tells whether a block waits to be given back, but only if it is one for today's spec: another pool may
+        // be edited onto the addresses of this one in the same moment in which this one is moved away.
+        let planned = self.applied.as_ref().and_then(|applied| applied.pool.as_ref());
+        let is_planned = planned.is_some_and(|planned| Arc::ptr_eq(planned, pool) || planned == pool);
+        own.overlaps(network)
+            || ((!is_planned || self.waits_for_blocks()) && claims(&self.record.status).any(is_outside))
     }
 }

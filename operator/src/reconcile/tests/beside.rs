@@ -66,6 +66,27 @@ fn pools_that_both_allow_it_overlap_and_one_alone_does_not() {
 }
 
 #[test]
+fn a_pool_edited_onto_the_addresses_that_another_is_moved_away_from_gives_none_of_its_blocks() {
+    let spec = |subnet: &str| format!(r#"{{"subnet":"{subnet}","perNodeBlockSize":4}}"#);
+    let pools = [("aa", "10.0.0.0/24"), ("blue", "10.0.1.0/24")].map(|(name, subnet)| (name, spec(subnet)));
+    let [aa, blue] = pools.map(|(name, spec)| made(name, 10, 1, &spec, &json!({})));
+    let mut world = World::new(&["n1"], &[aa, blue], vec![]);
+    world.settle();
+    // Both manifests are applied at once, and told before anything is decided.
+    for (name, subnet) in [("aa", "10.0.2.0/24"), ("blue", "10.0.0.0/24")] {
+        let now = serde_json::to_value(status(&world, name).body(PoolKind::IpPool)).unwrap();
+        let mut edited = pool_object(name, 900, 2, &spec(subnet), &now);
+        edited.metadata.creation_timestamp = made(name, 1, 1, SPEC, &json!({})).metadata.creation_timestamp;
+        world.tell(Observed::Pool(PoolKind::IpPool, Event::Apply(edited)));
+    }
+    world.node_joins("n2");
+    world.settle();
+    let given: Vec<AddrRange> = status(&world, "blue").allocations.iter().map(|claim| claim.range).collect();
+    let held = range("10.0.0.1", "10.0.0.4");
+    assert!(!given.is_empty() && !given.iter().any(|range| range.overlaps(&held)), "{given:?}");
+}
+
+#[test]
 fn a_pool_that_comes_in_the_way_takes_nothing_that_the_younger_has_not_given_back() {
     // The younger served before the older came to have its addresses by an edit.
     let elsewhere = r#"{"subnet":"10.0.0.0/24","perNodeBlockSize":4}"#;
