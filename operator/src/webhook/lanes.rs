@@ -5,10 +5,12 @@ use std::sync::Arc;
 
 use tokio::sync::{OwnedSemaphorePermit, Semaphore};
 
-/// Judgements at a time in each lane. One would let a second body wait for the first.
-const EACH: usize = 2;
+/// Judgements of middle-sized bodies at a time. One would let a second body wait for the first.
+const MIDDLE: usize = 2;
+/// Judgements of large bodies at a time: what is read of one takes several times its bytes.
+const LARGE: usize = 1;
 /// Threads that this takes.
-pub(super) const THREADS: usize = 2 * EACH;
+pub(super) const THREADS: usize = MIDDLE + LARGE;
 
 /// The two lanes.
 #[derive(Clone, Debug)]
@@ -19,8 +21,7 @@ pub(super) struct Lanes {
 
 impl Default for Lanes {
     fn default() -> Self {
-        let lane = || Arc::new(Semaphore::new(EACH));
-        Self { middle: lane(), large: lane() }
+        Self { middle: Arc::new(Semaphore::new(MIDDLE)), large: Arc::new(Semaphore::new(LARGE)) }
     }
 }
 
