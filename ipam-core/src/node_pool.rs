@@ -79,7 +79,8 @@ pub struct NodePool {
     /// Addresses of `range` that are not given: the pool's exclusions and the per-node ones, as numbers of `range`'s
     /// family. The gateway is not part of them.
     pub exclusions: RunSet,
-    /// Addresses of `range` that are not given by any means, not even by name: pods of other nodes hold them, or may.
+    /// Addresses that are not given by any means, not even by name: pods of other nodes hold them, or may, or pods of this one
+    /// of which there is no record. These may lie outside `range`.
     pub elsewhere: RunSet,
     /// Destinations that pods reach by the gateway, as the pool lists them.
     pub routes: Vec<Cidr>,
@@ -99,9 +100,9 @@ impl NodePool {
         open.saturating_sub(u128::from(gateway_takes_one))
     }
 
-    /// Whether `addr` is one that pods of other nodes hold, or may.
+    /// Whether `addr` is one that pods hold, or may, of which this node has no record.
     pub fn is_held_elsewhere(&self, addr: IpAddr) -> bool {
-        self.range.contains(addr) && self.elsewhere.contains(number(addr))
+        Family::of(addr) == self.family() && self.elsewhere.contains(number(addr))
     }
 
     /// Routes of an answer: the pool's, and the default route of the range's family if the gateway is the default

@@ -8,6 +8,7 @@ use ipam_core::node_pool::{Pause, PoolState};
 use ipam_core::{AddrRange, Cidr, NodePool, PoolKey, RunSet};
 use ipam_crds::{AddressRange, BlockState, NodeBlock};
 
+use crate::lost::Lost;
 use crate::note::Noted;
 
 /// Why pods do not get all that the IPAMNode promises them.
@@ -24,7 +25,9 @@ pub struct Problem {
 pub fn usable(noted: &Noted, durable: &Noted, silence: Option<Pause>) -> (Vec<NodePool>, Vec<Problem>) {
     let (mut pools, sentences) = node_pools(&noted.spec.blocks);
     let invalid = |sentence| Problem { reason: "InvalidBlocks", sentence };
-    let mut problems: Vec<_> = sentences.into_iter().map(invalid).collect();
+    let mut problems: Vec<_> = noted.lost.iter().map(Lost::problem).collect();
+    problems.extend(sentences.into_iter().map(invalid));
+    noted.lost.iter().for_each(|lost| lost.bar(&mut pools));
     for pool in pools.iter_mut().filter(|pool| pool.state == PoolState::Active) {
         let is_its = |block: &&NodeBlock| block.name == pool.key.name && pool.key.kind == block.pool_type.into();
         let Some(block) = noted.spec.blocks.iter().find(is_its) else { continue };

@@ -2,7 +2,7 @@
 //!
 //! The way of a call: [`rpc`] (wire → request) → [`allocator`] (one thread owns ledger and store) → [`store`] (journal,
 //! one sync for a batch) → answer. Around it: [`watch`] brings the node's blocks, of which [`note`] decides which may be
-//! given from, [`status`] reports what is held, [`gc`] gives back what pods left behind, [`install`] puts the CNI plugin in
+//! given from and [`lost`] which addresses no record is left of, [`status`] reports what is held, [`gc`] gives back what pods left behind, [`install`] puts the CNI plugin in
 //! place.
 //!
 //! It never answers ADD before the record is durable, never gives an address twice, never fails DEL because something is
@@ -15,6 +15,7 @@ mod files;
 pub mod flags;
 pub mod gc;
 pub mod install;
+pub mod lost;
 pub mod metrics;
 pub mod note;
 pub mod ready;

@@ -8,6 +8,7 @@
 use ipam_crds::{BlockState, NodeBlock, PoolType};
 use serde::{Deserialize, Serialize};
 
+use crate::lost::Lost;
 use crate::spec::NodeSpec;
 
 /// Objects remembered as replaced. One comes with each deletion of the IPAMNode, which is rare.
@@ -28,6 +29,9 @@ pub struct Noted {
     /// Pools whose blocks have come back with an earlier state alone.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     withheld: Vec<(PoolType, String)>,
+    /// What the newest object tells as held without a record here.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub(crate) lost: Option<Lost>,
 }
 
 #[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
@@ -66,7 +70,15 @@ impl Noted {
         let mut replaced = self.replaced.clone();
         replaced.extend(self.newest.iter().filter(|newest| newest.uid != told.uid).map(|newest| newest.uid.clone()));
         replaced.drain(..replaced.len().saturating_sub(REMEMBERED));
-        Self { newest: Some(Mark { uid: told.uid.clone(), generation }), replaced, withheld: Vec::new(), spec: told }
+        // Whoever has the object replaced says that nobody holds those any more.
+        let lost = self.lost.clone().filter(|lost| lost.uid == told.uid);
+        Self {
+            newest: Some(Mark { uid: told.uid.clone(), generation }),
+            replaced,
+            withheld: Vec::new(),
+            lost,
+            spec: told,
+        }
     }
 
     /// Whether the API server has gone back to an earlier state since.

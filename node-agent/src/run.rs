@@ -28,7 +28,7 @@ use crate::rpc::Rpc;
 use crate::socket::Listener;
 use crate::spec::SpecFile;
 use crate::status::Reporter;
-use crate::store::{Opened, RealDirectory, StoreError};
+use crate::store::{Opened, Position, RealDirectory, StoreError};
 use crate::takeover;
 use crate::watch::{Blocks, FIRST_WORD, events};
 
@@ -106,11 +106,11 @@ impl Agent {
     ) -> anyhow::Result<Self> {
         let readiness = Readiness::default();
         serve_http(config, &readiness, registry, &shutdown.stop).await?;
-        let (allocator, ended) = open_store(config, &metrics)?;
+        let (allocator, ended, found) = open_store(config, &metrics)?;
         let (told, in_force) = watch::channel(None);
         let file = SpecFile::new(&config.store_directory(), &config.node, &config.common.namespace);
         let mut blocks = Blocks::new(allocator.clone(), file, readiness.clone(), told);
-        blocks.load(FIRST_WORD).await;
+        blocks.load(FIRST_WORD, found).await;
         let listener = Listener::bind(&config.bind)?;
         Ok(Self { allocator, ended, listener, blocks, in_force, readiness, metrics })
     }
@@ -176,9 +176,11 @@ async fn serve_http(
     Ok(())
 }
 
-/// Reads the journal, or on the first start on a node the reference's store, and starts the allocator with it.
-fn open_store(config: &Config, metrics: &Arc<Metrics>) -> anyhow::Result<(Allocator, Ended)> {
+/// Reads the journal, or on the first start on a node the reference's store, and starts the allocator with it. Also tells how
+/// far the journal had come.
+fn open_store(config: &Config, metrics: &Arc<Metrics>) -> anyhow::Result<(Allocator, Ended, Position)> {
     let mut opened = Opened::read(RealDirectory::lock(&config.store_directory())?)?;
+    let found = opened.position();
     let mut changes = opened.take_changes();
     if opened.is_new() {
         changes = takeover::read(&config.store_file)?;
@@ -193,7 +195,8 @@ fn open_store(config: &Config, metrics: &Arc<Metrics>) -> anyhow::Result<(Alloca
     drop(changes);
     let journal = opened.begin(&ledger.snapshot())?;
     info!(held = ledger.reservations().count(), "store open");
-    Ok(Allocator::start(ledger, Box::new(journal), system_clock(), Arc::clone(metrics))?)
+    let (allocator, ended) = Allocator::start(ledger, Box::new(journal), system_clock(), Arc::clone(metrics))?;
+    Ok((allocator, ended, found))
 }
 
 /// Everything that needs the API server. Its absence stops none of the calls.

@@ -81,7 +81,9 @@ impl Report {
     /// The report on what is in force; `None` while the object does not exist, which nobody can report to.
     pub fn new(in_force: &InForce, holdings: &Holdings) -> Option<Self> {
         in_force.spec.generation?;
-        let mut pools: Vec<_> = holdings.pools.iter().map(block_use).collect();
+        let held = holdings.pools.clone();
+        let held = in_force.lost.as_ref().map_or(held.clone(), |lost| lost.join(held));
+        let mut pools: Vec<_> = held.iter().map(block_use).collect();
         pools.sort_by(|a, b| (a.pool_type, &a.name).cmp(&(b.pool_type, &b.name)));
         let ready = match &in_force.problems[..] {
             [] => (SERVING.to_owned(), "all blocks of this node are served".to_owned()),

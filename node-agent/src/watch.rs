@@ -27,10 +27,12 @@ use tracing::{debug, info, warn};
 use crate::allocator::Allocator;
 use crate::blocks::{Problem, usable};
 use crate::contact::Offline;
+use crate::lost::Lost;
 use crate::metrics::Metrics;
 use crate::note::Noted;
 use crate::ready::Readiness;
 use crate::spec::{NodeSpec, SpecFile};
+use crate::store::Position;
 
 /// Pause until a spec that could not be saved is saved again. Nothing is given from its new blocks meanwhile.
 const SAVE_AGAIN: Duration = Duration::from_secs(2);
@@ -48,7 +50,10 @@ pub struct InForce {
     pub saved: Option<i64>,
     /// Why pods do not get all that it promises.
     pub problems: Vec<Problem>,
-    /// The report that the API server has; `None` before it has shown the object to this process.
+    /// What is held without a record.
+    pub lost: Option<Lost>,
+    /// The report that the API server has; `None` before it has shown the object to this process, and while the disk does not
+    /// know what only that report tells.
     pub standing: Option<Standing>,
 }
 
@@ -80,18 +85,32 @@ pub struct Blocks {
     /// How long nothing new is given from the copy on disk, for the API server may say otherwise; `None` once it was heard
     /// or missed.
     patience: Option<Duration>,
+    /// How far the journal had come before this start; `None` once it was compared with the report that the API server has.
+    found: Option<Position>,
 }
 
 impl Blocks {
     /// Nothing is in force yet. `in_force` is told of every change.
     pub fn new(allocator: Allocator, file: SpecFile, readiness: Readiness, in_force: Sender<Option<InForce>>) -> Self {
         let (noted, durable) = (Noted::default(), Noted::default());
-        Self { allocator, file, readiness, in_force, noted, durable, standing: None, offline: false, patience: None }
+        Self {
+            allocator,
+            file,
+            readiness,
+            in_force,
+            noted,
+            durable,
+            standing: None,
+            offline: false,
+            patience: None,
+            found: None,
+        }
     }
 
     /// Puts the copy on disk in force, if there is a usable one. Nothing new is given from it before the API server has
-    /// answered, failed, or kept silent for `patience`.
-    pub async fn load(&mut self, patience: Duration) {
+    /// answered, failed, or kept silent for `patience`. `found` is how far the journal had come before this start.
+    pub async fn load(&mut self, patience: Duration, found: Position) {
+        self.found = Some(found);
         match self.file.load() {
             Ok(Some(noted)) => {
                 let path = self.file.path().display();
@@ -108,9 +127,12 @@ impl Blocks {
     }
 
     /// Puts a spec of the API server in force and saves it.
-    async fn tell(&mut self, spec: NodeSpec) {
+    async fn tell(&mut self, spec: NodeSpec, lost: Option<Lost>) {
         log_changes(&self.noted.spec, &spec);
         self.noted = self.noted.followed_by(spec);
+        if let Some(lost) = lost {
+            self.noted.lost = Some(lost.and(self.noted.lost.take()));
+        }
         // Saved first: what pods are given next is of a spec that the next start knows.
         if let Err(error) = self.save().await {
             let path = self.file.path().display();
@@ -150,11 +172,25 @@ impl Blocks {
         }
         info!(generation = self.noted.spec.generation, pools = pools.len(), "blocks in force");
         if self.allocator.configure(pools).await.is_ok() {
-            let (spec, standing) = (self.noted.spec.clone(), self.standing.clone());
-            let saved = self.noted.generation_in(&self.durable);
-            self.in_force.send_replace(Some(InForce { spec, saved, problems, standing }));
+            let Noted { spec, lost, .. } = self.noted.clone();
+            let (saved, standing) = (self.noted.generation_in(&self.durable), self.to_report_to());
+            self.in_force.send_replace(Some(InForce { spec, saved, problems, lost, standing }));
             self.readiness.blocks_are_known();
         }
+    }
+
+    /// The report that another may take the place of: not while it alone tells what is held without a record.
+    fn to_report_to(&self) -> Option<Standing> {
+        self.standing.clone().filter(|_| self.noted.lost == self.durable.lost)
+    }
+
+    /// What the report that stands tells as held and this agent has no record of, at the first sight of it.
+    async fn missing(&mut self) -> Option<Lost> {
+        let found = self.found.take_if(|_| self.standing.is_some())?;
+        let standing = self.standing.as_ref()?;
+        // Without an answer nothing counts as recorded.
+        let held = self.allocator.reservations().await.unwrap_or_default();
+        Lost::find(standing, found, &held)
     }
 
     /// Follows a stream of events of the one object until `stop`. With `limit`, nothing new is given while the API server
@@ -254,15 +290,17 @@ impl Blocks {
                 return warn!(error, "this node's IPAMNode cannot be read, serving what is known");
             }
         };
+        let lost = self.missing().await;
         let (told, confirmed) = (self.in_force.borrow().is_some(), self.patience.take().is_some());
-        if !told || self.noted.spec != spec {
-            self.tell(spec).await;
+        if !told || self.noted.spec != spec || lost.is_some() {
+            self.tell(spec, lost).await;
         } else if confirmed {
             self.put().await;
         } else {
+            let standing = self.to_report_to();
             self.in_force.send_if_modified(|in_force| match in_force {
-                Some(in_force) if in_force.standing != self.standing => {
-                    in_force.standing.clone_from(&self.standing);
+                Some(in_force) if in_force.standing != standing => {
+                    in_force.standing = standing;
                     true
                 }
                 _ => false,

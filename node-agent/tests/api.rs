@@ -7,7 +7,7 @@ mod common;
 use std::time::Duration;
 
 use bytes::Bytes;
-use common::{Node, blue, deadline, parameters};
+use common::{Node, blue, deadline, parameters, with_ips};
 use http::{Method, Request, Response};
 use http_body::Frame;
 use http_body_util::combinators::UnsyncBoxBody;
@@ -19,7 +19,8 @@ use ipam_node_agent::gc::Collector;
 use ipam_node_agent::metrics::Metrics;
 use ipam_node_agent::note::Noted;
 use ipam_node_agent::spec::{NodeSpec, SpecFile};
-use ipam_node_agent::status::Reporter;
+use ipam_node_agent::status::{Report, Reporter};
+use ipam_node_agent::store::Position;
 use ipam_node_agent::watch::{Blocks, InForce, Standing, events};
 use kube::Client;
 use kube::client::Body;
@@ -226,6 +227,9 @@ async fn nothing_is_reported_before_the_api_server_has_shown_the_object() {
     server.silence(Duration::from_millis(300)).await;
 }
 
+/// A journal further on than any that is reported.
+const AHEAD: Position = Position { epoch: u64::MAX, sequence: 0 };
+
 /// An agent that follows its object, with the API server's side of it.
 struct Following {
     node: Node,
@@ -249,20 +253,20 @@ impl Following {
         let file = SpecFile::new(directory.path(), "node1", "kube-system");
         let spec = NodeSpec { uid: "u1".into(), generation: Some(4), blocks: vec![blue()] };
         file.save(&Noted::first(spec)).unwrap();
-        Self::with(node, directory, None, Some(patience)).await
+        Self::with(node, directory, None, Some((patience, AHEAD))).await
     }
 
     async fn with(
         node: Node,
         directory: tempfile::TempDir,
         limit: Option<Duration>,
-        patience: Option<Duration>,
+        start: Option<(Duration, Position)>,
     ) -> Self {
         let file = SpecFile::new(directory.path(), "node1", "kube-system");
         let (told, in_force) = watch::channel(None);
         let mut blocks = Blocks::new(node.allocator.clone(), file.clone(), node.readiness.clone(), told);
-        if let Some(patience) = patience {
-            blocks.load(patience).await;
+        if let Some((patience, found)) = start {
+            blocks.load(patience, found).await;
         }
         let (client, server) = Server::new();
         let (stop, metrics) = (CancellationToken::new(), Metrics::registered().0);
@@ -399,6 +403,67 @@ async fn a_block_is_given_from_only_once_it_is_noted_on_disk() {
 fn list_of(generation: i64, blocks: &Value) -> Value {
     json!({"apiVersion": "nv-ipam.nvidia.com/v1alpha1", "kind": "IPAMNodeList", "metadata": {"resourceVersion": "7"},
         "items": [object(generation, blocks)]})
+}
+
+/// The object of another life: epoch 2 of a journal, .2 and, by its name, .9 held.
+fn reported_before(uid: &str) -> Value {
+    let mut list = list_of(4, &blocks());
+    list["items"][0]["metadata"]["uid"] = json!(uid);
+    list["items"][0]["status"] = json!({"observedGeneration": 4, "ledger": {"epoch": 2, "sequence": 7},
+        "pools": [{"name": "blue", "poolType": "IPPool", "startIP": "192.168.0.1", "endIP": "192.168.0.4",
+            "used": 2, "capacity": 3, "held": [{"startIP": "192.168.0.2", "endIP": "192.168.0.2"},
+                {"startIP": "192.168.0.9", "endIP": "192.168.0.9"}]}]});
+    list
+}
+
+fn went_back(told: &InForce) -> bool {
+    told.problems.first().is_some_and(|problem| problem.reason == "StoreWentBack")
+}
+
+#[tokio::test]
+async fn what_a_store_that_went_back_does_not_know_is_given_to_nobody_until_the_object_is_made_anew() {
+    let node = Node::open(tempfile::tempdir().unwrap()).await;
+    let start = Some((NEVER, Position { epoch: 2, sequence: 6 }));
+    let mut agent = Following::with(node, tempfile::tempdir().unwrap(), None, start).await;
+    agent.server.call().await.answer(200, &reported_before("u1"));
+    agent.until(went_back).await;
+    for named in ["192.168.0.2", "192.168.0.9"] {
+        let refused = agent.node.add(with_ips(parameters(&["blue"], "c1"), &[named])).await.unwrap_err();
+        assert!(refused.message().contains("without a record"), "{refused}");
+    }
+    assert_eq!(agent.add("c1").await.unwrap(), "192.168.0.3/16");
+    let in_force = agent.in_force.borrow().clone().unwrap();
+    let report = Report::new(&in_force, &agent.node.allocator.holdings().await.unwrap()).unwrap();
+    let held: Vec<_> = report.pools[0].held.iter().map(|run| (run.start_ip.as_str(), run.end_ip.as_str())).collect();
+    assert_eq!(
+        (report.pools[0].used, &held[..]),
+        (3, &[("192.168.0.2", "192.168.0.3"), ("192.168.0.9", "192.168.0.9")][..])
+    );
+    assert_eq!(report.ready.0, "StoreWentBack");
+    // The next start is ahead of what stands, and knows it from its disk.
+    let node = Node::open(tempfile::tempdir().unwrap()).await;
+    let mut agent = Following::with(node, agent.directory, None, Some((NEVER, AHEAD))).await;
+    agent.server.call().await.answer(200, &reported_before("u1"));
+    agent.until(|told| went_back(told) && told.standing.is_some()).await;
+    let lines = stream(agent.server.call().await);
+    lines.send(line("MODIFIED", &reported_before("u2")["items"][0])).unwrap();
+    agent.until(|told| told.problems.is_empty()).await;
+    assert_eq!(agent.add("c1").await.unwrap(), "192.168.0.2/16");
+}
+
+#[tokio::test]
+async fn a_report_that_alone_tells_what_is_held_is_not_replaced_before_the_disk_knows_it() {
+    let directory = tempfile::tempdir().unwrap();
+    let obstacle = directory.path().join(".spec.json.new");
+    std::fs::create_dir(&obstacle).unwrap();
+    let node = Node::open(tempfile::tempdir().unwrap()).await;
+    let mut agent = Following::with(node, directory, None, Some((NEVER, Position::default()))).await;
+    agent.server.call().await.answer(200, &reported_before("u1"));
+    agent.until(went_back).await;
+    assert_eq!(agent.in_force.borrow().as_ref().unwrap().standing, None, "nothing to report to");
+    std::fs::remove_dir(&obstacle).unwrap();
+    agent.until(|told| told.standing.is_some()).await;
+    assert!(went_back(agent.in_force.borrow().as_ref().unwrap()));
 }
 
 /// Far longer than any test takes.

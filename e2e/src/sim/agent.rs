@@ -269,8 +269,13 @@ impl Process {
         let (pools, problems) = usable(&self.noted, &self.noted, None);
         self.ledger.configure(pools);
         let saved = self.noted.spec.generation;
-        self.in_force =
-            Some(InForce { spec: self.noted.spec.clone(), saved, problems, standing: self.standing.clone() });
+        self.in_force = Some(InForce {
+            spec: self.noted.spec.clone(),
+            saved,
+            problems,
+            lost: None,
+            standing: self.standing.clone(),
+        });
     }
 
     fn report(&self) -> Option<Report> {

@@ -26,6 +26,38 @@ pub struct Holding {
     pub runs: Vec<AddrRange>,
 }
 
+impl Holding {
+    /// What may be held of a pool that is not configured, as at most `most` runs (2 or more); `None` without any.
+    pub fn unconfigured(key: PoolKey, held: &[AddrRange], most: usize) -> Option<Self> {
+        let first = *held.iter().min()?;
+        let last = held.iter().filter(|run| run.family() == first.family()).map(AddrRange::last).max()?;
+        let range = AddrRange::new(first.first(), last)?;
+        let mut holding = Self { key, range, used: 0, capacity: 0, runs: Vec::new() };
+        holding.join(held, most);
+        Some(holding)
+    }
+
+    /// Adds addresses that may be held, too, and that the pool is barred from giving; `most` is 2 or more.
+    pub fn join(&mut self, held: &[AddrRange], most: usize) {
+        let more: u128 = held.iter().map(AddrRange::size).fold(0, u128::saturating_add);
+        self.used = self.used.saturating_add(u64::try_from(more).unwrap_or(u64::MAX));
+        if self.capacity > 0 {
+            // They were taken off it, and they count as used.
+            let own = held.iter().filter_map(|run| run.intersection(&self.range));
+            self.capacity = own.map(|run| run.size()).fold(self.capacity, u128::saturating_add);
+        }
+        let mut all: Vec<_> = self.runs.iter().chain(held).copied().collect();
+        all.sort_unstable();
+        let mut merged: Vec<AddrRange> = Vec::with_capacity(all.len());
+        for run in all {
+            let met = merged.pop_if(|before| before.overlaps(&run) || follows(before.last(), run.first()));
+            let whole = met.and_then(|before| AddrRange::new(before.first(), before.last().max(run.last())));
+            merged.push(whole.unwrap_or(run));
+        }
+        self.runs = covered(merged, &self.range, most);
+    }
+}
+
 /// Maximal runs of addresses that come in rising order, IPv4 first.
 pub(super) fn runs(addrs: impl Iterator<Item = IpAddr>) -> Vec<AddrRange> {
     let mut runs: Vec<AddrRange> = Vec::new();

@@ -46,8 +46,8 @@ pub enum Refusal {
         /// Who holds it.
         holder: Box<Reservation>,
     },
-    /// The address wanted by value, gateway or index is one that pods of other nodes hold, or may.
-    #[error("{addr} of {pool} is held on another node, as far as its agent has told")]
+    /// The address wanted by value, gateway or index is one that pods of other nodes hold, or may, or pods of this one without a record.
+    #[error("{addr} of {pool} is held on another node, as far as its agent has told, or on this one without a record")]
     HeldElsewhere {
         /// The pool.
         pool: PoolKey,

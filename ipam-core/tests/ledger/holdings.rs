@@ -31,6 +31,23 @@ fn neighbours_are_told_as_one_run_and_others_apart() {
 }
 
 #[test]
+fn what_is_held_without_a_record_is_told_beside_what_has_one() {
+    let mut ledger = ledger(&[four()]);
+    take(&mut ledger, &asking("x", &["a"], &["192.168.0.2"])).unwrap();
+    let range = |first: [u8; 4], last: [u8; 4]| AddrRange::new(first.into(), last.into()).unwrap();
+    let lost = [range([192, 168, 9, 9], [192, 168, 9, 9]), range([192, 168, 0, 3], [192, 168, 0, 4])];
+    let mut holding = ledger.holdings(2).remove(0);
+    holding.capacity = 2; // Without those that the pool is barred from giving.
+    holding.join(&lost, 2);
+    let runs = vec![range([192, 168, 0, 2], [192, 168, 0, 4]), range([192, 168, 9, 9], [192, 168, 9, 9])];
+    assert_eq!((holding.used, holding.capacity, holding.runs), (4, 4, runs));
+    let gone = Holding::unconfigured(holding.key, &lost, 2).unwrap();
+    assert_eq!((gone.used, gone.capacity, gone.runs.len()), (3, 0, 2));
+    assert_eq!(gone.range, range([192, 168, 0, 3], [192, 168, 9, 9]));
+    assert_eq!(Holding::unconfigured(gone.key, &[], 2), None);
+}
+
+#[test]
 fn more_runs_than_asked_for_are_covered_by_fewer_that_leave_nothing_out_and_tell_strays_exactly() {
     let mut ledger = ledger(&[pool("a", "192.168.1.0", "192.168.1.255", "192.168.0.0/16")]);
     let held =

@@ -55,6 +55,11 @@ impl<D> Opened<D> {
     pub const fn is_new(&self) -> bool {
         self.epoch == 0
     }
+
+    /// How far the history had come; the least there is if there is none.
+    pub const fn position(&self) -> Position {
+        Position { epoch: self.epoch, sequence: self.old.sequence.saturating_sub(1) }
+    }
 }
 
 impl<D: Directory> Opened<D> {

@@ -39,7 +39,8 @@ pub enum StoreError {
     #[error(
         "the journal {file} is damaged: {what}. Addresses that pods hold may be recorded behind the damage, so this agent \
          does not start. Do not put an older copy in its place: it lacks what was given since, which would be given again. \
-         Drain this node; once every pod that uses these pools is gone from it, move the file away to start empty"
+         Drain this node; once every pod that uses these pools is gone from it, move the file away and delete \
+         this node's IPAMNode to start empty"
     )]
     Damaged {
         /// The journal's path.

@@ -44,6 +44,24 @@ fn committed(journal: &mut Journal<FakeDisk>, ledger: &mut Ledger, changes: &[Ch
     }
 }
 
+#[test]
+fn a_restart_finds_the_position_that_was_told_last() {
+    let disk = FakeDisk::default();
+    assert_eq!(Opened::read(disk.clone()).unwrap().position(), Position::default(), "no journal");
+    let mut before = Position::default();
+    for number in 0..3 {
+        let (mut journal, mut ledger) = open(&disk).unwrap();
+        assert!(journal.position() > before, "an opening is progress");
+        committed(&mut journal, &mut ledger, &[reserve(number)]);
+        if number == 1 {
+            journal.compact(&ledger.snapshot()).unwrap();
+        }
+        before = journal.position();
+        drop(journal);
+        assert_eq!(Opened::read(disk.clone()).unwrap().position(), before);
+    }
+}
+
 /// One step of a history.
 #[derive(Clone, Debug)]
 enum Step {
