@@ -226,18 +226,23 @@ impl Blocks {
             let was_away = state.up == Some(false);
             if state.heard(&event) {
                 metrics.watch_up.set(i64::from(event.is_ok()));
-                if event.is_ok() {
-                    self.set_offline(false).await;
-                }
-                if was_away && event.is_ok() {
-                    // For those who wait between tries of their own.
-                    self.in_force.send_modify(|_| {});
-                }
+                self.on_answer(event.is_ok(), was_away).await;
             }
             match event {
                 Ok(event) => self.on_event(event, &mut state).await,
                 Err(_) => self.go_on().await,
             }
+        }
+    }
+
+    /// The API server was heard, or was missed.
+    async fn on_answer(&mut self, is_heard: bool, was_away: bool) {
+        if is_heard {
+            self.set_offline(false).await;
+        }
+        if is_heard && was_away {
+            // For those who wait between tries of their own.
+            self.in_force.send_modify(|_| {});
         }
     }
 
@@ -276,6 +281,10 @@ impl Blocks {
             Event::Delete(_) => Listed::Absent,
             Event::InitDone => state.listed.take().unwrap_or(Listed::Absent),
         };
+        self.on_object(object).await;
+    }
+
+    async fn on_object(&mut self, object: Listed) {
         let spec = match object {
             Listed::Object(spec, standing) => {
                 self.standing = Some(standing);
