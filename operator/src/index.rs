@@ -6,8 +6,8 @@ use std::collections::{BTreeMap, BTreeSet, HashMap, HashSet};
 use std::ops::Deref;
 use std::sync::Arc;
 
-use ipam_core::PoolKey;
 use ipam_core::plan::{NodeRef, Usage};
+use ipam_core::{AddrRange, PoolKey};
 use ipam_crds::NodeBlock;
 
 use crate::ipam_node::IpamNodeRecord;
@@ -178,7 +178,13 @@ pub struct IpamNodes {
     taking_out: HashMap<String, Vec<(Usage, PoolKey)>>,
     /// Nodes whose IPAMNode is being created, or may have been.
     creating: HashSet<String>,
+    /// Node → what its agent had said that it holds outside its blocks, when the IPAMNode was deleted by hand. It counts
+    /// until the agent has spoken about another.
+    untold: HashMap<String, Strays>,
 }
+
+/// Addresses that may be held outside a node's blocks, by pool.
+pub type Strays = Vec<(PoolKey, AddrRange)>;
 
 impl IpamNodes {
     /// An IPAMNode reads so. Returns what it was before.
@@ -193,6 +199,9 @@ impl IpamNodes {
             }
         }
         self.creating.remove(name);
+        if record.observed_generation.is_some() {
+            self.untold.remove(name);
+        }
         if let Some(retired) = self.retired.get_mut(name) {
             retired.retain(|key, _| record.block(key).is_none());
         }
@@ -202,6 +211,30 @@ impl IpamNodes {
     /// An IPAMNode is gone. Returns what it was.
     pub fn delete(&mut self, name: &str) -> Option<IpamNodeRecord> {
         self.records.remove(name)
+    }
+
+    /// What the agent had said in the IPAMNode that is gone is to count until it speaks again.
+    pub fn keep_word(&mut self, name: &str, gone: IpamNodeRecord) {
+        if gone.observed_generation.is_some() && !gone.strays.is_empty() {
+            self.untold.insert(name.to_owned(), gone.strays);
+        }
+    }
+
+    /// Whether the node's agent is still to tell what it told in an IPAMNode that is gone.
+    pub fn is_to_tell_again(&self, name: &str) -> bool {
+        self.untold.contains_key(name)
+    }
+
+    /// What the node's agent told in an IPAMNode that is gone counts no more.
+    pub fn forget_word(&mut self, name: &str) {
+        self.untold.remove(name);
+    }
+
+    /// What may be held outside the blocks of its node: node, pool and addresses.
+    pub fn strays(&self) -> impl Iterator<Item = (&str, &PoolKey, AddrRange)> {
+        let told = self.records.iter().map(|(name, record)| (name, &record.strays));
+        let all = told.chain(&self.untold);
+        all.flat_map(|(name, strays)| strays.iter().map(move |(key, range)| (name.as_str(), key, *range)))
     }
 
     /// The record of a node.

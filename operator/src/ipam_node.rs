@@ -36,6 +36,8 @@ pub struct IpamNodeRecord {
     /// Addresses that may be held outside the blocks of today, by pool: pods asked for them by name, or a record was put
     /// back to an earlier state.
     pub strays: Vec<(PoolKey, AddrRange)>,
+    /// Whether it is being deleted, and stays for somebody's finalizer.
+    pub deleting: bool,
     /// Whether a write of ours, upon this version, may have succeeded or may still: the agent may have been told
     /// something else than `blocks`. A newer version settles it, for such a write succeeds upon its own version only.
     pub unsettled: bool,
@@ -55,6 +57,7 @@ impl IpamNodeRecord {
             reports: status.pools,
             ledger: status.ledger,
             strays: Vec::new(),
+            deleting: object.metadata.deletion_timestamp.is_some(),
             unsettled: false,
         };
         record.find_strays();

@@ -124,11 +124,8 @@ fn is_let_go(seen: &Observation<'_>, assignments: &[Assignment], node: &str) -> 
 }
 
 fn strays<'a>(seen: &'a Observation<'_>) -> impl Iterator<Item = (&'a str, AddrRange)> {
-    let key = &seen.pool.key;
-    seen.ipam_nodes.all().iter().flat_map(move |(node, record)| {
-        let of_pool = record.strays.iter().filter(move |(of, _)| of == key);
-        of_pool.map(move |(_, range)| (node.as_str(), *range))
-    })
+    let of_pool = seen.ipam_nodes.strays().filter(|(_, of, _)| **of == seen.pool.key);
+    of_pool.map(|(node, _, range)| (node, range))
 }
 
 /// Other nodes whose agents tell that they hold an address of `range`; which; and whether that is certain of both.

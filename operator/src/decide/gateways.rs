@@ -128,12 +128,9 @@ fn holders(seen: &Observation<'_>, all: &[Assignment], given: &Assignment, gatew
         let record = seen.ipam_nodes.get(&other.node);
         !record.is_some_and(|record| is_free(seen, record, gateway))
     });
-    let strays = seen.ipam_nodes.all().iter().filter(|(_, record)| {
-        let mut own = record.strays.iter().filter(|(of, _)| of == key);
-        own.any(|(_, range)| range.contains(gateway))
-    });
+    let strays = seen.ipam_nodes.strays().filter(|(_, of, range)| *of == key && range.contains(gateway));
     let mut names: Vec<String> =
-        by_block.map(|other| other.node.clone()).chain(strays.map(|(node, _)| node.clone())).collect();
+        by_block.map(|other| other.node.clone()).chain(strays.map(|(node, ..)| node.to_owned())).collect();
     names.sort_unstable();
     names.dedup();
     names

@@ -61,10 +61,8 @@ impl Reconciler {
                 barred.extend(given.filter(|range| range.overlaps(network)));
             }
         }
-        for record in self.ipam_nodes.all().values() {
-            let strays = record.strays.iter().filter(|(of, _)| of == key || !is_apart(of)).map(|(_, range)| *range);
-            barred.extend(strays.filter(|range| range.overlaps(network)));
-        }
+        let strays = self.ipam_nodes.strays().filter(|(_, of, _)| *of == key || !is_apart(of));
+        barred.extend(strays.map(|(.., range)| range).filter(|range| range.overlaps(network)));
         barred.extend(self.orphans.iter().filter(|range| range.overlaps(network)));
         let remembered = self.memory.blocks().filter(|(of, _)| *of == key || !is_apart(of)).map(|(_, range)| *range);
         barred.extend(remembered.filter(|range| range.overlaps(network)));

@@ -87,6 +87,8 @@ pub struct Reconciler {
     queue: NodeQueue,
     /// Nodes that are gone and have entries of pools that are gone, too, and since when we know.
     orphaned: HashMap<String, Instant>,
+    /// Nodes that are gone and have an IPAMNode, and since when we know.
+    gone: HashMap<String, Instant>,
     /// Blocks that nodes have of pools that are gone.
     orphans: Vec<AddrRange>,
     /// What was given before the API server went back to an earlier state.
@@ -126,6 +128,7 @@ impl Reconciler {
             pool_lists: BTreeMap::from(lists),
             queue: NodeQueue::default(),
             orphaned: HashMap::new(),
+            gone: HashMap::new(),
             orphans: Vec::new(),
             memory: Memory::default(),
             stale: Stale { overlaps: false, orphans: true },

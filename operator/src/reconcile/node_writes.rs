@@ -6,10 +6,10 @@ use std::time::Instant;
 
 use ipam_core::PoolKey;
 use ipam_core::plan::Standing;
-use ipam_crds::{BlockState, NodeBlock};
+use ipam_crds::{BlockState, BlockUse, NodeBlock};
 
 use super::node_queue::NodeQueue;
-use super::pool_task::Applied;
+use super::pool_task::{Applied, PoolTask};
 use super::{CallError, Command, NodeAction, NodeVersion, NodeWrite, Reconciler};
 use crate::index::{IpamNodes, key_of};
 use crate::ipam_node::{IpamNodeRecord, bar, entry, sort};
@@ -22,6 +22,7 @@ impl Reconciler {
                 continue;
             }
             self.note_orphans(&node, now);
+            self.note_gone(&node, now);
             let Some(action) = self.wanted(&node, now) else {
                 self.queue.forget(&node);
                 continue;
@@ -59,9 +60,14 @@ impl Reconciler {
             // Making it without blocks tells whether the one before, whose answer was lost and which nobody wants any more,
             // was made.
             None if blocks.is_empty() && self.ipam_nodes.may_be_created(node) => Some(NodeAction::Create(blocks)),
-            // A name that a status records but no Node bears has no agent to tell. It may be no name at all.
-            None => (!blocks.is_empty() && self.nodes.contains(node)).then_some(NodeAction::Create(blocks)),
-            Some(known) if blocks.is_empty() && !self.nodes.contains(node) => {
+            // A name that a status records but no Node bears has no agent to tell. It may be no name at all. An agent that had
+            // more to tell than what it has from us needs an object to tell it in.
+            None => {
+                let is_needed = !blocks.is_empty() || self.ipam_nodes.is_to_tell_again(node);
+                (is_needed && self.nodes.contains(node)).then_some(NodeAction::Create(blocks))
+            }
+            // One that stays for somebody's finalizer is written like any other.
+            Some(known) if blocks.is_empty() && !known.deleting && self.may_forget(node, known, now) => {
                 Some(NodeAction::Delete(known.uid.clone(), known.resource_version.clone()))
             }
             // Writing what is there already tells whether the write before, whose answer was lost, has changed it.
@@ -123,6 +129,46 @@ impl Reconciler {
         Some(*self.orphaned.get(node)? + self.settings.released_block_grace?)
     }
 
+    /// Whether what an IPAMNode without blocks tells may go with it: its Node is gone, and its agent has said that it holds
+    /// nothing but what was let go of. Without that word, once the Node has been gone for the grace.
+    fn may_forget(&self, node: &str, known: &IpamNodeRecord, now: Instant) -> bool {
+        if self.nodes.contains(node) {
+            return false;
+        }
+        let is_let_go = |task: &PoolTask| {
+            task.record.life.forces(node) || task.applied.as_ref().is_some_and(|applied| applied.let_go.contains(node))
+        };
+        let has_word = known.observed_generation.is_some() || self.pools.values().any(is_let_go);
+        let mut held = known.reports.iter().filter(|report| report.used > 0);
+        let is_free = |report: &BlockUse| {
+            let key = PoolKey::new(report.pool_type.into(), report.name.as_str());
+            self.pools.get(&key).is_some_and(is_let_go)
+        };
+        (has_word && held.all(is_free)) || self.gone_expiry(node).is_some_and(|expiry| expiry <= now)
+    }
+
+    /// Remembers since when there is no Node of an IPAMNode, or of the word of one, and looks again in time where nothing
+    /// else keeps it.
+    fn note_gone(&mut self, node: &str, now: Instant) {
+        let known = self.ipam_nodes.get(node);
+        let is_told = known.is_some() || self.ipam_nodes.is_to_tell_again(node);
+        if !is_told || self.nodes.contains(node) {
+            self.gone.remove(node);
+            return;
+        }
+        let is_empty = known.is_none_or(|known| known.blocks.is_empty());
+        self.gone.entry(node.to_owned()).or_insert(now);
+        match self.gone_expiry(node) {
+            Some(expiry) if expiry <= now => self.ipam_nodes.forget_word(node),
+            Some(expiry) if is_empty => self.queue.push_at(node, expiry),
+            _ => {}
+        }
+    }
+
+    fn gone_expiry(&self, node: &str) -> Option<Instant> {
+        Some(*self.gone.get(node)? + self.settings.released_block_grace?)
+    }
+
     pub(super) fn settle_ipam_node(
         &mut self,
         write: NodeWrite,
@@ -138,11 +184,13 @@ impl Reconciler {
                     // What was written may be gone again: to believe in it would leave the node without its blocks.
                     self.queue.push(&node);
                 } else {
+                    let is_kept = !matches!(action, NodeAction::Delete(..)) && !self.nodes.contains(&node);
                     let changes = self.ipam_nodes.get(&node).is_none_or(|known| known.blocks != action.blocks());
                     self.note_written(&node, action, version);
                     // Only now is it known that the write before, whose answer was lost, changed nothing. No watch tells of a
                     // write that changes nothing, so what waited for that is looked at here.
-                    if !changes {
+                    // And of a Node that is gone there may be no more to tell than this.
+                    if !changes || is_kept {
                         self.queue.push(&node);
                     }
                     self.stale.orphans |= !self.orphans.is_empty();

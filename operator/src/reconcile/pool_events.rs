@@ -174,6 +174,7 @@ impl Reconciler {
 
     fn ipam_node_is_there(&mut self, object: &RawObject, now: Instant) {
         let name = object.name();
+        let was_to_tell = self.ipam_nodes.is_to_tell_again(name);
         let Ok(before) = self.ipam_nodes.apply(name, IpamNodeRecord::read(object)) else { return };
         self.queue.push(name);
         let Some(record) = self.ipam_nodes.get(name) else { return };
@@ -181,7 +182,8 @@ impl Reconciler {
         self.stale.orphans |=
             !self.orphans.is_empty() || record.blocks.iter().any(|block| !self.pools.contains_key(&key_of(block)));
         let strays_before = before.as_ref().map_or(&[][..], |before| before.strays.as_slice());
-        let strays_changed = strays_before != record.strays.as_slice();
+        let has_told = was_to_tell && !self.ipam_nodes.is_to_tell_again(name);
+        let strays_changed = has_told || strays_before != record.strays.as_slice();
         for (key, task) in &mut self.pools {
             if strays_changed || task.awaits(name) {
                 task.due.wake(now);
@@ -194,10 +196,14 @@ impl Reconciler {
         }
     }
 
-    /// Somebody deleted an IPAMNode: it is made anew from the first record, and its counts are no longer known.
+    /// Somebody deleted an IPAMNode: it is made anew from the first record, and its counts are no longer known. What is held
+    /// outside its blocks stays barred until the agent has told it again.
     fn ipam_node_is_gone(&mut self, name: &str, now: Instant) {
         self.queue.lost(name);
-        if self.ipam_nodes.delete(name).is_some() {
+        if let Some(gone) = self.ipam_nodes.delete(name) {
+            if self.nodes.contains(name) {
+                self.ipam_nodes.keep_word(name, gone);
+            }
             self.queue.push(name);
             self.stale.orphans |= !self.orphans.is_empty();
             for task in self.pools.values_mut() {

@@ -327,3 +327,93 @@ fn one_address_held_of_two_pools_is_said_aloud_by_both_and_the_node_of_the_young
     let state = |node: &str| world.reconciler.ipam_nodes.get(node).unwrap().blocks[0].state;
     assert_eq!((state("n1"), state("n2")), (BlockState::Active, BlockState::Releasing));
 }
+
+/// The pool serves `n1` alone; a pod on `n2`, which has no block, has an address of its block.
+fn held_where_no_block_is() -> World {
+    let spec = SPEC.replace(
+        '}',
+        r#","nodeSelector":{"nodeSelectorTerms":[{"matchFields":[{"key":"metadata.name","operator":"In","values":["n1"]}]}]}}"#,
+    );
+    let status = json!({"allocations": [{"nodeName": "n1", "startIP": "192.168.0.1", "endIP": "192.168.0.4"}]});
+    let ipam_nodes = vec![
+        told("n1", 50, Some(("192.168.0.1", "192.168.0.4")), &[]),
+        told("n2", 51, None, &[("192.168.0.3", "192.168.0.3")]),
+    ];
+    let mut world = World::new(&["n1", "n2"], &[pool_object("blue", 10, 1, &spec, &status)], ipam_nodes);
+    world.settle();
+    assert!(is_barred(&world));
+    world
+}
+
+fn is_barred(world: &World) -> bool {
+    !world.reconciler.ipam_nodes.get("n1").unwrap().blocks[0].held_elsewhere.is_empty()
+}
+
+#[test]
+fn what_a_node_without_blocks_holds_is_not_forgotten_with_its_node_before_the_grace() {
+    let mut world = held_where_no_block_is();
+    world.tell(Observed::Node(Event::Delete(("n2".into(), NodeMeta::default()))));
+    let calls = world.settle();
+    assert!(nodes_written(&calls).is_empty() && is_barred(&world), "{calls:#?}");
+    world.now += Settings::default().released_block_grace.unwrap();
+    let calls = world.settle();
+    assert!(matches!(nodes_written(&calls)[0], ("n2", NodeAction::Delete(..))), "{calls:#?}");
+    world.calls_after(Duration::from_secs(20)).into_iter().for_each(|call| world.succeed(call));
+    world.settle();
+    assert!(!is_barred(&world));
+}
+
+#[test]
+fn what_a_node_without_blocks_holds_goes_with_its_node_once_its_agent_holds_nothing() {
+    let mut world = held_where_no_block_is();
+    world.tell(Observed::Node(Event::Delete(("n2".into(), NodeMeta::default()))));
+    world.settle();
+    world.tell(Observed::IpamNode(Event::Apply(told("n2", 900, None, &[]))));
+    let calls = world.settle();
+    assert!(matches!(nodes_written(&calls)[0], ("n2", NodeAction::Delete(..))), "{calls:#?}");
+}
+
+#[test]
+fn what_a_node_holds_outside_its_block_stays_barred_when_its_ipam_node_is_deleted_until_it_is_told_again() {
+    let mut world = held_where_no_block_is();
+    world.tell(Observed::IpamNode(Event::Delete(told("n2", 60, None, &[]))));
+    let calls = world.settle();
+    world.calls_after(Duration::from_secs(20)).into_iter().for_each(|call| world.succeed(call));
+    assert!(
+        matches!(nodes_written(&calls)[..], [("n2", NodeAction::Create(blocks))] if blocks.is_empty()),
+        "the agent is to tell it again: {calls:#?}"
+    );
+    assert!(is_barred(&world), "it has not yet");
+    world.tell(Observed::IpamNode(Event::Apply(told("n2", 900, None, &[("192.168.0.3", "192.168.0.3")]))));
+    world.settle();
+    assert!(is_barred(&world));
+    world.tell(Observed::IpamNode(Event::Apply(told("n2", 901, None, &[]))));
+    world.settle();
+    assert!(!is_barred(&world));
+}
+
+#[test]
+fn a_finalizer_of_others_on_an_ipam_node_keeps_no_block() {
+    let mut world = World::new(&["n1", "n2"], &[blue()], vec![]);
+    world.settle();
+    world.tell(Observed::Node(Event::Delete(("n1".into(), NodeMeta::default()))));
+    world.settle();
+    report(&mut world, "n1", 0);
+    let Command::WriteIpamNode(write) = only(world.calls()) else { panic!("the entry goes first") };
+    assert!(matches!(write.action, NodeAction::Delete(..)), "{write:?}");
+    world.reconciler.settle(Outcome::IpamNode(write, Ok(None)), world.now);
+    // It stays, marked, in a generation that its agent hears of.
+    world.version = 900;
+    let mut marked = told("n1", 900, Some(("192.168.0.1", "192.168.0.4")), &[]);
+    let spec: Value =
+        serde_json::from_str(&marked.spec.as_ref().unwrap().get().replace("Active", "Releasing")).unwrap();
+    let object = object(&json!({"metadata": {"deletionTimestamp": "2026-01-01T00:00:00Z"}, "spec": spec}));
+    (marked.spec, marked.metadata.deletion_timestamp) = (object.spec, object.metadata.deletion_timestamp);
+    world.tell(Observed::IpamNode(Event::Apply(marked)));
+    let calls = world.settle();
+    assert!(
+        matches!(nodes_written(&calls)[..], [("n1", NodeAction::Update(_, blocks))] if blocks.is_empty()),
+        "{calls:#?}"
+    );
+    assert_eq!(status(&world, "blue").releasing.len(), 0);
+}
