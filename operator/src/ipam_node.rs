@@ -151,6 +151,12 @@ pub fn bar(block: &mut NodeBlock, elsewhere: &[AddrRange]) {
     block.held_elsewhere = ranges(&own, &all);
 }
 
+/// The addresses that an entry bars its node from giving, for others may hold them.
+pub fn barred(block: &NodeBlock) -> impl Iterator<Item = AddrRange> {
+    let range = |run: &AddressRange| AddrRange::new(run.start_ip.parse().ok()?, run.end_ip.parse().ok()?);
+    block.held_elsewhere.iter().filter_map(range)
+}
+
 fn read_or_default<T: serde::de::DeserializeOwned + Default>(text: Option<&RawValue>) -> T {
     text.and_then(|text| serde_json::from_str(text.get()).ok()).unwrap_or_default()
 }

@@ -8,6 +8,7 @@ use ipam_core::plan::{Assignment, Standing};
 use ipam_core::{AddrRange, PoolKey};
 
 use super::Observation;
+use super::former::Former;
 use crate::ipam_node::{held_ranges, is_exact};
 
 /// What nodes may not give of their blocks.
@@ -19,6 +20,8 @@ pub struct Elsewhere {
     pub suspended: BTreeSet<String>,
     /// Nodes whose next word, whatever it is, something waits for.
     pub awaited: BTreeSet<String>,
+    /// Addresses that were the gateway, and that pods on any node may hold.
+    pub former: Vec<AddrRange>,
 }
 
 impl Elsewhere {
@@ -28,6 +31,20 @@ impl Elsewhere {
             self.held.entry(node.clone()).or_default().extend(AddrRange::new(*addr, *addr));
             self.awaited.insert(node.clone());
         }
+    }
+
+    /// Lets nobody give a gateway of before.
+    pub(super) fn bar_former(&mut self, former: Former, assignments: &[Assignment]) {
+        let gives = assignments.iter().filter(|given| given.standing != Standing::Departed);
+        for given in gives.filter(|_| !former.gateways.is_empty()) {
+            let of_block = former.gateways.iter().filter(|range| range.overlaps(&given.block.range));
+            let of_block: Vec<AddrRange> = of_block.copied().collect();
+            if !of_block.is_empty() {
+                self.held.entry(given.node.clone()).or_default().extend(of_block);
+            }
+        }
+        self.awaited.extend(former.awaited);
+        self.former = former.gateways;
     }
 }
 

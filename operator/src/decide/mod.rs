@@ -7,6 +7,7 @@
 mod claims;
 mod conditions;
 mod elsewhere;
+mod former;
 mod gateways;
 mod releases;
 mod status;
@@ -44,6 +45,8 @@ pub struct Observation<'a> {
     pub ipam_nodes: &'a IpamNodes,
     /// Who has which block by what nodes were told since this operator leads, by node name; empty if nothing was.
     pub told: &'a [Assignment],
+    /// Gateways of before that were barred by what nodes were told; `None` if nothing was told since this operator leads.
+    pub former: Option<&'a [AddrRange]>,
     /// What other pools mean for this one.
     pub beside: &'a Beside,
     /// How long a block waits for its agent's word once its Node is gone; `None` for ever.
@@ -199,6 +202,7 @@ fn conclude(
     let (mut elsewhere, contradictions) = elsewhere::find(seen, &plan.assignments);
     let gateways = gateways::defer(seen, &mut plan);
     elsewhere.bar(&gateways.holders);
+    elsewhere.bar_former(former::find(seen, &plan.assignments), &plan.assignments);
     let troubles = Troubles { contradictions: &contradictions, gateways: &gateways.described() };
     let verdicts = verdicts::verdicts(seen, releases, outlook, &plan, &troubles);
     let notes = verdicts::notes(seen, releases, outlook, &plan, &verdicts);

@@ -44,6 +44,7 @@ struct Scene {
     beside: Beside,
     grace: Option<Duration>,
     told: Vec<Assignment>,
+    former: Option<Vec<AddrRange>>,
     second: i64,
     counts_wait: bool,
 }
@@ -62,6 +63,7 @@ impl Scene {
             cordoned: &self.cordoned,
             ipam_nodes: &self.ipam_nodes,
             told: &self.told,
+            former: self.former.as_deref(),
             beside: &self.beside,
             grace: self.grace,
             counts_due: !self.counts_wait,

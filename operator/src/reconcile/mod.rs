@@ -267,6 +267,7 @@ impl Reconciler {
             cordoned: self.nodes.cordoned(),
             ipam_nodes: &self.ipam_nodes,
             told: task.applied.as_ref().map(|applied| applied.assignments.as_slice()).unwrap_or_default(),
+            former: task.applied.as_ref().map(|applied| applied.elsewhere.former.as_slice()),
             beside: &beside,
             grace: self.settings.released_block_grace,
             counts_due: task.counts_due(now.instant),

@@ -173,3 +173,52 @@ fn a_gateway_that_waits_is_not_forgotten_with_the_ipam_node() {
         assert_eq!(given.block.gateway, Some("192.168.0.1".parse().unwrap()), "{}", given.node);
     }
 }
+
+/// Whether the entry of `n1` bars it from giving the gateway of before.
+fn is_barred(scene: &Scene) -> bool {
+    scene.block_of("n1").held_elsewhere.iter().any(|run| run.start_ip == "192.168.0.1")
+}
+
+#[test]
+fn a_gateway_of_before_is_given_to_nobody_until_all_agents_have_reported_about_the_new_one() {
+    for leader_changes in [false, true] {
+        let (mut scene, record) = moved();
+        let away = IP_SPEC.replace("192.168.0.1\"", "192.168.9.9\"");
+        let record = PoolRecord { status: record.status, ..pool(&away, 2, &json!({})) };
+        // A pod on n2 has the gateway by that name, which was no stray.
+        hold(&mut scene, "n2", "192.168.0.1");
+        let (record, decision) = step(&mut scene, &record);
+        assert_eq!(gateways(&scene), [Some("192.168.9.9"); 2], "the new one is told at once");
+        assert!(is_barred(&scene), "in the same write");
+        assert!(decision.elsewhere.awaited.contains("n2"));
+        scene.former = (!leader_changes).then_some(decision.elsewhere.former);
+        scene.report("n1", 0);
+        // What n2 says is about the entry of before.
+        let (record, decision) = step(&mut scene, &record);
+        assert!(is_barred(&scene) && decision.elsewhere.awaited.contains("n2"), "n2 has not answered");
+        scene.former = (!leader_changes).then_some(decision.elsewhere.former);
+        hold(&mut scene, "n2", "192.168.0.1");
+        let (record, decision) = step(&mut scene, &record);
+        assert!(is_barred(&scene), "now it is known to be held");
+        scene.former = (!leader_changes).then_some(decision.elsewhere.former);
+        scene.report("n2", 0);
+        scene.ipam_nodes.get_mut("n2").unwrap().find_strays();
+        scene.report("n1", 0);
+        let decision = scene.decide(&record);
+        assert_eq!((decision.elsewhere.held.len(), decision.elsewhere.awaited.len()), (0, 0), "free at last");
+    }
+}
+
+#[test]
+fn a_gateway_of_before_is_barred_although_no_entry_names_it_any_more() {
+    // It was told by a write of which nothing was heard.
+    let (mut scene, record) = moved();
+    let away = IP_SPEC.replace("192.168.0.1\"", "192.168.9.9\"");
+    let far = IP_SPEC.replace("192.168.0.1\"", "192.168.8.8\"");
+    let decision = scene.decide(&PoolRecord { status: record.status.clone(), ..pool(&far, 2, &json!({})) });
+    (scene.told, scene.former) = (decision.assignments.unwrap(), Some(decision.elsewhere.former));
+    scene.ipam_nodes.get_mut("n2").unwrap().unsettled = true;
+    let former = scene.decide(&PoolRecord { status: record.status, ..pool(&away, 3, &json!({})) }).elsewhere.former;
+    let said: Vec<String> = former.iter().map(|range| range.first().to_string()).collect();
+    assert_eq!(said, ["192.168.0.1", "192.168.8.8"]);
+}
