@@ -103,7 +103,7 @@ fn gateways_text(gateways: &[String]) -> String {
 fn releasing_text(seen: &Observation<'_>, departed: &[String]) -> String {
     let PoolRecord { key, namespace, .. } = seen.pool;
     let by_time = match seen.grace {
-        Some(grace) => format!(", or when its Node has been gone for {} h", grace.as_secs().div_ceil(3600)),
+        Some(grace) => format!(", or when its Node has been gone for {}", span(grace)),
         None => String::new(),
     };
     format!(
@@ -113,6 +113,15 @@ fn releasing_text(seen: &Observation<'_>, departed: &[String]) -> String {
         key.kind.kind().to_lowercase(),
         key.name
     )
+}
+
+/// A span of time, to the unit that says it exactly.
+fn span(time: std::time::Duration) -> String {
+    match time.as_secs() {
+        seconds if seconds % 3600 == 0 => format!("{} h", seconds / 3600),
+        seconds if seconds % 60 == 0 => format!("{} min", seconds / 60),
+        seconds => format!("{seconds} s"),
+    }
 }
 
 fn exhausted(seen: &Observation<'_>, outlook: &Outlook, plan: &Plan) -> Verdict {
