@@ -102,10 +102,15 @@ impl IpamNodeRecord {
     /// nothing is held. A zero of an agent that may still give would be outdated with the next pod; so would one of an
     /// agent that a write under way may be telling to give again.
     pub fn has_released(&self, key: &PoolKey) -> bool {
+        self.gives_no_more(key) && self.report(key).is_some_and(|report| report.used == 0)
+    }
+
+    /// Whether the agent has said what it holds of its block of a pool since it was told to give no more of it.
+    pub fn gives_no_more(&self, key: &PoolKey) -> bool {
         let (Some(report), Some(block)) = (self.report(key), self.block(key)) else { return false };
         let counted_this = (&report.start_ip, &report.end_ip) == (&block.start_ip, &block.end_ip);
         let told = block.state == BlockState::Releasing && self.observed_generation == Some(self.generation);
-        !self.unsettled && told && counted_this && report.used == 0
+        !self.unsettled && told && counted_this
     }
 
     /// How many addresses of the pool the agent counts, however old that word is.

@@ -33,6 +33,24 @@ impl Elsewhere {
         }
     }
 
+    /// Lets nobody give what a pool that may not have the same addresses gave, or may be giving. None as a rule.
+    pub(super) fn bar_beside(&mut self, held: &[(String, AddrRange)], assignments: &[Assignment]) {
+        if held.is_empty() {
+            return;
+        }
+        let mut giving: Vec<&Assignment> =
+            assignments.iter().filter(|given| given.standing != Standing::Departed).collect();
+        giving.sort_unstable_by_key(|given| given.block.range);
+        for (node, range) in held {
+            // The blocks of a pool are apart.
+            let from = giving.partition_point(|given| given.block.range.last() < range.first());
+            for given in giving[from..].iter().take_while(|given| given.block.range.overlaps(range)) {
+                self.held.entry(given.node.clone()).or_default().push(*range);
+                self.awaited.insert(node.clone());
+            }
+        }
+    }
+
     /// Lets nobody give a gateway of before.
     pub(super) fn bar_former(&mut self, former: Former, assignments: &[Assignment]) {
         let gives = assignments.iter().filter(|given| given.standing != Standing::Departed);

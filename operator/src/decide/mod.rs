@@ -66,6 +66,8 @@ pub struct Beside {
     pub barred: Vec<AddrRange>,
     /// Other pools that have, or had, addresses of this one, and may not; with each whether it is the older.
     pub rivals: Vec<(PoolKey, bool)>,
+    /// Addresses that nodes have, or hold, of those pools and may give or hold, with the node.
+    pub held: Vec<(String, AddrRange)>,
     /// What this leader saw given by the pool before the API server went back to an earlier state.
     pub remembered: Vec<Claim>,
 }
@@ -202,6 +204,7 @@ fn conclude(
     let (mut elsewhere, contradictions) = elsewhere::find(seen, &plan.assignments);
     let gateways = gateways::defer(seen, &mut plan);
     elsewhere.bar(&gateways.holders);
+    elsewhere.bar_beside(&seen.beside.held, &plan.assignments);
     elsewhere.bar_former(former::find(seen, &plan.assignments), &plan.assignments);
     let troubles = Troubles { contradictions: &contradictions, gateways: &gateways.described() };
     let verdicts = verdicts::verdicts(seen, releases, outlook, &plan, &troubles);

@@ -11,6 +11,7 @@ use super::Reconciler;
 use super::pool_task::PoolTask;
 use crate::decide::Beside;
 use crate::index::key_of;
+use crate::ipam_node::held_ranges;
 use crate::pool::{PoolRecord, StatusRecord};
 
 impl Reconciler {
@@ -59,6 +60,8 @@ impl Reconciler {
                 let told = self.ipam_nodes.all().iter().filter_map(|(node, record)| record.claim(node, other));
                 let given = given.chain(told.map(|claim| claim.range));
                 barred.extend(given.filter(|range| range.overlaps(network)));
+                let held = self.may_hold(other, beside);
+                found.held.extend(held.into_iter().filter(|(_, range)| range.overlaps(network)));
             }
         }
         let strays = self.ipam_nodes.strays().filter(|(_, of, _)| *of == key || !is_apart(of));
@@ -66,6 +69,30 @@ impl Reconciler {
         barred.extend(self.orphans.iter().filter(|range| range.overlaps(network)));
         let remembered = self.memory.blocks().filter(|(of, _)| *of == key || !is_apart(of)).map(|(_, range)| *range);
         barred.extend(remembered.filter(|range| range.overlaps(network)));
+    }
+
+    /// What nodes hold of a pool, or may be giving: the whole of a block until its agent has answered for an entry that takes
+    /// it back, then what the agent says.
+    fn may_hold(&self, of: &PoolKey, task: &PoolTask) -> Vec<(String, AddrRange)> {
+        let has_stopped = |node: &str, range: AddrRange| {
+            let known = self.ipam_nodes.get(node);
+            known.is_some_and(|known| {
+                known.gives_no_more(of) && known.claim(node, of).map(|own| own.range) == Some(range)
+            })
+        };
+        let sent = task.call.iter().filter_map(|call| call.status.as_ref());
+        let given = sent.chain([&task.record.status]).flat_map(claims).map(|claim| (claim.node.clone(), claim.range));
+        let records = || self.ipam_nodes.all().iter();
+        let told = records().filter_map(|(node, record)| Some((node.clone(), record.claim(node, of)?.range)));
+        let mut held: Vec<(String, AddrRange)> =
+            given.chain(told).filter(|(node, range)| !has_stopped(node, *range)).collect();
+        for (node, report) in records().filter_map(|(node, record)| Some((node, record.report(of)?))) {
+            let ranges = if report.used > 0 { held_ranges(report) } else { Vec::new() };
+            held.extend(ranges.into_iter().map(|range| (node.clone(), range)));
+        }
+        held.sort_unstable();
+        held.dedup();
+        held
     }
 
     /// Finds the blocks that nodes have of pools that are gone, if there may be others than before.

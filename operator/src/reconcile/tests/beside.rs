@@ -417,3 +417,61 @@ fn a_finalizer_of_others_on_an_ipam_node_keeps_no_block() {
     );
     assert_eq!(status(&world, "blue").releasing.len(), 0);
 }
+
+/// `n1` serves the older pool and `n2` the younger, of the same addresses, as both allow it.
+fn both_serve() -> World {
+    let yes = json!({"nv-ipam.nvidia.com/allow-overlap": "true"});
+    let only = |node: &str| {
+        let terms = json!([{"matchFields": [{"key": "metadata.name", "operator": "In", "values": [node]}]}]);
+        json!({"subnet": "192.168.0.0/16", "perNodeBlockSize": 4, "nodeSelector": {"nodeSelectorTerms": terms}})
+            .to_string()
+    };
+    let pools = [made("zz-older", 10, 1, &only("n1"), &yes), made("blue", 11, 2, &only("n2"), &yes)];
+    let mut world = World::new(&["n1", "n2"], &pools, vec![]);
+    world.settle();
+    world
+}
+
+#[test]
+fn what_a_younger_pool_gave_while_both_could_is_given_by_the_older_only_when_it_is_free() {
+    let mut world = both_serve();
+    let barred = |world: &World| {
+        let runs = &world.reconciler.ipam_nodes.get("n1").unwrap().blocks[0].held_elsewhere;
+        runs.iter().map(|run| format!("{}-{}", run.start_ip, run.end_ip)).collect::<Vec<_>>()
+    };
+    assert!(barred(&world).is_empty());
+    // The annotation is taken off. What n2 gives before it hears of that is not known.
+    let mut edited = made("zz-older", 500, 1, "{}", &json!({}));
+    world.version = 500;
+    let known = &world.reconciler.pools[&PoolKey::new(PoolKind::IpPool, "zz-older")].record.status;
+    let spec = json!({"subnet": "192.168.0.0/16", "perNodeBlockSize": 4, "nodeSelector": {"nodeSelectorTerms":
+        [{"matchFields": [{"key": "metadata.name", "operator": "In", "values": ["n1"]}]}]}});
+    let both = json!({"metadata": {}, "spec": spec, "status": known.body(PoolKind::IpPool)});
+    let object = object(&both);
+    (edited.spec, edited.status) = (object.spec, object.status);
+    world.tell(Observed::Pool(PoolKind::IpPool, Event::Apply(edited)));
+    world.settle();
+    assert_eq!(ready(&world, "blue"), "Overlap");
+    assert_eq!(barred(&world), ["192.168.0.1-192.168.0.4"]);
+    // Its agent answers that it gives no more, and what it holds.
+    let held = |world: &mut World, addr: Option<&str>| {
+        let record = world.reconciler.ipam_nodes.get("n2").unwrap();
+        world.version += 1;
+        let runs: Vec<Value> = addr.iter().map(|addr| json!({"startIP": addr, "endIP": addr})).collect();
+        let event = json!({
+            "metadata": {"name": "n2", "uid": record.uid, "generation": record.generation,
+                "resourceVersion": world.version.to_string()},
+            "spec": {"pools": record.blocks},
+            "status": {"observedGeneration": record.generation, "pools": [{"name": "blue", "poolType": "IPPool",
+                "startIP": "192.168.0.1", "endIP": "192.168.0.4", "used": runs.len(), "capacity": 4, "held": runs}]},
+        });
+        world.tell(Observed::IpamNode(Event::Apply(super::object(&event))));
+        world.settle();
+    };
+    held(&mut world, Some("192.168.0.3"));
+    assert_eq!(barred(&world), ["192.168.0.3-192.168.0.3"]);
+    held(&mut world, None);
+    world.calls_after(Duration::from_secs(20)).into_iter().for_each(|call| world.succeed(call));
+    world.settle();
+    assert!(barred(&world).is_empty(), "{:?}", barred(&world));
+}
