@@ -60,7 +60,7 @@ fn build_now() -> Result<Binaries> {
 }
 
 /// Where cargo builds to.
-fn target_folder() -> PathBuf {
+pub(crate) fn target_folder() -> PathBuf {
     std::env::var_os("CARGO_TARGET_DIR").map_or_else(|| workspace().join("target"), |folder| workspace().join(folder))
 }
 
@@ -128,10 +128,9 @@ fn rustc_side(program: &str) -> Command {
     command
 }
 
-/// Runs `cargo build` and answers its messages, one JSON object per line.
-fn cargo(title: &str, arguments: &[&str], flags: Option<&str>) -> Result<Vec<Value>> {
+/// The cargo that runs us, or the one on the path, as if nobody had run us by it.
+pub(crate) fn cargo_command() -> Command {
     let mut command = rustc_side(&std::env::var("CARGO").unwrap_or_else(|_| "cargo".to_owned()));
-    command.args(["build", "--quiet", "--message-format=json-render-diagnostics"]).args(arguments);
     for (name, _) in std::env::vars_os() {
         // What cargo tells the program it runs (us) is not for another cargo: some build scripts would take it for a change.
         let name = name.to_string_lossy().into_owned();
@@ -142,6 +141,13 @@ fn cargo(title: &str, arguments: &[&str], flags: Option<&str>) -> Result<Vec<Val
             command.env_remove(name);
         }
     }
+    command
+}
+
+/// Runs `cargo build` and answers its messages, one JSON object per line.
+fn cargo(title: &str, arguments: &[&str], flags: Option<&str>) -> Result<Vec<Value>> {
+    let mut command = cargo_command();
+    command.args(["build", "--quiet", "--message-format=json-render-diagnostics"]).args(arguments);
     if let Some(flags) = flags {
         command.env("RUSTFLAGS", flags);
     }

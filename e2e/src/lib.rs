@@ -20,6 +20,7 @@ pub mod fuzz;
 pub mod http;
 pub mod kubectl;
 pub mod lock;
+pub mod mutants;
 pub mod netns;
 pub mod outage;
 mod pki;

@@ -2,21 +2,20 @@
 //!
 //! `cargo run -p ipam-e2e --bin simulate -- --seeds 0..10000` plays more of them, and one that fails is printed shrunk.
 
-use ipam_e2e::sim::{Simulator, history, shrink};
+use ipam_e2e::sim::{Simulator, history, play_many, shrink};
 
-/// Histories played here; enough that each kind of trouble comes many times.
-const SEEDS: u64 = 200;
-const STEPS: usize = 150;
+/// Histories played here, and steps of each.
+const SEEDS: u64 = 3_000;
+const STEPS: usize = 100;
 
 #[test]
 fn no_simulated_history_gives_an_address_twice_or_leaves_anything_waiting_for_ever() {
-    let simulator = Simulator::new().unwrap();
-    for seed in 0..SEEDS {
-        if let Err(failure) = simulator.play(&history(seed, STEPS)) {
-            let shortest = shrink(&simulator, failure);
-            panic!("seed {seed}: {}\n{:#?}", shortest.law, shortest.history);
-        }
+    let played = play_many(0..SEEDS, STEPS).unwrap();
+    if let Some((seed, failure)) = played.failure {
+        let shortest = shrink(&Simulator::new().unwrap(), failure);
+        panic!("seed {seed}: {}\n{:#?}", shortest.law, shortest.history);
     }
+    assert_eq!((played.seeds, played.steps), (SEEDS, SEEDS * u64::try_from(STEPS).unwrap()));
 }
 
 #[test]

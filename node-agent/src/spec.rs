@@ -84,11 +84,7 @@ impl SpecFile {
     /// The error says so if that fails, too: then the next start may go by the earlier copy.
     pub fn save(&self, noted: &Noted) -> io::Result<()> {
         self.replace(noted).map_err(|error| {
-            let still_true = |saved: &Noted| {
-                let has = |block: &NodeBlock| noted.spec.blocks.contains(block);
-                saved.spec.blocks.iter().all(|block| has(block) && (saved.withholds(block) || !noted.withholds(block)))
-            };
-            if matches!(self.load(), Ok(None)) || matches!(self.load(), Ok(Some(saved)) if still_true(&saved)) {
+            if matches!(self.load(), Ok(None)) || matches!(self.load(), Ok(Some(saved)) if may_stay(&saved, noted)) {
                 return error;
             }
             match files::remove(&self.path) {
@@ -107,6 +103,13 @@ impl SpecFile {
         let text = serde_json::to_vec(&saved).map_err(io::Error::other)?;
         files::replace(&self.path, &text, 0o600)
     }
+}
+
+/// Whether an earlier copy may stay on disk where `noted` could not be saved. One with a block that `noted` no longer has, or
+/// has otherwise, or withholds, may not, for by the next start that block may be another node's.
+pub fn may_stay(saved: &Noted, noted: &Noted) -> bool {
+    let has = |block: &NodeBlock| noted.spec.blocks.contains(block);
+    saved.spec.blocks.iter().all(|block| has(block) && (saved.withholds(block) || !noted.withholds(block)))
 }
 
 #[cfg(test)]

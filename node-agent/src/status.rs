@@ -349,14 +349,9 @@ impl Reporter {
         }
     }
 
-    /// Replaces the status of the object with this uid, and of no other: what one object was told must not be taken for an
-    /// answer to what its successor is told.
     async fn patch(&self, uid: &str, status: &IPAMNodeStatus) -> Result<(), kube::Error> {
-        let patch = serde_json::json!([
-            {"op": "test", "path": "/metadata/uid", "value": uid},
-            {"op": "add", "path": "/status", "value": status},
-        ]);
-        let patch: Patch<()> = Patch::Json(serde_json::from_value(patch).map_err(kube::Error::SerdeError)?);
+        let patch = serde_json::from_value(status_patch(uid, status)).map_err(kube::Error::SerdeError)?;
+        let patch: Patch<()> = Patch::Json(patch);
         let params = PatchParams { field_manager: Some(MANAGER.to_owned()), ..PatchParams::default() };
         let request = kube::core::Request::new(&self.path);
         let request = request.patch_subresource("status", &self.node, &params, &patch);
@@ -364,6 +359,15 @@ impl Reporter {
         request.headers_mut().insert(ACCEPT, METADATA_ONLY);
         self.client.request_text(request).await.map(drop)
     }
+}
+
+/// The JSON patch that replaces the status of the object with this uid, and of no other: what one object was told must not be
+/// taken for an answer to what its successor is told.
+pub fn status_patch(uid: &str, status: &IPAMNodeStatus) -> serde_json::Value {
+    serde_json::json!([
+        {"op": "test", "path": "/metadata/uid", "value": uid},
+        {"op": "add", "path": "/status", "value": status},
+    ])
 }
 
 #[cfg(test)]

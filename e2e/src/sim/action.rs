@@ -11,6 +11,20 @@ pub enum Fate {
     AnswerLost,
     /// It never arrives.
     Lost,
+    /// Whoever made it gives up waiting, and it arrives at last, after any time: see [`Action::Orphan`].
+    Late,
+}
+
+/// How a disk is.
+#[derive(Clone, Copy, PartialEq, Eq, Default, Debug)]
+pub enum Disk {
+    /// It does what it is asked.
+    #[default]
+    Well,
+    /// Nothing more fits on it but the journal, whose room is made ahead of need; what is there can be removed.
+    Full,
+    /// Nothing on it can be changed.
+    ReadOnly,
 }
 
 /// One step. The fields say whom or what it is about, by number.
@@ -19,8 +33,14 @@ pub enum Fate {
 pub enum Action {
     /// Time passes, in milliseconds.
     Pass(u32),
+    /// So many seconds pass in which leaders go on leading.
+    Rest(u8),
+    /// Replicas that start from now on let go of the blocks of a Node that is gone after so many seconds; 0 is never.
+    Grace(u8),
     /// A watch of a replica tells some words.
     Hear { replica: u8, watch: u8, words: u8 },
+    /// A watch of a replica tells all there is, of each object only the last.
+    HearLast { replica: u8, watch: u8 },
     /// A watch of a replica says its last word again.
     HearAgain { replica: u8, watch: u8 },
     /// A watch of a replica breaks and lists anew.
@@ -41,9 +61,14 @@ pub enum Action {
     Freeze { replica: u8, seconds: u8 },
     /// A replica hears all there is, decides, and has its calls made and answered: what it does when nothing is slow.
     Work { replica: u8 },
+    /// A replica works and all agents hear and report until what has happened so far is dealt with, as far as two such turns
+    /// bring it.
+    Round { replica: u8 },
+    /// A replica hears all there is.
+    Listen { replica: u8 },
     /// A node's agent hears all there is and reports.
     AgentWork { node: u8 },
-    /// A call of a killed replica arrives at last.
+    /// A call or report of somebody who was killed, or has given up waiting, arrives at last.
     Orphan { call: u8 },
     /// The watch of a node's agent tells some words.
     AgentHear { node: u8, words: u8 },
@@ -55,6 +80,10 @@ pub enum Action {
     AddAndCrash { node: u8, pool: u8 },
     /// A pod of a node ends.
     Delete { node: u8, pod: u8 },
+    /// Pods are started everywhere: on each node one in each of its pools.
+    Crowd,
+    /// All pods of a node end.
+    Drain { node: u8 },
     /// A node's agent reports, if that is due.
     Report { node: u8, fate: Fate },
     /// A node's agent is killed.
@@ -63,16 +92,22 @@ pub enum Action {
     AgentStart { node: u8 },
     /// A node is set up anew, without its pods and its disk.
     Wipe { node: u8 },
+    /// A node's disk fails, or is well again.
+    Disk { node: u8, is: Disk },
     /// The Node object is made.
     NodeJoins { node: u8 },
     /// The Node object is deleted; the machine runs on.
     NodeLeaves { node: u8 },
     /// The Node's label flips between selected and not.
     Relabel { node: u8 },
+    /// The Node is cordoned for pools by annotation, or no longer.
+    Cordon { node: u8 },
     /// A pool is applied with one of its specs: made, or edited.
     Apply { pool: u8, spec: u8 },
     /// A pool is deleted.
     Remove { pool: u8 },
+    /// A pool's finalizers are taken off by hand.
+    Strip { pool: u8 },
     /// An IPAMNode is deleted by hand.
     RemoveIpamNode { node: u8 },
     /// A pool's status is wiped by hand.

@@ -1,42 +1,51 @@
 //! One node: its agent's decisions by the real code (blocks, ledger, reports), its disk, and the pods that really run there.
 
+use std::cell::Cell;
 use std::collections::BTreeMap;
 use std::net::IpAddr;
 use std::time::Duration;
 
 use ipam_core::PoolKey;
-use ipam_core::ledger::{Attachment, Change as Step, Ledger, Owner, Pick, Request};
+use ipam_core::ledger::{Attachment, Ledger, Owner, Pick, Request};
 use ipam_crds::{HELD_RUNS, IPAMNode};
 use ipam_node_agent::allocator::Holdings;
 use ipam_node_agent::blocks::usable;
 use ipam_node_agent::note::Noted;
 use ipam_node_agent::spec::NodeSpec;
-use ipam_node_agent::status::{Pace, Report};
+use ipam_node_agent::status::{Pace, Report, status_patch};
 use ipam_node_agent::store::Position;
 use ipam_node_agent::watch::{InForce, Standing};
-use serde_json::{Value, json};
+use serde::Deserialize as _;
+use serde_json::Value;
 
-use super::action::Fate;
+use super::action::{self, Fate};
+use super::disk::Disk;
+use super::object::Object;
 use super::replica::Clock;
 use super::server::{Change, Server};
 use super::watch::{Told, Watch};
-
-/// What survives a crash.
-#[derive(Clone, Default, Debug)]
-struct Disk {
-    journal: Vec<Step>,
-    noted: Option<Noted>,
-}
 
 /// A running agent.
 struct Process {
     ledger: Ledger,
     in_force: Option<InForce>,
     noted: Noted,
+    /// What was on disk when a save last succeeded.
+    durable: Noted,
     standing: Option<Standing>,
     listed: Option<IPAMNode>,
     watch: Watch,
     pace: Pace,
+    /// When the next report is due, once somebody has asked: to find out takes the whole report.
+    due: Cell<Due>,
+}
+
+/// When a report is due, as far as that was found out.
+#[derive(Clone, Copy)]
+enum Due {
+    Unasked,
+    Never,
+    At(tokio::time::Instant),
 }
 
 /// A node.
@@ -48,20 +57,31 @@ pub(super) struct Node {
     /// The addresses that each pod really has, by container.
     pods: BTreeMap<String, Vec<(PoolKey, IpAddr)>>,
     made: u32,
+    /// Changes with what pods hold.
+    moves: u64,
+    /// What the agent did that none may do.
+    wrong: Option<String>,
 }
 
 impl Node {
     /// A machine whose agent has just started for the first time.
     pub(super) fn new(name: &str, clock: Clock) -> Self {
-        let mut node =
-            Self { name: name.to_owned(), disk: Disk::default(), process: None, pods: BTreeMap::new(), made: 0 };
+        let mut node = Self {
+            name: name.to_owned(),
+            disk: Disk::default(),
+            process: None,
+            pods: BTreeMap::new(),
+            made: 0,
+            moves: 0,
+            wrong: None,
+        };
         node.start(clock);
         node
     }
 
     /// Starts the agent, if it does not run.
     pub(super) fn start(&mut self, clock: Clock) {
-        if self.process.is_some() {
+        if self.process.is_some() || self.disk.is == action::Disk::ReadOnly {
             return;
         }
         let mut ledger = Ledger::new(0);
@@ -73,13 +93,16 @@ impl Node {
             ledger,
             in_force: None,
             noted: Noted::default(),
+            durable: Noted::default(),
             standing: None,
             listed: None,
             watch,
             pace: Pace::new(clock.instant().into()),
+            due: Cell::new(Due::Unasked),
         };
+        self.wrong = self.wrong.take().or_else(|| self.disk.untrue());
         if let Some(noted) = self.disk.noted.clone() {
-            process.noted = noted;
+            (process.noted, process.durable) = (noted.clone(), noted);
             process.put();
         }
         self.process = Some(process);
@@ -94,6 +117,7 @@ impl Node {
     pub(super) fn wipe(&mut self) {
         self.process = None;
         self.pods.clear();
+        self.moves += 1;
         self.disk = Disk::default();
     }
 
@@ -104,18 +128,43 @@ impl Node {
             .flat_map(|(pod, addresses)| addresses.iter().map(move |(pool, addr)| (pod.as_str(), pool, *addr)))
     }
 
+    /// What the agent did that none may do, in words.
+    pub(super) fn wrong(&self) -> Option<&str> {
+        self.wrong.as_deref()
+    }
+
+    /// Another number after what pods hold has changed.
+    pub(super) fn moves(&self) -> u64 {
+        self.moves
+    }
+
+    /// Whether the agent has heard all that the server says of its node, and will remember it.
+    pub(super) fn has_noted_all(&self, server: &Server) -> bool {
+        self.process.as_ref().is_some_and(|it| it.watch.is_current(server) && it.noted == it.durable)
+    }
+
     /// Whether the agent knows all that the server says, and has told all that is worth telling.
     pub(super) fn is_idle(&self, server: &Server, clock: Clock) -> bool {
         let Some(process) = &self.process else { return true };
         process.watch.is_current(server) && self.due(clock).is_none_or(|due| due > clock.elapsed)
     }
 
+    /// Whether it runs, has room on its disk, and nothing to do for now.
+    pub(super) fn has_settled(&self, server: &Server, clock: Clock) -> bool {
+        self.process.is_some() && self.disk.is == action::Disk::Well && self.is_idle(server, clock)
+    }
+
     /// When the next report is due.
     pub(super) fn due(&self, clock: Clock) -> Option<Duration> {
         let process = self.process.as_ref()?;
-        let report = process.report()?;
-        let due = process.pace.due(&report)?;
-        Some(due.into_std().saturating_duration_since(clock.start))
+        if matches!(process.due.get(), Due::Unasked) {
+            let due = process.report().and_then(|report| process.pace.due(&report));
+            process.due.set(due.map_or(Due::Never, Due::At));
+        }
+        match process.due.get() {
+            Due::At(due) => Some(due.into_std().saturating_duration_since(clock.start)),
+            Due::Unasked | Due::Never => None,
+        }
     }
 
     /// The watch tells up to `count` words.
@@ -123,6 +172,7 @@ impl Node {
         for _ in 0..count {
             let Some(process) = &mut self.process else { return };
             let Some(told) = process.watch.next(server) else { return };
+            process.due.set(Due::Unasked);
             let object = match process.observe(told) {
                 Known::NotYet => continue,
                 Known::Absent => None,
@@ -132,11 +182,21 @@ impl Node {
             let spec = object.as_ref().map(NodeSpec::from).unwrap_or_default();
             if process.in_force.is_none() || process.noted.spec != spec {
                 process.noted = process.noted.followed_by(spec);
-                self.disk.noted = Some(process.noted.clone());
+                process.save(&mut self.disk);
                 process.put();
             } else if let Some(in_force) = &mut process.in_force {
                 in_force.standing.clone_from(&process.standing);
             }
+        }
+    }
+
+    /// The disk fails, or is well again; what could not be saved is saved then.
+    pub(super) fn set_disk(&mut self, is: action::Disk) {
+        self.disk.is = is;
+        let Some(process) = &mut self.process else { return };
+        if process.durable != process.noted && process.save(&mut self.disk) {
+            process.due.set(Due::Unasked);
+            process.put();
         }
     }
 
@@ -150,7 +210,7 @@ impl Node {
     /// CNI ADD of a new pod in the `pick`-th pool that this node knows. With `crash`, the agent dies after the record is
     /// durable and before it answers: the runtime then deletes the pod.
     pub(super) fn add(&mut self, pick: usize, crash: bool, clock: Clock) {
-        let Some(process) = &mut self.process else { return };
+        let Some(process) = self.process.as_mut().filter(|_| self.disk.is != action::Disk::ReadOnly) else { return };
         let Some(pool) = process.pool(pick) else { return };
         self.made += 1;
         let container = format!("{}-{}", self.name, self.made);
@@ -164,6 +224,9 @@ impl Node {
             pick: Pick::Next,
         };
         let Ok(allocation) = process.ledger.allocate(&request, seconds(clock)) else { return };
+        process.due.set(Due::Unasked);
+        let unsaved = allocation.grants.iter().find_map(|grant| self.disk.unsaved(&pool, grant.addr));
+        self.wrong = self.wrong.take().or(unsaved);
         self.disk.journal.extend(allocation.changes.iter().cloned());
         if crash {
             self.process = None;
@@ -174,6 +237,12 @@ impl Node {
         }
         let addresses = allocation.grants.iter().map(|grant| (pool.clone(), grant.addr)).collect();
         self.pods.insert(container, addresses);
+        self.moves += 1;
+    }
+
+    /// The number of pools that this node knows.
+    pub(super) fn pools(&self) -> usize {
+        self.process.as_ref().and_then(|it| it.in_force.as_ref()).map_or(0, |in_force| in_force.spec.blocks.len())
     }
 
     /// CNI DEL of the `pick`-th pod. Without an agent the pod is gone all the same, and its address stays recorded until the
@@ -182,12 +251,13 @@ impl Node {
         let count = self.pods.len();
         let Some(container) = self.pods.keys().nth(pick.checked_rem(count).unwrap_or(0)).cloned() else { return };
         self.pods.remove(&container);
+        self.moves += 1;
         self.collect(clock);
     }
 
     /// Gives back what is recorded for pods that are gone.
     pub(super) fn collect(&mut self, clock: Clock) {
-        let Some(process) = &mut self.process else { return };
+        let Some(process) = self.process.as_mut().filter(|_| self.disk.is != action::Disk::ReadOnly) else { return };
         let stale: Vec<_> = process
             .ledger
             .reservations()
@@ -195,6 +265,7 @@ impl Node {
             .map(|held| (held.pool.clone(), held.owner.clone()))
             .collect();
         for (pool, owner) in stale {
+            process.due.set(Due::Unasked);
             let changes = process.ledger.release(&[pool], &owner, seconds(clock));
             for step in &changes {
                 process.ledger.apply(step);
@@ -203,25 +274,25 @@ impl Node {
         }
     }
 
-    /// Writes the report, if one is due.
-    pub(super) fn report(&mut self, server: &mut Server, fate: Fate, clock: Clock) {
-        if self.due(clock).is_none_or(|due| due > clock.elapsed) {
-            return;
-        }
-        let Some(process) = &mut self.process else { return };
-        let Some(report) = process.report() else { return };
+    /// Writes the report, if one is due. Returns the patch if it is still on its way.
+    pub(super) fn report(&mut self, server: &mut Server, fate: Fate, clock: Clock) -> Option<Value> {
+        self.due(clock).filter(|due| *due <= clock.elapsed)?;
+        let process = self.process.as_mut()?;
+        let report = process.report()?;
+        process.due.set(Due::Unasked);
         let now = clock.instant().into();
-        let status = serde_json::to_value(report.status(None, clock.wall(0))).unwrap_or_default();
-        let patch = json!([
-            {"op": "test", "path": "/metadata/uid", "value": report.uid},
-            {"op": "add", "path": "/status", "value": status},
-        ]);
+        let patch = status_patch(&report.uid, &report.status(None, clock.wall(0)));
+        if fate == Fate::Late {
+            process.pace.failed(now);
+            return Some(patch);
+        }
         let written = fate != Fate::Lost && server.json_patch("ipamnodes", &self.name, true, patch).is_ok();
         if written && fate == Fate::Done {
             process.pace.written(report, now);
         } else {
             process.pace.failed(now);
         }
+        None
     }
 }
 
@@ -264,11 +335,19 @@ impl Process {
         self.standing = standing;
     }
 
+    /// Saves what is noted. Whether that worked.
+    fn save(&mut self, disk: &mut Disk) -> bool {
+        let saved = disk.save(&self.noted);
+        if saved {
+            self.durable.clone_from(&self.noted);
+        }
+        saved
+    }
+
     fn put(&mut self) {
-        // What is noted is on disk before anything is given: the model's disk takes no time.
-        let (pools, problems) = usable(&self.noted, &self.noted, None);
+        let (pools, problems) = usable(&self.noted, &self.durable, None);
         self.ledger.configure(pools);
-        let saved = self.noted.spec.generation;
+        let saved = self.noted.generation_in(&self.durable);
         self.in_force = Some(InForce {
             spec: self.noted.spec.clone(),
             saved,
@@ -293,8 +372,8 @@ enum Known {
     Object(Box<IPAMNode>),
 }
 
-fn read(object: &Value) -> Option<IPAMNode> {
-    serde_json::from_value(object.clone()).ok()
+fn read(object: &Object) -> Option<IPAMNode> {
+    IPAMNode::deserialize(&**object).ok()
 }
 
 fn seconds(clock: Clock) -> i64 {

@@ -1,10 +1,26 @@
-//! The pools that the simulated admin applies: small networks, so that blocks run out and come back often.
+//! The pools that the simulated admin applies: small networks, so that blocks run out and come back often; of both kinds and
+//! families; with blocks of one address and of the whole subnet; some over the addresses of others, by mistake and on purpose.
 
+use ipam_core::overlap::ALLOW_OVERLAP_ANNOTATION;
 use serde_json::{Value, json};
 
-/// Plural and name of each pool. Their networks are apart.
-pub(super) const POOLS: [(&str, &str); 4] =
-    [("ippools", "blue"), ("cidrpools", "green"), ("ippools", "red"), ("ippools", "six")];
+/// Plural and name of each pool.
+pub(super) const POOLS: [(&str, &str); 7] = [
+    ("ippools", "blue"),
+    ("cidrpools", "green"),
+    ("ippools", "red"),
+    ("ippools", "six"),
+    ("cidrpools", "lake"),
+    ("ippools", "east"),
+    ("cidrpools", "west"),
+];
+/// Pools that are networks of their own and may have the addresses of one another: both say so from the start.
+const APART: [&str; 2] = ["east", "west"];
+
+/// The network that a pool is of: an address is one thing within it.
+pub(super) fn network(pool: &str) -> &'static str {
+    APART.into_iter().find(|apart| *apart == pool).unwrap_or("common")
+}
 
 /// The `spec`-th manifest of the `pool`-th pool.
 pub(super) fn manifest(pool: u8, spec: u8) -> (&'static str, &'static str, Value) {
@@ -14,10 +30,17 @@ pub(super) fn manifest(pool: u8, spec: u8) -> (&'static str, &'static str, Value
         0 => blue(),
         1 => green(),
         2 => red(),
-        _ => six(),
+        3 => six(),
+        4 => lake(),
+        5 => vec![json!({"subnet": "10.5.0.0/28", "perNodeBlockSize": 3})],
+        _ => vec![json!({"cidr": "10.5.0.0/28", "perNodeNetworkPrefix": 30})],
     };
     let spec = specs[usize::from(spec) % specs.len()].clone();
-    (plural, name, json!({"metadata": {"name": name, "namespace": super::server::NAMESPACE}, "spec": spec}))
+    let mut metadata = json!({"name": name, "namespace": super::server::NAMESPACE});
+    if APART.contains(&name) {
+        metadata["annotations"] = json!({ ALLOW_OVERLAP_ANNOTATION: "true" });
+    }
+    (plural, name, json!({"metadata": metadata, "spec": spec}))
 }
 
 fn selector() -> Value {
@@ -50,14 +73,27 @@ fn green() -> Vec<Value> {
             "staticAllocations": [{"nodeName": "node-2", "prefix": "10.1.0.0/29"}]}),
         json!({"cidr": "10.1.0.32/27", "perNodeNetworkPrefix": 31}),
         json!({"cidr": "10.1.0.5/27", "perNodeNetworkPrefix": 29}),
+        json!({"cidr": "10.0.0.0/27", "perNodeNetworkPrefix": 30}),
     ]
 }
 
-/// A second pool of the same kind as the first.
+/// A second pool of the same kind as the first, sometimes over the same addresses.
 fn red() -> Vec<Value> {
     vec![
         json!({"subnet": "10.0.0.72/29", "perNodeBlockSize": 2}),
         json!({"subnet": "10.0.0.64/29", "perNodeBlockSize": 2}),
+        json!({"subnet": "10.0.0.0/29", "perNodeBlockSize": 3, "nodeSelector": selector()}),
+    ]
+}
+
+fn lake() -> Vec<Value> {
+    vec![
+        json!({"cidr": "fd01::/124", "perNodeNetworkPrefix": 126, "gatewayIndex": 1}),
+        json!({"cidr": "fd01::/124", "perNodeNetworkPrefix": 127, "nodeSelector": selector()}),
+        json!({"cidr": "fd01::/124", "perNodeNetworkPrefix": 128}),
+        json!({"cidr": "fd01::/124", "perNodeNetworkPrefix": 126,
+            "staticAllocations": [{"nodeName": "node-3", "prefix": "fd01::4/126", "gateway": "fd01::5"}]}),
+        json!({"cidr": "fd01::/124", "perNodeNetworkPrefix": 124}),
     ]
 }
 

@@ -1,23 +1,87 @@
-//! From a seed to a history. Each history has a temper of its own: which things happen often in it, and which never.
+//! From a seed to a history. Each history has a temper of its own: which pools it is about, which things happen often in it,
+//! and which never.
 
-use super::action::{Action, Fate};
+use super::action::{Action, Disk, Fate};
+use super::catalogue::POOLS;
+use super::story::{STORIES, Story};
 
 /// The history of `seed`, of `steps` steps.
 pub fn history(seed: u64, steps: usize) -> Vec<Action> {
-    let mut dice = fastrand::Rng::with_seed(seed);
+    let mut dice = Dice::new(seed);
     let temper = Temper::new(&mut dice);
     let mut history = opening(&mut dice);
     while history.len() < steps {
-        history.push(temper.action(&mut dice));
+        if dice.rng.u32(0..100) < temper.stories {
+            let story: Story = STORIES[dice.rng.usize(0..STORIES.len())];
+            history.extend(story(&mut dice));
+        } else {
+            history.push(temper.action(&mut dice));
+        }
     }
+    history.truncate(steps);
     history
 }
 
+/// Chance, within what a history is about.
+pub(super) struct Dice {
+    /// Where it comes from.
+    pub(super) rng: fastrand::Rng,
+    /// Whether IPAMNodes are deleted by hand, or else statuses wiped. A status and the IPAMNodes derived from it are each other's
+    /// second record. Nothing that is left tells who holds what once both are destroyed by hand, so a history has only one of
+    /// the two.
+    pub(super) removes_ipam_nodes: bool,
+    pools: Vec<u8>,
+}
+
+impl Dice {
+    fn new(seed: u64) -> Self {
+        let mut rng = fastrand::Rng::with_seed(seed);
+        let all = u8::try_from(POOLS.len()).unwrap_or(u8::MAX);
+        // Few, so that much happens to each; the first, over whose addresses others come, is nearly always there.
+        let mut pools: Vec<u8> = (0..rng.usize(1..=3)).map(|_| rng.u8(0..all)).collect();
+        if rng.u8(0..4) > 0 {
+            pools.push(0);
+        }
+        let removes_ipam_nodes = rng.bool();
+        Self { rng, removes_ipam_nodes, pools }
+    }
+
+    /// A pool.
+    pub(super) fn pool(&mut self) -> u8 {
+        self.pools[self.rng.usize(0..self.pools.len())]
+    }
+
+    /// A node.
+    pub(super) fn node(&mut self) -> u8 {
+        self.rng.u8(0..super::world::NODES)
+    }
+
+    /// Mostly the first replica: two that work side by side all the time are no cluster that we know.
+    pub(super) fn replica(&mut self) -> u8 {
+        u8::from(self.rng.u8(0..4) == 0)
+    }
+
+    /// One of a replica's watches.
+    pub(super) fn watch(&mut self) -> u8 {
+        self.rng.u8(0..4)
+    }
+
+    /// A number to pick by.
+    pub(super) fn any(&mut self) -> u8 {
+        self.rng.u8(..)
+    }
+}
+
 /// A cluster that works: some nodes, a pool or two, an operator.
-fn opening(dice: &mut fastrand::Rng) -> Vec<Action> {
-    let mut history = vec![Action::Start { replica: 0, skew: 0 }, Action::Campaign { replica: 0, fate: Fate::Done }];
-    history.extend((0..dice.u8(2..=4)).map(|node| Action::NodeJoins { node }));
-    history.extend((0..dice.u8(1..=2)).map(|_| Action::Apply { pool: dice.u8(..), spec: 0 }));
+fn opening(dice: &mut Dice) -> Vec<Action> {
+    let grace = if dice.rng.u8(0..4) == 0 { 90 } else { 0 };
+    let mut history = vec![
+        Action::Grace(grace),
+        Action::Start { replica: 0, skew: 0 },
+        Action::Campaign { replica: 0, fate: Fate::Done },
+    ];
+    history.extend((0..dice.rng.u8(2..=4)).map(|node| Action::NodeJoins { node }));
+    history.extend((0..dice.rng.u8(1..=2)).map(|_| Action::Apply { pool: dice.pool(), spec: 0 }));
     for _ in 0..3 {
         history.extend([Action::Work { replica: 0 }, Action::Pass(20)]);
     }
@@ -29,85 +93,93 @@ fn opening(dice: &mut fastrand::Rng) -> Vec<Action> {
 struct Temper {
     weights: Vec<(u32, Make)>,
     total: u32,
+    /// How often a story begins, of a hundred actions.
+    stories: u32,
 }
 
-type Make = fn(&mut fastrand::Rng) -> Action;
+type Make = fn(&mut Dice) -> Action;
 
 /// What keeps a cluster going; always there.
-const COURSE: [(u32, Make); 13] = [
-    (24, |dice| Action::Work { replica: one(dice) }),
-    (24, |dice| Action::AgentWork { node: dice.u8(0..4) }),
-    (30, |dice| Action::Hear { replica: one(dice), watch: dice.u8(0..4), words: dice.u8(1..=12) }),
-    (24, |dice| Action::Decide { replica: one(dice) }),
-    (30, |dice| Action::Call { replica: one(dice), call: dice.u8(..), fate: Fate::Done }),
-    (30, |dice| Action::Answer { replica: one(dice), answer: dice.u8(..) }),
-    (24, |dice| Action::AgentHear { node: dice.u8(0..4), words: dice.u8(1..=6) }),
-    (16, |dice| Action::Report { node: dice.u8(0..4), fate: Fate::Done }),
-    (40, |dice| Action::Add { node: dice.u8(0..4), pool: dice.u8(..) }),
-    (14, |dice| Action::Delete { node: dice.u8(0..4), pod: dice.u8(..) }),
-    (16, |dice| Action::Pass(dice.u32(1..=40))),
-    (12, |dice| Action::Pass(dice.u32(100..=2500))),
-    (8, |dice| Action::Campaign { replica: one(dice), fate: Fate::Done }),
+const COURSE: [(u32, Make); 16] = [
+    (8, |dice| Action::Round { replica: dice.replica() }),
+    (6, |_| Action::Crowd),
+    (8, |dice| Action::Drain { node: dice.node() }),
+    (10, |dice| Action::Work { replica: dice.replica() }),
+    (24, |dice| Action::AgentWork { node: dice.node() }),
+    (30, |dice| Action::Hear { replica: dice.replica(), watch: dice.watch(), words: dice.rng.u8(1..=12) }),
+    (24, |dice| Action::Decide { replica: dice.replica() }),
+    (30, |dice| Action::Call { replica: dice.replica(), call: dice.any(), fate: Fate::Done }),
+    (30, |dice| Action::Answer { replica: dice.replica(), answer: dice.any() }),
+    (24, |dice| Action::AgentHear { node: dice.node(), words: dice.rng.u8(1..=6) }),
+    (16, |dice| Action::Report { node: dice.node(), fate: Fate::Done }),
+    (40, |dice| Action::Add { node: dice.node(), pool: dice.any() }),
+    (14, |dice| Action::Delete { node: dice.node(), pod: dice.any() }),
+    (16, |dice| Action::Pass(dice.rng.u32(1..=40))),
+    (12, |dice| Action::Pass(dice.rng.u32(100..=2500))),
+    (8, |dice| Action::Campaign { replica: dice.replica(), fate: Fate::Done }),
 ];
 
 /// What an admin does and what goes wrong; each history has some of it.
-const TROUBLE: [(u32, Make); 24] = [
+const TROUBLE: [(u32, Make); 34] = [
     (1, |_| Action::Backup),
     (1, |_| Action::Restore),
-    (6, |dice| Action::Apply { pool: dice.u8(..), spec: dice.u8(..) }),
-    (3, |dice| Action::Apply { pool: 0, spec: dice.u8(..) }),
-    (3, |dice| Action::Remove { pool: dice.u8(..) }),
-    (4, |dice| Action::NodeJoins { node: dice.u8(0..4) }),
-    (4, |dice| Action::NodeLeaves { node: dice.u8(0..4) }),
-    (4, |dice| Action::Relabel { node: dice.u8(0..4) }),
-    (3, |dice| Action::Kill { replica: one(dice) }),
-    (6, |dice| Action::Start { replica: one(dice), skew: dice.i8(..) }),
-    (2, |dice| Action::Freeze { replica: one(dice), seconds: dice.u8(1..40) }),
-    (4, |dice| Action::Orphan { call: dice.u8(..) }),
-    (4, |dice| Action::LoseWatch { replica: one(dice), watch: dice.u8(0..4) }),
-    (4, |dice| Action::HearAgain { replica: one(dice), watch: dice.u8(0..4) }),
-    (6, |dice| Action::Call { replica: one(dice), call: dice.u8(..), fate: Fate::AnswerLost }),
-    (6, |dice| Action::Call { replica: one(dice), call: dice.u8(..), fate: Fate::Lost }),
-    (2, |dice| Action::Campaign { replica: one(dice), fate: Fate::AnswerLost }),
-    (3, |dice| Action::Campaign { replica: one(dice), fate: Fate::Lost }),
-    (4, |dice| Action::Report { node: dice.u8(0..4), fate: Fate::AnswerLost }),
-    (4, |dice| Action::AgentLoseWatch { node: dice.u8(0..4) }),
-    (3, |dice| Action::AddAndCrash { node: dice.u8(0..4), pool: dice.u8(..) }),
-    (3, |dice| Action::AgentKill { node: dice.u8(0..4) }),
-    (8, |dice| Action::AgentStart { node: dice.u8(0..4) }),
-    (1, |dice| Action::Wipe { node: dice.u8(0..4) }),
+    (6, |dice| Action::Apply { pool: dice.pool(), spec: dice.any() }),
+    (3, |dice| Action::Apply { pool: 0, spec: dice.any() }),
+    (3, |dice| Action::Remove { pool: dice.pool() }),
+    (1, |dice| Action::Strip { pool: dice.pool() }),
+    (2, |dice| Action::ForceRelease { pool: dice.pool(), node: dice.node() }),
+    (4, |dice| Action::NodeJoins { node: dice.node() }),
+    (4, |dice| Action::NodeLeaves { node: dice.node() }),
+    (4, |dice| Action::Relabel { node: dice.node() }),
+    (2, |dice| Action::Cordon { node: dice.node() }),
+    (1, |dice| Action::Rest(dice.rng.u8(1..=120))),
+    (3, |dice| Action::Kill { replica: dice.replica() }),
+    (6, |dice| Action::Start { replica: dice.replica(), skew: dice.rng.i8(..) }),
+    (2, |dice| Action::Freeze { replica: dice.replica(), seconds: dice.rng.u8(1..40) }),
+    (4, |dice| Action::Orphan { call: dice.any() }),
+    (4, |dice| Action::LoseWatch { replica: dice.replica(), watch: dice.watch() }),
+    (4, |dice| Action::HearAgain { replica: dice.replica(), watch: dice.watch() }),
+    (6, |dice| Action::HearLast { replica: dice.replica(), watch: dice.watch() }),
+    (6, |dice| Action::Call { replica: dice.replica(), call: dice.any(), fate: Fate::AnswerLost }),
+    (6, |dice| Action::Call { replica: dice.replica(), call: dice.any(), fate: Fate::Lost }),
+    (4, |dice| Action::Call { replica: dice.replica(), call: dice.any(), fate: Fate::Late }),
+    (2, |dice| Action::Report { node: dice.node(), fate: Fate::Late }),
+    (2, |dice| Action::Campaign { replica: dice.replica(), fate: Fate::AnswerLost }),
+    (3, |dice| Action::Campaign { replica: dice.replica(), fate: Fate::Lost }),
+    (4, |dice| Action::Report { node: dice.node(), fate: Fate::AnswerLost }),
+    (4, |dice| Action::AgentLoseWatch { node: dice.node() }),
+    (3, |dice| Action::AddAndCrash { node: dice.node(), pool: dice.any() }),
+    (3, |dice| Action::AgentKill { node: dice.node() }),
+    (8, |dice| Action::AgentStart { node: dice.node() }),
+    (2, |dice| Action::Disk { node: dice.node(), is: Disk::Full }),
+    (1, |dice| Action::Disk { node: dice.node(), is: Disk::ReadOnly }),
+    (3, |dice| Action::Disk { node: dice.node(), is: Disk::Well }),
+    (1, |dice| Action::Wipe { node: dice.node() }),
 ];
 
-fn one(dice: &mut fastrand::Rng) -> u8 {
-    // Mostly the first replica: two that work side by side all the time are no cluster that we know.
-    u8::from(dice.u8(0..4) == 0)
-}
-
 impl Temper {
-    fn new(dice: &mut fastrand::Rng) -> Self {
+    fn new(dice: &mut Dice) -> Self {
         let mut weights: Vec<(u32, Make)> = COURSE.to_vec();
-        // A status and the IPAMNodes derived from it are each other's second record. Nothing that is left tells who holds
-        // what once both are destroyed by hand, so a history has only one of the two.
-        let spoils: Make = if dice.bool() {
-            |dice| Action::RemoveIpamNode { node: dice.u8(0..4) }
+        let spoils: Make = if dice.removes_ipam_nodes {
+            |dice| Action::RemoveIpamNode { node: dice.node() }
         } else {
-            |dice| Action::WipeStatus { pool: dice.u8(..) }
+            |dice| Action::WipeStatus { pool: dice.pool() }
         };
-        weights.push((dice.u32(0..5), spoils));
+        weights.push((dice.rng.u32(0..5), spoils));
         for (weight, make) in TROUBLE {
             // Some troubles are absent from a history, some are frequent in it.
-            let factor = [0, 0, 1, 1, 3][dice.usize(0..5)];
+            let factor = [0, 0, 1, 1, 3][dice.rng.usize(0..5)];
             weights.push((weight * factor, make));
         }
         // Whoever is killed comes back some day.
-        weights.push((3, |dice| Action::Start { replica: one(dice), skew: 0 }));
-        weights.push((3, |dice| Action::AgentStart { node: dice.u8(0..4) }));
+        weights.push((3, |dice| Action::Start { replica: dice.replica(), skew: 0 }));
+        weights.push((3, |dice| Action::AgentStart { node: dice.node() }));
         let total = weights.iter().map(|(weight, _)| weight).sum();
-        Self { weights, total }
+        Self { weights, total, stories: [0, 2, 6][dice.rng.usize(0..3)] }
     }
 
-    fn action(&self, dice: &mut fastrand::Rng) -> Action {
-        let mut point = dice.u32(0..self.total);
+    fn action(&self, dice: &mut Dice) -> Action {
+        let mut point = dice.rng.u32(0..self.total);
         for (weight, make) in &self.weights {
             if point < *weight {
                 return make(dice);

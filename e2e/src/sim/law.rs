@@ -3,26 +3,76 @@
 use std::collections::BTreeMap;
 use std::net::IpAddr;
 
-use ipam_core::AddrRange;
-use ipam_core::plan::{Claim, ClaimSource};
+use ipam_core::plan::Claim;
+use ipam_core::{AddrRange, Cidr, PoolKey, PoolKind};
 use serde_json::Value;
 
-use super::server::{Server, text};
+use super::agent::Node;
+use super::catalogue::network;
+use super::replica::Replica;
+use super::server::{Change, Server, text};
 use super::wire::lock;
 use super::world::World;
 
 /// A law that was broken, in words.
 pub type Broken = String;
 
-/// No address is held by two pods, and no address that a pod holds is recorded as another node's.
-pub fn check(world: &World) -> Result<(), Broken> {
-    let mut holders: BTreeMap<IpAddr, (&str, &str)> = BTreeMap::new();
-    for node in &world.nodes {
-        for (pod, pool, addr) in node.held() {
-            if world.given_up.contains(&(pool.name.as_str(), node.name.clone())) {
+/// After each step: no two replicas lead, no address is held by two pods, none that a pod holds is recorded as another node's,
+/// and no pool goes away while a pod holds an address of it.
+pub fn check(world: &mut World) -> Result<(), Broken> {
+    one_leads(world)?;
+    if let Some((node, wrong)) = world.nodes.iter().find_map(|node| Some((&node.name, node.wrong()?))) {
+        return Err(format!("the agent of {node} {wrong}"));
+    }
+    let moves = world.nodes.iter().map(Node::moves).sum();
+    let seen = (lock(&world.server).version(), moves);
+    let before = std::mem::replace(&mut world.checked, seen);
+    let now = world.clock().elapsed;
+    world.excuses.renew(&lock(&world.server), &world.nodes, &world.replicas, now);
+    if before == seen {
+        return Ok(());
+    }
+    no_pool_in_use_goes(world, before.0)?;
+    no_address_is_held_twice(world)
+}
+
+/// Each by its own clock: one that stands still wakes up as a leader and must know by itself that it is none.
+fn one_leads(world: &World) -> Result<(), Broken> {
+    let now = world.clock().instant();
+    let leads = |replica: &&Replica| replica.leads_until().is_some_and(|until| until > now);
+    match world.replicas.iter().flatten().filter(leads).count() {
+        0 | 1 => Ok(()),
+        count => Err(format!("{count} replicas lead at one time")),
+    }
+}
+
+fn no_pool_in_use_goes(world: &World, since: u64) -> Result<(), Broken> {
+    let server = lock(&world.server);
+    for (plural, kind) in [("ippools", PoolKind::IpPool), ("cidrpools", PoolKind::CidrPool)] {
+        let gone = server.since(plural, since).iter().filter(|event| event.change == Change::Deleted);
+        for name in gone.map(|event| text(&event.object, "/metadata/name")) {
+            if world.excuses.leaves_unguarded(&name) {
                 continue;
             }
-            if let Some((other, there)) = holders.insert(addr, (pod, &node.name)) {
+            let of_it = |pool: &PoolKey| pool.kind == kind && pool.name == name;
+            for node in world.nodes.iter().filter(|node| !world.excuses.lets_go(&name, &node.name)) {
+                if let Some((pod, _, addr)) = node.held().find(|(_, pool, _)| of_it(pool)) {
+                    return Err(format!("{plural}/{name} is gone while {pod} holds {addr} of it"));
+                }
+            }
+        }
+    }
+    Ok(())
+}
+
+fn no_address_is_held_twice(world: &World) -> Result<(), Broken> {
+    let mut holders: BTreeMap<(&str, IpAddr), (&str, &str)> = BTreeMap::new();
+    for node in &world.nodes {
+        for (pod, pool, addr) in node.held() {
+            if world.excuses.lets_go(&pool.name, &node.name) {
+                continue;
+            }
+            if let Some((other, there)) = holders.insert((network(&pool.name), addr), (pod, &node.name)) {
                 return Err(format!(
                     "{addr} of {pool} is held twice: by {other} on {there} and by {pod} on {}",
                     node.name
@@ -30,13 +80,20 @@ pub fn check(world: &World) -> Result<(), Broken> {
             }
         }
     }
-    for (node, pool, claim) in claims(world) {
-        for (addr, (pod, there)) in &holders {
-            if claim.range.contains(*addr) && node != *there {
-                return Err(format!(
-                    "{addr} is held by {pod} on {there}, but {pool} has given {} to {node}",
-                    claim.range
-                ));
+    if world.excuses.put_back {
+        return Ok(());
+    }
+    let server = lock(&world.server);
+    for object in ["ippools", "cidrpools"].into_iter().flat_map(|plural| server.list(plural)) {
+        let Some(name) = object["metadata"]["name"].as_str() else { continue };
+        for claim in object.claims() {
+            let others =
+                holders.iter().filter(|((there, _), (_, node))| *there == network(name) && *node != claim.node);
+            for ((_, addr), (pod, there)) in others {
+                if claim.range.contains(*addr) {
+                    let Claim { node, range, .. } = claim;
+                    return Err(format!("{addr} is held by {pod} on {there}, but {name} has given {range} to {node}"));
+                }
             }
         }
     }
@@ -50,21 +107,10 @@ fn claims(world: &World) -> Vec<(String, String, Claim)> {
     for plural in ["ippools", "cidrpools"] {
         for object in server.list(plural) {
             let pool = format!("{plural}/{}", text(object, "/metadata/name"));
-            for list in ["/status/allocations", "/status/releasing"] {
-                let entries = object.pointer(list).and_then(Value::as_array).into_iter().flatten();
-                claims.extend(entries.filter_map(claim).map(|claim| (claim.node.clone(), pool.clone(), claim)));
-            }
+            claims.extend(object.claims().iter().map(|claim| (claim.node.clone(), pool.clone(), claim.clone())));
         }
     }
     claims
-}
-
-fn claim(entry: &Value) -> Option<Claim> {
-    let node = entry["nodeName"].as_str()?;
-    match entry["prefix"].as_str() {
-        Some(prefix) => Claim::from_prefix(node, prefix, None, ClaimSource::Status),
-        None => Claim::from_ip_range(node, entry["startIP"].as_str()?, entry["endIP"].as_str()?, ClaimSource::Status),
-    }
 }
 
 /// Once all has settled: every node is told what the statuses record, and nothing else. Of a pool whose spec is invalid a node
@@ -90,7 +136,10 @@ pub fn nodes_are_told(world: &World) -> Result<(), Broken> {
         for pool in object["spec"]["pools"].as_array().into_iter().flatten() {
             let name = pool_name(pool);
             let is_recorded = recorded.iter().any(|(of, in_pool, _)| *of == node && *in_pool == name);
-            if !is_recorded && !is_invalid(&server, &name) {
+            // What a pool that vanished had given is taken back as long as it takes.
+            let is_orphaned = world.excuses.leaves_unguarded(&text(pool, "/name")) && pool["state"] == "Releasing";
+            let is_known = is_recorded || (is_orphaned && holds(world, &node, pool));
+            if !is_known && !is_invalid(&server, &name) {
                 return Err(format!("{node} is told of {name}, which records nothing of it: {pool}"));
             }
         }
@@ -98,13 +147,69 @@ pub fn nodes_are_told(world: &World) -> Result<(), Broken> {
     Ok(())
 }
 
+/// Once all has settled: what pods hold is recorded as their node's, unless an admin has taken that upon himself.
+pub fn what_is_held_is_recorded(world: &World) -> Result<(), Broken> {
+    let server = lock(&world.server);
+    for node in &world.nodes {
+        for (pod, pool, addr) in node.held() {
+            if world.excuses.leaves_unguarded(&pool.name) || world.excuses.lets_go(&pool.name, &node.name) {
+                continue;
+            }
+            let plural = if pool.kind == PoolKind::IpPool { "ippools" } else { "cidrpools" };
+            // While a spec is invalid, a status that was wiped is not put right.
+            if world.excuses.is_wiped(&pool.name) && is_invalid(&server, &format!("{plural}/{}", pool.name)) {
+                continue;
+            }
+            let claims = server.get(plural, &pool.name).map(|object| object.claims()).unwrap_or_default();
+            if !claims.iter().any(|claim| claim.node == node.name && claim.range.contains(addr)) {
+                return Err(format!("{addr} is held by {pod} on {}, and {pool} does not record it", node.name));
+            }
+        }
+    }
+    Ok(())
+}
+
+/// Once all has settled: of two pools over the same addresses one has nodes that it serves, at most.
+pub fn the_older_serves(world: &World) -> Result<(), Broken> {
+    let server = lock(&world.server);
+    let mut serving: Vec<(&str, Cidr)> = Vec::new();
+    for object in ["ippools", "cidrpools"].into_iter().flat_map(|plural| server.list(plural)) {
+        let name = object["metadata"]["name"].as_str().unwrap_or_default();
+        let spec = &object["spec"];
+        let Some((range, _)) = spec["subnet"].as_str().or(spec["cidr"].as_str()).and_then(|it| Cidr::parse(it).ok())
+        else {
+            continue;
+        };
+        let gives = object["status"]["allocations"].as_array().is_some_and(|given| !given.is_empty());
+        if !gives || has_reason(object, "InvalidSpec") {
+            continue;
+        }
+        let overlaps =
+            |(other, there): &&(&str, Cidr)| network(name) == network(other) && there.range().overlaps(&range.range());
+        if let Some((other, there)) = serving.iter().find(overlaps) {
+            return Err(format!("{other} ({there}) and {name} ({range}) both serve"));
+        }
+        serving.push((name, range));
+    }
+    Ok(())
+}
+
+fn holds(world: &World, node: &str, entry: &Value) -> bool {
+    let of_it = |pool: &PoolKey| entry["name"] == *pool.name && entry["poolType"] == pool.kind.kind();
+    world.nodes.iter().any(|it| it.name == node && it.held().any(|(_, pool, _)| of_it(pool)))
+}
+
+fn has_reason(object: &Value, reason: &str) -> bool {
+    let conditions = object["status"]["conditions"].as_array();
+    conditions.into_iter().flatten().any(|condition| condition["reason"] == reason)
+}
+
 fn is_invalid(server: &Server, pool: &str) -> bool {
     let object = pool.split_once('/').and_then(|(plural, name)| {
         let plural = ["ippools", "cidrpools"].into_iter().find(|known| *known == plural)?;
         server.get(plural, name)
     });
-    let conditions = object.and_then(|object| object["status"]["conditions"].as_array());
-    conditions.into_iter().flatten().any(|condition| condition["reason"] == "InvalidSpec")
+    object.is_some_and(|object| has_reason(object, "InvalidSpec"))
 }
 
 /// The ranges of a pool that an IPAMNode tells.
@@ -121,14 +226,15 @@ fn pool_name(entry: &Value) -> String {
 }
 
 /// Once all has settled and no pod runs any more: nothing that goes away is still there. What a node has whose Node is gone may
-/// stay: its agent may be without a word for ever, and how long that is waited for is an admin's choice.
+/// stay where an admin waits for its agent's word for ever.
 pub fn nothing_is_left(world: &World) -> Result<(), Broken> {
     let server = lock(&world.server);
+    let waits_for_ever = world.excuses.grace.is_none();
     for plural in ["ippools", "cidrpools"] {
         for object in server.list(plural) {
             let entries = object["status"]["releasing"].as_array().into_iter().flatten();
             let (silent, others): (Vec<_>, Vec<_>) =
-                entries.partition(|entry| server.get("nodes", &text(entry, "/nodeName")).is_none());
+                entries.partition(|entry| waits_for_ever && server.get("nodes", &text(entry, "/nodeName")).is_none());
             let is_leaving = !object["metadata"]["deletionTimestamp"].is_null() && silent.is_empty();
             let name = text(object, "/metadata/name");
             // By a spec that is invalid nothing is decided, and so nothing taken back, until the pool is deleted.

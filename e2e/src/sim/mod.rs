@@ -6,21 +6,39 @@
 //! the shortest one that still does.
 //!
 //! Real code: `operator::reconcile` with all it decides by, `operator::act` (its calls, answered by a model of the API server),
-//! the election, and the agent's reading of blocks, its ledger and its reports. Modelled: the API server, the disk, and time.
+//! the election, and the agent's reading of blocks, its notes, its ledger and its reports. Modelled: the API server, the disk, the
+//! agent's loop around its decisions, and time.
+//!
+//! Played: watches that lag, repeat themselves, leave out what was soon outdated, or break and list anew; calls and reports that are
+//! lost, whose answer is lost, or that arrive when whoever made them is long dead or has given them up; replicas and agents that are
+//! killed, start, and stand still beyond their lease; skewed clocks; disks that are full, cannot be written or are lost with their
+//! node; an admin who edits, deletes, relabels, wipes, restores a backup, forces, and takes finalizers off.
+//!
+//! Not played: a status and the IPAMNodes derived from it both destroyed by hand in one history (nothing is left then that tells
+//! who holds what), a journal lost while its pods run, a store put back while the operator runs, addresses that pods ask for
+//! by name outside their node's block, `--offline-limit`, cooldowns, the webhooks, and more than four nodes.
 
 pub mod action;
+mod admin;
 mod agent;
 mod catalogue;
+mod disk;
+mod excuse;
 mod generate;
 pub mod law;
+mod many;
+mod object;
+mod orphan;
 mod replica;
 mod server;
 mod settle;
 mod shrink;
+mod story;
 mod watch;
 mod wire;
 mod world;
 
+use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::rc::Rc;
 
 use tokio::runtime::Runtime;
@@ -29,6 +47,7 @@ use action::Action;
 use world::World;
 
 pub use generate::history;
+pub use many::{Played, play_many};
 pub use shrink::shrink;
 
 /// A history that broke a law.
@@ -60,12 +79,24 @@ impl Simulator {
     /// Plays a history, then lets all settle.
     ///
     /// # Errors
-    /// A law was broken.
+    /// A law was broken. That the code panics is one, too.
     pub fn play(&self, history: &[Action]) -> Result<World, Failure> {
+        catch_unwind(AssertUnwindSafe(|| self.play_on(history))).unwrap_or_else(|panic| {
+            let words = panic.downcast_ref::<String>().map(String::as_str).or(panic.downcast_ref::<&str>().copied());
+            let law = format!("the code panics: {}", words.unwrap_or("without words"));
+            Err(Failure { history: history.to_vec(), settling: false, law })
+        })
+    }
+
+    fn play_on(&self, history: &[Action]) -> Result<World, Failure> {
         let mut world = World::new(self.runtime.clone());
         for (place, &action) in history.iter().enumerate() {
             world.step(action);
-            law::check(&world).map_err(|law| Failure { history: history[..=place].to_vec(), settling: false, law })?;
+            law::check(&mut world).map_err(|law| Failure {
+                history: history[..=place].to_vec(),
+                settling: false,
+                law,
+            })?;
         }
         settle::settle(&mut world).map_err(|law| Failure { history: history.to_vec(), settling: true, law })?;
         Ok(world)

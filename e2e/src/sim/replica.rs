@@ -6,15 +6,19 @@ use std::time::{Duration, Instant};
 
 use ipam_core::PoolKind;
 use ipam_operator::election::LEASE_NAME;
-use ipam_operator::election::algorithm::{Candidate, Step};
+use ipam_operator::election::algorithm::{Candidate, RETRY_PERIOD, Step};
+use ipam_operator::index::{CORDON, Labels, NodeMeta};
 use ipam_operator::metrics::Metrics;
+use ipam_operator::objects::RawObject;
 use ipam_operator::reconcile::{Command, Now, Observed, Outcome, Reconciler, Settings};
 use jiff::Timestamp;
 use k8s_openapi::api::coordination::v1::Lease;
 use kube::runtime::watcher::Event;
+use serde::Deserialize as _;
 use serde_json::Value;
 
 use super::action::Fate;
+use super::object::Object;
 use super::server::{Change, NAMESPACE, Server};
 use super::watch::{Told, Watch};
 use super::wire::Wire;
@@ -37,6 +41,8 @@ pub(super) struct Replica {
     skew: i64,
     /// Until when the process is stopped (SIGSTOP), by the simulator's clock.
     pub(super) frozen_until: Duration,
+    /// When it looks after its lease of its own accord.
+    next_campaign: Duration,
     /// Steps that a process which slept through its deadline still does before its timer ends it.
     last_steps: u32,
 }
@@ -65,10 +71,9 @@ impl Clock {
 
 impl Replica {
     /// A process that has just started.
-    pub(super) fn start(name: &str, skew: i64, wire: Wire) -> Self {
+    pub(super) fn start(name: &str, skew: i64, grace: Option<Duration>, wire: Wire) -> Self {
         Self {
-            // A block is never free by time alone here: that is an admin's decision to risk it.
-            reconciler: Reconciler::new(Settings { released_block_grace: None }, Arc::new(Metrics::default())),
+            reconciler: Reconciler::new(Settings { released_block_grace: grace }, Arc::new(Metrics::default())),
             candidate: Candidate::new(name.to_owned(), NAMESPACE, LEASE_NAME),
             wire,
             watches: WATCHED.map(|plural| Watch::new(plural, None)).into(),
@@ -77,6 +82,7 @@ impl Replica {
             leading: false,
             skew,
             frozen_until: Duration::ZERO,
+            next_campaign: Duration::ZERO,
             last_steps: 3,
         }
     }
@@ -101,10 +107,35 @@ impl Replica {
         self.leading
     }
 
+    /// Until when it leads, by its own clock. One that stands still does not know better.
+    pub(super) fn leads_until(&self) -> Option<Instant> {
+        self.candidate.leads_until()
+    }
+
+    /// When it looks after its lease of its own accord.
+    pub(super) fn next_campaign(&self) -> Duration {
+        self.next_campaign
+    }
+
+    /// When it has something to do, if nothing happens before.
+    pub(super) fn next_wake(&self, clock: Clock) -> Option<Duration> {
+        self.reconciler.next_wake().map(|wake| wake.saturating_duration_since(clock.start))
+    }
+
+    /// Whether it has heard of all Nodes as they are.
+    pub(super) fn knows_nodes(&self, server: &Server) -> bool {
+        self.watches.last().is_some_and(|watch| watch.is_current(server))
+    }
+
     /// Whether nothing is due, under way or untold.
     pub(super) fn is_idle(&self, server: &Server) -> bool {
+        self.has_done_all(server) && (!self.leading || self.reconciler.is_idle())
+    }
+
+    /// Whether nothing is under way or untold.
+    pub(super) fn has_done_all(&self, server: &Server) -> bool {
         let told = self.watches.iter().all(|watch| watch.is_current(server));
-        told && self.sent.is_empty() && self.answers.is_empty() && (!self.leading || self.reconciler.is_idle())
+        told && self.sent.is_empty() && self.answers.is_empty()
     }
 
     /// Whether the process ends now: it has led, and its time is over.
@@ -122,6 +153,14 @@ impl Replica {
         let index = watch % WATCHED.len();
         for _ in 0..count {
             let Some(told) = self.watches[index].next(server) else { return };
+            self.observe(index, told, clock);
+        }
+    }
+
+    /// A watch tells all there is, of each object only the last.
+    pub(super) fn hear_last(&mut self, watch: usize, server: &Server, clock: Clock) {
+        let index = watch % WATCHED.len();
+        for told in self.watches[index].rest(server) {
             self.observe(index, told, clock);
         }
     }
@@ -158,14 +197,13 @@ impl Replica {
         self.sent.extend(self.reconciler.poll(Now { instant: clock.instant(), wall: clock.wall(self.skew) }));
     }
 
-    /// A call reaches the server, or does not.
-    pub(super) fn deliver(&mut self, call: usize, fate: Fate) {
-        if self.sent.is_empty() {
-            return;
-        }
-        let command = self.sent.remove(call % self.sent.len());
+    /// A call reaches the server, or does not. Returns it if it is still on its way.
+    pub(super) fn deliver(&mut self, call: usize, fate: Fate) -> Option<Command> {
+        let command = self.sent.remove(call.checked_rem(self.sent.len())?);
+        let late = (fate == Fate::Late).then(|| command.clone());
         let outcome = self.wire.make(command, fate);
         self.answers.push(outcome);
+        late
     }
 
     /// An answer arrives.
@@ -179,17 +217,18 @@ impl Replica {
     /// One try to get or keep the Lease. A leader that finds another in its place ends: `false`.
     pub(super) fn campaign(&mut self, server: &mut Server, fate: Fate, clock: Clock) -> bool {
         let now = clock.instant();
-        if fate == Fate::Lost {
+        self.next_campaign = clock.elapsed + RETRY_PERIOD;
+        if matches!(fate, Fate::Lost | Fate::Late) {
             return true;
         }
-        let lease = server.get("leases", LEASE_NAME).and_then(|object| serde_json::from_value((**object).clone()).ok());
+        let lease = server.get("leases", LEASE_NAME).and_then(|object| Lease::deserialize(&***object).ok());
         self.candidate.observe(lease, now);
         let (result, began) = match self.candidate.step(now, clock.wall(self.skew)) {
             Step::Follow { .. } => return !self.leading,
             Step::Create(lease) => (server.create("leases", value(&lease)), now),
             Step::Replace(lease) => (server.replace("leases", false, &value(&lease)), now),
         };
-        let written: Option<Lease> = result.ok().and_then(|object| serde_json::from_value((*object).clone()).ok());
+        let written: Option<Lease> = result.ok().and_then(|object| Lease::deserialize(&**object).ok());
         if let (Some(lease), Fate::Done) = (written, fate) {
             self.candidate.wrote(lease, began, now);
         }
@@ -206,8 +245,8 @@ fn value(lease: &Lease) -> Value {
     serde_json::to_value(lease).unwrap_or_default()
 }
 
-fn event<T>(told: Told, read: &dyn Fn(&Value) -> Option<T>) -> Event<T> {
-    let all = |object: Arc<Value>, wrap: fn(T) -> Event<T>| read(&object).map_or(Event::Init, wrap);
+fn event<T>(told: Told, read: &dyn Fn(&Object) -> Option<T>) -> Event<T> {
+    let all = |object: Arc<Object>, wrap: fn(T) -> Event<T>| read(&object).map_or(Event::Init, wrap);
     match told {
         Told::Init => Event::Init,
         Told::Done => Event::InitDone,
@@ -217,17 +256,15 @@ fn event<T>(told: Told, read: &dyn Fn(&Value) -> Option<T>) -> Event<T> {
     }
 }
 
-fn raw(told: Told) -> Event<ipam_operator::objects::RawObject> {
-    // Spec and status are read from text, as they come over the wire.
-    event(told, &|object| serde_json::from_str(&object.to_string()).ok())
+fn raw(told: Told) -> Event<RawObject> {
+    event(told, &Object::raw)
 }
 
-fn node(object: &Value) -> Option<(String, ipam_operator::index::NodeMeta)> {
+fn node(object: &Object) -> Option<(String, NodeMeta)> {
     let name = object["metadata"]["name"].as_str()?.to_owned();
     let labels = object["metadata"]["labels"].as_object();
     let labels = labels.into_iter().flatten();
-    let labels: ipam_operator::index::Labels =
-        labels.filter_map(|(key, value)| Some((key.clone(), value.as_str()?.to_owned()))).collect();
-    let cordoned = object["metadata"]["annotations"][ipam_operator::index::CORDON] == "true";
-    Some((name, ipam_operator::index::NodeMeta { labels, cordoned }))
+    let labels: Labels = labels.filter_map(|(key, value)| Some((key.clone(), value.as_str()?.to_owned()))).collect();
+    let cordoned = object["metadata"]["annotations"][CORDON] == "true";
+    Some((name, NodeMeta { labels, cordoned }))
 }

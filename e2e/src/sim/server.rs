@@ -7,8 +7,11 @@
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
+use http::header::{ACCEPT, CONTENT_TYPE};
 use http::{Method, Request, Response, StatusCode};
-use serde_json::{Map, Value, json};
+use serde_json::{Value, json};
+
+use super::object::Object;
 
 /// Where pools and IPAMNodes live.
 pub(super) const NAMESPACE: &str = "kube-system";
@@ -27,18 +30,21 @@ pub(super) enum Change {
 pub(super) struct Event {
     /// The version that the change made.
     pub(super) version: u64,
-    /// `ippools`, `cidrpools`, `ipamnodes` or `nodes`.
-    pub(super) plural: &'static str,
     /// What happened.
     pub(super) change: Change,
     /// The object after it, or as it was last.
-    pub(super) object: Arc<Value>,
+    pub(super) object: Arc<Object>,
 }
 
 /// The plurals that the model knows.
 pub(super) const PLURALS: [&str; 5] = ["ippools", "cidrpools", "ipamnodes", "nodes", "leases"];
 
-type Objects = BTreeMap<(&'static str, String), Arc<Value>>;
+/// All objects by name, for each of [`PLURALS`].
+type Objects = [BTreeMap<String, Arc<Object>>; PLURALS.len()];
+
+fn place(plural: &'static str) -> usize {
+    PLURALS.iter().position(|known| *known == plural).unwrap_or_default()
+}
 
 /// The server's memory.
 #[derive(Clone, Default, Debug)]
@@ -46,7 +52,8 @@ pub(super) struct Server {
     objects: Objects,
     version: u64,
     uids: u64,
-    history: Vec<Event>,
+    /// What happened, for each of [`PLURALS`].
+    history: [Vec<Event>; PLURALS.len()],
 }
 
 /// A copy of everything, as a backup of etcd is one.
@@ -58,13 +65,13 @@ pub(super) type Refused = (u16, String);
 
 impl Server {
     /// An object.
-    pub(super) fn get(&self, plural: &'static str, name: &str) -> Option<&Arc<Value>> {
-        self.objects.get(&(plural, name.to_owned()))
+    pub(super) fn get(&self, plural: &'static str, name: &str) -> Option<&Arc<Object>> {
+        self.objects[place(plural)].get(name)
     }
 
     /// All objects of a kind, by name.
-    pub(super) fn list(&self, plural: &'static str) -> impl Iterator<Item = &Arc<Value>> {
-        self.objects.iter().filter(move |((of, _), _)| *of == plural).map(|(_, object)| object)
+    pub(super) fn list(&self, plural: &'static str) -> impl Iterator<Item = &Arc<Object>> {
+        self.objects[place(plural)].values()
     }
 
     /// The version of the last change.
@@ -73,9 +80,9 @@ impl Server {
     }
 
     /// What happened to objects of `plural` after `version`, oldest first.
-    pub(super) fn since(&self, plural: &'static str, version: u64) -> Option<&Event> {
-        let start = self.history.partition_point(|event| event.version <= version);
-        self.history[start..].iter().find(|event| event.plural == plural)
+    pub(super) fn since(&self, plural: &'static str, version: u64) -> &[Event] {
+        let history = &self.history[place(plural)];
+        &history[history.partition_point(|event| event.version <= version)..]
     }
 
     /// A copy of all objects.
@@ -87,13 +94,13 @@ impl Server {
     pub(super) fn restore(&mut self, backup: &Backup) {
         self.version += 1_000_000;
         self.objects.clone_from(&backup.0);
-        self.history.clear();
+        self.history.iter_mut().for_each(Vec::clear);
     }
 
     /// Creates an object.
-    pub(super) fn create(&mut self, plural: &'static str, mut object: Value) -> Result<Arc<Value>, Refused> {
+    pub(super) fn create(&mut self, plural: &'static str, mut object: Value) -> Result<Arc<Object>, Refused> {
         let name = text(&object, "/metadata/name");
-        if self.objects.contains_key(&(plural, name.clone())) {
+        if self.get(plural, &name).is_some() {
             return Err((409, format!("{plural} {name:?} already exists")));
         }
         self.uids += 1;
@@ -108,11 +115,11 @@ impl Server {
     }
 
     /// Replaces an object, or its status alone.
-    pub(super) fn replace(&mut self, plural: &'static str, status: bool, new: &Value) -> Result<Arc<Value>, Refused> {
+    pub(super) fn replace(&mut self, plural: &'static str, status: bool, new: &Value) -> Result<Arc<Object>, Refused> {
         let name = text(new, "/metadata/name");
         let old = self.found(plural, &name)?;
         precondition(&old, new)?;
-        let mut object = (*old).clone();
+        let mut object = (**old).clone();
         if status {
             object["status"] = new["status"].clone();
         } else {
@@ -131,10 +138,10 @@ impl Server {
         name: &str,
         status: bool,
         patch: &Value,
-    ) -> Result<Arc<Value>, Refused> {
+    ) -> Result<Arc<Object>, Refused> {
         let old = self.found(plural, name)?;
         precondition(&old, patch)?;
-        let mut patched = (*old).clone();
+        let mut patched = (**old).clone();
         json_patch::merge(&mut patched, patch);
         Ok(self.patched(plural, name, status, &old, patched))
     }
@@ -146,9 +153,9 @@ impl Server {
         name: &str,
         status: bool,
         patch: Value,
-    ) -> Result<Arc<Value>, Refused> {
+    ) -> Result<Arc<Object>, Refused> {
         let old = self.found(plural, name)?;
-        let mut patched = (*old).clone();
+        let mut patched = (**old).clone();
         let patch: json_patch::Patch = serde_json::from_value(patch).map_err(|error| (400, error.to_string()))?;
         json_patch::patch(&mut patched, &patch).map_err(|error| (422, error.to_string()))?;
         Ok(self.patched(plural, name, status, &old, patched))
@@ -159,9 +166,9 @@ impl Server {
         plural: &'static str,
         name: &str,
         status: bool,
-        old: &Arc<Value>,
+        old: &Arc<Object>,
         mut new: Value,
-    ) -> Arc<Value> {
+    ) -> Arc<Object> {
         // What the subresource does not write keeps its value.
         let kept: &[&str] = if status { &["spec", "metadata"] } else { &["status"] };
         for field in kept {
@@ -180,7 +187,7 @@ impl Server {
         if finalizers(&old).is_empty() {
             self.remove(plural, name);
         } else if old["metadata"]["deletionTimestamp"].is_null() {
-            let mut object = (*old).clone();
+            let mut object = (**old).clone();
             object["metadata"]["deletionTimestamp"] = timestamp(self.uids).into();
             let generation = object["metadata"]["generation"].as_i64().unwrap_or_default();
             object["metadata"]["generation"] = (generation + 1).into();
@@ -189,13 +196,13 @@ impl Server {
         Ok(())
     }
 
-    fn found(&self, plural: &'static str, name: &str) -> Result<Arc<Value>, Refused> {
+    fn found(&self, plural: &'static str, name: &str) -> Result<Arc<Object>, Refused> {
         self.get(plural, name).cloned().ok_or_else(|| (404, format!("{plural} {name:?} not found")))
     }
 
-    fn update(&mut self, plural: &'static str, name: &str, old: &Arc<Value>, mut object: Value) -> Arc<Value> {
+    fn update(&mut self, plural: &'static str, name: &str, old: &Arc<Object>, mut object: Value) -> Arc<Object> {
         drop_nulls(&mut object);
-        if object == **old {
+        if object == ***old {
             return old.clone();
         }
         if object["spec"] != old["spec"] {
@@ -205,54 +212,59 @@ impl Server {
         if !object["metadata"]["deletionTimestamp"].is_null() && finalizers(&object).is_empty() {
             self.put(plural, name, object.clone());
             self.remove(plural, name);
-            return Arc::new(object);
+            return Arc::new(Object::new(object));
         }
         self.put(plural, name, object)
     }
 
-    fn put(&mut self, plural: &'static str, name: &str, mut object: Value) -> Arc<Value> {
+    fn put(&mut self, plural: &'static str, name: &str, mut object: Value) -> Arc<Object> {
         self.version += 1;
         object["metadata"]["resourceVersion"] = self.version.to_string().into();
-        let object = Arc::new(object);
-        self.objects.insert((plural, name.to_owned()), object.clone());
-        self.history.push(Event { version: self.version, plural, change: Change::Applied, object: object.clone() });
+        let object = Arc::new(Object::new(object));
+        self.objects[place(plural)].insert(name.to_owned(), object.clone());
+        let event = Event { version: self.version, change: Change::Applied, object: object.clone() };
+        self.history[place(plural)].push(event);
         object
     }
 
     fn remove(&mut self, plural: &'static str, name: &str) {
-        let Some(old) = self.objects.remove(&(plural, name.to_owned())) else { return };
+        let Some(old) = self.objects[place(plural)].remove(name) else { return };
         self.version += 1;
-        let mut last = (*old).clone();
+        let mut last = (**old).clone();
         last["metadata"]["resourceVersion"] = self.version.to_string().into();
-        let event = Event { version: self.version, plural, change: Change::Deleted, object: Arc::new(last) };
-        self.history.push(event);
+        let event = Event { version: self.version, change: Change::Deleted, object: Arc::new(Object::new(last)) };
+        self.history[place(plural)].push(event);
     }
 
     /// Answers a request as it comes over the wire.
     pub(super) fn answer(&mut self, request: &Request<Vec<u8>>) -> Response<Vec<u8>> {
+        let accepts = request.headers().get(ACCEPT).and_then(|value| value.to_str().ok()).unwrap_or_default();
         let (code, body) = match self.serve(request) {
-            Ok(object) => (200, (*object).clone()),
-            Err((code, message)) => (code, failure(code, &message)),
+            Ok(object) if accepts.contains("PartialObjectMetadata") => {
+                (200, format!("{{\"metadata\":{}}}", object["metadata"]))
+            }
+            Ok(object) => (200, object.to_string()),
+            Err((code, message)) => (code, failure(code, &message).to_string()),
         };
-        let mut response = Response::new(body.to_string().into_bytes());
+        let mut response = Response::new(body.into_bytes());
         *response.status_mut() = StatusCode::from_u16(code).unwrap_or(StatusCode::INTERNAL_SERVER_ERROR);
         response
     }
 
-    fn serve(&mut self, request: &Request<Vec<u8>>) -> Result<Arc<Value>, Refused> {
+    fn serve(&mut self, request: &Request<Vec<u8>>) -> Result<Arc<Object>, Refused> {
         let body: Value = match request.body().as_slice() {
             [] => Value::Null,
             bytes => serde_json::from_slice(bytes).map_err(|error| (400, error.to_string()))?,
         };
         let path = request.uri().path();
         if path.ends_with("/events") {
-            return Ok(Arc::new(body));
+            return Ok(Arc::new(Object::new(body)));
         }
         let words: Vec<&str> = path.trim_start_matches('/').split('/').collect();
         let place = words.iter().position(|word| PLURALS.contains(word)).ok_or((404, format!("no {path}")))?;
         let plural = PLURALS.into_iter().find(|plural| *plural == words[place]).ok_or((404, format!("no {path}")))?;
         let (name, status) = (words.get(place + 1).copied(), words.get(place + 2) == Some(&"status"));
-        let patch_type = request.headers().get("content-type").and_then(|value| value.to_str().ok());
+        let patch_type = request.headers().get(CONTENT_TYPE).and_then(|value| value.to_str().ok());
         match (request.method(), name) {
             (&Method::GET, Some(name)) => self.found(plural, name),
             (&Method::POST, None) => self.create(plural, body),
@@ -261,9 +273,9 @@ impl Server {
                 self.json_patch(plural, name, status, body)
             }
             (&Method::PATCH, Some(name)) => self.merge(plural, name, status, &body),
-            (&Method::DELETE, Some(name)) => {
-                self.delete(plural, name, &body["preconditions"]).map(|()| Arc::new(failure(200, "deleted")))
-            }
+            (&Method::DELETE, Some(name)) => self
+                .delete(plural, name, &body["preconditions"])
+                .map(|()| Arc::new(Object::new(failure(200, "deleted")))),
             (method, _) => Err((405, format!("no {method} of {path}"))),
         }
     }
@@ -301,8 +313,7 @@ fn failure(code: u16, message: &str) -> Value {
 
 fn drop_nulls(value: &mut Value) {
     if let Value::Object(map) = value {
-        let kept: Map<String, Value> = std::mem::take(map).into_iter().filter(|(_, value)| !value.is_null()).collect();
-        *map = kept;
+        map.retain(|_, value| !value.is_null());
         map.values_mut().for_each(drop_nulls);
     }
 }

@@ -2,21 +2,22 @@
 
 use std::time::Duration;
 
-use super::action::{Action, Fate};
+use super::action::{Action, Disk, Fate};
 use super::law::{self, Broken};
 use super::wire::lock;
 use super::world::{NODES, REPLICAS, World};
 
-/// Rounds until all must be at rest. One round is one of everything and some time.
-const ROUNDS: usize = 400;
-/// Time that passes in a round. Longer than the retries of most things, shorter than a leader's deadline.
-const ROUND: Duration = Duration::from_millis(900);
+/// Simulated time until all must be at rest: longer than the longest pause after failures, a lease and a process that stands
+/// still together.
+const LONGEST: Duration = Duration::from_mins(6);
 
 /// Lets all settle with the pods that there are, then ends all pods and lets all settle again.
 pub(super) fn settle(world: &mut World) -> Result<(), Broken> {
     world.forget_orphans();
     come_to_rest(world)?;
     law::nodes_are_told(world)?;
+    law::the_older_serves(world)?;
+    law::what_is_held_is_recorded(world)?;
     for node in 0..NODES {
         while world.nodes[usize::from(node)].held().next().is_some() {
             step(world, Action::Delete { node, pod: 0 })?;
@@ -30,33 +31,45 @@ pub(super) fn settle(world: &mut World) -> Result<(), Broken> {
 }
 
 fn come_to_rest(world: &mut World) -> Result<(), Broken> {
-    for _ in 0..ROUNDS {
+    let began = world.clock().elapsed;
+    while world.clock().elapsed < began + LONGEST {
         round(world)?;
         if is_at_rest(world) {
             return Ok(());
         }
     }
-    Err(format!("not at rest after {ROUNDS} rounds of {} ms: {}", ROUND.as_millis(), unrest(world)))
+    Err(format!("not at rest after {} s: {}", LONGEST.as_secs(), unrest(world)))
 }
 
+/// Everybody does what there is for him to do, and time passes until somebody has something to do again.
 fn round(world: &mut World) -> Result<(), Broken> {
     for node in 0..NODES {
+        if world.has_settled_agent(node) {
+            continue;
+        }
+        step(world, Action::Disk { node, is: Disk::Well })?;
         step(world, Action::AgentStart { node })?;
         step(world, Action::AgentHear { node, words: 64 })?;
         let clock = world.clock();
         world.nodes[usize::from(node)].collect(clock);
         step(world, Action::Report { node, fate: Fate::Done })?;
     }
+    if world.replicas.iter().all(Option::is_none) {
+        step(world, Action::Start { replica: 0, skew: 0 })?;
+    }
     for replica in 0..REPLICAS {
-        step(world, Action::Start { replica, skew: 0 })?;
         for _ in 0..4 {
+            if world.has_settled_replica(replica) {
+                break;
+            }
             step(world, Action::Work { replica })?;
             // What was on its way before the history ended.
             step(world, Action::Call { replica, call: 0, fate: Fate::Done })?;
             step(world, Action::Answer { replica, answer: 0 })?;
         }
     }
-    step(world, Action::Pass(u32::try_from(ROUND.as_millis()).unwrap_or(u32::MAX)))
+    let pause = world.quiet_for();
+    step(world, Action::Pass(pause))
 }
 
 fn step(world: &mut World, action: Action) -> Result<(), Broken> {

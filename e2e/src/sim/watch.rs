@@ -5,6 +5,7 @@ use std::sync::Arc;
 
 use serde_json::Value;
 
+use super::object::Object;
 use super::server::{Change, Event, Server};
 
 /// What a watch tells next.
@@ -13,11 +14,11 @@ pub(super) enum Told {
     /// A list begins.
     Init,
     /// The list names an object.
-    Listed(Arc<Value>),
+    Listed(Arc<Object>),
     /// The list is complete.
     Done,
     /// An object changed.
-    Changed(Change, Arc<Value>),
+    Changed(Change, Arc<Object>),
 }
 
 /// A watch.
@@ -68,19 +69,29 @@ impl Watch {
         Some(told)
     }
 
+    /// All that is untold, of each object only its last state; a list is told to its end first.
+    pub(super) fn rest(&mut self, server: &Server) -> Vec<Told> {
+        let Some(at) = self.at else { return Vec::new() };
+        let mut told: Vec<Told> = self.listed.drain(..).collect();
+        let untold = server.since(self.plural, at);
+        for (place, event) in untold.iter().enumerate().filter(|(_, event)| self.is_ours(&event.object)) {
+            let name = &event.object["metadata"]["name"];
+            if !untold[place + 1..].iter().any(|later| later.object["metadata"]["name"] == *name) {
+                told.push(Told::Changed(event.change, event.object.clone()));
+            }
+        }
+        self.at = untold.last().map(|event| event.version).or(self.at);
+        self.last = told.last().cloned().or_else(|| self.last.take());
+        told
+    }
+
     /// The last word once more, if it was about a change.
     pub(super) fn repeat(&self) -> Option<Told> {
         self.last.clone().filter(|told| matches!(told, Told::Changed(..)) && self.listed.is_empty())
     }
 
-    fn next_event<'a>(&self, server: &'a Server, mut at: u64) -> Option<&'a Event> {
-        loop {
-            let event = server.since(self.plural, at)?;
-            if self.is_ours(&event.object) {
-                return Some(event);
-            }
-            at = event.version;
-        }
+    fn next_event<'a>(&self, server: &'a Server, at: u64) -> Option<&'a Event> {
+        server.since(self.plural, at).iter().find(|event| self.is_ours(&event.object))
     }
 
     fn is_ours(&self, object: &Value) -> bool {

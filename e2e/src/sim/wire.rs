@@ -59,7 +59,7 @@ impl Wire {
             Command::WriteIpamNode(write) => Outcome::IpamNode(write.clone(), Err(lost())),
             Command::Publish { .. } => Outcome::Published,
         };
-        if fate == Fate::Lost {
+        if matches!(fate, Fate::Lost | Fate::Late) {
             return unanswered;
         }
         let outcome = self.runtime.block_on(self.actor.perform(command));

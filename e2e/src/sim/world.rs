@@ -1,26 +1,33 @@
 //! The whole cluster in one value, and what each action does to it.
 
-use std::cell::RefCell;
-use std::collections::BTreeSet;
 use std::rc::Rc;
 use std::time::{Duration, Instant};
 
 use serde_json::json;
 use tokio::runtime::Runtime;
 
-use super::action::{Action, Fate};
+use super::action::{Action, Disk, Fate};
+use super::admin::{self, pool_at};
 use super::agent::Node;
-use super::catalogue::{POOLS, manifest};
+use super::catalogue::POOLS;
+use super::excuse::Excuses;
+use super::orphan::Orphans;
 use super::replica::{Clock, Replica};
-use super::server::{Backup, PLURALS, Server, text};
+use super::server::{Backup, PLURALS};
 use super::wire::{Shared, Wire, lock};
 
 /// Nodes that there may be.
 pub(super) const NODES: u8 = 4;
 /// Replicas of the operator that there may be.
 pub(super) const REPLICAS: u8 = 2;
-/// Labels that select a node, and that do not.
-const SELECTED: [&str; 2] = ["x", "y"];
+/// The longest time that passes at once while all is left to settle: leaders are to renew in time.
+const LONGEST_PASS: Duration = Duration::from_secs(2);
+/// After this long without news an operator decides upon what it has heard.
+const QUIET: Duration = Duration::from_millis(15);
+/// After this long an agent that has failed to report tries again.
+const LONGEST_PAUSE: Duration = Duration::from_mins(1);
+/// After this long an agent may write its next report.
+const REPORTS_APART: Duration = Duration::from_secs(1);
 
 /// The cluster.
 pub struct World {
@@ -30,13 +37,17 @@ pub struct World {
     pub(super) nodes: Vec<Node>,
     /// The replicas that run.
     pub(super) replicas: Vec<Option<Replica>>,
-    orphans: RefCell<Vec<(Wire, ipam_operator::reconcile::Command)>>,
+    orphans: Orphans,
     runtime: Rc<Runtime>,
     clock: Clock,
     starts: u32,
-    /// Pool and node of the blocks of which an admin has said that they are to be taken back, whoever holds an address.
-    pub(super) given_up: BTreeSet<(&'static str, String)>,
+    /// What the laws do not speak of, for an admin has taken it upon himself.
+    pub(super) excuses: Excuses,
     backup: Option<Backup>,
+    /// The machines that were registered when the store was put back, until the operator is started again.
+    restoring: Option<Vec<u8>>,
+    /// What the laws were checked at last: the server's version and the nodes' moves.
+    pub(super) checked: (u64, u64),
 }
 
 impl World {
@@ -49,12 +60,14 @@ impl World {
             server: Shared::default(),
             nodes,
             replicas,
-            orphans: RefCell::default(),
+            orphans: Orphans::default(),
             runtime,
             clock,
             starts: 0,
-            given_up: BTreeSet::new(),
+            excuses: Excuses::default(),
             backup: None,
+            restoring: None,
+            checked: (0, 0),
         }
     }
 
@@ -74,6 +87,8 @@ impl World {
     pub(super) fn step(&mut self, action: Action) {
         match action {
             Action::Pass(milliseconds) => self.clock.elapsed += Duration::from_millis(milliseconds.into()),
+            Action::Rest(seconds) => self.rest(seconds),
+            Action::Grace(seconds) => self.excuses.grace = (seconds > 0).then(|| Duration::from_secs(seconds.into())),
             Action::AgentHear { .. }
             | Action::AgentLoseWatch { .. }
             | Action::Add { .. }
@@ -82,19 +97,26 @@ impl World {
             | Action::Report { .. }
             | Action::AgentKill { .. }
             | Action::AgentStart { .. }
+            | Action::Disk { .. }
+            | Action::Drain { .. }
             | Action::Wipe { .. } => self.on_node(action),
             Action::NodeJoins { .. }
             | Action::NodeLeaves { .. }
             | Action::Relabel { .. }
+            | Action::Cordon { .. }
             | Action::Apply { .. }
             | Action::Remove { .. }
             | Action::RemoveIpamNode { .. }
             | Action::WipeStatus { .. }
+            | Action::Strip { .. }
             | Action::ForceRelease { .. } => self.admin(action),
             Action::Backup => self.backup = Some(lock(&self.server).backup()),
             Action::Restore => self.restore(),
-            Action::Orphan { call } => self.orphan(call),
+            Action::Orphan { call } => self.orphans.arrive(call.into(), &self.server),
             Action::Work { replica } => self.work(replica),
+            Action::Round { replica } => self.round(replica),
+            Action::Listen { replica } => self.listen(replica),
+            Action::Crowd => self.crowd(),
             Action::AgentWork { node } => {
                 self.on_node(Action::AgentHear { node, words: 64 });
                 self.on_node(Action::Report { node, fate: Fate::Done });
@@ -114,42 +136,49 @@ impl World {
             Action::Add { node, pool } => self.nodes[at(node)].add(pool.into(), false, clock),
             Action::AddAndCrash { node, pool } => self.nodes[at(node)].add(pool.into(), true, clock),
             Action::Delete { node, pod } => self.nodes[at(node)].delete(pod.into(), clock),
-            Action::Report { node, fate } => self.nodes[at(node)].report(&mut server, fate, clock),
+            Action::Report { node, fate } => {
+                if let Some(patch) = self.nodes[at(node)].report(&mut server, fate, clock) {
+                    self.orphans.report(node_name(node), patch);
+                }
+            }
             Action::AgentKill { node } => self.nodes[at(node)].crash(),
             Action::AgentStart { node } => self.nodes[at(node)].start(clock),
             Action::Wipe { node } => self.nodes[at(node)].wipe(),
+            Action::Disk { node, is } => self.nodes[at(node)].set_disk(is),
+            Action::Drain { node } => {
+                while self.nodes[at(node)].held().next().is_some() {
+                    self.nodes[at(node)].delete(0, clock);
+                }
+            }
             _ => {}
         }
     }
 
+    /// Time passes while those who lead look after their lease.
+    fn rest(&mut self, seconds: u8) {
+        for _ in 0..seconds.div_ceil(2) {
+            self.clock.elapsed += LONGEST_PASS;
+            for replica in 0..REPLICAS {
+                self.campaign_if_due(replica);
+            }
+        }
+    }
+
+    fn campaign_if_due(&mut self, replica: u8) {
+        let now = self.clock.elapsed;
+        if self.awake(replica).is_some_and(|it| it.next_campaign() <= now) {
+            self.on_replica(Action::Campaign { replica, fate: Fate::Done });
+        }
+    }
+
     fn admin(&mut self, action: Action) {
-        let mut server = lock(&self.server);
-        // What an admin asks for and the server refuses is an action that made no sense.
+        if !admin::act(&mut lock(&self.server), action) {
+            return;
+        }
         match action {
-            Action::NodeJoins { node } => {
-                let object = json!({"metadata": {"name": node_name(node), "labels": {"group": SELECTED[0]}}});
-                drop(server.create("nodes", object));
-            }
-            Action::NodeLeaves { node } => drop(server.delete("nodes", &node_name(node), &json!({}))),
-            Action::Relabel { node } => relabel(&mut server, &node_name(node)),
-            Action::Apply { pool, spec } => apply(&mut server, pool, spec),
-            Action::Remove { pool } => {
-                let (plural, name) = POOLS[usize::from(pool) % POOLS.len()];
-                drop(server.delete(plural, name, &json!({})));
-            }
-            Action::RemoveIpamNode { node } => drop(server.delete("ipamnodes", &node_name(node), &json!({}))),
-            Action::WipeStatus { pool } => {
-                let (plural, name) = POOLS[usize::from(pool) % POOLS.len()];
-                drop(server.merge(plural, name, true, &json!({ "status": null })));
-            }
-            Action::ForceRelease { pool, node } => {
-                let (plural, name) = POOLS[usize::from(pool) % POOLS.len()];
-                let note = json!({"nv-ipam.nvidia.com/force-release": node_name(node)});
-                let patch = json!({"metadata": {"annotations": note}});
-                if server.merge(plural, name, false, &patch).is_ok() {
-                    self.given_up.insert((name, node_name(node)));
-                }
-            }
+            Action::ForceRelease { pool, node } => self.excuses.force(pool_at(pool).1, node_name(node)),
+            Action::Strip { pool } => self.excuses.unguard(pool_at(pool).1),
+            Action::WipeStatus { pool } => self.excuses.wipe(pool_at(pool).1),
             _ => {}
         }
     }
@@ -172,6 +201,20 @@ impl World {
                     it.hear(watch.into(), words.into(), &lock(&shared), clock);
                 }
             }
+            Action::HearLast { replica, watch } => {
+                let shared = self.server.clone();
+                if let Some(it) = self.awake(replica) {
+                    it.hear_last(watch.into(), &lock(&shared), clock);
+                }
+            }
+            Action::Call { replica, call, fate } => {
+                if let Some(it) = self.awake(replica) {
+                    let (late, wire) = (it.deliver(call.into(), fate), it.wire());
+                    if let Some(command) = late {
+                        self.orphans.call(wire, command);
+                    }
+                }
+            }
             _ => {
                 if let Some(it) = self.awake(replica_of(action)) {
                     within(it, action, clock);
@@ -180,21 +223,47 @@ impl World {
         }
     }
 
-    /// A store is restored as its manual says: the operator is stopped first, nothing is on its way, and it is started once
-    /// every agent has told again what it holds.
+    /// A store is put back as the docs say: the operator is stopped first, and nothing is on its way.
     fn restore(&mut self) {
         let Some(backup) = self.backup.take() else { return };
         for replica in 0..REPLICAS {
             self.kill(replica);
         }
         self.forget_orphans();
+        let runs = |world: &Self, node: u8| world.nodes[usize::from(node)].held().next().is_some();
+        let registered = |world: &Self, node: u8| lock(&world.server).get("nodes", &node_name(node)).is_some();
+        self.restoring = Some((0..NODES).filter(|node| runs(self, *node) || registered(self, *node)).collect());
         lock(&self.server).restore(&backup);
+        self.excuses.put_back = true;
+        for (_, pool) in POOLS {
+            self.excuses.unguard(pool);
+        }
         for node in 0..NODES {
             self.on_node(Action::AgentLoseWatch { node });
+            self.on_node(Action::AgentHear { node, words: 64 });
+        }
+    }
+
+    /// What the docs say is to be done after that and before the operator starts: every machine is registered, and every agent
+    /// tells anew what it holds, to an object without blocks.
+    fn rebuild(&mut self) {
+        let Some(machines) = self.restoring.take() else { return };
+        for node in machines {
+            admin::act(&mut lock(&self.server), Action::NodeJoins { node });
+        }
+        for node in 0..NODES {
+            admin::act(&mut lock(&self.server), Action::RemoveIpamNode { node });
+            let name = node_name(node);
+            let is_registered = lock(&self.server).get("nodes", &name).is_some();
+            if is_registered {
+                let empty = json!({"metadata": {"name": name}, "spec": {"pools": []}});
+                drop(lock(&self.server).create("ipamnodes", empty));
+            }
+            self.on_node(Action::Disk { node, is: Disk::Well });
             self.on_node(Action::AgentStart { node });
         }
-        for _ in 0..3 {
-            self.clock.elapsed += Duration::from_secs(20);
+        for _ in 0..2 {
+            self.clock.elapsed += LONGEST_PAUSE;
             for node in 0..NODES {
                 self.on_node(Action::AgentHear { node, words: 64 });
                 self.on_node(Action::Report { node, fate: Fate::Done });
@@ -202,17 +271,83 @@ impl World {
         }
     }
 
-    fn work(&mut self, replica: u8) {
-        self.on_replica(Action::Campaign { replica, fate: Fate::Done });
+    fn listen(&mut self, replica: u8) {
         for watch in 0..4 {
             self.on_replica(Action::Hear { replica, watch, words: 64 });
         }
+    }
+
+    fn work(&mut self, replica: u8) {
+        self.campaign_if_due(replica);
+        self.listen(replica);
+        // A burst of news is over only when it is quiet.
+        self.clock.elapsed += QUIET;
+        self.decide_and_call(replica);
+    }
+
+    /// A replica decides, and its calls are made and answered. Returns whether there were any.
+    fn decide_and_call(&mut self, replica: u8) -> bool {
         self.on_replica(Action::Decide { replica });
         let calls = self.awake(replica).map_or(0, |it| it.calls());
         for _ in 0..calls {
             self.on_replica(Action::Call { replica, call: 0, fate: Fate::Done });
             self.on_replica(Action::Answer { replica, answer: 0 });
         }
+        calls > 0
+    }
+
+    fn round(&mut self, replica: u8) {
+        for _ in 0..2 {
+            self.work(replica);
+            for _ in 0..3 {
+                self.clock.elapsed += QUIET;
+                if !self.decide_and_call(replica) {
+                    break;
+                }
+            }
+            for node in 0..NODES {
+                self.on_node(Action::AgentHear { node, words: 64 });
+            }
+            self.clock.elapsed += REPORTS_APART;
+            for node in 0..NODES {
+                self.on_node(Action::Report { node, fate: Fate::Done });
+            }
+        }
+        self.work(replica);
+    }
+
+    fn crowd(&mut self) {
+        let clock = self.clock;
+        for node in &mut self.nodes {
+            for pool in 0..node.pools() {
+                node.add(pool, false, clock);
+            }
+        }
+    }
+
+    /// Whether a node's agent runs and has nothing to do for now.
+    pub(super) fn has_settled_agent(&self, node: u8) -> bool {
+        self.nodes[usize::from(node)].has_settled(&lock(&self.server), self.clock)
+    }
+
+    /// Whether a replica does not run, or has nothing to do for now.
+    pub(super) fn has_settled_replica(&self, replica: u8) -> bool {
+        let now = self.clock.elapsed;
+        self.replicas[usize::from(replica)].as_ref().is_none_or(|it| {
+            let has_time = it.next_campaign() > now && it.next_wake(self.clock).is_none_or(|wake| wake > now);
+            it.frozen_until > now || (has_time && it.has_done_all(&lock(&self.server)))
+        })
+    }
+
+    /// How long nothing happens unless somebody does something, in milliseconds.
+    pub(super) fn quiet_for(&self) -> u32 {
+        let now = self.clock;
+        let agents = self.nodes.iter().filter_map(|node| node.due(now));
+        let running = self.replicas.iter().flatten();
+        let replicas = running.flat_map(|it| [Some(it.next_campaign().max(it.frozen_until)), it.next_wake(now)]);
+        let next = agents.chain(replicas.flatten()).filter(|at| *at > now.elapsed).min();
+        let pause = next.map_or(LONGEST_PASS, |at| at.saturating_sub(now.elapsed)).min(LONGEST_PASS);
+        u32::try_from(pause.as_millis()).unwrap_or(u32::MAX).max(10)
     }
 
     /// The replica, if it runs and does not stand still.
@@ -223,33 +358,28 @@ impl World {
 
     fn start(&mut self, replica: u8, skew: i8) {
         let place = usize::from(replica % REPLICAS);
+        self.rebuild();
         if self.replicas[place].is_none() {
             self.starts += 1;
             let name = format!("replica-{}", self.starts);
             let wire = Wire::new(self.runtime.clone(), &self.server, &name);
-            self.replicas[place] = Some(Replica::start(&name, skew.into(), wire));
+            let grace = self.excuses.grace;
+            // Where blocks are let go of by time, the replicas' clocks are as close as an admin has to keep them.
+            let skew = if grace.is_some() { skew / 8 } else { skew };
+            self.replicas[place] = Some(Replica::start(&name, skew.into(), grace, wire));
         }
     }
 
     fn kill(&mut self, replica: u8) {
         if let Some(it) = self.replicas[usize::from(replica % REPLICAS)].take() {
             let wire = it.wire();
-            self.orphans.borrow_mut().extend(it.into_sent().into_iter().map(|command| (wire.clone(), command)));
+            it.into_sent().into_iter().for_each(|command| self.orphans.call(wire.clone(), command));
         }
     }
 
-    fn orphan(&mut self, call: u8) {
-        let mut orphans = self.orphans.borrow_mut();
-        let count = orphans.len();
-        if count > 0 {
-            let (wire, command) = orphans.remove(usize::from(call) % count);
-            drop(wire.make(command, Fate::AnswerLost));
-        }
-    }
-
-    /// Nothing of a killed process is on its way any more.
+    /// Nothing of those who do not wait for it is on its way any more.
     pub(super) fn forget_orphans(&mut self) {
-        self.orphans.borrow_mut().clear();
+        self.orphans.forget();
     }
 
     fn end_those_past_their_deadline(&mut self) {
@@ -267,7 +397,6 @@ fn within(it: &mut Replica, action: Action, clock: Clock) {
         Action::HearAgain { watch, .. } => it.hear_again(watch.into(), clock),
         Action::LoseWatch { watch, .. } => it.lose_watch(watch.into()),
         Action::Decide { .. } => it.decide(clock),
-        Action::Call { call, fate, .. } => it.deliver(call.into(), fate),
         Action::Answer { answer, .. } => it.settle(answer.into(), clock),
         Action::Freeze { seconds, .. } => it.frozen_until = clock.elapsed + Duration::from_secs(seconds.into()),
         _ => {}
@@ -279,7 +408,6 @@ const fn replica_of(action: Action) -> u8 {
         Action::HearAgain { replica, .. }
         | Action::LoseWatch { replica, .. }
         | Action::Decide { replica }
-        | Action::Call { replica, .. }
         | Action::Answer { replica, .. }
         | Action::Freeze { replica, .. } => replica,
         _ => 0,
@@ -289,23 +417,4 @@ const fn replica_of(action: Action) -> u8 {
 /// The name of a node.
 pub(super) fn node_name(node: u8) -> String {
     format!("node-{}", node % NODES)
-}
-
-fn relabel(server: &mut Server, name: &str) {
-    let Some(object) = server.get("nodes", name) else { return };
-    let next = if text(object, "/metadata/labels/group") == SELECTED[0] { SELECTED[1] } else { SELECTED[0] };
-    drop(server.merge("nodes", name, false, &json!({"metadata": {"labels": {"group": next}}})));
-}
-
-/// `kubectl apply`: made if it is not there, else the spec is replaced.
-fn apply(server: &mut Server, pool: u8, spec: u8) {
-    let (plural, name, object) = manifest(pool, spec);
-    match server.get(plural, name) {
-        None => drop(server.create(plural, object)),
-        Some(old) => {
-            let mut new = (**old).clone();
-            new["spec"] = object["spec"].clone();
-            drop(server.replace(plural, false, &new));
-        }
-    }
 }

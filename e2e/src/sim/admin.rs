@@ -1,0 +1,73 @@
+//! What the simulated admin does to the API server. What the server refuses is an action that made no sense.
+
+use ipam_operator::index::CORDON;
+use serde_json::{Value, json};
+
+use super::action::Action;
+use super::catalogue::{POOLS, manifest};
+use super::server::{Server, text};
+use super::world::node_name;
+
+/// Labels that select a node, and that do not.
+const SELECTED: [&str; 2] = ["x", "y"];
+
+/// Does what `action` says to the objects of the server. Whether the server did it.
+pub(super) fn act(server: &mut Server, action: Action) -> bool {
+    match action {
+        Action::NodeJoins { node } => {
+            let object = json!({"metadata": {"name": node_name(node), "labels": {"group": SELECTED[0]}}});
+            server.create("nodes", object).is_ok()
+        }
+        Action::NodeLeaves { node } => server.delete("nodes", &node_name(node), &json!({})).is_ok(),
+        Action::Relabel { node } => relabel(server, &node_name(node)),
+        Action::Cordon { node } => cordon(server, &node_name(node)),
+        Action::Apply { pool, spec } => apply(server, pool, spec),
+        Action::Remove { pool } => {
+            let (plural, name) = pool_at(pool);
+            server.delete(plural, name, &json!({})).is_ok()
+        }
+        Action::RemoveIpamNode { node } => server.delete("ipamnodes", &node_name(node), &json!({})).is_ok(),
+        Action::WipeStatus { pool } => merge(server, pool, true, &json!({ "status": null })),
+        Action::Strip { pool } => merge(server, pool, false, &json!({"metadata": {"finalizers": null}})),
+        Action::ForceRelease { pool, node } => {
+            let note = json!({"nv-ipam.nvidia.com/force-release": node_name(node)});
+            merge(server, pool, false, &json!({"metadata": {"annotations": note}}))
+        }
+        _ => false,
+    }
+}
+
+/// Plural and name of the `pool`-th pool.
+pub(super) fn pool_at(pool: u8) -> (&'static str, &'static str) {
+    POOLS[usize::from(pool) % POOLS.len()]
+}
+
+fn merge(server: &mut Server, pool: u8, status: bool, patch: &Value) -> bool {
+    let (plural, name) = pool_at(pool);
+    server.merge(plural, name, status, patch).is_ok()
+}
+
+fn relabel(server: &mut Server, name: &str) -> bool {
+    let Some(object) = server.get("nodes", name) else { return false };
+    let next = if text(object, "/metadata/labels/group") == SELECTED[0] { SELECTED[1] } else { SELECTED[0] };
+    server.merge("nodes", name, false, &json!({"metadata": {"labels": {"group": next}}})).is_ok()
+}
+
+fn cordon(server: &mut Server, name: &str) -> bool {
+    let Some(object) = server.get("nodes", name) else { return false };
+    let next = if object["metadata"]["annotations"][CORDON].is_null() { json!("true") } else { Value::Null };
+    server.merge("nodes", name, false, &json!({"metadata": {"annotations": {CORDON: next}}})).is_ok()
+}
+
+/// `kubectl apply`: made if it is not there, else the spec is replaced.
+fn apply(server: &mut Server, pool: u8, spec: u8) -> bool {
+    let (plural, name, object) = manifest(pool, spec);
+    match server.get(plural, name) {
+        None => server.create(plural, object).is_ok(),
+        Some(old) => {
+            let mut new = (***old).clone();
+            new["spec"] = object["spec"].clone();
+            server.replace(plural, false, &new).is_ok()
+        }
+    }
+}

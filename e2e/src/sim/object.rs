@@ -1,0 +1,59 @@
+//! An object as the model server keeps it: its JSON, and what is read out of it, each at most once however many ask.
+
+use std::fmt::{self, Display, Formatter};
+use std::ops::Deref;
+use std::sync::OnceLock;
+
+use ipam_core::plan::{Claim, ClaimSource};
+use ipam_operator::objects::RawObject;
+use serde_json::Value;
+
+/// One state of an object. Never changes.
+#[derive(Debug)]
+pub(super) struct Object {
+    json: Value,
+    raw: OnceLock<Option<RawObject>>,
+    claims: OnceLock<Vec<Claim>>,
+}
+
+impl Object {
+    /// This state.
+    pub(super) fn new(json: Value) -> Self {
+        Self { json, raw: OnceLock::new(), claims: OnceLock::new() }
+    }
+
+    /// The object as the operator's watches read it: from text, as it comes over the wire. `None` if it does not read.
+    pub(super) fn raw(&self) -> Option<RawObject> {
+        self.raw.get_or_init(|| serde_json::from_str(&self.json.to_string()).ok()).clone()
+    }
+
+    /// Who has which block, if this is a pool, by its status: served or being taken back.
+    pub(super) fn claims(&self) -> &[Claim] {
+        self.claims.get_or_init(|| {
+            let lists = ["allocations", "releasing"].into_iter().map(|list| &self.json["status"][list]);
+            lists.filter_map(Value::as_array).flatten().filter_map(claim).collect()
+        })
+    }
+}
+
+impl Deref for Object {
+    type Target = Value;
+
+    fn deref(&self) -> &Value {
+        &self.json
+    }
+}
+
+impl Display for Object {
+    fn fmt(&self, f: &mut Formatter<'_>) -> fmt::Result {
+        self.json.fmt(f)
+    }
+}
+
+fn claim(entry: &Value) -> Option<Claim> {
+    let node = entry["nodeName"].as_str()?;
+    match entry["prefix"].as_str() {
+        Some(prefix) => Claim::from_prefix(node, prefix, None, ClaimSource::Status),
+        None => Claim::from_ip_range(node, entry["startIP"].as_str()?, entry["endIP"].as_str()?, ClaimSource::Status),
+    }
+}

@@ -1,0 +1,182 @@
+//! Short courses of events that chance alone would hardly ever string together: those after which a call, a list, a report or a
+//! disk of long ago meets a world that has moved on. Each is a frame, filled by chance; the laws know nothing of them.
+
+use super::action::{Action, Disk, Fate};
+use super::generate::Dice;
+use super::world::NODES;
+
+/// Makes the actions of one.
+pub(super) type Story = fn(&mut Dice) -> Vec<Action>;
+
+/// All of them.
+pub(super) const STORIES: [Story; 7] = [late_calls, old_lists, turns_and_returns, restore, departure, reborn, bad_disk];
+
+/// Longer than a lease lasts and an operator waits for its lease.
+const LEASE_OVER: u8 = 20;
+
+/// What an admin or a node may do to the world at any time; mostly to the one node that the story is about.
+fn change(dice: &mut Dice, node: u8) -> Action {
+    let node = if dice.rng.u8(0..3) == 0 { dice.node() } else { node };
+    match dice.rng.u8(0..12) {
+        0..=4 => Action::Relabel { node },
+        5 => Action::NodeJoins { node },
+        6 => Action::NodeLeaves { node },
+        7 | 8 => Action::Apply { pool: dice.pool(), spec: dice.any() },
+        9 => Action::Remove { pool: dice.pool() },
+        10 => Action::Cordon { node },
+        _ => Action::Crowd,
+    }
+}
+
+/// The world moves on under a replica that works.
+fn moves_on(dice: &mut Dice, replica: u8, node: u8) -> Vec<Action> {
+    let mut story = Vec::new();
+    for _ in 0..dice.rng.u8(1..=3) {
+        if dice.rng.bool() {
+            story.push(Action::Drain { node });
+        }
+        story.extend([change(dice, node), Action::Round { replica }]);
+    }
+    story
+}
+
+/// Agents hear, and pods are started before anybody could put right what they heard.
+fn seen_by_pods(dice: &mut Dice, replica: u8) -> Vec<Action> {
+    let mut story: Vec<Action> = (0..NODES).map(|node| Action::AgentHear { node, words: 64 }).collect();
+    story.push(Action::Crowd);
+    if dice.rng.bool() {
+        story.extend([Action::Round { replica }, Action::Crowd]);
+    }
+    story
+}
+
+/// One replica stops with calls under way, or gives them up; they arrive when another has long gone on.
+fn late_calls(dice: &mut Dice) -> Vec<Action> {
+    let (old, node) = (dice.replica(), dice.node());
+    let other = 1 - old;
+    let mut story = vec![Action::Start { replica: other, skew: 0 }, Action::Drain { node }, change(dice, node)];
+    story.extend([Action::Listen { replica: old }, Action::Pass(15), Action::Decide { replica: old }]);
+    for _ in 0..dice.rng.u8(0..4) {
+        let done = Action::Call { replica: old, call: 0, fate: Fate::Done };
+        story.extend([done, Action::Answer { replica: old, answer: 0 }, Action::Decide { replica: old }]);
+    }
+    let works = match dice.rng.u8(0..3) {
+        0 => {
+            story.extend([Action::Kill { replica: old }, Action::Rest(LEASE_OVER)]);
+            other
+        }
+        1 => {
+            story.extend([Action::Freeze { replica: old, seconds: 2 * LEASE_OVER }, Action::Rest(LEASE_OVER)]);
+            other
+        }
+        _ => {
+            let late = Action::Call { replica: old, call: dice.any(), fate: Fate::Late };
+            story.extend([late, late, Action::Answer { replica: old, answer: 0 }, Action::Pass(600)]);
+            old
+        }
+    };
+    story.extend(moves_on(dice, works, node));
+    if dice.rng.bool() {
+        story.extend([Action::Rest(LEASE_OVER), Action::Call { replica: old, call: dice.any(), fate: Fate::Done }]);
+    }
+    story.extend((0..3).map(|_| Action::Orphan { call: dice.any() }));
+    story.extend(seen_by_pods(dice, works));
+    story
+}
+
+/// One who follows with lists of long ago comes to lead.
+fn old_lists(dice: &mut Dice) -> Vec<Action> {
+    let (old, node) = (dice.replica(), dice.node());
+    let new = 1 - old;
+    let mut story = vec![Action::Start { replica: new, skew: 0 }, Action::Listen { replica: new }];
+    story.extend(moves_on(dice, old, node));
+    story.extend([Action::Crowd, Action::Kill { replica: old }, Action::Rest(LEASE_OVER)]);
+    for _ in 0..dice.rng.u8(0..3) {
+        story.push(Action::Hear { replica: new, watch: dice.watch(), words: 64 });
+    }
+    for _ in 0..dice.rng.u8(1..4) {
+        let done = Action::Call { replica: new, call: 0, fate: Fate::Done };
+        story.extend([Action::Pass(15), Action::Decide { replica: new }, done, done]);
+        story.extend([Action::Answer { replica: new, answer: 0 }, Action::Answer { replica: new, answer: 0 }]);
+    }
+    story.extend(seen_by_pods(dice, new));
+    story
+}
+
+/// A node is unselected and selected again faster than what follows from it is done.
+fn turns_and_returns(dice: &mut Dice) -> Vec<Action> {
+    let (replica, node) = (dice.replica(), dice.node());
+    let mut story = vec![Action::Drain { node }];
+    for _ in 0..dice.rng.u8(5..9) {
+        if dice.rng.bool() {
+            story.push(Action::Relabel { node });
+        }
+        if dice.rng.bool() {
+            story.extend([Action::Pass(1000), Action::AgentWork { node }]);
+        }
+        story.push(Action::Work { replica });
+    }
+    story.extend(seen_by_pods(dice, replica));
+    story
+}
+
+/// The store goes back to a state before blocks went from node to node.
+fn restore(dice: &mut Dice) -> Vec<Action> {
+    let node = dice.node();
+    let mut story = vec![Action::Backup, Action::Drain { node }];
+    story.extend(moves_on(dice, 0, node));
+    story.extend([Action::Crowd, Action::Restore]);
+    if dice.rng.bool() {
+        story.push(Action::Crowd);
+    }
+    story.extend([Action::Start { replica: 0, skew: 0 }, Action::Rest(LEASE_OVER), Action::Round { replica: 0 }]);
+    story.extend([Action::Crowd, change(dice, node), Action::Round { replica: 0 }, Action::Crowd]);
+    story
+}
+
+/// A node is unselected for long, then goes, and its block is waited for.
+fn departure(dice: &mut Dice) -> Vec<Action> {
+    let (replica, node) = (dice.replica(), dice.node());
+    let mut story = vec![Action::Crowd];
+    if dice.rng.bool() {
+        story.push(Action::Relabel { node });
+    }
+    story.extend([Action::Round { replica }, Action::Rest(dice.rng.u8(20..120)), Action::NodeLeaves { node }]);
+    story.extend([Action::Round { replica }, Action::Rest(dice.rng.u8(1..120)), Action::Round { replica }]);
+    story.push(Action::Crowd);
+    story
+}
+
+/// A node's IPAMNode is deleted by hand and made anew while its agent has not yet heard or been heard.
+fn reborn(dice: &mut Dice) -> Vec<Action> {
+    let (replica, node) = (dice.replica(), dice.node());
+    let mut story = vec![Action::Drain { node }];
+    for _ in 0..dice.rng.u8(4..9) {
+        story.push(match dice.rng.u8(0..8) {
+            0 | 1 => Action::Relabel { node },
+            2 => Action::AgentHear { node, words: dice.rng.u8(1..4) },
+            3 => Action::Report { node, fate: Fate::Late },
+            4 => Action::Report { node, fate: Fate::Done },
+            5 => Action::Pass(1000),
+            // Only where histories have it at all, lest a second record be lost besides.
+            6 if dice.removes_ipam_nodes => Action::RemoveIpamNode { node },
+            _ => Action::Drain { node },
+        });
+        story.extend([Action::Work { replica }, Action::Work { replica }]);
+    }
+    story.extend([Action::Orphan { call: dice.any() }, Action::Work { replica }, Action::Work { replica }]);
+    story.extend([Action::AgentHear { node, words: dice.rng.u8(1..4) }, Action::Add { node, pool: dice.any() }]);
+    story.extend([Action::Round { replica }, Action::Crowd]);
+    story
+}
+
+/// A disk fails while a block is taken back, and the agent starts by what is on it.
+fn bad_disk(dice: &mut Dice) -> Vec<Action> {
+    let (replica, node) = (dice.replica(), dice.node());
+    let is = if dice.rng.bool() { Disk::Full } else { Disk::ReadOnly };
+    let mut story = vec![Action::Drain { node }, Action::Disk { node, is }];
+    story.extend([change(dice, node), Action::Round { replica }, change(dice, node), Action::Round { replica }]);
+    story.extend([Action::Crowd, Action::AgentKill { node }, Action::Disk { node, is: Disk::Well }]);
+    story.extend([Action::AgentStart { node }, Action::Crowd, Action::Round { replica }, Action::Crowd]);
+    story
+}
