@@ -11,9 +11,12 @@ use std::time::Duration;
 use ipam_e2e::eventually_blocking;
 use rustix::process::{Pid, Signal, kill_process};
 
+/// With the default answer to Ctrl-C: who runs tests in the background may have handed down that it is ignored. `env` becomes
+/// the demo, so that its pid is the demo's.
 fn demo(arguments: &[&str], temporary: &Path) -> Command {
-    let mut command = Command::new(env!("CARGO_BIN_EXE_demo"));
-    command.args(arguments).env("TMPDIR", temporary).env("NO_COLOR", "1");
+    let mut command = Command::new("env");
+    command.args(["--default-signal=INT", env!("CARGO_BIN_EXE_demo")]).args(arguments);
+    command.env("TMPDIR", temporary).env("NO_COLOR", "1");
     command
 }
 

@@ -142,13 +142,15 @@ async fn a_review_waits_for_its_turn_for_a_bounded_time_and_never_for_larger_one
     let limits = Limits { aside_bytes: 100, large_bytes: 5_000, turn, ..Limits::default() };
     let hook = Hook::start(limits, Duration::ZERO).await;
     let stopped = Stopped::all_judgements(&hook);
-    let mut large = Vec::new();
-    for _ in 0..4 {
+    let mut large = vec![send_whole(&hook, 9_000).await];
+    hook.await_metric("webhook_reviews_in_flight", |count| count == 1).await;
+    let mut middle = send_whole(&hook, 3_000).await;
+    hook.await_metric("webhook_reviews_in_flight", |count| count == 2).await;
+    for _ in 0..3 {
         large.push(send_whole(&hook, 9_000).await);
     }
-    hook.await_metric("webhook_cut_off_total{reason=\"busy\"}", |count| count == 3).await;
-    let mut middle = send_whole(&hook, 3_000).await;
-    tokio::time::sleep(turn * 2).await;
+    // Those that came after the middle one have waited for as long as anybody may.
+    hook.await_metric("webhook_cut_off_total{reason=\"busy\"}", |count| count >= 3).await;
     stopped.go_on();
     assert!(rest(&mut middle).await.starts_with("HTTP/1.1 200"), "a lane of its own");
     let mut refused = 0;
