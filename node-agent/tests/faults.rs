@@ -4,63 +4,27 @@
 
 mod common;
 
-use std::sync::atomic::{AtomicBool, Ordering};
-use std::sync::mpsc::{Receiver, Sender, channel};
-use std::sync::{Arc, Mutex};
-use std::time::Duration;
+use std::sync::Arc;
 
+use common::store::{Control, Verdict, controlled};
 use common::{blue, deadline, parameters};
-use ipam_core::ledger::{Change, Ledger};
+use ipam_core::ledger::Ledger;
 use ipam_node_agent::allocator::{Allocator, Ended, system_clock};
 use ipam_node_agent::blocks::node_pools;
 use ipam_node_agent::metrics::Metrics;
 use ipam_node_agent::ready::Readiness;
 use ipam_node_agent::rpc::Rpc;
 use ipam_node_agent::socket::Listener;
-use ipam_node_agent::store::{Position, Store, StoreError};
 use ipam_node_api::AgentAddress;
 use ipam_node_api::client::AgentClient;
 use tokio_util::sync::CancellationToken;
 use tonic::Code;
 
-/// A store that can be full, and whose commits wait for the test.
-struct Gate {
-    full: Arc<AtomicBool>,
-    begun: Sender<()>,
-    go_on: Receiver<()>,
-}
-
-impl Store for Gate {
-    fn make_room(&mut self, _bytes: usize) -> Result<(), StoreError> {
-        if self.full.load(Ordering::SeqCst) { Err(StoreError::Full { place: "test".into() }) } else { Ok(()) }
-    }
-
-    fn commit(&mut self, _changes: &[Change]) -> Result<(), StoreError> {
-        self.begun.send(()).unwrap();
-        self.go_on.recv().unwrap();
-        Ok(())
-    }
-
-    fn position(&self) -> Position {
-        Position::default()
-    }
-
-    fn wants_compaction(&self) -> bool {
-        false
-    }
-
-    fn compact(&mut self, _snapshot: &[Change]) -> Result<(), StoreError> {
-        Ok(())
-    }
-}
-
-/// An agent on such a store.
+/// An agent whose store the test controls.
 struct Rig {
     address: AgentAddress,
     allocator: Allocator,
-    full: Arc<AtomicBool>,
-    begun: Arc<Mutex<Receiver<()>>>,
-    go_on: Sender<()>,
+    store: Control,
     _ended: Ended,
     _directory: tempfile::TempDir,
 }
@@ -69,12 +33,10 @@ impl Rig {
     async fn start() -> Self {
         let directory = tempfile::tempdir().unwrap();
         let address = AgentAddress::Unix(directory.path().join("daemon.sock"));
-        let ((begun, heard), (go_on, waiting)) = (channel(), channel());
-        let full = Arc::new(AtomicBool::new(false));
-        let gate = Gate { full: Arc::clone(&full), begun, go_on: waiting };
+        let (controlled, store) = controlled();
         let (metrics, _) = Metrics::registered();
         let (allocator, ended) =
-            Allocator::start(Ledger::new(0), Box::new(gate), system_clock(), Arc::clone(&metrics)).unwrap();
+            Allocator::start(Ledger::new(0), Box::new(controlled), system_clock(), Arc::clone(&metrics)).unwrap();
         allocator.configure(node_pools(&[blue()]).0).await.unwrap();
         let readiness = Readiness::default();
         readiness.set_serving(true);
@@ -82,26 +44,18 @@ impl Rig {
         let listener = Listener::bind(&address).unwrap();
         let rpc = Rpc::new(allocator.clone(), readiness, metrics);
         tokio::spawn(listener.serve(rpc, CancellationToken::new()));
-        let begun = Arc::new(Mutex::new(heard));
-        Self { address, allocator, full, begun, go_on, _ended: ended, _directory: directory }
+        Self { address, allocator, store, _ended: ended, _directory: directory }
     }
 
     async fn client(&self) -> AgentClient {
         AgentClient::connect(&self.address, deadline()).await.unwrap()
-    }
-
-    /// Returns once the store is asked to commit.
-    async fn commit_begun(&self) {
-        let begun = Arc::clone(&self.begun);
-        let wait = move || begun.lock().unwrap().recv_timeout(Duration::from_secs(20)).unwrap();
-        tokio::task::spawn_blocking(wait).await.unwrap();
     }
 }
 
 #[tokio::test]
 async fn a_full_disk_is_internal_and_says_so() {
     let rig = Rig::start().await;
-    rig.full.store(true, Ordering::SeqCst);
+    rig.store.set_full(true);
     let refused = rig.client().await.allocate(parameters(&["blue"], "c1"), deadline()).await.unwrap_err();
     assert_eq!(refused.code(), Code::Internal, "{refused}");
     assert!(refused.message().contains("no space left"), "{refused}");
@@ -114,7 +68,7 @@ async fn a_caller_who_hangs_up_before_the_change_gets_nothing_reserved() {
     let (busy, hasty) = (rig.client().await, rig.client().await);
     // The allocator is busy with another's record, so that no decision is made meanwhile.
     let first = tokio::spawn(async move { busy.allocate(parameters(&["blue"], "first"), deadline()).await });
-    rig.commit_begun().await;
+    rig.store.commit().await;
     let call = hasty.clone();
     let hung_up = tokio::spawn(async move { call.allocate(parameters(&["blue"], "gone"), deadline()).await });
     // Frames of one connection keep their order: once a later call is answered the one before has been taken up, and
@@ -124,8 +78,8 @@ async fn a_caller_who_hangs_up_before_the_change_gets_nothing_reserved() {
     assert!(hung_up.await.unwrap_err().is_cancelled());
     hasty.probe(deadline()).await.unwrap();
     // Once for the first caller's record, and once for the record that there must not be.
-    rig.go_on.send(()).unwrap();
-    rig.go_on.send(()).unwrap();
+    rig.store.answer(Verdict::Done);
+    rig.store.answer(Verdict::Done);
     first.await.unwrap().unwrap();
     let held = rig.allocator.reservations().await.unwrap();
     let holders: Vec<_> = held.iter().map(|one| one.owner.container_id.as_str()).collect();

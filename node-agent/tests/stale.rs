@@ -2,9 +2,12 @@
 
 #![expect(clippy::unwrap_used, clippy::panic, reason = "a test fails by panicking, its helpers too")]
 
+mod common;
+
 use std::sync::Arc;
 use std::time::Duration;
 
+use common::store::controlled;
 use http::{Request, Response};
 use ipam_core::ledger::{Attachment, Change, Ledger, Owner, Reservation};
 use ipam_core::{PoolKey, PoolKind};
@@ -12,37 +15,11 @@ use ipam_node_agent::allocator::Allocator;
 use ipam_node_agent::flags::StaleConfig;
 use ipam_node_agent::gc::Collector;
 use ipam_node_agent::metrics::Metrics;
-use ipam_node_agent::store::{Position, Store, StoreError};
 use kube::Client;
 use kube::client::Body;
 use tokio::time::Instant;
 use tokio_util::sync::CancellationToken;
 use tower_test::mock::pair;
-
-/// Nothing is to be kept here.
-struct Nowhere;
-
-impl Store for Nowhere {
-    fn make_room(&mut self, _bytes: usize) -> Result<(), StoreError> {
-        Ok(())
-    }
-
-    fn commit(&mut self, changes: &[Change]) -> Result<(), StoreError> {
-        panic!("nothing is stale: {changes:?}")
-    }
-
-    fn position(&self) -> Position {
-        Position::default()
-    }
-
-    fn wants_compaction(&self) -> bool {
-        false
-    }
-
-    fn compact(&mut self, _snapshot: &[Change]) -> Result<(), StoreError> {
-        Ok(())
-    }
-}
 
 /// A ledger in which pod "a" holds an address.
 fn held() -> Ledger {
@@ -63,8 +40,10 @@ fn held() -> Ledger {
 #[tokio::test(start_paused = true)]
 async fn pods_are_asked_for_once_in_each_interval() {
     let (metrics, _) = Metrics::registered();
+    // Nothing is stale, so nobody waits for a commit: one that is asked for ends the allocator.
+    let (nowhere, _) = controlled();
     let (allocator, _ended) =
-        Allocator::start(held(), Box::new(Nowhere), Arc::new(|| 0), Arc::clone(&metrics)).unwrap();
+        Allocator::start(held(), Box::new(nowhere), Arc::new(|| 0), Arc::clone(&metrics)).unwrap();
     let (service, mut server) = pair::<Request<Body>, Response<Body>>();
     let config = StaleConfig { interval: Duration::from_hours(1), checks_before: 3 };
     let collector = Collector::new(Client::new(service, "default"), "node1", config, allocator, metrics);

@@ -2,6 +2,8 @@
 
 #![allow(dead_code, reason = "each test binary uses its own part")]
 
+pub(crate) mod store;
+
 use std::path::Path;
 use std::sync::Arc;
 use std::time::Duration;
