@@ -75,10 +75,13 @@ fn selection() -> &'static [&'static str] {
     }
 }
 
-/// Whether this process is a test: cargo keeps those apart from programs, in a folder of their own.
+/// A test that runs one of our programs sets this for it: what the program builds is then what the tests have built already.
+pub const OF_A_TEST: &str = "NV_IPAM_E2E_OF_A_TEST";
+
+/// Whether this process is a test, or runs on behalf of one: cargo keeps tests apart from programs, in a folder of their own.
 fn is_test() -> bool {
     let own = std::env::current_exe().unwrap_or_default();
-    own.parent().is_some_and(|folder| folder.ends_with("deps"))
+    own.parent().is_some_and(|folder| folder.ends_with("deps")) || std::env::var_os(OF_A_TEST).is_some()
 }
 
 /// Where the workspace lies.

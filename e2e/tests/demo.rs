@@ -8,6 +8,7 @@ use std::path::{Path, PathBuf};
 use std::process::{Child, ChildStdout, Command, Stdio};
 use std::time::Duration;
 
+use ipam_e2e::binaries::OF_A_TEST;
 use ipam_e2e::eventually_blocking;
 use rustix::process::{Pid, Signal, kill_process};
 
@@ -16,7 +17,7 @@ use rustix::process::{Pid, Signal, kill_process};
 fn demo(arguments: &[&str], temporary: &Path) -> Command {
     let mut command = Command::new("env");
     command.args(["--default-signal=INT", env!("CARGO_BIN_EXE_demo")]).args(arguments);
-    command.env("TMPDIR", temporary).env("NO_COLOR", "1");
+    command.env("TMPDIR", temporary).env("NO_COLOR", "1").env(OF_A_TEST, "1");
     command
 }
 

@@ -36,7 +36,7 @@ impl Scene {
     /// Everything that can be missing is found out, and everything that takes long is built, before the story begins.
     pub(super) fn prepare() -> Result<Self> {
         Sandbox::possible()?;
-        assets::ensure(&assets::ALL)?;
+        assets::ensure(&[assets::CONTROL_PLANE.as_slice(), &assets::PLUGINS].concat())?;
         binaries::build()?;
         let mut story =
             Story::begin("nv-ipam: the way of an address, on a real API server, in real network namespaces")?;
