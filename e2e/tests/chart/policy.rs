@@ -3,7 +3,7 @@
 use ipam_e2e::chart::{Release, grants, pods};
 use ipam_e2e::eventually_blocking;
 use ipam_e2e::kubectl::Kubectl;
-use serde_json::json;
+use serde_json::{Value, json};
 
 use crate::stage::{SOON, account, node, plane, release};
 
@@ -15,6 +15,14 @@ fn ipam_node(name: &str, namespace: &str) -> String {
     let metadata = json!({"name": name, "namespace": namespace});
     json!({"apiVersion": "nv-ipam.nvidia.com/v1alpha1", "kind": "IPAMNode", "metadata": metadata, "spec": {"pools": []}})
         .to_string()
+}
+
+/// An IPAMNode from which an agent would give addresses.
+fn with_block(name: &str, namespace: &str, last: &str) -> Value {
+    let mut object: Value = serde_json::from_str(&ipam_node(name, namespace)).unwrap();
+    object["spec"]["pools"] = json!([{"name": "p", "poolType": "IPPool", "state": "Active", "startIP": "10.0.0.1", "endIP": last,
+        "subnet": "10.0.0.0/24"}]);
+    object
 }
 
 /// A release with the records of two nodes.
@@ -119,4 +127,55 @@ fn the_policy_asks_nothing_of_the_operator_or_of_an_administrator() {
             assert_eq!(patch(plane().kubectl(), namespace, name, of_status), None);
         }
     }
+}
+
+#[test]
+fn only_the_operator_makes_ipam_nodes_with_blocks_and_changes_what_they_say() {
+    let (release, [own, other]) = two_nodes();
+    let namespace = release.namespace();
+    let operator = account(&release, "operator");
+    grant_everything(&release, &operator);
+    grants::await_all(&release, &operator).unwrap();
+    let admin = plane().kubectl();
+    let change = |name: &str, last: &str| with_block(name, namespace, last)["spec"].to_string();
+    let edit = |kubectl: &Kubectl, name: &str, last: &str, try_out: &[&str]| {
+        let change = format!(r#"{{"spec": {}}}"#, change(name, last));
+        let words = ["patch", "ipamnode", name, "-n", namespace, "--type=merge", "-p", &change];
+        refusal(kubectl, &[&words[..], try_out].concat(), "")
+    };
+    eventually_blocking("the policy is in force", SOON, || {
+        let said = edit(admin, &own, "10.0.0.4", &["--dry-run=server"]).unwrap_or_default();
+        if said.contains("is the operator's alone") { Ok(()) } else { Err(said) }
+    })
+    .unwrap();
+    let restored = with_block("restored", namespace, "10.0.0.4").to_string();
+    let said = refusal(admin, &["create", "-f", "-"], &restored).expect("a backup tool is refused");
+    assert!(said.contains("made anew") && said.contains("leave it out of a restore"), "{said}");
+
+    let operator = admin.with(plane().token(namespace, &operator, None).unwrap());
+    operator.run_with(&["create", "-f", "-"], &restored).unwrap();
+    assert_eq!(edit(&operator, "restored", "10.0.0.8", &[]), None);
+    let said = edit(admin, "restored", "10.0.0.9", &[]).expect("nobody else");
+    assert!(said.contains("Edit the pool") && said.contains("delete it"), "{said}");
+
+    // Who leaves the spec alone is not asked.
+    for words in [["annotate", "a=b"], ["label", "a=b"]] {
+        admin.run(&[words[0], "ipamnode", "restored", "-n", namespace, words[1]]).unwrap();
+    }
+    assert_eq!(patch(admin, namespace, "restored", true), None);
+    let collector = "--as=system:serviceaccount:kube-system:generic-garbage-collector";
+    let owners = r#"{"metadata": {"ownerReferences": null, "finalizers": ["example.com/x"]}}"#;
+    for owners in [owners, r#"{"metadata": {"finalizers": null}}"#] {
+        admin.run(&["patch", "ipamnode", &own, "-n", namespace, collector, "--type=merge", "-p", owners]).unwrap();
+    }
+    let namespaces = "--as=system:serviceaccount:kube-system:namespace-controller";
+    for (name, who) in [(&*own, collector), (&*other, namespaces)] {
+        admin.run(&["delete", "ipamnode", name, "-n", namespace, who]).unwrap();
+    }
+    admin.run(&["delete", "ipamnode", "restored", "-n", namespace]).unwrap();
+    // As a restore of etcd begins: an object in which an agent tells what it holds, and from which it gives nothing.
+    admin.run_with(&["create", "-f", "-"], &ipam_node(&own, namespace)).unwrap();
+    // Another namespace has an operator of its own.
+    let elsewhere = plane().namespace("unguarded").unwrap();
+    admin.run_with(&["create", "-f", "-"], &with_block("n", &elsewhere, "10.0.0.4").to_string()).unwrap();
 }
