@@ -19,11 +19,12 @@ use jiff::Timestamp;
 use k8s_openapi::api::core::v1::ObjectReference;
 use k8s_openapi::api::events::v1::Event;
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::{MicroTime, ObjectMeta};
+use kube::core::Status;
 use kube::{Client, Resource};
 use serde::Serialize;
 use serde_json::json;
 
-use crate::decide::Note;
+use crate::decide::{NoPlace, Note};
 use crate::objects::{Kind, RawObject, Written};
 use crate::pool::{StatusBody, StatusRecord};
 use crate::reconcile::{CallError, Command, NodeAction, NodeVersion, NodeWrite, Outcome, PoolPatch, PoolRef};
@@ -239,14 +240,27 @@ fn version(written: &Written) -> NodeVersion {
 }
 
 /// 409 says that the object is another than we thought, and 404 that it is gone; but where something is to be created,
-/// 404 is the lack of the namespace or of the CRD.
+/// see [`no_place`].
 fn call_error(error: kube::Error, creates: bool) -> CallError {
-    match error {
-        kube::Error::Api(status) if status.code == 409 || (status.code == 404 && !creates) => {
-            CallError::Conflict(status.message)
-        }
-        kube::Error::Api(status) => CallError::Failed(format!("{} ({})", status.message, status.code)),
-        error => CallError::Failed(chain(&error)),
+    let kube::Error::Api(status) = error else { return CallError::Failed(chain(&error)) };
+    if let Some(why) = no_place(&status).filter(|_| creates) {
+        return CallError::NoPlace(why);
+    }
+    match status.code {
+        404 | 409 => CallError::Conflict(status.message),
+        code => CallError::Failed(format!("{} ({code})", status.message)),
+    }
+}
+
+/// What keeps anything from being created. A namespace that ends is told by the admission plugin NamespaceLifecycle as a cause of
+/// 403, a definition that ends by the API server's handler of custom resources as 405, and the lack of either as 404.
+fn no_place(refusal: &Status) -> Option<NoPlace> {
+    let causes = refusal.details.iter().flat_map(|details| &details.causes);
+    match refusal.code {
+        403 if causes.into_iter().any(|cause| cause.reason == "NamespaceTerminating") => Some(NoPlace::NamespaceEnds),
+        405 => Some(NoPlace::DefinitionEnds),
+        404 => Some(NoPlace::Gone),
+        _ => None,
     }
 }
 
@@ -254,4 +268,29 @@ fn call_error(error: kube::Error, creates: bool) -> CallError {
 pub fn chain(error: &dyn std::error::Error) -> String {
     let causes = std::iter::successors(error.source(), |cause| cause.source());
     causes.fold(error.to_string(), |text, cause| format!("{text}: {cause}"))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn answered(creates: bool, status: &serde_json::Value) -> CallError {
+        call_error(kube::Error::Api(serde_json::from_value(status.clone()).unwrap()), creates)
+    }
+
+    #[test]
+    fn what_cannot_be_created_at_all_is_told_from_what_is_forbidden_or_has_changed() {
+        let ends = json!({"code": 403, "message": "m", "details": {"causes": [{"reason": "NamespaceTerminating"}]}});
+        assert_eq!(answered(true, &ends), CallError::NoPlace(NoPlace::NamespaceEnds));
+        for (code, why) in [(405, NoPlace::DefinitionEnds), (404, NoPlace::Gone)] {
+            assert_eq!(answered(true, &json!({"code": code, "message": "m"})), CallError::NoPlace(why));
+        }
+        let forbidden = json!({"code": 403, "message": "m"});
+        assert_eq!(answered(true, &forbidden), CallError::Failed("m (403)".to_owned()));
+        for code in [404, 409] {
+            let changed = json!({"code": code, "message": "m"});
+            assert_eq!(answered(false, &changed), CallError::Conflict("m".to_owned()));
+        }
+        assert_eq!(answered(false, &ends), CallError::Failed("m (403)".to_owned()), "it is there");
+    }
 }

@@ -102,6 +102,11 @@ impl Relist {
         known.filter(|name| !named.contains(*name)).cloned().collect()
     }
 
+    /// Whether a list has begun and is not complete.
+    pub fn is_under_way(&self) -> bool {
+        self.named.is_some()
+    }
+
     /// Whether a list was complete since the last [`Relist::expire`].
     pub fn is_synced(&self) -> bool {
         self.synced
@@ -176,6 +181,8 @@ pub struct IpamNodes {
     retired: HashMap<String, BTreeMap<PoolKey, Usage>>,
     /// Node → what the write under way takes out.
     taking_out: HashMap<String, Vec<(Usage, PoolKey)>>,
+    /// Node → what a write of ours says of which it is not known whether it took effect.
+    sent: HashMap<String, Vec<NodeBlock>>,
     /// Nodes whose IPAMNode is being created, or may have been.
     creating: HashSet<String>,
     /// Node → what its agent had said that it holds outside its blocks, when the IPAMNode was deleted by hand. It counts
@@ -208,8 +215,25 @@ impl IpamNodes {
         Ok(self.records.insert(name.to_owned(), record))
     }
 
+    /// Compares what an IPAMNode reads now with what it read before, which nobody but us should change. What we told is kept
+    /// until it stands there again.
+    pub fn note_edit(&mut self, name: &str, before: &IpamNodeRecord) {
+        let Some(known) = self.records.get_mut(name) else { return };
+        // Of an object that was doubted, and of another of the same name, nobody knows who wrote it.
+        if before.uid != known.uid || before.resource_version.is_empty() {
+            return;
+        }
+        // A newer version settles what became of a write: it is this one, or came before it and has made it fail.
+        let sent = self.sent.remove(name).filter(|_| before.unsettled);
+        let told = before.unedited.as_ref().unwrap_or(&before.blocks);
+        if known.blocks != *told && sent.as_ref() != Some(&known.blocks) {
+            known.unedited = Some(sent.unwrap_or_else(|| told.clone()));
+        }
+    }
+
     /// An IPAMNode is gone. Returns what it was.
     pub fn delete(&mut self, name: &str) -> Option<IpamNodeRecord> {
+        self.sent.remove(name);
         self.records.remove(name)
     }
 
@@ -257,6 +281,7 @@ impl IpamNodes {
             return;
         };
         known.unsettled = true;
+        self.sent.insert(name.to_owned(), blocks.to_vec());
         let out = known.blocks.iter().map(key_of).filter(|key| !blocks.iter().any(|block| is_of(key, block)));
         let out: Vec<_> = out.map(|key| (known.counted(&key), key)).collect();
         self.taking_out.insert(name.to_owned(), out);
@@ -266,6 +291,9 @@ impl IpamNodes {
     /// told so before, or of a later state.
     pub fn end_write(&mut self, name: &str, succeeded: bool) {
         let out = self.taking_out.remove(name).unwrap_or_default();
+        if succeeded {
+            self.sent.remove(name);
+        }
         let known = self.records.get(name);
         for (usage, key) in out.into_iter().filter(|_| succeeded) {
             let is_back = known.is_some_and(|known| !known.unsettled && known.block(&key).is_some());
@@ -278,8 +306,10 @@ impl IpamNodes {
     /// What was read and written before counts for nothing until it is read anew, at whatever version.
     pub fn doubt_all(&mut self) {
         self.retired.clear();
+        self.sent.clear();
         for record in self.records.values_mut() {
             record.resource_version.clear();
+            record.unedited = None;
         }
     }
 

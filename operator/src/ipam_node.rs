@@ -27,6 +27,8 @@ pub struct IpamNodeRecord {
     pub resource_version: String,
     /// `spec.pools`; empty if the spec does not read, and then written anew.
     pub blocks: Vec<NodeBlock>,
+    /// What `blocks` were before another hand changed them while we led; `None` as a rule.
+    pub unedited: Option<Vec<NodeBlock>>,
     /// Generation of the spec that the agent works with.
     pub observed_generation: Option<i64>,
     /// What the agent counts; empty if the status does not read.
@@ -53,6 +55,7 @@ impl IpamNodeRecord {
             generation: object.metadata.generation.unwrap_or_default(),
             resource_version: object.resource_version().to_owned(),
             blocks: spec.pools,
+            unedited: None,
             observed_generation: status.observed_generation,
             reports: status.pools,
             ledger: status.ledger,
@@ -84,6 +87,12 @@ impl IpamNodeRecord {
     /// The entry of a pool.
     pub fn block(&self, key: &PoolKey) -> Option<&NodeBlock> {
         self.blocks.iter().find(|block| is_of(key, block.pool_type, &block.name))
+    }
+
+    /// The entry of a pool as it was told by an operator, whatever another hand has made of it since.
+    pub fn told(&self, key: &PoolKey) -> Option<&NodeBlock> {
+        let blocks = self.unedited.as_ref().unwrap_or(&self.blocks);
+        blocks.iter().find(|block| is_of(key, block.pool_type, &block.name))
     }
 
     /// The agent's count for a pool.
@@ -121,14 +130,23 @@ impl IpamNodeRecord {
 
     /// What the entry of a pool says about who has which block: the second record, should the pool's status be lost.
     pub fn claim(&self, node: &str, key: &PoolKey) -> Option<Claim> {
-        let block = self.block(key)?;
-        match key.kind {
-            PoolKind::IpPool => Claim::from_ip_range(node, &block.start_ip, &block.end_ip, ClaimSource::IpamNode),
-            PoolKind::CidrPool => {
-                Claim::from_prefix(node, &block.subnet, block.gateway.as_deref(), ClaimSource::IpamNode)
-            }
-        }
+        claim_of(node, self.block(key)?)
     }
+}
+
+/// What an entry says about who has which block.
+pub fn claim_of(node: &str, block: &NodeBlock) -> Option<Claim> {
+    match block.pool_type {
+        PoolType::IPPool => Claim::from_ip_range(node, &block.start_ip, &block.end_ip, ClaimSource::IpamNode),
+        PoolType::CIDRPool => Claim::from_prefix(node, &block.subnet, block.gateway.as_deref(), ClaimSource::IpamNode),
+    }
+}
+
+/// Whether an entry is about just this block, and lets its node give of it no address that is not in it.
+pub fn is_about(block: &NodeBlock, range: &AddrRange) -> bool {
+    let (Ok(first), Ok(last)) = (block.start_ip.parse(), block.end_ip.parse()) else { return false };
+    let is_inside = AddrRange::new(first, last).is_some_and(|told| range.contains_range(&told));
+    is_inside && claim_of("-", block).is_some_and(|claim| claim.range == *range)
 }
 
 /// Whether a report names exactly the addresses that are held, and not runs that cover them, or none at all.
@@ -181,11 +199,11 @@ pub fn pool_type_of(kind: PoolKind) -> PoolType {
 /// The entry for `assignment` in the IPAMNode of its node, whose current record is `known`.
 ///
 /// * Serving: as the pool's spec has it, Active.
-/// * Departed: the entry that is there, Releasing.
-/// * Outdated: the entry that is there, untouched, since the spec that it came from is gone. Active while addresses are
+/// * Departed: the entry that was told, Releasing.
+/// * Outdated: the entry that was told, untouched, since the spec that it came from is gone. Active while addresses are
 ///   held, since the last good state is served; Releasing once the agent counts none, to learn whether that stays so.
 ///
-/// If there is no such entry, the closest that today's spec can say of the block; of a spec that is not valid (`None`),
+/// What was told is what is there, unless another hand has changed it while we led. If there is no such entry, the closest that today's spec can say of the block; of a spec that is not valid (`None`),
 /// the bare range.
 pub fn entry(key: &PoolKey, pool: Option<&Pool>, assignment: &Assignment, known: Option<&IpamNodeRecord>) -> NodeBlock {
     let fresh = || pool.map_or_else(|| bare(key, assignment), |pool| block_of(&pool.node_pool(&assignment.block)));
@@ -199,8 +217,7 @@ pub fn entry(key: &PoolKey, pool: Option<&Pool>, assignment: &Assignment, known:
 
 /// The entry of the IPAMNode, if it is about this very block.
 fn same_entry(key: &PoolKey, assignment: &Assignment, known: &IpamNodeRecord) -> Option<NodeBlock> {
-    let is_same = known.claim(&assignment.node, key)?.range == assignment.block.range;
-    known.block(key).filter(|_| is_same).cloned()
+    known.told(key).filter(|told| is_about(told, &assignment.block.range)).cloned()
 }
 
 fn outdated_state(key: &PoolKey, known: Option<&IpamNodeRecord>) -> BlockState {

@@ -7,6 +7,7 @@
 //! Never: gives an address to two nodes, takes away what an invalid spec gave before, writes the spec of a pool or the
 //! status of an IPAMNode.
 
+pub mod absence;
 pub mod act;
 pub mod controller;
 pub mod decide;

@@ -236,7 +236,7 @@ fn mistakes(pool: &PoolRecord) -> &[Violation] {
 fn word(error: &CallError) -> &'static str {
     match error {
         CallError::Conflict(_) => "conflict",
-        CallError::Failed(_) => "error",
+        CallError::Failed(_) | CallError::NoPlace(_) => "error",
     }
 }
 

@@ -10,6 +10,8 @@ mod api;
 #[cfg(test)]
 mod edits;
 #[cfg(test)]
+mod endings;
+#[cfg(test)]
 mod leaving;
 #[cfg(test)]
 mod outages;

@@ -1,12 +1,13 @@
 //! A namespace with two operators that elect a leader, and nodes with agents that only its pools select.
 
 use std::collections::BTreeMap;
+use std::process::Command;
 use std::sync::OnceLock;
 use std::sync::atomic::{AtomicU32, Ordering};
 
 use ipam_e2e::cluster::{Agent, Operator, install_crds};
 use ipam_e2e::netns::{BRIDGE, CniError, Node, Pod, Sandbox};
-use ipam_e2e::{ControlPlane, eventually_blocking};
+use ipam_e2e::{ControlPlane, binaries, eventually_blocking};
 use serde_json::{Value, json};
 
 use crate::api::{Api, IPAMNODES, IPPOOLS, SOON, kind_of};
@@ -176,6 +177,16 @@ impl Stage {
     pub(crate) fn kubectl(&self, arguments: &[&str], input: &str) -> String {
         let namespaced: Vec<&str> = ["-n", &self.namespace].into_iter().chain(arguments.iter().copied()).collect();
         self.plane.kubectl().run_with(&namespaced, input).unwrap()
+    }
+
+    /// Runs `ipam-controller` as an admin does; answers what it said.
+    pub(crate) fn controller(&self, arguments: &[&str]) -> String {
+        let mut command = Command::new(&binaries::build().unwrap().controller);
+        command.args(arguments).arg(format!("--kubeconfig={}", self.plane.kubeconfig().display()));
+        let output = command.output().unwrap();
+        let said = String::from_utf8([output.stdout, output.stderr].concat()).unwrap();
+        assert!(output.status.success(), "{said}");
+        said
     }
 
     /// The block that each IPAMNode tells of a pool, by node.

@@ -143,6 +143,14 @@ fn held_of<'a>(seen: &'a Observation<'_>, key: &PoolKey) -> Vec<(AddrRange, &'a 
     named.flat_map(|(node, report)| held_ranges(report).into_iter().map(move |range| (range, node.as_str()))).collect()
 }
 
+/// The nodes that hold addresses of the pool, as far as their agents have said, and have no block of it, by name: one was let go
+/// of while pods had them, or the node has them from before a restore. Nobody else is given these addresses.
+pub(super) fn without_block(seen: &Observation<'_>, assignments: &[Assignment]) -> Vec<String> {
+    let has_block = |node: &str| assignments.binary_search_by(|given| given.node.as_str().cmp(node)).is_ok();
+    let holders: BTreeSet<&str> = strays(seen).map(|(node, _)| node).filter(|node| !has_block(node)).collect();
+    holders.into_iter().map(str::to_owned).collect()
+}
+
 /// The nodes that the annotation names and that still report what they were to lose.
 pub(super) fn forced_strays(seen: &Observation<'_>, assignments: &[Assignment]) -> impl Iterator<Item = String> {
     strays(seen).filter(|(node, _)| is_let_go(seen, assignments, node)).map(|(node, _)| node.to_owned())

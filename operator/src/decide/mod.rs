@@ -14,12 +14,13 @@ mod status;
 mod verdicts;
 
 use std::collections::BTreeSet;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use ipam_core::plan::{Assignment, Claim, NodeRef, Plan, Standing, plan_beside, wind_down};
 use ipam_core::{AddrRange, Pool, PoolKey, PoolKind, Violation};
 use jiff::Timestamp;
 
+use crate::absence::Absences;
 use crate::index::IpamNodes;
 use crate::pool::{PoolRecord, StatusRecord, Summary};
 use conditions::{Verdict, bounded_list, clipped, merge, stands};
@@ -51,10 +52,16 @@ pub struct Observation<'a> {
     pub beside: &'a Beside,
     /// How long a block waits for its agent's word once its Node is gone; `None` for ever.
     pub grace: Option<Duration>,
+    /// How long Nodes are missing by what this operator has seen.
+    pub absences: &'a Absences,
+    /// Why no IPAMNode can be made, in which agents would report.
+    pub no_place: Option<NoPlace>,
     /// Whether it is time to write a status in which nothing but counts of addresses is new.
     pub counts_due: bool,
     /// The wall clock, for transition times and the grace.
     pub now: Timestamp,
+    /// The clock that nobody sets, for what this operator has seen.
+    pub instant: Instant,
 }
 
 /// What other pools mean for a pool.
@@ -70,6 +77,20 @@ pub struct Beside {
     pub held: Vec<(String, AddrRange)>,
     /// What this leader saw given by the pool before the API server went back to an earlier state.
     pub remembered: Vec<Claim>,
+}
+
+/// Why nothing can be created, in words for people that stay the same from one try to the next.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, thiserror::Error)]
+pub enum NoPlace {
+    /// The namespace has a deletion timestamp.
+    #[error("their namespace is being deleted")]
+    NamespaceEnds,
+    /// The CustomResourceDefinition has one.
+    #[error("their CustomResourceDefinition is being deleted")]
+    DefinitionEnds,
+    /// Either of the two is gone.
+    #[error("their namespace or their CustomResourceDefinition is not there")]
+    Gone,
 }
 
 /// What is to be done.
@@ -206,7 +227,10 @@ fn conclude(
     elsewhere.bar(&gateways.holders);
     elsewhere.bar_beside(&seen.beside.held, &plan.assignments);
     elsewhere.bar_former(former::find(seen, &plan.assignments), &plan.assignments);
-    let troubles = Troubles { contradictions: &contradictions, gateways: &gateways.described() };
+    let without_block = elsewhere::without_block(seen, &plan.assignments);
+    let without_block = verdicts::all_described(releases, &without_block);
+    let troubles =
+        Troubles { contradictions: &contradictions, gateways: &gateways.described(), without_block: &without_block };
     let verdicts = verdicts::verdicts(seen, releases, outlook, &plan, &troubles);
     let notes = verdicts::notes(seen, releases, outlook, &plan, &verdicts);
     let status = status::compose(seen, releases, &plan, verdicts);

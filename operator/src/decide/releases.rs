@@ -1,7 +1,7 @@
 //! When a block that is being taken back is free for others.
 //!
-//! By the agent's word, which [`crate::index::IpamNodes`] keeps; by an admin's; or by time, once the Node is gone. Never
-//! because a Node is gone, a label changed, or a record is missing.
+//! By the agent's word, which [`crate::index::IpamNodes`] keeps; by an admin's; or by time, once the Node is gone, as the status
+//! records and this leader has itself seen for a while. Never because a Node is gone, a label changed, or a record is missing.
 
 use std::collections::{BTreeSet, HashMap};
 use std::time::Duration;
@@ -12,6 +12,9 @@ use jiff::Timestamp;
 use super::Observation;
 use super::conditions::whole_seconds;
 use crate::pool::Release;
+
+/// By so much a wall clock may be set in the course of things, and seconds are lost by the API.
+const CLOCK_SET: Duration = Duration::from_secs(5);
 
 /// Why a block is let go of without its agent's word.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -53,10 +56,12 @@ impl<'a> Releases<'a> {
         (expiry <= self.seen.now && !self.exists(node)).then_some(Cause::Expired)
     }
 
-    /// When the grace of the node's block ends.
+    /// When the grace of the node's block ends, if its Node stays missing.
     fn expiry(&self, node: &str) -> Option<Timestamp> {
-        let gone_since = self.recorded.get(node)?.node_gone_since?;
-        later(gone_since, self.seen.grace?)
+        let Observation { absences, now, instant, grace, .. } = self.seen;
+        let gone_since = self.gone_since(node)?;
+        let unseen = absences.observed_at(node, (*grace)?, *instant).saturating_duration_since(*instant);
+        Some(later(gone_since, (*grace)?)?.max(later(*now, unseen)?))
     }
 
     /// How far the node's block is held. One that is let go of is free as soon as the node has no entry of it any more.
@@ -86,10 +91,7 @@ impl<'a> Releases<'a> {
     /// When the next grace ends.
     pub(super) fn next_expiry(&self, assignments: &[Assignment]) -> Option<Timestamp> {
         let departed = assignments.iter().filter(|assignment| assignment.standing == Standing::Departed);
-        let ends = departed.filter_map(|assignment| {
-            let since = self.gone_since(&assignment.node)?;
-            later(since, self.seen.grace?)
-        });
+        let ends = departed.filter_map(|assignment| self.expiry(&assignment.node));
         ends.filter(|end| *end > self.seen.now).min()
     }
 
@@ -100,13 +102,18 @@ impl<'a> Releases<'a> {
         Release { claim, since: Some(since.unwrap_or_else(|| whole_seconds(self.seen.now))), node_gone_since }
     }
 
-    /// Since when there is no such Node, as far as the status tells; it begins now if that is silent.
+    /// Since when there is no such Node, as far as the status tells; it begins now if that is silent, or is of an absence before
+    /// this one: a return that was seen while the status could not be written.
     fn gone_since(&self, node: &str) -> Option<Timestamp> {
         if self.exists(node) {
             return None;
         }
         let recorded = self.recorded.get(node).and_then(|release| release.node_gone_since);
-        Some(recorded.unwrap_or_else(|| whole_seconds(self.seen.now)))
+        let of_this = |since: &Timestamp| {
+            let went_before = self.seen.absences.went_before(node, self.seen.instant);
+            went_before.is_none_or(|ago| later(*since, ago + CLOCK_SET).is_none_or(|end| end >= self.seen.now))
+        };
+        Some(recorded.filter(of_this).unwrap_or_else(|| whole_seconds(self.seen.now)))
     }
 
     /// Blocks that the status records and the plan has no more, though their agents have not said that they are empty.

@@ -1,4 +1,5 @@
 use std::collections::BTreeMap;
+use std::sync::LazyLock;
 
 use ipam_crds::{AddressCounts, BlockCounts, BlockState, BlockUse, NodeBlock, NodeCounts, PoolType};
 use serde_json::{Value, json};
@@ -18,6 +19,12 @@ const TINY_SPEC: &str = r#"{"subnet":"10.0.0.0/29","perNodeBlockSize":3}"#;
 
 fn at(second: i64) -> Timestamp {
     Timestamp::from_second(1_700_000_000 + second).unwrap()
+}
+
+/// The same moment by the clock that nobody sets.
+fn instant(second: i64) -> Instant {
+    static START: LazyLock<Instant> = LazyLock::new(Instant::now);
+    *START + Duration::from_secs(u64::try_from(second).unwrap())
 }
 
 fn pool(spec: &str, generation: i64, status: &Value) -> PoolRecord {
@@ -43,6 +50,8 @@ struct Scene {
     ipam_nodes: IpamNodes,
     beside: Beside,
     grace: Option<Duration>,
+    absences: Absences,
+    no_place: Option<NoPlace>,
     told: Vec<Assignment>,
     former: Option<Vec<AddrRange>>,
     second: i64,
@@ -52,10 +61,17 @@ struct Scene {
 impl Scene {
     fn of(nodes: &[&str]) -> Self {
         let nodes = nodes.iter().map(|name| ((*name).to_owned(), BTreeMap::new())).collect();
-        Self { nodes, ..Self::default() }
+        let mut absences = Absences::default();
+        absences.keep_sight(instant(0));
+        Self { nodes, absences, ..Self::default() }
     }
 
     fn decide(&self, pool: &PoolRecord) -> Decision {
+        self.decide_at(pool, at(self.second))
+    }
+
+    /// By a wall clock that may be wrong.
+    fn decide_at(&self, pool: &PoolRecord, now: Timestamp) -> Decision {
         let nodes: Vec<NodeRef<'_>> = self.nodes.iter().map(|(name, labels)| NodeRef { name, labels }).collect();
         decide(&Observation {
             pool,
@@ -66,8 +82,11 @@ impl Scene {
             former: self.former.as_deref(),
             beside: &self.beside,
             grace: self.grace,
+            absences: &self.absences,
+            no_place: self.no_place,
             counts_due: !self.counts_wait,
-            now: at(self.second),
+            now,
+            instant: instant(self.second),
         })
     }
 

@@ -6,7 +6,7 @@ use k8s_openapi::apimachinery::pkg::apis::meta::v1::Condition;
 
 use super::conditions::{DEGRADED, EXHAUSTED, READY, RELEASING, Verdict, bounded_list};
 use super::releases::{Cause, Releases};
-use super::{Note, Observation, exhausted_reason};
+use super::{NoPlace, Note, Observation, exhausted_reason};
 use crate::pool::{FORCE_RELEASE, PoolRecord};
 
 /// How a pool stands, whatever its spec says.
@@ -26,6 +26,8 @@ pub(super) struct Troubles<'a> {
     pub(super) contradictions: &'a [String],
     /// Nodes that may hold an address which is to be a gateway.
     pub(super) gateways: &'a [String],
+    /// Nodes that hold addresses and have no block of them.
+    pub(super) without_block: &'a [String],
 }
 
 /// An event for each block that comes free is told only of the last few.
@@ -50,18 +52,47 @@ pub(super) fn verdicts(
         0 => Verdict::new(DEGRADED, false, "AsSpecified", String::new()),
         _ => Verdict::new(DEGRADED, true, "OutdatedBlocks", outdated_text(&outdated)),
     };
-    let releasing = match departed.len() {
-        0 => Verdict::new(RELEASING, false, "NothingToRelease", String::new()),
-        _ => Verdict::new(RELEASING, true, "BlocksInUse", releasing_text(seen, &departed)),
-    };
-    let ready = ready(outlook, plan, &departed, &outdated, troubles.gateways);
-    vec![ready, exhausted(seen, outlook, plan), degraded, releasing]
+    let ready = ready(seen, outlook, plan, &departed, &outdated, troubles.gateways);
+    vec![ready, exhausted(seen, outlook, plan), degraded, releasing(seen, &departed, troubles.without_block)]
 }
 
-fn ready(outlook: &Outlook, plan: &Plan, departed: &[String], outdated: &[String], gateways: &[String]) -> Verdict {
+fn releasing(seen: &Observation<'_>, departed: &[String], without_block: &[String]) -> Verdict {
+    let blocks = (!departed.is_empty()).then(|| releasing_text(seen, departed));
+    let addresses = (!without_block.is_empty()).then(|| without_block_text(seen, without_block));
+    let reason = match (&blocks, &addresses) {
+        (Some(_), _) => "BlocksInUse",
+        (None, Some(_)) => "HeldWithoutBlock",
+        (None, None) => return Verdict::new(RELEASING, false, "NothingToRelease", String::new()),
+    };
+    let texts: Vec<String> = blocks.into_iter().chain(addresses).collect();
+    Verdict::new(RELEASING, true, reason, texts.join("; "))
+}
+
+/// What tells that a message speaks of such addresses.
+const WITHOUT_BLOCK: &str = "addresses are held without a block";
+
+fn without_block_text(seen: &Observation<'_>, nodes: &[String]) -> String {
+    format!(
+        "{WITHOUT_BLOCK} of this pool, and given to nobody else, on {}; they come free as the pods there are deleted; of a machine \
+         that is lost for good delete the Node, then: kubectl delete ipamnode -n {} NODE",
+        counted_list(nodes),
+        seen.pool.namespace
+    )
+}
+
+fn ready(
+    seen: &Observation<'_>,
+    outlook: &Outlook,
+    plan: &Plan,
+    departed: &[String],
+    outdated: &[String],
+    gateways: &[String],
+) -> Verdict {
     match outlook {
         Outlook::Deleting => {
-            let text = format!("being deleted; waits for the blocks of {}", counted_list(departed));
+            let way_out = seen.no_place.filter(|_| !departed.is_empty()).map(|why| way_out(seen, why));
+            let waits = format!("being deleted; waits for the blocks of {}", counted_list(departed));
+            let text = waits + &way_out.unwrap_or_default();
             Verdict::new(READY, false, "Deleting", text)
         }
         Outlook::Overlap(older) => {
@@ -84,6 +115,16 @@ fn ready(outlook: &Outlook, plan: &Plan, departed: &[String], outdated: &[String
             Verdict::new(READY, true, "Valid", text.to_owned())
         }
     }
+}
+
+/// What ends the waiting for agents that have nothing left to report in.
+fn way_out(seen: &Observation<'_>, why: NoPlace) -> String {
+    format!(
+        "; their agents can report no more, for IPAMNodes cannot be made: {why}; to end the waiting, whatever pods hold: \
+         ipam-controller {} --ippools-namespace={}",
+        crate::release_pools::NAME,
+        seen.pool.namespace
+    )
 }
 
 fn outdated_text(outdated: &[String]) -> String {
@@ -145,6 +186,11 @@ fn counted_list(nodes: &[String]) -> String {
     }
 }
 
+/// Each node with what is known of its block.
+pub(super) fn all_described(releases: &Releases<'_>, nodes: &[String]) -> Vec<String> {
+    nodes.iter().map(|node| described(releases, node)).collect()
+}
+
 /// A node with what is known of its block.
 fn described(releases: &Releases<'_>, node: &str) -> String {
     let why = if !releases.exists(node) {
@@ -174,20 +220,10 @@ pub(super) fn notes(
     verdicts: &[Verdict],
 ) -> Vec<Note> {
     let before = &seen.pool.status.summary.conditions;
-    let old = |kind: &str| before.iter().find(|condition| condition.type_ == kind);
     let mut notes = Vec::new();
     for verdict in verdicts {
-        let turned = old(verdict.kind).is_none_or(|old| old.reason != verdict.reason);
-        let is_news = match (verdict.kind, verdict.reason) {
-            (EXHAUSTED, _) => verdict.holds && old(EXHAUSTED).is_none_or(|old| old.message != verdict.message),
-            (READY, "Overlap") => turned || old(READY).is_some_and(|old| old.message != verdict.message),
-            (READY, "EditDeferred") => turned || is_of_another_spec(seen, old(READY)),
-            (DEGRADED, "Contradiction") => old(DEGRADED).is_none_or(|old| old.message != verdict.message),
-            (READY, "Deleting") => !plan.assignments.is_empty() && (turned || fell_to_the_last_few(seen, plan)),
-            (RELEASING, _) => verdict.holds && *outlook == Outlook::Serving && has_newly_departed(seen, plan),
-            _ => false,
-        };
-        if is_news {
+        let old = before.iter().find(|condition| condition.type_ == verdict.kind);
+        if is_news(seen, outlook, plan, verdict, old) {
             notes.push(Note::new(word(verdict), &verdict.message));
         }
     }
@@ -200,6 +236,28 @@ pub(super) fn notes(
         Note::new(reason, &format!("node {node} loses {range} because {why}; by its last word: {held}"))
     }));
     notes
+}
+
+/// Whether an event is to tell of a condition that was `old` before.
+fn is_news(seen: &Observation<'_>, outlook: &Outlook, plan: &Plan, verdict: &Verdict, old: Option<&Condition>) -> bool {
+    let turned = old.is_none_or(|old| old.reason != verdict.reason);
+    let reworded = old.is_none_or(|old| old.message != verdict.message);
+    let newly_says =
+        |words: &str| verdict.message.contains(words) && old.is_none_or(|old| !old.message.contains(words));
+    match (verdict.kind, verdict.reason) {
+        (EXHAUSTED, _) => verdict.holds && reworded,
+        (READY, "Overlap") | (DEGRADED, "Contradiction") => turned || reworded,
+        (READY, "EditDeferred") => turned || is_of_another_spec(seen, old),
+        (READY, "Deleting") => {
+            let is_stuck = newly_says(crate::release_pools::NAME);
+            !plan.assignments.is_empty() && (turned || is_stuck || fell_to_the_last_few(seen, plan))
+        }
+        (RELEASING, _) => {
+            let is_new = has_newly_departed(seen, plan) || newly_says(WITHOUT_BLOCK);
+            verdict.holds && *outlook == Outlook::Serving && is_new
+        }
+        _ => false,
+    }
 }
 
 fn word(verdict: &Verdict) -> &'static str {

@@ -11,7 +11,7 @@ use super::Reconciler;
 use super::pool_task::PoolTask;
 use crate::decide::Beside;
 use crate::index::key_of;
-use crate::ipam_node::held_ranges;
+use crate::ipam_node::{claim_of, held_ranges};
 use crate::pool::{PoolRecord, StatusRecord};
 
 impl Reconciler {
@@ -102,10 +102,12 @@ impl Reconciler {
         }
         let before = std::mem::take(&mut self.orphans);
         for (node, record) in self.ipam_nodes.all() {
-            let orphans = record.blocks.iter().map(key_of).filter(|of| !self.pools.contains_key(of));
-            self.orphans.extend(orphans.filter_map(|of| record.claim(node, &of)).map(|claim| claim.range));
+            let entries = record.blocks.iter().chain(record.unedited.iter().flatten());
+            let orphans = entries.filter(|entry| !self.pools.contains_key(&key_of(entry)));
+            self.orphans.extend(orphans.filter_map(|entry| claim_of(node, entry)).map(|claim| claim.range));
         }
         self.orphans.sort_unstable();
+        self.orphans.dedup();
         if before != self.orphans {
             self.wake_pools(now);
         }

@@ -5,7 +5,7 @@
 use ipam_core::PoolKey;
 use ipam_crds::NodeBlock;
 
-use crate::decide::Note;
+use crate::decide::{NoPlace, Note};
 use crate::pool::StatusRecord;
 
 /// A call to be made.
@@ -119,6 +119,9 @@ pub enum CallError {
     /// The object is not in the state that the call was based on: observe again.
     #[error("the object has changed meanwhile: {0}")]
     Conflict(String),
+    /// Nothing can be created where it was to be, and nobody mends that by trying again.
+    #[error("there is no place for it: {0}")]
+    NoPlace(NoPlace),
     /// Anything else.
     #[error("{0}")]
     Failed(String),

@@ -24,7 +24,8 @@ use ipam_core::{AddrRange, PoolKey, PoolKind};
 use jiff::Timestamp;
 use kube::runtime::watcher::Event;
 
-use crate::decide::{Decision, MetadataPatch, Observation, decide};
+use crate::absence::Absences;
+use crate::decide::{Decision, MetadataPatch, NoPlace, Observation, decide};
 use crate::index::{IpamNodes, NodeMeta, Nodes, Relist};
 use crate::metrics::Metrics;
 use crate::objects::RawObject;
@@ -79,6 +80,7 @@ impl Default for Settings {
 pub struct Reconciler {
     settings: Settings,
     nodes: Nodes,
+    absences: Absences,
     ipam_nodes: IpamNodes,
     pools: BTreeMap<PoolKey, PoolTask>,
     node_list: Relist,
@@ -94,6 +96,8 @@ pub struct Reconciler {
     /// What was given before the API server went back to an earlier state.
     memory: Memory,
     stale: Stale,
+    /// Why no IPAMNode can be made, as was told last.
+    no_place: Option<NoPlace>,
     /// Until when pools that turn up take part in what follows a list of everything.
     lively_until: Option<Instant>,
     /// Whether everything is to be listed anew.
@@ -121,6 +125,7 @@ impl Reconciler {
         Self {
             settings,
             nodes: Nodes::default(),
+            absences: Absences::default(),
             ipam_nodes: IpamNodes::default(),
             pools: BTreeMap::new(),
             node_list: Relist::default(),
@@ -132,6 +137,7 @@ impl Reconciler {
             orphans: Vec::new(),
             memory: Memory::default(),
             stale: Stale { overlaps: false, orphans: true },
+            no_place: None,
             lively_until: None,
             wants_lists: false,
             outbox: Vec::new(),
@@ -167,6 +173,7 @@ impl Reconciler {
         for list in [&mut self.node_list, &mut self.ipam_node_list].into_iter().chain(self.pool_lists.values_mut()) {
             list.expire();
         }
+        self.absences.lose_sight();
         for task in self.pools.values_mut() {
             (task.confirmed, task.applied) = (None, None);
             task.lively_until = Some(now + LIVELY);
@@ -231,6 +238,11 @@ impl Reconciler {
             Observed::Pool(kind, event) => self.observe_pool(kind, event, now),
             Observed::IpamNode(event) => self.observe_ipam_node(event, now),
         }
+        if self.leading && self.is_synced() && !self.node_list.is_under_way() {
+            self.absences.keep_sight(now);
+        } else {
+            self.absences.lose_sight();
+        }
     }
 
     /// The calls to be made now. Where more is due than may be done in one go, [`Reconciler::next_wake`] says so.
@@ -270,8 +282,11 @@ impl Reconciler {
             former: task.applied.as_ref().map(|applied| applied.elsewhere.former.as_slice()),
             beside: &beside,
             grace: self.settings.released_block_grace,
+            absences: &self.absences,
+            no_place: self.no_place,
             counts_due: task.counts_due(now.instant),
             now: now.wall,
+            instant: now.instant,
         });
         self.metrics.planned(key, began.elapsed());
         self.metrics.contradictions(key, decision.contradictions);
@@ -335,7 +350,9 @@ impl Reconciler {
                 self.metrics.pool_call_failed(&pool.key, &error);
                 match &error {
                     CallError::Conflict(_) => tracing::debug!(pool = %pool.key, %error, "observing again"),
-                    CallError::Failed(_) => tracing::warn!(pool = %pool.key, %error, ?pause, "call failed"),
+                    CallError::NoPlace(_) | CallError::Failed(_) => {
+                        tracing::warn!(pool = %pool.key, %error, ?pause, "call failed");
+                    }
                 }
                 task.due.by(now + pause);
             }

@@ -11,8 +11,9 @@ use ipam_crds::{BlockState, BlockUse, NodeBlock};
 use super::node_queue::NodeQueue;
 use super::pool_task::{Applied, PoolTask};
 use super::{CallError, Command, NodeAction, NodeVersion, NodeWrite, Reconciler};
+use crate::decide::NoPlace;
 use crate::index::{IpamNodes, key_of};
-use crate::ipam_node::{IpamNodeRecord, bar, entry, sort};
+use crate::ipam_node::{IpamNodeRecord, bar, entry, is_about, sort};
 
 impl Reconciler {
     /// Sends the writes of the nodes that are ready.
@@ -52,7 +53,7 @@ impl Reconciler {
         for (key, task) in &self.pools {
             match &task.applied {
                 Some(applied) => blocks.extend(self.entry_of(node, key, applied)),
-                None => blocks.extend(known.and_then(|known| known.block(key)).cloned()),
+                None => blocks.extend(known.and_then(|known| known.told(key).or_else(|| known.block(key))).cloned()),
             }
         }
         sort(&mut blocks);
@@ -81,8 +82,11 @@ impl Reconciler {
     fn entry_of(&self, node: &str, key: &PoolKey, applied: &Applied) -> Option<NodeBlock> {
         let given = applied.of(node)?;
         let known = self.ipam_nodes.get(node);
+        // Of a range that another hand has put in its place the agent's word says nothing of this one.
+        let is_asked =
+            |known: &IpamNodeRecord| known.block(key).is_some_and(|block| is_about(block, &given.block.range));
         let is_out = || {
-            known.is_some_and(|known| known.has_released(key))
+            known.is_some_and(|known| known.has_released(key) && is_asked(known))
                 || self.ipam_nodes.retired(node, key).is_some()
                 || applied.let_go.contains(node)
         };
@@ -101,11 +105,13 @@ impl Reconciler {
     /// a pool made anew is to hear of them; so they are taken back like others.
     fn orphans(&self, node: &str, now: Instant) -> Vec<NodeBlock> {
         let Some(known) = self.ipam_nodes.get(node) else { return Vec::new() };
-        if self.orphan_expiry(node).is_some_and(|expiry| expiry <= now) {
+        if self.orphan_expiry(node, now).is_some_and(|expiry| expiry <= now) {
             return Vec::new();
         }
         let stays = |key: &PoolKey| !self.pools.contains_key(key) && !known.has_released(key);
-        let orphans = known.blocks.iter().filter(|block| stays(&key_of(block)));
+        let told = known.unedited.as_ref().unwrap_or(&known.blocks);
+        let added = known.blocks.iter().filter(|block| known.told(&key_of(block)).is_none());
+        let orphans = told.iter().chain(added).filter(|block| stays(&key_of(block)));
         orphans.map(|block| NodeBlock { state: BlockState::Releasing, ..block.clone() }).collect()
     }
 
@@ -120,13 +126,15 @@ impl Reconciler {
             return;
         }
         self.orphaned.entry(node.to_owned()).or_insert(now);
-        if let Some(expiry) = self.orphan_expiry(node).filter(|expiry| *expiry > now) {
+        if let Some(expiry) = self.orphan_expiry(node, now).filter(|expiry| *expiry > now) {
             self.queue.push_at(node, expiry);
         }
     }
 
-    fn orphan_expiry(&self, node: &str) -> Option<Instant> {
-        Some(*self.orphaned.get(node)? + self.settings.released_block_grace?)
+    fn orphan_expiry(&self, node: &str, now: Instant) -> Option<Instant> {
+        let grace = self.settings.released_block_grace?;
+        let seen = self.absences.observed_at(node, grace, now);
+        Some((*self.orphaned.get(node)? + grace).max(seen))
     }
 
     /// Whether what an IPAMNode without blocks tells may go with it: its Node is gone, and its agent has said that it holds
@@ -180,6 +188,9 @@ impl Reconciler {
         self.ipam_nodes.end_write(&node, result.is_ok());
         match result {
             Ok(version) => {
+                if matches!(action, NodeAction::Create(_)) {
+                    self.note_place(None, now);
+                }
                 if self.queue.succeed(&node) && self.ipam_nodes.get(&node).is_none() {
                     // What was written may be gone again: to believe in it would leave the node without its blocks.
                     self.queue.push(&node);
@@ -200,10 +211,24 @@ impl Reconciler {
             Err(error) => {
                 match &error {
                     CallError::Conflict(_) => tracing::debug!(%node, %error, "observing again"),
-                    CallError::Failed(_) => tracing::warn!(%node, %error, "IPAMNode not written"),
+                    CallError::NoPlace(_) | CallError::Failed(_) => {
+                        tracing::warn!(%node, %error, "IPAMNode not written");
+                    }
+                }
+                if let CallError::NoPlace(why) = error {
+                    self.note_place(Some(why), now);
                 }
                 self.queue.fail(&node, now);
             }
+        }
+    }
+
+    /// Whether IPAMNodes can be made, and if not, why. Pools that wait for agents to report say so.
+    fn note_place(&mut self, no_place: Option<NoPlace>, now: Instant) {
+        if self.no_place != no_place {
+            self.no_place = no_place;
+            let waiting = self.pools.values_mut().filter(|task| task.record.life.deleting);
+            waiting.for_each(|task| task.due.wake(now));
         }
     }
 
@@ -228,7 +253,7 @@ impl Reconciler {
             Some(known) if known.uid == uid => {
                 if !crate::objects::is_older(&resource_version, &known.resource_version) {
                     (known.resource_version, known.generation, known.blocks) = (resource_version, generation, blocks);
-                    known.unsettled = false;
+                    (known.unsettled, known.unedited) = (false, None);
                     known.find_strays();
                 }
             }

@@ -36,6 +36,9 @@ impl Reconciler {
 
     fn node_is_there(&mut self, name: &str, meta: NodeMeta, now: Instant) {
         if self.nodes.apply(name, meta) {
+            self.absences.comes(name);
+            // Should it go again before anybody looks, its time begins anew.
+            self.orphaned.remove(name);
             self.queue.push(name);
             self.wake_pools(now);
         }
@@ -43,6 +46,7 @@ impl Reconciler {
 
     fn node_is_gone(&mut self, name: &str, now: Instant) {
         if self.nodes.delete(name) {
+            self.absences.goes(name, now, self.settings.released_block_grace);
             self.queue.push(name);
             self.wake_pools(now);
         }
@@ -176,6 +180,9 @@ impl Reconciler {
         let name = object.name();
         let was_to_tell = self.ipam_nodes.is_to_tell_again(name);
         let Ok(before) = self.ipam_nodes.apply(name, IpamNodeRecord::read(object)) else { return };
+        if let Some(before) = before.as_ref().filter(|_| self.leading) {
+            self.ipam_nodes.note_edit(name, before);
+        }
         self.queue.push(name);
         let Some(record) = self.ipam_nodes.get(name) else { return };
         // The rule is that there are none, and then this is one look at the few entries of one node.

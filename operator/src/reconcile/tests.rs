@@ -8,7 +8,10 @@ use serde_json::{Value, json};
 use super::*;
 use crate::pool::StatusRecord;
 
+mod absences;
 mod beside;
+mod edits;
+mod places;
 mod races;
 
 /// A reconciler and a fake API server's view of versions.

@@ -44,3 +44,47 @@ fn what_a_served_node_holds_elsewhere_bars_others_whoever_is_let_go_of() {
         assert_eq!(decision.patch, Some(MetadataPatch::Force(BTreeSet::new())), "{named}");
     }
 }
+
+#[test]
+fn what_a_node_without_a_block_holds_is_said_with_what_to_do_for_as_long_as_it_is_barred() {
+    let (mut scene, mut record) = departed();
+    // n1 lives on. An admin has let go of its block while a pod had an address of it.
+    scene.nodes.insert("n1".into(), BTreeMap::new());
+    scene.cordoned.insert("n1".into());
+    holds(&mut scene, "n1", &["192.168.0.3"]);
+    let known = scene.ipam_nodes.get_mut("n1").unwrap();
+    known.blocks.clear();
+    known.find_strays();
+    record.status.releasing.clear();
+    let decision = scene.decide(&record);
+    let said = condition(decision.status.as_ref().unwrap(), RELEASING);
+    assert_eq!((said.status.as_str(), said.reason.as_str()), ("True", "HeldWithoutBlock"));
+    for words in [
+        "node n1 (1 held, cordoned)",
+        "given to nobody else",
+        "the pods there are deleted",
+        "kubectl delete ipamnode -n ",
+    ] {
+        assert!(said.message.contains(words), "{}", said.message);
+    }
+    assert_eq!(decision.notes.iter().map(|note| note.reason).collect::<Vec<_>>(), ["HeldWithoutBlock"]);
+    let mut record = written(&record, &decision);
+    assert_eq!(scene.decide(&record).status, None, "said once");
+    // It is said beside a block that is being taken back, too.
+    scene.nodes.remove("n2");
+    let decision = scene.decide(&record);
+    let said = condition(decision.status.as_ref().unwrap(), RELEASING);
+    assert_eq!(said.reason, "BlocksInUse");
+    assert!(
+        said.message.contains("n2 (not reported, Node gone)") && said.message.contains("n1 (1 held"),
+        "{}",
+        said.message
+    );
+    record = written(&record, &decision);
+    scene.nodes.insert("n2".into(), BTreeMap::new());
+    let known = scene.ipam_nodes.get_mut("n1").unwrap();
+    known.reports[0].used = 0;
+    known.find_strays();
+    let status = scene.decide(&record).status.unwrap();
+    assert_eq!(condition(&status, RELEASING).reason, "NothingToRelease");
+}

@@ -106,6 +106,47 @@ fn the_block_of_a_node_that_is_gone_is_let_go_of_after_the_grace() {
 }
 
 #[test]
+fn a_leader_lets_go_of_no_block_by_time_before_it_has_itself_seen_the_node_missing_for_a_while() {
+    let (mut scene, record) = departed();
+    scene.report("n1", 3);
+    scene.grace = Some(Duration::from_hours(1));
+    // It began to lead when the grace had long passed; nobody knows whether the Node was back meanwhile.
+    scene.second = 7200;
+    scene.absences = Absences::default();
+    let lets_go = |scene: &Scene| scene.decide(&record).let_go.contains("n1");
+    assert!(!lets_go(&scene), "not even in sync");
+    scene.absences.keep_sight(instant(7200));
+    let decision = scene.decide(&record);
+    assert_eq!((decision.let_go.len(), decision.expires), (0, Some(at(7500))));
+    // It comes back for a moment in which the pool is not looked at.
+    scene.absences.comes("n1");
+    scene.absences.goes("n1", instant(7499), scene.grace);
+    scene.second = 7500;
+    let decision = scene.decide(&record);
+    assert_eq!(decision.let_go.len(), 0);
+    let since = decision.status.expect("the record is of another absence").releasing[0].node_gone_since;
+    assert_eq!((since, decision.expires), (Some(at(7500)), Some(at(7500 + 3600))));
+    // One that was only ever missing is let go of.
+    scene.absences = Absences::default();
+    scene.absences.keep_sight(instant(7200));
+    assert!(lets_go(&scene));
+}
+
+#[test]
+fn a_wall_clock_that_is_set_a_little_moves_no_record_of_an_absence() {
+    let (mut scene, record) = departed();
+    scene.grace = Some(Duration::from_hours(1));
+    let since = record.status.releasing[0].node_gone_since;
+    scene.absences.goes("n1", instant(0), scene.grace);
+    for set in [0, 4] {
+        scene.second = 60;
+        let decision = scene.decide_at(&record, at(60 + set));
+        let recorded = decision.status.map_or(since, |status| status.releasing[0].node_gone_since);
+        assert_eq!(recorded, since, "set by {set} s");
+    }
+}
+
+#[test]
 fn neither_a_node_that_is_there_nor_a_grace_of_zero_lets_go_by_time() {
     let (mut scene, record) = departed();
     scene.second = 1_000_000_000;
@@ -212,6 +253,28 @@ fn a_pool_that_is_being_deleted_waits_for_all_its_blocks_and_says_for_which() {
         assert!(ready.message.contains("2 nodes: n1 (2 held), n2 (not reported)"), "{}", ready.message);
         assert_eq!(decision.notes[0].reason, "PoolInUse");
     }
+}
+
+#[test]
+fn a_deleted_pool_whose_agents_have_nothing_to_report_in_says_the_one_command_that_ends_the_waiting() {
+    let (mut scene, mut record) = departed();
+    (record.life.deleting, record.namespace) = (true, "net".to_owned());
+    let decision = scene.decide(&record);
+    assert!(!condition(decision.status.as_ref().unwrap(), READY).message.contains("release-pools"));
+    let record = written(&record, &decision);
+    scene.no_place = Some(NoPlace::NamespaceEnds);
+    let decision = scene.decide(&record);
+    let said = &condition(decision.status.as_ref().unwrap(), READY).message;
+    for words in ["2 nodes: n1", "namespace is being deleted", "ipam-controller release-pools --ippools-namespace=net"]
+    {
+        assert!(said.contains(words), "{said}");
+    }
+    assert_eq!(decision.notes.iter().map(|note| note.reason).collect::<Vec<_>>(), ["PoolInUse"]);
+    let record = written(&record, &decision);
+    let decision = scene.decide(&record);
+    assert_eq!((decision.status, decision.notes), (None, vec![]), "said once");
+    scene.no_place = None;
+    assert!(!condition(&scene.decide(&record).status.unwrap(), READY).message.contains("release-pools"));
 }
 
 #[test]

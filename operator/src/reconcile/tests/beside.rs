@@ -55,6 +55,22 @@ fn an_overlap_heals_when_the_older_pool_is_gone() {
 }
 
 #[test]
+fn an_overlap_heals_when_an_older_pool_goes_of_which_no_node_has_anything() {
+    let nobody = json!([{"matchFields": [{"key": "metadata.name", "operator": "In", "values": ["nobody"]}]}]);
+    let wide =
+        json!({"subnet": "192.168.0.0/15", "perNodeBlockSize": 4, "nodeSelector": {"nodeSelectorTerms": nobody}});
+    let older = made("zz-older", 10, 1, &wide.to_string(), &json!({}));
+    let mut world = World::new(&["n1"], &[older.clone(), made("blue", 11, 2, SPEC, &json!({}))], vec![]);
+    world.settle();
+    assert_eq!((ready(&world, "blue"), status(&world, "blue").allocations.len()), ("Overlap".into(), 0));
+    assert!(world.reconciler.ipam_nodes.all().is_empty(), "no entry of it wakes anybody by going");
+    world.tell(Observed::Pool(PoolKind::IpPool, Event::Delete(older)));
+    assert!(world.calls().is_empty(), "it is woken by what is found out now");
+    world.settle();
+    assert_eq!((ready(&world, "blue"), status(&world, "blue").allocations.len()), ("Valid".into(), 1));
+}
+
+#[test]
 fn pools_that_both_allow_it_overlap_and_one_alone_does_not() {
     let yes = json!({"nv-ipam.nvidia.com/allow-overlap": "true"});
     for (annotations, both) in [(yes.clone(), true), (json!({}), false)] {

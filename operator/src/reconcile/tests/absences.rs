@@ -1,0 +1,80 @@
+//! Blocks of Nodes that are gone, and leaders who have not seen for how long.
+
+use super::*;
+use crate::absence::OBSERVED;
+
+/// A leader that has just started. By the status `n1` has been gone for much longer than the grace.
+fn after_a_long_absence() -> World {
+    let (pool, mut ipam_nodes) = left_behind(&["n1", "n2"]);
+    let mut status: Value = serde_json::from_str(pool.status.as_ref().unwrap().get()).unwrap();
+    let mut release = status["allocations"].as_array_mut().unwrap().remove(0);
+    for time in ["since", "nodeGoneSince"] {
+        release[time] = json!("2023-01-01T00:00:00Z");
+    }
+    status["releasing"] = json!([release]);
+    let told = ipam_nodes[0].spec.as_ref().unwrap().get().replace("Active", "Releasing");
+    ipam_nodes[0].spec = object(&json!({"metadata": {}, "spec": serde_json::from_str::<Value>(&told).unwrap()})).spec;
+    let mut world = World::new(&["n2"], &[pool_object("blue", 40, 1, SPEC, &status)], ipam_nodes);
+    let calls = world.settle();
+    assert!(nodes_written(&calls).is_empty(), "{calls:#?}");
+    world
+}
+
+fn lists_nodes_anew(world: &mut World, nodes: &[&str]) {
+    world.tell(Observed::Node(Event::Init));
+    for node in nodes {
+        world.tell(Observed::Node(Event::InitApply(((*node).to_owned(), NodeMeta::default()))));
+    }
+    world.tell(Observed::Node(Event::InitDone));
+}
+
+const A_MINUTE: Duration = Duration::from_mins(1);
+const ALMOST: Duration = OBSERVED.saturating_sub(A_MINUTE);
+
+#[test]
+fn a_new_leader_lets_go_of_no_block_before_it_has_seen_the_node_missing_for_a_while() {
+    let mut world = after_a_long_absence();
+    assert!(world.calls_after(ALMOST).is_empty());
+    let wake = world.reconciler.next_wake().expect("it looks again by itself");
+    assert!(wake <= world.now + A_MINUTE);
+    let Command::WriteIpamNode(write) = only(world.calls_after(A_MINUTE)) else { panic!("the entry goes first") };
+    assert_eq!((write.node.as_str(), write.action.blocks().len()), ("n1", 0));
+}
+
+#[test]
+fn a_list_of_nodes_that_begins_anew_does_not_tell_who_was_there_before_it() {
+    let mut world = after_a_long_absence();
+    world.calls_after(ALMOST);
+    lists_nodes_anew(&mut world, &["n2"]);
+    assert!(world.calls_after(ALMOST).is_empty());
+    assert_eq!(nodes_written(&world.calls_after(A_MINUTE)).len(), 1);
+}
+
+#[test]
+fn a_node_that_is_back_for_a_moment_is_waited_for_anew() {
+    let mut world = after_a_long_absence();
+    world.calls_after(ALMOST);
+    world.node_joins("n1");
+    world.tell(Observed::Node(Event::Delete(("n1".into(), NodeMeta::default()))));
+    let status = only(world.calls_after(A_MINUTE));
+    let since = status_of(&status).releasing[0].node_gone_since;
+    assert_eq!(since, Some(Timestamp::from_second(1_700_000_000).unwrap()), "the whole grace begins anew");
+    world.succeed(status);
+    assert!(world.calls_after(OBSERVED).is_empty());
+}
+
+#[test]
+fn what_a_vanished_pool_gave_is_not_let_go_of_across_a_return_that_nobody_looked_at() {
+    let mut world = World::new(&["n1"], &[blue()], vec![]);
+    world.settle();
+    world.tell(Observed::Pool(PoolKind::IpPool, Event::Delete(blue())));
+    world.tell(Observed::Node(Event::Delete(("n1".into(), NodeMeta::default()))));
+    world.settle();
+    let grace = Settings::default().released_block_grace.unwrap();
+    assert!(world.calls_after(grace.saturating_sub(A_MINUTE)).is_empty());
+    world.node_joins("n1");
+    world.tell(Observed::Node(Event::Delete(("n1".into(), NodeMeta::default()))));
+    assert!(world.calls().is_empty());
+    assert!(world.calls_after(grace.saturating_sub(A_MINUTE)).is_empty());
+    assert_eq!(nodes_written(&world.calls_after(A_MINUTE)).len(), 1);
+}
