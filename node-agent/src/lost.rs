@@ -1,12 +1,13 @@
-//! What this node held by its own last report and has no record of any more: its store was deleted, or put back from a
-//! backup, or another agent of the same node name has reported.
+//! What this node held by its own last report where its records are older than that: its store was deleted, or put back from
+//! a backup, or another agent of the same node name has reported.
 //!
-//! Decides without disk and clock. Pods may hold these addresses still, so that they are given to nobody, here or on other
-//! nodes, by no way of asking. Nobody can tell when those pods are gone but an admin, who then deletes the IPAMNode.
+//! Decides without disk and clock. Pods may hold these addresses without a record, so that they are given to nobody, here or
+//! on other nodes, by no way of asking. That there is a record of one proves nothing: it may be of a pod that was gone when the
+//! report was made, and whose address another had by then. Nobody can tell when all those pods are gone but an admin, who then
+//! deletes the IPAMNode.
 
-use ipam_core::addr::number;
-use ipam_core::ledger::{Holding, Reservation};
-use ipam_core::{AddrRange, NodePool, PoolKey, RunSet};
+use ipam_core::ledger::Holding;
+use ipam_core::{AddrRange, NodePool, PoolKey};
 use ipam_crds::{AddressRange, BlockUse, HELD_RUNS, LedgerPosition, PoolType};
 use serde::{Deserialize, Serialize};
 
@@ -42,16 +43,16 @@ impl LostOfPool {
 }
 
 impl Lost {
-    /// What `standing` tells as held and `held` does not have, if the store that was found at the start is behind it. A store
-    /// that is as far as the report, or further, has all of it: what it does not hold was given back.
-    pub fn find(standing: &Standing, found: Position, held: &[Reservation]) -> Option<Self> {
+    /// What `standing` tells as held, if the store that was found at the start is behind it. A store that is as far as the
+    /// report, or further, has all of it: what it does not hold was given back.
+    pub fn find(standing: &Standing, found: Position) -> Option<Self> {
         let LedgerPosition { epoch, sequence } = standing.status.ledger?;
         let number = |number: u64| i64::try_from(number).unwrap_or(i64::MAX);
         if (number(found.epoch), number(found.sequence)) >= (epoch, sequence) {
             return None;
         }
         let reports = standing.status.pools.iter().filter(|report| report.used > 0);
-        let pools: Vec<_> = reports.map(|report| of_pool(report, held)).filter(|pool| !pool.held.is_empty()).collect();
+        let pools: Vec<_> = reports.map(of_pool).filter(|pool| !pool.held.is_empty()).collect();
         (!pools.is_empty()).then(|| Self { uid: standing.uid.clone(), pools })
     }
 
@@ -96,29 +97,20 @@ impl Lost {
         let told: Vec<_> = self.pools.iter().map(of_pool).collect();
         let sentence = format!(
             "the store of this agent is behind what this node has reported (it was deleted or put back, the node was set up \
-             anew, or another agent runs under this node's name): pods may hold addresses without a record, which nobody \
-             is given; when no pod of this node has them any more, delete this node's IPAMNode: {}",
+             anew, or another agent runs under this node's name): pods may hold without a record what was reported, which \
+             nobody is given; when no pod of this node has these addresses any more, delete this node's IPAMNode: {}",
             told.join("; ")
         );
         Problem { reason: "StoreWentBack", sentence }
     }
 }
 
-/// What a report tells as held, without what is known to be.
-fn of_pool(report: &BlockUse, held: &[Reservation]) -> LostOfPool {
-    let whole = AddressRange { start_ip: report.start_ip.clone(), end_ip: report.end_ip.clone() };
-    let told = if report.held.is_empty() { std::slice::from_ref(&whole) } else { &report.held[..] };
-    let key = PoolKey::new(report.pool_type.into(), report.name.clone());
-    let without_known = told.iter().filter_map(range).flat_map(|range| {
-        let known = held.iter().filter(|known| known.pool == key && range.contains(known.addr));
-        let known: RunSet = known.map(|known| (number(known.addr), number(known.addr))).collect();
-        let left: RunSet = std::iter::once(range.numbers()).collect::<RunSet>().without(&known);
-        let runs: Vec<_> = left.runs().filter_map(|(a, b)| AddrRange::from_numbers(range.family(), a, b)).collect();
-        runs
-    });
-    let text =
-        |range: AddrRange| AddressRange { start_ip: range.first().to_string(), end_ip: range.last().to_string() };
-    LostOfPool { pool_type: report.pool_type, name: report.name.clone(), held: without_known.map(text).collect() }
+/// What a report tells as held.
+fn of_pool(report: &BlockUse) -> LostOfPool {
+    let whole = || vec![AddressRange { start_ip: report.start_ip.clone(), end_ip: report.end_ip.clone() }];
+    let mut held = if report.held.is_empty() { whole() } else { report.held.clone() };
+    held.retain(|told| range(told).is_some());
+    LostOfPool { pool_type: report.pool_type, name: report.name.clone(), held }
 }
 
 fn range(told: &AddressRange) -> Option<AddrRange> {
@@ -128,7 +120,6 @@ fn range(told: &AddressRange) -> Option<AddrRange> {
 #[cfg(test)]
 mod tests {
     use ipam_core::PoolKind;
-    use ipam_core::ledger::{Attachment, Owner};
     use ipam_crds::IPAMNodeStatus;
 
     use super::*;
@@ -155,14 +146,8 @@ mod tests {
         }
     }
 
-    fn held(addr: &str) -> Reservation {
-        let pool = PoolKey::new(PoolKind::IpPool, "blue");
-        let (owner, attachment) = (Owner::new("c", "net1"), Attachment::default());
-        Reservation { pool, owner, addr: addr.parse().unwrap(), attachment, created: 0 }
-    }
-
     fn find(epoch: u64, sequence: u64) -> Option<Lost> {
-        Lost::find(&standing(), Position { epoch, sequence }, &[held("10.0.0.3")])
+        Lost::find(&standing(), Position { epoch, sequence })
     }
 
     #[test]
@@ -172,13 +157,12 @@ mod tests {
         }
         for (epoch, sequence) in [(3, 4), (2, 90), (0, 0)] {
             let lost = find(epoch, sequence).unwrap();
-            let wanted = [("10.0.0.2", "10.0.0.2"), ("10.0.0.4", "10.0.0.4"), ("10.0.0.9", "10.0.0.9")];
-            assert_eq!(lost.pools[0].held, wanted.map(|(a, b)| told(a, b)), "what is known to be held is not lost");
+            assert_eq!(lost.pools[0].held, [told("10.0.0.2", "10.0.0.4"), told("10.0.0.9", "10.0.0.9")]);
             let Problem { reason, sentence } = lost.problem();
             assert_eq!(reason, "StoreWentBack");
             assert!(sentence.contains("10.0.0.9") && sentence.contains("delete this node's IPAMNode"), "{sentence}");
         }
-        let nothing = Lost::find(&Standing::default(), Position::default(), &[]);
+        let nothing = Lost::find(&Standing::default(), Position::default());
         assert_eq!(nothing, None, "an object without a report");
     }
 
@@ -186,23 +170,24 @@ mod tests {
     fn a_report_without_addresses_may_mean_each_of_its_range() {
         let mut standing = standing();
         standing.status.pools[0].held.clear();
-        let lost = Lost::find(&standing, Position::default(), &[]).unwrap();
+        let lost = Lost::find(&standing, Position::default()).unwrap();
         assert_eq!(lost.pools[0].held, [told("10.0.0.1", "10.0.0.8")]);
         standing.status.pools[0].used = 0;
-        assert_eq!(Lost::find(&standing, Position::default(), &[]), None);
+        assert_eq!(Lost::find(&standing, Position::default()), None);
     }
 
     #[test]
-    fn what_is_lost_is_reported_as_held_beside_what_is() {
+    fn what_is_lost_is_reported_as_held_beside_what_is_and_an_address_of_both_counts_once() {
         let lost = find(0, 0).unwrap();
         let range = |first: &str, last: &str| AddrRange::new(first.parse().unwrap(), last.parse().unwrap()).unwrap();
         let runs = vec![range("10.0.0.3", "10.0.0.3")];
         let key = PoolKey::new(PoolKind::IpPool, "blue");
-        let own = Holding { key, range: range("10.0.0.1", "10.0.0.8"), used: 1, capacity: 5, runs };
+        // Of the seven the pool gives, two are lost besides the one that is recorded.
+        let own = Holding { key, range: range("10.0.0.1", "10.0.0.8"), used: 1, capacity: 4, runs };
         let joined = lost.join(vec![own]);
         assert_eq!((joined[0].used, joined[0].capacity), (4, 7));
         assert_eq!(joined[0].runs, [range("10.0.0.2", "10.0.0.4"), range("10.0.0.9", "10.0.0.9")]);
         let alone = lost.join(Vec::new());
-        assert_eq!((alone[0].used, alone[0].capacity, alone[0].runs.len()), (3, 0, 3));
+        assert_eq!((alone[0].used, alone[0].capacity, alone[0].runs.len()), (4, 0, 2));
     }
 }

@@ -81,6 +81,18 @@ impl Noted {
         }
     }
 
+    /// The same where the newest object tells also `lost` as held without a record here.
+    #[must_use]
+    pub fn missing(self, lost: Option<Lost>) -> Self {
+        let Some(found) = lost else { return self };
+        Self { lost: Some(found.and(self.lost)), ..self }
+    }
+
+    /// What the newest object tells as held without a record here.
+    pub const fn lost(&self) -> Option<&Lost> {
+        self.lost.as_ref()
+    }
+
     /// Whether the API server has gone back to an earlier state since.
     fn is_behind(&self, uid: &str, generation: i64) -> bool {
         match &self.newest {

@@ -129,10 +129,7 @@ impl Blocks {
     /// Puts a spec of the API server in force and saves it.
     async fn tell(&mut self, spec: NodeSpec, lost: Option<Lost>) {
         log_changes(&self.noted.spec, &spec);
-        self.noted = self.noted.followed_by(spec);
-        if let Some(lost) = lost {
-            self.noted.lost = Some(lost.and(self.noted.lost.take()));
-        }
+        self.noted = self.noted.followed_by(spec).missing(lost);
         // Saved first: what pods are given next is of a spec that the next start knows.
         if let Err(error) = self.save().await {
             let path = self.file.path().display();
@@ -184,13 +181,10 @@ impl Blocks {
         self.standing.clone().filter(|_| self.noted.lost == self.durable.lost)
     }
 
-    /// What the report that stands tells as held and this agent has no record of, at the first sight of it.
-    async fn missing(&mut self) -> Option<Lost> {
+    /// What the report that stands tells as held and this agent may have no record of, at the first sight of it.
+    fn missing(&mut self) -> Option<Lost> {
         let found = self.found.take_if(|_| self.standing.is_some())?;
-        let standing = self.standing.as_ref()?;
-        // Without an answer nothing counts as recorded.
-        let held = self.allocator.reservations().await.unwrap_or_default();
-        Lost::find(standing, found, &held)
+        Lost::find(self.standing.as_ref()?, found)
     }
 
     /// Follows a stream of events of the one object until `stop`. With `limit`, nothing new is given while the API server
@@ -299,7 +293,7 @@ impl Blocks {
                 return warn!(error, "this node's IPAMNode cannot be read, serving what is known");
             }
         };
-        let lost = self.missing().await;
+        let lost = self.missing();
         let (told, confirmed) = (self.in_force.borrow().is_some(), self.patience.take().is_some());
         if !told || self.noted.spec != spec || lost.is_some() {
             self.tell(spec, lost).await;

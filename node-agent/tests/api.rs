@@ -452,6 +452,28 @@ async fn what_a_store_that_went_back_does_not_know_is_given_to_nobody_until_the_
 }
 
 #[tokio::test]
+async fn an_address_of_the_report_of_a_later_time_is_not_free_when_the_pod_that_an_older_journal_names_for_it_is_gone()
+{
+    let node = Node::start(&[blue()]).await;
+    assert_eq!(node.address(parameters(&["blue"], "c0")).await, "192.168.0.2/16");
+    let node = Node::open(node.stop().await).await;
+    // The report, of a time at which the journal was further, tells the same address of whoever had it then.
+    let start = Some((NEVER, Position { epoch: 2, sequence: 6 }));
+    let mut agent = Following::with(node, tempfile::tempdir().unwrap(), None, start).await;
+    agent.server.call().await.answer(200, &reported_before("u1"));
+    agent.until(went_back).await;
+    assert_eq!(agent.add("c0").await.unwrap(), "192.168.0.2/16", "a repeat is nothing new");
+    let in_force = agent.in_force.borrow().clone().unwrap();
+    let before = Report::new(&in_force, &agent.node.allocator.holdings().await.unwrap()).unwrap();
+    assert_eq!(before.pools[0].used, 2, "an address counts once");
+    agent.node.del(parameters(&["blue"], "c0")).await.unwrap();
+    let refused = agent.node.add(with_ips(parameters(&["blue"], "c1"), &["192.168.0.2"])).await.unwrap_err();
+    assert!(refused.message().contains("without a record"), "{refused}");
+    let after = Report::new(&in_force, &agent.node.allocator.holdings().await.unwrap()).unwrap();
+    assert_eq!(after.pools[0].held, before.pools[0].held, "and may be held still");
+}
+
+#[tokio::test]
 async fn a_report_that_alone_tells_what_is_held_is_not_replaced_before_the_disk_knows_it() {
     let directory = tempfile::tempdir().unwrap();
     let obstacle = directory.path().join(".spec.json.new");

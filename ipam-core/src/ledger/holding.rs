@@ -8,7 +8,7 @@ use std::net::IpAddr;
 use std::collections::BTreeSet;
 
 use crate::addr::number;
-use crate::{AddrRange, Family, PoolKey};
+use crate::{AddrRange, Family, PoolKey, RunSet};
 
 /// What is held of one pool, whether the node still has a block of it or not.
 #[derive(Clone, PartialEq, Eq, Debug)]
@@ -37,14 +37,17 @@ impl Holding {
         Some(holding)
     }
 
-    /// Adds addresses that may be held, too, and that the pool is barred from giving; `most` is 2 or more.
+    /// Adds addresses that the pool is barred from giving, for they may be held, too; some may be known to be. `most` is 2 or
+    /// more.
     pub fn join(&mut self, held: &[AddrRange], most: usize) {
-        let more: u128 = held.iter().map(AddrRange::size).fold(0, u128::saturating_add);
+        let more = [Family::V4, Family::V6].map(|family| set(held, family).without(&set(&self.runs, family)).size());
+        let more = more.into_iter().fold(0, u128::saturating_add);
         self.used = self.used.saturating_add(u64::try_from(more).unwrap_or(u64::MAX));
         if self.capacity > 0 {
             // They were taken off it, and they count as used.
-            let own = held.iter().filter_map(|run| run.intersection(&self.range));
-            self.capacity = own.map(|run| run.size()).fold(self.capacity, u128::saturating_add);
+            let (first, last) = self.range.numbers();
+            let own = set(held, self.range.family()).clipped(first, last).size();
+            self.capacity = self.capacity.saturating_add(own);
         }
         let mut all: Vec<_> = self.runs.iter().chain(held).copied().collect();
         all.sort_unstable();
@@ -56,6 +59,11 @@ impl Holding {
         }
         self.runs = covered(merged, &self.range, most);
     }
+}
+
+/// The addresses of one family.
+fn set(ranges: &[AddrRange], family: Family) -> RunSet {
+    ranges.iter().filter(|range| range.family() == family).map(AddrRange::numbers).collect()
 }
 
 /// Maximal runs of addresses that come in rising order, IPv4 first.
