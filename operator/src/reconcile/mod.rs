@@ -310,15 +310,17 @@ impl Reconciler {
         let record = &task.record;
         let pool =
             PoolRef { key: key.clone(), uid: record.uid.clone(), resource_version: record.resource_version.clone() };
-        if let Some(patch) = decision.patch {
-            let change = change(&record.life, &patch);
-            task.call = Some(Call { patch: Some(patch), ..Call::new(now) });
-            self.outbox.push(Command::PatchPool { pool, patch: change });
-            return;
-        }
         let spec = record.spec.as_ref().ok().cloned();
         let (let_go, elsewhere) = (decision.let_go, decision.elsewhere);
         let applies = decision.assignments.map(|given| Applied { let_go, elsewhere, ..Applied::new(spec, given) });
+        if let Some(patch) = decision.patch {
+            let change = change(&record.life, &patch);
+            // Without the finalizer the pool is gone: whom the plan in force would still tell of a block waits for that.
+            let applies = applies.filter(|_| patch == MetadataPatch::Unseal);
+            task.call = Some(Call { patch: Some(patch), applies, ..Call::new(now) });
+            self.outbox.push(Command::PatchPool { pool, patch: change });
+            return;
+        }
         if let Some(status) = decision.status {
             let sent = status.clone();
             task.call = Some(Call { status: Some(status), applies, notes: decision.notes, ..Call::new(now) });

@@ -329,6 +329,24 @@ fn a_deleted_pool_says_who_lost_its_last_block_and_then_goes() {
 }
 
 #[test]
+fn no_node_is_told_of_a_pool_whose_finalizer_is_on_its_way_off() {
+    let mut world = World::new(&["n1"], &[blue()], vec![]);
+    world.settle();
+    let mut leaving = pool_object("blue", 900, 2, SPEC, &status_json(&world.status()));
+    leaving.metadata.deletion_timestamp = leaving_since();
+    leaving.metadata.annotations = Some([(FORCE_RELEASE.to_owned(), "n1".to_owned())].into());
+    world.tell(Observed::Pool(PoolKind::IpPool, Event::Apply(leaving)));
+    // Its IPAMNode is deleted by hand at the same time, so that nothing stands in the way of letting go of its block.
+    let gone = json!({"metadata": {"name": "n1", "uid": "uid-n1", "resourceVersion": "901"}});
+    world.tell(Observed::IpamNode(Event::Delete(object(&gone))));
+    let unseal = only(world.calls());
+    assert!(matches!(&unseal, Command::PatchPool { patch: PoolPatch::Finalizers(_), .. }), "{unseal:#?}");
+    world.succeed(unseal);
+    let calls = world.settle();
+    assert!(nodes_written(&calls).is_empty(), "{calls:#?}");
+}
+
+#[test]
 fn a_former_leader_that_catches_up_on_pools_but_not_on_ipam_nodes_frees_nothing() {
     let mut world = World::new(&["n1", "n2"], &[blue()], vec![]);
     world.settle();
