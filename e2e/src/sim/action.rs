@@ -78,6 +78,8 @@ pub enum Action {
     Add { node: u8, pool: u8 },
     /// The same, and the agent dies before it answers.
     AddAndCrash { node: u8, pool: u8 },
+    /// A pod is started that asks for one address of the node's block, by its value or by its index.
+    AddByName { node: u8, pool: u8, place: u8 },
     /// A pod of a node ends.
     Delete { node: u8, pod: u8 },
     /// Pods are started everywhere: on each node one in each of its pools.
@@ -92,6 +94,10 @@ pub enum Action {
     AgentStart { node: u8 },
     /// A node is set up anew, without its pods and its disk.
     Wipe { node: u8 },
+    /// Somebody makes a copy of the store of a node's agent.
+    CopyStore { node: u8 },
+    /// Somebody ends a node's agent and puts the copy in place of its store, or deletes that if there is no copy. The pods run on.
+    PutStoreBack { node: u8 },
     /// A node's disk fails, or is well again.
     Disk { node: u8, is: Disk },
     /// The Node object is made.
@@ -118,4 +124,8 @@ pub enum Action {
     Restore,
     /// An admin says that a node's blocks of a pool are to be taken back, whatever is held.
     ForceRelease { pool: u8, node: u8 },
+    /// An admin says so of all blocks of a pool that are being taken back.
+    ForceAll { pool: u8 },
+    /// An admin says that a pool may share addresses with others that say so, too; or takes that word back.
+    Share { pool: u8 },
 }

@@ -1,6 +1,8 @@
 //! What the simulated admin does to the API server. What the server refuses is an action that made no sense.
 
+use ipam_core::overlap::ALLOW_OVERLAP_ANNOTATION;
 use ipam_operator::index::CORDON;
+use ipam_operator::pool::{FORCE_ALL, FORCE_RELEASE};
 use serde_json::{Value, json};
 
 use super::action::Action;
@@ -29,9 +31,12 @@ pub(super) fn act(server: &mut Server, action: Action) -> bool {
         Action::RemoveIpamNode { node } => server.delete("ipamnodes", &node_name(node), &json!({})).is_ok(),
         Action::WipeStatus { pool } => merge(server, pool, true, &json!({ "status": null })),
         Action::Strip { pool } => merge(server, pool, false, &json!({"metadata": {"finalizers": null}})),
-        Action::ForceRelease { pool, node } => {
-            let note = json!({"nv-ipam.nvidia.com/force-release": node_name(node)});
-            merge(server, pool, false, &json!({"metadata": {"annotations": note}}))
+        Action::ForceRelease { pool, node } => annotate(server, pool, FORCE_RELEASE, &json!(node_name(node))),
+        Action::ForceAll { pool } => annotate(server, pool, FORCE_RELEASE, &json!(FORCE_ALL)),
+        Action::Share { pool } => {
+            let (plural, name) = pool_at(pool);
+            let shares = server.get(plural, name).is_some_and(|object| may_share(object));
+            annotate(server, pool, ALLOW_OVERLAP_ANNOTATION, &if shares { Value::Null } else { json!("true") })
         }
         _ => false,
     }
@@ -40,6 +45,15 @@ pub(super) fn act(server: &mut Server, action: Action) -> bool {
 /// Plural and name of the `pool`-th pool.
 pub(super) fn pool_at(pool: u8) -> (&'static str, &'static str) {
     POOLS[usize::from(pool) % POOLS.len()]
+}
+
+/// Whether a pool says that it may share addresses with others that say so, too.
+pub(super) fn may_share(pool: &Value) -> bool {
+    pool["metadata"]["annotations"][ALLOW_OVERLAP_ANNOTATION] == "true"
+}
+
+fn annotate(server: &mut Server, pool: u8, key: &str, value: &Value) -> bool {
+    merge(server, pool, false, &json!({"metadata": {"annotations": {key: value}}}))
 }
 
 fn merge(server: &mut Server, pool: u8, status: bool, patch: &Value) -> bool {

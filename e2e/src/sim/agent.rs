@@ -1,51 +1,34 @@
-//! One node: its agent's decisions by the real code (blocks, ledger, reports), its disk, and the pods that really run there.
+//! One node: its agent, its disk, and the pods that really run there.
 
-use std::cell::Cell;
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::net::IpAddr;
 use std::time::Duration;
 
-use ipam_core::PoolKey;
-use ipam_core::ledger::{Attachment, Ledger, Owner, Pick, Request};
-use ipam_crds::{HELD_RUNS, IPAMNode};
-use ipam_node_agent::allocator::Holdings;
-use ipam_node_agent::blocks::usable;
-use ipam_node_agent::note::Noted;
-use ipam_node_agent::spec::NodeSpec;
-use ipam_node_agent::status::{Pace, Report, status_patch};
-use ipam_node_agent::store::Position;
-use ipam_node_agent::watch::{InForce, Standing};
-use serde::Deserialize as _;
+use ipam_core::ledger::{Attachment, Owner, Pick, Request};
+use ipam_core::{AddrRange, Family, PoolKey};
+use ipam_crds::{BlockUse, NodeBlock};
+use ipam_node_agent::status::status_patch;
+use ipam_node_agent::watch::Standing;
 use serde_json::Value;
 
 use super::action::{self, Fate};
 use super::disk::Disk;
-use super::object::Object;
+use super::process::{Heard, Process, pool_of};
 use super::replica::Clock;
-use super::server::{Change, Server};
-use super::watch::{Told, Watch};
+use super::server::Server;
 
-/// A running agent.
-struct Process {
-    ledger: Ledger,
-    in_force: Option<InForce>,
-    noted: Noted,
-    /// What was on disk when a save last succeeded.
-    durable: Noted,
-    standing: Option<Standing>,
-    listed: Option<IPAMNode>,
-    watch: Watch,
-    pace: Pace,
-    /// When the next report is due, once somebody has asked: to find out takes the whole report.
-    due: Cell<Due>,
-}
+/// The interface of every pod.
+const IF_NAME: &str = "net1";
 
-/// When a report is due, as far as that was found out.
-#[derive(Clone, Copy)]
-enum Due {
-    Unasked,
-    Never,
-    At(tokio::time::Instant),
+/// What a pod asks for.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(super) enum Wish {
+    /// Any address.
+    Any,
+    /// Any address, and the agent dies after the record is durable and before it answers: the runtime then deletes the pod.
+    AnyAndCrash,
+    /// The address this far into the node's block, by its value or by its index.
+    Named(u8),
 }
 
 /// A node.
@@ -56,6 +39,9 @@ pub(super) struct Node {
     process: Option<Process>,
     /// The addresses that each pod really has, by container.
     pods: BTreeMap<String, Vec<(PoolKey, IpAddr)>>,
+    /// Pods of whose addresses nothing tells that is left, since somebody has taken the agent's store away, or also the report
+    /// that told of them.
+    unknown: BTreeSet<String>,
     made: u32,
     /// Changes with what pods hold.
     moves: u64,
@@ -71,6 +57,7 @@ impl Node {
             disk: Disk::default(),
             process: None,
             pods: BTreeMap::new(),
+            unknown: BTreeSet::new(),
             made: 0,
             moves: 0,
             wrong: None,
@@ -81,31 +68,11 @@ impl Node {
 
     /// Starts the agent, if it does not run.
     pub(super) fn start(&mut self, clock: Clock) {
-        if self.process.is_some() || self.disk.is == action::Disk::ReadOnly {
-            return;
+        if self.process.is_none() {
+            self.process = Process::start(&self.name, &mut self.disk, clock);
+            let untrue = self.process.as_ref().and_then(|_| self.disk.untrue());
+            self.wrong = self.wrong.take().or(untrue);
         }
-        let mut ledger = Ledger::new(0);
-        for step in &self.disk.journal {
-            ledger.apply(step);
-        }
-        let watch = Watch::new("ipamnodes", Some(self.name.clone()));
-        let mut process = Process {
-            ledger,
-            in_force: None,
-            noted: Noted::default(),
-            durable: Noted::default(),
-            standing: None,
-            listed: None,
-            watch,
-            pace: Pace::new(clock.instant().into()),
-            due: Cell::new(Due::Unasked),
-        };
-        self.wrong = self.wrong.take().or_else(|| self.disk.untrue());
-        if let Some(noted) = self.disk.noted.clone() {
-            (process.noted, process.durable) = (noted.clone(), noted);
-            process.put();
-        }
-        self.process = Some(process);
     }
 
     /// kill -9.
@@ -121,11 +88,37 @@ impl Node {
         self.disk = Disk::default();
     }
 
+    /// Somebody makes a copy of the agent's store.
+    pub(super) fn copy_store(&mut self) {
+        self.disk.copy();
+    }
+
+    /// Somebody ends the agent and puts the copy in place of its store, or deletes the store. The pods run on.
+    pub(super) fn put_store_back(&mut self) {
+        self.crash();
+        self.disk.put_back();
+    }
+
+    /// Nothing tells any more what pods of this node hold without a record in the journal.
+    pub(super) fn lose_word(&mut self) {
+        self.forget(None);
+    }
+
     /// Every address that pods of this node really have.
     pub(super) fn held(&self) -> impl Iterator<Item = (&str, &PoolKey, IpAddr)> {
         self.pods
             .iter()
             .flat_map(|(pod, addresses)| addresses.iter().map(move |(pool, addr)| (pod.as_str(), pool, *addr)))
+    }
+
+    /// Those of them of which something tells: the journal, or what the agent had reported when it was taken away.
+    pub(super) fn known(&self) -> impl Iterator<Item = (&str, &PoolKey, IpAddr)> {
+        self.held().filter(|(pod, ..)| self.unknown.is_empty() || !self.unknown.contains(*pod))
+    }
+
+    /// Whether the agent holds on to addresses of which it has no record.
+    pub(super) fn has_lost(&self) -> bool {
+        self.process.as_ref().is_some_and(|process| process.noted.lost().is_some())
     }
 
     /// What the agent did that none may do, in words.
@@ -156,15 +149,7 @@ impl Node {
 
     /// When the next report is due.
     pub(super) fn due(&self, clock: Clock) -> Option<Duration> {
-        let process = self.process.as_ref()?;
-        if matches!(process.due.get(), Due::Unasked) {
-            let due = process.report().and_then(|report| process.pace.due(&report));
-            process.due.set(due.map_or(Due::Never, Due::At));
-        }
-        match process.due.get() {
-            Due::At(due) => Some(due.into_std().saturating_duration_since(clock.start)),
-            Due::Unasked | Due::Never => None,
-        }
+        self.process.as_ref()?.due(self.disk.at(), clock)
     }
 
     /// The watch tells up to `count` words.
@@ -172,32 +157,43 @@ impl Node {
         for _ in 0..count {
             let Some(process) = &mut self.process else { return };
             let Some(told) = process.watch.next(server) else { return };
-            process.due.set(Due::Unasked);
-            let object = match process.observe(told) {
-                Known::NotYet => continue,
-                Known::Absent => None,
-                Known::Object(object) => Some(*object),
-            };
-            process.see(object.as_ref());
-            let spec = object.as_ref().map(NodeSpec::from).unwrap_or_default();
-            if process.in_force.is_none() || process.noted.spec != spec {
-                process.noted = process.noted.followed_by(spec);
-                process.save(&mut self.disk);
-                process.put();
-            } else if let Some(in_force) = &mut process.in_force {
-                in_force.standing.clone_from(&process.standing);
+            if let Heard::FirstReport(later) = process.hear(told, &mut self.disk)
+                && self.disk.went_back()
+            {
+                self.forget(later.as_ref());
             }
+            self.note_comparison();
         }
+    }
+
+    /// What came of the comparison of journal and report is on disk, so that no later start has to make it again.
+    fn note_comparison(&mut self) {
+        let is_noted = |process: &Process| process.has_compared() && process.noted == process.durable;
+        if self.disk.went_back() && self.process.as_ref().is_some_and(is_noted) {
+            self.disk.is_known_to_have_gone_back();
+        }
+    }
+
+    /// Nothing tells what pods hold that is neither in the journal nor in the report.
+    fn forget(&mut self, report: Option<&Standing>) {
+        let ledger = self.disk.ledger();
+        let reports = || report.iter().flat_map(|standing| &standing.status.pools);
+        let is_known = |pod: &String, pool: &PoolKey, addr: IpAddr| {
+            ledger.held_by(pool, &Owner::new(pod.clone(), IF_NAME)).is_some()
+                || reports().any(|it| tells(it, pool, addr))
+        };
+        let unknown =
+            self.pods.iter().filter(|(pod, held)| held.iter().any(|(pool, addr)| !is_known(pod, pool, *addr)));
+        self.unknown.extend(unknown.map(|(pod, _)| pod.clone()));
     }
 
     /// The disk fails, or is well again; what could not be saved is saved then.
     pub(super) fn set_disk(&mut self, is: action::Disk) {
         self.disk.is = is;
-        let Some(process) = &mut self.process else { return };
-        if process.durable != process.noted && process.save(&mut self.disk) {
-            process.due.set(Due::Unasked);
-            process.put();
+        if let Some(process) = &mut self.process {
+            process.save_again(&mut self.disk);
         }
+        self.note_comparison();
     }
 
     /// The watch breaks and begins anew.
@@ -207,28 +203,21 @@ impl Node {
         }
     }
 
-    /// CNI ADD of a new pod in the `pick`-th pool that this node knows. With `crash`, the agent dies after the record is
-    /// durable and before it answers: the runtime then deletes the pod.
-    pub(super) fn add(&mut self, pick: usize, crash: bool, clock: Clock) {
+    /// CNI ADD of a new pod in the `pick`-th pool that this node knows.
+    pub(super) fn add(&mut self, pick: usize, wish: Wish, clock: Clock) {
         let Some(process) = self.process.as_mut().filter(|_| self.disk.is != action::Disk::ReadOnly) else { return };
-        let Some(pool) = process.pool(pick) else { return };
+        process.goes_on(clock);
+        let Some(block) = process.block(pick) else { return };
         self.made += 1;
         let container = format!("{}-{}", self.name, self.made);
-        let attachment =
-            Attachment { pod_name: container.clone(), pod_namespace: "default".to_owned(), ..Attachment::default() };
-        let request = Request {
-            pools: vec![pool.clone()],
-            owner: Owner::new(container.clone(), "net1"),
-            attachment,
-            requested: Vec::new(),
-            pick: Pick::Next,
-        };
+        let Some(request) = request(container.clone(), block, wish) else { return };
         let Ok(allocation) = process.ledger.allocate(&request, seconds(clock)) else { return };
-        process.due.set(Due::Unasked);
-        let unsaved = allocation.grants.iter().find_map(|grant| self.disk.unsaved(&pool, grant.addr));
+        process.has_news();
+        let pool = &request.pools[0];
+        let unsaved = allocation.grants.iter().find_map(|grant| self.disk.unsaved(pool, grant.addr));
         self.wrong = self.wrong.take().or(unsaved);
-        self.disk.journal.extend(allocation.changes.iter().cloned());
-        if crash {
+        self.disk.record(&allocation.changes);
+        if wish == Wish::AnyAndCrash {
             self.process = None;
             return;
         }
@@ -251,6 +240,7 @@ impl Node {
         let count = self.pods.len();
         let Some(container) = self.pods.keys().nth(pick.checked_rem(count).unwrap_or(0)).cloned() else { return };
         self.pods.remove(&container);
+        self.unknown.remove(&container);
         self.moves += 1;
         self.collect(clock);
     }
@@ -265,12 +255,12 @@ impl Node {
             .map(|held| (held.pool.clone(), held.owner.clone()))
             .collect();
         for (pool, owner) in stale {
-            process.due.set(Due::Unasked);
+            process.has_news();
             let changes = process.ledger.release(&[pool], &owner, seconds(clock));
             for step in &changes {
                 process.ledger.apply(step);
             }
-            self.disk.journal.extend(changes);
+            self.disk.record(&changes);
         }
     }
 
@@ -278,8 +268,8 @@ impl Node {
     pub(super) fn report(&mut self, server: &mut Server, fate: Fate, clock: Clock) -> Option<Value> {
         self.due(clock).filter(|due| *due <= clock.elapsed)?;
         let process = self.process.as_mut()?;
-        let report = process.report()?;
-        process.due.set(Due::Unasked);
+        let report = process.report(self.disk.at())?;
+        process.has_news();
         let now = clock.instant().into();
         let patch = status_patch(&report.uid, &report.status(None, clock.wall(0)));
         if fate == Fate::Late {
@@ -296,84 +286,36 @@ impl Node {
     }
 }
 
-impl Process {
-    /// The pools in force, Active or not: the agent is to refuse by itself.
-    fn pool(&self, pick: usize) -> Option<PoolKey> {
-        let blocks = &self.in_force.as_ref()?.spec.blocks;
-        let block = blocks.get(pick.checked_rem(blocks.len())?)?;
-        Some(PoolKey::new(block.pool_type.into(), block.name.clone()))
-    }
-
-    /// What the watch says the object is now, or that there is none, once that is known. As the agent's own watch has it.
-    fn observe(&mut self, told: Told) -> Known {
-        match told {
-            Told::Init => {
-                self.listed = None;
-                Known::NotYet
-            }
-            Told::Listed(object) => {
-                self.listed = read(&object);
-                Known::NotYet
-            }
-            Told::Done => self.listed.take().map_or(Known::Absent, |object| Known::Object(Box::new(object))),
-            Told::Changed(Change::Applied, object) => {
-                read(&object).map_or(Known::NotYet, |object| Known::Object(Box::new(object)))
-            }
-            Told::Changed(Change::Deleted, _) => Known::Absent,
-        }
-    }
-
-    /// Takes note of the report that the server shows.
-    fn see(&mut self, object: Option<&IPAMNode>) {
-        let standing = object.map(|object| Standing {
-            uid: object.metadata.uid.clone().unwrap_or_default(),
-            status: object.status.clone().unwrap_or_default(),
-        });
-        if let Some(standing) = standing.as_ref().filter(|standing| self.standing.as_ref() != Some(standing)) {
-            self.pace.shown(Report::read(standing));
-        }
-        self.standing = standing;
-    }
-
-    /// Saves what is noted. Whether that worked.
-    fn save(&mut self, disk: &mut Disk) -> bool {
-        let saved = disk.save(&self.noted);
-        if saved {
-            self.durable.clone_from(&self.noted);
-        }
-        saved
-    }
-
-    fn put(&mut self) {
-        let (pools, problems) = usable(&self.noted, &self.durable, None);
-        self.ledger.configure(pools);
-        let saved = self.noted.generation_in(&self.durable);
-        self.in_force = Some(InForce {
-            spec: self.noted.spec.clone(),
-            saved,
-            problems,
-            lost: None,
-            standing: self.standing.clone(),
-        });
-    }
-
-    fn report(&self) -> Option<Report> {
-        let in_force = self.in_force.as_ref()?;
-        in_force.standing.as_ref()?;
-        let position = Position { epoch: 1, sequence: 1 };
-        Report::new(in_force, &Holdings { pools: self.ledger.holdings(HELD_RUNS), position })
-    }
+/// The request of a pod for an address of the block. The gateway is nobody's to ask for by name.
+fn request(container: String, block: &NodeBlock, wish: Wish) -> Option<Request> {
+    let attachment =
+        Attachment { pod_name: container.clone(), pod_namespace: "default".to_owned(), ..Attachment::default() };
+    let (owner, pools) = (Owner::new(container, IF_NAME), vec![pool_of(block)]);
+    let plain = Request { pools, owner, attachment, requested: Vec::new(), pick: Pick::Next };
+    let Wish::Named(place) = wish else { return Some(plain) };
+    let (first, last) = range(&block.start_ip, &block.end_ip)?.numbers();
+    let offset = u128::from(place) % (last - first).saturating_add(1);
+    let addr = Family::of(block.start_ip.parse().ok()?).addr(first + offset);
+    let is_gateway = block.gateway.as_deref().and_then(|text| text.parse().ok()) == Some(addr);
+    let by_index = place.is_multiple_of(2);
+    let index = i32::try_from(offset).ok().filter(|_| by_index);
+    let asked = match index {
+        Some(index) => Request { pick: Pick::Index(index), ..plain },
+        None => Request { requested: vec![addr], ..plain },
+    };
+    (!is_gateway).then_some(asked)
 }
 
-/// What a watch has said of the one object so far.
-enum Known {
-    NotYet,
-    Absent,
-    Object(Box<IPAMNode>),
+/// Whether a report tells that the address may be held of the pool.
+fn tells(report: &BlockUse, pool: &PoolKey, addr: IpAddr) -> bool {
+    let is_in = |first: &str, last: &str| range(first, last).is_some_and(|range| range.contains(addr));
+    let is_told = report.held.iter().any(|run| is_in(&run.start_ip, &run.end_ip));
+    let may_be = report.held.is_empty() && report.used > 0 && is_in(&report.start_ip, &report.end_ip);
+    *pool == PoolKey::new(report.pool_type.into(), report.name.clone()) && (is_told || may_be)
 }
 
-fn read(object: &Object) -> Option<IPAMNode> {
-    IPAMNode::deserialize(&**object).ok()
+fn range(first: &str, last: &str) -> Option<AddrRange> {
+    AddrRange::new(first.parse().ok()?, last.parse().ok()?)
 }
 
 fn seconds(clock: Clock) -> i64 {

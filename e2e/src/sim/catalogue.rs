@@ -14,13 +14,8 @@ pub(super) const POOLS: [(&str, &str); 7] = [
     ("ippools", "east"),
     ("cidrpools", "west"),
 ];
-/// Pools that are networks of their own and may have the addresses of one another: both say so from the start.
+/// Pools that may have the addresses of one another, as networks of their own: both say so from the start.
 const APART: [&str; 2] = ["east", "west"];
-
-/// The network that a pool is of: an address is one thing within it.
-pub(super) fn network(pool: &str) -> &'static str {
-    APART.into_iter().find(|apart| *apart == pool).unwrap_or("common")
-}
 
 /// The `spec`-th manifest of the `pool`-th pool.
 pub(super) fn manifest(pool: u8, spec: u8) -> (&'static str, &'static str, Value) {

@@ -4,8 +4,9 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;
 
-use ipam_operator::pool::FORCE_RELEASE;
+use ipam_operator::pool::{FORCE_ALL, FORCE_RELEASE};
 
+use super::admin::may_share;
 use super::agent::Node;
 use super::catalogue::POOLS;
 use super::replica::Replica;
@@ -29,6 +30,8 @@ pub(super) struct Excuses {
     pub(super) put_back: bool,
     /// Pools whose status was wiped.
     wiped: BTreeSet<String>,
+    /// Pairs of pools that were allowed to share addresses at some time: what they have in common since may stay for long.
+    shared: BTreeSet<(&'static str, &'static str)>,
 }
 
 impl Excuses {
@@ -47,14 +50,14 @@ impl Excuses {
         self.wiped.contains(pool)
     }
 
+    /// Whether an address may be held of both pools.
+    pub(super) fn may_share(&self, one: &str, other: &str) -> bool {
+        one != other && self.shared.iter().any(|pair| *pair == (one, other) || *pair == (other, one))
+    }
+
     /// An admin wipes the pool's status.
     pub(super) fn wipe(&mut self, pool: &str) {
         self.wiped.insert(pool.to_owned());
-    }
-
-    /// An admin says that the node's block of the pool is to be let go of.
-    pub(super) fn force(&mut self, pool: &'static str, node: String) {
-        self.let_go.insert((pool, node));
     }
 
     /// An admin takes the pool's finalizer off, or puts an earlier state of it in place.
@@ -62,8 +65,18 @@ impl Excuses {
         self.unguarded.insert(pool.to_owned());
     }
 
-    /// Looks at what there is now. An excuse lasts until nothing is left of what it was for.
-    pub(super) fn renew(&mut self, server: &Server, nodes: &[Node], replicas: &[Option<Replica>], now: Duration) {
+    /// Looks at what there is now, and was since the version `since`. An excuse lasts until nothing is left of what it was for.
+    pub(super) fn renew(
+        &mut self,
+        server: &Server,
+        nodes: &[Node],
+        replicas: &[Option<Replica>],
+        since: u64,
+        now: Duration,
+    ) {
+        if server.version() != since {
+            self.read_annotations(server, since);
+        }
         if let Some(grace) = self.grace {
             self.note_absences(server, nodes, replicas, now);
             let waited = grace.saturating_sub(CLOCKS_APART);
@@ -79,6 +92,25 @@ impl Excuses {
             let is_over = node.has_noted_all(server) && !node.held().any(|(_, of, _)| of.name == *pool);
             is_named || self.gone.contains_key(name) || !is_over
         });
+    }
+
+    /// What admins have written on pools: nodes whose blocks are let go of (for `*` the operator writes their names), and which
+    /// pools may share addresses.
+    fn read_annotations(&mut self, server: &Server, since: u64) {
+        let mut sharing = Vec::new();
+        for (plural, pool) in POOLS {
+            let now = server.get(plural, pool);
+            sharing.extend(now.filter(|object| may_share(object)).map(|_| pool));
+            let before = server.since(plural, since).iter().map(|event| &event.object);
+            for object in before.chain(now).filter(|object| object["metadata"]["name"] == pool) {
+                let named = object["metadata"]["annotations"][FORCE_RELEASE].as_str().unwrap_or_default().split(',');
+                let nodes = named.filter(|name| !name.is_empty() && *name != FORCE_ALL);
+                self.let_go.extend(nodes.map(|node| (pool, node.to_owned())));
+            }
+        }
+        for (place, one) in sharing.iter().enumerate() {
+            self.shared.extend(sharing[place + 1..].iter().map(|other| (*one, *other)));
+        }
     }
 
     fn note_absences(&mut self, server: &Server, nodes: &[Node], replicas: &[Option<Replica>], now: Duration) {

@@ -120,14 +120,16 @@ const COURSE: [(u32, Make); 16] = [
 ];
 
 /// What an admin does and what goes wrong; each history has some of it.
-const TROUBLE: [(u32, Make); 34] = [
+const TROUBLE: [(u32, Make); 40] = [
     (1, |_| Action::Backup),
     (1, |_| Action::Restore),
     (6, |dice| Action::Apply { pool: dice.pool(), spec: dice.any() }),
     (3, |dice| Action::Apply { pool: 0, spec: dice.any() }),
     (3, |dice| Action::Remove { pool: dice.pool() }),
     (1, |dice| Action::Strip { pool: dice.pool() }),
+    (2, |dice| Action::Share { pool: dice.pool() }),
     (2, |dice| Action::ForceRelease { pool: dice.pool(), node: dice.node() }),
+    (1, |dice| Action::ForceAll { pool: dice.pool() }),
     (4, |dice| Action::NodeJoins { node: dice.node() }),
     (4, |dice| Action::NodeLeaves { node: dice.node() }),
     (4, |dice| Action::Relabel { node: dice.node() }),
@@ -149,12 +151,16 @@ const TROUBLE: [(u32, Make); 34] = [
     (4, |dice| Action::Report { node: dice.node(), fate: Fate::AnswerLost }),
     (4, |dice| Action::AgentLoseWatch { node: dice.node() }),
     (3, |dice| Action::AddAndCrash { node: dice.node(), pool: dice.any() }),
+    (8, |dice| Action::AddByName { node: dice.node(), pool: dice.any(), place: dice.any() }),
     (3, |dice| Action::AgentKill { node: dice.node() }),
     (8, |dice| Action::AgentStart { node: dice.node() }),
     (2, |dice| Action::Disk { node: dice.node(), is: Disk::Full }),
     (1, |dice| Action::Disk { node: dice.node(), is: Disk::ReadOnly }),
     (3, |dice| Action::Disk { node: dice.node(), is: Disk::Well }),
     (1, |dice| Action::Wipe { node: dice.node() }),
+    (1, |dice| Action::CopyStore { node: dice.node() }),
+    (1, |dice| Action::PutStoreBack { node: dice.node() }),
+    (2, |dice| Action::Pass(dice.rng.u32(2500..=70_000))),
 ];
 
 impl Temper {
@@ -175,7 +181,7 @@ impl Temper {
         weights.push((3, |dice| Action::Start { replica: dice.replica(), skew: 0 }));
         weights.push((3, |dice| Action::AgentStart { node: dice.node() }));
         let total = weights.iter().map(|(weight, _)| weight).sum();
-        Self { weights, total, stories: [0, 2, 6][dice.rng.usize(0..3)] }
+        Self { weights, total, stories: [0, 3, 8][dice.rng.usize(0..3)] }
     }
 
     fn action(&self, dice: &mut Dice) -> Action {

@@ -7,8 +7,8 @@ use ipam_core::plan::Claim;
 use ipam_core::{AddrRange, Cidr, PoolKey, PoolKind};
 use serde_json::Value;
 
+use super::admin::may_share;
 use super::agent::Node;
-use super::catalogue::network;
 use super::replica::Replica;
 use super::server::{Change, Server, text};
 use super::wire::lock;
@@ -28,7 +28,7 @@ pub fn check(world: &mut World) -> Result<(), Broken> {
     let seen = (lock(&world.server).version(), moves);
     let before = std::mem::replace(&mut world.checked, seen);
     let now = world.clock().elapsed;
-    world.excuses.renew(&lock(&world.server), &world.nodes, &world.replicas, now);
+    world.excuses.renew(&lock(&world.server), &world.nodes, &world.replicas, before.0, now);
     if before == seen {
         return Ok(());
     }
@@ -56,7 +56,7 @@ fn no_pool_in_use_goes(world: &World, since: u64) -> Result<(), Broken> {
             }
             let of_it = |pool: &PoolKey| pool.kind == kind && pool.name == name;
             for node in world.nodes.iter().filter(|node| !world.excuses.lets_go(&name, &node.name)) {
-                if let Some((pod, _, addr)) = node.held().find(|(_, pool, _)| of_it(pool)) {
+                if let Some((pod, _, addr)) = node.known().find(|(_, pool, _)| of_it(pool)) {
                     return Err(format!("{plural}/{name} is gone while {pod} holds {addr} of it"));
                 }
             }
@@ -65,19 +65,26 @@ fn no_pool_in_use_goes(world: &World, since: u64) -> Result<(), Broken> {
     Ok(())
 }
 
+/// Who holds an address.
+struct Holder<'a> {
+    node: &'a str,
+    pod: &'a str,
+    pool: &'a str,
+}
+
 fn no_address_is_held_twice(world: &World) -> Result<(), Broken> {
-    let mut holders: BTreeMap<(&str, IpAddr), (&str, &str)> = BTreeMap::new();
+    let mut holders: BTreeMap<IpAddr, Vec<Holder<'_>>> = BTreeMap::new();
     for node in &world.nodes {
-        for (pod, pool, addr) in node.held() {
+        for (pod, pool, addr) in node.known() {
             if world.excuses.lets_go(&pool.name, &node.name) {
                 continue;
             }
-            if let Some((other, there)) = holders.insert((network(&pool.name), addr), (pod, &node.name)) {
-                return Err(format!(
-                    "{addr} of {pool} is held twice: by {other} on {there} and by {pod} on {}",
-                    node.name
-                ));
+            let there = holders.entry(addr).or_default();
+            if let Some(other) = there.iter().find(|other| !world.excuses.may_share(other.pool, &pool.name)) {
+                let (first, second) = (format!("{} on {}", other.pod, other.node), format!("{pod} on {}", node.name));
+                return Err(format!("{addr} of {pool} is held twice: by {first} and by {second}"));
             }
+            there.push(Holder { node: &node.name, pod, pool: &pool.name });
         }
     }
     if world.excuses.put_back {
@@ -87,11 +94,10 @@ fn no_address_is_held_twice(world: &World) -> Result<(), Broken> {
     for object in ["ippools", "cidrpools"].into_iter().flat_map(|plural| server.list(plural)) {
         let Some(name) = object["metadata"]["name"].as_str() else { continue };
         for claim in object.claims() {
-            let others =
-                holders.iter().filter(|((there, _), (_, node))| *there == network(name) && *node != claim.node);
-            for ((_, addr), (pod, there)) in others {
-                if claim.range.contains(*addr) {
-                    let Claim { node, range, .. } = claim;
+            let Claim { node, range, .. } = claim;
+            for (addr, there) in holders.range(range.first()..=range.last()) {
+                let is_other = |it: &&Holder<'_>| it.node != *node && !world.excuses.may_share(it.pool, name);
+                if let Some(Holder { node: there, pod, .. }) = there.iter().find(is_other) {
                     return Err(format!("{addr} is held by {pod} on {there}, but {name} has given {range} to {node}"));
                 }
             }
@@ -151,7 +157,7 @@ pub fn nodes_are_told(world: &World) -> Result<(), Broken> {
 pub fn what_is_held_is_recorded(world: &World) -> Result<(), Broken> {
     let server = lock(&world.server);
     for node in &world.nodes {
-        for (pod, pool, addr) in node.held() {
+        for (pod, pool, addr) in node.known() {
             if world.excuses.leaves_unguarded(&pool.name) || world.excuses.lets_go(&pool.name, &node.name) {
                 continue;
             }
@@ -172,7 +178,7 @@ pub fn what_is_held_is_recorded(world: &World) -> Result<(), Broken> {
 /// Once all has settled: of two pools over the same addresses one has nodes that it serves, at most.
 pub fn the_older_serves(world: &World) -> Result<(), Broken> {
     let server = lock(&world.server);
-    let mut serving: Vec<(&str, Cidr)> = Vec::new();
+    let mut serving: Vec<(&str, Cidr, bool)> = Vec::new();
     for object in ["ippools", "cidrpools"].into_iter().flat_map(|plural| server.list(plural)) {
         let name = object["metadata"]["name"].as_str().unwrap_or_default();
         let spec = &object["spec"];
@@ -184,19 +190,20 @@ pub fn the_older_serves(world: &World) -> Result<(), Broken> {
         if !gives || has_reason(object, "InvalidSpec") {
             continue;
         }
-        let overlaps =
-            |(other, there): &&(&str, Cidr)| network(name) == network(other) && there.range().overlaps(&range.range());
-        if let Some((other, there)) = serving.iter().find(overlaps) {
+        let shares = may_share(object);
+        let is_wrong =
+            |(_, there, may): &&(&str, Cidr, bool)| !(shares && *may) && there.range().overlaps(&range.range());
+        if let Some((other, there, _)) = serving.iter().find(is_wrong) {
             return Err(format!("{other} ({there}) and {name} ({range}) both serve"));
         }
-        serving.push((name, range));
+        serving.push((name, range, shares));
     }
     Ok(())
 }
 
 fn holds(world: &World, node: &str, entry: &Value) -> bool {
     let of_it = |pool: &PoolKey| entry["name"] == *pool.name && entry["poolType"] == pool.kind.kind();
-    world.nodes.iter().any(|it| it.name == node && it.held().any(|(_, pool, _)| of_it(pool)))
+    world.nodes.iter().any(|it| it.name == node && (it.has_lost() || it.held().any(|(_, pool, _)| of_it(pool))))
 }
 
 fn has_reason(object: &Value, reason: &str) -> bool {

@@ -24,6 +24,10 @@ pub(super) fn settle(world: &mut World) -> Result<(), Broken> {
         }
         let clock = world.clock();
         world.nodes[usize::from(node)].collect(clock);
+        if world.nodes[usize::from(node)].has_lost() {
+            // As the agent says that an admin should, now that no pod runs there.
+            step(world, Action::RemoveIpamNode { node })?;
+        }
     }
     come_to_rest(world)?;
     law::nodes_are_told(world)?;

@@ -9,7 +9,22 @@ use super::world::NODES;
 pub(super) type Story = fn(&mut Dice) -> Vec<Action>;
 
 /// All of them.
-pub(super) const STORIES: [Story; 7] = [late_calls, old_lists, turns_and_returns, restore, departure, reborn, bad_disk];
+pub(super) const STORIES: [Story; 14] = [
+    late_calls,
+    old_lists,
+    turns_and_returns,
+    restore,
+    departure,
+    reborn,
+    bad_disk,
+    trade,
+    swift_return,
+    earlier_state,
+    long_unselected,
+    word_of_another,
+    lost_store,
+    lonely_start,
+];
 
 /// Longer than a lease lasts and an operator waits for its lease.
 const LEASE_OVER: u8 = 20;
@@ -178,5 +193,167 @@ fn bad_disk(dice: &mut Dice) -> Vec<Action> {
     story.extend([change(dice, node), Action::Round { replica }, change(dice, node), Action::Round { replica }]);
     story.extend([Action::Crowd, Action::AgentKill { node }, Action::Disk { node, is: Disk::Well }]);
     story.extend([Action::AgentStart { node }, Action::Crowd, Action::Round { replica }, Action::Crowd]);
+    story
+}
+
+/// Two nodes that begin anew, the second cordoned and without blocks. The first has some if there are any.
+fn one_serves(dice: &mut Dice, replica: u8) -> (u8, u8, Vec<Action>) {
+    let one = dice.node();
+    let other = (one + dice.rng.u8(1..NODES)) % NODES;
+    let mut story = Vec::new();
+    for node in [one, other] {
+        story.extend([Action::NodeLeaves { node }, Action::NodeJoins { node }]);
+    }
+    story.extend([Action::Drain { node: one }, Action::Drain { node: other }, Action::Cordon { node: other }]);
+    story.extend([Action::Round { replica }, Action::Round { replica }]);
+    (one, other, story)
+}
+
+/// A replica decides, and nothing of it is answered.
+fn decide(replica: u8) -> [Action; 3] {
+    [Action::Listen { replica }, Action::Pass(15), Action::Decide { replica }]
+}
+
+/// The first call of a replica is made, and answered.
+fn call(replica: u8) -> [Action; 2] {
+    [Action::Call { replica, call: 0, fate: Fate::Done }, Action::Answer { replica, answer: 0 }]
+}
+
+/// A node is to get a block and another gets it, while the calls of whoever gave it to the first are still on their way.
+fn trade(dice: &mut Dice) -> Vec<Action> {
+    let old = dice.replica();
+    let new = 1 - old;
+    let (one, other, mut story) = one_serves(dice, old);
+    story.extend([
+        Action::Cordon { node: one },
+        Action::Round { replica: old },
+        Action::Start { replica: new, skew: 0 },
+    ]);
+    story.push(Action::Cordon { node: one });
+    story.extend(decide(old));
+    story.extend([Action::Kill { replica: old }, Action::Rest(LEASE_OVER)]);
+    story.extend([Action::Cordon { node: one }, Action::Cordon { node: other }]);
+    story.extend([Action::Round { replica: new }, Action::Crowd]);
+    story.extend((0..3).map(|_| Action::Orphan { call: dice.any() }));
+    story.extend(seen_by_pods(dice, new));
+    story
+}
+
+/// A node whose block was taken out of its IPAMNode comes back and leaves again before it is told, and another waits for the block.
+fn swift_return(dice: &mut Dice) -> Vec<Action> {
+    let replica = dice.replica();
+    let (one, other, mut story) = one_serves(dice, replica);
+    story.extend([
+        Action::Cordon { node: one },
+        Action::Work { replica },
+        Action::Work { replica },
+        Action::Pass(1100),
+    ]);
+    story.extend([Action::AgentWork { node: one }, Action::Work { replica }]);
+    story.extend([Action::Cordon { node: one }, Action::Work { replica }]);
+    story.extend([Action::Cordon { node: one }, Action::Cordon { node: other }]);
+    story.extend(decide(replica));
+    for _ in 0..dice.rng.u8(1..=2) {
+        story.extend(call(replica));
+    }
+    story.push(Action::Decide { replica });
+    for _ in 0..3 {
+        story.extend(call(replica));
+    }
+    story.extend(seen_by_pods(dice, replica));
+    story
+}
+
+/// The store goes back to a state in which a node had a block that is another's by now, and the agents live on.
+fn earlier_state(dice: &mut Dice) -> Vec<Action> {
+    let replica = dice.replica();
+    let (one, other, mut story) = one_serves(dice, replica);
+    story.extend([Action::Backup, Action::Cordon { node: one }, Action::Round { replica }, Action::Round { replica }]);
+    story.extend([Action::Cordon { node: other }, Action::Round { replica }, Action::Crowd]);
+    story.extend([Action::Restore, Action::Crowd, Action::Start { replica, skew: 0 }, Action::Rest(LEASE_OVER)]);
+    story.extend([Action::Round { replica }, Action::Crowd]);
+    story
+}
+
+/// A node has been left out for longer than the grace when its Node goes.
+fn long_unselected(dice: &mut Dice) -> Vec<Action> {
+    let mut story = vec![Action::Grace(90), Action::Kill { replica: 0 }, Action::Kill { replica: 1 }];
+    story.extend([Action::Start { replica: 0, skew: 0 }, Action::Rest(LEASE_OVER)]);
+    let (one, other, opening) = one_serves(dice, 0);
+    story.extend(opening);
+    story.extend([Action::Crowd, Action::Cordon { node: one }, Action::Round { replica: 0 }, Action::Rest(120)]);
+    story.extend([Action::NodeLeaves { node: one }, Action::Cordon { node: other }, Action::Round { replica: 0 }]);
+    story.extend([
+        Action::Round { replica: 0 },
+        Action::Crowd,
+        Action::Rest(dice.rng.u8(..)),
+        Action::Round { replica: 0 },
+    ]);
+    story.push(Action::Crowd);
+    story
+}
+
+/// A report about one IPAMNode arrives when another of its name is at the same generation and tells the same, and pods hold
+/// what that report says is empty.
+fn word_of_another(dice: &mut Dice) -> Vec<Action> {
+    if !dice.removes_ipam_nodes {
+        return swift_return(dice);
+    }
+    let replica = dice.replica();
+    let (one, other, mut story) = one_serves(dice, replica);
+    let turned = |story: &mut Vec<Action>| {
+        story.extend([Action::Cordon { node: one }, Action::Work { replica }, Action::Work { replica }]);
+    };
+    let replaced = |story: &mut Vec<Action>| {
+        story.extend([Action::RemoveIpamNode { node: one }, Action::Work { replica }, Action::Work { replica }]);
+    };
+    turned(&mut story);
+    replaced(&mut story);
+    story.extend([Action::AgentHear { node: one, words: 64 }, Action::Pass(1100)]);
+    story.push(Action::Report { node: one, fate: Fate::Late });
+    turned(&mut story);
+    story.extend([Action::AgentHear { node: one, words: 64 }, Action::Crowd]);
+    turned(&mut story);
+    replaced(&mut story);
+    story.extend([
+        Action::Orphan { call: dice.any() },
+        Action::Orphan { call: dice.any() },
+        Action::Cordon { node: other },
+    ]);
+    story.extend([Action::Work { replica }, Action::Work { replica }, Action::Round { replica }, Action::Crowd]);
+    story
+}
+
+/// The store of a node's agent is deleted, or an earlier one put in its place, while its pods run.
+fn lost_store(dice: &mut Dice) -> Vec<Action> {
+    let (replica, node) = (dice.replica(), dice.node());
+    let mut story = vec![Action::Crowd];
+    if dice.rng.bool() {
+        story.push(Action::CopyStore { node });
+        story.extend([change(dice, node), Action::Round { replica }, Action::Delete { node, pod: dice.any() }]);
+    }
+    story.extend([Action::Crowd, Action::Pass(10_000), Action::Round { replica }, Action::PutStoreBack { node }]);
+    if dice.rng.bool() {
+        story.extend([change(dice, node), Action::Round { replica }]);
+    }
+    story.extend([Action::AgentStart { node }, Action::AgentHear { node, words: dice.rng.u8(1..4) }, Action::Crowd]);
+    if dice.rng.bool() {
+        story.extend([Action::AgentKill { node }, Action::AgentStart { node }]);
+    }
+    story.extend([Action::Round { replica }, Action::Crowd, change(dice, node), Action::Round { replica }]);
+    story.push(Action::Crowd);
+    story
+}
+
+/// An agent starts while the server cannot be heard: at first it gives nothing, then it goes by what it had noted.
+fn lonely_start(dice: &mut Dice) -> Vec<Action> {
+    let (replica, node) = (dice.replica(), dice.node());
+    let mut story = vec![Action::AgentWork { node }, Action::AgentKill { node }];
+    story.extend(moves_on(dice, replica, node));
+    story.extend([Action::AgentStart { node }, Action::Crowd]);
+    if dice.rng.bool() {
+        story.extend([Action::AgentHear { node, words: dice.rng.u8(1..4) }, Action::Crowd]);
+    }
+    story.extend([Action::Pass(2500), Action::Crowd, Action::Round { replica }, Action::Crowd]);
     story
 }

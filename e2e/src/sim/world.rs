@@ -8,7 +8,7 @@ use tokio::runtime::Runtime;
 
 use super::action::{Action, Disk, Fate};
 use super::admin::{self, pool_at};
-use super::agent::Node;
+use super::agent::{Node, Wish};
 use super::catalogue::POOLS;
 use super::excuse::Excuses;
 use super::orphan::Orphans;
@@ -93,6 +93,9 @@ impl World {
             | Action::AgentLoseWatch { .. }
             | Action::Add { .. }
             | Action::AddAndCrash { .. }
+            | Action::AddByName { .. }
+            | Action::CopyStore { .. }
+            | Action::PutStoreBack { .. }
             | Action::Delete { .. }
             | Action::Report { .. }
             | Action::AgentKill { .. }
@@ -109,7 +112,9 @@ impl World {
             | Action::RemoveIpamNode { .. }
             | Action::WipeStatus { .. }
             | Action::Strip { .. }
-            | Action::ForceRelease { .. } => self.admin(action),
+            | Action::ForceRelease { .. }
+            | Action::ForceAll { .. }
+            | Action::Share { .. } => self.admin(action),
             Action::Backup => self.backup = Some(lock(&self.server).backup()),
             Action::Restore => self.restore(),
             Action::Orphan { call } => self.orphans.arrive(call.into(), &self.server),
@@ -133,8 +138,13 @@ impl World {
         match action {
             Action::AgentHear { node, words } => self.nodes[at(node)].hear(words.into(), &server),
             Action::AgentLoseWatch { node } => self.nodes[at(node)].lose_watch(),
-            Action::Add { node, pool } => self.nodes[at(node)].add(pool.into(), false, clock),
-            Action::AddAndCrash { node, pool } => self.nodes[at(node)].add(pool.into(), true, clock),
+            Action::Add { node, pool } => self.nodes[at(node)].add(pool.into(), Wish::Any, clock),
+            Action::AddAndCrash { node, pool } => self.nodes[at(node)].add(pool.into(), Wish::AnyAndCrash, clock),
+            Action::AddByName { node, pool, place } => {
+                self.nodes[at(node)].add(pool.into(), Wish::Named(place), clock);
+            }
+            Action::CopyStore { node } => self.nodes[at(node)].copy_store(),
+            Action::PutStoreBack { node } => self.nodes[at(node)].put_store_back(),
             Action::Delete { node, pod } => self.nodes[at(node)].delete(pod.into(), clock),
             Action::Report { node, fate } => {
                 if let Some(patch) = self.nodes[at(node)].report(&mut server, fate, clock) {
@@ -176,7 +186,8 @@ impl World {
             return;
         }
         match action {
-            Action::ForceRelease { pool, node } => self.excuses.force(pool_at(pool).1, node_name(node)),
+            // Whoever deletes it says that nobody holds what it alone tells.
+            Action::RemoveIpamNode { node } => self.nodes[usize::from(node % NODES)].lose_word(),
             Action::Strip { pool } => self.excuses.unguard(pool_at(pool).1),
             Action::WipeStatus { pool } => self.excuses.wipe(pool_at(pool).1),
             _ => {}
@@ -239,6 +250,8 @@ impl World {
             self.excuses.unguard(pool);
         }
         for node in 0..NODES {
+            // What is reported is what was then.
+            self.nodes[usize::from(node)].lose_word();
             self.on_node(Action::AgentLoseWatch { node });
             self.on_node(Action::AgentHear { node, words: 64 });
         }
@@ -252,7 +265,7 @@ impl World {
             admin::act(&mut lock(&self.server), Action::NodeJoins { node });
         }
         for node in 0..NODES {
-            admin::act(&mut lock(&self.server), Action::RemoveIpamNode { node });
+            self.admin(Action::RemoveIpamNode { node });
             let name = node_name(node);
             let is_registered = lock(&self.server).get("nodes", &name).is_some();
             if is_registered {
@@ -320,7 +333,7 @@ impl World {
         let clock = self.clock;
         for node in &mut self.nodes {
             for pool in 0..node.pools() {
-                node.add(pool, false, clock);
+                node.add(pool, Wish::Any, clock);
             }
         }
     }
