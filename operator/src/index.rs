@@ -231,6 +231,13 @@ impl IpamNodes {
         }
     }
 
+    /// What an IPAMNode says is what we would tell, whoever wrote it.
+    pub fn accept(&mut self, name: &str) {
+        if let Some(known) = self.records.get_mut(name) {
+            known.unedited = None;
+        }
+    }
+
     /// An IPAMNode is gone. Returns what it was.
     pub fn delete(&mut self, name: &str) -> Option<IpamNodeRecord> {
         self.sent.remove(name);

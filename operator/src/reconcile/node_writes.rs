@@ -26,6 +26,7 @@ impl Reconciler {
             self.note_gone(&node, now);
             let Some(action) = self.wanted(&node, now) else {
                 self.queue.forget(&node);
+                self.ipam_nodes.accept(&node);
                 continue;
             };
             self.queue.begin(&node);

@@ -159,6 +159,25 @@ fn our_own_write_is_no_edit_whether_its_answer_or_its_echo_comes_first_or_is_los
 }
 
 #[test]
+fn what_another_hand_wrote_and_we_would_have_told_is_what_is_told_from_then_on() {
+    let mut world = World::new(&["n1"], &[blue()], vec![]);
+    let calls = world.settle();
+    let status = serde_json::to_value(status_of(&calls[0]).body(PoolKind::IpPool)).unwrap();
+    let routed = SPEC.replace('}', r#","routes":[{"dst":"5.5.0.0/16"}]}"#);
+    world.version += 1;
+    let edited = pool_object("blue", world.version, 2, &routed, &status);
+    world.tell(Observed::Pool(PoolKind::IpPool, Event::Apply(edited)));
+    let status = only(world.calls());
+    // A former leader's write, say, that took its time.
+    edit(&mut world, "n1", &|blocks| blocks[0].routes.push(RouteDestination { dst: "5.5.0.0/16".to_owned() }));
+    world.succeed(status);
+    assert!(nodes_written(&world.settle()).is_empty(), "nothing is to be put right");
+    world.tell(Observed::Node(Event::Delete(("n1".into(), NodeMeta::default()))));
+    world.settle();
+    assert_eq!((told(&world, "n1").routes.len(), told(&world, "n1").state), (1, BlockState::Releasing));
+}
+
+#[test]
 fn a_prefix_whose_ends_another_hand_moved_while_nobody_led_is_told_anew() {
     let key = PoolKey::new(PoolKind::CidrPool, "lake");
     let spec: Value = json!({"cidr": "10.0.0.0/16", "perNodeNetworkPrefix": 24});
