@@ -8,9 +8,8 @@ use kube::{
 use serde::{Deserialize, Serialize};
 
 use crate::rules::{
-    ADDRESS_LENGTH, CIDR_LENGTH, NAME_LENGTH, default_gateway_needs, exclusions_inside, field_rule, host_bits,
-    is_address_or_empty, is_cidr, no_element, no_host_bits, one_default_route, power_of_two, routes_need,
-    routes_of_family, say,
+    ADDRESS_LENGTH, CIDR_LENGTH, NAME_LENGTH, default_gateway_needs, exclusions_inside, field_rule, host_bits, is_cidr,
+    no_element, no_host_bits, one_default_route, power_of_two, routes_need, routes_of_family, say,
 };
 use crate::shared::{AddressCounts, BlockCounts, Exclusion, ExclusionIndex, NodeCounts, NodeSelector, Route};
 use crate::transitions::{MOST_BLOCKS, cidr_keeps_blocks, keeps_block_size};
@@ -46,8 +45,7 @@ use crate::transitions::{MOST_BLOCKS, cidr_keeps_blocks, keeps_block_size};
     validation = gateway_index_inside(),
     validation = exclusions_inside("cidr"),
     validation = exclusion_indexes_inside(),
-    validation = static_prefixes_inside(),
-    validation = static_prefixes_of_size(),
+    validation = static_entries_fit(),
     validation = default_gateway_needs("gatewayIndex", GATEWAY_SET),
     validation = routes_need("gatewayIndex", GATEWAY_SET),
     validation = routes_of_family("cidr"),
@@ -77,8 +75,11 @@ pub struct CIDRPoolSpec {
     pub per_node_exclusions: Vec<ExclusionIndex>,
     /// Prefixes that are reserved for certain nodes, or for none. They are never given to other nodes.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
-    #[schemars(length(max = 16384))]
-    #[x_kube(merge_strategy = ListMerge::Map(vec!["prefix".into()]))]
+    // Written whole, as in nv-ipam: as a map, managedFields would name every prefix, and each write, also one of the status
+    // alone, would take the API server seconds. That prefixes and nodes stand once is for `ipam-core` to say. Many more entries
+    // do not fit into an object beside the status that names them again: etcd takes 1.5 MiB unless told otherwise.
+    #[schemars(length(max = 8192))]
+    #[x_kube(merge_strategy = ListMerge::Atomic)]
     pub static_allocations: Vec<StaticAllocation>,
     /// Nodes that get a prefix. Without it every node does.
     #[serde(default, skip_serializing_if = "Option::is_none")]
@@ -165,31 +166,45 @@ fn exclusion_indexes_inside() -> Rule {
     )
 }
 
-fn static_prefixes_inside() -> Rule {
-    no_element(
-        "staticAllocations",
-        "isCIDR(self.cidr)",
-        "isCIDR(x.prefix) && !cidr(self.cidr).containsCIDR(x.prefix)",
-        &say("%s must lie inside cidr %s", &["x.prefix", "self.cidr"]),
-    )
-}
+/// The static entry `x` fits into the network `c`, and its gateway into its prefix `p`.
+const STATIC_FITS: &str = "isCIDR(x.prefix) && [cidr(x.prefix)].all(p, p == p.masked() && \
+    p.prefixLength() == self.perNodeNetworkPrefix && c.containsCIDR(p) && \
+    (!has(x.gateway) || x.gateway == '' || (isIP(x.gateway) && p.containsIP(x.gateway))))";
 
-fn static_prefixes_of_size() -> Rule {
-    no_element(
-        "staticAllocations",
-        LENGTH_KNOWN,
-        "isCIDR(x.prefix) && cidr(x.prefix).prefixLength() != self.perNodeNetworkPrefix",
-        &say(
-            "%s must have the prefix length perNodeNetworkPrefix, which is %d",
-            &["x.prefix", "self.perNodeNetworkPrefix"],
+/// CEL: nothing of what [`static_entries_fit`] reads has changed.
+const STATICS_STAY: &str = "oldSelf.hasValue() && has(oldSelf.value().staticAllocations) && \
+    self.cidr == oldSelf.value().cidr && self.perNodeNetworkPrefix == oldSelf.value().perNodeNetworkPrefix && \
+    self.staticAllocations == oldSelf.value().staticAllocations";
+
+/// Static entries are networks within the pool's, of the right length, and their gateways lie in them.
+///
+/// There may be thousands, and an API server evaluates the rules of the spec at each write, also of the status alone. So this is
+/// one rule over all of them, none at each, which parses a text once and passes over what has not changed. It names the first
+/// wrong entry; what is wrong with it, and whether prefixes or nodes stand twice, is told by whoever else judges it.
+fn static_entries_fit() -> Rule {
+    const ALL: &str = "self.staticAllocations";
+    let bad = format!("[cidr(self.cidr)].map(c, {ALL}.filter(x, !({STATIC_FITS})).map(x, x.prefix))[0]");
+    let more = format!("size(bad) == 1 ? '' : {}", say(" (and %d more like this)", &["size(bad) - 1"]));
+    let message = say(
+        "the entry with prefix \"%s\" does not fit: a prefix is a network inside cidr %s, of the length perNodeNetworkPrefix, \
+         which is %d, without host bits, and its gateway an address in it%s",
+        &["bad[0]", "self.cidr", "self.perNodeNetworkPrefix", &more],
+    );
+    field_rule(
+        ".staticAllocations",
+        format!(
+            "!has({ALL}) || !(isCIDR(self.cidr) && {LENGTH_KNOWN}) || ({STATICS_STAY}) || \
+             [cidr(self.cidr)].all(c, {ALL}.all(x, {STATIC_FITS}))"
         ),
+        Reason::FieldValueInvalid,
+        format!("[{bad}].map(bad, {message})[0]"),
     )
+    .optional_old_self(true)
 }
 
 /// A prefix that the user gives to a certain node, or to none.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize, KubeSchema)]
 #[serde(rename_all = "camelCase")]
-#[x_kube(validation = static_gateway_inside())]
 pub struct StaticAllocation {
     /// Name of the node that gets the prefix, at most once in the pool. Empty: the prefix is reserved and nobody gets it.
     #[serde(default, skip_serializing_if = "Option::is_none")]
@@ -198,22 +213,10 @@ pub struct StaticAllocation {
     /// Gateway of this prefix. Empty: the address at gatewayIndex.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schemars(length(max = ADDRESS_LENGTH))]
-    #[x_kube(validation = is_address_or_empty())]
     pub gateway: Option<String>,
     /// The prefix in CIDR notation, without host bits, inside cidr and of the length perNodeNetworkPrefix.
     #[schemars(length(max = CIDR_LENGTH))]
-    #[x_kube(validation = is_cidr(), validation = no_host_bits())]
     pub prefix: String,
-}
-
-fn static_gateway_inside() -> Rule {
-    field_rule(
-        ".gateway",
-        "!has(self.gateway) || !isIP(self.gateway) || !isCIDR(self.prefix) || \
-         cidr(self.prefix).containsIP(self.gateway)",
-        Reason::FieldValueInvalid,
-        say("%s must lie inside prefix %s", &["self.gateway", "self.prefix"]),
-    )
 }
 
 /// What the operator says about a CIDRPool.

@@ -6,6 +6,7 @@
 
 use std::collections::HashSet;
 
+use ipam_core::hint::refused_field;
 use ipam_core::spec::{
     CidrPoolSpec, CommonSpec, ExclusionSpec, IndexRangeSpec, IpPoolSpec, NodeSelectorSpec, NodeSelectorTermSpec,
     PoolSpec, RequirementSpec, StaticAllocationSpec,
@@ -182,14 +183,23 @@ impl Reader {
             self.found.push(wrong(PATH, "an object", value));
             return None;
         };
-        if selector.get("nodeSelectorTerms").is_none_or(Value::is_null) {
-            self.missing(PATH, "nodeSelectorTerms");
-        }
-        let terms = self.list(selector, PATH, "nodeSelectorTerms", |reader, at, term| NodeSelectorTermSpec {
-            match_expressions: reader.requirements(term, at, "matchExpressions"),
-            match_fields: reader.requirements(term, at, "matchFields"),
+        self.no_labels(selector, PATH);
+        let terms = self.list(selector, PATH, "nodeSelectorTerms", |reader, at, term| {
+            reader.no_labels(term, at);
+            NodeSelectorTermSpec {
+                match_expressions: reader.requirements(term, at, "matchExpressions"),
+                match_fields: reader.requirements(term, at, "matchFields"),
+            }
         });
         Some(NodeSelectorSpec { terms })
+    }
+
+    /// The one field that is no unknown one: it is declared to be refused.
+    fn no_labels(&mut self, fields: &Fields, path: &str) {
+        const NAME: &str = "matchLabels";
+        if let (Some(why), true) = (refused_field(path, NAME), fields.get(NAME).is_some_and(|value| !value.is_null())) {
+            self.found.push(Violation::new(format!("{path}.{NAME}"), Reason::Unsupported, why));
+        }
     }
 
     fn requirements(&mut self, term: &Fields, path: &str, name: &str) -> Vec<RequirementSpec> {

@@ -3,11 +3,17 @@
 //! The node selector is core/v1's, field by field, so that a manifest that works for a Pod's node affinity works here. It is
 //! written anew because its own schema carries no rules.
 
+#![expect(clippy::struct_field_names, reason = "the fields of a node selector's term have core/v1's names")]
+
+use std::collections::BTreeMap;
+
+use ipam_core::hint::MATCH_LABELS;
 use kube::{
     KubeSchema,
     core::{Reason, Rule},
 };
 use schemars::JsonSchema;
+use serde::de::{Deserializer, Error as _, IgnoredAny};
 use serde::{Deserialize, Serialize};
 
 use crate::rules::{
@@ -88,12 +94,45 @@ pub struct Route {
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize, KubeSchema)]
 #[serde(rename_all = "camelCase")]
 #[schemars(extend("x-kubernetes-map-type" = "atomic"))]
+#[x_kube(validation = terms_are_needed(), validation = no_labels())]
 pub struct NodeSelector {
-    /// Node selector terms. A node is selected if one of them matches it.
+    /// Node selector terms, of which there must be one. A node is selected if one of them matches it.
+    // A rule asks for them and not the schema, which would say no more than that something is missing, and nothing else.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
     #[schemars(length(max = 512))]
     #[x_kube(merge_strategy = ListMerge::Atomic)]
     #[x_kube(validation = at_least_one_term())]
     pub node_selector_terms: Vec<NodeSelectorTerm>,
+    /// Refused: a node selector has terms, as in nodeSelectorTerms: [{matchExpressions: [{key: KEY, operator: In, values:
+    /// [VALUE]}]}].
+    // A field that is not declared would be dropped without a word, or called unknown without one on what to write.
+    #[serde(default, deserialize_with = "no_value", skip_serializing_if = "Option::is_none")]
+    pub match_labels: Option<BTreeMap<String, String>>,
+}
+
+fn terms_are_needed() -> Rule {
+    field_rule(
+        ".nodeSelectorTerms",
+        "has(self.nodeSelectorTerms) || has(self.matchLabels)",
+        Reason::FieldValueRequired,
+        say(
+            "write nodeSelectorTerms: [{matchExpressions: [{key: KEY, operator: In, values: [VALUE]}]}]; to select every \
+             node remove nodeSelector",
+            &[],
+        ),
+    )
+}
+
+fn no_labels() -> Rule {
+    field_rule(".matchLabels", "!has(self.matchLabels)", Reason::FieldValueForbidden, say(MATCH_LABELS, &[]))
+}
+
+/// No object has labels here, unless no API server has seen it.
+fn no_value<'de, D: Deserializer<'de>>(deserializer: D) -> Result<Option<BTreeMap<String, String>>, D::Error> {
+    match Option::<IgnoredAny>::deserialize(deserializer)? {
+        None => Ok(None),
+        Some(_) => Err(D::Error::custom(MATCH_LABELS)),
+    }
 }
 
 fn at_least_one_term() -> Rule {
@@ -108,6 +147,7 @@ fn at_least_one_term() -> Rule {
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize, KubeSchema)]
 #[serde(rename_all = "camelCase")]
 #[schemars(extend("x-kubernetes-map-type" = "atomic"))]
+#[x_kube(validation = no_labels())]
 pub struct NodeSelectorTerm {
     /// Requirements on the node's labels.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
@@ -119,6 +159,9 @@ pub struct NodeSelectorTerm {
     #[schemars(length(max = 24))]
     #[x_kube(merge_strategy = ListMerge::Atomic)]
     pub match_fields: Vec<NodeFieldRequirement>,
+    /// Refused: write matchExpressions: [{key: KEY, operator: In, values: [VALUE]}], with an expression for each label.
+    #[serde(default, deserialize_with = "no_value", skip_serializing_if = "Option::is_none")]
+    pub match_labels: Option<BTreeMap<String, String>>,
 }
 
 /// A requirement on one label of a node.

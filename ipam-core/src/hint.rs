@@ -20,6 +20,18 @@ pub fn unknown_field_hint(kind: PoolKind, path: &str, field: &str) -> Option<Str
     nearest(field, known_fields(kind, &place).iter().copied()).map(|known| format!("did you mean {known}?"))
 }
 
+/// What is wrong with labels in a node selector or a term of one, and what to write. The definitions declare the field only to
+/// refuse it with these words: of a field that they do not declare no API server would say what to write, and most drop it.
+pub const MATCH_LABELS: &str = "a node selector has no matchLabels; write nodeSelectorTerms: [{matchExpressions: [{key: KEY, \
+    operator: In, values: [VALUE]}]}], with an expression for each label";
+
+/// What is wrong with the field `field` of the object at `path` (as in `spec.nodeSelector`, indexes left in), if it is one that
+/// is declared only to be refused.
+pub fn refused_field(path: &str, field: &str) -> Option<&'static str> {
+    let is_selector = matches!(&*without_indexes(path), "spec.nodeSelector" | "spec.nodeSelector.nodeSelectorTerms");
+    (is_selector && field == "matchLabels").then_some(MATCH_LABELS)
+}
+
 /// The one of `known` that `word` is a slip of the pen away from, without regard to case.
 pub fn nearest<'a>(word: &str, known: impl IntoIterator<Item = &'a str>) -> Option<&'a str> {
     let (distance, nearest) = known.into_iter().map(|known| (distance(known, word), known)).min()?;
@@ -28,7 +40,8 @@ pub fn nearest<'a>(word: &str, known: impl IntoIterator<Item = &'a str>) -> Opti
 
 /// Fields that other resources have at this place, and what stands for them here.
 const FOREIGN: [(&str, &str, &str); 6] = [
-    ("spec.nodeSelector", "matchLabels", EXPRESSIONS),
+    // With a slip in the capitals, that is; for the right spelling see [`refused_field`].
+    ("spec.nodeSelector", "matchLabels", MATCH_LABELS),
     ("spec.nodeSelector", "matchExpressions", "write it in a term: nodeSelectorTerms: [{matchExpressions: […]}]"),
     ("spec.nodeSelector", "matchFields", "write it in a term: nodeSelectorTerms: [{matchFields: […]}]"),
     (
@@ -36,12 +49,9 @@ const FOREIGN: [(&str, &str, &str); 6] = [
         "requiredDuringSchedulingIgnoredDuringExecution",
         "write what stands in it alone: nodeSelectorTerms: […]",
     ),
-    ("spec.nodeSelector.nodeSelectorTerms", "matchLabels", EXPRESSIONS),
+    ("spec.nodeSelector.nodeSelectorTerms", "matchLabels", MATCH_LABELS),
     ("spec.routes", "gw", "leave it out: every route goes by the pool's gateway"),
 ];
-
-const EXPRESSIONS: &str =
-    "write nodeSelectorTerms: [{matchExpressions: [{key: KEY, operator: In, values: [VALUE]}]}] for each label";
 
 /// What is known under another name elsewhere.
 const RENAMED: [(PoolKind, &[&str], &str); 8] = [

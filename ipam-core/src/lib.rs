@@ -24,6 +24,7 @@ pub mod run_set;
 pub mod selector;
 pub mod spec;
 pub mod violation;
+pub mod words;
 
 pub use addr::{AddrRange, Cidr, Family};
 pub use advice::{Advice, AdviceCode, advise, advise_nodes};

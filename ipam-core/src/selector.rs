@@ -9,6 +9,7 @@ use std::collections::BTreeMap;
 use crate::names::{is_dns_subdomain, is_label_key, is_label_value};
 use crate::quoted::Quoted;
 use crate::spec::{NodeSelectorSpec, NodeSelectorTermSpec, RequirementSpec};
+use crate::words::counted;
 use crate::{Reason, Violation};
 
 /// The only field that `matchFields` knows.
@@ -163,7 +164,8 @@ fn some_values(spec: &RequirementSpec, field: &str, found: &mut Vec<Violation>) 
 
 fn no_values(spec: &RequirementSpec, field: &str, found: &mut Vec<Violation>) -> bool {
     if !spec.values.is_empty() {
-        let message = format!("{} takes no values, but {} are given", spec.operator, spec.values.len());
+        let message =
+            format!("{} takes no values, but {} given", spec.operator, counted(spec.values.len(), "is", "are"));
         found.push(Violation::new(format!("{field}.values"), Reason::Conflict, message));
     }
     spec.values.is_empty()

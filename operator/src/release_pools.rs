@@ -11,6 +11,7 @@ use std::process::ExitCode;
 
 use anyhow::{Context as _, Result, bail};
 use clap::Parser;
+use ipam_core::words::counted;
 use ipam_crds::{CIDRPool, IPPool};
 use ipam_daemon::cluster;
 use kube::api::{Api, ListParams, PartialObjectMeta, Patch, PatchParams};
@@ -78,11 +79,7 @@ fn run(flags: &Flags) -> Result<()> {
     });
     runtime.shutdown_background();
     let count = done?;
-    say(&format!(
-        "{count} pool{} released in namespace {}",
-        if count == 1 { "" } else { "s" },
-        flags.ippools_namespace
-    ));
+    say(&format!("{} released in namespace {}", counted(count, "pool", "pools"), flags.ippools_namespace));
     Ok(())
 }
 

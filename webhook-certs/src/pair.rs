@@ -130,7 +130,7 @@ fn read_all(chain: &[CertificateDer<'static>]) -> Result<CertificateInfo, Proble
         let broken = |why: String| Problem::Certificate { number: at + 1, why: bounded(&why) };
         let (rest, certificate) = X509Certificate::from_der(der).map_err(|error| broken(error.to_string()))?;
         if !rest.is_empty() {
-            return Err(broken(format!("{} bytes too many at its end", rest.len())));
+            return Err(broken(format!("something else stands behind its end (bytes: {})", rest.len())));
         }
         if at == 0 {
             leaf = Some(describe(&certificate, &broken)?);

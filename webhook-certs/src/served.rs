@@ -80,7 +80,8 @@ impl ServerCertificates {
         let recovered = self.problem().take().is_some();
         let info = pair.info();
         if self.pair().is_some_and(|serving| *serving == *pair) {
-            if recovered {
+            // That it is valid again is said in its place.
+            if recovered && !self.shared.lapsed.load(Ordering::Relaxed) {
                 info!(serial = info.serial, "the certificate found is the one that the webhook serves");
             }
             return Offer::Unchanged;
@@ -104,13 +105,16 @@ impl ServerCertificates {
         warn!(reason = problem.reason(), "{problem}; {keeps}");
     }
 
-    /// Says when what is served ceases to be valid, and when it is valid again because the clock was set right.
+    /// Says when what is served ceases to be valid, and when it is valid again because the clock was set right. If it is what was
+    /// offered again, its refusal has said so.
     fn note_validity(&self) {
         let Some(pair) = self.pair() else { return };
         let invalid = pair.info().valid_at(self.now()).err();
         let told = self.shared.lapsed.swap(invalid.is_some(), Ordering::Relaxed);
         match invalid {
-            Some(problem) if !told => warn!("the webhook refuses every handshake: {problem}"),
+            Some(problem) if !told && self.last_problem().as_ref() != Some(&problem) => {
+                warn!("the webhook refuses every handshake: {problem}");
+            }
             None if told => info!(serial = pair.info().serial, "the webhook's certificate is valid again"),
             _ => {}
         }

@@ -58,6 +58,21 @@
 {{- end -}}
 {{- end -}}
 {{- end -}}
+{{- $drain := include "nv-ipam.seconds" .webhook.drain -}}
+{{- if and (include "nv-ipam.webhook" $) $drain (ge (int64 $drain) (int64 .operator.terminationGracePeriodSeconds)) -}}
+{{- $mistakes = append $mistakes (printf "webhook.drain %q is not shorter than operator.terminationGracePeriodSeconds %d: the operator would be killed while it still takes reviews; write a shorter drain or more seconds" .webhook.drain (int .operator.terminationGracePeriodSeconds)) -}}
+{{- end -}}
+{{- if eq .webhook.certificates "cert-manager" -}}
+{{- $duration := include "nv-ipam.seconds" .webhook.certManager.duration -}}
+{{- $renewBefore := include "nv-ipam.seconds" .webhook.certManager.renewBefore -}}
+{{- if and $duration $renewBefore (ge (int64 $renewBefore) (int64 $duration)) -}}
+{{- $mistakes = append $mistakes (printf "webhook.certManager.renewBefore %q is not shorter than webhook.certManager.duration %q, which cert-manager refuses; write a third of the duration" .webhook.certManager.renewBefore .webhook.certManager.duration) -}}
+{{- end -}}
+{{- $secret := include "nv-ipam.webhookSecret" $ -}}
+{{- if and (not .webhook.certManager.issuerRef) (gt (len $secret) 61) -}}
+{{- $mistakes = append $mistakes (printf "webhook.secretName %q has %d characters: with \"-ca\" it is the common name of the chart's own CA, which may have 64; write 61 at most, or name an issuer in webhook.certManager.issuerRef" $secret (len $secret)) -}}
+{{- end -}}
+{{- end -}}
 {{- if and .webhook.caBundle (ne .webhook.certificates "none") -}}
 {{- $mistakes = append $mistakes (printf "webhook.caBundle is given, but webhook.certificates is %q, which puts a bundle of its own there; leave caBundle empty, or set certificates to \"none\" and bring the Secret %s" .webhook.certificates (include "nv-ipam.webhookSecret" $)) -}}
 {{- end -}}
@@ -81,5 +96,13 @@
 {{- end -}}
 {{- if $mistakes -}}
 {{- fail (printf "\n* %s" (join "\n* " $mistakes)) -}}
+{{- end -}}
+{{- end }}
+
+{{/* A duration such as "1m30s" in whole seconds; nothing, if it is none. */}}
+{{- define "nv-ipam.seconds" -}}
+{{- if regexMatch `^([0-9]+([.][0-9]+)?(h|m|s|ms))+$` . -}}
+{{- $start := toDate "2006-01-02" "2000-01-01" -}}
+{{- sub (unixEpoch (mustDateModify . $start)) (unixEpoch $start) -}}
 {{- end -}}
 {{- end }}

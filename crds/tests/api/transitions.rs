@@ -96,6 +96,26 @@ fn whoever_leaves_size_and_network_alone_is_never_refused() {
     assert_eq!(judge.judge_edit(&write, Some(&json!({"spec": old, "status": standing()}))), []);
 }
 
+#[test]
+fn static_entries_are_judged_when_they_or_what_they_must_fit_into_change_and_only_then() {
+    let judge = Judge::of("CIDRPool");
+    let pool = |cidr: &str, prefixes: &[&str]| {
+        let entries: Vec<Value> = prefixes.iter().map(|prefix| json!({"prefix": prefix})).collect();
+        json!({"cidr": cidr, "perNodeNetworkPrefix": 24, "staticAllocations": entries})
+    };
+    let said = |old: &Value, new: &Value| complaints(&judge, old, new, &json!({}));
+    let old = pool("10.0.0.0/16", &["10.9.0.0/24", "10.0.1.0/24"]);
+    assert_eq!(judge.judge(&json!({"spec": old})).len(), 1, "a new one is judged");
+    assert_eq!(said(&old, &old), [""; 0], "a status write pays for no entry");
+    let mut routed = old.clone();
+    routed["exclusions"] = json!([{"startIP": "10.0.0.1", "endIP": "10.0.0.1"}]);
+    assert_eq!(said(&old, &routed), [""; 0]);
+    for new in [pool("10.0.0.0/16", &["10.9.0.0/24"]), pool("10.0.0.0/15", &["10.9.0.0/24", "10.0.1.0/24"])] {
+        assert_eq!(said(&old, &new), ["spec.staticAllocations"], "{new}");
+    }
+    assert_eq!(said(&old, &pool("10.0.0.0/12", &["10.9.0.0/24", "10.0.1.0/24"])), [""; 0]);
+}
+
 /// Networks near one another, of both families, some with host bits.
 fn network(kind: PoolKind) -> impl Strategy<Value = String> {
     let is_flat = kind == PoolKind::IpPool;

@@ -44,6 +44,19 @@ fn a_mistyped_value_is_refused_with_its_path_and_what_would_be_right() {
         ("webhook.caBundle=-----BEGIN", &["webhook.caBundle \"-----BEGIN\"", "base64 -w0 ca.crt"]),
         ("image.repository=a:b:c", &["image.repository \"a:b:c\"", "without tag"]),
         ("operator.serviceAccount.name=nv-ipam-node", &["are both \"nv-ipam-node\"", "an account of its own"]),
+        ("webhook.drain=30s", &["webhook.drain \"30s\"", "terminationGracePeriodSeconds 30", "a shorter drain"]),
+        (
+            "webhook.drain=1m30.5s,operator.terminationGracePeriodSeconds=90",
+            &["webhook.drain \"1m30.5s\"", "terminationGracePeriodSeconds 90"],
+        ),
+        (
+            "webhook.certificates=cert-manager,webhook.certManager.duration=720h",
+            &["webhook.certManager.renewBefore \"720h\"", "duration \"720h\"", "a third of the duration"],
+        ),
+        (
+            "webhook.certificates=cert-manager,webhook.secretName=a-name-of-more-characters-than-the-common-name-of-a-ca-may-hav",
+            &["has 62 characters", "write 61 at most"],
+        ),
         (
             "webhook.certificates=self-managed,webhook.bindAddress=127.0.0.1:9443",
             &["no API server can reach it", "\":9443\""],
@@ -57,6 +70,24 @@ fn a_mistyped_value_is_refused_with_its_path_and_what_would_be_right() {
         for word in words {
             assert!(said.contains(word), "{value}: {said} lacks {word}");
         }
+    }
+}
+
+#[test]
+fn what_just_fits_is_taken() {
+    let issuer = "webhook.certManager.issuerRef.kind=Issuer,webhook.certManager.issuerRef.name=ours";
+    let long = "webhook.certificates=cert-manager,webhook.secretName=a-name-of-more-characters-than-the-common-name-of-a-ca-may-hav";
+    for values in [
+        "webhook.drain=29s",
+        "webhook.drain=1m30s,operator.terminationGracePeriodSeconds=91",
+        // Without a webhook nobody drains.
+        "webhook.certificates=none,webhook.drain=1h",
+        "webhook.certificates=cert-manager,webhook.certManager.duration=721h",
+        "webhook.certificates=cert-manager,webhook.secretName=a-name-of-more-characters-than-the-common-name-of-a-ca-may-ha",
+        &format!("{long},{issuer}"),
+    ] {
+        let rendered = template(&[values]);
+        assert!(rendered.is_ok(), "{values}: {rendered:?}");
     }
 }
 

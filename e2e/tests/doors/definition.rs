@@ -73,6 +73,27 @@ fn the_rules_on_edits_stay_within_the_servers_budget_for_ten_thousand_blocks() {
     assert_eq!(verdict("10.0.156.0/23"), [""; 0]);
 }
 
+/// What is said of a new pool with as many static entries as there may be, in the first network of class A, in which `cidr` lies.
+fn a_pool_of_many_statics(server: &Server, cidr: &str) -> Vec<String> {
+    let prefix = |number: u32| format!("{}/24", std::net::Ipv4Addr::from_bits(0x0a00_0000 + (number << 8)));
+    let entry = |number: u32| json!({"nodeName": format!("node-{number:06}"), "prefix": prefix(number)});
+    let statics: Vec<Value> = (0..8192).map(entry).collect();
+    let spec = json!({"cidr": cidr, "perNodeNetworkPrefix": 24, "staticAllocations": statics});
+    let pool = pool("CIDRPool", "statics", None, &spec);
+    let reply = server.send(&Method::POST, &format!("{}?dryRun=All", server.path("CIDRPool")), &pool);
+    let said = if reply.is_success() { Vec::new() } else { complaints(&reply.body) };
+    said.into_iter().map(|complaint| complaint.message).collect()
+}
+
+#[test]
+fn the_rule_on_static_entries_stays_within_the_servers_budget_for_as_many_as_there_may_be() {
+    let server = Server::start("statics");
+    assert_eq!(a_pool_of_many_statics(&server, "10.0.0.0/8"), [""; 0]);
+    let said = a_pool_of_many_statics(&server, "11.0.0.0/8");
+    let wanted = "the entry with prefix \"10.0.0.0/24\" does not fit: a prefix is a network inside cidr 11.0.0.0/8";
+    assert!(said.len() == 1 && said[0].contains(wanted) && said[0].ends_with("(and 8191 more like this)"), "{said:?}");
+}
+
 #[test]
 fn what_the_definition_refuses_everyone_refuses() {
     for case in load().unwrap() {

@@ -39,6 +39,34 @@ fn a_good_pool_is_applied_and_a_bad_one_is_refused_with_every_mistake_in_words()
 }
 
 #[test]
+fn all_that_the_definition_sees_comes_at_once_and_then_all_that_the_webhook_sees() {
+    let stage = Stage::set("wh-both");
+    let exclusions = json!([{"startIP": "fd00::9", "endIP": "fd00::1"}, {"startIP": "fd00::19", "endIP": "fd00::11"}]);
+    let mut spec = json!({
+        "subnet": "fd00::/64", "perNodeBlockSize": 4, "gateway": "10.9.0.1", "exclusions": exclusions,
+        "nodeSelector": {"matchLabels": {"rack": "r1"}},
+    });
+    let (applied, said) = stage.apply(&stage.pool("IPPool", "bad", &spec));
+    assert!(!applied);
+    let labels = "* spec.nodeSelector.matchLabels: Forbidden: a node selector has no matchLabels; write nodeSelectorTerms: \
+                  [{matchExpressions: [{key: KEY, operator: In, values: [VALUE]}]}], with an expression for each label";
+    says(&said, &["The IPPool \"bad\" is invalid", "* spec.gateway: Invalid value: 10.9.0.1 must lie inside", labels]);
+    assert!(!said.contains("exclusions"), "the webhook is not asked: {said}");
+    spec["gateway"] = "fd00::1".into();
+    spec["nodeSelector"] =
+        json!({"nodeSelectorTerms": [{"matchExpressions": [{"key": "rack", "operator": "Exists"}]}]});
+    let (applied, said) = stage.apply(&stage.pool("IPPool", "bad", &spec));
+    assert!(!applied);
+    says(
+        &said,
+        &[
+            "* spec.exclusions[0].endIP: \"fd00::1\" lies before",
+            "* spec.exclusions[1].endIP: \"fd00::11\" lies before",
+        ],
+    );
+}
+
+#[test]
 fn what_works_but_surprises_is_applied_with_a_warning() {
     let stage = Stage::set("wh-warn");
     let spec = json!({"subnet": "10.1.0.0/24", "perNodeBlockSize": 4, "gateway": "10.1.0.2", "defautGateway": true});

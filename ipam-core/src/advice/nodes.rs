@@ -4,10 +4,14 @@ use std::collections::BTreeSet;
 
 use super::{Advice, AdviceCode, OfAKind};
 use crate::quoted::Quoted;
+use crate::words::counted;
 use crate::{Family, NodeRef, Pool, PoolKind};
 
-/// An IPv4 pool with this many times the blocks that are wanted is called large. IPv6 ranges are meant to be sparse.
-const MUCH_LARGER: u128 = 10;
+/// An IPv4 pool with this many times the blocks that are wanted is called large, if more than [`MANY_FREE`] stay free. IPv6
+/// ranges are meant to be sparse.
+const MUCH_LARGER: u128 = 8;
+/// Free blocks that are nothing to speak of: room for a rack or two to come, which most pools of a small cluster have.
+const MANY_FREE: u128 = 64;
 
 /// What is surprising about a pool among these nodes, which must be all nodes of the cluster. Nothing is said if there are
 /// none: a cluster that is being set up gets its pools first.
@@ -19,8 +23,8 @@ pub fn advise_nodes(pool: &Pool, nodes: &[NodeRef<'_>]) -> Vec<Advice> {
     let selected: BTreeSet<&str> =
         nodes.iter().filter(|node| pool.selects(node.name, node.labels)).map(|node| node.name).collect();
     if selected.is_empty() && pool.has_selector() {
-        let message =
-            format!("matches none of the cluster's {} nodes; nobody is served until one matches", nodes.len());
+        let there_are = counted(nodes.len(), "node", "nodes");
+        let message = format!("matches none of the cluster's nodes ({there_are}); nobody is served until one matches");
         advice.push(Advice::new("spec.nodeSelector", AdviceCode::NoNodeSelected, message));
     }
     statics(pool, &selected, &mut advice);
@@ -51,14 +55,21 @@ fn size(pool: &Pool, selected: &BTreeSet<&str>, advice: &mut Vec<Advice>) {
     let blocks = pool.not_given().gaps_in(0, pool.grid().last_index());
     if wanting > blocks {
         let message = format!(
-            "leaves blocks for {blocks} nodes beside those with a static prefix, but {wanting} are selected: {} get none; \
-             write smaller blocks or a larger network",
-            wanting - blocks
+            "leaves blocks for {} beside those with a static prefix, but {} selected: {} none; write smaller blocks or a \
+             larger network",
+            counted(blocks, "node", "nodes"),
+            counted(wanting, "is", "are"),
+            counted(wanting - blocks, "gets", "get")
         );
         advice.push(Advice::new(field, AdviceCode::TooSmall, message));
-    } else if pool.network().family() == Family::V4 && wanting > 0 && blocks / wanting >= MUCH_LARGER {
-        let message =
-            format!("makes {blocks} blocks, but {wanting} nodes are selected: {} stay free", blocks - wanting);
+    } else if pool.network().family() == Family::V4 && is_much_larger(blocks, wanting) {
+        let selected = counted(wanting, "node is", "nodes are");
+        let message = format!("makes {blocks} blocks, but {selected} selected: {} stay free", blocks - wanting);
         advice.push(Advice::new(field, AdviceCode::TooLarge, message));
     }
+}
+
+/// Whether a pool makes so many more blocks than are wanted that somebody may have mistaken its size.
+const fn is_much_larger(blocks: u128, wanting: u128) -> bool {
+    wanting > 0 && blocks / wanting >= MUCH_LARGER && blocks - wanting > MANY_FREE
 }

@@ -7,6 +7,7 @@ use super::{Advice, AdviceCode, OfAKind};
 use crate::addr::{HostBits, number, parse_addr};
 use crate::quoted::Quoted;
 use crate::spec::{CidrPoolSpec, IpPoolSpec, NodeSelectorTermSpec, PoolSpec};
+use crate::words::counted;
 use crate::{AddrRange, Cidr, Pool, PoolKind};
 
 /// A network of which less than one part in this many is outside all blocks is well cut.
@@ -110,9 +111,9 @@ fn block_size(spec: &IpPoolSpec, pool: &Pool, advice: &mut Vec<Advice>) {
     if left > 0 && left >= hosts / WORTH_MENTION {
         let (better, more) = (hosts / blocks.saturating_add(1), blocks.saturating_add(1));
         let message = format!(
-            "{size} makes {blocks} block{} of the {hosts} usable addresses and leaves {left} that no node gets; {better} \
-             would make {more} blocks",
-            if blocks == 1 { "" } else { "s" }
+            "{size} makes {} of the {hosts} usable addresses and leaves {left} that no node gets; {better} would make {more} \
+             blocks",
+            counted(blocks, "block", "blocks")
         );
         advice.push(Advice::new(FIELD, AdviceCode::WastedAddresses, message));
     }

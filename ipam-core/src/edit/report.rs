@@ -4,6 +4,7 @@ use std::collections::BTreeMap;
 
 use super::Displaced;
 use crate::spec::PoolSpec;
+use crate::words::counted;
 use crate::{Reason, Violation};
 
 /// Nodes that a message names; the rest is counted.
@@ -35,15 +36,14 @@ fn message(field: &str, nodes: &[&Displaced], old: Option<&PoolSpec>, new: &Pool
         0 => String::new(),
         more => format!(" and {more} more"),
     };
-    let (count, plural) = (nodes.len(), if nodes.len() == 1 { "" } else { "s" });
     let kept = match old.filter(|_| !is_element(field)).and_then(|old| value_of(old, field)) {
         Some(kept) => format!("keep {kept}"),
         None if is_element(field) => "leave it out".to_owned(),
         None => "keep the earlier value".to_owned(),
     };
     format!(
-        "{value}would take addresses that pods may hold from {count} node{plural}: {}{more}; {kept} until they are \
-         released",
+        "{value}would take addresses that pods may hold from {}: {}{more}; {kept} until they are released",
+        counted(nodes.len(), "node", "nodes"),
         named.join(", ")
     )
 }

@@ -164,12 +164,34 @@ fn among(spec: &PoolSpec, count: usize) -> Vec<String> {
 #[test]
 fn a_pool_is_held_against_the_number_of_nodes() {
     let spec = PoolSpec::Ip(ip_spec("10.0.0.0/24", 25));
-    assert_eq!(among(&spec, 0), [""; 0]);
-    assert_eq!(among(&spec, 1), ["spec.perNodeBlockSize TooLarge"]);
-    assert_eq!(among(&spec, 2), [""; 0]);
-    assert_eq!(among(&spec, 10), [""; 0]);
+    for nodes in [0, 1, 2, 10] {
+        assert_eq!(among(&spec, nodes), [""; 0], "{nodes}");
+    }
     assert_eq!(among(&spec, 11), ["spec.perNodeBlockSize TooSmall"]);
     assert_eq!(among(&PoolSpec::Ip(ip_spec("fd00::/64", 25)), 1), [""; 0], "IPv6 is meant to be sparse");
+}
+
+#[test]
+fn a_pool_is_called_large_from_eight_times_the_blocks_and_more_than_sixty_four_too_many() {
+    let blocks = |size: i64| PoolSpec::Ip(ip_spec("10.0.0.0/24", size));
+    assert_eq!(among(&blocks(4), 1), [""; 0], "62 of 63 blocks stay free");
+    assert_eq!(among(&blocks(3), 1), ["spec.perNodeBlockSize TooLarge"], "83 of 84 stay free");
+    assert_eq!(among(&blocks(1), 31), ["spec.perNodeBlockSize TooLarge"], "254 blocks are 8 for each");
+    assert_eq!(among(&blocks(1), 32), [""; 0], "254 blocks are 7 for each");
+}
+
+#[test]
+fn what_is_one_is_spoken_of_as_one() {
+    let none = labels(&[]);
+    let said = |spec: PoolSpec| {
+        let nodes = [NodeRef { name: "n0", labels: &none }];
+        let pool = Pool::parse("pool1", &spec).unwrap();
+        advise_nodes(&pool, &nodes).into_iter().map(|advice| advice.message).collect::<Vec<_>>().join("; ")
+    };
+    let large = said(PoolSpec::Ip(ip_spec("10.0.0.0/24", 3)));
+    assert_eq!(large, "makes 84 blocks, but 1 node is selected: 83 stay free");
+    let refused = Pool::parse("pool1", &PoolSpec::Ip(ip_spec("10.0.0.0/32", 2))).unwrap_err();
+    assert_eq!(refused[0].message, "2 is more than the one usable address of 10.0.0.0/32; write 1");
 }
 
 #[test]

@@ -1,7 +1,7 @@
 //! What is said of fields that no pool has.
 
 use ipam_core::PoolKind;
-use ipam_core::hint::unknown_field_hint;
+use ipam_core::hint::{refused_field, unknown_field_hint};
 use rstest::rstest;
 
 #[rstest]
@@ -31,6 +31,16 @@ fn a_field_known_from_elsewhere_gets_a_hint(
 ) {
     let hint = unknown_field_hint(kind, path, field).unwrap();
     assert!(hint.contains(part), "{hint}");
+}
+
+#[rstest]
+#[case("spec.nodeSelector", "matchLabels", true)]
+#[case("spec.nodeSelector.nodeSelectorTerms[3]", "matchLabels", true)]
+#[case("spec.nodeSelector", "matchExpressions", false)]
+#[case("spec.nodeSelector.nodeSelectorTerms[3].matchExpressions[0]", "matchLabels", false)]
+#[case("spec", "matchLabels", false)]
+fn labels_alone_are_declared_to_be_refused(#[case] path: &str, #[case] field: &str, #[case] refused: bool) {
+    assert_eq!(refused_field(path, field).is_some_and(|why| why.contains("matchExpressions: [{key: KEY")), refused);
 }
 
 #[rstest]

@@ -1,6 +1,7 @@
 //! The command line of `validate`, the files it names, and the exit status: 0 when every pool is fine, 1 when something is
-//! refused, 2 when the command line is wrong or a file cannot be read.
+//! refused, 2 when the command line is wrong, a file cannot be read, or what is named holds nothing at all.
 
+use std::collections::BTreeMap;
 use std::ffi::{OsStr, OsString};
 use std::fs::{self, File};
 use std::io::{self, Read, Write};
@@ -21,7 +22,8 @@ const MAX_FILES: usize = 100_000;
 #[derive(Parser, Debug)]
 #[command(name = "ipam-controller validate", bin_name = "ipam-controller validate")]
 #[command(
-    after_help = "Exit status: 0 all pools are fine, 1 something is refused, 2 wrong usage or an unreadable file."
+    after_help = "Exit status: 0 all pools are fine, 1 something is refused, 2 wrong usage, or a FILE that cannot be read or has \
+                  no document in it. A FILE of other kinds alone, or of an empty list, is fine."
 )]
 struct Flags {
     /// Manifests: files, folders (their .yaml, .yml and .json files), or - for standard input
@@ -88,17 +90,7 @@ struct Verdict {
 fn run(flags: &Flags, out: &mut impl Write) -> Result<Verdict, String> {
     let options = options(flags)?;
     let mut judge = Judge::new(&options);
-    let mut readable = true;
-    let mut complain = |path: &Path, error: &io::Error| {
-        readable = false;
-        complain(&format!("cannot read {}: {error}", path.display()));
-    };
-    for path in files(flags, &mut complain) {
-        match read(&path) {
-            Ok(bytes) => judge.add(&path.to_string_lossy(), &bytes),
-            Err(error) => complain(&path, &error),
-        }
-    }
+    let readable = judge_all(flags, &mut judge);
     let report = judge.finish();
     let text = match flags.output {
         Output::Json => serde_json::to_string_pretty(&report).map_err(|error| error.to_string())? + "\n",
@@ -110,6 +102,30 @@ fn run(flags: &Flags, out: &mut impl Write) -> Result<Verdict, String> {
     };
     out.write_all(text.as_bytes()).and_then(|()| out.flush()).map_err(|error| format!("cannot write: {error}"))?;
     Ok(Verdict { fine: report.is_fine(), readable })
+}
+
+/// Gives `judge` all files; answers whether there was something to read in all that the command line names.
+fn judge_all(flags: &Flags, judge: &mut Judge<'_>) -> bool {
+    let mut readable = true;
+    let mut unreadable = |path: &Path, error: &io::Error| {
+        readable = false;
+        complain(&format!("cannot read {}: {error}", path.display()));
+    };
+    // What was read of each that is named. A folder may have empty files beside others.
+    let mut documents: BTreeMap<usize, usize> = BTreeMap::new();
+    for (named, path) in files(flags, &mut unreadable) {
+        match read(&path) {
+            Ok(bytes) => *documents.entry(named).or_default() += judge.add(&path.to_string_lossy(), &bytes),
+            Err(error) => unreadable(&path, &error),
+        }
+    }
+    for (named, path) in flags.files.iter().enumerate() {
+        if documents.get(&named) == Some(&0) {
+            readable = false;
+            complain(&format!("no IPPool or CIDRPool in {}", path.display()));
+        }
+    }
+    readable
 }
 
 /// What the flags mean, or all that is wrong with them.
@@ -169,10 +185,11 @@ fn read(path: &Path) -> io::Result<Vec<u8>> {
     Ok(bytes)
 }
 
-/// The files meant, folders opened, in the order of the command line and of names.
-fn files(flags: &Flags, complain: &mut impl FnMut(&Path, &io::Error)) -> Vec<PathBuf> {
+/// The files meant, folders opened, in the order of the command line and of names; each with the place of its name there.
+fn files(flags: &Flags, complain: &mut impl FnMut(&Path, &io::Error)) -> Vec<(usize, PathBuf)> {
     let mut found = Vec::new();
-    for path in &flags.files {
+    let mut named = Vec::new();
+    for (place, path) in flags.files.iter().enumerate() {
         if !is_stdin(path) && path.is_dir() {
             let before = found.len();
             folder(path, flags.recursive, &mut found, complain);
@@ -182,8 +199,9 @@ fn files(flags: &Flags, complain: &mut impl FnMut(&Path, &io::Error)) -> Vec<Pat
         } else {
             found.push(path.clone());
         }
+        named.resize(found.len(), place);
     }
-    found
+    named.into_iter().zip(found).collect()
 }
 
 fn folder(path: &Path, recursive: bool, found: &mut Vec<PathBuf>, complain: &mut impl FnMut(&Path, &io::Error)) {

@@ -3,6 +3,8 @@
 
 use std::fmt::{self, Write};
 
+use ipam_core::words::counted;
+
 use super::plan::{Fit, Share};
 use super::report::{Origin, PoolReport, Report};
 
@@ -35,14 +37,17 @@ fn pool(pool: &PoolReport, out: &mut impl Write) -> fmt::Result {
     }
     let untold = pool.untold + pool.problems.len().saturating_sub(MAX_LINES);
     if untold > 0 {
-        line(out, &format!("{file}:{}: {whose}: and {untold} more mistakes", pool.origin.place))?;
+        line(
+            out,
+            &format!("{file}:{}: {whose}: and {}", pool.origin.place, counted(untold, "more mistake", "more mistakes")),
+        )?;
     }
     for warning in pool.warnings.iter().take(MAX_LINES) {
         line(out, &format!("{file}:{}: {whose}: warning: {}: {}", warning.place, warning.field, warning.message))?;
     }
     if pool.warnings.len() > MAX_LINES {
-        let more = pool.warnings.len() - MAX_LINES;
-        line(out, &format!("{file}:{}: {whose}: and {more} more warnings", pool.origin.place))?;
+        let more = counted(pool.warnings.len() - MAX_LINES, "more warning", "more warnings");
+        line(out, &format!("{file}:{}: {whose}: and {more}", pool.origin.place))?;
     }
     pool.nodes.as_ref().map_or(Ok(()), |nodes| fit(nodes, &format!("{file}:{}: {whose}", pool.origin.place), out))
 }
@@ -103,10 +108,6 @@ fn number(number: i64) -> String {
 fn which(origin: &Origin) -> String {
     let item = origin.item.map_or_else(String::new, |item| format!(" item {item}"));
     format!("document {}{item}", origin.document)
-}
-
-fn counted(count: usize, one: &str, many: &str) -> String {
-    format!("{count} {}", if count == 1 { one } else { many })
 }
 
 /// Writes `text` as one line, control characters escaped.

@@ -78,8 +78,9 @@ impl<'a> Judge<'a> {
         Self { options, report: Report::default(), together: Together::default() }
     }
 
-    /// Judges the content of one file, `-` for standard input.
-    pub fn add(&mut self, file: &str, bytes: &[u8]) {
+    /// Judges the content of one file, `-` for standard input. Answers how many documents are in it, broken ones included; an
+    /// empty one is none.
+    pub fn add(&mut self, file: &str, bytes: &[u8]) -> usize {
         let mut number = 0;
         documents::read(file, bytes, |document| {
             number += 1;
@@ -103,6 +104,7 @@ impl<'a> Judge<'a> {
                 }),
             }
         });
+        number
     }
 
     fn pool(&mut self, kind: ipam_core::PoolKind, node: &Node, origin: Origin) {

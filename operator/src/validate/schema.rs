@@ -6,7 +6,7 @@
 
 use std::sync::LazyLock;
 
-use ipam_core::hint::unknown_field_hint;
+use ipam_core::hint::{refused_field, unknown_field_hint};
 use ipam_core::{PoolKind, Reason};
 use k8s_openapi::apiextensions_apiserver::pkg::apis::apiextensions::v1::{JSONSchemaProps, JSONSchemaPropsOrArray};
 use serde_json::{Map, Value as Json};
@@ -87,7 +87,9 @@ impl Checker {
         let required: Vec<&str> = schema.required.iter().flatten().map(String::as_str).collect();
         for member in node.members() {
             let field = below(path, &member.name);
-            if let Some(schema) = known.and_then(|known| known.get(&*member.name)) {
+            if let (Some(why), false) = (refused_field(path, &member.name), matches!(member.node.value, Value::Null)) {
+                self.add(Grade::Form, &field, Reason::Unsupported, why.to_owned(), member.at);
+            } else if let Some(schema) = known.and_then(|known| known.get(&*member.name)) {
                 if matches!(member.node.value, Value::Null) && !required.contains(&&*member.name) {
                     // The API server takes such a field for absent; templates leave many of them.
                     continue;

@@ -2,6 +2,7 @@
 
 use std::borrow::Cow;
 
+use ipam_core::words::counted;
 use ipam_core::{PoolKey, Reason, Violation};
 use serde::Serialize;
 
@@ -90,7 +91,7 @@ fn write(response: &Response<'_>) -> Vec<u8> {
 fn status<'a>(key: &'a PoolKey, refusal: &'a Refusal) -> Status<'a> {
     let mut causes: Vec<_> = refusal.violations.iter().take(VIOLATIONS_SHOWN).map(cause).collect();
     if let Some(more) = refusal.violations.len().checked_sub(VIOLATIONS_SHOWN).filter(|more| *more > 0) {
-        let message = format!("and {more} more mistakes").into();
+        let message = format!("and {}", counted(more, "more mistake", "more mistakes")).into();
         causes.push(Cause { reason: "FieldValueInvalid", field: "spec", message });
     }
     let details = Details { name: &key.name, group: ipam_crds::GROUP, kind: key.kind.kind(), causes };
@@ -133,7 +134,8 @@ fn bounded(warnings: &[String]) -> Vec<Cow<'_, str>> {
         kept.push(warning);
     }
     if kept.len() < warnings.len() {
-        kept.push(format!("and {} more warnings", warnings.len() - kept.len()).into());
+        let more = counted(warnings.len() - kept.len(), "more warning", "more warnings");
+        kept.push(format!("and {more}").into());
     }
     kept
 }

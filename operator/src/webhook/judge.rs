@@ -9,6 +9,7 @@ use std::collections::BTreeMap;
 use std::fmt::Write as _;
 
 use ipam_core::plan::Claim;
+use ipam_core::words::counted;
 use ipam_core::{Held, Pool, Reason, Violation, advise, advise_nodes, displaced, edit, overlap};
 
 use super::draft::Draft;
@@ -188,7 +189,7 @@ fn farewell(review: &Review, old: &Draft, known: &Known) -> Option<String> {
     });
     let mut named = named.collect::<Vec<_>>().join(", ");
     if let Some(more) = holders.len().checked_sub(MOST_NAMED).filter(|more| *more > 0) {
-        let _ = write!(named, " and {more} more nodes");
+        let _ = write!(named, " and {}", counted(more, "more node", "more nodes"));
     }
     Some(format!("addresses of this pool are still held: {named}; the pool goes once they are given back"))
 }

@@ -12,7 +12,7 @@ use axum::extract::{Request, State};
 use axum::response::Response;
 use axum::routing::any;
 use http::request::Parts;
-use http::{HeaderValue, Method, StatusCode, header};
+use http::{HeaderValue, Method, StatusCode, Version, header};
 use http_body_util::BodyExt as _;
 use ipam_core::PoolKind;
 use tokio::time::timeout;
@@ -62,11 +62,16 @@ impl Site {
 
     async fn answer(self, kind: Option<PoolKind>, request: Request) -> Response {
         let _under_way = UnderWay::begin(&self.metrics);
-        let (head, body) = request.into_parts();
+        let (head, mut body) = request.into_parts();
         let share = self.bodies.begin();
-        let judged = match self.receive(body, &share).await {
+        let judged = match self.receive(&mut body, &share).await {
             Ok(body) => self.judge(kind, head, body, share).await,
-            Err(failure) => Err(failure),
+            Err(failure) => {
+                if matches!(failure, Failure::TooLarge) && head.version == Version::HTTP_2 {
+                    tokio::spawn(timeout(self.limits.body, passed_over(body)));
+                }
+                Err(failure)
+            }
         };
         let (status, bytes) = match judged {
             Ok(answer) => answer,
@@ -79,7 +84,7 @@ impl Site {
     }
 
     /// The body, within its limits of time and size.
-    async fn receive(&self, mut body: Body, share: &Share) -> Result<Bytes, Failure> {
+    async fn receive(&self, body: &mut Body, share: &Share) -> Result<Bytes, Failure> {
         let all = async {
             let (mut pieces, mut size) = (Vec::new(), 0_usize);
             while let Some(frame) = body.frame().await {
@@ -191,6 +196,12 @@ fn respond(status: StatusCode, bytes: Vec<u8>) -> Response {
         headers.insert(header::ALLOW, HeaderValue::from_static("POST"));
     }
     response
+}
+
+/// Takes in the rest of a body without keeping it. A stream of HTTP/2 that is not read to its end is reset, and a client that
+/// is still sending may then miss the answer.
+async fn passed_over(mut body: Body) {
+    while let Some(Ok(_)) = body.frame().await {}
 }
 
 /// One piece is the body as it is; several are copied together.

@@ -78,6 +78,35 @@ fn standard_input_is_a_file_that_can_be_named_once() {
 }
 
 #[test]
+fn what_is_named_and_holds_nothing_is_told_unless_it_says_so_itself() {
+    let folder = TempDir::new().unwrap();
+    let other = "apiVersion: v1\nkind: ConfigMap\nmetadata: {name: c}\n";
+    let list = "{apiVersion: v1, kind: List, items: []}";
+    for (file, text) in [
+        ("good.yaml", &*good("a", 1)),
+        ("none.yaml", ""),
+        ("notes.yaml", "# none\n---\n\n---\n"),
+        ("other.yaml", other),
+    ] {
+        fs::write(folder.path().join(file), text).unwrap();
+    }
+    for (args, input, lacking) in [
+        (&["none.yaml"][..], "", &["none.yaml"][..]),
+        (&["-"], " \n", &["-"]),
+        (&["notes.yaml", "good.yaml", "none.yaml"], "", &["notes.yaml", "none.yaml"]),
+        (&["other.yaml"], "", &[]),
+        (&["-"], list, &[]),
+        // Of a folder it is enough that something is in it.
+        (&["."], "", &[]),
+    ] {
+        let ran = run(folder.path(), args, input);
+        let told: Vec<_> = ran.err.lines().filter_map(|line| line.split_once("no IPPool or CIDRPool in ")).collect();
+        let told: Vec<&str> = told.into_iter().map(|(_, file)| file).collect();
+        assert_eq!((told, ran.code), (lacking.to_vec(), Some(if lacking.is_empty() { 0 } else { 2 })), "{args:?}");
+    }
+}
+
+#[test]
 fn a_list_of_nodes_may_come_by_a_pipe() {
     let folder = TempDir::new().unwrap();
     fs::write(folder.path().join("good.yaml"), good("a", 1)).unwrap();

@@ -1,14 +1,18 @@
 //! What is answered to which request.
 
+use std::sync::Arc;
+use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::Duration;
 
 use http::{Request, StatusCode};
-use http_body_util::{BodyExt as _, Full};
-use hyper::body::Bytes;
+use http_body_util::{BodyExt as _, Full, StreamBody};
+use hyper::body::{Bytes, Frame};
+use hyper::client::conn::http2;
+use hyper_util::rt::{TokioExecutor, TokioIo};
 use ipam_operator::webhook::limits::Limits;
 use serde_json::{Value, json};
 
-use crate::hook::{Hook, IP_POOLS, post, review};
+use crate::hook::{Hook, IP_POOLS, PATIENCE, post, review};
 
 const CIDR_POOLS: &str = "/validate-nv-ipam-nvidia-com-v1alpha1-cidrpool";
 
@@ -59,16 +63,61 @@ async fn every_request_gets_an_admission_review_with_a_fitting_status() {
     }
 }
 
+/// A request over HTTP/2.
+fn post2(body: String) -> Request<Full<Bytes>> {
+    let (mut head, body) = post(&format!("https://webhook.invalid{IP_POOLS}"), body).into_parts();
+    head.headers.remove("host");
+    Request::from_parts(head, body)
+}
+
+#[tokio::test]
+async fn over_http_2_a_body_that_is_too_large_is_answered_and_the_connection_goes_on() {
+    let hook = Hook::start(Limits::default(), Duration::ZERO).await;
+    let mut client = hook.client2().await;
+    for size in [(8 << 20) + 1, 20 << 20] {
+        let (head, body) = client.send_request(post2(" ".repeat(size))).await.unwrap().into_parts();
+        let body: Value = serde_json::from_slice(&body.collect().await.unwrap().to_bytes()).unwrap();
+        assert_eq!(head.status, StatusCode::PAYLOAD_TOO_LARGE);
+        assert!(
+            body["response"]["status"]["message"].as_str().unwrap().contains("larger than 8388608 bytes"),
+            "{body}"
+        );
+        let next = client.send_request(post2(review("u-1", &json!([])).to_string())).await.unwrap();
+        assert_eq!(next.status(), StatusCode::OK);
+    }
+}
+
+#[tokio::test]
+async fn over_http_2_a_body_that_is_too_large_is_heard_out_before_its_stream_is_closed() {
+    const PIECES: usize = 24 << 4;
+    // Time enough for the slowest machine.
+    let hook = Hook::start(Limits { body: PATIENCE, ..Limits::default() }, Duration::ZERO).await;
+    let sent = Arc::new(AtomicUsize::new(0));
+    let count = sent.clone();
+    let pieces = futures::stream::iter((0..PIECES).map(move |_| {
+        count.fetch_add(1, Ordering::Relaxed);
+        Ok::<_, std::convert::Infallible>(Frame::data(Bytes::from(vec![b' '; 64 << 10])))
+    }));
+    let stream = TokioIo::new(hook.tls("h2").await.unwrap());
+    let (mut client, connection) = http2::handshake(TokioExecutor::new(), stream).await.unwrap();
+    tokio::spawn(connection);
+    let request = post2(String::new()).map(|_| StreamBody::new(pieces));
+    let answer = client.send_request(request).await.unwrap();
+    assert_eq!(answer.status(), StatusCode::PAYLOAD_TOO_LARGE);
+    let all = async {
+        while sent.load(Ordering::Relaxed) < PIECES {
+            tokio::time::sleep(Duration::from_millis(10)).await;
+        }
+    };
+    let heard = tokio::time::timeout(PATIENCE, all).await;
+    assert!(heard.is_ok(), "{} of {PIECES} pieces were taken", sent.load(Ordering::Relaxed));
+}
+
 #[tokio::test]
 async fn both_versions_of_http_are_served() {
     let hook = hook().await;
     let mut client = hook.client2().await;
-    let requests = ["u-1", "u-2", "u-3"].map(|uid| {
-        let uri = format!("https://webhook.invalid{IP_POOLS}");
-        let (mut head, body) = post(&uri, review(uid, &json!([])).to_string()).into_parts();
-        head.headers.remove("host");
-        client.send_request(Request::from_parts(head, body))
-    });
+    let requests = ["u-1", "u-2", "u-3"].map(|uid| client.send_request(post2(review(uid, &json!([])).to_string())));
     for (answer, uid) in futures::future::join_all(requests).await.into_iter().zip(["u-1", "u-2", "u-3"]) {
         let body = answer.unwrap().into_body().collect().await.unwrap().to_bytes();
         assert_eq!(serde_json::from_slice::<Value>(&body).unwrap()["response"]["uid"], uid);

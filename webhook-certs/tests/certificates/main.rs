@@ -7,5 +7,6 @@ mod handshakes;
 mod mounted;
 mod pairs;
 mod pki;
+mod telling;
 mod tls;
 mod watching;

@@ -53,7 +53,11 @@ fn block_size(size: i64, subnet: Option<&Cidr>, findings: &mut Findings) -> Opti
         return None;
     };
     if let (Some(subnet), Some(usable)) = (subnet, usable.filter(|usable| positive > *usable)) {
-        let message = format!("{size} is more than the {usable} usable addresses of {subnet}; write 1 to {usable}");
+        let (are, right) = match usable {
+            1 => ("the one usable address".to_owned(), "1".to_owned()),
+            _ => (format!("the {usable} usable addresses"), format!("1 to {usable}")),
+        };
+        let message = format!("{size} is more than {are} of {subnet}; write {right}");
         findings.add(FIELD, Reason::OutOfRange, message);
     }
     Some(positive)
