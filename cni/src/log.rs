@@ -96,10 +96,14 @@ impl Log {
     }
 }
 
-/// Opens for appending. `O_NONBLOCK`, because a named pipe without a reader would hold the call for ever.
+/// `O_NONBLOCK`: opening a named pipe, of which nobody has the other end, would hold the call for ever.
+pub(crate) fn nonblock() -> i32 {
+    i32::try_from(rustix::fs::OFlags::NONBLOCK.bits()).unwrap_or(0)
+}
+
+/// Opens for appending.
 fn open(path: &Path) -> io::Result<File> {
-    let nonblock = i32::try_from(rustix::fs::OFlags::NONBLOCK.bits()).unwrap_or(0);
-    let file = OpenOptions::new().append(true).create(true).mode(0o644).custom_flags(nonblock).open(path)?;
+    let file = OpenOptions::new().append(true).create(true).mode(0o644).custom_flags(nonblock()).open(path)?;
     if is_same_file(&file, rustix::stdio::stdout()) {
         return Err(io::Error::other("it is standard output, which belongs to the protocol"));
     }

@@ -1,7 +1,9 @@
 //! The settings that come from more than one place: for each key the `ipam` section of standard input wins, then the
 //! conf file, then the default (behaviour.md §6). Decides who wins; reads the conf file and nothing else.
 
-use std::io;
+use std::fs::OpenOptions;
+use std::io::{self, Read};
+use std::os::unix::fs::OpenOptionsExt;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
@@ -9,8 +11,9 @@ use ipam_node_api::AgentAddress;
 use ipam_node_api::v1::PoolType;
 use serde_json::Value;
 
+use crate::INPUT_MAX_BYTES;
 use crate::error::{CniError, Code};
-use crate::log::Level;
+use crate::log::{Level, nonblock};
 use crate::mistake::{Field, Mistakes, shown};
 
 /// Name of the conf file in `confDir`.
@@ -184,7 +187,7 @@ pub(crate) fn read_conf_file(ipam: &Field<'_>, defaults: &Defaults) -> Result<Op
     // A wrong type is named later, with the other mistakes; until then the default directory stands in.
     let dir = ipam.get("confDir").text(&mut Mistakes::default()).map_or(defaults.conf_dir.as_path(), Path::new);
     let path = dir.join(CONF_FILE);
-    let bytes = match std::fs::read(&path) {
+    let bytes = match read_regular(&path) {
         Ok(bytes) => bytes,
         Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(None),
         Err(error) => return Err(CniError::new(Code::Io, format!("cannot read {}: {error}", path.display()))),
@@ -197,4 +200,20 @@ pub(crate) fn read_conf_file(ipam: &Field<'_>, defaults: &Defaults) -> Result<Op
         )),
         Err(error) => Err(CniError::new(Code::Decoding, format!("{}: not JSON: {error}", path.display()))),
     }
+}
+
+/// The whole of a file. What is no file, such as a pipe that nobody writes to, and what is larger than a network configuration
+/// may be, is an error: the runtime must not wait.
+fn read_regular(path: &Path) -> io::Result<Vec<u8>> {
+    let file = OpenOptions::new().read(true).custom_flags(nonblock()).open(path)?;
+    let refuse = |why: String| Err(io::Error::new(io::ErrorKind::InvalidInput, why));
+    if !file.metadata()?.is_file() {
+        return refuse("it is no regular file".to_owned());
+    }
+    let mut bytes = Vec::new();
+    file.take(INPUT_MAX_BYTES + 1).read_to_end(&mut bytes)?;
+    if bytes.len() as u64 > INPUT_MAX_BYTES {
+        return refuse(format!("it has more than {INPUT_MAX_BYTES} bytes"));
+    }
+    Ok(bytes)
 }

@@ -7,6 +7,7 @@ mod support;
 use std::os::unix::net::UnixListener;
 
 use ipam_node_api::v1::IpamParameters;
+use rustix::fs::{CWD, FileType, Mode, mknodat};
 use serde_json::{Value, json};
 use support::{Agent, Asked, Script, assert_silent_success, error, network, with};
 
@@ -173,6 +174,25 @@ fn a_conf_file_that_cannot_be_read_is_an_error_and_an_absent_one_is_not() {
     assert!(message.starts_with("cannot read ") && message.contains("nv-ipam.conf"), "{message}");
     let absent = network("1.0.0", &json!({"poolName": "pool1", "confDir": "/nonexistent"}));
     assert_eq!(agent.run("ADD", &absent).status, 0);
+}
+
+#[test]
+fn a_conf_file_that_is_no_file_or_endless_is_an_error_and_holds_nobody_up() {
+    let agent = Agent::start(Script::default());
+    let path = agent.dir.path().join("nv-ipam.conf");
+    // A pipe whose other end nobody has, a device without end, and a file that is all holes.
+    mknodat(CWD, &path, FileType::Fifo, Mode::from_raw_mode(0o600), 0).unwrap();
+    let refused = |why: &str| {
+        let (code, message) = error(&agent.run("ADD", &network("1.0.0", &json!({}))));
+        assert_eq!(code, 5);
+        assert!(message.starts_with("cannot read ") && message.ends_with(why), "{message}");
+        std::fs::remove_file(&path).unwrap();
+    };
+    refused("it is no regular file");
+    std::os::unix::fs::symlink("/dev/zero", &path).unwrap();
+    refused("it is no regular file");
+    std::fs::File::create(&path).unwrap().set_len(1 << 40).unwrap();
+    refused("it has more than 16777216 bytes");
 }
 
 #[test]

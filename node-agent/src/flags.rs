@@ -134,9 +134,8 @@ pub struct CniConfig {
 }
 
 impl Flags {
-    /// What the flags mean, or all mistakes at once.
-    pub fn read(&self) -> Result<Config, Mistakes> {
-        let mut mistakes = Mistakes::default();
+    /// What the flags mean, or all mistakes at once, those that were found before among them.
+    pub fn read(&self, mut mistakes: Mistakes) -> Result<Config, Mistakes> {
         let m = &mut mistakes;
         let config = Config {
             common: self.common.read(m),
@@ -292,8 +291,9 @@ mod tests {
 
     fn read(args: &[&str]) -> Result<Config, String> {
         let args = ["ipam-node", "--node-name=node1"].into_iter().chain(args.iter().copied()).map(OsString::from);
-        let flags: Flags = ipam_daemon::flags::parse(args).map_err(|error| error.to_string())?;
-        flags.read().map_err(|mistakes| mistakes.to_string())
+        let mut mistakes = Mistakes::default();
+        let flags: Flags = ipam_daemon::flags::parse_known(args, &mut mistakes).map_err(|error| error.to_string())?;
+        flags.read(mistakes).map_err(|mistakes| mistakes.to_string())
     }
 
     fn refused(args: &[&str], parts: &[&str]) {

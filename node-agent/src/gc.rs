@@ -88,7 +88,9 @@ impl Observations {
         let mut stale = Vec::new();
         for reservation in held {
             let attachment = &reservation.attachment;
-            let unknown_owner = attachment.pod_name.is_empty() || attachment.pod_namespace.is_empty();
+            // No pod has such a name, so nobody can say whether it is gone.
+            let unknown_owner =
+                ![&attachment.pod_name, &attachment.pod_namespace].into_iter().all(|name| is_name(name));
             if unknown_owner || !pods.lack(attachment) {
                 continue;
             }
@@ -102,6 +104,12 @@ impl Observations {
         self.missing = missing;
         stale
     }
+}
+
+/// Whether an object of Kubernetes may have this name: a DNS subdomain.
+fn is_name(text: &str) -> bool {
+    let allowed = |byte: u8| byte.is_ascii_lowercase() || byte.is_ascii_digit() || matches!(byte, b'-' | b'.');
+    (1..=253).contains(&text.len()) && text.bytes().all(allowed)
 }
 
 /// The collector.
@@ -310,6 +318,10 @@ mod tests {
         let mut observations = Observations::default();
         for _ in 0..5 {
             assert_eq!(observations.observe(&[reservation("", "", 0)], &Pods::default(), 1), []);
+            // Nor one with a name that no pod can have: to ask for it would be an error, and stop the check for all.
+            for name in ["my pod", "../a", "Pod", "a\u{e9}"] {
+                assert_eq!(observations.observe(&[reservation(name, "", 0)], &Pods::default(), 1), [], "{name}");
+            }
         }
     }
 }

@@ -13,6 +13,7 @@ pub mod blocks;
 pub mod contact;
 mod files;
 pub mod flags;
+pub mod found;
 pub mod gc;
 pub mod install;
 pub mod lost;

@@ -11,7 +11,7 @@ use std::time::Duration;
 use anyhow::{Context, anyhow};
 use ipam_core::ledger::Ledger;
 use ipam_daemon::http::Check;
-use ipam_daemon::{Shutdown, Site, cluster};
+use ipam_daemon::{Mistakes, Shutdown, Site, cluster};
 use prometheus_client::registry::Registry;
 use tokio::sync::watch;
 use tokio_util::sync::CancellationToken;
@@ -20,6 +20,7 @@ use tracing::{error, info};
 use crate::allocator::{Allocator, Ended, system_clock};
 use crate::contact::Offline;
 use crate::flags::{Config, Flags};
+use crate::found::Found;
 use crate::gc::Collector;
 use crate::install::install;
 use crate::metrics::Metrics;
@@ -28,7 +29,7 @@ use crate::rpc::Rpc;
 use crate::socket::Listener;
 use crate::spec::SpecFile;
 use crate::status::Reporter;
-use crate::store::{Opened, Position, RealDirectory, StoreError};
+use crate::store::{Opened, RealDirectory, StoreError};
 use crate::takeover;
 use crate::watch::{Blocks, FIRST_WORD, events};
 
@@ -39,8 +40,9 @@ const GRACE: Duration = Duration::from_secs(10);
 
 /// The program: runs until a signal, or until it cannot go on. 0 after an orderly end, 2 for a wrong command line, 1 else.
 pub fn main(args: impl IntoIterator<Item = OsString>) -> ExitCode {
-    let config = match ipam_daemon::flags::parse::<Flags>(args) {
-        Ok(flags) => flags.read().and_then(|config| config.check_paths().map(|()| config)),
+    let mut mistakes = Mistakes::default();
+    let config = match ipam_daemon::flags::parse_known::<Flags>(args, &mut mistakes) {
+        Ok(flags) => flags.read(mistakes).and_then(|config| config.check_paths().map(|()| config)),
         Err(help) => {
             // Without a terminal to print to there is nobody to tell.
             drop(help.print());
@@ -63,7 +65,7 @@ pub fn main(args: impl IntoIterator<Item = OsString>) -> ExitCode {
     if result.is_ok() { ExitCode::SUCCESS } else { ExitCode::FAILURE }
 }
 
-fn wrong_flags(mistakes: &ipam_daemon::Mistakes) -> ExitCode {
+fn wrong_flags(mistakes: &Mistakes) -> ExitCode {
     use std::io::Write as _;
     drop(writeln!(std::io::stderr(), "ipam-node: {mistakes}"));
     ExitCode::from(2)
@@ -178,9 +180,9 @@ async fn serve_http(
 
 /// Reads the journal, or on the first start on a node the reference's store, and starts the allocator with it. Also tells how
 /// far the journal had come.
-fn open_store(config: &Config, metrics: &Arc<Metrics>) -> anyhow::Result<(Allocator, Ended, Position)> {
+fn open_store(config: &Config, metrics: &Arc<Metrics>) -> anyhow::Result<(Allocator, Ended, Found)> {
     let mut opened = Opened::read(RealDirectory::lock(&config.store_directory())?)?;
-    let found = opened.position();
+    let found = Found::note(&config.store_directory(), opened.position());
     let mut changes = opened.take_changes();
     if opened.is_new() {
         changes = takeover::read(&config.store_file)?;

@@ -8,6 +8,7 @@
 //!
 //! Without an IPAMNode object the node has no blocks: nothing is given until it is back, while DEL and CHECK are served.
 
+use std::io;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -27,12 +28,12 @@ use tracing::{debug, info, warn};
 use crate::allocator::Allocator;
 use crate::blocks::{Problem, usable};
 use crate::contact::Offline;
+use crate::found::Found;
 use crate::lost::Lost;
 use crate::metrics::Metrics;
 use crate::note::Noted;
 use crate::ready::Readiness;
 use crate::spec::{NodeSpec, SpecFile};
-use crate::store::Position;
 
 /// Pause until a spec that could not be saved is saved again. Nothing is given from its new blocks meanwhile.
 const SAVE_AGAIN: Duration = Duration::from_secs(2);
@@ -86,7 +87,9 @@ pub struct Blocks {
     /// or missed.
     patience: Option<Duration>,
     /// How far the journal had come before this start; `None` once it was compared with the report that the API server has.
-    found: Option<Position>,
+    found: Option<Found>,
+    /// What was compared, and is still noted on disk.
+    compared: Option<Found>,
 }
 
 impl Blocks {
@@ -104,13 +107,14 @@ impl Blocks {
             offline: false,
             patience: None,
             found: None,
+            compared: None,
         }
     }
 
     /// Puts the copy on disk in force, if there is a usable one. Nothing new is given from it before the API server has
     /// answered, failed, or kept silent for `patience`. `found` is how far the journal had come before this start.
-    pub async fn load(&mut self, patience: Duration, found: Position) {
-        self.found = Some(found);
+    pub async fn load(&mut self, patience: Duration, found: impl Into<Found>) {
+        self.found = Some(found.into());
         match self.file.load() {
             Ok(Some(noted)) => {
                 let path = self.file.path().display();
@@ -135,6 +139,7 @@ impl Blocks {
             let path = self.file.path().display();
             warn!(%path, error, "cannot save the blocks, trying again; until then nothing is given from new ones");
         }
+        self.forget_found().await;
         self.put().await;
     }
 
@@ -147,12 +152,27 @@ impl Blocks {
     }
 
     async fn save_again(&mut self) {
-        match self.save().await {
-            Ok(()) => {
-                info!(path = %self.file.path().display(), "blocks saved again");
-                self.put().await;
+        if self.durable != self.noted {
+            match self.save().await {
+                Ok(()) => info!(path = %self.file.path().display(), "blocks saved again"),
+                Err(error) => return debug!(error, "still cannot save the blocks"),
             }
-            Err(error) => debug!(error, "still cannot save the blocks"),
+        }
+        self.forget_found().await;
+        self.put().await;
+    }
+
+    /// Once the disk knows what the comparison of journal and report has shown, the next start need not make it.
+    async fn forget_found(&mut self) {
+        if self.noted.lost != self.durable.lost {
+            return;
+        }
+        let Some(found) = self.compared.take() else { return };
+        let again = found.clone();
+        let forgetting = tokio::task::spawn_blocking(move || found.forget());
+        if let Err(error) = forgetting.await.map_err(io::Error::other).flatten() {
+            warn!(%error, "cannot take away the note of how far the journal had come, trying again; until then nothing is reported");
+            self.compared = Some(again);
         }
     }
 
@@ -176,15 +196,18 @@ impl Blocks {
         }
     }
 
-    /// The report that another may take the place of: not while it alone tells what is held without a record.
+    /// The report that another may take the place of: not while it alone tells what is held without a record, nor while the
+    /// next start would compare with it what was found before this one.
     fn to_report_to(&self) -> Option<Standing> {
-        self.standing.clone().filter(|_| self.noted.lost == self.durable.lost)
+        self.standing.clone().filter(|_| self.noted.lost == self.durable.lost && self.compared.is_none())
     }
 
     /// What the report that stands tells as held and this agent may have no record of, at the first sight of it.
     fn missing(&mut self) -> Option<Lost> {
         let found = self.found.take_if(|_| self.standing.is_some())?;
-        Lost::find(self.standing.as_ref()?, found)
+        let lost = Lost::find(self.standing.as_ref()?, found.position);
+        self.compared = Some(found);
+        lost
     }
 
     /// Follows a stream of events of the one object until `stop`. With `limit`, nothing new is given while the API server
@@ -207,7 +230,7 @@ impl Blocks {
                     self.go_on().await;
                     continue;
                 }
-                () = tokio::time::sleep(SAVE_AGAIN), if self.durable != self.noted => {
+                () = tokio::time::sleep(SAVE_AGAIN), if self.durable != self.noted || self.compared.is_some() => {
                     self.save_again().await;
                     continue;
                 }
@@ -296,8 +319,10 @@ impl Blocks {
         let lost = self.missing();
         let (told, confirmed) = (self.in_force.borrow().is_some(), self.patience.take().is_some());
         if !told || self.noted.spec != spec || lost.is_some() {
-            self.tell(spec, lost).await;
-        } else if confirmed {
+            return self.tell(spec, lost).await;
+        }
+        self.forget_found().await;
+        if confirmed {
             self.put().await;
         } else {
             let standing = self.to_report_to();

@@ -15,6 +15,7 @@ use http_body_util::{BodyExt as _, Full, StreamBody};
 use ipam_crds::{BlockState, NodeBlock};
 use ipam_node_agent::contact::Offline;
 use ipam_node_agent::flags::StaleConfig;
+use ipam_node_agent::found::Found;
 use ipam_node_agent::gc::Collector;
 use ipam_node_agent::metrics::Metrics;
 use ipam_node_agent::note::Noted;
@@ -266,7 +267,7 @@ impl Following {
         let (told, in_force) = watch::channel(None);
         let mut blocks = Blocks::new(node.allocator.clone(), file.clone(), node.readiness.clone(), told);
         if let Some((patience, found)) = start {
-            blocks.load(patience, found).await;
+            blocks.load(patience, Found::note(directory.path(), found)).await;
         }
         let (client, server) = Server::new();
         let (stop, metrics) = (CancellationToken::new(), Metrics::registered().0);
@@ -471,6 +472,35 @@ async fn an_address_of_the_report_of_a_later_time_is_not_free_when_the_pod_that_
     assert!(refused.message().contains("without a record"), "{refused}");
     let after = Report::new(&in_force, &agent.node.allocator.holdings().await.unwrap()).unwrap();
     assert_eq!(after.pools[0].held, before.pools[0].held, "and may be held still");
+}
+
+#[tokio::test]
+async fn a_store_that_went_back_is_found_also_after_starts_that_never_saw_the_report() {
+    let directory = tempfile::tempdir().unwrap();
+    // Each start raises the epoch. These end before the API server has spoken.
+    for epoch in 0..5 {
+        Found::note(directory.path(), Position { epoch, sequence: 0 });
+    }
+    let node = Node::open(tempfile::tempdir().unwrap()).await;
+    let mut agent = Following::with(node, directory, None, Some((NEVER, AHEAD))).await;
+    agent.server.call().await.answer(200, &reported_before("u1"));
+    agent.until(|told| went_back(told) && told.standing.is_some()).await;
+    assert!(!agent.directory.path().join("uncompared.json").exists(), "of the next report it would be too early");
+}
+
+#[tokio::test]
+async fn nothing_is_reported_while_the_next_start_would_compare_what_is_compared_already() {
+    let directory = tempfile::tempdir().unwrap();
+    // What cannot be read as the note, nor taken away as one.
+    let obstacle = directory.path().join("uncompared.json");
+    std::fs::create_dir(&obstacle).unwrap();
+    let node = Node::open(tempfile::tempdir().unwrap()).await;
+    let mut agent = Following::with(node, directory, None, Some((NEVER, AHEAD))).await;
+    agent.server.call().await.answer(200, &reported_before("u1"));
+    agent.until(|told| told.spec.generation == Some(4)).await;
+    assert_eq!(agent.in_force.borrow().as_ref().unwrap().standing, None, "nothing to report to");
+    std::fs::remove_dir(&obstacle).unwrap();
+    agent.until(|told| told.standing.is_some()).await;
 }
 
 #[tokio::test]

@@ -34,6 +34,8 @@ const METADATA_ONLY: HeaderValue =
     HeaderValue::from_static("application/json;as=PartialObjectMetadata;g=meta.k8s.io;v=v1,application/json");
 /// Who writes, in managed fields.
 const FIELD_MANAGER: &str = "nv-ipam-controller";
+/// Bytes that the name of an object may have.
+const MOST_NAME: usize = 253;
 /// Who reports, in events.
 const REPORTER: &str = "nv-ipam-controller";
 
@@ -167,7 +169,7 @@ impl Actor {
             action: Some("Reconcile".to_owned()),
             event_time: Some(MicroTime(now)),
             metadata: ObjectMeta {
-                name: Some(format!("{}.{:x}", pool.key.name, now.as_nanosecond())),
+                name: Some(event_name(&pool.key.name, now)),
                 namespace: Some(self.namespace.clone()),
                 ..ObjectMeta::default()
             },
@@ -264,6 +266,14 @@ fn no_place(refusal: &Status) -> Option<NoPlace> {
     }
 }
 
+/// The name of an event about a pool: one of a kind, and no longer than a name may be.
+fn event_name(pool: &str, now: Timestamp) -> String {
+    let suffix = format!(".{:x}", now.as_nanosecond());
+    // A name ends each of its parts with a letter or digit, wherever it is cut.
+    let room = pool.len().min(MOST_NAME - suffix.len());
+    format!("{}{suffix}", pool[..room].trim_end_matches(['-', '.']))
+}
+
 /// An error with its causes: "service error" alone tells nobody that the connection was refused.
 pub fn chain(error: &dyn std::error::Error) -> String {
     let causes = std::iter::successors(error.source(), |cause| cause.source());
@@ -276,6 +286,15 @@ mod tests {
 
     fn answered(creates: bool, status: &serde_json::Value) -> CallError {
         call_error(kube::Error::Api(serde_json::from_value(status.clone()).unwrap()), creates)
+    }
+
+    #[test]
+    fn an_event_of_a_pool_has_a_name_that_the_api_server_takes_however_long_the_pools_is() {
+        let now = Timestamp::from_nanosecond(i128::from(i64::MAX)).unwrap();
+        assert_eq!(event_name("blue", now), "blue.7fffffffffffffff");
+        let cut = event_name(&format!("{}-{}", "a".repeat(235), "b".repeat(17)), now);
+        assert_eq!(cut, format!("{}.7fffffffffffffff", "a".repeat(235)));
+        assert_eq!(event_name(&"a".repeat(253), now).len(), MOST_NAME);
     }
 
     #[test]

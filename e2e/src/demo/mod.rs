@@ -49,6 +49,8 @@ fn options(arguments: impl Iterator<Item = OsString>) -> Result<Options> {
     for word in arguments {
         match word.to_str() {
             Some("--keep") => keep = true,
+            // `cargo demo` hands on all that follows it, so that it may be written both ways: `cargo demo --keep`, `cargo demo -- --keep`.
+            Some("--") => {}
             Some("--help" | "-h") => return Ok(Options::Help),
             _ => bail!("unknown argument {}\n{USAGE}", word.display()),
         }
@@ -81,6 +83,7 @@ mod tests {
     fn keep_is_the_only_option_and_others_are_named() {
         assert_eq!(parse(&[]).unwrap(), Options::Run { keep: false });
         assert_eq!(parse(&["--keep"]).unwrap(), Options::Run { keep: true });
+        assert_eq!(parse(&["--", "--keep"]).unwrap(), Options::Run { keep: true });
         assert_eq!(parse(&["--keep", "-h"]).unwrap(), Options::Help);
         assert!(parse(&["--kep"]).unwrap_err().to_string().contains("--kep"));
     }
