@@ -23,8 +23,10 @@ use kube::core::Status;
 use kube::{Client, Resource};
 use serde::Serialize;
 use serde_json::json;
+use tokio::sync::watch;
 
 use crate::decide::{NoPlace, Note};
+use crate::election::Lead;
 use crate::objects::{Kind, RawObject, Written};
 use crate::pool::{StatusBody, StatusRecord};
 use crate::reconcile::{CallError, Command, NodeAction, NodeVersion, NodeWrite, Outcome, PoolPatch, PoolRef};
@@ -45,17 +47,24 @@ pub struct Actor {
     client: Client,
     namespace: String,
     instance: String,
+    lead: watch::Receiver<Lead>,
 }
 
 impl Actor {
-    /// For the pools of `namespace`; `instance` names this replica in events.
-    pub fn new(client: Client, namespace: String, instance: String) -> Self {
-        Self { client, namespace, instance }
+    /// For the pools of `namespace`; `instance` names this replica in events, and `lead` says until when it may act.
+    pub fn new(client: Client, namespace: String, instance: String, lead: watch::Receiver<Lead>) -> Self {
+        Self { client, namespace, instance, lead }
     }
 
     /// Makes the call and says what became of it. A call without an answer in time counts as failed, though it may take
     /// effect: a server that went away without a word would hold up what waits for the answer for minutes.
+    ///
+    /// A process that slept since it decided on the call may have lost the lead without knowing. Whatever else a call names
+    /// the version that it is based on, and fails; a creation cannot, so that none may be sent that late.
     pub async fn perform(&self, command: Command) -> Outcome {
+        if !self.lead.borrow().holds(tokio::time::Instant::now().into_std()) {
+            return command.failed(CallError::Failed("not sent: this process leads no more".to_owned()));
+        }
         match command {
             Command::WriteStatus { pool, status } => {
                 let result = answered(self.write_status(&pool, &status)).await;

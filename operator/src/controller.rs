@@ -13,6 +13,7 @@ use tokio::sync::watch;
 use tokio_util::sync::CancellationToken;
 
 use crate::act::Actor;
+use crate::election::Lead;
 use crate::metrics::Metrics;
 use crate::reconcile::{Now, Outcome, Reconciler, Settings};
 use crate::watch::Watched;
@@ -51,11 +52,12 @@ impl Controller {
         Self { reconciler, actor, watches, events, calls: FuturesUnordered::new(), synced, metrics }
     }
 
-    /// Runs until `stop`, then lets the calls under way end. Decides nothing until `leads` says so.
-    pub async fn run(mut self, mut leads: watch::Receiver<bool>, stop: CancellationToken) {
+    /// Runs until `stop`, then lets the calls under way end. Decides nothing until `lead` says that we lead; who
+    /// has led ends with its lead.
+    pub async fn run(mut self, mut lead: watch::Receiver<Lead>, stop: CancellationToken) {
         let mut leading = false;
         loop {
-            if !leading && *leads.borrow_and_update() {
+            if !leading && lead.borrow_and_update().holds(now()) {
                 leading = true;
                 self.metrics.leader(true);
                 self.reconciler.lead(now());
@@ -73,7 +75,7 @@ impl Controller {
                 Some(event) = self.events.next() => self.take(event),
                 Some(outcome) = self.calls.next() => self.reconciler.settle(outcome, now()),
                 () = sleep_until(self.reconciler.next_wake()) => {}
-                Ok(()) = leads.changed(), if !leading => {}
+                Ok(()) = lead.changed(), if !leading => {}
             }
         }
         while self.calls.next().await.is_some() {}

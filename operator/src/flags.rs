@@ -86,7 +86,8 @@ impl Config {
         let webhook = flags.webhook.read(&common.namespace, &mut mistakes);
         let grace = gosyntax::duration(&flags.released_block_grace);
         let grace = mistakes.take("released-block-grace", &flags.released_block_grace, grace, Duration::ZERO);
-        let settings = Settings { released_block_grace: Some(grace).filter(|grace| !grace.is_zero()) };
+        let released_block_grace = Some(grace).filter(|grace| !grace.is_zero());
+        let settings = Settings { released_block_grace, ..Settings::default() };
         let namespace = flags.leader_elect_namespace;
         if let Err(why) = ipam_daemon::flags::namespace(&namespace) {
             mistakes.add("leader-elect-namespace", &namespace, &why);

@@ -16,7 +16,7 @@ use tokio_util::sync::CancellationToken;
 
 use crate::act::Actor;
 use crate::controller::{Controller, Watches};
-use crate::election::{Election, Lost, identity};
+use crate::election::{Election, Lead, Lost, identity};
 use crate::flags::{Config, FlagError};
 use crate::metrics::Metrics;
 use crate::release_pools;
@@ -98,11 +98,13 @@ async fn run(config: Config) -> anyhow::Result<()> {
         webhook.keep_certificates(client.clone(), identity.clone(), stop.clone());
     }
 
-    let actor = Actor::new(client.clone(), namespace.clone(), identity.clone());
+    let (lead, told) = watch::channel(if config.elect_in.is_some() { Lead::No } else { Lead::Always });
+    let actor = Actor::new(client.clone(), namespace.clone(), identity.clone(), told);
     let known = webhook.as_ref().map(Webhook::known);
     let watches = watches(client.clone(), namespace, known);
     let controller = Controller::new(config.settings, actor, watches, metrics, synced);
-    let work = work(controller, client, config.elect_in, identity, stop.clone());
+    let election = config.elect_in.map(|namespace| Election::new(client, &namespace, identity));
+    let work = work(controller, election, lead, stop.clone());
     let grace = GRACE + webhook.as_ref().map_or(Duration::ZERO, Webhook::longest_end);
     shutdown.bounded(grace, Box::pin(together(work, webhook, &shutdown.stop, &stop))).await??;
     tracing::info!("stopped");
@@ -158,19 +160,16 @@ async fn together(
 /// Runs the controller, in an election if there is one, until `stop`. The Lease is given up after the last call ended.
 async fn work(
     controller: Controller,
-    client: Client,
-    elect_in: Option<String>,
-    identity: String,
+    election: Option<Election>,
+    lead: watch::Sender<Lead>,
     stop: CancellationToken,
 ) -> Result<(), Lost> {
-    let (leads, told) = watch::channel(elect_in.is_none());
-    let controller = controller.run(told, stop.clone());
-    let Some(namespace) = elect_in else {
+    let controller = controller.run(lead.subscribe(), stop.clone());
+    let Some(mut election) = election else {
         controller.await;
         return Ok(());
     };
-    let mut election = Election::new(client, &namespace, identity);
-    tokio::try_join!(election.run(&leads, &stop), controller.map(Ok))?;
+    tokio::try_join!(election.run(&lead, &stop), controller.map(Ok))?;
     election.release().await;
     Ok(())
 }

@@ -25,7 +25,7 @@ pub fn check(world: &mut World) -> Result<(), Broken> {
         return Err(format!("the agent of {node} {wrong}"));
     }
     let moves = world.nodes.iter().map(Node::moves).sum();
-    let seen = (lock(&world.server).version(), moves);
+    let seen = (lock(&world.server).news(), moves);
     let before = std::mem::replace(&mut world.checked, seen);
     let now = world.clock().elapsed;
     world.excuses.renew(&lock(&world.server), &world.nodes, &world.replicas, before.0, now);
@@ -249,6 +249,12 @@ pub fn nothing_is_left(world: &World) -> Result<(), Broken> {
             if is_leaving || waits {
                 return Err(format!("{plural}/{name} does not let go of what nobody holds: {object}"));
             }
+        }
+    }
+    for object in server.list("ipamnodes") {
+        let is_empty = object["spec"]["pools"].as_array().is_none_or(Vec::is_empty);
+        if is_empty && server.get("nodes", &text(object, "/metadata/name")).is_none() {
+            return Err(format!("an IPAMNode that says nothing outlives its Node: {object}"));
         }
     }
     Ok(())

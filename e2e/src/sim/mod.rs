@@ -9,17 +9,19 @@
 //! the election, and the agent's reading of blocks, its notes, its comparison of journal and report, its ledger and its reports.
 //! Modelled: the API server, the disk, the agent's loop around its decisions, and time.
 //!
-//! Played: watches that lag, repeat themselves, leave out what was soon outdated, or break and list anew; calls and reports that are
-//! lost, whose answer is lost, or that arrive when whoever made them is long dead or has given them up; replicas and agents that are
-//! killed, start, and stand still beyond their lease; skewed clocks; agents that start while the API server cannot be heard; pods that
-//! ask for an address of their node's block by its value or index; disks that are full, cannot be written or are lost with their
-//! node; agents' stores that are deleted, or put back to an earlier state, while pods run; an admin who edits, deletes, relabels,
-//! wipes, restores a backup, forces (one node, or `*`), allows pools to share addresses and takes that back, and takes finalizers off.
+//! Played: watches that lag, repeat themselves, leave out what was soon outdated, or break and list anew; calls and reports that
+//! are lost, whose answer is lost, or that arrive when whoever made them is long dead or has given them up (a creation, which no
+//! version fences, within the time for which an IPAMNode outlives its Node); replicas and agents that are killed, start, and stand
+//! still beyond their lease; skewed clocks; agents that start while the API server cannot be heard; pods that ask for an address of
+//! their node's block by its value or index; disks that are full, cannot be written or are lost with their node; agents' stores
+//! that are deleted, or put back to an earlier state, while pods run; an admin who edits, deletes, relabels, wipes, restores a
+//! backup, forces (one node, or `*`), allows pools to share addresses and takes that back, and takes finalizers off.
 //!
 //! Not played: a status and the IPAMNodes derived from it both destroyed by hand in one history (nothing is left then that tells
-//! who holds what); a store put back while the operator runs; an agent whose own store was put back and which hears nothing for long,
-//! or starts again before it does (it cannot know then); addresses that pods ask for by name outside their node's block, or the
-//! gateway's (`allocateDefaultGateway`); `--offline-limit`, cooldowns, the webhooks, and more than four nodes.
+//! who holds what); a creation that arrives after its object was deleted by hand; a store put back while the operator runs; an
+//! agent whose own store was put back and which hears nothing for long, or starts again before it does (it cannot know then);
+//! addresses that pods ask for by name outside their node's block, or the gateway's (`allocateDefaultGateway`); `--offline-limit`,
+//! cooldowns, the webhooks, and more than four nodes.
 
 pub mod action;
 mod admin;

@@ -6,6 +6,8 @@ use std::sync::OnceLock;
 
 use ipam_core::plan::{Claim, ClaimSource};
 use ipam_operator::objects::RawObject;
+use k8s_openapi::api::coordination::v1::Lease;
+use serde::Deserialize as _;
 use serde_json::Value;
 
 /// One state of an object. Never changes.
@@ -14,17 +16,23 @@ pub(super) struct Object {
     json: Value,
     raw: OnceLock<Option<RawObject>>,
     claims: OnceLock<Vec<Claim>>,
+    lease: OnceLock<Option<Lease>>,
 }
 
 impl Object {
     /// This state.
     pub(super) fn new(json: Value) -> Self {
-        Self { json, raw: OnceLock::new(), claims: OnceLock::new() }
+        Self { json, raw: OnceLock::new(), claims: OnceLock::new(), lease: OnceLock::new() }
     }
 
     /// The object as the operator's watches read it: from text, as it comes over the wire. `None` if it does not read.
     pub(super) fn raw(&self) -> Option<RawObject> {
         self.raw.get_or_init(|| serde_json::from_str(&self.json.to_string()).ok()).clone()
+    }
+
+    /// The object as a Lease, if it is one.
+    pub(super) fn lease(&self) -> Option<Lease> {
+        self.lease.get_or_init(|| Lease::deserialize(&self.json).ok()).clone()
     }
 
     /// Who has which block, if this is a pool, by its status: served or being taken back.

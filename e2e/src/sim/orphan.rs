@@ -1,14 +1,20 @@
 //! What is still on its way when nobody waits for it any more: calls of replicas and reports of agents that were killed, or have
-//! given up waiting. Each arrives at some time, or never.
+//! given up waiting. Each arrives at some time, or never: at any time where a version fences it, and within bounds where none does.
 
-use ipam_operator::reconcile::Command;
+use std::time::Duration;
+
+use ipam_operator::reconcile::{Command, NodeAction, NodeWrite};
 use serde_json::Value;
 
-use super::action::Fate;
 use super::wire::{Shared, Wire, lock};
 
+/// For how long a creation may be on its way, as replicas here are told.
+pub(super) const CREATIONS_ARRIVE_WITHIN: Duration = Duration::from_secs(45);
+/// For how long it really is: less, as in every cluster.
+const LONGEST_WAY: Duration = Duration::from_secs(40);
+
 enum Orphan {
-    Call(Wire, Box<Command>),
+    Call { wire: Wire, command: Box<Command>, sent: Duration },
     Report { node: String, patch: Value },
 }
 
@@ -19,9 +25,9 @@ pub(super) struct Orphans {
 }
 
 impl Orphans {
-    /// A replica's call.
-    pub(super) fn call(&mut self, wire: Wire, command: Command) {
-        self.on_their_way.push(Orphan::Call(wire, Box::new(command)));
+    /// A replica's call, `sent` then or before.
+    pub(super) fn call(&mut self, wire: Wire, command: Command, sent: Duration) {
+        self.on_their_way.push(Orphan::Call { wire, command: Box::new(command), sent });
     }
 
     /// The report of a node's agent.
@@ -29,17 +35,32 @@ impl Orphans {
         self.on_their_way.push(Orphan::Report { node, patch });
     }
 
-    /// One arrives. Nobody hears of the answer.
-    pub(super) fn arrive(&mut self, pick: usize, server: &Shared) {
+    /// One arrives, unless it is a creation whose time is over. Nobody hears of the answer.
+    pub(super) fn arrive(&mut self, pick: usize, server: &Shared, now: Duration) {
         let Some(place) = pick.checked_rem(self.on_their_way.len()) else { return };
         match self.on_their_way.remove(place) {
-            Orphan::Call(wire, command) => drop(wire.make(*command, Fate::AnswerLost)),
+            Orphan::Call { command, sent, .. } if creates(&command).is_some() && now > sent + LONGEST_WAY => {}
+            Orphan::Call { wire, command, .. } => wire.arrive(*command),
             Orphan::Report { node, patch } => drop(lock(server).json_patch("ipamnodes", &node, true, patch)),
         }
+    }
+
+    /// No creation of the node's IPAMNode arrives any more. Who deletes one by hand must know that none is on its way.
+    pub(super) fn forget_creations(&mut self, node: &str) {
+        let is_one = |orphan: &Orphan| matches!(orphan, Orphan::Call { command, .. } if creates(command) == Some(node));
+        self.on_their_way.retain(|orphan| !is_one(orphan));
     }
 
     /// None of it arrives.
     pub(super) fn forget(&mut self) {
         self.on_their_way.clear();
+    }
+}
+
+/// The node whose IPAMNode the call creates, if it creates one.
+fn creates(command: &Command) -> Option<&str> {
+    match command {
+        Command::WriteIpamNode(NodeWrite { node, action: NodeAction::Create(_) }) => Some(node),
+        _ => None,
     }
 }

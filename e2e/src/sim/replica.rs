@@ -14,7 +14,6 @@ use ipam_operator::reconcile::{Command, Now, Observed, Outcome, Reconciler, Sett
 use jiff::Timestamp;
 use k8s_openapi::api::coordination::v1::Lease;
 use kube::runtime::watcher::Event;
-use serde::Deserialize as _;
 use serde_json::Value;
 
 use super::action::Fate;
@@ -25,6 +24,9 @@ use super::wire::Wire;
 
 /// The kinds that the operator watches, in the order of its watches.
 const WATCHED: [&str; 4] = ["ippools", "cidrpools", "ipamnodes", "nodes"];
+
+/// A leader that has renewed its lease does so again after this long. Three of the real ones' periods: so much less to play.
+const RENEWALS_APART: Duration = RETRY_PERIOD.saturating_mul(3);
 
 /// A running process.
 pub(super) struct Replica {
@@ -37,6 +39,8 @@ pub(super) struct Replica {
     /// Answers on their way back.
     answers: Vec<Outcome>,
     leading: bool,
+    /// Until when it leads, or led at last, by the simulator's clock.
+    pub(super) led_until: Duration,
     /// How far this host's wall clock is off, in seconds.
     skew: i64,
     /// Until when the process is stopped (SIGSTOP), by the simulator's clock.
@@ -72,14 +76,17 @@ impl Clock {
 impl Replica {
     /// A process that has just started.
     pub(super) fn start(name: &str, skew: i64, grace: Option<Duration>, wire: Wire) -> Self {
+        let settings =
+            Settings { released_block_grace: grace, creations_arrive_within: super::orphan::CREATIONS_ARRIVE_WITHIN };
         Self {
-            reconciler: Reconciler::new(Settings { released_block_grace: grace }, Arc::new(Metrics::default())),
+            reconciler: Reconciler::new(settings, Arc::new(Metrics::default())),
             candidate: Candidate::new(name.to_owned(), NAMESPACE, LEASE_NAME),
             wire,
             watches: WATCHED.map(|plural| Watch::new(plural, None)).into(),
             sent: Vec::new(),
             answers: Vec::new(),
             leading: false,
+            led_until: Duration::ZERO,
             skew,
             frozen_until: Duration::ZERO,
             next_campaign: Duration::ZERO,
@@ -198,10 +205,11 @@ impl Replica {
     }
 
     /// A call reaches the server, or does not. Returns it if it is still on its way.
-    pub(super) fn deliver(&mut self, call: usize, fate: Fate) -> Option<Command> {
+    pub(super) fn deliver(&mut self, call: usize, fate: Fate, clock: Clock) -> Option<Command> {
         let command = self.sent.remove(call.checked_rem(self.sent.len())?);
-        let late = (fate == Fate::Late).then(|| command.clone());
-        let outcome = self.wire.make(command, fate);
+        let leads = self.leads_until().is_some_and(|until| until > clock.instant());
+        let late = (fate == Fate::Late && leads).then(|| command.clone());
+        let outcome = self.wire.make(command, fate, leads);
         self.answers.push(outcome);
         late
     }
@@ -221,16 +229,20 @@ impl Replica {
         if matches!(fate, Fate::Lost | Fate::Late) {
             return true;
         }
-        let lease = server.get("leases", LEASE_NAME).and_then(|object| Lease::deserialize(&***object).ok());
+        let lease = server.get("leases", LEASE_NAME).and_then(|object| object.lease());
         self.candidate.observe(lease, now);
         let (result, began) = match self.candidate.step(now, clock.wall(self.skew)) {
             Step::Follow { .. } => return !self.leading,
             Step::Create(lease) => (server.create("leases", value(&lease)), now),
             Step::Replace(lease) => (server.replace("leases", false, &value(&lease)), now),
         };
-        let written: Option<Lease> = result.ok().and_then(|object| Lease::deserialize(&**object).ok());
+        let written: Option<Lease> = result.ok().and_then(|object| object.lease());
         if let (Some(lease), Fate::Done) = (written, fate) {
             self.candidate.wrote(lease, began, now);
+            self.next_campaign = clock.elapsed + RENEWALS_APART;
+        }
+        if let Some(until) = self.candidate.leads_until() {
+            self.led_until = until.saturating_duration_since(clock.start);
         }
         if !self.leading && self.candidate.leads_until().is_some_and(|until| until > now) {
             self.leading = true;

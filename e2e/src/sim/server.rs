@@ -51,6 +51,8 @@ fn place(plural: &'static str) -> usize {
 pub(super) struct Server {
     objects: Objects,
     version: u64,
+    /// The version of the last change to anything but a lease.
+    news: u64,
     uids: u64,
     /// What happened, for each of [`PLURALS`].
     history: [Vec<Event>; PLURALS.len()],
@@ -79,6 +81,11 @@ impl Server {
         self.version
     }
 
+    /// The version of the last change that any law speaks of: renewals of leases are none.
+    pub(super) fn news(&self) -> u64 {
+        self.news
+    }
+
     /// What happened to objects of `plural` after `version`, oldest first.
     pub(super) fn since(&self, plural: &'static str, version: u64) -> &[Event] {
         let history = &self.history[place(plural)];
@@ -93,6 +100,7 @@ impl Server {
     /// Puts a backup in place as `etcdutl snapshot restore --bump-revision` does: versions go on, history does not.
     pub(super) fn restore(&mut self, backup: &Backup) {
         self.version += 1_000_000;
+        self.news = self.version;
         self.objects.clone_from(&backup.0);
         self.history.iter_mut().for_each(Vec::clear);
     }
@@ -223,8 +231,15 @@ impl Server {
         let object = Arc::new(Object::new(object));
         self.objects[place(plural)].insert(name.to_owned(), object.clone());
         let event = Event { version: self.version, change: Change::Applied, object: object.clone() };
-        self.history[place(plural)].push(event);
+        self.note(plural, event);
         object
+    }
+
+    fn note(&mut self, plural: &'static str, event: Event) {
+        if plural != "leases" {
+            self.news = event.version;
+        }
+        self.history[place(plural)].push(event);
     }
 
     fn remove(&mut self, plural: &'static str, name: &str) {
@@ -233,7 +248,7 @@ impl Server {
         let mut last = (**old).clone();
         last["metadata"]["resourceVersion"] = self.version.to_string().into();
         let event = Event { version: self.version, change: Change::Deleted, object: Arc::new(Object::new(last)) };
-        self.history[place(plural)].push(event);
+        self.note(plural, event);
     }
 
     /// Answers a request as it comes over the wire.

@@ -14,6 +14,7 @@ const LONGEST: Duration = Duration::from_mins(6);
 /// Lets all settle with the pods that there are, then ends all pods and lets all settle again.
 pub(super) fn settle(world: &mut World) -> Result<(), Broken> {
     world.forget_orphans();
+    collect(world);
     come_to_rest(world)?;
     law::nodes_are_told(world)?;
     law::the_older_serves(world)?;
@@ -32,6 +33,14 @@ pub(super) fn settle(world: &mut World) -> Result<(), Broken> {
     come_to_rest(world)?;
     law::nodes_are_told(world)?;
     law::nothing_is_left(world)
+}
+
+/// Every agent looks for pods that are gone, as it does by itself every few minutes.
+fn collect(world: &mut World) {
+    let clock = world.clock();
+    for node in &mut world.nodes {
+        node.collect(clock);
+    }
 }
 
 fn come_to_rest(world: &mut World) -> Result<(), Broken> {

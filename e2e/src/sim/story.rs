@@ -9,8 +9,9 @@ use super::world::NODES;
 pub(super) type Story = fn(&mut Dice) -> Vec<Action>;
 
 /// All of them.
-pub(super) const STORIES: [Story; 14] = [
+pub(super) const STORIES: [Story; 15] = [
     late_calls,
+    late_creation,
     old_lists,
     turns_and_returns,
     restore,
@@ -96,6 +97,40 @@ fn late_calls(dice: &mut Dice) -> Vec<Action> {
     }
     story.extend((0..3).map(|_| Action::Orphan { call: dice.any() }));
     story.extend(seen_by_pods(dice, works));
+    story
+}
+
+/// The creation of an IPAMNode is on its way, or not yet sent, while its node is served by another replica, and leaves.
+fn late_creation(dice: &mut Dice) -> Vec<Action> {
+    let (old, node) = (dice.replica(), dice.node());
+    let other = 1 - old;
+    let mut story = vec![Action::Start { replica: other, skew: 0 }];
+    if dice.rng.bool() {
+        // Its IPAMNode is gone, so that another is to be made.
+        story.extend([Action::Drain { node }, Action::NodeLeaves { node }, Action::Round { replica: old }]);
+        story.extend([Action::Rest(50), Action::Round { replica: old }]);
+    }
+    story.extend([Action::NodeJoins { node }, Action::Listen { replica: old }, Action::Pass(15)]);
+    for _ in 0..dice.rng.u8(1..4) {
+        let done = Action::Call { replica: old, call: 0, fate: Fate::Done };
+        story.extend([Action::Decide { replica: old }, done, Action::Answer { replica: old, answer: 0 }]);
+    }
+    story.push(Action::Decide { replica: old });
+    let sleeps = dice.rng.bool();
+    let ends = if sleeps { Action::Freeze { replica: old, seconds: 120 } } else { Action::Kill { replica: old } };
+    story.extend([ends, Action::Rest(LEASE_OVER), Action::Round { replica: other }, Action::Drain { node }]);
+    story.extend([Action::NodeLeaves { node }, Action::Round { replica: other }]);
+    if sleeps {
+        story.push(Action::Rest(60));
+    }
+    story.extend([Action::NodeJoins { node: dice.node() }, Action::Round { replica: other }]);
+    if sleeps {
+        // It wakes up, and has not yet looked at its lease.
+        story.push(Action::Pass(60_000));
+    }
+    let late = Action::Call { replica: old, call: 0, fate: Fate::Done };
+    story.extend([late, Action::Orphan { call: dice.any() }, Action::Orphan { call: dice.any() }]);
+    story.extend(seen_by_pods(dice, other));
     story
 }
 

@@ -7,10 +7,12 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use http::{Request, Response};
 use http_body_util::{BodyExt as _, Full};
 use ipam_operator::act::Actor;
+use ipam_operator::election::Lead;
 use ipam_operator::reconcile::{CallError, Command, Outcome};
 use kube::Client;
 use kube::client::Body;
 use tokio::runtime::Runtime;
+use tokio::sync::watch;
 
 use super::action::Fate;
 use super::server::{NAMESPACE, Server};
@@ -28,6 +30,7 @@ pub(super) fn lock(server: &Shared) -> MutexGuard<'_, Server> {
 pub(super) struct Wire {
     runtime: Rc<Runtime>,
     actor: Actor,
+    lead: watch::Sender<Lead>,
 }
 
 impl Wire {
@@ -44,25 +47,26 @@ impl Wire {
             }
         });
         let entered = runtime.enter();
-        let actor = Actor::new(Client::new(service, NAMESPACE), NAMESPACE.to_owned(), identity.to_owned());
+        let (lead, told) = watch::channel(Lead::No);
+        let actor = Actor::new(Client::new(service, NAMESPACE), NAMESPACE.to_owned(), identity.to_owned(), told);
         drop(entered);
-        Self { runtime, actor }
+        Self { runtime, actor, lead }
     }
 
-    /// Makes a call now.
-    pub(super) fn make(&self, command: Command, fate: Fate) -> Outcome {
-        let lost = || CallError::Failed("no answer".to_owned());
-        let unanswered = match &command {
-            Command::WriteStatus { pool, .. } | Command::PatchPool { pool, .. } | Command::Confirm { pool } => {
-                Outcome::Pool(pool.clone(), Err(lost()))
-            }
-            Command::WriteIpamNode(write) => Outcome::IpamNode(write.clone(), Err(lost())),
-            Command::Publish { .. } => Outcome::Published,
-        };
+    /// Makes a call now; `leads` says whether whoever makes it leads at this moment.
+    pub(super) fn make(&self, command: Command, fate: Fate, leads: bool) -> Outcome {
+        let unanswered = command.clone().failed(CallError::Failed("no answer".to_owned()));
         if matches!(fate, Fate::Lost | Fate::Late) {
             return unanswered;
         }
+        // The real look at the lease is upon a clock that the simulator has not.
+        self.lead.send_replace(if leads { Lead::Always } else { Lead::No });
         let outcome = self.runtime.block_on(self.actor.perform(command));
         if fate == Fate::Done { outcome } else { unanswered }
+    }
+
+    /// A call that was sent long ago arrives.
+    pub(super) fn arrive(&self, command: Command) {
+        drop(self.make(command, Fate::AnswerLost, true));
     }
 }

@@ -46,7 +46,7 @@ pub struct World {
     backup: Option<Backup>,
     /// The machines that were registered when the store was put back, until the operator is started again.
     restoring: Option<Vec<u8>>,
-    /// What the laws were checked at last: the server's version and the nodes' moves.
+    /// What the laws were checked at last: the server's news and the nodes' moves.
     pub(super) checked: (u64, u64),
 }
 
@@ -117,7 +117,7 @@ impl World {
             | Action::Share { .. } => self.admin(action),
             Action::Backup => self.backup = Some(lock(&self.server).backup()),
             Action::Restore => self.restore(),
-            Action::Orphan { call } => self.orphans.arrive(call.into(), &self.server),
+            Action::Orphan { call } => self.orphans.arrive(call.into(), &self.server, self.clock.elapsed),
             Action::Work { replica } => self.work(replica),
             Action::Round { replica } => self.round(replica),
             Action::Listen { replica } => self.listen(replica),
@@ -187,7 +187,10 @@ impl World {
         }
         match action {
             // Whoever deletes it says that nobody holds what it alone tells.
-            Action::RemoveIpamNode { node } => self.nodes[usize::from(node % NODES)].lose_word(),
+            Action::RemoveIpamNode { node } => {
+                self.nodes[usize::from(node % NODES)].lose_word();
+                self.orphans.forget_creations(&node_name(node));
+            }
             Action::Strip { pool } => self.excuses.unguard(pool_at(pool).1),
             Action::WipeStatus { pool } => self.excuses.wipe(pool_at(pool).1),
             _ => {}
@@ -220,9 +223,9 @@ impl World {
             }
             Action::Call { replica, call, fate } => {
                 if let Some(it) = self.awake(replica) {
-                    let (late, wire) = (it.deliver(call.into(), fate), it.wire());
+                    let (late, wire) = (it.deliver(call.into(), fate, clock), it.wire());
                     if let Some(command) = late {
-                        self.orphans.call(wire, command);
+                        self.orphans.call(wire, command, clock.elapsed);
                     }
                 }
             }
@@ -385,8 +388,9 @@ impl World {
 
     fn kill(&mut self, replica: u8) {
         if let Some(it) = self.replicas[usize::from(replica % REPLICAS)].take() {
-            let wire = it.wire();
-            it.into_sent().into_iter().for_each(|command| self.orphans.call(wire.clone(), command));
+            // One that stood still has sent nothing since it led no more.
+            let (wire, sent) = (it.wire(), it.led_until.min(self.clock.elapsed));
+            it.into_sent().into_iter().for_each(|command| self.orphans.call(wire.clone(), command, sent));
         }
     }
 

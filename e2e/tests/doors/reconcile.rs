@@ -50,7 +50,10 @@ struct IpamNode {
 impl<'a> Cluster<'a> {
     /// With all that stands there before the pool comes in or is edited. The nodes are those that have blocks, or else all.
     fn before(case: &'a Case) -> Self {
-        let reconciler = Reconciler::new(Settings { released_block_grace: None }, Arc::new(Metrics::default()));
+        let reconciler = Reconciler::new(
+            Settings { released_block_grace: None, ..Settings::default() },
+            Arc::new(Metrics::default()),
+        );
         let mut cluster = Self {
             case,
             reconciler,

@@ -37,6 +37,28 @@ pub enum Lost {
     Taken(String),
 }
 
+/// Until when this process may act, for those who are about to.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Lead {
+    /// It does not lead, or no more.
+    No,
+    /// It leads until this instant of the monotonic clock, unless it renews its Lease before.
+    Until(Instant),
+    /// It leads as long as it runs: there is no election.
+    Always,
+}
+
+impl Lead {
+    /// Whether this process leads at `now`.
+    pub fn holds(self, now: Instant) -> bool {
+        match self {
+            Self::No => false,
+            Self::Until(end) => now < end,
+            Self::Always => true,
+        }
+    }
+}
+
 /// An election that we stand in.
 pub struct Election {
     api: Api<Lease>,
@@ -55,9 +77,9 @@ impl Election {
         Self { api: Api::namespaced(client, namespace), candidate, following: None, told: None, failing: false }
     }
 
-    /// Tries to lead, tells `leads` once it does, and renews until `stop`. Ends earlier only when leadership is lost.
+    /// Tries to lead, tells `lead` until when it does, and renews until `stop`. Ends earlier only when leadership is lost.
     /// The Lease is still held then: see [`Election::release`].
-    pub async fn run(&mut self, leads: &watch::Sender<bool>, stop: &CancellationToken) -> Result<(), Lost> {
+    pub async fn run(&mut self, lead: &watch::Sender<Lead>, stop: &CancellationToken) -> Result<(), Lost> {
         while self.candidate.leads_until().is_none() {
             let tried = self.attempt_until(now() + RENEW_DEADLINE, stop).await;
             self.note(tried.unwrap_or_else(|| Err("no answer in time".to_owned())));
@@ -69,12 +91,12 @@ impl Election {
             }
         }
         tracing::info!(lease = LEASE_NAME, "leading");
-        leads.send_replace(true);
-        self.renew(stop).await
+        self.renew(lead, stop).await
     }
 
-    async fn renew(&mut self, stop: &CancellationToken) -> Result<(), Lost> {
+    async fn renew(&mut self, lead: &watch::Sender<Lead>, stop: &CancellationToken) -> Result<(), Lost> {
         loop {
+            lead.send_replace(self.candidate.leads_until().map_or(Lead::No, Lead::Until));
             let deadline = self.candidate.leads_until().ok_or(Lost::Deadline)?;
             if pause(RETRY_PERIOD.min(deadline.saturating_duration_since(now())), stop).await.is_err() {
                 return Ok(());
@@ -85,6 +107,7 @@ impl Election {
             }
             let tried = tried.ok_or(Lost::Deadline)?;
             if let Some(holder) = self.following.take() {
+                lead.send_replace(Lead::No);
                 return Err(Lost::Taken(holder));
             }
             self.note(tried);

@@ -76,7 +76,7 @@ impl LeaseServer {
     /// Starts a candidate; tells when it leads, and how it ended.
     fn stand(&self, identity: &str, stop: &CancellationToken) -> Standing {
         let mut election = Election::new(self.client(), "ns", identity.to_owned());
-        let (sender, leads) = watch::channel(false);
+        let (sender, leads) = watch::channel(Lead::No);
         let stop = stop.clone();
         let ended = tokio::spawn(async move {
             let ended = election.run(&sender, &stop).await;
@@ -90,13 +90,16 @@ impl LeaseServer {
 }
 
 struct Standing {
-    leads: watch::Receiver<bool>,
+    leads: watch::Receiver<Lead>,
     ended: tokio::task::JoinHandle<Result<(), Lost>>,
 }
 
 impl Standing {
     async fn leads(&mut self) {
-        tokio::time::timeout(Duration::from_mins(2), self.leads.wait_for(|leads| *leads)).await.unwrap().unwrap();
+        tokio::time::timeout(Duration::from_mins(2), self.leads.wait_for(|lead| lead.holds(now())))
+            .await
+            .unwrap()
+            .unwrap();
     }
 }
 
@@ -107,7 +110,7 @@ async fn one_leads_and_the_other_follows_until_the_lease_is_released() {
     first.leads().await;
     let mut second = server.stand("second", &other_stop);
     assert_eq!(server.holder(), "first");
-    assert!(!*second.leads.borrow());
+    assert_eq!(*second.leads.borrow(), Lead::No);
     stop.cancel();
     first.ended.await.unwrap().unwrap();
     assert_eq!(server.holder(), "", "released");
@@ -140,6 +143,19 @@ async fn a_leader_that_reads_anothers_name_in_the_lease_ends() {
         lease["metadata"]["resourceVersion"] = json!(version);
     }
     assert_eq!(first.ended.await.unwrap(), Err(Lost::Taken("usurper".into())));
+    assert_eq!(*first.leads.borrow(), Lead::No, "at once, for whoever is about to act");
+}
+
+#[tokio::test(start_paused = true)]
+async fn who_leads_may_act_until_the_deadline_and_renews_it() {
+    let (server, stop) = (LeaseServer::default(), CancellationToken::new());
+    let mut first = server.stand("first", &stop);
+    first.leads().await;
+    for _ in 0..30 {
+        let lead = *first.leads.borrow();
+        assert!(lead.holds(now()) && !lead.holds(now() + RENEW_DEADLINE), "{lead:?} at {:?}", now());
+        tokio::time::sleep(RETRY_PERIOD).await;
+    }
 }
 
 #[tokio::test(start_paused = true)]
@@ -153,6 +169,7 @@ async fn a_leader_that_cannot_renew_ends_at_the_renew_deadline() {
     let led = now() - led;
     assert!(led <= RENEW_DEADLINE + Duration::from_secs(1), "led for {led:?}");
     assert!(led + RETRY_PERIOD >= RENEW_DEADLINE, "gave up after {led:?}");
+    assert!(!first.leads.borrow().holds(now()), "nobody acts upon it any more");
 }
 
 #[test]

@@ -41,6 +41,19 @@ pub enum Command {
     },
 }
 
+impl Command {
+    /// What becomes of it when it is not made, or nobody knows whether it was. An event that is not published is not missed.
+    pub fn failed(self, why: CallError) -> Outcome {
+        match self {
+            Self::WriteStatus { pool, .. } | Self::PatchPool { pool, .. } | Self::Confirm { pool } => {
+                Outcome::Pool(pool, Err(why))
+            }
+            Self::WriteIpamNode(write) => Outcome::IpamNode(write, Err(why)),
+            Self::Publish { .. } => Outcome::Published,
+        }
+    }
+}
+
 /// A change of a pool's metadata.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub enum PoolPatch {

@@ -9,6 +9,7 @@
 
 mod beside;
 mod calls;
+mod gone;
 mod memory;
 mod node_queue;
 mod node_writes;
@@ -31,6 +32,7 @@ use crate::metrics::Metrics;
 use crate::objects::RawObject;
 use crate::pool::{FINALIZER, FORCE_RELEASE, Life, PoolRecord};
 pub use calls::{CallError, Command, NodeAction, NodeVersion, NodeWrite, Outcome, PoolPatch, PoolRef};
+pub use gone::CREATIONS_ARRIVE_WITHIN;
 use memory::Memory;
 use node_queue::NodeQueue;
 use node_writes::queue_holders;
@@ -62,16 +64,18 @@ pub struct Now {
     pub wall: Timestamp,
 }
 
-/// What an admin has set.
+/// What an admin has set, and what only a simulation sets otherwise.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Settings {
     /// How long a block waits for its agent's word once its Node is gone; `None` for ever.
     pub released_block_grace: Option<Duration>,
+    /// For how long a creation may be on its way, by the time of the cluster: [`CREATIONS_ARRIVE_WITHIN`] in every real one.
+    pub creations_arrive_within: Duration,
 }
 
 impl Default for Settings {
     fn default() -> Self {
-        Self { released_block_grace: Some(Duration::from_hours(24)) }
+        Self { released_block_grace: Some(Duration::from_hours(24)), creations_arrive_within: CREATIONS_ARRIVE_WITHIN }
     }
 }
 

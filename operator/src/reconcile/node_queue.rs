@@ -15,6 +15,8 @@ pub(super) struct NodeQueue {
     ready: BTreeSet<String>,
     /// Failed writes, by the time to try again.
     paused: BTreeSet<(Instant, String)>,
+    /// Nodes with which nothing is wrong, by the time at which they are to be looked at.
+    later: BTreeSet<(Instant, String)>,
     failures: BTreeMap<String, Backoff>,
     /// Nodes being written, and whether an IPAMNode may have gone since the write began.
     in_flight: BTreeMap<String, bool>,
@@ -31,9 +33,10 @@ impl NodeQueue {
     /// The next node to look at, if there is one and a write more may be under way. Nodes being written stay in the
     /// queue until they are done.
     pub(super) fn pop(&mut self, now: Instant) -> Option<String> {
-        while let Some((_, node)) = self.paused.first().filter(|(at, _)| *at <= now).cloned() {
-            self.paused.pop_first();
-            self.ready.insert(node);
+        for waiting in [&mut self.paused, &mut self.later] {
+            while waiting.first().is_some_and(|(at, _)| *at <= now) {
+                self.ready.extend(waiting.pop_first().map(|(_, node)| node));
+            }
         }
         if self.in_flight.len() >= IN_FLIGHT {
             return None;
@@ -79,22 +82,23 @@ impl NodeQueue {
 
     /// The node is to be looked at no later than `at`.
     pub(super) fn push_at(&mut self, node: &str, at: Instant) {
-        self.paused.insert((at, node.to_owned()));
+        self.later.insert((at, node.to_owned()));
     }
 
-    /// When a paused node is to be looked at.
+    /// When the next node is to be looked at that waits for its time.
     pub(super) fn next_wake(&self) -> Option<Instant> {
-        self.paused.first().map(|(at, _)| *at)
+        let first = [&self.paused, &self.later].map(|waiting| waiting.first().map(|(at, _)| *at));
+        first.into_iter().flatten().min()
     }
 
-    /// Nodes waiting or being written.
+    /// Nodes waiting to be written, or being written.
     pub(super) fn len(&self) -> usize {
         self.ready.len() + self.paused.len() + self.in_flight.len()
     }
 
-    /// Whether nothing waits and nothing is being written.
+    /// Whether nothing waits, not even for a time to come, and nothing is being written.
     pub(super) fn is_empty(&self) -> bool {
-        self.len() == 0
+        self.len() == 0 && self.later.is_empty()
     }
 }
 
@@ -139,5 +143,17 @@ mod tests {
         let wake = queue.next_wake().unwrap();
         assert!(wake > now && wake < now + Duration::from_secs(2));
         assert_eq!(queue.pop(wake).as_deref(), Some("a"));
+    }
+
+    #[test]
+    fn a_node_to_be_looked_at_later_is_not_counted_as_waiting_and_comes_in_time() {
+        let (now, mut queue) = (Instant::now(), NodeQueue::default());
+        let at = now + Duration::from_mins(20);
+        queue.push_at("a", at);
+        queue.push_at("a", at);
+        assert_eq!((queue.len(), queue.is_empty(), queue.next_wake()), (0, false, Some(at)));
+        assert_eq!(queue.pop(now), None);
+        assert_eq!(queue.pop(at).as_deref(), Some("a"));
+        assert!(queue.is_empty());
     }
 }

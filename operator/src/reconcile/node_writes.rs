@@ -6,10 +6,10 @@ use std::time::Instant;
 
 use ipam_core::PoolKey;
 use ipam_core::plan::Standing;
-use ipam_crds::{BlockState, BlockUse, NodeBlock};
+use ipam_crds::{BlockState, NodeBlock};
 
 use super::node_queue::NodeQueue;
-use super::pool_task::{Applied, PoolTask};
+use super::pool_task::Applied;
 use super::{CallError, Command, NodeAction, NodeVersion, NodeWrite, Reconciler};
 use crate::decide::NoPlace;
 use crate::index::{IpamNodes, key_of};
@@ -136,46 +136,6 @@ impl Reconciler {
         let grace = self.settings.released_block_grace?;
         let seen = self.absences.observed_at(node, grace, now);
         Some((*self.orphaned.get(node)? + grace).max(seen))
-    }
-
-    /// Whether what an IPAMNode without blocks tells may go with it: its Node is gone, and its agent has said that it holds
-    /// nothing but what was let go of. Without that word, once the Node has been gone for the grace.
-    fn may_forget(&self, node: &str, known: &IpamNodeRecord, now: Instant) -> bool {
-        if self.nodes.contains(node) {
-            return false;
-        }
-        let is_let_go = |task: &PoolTask| {
-            task.record.life.forces(node) || task.applied.as_ref().is_some_and(|applied| applied.let_go.contains(node))
-        };
-        let has_word = known.observed_generation.is_some() || self.pools.values().any(is_let_go);
-        let mut held = known.reports.iter().filter(|report| report.used > 0);
-        let is_free = |report: &BlockUse| {
-            let key = PoolKey::new(report.pool_type.into(), report.name.as_str());
-            self.pools.get(&key).is_some_and(is_let_go)
-        };
-        (has_word && held.all(is_free)) || self.gone_expiry(node).is_some_and(|expiry| expiry <= now)
-    }
-
-    /// Remembers since when there is no Node of an IPAMNode, or of the word of one, and looks again in time where nothing
-    /// else keeps it.
-    fn note_gone(&mut self, node: &str, now: Instant) {
-        let known = self.ipam_nodes.get(node);
-        let is_told = known.is_some() || self.ipam_nodes.is_to_tell_again(node);
-        if !is_told || self.nodes.contains(node) {
-            self.gone.remove(node);
-            return;
-        }
-        let is_empty = known.is_none_or(|known| known.blocks.is_empty());
-        self.gone.entry(node.to_owned()).or_insert(now);
-        match self.gone_expiry(node) {
-            Some(expiry) if expiry <= now => self.ipam_nodes.forget_word(node),
-            Some(expiry) if is_empty => self.queue.push_at(node, expiry),
-            _ => {}
-        }
-    }
-
-    fn gone_expiry(&self, node: &str) -> Option<Instant> {
-        Some(*self.gone.get(node)? + self.settings.released_block_grace?)
     }
 
     pub(super) fn settle_ipam_node(

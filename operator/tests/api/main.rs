@@ -10,8 +10,11 @@
 mod server;
 
 use std::collections::HashMap;
+use std::time::Duration;
 
 use http::StatusCode;
+use ipam_operator::election::Lead;
+use ipam_operator::reconcile::CREATIONS_ARRIVE_WITHIN;
 use serde_json::{Value, json};
 use server::{Call, Server};
 
@@ -139,6 +142,49 @@ async fn the_ipam_node_is_created_after_the_status_and_later_patched_at_its_vers
 }
 
 #[tokio::test(start_paused = true)]
+async fn nothing_is_sent_by_one_who_slept_until_another_may_lead() {
+    let end = tokio::time::Instant::now() + Duration::from_secs(10);
+    let nothing_given = objects(&["n1"], vec![pool(10, &spec(), &json!({}))]);
+    let mut server = Server::start_with(nothing_given, Lead::Until(end.into_std()));
+    let call = status_write(&mut server).await;
+    tokio::time::sleep_until(end).await;
+    call.answer(&written("blue", 100));
+    server.radio_silence().await;
+    let end = end + Duration::from_mins(5);
+    server.lead.send_replace(Lead::Until(end.into_std()));
+    assert_eq!(server.call().await.name(), format!("POST {IPAMNODES}"), "what was refused before");
+}
+
+#[tokio::test(start_paused = true)]
+async fn an_ipam_node_is_emptied_with_its_node_and_deleted_at_its_version_when_no_creation_is_on_its_way() {
+    let mut server = settled().await;
+    server.tell(NODES, "DELETED", &node("n1", 5)).await;
+    status_write(&mut server).await.answer(&written("blue", 102));
+    server.call().await.answer(&json!({"metadata": {}}));
+    let told = server.call().await;
+    let entry = told.body["spec"]["pools"][0].clone();
+    told.answer(&written("n1", 103));
+    let mut reported = written("n1", 104);
+    reported["spec"] = json!({ "pools": [entry] });
+    let count = json!({"name": "blue", "poolType": "IPPool", "startIP": entry["startIP"], "endIP": entry["endIP"],
+        "used": 0, "capacity": 3});
+    reported["status"] = json!({"observedGeneration": 1, "pools": [count]});
+    server.tell(IPAMNODES, "MODIFIED", &reported).await;
+    let emptied = server.call().await;
+    assert_eq!(emptied.name(), format!("PATCH {IPAMNODES}/n1"));
+    assert_eq!(emptied.body, json!({"metadata": {"resourceVersion": "104"}, "spec": {"pools": []}}));
+    emptied.answer(&written("n1", 105));
+    let freed = status_write(&mut server).await;
+    assert_eq!(freed.body["status"]["releasing"], Value::Null, "the block waits for nothing more");
+    freed.answer(&written("blue", 106));
+    server.radio_silence().await;
+    tokio::time::sleep(CREATIONS_ARRIVE_WITHIN).await;
+    let deleted = server.call().await;
+    assert_eq!(deleted.name(), format!("DELETE {IPAMNODES}/n1"));
+    assert_eq!(deleted.body["preconditions"], json!({"uid": "u", "resourceVersion": "105"}));
+}
+
+#[tokio::test(start_paused = true)]
 async fn new_node_gets_a_block_in_one_status_write() {
     let mut server = settled().await;
     server.tell(NODES, "ADDED", &node("n2", 6)).await;
@@ -188,7 +234,7 @@ async fn a_follower_calls_nothing_until_it_leads() {
     let mut server = Server::start(objects(&["n1", "n2"], vec![pool(10, &spec(), &json!({}))]), false);
     server.tell(NODES, "MODIFIED", &node("n2", 6)).await;
     server.radio_silence().await;
-    server.leads.send_replace(true);
+    server.lead.send_replace(Lead::Always);
     let call = status_write(&mut server).await;
     assert_eq!(call.body["status"]["allocations"].as_array().unwrap().len(), 2);
 }
@@ -203,7 +249,7 @@ async fn a_new_leader_lists_everything_anew_before_it_decides() {
     let mut ipam_node = written("n1", 30);
     ipam_node["spec"] = json!({"pools": [block]});
     server.hold(IPAMNODES, vec![ipam_node]);
-    server.leads.send_replace(true);
+    server.lead.send_replace(Lead::Always);
     let call = status_write(&mut server).await;
     let expected = json!([{"nodeName": "n1", "startIP": "192.168.0.9", "endIP": "192.168.0.12"}]);
     assert_eq!(call.body["status"]["allocations"], expected);

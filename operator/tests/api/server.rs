@@ -16,6 +16,7 @@ use http_body_util::{BodyExt, Full, StreamBody};
 use hyper::body::{Bytes, Frame};
 use ipam_operator::act::Actor;
 use ipam_operator::controller::Controller;
+use ipam_operator::election::Lead;
 use ipam_operator::metrics::Metrics;
 use ipam_operator::reconcile::Settings;
 use kube::Client;
@@ -68,7 +69,7 @@ pub(crate) struct Server {
     calls: mpsc::UnboundedReceiver<Call>,
     watches: watch::Receiver<HashMap<String, UnboundedSender<String>>>,
     objects: Objects,
-    pub(crate) leads: watch::Sender<bool>,
+    pub(crate) lead: watch::Sender<Lead>,
     stop: CancellationToken,
     controller: tokio::task::JoinHandle<()>,
 }
@@ -76,6 +77,11 @@ pub(crate) struct Server {
 impl Server {
     /// Starts a controller against a server that holds `objects`, by list path.
     pub(crate) fn start(objects: HashMap<&'static str, Vec<Value>>, leads: bool) -> Self {
+        Self::start_with(objects, if leads { Lead::Always } else { Lead::No })
+    }
+
+    /// The same, with a lead that may end.
+    pub(crate) fn start_with(objects: HashMap<&'static str, Vec<Value>>, lead: Lead) -> Self {
         let (service, handle) = tower_test::mock::pair::<Request<Body>, Response<Answer>>();
         let client = Client::new(service, "kube-system");
         let (call_sender, calls) = mpsc::unbounded_channel();
@@ -83,14 +89,14 @@ impl Server {
         let objects = Objects::new(Mutex::new(objects));
         tokio::spawn(serve(handle, objects.clone(), call_sender, watch_sender));
 
-        let actor = Actor::new(client.clone(), "kube-system".into(), "test".into());
+        let (lead, told) = watch::channel(lead);
+        let actor = Actor::new(client.clone(), "kube-system".into(), "test".into(), told.clone());
         let events = Box::new(move || ipam_operator::watch::all(&client, "kube-system"));
         let (metrics, synced) = (Arc::new(Metrics::default()), Arc::new(AtomicBool::new(false)));
-        let (leads, told) = watch::channel(leads);
         let stop = CancellationToken::new();
         let controller =
             tokio::spawn(Controller::new(Settings::default(), actor, events, metrics, synced).run(told, stop.clone()));
-        Self { calls, watches, objects, leads, stop, controller }
+        Self { calls, watches, objects, lead, stop, controller }
     }
 
     /// The next call that is no list or watch.

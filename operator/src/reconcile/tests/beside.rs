@@ -385,7 +385,9 @@ fn what_a_node_without_blocks_holds_goes_with_its_node_once_its_agent_holds_noth
     world.tell(Observed::Node(Event::Delete(("n2".into(), NodeMeta::default()))));
     world.settle();
     world.tell(Observed::IpamNode(Event::Apply(told("n2", 900, None, &[]))));
-    let calls = world.settle();
+    world.settle();
+    assert!(!is_barred(&world));
+    let calls = world.calls_after(CREATIONS_ARRIVE_WITHIN);
     assert!(matches!(nodes_written(&calls)[0], ("n2", NodeAction::Delete(..))), "{calls:#?}");
 }
 
@@ -414,6 +416,7 @@ fn a_finalizer_of_others_on_an_ipam_node_keeps_no_block() {
     world.settle();
     world.tell(Observed::Node(Event::Delete(("n1".into(), NodeMeta::default()))));
     world.settle();
+    world.now += CREATIONS_ARRIVE_WITHIN;
     report(&mut world, "n1", 0);
     let Command::WriteIpamNode(write) = only(world.calls()) else { panic!("the entry goes first") };
     assert!(matches!(write.action, NodeAction::Delete(..)), "{write:?}");

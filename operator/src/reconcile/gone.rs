@@ -1,0 +1,71 @@
+//! IPAMNodes whose Node is gone: for how long they stay.
+//!
+//! No version fences a creation. One of long ago, of a leader that has died meanwhile or that waits for no answer any more, fails
+//! as long as the object is there; if it came to be where the object is gone, the object would be back with a block that may be
+//! another node's by now, and an agent that runs there would give from it. So an IPAMNode must never go with its Node: it stays,
+//! without blocks, for as long as a creation from before that may be on its way. Nothing else waits for it. Its blocks
+//! are free before, and a Node that comes back finds it.
+
+use std::time::{Duration, Instant};
+
+use ipam_core::PoolKey;
+use ipam_crds::BlockUse;
+
+use super::Reconciler;
+use super::pool_task::PoolTask;
+use crate::ipam_node::IpamNodeRecord;
+
+/// For how long a creation may be on its way. Who leads sends none for a Node that it knows to be gone, and who leads no more sends
+/// none at all ([`crate::act::Actor::perform`]), so that only what was sent before can still arrive: out of the kernel, which
+/// goes on sending for as long as TCP tries. By Linux's default of 15 tries (`net.ipv4.tcp_retries2`) these are 924.6 s at
+/// least, and one last pause of 120 s more: 17.4 minutes. The clients' own deadlines end most calls far sooner.
+pub const CREATIONS_ARRIVE_WITHIN: Duration = Duration::from_mins(20);
+
+impl Reconciler {
+    /// Whether an IPAMNode without blocks may go: its Node has been gone for as long as a creation may be on its way, and its
+    /// agent has said that it holds nothing but what was let go of. Without that word, once the Node has been gone for the grace.
+    pub(super) fn may_forget(&self, node: &str, known: &IpamNodeRecord, now: Instant) -> bool {
+        if self.nodes.contains(node) || self.kept_until(node).is_none_or(|until| now < until) {
+            return false;
+        }
+        let is_let_go = |task: &PoolTask| {
+            task.record.life.forces(node) || task.applied.as_ref().is_some_and(|applied| applied.let_go.contains(node))
+        };
+        let has_word = known.observed_generation.is_some() || self.pools.values().any(is_let_go);
+        let mut held = known.reports.iter().filter(|report| report.used > 0);
+        let is_free = |report: &BlockUse| {
+            let key = PoolKey::new(report.pool_type.into(), report.name.as_str());
+            self.pools.get(&key).is_some_and(is_let_go)
+        };
+        (has_word && held.all(is_free)) || self.gone_expiry(node).is_some_and(|expiry| expiry <= now)
+    }
+
+    /// Remembers since when there is no Node of an IPAMNode, or of the word of one, and looks again in time where nothing
+    /// else keeps it. The time counts from when we, who lead, first saw it gone: we have asked for no creation since.
+    pub(super) fn note_gone(&mut self, node: &str, now: Instant) {
+        let known = self.ipam_nodes.get(node);
+        let is_told = known.is_some() || self.ipam_nodes.is_to_tell_again(node);
+        if !is_told || self.nodes.contains(node) {
+            self.gone.remove(node);
+            return;
+        }
+        let is_empty = known.is_none_or(|known| known.blocks.is_empty());
+        self.gone.entry(node.to_owned()).or_insert(now);
+        let (kept, expiry) = (self.kept_until(node), self.gone_expiry(node));
+        if expiry.is_some_and(|expiry| expiry <= now) {
+            self.ipam_nodes.forget_word(node);
+        }
+        for at in kept.into_iter().chain(expiry).filter(|at| is_empty && *at > now) {
+            self.queue.push_at(node, at);
+        }
+    }
+
+    /// Until when the IPAMNode of a Node that is gone stays in any case.
+    fn kept_until(&self, node: &str) -> Option<Instant> {
+        Some(*self.gone.get(node)? + self.settings.creations_arrive_within)
+    }
+
+    fn gone_expiry(&self, node: &str) -> Option<Instant> {
+        Some(*self.gone.get(node)? + self.settings.released_block_grace?)
+    }
+}

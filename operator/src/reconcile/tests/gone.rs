@@ -1,0 +1,93 @@
+//! Nodes that go: their IPAMNodes stay as long as a creation from before may be on its way, and nothing waits for that.
+
+use super::races::statuses;
+use super::*;
+
+const SECOND: Duration = Duration::from_secs(1);
+
+/// `n1` and `n2` are served; then `n1` is gone, and its agent says that it holds nothing.
+fn left_empty() -> (World, Vec<Command>) {
+    let mut world = World::new(&["n1", "n2"], &[blue()], vec![]);
+    world.settle();
+    world.tell(Observed::Node(Event::Delete(("n1".into(), NodeMeta::default()))));
+    world.settle();
+    report(&mut world, "n1", 0);
+    let calls = world.settle();
+    (world, calls)
+}
+
+/// All that is done after so much time.
+fn settled_after(world: &mut World, time: Duration) -> Vec<Command> {
+    world.now += time;
+    world.settle()
+}
+
+fn is_deletion_of(calls: &[Command], node: &str) -> bool {
+    matches!(nodes_written(calls)[..], [(of, NodeAction::Delete(..))] if of == node)
+}
+
+#[test]
+fn the_ipam_node_of_a_node_that_is_gone_stays_empty_for_as_long_as_a_creation_may_be_on_its_way() {
+    let (mut world, calls) = left_empty();
+    assert!(matches!(nodes_written(&calls)[..], [("n1", NodeAction::Update(_, blocks))] if blocks.is_empty()));
+    assert!(statuses(&calls).last().unwrap().releasing.is_empty(), "the block waits for nothing more");
+    assert!(world.calls_after(CREATIONS_ARRIVE_WITHIN.saturating_sub(5 * SECOND)).is_empty());
+    let version = world.reconciler.ipam_nodes.get("n1").unwrap().resource_version.clone();
+    assert!(world.reconciler.next_wake().is_some_and(|wake| wake <= world.now + 5 * SECOND));
+    let calls = world.calls_after(5 * SECOND);
+    let [("n1", NodeAction::Delete(uid, at))] = &nodes_written(&calls)[..] else { panic!("{calls:#?}") };
+    assert_eq!((uid.as_str(), at), ("uid-n1", &version));
+    for call in calls {
+        world.succeed(call);
+    }
+    assert!(nodes_written(&settled_after(&mut world, CREATIONS_ARRIVE_WITHIN)).is_empty());
+}
+
+#[test]
+fn a_node_that_comes_back_has_the_ipam_node_that_is_there_and_keeps_it() {
+    let (mut world, _) = left_empty();
+    world.now += CREATIONS_ARRIVE_WITHIN.saturating_sub(60 * SECOND);
+    world.node_joins("n1");
+    let calls = world.settle();
+    assert!(matches!(nodes_written(&calls)[..], [("n1", NodeAction::Update(_, blocks))] if blocks.len() == 1));
+    report(&mut world, "n1", 2);
+    assert!(nodes_written(&settled_after(&mut world, CREATIONS_ARRIVE_WITHIN)).is_empty());
+    // It goes again: what was asked for while it was there may be on its way, so that the time begins anew.
+    world.tell(Observed::Node(Event::Delete(("n1".into(), NodeMeta::default()))));
+    world.settle();
+    report(&mut world, "n1", 0);
+    world.settle();
+    assert!(nodes_written(&settled_after(&mut world, CREATIONS_ARRIVE_WITHIN.saturating_sub(60 * SECOND))).is_empty());
+    assert!(is_deletion_of(&settled_after(&mut world, 60 * SECOND), "n1"));
+}
+
+#[test]
+fn one_who_comes_to_lead_counts_the_time_anew() {
+    let kept = object(&json!({"metadata": {"name": "n1", "uid": "uid-n1", "generation": 3, "resourceVersion": "50"},
+        "spec": {"pools": []}, "status": {"observedGeneration": 3}}));
+    let mut world = World::empty();
+    world.list(&["n2"], &[blue()], vec![kept.clone()]);
+    // A follower has known for long that the Node is gone; the leader may have asked for the object since.
+    assert!(world.calls_after(2 * CREATIONS_ARRIVE_WITHIN).is_empty());
+    world.reconciler.lead(world.now);
+    world.list(&["n2"], &[blue()], vec![kept]);
+    assert!(nodes_written(&world.settle()).iter().all(|(node, _)| *node == "n2"));
+    assert!(world.calls_after(CREATIONS_ARRIVE_WITHIN.saturating_sub(10 * SECOND)).is_empty());
+    assert!(is_deletion_of(&world.calls_after(10 * SECOND), "n1"));
+}
+
+#[test]
+fn a_pool_that_is_deleted_does_not_wait_for_the_ipam_nodes_of_nodes_that_are_gone() {
+    let (mut world, calls) = left_empty();
+    let status = serde_json::to_value(statuses(&calls).last().unwrap().body(PoolKind::IpPool)).unwrap();
+    let mut leaving = pool_object("blue", 900, 2, SPEC, &status);
+    leaving.metadata.deletion_timestamp = races::leaving_since();
+    world.tell(Observed::Pool(PoolKind::IpPool, Event::Apply(leaving)));
+    world.settle();
+    report(&mut world, "n2", 0);
+    let calls = world.settle();
+    let unsealed =
+        |call: &Command| matches!(call, Command::PatchPool { patch: PoolPatch::Finalizers(all), .. } if all.is_empty());
+    assert!(calls.iter().any(unsealed), "{calls:#?}");
+    assert!(world.reconciler.ipam_nodes.get("n1").is_some());
+}
