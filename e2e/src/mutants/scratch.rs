@@ -20,6 +20,10 @@ use crate::lock::Lock;
 /// What of a tree is no source.
 const NOT_COPIED: [&str; 2] = [".git", "target"];
 
+/// Builds the simulator alone, with dependencies as tests of the whole workspace have them: those are compiled already wherever
+/// tests were run. That examples are asked for too, of which there are none, is what makes cargo count what tests depend on.
+const AS_FOR_TESTS: [&str; 5] = ["build", "--quiet", "--workspace", "--bin=simulate", "--examples"];
+
 /// The copy.
 pub(super) struct Scratch {
     from: PathBuf,
@@ -64,7 +68,7 @@ impl Scratch {
 
     fn build(&self) -> Result<PathBuf> {
         let output = cargo_command()
-            .args(["build", "--quiet", "--package=ipam-e2e", "--bin=simulate"])
+            .args(AS_FOR_TESTS)
             .current_dir(&self.tree)
             .env("CARGO_TARGET_DIR", &self.target)
             .env("CARGO_BUILD_BUILD_DIR", &self.shared)
