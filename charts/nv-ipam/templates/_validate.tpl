@@ -59,8 +59,10 @@
 {{- end -}}
 {{- end -}}
 {{- $drain := include "nv-ipam.seconds" .webhook.drain -}}
-{{- if and (include "nv-ipam.webhook" $) $drain (ge (int64 $drain) (int64 .operator.terminationGracePeriodSeconds)) -}}
-{{- $mistakes = append $mistakes (printf "webhook.drain %q is not shorter than operator.terminationGracePeriodSeconds %d: the operator would be killed while it still takes reviews; write a shorter drain or more seconds" .webhook.drain (int .operator.terminationGracePeriodSeconds)) -}}
+{{- /* Null is what Kubernetes makes 30 of. */}}
+{{- $killed := int64 (default 30 .operator.terminationGracePeriodSeconds) -}}
+{{- if and (include "nv-ipam.webhook" $) $drain (ge (int64 $drain) $killed) -}}
+{{- $mistakes = append $mistakes (printf "webhook.drain %q is not shorter than operator.terminationGracePeriodSeconds %d: the operator would be killed while it still takes reviews; write a shorter drain or more seconds" .webhook.drain $killed) -}}
 {{- end -}}
 {{- if eq .webhook.certificates "cert-manager" -}}
 {{- $duration := include "nv-ipam.seconds" .webhook.certManager.duration -}}
@@ -101,7 +103,7 @@
 
 {{/* A duration such as "1m30s" in whole seconds; nothing, if it is none. */}}
 {{- define "nv-ipam.seconds" -}}
-{{- if regexMatch `^([0-9]+([.][0-9]+)?(h|m|s|ms))+$` . -}}
+{{- if regexMatch `^([0-9]{1,6}([.][0-9]{1,6})?(h|m|s|ms)){1,8}$` . -}}
 {{- $start := toDate "2006-01-02" "2000-01-01" -}}
 {{- sub (unixEpoch (mustDateModify . $start)) (unixEpoch $start) -}}
 {{- end -}}
