@@ -33,7 +33,6 @@ impl Found {
     pub fn note(directory: &Path, position: Position) -> Self {
         let path = directory.join("uncompared.json");
         let position = match fs::read(&path) {
-            // A note that cannot be read may be of any time.
             Ok(text) => position.min(serde_json::from_slice(&text).map_or_else(|_| Position::default(), from_pair)),
             Err(error) if error.kind() == io::ErrorKind::NotFound => {
                 let text = format!("[{},{}]\n", position.epoch, position.sequence);
@@ -42,9 +41,10 @@ impl Found {
                 }
                 position
             }
+            // It may be of any time.
             Err(error) => {
                 warn!(path = %path.display(), %error, "cannot read how far the journal had come before");
-                position
+                Position::default()
             }
         };
         Self { position, file: Some(path) }

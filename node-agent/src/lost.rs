@@ -59,8 +59,13 @@ impl Lost {
     /// Both together, for the object of this one.
     #[must_use]
     pub fn and(mut self, earlier: Option<Self>) -> Self {
-        let known = earlier.filter(|earlier| earlier.uid == self.uid);
-        self.pools.extend(known.into_iter().flat_map(|earlier| earlier.pools));
+        let known = earlier.filter(|earlier| earlier.uid == self.uid).map(|earlier| earlier.pools).unwrap_or_default();
+        // A start that ended before it could report has found the same.
+        for pool in known {
+            if !self.pools.contains(&pool) {
+                self.pools.push(pool);
+            }
+        }
         self
     }
 

@@ -157,23 +157,27 @@ impl Blocks {
                 Ok(()) => info!(path = %self.file.path().display(), "blocks saved again"),
                 Err(error) => return debug!(error, "still cannot save the blocks"),
             }
+        } else if !self.forget_found().await {
+            return;
         }
         self.forget_found().await;
         self.put().await;
     }
 
-    /// Once the disk knows what the comparison of journal and report has shown, the next start need not make it.
-    async fn forget_found(&mut self) {
+    /// Once the disk knows what the comparison of journal and report has shown, the next start need not make it. Whether there
+    /// was something to forget, and it is forgotten.
+    async fn forget_found(&mut self) -> bool {
         if self.noted.lost != self.durable.lost {
-            return;
+            return false;
         }
-        let Some(found) = self.compared.take() else { return };
+        let Some(found) = self.compared.take() else { return false };
         let again = found.clone();
         let forgetting = tokio::task::spawn_blocking(move || found.forget());
         if let Err(error) = forgetting.await.map_err(io::Error::other).flatten() {
             warn!(%error, "cannot take away the note of how far the journal had come, trying again; until then nothing is reported");
             self.compared = Some(again);
         }
+        self.compared.is_none()
     }
 
     /// Why nothing is given from what is known.

@@ -27,6 +27,7 @@ use tokio::sync::watch;
 
 use crate::decide::{NoPlace, Note};
 use crate::election::Lead;
+use crate::ipam_node::{CREATED_AS, PLACEHOLDER};
 use crate::objects::{Kind, RawObject, Written};
 use crate::pool::{StatusBody, StatusRecord};
 use crate::reconcile::{CallError, Command, NodeAction, NodeVersion, NodeWrite, Outcome, PoolPatch, PoolRef};
@@ -145,13 +146,16 @@ impl Actor {
     async fn write_ipam_node(&self, write: &NodeWrite) -> Result<Option<NodeVersion>, CallError> {
         let path = format!("{}/{}", self.path(Kind::IpamNode), write.node);
         match &write.action {
-            NodeAction::Create(blocks) => {
-                let body = json!({
+            NodeAction::Create(_) | NodeAction::Placeholder => {
+                let mut body = json!({
                     "apiVersion": format!("{GROUP}/{VERSION}"),
                     "kind": "IPAMNode",
                     "metadata": {"name": write.node, "namespace": self.namespace},
-                    "spec": {"pools": blocks},
+                    "spec": {"pools": write.action.blocks()},
                 });
+                if write.action == NodeAction::Placeholder {
+                    body["metadata"]["annotations"] = json!({CREATED_AS: PLACEHOLDER});
+                }
                 let made = self.call(Method::POST, &self.path(Kind::IpamNode), JSON, &body).await?;
                 Ok(Some(version(&made)))
             }

@@ -96,7 +96,12 @@ impl Controller {
         while let Some(event) = next {
             match event {
                 Ok(event) => self.reconciler.observe(event, now()),
-                Err(watch) => self.metrics.watch_failed(watch),
+                Err(watch) => {
+                    self.metrics.watch_failed(watch);
+                    if watch == crate::watch::NODES {
+                        self.reconciler.nodes_out_of_sight(now());
+                    }
+                }
             }
             room -= 1;
             // What is taken from the stream must be taken in: nobody tells it again.

@@ -16,6 +16,11 @@ use serde_json::value::RawValue;
 
 use crate::objects::RawObject;
 
+/// The annotation `nv-ipam.nvidia.com/created-as` is [`PLACEHOLDER`] on an IPAMNode that was made for a Node that was gone.
+pub const CREATED_AS: &str = "nv-ipam.nvidia.com/created-as";
+/// No agent is waited for to say that it holds nothing, for this object never told one to hold anything.
+pub const PLACEHOLDER: &str = "placeholder";
+
 /// An IPAMNode object, read.
 #[derive(Clone, PartialEq, Debug, Default)]
 pub struct IpamNodeRecord {
@@ -38,6 +43,8 @@ pub struct IpamNodeRecord {
     /// Addresses that may be held outside the blocks of today, by pool: pods asked for them by name, or a record was put
     /// back to an earlier state.
     pub strays: Vec<(PoolKey, AddrRange)>,
+    /// Whether it was made for a Node that was gone, to take the name.
+    pub placeholder: bool,
     /// Whether it is being deleted, and stays for somebody's finalizer.
     pub deleting: bool,
     /// Whether a write of ours, upon this version, may have succeeded or may still: the agent may have been told
@@ -60,6 +67,7 @@ impl IpamNodeRecord {
             reports: status.pools,
             ledger: status.ledger,
             strays: Vec::new(),
+            placeholder: is_placeholder(object),
             deleting: object.metadata.deletion_timestamp.is_some(),
             unsettled: false,
         };
@@ -178,6 +186,11 @@ pub fn bar(block: &mut NodeBlock, elsewhere: &[AddrRange]) {
 pub fn barred(block: &NodeBlock) -> impl Iterator<Item = AddrRange> {
     let range = |run: &AddressRange| AddrRange::new(run.start_ip.parse().ok()?, run.end_ip.parse().ok()?);
     block.held_elsewhere.iter().filter_map(range)
+}
+
+fn is_placeholder(object: &RawObject) -> bool {
+    let annotations = object.metadata.annotations.as_ref();
+    annotations.and_then(|annotations| annotations.get(CREATED_AS)).is_some_and(|kind| kind == PLACEHOLDER)
 }
 
 fn read_or_default<T: serde::de::DeserializeOwned + Default>(text: Option<&RawValue>) -> T {

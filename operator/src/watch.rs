@@ -18,6 +18,9 @@ use crate::index::{CORDON, NodeMeta};
 use crate::objects::{Kind, NodeObject, RawObject};
 use crate::reconcile::Observed;
 
+/// The name of the watch of Nodes.
+pub const NODES: &str = "nodes";
+
 /// An event, or the name of the watch that broke.
 pub type Watched = Result<Observed, &'static str>;
 
@@ -45,7 +48,7 @@ fn objects(
 fn nodes(client: &Client) -> BoxStream<'static, Watched> {
     let api: Api<NodeObject> = Api::all(client.clone());
     let events = watcher(api, watcher::Config::default()).backoff(Pauses::default());
-    told(events, "nodes").map(|event| event.map(|event| Observed::Node(lean(event)))).boxed()
+    told(events, NODES).map(|event| event.map(|event| Observed::Node(lean(event)))).boxed()
 }
 
 fn lean(event: Event<NodeObject>) -> Event<(String, NodeMeta)> {

@@ -60,7 +60,9 @@ impl Orphans {
 /// The node whose IPAMNode the call creates, if it creates one.
 fn creates(command: &Command) -> Option<&str> {
     match command {
-        Command::WriteIpamNode(NodeWrite { node, action: NodeAction::Create(_) }) => Some(node),
+        Command::WriteIpamNode(NodeWrite { node, action: NodeAction::Create(_) | NodeAction::Placeholder }) => {
+            Some(node)
+        }
         _ => None,
     }
 }

@@ -88,6 +88,9 @@ pub struct NodeWrite {
 pub enum NodeAction {
     /// Create it.
     Create(Vec<NodeBlock>),
+    /// Create it without blocks for a Node that is gone, marked as [`crate::ipam_node::PLACEHOLDER`]: while the name is taken no
+    /// creation of before succeeds.
+    Placeholder,
     /// Replace `spec.pools`, if the version is this one.
     Update(String, Vec<NodeBlock>),
     /// Delete it, if uid and version are these.
@@ -99,7 +102,7 @@ impl NodeAction {
     pub fn blocks(&self) -> &[NodeBlock] {
         match self {
             Self::Create(blocks) | Self::Update(_, blocks) => blocks,
-            Self::Delete(..) => &[],
+            Self::Placeholder | Self::Delete(..) => &[],
         }
     }
 }

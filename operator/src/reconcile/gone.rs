@@ -11,8 +11,8 @@ use std::time::{Duration, Instant};
 use ipam_core::PoolKey;
 use ipam_crds::BlockUse;
 
-use super::Reconciler;
 use super::pool_task::PoolTask;
+use super::{NodeAction, Reconciler};
 use crate::ipam_node::IpamNodeRecord;
 
 /// For how long a creation may be on its way. Who leads sends none for a Node that it knows to be gone, and who leads no more sends
@@ -22,22 +22,45 @@ use crate::ipam_node::IpamNodeRecord;
 pub const CREATIONS_ARRIVE_WITHIN: Duration = Duration::from_mins(20);
 
 impl Reconciler {
-    /// Whether an IPAMNode without blocks may go: its Node has been gone for as long as a creation may be on its way, and its
-    /// agent has said that it holds nothing but what was let go of. Without that word, once the Node has been gone for the grace.
+    /// Whether an IPAMNode without blocks may go: nothing that its agent said counts any more, and its Node has been gone for as
+    /// long as a creation may be on its way. One that tells of addresses goes at once, for whoever reads it would keep them
+    /// barred; a placeholder takes its name.
     pub(super) fn may_forget(&self, node: &str, known: &IpamNodeRecord, now: Instant) -> bool {
-        if self.nodes.contains(node) || self.kept_until(node).is_none_or(|until| now < until) {
-            return false;
-        }
+        let is_kept = self.kept_until(node).is_none_or(|until| now < until);
+        !self.nodes.contains(node) && self.word_is_void(node, known, now) && (!is_kept || has_word(known))
+    }
+
+    /// Whether the agent of a Node that is gone has said that it holds nothing but what was let go of, or the Node has been gone
+    /// for the grace.
+    fn word_is_void(&self, node: &str, known: &IpamNodeRecord, now: Instant) -> bool {
         let is_let_go = |task: &PoolTask| {
             task.record.life.forces(node) || task.applied.as_ref().is_some_and(|applied| applied.let_go.contains(node))
         };
-        let has_word = known.observed_generation.is_some() || self.pools.values().any(is_let_go);
+        let has_spoken = known.observed_generation.is_some() || known.placeholder;
+        let has_word = has_spoken || self.pools.values().any(is_let_go);
         let mut held = known.reports.iter().filter(|report| report.used > 0);
         let is_free = |report: &BlockUse| {
             let key = PoolKey::new(report.pool_type.into(), report.name.as_str());
             self.pools.get(&key).is_some_and(is_let_go)
         };
-        (has_word && held.all(is_free)) || self.gone_expiry(node).is_some_and(|expiry| expiry <= now)
+        (has_word && held.all(is_free)) || self.gone_expiry(node, now).is_some_and(|expiry| expiry <= now)
+    }
+
+    /// Whether a placeholder is to take the name: of an IPAMNode that went with its word, or may have been made by a call whose
+    /// answer was lost, which this one then tells.
+    pub(super) fn takes_a_placeholder(&self, node: &str) -> bool {
+        !self.nodes.contains(node) && (self.replaced.contains(node) || self.ipam_nodes.may_be_created(node))
+    }
+
+    /// Remembers whether the IPAMNode that is about to be deleted is to have a placeholder.
+    pub(super) fn note_replaced(&mut self, node: &str, action: &NodeAction, now: Instant) {
+        if matches!(action, NodeAction::Delete(..)) {
+            if self.kept_until(node).is_some_and(|until| now < until) {
+                self.replaced.insert(node.to_owned());
+            } else {
+                self.replaced.remove(node);
+            }
+        }
     }
 
     /// Remembers since when there is no Node of an IPAMNode, or of the word of one, and looks again in time where nothing
@@ -45,13 +68,16 @@ impl Reconciler {
     pub(super) fn note_gone(&mut self, node: &str, now: Instant) {
         let known = self.ipam_nodes.get(node);
         let is_told = known.is_some() || self.ipam_nodes.is_to_tell_again(node);
+        if self.nodes.contains(node) {
+            self.replaced.remove(node);
+        }
         if !is_told || self.nodes.contains(node) {
             self.gone.remove(node);
             return;
         }
         let is_empty = known.is_none_or(|known| known.blocks.is_empty());
         self.gone.entry(node.to_owned()).or_insert(now);
-        let (kept, expiry) = (self.kept_until(node), self.gone_expiry(node));
+        let (kept, expiry) = (self.kept_until(node), self.gone_expiry(node, now));
         if expiry.is_some_and(|expiry| expiry <= now) {
             self.ipam_nodes.forget_word(node);
         }
@@ -65,7 +91,15 @@ impl Reconciler {
         Some(*self.gone.get(node)? + self.settings.creations_arrive_within)
     }
 
-    fn gone_expiry(&self, node: &str) -> Option<Instant> {
-        Some(*self.gone.get(node)? + self.settings.released_block_grace?)
+    fn gone_expiry(&self, node: &str, now: Instant) -> Option<Instant> {
+        let grace = self.settings.released_block_grace?;
+        let seen = self.absences.observed_at(node, grace, now);
+        Some((*self.gone.get(node)? + grace).max(seen))
     }
+}
+
+/// Whether the object tells of addresses, or leaves open what its agent holds.
+fn has_word(known: &IpamNodeRecord) -> bool {
+    let is_silent = known.observed_generation.is_none() && !known.placeholder;
+    is_silent || known.reports.iter().any(|report| report.used > 0)
 }

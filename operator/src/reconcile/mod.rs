@@ -17,7 +17,7 @@ mod pool_events;
 mod pool_task;
 mod timing;
 
-use std::collections::{BTreeMap, HashMap};
+use std::collections::{BTreeMap, HashMap, HashSet};
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
@@ -95,6 +95,8 @@ pub struct Reconciler {
     orphaned: HashMap<String, Instant>,
     /// Nodes that are gone and have an IPAMNode, and since when we know.
     gone: HashMap<String, Instant>,
+    /// Nodes that are gone whose IPAMNode goes with what its agent said, for a placeholder to take the name.
+    replaced: HashSet<String>,
     /// Blocks that nodes have of pools that are gone.
     orphans: Vec<AddrRange>,
     /// What was given before the API server went back to an earlier state.
@@ -138,6 +140,7 @@ impl Reconciler {
             queue: NodeQueue::default(),
             orphaned: HashMap::new(),
             gone: HashMap::new(),
+            replaced: HashSet::new(),
             orphans: Vec::new(),
             memory: Memory::default(),
             stale: Stale { overlaps: false, orphans: true },
@@ -235,6 +238,21 @@ impl Reconciler {
         keys
     }
 
+    /// The watch of Nodes fails. It may go on without a new list, so that it is not known who came and went meanwhile.
+    pub fn nodes_out_of_sight(&mut self, now: Instant) {
+        self.absences.lose_sight();
+        self.keep_sight(now);
+    }
+
+    /// What happens to Nodes is missed while they are listed, and counts for nothing while another leads.
+    fn keep_sight(&mut self, now: Instant) {
+        if self.leading && self.is_synced() && !self.node_list.is_under_way() {
+            self.absences.keep_sight(now);
+        } else {
+            self.absences.lose_sight();
+        }
+    }
+
     /// Takes in what a watch tells.
     pub fn observe(&mut self, event: Observed, now: Instant) {
         match event {
@@ -242,11 +260,7 @@ impl Reconciler {
             Observed::Pool(kind, event) => self.observe_pool(kind, event, now),
             Observed::IpamNode(event) => self.observe_ipam_node(event, now),
         }
-        if self.leading && self.is_synced() && !self.node_list.is_under_way() {
-            self.absences.keep_sight(now);
-        } else {
-            self.absences.lose_sight();
-        }
+        self.keep_sight(now);
     }
 
     /// The calls to be made now. Where more is due than may be done in one go, [`Reconciler::next_wake`] says so.

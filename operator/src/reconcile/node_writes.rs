@@ -29,6 +29,7 @@ impl Reconciler {
                 self.ipam_nodes.accept(&node);
                 continue;
             };
+            self.note_replaced(&node, &action, now);
             self.queue.begin(&node);
             self.ipam_nodes.begin_write(&node, action.blocks());
             self.outbox.push(Command::WriteIpamNode(NodeWrite { node, action }));
@@ -59,6 +60,7 @@ impl Reconciler {
         }
         sort(&mut blocks);
         match known {
+            None if blocks.is_empty() && self.takes_a_placeholder(node) => Some(NodeAction::Placeholder),
             // Making it without blocks tells whether the one before, whose answer was lost and which nobody wants any more,
             // was made.
             None if blocks.is_empty() && self.ipam_nodes.may_be_created(node) => Some(NodeAction::Create(blocks)),
@@ -149,7 +151,7 @@ impl Reconciler {
         self.ipam_nodes.end_write(&node, result.is_ok());
         match result {
             Ok(version) => {
-                if matches!(action, NodeAction::Create(_)) {
+                if matches!(action, NodeAction::Create(_) | NodeAction::Placeholder) {
                     self.note_place(None, now);
                 }
                 if self.queue.succeed(&node) && self.ipam_nodes.get(&node).is_none() {
@@ -158,7 +160,7 @@ impl Reconciler {
                 } else {
                     let is_kept = !matches!(action, NodeAction::Delete(..)) && !self.nodes.contains(&node);
                     let changes = self.ipam_nodes.get(&node).is_none_or(|known| known.blocks != action.blocks());
-                    self.note_written(&node, action, version);
+                    self.note_written(&node, &action, version);
                     // Only now is it known that the write before, whose answer was lost, changed nothing. No watch tells of a
                     // write that changes nothing, so what waited for that is looked at here.
                     // And of a Node that is gone there may be no more to tell than this.
@@ -170,6 +172,10 @@ impl Reconciler {
                 self.wake_pools_that_wait_for(&node, now);
             }
             Err(error) => {
+                if matches!((&action, &error), (NodeAction::Placeholder, CallError::Conflict(_))) {
+                    // The name is taken.
+                    self.replaced.remove(&node);
+                }
                 match &error {
                     CallError::Conflict(_) => tracing::debug!(%node, %error, "observing again"),
                     CallError::NoPlace(_) | CallError::Failed(_) => {
@@ -204,11 +210,14 @@ impl Reconciler {
     }
 
     /// Notes what a write of ours has made, without waiting for the watch to tell.
-    fn note_written(&mut self, node: &str, action: NodeAction, version: Option<NodeVersion>) {
-        let (NodeAction::Create(blocks) | NodeAction::Update(_, blocks), Some(version)) = (action, version) else {
-            // Deleted: the watch tells when it is gone, which a finalizer of others may put off.
-            return;
-        };
+    fn note_written(&mut self, node: &str, action: &NodeAction, version: Option<NodeVersion>) {
+        // Of one that is deleted the watch tells when it is gone, which a finalizer of others may put off.
+        let Some(version) = version else { return };
+        let placeholder = *action == NodeAction::Placeholder;
+        if placeholder {
+            self.replaced.remove(node);
+        }
+        let blocks = action.blocks().to_vec();
         let NodeVersion { uid, resource_version, generation } = version;
         match self.ipam_nodes.get_mut(node) {
             Some(known) if known.uid == uid => {
@@ -220,7 +229,14 @@ impl Reconciler {
             }
             Some(_) => {}
             None => {
-                let made = IpamNodeRecord { uid, generation, resource_version, blocks, ..IpamNodeRecord::default() };
+                let made = IpamNodeRecord {
+                    uid,
+                    generation,
+                    resource_version,
+                    blocks,
+                    placeholder,
+                    ..IpamNodeRecord::default()
+                };
                 drop(self.ipam_nodes.apply(node, made));
             }
         }

@@ -39,6 +39,7 @@ impl Reconciler {
             self.absences.comes(name);
             // Should it go again before anybody looks, its time begins anew.
             self.orphaned.remove(name);
+            self.gone.remove(name);
             self.queue.push(name);
             self.wake_pools(now);
         }

@@ -263,8 +263,10 @@ mod tests {
     const READ: [&str; 9] =
         ["type", "format", "minimum", "maximum", "maxLength", "maxItems", "required", "properties", "items"];
     /// Keywords that judge nothing, and those whose rules `ipam-core` has.
-    const LEFT: [&str; 7] = [
+    const LEFT: [&str; 8] = [
         "description",
+        // Of a field that is refused as a whole.
+        "additionalProperties",
         "pattern",
         "x-kubernetes-validations",
         "x-kubernetes-list-type",

@@ -1,6 +1,6 @@
 //! Nodes that go: their IPAMNodes stay as long as a creation from before may be on its way, and nothing waits for that.
 
-use super::races::statuses;
+use super::races::{status_json, statuses};
 use super::*;
 
 const SECOND: Duration = Duration::from_secs(1);
@@ -90,4 +90,72 @@ fn a_pool_that_is_deleted_does_not_wait_for_the_ipam_nodes_of_nodes_that_are_gon
         |call: &Command| matches!(call, Command::PatchPool { patch: PoolPatch::Finalizers(all), .. } if all.is_empty());
     assert!(calls.iter().any(unsealed), "{calls:#?}");
     assert!(world.reconciler.ipam_nodes.get("n1").is_some());
+}
+
+/// An admin lets go of `n1`'s block, of which its agent held three addresses when the Node went.
+fn forced_while_held() -> World {
+    let mut world = World::new(&["n1", "n2"], &[blue()], vec![]);
+    world.settle();
+    report(&mut world, "n1", 3);
+    world.settle();
+    world.tell(Observed::Node(Event::Delete(("n1".into(), NodeMeta::default()))));
+    world.settle();
+    let mut forced = pool_object("blue", 900, 1, SPEC, &status_json(&world.status()));
+    forced.metadata.annotations = Some([(FORCE_RELEASE.to_owned(), "n1".to_owned())].into());
+    world.tell(Observed::Pool(PoolKind::IpPool, Event::Apply(forced)));
+    world
+}
+
+#[test]
+fn what_an_agent_said_that_was_let_go_of_goes_at_once_and_a_placeholder_takes_the_name() {
+    let mut world = forced_while_held();
+    let calls = world.settle();
+    assert!(
+        matches!(nodes_written(&calls)[..], [("n1", NodeAction::Delete(..)), ("n1", NodeAction::Placeholder)]),
+        "{calls:#?}"
+    );
+    assert!(world.status().releasing.is_empty(), "{:?}", world.status());
+    let mut echo = pool_object("blue", 950, 1, SPEC, &status_json(&world.status()));
+    echo.metadata.annotations = Some([(FORCE_RELEASE.to_owned(), "n1".to_owned())].into());
+    world.tell(Observed::Pool(PoolKind::IpPool, Event::Apply(echo)));
+    let lifted =
+        |call: &Command| matches!(call, Command::PatchPool { patch: PoolPatch::Annotation(FORCE_RELEASE, None), .. });
+    assert!(world.settle().iter().any(lifted), "its work is done");
+    // Another node gets all of the block, with nothing barred.
+    world.node_joins("n3");
+    let calls = world.settle();
+    let [("n3", NodeAction::Create(blocks))] = &nodes_written(&calls)[..] else { panic!("{calls:#?}") };
+    assert_eq!((blocks[0].start_ip.as_str(), blocks[0].held_elsewhere.len()), ("192.168.0.1", 0));
+    assert!(world.calls_after(CREATIONS_ARRIVE_WITHIN.saturating_sub(60 * SECOND)).is_empty());
+    assert!(is_deletion_of(&settled_after(&mut world, 60 * SECOND), "n1"));
+    assert!(nodes_written(&settled_after(&mut world, 2 * CREATIONS_ARRIVE_WITHIN)).is_empty(), "once is enough");
+}
+
+#[test]
+fn a_placeholder_goes_in_time_also_by_another_leader_who_lets_go_of_nothing_by_time() {
+    let kept = object(&json!({"metadata": {"name": "n1", "uid": "uid-n1", "generation": 1, "resourceVersion": "50",
+        "annotations": {"nv-ipam.nvidia.com/created-as": "placeholder"}}, "spec": {"pools": []}}));
+    let mut world = World::empty();
+    world.reconciler.settings.released_block_grace = None;
+    world.reconciler.lead(world.now);
+    world.list(&["n2"], &[blue()], vec![kept]);
+    world.settle();
+    assert!(world.calls_after(CREATIONS_ARRIVE_WITHIN.saturating_sub(10 * SECOND)).is_empty());
+    assert!(is_deletion_of(&world.calls_after(10 * SECOND), "n1"));
+}
+
+#[test]
+fn a_placeholder_whose_name_is_taken_is_asked_for_no_more() {
+    let mut world = forced_while_held();
+    let mut calls = world.calls();
+    while let Some(call) = calls.pop() {
+        match call {
+            Command::WriteIpamNode(NodeWrite { action: NodeAction::Placeholder, .. }) => {
+                world.fail(call, CallError::Conflict("it is there".into()));
+            }
+            call => world.succeed(call),
+        }
+        calls.extend(world.calls());
+    }
+    assert!(world.reconciler.replaced.is_empty());
 }
