@@ -14,6 +14,8 @@ pub(crate) const CIDR_LENGTH: usize = 49;
 pub(crate) const NAME_LENGTH: usize = 253;
 /// Longest label key: a prefix of 253, a slash, a name of 63 characters.
 pub(crate) const LABEL_KEY_LENGTH: usize = 317;
+/// Longest label value.
+pub(crate) const LABEL_VALUE_LENGTH: usize = 63;
 
 /// CEL: one of the two spellings of the flag is true.
 const DEFAULT_GATEWAY: &str =
@@ -25,6 +27,12 @@ const DEFAULT_GATEWAY: &str =
 /// that putting texts together with `+` costs too much.
 pub(crate) fn say(text: &str, values: &[&str]) -> String {
     format!("'{text}'.format([{}])", values.join(", "))
+}
+
+/// CEL: a text as it can stand in a message. The API server shows the rule itself in place of a message that has a line break in
+/// it, and a block scalar of YAML ends with one.
+pub(crate) fn one_line(text: &str) -> String {
+    format!(r"{text}.replace('\n', '\\n')")
 }
 
 /// A rule on a value. `message` is a CEL expression, see [`say`].
@@ -71,19 +79,23 @@ pub(crate) fn is_address_or_empty() -> Rule {
 }
 
 fn not_an_address() -> String {
+    let shown = one_line("self");
     let network = say("\"%s\" is a network; write the address alone: %s", &["self", "string(cidr(self).ip())"]);
-    let blanks = say("\"%s\" has blanks around it; write \"%s\"", &["self", "self.trim()"]);
-    let other = say("\"%s\" is not an IP address; write for example 192.168.0.1 or fd00::1", &["self"]);
-    format!("isCIDR(self) ? {network} : isIP(self.trim()) ? {blanks} : {other}")
+    let other = say("\"%s\" is not an IP address; write for example 192.168.0.1 or fd00::1", &[&shown]);
+    format!("isCIDR(self) ? {network} : isIP(self.trim()) ? {} : {other}", has_blanks())
+}
+
+fn has_blanks() -> String {
+    say("\"%s\" has blanks around it; write \"%s\"", &[&one_line("self"), "self.trim()"])
 }
 
 /// The value is a network in CIDR notation. Host bits are allowed.
 pub(crate) fn is_cidr() -> Rule {
-    rule(
-        "isCIDR(self)",
-        Reason::FieldValueInvalid,
-        say("\"%s\" is not a network in CIDR notation; write for example 192.168.0.0/16 or fd00::/48", &["self"]),
-    )
+    let other = say(
+        "\"%s\" is not a network in CIDR notation; write for example 192.168.0.0/16 or fd00::/48",
+        &[&one_line("self")],
+    );
+    rule("isCIDR(self)", Reason::FieldValueInvalid, format!("isCIDR(self.trim()) ? {} : {other}", has_blanks()))
 }
 
 /// The value has no bits set behind its prefix length.

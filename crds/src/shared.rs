@@ -17,7 +17,8 @@ use serde::de::{Deserializer, Error as _, IgnoredAny};
 use serde::{Deserialize, Serialize};
 
 use crate::rules::{
-    ADDRESS_LENGTH, CIDR_LENGTH, LABEL_KEY_LENGTH, field_rule, ipv4_number, is_address, is_cidr, rule, say,
+    ADDRESS_LENGTH, CIDR_LENGTH, LABEL_KEY_LENGTH, LABEL_VALUE_LENGTH, NAME_LENGTH, field_rule, ipv4_number,
+    is_address, is_cidr, one_line, rule, say,
 };
 
 /// Addresses that are never given to a pod unless it asks for one of them by name.
@@ -166,7 +167,7 @@ pub struct NodeSelectorTerm {
 
 /// A requirement on one label of a node.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize, KubeSchema)]
-#[x_kube(validation = values_as_operator_wants())]
+#[x_kube(validation = values_as_operator_wants(), validation = bound_is_integer())]
 pub struct NodeLabelRequirement {
     /// Key of the label.
     #[schemars(length(max = LABEL_KEY_LENGTH), regex(pattern = LABEL_KEY))]
@@ -177,6 +178,7 @@ pub struct NodeLabelRequirement {
     pub operator: String,
     /// One value or more for In and NotIn, none for Exists and DoesNotExist, one integer for Gt and Lt.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    #[schemars(inner(length(max = LABEL_VALUE_LENGTH), regex(pattern = LABEL_VALUE)))]
     #[x_kube(merge_strategy = ListMerge::Atomic)]
     pub values: Vec<String>,
 }
@@ -185,11 +187,14 @@ pub struct NodeLabelRequirement {
 /// schema and no CEL rule because the API server takes a regular expression in CEL for costly, and there are many keys.
 const LABEL_KEY: &str = r"^([a-z0-9]([-a-z0-9.]{0,251}[a-z0-9])?/)?[A-Za-z0-9]([-\w.]{0,61}[A-Za-z0-9])?$";
 
+/// A label value as core/v1 validates it: nothing, or a name. Its length is a bound of its own, by which CEL's cost is reckoned.
+const LABEL_VALUE: &str = r"^([A-Za-z0-9]([-\w.]*[A-Za-z0-9])?)?$";
+
 fn is_label_operator() -> Rule {
     rule(
         "self in ['In', 'NotIn', 'Exists', 'DoesNotExist', 'Gt', 'Lt']",
         Reason::FieldValueInvalid,
-        say("\"%s\" is not an operator; write In, NotIn, Exists, DoesNotExist, Gt or Lt", &["self"]),
+        say("\"%s\" is not an operator; write In, NotIn, Exists, DoesNotExist, Gt or Lt", &[&one_line("self")]),
     )
 }
 
@@ -214,6 +219,23 @@ fn values_as_operator_wants() -> Rule {
     )
 }
 
+/// Labels are compared as integers of 64 bits. Of digits as many as the highest of them has, texts compare as numbers do; of more,
+/// with zeros in front, the operator judges.
+fn bound_is_integer() -> Rule {
+    const BOUND: &str = "self.values[0]";
+    field_rule(
+        ".values",
+        format!(
+            "!(self.operator in ['Gt', 'Lt']) || !has(self.values) || size(self.values) != 1 || \
+             {BOUND}.matches('^-?0*[0-9]{{1,18}}$') || \
+             ({BOUND}.matches('^0*[0-9]{{19}}$') && (size({BOUND}) > 19 || {BOUND} <= '{}'))",
+            i64::MAX
+        ),
+        Reason::FieldValueInvalid,
+        say("\"%s\" is no integer of 64 bits, but operator %s takes one", &[&one_line(BOUND), "self.operator"]),
+    )
+}
+
 /// A requirement on one field of a node.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize, KubeSchema)]
 #[x_kube(validation = one_field_value())]
@@ -228,15 +250,19 @@ pub struct NodeFieldRequirement {
     pub operator: String,
     /// Exactly one value: the name of a node.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    #[schemars(inner(length(max = NAME_LENGTH), regex(pattern = NODE_NAME)))]
     #[x_kube(merge_strategy = ListMerge::Atomic)]
     pub values: Vec<String>,
 }
+
+/// The name of a node as core/v1 validates it: a DNS subdomain.
+const NODE_NAME: &str = r"^[a-z0-9]([-a-z0-9]*[a-z0-9])?(\.[a-z0-9]([-a-z0-9]*[a-z0-9])?)*$";
 
 fn is_node_name_field() -> Rule {
     rule(
         "self == 'metadata.name'",
         Reason::FieldValueInvalid,
-        say("\"%s\" is not a field to select nodes by; only metadata.name is", &["self"]),
+        say("\"%s\" is not a field to select nodes by; only metadata.name is", &[&one_line("self")]),
     )
 }
 
@@ -244,7 +270,7 @@ fn is_field_operator() -> Rule {
     rule(
         "self in ['In', 'NotIn']",
         Reason::FieldValueInvalid,
-        say("\"%s\" is not an operator for fields; write In or NotIn", &["self"]),
+        say("\"%s\" is not an operator for fields; write In or NotIn", &[&one_line("self")]),
     )
 }
 

@@ -1,11 +1,11 @@
 //! Histories of a simulated cluster, from seeds: no address is ever held twice, and everything comes to rest.
 //!
-//! `cargo run -p ipam-e2e --bin simulate -- --seeds 3000..100000` plays more of them, and one that fails is printed shrunk.
+//! `cargo run -p ipam-e2e --bin simulate -- --seeds 10000..100000` plays more of them, and one that fails is printed shrunk.
 
 use ipam_e2e::sim::{Simulator, history, play_many, shrink};
 
 /// Histories played here, and steps of each.
-const SEEDS: u64 = 3_000;
+const SEEDS: u64 = 10_000;
 const STEPS: usize = 100;
 
 #[test]

@@ -1,7 +1,8 @@
 //! What works, but not as its author may think.
 //!
 //! Nothing here refuses: a pool that [`Pool::parse`] takes is served, whatever is advised. The webhook and `validate` show
-//! the same advice, from the spec alone ([`advise`]) and from the nodes there are ([`advise_nodes`]). Every number in a
+//! the same advice, from the spec alone ([`advise`]), its annotation ([`advise_annotation`]), the nodes there are
+//! ([`advise_nodes`]), and of an edit from who has which block ([`left_out`](crate::edit::left_out)). Every number in a
 //! message comes from the pool's own arithmetic.
 
 mod exclusions;
@@ -11,6 +12,8 @@ mod shape;
 use std::fmt;
 
 use crate::Pool;
+use crate::overlap::ALLOW_OVERLAP_ANNOTATION;
+use crate::quoted::Quoted;
 use crate::spec::PoolSpec;
 
 pub use nodes::advise_nodes;
@@ -53,17 +56,21 @@ pub enum AdviceCode {
     BarrenStaticPrefix,
     /// No node is selected.
     NoNodeSelected,
-    /// A static entry is for a node that is not there or not selected.
+    /// A static entry is for a node that is not there or not selected, or that cannot be.
     StaticForNoNode,
     /// Fewer nodes can be served than are selected.
     TooSmall,
     /// Many more nodes could be served than are selected.
     TooLarge,
+    /// An edit of the selector leaves out nodes whose pods may hold addresses.
+    NodesLeftOut,
+    /// An annotation has a value that says nothing.
+    AnnotationWithoutEffect,
 }
 
 impl AdviceCode {
     /// All codes.
-    pub const ALL: [Self; 19] = [
+    pub const ALL: [Self; 21] = [
         Self::DeprecatedField,
         Self::HostBits,
         Self::SpecialRange,
@@ -83,6 +90,8 @@ impl AdviceCode {
         Self::StaticForNoNode,
         Self::TooSmall,
         Self::TooLarge,
+        Self::NodesLeftOut,
+        Self::AnnotationWithoutEffect,
     ];
 
     /// The word, as it stands in `-o json` and in the table of cases.
@@ -107,6 +116,8 @@ impl AdviceCode {
             Self::StaticForNoNode => "StaticForNoNode",
             Self::TooSmall => "TooSmall",
             Self::TooLarge => "TooLarge",
+            Self::NodesLeftOut => "NodesLeftOut",
+            Self::AnnotationWithoutEffect => "AnnotationWithoutEffect",
         }
     }
 }
@@ -130,7 +141,7 @@ pub struct Advice {
 }
 
 impl Advice {
-    fn new(field: impl Into<String>, code: AdviceCode, message: impl Into<String>) -> Self {
+    pub(crate) fn new(field: impl Into<String>, code: AdviceCode, message: impl Into<String>) -> Self {
         Self { field: field.into(), code, message: message.into() }
     }
 }
@@ -151,6 +162,16 @@ pub fn advise(spec: &PoolSpec, pool: &Pool) -> Vec<Advice> {
     exclusions::advise(spec, pool, &mut advice);
     shape::advise_rest(spec, pool, &mut advice);
     advice
+}
+
+/// What is surprising about the value of [`ALLOW_OVERLAP_ANNOTATION`]: one that means neither yes nor no.
+pub fn advise_annotation(value: Option<&str>) -> Option<Advice> {
+    let value = value.filter(|value| !matches!(*value, "true" | "false" | ""))?;
+    let message = format!(
+        "{ALLOW_OVERLAP_ANNOTATION}: {} allows nothing; write \"true\" to let other pools have the same addresses",
+        Quoted(value)
+    );
+    Some(Advice::new("metadata.annotations", AdviceCode::AnnotationWithoutEffect, message))
 }
 
 /// Gathers advice of one code and counts what is too much.

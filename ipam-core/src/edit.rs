@@ -4,15 +4,18 @@
 //! It must never call a block free that nobody has reported empty: what is not known counts as held.
 
 mod barred;
+mod left_out;
 mod moved;
 mod report;
 
 use std::collections::BTreeSet;
 
 use crate::spec::PoolSpec;
+use crate::words::listed;
 use crate::{AddrRange, Claim, Pool, RunSet};
 
 use barred::Barred;
+pub use left_out::left_out;
 use moved::Moved;
 pub use report::violations;
 
@@ -55,6 +58,16 @@ impl Held {
             Self::Unknown | Self::Count(_) => RunSet::from_iter([hosts.numbers()]),
         }
     }
+}
+
+/// Those of the nodes whose pods may hold addresses, the first `most` by name, each with how many; `None` if there is none.
+pub fn holders_listed(nodes: &[(&str, Held)], most: usize) -> Option<String> {
+    let holders: Vec<_> = nodes.iter().filter(|(_, held)| !held.is_empty()).collect();
+    let named = holders.iter().map(|(node, held)| match held.count() {
+        Some(count) => format!("{node} ({count} held)"),
+        None => format!("{node} (not reported)"),
+    });
+    (!holders.is_empty()).then(|| listed(named, most))
 }
 
 /// A node whose addresses an edit would take away.

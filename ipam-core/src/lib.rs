@@ -27,7 +27,7 @@ pub mod violation;
 pub mod words;
 
 pub use addr::{AddrRange, Cidr, Family};
-pub use advice::{Advice, AdviceCode, advise, advise_nodes};
+pub use advice::{Advice, AdviceCode, advise, advise_annotation, advise_nodes};
 pub use edit::{Displaced, Held, displaced};
 pub use key::{PoolKey, PoolKind};
 pub use node_pool::{NodePool, Pause, PoolState};

@@ -7,6 +7,7 @@
 use std::collections::BTreeMap;
 use std::ops::RangeInclusive;
 
+use crate::words::listed;
 use crate::{Cidr, Pool, PoolKey, PoolKind, Reason, Violation};
 
 /// Annotation of a pool: with the value `"true"` on both of two pools they may have the same addresses, as isolated L2
@@ -100,8 +101,13 @@ impl Contenders {
 
     /// The pools that `contender` may not serve beside, oldest first. An earlier state of the same pool is none of them.
     pub fn conflicts(&self, contender: &Contender) -> Vec<&Contender> {
-        let mut found: Vec<&Contender> =
-            self.sharing(&contender.network).filter(|other| contender.conflicts_with(other)).collect();
+        self.conflicts_among(contender, usize::MAX)
+    }
+
+    /// The same where no more than `most` are looked for, in the order of their networks.
+    pub fn conflicts_among(&self, contender: &Contender, most: usize) -> Vec<&Contender> {
+        let sharing = self.sharing(&contender.network);
+        let mut found: Vec<&Contender> = sharing.filter(|other| contender.conflicts_with(other)).take(most).collect();
         found.sort_unstable_by_key(|other| other.seniority());
         found
     }
@@ -160,12 +166,7 @@ pub fn violation(contender: &Contender, conflicts: &[&Contender]) -> Option<Viol
     if conflicts.is_empty() {
         return None;
     }
-    let named: Vec<String> =
-        conflicts.iter().take(MOST_NAMED).map(|other| format!("{} ({})", other.key, other.network)).collect();
-    let more = match conflicts.len() - named.len() {
-        0 => String::new(),
-        more => format!(" and {more} more"),
-    };
+    let named = listed(conflicts.iter().map(|other| format!("{} ({})", other.key, other.network)), MOST_NAMED);
     let remedy = if contender.allows_overlap {
         format!("which lack the annotation {ALLOW_OVERLAP_ANNOTATION}: \"true\" that this pool has; both must have it")
     } else {
@@ -175,8 +176,7 @@ pub fn violation(contender: &Contender, conflicts: &[&Contender]) -> Option<Viol
         )
     };
     let separator = if contender.allows_overlap { ", " } else { "; " };
-    let message =
-        format!("\"{}\" shares addresses with {}{more}{separator}{remedy}", contender.network, named.join(", "));
+    let message = format!("\"{}\" shares addresses with {named}{separator}{remedy}", contender.network);
     Some(Violation::new(contender.field(), Reason::Overlap, message))
 }
 

@@ -1,4 +1,4 @@
-//! Numbers in sentences.
+//! Numbers and lists in sentences.
 
 use std::fmt::Display;
 
@@ -9,9 +9,24 @@ pub fn counted(count: impl Display, one: &str, many: &str) -> String {
     format!("{number} {noun}")
 }
 
+/// The first `most` of the items, and how many more there are: `a, b and 3 more`.
+pub fn listed(mut items: impl ExactSizeIterator<Item = String>, most: usize) -> String {
+    let named = items.by_ref().take(most).collect::<Vec<_>>().join(", ");
+    match items.len() {
+        0 => named,
+        more => format!("{named} and {more} more"),
+    }
+}
+
 #[cfg(test)]
 mod tests {
-    use super::counted;
+    use super::{counted, listed};
+
+    #[test]
+    fn a_list_names_the_first_and_counts_the_others() {
+        let list = |count: usize| listed((0..count).map(|number| number.to_string()), 2);
+        assert_eq!([1, 2, 3, 9].map(list), ["0", "0, 1", "0, 1 and 1 more", "0, 1 and 7 more"]);
+    }
 
     #[test]
     fn one_is_singular_and_all_else_plural() {

@@ -43,7 +43,7 @@ pub struct IpamNodeRecord {
     /// Addresses that may be held outside the blocks of today, by pool: pods asked for them by name, or a record was put
     /// back to an earlier state.
     pub strays: Vec<(PoolKey, AddrRange)>,
-    /// Whether it was made for a Node that was gone, to take the name.
+    /// Whether it was made for a Node that was gone, to take the name, and has told nothing since.
     pub placeholder: bool,
     /// Whether it is being deleted, and stays for somebody's finalizer.
     pub deleting: bool,
@@ -188,8 +188,9 @@ pub fn barred(block: &NodeBlock) -> impl Iterator<Item = AddrRange> {
     block.held_elsewhere.iter().filter_map(range)
 }
 
+/// One whose spec has changed since serves its Node like any other.
 fn is_placeholder(object: &RawObject) -> bool {
-    let annotations = object.metadata.annotations.as_ref();
+    let annotations = object.metadata.annotations.as_ref().filter(|_| object.metadata.generation == Some(1));
     annotations.and_then(|annotations| annotations.get(CREATED_AS)).is_some_and(|kind| kind == PLACEHOLDER)
 }
 

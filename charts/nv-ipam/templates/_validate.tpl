@@ -1,15 +1,19 @@
 {{/* What the schema of the values cannot say, or not in words. All mistakes at once, each with what would be right. */}}
 {{- define "nv-ipam.validate" -}}
 {{- $mistakes := list -}}
+{{- $port := "(6553[0-5]|655[0-2][0-9]|65[0-4][0-9]{2}|6[0-4][0-9]{3}|[1-5][0-9]{4}|[1-9][0-9]{0,3})" -}}
+{{- /* A name in a path that is neither "." nor "..". */}}
+{{- $name := "/([^/.][^/]*|[.][^/.][^/]*|[.]{2}[^/]+)" -}}
 {{- $forms := dict
   "name" (list `^([a-z0-9]([-a-z0-9]{0,61}[a-z0-9])?)?$` "is no name of a namespace or prefix; it takes up to 63 of a-z, 0-9 and '-', with '-' neither first nor last")
   "object" (list `^([a-z0-9]([-a-z0-9.]{0,251}[a-z0-9])?)?$` "is no name of an object; it takes up to 253 of a-z, 0-9, '-' and '.'")
-  "path" (list `^/.*[^/]$` "is no absolute path; write it from the root, as in \"/var/lib/cni\"")
+  "path" (list (printf `^(%s)+$` $name) "is no absolute path; write it from the root, without \".\" and \"..\", as in \"/var/lib/cni\"")
+  "file" (list (printf `^(%s){2,}$` $name) "is no file in a folder of its own; write it from the root, without \".\" and \"..\", as in \"/var/lib/cni/nv-ipam/store\"")
   "duration" (list `^(0|([0-9]+([.][0-9]+)?(h|m|s|ms))+)?$` "is no duration; write numbers with h, m or s, as in \"1m30s\"")
   "interval" (list `^([0-9]+([.][0-9]+)?(h|m|s|ms))+$` "is no duration; write numbers with h, m or s, as in \"1m30s\"")
-  "listener" (list `^(0|([^ /:]*|\[[0-9a-fA-F:.]+\]):[0-9]{1,5})$` "is no address to listen on; write \":8080\", \"127.0.0.1:8080\", or \"0\" for none")
-  "webhook" (list `^([^ /:]*|\[[0-9a-fA-F:.]+\]):[1-9][0-9]{0,4}$` "is no address to listen on; write \":9443\"")
-  "agent" (list `^(unix:///.*[^/]|tcp://([^ /:]+|\[[0-9a-fA-F:.]+\]):[1-9][0-9]{0,4})$` "is no address of the agent; write unix:///PATH or tcp://IP:PORT")
+  "listener" (list (printf `^(0|([^ /:]*|\[[0-9a-fA-F:.]+\]):%s)$` $port) "is no address to listen on; write \":8080\", \"127.0.0.1:8080\", or \"0\" for none")
+  "webhook" (list (printf `^([^ /:]*|\[[0-9a-fA-F:.]+\]):%s$` $port) "is no address to listen on; write \":9443\"")
+  "agent" (list (printf `^(unix://(%s){2,}|tcp://([^ /:]+|\[[0-9a-fA-F:.]+\]):%s)$` $name $port) "is no address of the agent; write unix:///FOLDER/NAME or tcp://IP:PORT")
   "size" (list `^([0-9]+(k|K|M|G|Ki|Mi|Gi)?)?$` "is no size; write a number, as in \"64Ki\"")
   "bundle" (list `^(LS0tLS[A-Za-z0-9+/=]+)?$` "is no PEM in base64; write what `base64 -w0 ca.crt` prints")
   "image" (list `^[^ @:]+(:[0-9]+/[^ @:]+)?$` "is no image repository; write it without tag, as in \"registry.example.com/nv-ipam\"")
@@ -24,7 +28,7 @@
   (list "listener" "operator.healthProbeBindAddress") (list "listener" "operator.metricsBindAddress")
   (list "duration" "operator.logging.flushFrequency") (list "size" "operator.logging.jsonInfoBufferSize")
   (list "object" "operator.serviceAccount.name")
-  (list "agent" "agent.bindAddress") (list "path" "agent.storeFile")
+  (list "agent" "agent.bindAddress") (list "file" "agent.storeFile")
   (list "listener" "agent.healthProbeBindAddress") (list "listener" "agent.metricsBindAddress")
   (list "duration" "agent.logging.flushFrequency") (list "size" "agent.logging.jsonInfoBufferSize")
   (list "object" "agent.serviceAccount.name")
@@ -58,17 +62,40 @@
 {{- end -}}
 {{- end -}}
 {{- end -}}
+{{- range $component := list "operator" "agent" -}}
+{{- range $label := list "app.kubernetes.io/name" "app.kubernetes.io/instance" "app.kubernetes.io/component" -}}
+{{- if hasKey (default dict (index $.Values $component).podLabels) $label -}}
+{{- $mistakes = append $mistakes (printf "%s.podLabels has %q, by which the chart finds its pods; leave it out" $component $label) -}}
+{{- end -}}
+{{- end -}}
+{{- $probes := (index $.Values $component).healthProbeBindAddress -}}
+{{- $metrics := (index $.Values $component).metricsBindAddress -}}
+{{- if regexMatch `^(127[.]|localhost:|\[::1\]:)` $probes -}}
+{{- $mistakes = append $mistakes (printf "%s.healthProbeBindAddress %q listens where no kubelet can reach it: the pod would never be ready; write \":8081\"" $component $probes) -}}
+{{- end -}}
+{{- if and (ne $probes "0") (ne $metrics "0") (eq (include "nv-ipam.port" $probes) (include "nv-ipam.port" $metrics)) -}}
+{{- $mistakes = append $mistakes (printf "%s.healthProbeBindAddress %q and %s.metricsBindAddress %q are one port; give each its own" $component $probes $component $metrics) -}}
+{{- end -}}
+{{- end -}}
 {{- $drain := include "nv-ipam.seconds" .webhook.drain -}}
 {{- /* Null is what Kubernetes makes 30 of. */}}
 {{- $killed := int64 (default 30 .operator.terminationGracePeriodSeconds) -}}
-{{- if and (include "nv-ipam.webhook" $) $drain (ge (int64 $drain) $killed) -}}
-{{- $mistakes = append $mistakes (printf "webhook.drain %q is not shorter than operator.terminationGracePeriodSeconds %d: the operator would be killed while it still takes reviews; write a shorter drain or more seconds" .webhook.drain $killed) -}}
+{{- /* Reviews that are under way when the drain is over have 5 s more. Of one that is too long to reckon nothing comes. */}}
+{{- $spared := regexMatch (first (index $forms "interval")) .webhook.drain | ternary (default 999999 $drain | int64 | add 5) 0 -}}
+{{- if and (include "nv-ipam.webhook" $) (gt (int64 $spared) $killed) -}}
+{{- $mistakes = append $mistakes (printf "webhook.drain %q and the 5 s in which it finishes are longer than operator.terminationGracePeriodSeconds %d: the operator would be killed while it still takes reviews; write a shorter drain or more seconds" .webhook.drain $killed) -}}
 {{- end -}}
 {{- if eq .webhook.certificates "cert-manager" -}}
 {{- $duration := include "nv-ipam.seconds" .webhook.certManager.duration -}}
 {{- $renewBefore := include "nv-ipam.seconds" .webhook.certManager.renewBefore -}}
 {{- if and $duration $renewBefore (ge (int64 $renewBefore) (int64 $duration)) -}}
 {{- $mistakes = append $mistakes (printf "webhook.certManager.renewBefore %q is not shorter than webhook.certManager.duration %q, which cert-manager refuses; write a third of the duration" .webhook.certManager.renewBefore .webhook.certManager.duration) -}}
+{{- end -}}
+{{- if and $duration (lt (int64 $duration) 3600) -}}
+{{- $mistakes = append $mistakes (printf "webhook.certManager.duration %q is shorter than an hour, which cert-manager refuses; write \"1h\" or more" .webhook.certManager.duration) -}}
+{{- end -}}
+{{- if and $renewBefore (lt (int64 $renewBefore) 300) -}}
+{{- $mistakes = append $mistakes (printf "webhook.certManager.renewBefore %q is shorter than five minutes, which cert-manager refuses; write a third of the duration" .webhook.certManager.renewBefore) -}}
 {{- end -}}
 {{- $secret := include "nv-ipam.webhookSecret" $ -}}
 {{- if and (not .webhook.certManager.issuerRef) (gt (len $secret) 61) -}}

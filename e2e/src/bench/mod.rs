@@ -61,7 +61,7 @@ struct Row {
 }
 
 /// In the order of the table.
-const ROWS: [Row; 12] = [
+const ROWS: [Row; 13] = [
     Row { name: "plan", subject: Subject::Rules(plan::measure) },
     Row { name: "judge", subject: Subject::Rules(judge::measure) },
     Row { name: "pool", subject: Subject::Operator(pool::measure) },
@@ -74,6 +74,7 @@ const ROWS: [Row; 12] = [
     Row { name: "calls", subject: Subject::Agent(calls::measure) },
     Row { name: "agent-memory", subject: Subject::Agent(agent::memory) },
     Row { name: "reviews", subject: Subject::Reviews(reviews::measure) },
+    Row { name: "stalled", subject: Subject::Reviews(reviews::stalled) },
 ];
 
 /// An agent alone on its node.

@@ -8,14 +8,19 @@ use ipam_crds::{IPPool, IPPoolSpec};
 use kube::api::{Api, PostParams};
 use tokio::runtime::Runtime;
 
-use super::meter::{Cpu, Meter};
+use super::meter::{Cpu, Meter, ms, percentile};
 use super::table::Finding;
 use crate::control_plane::ControlPlane;
 use crate::eventually::eventually_blocking;
-use crate::reviews::{Campaign, Report, run};
+use crate::reviews::{Campaign, Client, Report, beside, run, stall};
 
 /// Pools that are known in the second measurement.
 const POOLS: u32 = 10_000;
+/// Clients of each kind that stall, and reviews beside them.
+const STALLED: usize = 500;
+const BESIDE: u32 = 300;
+/// What each sends of a body: as much as there is room for of all.
+const SENT: usize = 60 << 10;
 /// Writes under way while they are made.
 const AT_ONCE: usize = 64;
 
@@ -58,6 +63,28 @@ pub(super) fn measure(plane: &ControlPlane, runtime: &Runtime) -> Result<Vec<Fin
             met: cost.memory <= 40 << 10,
         },
     ])
+}
+
+pub(super) fn stalled(plane: &ControlPlane, runtime: &Runtime) -> Result<Vec<Finding>> {
+    let times = runtime.block_on(beside_stalled(plane))?;
+    let at = |percent| ms(percentile(&times, percent));
+    Ok(vec![Finding {
+        what: "a review beside 500 stalled handshakes and 500 half bodies".into(),
+        reference: "no server",
+        aim: "< 50 ms",
+        measured: format!("p50 {}, p99 {}, at most {} of {BESIDE}", at(50), at(99), at(100)),
+        met: percentile(&times, 100) < Duration::from_millis(50),
+    }])
+}
+
+/// How long reviews take while clients stall; sorted.
+async fn beside_stalled(plane: &ControlPlane) -> Result<Vec<Duration>> {
+    let (replica, client) = Client::with_replica(plane, &plane.namespace("bench-stalled")?)?;
+    let stalled = stall(&client, STALLED, SENT).await?;
+    // Done before the first of the handshakes is cut off for its time.
+    let times = beside(&client, BESIDE, Duration::from_millis(10)).await?;
+    drop((stalled, replica));
+    Ok(times)
 }
 
 fn cost(plane: &ControlPlane, namespace: &str, campaign: Campaign) -> Result<Cost> {

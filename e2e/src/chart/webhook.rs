@@ -28,7 +28,9 @@ impl Webhook {
     /// When there is no free port, or the folder cannot be made.
     pub fn new(plane: &ControlPlane) -> Result<Self> {
         let port = Port::reserve()?;
-        let mount = SecretMount::new(plane.directory().join(format!("certificates.{}", port.number())))?;
+        // Not named by the port, which an earlier one may have had.
+        let folder = tempfile::Builder::new().prefix("certificates.").tempdir_in(plane.directory())?;
+        let mount = SecretMount::new(folder.keep())?;
         Ok(Self { port, mount })
     }
 

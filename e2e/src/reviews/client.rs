@@ -23,7 +23,8 @@ use tokio::time::timeout;
 use tokio_rustls::TlsConnector;
 use tokio_rustls::client::TlsStream;
 
-use crate::webhook::PATHS;
+use crate::control_plane::ControlPlane;
+use crate::webhook::{Authority, Mount, PATHS, Replica};
 
 /// The API server's own patience.
 const PATIENCE: Duration = Duration::from_secs(10);
@@ -73,6 +74,24 @@ impl Client {
         config.alpn_protocols = vec![b"http/1.1".to_vec()];
         let tls = TlsConnector::from(Arc::new(config));
         Ok(Self { address, namespace: namespace.to_owned(), tls, known, idle: Mutex::default() })
+    }
+
+    /// A new replica with a certificate for an hour, and a client that trusts it.
+    ///
+    /// # Errors
+    /// When the replica does not start.
+    pub fn with_replica(plane: &ControlPlane, namespace: &str) -> Result<(Replica, Self)> {
+        let authority = Authority::new()?;
+        let mut mount = Mount::create(&plane.directory().join(format!("{namespace}.secret")))?;
+        mount.exchange(&authority.issue(Duration::from_hours(1))?)?;
+        let replica = Replica::start(plane, namespace, mount.directory(), &[])?;
+        let client = Self::new(
+            SocketAddr::from(([127, 0, 0, 1], replica.port())),
+            namespace,
+            &authority.pem(),
+            Known::default(),
+        )?;
+        Ok((replica, client))
     }
 
     /// Sends one review and judges the answer: the right uid, and let through.
@@ -135,16 +154,37 @@ impl Client {
         self.known.lock().unwrap_or_else(PoisonError::into_inner).get(certificate).copied()
     }
 
+    /// Opens a connection and begins to greet.
+    ///
+    /// # Errors
+    /// When the server does not take so much.
+    pub async fn begin_handshake(&self) -> Result<TcpStream> {
+        let mut stream = TcpStream::connect(self.address).await?;
+        stream.write_all(&[22, 3, 1, 2, 0, 1]).await?;
+        Ok(stream)
+    }
+
     /// Opens a connection and sends the head of a request, with a body of `length` bytes to follow.
     ///
     /// # Errors
     /// When the server does not take so much.
     pub async fn begin(&self, length: usize) -> Result<TlsStream<TcpStream>> {
+        self.begin_with(&format!("Content-Length: {length}")).await
+    }
+
+    /// A request whose body is to be sent by the caller, in chunks.
+    ///
+    /// # Errors
+    /// When the server does not take so much.
+    pub async fn begin_chunked(&self) -> Result<TlsStream<TcpStream>> {
+        self.begin_with("Transfer-Encoding: chunked").await
+    }
+
+    async fn begin_with(&self, framing: &str) -> Result<TlsStream<TcpStream>> {
         let Some((_, path)) = PATHS.first() else { bail!("no path") };
         let mut stream = self.secured().await?;
-        let head = format!(
-            "POST {path} HTTP/1.1\r\nHost: localhost\r\nContent-Type: application/json\r\nContent-Length: {length}\r\n\r\n"
-        );
+        let head =
+            format!("POST {path} HTTP/1.1\r\nHost: localhost\r\nContent-Type: application/json\r\n{framing}\r\n\r\n");
         stream.write_all(head.as_bytes()).await.context("the head was not taken")?;
         Ok(stream)
     }

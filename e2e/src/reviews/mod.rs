@@ -6,7 +6,9 @@
 mod balancer;
 mod campaign;
 mod client;
+mod stalled;
 
 pub use balancer::{Backend, Balancer};
 pub use campaign::{Campaign, Report, Steady, run};
 pub use client::{Answer, Client, Known, body};
+pub use stalled::{Stalled, beside, stall};

@@ -3,7 +3,7 @@
 
 use ipam_e2e::chart::service_ca::ServiceCa;
 use ipam_e2e::chart::webhook::{Webhook, first_refusal};
-use ipam_e2e::chart::{Release, pods};
+use ipam_e2e::chart::{Release, folder, pods};
 use ipam_e2e::cluster::Operator;
 use ipam_e2e::eventually_blocking;
 use serde_json::{Value, json};
@@ -58,6 +58,49 @@ fn a_secret_and_a_bundle_of_ones_own_lead_from_nothing_to_the_first_refusal() {
     first_refusal(&release, &mut operator).unwrap();
 }
 
+#[test]
+fn the_way_to_have_certificates_is_changed_by_an_upgrade_and_the_deletion_of_the_secret_and_changed_back() {
+    let mut webhook = Webhook::new(plane()).unwrap();
+    let (release, mut operator) = started("changed", &webhook, &["webhook.certificates=self-managed"]);
+    first_refusal(&release, &mut operator).unwrap();
+    let ours = ["get", "-n", release.namespace(), "secrets", "--field-selector=type=kubernetes.io/tls", "-o", "name"];
+    let name = plane().kubectl().run(&ours).unwrap().trim().trim_start_matches("secret/").to_owned();
+    for way in ["openshift", "self-managed"] {
+        let way = format!("webhook.certificates={way}");
+        release.upgrade(&folder(), &["crds.install=false", &webhook.value(), &way]).unwrap();
+        drop(operator);
+        operator = pods::operator(&release, Some(&webhook)).unwrap();
+        plane().kubectl().run(&["delete", "secret", &name, "-n", release.namespace()]).unwrap();
+        ServiceCa::new().unwrap().serve(&release).unwrap();
+        if way.ends_with("openshift") {
+            webhook.mount().show(&release.object("secret", &name).unwrap()).unwrap();
+        }
+        // Its pool is to be made anew: one that is there already is applied without a question.
+        forget_pools(&release);
+        first_refusal(&release, &mut operator).unwrap();
+    }
+    let ca = ServiceCa::new().unwrap();
+    let bundle = format!("webhook.caBundle={}", ca.bundle().unwrap());
+    let ours =
+        ["crds.install=false", &webhook.value(), "webhook.certificates=none", "webhook.secretName=mine", &bundle];
+    let refused = release.upgrade(&folder(), &ours).unwrap_err().to_string();
+    assert!(refused.contains("conflict") && refused.contains(".clientConfig.caBundle"), "{refused}");
+    // A release has its namespace's name here.
+    let chart = folder().display().to_string();
+    let sets: Vec<&str> = ours.iter().flat_map(|value| ["--set", value]).collect();
+    release.helm(&[&["upgrade", release.namespace(), &chart, "--force-conflicts"], &sets[..]].concat()).unwrap();
+    drop(operator);
+    let service = release.objects("services").unwrap()[0]["metadata"]["name"].as_str().unwrap().to_owned();
+    webhook.mount().show(&ca.secret(&service, release.namespace(), "mine").unwrap()).unwrap();
+    operator = pods::operator(&release, Some(&webhook)).unwrap();
+    forget_pools(&release);
+    first_refusal(&release, &mut operator).unwrap();
+}
+
+fn forget_pools(release: &Release<'_>) {
+    plane().kubectl().run(&["delete", "ippools", "--all", "-n", release.namespace()]).unwrap();
+}
+
 fn pool(release: &Release<'_>, name: &str) -> String {
     json!({
         "apiVersion": "nv-ipam.nvidia.com/v1alpha1", "kind": "IPPool",
@@ -89,9 +132,10 @@ fn with_nobody_to_answer_only_those_wait_who_make_or_change_a_pool() {
     let grown = r#"{"spec": {"subnet": "10.91.0.0/23"}}"#;
     assert!(change(grown, &[]).unwrap_err().to_string().contains("failed calling webhook"));
     let annotated = r#"{"metadata": {"annotations": {"nv-ipam.nvidia.com/allow-overlap": "true"}}}"#;
-    assert!(change(annotated, &[]).is_err(), "an annotation may change what a pool means");
+    assert!(change(annotated, &[]).is_err(), "this annotation changes what a pool means");
 
-    change(r#"{"metadata": {"labels": {"a": "b"}}}"#, &[]).unwrap();
+    change(r#"{"metadata": {"labels": {"a": "b"}, "annotations": {"nv-ipam.nvidia.com/force-release": "n1"}}}"#, &[])
+        .unwrap();
     change(r#"{"status": {"blocks": {"total": 1, "free": 1}}}"#, &["--subresource=status"]).unwrap();
     let operator = format!("--as=system:serviceaccount:{namespace}:{}", account(&release, "operator"));
     let allowed = ["create", "rolebinding", "all", "-n", namespace, "--clusterrole=cluster-admin"];

@@ -36,8 +36,8 @@ fn a_mistyped_value_is_refused_with_its_path_and_what_would_be_right() {
         ("agent.cni.logLevel=loud", &["/agent/cni/logLevel", "'warning'"]),
         ("agent.metricsBindAddress=8080", &["/agent/metricsBindAddress", "want string"]),
         ("webhook.timeoutSeconds=60", &["/webhook/timeoutSeconds", "30"]),
-        ("agent.storeFile=store", &["agent.storeFile \"store\" is no absolute path"]),
-        ("agent.bindAddress=/run/x.sock", &["agent.bindAddress \"/run/x.sock\"", "write unix:///PATH"]),
+        ("agent.storeFile=store", &["agent.storeFile \"store\" is no file in a folder of its own", "from the root"]),
+        ("agent.bindAddress=/run/x.sock", &["agent.bindAddress \"/run/x.sock\"", "write unix:///FOLDER/NAME"]),
         ("agent.staleIpCheck.interval=5x", &["agent.staleIpCheck.interval \"5x\" is no duration", "1m30s"]),
         ("operator.metricsBindAddress=all", &["operator.metricsBindAddress \"all\"", "127.0.0.1:8080"]),
         ("poolsNamespace=Kube_System", &["poolsNamespace \"Kube_System\" is no name of a namespace"]),
@@ -45,9 +45,29 @@ fn a_mistyped_value_is_refused_with_its_path_and_what_would_be_right() {
         ("image.repository=a:b:c", &["image.repository \"a:b:c\"", "without tag"]),
         ("operator.serviceAccount.name=nv-ipam-node", &["are both \"nv-ipam-node\"", "an account of its own"]),
         ("webhook.drain=30s", &["webhook.drain \"30s\"", "terminationGracePeriodSeconds 30", "a shorter drain"]),
+        ("webhook.drain=26s", &["webhook.drain \"26s\" and the 5 s in which it finishes"]),
+        ("webhook.drain=99999999999999h", &["webhook.drain \"99999999999999h\"", "a shorter drain"]),
         (
             "webhook.drain=1m30.5s,operator.terminationGracePeriodSeconds=90",
             &["webhook.drain \"1m30.5s\"", "terminationGracePeriodSeconds 90"],
+        ),
+        (
+            "webhook.certificates=cert-manager,webhook.certManager.duration=59m,webhook.certManager.renewBefore=4m",
+            &["duration \"59m\" is shorter than an hour", "renewBefore \"4m\" is shorter than five minutes"],
+        ),
+        ("webhook=null", &["'webhook'"]),
+        ("webhook.certificates=null", &["/webhook", "'certificates'"]),
+        ("operator.logging=null", &["/operator", "'logging'"]),
+        ("agent.storeFile=null", &["/agent", "'storeFile'"]),
+        ("agent.storeFile=/store", &["agent.storeFile \"/store\" is no file in a folder of its own"]),
+        ("agent.bindAddress=unix:///x.sock", &["agent.bindAddress \"unix:///x.sock\"", "unix:///FOLDER/NAME"]),
+        (
+            "agent.cni.binDir=/opt/../x",
+            &["agent.cni.binDir \"/opt/../x\" is no absolute path", "without \".\" and \"..\""],
+        ),
+        (
+            "agent.podLabels.app\\.kubernetes\\.io/name=x",
+            &["agent.podLabels has \"app.kubernetes.io/name\"", "leave it out"],
         ),
         (
             "webhook.certificates=cert-manager,webhook.certManager.duration=720h",
@@ -65,6 +85,11 @@ fn a_mistyped_value_is_refused_with_its_path_and_what_would_be_right() {
             "webhook.certificates=self-managed,webhook.bindAddress=:9000,operator.metricsBindAddress=:9000",
             &["operator.metricsBindAddress \":9000\"", "one port"],
         ),
+        ("agent.metricsBindAddress=:8081", &["agent.metricsBindAddress \":8081\"", "one port"]),
+        ("operator.metricsBindAddress=:0", &["operator.metricsBindAddress \":0\" is no address"]),
+        ("webhook.bindAddress=:65536", &["webhook.bindAddress \":65536\" is no address"]),
+        ("agent.bindAddress=tcp://10.0.0.1:99999", &["agent.bindAddress \"tcp://10.0.0.1:99999\" is no address"]),
+        ("operator.healthProbeBindAddress=127.0.0.1:8081", &["no kubelet can reach it", "\":8081\""]),
     ] {
         let said = template(&[value]).unwrap_err().to_string();
         for word in words {
@@ -78,8 +103,10 @@ fn what_just_fits_is_taken() {
     let issuer = "webhook.certManager.issuerRef.kind=Issuer,webhook.certManager.issuerRef.name=ours";
     let long = "webhook.certificates=cert-manager,webhook.secretName=a-name-of-more-characters-than-the-common-name-of-a-ca-may-hav";
     for values in [
-        "webhook.drain=29s",
-        "webhook.drain=1m30s,operator.terminationGracePeriodSeconds=91",
+        "webhook.drain=25s",
+        "webhook.drain=1m30s,operator.terminationGracePeriodSeconds=95",
+        "agent.cni.binDir=/opt/..x/.y/z",
+        "operator.resources=null,agent.tolerations=null,operator.terminationGracePeriodSeconds=null",
         // Without a webhook nobody drains.
         "webhook.certificates=none,webhook.drain=1h",
         "webhook.certificates=cert-manager,webhook.certManager.duration=721h",

@@ -5,7 +5,8 @@ use std::collections::BTreeSet;
 use ipam_core::overlap::{Contender, Contenders, settle, violation};
 use ipam_core::spec::PoolSpec;
 use ipam_core::{
-    Advice, Claim, NodeRef, Pool, PoolKey, PoolKind, Usage, Violation, advise, advise_nodes, displaced, edit, plan,
+    Advice, Claim, NodeRef, Pool, PoolKey, PoolKind, Usage, Violation, advise, advise_annotation, advise_nodes,
+    displaced, edit, plan,
 };
 use ipam_crds::read::{judge, read};
 use ipam_e2e::cases::{Age, Case, Other, fleet, load};
@@ -34,8 +35,13 @@ pub(crate) fn say(case: &Case, created: &dyn Fn(&Other) -> i64) -> Said {
                 let nodes: Vec<NodeRef<'_>> = fleet.iter().map(|(name, labels)| NodeRef { name, labels }).collect();
                 said.of_nodes = advise_nodes(&pool, &nodes);
                 said.violations = in_use(case, &spec, &pool);
+                said.advice.extend(left_out(case, &spec, &pool));
             }
         }
+    }
+    let is_untouched = case.old.as_ref() == Some(&case.spec) && case.old_allow_overlap == case.allow_overlap;
+    if !is_untouched && judge(case.kind(), &case.pool, &case.spec).is_ok() {
+        said.advice.extend(advise_annotation(case.allow_overlap.as_deref()));
     }
     let others: Contenders = others(case, created).into_iter().collect();
     if let Some(contender) = own(case, &case.spec, case.allow_overlap.as_deref()) {
@@ -65,6 +71,14 @@ fn in_use(case: &Case, spec: &PoolSpec, pool: &Pool) -> Vec<Violation> {
     let counts = |claim: &Claim| !case.leaving.contains(&claim.node) || is_selected(&claim.node);
     let claims: Vec<Claim> = case.claims().unwrap().into_iter().filter(counts).collect();
     edit::violations(&displaced(pool, Some(&old), spec, &claims, &usage), Some(&old), spec)
+}
+
+fn left_out(case: &Case, spec: &PoolSpec, pool: &Pool) -> Option<Advice> {
+    let (old, _) = read(case.kind(), case.old.as_ref()?);
+    let is_selected = |node: &str| fleet().iter().any(|(name, labels)| name == node && pool.selects(name, labels));
+    let is_given = |claim: &Claim| !case.leaving.contains(&claim.node);
+    let claims: Vec<Claim> = case.claims().unwrap().into_iter().filter(is_given).collect();
+    edit::left_out(&old, spec, &claims, &is_selected, &|node| case.held_by(node).unwrap())
 }
 
 pub(crate) const fn created(age: Age) -> i64 {

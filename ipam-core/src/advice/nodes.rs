@@ -3,6 +3,7 @@
 use std::collections::BTreeSet;
 
 use super::{Advice, AdviceCode, OfAKind};
+use crate::names::is_dns_subdomain;
 use crate::quoted::Quoted;
 use crate::words::counted;
 use crate::{Family, NodeRef, Pool, PoolKind};
@@ -33,8 +34,9 @@ pub fn advise_nodes(pool: &Pool, nodes: &[NodeRef<'_>]) -> Vec<Advice> {
 }
 
 fn statics(pool: &Pool, selected: &BTreeSet<&str>, advice: &mut Vec<Advice>) {
+    // What no node can be called needs no list of nodes to be told.
     let mut unknown = OfAKind::new(AdviceCode::StaticForNoNode);
-    for (node, prefix) in pool.static_nodes().filter(|(node, _)| !selected.contains(node)) {
+    for (node, prefix) in pool.static_nodes().filter(|(node, _)| is_dns_subdomain(node) && !selected.contains(node)) {
         unknown.add("spec.staticAllocations".to_owned(), || {
             format!(
                 "node {} of prefix {prefix} is no selected node of the cluster; the prefix waits for it",

@@ -5,6 +5,7 @@ use std::net::IpAddr;
 
 use super::{Advice, AdviceCode, OfAKind};
 use crate::addr::{HostBits, number, parse_addr};
+use crate::names::is_dns_subdomain;
 use crate::quoted::Quoted;
 use crate::spec::{CidrPoolSpec, IpPoolSpec, NodeSelectorTermSpec, PoolSpec};
 use crate::words::counted;
@@ -67,8 +68,11 @@ fn of_ip_pool(spec: &IpPoolSpec, pool: &Pool, advice: &mut Vec<Advice>) {
 fn of_cidr_pool(spec: &CidrPoolSpec, pool: &Pool, advice: &mut Vec<Advice>) {
     special_range("spec.cidr", &pool.network(), advice);
     nothing_to_give("spec.perNodeNetworkPrefix", pool, advice);
-    let (mut no_host, mut barren) =
-        (OfAKind::new(AdviceCode::GatewayIsNoHost), OfAKind::new(AdviceCode::BarrenStaticPrefix));
+    let (mut no_host, mut barren, mut no_node) = (
+        OfAKind::new(AdviceCode::GatewayIsNoHost),
+        OfAKind::new(AdviceCode::BarrenStaticPrefix),
+        OfAKind::new(AdviceCode::StaticForNoNode),
+    );
     for (i, entry) in spec.static_allocations.iter().enumerate() {
         let Ok((prefix, _)) = Cidr::parse(&entry.prefix) else { continue };
         let gateway = entry.gateway.as_deref().and_then(|text| parse_addr(text).ok());
@@ -76,6 +80,11 @@ fn of_cidr_pool(spec: &CidrPoolSpec, pool: &Pool, advice: &mut Vec<Advice>) {
             no_host.add(format_args!("spec.staticAllocations[{i}].gateway"), || no_host_message(gateway, &prefix));
         }
         let node = entry.node_name.as_deref().filter(|node| !node.is_empty());
+        if let Some(node) = node.filter(|node| !is_dns_subdomain(node)) {
+            no_node.add(format_args!("spec.staticAllocations[{i}].nodeName"), || {
+                format!("{} is a name that no node can have; the prefix is reserved for nobody", Quoted(node))
+            });
+        }
         let index = node.and_then(|node| pool.index_for(node, &prefix.range()));
         if let Some((node, block)) = node.zip(index.and_then(|index| pool.block(index)))
             && pool.capacity(&block) == 0
@@ -90,6 +99,7 @@ fn of_cidr_pool(spec: &CidrPoolSpec, pool: &Pool, advice: &mut Vec<Advice>) {
     }
     no_host.finish(advice);
     barren.finish(advice);
+    no_node.finish(advice);
 }
 
 fn special_range(field: &str, network: &Cidr, advice: &mut Vec<Advice>) {

@@ -4,8 +4,8 @@ use std::collections::BTreeMap;
 
 use super::Displaced;
 use crate::spec::PoolSpec;
-use crate::words::counted;
-use crate::{Reason, Violation};
+use crate::words::{counted, listed};
+use crate::{AddrRange, Reason, Violation};
 
 /// Nodes that a message names; the rest is counted.
 const MOST_NAMED: usize = 5;
@@ -31,27 +31,23 @@ pub fn violations(displaced: &[Displaced], old: Option<&PoolSpec>, new: &PoolSpe
 
 fn message(field: &str, nodes: &[&Displaced], old: Option<&PoolSpec>, new: &PoolSpec) -> String {
     let value = value_of(new, field).map(|value| format!("{value} ")).unwrap_or_default();
-    let named: Vec<String> = nodes.iter().take(MOST_NAMED).map(|one| named(one)).collect();
-    let more = match nodes.len() - named.len() {
-        0 => String::new(),
-        more => format!(" and {more} more"),
-    };
+    let named = listed(nodes.iter().map(|one| named(&one.node, &one.range, one.held)), MOST_NAMED);
     let kept = match old.filter(|_| !is_element(field)).and_then(|old| value_of(old, field)) {
         Some(kept) => format!("keep {kept}"),
         None if is_element(field) => "leave it out".to_owned(),
         None => "keep the earlier value".to_owned(),
     };
     format!(
-        "{value}would take addresses that pods may hold from {}: {}{more}; {kept} until they are released",
-        counted(nodes.len(), "node", "nodes"),
-        named.join(", ")
+        "{value}would take addresses that pods may hold from {}: {named}; {kept} until they are released",
+        counted(nodes.len(), "node", "nodes")
     )
 }
 
-fn named(one: &Displaced) -> String {
-    match one.held {
-        Some(held) => format!("{:?} ({} has {held} held)", one.node, one.range),
-        None => format!("{:?} (use of {} not reported: counts as held)", one.node, one.range),
+/// A node, its block, and how many addresses of it are held, if that is known.
+fn named(node: &str, range: &AddrRange, held: Option<u64>) -> String {
+    match held {
+        Some(held) => format!("{node:?} ({range} has {held} held)"),
+        None => format!("{node:?} (use of {range} not reported: counts as held)"),
     }
 }
 

@@ -1,7 +1,7 @@
 //! Which edits displace whom, and what is said of it.
 
-use ipam_core::edit::violations;
-use ipam_core::spec::{CidrPoolSpec, CommonSpec, IpPoolSpec, PoolSpec};
+use ipam_core::edit::{left_out, violations};
+use ipam_core::spec::{CidrPoolSpec, CommonSpec, IpPoolSpec, NodeSelectorSpec, PoolSpec};
 use ipam_core::{Claim, Displaced, Held, Pool, Reason, RunSet, addr, displaced};
 use rstest::rstest;
 
@@ -261,4 +261,27 @@ fn violations_name_the_nodes_what_they_hold_and_what_to_keep() {
         "spec.exclusions[0]: 10.0.0.1-10.0.0.2 would take addresses that pods may hold from 1 node: \"n0\" \
          (10.0.0.1-10.0.0.4 has 1 held); leave it out until they are released"
     );
+}
+
+#[test]
+fn nodes_that_a_selector_leaves_out_are_named_in_as_many_characters_as_api_servers_show() {
+    let claims: Vec<Claim> = (0..7)
+        .map(|i| {
+            claim(
+                &format!("worker-node-{i}.example.internal"),
+                &format!("10.0.0.{}", 4 * i + 1),
+                &format!("10.0.0.{}", 4 * i + 4),
+            )
+        })
+        .collect();
+    let (old, node_selector) = (ip("10.0.0.0/24", 4), Some(NodeSelectorSpec::default()));
+    let new = with(old.clone(), CommonSpec { node_selector, ..CommonSpec::default() });
+    let said =
+        |held: Held| left_out(&old, &new, &claims, &|_| false, &|_| held.clone()).map(|advice| advice.to_string());
+    for held in [Held::Unknown, Held::Count(100)] {
+        let said = said(held).unwrap();
+        assert!(said.contains("worker-node-0.example.internal") && said.ends_with(" and 4 more"), "{said}");
+        assert!(said.len() <= 256, "{} characters: {said}", said.len());
+    }
+    assert_eq!(said(Held::Count(0)), None);
 }

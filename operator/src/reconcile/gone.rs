@@ -27,7 +27,7 @@ impl Reconciler {
     /// barred; a placeholder takes its name.
     pub(super) fn may_forget(&self, node: &str, known: &IpamNodeRecord, now: Instant) -> bool {
         let is_kept = self.kept_until(node).is_none_or(|until| now < until);
-        !self.nodes.contains(node) && self.word_is_void(node, known, now) && (!is_kept || has_word(known))
+        !self.nodes.contains(node) && self.word_is_void(node, known, now) && (!is_kept || is_reckoned_with(known))
     }
 
     /// Whether the agent of a Node that is gone has said that it holds nothing but what was let go of, or the Node has been gone
@@ -36,14 +36,14 @@ impl Reconciler {
         let is_let_go = |task: &PoolTask| {
             task.record.life.forces(node) || task.applied.as_ref().is_some_and(|applied| applied.let_go.contains(node))
         };
-        let has_spoken = known.observed_generation.is_some() || known.placeholder;
-        let has_word = has_spoken || self.pools.values().any(is_let_go);
+        let is_answered =
+            known.observed_generation.is_some() || known.placeholder || self.pools.values().any(is_let_go);
         let mut held = known.reports.iter().filter(|report| report.used > 0);
         let is_free = |report: &BlockUse| {
             let key = PoolKey::new(report.pool_type.into(), report.name.as_str());
             self.pools.get(&key).is_some_and(is_let_go)
         };
-        (has_word && held.all(is_free)) || self.gone_expiry(node, now).is_some_and(|expiry| expiry <= now)
+        (is_answered && held.all(is_free)) || self.gone_expiry(node, now).is_some_and(|expiry| expiry <= now)
     }
 
     /// Whether a placeholder is to take the name: of an IPAMNode that went with its word, or may have been made by a call whose
@@ -98,8 +98,9 @@ impl Reconciler {
     }
 }
 
-/// Whether the object tells of addresses, or leaves open what its agent holds.
-fn has_word(known: &IpamNodeRecord) -> bool {
-    let is_silent = known.observed_generation.is_none() && !known.placeholder;
-    is_silent || known.reports.iter().any(|report| report.used > 0)
+/// Whether the object tells of addresses, or leaves open what its agent holds, so that others would wait for it. A placeholder
+/// stays whatever an agent that lives on reports in it: the next one would tell the same.
+fn is_reckoned_with(known: &IpamNodeRecord) -> bool {
+    let tells = || known.observed_generation.is_none() || known.reports.iter().any(|report| report.used > 0);
+    !known.placeholder && tells()
 }

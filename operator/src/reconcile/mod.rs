@@ -282,7 +282,7 @@ impl Reconciler {
     pub fn settle(&mut self, outcome: Outcome, now: Instant) {
         match outcome {
             Outcome::Pool(pool, result) => self.settle_pool(&pool, result, now),
-            Outcome::IpamNode(write, result) => self.settle_ipam_node(write, result, now),
+            Outcome::IpamNode(write, result) => self.settle_ipam_node(&write, result, now),
             Outcome::Published => self.publishing = self.publishing.saturating_sub(1),
         }
     }

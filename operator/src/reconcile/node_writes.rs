@@ -142,52 +142,55 @@ impl Reconciler {
 
     pub(super) fn settle_ipam_node(
         &mut self,
-        write: NodeWrite,
+        write: &NodeWrite,
         result: Result<Option<NodeVersion>, CallError>,
         now: Instant,
     ) {
-        let NodeWrite { node, action } = write;
         self.metrics.ipam_node_written(&result);
-        self.ipam_nodes.end_write(&node, result.is_ok());
+        self.ipam_nodes.end_write(&write.node, result.is_ok());
         match result {
-            Ok(version) => {
-                if matches!(action, NodeAction::Create(_) | NodeAction::Placeholder) {
-                    self.note_place(None, now);
-                }
-                if self.queue.succeed(&node) && self.ipam_nodes.get(&node).is_none() {
-                    // What was written may be gone again: to believe in it would leave the node without its blocks.
-                    self.queue.push(&node);
-                } else {
-                    let is_kept = !matches!(action, NodeAction::Delete(..)) && !self.nodes.contains(&node);
-                    let changes = self.ipam_nodes.get(&node).is_none_or(|known| known.blocks != action.blocks());
-                    self.note_written(&node, &action, version);
-                    // Only now is it known that the write before, whose answer was lost, changed nothing. No watch tells of a
-                    // write that changes nothing, so what waited for that is looked at here.
-                    // And of a Node that is gone there may be no more to tell than this.
-                    if !changes || is_kept {
-                        self.queue.push(&node);
-                    }
-                    self.stale.orphans |= !self.orphans.is_empty();
-                }
-                self.wake_pools_that_wait_for(&node, now);
-            }
-            Err(error) => {
-                if matches!((&action, &error), (NodeAction::Placeholder, CallError::Conflict(_))) {
-                    // The name is taken.
-                    self.replaced.remove(&node);
-                }
-                match &error {
-                    CallError::Conflict(_) => tracing::debug!(%node, %error, "observing again"),
-                    CallError::NoPlace(_) | CallError::Failed(_) => {
-                        tracing::warn!(%node, %error, "IPAMNode not written");
-                    }
-                }
-                if let CallError::NoPlace(why) = error {
-                    self.note_place(Some(why), now);
-                }
-                self.queue.fail(&node, now);
-            }
+            Ok(version) => self.ipam_node_is_written(write, version, now),
+            Err(error) => self.ipam_node_is_not_written(write, &error, now),
         }
+    }
+
+    fn ipam_node_is_written(&mut self, write: &NodeWrite, version: Option<NodeVersion>, now: Instant) {
+        let NodeWrite { node, action } = write;
+        if matches!(action, NodeAction::Create(_) | NodeAction::Placeholder) {
+            self.note_place(None, now);
+        }
+        if self.queue.succeed(node) && self.ipam_nodes.get(node).is_none() {
+            // What was written may be gone again: to believe in it would leave the node without its blocks.
+            self.queue.push(node);
+        } else {
+            let is_kept = !matches!(action, NodeAction::Delete(..)) && !self.nodes.contains(node);
+            let changes = self.ipam_nodes.get(node).is_none_or(|known| known.blocks != action.blocks());
+            self.note_written(node, action, version);
+            // Only now is it known that the write before, whose answer was lost, changed nothing. No watch tells of a
+            // write that changes nothing, so what waited for that is looked at here.
+            // And of a Node that is gone there may be no more to tell than this.
+            if !changes || is_kept {
+                self.queue.push(node);
+            }
+            self.stale.orphans |= !self.orphans.is_empty();
+        }
+        self.wake_pools_that_wait_for(node, now);
+    }
+
+    fn ipam_node_is_not_written(&mut self, write: &NodeWrite, error: &CallError, now: Instant) {
+        let NodeWrite { node, action } = write;
+        if matches!((action, error), (NodeAction::Placeholder, CallError::Conflict(_))) {
+            // The name is taken.
+            self.replaced.remove(node);
+        }
+        match error {
+            CallError::Conflict(_) => tracing::debug!(%node, %error, "observing again"),
+            CallError::NoPlace(_) | CallError::Failed(_) => tracing::warn!(%node, %error, "IPAMNode not written"),
+        }
+        if let CallError::NoPlace(why) = error {
+            self.note_place(Some(*why), now);
+        }
+        self.queue.fail(node, now);
     }
 
     /// Whether IPAMNodes can be made, and if not, why. Pools that wait for agents to report say so.
@@ -223,7 +226,7 @@ impl Reconciler {
             Some(known) if known.uid == uid => {
                 if !crate::objects::is_older(&resource_version, &known.resource_version) {
                     (known.resource_version, known.generation, known.blocks) = (resource_version, generation, blocks);
-                    (known.unsettled, known.unedited) = (false, None);
+                    (known.unsettled, known.unedited, known.placeholder) = (false, None, placeholder);
                     known.find_strays();
                 }
             }

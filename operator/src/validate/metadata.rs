@@ -2,7 +2,7 @@
 
 use ipam_core::hint::nearest;
 use ipam_core::overlap::ALLOW_OVERLAP_ANNOTATION;
-use ipam_core::{Contender, Reason, names};
+use ipam_core::{Reason, names};
 
 use super::report::Problem;
 use super::schema::{Finding, Grade};
@@ -35,8 +35,8 @@ pub(super) struct Metadata {
     /// Empty if there is none that could be read.
     pub(super) name: String,
     pub(super) namespace: Option<String>,
-    /// Whether [`ALLOW_OVERLAP_ANNOTATION`] is set as it must be.
-    pub(super) allows_overlap: bool,
+    /// Value of [`ALLOW_OVERLAP_ANNOTATION`].
+    pub(super) allow_overlap: Option<String>,
 }
 
 /// Judges all of `object` but its spec.
@@ -78,7 +78,7 @@ fn read(node: &Node, place: Place, metadata: &mut Metadata, found: &mut Found) {
     found.texts(node, "annotations", |key| names::is_label_key(&key.to_ascii_lowercase()), |_| true);
     let annotations = node.get("annotations");
     let allows = annotations.and_then(|annotations| annotations.get(ALLOW_OVERLAP_ANNOTATION)?.text());
-    metadata.allows_overlap = Contender::allows(allows);
+    metadata.allow_overlap = allows.map(str::to_owned);
 }
 
 struct Found(Vec<Finding>);

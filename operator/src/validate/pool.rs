@@ -4,7 +4,7 @@ use std::collections::HashSet;
 
 use ipam_core::addr::Cidr;
 use ipam_core::spec::PoolSpec;
-use ipam_core::{Advice, Pool, PoolKey, PoolKind, Reason, Violation, advise};
+use ipam_core::{Advice, Contender, Pool, PoolKey, PoolKind, Reason, Violation, advise, advise_annotation};
 use ipam_crds::{CIDRPoolSpec, IPPoolSpec};
 use serde_json::Value as Json;
 
@@ -55,14 +55,16 @@ pub(super) fn judge(kind: PoolKind, object: &Node, origin: Origin, options: &Opt
     let mut nodes = None;
     // A spec with a mistake may parse all the same, by the stand-ins for what is wrong: nobody asked about that one.
     if let (Some((spec, Some(pool))), true) = (&pool, problems.is_empty()) {
-        warnings.extend(advice(spec, pool, object, options));
+        let advice =
+            advice(spec, pool, options).into_iter().chain(advise_annotation(metadata.allow_overlap.as_deref()));
+        warnings.extend(advice.map(|advice| placed(advice, object)));
         nodes = options.nodes.as_ref().map(|nodes| plan::fit(spec, pool, object, nodes, options.explain));
     }
     Judged {
         problems,
         key: PoolKey::new(kind, metadata.name),
         namespace: metadata.namespace.unwrap_or_else(|| options.default_namespace().to_owned()),
-        allows_overlap: metadata.allows_overlap,
+        allows_overlap: Contender::allows(metadata.allow_overlap.as_deref()),
         name_at: object.locate("metadata.name"),
         network_at: object.locate(network_field(kind)),
         origin,
@@ -140,18 +142,21 @@ fn network(spec: &PoolSpec) -> Option<Cidr> {
     Cidr::parse(text).ok().map(|(network, _)| network)
 }
 
-fn advice(spec: &PoolSpec, pool: &Pool, object: &Node, options: &Options) -> Vec<Warning> {
+fn advice(spec: &PoolSpec, pool: &Pool, options: &Options) -> Vec<Advice> {
     let mut advice = advise(spec, pool);
     if let Some(nodes) = &options.nodes {
         advice.extend(plan::advice(spec, pool, nodes));
     }
-    let warning = |advice: Advice| Warning {
+    advice
+}
+
+fn placed(advice: Advice, object: &Node) -> Warning {
+    Warning {
         place: object.locate(&advice.field),
         code: advice.code.to_string(),
         message: bounded(&advice.message),
         field: advice.field,
-    };
-    advice.into_iter().map(warning).collect()
+    }
 }
 
 /// Every mistake once: of a value that could not be judged the schema's word counts, else the rules', which know more.

@@ -7,6 +7,9 @@ use ipam_core::{Contender, Contenders, PoolKey, Reason, overlap};
 use super::pool::Judged;
 use super::report::{Origin, Problem};
 
+/// Pools in the way of one that are looked for: files with thousands that overlap each other must not take hours.
+const MOST_CONFLICTS: usize = 100;
+
 /// The pools so far.
 #[derive(Default)]
 pub(super) struct Together {
@@ -37,14 +40,15 @@ impl Together {
         pools.origins.insert(pool.key.clone(), pool.origin.clone());
         let Some(network) = pool.network else { return };
         let contender = Contender { key: pool.key.clone(), network, created, allows_overlap: pool.allows_overlap };
-        let conflicts = pools.networks.conflicts(&contender);
+        let conflicts = pools.networks.conflicts_among(&contender, MOST_CONFLICTS);
         if let Some(violation) = overlap::violation(&contender, &conflicts) {
             let first = conflicts.first().and_then(|other| pools.origins.get(&other.key));
             let place = first.map_or_else(String::new, |first| format!(" (the first stands {})", at(first)));
+            let rest = if conflicts.len() < MOST_CONFLICTS { "" } else { "; there may be others" };
             pool.problems.push(Problem {
                 field: violation.field,
                 reason: violation.reason,
-                message: violation.message + &place,
+                message: violation.message + &place + rest,
                 place: pool.network_at,
             });
         }

@@ -11,6 +11,9 @@ use super::tree::{MAX_DEPTH, MAX_NODES, Member, Node, Place, Unread, Value};
 
 /// Reads all documents in `text`, in order. Empty ones are left out.
 pub(super) fn documents(text: &str, mut each: impl FnMut(Result<Rc<Node>, Unread>)) {
+    if let Some(unread) = directive(text) {
+        each(Err(unread));
+    }
     let mut options = granit_parser::options! {};
     options.set_emit_comments(false);
     let mut parser = Parser::new_from_str_with_options(text, options);
@@ -27,6 +30,16 @@ pub(super) fn documents(text: &str, mut each: impl FnMut(Result<Rc<Node>, Unread
             }
         }
     }
+}
+
+/// A directive before the first document. It is good YAML, but kubectl takes what stands before the first `---` for a document.
+fn directive(text: &str) -> Option<Unread> {
+    let is_nothing = |line: &str| line.trim().is_empty() || line.trim_start().starts_with('#');
+    let (number, line) = text.lines().enumerate().find(|(_, line)| !is_nothing(line))?;
+    line.starts_with('%').then(|| Unread {
+        at: Place { line: number + 1, column: 1 },
+        message: "is a directive, which kubectl does not read; leave the line out".to_owned(),
+    })
 }
 
 type Source<'a> = Parser<'a, StrInput<'a>>;

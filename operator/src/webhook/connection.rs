@@ -23,6 +23,7 @@ use tower::ServiceExt as _;
 
 use super::roster::{Id, Protocol, Signals};
 use super::server::Shared;
+use super::site::Cut;
 
 /// Longest time before a certificate's end at which connections made with it are asked to be opened anew.
 const LONGEST_MARGIN: Duration = Duration::from_mins(5);
@@ -50,6 +51,7 @@ impl Connection {
     pub(super) async fn run(self, stream: TcpStream) {
         let this = Arc::new(self);
         tokio::select! {
+            biased;
             () = this.signals.cut.cancelled() => {}
             () = this.clone().serve(stream) => {}
         }
@@ -69,8 +71,9 @@ impl Connection {
         let protocol =
             if stream.get_ref().1.alpn_protocol() == Some(b"h2") { Protocol::Http2 } else { Protocol::Http1 };
         // The certificate may have been exchanged during the handshake: the one that ends first counts.
-        let (retires, expires) = ends(before.into_iter().chain(self.shared.expiry()).min());
-        self.shared.roster().greeted(self.id, Instant::now(), protocol, retires, expires);
+        let not_after = before.into_iter().chain(self.shared.expiry()).min();
+        let retires = not_after.and_then(|not_after| retires(not_after, self.shared.wall()));
+        self.shared.roster().greeted(self.id, Instant::now(), protocol, retires, not_after);
         match protocol {
             Protocol::Http1 => self.http1(stream).await,
             Protocol::Http2 => self.http2(stream).await,
@@ -113,12 +116,16 @@ impl Connection {
         drop(connection.await);
     }
 
-    async fn answer(self: Arc<Self>, request: Request<Incoming>) -> Result<Response<Body>, Expired> {
-        if !self.shared.roster().begin(self.id, Instant::now()) {
+    async fn answer(self: Arc<Self>, mut request: Request<Incoming>) -> Result<Response<Body>, Expired> {
+        let is_in_time = self.shared.roster().begin(self.id, Instant::now(), self.shared.wall());
+        let _at_work = AtWork(&self);
+        if !is_in_time {
+            // With HTTP/2 an error ends no more than its stream.
+            self.signals.cut.cancel();
             return Err(Expired);
         }
-        let _at_work = AtWork(&self);
         let version = request.version();
+        request.extensions_mut().insert(Cut(self.signals.cut.clone()));
         let answered: Result<_, Infallible> = self.shared.router.clone().oneshot(request.map(Body::new)).await;
         let Ok(mut response) = answered;
         let is_last = self.shared.is_closing() || self.shared.roster().is_retiring(self.id, Instant::now());
@@ -142,14 +149,10 @@ impl Drop for Connection {
     }
 }
 
-/// When a connection is to end whose certificate ends at `not_after`: with an answer from the first time on, and whatever
-/// happens at the second.
-fn ends(not_after: Option<SystemTime>) -> (Option<Instant>, Option<Instant>) {
-    let Some(not_after) = not_after else { return (None, None) };
-    let left = not_after.duration_since(SystemTime::now()).unwrap_or_default();
-    let now = Instant::now();
-    let retires = now.checked_add(left.saturating_sub(LONGEST_MARGIN.min(left / 10)));
-    (retires, now.checked_add(left))
+/// When a connection is to end, with an answer, whose certificate ends at `not_after`.
+fn retires(not_after: SystemTime, wall: SystemTime) -> Option<Instant> {
+    let left = not_after.duration_since(wall).unwrap_or_default();
+    Instant::now().checked_add(left.saturating_sub(LONGEST_MARGIN.min(left / 10)))
 }
 
 /// A request under way.

@@ -23,8 +23,8 @@ pub struct Draft {
     pub created: Option<i64>,
     /// Whether the pool is going away.
     pub is_going: bool,
-    /// Whether its annotation lets other pools have the same addresses.
-    pub allows_overlap: bool,
+    /// Value of the annotation that lets other pools have the same addresses.
+    pub allow_overlap: Option<String>,
     /// The spec, as far as it reads.
     pub spec: PoolSpec,
     /// What of the spec does not read. The schema of the CRD lets no such spec through.
@@ -76,7 +76,7 @@ impl Draft {
             name: metadata.name.into_owned(),
             created: metadata.creation_timestamp.map(jiff::Timestamp::as_second),
             is_going: metadata.deletion_timestamp.is_some(),
-            allows_overlap: Contender::allows(allow_overlap.as_deref()),
+            allow_overlap: allow_overlap.map(Cow::into_owned),
             ..draft
         })
     }
@@ -84,12 +84,12 @@ impl Draft {
     /// The same from an object that a watch told of.
     pub(super) fn of(kind: PoolKind, object: &RawObject) -> Self {
         let annotations = object.metadata.annotations.as_ref();
-        let allow_overlap = annotations.and_then(|all| all.get(ALLOW_OVERLAP_ANNOTATION)).map(String::as_str);
+        let allow_overlap = annotations.and_then(|all| all.get(ALLOW_OVERLAP_ANNOTATION)).cloned();
         Self {
             name: object.name().to_owned(),
             created: object.metadata.creation_timestamp.as_ref().map(|time| time.0.as_second()),
             is_going: object.metadata.deletion_timestamp.is_some(),
-            allows_overlap: Contender::allows(allow_overlap),
+            allow_overlap,
             ..Self::of_texts(kind, object.spec.as_deref(), object.status.as_deref())
         }
     }
@@ -100,7 +100,7 @@ impl Draft {
         let StatusRecord { allocations, releasing, .. } = read_status(kind, status);
         let releasing = releasing.into_iter().map(|release| release.claim).collect();
         let (name, created) = (String::new(), None);
-        Self { name, created, is_going: false, allows_overlap: false, spec, unread, claims: allocations, releasing }
+        Self { name, created, is_going: false, allow_overlap: None, spec, unread, claims: allocations, releasing }
     }
 
     /// The spec judged by itself.
@@ -127,7 +127,7 @@ impl Draft {
             key: PoolKey::new(kind, &self.name),
             network: self.spec.network()?,
             created: self.created.unwrap_or(i64::MAX),
-            allows_overlap: self.allows_overlap,
+            allows_overlap: Contender::allows(self.allow_overlap.as_deref()),
         })
     }
 }

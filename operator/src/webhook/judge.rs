@@ -9,8 +9,9 @@ use std::collections::BTreeMap;
 use std::fmt::Write as _;
 
 use ipam_core::plan::Claim;
-use ipam_core::words::counted;
-use ipam_core::{Held, Pool, Reason, Violation, advise, advise_nodes, displaced, edit, overlap};
+use ipam_core::{
+    Advice, Held, Pool, Reason, Violation, advise, advise_annotation, advise_nodes, displaced, edit, overlap,
+};
 
 use super::draft::Draft;
 use super::known::Known;
@@ -80,10 +81,14 @@ impl Parsed {
     pub fn of(review: &Review) -> Self {
         let judged = review.new.as_ref().filter(|new| !review.status_only && touches_spec(new, review.old.as_ref()));
         let new = judged.map(Draft::parse);
-        let advice = match (judged, &new) {
+        let mut advice = match (judged, &new) {
             (Some(draft), Some(Ok(pool))) => advise(&draft.spec, pool),
             _ => Vec::new(),
         };
+        if !matches!(new, Some(Err(_))) {
+            advice
+                .extend(annotation_changed(review).and_then(|draft| advise_annotation(draft.allow_overlap.as_deref())));
+        }
         Self { new, warnings: advice.iter().map(ToString::to_string).collect() }
     }
 
@@ -102,7 +107,8 @@ impl Parsed {
             match &parsed {
                 Some(Ok(pool)) if served => {
                     violations.extend(taken_away(review, new, pool, known));
-                    let advice = known.nodes().map(|nodes| advise_nodes(pool, &nodes)).unwrap_or_default();
+                    let mut advice = known.nodes().map(|nodes| advise_nodes(pool, &nodes)).unwrap_or_default();
+                    advice.extend(left_out(review, new, pool, known));
                     warnings.extend(advice.iter().map(ToString::to_string));
                 }
                 Some(Ok(_)) => warnings.push(format!(
@@ -122,6 +128,13 @@ impl Parsed {
 /// Judges a review.
 pub fn judge(review: &Review, known: &Known) -> Verdict {
     Parsed::of(review).judge(review, known)
+}
+
+/// The new pool, if it is new or comes with another spec or annotation.
+fn annotation_changed(review: &Review) -> Option<&Draft> {
+    let (new, old) = (review.new.as_ref().filter(|_| !review.status_only)?, review.old.as_ref());
+    let is_other = old.is_some_and(|old| old.allow_overlap != new.allow_overlap);
+    (is_other || touches_spec(new, old)).then_some(new)
 }
 
 fn touches_spec(new: &Draft, old: Option<&Draft>) -> bool {
@@ -147,6 +160,15 @@ fn taken_away(review: &Review, new: &Draft, pool: &Pool, known: &Known) -> Vec<V
     edit::violations(&found, Some(&old.spec), &new.spec)
 }
 
+/// Nodes that the change leaves without their blocks, which are taken back once their pods are gone.
+fn left_out(review: &Review, new: &Draft, pool: &Pool, known: &Known) -> Option<Advice> {
+    let (old, key) = (review.old.as_ref()?, review.key());
+    let given = records(review, old, known).into_iter().filter(|record| !record.is_leaving);
+    let claims: Vec<Claim> = given.map(|record| record.claim.clone()).collect();
+    let is_selected = |node: &str| known.selects(pool, node) != Some(false);
+    edit::left_out(&old.spec, &new.spec, &claims, &is_selected, &|node| known.held(&key, node))
+}
+
 /// A record of who has which block.
 struct Record<'a> {
     claim: &'a Claim,
@@ -159,14 +181,12 @@ struct Record<'a> {
 fn records<'a>(review: &Review, old: &'a Draft, known: &'a Known) -> Vec<Record<'a>> {
     let in_status =
         old.claims.iter().map(|claim| (claim, false)).chain(old.releasing.iter().map(|claim| (claim, true)));
-    let mut by_node: BTreeMap<&str, Vec<Record<'_>>> = BTreeMap::new();
+    let mut by_node = BTreeMap::new();
     for (claim, is_leaving) in in_status.chain(known.claims(&review.key())) {
-        let own = by_node.entry(&claim.node).or_default();
-        if own.iter().all(|other| other.claim.range != claim.range) {
-            own.push(Record { claim, is_leaving });
-        }
+        // A status can name one node for thousands of ranges.
+        by_node.entry((claim.node.as_str(), claim.range)).or_insert(Record { claim, is_leaving });
     }
-    by_node.into_values().flatten().collect()
+    by_node.into_values().collect()
 }
 
 /// Nodes that a warning names; the rest is counted.
@@ -179,18 +199,7 @@ fn farewell(review: &Review, old: &Draft, known: &Known) -> Option<String> {
         records(review, old, known).into_iter().map(|record| record.claim.node.as_str()).collect();
     nodes.dedup();
     let held: Vec<(&str, Held)> = nodes.into_iter().map(|node| (node, known.held(&key, node))).collect();
-    let holders: Vec<_> = held.iter().filter(|(_, held)| !held.is_empty()).collect();
-    if holders.is_empty() {
-        return None;
-    }
-    let named = holders.iter().take(MOST_NAMED).map(|(node, held)| match held.count() {
-        Some(count) => format!("{node} {count}"),
-        None => format!("{node} (not reported)"),
-    });
-    let mut named = named.collect::<Vec<_>>().join(", ");
-    if let Some(more) = holders.len().checked_sub(MOST_NAMED).filter(|more| *more > 0) {
-        let _ = write!(named, " and {}", counted(more, "more node", "more nodes"));
-    }
+    let named = edit::holders_listed(&held, MOST_NAMED)?;
     Some(format!("addresses of this pool are still held: {named}; the pool goes once they are given back"))
 }
 

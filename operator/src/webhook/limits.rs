@@ -37,7 +37,11 @@ pub struct Limits {
     /// Bytes of all bodies in memory, those that wait for their turn and those that are being judged included. When more come
     /// in, the request that is there for longest and not being judged is given up.
     pub all_body_bytes: usize,
-    /// Requests at a time on one connection (HTTP/2).
+    /// Requests at a time, from their heads until their answers are taken; more than there are connections, so that only HTTP/2
+    /// can have so many. When more come, the oldest that is not being judged is given up, with its connection if it is answered.
+    /// Each takes 21 KiB beside its body.
+    pub requests: usize,
+    /// Requests at a time on one connection (HTTP/2). Who has more opens another one.
     pub streams: u32,
     /// A body of more than this is judged on a thread of its own, so that the others need not wait for it.
     pub aside_bytes: usize,
@@ -59,7 +63,8 @@ impl Default for Limits {
             head_bytes: 32 << 10,
             body_bytes: 8 << 20,
             all_body_bytes: 32 << 20,
-            streams: 250,
+            requests: 1536,
+            streams: 64,
             aside_bytes: 32 << 10,
             large_bytes: 1 << 20,
         }

@@ -8,7 +8,6 @@
 //! kind. A review has no side effects.
 
 pub mod answer;
-mod bodies;
 mod connection;
 pub mod draft;
 pub mod flags;
@@ -18,12 +17,13 @@ mod lanes;
 pub mod limits;
 pub mod metrics;
 pub mod review;
+mod room;
 mod roster;
 pub mod server;
 pub mod site;
 
 use std::sync::{Arc, RwLock};
-use std::time::Duration;
+use std::time::{Duration, SystemTime};
 
 use anyhow::Context as _;
 use ipam_webhook_certs::self_managed::decide::Lives;
@@ -86,7 +86,9 @@ impl Webhook {
                 tokio::spawn(files::watch(directory, served, CancellationToken::new()));
             }
             let listener = tokio::net::TcpListener::from_std(listener)?;
-            Server::new(listener, tls, expiry, router, limits, counted).run(stop, grace).await;
+            Server::new(listener, tls, expiry, Arc::new(SystemTime::now), router, limits, counted)
+                .run(stop, grace)
+                .await;
             anyhow::Ok(())
         };
         let runtime = runtime()?;

@@ -170,12 +170,9 @@ fn review(kind: PoolKind, request: &Request<'_>) -> Result<Review, String> {
         "DELETE" => Operation::Delete,
         other => return Err(format!("the operation {:?} is not reviewed; CREATE, UPDATE and DELETE are", cut(other))),
     };
-    let draft = |field: &str, object: Option<&RawValue>, needed: bool| match object.map(RawValue::get) {
-        None | Some("null") if needed => Err(format!("{} without request.{field}", request.operation)),
-        None | Some("null") => Ok(None),
-        Some(text) => Draft::read(kind, text)
-            .map(Some)
-            .map_err(|error| format!("request.{field} is no object: {}", cut(&error.to_string()))),
+    let drafted = |field: &str, object: Option<&RawValue>| match object.map(RawValue::get) {
+        None | Some("null") => Err(format!("{} without request.{field}", request.operation)),
+        Some(text) => draft(kind, field, text).map(Some),
     };
     let is_new = operation != Operation::Delete;
     Ok(Review {
@@ -184,9 +181,13 @@ fn review(kind: PoolKind, request: &Request<'_>) -> Result<Review, String> {
         operation,
         namespace: request.namespace.clone().into_owned(),
         status_only: request.sub_resource == "status",
-        new: if is_new { draft("object", request.object, true)? } else { None },
-        old: if operation == Operation::Create { None } else { draft("oldObject", request.old_object, true)? },
+        new: if is_new { drafted("object", request.object)? } else { None },
+        old: if operation == Operation::Create { None } else { drafted("oldObject", request.old_object)? },
     })
+}
+
+fn draft(kind: PoolKind, field: &str, text: &str) -> Result<Draft, String> {
+    Draft::read(kind, text).map_err(|error| format!("request.{field} is no object: {}", cut(&error.to_string())))
 }
 
 /// The beginning of a text that a client sent.

@@ -4,7 +4,7 @@
 //! request under way, unless that connection's time is up.
 
 use std::collections::HashMap;
-use std::time::Instant;
+use std::time::{Instant, SystemTime};
 
 use tokio_util::sync::CancellationToken;
 
@@ -55,7 +55,7 @@ struct Seat {
     /// From here on the connection is asked to end with its next answer.
     retires: Instant,
     /// From here on nothing is answered on it.
-    expires: Option<Instant>,
+    expires: Option<SystemTime>,
     signals: Signals,
 }
 
@@ -114,7 +114,7 @@ impl Roster {
         now: Instant,
         protocol: Protocol,
         retires: Option<Instant>,
-        expires: Option<Instant>,
+        expires: Option<SystemTime>,
     ) {
         if let Some(seat) = self.seats.get_mut(&id) {
             let stage = if protocol == Protocol::Http2 { Stage::Head } else { Stage::Idle };
@@ -131,14 +131,14 @@ impl Roster {
     }
 
     /// A request's head is complete. `false` if nothing may be answered on this connection any more.
-    pub(super) fn begin(&mut self, id: Id, now: Instant) -> bool {
+    pub(super) fn begin(&mut self, id: Id, now: Instant, wall: SystemTime) -> bool {
         let Some(seat) = self.seats.get_mut(&id) else { return false };
         seat.stage = match seat.stage {
             Stage::Busy(count) => Stage::Busy(count + 1),
             _ => Stage::Busy(1),
         };
         (seat.since, seat.was_asked) = (now, true);
-        seat.expires.is_none_or(|at| now < at)
+        seat.expires.is_none_or(|at| wall < at)
     }
 
     /// A request is answered.
@@ -176,12 +176,12 @@ impl Roster {
     }
 
     /// Tells those whose time is up.
-    pub(super) fn sweep(&mut self, now: Instant) -> Swept {
+    pub(super) fn sweep(&mut self, now: Instant, wall: SystemTime) -> Swept {
         let mut swept = Swept::default();
         let mut overdue = Vec::new();
         for (id, seat) in &self.seats {
             let waited = now.saturating_duration_since(seat.since);
-            let expired = seat.expires.is_some_and(|at| at <= now);
+            let expired = seat.expires.is_some_and(|at| at <= wall);
             if seat.protocol == Protocol::Http2 && seat.retires <= now {
                 seat.signals.retire.cancel();
             }
@@ -225,6 +225,8 @@ mod tests {
 
     use super::*;
 
+    const WALL: SystemTime = SystemTime::UNIX_EPOCH;
+
     fn roster(connections: usize) -> (Roster, Instant) {
         (Roster::new(Limits { connections, ..Limits::default() }), Instant::now())
     }
@@ -250,7 +252,7 @@ mod tests {
         let (mut roster, start) = roster(1);
         let (id, signals) = roster.enter(start).unwrap();
         roster.greeted(id, start, Protocol::Http1, None, None);
-        assert!(roster.begin(id, start));
+        assert!(roster.begin(id, start, WALL));
         assert!(roster.enter(start).is_none() && !is_cut(&signals));
         roster.end(id, start);
         assert!(roster.enter(start).is_some() && is_cut(&signals));
@@ -266,9 +268,9 @@ mod tests {
         };
         let ((slow, slow_signals), (_, idle_signals)) = (greeted(), greeted());
         roster.heard(slow, start);
-        assert_eq!(roster.sweep(start + Limits::default().head), Swept { handshakes: 0, heads: 1 });
+        assert_eq!(roster.sweep(start + Limits::default().head, WALL), Swept { handshakes: 0, heads: 1 });
         assert!(is_cut(&slow_signals) && !is_cut(&idle_signals));
-        assert_eq!(roster.sweep(start + Limits::default().idle), Swept::default());
+        assert_eq!(roster.sweep(start + Limits::default().idle, WALL), Swept::default());
         assert!(is_cut(&idle_signals), "idle for too long");
     }
 
@@ -277,7 +279,7 @@ mod tests {
         let (mut roster, start) = roster(2);
         let (asked, asked_signals) = roster.enter(start).unwrap();
         roster.greeted(asked, start, Protocol::Http1, None, None);
-        roster.begin(asked, start);
+        roster.begin(asked, start, WALL);
         roster.end(asked, start);
         let (silent, silent_signals) = roster.enter(start).unwrap();
         roster.greeted(silent, start + Duration::from_secs(1), Protocol::Http1, None, None);
@@ -294,9 +296,9 @@ mod tests {
             (id, signals)
         };
         let ((_, silent), (asked, asked_signals)) = (greeted(), greeted());
-        roster.begin(asked, start);
+        roster.begin(asked, start, WALL);
         roster.end(asked, start);
-        assert_eq!(roster.sweep(start + Limits::default().head), Swept { handshakes: 0, heads: 1 });
+        assert_eq!(roster.sweep(start + Limits::default().head, WALL), Swept { handshakes: 0, heads: 1 });
         assert!(is_cut(&silent) && !is_cut(&asked_signals));
     }
 
@@ -304,13 +306,19 @@ mod tests {
     fn nothing_is_answered_on_a_connection_whose_certificate_has_expired() {
         let (mut roster, start) = roster(9);
         let at = |seconds| start + Duration::from_secs(seconds);
-        let (id, _) = roster.enter(start).unwrap();
-        roster.greeted(id, start, Protocol::Http1, Some(at(50)), Some(at(60)));
-        assert!(roster.begin(id, at(49)) && !roster.is_retiring(id, at(49)));
+        let wall = |seconds| WALL + Duration::from_secs(seconds);
+        let (id, signals) = roster.enter(start).unwrap();
+        roster.greeted(id, start, Protocol::Http1, Some(at(50)), Some(wall(60)));
+        assert!(roster.begin(id, at(49), wall(49)) && !roster.is_retiring(id, at(49)));
         roster.end(id, at(49));
-        assert!(roster.begin(id, at(59)) && roster.is_retiring(id, at(59)));
+        assert!(roster.begin(id, at(59), wall(59)) && roster.is_retiring(id, at(59)));
         roster.end(id, at(59));
-        assert!(!roster.begin(id, at(60)));
+        assert!(!roster.begin(id, at(59), wall(60)));
+        roster.end(id, at(59));
+        roster.sweep(at(59), wall(59));
+        assert!(!is_cut(&signals));
+        roster.sweep(at(59), wall(60));
+        assert!(is_cut(&signals), "it waits for requests that it may not answer");
     }
 
     #[test]
@@ -318,8 +326,8 @@ mod tests {
         let (mut roster, start) = roster(1);
         let (id, _) = roster.enter(start).unwrap();
         roster.greeted(id, start, Protocol::Http1, None, None);
-        roster.begin(id, start);
-        roster.begin(id, start);
+        roster.begin(id, start, WALL);
+        roster.begin(id, start, WALL);
         roster.end(id, start);
         assert!(roster.enter(start).is_none());
     }

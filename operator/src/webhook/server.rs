@@ -30,6 +30,9 @@ const ACCEPT_PAUSE: Duration = Duration::from_millis(100);
 /// When the certificate that is served now ends; `None` while there is none.
 pub type Expiry = Arc<dyn Fn() -> Option<SystemTime> + Send + Sync>;
 
+/// What the clock on the wall says, by which certificates end. It may jump, as the server's own, monotonic one does not.
+pub type WallClock = Arc<dyn Fn() -> SystemTime + Send + Sync>;
+
 /// What connections share.
 pub(super) struct Shared {
     pub(super) acceptor: TlsAcceptor,
@@ -39,6 +42,7 @@ pub(super) struct Shared {
     roster: Mutex<Roster>,
     closing: AtomicBool,
     expiry: Expiry,
+    wall: WallClock,
 }
 
 impl Shared {
@@ -53,6 +57,10 @@ impl Shared {
 
     pub(super) fn expiry(&self) -> Option<SystemTime> {
         (self.expiry)()
+    }
+
+    pub(super) fn wall(&self) -> SystemTime {
+        (self.wall)()
     }
 }
 
@@ -69,6 +77,7 @@ impl Server {
         listener: TcpListener,
         tls: ServerConfig,
         expiry: Expiry,
+        wall: WallClock,
         router: Router,
         limits: Limits,
         metrics: WebhookMetrics,
@@ -81,6 +90,7 @@ impl Server {
             roster: Mutex::new(Roster::new(limits)),
             closing: AtomicBool::new(false),
             expiry,
+            wall,
         };
         Self { listener, shared: Arc::new(shared), connections: TaskTracker::new() }
     }
@@ -148,7 +158,7 @@ impl Server {
     }
 
     fn sweep(&self) {
-        let swept = self.shared.roster().sweep(Instant::now());
+        let swept = self.shared.roster().sweep(Instant::now(), self.shared.wall());
         if swept.handshakes > 0 {
             self.shared.metrics.handshakes_timed_out(swept.handshakes);
         }

@@ -16,13 +16,14 @@ use http::{HeaderValue, Method, StatusCode, Version, header};
 use http_body_util::BodyExt as _;
 use ipam_core::PoolKind;
 use tokio::time::timeout;
+use tokio_util::sync::CancellationToken;
 
-use super::bodies::{Bodies, Share};
 use super::judge::{Parsed, RefusalStatus};
 use super::known::Known;
 use super::lanes::Lanes;
 use super::limits::Limits;
 use super::metrics::WebhookMetrics;
+use super::room::{Room, Share};
 use super::{answer, review};
 
 /// The paths, and the kind of pool that is reviewed at each (behaviour.md §1).
@@ -37,15 +38,18 @@ pub struct Site {
     known: Arc<RwLock<Known>>,
     metrics: WebhookMetrics,
     limits: Limits,
-    bodies: Arc<Bodies>,
+    /// For the bytes of all bodies.
+    bodies: Arc<Room>,
+    /// For all requests.
+    requests: Arc<Room>,
     lanes: Lanes,
 }
 
 impl Site {
     /// Judges by what `known` holds at the time.
     pub fn new(known: Arc<RwLock<Known>>, metrics: WebhookMetrics, limits: Limits) -> Self {
-        let bodies = Arc::new(Bodies::new(limits.all_body_bytes));
-        Self { known, metrics, limits, bodies, lanes: Lanes::default() }
+        let (bodies, requests) = (Room::new(limits.all_body_bytes), Room::new(limits.requests));
+        Self { known, metrics, limits, bodies: Arc::new(bodies), requests: Arc::new(requests), lanes: Lanes::default() }
     }
 
     /// The router of all paths.
@@ -62,10 +66,11 @@ impl Site {
 
     async fn answer(self, kind: Option<PoolKind>, request: Request) -> Response {
         let _under_way = UnderWay::begin(&self.metrics);
-        let (head, mut body) = request.into_parts();
-        let share = self.bodies.begin();
-        let judged = match self.receive(&mut body, &share).await {
-            Ok(body) => self.judge(kind, head, body, share).await,
+        let (mut head, mut body) = request.into_parts();
+        let Cut(cut) = head.extensions.remove().unwrap_or_default();
+        let place = Place::take(&self.requests, &self.bodies);
+        let judged = match self.receive(&mut body, &place).await {
+            Ok(body) => self.judge(kind, head, body, &place).await,
             Err(failure) => {
                 if matches!(failure, Failure::TooLarge) && head.version == Version::HTTP_2 {
                     tokio::spawn(timeout(self.limits.body, passed_over(body)));
@@ -80,29 +85,43 @@ impl Site {
                 (failure.status(), answer::unread("", RefusalStatus::BadRequest, &failure.message(&self.limits)))
             }
         };
-        respond(status, bytes)
+        let place = self.place_of_answer(place.request, &cut);
+        respond(status, Bytes::from_owner(Answer { bytes, _place: place }))
+    }
+
+    /// That of its request, or, if that was given up, a new one. Who needs the room of an answer closes its connection.
+    fn place_of_answer(&self, request: Share, cut: &CancellationToken) -> Share {
+        if request.wait_again(cut.clone()) {
+            return request;
+        }
+        let place = self.requests.begin(cut.clone());
+        if !place.grow(1) {
+            cut.cancel();
+        }
+        place
     }
 
     /// The body, within its limits of time and size.
-    async fn receive(&self, body: &mut Body, share: &Share) -> Result<Bytes, Failure> {
+    async fn receive(&self, body: &mut Body, place: &Place) -> Result<Bytes, Failure> {
         let all = async {
-            let (mut pieces, mut size) = (Vec::new(), 0_usize);
+            let (mut received, mut size) = (Received::default(), 0_usize);
             while let Some(frame) = body.frame().await {
                 let Ok(piece) = frame.map_err(|_| Failure::Broken)?.into_data() else { continue };
                 size += piece.len();
                 if size > self.limits.body_bytes {
                     return Err(Failure::TooLarge);
                 }
-                if !share.grow(piece.len()) {
+                if !place.body.grow(piece.len()) {
                     return Err(Failure::CrowdedOut);
                 }
-                pieces.push(piece);
+                received.push(piece);
             }
-            Ok(joined(pieces, size))
+            Ok(received.whole())
         };
         tokio::select! {
+            biased;
+            () = place.give_up.cancelled() => Err(Failure::CrowdedOut),
             received = timeout(self.limits.body, all) => received.unwrap_or(Err(Failure::TooSlow)),
-            () = share.give_up.cancelled() => Err(Failure::CrowdedOut),
         }
     }
 
@@ -112,26 +131,26 @@ impl Site {
         kind: Option<PoolKind>,
         head: Parts,
         body: Bytes,
-        share: Share,
+        place: &Place,
     ) -> Result<(StatusCode, Vec<u8>), Failure> {
         let size = body.len();
         if size <= self.limits.aside_bytes {
             return Ok(self.judge_now(kind, &head, &body));
         }
-        let place = tokio::select! {
-            place = timeout(self.limits.turn, self.lanes.enter(size > self.limits.large_bytes)) => {
-                place.map_err(|_| Failure::TooBusy)?
+        let lane = tokio::select! {
+            lane = timeout(self.limits.turn, self.lanes.enter(size > self.limits.large_bytes)) => {
+                lane.map_err(|_| Failure::TooBusy)?
             }
-            () = share.give_up.cancelled() => return Err(Failure::CrowdedOut),
+            () = place.give_up.cancelled() => return Err(Failure::CrowdedOut),
         };
-        if !share.keep() {
+        if !(place.request.keep() && place.body.keep()) {
             return Err(Failure::CrowdedOut);
         }
-        let own = self.clone();
+        let (own, share) = (self.clone(), place.body.clone());
         let work = move || {
             let answer = own.judge_now(kind, &head, &body);
             // Here, and not where the client waits: one that leaves ends no judgement that is under way.
-            drop((body, share, place));
+            drop((body, share, lane));
             answer
         };
         let failed = |_| {
@@ -187,7 +206,7 @@ fn asked_rightly(kind: Option<PoolKind>, head: &Parts) -> Result<PoolKind, (Stat
     Ok(kind)
 }
 
-fn respond(status: StatusCode, bytes: Vec<u8>) -> Response {
+fn respond(status: StatusCode, bytes: Bytes) -> Response {
     let mut response = Response::new(Body::from(bytes));
     *response.status_mut() = status;
     let headers = response.headers_mut();
@@ -204,16 +223,64 @@ async fn passed_over(mut body: Body) {
     while let Some(Ok(_)) = body.frame().await {}
 }
 
-/// One piece is the body as it is; several are copied together.
-fn joined(mut pieces: Vec<Bytes>, size: usize) -> Bytes {
-    if pieces.len() == 1 {
-        return pieces.pop().unwrap_or_default();
+/// Closes the connection that a request came by. Goes along with the request.
+#[derive(Clone, Default)]
+pub(super) struct Cut(pub(super) CancellationToken);
+
+/// The room that a request has.
+struct Place {
+    request: Share,
+    /// Shared with a judgement, which goes on when its client has left.
+    body: Arc<Share>,
+    /// Cancelled when others need the room more.
+    give_up: CancellationToken,
+}
+
+impl Place {
+    fn take(requests: &Arc<Room>, bodies: &Arc<Room>) -> Self {
+        let give_up = CancellationToken::new();
+        let request = requests.begin(give_up.clone());
+        // If there is no room for it, it is given up, and that is seen before its body is.
+        request.grow(1);
+        Self { request, body: Arc::new(bodies.begin(give_up.clone())), give_up }
     }
-    let mut all = Vec::with_capacity(size);
-    for piece in &pieces {
-        all.extend_from_slice(piece);
+}
+
+/// The bytes of an answer. They keep their place until whoever writes them has let go of the last of them: with HTTP/2 a client
+/// says how much of each answer it takes, and when.
+struct Answer {
+    bytes: Vec<u8>,
+    _place: Share,
+}
+
+impl AsRef<[u8]> for Answer {
+    fn as_ref(&self) -> &[u8] {
+        &self.bytes
     }
-    all.into()
+}
+
+/// What is here of a body. One piece is the body as it is. Of several each is copied at once and let go of: a piece keeps alive
+/// what was read along with it, and thus a body that comes byte by byte would take forty times what it is counted for.
+#[derive(Default)]
+struct Received {
+    first: Bytes,
+    all: Vec<u8>,
+}
+
+impl Received {
+    fn push(&mut self, piece: Bytes) {
+        if self.first.is_empty() && self.all.is_empty() {
+            self.first = piece;
+            return;
+        }
+        let first = std::mem::take(&mut self.first);
+        self.all.extend_from_slice(&first);
+        self.all.extend_from_slice(&piece);
+    }
+
+    fn whole(self) -> Bytes {
+        if self.all.is_empty() { self.first } else { self.all.into() }
+    }
 }
 
 /// Why there is no body to judge.

@@ -40,6 +40,11 @@ fn an_alias_inside_of_what_it_names_is_an_error() {
 }
 
 #[test]
+fn a_directive_is_refused_where_kubectl_would_take_it_for_a_document() {
+    refused(b"# A pool\n\n%YAML 1.2\n---\na: 1\n", "is a directive, which kubectl does not read");
+}
+
+#[test]
 fn aliases_and_merges_that_mean_well_are_read_as_kubectl_does() {
     let text = "apiVersion: nv-ipam.nvidia.com/v1alpha1\nkind: IPPool\nmetadata: {name: &n p, labels: {a: *n}}\n\
         spec: {<<: {subnet: 10.0.0.0/24, perNodeBlockSize: 0}, perNodeBlockSize: 4}\n";

@@ -61,6 +61,26 @@ fn judged_in_proportion(exclusion: impl Fn(u32, u32) -> String) {
 }
 
 #[test]
+fn pools_of_which_each_overlaps_all_others() {
+    let pools = |count: u32| {
+        let pool = |number: u32| {
+            let spec = "spec: {subnet: 10.0.0.0/8, perNodeBlockSize: 100}";
+            format!(
+                "apiVersion: nv-ipam.nvidia.com/v1alpha1\nkind: IPPool\nmetadata: {{name: p{number}}}\n{spec}\n---\n"
+            )
+        };
+        (0..count).map(pool).collect::<String>()
+    };
+    let (small, large) = (pools(2_000), pools(2_000 * 8));
+    let judge = |text: &str| {
+        let report = validate([("pools.yaml", text.as_bytes())], &Options::default());
+        assert!(report.pools.iter().skip(1).all(|pool| pool.problems.len() == 1));
+    };
+    let (of_small, of_large) = (cpu_time(3, || judge(&small)), cpu_time(1, || judge(&large)));
+    assert!(of_large < of_small * AT_MOST, "2,000 pools take {of_small:?}, 16,000 pools {of_large:?}");
+}
+
+#[test]
 fn separate_exclusions() {
     judged_in_proportion(|number, _| range(number * 10, number * 10 + 5));
 }

@@ -1,11 +1,14 @@
 //! How the server, and a connection, comes to its end.
 
 use std::sync::Arc;
+use std::sync::atomic::{AtomicU32, Ordering};
 use std::time::{Duration, Instant, SystemTime};
 
 use ipam_operator::webhook::limits::Limits;
+use ipam_operator::webhook::server::{Expiry, WallClock};
+use serde_json::json;
 
-use crate::hook::{Client, Hook, PATIENCE};
+use crate::hook::{Client, Hook, PATIENCE, post2, review};
 
 #[tokio::test]
 async fn a_server_that_is_leaving_answers_all_and_asks_its_clients_to_go() {
@@ -63,4 +66,26 @@ async fn nothing_is_answered_on_a_connection_whose_certificate_has_ended() {
     assert!(used.review("u-1").await.is_ok());
     tokio::time::sleep_until(at.into()).await;
     assert!(used.review("u-2").await.is_err() && idle.review("u-3").await.is_err());
+}
+
+#[tokio::test]
+async fn a_clock_that_is_set_ahead_ends_connections_whose_certificate_has_ended_and_new_ones_are_served() {
+    const HOUR: Duration = Duration::from_hours(1);
+    let ahead = Arc::new(AtomicU32::new(0));
+    let clock = ahead.clone();
+    let wall: WallClock = Arc::new(move || SystemTime::now() + HOUR * clock.load(Ordering::Relaxed));
+    // A certificate is renewed as soon as it has ended.
+    let now = wall.clone();
+    let expiry: Expiry = Arc::new(move || Some(now() + HOUR));
+    let hook = Hook::with_clock(Limits::default(), Duration::ZERO, expiry, wall).await;
+    let mut kept = hook.client().await;
+    let (mut kept2, connection) = hook.client2_that_takes(None).await;
+    let question = || post2(review("u-1", &json!([])).to_string());
+    assert!(kept.review("u-1").await.is_ok() && kept2.send_request(question()).await.is_ok());
+    ahead.store(24, Ordering::Relaxed);
+    let ended = tokio::time::timeout(PATIENCE, connection).await;
+    assert!(ended.is_ok(), "a connection whose certificate has ended is kept");
+    assert!(kept2.send_request(question()).await.is_err() && kept.review("u-2").await.is_err());
+    assert!(hook.client().await.review("u-3").await.is_ok());
+    assert!(hook.client2().await.send_request(question()).await.is_ok());
 }

@@ -11,7 +11,7 @@ use hyper_util::rt::{TokioExecutor, TokioIo};
 use ipam_operator::webhook::known::Known;
 use ipam_operator::webhook::limits::Limits;
 use ipam_operator::webhook::metrics::WebhookMetrics;
-use ipam_operator::webhook::server::{Expiry, Server};
+use ipam_operator::webhook::server::{Expiry, Server, WallClock};
 use ipam_operator::webhook::site::{PATHS, Site};
 use ipam_webhook_certs::{Offer, Pair, ServerCertificates, system_clock};
 use prometheus_client::registry::Registry;
@@ -59,6 +59,11 @@ impl Hook {
 
     /// `expiry` says when the certificate ends, whatever stands in it.
     pub(crate) async fn with_expiry(limits: Limits, grace: Duration, expiry: Expiry) -> Self {
+        Self::with_clock(limits, grace, expiry, Arc::new(SystemTime::now)).await
+    }
+
+    /// The same where `wall` says what time it is.
+    pub(crate) async fn with_clock(limits: Limits, grace: Duration, expiry: Expiry, wall: WallClock) -> Self {
         let (certificates, roots) = certificates();
         let metrics = WebhookMetrics::default();
         let mut registry = Registry::default();
@@ -67,7 +72,8 @@ impl Hook {
         let router = Site::new(known.clone(), metrics.clone(), limits).router();
         let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
         let port = listener.local_addr().unwrap().port();
-        let server = Server::new(listener, certificates.server_config().unwrap(), expiry, router, limits, metrics);
+        let server =
+            Server::new(listener, certificates.server_config().unwrap(), expiry, wall, router, limits, metrics);
         let stop = CancellationToken::new();
         let ended = tokio::spawn(server.run(stop.clone(), grace));
         Self { port, stop, ended, known, roots, registry }
@@ -94,10 +100,18 @@ impl Hook {
     }
 
     pub(crate) async fn client2(&self) -> http2::SendRequest<Full<Bytes>> {
-        let stream = self.tls("h2").await.unwrap();
-        let (send, connection) = http2::handshake(TokioExecutor::new(), TokioIo::new(stream)).await.unwrap();
-        tokio::spawn(connection);
-        send
+        self.client2_that_takes(None).await.0
+    }
+
+    /// A client that takes so many bytes of each answer at first; and what ends with its connection.
+    pub(crate) async fn client2_that_takes(
+        &self,
+        window: Option<u32>,
+    ) -> (http2::SendRequest<Full<Bytes>>, JoinHandle<hyper::Result<()>>) {
+        let stream = TokioIo::new(self.tls("h2").await.unwrap());
+        let mut client = http2::Builder::new(TokioExecutor::new());
+        let (send, connection) = client.initial_stream_window_size(window).handshake(stream).await.unwrap();
+        (send, tokio::spawn(connection))
     }
 
     /// The value of a metric; 0 if it is not told.
@@ -138,6 +152,13 @@ impl Client {
 pub(crate) fn post(path: &str, body: impl Into<Bytes>) -> Request<Full<Bytes>> {
     let request = Request::post(path).header("host", "webhook.invalid").header("content-type", "application/json");
     request.body(Full::new(body.into())).unwrap()
+}
+
+/// A request over HTTP/2.
+pub(crate) fn post2(body: String) -> Request<Full<Bytes>> {
+    let (mut head, body) = post(&format!("https://webhook.invalid{IP_POOLS}"), body).into_parts();
+    head.headers.remove("host");
+    Request::from_parts(head, body)
 }
 
 /// A review of a new pool with these exclusions.

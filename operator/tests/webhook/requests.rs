@@ -12,7 +12,7 @@ use hyper_util::rt::{TokioExecutor, TokioIo};
 use ipam_operator::webhook::limits::Limits;
 use serde_json::{Value, json};
 
-use crate::hook::{Hook, IP_POOLS, PATIENCE, post, review};
+use crate::hook::{Hook, IP_POOLS, PATIENCE, post, post2, review};
 
 const CIDR_POOLS: &str = "/validate-nv-ipam-nvidia-com-v1alpha1-cidrpool";
 
@@ -61,13 +61,6 @@ async fn every_request_gets_an_admission_review_with_a_fitting_status() {
         assert!(message.contains(part), "{what}: {message:?} lacks {part:?}");
         assert_eq!(answer.closes, status != 200, "{what}");
     }
-}
-
-/// A request over HTTP/2.
-fn post2(body: String) -> Request<Full<Bytes>> {
-    let (mut head, body) = post(&format!("https://webhook.invalid{IP_POOLS}"), body).into_parts();
-    head.headers.remove("host");
-    Request::from_parts(head, body)
 }
 
 #[tokio::test]

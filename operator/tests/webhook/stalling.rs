@@ -1,11 +1,18 @@
 //! Clients that begin and do not go on.
 
+use std::convert::Infallible;
 use std::time::Duration;
 
+use http::StatusCode;
+use http_body_util::{BodyExt as _, StreamBody};
+use hyper::body::{Bytes, Frame};
+use hyper::client::conn::http2;
+use hyper_util::rt::{TokioExecutor, TokioIo};
 use ipam_operator::webhook::limits::Limits;
+use serde_json::json;
 use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
 
-use crate::hook::{Hook, IP_POOLS, PATIENCE};
+use crate::hook::{Hook, IP_POOLS, PATIENCE, post2, review};
 
 /// Reads until the other side closes.
 async fn rest(stream: &mut (impl tokio::io::AsyncRead + Unpin)) -> String {
@@ -167,6 +174,52 @@ async fn an_http_2_connection_on_which_nothing_is_asked_is_cut_off() {
     let mut silent = hook.tls("h2").await.unwrap();
     rest(&mut silent).await;
     assert_eq!(hook.metric("webhook_cut_off_total{reason=\"stalled\"}"), 1);
+}
+
+#[tokio::test]
+async fn a_client_that_takes_no_answers_is_cut_off_when_there_is_no_room_for_more_requests() {
+    const ROOM: usize = 8;
+    let hook = Hook::start(Limits { requests: ROOM, ..Limits::default() }, Duration::ZERO).await;
+    // Its answer is as long as they come.
+    let question = || post2(review("u-1", &vec![json!({"startIP": "x", "endIP": "y"}); 50].into()).to_string());
+    // All but the last byte of an answer is taken, too.
+    let answer = hook.client2().await.send_request(question()).await.unwrap().into_body().collect().await.unwrap();
+    let length = u32::try_from(answer.to_bytes().len()).unwrap();
+    for window in [0, 1, length - 1] {
+        let (mut client, mut connection) = hook.client2_that_takes(Some(window)).await;
+        let mut heads = Vec::new();
+        for _ in 0..ROOM {
+            // Heads come whatever the client says that it takes.
+            heads.push(client.send_request(question()).await.unwrap());
+        }
+        let (mut other, _) = hook.client2_that_takes(None).await;
+        assert_eq!(other.send_request(question()).await.unwrap().status(), StatusCode::OK);
+        let ended = tokio::time::timeout(PATIENCE, &mut connection).await;
+        assert!(ended.is_ok(), "a client that takes {window} bytes of each answer is kept");
+        let answer = other.send_request(question()).await.unwrap();
+        assert!(answer.into_body().collect().await.is_ok(), "one that takes its answers is cut off");
+        drop(heads);
+    }
+}
+
+#[tokio::test]
+async fn a_request_that_is_given_up_for_others_is_told_so() {
+    const ROOM: usize = 8;
+    let hook = Hook::start(Limits { requests: ROOM, body: PATIENCE, ..Limits::default() }, Duration::ZERO).await;
+    let stream = TokioIo::new(hook.tls("h2").await.unwrap());
+    let (mut slow, connection) = http2::handshake(TokioExecutor::new(), stream).await.unwrap();
+    tokio::spawn(connection);
+    let never = futures::stream::pending::<Result<Frame<Bytes>, Infallible>>();
+    let answer = tokio::spawn(slow.send_request(post2(String::new()).map(|_| StreamBody::new(never))));
+    hook.await_metric("webhook_reviews_in_flight", |count| count == 1).await;
+    let (mut client, _connection) = hook.client2_that_takes(Some(0)).await;
+    let mut heads = Vec::new();
+    for _ in 0..ROOM {
+        // The last one may be cut off: the slow client's answer needs a place, too.
+        heads.push(client.send_request(post2(review("u-1", &json!([])).to_string())).await);
+    }
+    let answer = tokio::time::timeout(PATIENCE, answer).await.expect("it is never given up").unwrap();
+    assert_eq!(answer.unwrap().status(), StatusCode::SERVICE_UNAVAILABLE);
 }
 
 #[tokio::test]

@@ -20,6 +20,19 @@ fn edit(world: &mut World, node: &str, change: &dyn Fn(&mut Vec<NodeBlock>)) {
     world.tell(Observed::IpamNode(Event::Apply(object(&event))));
 }
 
+/// The user of "blue", whose status is what `written` wrote, gives it another spec.
+fn edit_pool(world: &mut World, written: &Command, spec: &str) {
+    let status = serde_json::to_value(status_of(written).body(PoolKind::IpPool)).unwrap();
+    world.version += 1;
+    let edited = pool_object("blue", world.version, 2, spec, &status);
+    world.tell(Observed::Pool(PoolKind::IpPool, Event::Apply(edited)));
+}
+
+/// The spec of "blue" with a route more.
+fn routed() -> String {
+    SPEC.replace('}', r#","routes":[{"dst":"5.5.0.0/16"}]}"#)
+}
+
 fn told(world: &World, node: &str) -> NodeBlock {
     world.reconciler.ipam_nodes.get(node).unwrap().blocks[0].clone()
 }
@@ -100,11 +113,7 @@ fn a_block_that_the_spec_no_longer_has_is_given_from_as_it_was_told_whatever_ano
         let calls = world.settle();
         report(&mut world, "n1", 2);
         let before = told(&world, "n1");
-        let status = serde_json::to_value(status_of(&calls[0]).body(PoolKind::IpPool)).unwrap();
-        let resized = SPEC.replace(":4", ":8");
-        world.version += 1;
-        let edited = pool_object("blue", world.version, 2, &resized, &status);
-        world.tell(Observed::Pool(PoolKind::IpPool, Event::Apply(edited)));
+        edit_pool(&mut world, &calls[0], &SPEC.replace(":4", ":8"));
         world.settle();
         edit(&mut world, "n1", &change);
         world.settle();
@@ -135,11 +144,7 @@ fn our_own_write_is_no_edit_whether_its_answer_or_its_echo_comes_first_or_is_los
     for answered in [true, false] {
         let mut world = World::new(&["n1"], &[blue()], vec![]);
         let calls = world.settle();
-        let status = serde_json::to_value(status_of(&calls[0]).body(PoolKind::IpPool)).unwrap();
-        let routed = SPEC.replace('}', r#","routes":[{"dst":"5.5.0.0/16"}]}"#);
-        world.version += 1;
-        let edited = pool_object("blue", world.version, 2, &routed, &status);
-        world.tell(Observed::Pool(PoolKind::IpPool, Event::Apply(edited)));
+        edit_pool(&mut world, &calls[0], &routed());
         let status = only(world.calls());
         world.succeed(status);
         let write = only(world.calls());
@@ -162,11 +167,7 @@ fn our_own_write_is_no_edit_whether_its_answer_or_its_echo_comes_first_or_is_los
 fn what_another_hand_wrote_and_we_would_have_told_is_what_is_told_from_then_on() {
     let mut world = World::new(&["n1"], &[blue()], vec![]);
     let calls = world.settle();
-    let status = serde_json::to_value(status_of(&calls[0]).body(PoolKind::IpPool)).unwrap();
-    let routed = SPEC.replace('}', r#","routes":[{"dst":"5.5.0.0/16"}]}"#);
-    world.version += 1;
-    let edited = pool_object("blue", world.version, 2, &routed, &status);
-    world.tell(Observed::Pool(PoolKind::IpPool, Event::Apply(edited)));
+    edit_pool(&mut world, &calls[0], &routed());
     let status = only(world.calls());
     // A former leader's write, say, that took its time.
     edit(&mut world, "n1", &|blocks| blocks[0].routes.push(RouteDestination { dst: "5.5.0.0/16".to_owned() }));

@@ -159,3 +159,22 @@ fn a_placeholder_whose_name_is_taken_is_asked_for_no_more() {
     }
     assert!(world.reconciler.replaced.is_empty());
 }
+
+#[test]
+fn a_placeholder_in_which_an_agent_that_lives_on_reports_is_not_replaced_again_and_again() {
+    let mut world = forced_while_held();
+    world.settle();
+    let reported = json!({"metadata": {"name": "n1", "uid": "uid-n1", "generation": 1, "resourceVersion": "960",
+            "annotations": {"nv-ipam.nvidia.com/created-as": "placeholder"}}, "spec": {"pools": []},
+        "status": {"observedGeneration": 1, "pools": [{"name": "blue", "poolType": "IPPool",
+            "startIP": "192.168.0.1", "endIP": "192.168.0.4", "used": 3, "capacity": 3}]}});
+    world.tell(Observed::IpamNode(Event::Apply(object(&reported))));
+    assert!(nodes_written(&world.settle()).is_empty());
+    // Once it has told its Node something it is an object like any other.
+    let told = |generation: i64| {
+        let mut told = reported.clone();
+        told["metadata"]["generation"] = json!(generation);
+        crate::ipam_node::IpamNodeRecord::read(&object(&told)).placeholder
+    };
+    assert_eq!((told(1), told(2)), (true, false));
+}

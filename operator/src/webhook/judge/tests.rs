@@ -5,7 +5,7 @@ use kube::runtime::watcher::Event;
 use serde_json::{Value, json};
 
 use super::*;
-use crate::index::NodeMeta;
+use crate::index::{Labels, NodeMeta};
 use crate::reconcile::Observed;
 
 /// A review of IPPool `p` in namespace `pools`.
@@ -194,6 +194,42 @@ fn withdrawing_the_annotation_of_a_pool_that_overlaps_is_a_conflict() {
 }
 
 #[test]
+fn an_annotation_that_says_nothing_is_warned_of_when_it_comes_and_with_each_new_spec_and_not_otherwise() {
+    let yes =
+        |spec: &Value| with(pool(spec), "/metadata/annotations", json!({"nv-ipam.nvidia.com/allow-overlap": "yes"}));
+    let warnings = |old: Option<&Value>, new: &Value| judge(&review(old, Some(new)), &Known::new("pools")).warnings;
+    let of_small = yes(&small());
+    for old in [None, Some(pool(&small())), Some(yes(&json!({"subnet": "10.0.0.0/25", "perNodeBlockSize": 4})))] {
+        let said = warnings(old.as_ref(), &of_small);
+        assert_eq!(said.len(), 1, "{said:?}");
+        assert!(said[0].contains("allow-overlap: \"yes\" allows nothing; write \"true\""), "{said:?}");
+    }
+    assert_eq!(warnings(Some(&of_small), &of_small), [""; 0]);
+}
+
+#[test]
+fn a_selector_that_leaves_out_a_node_whose_pods_hold_addresses_is_let_through_with_its_name() {
+    let requirement = |rack: &str| json!({"key": "rack", "operator": "In", "values": [rack]});
+    let selecting = |rack: &str| {
+        let terms = json!([{"matchExpressions": [requirement(rack)]}]);
+        with(given(), "/spec/nodeSelector", json!({"nodeSelectorTerms": terms}))
+    };
+    let mut known = holding(3);
+    known.observe(&Observed::Node(Event::Init));
+    let labels = Labels::from([("rack".to_owned(), "r1".to_owned())]);
+    known.observe(&Observed::Node(Event::InitApply(("n".to_owned(), NodeMeta::from(labels)))));
+    known.observe(&Observed::Node(Event::InitDone));
+    let verdict = judge(&review(Some(&given()), Some(&selecting("r2"))), &known);
+    assert!(verdict.refusal.is_none(), "{verdict:?}");
+    let said = verdict.warnings.iter().find(|warning| warning.contains("takes the blocks")).unwrap();
+    assert!(said.starts_with("spec.nodeSelector: ") && said.ends_with(": n (3 held)"), "{said}");
+    for (old, new) in [(given(), selecting("r1")), (selecting("r2"), selecting("r2"))] {
+        let said = judge(&review(Some(&old), Some(&new)), &known).warnings;
+        assert!(!said.iter().any(|warning| warning.contains("takes the blocks")), "{said:?}");
+    }
+}
+
+#[test]
 fn an_edit_that_takes_a_block_away_names_node_and_count_and_unknown_counts_as_held() {
     let moved = with(given(), "/spec/subnet", json!("10.9.0.0/24"));
     for (known, part) in [(holding(3), "3 held"), (Known::new("pools"), "not reported: counts as held")] {
@@ -239,7 +275,7 @@ fn growing_is_free() {
 fn a_deletion_is_let_through_and_says_who_holds_how_many() {
     let verdict = judge(&review(Some(&given()), None), &holding(3));
     assert!(verdict.refusal.is_none());
-    assert!(verdict.warnings[0].contains("n 3"), "{:?}", verdict.warnings);
+    assert!(verdict.warnings[0].contains("n (3 held)"), "{:?}", verdict.warnings);
     let unknown = judge(&review(Some(&given()), None), &Known::new("pools"));
     assert!(unknown.warnings[0].contains("n (not reported)"), "{:?}", unknown.warnings);
     assert_eq!(judge(&review(Some(&given()), None), &holding(0)), Verdict::default());
@@ -268,4 +304,21 @@ fn a_pool_elsewhere_is_judged_by_itself_and_told_that_nothing_serves_it() {
     assert!(verdict.refusal.is_none(), "no overlap with pools of another namespace");
     assert!(verdict.warnings.iter().any(|warning| warning.contains("namespace \"pools\" alone")), "{verdict:?}");
     assert!(elsewhere(review(None, Some(&pool(&json!({"subnet": "x", "perNodeBlockSize": 4}))))).refusal.is_some());
+}
+
+#[test]
+fn a_status_that_names_one_node_for_thousands_of_blocks_takes_no_longer_than_one_of_thousands_of_nodes() {
+    let address = |number: u32| std::net::Ipv4Addr::from_bits(0x0a00_0000 + number).to_string();
+    let took = |node: &dyn Fn(u32) -> String| {
+        let entry =
+            |at: u32| json!({"nodeName": node(at), "startIP": address(4 * at + 1), "endIP": address(4 * at + 4)});
+        let mut old = pool(&json!({"subnet": "10.0.0.0/8", "perNodeBlockSize": 4}));
+        old["status"] = json!({"allocations": (0..60_000).map(entry).collect::<Vec<_>>()});
+        let review = review(Some(&old), Some(&pool(&json!({"subnet": "10.0.0.0/8", "perNodeBlockSize": 8}))));
+        let began = std::time::Instant::now();
+        assert!(judge(&review, &Known::new("pools")).refusal.is_some());
+        began.elapsed()
+    };
+    let (many, one) = (took(&|at| format!("n{at}")), took(&|_| "n".to_owned()));
+    assert!(one < many * 10 + std::time::Duration::from_secs(1), "{one:?} where many nodes take {many:?}");
 }

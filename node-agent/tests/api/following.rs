@@ -1,0 +1,91 @@
+//! An agent that follows its object.
+
+use std::time::Duration;
+
+use ipam_node_agent::contact::Offline;
+use ipam_node_agent::found::Found;
+use ipam_node_agent::metrics::Metrics;
+use ipam_node_agent::note::Noted;
+use ipam_node_agent::spec::{NodeSpec, SpecFile};
+use ipam_node_agent::store::Position;
+use ipam_node_agent::watch::{Blocks, InForce, events};
+use serde_json::json;
+use tokio::sync::watch;
+use tokio_util::sync::CancellationToken;
+
+use crate::common::{Node, blue, parameters};
+use crate::server::{Call, Server, blocks, object};
+
+/// Far longer than any test takes.
+pub(crate) const NEVER: Duration = Duration::from_hours(1);
+
+/// A journal further on than any that is reported.
+pub(crate) const AHEAD: Position = Position { epoch: u64::MAX, sequence: 0 };
+
+/// An agent that follows its object, with the API server's side of it.
+pub(crate) struct Following {
+    pub(crate) node: Node,
+    pub(crate) server: Server,
+    pub(crate) file: SpecFile,
+    pub(crate) in_force: watch::Receiver<Option<InForce>>,
+    pub(crate) directory: tempfile::TempDir,
+}
+
+impl Following {
+    pub(crate) async fn start(limit: Option<Duration>) -> Self {
+        Self::with(Node::open(tempfile::tempdir().unwrap()).await, tempfile::tempdir().unwrap(), limit, None).await
+    }
+
+    /// One that finds generation 4 with one block on its disk, of which container c0 holds an address.
+    pub(crate) async fn restart(patience: Duration) -> Self {
+        let node = Node::start(&[blue()]).await;
+        assert_eq!(node.address(parameters(&["blue"], "c0")).await, "192.168.0.2/16");
+        let node = Node::open(node.stop().await).await;
+        let directory = tempfile::tempdir().unwrap();
+        let file = SpecFile::new(directory.path(), "node1", "kube-system");
+        let spec = NodeSpec { uid: "u1".into(), generation: Some(4), blocks: vec![blue()] };
+        file.save(&Noted::first(spec)).unwrap();
+        Self::with(node, directory, None, Some((patience, AHEAD))).await
+    }
+
+    pub(crate) async fn with(
+        node: Node,
+        directory: tempfile::TempDir,
+        limit: Option<Duration>,
+        start: Option<(Duration, Position)>,
+    ) -> Self {
+        let file = SpecFile::new(directory.path(), "node1", "kube-system");
+        let (told, in_force) = watch::channel(None);
+        let mut blocks = Blocks::new(node.allocator.clone(), file.clone(), node.readiness.clone(), told);
+        if let Some((patience, found)) = start {
+            blocks.load(patience, Found::note(directory.path(), found)).await;
+        }
+        let (client, server) = Server::new();
+        let (stop, metrics) = (CancellationToken::new(), Metrics::registered().0);
+        let (client, limit) = match limit.map(|limit| Offline::watch(client.clone(), limit)) {
+            Some((client, limit)) => (client, Some(limit)),
+            None => (client, None),
+        };
+        tokio::spawn(blocks.follow(events(client, "kube-system", "node1"), limit, metrics, stop));
+        Self { node, server, file, in_force, directory }
+    }
+
+    /// Answers the list that comes next, and waits until it is in force. Returns the watch that follows.
+    pub(crate) async fn list(&mut self, generation: i64) -> Call {
+        let list = json!({"apiVersion": "nv-ipam.nvidia.com/v1alpha1", "kind": "IPAMNodeList",
+            "metadata": {"resourceVersion": "7"}, "items": [object(generation, &blocks())]});
+        self.server.call().await.answer(200, &list);
+        self.until(|told| told.spec.generation == Some(generation)).await;
+        self.server.call().await
+    }
+
+    /// Waits until what is in force is like this.
+    pub(crate) async fn until(&mut self, is: impl Fn(&InForce) -> bool) {
+        let told = self.in_force.wait_for(|told| told.as_ref().is_some_and(&is));
+        drop(tokio::time::timeout(Duration::from_secs(30), told).await.unwrap().unwrap());
+    }
+
+    pub(crate) async fn add(&self, container: &str) -> Result<String, tonic::Status> {
+        self.node.add(parameters(&["blue"], container)).await.map(|given| given[0].ip.clone())
+    }
+}

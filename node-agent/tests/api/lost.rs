@@ -1,0 +1,124 @@
+//! A store that is behind the report that the object shows.
+
+use ipam_node_agent::found::Found;
+use ipam_node_agent::status::Report;
+use ipam_node_agent::store::Position;
+use ipam_node_agent::watch::InForce;
+use serde_json::Value;
+use serde_json::json;
+
+use crate::common::{Node, blue, parameters, with_ips};
+use crate::following::{AHEAD, Following, NEVER};
+use crate::server::{blocks, line, list_of, stream};
+
+/// The object of another life: epoch 2 of a journal, .2 and, by its name, .9 held.
+fn reported_before(uid: &str) -> Value {
+    let mut list = list_of(4, &blocks());
+    list["items"][0]["metadata"]["uid"] = json!(uid);
+    list["items"][0]["status"] = json!({"observedGeneration": 4, "ledger": {"epoch": 2, "sequence": 7},
+        "pools": [{"name": "blue", "poolType": "IPPool", "startIP": "192.168.0.1", "endIP": "192.168.0.4",
+            "used": 2, "capacity": 3, "held": [{"startIP": "192.168.0.2", "endIP": "192.168.0.2"},
+                {"startIP": "192.168.0.9", "endIP": "192.168.0.9"}]}]});
+    list
+}
+
+fn went_back(told: &InForce) -> bool {
+    told.problems.first().is_some_and(|problem| problem.reason == "StoreWentBack")
+}
+
+#[tokio::test]
+async fn what_a_store_that_went_back_does_not_know_is_given_to_nobody_until_the_object_is_made_anew() {
+    let node = Node::open(tempfile::tempdir().unwrap()).await;
+    let start = Some((NEVER, Position { epoch: 2, sequence: 6 }));
+    let mut agent = Following::with(node, tempfile::tempdir().unwrap(), None, start).await;
+    agent.server.call().await.answer(200, &reported_before("u1"));
+    agent.until(went_back).await;
+    for named in ["192.168.0.2", "192.168.0.9"] {
+        let refused = agent.node.add(with_ips(parameters(&["blue"], "c1"), &[named])).await.unwrap_err();
+        assert!(refused.message().contains("without a record"), "{refused}");
+    }
+    assert_eq!(agent.add("c1").await.unwrap(), "192.168.0.3/16");
+    let in_force = agent.in_force.borrow().clone().unwrap();
+    let report = Report::new(&in_force, &agent.node.allocator.holdings().await.unwrap()).unwrap();
+    let held: Vec<_> = report.pools[0].held.iter().map(|run| (run.start_ip.as_str(), run.end_ip.as_str())).collect();
+    assert_eq!(
+        (report.pools[0].used, &held[..]),
+        (3, &[("192.168.0.2", "192.168.0.3"), ("192.168.0.9", "192.168.0.9")][..])
+    );
+    assert_eq!(report.ready.0, "StoreWentBack");
+    // The next start is ahead of what stands, and knows it from its disk.
+    let node = Node::open(tempfile::tempdir().unwrap()).await;
+    let mut agent = Following::with(node, agent.directory, None, Some((NEVER, AHEAD))).await;
+    agent.server.call().await.answer(200, &reported_before("u1"));
+    agent.until(|told| went_back(told) && told.standing.is_some()).await;
+    let lines = stream(agent.server.call().await);
+    lines.send(line("MODIFIED", &reported_before("u2")["items"][0])).unwrap();
+    agent.until(|told| told.problems.is_empty()).await;
+    assert_eq!(agent.add("c1").await.unwrap(), "192.168.0.2/16");
+}
+
+#[tokio::test]
+async fn an_address_of_the_report_of_a_later_time_is_not_free_when_the_pod_that_an_older_journal_names_for_it_is_gone()
+{
+    let node = Node::start(&[blue()]).await;
+    assert_eq!(node.address(parameters(&["blue"], "c0")).await, "192.168.0.2/16");
+    let node = Node::open(node.stop().await).await;
+    // The report, of a time at which the journal was further, tells the same address of whoever had it then.
+    let start = Some((NEVER, Position { epoch: 2, sequence: 6 }));
+    let mut agent = Following::with(node, tempfile::tempdir().unwrap(), None, start).await;
+    agent.server.call().await.answer(200, &reported_before("u1"));
+    agent.until(went_back).await;
+    assert_eq!(agent.add("c0").await.unwrap(), "192.168.0.2/16", "a repeat is nothing new");
+    let in_force = agent.in_force.borrow().clone().unwrap();
+    let before = Report::new(&in_force, &agent.node.allocator.holdings().await.unwrap()).unwrap();
+    assert_eq!(before.pools[0].used, 2, "an address counts once");
+    agent.node.del(parameters(&["blue"], "c0")).await.unwrap();
+    let refused = agent.node.add(with_ips(parameters(&["blue"], "c1"), &["192.168.0.2"])).await.unwrap_err();
+    assert!(refused.message().contains("without a record"), "{refused}");
+    let after = Report::new(&in_force, &agent.node.allocator.holdings().await.unwrap()).unwrap();
+    assert_eq!(after.pools[0].held, before.pools[0].held, "and may be held still");
+}
+
+#[tokio::test]
+async fn a_store_that_went_back_is_found_also_after_starts_that_never_saw_the_report() {
+    let directory = tempfile::tempdir().unwrap();
+    // Each start raises the epoch. These end before the API server has spoken.
+    for epoch in 0..5 {
+        Found::note(directory.path(), Position { epoch, sequence: 0 });
+    }
+    let node = Node::open(tempfile::tempdir().unwrap()).await;
+    let mut agent = Following::with(node, directory, None, Some((NEVER, AHEAD))).await;
+    agent.server.call().await.answer(200, &reported_before("u1"));
+    agent.until(|told| went_back(told) && told.standing.is_some()).await;
+    assert!(!agent.directory.path().join("uncompared.json").exists(), "of the next report it would be too early");
+}
+
+#[tokio::test]
+async fn nothing_is_reported_while_the_next_start_would_compare_what_is_compared_already() {
+    let directory = tempfile::tempdir().unwrap();
+    // What cannot be read as the note, nor taken away as one.
+    let obstacle = directory.path().join("uncompared.json");
+    std::fs::create_dir(&obstacle).unwrap();
+    let node = Node::open(tempfile::tempdir().unwrap()).await;
+    let mut agent = Following::with(node, directory, None, Some((NEVER, AHEAD))).await;
+    agent.server.call().await.answer(200, &reported_before("u1"));
+    agent.until(|told| told.spec.generation == Some(4)).await;
+    assert_eq!(agent.in_force.borrow().as_ref().unwrap().standing, None, "nothing to report to");
+    std::fs::remove_dir(&obstacle).unwrap();
+    agent.until(|told| told.standing.is_some()).await;
+}
+
+#[tokio::test]
+async fn a_report_that_alone_tells_what_is_held_is_not_replaced_before_the_disk_knows_it() {
+    let directory = tempfile::tempdir().unwrap();
+    let obstacle = directory.path().join(".spec.json.new");
+    std::fs::create_dir(&obstacle).unwrap();
+    let node = Node::open(tempfile::tempdir().unwrap()).await;
+    let mut agent = Following::with(node, directory, None, Some((NEVER, Position::default()))).await;
+    agent.server.call().await.answer(200, &reported_before("u1"));
+    agent.until(went_back).await;
+    assert_eq!(agent.in_force.borrow().as_ref().unwrap().standing, None, "nothing to report to");
+    std::fs::remove_dir(&obstacle).unwrap();
+    agent.until(|told| told.standing.is_some()).await;
+    assert!(went_back(agent.in_force.borrow().as_ref().unwrap()));
+}

@@ -1,0 +1,144 @@
+//! Reports: what is written to the status of the node's object, and when.
+
+use std::time::Duration;
+
+use http::Method;
+use ipam_crds::BlockState;
+use ipam_crds::NodeBlock;
+use ipam_node_agent::metrics::Metrics;
+use ipam_node_agent::spec::NodeSpec;
+use ipam_node_agent::status::Reporter;
+use ipam_node_agent::watch::InForce;
+use ipam_node_agent::watch::Standing;
+use serde_json::Value;
+use serde_json::json;
+use tokio::sync::watch;
+use tokio_util::sync::CancellationToken;
+
+use crate::common::{Node, blue, parameters};
+use crate::server::{Call, NODE, Server, blocks, object};
+
+/// A reporter on `node` that was told `first`.
+fn reporter(node: &Node, first: InForce) -> (Server, watch::Sender<Option<InForce>>) {
+    let (client, server) = Server::new();
+    let (told, in_force) = watch::channel(Some(first));
+    let metrics = Metrics::registered().0;
+    let reporter = Reporter::new(client, "kube-system", "node1", node.allocator.clone(), in_force, metrics);
+    // Ends with the runtime, and when `told` is dropped.
+    tokio::spawn(reporter.run(CancellationToken::new()));
+    (server, told)
+}
+
+/// Generation 3 with one block, of an object that shows this status.
+fn in_force(block: NodeBlock, status: &Value) -> InForce {
+    let spec = NodeSpec { uid: "u1".into(), generation: Some(3), blocks: vec![block] };
+    let standing = Some(Standing { uid: "u1".into(), status: serde_json::from_value(status.clone()).unwrap() });
+    InForce { spec, saved: Some(3), standing, ..InForce::default() }
+}
+
+/// The status that a call writes.
+fn reported(call: &Call) -> &Value {
+    assert_eq!((&call.method, call.path.as_str()), (&Method::PATCH, format!("{NODE}/node1/status").as_str()));
+    &call.body[1]["value"]
+}
+
+#[tokio::test]
+async fn a_report_is_one_patch_of_the_status_and_without_news_there_is_silence() {
+    let node = Node::start(&[blue()]).await;
+    let (mut server, _told) = reporter(&node, in_force(blue(), &json!({})));
+    let call = server.call().await;
+    let status = reported(&call);
+    assert_eq!(status["observedGeneration"], 3);
+    let expected = json!([{"name": "blue", "poolType": "IPPool", "startIP": "192.168.0.1", "endIP": "192.168.0.4",
+        "used": 0, "capacity": 3}]);
+    assert_eq!(status["pools"], expected);
+    assert_eq!(status["ledger"], json!({"epoch": 1, "sequence": 0}));
+    assert_eq!(
+        (&status["conditions"][0]["type"], &status["conditions"][0]["status"]),
+        (&json!("Ready"), &json!("True"))
+    );
+    let operations: Vec<_> = call.body.as_array().unwrap().iter().map(|op| (&op["op"], &op["path"])).collect();
+    let expected = [("test", "/metadata/uid"), ("add", "/status")].map(|(op, path)| (json!(op), json!(path)));
+    assert_eq!(operations, expected.iter().map(|(op, path)| (op, path)).collect::<Vec<_>>(), "nothing but the status");
+    assert_eq!(call.body[0]["value"], "u1", "no other object of this name takes the report");
+    assert!(call.accept.contains("as=PartialObjectMetadata;"), "the answer is as short as can be: {}", call.accept);
+    call.answer(200, &object(3, &blocks()));
+    server.silence(Duration::from_millis(1500)).await;
+}
+
+#[tokio::test]
+async fn the_first_address_is_reported_soon_with_its_place_and_further_ones_can_wait() {
+    let node = Node::start(&[blue()]).await;
+    let (mut server, _told) = reporter(&node, in_force(blue(), &json!({})));
+    server.call().await.answer(200, &object(3, &blocks()));
+    node.add(parameters(&["blue"], "c1")).await.unwrap();
+    let call = server.call().await;
+    assert_eq!(reported(&call)["pools"][0]["used"], 1);
+    assert_eq!(reported(&call)["pools"][0]["held"], json!([{"startIP": "192.168.0.2", "endIP": "192.168.0.2"}]));
+    call.answer(200, &object(3, &blocks()));
+    node.add(parameters(&["blue"], "c2")).await.unwrap();
+    server.silence(Duration::from_millis(1500)).await;
+}
+
+#[tokio::test]
+async fn a_block_that_is_given_back_is_reported_empty_with_the_generation_it_was_told_in_one_write() {
+    let node = Node::start(&[blue()]).await;
+    node.add(parameters(&["blue"], "c1")).await.unwrap();
+    let (mut server, told) = reporter(&node, in_force(blue(), &json!({})));
+    let call = server.call().await;
+    assert_eq!((&reported(&call)["observedGeneration"], &reported(&call)["pools"][0]["used"]), (&json!(3), &json!(1)));
+    call.answer(200, &object(3, &blocks()));
+    let releasing = NodeBlock { state: BlockState::Releasing, ..blue() };
+    node.configure(std::slice::from_ref(&releasing)).await;
+    let mut later = in_force(releasing, &json!({}));
+    (later.spec.generation, later.saved) = (Some(4), Some(4));
+    later.standing = told.borrow().as_ref().unwrap().standing.clone();
+    told.send_replace(Some(later));
+    node.del(parameters(&["blue"], "c1")).await.unwrap();
+    let call = server.call().await;
+    assert_eq!((&reported(&call)["observedGeneration"], &reported(&call)["pools"][0]["used"]), (&json!(4), &json!(0)));
+    assert_eq!(reported(&call)["pools"][0].get("held"), None);
+}
+
+#[tokio::test]
+async fn what_is_held_of_a_pool_that_the_node_no_longer_has_is_reported() {
+    let node = Node::start(&[blue()]).await;
+    node.add(parameters(&["blue"], "c1")).await.unwrap();
+    node.configure(&[]).await;
+    let (mut server, _told) = reporter(&node, in_force(blue(), &json!({})));
+    let expected = json!([{"name": "blue", "poolType": "IPPool", "startIP": "192.168.0.2", "endIP": "192.168.0.2",
+        "used": 1, "capacity": 0, "held": [{"startIP": "192.168.0.2", "endIP": "192.168.0.2"}]}]);
+    assert_eq!(reported(&server.call().await)["pools"], expected);
+}
+
+#[tokio::test]
+async fn a_restart_without_news_writes_nothing_and_a_status_of_another_hand_is_written_over() {
+    let node = Node::start(&[blue()]).await;
+    let (mut server, _told) = reporter(&node, in_force(blue(), &json!({})));
+    let call = server.call().await;
+    let status = reported(&call).clone();
+    call.answer(200, &object(3, &blocks()));
+    let (mut server, told) = reporter(&node, in_force(blue(), &status));
+    server.silence(Duration::from_millis(300)).await;
+    told.send_replace(Some(in_force(blue(), &json!({}))));
+    let call = server.call().await;
+    assert_eq!(*reported(&call), status, "the transition time too");
+}
+
+#[tokio::test]
+async fn a_report_that_fails_is_tried_again() {
+    let node = Node::start(&[blue()]).await;
+    let (mut server, _told) = reporter(&node, in_force(blue(), &json!({})));
+    let call = server.call().await;
+    let first = reported(&call).clone();
+    call.fail(403, "Forbidden");
+    assert_eq!(reported(&server.call().await)["pools"], first["pools"]);
+}
+
+#[tokio::test]
+async fn nothing_is_reported_before_the_api_server_has_shown_the_object() {
+    let node = Node::start(&[blue()]).await;
+    let unseen = InForce { standing: None, ..in_force(blue(), &json!({})) };
+    let (mut server, _told) = reporter(&node, unseen);
+    server.silence(Duration::from_millis(300)).await;
+}

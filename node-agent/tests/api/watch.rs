@@ -1,0 +1,99 @@
+//! What the agent watches, and what it gives from while its object changes or is out of sight.
+
+use std::time::Duration;
+
+use http::Method;
+use ipam_node_agent::spec::NodeSpec;
+use serde_json::json;
+
+use crate::common::parameters;
+use crate::following::Following;
+use crate::server::{NODE, blocks, line, object, stream};
+
+#[tokio::test]
+async fn a_block_that_comes_back_by_a_restored_api_server_alone_is_not_given_from() {
+    let mut agent = Following::start(None).await;
+    let watch = agent.list(4).await;
+    assert_eq!(agent.add("c1").await.unwrap(), "192.168.0.2/16");
+    let lines = stream(watch);
+    lines.send(line("MODIFIED", &object(5, &json!([])))).unwrap();
+    agent.until(|told| told.spec.generation == Some(5)).await;
+    lines.send(line("MODIFIED", &object(4, &blocks()))).unwrap();
+    agent.until(|told| told.problems.iter().any(|problem| problem.reason == "Restored")).await;
+    let refused = agent.add("c2").await.unwrap_err();
+    assert_eq!(refused.code(), tonic::Code::Unavailable);
+    assert!(refused.message().contains("delete the IPAMNode"), "{refused}");
+    agent.node.check(parameters(&["blue"], "c1")).await.unwrap();
+    lines.send(line("MODIFIED", &object(6, &blocks()))).unwrap();
+    agent.until(|told| told.problems.is_empty()).await;
+    assert_eq!(agent.add("c2").await.unwrap(), "192.168.0.3/16");
+}
+
+#[tokio::test]
+async fn cut_off_for_longer_than_the_offline_limit_the_agent_gives_nothing_new_until_it_is_answered() {
+    let mut agent = Following::start(Some(Duration::from_millis(50))).await;
+    let watch = agent.list(4).await;
+    assert_eq!(agent.add("c1").await.unwrap(), "192.168.0.2/16");
+    drop(stream(watch));
+    agent.server.call().await.fail(500, "InternalError");
+    agent.until(|told| told.problems.iter().any(|problem| problem.reason == "Offline")).await;
+    let refused = agent.add("c2").await.unwrap_err();
+    assert_eq!(refused.code(), tonic::Code::Unavailable);
+    assert!(refused.message().contains("--offline-limit"), "{refused}");
+    assert_eq!(agent.add("c1").await.unwrap(), "192.168.0.2/16", "a repeat is nothing new");
+    agent.node.check(parameters(&["blue"], "c1")).await.unwrap();
+    agent.node.del(parameters(&["blue"], "c1")).await.unwrap();
+    // Without news, but answered.
+    let _lines = stream(agent.server.call().await);
+    agent.until(|told| told.problems.is_empty()).await;
+    assert_eq!(agent.add("c2").await.unwrap(), "192.168.0.3/16");
+}
+
+#[tokio::test]
+async fn cut_off_without_an_offline_limit_the_agent_goes_on_giving() {
+    let mut agent = Following::start(None).await;
+    drop(stream(agent.list(4).await));
+    agent.server.call().await.fail(500, "InternalError");
+    agent.server.call().await.fail(500, "InternalError");
+    assert_eq!(agent.add("c1").await.unwrap(), "192.168.0.2/16");
+}
+
+#[tokio::test]
+async fn the_agent_watches_its_one_object_and_nothing_else() {
+    let mut agent = Following::start(None).await;
+    let call = agent.server.call().await;
+    assert_eq!((&call.method, call.path.as_str()), (&Method::GET, NODE));
+    assert!(call.query.contains("fieldSelector=metadata.name%3Dnode1"), "{}", call.query);
+    let list = json!({"apiVersion": "nv-ipam.nvidia.com/v1alpha1", "kind": "IPAMNodeList",
+        "metadata": {"resourceVersion": "7"}, "items": [object(4, &blocks())]});
+    call.answer(200, &list);
+    agent.until(|told| told.spec.generation == Some(4)).await;
+    assert_eq!(agent.add("c1").await.unwrap(), "192.168.0.2/16");
+    let saved = agent.file.load().unwrap().unwrap().spec;
+    assert_eq!(saved.generation, Some(4), "the spec is on disk for a start without API server");
+    let call = agent.server.call().await;
+    assert!(call.query.contains("watch=true") && call.query.contains("metadata.name%3Dnode1"), "{}", call.query);
+    let lines = stream(call);
+    lines.send(line("MODIFIED", &object(5, &json!("nonsense")))).unwrap();
+    lines.send(line("DELETED", &object(6, &json!([])))).unwrap();
+    agent.until(|told| told.spec == NodeSpec::default()).await;
+    agent.node.check(parameters(&["blue"], "c1")).await.unwrap();
+    assert_eq!(agent.add("c2").await.unwrap_err().code(), tonic::Code::NotFound);
+}
+
+#[tokio::test]
+async fn a_block_is_given_from_only_once_it_is_noted_on_disk() {
+    let mut agent = Following::start(None).await;
+    // A directory stands where the temporary file of a replacement would go.
+    let obstacle = agent.directory.path().join(".spec.json.new");
+    std::fs::create_dir(&obstacle).unwrap();
+    let _lines = stream(agent.list(4).await);
+    assert_eq!(agent.file.load(), Ok(None));
+    let refused = agent.add("c1").await.unwrap_err();
+    assert_eq!(refused.code(), tonic::Code::Unavailable);
+    assert!(refused.message().contains("cannot note the block on its disk"), "{refused}");
+    std::fs::remove_dir(&obstacle).unwrap();
+    agent.until(|told| told.problems.is_empty()).await;
+    assert_eq!(agent.file.load().unwrap().unwrap().spec.generation, Some(4));
+    assert_eq!(agent.add("c1").await.unwrap(), "192.168.0.2/16");
+}
