@@ -103,7 +103,8 @@ async fn run(config: Config) -> anyhow::Result<()> {
     let known = webhook.as_ref().map(Webhook::known);
     let watches = watches(client.clone(), namespace, known);
     let controller = Controller::new(config.settings, actor, watches, metrics, synced);
-    let election = config.elect_in.map(|namespace| Election::new(client, &namespace, identity));
+    let (_mark, keeper) = crate::election::given::mark();
+    let election = config.elect_in.map(|namespace| Election::new(client, &namespace, identity, keeper));
     let work = work(controller, election, lead, stop.clone());
     let grace = GRACE + webhook.as_ref().map_or(Duration::ZERO, Webhook::longest_end);
     shutdown.bounded(grace, Box::pin(together(work, webhook, &shutdown.stop, &stop))).await??;

@@ -1,13 +1,16 @@
 //! Who leads: client-go's algorithm as a state machine without clock, calls or randomness.
 //!
 //! The clocks of two hosts are never compared: a lease counts as held for its own duration since *we* saw it change.
-//! It must never say that we lead longer than the renew deadline after the last write that succeeded began.
+//! It must never say that we lead longer than the renew deadline after the last write that succeeded began, nor that the Lease says
+//! of blocks given what it may not say: see [`super::given`].
 
 use std::time::{Duration, Instant};
 
 use jiff::Timestamp;
 use k8s_openapi::api::coordination::v1::{Lease, LeaseSpec};
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::{MicroTime, ObjectMeta};
+
+use super::given::Given;
 
 /// How long a lease is good for since it was seen to change.
 pub const LEASE_DURATION: Duration = Duration::from_secs(15);
@@ -25,6 +28,10 @@ pub struct Candidate {
     lease: ObjectMeta,
     seen: Option<Seen>,
     renewed: Option<Instant>,
+    /// What the Lease is to say of blocks given; `None` for what it says.
+    wanted: Option<Given>,
+    /// What it may be relied upon to say: what our last write made it say, and what was sent since.
+    given: Given,
 }
 
 /// The lease as last read or written, and when it was first seen so.
@@ -53,7 +60,7 @@ impl Candidate {
     pub fn new(identity: String, namespace: &str, name: &str) -> Self {
         let lease =
             ObjectMeta { name: Some(name.to_owned()), namespace: Some(namespace.to_owned()), ..ObjectMeta::default() };
-        Self { identity, lease, seen: None, renewed: None }
+        Self { identity, lease, seen: None, renewed: None, wanted: None, given: Given::Nothing }
     }
 
     /// The lease reads so, or is absent.
@@ -67,8 +74,33 @@ impl Candidate {
         self.seen = lease.map(|lease| Seen { lease, since });
     }
 
-    /// What to do, by what was observed last.
-    pub fn step(&self, now: Instant, wall: Timestamp) -> Step {
+    /// From now on the Lease is to say this of blocks given. Only for one who leads.
+    pub fn want(&mut self, given: Option<Given>) {
+        self.wanted = given;
+    }
+
+    /// What the Lease may be relied upon to say of blocks given.
+    pub fn given(&self) -> Given {
+        self.given
+    }
+
+    /// What to do, by what was observed last. A write that follows from it may take effect from now on.
+    pub fn step(&mut self, now: Instant, wall: Timestamp) -> Step {
+        let mut step = self.next_step(now, wall);
+        if let Step::Create(lease) | Step::Replace(lease) = &mut step {
+            self.next_given().put(lease);
+            self.given = self.given.min(Given::of(lease));
+        }
+        step
+    }
+
+    /// A Lease that was deleted while we lead has said what we wrote.
+    fn next_given(&self) -> Given {
+        let says = self.seen.as_ref().map_or(self.given, |seen| Given::of(&seen.lease));
+        self.wanted.unwrap_or(says)
+    }
+
+    fn next_step(&self, now: Instant, wall: Timestamp) -> Step {
         let Some(seen) = &self.seen else {
             return Step::Create(Lease { metadata: self.lease.clone(), spec: Some(self.spec(0, wall, wall)) });
         };
@@ -93,6 +125,7 @@ impl Candidate {
     pub fn wrote(&mut self, lease: Lease, began: Instant, now: Instant) {
         if self.holds(&lease) {
             self.renewed = Some(began);
+            self.given = Given::of(&lease);
         }
         self.observe(Some(lease), now);
     }
@@ -106,6 +139,7 @@ impl Candidate {
     pub fn release(&self, wall: Timestamp) -> Option<Lease> {
         let mut lease = self.seen.as_ref().map(|seen| seen.lease.clone()).filter(|lease| self.holds(lease))?;
         let transitions = lease.spec.as_ref().and_then(|spec| spec.lease_transitions).unwrap_or_default();
+        self.next_given().put(&mut lease);
         lease.spec = Some(LeaseSpec {
             holder_identity: Some(String::new()),
             lease_duration_seconds: Some(1),
@@ -223,7 +257,7 @@ mod tests {
     #[test]
     fn a_leader_stops_before_a_follower_may_begin() {
         let start = Instant::now();
-        let (a, b, _) = leader_and_follower(start);
+        let (a, mut b, _) = leader_and_follower(start);
         let last = a.leads_until().unwrap();
         assert!(matches!(b.step(last, wall(10)), Step::Follow { .. }));
     }
@@ -261,7 +295,7 @@ mod tests {
     #[test]
     fn a_lease_is_replaced_at_the_version_and_with_the_metadata_that_were_read() {
         let start = Instant::now();
-        let (a, _, _) = leader_and_follower(start);
+        let (mut a, _, _) = leader_and_follower(start);
         let mut foreign = written(a.step(start, wall(0)), "41");
         foreign.metadata.labels = Some([("app".to_owned(), "x".to_owned())].into());
         let mut b = candidate("b");
@@ -270,6 +304,57 @@ mod tests {
         assert_eq!(lease.metadata.labels, foreign.metadata.labels);
         let Step::Replace(sent) = b.step(start + 15 * SECOND, wall(15)) else { panic!("no replacement") };
         assert_eq!(sent.metadata.resource_version.as_deref(), Some("41"));
+    }
+
+    #[test]
+    fn what_the_lease_says_of_blocks_given_passes_to_the_next_leader_who_may_rely_on_it_once_it_has_written_it() {
+        let start = Instant::now();
+        let (mut a, mut b, _) = leader_and_follower(start);
+        assert_eq!(a.given(), Given::Nothing, "a Lease that is new says nothing");
+        a.want(Some(Given::Unrecorded));
+        let marked = written(a.step(start + SECOND, wall(1)), "2");
+        assert_eq!(a.given(), Given::Nothing, "not yet answered");
+        a.wrote(marked.clone(), start + SECOND, start + SECOND);
+        assert_eq!((a.given(), Given::of(&marked)), (Given::Unrecorded, Given::Unrecorded));
+        b.observe(Some(marked), start + SECOND);
+        assert_eq!(b.given(), Given::Nothing, "that is another's word");
+        let taken = written(b.step(start + 16 * SECOND, wall(16)), "3");
+        b.wrote(taken.clone(), start + 16 * SECOND, start + 16 * SECOND);
+        assert_eq!((b.given(), Given::of(&taken)), (Given::Unrecorded, Given::Unrecorded));
+    }
+
+    #[test]
+    fn while_the_answer_is_missing_the_lesser_of_two_words_counts_whichever_way_it_turns() {
+        let start = Instant::now();
+        let (mut a, _, _) = leader_and_follower(start);
+        for (from, to) in [(Given::Recorded, Given::Unrecorded), (Given::Unrecorded, Given::Recorded)] {
+            a.want(Some(from));
+            let known = written(a.step(start, wall(0)), "2");
+            a.wrote(known, start, start);
+            a.want(Some(to));
+            let sent = written(a.step(start, wall(0)), "3");
+            assert_eq!(a.given(), Given::Recorded, "no agent is asked by a word that may not be there");
+            // It was read, which does not tell whether what was sent may still arrive; another write does.
+            a.observe(Some(sent), start);
+            assert_eq!(a.given(), Given::Recorded);
+            let again = written(a.step(start, wall(0)), "4");
+            a.wrote(again, start, start);
+            assert_eq!(a.given(), to);
+        }
+    }
+
+    #[test]
+    fn a_lease_that_is_deleted_and_one_that_is_given_up_say_what_they_are_to_say() {
+        let start = Instant::now();
+        let (mut a, _, _) = leader_and_follower(start);
+        a.want(Some(Given::Recorded));
+        let marked = written(a.step(start, wall(0)), "2");
+        a.wrote(marked, start, start);
+        a.want(Some(Given::Unrecorded));
+        assert_eq!(Given::of(&a.release(wall(1)).unwrap()), Given::Unrecorded, "whoever leads next has to ask");
+        a.want(None);
+        a.observe(None, start);
+        assert_eq!(Given::of(&written(a.step(start, wall(1)), "3")), Given::Recorded);
     }
 
     #[test]

@@ -5,6 +5,7 @@
 //! resourceVersion in every write.
 
 pub mod algorithm;
+pub mod given;
 
 use std::collections::hash_map::RandomState;
 use std::hash::{BuildHasher, Hasher};
@@ -19,6 +20,7 @@ use tokio::sync::watch;
 use tokio_util::sync::CancellationToken;
 
 use algorithm::{Candidate, RENEW_DEADLINE, RETRY_PERIOD, Step, follow_pause};
+use given::Keeper;
 
 /// The Lease of the reference system: during an upgrade the two take turns.
 pub const LEASE_NAME: &str = "dd1643cf.nvidia.com";
@@ -63,6 +65,7 @@ impl Lead {
 pub struct Election {
     api: Api<Lease>,
     candidate: Candidate,
+    mark: Keeper,
     /// Who held the Lease at the last try, if not we.
     following: Option<String>,
     /// Whom we have said to follow.
@@ -71,10 +74,10 @@ pub struct Election {
 }
 
 impl Election {
-    /// Stands for the Lease in `namespace` as `identity`.
-    pub fn new(client: Client, namespace: &str, identity: String) -> Self {
+    /// Stands for the Lease in `namespace` as `identity`, and keeps in it what `mark` is asked for.
+    pub fn new(client: Client, namespace: &str, identity: String, mark: Keeper) -> Self {
         let candidate = Candidate::new(identity, namespace, LEASE_NAME);
-        Self { api: Api::namespaced(client, namespace), candidate, following: None, told: None, failing: false }
+        Self { api: Api::namespaced(client, namespace), candidate, mark, following: None, told: None, failing: false }
     }
 
     /// Tries to lead, tells `lead` until when it does, and renews until `stop`. Ends earlier only when leadership is lost.
@@ -98,8 +101,14 @@ impl Election {
         loop {
             lead.send_replace(self.candidate.leads_until().map_or(Lead::No, Lead::Until));
             let deadline = self.candidate.leads_until().ok_or(Lost::Deadline)?;
-            if pause(RETRY_PERIOD.min(deadline.saturating_duration_since(now())), stop).await.is_err() {
-                return Ok(());
+            tokio::select! {
+                paused = pause(RETRY_PERIOD.min(deadline.saturating_duration_since(now())), stop) => {
+                    if paused.is_err() {
+                        return Ok(());
+                    }
+                }
+                // Calls wait for the Lease to say more than it does.
+                () = self.mark.presses() => {}
             }
             let tried = self.attempt_until(deadline, stop).await;
             if tried.is_none() && stop.is_cancelled() {
@@ -116,6 +125,7 @@ impl Election {
 
     /// Gives the Lease up, so that the next leader need not wait for it to run out.
     pub async fn release(&mut self) {
+        self.candidate.want(self.mark.wanted());
         let Some(lease) = self.candidate.release(Timestamp::now()) else { return };
         match self.api.replace(LEASE_NAME, &PostParams::default(), &lease).await {
             Ok(_) => tracing::info!(lease = LEASE_NAME, "lease released"),
@@ -150,7 +160,10 @@ impl Election {
     async fn write(&mut self) -> Result<(), String> {
         let began = now();
         let options = PostParams::default();
-        let written = match self.candidate.step(began, Timestamp::now()) {
+        self.candidate.want(self.mark.wanted());
+        let step = self.candidate.step(began, Timestamp::now());
+        self.mark.say(self.candidate.given());
+        let written = match step {
             Step::Follow { holder } => {
                 self.following = Some(holder);
                 return Ok(());
@@ -161,6 +174,7 @@ impl Election {
         let lease = written.map_err(|error| crate::act::chain(&error))?;
         self.following = None;
         self.candidate.wrote(lease, began, now());
+        self.mark.say(self.candidate.given());
         Ok(())
     }
 }

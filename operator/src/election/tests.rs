@@ -8,6 +8,7 @@ use http_body_util::BodyExt;
 use kube::client::Body;
 use serde_json::{Value, json};
 
+use super::given::{BLOCKS_GIVEN, Given, Mark, mark};
 use super::*;
 
 /// One Lease, replaced only at its version.
@@ -75,7 +76,8 @@ impl LeaseServer {
 
     /// Starts a candidate; tells when it leads, and how it ended.
     fn stand(&self, identity: &str, stop: &CancellationToken) -> Standing {
-        let mut election = Election::new(self.client(), "ns", identity.to_owned());
+        let (mark, keeper) = mark();
+        let mut election = Election::new(self.client(), "ns", identity.to_owned(), keeper);
         let (sender, leads) = watch::channel(Lead::No);
         let stop = stop.clone();
         let ended = tokio::spawn(async move {
@@ -85,11 +87,21 @@ impl LeaseServer {
             }
             ended
         });
-        Standing { leads, ended }
+        Standing { leads, mark, ended }
+    }
+
+    fn word(&self) -> Value {
+        let held = self.lease.lock().unwrap_or_else(PoisonError::into_inner);
+        held.1.as_ref().map_or(Value::Null, |lease| lease["metadata"]["annotations"][BLOCKS_GIVEN].clone())
+    }
+
+    fn writes(&self) -> u64 {
+        self.lease.lock().unwrap_or_else(PoisonError::into_inner).0
     }
 }
 
 struct Standing {
+    mark: Mark,
     leads: watch::Receiver<Lead>,
     ended: tokio::task::JoinHandle<Result<(), Lost>>,
 }
@@ -177,4 +189,46 @@ fn two_processes_never_share_an_identity() {
     let (one, other) = (identity().unwrap(), identity().unwrap());
     assert_ne!(one, other);
     assert_eq!(one.split_once('_').unwrap().1.len(), 36);
+}
+
+#[tokio::test(start_paused = true)]
+async fn the_word_that_calls_wait_for_is_written_at_once_and_any_other_with_the_next_renewal() {
+    let (server, stop) = (LeaseServer::default(), CancellationToken::new());
+    let mut first = server.stand("first", &stop);
+    first.leads().await;
+    let began = now();
+    for (given, word) in [(Given::Recorded, "true"), (Given::Unrecorded, "unrecorded")] {
+        first.mark.want(given);
+        first.mark.changed().await;
+        assert_eq!((first.mark.said(), server.word()), (given, json!(word)));
+    }
+    assert_eq!(now(), began, "nobody waited");
+    let writes = server.writes();
+    first.mark.want(Given::Recorded);
+    tokio::time::sleep(RETRY_PERIOD / 2).await;
+    assert_eq!((server.writes(), server.word()), (writes, json!("unrecorded")));
+    tokio::time::sleep(RETRY_PERIOD).await;
+    assert_eq!((server.writes(), server.word()), (writes + 1, json!("true")), "it rides on the renewal");
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_word_that_cannot_be_written_floods_nobody_and_the_next_leader_reads_it_in_the_end() {
+    let (server, stop, other_stop) = (LeaseServer::default(), CancellationToken::new(), CancellationToken::new());
+    let mut first = server.stand("first", &stop);
+    first.leads().await;
+    server.away.store(true, std::sync::atomic::Ordering::SeqCst);
+    first.mark.want(Given::Unrecorded);
+    tokio::time::sleep(RETRY_PERIOD * 2).await;
+    assert_eq!(first.mark.said(), Given::Nothing);
+    server.away.store(false, std::sync::atomic::Ordering::SeqCst);
+    tokio::time::sleep(RETRY_PERIOD).await;
+    assert_eq!(first.mark.said(), Given::Unrecorded);
+    stop.cancel();
+    first.ended.await.unwrap().unwrap();
+    let mut second = server.stand("second", &other_stop);
+    second.leads().await;
+    assert_eq!(second.mark.said(), Given::Unrecorded, "known as soon as it leads");
+    other_stop.cancel();
+    second.ended.await.unwrap().unwrap();
+    assert_eq!(server.word(), json!("unrecorded"));
 }

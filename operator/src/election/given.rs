@@ -1,0 +1,144 @@
+//! What the Lease says about blocks given, for whoever leads next.
+//!
+//! Pools' statuses and IPAMNodes say who has which block. That there are none of either may mean that nothing was ever given, or
+//! that all of it is lost; the Lease, which neither goes with the definitions nor with a release of the chart, tells which.
+//! It must never promise less care than what was done needs: it is written before a node is told of a block, and before an
+//! agent is asked because records are lost.
+
+use k8s_openapi::api::coordination::v1::Lease;
+use tokio::sync::watch;
+
+/// Annotation of the Lease: absent, [`RECORDED`] or [`UNRECORDED`].
+pub const BLOCKS_GIVEN: &str = "nv-ipam.nvidia.com/blocks-given";
+/// Blocks may have been given, and are recorded.
+pub const RECORDED: &str = "true";
+/// Blocks may have been given of which there may be no record: every agent has to be asked.
+pub const UNRECORDED: &str = "unrecorded";
+
+/// What is known of blocks given, by the care that one who comes to lead takes because of it.
+///
+/// In this order a minimum is what may be relied upon where it is not known which of two the Lease says: neither a node may be told
+/// of a block, nor an agent be asked, by a word that may not have been written.
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Default, Debug)]
+pub enum Given {
+    /// Nothing was ever given.
+    #[default]
+    Nothing,
+    /// Blocks may have been given, and are recorded. Should nothing be recorded, all records are lost.
+    Recorded,
+    /// Blocks may have been given of which there may be no record.
+    Unrecorded,
+}
+
+impl Given {
+    /// What `lease` says. A word that nobody knows is no reason to take less care.
+    pub fn of(lease: &Lease) -> Self {
+        match lease.metadata.annotations.as_ref().and_then(|all| all.get(BLOCKS_GIVEN)).map(String::as_str) {
+            None => Self::Nothing,
+            Some(RECORDED) => Self::Recorded,
+            Some(_) => Self::Unrecorded,
+        }
+    }
+
+    /// Lets `lease` say so.
+    pub(super) fn put(self, lease: &mut Lease) {
+        let word = match self {
+            // An annotation that is there is never taken away: what was given once may be held for ever.
+            Self::Nothing => return,
+            Self::Recorded => RECORDED,
+            Self::Unrecorded => UNRECORDED,
+        };
+        lease.metadata.annotations.get_or_insert_default().insert(BLOCKS_GIVEN.to_owned(), word.to_owned());
+    }
+}
+
+/// The controller's end: what the Lease is to say, and what it is known to say.
+#[derive(Debug)]
+pub struct Mark {
+    wanted: watch::Sender<Option<Given>>,
+    said: watch::Receiver<Given>,
+}
+
+/// The end of whoever writes the Lease.
+#[derive(Debug)]
+pub struct Keeper {
+    wanted: watch::Receiver<Option<Given>>,
+    said: watch::Sender<Given>,
+}
+
+/// Both ends.
+pub fn mark() -> (Mark, Keeper) {
+    let ((wanted, asked), (say, said)) = (watch::channel(None), watch::channel(Given::Nothing));
+    (Mark { wanted, said }, Keeper { wanted: asked, said: say })
+}
+
+impl Mark {
+    /// What the Lease is known to say.
+    pub fn said(&self) -> Given {
+        *self.said.borrow()
+    }
+
+    /// Asks for the Lease to say this. Only for one who leads.
+    pub fn want(&self, given: Given) {
+        self.wanted.send_if_modified(|wanted| wanted.replace(given) != Some(given));
+    }
+
+    /// Waits until the Lease is known to say something else.
+    pub async fn changed(&mut self) {
+        if self.said.changed().await.is_err() {
+            std::future::pending().await
+        }
+    }
+}
+
+impl Keeper {
+    /// What the Lease is to say; `None` for what it says.
+    pub fn wanted(&self) -> Option<Given> {
+        *self.wanted.borrow()
+    }
+
+    /// Tells what the Lease may be relied upon to say.
+    pub fn say(&self, given: Given) {
+        self.said.send_if_modified(|said| std::mem::replace(said, given) != given);
+    }
+
+    /// Waits until more care is newly asked for than the Lease is known to say, for which somebody waits. One that could not be
+    /// written is no news, and tried again with the next renewal.
+    pub async fn presses(&mut self) {
+        loop {
+            if self.wanted.changed().await.is_err() {
+                return std::future::pending().await;
+            }
+            if *self.wanted.borrow_and_update() > Some(*self.said.borrow()) {
+                return;
+            }
+        }
+    }
+
+    /// Grants what is wanted, where there is no Lease to outlive this process.
+    pub async fn grant_all(mut self) {
+        while self.wanted.changed().await.is_ok() {
+            let wanted = *self.wanted.borrow_and_update();
+            wanted.into_iter().for_each(|given| self.say(given));
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_lease_says_what_was_put_there_and_an_unknown_word_asks_for_the_most_care() {
+        let mut lease = Lease::default();
+        assert_eq!(Given::of(&lease), Given::Nothing);
+        for given in [Given::Unrecorded, Given::Recorded] {
+            given.put(&mut lease);
+            assert_eq!(Given::of(&lease), given);
+        }
+        Given::Nothing.put(&mut lease);
+        assert_eq!(Given::of(&lease), Given::Recorded, "it is never taken back");
+        lease.metadata.annotations = Some([(BLOCKS_GIVEN.to_owned(), "mabye".to_owned())].into());
+        assert_eq!(Given::of(&lease), Given::Unrecorded);
+    }
+}

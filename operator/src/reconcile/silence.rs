@@ -1,0 +1,230 @@
+//! Nodes whose agents are asked because every record of their blocks may be lost.
+//!
+//! Who has which block stands in pools' statuses and again in IPAMNodes. Where both are gone the agents still know, and each tells
+//! it in its IPAMNode, also of pools that this one does not name. So a Node that has none is made one, without blocks, and until
+//! its agent has spoken no pool may give a new block: any address may be held there. A leader keeps no copy of what was lost; it
+//! keeps the names, and the Lease says that there are some ([`Given::Unrecorded`]) before the first is asked.
+
+use std::collections::{BTreeSet, HashSet};
+use std::time::Instant;
+
+use ipam_core::PoolKey;
+use ipam_core::plan::Claim;
+
+use super::{NodeAction, PoolTask, Reconciler};
+use crate::election::given::Given;
+use crate::index::key_of;
+use crate::ipam_node::IpamNodeRecord;
+use crate::pool::StatusRecord;
+
+/// Who is waited for, and what the Lease says of it.
+#[derive(Debug, Default)]
+pub(super) struct Silence {
+    /// Nodes whose agents have not spoken since their records were lost.
+    nodes: BTreeSet<String>,
+    /// Whether what is recorded is to be held against the Lease, once all is listed.
+    examines: bool,
+    /// Whether Nodes that turn up are asked like those that were there.
+    asks_all: bool,
+    /// What the Lease may be relied upon to say.
+    said: Given,
+    /// Nodes about which a call waits for the Lease.
+    held: BTreeSet<String>,
+}
+
+impl Silence {
+    /// The nodes, by name.
+    pub(super) fn nodes(&self) -> &BTreeSet<String> {
+        &self.nodes
+    }
+}
+
+impl Reconciler {
+    /// Begins anew with what the Lease said when we came to lead.
+    pub(super) fn begin_by(&mut self, given: Given) {
+        self.silence = Silence { said: given, examines: true, ..Silence::default() };
+    }
+
+    /// All is listed anew: what is remembered is held against it.
+    pub(super) fn examine_again(&mut self) {
+        self.silence.examines = true;
+    }
+
+    /// The Lease may be relied upon to say this. What waited for it is looked at again.
+    pub fn lease_says(&mut self, given: Given) {
+        self.silence.said = given;
+        for node in std::mem::take(&mut self.silence.held) {
+            self.queue.push(&node);
+        }
+    }
+
+    /// What the Lease is to say.
+    pub fn wants_lease_to_say(&self) -> Given {
+        let said = self.silence.said;
+        if self.silence.examines {
+            return if self.memory.is_empty() { said } else { Given::Unrecorded };
+        }
+        if !self.silence.nodes.is_empty() {
+            return Given::Unrecorded;
+        }
+        let gives = || self.pools.values().any(PoolTask::gives) || self.ipam_nodes.all().values().any(has_blocks);
+        if said == Given::Nothing && !gives() { Given::Nothing } else { Given::Recorded }
+    }
+
+    /// Whether the node's agent has not spoken since its records were lost.
+    pub(super) fn is_silent(&self, node: &str) -> bool {
+        self.silence.nodes.contains(node)
+    }
+
+    /// Whether the node's agent is to be asked now. It is asked only where its answer lets a pool give: where the namespace or the
+    /// definitions are gone for good every try would be refused, for ever.
+    pub(super) fn is_asked(&self, node: &str) -> bool {
+        self.is_silent(node) && self.pools.values().any(|task| !task.record.life.deleting)
+    }
+
+    /// Whether a call would do more than the Lease would let another leader know of. If so it waits for the Lease.
+    pub(super) fn waits_for_the_lease(&mut self, node: &str, action: &NodeAction) -> bool {
+        let needs = if self.is_silent(node) {
+            Given::Unrecorded
+        } else if action.blocks().is_empty() {
+            Given::Nothing
+        } else {
+            Given::Recorded
+        };
+        let waits = self.silence.said < needs;
+        if waits {
+            self.silence.held.insert(node.to_owned());
+        }
+        waits
+    }
+
+    /// Holds what is listed against what the Lease said, and against what was remembered. Only once all is listed.
+    pub(super) fn examine(&mut self, now: Instant) {
+        if !std::mem::take(&mut self.silence.examines) {
+            return;
+        }
+        let is_all_lost = self.silence.said == Given::Recorded && !self.is_anything_recorded();
+        let mut asked: HashSet<String> = self.memory.nodes().map(str::to_owned).collect();
+        if is_all_lost || self.silence.said == Given::Unrecorded {
+            self.silence.asks_all = true;
+            asked.extend(self.nodes.names().cloned());
+            // Also of a Node that is gone: one who led before has asked, and the agent may still answer.
+            let unheard = self.ipam_nodes.all().iter().filter(|(_, record)| !record.placeholder);
+            asked.extend(unheard.map(|(name, _)| name.clone()));
+        }
+        self.ask(asked, now);
+    }
+
+    /// Whether any record tells that a block was given, or an agent has spoken.
+    fn is_anything_recorded(&self) -> bool {
+        let has_claims = |task: &PoolTask| claims(&task.record.status).next().is_some();
+        let tells = |record: &IpamNodeRecord| has_blocks(record) || record.has_spoken();
+        self.pools.values().any(has_claims) || self.ipam_nodes.all().values().any(tells)
+    }
+
+    /// A Node turns up while all are asked: it may be one whose kubelet was away when that began.
+    pub(super) fn ask_who_joins(&mut self, node: &str, now: Instant) {
+        if self.silence.asks_all {
+            self.ask([node.to_owned()], now);
+        }
+    }
+
+    /// A pool's status says so no more, or is gone: asks those of its claims that no IPAMNode records or tells.
+    pub(super) fn ask_for(&mut self, key: &PoolKey, lost: impl IntoIterator<Item = String>, now: Instant) {
+        if !self.leading {
+            return;
+        }
+        let lost: Vec<String> = lost.into_iter().filter(|node| self.ipam_nodes.get(node).is_none_or(|it| it.block(key).is_none())).collect();
+        self.ask(lost, now);
+    }
+
+    /// An IPAMNode is gone, and with it the blocks of which no status says anything.
+    pub(super) fn ask_after(&mut self, node: &str, gone: &IpamNodeRecord, now: Instant) {
+        let is_recorded = |key: &PoolKey| {
+            let status = self.pools.get(key).map(|task| &task.record.status);
+            status.is_some_and(|status| claims(status).any(|claim| claim.node == node))
+        };
+        let mut keys = gone.blocks.iter().chain(gone.unedited.iter().flatten()).map(key_of);
+        if self.leading && keys.any(|key| !is_recorded(&key) && !gone.has_released(&key)) {
+            self.ask([node.to_owned()], now);
+        }
+    }
+
+    /// These nodes are silent from now on, but those whose agents have spoken.
+    fn ask(&mut self, nodes: impl IntoIterator<Item = String>, now: Instant) {
+        for node in nodes {
+            if !self.ipam_nodes.get(&node).is_some_and(IpamNodeRecord::has_spoken) {
+                self.queue.push(&node);
+                if self.silence.nodes.insert(node) {
+                    self.count_the_silent(now);
+                }
+            } else {
+                self.memory.forget(&node);
+            }
+        }
+    }
+
+    /// A pool turns up for which agents are asked who were not before.
+    pub(super) fn queue_the_silent(&mut self) {
+        for node in &self.silence.nodes {
+            self.queue.push(node);
+        }
+    }
+
+    /// The node's agent has told what it holds, or is waited for no more.
+    pub(super) fn end_silence(&mut self, node: &str, now: Instant) {
+        if self.silence.nodes.remove(node) {
+            self.memory.forget(node);
+            self.count_the_silent(now);
+        }
+    }
+
+    /// Lets go of the nodes that admins name on pools.
+    pub(super) fn let_go_of_the_silent(&mut self, now: Instant) {
+        if self.silence.nodes.is_empty() {
+            return;
+        }
+        let named = self.pools.values().flat_map(|task| &task.record.life.force_release);
+        for node in named.filter(|node| self.is_silent(node)).cloned().collect::<BTreeSet<String>>() {
+            tracing::warn!(%node, "its agent is waited for no more, because an admin said so");
+            self.end_silence(&node, now);
+        }
+    }
+
+    /// Pools say for whom they wait, and give again when that is nobody.
+    fn count_the_silent(&mut self, now: Instant) {
+        self.metrics.silent_nodes(self.silence.nodes.len());
+        let is_over = self.silence.nodes.is_empty();
+        self.silence.asks_all &= !is_over;
+        for task in self.pools.values_mut() {
+            if is_over {
+                task.due.wake(now);
+            } else {
+                task.due.by(super::pool_events::counts_at(task, now));
+            }
+        }
+    }
+}
+
+fn has_blocks(record: &IpamNodeRecord) -> bool {
+    !record.blocks.is_empty()
+}
+
+/// All that a status says nodes have.
+pub(super) fn claims(status: &StatusRecord) -> impl Iterator<Item = &Claim> {
+    status.allocations.iter().chain(status.releasing.iter().map(|release| &release.claim))
+}
+
+impl PoolTask {
+    /// Whether a block of it is given, or about to be.
+    fn gives(&self) -> bool {
+        let plans = self.applied.iter().chain(self.call.iter().filter_map(|call| call.applies.as_ref()));
+        claims(&self.record.status).next().is_some() || plans.into_iter().any(|applied| !applied.assignments.is_empty())
+    }
+
+    /// The nodes that have blocks of it by its status, or by what IPAMNodes are derived from.
+    pub(super) fn holders(&self) -> BTreeSet<String> {
+        let planned = self.applied.iter().flat_map(|applied| &applied.assignments).map(|given| &given.node);
+        claims(&self.record.status).map(|claim| &claim.node).chain(planned).cloned().collect()
+    }
+}
