@@ -14,6 +14,7 @@ use tokio_util::sync::CancellationToken;
 
 use crate::act::Actor;
 use crate::election::Lead;
+use crate::election::given::Mark;
 use crate::metrics::Metrics;
 use crate::reconcile::{Now, Outcome, Reconciler, Settings};
 use crate::watch::Watched;
@@ -31,25 +32,27 @@ pub struct Controller {
     watches: Watches,
     events: SelectAll<BoxStream<'static, Watched>>,
     calls: FuturesUnordered<BoxFuture<'static, Outcome>>,
+    mark: Mark,
     synced: Arc<AtomicBool>,
     metrics: Arc<Metrics>,
 }
 
 impl Controller {
-    /// One that acts through `actor` upon what `watches` tell. `synced` is set once every watch has seen a full list, and stays
+    /// One that acts through `actor` upon what `watches` tell, and by `mark` tells the next leader what was given. `synced` is set once every watch has seen a full list, and stays
     /// set: a watch that breaks is no reason to turn reviews away, which nobody else would answer, and what is acted upon from
     /// an old view is refused by its version.
     pub fn new(
         settings: Settings,
         actor: Actor,
         watches: Watches,
+        mark: Mark,
         metrics: Arc<Metrics>,
         synced: Arc<AtomicBool>,
     ) -> Self {
         let reconciler = Reconciler::new(settings, metrics.clone());
         // A watch makes no call before it is polled, so that one who leads at once lists once.
         let events = watches();
-        Self { reconciler, actor, watches, events, calls: FuturesUnordered::new(), synced, metrics }
+        Self { reconciler, actor, watches, events, calls: FuturesUnordered::new(), mark, synced, metrics }
     }
 
     /// Runs until `stop`, then lets the calls under way end. Decides nothing until `lead` says that we lead; who
@@ -60,14 +63,14 @@ impl Controller {
             if !leading && lead.borrow_and_update().holds(now()) {
                 leading = true;
                 self.metrics.leader(true);
-                self.reconciler.lead(now());
+                self.reconciler.lead(self.mark.said(), now());
                 self.events = (self.watches)();
             }
             if self.reconciler.take_wish_for_lists() {
                 tracing::warn!("the API server has an earlier state than was known: listing everything anew");
                 self.events = (self.watches)();
             }
-            self.start_calls();
+            self.start_calls(leading);
             // Looking at thousands of pools may take longer than the Lease bears: whoever shares the thread has its turn in between.
             tokio::task::yield_now().await;
             tokio::select! {
@@ -75,17 +78,21 @@ impl Controller {
                 Some(event) = self.events.next() => self.take(event),
                 Some(outcome) = self.calls.next() => self.reconciler.settle(outcome, now()),
                 () = sleep_until(self.reconciler.next_wake()) => {}
+                () = self.mark.changed(), if leading => self.reconciler.lease_says(self.mark.said()),
                 Ok(()) = lead.changed(), if !leading => {}
             }
         }
         while self.calls.next().await.is_some() {}
     }
 
-    fn start_calls(&mut self) {
+    fn start_calls(&mut self, leading: bool) {
         let clocks = Now { instant: now(), wall: Timestamp::now() };
         for command in self.reconciler.poll(clocks) {
             let actor = self.actor.clone();
             self.calls.push(async move { actor.perform(command).await }.boxed());
+        }
+        if leading {
+            self.mark.want(self.reconciler.wants_lease_to_say());
         }
     }
 

@@ -348,6 +348,11 @@ impl IpamNodes {
         self.creating.contains(name)
     }
 
+    /// There is no place for the node's IPAMNode: it was not created.
+    pub fn is_not_created(&mut self, name: &str) {
+        self.creating.remove(name);
+    }
+
     /// Whether the node has no entry of the pool, and no write under way may give it one.
     pub fn has_no_entry(&self, name: &str, key: &PoolKey) -> bool {
         match self.records.get(name) {

@@ -92,6 +92,11 @@ impl IpamNodeRecord {
         self.strays = strays;
     }
 
+    /// Whether the agent has told what it holds, in this very object and as its disk knows it.
+    pub fn has_spoken(&self) -> bool {
+        self.observed_generation.is_some()
+    }
+
     /// The entry of a pool.
     pub fn block(&self, key: &PoolKey) -> Option<&NodeBlock> {
         self.blocks.iter().find(|block| is_of(key, block.pool_type, &block.name))

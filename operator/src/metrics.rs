@@ -27,6 +27,7 @@ pub struct Metrics {
     contradictions: Family<PoolLabels, Gauge>,
     ipam_node_writes: Family<ResultLabels, Counter>,
     ipam_nodes_waiting: Gauge,
+    silent_nodes: Gauge,
     watch_failures: Family<WatchLabels, Counter>,
     leader: Gauge,
 }
@@ -96,6 +97,7 @@ impl Default for Metrics {
             contradictions: Family::default(),
             ipam_node_writes: Family::default(),
             ipam_nodes_waiting: Gauge::default(),
+            silent_nodes: Gauge::default(),
             watch_failures: Family::default(),
             leader: Gauge::default(),
         }
@@ -123,6 +125,8 @@ impl Metrics {
         r.register("ipam_node_writes", help, self.ipam_node_writes.clone());
         let help = "IPAMNodes to be looked at or being written";
         r.register("ipam_nodes_waiting", help, self.ipam_nodes_waiting.clone());
+        let help = "Nodes whose agents are asked what they hold, because records are lost; no pool gives a new block meanwhile";
+        r.register("silent_nodes", help, self.silent_nodes.clone());
         r.register("watch_failures", "Watches that broke, by resource", self.watch_failures.clone());
         r.register("leader", "1 if this replica leads", self.leader.clone());
         registry
@@ -178,6 +182,11 @@ impl Metrics {
     /// So many IPAMNodes are to be looked at or being written.
     pub fn ipam_nodes_waiting(&self, count: usize) {
         self.ipam_nodes_waiting.set(i64::try_from(count).unwrap_or(i64::MAX));
+    }
+
+    /// So many nodes are asked what they hold.
+    pub fn silent_nodes(&self, count: usize) {
+        self.silent_nodes.set(i64::try_from(count).unwrap_or(i64::MAX));
     }
 
     /// A watch broke and is being renewed.

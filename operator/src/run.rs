@@ -8,6 +8,7 @@ use std::sync::{Arc, PoisonError, RwLock};
 use std::time::Duration;
 
 use anyhow::Context as _;
+use futures::future::Either;
 use futures::{FutureExt as _, StreamExt as _};
 use ipam_daemon::{Shutdown, Site, cluster};
 use kube::Client;
@@ -16,6 +17,7 @@ use tokio_util::sync::CancellationToken;
 
 use crate::act::Actor;
 use crate::controller::{Controller, Watches};
+use crate::election::given::{Keeper, mark};
 use crate::election::{Election, Lead, Lost, identity};
 use crate::flags::{Config, FlagError};
 use crate::metrics::Metrics;
@@ -102,9 +104,12 @@ async fn run(config: Config) -> anyhow::Result<()> {
     let actor = Actor::new(client.clone(), namespace.clone(), identity.clone(), told);
     let known = webhook.as_ref().map(Webhook::known);
     let watches = watches(client.clone(), namespace, known);
-    let controller = Controller::new(config.settings, actor, watches, metrics, synced);
-    let (_mark, keeper) = crate::election::given::mark();
-    let election = config.elect_in.map(|namespace| Election::new(client, &namespace, identity, keeper));
+    let (mark, keeper) = mark();
+    let controller = Controller::new(config.settings, actor, watches, mark, metrics, synced);
+    let election = match config.elect_in {
+        Some(namespace) => Either::Left(Election::new(client, &namespace, identity, keeper)),
+        None => Either::Right(keeper),
+    };
     let work = work(controller, election, lead, stop.clone());
     let grace = GRACE + webhook.as_ref().map_or(Duration::ZERO, Webhook::longest_end);
     shutdown.bounded(grace, Box::pin(together(work, webhook, &shutdown.stop, &stop))).await??;
@@ -158,17 +163,21 @@ async fn together(
     worked.and(reviewed)
 }
 
-/// Runs the controller, in an election if there is one, until `stop`. The Lease is given up after the last call ended.
+/// Runs the controller, in an election if there is one, until `stop`. The Lease is given up after the last call ended. Without an
+/// election nothing outlives this process that would say of blocks given.
 async fn work(
     controller: Controller,
-    election: Option<Election>,
+    election: Either<Election, Keeper>,
     lead: watch::Sender<Lead>,
     stop: CancellationToken,
 ) -> Result<(), Lost> {
     let controller = controller.run(lead.subscribe(), stop.clone());
-    let Some(mut election) = election else {
-        controller.await;
-        return Ok(());
+    let mut election = match election {
+        Either::Left(election) => election,
+        Either::Right(keeper) => {
+            tokio::join!(controller, keeper.grant_all());
+            return Ok(());
+        }
     };
     tokio::try_join!(election.run(&lead, &stop), controller.map(Ok))?;
     election.release().await;

@@ -10,6 +10,7 @@ use std::time::{Duration, Instant};
 use ipam_core::{Claim, Held, PoolKey, PoolKind};
 use ipam_crds::{BlockUse, NodeBlock};
 use ipam_e2e::cases::{Age, Case, Refusal, fleet, load};
+use ipam_operator::election::given::Given;
 use ipam_operator::index::Labels;
 use ipam_operator::metrics::Metrics;
 use ipam_operator::objects::RawObject;
@@ -78,7 +79,7 @@ impl<'a> Cluster<'a> {
 
     /// Every watch begins with a list.
     fn lead(&mut self) {
-        self.reconciler.lead(self.now);
+        self.reconciler.lead(Given::Nothing, self.now);
         for kind in [PoolKind::IpPool, PoolKind::CidrPool] {
             let listed = self.pools.iter().filter(|(key, _)| key.kind == kind);
             let listed: Vec<Observed> =
@@ -147,6 +148,7 @@ impl<'a> Cluster<'a> {
         for _ in 0..ROUNDS {
             self.now += Duration::from_secs(1);
             let wall = Timestamp::from_second(1_800_000_000).unwrap();
+            self.reconciler.lease_says(self.reconciler.wants_lease_to_say());
             for command in self.reconciler.poll(Now { instant: self.now, wall }) {
                 self.perform(command);
             }

@@ -77,6 +77,8 @@ pub struct Beside {
     pub held: Vec<(String, AddrRange)>,
     /// What this leader saw given by the pool before the API server went back to an earlier state.
     pub remembered: Vec<Claim>,
+    /// Nodes that may hold any address, for their records are lost and their agents have not spoken yet: no new block is given.
+    pub silent: Vec<String>,
 }
 
 /// Why nothing can be created, in words for people that stay the same from one try to the next.
@@ -176,7 +178,8 @@ fn refuse(seen: &Observation<'_>, violations: &[Violation]) -> Decision {
     let before = &pool.status.summary;
     if before.observed_generation == Some(pool.generation) && stands(&before.conditions, &verdict, pool.generation) {
         // Nothing is taken back until the spec is mended, and who leaves meanwhile is not meant.
-        let meant = || pool.status.releasing.iter().map(|release| release.claim.node.clone()).collect();
+        let releasing = pool.status.releasing.iter().map(|release| &release.claim.node);
+        let meant = || releasing.chain(&seen.beside.silent).cloned().collect();
         let patch = pool.life.forces_all().then(|| MetadataPatch::Force(meant()));
         return Decision { patch, ..Decision::default() };
     }
@@ -201,7 +204,9 @@ fn serve(seen: &Observation<'_>, pool: &Pool) -> Decision {
         open = seen.nodes.iter().filter(|node| !seen.cordoned.contains(node.name)).copied().collect();
         &open
     };
-    let mut plan = plan_beside(pool, nodes, &claims, &usage, &seen.beside.barred);
+    let all = [pool.network().range()];
+    let barred = if seen.beside.silent.is_empty() { &seen.beside.barred[..] } else { &all };
+    let mut plan = plan_beside(pool, nodes, &claims, &usage, barred);
     dropped.append(&mut plan.dropped);
     conclude(seen, &releases, &Outlook::Serving, plan, dropped)
 }
@@ -284,7 +289,9 @@ fn forced(seen: &Observation<'_>, plan: &Plan) -> BTreeSet<String> {
     let losing = plan.assignments.iter().filter(|assignment| assignment.standing != Standing::Serving);
     let losing = losing.map(|assignment| &assignment.node).filter(|node| life.forces_all() || life.forces(node));
     // An agent that still reports what was let go of would bar the block again, without the annotation.
-    let named = losing.cloned().chain(elsewhere::forced_strays(seen, &plan.assignments)).collect::<BTreeSet<_>>();
+    let silent = seen.beside.silent.iter().filter(|node| life.forces_all() || life.forces(node));
+    let strays = elsewhere::forced_strays(seen, &plan.assignments);
+    let named = losing.chain(silent).cloned().chain(strays).collect::<BTreeSet<_>>();
     let mut bytes = 0;
     let fits = |name: &String| {
         bytes += name.len() + 1;

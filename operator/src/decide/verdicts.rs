@@ -143,10 +143,7 @@ fn gateways_text(gateways: &[String]) -> String {
 
 fn releasing_text(seen: &Observation<'_>, departed: &[String]) -> String {
     let PoolRecord { key, namespace, .. } = seen.pool;
-    let by_time = match seen.grace {
-        Some(grace) => format!(", or when its Node has been gone for {}", span(grace)),
-        None => String::new(),
-    };
+    let by_time = by_time(seen);
     format!(
         "blocks are being taken back from {}; each is free once its agent reports it empty{by_time}; to let go of one at \
          once, though pods may use it: kubectl annotate -n {namespace} {} {} {FORCE_RELEASE}=NODE",
@@ -154,6 +151,10 @@ fn releasing_text(seen: &Observation<'_>, departed: &[String]) -> String {
         key.kind.kind().to_lowercase(),
         key.name
     )
+}
+
+fn by_time(seen: &Observation<'_>) -> String {
+    seen.grace.map_or_else(String::new, |grace| format!(", or when its Node has been gone for {}", span(grace)))
 }
 
 /// A span of time, to the unit that says it exactly.
@@ -173,9 +174,28 @@ fn exhausted(seen: &Observation<'_>, outlook: &Outlook, plan: &Plan) -> Verdict 
         0 => Verdict::new(EXHAUSTED, false, "AllNodesServed", String::new()),
         count => {
             let text = format!("selected nodes without a block: {count} ({})", bounded_list(&plan.unserved, ", "));
-            Verdict::new(EXHAUSTED, true, exhausted_reason(seen.pool.key.kind), text)
+            if seen.beside.silent.is_empty() {
+                return Verdict::new(EXHAUSTED, true, exhausted_reason(seen.pool.key.kind), text);
+            }
+            Verdict::new(EXHAUSTED, true, AGENTS_SILENT, format!("{text}; {}", silent_text(seen)))
         }
     }
+}
+
+/// The reason word while nothing new is given.
+const AGENTS_SILENT: &str = "AgentsSilent";
+
+/// For whom is waited, and what ends it.
+fn silent_text(seen: &Observation<'_>) -> String {
+    let PoolRecord { key, namespace, .. } = seen.pool;
+    let by_time = by_time(seen);
+    format!(
+        "records of what was given are lost, and no new block is given until the agents of {} have told what they hold{by_time}; to wait \
+         for one no longer, whatever its pods hold of any pool (* for all): kubectl annotate -n {namespace} {} {} {FORCE_RELEASE}=NODE",
+        counted_list(&seen.beside.silent),
+        key.kind.kind().to_lowercase(),
+        key.name
+    )
 }
 
 fn counted_list(nodes: &[String]) -> String {
@@ -245,6 +265,8 @@ fn is_news(seen: &Observation<'_>, outlook: &Outlook, plan: &Plan, verdict: &Ver
     let newly_says =
         |words: &str| verdict.message.contains(words) && old.is_none_or(|old| !old.message.contains(words));
     match (verdict.kind, verdict.reason) {
+        // One agent after the other is heard.
+        (EXHAUSTED, AGENTS_SILENT) => turned,
         (EXHAUSTED, _) => verdict.holds && reworded,
         (READY, "Overlap") | (DEGRADED, "Contradiction") => turned || reworded,
         (READY, "EditDeferred") => turned || is_of_another_spec(seen, old),

@@ -4,15 +4,15 @@ use std::sync::Arc;
 use std::time::Instant;
 
 use ipam_core::overlap::{Contender, settle};
-use ipam_core::plan::Claim;
 use ipam_core::{AddrRange, PoolKey};
 
 use super::Reconciler;
 use super::pool_task::PoolTask;
+use super::silence::claims;
 use crate::decide::Beside;
 use crate::index::key_of;
 use crate::ipam_node::{claim_of, held_ranges};
-use crate::pool::{PoolRecord, StatusRecord};
+use crate::pool::PoolRecord;
 
 impl Reconciler {
     /// Decides anew which pool stands in whose way, if pools have changed. The answer depends on the pools alone, so that
@@ -37,6 +37,7 @@ impl Reconciler {
         let Some(task) = self.pools.get(key) else { return Beside::default() };
         let mut beside =
             Beside { in_the_way: task.in_the_way.clone(), remembered: self.memory.of(key), ..Beside::default() };
+        beside.silent = self.silence.nodes().iter().cloned().collect();
         if let Ok(pool) = &task.record.spec {
             self.look_beside(key, task, &pool.network().range(), &mut beside);
         }
@@ -147,18 +148,13 @@ fn contender(record: &PoolRecord) -> Option<Contender> {
     })
 }
 
-/// All that a status says nodes have.
-fn claims(status: &StatusRecord) -> impl Iterator<Item = &Claim> {
-    status.allocations.iter().chain(status.releasing.iter().map(|release| &release.claim))
-}
-
 impl PoolTask {
     /// Whether nodes may have addresses of `network` from this pool. Quick for one whose network is another and whose
     /// blocks are all of today's network, which is nearly every one.
     fn may_reach(&self, network: &AddrRange) -> bool {
         let Ok(pool) = &self.record.spec else { return true };
         let own = pool.network().range();
-        let is_outside = |claim: &Claim| !own.contains_range(&claim.range);
+        let is_outside = |claim: &ipam_core::plan::Claim| !own.contains_range(&claim.range);
         // The plan in force tells whether a block waits to be given back, but only if it is one for today's spec: another pool may
         // be edited onto the addresses of this one in the same moment in which this one is moved away.
         let planned = self.applied.as_ref().and_then(|applied| applied.pool.as_ref());

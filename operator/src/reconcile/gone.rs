@@ -67,7 +67,7 @@ impl Reconciler {
     /// else keeps it. The time counts from when we, who lead, first saw it gone: we have asked for no creation since.
     pub(super) fn note_gone(&mut self, node: &str, now: Instant) {
         let known = self.ipam_nodes.get(node);
-        let is_told = known.is_some() || self.ipam_nodes.is_to_tell_again(node);
+        let is_told = known.is_some() || self.ipam_nodes.is_to_tell_again(node) || self.is_silent(node);
         if self.nodes.contains(node) {
             self.replaced.remove(node);
         }
@@ -80,6 +80,7 @@ impl Reconciler {
         let (kept, expiry) = (self.kept_until(node), self.gone_expiry(node, now));
         if expiry.is_some_and(|expiry| expiry <= now) {
             self.ipam_nodes.forget_word(node);
+            self.end_silence(node, now);
         }
         for at in kept.into_iter().chain(expiry).filter(|at| is_empty && *at > now) {
             self.queue.push_at(node, at);

@@ -2,8 +2,9 @@
 //!
 //! The earlier state lacks what was given since, while pods hold addresses of it. So a leader that saw it given holds on to
 //! it: the node gets its block back where the earlier state leaves room, and nobody else gets an address of it. A claim is
-//! forgotten once a status records it again; one that cannot be recorded is barred for as long as this replica leads. One
-//! who comes to lead later knows nothing of this: see docs/what-happens-when.md on the order in which to restore.
+//! forgotten once a status records it again, or once its node, of which the earlier state knows nothing, was asked and has told
+//! ([`super::silence`]); any other is barred for as long as this replica leads. One who comes to lead later knows nothing of
+//! this: see docs/what-happens-when.md on the order in which to restore.
 
 use std::collections::BTreeSet;
 
@@ -15,7 +16,7 @@ use super::{PoolTask, Reconciler};
 use crate::index::key_of;
 
 /// Pool, node and block.
-type Given = (PoolKey, String, AddrRange);
+pub(super) type Given = (PoolKey, String, AddrRange);
 
 /// All that was given and is not recorded again yet.
 #[derive(Debug, Default)]
@@ -46,6 +47,20 @@ impl Memory {
     /// Every block, with its pool.
     pub(super) fn blocks(&self) -> impl Iterator<Item = (&PoolKey, &AddrRange)> {
         self.given.iter().map(|(key, _, range)| (key, range))
+    }
+
+    /// Pool, node and block of all of it.
+    pub(super) fn all(&self) -> impl Iterator<Item = &Given> {
+        self.given.iter()
+    }
+
+    pub(super) fn is_empty(&self) -> bool {
+        self.given.is_empty()
+    }
+
+    /// The node has told what it holds.
+    pub(super) fn forget(&mut self, node: &str) {
+        self.given.retain(|(_, of, _)| of != node);
     }
 
     /// A status records this now.

@@ -15,6 +15,7 @@ mod node_queue;
 mod node_writes;
 mod pool_events;
 mod pool_task;
+mod silence;
 mod timing;
 
 use std::collections::{BTreeMap, HashMap, HashSet};
@@ -27,6 +28,7 @@ use kube::runtime::watcher::Event;
 
 use crate::absence::Absences;
 use crate::decide::{Decision, MetadataPatch, NoPlace, Observation, decide};
+use crate::election::given::Given;
 use crate::index::{IpamNodes, NodeMeta, Nodes, Relist};
 use crate::metrics::Metrics;
 use crate::objects::RawObject;
@@ -37,6 +39,7 @@ use memory::Memory;
 use node_queue::NodeQueue;
 use node_writes::queue_holders;
 use pool_task::{Applied, Call, LIVELY, PoolTask, changed_nodes};
+use silence::Silence;
 
 /// Calls about pools under way at one time, events published included: with thousands of pools the calls of one moment would
 /// otherwise keep the API server busy for longer than a leader may go without renewing its Lease.
@@ -101,6 +104,8 @@ pub struct Reconciler {
     orphans: Vec<AddrRange>,
     /// What was given before the API server went back to an earlier state.
     memory: Memory,
+    /// Nodes whose agents are asked.
+    silence: Silence,
     stale: Stale,
     /// Why no IPAMNode can be made, as was told last.
     no_place: Option<NoPlace>,
@@ -143,6 +148,7 @@ impl Reconciler {
             replaced: HashSet::new(),
             orphans: Vec::new(),
             memory: Memory::default(),
+            silence: Silence::default(),
             stale: Stale { overlaps: false, orphans: true },
             no_place: None,
             lively_until: None,
@@ -160,11 +166,12 @@ impl Reconciler {
         ours && self.pool_lists.values().all(Relist::is_synced)
     }
 
-    /// From now on we lead: nothing read before counts, and every pool is looked at once all has been listed anew. What a
-    /// watch told before may lag behind the writes of the last leader, by any time.
-    pub fn lead(&mut self, now: Instant) {
+    /// From now on we lead, by a Lease that says `given`: nothing read before counts, and every pool is looked at once all has been
+    /// listed anew. What a watch told before may lag behind the writes of the last leader, by any time.
+    pub fn lead(&mut self, given: Given, now: Instant) {
         self.leading = true;
         self.start_over(now);
+        self.begin_by(given);
         self.wants_lists = false;
     }
 
@@ -181,6 +188,7 @@ impl Reconciler {
             list.expire();
         }
         self.absences.lose_sight();
+        self.silence.doubt();
         for task in self.pools.values_mut() {
             (task.confirmed, task.applied) = (None, None);
             task.lively_until = Some(now + LIVELY);
@@ -200,7 +208,7 @@ impl Reconciler {
     /// Whether nothing is due, waiting or under way.
     pub fn is_idle(&self) -> bool {
         let pools_idle = self.pools.values().all(|task| task.call.is_none() && task.due.at().is_none());
-        pools_idle && self.queue.is_empty() && self.outbox.is_empty()
+        pools_idle && self.queue.is_empty() && self.outbox.is_empty() && !self.silence.holds_calls()
     }
 
     /// When [`Reconciler::poll`] has something to do, if nothing happens before.
@@ -268,6 +276,8 @@ impl Reconciler {
         if !self.leading || !self.is_synced() {
             return Vec::new();
         }
+        self.examine(now.instant);
+        self.let_go_of_the_silent(now.instant);
         self.settle_overlaps(now.instant);
         self.gather_orphans(now.instant);
         for key in self.take_due(now.instant) {
@@ -367,6 +377,9 @@ impl Reconciler {
             Ok(_) => task.due.by(now + task.backoff.pause()),
             Err(error) => {
                 let pause = task.backoff.pause();
+                if matches!(error, CallError::Failed(_)) {
+                    task.unanswered = call.status.take().or(task.unanswered.take());
+                }
                 self.metrics.pool_call_failed(&pool.key, &error);
                 match &error {
                     CallError::Conflict(_) => tracing::debug!(pool = %pool.key, %error, "observing again"),
@@ -387,7 +400,7 @@ impl Reconciler {
         let Some(task) = self.pools.get_mut(&pool.key) else { return };
         if let Some(status) = call.status {
             self.metrics.status_written(&pool.key, &status.summary);
-            task.record.status = status;
+            (task.record.status, task.unanswered) = (status, None);
             task.record.resource_version.clone_from(&version);
             task.written_at = Some(now);
             if task.record.life.deleting {

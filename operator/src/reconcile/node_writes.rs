@@ -29,6 +29,9 @@ impl Reconciler {
                 self.ipam_nodes.accept(&node);
                 continue;
             };
+            if self.waits_for_the_lease(&node, &action) {
+                continue;
+            }
             self.note_replaced(&node, &action, now);
             self.queue.begin(&node);
             self.ipam_nodes.begin_write(&node, action.blocks());
@@ -60,14 +63,17 @@ impl Reconciler {
         }
         sort(&mut blocks);
         match known {
-            None if blocks.is_empty() && self.takes_a_placeholder(node) => Some(NodeAction::Placeholder),
+            // Of one that is silent an agent is awaited.
+            None if blocks.is_empty() && !self.is_silent(node) && self.takes_a_placeholder(node) => {
+                Some(NodeAction::Placeholder)
+            }
             // Making it without blocks tells whether the one before, whose answer was lost and which nobody wants any more,
             // was made.
             None if blocks.is_empty() && self.ipam_nodes.may_be_created(node) => Some(NodeAction::Create(blocks)),
             // A name that a status records but no Node bears has no agent to tell. It may be no name at all. An agent that had
-            // more to tell than what it has from us needs an object to tell it in.
+            // more to tell than what it has from us needs an object to tell it in, and so does one that is asked.
             None => {
-                let is_needed = !blocks.is_empty() || self.ipam_nodes.is_to_tell_again(node);
+                let is_needed = !blocks.is_empty() || self.ipam_nodes.is_to_tell_again(node) || self.is_asked(node);
                 (is_needed && self.nodes.contains(node)).then_some(NodeAction::Create(blocks))
             }
             // One that stays for somebody's finalizer is written like any other.
@@ -188,6 +194,7 @@ impl Reconciler {
             CallError::NoPlace(_) | CallError::Failed(_) => tracing::warn!(%node, %error, "IPAMNode not written"),
         }
         if let CallError::NoPlace(why) = error {
+            self.ipam_nodes.is_not_created(node);
             self.note_place(Some(*why), now);
         }
         self.queue.fail(node, now);

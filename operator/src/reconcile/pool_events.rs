@@ -3,18 +3,20 @@
 //! The rules that keep the operator quiet are here: a node that only beats its heart, the echo of a write of our own, and
 //! an event older than such a write wake nothing; new counts wake a pool only when they may be written.
 
+use std::collections::HashSet;
 use std::time::Instant;
 
-use ipam_core::{PoolKey, PoolKind};
+use ipam_core::{AddrRange, PoolKey, PoolKind};
 use kube::runtime::watcher::Event;
 
 use super::pool_task::PoolTask;
+use super::silence::claims;
 use super::timing::QUIET;
 use super::{Reconciler, node_writes::queue_holders};
 use crate::index::{NodeMeta, key_of};
 use crate::ipam_node::IpamNodeRecord;
 use crate::objects::{RawObject, is_older};
-use crate::pool::PoolRecord;
+use crate::pool::{PoolRecord, StatusRecord};
 
 impl Reconciler {
     pub(super) fn observe_node(&mut self, event: Event<(String, NodeMeta)>, now: Instant) {
@@ -41,6 +43,7 @@ impl Reconciler {
             self.orphaned.remove(name);
             self.gone.remove(name);
             self.queue.push(name);
+            self.ask_who_joins(name, now);
             self.wake_pools(now);
         }
     }
@@ -65,12 +68,12 @@ impl Reconciler {
                 self.pool_is_there(kind, object, now);
             }
             Event::Apply(object) => self.pool_is_there(kind, object, now),
-            Event::Delete(object) => self.pool_is_gone(&PoolKey::new(kind, object.name())),
+            Event::Delete(object) => self.pool_is_gone(&PoolKey::new(kind, object.name()), now),
             Event::InitDone => {
                 let ours = self.pools.keys().filter(|key| key.kind == kind).map(|key| &key.name);
                 let gone = self.pool_lists.get_mut(&kind).map(|list| list.finish(ours)).unwrap_or_default();
                 for name in gone {
-                    self.pool_is_gone(&PoolKey::new(kind, name));
+                    self.pool_is_gone(&PoolKey::new(kind, name), now);
                 }
             }
         }
@@ -87,7 +90,7 @@ impl Reconciler {
         let recreated = |task: &PoolTask| object.metadata.uid.as_deref() != Some(&task.record.uid);
         match self.pools.get_mut(&key) {
             Some(task) if recreated(task) => {
-                self.pool_is_gone(&key);
+                self.pool_is_gone(&key, now);
                 self.pool_is_new(key, &object, now);
             }
             // The answer to the call under way may say that this is its echo.
@@ -114,6 +117,9 @@ impl Reconciler {
             // Another may lead and have told nodes to give again what we took out of their IPAMNodes. Whether that is so
             // the watch of those tells in its own time; the agents are asked once more.
             self.ipam_nodes.forget_retired_of_pool(key);
+            // IPAMNodes may have gone before it was wiped.
+            let lost = lost_claims(&before.status, &record.status, task.unanswered.as_ref());
+            self.ask_for(key, lost, now);
         }
         self.metrics.violations(&record);
         self.metrics.summary(key, &record.status.summary);
@@ -127,11 +133,13 @@ impl Reconciler {
         self.metrics.violations(&task.record);
         self.metrics.summary(&key, &task.record.status.summary);
         self.pools.insert(key, task);
+        self.queue_the_silent();
         (self.stale.overlaps, self.stale.orphans) = (true, true);
     }
 
-    fn pool_is_gone(&mut self, key: &PoolKey) {
+    fn pool_is_gone(&mut self, key: &PoolKey, now: Instant) {
         if let Some(task) = self.pools.remove(key) {
+            self.ask_for(key, task.holders(), now);
             (self.stale.overlaps, self.stale.orphans) = (true, true);
             queue_holders(&mut self.queue, &self.ipam_nodes, key);
             // A node whose first entry is being written right now is not yet known to hold one.
@@ -189,6 +197,7 @@ impl Reconciler {
         // The rule is that there are none, and then this is one look at the few entries of one node.
         self.stale.orphans |=
             !self.orphans.is_empty() || record.blocks.iter().any(|block| !self.pools.contains_key(&key_of(block)));
+        let has_spoken = record.has_spoken();
         let strays_before = before.as_ref().map_or(&[][..], |before| before.strays.as_slice());
         let has_told = was_to_tell && !self.ipam_nodes.is_to_tell_again(name);
         let strays_changed = has_told || strays_before != record.strays.as_slice();
@@ -202,6 +211,9 @@ impl Reconciler {
                 task.due.by(counts_at(task, now));
             }
         }
+        if has_spoken {
+            self.end_silence(name, now);
+        }
     }
 
     /// Somebody deleted an IPAMNode: it is made anew from the first record, and its counts are no longer known. What is held
@@ -209,6 +221,7 @@ impl Reconciler {
     fn ipam_node_is_gone(&mut self, name: &str, now: Instant) {
         self.queue.lost(name);
         if let Some(gone) = self.ipam_nodes.delete(name) {
+            self.ask_after(name, &gone, now);
             if self.nodes.contains(name) {
                 self.ipam_nodes.keep_word(name, gone);
             }
@@ -222,7 +235,20 @@ impl Reconciler {
     }
 }
 
+/// The nodes whose blocks a status says no more. One that we have written, though no answer told, gives up what is free.
+fn lost_claims(before: &StatusRecord, now: &StatusRecord, unanswered: Option<&StatusRecord>) -> Vec<String> {
+    let said: HashSet<(&str, AddrRange)> = blocks(now).collect();
+    if unanswered.is_some_and(|sent| blocks(sent).collect::<HashSet<_>>() == said) {
+        return Vec::new();
+    }
+    blocks(before).filter(|block| !said.contains(block)).map(|(node, _)| node.to_owned()).collect()
+}
+
+fn blocks(status: &StatusRecord) -> impl Iterator<Item = (&str, AddrRange)> {
+    claims(status).map(|claim| (claim.node.as_str(), claim.range))
+}
+
 /// New counts bear waiting, and come in bursts.
-fn counts_at(task: &PoolTask, now: Instant) -> Instant {
+pub(super) fn counts_at(task: &PoolTask, now: Instant) -> Instant {
     task.counts_at(now).max(now + QUIET)
 }

@@ -30,6 +30,8 @@ pub(super) struct PoolTask {
     /// The call under way. While there is one, events of the pool wait in `arrived`.
     pub(super) call: Option<Call>,
     pub(super) arrived: Option<RawObject>,
+    /// The status sent last of which it is not known whether it was written.
+    pub(super) unanswered: Option<StatusRecord>,
     /// The resourceVersion that we wrote, or that the API server confirmed to be current while we led.
     pub(super) confirmed: Option<String>,
     /// What IPAMNodes are derived from: the last valid plan that a confirmed status records.
@@ -133,6 +135,7 @@ impl PoolTask {
             backoff: Backoff::default(),
             call: None,
             arrived: None,
+            unanswered: None,
             confirmed: None,
             applied: None,
             written_at: None,

@@ -8,8 +8,8 @@
 use std::collections::{BTreeSet, HashSet};
 use std::time::Instant;
 
-use ipam_core::PoolKey;
 use ipam_core::plan::Claim;
+use ipam_core::{AddrRange, PoolKey};
 
 use super::{NodeAction, PoolTask, Reconciler};
 use crate::election::given::Given;
@@ -37,17 +37,22 @@ impl Silence {
     pub(super) fn nodes(&self) -> &BTreeSet<String> {
         &self.nodes
     }
+
+    /// What is known is not what the API server has: all is to be looked through once it is listed anew.
+    pub(super) fn doubt(&mut self) {
+        self.examines = true;
+    }
+
+    /// Whether calls wait for the Lease.
+    pub(super) fn holds_calls(&self) -> bool {
+        !self.held.is_empty()
+    }
 }
 
 impl Reconciler {
     /// Begins anew with what the Lease said when we came to lead.
     pub(super) fn begin_by(&mut self, given: Given) {
         self.silence = Silence { said: given, examines: true, ..Silence::default() };
-    }
-
-    /// All is listed anew: what is remembered is held against it.
-    pub(super) fn examine_again(&mut self) {
-        self.silence.examines = true;
     }
 
     /// The Lease may be relied upon to say this. What waited for it is looked at again.
@@ -104,7 +109,7 @@ impl Reconciler {
             return;
         }
         let is_all_lost = self.silence.said == Given::Recorded && !self.is_anything_recorded();
-        let mut asked: HashSet<String> = self.memory.nodes().map(str::to_owned).collect();
+        let mut asked = self.unrecorded_in_memory();
         if is_all_lost || self.silence.said == Given::Unrecorded {
             self.silence.asks_all = true;
             asked.extend(self.nodes.names().cloned());
@@ -113,6 +118,18 @@ impl Reconciler {
             asked.extend(unheard.map(|(name, _)| name.clone()));
         }
         self.ask(asked, now);
+    }
+
+    /// The nodes of blocks that were known before the API server went back, and that nothing records any more.
+    fn unrecorded_in_memory(&self) -> HashSet<String> {
+        let is_recorded = |key: &PoolKey, node: &str, range: &AddrRange| {
+            let status = self.pools.get(key).map(|task| &task.record.status);
+            let told = self.ipam_nodes.get(node).and_then(|known| known.claim(node, key));
+            let mut recorded = status.into_iter().flat_map(claims).filter(|claim| claim.node == node).chain(&told);
+            recorded.any(|claim| claim.range == *range)
+        };
+        let lost = self.memory.all().filter(|(key, node, range)| !is_recorded(key, node, range));
+        lost.map(|(_, node, _)| node.clone()).collect()
     }
 
     /// Whether any record tells that a block was given, or an agent has spoken.
@@ -131,11 +148,12 @@ impl Reconciler {
 
     /// A pool's status says so no more, or is gone: asks those of its claims that no IPAMNode records or tells.
     pub(super) fn ask_for(&mut self, key: &PoolKey, lost: impl IntoIterator<Item = String>, now: Instant) {
-        if !self.leading {
+        if !self.sees_losses() {
             return;
         }
-        let lost: Vec<String> = lost.into_iter().filter(|node| self.ipam_nodes.get(node).is_none_or(|it| it.block(key).is_none())).collect();
-        self.ask(lost, now);
+        let is_recorded = |node: &String| self.ipam_nodes.get(node).is_some_and(|known| known.block(key).is_some());
+        let unrecorded: Vec<String> = lost.into_iter().filter(|node| !is_recorded(node)).collect();
+        self.ask(unrecorded, now);
     }
 
     /// An IPAMNode is gone, and with it the blocks of which no status says anything.
@@ -145,22 +163,31 @@ impl Reconciler {
             status.is_some_and(|status| claims(status).any(|claim| claim.node == node))
         };
         let mut keys = gone.blocks.iter().chain(gone.unedited.iter().flatten()).map(key_of);
-        if self.leading && keys.any(|key| !is_recorded(&key) && !gone.has_released(&key)) {
+        if self.sees_losses() && keys.any(|key| !is_recorded(&key) && !gone.has_released(&key)) {
             self.ask([node.to_owned()], now);
         }
     }
 
+    /// Whether what is gone was there while we led: what was known before may have gone in good order meanwhile.
+    fn sees_losses(&self) -> bool {
+        self.leading && !self.silence.examines
+    }
+
     /// These nodes are silent from now on, but those whose agents have spoken.
     fn ask(&mut self, nodes: impl IntoIterator<Item = String>, now: Instant) {
+        let before = self.silence.nodes.len();
         for node in nodes {
             if !self.ipam_nodes.get(&node).is_some_and(IpamNodeRecord::has_spoken) {
                 self.queue.push(&node);
-                if self.silence.nodes.insert(node) {
-                    self.count_the_silent(now);
-                }
-            } else {
-                self.memory.forget(&node);
+                self.silence.nodes.insert(node);
             }
+        }
+        if self.silence.nodes.len() != before {
+            tracing::warn!(
+                nodes = self.silence.nodes.len(),
+                "records of blocks are lost: no new ones before these agents have spoken"
+            );
+            self.count_the_silent(now);
         }
     }
 

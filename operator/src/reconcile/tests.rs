@@ -14,12 +14,16 @@ mod edits;
 mod gone;
 mod places;
 mod races;
+mod silence;
 
 /// A reconciler and a fake API server's view of versions.
 struct World {
     reconciler: Reconciler,
     now: Instant,
     version: u64,
+    /// What the Lease was made to say last, and whether it cannot be written; otherwise it is at once.
+    lease: Given,
+    lease_fails: bool,
 }
 
 const SPEC: &str = r#"{"subnet":"192.168.0.0/16","perNodeBlockSize":4,"gateway":"192.168.0.1"}"#;
@@ -41,7 +45,7 @@ impl World {
     /// In sync with `nodes` and the given pools, leading, nothing decided yet.
     fn new(nodes: &[&str], pools: &[RawObject], ipam_nodes: Vec<RawObject>) -> Self {
         let mut world = Self::empty();
-        world.reconciler.lead(world.now);
+        world.reconciler.lead(Given::Nothing, world.now);
         world.list(nodes, pools, ipam_nodes);
         world
     }
@@ -51,6 +55,8 @@ impl World {
             reconciler: Reconciler::new(Settings::default(), Arc::new(Metrics::default())),
             now: Instant::now(),
             version: 100,
+            lease: Given::Nothing,
+            lease_fails: false,
         }
     }
 
@@ -91,8 +97,15 @@ impl World {
 
     fn calls_after(&mut self, time: Duration) -> Vec<Command> {
         self.now += time;
-        let wall = Timestamp::from_second(1_700_000_000).unwrap();
-        self.reconciler.poll(Now { instant: self.now, wall })
+        let now = Now { instant: self.now, wall: Timestamp::from_second(1_700_000_000).unwrap() };
+        let mut calls = self.reconciler.poll(now);
+        let wanted = self.reconciler.wants_lease_to_say();
+        if !self.lease_fails && wanted != self.lease {
+            self.lease = wanted;
+            self.reconciler.lease_says(wanted);
+            calls.extend(self.reconciler.poll(now));
+        }
+        calls
     }
 
     /// The API server does what `command` asks.
@@ -246,7 +259,7 @@ fn conflict_means_observe_again() {
 fn nothing_is_decided_before_every_cache_is_in_sync() {
     let mut reconciler = Reconciler::new(Settings::default(), Arc::new(Metrics::default()));
     let now = Instant::now();
-    reconciler.lead(now);
+    reconciler.lead(Given::Nothing, now);
     reconciler.observe(Observed::Pool(PoolKind::IpPool, Event::Init), now);
     reconciler.observe(Observed::Pool(PoolKind::IpPool, Event::InitApply(blue())), now);
     reconciler.observe(Observed::Pool(PoolKind::IpPool, Event::InitDone), now);
@@ -270,7 +283,7 @@ fn a_follower_keeps_warm_and_does_nothing_until_it_leads() {
     world.node_joins("n2");
     assert!(world.reconciler.is_synced());
     assert!(world.calls().is_empty() && world.reconciler.next_wake().is_none());
-    world.reconciler.lead(world.now);
+    world.reconciler.lead(Given::Nothing, world.now);
     assert!(world.calls().is_empty(), "what was listed before may be what the last leader has changed since");
     world.list(&["n1", "n2"], &[blue()], vec![]);
     assert_eq!(status_of(&only(world.calls())).allocations.len(), 2);
@@ -553,6 +566,8 @@ fn only_a_bounded_number_of_pools_is_looked_at_and_written_at_once_and_none_is_f
     let pools: Vec<_> =
         (0..POOLS).map(|number| pool_object(&format!("p{number:03}"), 1, 1, &spec(number), &Value::Null)).collect();
     let mut world = World::new(&["n1"], &pools, Vec::new());
+    (world.lease, world.lease_fails) = (Given::Recorded, true);
+    world.reconciler.lease_says(Given::Recorded);
     let mut under_way = world.calls();
     assert_eq!(under_way.len(), LOOKS_AT_ONCE);
     while world.reconciler.next_wake().is_some_and(|at| at <= world.now) {

@@ -94,8 +94,11 @@ impl Server {
         let events = Box::new(move || ipam_operator::watch::all(&client, "kube-system"));
         let (metrics, synced) = (Arc::new(Metrics::default()), Arc::new(AtomicBool::new(false)));
         let stop = CancellationToken::new();
-        let controller =
-            tokio::spawn(Controller::new(Settings::default(), actor, events, metrics, synced).run(told, stop.clone()));
+        let (mark, keeper) = ipam_operator::election::given::mark();
+        tokio::spawn(keeper.grant_all());
+        let controller = tokio::spawn(
+            Controller::new(Settings::default(), actor, events, mark, metrics, synced).run(told, stop.clone()),
+        );
         Self { calls, watches, objects, lead, stop, controller }
     }
 

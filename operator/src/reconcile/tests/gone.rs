@@ -69,7 +69,7 @@ fn one_who_comes_to_lead_counts_the_time_anew() {
     world.list(&["n2"], &[blue()], vec![kept.clone()]);
     // A follower has known for long that the Node is gone; the leader may have asked for the object since.
     assert!(world.calls_after(2 * CREATIONS_ARRIVE_WITHIN).is_empty());
-    world.reconciler.lead(world.now);
+    world.reconciler.lead(Given::Nothing, world.now);
     world.list(&["n2"], &[blue()], vec![kept]);
     assert!(nodes_written(&world.settle()).iter().all(|(node, _)| *node == "n2"));
     assert!(world.calls_after(CREATIONS_ARRIVE_WITHIN.saturating_sub(10 * SECOND)).is_empty());
@@ -137,7 +137,7 @@ fn a_placeholder_goes_in_time_also_by_another_leader_who_lets_go_of_nothing_by_t
         "annotations": {"nv-ipam.nvidia.com/created-as": "placeholder"}}, "spec": {"pools": []}}));
     let mut world = World::empty();
     world.reconciler.settings.released_block_grace = None;
-    world.reconciler.lead(world.now);
+    world.reconciler.lead(Given::Nothing, world.now);
     world.list(&["n2"], &[blue()], vec![kept]);
     world.settle();
     assert!(world.calls_after(CREATIONS_ARRIVE_WITHIN.saturating_sub(10 * SECOND)).is_empty());

@@ -1,0 +1,295 @@
+//! Records of blocks that are lost: the agents are asked, and nothing new is given before they have spoken.
+
+use super::races::{status_json, statuses};
+use super::*;
+
+impl World {
+    /// One who comes to lead by a Lease that says `given`, with nothing decided yet.
+    fn led_by(given: Given, nodes: &[&str], pools: &[RawObject], ipam_nodes: Vec<RawObject>) -> Self {
+        let mut world = Self::empty();
+        world.reconciler.lead(given, world.now);
+        world.lease = given;
+        world.list(nodes, pools, ipam_nodes);
+        world
+    }
+
+    /// All pools and IPAMNodes are gone.
+    fn lose_all(&mut self, nodes: &[&str]) {
+        for name in self.reconciler.pools.keys().map(|key| key.name.clone()).collect::<Vec<_>>() {
+            let gone = pool_object(&name, 900, 1, SPEC, &Value::Null);
+            self.tell(Observed::Pool(PoolKind::IpPool, Event::Delete(gone)));
+        }
+        for node in nodes {
+            self.lose(node);
+        }
+    }
+
+    /// The node's IPAMNode is gone.
+    fn lose(&mut self, node: &str) {
+        self.tell(Observed::IpamNode(Event::Delete(silent(node))));
+    }
+
+    /// The pool is applied again, as another object.
+    fn apply_again(&mut self) {
+        self.version += 1;
+        let mut anew = pool_object("blue", self.version, 1, SPEC, &Value::Null);
+        anew.metadata.uid = Some("another".to_owned());
+        self.tell(Observed::Pool(PoolKind::IpPool, Event::Apply(anew)));
+    }
+
+    /// The agent of `node` tells in an IPAMNode without blocks that it holds the addresses from `first` to `last`.
+    fn hear(&mut self, node: &str, held: Option<(&str, &str)>) {
+        self.version += 1;
+        let pools: Vec<Value> = held
+            .into_iter()
+            .map(|(first, last)| {
+                json!({"name": "blue", "poolType": "IPPool",
+            "startIP": first, "endIP": last, "used": 2, "capacity": 4, "held": [{"startIP": first, "endIP": last}]})
+            })
+            .collect();
+        let object = object(&json!({
+            "metadata": {"name": node, "uid": format!("uid-{node}"), "generation": 1, "resourceVersion": self.version.to_string()},
+            "spec": {"pools": []}, "status": {"observedGeneration": 1, "pools": pools}}));
+        self.tell(Observed::IpamNode(Event::Apply(object)));
+    }
+
+    fn said(&self) -> String {
+        let status = self.status();
+        let exhausted = status.summary.conditions.into_iter().find(|condition| condition.type_ == "Exhausted").unwrap();
+        format!("{}: {}", exhausted.reason, exhausted.message)
+    }
+}
+
+fn silent(node: &str) -> RawObject {
+    object(&json!({"metadata": {"name": node, "uid": format!("uid-{node}"), "generation": 1, "resourceVersion": "50"},
+        "spec": {"pools": []}}))
+}
+
+/// The nodes that are asked by these calls, and no others get anything.
+fn asked(calls: &[Command]) -> Vec<&str> {
+    let written = nodes_written(calls);
+    assert!(
+        written.iter().all(|(_, action)| matches!(action, NodeAction::Create(blocks) if blocks.is_empty())),
+        "{calls:#?}"
+    );
+    written.into_iter().map(|(node, _)| node).collect()
+}
+
+#[test]
+fn a_leader_that_finds_nothing_recorded_though_blocks_were_given_asks_every_node_before_it_gives() {
+    let mut world = World::led_by(Given::Recorded, &["n1", "n2", "n3"], &[blue()], vec![]);
+    let calls = world.settle();
+    assert_eq!(asked(&calls), ["n1", "n2", "n3"]);
+    assert!(statuses(&calls).iter().all(|status| status.allocations.is_empty()));
+    assert_eq!(world.reconciler.wants_lease_to_say(), Given::Unrecorded);
+    assert!(world.said().contains("AgentsSilent: selected nodes without a block: 3 (n1, n2, n3)"), "{}", world.said());
+    assert!(
+        world.said().contains("3 nodes: n1, n2, n3") && world.said().contains("force-release=NODE"),
+        "{}",
+        world.said()
+    );
+    world.hear("n1", Some(("192.168.0.2", "192.168.0.3")));
+    world.hear("n2", None);
+    let calls = [world.settle(), world.calls_after(pool_task::COUNTS_EVERY)].concat();
+    assert!(
+        nodes_written(&calls).is_empty() && statuses(&calls).iter().all(|it| it.allocations.is_empty()),
+        "{calls:#?}"
+    );
+    world.hear("n3", None);
+    world.settle();
+    let blocks: Vec<_> = world.status().allocations.iter().map(|claim| claim.range.to_string()).collect();
+    assert_eq!(blocks, ["192.168.0.5-192.168.0.8", "192.168.0.9-192.168.0.12", "192.168.0.13-192.168.0.16"]);
+    assert_eq!(world.reconciler.wants_lease_to_say(), Given::Recorded);
+}
+
+#[test]
+fn a_leader_by_a_lease_that_says_nothing_or_that_finds_any_record_asks_nobody() {
+    let (pool, ipam_nodes) = left_behind(&["n1"]);
+    let mut heard = World::empty();
+    heard.hear("n1", None);
+    for (given, pools, ipam_nodes) in [
+        (Given::Nothing, vec![blue()], vec![]),
+        (Given::Recorded, vec![pool], vec![]),
+        (Given::Recorded, vec![blue()], ipam_nodes),
+    ] {
+        let mut world = World::led_by(given, &["n1", "n2"], &pools, ipam_nodes);
+        let calls = world.settle();
+        assert_eq!(world.status().allocations.len(), 2);
+        assert!(nodes_written(&calls).iter().all(|(_, action)| action.blocks().len() == 1), "{calls:#?}");
+    }
+}
+
+#[test]
+fn a_leader_goes_on_asking_where_the_last_one_ended_and_also_those_whose_node_is_gone() {
+    let (pool, mut ipam_nodes) = left_behind(&["n1"]);
+    ipam_nodes.push(silent("n4"));
+    let mut world = World::led_by(Given::Unrecorded, &["n1", "n2"], &[pool], ipam_nodes);
+    let calls = world.settle();
+    assert_eq!(nodes_written(&calls).len(), 1, "{calls:#?}");
+    assert_eq!(asked(&calls), ["n2"]);
+    assert!(world.said().contains("n1, n2, n4"), "n1 has an IPAMNode and has not spoken: {}", world.said());
+    // What is kept is kept.
+    assert_eq!(world.status().allocations.len(), 1);
+}
+
+#[test]
+fn no_agent_is_asked_and_no_node_is_told_before_the_lease_says_so() {
+    let mut world = World::led_by(Given::Recorded, &["n1"], &[blue()], vec![]);
+    world.lease_fails = true;
+    assert!(nodes_written(&world.settle()).is_empty());
+    assert_eq!(world.reconciler.wants_lease_to_say(), Given::Unrecorded);
+    assert!(!world.reconciler.is_idle(), "a call waits");
+    world.reconciler.lease_says(Given::Unrecorded);
+    assert_eq!(asked(&world.calls()), ["n1"]);
+
+    let mut world = World::led_by(Given::Nothing, &["n1"], &[blue()], vec![]);
+    world.lease_fails = true;
+    let calls = world.settle();
+    assert!(nodes_written(&calls).is_empty() && !statuses(&calls).is_empty(), "{calls:#?}");
+    assert_eq!(world.reconciler.wants_lease_to_say(), Given::Recorded);
+    world.reconciler.lease_says(Given::Recorded);
+    assert_eq!(nodes_written(&world.calls()).len(), 1);
+}
+
+#[test]
+fn nothing_given_leaves_the_lease_as_it_is_and_what_was_given_stays_said() {
+    let mut world = World::led_by(Given::Nothing, &["n1"], &[], vec![]);
+    assert!(world.settle().is_empty());
+    assert_eq!(world.reconciler.wants_lease_to_say(), Given::Nothing);
+    let mut heard = World::led_by(Given::Recorded, &[], &[], vec![]);
+    heard.settle();
+    assert_eq!(heard.reconciler.wants_lease_to_say(), Given::Recorded);
+}
+
+#[test]
+fn a_leader_that_sees_all_records_go_asks_those_who_had_blocks_once_there_is_a_pool_again() {
+    let mut world = World::new(&["n1", "n2"], &[blue()], vec![]);
+    world.settle();
+    world.lose_all(&["n1", "n2"]);
+    world.node_joins("n3");
+    assert!(world.settle().is_empty(), "where there is no pool no try would come to an end");
+    assert_eq!(world.reconciler.wants_lease_to_say(), Given::Unrecorded);
+    world.apply_again();
+    let calls = world.settle();
+    assert_eq!(asked(&calls), ["n1", "n2"]);
+    world.hear("n1", Some(("192.168.0.1", "192.168.0.2")));
+    world.hear("n2", None);
+    world.settle();
+    let blocks: Vec<_> = world.status().allocations.iter().map(|claim| claim.range.to_string()).collect();
+    assert_eq!(blocks[0], "192.168.0.5-192.168.0.8", "the first is barred for what n1 holds of it");
+}
+
+#[test]
+fn whichever_of_the_two_records_goes_last_its_node_is_asked() {
+    for wiped_last in [true, false] {
+        let mut world = World::new(&["n1", "n2"], &[blue()], vec![]);
+        world.settle();
+        world.lease_fails = true;
+        let wiped = pool_object("blue", 900, 1, SPEC, &Value::Null);
+        if wiped_last {
+            world.lose("n1");
+            world.tell(Observed::Pool(PoolKind::IpPool, Event::Apply(wiped)));
+        } else {
+            world.tell(Observed::Pool(PoolKind::IpPool, Event::Apply(wiped)));
+            world.lose("n1");
+        }
+        assert_eq!(world.reconciler.silence.nodes().iter().collect::<Vec<_>>(), ["n1"], "wiped last: {wiped_last}");
+    }
+}
+
+#[test]
+fn of_what_we_have_given_up_ourselves_nobody_is_asked() {
+    let mut world = World::new(&["n1", "n2"], &[blue()], vec![]);
+    world.settle();
+    world.tell(Observed::Node(Event::Delete(("n1".into(), NodeMeta::default()))));
+    world.settle();
+    report(&mut world, "n1", 0);
+    let removal = only(world.calls());
+    world.succeed(removal);
+    let status = only(world.calls());
+    let freed = status_json(status_of(&status));
+    // Its IPAMNode is deleted by hand, and of the status the watch tells before anybody answers for it.
+    world.fail(status, CallError::Failed("connection reset".into()));
+    world.lose("n1");
+    world.version += 1;
+    let read = pool_object("blue", world.version, 1, SPEC, &freed);
+    world.tell(Observed::Pool(PoolKind::IpPool, Event::Apply(read)));
+    assert!(world.reconciler.silence.nodes().is_empty());
+}
+
+#[test]
+fn an_admin_lets_go_of_those_who_are_silent_by_name_or_all_and_the_annotation_goes() {
+    for named in ["n1", "*"] {
+        let mut world = World::led_by(Given::Recorded, &["n1"], &[blue()], vec![]);
+        world.settle();
+        let forced = |world: &mut World, named: &str| {
+            world.version += 1;
+            let status = status_json(&world.status());
+            let mut forced = pool_object("blue", world.version, 1, SPEC, &status);
+            forced.metadata.annotations = Some([(FORCE_RELEASE.to_owned(), named.to_owned())].into());
+            world.tell(Observed::Pool(PoolKind::IpPool, Event::Apply(forced)));
+        };
+        forced(&mut world, named);
+        let mut calls = [world.settle(), world.settle()].concat();
+        report(&mut world, "n1", 0);
+        calls.extend(world.settle());
+        let lifted = |call: &Command| {
+            matches!(call, Command::PatchPool { patch: PoolPatch::Annotation(FORCE_RELEASE, None), .. })
+        };
+        assert!(calls.iter().any(lifted), "{calls:#?}");
+        assert_eq!(world.status().allocations.len(), 1);
+        assert_eq!(world.reconciler.wants_lease_to_say(), Given::Recorded);
+    }
+}
+
+#[test]
+fn a_silent_node_that_is_gone_is_waited_for_until_the_grace_is_over_and_gets_no_placeholder() {
+    let mut world = World::led_by(Given::Recorded, &["n1", "n2"], &[blue()], vec![]);
+    let calls = world.calls();
+    // Whether n1's was made nobody knows.
+    for call in calls {
+        let is_of_n1 = matches!(&call, Command::WriteIpamNode(NodeWrite { node, .. }) if node == "n1");
+        if is_of_n1 { world.fail(call, CallError::Failed("connection reset".into())) } else { world.succeed(call) }
+    }
+    world.hear("n2", None);
+    world.tell(Observed::Node(Event::Delete(("n1".into(), NodeMeta::default()))));
+    let calls = world.settle();
+    assert!(nodes_written(&calls).iter().all(|(_, action)| matches!(action, NodeAction::Create(_))), "{calls:#?}");
+    world.now += Duration::from_hours(23);
+    world.settle();
+    assert!(world.status().allocations.is_empty());
+    world.now += Duration::from_hours(1);
+    world.settle();
+    assert_eq!(world.status().allocations.len(), 1);
+}
+
+#[test]
+fn a_node_that_joins_while_all_are_asked_is_asked_too() {
+    let mut world = World::led_by(Given::Recorded, &["n1"], &[blue()], vec![]);
+    world.settle();
+    world.node_joins("n2");
+    assert_eq!(asked(&world.settle()), ["n2"]);
+    world.hear("n1", None);
+    assert!(nodes_written(&world.settle()).is_empty());
+    world.hear("n2", None);
+    world.settle();
+    assert_eq!(world.status().allocations.len(), 2);
+    world.node_joins("n3");
+    world.settle();
+    assert_eq!(world.status().allocations.len(), 3, "that is over");
+}
+
+#[test]
+fn where_there_is_no_place_for_an_ipam_node_none_may_have_been_made() {
+    let mut world = World::led_by(Given::Recorded, &["n1"], &[blue()], vec![]);
+    for call in world.calls() {
+        match call {
+            Command::WriteIpamNode(_) => world.fail(call, CallError::NoPlace(NoPlace::Gone)),
+            call => world.succeed(call),
+        }
+    }
+    assert!(!world.reconciler.ipam_nodes.may_be_created("n1"));
+    world.lose_all(&[]);
+    let calls = world.calls_after(Duration::from_mins(10));
+    assert!(nodes_written(&calls).is_empty(), "it is not tried for ever: {calls:#?}");
+}
