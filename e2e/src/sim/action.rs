@@ -118,6 +118,11 @@ pub enum Action {
     RemoveIpamNode { node: u8 },
     /// A pool's status is wiped by hand.
     WipeStatus { pool: u8 },
+    /// The definitions are deleted against all finalizers, and with them all pools and IPAMNodes, and are installed again; whether
+    /// the watches break meanwhile.
+    Undefine { breaks: bool },
+    /// The pools that went with the definitions are applied again.
+    Reapply,
     /// A backup of the API server's store is made.
     Backup,
     /// The last backup is put in place of what there is.

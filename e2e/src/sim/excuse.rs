@@ -28,6 +28,8 @@ pub(super) struct Excuses {
     unguarded: BTreeSet<String>,
     /// Whether the store was put back to an earlier state: what it says of who has which block need not be true.
     pub(super) put_back: bool,
+    /// Whether the definitions were deleted: agents alone tell what was given before, of no block, and of all pools at once.
+    undefined: bool,
     /// Pools whose status was wiped.
     wiped: BTreeSet<String>,
     /// Pairs of pools that were allowed to share addresses at some time: what they have in common since may stay for long.
@@ -63,6 +65,21 @@ impl Excuses {
     /// An admin takes the pool's finalizer off, or puts an earlier state of it in place.
     pub(super) fn unguard(&mut self, pool: &str) {
         self.unguarded.insert(pool.to_owned());
+    }
+
+    /// An admin deletes the definitions.
+    pub(super) fn undefine(&mut self) {
+        self.undefined = true;
+        for (_, pool) in POOLS {
+            self.unguard(pool);
+        }
+    }
+
+    /// A Node leaves, or its IPAMNode is deleted by hand, of whose pods nothing tells any more since the definitions were deleted.
+    pub(super) fn leaves_unheard(&mut self, server: &Server, node: &str) {
+        if self.undefined && server.get("ipamnodes", node).is_none() {
+            self.let_go.extend(POOLS.map(|(_, pool)| (pool, node.to_owned())));
+        }
     }
 
     /// Looks at what there is now, and was since the version `since`. An excuse lasts until nothing is left of what it was for.
@@ -105,7 +122,11 @@ impl Excuses {
             for object in before.chain(now).filter(|object| object["metadata"]["name"] == pool) {
                 let named = object["metadata"]["annotations"][FORCE_RELEASE].as_str().unwrap_or_default().split(',');
                 let nodes = named.filter(|name| !name.is_empty() && *name != FORCE_ALL);
-                self.let_go.extend(nodes.map(|node| (pool, node.to_owned())));
+                for node in nodes {
+                    // Who is asked what he holds of any pool is let go of for all.
+                    let of = POOLS.into_iter().map(|(_, of)| of).filter(|of| *of == pool || self.undefined);
+                    self.let_go.extend(of.map(|of| (of, node.to_owned())));
+                }
             }
         }
         for (place, one) in sharing.iter().enumerate() {

@@ -3,7 +3,7 @@
 
 use super::action::{Action, Disk, Fate};
 use super::catalogue::POOLS;
-use super::story::{STORIES, Story};
+use super::story::{STORIES, Story, loss};
 
 /// The history of `seed`, of `steps` steps.
 pub fn history(seed: u64, steps: usize) -> Vec<Action> {
@@ -18,9 +18,24 @@ pub fn history(seed: u64, steps: usize) -> Vec<Action> {
             history.push(temper.action(&mut dice));
         }
     }
+    lose_records(seed, &dice, &mut history);
     history.truncate(steps);
     history
 }
+
+/// In some histories all records are lost. By a chance of its own, so that all others are what they were before there was this, and
+/// the seeds by which mutants are found with them.
+fn lose_records(seed: u64, of: &Dice, history: &mut Vec<Action>) {
+    let rng = fastrand::Rng::with_seed(!seed);
+    let mut dice = Dice { rng, removes_ipam_nodes: of.removes_ipam_nodes, pools: of.pools.clone() };
+    if dice.rng.u8(0..LOSSES_APART) == 0 {
+        let at = dice.rng.usize(history.len() / 4..history.len());
+        drop(history.splice(at..at, loss(&mut dice)));
+    }
+}
+
+/// One of so many histories is about a loss of all records.
+const LOSSES_APART: u8 = 8;
 
 /// Chance, within what a history is about.
 pub(super) struct Dice {

@@ -2,14 +2,17 @@
 
 use std::collections::BTreeMap;
 use std::net::IpAddr;
+use std::sync::Arc;
 
 use ipam_core::plan::Claim;
 use ipam_core::{AddrRange, Cidr, PoolKey, PoolKind};
+use ipam_operator::election::given::Given;
 use serde_json::Value;
 
 use super::admin::may_share;
 use super::agent::Node;
-use super::replica::Replica;
+use super::object::Object;
+use super::replica::{Replica, given};
 use super::server::{Change, Server, text};
 use super::wire::lock;
 use super::world::World;
@@ -17,10 +20,11 @@ use super::world::World;
 /// A law that was broken, in words.
 pub type Broken = String;
 
-/// After each step: no two replicas lead, no address is held by two pods, none that a pod holds is recorded as another node's,
+/// After each step: no two replicas lead, no node is told of a block before the Lease says so, no address is held by two pods, none that a pod holds is recorded as another node's,
 /// and no pool goes away while a pod holds an address of it.
 pub fn check(world: &mut World) -> Result<(), Broken> {
     one_leads(world)?;
+    what_is_given_is_marked(world)?;
     if let Some((node, wrong)) = world.nodes.iter().find_map(|node| Some((&node.name, node.wrong()?))) {
         return Err(format!("the agent of {node} {wrong}"));
     }
@@ -34,6 +38,19 @@ pub fn check(world: &mut World) -> Result<(), Broken> {
     }
     no_pool_in_use_goes(world, before.0)?;
     no_address_is_held_twice(world)
+}
+
+/// A node is told of a block only after the Lease says that blocks are given, for one who leads when all records are gone.
+fn what_is_given_is_marked(world: &World) -> Result<(), Broken> {
+    let server = lock(&world.server);
+    if given(&server) != Given::Nothing {
+        return Ok(());
+    }
+    let is_told = |object: &&Arc<Object>| object["spec"]["pools"].as_array().is_some_and(|pools| !pools.is_empty());
+    match server.list("ipamnodes").find(is_told) {
+        None => Ok(()),
+        Some(object) => Err(format!("{} is told of blocks before the Lease says so", text(object, "/metadata/name"))),
+    }
 }
 
 /// Each by its own clock: one that stands still wakes up as a leader and must know by itself that it is none.

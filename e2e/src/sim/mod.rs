@@ -15,10 +15,11 @@
 //! still beyond their lease; skewed clocks; agents that start while the API server cannot be heard; pods that ask for an address of
 //! their node's block by its value or index; disks that are full, cannot be written or are lost with their node; agents' stores
 //! that are deleted, or put back to an earlier state, while pods run; an admin who edits, deletes, relabels, wipes, restores a
-//! backup, forces (one node, or `*`), allows pools to share addresses and takes that back, and takes finalizers off.
+//! backup, forces (one node, or `*`), allows pools to share addresses and takes that back, takes finalizers off, and deletes the
+//! definitions with all that there is of them.
 //!
-//! Not played: a status and the IPAMNodes derived from it both destroyed by hand in one history (nothing is left then that tells
-//! who holds what); a creation that arrives after its object was deleted by hand; a store put back while the operator runs; an
+//! Not played: a status and some of the IPAMNodes derived from it both destroyed by hand in one history (whoever comes to lead
+//! then sees other records, and asks nobody); a Node that leaves after such a loss before its agent was asked; a creation that arrives after its object was deleted by hand; a store put back while the operator runs; an
 //! agent whose own store was put back and which hears nothing for long, or starts again before it does (it cannot know then);
 //! addresses that pods ask for by name outside their node's block, or the gateway's (`allocateDefaultGateway`); `--offline-limit`,
 //! cooldowns, the webhooks, and more than four nodes.

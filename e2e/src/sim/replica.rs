@@ -7,6 +7,7 @@ use std::time::{Duration, Instant};
 use ipam_core::PoolKind;
 use ipam_operator::election::LEASE_NAME;
 use ipam_operator::election::algorithm::{Candidate, RETRY_PERIOD, Step};
+use ipam_operator::election::given::Given;
 use ipam_operator::index::{CORDON, Labels, NodeMeta};
 use ipam_operator::metrics::Metrics;
 use ipam_operator::objects::RawObject;
@@ -204,6 +205,11 @@ impl Replica {
         self.sent.extend(self.reconciler.poll(Now { instant: clock.instant(), wall: clock.wall(self.skew) }));
     }
 
+    /// Whether calls wait for the Lease to say more than it does. The real election writes it at once then.
+    pub(super) fn presses(&self) -> bool {
+        self.leading && self.reconciler.wants_lease_to_say() > self.candidate.given()
+    }
+
     /// A call reaches the server, or does not. Returns it if it is still on its way.
     pub(super) fn deliver(&mut self, call: usize, fate: Fate, clock: Clock) -> Option<Command> {
         let command = self.sent.remove(call.checked_rem(self.sent.len())?);
@@ -231,6 +237,7 @@ impl Replica {
         }
         let lease = server.get("leases", LEASE_NAME).and_then(|object| object.lease());
         self.candidate.observe(lease, now);
+        self.candidate.want(self.leading.then(|| self.reconciler.wants_lease_to_say()));
         let (result, began) = match self.candidate.step(now, clock.wall(self.skew)) {
             Step::Follow { .. } => return !self.leading,
             Step::Create(lease) => (server.create("leases", value(&lease)), now),
@@ -241,16 +248,23 @@ impl Replica {
             self.candidate.wrote(lease, began, now);
             self.next_campaign = clock.elapsed + RENEWALS_APART;
         }
+        self.reconciler.lease_says(self.candidate.given());
         if let Some(until) = self.candidate.leads_until() {
             self.led_until = until.saturating_duration_since(clock.start);
         }
         if !self.leading && self.candidate.leads_until().is_some_and(|until| until > now) {
             self.leading = true;
-            self.reconciler.lead(now);
+            self.reconciler.lead(self.candidate.given(), now);
             self.watches.iter_mut().for_each(Watch::expire);
         }
         true
     }
+}
+
+/// What the Lease on the server says of blocks given.
+pub(super) fn given(server: &Server) -> Given {
+    let lease = server.get("leases", LEASE_NAME).and_then(|object| object.lease());
+    lease.map_or(Given::Nothing, |lease| Given::of(&lease))
 }
 
 fn value(lease: &Lease) -> Value {

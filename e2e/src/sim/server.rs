@@ -204,6 +204,15 @@ impl Server {
         Ok(())
     }
 
+    /// Takes all objects of a kind away, whatever their finalizers; returns them.
+    pub(super) fn sweep(&mut self, plural: &'static str) -> Vec<Arc<Object>> {
+        let all: Vec<Arc<Object>> = self.list(plural).cloned().collect();
+        for object in &all {
+            self.remove(plural, &text(object, "/metadata/name"));
+        }
+        all
+    }
+
     fn found(&self, plural: &'static str, name: &str) -> Result<Arc<Object>, Refused> {
         self.get(plural, name).cloned().ok_or_else(|| (404, format!("{plural} {name:?} not found")))
     }

@@ -392,3 +392,75 @@ fn lonely_start(dice: &mut Dice) -> Vec<Action> {
     story.extend([Action::Pass(2500), Action::Crowd, Action::Round { replica }, Action::Crowd]);
     story
 }
+
+/// The definitions are deleted while pods run, and installed again; the pools are applied again at once, or later. Leaders change at
+/// any point of it, agents answer one by one, and nodes want blocks meanwhile. No story among the others: see
+/// [`super::generate`].
+pub(super) fn loss(dice: &mut Dice) -> Vec<Action> {
+    let (old, node) = (dice.replica(), dice.node());
+    let new = 1 - old;
+    let mut story = vec![Action::Round { replica: old }, Action::Crowd];
+    let changes = dice.rng.bool();
+    if changes && dice.rng.bool() {
+        story.extend([Action::Kill { replica: old }, Action::Rest(LEASE_OVER)]);
+    }
+    story.push(Action::Undefine { breaks: dice.rng.bool() });
+    if dice.rng.bool() {
+        story.extend([Action::Work { replica: old }, Action::NodeJoins { node }]);
+    }
+    story.push(Action::Reapply);
+    let mut leads = old;
+    if changes {
+        story.extend([
+            Action::Kill { replica: old },
+            Action::Start { replica: new, skew: 0 },
+            Action::Rest(LEASE_OVER),
+        ]);
+        leads = new;
+    }
+    for _ in 0..dice.rng.u8(1..4) {
+        story.extend(asks(dice, leads));
+        if dice.rng.u8(0..3) == 0 {
+            let next = 1 - leads;
+            story.extend([
+                Action::Kill { replica: leads },
+                Action::Start { replica: next, skew: 0 },
+                Action::Rest(LEASE_OVER),
+            ]);
+            leads = next;
+        }
+    }
+    story.extend([
+        Action::Round { replica: leads },
+        Action::Crowd,
+        change(dice, node),
+        Action::Round { replica: leads },
+    ]);
+    story.push(Action::Crowd);
+    story
+}
+
+/// A leader makes some calls, and some agents answer.
+fn asks(dice: &mut Dice, replica: u8) -> Vec<Action> {
+    let mut story = vec![Action::Listen { replica }];
+    for _ in 0..dice.rng.u8(1..4) {
+        story.extend([Action::Pass(15), Action::Decide { replica }]);
+        if dice.rng.bool() {
+            let fate = [Fate::Done, Fate::Done, Fate::Lost, Fate::AnswerLost][dice.rng.usize(0..4)];
+            story.push(Action::Campaign { replica, fate });
+        }
+        for _ in 0..dice.rng.u8(0..4) {
+            story.extend(call(replica));
+        }
+    }
+    if dice.rng.bool() {
+        story.push(Action::Work { replica });
+    }
+    for _ in 0..dice.rng.u8(0..3) {
+        story.extend([Action::Pass(1100), Action::AgentWork { node: dice.node() }]);
+    }
+    if dice.rng.bool() {
+        story.extend([Action::Work { replica }, Action::Crowd]);
+    }
+    story
+}

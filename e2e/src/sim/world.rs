@@ -3,7 +3,9 @@
 use std::rc::Rc;
 use std::time::{Duration, Instant};
 
-use serde_json::json;
+use ipam_operator::pool::FORCE_RELEASE;
+use serde_json::{Value, json};
+
 use tokio::runtime::Runtime;
 
 use super::action::{Action, Disk, Fate};
@@ -13,7 +15,7 @@ use super::catalogue::POOLS;
 use super::excuse::Excuses;
 use super::orphan::Orphans;
 use super::replica::{Clock, Replica};
-use super::server::{Backup, PLURALS};
+use super::server::{Backup, NAMESPACE, PLURALS};
 use super::wire::{Shared, Wire, lock};
 
 /// Nodes that there may be.
@@ -44,6 +46,8 @@ pub struct World {
     /// What the laws do not speak of, for an admin has taken it upon himself.
     pub(super) excuses: Excuses,
     backup: Option<Backup>,
+    /// The pools that went with their definitions.
+    swept: Vec<(&'static str, Value)>,
     /// The machines that were registered when the store was put back, until the operator is started again.
     restoring: Option<Vec<u8>>,
     /// What the laws were checked at last: the server's news and the nodes' moves.
@@ -66,6 +70,7 @@ impl World {
             starts: 0,
             excuses: Excuses::default(),
             backup: None,
+            swept: Vec::new(),
             restoring: None,
             checked: (0, 0),
         }
@@ -117,6 +122,12 @@ impl World {
             | Action::Share { .. } => self.admin(action),
             Action::Backup => self.backup = Some(lock(&self.server).backup()),
             Action::Restore => self.restore(),
+            Action::Undefine { breaks } => self.undefine(breaks),
+            Action::Reapply => {
+                for (plural, object) in std::mem::take(&mut self.swept) {
+                    drop(lock(&self.server).create(plural, object));
+                }
+            }
             Action::Orphan { call } => self.orphans.arrive(call.into(), &self.server, self.clock.elapsed),
             Action::Work { replica } => self.work(replica),
             Action::Round { replica } => self.round(replica),
@@ -188,9 +199,12 @@ impl World {
         match action {
             // Whoever deletes it says that nobody holds what it alone tells.
             Action::RemoveIpamNode { node } => {
+                self.excuses.leaves_unheard(&lock(&self.server), &node_name(node));
                 self.nodes[usize::from(node % NODES)].lose_word();
                 self.orphans.forget_creations(&node_name(node));
             }
+            // Nothing told of it but that machine.
+            Action::NodeLeaves { node } => self.excuses.leaves_unheard(&lock(&self.server), &node_name(node)),
             Action::Strip { pool } => self.excuses.unguard(pool_at(pool).1),
             Action::WipeStatus { pool } => self.excuses.wipe(pool_at(pool).1),
             _ => {}
@@ -260,6 +274,30 @@ impl World {
         }
     }
 
+    /// The definitions are deleted and installed again. Every machine is registered, as the docs say, and no creation of before is
+    /// on its way: as when an IPAMNode is deleted by hand.
+    fn undefine(&mut self, breaks: bool) {
+        for node in 0..NODES {
+            if self.nodes[usize::from(node)].held().next().is_some() {
+                admin::act(&mut lock(&self.server), Action::NodeJoins { node });
+            }
+            self.nodes[usize::from(node)].lose_word();
+            self.orphans.forget_creations(&node_name(node));
+        }
+        self.excuses.undefine();
+        lock(&self.server).sweep("ipamnodes");
+        for plural in ["ippools", "cidrpools"] {
+            let pools = lock(&self.server).sweep(plural);
+            self.swept.extend(pools.iter().map(|pool| (plural, as_applied(pool))));
+        }
+        for (node, replica) in (0..NODES).zip((0..REPLICAS).cycle()).filter(|_| breaks) {
+            self.on_node(Action::AgentLoseWatch { node });
+            for watch in 0..3 {
+                self.on_replica(Action::LoseWatch { replica, watch });
+            }
+        }
+    }
+
     /// What the docs say is to be done after that and before the operator starts: every machine is registered, and every agent
     /// tells anew what it holds, to an object without blocks.
     fn rebuild(&mut self) {
@@ -304,6 +342,10 @@ impl World {
     /// A replica decides, and its calls are made and answered. Returns whether there were any.
     fn decide_and_call(&mut self, replica: u8) -> bool {
         self.on_replica(Action::Decide { replica });
+        if self.awake(replica).is_some_and(|it| it.presses()) {
+            self.on_replica(Action::Campaign { replica, fate: Fate::Done });
+            self.on_replica(Action::Decide { replica });
+        }
         let calls = self.awake(replica).map_or(0, |it| it.calls());
         for _ in 0..calls {
             self.on_replica(Action::Call { replica, call: 0, fate: Fate::Done });
@@ -429,6 +471,14 @@ const fn replica_of(action: Action) -> u8 {
         | Action::Freeze { replica, .. } => replica,
         _ => 0,
     }
+}
+
+/// A pool as its manifest has it.
+fn as_applied(pool: &Value) -> Value {
+    let mut annotations = pool["metadata"]["annotations"].as_object().cloned().unwrap_or_default();
+    annotations.remove(FORCE_RELEASE);
+    let metadata = json!({"name": pool["metadata"]["name"], "namespace": NAMESPACE, "annotations": annotations});
+    json!({"metadata": metadata, "spec": pool["spec"]})
 }
 
 /// The name of a node.
