@@ -278,7 +278,9 @@ impl World {
     /// on its way: as when an IPAMNode is deleted by hand.
     fn undefine(&mut self, breaks: bool) {
         for node in 0..NODES {
-            if self.nodes[usize::from(node)].held().next().is_some() {
+            let it = &self.nodes[usize::from(node)];
+            let has_ipam_node = lock(&self.server).get("ipamnodes", &it.name).is_some();
+            if has_ipam_node || it.pools() > 0 || it.held().next().is_some() {
                 admin::act(&mut lock(&self.server), Action::NodeJoins { node });
             }
             self.nodes[usize::from(node)].lose_word();
