@@ -1,11 +1,12 @@
-//! etcd put back to a backup, in the order that docs/what-happens-when.md gives: what was given since is given to nobody else.
+//! etcd put back to a backup, in the order that docs/what-happens-when.md gives, and definitions that are deleted and installed again:
+//! what pods hold is given to nobody else.
 
 use ipam_e2e::cluster::{Agent, Operator, install_crds};
 use ipam_e2e::netns::{BRIDGE, Node, Pod, Sandbox};
 use ipam_e2e::{ControlPlane, eventually_blocking};
 use serde_json::{Value, json};
 
-use crate::api::{Api, IPAMNODES, IPPOOLS, SOON, text};
+use crate::api::{Api, CIDRPOOLS, IPAMNODES, IPPOOLS, SOON, text};
 use crate::stage::{GROUP, ip_spec};
 
 /// A cluster that is put back.
@@ -122,4 +123,90 @@ fn after_a_restore_no_address_is_given_that_was_given_since_the_backup() {
         pod.check("net1", &network(), result).unwrap();
     }
     assert_eq!(site.api().list(IPAMNODES).len(), 3);
+}
+
+impl Site<'_> {
+    /// An operator that says in a Lease what it has given.
+    fn elected(&self) -> Operator {
+        let lease = format!("--leader-elect-namespace={}", self.namespace);
+        Operator::start(self.plane, &self.namespace, &["--leader-elect", &lease]).unwrap()
+    }
+
+    /// Deletes the definitions with all that there is of them, as `crds.keep=false` does with an uninstall: no finalizer holds the
+    /// pools.
+    fn delete_definitions(&self) {
+        let crds = [IPPOOLS, CIDRPOOLS, IPAMNODES].map(|plural| format!("{plural}.nv-ipam.nvidia.com"));
+        let [ips, cidrs, nodes] = crds.each_ref().map(String::as_str);
+        self.kubectl(&["delete", "crd", "--wait=false", ips, cidrs, nodes], "");
+        eventually_blocking("the definitions are gone", SOON, || {
+            if self.api().find(IPPOOLS, "p").is_some() {
+                self.kubectl(
+                    &["patch", "ippool", "p", "--type=merge", "-p", r#"{"metadata":{"finalizers":null}}"#],
+                    "",
+                );
+            }
+            let left = self.kubectl(&["get", "crd", "-o", "name", "--ignore-not-found"], "");
+            if left.contains("nv-ipam") { Err(left) } else { Ok(()) }
+        })
+        .unwrap();
+    }
+
+    /// What the Lease says of blocks given.
+    fn given(&self) -> String {
+        let jsonpath = r"jsonpath={.metadata.annotations.nv-ipam\.nvidia\.com/blocks-given}";
+        self.kubectl(&["get", "lease", "dd1643cf.nvidia.com", "-o", jsonpath], "")
+    }
+}
+
+/// Pods hold addresses; then the definitions go and come back, with another leader or the same.
+fn definitions_come_back(leader_changes: bool) {
+    let plane = ControlPlane::start().unwrap();
+    install_crds(&plane).unwrap();
+    let namespace = plane.namespace("redefined").unwrap();
+    let sandbox = Sandbox::start(&plane).unwrap();
+    let nodes = (1..=3).map(|index| Node::start(&sandbox, &format!("node-{index}"), index).unwrap()).collect();
+    let site = Site { plane: &plane, namespace, nodes, _sandbox: sandbox };
+    let mut operator = site.elected();
+    for node in ["node-2", "node-3"] {
+        site.register(node);
+    }
+    site.api().create(IPPOOLS, "p", &ip_spec("10.88.0.0/24", 4));
+    let _agents = [0, 1, 2].map(|node| site.agent(node));
+    let before = [site.pod(1, "one"), site.pod(2, "two"), site.pod(2, "three")];
+    assert_eq!(site.given(), "true");
+
+    if leader_changes {
+        operator.process().kill().unwrap();
+    }
+    site.delete_definitions();
+    // By its name it would be given the first block, of which pods hold addresses.
+    site.register("node-1");
+    install_crds(&plane).unwrap();
+    site.api().create(IPPOOLS, "p", &ip_spec("10.88.0.0/24", 4));
+    let _heir = leader_changes.then(|| site.elected());
+    site.api().await_count(IPPOOLS, "p", 3);
+    let after = [0, 1, 2].map(|node| site.pod(node, &format!("after-{node}")));
+    let pods: Vec<_> = after.iter().chain(&before).collect();
+    let mut addresses: Vec<_> = pods.iter().map(|(_, result)| address(result)).collect();
+    addresses.sort();
+    addresses.dedup();
+    assert_eq!(addresses.len(), 6, "{addresses:?}");
+    for (pod, result) in pods {
+        pod.check("net1", &network(), result).unwrap();
+    }
+    eventually_blocking("all is recorded again", SOON, || match site.given().as_str() {
+        "true" => Ok(()),
+        other => Err(other.to_owned()),
+    })
+    .unwrap();
+}
+
+#[test]
+fn where_the_definitions_go_while_pods_run_the_leader_asks_the_agents_before_it_gives_anything() {
+    definitions_come_back(false);
+}
+
+#[test]
+fn who_comes_to_lead_after_the_definitions_went_asks_the_agents_before_it_gives_anything() {
+    definitions_come_back(true);
 }
