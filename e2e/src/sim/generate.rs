@@ -3,7 +3,7 @@
 
 use super::action::{Action, Disk, Fate};
 use super::catalogue::POOLS;
-use super::story::{STORIES, Story, loss};
+use super::story::{STORIES, Story, first_block, loss};
 
 /// The history of `seed`, of `steps` steps.
 pub fn history(seed: u64, steps: usize) -> Vec<Action> {
@@ -31,6 +31,9 @@ fn lose_records(seed: u64, of: &Dice, history: &mut Vec<Action>) {
     if dice.rng.u8(0..LOSSES_APART) == 0 {
         let at = dice.rng.usize(history.len() / 4..history.len());
         drop(history.splice(at..at, loss(&mut dice)));
+        if dice.rng.bool() {
+            drop(history.splice(0..0, first_block(&mut dice)));
+        }
     }
 }
 

@@ -440,6 +440,18 @@ pub(super) fn loss(dice: &mut Dice) -> Vec<Action> {
     story
 }
 
+/// The very first blocks are given step by step, while nobody looks after the Lease.
+pub(super) fn first_block(dice: &mut Dice) -> Vec<Action> {
+    let (replica, node) = (0, dice.node());
+    let mut story = vec![Action::Start { replica, skew: 0 }, Action::Campaign { replica, fate: Fate::Done }];
+    story.extend([Action::NodeJoins { node }, Action::Apply { pool: dice.pool(), spec: 0 }]);
+    for _ in 0..4 {
+        story.extend(decide(replica));
+        story.extend(call(replica));
+    }
+    story
+}
+
 /// A leader makes some calls, and some agents answer.
 fn asks(dice: &mut Dice, replica: u8) -> Vec<Action> {
     let mut story = vec![Action::Listen { replica }];
