@@ -86,7 +86,7 @@ impl Mark {
     /// Waits until the Lease is known to say something else.
     pub async fn changed(&mut self) {
         if self.said.changed().await.is_err() {
-            std::future::pending().await
+            std::future::pending::<()>().await;
         }
     }
 }
@@ -119,7 +119,9 @@ impl Keeper {
     pub async fn grant_all(mut self) {
         while self.wanted.changed().await.is_ok() {
             let wanted = *self.wanted.borrow_and_update();
-            wanted.into_iter().for_each(|given| self.say(given));
+            if let Some(given) = wanted {
+                self.say(given);
+            }
         }
     }
 }

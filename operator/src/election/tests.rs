@@ -87,7 +87,7 @@ impl LeaseServer {
             }
             ended
         });
-        Standing { leads, mark, ended }
+        Standing { mark, leads, ended }
     }
 
     fn word(&self) -> Value {
