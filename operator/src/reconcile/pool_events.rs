@@ -108,6 +108,7 @@ impl Reconciler {
     }
 
     fn renew(&mut self, key: &PoolKey, object: &RawObject, now: Instant) {
+        let sees_losses = self.sees_losses();
         let Some(task) = self.pools.get_mut(key).filter(|task| !task.knows(object)) else { return };
         self.metrics.forget_violations(&task.record);
         let record = PoolRecord::read(key.kind, object, Some(&task.record));
@@ -118,8 +119,10 @@ impl Reconciler {
             // the watch of those tells in its own time; the agents are asked once more.
             self.ipam_nodes.forget_retired_of_pool(key);
             // IPAMNodes may have gone before it was wiped.
-            let lost = lost_claims(&before.status, &record.status, task.unanswered.as_ref());
-            self.ask_for(key, lost, now);
+            if sees_losses {
+                let lost = lost_claims(&before.status, &record.status, task.unanswered.as_ref());
+                self.ask_for(key, lost, now);
+            }
         }
         self.metrics.violations(&record);
         self.metrics.summary(key, &record.status.summary);

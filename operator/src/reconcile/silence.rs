@@ -169,7 +169,7 @@ impl Reconciler {
     }
 
     /// Whether what is gone was there while we led: what was known before may have gone in good order meanwhile.
-    fn sees_losses(&self) -> bool {
+    pub(super) fn sees_losses(&self) -> bool {
         self.leading && !self.silence.examines
     }
 
