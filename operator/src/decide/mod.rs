@@ -249,8 +249,7 @@ fn conclude(
         counts_deferred: counts_only && !seen.counts_due,
         ..Decision::default()
     };
-    let loses = !releases.lost(&plan.assignments).is_empty();
-    decision.patch = patch(seen, &plan, news).filter(|patch| !(loses && *patch == MetadataPatch::Unseal));
+    decision.patch = patch(seen, &plan, news);
     if news != status::News::Nothing && !decision.counts_deferred {
         decision.status = Some(status);
         decision.notes = notes;
@@ -262,13 +261,14 @@ fn conclude(
 }
 
 /// Which change of metadata is due. The finalizer is there before the first block is given and goes when the last is
-/// free; both at the version that was decided upon, so that neither rests on an old status. (Where somebody lost a block
-/// whatever it held, that is said first, while there is a pool to say it of.)
+/// free; both at the version that was decided upon, so that neither rests on an old status. It goes after the status has said
+/// that nobody has a block: what became of the last ones is told while there is a pool to tell it of, and whoever looks
+/// once more before the pool is gone finds no block in its status that would be taken back all over again.
 fn patch(seen: &Observation<'_>, plan: &Plan, news: status::News) -> Option<MetadataPatch> {
     let life = &seen.pool.life;
     match (life.deleting, life.is_sealed(), plan.assignments.is_empty()) {
         (false, false, false) => return Some(MetadataPatch::Seal),
-        (true, true, true) => return Some(MetadataPatch::Unseal),
+        (true, true, true) => return (news != status::News::Blocks).then_some(MetadataPatch::Unseal),
         _ => {}
     }
     if life.force_release.is_empty() || (news == status::News::Blocks && !life.forces_all()) {

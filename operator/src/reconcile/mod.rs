@@ -343,9 +343,7 @@ impl Reconciler {
         let applies = decision.assignments.map(|given| Applied { let_go, elsewhere, ..Applied::new(spec, given) });
         if let Some(patch) = decision.patch {
             let change = change(&record.life, &patch);
-            // Without the finalizer the pool is gone: whom the plan in force would still tell of a block waits for that.
-            let applies = applies.filter(|_| patch == MetadataPatch::Unseal);
-            task.call = Some(Call { patch: Some(patch), applies, ..Call::new(now) });
+            task.call = Some(Call { patch: Some(patch), ..Call::new(now) });
             self.outbox.push(Command::PatchPool { pool, patch: change });
             return;
         }

@@ -291,7 +291,9 @@ fn the_seal_of_a_deleted_pool_goes_with_the_last_block() {
         let decision = scene.decide(&record);
         scene.write_ipam_nodes(&record, decision.assignments.as_ref().unwrap());
     }
-    assert_eq!(scene.decide(&record).patch, Some(MetadataPatch::Unseal));
+    let decision = scene.decide(&record);
+    assert_eq!(decision.patch, None, "that nobody has a block is written first");
+    assert_eq!(scene.decide(&written(&record, &decision)).patch, Some(MetadataPatch::Unseal));
 }
 
 #[test]

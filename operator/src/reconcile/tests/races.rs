@@ -337,11 +337,28 @@ fn no_node_is_told_of_a_pool_whose_finalizer_is_on_its_way_off() {
     // Its IPAMNode is deleted by hand at the same time, so that nothing stands in the way of letting go of its block.
     let gone = json!({"metadata": {"name": "n1", "uid": "uid-n1", "resourceVersion": "901"}});
     world.tell(Observed::IpamNode(Event::Delete(object(&gone))));
-    let unseal = only(world.calls());
-    assert!(matches!(&unseal, Command::PatchPool { patch: PoolPatch::Finalizers(_), .. }), "{unseal:#?}");
-    world.succeed(unseal);
     let calls = world.settle();
+    assert!(calls.iter().any(is_unseal), "{calls:#?}");
     assert!(nodes_written(&calls).is_empty(), "{calls:#?}");
+}
+
+#[test]
+fn a_pool_whose_finalizer_is_off_is_told_to_nobody_again_before_it_is_gone() {
+    let mut world = World::new(&["n1"], &[blue()], vec![]);
+    world.settle();
+    let mut leaving = pool_object("blue", 900, 2, SPEC, &status_json(&world.status()));
+    leaving.metadata.deletion_timestamp = leaving_since();
+    world.tell(Observed::Pool(PoolKind::IpPool, Event::Apply(leaving)));
+    world.settle();
+    report(&mut world, "n1", 0);
+    let calls = world.settle();
+    let last = calls.iter().position(is_unseal).expect("the finalizer goes");
+    assert_eq!(calls[last + 1..], [], "the watch has yet to tell that the pool is gone");
+    assert_eq!(nodes_written(&calls).len(), 1, "{calls:#?}");
+}
+
+fn is_unseal(call: &Command) -> bool {
+    matches!(call, Command::PatchPool { patch: PoolPatch::Finalizers(all), .. } if all.is_empty())
 }
 
 #[test]
