@@ -30,6 +30,9 @@ use crate::watch::{InForce, Standing};
 const SOON: Duration = Duration::from_secs(1);
 /// Time that a report waits beyond that if it only tells other addresses or counts.
 const LATER: Duration = Duration::from_secs(9);
+/// While writes fail, and for this long after they are taken again, counts and addresses wait no longer than other news: what
+/// moved during an outage, and while it came to its end, is to be known within seconds.
+const LIVELY: Duration = Duration::from_secs(15);
 /// Shortest time between two looks at what is held, which costs the allocator time when much is held.
 const LOOK: Duration = Duration::from_millis(100);
 /// Pauses after failed writes, doubling from the first to the last.
@@ -183,12 +186,13 @@ pub struct Pace {
     last: Option<Report>,
     not_before: Instant,
     failures: u32,
+    lively_until: Option<Instant>,
 }
 
 impl Pace {
     /// Nothing is written yet; the first report is due at once.
     pub const fn new(now: Instant) -> Self {
-        Self { last: None, not_before: now, failures: 0 }
+        Self { last: None, not_before: now, failures: 0, lively_until: None }
     }
 
     /// When `report` should be written; `None` if it tells nothing new.
@@ -196,8 +200,14 @@ impl Pace {
         match report.urgency(self.last.as_ref()) {
             Urgency::No => None,
             Urgency::Soon => Some(self.not_before),
+            Urgency::Later if self.is_lively() => Some(self.not_before),
             Urgency::Later => Some(self.not_before + LATER),
         }
+    }
+
+    /// Whether writes fail, or have failed until a moment ago.
+    fn is_lively(&self) -> bool {
+        self.failures > 0 || self.lively_until.is_some_and(|until| self.not_before < until)
     }
 
     /// The API server shows `report`, whoever wrote it.
@@ -209,6 +219,9 @@ impl Pace {
     pub fn written(&mut self, report: Report, now: Instant) -> u32 {
         self.last = Some(report);
         self.not_before = now + SOON;
+        if self.failures > 0 {
+            self.lively_until = Some(now + LIVELY);
+        }
         std::mem::take(&mut self.failures)
     }
 
@@ -467,6 +480,20 @@ mod tests {
         pace.heard(start);
         assert_eq!(pace.due(&report(0)), Some(start), "and one that is back at once");
         assert_eq!(pace.written(report(0), start), 9);
+    }
+
+    #[test]
+    fn counts_are_told_soon_for_a_while_after_an_outage() {
+        let start = Instant::now();
+        let mut pace = Pace::new(start);
+        pace.written(report(1), start);
+        pace.unreached(start);
+        assert_eq!(pace.due(&report(2)), Some(start + RETRY.0), "tried again like any other");
+        pace.written(report(1), start);
+        assert_eq!(pace.due(&report(2)), Some(start + SOON), "pods came while the API server was not yet ready");
+        let later = start + LIVELY;
+        pace.written(report(2), later);
+        assert_eq!(pace.due(&report(3)), Some(later + SOON + LATER));
     }
 
     #[test]

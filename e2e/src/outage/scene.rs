@@ -148,6 +148,18 @@ impl<'a> Scene<'a> {
         self.plane.kubectl().run(&["delete", "node", &name]).map(drop)
     }
 
+    /// Waits until the API server takes a write of a pool.
+    pub(super) fn await_writes(&self) -> Result<()> {
+        let (plural, name) = POOLS[0];
+        let path = format!("{}/{plural}/{name}?dryRun=All", self.path());
+        eventually_blocking("pools can be written", SOON, || {
+            let request = ::http::Request::patch(&path).header("content-type", "application/merge-patch+json");
+            let request = request.body(br#"{"metadata":{"labels":{"tried":"true"}}}"#.to_vec())?;
+            self.runtime.block_on(self.client.request::<Value>(request))?;
+            anyhow::Ok(())
+        })
+    }
+
     /// Waits until exactly the nodes that there are have blocks of both pools.
     pub(super) fn await_served(&self) -> Result<()> {
         for pool in POOLS {
