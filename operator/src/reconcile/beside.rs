@@ -1,5 +1,6 @@
 //! What pools mean for one another: which stands in whose way, and which addresses nodes have from elsewhere.
 
+use std::collections::HashMap;
 use std::sync::Arc;
 use std::time::Instant;
 
@@ -67,7 +68,8 @@ impl Reconciler {
         }
         let strays = self.ipam_nodes.strays().filter(|(_, of, _)| *of == key || !is_apart(of));
         barred.extend(strays.map(|(.., range)| range).filter(|range| range.overlaps(network)));
-        barred.extend(self.orphans.iter().filter(|range| range.overlaps(network)));
+        let outlying = self.outlying.values().flatten().filter(|(of, _)| of == key || !is_apart(of));
+        barred.extend(outlying.map(|(_, range)| *range).filter(|range| range.overlaps(network)));
         let remembered = self.memory.blocks().filter(|(of, _)| *of == key || !is_apart(of)).map(|(_, range)| *range);
         barred.extend(remembered.filter(|range| range.overlaps(network)));
     }
@@ -96,22 +98,41 @@ impl Reconciler {
         held
     }
 
-    /// Finds the blocks that nodes have of pools that are gone, if there may be others than before.
-    pub(super) fn gather_orphans(&mut self, now: Instant) {
-        if !std::mem::take(&mut self.stale.orphans) {
+    /// Finds anew which blocks nodes have that no pool answers for, if pools have changed.
+    pub(super) fn gather_outlying(&mut self, now: Instant) {
+        if !std::mem::take(&mut self.stale.outlying) {
             return;
         }
-        let before = std::mem::take(&mut self.orphans);
-        for (node, record) in self.ipam_nodes.all() {
-            let entries = record.blocks.iter().chain(record.unedited.iter().flatten());
-            let orphans = entries.filter(|entry| !self.pools.contains_key(&key_of(entry)));
-            self.orphans.extend(orphans.filter_map(|entry| claim_of(node, entry)).map(|claim| claim.range));
-        }
-        self.orphans.sort_unstable();
-        self.orphans.dedup();
-        if before != self.orphans {
+        let all = self.ipam_nodes.all().keys().map(|node| (node.clone(), self.outlying_of(node)));
+        let found: HashMap<_, _> = all.filter(|(_, blocks)| !blocks.is_empty()).collect();
+        if self.outlying != found {
+            self.outlying = found;
             self.wake_pools(now);
         }
+    }
+
+    /// The same for one node, whose IPAMNode has changed.
+    pub(super) fn note_outlying(&mut self, node: &str, now: Instant) {
+        if self.stale.outlying {
+            return;
+        }
+        let found = self.outlying_of(node);
+        if self.outlying.get(node).map_or(&[][..], Vec::as_slice) == found {
+            return;
+        }
+        if found.is_empty() {
+            self.outlying.remove(node);
+        } else {
+            self.outlying.insert(node.to_owned(), found);
+        }
+        self.wake_pools(now);
+    }
+
+    fn outlying_of(&self, node: &str) -> Outlying {
+        let Some(record) = self.ipam_nodes.get(node) else { return Vec::new() };
+        let entries = record.blocks.iter().chain(record.unedited.iter().flatten());
+        let blocks = entries.filter_map(|entry| Some((key_of(entry), claim_of(node, entry)?.range)));
+        blocks.filter(|(key, range)| self.pools.get(key).is_none_or(|task| task.is_outside(range))).collect()
     }
 
     /// Pools of the same addresses may have got some, now that the status of `key` is another.
@@ -135,6 +156,7 @@ impl Reconciler {
         };
         let same_life = old.life.allows_overlap == new.life.allows_overlap && old.life.created == new.life.created;
         self.stale.overlaps |= !(same_spec && same_life);
+        self.stale.outlying |= !same_spec;
     }
 }
 
@@ -148,7 +170,15 @@ fn contender(record: &PoolRecord) -> Option<Contender> {
     })
 }
 
+/// Blocks of a node that no pool answers for, with the pool that they are of.
+pub(super) type Outlying = Vec<(PoolKey, AddrRange)>;
+
 impl PoolTask {
+    /// Whether the pool has another network than that of a block.
+    fn is_outside(&self, range: &AddrRange) -> bool {
+        self.record.spec.as_ref().is_ok_and(|pool| !pool.network().range().contains_range(range))
+    }
+
     /// Whether nodes may have addresses of `network` from this pool. Quick for one whose network is another and whose
     /// blocks are all of today's network, which is nearly every one.
     fn may_reach(&self, network: &AddrRange) -> bool {

@@ -22,7 +22,7 @@ use std::collections::{BTreeMap, HashMap, HashSet};
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use ipam_core::{AddrRange, PoolKey, PoolKind};
+use ipam_core::{PoolKey, PoolKind};
 use jiff::Timestamp;
 use kube::runtime::watcher::Event;
 
@@ -33,6 +33,7 @@ use crate::index::{IpamNodes, NodeMeta, Nodes, Relist};
 use crate::metrics::Metrics;
 use crate::objects::RawObject;
 use crate::pool::{FINALIZER, FORCE_RELEASE, Life, PoolRecord};
+use beside::Outlying;
 pub use calls::{CallError, Command, NodeAction, NodeVersion, NodeWrite, Outcome, PoolPatch, PoolRef};
 pub use gone::CREATIONS_ARRIVE_WITHIN;
 use memory::Memory;
@@ -100,8 +101,8 @@ pub struct Reconciler {
     gone: HashMap<String, Instant>,
     /// Nodes that are gone whose IPAMNode goes with what its agent said, for a placeholder to take the name.
     replaced: HashSet<String>,
-    /// Blocks that nodes have of pools that are gone.
-    orphans: Vec<AddrRange>,
+    /// Node → its blocks of pools that are gone, or have another network by now and may not yet record them.
+    outlying: HashMap<String, Outlying>,
     /// What was given before the API server went back to an earlier state.
     memory: Memory,
     /// Nodes whose agents are asked.
@@ -125,8 +126,8 @@ pub struct Reconciler {
 struct Stale {
     /// Which pool stands in whose way.
     overlaps: bool,
-    /// [`Reconciler::orphans`].
-    orphans: bool,
+    /// [`Reconciler::outlying`], of all nodes.
+    outlying: bool,
 }
 
 impl Reconciler {
@@ -146,10 +147,10 @@ impl Reconciler {
             orphaned: HashMap::new(),
             gone: HashMap::new(),
             replaced: HashSet::new(),
-            orphans: Vec::new(),
+            outlying: HashMap::new(),
             memory: Memory::default(),
             silence: Silence::default(),
-            stale: Stale { overlaps: false, orphans: true },
+            stale: Stale { overlaps: false, outlying: true },
             no_place: None,
             lively_until: None,
             wants_lists: false,
@@ -195,6 +196,7 @@ impl Reconciler {
             task.record.resource_version.clear();
         }
         self.ipam_nodes.doubt_all();
+        self.stale.outlying = true;
         self.lively_until = Some(now + LIVELY);
         self.wants_lists = true;
         self.wake_pools(now);
@@ -279,7 +281,7 @@ impl Reconciler {
         self.examine(now.instant);
         self.let_go_of_the_silent(now.instant);
         self.settle_overlaps(now.instant);
-        self.gather_orphans(now.instant);
+        self.gather_outlying(now.instant);
         for key in self.take_due(now.instant) {
             self.look_at_pool(&key, now);
         }

@@ -27,6 +27,7 @@ impl Reconciler {
             let Some(action) = self.wanted(&node, now) else {
                 self.queue.forget(&node);
                 self.ipam_nodes.accept(&node);
+                self.note_outlying(&node, now);
                 continue;
             };
             if self.waits_for_the_lease(&node, &action) {
@@ -178,7 +179,7 @@ impl Reconciler {
             if !changes || is_kept {
                 self.queue.push(node);
             }
-            self.stale.orphans |= !self.orphans.is_empty();
+            self.note_outlying(node, now);
         }
         self.wake_pools_that_wait_for(node, now);
     }

@@ -13,7 +13,7 @@ use super::pool_task::PoolTask;
 use super::silence::claims;
 use super::timing::QUIET;
 use super::{Reconciler, node_writes::queue_holders};
-use crate::index::{NodeMeta, key_of};
+use crate::index::NodeMeta;
 use crate::ipam_node::IpamNodeRecord;
 use crate::objects::{RawObject, is_older};
 use crate::pool::{PoolRecord, StatusRecord};
@@ -137,13 +137,13 @@ impl Reconciler {
         self.metrics.summary(&key, &task.record.status.summary);
         self.pools.insert(key, task);
         self.queue_the_silent();
-        (self.stale.overlaps, self.stale.orphans) = (true, true);
+        (self.stale.overlaps, self.stale.outlying) = (true, true);
     }
 
     fn pool_is_gone(&mut self, key: &PoolKey, now: Instant) {
         if let Some(task) = self.pools.remove(key) {
             self.ask_for(key, task.holders(), now);
-            (self.stale.overlaps, self.stale.orphans) = (true, true);
+            (self.stale.overlaps, self.stale.outlying) = (true, true);
             queue_holders(&mut self.queue, &self.ipam_nodes, key);
             // A node whose first entry is being written right now is not yet known to hold one.
             for assignment in task.applied.iter().flat_map(|applied| &applied.assignments) {
@@ -197,9 +197,6 @@ impl Reconciler {
         }
         self.queue.push(name);
         let Some(record) = self.ipam_nodes.get(name) else { return };
-        // The rule is that there are none, and then this is one look at the few entries of one node.
-        self.stale.orphans |=
-            !self.orphans.is_empty() || record.blocks.iter().any(|block| !self.pools.contains_key(&key_of(block)));
         let has_spoken = record.has_spoken();
         let strays_before = before.as_ref().map_or(&[][..], |before| before.strays.as_slice());
         let has_told = was_to_tell && !self.ipam_nodes.is_to_tell_again(name);
@@ -214,6 +211,7 @@ impl Reconciler {
                 task.due.by(counts_at(task, now));
             }
         }
+        self.note_outlying(name, now);
         if has_spoken {
             self.end_silence(name, now);
         }
@@ -229,7 +227,7 @@ impl Reconciler {
                 self.ipam_nodes.keep_word(name, gone);
             }
             self.queue.push(name);
-            self.stale.orphans |= !self.orphans.is_empty();
+            self.note_outlying(name, now);
             for task in self.pools.values_mut() {
                 task.due.by(counts_at(task, now));
             }

@@ -103,6 +103,25 @@ fn a_pool_edited_onto_the_addresses_that_another_is_moved_away_from_gives_none_o
 }
 
 #[test]
+fn what_nodes_have_of_a_pool_made_anew_with_another_network_is_given_by_no_other_pool() {
+    let older = r#"{"subnet":"192.168.0.0/16","perNodeBlockSize":8}"#;
+    let elsewhere = r#"{"subnet":"10.0.0.0/24","perNodeBlockSize":4}"#;
+    let mut world = World::new(&["n1"], &[made("blue", 10, 2, SPEC, &json!({}))], vec![]);
+    world.settle();
+    report(&mut world, "n1", 2);
+    // Its finalizer was taken off by hand, and the manifest of another pool over its addresses was there before, in vain.
+    world.tell(Observed::Pool(PoolKind::IpPool, Event::Delete(blue())));
+    let mut anew = made("blue", 900, 4, elsewhere, &json!({}));
+    anew.metadata.uid = Some("another".to_owned());
+    world.tell(Observed::Pool(PoolKind::IpPool, Event::Apply(anew)));
+    world.tell(Observed::Pool(PoolKind::IpPool, Event::Apply(made("aa-older", 901, 1, older, &json!({})))));
+    world.settle();
+    let given: Vec<AddrRange> = status(&world, "aa-older").allocations.iter().map(|claim| claim.range).collect();
+    let held = range("192.168.0.1", "192.168.0.4");
+    assert!(!given.is_empty() && !given.iter().any(|range| range.overlaps(&held)), "{given:?}");
+}
+
+#[test]
 fn a_pool_that_comes_in_the_way_takes_nothing_that_the_younger_has_not_given_back() {
     // The younger served before the older came to have its addresses by an edit.
     let elsewhere = r#"{"subnet":"10.0.0.0/24","perNodeBlockSize":4}"#;
