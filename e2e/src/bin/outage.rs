@@ -57,7 +57,7 @@ fn tell(campaign: Campaign, report: &Report) -> std::io::Result<()> {
     writeln!(out, "a leader stood still: a node that joined then was served {takeover:.1?} after that")?;
     writeln!(
         out,
-        "somebody led {led:.1?} after the API server took writes again, all statuses were right {settled:.1?} after that"
+        "somebody led {led:.1?} after the API server served our kinds again, all statuses were right {settled:.1?} after that"
     )?;
     writeln!(out, "{} calls failed, {} addresses were held twice", failed.len(), doubled.len())?;
     for line in failed.iter().chain(doubled).take(20) {

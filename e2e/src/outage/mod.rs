@@ -45,7 +45,7 @@ pub struct Report {
     pub latencies: Vec<Duration>,
     /// From the moment the leader stood still until another had given a node that joined then its blocks.
     pub takeover: Duration,
-    /// From the moment the API server took writes until somebody led. A follower counts a lease's time from when it saw it
+    /// From the moment the API server served our kinds until somebody led. A follower counts a lease's time from when it saw it
     /// change, so that this is up to 15 s where the leader was killed.
     pub led: Duration,
     /// From then until all statuses told what pods hold.
@@ -90,7 +90,7 @@ fn a_leader_sleeps(scene: &mut Scene<'_>) -> Result<Duration> {
 }
 
 /// Kills the API server and the leader; starts them again. Returns when the API server was back: `/readyz` says so seconds before
-/// objects of ours can be read and written.
+/// objects of ours can be listed and written.
 fn the_api_server_goes(plane: &ControlPlane, scene: &mut Scene<'_>, campaign: Campaign) -> Result<Instant> {
     let leader = scene.await_leader(None)?;
     plane.kill_apiserver()?;
@@ -101,6 +101,6 @@ fn the_api_server_goes(plane: &ControlPlane, scene: &mut Scene<'_>, campaign: Ca
         plane.compact()?;
     }
     plane.start_apiserver()?;
-    scene.await_writes()?;
+    scene.await_our_kinds()?;
     Ok(Instant::now())
 }

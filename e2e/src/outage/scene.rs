@@ -148,16 +148,22 @@ impl<'a> Scene<'a> {
         self.plane.kubectl().run(&["delete", "node", &name]).map(drop)
     }
 
-    /// Waits until the API server takes a write of a pool.
-    pub(super) fn await_writes(&self) -> Result<()> {
-        let (plural, name) = POOLS[0];
-        let path = format!("{}/{plural}/{name}?dryRun=All", self.path());
-        eventually_blocking("pools can be written", SOON, || {
-            let request = ::http::Request::patch(&path).header("content-type", "application/merge-patch+json");
-            let request = request.body(br#"{"metadata":{"labels":{"tried":"true"}}}"#.to_vec())?;
-            self.runtime.block_on(self.client.request::<Value>(request))?;
-            anyhow::Ok(())
-        })
+    /// Waits until the API server lists and takes writes of objects of all our kinds. Its first lists wait for a cache of its own.
+    pub(super) fn await_our_kinds(&self) -> Result<()> {
+        let node = self.nodes.first().map_or_else(String::new, |node| node.name().to_owned());
+        let pools = POOLS.map(|(plural, name)| (plural, name.to_owned()));
+        for (plural, name) in pools.into_iter().chain([("ipamnodes", node)]) {
+            let path = format!("{}/{plural}", self.path());
+            eventually_blocking(&format!("{plural} can be listed and written"), SOON, || {
+                self.get(&path)?;
+                let request = ::http::Request::patch(format!("{path}/{name}?dryRun=All"));
+                let request = request.header("content-type", "application/merge-patch+json");
+                let request = request.body(br#"{"metadata":{"labels":{"tried":"true"}}}"#.to_vec())?;
+                self.runtime.block_on(self.client.request::<Value>(request))?;
+                anyhow::Ok(())
+            })?;
+        }
+        Ok(())
     }
 
     /// Waits until exactly the nodes that there are have blocks of both pools.
