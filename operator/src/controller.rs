@@ -38,8 +38,8 @@ pub struct Controller {
 }
 
 impl Controller {
-    /// One that acts through `actor` upon what `watches` tell, and by `mark` tells the next leader what was given. `synced` is set once every watch has seen a full list, and stays
-    /// set: a watch that breaks is no reason to turn reviews away, which nobody else would answer, and what is acted upon from
+    /// One that acts through `actor` upon what `watches` tell, and by `mark` tells the next leader what was given. `synced` is set
+    /// once every watch has seen a full list, and stays set: a watch that breaks is no reason to turn reviews away, which nobody else would answer, and what is acted upon from
     /// an old view is refused by its version.
     pub fn new(
         settings: Settings,
@@ -86,6 +86,10 @@ impl Controller {
     }
 
     fn start_calls(&mut self, leading: bool) {
+        if leading {
+            // What the Lease says may have become less since the last call was decided upon.
+            self.reconciler.lease_says(self.mark.said());
+        }
         let clocks = Now { instant: now(), wall: Timestamp::now() };
         for command in self.reconciler.poll(clocks) {
             let actor = self.actor.clone();

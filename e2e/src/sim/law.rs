@@ -20,8 +20,8 @@ use super::world::World;
 /// A law that was broken, in words.
 pub type Broken = String;
 
-/// After each step: no two replicas lead, no node is told of a block before the Lease says so, no address is held by two pods, none that a pod holds is recorded as another node's,
-/// and no pool goes away while a pod holds an address of it.
+/// After each step: no two replicas lead, no node is told of a block before the Lease says so, no address is held by two pods,
+/// none that a pod holds is recorded as another node's, and no pool goes away while a pod holds an address of it.
 pub fn check(world: &mut World) -> Result<(), Broken> {
     one_leads(world)?;
     what_is_given_is_marked(world)?;

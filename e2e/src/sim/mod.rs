@@ -19,8 +19,9 @@
 //! definitions with all that there is of them.
 //!
 //! Not played: a status and some of the IPAMNodes derived from it both destroyed by hand in one history (whoever comes to lead
-//! then sees other records, and asks nobody); a Node that leaves after such a loss before its agent was asked; a creation that arrives after its object was deleted by hand; a store put back while the operator runs; an
-//! agent whose own store was put back and which hears nothing for long, or starts again before it does (it cannot know then);
+//! then sees other records, and asks nobody); a Node that leaves after such a loss before its agent was asked; a creation that
+//! arrives after its object was deleted by hand; a store put back while the operator runs; an agent whose own store was put back
+//! and which hears nothing for long, or starts again before it does (it cannot know then);
 //! addresses that pods ask for by name outside their node's block, or the gateway's (`allocateDefaultGateway`); `--offline-limit`,
 //! cooldowns, the webhooks, and more than four nodes.
 

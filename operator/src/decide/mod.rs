@@ -271,9 +271,10 @@ fn patch(seen: &Observation<'_>, plan: &Plan, news: status::News) -> Option<Meta
         (true, true, true) => return (news != status::News::Blocks).then_some(MetadataPatch::Unseal),
         _ => {}
     }
-    if life.force_release.is_empty() || (news == status::News::Blocks && !life.forces_all()) {
+    if life.force_release.is_empty() {
         return None;
     }
+    // Before a status that gives a node a block of which no admin has spoken: a name that stayed on would let go of it.
     let named = forced(seen, plan);
     (named != life.force_release).then_some(MetadataPatch::Force(named))
 }
@@ -291,7 +292,10 @@ fn forced(seen: &Observation<'_>, plan: &Plan) -> BTreeSet<String> {
     // An agent that still reports what was let go of would bar the block again, without the annotation.
     let silent = seen.beside.silent.iter().filter(|node| life.forces_all() || life.forces(node));
     let strays = elsewhere::forced_strays(seen, &plan.assignments);
-    let named = losing.chain(silent).cloned().chain(strays).collect::<BTreeSet<_>>();
+    // Until the status says that a block is free, the name is what lets go of it.
+    let recorded = seen.pool.status.releasing.iter().map(|release| &release.claim.node);
+    let recorded = recorded.filter(|node| life.forces_all() || life.forces(node));
+    let named = losing.chain(silent).chain(recorded).cloned().chain(strays).collect::<BTreeSet<_>>();
     let mut bytes = 0;
     let fits = |name: &String| {
         bytes += name.len() + 1;

@@ -143,7 +143,10 @@ fn gateways_text(gateways: &[String]) -> String {
 
 fn releasing_text(seen: &Observation<'_>, departed: &[String]) -> String {
     let PoolRecord { key, namespace, .. } = seen.pool;
-    let by_time = by_time(seen);
+    let by_time = match seen.grace {
+        Some(grace) => format!(", or when its Node has been gone for {}", span(grace)),
+        None => String::new(),
+    };
     format!(
         "blocks are being taken back from {}; each is free once its agent reports it empty{by_time}; to let go of one at \
          once, though pods may use it: kubectl annotate -n {namespace} {} {} {FORCE_RELEASE}=NODE",
@@ -151,10 +154,6 @@ fn releasing_text(seen: &Observation<'_>, departed: &[String]) -> String {
         key.kind.kind().to_lowercase(),
         key.name
     )
-}
-
-fn by_time(seen: &Observation<'_>) -> String {
-    seen.grace.map_or_else(String::new, |grace| format!(", or when its Node has been gone for {}", span(grace)))
 }
 
 /// A span of time, to the unit that says it exactly.
@@ -188,10 +187,12 @@ const AGENTS_SILENT: &str = "AgentsSilent";
 /// For whom is waited, and what ends it.
 fn silent_text(seen: &Observation<'_>) -> String {
     let PoolRecord { key, namespace, .. } = seen.pool;
-    let by_time = by_time(seen);
+    let by_time =
+        seen.grace.map_or_else(String::new, |grace| format!(" (or a Node has been gone for {})", span(grace)));
     format!(
-        "records of what was given are lost, and no new block is given until the agents of {} have told what they hold{by_time}; to wait \
-         for one no longer, whatever its pods hold of any pool (* for all): kubectl annotate -n {namespace} {} {} {FORCE_RELEASE}=NODE",
+        "records of what was given are lost, and no new block is given until the agents of {} have told what they hold{by_time}: \
+         see that they run; to wait for one no longer, whatever its pods hold of any pool (* for all): kubectl annotate -n \
+         {namespace} {} {} {FORCE_RELEASE}=NODE",
         counted_list(&seen.beside.silent),
         key.kind.kind().to_lowercase(),
         key.name

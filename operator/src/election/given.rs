@@ -43,8 +43,10 @@ impl Given {
     /// Lets `lease` say so.
     pub(super) fn put(self, lease: &mut Lease) {
         let word = match self {
-            // An annotation that is there is never taken away: what was given once may be held for ever.
-            Self::Nothing => return,
+            Self::Nothing => {
+                lease.metadata.annotations.get_or_insert_default().remove(BLOCKS_GIVEN);
+                return;
+            }
             Self::Recorded => RECORDED,
             Self::Unrecorded => UNRECORDED,
         };
@@ -139,7 +141,7 @@ mod tests {
             assert_eq!(Given::of(&lease), given);
         }
         Given::Nothing.put(&mut lease);
-        assert_eq!(Given::of(&lease), Given::Recorded, "it is never taken back");
+        assert_eq!(Given::of(&lease), Given::Nothing, "all was given back");
         lease.metadata.annotations = Some([(BLOCKS_GIVEN.to_owned(), "mabye".to_owned())].into());
         assert_eq!(Given::of(&lease), Given::Unrecorded);
     }

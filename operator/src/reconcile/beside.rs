@@ -1,6 +1,6 @@
 //! What pools mean for one another: which stands in whose way, and which addresses nodes have from elsewhere.
 
-use std::collections::HashMap;
+use std::collections::{HashMap, HashSet};
 use std::sync::Arc;
 use std::time::Instant;
 
@@ -105,10 +105,13 @@ impl Reconciler {
         }
         let all = self.ipam_nodes.all().keys().map(|node| (node.clone(), self.outlying_of(node)));
         let found: HashMap<_, _> = all.filter(|(_, blocks)| !blocks.is_empty()).collect();
-        if self.outlying != found {
-            self.outlying = found;
-            self.wake_pools(now);
-        }
+        let before = std::mem::replace(&mut self.outlying, found);
+        let differs = |node: &&String| before.get(*node) != self.outlying.get(*node);
+        let nodes: HashSet<&String> = before.keys().chain(self.outlying.keys()).filter(differs).collect();
+        let blocks =
+            nodes.iter().flat_map(|node| before.get(*node).into_iter().chain(self.outlying.get(*node)).flatten());
+        let touched: Vec<AddrRange> = blocks.map(|(_, range)| *range).collect();
+        self.wake_pools_over(&touched, now);
     }
 
     /// The same for one node, whose IPAMNode has changed.
@@ -117,15 +120,27 @@ impl Reconciler {
             return;
         }
         let found = self.outlying_of(node);
-        if self.outlying.get(node).map_or(&[][..], Vec::as_slice) == found {
+        let before = self.outlying.get(node).map_or(&[][..], Vec::as_slice);
+        if before == found {
             return;
         }
+        let touched: Vec<AddrRange> = before.iter().chain(&found).map(|(_, range)| *range).collect();
         if found.is_empty() {
             self.outlying.remove(node);
         } else {
             self.outlying.insert(node.to_owned(), found);
         }
-        self.wake_pools(now);
+        self.wake_pools_over(&touched, now);
+    }
+
+    /// Looks at the pools that could give of these addresses. All others have nothing to do with them.
+    fn wake_pools_over(&mut self, touched: &[AddrRange], now: Instant) {
+        for task in self.pools.values_mut().filter(|_| !touched.is_empty()) {
+            let network = task.record.spec.as_ref().map(|pool| pool.network().range());
+            if network.is_ok_and(|network| touched.iter().any(|range| range.overlaps(&network))) {
+                task.due.wake(now);
+            }
+        }
     }
 
     fn outlying_of(&self, node: &str) -> Outlying {

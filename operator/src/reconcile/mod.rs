@@ -279,6 +279,7 @@ impl Reconciler {
             return Vec::new();
         }
         self.examine(now.instant);
+        self.note_records();
         self.let_go_of_the_silent(now.instant);
         self.settle_overlaps(now.instant);
         self.gather_outlying(now.instant);
@@ -403,8 +404,8 @@ impl Reconciler {
             (task.record.status, task.unanswered) = (status, None);
             task.record.resource_version.clone_from(&version);
             task.written_at = Some(now);
-            if task.record.life.deleting {
-                // Once it is said that nobody has a block any more, the finalizer goes.
+            if task.record.life.deleting || !task.record.life.force_release.is_empty() {
+                // Once it is said that nobody has a block any more, the finalizer goes; a name that lets go of a block, with that block.
                 task.due.by(now);
             }
         }

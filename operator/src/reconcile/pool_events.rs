@@ -37,13 +37,16 @@ impl Reconciler {
     }
 
     fn node_is_there(&mut self, name: &str, meta: NodeMeta, now: Instant) {
+        let joins = !self.nodes.contains(name);
         if self.nodes.apply(name, meta) {
             self.absences.comes(name);
             // Should it go again before anybody looks, its time begins anew.
             self.orphaned.remove(name);
             self.gone.remove(name);
             self.queue.push(name);
-            self.ask_who_joins(name, now);
+            if joins {
+                self.ask_who_joins(name, now);
+            }
             self.wake_pools(now);
         }
     }

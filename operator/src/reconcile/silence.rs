@@ -28,6 +28,11 @@ pub(super) struct Silence {
     asks_all: bool,
     /// What the Lease may be relied upon to say.
     said: Given,
+    /// What another leader had the Lease say, until that has been looked into. Our own word is no news of what is lost: while all is
+    /// listed anew it is [`Given::Unrecorded`] though nothing may be.
+    inherited: Given,
+    /// Whether we have seen records: if there are none any more, and nobody is silent, all was given back in good order.
+    saw_records: bool,
     /// Nodes about which a call waits for the Lease.
     held: BTreeSet<String>,
 }
@@ -52,7 +57,7 @@ impl Silence {
 impl Reconciler {
     /// Begins anew with what the Lease said when we came to lead.
     pub(super) fn begin_by(&mut self, given: Given) {
-        self.silence = Silence { said: given, examines: true, ..Silence::default() };
+        self.silence = Silence { said: given, inherited: given, examines: true, ..Silence::default() };
     }
 
     /// The Lease may be relied upon to say this. What waited for it is looked at again.
@@ -72,8 +77,23 @@ impl Reconciler {
         if !self.silence.nodes.is_empty() {
             return Given::Unrecorded;
         }
-        let gives = || self.pools.values().any(PoolTask::gives) || self.ipam_nodes.all().values().any(has_blocks);
-        if said == Given::Nothing && !gives() { Given::Nothing } else { Given::Recorded }
+        let may_forget = said == Given::Nothing || self.silence.saw_records;
+        if may_forget && !self.gives() && !self.is_held() { Given::Nothing } else { Given::Recorded }
+    }
+
+    /// Whether a block is given, or about to be.
+    fn gives(&self) -> bool {
+        self.pools.values().any(PoolTask::gives) || self.ipam_nodes.all().values().any(has_blocks)
+    }
+
+    /// Whether an agent tells that it holds anything, whatever it has from us.
+    fn is_held(&self) -> bool {
+        !self.memory.is_empty() || self.ipam_nodes.strays().next().is_some()
+    }
+
+    /// Notes that there are records, whose going we see from now on.
+    pub(super) fn note_records(&mut self) {
+        self.silence.saw_records = self.silence.saw_records || self.gives();
     }
 
     /// Whether the node's agent has not spoken since its records were lost.
@@ -108,9 +128,10 @@ impl Reconciler {
         if !std::mem::take(&mut self.silence.examines) {
             return;
         }
-        let is_all_lost = self.silence.said == Given::Recorded && !self.is_anything_recorded();
+        let inherited = std::mem::take(&mut self.silence.inherited);
+        let is_all_lost = self.silence.said > Given::Nothing && !self.is_anything_recorded();
         let mut asked = self.unrecorded_in_memory();
-        if is_all_lost || self.silence.said == Given::Unrecorded {
+        if is_all_lost || inherited == Given::Unrecorded {
             self.silence.asks_all = true;
             asked.extend(self.nodes.names().cloned());
             // Also of a Node that is gone: one who led before has asked, and the agent may still answer.
@@ -118,15 +139,24 @@ impl Reconciler {
             asked.extend(unheard.map(|(name, _)| name.clone()));
         }
         self.ask(asked, now);
+        // All have told already. Where no Node is registered yet, those that turn up are asked.
+        self.silence.asks_all &= !self.silence.nodes.is_empty() || self.nodes.names().next().is_none();
     }
 
     /// The nodes of blocks that were known before the API server went back, and that nothing records any more.
     fn unrecorded_in_memory(&self) -> HashSet<String> {
+        if self.memory.is_empty() {
+            return HashSet::new();
+        }
+        let mut recorded = HashSet::new();
+        for (key, task) in &self.pools {
+            recorded.extend(claims(&task.record.status).map(|claim| (key, claim.node.as_str(), claim.range)));
+        }
+        let is_told = |key: &PoolKey, node: &str, range: &AddrRange| {
+            self.ipam_nodes.get(node).and_then(|known| known.claim(node, key)).is_some_and(|told| told.range == *range)
+        };
         let is_recorded = |key: &PoolKey, node: &str, range: &AddrRange| {
-            let status = self.pools.get(key).map(|task| &task.record.status);
-            let told = self.ipam_nodes.get(node).and_then(|known| known.claim(node, key));
-            let mut recorded = status.into_iter().flat_map(claims).filter(|claim| claim.node == node).chain(&told);
-            recorded.any(|claim| claim.range == *range)
+            recorded.contains(&(key, node, *range)) || is_told(key, node, range)
         };
         let lost = self.memory.all().filter(|(key, node, range)| !is_recorded(key, node, range));
         lost.map(|(_, node, _)| node.clone()).collect()
@@ -151,7 +181,11 @@ impl Reconciler {
         if !self.sees_losses() {
             return;
         }
-        let is_recorded = |node: &String| self.ipam_nodes.get(node).is_some_and(|known| known.block(key).is_some());
+        // Of one that was let go of a placeholder has the name: nothing was told in it, so there is nothing to be asked.
+        let is_let_go = |known: &IpamNodeRecord| known.placeholder && !known.unsettled;
+        let is_recorded = |node: &String| {
+            self.ipam_nodes.get(node).is_some_and(|known| known.block(key).is_some() || is_let_go(known))
+        };
         let unrecorded: Vec<String> = lost.into_iter().filter(|node| !is_recorded(node)).collect();
         self.ask(unrecorded, now);
     }

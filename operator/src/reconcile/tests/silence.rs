@@ -293,3 +293,177 @@ fn where_there_is_no_place_for_an_ipam_node_none_may_have_been_made() {
     let calls = world.calls_after(Duration::from_mins(10));
     assert!(nodes_written(&calls).is_empty(), "it is not tried for ever: {calls:#?}");
 }
+
+/// A pool that selects n1 alone: the agent of "cp" is not there, and nobody minds.
+const OF_N1: &str = r#"{"subnet":"192.168.0.0/16","perNodeBlockSize":4,"nodeSelector":{"nodeSelectorTerms":[
+    {"matchFields":[{"key":"metadata.name","operator":"In","values":["n1"]}]}]}}"#;
+
+fn of_n1(version: u64, status: &Value) -> RawObject {
+    pool_object("blue", version, 1, OF_N1, status)
+}
+
+/// The node's IPAMNode as it is known, at a version.
+fn at_version(world: &World, node: &str, version: &str) -> RawObject {
+    let known = world.reconciler.ipam_nodes.get(node).unwrap();
+    object(
+        &json!({"metadata": {"name": node, "uid": known.uid, "generation": known.generation, "resourceVersion": version},
+        "spec": {"pools": known.blocks}, "status": {"observedGeneration": known.generation, "pools": []}}),
+    )
+}
+
+fn silent_nodes(world: &World) -> Vec<&String> {
+    world.reconciler.silence.nodes().iter().collect()
+}
+
+/// An admin names nodes on the pool.
+fn force(world: &mut World, named: &str) {
+    world.version += 1;
+    let mut forced = pool_object("blue", world.version, 1, SPEC, &status_json(&world.status()));
+    forced.metadata.annotations = Some([(FORCE_RELEASE.to_owned(), named.to_owned())].into());
+    world.tell(Observed::Pool(PoolKind::IpPool, Event::Apply(forced)));
+    world.settle();
+    // Who is let go of is waited for no more, and the pool is looked at once more.
+    world.settle();
+}
+
+fn forced(world: &World) -> &std::collections::BTreeSet<String> {
+    &world.reconciler.pools[&PoolKey::new(PoolKind::IpPool, "blue")].record.life.force_release
+}
+
+#[test]
+fn a_list_that_races_with_a_write_of_ours_is_no_loss() {
+    let mut world = World::new(&["cp", "n1"], &[of_n1(10, &json!({}))], vec![]);
+    world.settle();
+    report(&mut world, "n1", 0);
+    world.settle();
+    world.tell(Observed::IpamNode(Event::Init));
+    let older = at_version(&world, "n1", "5");
+    world.tell(Observed::IpamNode(Event::InitApply(older)));
+    assert!(world.reconciler.take_wish_for_lists());
+    assert!(world.calls().is_empty());
+    let (current, status) = (at_version(&world, "n1", "900"), status_json(&world.status()));
+    world.list(&["cp", "n1"], &[of_n1(901, &status)], vec![current]);
+    world.settle();
+    assert!(silent_nodes(&world).is_empty(), "{:?}", silent_nodes(&world));
+}
+
+#[test]
+fn where_all_was_given_back_in_good_order_the_next_leader_asks_nobody() {
+    let mut world = World::new(&["cp", "n1"], &[of_n1(10, &json!({}))], vec![]);
+    world.settle();
+    assert_eq!(world.lease, Given::Recorded);
+    world.tell(Observed::Node(Event::Delete(("n1".into(), NodeMeta::default()))));
+    world.settle();
+    report(&mut world, "n1", 0);
+    world.settle();
+    world.now += CREATIONS_ARRIVE_WITHIN;
+    world.settle();
+    assert!(world.reconciler.ipam_nodes.all().is_empty());
+    assert_eq!(world.reconciler.wants_lease_to_say(), Given::Nothing);
+}
+
+#[test]
+fn the_lease_goes_on_saying_that_blocks_were_given_while_an_agent_tells_that_it_holds_some() {
+    let mut world = World::new(&["n1"], &[blue()], vec![]);
+    world.settle();
+    world.lose_all(&["n1"]);
+    world.apply_again();
+    world.settle();
+    world.hear("n1", Some(("192.168.0.1", "192.168.0.2")));
+    let gone = pool_object("blue", 950, 1, SPEC, &Value::Null);
+    world.tell(Observed::Pool(PoolKind::IpPool, Event::Delete(gone)));
+    assert!(silent_nodes(&world).is_empty());
+    assert_eq!(world.reconciler.wants_lease_to_say(), Given::Recorded);
+}
+
+#[test]
+fn once_all_have_spoken_nobody_who_joins_is_asked() {
+    let mut before = World::new(&["n1"], &[blue()], vec![]);
+    before.settle();
+    let (n1, status) = (at_version(&before, "n1", "50"), status_json(&before.status()));
+    let pool = pool_object("blue", 40, 1, SPEC, &status);
+    let mut world = World::led_by(Given::Unrecorded, &["n1"], &[pool], vec![n1]);
+    world.settle();
+    assert_eq!((silent_nodes(&world).len(), world.lease), (0, Given::Recorded));
+    world.node_joins("cp");
+    assert!(silent_nodes(&world).is_empty(), "{:?}", silent_nodes(&world));
+}
+
+#[test]
+fn a_label_of_a_node_does_not_undo_what_an_admin_has_said() {
+    let mut world = World::led_by(Given::Recorded, &["n1", "n2"], &[blue()], vec![]);
+    world.settle();
+    force(&mut world, "n1");
+    assert_eq!(silent_nodes(&world), ["n2"]);
+    let labels = crate::index::Labels::from([("rack".to_owned(), "2".to_owned())]);
+    world.tell(Observed::Node(Event::Apply(("n1".into(), labels.into()))));
+    assert_eq!(silent_nodes(&world), ["n2"]);
+}
+
+#[test]
+fn the_name_that_let_go_of_a_silent_node_goes_though_its_agent_never_speaks() {
+    for named in ["n1", "*"] {
+        let mut world = World::led_by(Given::Recorded, &["n1"], &[blue()], vec![]);
+        world.settle();
+        force(&mut world, named);
+        assert_eq!(world.status().allocations.len(), 1);
+        assert!(forced(&world).is_empty(), "{named}: {:?} would let go of the block that n1 has now", forced(&world));
+    }
+}
+
+#[test]
+fn the_name_that_let_go_of_a_block_goes_with_it_though_the_agent_never_spoke() {
+    let mut world = World::new(&["n1", "n2"], &[blue()], vec![]);
+    world.settle();
+    world.tell(Observed::Node(Event::Delete(("n1".into(), NodeMeta::default()))));
+    world.settle();
+    force(&mut world, "n1");
+    assert!(world.status().releasing.is_empty());
+    assert!(forced(&world).is_empty(), "{:?}", forced(&world));
+}
+
+#[test]
+fn a_block_given_after_its_node_was_let_go_of_is_nobody_elses() {
+    let mut world = World::led_by(Given::Recorded, &["n1"], &[blue()], vec![]);
+    world.settle();
+    force(&mut world, "n1");
+    let of_n1 = world.status().allocations[0].range;
+    // n1's agent was cut off before its first report, and gives.
+    world.tell(Observed::Node(Event::Apply(("n1".into(), NodeMeta { cordoned: true, ..NodeMeta::default() }))));
+    world.settle();
+    world.node_joins("n2");
+    world.settle();
+    let of_n2 = world.status().allocations.iter().find(|claim| claim.node == "n2").unwrap().range;
+    assert!(!of_n1.overlaps(&of_n2), "n2 has {of_n2}, which n1 may be giving from");
+}
+
+#[test]
+fn who_was_let_go_of_is_not_asked_where_a_status_of_ours_turns_out_to_be_written() {
+    let mut world = World::new(&["n1", "n2"], &[blue()], vec![]);
+    world.settle();
+    world.tell(Observed::Node(Event::Delete(("n1".into(), NodeMeta::default()))));
+    world.settle();
+    world.version += 1;
+    let mut pool = pool_object("blue", world.version, 1, SPEC, &status_json(&world.status()));
+    pool.metadata.annotations = Some([(FORCE_RELEASE.to_owned(), "n1".to_owned())].into());
+    world.tell(Observed::Pool(PoolKind::IpPool, Event::Apply(pool)));
+    // The answers of all statuses without its block are lost; the first has taken effect.
+    let mut freed = Vec::new();
+    for _ in 0..20 {
+        for call in world.calls() {
+            match &call {
+                Command::WriteStatus { status, .. } if status.releasing.is_empty() => {
+                    freed.push(status_json(status));
+                    world.fail(call, CallError::Failed("reset".into()));
+                    world.node_joins("n3");
+                }
+                _ => world.succeed(call),
+            }
+        }
+    }
+    assert!(freed.len() > 1 && freed[0] != freed[1]);
+    world.version += 1;
+    let read = pool_object("blue", world.version, 1, SPEC, &freed[0]);
+    world.tell(Observed::Pool(PoolKind::IpPool, Event::Apply(read)));
+    assert!(silent_nodes(&world).is_empty(), "{:?}", silent_nodes(&world));
+}
