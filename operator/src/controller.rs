@@ -39,8 +39,8 @@ pub struct Controller {
 
 impl Controller {
     /// One that acts through `actor` upon what `watches` tell, and by `mark` tells the next leader what was given. `synced` is set
-    /// once every watch has seen a full list, and stays set: a watch that breaks is no reason to turn reviews away, which nobody else would answer, and what is acted upon from
-    /// an old view is refused by its version.
+    /// once every watch has seen a full list, and stays set: a watch that breaks is no reason to turn reviews away, which nobody
+    /// else would answer, and what is acted upon from an old view is refused by its version.
     pub fn new(
         settings: Settings,
         actor: Actor,

@@ -405,7 +405,7 @@ impl Reconciler {
             task.record.resource_version.clone_from(&version);
             task.written_at = Some(now);
             if task.record.life.deleting || !task.record.life.force_release.is_empty() {
-                // Once it is said that nobody has a block any more, the finalizer goes; a name that lets go of a block, with that block.
+                // Once it is said that nobody has a block any more, the finalizer goes; and the name that let go of one, with it.
                 task.due.by(now);
             }
         }
