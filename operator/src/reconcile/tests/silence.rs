@@ -1,7 +1,8 @@
 //! Records of blocks that are lost: the agents are asked, and nothing new is given before they have spoken.
 
-use super::races::{status_json, statuses};
+use super::races::{leaving_since, status_json, statuses};
 use super::*;
+use crate::ipam_node::{CREATED_AS, PLACEHOLDER};
 
 impl World {
     /// One who comes to lead by a Lease that says `given`, with nothing decided yet.
@@ -90,7 +91,10 @@ fn a_leader_that_finds_nothing_recorded_though_blocks_were_given_asks_every_node
     );
     world.hear("n1", Some(("192.168.0.2", "192.168.0.3")));
     world.hear("n2", None);
-    let calls = [world.settle(), world.calls_after(pool_task::COUNTS_EVERY)].concat();
+    let mut calls = world.settle();
+    world.now += pool_task::COUNTS_EVERY;
+    calls.extend(world.settle());
+    assert!(world.said().contains("the agents of node n3 have told"), "who is left: {}", world.said());
     assert!(
         nodes_written(&calls).is_empty() && statuses(&calls).iter().all(|it| it.allocations.is_empty()),
         "{calls:#?}"
@@ -123,11 +127,14 @@ fn a_leader_by_a_lease_that_says_nothing_or_that_finds_any_record_asks_nobody() 
 fn a_leader_goes_on_asking_where_the_last_one_ended_and_also_those_whose_node_is_gone() {
     let (pool, mut ipam_nodes) = left_behind(&["n1"]);
     ipam_nodes.push(silent("n4"));
+    let mut placeholder = silent("n5");
+    placeholder.metadata.annotations = Some([(CREATED_AS.to_owned(), PLACEHOLDER.to_owned())].into());
+    ipam_nodes.push(placeholder);
     let mut world = World::led_by(Given::Unrecorded, &["n1", "n2"], &[pool], ipam_nodes);
     let calls = world.settle();
     assert_eq!(nodes_written(&calls).len(), 1, "{calls:#?}");
     assert_eq!(asked(&calls), ["n2"]);
-    assert!(world.said().contains("n1, n2, n4"), "n1 has an IPAMNode and has not spoken: {}", world.said());
+    assert!(world.said().contains("3 nodes: n1, n2, n4 "), "n1 has an IPAMNode and has not spoken: {}", world.said());
     // What is kept is kept.
     assert_eq!(world.status().allocations.len(), 1);
 }
@@ -180,6 +187,16 @@ fn a_leader_that_sees_all_records_go_asks_those_who_had_blocks_once_there_is_a_p
 }
 
 #[test]
+fn nobody_is_asked_for_the_sake_of_a_pool_that_is_going_away() {
+    let mut going = blue();
+    going.metadata.deletion_timestamp = leaving_since();
+    let mut world = World::led_by(Given::Recorded, &["n1"], &[going], vec![]);
+    let calls = world.settle();
+    assert!(nodes_written(&calls).is_empty(), "{calls:#?}");
+    assert_eq!(silent_nodes(&world), ["n1"]);
+}
+
+#[test]
 fn whichever_of_the_two_records_goes_last_its_node_is_asked() {
     for wiped_last in [true, false] {
         let mut world = World::new(&["n1", "n2"], &[blue()], vec![]);
@@ -218,25 +235,16 @@ fn of_what_we_have_given_up_ourselves_nobody_is_asked() {
 }
 
 #[test]
-fn an_admin_lets_go_of_those_who_are_silent_by_name_or_all_and_the_annotation_goes() {
+fn an_admin_lets_go_of_those_who_are_silent_by_name_or_all_and_the_name_goes_though_no_agent_speaks() {
     for named in ["n1", "*"] {
         let mut world = World::led_by(Given::Recorded, &["n1"], &[blue()], vec![]);
         world.settle();
-        let forced = |world: &mut World, named: &str| {
-            world.version += 1;
-            let status = status_json(&world.status());
-            let mut forced = pool_object("blue", world.version, 1, SPEC, &status);
-            forced.metadata.annotations = Some([(FORCE_RELEASE.to_owned(), named.to_owned())].into());
-            world.tell(Observed::Pool(PoolKind::IpPool, Event::Apply(forced)));
-        };
-        forced(&mut world, named);
-        let mut calls = [world.settle(), world.settle()].concat();
-        report(&mut world, "n1", 0);
-        calls.extend(world.settle());
+        let calls = force(&mut world, named);
         let lifted = |call: &Command| {
             matches!(call, Command::PatchPool { patch: PoolPatch::Annotation(FORCE_RELEASE, None), .. })
         };
         assert!(calls.iter().any(lifted), "{calls:#?}");
+        assert!(forced(&world).is_empty(), "{named}: {:?} would let go of the block that n1 has now", forced(&world));
         assert_eq!(world.status().allocations.len(), 1);
         assert_eq!(world.reconciler.wants_lease_to_say(), Given::Recorded);
     }
@@ -315,15 +323,14 @@ fn silent_nodes(world: &World) -> Vec<&String> {
     world.reconciler.silence.nodes().iter().collect()
 }
 
-/// An admin names nodes on the pool.
-fn force(world: &mut World, named: &str) {
+/// An admin names nodes on the pool; what follows.
+fn force(world: &mut World, named: &str) -> Vec<Command> {
     world.version += 1;
     let mut forced = pool_object("blue", world.version, 1, SPEC, &status_json(&world.status()));
     forced.metadata.annotations = Some([(FORCE_RELEASE.to_owned(), named.to_owned())].into());
     world.tell(Observed::Pool(PoolKind::IpPool, Event::Apply(forced)));
-    world.settle();
     // Who is let go of is waited for no more, and the pool is looked at once more.
-    world.settle();
+    [world.settle(), world.settle()].concat()
 }
 
 fn forced(world: &World) -> &std::collections::BTreeSet<String> {
@@ -398,17 +405,6 @@ fn a_label_of_a_node_does_not_undo_what_an_admin_has_said() {
     let labels = crate::index::Labels::from([("rack".to_owned(), "2".to_owned())]);
     world.tell(Observed::Node(Event::Apply(("n1".into(), labels.into()))));
     assert_eq!(silent_nodes(&world), ["n2"]);
-}
-
-#[test]
-fn the_name_that_let_go_of_a_silent_node_goes_though_its_agent_never_speaks() {
-    for named in ["n1", "*"] {
-        let mut world = World::led_by(Given::Recorded, &["n1"], &[blue()], vec![]);
-        world.settle();
-        force(&mut world, named);
-        assert_eq!(world.status().allocations.len(), 1);
-        assert!(forced(&world).is_empty(), "{named}: {:?} would let go of the block that n1 has now", forced(&world));
-    }
 }
 
 #[test]
