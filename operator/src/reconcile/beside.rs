@@ -13,7 +13,7 @@ use super::silence::claims;
 use crate::decide::Beside;
 use crate::index::key_of;
 use crate::ipam_node::{claim_of, held_ranges};
-use crate::pool::PoolRecord;
+use crate::pool::{PoolRecord, StatusRecord};
 
 impl Reconciler {
     /// Decides anew which pool stands in whose way, if pools have changed. The answer depends on the pools alone, so that
@@ -141,6 +141,20 @@ impl Reconciler {
                 task.due.wake(now);
             }
         }
+    }
+
+    /// Pools of other networks may have waited for blocks that a pool had outside its own and that its next status gives up.
+    pub(super) fn wake_those_who_wait_for(&mut self, key: &PoolKey, next: &StatusRecord, now: Instant) {
+        let Some(task) = self.pools.get(key) else { return };
+        let outside = claims(&task.record.status).map(|claim| claim.range).filter(|range| task.is_outside(range));
+        let mut given_up: HashSet<AddrRange> = outside.collect();
+        if !given_up.is_empty() {
+            for claim in claims(next) {
+                given_up.remove(&claim.range);
+            }
+        }
+        let given_up: Vec<AddrRange> = given_up.into_iter().collect();
+        self.wake_pools_over(&given_up, now);
     }
 
     fn outlying_of(&self, node: &str) -> Outlying {

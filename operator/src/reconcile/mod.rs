@@ -395,8 +395,9 @@ impl Reconciler {
     }
 
     fn succeed(&mut self, pool: &PoolRef, call: Call, version: String, now: Instant) {
-        if call.status.is_some() {
+        if let Some(status) = &call.status {
             self.wake_those_beside(&pool.key, now);
+            self.wake_those_who_wait_for(&pool.key, status, now);
         }
         let Some(task) = self.pools.get_mut(&pool.key) else { return };
         if let Some(status) = call.status {

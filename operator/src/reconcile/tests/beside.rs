@@ -122,6 +122,27 @@ fn what_nodes_have_of_a_pool_made_anew_with_another_network_is_given_by_no_other
 }
 
 #[test]
+fn who_waits_for_a_block_of_before_is_served_when_its_node_has_given_it_back() {
+    let mut world = World::new(&["n1"], &[made("blue", 10, 2, SPEC, &json!({}))], vec![]);
+    world.settle();
+    report(&mut world, "n1", 2);
+    world.tell(Observed::Pool(PoolKind::IpPool, Event::Delete(blue())));
+    let mut anew = made("blue", 900, 4, r#"{"subnet":"10.0.0.0/24","perNodeBlockSize":4}"#, &json!({}));
+    anew.metadata.uid = Some("another".to_owned());
+    world.tell(Observed::Pool(PoolKind::IpPool, Event::Apply(anew)));
+    let one_block = made("aa-older", 901, 1, r#"{"subnet":"192.168.0.0/29","perNodeBlockSize":6}"#, &json!({}));
+    world.tell(Observed::Pool(PoolKind::IpPool, Event::Apply(one_block)));
+    world.settle();
+    assert_eq!(status(&world, "aa-older").allocations.len(), 0);
+    // It is told Releasing once it holds nothing, and answers for that.
+    for _ in 0..2 {
+        report(&mut world, "n1", 0);
+        world.settle();
+    }
+    assert_eq!(status(&world, "aa-older").allocations.len(), 1);
+}
+
+#[test]
 fn a_pool_that_comes_in_the_way_takes_nothing_that_the_younger_has_not_given_back() {
     // The younger served before the older came to have its addresses by an edit.
     let elsewhere = r#"{"subnet":"10.0.0.0/24","perNodeBlockSize":4}"#;
