@@ -11,7 +11,8 @@ use crate::pages::Page;
 #[test]
 fn every_field_and_printer_column_is_documented() {
     let page = Page::read("docs/reference/pools.md");
-    let words: BTreeSet<String> = page.code_words().iter().flat_map(|word| word.split('.').map(str::to_owned).collect::<Vec<_>>()).collect();
+    let words: BTreeSet<String> =
+        page.code_words().iter().flat_map(|word| word.split('.').map(str::to_owned).collect::<Vec<_>>()).collect();
     let mut missing = BTreeSet::new();
     for definition in [IPPool::crd(), CIDRPool::crd(), IPAMNode::crd()] {
         let definition = serde_json::to_value(definition).unwrap();

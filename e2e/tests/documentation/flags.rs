@@ -56,9 +56,12 @@ fn no_page_names_a_flag_that_is_unknown() {
     assert_eq!(unknown, Vec::<String>::new());
 }
 
-/// Whether the text behind two dashes is the name of a flag, and not a rule of a table.
+/// Flags that clap adds, and those of kubectl.
+const OTHERS: &[&str] = &["help", "version", "show-labels"];
+
+/// Whether the text behind two dashes is the name of a flag of ours, and not a rule of a table.
 fn is_name(text: &str) -> bool {
-    text.starts_with(|c: char| c.is_ascii_lowercase()) && !["from-file", "type", "all-namespaces"].contains(&text)
+    text.starts_with(|c: char| c.is_ascii_lowercase()) && !OTHERS.contains(&text)
 }
 
 /// The tables below `headings` of the page list just the flags that are known, with their defaults.

@@ -103,7 +103,7 @@ fn slug(heading: &str) -> String {
 }
 
 fn page(text: &str) -> Page {
-    Page { path: "docs/page.md".into(), text: text.to_owned() }
+    Page { path: "docs/README.md".into(), text: text.to_owned() }
 }
 
 #[test]
@@ -124,8 +124,10 @@ fn anchors_are_made_as_github_makes_them() {
 fn a_broken_link_or_anchor_is_named() {
     let known = page("# Known\n");
     let anchors = BTreeMap::from([(known.path.as_path(), anchors(&known))]);
-    let resolved = |target| resolve(Path::new("docs/page.md"), target, &anchors).map_err(|why| why[..9].to_owned());
-    assert_eq!((resolved("#known"), resolved("../Cargo.toml")), (Ok(()), Ok(())));
+    let resolved = |target| resolve(&known.path, target, &anchors);
+    for whole in ["#known", "README.md#known", "../Cargo.toml", "../crds/examples"] {
+        assert_eq!(resolved(whole), Ok(()), "{whole}");
+    }
     for broken in ["#unknown", "no-such-page.md", "../Cargo.toml#known", "../../outside.md"] {
         assert!(resolved(broken).is_err(), "{broken}");
     }

@@ -1,13 +1,26 @@
 //! The metrics that the registries of both daemons show, and the page that lists them.
+//!
+//! A family without a value is not encoded, so names and units are read from the registries' debug output. That does not show
+//! the types of families, which are read from the sources.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
+use std::fs;
 
+use ipam_e2e::binaries::workspace;
 use ipam_operator::webhook::metrics::WebhookMetrics;
 use ipam_webhook_certs::{Pair, ServerCertificates, system_clock};
 use prometheus_client::encoding::text::encode;
 use prometheus_client::registry::Registry;
 
 use crate::pages::Page;
+
+/// Where metrics are registered.
+const SOURCES: &[&str] = &[
+    "operator/src/metrics.rs",
+    "operator/src/webhook/metrics.rs",
+    "webhook-certs/src/metrics.rs",
+    "node-agent/src/metrics.rs",
+];
 
 /// Name as scraped → type.
 type Metrics = BTreeMap<String, String>;
@@ -28,6 +41,20 @@ fn every_metric_is_documented_with_its_type() {
     assert_eq!(documented, known, "metrics documented (left) and known (right)");
 }
 
+/// The alerts and texts name metrics, too.
+#[test]
+fn no_page_names_a_metric_that_is_unknown() {
+    let mut known: BTreeSet<String> = of(&operator()).into_keys().collect();
+    known.extend(of(&ipam_node_agent::metrics::Metrics::registered().1).into_keys());
+    for page in crate::pages::all() {
+        let words = page.text.split(|c: char| !(c.is_ascii_alphanumeric() || c == '_'));
+        let names = words.filter(|word| word.starts_with("nv_ipam_controller_") || word.starts_with("ipam_node_"));
+        for name in names {
+            assert!(known.contains(name), "{} names {name}", page.path.display());
+        }
+    }
+}
+
 /// All that an operator with the webhook shows, once a certificate is served.
 fn operator() -> Registry {
     let mut registry = ipam_operator::metrics::Metrics::default().registry();
@@ -39,12 +66,67 @@ fn operator() -> Registry {
     registry
 }
 
-/// The names of counters end with `_total` where they are scraped.
+/// All metrics of a registry: those that are encoded, which collectors add to, and families without a value.
 fn of(registry: &Registry) -> Metrics {
+    let types = types();
+    let mut metrics = encoded(registry);
+    for (name, full) in described(registry) {
+        let kind = types.get(&name).unwrap_or_else(|| panic!("the type of {name} is in none of {SOURCES:?}"));
+        let (full, kind) = scraped(&full, kind);
+        let before = metrics.insert(full, kind.clone());
+        assert!(before.is_none_or(|before| before == kind), "{name} is no {kind}");
+    }
+    metrics
+}
+
+/// The names of counters end with `_total` where they are scraped.
+fn scraped(name: &str, kind: &str) -> (String, String) {
+    (if kind == "counter" { format!("{name}_total") } else { name.to_owned() }, kind.to_owned())
+}
+
+fn encoded(registry: &Registry) -> Metrics {
     let mut text = String::new();
     encode(&mut text, registry).unwrap();
     let described = text.lines().filter_map(|line| line.strip_prefix("# TYPE ")?.split_once(' '));
-    described
-        .map(|(name, kind)| (if kind == "counter" { format!("{name}_total") } else { name.to_owned() }, kind.to_owned()))
-        .collect()
+    described.map(|(name, kind)| scraped(name, kind)).collect()
+}
+
+/// Name as registered, and with prefix and unit.
+fn described(registry: &Registry) -> Vec<(String, String)> {
+    let text = format!("{registry:?}");
+    let (mut found, mut prefix) = (Vec::new(), "");
+    let mut rest = text.as_str();
+    while let Some((at, mark)) =
+        ["Prefix(\"", "Descriptor { name: \""].iter().filter_map(|mark| Some((rest.find(mark)?, *mark))).min()
+    {
+        let (name, after) = rest[at + mark.len()..].split_once('"').unwrap();
+        rest = after;
+        if mark.starts_with("Prefix") {
+            prefix = name;
+        } else {
+            let unit = if after.split("unit: ").nth(1).unwrap().starts_with("Some(Seconds)") { "_seconds" } else { "" };
+            found.push((name.to_owned(), format!("{prefix}_{name}{unit}")));
+        }
+    }
+    assert!(found.len() > 10, "no metrics in {text}");
+    found
+}
+
+/// Name as registered → type, by the declaration of the field that is registered.
+fn types() -> Metrics {
+    let mut types = Metrics::new();
+    for source in SOURCES {
+        let text = fs::read_to_string(workspace().join(source)).unwrap();
+        for call in text.split(".register").skip(1).filter_map(|call| call.split_once(".clone()")) {
+            let Some(name) = call.0.split('"').nth(1) else { continue };
+            let field = call.0.rsplit('.').next().unwrap();
+            let declared = text
+                .lines()
+                .find_map(|line| line.trim().trim_start_matches("pub ").strip_prefix(&format!("{field}: ")));
+            let declared = declared.unwrap_or_else(|| panic!("{source} declares no {field}"));
+            let kind = ["Counter", "Gauge", "Histogram"].into_iter().find(|kind| declared.contains(kind));
+            types.insert(name.to_owned(), kind.unwrap().to_lowercase());
+        }
+    }
+    types
 }

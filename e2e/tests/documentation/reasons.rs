@@ -50,7 +50,8 @@ fn every_annotation_and_finalizer_is_documented() {
 
 #[test]
 fn every_reason_of_the_agents_refusals_is_documented() {
-    let mut known = reasons(&["ipam-core/src/ledger/refusal.rs", "ipam-core/src/node_pool.rs", "node-agent/src/rpc.rs"]);
+    let mut known =
+        reasons(&["ipam-core/src/ledger/refusal.rs", "ipam-core/src/node_pool.rs", "node-agent/src/rpc.rs"]);
     for method in ["Allocate", "IsAllocated", "Deallocate", "ReleaseUnlisted"] {
         assert!(known.remove(method), "{method} is no call of the agent");
     }
@@ -79,7 +80,8 @@ fn every_code_of_a_warning_is_documented() {
 }
 
 fn missing(page: &str, known: &BTreeSet<String>, words: &BTreeSet<String>) {
-    let words: BTreeSet<&str> = words.iter().flat_map(|word| std::iter::once(word.as_str()).chain(word.split('/'))).collect();
+    let words: BTreeSet<&str> =
+        words.iter().flat_map(|word| std::iter::once(word.as_str()).chain(word.split('/'))).collect();
     let missing: Vec<_> = known.iter().filter(|word| !words.contains(word.as_str())).collect();
     assert!(missing.is_empty(), "{page} does not name {missing:?}");
 }
