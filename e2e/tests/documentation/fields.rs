@@ -1,4 +1,4 @@
-//! The fields of our kinds, as the CustomResourceDefinitions have them, and the page that lists them.
+//! Compares the fields and printer columns of the CustomResourceDefinitions with the page that lists them.
 
 use std::collections::BTreeSet;
 

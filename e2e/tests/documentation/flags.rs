@@ -12,7 +12,7 @@ use crate::pages::{Page, Row};
 
 const PAGE: &str = "docs/reference/flags.md";
 
-/// Tells the test binary, started by itself, whose help to print.
+/// Set in the environment of the test binary that this test starts: the subcommand whose help it prints.
 const HELP_OF: &str = "NV_IPAM_PRINT_HELP_OF";
 
 /// Long names of flags, each with its default.
@@ -28,7 +28,7 @@ fn every_flag_of_the_agent_is_documented() {
     compare("ipam-node", &of_agent(), &["Flags of both daemons", "`ipam-node`", "CNI plugin"]);
 }
 
-/// One test for both subcommands, for it starts its own binary: their help is printed, not returned.
+/// The subcommands print their help and do not return it. So this test starts its own binary and reads its output.
 #[test]
 fn every_flag_of_the_subcommands_is_documented() {
     if let Ok(command) = std::env::var(HELP_OF) {
@@ -64,7 +64,7 @@ fn is_name(text: &str) -> bool {
     text.starts_with(|c: char| c.is_ascii_lowercase()) && !OTHERS.contains(&text)
 }
 
-/// The tables below `headings` of the page list just the flags that are known, with their defaults.
+/// The tables below `headings` list exactly the known flags, with their defaults.
 fn compare(program: &str, known: &Flags, headings: &[&str]) {
     compare_rows(program, known, &Page::read(PAGE).rows(), headings);
 }
@@ -109,14 +109,14 @@ fn print_help(command: &str) -> ExitCode {
     if command == release_pools::NAME { release_pools::main(help) } else { validate::command::main(help) }
 }
 
-/// The flags that a help text lists, without `--help` and `--version`, which clap adds. A default of nothing is none.
+/// The flags of a help text, without `--help` and `--version`, which clap adds. An empty default counts as none.
 fn flags(help: &str) -> Flags {
     let mut flags = Flags::new();
     let mut last = String::new();
     for line in help.lines().map(str::trim) {
         if line.starts_with('-') {
-            let words = line.split([' ', ',', '=', '[', '<']);
-            let Some(name) = words.filter_map(|word| word.strip_prefix("--")).next() else { continue };
+            let mut words = line.split([' ', ',', '=', '[', '<']);
+            let Some(name) = words.find_map(|word| word.strip_prefix("--")) else { continue };
             name.clone_into(&mut last);
             if !["help", "version"].contains(&name) {
                 flags.insert(name.to_owned(), None);

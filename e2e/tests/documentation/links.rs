@@ -1,4 +1,4 @@
-//! Every relative link of a Markdown file leads to a file of the repository, and every anchor to a heading.
+//! Checks that every relative link of a Markdown file leads to a file of the repository, and every anchor to a heading.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::path::{Component, Path, PathBuf};
@@ -89,7 +89,8 @@ fn anchors(page: &Page) -> BTreeSet<String> {
     anchors
 }
 
-/// Of links the text counts. Letters, digits, `-` and `_` stay, a space becomes `-`, the rest is left out.
+/// The anchor of a heading, by GitHub's rule: keep letters, digits, `-` and `_`, replace a space by `-`, omit the rest.
+/// A link counts as its text.
 fn slug(heading: &str) -> String {
     let mut text = String::new();
     let mut rest = heading;

@@ -1,7 +1,5 @@
-//! Keeps the documents true: flags, metrics, conditions, events, fields and links of the pages agree with the code.
-//! Needs nothing but the sources and this package's dependencies.
-
-#![expect(clippy::unwrap_used, reason = "a test fails by panicking, its helpers too")]
+//! Compares the Markdown pages with the code: flags, metrics, conditions, events, fields and links.
+//! Starts no control plane.
 
 #[cfg(test)]
 mod fields;

@@ -1,7 +1,7 @@
-//! The metrics that the registries of both daemons show, and the page that lists them.
+//! Compares the metrics that both daemons register with the page that lists them.
 //!
-//! A family without a value is not encoded, so names and units are read from the registries' debug output. That does not show
-//! the types of families, which are read from the sources.
+//! The encoder omits a family without values. So names and units come from the debug output of the registries. That output has
+//! no types, so the types come from a scan of the sources.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fs;
@@ -14,7 +14,7 @@ use prometheus_client::registry::Registry;
 
 use crate::pages::Page;
 
-/// Where metrics are registered.
+/// Sources that register metrics.
 const SOURCES: &[&str] = &[
     "operator/src/metrics.rs",
     "operator/src/webhook/metrics.rs",
@@ -41,7 +41,6 @@ fn every_metric_is_documented_with_its_type() {
     assert_eq!(documented, known, "metrics documented (left) and known (right)");
 }
 
-/// The alerts and texts name metrics, too.
 #[test]
 fn no_page_names_a_metric_that_is_unknown() {
     let mut known: BTreeSet<String> = of(&operator()).into_keys().collect();
@@ -55,7 +54,7 @@ fn no_page_names_a_metric_that_is_unknown() {
     }
 }
 
-/// All that an operator with the webhook shows, once a certificate is served.
+/// The metrics of an operator with the webhook and a valid certificate.
 fn operator() -> Registry {
     let mut registry = ipam_operator::metrics::Metrics::default().registry();
     WebhookMetrics::default().register(&mut registry);
@@ -66,7 +65,7 @@ fn operator() -> Registry {
     registry
 }
 
-/// All metrics of a registry: those that are encoded, which collectors add to, and families without a value.
+/// All metrics of a registry: the encoded ones, which include those of collectors, and the registered ones.
 fn of(registry: &Registry) -> Metrics {
     let types = types();
     let mut metrics = encoded(registry);
@@ -74,12 +73,12 @@ fn of(registry: &Registry) -> Metrics {
         let kind = types.get(&name).unwrap_or_else(|| panic!("the type of {name} is in none of {SOURCES:?}"));
         let (full, kind) = scraped(&full, kind);
         let before = metrics.insert(full, kind.clone());
-        assert!(before.is_none_or(|before| before == kind), "{name} is no {kind}");
+        assert!(before.is_none_or(|before| before == kind), "{name} is not a {kind}");
     }
     metrics
 }
 
-/// The names of counters end with `_total` where they are scraped.
+/// The name as scraped: the encoder appends `_total` to counters.
 fn scraped(name: &str, kind: &str) -> (String, String) {
     (if kind == "counter" { format!("{name}_total") } else { name.to_owned() }, kind.to_owned())
 }

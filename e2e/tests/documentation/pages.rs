@@ -1,4 +1,4 @@
-//! The Markdown files of the repository, and the parts of a page that the tests compare with the code.
+//! Finds the Markdown files of the repository and splits pages into prose, tables and code spans.
 
 use std::collections::BTreeSet;
 use std::fs;
@@ -75,7 +75,7 @@ pub(crate) struct Row {
     pub(crate) cells: Vec<String>,
 }
 
-/// The Markdown files of the repository, sorted by path. Build output and hidden folders have none of ours.
+/// The Markdown files of the repository, sorted by path, without hidden folders and folders named `target`.
 pub(crate) fn all() -> Vec<Page> {
     let mut paths = Vec::new();
     collect(&workspace(), &mut paths);

@@ -1,7 +1,7 @@
-//! The reasons of conditions, events and errors, and the annotations, and the pages that list them.
+//! Compares the reasons of conditions, events and errors, and the annotations, with the pages that list them.
 //!
-//! They are string literals in many places, so they are collected by a look at the sources (`sources`). A reason in a new
-//! place is found if that file is named here or lies in a folder that is.
+//! Most reasons are string literals in several files, and no enum lists them. So these tests scan the sources (`sources`).
+//! The scan finds a reason in a new file only if the lists below contain the file or its folder.
 
 use std::collections::BTreeSet;
 
@@ -10,7 +10,7 @@ use ipam_core::{AdviceCode, Reason};
 use crate::pages::Page;
 use crate::sources::{literals, reasons};
 
-/// Where types and reasons of conditions and events stand.
+/// Sources of the types and reasons of conditions and events.
 const CONDITIONS: &[&str] = &[
     "operator/src/decide",
     "operator/src/reconcile",
@@ -21,8 +21,7 @@ const CONDITIONS: &[&str] = &[
     "ipam-core/src/node_pool.rs",
 ];
 
-/// Literals that look like a reason and are none: values of a condition's status and of other fields, HTTP, and the reason of a
-/// pause that ends before an agent can report it.
+/// Literals that look like a reason but are not: values of other fields, and `Starting`, which ends before the first report.
 const OTHERS: &[&str] = &["True", "False", "Warning", "Normal", "Opaque", "KeepCertificates", "Starting", "Secret"];
 
 #[test]
@@ -55,7 +54,7 @@ fn every_reason_of_the_agents_refusals_is_documented() {
     for method in ["Allocate", "IsAllocated", "Deallocate", "ReleaseUnlisted"] {
         assert!(known.remove(method), "{method} is no call of the agent");
     }
-    // What a request has wrong is told by the kinds of mistakes, never as one.
+    // The agent reports the reason of each violation instead.
     assert!(known.remove("Invalid"));
     known.extend(Reason::ALL.map(|reason| reason.as_str().to_owned()));
     missing("docs/reference/errors.md", &known, &Page::read("docs/reference/errors.md").code_words());

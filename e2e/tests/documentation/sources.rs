@@ -1,4 +1,4 @@
-//! Words that the code says, found in its sources: most reasons are string literals, and no list of them exists.
+//! Collects string literals from the sources by a simple scan, without a Rust parser.
 
 use std::collections::BTreeSet;
 use std::fs;
@@ -17,7 +17,7 @@ pub(crate) fn literals(places: &[&str]) -> BTreeSet<String> {
     found
 }
 
-/// Of these those that look like a reason: words in camel case that begin with a capital letter.
+/// The literals that look like a reason: one word in camel case with a leading capital letter.
 pub(crate) fn reasons(places: &[&str]) -> BTreeSet<String> {
     literals(places).into_iter().filter(|text| is_reason(text)).collect()
 }
@@ -45,7 +45,7 @@ fn of_source(source: &str) -> Vec<String> {
     let source = source.split("#[cfg(test)]").next().unwrap_or_default();
     let is_code = |line: &&str| !line.trim_start().starts_with("//");
     let code = source.lines().filter(is_code).collect::<Vec<_>>().join("\n");
-    // A character that is a quote would turn literals and code round.
+    // A quote that is a character or escaped does not delimit a literal.
     let code = code.replace("'\"'", "").replace("\\\\", "").replace("\\\"", "");
     code.split('"').skip(1).step_by(2).map(str::to_owned).collect()
 }
