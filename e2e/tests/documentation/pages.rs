@@ -1,0 +1,70 @@
+//! The texts that are checked.
+
+use std::fs;
+use std::path::{Path, PathBuf};
+
+use ipam_e2e::binaries::workspace;
+use serde_json::Value;
+
+/// A text of the project and where it stands, relative to the top folder.
+pub(crate) struct Page {
+    /// Path of the file; for a CRD the path of the field is appended.
+    pub(crate) place: String,
+    /// Markdown.
+    pub(crate) text: String,
+}
+
+/// Markdown files that a user or contributor reads first. The other pages follow with the rewrite of their subjects.
+const SINGLE_PAGES: [&str; 5] =
+    ["README.md", "CONTRIBUTING.md", "SECURITY.md", "CHANGELOG.md", "charts/nv-ipam/README.md"];
+
+/// The pages whose prose is checked.
+pub(crate) fn markdown() -> Vec<Page> {
+    let mut files: Vec<PathBuf> = SINGLE_PAGES.iter().map(|page| workspace().join(page)).collect();
+    collect_markdown(&workspace().join("docs"), &mut files);
+    files.sort();
+    files.into_iter().map(|file| Page { text: fs::read_to_string(&file).unwrap(), place: relative(&file) }).collect()
+}
+
+/// Every description in the CRDs, which `kubectl explain` prints.
+pub(crate) fn crd_descriptions() -> Vec<Page> {
+    let mut pages = Vec::new();
+    for name in ["ippools", "cidrpools", "ipamnodes"] {
+        let file = workspace().join(format!("crds/nv-ipam.nvidia.com_{name}.yaml"));
+        let crd: Value = serde_yaml::from_str(&fs::read_to_string(&file).unwrap()).unwrap();
+        collect_descriptions(&crd["spec"]["versions"], &relative(&file), &mut pages);
+    }
+    pages
+}
+
+fn collect_descriptions(value: &Value, place: &str, pages: &mut Vec<Page>) {
+    match value {
+        Value::Object(fields) => {
+            for (field, value) in fields {
+                match value {
+                    Value::String(text) if field == "description" => {
+                        pages.push(Page { place: place.to_owned(), text: text.clone() });
+                    }
+                    value => collect_descriptions(value, &format!("{place}.{field}"), pages),
+                }
+            }
+        }
+        Value::Array(items) => items.iter().for_each(|item| collect_descriptions(item, place, pages)),
+        _ => {}
+    }
+}
+
+fn collect_markdown(folder: &Path, files: &mut Vec<PathBuf>) {
+    for entry in fs::read_dir(folder).unwrap().map(Result::unwrap) {
+        let path = entry.path();
+        if path.is_dir() {
+            collect_markdown(&path, files);
+        } else if path.extension().is_some_and(|extension| extension == "md") {
+            files.push(path);
+        }
+    }
+}
+
+fn relative(file: &Path) -> String {
+    file.strip_prefix(workspace()).unwrap_or(file).display().to_string()
+}
