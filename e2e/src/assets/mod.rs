@@ -3,6 +3,8 @@
 //! Looked for in `KUBEBUILDER_ASSETS`, then `PATH`, then a cache, and else built with Go from modules whose exact versions and
 //! checksums stand in `e2e/assets`. CNI plugins are looked for in `CNI_PATH` instead of the first two. A program that is found
 //! must run and be new enough, otherwise the search goes on. Nothing is ever downloaded as a binary.
+//!
+//! With `NV_IPAM_E2E_TOOLS=pinned`, as in CI, only the cache counts: the tests then run against the pinned versions.
 
 pub(crate) mod cache;
 mod go;
@@ -133,18 +135,35 @@ pub fn on_path(program: &str) -> Option<PathBuf> {
     folders("PATH").into_iter().map(|folder| folder.join(program)).find(|path| path.is_file())
 }
 
-fn find(tool: Tool) -> Option<PathBuf> {
-    let searched = match tool {
-        // A program of our own making is nowhere else.
-        Tool::CertManager => Vec::new(),
-        tool if tool.is_plugin() => folders("CNI_PATH"),
-        _ => [folders("KUBEBUILDER_ASSETS"), folders("PATH")].concat(),
+/// One line for each program that is there: name, what it says of its version, where it comes from, path.
+pub fn origins() -> Vec<String> {
+    let line = |tool: Tool| {
+        let (path, origin) = find_with_origin(tool)?;
+        let version = version::printed(tool, &path).lines().next().unwrap_or_default().trim().to_owned();
+        Some(format!("{:<16} {version:<32} {origin:<20} {}", tool.name(), path.display()))
     };
-    searched
-        .into_iter()
-        .map(|folder| folder.join(tool.name()))
-        .find(|path| path.is_file() && version::is_usable(tool, path))
-        .or_else(|| cache::find(tool))
+    ALL.into_iter().filter_map(line).collect()
+}
+
+fn find(tool: Tool) -> Option<PathBuf> {
+    find_with_origin(tool).map(|(path, _)| path)
+}
+
+fn find_with_origin(tool: Tool) -> Option<(PathBuf, &'static str)> {
+    let pinned = std::env::var_os("NV_IPAM_E2E_TOOLS").is_some_and(|value| value == "pinned");
+    let searched: &[&'static str] = match tool {
+        _ if pinned => &[],
+        // A program of our own making is nowhere else.
+        Tool::CertManager => &[],
+        tool if tool.is_plugin() => &["CNI_PATH"],
+        _ => &["KUBEBUILDER_ASSETS", "PATH"],
+    };
+    let candidates =
+        searched.iter().flat_map(|variable| folders(variable).into_iter().map(move |folder| (folder, *variable)));
+    candidates
+        .map(|(folder, variable)| (folder.join(tool.name()), variable))
+        .find(|(path, _)| path.is_file() && version::is_usable(tool, path))
+        .or_else(|| Some((cache::find(tool)?, "built from modules")))
 }
 
 fn folders(variable: &str) -> Vec<PathBuf> {

@@ -36,21 +36,35 @@ impl Version {
 
 /// Runs the program and judges what it says about itself.
 pub(super) fn is_usable(tool: Tool, path: &Path) -> bool {
+    let Some((succeeded, said)) = ask(tool, path) else { return false };
+    match tool {
+        Tool::Kubectl | Tool::KubeApiserver => succeeded && new_enough(&said, KUBERNETES),
+        Tool::Etcd => succeeded && new_enough(&said, ETCD),
+        Tool::Helm => succeeded && new_enough(&said, HELM),
+        _ => said.contains("CNI protocol versions supported"),
+    }
+}
+
+/// What the program prints about its version; empty where it does not run.
+pub(super) fn printed(tool: Tool, path: &Path) -> String {
+    match tool {
+        // It has no flag for this, and would start.
+        Tool::CertManager => String::new(),
+        _ => ask(tool, path).map(|(_, said)| said).unwrap_or_default(),
+    }
+}
+
+/// Whether the program ended with success, and what it printed.
+fn ask(tool: Tool, path: &Path) -> Option<(bool, String)> {
     let arguments: &[&str] = match tool {
         Tool::Kubectl => &["version", "--client"],
         Tool::KubeApiserver | Tool::Etcd => &["--version"],
         Tool::Helm => &["version", "--short"],
         _ => &[],
     };
-    let output = Command::new(path).args(arguments).env_remove("CNI_COMMAND").stdin(Stdio::null()).output();
-    let Ok(output) = output else { return false };
+    let output = Command::new(path).args(arguments).env_remove("CNI_COMMAND").stdin(Stdio::null()).output().ok()?;
     let said = String::from_utf8_lossy(&[output.stdout, output.stderr].concat()).into_owned();
-    match tool {
-        Tool::Kubectl | Tool::KubeApiserver => output.status.success() && new_enough(&said, KUBERNETES),
-        Tool::Etcd => output.status.success() && new_enough(&said, ETCD),
-        Tool::Helm => output.status.success() && new_enough(&said, HELM),
-        _ => said.contains("CNI protocol versions supported"),
-    }
+    Some((output.status.success(), said))
 }
 
 fn new_enough(said: &str, wanted: Version) -> bool {

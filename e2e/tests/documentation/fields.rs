@@ -6,13 +6,15 @@ use ipam_crds::{CIDRPool, IPAMNode, IPPool};
 use kube::CustomResourceExt as _;
 use serde_json::Value;
 
-use crate::pages::Page;
+use crate::pages::read;
+use crate::parts::Parts;
+
+const PAGE: &str = "docs/reference/pools.md";
 
 #[test]
 fn every_field_and_printer_column_is_documented() {
-    let page = Page::read("docs/reference/pools.md");
-    let words: BTreeSet<String> =
-        page.code_words().iter().flat_map(|word| word.split('.').map(str::to_owned).collect::<Vec<_>>()).collect();
+    let parts = Parts::of(&read(PAGE));
+    let words: BTreeSet<&str> = parts.code_words().into_iter().flat_map(|word| word.split('.')).collect();
     let mut missing = BTreeSet::new();
     for definition in [IPPool::crd(), CIDRPool::crd(), IPAMNode::crd()] {
         let definition = serde_json::to_value(definition).unwrap();
@@ -22,12 +24,12 @@ fn every_field_and_printer_column_is_documented() {
             fields(&version["schema"]["openAPIV3Schema"]["properties"][part], &mut names);
         }
         assert!(names.len() > 10, "too few fields were found: {names:?}");
-        missing.extend(names.into_iter().filter(|name| !words.contains(name)));
+        missing.extend(names.into_iter().filter(|name| !words.contains(name.as_str())));
         let columns = version["additionalPrinterColumns"].as_array().unwrap();
         let columns = columns.iter().map(|column| column["name"].as_str().unwrap());
-        missing.extend(columns.filter(|name| !page.text.contains(&format!("`{name}`"))).map(str::to_owned));
+        missing.extend(columns.filter(|name| !parts.spans.iter().any(|span| span == name)).map(str::to_owned));
     }
-    assert_eq!(missing, BTreeSet::new(), "fields and columns that {} lacks", page.path.display());
+    assert_eq!(missing, BTreeSet::new(), "fields and columns that {PAGE} lacks");
 }
 
 /// The names of all properties. Those of a condition are the API's own.

@@ -8,7 +8,8 @@ use ipam_daemon::Mistakes;
 use ipam_operator::flags::Config;
 use ipam_operator::{release_pools, validate};
 
-use crate::pages::{Page, Row};
+use crate::pages::read;
+use crate::parts::{Parts, Row};
 
 const PAGE: &str = "docs/reference/flags.md";
 
@@ -20,12 +21,12 @@ type Flags = BTreeMap<String, Option<String>>;
 
 #[test]
 fn every_flag_of_the_operator_is_documented() {
-    compare("ipam-controller", &of_operator(), &["Flags of both daemons", "`ipam-controller`", "Webhook"]);
+    compare("ipam-controller", &of_operator(), &["Flags of both daemons", "ipam-controller", "Webhook"]);
 }
 
 #[test]
 fn every_flag_of_the_agent_is_documented() {
-    compare("ipam-node", &of_agent(), &["Flags of both daemons", "`ipam-node`", "CNI plugin"]);
+    compare("ipam-node", &of_agent(), &["Flags of both daemons", "ipam-node", "CNI plugin"]);
 }
 
 /// The subcommands print their help and do not return it. So this test starts its own binary and reads its output.
@@ -36,9 +37,9 @@ fn every_flag_of_the_subcommands_is_documented() {
         return;
     }
     let known = of_subcommand(release_pools::NAME);
-    compare("release-pools", &known, &["`ipam-controller release-pools`"]);
-    let page = Page::read("docs/reference/validate.md");
-    compare_rows("validate", &of_subcommand(validate::command::NAME), &page.rows(), &["Options"]);
+    compare("release-pools", &known, &["ipam-controller release-pools"]);
+    let rows = Parts::of(&read("docs/reference/validate.md")).rows;
+    compare_rows("validate", &of_subcommand(validate::command::NAME), &rows, &["Options"]);
 }
 
 #[test]
@@ -48,7 +49,7 @@ fn no_page_names_a_flag_that_is_unknown() {
         [of_operator(), of_agent()].into_iter().chain(subcommands).flat_map(BTreeMap::into_keys).collect();
     let mut unknown = Vec::new();
     for path in [PAGE, "docs/reference/validate.md"] {
-        let page = Page::read(path);
+        let page = read(path);
         let words = page.text.split(|c: char| !(c.is_ascii_alphanumeric() || c == '-'));
         let flags = words.filter_map(|word| word.strip_prefix("--")).filter(|name| is_name(name));
         unknown.extend(flags.filter(|name| !known.contains(*name)).map(|name| format!("{path}: --{name}")));
@@ -66,20 +67,16 @@ fn is_name(text: &str) -> bool {
 
 /// The tables below `headings` list exactly the known flags, with their defaults.
 fn compare(program: &str, known: &Flags, headings: &[&str]) {
-    compare_rows(program, known, &Page::read(PAGE).rows(), headings);
+    compare_rows(program, known, &Parts::of(&read(PAGE)).rows, headings);
 }
 
 fn compare_rows(program: &str, known: &Flags, rows: &[Row], headings: &[&str]) {
     assert!(!known.is_empty(), "{program} has no flags");
     let mut documented = Flags::new();
     for row in rows.iter().filter(|row| headings.contains(&row.heading.as_str())) {
-        let [names, default, ..] = &row.cells[..] else { panic!("line {} has one cell", row.line) };
-        let span = |cell: &str| cell.split('`').nth(1).map(str::to_owned);
-        for name in crate::pages::code_spans(names) {
-            let name = name.split(['=', ' ']).next().unwrap_or_default().to_owned();
-            if let Some(name) = name.strip_prefix("--") {
-                documented.insert(name.to_owned(), span(default));
-            }
+        let [names, default, ..] = &row.cells[..] else { panic!("a row below {} has one cell", row.heading) };
+        for name in names.spans.iter().filter_map(|span| span.strip_prefix("--")) {
+            documented.insert(name.to_owned(), default.spans.first().cloned());
         }
     }
     assert_eq!(documented, *known, "{program}: flags and defaults documented (left) and known (right)");

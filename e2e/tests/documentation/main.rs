@@ -1,17 +1,13 @@
-//! Compares the Markdown pages with the code: flags, metrics, conditions, events, fields and links.
-//! Starts no control plane.
+//! The pages for users: what they say is plain, true, and can be found.
+//!
+//! `prose` checks the language. The other modules compare the pages with the code and resolve links. None needs a control plane.
 
-#[cfg(test)]
 mod fields;
-#[cfg(test)]
 mod flags;
-#[cfg(test)]
 mod links;
-#[cfg(test)]
 mod metrics;
-#[cfg(test)]
 mod pages;
-#[cfg(test)]
+mod parts;
+mod prose;
 mod reasons;
-#[cfg(test)]
 mod sources;

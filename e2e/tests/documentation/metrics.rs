@@ -12,7 +12,8 @@ use ipam_webhook_certs::{Pair, ServerCertificates, system_clock};
 use prometheus_client::encoding::text::encode;
 use prometheus_client::registry::Registry;
 
-use crate::pages::Page;
+use crate::pages::{all, read};
+use crate::parts::{Cell, Parts};
 
 /// Sources that register metrics.
 const SOURCES: &[&str] = &[
@@ -29,13 +30,13 @@ type Metrics = BTreeMap<String, String>;
 fn every_metric_is_documented_with_its_type() {
     let mut known = of(&operator());
     known.extend(of(&ipam_node_agent::metrics::Metrics::registered().1));
-    let rows = Page::read("docs/reference/metrics.md").rows();
-    let metric = |cells: &[String]| {
-        let name = cells.first()?.strip_prefix('`')?.strip_suffix('`')?;
+    let rows = Parts::of(&read("docs/reference/metrics.md")).rows;
+    let metric = |cells: &[Cell]| {
+        let name = cells.first()?.spans.first()?;
         let is_ours = ["nv_ipam_", "ipam_node_"].iter().any(|prefix| name.starts_with(prefix));
         // A unit may follow the type.
-        let kind = cells.get(1)?.split(", ").next()?;
-        is_ours.then(|| (name.to_owned(), kind.to_owned()))
+        let kind = cells.get(1)?.text.split(", ").next()?;
+        is_ours.then(|| (name.clone(), kind.to_owned()))
     };
     let documented: Metrics = rows.iter().filter_map(|row| metric(&row.cells)).collect();
     assert_eq!(documented, known, "metrics documented (left) and known (right)");
@@ -45,11 +46,11 @@ fn every_metric_is_documented_with_its_type() {
 fn no_page_names_a_metric_that_is_unknown() {
     let mut known: BTreeSet<String> = of(&operator()).into_keys().collect();
     known.extend(of(&ipam_node_agent::metrics::Metrics::registered().1).into_keys());
-    for page in crate::pages::all() {
+    for page in all() {
         let words = page.text.split(|c: char| !(c.is_ascii_alphanumeric() || c == '_'));
         let names = words.filter(|word| word.starts_with("nv_ipam_controller_") || word.starts_with("ipam_node_"));
         for name in names {
-            assert!(known.contains(name), "{} names {name}", page.path.display());
+            assert!(known.contains(name), "{} names {name}", page.place);
         }
     }
 }

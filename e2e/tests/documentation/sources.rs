@@ -22,7 +22,8 @@ pub(crate) fn reasons(places: &[&str]) -> BTreeSet<String> {
     literals(places).into_iter().filter(|text| is_reason(text)).collect()
 }
 
-fn is_reason(text: &str) -> bool {
+/// Whether a text looks like a reason.
+pub(crate) fn is_reason(text: &str) -> bool {
     text.len() > 3
         && text.starts_with(|c: char| c.is_ascii_uppercase())
         && text.chars().all(|c| c.is_ascii_alphabetic())

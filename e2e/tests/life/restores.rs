@@ -1,5 +1,5 @@
-//! etcd put back to a backup, in the order that docs/what-happens-when.md gives, and definitions that are deleted and installed again:
-//! what pods hold is given to nobody else.
+//! etcd restored from a backup, by the procedure of docs/operations/restore-etcd.md, and CRDs that are deleted and
+//! installed again: addresses in use are assigned to no other node.
 
 use ipam_e2e::cluster::{Agent, Operator, install_crds};
 use ipam_e2e::netns::{BRIDGE, Node, Pod, Sandbox};

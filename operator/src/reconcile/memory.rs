@@ -4,7 +4,7 @@
 //! it: the node gets its block back where the earlier state leaves room, and nobody else gets an address of it. A claim is
 //! forgotten once a status records it again, or once its node, of which the earlier state knows nothing, was asked and has told
 //! ([`super::silence`]); any other is barred for as long as this replica leads. One who comes to lead later knows nothing of
-//! this: see docs/what-happens-when.md on the order in which to restore.
+//! this: see docs/operations/restore-etcd.md for the procedure of a restore.
 
 use std::collections::BTreeSet;
 
