@@ -2,12 +2,21 @@
 //!
 //! `prose` checks the language. The other modules compare the pages with the code and resolve links. None needs a control plane.
 
+#[cfg(test)]
 mod fields;
+#[cfg(test)]
 mod flags;
+#[cfg(test)]
 mod links;
+#[cfg(test)]
 mod metrics;
+#[cfg(test)]
 mod pages;
+#[cfg(test)]
 mod parts;
+#[cfg(test)]
 mod prose;
+#[cfg(test)]
 mod reasons;
+#[cfg(test)]
 mod sources;
