@@ -158,7 +158,8 @@ fn find_with_origin(tool: Tool) -> Option<(PathBuf, &'static str)> {
         tool if tool.is_plugin() => &["CNI_PATH"],
         _ => &["KUBEBUILDER_ASSETS", "PATH"],
     };
-    let candidates = searched.iter().flat_map(|variable| folders(variable).into_iter().map(move |folder| (folder, *variable)));
+    let candidates =
+        searched.iter().flat_map(|variable| folders(variable).into_iter().map(move |folder| (folder, *variable)));
     candidates
         .map(|(folder, variable)| (folder.join(tool.name()), variable))
         .find(|(path, _)| path.is_file() && version::is_usable(tool, path))
