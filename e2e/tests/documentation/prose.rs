@@ -13,7 +13,7 @@ const CELL: usize = 20;
 /// Words on the front page, code blocks and links' targets not counted.
 const FRONT_PAGE: usize = 900;
 
-/// Words that only this project used in this sense. `docs/glossary.md` has the standard ones.
+/// Words that only this project used in this sense, where Kubernetes has others.
 const BANNED: [&str; 19] = [
     "anew",
     "whoever",
