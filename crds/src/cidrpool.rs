@@ -1,4 +1,4 @@
-//! `CIDRPool`: one large network, cut into a network of its own for each node, with a gateway of its own.
+//! `CIDRPool`: one large network, divided into one prefix for each node. Each prefix has its own gateway.
 
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::{Condition, Time};
 use kube::{
@@ -14,7 +14,7 @@ use crate::rules::{
 use crate::shared::{AddressCounts, BlockCounts, Exclusion, ExclusionIndex, NodeCounts, NodeSelector, Route};
 use crate::transitions::{MOST_BLOCKS, cidr_keeps_blocks, keeps_block_size};
 
-/// What a CIDRPool is made of, written by its user.
+/// Desired state of the pool.
 #[derive(CustomResource, Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize, KubeSchema)]
 #[kube(
     group = "nv-ipam.nvidia.com",
@@ -26,8 +26,8 @@ use crate::transitions::{MOST_BLOCKS, cidr_keeps_blocks, keeps_block_size};
     namespaced,
     derive = "PartialEq",
     status = "CIDRPoolStatus",
-    doc = "CIDRPool gives each selected node a prefix of its own out of one network. Pods on the node get their addresses \
-           from its prefix, with the mask and the gateway of the prefix."
+    doc = "CIDRPool divides one network into prefixes and assigns one prefix to each selected node. The agent of a node \
+           allocates addresses to pods from this prefix. Each prefix is a subnet with its own gateway."
 )]
 #[kube(
     printcolumn(name = "CIDR", type_ = "string", json_path = ".spec.cidr"),
@@ -52,45 +52,51 @@ use crate::transitions::{MOST_BLOCKS, cidr_keeps_blocks, keeps_block_size};
     validation = one_default_route()
 )]
 pub struct CIDRPoolSpec {
-    /// The pool's network in CIDR notation, without host bits. It is cut into one prefix for each node.
+    /// Network of the pool in CIDR notation, IPv4 or IPv6. It is divided into prefixes, one per node. Bits after the
+    /// prefix length must be zero.
     #[schemars(length(max = CIDR_LENGTH))]
     #[x_kube(validation = is_cidr(), validation = no_host_bits())]
     pub cidr: String,
-    /// Prefix length of each node's network, in bits. Not shorter than that of cidr.
+    /// Prefix length of each node's prefix, in bits. Must be at least the prefix length of cidr, and at most 32 (IPv4)
+    /// or 128 (IPv6).
     #[schemars(range(min = 1, max = 128))]
     pub per_node_network_prefix: i32,
-    /// Position of the gateway in each node's prefix, counted from its network address. Without it there is no gateway.
+    /// Index of the gateway in each prefix. Index 0 is the network address, allowed only in prefixes of one or two
+    /// addresses. If not set, only static allocations can have a gateway.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schemars(range(min = 0))]
     pub gateway_index: Option<i32>,
-    /// Addresses that are not given to pods. Ranges may overlap.
+    /// Address ranges in the network to exclude. An excluded address is allocated only to a pod that requests it.
+    /// Ranges may overlap.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     #[schemars(length(max = 4096))]
     #[x_kube(merge_strategy = ListMerge::Atomic)]
     pub exclusions: Vec<Exclusion>,
-    /// Positions in the prefix of each node that are not given to pods. Position 0 is the prefix's network address.
+    /// Index ranges to exclude in the prefix of every node. Index 0 is the network address of the prefix. An excluded
+    /// address is allocated only to a pod that requests it.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     #[schemars(length(max = 1024))]
     #[x_kube(merge_strategy = ListMerge::Atomic)]
     pub per_node_exclusions: Vec<ExclusionIndex>,
-    /// Prefixes that are reserved for certain nodes, or for none. They are never given to other nodes.
+    /// Prefixes reserved for one node each, or for no node. The operator does not assign them to other nodes.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
-    // Written whole, as in nv-ipam: as a map, managedFields would name every prefix, and each write, also one of the status
-    // alone, would take the API server seconds. That prefixes and nodes stand once is for `ipam-core` to say. Many more entries
-    // do not fit into an object beside the status that names them again: etcd takes 1.5 MiB unless told otherwise.
+    // Atomic, as in nv-ipam: as a map, managedFields would name every prefix, and each write, even of the status alone,
+    // would take the API server seconds. `ipam-core` checks that prefixes and nodes are unique. Many more entries do
+    // not fit into an object: the status repeats them, and etcd's default limit is 1.5 MiB.
     #[schemars(length(max = 8192))]
     #[x_kube(merge_strategy = ListMerge::Atomic)]
     pub static_allocations: Vec<StaticAllocation>,
-    /// Nodes that get a prefix. Without it every node does.
+    /// Selects the nodes that the operator assigns a prefix to. If not set, the pool selects every node.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub node_selector: Option<NodeSelector>,
-    /// Gives pods a default route through the gateway.
+    /// Whether pods have a default route through the gateway. True requires gatewayIndex. If not set, the value is
+    /// false.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub default_gateway: Option<bool>,
-    /// Deprecated: an old spelling of defaultGateway, which is meant. True in either of the two counts.
+    /// Deprecated: use defaultGateway. True in either field adds the default route. If not set, the value is false.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub defaut_gateway: Option<bool>,
-    /// Static routes that pods get, through the gateway.
+    /// Static routes of pods through the gateway. Routes require gatewayIndex.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     #[schemars(length(max = 1024))]
     #[x_kube(merge_strategy = ListMerge::Atomic)]
@@ -128,8 +134,8 @@ fn prefix_fits() -> Rule {
     )
 }
 
-/// The gateway is one of the prefix's hosts: not its network address or IPv4 broadcast address, unless it is so small that
-/// it has none.
+/// The gateway is one of the prefix's hosts: not its network address or IPv4 broadcast address, unless it is so small
+/// that it has none.
 fn gateway_index_inside() -> Rule {
     let bits = host_bits("self.cidr", "self.perNodeNetworkPrefix");
     let last = format!("({} - ({bits} < 2 || cidr(self.cidr).ip().family() == 6 ? 1 : 2))", power_of_two(&bits));
@@ -178,9 +184,10 @@ const STATICS_STAY: &str = "oldSelf.hasValue() && has(oldSelf.value().staticAllo
 
 /// Static entries are networks within the pool's, of the right length, and their gateways lie in them.
 ///
-/// There may be thousands, and an API server evaluates the rules of the spec at each write, also of the status alone. So this is
-/// one rule over all of them, none at each, which parses a text once and passes over what has not changed. It names the first
-/// wrong entry; what is wrong with it, and whether prefixes or nodes stand twice, is told by whoever else judges it.
+/// There may be thousands, and an API server evaluates the rules of the spec at each write, also of the status alone.
+/// So this is one rule over all of them, none at each, which parses a text once and passes over what has not changed.
+/// It names the first wrong entry; what is wrong with it, and whether prefixes or nodes stand twice, is told by whoever
+/// else judges it.
 fn static_entries_fit() -> Rule {
     const ALL: &str = "self.staticAllocations";
     let bad = format!("[cidr(self.cidr)].map(c, {ALL}.filter(x, !({STATIC_FITS})).map(x, x.prefix))[0]");
@@ -202,56 +209,60 @@ fn static_entries_fit() -> Rule {
     .optional_old_self(true)
 }
 
-/// A prefix that the user gives to a certain node, or to none.
+/// A prefix reserved for one node, or for no node.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize, KubeSchema)]
 #[serde(rename_all = "camelCase")]
 pub struct StaticAllocation {
-    /// Name of the node that gets the prefix, at most once in the pool. Empty: the prefix is reserved and nobody gets it.
+    /// Name of the node that the prefix is reserved for, unique in the list. nodeSelector must select the node. If not
+    /// set or empty, the prefix is assigned to no node.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schemars(length(max = NAME_LENGTH))]
     pub node_name: Option<String>,
-    /// Gateway of this prefix. Empty: the address at gatewayIndex.
+    /// Gateway address of the prefix, inside the prefix. If not set or empty, gatewayIndex applies.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schemars(length(max = ADDRESS_LENGTH))]
     pub gateway: Option<String>,
-    /// The prefix in CIDR notation, without host bits, inside cidr and of the length perNodeNetworkPrefix.
+    /// The prefix in CIDR notation, inside cidr, unique in the list. Its prefix length must be perNodeNetworkPrefix.
+    /// Bits after the prefix length must be zero.
     #[schemars(length(max = CIDR_LENGTH))]
     pub prefix: String,
 }
 
-/// What the operator says about a CIDRPool.
+/// Observed state of the pool, written by the operator.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize, KubeSchema)]
 #[serde(rename_all = "camelCase")]
 pub struct CIDRPoolStatus {
-    /// The generation of the spec that this status speaks of.
+    /// The metadata.generation of the pool that this status reflects.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub observed_generation: Option<i64>,
-    /// Which node holds which prefix, sorted by node name.
+    /// Prefixes assigned to nodes, at most one per node, sorted by node name.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
-    // One writer writes it whole: as a map, managedFields would grow with it and be half of the object at 5,000 nodes.
+    // Atomic because the operator alone writes the list: as a map, managedFields would be half of the object at 5,000
+    // nodes.
     #[schemars(length(max = MOST_BLOCKS))]
     #[x_kube(merge_strategy = ListMerge::Atomic)]
     pub allocations: Vec<CIDRPoolAllocation>,
-    /// Blocks that are being taken back, sorted by node name: nothing more is given from them, and nobody else gets them.
+    /// Prefixes that are being released, sorted by node name. Agents do not allocate addresses from them, and the
+    /// operator does not assign them to other nodes.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     #[x_kube(merge_strategy = ListMerge::Atomic)]
     pub releasing: Vec<CIDRPoolRelease>,
-    /// Conditions of the pool: Ready, Exhausted, Degraded, Releasing.
+    /// Conditions of the pool, one for each of the types Ready, Exhausted, Degraded and Releasing.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     #[x_kube(merge_strategy = ListMerge::Map(vec!["type".into()]))]
     pub conditions: Vec<Condition>,
-    /// How many nodes are served.
+    /// Number of nodes by state.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub nodes: Option<NodeCounts>,
-    /// How many prefixes there are.
+    /// Number of prefixes. Values above 2^63-1 are reported as 2^63-1.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub blocks: Option<BlockCounts>,
-    /// How many addresses there are.
+    /// Number of addresses. Values above 2^63-1 are reported as 2^63-1.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub addresses: Option<AddressCounts>,
 }
 
-/// The prefix of one node.
+/// The prefix assigned to one node.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize, KubeSchema)]
 #[serde(rename_all = "camelCase")]
 pub struct CIDRPoolAllocation {
@@ -260,12 +271,12 @@ pub struct CIDRPoolAllocation {
     /// The prefix in CIDR notation.
     #[schemars(length(max = CIDR_LENGTH))]
     pub prefix: String,
-    /// Gateway of the prefix, if it has one.
+    /// Gateway address of the prefix. Absent if the prefix has no gateway.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub gateway: Option<String>,
 }
 
-/// A block that is being taken back from its node.
+/// A prefix that is being released by its node.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, KubeSchema)]
 #[serde(rename_all = "camelCase")]
 pub struct CIDRPoolRelease {
@@ -274,12 +285,13 @@ pub struct CIDRPoolRelease {
     /// The prefix in CIDR notation.
     #[schemars(length(max = CIDR_LENGTH))]
     pub prefix: String,
-    /// Gateway of the prefix, if it has one.
+    /// Gateway address of the prefix. Absent if the prefix has no gateway.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub gateway: Option<String>,
-    /// Since when it is being taken back.
+    /// Time at which the release began.
     pub since: Time,
-    /// Since when there is no such Node any more; absent while there is. From here --released-block-grace counts.
+    /// Time since which the Node object does not exist. The operator counts --released-block-grace from this time.
+    /// Absent while the Node exists.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub node_gone_since: Option<Time>,
 }

@@ -1,7 +1,8 @@
-//! `IPAMNode`: what one node may give, and what it has given. One object for each node, beside the pools, named as the node.
+//! `IPAMNode`: the blocks assigned to one node, and the addresses in use there. One object per node, in the namespace
+//! of the pools, with the name of the node.
 //!
-//! The operator writes the spec and nothing else, the node's agent the status and nothing else. The object holds everything
-//! that the agent needs, so that it watches this one and no pool.
+//! The operator writes only the spec. The node's agent writes only the status. The object contains everything that the
+//! agent needs, so the agent watches this object and no pool.
 
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::Condition;
 use kube::{CustomResource, KubeSchema};
@@ -10,7 +11,7 @@ use serde::{Deserialize, Serialize};
 
 use crate::rules::{ADDRESS_LENGTH, CIDR_LENGTH, NAME_LENGTH, is_address, is_cidr};
 
-/// The blocks of one node, written by the operator.
+/// Blocks assigned to the node, written by the operator.
 #[derive(CustomResource, Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize, KubeSchema)]
 #[kube(
     group = "nv-ipam.nvidia.com",
@@ -22,8 +23,8 @@ use crate::rules::{ADDRESS_LENGTH, CIDR_LENGTH, NAME_LENGTH, is_address, is_cidr
     namespaced,
     derive = "PartialEq",
     status = "IPAMNodeStatus",
-    doc = "IPAMNode holds the blocks that one node has from all pools, and what its agent has given out of them. The \
-           operator writes it; it is not meant to be edited."
+    doc = "IPAMNode lists the blocks assigned to one node and the addresses in use there. The operator writes the spec, and \
+           the agent of the node writes the status. Do not edit it."
 )]
 #[kube(
     printcolumn(name = "Ready", type_ = "string", json_path = ".status.conditions[?(@.type==\"Ready\")].status"),
@@ -32,34 +33,34 @@ use crate::rules::{ADDRESS_LENGTH, CIDR_LENGTH, NAME_LENGTH, is_address, is_cidr
     printcolumn(name = "Age", type_ = "date", json_path = ".metadata.creationTimestamp")
 )]
 pub struct IPAMNodeSpec {
-    /// The node's blocks, sorted by poolType and name.
+    /// Blocks of the node, one per pool, sorted by poolType and name.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     #[schemars(length(max = 4096))]
     #[x_kube(merge_strategy = ListMerge::Map(vec!["poolType".into(), "name".into()]))]
     pub pools: Vec<NodeBlock>,
 }
 
-/// Kind of the pool that a block is from.
+/// Kind of the pool.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize, JsonSchema)]
 pub enum PoolType {
-    /// Block of a CIDRPool.
+    /// The pool is a CIDRPool.
     CIDRPool,
-    /// Block of an IPPool.
+    /// The pool is an IPPool.
     #[default]
     IPPool,
 }
 
-/// What the agent may do with a block.
+/// State of a block on its node.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize, JsonSchema)]
 pub enum BlockState {
-    /// Give and take back.
+    /// The agent allocates and frees addresses.
     #[default]
     Active,
-    /// Only take back.
+    /// The agent frees addresses and allocates none.
     Releasing,
 }
 
-/// The node's block from one pool, with everything that is needed to give addresses from it.
+/// The block of the node from one pool, with the network settings of its pods.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize, KubeSchema)]
 #[serde(rename_all = "camelCase")]
 pub struct NodeBlock {
@@ -68,89 +69,94 @@ pub struct NodeBlock {
     pub name: String,
     /// Kind of the pool.
     pub pool_type: PoolType,
-    /// Active: addresses are given from the block. Releasing: held addresses are only taken back.
+    /// State of the block. Active: the agent allocates and frees addresses. Releasing: the agent frees addresses and
+    /// allocates none.
     pub state: BlockState,
-    /// First address that the agent may give (inclusive).
+    /// First address that the agent can allocate (inclusive).
     #[serde(rename = "startIP")]
     #[schemars(length(max = ADDRESS_LENGTH))]
     #[x_kube(validation = is_address())]
     pub start_ip: String,
-    /// Last address that the agent may give (inclusive).
+    /// Last address that the agent can allocate (inclusive).
     #[serde(rename = "endIP")]
     #[schemars(length(max = ADDRESS_LENGTH))]
     #[x_kube(validation = is_address())]
     pub end_ip: String,
-    /// The pool's subnet (IPPool) or the node's prefix (CIDRPool) in CIDR notation: the mask of addresses, and where a
-    /// static address may lie.
+    /// Subnet of the pool (IPPool) or prefix of the node (CIDRPool) in CIDR notation. It sets the prefix length of pod
+    /// addresses. Pods can request addresses only inside it.
     #[schemars(length(max = CIDR_LENGTH))]
     #[x_kube(validation = is_cidr())]
     pub subnet: String,
-    /// Gateway for pods.
+    /// Gateway address of pods. If not set, pods have no gateway.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schemars(length(max = ADDRESS_LENGTH))]
     #[x_kube(validation = is_address())]
     pub gateway: Option<String>,
-    /// Addresses of the range that are not given, sorted and disjoint.
+    /// Address ranges that the agent allocates only to pods that request the address. Sorted, without overlaps.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     #[x_kube(merge_strategy = ListMerge::Atomic)]
     pub exclusions: Vec<AddressRange>,
-    /// Addresses of the range that pods of other nodes hold, or may: not given by any means, sorted and disjoint.
+    /// Address ranges that the agent must not allocate, for example because pods on other nodes use them. Sorted,
+    /// without overlaps.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     #[x_kube(merge_strategy = ListMerge::Atomic)]
     pub held_elsewhere: Vec<AddressRange>,
-    /// Static routes for pods, through the gateway.
+    /// Static routes of pods through the gateway.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     #[x_kube(merge_strategy = ListMerge::Atomic)]
     pub routes: Vec<RouteDestination>,
-    /// Gives pods a default route through the gateway.
+    /// Whether pods have a default route through the gateway. If not set, the value is false.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub default_gateway: Option<bool>,
 }
 
-/// A range of addresses. Without the rules of [`crate::Exclusion`]: the operator has cut and sorted these itself, and the cost
-/// of rules on lists within lists would limit how long a list may be.
+/// A range of addresses.
+// It has no CEL rules, unlike `Exclusion`: the operator has clipped and sorted the ranges, and the cost of rules on
+// lists within lists would limit the length of a list.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 pub struct AddressRange {
-    /// First address (inclusive).
+    /// First address of the range (inclusive).
     #[serde(rename = "startIP")]
     pub start_ip: String,
-    /// Last address (inclusive).
+    /// Last address of the range (inclusive).
     #[serde(rename = "endIP")]
     pub end_ip: String,
 }
 
-/// A static route for pods. Without the rules of [`crate::Route`], for the same reason as [`AddressRange`].
+/// A static route through the gateway.
+// It has no CEL rules, unlike `Route`, for the same reason as `AddressRange`.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 pub struct RouteDestination {
-    /// Destination of the route in CIDR notation.
+    /// Destination network in CIDR notation.
     pub dst: String,
 }
 
-/// What the node's agent says.
+/// Observed state of the node, written by its agent.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize, KubeSchema)]
 #[serde(rename_all = "camelCase")]
 pub struct IPAMNodeStatus {
-    /// The generation of the spec that the agent works with.
+    /// The metadata.generation of the spec that the agent uses and has saved to disk.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub observed_generation: Option<i64>,
-    /// Version of the agent.
+    /// Version of the agent that wrote this status.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub agent_version: Option<String>,
-    /// What is held on the node, for each pool of which anything is known.
+    /// Addresses in use on the node, per pool. Includes pools without a block on the node whose addresses are in use.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
-    // The agent writes all of it at once: as one piece it costs managedFields, which come back with every write, one name.
+    // Atomic because the agent writes the whole list: it costs one name in managedFields, which every write returns.
     #[x_kube(merge_strategy = ListMerge::Atomic)]
     pub pools: Vec<BlockUse>,
-    /// How far the agent's journal had come when this was counted.
+    /// Position of the agent's journal at the time of this report. It decreases only if the journal was deleted or
+    /// replaced.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub ledger: Option<LedgerPosition>,
-    /// Conditions of the agent: Ready.
+    /// Conditions of the agent. The only type is Ready.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     #[x_kube(merge_strategy = ListMerge::Map(vec!["type".into()]))]
     pub conditions: Vec<Condition>,
 }
 
-/// How far the block of one pool is used.
+/// Addresses of one pool in use on the node.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize, KubeSchema)]
 #[serde(rename_all = "camelCase")]
 pub struct BlockUse {
@@ -158,35 +164,36 @@ pub struct BlockUse {
     pub name: String,
     /// Kind of the pool.
     pub pool_type: PoolType,
-    /// First address of the range that the agent worked with when it counted.
+    /// First address of the range that the agent used for this report (inclusive).
     #[serde(rename = "startIP")]
     pub start_ip: String,
-    /// Last address of the range that the agent worked with when it counted.
+    /// Last address of the range that the agent used for this report (inclusive).
     #[serde(rename = "endIP")]
     pub end_ip: String,
-    /// Addresses of the pool that pods on the node hold, those outside the range included.
+    /// Number of addresses of the pool in use on the node, inside and outside the range.
     pub used: i64,
-    /// Addresses that the range can give. Numbers beyond 2^63-1 are shown as 2^63-1.
+    /// Number of addresses that the agent can allocate from the range, in use or free. Values above 2^63-1 are reported
+    /// as 2^63-1.
     pub capacity: i64,
-    /// Ascending runs that neither touch nor overlap and cover the addresses of the pool that are held: exactly, unless that
-    /// takes more than 64 runs. Absent although some are held: the agent is an older one.
+    /// Addresses of the pool in use on the node, as at most 64 ascending ranges. If 64 ranges are not enough, they
+    /// include free addresses. Agents of earlier versions do not report this field.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     #[schemars(length(max = HELD_RUNS))]
     #[x_kube(merge_strategy = ListMerge::Atomic)]
     pub held: Vec<AddressRange>,
 }
 
-/// Runs of held addresses that a report tells at most.
+/// Maximum number of ranges of addresses in use in a report.
 pub const HELD_RUNS: usize = 64;
 
-/// How far the agent's journal has come: it only rises, by epoch, then by sequence. One that has fallen tells of a disk that
-/// was put back to an earlier state.
+/// Position of the agent's journal, ordered by epoch, then by sequence.
+// A lower position than before means that the journal was deleted, or that the disk is back in an earlier state.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize, JsonSchema)]
 pub struct LedgerPosition {
-    /// How many times the journal was begun anew.
+    /// Number of the journal file. Increases by one with each new file.
     #[schemars(range(min = 0))]
     pub epoch: i64,
-    /// Number of the last record in this epoch.
+    /// Number of the last record in the journal file.
     #[schemars(range(min = 0))]
     pub sequence: i64,
 }

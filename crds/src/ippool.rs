@@ -1,4 +1,5 @@
-//! `IPPool`: one flat network, cut into runs of addresses for nodes. Every pod gets the mask of the whole network.
+//! `IPPool`: one flat network, divided into blocks of addresses for nodes. Every pod address has the prefix length of
+//! the network.
 
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::{Condition, Time};
 use kube::{
@@ -14,7 +15,7 @@ use crate::rules::{
 use crate::shared::{AddressCounts, BlockCounts, Exclusion, ExclusionIndex, NodeCounts, NodeSelector, Route};
 use crate::transitions::{MOST_BLOCKS, keeps_block_size, subnet_keeps_blocks};
 
-/// What an IPPool is made of, written by its user.
+/// Desired state of the pool.
 #[derive(CustomResource, Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize, KubeSchema)]
 #[kube(
     group = "nv-ipam.nvidia.com",
@@ -26,8 +27,8 @@ use crate::transitions::{MOST_BLOCKS, keeps_block_size, subnet_keeps_blocks};
     namespaced,
     derive = "PartialEq",
     status = "IPPoolStatus",
-    doc = "IPPool gives each selected node a run of addresses (a block) out of one subnet. Pods on the node get their \
-           addresses from its block, with the mask of the subnet."
+    doc = "IPPool divides one subnet into blocks and assigns one block to each selected node. The agent of a node \
+           allocates addresses to pods from this block. Pod addresses have the prefix length of the subnet."
 )]
 #[kube(
     printcolumn(name = "Subnet", type_ = "string", json_path = ".spec.subnet"),
@@ -51,38 +52,43 @@ use crate::transitions::{MOST_BLOCKS, keeps_block_size, subnet_keeps_blocks};
     validation = one_default_route()
 )]
 pub struct IPPoolSpec {
-    /// The pool's network in CIDR notation. Blocks are cut from it, and its prefix length is the mask of pods' addresses.
+    /// Network of the pool in CIDR notation, IPv4 or IPv6. Blocks are parts of it. Its prefix length is the prefix
+    /// length of pod addresses. Bits after the prefix length are ignored.
     #[schemars(length(max = CIDR_LENGTH))]
     #[x_kube(validation = is_cidr())]
     pub subnet: String,
-    /// Number of addresses in the block of each node.
+    /// Number of addresses in the block of each node, at least 1. It includes excluded addresses and the gateway. The
+    /// subnet must have at least this many usable addresses.
     #[schemars(range(min = 1))]
     pub per_node_block_size: i64,
-    /// Gateway of the subnet. It is never given to a pod unless the pod asks for it. Empty means none.
+    /// Gateway address of pods, inside the subnet. It is allocated only to a pod that requests it. If not set or empty,
+    /// pods have no gateway.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schemars(length(max = ADDRESS_LENGTH))]
     #[x_kube(validation = is_address_or_empty())]
     pub gateway: Option<String>,
-    /// Addresses that are not given to pods. Ranges may overlap.
+    /// Address ranges in the subnet to exclude. An excluded address is allocated only to a pod that requests it. Ranges
+    /// may overlap.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     #[schemars(length(max = 4096))]
     #[x_kube(merge_strategy = ListMerge::Atomic)]
     pub exclusions: Vec<Exclusion>,
-    /// Positions in the block of each node that are not given to pods. Position 0 is the block's first address.
+    /// Index ranges to exclude in the block of every node. Index 0 is the first address of the block. An excluded
+    /// address is allocated only to a pod that requests it.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     #[schemars(length(max = 1024))]
     #[x_kube(merge_strategy = ListMerge::Atomic)]
     pub per_node_exclusions: Vec<ExclusionIndex>,
-    /// Nodes that get a block. Without it every node does.
+    /// Selects the nodes that the operator assigns a block to. If not set, the pool selects every node.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub node_selector: Option<NodeSelector>,
-    /// Gives pods a default route through the gateway.
+    /// Whether pods have a default route through the gateway. True requires gateway. If not set, the value is false.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub default_gateway: Option<bool>,
-    /// Deprecated: an old spelling of defaultGateway, which is meant. True in either of the two counts.
+    /// Deprecated: use defaultGateway. True in either field adds the default route. If not set, the value is false.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub defaut_gateway: Option<bool>,
-    /// Static routes that pods get, through the gateway.
+    /// Static routes of pods through the gateway. Routes require gateway.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     #[schemars(length(max = 1024))]
     #[x_kube(merge_strategy = ListMerge::Atomic)]
@@ -99,8 +105,8 @@ impl IPPoolSpec {
 /// CEL: a gateway is given.
 const GATEWAY_SET: &str = "(has(self.gateway) && self.gateway != '')";
 
-/// The block is no larger than the subnet has usable addresses: 1 in a /32 or /128, 2 in a /31 or /127, else all but the
-/// network address and, in IPv4, the broadcast address.
+/// The block is no larger than the subnet has usable addresses: 1 in a /32 or /128, 2 in a /31 or /127, else all but
+/// the network address and, in IPv4, the broadcast address.
 fn block_fits() -> Rule {
     let bits = host_bits("self.subnet", "cidr(self.subnet).prefixLength()");
     let all = power_of_two(&bits);
@@ -135,39 +141,41 @@ fn exclusion_indexes_inside() -> Rule {
     )
 }
 
-/// What the operator says about an IPPool.
+/// Observed state of the pool, written by the operator.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize, KubeSchema)]
 #[serde(rename_all = "camelCase")]
 pub struct IPPoolStatus {
-    /// The generation of the spec that this status speaks of.
+    /// The metadata.generation of the pool that this status reflects.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub observed_generation: Option<i64>,
-    /// Which node holds which block, sorted by node name.
+    /// Blocks assigned to nodes, at most one per node, sorted by node name.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
-    // One writer writes it whole: as a map, managedFields would grow with it and be half of the object at 5,000 nodes.
+    // Atomic because the operator alone writes the list: as a map, managedFields would be half of the object at 5,000
+    // nodes.
     #[schemars(length(max = MOST_BLOCKS))]
     #[x_kube(merge_strategy = ListMerge::Atomic)]
     pub allocations: Vec<IPPoolAllocation>,
-    /// Blocks that are being taken back, sorted by node name: nothing more is given from them, and nobody else gets them.
+    /// Blocks that are being released, sorted by node name. Agents do not allocate addresses from them, and the
+    /// operator does not assign them to other nodes.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     #[x_kube(merge_strategy = ListMerge::Atomic)]
     pub releasing: Vec<IPPoolRelease>,
-    /// Conditions of the pool: Ready, Exhausted, Degraded, Releasing.
+    /// Conditions of the pool, one for each of the types Ready, Exhausted, Degraded and Releasing.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     #[x_kube(merge_strategy = ListMerge::Map(vec!["type".into()]))]
     pub conditions: Vec<Condition>,
-    /// How many nodes are served.
+    /// Number of nodes by state.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub nodes: Option<NodeCounts>,
-    /// How many blocks there are.
+    /// Number of blocks. Values above 2^63-1 are reported as 2^63-1.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub blocks: Option<BlockCounts>,
-    /// How many addresses there are.
+    /// Number of addresses. Values above 2^63-1 are reported as 2^63-1.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub addresses: Option<AddressCounts>,
 }
 
-/// The block of one node.
+/// The block assigned to one node.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize, KubeSchema)]
 #[serde(rename_all = "camelCase")]
 pub struct IPPoolAllocation {
@@ -183,7 +191,7 @@ pub struct IPPoolAllocation {
     pub end_ip: String,
 }
 
-/// A block that is being taken back from its node.
+/// A block that is being released by its node.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, KubeSchema)]
 #[serde(rename_all = "camelCase")]
 pub struct IPPoolRelease {
@@ -197,9 +205,10 @@ pub struct IPPoolRelease {
     #[serde(rename = "endIP")]
     #[schemars(length(max = ADDRESS_LENGTH))]
     pub end_ip: String,
-    /// Since when it is being taken back.
+    /// Time at which the release began.
     pub since: Time,
-    /// Since when there is no such Node any more; absent while there is. From here --released-block-grace counts.
+    /// Time since which the Node object does not exist. The operator counts --released-block-grace from this time.
+    /// Absent while the Node exists.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub node_gone_since: Option<Time>,
 }

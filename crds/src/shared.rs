@@ -1,7 +1,7 @@
-//! What both kinds of pools have: exclusions, routes, the node selector, and the counts in their status.
+//! Types of both kinds of pools: exclusions, routes, the node selector, and the counts in their status.
 //!
-//! The node selector is core/v1's, field by field, so that a manifest that works for a Pod's node affinity works here. It is
-//! written anew because its own schema carries no rules.
+//! The node selector has the fields of core/v1, so that the selector of a Pod's node affinity is valid here. It has
+//! types of its own because the schema of core/v1 carries no CEL rules.
 
 #![expect(clippy::struct_field_names, reason = "the fields of a node selector's term have core/v1's names")]
 
@@ -21,16 +21,16 @@ use crate::rules::{
     is_address, is_cidr, one_line, rule, say,
 };
 
-/// Addresses that are never given to a pod unless it asks for one of them by name.
+/// A range of excluded addresses.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize, KubeSchema)]
 #[x_kube(validation = same_family(), validation = ipv4_in_order())]
 pub struct Exclusion {
-    /// First address of the range (inclusive).
+    /// First address of the range (inclusive). Must be inside the network of the pool.
     #[serde(rename = "startIP")]
     #[schemars(length(max = ADDRESS_LENGTH))]
     #[x_kube(validation = is_address())]
     pub start_ip: String,
-    /// Last address of the range (inclusive). Must not be lower than startIP.
+    /// Last address of the range (inclusive). Must be inside the network of the pool and not lower than startIP.
     #[serde(rename = "endIP")]
     #[schemars(length(max = ADDRESS_LENGTH))]
     #[x_kube(validation = is_address())]
@@ -59,16 +59,15 @@ fn ipv4_in_order() -> Rule {
     )
 }
 
-/// Positions within each node's block that are never given to a pod unless it asks for one of them by name.
+/// A range of indexes, excluded in the block of every node.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize, KubeSchema)]
 #[serde(rename_all = "camelCase")]
 #[x_kube(validation = indexes_in_order())]
 pub struct ExclusionIndex {
-    /// First position of the range (inclusive). In an IPPool 0 is the first address of the node's block, in a CIDRPool the
-    /// network address of the node's prefix.
+    /// First index of the range (inclusive). Must not be negative.
     #[schemars(range(min = 0))]
     pub start_index: i32,
-    /// Last position of the range (inclusive). Must not be lower than startIndex.
+    /// Last index of the range (inclusive). Must not be lower than startIndex, and must be inside the block.
     #[schemars(range(min = 0))]
     pub end_index: i32,
 }
@@ -82,31 +81,31 @@ fn indexes_in_order() -> Rule {
     )
 }
 
-/// A static route for pods. It goes through the pool's gateway.
+/// A static route through the gateway of the pool.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize, KubeSchema)]
 pub struct Route {
-    /// Destination of the route in CIDR notation, of the pool's address family.
+    /// Destination network in CIDR notation, of the pool's address family. Bits after the prefix length are ignored.
     #[schemars(length(max = CIDR_LENGTH))]
     #[x_kube(validation = is_cidr())]
     pub dst: String,
 }
 
-/// Selects nodes as core/v1 does for the node affinity of Pods.
+/// Selects nodes by labels or name, with the syntax of a Pod's required node affinity.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize, KubeSchema)]
 #[serde(rename_all = "camelCase")]
 #[schemars(extend("x-kubernetes-map-type" = "atomic"))]
 #[x_kube(validation = terms_are_needed(), validation = no_labels())]
 pub struct NodeSelector {
-    /// Node selector terms, of which there must be one. A node is selected if one of them matches it.
-    // A rule asks for them and not the schema, which would say no more than that something is missing, and nothing else.
+    /// Required. List of node selector terms, at least one. The terms are ORed.
+    // A CEL rule requires the list, not the schema: the schema's error would not say what to write, and would hide all
+    // other errors.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     #[schemars(length(max = 512))]
     #[x_kube(merge_strategy = ListMerge::Atomic)]
     #[x_kube(validation = at_least_one_term())]
     pub node_selector_terms: Vec<NodeSelectorTerm>,
-    /// Refused: a node selector has terms, as in nodeSelectorTerms: [{matchExpressions: [{key: KEY, operator: In, values:
-    /// [VALUE]}]}].
-    // A field that is not declared would be dropped without a word, or called unknown without one on what to write.
+    /// Must not be set: a node selector has no matchLabels. Use matchExpressions in nodeSelectorTerms.
+    // The API server drops an undeclared field, or calls it unknown without a hint at what to write.
     #[serde(default, deserialize_with = "no_value", skip_serializing_if = "Option::is_none")]
     pub match_labels: Option<BTreeMap<String, String>>,
 }
@@ -144,50 +143,54 @@ fn at_least_one_term() -> Rule {
     )
 }
 
-/// Matches a node when all of its requirements do. A term without requirements matches no node.
+/// A node selector term. Its requirements are ANDed. A term without requirements matches no node.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize, KubeSchema)]
 #[serde(rename_all = "camelCase")]
 #[schemars(extend("x-kubernetes-map-type" = "atomic"))]
 #[x_kube(validation = no_labels())]
 pub struct NodeSelectorTerm {
-    /// Requirements on the node's labels.
+    /// List of requirements on node labels. The requirements are ANDed.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     #[schemars(length(max = 24))]
     #[x_kube(merge_strategy = ListMerge::Atomic)]
     pub match_expressions: Vec<NodeLabelRequirement>,
-    /// Requirements on the node's fields.
+    /// List of requirements on node fields. The requirements are ANDed.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     #[schemars(length(max = 24))]
     #[x_kube(merge_strategy = ListMerge::Atomic)]
     pub match_fields: Vec<NodeFieldRequirement>,
-    /// Refused: write matchExpressions: [{key: KEY, operator: In, values: [VALUE]}], with an expression for each label.
+    /// Must not be set: a node selector term has no matchLabels. Use matchExpressions, with one requirement per label.
     #[serde(default, deserialize_with = "no_value", skip_serializing_if = "Option::is_none")]
     pub match_labels: Option<BTreeMap<String, String>>,
 }
 
-/// A requirement on one label of a node.
+/// A requirement on one node label.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize, KubeSchema)]
 #[x_kube(validation = values_as_operator_wants(), validation = bound_is_integer())]
 pub struct NodeLabelRequirement {
-    /// Key of the label.
+    /// Key of the label that the requirement applies to.
     #[schemars(length(max = LABEL_KEY_LENGTH), regex(pattern = LABEL_KEY))]
     pub key: String,
-    /// How the label's value relates to the values: In, NotIn, Exists, DoesNotExist, Gt or Lt.
+    /// Comparison of the label with values: In, NotIn, Exists, DoesNotExist, Gt or Lt. NotIn and DoesNotExist also
+    /// match nodes without the label.
     #[schemars(length(max = 16))]
     #[x_kube(validation = is_label_operator())]
     pub operator: String,
-    /// One value or more for In and NotIn, none for Exists and DoesNotExist, one integer for Gt and Lt.
+    /// Values to compare with. At least one for In and NotIn, none for Exists and DoesNotExist, one integer for Gt and
+    /// Lt.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     #[schemars(inner(length(max = LABEL_VALUE_LENGTH), regex(pattern = LABEL_VALUE)))]
     #[x_kube(merge_strategy = ListMerge::Atomic)]
     pub values: Vec<String>,
 }
 
-/// A label key as core/v1 validates it: an optional DNS prefix and a name of at most 63 characters. It is a pattern of the
-/// schema and no CEL rule because the API server takes a regular expression in CEL for costly, and there are many keys.
+/// A label key as core/v1 validates it: an optional DNS prefix and a name of at most 63 characters. It is a schema
+/// pattern and not a CEL rule because the API server estimates a high cost for a regular expression in CEL, and there
+/// are many keys.
 const LABEL_KEY: &str = r"^([a-z0-9]([-a-z0-9.]{0,251}[a-z0-9])?/)?[A-Za-z0-9]([-\w.]{0,61}[A-Za-z0-9])?$";
 
-/// A label value as core/v1 validates it: nothing, or a name. Its length is a bound of its own, by which CEL's cost is reckoned.
+/// A label value as core/v1 validates it: nothing, or a name. Its length is a bound of its own, by which CEL's cost is
+/// reckoned.
 const LABEL_VALUE: &str = r"^([A-Za-z0-9]([-\w.]*[A-Za-z0-9])?)?$";
 
 fn is_label_operator() -> Rule {
@@ -219,8 +222,8 @@ fn values_as_operator_wants() -> Rule {
     )
 }
 
-/// Labels are compared as integers of 64 bits. Of digits as many as the highest of them has, texts compare as numbers do; of more,
-/// with zeros in front, the operator judges.
+/// Labels are compared as integers of 64 bits. Of digits as many as the highest of them has, texts compare as numbers
+/// do; of more, with zeros in front, the operator judges.
 fn bound_is_integer() -> Rule {
     const BOUND: &str = "self.values[0]";
     field_rule(
@@ -236,19 +239,19 @@ fn bound_is_integer() -> Rule {
     )
 }
 
-/// A requirement on one field of a node.
+/// A requirement on one node field.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize, KubeSchema)]
 #[x_kube(validation = one_field_value())]
 pub struct NodeFieldRequirement {
-    /// Path of the field. Only metadata.name is known.
+    /// Field that the requirement applies to. Must be metadata.name.
     #[schemars(length(max = LABEL_KEY_LENGTH))]
     #[x_kube(validation = is_node_name_field())]
     pub key: String,
-    /// How the field's value relates to the value: In or NotIn.
+    /// Comparison of the field with the value: In or NotIn.
     #[schemars(length(max = 16))]
     #[x_kube(validation = is_field_operator())]
     pub operator: String,
-    /// Exactly one value: the name of a node.
+    /// Value to compare with: exactly one node name.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     #[schemars(inner(length(max = NAME_LENGTH), regex(pattern = NODE_NAME)))]
     #[x_kube(merge_strategy = ListMerge::Atomic)]
@@ -283,38 +286,39 @@ fn one_field_value() -> Rule {
     )
 }
 
-/// How many nodes a pool selects, and how far it serves them.
+/// Number of nodes by state.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 pub struct NodeCounts {
-    /// Selected nodes that hold a block.
+    /// Number of nodes with an assigned block.
     #[serde(default)]
     pub served: i32,
-    /// Selected nodes for which no block was left.
+    /// Number of selected nodes without a block.
     #[serde(default)]
     pub unserved: i32,
-    /// Nodes that lose their block: it is being taken back, or waits for that.
+    /// Number of nodes whose block is being released.
     #[serde(default)]
     pub departed: i32,
 }
 
-/// How many blocks a pool has. Numbers beyond 2^63-1 are shown as 2^63-1.
+/// Number of blocks. Values above 2^63-1 are reported as 2^63-1.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 pub struct BlockCounts {
-    /// Blocks that can be given to nodes, given ones included.
+    /// Number of blocks in the network of the pool, including assigned and reserved blocks.
     #[serde(default)]
     pub total: i64,
-    /// Blocks not yet given.
+    /// Number of blocks that can be assigned to further nodes.
     #[serde(default)]
     pub free: i64,
 }
 
-/// How many addresses the nodes of a pool have. Numbers beyond 2^63-1 are shown as 2^63-1.
+/// Number of addresses. Values above 2^63-1 are reported as 2^63-1.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 pub struct AddressCounts {
-    /// Addresses that pods can get from the blocks given to nodes.
+    /// Number of addresses that agents can allocate from assigned blocks of the current spec, both in use and free.
+    /// It does not include excluded addresses and gateways.
     #[serde(default)]
     pub capacity: i64,
-    /// Addresses that pods hold, as the node agents report.
+    /// Number of addresses in use by pods on all nodes, as reported by the agents. It can lag by up to 20 seconds.
     #[serde(default)]
     pub used: i64,
 }

@@ -1,4 +1,4 @@
-//! `cargo demo` tells its story to the end, and leaves nothing behind when it is interrupted.
+//! `cargo demo` succeeds, prints next steps that work, and leaves no processes or folders behind.
 
 #![expect(clippy::unwrap_used, clippy::panic, reason = "the helpers of a test fail the test")]
 
@@ -8,12 +8,12 @@ use std::path::{Path, PathBuf};
 use std::process::{Child, ChildStdout, Command, Stdio};
 use std::time::Duration;
 
-use ipam_e2e::binaries::OF_A_TEST;
+use ipam_e2e::binaries::{OF_A_TEST, workspace};
 use ipam_e2e::eventually_blocking;
 use rustix::process::{Pid, Signal, kill_process};
 
-/// With the default answer to Ctrl-C: who runs tests in the background may have handed down that it is ignored. `env` becomes
-/// the demo, so that its pid is the demo's.
+/// The demo with the default action for Ctrl-C: a test run in the background can inherit that SIGINT is ignored. `env`
+/// replaces itself with the demo, so that its pid is the demo's.
 fn demo(arguments: &[&str], temporary: &Path) -> Command {
     let mut command = Command::new("env");
     command.args(["--default-signal=INT", env!("CARGO_BIN_EXE_demo")]).args(arguments);
@@ -22,58 +22,76 @@ fn demo(arguments: &[&str], temporary: &Path) -> Command {
 }
 
 #[test]
-fn the_story_is_told_to_its_end_and_nothing_stays() {
+fn demo_succeeds_and_leaves_nothing_behind() {
     let folder = tempfile::tempdir().unwrap();
     let output = demo(&[], folder.path()).output().unwrap();
-    let (told, complaints) = (String::from_utf8_lossy(&output.stdout), String::from_utf8_lossy(&output.stderr));
-    assert!(output.status.success(), "{told}\n{complaints}");
-    assert!(told.contains("What this has shown") && told.contains("10 steps in"), "{told}");
+    let (stdout, stderr) = (String::from_utf8_lossy(&output.stdout), String::from_utf8_lossy(&output.stderr));
+    assert!(output.status.success(), "{stdout}\n{stderr}");
+    assert!(stdout.contains("This demo has shown") && stdout.contains("10 steps in"), "{stdout}");
+    assert_next_steps(&stdout);
     assert_nothing_stays(folder.path());
 }
 
+/// Three next steps end the output. The files that they name exist, and the command of the second step succeeds.
+fn assert_next_steps(stdout: &str) {
+    let (_, steps) = stdout.split_once("Next steps").unwrap();
+    for step in ["1. ", "2. ", "3. "] {
+        let count = steps.lines().filter(|line| line.trim_start().starts_with(step)).count();
+        assert_eq!(count, 1, "{step} in {steps}");
+    }
+    for file in ["e2e/demo/rdma.yaml", "charts/nv-ipam/README.md"] {
+        assert!(steps.contains(file) && workspace().join(file).is_file(), "{file} in {steps}");
+    }
+    let validate = steps.lines().find(|line| line.contains(" validate ")).unwrap();
+    let validate = validate.replace("my-pool.yaml", "e2e/demo/rdma.yaml");
+    let output = Command::new("sh").args(["-c", &validate]).current_dir(workspace()).output().unwrap();
+    let answer = String::from_utf8_lossy(&output.stdout);
+    assert!(output.status.success() && answer.contains("1 fine") && !answer.contains("warning"), "{output:?}");
+}
+
 #[test]
-fn a_kept_cluster_goes_with_ctrl_c() {
+fn kept_cluster_ends_with_ctrl_c() {
     let folder = tempfile::tempdir().unwrap();
     let mut child = demo(&["--keep"], folder.path()).stdout(Stdio::piped()).spawn().unwrap();
-    let (kubeconfig, _listener) = await_line(&mut child, "export KUBECONFIG=");
+    let (kubeconfig, _reader) = await_line(&mut child, "export KUBECONFIG=");
     assert!(Path::new(kubeconfig.trim()).is_file(), "{kubeconfig}");
     kill_process(Pid::from_child(&child), Signal::INT).unwrap();
-    assert_eq!(child.wait().unwrap().signal(), Some(2), "it had ended before");
+    assert_eq!(child.wait().unwrap().signal(), Some(2), "the demo ended before");
     assert_nothing_stays(folder.path());
 }
 
 #[test]
-fn a_demo_killed_halfway_leaves_nothing() {
+fn killed_demo_leaves_nothing_behind() {
     let folder = tempfile::tempdir().unwrap();
     let mut child = demo(&[], folder.path()).stdout(Stdio::piped()).spawn().unwrap();
-    let (_, _listener) = await_line(&mut child, "4. ");
+    let (_, _reader) = await_line(&mut child, "4. ");
     child.kill().unwrap();
-    assert_eq!(child.wait().unwrap().signal(), Some(9), "it had ended before");
+    assert_eq!(child.wait().unwrap().signal(), Some(9), "the demo ended before");
     assert_nothing_stays(folder.path());
 }
 
 type Lines = std::io::Lines<BufReader<ChildStdout>>;
 
-/// Reads the demo's story up to a line that begins so; answers the rest of it. The reader has to be kept: a demo whose listener
-/// is gone ends by itself, and would prove nothing about being killed.
+/// Reads the output of the demo up to a line that begins with `beginning`. Returns the rest of the line, and the
+/// reader. The caller keeps the reader: without it the demo would end with a write error, not by the signal.
 fn await_line(child: &mut Child, beginning: &str) -> (String, Lines) {
-    let mut told = String::new();
+    let mut before = String::new();
     let mut lines = BufReader::new(child.stdout.take().unwrap()).lines();
     while let Some(line) = lines.next() {
         let line = line.unwrap();
         if let Some(rest) = line.trim_start().strip_prefix(beginning) {
             return (rest.to_owned(), lines);
         }
-        told.push_str(&line);
-        told.push('\n');
+        before.push_str(&line);
+        before.push('\n');
     }
-    panic!("no line {beginning:?} in:\n{told}");
+    panic!("no line {beginning:?} in:\n{before}");
 }
 
-/// Every process of a demo has the demo's folder among its arguments or its environment, every state folder lies in it, and
-/// mounts and namespaces live and die with processes.
+/// Waits until no process and no folder of a demo is left. All its processes have `folder` in their arguments or
+/// environment, and all its state is in `folder`. Mounts and namespaces end with the processes.
 fn assert_nothing_stays(folder: &Path) {
-    eventually_blocking("everything goes", Duration::from_secs(20), || {
+    eventually_blocking("all processes and folders of the demo are gone", Duration::from_secs(20), || {
         let folders: Vec<PathBuf> = std::fs::read_dir(folder)
             .unwrap()
             .map(|entry| entry.unwrap().path())

@@ -4,6 +4,8 @@
 #[cfg(test)]
 mod core_agreement;
 #[cfg(test)]
+mod descriptions;
+#[cfg(test)]
 mod manifests;
 #[cfg(test)]
 mod objects;

@@ -143,6 +143,31 @@ pub(crate) fn schema_of(kind: &str) -> Value {
         .unwrap()
 }
 
+/// The kinds with their schemas, as they are written into the YAML files.
+pub(crate) fn schemas() -> Vec<(String, Value)> {
+    custom_resource_definitions()
+        .into_iter()
+        .map(|definition| {
+            let kind = definition.spec.names.kind.clone();
+            let schema = definition.spec.versions[0].schema.as_ref().unwrap().open_api_v3_schema.as_ref().unwrap();
+            (kind, serde_json::to_value(schema).unwrap())
+        })
+        .collect()
+}
+
+/// Calls `look` for every object of a schema with its path.
+pub(crate) fn each_schema(schema: &Value, path: &str, look: &mut impl FnMut(&str, &Value)) {
+    look(path, schema);
+    if let Some(properties) = schema["properties"].as_object() {
+        for (name, property) in properties {
+            each_schema(property, &format!("{path}.{name}"), look);
+        }
+    }
+    if schema["items"].is_object() {
+        each_schema(&schema["items"], &format!("{path}[]"), look);
+    }
+}
+
 /// Judges objects of one kind.
 pub(crate) struct Judge {
     schema: Value,

@@ -1,4 +1,4 @@
-//! `cargo demo`: the way of an address, on real components, told step by step; see the module `demo`.
+//! `cargo demo`: see the module `demo`.
 
 use std::process::ExitCode;
 

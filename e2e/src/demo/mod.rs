@@ -1,12 +1,14 @@
-//! The demo: from `kubectl apply` to an address in a network namespace, on a real API server, with our three programs.
+//! The demo: from `kubectl apply` of a pool to addresses of pods, on a real API server, with the three programs of
+//! nv-ipam.
 //!
-//! Every step checks what it tells; the first thing that is not as told ends the demo with an error. Nothing it shows is written
-//! down here beforehand: addresses and blocks come from the cluster.
+//! Each step checks what it prints. The first failed check ends the demo with an error. All addresses and blocks in the
+//! output come from the cluster.
 
-mod blocks;
 mod network;
+mod outage;
 mod pods;
-mod refusals;
+mod pools;
+mod rejections;
 mod scene;
 mod story;
 
@@ -21,9 +23,9 @@ use scene::Scene;
 
 const USAGE: &str = "usage: cargo demo [-- --keep]
 
-  --keep   leave the cluster up at the end, with the lines to paste, until Ctrl-C";
+  --keep   keep the cluster at the end until Ctrl-C, and print how to use kubectl on it";
 
-/// Tells the whole story. The exit code is 0 when every step went as told.
+/// Runs the demo. The exit code is 0 if all checks succeed.
 pub fn main(arguments: impl Iterator<Item = OsString>) -> ExitCode {
     let answer = options(arguments).and_then(|options| match options {
         Options::Help => Ok(writeln!(std::io::stdout(), "{USAGE}")?),
@@ -32,7 +34,7 @@ pub fn main(arguments: impl Iterator<Item = OsString>) -> ExitCode {
     match answer {
         Ok(()) => ExitCode::SUCCESS,
         Err(error) => {
-            say(&format!("demo: {error:#}"));
+            say(&format!("demo failed: {error:#}"));
             ExitCode::FAILURE
         }
     }
@@ -49,7 +51,7 @@ fn options(arguments: impl Iterator<Item = OsString>) -> Result<Options> {
     for word in arguments {
         match word.to_str() {
             Some("--keep") => keep = true,
-            // `cargo demo` hands on all that follows it, so that it may be written both ways: `cargo demo --keep`, `cargo demo -- --keep`.
+            // Cargo passes on `--` itself, so that `cargo demo --keep` and `cargo demo -- --keep` both work.
             Some("--") => {}
             Some("--help" | "-h") => return Ok(Options::Help),
             _ => bail!("unknown argument {}\n{USAGE}", word.display()),
@@ -61,13 +63,13 @@ fn options(arguments: impl Iterator<Item = OsString>) -> Result<Options> {
 fn run(keep: bool) -> Result<()> {
     let mut scene = Scene::prepare()?;
     scene.install()?;
-    scene.give_blocks()?;
+    scene.create_pools()?;
     scene.start_agents()?;
     scene.start_pods()?;
-    scene.ping_everywhere()?;
-    scene.give_back()?;
-    scene.lose_the_api_server()?;
-    scene.refuse()?;
+    scene.ping_all_pods()?;
+    scene.reuse_an_address()?;
+    scene.stop_the_api_server()?;
+    scene.reject_invalid_pools()?;
     scene.finish(keep)
 }
 
@@ -80,7 +82,7 @@ mod tests {
     }
 
     #[test]
-    fn keep_is_the_only_option_and_others_are_named() {
+    fn unknown_arguments_are_rejected_by_name() {
         assert_eq!(parse(&[]).unwrap(), Options::Run { keep: false });
         assert_eq!(parse(&["--keep"]).unwrap(), Options::Run { keep: true });
         assert_eq!(parse(&["--", "--keep"]).unwrap(), Options::Run { keep: true });

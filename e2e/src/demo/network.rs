@@ -1,62 +1,61 @@
-//! The CNI configurations of the demo's two networks, and what the world around the nodes has to do for them.
+//! The CNI configurations of the two networks, and the routers and routes that a network admin provides.
 
 use std::net::IpAddr;
 
 use anyhow::{Context, Result};
 use serde_json::{Value, json};
 
-use super::blocks::{FLAT, ROUTED};
+use super::pools::{RDMA, STORAGE};
 use super::scene::Scene;
 use crate::netns::{BRIDGE, PARENT};
 
-/// One Ethernet segment over all nodes: the pool's gateway is one router for all.
-pub(super) fn flat() -> Value {
+/// One Ethernet segment over all nodes. All pods use the same gateway.
+pub(super) fn rdma() -> Value {
     json!({
-        "cniVersion": "1.1.0", "name": "flat", "type": "bridge", "bridge": BRIDGE,
-        "ipam": {"type": "nv-ipam", "poolName": FLAT.1, "poolType": FLAT.0},
+        "cniVersion": "1.1.0", "name": RDMA.name, "type": "bridge", "bridge": BRIDGE,
+        "ipam": {"type": "nv-ipam", "poolName": RDMA.name, "poolType": RDMA.kind},
     })
 }
 
-/// A network per node, routed between nodes: the bridge plugin makes the node the gateway of its own pods.
-pub(super) fn routed() -> Value {
+/// One subnet per node with routes between the nodes. The bridge plugin makes each node the gateway of its pods.
+pub(super) fn storage() -> Value {
     json!({
-        "cniVersion": "1.1.0", "name": "routed", "type": "bridge", "bridge": "br-routed", "isGateway": true, "isDefaultGateway": true,
-        "ipam": {"type": "nv-ipam", "poolName": ROUTED.1, "poolType": ROUTED.0},
+        "cniVersion": "1.1.0", "name": STORAGE.name, "type": "bridge", "bridge": "br-storage", "isGateway": true,
+        "isDefaultGateway": true, "ipam": {"type": "nv-ipam", "poolName": STORAGE.name, "poolType": STORAGE.kind},
     })
 }
 
-/// The same network with a request for a certain address.
-pub(super) fn asking_for(mut network: Value, address: IpAddr) -> Value {
+/// The network with a request for this address.
+pub(super) fn requesting(mut network: Value, address: IpAddr) -> Value {
     network["runtimeConfig"] = json!({"ips": [address.to_string()]});
     network
 }
 
 /// The address of a CNI result.
 pub(super) fn address(result: &Value) -> Result<IpAddr> {
-    let text = result["ips"][0]["address"].as_str().with_context(|| format!("no address in {result}"))?;
+    let text =
+        result["ips"][0]["address"].as_str().with_context(|| format!("no address in the CNI result {result}"))?;
     let plain = text.split('/').next().unwrap_or(text);
-    plain.parse().with_context(|| format!("{text} is no address"))
+    plain.parse().with_context(|| format!("invalid address {text} in the CNI result"))
 }
 
 impl Scene {
-    /// The part of the network's owner: a router with the flat pool's gateway address, and routes to each node's prefix.
+    /// Adds a router with the gateway address of the rdma pool, and routes to the storage prefix of each node.
     pub(super) fn prepare_fabric(&self) -> Result<()> {
-        let flat = self.object(FLAT.0, FLAT.1)?;
-        let gateway = flat["spec"]["gateway"].as_str().context("the flat pool has no gateway")?;
-        let length = flat["spec"]["subnet"].as_str().and_then(|subnet| subnet.split_once('/')).context("no subnet")?.1;
+        let rdma = self.object(RDMA.kind, RDMA.name)?;
+        let gateway = rdma["spec"]["gateway"].as_str().context("the rdma pool has no gateway")?;
+        let subnet = rdma["spec"]["subnet"].as_str().context("the rdma pool has no subnet")?;
+        let (_, length) = subnet.split_once('/').context("the subnet of the rdma pool has no prefix length")?;
         self.sandbox.entrance().run(&["ip", "address", "add", &format!("{gateway}/{length}"), "dev", "fabric"])?;
-        let routed = self.object(ROUTED.0, ROUTED.1)?;
-        for entry in routed["status"]["allocations"].as_array().into_iter().flatten() {
-            let (owner, prefix) =
-                (entry["nodeName"].as_str().unwrap_or_default(), entry["prefix"].as_str().unwrap_or_default());
-            let [_, via] = self
-                .nodes
-                .iter()
-                .find(|node| node.name() == owner)
-                .context("a block of a node we have not")?
-                .addresses();
-            for node in self.nodes.iter().filter(|node| node.name() != owner) {
-                node.entrance().run(&["ip", "-6", "route", "add", prefix, "via", via, "dev", PARENT])?;
+        let storage = self.object(STORAGE.kind, STORAGE.name)?;
+        for entry in storage["status"]["allocations"].as_array().into_iter().flatten() {
+            let owner = entry["nodeName"].as_str().unwrap_or_default();
+            let prefix = entry["prefix"].as_str().unwrap_or_default();
+            let node = self.nodes.iter().find(|node| node.name() == owner);
+            let [_, via] =
+                node.with_context(|| format!("a prefix is assigned to the unknown node {owner}"))?.addresses();
+            for other in self.nodes.iter().filter(|node| node.name() != owner) {
+                other.entrance().run(&["ip", "-6", "route", "add", prefix, "via", via, "dev", PARENT])?;
             }
         }
         Ok(())

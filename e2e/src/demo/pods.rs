@@ -1,4 +1,4 @@
-//! Pods: their addresses, who reaches whom, and how an address goes back.
+//! Pods on both networks: their addresses, pings between them, and the reuse of an address.
 
 use std::net::IpAddr;
 use std::time::Duration;
@@ -6,152 +6,161 @@ use std::time::Duration;
 use anyhow::{Context, Result, bail, ensure};
 use serde_json::Value;
 
-use super::network::{address, asking_for, flat, routed};
-use super::scene::{POOLS, SOON, Scene};
-use crate::cluster::{self, Agent};
-use crate::eventually::eventually_blocking;
+use super::network::{address, rdma, requesting, storage};
+use super::scene::Scene;
+use crate::cluster;
 use crate::netns::{CniError, Pod};
 
-const NAMESPACE: &str = "default";
-/// First packets wait for neighbour discovery.
-const ANSWERS: Duration = Duration::from_secs(10);
+pub(super) const POD_NAMESPACE: &str = "default";
+/// Deadline of a ping. The first packets wait for neighbour discovery.
+const PING_DEADLINE: Duration = Duration::from_secs(10);
+/// The pods and the index of their node.
+const PODS: [(&str, usize); 4] = [("app-1", 0), ("app-2", 0), ("app-3", 1), ("app-4", 2)];
+/// The pod that requests a certain address.
+const FIXED: &str = "fixed-address";
 
-/// A pod that runs, with its addresses on the two networks.
-pub(super) struct Placed {
-    pod: Pod,
-    node: usize,
-    flat: (IpAddr, Value),
-    routed: (IpAddr, Value),
+/// A pod with its addresses and CNI results on both networks.
+pub(super) struct RunningPod {
+    pub(super) pod: Pod,
+    /// Index of the node.
+    pub(super) node: usize,
+    pub(super) rdma: (IpAddr, Value),
+    storage: (IpAddr, Value),
 }
 
 impl Scene {
-    /// Two pods on the first node, one on each other; both networks for all.
+    /// Starts two pods on the first node and one on each other node, each on both networks.
     pub(super) fn start_pods(&mut self) -> Result<()> {
         self.story.step(
-            "Pods: a bridge plugin asks our plugin for addresses",
-            "a pod's interfaces carry addresses of its node's blocks, with gateway and routes",
+            "Start pods on two networks",
+            "each pod has an address of its node's block on each network, with the gateway and the routes of the pool",
         )?;
         self.prepare_fabric()?;
-        for (name, node) in [("web-1", 0), ("web-2", 0), ("web-3", 1), ("web-4", 2)] {
-            let pod = cluster::run_pod(&self.plane, &self.nodes[node], NAMESPACE, name)?;
-            let (one, two) = (pod.add("net1", &flat())?, pod.add("net2", &routed())?);
-            for (interface, result) in [("net1", &one), ("net2", &two)] {
-                let given = result["ips"][0]["address"].as_str().unwrap_or_default();
-                let seen = pod.addresses(interface)?;
-                ensure!(
-                    seen == [given],
-                    "{name} {interface}: the plugin answered {given}, `ip address` shows {seen:?}"
-                );
-            }
-            self.placed.push(Placed { pod, node, flat: (address(&one)?, one), routed: (address(&two)?, two) });
+        self.story.line("Each pod has two interfaces: net1 on the network rdma, and net2 on the network storage.")?;
+        self.story.line("The standard CNI plugin bridge creates them and calls the plugin nv-ipam for an address.")?;
+        self.story.line("The CNI configuration of the network rdma:")?;
+        self.story.line(&format!("  {}", rdma()))?;
+        for (name, node) in PODS {
+            let pod = cluster::run_pod(&self.plane, &self.nodes[node], POD_NAMESPACE, name)?;
+            let running = attach(pod, node)?;
+            self.pods.push(running);
         }
-        let mut rows = vec![["POD", "NODE", "NET1 (flat)", "NET2 (routed)"].map(str::to_owned).to_vec()];
-        for placed in &self.placed {
-            let node = self.nodes[placed.node].name().to_owned();
-            let shown = |result: &Value| result["ips"][0]["address"].as_str().unwrap_or_default().to_owned();
-            rows.push(vec![placed.pod.name().to_owned(), node, shown(&placed.flat.1), shown(&placed.routed.1)]);
-        }
-        self.story.table(&rows)?;
-        let first = self.placed[0].pod.clone();
-        let seen = self.nodes[0].entrance().run(&["ip", "-n", first.name(), "-brief", "address"])?;
-        self.story.shown("ip -n web-1 -brief address     # on node-1", &seen)?;
+        self.show_pods()?;
+        let first = self.pods[0].pod.clone();
+        let name = first.name();
+        let addresses = self.nodes[0].entrance().run(&["ip", "-n", name, "-brief", "address"])?;
+        self.story.command(&format!("ip -n {name} -brief address     # on node-1"), &addresses)?;
         let routes = [first.routes(false)?, first.routes(true)?].concat().join("\n");
-        self.story.shown("ip -n web-1 route; ip -n web-1 -6 route     # on node-1", &routes)
+        self.story.command(&format!("ip -n {name} route; ip -n {name} -6 route     # on node-1"), &routes)
     }
 
-    /// Every pod reaches every other on both networks, and the flat network's gateway.
-    pub(super) fn ping_everywhere(&mut self) -> Result<()> {
+    fn show_pods(&mut self) -> Result<()> {
+        let mut rows = vec![["POD", "NODE", "NET1 (rdma)", "NET2 (storage)"].map(str::to_owned).to_vec()];
+        for RunningPod { pod, node, rdma, storage } in &self.pods {
+            let shown = |result: &Value| result["ips"][0]["address"].as_str().unwrap_or_default().to_owned();
+            rows.push(vec![
+                pod.name().to_owned(),
+                self.nodes[*node].name().to_owned(),
+                shown(&rdma.1),
+                shown(&storage.1),
+            ]);
+        }
+        self.story.table(&rows)
+    }
+
+    /// Pings all other pods from each pod on both networks, and the gateway of the rdma network.
+    pub(super) fn ping_all_pods(&mut self) -> Result<()> {
         self.story.step(
-            "Pings across nodes",
-            "every pod reaches every other, on the flat and on the routed network, and its gateway",
+            "Ping between all pods",
+            "each pod reaches all other pods on both networks, and the gateway of the network rdma",
         )?;
         let mut count = 0;
-        for from in &self.placed {
-            for to in self.placed.iter().filter(|to| to.pod.name() != from.pod.name()) {
-                from.pod.ping(to.flat.0, ANSWERS)?;
-                from.pod.ping(to.routed.0, ANSWERS)?;
+        for from in &self.pods {
+            for to in self.pods.iter().filter(|to| to.pod.name() != from.pod.name()) {
+                from.pod.ping(to.rdma.0, PING_DEADLINE)?;
+                from.pod.ping(to.storage.0, PING_DEADLINE)?;
                 count += 2;
             }
-            let gateway = from.flat.1["ips"][0]["gateway"].as_str().context("no gateway in the CNI result")?;
-            from.pod.ping(gateway.parse()?, ANSWERS)?;
+            let gateway = from.rdma.1["ips"][0]["gateway"].as_str().context("no gateway in the CNI result")?;
+            from.pod.ping(gateway.parse()?, PING_DEADLINE)?;
         }
-        let nodes = self.nodes.len();
+        let (nodes, pods) = (self.nodes.len(), self.pods.len());
         self.story.line(&format!(
-            "{count} pings between pods on {nodes} nodes and {} to the gateway: all answered.",
-            self.placed.len()
+            "All {count} pings between pods on {nodes} nodes succeeded, and all {pods} pings to the gateway."
         ))
     }
 
-    /// A held address is refused to others; after the pod's end it can be had again.
-    pub(super) fn give_back(&mut self) -> Result<()> {
+    /// Requests the address of a pod for another pod, before and after the first pod ends.
+    pub(super) fn reuse_an_address(&mut self) -> Result<()> {
         self.story.step(
-            "A pod goes, its address is free again",
-            "a held address is given to nobody else, and a released one is free at once",
+            "Delete a pod and reuse its address",
+            "an address in use is not allocated to another pod, and a freed address is available to other pods",
         )?;
-        let gone = self.placed.remove(0);
-        let node = self.nodes[gone.node].name().to_owned();
-        let used = i64::try_from(self.placed.iter().filter(|placed| placed.node == gone.node).count())? * 2;
+        let old = self.pods.remove(0);
+        let node = self.nodes[old.node].name().to_owned();
+        let others = self.pods.iter().filter(|pod| pod.node == old.node).count();
+        let used = i64::try_from(others)? * 2;
         self.await_used(&node, used + 2)?;
-        self.story.line(&format!("{node} reports {} addresses in use.", used + 2))?;
-        let heir = cluster::run_pod(&self.plane, &self.nodes[gone.node], NAMESPACE, "heir")?;
-        let wish = asking_for(flat(), gone.flat.0);
-        let refused = heir.add("net1", &wish);
-        let Err(error @ CniError::Refused { .. }) = refused else {
-            bail!("{} is held, the answer to a second request for it should be a refusal: {refused:?}", gone.flat.0);
-        };
-        self.story.line(&format!("heir asks for {}: {error}", gone.flat.0))?;
-        // After a failed ADD a runtime calls DEL: the bridge plugin leaves its cable behind.
-        heir.del("net1", &wish)?;
-        gone.pod.check("net1", &flat(), &gone.flat.1)?;
-        for (interface, network) in [("net2", routed()), ("net1", flat())] {
-            gone.pod.del(interface, &network)?;
-            gone.pod.del(interface, &network).context("DEL of what is gone must succeed")?;
-        }
-        cluster::forget_pod(&self.plane, NAMESPACE, gone.pod.name())?;
-        self.story.line(&format!(
-            "{} is deleted: CNI DEL on both interfaces, and once more, which changes nothing.",
-            gone.pod.name()
-        ))?;
-        gone.pod.delete()?;
+        self.story.line(&format!("The agent on {node} reports {} addresses in use: two for each pod.", used + 2))?;
+        let fixed = cluster::run_pod(&self.plane, &self.nodes[old.node], POD_NAMESPACE, FIXED)?;
+        self.request_address_in_use(&fixed, &old)?;
+        let (rdma_address, node_index) = (old.rdma.0, old.node);
+        self.end_pod(old)?;
         self.await_used(&node, used)?;
-        self.story.line(&format!("{node} reports {used}."))?;
-        let result = heir.add("net1", &wish)?;
-        ensure!(address(&result)? == gone.flat.0, "asked for {}, got {result}", gone.flat.0);
-        self.story.line(&format!("heir asks again and gets {}.", gone.flat.0))?;
-        let second = heir.add("net2", &routed())?;
-        let placed =
-            Placed { pod: heir, node: gone.node, flat: (gone.flat.0, result), routed: (address(&second)?, second) };
-        self.placed.push(placed);
+        self.story.line(&format!(
+            "The agent on {node} reports {used} addresses in use. Its report takes up to 10 seconds."
+        ))?;
+        let result = fixed.add("net1", &requesting(rdma(), rdma_address))?;
+        ensure!(address(&result)? == rdma_address, "{FIXED} requested {rdma_address}, but the result is {result}");
+        self.story.line(&format!("{FIXED} requests {rdma_address} again. The agent allocates it to {FIXED}."))?;
+        let second = fixed.add("net2", &storage())?;
+        let storage = (address(&second)?, second);
+        self.pods.push(RunningPod { pod: fixed, node: node_index, rdma: (rdma_address, result), storage });
         Ok(())
     }
 
-    /// No API call stands in the way of an ADD; the agent survives kill -9 without the API server.
-    pub(super) fn lose_the_api_server(&mut self) -> Result<()> {
-        self.story.step(
-            "The API server goes away, then the agent is killed",
-            "ADD and DEL need no API server, not even after kill -9 of the agent, and no address is given twice",
-        )?;
-        self.plane.kill_apiserver()?;
-        let pod = self.nodes[1].pod(NAMESPACE, "night", "uid-night")?;
-        let given = address(&pod.add("net1", &flat())?)?;
-        self.story.line(&format!("API server killed. A new pod on {} still gets {given}.", self.nodes[1].name()))?;
-        self.agents[1].process().kill()?;
-        ensure!(pod.cni("STATUS", "net1", &flat()).is_err(), "CNI STATUS is fine without an agent");
-        self.agents[1] = Agent::launch(&self.plane, &self.nodes[1], POOLS, &[])?;
-        eventually_blocking("CNI STATUS after the restart", SOON, || pod.cni("STATUS", "net1", &flat()))?;
-        let other = pod.add("net9", &flat())?;
-        let taken: Vec<IpAddr> = self.placed.iter().map(|placed| placed.flat.0).chain([given]).collect();
-        let fresh = address(&other)?;
-        ensure!(!taken.contains(&fresh), "{fresh} was given twice");
+    /// The agent refuses an address in use, and its pod is not affected.
+    fn request_address_in_use(&mut self, fixed: &Pod, user: &RunningPod) -> Result<()> {
+        let (wanted, owner) = (user.rdma.0, user.pod.name());
+        let network = requesting(rdma(), wanted);
+        let answer = fixed.add("net1", &network);
+        let Err(error @ CniError::Refused { .. }) = answer else {
+            bail!("{owner} uses {wanted}, so CNI ADD for {FIXED} must fail, but the answer is {answer:?}");
+        };
         self.story
-            .line(&format!("kill -9 of the agent, restart: the next ADD gets {fresh}; what was held stays held."))?;
-        for interface in ["net9", "net1"] {
-            pod.del(interface, &flat())?;
-        }
-        pod.delete()?;
-        self.plane.start_apiserver()?;
-        self.agents[1].await_ready(&self.nodes[1])?;
-        self.await_used(self.nodes[1].name(), 2)?;
-        self.story.line("API server back: DEL has been done meanwhile, and the node's report is right again.")
+            .line(&format!("A new pod, {FIXED}, requests {wanted}, the address of {owner}. The agent refuses:"))?;
+        self.story.line(&format!("  {error}"))?;
+        // A runtime calls DEL after a failed ADD: the bridge plugin leaves a veth pair.
+        fixed.del("net1", &network)?;
+        Ok(user.pod.check("net1", &rdma(), &user.rdma.1)?)
     }
+
+    /// Ends a pod as a runtime does, with a repeated DEL.
+    fn end_pod(&mut self, RunningPod { pod, .. }: RunningPod) -> Result<()> {
+        for (interface, network) in [("net2", storage()), ("net1", rdma())] {
+            pod.del(interface, &network)?;
+            pod.del(interface, &network).context("a repeated CNI DEL must succeed")?;
+        }
+        cluster::forget_pod(&self.plane, POD_NAMESPACE, pod.name())?;
+        self.story.line(&format!(
+            "{} is deleted: CNI DEL frees both addresses. A second CNI DEL succeeds too and changes nothing.",
+            pod.name()
+        ))?;
+        pod.delete()
+    }
+}
+
+/// Adds a pod to both networks and compares the CNI results with the addresses of the interfaces.
+fn attach(pod: Pod, node: usize) -> Result<RunningPod> {
+    let (first, second) = (pod.add("net1", &rdma())?, pod.add("net2", &storage())?);
+    for (interface, result) in [("net1", &first), ("net2", &second)] {
+        let allocated = result["ips"][0]["address"].as_str().unwrap_or_default();
+        let seen = pod.addresses(interface)?;
+        let name = pod.name();
+        ensure!(
+            seen == [allocated],
+            "{name} {interface}: the CNI result has {allocated}, but the interface has {seen:?}"
+        );
+    }
+    Ok(RunningPod { pod, node, rdma: (address(&first)?, first), storage: (address(&second)?, second) })
 }

@@ -1,83 +1,92 @@
-//! How the demo speaks: numbered steps, what each proves, tables as kubectl prints them, a summary. Colour only on a terminal.
+//! The output of the demo: an introduction, numbered steps, tables as kubectl prints them, a summary, and next steps.
+//! Colour only on a terminal.
 
 use std::io::{IsTerminal, Stdout, Write};
 use std::time::Instant;
 
 use anyhow::Result;
 
-/// The story so far.
+/// The output so far.
 pub(super) struct Story {
     out: Stdout,
     colour: bool,
     started: Instant,
     step: Option<(Instant, String)>,
-    proven: Vec<(String, f32)>,
+    shown: Vec<(String, f32)>,
 }
 
+/// The heading of the summary.
+const SUMMARY: &str = "This demo has shown";
+
 impl Story {
-    pub(super) fn begin(title: &str) -> Result<Self> {
+    /// Prints the title and the introduction.
+    pub(super) fn begin(title: &str, introduction: &[&str]) -> Result<Self> {
         let out = std::io::stdout();
         let colour = out.is_terminal() && std::env::var_os("NO_COLOR").is_none();
-        let mut story = Self { out, colour, started: Instant::now(), step: None, proven: Vec::new() };
+        let mut story = Self { out, colour, started: Instant::now(), step: None, shown: Vec::new() };
         let title = story.paint("1", title);
-        writeln!(story.out, "{title}")?;
+        writeln!(story.out, "{title}\n")?;
+        introduction.iter().try_for_each(|line| story.line(line))?;
         Ok(story)
     }
 
-    /// Opens a step. `proves` is what it has shown when the next step begins.
-    pub(super) fn step(&mut self, title: &str, proves: &str) -> Result<()> {
+    /// Begins a step. The summary prints `result` if the step succeeds.
+    pub(super) fn step(&mut self, title: &str, result: &str) -> Result<()> {
         self.close();
-        let number = self.proven.len() + 1;
+        let number = self.shown.len() + 1;
         let title = self.paint("1;36", &format!("{number}. {title}"));
         writeln!(self.out, "\n{title}")?;
-        self.step = Some((Instant::now(), proves.to_owned()));
+        self.step = Some((Instant::now(), result.to_owned()));
         Ok(())
     }
 
-    /// A line of the step's text.
+    /// Prints a line of text.
     pub(super) fn line(&mut self, text: &str) -> Result<()> {
-        writeln!(self.out, "   {text}")?;
+        writeln!(self.out, "{}", format!("   {text}").trim_end())?;
         Ok(())
     }
 
-    /// What a program printed, with the command line that a person would have typed.
-    pub(super) fn shown(&mut self, command: &str, output: &str) -> Result<()> {
+    /// Prints a command line and the output of the program.
+    pub(super) fn command(&mut self, command: &str, output: &str) -> Result<()> {
         let command = self.paint("2", &format!("$ {command}"));
         writeln!(self.out, "   {command}")?;
-        for line in output.trim_end().lines() {
-            writeln!(self.out, "   {line}")?;
-        }
-        Ok(())
+        output.trim_end().lines().try_for_each(|line| self.line(line))
     }
 
-    /// Rows in aligned columns; the first row is the head.
+    /// Prints rows in aligned columns. The first row is the header.
     pub(super) fn table(&mut self, rows: &[Vec<String>]) -> Result<()> {
         let columns = rows.iter().map(Vec::len).max().unwrap_or(0);
         let width = |column: usize| rows.iter().filter_map(|row| row.get(column)).map(String::len).max().unwrap_or(0);
         let widths: Vec<usize> = (0..columns).map(width).collect();
         for row in rows {
             let cells: Vec<String> = row.iter().zip(&widths).map(|(cell, width)| format!("{cell:width$}")).collect();
-            writeln!(self.out, "   {}", cells.join("   ").trim_end())?;
+            self.line(&cells.join("   "))?;
         }
         Ok(())
     }
 
-    /// Closes the last step and repeats what has been shown.
+    /// Ends the last step and prints the results of all steps.
     pub(super) fn summary(&mut self) -> Result<()> {
         self.close();
-        let head = self.paint("1", "What this has shown");
-        writeln!(self.out, "\n{head}")?;
+        self.heading(SUMMARY)?;
         let tick = self.paint("32", "ok");
-        for (proves, seconds) in &self.proven {
-            writeln!(self.out, "   {tick}  {proves} ({seconds:.1} s)")?;
+        for (result, seconds) in &self.shown {
+            writeln!(self.out, "   {tick}  {result} ({seconds:.1} s)")?;
         }
-        writeln!(self.out, "   {} steps in {:.1} s", self.proven.len(), self.started.elapsed().as_secs_f32())?;
+        writeln!(self.out, "   {} steps in {:.1} s", self.shown.len(), self.started.elapsed().as_secs_f32())?;
+        Ok(())
+    }
+
+    /// Prints a heading without a number.
+    pub(super) fn heading(&mut self, title: &str) -> Result<()> {
+        let title = self.paint("1", title);
+        writeln!(self.out, "\n{title}")?;
         Ok(())
     }
 
     fn close(&mut self) {
-        if let Some((started, proves)) = self.step.take() {
-            self.proven.push((proves, started.elapsed().as_secs_f32()));
+        if let Some((started, result)) = self.step.take() {
+            self.shown.push((result, started.elapsed().as_secs_f32()));
         }
     }
 
