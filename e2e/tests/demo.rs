@@ -39,7 +39,7 @@ fn assert_next_steps(stdout: &str) {
         let count = steps.lines().filter(|line| line.trim_start().starts_with(step)).count();
         assert_eq!(count, 1, "{step} in {steps}");
     }
-    for file in ["e2e/demo/rdma.yaml", "charts/nv-ipam/README.md"] {
+    for file in ["e2e/demo/rdma.yaml", "docs/README.md", "charts/nv-ipam/README.md"] {
         assert!(steps.contains(file) && workspace().join(file).is_file(), "{file} in {steps}");
     }
     let validate = steps.lines().find(|line| line.contains(" validate ")).unwrap();
