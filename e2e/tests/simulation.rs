@@ -38,6 +38,7 @@ fn play(first: u64, seeds: u64) -> Activity {
     let played = play_many(first..last, STEPS, End::AtFirstFailure).unwrap();
     let known: Vec<_> = played.found.iter().filter_map(|found| Some((found.seed, found.known?.name))).collect();
     println!("seeds {first}..{last}: {} histories; known faults: {known:?}", played.seeds);
+    print!("{}", played.shares());
     if let Some(found) = played.failure() {
         let history = serde_json::to_string(&found.shortest.history).unwrap();
         panic!("seed {}: {}\n{:#?}\n{history}", found.seed, found.shortest.law, found.shortest.history);

@@ -38,7 +38,7 @@ fn main() -> anyhow::Result<ExitCode> {
     for found in &played.found {
         writeln!(out, "seed {} shows the known fault {}", found.seed, found.known.map_or("", |it| it.name))?;
     }
-    write!(out, "{}", played.activity)?;
+    write!(out, "{}{}", played.activity, played.shares())?;
     Ok(ExitCode::SUCCESS)
 }
 

@@ -7,7 +7,7 @@ use std::fmt::{self, Display, Formatter};
 pub const EXPECTED: [&str; 38] = [
     "pods served",
     "pods served by name",
-    "repeated by a crash after the record",
+    "agents killed after the record of an ADD",
     "ADD refused: no agent",
     "ADD refused: disk",
     "ADD refused: no block",

@@ -129,8 +129,8 @@ impl Layout {
             let value = &labels[expression["key"].as_str().unwrap_or_default()];
             expression["values"].as_array().is_some_and(|values| values.contains(value))
         };
-        let terms = self.selector["nodeSelectorTerms"].as_array().into_iter().flatten();
-        terms.into_iter().any(|term| term["matchExpressions"].as_array().is_some_and(|all| all.iter().all(holds)))
+        let mut terms = self.selector["nodeSelectorTerms"].as_array().into_iter().flatten();
+        terms.any(|term| term["matchExpressions"].as_array().is_some_and(|all| all.iter().all(holds)))
     }
 
     /// Whether the address of the block may be allocated to a pod that does not ask for it by name.

@@ -1,5 +1,6 @@
 //! Many seeds side by side. What is found does not depend on how many threads look.
 
+use std::collections::BTreeMap;
 use std::num::NonZero;
 use std::ops::Range;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -29,11 +30,21 @@ pub struct Played {
     pub steps: u64,
     /// What happened in them.
     pub activity: Activity,
+    /// In how many histories each reason allowed a violation.
+    pub allowed_in: BTreeMap<&'static str, u64>,
     /// The seeds that broke a law, in rising order.
     pub found: Vec<Found>,
 }
 
 impl Played {
+    /// The share of histories, in percent, in which each reason allowed a violation.
+    pub fn shares(&self) -> String {
+        let share = |(reason, histories): (&&'static str, &u64)| {
+            format!("{:>11} %  of histories, {reason}\n", histories * 100 / self.seeds.max(1))
+        };
+        self.allowed_in.iter().map(share).collect()
+    }
+
     /// The lowest seed that shows a fault which is not known.
     pub fn failure(&self) -> Option<&Found> {
         self.found.iter().find(|found| found.known.is_none())
@@ -69,6 +80,9 @@ pub fn play_many(seeds: Range<u64>, steps: usize, end: End) -> std::io::Result<P
         all.seeds += part.seeds;
         all.steps += part.steps;
         all.activity.join(&part.activity);
+        for (reason, histories) in part.allowed_in {
+            *all.allowed_in.entry(reason).or_default() += histories;
+        }
         all.found.extend(part.found);
     }
     all.found.sort_by_key(|found| found.seed);
@@ -87,7 +101,11 @@ fn work(next: &AtomicU64, last: &AtomicU64, steps: usize, end: End) -> std::io::
         played.seeds += 1;
         match simulator.play(&history) {
             Ok(world) => {
-                played.activity.join(&world.activity());
+                let activity = world.activity();
+                for (reason, _) in activity.all().filter(|(what, _)| what.starts_with("allowed: ")) {
+                    *played.allowed_in.entry(reason).or_default() += 1;
+                }
+                played.activity.join(&activity);
                 played.steps += u64::try_from(history.len()).unwrap_or(u64::MAX);
             }
             Err(failure) => {

@@ -132,8 +132,9 @@ impl Records {
         }
         self.last += 1;
         activity.count("blocks assigned");
-        let overlapping = self.holders.iter().filter(|((pool, range), _)| pool == key && range.overlaps(&claim.range));
-        if overlapping.into_iter().any(|(_, node)| *node != claim.node) {
+        let mut overlapping =
+            self.holders.iter().filter(|((pool, range), _)| pool == key && range.overlaps(&claim.range));
+        if overlapping.any(|(_, node)| *node != claim.node) {
             activity.count("blocks reassigned");
         }
         self.holders.retain(|(pool, range), _| pool != key || !range.overlaps(&claim.range));
@@ -187,12 +188,12 @@ impl Records {
         }
         let node = text(object, "/metadata/name");
         for entry in object["spec"]["pools"].as_array().into_iter().flatten() {
-            let reports = object["status"]["pools"].as_array().into_iter().flatten();
-            let is_empty = reports.into_iter().any(|report| {
+            let mut reports = object["status"]["pools"].as_array().into_iter().flatten();
+            let is_empty = reports.any(|report| {
                 let is_same = |field: &str| report[field] == entry[field];
                 ["name", "poolType", "startIP", "endIP"].into_iter().all(is_same) && report["used"] == 0
             });
-            if let Some(id) = self.find(&pool_of_entry(entry), &node, &range_of_entry(entry)) {
+            if let Some(id) = self.find(&pool_of_entry(entry), &node, range_of_entry(entry)) {
                 if is_empty && entry["state"] == "Releasing" {
                     self.reported_empty.insert(id);
                 } else {
@@ -207,7 +208,7 @@ impl Records {
         let entries = object["spec"]["pools"].as_array().into_iter().flatten();
         let told = entries.filter_map(|entry| {
             let pool = pool_of_entry(entry);
-            let id = self.find(&pool, &node, &range_of_entry(entry))?;
+            let id = self.find(&pool, &node, range_of_entry(entry))?;
             Some((pool, id))
         });
         let told = told.collect();
@@ -216,8 +217,8 @@ impl Records {
     }
 
     /// The assignment of this block to this node that is recorded, or else the last one that was lost.
-    fn find(&self, pool: &PoolKey, node: &str, range: &Option<AddrRange>) -> Option<AssignmentId> {
-        let range = (*range)?;
+    fn find(&self, pool: &PoolKey, node: &str, range: Option<AddrRange>) -> Option<AssignmentId> {
+        let range = range?;
         let is_it = |it: &&Assignment| it.pool == *pool && it.node == node && it.range.contains_range(&range);
         let lost = self.lost.iter().map(|(it, _)| it).filter(is_it);
         self.recorded.iter().find(is_it).or_else(|| lost.last()).map(|it| it.id)

@@ -335,6 +335,9 @@ impl World {
                 }
             }
             _ => {
+                if matches!(action, Action::Freeze { .. }) {
+                    self.activity.count("replicas stopped");
+                }
                 if let Some(it) = self.awake(replica_of(action)) {
                     within(it, action, clock);
                 }

@@ -61,18 +61,18 @@ impl Seen<'_> {
 
     /// Whether pods of the node have addresses of the pool, or may have without a record.
     pub(super) fn is_in_use(&self, node: &str, key: &PoolKey) -> bool {
-        let nodes = self.world.nodes.iter().filter(|it| it.name == node);
-        nodes.into_iter().any(|it| it.has_lost() || it.held().any(|(_, held)| held.pool == *key))
+        let mut nodes = self.world.nodes.iter().filter(|it| it.name == node);
+        nodes.any(|it| it.has_lost() || it.held().any(|(_, held)| held.pool == *key))
     }
 
     /// Whether the operator waits for agents because records are missing, and for whom that cannot be helped.
     pub(super) fn recovers(&self, layout: &Layout) -> bool {
         let Some(exhausted) = condition(self.object(layout), "Exhausted") else { return false };
-        let awaited = self.world.nodes.iter().filter(|node| text(exhausted, "/message").contains(&node.name));
+        let mut awaited = self.world.nodes.iter().filter(|node| text(exhausted, "/message").contains(&node.name));
         let is_helpless = |name: &str| self.is_out_of_reach(name);
         let unserved = self.unserved(layout);
         exhausted["reason"] == "AgentsSilent"
-            && awaited.into_iter().any(|node| !unserved.contains(&node.name) && is_helpless(&node.name))
+            && awaited.any(|node| !unserved.contains(&node.name) && is_helpless(&node.name))
     }
 }
 
@@ -122,22 +122,22 @@ fn is_free(seen: &Seen<'_>, layout: &Layout, block: &Block) -> bool {
     };
     let claimed = seen.layouts.iter().filter(|other| counts(&other.key)).any(|other| {
         let object = seen.object(other);
-        let all = claims(object, "allocations").into_iter().chain(claims(object, "releasing"));
-        all.into_iter().any(|(_, range)| range.overlaps(&block.range))
+        let mut all = claims(object, "allocations").into_iter().chain(claims(object, "releasing"));
+        all.any(|(_, range)| range.overlaps(&block.range))
     });
     let told = seen.server.list("ipamnodes").any(|object| {
-        let entries = object["spec"]["pools"].as_array().into_iter().flatten();
-        let reports = object["status"]["pools"].as_array().into_iter().flatten();
+        let mut entries = object["spec"]["pools"].as_array().into_iter().flatten();
+        let mut reports = object["status"]["pools"].as_array().into_iter().flatten();
         let is_told = |entry: &Value| {
             counts(&pool_of_entry(entry)) && range_of_entry(entry).is_some_and(|range| range.overlaps(&block.range))
         };
         let is_reported = |report: &Value| {
             counts(&pool_of_entry(report)) && reported(report).iter().any(|range| range.overlaps(&block.range))
         };
-        entries.into_iter().any(is_told) || reports.into_iter().any(is_reported)
+        entries.any(is_told) || reports.any(is_reported)
     });
-    let held = seen.world.nodes.iter().flat_map(|node| node.held());
-    let in_use = held.into_iter().any(|(_, held)| counts(&held.pool) && block.range.contains(held.addr));
+    let mut held = seen.world.nodes.iter().flat_map(crate::sim::agent::Node::held);
+    let in_use = held.any(|(_, held)| counts(&held.pool) && block.range.contains(held.addr));
     !claimed && !told && !in_use
 }
 
