@@ -153,8 +153,17 @@ impl Layout {
     }
 
     /// The block that is just this range.
-    pub(super) fn block(&self, range: &AddrRange) -> Option<&Block> {
+    fn block(&self, range: &AddrRange) -> Option<&Block> {
         self.blocks.iter().find(|block| block.range == *range)
+    }
+
+    /// The block that is just this range, if the spec lets the node have it: its own static one, or else one that no entry names.
+    pub(super) fn block_of(&self, node: &str, range: &AddrRange) -> Option<&Block> {
+        let own = self.blocks.iter().find(|block| block.static_for.as_deref() == Some(node));
+        match own {
+            Some(own) => Some(own).filter(|own| own.range == *range),
+            None => self.block(range).filter(|block| !block.is_static),
+        }
     }
 
     /// Whether the two may not both serve.

@@ -49,9 +49,7 @@ fn ready_reasons(seen: &Seen<'_>, layout: &Layout) -> &'static [&'static str] {
     if !layout.is_valid {
         return &["InvalidSpec"];
     }
-    let is_of_the_spec = |(node, range): &(String, _)| {
-        layout.block(range).is_some_and(|block| !block.is_static || block.static_for.as_deref() == Some(node))
-    };
+    let is_of_the_spec = |(node, range): &(String, _)| layout.block_of(node, range).is_some();
     let outdated = claims(seen.object(layout), "allocations").iter().any(|claim| !is_of_the_spec(claim));
     // A gateway that is edited may wait for pods, too.
     if outdated { &["EditDeferred"] } else { &["Valid", "EditDeferred"] }

@@ -26,8 +26,7 @@ pub(super) fn agree(seen: &Seen<'_>, layout: &Layout) -> Result<(), Broken> {
                     format!("{range} of {} is in {list}, and {node} is told {entry}", layout.key),
                 );
             }
-            let is_its = |block: &&Block| !block.is_static || block.static_for.as_deref() == Some(&node);
-            let block = layout.block(&range).filter(is_its);
+            let block = layout.block_of(&node, &range);
             if let Some(block) = block.filter(|_| list == "allocations" && seen.serves(layout)) {
                 if let Err(what) = of_spec(seen, layout, block, entry) {
                     let of = format!("{range} of {}", layout.key);
