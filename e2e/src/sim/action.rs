@@ -2,8 +2,10 @@
 //!
 //! An action that makes no sense where it stands does nothing. Numbers pick among what is there, modulo its count.
 
+use serde::{Deserialize, Serialize};
+
 /// What the simulator does to a call.
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Serialize, Deserialize)]
 pub enum Fate {
     /// It is done and answered.
     Done,
@@ -16,7 +18,7 @@ pub enum Fate {
 }
 
 /// How a disk is.
-#[derive(Clone, Copy, PartialEq, Eq, Default, Debug)]
+#[derive(Clone, Copy, PartialEq, Eq, Default, Debug, Serialize, Deserialize)]
 pub enum Disk {
     /// It does what it is asked.
     #[default]
@@ -28,7 +30,7 @@ pub enum Disk {
 }
 
 /// One step. The fields say whom or what it is about, by number.
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Serialize, Deserialize)]
 #[expect(missing_docs, reason = "the fields are numbers of what their names say")]
 pub enum Action {
     /// Time passes, in milliseconds.

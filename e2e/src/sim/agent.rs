@@ -4,21 +4,26 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::net::IpAddr;
 use std::time::Duration;
 
-use ipam_core::ledger::{Attachment, Owner, Pick, Request};
-use ipam_core::{AddrRange, Family, PoolKey};
-use ipam_crds::{BlockUse, NodeBlock};
+use ipam_core::ledger::Owner;
+use ipam_core::{AddrRange, PoolKey};
+use ipam_crds::BlockUse;
 use ipam_node_agent::status::status_patch;
 use ipam_node_agent::watch::Standing;
 use serde_json::Value;
 
 use super::action::{self, Fate};
+use super::activity::{Activity, EXPECTED};
 use super::disk::Disk;
-use super::process::{Heard, Process, pool_of};
+use super::process::{Heard, Process};
+use super::records::{AssignmentId, Records};
 use super::replica::Clock;
+use super::request::{request, told_address};
 use super::server::Server;
 
 /// The interface of every pod.
-const IF_NAME: &str = "net1";
+pub(super) const IF_NAME: &str = "net1";
+/// An address that was freed is not allocated again for so many seconds, unless a pod asks for it by name.
+pub(super) const COOLDOWN: i64 = 2;
 
 /// What a pod asks for.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -31,6 +36,28 @@ pub(super) enum Wish {
     Named(u8),
 }
 
+/// An address that a pod really has.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub(super) struct Held {
+    pub(super) pool: PoolKey,
+    pub(super) addr: IpAddr,
+    /// The assignment of the block from which the agent allocated it.
+    pub(super) assignment: Option<AssignmentId>,
+}
+
+/// What came of an ADD.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(super) enum Added {
+    /// There was nothing to ask for.
+    NotAsked,
+    /// The pod has its address.
+    Served,
+    /// The address is recorded, and the agent died before it answered.
+    Crashed,
+    /// By the agent, for this reason, or because it does not run.
+    Refused(&'static str),
+}
+
 /// A node.
 pub(super) struct Node {
     /// Its name.
@@ -38,7 +65,9 @@ pub(super) struct Node {
     disk: Disk,
     process: Option<Process>,
     /// The addresses that each pod really has, by container.
-    pods: BTreeMap<String, Vec<(PoolKey, IpAddr)>>,
+    pods: BTreeMap<String, Vec<Held>>,
+    /// When each address was freed, in seconds, since the store is what it is.
+    freed: BTreeMap<(PoolKey, IpAddr), i64>,
     /// Pods of whose addresses nothing tells that is left, since somebody has taken the agent's store away, or also the report
     /// that told of them.
     unknown: BTreeSet<String>,
@@ -57,6 +86,7 @@ impl Node {
             disk: Disk::default(),
             process: None,
             pods: BTreeMap::new(),
+            freed: BTreeMap::new(),
             unknown: BTreeSet::new(),
             made: 0,
             moves: 0,
@@ -84,6 +114,7 @@ impl Node {
     pub(super) fn wipe(&mut self) {
         self.process = None;
         self.pods.clear();
+        self.freed.clear();
         self.moves += 1;
         self.disk = Disk::default();
     }
@@ -94,9 +125,11 @@ impl Node {
     }
 
     /// Somebody ends the agent and puts the copy in place of its store, or deletes the store. The pods run on.
-    pub(super) fn put_store_back(&mut self) {
+    /// Whether there was no copy.
+    pub(super) fn put_store_back(&mut self) -> bool {
         self.crash();
-        self.disk.put_back();
+        self.freed.clear();
+        self.disk.put_back()
     }
 
     /// Nothing tells any more what pods of this node hold without a record in the journal.
@@ -104,16 +137,14 @@ impl Node {
         self.forget(None);
     }
 
-    /// Every address that pods of this node really have.
-    pub(super) fn held(&self) -> impl Iterator<Item = (&str, &PoolKey, IpAddr)> {
-        self.pods
-            .iter()
-            .flat_map(|(pod, addresses)| addresses.iter().map(move |(pool, addr)| (pod.as_str(), pool, *addr)))
+    /// Every address that pods of this node really have, with the pod.
+    pub(super) fn held(&self) -> impl Iterator<Item = (&str, &Held)> {
+        self.pods.iter().flat_map(|(pod, addresses)| addresses.iter().map(move |held| (pod.as_str(), held)))
     }
 
-    /// Those of them of which something tells: the journal, or what the agent had reported when it was taken away.
-    pub(super) fn known(&self) -> impl Iterator<Item = (&str, &PoolKey, IpAddr)> {
-        self.held().filter(|(pod, ..)| self.unknown.is_empty() || !self.unknown.contains(*pod))
+    /// Whether anything tells of the pod's addresses: the journal, or what the agent had reported when it was taken away.
+    pub(super) fn is_known(&self, pod: &str) -> bool {
+        !self.unknown.contains(pod)
     }
 
     /// Whether the agent holds on to addresses of which it has no record.
@@ -129,11 +160,6 @@ impl Node {
     /// Another number after what pods hold has changed.
     pub(super) fn moves(&self) -> u64 {
         self.moves
-    }
-
-    /// Whether the agent has heard all that the server says of its node, and will remember it.
-    pub(super) fn has_noted_all(&self, server: &Server) -> bool {
-        self.process.as_ref().is_some_and(|it| it.watch.is_current(server) && it.noted == it.durable)
     }
 
     /// Whether the agent knows all that the server says, and has told all that is worth telling.
@@ -182,8 +208,7 @@ impl Node {
             ledger.held_by(pool, &Owner::new(pod.clone(), IF_NAME)).is_some()
                 || reports().any(|it| tells(it, pool, addr))
         };
-        let unknown =
-            self.pods.iter().filter(|(pod, held)| held.iter().any(|(pool, addr)| !is_known(pod, pool, *addr)));
+        let unknown = self.pods.iter().filter(|(pod, held)| held.iter().any(|it| !is_known(pod, &it.pool, it.addr)));
         self.unknown.extend(unknown.map(|(pod, _)| pod.clone()));
     }
 
@@ -204,29 +229,44 @@ impl Node {
     }
 
     /// CNI ADD of a new pod in the `pick`-th pool that this node knows.
-    pub(super) fn add(&mut self, pick: usize, wish: Wish, clock: Clock) {
-        let Some(process) = self.process.as_mut().filter(|_| self.disk.is != action::Disk::ReadOnly) else { return };
+    pub(super) fn add(&mut self, pick: usize, wish: Wish, clock: Clock, records: &Records) -> Added {
+        if self.disk.is == action::Disk::ReadOnly {
+            return Added::Refused("ADD refused: disk");
+        }
+        let Some(process) = self.process.as_mut() else { return Added::Refused("ADD refused: no agent") };
         process.goes_on(clock);
-        let Some(block) = process.block(pick) else { return };
+        let Some(block) = process.block(pick).cloned() else { return Added::Refused("ADD refused: no block") };
+        let told = process.told();
         self.made += 1;
         let container = format!("{}-{}", self.name, self.made);
-        let Some(request) = request(container.clone(), block, wish) else { return };
-        let Ok(allocation) = process.ledger.allocate(&request, seconds(clock)) else { return };
+        let Some(request) = request(container.clone(), &block, wish) else { return Added::NotAsked };
+        let now = seconds(clock);
+        let allocation = match process.ledger.allocate(&request, now) {
+            Ok(allocation) => allocation,
+            Err(refusal) => return Added::Refused(refused(refusal.reason())),
+        };
         process.has_news();
         let pool = &request.pools[0];
-        let unsaved = allocation.grants.iter().find_map(|grant| self.disk.unsaved(pool, grant.addr));
-        self.wrong = self.wrong.take().or(unsaved);
+        for grant in &allocation.grants {
+            let unsaved = self.disk.unsaved(pool, grant.addr);
+            let cools = || self.freed.get(&(pool.clone(), grant.addr)).is_some_and(|freed| now < freed + COOLDOWN);
+            let wrong = || told_address(&block, grant, wish, cools());
+            self.wrong = self.wrong.take().or(unsaved).or_else(wrong);
+        }
         self.disk.record(&allocation.changes);
         if wish == Wish::AnyAndCrash {
             self.process = None;
-            return;
+            return Added::Crashed;
         }
         for step in &allocation.changes {
             process.ledger.apply(step);
         }
-        let addresses = allocation.grants.iter().map(|grant| (pool.clone(), grant.addr)).collect();
+        let assignment = told.and_then(|(uid, generation)| records.told(&uid, generation, pool));
+        let held = |addr| Held { pool: pool.clone(), addr, assignment };
+        let addresses = allocation.grants.iter().map(|grant| held(grant.addr)).collect();
         self.pods.insert(container, addresses);
         self.moves += 1;
+        Added::Served
     }
 
     /// The number of pools that this node knows.
@@ -245,6 +285,13 @@ impl Node {
         self.collect(clock);
     }
 
+    /// CNI DEL of the pod that was started last.
+    pub(super) fn delete_newest(&mut self, clock: Clock) {
+        let newest = format!("{}-{}", self.name, self.made);
+        let place = self.pods.keys().position(|pod| *pod == newest);
+        place.into_iter().for_each(|place| self.delete(place, clock));
+    }
+
     /// Gives back what is recorded for pods that are gone.
     pub(super) fn collect(&mut self, clock: Clock) {
         let Some(process) = self.process.as_mut().filter(|_| self.disk.is != action::Disk::ReadOnly) else { return };
@@ -256,6 +303,9 @@ impl Node {
             .collect();
         for (pool, owner) in stale {
             process.has_news();
+            if let Some(held) = process.ledger.held_by(&pool, &owner) {
+                self.freed.insert((pool.clone(), held.addr), seconds(clock));
+            }
             let changes = process.ledger.release(&[pool], &owner, seconds(clock));
             for step in &changes {
                 process.ledger.apply(step);
@@ -265,7 +315,13 @@ impl Node {
     }
 
     /// Writes the report, if one is due. Returns the patch if it is still on its way.
-    pub(super) fn report(&mut self, server: &mut Server, fate: Fate, clock: Clock) -> Option<Value> {
+    pub(super) fn report(
+        &mut self,
+        server: &mut Server,
+        fate: Fate,
+        clock: Clock,
+        activity: &mut Activity,
+    ) -> Option<Value> {
         self.due(clock).filter(|due| *due <= clock.elapsed)?;
         let process = self.process.as_mut()?;
         let report = process.report(self.disk.at())?;
@@ -277,6 +333,9 @@ impl Node {
             return Some(patch);
         }
         let written = fate != Fate::Lost && server.json_patch("ipamnodes", &self.name, true, patch).is_ok();
+        if written {
+            activity.count("reports written");
+        }
         if written && fate == Fate::Done {
             process.pace.written(report, now);
         } else {
@@ -286,24 +345,10 @@ impl Node {
     }
 }
 
-/// The request of a pod for an address of the block. The gateway is nobody's to ask for by name.
-fn request(container: String, block: &NodeBlock, wish: Wish) -> Option<Request> {
-    let attachment =
-        Attachment { pod_name: container.clone(), pod_namespace: "default".to_owned(), ..Attachment::default() };
-    let (owner, pools) = (Owner::new(container, IF_NAME), vec![pool_of(block)]);
-    let plain = Request { pools, owner, attachment, requested: Vec::new(), pick: Pick::Next };
-    let Wish::Named(place) = wish else { return Some(plain) };
-    let (first, last) = range(&block.start_ip, &block.end_ip)?.numbers();
-    let offset = u128::from(place) % (last - first).saturating_add(1);
-    let addr = Family::of(block.start_ip.parse().ok()?).addr(first + offset);
-    let is_gateway = block.gateway.as_deref().and_then(|text| text.parse().ok()) == Some(addr);
-    let by_index = place.is_multiple_of(2);
-    let index = i32::try_from(offset).ok().filter(|_| by_index);
-    let asked = match index {
-        Some(index) => Request { pick: Pick::Index(index), ..plain },
-        None => Request { requested: vec![addr], ..plain },
-    };
-    (!is_gateway).then_some(asked)
+/// What an ADD that the agent refuses counts as.
+fn refused(reason: &'static str) -> &'static str {
+    let known = EXPECTED.into_iter().find(|what| what.strip_prefix("ADD refused: ") == Some(reason));
+    known.unwrap_or("ADD refused: for another reason")
 }
 
 /// Whether a report tells that the address may be held of the pool.

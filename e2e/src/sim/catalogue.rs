@@ -46,7 +46,8 @@ fn selector() -> Value {
 fn blue() -> Vec<Value> {
     vec![
         json!({"subnet": "10.0.0.0/28", "perNodeBlockSize": 4, "nodeSelector": selector()}),
-        json!({"subnet": "10.0.0.0/27", "perNodeBlockSize": 4, "nodeSelector": selector()}),
+        json!({"subnet": "10.0.0.0/27", "perNodeBlockSize": 4, "nodeSelector": selector(), "gateway": "10.0.0.1",
+            "routes": [{"dst": "10.8.0.0/16"}], "defaultGateway": true}),
         json!({"subnet": "10.0.0.0/28", "perNodeBlockSize": 2, "nodeSelector": selector()}),
         json!({"subnet": "10.0.0.16/28", "perNodeBlockSize": 4}),
         json!({"subnet": "10.0.0.0/28", "perNodeBlockSize": 3, "gateway": "10.0.0.2"}),
@@ -60,7 +61,8 @@ fn blue() -> Vec<Value> {
 fn green() -> Vec<Value> {
     vec![
         json!({"cidr": "10.1.0.0/27", "perNodeNetworkPrefix": 29, "gatewayIndex": 1, "nodeSelector": selector()}),
-        json!({"cidr": "10.1.0.0/26", "perNodeNetworkPrefix": 29, "gatewayIndex": 1, "nodeSelector": selector()}),
+        json!({"cidr": "10.1.0.0/26", "perNodeNetworkPrefix": 29, "gatewayIndex": 1, "nodeSelector": selector(),
+            "routes": [{"dst": "10.9.0.0/16"}, {"dst": "10.8.0.0/16"}], "perNodeExclusions": [{"startIndex": 2, "endIndex": 3}]}),
         json!({"cidr": "10.1.0.0/27", "perNodeNetworkPrefix": 30}),
         json!({"cidr": "10.1.0.0/27", "perNodeNetworkPrefix": 29,
             "staticAllocations": [{"nodeName": "node-1", "prefix": "10.1.0.0/29"}, {"prefix": "10.1.0.8/29"}]}),
@@ -96,6 +98,7 @@ fn six() -> Vec<Value> {
     vec![
         json!({"subnet": "fd00::/124", "perNodeBlockSize": 4, "gateway": "fd00::1"}),
         json!({"subnet": "fd00::/64", "perNodeBlockSize": 4, "gateway": "fd00::1"}),
-        json!({"subnet": "fd00::/124", "perNodeBlockSize": 5, "nodeSelector": selector()}),
+        json!({"subnet": "fd00::/124", "perNodeBlockSize": 5, "nodeSelector": selector(),
+            "perNodeExclusions": [{"startIndex": 0, "endIndex": 1}]}),
     ]
 }

@@ -53,7 +53,7 @@ impl Disk {
 
     /// What is held by the journal.
     pub(super) fn ledger(&self) -> Ledger {
-        let mut ledger = Ledger::new(0);
+        let mut ledger = Ledger::new(super::agent::COOLDOWN);
         self.store.journal.iter().for_each(|step| ledger.apply(step));
         ledger
     }
@@ -89,15 +89,16 @@ impl Disk {
         self.copy = Some(self.store.clone());
     }
 
-    /// The copy takes the place of the store; without one the store is deleted. Not while an agent runs.
-    pub(super) fn put_back(&mut self) {
+    /// The copy takes the place of the store; without one the store is deleted. Not while an agent runs. Whether there was no copy.
+    pub(super) fn put_back(&mut self) -> bool {
         if self.is == State::ReadOnly {
-            return;
+            return false;
         }
         self.store = self.copy.clone().unwrap_or_default();
         self.went_back = Some(self.store.at);
         self.saved = self.noted().map(|noted| noted.spec.blocks.clone()).unwrap_or_default();
         self.told.clone_from(&self.saved);
+        self.copy.is_none()
     }
 
     /// Saves the spec as the agent's file does. Whether that worked.

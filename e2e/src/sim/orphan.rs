@@ -35,20 +35,28 @@ impl Orphans {
         self.on_their_way.push(Orphan::Report { node, patch });
     }
 
-    /// One arrives, unless it is a creation whose time is over. Nobody hears of the answer.
-    pub(super) fn arrive(&mut self, pick: usize, server: &Shared, now: Duration) {
-        let Some(place) = pick.checked_rem(self.on_their_way.len()) else { return };
+    /// One arrives, unless it is a creation whose time is over. Nobody hears of the answer. Whether one arrived.
+    pub(super) fn arrive(&mut self, pick: usize, server: &Shared, now: Duration) -> bool {
+        let Some(place) = pick.checked_rem(self.on_their_way.len()) else { return false };
         match self.on_their_way.remove(place) {
-            Orphan::Call { command, sent, .. } if creates(&command).is_some() && now > sent + LONGEST_WAY => {}
+            Orphan::Call { command, sent, .. } if creates(&command).is_some() && now > sent + LONGEST_WAY => {
+                return false;
+            }
             Orphan::Call { wire, command, .. } => wire.arrive(*command),
             Orphan::Report { node, patch } => drop(lock(server).json_patch("ipamnodes", &node, true, patch)),
         }
+        true
     }
 
     /// No creation of the node's IPAMNode arrives any more. Who deletes one by hand must know that none is on its way.
     pub(super) fn forget_creations(&mut self, node: &str) {
         let is_one = |orphan: &Orphan| matches!(orphan, Orphan::Call { command, .. } if creates(command) == Some(node));
         self.on_their_way.retain(|orphan| !is_one(orphan));
+    }
+
+    /// Whether there is nothing.
+    pub(super) fn is_empty(&self) -> bool {
+        self.on_their_way.is_empty()
     }
 
     /// None of it arrives.

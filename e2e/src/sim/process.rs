@@ -94,6 +94,12 @@ impl Process {
         blocks.get(pick.checked_rem(blocks.len())?)
     }
 
+    /// uid and generation of the IPAMNode that the agent goes by.
+    pub(super) fn told(&self) -> Option<(String, i64)> {
+        let spec = &self.in_force.as_ref()?.spec;
+        Some((spec.uid.clone(), spec.generation?))
+    }
+
     /// Whether the journal was compared with the report that the server had.
     pub(super) const fn has_compared(&self) -> bool {
         self.found.is_none()

@@ -1,6 +1,7 @@
 //! One replica of the operator: the real state machine, the real election and the real calls, with everything around them
 //! in the simulator's hand: when a watch tells, when a call reaches the server, when its answer comes back, and whether.
 
+use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
@@ -19,7 +20,7 @@ use serde_json::Value;
 
 use super::action::Fate;
 use super::object::Object;
-use super::server::{Change, NAMESPACE, Server};
+use super::server::{Change, NAMESPACE, Server, text};
 use super::watch::{Told, Watch};
 use super::wire::Wire;
 
@@ -50,6 +51,48 @@ pub(super) struct Replica {
     next_campaign: Duration,
     /// Steps that a process which slept through its deadline still does before its timer ends it.
     last_steps: u32,
+    /// After how long it lets time release the block of a Node that is gone.
+    grace: Option<Duration>,
+    sight: Sight,
+}
+
+/// Which Nodes a replica has heard of, and since when it has seen others missing.
+#[derive(Default)]
+struct Sight {
+    /// Which watches have told a whole list since it leads.
+    listed: [bool; WATCHED.len()],
+    /// Since when it leads with all of them listed.
+    since: Option<Duration>,
+    nodes: BTreeSet<String>,
+    gone: BTreeMap<String, Duration>,
+}
+
+impl Sight {
+    fn note(&mut self, watch: usize, told: &Told, now: Duration) {
+        match told {
+            Told::Init => {
+                self.listed[watch] = false;
+                if watch == 3 {
+                    (self.since, self.nodes, self.gone) = (None, BTreeSet::new(), BTreeMap::new());
+                }
+            }
+            Told::Done => self.listed[watch] = true,
+            Told::Listed(object) | Told::Changed(Change::Applied, object) if watch == 3 => {
+                let name = text(object, "/metadata/name");
+                self.gone.remove(&name);
+                self.nodes.insert(name);
+            }
+            Told::Changed(Change::Deleted, object) if watch == 3 => {
+                let name = text(object, "/metadata/name");
+                self.nodes.remove(&name);
+                self.gone.insert(name, now);
+            }
+            Told::Listed(_) | Told::Changed(..) => {}
+        }
+        if self.listed.iter().all(|listed| *listed) {
+            self.since.get_or_insert(now);
+        }
+    }
 }
 
 /// The simulator's time: since the start.
@@ -92,12 +135,28 @@ impl Replica {
             frozen_until: Duration::ZERO,
             next_campaign: Duration::ZERO,
             last_steps: 3,
+            grace,
+            sight: Sight::default(),
         }
     }
 
     /// What it has sent and what may reach the server after its end.
     pub(super) fn into_sent(self) -> Vec<Command> {
         self.sent
+    }
+
+    /// After how long it lets time release the block of a Node that is gone; `None` is never.
+    pub(super) fn grace(&self) -> Option<Duration> {
+        self.grace
+    }
+
+    /// Whether it leads and has seen the Node missing for the grace.
+    pub(super) fn may_expire(&self, node: &str, clock: Clock) -> bool {
+        let leads = self.leading && self.leads_until().is_some_and(|until| until > clock.instant());
+        let since = self.sight.gone.get(node).copied().max(self.sight.since);
+        let is_missing = self.sight.since.is_some() && !self.sight.nodes.contains(node);
+        let is_over = self.grace.zip(since).is_some_and(|(grace, since)| clock.elapsed >= since + grace);
+        leads && is_missing && is_over
     }
 
     /// How its calls are made.
@@ -130,14 +189,9 @@ impl Replica {
         self.reconciler.next_wake().map(|wake| wake.saturating_duration_since(clock.start))
     }
 
-    /// Whether it has heard of all Nodes as they are.
-    pub(super) fn knows_nodes(&self, server: &Server) -> bool {
-        self.watches.last().is_some_and(|watch| watch.is_current(server))
-    }
-
-    /// Whether nothing is due, under way or untold.
-    pub(super) fn is_idle(&self, server: &Server) -> bool {
-        self.has_done_all(server) && (!self.leading || self.reconciler.is_idle())
+    /// Whether it has heard of all pools as they are.
+    pub(super) fn knows_pools(&self, server: &Server) -> bool {
+        self.watches.iter().take(2).all(|watch| watch.is_current(server))
     }
 
     /// Whether nothing is under way or untold.
@@ -188,6 +242,7 @@ impl Replica {
 
     fn observe(&mut self, index: usize, told: Told, clock: Clock) {
         let now = clock.instant();
+        self.sight.note(index, &told, clock.elapsed);
         let observed = match index {
             0 => Observed::Pool(PoolKind::IpPool, raw(told)),
             1 => Observed::Pool(PoolKind::CidrPool, raw(told)),
@@ -254,6 +309,7 @@ impl Replica {
         }
         if !self.leading && self.candidate.leads_until().is_some_and(|until| until > now) {
             self.leading = true;
+            self.sight = Sight::default();
             self.reconciler.lead(self.candidate.given(), now);
             self.watches.iter_mut().for_each(Watch::expire);
         }

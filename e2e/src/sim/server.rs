@@ -16,6 +16,9 @@ use super::object::Object;
 /// Where pools and IPAMNodes live.
 pub(super) const NAMESPACE: &str = "kube-system";
 
+/// By so much versions rise in a restore.
+pub(super) const RESTORE_BUMP: u64 = 1_000_000;
+
 /// How an object changed.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(super) enum Change {
@@ -53,6 +56,8 @@ pub(super) struct Server {
     version: u64,
     /// The version of the last change to anything but a lease.
     news: u64,
+    /// Requests of replicas but those about leases.
+    requests: u64,
     uids: u64,
     /// What happened, for each of [`PLURALS`].
     history: [Vec<Event>; PLURALS.len()],
@@ -86,6 +91,11 @@ impl Server {
         self.news
     }
 
+    /// The number of requests of replicas so far, those about leases and events not counted.
+    pub(super) fn requests(&self) -> u64 {
+        self.requests
+    }
+
     /// What happened to objects of `plural` after `version`, oldest first.
     pub(super) fn since(&self, plural: &'static str, version: u64) -> &[Event] {
         let history = &self.history[place(plural)];
@@ -99,7 +109,7 @@ impl Server {
 
     /// Puts a backup in place as `etcdutl snapshot restore --bump-revision` does: versions go on, history does not.
     pub(super) fn restore(&mut self, backup: &Backup) {
-        self.version += 1_000_000;
+        self.version += RESTORE_BUMP;
         self.news = self.version;
         self.objects.clone_from(&backup.0);
         self.history.iter_mut().for_each(Vec::clear);
@@ -284,6 +294,7 @@ impl Server {
         if path.ends_with("/events") {
             return Ok(Arc::new(Object::new(body)));
         }
+        self.requests += 1;
         let words: Vec<&str> = path.trim_start_matches('/').split('/').collect();
         let place = words.iter().position(|word| PLURALS.contains(word)).ok_or((404, format!("no {path}")))?;
         let plural = PLURALS.into_iter().find(|plural| *plural == words[place]).ok_or((404, format!("no {path}")))?;

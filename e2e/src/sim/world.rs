@@ -3,19 +3,19 @@
 use std::rc::Rc;
 use std::time::{Duration, Instant};
 
-use ipam_operator::pool::FORCE_RELEASE;
-use serde_json::{Value, json};
-
+use serde_json::Value;
 use tokio::runtime::Runtime;
 
-use super::action::{Action, Disk, Fate};
+use super::action::{Action, Fate};
+use super::activity::Activity;
 use super::admin::{self, pool_at};
-use super::agent::{Node, Wish};
-use super::catalogue::POOLS;
-use super::excuse::Excuses;
+use super::agent::{Added, Node, Wish};
+use super::allowed::{Allowed, key_of};
+use super::law::{self, Broken};
 use super::orphan::Orphans;
+use super::records::Records;
 use super::replica::{Clock, Replica};
-use super::server::{Backup, NAMESPACE, PLURALS};
+use super::server::{Backup, PLURALS};
 use super::wire::{Shared, Wire, lock};
 
 /// Nodes that there may be.
@@ -23,13 +23,13 @@ pub(super) const NODES: u8 = 4;
 /// Replicas of the operator that there may be.
 pub(super) const REPLICAS: u8 = 2;
 /// The longest time that passes at once while all is left to settle: leaders are to renew in time.
-const LONGEST_PASS: Duration = Duration::from_secs(2);
+pub(super) const LONGEST_PASS: Duration = Duration::from_secs(2);
 /// After this long without news an operator decides upon what it has heard.
-const QUIET: Duration = Duration::from_millis(15);
+pub(super) const QUIET: Duration = Duration::from_millis(15);
 /// After this long an agent that has failed to report tries again.
-const LONGEST_PAUSE: Duration = Duration::from_mins(1);
+pub(super) const LONGEST_PAUSE: Duration = Duration::from_mins(1);
 /// After this long an agent may write its next report.
-const REPORTS_APART: Duration = Duration::from_secs(1);
+pub(super) const REPORTS_APART: Duration = Duration::from_secs(1);
 
 /// The cluster.
 pub struct World {
@@ -39,19 +39,27 @@ pub struct World {
     pub(super) nodes: Vec<Node>,
     /// The replicas that run.
     pub(super) replicas: Vec<Option<Replica>>,
-    orphans: Orphans,
+    pub(super) orphans: Orphans,
     runtime: Rc<Runtime>,
-    clock: Clock,
+    pub(super) clock: Clock,
     starts: u32,
     /// What the laws do not speak of, for an admin has taken it upon himself.
-    pub(super) excuses: Excuses,
-    backup: Option<Backup>,
+    pub(super) allowed: Allowed,
+    pub(super) backup: Option<Backup>,
     /// The pools that went with their definitions.
-    swept: Vec<(&'static str, Value)>,
+    pub(super) swept: Vec<(&'static str, Value)>,
     /// The machines that were registered when the store was put back, until the operator is started again.
-    restoring: Option<Vec<u8>>,
+    pub(super) restoring: Option<Vec<u8>>,
     /// What the laws were checked at last: the server's news and the nodes' moves.
     pub(super) checked: (u64, u64),
+    /// What happened so far.
+    pub(super) activity: Activity,
+    /// Which blocks were assigned to which nodes.
+    pub(super) records: Records,
+    /// The admin's action that is under way, if it changes what is recorded.
+    pub(super) by_hand: Option<&'static str>,
+    /// The first law that was broken.
+    broken: Option<Broken>,
 }
 
 impl World {
@@ -68,11 +76,15 @@ impl World {
             runtime,
             clock,
             starts: 0,
-            excuses: Excuses::default(),
+            allowed: Allowed::default(),
             backup: None,
             swept: Vec::new(),
             restoring: None,
             checked: (0, 0),
+            activity: Activity::default(),
+            records: Records::default(),
+            by_hand: None,
+            broken: None,
         }
     }
 
@@ -88,12 +100,33 @@ impl World {
         self.clock
     }
 
-    /// Something happens.
-    pub(super) fn step(&mut self, action: Action) {
+    /// What happened so far.
+    pub fn activity(&self) -> Activity {
+        let mut activity = self.activity.clone();
+        self.allowed.count(&mut activity);
+        activity
+    }
+
+    /// Something happens, and the laws are checked after each call that it makes.
+    pub(super) fn step(&mut self, action: Action) -> Result<(), Broken> {
+        self.perform(action);
+        self.end_those_past_their_deadline();
+        self.look();
+        self.broken.take().map_or(Ok(()), Err)
+    }
+
+    /// Checks the laws, and keeps the first that is broken.
+    pub(super) fn look(&mut self) {
+        if self.broken.is_none() {
+            self.broken = law::check(self).err();
+        }
+    }
+
+    fn perform(&mut self, action: Action) {
         match action {
             Action::Pass(milliseconds) => self.clock.elapsed += Duration::from_millis(milliseconds.into()),
             Action::Rest(seconds) => self.rest(seconds),
-            Action::Grace(seconds) => self.excuses.grace = (seconds > 0).then(|| Duration::from_secs(seconds.into())),
+            Action::Grace(seconds) => self.allowed.grace = (seconds > 0).then(|| Duration::from_secs(seconds.into())),
             Action::AgentHear { .. }
             | Action::AgentLoseWatch { .. }
             | Action::Add { .. }
@@ -128,7 +161,11 @@ impl World {
                     drop(lock(&self.server).create(plural, object));
                 }
             }
-            Action::Orphan { call } => self.orphans.arrive(call.into(), &self.server, self.clock.elapsed),
+            Action::Orphan { call } => {
+                if self.orphans.arrive(call.into(), &self.server, self.clock.elapsed) {
+                    self.activity.count("late calls arrived");
+                }
+            }
             Action::Work { replica } => self.work(replica),
             Action::Round { replica } => self.round(replica),
             Action::Listen { replica } => self.listen(replica),
@@ -139,32 +176,43 @@ impl World {
             }
             _ => self.on_replica(action),
         }
-        self.end_those_past_their_deadline();
     }
 
-    fn on_node(&mut self, action: Action) {
+    pub(super) fn on_node(&mut self, action: Action) {
+        self.act_on_node(action);
+        self.look();
+    }
+
+    fn act_on_node(&mut self, action: Action) {
         let (clock, shared) = (self.clock, self.server.clone());
         let mut server = lock(&shared);
         let at = |index: u8| usize::from(index % NODES);
         match action {
             Action::AgentHear { node, words } => self.nodes[at(node)].hear(words.into(), &server),
             Action::AgentLoseWatch { node } => self.nodes[at(node)].lose_watch(),
-            Action::Add { node, pool } => self.nodes[at(node)].add(pool.into(), Wish::Any, clock),
-            Action::AddAndCrash { node, pool } => self.nodes[at(node)].add(pool.into(), Wish::AnyAndCrash, clock),
-            Action::AddByName { node, pool, place } => {
-                self.nodes[at(node)].add(pool.into(), Wish::Named(place), clock);
-            }
+            Action::Add { node, pool } => drop(self.add(node, pool.into(), Wish::Any)),
+            Action::AddAndCrash { node, pool } => drop(self.add(node, pool.into(), Wish::AnyAndCrash)),
+            Action::AddByName { node, pool, place } => drop(self.add(node, pool.into(), Wish::Named(place))),
             Action::CopyStore { node } => self.nodes[at(node)].copy_store(),
-            Action::PutStoreBack { node } => self.nodes[at(node)].put_store_back(),
+            Action::PutStoreBack { node } => {
+                let deleted = self.nodes[at(node)].put_store_back();
+                self.activity.count(if deleted { "stores deleted" } else { "stores put back" });
+            }
             Action::Delete { node, pod } => self.nodes[at(node)].delete(pod.into(), clock),
             Action::Report { node, fate } => {
-                if let Some(patch) = self.nodes[at(node)].report(&mut server, fate, clock) {
+                if let Some(patch) = self.nodes[at(node)].report(&mut server, fate, clock, &mut self.activity) {
                     self.orphans.report(node_name(node), patch);
                 }
             }
-            Action::AgentKill { node } => self.nodes[at(node)].crash(),
+            Action::AgentKill { node } => {
+                self.activity.count("agents killed");
+                self.nodes[at(node)].crash();
+            }
             Action::AgentStart { node } => self.nodes[at(node)].start(clock),
-            Action::Wipe { node } => self.nodes[at(node)].wipe(),
+            Action::Wipe { node } => {
+                self.activity.count("nodes set up anew");
+                self.nodes[at(node)].wipe();
+            }
             Action::Disk { node, is } => self.nodes[at(node)].set_disk(is),
             Action::Drain { node } => {
                 while self.nodes[at(node)].held().next().is_some() {
@@ -175,50 +223,92 @@ impl World {
         }
     }
 
-    /// Time passes while those who lead look after their lease.
-    fn rest(&mut self, seconds: u8) {
-        for _ in 0..seconds.div_ceil(2) {
-            self.clock.elapsed += LONGEST_PASS;
-            for replica in 0..REPLICAS {
-                self.campaign_if_due(replica);
-            }
+    /// CNI ADD of a new pod.
+    pub(super) fn add(&mut self, node: u8, pool: usize, wish: Wish) -> Added {
+        let added = self.nodes[usize::from(node % NODES)].add(pool, wish, self.clock, &self.records);
+        match (added, wish) {
+            (Added::Served, Wish::Named(_)) => self.activity.count("pods served by name"),
+            (Added::Served, _) => self.activity.count("pods served"),
+            (Added::Crashed, _) => self.activity.count("agents killed after the record of an ADD"),
+            (Added::Refused(why), _) => self.activity.count(why),
+            (Added::NotAsked, _) => {}
         }
+        added
     }
 
-    fn campaign_if_due(&mut self, replica: u8) {
+    pub(super) fn campaign_if_due(&mut self, replica: u8) {
         let now = self.clock.elapsed;
         if self.awake(replica).is_some_and(|it| it.next_campaign() <= now) {
             self.on_replica(Action::Campaign { replica, fate: Fate::Done });
         }
     }
 
-    fn admin(&mut self, action: Action) {
+    pub(super) fn admin(&mut self, action: Action) {
         if !admin::act(&mut lock(&self.server), action) {
             return;
         }
+        if let Some(what) = done_by_hand(action) {
+            self.activity.count(what);
+        }
+        self.by_hand = Some("an admin");
+        self.note_by_hand(action);
+        self.look();
+        self.by_hand = None;
+    }
+
+    fn note_unheard(&mut self, node: u8) {
+        let it = &self.nodes[usize::from(node % NODES)];
+        self.allowed.leaves_unheard(&lock(&self.server), &self.records, it);
+    }
+
+    /// Whether all who lead have heard of all pools, and none of their calls is on its way.
+    pub(super) fn leaders_know_pools(&self, server: &super::server::Server) -> bool {
+        let mut leaders = self.replicas.iter().flatten().filter(|replica| replica.is_leading());
+        leaders.all(|replica| replica.knows_pools(server) && replica.calls() == 0) && self.orphans.is_empty()
+    }
+
+    fn note_by_hand(&mut self, action: Action) {
         match action {
             // Whoever deletes it says that nobody holds what it alone tells.
             Action::RemoveIpamNode { node } => {
-                self.excuses.leaves_unheard(&lock(&self.server), &node_name(node));
+                self.note_unheard(node);
                 self.nodes[usize::from(node % NODES)].lose_word();
                 self.orphans.forget_creations(&node_name(node));
             }
             // Nothing told of it but that machine.
-            Action::NodeLeaves { node } => self.excuses.leaves_unheard(&lock(&self.server), &node_name(node)),
-            Action::Strip { pool } => self.excuses.unguard(pool_at(pool).1),
-            Action::WipeStatus { pool } => self.excuses.wipe(pool_at(pool).1),
+            Action::NodeLeaves { node } => self.note_unheard(node),
+            Action::Strip { pool } => {
+                let (plural, name) = pool_at(pool);
+                self.allowed.unguard(key_of(plural, name));
+            }
+            Action::WipeStatus { pool } => {
+                let (plural, name) = pool_at(pool);
+                self.allowed.wipe(key_of(plural, name));
+            }
             _ => {}
         }
     }
 
-    fn on_replica(&mut self, action: Action) {
+    pub(super) fn on_replica(&mut self, action: Action) {
+        self.act_on_replica(action);
+        self.look();
+    }
+
+    fn act_on_replica(&mut self, action: Action) {
         let clock = self.clock;
         match action {
             Action::Start { replica, skew } => self.start(replica, skew),
-            Action::Kill { replica } => self.kill(replica),
+            Action::Kill { replica } => {
+                self.activity.count("replicas killed");
+                self.kill(replica);
+            }
             Action::Campaign { replica, fate } => {
                 let shared = self.server.clone();
+                let led = self.awake(replica).is_some_and(|it| it.is_leading());
                 let stays = self.awake(replica).is_none_or(|it| it.campaign(&mut lock(&shared), fate, clock));
+                if !led && self.awake(replica).is_some_and(|it| it.is_leading()) {
+                    self.activity.count("leader changes");
+                }
                 if !stays {
                     self.kill(replica);
                 }
@@ -236,6 +326,7 @@ impl World {
                 }
             }
             Action::Call { replica, call, fate } => {
+                self.activity.count(called(fate));
                 if let Some(it) = self.awake(replica) {
                     let (late, wire) = (it.deliver(call.into(), fate, clock), it.wire());
                     if let Some(command) = late {
@@ -244,143 +335,12 @@ impl World {
                 }
             }
             _ => {
+                if matches!(action, Action::Freeze { .. }) {
+                    self.activity.count("replicas stopped");
+                }
                 if let Some(it) = self.awake(replica_of(action)) {
                     within(it, action, clock);
                 }
-            }
-        }
-    }
-
-    /// A store is put back as the docs say: the operator is stopped first, and nothing is on its way.
-    fn restore(&mut self) {
-        let Some(backup) = self.backup.take() else { return };
-        for replica in 0..REPLICAS {
-            self.kill(replica);
-        }
-        self.forget_orphans();
-        let runs = |world: &Self, node: u8| world.nodes[usize::from(node)].held().next().is_some();
-        let registered = |world: &Self, node: u8| lock(&world.server).get("nodes", &node_name(node)).is_some();
-        self.restoring = Some((0..NODES).filter(|node| runs(self, *node) || registered(self, *node)).collect());
-        lock(&self.server).restore(&backup);
-        self.excuses.put_back = true;
-        for (_, pool) in POOLS {
-            self.excuses.unguard(pool);
-        }
-        for node in 0..NODES {
-            // What is reported is what was then.
-            self.nodes[usize::from(node)].lose_word();
-            self.on_node(Action::AgentLoseWatch { node });
-            self.on_node(Action::AgentHear { node, words: 64 });
-        }
-    }
-
-    /// The definitions are deleted and installed again. Every machine is registered, as the docs say, and no creation of before is
-    /// on its way: as when an IPAMNode is deleted by hand.
-    fn undefine(&mut self, breaks: bool) {
-        for node in 0..NODES {
-            let it = &self.nodes[usize::from(node)];
-            let has_ipam_node = lock(&self.server).get("ipamnodes", &it.name).is_some();
-            if has_ipam_node || it.pools() > 0 || it.held().next().is_some() {
-                admin::act(&mut lock(&self.server), Action::NodeJoins { node });
-            }
-            self.nodes[usize::from(node)].lose_word();
-            self.orphans.forget_creations(&node_name(node));
-        }
-        self.excuses.undefine();
-        lock(&self.server).sweep("ipamnodes");
-        for plural in ["ippools", "cidrpools"] {
-            let pools = lock(&self.server).sweep(plural);
-            self.swept.extend(pools.iter().map(|pool| (plural, as_applied(pool))));
-        }
-        for (node, replica) in (0..NODES).zip((0..REPLICAS).cycle()).filter(|_| breaks) {
-            self.on_node(Action::AgentLoseWatch { node });
-            for watch in 0..3 {
-                self.on_replica(Action::LoseWatch { replica, watch });
-            }
-        }
-    }
-
-    /// What the docs say is to be done after that and before the operator starts: every machine is registered, and every agent
-    /// tells anew what it holds, to an object without blocks.
-    fn rebuild(&mut self) {
-        let Some(machines) = self.restoring.take() else { return };
-        for node in machines {
-            admin::act(&mut lock(&self.server), Action::NodeJoins { node });
-        }
-        for node in 0..NODES {
-            self.admin(Action::RemoveIpamNode { node });
-            let name = node_name(node);
-            let is_registered = lock(&self.server).get("nodes", &name).is_some();
-            if is_registered {
-                let empty = json!({"metadata": {"name": name}, "spec": {"pools": []}});
-                drop(lock(&self.server).create("ipamnodes", empty));
-            }
-            self.on_node(Action::Disk { node, is: Disk::Well });
-            self.on_node(Action::AgentStart { node });
-        }
-        for _ in 0..2 {
-            self.clock.elapsed += LONGEST_PAUSE;
-            for node in 0..NODES {
-                self.on_node(Action::AgentHear { node, words: 64 });
-                self.on_node(Action::Report { node, fate: Fate::Done });
-            }
-        }
-    }
-
-    fn listen(&mut self, replica: u8) {
-        for watch in 0..4 {
-            self.on_replica(Action::Hear { replica, watch, words: 64 });
-        }
-    }
-
-    fn work(&mut self, replica: u8) {
-        self.campaign_if_due(replica);
-        self.listen(replica);
-        // A burst of news is over only when it is quiet.
-        self.clock.elapsed += QUIET;
-        self.decide_and_call(replica);
-    }
-
-    /// A replica decides, and its calls are made and answered. Returns whether there were any.
-    fn decide_and_call(&mut self, replica: u8) -> bool {
-        self.on_replica(Action::Decide { replica });
-        if self.awake(replica).is_some_and(|it| it.presses()) {
-            self.on_replica(Action::Campaign { replica, fate: Fate::Done });
-            self.on_replica(Action::Decide { replica });
-        }
-        let calls = self.awake(replica).map_or(0, |it| it.calls());
-        for _ in 0..calls {
-            self.on_replica(Action::Call { replica, call: 0, fate: Fate::Done });
-            self.on_replica(Action::Answer { replica, answer: 0 });
-        }
-        calls > 0
-    }
-
-    fn round(&mut self, replica: u8) {
-        for _ in 0..2 {
-            self.work(replica);
-            for _ in 0..3 {
-                self.clock.elapsed += QUIET;
-                if !self.decide_and_call(replica) {
-                    break;
-                }
-            }
-            for node in 0..NODES {
-                self.on_node(Action::AgentHear { node, words: 64 });
-            }
-            self.clock.elapsed += REPORTS_APART;
-            for node in 0..NODES {
-                self.on_node(Action::Report { node, fate: Fate::Done });
-            }
-        }
-        self.work(replica);
-    }
-
-    fn crowd(&mut self) {
-        let clock = self.clock;
-        for node in &mut self.nodes {
-            for pool in 0..node.pools() {
-                node.add(pool, Wish::Any, clock);
             }
         }
     }
@@ -410,8 +370,21 @@ impl World {
         u32::try_from(pause.as_millis()).unwrap_or(u32::MAX).max(10)
     }
 
+    /// The pod that an ADD has just served ends again.
+    pub(super) fn end_newest_pod(&mut self, node: u8, added: Added) {
+        if added == Added::Served {
+            self.nodes[usize::from(node)].delete_newest(self.clock);
+        }
+    }
+
+    /// Whether a block waits for its agent's report for ever.
+    pub(super) fn waits_without_end(&self) -> bool {
+        let mut graces = self.replicas.iter().flatten().map(Replica::grace);
+        graces.any(|grace| grace.is_none())
+    }
+
     /// The replica, if it runs and does not stand still.
-    fn awake(&mut self, replica: u8) -> Option<&mut Replica> {
+    pub(super) fn awake(&mut self, replica: u8) -> Option<&mut Replica> {
         let now = self.clock.elapsed;
         self.replicas[usize::from(replica % REPLICAS)].as_mut().filter(|it| it.frozen_until <= now)
     }
@@ -423,14 +396,14 @@ impl World {
             self.starts += 1;
             let name = format!("replica-{}", self.starts);
             let wire = Wire::new(self.runtime.clone(), &self.server, &name);
-            let grace = self.excuses.grace;
+            let grace = self.allowed.grace;
             // Where blocks are let go of by time, the replicas' clocks are as close as an admin has to keep them.
             let skew = if grace.is_some() { skew / 8 } else { skew };
             self.replicas[place] = Some(Replica::start(&name, skew.into(), grace, wire));
         }
     }
 
-    fn kill(&mut self, replica: u8) {
+    pub(super) fn kill(&mut self, replica: u8) {
         if let Some(it) = self.replicas[usize::from(replica % REPLICAS)].take() {
             // One that stood still has sent nothing since it led no more.
             let (wire, sent) = (it.wire(), it.led_until.min(self.clock.elapsed));
@@ -464,6 +437,31 @@ fn within(it: &mut Replica, action: Action, clock: Clock) {
     }
 }
 
+/// What a call counts as.
+const fn called(fate: Fate) -> &'static str {
+    match fate {
+        Fate::Done => "calls made",
+        Fate::AnswerLost => "answers lost",
+        Fate::Lost => "calls lost",
+        Fate::Late => "calls given up",
+    }
+}
+
+/// What an admin's action counts as, if it is counted.
+const fn done_by_hand(action: Action) -> Option<&'static str> {
+    match action {
+        Action::ForceRelease { .. } | Action::ForceAll { .. } => Some("force-releases"),
+        Action::WipeStatus { .. } => Some("records lost: status wiped"),
+        Action::RemoveIpamNode { .. } => Some("records lost: IPAMNode deleted"),
+        Action::Strip { .. } => Some("finalizers removed by hand"),
+        Action::NodeJoins { .. } => Some("Nodes created"),
+        Action::NodeLeaves { .. } => Some("Nodes deleted"),
+        Action::Apply { .. } => Some("pools applied"),
+        Action::Remove { .. } => Some("pools deleted"),
+        _ => None,
+    }
+}
+
 const fn replica_of(action: Action) -> u8 {
     match action {
         Action::HearAgain { replica, .. }
@@ -473,14 +471,6 @@ const fn replica_of(action: Action) -> u8 {
         | Action::Freeze { replica, .. } => replica,
         _ => 0,
     }
-}
-
-/// A pool as its manifest has it.
-fn as_applied(pool: &Value) -> Value {
-    let mut annotations = pool["metadata"]["annotations"].as_object().cloned().unwrap_or_default();
-    annotations.remove(FORCE_RELEASE);
-    let metadata = json!({"name": pool["metadata"]["name"], "namespace": NAMESPACE, "annotations": annotations});
-    json!({"metadata": metadata, "spec": pool["spec"]})
 }
 
 /// The name of a node.

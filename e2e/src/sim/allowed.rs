@@ -1,0 +1,243 @@
+//! Violations that an admin has accepted, so that the laws allow them: each names an assignment, and so pool, node, block and which
+//! time the node had it, and ends when the fact is recorded again.
+
+use std::cell::{Cell, RefCell};
+use std::collections::{BTreeMap, BTreeSet};
+use std::time::Duration;
+
+use ipam_core::{PoolKey, PoolKind};
+use ipam_operator::pool::{FINALIZER, FORCE_ALL, FORCE_RELEASE};
+use serde_json::Value;
+
+use super::activity::Activity;
+use super::agent::{Held, Node};
+use super::records::{Assignment, AssignmentId, POOL_KINDS, Records, plural_of, pool_of_entry};
+use super::replica::{Clock, Replica};
+use super::server::{Server, text};
+
+/// By force-release.
+const FORCED: &str = "allowed: force-release";
+/// By time, once a leader has seen the Node missing for the grace.
+const EXPIRED: &str = "allowed: grace";
+/// Nothing tells of it, since the definitions were deleted and then the node's own object.
+const UNHEARD: &str = "allowed: nobody can report it";
+/// The agent's store was deleted or put back, and the report that told of it is gone, too.
+const NO_RECORD: &str = "allowed: store and report lost";
+
+/// What is allowed at the moment.
+#[derive(Default)]
+pub(super) struct Allowed {
+    /// After how long replicas that start let time release the block of a Node that is gone; `None` is never.
+    pub(super) grace: Option<Duration>,
+    /// Assignments that were released whatever pods have, and why.
+    waived: BTreeMap<AssignmentId, &'static str>,
+    /// Pools and nodes of which this holds for addresses that the model could not attribute to an assignment.
+    waived_nodes: BTreeSet<(PoolKey, String)>,
+    /// The nodes that each pool's annotation names.
+    named: BTreeMap<PoolKey, BTreeSet<String>>,
+    /// Pools whose finalizer an admin took off, and that have none yet.
+    unguarded: BTreeSet<PoolKey>,
+    /// Pools whose status was wiped.
+    wiped: BTreeSet<PoolKey>,
+    /// Whether the definitions were deleted.
+    undefined: bool,
+    checks: Cell<u64>,
+    uses: RefCell<BTreeMap<&'static str, u64>>,
+}
+
+impl Allowed {
+    /// Counts a check, and whether it is left out. Whether it is.
+    fn judge(&self, allowed: Option<&'static str>) -> bool {
+        self.checks.set(self.checks.get() + 1);
+        if let Some(cause) = allowed {
+            *self.uses.borrow_mut().entry(cause).or_default() += 1;
+        }
+        allowed.is_some()
+    }
+
+    /// Adds how often checks were made, and left out for what.
+    pub(super) fn count(&self, activity: &mut Activity) {
+        activity.add("checks of addresses in use", self.checks.get());
+        for (cause, uses) in &*self.uses.borrow() {
+            activity.add(cause, *uses);
+        }
+    }
+
+    fn released(&self, node: &Node, pod: &str, held: &Held) -> Option<&'static str> {
+        if !node.is_known(pod) {
+            return Some(NO_RECORD);
+        }
+        let unattributed = || self.waived_nodes.contains(&(held.pool.clone(), node.name.clone())).then_some(FORCED);
+        held.assignment.map_or_else(unattributed, |id| self.waived.get(&id).copied())
+    }
+
+    /// Whether the address may be given to others.
+    pub(super) fn may_be_given(&self, node: &Node, pod: &str, held: &Held) -> bool {
+        self.judge(self.released(node, pod, held))
+    }
+
+    /// Whether a status may say that another node has the address: a restore took back what says otherwise.
+    pub(super) fn may_be_recorded_elsewhere(&self, records: &Records, held: &Held) -> bool {
+        let lost = held.assignment.and_then(|id| records.lost_by(id)).filter(|cause| *cause == super::RESTORE);
+        self.judge(lost.map(|_| "allowed: a restore took the record back"))
+    }
+
+    /// Whether the pool may go while the pod has the address.
+    pub(super) fn may_go(&self, records: &Records, node: &Node, pod: &str, held: &Held) -> bool {
+        let unguarded = || self.unguarded.contains(&held.pool).then_some("allowed: finalizer removed by hand");
+        let lost = || held.assignment.and_then(|id| records.lost_by(id)).map(|_| "allowed: record destroyed by hand");
+        self.judge(self.released(node, pod, held).or_else(unguarded).or_else(lost))
+    }
+
+    /// Whether the address need not be recorded as the node's.
+    pub(super) fn may_be_unrecorded(
+        &self,
+        records: &Records,
+        node: &Node,
+        pod: &str,
+        held: &Held,
+        is_invalid: bool,
+    ) -> bool {
+        // While a spec is invalid, a status that was wiped is not put right.
+        let wiped = || (is_invalid && self.wiped.contains(&held.pool)).then_some("allowed: wiped while invalid");
+        let lost = || held.assignment.and_then(|id| records.lost_by(id)).map(|_| "allowed: record destroyed by hand");
+        self.judge(self.released(node, pod, held).or_else(wiped).or_else(lost))
+    }
+
+    /// Whether two pools may have one address each: the later of the two assignments was made while they might share.
+    pub(super) fn may_share(
+        &self,
+        records: &Records,
+        one: (&PoolKey, Option<AssignmentId>),
+        other: (&PoolKey, Option<AssignmentId>),
+    ) -> bool {
+        let shared = || {
+            let ((one, first), (other, second)) = (one, other);
+            let (first, second) = (records.get(first?)?, records.get(second?)?);
+            let (later, than) = if first.id > second.id { (first, other) } else { (second, one) };
+            (one != other && later.shared_with.contains(than)).then_some("allowed: pools share addresses")
+        };
+        self.judge(shared())
+    }
+
+    /// An admin wipes the pool's status.
+    pub(super) fn wipe(&mut self, pool: PoolKey) {
+        self.wiped.insert(pool);
+    }
+
+    /// An admin takes the pool's finalizer off.
+    pub(super) fn unguard(&mut self, pool: PoolKey) {
+        self.unguarded.insert(pool);
+    }
+
+    /// An admin deletes the definitions.
+    pub(super) fn undefine(&mut self) {
+        self.undefined = true;
+    }
+
+    /// The store was put back: pools that had no finalizer then have none now.
+    pub(super) fn restore(&mut self, server: &Server) {
+        for (plural, kind) in POOL_KINDS {
+            for object in server.list(plural).filter(|object| !is_guarded(object)) {
+                self.unguarded.insert(PoolKey::new(kind, text(object, "/metadata/name")));
+            }
+        }
+    }
+
+    /// A Node leaves, or its IPAMNode is deleted by hand, of whose pods nothing tells any more since the definitions were deleted.
+    pub(super) fn leaves_unheard(&mut self, server: &Server, records: &Records, node: &Node) {
+        if self.undefined && server.get("ipamnodes", &node.name).is_none() {
+            self.waive(records, node, |it| records.lost_by(it.id).is_some(), UNHEARD);
+        }
+    }
+
+    /// Allows what a node has of the assignments that `which` picks.
+    fn waive(&mut self, records: &Records, node: &Node, which: impl Fn(&Assignment) -> bool, cause: &'static str) {
+        let of_node = records.all().filter(|it| it.node == node.name && which(it));
+        for it in of_node {
+            self.waived.entry(it.id).or_insert(cause);
+        }
+    }
+
+    /// Looks at what there is now, and was since the version `since`.
+    pub(super) fn renew(
+        &mut self,
+        (server, records, nodes): (&Server, &Records, &[Node]),
+        replicas: &[Option<Replica>],
+        since: u64,
+        clock: Clock,
+    ) {
+        if server.version() != since {
+            self.read_pools(server, records, nodes, since);
+        }
+        for replica in replicas.iter().flatten() {
+            for node in nodes.iter().filter(|node| replica.may_expire(&node.name, clock)) {
+                self.waive(records, node, |_| true, EXPIRED);
+                for held in node.held().map(|(_, held)| held).filter(|held| held.assignment.is_none()) {
+                    self.waived_nodes.insert((held.pool.clone(), node.name.clone()));
+                }
+            }
+        }
+    }
+
+    /// What admins have written on pools since: nodes whose blocks are to be released (for `*` the operator writes their names).
+    fn read_pools(&mut self, server: &Server, records: &Records, nodes: &[Node], since: u64) {
+        for (plural, kind) in POOL_KINDS {
+            let now = server.list(plural).map(|object| &***object);
+            let events = server.since(plural, since).iter().map(|event| &**event.object);
+            for object in events.chain(now) {
+                let pool = PoolKey::new(kind, text(object, "/metadata/name"));
+                if is_guarded(object) {
+                    self.unguarded.remove(&pool);
+                }
+                let names = object["metadata"]["annotations"][FORCE_RELEASE].as_str().unwrap_or_default().split(',');
+                let named: BTreeSet<String> =
+                    names.filter(|name| !name.is_empty() && *name != FORCE_ALL).map(str::to_owned).collect();
+                let before = self.named.insert(pool.clone(), named.clone()).unwrap_or_default();
+                for node in nodes.iter().filter(|node| named.contains(&node.name) && !before.contains(&node.name)) {
+                    self.force(records, node, &pool);
+                }
+            }
+        }
+        self.end_those_recorded_again(server, records);
+    }
+
+    /// The blocks that the node has of the pool at this moment are to be released. Where agents are waited for because the records
+    /// are lost, that also ends the waiting for this one, whatever it has of any pool.
+    fn force(&mut self, records: &Records, node: &Node, pool: &PoolKey) {
+        let undefined = self.undefined;
+        self.waive(records, node, |it| it.pool == *pool || (undefined && records.lost_by(it.id).is_some()), FORCED);
+        self.waived_nodes.insert((pool.clone(), node.name.clone()));
+    }
+
+    /// A node that is named no more, has its block and is told so has it like any other.
+    fn end_those_recorded_again(&mut self, server: &Server, records: &Records) {
+        let is_allocated = |it: &Assignment| {
+            let object = server.get(plural_of(&it.pool), &it.pool.name);
+            let allocations = object.and_then(|object| object["status"]["allocations"].as_array());
+            let told = server.get("ipamnodes", &it.node).and_then(|object| object["spec"]["pools"].as_array());
+            let is_told = |entry: &Value| pool_of_entry(entry) == it.pool && entry["state"] == "Active";
+            allocations.is_some_and(|all| all.iter().any(|entry| entry["nodeName"] == *it.node))
+                && told.is_some_and(|all| all.iter().any(is_told))
+        };
+        let named = &self.named;
+        let is_over = |it: &Assignment| {
+            !named.get(&it.pool).is_some_and(|nodes| nodes.contains(&it.node))
+                && server.get("nodes", &it.node).is_some()
+                && is_allocated(it)
+        };
+        let waived = records.recorded().iter().filter(|it| self.waived.contains_key(&it.id));
+        let over: Vec<AssignmentId> = waived.filter(|it| is_over(it)).map(|it| it.id).collect();
+        self.waived.retain(|id, _| !over.contains(id));
+    }
+}
+
+fn is_guarded(pool: &Value) -> bool {
+    pool["metadata"]["finalizers"].as_array().is_some_and(|all| all.iter().any(|finalizer| finalizer == FINALIZER))
+}
+
+/// The key of a pool by its plural.
+pub(super) fn key_of(plural: &str, name: &str) -> PoolKey {
+    let kind = if plural == "ippools" { PoolKind::IpPool } else { PoolKind::CidrPool };
+    PoolKey::new(kind, name)
+}

@@ -1,0 +1,81 @@
+//! Faults of the product that are known and not yet removed. Each has a committed history that shows it
+//! (`e2e/known-faults/NAME.json`), and a test plays them: a history that breaks no law any more must go from the list.
+//!
+//! A fresh seed that shows a known fault is counted and does not fail a run. A fault is recognised by the law that breaks and by
+//! what the shortest history cannot do without, so narrowly that another fault is not taken for it.
+
+use std::collections::BTreeSet;
+
+use super::Failure;
+use super::action::Action;
+use super::catalogue::manifest;
+
+/// A fault that is known.
+#[derive(Debug)]
+pub struct Fault {
+    /// The name of its file.
+    pub name: &'static str,
+    /// The laws that it breaks.
+    laws: &'static [&'static str],
+    /// Whether a shortest history is one of this fault.
+    shows: fn(&Failure) -> bool,
+}
+
+/// The laws that a double use of an address breaks.
+const TWICE: &[&str] = &["one-holder", "held-is-nobody-elses"];
+
+/// All of them.
+pub const FAULTS: [Fault; 4] = [
+    Fault {
+        name: "ipam-node-deleted-after-a-restore",
+        laws: TWICE,
+        shows: |failure| {
+            let restored = failure.history.iter().position(|action| *action == Action::Restore);
+            restored.is_some_and(|at| failure.history[at..].iter().any(deletes_ipam_node))
+        },
+    },
+    Fault {
+        name: "pool-and-ipam-node-deleted-by-hand",
+        laws: TWICE,
+        shows: |failure| {
+            let is_of = |wanted: fn(&Action) -> bool| failure.history.iter().any(wanted);
+            is_of(|action| matches!(action, Action::Strip { .. }))
+                && is_of(|action| matches!(action, Action::Remove { .. }))
+                && is_of(deletes_ipam_node)
+                && !is_of(|action| matches!(action, Action::Restore | Action::Undefine { .. }))
+        },
+    },
+    Fault { name: "held-address-becomes-the-gateway", laws: TWICE, shows: is_of_a_gateway },
+    Fault { name: "overlapping-pools-after-a-restore", laws: &["one-holder"], shows: is_of_two_pools },
+];
+
+/// The known fault that the shortest history shows.
+pub fn class(shortest: &Failure) -> Option<&'static Fault> {
+    FAULTS.iter().find(|fault| fault.laws.contains(&shortest.law.law) && (fault.shows)(shortest))
+}
+
+fn deletes_ipam_node(action: &Action) -> bool {
+    matches!(action, Action::RemoveIpamNode { .. })
+}
+
+/// The definitions are deleted, and the address is the gateway of a spec that is applied.
+fn is_of_a_gateway(failure: &Failure) -> bool {
+    let addr = failure.law.what.split(' ').next().unwrap_or_default();
+    let is_gateway = |action: &Action| match action {
+        Action::Apply { pool, spec } => manifest(*pool, *spec).2["spec"]["gateway"] == addr,
+        _ => false,
+    };
+    failure.history.iter().any(|action| matches!(action, Action::Undefine { .. }))
+        && failure.history.iter().any(is_gateway)
+}
+
+/// Two pools are applied, the store is put back, and both pods are on one node.
+fn is_of_two_pools(failure: &Failure) -> bool {
+    let pool = |action: &Action| match action {
+        Action::Apply { pool, .. } => Some(manifest(*pool, 0).1),
+        _ => None,
+    };
+    let pools: BTreeSet<&str> = failure.history.iter().filter_map(pool).collect();
+    let nodes: Vec<&str> = failure.law.what.split(" on ").skip(1).filter_map(|rest| rest.split(' ').next()).collect();
+    pools.len() > 1 && failure.history.contains(&Action::Restore) && nodes.len() == 2 && nodes[0] == nodes[1]
+}

@@ -1,0 +1,56 @@
+//! The conditions of a pool are those that the model expects, once all has settled.
+
+use serde_json::Value;
+
+use super::liveness::{Seen, claims};
+use super::{Broken, broken, condition};
+use crate::sim::layout::Layout;
+
+/// Ready, Exhausted and Releasing, and the generation that they are about.
+pub(super) fn agree(seen: &Seen<'_>, layout: &Layout) -> Result<(), Broken> {
+    let object = seen.object(layout);
+    let wrong = |what: &str, got: &Value| {
+        broken("conditions-agree", format!("{} is to say {what}, and says {got}", layout.key))
+    };
+    if object["status"]["observedGeneration"] != object["metadata"]["generation"] {
+        return wrong("which generation it has observed", &object["status"]);
+    }
+    let Some(ready) = condition(object, "Ready") else { return wrong("whether it is Ready", &object["status"]) };
+    let expected = ready_reasons(seen, layout);
+    if !expected.iter().any(|reason| ready["reason"] == *reason) {
+        return wrong(&format!("Ready for {expected:?}"), ready);
+    }
+    if (ready["status"] == "True") != (ready["reason"] == "Valid") {
+        return wrong("Ready with a reason that agrees", ready);
+    }
+    if seen.is_frozen(layout) {
+        return Ok(());
+    }
+    let is_exhausted = condition(object, "Exhausted").is_some_and(|it| it["status"] == "True");
+    let unserved = seen.unserved(layout);
+    if is_exhausted != (seen.serves(layout) && !unserved.is_empty()) {
+        return wrong(&format!("whether {unserved:?} have no block"), &object["status"]["conditions"]);
+    }
+    let releasing = condition(object, "Releasing").map_or(&Value::Null, |it| &it["reason"]);
+    if (*releasing == "BlocksInUse") == claims(object, "releasing").is_empty() {
+        return wrong("whether blocks are Releasing", &object["status"]);
+    }
+    Ok(())
+}
+
+/// The reasons for Ready that fit.
+fn ready_reasons(seen: &Seen<'_>, layout: &Layout) -> &'static [&'static str] {
+    if layout.is_deleting {
+        return &["Deleting"];
+    }
+    if seen.is_overlapped(layout) {
+        return &["Overlap"];
+    }
+    if !layout.is_valid {
+        return &["InvalidSpec"];
+    }
+    let is_of_the_spec = |(node, range): &(String, _)| layout.block_of(node, range).is_some();
+    let outdated = claims(seen.object(layout), "allocations").iter().any(|claim| !is_of_the_spec(claim));
+    // A gateway that is edited may wait for pods, too.
+    if outdated { &["EditDeferred"] } else { &["Valid", "EditDeferred"] }
+}

@@ -1,0 +1,86 @@
+//! An IPAMNode says of each block what the pool's status and spec say, once all has settled.
+
+use ipam_core::{AddrRange, PoolKind};
+use serde_json::Value;
+
+use super::liveness::{Seen, claims};
+use super::{Broken, broken, condition};
+use crate::sim::layout::{Block, Layout};
+use crate::sim::records::pool_of_entry;
+
+/// State, addresses, mask, gateway, exclusions and routes of each entry of the pool.
+pub(super) fn agree(seen: &Seen<'_>, layout: &Layout) -> Result<(), Broken> {
+    if seen.is_frozen(layout) {
+        return Ok(());
+    }
+    let object = seen.object(layout);
+    for (list, state) in [("allocations", "Active"), ("releasing", "Releasing")] {
+        for (node, range) in claims(object, list) {
+            let Some(ipam_node) = seen.server.get("ipamnodes", &node) else { continue };
+            let mut entries = ipam_node["spec"]["pools"].as_array().into_iter().flatten();
+            let Some(entry) = entries.find(|entry| pool_of_entry(entry) == layout.key) else { continue };
+            let is_suspended = condition(object, "Degraded").is_some_and(|it| it["reason"] == "Contradiction");
+            if entry["state"] != state && !(is_suspended && entry["state"] == "Releasing") {
+                return broken(
+                    "state-is-told",
+                    format!("{range} of {} is in {list}, and {node} is told {entry}", layout.key),
+                );
+            }
+            let block = layout.block_of(&node, &range);
+            if let Some(block) = block.filter(|_| list == "allocations" && seen.serves(layout)) {
+                if let Err(what) = of_spec(seen, layout, block, entry) {
+                    let of = format!("{range} of {}", layout.key);
+                    return broken(
+                        "spec-is-told",
+                        format!("{node} is told another {what} of {of} than its spec has: {entry}"),
+                    );
+                }
+            }
+        }
+    }
+    Ok(())
+}
+
+/// What the entry says otherwise than the spec.
+fn of_spec(seen: &Seen<'_>, layout: &Layout, block: &Block, entry: &Value) -> Result<(), &'static str> {
+    let text = |field: &str| entry[field].as_str().unwrap_or_default().to_owned();
+    if (text("startIP"), text("endIP")) != (block.hosts.first().to_string(), block.hosts.last().to_string()) {
+        return Err("range");
+    }
+    let subnet = match layout.key.kind {
+        PoolKind::IpPool => format!("{}/{}", layout.network.first(), layout.prefix_len),
+        PoolKind::CidrPool => {
+            let host_bits = block.range.size().trailing_zeros();
+            let bits = if block.range.first().is_ipv4() { 32 } else { 128 };
+            format!("{}/{}", block.range.first(), bits - host_bits)
+        }
+    };
+    if text("subnet") != subnet {
+        return Err("mask");
+    }
+    let gateway_waits = condition(seen.object(layout), "Ready").is_some_and(|it| it["reason"] == "EditDeferred");
+    let gateway = block.gateway.map(|gateway| gateway.to_string()).unwrap_or_default();
+    if text("gateway") != gateway && !gateway_waits {
+        return Err("gateway");
+    }
+    let routes = entry["routes"].as_array().cloned().unwrap_or_default();
+    let routes: Vec<&str> = routes.iter().filter_map(|route| route["dst"].as_str()).collect();
+    if routes != layout.routes || (entry["defaultGateway"] == true) != layout.default_gateway {
+        return Err("route");
+    }
+    let excluded = entry["exclusions"].as_array().cloned().unwrap_or_default();
+    let is_in = |addr, run: &Value| {
+        let end = |field: &str| run[field].as_str()?.parse().ok();
+        Some(AddrRange::new(end("startIP")?, end("endIP")?)?.contains(addr))
+    };
+    let (first, last) = block.hosts.numbers();
+    for number in first..=last {
+        let addr = block.hosts.family().addr(number);
+        let is_told = excluded.iter().any(|run| is_in(addr, run) == Some(true));
+        let is_gateway = block.gateway == Some(addr);
+        if !is_gateway && is_told == layout.allows(block, number) {
+            return Err("exclusion");
+        }
+    }
+    Ok(())
+}

@@ -1,0 +1,238 @@
+//! What must have come about once no fault has happened for a while. Judged by the objects on the server and by what pods really
+//! have, never by what the code says of itself.
+
+use ipam_core::{AddrRange, PoolKey};
+use serde_json::Value;
+
+use super::{Broken, broken, condition};
+use crate::sim::layout::{Block, Layout, overlapped};
+use crate::sim::records::{plural_of, pool_of_entry, range_of_entry};
+use crate::sim::server::{Server, text};
+use crate::sim::wire::lock;
+use crate::sim::world::World;
+
+/// All that a law of this kind looks at.
+pub(super) struct Seen<'a> {
+    pub(super) world: &'a World,
+    pub(super) server: &'a Server,
+    pub(super) layouts: &'a [Layout],
+    /// Pools that may not serve, with the older one that serves.
+    pub(super) overlapped: &'a [(PoolKey, PoolKey)],
+}
+
+impl Seen<'_> {
+    /// Whether the pool is to serve nodes.
+    pub(super) fn serves(&self, layout: &Layout) -> bool {
+        layout.is_valid && !layout.is_deleting && !self.is_overlapped(layout)
+    }
+
+    pub(super) fn is_overlapped(&self, layout: &Layout) -> bool {
+        self.overlapped.iter().any(|(loser, _)| *loser == layout.key)
+    }
+
+    /// Whether nothing is assigned and nothing released, because the spec cannot work and the pool is neither deleted nor overlapped.
+    pub(super) fn is_frozen(&self, layout: &Layout) -> bool {
+        !layout.is_valid && !layout.is_deleting
+    }
+
+    pub(super) fn object(&self, layout: &Layout) -> &Value {
+        self.server.get(plural_of(&layout.key), &layout.key.name).map_or(&Value::Null, |object| object)
+    }
+
+    /// The names of the nodes that the pool is to serve.
+    pub(super) fn selected(&self, layout: &Layout) -> Vec<String> {
+        let is_selected = |node: &Value| {
+            layout.selects(node) && node["metadata"]["annotations"][ipam_operator::index::CORDON] != "true"
+        };
+        let nodes = self.server.list("nodes").filter(|node| is_selected(node));
+        nodes.map(|node| text(node, "/metadata/name")).collect()
+    }
+
+    /// The selected nodes that have no allocation.
+    pub(super) fn unserved(&self, layout: &Layout) -> Vec<String> {
+        let served = claims(self.object(layout), "allocations");
+        self.selected(layout).into_iter().filter(|node| !served.iter().any(|(of, _)| of == node)).collect()
+    }
+
+    /// Whether no agent of that name can report any more: there is no IPAMNode, and without a Node none is created.
+    pub(super) fn is_out_of_reach(&self, node: &str) -> bool {
+        self.server.get("nodes", node).is_none() && self.server.get("ipamnodes", node).is_none()
+    }
+
+    /// Whether pods of the node have addresses of the pool, or may have without a record.
+    pub(super) fn is_in_use(&self, node: &str, key: &PoolKey) -> bool {
+        let mut nodes = self.world.nodes.iter().filter(|it| it.name == node);
+        nodes.any(|it| it.has_lost() || it.held().any(|(_, held)| held.pool == *key))
+    }
+
+    /// Whether the operator waits for agents because records are missing, and for whom that cannot be helped.
+    pub(super) fn recovers(&self, layout: &Layout) -> bool {
+        let Some(exhausted) = condition(self.object(layout), "Exhausted") else { return false };
+        let mut awaited = self.world.nodes.iter().filter(|node| text(exhausted, "/message").contains(&node.name));
+        let is_helpless = |name: &str| self.is_out_of_reach(name);
+        let unserved = self.unserved(layout);
+        exhausted["reason"] == "AgentsSilent"
+            && awaited.any(|node| !unserved.contains(&node.name) && is_helpless(&node.name))
+    }
+}
+
+/// Once all has settled.
+pub(in crate::sim) fn check(world: &World) -> Result<(), Broken> {
+    let server = lock(&world.server);
+    let layouts = Layout::all(&server);
+    let overlapped = overlapped(&layouts);
+    let seen = Seen { world, server: &server, layouts: &layouts, overlapped: &overlapped };
+    for layout in &layouts {
+        every_selected_node_has_a_block(&seen, layout)?;
+        what_is_released_is_free(&seen, layout)?;
+        super::conditions::agree(&seen, layout)?;
+        super::entries::agree(&seen, layout)?;
+    }
+    deleted_pools_go(&seen)?;
+    ipam_nodes_go(&seen)?;
+    reports_are_true(&seen)
+}
+
+fn every_selected_node_has_a_block(seen: &Seen<'_>, layout: &Layout) -> Result<(), Broken> {
+    if !seen.serves(layout) || seen.recovers(layout) {
+        return Ok(());
+    }
+    for node in seen.unserved(layout) {
+        let own = layout.blocks.iter().find(|block| block.static_for.as_deref() == Some(&node));
+        let is_candidate = |block: &&Block| !block.is_static && layout.open(block).next().is_some();
+        let free = match own {
+            Some(own) => Some(own).filter(|own| is_free(seen, layout, own)),
+            None => layout.blocks.iter().filter(is_candidate).find(|block| is_free(seen, layout, block)),
+        };
+        if let Some(free) = free {
+            return broken(
+                "selected-node-has-a-block",
+                format!("{node} has no block of {}, although {} is free", layout.key, free.range),
+            );
+        }
+    }
+    Ok(())
+}
+
+/// Whether no record, no report and no pod says that anybody may use an address of the block.
+fn is_free(seen: &Seen<'_>, layout: &Layout, block: &Block) -> bool {
+    let counts = |key: &PoolKey| {
+        let other = seen.layouts.iter().find(|other| other.key == *key);
+        *key == layout.key || other.is_none_or(|other| !other.shares_with(layout))
+    };
+    let claimed = seen.layouts.iter().filter(|other| counts(&other.key)).any(|other| {
+        let object = seen.object(other);
+        let mut all = claims(object, "allocations").into_iter().chain(claims(object, "releasing"));
+        all.any(|(_, range)| range.overlaps(&block.range))
+    });
+    let told = seen.server.list("ipamnodes").any(|object| {
+        let mut entries = object["spec"]["pools"].as_array().into_iter().flatten();
+        let mut reports = object["status"]["pools"].as_array().into_iter().flatten();
+        let is_told = |entry: &Value| {
+            counts(&pool_of_entry(entry)) && range_of_entry(entry).is_some_and(|range| range.overlaps(&block.range))
+        };
+        let is_reported = |report: &Value| {
+            counts(&pool_of_entry(report)) && reported(report).iter().any(|range| range.overlaps(&block.range))
+        };
+        entries.any(is_told) || reports.any(is_reported)
+    });
+    let mut held = seen.world.nodes.iter().flat_map(crate::sim::agent::Node::held);
+    let in_use = held.any(|(_, held)| counts(&held.pool) && block.range.contains(held.addr));
+    !claimed && !told && !in_use
+}
+
+/// The addresses that a report says are in use.
+pub(super) fn reported(report: &Value) -> Vec<AddrRange> {
+    if report["used"].as_i64().is_none_or(|used| used <= 0) {
+        return Vec::new();
+    }
+    let runs = report["held"].as_array().cloned().unwrap_or_default();
+    let runs: Vec<AddrRange> = runs.iter().filter_map(range_of_entry).collect();
+    if runs.is_empty() { range_of_entry(report).into_iter().collect() } else { runs }
+}
+
+/// Nodes and blocks of one list of a pool's status.
+pub(super) fn claims(object: &Value, list: &str) -> Vec<(String, AddrRange)> {
+    let entries = object["status"][list].as_array().into_iter().flatten();
+    let claim = |entry: &Value| {
+        let node = text(entry, "/nodeName");
+        let prefix = entry["prefix"].as_str().and_then(|prefix| ipam_core::Cidr::parse(prefix).ok());
+        let range = prefix.map(|(prefix, _)| prefix.range()).or_else(|| range_of_entry(entry))?;
+        Some((node, range))
+    };
+    entries.filter_map(claim).collect()
+}
+
+fn what_is_released_is_free(seen: &Seen<'_>, layout: &Layout) -> Result<(), Broken> {
+    if seen.is_frozen(layout) {
+        return Ok(());
+    }
+    for (node, range) in claims(seen.object(layout), "releasing") {
+        let waits = seen.is_out_of_reach(&node) && seen.world.waits_without_end();
+        if !waits && !seen.is_in_use(&node, &layout.key) {
+            return broken(
+                "unused-block-is-released",
+                format!("{} does not release {range} of {node}, which has no address of it", layout.key),
+            );
+        }
+    }
+    Ok(())
+}
+
+fn deleted_pools_go(seen: &Seen<'_>) -> Result<(), Broken> {
+    for layout in seen.layouts.iter().filter(|layout| layout.is_deleting) {
+        let object = seen.object(layout);
+        let has_blocks = ["allocations", "releasing"].into_iter().any(|list| !claims(object, list).is_empty());
+        if !has_blocks {
+            return broken(
+                "deleted-pool-goes",
+                format!("{} is being deleted, has no block, and does not go: {object}", layout.key),
+            );
+        }
+    }
+    Ok(())
+}
+
+/// An IPAMNode goes with its Node once nothing of it is in use.
+fn ipam_nodes_go(seen: &Seen<'_>) -> Result<(), Broken> {
+    for object in seen.server.list("ipamnodes") {
+        let node = text(object, "/metadata/name");
+        let is_in_use =
+            seen.world.nodes.iter().any(|it| it.name == node && (it.has_lost() || it.held().next().is_some()));
+        let has_blocks = object["spec"]["pools"].as_array().is_some_and(|pools| !pools.is_empty());
+        if seen.server.get("nodes", &node).is_none() && !is_in_use && !has_blocks {
+            return broken(
+                "ipam-node-goes",
+                format!("the IPAMNode of {node} stays without a Node and without a pod: {object}"),
+            );
+        }
+    }
+    Ok(())
+}
+
+/// The IPAMNode of each node tells how many addresses its pods have.
+fn reports_are_true(seen: &Seen<'_>) -> Result<(), Broken> {
+    for node in seen.world.nodes.iter().filter(|node| !node.has_lost()) {
+        let Some(object) = seen.server.get("ipamnodes", &node.name) else { continue };
+        if object["status"]["observedGeneration"] != object["metadata"]["generation"] {
+            return broken(
+                "agent-reports",
+                format!("the agent of {} does not report about its IPAMNode: {object}", node.name),
+            );
+        }
+        let reports: Vec<&Value> = object["status"]["pools"].as_array().into_iter().flatten().collect();
+        for layout in seen.layouts {
+            let used = reports.iter().find(|report| pool_of_entry(report) == layout.key).map(|it| it["used"].as_u64());
+            let used = used.flatten().unwrap_or_default();
+            let is_of_it = |pod: &str, key: &PoolKey| *key == layout.key && node.is_known(pod);
+            let held = node.held().filter(|(pod, held)| is_of_it(pod, &held.pool)).count();
+            if u64::try_from(held).ok() != Some(used) {
+                return broken(
+                    "report-is-true",
+                    format!("{} reports {used} addresses of {}, and pods have {held}", node.name, layout.key),
+                );
+            }
+        }
+    }
+    Ok(())
+}

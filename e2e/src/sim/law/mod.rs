@@ -1,0 +1,220 @@
+//! What must hold after every step, and what must come to be once nothing goes wrong any more.
+
+mod conditions;
+mod entries;
+pub(super) mod liveness;
+mod safety;
+pub(super) mod service;
+
+use std::fmt::{self, Display, Formatter};
+use std::sync::Arc;
+
+use ipam_core::plan::Claim;
+use ipam_core::{AddrRange, Cidr, PoolKey};
+use ipam_operator::election::given::Given;
+use serde_json::Value;
+
+use crate::sim::admin::may_share;
+
+use crate::sim::object::Object;
+use crate::sim::replica::{Replica, given};
+use crate::sim::server::{Server, text};
+use crate::sim::wire::lock;
+use crate::sim::world::World;
+
+/// A law that was broken.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub struct Broken {
+    /// Which law: a name that stays the same whatever broke it.
+    pub law: &'static str,
+    /// What broke it.
+    pub what: String,
+}
+
+impl Display for Broken {
+    fn fmt(&self, f: &mut Formatter<'_>) -> fmt::Result {
+        write!(f, "{}: {}", self.law, self.what)
+    }
+}
+
+/// The law is broken by this.
+pub(super) fn broken<T>(law: &'static str, what: String) -> Result<T, Broken> {
+    Err(Broken { law, what })
+}
+
+/// After each step: no two replicas lead, no node is told of a block before the Lease says so, no address is held by two pods,
+/// none that a pod holds is recorded as another node's, and no pool goes away while a pod holds an address of it.
+pub fn check(world: &mut World) -> Result<(), Broken> {
+    one_leads(world)?;
+    what_is_given_is_marked(world)?;
+    if let Some((node, wrong)) = world.nodes.iter().find_map(|node| Some((&node.name, node.wrong()?))) {
+        return broken("agent-keeps-its-rules", format!("the agent of {node} {wrong}"));
+    }
+    let moves = world.nodes.iter().map(crate::sim::agent::Node::moves).sum();
+    let seen = (lock(&world.server).news(), moves);
+    let before = std::mem::replace(&mut world.checked, seen);
+    let clock = world.clock();
+    let shared = world.server.clone();
+    let server = lock(&shared);
+    if before.0 != seen.0 {
+        let all_know = world.leaders_know_pools(&server);
+        world.records.note_sharing(&server, all_know);
+        world.records.read(&server, world.by_hand, &mut world.activity);
+    }
+    world.allowed.renew((&server, &world.records, &world.nodes), &world.replicas, before.0, clock);
+    drop(server);
+    if before == seen {
+        return Ok(());
+    }
+    safety::no_pool_in_use_goes(world, before.0)?;
+    safety::no_address_is_used_twice(world)
+}
+
+/// Once nothing has happened for a while: what must have come about.
+pub(super) fn at_rest(world: &World) -> Result<(), Broken> {
+    nodes_are_told(world)?;
+    the_older_serves(world)?;
+    safety::what_is_held_is_recorded(world)?;
+    liveness::check(world)
+}
+
+/// A node is told of a block only after the Lease says that blocks are given, for one who leads when all records are gone.
+fn what_is_given_is_marked(world: &World) -> Result<(), Broken> {
+    let server = lock(&world.server);
+    if given(&server) != Given::Nothing {
+        return Ok(());
+    }
+    let is_told = |object: &&Arc<Object>| object["spec"]["pools"].as_array().is_some_and(|pools| !pools.is_empty());
+    match server.list("ipamnodes").find(is_told) {
+        None => Ok(()),
+        Some(object) => broken(
+            "lease-says-so-first",
+            format!("{} is told of blocks before the Lease says so", text(object, "/metadata/name")),
+        ),
+    }
+}
+
+/// Each by its own clock: one that stands still wakes up as a leader and must know by itself that it is none.
+fn one_leads(world: &World) -> Result<(), Broken> {
+    let now = world.clock().instant();
+    let leads = |replica: &&Replica| replica.leads_until().is_some_and(|until| until > now);
+    match world.replicas.iter().flatten().filter(leads).count() {
+        0 | 1 => Ok(()),
+        count => broken("one-leader", format!("{count} replicas lead at one time")),
+    }
+}
+
+/// Who has which block, by the statuses of all pools.
+fn claims(world: &World) -> Vec<(String, String, Claim)> {
+    let server = lock(&world.server);
+    let mut claims = Vec::new();
+    for plural in ["ippools", "cidrpools"] {
+        for object in server.list(plural) {
+            let pool = format!("{plural}/{}", text(object, "/metadata/name"));
+            claims.extend(object.claims().iter().map(|claim| (claim.node.clone(), pool.clone(), claim.clone())));
+        }
+    }
+    claims
+}
+
+/// Once all has settled: every node is told what the statuses record, and nothing else. Of a pool whose spec is invalid a node
+/// knows what it was told before: what an entry is to say nobody can know then.
+pub fn nodes_are_told(world: &World) -> Result<(), Broken> {
+    let recorded = claims(world);
+    let server = lock(&world.server);
+    for (node, pool, claim) in &recorded {
+        if is_invalid(&server, pool) {
+            continue;
+        }
+        // A name without a Node and without an IPAMNode has nobody to tell.
+        if server.get("nodes", node).is_none() && server.get("ipamnodes", node).is_none() {
+            continue;
+        }
+        let told = server.get("ipamnodes", node).map(|object| told(object, pool)).unwrap_or_default();
+        if !told.iter().any(|range| claim.range.contains_range(range)) {
+            return broken(
+                "node-is-told",
+                format!("{pool} records {} for {node}, which is told {told:?}", claim.range),
+            );
+        }
+    }
+    for object in server.list("ipamnodes") {
+        let node = text(object, "/metadata/name");
+        for pool in object["spec"]["pools"].as_array().into_iter().flatten() {
+            let name = pool_name(pool);
+            let is_recorded = recorded.iter().any(|(of, in_pool, _)| *of == node && *in_pool == name);
+            // What a pool that vanished had given is taken back as long as it takes.
+            let is_orphaned = pool["state"] == "Releasing";
+            let is_known = is_recorded || (is_orphaned && holds(world, &node, pool));
+            if !is_known && !is_invalid(&server, &name) {
+                return broken(
+                    "nothing-else-is-told",
+                    format!("{node} is told of {name}, which records nothing of it: {pool}"),
+                );
+            }
+        }
+    }
+    Ok(())
+}
+
+/// Once all has settled: of two pools over the same addresses one has nodes that it serves, at most.
+pub fn the_older_serves(world: &World) -> Result<(), Broken> {
+    let server = lock(&world.server);
+    let mut serving: Vec<(&str, Cidr, bool)> = Vec::new();
+    for object in ["ippools", "cidrpools"].into_iter().flat_map(|plural| server.list(plural)) {
+        let name = object["metadata"]["name"].as_str().unwrap_or_default();
+        let spec = &object["spec"];
+        let Some((range, _)) = spec["subnet"].as_str().or(spec["cidr"].as_str()).and_then(|it| Cidr::parse(it).ok())
+        else {
+            continue;
+        };
+        let gives = object["status"]["allocations"].as_array().is_some_and(|given| !given.is_empty());
+        if !gives || has_reason(object, "InvalidSpec") {
+            continue;
+        }
+        let shares = may_share(object);
+        let is_wrong =
+            |(_, there, may): &&(&str, Cidr, bool)| !(shares && *may) && there.range().overlaps(&range.range());
+        if let Some((other, there, _)) = serving.iter().find(is_wrong) {
+            return broken("one-pool-serves", format!("{other} ({there}) and {name} ({range}) both serve"));
+        }
+        serving.push((name, range, shares));
+    }
+    Ok(())
+}
+
+fn holds(world: &World, node: &str, entry: &Value) -> bool {
+    let of_it = |pool: &PoolKey| entry["name"] == *pool.name && entry["poolType"] == pool.kind.kind();
+    world.nodes.iter().any(|it| it.name == node && (it.has_lost() || it.held().any(|(_, held)| of_it(&held.pool))))
+}
+
+/// The condition of this type.
+fn condition<'a>(object: &'a Value, kind: &str) -> Option<&'a Value> {
+    object["status"]["conditions"].as_array()?.iter().find(|condition| condition["type"] == kind)
+}
+
+fn has_reason(object: &Value, reason: &str) -> bool {
+    let conditions = object["status"]["conditions"].as_array();
+    conditions.into_iter().flatten().any(|condition| condition["reason"] == reason)
+}
+
+fn is_invalid(server: &Server, pool: &str) -> bool {
+    let object = pool.split_once('/').and_then(|(plural, name)| {
+        let plural = ["ippools", "cidrpools"].into_iter().find(|known| *known == plural)?;
+        server.get(plural, name)
+    });
+    object.is_some_and(|object| has_reason(object, "InvalidSpec"))
+}
+
+/// The ranges of a pool that an IPAMNode tells.
+fn told(object: &Value, pool: &str) -> Vec<AddrRange> {
+    let entries = object["spec"]["pools"].as_array().into_iter().flatten();
+    let ours = entries.filter(|entry| pool_name(entry) == pool);
+    let end = |entry: &Value, field: &str| entry[field].as_str()?.parse().ok();
+    ours.filter_map(|entry| AddrRange::new(end(entry, "startIP")?, end(entry, "endIP")?)).collect()
+}
+
+fn pool_name(entry: &Value) -> String {
+    let plural = if entry["poolType"] == "IPPool" { "ippools" } else { "cidrpools" };
+    format!("{plural}/{}", text(entry, "/name"))
+}

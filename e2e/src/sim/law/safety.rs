@@ -1,0 +1,124 @@
+//! What must hold after every call: no address is used twice, and nothing that is in use is lost.
+
+use std::collections::BTreeMap;
+use std::net::IpAddr;
+
+use ipam_core::plan::Claim;
+use ipam_core::{PoolKey, PoolKind};
+
+use super::{Broken, broken};
+use crate::sim::agent::{Held, Node};
+use crate::sim::allowed::key_of;
+use crate::sim::records::POOL_KINDS;
+use crate::sim::server::{Change, text};
+use crate::sim::wire::lock;
+use crate::sim::world::World;
+
+/// No pool goes while a pod has an address of it.
+pub(super) fn no_pool_in_use_goes(world: &World, since: u64) -> Result<(), Broken> {
+    let server = lock(&world.server);
+    for (plural, kind) in POOL_KINDS {
+        let gone = server.since(plural, since).iter().filter(|event| event.change == Change::Deleted);
+        for name in gone.map(|event| text(&event.object, "/metadata/name")) {
+            let pool = PoolKey::new(kind, name);
+            for node in &world.nodes {
+                for (pod, held) in node.held().filter(|(_, held)| held.pool == pool) {
+                    if world.by_hand != Some(super::super::UNDEFINE)
+                        && !world.allowed.may_go(&world.records, node, pod, held)
+                    {
+                        let what = format!("{pool} is gone while {pod} holds {} of it", held.addr);
+                        return broken("pool-in-use-stays", what);
+                    }
+                }
+            }
+        }
+    }
+    Ok(())
+}
+
+/// A pod that has an address.
+struct Holder<'a> {
+    node: &'a Node,
+    pod: &'a str,
+    held: &'a Held,
+}
+
+/// No address is had by two pods, and none is recorded as another node's.
+pub(super) fn no_address_is_used_twice(world: &World) -> Result<(), Broken> {
+    let mut holders: BTreeMap<IpAddr, Vec<Holder<'_>>> = BTreeMap::new();
+    let (allowed, records) = (&world.allowed, &world.records);
+    for node in &world.nodes {
+        for (pod, held) in node.held() {
+            if allowed.may_be_given(node, pod, held) {
+                continue;
+            }
+            let there = holders.entry(held.addr).or_default();
+            let is_wrong = |other: &&Holder<'_>| {
+                !allowed.may_share(records, (&other.held.pool, other.held.assignment), (&held.pool, held.assignment))
+            };
+            if let Some(other) = there.iter().find(is_wrong) {
+                let (first, second) =
+                    (format!("{} on {}", other.pod, other.node.name), format!("{pod} on {}", node.name));
+                let what = format!("{} of {} is held twice: by {first} and by {second}", held.addr, held.pool);
+                return broken("one-holder", what);
+            }
+            there.push(Holder { node, pod, held });
+        }
+    }
+    recorded_as_its_own(world, &holders)
+}
+
+fn recorded_as_its_own(world: &World, holders: &BTreeMap<IpAddr, Vec<Holder<'_>>>) -> Result<(), Broken> {
+    let server = lock(&world.server);
+    let (allowed, records) = (&world.allowed, &world.records);
+    for (plural, _) in POOL_KINDS {
+        for object in server.list(plural) {
+            let pool = key_of(plural, object["metadata"]["name"].as_str().unwrap_or_default());
+            for Claim { node, range, .. } in object.claims() {
+                for (addr, there) in holders.range(range.first()..=range.last()) {
+                    let id = || {
+                        records.recorded().iter().find(|it| it.pool == pool && it.node == *node && it.range == *range)
+                    };
+                    let is_wrong = |it: &&Holder<'_>| {
+                        it.node.name != *node
+                            && !allowed.may_be_recorded_elsewhere(records, it.held)
+                            && !allowed.may_share(
+                                records,
+                                (&it.held.pool, it.held.assignment),
+                                (&pool, id().map(|it| it.id)),
+                            )
+                    };
+                    if let Some(Holder { node: there, pod, .. }) = there.iter().find(is_wrong) {
+                        let (there, name) = (&there.name, &pool.name);
+                        let what =
+                            format!("{addr} is held by {pod} on {there}, but {name} has given {range} to {node}");
+                        return broken("held-is-nobody-elses", what);
+                    }
+                }
+            }
+        }
+    }
+    Ok(())
+}
+
+/// Once all has settled: what pods have is recorded as their node's.
+pub(super) fn what_is_held_is_recorded(world: &World) -> Result<(), Broken> {
+    let server = lock(&world.server);
+    for node in &world.nodes {
+        for (pod, held) in node.held() {
+            let (pool, addr) = (&held.pool, held.addr);
+            let plural = if pool.kind == PoolKind::IpPool { "ippools" } else { "cidrpools" };
+            let object = server.get(plural, &pool.name);
+            let claims = object.map(|object| object.claims()).unwrap_or_default();
+            if claims.iter().any(|claim| claim.node == node.name && claim.range.contains(addr)) {
+                continue;
+            }
+            let is_invalid = object.is_some_and(|object| super::has_reason(object, "InvalidSpec"));
+            if !world.allowed.may_be_unrecorded(&world.records, node, pod, held, is_invalid) {
+                let what = format!("{addr} is held by {pod} on {}, and {pool} does not record it", node.name);
+                return broken("held-is-recorded", what);
+            }
+        }
+    }
+    Ok(())
+}

@@ -1,0 +1,51 @@
+//! A pod that asks for an address gets one where one is free, once all has settled.
+
+use std::net::IpAddr;
+
+use serde_json::Value;
+
+use super::liveness::reported;
+use super::{Broken, broken};
+use crate::sim::agent::{Added, Wish};
+use crate::sim::records::range_of_entry;
+use crate::sim::wire::lock;
+use crate::sim::world::{NODES, World};
+
+/// A pod asks for an address of each Active block, and ends again.
+pub(in crate::sim) fn check(world: &mut World) -> Result<(), Broken> {
+    for node in 0..NODES {
+        let name = world.nodes[usize::from(node)].name.clone();
+        let Some(object) = lock(&world.server).get("ipamnodes", &name).cloned() else { continue };
+        let entries = object["spec"]["pools"].as_array().into_iter().flatten();
+        for (place, entry) in entries.enumerate().filter(|(_, entry)| entry["state"] == "Active") {
+            let free = free_address(world, node, &object, entry);
+            let added = world.add(node, place, Wish::Any);
+            world.end_newest_pod(node, added);
+            if let (Some(free), Added::Refused(why)) = (free, added) {
+                return broken(
+                    "free-address-is-served",
+                    format!("{name} serves no pod although {free} is free ({why}): {entry}"),
+                );
+            }
+        }
+    }
+    Ok(())
+}
+
+/// An address of the entry that nobody has and that is not excluded.
+fn free_address(world: &World, node: u8, object: &Value, entry: &Value) -> Option<IpAddr> {
+    let range = range_of_entry(entry)?;
+    let it = &world.nodes[usize::from(node)];
+    let runs = ["exclusions", "heldElsewhere"].into_iter().filter_map(|field| entry[field].as_array()).flatten();
+    let runs: Vec<_> = runs.filter_map(range_of_entry).collect();
+    let reports = object["status"]["pools"].as_array().into_iter().flatten();
+    let reported: Vec<_> = reports.flat_map(reported).collect();
+    let (first, last) = range.numbers();
+    let mut addrs = (first..=last).map(|number| range.family().addr(number));
+    addrs.find(|addr| {
+        let is_gateway = entry["gateway"].as_str() == Some(&addr.to_string());
+        let is_held = it.held().any(|(_, held)| held.addr == *addr);
+        let is_barred = runs.iter().chain(&reported).any(|run| run.contains(*addr));
+        !is_gateway && !is_held && !is_barred
+    })
+}

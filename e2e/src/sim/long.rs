@@ -1,0 +1,138 @@
+//! A run over very many seeds that goes on past failures, and that may be ended and taken up again.
+
+use std::collections::BTreeMap;
+use std::fmt::Write as _;
+use std::ops::Range;
+use std::path::Path;
+use std::time::Instant;
+
+use anyhow::{Context as _, Result, ensure};
+use serde::{Deserialize, Serialize};
+
+use super::action::Action;
+use super::{End, play_many};
+
+/// Seeds between two entries in the file.
+const BATCH: u64 = 2_000;
+
+/// What is kept of a run.
+#[derive(Serialize, Deserialize, Debug)]
+pub struct Long {
+    /// The first seed.
+    pub first: u64,
+    /// The seed after the last.
+    pub last: u64,
+    /// Steps of each history.
+    pub steps: usize,
+    /// The next seed to be played.
+    pub next: u64,
+    /// What was found so far.
+    pub found: Vec<Entry>,
+    /// What happened so far.
+    pub activity: BTreeMap<String, u64>,
+}
+
+/// A seed that broke a law.
+#[derive(Clone, Serialize, Deserialize, Debug)]
+pub struct Entry {
+    /// The seed.
+    pub seed: u64,
+    /// The law.
+    pub law: String,
+    /// What broke it.
+    pub what: String,
+    /// The known fault that it shows.
+    pub known: Option<String>,
+    /// The shortest history.
+    pub history: Vec<Action>,
+}
+
+impl Entry {
+    /// In one line.
+    pub fn line(&self) -> String {
+        let known = self.known.as_deref().unwrap_or("NOT KNOWN");
+        let what: String = self.what.chars().take(200).collect();
+        format!("seed {} ({known}, {} steps): {}: {what}", self.seed, self.history.len(), self.law)
+    }
+}
+
+/// Some seeds that were played together.
+#[derive(Debug)]
+pub struct Batch {
+    /// How many.
+    pub seeds: u32,
+    /// How long that took.
+    pub seconds: f64,
+    /// What was found in them.
+    pub found: Vec<Entry>,
+}
+
+impl Long {
+    /// The run that `file` keeps, or a new one.
+    ///
+    /// # Errors
+    /// The file does not read, or keeps another run.
+    pub fn open(file: &Path, seeds: Range<u64>, steps: usize) -> Result<Self> {
+        if !file.exists() {
+            let (found, activity) = (Vec::new(), BTreeMap::new());
+            return Ok(Self { first: seeds.start, last: seeds.end, steps, next: seeds.start, found, activity });
+        }
+        let text = std::fs::read_to_string(file)?;
+        let kept: Self = serde_json::from_str(&text).with_context(|| format!("{} keeps no run", file.display()))?;
+        let is_it = (kept.first, kept.last, kept.steps) == (seeds.start, seeds.end, steps);
+        ensure!(is_it, "{} keeps a run of seeds {}..{} of {} steps", file.display(), kept.first, kept.last, kept.steps);
+        Ok(kept)
+    }
+
+    /// Plays some more and keeps what came of it; `None` once all are played.
+    ///
+    /// # Errors
+    /// A simulator cannot be made, or the file cannot be written.
+    pub fn play_batch(&mut self, file: &Path) -> Result<Option<Batch>> {
+        if self.next >= self.last {
+            return Ok(None);
+        }
+        let began = Instant::now();
+        let seeds = self.next..self.last.min(self.next + BATCH);
+        let played = play_many(seeds.clone(), self.steps, End::AtLastSeed)?;
+        let found: Vec<Entry> = played
+            .found
+            .into_iter()
+            .map(|found| Entry {
+                seed: found.seed,
+                law: found.shortest.law.law.to_owned(),
+                what: found.shortest.law.what,
+                known: found.known.map(|fault| fault.name.to_owned()),
+                history: found.shortest.history,
+            })
+            .collect();
+        for (what, count) in played.activity.all() {
+            *self.activity.entry(what.to_owned()).or_default() += count;
+        }
+        self.found.extend(found.iter().cloned());
+        self.next = seeds.end;
+        let unfinished = file.with_extension("unfinished");
+        std::fs::write(&unfinished, serde_json::to_string_pretty(self)?)?;
+        std::fs::rename(&unfinished, file)?;
+        let seeds = u32::try_from(seeds.end - seeds.start)?;
+        Ok(Some(Batch { seeds, seconds: began.elapsed().as_secs_f64(), found }))
+    }
+
+    /// What was played and found, by law and known fault.
+    pub fn summary(&self) -> String {
+        let mut text = format!("{} seeds of {} steps\n", self.next - self.first, self.steps);
+        let mut by_kind = BTreeMap::<(&str, &str), Vec<u64>>::new();
+        for found in &self.found {
+            let known = found.known.as_deref().unwrap_or("NOT KNOWN");
+            by_kind.entry((known, &found.law)).or_default().push(found.seed);
+        }
+        for ((known, law), seeds) in by_kind {
+            let first: Vec<String> = seeds.iter().take(8).map(ToString::to_string).collect();
+            writeln!(text, "{:>6}  {known}, {law}: {}", seeds.len(), first.join(" ")).unwrap_or_default();
+        }
+        for (what, count) in &self.activity {
+            writeln!(text, "{count:>12}  {what}").unwrap_or_default();
+        }
+        text
+    }
+}

@@ -1,0 +1,285 @@
+//! What the statuses of pools have recorded over time, as the model reads it from each change: which block was assigned to which
+//! node, and what became of that assignment. The same block assigned again is another assignment.
+
+use std::collections::{BTreeMap, BTreeSet, HashMap};
+
+use ipam_core::plan::Claim;
+use ipam_core::{AddrRange, PoolKey, PoolKind};
+use ipam_operator::pool::FORCE_RELEASE;
+use serde_json::Value;
+
+use super::activity::Activity;
+use super::admin::may_share;
+use super::object::Object;
+use super::server::{Change, Event, Server, text};
+
+/// The plurals of pools, with their kinds.
+pub(super) const POOL_KINDS: [(&str, PoolKind); 2] = [("ippools", PoolKind::IpPool), ("cidrpools", PoolKind::CidrPool)];
+
+/// Identifies an assignment. A later assignment has a higher ID.
+pub(super) type AssignmentId = u64;
+
+/// A block that a status has assigned to a node.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub(super) struct Assignment {
+    pub(super) id: AssignmentId,
+    pub(super) pool: PoolKey,
+    pub(super) node: String,
+    pub(super) range: AddrRange,
+    /// The pools that might have the same addresses when the block was assigned.
+    pub(super) shared_with: BTreeSet<PoolKey>,
+}
+
+/// All assignments that matter.
+#[derive(Default, Debug)]
+pub(super) struct Records {
+    last: AssignmentId,
+    /// What statuses record now.
+    recorded: Vec<Assignment>,
+    /// What no status records any more because an admin destroyed the record, by name of the cause.
+    lost: Vec<(Assignment, &'static str)>,
+    /// Which assignments an IPAMNode tells of: by uid and generation.
+    told: HashMap<(String, i64), Vec<(PoolKey, AssignmentId)>>,
+    /// Assignments whose agent has reported the block empty since it is Releasing.
+    reported_empty: BTreeSet<AssignmentId>,
+    /// Who had addresses last.
+    holders: BTreeMap<(PoolKey, AddrRange), String>,
+    /// Pools that may have the addresses of one another, as far as every leader has heard.
+    pub(super) sharing: BTreeSet<(PoolKey, PoolKey)>,
+    /// The version up to which all was read.
+    seen: u64,
+}
+
+impl Records {
+    /// Reads what has changed. `by_hand` names the admin's action that changed it, if it was one.
+    pub(super) fn read(&mut self, server: &Server, by_hand: Option<&'static str>, activity: &mut Activity) {
+        if server.news() <= self.seen {
+            return;
+        }
+        let since = std::mem::replace(&mut self.seen, server.version());
+        if server.version() - since >= super::server::RESTORE_BUMP {
+            self.read_all(server, by_hand, activity);
+            return;
+        }
+        for (plural, kind) in POOL_KINDS {
+            for event in server.since(plural, since) {
+                let key = PoolKey::new(kind, text(&event.object, "/metadata/name"));
+                let is_there = event.change == Change::Applied;
+                let claims = if is_there { event.object.claims() } else { &[] };
+                self.update(server, &key, claims, &event.object, by_hand, activity);
+            }
+        }
+        for event in server.since("ipamnodes", since) {
+            self.read_ipam_node(event, activity);
+        }
+    }
+
+    /// After a restore: every pool is compared.
+    fn read_all(&mut self, server: &Server, by_hand: Option<&'static str>, activity: &mut Activity) {
+        // What was lost before is later than what was put in place, too.
+        self.lost.iter_mut().for_each(|(_, cause)| *cause = super::RESTORE);
+        let mut keys: BTreeSet<PoolKey> = self.recorded.iter().map(|it| it.pool.clone()).collect();
+        for (plural, kind) in POOL_KINDS {
+            keys.extend(server.list(plural).map(|object| PoolKey::new(kind, text(object, "/metadata/name"))));
+        }
+        for key in keys {
+            let plural = plural_of(&key);
+            let nothing = std::sync::Arc::new(Object::new(Value::Null));
+            let object = server.get(plural, &key.name).unwrap_or(&nothing);
+            self.update(server, &key, object.claims(), object, by_hand, activity);
+        }
+        for object in server.list("ipamnodes") {
+            self.note_told(object);
+        }
+    }
+
+    fn update(
+        &mut self,
+        server: &Server,
+        key: &PoolKey,
+        claims: &[Claim],
+        object: &Object,
+        by_hand: Option<&'static str>,
+        activity: &mut Activity,
+    ) {
+        let is_claimed = |it: &Assignment| claims.iter().any(|claim| claim.node == it.node && claim.range == it.range);
+        let gone: Vec<Assignment> = self.recorded.extract_if(.., |it| it.pool == *key && !is_claimed(it)).collect();
+        for it in gone {
+            match by_hand {
+                Some(cause) => {
+                    activity.count("blocks lost from the records");
+                    self.lost.push((it, cause));
+                }
+                None => activity.count(self.cause_of_release(server, &it, object)),
+            }
+        }
+        for claim in claims {
+            let is_known =
+                self.recorded.iter().any(|it| it.pool == *key && it.node == claim.node && it.range == claim.range);
+            if !is_known {
+                self.assign(key, claim, activity);
+            }
+        }
+    }
+
+    fn assign(&mut self, key: &PoolKey, claim: &Claim, activity: &mut Activity) {
+        let is_it = |it: &Assignment| it.pool == *key && it.node == claim.node && it.range == claim.range;
+        if let Some(place) = self.lost.iter().rposition(|(it, _)| is_it(it)) {
+            activity.count("blocks recorded again");
+            let (again, _) = self.lost.remove(place);
+            self.recorded.push(again);
+            return;
+        }
+        self.last += 1;
+        activity.count("blocks assigned");
+        let mut overlapping =
+            self.holders.iter().filter(|((pool, range), _)| pool == key && range.overlaps(&claim.range));
+        if overlapping.any(|(_, node)| *node != claim.node) {
+            activity.count("blocks reassigned");
+        }
+        self.holders.retain(|(pool, range), _| pool != key || !range.overlaps(&claim.range));
+        self.holders.insert((key.clone(), claim.range), claim.node.clone());
+        let pairs = self.sharing.iter();
+        let shared_with = pairs.filter_map(|(one, other)| match key {
+            key if key == one => Some(other.clone()),
+            key if key == other => Some(one.clone()),
+            _ => None,
+        });
+        self.recorded.push(Assignment {
+            id: self.last,
+            pool: key.clone(),
+            node: claim.node.clone(),
+            range: claim.range,
+            shared_with: shared_with.collect(),
+        });
+    }
+
+    fn cause_of_release(&self, server: &Server, it: &Assignment, object: &Object) -> &'static str {
+        let named = text(object, &format!("/metadata/annotations/{}", FORCE_RELEASE.replace('/', "~1")));
+        if named.split(',').any(|name| name == it.node) {
+            "blocks released: force-release"
+        } else if self.reported_empty.contains(&it.id) {
+            "blocks released: report"
+        } else if server.get("nodes", &it.node).is_none() && self.is_told(it.id) {
+            "blocks released: grace"
+        } else {
+            "blocks released: never told"
+        }
+    }
+
+    fn is_told(&self, id: AssignmentId) -> bool {
+        self.told.values().flatten().any(|(_, told)| *told == id)
+    }
+
+    fn read_ipam_node(&mut self, event: &Event, activity: &mut Activity) {
+        if event.change == Change::Deleted {
+            return;
+        }
+        let object = &event.object;
+        self.note_told(object);
+        let (Some(observed), generation) =
+            (object["status"]["observedGeneration"].as_i64(), &object["metadata"]["generation"])
+        else {
+            return;
+        };
+        activity.count("reports seen");
+        if Some(observed) != generation.as_i64() {
+            return;
+        }
+        let node = text(object, "/metadata/name");
+        for entry in object["spec"]["pools"].as_array().into_iter().flatten() {
+            let mut reports = object["status"]["pools"].as_array().into_iter().flatten();
+            let is_empty = reports.any(|report| {
+                let is_same = |field: &str| report[field] == entry[field];
+                ["name", "poolType", "startIP", "endIP"].into_iter().all(is_same) && report["used"] == 0
+            });
+            if let Some(id) = self.find(&pool_of_entry(entry), &node, range_of_entry(entry)) {
+                if is_empty && entry["state"] == "Releasing" {
+                    self.reported_empty.insert(id);
+                } else {
+                    self.reported_empty.remove(&id);
+                }
+            }
+        }
+    }
+
+    fn note_told(&mut self, object: &Object) {
+        let node = text(object, "/metadata/name");
+        let entries = object["spec"]["pools"].as_array().into_iter().flatten();
+        let told = entries.filter_map(|entry| {
+            let pool = pool_of_entry(entry);
+            let id = self.find(&pool, &node, range_of_entry(entry))?;
+            Some((pool, id))
+        });
+        let told = told.collect();
+        let generation = object["metadata"]["generation"].as_i64().unwrap_or_default();
+        self.told.insert((text(object, "/metadata/uid"), generation), told);
+    }
+
+    /// The assignment of this block to this node that is recorded, or else the last one that was lost.
+    fn find(&self, pool: &PoolKey, node: &str, range: Option<AddrRange>) -> Option<AssignmentId> {
+        let range = range?;
+        let is_it = |it: &&Assignment| it.pool == *pool && it.node == node && it.range.contains_range(&range);
+        let lost = self.lost.iter().map(|(it, _)| it).filter(is_it);
+        self.recorded.iter().find(is_it).or_else(|| lost.last()).map(|it| it.id)
+    }
+
+    /// The assignment from which an agent allocates that goes by this state of its IPAMNode.
+    pub(super) fn told(&self, uid: &str, generation: i64, pool: &PoolKey) -> Option<AssignmentId> {
+        let told = self.told.get(&(uid.to_owned(), generation))?;
+        told.iter().find(|(of, _)| of == pool).map(|(_, id)| *id)
+    }
+
+    /// All that statuses record.
+    pub(super) fn recorded(&self) -> &[Assignment] {
+        &self.recorded
+    }
+
+    /// All that statuses record, or would if no admin had destroyed the record.
+    pub(super) fn all(&self) -> impl Iterator<Item = &Assignment> {
+        self.recorded.iter().chain(self.lost.iter().map(|(it, _)| it))
+    }
+
+    /// Whether an admin destroyed the record of the assignment, and how, and no status records it again.
+    pub(super) fn lost_by(&self, id: AssignmentId) -> Option<&'static str> {
+        self.lost.iter().find(|(it, _)| it.id == id).map(|(_, cause)| *cause)
+    }
+
+    /// The assignment, if a status records it or an admin destroyed its record.
+    pub(super) fn get(&self, id: AssignmentId) -> Option<&Assignment> {
+        let lost = self.lost.iter().map(|(it, _)| it);
+        self.recorded.iter().chain(lost).find(|it| it.id == id)
+    }
+
+    /// Notes which pools may have the addresses of one another by what the server says. One that is no longer allowed stays
+    /// noted while a leader has not heard of that.
+    pub(super) fn note_sharing(&mut self, server: &Server, all_leaders_know: bool) {
+        let mut sharing = Vec::new();
+        for (plural, kind) in POOL_KINDS {
+            let pools = server.list(plural).filter(|object| may_share(object));
+            sharing.extend(pools.map(|object| PoolKey::new(kind, text(object, "/metadata/name"))));
+        }
+        if all_leaders_know {
+            self.sharing.clear();
+        }
+        for (place, one) in sharing.iter().enumerate() {
+            self.sharing.extend(sharing[place + 1..].iter().map(|other| (one.clone(), other.clone())));
+        }
+    }
+}
+
+/// The plural of a pool.
+pub(super) fn plural_of(key: &PoolKey) -> &'static str {
+    if key.kind == PoolKind::IpPool { "ippools" } else { "cidrpools" }
+}
+
+/// The pool that an entry of an IPAMNode is of.
+pub(super) fn pool_of_entry(entry: &Value) -> PoolKey {
+    let kind = if entry["poolType"] == "IPPool" { PoolKind::IpPool } else { PoolKind::CidrPool };
+    PoolKey::new(kind, text(entry, "/name"))
+}
+
+/// The addresses that an entry of an IPAMNode names.
+pub(super) fn range_of_entry(entry: &Value) -> Option<AddrRange> {
+    AddrRange::new(entry["startIP"].as_str()?.parse().ok()?, entry["endIP"].as_str()?.parse().ok()?)
+}
