@@ -1,16 +1,15 @@
 //! `cargo demo` tells its story to the end, and leaves nothing behind when it is interrupted.
 
-#![expect(clippy::unwrap_used, clippy::panic, reason = "the helpers of a test fail the test")]
+#![expect(clippy::unwrap_used, reason = "the helpers of a test fail the test")]
 
-use std::io::{BufRead, BufReader};
 use std::os::unix::process::ExitStatusExt;
 use std::path::{Path, PathBuf};
-use std::process::{Child, ChildStdout, Command, Stdio};
+use std::process::Command;
 use std::time::Duration;
 
 use ipam_e2e::binaries::OF_A_TEST;
-use ipam_e2e::eventually_blocking;
-use rustix::process::{Pid, Signal, kill_process};
+use ipam_e2e::{Watched, eventually_blocking};
+use rustix::process::{Signal, kill_process};
 
 /// With the default answer to Ctrl-C: who runs tests in the background may have handed down that it is ignored. `env` becomes
 /// the demo, so that its pid is the demo's.
@@ -21,12 +20,17 @@ fn demo(arguments: &[&str], temporary: &Path) -> Command {
     command
 }
 
+/// Ample for a machine on which the demo first builds its tools.
+const PATIENCE: Duration = Duration::from_mins(30);
+
 #[test]
 fn the_story_is_told_to_its_end_and_nothing_stays() {
     let folder = tempfile::tempdir().unwrap();
-    let output = demo(&[], folder.path()).output().unwrap();
-    let (told, complaints) = (String::from_utf8_lossy(&output.stdout), String::from_utf8_lossy(&output.stderr));
-    assert!(output.status.success(), "{told}\n{complaints}");
+    let complaints = folder.path().join("stderr");
+    let mut command = demo(&[], folder.path());
+    command.stderr(std::fs::File::create(&complaints).unwrap());
+    let (status, told) = Watched::start(command, PATIENCE).unwrap().end().unwrap();
+    assert!(status.success(), "{told}\n{}", std::fs::read_to_string(complaints).unwrap());
     assert!(told.contains("What this has shown") && told.contains("10 steps in"), "{told}");
     assert_nothing_stays(folder.path());
 }
@@ -34,40 +38,22 @@ fn the_story_is_told_to_its_end_and_nothing_stays() {
 #[test]
 fn a_kept_cluster_goes_with_ctrl_c() {
     let folder = tempfile::tempdir().unwrap();
-    let mut child = demo(&["--keep"], folder.path()).stdout(Stdio::piped()).spawn().unwrap();
-    let (kubeconfig, _listener) = await_line(&mut child, "export KUBECONFIG=");
+    let mut demo = Watched::start(demo(&["--keep"], folder.path()), PATIENCE).unwrap();
+    let kubeconfig = demo.line("export KUBECONFIG=").unwrap();
     assert!(Path::new(kubeconfig.trim()).is_file(), "{kubeconfig}");
-    kill_process(Pid::from_child(&child), Signal::INT).unwrap();
-    assert_eq!(child.wait().unwrap().signal(), Some(2), "it had ended before");
+    kill_process(demo.pid(), Signal::INT).unwrap();
+    assert_eq!(demo.end().unwrap().0.signal(), Some(2), "it had ended before");
     assert_nothing_stays(folder.path());
 }
 
 #[test]
 fn a_demo_killed_halfway_leaves_nothing() {
     let folder = tempfile::tempdir().unwrap();
-    let mut child = demo(&[], folder.path()).stdout(Stdio::piped()).spawn().unwrap();
-    let (_, _listener) = await_line(&mut child, "4. ");
-    child.kill().unwrap();
-    assert_eq!(child.wait().unwrap().signal(), Some(9), "it had ended before");
+    let mut demo = Watched::start(demo(&[], folder.path()), PATIENCE).unwrap();
+    demo.line("4. ").unwrap();
+    kill_process(demo.pid(), Signal::KILL).unwrap();
+    assert_eq!(demo.end().unwrap().0.signal(), Some(9), "it had ended before");
     assert_nothing_stays(folder.path());
-}
-
-type Lines = std::io::Lines<BufReader<ChildStdout>>;
-
-/// Reads the demo's story up to a line that begins so; answers the rest of it. The reader has to be kept: a demo whose listener
-/// is gone ends by itself, and would prove nothing about being killed.
-fn await_line(child: &mut Child, beginning: &str) -> (String, Lines) {
-    let mut told = String::new();
-    let mut lines = BufReader::new(child.stdout.take().unwrap()).lines();
-    while let Some(line) = lines.next() {
-        let line = line.unwrap();
-        if let Some(rest) = line.trim_start().strip_prefix(beginning) {
-            return (rest.to_owned(), lines);
-        }
-        told.push_str(&line);
-        told.push('\n');
-    }
-    panic!("no line {beginning:?} in:\n{told}");
 }
 
 /// Every process of a demo has the demo's folder among its arguments or its environment, every state folder lies in it, and
