@@ -12,6 +12,7 @@ pub mod bench;
 pub mod binaries;
 pub mod cases;
 pub mod chart;
+pub mod child;
 pub mod cluster;
 pub mod control_plane;
 pub mod demo;
@@ -33,6 +34,7 @@ pub mod state;
 pub mod warden;
 pub mod webhook;
 
+pub use child::Watched;
 pub use control_plane::ControlPlane;
 pub use eventually::{eventually, eventually_blocking};
 pub use process::Process;

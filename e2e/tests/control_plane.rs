@@ -1,12 +1,11 @@
 //! The harness's control plane is a real one: RBAC, tokens, a store that survives the server, and a sure end.
 #![expect(clippy::unwrap_used, reason = "the helpers of a test fail the test")]
 
-use std::io::{BufRead, BufReader};
 use std::path::{Path, PathBuf};
-use std::process::{Command, Stdio};
+use std::process::Command;
 use std::time::Duration;
 
-use ipam_e2e::{ControlPlane, eventually_blocking};
+use ipam_e2e::{ControlPlane, Watched, eventually_blocking};
 use k8s_openapi::api::core::v1::{ConfigMap, Pod};
 use kube::Api;
 
@@ -64,15 +63,13 @@ fn objects_outlive_the_api_server() {
 
 #[test]
 fn nothing_is_left_when_the_harness_is_killed() {
-    let mut harness = Command::new(env!("CARGO_BIN_EXE_control-plane")).stdout(Stdio::piped()).spawn().unwrap();
-    let mut line = String::new();
-    BufReader::new(harness.stdout.take().unwrap()).read_line(&mut line).unwrap();
-    let kubeconfig = PathBuf::from(line.trim().strip_prefix("export KUBECONFIG=").expect("its first line"));
+    let program = Command::new(env!("CARGO_BIN_EXE_control-plane"));
+    let mut harness = Watched::start(program, Duration::from_mins(30)).unwrap();
+    let kubeconfig = PathBuf::from(harness.line("export KUBECONFIG=").unwrap().trim());
     let directory = kubeconfig.parent().unwrap();
     assert!(directory.is_dir());
     assert!(processes_naming(directory).len() >= 2, "both servers run below {}", directory.display());
-    harness.kill().unwrap();
-    harness.wait().unwrap();
+    drop(harness);
     eventually_blocking("processes and files go", Duration::from_secs(20), || {
         let left = processes_naming(directory);
         if left.is_empty() && !directory.exists() { Ok(()) } else { Err(left.join("\n")) }

@@ -1,16 +1,15 @@
 //! `cargo demo` succeeds, prints next steps that work, and leaves no processes or folders behind.
 
-#![expect(clippy::unwrap_used, clippy::panic, reason = "the helpers of a test fail the test")]
+#![expect(clippy::unwrap_used, reason = "the helpers of a test fail the test")]
 
-use std::io::{BufRead, BufReader};
 use std::os::unix::process::ExitStatusExt;
 use std::path::{Path, PathBuf};
-use std::process::{Child, ChildStdout, Command, Stdio};
+use std::process::Command;
 use std::time::Duration;
 
 use ipam_e2e::binaries::{OF_A_TEST, workspace};
-use ipam_e2e::eventually_blocking;
-use rustix::process::{Pid, Signal, kill_process};
+use ipam_e2e::{Watched, eventually_blocking};
+use rustix::process::{Signal, kill_process};
 
 /// The demo with the default action for Ctrl-C: a test run in the background can inherit that SIGINT is ignored. `env`
 /// replaces itself with the demo, so that its pid is the demo's.
@@ -21,12 +20,17 @@ fn demo(arguments: &[&str], temporary: &Path) -> Command {
     command
 }
 
+/// Ample for a machine on which the demo first builds its tools.
+const PATIENCE: Duration = Duration::from_mins(30);
+
 #[test]
 fn demo_succeeds_and_leaves_nothing_behind() {
     let folder = tempfile::tempdir().unwrap();
-    let output = demo(&[], folder.path()).output().unwrap();
-    let (stdout, stderr) = (String::from_utf8_lossy(&output.stdout), String::from_utf8_lossy(&output.stderr));
-    assert!(output.status.success(), "{stdout}\n{stderr}");
+    let errors = folder.path().join("stderr");
+    let mut command = demo(&[], folder.path());
+    command.stderr(std::fs::File::create(&errors).unwrap());
+    let (status, stdout) = Watched::start(command, PATIENCE).unwrap().end().unwrap();
+    assert!(status.success(), "{stdout}\n{}", std::fs::read_to_string(errors).unwrap());
     assert!(stdout.contains("This demo has shown") && stdout.contains("10 steps in"), "{stdout}");
     assert_next_steps(&stdout);
     assert_nothing_stays(folder.path());
@@ -52,40 +56,22 @@ fn assert_next_steps(stdout: &str) {
 #[test]
 fn kept_cluster_ends_with_ctrl_c() {
     let folder = tempfile::tempdir().unwrap();
-    let mut child = demo(&["--keep"], folder.path()).stdout(Stdio::piped()).spawn().unwrap();
-    let (kubeconfig, _reader) = await_line(&mut child, "export KUBECONFIG=");
+    let mut demo = Watched::start(demo(&["--keep"], folder.path()), PATIENCE).unwrap();
+    let kubeconfig = demo.line("export KUBECONFIG=").unwrap();
     assert!(Path::new(kubeconfig.trim()).is_file(), "{kubeconfig}");
-    kill_process(Pid::from_child(&child), Signal::INT).unwrap();
-    assert_eq!(child.wait().unwrap().signal(), Some(2), "the demo ended before");
+    kill_process(demo.pid(), Signal::INT).unwrap();
+    assert_eq!(demo.end().unwrap().0.signal(), Some(2), "the demo ended before");
     assert_nothing_stays(folder.path());
 }
 
 #[test]
 fn killed_demo_leaves_nothing_behind() {
     let folder = tempfile::tempdir().unwrap();
-    let mut child = demo(&[], folder.path()).stdout(Stdio::piped()).spawn().unwrap();
-    let (_, _reader) = await_line(&mut child, "4. ");
-    child.kill().unwrap();
-    assert_eq!(child.wait().unwrap().signal(), Some(9), "the demo ended before");
+    let mut demo = Watched::start(demo(&[], folder.path()), PATIENCE).unwrap();
+    demo.line("4. ").unwrap();
+    kill_process(demo.pid(), Signal::KILL).unwrap();
+    assert_eq!(demo.end().unwrap().0.signal(), Some(9), "the demo ended before");
     assert_nothing_stays(folder.path());
-}
-
-type Lines = std::io::Lines<BufReader<ChildStdout>>;
-
-/// Reads the output of the demo up to a line that begins with `beginning`. Returns the rest of the line, and the
-/// reader. The caller keeps the reader: without it the demo would end with a write error, not by the signal.
-fn await_line(child: &mut Child, beginning: &str) -> (String, Lines) {
-    let mut before = String::new();
-    let mut lines = BufReader::new(child.stdout.take().unwrap()).lines();
-    while let Some(line) = lines.next() {
-        let line = line.unwrap();
-        if let Some(rest) = line.trim_start().strip_prefix(beginning) {
-            return (rest.to_owned(), lines);
-        }
-        before.push_str(&line);
-        before.push('\n');
-    }
-    panic!("no line {beginning:?} in:\n{before}");
 }
 
 /// Waits until no process and no folder of a demo is left. All its processes have `folder` in their arguments or

@@ -1,50 +1,114 @@
-//! Every fuzzing target, over its corpus and a bounded number of seeded mutations. Long runs are libFuzzer's: e2e/fuzz.
+//! Every fuzzing target, over its corpus and for a bounded time over seeded mutations of it, other ones in each run. Long runs
+//! are libFuzzer's: e2e/fuzz.
 
 #![expect(clippy::unwrap_used, reason = "a test fails by panicking")]
 
 use std::collections::BTreeSet;
+use std::hash::{BuildHasher as _, RandomState};
 use std::panic::{AssertUnwindSafe, catch_unwind};
+use std::sync::LazyLock;
+use std::time::{Duration, Instant};
 
 use ipam_e2e::fuzz::mutate::Mutator;
 use ipam_e2e::fuzz::{TARGETS, seeds, target};
+use ipam_e2e::progress::say;
 
 /// Longest input. The wide inputs have tests of their own.
 const LONGEST: usize = 4_096;
+/// For how long each target is tried, its corpus included, where the environment does not say otherwise.
+const SECONDS: u64 = 15;
+/// Inputs that each target gets in that time also on a slow machine.
+const FEWEST: usize = 100;
+/// Environment: the seed of the mutations, for a run that is to be had again.
+const SEED: &str = "NV_IPAM_FUZZ_SEED";
+/// Environment: seconds for each target.
+const TIME: &str = "NV_IPAM_FUZZ_SECONDS";
 
-/// Runs the target over the corpus, and then over `count` mutations of it.
-fn run(name: &str, count: usize) {
+fn number(name: &str) -> Option<u64> {
+    std::env::var(name).ok().map(|text| text.parse().unwrap())
+}
+
+/// The seed of this run: another each time, unless the environment names one.
+fn seed() -> u64 {
+    static SEED_OF_THIS_RUN: LazyLock<u64> =
+        LazyLock::new(|| number(SEED).unwrap_or_else(|| RandomState::new().hash_one(std::process::id())));
+    *SEED_OF_THIS_RUN
+}
+
+/// Runs the target over the corpus, and then over mutations of it until the time is over.
+fn run(name: &str) {
+    let (seed, until) = (seed(), Instant::now() + Duration::from_secs(number(TIME).unwrap_or(SECONDS)));
     let corpus = seeds::corpus(name).unwrap();
-    let mut mutator = Mutator::new(0x5eed);
-    let mutated = (0..count).map(|_| mutator.input(&corpus, LONGEST));
-    for (number, input) in corpus.iter().cloned().chain(mutated).enumerate() {
+    let mut mutator = Mutator::new(seed);
+    let mut count = 0;
+    let mutated = std::iter::from_fn(|| (Instant::now() < until).then(|| mutator.input(&corpus, LONGEST)));
+    for input in corpus.iter().cloned().chain(mutated) {
         let ended = catch_unwind(AssertUnwindSafe(|| (target(name).run)(&input)));
-        assert!(ended.is_ok(), "{name}: input {number} fails, which is\n{}", input.escape_ascii());
+        assert!(ended.is_ok(), "{name}: input {count} of {SEED}={seed} fails, which is\n{}", input.escape_ascii());
+        count += 1;
     }
+    say(&format!("fuzz {name}: {count} inputs, {SEED}={seed}"));
+    assert!(count >= FEWEST, "{name}: only {count} inputs");
+}
+
+#[test]
+fn clusters_as_an_operator_reads_them() {
+    run("cluster");
+}
+
+#[test]
+fn cni_input() {
+    run("cni");
+}
+
+#[test]
+fn files_beside_the_journal() {
+    run("files");
+}
+
+#[test]
+fn calls_at_the_agent() {
+    run("grpc");
+}
+
+#[test]
+fn leases() {
+    run("lease");
 }
 
 #[test]
 fn manifests() {
-    run("manifest", 5_000);
+    run("manifest");
+}
+
+#[test]
+fn ipam_nodes_as_an_agent_reads_them() {
+    run("node");
 }
 
 #[test]
 fn pem_files() {
-    run("pem", 5_000);
-}
-
-#[test]
-fn node_selectors() {
-    run("selector", 100_000);
+    run("pem");
 }
 
 #[test]
 fn reviews() {
-    run("review", 10_000);
+    run("review");
+}
+
+#[test]
+fn node_selectors() {
+    run("selector");
 }
 
 #[test]
 fn specs() {
-    run("spec", 20_000);
+    run("spec");
+}
+
+#[test]
+fn journals() {
+    run("store");
 }
 
 #[test]
@@ -56,7 +120,7 @@ fn every_target_is_run_here_and_built_for_libfuzzer() {
     assert_eq!(built, known);
     let own = include_str!("fuzz.rs");
     for name in known {
-        assert!(own.contains(&format!("run(\"{name}\"")), "{name} is not run here");
+        assert!(own.contains(&format!("run(\"{name}\")")), "{name} is not run here");
         assert!(seeds::corpus_folder(&name).is_dir(), "{name} has no corpus");
     }
 }

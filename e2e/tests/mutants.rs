@@ -4,8 +4,8 @@
 use ipam_e2e::binaries::workspace;
 use ipam_e2e::mutants::{all, applies, folder, stale};
 
-/// Fewer would leave rules without a mutant.
-const FEWEST: usize = 20;
+/// As many as there are: with fewer, a rule is left without a mutant.
+const FEWEST: usize = 47;
 
 #[test]
 fn every_mutant_fits_the_sources() {

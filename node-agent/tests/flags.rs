@@ -158,6 +158,7 @@ fn own_addresses<const N: usize>() -> [SocketAddr; N] {
 /// GET over plain HTTP: status code and body; `None` while nobody listens.
 fn get(address: SocketAddr, path: &str) -> Option<(u16, String)> {
     let mut stream = TcpStream::connect(address).ok()?;
+    stream.set_read_timeout(Some(PATIENCE)).ok()?;
     write!(stream, "GET {path} HTTP/1.0\r\nHost: {address}\r\n\r\n").ok()?;
     let mut answer = String::new();
     stream.read_to_string(&mut answer).ok()?;
@@ -204,8 +205,7 @@ async fn what_is_to_be_skipped_is_not_installed() {
         drop(client);
         agent.terminate();
         // An orderly end comes after the installation, which comes before the first call is answered.
-        let ended = tokio::task::spawn_blocking(move || agent.0.wait().unwrap()).await.unwrap();
-        assert!(ended.success());
+        assert!(common::ended(&mut agent.0, "the agent").success());
         assert_eq!((&home.files("bin"), &home.files("conf")), (bin, conf), "{flag}");
     }
 }
@@ -235,17 +235,19 @@ fn the_object_that_is_watched_is_named_by_the_flags() {
     let home = Home::new();
     let listener = TcpListener::bind("127.0.0.1:0").unwrap();
     home.kubeconfig(listener.local_addr().unwrap());
-    let _agent = home.start(&[]);
+    listener.set_nonblocking(true).unwrap();
+    let mut agent = home.start(&[]);
     // The report of what is used may ask before the watch does.
-    let watch = listener.incoming().find_map(|stream| {
-        let stream = stream.unwrap();
+    let watch = agent.wait_for("a list of IPAMNodes", || {
+        let (stream, _) = listener.accept().ok()?;
+        stream.set_nonblocking(false).unwrap();
         stream.set_read_timeout(Some(PATIENCE)).unwrap();
         let mut first = String::new();
         BufReader::new(stream).read_line(&mut first).unwrap();
         let query = first.strip_prefix(OBJECTS).unwrap_or_else(|| panic!("asks for something else: {first}"));
         query.starts_with('?').then(|| query.to_owned())
     });
-    assert!(watch.unwrap().contains("fieldSelector=metadata.name%3Dnode1"));
+    assert!(watch.contains("fieldSelector=metadata.name%3Dnode1"));
 }
 
 #[tokio::test]

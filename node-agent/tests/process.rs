@@ -5,7 +5,6 @@
 mod common;
 
 use std::collections::BTreeMap;
-use std::io::Read as _;
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
 use std::sync::{Arc, Mutex};
@@ -86,12 +85,11 @@ impl Home {
     /// Runs the agent to its end: exit code and stderr.
     fn run(&self, change: impl FnOnce(&mut Command)) -> (Option<i32>, String) {
         let mut command = self.command();
-        command.stderr(Stdio::piped());
+        command.stderr(std::fs::File::create(self.path("stderr")).unwrap());
         change(&mut command);
         let mut agent = Agent(command.spawn().unwrap());
-        let mut text = String::new();
-        agent.0.stderr.take().unwrap().read_to_string(&mut text).unwrap();
-        (agent.0.wait().unwrap().code(), text)
+        let status = common::ended(&mut agent.0, "the agent");
+        (status.code(), std::fs::read_to_string(self.path("stderr")).unwrap())
     }
 }
 

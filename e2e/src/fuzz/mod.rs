@@ -4,13 +4,20 @@
 //! seeded mutations of it, on stable and without a C++ compiler. A function returns if all is well and panics if not; it
 //! must not depend on anything but its input.
 
+mod cluster;
+mod cni;
+mod files;
+mod grpc;
+mod lease;
 mod manifest;
 pub mod mutate;
+mod node;
 mod pem;
 pub mod review;
 pub mod seeds;
 mod selector;
 mod spec;
+mod store;
 
 /// A door and what must hold of whatever comes in by it.
 #[derive(Clone, Copy)]
@@ -22,12 +29,19 @@ pub struct Target {
 }
 
 /// All targets.
-pub const TARGETS: [Target; 5] = [
+pub const TARGETS: [Target; 12] = [
+    Target { name: "cluster", run: cluster::run },
+    Target { name: "cni", run: cni::run },
+    Target { name: "files", run: files::run },
+    Target { name: "grpc", run: grpc::run },
+    Target { name: "lease", run: lease::run },
     Target { name: "manifest", run: manifest::run },
+    Target { name: "node", run: node::run },
     Target { name: "pem", run: pem::run },
     Target { name: "review", run: review::run },
     Target { name: "selector", run: selector::run },
     Target { name: "spec", run: spec::run },
+    Target { name: "store", run: store::run },
 ];
 
 /// The target of this name.

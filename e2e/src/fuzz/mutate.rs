@@ -1,7 +1,7 @@
 //! Seeded mutations: the same seed gives the same inputs on every machine, so that a failure can be had again.
 
 /// Pieces of the formats that are read, put in whole: byte by byte they would hardly come about.
-const TOKENS: [&str; 40] = [
+const TOKENS: [&str; 52] = [
     "\n---\n",
     "- ",
     ": ",
@@ -40,6 +40,18 @@ const TOKENS: [&str; 40] = [
     "/128",
     "kind: IPPool\n",
     "\"spec\":",
+    "\"status\":",
+    "\"pools\":[",
+    "\"Releasing\"",
+    "\"Active\"",
+    "\"CIDRPool\"",
+    "\"used\":1,",
+    "\"held\":[],",
+    "\"generation\":1,",
+    "\"epoch\":",
+    "\"endIP\":\"10.0.0.9\"",
+    "\"allocations\":",
+    "\"leaseDurationSeconds\":",
     "-----BEGIN CERTIFICATE-----\n",
     "-----END PRIVATE KEY-----\n",
 ];

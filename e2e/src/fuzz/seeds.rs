@@ -58,6 +58,13 @@ pub fn seeds(target: &str) -> anyhow::Result<Vec<Vec<u8>>> {
             let of_cases = cases::load()?;
             Ok(examples.into_iter().flatten().chain(of_cases.iter().map(review_of)).collect())
         }
+        "cluster" => super::cluster::seeds(),
+        "cni" => Ok(super::cni::seeds()),
+        "files" => super::files::seeds(),
+        "grpc" => Ok(super::grpc::seeds()),
+        "lease" => Ok(super::lease::seeds()),
+        "node" => Ok(super::node::seeds()),
+        "store" => Ok(super::store::seeds()),
         // Its bytes are throws of a dice; a few lengths will do.
         "selector" => Ok((0_u8..64).map(|n| (0..n).map(|i| i.wrapping_mul(37).wrapping_add(n)).collect()).collect()),
         _ => anyhow::bail!("there is no target {target:?}"),

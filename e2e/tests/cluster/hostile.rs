@@ -6,7 +6,7 @@ use ipam_e2e::{ControlPlane, eventually_blocking};
 use serde_json::{Value, json};
 
 use crate::api::{Api, CIDRPOOLS, IPAMNODES, IPPOOLS, SOON};
-use crate::last_mile::ips;
+use crate::last_mile::{ips, refusal};
 use crate::stage::{GROUP, selecting};
 
 /// Takes every rule out of our CRDs: any JSON object is a spec then, and any a status.
@@ -174,6 +174,38 @@ fn specs_and_statuses_that_no_schema_has_seen_are_said_to_be_invalid_and_stop_no
     records_that_nobody_has_looked_at(&plane, &api, &namespace);
 }
 
+/// What an agent does by a spec.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+enum Does {
+    /// It says that it cannot read the object, and goes by the one before.
+    Keeps,
+    /// It reads that it has no block.
+    HasNone,
+    /// It goes by what reads of it.
+    Serves,
+}
+
+/// Specs that no operator writes, in this order, and what the agent does by each.
+fn garbage_specs(good: &Value) -> Vec<(Value, Does)> {
+    let mut backwards = good.clone();
+    backwards["startIP"] = json!("10.83.0.9");
+    let mut strange = good.clone();
+    strange["name"] = json!("strange");
+    strange["subnet"] = json!("nowhere");
+    vec![
+        (json!("text"), Does::Keeps),
+        (json!([]), Does::HasNone),
+        (json!({"pools": [good]}), Does::Serves),
+        (json!(null), Does::Keeps),
+        (json!({"pools": "all"}), Does::Keeps),
+        (json!({"pools": [7, {"name": []}]}), Does::Keeps),
+        (nested(60), Does::HasNone),
+        (json!({"pools": [backwards]}), Does::HasNone),
+        (json!({"pools": [backwards, strange, {"name": "x", "poolType": "Lake", "state": "Liquid"}]}), Does::Keeps),
+        (json!({"pools": [strange, good]}), Does::Serves),
+    ]
+}
+
 /// The same for the agent: garbage in its IPAMNode neither ends it nor keeps it from serving what reads.
 fn records_that_nobody_has_looked_at(plane: &ControlPlane, api: &Api, namespace: &str) {
     let sandbox = Sandbox::start(plane).unwrap();
@@ -181,32 +213,29 @@ fn records_that_nobody_has_looked_at(plane: &ControlPlane, api: &Api, namespace:
     let mut agent = Agent::start(plane, &node, namespace, &[]).unwrap();
     api.await_used("steady", "good", 0);
     let good = api.get(IPAMNODES, "steady")["spec"]["pools"][0].clone();
-    let set = |spec: Value| {
-        api.json_patch(
-            &format!("{}/steady", api.path(IPAMNODES)),
-            &json!([{"op": "replace", "path": "/spec", "value": spec}]),
-        )
-    };
-    for spec in [
-        json!("text"),
-        json!([]),
-        json!(null),
-        json!({"pools": "all"}),
-        json!({"pools": [7, {"name": []}]}),
-        nested(60),
-    ] {
-        set(spec);
-    }
-    let mut backwards = good.clone();
-    backwards["startIP"] = json!("10.83.0.9");
-    let mut strange = good.clone();
-    strange["name"] = json!("strange");
-    strange["subnet"] = json!("nowhere");
-    set(json!({"pools": [backwards, strange, {"name": "x", "poolType": "Lake", "state": "Liquid"}]}));
-    set(json!({"pools": [strange, good]}));
     let network = json!({"cniVersion": "1.0.0", "name": "good", "type": "nv-ipam", "ipam": {"type": "nv-ipam"}});
     let pod = node.pod("default", "p", "uid-p").unwrap();
-    let result = eventually_blocking("the good block is served", SOON, || pod.add("net1", &network)).unwrap();
-    assert_eq!(ips(&result)[0].0, "10.83.0.1/24");
-    agent.process().ensure_running().unwrap();
+    let unread = |agent: &mut Agent| agent.process().output().matches("cannot be read, serving what is known").count();
+    let mut serves = true;
+    for (spec, does) in garbage_specs(&good) {
+        let before = unread(&mut agent);
+        let path = format!("{}/steady", api.path(IPAMNODES));
+        api.json_patch(&path, &json!([{"op": "replace", "path": "/spec", "value": spec}]));
+        eventually_blocking(&format!("the agent has seen {spec:.200}"), SOON, || {
+            agent.process().ensure_running().map_err(|ended| ended.to_string())?;
+            let object = api.get(IPAMNODES, "steady");
+            let is_read = object["status"]["observedGeneration"] == object["metadata"]["generation"];
+            let seen = if does == Does::Keeps { unread(&mut agent) > before } else { is_read };
+            if seen { Ok(()) } else { Err(object["status"].to_string()) }
+        })
+        .unwrap();
+        serves = if does == Does::Keeps { serves } else { does == Does::Serves };
+        match pod.add("net1", &network) {
+            Ok(result) if serves => assert!(ips(&result)[0].0.starts_with("10.83.0."), "{spec:.200}: {result}"),
+            refused if !serves => assert_eq!(refusal(refused).0, 101, "{spec:.200}"),
+            other => panic!("{spec:.200}: {other:?}"),
+        }
+        pod.del("net1", &network).unwrap();
+    }
+    assert!(serves, "the last one serves");
 }

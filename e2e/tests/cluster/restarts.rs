@@ -15,10 +15,12 @@ use crate::stage::Stage;
 const POOLS: [(&str, &str); 2] = [(IPPOOLS, "flat"), (CIDRPOOLS, "routed")];
 const ROUNDS: usize = 6;
 
-/// All that was ever seen given, and to whom.
+/// All that was ever seen given, and to whom, whichever record said so.
 #[derive(Default)]
 struct Memory {
     holders: Mutex<HashMap<(String, String), String>>,
+    /// Entries of IPAMNodes that were compared with the rest.
+    entries: AtomicU32,
 }
 
 impl Memory {
@@ -43,11 +45,30 @@ impl Memory {
         for node in api.list(IPAMNODES) {
             let name = node["metadata"]["name"].as_str().unwrap().to_owned();
             for block in node["spec"]["pools"].as_array().into_iter().flatten() {
-                let range = format!("served {}-{}", block["startIP"], block["endIP"]);
-                self.look(block["name"].as_str().unwrap(), &Blocks::from([(format!("{name} (record)"), range)]));
+                self.look(block["name"].as_str().unwrap(), &Blocks::from([(name.clone(), as_in_status(block))]));
+                self.entries.fetch_add(1, Ordering::SeqCst);
             }
         }
     }
+}
+
+/// The block of an IPAMNode's entry as a pool's status writes it.
+fn as_in_status(entry: &Value) -> String {
+    let text = |name: &str| entry[name].as_str().unwrap_or_default();
+    match (text("poolType"), text("gateway")) {
+        ("CIDRPool", "") => text("subnet").to_owned(),
+        ("CIDRPool", gateway) => format!("{} via {gateway}", text("subnet")),
+        _ => format!("{}-{}", text("startIP"), text("endIP")),
+    }
+}
+
+#[test]
+fn a_block_told_to_two_nodes_is_seen_in_either_record() {
+    let memory = Memory::default();
+    let entry = json!({"poolType": "IPPool", "startIP": "10.10.0.1", "endIP": "10.10.0.5", "gateway": "10.10.0.1"});
+    memory.look("flat", &Blocks::from([("a".to_owned(), "10.10.0.1-10.10.0.5".to_owned())]));
+    let second = Blocks::from([("b".to_owned(), as_in_status(&entry))]);
+    assert!(std::panic::catch_unwind(std::panic::AssertUnwindSafe(|| memory.look("flat", &second))).is_err());
 }
 
 /// Ends a thread's loop also when the test fails, which would else wait for it for ever.
@@ -136,6 +157,7 @@ fn an_operator_killed_at_any_moment_beside_another_writer_neither_moves_nor_doub
         .unwrap();
     }
     assert!(writes.load(Ordering::SeqCst) > 10, "nobody disturbed");
+    assert!(memory.entries.load(Ordering::SeqCst) > 0, "no IPAMNode was compared with a status");
     eventually_blocking("the status is the operator's own again", SOON, || {
         let nodes = POOLS.map(|(kind, pool)| stage.api.get(kind, pool)["status"]["nodes"].clone());
         let served = |nodes: &Value| nodes["unserved"] == 0 && nodes["served"] == names.len() - ROUNDS;

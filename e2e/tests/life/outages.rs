@@ -15,5 +15,9 @@ fn pods_come_and_go_while_leaders_sleep_and_die_and_the_api_server_is_away() {
     let report = run(&plane, &namespace, campaign).unwrap();
     assert!(report.failed.is_empty(), "{:#?}", report.failed);
     assert!(report.doubled.is_empty(), "{:#?}", report.doubled);
+    // A Lease is good for 15 s since its last change was seen. The rest is for a busy machine.
+    assert!(report.takeover < Duration::from_secs(45), "{:?} until another operator led", report.takeover);
+    assert!(report.led < Duration::from_secs(30), "{:?} until an operator led again", report.led);
+    assert!(report.settled < Duration::from_secs(30), "{:?} until all statuses were right", report.settled);
     assert!(report.calls_away > 0 && report.calls > report.calls_away, "{} {}", report.calls, report.calls_away);
 }

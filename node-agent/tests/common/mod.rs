@@ -5,6 +5,7 @@
 pub(crate) mod store;
 
 use std::path::Path;
+use std::process::{Child, ExitStatus};
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -27,6 +28,18 @@ use tonic::Status;
 
 pub(crate) fn deadline() -> Instant {
     Instant::now() + Duration::from_secs(20)
+}
+
+/// How a child of this test ended. It must end within the time of [`deadline`]; whoever owns it kills it otherwise.
+pub(crate) fn ended(child: &mut Child, what: &str) -> ExitStatus {
+    let until = deadline();
+    loop {
+        if let Some(status) = child.try_wait().unwrap() {
+            return status;
+        }
+        assert!(Instant::now() < until, "{what} does not end");
+        std::thread::sleep(Duration::from_millis(5));
+    }
 }
 
 /// An IPPool block: 192.168.0.1 to .4 of 192.168.0.0/16, gateway .1.

@@ -4,9 +4,10 @@ use std::fs;
 use std::path::Path;
 
 use assert_cmd::Command;
+use serde_json::Value;
 use tempfile::TempDir;
 
-use crate::ip_pool;
+use crate::{ip_pool, retold};
 
 struct Ran {
     code: Option<i32>,
@@ -121,20 +122,38 @@ fn the_operators_own_help_names_the_subcommand() {
     assert!(String::from_utf8_lossy(&help.stdout).contains("validate FILE"));
 }
 
+/// Pools of every fate: fine, surprising, wrong, wrong in very many places, in a list, without room for all nodes; an object
+/// of another kind; and a document that is no object.
+fn every_fate() -> String {
+    let wrong = vec!["{startIP: a, endIP: b}"; 600].join(", ");
+    [
+        good("fine", 1),
+        ip_pool("surprising", "{subnet: 10.2.0.0/24, perNodeBlockSize: 4, colour: red}"),
+        ip_pool("wrong", "{}"),
+        ip_pool("very-wrong", &format!("{{subnet: 10.3.0.0/24, perNodeBlockSize: 4, exclusions: [{wrong}]}}")),
+        format!("apiVersion: v1\nkind: List\nitems:\n- {}\n", ip_pool("listed", "{}").trim_end().replace('\n', "\n  ")),
+        crate::cidr_pool("routed", "{cidr: 10.4.0.0/24, perNodeNetworkPrefix: 24, gatewayIndex: 1}"),
+        "apiVersion: v1\nkind: ConfigMap\nmetadata: {name: c}\n".to_owned(),
+        "7\n".to_owned(),
+    ]
+    .join("---\n")
+}
+
 #[test]
 fn json_says_all_that_the_text_says() {
     let folder = TempDir::new().unwrap();
-    let ran = run(
-        folder.path(),
-        &["-", "-o", "json", "--nodes", "2", "--explain"],
-        &(good("a", 1) + "---\n" + &ip_pool("b", "{}") + "---\n7\n"),
-    );
-    let report: serde_json::Value = serde_json::from_str(&ran.out).unwrap();
-    assert_eq!((ran.code, &report["fine"]), (Some(1), &false.into()));
-    assert_eq!(report["pools"][0]["nodes"]["plan"][1]["startIP"], "10.1.0.5");
-    let problem = &report["pools"][1]["problems"][0];
-    assert_eq!((&problem["reason"], &problem["line"]), (&"Required".into(), &9.into()));
-    assert_eq!(report["strays"][0]["document"], 3);
+    let args = ["-", "--nodes", "2", "--explain"];
+    let text = run(folder.path(), &args, &every_fate());
+    let json = run(folder.path(), &[&args[..], &["-o", "json"]].concat(), &every_fate());
+    assert_eq!((text.code, json.code), (Some(1), Some(1)));
+    let report: Value = serde_json::from_str(&json.out).unwrap();
+    assert_eq!(report["fine"], false);
+    let retold = retold::lines(&report);
+    let lines: Vec<&str> = text.out.lines().collect();
+    assert_eq!(lines, retold.iter().map(String::as_str).collect::<Vec<_>>());
+    for part in ["item 0", "warning: ", "more mistakes", "no block is left", "gateway 10.4.0.1", "not understood"] {
+        assert!(text.out.contains(part), "{part:?} is not in the text: {}", text.out);
+    }
 }
 
 #[test]

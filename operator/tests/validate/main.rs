@@ -7,7 +7,9 @@ mod command;
 mod golden;
 mod hostile;
 mod large;
+mod memory;
 mod nodes;
+mod retold;
 mod rules;
 
 use ipam_operator::validate::{Options, Report, human, validate};

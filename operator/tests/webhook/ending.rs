@@ -1,8 +1,8 @@
 //! How the server, and a connection, comes to its end.
 
 use std::sync::Arc;
-use std::sync::atomic::{AtomicU32, Ordering};
-use std::time::{Duration, Instant, SystemTime};
+use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
+use std::time::{Duration, SystemTime};
 
 use ipam_operator::webhook::limits::Limits;
 use ipam_operator::webhook::server::{Expiry, WallClock};
@@ -59,12 +59,15 @@ async fn no_review_is_lost_while_a_server_ends_under_load() {
 
 #[tokio::test]
 async fn nothing_is_answered_on_a_connection_whose_certificate_has_ended() {
-    let ends = SystemTime::now() + Duration::from_secs(2);
-    let at = Instant::now() + Duration::from_millis(2100);
-    let hook = Hook::with_expiry(Limits::default(), Duration::ZERO, Arc::new(move || Some(ends))).await;
+    let ends = SystemTime::now() + Duration::from_hours(1);
+    let ended = Arc::new(AtomicBool::new(false));
+    let clock = ended.clone();
+    let before = ends - Duration::from_secs(1);
+    let wall: WallClock = Arc::new(move || if clock.load(Ordering::Relaxed) { ends } else { before });
+    let hook = Hook::with_clock(Limits::default(), Duration::ZERO, Arc::new(move || Some(ends)), wall).await;
     let (mut used, mut idle) = (hook.client().await, hook.client().await);
     assert!(used.review("u-1").await.is_ok());
-    tokio::time::sleep_until(at.into()).await;
+    ended.store(true, Ordering::Relaxed);
     assert!(used.review("u-2").await.is_err() && idle.review("u-3").await.is_err());
 }
 

@@ -1,0 +1,4 @@
+//! See `ipam_e2e::fuzz`, target `files`.
+#![no_main]
+
+libfuzzer_sys::fuzz_target!(|data: &[u8]| (ipam_e2e::fuzz::target("files").run)(data));

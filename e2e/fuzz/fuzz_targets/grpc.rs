@@ -1,0 +1,4 @@
+//! See `ipam_e2e::fuzz`, target `grpc`.
+#![no_main]
+
+libfuzzer_sys::fuzz_target!(|data: &[u8]| (ipam_e2e::fuzz::target("grpc").run)(data));

@@ -1,0 +1,4 @@
+//! See `ipam_e2e::fuzz`, target `store`.
+#![no_main]
+
+libfuzzer_sys::fuzz_target!(|data: &[u8]| (ipam_e2e::fuzz::target("store").run)(data));

@@ -1,0 +1,125 @@
+//! A program of our own that is awaited for a bounded time, and killed by its handle when that is over or the test ends.
+
+use std::io::{BufRead, BufReader};
+use std::process::{Child, Command, ExitStatus, Stdio};
+use std::sync::mpsc::{Receiver, RecvTimeoutError, channel};
+use std::time::{Duration, Instant};
+
+use anyhow::{Context, Result, bail};
+use rustix::process::Pid;
+
+use crate::eventually::eventually_blocking;
+
+/// A running program whose standard output is read, so that it never waits for a reader.
+pub struct Watched {
+    child: Child,
+    lines: Receiver<String>,
+    /// What it has printed and was read here.
+    told: String,
+    until: Instant,
+    within: Duration,
+}
+
+impl Watched {
+    /// Starts it. All waits together may last for `within`.
+    ///
+    /// # Errors
+    /// When it cannot be started.
+    pub fn start(mut command: Command, within: Duration) -> Result<Self> {
+        let program = command.get_program().display().to_string();
+        let mut child = command.stdout(Stdio::piped()).spawn().with_context(|| format!("cannot start {program}"))?;
+        let stdout = child.stdout.take().context("no standard output")?;
+        let (sender, lines) = channel();
+        // Ends with the program, which is killed when this is dropped.
+        std::thread::spawn(move || {
+            BufReader::new(stdout).lines().map_while(Result::ok).try_for_each(|line| sender.send(line).ok())
+        });
+        Ok(Self { child, lines, told: String::new(), until: Instant::now() + within, within })
+    }
+
+    /// Reads on to a line that begins so, blanks apart; the rest of that line.
+    ///
+    /// # Errors
+    /// When the program ends without one, or the time is over; the message carries what it printed.
+    pub fn line(&mut self, beginning: &str) -> Result<String> {
+        loop {
+            let line = match self.lines.recv_timeout(self.until.saturating_duration_since(Instant::now())) {
+                Ok(line) => line,
+                Err(RecvTimeoutError::Disconnected) => bail!("no line {beginning:?} in:\n{}", self.told),
+                Err(RecvTimeoutError::Timeout) => {
+                    bail!("no line {beginning:?} within {:?} in:\n{}", self.within, self.told)
+                }
+            };
+            if let Some(rest) = line.trim_start().strip_prefix(beginning) {
+                return Ok(rest.to_owned());
+            }
+            self.told.push_str(&line);
+            self.told.push('\n');
+        }
+    }
+
+    /// Its process id, for signals. It is not used again while this lives.
+    pub fn pid(&self) -> Pid {
+        Pid::from_child(&self.child)
+    }
+
+    /// Waits for its end; how it ended, and all that it printed and was not read before.
+    ///
+    /// # Errors
+    /// When it still runs once the time is over.
+    pub fn end(&mut self) -> Result<(ExitStatus, String)> {
+        let left = self.until.saturating_duration_since(Instant::now());
+        let status = eventually_blocking("the program ends", left, || self.child.try_wait()?.context("it still runs"))?;
+        // A grandchild may hold the pipe for longer than the program lives; what the program wrote is there.
+        let last = Duration::from_secs(1);
+        while let Ok(line) = self.lines.recv_timeout(last) {
+            self.told.push_str(&line);
+            self.told.push('\n');
+        }
+        Ok((status, std::mem::take(&mut self.told)))
+    }
+}
+
+impl Drop for Watched {
+    fn drop(&mut self) {
+        // A child that was waited for is not signalled again.
+        drop(self.child.kill());
+        drop(self.child.wait());
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn shell(script: &str, within: Duration) -> Watched {
+        let mut command = Command::new("sh");
+        command.args(["-c", script]);
+        Watched::start(command, within).unwrap()
+    }
+
+    #[test]
+    fn lines_and_the_end_are_read() {
+        let mut child = shell("echo a; echo ' go 1'; echo b; exit 3", Duration::from_secs(20));
+        assert_eq!(child.line("go ").unwrap(), "1");
+        let (status, told) = child.end().unwrap();
+        assert_eq!((status.code(), told.as_str()), (Some(3), "a\nb\n"));
+    }
+
+    #[test]
+    fn a_program_that_does_not_end_is_killed_when_its_time_is_over() {
+        let mut child = shell("echo a; exec sleep 60", Duration::from_millis(300));
+        let error = child.line("go").unwrap_err().to_string();
+        assert!(error.contains("\"go\" within") && error.ends_with("a\n"), "{error}");
+        assert!(child.end().unwrap_err().to_string().contains("it still runs"));
+        let pid = child.pid();
+        drop(child);
+        assert!(rustix::process::test_kill_process(pid).is_err(), "it goes on");
+    }
+
+    #[test]
+    fn a_program_that_ends_too_early_is_told() {
+        let error = shell("echo a", Duration::from_secs(20)).line("go").unwrap_err().to_string();
+        assert!(error.contains("no line \"go\" in:\na"), "{error}");
+    }
+}

@@ -1,0 +1,128 @@
+//! The files beside an agent's journal: the spec seen last, the note of how far the journal had come, and the older store.
+
+#![expect(clippy::panic, reason = "a target panics where something does not hold")]
+
+use std::collections::BTreeSet;
+use std::fs;
+use std::path::Path;
+
+use ipam_node_agent::found::Found;
+use ipam_node_agent::note::Noted;
+use ipam_node_agent::spec::{NodeSpec, SpecFile, may_stay};
+use ipam_node_agent::store::Position;
+use ipam_node_agent::takeover;
+use serde_json::{Value, json};
+use tempfile::TempDir;
+
+use super::node::gives_soundly;
+use super::store::{held, replayed};
+
+/// First byte of an input: which file it is.
+const SPEC: u8 = 0;
+const UNCOMPARED: u8 = 1;
+const OLDER_STORE: u8 = 2;
+/// Longest text about a file that does not read, beyond the file itself.
+const LONGEST: usize = 2_000;
+
+pub(super) fn run(data: &[u8]) {
+    thread_local! {
+        // Each replacement of a file is synced, which takes no time in memory.
+        static FOLDER: Option<TempDir> = tempfile::tempdir_in("/dev/shm").or_else(|_| tempfile::tempdir()).ok();
+    }
+    let Some((which, bytes)) = data.split_first() else { return };
+    FOLDER.with(|folder| {
+        let Some(folder) = folder else { panic!("no temporary folder") };
+        match *which % 3 {
+            SPEC => spec(folder.path(), bytes),
+            UNCOMPARED => uncompared(folder.path(), bytes),
+            _ => older_store(folder.path(), bytes),
+        }
+    });
+}
+
+fn put(path: &Path, bytes: &[u8]) {
+    assert!(fs::write(path, bytes).is_ok(), "{} cannot be written", path.display());
+}
+
+fn spec(folder: &Path, bytes: &[u8]) {
+    let file = SpecFile::new(folder, "node1", "kube-system");
+    put(file.path(), bytes);
+    let noted = match file.load() {
+        Ok(noted) => noted.unwrap_or_default(),
+        Err(why) => {
+            assert!(!why.is_empty() && why.len() < LONGEST + bytes.len());
+            return;
+        }
+    };
+    assert!(file.save(&noted).is_ok());
+    assert_eq!(file.load(), Ok(Some(noted.clone())), "what is saved is loaded as something else");
+    assert!(may_stay(&noted, &noted));
+    gives_soundly(&noted);
+}
+
+fn uncompared(folder: &Path, bytes: &[u8]) {
+    put(&folder.join("uncompared.json"), bytes);
+    let now = Position { epoch: 5, sequence: 5 };
+    let found = Found::note(folder, now);
+    assert_eq!(found, Found::note(folder, now), "a second start finds another position");
+    assert!(found.forget().is_ok());
+    let anew = Found::note(folder, now);
+    assert!(anew.forget().is_ok());
+}
+
+fn older_store(folder: &Path, bytes: &[u8]) {
+    let path = folder.join("store");
+    put(&path, bytes);
+    let changes = match takeover::read(&path) {
+        Ok(changes) => changes,
+        Err(error) => {
+            let told = error.to_string();
+            assert!(told.len() < LONGEST + bytes.len(), "{} bytes", told.len());
+            let Some(mended) = with_checksum(bytes, &told) else { return };
+            put(&path, &mended);
+            let Ok(changes) = takeover::read(&path) else { return };
+            changes
+        }
+    };
+    let ledger = replayed(&changes);
+    let addresses: BTreeSet<_> = ledger.reservations().map(|held| (&held.pool, held.addr)).collect();
+    assert_eq!(addresses.len(), ledger.reservations().count(), "an address is held twice");
+    assert_eq!(held(&replayed(&ledger.snapshot())), held(&ledger));
+}
+
+/// The file with the checksum that the refusal computed, so that what lies behind the checksum is tried, too.
+fn with_checksum(bytes: &[u8], told: &str) -> Option<Vec<u8>> {
+    let (_, rest) = told.split_once("but what it says has ")?;
+    let computed: u32 = rest.split(',').next()?.parse().ok()?;
+    let mut file: Value = serde_json::from_slice(bytes).ok()?;
+    file["checksum"] = json!(computed);
+    Some(file.to_string().into_bytes())
+}
+
+/// Each file as an agent writes it.
+pub(super) fn seeds() -> anyhow::Result<Vec<Vec<u8>>> {
+    let blocks = |bytes: &Vec<u8>| Ok(serde_json::from_slice::<Value>(bytes)?["spec"]["pools"].take());
+    let blocks: Vec<Value> = super::node::seeds().iter().map(blocks).collect::<anyhow::Result<_>>()?;
+    let folder = tempfile::tempdir()?;
+    let mut seeds = Vec::new();
+    for pools in blocks {
+        let spec: NodeSpec = serde_json::from_value(json!({"uid": "u", "generation": 3, "blocks": pools}))?;
+        let back = NodeSpec { generation: Some(2), ..spec.clone() };
+        let file = SpecFile::new(folder.path(), "node1", "kube-system");
+        for noted in [Noted::first(spec.clone()), Noted::first(spec).followed_by(back)] {
+            file.save(&noted)?;
+            seeds.push([&[SPEC], &fs::read(file.path())?[..]].concat());
+        }
+    }
+    seeds.push([&[UNCOMPARED], &b"[3,4]\n"[..]].concat());
+    let entry = |container: &str, address: &str| {
+        json!({"container_id": container, "interface_name": "net1", "ip_address": address, "metadata": {
+            "create_time": "2024-01-02T03:04:05Z", "pod_uuid": "", "pod_name": container, "pod_namespace": "default",
+            "device_id": "", "pool_config_snapshot": ""}})
+    };
+    let pool = json!({"name": "p", "entries": {"a_net1": entry("a", "10.0.0.2"), "b_net1": entry("b", "10.0.0.3")},
+        "last_pool_config": "", "last_reserved_ip": "10.0.0.3"});
+    let store = json!({"version": 1, "checksum": 0, "pools": {"p": pool, "cidrpool_q": pool}}).to_string();
+    seeds.push([&[OLDER_STORE], store.as_bytes()].concat());
+    Ok(seeds)
+}
