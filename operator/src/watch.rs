@@ -146,4 +146,21 @@ mod tests {
         tokio::time::advance(CALM).await;
         assert_eq!(pauses.next(), Some(FIRST_PAUSE));
     }
+
+    #[test]
+    fn only_the_value_true_cordons_a_node() {
+        let cordoned = |annotations: &serde_json::Value| {
+            let node = serde_json::json!({"metadata": {"name": "n1", "annotations": annotations}});
+            let Event::Apply((name, meta)) = lean(Event::Apply(serde_json::from_value(node).unwrap())) else {
+                panic!("another event")
+            };
+            assert_eq!(name, "n1");
+            meta.cordoned
+        };
+        assert!(cordoned(&serde_json::json!({CORDON: "true"})));
+        for other in ["false", "True", "yes", ""] {
+            assert!(!cordoned(&serde_json::json!({CORDON: other})), "{other:?}");
+        }
+        assert!(!cordoned(&serde_json::json!({"another": "true"})));
+    }
 }

@@ -1,4 +1,4 @@
-//! Plays mutants of the real code in the simulator: see the module `mutants`.
+//! Plays mutants of the real code in the simulator and in tests: see the module `mutants`.
 
 use std::process::ExitCode;
 

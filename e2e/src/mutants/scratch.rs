@@ -55,9 +55,10 @@ impl Scratch {
         seeds: u64,
         steps: usize,
     ) -> Result<Option<Found>> {
-        mirror(&self.from, &self.tree)?;
-        git_apply(&mutant.patch, &self.tree, &[])?;
-        let program = self.build().with_context(|| format!("{} does not build", mutant.name))?;
+        self.patched(mutant)?;
+        let built = self.cargo(&AS_FOR_TESTS);
+        built.with_context(|| format!("{} does not build", mutant.name))?;
+        let program = self.target.join("debug/simulate");
         if let Some(seed) = first
             && let Some(found) = simulate(&program, seed, seed + 1, steps)?
         {
@@ -66,16 +67,33 @@ impl Scratch {
         simulate(&program, 0, seeds, steps)
     }
 
-    fn build(&self) -> Result<PathBuf> {
+    /// Makes the copy the same as the workspace, with the patch applied.
+    pub(super) fn patched(&mut self, mutant: &Mutant) -> Result<()> {
+        self.unpatched()?;
+        git_apply(&mutant.patch, &self.tree, &[])
+    }
+
+    /// Makes the copy the same as the workspace.
+    pub(super) fn unpatched(&mut self) -> Result<()> {
+        mirror(&self.from, &self.tree)
+    }
+
+    /// The copy's folder.
+    pub(super) fn tree(&self) -> &Path {
+        &self.tree
+    }
+
+    /// Runs cargo in the copy and returns what it prints on standard output.
+    pub(super) fn cargo(&self, arguments: &[&str]) -> Result<String> {
         let output = cargo_command()
-            .args(AS_FOR_TESTS)
+            .args(arguments)
             .current_dir(&self.tree)
             .env("CARGO_TARGET_DIR", &self.target)
             .env("CARGO_BUILD_BUILD_DIR", &self.shared)
             .output()
             .context("cannot start cargo")?;
         ensure!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
-        Ok(self.target.join("debug/simulate"))
+        Ok(String::from_utf8_lossy(&output.stdout).into_owned())
     }
 }
 

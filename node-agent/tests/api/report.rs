@@ -3,8 +3,12 @@
 use std::time::Duration;
 
 use http::Method;
+use ipam_core::ledger::{Attachment, Ledger, Owner, Pick, Request};
+use ipam_core::{PoolKey, PoolKind};
 use ipam_crds::BlockState;
 use ipam_crds::NodeBlock;
+use ipam_node_agent::allocator::{Allocator, system_clock};
+use ipam_node_agent::blocks::node_pools;
 use ipam_node_agent::metrics::Metrics;
 use ipam_node_agent::spec::NodeSpec;
 use ipam_node_agent::status::Reporter;
@@ -15,15 +19,20 @@ use serde_json::json;
 use tokio::sync::watch;
 use tokio_util::sync::CancellationToken;
 
-use crate::common::{Node, blue, parameters};
+use crate::common::store::{Verdict, controlled};
+use crate::common::{Node, blue, green, parameters};
 use crate::server::{Call, NODE, Server, blocks, object};
 
 /// A reporter on `node` that was told `first`.
 fn reporter(node: &Node, first: InForce) -> (Server, watch::Sender<Option<InForce>>) {
+    reporter_of(node.allocator.clone(), first)
+}
+
+fn reporter_of(allocator: Allocator, first: InForce) -> (Server, watch::Sender<Option<InForce>>) {
     let (client, server) = Server::new();
     let (told, in_force) = watch::channel(Some(first));
     let metrics = Metrics::registered().0;
-    let reporter = Reporter::new(client, "kube-system", "node1", node.allocator.clone(), in_force, metrics);
+    let reporter = Reporter::new(client, "kube-system", "node1", allocator, in_force, metrics);
     // Ends with the runtime, and when `told` is dropped.
     tokio::spawn(reporter.run(CancellationToken::new()));
     (server, told)
@@ -98,6 +107,53 @@ async fn a_block_that_is_given_back_is_reported_empty_with_the_generation_it_was
     let call = server.call().await;
     assert_eq!((&reported(&call)["observedGeneration"], &reported(&call)["pools"][0]["used"]), (&json!(4), &json!(0)));
     assert_eq!(reported(&call)["pools"][0].get("held"), None);
+}
+
+fn request(kind: PoolKind, pool: &str, container: &str) -> Request {
+    let attachment = Attachment { pod_name: "p".into(), pod_namespace: "n".into(), ..Attachment::default() };
+    let (pools, owner) = (vec![PoolKey::new(kind, pool)], Owner::new(container, "net1"));
+    Request { pools, owner, attachment, requested: Vec::new(), pick: Pick::Next }
+}
+
+#[tokio::test]
+async fn a_report_counts_no_earlier_than_its_spec() {
+    let (journal, store) = controlled();
+    let metrics = Metrics::registered().0;
+    let (allocator, _ended) = Allocator::start(Ledger::new(0), Box::new(journal), system_clock(), metrics).unwrap();
+    allocator.configure(node_pools(&[blue(), green()]).0).await.unwrap();
+    // While a record is on its way to the disk, the reporter asks for what is held.
+    let busy = allocator.clone();
+    tokio::spawn(async move { busy.allocate(request(PoolKind::CidrPool, "green", "c1")).await });
+    store.commit().await;
+    let (mut server, told) = reporter_of(allocator.clone(), in_force(blue(), &json!({})));
+    tokio::task::yield_now().await;
+    // Behind its question a pod gets an address, and the block becomes Releasing.
+    let releasing = NodeBlock { state: BlockState::Releasing, ..blue() };
+    let pools = node_pools(std::slice::from_ref(&releasing)).0;
+    let others = std::thread::spawn(move || {
+        let runtime = tokio::runtime::Builder::new_current_thread().build().unwrap();
+        runtime.block_on(async {
+            allocator.allocate(request(PoolKind::IpPool, "blue", "c2")).await.unwrap();
+            allocator.configure(pools).await.unwrap();
+        });
+    });
+    store.answer(Verdict::Done);
+    store.answer(Verdict::Done);
+    // This blocks the runtime, so that the reporter goes on only after all of it.
+    others.join().unwrap();
+    let mut later = in_force(releasing, &json!({}));
+    (later.spec.generation, later.saved) = (Some(4), Some(4));
+    told.send_replace(Some(later));
+    loop {
+        let call = server.call().await;
+        let status = reported(&call);
+        if status["observedGeneration"] == 4 {
+            let blue = status["pools"].as_array().unwrap().iter().find(|pool| pool["name"] == "blue");
+            assert_eq!(blue.unwrap()["used"], 1, "{status}");
+            return;
+        }
+        call.answer(200, &object(3, &blocks()));
+    }
 }
 
 #[tokio::test]

@@ -98,6 +98,17 @@ fn a_leaf_is_not_served_before_the_configuration_trusts_its_ca() {
 }
 
 #[test]
+fn a_bundle_wiped_in_one_of_two_webhooks_is_restored() {
+    let mut world = World::settled();
+    let Configuration::Bundles(bundles) = &world.configuration else { unreachable!("it is settled") };
+    let kept = bundles[0].clone();
+    for bundles in [[kept.clone(), Vec::new()], [Vec::new(), kept.clone()]] {
+        world.configure(bundles.into());
+        assert_eq!(next(&world, 0), Step::Trust(kept.clone()));
+    }
+}
+
+#[test]
 fn what_others_keep_is_left_alone() {
     let mut world = World::settled();
     let right = world.configuration.clone();

@@ -360,3 +360,21 @@ fn each_opening_has_a_new_epoch_so_that_older_bytes_are_never_taken_for_records(
     let epochs: Vec<_> = (0..3).map(|_| open(&disk).unwrap().0.epoch).collect();
     assert_eq!(epochs, [1, 2, 3]);
 }
+
+#[test]
+fn a_record_of_another_epoch_ends_the_history() {
+    let (disk, states) = written();
+    let file = disk.bytes(FILE);
+    let (mut end, mut next) = (MAGIC.len(), 0);
+    while let Some(found) = record::at(&file, end) {
+        (end, next) = (end + found.size(), found.sequence + 1);
+    }
+    let epoch = record::at(&file, MAGIC.len()).unwrap().epoch;
+    for other in [epoch - 1, epoch + 1] {
+        let stray = record::encode(other, next, &codec::encode(&[reserve(39)]));
+        let mut file = file.clone();
+        file[end..end + stray.len()].copy_from_slice(&stray);
+        disk.overwrite(FILE, file);
+        assert_eq!(open(&disk).unwrap().1.snapshot(), states.last().unwrap().snapshot(), "epoch {other}");
+    }
+}

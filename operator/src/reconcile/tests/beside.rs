@@ -429,6 +429,17 @@ fn what_a_node_without_blocks_holds_is_not_forgotten_with_its_node_before_the_gr
 }
 
 #[test]
+fn a_force_release_on_one_pool_keeps_addresses_of_another() {
+    let mut world = held_where_no_block_is();
+    let spec = r#"{"subnet":"10.0.0.0/24","perNodeBlockSize":4}"#;
+    let red = made("red", 20, 1, spec, &json!({(FORCE_RELEASE): "n2"}));
+    world.tell(Observed::Pool(PoolKind::IpPool, Event::Apply(red)));
+    world.tell(Observed::Node(Event::Delete(("n2".into(), NodeMeta::default()))));
+    let calls = world.settle();
+    assert!(nodes_written(&calls).iter().all(|(node, _)| *node != "n2") && is_barred(&world), "{calls:#?}");
+}
+
+#[test]
 fn what_a_node_without_blocks_holds_goes_with_its_node_once_its_agent_holds_nothing() {
     let mut world = held_where_no_block_is();
     world.tell(Observed::Node(Event::Delete(("n2".into(), NodeMeta::default()))));
