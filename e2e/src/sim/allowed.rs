@@ -144,9 +144,11 @@ impl Allowed {
         }
     }
 
-    /// A Node leaves, or its IPAMNode is deleted by hand, of whose pods nothing tells any more since the definitions were deleted.
+    /// A Node leaves, or its IPAMNode is deleted by hand, of whose pods nothing tells any more: the statuses' records were destroyed
+    /// before, and nobody creates an object to report in.
     pub(super) fn leaves_unheard(&mut self, server: &Server, records: &Records, node: &Node) {
-        if self.undefined && server.get("ipamnodes", &node.name).is_none() {
+        let is_gone = server.get("nodes", &node.name).is_none();
+        if (self.undefined || is_gone) && server.get("ipamnodes", &node.name).is_none() {
             self.waive(records, node, |it| records.lost_by(it.id).is_some(), UNHEARD);
         }
     }

@@ -84,8 +84,10 @@ impl Sight {
             }
             Told::Changed(Change::Deleted, object) if watch == 3 => {
                 let name = text(object, "/metadata/name");
-                self.nodes.remove(&name);
-                self.gone.insert(name, now);
+                // The watch may say it again.
+                if self.nodes.remove(&name) {
+                    self.gone.insert(name, now);
+                }
             }
             Told::Listed(_) | Told::Changed(..) => {}
         }
