@@ -1,7 +1,7 @@
 //! A program of our own that is awaited for a bounded time, and killed by its handle when that is over or the test ends.
 
-use std::io::{BufRead, BufReader};
-use std::process::{Child, Command, ExitStatus, Stdio};
+use std::io::{self, BufRead, BufReader, Read};
+use std::process::{Child, Command, ExitStatus, Output, Stdio};
 use std::sync::mpsc::{Receiver, RecvTimeoutError, channel};
 use std::time::{Duration, Instant};
 
@@ -10,9 +10,82 @@ use rustix::process::Pid;
 
 use crate::eventually::eventually_blocking;
 
+/// Longer than any single call of a program takes, also on a machine that is busy with builds.
+pub(crate) const AMPLE: Duration = Duration::from_mins(10);
+
+/// Runs a program to its end, without input.
+///
+/// # Errors
+/// When it cannot be started; when it still runs after [`AMPLE`], and is killed then.
+pub fn output(command: &mut Command) -> io::Result<Output> {
+    finish(command.stdin(Stdio::null()).stdout(Stdio::piped()).stderr(Stdio::piped()).spawn()?, AMPLE)
+}
+
+/// All that a program of our own says from now on, and how it ends.
+///
+/// # Errors
+/// When it still runs, or still says something, after `within`; it is killed then.
+pub(crate) fn finish(child: Child, within: Duration) -> io::Result<Output> {
+    let mut child = Killed(child);
+    let until = Instant::now() + within;
+    let [stdout, stderr] = [child.0.stdout.take().map(all), child.0.stderr.take().map(all)];
+    let left = || until.saturating_duration_since(Instant::now());
+    let late = || io::Error::new(io::ErrorKind::TimedOut, format!("it still runs after {within:?}, and is killed"));
+    let said = |bytes: Option<Receiver<Vec<u8>>>| match bytes {
+        Some(bytes) => bytes.recv_timeout(left()).map_err(|_| late()),
+        None => Ok(Vec::new()),
+    };
+    // A program mostly closes both by its end.
+    let (stdout, stderr) = (said(stdout)?, said(stderr)?);
+    loop {
+        if let Some(status) = child.0.try_wait()? {
+            return Ok(Output { status, stdout, stderr });
+        }
+        if left().is_zero() {
+            return Err(late());
+        }
+        std::thread::sleep(Duration::from_millis(1));
+    }
+}
+
+/// All bytes up to the end, read by a thread that ends with the program.
+fn all(mut from: impl Read + Send + 'static) -> Receiver<Vec<u8>> {
+    let (sender, receiver) = channel();
+    std::thread::spawn(move || {
+        let mut bytes = Vec::new();
+        // What was read before an error counts.
+        let _ = from.read_to_end(&mut bytes);
+        sender.send(bytes)
+    });
+    receiver
+}
+
+/// The first line that a program says, within a time.
+///
+/// # Errors
+/// When none comes.
+pub(crate) fn first_line(from: impl Read + Send + 'static, within: Duration) -> Result<String> {
+    let (sender, receiver) = channel();
+    std::thread::spawn(move || {
+        let mut line = String::new();
+        sender.send(BufReader::new(from).read_line(&mut line).map(|_| line))
+    });
+    Ok(receiver.recv_timeout(within).context("it says nothing")??)
+}
+
+/// A child that is killed when dropped; one that was waited for is not signalled again.
+struct Killed(Child);
+
+impl Drop for Killed {
+    fn drop(&mut self) {
+        drop(self.0.kill());
+        drop(self.0.wait());
+    }
+}
+
 /// A running program whose standard output is read, so that it never waits for a reader.
 pub struct Watched {
-    child: Child,
+    child: Killed,
     lines: Receiver<String>,
     /// What it has printed and was read here.
     told: String,
@@ -34,7 +107,7 @@ impl Watched {
         std::thread::spawn(move || {
             BufReader::new(stdout).lines().map_while(Result::ok).try_for_each(|line| sender.send(line).ok())
         });
-        Ok(Self { child, lines, told: String::new(), until: Instant::now() + within, within })
+        Ok(Self { child: Killed(child), lines, told: String::new(), until: Instant::now() + within, within })
     }
 
     /// Reads on to a line that begins so, blanks apart; the rest of that line.
@@ -60,7 +133,7 @@ impl Watched {
 
     /// Its process id, for signals. It is not used again while this lives.
     pub fn pid(&self) -> Pid {
-        Pid::from_child(&self.child)
+        Pid::from_child(&self.child.0)
     }
 
     /// Waits for its end; how it ended, and all that it printed and was not read before.
@@ -69,7 +142,8 @@ impl Watched {
     /// When it still runs once the time is over.
     pub fn end(&mut self) -> Result<(ExitStatus, String)> {
         let left = self.until.saturating_duration_since(Instant::now());
-        let status = eventually_blocking("the program ends", left, || self.child.try_wait()?.context("it still runs"))?;
+        let status =
+            eventually_blocking("the program ends", left, || self.child.0.try_wait()?.context("it still runs"))?;
         // A grandchild may hold the pipe for longer than the program lives; what the program wrote is there.
         let last = Duration::from_secs(1);
         while let Ok(line) = self.lines.recv_timeout(last) {
@@ -77,14 +151,6 @@ impl Watched {
             self.told.push('\n');
         }
         Ok((status, std::mem::take(&mut self.told)))
-    }
-}
-
-impl Drop for Watched {
-    fn drop(&mut self) {
-        // A child that was waited for is not signalled again.
-        drop(self.child.kill());
-        drop(self.child.wait());
     }
 }
 
@@ -115,6 +181,25 @@ mod tests {
         let pid = child.pid();
         drop(child);
         assert!(rustix::process::test_kill_process(pid).is_err(), "it goes on");
+    }
+
+    #[test]
+    fn a_call_that_does_not_end_is_killed() {
+        let start = |script: &str| {
+            let mut command = Command::new("sh");
+            command.args(["-c", script]).stdout(Stdio::piped()).stderr(Stdio::piped()).spawn().unwrap()
+        };
+        let ended = finish(start("echo out; echo err >&2; exit 4"), Duration::from_secs(20)).unwrap();
+        assert_eq!(
+            (ended.status.code(), &ended.stdout[..], &ended.stderr[..]),
+            (Some(4), &b"out\n"[..], &b"err\n"[..])
+        );
+        let closed = start("exec >&- 2>&-; exec sleep 60");
+        let pid = Pid::from_child(&closed);
+        assert_eq!(finish(closed, Duration::from_millis(300)).unwrap_err().kind(), io::ErrorKind::TimedOut);
+        assert!(rustix::process::test_kill_process(pid).is_err(), "it goes on");
+        let open = finish(start("exec sleep 60"), Duration::from_millis(300));
+        assert_eq!(open.unwrap_err().kind(), io::ErrorKind::TimedOut);
     }
 
     #[test]

@@ -6,6 +6,8 @@ use std::process::{Command, Output, Stdio};
 
 use anyhow::{Context, Result, bail};
 
+use crate::child;
+
 /// A kubectl bound to one kubeconfig.
 #[derive(Clone, Debug)]
 pub struct Kubectl {
@@ -75,7 +77,7 @@ impl Kubectl {
             let input = input.to_owned();
             std::thread::spawn(move || stdin.write_all(input.as_bytes()))
         });
-        let output = child.wait_with_output().context("cannot wait for kubectl")?;
+        let output = child::finish(child, child::AMPLE).context("kubectl does not end")?;
         if let Some(writer) = writer {
             // A kubectl that fails early does not read its stdin; its own message tells more than a broken pipe.
             let _ = writer.join();

@@ -1,5 +1,5 @@
-//! Holds `behaviour.md` to its promise: each sentence names tests, and each test it names is there. Whether a test really
-//! fails when its sentence is broken is for its reader to judge. Needs nothing but the sources.
+//! Holds `behaviour.md` to its promise: each sentence names tests, and each test it names is there and runs by itself, or is marked
+//! as run by hand. Whether a test really fails when its sentence is broken is for its reader to judge. Needs nothing but the sources.
 
 #![expect(clippy::unwrap_used, reason = "a test fails by panicking, its helpers too")]
 
@@ -71,14 +71,25 @@ fn misnumbered(rows: &[Row]) -> Vec<String> {
     mistakes
 }
 
-/// Each `path::function` in backticks; whatever else stands in the column is a mistake.
-fn named(row: &Row) -> (Vec<(&str, &str)>, Vec<String>) {
-    let (mut tests, mut mistakes) = (Vec::new(), Vec::new());
+/// Stands before a test that only a person runs.
+const BY_HAND: &str = "by hand";
+
+/// A test that a row names.
+#[derive(PartialEq, Eq, Debug)]
+struct Named<'a> {
+    path: &'a str,
+    function: &'a str,
+    by_hand: bool,
+}
+
+/// Each `path::function` in backticks, some of them behind "by hand"; whatever else stands in the column is a mistake.
+fn named(row: &Row) -> (Vec<Named<'_>>, Vec<String>) {
+    let (mut tests, mut mistakes, mut by_hand) = (Vec::new(), Vec::new(), false);
     for (at, part) in row.tests.split('`').enumerate() {
-        let quoted = at % 2 == 1;
+        let between = part.trim_matches([',', ' ']);
         match part.split_once("::") {
-            Some((path, function)) if quoted => tests.push((path, function)),
-            _ if !quoted && part.chars().all(|c| c == ',' || c == ' ') => {}
+            Some((path, function)) if at % 2 == 1 => tests.push(Named { path, function, by_hand }),
+            _ if at % 2 == 0 && ["", BY_HAND].contains(&between) => by_hand = between == BY_HAND,
             _ => mistakes.push(format!("{}: {part:?} names no test, write `path/to/file.rs::function`", row.id)),
         }
     }
@@ -86,6 +97,24 @@ fn named(row: &Row) -> (Vec<(&str, &str)>, Vec<String>) {
         mistakes.push(format!("{}: names no test", row.id));
     }
     (tests, mistakes)
+}
+
+/// The files of tests that no `cargo test` runs, by the manifest of the package in `folder`: each target with `test = false`.
+/// What such a target's file includes lies beside it, in a folder of its own.
+fn kept_out(folder: &str, manifest: &str) -> Vec<String> {
+    let mut kept_out = Vec::new();
+    for target in manifest.split("\n[").skip(1) {
+        let value = |key: &str| {
+            let values = target.lines().filter_map(|line| line.split_once('='));
+            let mut of_key = values.filter(|(name, _)| name.trim() == key);
+            of_key.next().map(|(_, value)| value.trim().trim_matches('"').to_owned())
+        };
+        if value("test").as_deref() == Some("false") {
+            let path = value("path").or_else(|| value("name").map(|name| format!("tests/{name}.rs"))).unwrap();
+            kept_out.push(format!("{folder}/{}", path.strip_suffix("main.rs").unwrap_or(&path)));
+        }
+    }
+    kept_out
 }
 
 /// What is wrong with the function as a test; `None` if it is one that runs.
@@ -106,25 +135,35 @@ fn not_a_test(source: &str, function: &str) -> Option<&'static str> {
     (!runs).then_some("has this function, but not as a test")
 }
 
-/// All that is wrong with the page, the sources read through `read`.
-fn mistakes(page: &str, read: impl Fn(&str) -> Option<String>) -> Vec<String> {
+/// All that is wrong with the page, the sources read through `read`. Tests in `kept_out` run by hand alone.
+fn mistakes(page: &str, kept_out: &[String], read: impl Fn(&str) -> Option<String>) -> Vec<String> {
     let (rows, mut mistakes) = rows(page);
     mistakes.extend(misnumbered(&rows));
     let mut sources: BTreeMap<String, Option<String>> = BTreeMap::new();
     for row in &rows {
         let (tests, wrong) = named(row);
         mistakes.extend(wrong);
-        for (path, function) in tests {
-            match sources.entry(path.to_owned()).or_insert_with(|| read(path)) {
-                None => mistakes.push(format!("{}: {path} is no file of this repository", row.id)),
-                Some(source) => {
-                    let why = not_a_test(source, function);
-                    mistakes.extend(why.map(|why| format!("{}: {path} {why}: {function}", row.id)));
-                }
-            }
+        for Named { path, function, by_hand } in tests {
+            let source = sources.entry(path.to_owned()).or_insert_with(|| read(path));
+            let runs = !kept_out.iter().any(|folder| path.starts_with(folder.as_str()));
+            let why = match source {
+                None => Some("is no file of this repository"),
+                Some(_) if by_hand && runs => Some("runs by itself"),
+                Some(_) if !by_hand && !runs => Some("is kept out by `test = false`, write \"by hand\" before it"),
+                Some(source) => not_a_test(source, function),
+            };
+            mistakes.extend(why.map(|why| format!("{}: {path} {why}: {function}", row.id)));
         }
     }
     mistakes
+}
+
+/// Of every package of the workspace.
+fn all_kept_out() -> Vec<String> {
+    let read = |folder: &str| fs::read_to_string(repository().join(folder).join("Cargo.toml")).unwrap();
+    let workspace = read(".");
+    let members = workspace.split_once("members = [").and_then(|(_, rest)| rest.split_once(']')).unwrap().0;
+    members.split('"').skip(1).step_by(2).flat_map(|folder| kept_out(folder, &read(folder))).collect()
 }
 
 #[test]
@@ -132,8 +171,8 @@ fn every_sentence_of_the_contract_names_tests_that_exist() {
     let page = fs::read_to_string(repository().join("e2e/behaviour.md")).unwrap();
     let (rows, _) = rows(&page);
     let sections: Vec<_> = rows.chunk_by(|a, b| a.section == b.section).map(|rows| rows[0].section).collect();
-    assert_eq!(sections, [1, 2, 3, 4, 5, 6, 9, 10, 11, 12]);
-    let found = mistakes(&page, |path| fs::read_to_string(repository().join(path)).ok());
+    assert_eq!(sections, [1, 2, 3, 4, 5, 6, 7, 9, 10, 11, 12]);
+    let found = mistakes(&page, &all_kept_out(), |path| fs::read_to_string(repository().join(path)).ok());
     assert!(found.is_empty(), "behaviour.md has {} mistakes:\n{}", found.len(), found.join("\n"));
 }
 
@@ -155,12 +194,16 @@ const SOURCE: &str = "
 
 fn mistakes_of(rows: &str) -> Vec<String> {
     let page = format!("# Page\n\n## §1 Names\n| id | sentence | tests |\n| --- | --- | --- |\n{rows}\n");
-    mistakes(&page, |path| (path == "a.rs").then(|| SOURCE.to_owned()))
+    mistakes(&page, &["by/hand/".to_owned()], |path| {
+        ["a.rs", "by/hand/main.rs"].contains(&path).then(|| SOURCE.to_owned())
+    })
 }
 
 #[test]
 fn a_row_that_names_tests_is_right() {
     assert_eq!(mistakes_of("| 1.1 | s | `a.rs::plain`, `a.rs::awaited` |\n| 1.2 | s | `a.rs::cases` |"), [""; 0]);
+    assert_eq!(mistakes_of("| 1.1 | s | `a.rs::plain`, by hand `by/hand/main.rs::plain`, `a.rs::cases` |"), [""; 0]);
+    assert_eq!(mistakes_of("| 1.1 | s | by hand `by/hand/main.rs::plain` |"), [""; 0]);
 }
 
 #[test]
@@ -170,6 +213,9 @@ fn every_mistake_of_a_table_is_told() {
         ("| 1.1 | s | soon |", "1.1: \"soon\" names no test"),
         ("| 1.1 | s | `a.rs` |", "1.1: \"a.rs\" names no test"),
         ("| 1.1 | s | `b.rs::plain` |", "1.1: b.rs is no file of this repository"),
+        ("| 1.1 | s | `by/hand/main.rs::plain` |", "1.1: by/hand/main.rs is kept out by `test = false`"),
+        ("| 1.1 | s | by hand `a.rs::plain` |", "1.1: a.rs runs by itself"),
+        ("| 1.1 | s | by foot `a.rs::plain` |", "1.1: \"by foot \" names no test"),
         ("| 1.1 | s | `a.rs::plai` |", "1.1: a.rs has no such function: plai"),
         ("| 1.1 | s | `a.rs::helper` |", "1.1: a.rs has this function, but not as a test: helper"),
         ("| 1.1 | s | `a.rs::ignored` |", "1.1: a.rs ignores this test: ignored"),
@@ -186,4 +232,12 @@ fn every_mistake_of_a_table_is_told() {
         assert!(found.iter().any(|one| one.starts_with(mistake)), "{rows}: {found:?} lacks {mistake:?}");
     }
     assert_eq!(mistakes_of("| 1.1 | s | |\n| 1.2 | s | `b.rs::x` |").len(), 2, "all at once");
+}
+
+#[test]
+fn targets_without_tests_are_read_from_manifests() {
+    let manifest = "[package]\nname = \"p\"\n\n[[test]]\nname = \"slow\"\npath = \"tests/slow/main.rs\"\ntest = false\n\n\
+        [[test]]\nname = \"dear\"\ntest = false\n\n[[test]]\nname = \"quick\"\npath = \"tests/quick.rs\"\n";
+    assert_eq!(kept_out("p", manifest), ["p/tests/slow/", "p/tests/dear.rs"]);
+    assert!(all_kept_out().contains(&"e2e/tests/cert_manager/".to_owned()), "{:?}", all_kept_out());
 }

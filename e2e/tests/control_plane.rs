@@ -5,7 +5,7 @@ use std::path::{Path, PathBuf};
 use std::process::Command;
 use std::time::Duration;
 
-use ipam_e2e::{ControlPlane, Watched, eventually_blocking};
+use ipam_e2e::{ControlPlane, Watched, child, eventually_blocking};
 use k8s_openapi::api::core::v1::{ConfigMap, Pod};
 use kube::Api;
 
@@ -33,7 +33,8 @@ fn a_service_account_may_do_what_rbac_grants_and_nothing_else() {
     let namespace = plane.namespace("rbac").unwrap();
     let config = plane.service_account(&namespace, "reader").unwrap();
     let try_it = |verb: &[&str]| {
-        let output = Command::new(plane.kubectl().program()).args(verb).env("KUBECONFIG", &config).output().unwrap();
+        let mut command = Command::new(plane.kubectl().program());
+        let output = child::output(command.args(verb).env("KUBECONFIG", &config)).unwrap();
         (output.status.success(), String::from_utf8_lossy(&output.stderr).into_owned())
     };
     let list = ["get", "configmaps", "-n", &namespace];

@@ -16,8 +16,8 @@ use anyhow::{Context, Result, bail};
 use serde_json::{Value, json};
 
 use crate::assets::{self, Tool};
-use crate::binaries;
 use crate::control_plane::ControlPlane;
+use crate::{binaries, child};
 
 /// The chart's folder in the repository.
 pub fn folder() -> PathBuf {
@@ -42,7 +42,7 @@ fn run(arguments: &[&str], home: &Path, kubeconfig: Option<&Path>) -> Result<Str
         .env("HELM_DATA_HOME", home.join("data"))
         .env("KUBECONFIG", kubeconfig.unwrap_or(Path::new("/dev/null")))
         .args(arguments);
-    let output = command.output().context("cannot start helm")?;
+    let output = child::output(&mut command).context("helm")?;
     let said = |bytes: &[u8]| String::from_utf8_lossy(bytes).into_owned();
     if !output.status.success() {
         bail!("helm {}: {}{}", arguments.join(" "), said(&output.stdout), said(&output.stderr));

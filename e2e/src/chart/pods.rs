@@ -10,10 +10,10 @@ use serde_json::{Value, json};
 
 use super::webhook::Webhook;
 use super::{Release, grants};
-use crate::binaries;
 use crate::cluster::{Agent, Operator};
 use crate::eventually::eventually_blocking;
 use crate::netns::Node;
+use crate::{binaries, child};
 
 /// How long helm may take to come to a Job.
 const SOON: Duration = Duration::from_mins(1);
@@ -107,7 +107,7 @@ pub fn complete_job(release: &Release<'_>) -> Result<String> {
     let mut arguments = arguments(template, "/ipam-controller", |_| None)?;
     let kubeconfig = release.plane().token(release.namespace(), account, None)?;
     arguments.push(format!("--kubeconfig={}", kubeconfig.display()));
-    let output = Command::new(&binaries::build()?.controller).args(&arguments).output()?;
+    let output = child::output(Command::new(&binaries::build()?.controller).args(&arguments))?;
     let said = String::from_utf8_lossy(&output.stderr).into_owned();
     ensure!(output.status.success(), "{}: {said}", output.status);
     let time = "2026-01-01T00:00:00Z";

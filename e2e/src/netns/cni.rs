@@ -5,6 +5,8 @@ use std::process::{Command, Stdio};
 
 use serde_json::Value;
 
+use crate::child;
+
 /// What a plugin answered instead of a result.
 #[derive(Debug, thiserror::Error)]
 pub enum CniError {
@@ -53,7 +55,7 @@ pub(super) fn exchange(plugin: &str, verb: &str, mut command: Command, config: &
         // A plugin may answer without reading its configuration.
         let _ = stdin.write_all(config.to_string().as_bytes());
     }
-    let output = child.wait_with_output().map_err(not_run)?;
+    let output = child::finish(child, child::AMPLE).map_err(not_run)?;
     judge(plugin, verb, &output)
 }
 

@@ -1,7 +1,6 @@
 //! The way into a set of namespaces: their pid 1, and commands that run beside it.
 
 use std::ffi::OsStr;
-use std::io::{BufRead, BufReader};
 use std::os::unix::process::CommandExt;
 use std::process::{Child, Command, Stdio};
 use std::time::Duration;
@@ -9,6 +8,7 @@ use std::time::Duration;
 use anyhow::{Context, Result, anyhow, bail, ensure};
 use rustix::process::{Pid, Signal, kill_process};
 
+use crate::child;
 use crate::eventually::eventually_blocking;
 use crate::process::{children_of, status_field};
 
@@ -37,7 +37,7 @@ impl Entrance {
     /// When it fails; the message is what it said on stderr.
     pub fn run(&self, words: &[&str]) -> Result<String> {
         let (program, arguments) = words.split_first().context("an empty command line")?;
-        let output = self.command(program).args(arguments).output().context("cannot start nsenter")?;
+        let output = child::output(self.command(program).args(arguments)).context("nsenter")?;
         if !output.status.success() {
             bail!("{}: {} ({})", words.join(" "), String::from_utf8_lossy(&output.stderr).trim(), output.status);
         }
@@ -94,13 +94,10 @@ impl Holder {
             .stderr(Stdio::piped())
             .spawn()
             .with_context(|| format!("cannot start {}", command.get_program().display()))?;
-        let mut line = String::new();
-        if let Some(stdout) = outermost.stdout.take() {
-            BufReader::new(stdout).read_line(&mut line)?;
-        }
-        if line.trim() != "ready" {
+        let line = outermost.stdout.take().map(|stdout| child::first_line(stdout, child::AMPLE));
+        if !line.is_some_and(|line| line.is_ok_and(|line| line.trim() == "ready")) {
             drop(outermost.stdin.take());
-            let output = outermost.wait_with_output()?;
+            let output = child::finish(outermost, child::AMPLE)?;
             bail!("cannot make namespaces: {} ({})", String::from_utf8_lossy(&output.stderr).trim(), output.status);
         }
         let pid = descend(Pid::from_child(&outermost), depth)?;

@@ -107,7 +107,8 @@ impl Node {
     /// When there is no answer, or one that is not 200.
     pub fn http(&self, address: &str, path: &str) -> Result<String> {
         let words = warden::words()?;
-        let output = self.entrance().command(&words[0]).args(&words[1..]).args(["get", address, path]).output()?;
+        let mut command = self.entrance().command(&words[0]);
+        let output = crate::child::output(command.args(&words[1..]).args(["get", address, path]))?;
         ensure!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr).trim());
         Ok(String::from_utf8_lossy(&output.stdout).into_owned())
     }

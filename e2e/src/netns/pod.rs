@@ -149,7 +149,7 @@ impl Pod {
         let mut command = self.node.command("nsenter");
         command.arg(format!("--net=/run/netns/{}", self.name)).arg("--").args(words);
         command.args(["ping", &address.to_string(), &within.as_millis().to_string()]);
-        let output = command.output().context("cannot start nsenter")?;
+        let output = crate::child::output(&mut command).context("nsenter")?;
         if !output.status.success() {
             bail!("{} cannot reach {address}: {}", self.name, String::from_utf8_lossy(&output.stderr).trim());
         }

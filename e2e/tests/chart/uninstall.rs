@@ -116,7 +116,7 @@ fn an_uninstall_lets_go_of_pools_and_definitions_though_nobody_reports_their_blo
 fn release_pools(plane: &ControlPlane, arguments: &[&str]) -> (bool, String) {
     let mut command = Command::new(&binaries::build().unwrap().controller);
     command.arg("release-pools").args(arguments).arg(format!("--kubeconfig={}", plane.kubeconfig().display()));
-    let output = command.output().unwrap();
+    let output = ipam_e2e::child::output(&mut command).unwrap();
     (output.status.success(), String::from_utf8([output.stdout, output.stderr].concat()).unwrap())
 }
 

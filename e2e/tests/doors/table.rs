@@ -13,20 +13,24 @@ fn count(cases: &[Case], holds: impl Fn(&Case) -> bool) -> usize {
 #[test]
 fn the_table_has_hundreds_of_cases_of_both_kinds_and_families() {
     let cases = load().unwrap();
+    // As many as there are: a case that is deleted is missed.
     assert!(cases.len() >= 506, "{}", cases.len());
-    for kind in [PoolKind::IpPool, PoolKind::CidrPool] {
-        for family in [Family::V4, Family::V6] {
-            let of_both = count(&cases, |case| {
-                let network = ipam_crds::read::read(kind, &case.spec).0.network();
-                case.kind() == kind && network.is_some_and(|network| network.family() == family)
-            });
-            assert!(of_both >= 30, "{kind} {family}: {of_both}");
-        }
+    for (kind, family, least) in [
+        (PoolKind::IpPool, Family::V4, 232),
+        (PoolKind::IpPool, Family::V6, 44),
+        (PoolKind::CidrPool, Family::V4, 146),
+        (PoolKind::CidrPool, Family::V6, 46),
+    ] {
+        let of_both = count(&cases, |case| {
+            let network = ipam_crds::read::read(kind, &case.spec).0.network();
+            case.kind() == kind && network.is_some_and(|network| network.family() == family)
+        });
+        assert!(of_both >= least, "{kind} {family}: {of_both}");
     }
-    assert!(count(&cases, |case| case.refused.len() > 1) >= 35, "cases with several mistakes");
-    assert!(count(&cases, |case| case.old.is_some()) >= 80, "edits");
-    assert!(count(&cases, |case| !case.others.is_empty()) >= 40, "other pools");
-    assert!(count(&cases, |case| case.refused.is_empty()) >= 100, "cases in which all is well");
+    assert!(count(&cases, |case| case.refused.len() > 1) >= 40, "cases with several mistakes");
+    assert!(count(&cases, |case| case.old.is_some()) >= 102, "edits");
+    assert!(count(&cases, |case| !case.others.is_empty()) >= 45, "other pools");
+    assert!(count(&cases, |case| case.refused.is_empty()) >= 198, "cases in which all is well");
 }
 
 #[test]

@@ -7,7 +7,7 @@ use std::sync::atomic::{AtomicU32, Ordering};
 
 use ipam_e2e::cluster::{Agent, Operator, install_crds};
 use ipam_e2e::netns::{BRIDGE, CniError, Node, Pod, Sandbox};
-use ipam_e2e::{ControlPlane, binaries, eventually_blocking};
+use ipam_e2e::{ControlPlane, binaries, child, eventually_blocking};
 use serde_json::{Value, json};
 
 use crate::api::{Api, IPAMNODES, IPPOOLS, SOON, kind_of};
@@ -183,7 +183,7 @@ impl Stage {
     pub(crate) fn controller(&self, arguments: &[&str]) -> String {
         let mut command = Command::new(&binaries::build().unwrap().controller);
         command.args(arguments).arg(format!("--kubeconfig={}", self.plane.kubeconfig().display()));
-        let output = command.output().unwrap();
+        let output = child::output(&mut command).unwrap();
         let said = String::from_utf8([output.stdout, output.stderr].concat()).unwrap();
         assert!(output.status.success(), "{said}");
         said
