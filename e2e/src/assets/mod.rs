@@ -135,6 +135,15 @@ pub fn on_path(program: &str) -> Option<PathBuf> {
     folders("PATH").into_iter().map(|folder| folder.join(program)).find(|path| path.is_file())
 }
 
+/// What a tool prints about its version, in one line.
+///
+/// # Errors
+/// As [`path`].
+pub fn printed_version(tool: Tool) -> Result<String> {
+    let said = version::printed(tool, &path(tool)?);
+    Ok(said.lines().next().unwrap_or_default().trim().to_owned())
+}
+
 /// One line for each program that is there: name, what it says of its version, where it comes from, path.
 pub fn origins() -> Vec<String> {
     let line = |tool: Tool| {
@@ -158,7 +167,8 @@ fn find_with_origin(tool: Tool) -> Option<(PathBuf, &'static str)> {
         tool if tool.is_plugin() => &["CNI_PATH"],
         _ => &["KUBEBUILDER_ASSETS", "PATH"],
     };
-    let candidates = searched.iter().flat_map(|variable| folders(variable).into_iter().map(move |folder| (folder, *variable)));
+    let candidates =
+        searched.iter().flat_map(|variable| folders(variable).into_iter().map(move |folder| (folder, *variable)));
     candidates
         .map(|(folder, variable)| (folder.join(tool.name()), variable))
         .find(|(path, _)| path.is_file() && version::is_usable(tool, path))
