@@ -126,7 +126,7 @@ fn reports(stage: &Stage<'_>, agents: &[Agent]) -> Result<Finding> {
     stage.runtime.block_on(async {
         let began = tokio::time::Instant::now();
         let mut before = Requests::so_far(stage).await?;
-        for pod in 0..WINDOWS * PODS {
+        for pod in 0..=WINDOWS * PODS {
             tokio::time::sleep_until(began + WINDOW * pod / PODS).await;
             if pod > 0 && pod % PODS == 0 {
                 let now = Requests::so_far(stage).await?;

@@ -67,11 +67,12 @@ fn has_reported(node: &IPAMNode) -> bool {
 
 /// Nodes and pods come and go for a minute.
 fn churn(large: &mut Large<'_>, fleet: &Fleet, members: &mut Vec<Member>) -> Result<Vec<Finding>> {
-    let mut newcomers: Vec<String> = (0..NODES).map(|_| large.newcomer()).collect();
+    let count = NODES.min(large.nodes / 5);
+    let mut newcomers: Vec<String> = (0..count).map(|_| large.newcomer()).collect();
     let nodes: Api<Node> = Api::all(large.client());
     let mut gone = Vec::new();
-    let minute = Minute::play(large, members, usize::try_from(NODES)?, async |turn, members| {
-        if turn % (PODS / NODES) == 0
+    let minute = Minute::play(large, members, usize::try_from(count)?, async |turn, members| {
+        if turn % (PODS / count) == 0
             && let Some(name) = newcomers.pop()
         {
             gone.push(leave(&nodes, members).await?);
@@ -84,12 +85,12 @@ fn churn(large: &mut Large<'_>, fleet: &Fleet, members: &mut Vec<Member>) -> Res
     let memory = large.meter().memory()?;
     let resident = |kib: u64| Unit::Memory.show(number(kib));
     let what =
-        format!("{} in-process agents, a minute with {NODES} nodes leaving, {NODES} joining, {PODS} pods", large.nodes);
+        format!("{} in-process agents, a minute with {count} nodes leaving, {count} joining, {PODS} pods", large.nodes);
     let also = format!("of them reports {}, other writes {}", minute.reports().show(50), minute.writes().show(50));
     let held = format!("memory {}, at most {}", resident(memory.now), resident(memory.most));
     Ok(vec![
         Finding::new(format!("{what}: API requests"), minute.requests()).reference("no reports").also(also),
-        Finding::new("the same: etcd's log", minute.log()).also(format!("{} keys", minute.puts().show(50))),
+        Finding::new("the same: etcd's log", minute.log()).also(minute.puts().show(50)),
         Finding::new("the same: operator", minute.cpu()).also(held),
     ])
 }

@@ -119,7 +119,8 @@ impl Finding {
     pub(super) fn line(&self) -> String {
         let [n, median, worse] = self.figures();
         let also = if self.also.is_empty() { String::new() } else { format!("; {}", self.also) };
-        format!("{}: n {n}, median {median}, p90 {worse}{also} (aim {}: {})", self.what, self.aim(), self.verdict())
+        let worse = if self.worse == Worse::High { format!("p90 {worse}") } else { worse };
+        format!("{}: n {n}, median {median}, {worse}{also} (aim {}: {})", self.what, self.aim(), self.verdict())
     }
 
     /// The cells of the table, in the order of [`COLUMNS`].

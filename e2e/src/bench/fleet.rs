@@ -56,7 +56,7 @@ pub(super) struct Member {
     allocator: Allocator,
     pools: Arc<[PoolKey]>,
     stop: CancellationToken,
-    pods: VecDeque<Owner>,
+    pods: VecDeque<String>,
     made: u32,
 }
 
@@ -66,28 +66,29 @@ impl Member {
         !self.pods.is_empty()
     }
 
-    /// A pod gets an address of each pool.
+    /// A pod gets an interface with an address of each pool, in a call each.
     pub(super) async fn add(&mut self) -> Result<()> {
         self.made += 1;
-        let owner = Owner::new(format!("{}-{}", self.name, self.made), "net1");
-        let attachment = Attachment {
-            pod_name: owner.container_id.clone(),
-            pod_namespace: "default".to_owned(),
-            ..Attachment::default()
-        };
-        let pick = Pick::Next;
-        let request =
-            Request { pools: self.pools.to_vec(), owner: owner.clone(), attachment, requested: Vec::new(), pick };
-        self.allocator.allocate(request).await.with_context(|| format!("no address on {}", self.name))?;
-        self.pods.push_back(owner);
+        let pod = format!("{}-{}", self.name, self.made);
+        for (place, pool) in self.pools.iter().enumerate() {
+            let attachment =
+                Attachment { pod_name: pod.clone(), pod_namespace: "default".to_owned(), ..Attachment::default() };
+            let (pools, owner, pick) = (vec![pool.clone()], interface(&pod, place), Pick::Next);
+            let request = Request { pools, owner, attachment, requested: Vec::new(), pick };
+            self.allocator.allocate(request).await.with_context(|| format!("no address on {}", self.name))?;
+        }
+        self.pods.push_back(pod);
         Ok(())
     }
 
     /// The oldest pod ends, if there is one.
     pub(super) async fn remove(&mut self) -> Result<()> {
-        let Some(owner) = self.pods.pop_front() else { return Ok(()) };
-        let released = self.allocator.release(self.pools.to_vec(), owner).await;
-        released.map(drop).with_context(|| format!("nothing released on {}", self.name))
+        let Some(pod) = self.pods.pop_front() else { return Ok(()) };
+        for (place, pool) in self.pools.iter().enumerate() {
+            let released = self.allocator.release(vec![pool.clone()], interface(&pod, place)).await;
+            released.with_context(|| format!("nothing freed on {}", self.name))?;
+        }
+        Ok(())
     }
 
     /// Every pod ends.
@@ -102,6 +103,10 @@ impl Member {
     pub(super) fn die(&self) {
         self.stop.cancel();
     }
+}
+
+fn interface(pod: &str, place: usize) -> Owner {
+    Owner::new(pod, format!("net{}", place + 1))
 }
 
 /// What one agent's tasks need.

@@ -2,12 +2,13 @@
 
 use std::time::Duration;
 
-use anyhow::Result;
+use anyhow::{Result, ensure};
 
 use super::finding::Finding;
-use super::large::{Large, STILL};
+use super::large::{DEADLINE, Large, STILL};
 use super::load;
 use super::stats::Samples;
+use crate::eventually::eventually_blocking;
 
 const BEATS: u32 = 200;
 const ROUNDS: u32 = 5;
@@ -23,8 +24,7 @@ const WORK: [&str; 3] = [
 pub(super) fn measure(large: &mut Large<'_>) -> Result<Vec<Finding>> {
     let (meter, client) = (large.meter(), large.client());
     let mut times: Vec<Duration> = Vec::new();
-    meter.settle(STILL)?;
-    let work_before = work(large)?;
+    let work_before = idle(large)?;
     let log_before = large.operator.process().output().len();
     for round in 1..=ROUNDS {
         meter.settle(STILL)?;
@@ -42,6 +42,19 @@ pub(super) fn measure(large: &mut Large<'_>) -> Result<Vec<Finding>> {
             .demand("no reconcile, no write, no log", work == 0 && log == 0)
             .also(format!("{work} reconciles or writes, {log} B of log")),
     ])
+}
+
+/// Waits until the operator has done nothing for longer than it keeps mere counts to itself. Answers its work so far.
+fn idle(large: &mut Large<'_>) -> Result<u64> {
+    const STEP: Duration = Duration::from_secs(11);
+    eventually_blocking("an operator without work", DEADLINE, || {
+        let before = work(large)?;
+        std::thread::sleep(STEP);
+        let done = work(large)? - before;
+        ensure!(done == 0, "{done} reconciles or writes in {} s", STEP.as_secs());
+        large.meter().settle(STILL)?;
+        work(large)
+    })
 }
 
 fn work(large: &Large<'_>) -> Result<u64> {

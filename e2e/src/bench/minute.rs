@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use anyhow::Result;
+use anyhow::{Result, ensure};
 use tokio::time::{Instant, sleep_until};
 
 use super::fleet::Member;
@@ -79,7 +79,7 @@ impl Minute {
 
     /// Keys that etcd writes in a minute.
     pub(super) fn puts(&self) -> Samples {
-        self.rates("a minute", |window| window.requests.puts)
+        self.rates("keys a minute", |window| window.requests.puts)
     }
 
     /// Processor seconds of the operator in a minute.
@@ -119,6 +119,7 @@ impl Windows {
 /// A pod begins on one node and one ends on another.
 async fn pod(members: &mut [Member], young: usize) -> Result<()> {
     let settled = members.len().saturating_sub(young);
+    ensure!(settled > 0, "no agent has its blocks for sure");
     members[fastrand::usize(..settled)].add().await?;
     let begin = fastrand::usize(..settled);
     let place = (0..settled).map(|step| (begin + step) % settled).find(|place| members[*place].holds());
@@ -139,7 +140,7 @@ mod tests {
         let minute = Minute(vec![window]);
         let shown =
             [minute.requests(), minute.reports(), minute.writes(), minute.puts()].map(|samples| samples.show(50));
-        assert_eq!(shown, ["180 a minute", "120 a minute", "24 a minute", "48 a minute"]);
+        assert_eq!(shown, ["180 a minute", "120 a minute", "24 a minute", "48 keys a minute"]);
         assert_eq!(
             (minute.log().show(50), minute.cpu().show(50)),
             ("24 MB a minute".into(), "1.2 CPU s a minute".into())

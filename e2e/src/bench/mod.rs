@@ -227,7 +227,8 @@ impl Context {
 
 /// Prints what was found, long before the table is complete.
 fn told(row: &Row, found: Result<Vec<Finding>>) -> Result<Vec<Finding>> {
-    let found = found.with_context(|| format!("row {}", row.name))?;
+    let found =
+        found.with_context(|| format!("row {}", row.name)).inspect_err(|error| say(&format!("bench: {error:#}")))?;
     for finding in &found {
         say(&format!("bench: {}", finding.line()));
     }

@@ -72,7 +72,7 @@ fn deleted(bound: &mut Bound, large: &mut Large<'_>, at: &str) -> Result<()> {
 
 fn found(bound: &mut Bound, what: &str, minute: &Minute) {
     let requests = format!("reports {}, other writes {}", minute.reports().show(50), minute.writes().show(50));
-    let written = format!("{} keys; operator {}", minute.puts().show(50), minute.cpu().show(50));
+    let written = format!("{}; operator {}", minute.puts().show(50), minute.cpu().show(50));
     bound.found(Finding::new(format!("{what}: API requests"), minute.requests()).also(requests));
     bound.found(Finding::new(format!("{what}: etcd's log"), minute.log()).also(written));
 }

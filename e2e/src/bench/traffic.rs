@@ -66,6 +66,7 @@ fn round(large: &mut Large<'_>, relay: &CountingRelay) -> Result<Round> {
 fn findings(nodes: u32, rounds: &[Round], others: u64) -> Vec<Finding> {
     let bytes = |read: fn(&Round) -> u64| Samples::counts(Unit::Bytes, rounds.iter().map(read));
     let each = rounds.iter().map(|round| round.others.received / others);
+    let total: u64 = rounds.iter().map(|round| round.others.received).sum();
     let connections = rounds.iter().map(|round| round.own.connections).max().unwrap_or_default();
     let (without, with) = rounds.first().map(|round| round.object).unwrap_or_default();
     let own = format!(
@@ -75,8 +76,8 @@ fn findings(nodes: u32, rounds: &[Round], others: u64) -> Vec<Finding> {
     vec![
         Finding::new(format!("bytes to each other agent per join at {nodes}"), Samples::counts(Unit::Bytes, each))
             .reference("342–357 kB")
-            .each_at_most(0.0)
-            .also(format!("{others} other agents")),
+            .at_most(0.0)
+            .also(format!("{total} B in all to {others} other agents, their idle connections included")),
         Finding::new(
             "bytes to the new node's agent, from its start to its first report",
             bytes(|round| round.own.received),
