@@ -12,6 +12,8 @@ use anyhow::{Context, Result, anyhow, ensure};
 use kube::config::{KubeConfigOptions, Kubeconfig};
 use serde_json::json;
 
+mod servers;
+
 use crate::assets::{self, Tool};
 use crate::kubectl::Kubectl;
 use crate::pki;
@@ -25,7 +27,6 @@ const AUDIT_POLICY: &str = "audit-policy.json";
 const AUDIT_LOG: &str = "audit.log";
 /// etcd's folder in the run's.
 const ETCD_DATA: &str = "etcd";
-const ISSUER: &str = "https://kubernetes.default.svc";
 
 /// A control plane. It ends when dropped; a [`shared`](Self::shared) one ends with the process.
 pub struct ControlPlane {
@@ -36,8 +37,19 @@ pub struct ControlPlane {
     port: Port,
     etcd_port: Port,
     etcd_peer: Port,
-    audited: bool,
+    purpose: Purpose,
     state: StateDir,
+}
+
+/// What a control plane is for, which decides some flags of its servers.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+enum Purpose {
+    /// Tests: etcd does not sync to the disk, and the API server takes any number of requests at a time.
+    Tests,
+    /// Tests that read what service accounts asked for.
+    AuditedTests,
+    /// Measurements: etcd and the API server as users run them.
+    Measurements,
 }
 
 impl ControlPlane {
@@ -46,7 +58,16 @@ impl ControlPlane {
     /// # Errors
     /// When a tool is missing and cannot be built, or a server does not become ready; the message carries the end of its log.
     pub fn start() -> Result<Self> {
-        Self::start_as(false)
+        Self::start_for(Purpose::Tests)
+    }
+
+    /// Starts one as users run it, for measurements. etcd syncs each write to the disk. The API server has its default limits of
+    /// requests in flight.
+    ///
+    /// # Errors
+    /// As [`start`](Self::start).
+    pub fn start_durable() -> Result<Self> {
+        Self::start_for(Purpose::Measurements)
     }
 
     /// The same with an audit log of all that service accounts ask for: see [`audit`](Self::audit).
@@ -54,25 +75,25 @@ impl ControlPlane {
     /// # Errors
     /// As [`start`](Self::start).
     pub fn start_audited() -> Result<Self> {
-        Self::start_as(true)
+        Self::start_for(Purpose::AuditedTests)
     }
 
-    fn start_as(audited: bool) -> Result<Self> {
+    fn start_for(purpose: Purpose) -> Result<Self> {
         assets::ensure(&assets::CONTROL_PLANE)?;
         let state = StateDir::create()?;
         pki::write(&state.join("pki"))?;
         let (port, etcd_port, etcd_peer) = (Port::reserve()?, Port::reserve()?, Port::reserve()?);
-        let etcd = start_etcd(&state, &etcd_port, &etcd_peer)?;
+        let etcd = start_etcd(purpose, &state, &etcd_port, &etcd_peer)?;
         let kubeconfig = state.join("kubeconfig");
         let user =
             json!({"client-certificate": state.join("pki/admin.crt"), "client-key": state.join("pki/admin.key")});
         write_kubeconfig(&kubeconfig, &state, &port, &user)?;
         let kubectl = Kubectl::new(assets::path(Tool::Kubectl)?, kubeconfig);
-        if audited {
-            std::fs::write(state.join(AUDIT_POLICY), audit_policy().to_string())?;
+        if purpose == Purpose::AuditedTests {
+            std::fs::write(state.join(AUDIT_POLICY), servers::audit_policy().to_string())?;
         }
         let (apiserver, etcd) = (Mutex::new(None), Mutex::new(Some(etcd)));
-        let plane = Self { apiserver, etcd, kubectl, port, etcd_port, etcd_peer, audited, state };
+        let plane = Self { apiserver, etcd, kubectl, port, etcd_port, etcd_peer, purpose, state };
         plane.start_apiserver()?;
         Ok(plane)
     }
@@ -190,7 +211,8 @@ impl ControlPlane {
         if slot.is_some() {
             return Ok(());
         }
-        let arguments = self.apiserver_flags();
+        let arguments =
+            servers::apiserver_flags(self.purpose, self.state.path(), self.port.number(), self.etcd_port.number());
         let log = self.state.join("kube-apiserver.log");
         let mut process = Process::start("kube-apiserver", &assets::path(Tool::KubeApiserver)?, &arguments, &log)?;
         await_ready(&mut process, &self.kubeconfig())?;
@@ -221,7 +243,7 @@ impl ControlPlane {
             process.kill()?;
         }
         then(&self.state.join(ETCD_DATA), &self.state.join("etcd.copy"))?;
-        *slot = Some(start_etcd(&self.state, &self.etcd_port, &self.etcd_peer)?);
+        *slot = Some(start_etcd(self.purpose, &self.state, &self.etcd_port, &self.etcd_peer)?);
         drop(slot);
         self.start_apiserver()
     }
@@ -236,6 +258,17 @@ impl ControlPlane {
         self.etcd("compaction", &json!({"revision": revision, "physical": true})).map(drop)
     }
 
+    /// etcd's own metrics, in the text format of Prometheus.
+    ///
+    /// # Errors
+    /// When etcd does not answer.
+    pub fn etcd_metrics(&self) -> Result<String> {
+        let address = format!("127.0.0.1:{}", self.etcd_port.number());
+        let (code, text) = crate::http::get(&address, "/metrics")?;
+        ensure!(code == 200, "etcd answers {code} to /metrics");
+        Ok(text)
+    }
+
     /// A call of etcd's API, as its JSON gateway has it.
     fn etcd(&self, call: &str, body: &serde_json::Value) -> Result<serde_json::Value> {
         let address = format!("127.0.0.1:{}", self.etcd_port.number());
@@ -248,52 +281,6 @@ impl ControlPlane {
         // A panic elsewhere leaves the slot as it was: whole.
         self.apiserver.lock().unwrap_or_else(PoisonError::into_inner)
     }
-
-    fn apiserver_flags(&self) -> Vec<String> {
-        let pki = self.state.join("pki");
-        let file = |name: &str| pki.join(name).display().to_string();
-        let mut flags = vec![
-            format!("--etcd-servers=http://127.0.0.1:{}", self.etcd_port.number()),
-            "--bind-address=127.0.0.1".to_owned(),
-            // The server publishes itself as an endpoint, which may not be a loopback address; nobody dials it.
-            "--advertise-address=192.0.2.1".to_owned(),
-            "--endpoint-reconciler-type=none".to_owned(),
-            format!("--secure-port={}", self.port.number()),
-            format!("--tls-cert-file={}", file("apiserver.crt")),
-            format!("--tls-private-key-file={}", file("apiserver.key")),
-            format!("--client-ca-file={}", file(pki::CA)),
-            format!("--service-account-issuer={ISSUER}"),
-            format!("--service-account-key-file={}", file(pki::TOKEN_PUBLIC)),
-            format!("--service-account-signing-key-file={}", file(pki::TOKEN_KEY)),
-            "--service-cluster-ip-range=10.96.0.0/16".to_owned(),
-            "--authorization-mode=RBAC".to_owned(),
-            "--disable-admission-plugins=ServiceAccount".to_owned(),
-            "--allow-privileged=true".to_owned(),
-            format!("--cert-dir={}", self.state.join("run").display()),
-            // Tests send bursts on purpose; fairness between them is not what is tested.
-            "--max-requests-inflight=4000".to_owned(),
-            "--max-mutating-requests-inflight=2000".to_owned(),
-        ];
-        if self.audited {
-            flags.push(format!("--audit-policy-file={}", self.state.join(AUDIT_POLICY).display()));
-            flags.push(format!("--audit-log-path={}", self.state.join(AUDIT_LOG).display()));
-            // The line is there before the answer goes out.
-            flags.push("--audit-log-mode=blocking-strict".to_owned());
-        }
-        flags
-    }
-}
-
-/// Service accounts alone, and without bodies: who asked for what, and what was decided.
-fn audit_policy() -> serde_json::Value {
-    json!({
-        "apiVersion": "audit.k8s.io/v1", "kind": "Policy",
-        "omitStages": ["RequestReceived"], "omitManagedFields": true,
-        "rules": [
-            {"level": "Metadata", "userGroups": ["system:serviceaccounts"]},
-            {"level": "None"},
-        ],
-    })
 }
 
 /// A client for a kubeconfig file; it belongs to the async runtime of the caller.
@@ -308,19 +295,8 @@ pub async fn client(kubeconfig: &Path) -> Result<kube::Client> {
     Ok(kube::Client::try_from(config)?)
 }
 
-fn start_etcd(state: &StateDir, port: &Port, peer: &Port) -> Result<Process> {
-    let (client, peer) = (format!("http://127.0.0.1:{}", port.number()), format!("http://127.0.0.1:{}", peer.number()));
-    let arguments = [
-        format!("--data-dir={}", state.join(ETCD_DATA).display()),
-        format!("--listen-client-urls={client}"),
-        format!("--advertise-client-urls={client}"),
-        format!("--listen-peer-urls={peer}"),
-        format!("--initial-advertise-peer-urls={peer}"),
-        format!("--initial-cluster=default={peer}"),
-        // The data need not outlive this machine; a kill -9 of etcd loses nothing without fsync either.
-        "--unsafe-no-fsync".to_owned(),
-        "--log-level=warn".to_owned(),
-    ];
+fn start_etcd(purpose: Purpose, state: &StateDir, port: &Port, peer: &Port) -> Result<Process> {
+    let arguments = servers::etcd_flags(purpose, state.path(), port.number(), peer.number());
     Process::start("etcd", &assets::path(Tool::Etcd)?, &arguments, &state.join("etcd.log"))
 }
 

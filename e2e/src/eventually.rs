@@ -4,7 +4,7 @@ use std::fmt::Display;
 use std::future::Future;
 use std::time::{Duration, Instant};
 
-use anyhow::{Result, anyhow};
+use anyhow::Result;
 
 /// Pause between two looks. Short against anything a person would notice, long against the cost of a look.
 const PAUSE: Duration = Duration::from_millis(20);
@@ -48,8 +48,20 @@ where
     }
 }
 
+/// A deadline passed. Callers that expect this can tell it from other errors.
+#[derive(Debug, thiserror::Error)]
+#[error("{what}: not within {} s; at last: {reached}", within.as_secs_f32())]
+pub struct Late {
+    /// What was awaited.
+    pub what: String,
+    /// How long.
+    pub within: Duration,
+    /// The error of the last look.
+    pub reached: String,
+}
+
 fn late(what: &str, within: Duration, error: &impl Display) -> anyhow::Error {
-    anyhow!("{what}: not within {} s; at last: {error:#}", within.as_secs_f32())
+    anyhow::Error::new(Late { what: what.to_owned(), within, reached: format!("{error:#}") })
 }
 
 #[cfg(test)]
@@ -73,5 +85,11 @@ mod tests {
             .unwrap_err()
             .to_string();
         assert!(error.contains("the moon") && error.contains("still waxing"), "{error}");
+    }
+
+    #[test]
+    fn a_missed_deadline_is_told_from_other_errors() {
+        let error = eventually_blocking::<(), _, _>("the moon", Duration::ZERO, || Err("half")).unwrap_err();
+        assert_eq!(error.context("night").downcast_ref::<Late>().map(|late| late.reached.as_str()), Some("half"));
     }
 }

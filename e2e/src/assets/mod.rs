@@ -135,6 +135,15 @@ pub fn on_path(program: &str) -> Option<PathBuf> {
     folders("PATH").into_iter().map(|folder| folder.join(program)).find(|path| path.is_file())
 }
 
+/// What a tool prints about its version, in one line.
+///
+/// # Errors
+/// As [`path`].
+pub fn printed_version(tool: Tool) -> Result<String> {
+    let said = version::printed(tool, &path(tool)?);
+    Ok(said.lines().next().unwrap_or_default().trim().to_owned())
+}
+
 /// One line for each program that is there: name, what it says of its version, where it comes from, path.
 pub fn origins() -> Vec<String> {
     let line = |tool: Tool| {

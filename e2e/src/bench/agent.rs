@@ -1,64 +1,60 @@
-//! An agent as a process on this host: its own folder for socket, store and log; its way to the API server by a port of choice.
+//! An agent as a process on this host, with the flags and the token of its pod. Its folders and ports are its own.
 
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicU32, Ordering};
 use std::time::Duration;
 
 use anyhow::{Context, Result};
 use ipam_node_api::AgentAddress;
 use ipam_node_api::client::AgentClient;
-use serde_json::{Value, json};
+use serde_json::json;
 use tokio::runtime::Runtime;
 use tokio::time::Instant;
 
-use super::Lone;
-use super::meter::{Meter, mib};
-use super::table::Finding;
+use super::meter::Meter;
+use super::stage::Stage;
 use crate::binaries;
-use crate::control_plane::ControlPlane;
 use crate::http;
 use crate::ports::Port;
 use crate::process::Process;
 
 const READY: Duration = Duration::from_mins(1);
-const NODE: &str = "lone.example.org";
-/// The pool of the lone agent, with room for all that the rows ask for.
-pub(super) const POOL: &str = "wide";
-const MEMORY_AIM: u64 = 10 * 1024;
 
 /// A running agent.
 pub(super) struct Agent {
     process: Process,
     home: PathBuf,
-    _probes: Port,
+    probes: Port,
+    _metrics: Port,
 }
 
 impl Agent {
-    /// Starts one for a node that need not exist yet, and waits until it is ready. It reaches the API server at `port`.
-    pub(super) fn start(plane: &ControlPlane, namespace: &str, node: &str, port: u16) -> Result<Self> {
+    /// Starts one for a node, and waits for nothing. It reaches the API server at `port`.
+    pub(super) fn launch(stage: &Stage<'_>, node: &str, port: u16) -> Result<Self> {
         static COUNT: AtomicU32 = AtomicU32::new(0);
-        let home = plane.directory().join(format!("a{}", COUNT.fetch_add(1, Ordering::Relaxed)));
-        std::fs::create_dir(&home)?;
-        let kubeconfig = home.join("kubeconfig");
-        let mut config: Value = serde_json::from_slice(&std::fs::read(plane.kubeconfig())?)?;
+        let (mut arguments, mut config) = stage.agent(node)?;
+        let home = stage.plane.directory().join(format!("a{}", COUNT.fetch_add(1, Ordering::Relaxed)));
+        for folder in ["", "bin", "conf"] {
+            std::fs::create_dir_all(home.join(folder)).with_context(|| format!("cannot create {}", home.display()))?;
+        }
         config["clusters"][0]["cluster"]["server"] = json!(format!("https://127.0.0.1:{port}"));
-        std::fs::write(&kubeconfig, config.to_string())?;
-        let probes = Port::reserve()?;
-        let arguments = [
-            format!("--node-name={node}"),
-            format!("--ippools-namespace={namespace}"),
-            format!("--kubeconfig={}", kubeconfig.display()),
-            format!("--store-file={}", home.join("store").display()),
-            format!("--bind-address=unix://{}", home.join("daemon.sock").display()),
-            format!("--health-probe-bind-address=127.0.0.1:{}", probes.number()),
-            "--metrics-bind-address=0".to_owned(),
-            "--cni-skip-nv-ipam-binary-copy".to_owned(),
-            "--cni-skip-nv-ipam-config-creation".to_owned(),
-        ];
-        let mut process = Process::start("ipam-node", &binaries::build()?.agent, &arguments, &home.join("log"))?;
-        let address = format!("127.0.0.1:{}", probes.number());
-        process.ready("/readyz", READY, || http::ok(&address, "/readyz"))?;
-        Ok(Self { process, home, _probes: probes })
+        std::fs::write(home.join("kubeconfig"), config.to_string())?;
+        let (probes, metrics) = (Port::reserve()?, Port::reserve()?);
+        arguments.extend(placement(&home, &binaries::build()?.plugin, probes.number(), metrics.number()));
+        let process = Process::start("ipam-node", &binaries::build()?.agent, &arguments, &home.join("log"))?;
+        Ok(Self { process, home, probes, _metrics: metrics })
+    }
+
+    /// Starts one, and waits until it is ready.
+    pub(super) fn start(stage: &Stage<'_>, node: &str, port: u16) -> Result<Self> {
+        let mut agent = Self::launch(stage, node, port)?;
+        agent.await_ready()?;
+        Ok(agent)
+    }
+
+    pub(super) fn await_ready(&mut self) -> Result<()> {
+        let address = format!("127.0.0.1:{}", self.probes.number());
+        self.process.ready("/readyz", READY, || http::ok(&address, "/readyz"))
     }
 
     pub(super) fn meter(&self) -> Meter {
@@ -70,7 +66,7 @@ impl Agent {
     }
 
     /// Where its store lies, and whatever else belongs to this agent.
-    pub(super) fn home(&self) -> &std::path::Path {
+    pub(super) fn home(&self) -> &Path {
         &self.home
     }
 
@@ -88,36 +84,34 @@ impl Agent {
     }
 }
 
-/// An agent in a namespace without an operator, with one block of 65,000 addresses, at rest.
-pub(super) fn lone(plane: &ControlPlane) -> Result<Agent> {
-    let namespace = plane.namespace("lone")?;
-    let object = json!({
-        "apiVersion": "nv-ipam.nvidia.com/v1alpha1", "kind": "IPAMNode",
-        "metadata": {"name": NODE, "namespace": namespace},
-        "spec": {"pools": [{
-            "name": POOL, "poolType": "IPPool", "state": "Active", "subnet": "10.1.0.0/16", "gateway": "10.1.0.1",
-            "startIP": "10.1.0.1", "endIP": "10.1.255.254",
-        }]},
-    });
-    plane.kubectl().apply(&object.to_string())?;
-    let agent = Agent::start(plane, &namespace, NODE, plane.port())?;
-    agent.meter().settle(Duration::from_secs(2))?;
-    Ok(agent)
+/// The flags that put an agent into a folder of its own. All others are the chart's.
+fn placement(home: &Path, plugin: &Path, probes: u16, metrics: u16) -> Vec<String> {
+    let file = |name: &str| home.join(name).display().to_string();
+    let socket = format!("unix://{}", file("daemon.sock"));
+    vec![
+        format!("--kubeconfig={}", file("kubeconfig")),
+        format!("--store-file={}", file("store")),
+        format!("--bind-address={socket}"),
+        format!("--health-probe-bind-address=127.0.0.1:{probes}"),
+        format!("--metrics-bind-address=127.0.0.1:{metrics}"),
+        format!("--cni-bin-dir={}", file("bin")),
+        format!("--cni-conf-dir={}", file("conf")),
+        format!("--cni-daemon-socket={socket}"),
+        format!("--cni-log-file={}", file("cni.log")),
+        format!("--cni-nv-ipam-bin-file={}", plugin.display()),
+    ]
 }
 
-/// Resident memory before the first call and after all others of this run.
-pub(super) fn memory(lone: &mut Lone<'_>) -> Result<Vec<Finding>> {
-    let later = lone.agent.meter().memory()?;
-    Ok(vec![Finding {
-        what: "agent RSS idle".to_owned(),
-        reference: "38.9 MiB",
-        aim: "≤ 10 MiB",
-        measured: format!(
-            "{}; after the calls above {}, at most {}",
-            mib(lone.idle_memory),
-            mib(later.now),
-            mib(later.most)
-        ),
-        met: lone.idle_memory <= MEMORY_AIM,
-    }])
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::bench::flags::PLACED;
+
+    #[test]
+    fn an_agent_is_placed_by_flags_the_head_hides() {
+        for argument in placement(Path::new("/home"), Path::new("/plugin"), 1, 2) {
+            let (flag, _) = argument.split_once('=').unwrap();
+            assert!(PLACED.contains(&flag), "{argument}");
+        }
+    }
 }

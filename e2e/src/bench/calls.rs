@@ -11,77 +11,69 @@ use ipam_node_api::AgentAddress;
 use ipam_node_api::client::AgentClient;
 use ipam_node_api::v1::{IpamMetadata, IpamParameters};
 
-use super::Lone;
-use super::agent::{Agent, POOL};
-use super::meter::{median, ms, percentile};
-use super::table::Finding;
+use super::agent::Agent;
+use super::finding::Finding;
+use super::lone::{Lone, POOL};
+use super::stats::{Samples, Unit};
 
 const HELD: u32 = 10_000;
 const SINGLE: u32 = 1_000;
 const CALLERS: u32 = 32;
 const CALLS_EACH: u32 = 200;
 const ROUNDS: u32 = 5;
-const LATENCY_AIM: Duration = Duration::from_millis(2);
+const LATENCY_AIM: f64 = 0.002;
 const RATE_AIM: f64 = 3_000.0;
 const DEADLINE: Duration = Duration::from_secs(30);
 
 pub(super) fn measure(lone: &mut Lone<'_>) -> Result<Vec<Finding>> {
     let (runtime, address) = (lone.runtime, lone.agent.address());
-    let sync = median(&syncs(&lone.agent)?);
+    let sync = Samples::times(syncs(&lone.agent)?);
     runtime.block_on(all(&address, 0..HELD, true))?;
-    let times = runtime.block_on(one_caller(&address))?;
-    let mut rounds = Vec::new();
+    let times = Samples::times(runtime.block_on(one_caller(&address))?);
+    let mut rates = Vec::new();
     for _ in 0..ROUNDS {
         let containers = HELD..HELD + CALLERS * CALLS_EACH;
-        rounds.push(runtime.block_on(all(&address, containers.clone(), true))?);
+        let took = runtime.block_on(all(&address, containers.clone(), true))?;
+        rates.push(f64::from(CALLERS * CALLS_EACH) / took.as_secs_f64());
         runtime.block_on(all(&address, containers, false))?;
     }
-    let rate = f64::from(CALLERS * CALLS_EACH) / median(&rounds).as_secs_f64();
-    let (p50, p99) = (median(&times), percentile(&times, 99));
-    let row =
-        |what: &str, reference, aim, measured, met| Finding { what: what.to_owned(), reference, aim, measured, met };
+    let single = format!("p99 {}, connecting included; one fdatasync {}", times.show(99), sync.show(50));
     Ok(vec![
-        row(
-            "agent, 10,000 held: one caller",
-            "60.7 ms",
-            "≤ 2 ms",
-            format!("p50 {}, p99 {}, connecting included; one fdatasync {}", ms(p50), ms(p99), ms(sync)),
-            p50 <= LATENCY_AIM,
-        ),
-        row(
-            "agent, 10,000 held: 32 callers",
-            "16.7 op/s",
-            "≥ 3,000 op/s",
-            format!("{rate:.0} op/s; median of {ROUNDS} × {} ADDs", CALLERS * CALLS_EACH),
-            rate >= RATE_AIM,
-        ),
+        Finding::new("agent with 10,000 addresses in use: ADD of one caller", times)
+            .reference("60.7 ms")
+            .at_most(LATENCY_AIM)
+            .also(single),
+        Finding::new("agent with 10,000 addresses in use: 32 callers", Samples::new(Unit::Of("ADD/s"), rates))
+            .reference("16.7 ADD/s")
+            .at_least(RATE_AIM)
+            .also(format!("each sample {} ADDs", CALLERS * CALLS_EACH)),
     ])
 }
 
-/// ADDs one after another, each on a connection of its own, as a plugin makes it; each is taken back, unmeasured.
+/// ADDs one after another, each on a connection of its own, as a plugin makes it; each address is freed again, unmeasured.
 async fn one_caller(address: &AgentAddress) -> Result<Vec<Duration>> {
     let mut times = Vec::new();
     for number in HELD..HELD + SINGLE {
         let began = Instant::now();
         let client = AgentClient::connect(address, deadline()).await?;
-        let given = client.allocate(parameters(number), deadline()).await?;
+        let allocated = client.allocate(parameters(number), deadline()).await?;
         times.push(began.elapsed());
-        ensure!(given.len() == 1, "{} addresses of one pool", given.len());
+        ensure!(allocated.len() == 1, "{} addresses of one pool", allocated.len());
         client.deallocate(parameters(number), deadline()).await?;
     }
     Ok(times)
 }
 
-/// Gives an address to each container, or takes it back: 32 callers, each on a connection that it keeps, each one call at a time.
+/// Allocates an address for each container, or frees it: 32 callers, each on a connection that it keeps, each one call at a time.
 /// Answers how long the calls took, without connecting.
-async fn all(address: &AgentAddress, containers: Range<u32>, give: bool) -> Result<Duration> {
+async fn all(address: &AgentAddress, containers: Range<u32>, allocate: bool) -> Result<Duration> {
     let connecting = (0..CALLERS).map(|_| AgentClient::connect(address, deadline()));
     let clients = try_join_all(connecting).await?;
     let share = |caller: usize| containers.clone().skip(caller).step_by(clients.len());
     let began = Instant::now();
     let calling = clients.iter().enumerate().map(|(caller, client)| async move {
         for number in share(caller) {
-            if give {
+            if allocate {
                 client.allocate(parameters(number), deadline()).await.map(drop)?;
             } else {
                 client.deallocate(parameters(number), deadline()).await?;

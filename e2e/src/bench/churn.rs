@@ -1,69 +1,60 @@
-//! A large cluster whose agents all report, while nodes and pods come and go: what that costs the API server and the operator,
-//! how soon an empty block is free, and what a restart of the operator brings about.
+//! A large cluster with an in-process agent for each node, while nodes and pods come and go; and how soon an empty block is free.
 
 use std::pin::pin;
 use std::time::{Duration, Instant};
 
-use anyhow::{Context, Result, bail, ensure};
+use anyhow::{Context, Result, ensure};
 use futures::StreamExt;
 use ipam_crds::{IPAMNode, IPPool};
 use k8s_openapi::api::core::v1::Node;
 use kube::api::{DeleteParams, ListParams, WatchEvent, WatchParams};
 use kube::{Api, Client};
-use tokio::time::timeout;
 
+use super::bound::in_time;
+use super::finding::Finding;
 use super::fleet::{Fleet, Member};
-use super::large::{DEADLINE, Large, NAMESPACE, POOL, STILL};
+use super::large::{DEADLINE, Large, POOL, STILL};
 use super::load;
-use super::meter::{Meter, median, mib, ms, percentile};
-use super::table::Finding;
-use crate::cluster::Operator;
-use crate::eventually::{eventually, eventually_blocking};
+use super::minute::{Minute, PODS};
+use super::restart;
+use super::stage::NAMESPACE;
+use super::stats::{Samples, Unit, number};
+use crate::eventually::eventually;
 use crate::progress::Step;
 
-/// How long nodes and pods come and go.
-const LASTS: Duration = Duration::from_mins(1);
-/// Nodes that leave and nodes that join meanwhile.
+/// Nodes that leave and nodes that join in the minute.
 const NODES: u32 = 50;
-/// Pods that end and pods that begin meanwhile.
-const PODS: u32 = 1_000;
 /// Blocks whose way from empty to free is timed.
 const FREED: usize = 20;
+const FREE_AIM: f64 = 1.0;
 /// The agents' first reports, on two busy cores.
 const REPORTS: Duration = Duration::from_mins(10);
-const FREE_AIM: Duration = Duration::from_secs(1);
-const RESTART_AIM: Duration = Duration::from_secs(3);
 
 pub(super) fn measure(large: &mut Large<'_>) -> Result<Vec<Finding>> {
-    let fleet = Fleet::start(large.plane)?;
-    let mut members = begin(large, &fleet)?;
-    let churn = churn(large, &fleet, &mut members)?;
+    let fleet = Fleet::start(large.stage.plane, &large.pool_names())?;
+    let mut members = begin(large, &fleet, REPORTS)?;
+    let mut findings = churn(large, &fleet, &mut members)?;
     large.meter().settle(STILL)?;
-    let freed = freed(large, &mut members)?;
-    let restart = restart(large)?;
-    Ok(vec![churn, freed, restart])
+    findings.push(freed(large, &mut members)?);
+    findings.push(restart::measure(large)?);
+    Ok(findings)
 }
 
 /// One agent for each node, all of which have reported.
-fn begin(large: &Large<'_>, fleet: &Fleet) -> Result<Vec<Member>> {
-    let step = Step::start(&format!("{} agents", large.nodes));
-    let api: Api<IPAMNode> = Api::namespaced(large.client.clone(), NAMESPACE);
-    let members = large.runtime.block_on(async {
-        let names: Vec<String> = api
-            .list_metadata(&ListParams::default())
-            .await?
-            .items
-            .into_iter()
-            .filter_map(|node| node.metadata.name)
-            .collect();
-        let members = names.into_iter().map(|name| fleet.enlist(name)).collect::<Result<Vec<_>>>()?;
+pub(super) fn begin(large: &Large<'_>, fleet: &Fleet, within: Duration) -> Result<Vec<Member>> {
+    let step = Step::start(&format!("{} in-process agents", large.nodes));
+    let api: Api<IPAMNode> = Api::namespaced(large.client(), NAMESPACE);
+    let members = large.block_on(async {
+        let listed = api.list_metadata(&ListParams::default()).await?.items;
+        let names = listed.into_iter().filter_map(|node| node.metadata.name);
+        let members = names.map(|name| fleet.enlist(name)).collect::<Result<Vec<_>>>()?;
         let all = async || -> Result<()> {
-            let listed = api.list(&ListParams::default()).await?.items;
-            let silent = listed.iter().filter(|node| !has_reported(node)).count();
-            ensure!(silent == 0, "{silent} of {} agents have not reported", listed.len());
+            let listed = api.list(&ListParams::default().match_any()).await?.items;
+            let missing = listed.iter().filter(|node| !has_reported(node)).count();
+            ensure!(missing == 0, "{missing} of {} agents have not reported", listed.len());
             Ok(())
         };
-        eventually("the first report of every agent", REPORTS, all).await?;
+        eventually("the first report of every agent", within, all).await?;
         anyhow::Ok(members)
     })?;
     step.done();
@@ -74,172 +65,69 @@ fn has_reported(node: &IPAMNode) -> bool {
     node.status.as_ref().is_some_and(|status| status.observed_generation == node.metadata.generation)
 }
 
-/// Calls about our own kinds that the API server has answered so far, watches apart.
-#[derive(Clone, Copy, Default)]
-struct Calls {
-    /// Writes of an agent's report.
-    reports: u64,
-    /// All other writes.
-    writes: u64,
-    reads: u64,
-}
-
-impl Calls {
-    async fn so_far(client: &Client) -> Result<Self> {
-        let text = client.request_text(http::Request::get("/metrics").body(Vec::new())?).await?;
-        let mut calls = Self::default();
-        let ours =
-            |line: &&str| line.starts_with("apiserver_request_total{") && line.contains("group=\"nv-ipam.nvidia.com\"");
-        for line in text.lines().filter(ours) {
-            let count = line.rsplit_once(' ').and_then(|(_, count)| count.parse().ok());
-            let count: u64 = count.with_context(|| format!("no number in {line:?}"))?;
-            let is = |label: &str| line.contains(label);
-            if is("verb=\"WATCH\"") || is("verb=\"CONNECT\"") {
-            } else if is("verb=\"GET\"") || is("verb=\"LIST\"") {
-                calls.reads += count;
-            } else if is("resource=\"ipamnodes\"") && is("subresource=\"status\"") {
-                calls.reports += count;
-            } else {
-                calls.writes += count;
-            }
-        }
-        Ok(calls)
-    }
-
-    fn since(self, before: Self) -> Self {
-        Self {
-            reports: self.reports - before.reports,
-            writes: self.writes - before.writes,
-            reads: self.reads - before.reads,
-        }
-    }
-}
-
 /// Nodes and pods come and go for a minute.
-fn churn(large: &mut Large<'_>, fleet: &Fleet, members: &mut Vec<Member>) -> Result<Finding> {
-    let meter = large.meter();
-    meter.settle(STILL)?;
-    let before = meter.cpu()?;
-    let newcomers: Vec<String> = (0..NODES).map(|_| large.newcomer()).collect();
-    let client = large.client.clone();
-    let calls = large.runtime.block_on(async {
-        let before = Calls::so_far(&client).await?;
-        let nodes: Api<Node> = Api::all(client.clone());
-        let mut newcomers = newcomers.into_iter();
-        let mut gone = Vec::new();
-        let began = tokio::time::Instant::now();
-        for turn in 0..PODS {
-            tokio::time::sleep_until(began + LASTS * turn / PODS).await;
-            if turn % (PODS / NODES) == 0
-                && let Some(name) = newcomers.next()
-            {
-                gone.push(leave(&nodes, members).await?);
-                members.push(fleet.enlist(name.clone())?);
-                load::create_one(&nodes, &name).await?;
-            }
-            pod(members).await?;
+fn churn(large: &mut Large<'_>, fleet: &Fleet, members: &mut Vec<Member>) -> Result<Vec<Finding>> {
+    let count = NODES.min(large.nodes / 5);
+    let mut newcomers: Vec<String> = (0..count).map(|_| large.newcomer()).collect();
+    let nodes: Api<Node> = Api::all(large.client());
+    let mut gone = Vec::new();
+    let minute = Minute::play(large, members, usize::try_from(count)?, async |turn, members| {
+        if turn % (PODS / count) == 0
+            && let Some(name) = newcomers.pop()
+        {
+            gone.push(leave(&nodes, members).await?);
+            members.push(fleet.enlist(name.clone())?);
+            load::create_one(&nodes, &name).await?;
         }
-        anyhow::Ok(Calls::so_far(&client).await?.since(before))
+        Ok(())
     })?;
-    let cpu = meter.cpu()?.since(&before);
-    meter.settle(STILL)?;
-    let memory = meter.memory()?;
-    let a_second = |count: u64| format!("{:.1}", Duration::from_secs(count).as_secs_f64() / LASTS.as_secs_f64());
-    Ok(Finding {
-        what: format!(
-            "{} agents reporting, {NODES} nodes leave, {NODES} join and {PODS} pods come and go in a minute",
-            large.nodes
-        ),
-        reference: "no reports",
-        aim: "–",
-        measured: format!(
-            "{} reports, {} other writes and {} reads a second; operator {:.2} CPU s, {} resident, at most {}",
-            a_second(calls.reports),
-            a_second(calls.writes),
-            a_second(calls.reads),
-            cpu.as_secs_f64(),
-            mib(memory.now),
-            mib(memory.most)
-        ),
-        met: true,
-    })
+    large.meter().settle(STILL)?;
+    let memory = large.meter().memory()?;
+    let resident = |kib: u64| Unit::Memory.show(number(kib));
+    let what =
+        format!("{} in-process agents, a minute with {count} nodes leaving, {count} joining, {PODS} pods", large.nodes);
+    let also = format!("of them reports {}, other writes {}", minute.reports().show(50), minute.writes().show(50));
+    let held = format!("memory {}, at most {}", resident(memory.now), resident(memory.most));
+    Ok(vec![
+        Finding::new(format!("{what}: API requests"), minute.requests()).reference("no reports").also(also),
+        Finding::new("the same: etcd's log", minute.log()).also(minute.puts().show(50)),
+        Finding::new("the same: operator", minute.cpu()).also(held),
+    ])
 }
 
-/// A node that has been drained leaves. Its agent ends after it has told that nothing is held, which it does by itself.
+/// A drained node leaves. Its agent reports by itself that nothing is in use.
 async fn leave(nodes: &Api<Node>, members: &mut Vec<Member>) -> Result<Member> {
     let mut member = members.swap_remove(fastrand::usize(..members.len()));
     member.drain().await?;
-    nodes
-        .delete(&member.name, &DeleteParams::default())
-        .await
-        .with_context(|| format!("cannot delete {}", member.name))?;
+    let done = nodes.delete(&member.name, &DeleteParams::default()).await;
+    done.with_context(|| format!("cannot delete {}", member.name))?;
     Ok(member)
 }
 
-/// A pod begins on one node and one ends on another. A node that has just joined may not have its block yet.
-async fn pod(members: &mut [Member]) -> Result<()> {
-    // Those that joined are last.
-    let settled = members.len() - usize::try_from(NODES)?;
-    members[fastrand::usize(..settled)].add().await?;
-    let begin = fastrand::usize(..settled);
-    let place = (0..settled).map(|step| (begin + step) % settled).find(|place| members[*place].holds());
-    match place {
-        Some(place) => members[place].remove().await,
-        None => Ok(()),
-    }
-}
-
-/// From the moment at which a node gives back its last address to the status that no longer names it.
+/// From the moment at which the last address of a leaving node is freed to the status that no longer names the node.
 fn freed(large: &mut Large<'_>, members: &mut Vec<Member>) -> Result<Finding> {
-    let client = large.client.clone();
+    let client = large.client();
     let mut times = Vec::new();
-    for _ in 0..FREED {
+    for _ in 0..FREED.min(members.len() / 2) {
         large.meter().settle(STILL)?;
         let member = members.pop().context("no agent is left")?;
-        times.push(large.runtime.block_on(empty_to_free(&client, member))?);
+        times.push(large.block_on(empty_to_free(&client, member))?);
     }
-    Ok(Finding {
-        what: "a leaving node's last address is given back → its block is free".to_owned(),
-        reference: "free while in use",
-        aim: "≤ 1 s",
-        measured: format!(
-            "{} (p90 {}); {FREED} nodes among {}",
-            ms(median(&times)),
-            ms(percentile(&times, 90)),
-            large.nodes
-        ),
-        met: median(&times) <= FREE_AIM,
-    })
+    let what =
+        format!("a leaving node frees its last address → its block is free, among {} in-process agents", large.nodes);
+    Ok(Finding::new(what, Samples::times(times)).reference("free while in use").at_most(FREE_AIM))
 }
 
 async fn empty_to_free(client: &Client, mut member: Member) -> Result<Duration> {
     let name = member.name.clone();
-    let (nodes, objects): (Api<Node>, Api<IPAMNode>) =
-        (Api::all(client.clone()), Api::namespaced(client.clone(), NAMESPACE));
     member.drain().await?;
     member.add().await?;
-    let used = async || -> Result<()> {
-        let status = objects.get(&name).await?.status.context("no status")?;
-        ensure!(status.pools.iter().any(|pool| pool.used == 1), "one address is not reported");
-        Ok(())
-    };
-    eventually("the report of one address", DEADLINE, used).await?;
-    nodes.delete(&name, &DeleteParams::default()).await?;
-    let releasing = |pool: &IPPool| {
-        pool.status.as_ref().is_some_and(|status| status.releasing.iter().any(|entry| entry.node_name == name))
-    };
-    let (pools, only): (Api<IPPool>, _) =
-        (Api::namespaced(client.clone(), NAMESPACE), WatchParams::default().fields(&format!("metadata.name={POOL}")));
-    let told = async || -> Result<()> {
-        ensure!(
-            objects.get(&name).await?.status.is_some_and(|status| status.observed_generation.is_some()),
-            "no report"
-        );
-        ensure!(releasing(&pools.get(POOL).await?), "the block is not being released");
-        Ok(())
-    };
-    eventually("the release of a block", DEADLINE, told).await?;
+    await_use(client, &name).await?;
+    Api::<Node>::all(client.clone()).delete(&name, &DeleteParams::default()).await?;
+    await_release(client, &name).await?;
+    let pools: Api<IPPool> = Api::namespaced(client.clone(), NAMESPACE);
     let version = pools.get_metadata(POOL).await?.metadata.resource_version.context("no version")?;
+    let only = WatchParams::default().fields(&format!("metadata.name={POOL}"));
     let mut events = pin!(pools.watch(&only, &version).await?);
     let began = Instant::now();
     member.drain().await?;
@@ -247,57 +135,39 @@ async fn empty_to_free(client: &Client, mut member: Member) -> Result<Duration> 
         while let Some(event) = events.next().await {
             let took = began.elapsed();
             let WatchEvent::Modified(pool) = event? else { continue };
-            if !releasing(&pool) {
+            if !is_releasing(&pool, &name) {
                 return Ok(took);
             }
         }
-        bail!("the watch of the pool has ended")
+        anyhow::bail!("the watch of the pool has ended")
     };
-    timeout(DEADLINE, free).await.context("the block does not become free")?
+    in_time("a free block", DEADLINE, free, || format!("the block of {name} is still being released")).await
 }
 
-/// The operator is restarted when nothing has changed.
-fn restart(large: &mut Large<'_>) -> Result<Finding> {
-    large.meter().settle(STILL)?;
-    large.operator.process().terminate(DEADLINE)?;
-    // Reports that were due are written by then.
-    let before = quiet(large)?;
-    let began = Instant::now();
-    large.operator = Operator::start(large.plane, NAMESPACE, &["--leader-elect"])?;
-    let decided = || -> Result<Duration> {
-        let count = large.counter("nv_ipam_controller_plan_seconds_count")?;
-        ensure!(count > 0, "no decision yet");
-        Ok(began.elapsed())
+/// Waits for the report of one address.
+async fn await_use(client: &Client, name: &str) -> Result<()> {
+    let objects: Api<IPAMNode> = Api::namespaced(client.clone(), NAMESPACE);
+    let used = async || -> Result<()> {
+        let status = objects.get(name).await?.status.context("no status")?;
+        ensure!(status.pools.iter().any(|pool| pool.used == 1), "one address is not reported");
+        Ok(())
     };
-    let took = eventually_blocking("the first decision", DEADLINE, decided)?;
-    Meter::of(large.operator.process()).settle(STILL)?;
-    let calls = large.runtime.block_on(Calls::so_far(&large.client))?.since(before);
-    let writes = calls.writes + calls.reports;
-    Ok(Finding {
-        what: format!("operator restarted among {} agents, nothing changed", large.nodes),
-        reference: "–",
-        aim: "first decision ≤ 3 s, no write",
-        measured: format!(
-            "first decision after {:.2} s, process and lease included; {writes} writes",
-            took.as_secs_f64()
-        ),
-        met: took <= RESTART_AIM && writes == 0,
-    })
+    eventually("the report of one address", DEADLINE, used).await
 }
 
-/// Waits until nobody writes; returns the calls so far.
-fn quiet(large: &Large<'_>) -> Result<Calls> {
-    /// Longer than an agent keeps mere counts to itself.
-    const STEP: Duration = Duration::from_secs(11);
-    let look = || large.runtime.block_on(Calls::so_far(&large.client));
-    let mut before = look()?;
-    for _ in 0..12 {
-        std::thread::sleep(STEP);
-        let now = look()?;
-        if now.since(before).reports + now.since(before).writes == 0 {
-            return Ok(now);
-        }
-        before = now;
-    }
-    bail!("the agents do not fall quiet")
+/// Waits until the node's block is being released.
+async fn await_release(client: &Client, name: &str) -> Result<()> {
+    let pools: Api<IPPool> = Api::namespaced(client.clone(), NAMESPACE);
+    let objects: Api<IPAMNode> = Api::namespaced(client.clone(), NAMESPACE);
+    let releasing = async || -> Result<()> {
+        let status = objects.get(name).await?.status.context("no status")?;
+        ensure!(status.observed_generation.is_some(), "the agent has not reported");
+        ensure!(is_releasing(&pools.get(POOL).await?, name), "the block is not being released");
+        Ok(())
+    };
+    eventually("the release of a block", DEADLINE, releasing).await
+}
+
+fn is_releasing(pool: &IPPool, node: &str) -> bool {
+    pool.status.as_ref().is_some_and(|status| status.releasing.iter().any(|entry| entry.node_name == node))
 }

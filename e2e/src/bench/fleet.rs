@@ -1,5 +1,6 @@
-//! Thousands of agents in one process. Each is the real one with a connection of its own: its watch, its notes on disk, its ledger
-//! and its reports. Only the socket and the journal are left out, for what is measured is the API server's and the operator's share.
+//! In-process agents: thousands of them as tasks of this program. Each has a connection of its own, the watch, the files beside the
+//! journal, the ledger and the reports of the real one. It has no socket, no garbage collection and no token of its own, and its
+//! journal keeps nothing. The rows that use them measure the API server and the operator.
 
 use std::collections::VecDeque;
 use std::path::PathBuf;
@@ -19,7 +20,7 @@ use ipam_node_agent::watch::{Blocks, events};
 use tokio::sync::{mpsc, watch};
 use tokio_util::sync::CancellationToken;
 
-use super::large::{NAMESPACE, POOL};
+use super::stage::NAMESPACE;
 use crate::control_plane::ControlPlane;
 
 /// A journal that keeps nothing.
@@ -48,12 +49,14 @@ impl Store for Forgetful {
     }
 }
 
-/// One agent, as the plugin on its node sees it.
+/// One agent, as the plugin on its node uses it.
 pub(super) struct Member {
     /// Its node.
     pub(super) name: String,
     allocator: Allocator,
-    pods: VecDeque<Owner>,
+    pools: Arc<[PoolKey]>,
+    stop: CancellationToken,
+    pods: VecDeque<String>,
     made: u32,
 }
 
@@ -63,27 +66,29 @@ impl Member {
         !self.pods.is_empty()
     }
 
-    /// A pod gets an address.
+    /// A pod gets an interface with an address of each pool, in a call each.
     pub(super) async fn add(&mut self) -> Result<()> {
         self.made += 1;
-        let owner = Owner::new(format!("{}-{}", self.name, self.made), "net1");
-        let attachment = Attachment {
-            pod_name: owner.container_id.clone(),
-            pod_namespace: "default".to_owned(),
-            ..Attachment::default()
-        };
-        let pick = Pick::Next;
-        let request = Request { pools: vec![pool()], owner: owner.clone(), attachment, requested: Vec::new(), pick };
-        self.allocator.allocate(request).await.with_context(|| format!("no address on {}", self.name))?;
-        self.pods.push_back(owner);
+        let pod = format!("{}-{}", self.name, self.made);
+        for (place, pool) in self.pools.iter().enumerate() {
+            let attachment =
+                Attachment { pod_name: pod.clone(), pod_namespace: "default".to_owned(), ..Attachment::default() };
+            let (pools, owner, pick) = (vec![pool.clone()], interface(&pod, place), Pick::Next);
+            let request = Request { pools, owner, attachment, requested: Vec::new(), pick };
+            self.allocator.allocate(request).await.with_context(|| format!("no address on {}", self.name))?;
+        }
+        self.pods.push_back(pod);
         Ok(())
     }
 
     /// The oldest pod ends, if there is one.
     pub(super) async fn remove(&mut self) -> Result<()> {
-        let Some(owner) = self.pods.pop_front() else { return Ok(()) };
-        let released = self.allocator.release(vec![pool()], owner).await;
-        released.map(drop).with_context(|| format!("nothing released on {}", self.name))
+        let Some(pod) = self.pods.pop_front() else { return Ok(()) };
+        for (place, pool) in self.pools.iter().enumerate() {
+            let released = self.allocator.release(vec![pool.clone()], interface(&pod, place)).await;
+            released.with_context(|| format!("nothing freed on {}", self.name))?;
+        }
+        Ok(())
     }
 
     /// Every pod ends.
@@ -93,28 +98,35 @@ impl Member {
         }
         Ok(())
     }
+
+    /// The node dies: its agent reports no more.
+    pub(super) fn die(&self) {
+        self.stop.cancel();
+    }
 }
 
-fn pool() -> PoolKey {
-    PoolKey::new(PoolKind::IpPool, POOL)
+fn interface(pod: &str, place: usize) -> Owner {
+    Owner::new(pod, format!("net{}", place + 1))
 }
 
 /// What one agent's tasks need.
 struct Recruit {
     name: String,
     allocator: Allocator,
+    stop: CancellationToken,
 }
 
 /// All agents. They end with it.
 pub(super) struct Fleet {
     recruits: mpsc::UnboundedSender<Recruit>,
+    pools: Arc<[PoolKey]>,
     metrics: Arc<Metrics>,
     stop: CancellationToken,
 }
 
 impl Fleet {
-    /// A thread of its own for the agents' tasks.
-    pub(super) fn start(plane: &ControlPlane) -> Result<Self> {
+    /// A thread of its own for the agents' tasks. Their pods draw from all of `pools`.
+    pub(super) fn start(plane: &ControlPlane, pools: &[String]) -> Result<Self> {
         let (recruits, enlisted) = mpsc::unbounded_channel();
         let (metrics, _) = Metrics::registered();
         let stop = CancellationToken::new();
@@ -126,16 +138,18 @@ impl Fleet {
             stop: stop.clone(),
         };
         std::thread::Builder::new().name("fleet".to_owned()).spawn(move || runtime.block_on(base.run(enlisted)))?;
-        Ok(Self { recruits, metrics, stop })
+        let pools = pools.iter().map(|pool| PoolKey::new(PoolKind::IpPool, pool.as_str())).collect();
+        Ok(Self { recruits, pools, metrics, stop })
     }
 
     /// The agent of a node, which need not exist yet.
     pub(super) fn enlist(&self, name: String) -> Result<Member> {
         let store = Box::new(Forgetful(Position { epoch: 1, sequence: 0 }));
         let (allocator, _) = Allocator::start(Ledger::new(0), store, system_clock(), Arc::clone(&self.metrics))?;
-        let recruit = Recruit { name: name.clone(), allocator: allocator.clone() };
+        let stop = self.stop.child_token();
+        let recruit = Recruit { name: name.clone(), allocator: allocator.clone(), stop: stop.clone() };
         self.recruits.send(recruit).map_err(|_| anyhow!("the fleet has ended"))?;
-        Ok(Member { name, allocator, pods: VecDeque::new(), made: 0 })
+        Ok(Member { name, allocator, pools: Arc::clone(&self.pools), stop, pods: VecDeque::new(), made: 0 })
     }
 }
 
@@ -175,14 +189,14 @@ impl Base {
 
     /// What `ipam-node` does beside its socket and its garbage collection.
     async fn serve(&self, recruit: Recruit) -> Result<()> {
-        let Recruit { name, allocator } = recruit;
+        let Recruit { name, allocator, stop } = recruit;
         let directory = self.directory.join(&name);
         std::fs::create_dir_all(&directory)?;
         let client = shared_client(Some(&self.kubeconfig)).await?;
         let (told, in_force) = watch::channel(None);
         let file = SpecFile::new(&directory, &name, NAMESPACE);
         let blocks = Blocks::new(allocator.clone(), file, Readiness::default(), told);
-        let (metrics, stop) = (&self.metrics, &self.stop);
+        let metrics = &self.metrics;
         let reporter = Reporter::new(client.clone(), NAMESPACE, &name, allocator, in_force, Arc::clone(metrics));
         let watching = blocks.follow(events(client, NAMESPACE, &name), None, Arc::clone(metrics), stop.clone());
         tokio::join!(watching, reporter.run(stop.clone()));

@@ -1,5 +1,7 @@
-//! A large cluster: thousands of Node objects, the operator, and one pool that gives each node a block.
+//! A large cluster: thousands of Node objects, the operator, and pools that give each node a block.
 
+use std::cell::Cell;
+use std::collections::BTreeSet;
 use std::pin::pin;
 use std::str::FromStr;
 use std::time::{Duration, Instant};
@@ -9,20 +11,18 @@ use futures::StreamExt;
 use ipam_crds::{IPAMNode, IPPool};
 use kube::api::{ListParams, PostParams, WatchEvent, WatchParams};
 use kube::{Api, Client};
-use serde_json::json;
-use tokio::runtime::Runtime;
-use tokio::time::timeout;
+use serde_json::{Value, json};
 
+use super::bound::in_time;
 use super::load;
-use super::meter::{Meter, mib};
-use super::table::Finding;
+use super::meter::{Memory, Meter};
+use super::stage::{NAMESPACE, Stage, pool};
 use crate::cluster::Operator;
-use crate::control_plane::ControlPlane;
 use crate::eventually::eventually_blocking;
 use crate::http;
 use crate::progress::Step;
 
-pub(super) const NAMESPACE: &str = "kube-system";
+/// Name, subnet and gateway of the pool of a cluster that has one.
 pub(super) const POOL: &str = "bench";
 pub(super) const SUBNET: &str = "10.0.0.0/8";
 pub(super) const GATEWAY: &str = "10.0.0.1";
@@ -32,56 +32,109 @@ pub(super) const DEADLINE: Duration = Duration::from_mins(2);
 /// How long the operator has to be at rest before a measurement begins.
 pub(super) const STILL: Duration = Duration::from_millis(300);
 
-/// The cluster, with the pool applied.
+/// The cluster. Its pools are applied when somebody says so.
 pub(super) struct Large<'a> {
-    pub(super) plane: &'a ControlPlane,
-    pub(super) runtime: &'a Runtime,
-    pub(super) client: Client,
+    pub(super) stage: &'a Stage<'a>,
     pub(super) operator: Operator,
     /// Nodes that the cluster began with.
     pub(super) nodes: u32,
-    pub(super) applied: Applied,
+    pub(super) pools: Vec<Value>,
+    /// How long this program took to create the Node objects.
+    pub(super) creating: Duration,
     next: u32,
 }
 
-/// How the pool became known to all nodes.
+/// How the pools became known to all nodes.
 #[derive(Clone, Copy)]
 pub(super) struct Applied {
-    /// What this program took to create the Node objects: the same number of objects on the same API server.
-    pub(super) nodes: Duration,
-    /// From the call that creates the pool to the event that shows its full status.
+    /// From the call that creates the first pool to the event that shows the last full status.
     pub(super) status: Duration,
     /// From the same call until every IPAMNode has been written.
     pub(super) ipam_nodes: Duration,
     /// Processor time of the operator for all of it.
     pub(super) cpu: Duration,
+    /// Memory of the operator when all is done.
+    pub(super) memory: Memory,
+}
+
+/// One pool of the whole subnet.
+pub(super) fn one_pool() -> Vec<Value> {
+    let mut only = pool(POOL, SUBNET);
+    only["spec"]["gateway"] = json!(GATEWAY);
+    vec![only]
+}
+
+/// Eight pools with room for 30,000 nodes each, as of a host with eight interfaces.
+pub(super) fn eight_pools() -> Vec<Value> {
+    (0..8).map(|rail| pool(&format!("rail-{rail}"), &format!("10.{}.0.0/11", rail * 32))).collect()
 }
 
 impl<'a> Large<'a> {
-    /// Makes the nodes, starts the operator, applies the pool and waits for everything that follows from it.
-    pub(super) fn build(plane: &'a ControlPlane, runtime: &'a Runtime, nodes: u32) -> Result<Self> {
-        let client = runtime.block_on(plane.client())?;
+    /// Makes the nodes and starts the operator.
+    pub(super) fn begin(stage: &'a Stage<'a>, nodes: u32, pools: Vec<Value>) -> Result<Self> {
         let step = Step::start(&format!("{nodes} Node objects"));
-        let creating = Instant::now();
-        runtime.block_on(load::create(&client, 0..nodes))?;
-        let creating = creating.elapsed();
+        let began = Instant::now();
+        stage.runtime.block_on(load::create(&stage.client, 0..nodes))?;
+        let creating = began.elapsed();
         step.done();
-        let mut operator = Operator::start(plane, NAMESPACE, &[])?;
-        let meter = Meter::of(operator.process());
+        Ok(Self { stage, operator: stage.start_operator()?, nodes, pools, creating, next: nodes })
+    }
+
+    /// Applies the pools and waits for everything that follows from it.
+    pub(super) fn apply(&mut self, within: Duration) -> Result<Applied> {
+        let meter = self.meter();
         meter.settle(STILL)?;
         let before = meter.cpu()?;
-        let (began, status) = runtime.block_on(apply(&client, nodes))?;
-        let written = || -> Result<Instant> {
-            let now = Instant::now();
-            let count = counter(&operator, "nv_ipam_controller_ipam_node_writes_total{result=\"ok\"}")?;
-            ensure!(count >= u64::from(nodes), "{count} of {nodes} IPAMNodes written");
-            Ok(now)
-        };
-        let ipam_nodes = eventually_blocking("all IPAMNodes", DEADLINE, written)?.duration_since(began);
-        runtime.block_on(ensure_ipam_nodes(&client, nodes))?;
+        let ends = Instant::now() + within;
+        let (began, status) = self.block_on(apply(&self.stage.client, &self.pools, self.nodes, within))?;
+        let left = ends.saturating_duration_since(Instant::now());
+        let written = eventually_blocking("all IPAMNodes", left, || self.written())?;
+        self.block_on(ensure_right(&self.stage.client, &self.pools, self.nodes))?;
         meter.settle(STILL)?;
-        let applied = Applied { nodes: creating, status, ipam_nodes, cpu: meter.cpu()?.since(&before) };
-        Ok(Self { plane, runtime, client, operator, nodes, applied, next: nodes })
+        let cpu = meter.cpu()?.since(&before);
+        Ok(Applied { status, ipam_nodes: written.duration_since(began), cpu, memory: meter.memory()? })
+    }
+
+    /// When every IPAMNode had been written; an error until then.
+    fn written(&self) -> Result<Instant> {
+        let now = Instant::now();
+        let count = self.counter("nv_ipam_controller_ipam_node_writes_total{result=\"ok\"}")?;
+        ensure!(count >= u64::from(self.nodes), "{count} of {} IPAMNodes written", self.nodes);
+        let waiting = self.counter("nv_ipam_controller_ipam_nodes_waiting")?;
+        ensure!(waiting == 0, "{waiting} IPAMNodes wait to be written");
+        if self.pools.len() > 1 {
+            // Each status brings a write of its own.
+            self.block_on(ensure_right(&self.stage.client, &self.pools, self.nodes))?;
+        }
+        Ok(now)
+    }
+
+    /// Back to the Nodes alone, as if there had never been a pool; with a new operator.
+    pub(super) fn reset(&mut self) -> Result<()> {
+        self.operator.process().terminate(DEADLINE)?;
+        let pools = self.pool_names();
+        self.block_on(load::forget(&self.stage.client, NAMESPACE, &pools))?;
+        self.operator = self.stage.start_operator()?;
+        Ok(())
+    }
+
+    /// Ends the operator and starts another.
+    pub(super) fn restart(&mut self) -> Result<()> {
+        self.operator.process().terminate(DEADLINE)?;
+        self.operator = self.stage.start_operator()?;
+        Ok(())
+    }
+
+    pub(super) fn block_on<T>(&self, work: impl Future<Output = T>) -> T {
+        self.stage.runtime.block_on(work)
+    }
+
+    pub(super) fn client(&self) -> Client {
+        self.stage.client.clone()
+    }
+
+    pub(super) fn pool_names(&self) -> Vec<String> {
+        names(&self.pools)
     }
 
     /// Looks at the operator's process.
@@ -98,18 +151,17 @@ impl<'a> Large<'a> {
 
     /// The sum of all samples of the operator's metrics that begin so.
     pub(super) fn counter(&self, prefix: &str) -> Result<u64> {
-        counter(&self.operator, prefix)
+        Ok(samples::<u64>(&self.operator, prefix)?.iter().sum())
     }
 
-    /// The time that the operator has spent between decisions about pools and the API server's answers to them.
-    pub(super) fn waited(&self) -> Result<Duration> {
-        let seconds: Vec<f64> = samples(&self.operator, "nv_ipam_controller_reconcile_seconds_sum")?;
-        Ok(Duration::from_secs_f64(seconds.iter().sum()))
+    /// The same of a metric in seconds.
+    pub(super) fn seconds(&self, prefix: &str) -> Result<Duration> {
+        Ok(Duration::from_secs_f64(samples::<f64>(&self.operator, prefix)?.iter().sum()))
     }
 }
 
-fn counter(operator: &Operator, prefix: &str) -> Result<u64> {
-    Ok(samples::<u64>(operator, prefix)?.iter().sum())
+fn names(pools: &[Value]) -> Vec<String> {
+    pools.iter().filter_map(|pool| pool["metadata"]["name"].as_str()).map(str::to_owned).collect()
 }
 
 /// The values of all samples of the operator's metrics that begin so.
@@ -121,62 +173,43 @@ fn samples<T: FromStr>(operator: &Operator, prefix: &str) -> Result<Vec<T>> {
     lines.map(|line| value(line).with_context(|| format!("no number in {line:?}"))).collect()
 }
 
-/// Creates the pool; answers when that was, and how long it took until its status named every node.
-async fn apply(client: &Client, nodes: u32) -> Result<(Instant, Duration)> {
+/// Creates the pools; answers when that was, and how long it took until the status of each named every node.
+async fn apply(client: &Client, pools: &[Value], nodes: u32, within: Duration) -> Result<(Instant, Duration)> {
     let api: Api<IPPool> = Api::namespaced(client.clone(), NAMESPACE);
-    let only = WatchParams::default().fields(&format!("metadata.name={POOL}"));
-    let mut events = pin!(api.watch(&only, "0").await?);
-    let pool: IPPool = serde_json::from_value(json!({
-        "apiVersion": "nv-ipam.nvidia.com/v1alpha1", "kind": "IPPool", "metadata": {"name": POOL, "namespace": NAMESPACE},
-        "spec": {"subnet": SUBNET, "perNodeBlockSize": BLOCK_SIZE, "gateway": GATEWAY},
-    }))?;
+    let mut events = pin!(api.watch(&WatchParams::default(), "0").await?);
+    let (wanted, full) = (usize::try_from(nodes)?, Cell::new(0));
     let began = Instant::now();
-    api.create(&PostParams::default(), &pool).await.context("the pool")?;
-    let full = async {
+    for pool in pools {
+        api.create(&PostParams::default(), &serde_json::from_value(pool.clone())?).await.context("the pool")?;
+    }
+    let all = async {
+        let mut done = BTreeSet::new();
         while let Some(event) = events.next().await {
             let took = began.elapsed();
             let (WatchEvent::Added(pool) | WatchEvent::Modified(pool)) = event? else { continue };
-            let given = pool.status.map_or(0, |status| status.allocations.len());
-            if given == usize::try_from(nodes)? {
+            if pool.status.map_or(0, |status| status.allocations.len()) == wanted {
+                done.extend(pool.metadata.name);
+                full.set(done.len());
+            }
+            if done.len() == pools.len() {
                 return Ok(took);
             }
         }
-        bail!("the watch of the pool has ended")
+        bail!("the watch of the pools has ended")
     };
-    let took = timeout(DEADLINE, full).await.context("no full status")??;
-    Ok((began, took))
+    let reached = || format!("{} of {} pools have a full status", full.get(), pools.len());
+    Ok((began, in_time("full statuses", within, all, reached).await?))
 }
 
-async fn ensure_ipam_nodes(client: &Client, nodes: u32) -> Result<()> {
+/// A quick answer is worth nothing if it is wrong: each node has a block of its own of each pool.
+async fn ensure_right(client: &Client, pools: &[Value], nodes: u32) -> Result<()> {
+    let wanted = usize::try_from(nodes)?;
     let api: Api<IPAMNode> = Api::namespaced(client.clone(), NAMESPACE);
-    let listed = api.list(&ListParams::default()).await?;
-    let right = listed.items.iter().filter(|node| node.spec.pools.iter().any(|block| block.name == POOL)).count();
-    ensure!(right == usize::try_from(nodes)?, "{right} of {nodes} IPAMNodes have a block of the pool");
+    let listed = api.list(&ListParams::default().match_any()).await?.items;
+    for pool in names(pools) {
+        let blocks = listed.iter().flat_map(|node| &node.spec.pools).filter(|block| block.name == pool);
+        let distinct: BTreeSet<&str> = blocks.map(|block| block.start_ip.as_str()).collect();
+        ensure!(distinct.len() == wanted, "{} of {wanted} nodes have a block of {pool}", distinct.len());
+    }
     Ok(())
-}
-
-const IDLE_AIM: u64 = 60 * 1024;
-const PEAK_AIM: u64 = 120 * 1024;
-
-/// Resident memory of the operator: of the one that gave all blocks, and of one that starts when all is given.
-pub(super) fn memory(large: &mut Large<'_>) -> Result<Vec<Finding>> {
-    large.meter().settle(STILL)?;
-    let first = large.meter().memory()?;
-    large.operator.process().terminate(DEADLINE)?;
-    large.operator = Operator::start(large.plane, NAMESPACE, &[])?;
-    large.meter().settle(STILL)?;
-    let second = large.meter().memory()?;
-    Ok(vec![Finding {
-        what: "operator RSS at 5,000, idle / peak".to_owned(),
-        reference: "169 / 286 MiB",
-        aim: "≤ 60 / 120 MiB",
-        measured: format!(
-            "{} / {}; restarted {} / {}",
-            mib(first.now),
-            mib(first.most),
-            mib(second.now),
-            mib(second.most)
-        ),
-        met: first.now.max(second.now) <= IDLE_AIM && first.most.max(second.most) <= PEAK_AIM,
-    }])
 }

@@ -2,13 +2,16 @@
 
 use anyhow::{Context, Result};
 use futures::{StreamExt, TryStreamExt, stream};
+use ipam_crds::{IPAMNode, IPPool};
+use ipam_operator::election::LEASE_NAME;
+use k8s_openapi::api::coordination::v1::Lease;
 use k8s_openapi::api::core::v1::Node;
-use kube::api::{Patch, PatchParams, PostParams};
+use kube::api::{DeleteParams, ListParams, Patch, PatchParams, PostParams};
 use kube::{Api, Client};
 use serde_json::{Value, json};
 
 /// Calls under way at a time: enough to keep the API server busy, few enough for two cores.
-const AT_ONCE: usize = 16;
+pub(super) const AT_ONCE: usize = 16;
 /// Images that a kubelet reports of its node.
 const IMAGES: u32 = 30;
 
@@ -101,4 +104,25 @@ fn node(name: &str) -> Value {
             },
         },
     })
+}
+
+/// Removes pools, all IPAMNodes and the operators' Lease, which records that blocks were assigned. No operator may run.
+pub(super) async fn forget(client: &Client, namespace: &str, pools: &[String]) -> Result<()> {
+    let api: Api<IPPool> = Api::namespaced(client.clone(), namespace);
+    for pool in pools {
+        let freed = Patch::Merge(json!({"metadata": {"finalizers": null}}));
+        api.patch(pool, &PatchParams::default(), &freed).await.with_context(|| format!("cannot free pool {pool}"))?;
+        api.delete(pool, &DeleteParams::default()).await.with_context(|| format!("cannot delete pool {pool}"))?;
+    }
+    let nodes: Api<IPAMNode> = Api::namespaced(client.clone(), namespace);
+    let names = nodes.list_metadata(&ListParams::default()).await?.items;
+    let delete = |name: String| {
+        let nodes = nodes.clone();
+        async move { nodes.delete(&name, &DeleteParams::default()).await.map(drop).context("cannot delete an IPAMNode") }
+    };
+    let names = names.into_iter().filter_map(|node| node.metadata.name);
+    stream::iter(names).map(delete).buffer_unordered(AT_ONCE).try_collect::<()>().await?;
+    let leases: Api<Lease> = Api::namespaced(client.clone(), namespace);
+    leases.delete(LEASE_NAME, &DeleteParams::default()).await.context("cannot delete the Lease")?;
+    Ok(())
 }

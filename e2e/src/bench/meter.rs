@@ -1,4 +1,4 @@
-//! What a process has used, as the kernel counts it; and how to sum up many measurements.
+//! What a process has used, as the kernel counts it.
 
 use std::collections::BTreeMap;
 use std::fs;
@@ -88,43 +88,11 @@ impl Meter {
     }
 }
 
-/// Nearest-rank percentile, 1 to 100, of measurements in any order; zero without any.
-pub(super) fn percentile(times: &[Duration], percent: usize) -> Duration {
-    let mut sorted = times.to_vec();
-    sorted.sort_unstable();
-    let rank = (sorted.len() * percent).div_ceil(100);
-    sorted.get(rank.saturating_sub(1)).copied().unwrap_or_default()
-}
-
-pub(super) fn median(times: &[Duration]) -> Duration {
-    percentile(times, 50)
-}
-
-/// Milliseconds, with as many digits as tell something.
-pub(super) fn ms(time: Duration) -> String {
-    let ms = time.as_secs_f64() * 1e3;
-    if ms >= 10.0 { format!("{ms:.0} ms") } else { format!("{ms:.2} ms") }
-}
-
-/// MiB of a number of KiB.
-pub(super) fn mib(kib: u64) -> String {
-    format!("{}.{} MiB", kib / 1024, kib % 1024 * 10 / 1024)
-}
-
 #[cfg(test)]
 mod tests {
     use rustix::time::{ClockId, clock_gettime};
 
     use super::*;
-
-    #[test]
-    fn percentiles_are_measurements_that_were_made() {
-        let times: Vec<Duration> = (1..=200).rev().map(Duration::from_millis).collect();
-        assert_eq!(median(&times), Duration::from_millis(100));
-        assert_eq!(percentile(&times, 99), Duration::from_millis(198));
-        assert_eq!(percentile(&times[..1], 99), Duration::from_millis(200));
-        assert_eq!(percentile(&[], 50), Duration::ZERO);
-    }
 
     #[test]
     fn processor_time_of_threads_counts_unless_one_has_ended() {

@@ -8,63 +8,80 @@ use anyhow::{Result, anyhow, ensure};
 use ipam_core::spec::{CommonSpec, IpPoolSpec, PoolSpec};
 use ipam_core::{Claim, ClaimSource, NodeRef, Pool, Usage, plan};
 
+use super::finding::Finding;
 use super::large;
-use super::meter::ms;
-use super::table::Finding;
+use super::stats::{Samples, Unit, number};
 
 const SMALL: usize = 5_000;
 const LARGE: usize = 50_000;
-/// Plans of one kind and size; the quickest counts, for other programs can only add to it.
+/// Plans of one kind and size, by turns.
 const RUNS: usize = 20;
-/// Growth of the time per node from the small to the large cluster that still passes for linear: larger data no longer fits the
-/// processor's caches, and a plan that grew with n log n would show 1.27, one with n² 10.
-const LINEAR: f64 = 1.5;
+const TIME_AIM: f64 = 0.01;
+/// Growth of the time per node from the small to the large cluster that is linear still. A plan that took n log n would show
+/// 1.27, one that took n² would show 10.
+const LINEAR: f64 = 1.25;
 
 pub(super) fn measure() -> Result<Vec<Finding>> {
-    let mut lines = Vec::new();
-    let mut met = true;
-    for joins in [false, true] {
-        let (small, middle, large) = (quickest(SMALL, joins)?, quickest(LARGE / 2, joins)?, quickest(LARGE, joins)?);
-        let growth = large.as_secs_f64() / small.as_secs_f64() / 10.0;
-        met &= small < Duration::from_millis(10) && growth <= LINEAR;
-        let case = if joins { "one joins" } else { "new pool" };
-        lines.push(format!(
-            "{case}: {}, at 25,000 {}, at 50,000 {}, {growth:.2} × per node",
-            ms(small),
-            ms(middle),
-            ms(large)
-        ));
+    let mut findings = Vec::new();
+    for (case, joins) in [("new pool", false), ("one node joins", true)] {
+        let (small, large) = (Case::new(SMALL, joins)?, Case::new(LARGE, joins)?);
+        let pairs = (0..RUNS).map(|_| Ok((small.time()?, large.time()?))).collect::<Result<Vec<_>>>()?;
+        let growth = pairs.iter().map(|(small, large)| per_node(*large, LARGE) / per_node(*small, SMALL));
+        let larger = Samples::times(pairs.iter().map(|(_, large)| *large)).show(50);
+        findings.push(
+            Finding::new(format!("`plan`, 5,000 nodes, {case}"), Samples::times(pairs.iter().map(|(small, _)| *small)))
+                .at_most(TIME_AIM)
+                .also(format!("50,000 nodes: {larger}")),
+        );
+        let what = format!("`plan`, {case}: time per node at 50,000 against 5,000");
+        findings.push(Finding::new(what, Samples::new(Unit::Ratio, growth)).at_most(LINEAR));
     }
-    Ok(vec![Finding {
-        what: "`plan` for 5,000 nodes, one IPPool".to_owned(),
-        reference: "–",
-        aim: "< 10 ms, linear up to 50,000",
-        measured: lines.join("; "),
-        met,
-    }])
+    Ok(findings)
 }
 
-/// The quickest of some plans. With `joins` all nodes but one have their blocks already, by both records.
-fn quickest(nodes: usize, joins: bool) -> Result<Duration> {
-    let spec = IpPoolSpec {
-        subnet: large::SUBNET.to_owned(),
-        per_node_block_size: large::BLOCK_SIZE,
-        gateway: Some(large::GATEWAY.to_owned()),
-        common: CommonSpec::default(),
-    };
-    let pool = Pool::parse("pool", &PoolSpec::Ip(spec)).map_err(|mistakes| anyhow!("{mistakes:?}"))?;
-    let labels = BTreeMap::from([("kubernetes.io/os".to_owned(), "linux".to_owned())]);
-    let names: Vec<String> = (0..nodes).map(|number| format!("node-{number:05}.example.org")).collect();
-    let nodes: Vec<NodeRef<'_>> = names.iter().map(|name| NodeRef { name, labels: &labels }).collect();
-    let claims = if joins { claims(&pool, &nodes) } else { Vec::new() };
-    let mut best = Duration::MAX;
-    for _ in 0..RUNS {
-        let began = Instant::now();
-        let plan = black_box(plan(black_box(&pool), &nodes, &claims, &|_| Usage::Unknown));
-        best = best.min(began.elapsed());
-        ensure!(plan.assignments.len() == nodes.len() && plan.unserved.is_empty(), "a plan that serves not all");
+fn per_node(time: Duration, nodes: usize) -> f64 {
+    time.div_f64(number(u64::try_from(nodes).unwrap_or(u64::MAX))).as_secs_f64()
+}
+
+/// A pool, its nodes, and what is recorded of them.
+struct Case {
+    pool: Pool,
+    names: Vec<String>,
+    labels: BTreeMap<String, String>,
+    claims: Vec<Claim>,
+}
+
+impl Case {
+    /// With `joins` all nodes but one have their blocks already, by both records.
+    fn new(nodes: usize, joins: bool) -> Result<Self> {
+        let spec = IpPoolSpec {
+            subnet: large::SUBNET.to_owned(),
+            per_node_block_size: large::BLOCK_SIZE,
+            gateway: Some(large::GATEWAY.to_owned()),
+            common: CommonSpec::default(),
+        };
+        let pool = Pool::parse("pool", &PoolSpec::Ip(spec)).map_err(|errors| anyhow!("{errors:?}"))?;
+        let labels = BTreeMap::from([("kubernetes.io/os".to_owned(), "linux".to_owned())]);
+        let names = (0..nodes).map(|number| format!("node-{number:05}.example.org")).collect();
+        let mut case = Self { pool, names, labels, claims: Vec::new() };
+        if joins {
+            case.claims = claims(&case.pool, &case.nodes());
+        }
+        Ok(case)
     }
-    Ok(best)
+
+    fn nodes(&self) -> Vec<NodeRef<'_>> {
+        self.names.iter().map(|name| NodeRef { name, labels: &self.labels }).collect()
+    }
+
+    fn time(&self) -> Result<Duration> {
+        let nodes = self.nodes();
+        let began = Instant::now();
+        let plan = black_box(plan(black_box(&self.pool), &nodes, &self.claims, &|_| Usage::Unknown));
+        let took = began.elapsed();
+        ensure!(plan.assignments.len() == nodes.len() && plan.unserved.is_empty(), "a plan that serves not all");
+        Ok(took)
+    }
 }
 
 /// Both records of a full plan, without the last node's.
@@ -72,10 +89,10 @@ fn claims(pool: &Pool, nodes: &[NodeRef<'_>]) -> Vec<Claim> {
     let full = plan(pool, &nodes[..nodes.len() - 1], &[], &|_| Usage::Unknown);
     let records = [ClaimSource::Status, ClaimSource::IpamNode];
     let of = |source| {
-        full.assignments.iter().map(move |given| Claim {
-            node: given.node.clone(),
-            range: given.block.range,
-            gateway: given.block.gateway,
+        full.assignments.iter().map(move |assigned| Claim {
+            node: assigned.node.clone(),
+            range: assigned.block.range,
+            gateway: assigned.block.gateway,
             source,
         })
     };

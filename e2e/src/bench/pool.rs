@@ -1,59 +1,56 @@
-//! A pool is applied to a large cluster.
+//! A pool is applied to a large cluster, again and again; and the memory that the operator has then, or after a restart.
 
-use std::collections::BTreeSet;
 use std::time::Duration;
 
-use anyhow::{Result, ensure};
-use ipam_crds::IPPool;
-use kube::Api;
+use anyhow::Result;
 
-use super::large::{Large, NAMESPACE, POOL};
-use super::meter::ms;
-use super::table::Finding;
+use super::finding::Finding;
+use super::large::{Applied, DEADLINE, Large, STILL};
+use super::meter::Memory;
+use super::stats::{Samples, Unit};
 
-const STATUS_AIM: Duration = Duration::from_millis(530);
-const IPAM_NODES_AIM: Duration = Duration::from_secs(5);
+/// Pools applied to Nodes alone, and operators started among all IPAMNodes.
+const ROUNDS: usize = 5;
+const STATUS_AIM: f64 = 0.53;
+const IPAM_NODES_AIM: f64 = 5.0;
+const IDLE_AIM: f64 = 60.0 * 1024.0;
+const PEAK_AIM: f64 = 120.0 * 1024.0;
 
-pub(super) fn measure(large: &mut Large<'_>) -> Result<Vec<Finding>> {
-    let applied = large.applied;
-    large.runtime.block_on(ensure_blocks_of_their_own(large))?;
-    let line =
-        |what: &str, reference, aim, measured, met| Finding { what: what.to_owned(), reference, aim, measured, met };
-    Ok(vec![
-        line(
-            "5,000 nodes, pool applied → full status",
-            "0.53 s",
-            "≤ 0.53 s",
-            ms(applied.status),
-            applied.status <= STATUS_AIM,
-        ),
-        line(
-            "the same → all 5,000 IPAMNodes written",
-            "–",
-            "≤ 5 s",
-            format!(
-                "{:.2} s, {:.2} CPU s for everything; creating the Nodes took this program {:.2} s",
-                applied.ipam_nodes.as_secs_f64(),
-                applied.cpu.as_secs_f64(),
-                applied.nodes.as_secs_f64()
-            ),
-            applied.ipam_nodes <= IPAM_NODES_AIM,
-        ),
-    ])
+/// The first round is the one that the cluster was built with.
+pub(super) fn measure(large: &mut Large<'_>, first: Applied) -> Result<Vec<Finding>> {
+    let mut rounds = vec![first];
+    while rounds.len() < ROUNDS {
+        large.reset()?;
+        rounds.push(large.apply(DEADLINE)?);
+    }
+    let nodes = large.nodes;
+    let times = |read: fn(&Applied) -> Duration| Samples::times(rounds.iter().map(read));
+    let creating = format!("this program took {} to create the Nodes", Unit::Time.show(large.creating.as_secs_f64()));
+    let cpu = format!("CPU of the operator for everything: {}", times(|round| round.cpu).show(50));
+    let memory: Vec<Memory> = rounds.iter().map(|round| round.memory).collect();
+    let status = Finding::new(format!("{nodes} nodes, pool applied → full status"), times(|round| round.status));
+    let written = Finding::new(format!("the same → all {nodes} IPAMNodes written"), times(|round| round.ipam_nodes));
+    let mut findings =
+        vec![status.reference("0.53 s").at_most(STATUS_AIM).also(creating), written.at_most(IPAM_NODES_AIM).also(cpu)];
+    findings.extend(resident(&format!("operator memory at {nodes} nodes, all blocks just assigned"), &memory));
+    Ok(findings)
 }
 
-/// A quick answer is worth nothing if it is wrong.
-async fn ensure_blocks_of_their_own(large: &Large<'_>) -> Result<()> {
-    let pool = Api::<IPPool>::namespaced(large.client.clone(), NAMESPACE).get(POOL).await?;
-    let given = pool.status.map(|status| status.allocations).unwrap_or_default();
-    let nodes: BTreeSet<_> = given.iter().map(|given| &given.node_name).collect();
-    let blocks: BTreeSet<_> = given.iter().map(|given| &given.start_ip).collect();
-    let wanted = usize::try_from(large.nodes)?;
-    ensure!(
-        (nodes.len(), blocks.len()) == (wanted, wanted),
-        "{} nodes, {} blocks, {wanted} wanted",
-        nodes.len(),
-        blocks.len()
-    );
-    Ok(())
+/// Resident memory of an operator that starts when all blocks are assigned.
+pub(super) fn memory(large: &mut Large<'_>) -> Result<Vec<Finding>> {
+    let mut memory = Vec::new();
+    for _ in 0..ROUNDS {
+        large.restart()?;
+        large.meter().settle(STILL)?;
+        memory.push(large.meter().memory()?);
+    }
+    Ok(resident(&format!("operator memory at {} nodes, restarted", large.nodes), &memory))
+}
+
+fn resident(what: &str, memory: &[Memory]) -> Vec<Finding> {
+    let kib = |read: fn(&Memory) -> u64| Samples::counts(Unit::Memory, memory.iter().map(read));
+    vec![
+        Finding::new(format!("{what}: at rest"), kib(|memory| memory.now)).reference("169 MiB").at_most(IDLE_AIM),
+        Finding::new(format!("{what}: most"), kib(|memory| memory.most)).reference("286 MiB").at_most(PEAK_AIM),
+    ]
 }

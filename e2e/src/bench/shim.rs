@@ -8,10 +8,10 @@ use std::time::{Duration, Instant};
 use anyhow::{Context, Result, ensure};
 use serde_json::{Value, json};
 
-use super::Lone;
-use super::agent::{Agent, POOL};
-use super::meter::{median, ms, percentile};
-use super::table::Finding;
+use super::agent::Agent;
+use super::finding::Finding;
+use super::lone::{Lone, POOL};
+use super::stats::{Samples, Unit};
 use crate::binaries;
 
 const RUNS: u32 = 500;
@@ -36,20 +36,15 @@ pub(super) fn measure(lone: &mut Lone<'_>) -> Result<Vec<Finding>> {
     for number in 0..WARM_UP + RUNS {
         timed(plugin, "DEL", number, &config)?;
     }
-    let (add, nothing) = (median(&adds), median(&nothings));
-    let ratio = add.as_secs_f64() / nothing.as_secs_f64();
-    Ok(vec![Finding {
-        what: "shim ADD, one after another".to_owned(),
-        reference: "8.7 × `/bin/true`",
-        aim: "≤ 2.5 ×",
-        measured: format!(
-            "{ratio:.2} × ({} against {}; p99 {}); {RUNS} pairs by turns",
-            ms(add),
-            ms(nothing),
-            ms(percentile(&adds, 99))
-        ),
-        met: ratio <= RATIO_AIM,
-    }])
+    let ratios = adds.iter().zip(&nothings).map(|(add, nothing)| add.div_duration_f64(*nothing));
+    let ratios = Samples::new(Unit::Ratio, ratios);
+    let (adds, nothings) = (Samples::times(adds), Samples::times(nothings));
+    Ok(vec![
+        Finding::new("plugin ADD against `/bin/true`, pairs by turns", ratios)
+            .reference("8.7 ×")
+            .at_most(RATIO_AIM)
+            .also(format!("ADD {}, p99 {}; `/bin/true` {}", adds.show(50), adds.show(99), nothings.show(50))),
+    ])
 }
 
 /// The network configuration as a runtime gives it on stdin, in a file.

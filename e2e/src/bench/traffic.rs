@@ -8,34 +8,32 @@ use kube::{Api, Client, Resource};
 use serde_json::Value;
 
 use super::agent::Agent;
+use super::finding::Finding;
 use super::joins::join;
-use super::large::{DEADLINE, Large, NAMESPACE, STILL};
+use super::large::{DEADLINE, Large, STILL};
 use super::load;
 use super::relay::{CountingRelay, Traffic};
-use super::table::Finding;
+use super::stage::NAMESPACE;
+use super::stats::{Samples, Unit};
 use crate::eventually::eventually;
 
 const JOINS: usize = 7;
-const OWN_AIM: u64 = 4_000;
+const OWN_AIM: f64 = 4_000.0;
 /// A connection on which nothing has come for this long is quiet. An agent reports at most once a second.
 const QUIET: Duration = Duration::from_millis(1_500);
 
 pub(super) fn measure(large: &mut Large<'_>) -> Result<Vec<Finding>> {
     // The first and one of the middle: a pool's order must not matter.
-    let relay = CountingRelay::start(large.plane.port())?;
-    let mut others = Vec::new();
-    for number in [0, large.nodes / 2] {
-        others.push(Agent::start(large.plane, NAMESPACE, &load::name(number), relay.port())?);
-    }
-    large.runtime.block_on(await_reports(&large.client, &[load::name(0), load::name(large.nodes / 2)]))?;
-    let mut rounds = Vec::new();
-    for _ in 0..JOINS {
-        rounds.push(round(large, &relay)?);
-    }
+    let relay = CountingRelay::start(large.stage.plane.port())?;
+    let names = [load::name(0), load::name(large.nodes / 2)];
+    let start = |name: &String| Agent::start(large.stage, name, relay.port());
+    let mut others = names.iter().map(start).collect::<Result<Vec<_>>>()?;
+    large.block_on(await_reports(&large.client(), &names))?;
+    let rounds = (0..JOINS).map(|_| round(large, &relay)).collect::<Result<Vec<_>>>()?;
     for other in &mut others {
         other.ensure_running()?;
     }
-    Ok(findings(&rounds, u64::try_from(others.len())?))
+    Ok(findings(large.nodes, &rounds, u64::try_from(others.len())?))
 }
 
 /// What one join has cost.
@@ -46,55 +44,46 @@ struct Round {
     object: (usize, usize),
 }
 
+/// A Node joins, and then its agent starts cold. All that the agent hears until it is quiet is its own: TLS handshakes, its first
+/// list, its watch and the answer to its report.
 fn round(large: &mut Large<'_>, relay: &CountingRelay) -> Result<Round> {
-    let name = large.newcomer();
-    let own = CountingRelay::start(large.plane.port())?;
-    let mut agent = Agent::start(large.plane, NAMESPACE, &name, own.port())?;
-    quiet(&own)?;
+    let (name, client) = (large.newcomer(), large.client());
     quiet(relay)?;
     large.meter().settle(STILL)?;
-    let (before, own_before) = (relay.traffic(), own.traffic());
-    large.runtime.block_on(join(&large.client, &name))?;
-    large.runtime.block_on(await_reports(&large.client, std::slice::from_ref(&name)))?;
+    let before = relay.traffic();
+    large.block_on(join(&client, &name, large.pools.len(), DEADLINE))?;
+    let own = CountingRelay::start(large.stage.plane.port())?;
+    let mut agent = Agent::start(large.stage, &name, own.port())?;
+    large.block_on(await_reports(&client, std::slice::from_ref(&name)))?;
     quiet(&own)?;
-    let object = large.runtime.block_on(sizes(&large.client, &name))?;
-    let round = Round { others: relay.traffic().since(before), own: own.traffic().since(own_before), object };
+    let object = large.block_on(sizes(&client, &name))?;
     agent.ensure_running()?;
-    ensure!(round.own.received > 0, "the new node's agent has heard nothing: it does not go through the relay");
+    let round = Round { others: relay.traffic().since(before), own: own.traffic(), object };
+    ensure!(round.own.connections > 0, "the new node's agent does not go through the relay");
     Ok(round)
 }
 
-fn findings(rounds: &[Round], others: u64) -> Vec<Finding> {
-    let middle = |read: fn(&Round) -> u64| {
-        let mut values: Vec<u64> = rounds.iter().map(read).collect();
-        values.sort_unstable();
-        values[values.len() / 2]
-    };
+fn findings(nodes: u32, rounds: &[Round], others: u64) -> Vec<Finding> {
+    let bytes = |read: fn(&Round) -> u64| Samples::counts(Unit::Bytes, rounds.iter().map(read));
+    let each = rounds.iter().map(|round| round.others.received / others);
     let total: u64 = rounds.iter().map(|round| round.others.received).sum();
-    let (of_others, of_own) = (middle(|round| round.others.received) / others, middle(|round| round.own.received));
-    let count = rounds.len();
+    let connections = rounds.iter().map(|round| round.own.connections).max().unwrap_or_default();
+    let (without, with) = rounds.first().map(|round| round.object).unwrap_or_default();
+    let own = format!(
+        "sent {}; at most {connections} connections; object {without} B, {with} B with the report",
+        bytes(|round| round.own.sent).show(50)
+    );
     vec![
-        Finding {
-            what: "bytes to every *other* agent per join at 5,000".to_owned(),
-            reference: "342–357 kB",
-            aim: "0",
-            measured: format!("{of_others} B; {total} B to {others} agents in {count} joins"),
-            met: of_others == 0,
-        },
-        Finding {
-            what: "bytes to the new node's own agent".to_owned(),
-            reference: "–",
-            aim: "≤ 4 kB",
-            measured: format!(
-                "{of_own} B over TLS, its report and its {} new connections included; it sent {} B; the object is {} B, {} B with \
-                 the report",
-                middle(|round| round.own.connections),
-                middle(|round| round.own.sent),
-                rounds[0].object.0,
-                rounds[0].object.1
-            ),
-            met: of_own <= OWN_AIM,
-        },
+        Finding::new(format!("bytes to each other agent per join at {nodes}"), Samples::counts(Unit::Bytes, each))
+            .reference("342–357 kB")
+            .at_most(0.0)
+            .also(format!("{total} B in all to {others} other agents, their idle connections included")),
+        Finding::new(
+            "bytes to the new node's agent, from its start to its first report",
+            bytes(|round| round.own.received),
+        )
+        .at_most(OWN_AIM)
+        .also(own),
     ]
 }
 
@@ -108,10 +97,10 @@ fn quiet(relay: &CountingRelay) -> Result<()> {
             return Ok(());
         }
     }
-    bail!("an agent does not fall quiet")
+    bail!("an agent does not come to rest")
 }
 
-/// Waits until the agents of these nodes have said that they serve their blocks.
+/// Waits until the agents of these nodes have reported.
 async fn await_reports(client: &Client, names: &[String]) -> Result<()> {
     let api: Api<IPAMNode> = Api::namespaced(client.clone(), NAMESPACE);
     for name in names {

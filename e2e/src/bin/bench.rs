@@ -1,4 +1,4 @@
-//! The benchmark table: `cargo run --release -p ipam-e2e --bin bench`; see the module `bench`.
+//! The benchmark table: `cargo benchmarks`; see the module `bench`.
 
 use std::process::ExitCode;
 

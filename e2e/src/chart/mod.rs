@@ -13,6 +13,7 @@ use std::path::{Path, PathBuf};
 use std::process::Command;
 
 use anyhow::{Context, Result, bail};
+use serde::Deserialize as _;
 use serde_json::{Value, json};
 
 use crate::assets::{self, Tool};
@@ -31,6 +32,24 @@ pub fn folder() -> PathBuf {
 pub fn helm(arguments: &[&str]) -> Result<String> {
     let home = tempfile::tempdir()?;
     run(arguments, home.path(), None)
+}
+
+/// The arguments that the chart's default values give to the container of its `Deployment` or `DaemonSet`, as `kind` says.
+/// Variables of the pod are not filled in.
+///
+/// # Errors
+/// When helm fails, or the chart has no such object.
+pub fn default_arguments(kind: &str) -> Result<Vec<String>> {
+    let chart = folder().display().to_string();
+    let text = helm(&["template", "nv-ipam", &chart, "--namespace", "kube-system"])?;
+    for document in serde_yaml::Deserializer::from_str(&text) {
+        let object = Value::deserialize(document).context("helm renders no YAML")?;
+        if object["kind"] == kind {
+            let arguments = object["spec"]["template"]["spec"]["containers"][0]["args"].clone();
+            return serde_json::from_value(arguments).context("arguments that are no strings");
+        }
+    }
+    bail!("the chart renders no {kind}")
 }
 
 fn run(arguments: &[&str], home: &Path, kubeconfig: Option<&Path>) -> Result<String> {

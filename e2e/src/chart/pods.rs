@@ -23,6 +23,14 @@ const SOON: Duration = Duration::from_mins(1);
 /// # Errors
 /// When the release has no Deployment, or the process ends at once.
 pub fn operator(release: &Release<'_>, webhook: Option<&Webhook>) -> Result<Operator> {
+    Operator::launch(release.plane(), operator_arguments(release, webhook)?)
+}
+
+/// The command line of a replica of the operator, once its service account has all rights that the release grants.
+///
+/// # Errors
+/// When the release has no Deployment, or the API server refuses a token.
+pub fn operator_arguments(release: &Release<'_>, webhook: Option<&Webhook>) -> Result<Vec<String>> {
     let [deployment] = &release.objects("deployments")?[..] else {
         anyhow::bail!("the release has not one Deployment")
     };
@@ -41,7 +49,7 @@ pub fn operator(release: &Release<'_>, webhook: Option<&Webhook>) -> Result<Oper
             arguments.push(format!("--webhook-cert-dir={}", webhook.certificates()));
         }
     }
-    Operator::launch(release.plane(), arguments)
+    Ok(arguments)
 }
 
 /// Makes the agent's pod for a node out of the DaemonSet, as its controller does; answers the kubeconfig of a token that is
@@ -73,13 +81,21 @@ pub fn agent(release: &Release<'_>, node: &Node) -> Result<Agent> {
         node.entrance().run(&["mkdir", "-p", &folder])?;
     }
     let kubeconfig = agent_pod(release, node.name())?;
-    let mut arguments = arguments(&template, "/ipam-node", |field| match field {
-        "spec.nodeName" => Some(node.name().to_owned()),
-        _ => None,
-    })?;
+    let mut arguments = agent_arguments(&template, node.name())?;
     arguments.push(format!("--kubeconfig={}", kubeconfig.display()));
     arguments.push(format!("--cni-nv-ipam-bin-file={}", binaries::build()?.plugin.display()));
     Agent::launch_as(node, &arguments)
+}
+
+/// The arguments that the pod template of the DaemonSet has for the agent of `node`.
+///
+/// # Errors
+/// When the template runs another program.
+pub fn agent_arguments(template: &Value, node: &str) -> Result<Vec<String>> {
+    arguments(template, "/ipam-node", |field| match field {
+        "spec.nodeName" => Some(node.to_owned()),
+        _ => None,
+    })
 }
 
 /// The pod template of the release's DaemonSet.
@@ -136,7 +152,11 @@ pub fn host_folders(template: &Value) -> Vec<String> {
         .collect()
 }
 
-fn account(template: &Value) -> Result<&str> {
+/// The service account of a pod template.
+///
+/// # Errors
+/// When it names none.
+pub fn account(template: &Value) -> Result<&str> {
     template["spec"]["serviceAccountName"].as_str().context("a pod without a service account")
 }
 

@@ -12,8 +12,8 @@ use tokio::sync::Semaphore;
 
 use super::balancer::{Backend, Balancer};
 use super::client::{Client, Known};
+use crate::cluster::Operator;
 use crate::control_plane::ControlPlane;
-use crate::process::Process;
 use crate::webhook::{Authority, Certificate, Mount, Replica};
 
 /// Reviews under way at a time, at most: what an API server would have at its own limit.
@@ -27,6 +27,9 @@ const TOLD: usize = 5;
 const BROKEN: usize = 1;
 /// How long a replica may take to end: its drain, and what it finishes.
 const ENDS: Duration = Duration::from_secs(30);
+
+/// The metric that counts an operator's reviews.
+const REVIEWS: &str = "nv_ipam_controller_webhook_review_seconds_count";
 
 /// What is done.
 #[derive(Clone, Copy, Debug)]
@@ -79,7 +82,7 @@ pub fn run(
     plane: &ControlPlane,
     namespace: &str,
     campaign: Campaign,
-    mut watch: impl FnMut(&Process) -> Result<()>,
+    mut watch: impl FnMut(&mut Operator) -> Result<()>,
 ) -> Result<Report> {
     // First of all: certificates may be short-lived, and building takes its time.
     crate::binaries::build()?;
@@ -93,7 +96,7 @@ pub fn run(
     let balancer = Balancer::start(vec![backend(&first), backend(&second)])?;
     let sender = |_| Client::new(balancer.address(), namespace, &authority.pem(), known.clone());
     let senders = (0..SENDERS).map(sender).collect::<Result<Vec<_>>>()?;
-    watch(first.operator.process())?;
+    watch(&mut first.operator)?;
     let load = std::thread::spawn(move || load(senders, campaign));
     let began = Instant::now();
     let directory = mount.directory().to_owned();
@@ -119,10 +122,10 @@ pub fn run(
         restarts.join().map_err(|_| anyhow!("the restarts panicked"))?
     })?;
     let mut report = load.join().map_err(|_| anyhow!("the load panicked"))??;
-    watch(first.operator.process())?;
+    watch(&mut first.operator)?;
     let metrics = crate::http::get(&first.operator.metrics(), "/metrics")?.1;
     report.steady = Steady {
-        reviews: sum(&metrics, "nv_ipam_controller_webhook_review_seconds_count"),
+        reviews: sum(&metrics, REVIEWS),
         swaps: sum(&metrics, "nv_ipam_controller_webhook_certificate_swaps_total"),
         refused: sum(&metrics, "nv_ipam_controller_webhook_certificate_refusals_total"),
     };
@@ -146,6 +149,14 @@ fn issue(authority: &Authority, life: Duration, known: &Known) -> Result<Certifi
     // Certificates count whole seconds, the last included.
     known.insert(leaf.to_vec(), expires + Duration::from_secs(1));
     Ok(pair)
+}
+
+/// Reviews that an operator has answered so far, by its own count.
+///
+/// # Errors
+/// When its metrics cannot be read.
+pub fn answered(metrics: &str) -> Result<u64> {
+    Ok(sum(&crate::http::get(metrics, "/metrics")?.1, REVIEWS))
 }
 
 /// The sum of a metric over its labels.

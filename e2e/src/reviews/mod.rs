@@ -9,6 +9,6 @@ mod client;
 mod stalled;
 
 pub use balancer::{Backend, Balancer};
-pub use campaign::{Campaign, Report, Steady, run};
+pub use campaign::{Campaign, Report, Steady, answered, run};
 pub use client::{Answer, Client, Known, body};
 pub use stalled::{Stalled, beside, stall};

@@ -1,0 +1,78 @@
+//! Eight pools on one large cluster, as hosts with eight interfaces have them: a node joins, and a node is deleted under pod churn.
+
+use std::time::Duration;
+
+use anyhow::{Context, Result};
+use k8s_openapi::api::core::v1::Node;
+use kube::Api;
+use kube::api::DeleteParams;
+
+use super::bound::Bound;
+use super::churn;
+use super::finding::Finding;
+use super::fleet::Fleet;
+use super::joins::{Joined, TIME_AIM};
+use super::large::{Large, STILL, eight_pools};
+use super::minute::{Minute, PODS};
+use super::stage::Stage;
+use super::stats::{Samples, Unit, number};
+
+/// For all of it.
+const LIMIT: Duration = Duration::from_mins(15);
+const JOINS: u32 = 10;
+
+pub(super) fn measure(stage: &Stage<'_>, nodes: u32) -> Result<Vec<Finding>> {
+    Bound::run(LIMIT, |bound| {
+        let at = format!("{nodes} nodes, 8 pools");
+        let what = bound.begin(format!("{at} applied → full statuses"));
+        let mut large = Large::begin(stage, nodes, eight_pools())?;
+        let applied = large.apply(bound.left())?;
+        let written = format!("all IPAMNodes after {}", Unit::Time.show(applied.ipam_nodes.as_secs_f64()));
+        bound.found(Finding::new(what, Samples::times([applied.status])).also(written));
+        joins(bound, &mut large, &at)?;
+        deleted(bound, &mut large, &at)
+    })
+}
+
+fn joins(bound: &mut Bound, large: &mut Large<'_>, at: &str) -> Result<()> {
+    let what = bound.begin(format!("{at}: one node joins: Node created → all 8 blocks"));
+    let mut joined = Joined::default();
+    for _ in 0..JOINS {
+        joined.add(large, bound.left())?;
+    }
+    let memory = large.meter().memory()?;
+    let also = format!(
+        "CPU of the operator {}; its memory {}, at most {}",
+        joined.cpu().show(50),
+        Unit::Memory.show(number(memory.now)),
+        Unit::Memory.show(number(memory.most))
+    );
+    bound.found(Finding::new(what, joined.times()).at_most(TIME_AIM).also(also));
+    Ok(())
+}
+
+/// A minute of pods on a cluster at rest, and one in which a node that died with pods on it is being released.
+fn deleted(bound: &mut Bound, large: &mut Large<'_>, at: &str) -> Result<()> {
+    let what = bound.begin(format!("{at}, in-process agents, {PODS} pods a minute"));
+    let fleet = Fleet::start(large.stage.plane, &large.pool_names())?;
+    let mut members = churn::begin(large, &fleet, bound.left())?;
+    found(bound, &what, &Minute::play(large, &mut members, 0, async |_, _| Ok(()))?);
+    let what = bound.begin(format!("{at}, the same with one deleted node"));
+    large.meter().settle(STILL)?;
+    let mut dead = members.pop().context("no agent is left")?;
+    let nodes: Api<Node> = Api::all(large.client());
+    large.block_on(async {
+        dead.add().await?;
+        dead.die();
+        nodes.delete(&dead.name, &DeleteParams::default()).await.context("cannot delete a node")
+    })?;
+    found(bound, &what, &Minute::play(large, &mut members, 0, async |_, _| Ok(()))?);
+    Ok(())
+}
+
+fn found(bound: &mut Bound, what: &str, minute: &Minute) {
+    let requests = format!("reports {}, other writes {}", minute.reports().show(50), minute.writes().show(50));
+    let written = format!("{}; operator {}", minute.puts().show(50), minute.cpu().show(50));
+    bound.found(Finding::new(format!("{what}: API requests"), minute.requests()).also(requests));
+    bound.found(Finding::new(format!("{what}: etcd's log"), minute.log()).also(written));
+}
