@@ -7,20 +7,40 @@ use std::path::PathBuf;
 use std::process::ExitCode;
 use std::time::Instant;
 
-use anyhow::Context as _;
 use ipam_e2e::sim::long::Long;
 use ipam_e2e::sim::{End, Found, Simulator, play_many, recorded};
 
+/// Simulates clusters from seeds and checks the laws. Ends with status 1 at the first seed that breaks one by an unknown fault.
+#[derive(clap::Parser)]
+#[command(name = "simulate")]
 struct Flags {
+    /// Seeds, the last excluded; or one seed.
+    #[arg(long, value_name = "FIRST..LAST", default_value = "0..1000", value_parser = range)]
     seeds: std::ops::Range<u64>,
+    /// Steps of each history.
+    #[arg(long, value_name = "N", default_value_t = 100)]
     steps: usize,
+    /// Print the seed and the law, not the shortest history.
+    #[arg(long)]
     brief: bool,
+    /// Play every seed whatever fails, and keep the state of the run in FILE. The same command continues an interrupted run.
+    #[arg(long, value_name = "FILE")]
     long: Option<PathBuf>,
+    /// Play the history in FILE instead of seeds.
+    #[arg(long, value_name = "FILE", conflicts_with_all = ["seeds", "long"])]
     history: Option<PathBuf>,
 }
 
+fn range(text: &str) -> Result<std::ops::Range<u64>, String> {
+    let number = |text: &str| text.parse::<u64>().map_err(|_| format!("{text:?} must be a whole number"));
+    match text.split_once("..") {
+        Some((first, last)) => Ok(number(first)?..number(last)?),
+        None => number(text).map(|seed| seed..seed.saturating_add(1)),
+    }
+}
+
 fn main() -> anyhow::Result<ExitCode> {
-    let flags = flags(std::env::args().skip(1))?;
+    let flags = <Flags as clap::Parser>::parse();
     if let Some(file) = &flags.history {
         return replay(file);
     }
@@ -40,30 +60,6 @@ fn main() -> anyhow::Result<ExitCode> {
     }
     write!(out, "{}{}", played.activity, played.shares())?;
     Ok(ExitCode::SUCCESS)
-}
-
-fn flags(mut words: impl Iterator<Item = String>) -> anyhow::Result<Flags> {
-    let mut flags = Flags { seeds: 0..1000, steps: 100, brief: false, long: None, history: None };
-    while let Some(word) = words.next() {
-        if word == "--brief" {
-            flags.brief = true;
-            continue;
-        }
-        let value = words.next().with_context(|| format!("{word} needs a value"))?;
-        match word.as_str() {
-            "--seeds" => {
-                let (first, last) = value.split_once("..").unwrap_or((&value, &value));
-                flags.seeds = first.parse()?..last.parse::<u64>()?.saturating_add(u64::from(first == last));
-            }
-            "--steps" => flags.steps = value.parse()?,
-            "--long" => flags.long = Some(value.into()),
-            "--history" => flags.history = Some(value.into()),
-            _ => anyhow::bail!(
-                "unknown flag {word}: there are --seeds FIRST..LAST (or one), --steps N, --brief, --long FILE and --history FILE"
-            ),
-        }
-    }
-    Ok(flags)
 }
 
 fn tell(found: &Found, brief: bool) -> anyhow::Result<()> {

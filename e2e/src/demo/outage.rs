@@ -34,7 +34,8 @@ impl Scene {
         self.story.line(&format!(
             "The agent on {node} is killed (kill -9) and started again. All allocations are in its journal on disk."
         ))?;
-        self.story.line(&format!("It allocates {second} to the next request, an address that no pod uses."))?;
+        self.story
+            .line(&format!("It allocates {second} to a second interface of {NAME}, an address that no pod uses."))?;
         for interface in ["net9", "net1"] {
             pod.del(interface, &rdma())?;
         }

@@ -38,8 +38,12 @@ impl Scene {
         self.prepare_fabric()?;
         self.story.line("Each pod has two interfaces: net1 on the network rdma, and net2 on the network storage.")?;
         self.story.line("The standard CNI plugin bridge creates them and calls the plugin nv-ipam for an address.")?;
-        self.story.line("The CNI configuration of the network rdma:")?;
+        self.story.line("The CNI configurations of the two networks:")?;
         self.story.line(&format!("  {}", rdma()))?;
+        self.story.line(&format!("  {}", storage()))?;
+        self.story.line(
+            "On the network storage the bridge plugin, not nv-ipam, adds the default route (isDefaultGateway).",
+        )?;
         for (name, node) in PODS {
             let pod = cluster::run_pod(&self.plane, &self.nodes[node], POD_NAMESPACE, name)?;
             let running = attach(pod, node)?;
@@ -127,8 +131,11 @@ impl Scene {
         let Err(error @ CniError::Refused { .. }) = answer else {
             bail!("{owner} uses {wanted}, so CNI ADD for {FIXED} must fail, but the answer is {answer:?}");
         };
-        self.story
-            .line(&format!("A new pod, {FIXED}, requests {wanted}, the address of {owner}. The agent refuses:"))?;
+        self.story.line(&format!(
+            "A new pod, {FIXED}, requests {wanted}, the address of {owner}, by its CNI configuration:"
+        ))?;
+        self.story.line(&format!("  \"runtimeConfig\":{}", network["runtimeConfig"]))?;
+        self.story.line("The agent refuses:")?;
         self.story.line(&format!("  {error}"))?;
         // A runtime calls DEL after a failed ADD: the bridge plugin leaves a veth pair.
         fixed.del("net1", &network)?;

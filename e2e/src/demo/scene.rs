@@ -147,7 +147,9 @@ impl Scene {
         lines.extend(self.nodes.iter().map(shell));
         lines.push("ip netns     # in such a shell: the pods of the node".to_owned());
         lines.push(format!("ls {}     # logs", self.plane.directory().display()));
-        lines.iter().try_for_each(|line| self.story.line(&format!("     {line}")))
+        lines.iter().try_for_each(|line| self.story.line(&format!("     {line}")))?;
+        self.story
+            .line("   No kubelet runs: change pools and Nodes as you like, but a Pod that you create does not start.")
     }
 
     /// How to check a pool with the operator's program, which the demo has built.

@@ -53,6 +53,7 @@ fn prose(markdown: &str) -> Vec<(Kind, String)> {
             Event::End(TagEnd::CodeBlock) => in_code = false,
             Event::Text(words) if !in_code => text.push_str(&words),
             Event::Code(_) => text.push_str("`code`"),
+            Event::Html(html) | Event::InlineHtml(html) => text.push_str(&html.replace(['<', '>'], " ")),
             Event::SoftBreak | Event::HardBreak => text.push(' '),
             Event::Start(Tag::TableCell) => {
                 finish(&mut pieces, kind, &mut text);
@@ -157,5 +158,6 @@ fn checker_finds_each_kind_of_violation() {
     assert_eq!(violations(&page(&format!("{}. {}.", long(30), long(30)))).len(), 0);
     assert_eq!(violations(&page(&format!("- {} `x`, e.g. {}", long(20), long(10)))).len(), 1);
     assert_eq!(violations(&page(&format!("| a | b |\n| - | - |\n| {} | {} |", long(20), long(21)))).len(), 1);
+    assert_eq!(violations(&page("<details>\nNobody assigns it.\n</details>")).len(), 1);
     assert_eq!(violations(&page(&format!("```\nnobody is told {}\n```", long(40)))).len(), 0);
 }
