@@ -122,8 +122,12 @@ fn file_system(mounts: &str, folder: &Path) -> Option<String> {
 mod tests {
     use super::*;
 
-    const MOUNTS: &str =
-        "/dev/vda / ext4 rw 0 0\nproc /proc proc rw 0 0\ntmpfs /tmp tmpfs rw 0 0\n/dev/vdb /tmp/disk xfs rw 0 0\n";
+    const MOUNTS: &str = "\
+/dev/vda / ext4 rw 0 0
+/dev/vdb /tmp/disk xfs rw 0 0
+tmpfs /tmp tmpfs rw 0 0
+proc /proc proc rw 0 0
+";
 
     #[test]
     fn a_folder_is_on_its_innermost_mount() {

@@ -32,19 +32,26 @@ pub(super) fn measure(stage: &Stage<'_>, nodes: u32) -> Result<Vec<Finding>> {
         let row =
             Finding::new(format!("the same → all {nodes} IPAMNodes written"), Samples::times([applied.ipam_nodes]));
         bound.found(row.also(format!("most memory of the operator {memory}")));
-        let what = bound.begin(format!("one node joins at {nodes}: Node created → IPAMNode"));
-        let mut joined = Joined::default();
-        for _ in 0..JOINS {
-            joined.add(&mut large, bound.left())?;
-        }
-        let cpu = format!("CPU of the operator {}", joined.cpu().show(50));
-        bound.found(Finding::new(what, joined.times()).at_most(TIME_AIM).also(cpu));
-        let what = bound.begin(format!("pool deleted at {nodes} nodes → pool gone"));
-        let (took, failed) = large.block_on(deleted(stage, bound.left()))?;
-        let also = format!("{failed} reports refused, as about an IPAMNode that is gone");
-        bound.found(Finding::new(what, Samples::times([took])).demand("done in time", true).also(also));
-        Ok(())
+        let done = changes(bound, &mut large);
+        large.unless_ended(done)
     })
+}
+
+/// Nodes join, and the pool is deleted.
+fn changes(bound: &mut Bound, large: &mut Large<'_>) -> Result<()> {
+    let nodes = large.nodes;
+    let what = bound.begin(format!("one node joins at {nodes}: Node created → IPAMNode"));
+    let mut joined = Joined::default();
+    for _ in 0..JOINS {
+        joined.add(large, bound.left())?;
+    }
+    let cpu = format!("CPU of the operator {}", joined.cpu().show(50));
+    bound.found(Finding::new(what, joined.times()).at_most(TIME_AIM).also(cpu));
+    let what = bound.begin(format!("pool deleted at {nodes} nodes → pool gone"));
+    let (took, failed) = large.block_on(deleted(large.stage, bound.left()))?;
+    let also = format!("{failed} reports refused, as about an IPAMNode that is gone");
+    bound.found(Finding::new(what, Samples::times([took])).demand("done in time", true).also(also));
+    Ok(())
 }
 
 /// From the deletion of the pool to its end, which waits for the last report. Every node has reported before.

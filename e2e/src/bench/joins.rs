@@ -17,6 +17,7 @@ use super::large::{DEADLINE, Large, POOL, STILL};
 use super::load;
 use super::stage::NAMESPACE;
 use super::stats::{Samples, Unit};
+use crate::eventually::Late;
 
 const JOINS: u32 = 25;
 pub(super) const TIME_AIM: f64 = 0.1;
@@ -75,6 +76,7 @@ impl Joined {
 /// From the call that creates the Node to the event that shows its IPAMNode with as many blocks. The operator writes that after
 /// the pools' statuses.
 pub(super) async fn join(client: &Client, name: &str, blocks: usize, within: Duration) -> Result<Duration> {
+    const WHAT: &str = "the IPAMNode of a new node";
     let api: Api<IPAMNode> = Api::namespaced(client.clone(), NAMESPACE);
     let only = WatchParams::default().fields(&format!("metadata.name={name}"));
     let mut events = pin!(api.watch(&only, "0").await?);
@@ -89,10 +91,15 @@ pub(super) async fn join(client: &Client, name: &str, blocks: usize, within: Dur
                 return Ok(began.elapsed());
             }
         }
-        bail!("the watch of an IPAMNode has ended")
+        Err(Late {
+            what: WHAT.to_owned(),
+            within: began.elapsed(),
+            reached: format!("{} of {blocks} blocks", has.get()),
+        }
+        .into())
     };
     let reached = || format!("{} of {blocks} blocks of {name}", has.get());
-    in_time("the IPAMNode of a new node", within, there, reached).await
+    in_time(WHAT, within, there, reached).await
 }
 
 /// An error unless status and IPAMNode name the same block. The agent's first address may be one further than the block's.

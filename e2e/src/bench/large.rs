@@ -6,7 +6,7 @@ use std::pin::pin;
 use std::str::FromStr;
 use std::time::{Duration, Instant};
 
-use anyhow::{Context, Result, bail, ensure};
+use anyhow::{Context, Result, ensure};
 use futures::StreamExt;
 use ipam_crds::{IPAMNode, IPPool};
 use kube::api::{ListParams, PostParams, WatchEvent, WatchParams};
@@ -18,7 +18,7 @@ use super::load;
 use super::meter::{Memory, Meter};
 use super::stage::{NAMESPACE, Stage, pool};
 use crate::cluster::Operator;
-use crate::eventually::eventually_blocking;
+use crate::eventually::{Late, eventually_blocking};
 use crate::http;
 use crate::progress::Step;
 
@@ -125,6 +125,16 @@ impl<'a> Large<'a> {
         Ok(())
     }
 
+    /// Where the operator has ended, a row could not finish for that reason: it is missed.
+    pub(super) fn unless_ended(&mut self, done: Result<()>) -> Result<()> {
+        let Err(error) = done else { return Ok(()) };
+        let Some(status) = self.operator.process().ended()? else { return Err(error) };
+        let log = self.operator.process().output();
+        let last = log.lines().last().unwrap_or_default();
+        let reached = format!("the operator ended, {status}: {last}");
+        Err(error.context(Late { what: "the operator runs on".to_owned(), within: Duration::ZERO, reached }))
+    }
+
     pub(super) fn block_on<T>(&self, work: impl Future<Output = T>) -> T {
         self.stage.runtime.block_on(work)
     }
@@ -195,7 +205,8 @@ async fn apply(client: &Client, pools: &[Value], nodes: u32, within: Duration) -
                 return Ok(took);
             }
         }
-        bail!("the watch of the pools has ended")
+        Err(Late { what: "full statuses".to_owned(), within: began.elapsed(), reached: "the watch ended".to_owned() }
+            .into())
     };
     let reached = || format!("{} of {} pools have a full status", full.get(), pools.len());
     Ok((began, in_time("full statuses", within, all, reached).await?))

@@ -4,8 +4,9 @@ use std::collections::BTreeMap;
 use std::fs;
 use std::time::{Duration, Instant};
 
-use anyhow::{Context, Result, bail};
+use anyhow::{Context, Result};
 
+use crate::eventually::Late;
 use crate::process::{Process, memory_of};
 
 /// The kernel's unit in /proc/PID/stat.
@@ -84,7 +85,8 @@ impl Meter {
                 return Ok(());
             }
         }
-        bail!("process {} does not come to rest", self.pid)
+        let reached = "it is still busy".to_owned();
+        Err(Late { what: format!("process {} comes to rest", self.pid), within: COMES_TO_REST, reached }.into())
     }
 }
 

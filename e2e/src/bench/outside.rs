@@ -35,22 +35,24 @@ pub(super) fn measure(stage: &Stage<'_>, nodes: u32) -> Result<Vec<Finding>> {
         bound.begin(format!("{at}: reports taken in"));
         let mut large = Large::begin(stage, nodes, pools())?;
         large.apply(bound.left())?;
-        large.block_on(reports::write_all(&stage.client, held))?;
-        large.operator.process().ensure_running()?;
-        let before = large.block_on(leases(&stage.client))?;
-        at_rest(&mut large, bound.left())?;
-        let what = bound.begin(format!("{at}: one decision of the operator"));
-        let (times, joined) = plans(bound, &mut large)?;
-        let after = large.block_on(leases(&stage.client))?;
-        let also = format!("a join {}, CPU {}", joined.times().show(50), joined.cpu().show(50));
-        bound.found(
-            Finding::new(what, Samples::times(times))
-                .at_most(PLAN_AIM)
-                .demand("Lease kept", before == after && large.operator.process().ensure_running().is_ok())
-                .also(also),
-        );
-        Ok(())
+        let done = decisions(bound, &mut large, &at);
+        large.unless_ended(done)
     })
+}
+
+/// Writes the reports, and times the decisions that follow.
+fn decisions(bound: &mut Bound, large: &mut Large<'_>, at: &str) -> Result<()> {
+    let client = large.client();
+    large.block_on(reports::write_all(&client, held))?;
+    let before = large.block_on(leases(&client))?;
+    at_rest(large, bound.left())?;
+    let what = bound.begin(format!("{at}: one decision of the operator"));
+    let (times, joined) = plans(bound, large)?;
+    let after = large.block_on(leases(&client))?;
+    let also = format!("a join {}, CPU {}", joined.times().show(50), joined.cpu().show(50));
+    let kept = before == after && large.operator.process().ensure_running().is_ok();
+    bound.found(Finding::new(what, Samples::times(times)).at_most(PLAN_AIM).demand("Lease kept", kept).also(also));
+    Ok(())
 }
 
 fn pools() -> Vec<Value> {

@@ -29,8 +29,8 @@ pub(super) fn measure(stage: &Stage<'_>, nodes: u32) -> Result<Vec<Finding>> {
         let applied = large.apply(bound.left())?;
         let written = format!("all IPAMNodes after {}", Unit::Time.show(applied.ipam_nodes.as_secs_f64()));
         bound.found(Finding::new(what, Samples::times([applied.status])).also(written));
-        joins(bound, &mut large, &at)?;
-        deleted(bound, &mut large, &at)
+        let done = joins(bound, &mut large, &at).and_then(|()| deleted(bound, &mut large, &at));
+        large.unless_ended(done)
     })
 }
 
