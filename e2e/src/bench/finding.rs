@@ -41,7 +41,7 @@ impl Finding {
 
     /// A row whose time ran out: it misses the aim, and says what was reached.
     pub(super) fn unfinished(what: impl Into<String>, aim: impl Into<String>, reached: &str) -> Self {
-        let row = Self::new(what, Samples::times([])).also(format!("time ran out at: {reached}"));
+        let row = Self::new(what, Samples::times([])).also(format!("not finished: {reached}"));
         Self { aims: vec![aim.into()], verdict: Verdict::Missed, ..row }
     }
 
@@ -179,7 +179,7 @@ mod tests {
         assert_eq!(row(&[]).at_most(1.0).cells()[7], "**missed**");
         assert_eq!(row(&[1]).cells()[7], "–");
         let unfinished = Finding::unfinished("a", "in 1 min", "3 of 5").cells();
-        assert_eq!(unfinished[2..], ["in 1 min", "–", "–", "–", "time ran out at: 3 of 5", "**missed**"]);
+        assert_eq!(unfinished[2..], ["in 1 min", "–", "–", "–", "not finished: 3 of 5", "**missed**"]);
     }
 
     #[test]

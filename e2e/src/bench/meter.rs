@@ -77,7 +77,7 @@ impl Meter {
 
     /// Waits until the process has been at rest for `still`.
     pub(super) fn settle(self, still: Duration) -> Result<()> {
-        let began = Instant::now();
+        let (began, first) = (Instant::now(), self.cpu()?);
         while began.elapsed() < COMES_TO_REST {
             let before = self.cpu()?;
             std::thread::sleep(still);
@@ -85,7 +85,7 @@ impl Meter {
                 return Ok(());
             }
         }
-        let reached = "it is still busy".to_owned();
+        let reached = format!("it used {:?} of CPU since then", self.cpu()?.since(&first));
         Err(Late { what: format!("process {} comes to rest", self.pid), within: COMES_TO_REST, reached }.into())
     }
 }
