@@ -146,7 +146,9 @@ impl Reconciler {
     /// Pools of other networks may have waited for blocks that a pool had outside its own and that its next status gives up.
     pub(super) fn wake_those_who_wait_for(&mut self, key: &PoolKey, next: &StatusRecord, now: Instant) {
         let Some(task) = self.pools.get(key) else { return };
-        let outside = claims(&task.record.status).map(|claim| claim.range).filter(|range| task.is_outside(range));
+        // A spec that is invalid has no network to be inside of, and such a pool is beside all others.
+        let is_outside = |range: &AddrRange| task.record.spec.is_err() || task.is_outside(range);
+        let outside = claims(&task.record.status).map(|claim| claim.range).filter(is_outside);
         let mut given_up: HashSet<AddrRange> = outside.collect();
         if !given_up.is_empty() {
             for claim in claims(next) {

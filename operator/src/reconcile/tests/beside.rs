@@ -143,6 +143,24 @@ fn who_waits_for_a_block_of_before_is_served_when_its_node_has_given_it_back() {
 }
 
 #[test]
+fn a_block_of_an_invalid_deleted_pool_serves_others() {
+    let mut world = World::new(&["n1"], &[made("blue", 10, 2, SPEC, &json!({}))], vec![]);
+    world.settle();
+    report(&mut world, "n1", 2);
+    let invalid = r#"{"subnet":"192.168.0.0/16","perNodeBlockSize":4,"gateway":"10.9.9.9"}"#;
+    let mut leaving = pool_object("blue", 900, 2, invalid, &races::status_json(&status(&world, "blue")));
+    leaving.metadata.deletion_timestamp = races::leaving_since();
+    world.tell(Observed::Pool(PoolKind::IpPool, Event::Apply(leaving)));
+    let one_block = made("other", 901, 3, r#"{"subnet":"192.168.0.0/29","perNodeBlockSize":6}"#, &json!({}));
+    world.tell(Observed::Pool(PoolKind::IpPool, Event::Apply(one_block)));
+    world.settle();
+    assert_eq!(status(&world, "other").allocations.len(), 0);
+    report(&mut world, "n1", 0);
+    world.settle();
+    assert_eq!(status(&world, "other").allocations.len(), 1);
+}
+
+#[test]
 fn a_pool_that_comes_in_the_way_takes_nothing_that_the_younger_has_not_given_back() {
     // The younger served before the older came to have its addresses by an edit.
     let elsewhere = r#"{"subnet":"10.0.0.0/24","perNodeBlockSize":4}"#;
