@@ -3,6 +3,14 @@
 //!
 //! `cargo run -p ipam-e2e --bin simulate -- --seeds 10000..100000` plays more of them, and one that fails is printed shrunk.
 
+#![expect(
+    clippy::unwrap_used,
+    clippy::expect_used,
+    clippy::panic,
+    clippy::print_stdout,
+    reason = "the helpers of a test fail the test, and a failing test shows what was played"
+)]
+
 use std::process::Command;
 
 use ipam_e2e::sim::activity::Activity;

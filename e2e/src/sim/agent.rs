@@ -289,7 +289,9 @@ impl Node {
     pub(super) fn delete_newest(&mut self, clock: Clock) {
         let newest = format!("{}-{}", self.name, self.made);
         let place = self.pods.keys().position(|pod| *pod == newest);
-        place.into_iter().for_each(|place| self.delete(place, clock));
+        if let Some(place) = place {
+            self.delete(place, clock);
+        }
     }
 
     /// Gives back what is recorded for pods that are gone.

@@ -192,9 +192,9 @@ impl Allowed {
                 if is_guarded(object) {
                     self.unguarded.remove(&pool);
                 }
-                let names = object["metadata"]["annotations"][FORCE_RELEASE].as_str().unwrap_or_default().split(',');
+                let words = object["metadata"]["annotations"][FORCE_RELEASE].as_str().unwrap_or_default().split(',');
                 let named: BTreeSet<String> =
-                    names.filter(|name| !name.is_empty() && *name != FORCE_ALL).map(str::to_owned).collect();
+                    words.filter(|name| !name.is_empty() && *name != FORCE_ALL).map(str::to_owned).collect();
                 let before = self.named.insert(pool.clone(), named.clone()).unwrap_or_default();
                 for node in nodes.iter().filter(|node| named.contains(&node.name) && !before.contains(&node.name)) {
                     self.force(records, node, &pool);

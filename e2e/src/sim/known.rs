@@ -31,14 +31,14 @@ pub const FAULTS: [Fault; 4] = [
         laws: TWICE,
         shows: |failure| {
             let restored = failure.history.iter().position(|action| *action == Action::Restore);
-            restored.is_some_and(|at| failure.history[at..].iter().any(deletes_ipam_node))
+            restored.is_some_and(|at| failure.history[at..].iter().copied().any(deletes_ipam_node))
         },
     },
     Fault {
         name: "pool-and-ipam-node-deleted-by-hand",
         laws: TWICE,
         shows: |failure| {
-            let is_of = |wanted: fn(&Action) -> bool| failure.history.iter().any(wanted);
+            let is_of = |wanted: fn(Action) -> bool| failure.history.iter().copied().any(wanted);
             is_of(|action| matches!(action, Action::Strip { .. }))
                 && is_of(|action| matches!(action, Action::Remove { .. }))
                 && is_of(deletes_ipam_node)
@@ -54,7 +54,7 @@ pub fn class(shortest: &Failure) -> Option<&'static Fault> {
     FAULTS.iter().find(|fault| fault.laws.contains(&shortest.law.law) && (fault.shows)(shortest))
 }
 
-fn deletes_ipam_node(action: &Action) -> bool {
+fn deletes_ipam_node(action: Action) -> bool {
     matches!(action, Action::RemoveIpamNode { .. })
 }
 

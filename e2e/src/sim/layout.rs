@@ -26,6 +26,7 @@ pub(super) struct Block {
 }
 
 /// A pool.
+#[expect(clippy::struct_excessive_bools, reason = "each is a fact of the object of its own")]
 #[derive(Clone, Debug)]
 pub(super) struct Layout {
     pub(super) key: PoolKey,
@@ -46,6 +47,11 @@ pub(super) struct Layout {
 }
 
 impl Layout {
+    /// Whether nothing is assigned and nothing released, because the spec cannot work and the pool is not being deleted.
+    pub(super) fn is_frozen(&self) -> bool {
+        !self.is_valid && !self.is_deleting
+    }
+
     /// Every pool that there is.
     pub(super) fn all(server: &Server) -> Vec<Self> {
         let kinds = super::records::POOL_KINDS.into_iter();

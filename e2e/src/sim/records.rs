@@ -220,8 +220,8 @@ impl Records {
     fn find(&self, pool: &PoolKey, node: &str, range: Option<AddrRange>) -> Option<AssignmentId> {
         let range = range?;
         let is_it = |it: &&Assignment| it.pool == *pool && it.node == node && it.range.contains_range(&range);
-        let lost = self.lost.iter().map(|(it, _)| it).filter(is_it);
-        self.recorded.iter().find(is_it).or_else(|| lost.last()).map(|it| it.id)
+        let lost = || self.lost.iter().map(|(it, _)| it).rfind(is_it);
+        self.recorded.iter().find(is_it).or_else(lost).map(|it| it.id)
     }
 
     /// The assignment from which an agent allocates that goes by this state of its IPAMNode.

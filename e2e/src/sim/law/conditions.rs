@@ -23,7 +23,7 @@ pub(super) fn agree(seen: &Seen<'_>, layout: &Layout) -> Result<(), Broken> {
     if (ready["status"] == "True") != (ready["reason"] == "Valid") {
         return wrong("Ready with a reason that agrees", ready);
     }
-    if seen.is_frozen(layout) {
+    if layout.is_frozen() {
         return Ok(());
     }
     let is_exhausted = condition(object, "Exhausted").is_some_and(|it| it["status"] == "True");

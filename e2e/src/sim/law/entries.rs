@@ -10,7 +10,7 @@ use crate::sim::records::pool_of_entry;
 
 /// State, addresses, mask, gateway, exclusions and routes of each entry of the pool.
 pub(super) fn agree(seen: &Seen<'_>, layout: &Layout) -> Result<(), Broken> {
-    if seen.is_frozen(layout) {
+    if layout.is_frozen() {
         return Ok(());
     }
     let object = seen.object(layout);
@@ -27,14 +27,14 @@ pub(super) fn agree(seen: &Seen<'_>, layout: &Layout) -> Result<(), Broken> {
                 );
             }
             let block = layout.block_of(&node, &range);
-            if let Some(block) = block.filter(|_| list == "allocations" && seen.serves(layout)) {
-                if let Err(what) = of_spec(seen, layout, block, entry) {
-                    let of = format!("{range} of {}", layout.key);
-                    return broken(
-                        "spec-is-told",
-                        format!("{node} is told another {what} of {of} than its spec has: {entry}"),
-                    );
-                }
+            if let Some(block) = block.filter(|_| list == "allocations" && seen.serves(layout))
+                && let Err(what) = of_spec(seen, layout, block, entry)
+            {
+                let of = format!("{range} of {}", layout.key);
+                return broken(
+                    "spec-is-told",
+                    format!("{node} is told another {what} of {of} than its spec has: {entry}"),
+                );
             }
         }
     }

@@ -30,11 +30,6 @@ impl Seen<'_> {
         self.overlapped.iter().any(|(loser, _)| *loser == layout.key)
     }
 
-    /// Whether nothing is assigned and nothing released, because the spec cannot work and the pool is neither deleted nor overlapped.
-    pub(super) fn is_frozen(&self, layout: &Layout) -> bool {
-        !layout.is_valid && !layout.is_deleting
-    }
-
     pub(super) fn object(&self, layout: &Layout) -> &Value {
         self.server.get(plural_of(&layout.key), &layout.key.name).map_or(&Value::Null, |object| object)
     }
@@ -164,7 +159,7 @@ pub(super) fn claims(object: &Value, list: &str) -> Vec<(String, AddrRange)> {
 }
 
 fn what_is_released_is_free(seen: &Seen<'_>, layout: &Layout) -> Result<(), Broken> {
-    if seen.is_frozen(layout) {
+    if layout.is_frozen() {
         return Ok(());
     }
     for (node, range) in claims(seen.object(layout), "releasing") {
