@@ -88,7 +88,7 @@ pub struct Watched {
     child: Killed,
     lines: Receiver<String>,
     /// What it has printed and was read here.
-    told: String,
+    printed: String,
     until: Instant,
     within: Duration,
 }
@@ -107,7 +107,7 @@ impl Watched {
         std::thread::spawn(move || {
             BufReader::new(stdout).lines().map_while(Result::ok).try_for_each(|line| sender.send(line).ok())
         });
-        Ok(Self { child: Killed(child), lines, told: String::new(), until: Instant::now() + within, within })
+        Ok(Self { child: Killed(child), lines, printed: String::new(), until: Instant::now() + within, within })
     }
 
     /// Reads on to a line that begins so, blanks apart; the rest of that line.
@@ -118,16 +118,16 @@ impl Watched {
         loop {
             let line = match self.lines.recv_timeout(self.until.saturating_duration_since(Instant::now())) {
                 Ok(line) => line,
-                Err(RecvTimeoutError::Disconnected) => bail!("no line {beginning:?} in:\n{}", self.told),
+                Err(RecvTimeoutError::Disconnected) => bail!("no line {beginning:?} in:\n{}", self.printed),
                 Err(RecvTimeoutError::Timeout) => {
-                    bail!("no line {beginning:?} within {:?} in:\n{}", self.within, self.told)
+                    bail!("no line {beginning:?} within {:?} in:\n{}", self.within, self.printed)
                 }
             };
             if let Some(rest) = line.trim_start().strip_prefix(beginning) {
                 return Ok(rest.to_owned());
             }
-            self.told.push_str(&line);
-            self.told.push('\n');
+            self.printed.push_str(&line);
+            self.printed.push('\n');
         }
     }
 
@@ -147,10 +147,10 @@ impl Watched {
         // A grandchild may hold the pipe for longer than the program lives; what the program wrote is there.
         let last = Duration::from_secs(1);
         while let Ok(line) = self.lines.recv_timeout(last) {
-            self.told.push_str(&line);
-            self.told.push('\n');
+            self.printed.push_str(&line);
+            self.printed.push('\n');
         }
-        Ok((status, std::mem::take(&mut self.told)))
+        Ok((status, std::mem::take(&mut self.printed)))
     }
 }
 
@@ -168,12 +168,12 @@ mod tests {
     fn lines_and_the_end_are_read() {
         let mut child = shell("echo a; echo ' go 1'; echo b; exit 3", Duration::from_secs(20));
         assert_eq!(child.line("go ").unwrap(), "1");
-        let (status, told) = child.end().unwrap();
-        assert_eq!((status.code(), told.as_str()), (Some(3), "a\nb\n"));
+        let (status, printed) = child.end().unwrap();
+        assert_eq!((status.code(), printed.as_str()), (Some(3), "a\nb\n"));
     }
 
     #[test]
-    fn a_program_that_does_not_end_is_killed_when_its_time_is_over() {
+    fn a_program_that_does_not_end_is_killed_in_time() {
         let mut child = shell("echo a; exec sleep 60", Duration::from_millis(300));
         let error = child.line("go").unwrap_err().to_string();
         assert!(error.contains("\"go\" within") && error.ends_with("a\n"), "{error}");
@@ -203,7 +203,7 @@ mod tests {
     }
 
     #[test]
-    fn a_program_that_ends_too_early_is_told() {
+    fn an_early_end_is_an_error() {
         let error = shell("echo a", Duration::from_secs(20)).line("go").unwrap_err().to_string();
         assert!(error.contains("no line \"go\" in:\na"), "{error}");
     }

@@ -1,5 +1,5 @@
 //! Pools with their statuses, IPAMNodes with spec and status, and Nodes, as an operator that comes to lead reads them; and all
-//! that it then does, around an API server that does what it is asked. No agent says anything that it has not said before.
+//! that it then does, around an API server that does what it is asked. No agent reports anything new.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::net::IpAddr;
@@ -132,7 +132,7 @@ impl Cluster {
         blocks
     }
 
-    /// The addresses that each node's agent tells as held, by pool.
+    /// The addresses that each node's agent reports as in use, by pool.
     fn held(&self) -> Vec<(PoolKey, String, AddrRange)> {
         let mut held = Vec::new();
         for (node, object) in &self.ipam_nodes {
@@ -182,7 +182,7 @@ impl Cluster {
             let wall = Timestamp::UNIX_EPOCH + Duration::from_secs(1_800_000_000 + u64::from(second));
             self.reconciler.lease_says(self.reconciler.wants_lease_to_say());
             for command in self.reconciler.poll(Now { instant: self.now, wall }) {
-                // What is confirmed or told again and again changes nothing.
+                // A confirmation or an event changes nothing in the API.
                 if !matches!(command, Command::Confirm { .. } | Command::Publish { .. }) {
                     last = second;
                     self.calls += 1;
@@ -238,7 +238,7 @@ impl Cluster {
         let name = write.node.clone();
         let blocks = write.action.blocks().to_vec();
         let keys: BTreeSet<_> = blocks.iter().map(|block| (block.pool_type, block.name.clone())).collect();
-        assert_eq!(keys.len(), blocks.len(), "a node is told of a pool twice: {blocks:?}");
+        assert_eq!(keys.len(), blocks.len(), "an IPAMNode has two entries of a pool: {blocks:?}");
         if let NodeAction::Delete(..) = write.action {
             let last = self.ipam_nodes.remove(&name).as_ref().and_then(raw);
             self.reconciler.settle(Outcome::IpamNode(write, Ok(None)), self.now);
@@ -267,7 +267,7 @@ impl Cluster {
     }
 
     /// What stands in the end: no address is two nodes' by the status of a valid pool, and no block that is new has an address
-    /// that another node's agent told as held.
+    /// that another node's agent reported as in use.
     fn check(&self, before: &BTreeMap<PoolKey, Vec<(String, AddrRange)>>, held: &[(PoolKey, String, AddrRange)]) {
         for (key, pool) in &self.pools {
             let ready = list(&pool["status"]["conditions"]).iter().find(|condition| condition["type"] == "Ready");
@@ -283,7 +283,7 @@ impl Cluster {
                 }
                 let mut others = held.iter().filter(|(of, holder, _)| of == key && holder != node);
                 let taken = others.find(|(_, _, run)| run.overlaps(block));
-                assert!(taken.is_none(), "{block} of {key} is given to {node}, and held: {taken:?}");
+                assert!(taken.is_none(), "{block} of {key} is assigned to {node}, and in use: {taken:?}");
             }
         }
     }
@@ -311,16 +311,16 @@ fn objects(case: &Case) -> Vec<Json> {
         let Some(block) = block else { continue };
         let (start, end) = (block.first().to_string(), block.last().to_string());
         let own = json!({"name": POOL, "poolType": kind, "startIP": start, "endIP": end});
-        let (mut told, mut report) = (own.clone(), own);
-        told["state"] = json!("Active");
+        let (mut entry, mut report) = (own.clone(), own);
+        entry["state"] = json!("Active");
         let prefix = entries.last().map(|entry| entry["prefix"].clone()).filter(Json::is_string);
-        told["subnet"] = prefix.unwrap_or_else(|| case.spec["subnet"].clone());
+        entry["subnet"] = prefix.unwrap_or_else(|| case.spec["subnet"].clone());
         let used = case.held.get(node).map_or(0, cases::HeldByNode::count);
         report["used"] = json!(used);
         report["capacity"] = json!(8);
         report["held"] = if used > 0 { json!([{"startIP": end, "endIP": end}]) } else { json!([]) };
         objects.push(json!({"kind": "IPAMNode", "metadata": {"name": node, "generation": 2},
-            "spec": {"pools": [told]}, "status": {"observedGeneration": 2, "pools": [report]}}));
+            "spec": {"pools": [entry]}, "status": {"observedGeneration": 2, "pools": [report]}}));
     }
     let nodes = case.blocks.keys().map(String::as_str).chain(["n1", "n2", "n3"]).collect::<BTreeSet<_>>();
     objects.extend(nodes.iter().map(|node| json!({"kind": "Node", "metadata": {"name": node}})));

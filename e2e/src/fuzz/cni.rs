@@ -10,7 +10,7 @@ use serde_json::{Value, json};
 const COMMANDS: [&str; 6] = ["ADD", "DEL", "CHECK", "STATUS", "GC", "VERSION"];
 /// Longest answer beyond the input that it quotes.
 const LONGEST: usize = 10_000;
-/// A folder that nobody has.
+/// A folder that does not exist.
 const NOWHERE: &str = "/nowhere/at/all";
 
 pub(super) fn run(data: &[u8]) {

@@ -14,7 +14,7 @@ use ipam_node_agent::takeover;
 use serde_json::{Value, json};
 use tempfile::TempDir;
 
-use super::node::gives_soundly;
+use super::node::allocates_soundly;
 use super::store::{held, replayed};
 
 /// First byte of an input: which file it is.
@@ -57,7 +57,7 @@ fn spec(folder: &Path, bytes: &[u8]) {
     assert!(file.save(&noted).is_ok());
     assert_eq!(file.load(), Ok(Some(noted.clone())), "what is saved is loaded as something else");
     assert!(may_stay(&noted, &noted));
-    gives_soundly(&noted);
+    allocates_soundly(&noted);
 }
 
 fn uncompared(folder: &Path, bytes: &[u8]) {
@@ -66,8 +66,8 @@ fn uncompared(folder: &Path, bytes: &[u8]) {
     let found = Found::note(folder, now);
     assert_eq!(found, Found::note(folder, now), "a second start finds another position");
     assert!(found.forget().is_ok());
-    let anew = Found::note(folder, now);
-    assert!(anew.forget().is_ok());
+    let next = Found::note(folder, now);
+    assert!(next.forget().is_ok());
 }
 
 fn older_store(folder: &Path, bytes: &[u8]) {
@@ -76,9 +76,9 @@ fn older_store(folder: &Path, bytes: &[u8]) {
     let changes = match takeover::read(&path) {
         Ok(changes) => changes,
         Err(error) => {
-            let told = error.to_string();
-            assert!(told.len() < LONGEST + bytes.len(), "{} bytes", told.len());
-            let Some(mended) = with_checksum(bytes, &told) else { return };
+            let message = error.to_string();
+            assert!(message.len() < LONGEST + bytes.len(), "{} bytes", message.len());
+            let Some(mended) = with_checksum(bytes, &message) else { return };
             put(&path, &mended);
             let Ok(changes) = takeover::read(&path) else { return };
             changes
@@ -91,8 +91,8 @@ fn older_store(folder: &Path, bytes: &[u8]) {
 }
 
 /// The file with the checksum that the refusal computed, so that what lies behind the checksum is tried, too.
-fn with_checksum(bytes: &[u8], told: &str) -> Option<Vec<u8>> {
-    let (_, rest) = told.split_once("but what it says has ")?;
+fn with_checksum(bytes: &[u8], message: &str) -> Option<Vec<u8>> {
+    let (_, rest) = message.split_once("but what it says has ")?;
     let computed: u32 = rest.split(',').next()?.parse().ok()?;
     let mut file: Value = serde_json::from_slice(bytes).ok()?;
     file["checksum"] = json!(computed);

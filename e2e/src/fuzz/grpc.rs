@@ -66,7 +66,7 @@ impl Store for Kept {
     }
 }
 
-/// Who holds which address of which pool, as the answers tell.
+/// The container and interface of each address, as the answers say.
 type Held = BTreeMap<(PoolKey, String), (String, String)>;
 
 pub(super) fn run(data: &[u8]) {
@@ -103,9 +103,9 @@ async fn calls(data: &[u8]) -> usize {
     drop(rpc);
     allocator.close().await;
     assert!(ended.await.is_ok_and(|end| end.is_ok()), "the allocator's thread died");
-    let told: BTreeSet<String> = reservations.iter().map(|one| format!("{one:?}")).collect();
-    assert_eq!(held(&replayed(&kept.changes())), told, "the next start knows of something else");
-    told.len()
+    let in_use: BTreeSet<String> = reservations.iter().map(|one| format!("{one:?}")).collect();
+    assert_eq!(held(&replayed(&kept.changes())), in_use, "the next start knows of something else");
+    in_use.len()
 }
 
 /// Each message behind its call and its length in two bytes.
@@ -151,7 +151,7 @@ async fn allocate(rpc: &Rpc, pools: &[NodePool], message: &[u8], holders: &mut H
     }
 }
 
-/// One sound address of each pool, held by nobody else.
+/// The answer has one sound address of each pool, which no other interface has.
 fn granted(pools: &[NodePool], asked: &IpamParameters, given: &AllocateResponse, holders: &mut Held) {
     assert_eq!(given.allocations.len(), asked.pools.len());
     let owner = (asked.cni_containerid.clone(), asked.cni_ifname.clone());

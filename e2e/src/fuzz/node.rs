@@ -1,4 +1,4 @@
-//! An IPAMNode as the agent reads it: its spec is what the agent gives from, its status what an earlier agent has told.
+//! An IPAMNode as the agent reads it: the agent allocates by its spec; its status is the report of an earlier agent.
 
 #![expect(clippy::panic, reason = "a target panics where something does not hold")]
 
@@ -45,38 +45,38 @@ pub(super) fn run(data: &[u8]) {
     let lost = Lost::find(&standing, Position { epoch: 1, sequence: 1 });
     let noted = Noted::first(spec.clone()).missing(lost.clone());
     assert_eq!(noted.followed_by(spec), noted, "the same spec again changes something");
-    gives_soundly(&noted);
-    // Nothing that a report tells as held, of which there is no record, is given.
+    allocates_soundly(&noted);
+    // The agent allocates no address that the report has as in use and the store does not.
     let Some(lost) = lost else { return };
     let (pools, _) = usable(&noted, &noted, None);
     for holding in lost.join(Vec::new()) {
         let own = pools.iter().filter(|pool| pool.key == holding.key);
         for (pool, run) in own.flat_map(|pool| holding.runs.iter().map(move |run| (pool, run))) {
-            let is_barred = pool.is_held_elsewhere(run.first()) && pool.is_held_elsewhere(run.last());
-            assert!(is_barred || pool.range.family() != run.family(), "{run} of {pool:?} may be given");
+            let is_unavailable = pool.is_held_elsewhere(run.first()) && pool.is_held_elsewhere(run.last());
+            assert!(is_unavailable || pool.range.family() != run.family(), "{run} of {pool:?} may be allocated");
         }
     }
 }
 
-/// Pools by this spec, and whatever they give, are sound. How many addresses they gave.
-pub(super) fn gives_soundly(noted: &Noted) -> usize {
+/// Pools by this spec, and the addresses allocated from them, are sound. Returns the number of these addresses.
+pub(super) fn allocates_soundly(noted: &Noted) -> usize {
     let (pools, problems) = usable(noted, noted, None);
     assert!(problems.iter().all(|problem| !problem.reason.is_empty() && !problem.sentence.is_empty()));
     let keys: BTreeSet<&PoolKey> = pools.iter().map(|pool| &pool.key).collect();
     assert_eq!(keys.len(), pools.len(), "a pool stands twice");
     let mut ledger = Ledger::new(0);
     ledger.configure(pools.clone());
-    let mut given = BTreeSet::new();
+    let mut allocated = BTreeSet::new();
     for pool in &pools {
         assert!(pool.subnet.range().contains_range(&pool.range), "{pool:?} reaches beyond its subnet");
         for number in 0..ADDS {
-            give(&mut ledger, pool, number, &mut given);
+            allocate(&mut ledger, pool, number, &mut allocated);
         }
     }
-    given.len()
+    allocated.len()
 }
 
-fn give(ledger: &mut Ledger, pool: &NodePool, number_of_pod: usize, given: &mut BTreeSet<IpAddr>) {
+fn allocate(ledger: &mut Ledger, pool: &NodePool, number_of_pod: usize, allocated: &mut BTreeSet<IpAddr>) {
     let request = Request {
         pools: vec![pool.key.clone()],
         owner: Owner::new(format!("c{number_of_pod}"), "net1"),
@@ -87,11 +87,11 @@ fn give(ledger: &mut Ledger, pool: &NodePool, number_of_pod: usize, given: &mut 
     let Ok(allocation) = ledger.allocate(&request, 0) else { return };
     let [grant] = &allocation.grants[..] else { panic!("one address was asked for") };
     let addr = grant.addr;
-    assert_eq!(pool.state, PoolState::Active, "{addr} is given from a block that gives nothing");
+    assert_eq!(pool.state, PoolState::Active, "{addr} is allocated from a block that is not Active");
     assert!(pool.range.contains(addr) && pool.gateway != Some(addr), "{addr} is none of {pool:?}");
     assert!(!pool.exclusions.contains(number(addr)) && !pool.is_held_elsewhere(addr), "{addr} of {pool:?}");
     assert!(grant.routes.is_empty() || grant.gateway.is_some(), "routes without a gateway: {grant:?}");
-    assert!(given.insert(addr), "{addr} is given twice");
+    assert!(allocated.insert(addr), "{addr} is allocated twice");
     for change in &allocation.changes {
         ledger.apply(change);
     }
@@ -130,11 +130,11 @@ mod tests {
     use super::*;
 
     #[test]
-    fn the_seeds_give_addresses_where_they_may() {
-        let given = |bytes: &Vec<u8>| {
+    fn the_seeds_allocate_where_they_may() {
+        let allocated = |bytes: &Vec<u8>| {
             let object: IPAMNode = serde_json::from_slice(bytes).unwrap();
-            gives_soundly(&Noted::first(NodeSpec::from(&object)))
+            allocates_soundly(&Noted::first(NodeSpec::from(&object)))
         };
-        assert_eq!(seeds().iter().map(given).collect::<Vec<_>>(), [2 + ADDS, 0, 2, 0]);
+        assert_eq!(seeds().iter().map(allocated).collect::<Vec<_>>(), [2 + ADDS, 0, 2, 0]);
     }
 }

@@ -146,8 +146,8 @@ pub(super) fn run(data: &[u8]) {
     let mut opened = match Opened::read(memory.clone()) {
         Ok(opened) => opened,
         Err(error) => {
-            let told = error.to_string();
-            assert!(told.contains(FILE) && told.len() < LONGEST, "{told}");
+            let message = error.to_string();
+            assert!(message.contains(FILE) && message.len() < LONGEST, "{message}");
             return;
         }
     };

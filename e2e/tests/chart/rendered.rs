@@ -138,7 +138,7 @@ fn every_flag_of_both_daemons_is_reachable_by_values() {
         render(&all.into_iter().chain(logging.iter().map(String::as_str)).collect::<Vec<_>>())
     });
     let binaries = binaries::build().unwrap();
-    // Given by the pod itself, or no setting.
+    // Set by the pod itself, or no setting.
     let elsewhere = ["--help", "--version", "--kubeconfig"];
     for (kind, program) in [("Deployment", &binaries.controller), ("DaemonSet", &binaries.agent)] {
         let rendered: BTreeSet<String> = both.iter().flat_map(|objects| flags(&arguments(objects, kind))).collect();

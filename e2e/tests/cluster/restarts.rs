@@ -15,7 +15,7 @@ use crate::stage::Stage;
 const POOLS: [(&str, &str); 2] = [(IPPOOLS, "flat"), (CIDRPOOLS, "routed")];
 const ROUNDS: usize = 6;
 
-/// All that was ever seen given, and to whom, whichever record said so.
+/// Every block seen in a record, a pool's status or an IPAMNode, with its node.
 #[derive(Default)]
 struct Memory {
     holders: Mutex<HashMap<(String, String), String>>,
@@ -63,7 +63,7 @@ fn as_in_status(entry: &Value) -> String {
 }
 
 #[test]
-fn a_block_told_to_two_nodes_is_seen_in_either_record() {
+fn a_block_of_two_nodes_is_seen_in_either_record() {
     let memory = Memory::default();
     let entry = json!({"poolType": "IPPool", "startIP": "10.10.0.1", "endIP": "10.10.0.5", "gateway": "10.10.0.1"});
     memory.look("flat", &Blocks::from([("a".to_owned(), "10.10.0.1-10.10.0.5".to_owned())]));

@@ -30,7 +30,7 @@ pub(crate) fn deadline() -> Instant {
     Instant::now() + Duration::from_secs(20)
 }
 
-/// How a child of this test ended. It must end within the time of [`deadline`]; whoever owns it kills it otherwise.
+/// How a child of this test ended. It must end within the time of [`deadline`]; its owner kills it otherwise.
 pub(crate) fn ended(child: &mut Child, what: &str) -> ExitStatus {
     let until = deadline();
     loop {

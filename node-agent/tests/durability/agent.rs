@@ -19,7 +19,7 @@ use crate::trace::{Call, read};
 /// The calls that the tests look at. strace stops the agent at no others.
 const CALLS: &str = "trace=read,recvfrom,recvmsg,write,writev,sendto,sendmsg,pwrite64,pwritev,fallocate,fsync,fdatasync,\
     rename,renameat,renameat2,unlink,unlinkat,mkdir,mkdirat";
-/// Nobody listens here.
+/// No server listens here.
 const AWAY: &str = "127.0.0.1:1";
 
 /// A folder with all that one agent needs.
@@ -126,7 +126,7 @@ pub(crate) struct Agent {
 }
 
 impl Agent {
-    /// The agent itself: the one child of strace. Nobody but strace waits for it, so its id is not used again meanwhile.
+    /// The agent itself: the one child of strace. Only strace waits for it, so the kernel does not reuse its id.
     fn pid(&self) -> Option<Pid> {
         let parent = format!(" {} ", self.strace.id());
         let is_child = |stat: &str| {

@@ -25,7 +25,7 @@ use ipam_node_api::client::AgentClient;
 use trace::Call;
 
 async fn add(client: &AgentClient, container: &str) -> Result<String, tonic::Status> {
-    client.allocate(parameters(&["blue"], container), deadline()).await.map(|given| given[0].ip.clone())
+    client.allocate(parameters(&["blue"], container), deadline()).await.map(|allocated| allocated[0].ip.clone())
 }
 
 fn is_journal(path: &Path) -> bool {
@@ -58,14 +58,14 @@ async fn answers_leave_after_their_record_is_synced() {
     add(&client, "alone").await.unwrap();
     client.deallocate(parameters(&["blue"], "alone"), deadline()).await.unwrap();
     let crowd: Vec<String> = (0..8).map(|number| format!("crowd-{number}")).collect();
-    let given = join_all(crowd.iter().map(async |name| (name, add(&client, name).await.unwrap()))).await;
+    let allocated = join_all(crowd.iter().map(async |name| (name, add(&client, name).await.unwrap()))).await;
     let calls = agent.stop().await;
 
     let (request, answer) = exchange(&calls, "alone", 0);
     assert_durable(&calls, "alone", request, answer);
     let (request, answer) = exchange(&calls, "alone", answer.end);
     assert_durable(&calls, "alone", request, answer);
-    for (name, address) in &given {
+    for (name, address) in &allocated {
         let (request, _) = exchange(&calls, name, answer.end);
         let mut answers = calls.iter().filter(|call| call.begin > request.end && call.answers());
         let answer = answers.find(|call| call.mentions(address)).expect("an answer with the address");
@@ -108,7 +108,7 @@ async fn each_change_of_a_directory_is_synced() {
     let (agent, client) = home.serve(&[]).await;
     home.await_file("spec.json", true).await;
     home.await_file("uncompared.json", false).await;
-    let given = add(&client, "first").await.unwrap();
+    let allocated = add(&client, "first").await.unwrap();
     let calls = agent.stop().await;
     let changes = durable_changes(&calls);
     let expected = ["mkdir store.d", "rename journal", "rename nv-ipam", "rename nv-ipam.conf", "rename spec.json"];
@@ -117,7 +117,7 @@ async fn each_change_of_a_directory_is_synced() {
 
     // The block is on disk before an address of it leaves.
     let saved = calls.iter().find(|call| call.is_rename() && call.path(1).ends_with("spec.json")).expect("a rename");
-    let answer = calls.iter().find(|call| call.answers() && call.mentions(&given)).expect("an answer");
+    let answer = calls.iter().find(|call| call.answers() && call.mentions(&allocated)).expect("an answer");
     let synced = |call: &Call| call.is_sync() && call.begin > saved.end && call.descriptor == home.path("store.d");
     assert!(calls.iter().any(|call| synced(call) && call.end < answer.begin));
 }
@@ -139,8 +139,8 @@ async fn a_failed_sync_of_the_journal_ends_the_agent() {
         let (agent, client) = home.serve(&[]).await;
         assert_eq!(add(&client, "before").await.unwrap(), before);
         let again = add(&client, "first").await.unwrap();
-        let given = BTreeSet::from([before, again, add(&client, "second").await.unwrap()]);
-        assert_eq!(given.len(), 3);
+        let allocated = BTreeSet::from([before, again, add(&client, "second").await.unwrap()]);
+        assert_eq!(allocated.len(), 3);
         agent.stop().await;
     }
 }
@@ -163,7 +163,7 @@ async fn a_failed_sync_at_the_start_ends_the_agent() {
 }
 
 #[tokio::test]
-async fn a_spec_whose_sync_failed_gives_nothing_until_saved() {
+async fn a_block_whose_save_failed_waits_for_the_next() {
     let home = Home::new(Some(server::start()));
     let temporary = home.path("store.d/.spec.json.new");
     let fault = ["-P", temporary.to_str().unwrap(), "-e", "inject=fsync:error=EIO:when=1"];
@@ -180,7 +180,7 @@ async fn a_spec_whose_sync_failed_gives_nothing_until_saved() {
 async fn without_fallocate_the_journal_is_filled_with_zeros() {
     let home = Home::with_spec();
     let (agent, client) = home.serve(&["-e", "inject=fallocate:error=EOPNOTSUPP"]).await;
-    let given = add(&client, "first").await.unwrap();
+    let allocated = add(&client, "first").await.unwrap();
     let calls = agent.stop().await;
     let refused: Vec<_> = calls.iter().filter(|call| call.name == "fallocate").collect();
     assert!(!refused.is_empty() && refused.iter().all(|call| call.result < 0), "{refused:?}");
@@ -189,12 +189,12 @@ async fn without_fallocate_the_journal_is_filled_with_zeros() {
         .any(|call| call.is_write() && call.descriptor.ends_with("journal.new") && call.result > 256 * 1024);
     assert!(zeros, "the room is taken by writing");
     let (agent, client) = home.serve(&[]).await;
-    assert_eq!(add(&client, "first").await.unwrap(), given);
+    assert_eq!(add(&client, "first").await.unwrap(), allocated);
     agent.stop().await;
 }
 
 #[tokio::test]
-async fn without_room_a_first_start_ends_with_a_word() {
+async fn without_room_a_first_start_ends_with_an_error() {
     let home = Home::with_spec();
     let mut agent = home.start(&["-e", "inject=fallocate:error=ENOSPC"]);
     assert_eq!(agent.end().await, Some(1));
@@ -203,19 +203,19 @@ async fn without_room_a_first_start_ends_with_a_word() {
 }
 
 #[tokio::test]
-async fn interrupted_writes_and_syncs_are_made_again() {
+async fn interrupted_writes_and_syncs_are_repeated() {
     let home = Home::with_spec();
     // strace counts for each thread: the second of each of the one that commits.
     let faults = ["-e", "inject=pwrite64:error=EINTR:when=2", "-e", "inject=fdatasync:error=EINTR:when=2"];
     let (agent, client) = home.serve(&faults).await;
     add(&client, "before").await.unwrap();
-    let given = add(&client, "first").await.unwrap();
+    let allocated = add(&client, "first").await.unwrap();
     let calls = agent.stop().await;
     assert_eq!(calls.iter().filter(|call| call.result < 0 && is_journal(&call.descriptor)).count(), 2);
     let (request, answer) = exchange(&calls, "first", 0);
     assert_durable(&calls, "first", request, answer);
     let (agent, client) = home.serve(&[]).await;
-    assert_eq!(add(&client, "first").await.unwrap(), given);
+    assert_eq!(add(&client, "first").await.unwrap(), allocated);
     agent.stop().await;
 }
 

@@ -1,4 +1,4 @@
-//! The text of `validate`, told once more by what its JSON says and nothing else.
+//! The text of `validate`, written once more from its JSON alone.
 
 use serde_json::Value;
 
