@@ -1,8 +1,8 @@
 //! Our own three binaries, built by cargo when somebody first asks, so that tests and the demo need nothing beforehand.
 //! cargo decides what is stale; the lock only keeps parallel tests from queueing up inside cargo without a word.
 //!
-//! `NV_IPAM_E2E_PROFILE=release` builds operator and agent as they are shipped: the agent then has its own `agent` profile, as the
-//! plugin always has its own `shim` profile.
+//! `NV_IPAM_E2E_PROFILE=release` builds operator and agent as they are shipped, each by itself: the agent then has its own `agent`
+//! profile, as the plugin always has its own `shim` profile.
 
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -42,13 +42,16 @@ fn build_now() -> Result<Binaries> {
     let lock = target_folder().join("e2e-binaries.lock");
     let _lock = Lock::take(&lock, "building the binaries")?;
     let profile = std::env::var("NV_IPAM_E2E_PROFILE").unwrap_or_else(|_| "dev".to_owned());
-    let daemons = [selection(), &["--profile", &profile]].concat();
-    let mut built = cargo("cargo build of operator and node agent", &daemons, None)?;
-    if profile == "release" {
-        let shipped = ["--package=ipam-node-agent", "--bins", "--profile=agent"];
-        // Ahead of the other build's messages, which tell of an agent too.
-        built.splice(..0, cargo("cargo build of the node agent as it is shipped", &shipped, None)?);
-    }
+    let built = if profile == "release" {
+        let operator = ["--package=ipam-operator", "--bins", "--profile=release"];
+        let agent = ["--package=ipam-node-agent", "--bins", "--profile=agent"];
+        let mut built = cargo("cargo build of the operator as it is shipped", &operator, None)?;
+        built.extend(cargo("cargo build of the node agent as it is shipped", &agent, None)?);
+        built
+    } else {
+        let daemons = [selection(), &["--profile", &profile]].concat();
+        cargo("cargo build of operator and node agent", &daemons, None)?
+    };
     let (target, flags) = static_target()?;
     let plugin = ["--package=ipam-cni", "--bins", "--profile=shim", "--target", &target];
     let built_plugin = cargo("cargo build of the CNI plugin", &plugin, flags)?;
