@@ -6,7 +6,7 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::fmt::Write as _;
 
-use super::{Mutant, STEPS};
+use super::{FAILS, Mutant, STEPS, SURVIVES};
 
 /// How the simulator found a mutant.
 #[derive(Clone, PartialEq, Eq, Debug)]
@@ -65,11 +65,6 @@ pub fn tests_page(mutants: &[Mutant], found: &BTreeSet<String>, commit: &str) ->
     }
     page
 }
-
-/// The result of a mutant whose test notices it.
-const FAILS: &str = "test fails";
-/// The result of a mutant that nothing notices.
-const SURVIVES: &str = "survives";
 
 /// A row up to the result.
 fn start_of_row(mutant: &Mutant) -> String {

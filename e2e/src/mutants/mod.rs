@@ -6,6 +6,7 @@
 
 mod list;
 mod named_test;
+mod progress;
 mod rule;
 mod scratch;
 
@@ -15,12 +16,13 @@ use std::path::{Path, PathBuf};
 use std::process::{Command, ExitCode};
 use std::time::Instant;
 
-use anyhow::{Context as _, Result, anyhow, bail, ensure};
+use anyhow::{Context as _, Result, bail, ensure};
 
 use crate::binaries::workspace;
 pub use list::{Found, seeds, simulator_page, stale, tests_page};
 pub use named_test::NamedTest;
 use named_test::Outcome;
+use progress::Progress;
 pub use rule::{Rule, known, sections};
 use scratch::Scratch;
 
@@ -30,6 +32,25 @@ const AT_A_TURN: usize = 2;
 const SEEDS: u64 = 5_000;
 /// Steps of each.
 pub(crate) const STEPS: usize = 100;
+/// The result of a mutant whose test notices it.
+const FAILS: &str = "test fails";
+/// The result of a mutant that nothing notices.
+const SURVIVES: &str = "survives";
+/// How the result of a mutant begins that does not build, or whose test hangs.
+const NOT_PLAYED: &str = "not played";
+
+const USAGE: &str =
+    "Applies patches that each break one rule to a copy of the tree, and checks that the breach is noticed.
+
+Usage: cargo mutants [--tests] --all | --turn N | NAME...
+
+  --tests    the list for ordinary tests (e2e/mutants/tests) instead of the simulator's (e2e/mutants)
+  --all      plays every mutant of the list and writes its page; on the same commit it continues an interrupted run
+  --turn N   plays two mutants of each list, others with each N
+  NAME...    plays these and writes nothing
+
+Exit status: 0 every mutant was noticed, 1 one was not or could not be played.
+";
 
 /// A list of mutants.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -43,6 +64,14 @@ pub enum List {
 impl List {
     /// Both lists.
     pub const BOTH: [Self; 2] = [Self::Simulator, Self::Tests];
+
+    /// A word for files.
+    const fn name(self) -> &'static str {
+        match self {
+            Self::Simulator => "simulator",
+            Self::Tests => "tests",
+        }
+    }
 
     /// The folder of the patches and of their page.
     pub fn folder(self) -> PathBuf {
@@ -119,6 +148,10 @@ pub fn applies(mutant: &Mutant, tree: &Path) -> Result<()> {
 pub fn main(arguments: impl Iterator<Item = String>) -> Result<ExitCode> {
     let arguments: Vec<String> = arguments.collect();
     let words: Vec<&str> = arguments.iter().map(String::as_str).collect();
+    if matches!(words[..], ["--help" | "-h"]) {
+        write!(std::io::stdout(), "{USAGE}")?;
+        return Ok(ExitCode::SUCCESS);
+    }
     let mut survivors = match &words[..] {
         ["--turn", _] => [play(List::Simulator, &words)?, play(List::Tests, &words)?].concat(),
         ["--tests", rest @ ..] => play(List::Tests, rest)?,
@@ -137,14 +170,18 @@ fn play(list: List, words: &[&str]) -> Result<Vec<String>> {
     let chosen = choose(&all, words)?;
     let commit = if words == ["--all"] { Some(clean_commit()?) } else { None };
     let mut scratch = Scratch::new(&workspace())?;
+    let progress = match &commit {
+        Some(commit) => Progress::open(scratch.folder(), list.name(), commit)?,
+        None => Progress::none(),
+    };
     let (page, found) = match list {
         List::Simulator => {
-            let found = play_in_simulator(&mut scratch, &chosen)?;
+            let found = play_in_simulator(&mut scratch, &chosen, &progress)?;
             let page = commit.map(|commit| simulator_page(&all, &found, &commit));
             (page, found.into_keys().collect())
         }
         List::Tests => {
-            let found = play_in_tests(&mut scratch, &chosen)?;
+            let found = play_in_tests(&mut scratch, &chosen, &progress)?;
             (commit.map(|commit| tests_page(&all, &found, &commit)), found)
         }
     };
@@ -155,42 +192,53 @@ fn play(list: List, words: &[&str]) -> Result<Vec<String>> {
     Ok(chosen.iter().map(|mutant| mutant.name.clone()).filter(|name| !found.contains(name)).collect())
 }
 
-fn play_in_simulator(scratch: &mut Scratch, chosen: &[&Mutant]) -> Result<BTreeMap<String, Found>> {
+fn play_in_simulator(
+    scratch: &mut Scratch,
+    chosen: &[&Mutant],
+    progress: &Progress,
+) -> Result<BTreeMap<String, Found>> {
     let known = seeds(&std::fs::read_to_string(List::Simulator.page()).unwrap_or_default());
     let mut found = BTreeMap::new();
     for mutant in chosen {
         let began = Instant::now();
         let seed = known.get(&mutant.name).map(|known| known.seed);
-        let ended = scratch.play(mutant, seed, SEEDS, STEPS)?;
-        let said = ended.as_ref().map(|found| format!("seed {}: {}", found.seed, found.law));
-        report(mutant, began, said.as_deref().unwrap_or("SURVIVES"))?;
-        found.extend(ended.map(|one| (mutant.name.clone(), one)));
+        let result = match progress.of(&mutant.name) {
+            Some(before) => before.to_owned(),
+            None => match scratch.play(mutant, seed, SEEDS, STEPS) {
+                Ok(Some(found)) => format!("seed {}: {}", found.seed, found.law),
+                Ok(None) => SURVIVES.to_owned(),
+                Err(error) => format!("{NOT_PLAYED}: {error:#}"),
+            },
+        };
+        report(mutant, began, &result, progress)?;
+        found.extend(scratch::found(&result).map(|one| (mutant.name.clone(), one)));
     }
     Ok(found)
 }
 
 /// Tests of one executable follow one another, so that each build changes little.
-fn play_in_tests(scratch: &mut Scratch, chosen: &[&Mutant]) -> Result<BTreeSet<String>> {
+fn play_in_tests(scratch: &mut Scratch, chosen: &[&Mutant], progress: &Progress) -> Result<BTreeSet<String>> {
     let mut named: Vec<(&NamedTest, &Mutant)> =
         chosen.iter().filter_map(|mutant| Some((mutant.test.as_ref()?, *mutant))).collect();
     named.sort_by_key(|(test, mutant)| (*test, &mutant.name));
     let mut found = BTreeSet::new();
     for group in named.chunk_by(|(one, _), (other, _)| one.is_beside(other)) {
-        let unsound = unsound(scratch, group)?;
+        let open: Vec<_> = group.iter().filter(|(_, mutant)| progress.of(&mutant.name).is_none()).copied().collect();
+        let unsound = unsound(scratch, &open)?;
         for (test, mutant) in group {
             let began = Instant::now();
-            let played = match unsound.get(test) {
-                Some(why) => Err(anyhow!("without a patch, {why}")),
-                None => play_in_test(scratch, test, mutant),
+            let result = match (progress.of(&mutant.name), unsound.get(test)) {
+                (Some(before), _) => before.to_owned(),
+                (None, Some(why)) => format!("{NOT_PLAYED}: without a patch, {why}"),
+                (None, None) => match play_in_test(scratch, test, mutant) {
+                    Ok(Outcome::Failed) => FAILS.to_owned(),
+                    Ok(Outcome::Passed) => SURVIVES.to_owned(),
+                    Err(error) => format!("{NOT_PLAYED}: {error:#}"),
+                },
             };
-            match played {
-                Ok(Outcome::Failed) => {
-                    report(mutant, began, "test fails")?;
-                    found.insert(mutant.name.clone());
-                }
-                Ok(Outcome::Passed) => report(mutant, began, "SURVIVES")?,
-                // The run goes on: it shows all that is wrong at once.
-                Err(error) => report(mutant, began, &format!("NOT PLAYED: {error:#}"))?,
+            report(mutant, began, &result, progress)?;
+            if result == FAILS {
+                found.insert(mutant.name.clone());
             }
         }
     }
@@ -199,8 +247,8 @@ fn play_in_tests(scratch: &mut Scratch, chosen: &[&Mutant]) -> Result<BTreeSet<S
 
 /// The tests that do not pass without a patch, and why. Such a test proves nothing.
 fn unsound<'a>(scratch: &mut Scratch, group: &[(&'a NamedTest, &Mutant)]) -> Result<BTreeMap<&'a NamedTest, String>> {
-    scratch.unpatched()?;
     let Some((first, _)) = group.first() else { return Ok(BTreeMap::new()) };
+    scratch.unpatched()?;
     let executable = first.build(scratch)?;
     let tests: BTreeSet<&NamedTest> = group.iter().map(|(test, _)| *test).collect();
     let why = |test: &NamedTest| match test.run(&executable, scratch.tree()) {
@@ -217,7 +265,11 @@ fn play_in_test(scratch: &mut Scratch, test: &NamedTest, mutant: &Mutant) -> Res
     test.run(&executable, scratch.tree())
 }
 
-fn report(mutant: &Mutant, began: Instant, result: &str) -> Result<()> {
+/// Prints what became of a mutant. The run goes on whatever it is, so that it shows all that is wrong at once.
+fn report(mutant: &Mutant, began: Instant, result: &str, progress: &Progress) -> Result<()> {
+    if progress.of(&mutant.name).is_none() && !result.starts_with(NOT_PLAYED) {
+        progress.keep(&mutant.name, result)?;
+    }
     let seconds = began.elapsed().as_secs_f64();
     Ok(writeln!(std::io::stdout(), "{:<44} {seconds:>4.0} s  {result}", mutant.name)?)
 }

@@ -26,6 +26,7 @@ const AS_FOR_TESTS: [&str; 5] = ["build", "--quiet", "--workspace", "--bin=simul
 
 /// The copy.
 pub(super) struct Scratch {
+    folder: PathBuf,
     from: PathBuf,
     tree: PathBuf,
     /// Where programs go.
@@ -43,7 +44,12 @@ impl Scratch {
         fs::create_dir_all(&folder).with_context(|| format!("{} cannot be made", folder.display()))?;
         let lock = Lock::take(&folder.join("lock"), "playing mutants")?;
         let (tree, target) = (folder.join("tree"), folder.join("target"));
-        Ok(Self { from: from.to_owned(), tree, target, shared, _lock: lock })
+        Ok(Self { folder, from: from.to_owned(), tree, target, shared, _lock: lock })
+    }
+
+    /// The folder of the copy and of what is kept between runs.
+    pub(super) fn folder(&self) -> &Path {
+        &self.folder
     }
 
     /// How the simulator finds the mutant: by `first`, a seed that found it before, or else by one of `seeds`. `None` if it
@@ -111,7 +117,8 @@ fn simulate(program: &Path, first: u64, last: u64, steps: usize) -> Result<Optio
     }
 }
 
-fn found(said: &str) -> Option<Found> {
+/// Reads `seed N: law`.
+pub(super) fn found(said: &str) -> Option<Found> {
     let (seed, law) = said.lines().next()?.strip_prefix("seed ")?.split_once(": ")?;
     Some(Found { seed: seed.parse().ok()?, law: law.to_owned() })
 }
