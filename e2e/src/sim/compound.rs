@@ -9,7 +9,7 @@ use super::admin;
 use super::agent::Wish;
 use super::server::NAMESPACE;
 use super::wire::lock;
-use super::world::{LONGEST_PASS, LONGEST_PAUSE, NODES, QUIET, REPLICAS, REPORTS_APART, World, node_name};
+use super::world::{LONGEST_PASS, LONGEST_PAUSE, QUIET, REPLICAS, REPORTS_APART, World, node_name};
 use super::{RESTORE, UNDEFINE};
 
 impl World {
@@ -32,14 +32,14 @@ impl World {
         self.forget_orphans();
         let runs = |world: &Self, node: u8| world.nodes[usize::from(node)].held().next().is_some();
         let registered = |world: &Self, node: u8| lock(&world.server).get("nodes", &node_name(node)).is_some();
-        self.restoring = Some((0..NODES).filter(|node| runs(self, *node) || registered(self, *node)).collect());
+        self.restoring = Some(self.machines().filter(|node| runs(self, *node) || registered(self, *node)).collect());
         self.activity.count("restores");
         self.by_hand = Some(RESTORE);
         lock(&self.server).restore(&backup);
         self.allowed.restore(&lock(&self.server));
         self.look();
         self.by_hand = None;
-        for node in 0..NODES {
+        for node in self.machines() {
             // What is reported is what was then.
             self.nodes[usize::from(node)].lose_word();
             self.on_node(Action::AgentLoseWatch { node });
@@ -47,10 +47,32 @@ impl World {
         }
     }
 
+    /// A store is put back while replicas run, and their calls are on their way.
+    pub(super) fn restore_live(&mut self, breaks: bool) {
+        let Some(backup) = self.backup.take() else { return };
+        self.activity.count("restores under a running leader");
+        self.by_hand = Some(RESTORE);
+        lock(&self.server).restore(&backup);
+        self.allowed.restore(&lock(&self.server));
+        self.look();
+        self.by_hand = None;
+        if breaks {
+            self.break_watches();
+        }
+    }
+
+    /// Every connection that a restore has cut is known to be cut.
+    pub(super) fn break_watches(&mut self) {
+        let shared = self.server.clone();
+        let server = lock(&shared);
+        self.replicas.iter_mut().flatten().for_each(|replica| replica.expire_watches(&server));
+        self.nodes.iter_mut().for_each(|node| node.lose_watch());
+    }
+
     /// The definitions are deleted and installed again. Every machine is registered, as the docs say, and no creation of before is
     /// on its way: as when an IPAMNode is deleted by hand.
     pub(super) fn undefine(&mut self, breaks: bool) {
-        for node in 0..NODES {
+        for node in self.machines() {
             let it = &self.nodes[usize::from(node)];
             let has_ipam_node = lock(&self.server).get("ipamnodes", &it.name).is_some();
             if has_ipam_node || it.pools() > 0 || it.held().next().is_some() {
@@ -69,7 +91,7 @@ impl World {
         }
         self.look();
         self.by_hand = None;
-        for (node, replica) in (0..NODES).zip((0..REPLICAS).cycle()).filter(|_| breaks) {
+        for (node, replica) in self.machines().zip((0..REPLICAS).cycle()).filter(|_| breaks) {
             self.on_node(Action::AgentLoseWatch { node });
             for watch in 0..3 {
                 self.on_replica(Action::LoseWatch { replica, watch });
@@ -84,7 +106,7 @@ impl World {
         for node in machines {
             admin::act(&mut lock(&self.server), Action::NodeJoins { node });
         }
-        for node in 0..NODES {
+        for node in self.machines() {
             self.admin(Action::RemoveIpamNode { node });
             let name = node_name(node);
             let is_registered = lock(&self.server).get("nodes", &name).is_some();
@@ -97,7 +119,7 @@ impl World {
         }
         for _ in 0..2 {
             self.clock.elapsed += LONGEST_PAUSE;
-            for node in 0..NODES {
+            for node in self.machines() {
                 self.on_node(Action::AgentHear { node, words: 64 });
                 self.on_node(Action::Report { node, fate: Fate::Done });
             }
@@ -111,23 +133,30 @@ impl World {
     }
 
     pub(super) fn work(&mut self, replica: u8) {
+        self.work_against(replica, Fate::Done);
+    }
+
+    /// The same, and each of its calls meets the fate.
+    pub(super) fn work_against(&mut self, replica: u8, fate: Fate) {
         self.campaign_if_due(replica);
         self.listen(replica);
         // A burst of news is over only when it is quiet.
         self.clock.elapsed += QUIET;
-        self.decide_and_call(replica);
+        self.decide_and_call(replica, fate);
     }
 
     /// A replica decides, and its calls are made and answered. Returns whether there were any.
-    fn decide_and_call(&mut self, replica: u8) -> bool {
+    fn decide_and_call(&mut self, replica: u8, fate: Fate) -> bool {
         self.on_replica(Action::Decide { replica });
-        if self.awake(replica).is_some_and(|it| it.presses()) {
-            self.on_replica(Action::Campaign { replica, fate: Fate::Done });
+        // Calls may wait for the Lease to say more.
+        let now = self.clock.elapsed;
+        if self.awake(replica).is_some_and(|it| it.is_leading() && it.next_campaign() <= now) {
+            self.campaign_if_due(replica);
             self.on_replica(Action::Decide { replica });
         }
         let calls = self.awake(replica).map_or(0, |it| it.calls());
         for _ in 0..calls {
-            self.on_replica(Action::Call { replica, call: 0, fate: Fate::Done });
+            self.on_replica(Action::Call { replica, call: 0, fate });
             self.on_replica(Action::Answer { replica, answer: 0 });
         }
         calls > 0
@@ -138,15 +167,15 @@ impl World {
             self.work(replica);
             for _ in 0..3 {
                 self.clock.elapsed += QUIET;
-                if !self.decide_and_call(replica) {
+                if !self.decide_and_call(replica, Fate::Done) {
                     break;
                 }
             }
-            for node in 0..NODES {
+            for node in self.machines() {
                 self.on_node(Action::AgentHear { node, words: 64 });
             }
             self.clock.elapsed += REPORTS_APART;
-            for node in 0..NODES {
+            for node in self.machines() {
                 self.on_node(Action::Report { node, fate: Fate::Done });
             }
         }
@@ -154,7 +183,7 @@ impl World {
     }
 
     pub(super) fn crowd(&mut self) {
-        for node in 0..NODES {
+        for node in self.machines() {
             for pool in 0..self.nodes[usize::from(node)].pools() {
                 self.add(node, pool, Wish::Any);
                 self.look();

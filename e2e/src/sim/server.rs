@@ -7,7 +7,7 @@
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
-use http::header::{ACCEPT, CONTENT_TYPE};
+use http::header::{ACCEPT, CONTENT_TYPE, RETRY_AFTER};
 use http::{Method, Request, Response, StatusCode};
 use serde_json::{Value, json};
 
@@ -59,6 +59,8 @@ pub(super) struct Server {
     /// Requests of replicas but those about leases.
     requests: u64,
     uids: u64,
+    /// How often a backup was put in place.
+    restores: u64,
     /// What happened, for each of [`PLURALS`].
     history: [Vec<Event>; PLURALS.len()],
 }
@@ -96,6 +98,11 @@ impl Server {
         self.requests
     }
 
+    /// How often a backup was put in place.
+    pub(super) fn restores(&self) -> u64 {
+        self.restores
+    }
+
     /// What happened to objects of `plural` after `version`, oldest first.
     pub(super) fn since(&self, plural: &'static str, version: u64) -> &[Event] {
         let history = &self.history[place(plural)];
@@ -110,6 +117,7 @@ impl Server {
     /// Puts a backup in place as `etcdutl snapshot restore --bump-revision` does: versions go on, history does not.
     pub(super) fn restore(&mut self, backup: &Backup) {
         self.version += RESTORE_BUMP;
+        self.restores += 1;
         self.news = self.version;
         self.objects.clone_from(&backup.0);
         self.history.iter_mut().for_each(Vec::clear);
@@ -294,10 +302,10 @@ impl Server {
         if path.ends_with("/events") {
             return Ok(Arc::new(Object::new(body)));
         }
-        self.requests += 1;
         let words: Vec<&str> = path.trim_start_matches('/').split('/').collect();
         let place = words.iter().position(|word| PLURALS.contains(word)).ok_or((404, format!("no {path}")))?;
         let plural = PLURALS.into_iter().find(|plural| *plural == words[place]).ok_or((404, format!("no {path}")))?;
+        self.requests += u64::from(plural != "leases");
         let (name, status) = (words.get(place + 1).copied(), words.get(place + 2) == Some(&"status"));
         let patch_type = request.headers().get(CONTENT_TYPE).and_then(|value| value.to_str().ok());
         match (request.method(), name) {
@@ -340,10 +348,41 @@ fn timestamp(second: u64) -> String {
     format!("2026-01-01T{:02}:{:02}:{:02}Z", second / 3600 % 24, second / 60 % 60, second % 60)
 }
 
+/// What the API server answers instead of doing, or after doing, what it was asked for.
+pub(super) fn error_response(code: u16) -> Response<Vec<u8>> {
+    let mut body = failure(code, "injected by the simulation");
+    let mut response = Response::builder().status(code).header(CONTENT_TYPE, "application/json");
+    if matches!(code, 429 | 503) {
+        response = response.header(RETRY_AFTER, "1");
+        body["details"] = json!({"retryAfterSeconds": 1});
+    }
+    response.body(body.to_string().into_bytes()).unwrap_or_default()
+}
+
+/// A Status as the API server writes it.
 fn failure(code: u16, message: &str) -> Value {
     let status = if code == 200 { "Success" } else { "Failure" };
     json!({"kind": "Status", "apiVersion": "v1", "metadata": {}, "status": status, "message": message,
-        "reason": if code == 409 { "Conflict" } else { "Unknown" }, "code": code})
+        "reason": reason(code), "code": code})
+}
+
+fn reason(code: u16) -> &'static str {
+    match code {
+        200 => "",
+        400 => "BadRequest",
+        401 => "Unauthorized",
+        403 => "Forbidden",
+        404 => "NotFound",
+        405 => "MethodNotAllowed",
+        409 => "Conflict",
+        410 => "Expired",
+        422 => "Invalid",
+        429 => "TooManyRequests",
+        500 => "InternalError",
+        503 => "ServiceUnavailable",
+        504 => "Timeout",
+        _ => "Unknown",
+    }
 }
 
 fn drop_nulls(value: &mut Value) {
