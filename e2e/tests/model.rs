@@ -95,7 +95,7 @@ fn named(object: &Value, field: &str, named: Named) -> Value {
         Named::Nothing => Value::Null,
         Named::Current => object["metadata"][field].clone(),
         Named::Other if field == "uid" => json!("00000000-0000-0000-0000-000000000000"),
-        Named::Other => json!("1"),
+        Named::Other => json!("999999999"),
     }
 }
 
@@ -192,7 +192,8 @@ fn status(plural: &str, number: u8) -> Value {
 }
 
 fn dice(rng: &mut fastrand::Rng) -> (usize, Call) {
-    let which = |rng: &mut fastrand::Rng| [Named::Nothing, Named::Current, Named::Current, Named::Other][rng.usize(0..4)];
+    let which =
+        |rng: &mut fastrand::Rng| [Named::Nothing, Named::Current, Named::Current, Named::Other][rng.usize(0..4)];
     let version = which(rng);
     let uid = which(rng);
     let number = rng.u8(0..6);
@@ -262,7 +263,7 @@ async fn version(side: &mut Side, plural: &str) -> String {
 async fn real_events(side: &mut Side, plural: &str, version: &str, seed: u64) -> Vec<(bool, Value)> {
     let path = format!("{}?watch=true&resourceVersion={version}&timeoutSeconds=2", side.path(plural));
     let Server::Real(client) = &side.server else { return Vec::new() };
-    let request = Request::get(path).body(Body::empty()).unwrap();
+    let request = Request::get(path).body(Vec::new()).unwrap();
     let text = tokio::time::timeout(Duration::from_secs(30), client.request_text(request)).await.unwrap().unwrap();
     let events = text.lines().map(|line| serde_json::from_str::<Value>(line).unwrap());
     let events = events.map(|event| (event["type"] == "DELETED", event["object"].clone()));

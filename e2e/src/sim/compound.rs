@@ -1,15 +1,17 @@
 //! Actions that are made of many calls: what a cluster does when nothing is slow, and what an admin does with all of it at once. The
 //! laws are checked after each call.
 
+use ipam_operator::election::LEASE_NAME;
 use ipam_operator::pool::FORCE_RELEASE;
 use serde_json::{Value, json};
 
 use super::action::{Action, Disk, Fate};
 use super::admin;
 use super::agent::Wish;
-use super::server::NAMESPACE;
+use super::records::AssignmentId;
+use super::server::{Backup, NAMESPACE, Server, text};
 use super::wire::lock;
-use super::world::{LONGEST_PASS, LONGEST_PAUSE, QUIET, REPLICAS, REPORTS_APART, World, node_name};
+use super::world::{LONGEST_PASS, LONGEST_PAUSE, PutBack, QUIET, REPLICAS, REPORTS_APART, World, node_name};
 use super::{RESTORE, UNDEFINE};
 
 impl World {
@@ -25,7 +27,7 @@ impl World {
 
     /// A store is put back as the docs say: the operator is stopped first, and nothing is on its way.
     pub(super) fn restore(&mut self) {
-        let Some(backup) = self.backup.take() else { return };
+        let Some((backup, last)) = self.backup.take() else { return };
         for replica in 0..REPLICAS {
             self.kill(replica);
         }
@@ -34,11 +36,7 @@ impl World {
         let registered = |world: &Self, node: u8| lock(&world.server).get("nodes", &node_name(node)).is_some();
         self.restoring = Some(self.machines().filter(|node| runs(self, *node) || registered(self, *node)).collect());
         self.activity.count("restores");
-        self.by_hand = Some(RESTORE);
-        lock(&self.server).restore(&backup);
-        self.allowed.restore(&lock(&self.server));
-        self.look();
-        self.by_hand = None;
+        self.put_in_place(&backup, last);
         for node in self.machines() {
             // What is reported is what was then.
             self.nodes[usize::from(node)].lose_word();
@@ -49,16 +47,39 @@ impl World {
 
     /// A store is put back while replicas run, and their calls are on their way.
     pub(super) fn restore_live(&mut self, breaks: bool) {
-        let Some(backup) = self.backup.take() else { return };
+        let Some((backup, last)) = self.backup.take() else { return };
         self.activity.count("restores under a running leader");
-        self.by_hand = Some(RESTORE);
-        lock(&self.server).restore(&backup);
-        self.allowed.restore(&lock(&self.server));
-        self.look();
-        self.by_hand = None;
+        let uids = lock(&self.server).uids();
+        // An answer of the server from before comes before any list of the one from after.
+        let clock = self.clock;
+        self.replicas.iter_mut().flatten().for_each(|replica| replica.settle_all(clock));
+        self.put_in_place(&backup, last);
+        self.put_back = Some(PutBack { uids, version: lock(&self.server).version() });
         if breaks {
             self.break_watches();
         }
+    }
+
+    fn put_in_place(&mut self, backup: &Backup, last: AssignmentId) {
+        self.by_hand = Some(RESTORE);
+        self.records.restore(last);
+        lock(&self.server).restore(backup);
+        self.allowed.restore(&lock(&self.server));
+        self.look();
+        self.by_hand = None;
+    }
+
+    /// Whether the object is one that was put back under a running leader: by the docs an admin deletes the IPAMNodes then.
+    pub(super) fn is_put_back(&self, object: &Value) -> bool {
+        let number = object["metadata"]["uid"].as_str().and_then(|uid| uid.strip_prefix("uid-")?.parse().ok());
+        self.put_back.zip(number).is_some_and(|(put_back, number): (PutBack, u64)| number <= put_back.uids)
+    }
+
+    /// Whether the Lease is what a restore under a running leader has made of it, and nobody has written it since.
+    pub(super) fn lease_is_put_back(&self, server: &Server) -> bool {
+        let written =
+            server.get("leases", LEASE_NAME).and_then(|lease| text(lease, "/metadata/resourceVersion").parse().ok());
+        self.put_back.is_some_and(|put_back| written.is_none_or(|version: u64| version <= put_back.version))
     }
 
     /// Every connection that a restore has cut is known to be cut.

@@ -3,8 +3,8 @@
 
 use super::action::{Action, Disk, Fate};
 use super::catalogue::POOLS;
-use super::story::{STORIES, Story, first_block, loss};
 use super::overlay::overlay;
+use super::story::{STORIES, Story, first_block, loss};
 
 /// The history of `seed`, of `steps` steps.
 pub fn history(seed: u64, steps: usize) -> Vec<Action> {

@@ -25,7 +25,7 @@ pub struct Fault {
 const TWICE: &[&str] = &["one-holder", "held-is-nobody-elses"];
 
 /// All of them.
-pub const FAULTS: [Fault; 4] = [
+pub const FAULTS: [Fault; 6] = [
     Fault {
         name: "ipam-node-deleted-after-a-restore",
         laws: TWICE,
@@ -46,6 +46,16 @@ pub const FAULTS: [Fault; 4] = [
         },
     },
     Fault { name: "held-address-becomes-the-gateway", laws: TWICE, shows: is_of_a_gateway },
+    Fault {
+        name: "report-not-repeated-after-a-restore",
+        laws: &["agent-reports"],
+        shows: is_of_a_live_restore,
+    },
+    Fault {
+        name: "block-not-released-after-a-restore",
+        laws: &["unused-block-is-released"],
+        shows: is_of_a_live_restore,
+    },
     Fault { name: "overlapping-pools-after-a-restore", laws: &["one-holder"], shows: is_of_two_pools },
 ];
 
@@ -56,6 +66,11 @@ pub fn class(shortest: &Failure) -> Option<&'static Fault> {
 
 fn deletes_ipam_node(action: Action) -> bool {
     matches!(action, Action::RemoveIpamNode { .. })
+}
+
+/// A backup is put in place under a running leader.
+fn is_of_a_live_restore(failure: &Failure) -> bool {
+    failure.history.iter().any(|action| matches!(action, Action::RestoreLive { .. }))
 }
 
 /// The definitions are deleted, and the address is the gateway of a spec that is applied.

@@ -99,6 +99,9 @@ impl World {
         }
         if leads && !led {
             self.activity.count("leader changes");
+            if self.put_back.is_some() {
+                self.allowed.forget_restored(&self.records);
+            }
         }
         if let Some(call) = late {
             self.orphans.lease(call);

@@ -11,7 +11,7 @@ const CODES: [u16; 10] = [401, 403, 404, 409, 410, 422, 429, 500, 503, 504];
 /// Steps of a history that build the cluster.
 const OPENING: usize = 15;
 
-/// Lays faults over `history`. Returns whether there are any.
+/// Lays faults over `history`, or none.
 pub(super) fn overlay(dice: &mut Dice, history: &mut Vec<Action>) {
     match dice.rng.u8(0..32) {
         0..=3 => errors(dice, history),
@@ -63,7 +63,7 @@ fn error(dice: &mut Dice) -> Fate {
 
 /// Calls of the operator meet HTTP errors: single ones, and sometimes all of a time.
 fn errors(dice: &mut Dice, history: &mut Vec<Action>) {
-    let apart = dice.rng.u8(2..8);
+    let apart = dice.rng.u8(1..5);
     for place in OPENING.min(history.len())..history.len() {
         let hits = dice.rng.u8(0..apart) == 0;
         match &mut history[place] {
@@ -92,7 +92,12 @@ fn restore(dice: &mut Dice, history: &mut Vec<Action>) {
     insert(dice, history, vec![Action::Backup]);
     let breaks = dice.rng.bool();
     let replica = 0;
-    let mut story = vec![Action::RestoreLive { breaks }];
+    // Mostly the agents have heard of their own reports by then.
+    let mut story = Vec::new();
+    if dice.rng.u8(0..8) > 0 {
+        story.extend((0..NODES).map(|node| Action::AgentHear { node, words: 64 }));
+    }
+    story.push(Action::RestoreLive { breaks });
     if dice.rng.bool() {
         story.push(Action::Crowd);
     }
@@ -117,7 +122,10 @@ fn collision(dice: &mut Dice) -> Vec<Action> {
     let goes = match dice.rng.u8(0..4) {
         0 => Action::Kill { replica: 0 },
         1 => Action::Freeze { replica: 0, seconds: dice.rng.u8(11..40) },
-        _ => Action::Stop { replica: 0, fate: [Fate::Done, Fate::Done, Fate::AnswerLost, Fate::Late][dice.rng.usize(0..4)] },
+        _ => Action::Stop {
+            replica: 0,
+            fate: [Fate::Done, Fate::Done, Fate::AnswerLost, Fate::Late][dice.rng.usize(0..4)],
+        },
     };
     story.extend([one, other].map(|replica| Action::Campaign { replica, fate: Fate::Done }));
     story.push(goes);

@@ -291,6 +291,13 @@ impl Replica {
         }
     }
 
+    /// All answers that are on their way arrive.
+    pub(super) fn settle_all(&mut self, clock: Clock) {
+        for outcome in std::mem::take(&mut self.answers) {
+            self.reconciler.settle(outcome, clock.instant());
+        }
+    }
+
     /// The next step of the election.
     pub(super) fn step_election(&mut self, fate: Fate, clock: Clock) -> Stepped {
         let stepped = self.election.step(&self.wire, fate, clock, clock.wall(self.skew));

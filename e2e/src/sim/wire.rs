@@ -19,8 +19,9 @@ use tokio::runtime::Runtime;
 use tokio::sync::watch;
 
 use super::action::Fate;
+use super::answer::error_response;
 use super::election::Answer;
-use super::server::{NAMESPACE, Server, error_response};
+use super::server::{NAMESPACE, Server};
 
 /// The server, shared by the world and the calls.
 pub(super) type Shared = Arc<Mutex<Server>>;
@@ -104,9 +105,7 @@ impl Wire {
         let why = |error: kube::Error| error.to_string();
         let params = PostParams::default();
         match call {
-            Next::Create(lease) => {
-                Answer::Written(self.runtime.block_on(api.create(&params, &lease)).map_err(why))
-            }
+            Next::Create(lease) => Answer::Written(self.runtime.block_on(api.create(&params, &lease)).map_err(why)),
             Next::Replace(lease) => {
                 Answer::Written(self.runtime.block_on(api.replace(LEASE_NAME, &params, &lease)).map_err(why))
             }

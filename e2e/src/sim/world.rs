@@ -13,7 +13,7 @@ use super::agent::{Added, Node, Wish};
 use super::allowed::{Allowed, key_of};
 use super::law::{self, Broken};
 use super::orphan::Orphans;
-use super::records::Records;
+use super::records::{AssignmentId, Records};
 use super::replica::{Clock, Replica};
 use super::server::{Backup, PLURALS};
 use super::wire::{Shared, lock};
@@ -33,6 +33,15 @@ pub(super) const LONGEST_PAUSE: Duration = Duration::from_mins(1);
 /// After this long an agent may write its next report.
 pub(super) const REPORTS_APART: Duration = Duration::from_secs(1);
 
+/// What was there when a backup was put in place.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct PutBack {
+    /// The number of uids that there had been.
+    pub(super) uids: u64,
+    /// The version of the last change, the restore itself.
+    pub(super) version: u64,
+}
+
 /// The cluster.
 pub struct World {
     /// The model API server.
@@ -47,7 +56,10 @@ pub struct World {
     pub(super) starts: u32,
     /// What the laws do not speak of, for an admin has taken it upon himself.
     pub(super) allowed: Allowed,
-    pub(super) backup: Option<Backup>,
+    /// The last backup, and the last assignment before it.
+    pub(super) backup: Option<(Backup, AssignmentId)>,
+    /// What was there when a backup was put in place under a running leader.
+    pub(super) put_back: Option<PutBack>,
     /// The pools that went with their definitions.
     pub(super) swept: Vec<(&'static str, Value)>,
     /// The machines that were registered when the store was put back, until the operator is started again.
@@ -80,6 +92,7 @@ impl World {
             starts: 0,
             allowed: Allowed::default(),
             backup: None,
+            put_back: None,
             swept: Vec::new(),
             restoring: None,
             checked: (0, 0),
@@ -168,7 +181,7 @@ impl World {
             | Action::ForceRelease { .. }
             | Action::ForceAll { .. }
             | Action::Share { .. } => self.admin(action),
-            Action::Backup => self.backup = Some(lock(&self.server).backup()),
+            Action::Backup => self.backup = Some((lock(&self.server).backup(), self.records.last())),
             Action::Restore => self.restore(),
             Action::RestoreLive { breaks } => self.restore_live(breaks),
             Action::Undefine { breaks } => self.undefine(breaks),
