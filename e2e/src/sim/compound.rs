@@ -1,7 +1,6 @@
 //! Actions that are made of many calls: what a cluster does when nothing is slow, and what an admin does with all of it at once. The
 //! laws are checked after each call.
 
-use ipam_operator::election::LEASE_NAME;
 use ipam_operator::pool::FORCE_RELEASE;
 use serde_json::{Value, json};
 
@@ -9,7 +8,7 @@ use super::action::{Action, Disk, Fate};
 use super::admin;
 use super::agent::Wish;
 use super::records::AssignmentId;
-use super::server::{Backup, NAMESPACE, Server, text};
+use super::server::{Backup, NAMESPACE};
 use super::wire::lock;
 use super::world::{LONGEST_PASS, LONGEST_PAUSE, PutBack, QUIET, REPLICAS, REPORTS_APART, World, node_name};
 use super::{RESTORE, UNDEFINE};
@@ -53,8 +52,8 @@ impl World {
         // An answer of the server from before comes before any list of the one from after.
         let clock = self.clock;
         self.replicas.iter_mut().flatten().for_each(|replica| replica.settle_all(clock));
+        self.put_back = Some(PutBack { uids, is_marked: false });
         self.put_in_place(&backup, last);
-        self.put_back = Some(PutBack { uids, version: lock(&self.server).version() });
         if breaks {
             self.break_watches();
         }
@@ -73,13 +72,6 @@ impl World {
     pub(super) fn is_put_back(&self, object: &Value) -> bool {
         let number = object["metadata"]["uid"].as_str().and_then(|uid| uid.strip_prefix("uid-")?.parse().ok());
         self.put_back.zip(number).is_some_and(|(put_back, number): (PutBack, u64)| number <= put_back.uids)
-    }
-
-    /// Whether the Lease is what a restore under a running leader has made of it, and nobody has written it since.
-    pub(super) fn lease_is_put_back(&self, server: &Server) -> bool {
-        let written =
-            server.get("leases", LEASE_NAME).and_then(|lease| text(lease, "/metadata/resourceVersion").parse().ok());
-        self.put_back.is_some_and(|put_back| written.is_none_or(|version: u64| version <= put_back.version))
     }
 
     /// Every connection that a restore has cut is known to be cut.

@@ -46,11 +46,7 @@ pub const FAULTS: [Fault; 6] = [
         },
     },
     Fault { name: "held-address-becomes-the-gateway", laws: TWICE, shows: is_of_a_gateway },
-    Fault {
-        name: "report-not-repeated-after-a-restore",
-        laws: &["agent-reports"],
-        shows: is_of_a_live_restore,
-    },
+    Fault { name: "report-not-repeated-after-a-restore", laws: &["agent-reports"], shows: is_of_a_live_restore },
     Fault {
         name: "block-not-released-after-a-restore",
         laws: &["unused-block-is-released"],

@@ -2,9 +2,11 @@
 
 use std::time::Duration;
 
+use ipam_operator::election::given::Given;
+
 use super::action::{Action, Fate};
 use super::election::{Election, Stepped};
-use super::replica::Replica;
+use super::replica::{Replica, given};
 use super::server::Server;
 use super::wire::{Wire, lock};
 use super::world::{REPLICAS, World};
@@ -88,6 +90,7 @@ impl World {
         let clock = self.clock;
         let Some(it) = self.awake(replica) else { return };
         let (led, sends) = (it.is_leading(), it.election().goes_on());
+        let wrote = sends && !it.election().reads();
         let Stepped { lost, late } = it.step_election(fate, clock);
         let leads = it.is_leading();
         let collides = !leads && fate == Fate::Done && it.election().has_collided();
@@ -105,6 +108,9 @@ impl World {
         }
         if let Some(call) = late {
             self.orphans.lease(call);
+        }
+        if let Some(put_back) = self.put_back.as_mut().filter(|_| wrote) {
+            put_back.is_marked |= given(&lock(&self.server)) != Given::Nothing;
         }
         if lost {
             self.activity.count("leaderships lost");

@@ -38,8 +38,8 @@ pub(super) const REPORTS_APART: Duration = Duration::from_secs(1);
 pub(super) struct PutBack {
     /// The number of uids that there had been.
     pub(super) uids: u64,
-    /// The version of the last change, the restore itself.
-    pub(super) version: u64,
+    /// Whether the Lease was written since and says that blocks are given.
+    pub(super) is_marked: bool,
 }
 
 /// The cluster.
