@@ -1,7 +1,7 @@
 //! The simulator's model of the API server answers as the real one does: the same generated calls are made to both, and codes, objects
 //! and watch events are compared. What the model promises is listed in `sim/mod.rs`.
 
-#![expect(clippy::unwrap_used, clippy::expect_used, reason = "the helpers of a test fail the test")]
+#![expect(clippy::unwrap_used, reason = "the helpers of a test fail the test")]
 
 use std::time::Duration;
 

@@ -79,7 +79,7 @@ impl World {
         let shared = self.server.clone();
         let server = lock(&shared);
         self.replicas.iter_mut().flatten().for_each(|replica| replica.expire_watches(&server));
-        self.nodes.iter_mut().for_each(|node| node.lose_watch());
+        self.nodes.iter_mut().for_each(super::agent::Node::lose_watch);
     }
 
     /// The definitions are deleted and installed again. Every machine is registered, as the docs say, and no creation of before is

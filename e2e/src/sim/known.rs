@@ -25,7 +25,7 @@ pub struct Fault {
 const TWICE: &[&str] = &["one-holder", "held-is-nobody-elses"];
 
 /// All of them.
-pub const FAULTS: [Fault; 6] = [
+pub const FAULTS: [Fault; 7] = [
     Fault {
         name: "ipam-node-deleted-after-a-restore",
         laws: TWICE,
@@ -43,6 +43,15 @@ pub const FAULTS: [Fault; 6] = [
                 && is_of(|action| matches!(action, Action::Remove { .. }))
                 && is_of(deletes_ipam_node)
                 && !is_of(|action| matches!(action, Action::Restore | Action::Undefine { .. }))
+        },
+    },
+    Fault {
+        name: "node-leaves-before-it-is-asked",
+        laws: &["selected-node-has-a-block"],
+        shows: |failure| {
+            let lost = failure.history.iter().position(|action| matches!(action, Action::Undefine { .. }));
+            let leaves = |action: &Action| matches!(action, Action::NodeLeaves { .. });
+            lost.is_some_and(|at| failure.history[at..].iter().any(leaves))
         },
     },
     Fault { name: "held-address-becomes-the-gateway", laws: TWICE, shows: is_of_a_gateway },

@@ -177,8 +177,12 @@ impl World {
             // One that stood still has sent nothing since it led no more.
             let (wire, at) = (it.wire(), it.led_until.min(self.clock.elapsed));
             let (commands, lease) = it.into_sent();
-            commands.into_iter().for_each(|command| self.orphans.call(wire.clone(), command, at));
-            lease.into_iter().for_each(|call| self.orphans.lease(call));
+            for command in commands {
+                self.orphans.call(wire.clone(), command, at);
+            }
+            if let Some(call) = lease {
+                self.orphans.lease(call);
+            }
         }
     }
 

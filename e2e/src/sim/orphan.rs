@@ -15,7 +15,7 @@ pub(super) const CREATIONS_ARRIVE_WITHIN: Duration = Duration::from_secs(45);
 const LONGEST_WAY: Duration = Duration::from_secs(40);
 
 enum Orphan {
-    Call { wire: Wire, command: Box<Command>, sent: Duration },
+    Call { wire: Box<Wire>, command: Box<Command>, sent: Duration },
     Report { node: String, patch: Value },
     Lease { call: Box<Next> },
 }
@@ -29,7 +29,7 @@ pub(super) struct Orphans {
 impl Orphans {
     /// A replica's call, `sent` then or before.
     pub(super) fn call(&mut self, wire: Wire, command: Command, sent: Duration) {
-        self.on_their_way.push(Orphan::Call { wire, command: Box::new(command), sent });
+        self.on_their_way.push(Orphan::Call { wire: Box::new(wire), command: Box::new(command), sent });
     }
 
     /// A replica's call about the Lease. A read changes nothing, whenever it arrives.

@@ -62,7 +62,7 @@ fn error(dice: &mut Dice) -> Fate {
 }
 
 /// Calls of the operator meet HTTP errors: single ones, and sometimes all of a time.
-fn errors(dice: &mut Dice, history: &mut Vec<Action>) {
+fn errors(dice: &mut Dice, history: &mut [Action]) {
     let apart = dice.rng.u8(1..5);
     for place in OPENING.min(history.len())..history.len() {
         let hits = dice.rng.u8(0..apart) == 0;

@@ -133,7 +133,7 @@ fn answer(server: &Shared, request: &Request<Vec<u8>>, fate: Fate) -> Response<V
 
 /// A call about the Lease, done on the server.
 pub(super) fn vote(server: &mut Server, call: Next) -> Answer {
-    let value = |lease: &Lease| serde_json::to_value(lease).unwrap_or_else(|_| Value::Null);
+    let value = |lease: &Lease| serde_json::to_value(lease).unwrap_or(Value::Null);
     let written = match call {
         Next::Create(lease) => server.create("leases", value(&lease)),
         Next::Replace(lease) => server.replace("leases", false, &value(&lease)),

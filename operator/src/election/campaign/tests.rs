@@ -69,7 +69,7 @@ fn a_leader_writes_without_a_read_and_reads_after_a_failure() {
     let start = Instant::now();
     let (mut leader, lease) = leader("one", start);
     let renewal = start + RETRY_PERIOD;
-    assert_eq!(leader.asks(renewal - SECOND), Next::Wait(renewal));
+    assert_eq!(leader.asks(start + SECOND), Next::Wait(renewal));
     let sent = leader.asks(renewal);
     assert!(matches!(sent, Next::Replace(_)));
     leader.was_written(no_answer(), renewal);
@@ -121,7 +121,7 @@ fn a_candidate_gives_up_a_call_and_takes_no_late_answer() {
     let mut candidate = campaign("one", start);
     assert_eq!(candidate.asks(start), Next::Read);
     let end = start + RENEW_DEADLINE;
-    assert_eq!(candidate.asks(end - SECOND), Next::Wait(end));
+    assert_eq!(candidate.asks(start + SECOND), Next::Wait(end));
     assert_eq!(candidate.asks(end), Next::Wait(end + follow_pause(0.5)));
     candidate.was_read(Ok(None), end);
     assert_eq!(candidate.asks(end), Next::Wait(end + follow_pause(0.5)));
