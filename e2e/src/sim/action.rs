@@ -15,6 +15,10 @@ pub enum Fate {
     Lost,
     /// Whoever made it gives up waiting, and it arrives at last, after any time: see [`Action::Orphan`].
     Late,
+    /// The API server answers with this HTTP code and does nothing.
+    ErrorBefore(u16),
+    /// It is done, and the answer has this HTTP code.
+    ErrorAfter(u16),
 }
 
 /// How a disk is.
@@ -53,8 +57,15 @@ pub enum Action {
     Call { replica: u8, call: u8, fate: Fate },
     /// An answer reaches a replica.
     Answer { replica: u8, answer: u8 },
-    /// A replica tries to get or keep the Lease.
+    /// A replica tries to get or keep the Lease, if a try is due, from its first call to its last. Of the calls the writes meet the
+    /// fate; one that is lost loses the reads, too.
     Campaign { replica: u8, fate: Fate },
+    /// The next step of a replica's election: a try begins if one is due, its call reaches the server, or the answer comes back.
+    Lease { replica: u8, fate: Fate },
+    /// A replica stops in good order: its calls end, and it releases the Lease by a call that meets the fate.
+    Stop { replica: u8, fate: Fate },
+    /// The wall clock of a replica jumps by so many minutes.
+    Jump { replica: u8, minutes: i16 },
     /// A replica is killed. What it has sent may still arrive.
     Kill { replica: u8 },
     /// A replica starts, its wall clock so many seconds off.
@@ -63,6 +74,8 @@ pub enum Action {
     Freeze { replica: u8, seconds: u8 },
     /// A replica hears all there is, decides, and has its calls made and answered: what it does when nothing is slow.
     Work { replica: u8 },
+    /// The same, and each of its calls meets the fate.
+    WorkAgainst { replica: u8, fate: Fate },
     /// A replica works and all agents hear and report until what has happened so far is dealt with, as far as two such turns
     /// bring it.
     Round { replica: u8 },
@@ -129,6 +142,8 @@ pub enum Action {
     Backup,
     /// The last backup is put in place of what there is.
     Restore,
+    /// The same while replicas run; whether their watches break at once, or tell nothing until they break.
+    RestoreLive { breaks: bool },
     /// An admin says that a node's blocks of a pool are to be taken back, whatever is held.
     ForceRelease { pool: u8, node: u8 },
     /// An admin says so of all blocks of a pool that are being taken back.

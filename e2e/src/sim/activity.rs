@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 use std::fmt::{self, Display, Formatter};
 
 /// Each of these must happen in a run of the tests.
-pub const EXPECTED: [&str; 38] = [
+pub const EXPECTED: [&str; 57] = [
     "pods served",
     "pods served by name",
     "agents killed after the record of an ADD",
@@ -43,6 +43,25 @@ pub const EXPECTED: [&str; 38] = [
     "answers lost",
     "late calls arrived",
     "reports written",
+    "calls answered 401",
+    "calls answered 403",
+    "calls answered 404",
+    "calls answered 409",
+    "calls answered 410",
+    "calls answered 422",
+    "calls answered 429",
+    "calls answered 500",
+    "calls answered 503",
+    "calls answered 504",
+    "calls done and answered by an HTTP error",
+    "HTTP errors of the Lease",
+    "candidates that collided",
+    "leaderships lost",
+    "replicas ended in good order",
+    "three replicas at one time",
+    "wall clocks set",
+    "restores under a running leader",
+    "machines added",
 ];
 
 /// Counts, by what they count.

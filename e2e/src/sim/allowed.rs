@@ -24,6 +24,9 @@ const UNHEARD: &str = "allowed: nobody can report it";
 /// The agent's store was deleted or put back, and the report that told of it is gone, too.
 const NO_RECORD: &str = "allowed: store and report lost";
 
+/// By a leader that began after a backup was put in place under another one: it does not know what that took back.
+const FORGOTTEN: &str = "allowed: a later leader after a restore";
+
 /// What is allowed at the moment.
 #[derive(Default)]
 pub(super) struct Allowed {
@@ -118,6 +121,13 @@ impl Allowed {
             (one != other && later.shared_with.contains(than)).then_some("allowed: pools share addresses")
         };
         self.judge(shared())
+    }
+
+    /// A replica begins to lead after a backup was put in place under another leader.
+    pub(super) fn forget_restored(&mut self, records: &Records) {
+        for it in records.taken_back() {
+            self.waived.entry(it.id).or_insert(FORGOTTEN);
+        }
     }
 
     /// An admin wipes the pool's status.

@@ -7,9 +7,10 @@ use serde_json::{Value, json};
 use super::action::{Action, Disk, Fate};
 use super::admin;
 use super::agent::Wish;
-use super::server::NAMESPACE;
+use super::records::AssignmentId;
+use super::server::{Backup, NAMESPACE};
 use super::wire::lock;
-use super::world::{LONGEST_PASS, LONGEST_PAUSE, NODES, QUIET, REPLICAS, REPORTS_APART, World, node_name};
+use super::world::{LONGEST_PASS, LONGEST_PAUSE, PutBack, QUIET, REPLICAS, REPORTS_APART, World, node_name};
 use super::{RESTORE, UNDEFINE};
 
 impl World {
@@ -25,21 +26,17 @@ impl World {
 
     /// A store is put back as the docs say: the operator is stopped first, and nothing is on its way.
     pub(super) fn restore(&mut self) {
-        let Some(backup) = self.backup.take() else { return };
+        let Some((backup, last)) = self.backup.take() else { return };
         for replica in 0..REPLICAS {
             self.kill(replica);
         }
         self.forget_orphans();
         let runs = |world: &Self, node: u8| world.nodes[usize::from(node)].held().next().is_some();
         let registered = |world: &Self, node: u8| lock(&world.server).get("nodes", &node_name(node)).is_some();
-        self.restoring = Some((0..NODES).filter(|node| runs(self, *node) || registered(self, *node)).collect());
+        self.restoring = Some(self.machines().filter(|node| runs(self, *node) || registered(self, *node)).collect());
         self.activity.count("restores");
-        self.by_hand = Some(RESTORE);
-        lock(&self.server).restore(&backup);
-        self.allowed.restore(&lock(&self.server));
-        self.look();
-        self.by_hand = None;
-        for node in 0..NODES {
+        self.put_in_place(&backup, last);
+        for node in self.machines() {
             // What is reported is what was then.
             self.nodes[usize::from(node)].lose_word();
             self.on_node(Action::AgentLoseWatch { node });
@@ -47,10 +44,48 @@ impl World {
         }
     }
 
+    /// A store is put back while replicas run, and their calls are on their way.
+    pub(super) fn restore_live(&mut self, breaks: bool) {
+        let Some((backup, last)) = self.backup.take() else { return };
+        self.activity.count("restores under a running leader");
+        let uids = lock(&self.server).uids();
+        // An answer of the server from before comes before any list of the one from after.
+        let clock = self.clock;
+        self.replicas.iter_mut().flatten().for_each(|replica| replica.settle_all(clock));
+        self.put_back = Some(PutBack { uids, is_marked: false });
+        self.put_in_place(&backup, last);
+        if breaks {
+            self.break_watches();
+        }
+    }
+
+    fn put_in_place(&mut self, backup: &Backup, last: AssignmentId) {
+        self.by_hand = Some(RESTORE);
+        self.records.restore(last);
+        lock(&self.server).restore(backup);
+        self.allowed.restore(&lock(&self.server));
+        self.look();
+        self.by_hand = None;
+    }
+
+    /// Whether the object is one that was put back under a running leader: by the docs an admin deletes the IPAMNodes then.
+    pub(super) fn is_put_back(&self, object: &Value) -> bool {
+        let number = object["metadata"]["uid"].as_str().and_then(|uid| uid.strip_prefix("uid-")?.parse().ok());
+        self.put_back.zip(number).is_some_and(|(put_back, number): (PutBack, u64)| number <= put_back.uids)
+    }
+
+    /// Every connection that a restore has cut is known to be cut.
+    pub(super) fn break_watches(&mut self) {
+        let shared = self.server.clone();
+        let server = lock(&shared);
+        self.replicas.iter_mut().flatten().for_each(|replica| replica.expire_watches(&server));
+        self.nodes.iter_mut().for_each(super::agent::Node::lose_watch);
+    }
+
     /// The definitions are deleted and installed again. Every machine is registered, as the docs say, and no creation of before is
     /// on its way: as when an IPAMNode is deleted by hand.
     pub(super) fn undefine(&mut self, breaks: bool) {
-        for node in 0..NODES {
+        for node in self.machines() {
             let it = &self.nodes[usize::from(node)];
             let has_ipam_node = lock(&self.server).get("ipamnodes", &it.name).is_some();
             if has_ipam_node || it.pools() > 0 || it.held().next().is_some() {
@@ -69,7 +104,7 @@ impl World {
         }
         self.look();
         self.by_hand = None;
-        for (node, replica) in (0..NODES).zip((0..REPLICAS).cycle()).filter(|_| breaks) {
+        for (node, replica) in self.machines().zip((0..REPLICAS).cycle()).filter(|_| breaks) {
             self.on_node(Action::AgentLoseWatch { node });
             for watch in 0..3 {
                 self.on_replica(Action::LoseWatch { replica, watch });
@@ -84,7 +119,7 @@ impl World {
         for node in machines {
             admin::act(&mut lock(&self.server), Action::NodeJoins { node });
         }
-        for node in 0..NODES {
+        for node in self.machines() {
             self.admin(Action::RemoveIpamNode { node });
             let name = node_name(node);
             let is_registered = lock(&self.server).get("nodes", &name).is_some();
@@ -97,7 +132,7 @@ impl World {
         }
         for _ in 0..2 {
             self.clock.elapsed += LONGEST_PAUSE;
-            for node in 0..NODES {
+            for node in self.machines() {
                 self.on_node(Action::AgentHear { node, words: 64 });
                 self.on_node(Action::Report { node, fate: Fate::Done });
             }
@@ -111,23 +146,30 @@ impl World {
     }
 
     pub(super) fn work(&mut self, replica: u8) {
+        self.work_against(replica, Fate::Done);
+    }
+
+    /// The same, and each of its calls meets the fate.
+    pub(super) fn work_against(&mut self, replica: u8, fate: Fate) {
         self.campaign_if_due(replica);
         self.listen(replica);
         // A burst of news is over only when it is quiet.
         self.clock.elapsed += QUIET;
-        self.decide_and_call(replica);
+        self.decide_and_call(replica, fate);
     }
 
     /// A replica decides, and its calls are made and answered. Returns whether there were any.
-    fn decide_and_call(&mut self, replica: u8) -> bool {
+    fn decide_and_call(&mut self, replica: u8, fate: Fate) -> bool {
         self.on_replica(Action::Decide { replica });
-        if self.awake(replica).is_some_and(|it| it.presses()) {
-            self.on_replica(Action::Campaign { replica, fate: Fate::Done });
+        // Calls may wait for the Lease to say more.
+        let now = self.clock.elapsed;
+        if self.awake(replica).is_some_and(|it| it.is_leading() && it.next_campaign() <= now) {
+            self.campaign_if_due(replica);
             self.on_replica(Action::Decide { replica });
         }
         let calls = self.awake(replica).map_or(0, |it| it.calls());
         for _ in 0..calls {
-            self.on_replica(Action::Call { replica, call: 0, fate: Fate::Done });
+            self.on_replica(Action::Call { replica, call: 0, fate });
             self.on_replica(Action::Answer { replica, answer: 0 });
         }
         calls > 0
@@ -138,15 +180,15 @@ impl World {
             self.work(replica);
             for _ in 0..3 {
                 self.clock.elapsed += QUIET;
-                if !self.decide_and_call(replica) {
+                if !self.decide_and_call(replica, Fate::Done) {
                     break;
                 }
             }
-            for node in 0..NODES {
+            for node in self.machines() {
                 self.on_node(Action::AgentHear { node, words: 64 });
             }
             self.clock.elapsed += REPORTS_APART;
-            for node in 0..NODES {
+            for node in self.machines() {
                 self.on_node(Action::Report { node, fate: Fate::Done });
             }
         }
@@ -154,7 +196,7 @@ impl World {
     }
 
     pub(super) fn crowd(&mut self) {
-        for node in 0..NODES {
+        for node in self.machines() {
             for pool in 0..self.nodes[usize::from(node)].pools() {
                 self.add(node, pool, Wish::Any);
                 self.look();

@@ -3,6 +3,7 @@
 
 use super::action::{Action, Disk, Fate};
 use super::catalogue::POOLS;
+use super::overlay::overlay;
 use super::story::{STORIES, Story, first_block, loss};
 
 /// The history of `seed`, of `steps` steps.
@@ -19,6 +20,7 @@ pub fn history(seed: u64, steps: usize) -> Vec<Action> {
         }
     }
     lose_records(seed, &dice, &mut history);
+    overlay(&mut dice.apart(seed ^ OVERLAY), &mut history);
     history.truncate(steps);
     history
 }
@@ -26,8 +28,7 @@ pub fn history(seed: u64, steps: usize) -> Vec<Action> {
 /// In some histories all records are lost. By a chance of its own, so that all others are what they were before there was this, and
 /// the seeds by which mutants are found with them.
 fn lose_records(seed: u64, of: &Dice, history: &mut Vec<Action>) {
-    let rng = fastrand::Rng::with_seed(!seed);
-    let mut dice = Dice { rng, removes_ipam_nodes: of.removes_ipam_nodes, pools: of.pools.clone() };
+    let mut dice = of.apart(!seed);
     if dice.rng.u8(0..LOSSES_APART) == 0 {
         let at = dice.rng.usize(history.len() / 4..history.len());
         drop(history.splice(at..at, loss(&mut dice)));
@@ -39,6 +40,8 @@ fn lose_records(seed: u64, of: &Dice, history: &mut Vec<Action>) {
 
 /// One of so many histories is about a loss of all records.
 const LOSSES_APART: u8 = 8;
+/// Makes another seed of a history's, for what is laid over it.
+const OVERLAY: u64 = 0x5ea5_0000_0000_0000;
 
 /// Chance, within what a history is about.
 pub(super) struct Dice {
@@ -62,6 +65,12 @@ impl Dice {
         }
         let removes_ipam_nodes = rng.bool();
         Self { rng, removes_ipam_nodes, pools }
+    }
+
+    /// The same history's, from another seed.
+    fn apart(&self, seed: u64) -> Self {
+        let rng = fastrand::Rng::with_seed(seed);
+        Self { rng, removes_ipam_nodes: self.removes_ipam_nodes, pools: self.pools.clone() }
     }
 
     /// A pool.

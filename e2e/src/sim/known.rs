@@ -25,7 +25,7 @@ pub struct Fault {
 const TWICE: &[&str] = &["one-holder", "held-is-nobody-elses"];
 
 /// All of them.
-pub const FAULTS: [Fault; 4] = [
+pub const FAULTS: [Fault; 9] = [
     Fault {
         name: "ipam-node-deleted-after-a-restore",
         laws: TWICE,
@@ -45,7 +45,28 @@ pub const FAULTS: [Fault; 4] = [
                 && !is_of(|action| matches!(action, Action::Restore | Action::Undefine { .. }))
         },
     },
+    Fault {
+        name: "node-leaves-before-it-is-asked",
+        laws: &["selected-node-has-a-block"],
+        shows: |failure| {
+            let lost = failure.history.iter().position(|action| matches!(action, Action::Undefine { .. }));
+            let leaves = |action: &Action| matches!(action, Action::NodeLeaves { .. });
+            lost.is_some_and(|at| failure.history[at..].iter().any(leaves))
+        },
+    },
     Fault { name: "held-address-becomes-the-gateway", laws: TWICE, shows: is_of_a_gateway },
+    Fault { name: "report-not-repeated-after-a-restore", laws: &["agent-reports"], shows: is_of_a_live_restore },
+    Fault { name: "generation-comes-back-after-a-restore", laws: &["conditions-agree"], shows: is_of_a_live_restore },
+    Fault {
+        name: "watch-lags-after-a-restore",
+        laws: TWICE,
+        shows: |failure| failure.history.contains(&Action::RestoreLive { breaks: false }),
+    },
+    Fault {
+        name: "block-not-released-after-a-restore",
+        laws: &["unused-block-is-released"],
+        shows: is_of_a_live_restore,
+    },
     Fault { name: "overlapping-pools-after-a-restore", laws: &["one-holder"], shows: is_of_two_pools },
 ];
 
@@ -56,6 +77,11 @@ pub fn class(shortest: &Failure) -> Option<&'static Fault> {
 
 fn deletes_ipam_node(action: Action) -> bool {
     matches!(action, Action::RemoveIpamNode { .. })
+}
+
+/// A backup is put in place under a running leader.
+fn is_of_a_live_restore(failure: &Failure) -> bool {
+    failure.history.iter().any(|action| matches!(action, Action::RestoreLive { .. }))
 }
 
 /// The definitions are deleted, and the address is the gateway of a spec that is applied.

@@ -10,41 +10,53 @@
 //! is counted, too ([`activity`]), so that a run in which something never happens does not count as a proof of it.
 //!
 //! Real code: `operator::reconcile` with all it decides by, `operator::act` (its calls, answered by a model of the API server),
-//! the election, and the agent's reading of blocks, its notes, its comparison of journal and report, its ledger and its reports.
+//! the loop of the election with its mark of blocks given, and the agent's reading of blocks, its notes, its comparison of journal and
+//! report, its ledger and its reports.
 //! Modelled: the API server, the disk, the agent's loop around its decisions, and time.
+//!
+//! What the model of the API server ([`server`]) promises, and `tests/model.rs` compares with the real one: which writes conflict by
+//! version or uid, which preconditions a deletion has, that a write which changes nothing makes no version, what `generation` counts,
+//! that `spec` and `status` are written apart, merge and JSON patches, finalizers, and the events of a watch in their order.
+//! What the model has of its own, and nothing compares: the loop that turns outcomes into decisions (`operator::controller`), a watch
+//! that lags or lists anew ([`watch`]), the moment at which a replica hears that it leads, a Lease call that is given up, a restore.
 //!
 //! Played: watches that lag, repeat themselves, leave out what was soon outdated, or break and list anew; calls and reports that
 //! are lost, whose answer is lost, or that arrive when whoever made them is long dead or has given them up (a creation, which no
 //! version fences, within the time for which an IPAMNode outlives its Node); replicas and agents that are killed, start, and stand
 //! still beyond their lease; skewed clocks; agents that start while the API server cannot be heard; pods that ask for an address of
-//! their node's block by its value or index; disks that are full, cannot be written or are lost with their node; agents' stores
-//! that are deleted, or put back to an earlier state, while pods run; an admin who edits, deletes, relabels, wipes, restores a
-//! backup, forces (one node, or `*`), allows pools to share addresses and takes that back, takes finalizers off, and deletes the
-//! definitions with all that there is of them.
+//! their node's block by its value or index; nodes that are replaced under new names; disks that are full, cannot be written or are lost
+//! with their node; agents' stores that are deleted, or put back to an earlier state, while pods run; an admin who edits, deletes,
+//! relabels, wipes, restores a backup (also under a running leader), forces (one node, or `*`), allows pools to share addresses and
+//! takes that back, takes finalizers off, and deletes the definitions with all that there is of them.
 //!
 //! Not played: a status and some of the IPAMNodes derived from it both destroyed by hand in one history (whoever comes to lead
 //! then sees other records, and asks nobody); a Node that leaves after such a loss before its agent was asked; a creation that
-//! arrives after its object was deleted by hand; a store put back while the operator runs; an agent whose own store was put back
-//! and which hears nothing for long, or starts again before it does (it cannot know then);
-//! addresses that pods ask for by name outside their node's block, or the gateway's (`allocateDefaultGateway`); `--offline-limit`,
-//! the webhooks, and more than four nodes.
+//! arrives after its object was deleted by hand; an agent whose own store was put back and which hears
+//! nothing for long, or starts again before it does (it cannot know then); addresses that pods ask for by name outside their node's
+//! block, or the gateway's (`allocateDefaultGateway`); `--offline-limit`, the webhooks, HTTP errors of a watch or list, and more than
+//! twelve nodes.
 
 pub mod action;
 pub mod activity;
 mod admin;
 mod agent;
 mod allowed;
+mod answer;
 mod catalogue;
 mod compound;
 mod disk;
+mod election;
 mod generate;
 pub mod known;
 pub mod law;
 mod layout;
 pub mod long;
 pub mod many;
+pub mod model;
 mod object;
+mod operators;
 mod orphan;
+mod overlay;
 mod process;
 pub mod recorded;
 mod records;

@@ -3,10 +3,11 @@
 
 use std::time::Duration;
 
+use ipam_operator::election::campaign::Next;
 use ipam_operator::reconcile::{Command, NodeAction, NodeWrite};
 use serde_json::Value;
 
-use super::wire::{Shared, Wire, lock};
+use super::wire::{Shared, Wire, lock, vote};
 
 /// For how long a creation may be on its way, as replicas here are told.
 pub(super) const CREATIONS_ARRIVE_WITHIN: Duration = Duration::from_secs(45);
@@ -14,8 +15,9 @@ pub(super) const CREATIONS_ARRIVE_WITHIN: Duration = Duration::from_secs(45);
 const LONGEST_WAY: Duration = Duration::from_secs(40);
 
 enum Orphan {
-    Call { wire: Wire, command: Box<Command>, sent: Duration },
+    Call { wire: Box<Wire>, command: Box<Command>, sent: Duration },
     Report { node: String, patch: Value },
+    Lease { call: Box<Next> },
 }
 
 /// All of it.
@@ -27,7 +29,14 @@ pub(super) struct Orphans {
 impl Orphans {
     /// A replica's call, `sent` then or before.
     pub(super) fn call(&mut self, wire: Wire, command: Command, sent: Duration) {
-        self.on_their_way.push(Orphan::Call { wire, command: Box::new(command), sent });
+        self.on_their_way.push(Orphan::Call { wire: Box::new(wire), command: Box::new(command), sent });
+    }
+
+    /// A replica's call about the Lease. A read changes nothing, whenever it arrives.
+    pub(super) fn lease(&mut self, call: Next) {
+        if call != Next::Read {
+            self.on_their_way.push(Orphan::Lease { call: Box::new(call) });
+        }
     }
 
     /// The report of a node's agent.
@@ -43,6 +52,7 @@ impl Orphans {
                 return false;
             }
             Orphan::Call { wire, command, .. } => wire.arrive(*command),
+            Orphan::Lease { call } => drop(vote(&mut lock(server), *call)),
             Orphan::Report { node, patch } => drop(lock(server).json_patch("ipamnodes", &node, true, patch)),
         }
         true
@@ -54,9 +64,9 @@ impl Orphans {
         self.on_their_way.retain(|orphan| !is_one(orphan));
     }
 
-    /// Whether there is nothing.
+    /// Whether no call or report is on its way, those about the Lease apart.
     pub(super) fn is_empty(&self) -> bool {
-        self.on_their_way.is_empty()
+        self.on_their_way.iter().all(|orphan| matches!(orphan, Orphan::Lease { .. }))
     }
 
     /// None of it arrives.

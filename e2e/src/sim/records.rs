@@ -46,11 +46,28 @@ pub(super) struct Records {
     holders: BTreeMap<(PoolKey, AddrRange), String>,
     /// Pools that may have the addresses of one another, as far as every leader has heard.
     pub(super) sharing: BTreeSet<(PoolKey, PoolKey)>,
+    /// The last assignment before the backup that was put in place last.
+    kept: AssignmentId,
     /// The version up to which all was read.
     seen: u64,
 }
 
 impl Records {
+    /// The last assignment so far.
+    pub(super) const fn last(&self) -> AssignmentId {
+        self.last
+    }
+
+    /// A backup is put in place that was made after this assignment.
+    pub(super) fn restore(&mut self, kept: AssignmentId) {
+        self.kept = kept;
+    }
+
+    /// Assignments whose record a restore took back.
+    pub(super) fn taken_back(&self) -> impl Iterator<Item = &Assignment> {
+        self.lost.iter().filter(|(_, cause)| *cause == super::RESTORE).map(|(it, _)| it)
+    }
+
     /// Reads what has changed. `by_hand` names the admin's action that changed it, if it was one.
     pub(super) fn read(&mut self, server: &Server, by_hand: Option<&'static str>, activity: &mut Activity) {
         if server.news() <= self.seen {
@@ -76,8 +93,9 @@ impl Records {
 
     /// After a restore: every pool is compared.
     fn read_all(&mut self, server: &Server, by_hand: Option<&'static str>, activity: &mut Activity) {
-        // What was lost before is later than what was put in place, too.
-        self.lost.iter_mut().for_each(|(_, cause)| *cause = super::RESTORE);
+        // Of what was lost by hand the restore took back the record of what was assigned after the backup.
+        let kept = self.kept;
+        self.lost.iter_mut().filter(|(it, _)| it.id > kept).for_each(|(_, cause)| *cause = super::RESTORE);
         let mut keys: BTreeSet<PoolKey> = self.recorded.iter().map(|it| it.pool.clone()).collect();
         for (plural, kind) in POOL_KINDS {
             keys.extend(server.list(plural).map(|object| PoolKey::new(kind, text(object, "/metadata/name"))));

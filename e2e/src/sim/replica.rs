@@ -7,33 +7,29 @@ use std::time::{Duration, Instant};
 
 use ipam_core::PoolKind;
 use ipam_operator::election::LEASE_NAME;
-use ipam_operator::election::algorithm::{Candidate, RETRY_PERIOD, Step};
+use ipam_operator::election::campaign::Next;
 use ipam_operator::election::given::Given;
 use ipam_operator::index::{CORDON, Labels, NodeMeta};
 use ipam_operator::metrics::Metrics;
 use ipam_operator::objects::RawObject;
 use ipam_operator::reconcile::{Command, Now, Observed, Outcome, Reconciler, Settings};
 use jiff::Timestamp;
-use k8s_openapi::api::coordination::v1::Lease;
 use kube::runtime::watcher::Event;
-use serde_json::Value;
 
 use super::action::Fate;
+use super::election::{Election, Stepped};
 use super::object::Object;
-use super::server::{Change, NAMESPACE, Server, text};
+use super::server::{Change, Server, text};
 use super::watch::{Told, Watch};
 use super::wire::Wire;
 
 /// The kinds that the operator watches, in the order of its watches.
 const WATCHED: [&str; 4] = ["ippools", "cidrpools", "ipamnodes", "nodes"];
 
-/// A leader that has renewed its lease does so again after this long. Three of the real ones' periods: so much less to play.
-const RENEWALS_APART: Duration = RETRY_PERIOD.saturating_mul(3);
-
 /// A running process.
 pub(super) struct Replica {
     reconciler: Reconciler,
-    candidate: Candidate,
+    election: Election,
     wire: Wire,
     watches: Vec<Watch>,
     /// Calls on their way to the server.
@@ -47,8 +43,6 @@ pub(super) struct Replica {
     skew: i64,
     /// Until when the process is stopped (SIGSTOP), by the simulator's clock.
     pub(super) frozen_until: Duration,
-    /// When it looks after its lease of its own accord.
-    next_campaign: Duration,
     /// Steps that a process which slept through its deadline still does before its timer ends it.
     last_steps: u32,
     /// After how long it lets time release the block of a Node that is gone.
@@ -121,12 +115,12 @@ impl Clock {
 
 impl Replica {
     /// A process that has just started.
-    pub(super) fn start(name: &str, skew: i64, grace: Option<Duration>, wire: Wire) -> Self {
+    pub(super) fn start(skew: i64, grace: Option<Duration>, wire: Wire, election: Election) -> Self {
         let settings =
             Settings { released_block_grace: grace, creations_arrive_within: super::orphan::CREATIONS_ARRIVE_WITHIN };
         Self {
             reconciler: Reconciler::new(settings, Arc::new(Metrics::default())),
-            candidate: Candidate::new(name.to_owned(), NAMESPACE, LEASE_NAME),
+            election,
             wire,
             watches: WATCHED.map(|plural| Watch::new(plural, None)).into(),
             sent: Vec::new(),
@@ -135,16 +129,20 @@ impl Replica {
             led_until: Duration::ZERO,
             skew,
             frozen_until: Duration::ZERO,
-            next_campaign: Duration::ZERO,
             last_steps: 3,
             grace,
             sight: Sight::default(),
         }
     }
 
-    /// What it has sent and what may reach the server after its end.
-    pub(super) fn into_sent(self) -> Vec<Command> {
-        self.sent
+    /// What it has sent and what may reach the server after its end, a call about the Lease apart.
+    pub(super) fn into_sent(self) -> (Vec<Command>, Option<Next>) {
+        (self.sent, self.election.into_sent())
+    }
+
+    /// The wall clock jumps by so many seconds.
+    pub(super) fn jump(&mut self, seconds: i64) {
+        self.skew += seconds;
     }
 
     /// After how long it lets time release the block of a Node that is gone; `None` is never.
@@ -178,12 +176,17 @@ impl Replica {
 
     /// Until when it leads, by its own clock. One that stands still does not know better.
     pub(super) fn leads_until(&self) -> Option<Instant> {
-        self.candidate.leads_until()
+        self.election.leads_until()
     }
 
-    /// When it looks after its lease of its own accord.
+    /// When the next step of its election is due.
     pub(super) fn next_campaign(&self) -> Duration {
-        self.next_campaign
+        self.election.due()
+    }
+
+    /// Its election.
+    pub(super) const fn election(&self) -> &Election {
+        &self.election
     }
 
     /// When it has something to do, if nothing happens before.
@@ -204,7 +207,9 @@ impl Replica {
 
     /// Whether the process ends now: it has led, and its time is over.
     pub(super) fn is_past_its_deadline(&mut self, clock: Clock) -> bool {
-        let over = self.leading && self.candidate.leads_until().is_none_or(|until| until <= clock.instant());
+        // One that has read a Lease which another process released does not lead, and is about to write.
+        let is_over = self.leads_until().map_or(!self.election.is_under_way(), |until| until <= clock.instant());
+        let over = self.leading && is_over;
         if over && self.last_steps > 0 {
             self.last_steps -= 1;
             return false;
@@ -259,12 +264,13 @@ impl Replica {
 
     /// Decides what is due; the calls are then on their way.
     pub(super) fn decide(&mut self, clock: Clock) {
+        if self.leading {
+            self.reconciler.lease_says(self.election.said());
+        }
         self.sent.extend(self.reconciler.poll(Now { instant: clock.instant(), wall: clock.wall(self.skew) }));
-    }
-
-    /// Whether calls wait for the Lease to say more than it does. The real election writes it at once then.
-    pub(super) fn presses(&self) -> bool {
-        self.leading && self.reconciler.wants_lease_to_say() > self.candidate.given()
+        if self.leading {
+            self.election.want(self.reconciler.wants_lease_to_say(), clock);
+        }
     }
 
     /// A call reaches the server, or does not. Returns it if it is still on its way.
@@ -285,37 +291,39 @@ impl Replica {
         }
     }
 
-    /// One try to get or keep the Lease. A leader that finds another in its place ends: `false`.
-    pub(super) fn campaign(&mut self, server: &mut Server, fate: Fate, clock: Clock) -> bool {
-        let now = clock.instant();
-        self.next_campaign = clock.elapsed + RETRY_PERIOD;
-        if matches!(fate, Fate::Lost | Fate::Late) {
-            return true;
+    /// All answers that are on their way arrive.
+    pub(super) fn settle_all(&mut self, clock: Clock) {
+        for outcome in std::mem::take(&mut self.answers) {
+            self.reconciler.settle(outcome, clock.instant());
         }
-        let lease = server.get("leases", LEASE_NAME).and_then(|object| object.lease());
-        self.candidate.observe(lease, now);
-        self.candidate.want(self.leading.then(|| self.reconciler.wants_lease_to_say()));
-        let (result, began) = match self.candidate.step(now, clock.wall(self.skew)) {
-            Step::Follow { .. } => return !self.leading,
-            Step::Create(lease) => (server.create("leases", value(&lease)), now),
-            Step::Replace(lease) => (server.replace("leases", false, &value(&lease)), now),
-        };
-        let written: Option<Lease> = result.ok().and_then(|object| object.lease());
-        if let (Some(lease), Fate::Done) = (written, fate) {
-            self.candidate.wrote(lease, began, now);
-            self.next_campaign = clock.elapsed + RENEWALS_APART;
+    }
+
+    /// The next step of the election.
+    pub(super) fn step_election(&mut self, fate: Fate, clock: Clock) -> Stepped {
+        let stepped = self.election.step(&self.wire, fate, clock, clock.wall(self.skew));
+        if self.leading {
+            self.reconciler.lease_says(self.election.said());
         }
-        self.reconciler.lease_says(self.candidate.given());
-        if let Some(until) = self.candidate.leads_until() {
+        if let Some(until) = self.leads_until() {
             self.led_until = until.saturating_duration_since(clock.start);
+            if !self.leading && until > clock.instant() {
+                self.leading = true;
+                self.sight = Sight::default();
+                self.reconciler.lead(self.election.said(), clock.instant());
+                self.watches.iter_mut().for_each(Watch::expire);
+            }
         }
-        if !self.leading && self.candidate.leads_until().is_some_and(|until| until > now) {
-            self.leading = true;
-            self.sight = Sight::default();
-            self.reconciler.lead(self.candidate.given(), now);
-            self.watches.iter_mut().for_each(Watch::expire);
-        }
-        true
+        stepped
+    }
+
+    /// Stops in good order: the write that releases the Lease, if it has it.
+    pub(super) fn release(&mut self, clock: Clock) -> Option<Next> {
+        self.election.release(clock.wall(self.skew))
+    }
+
+    /// Watches whose connection a restore has cut begin anew.
+    pub(super) fn expire_watches(&mut self, server: &Server) {
+        self.watches.iter_mut().for_each(|watch| watch.expire_if_restored(server));
     }
 }
 
@@ -323,10 +331,6 @@ impl Replica {
 pub(super) fn given(server: &Server) -> Given {
     let lease = server.get("leases", LEASE_NAME).and_then(|object| object.lease());
     lease.map_or(Given::Nothing, |lease| Given::of(&lease))
-}
-
-fn value(lease: &Lease) -> Value {
-    serde_json::to_value(lease).unwrap_or_default()
 }
 
 fn event<T>(told: Told, read: &dyn Fn(&Object) -> Option<T>) -> Event<T> {

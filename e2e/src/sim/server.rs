@@ -11,6 +11,7 @@ use http::header::{ACCEPT, CONTENT_TYPE};
 use http::{Method, Request, Response, StatusCode};
 use serde_json::{Value, json};
 
+use super::answer::failure;
 use super::object::Object;
 
 /// Where pools and IPAMNodes live.
@@ -59,6 +60,8 @@ pub(super) struct Server {
     /// Requests of replicas but those about leases.
     requests: u64,
     uids: u64,
+    /// How often a backup was put in place.
+    restores: u64,
     /// What happened, for each of [`PLURALS`].
     history: [Vec<Event>; PLURALS.len()],
 }
@@ -96,6 +99,16 @@ impl Server {
         self.requests
     }
 
+    /// The number of uids given so far.
+    pub(super) fn uids(&self) -> u64 {
+        self.uids
+    }
+
+    /// How often a backup was put in place.
+    pub(super) fn restores(&self) -> u64 {
+        self.restores
+    }
+
     /// What happened to objects of `plural` after `version`, oldest first.
     pub(super) fn since(&self, plural: &'static str, version: u64) -> &[Event] {
         let history = &self.history[place(plural)];
@@ -110,6 +123,7 @@ impl Server {
     /// Puts a backup in place as `etcdutl snapshot restore --bump-revision` does: versions go on, history does not.
     pub(super) fn restore(&mut self, backup: &Backup) {
         self.version += RESTORE_BUMP;
+        self.restores += 1;
         self.news = self.version;
         self.objects.clone_from(&backup.0);
         self.history.iter_mut().for_each(Vec::clear);
@@ -129,6 +143,7 @@ impl Server {
         if let Some(map) = object.as_object_mut() {
             map.remove("status");
         }
+        tidy(&mut object);
         Ok(self.put(plural, &name, object))
     }
 
@@ -136,6 +151,9 @@ impl Server {
     pub(super) fn replace(&mut self, plural: &'static str, status: bool, new: &Value) -> Result<Arc<Object>, Refused> {
         let name = text(new, "/metadata/name");
         let old = self.found(plural, &name)?;
+        if text(new, "/metadata/resourceVersion").is_empty() {
+            return Err((422, "metadata.resourceVersion must be specified for an update".to_owned()));
+        }
         precondition(&old, new)?;
         let mut object = (**old).clone();
         if status {
@@ -146,7 +164,7 @@ impl Server {
             }
             object["spec"] = new["spec"].clone();
         }
-        Ok(self.update(plural, &name, &old, object))
+        self.update(plural, &name, &old, object)
     }
 
     /// Merges a patch into an object, or into its status alone.
@@ -158,10 +176,12 @@ impl Server {
         patch: &Value,
     ) -> Result<Arc<Object>, Refused> {
         let old = self.found(plural, name)?;
-        precondition(&old, patch)?;
+        precondition(&old, &json!({"metadata": {"resourceVersion": patch["metadata"]["resourceVersion"]}}))?;
+        // The uid in a patch is no precondition, but may not change.
+        precondition(&old, patch).map_err(|(_, why)| (422, why))?;
         let mut patched = (**old).clone();
         json_patch::merge(&mut patched, patch);
-        Ok(self.patched(plural, name, status, &old, patched))
+        self.patched(plural, name, status, &old, patched)
     }
 
     /// Applies a JSON patch to an object, or to its status alone.
@@ -176,7 +196,7 @@ impl Server {
         let mut patched = (**old).clone();
         let patch: json_patch::Patch = serde_json::from_value(patch).map_err(|error| (400, error.to_string()))?;
         json_patch::patch(&mut patched, &patch).map_err(|error| (422, error.to_string()))?;
-        Ok(self.patched(plural, name, status, &old, patched))
+        self.patched(plural, name, status, &old, patched)
     }
 
     fn patched(
@@ -186,7 +206,7 @@ impl Server {
         status: bool,
         old: &Arc<Object>,
         mut new: Value,
-    ) -> Arc<Object> {
+    ) -> Result<Arc<Object>, Refused> {
         // What the subresource does not write keeps its value.
         let kept: &[&str] = if status { &["spec", "metadata"] } else { &["status"] };
         for field in kept {
@@ -227,21 +247,30 @@ impl Server {
         self.get(plural, name).cloned().ok_or_else(|| (404, format!("{plural} {name:?} not found")))
     }
 
-    fn update(&mut self, plural: &'static str, name: &str, old: &Arc<Object>, mut object: Value) -> Arc<Object> {
-        drop_nulls(&mut object);
+    fn update(
+        &mut self,
+        plural: &'static str,
+        name: &str,
+        old: &Arc<Object>,
+        mut object: Value,
+    ) -> Result<Arc<Object>, Refused> {
+        tidy(&mut object);
+        let is_terminating = !object["metadata"]["deletionTimestamp"].is_null();
+        if is_terminating && finalizers(&object).iter().any(|new| !finalizers(old).contains(new)) {
+            return Err((422, "no new finalizers can be added if the object is being deleted".to_owned()));
+        }
         if object == ***old {
-            return old.clone();
+            return Ok(old.clone());
         }
         if object["spec"] != old["spec"] {
             let generation = old["metadata"]["generation"].as_i64().unwrap_or_default();
             object["metadata"]["generation"] = (generation + 1).into();
         }
-        if !object["metadata"]["deletionTimestamp"].is_null() && finalizers(&object).is_empty() {
-            self.put(plural, name, object.clone());
+        if is_terminating && finalizers(&object).is_empty() {
             self.remove(plural, name);
-            return Arc::new(Object::new(object));
+            return Ok(Arc::new(Object::new(object)));
         }
-        self.put(plural, name, object)
+        Ok(self.put(plural, name, object))
     }
 
     fn put(&mut self, plural: &'static str, name: &str, mut object: Value) -> Arc<Object> {
@@ -294,10 +323,10 @@ impl Server {
         if path.ends_with("/events") {
             return Ok(Arc::new(Object::new(body)));
         }
-        self.requests += 1;
         let words: Vec<&str> = path.trim_start_matches('/').split('/').collect();
         let place = words.iter().position(|word| PLURALS.contains(word)).ok_or((404, format!("no {path}")))?;
         let plural = PLURALS.into_iter().find(|plural| *plural == words[place]).ok_or((404, format!("no {path}")))?;
+        self.requests += u64::from(plural != "leases");
         let (name, status) = (words.get(place + 1).copied(), words.get(place + 2) == Some(&"status"));
         let patch_type = request.headers().get(CONTENT_TYPE).and_then(|value| value.to_str().ok());
         match (request.method(), name) {
@@ -340,10 +369,13 @@ fn timestamp(second: u64) -> String {
     format!("2026-01-01T{:02}:{:02}:{:02}Z", second / 3600 % 24, second / 60 % 60, second % 60)
 }
 
-fn failure(code: u16, message: &str) -> Value {
-    let status = if code == 200 { "Success" } else { "Failure" };
-    json!({"kind": "Status", "apiVersion": "v1", "metadata": {}, "status": status, "message": message,
-        "reason": if code == 409 { "Conflict" } else { "Unknown" }, "code": code})
+/// Drops what the real server does not keep.
+fn tidy(object: &mut Value) {
+    drop_nulls(object);
+    if let Some(metadata) = object["metadata"].as_object_mut() {
+        let is_empty = |value: &Value| value.as_array().is_some_and(Vec::is_empty) || *value == json!({});
+        metadata.retain(|_, value| !is_empty(value));
+    }
 }
 
 fn drop_nulls(value: &mut Value) {

@@ -5,7 +5,7 @@ use std::time::Duration;
 use super::action::{Action, Disk, Fate};
 use super::law::{self, Broken};
 use super::wire::lock;
-use super::world::{NODES, REPLICAS, World};
+use super::world::{REPLICAS, World};
 
 /// Simulated time until all must be at rest: longer than the longest pause after failures, a lease and a process that stands
 /// still together.
@@ -17,10 +17,13 @@ const QUIET: Duration = Duration::from_secs(12);
 /// Lets all settle with the pods that there are, then ends all pods and lets all settle again.
 pub(super) fn settle(world: &mut World) -> Result<(), Broken> {
     world.forget_orphans();
+    if lock(&world.server).restores() > 0 {
+        world.break_watches();
+    }
     collect(world);
     come_to_rest(world)?;
     law::service::check(world)?;
-    for node in 0..NODES {
+    for node in world.machines() {
         while world.nodes[usize::from(node)].held().next().is_some() {
             step(world, Action::Delete { node, pod: 0 })?;
         }
@@ -70,7 +73,7 @@ fn activity(world: &World) -> (u64, u64) {
 
 /// Everybody does what there is for him to do, and time passes until somebody has something to do again.
 fn round(world: &mut World) -> Result<(), Broken> {
-    for node in 0..NODES {
+    for node in world.machines() {
         if world.has_settled_agent(node) {
             continue;
         }

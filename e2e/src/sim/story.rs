@@ -28,7 +28,7 @@ pub(super) const STORIES: [Story; 15] = [
 ];
 
 /// Longer than a lease lasts and an operator waits for its lease.
-const LEASE_OVER: u8 = 20;
+pub(super) const LEASE_OVER: u8 = 20;
 
 /// What an admin or a node may do to the world at any time; mostly to the one node that the story is about.
 fn change(dice: &mut Dice, node: u8) -> Action {

@@ -29,6 +29,8 @@ pub(super) struct Watch {
     only: Option<String>,
     /// The version up to which everything is told or waits in `listed`; `None` before a list.
     at: Option<u64>,
+    /// The number of restores before the list. A connection from before the last restore tells nothing until it breaks.
+    restores: u64,
     /// What is left of the list.
     listed: VecDeque<Told>,
     last: Option<Told>,
@@ -37,7 +39,7 @@ pub(super) struct Watch {
 impl Watch {
     /// One that begins with a list.
     pub(super) fn new(plural: &'static str, only: Option<String>) -> Self {
-        Self { plural, only, at: None, listed: VecDeque::new(), last: None }
+        Self { plural, only, at: None, restores: 0, listed: VecDeque::new(), last: None }
     }
 
     /// Loses its place: the next word is a new list.
@@ -45,9 +47,17 @@ impl Watch {
         *self = Self::new(self.plural, self.only.take());
     }
 
+    /// Loses its place if the server was restored since the list.
+    pub(super) fn expire_if_restored(&mut self, server: &Server) {
+        if self.at.is_some() && self.restores != server.restores() {
+            self.expire();
+        }
+    }
+
     /// Whether everything that happened is told.
     pub(super) fn is_current(&self, server: &Server) -> bool {
-        self.listed.is_empty() && self.at.is_some_and(|at| self.next_event(server, at).is_none())
+        let is_connected = self.restores == server.restores();
+        is_connected && self.listed.is_empty() && self.at.is_some_and(|at| self.next_event(server, at).is_none())
     }
 
     /// The next word, if there is one.
@@ -55,8 +65,11 @@ impl Watch {
         if self.at.is_none() {
             let matching = server.list(self.plural).filter(|object| self.is_ours(object)).cloned();
             self.listed = matching.map(Told::Listed).chain([Told::Done]).collect();
-            self.at = Some(server.version());
+            (self.at, self.restores) = (Some(server.version()), server.restores());
             return Some(Told::Init);
+        }
+        if self.restores != server.restores() {
+            return None;
         }
         let told = if let Some(told) = self.listed.pop_front() {
             told
@@ -71,7 +84,7 @@ impl Watch {
 
     /// All that is untold, of each object only its last state; a list is told to its end first.
     pub(super) fn rest(&mut self, server: &Server) -> Vec<Told> {
-        let Some(at) = self.at else { return Vec::new() };
+        let Some(at) = self.at.filter(|_| self.restores == server.restores()) else { return Vec::new() };
         let mut told: Vec<Told> = self.listed.drain(..).collect();
         let untold = server.since(self.plural, at);
         for (place, event) in untold.iter().enumerate().filter(|(_, event)| self.is_ours(&event.object)) {

@@ -7,14 +7,20 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use http::{Request, Response};
 use http_body_util::{BodyExt as _, Full};
 use ipam_operator::act::Actor;
-use ipam_operator::election::Lead;
+use ipam_operator::election::campaign::Next;
+use ipam_operator::election::{LEASE_NAME, Lead};
 use ipam_operator::reconcile::{CallError, Command, Outcome};
-use kube::Client;
+use k8s_openapi::api::coordination::v1::Lease;
+use kube::api::PostParams;
 use kube::client::Body;
+use kube::{Api, Client};
+use serde_json::Value;
 use tokio::runtime::Runtime;
 use tokio::sync::watch;
 
 use super::action::Fate;
+use super::answer::error_response;
+use super::election::Answer;
 use super::server::{NAMESPACE, Server};
 
 /// The server, shared by the world and the calls.
@@ -29,28 +35,35 @@ pub(super) fn lock(server: &Shared) -> MutexGuard<'_, Server> {
 #[derive(Clone)]
 pub(super) struct Wire {
     runtime: Rc<Runtime>,
+    server: Shared,
+    client: Client,
     actor: Actor,
     lead: watch::Sender<Lead>,
+    /// The fate of the request that comes next.
+    fate: Arc<Mutex<Fate>>,
 }
 
 impl Wire {
     /// Calls to `server` in the name of `identity`.
     pub(super) fn new(runtime: Rc<Runtime>, server: &Shared, identity: &str) -> Self {
-        let server = server.clone();
+        let fate = Arc::new(Mutex::new(Fate::Done));
+        let (answers, fates) = (server.clone(), fate.clone());
         let service = tower::service_fn(move |request: Request<Body>| {
-            let server = server.clone();
+            let (server, fate) = (answers.clone(), fates.clone());
             async move {
                 let (head, body) = request.into_parts();
                 let body = body.collect().await.map(|body| body.to_bytes().to_vec()).unwrap_or_default();
-                let response = lock(&server).answer(&Request::from_parts(head, body));
+                let fate = *fate.lock().unwrap_or_else(PoisonError::into_inner);
+                let response = answer(&server, &Request::from_parts(head, body), fate);
                 Ok::<Response<Full<_>>, Infallible>(response.map(|body| Full::new(body.into())))
             }
         });
         let entered = runtime.enter();
         let (lead, told) = watch::channel(Lead::No);
-        let actor = Actor::new(Client::new(service, NAMESPACE), NAMESPACE.to_owned(), identity.to_owned(), told);
+        let client = Client::new(service, NAMESPACE);
+        let actor = Actor::new(client.clone(), NAMESPACE.to_owned(), identity.to_owned(), told);
         drop(entered);
-        Self { runtime, actor, lead }
+        Self { runtime, server: server.clone(), client, actor, lead, fate }
     }
 
     /// Makes a call now; `leads` says whether whoever makes it leads at this moment.
@@ -61,12 +74,73 @@ impl Wire {
         }
         // The real look at the lease is upon a clock that the simulator has not.
         self.lead.send_replace(if leads { Lead::Always } else { Lead::No });
+        self.set(fate);
         let outcome = self.runtime.block_on(self.actor.perform(command));
-        if fate == Fate::Done { outcome } else { unanswered }
+        if fate == Fate::AnswerLost { unanswered } else { outcome }
     }
 
     /// A call that was sent long ago arrives.
     pub(super) fn arrive(&self, command: Command) {
         drop(self.make(command, Fate::AnswerLost, true));
     }
+
+    /// Makes a call about the Lease. Those that no HTTP error meets spare the way through the client, for there are many.
+    pub(super) fn vote(&self, call: Next, fate: Fate) -> Answer {
+        if matches!(fate, Fate::ErrorBefore(_) | Fate::ErrorAfter(_)) {
+            return self.vote_by_http(call, fate);
+        }
+        let no_answer = "no answer".to_owned();
+        let is_read = call == Next::Read;
+        let answer = (fate != Fate::Lost).then(|| vote(&mut lock(&self.server), call));
+        match answer.filter(|_| fate == Fate::Done) {
+            Some(answer) => answer,
+            None if is_read => Answer::Read(Err(no_answer)),
+            None => Answer::Written(Err(no_answer)),
+        }
+    }
+
+    fn vote_by_http(&self, call: Next, fate: Fate) -> Answer {
+        self.set(fate);
+        let api: Api<Lease> = Api::namespaced(self.client.clone(), NAMESPACE);
+        let why = |error: kube::Error| error.to_string();
+        let params = PostParams::default();
+        match call {
+            Next::Create(lease) => Answer::Written(self.runtime.block_on(api.create(&params, &lease)).map_err(why)),
+            Next::Replace(lease) => {
+                Answer::Written(self.runtime.block_on(api.replace(LEASE_NAME, &params, &lease)).map_err(why))
+            }
+            Next::Read | Next::Wait(_) | Next::Lost(_) => {
+                Answer::Read(self.runtime.block_on(api.get_opt(LEASE_NAME)).map_err(why))
+            }
+        }
+    }
+
+    fn set(&self, fate: Fate) {
+        *self.fate.lock().unwrap_or_else(PoisonError::into_inner) = fate;
+    }
+}
+
+fn answer(server: &Shared, request: &Request<Vec<u8>>, fate: Fate) -> Response<Vec<u8>> {
+    match fate {
+        Fate::ErrorBefore(code) => error_response(code),
+        Fate::ErrorAfter(code) => {
+            drop(lock(server).answer(request));
+            error_response(code)
+        }
+        Fate::Done | Fate::AnswerLost | Fate::Lost | Fate::Late => lock(server).answer(request),
+    }
+}
+
+/// A call about the Lease, done on the server.
+pub(super) fn vote(server: &mut Server, call: Next) -> Answer {
+    let value = |lease: &Lease| serde_json::to_value(lease).unwrap_or(Value::Null);
+    let written = match call {
+        Next::Create(lease) => server.create("leases", value(&lease)),
+        Next::Replace(lease) => server.replace("leases", false, &value(&lease)),
+        Next::Read | Next::Wait(_) | Next::Lost(_) => {
+            return Answer::Read(Ok(server.get("leases", LEASE_NAME).and_then(|object| object.lease())));
+        }
+    };
+    let lease = written.map_err(|(_, why)| why);
+    Answer::Written(lease.and_then(|object| object.lease().ok_or_else(|| "no Lease".to_owned())))
 }

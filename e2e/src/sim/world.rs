@@ -13,15 +13,17 @@ use super::agent::{Added, Node, Wish};
 use super::allowed::{Allowed, key_of};
 use super::law::{self, Broken};
 use super::orphan::Orphans;
-use super::records::Records;
+use super::records::{AssignmentId, Records};
 use super::replica::{Clock, Replica};
 use super::server::{Backup, PLURALS};
-use super::wire::{Shared, Wire, lock};
+use super::wire::{Shared, lock};
 
-/// Nodes that there may be.
+/// Machines that there are from the start.
 pub(super) const NODES: u8 = 4;
+/// Machines that there may be. Those after the first [`NODES`] are there once an action names them.
+pub(super) const MOST_NODES: u8 = 12;
 /// Replicas of the operator that there may be.
-pub(super) const REPLICAS: u8 = 2;
+pub(super) const REPLICAS: u8 = 3;
 /// The longest time that passes at once while all is left to settle: leaders are to renew in time.
 pub(super) const LONGEST_PASS: Duration = Duration::from_secs(2);
 /// After this long without news an operator decides upon what it has heard.
@@ -30,6 +32,15 @@ pub(super) const QUIET: Duration = Duration::from_millis(15);
 pub(super) const LONGEST_PAUSE: Duration = Duration::from_mins(1);
 /// After this long an agent may write its next report.
 pub(super) const REPORTS_APART: Duration = Duration::from_secs(1);
+
+/// What was there when a backup was put in place.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct PutBack {
+    /// The number of uids that there had been.
+    pub(super) uids: u64,
+    /// Whether the Lease was written since and says that blocks are given.
+    pub(super) is_marked: bool,
+}
 
 /// The cluster.
 pub struct World {
@@ -40,12 +51,15 @@ pub struct World {
     /// The replicas that run.
     pub(super) replicas: Vec<Option<Replica>>,
     pub(super) orphans: Orphans,
-    runtime: Rc<Runtime>,
+    pub(super) runtime: Rc<Runtime>,
     pub(super) clock: Clock,
-    starts: u32,
+    pub(super) starts: u32,
     /// What the laws do not speak of, for an admin has taken it upon himself.
     pub(super) allowed: Allowed,
-    pub(super) backup: Option<Backup>,
+    /// The last backup, and the last assignment before it.
+    pub(super) backup: Option<(Backup, AssignmentId)>,
+    /// What was there when a backup was put in place under a running leader.
+    pub(super) put_back: Option<PutBack>,
     /// The pools that went with their definitions.
     pub(super) swept: Vec<(&'static str, Value)>,
     /// The machines that were registered when the store was put back, until the operator is started again.
@@ -78,6 +92,7 @@ impl World {
             starts: 0,
             allowed: Allowed::default(),
             backup: None,
+            put_back: None,
             swept: Vec::new(),
             restoring: None,
             checked: (0, 0),
@@ -85,6 +100,19 @@ impl World {
             records: Records::default(),
             by_hand: None,
             broken: None,
+        }
+    }
+
+    /// The machines, by number.
+    pub(super) fn machines(&self) -> std::ops::Range<u8> {
+        0..u8::try_from(self.nodes.len()).unwrap_or(MOST_NODES)
+    }
+
+    /// The machines up to this one are there.
+    fn build(&mut self, node: u8) {
+        for node in self.machines().end..=node % MOST_NODES {
+            self.activity.count("machines added");
+            self.nodes.push(Node::new(&node_name(node), self.clock));
         }
     }
 
@@ -153,8 +181,9 @@ impl World {
             | Action::ForceRelease { .. }
             | Action::ForceAll { .. }
             | Action::Share { .. } => self.admin(action),
-            Action::Backup => self.backup = Some(lock(&self.server).backup()),
+            Action::Backup => self.backup = Some((lock(&self.server).backup(), self.records.last())),
             Action::Restore => self.restore(),
+            Action::RestoreLive { breaks } => self.restore_live(breaks),
             Action::Undefine { breaks } => self.undefine(breaks),
             Action::Reapply => {
                 for (plural, object) in std::mem::take(&mut self.swept) {
@@ -167,6 +196,7 @@ impl World {
                 }
             }
             Action::Work { replica } => self.work(replica),
+            Action::WorkAgainst { replica, fate } => self.work_against(replica, fate),
             Action::Round { replica } => self.round(replica),
             Action::Listen { replica } => self.listen(replica),
             Action::Crowd => self.crowd(),
@@ -179,6 +209,7 @@ impl World {
     }
 
     pub(super) fn on_node(&mut self, action: Action) {
+        self.build(node_of(action));
         self.act_on_node(action);
         self.look();
     }
@@ -186,7 +217,7 @@ impl World {
     fn act_on_node(&mut self, action: Action) {
         let (clock, shared) = (self.clock, self.server.clone());
         let mut server = lock(&shared);
-        let at = |index: u8| usize::from(index % NODES);
+        let at = |index: u8| usize::from(index % MOST_NODES);
         match action {
             Action::AgentHear { node, words } => self.nodes[at(node)].hear(words.into(), &server),
             Action::AgentLoseWatch { node } => self.nodes[at(node)].lose_watch(),
@@ -225,7 +256,7 @@ impl World {
 
     /// CNI ADD of a new pod.
     pub(super) fn add(&mut self, node: u8, pool: usize, wish: Wish) -> Added {
-        let added = self.nodes[usize::from(node % NODES)].add(pool, wish, self.clock, &self.records);
+        let added = self.nodes[usize::from(node % MOST_NODES)].add(pool, wish, self.clock, &self.records);
         match (added, wish) {
             (Added::Served, Wish::Named(_)) => self.activity.count("pods served by name"),
             (Added::Served, _) => self.activity.count("pods served"),
@@ -236,14 +267,8 @@ impl World {
         added
     }
 
-    pub(super) fn campaign_if_due(&mut self, replica: u8) {
-        let now = self.clock.elapsed;
-        if self.awake(replica).is_some_and(|it| it.next_campaign() <= now) {
-            self.on_replica(Action::Campaign { replica, fate: Fate::Done });
-        }
-    }
-
     pub(super) fn admin(&mut self, action: Action) {
+        self.build(node_of(action));
         if !admin::act(&mut lock(&self.server), action) {
             return;
         }
@@ -257,14 +282,8 @@ impl World {
     }
 
     fn note_unheard(&mut self, node: u8) {
-        let it = &self.nodes[usize::from(node % NODES)];
+        let it = &self.nodes[usize::from(node % MOST_NODES)];
         self.allowed.leaves_unheard(&lock(&self.server), &self.records, it);
-    }
-
-    /// Whether all who lead have heard of all pools, and none of their calls is on its way.
-    pub(super) fn leaders_know_pools(&self, server: &super::server::Server) -> bool {
-        let mut leaders = self.replicas.iter().flatten().filter(|replica| replica.is_leading());
-        leaders.all(|replica| replica.knows_pools(server) && replica.calls() == 0) && self.orphans.is_empty()
     }
 
     fn note_by_hand(&mut self, action: Action) {
@@ -272,7 +291,7 @@ impl World {
             // Whoever deletes it says that nobody holds what it alone tells.
             Action::RemoveIpamNode { node } => {
                 self.note_unheard(node);
-                self.nodes[usize::from(node % NODES)].lose_word();
+                self.nodes[usize::from(node % MOST_NODES)].lose_word();
                 self.orphans.forget_creations(&node_name(node));
             }
             // Nothing told of it but that machine.
@@ -289,74 +308,9 @@ impl World {
         }
     }
 
-    pub(super) fn on_replica(&mut self, action: Action) {
-        self.act_on_replica(action);
-        self.look();
-    }
-
-    fn act_on_replica(&mut self, action: Action) {
-        let clock = self.clock;
-        match action {
-            Action::Start { replica, skew } => self.start(replica, skew),
-            Action::Kill { replica } => {
-                self.activity.count("replicas killed");
-                self.kill(replica);
-            }
-            Action::Campaign { replica, fate } => {
-                let shared = self.server.clone();
-                let led = self.awake(replica).is_some_and(|it| it.is_leading());
-                let stays = self.awake(replica).is_none_or(|it| it.campaign(&mut lock(&shared), fate, clock));
-                if !led && self.awake(replica).is_some_and(|it| it.is_leading()) {
-                    self.activity.count("leader changes");
-                }
-                if !stays {
-                    self.kill(replica);
-                }
-            }
-            Action::Hear { replica, watch, words } => {
-                let shared = self.server.clone();
-                if let Some(it) = self.awake(replica) {
-                    it.hear(watch.into(), words.into(), &lock(&shared), clock);
-                }
-            }
-            Action::HearLast { replica, watch } => {
-                let shared = self.server.clone();
-                if let Some(it) = self.awake(replica) {
-                    it.hear_last(watch.into(), &lock(&shared), clock);
-                }
-            }
-            Action::Call { replica, call, fate } => {
-                self.activity.count(called(fate));
-                if let Some(it) = self.awake(replica) {
-                    let (late, wire) = (it.deliver(call.into(), fate, clock), it.wire());
-                    if let Some(command) = late {
-                        self.orphans.call(wire, command, clock.elapsed);
-                    }
-                }
-            }
-            _ => {
-                if matches!(action, Action::Freeze { .. }) {
-                    self.activity.count("replicas stopped");
-                }
-                if let Some(it) = self.awake(replica_of(action)) {
-                    within(it, action, clock);
-                }
-            }
-        }
-    }
-
     /// Whether a node's agent runs and has nothing to do for now.
     pub(super) fn has_settled_agent(&self, node: u8) -> bool {
         self.nodes[usize::from(node)].has_settled(&lock(&self.server), self.clock)
-    }
-
-    /// Whether a replica does not run, or has nothing to do for now.
-    pub(super) fn has_settled_replica(&self, replica: u8) -> bool {
-        let now = self.clock.elapsed;
-        self.replicas[usize::from(replica)].as_ref().is_none_or(|it| {
-            let has_time = it.next_campaign() > now && it.next_wake(self.clock).is_none_or(|wake| wake > now);
-            it.frozen_until > now || (has_time && it.has_done_all(&lock(&self.server)))
-        })
     }
 
     /// How long nothing happens unless somebody does something, in milliseconds.
@@ -376,75 +330,6 @@ impl World {
             self.nodes[usize::from(node)].delete_newest(self.clock);
         }
     }
-
-    /// Whether a block waits for its agent's report for ever.
-    pub(super) fn waits_without_end(&self) -> bool {
-        let mut graces = self.replicas.iter().flatten().map(Replica::grace);
-        graces.any(|grace| grace.is_none())
-    }
-
-    /// The replica, if it runs and does not stand still.
-    pub(super) fn awake(&mut self, replica: u8) -> Option<&mut Replica> {
-        let now = self.clock.elapsed;
-        self.replicas[usize::from(replica % REPLICAS)].as_mut().filter(|it| it.frozen_until <= now)
-    }
-
-    fn start(&mut self, replica: u8, skew: i8) {
-        let place = usize::from(replica % REPLICAS);
-        self.rebuild();
-        if self.replicas[place].is_none() {
-            self.starts += 1;
-            let name = format!("replica-{}", self.starts);
-            let wire = Wire::new(self.runtime.clone(), &self.server, &name);
-            let grace = self.allowed.grace;
-            // Where blocks are let go of by time, the replicas' clocks are as close as an admin has to keep them.
-            let skew = if grace.is_some() { skew / 8 } else { skew };
-            self.replicas[place] = Some(Replica::start(&name, skew.into(), grace, wire));
-        }
-    }
-
-    pub(super) fn kill(&mut self, replica: u8) {
-        if let Some(it) = self.replicas[usize::from(replica % REPLICAS)].take() {
-            // One that stood still has sent nothing since it led no more.
-            let (wire, sent) = (it.wire(), it.led_until.min(self.clock.elapsed));
-            it.into_sent().into_iter().for_each(|command| self.orphans.call(wire.clone(), command, sent));
-        }
-    }
-
-    /// Nothing of those who do not wait for it is on its way any more.
-    pub(super) fn forget_orphans(&mut self) {
-        self.orphans.forget();
-    }
-
-    fn end_those_past_their_deadline(&mut self) {
-        let clock = self.clock;
-        for replica in 0..REPLICAS {
-            if self.awake(replica).is_some_and(|it| it.is_past_its_deadline(clock)) {
-                self.kill(replica);
-            }
-        }
-    }
-}
-
-fn within(it: &mut Replica, action: Action, clock: Clock) {
-    match action {
-        Action::HearAgain { watch, .. } => it.hear_again(watch.into(), clock),
-        Action::LoseWatch { watch, .. } => it.lose_watch(watch.into()),
-        Action::Decide { .. } => it.decide(clock),
-        Action::Answer { answer, .. } => it.settle(answer.into(), clock),
-        Action::Freeze { seconds, .. } => it.frozen_until = clock.elapsed + Duration::from_secs(seconds.into()),
-        _ => {}
-    }
-}
-
-/// What a call counts as.
-const fn called(fate: Fate) -> &'static str {
-    match fate {
-        Fate::Done => "calls made",
-        Fate::AnswerLost => "answers lost",
-        Fate::Lost => "calls lost",
-        Fate::Late => "calls given up",
-    }
 }
 
 /// What an admin's action counts as, if it is counted.
@@ -462,18 +347,34 @@ const fn done_by_hand(action: Action) -> Option<&'static str> {
     }
 }
 
-const fn replica_of(action: Action) -> u8 {
+/// The machine that an action is about; the first if it is about none.
+const fn node_of(action: Action) -> u8 {
     match action {
-        Action::HearAgain { replica, .. }
-        | Action::LoseWatch { replica, .. }
-        | Action::Decide { replica }
-        | Action::Answer { replica, .. }
-        | Action::Freeze { replica, .. } => replica,
+        Action::AgentHear { node, .. }
+        | Action::AgentLoseWatch { node }
+        | Action::Add { node, .. }
+        | Action::AddAndCrash { node, .. }
+        | Action::AddByName { node, .. }
+        | Action::CopyStore { node }
+        | Action::PutStoreBack { node }
+        | Action::Delete { node, .. }
+        | Action::Report { node, .. }
+        | Action::AgentKill { node }
+        | Action::AgentStart { node }
+        | Action::Disk { node, .. }
+        | Action::Drain { node }
+        | Action::Wipe { node }
+        | Action::NodeJoins { node }
+        | Action::NodeLeaves { node }
+        | Action::Relabel { node }
+        | Action::Cordon { node }
+        | Action::RemoveIpamNode { node }
+        | Action::ForceRelease { node, .. } => node,
         _ => 0,
     }
 }
 
 /// The name of a node.
 pub(super) fn node_name(node: u8) -> String {
-    format!("node-{}", node % NODES)
+    format!("node-{}", node % MOST_NODES)
 }

@@ -64,6 +64,9 @@ async fn timed(kubeconfig: Option<&Path>) -> Result<Config, ClusterError> {
     config.write_timeout = Some(WRITE_TIMEOUT);
     config.read_timeout = Some(READ_TIMEOUT);
     config.reset_reader_on_write = true;
+    // Whoever makes a call decides whether it is made again: a write that was done and answered by an error would meet its own
+    // effect, and one of a leader may be sent again when it leads no more.
+    config.default_retry = false;
     install_tls_provider();
     Ok(config)
 }
@@ -115,6 +118,47 @@ mod tests {
     async fn a_missing_kubeconfig_is_named_with_the_flag_that_named_it() {
         let error = client(Some(Path::new("/nowhere/kubeconfig"))).await.err().unwrap().to_string();
         assert!(error.contains("/nowhere/kubeconfig") && error.contains("--kubeconfig"), "{error}");
+    }
+
+    #[tokio::test]
+    async fn a_call_that_is_answered_by_an_error_is_made_once() {
+        let listener = tokio::net::TcpListener::bind("127.0.0.1:0").await.unwrap();
+        let address = listener.local_addr().unwrap();
+        let file = tempfile::NamedTempFile::new().unwrap();
+        let text = format!(
+            "{{apiVersion: v1, kind: Config, current-context: c, contexts: [{{name: c, context: {{cluster: k, user: u}}}}], \
+             clusters: [{{name: k, cluster: {{server: 'http://{address}'}}}}], users: [{{name: u, user: {{}}}}]}}"
+        );
+        std::fs::write(file.path(), text).unwrap();
+        let requests = std::sync::Arc::new(std::sync::atomic::AtomicU32::new(0));
+        tokio::spawn(refuse_all(listener, requests.clone()));
+        for client in [client(Some(file.path())).await.unwrap(), shared_client(Some(file.path())).await.unwrap()] {
+            let before = requests.load(std::sync::atomic::Ordering::SeqCst);
+            let request = http::Request::get("/version").body(Vec::new()).unwrap();
+            assert!(client.request_text(request).await.is_err());
+            assert_eq!(requests.load(std::sync::atomic::Ordering::SeqCst), before + 1);
+        }
+    }
+
+    /// Answers each request by 503, and counts them.
+    async fn refuse_all(listener: tokio::net::TcpListener, requests: std::sync::Arc<std::sync::atomic::AtomicU32>) {
+        use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
+        while let Ok((mut stream, _)) = listener.accept().await {
+            let requests = requests.clone();
+            tokio::spawn(async move {
+                let mut bytes = Vec::new();
+                let mut buffer = [0; 1024];
+                while let Ok(read @ 1..) = stream.read(&mut buffer).await {
+                    bytes.extend_from_slice(&buffer[..read]);
+                    if bytes.ends_with(b"\r\n\r\n") {
+                        bytes.clear();
+                        requests.fetch_add(1, std::sync::atomic::Ordering::SeqCst);
+                        let answer = "HTTP/1.1 503 Service Unavailable\r\nRetry-After: 0\r\nContent-Length: 0\r\n\r\n";
+                        drop(stream.write_all(answer.as_bytes()).await);
+                    }
+                }
+            });
+        }
     }
 
     #[tokio::test]

@@ -1,17 +1,21 @@
-//! Leader election on a Lease: the calls and pauses around [`algorithm`].
+//! Leader election on a Lease: makes the calls and pauses that [`campaign`] asks for.
 //!
 //! Ends with an error when leadership is lost; the process then ends too, for what it has begun may not be its to
 //! finish. A Lease keeps two replicas from working side by side; what keeps them from doing harm if they do is the
 //! resourceVersion in every write.
 
 pub mod algorithm;
+pub mod campaign;
 pub mod given;
 
 use std::collections::hash_map::RandomState;
 use std::hash::{BuildHasher, Hasher};
 use std::io;
+use std::pin::pin;
 use std::time::{Duration, Instant};
 
+use futures::FutureExt as _;
+use futures::future::BoxFuture;
 use jiff::Timestamp;
 use k8s_openapi::api::coordination::v1::Lease;
 use kube::api::PostParams;
@@ -19,7 +23,8 @@ use kube::{Api, Client};
 use tokio::sync::watch;
 use tokio_util::sync::CancellationToken;
 
-use algorithm::{Candidate, RENEW_DEADLINE, RETRY_PERIOD, Step, follow_pause};
+use algorithm::RENEW_DEADLINE;
+use campaign::{Campaign, Next, Tried};
 use given::Keeper;
 
 /// The Lease of the reference system: during an upgrade the two take turns.
@@ -64,153 +69,147 @@ impl Lead {
 /// An election that we stand in.
 pub struct Election {
     api: Api<Lease>,
-    candidate: Candidate,
+    campaign: Campaign,
     mark: Keeper,
-    /// Who held the Lease at the last try, if not we.
-    following: Option<String>,
+    leading: bool,
     /// Whom we have said to follow.
     told: Option<String>,
     failing: bool,
 }
 
+/// The answer to a call.
+enum Answer {
+    Read(kube::Result<Option<Lease>>),
+    Written(kube::Result<Lease>),
+}
+
 impl Election {
     /// Stands for the Lease in `namespace` as `identity`, and keeps in it what `mark` is asked for.
     pub fn new(client: Client, namespace: &str, identity: String, mark: Keeper) -> Self {
-        let candidate = Candidate::new(identity, namespace, LEASE_NAME);
-        Self { api: Api::namespaced(client, namespace), candidate, mark, following: None, told: None, failing: false }
+        let campaign = Campaign::new(identity, namespace, now(), Box::new(random));
+        let api = Api::namespaced(client, namespace);
+        Self { api, campaign, mark, leading: false, told: None, failing: false }
     }
 
     /// Tries to lead, tells `lead` until when it does, and renews until `stop`. Ends earlier only when leadership is lost.
     /// The Lease is still held then: see [`Election::release`].
+    ///
+    /// A stop does not break a try off at once: a Lease taken by a call whose answer nobody awaits could not be given up, and the
+    /// next leader would have to wait for it to run out.
     pub async fn run(&mut self, lead: &watch::Sender<Lead>, stop: &CancellationToken) -> Result<(), Lost> {
-        while self.candidate.leads_until().is_none() {
-            let tried = self.attempt_until(now() + RENEW_DEADLINE, stop).await;
-            self.note(tried.unwrap_or_else(|| Err("no answer in time".to_owned())));
-            if stop.is_cancelled() {
-                return Ok(());
-            }
-            if self.candidate.leads_until().is_none() && pause(follow_pause(random()), stop).await.is_err() {
-                return Ok(());
-            }
-        }
-        tracing::info!(lease = LEASE_NAME, "leading");
-        self.renew(lead, stop).await
-    }
-
-    async fn renew(&mut self, lead: &watch::Sender<Lead>, stop: &CancellationToken) -> Result<(), Lost> {
+        let mut call: Option<BoxFuture<'static, Answer>> = None;
+        let mut out_of_patience = pin!(async {
+            stop.cancelled().await;
+            tokio::time::sleep(LAST_ANSWER).await;
+        });
         loop {
-            lead.send_replace(self.candidate.leads_until().map_or(Lead::No, Lead::Until));
-            let deadline = self.candidate.leads_until().ok_or(Lost::Deadline)?;
-            tokio::select! {
-                paused = pause(RETRY_PERIOD.min(deadline.saturating_duration_since(now())), stop) => {
-                    if paused.is_err() {
-                        return Ok(());
-                    }
+            let next = self.campaign.next(now(), Timestamp::now(), self.mark.wanted());
+            self.say(lead);
+            let until = match next {
+                Next::Wait(until) => until,
+                Next::Lost(lost) => return Err(lost),
+                begun => {
+                    call = self.begin(begun);
+                    continue;
                 }
+            };
+            tokio::select! {
+                biased;
+                answer = answered(&mut call) => {
+                    call = None;
+                    self.take(answer);
+                }
+                () = stop.cancelled(), if call.is_none() => return Ok(()),
+                () = &mut out_of_patience => return Ok(()),
                 // Calls wait for the Lease to say more than it does.
-                () = self.mark.presses() => {}
+                () = self.mark.presses(), if call.is_none() && self.leading => self.campaign.press(now()),
+                () = tokio::time::sleep_until(until.into()) => call = None,
             }
-            let tried = self.attempt_until(deadline, stop).await;
-            if tried.is_none() && stop.is_cancelled() {
-                return Ok(());
-            }
-            let tried = tried.ok_or(Lost::Deadline)?;
-            if let Some(holder) = self.following.take() {
-                lead.send_replace(Lead::No);
-                return Err(Lost::Taken(holder));
-            }
-            self.note(tried);
         }
     }
 
     /// Gives the Lease up, so that the next leader need not wait for it to run out.
     pub async fn release(&mut self) {
-        self.candidate.want(self.mark.wanted());
-        let Some(lease) = self.candidate.release(Timestamp::now()) else { return };
+        let Some(lease) = self.campaign.release(Timestamp::now(), self.mark.wanted()) else { return };
         match self.api.replace(LEASE_NAME, &PostParams::default(), &lease).await {
             Ok(_) => tracing::info!(lease = LEASE_NAME, "lease released"),
             Err(error) => tracing::warn!(lease = LEASE_NAME, %error, "lease not released"),
         }
     }
 
-    /// One try that ends by `deadline`. A stop does not break it off at once: a Lease taken by a call whose answer nobody
-    /// awaits could not be given up, and the next leader would have to wait for it to run out.
-    async fn attempt_until(&mut self, deadline: Instant, stop: &CancellationToken) -> Option<Result<(), String>> {
-        let out_of_patience = async {
-            stop.cancelled().await;
-            tokio::time::sleep(LAST_ANSWER).await;
-        };
-        tokio::select! {
-            tried = tokio::time::timeout_at(deadline.into(), self.attempt()) => tried.ok(),
-            () = out_of_patience => None,
-        }
-    }
-
-    /// One try to get or keep the Lease. The leader writes at the version it wrote last, and reads only if that is not
-    /// the current one any more.
-    async fn attempt(&mut self) -> Result<(), String> {
-        if self.candidate.leads_until().is_some() && self.write().await.is_ok() {
-            return Ok(());
-        }
-        let lease = self.api.get_opt(LEASE_NAME).await.map_err(|error| crate::act::chain(&error))?;
-        self.candidate.observe(lease, now());
-        self.write().await
-    }
-
-    async fn write(&mut self) -> Result<(), String> {
-        let began = now();
-        let options = PostParams::default();
-        self.candidate.want(self.mark.wanted());
-        let step = self.candidate.step(began, Timestamp::now());
-        self.mark.say(self.candidate.given());
-        let written = match step {
-            Step::Follow { holder } => {
-                self.following = Some(holder);
-                return Ok(());
+    /// The call that is to be made, if it is one.
+    fn begin(&self, next: Next) -> Option<BoxFuture<'static, Answer>> {
+        let api = self.api.clone();
+        match next {
+            Next::Read => Some(async move { Answer::Read(api.get_opt(LEASE_NAME).await) }.boxed()),
+            Next::Create(lease) => {
+                Some(async move { Answer::Written(api.create(&PostParams::default(), &lease).await) }.boxed())
             }
-            Step::Create(lease) => self.api.create(&options, &lease).await,
-            Step::Replace(lease) => self.api.replace(LEASE_NAME, &options, &lease).await,
-        };
-        let lease = written.map_err(|error| crate::act::chain(&error))?;
-        self.following = None;
-        self.candidate.wrote(lease, began, now());
-        self.mark.say(self.candidate.given());
-        Ok(())
+            Next::Replace(lease) => {
+                let replaced = async move { api.replace(LEASE_NAME, &PostParams::default(), &lease).await };
+                Some(replaced.map(Answer::Written).boxed())
+            }
+            Next::Wait(_) | Next::Lost(_) => None,
+        }
     }
-}
 
-impl Election {
-    /// Says what changed: who is followed, and when calls begin and cease to fail.
-    fn note(&mut self, tried: Result<(), String>) {
-        match tried {
-            Ok(()) => {
+    fn take(&mut self, answer: Answer) {
+        let why = |error: kube::Error| crate::act::chain(&error);
+        match answer {
+            Answer::Read(lease) => self.campaign.was_read(lease.map_err(why), now()),
+            Answer::Written(lease) => self.campaign.was_written(lease.map_err(why), now()),
+        }
+    }
+
+    /// Tells the rest of the process what changed: until when it leads, and what the Lease says.
+    fn say(&mut self, lead: &watch::Sender<Lead>) {
+        self.mark.say(self.campaign.given());
+        let leads = self.campaign.leads_until().map_or(Lead::No, Lead::Until);
+        lead.send_if_modified(|told| std::mem::replace(told, leads) != leads);
+        if leads != Lead::No && !std::mem::replace(&mut self.leading, true) {
+            tracing::info!(lease = LEASE_NAME, "leading");
+        }
+        if let Some(tried) = self.campaign.take_tried() {
+            self.note(tried);
+        }
+    }
+
+    /// Logs what changed: who is followed, and when calls begin and cease to fail.
+    fn note(&mut self, tried: Tried) {
+        let error = match tried {
+            Tried::Failed(error) => error,
+            Tried::Written | Tried::Follows(_) => {
                 if std::mem::take(&mut self.failing) {
                     tracing::info!(lease = LEASE_NAME, "lease can be read and written again");
                 }
-                if let Some(holder) = self.following.take().filter(|holder| self.told.as_ref() != Some(holder)) {
+                if let Tried::Follows(holder) = tried
+                    && self.told.as_ref() != Some(&holder)
+                {
                     tracing::info!(lease = LEASE_NAME, %holder, "following");
                     self.told = Some(holder);
                 }
+                return;
             }
-            Err(error) if std::mem::replace(&mut self.failing, true) => {
-                tracing::debug!(lease = LEASE_NAME, error, "lease not written");
-            }
-            Err(error) => tracing::warn!(lease = LEASE_NAME, error, "lease not written, trying on"),
+        };
+        if std::mem::replace(&mut self.failing, true) {
+            tracing::debug!(lease = LEASE_NAME, error, "lease not written");
+        } else {
+            tracing::warn!(lease = LEASE_NAME, error, "lease not written, trying on");
         }
+    }
+}
+
+/// The answer to the call under way, if there is one.
+async fn answered(call: &mut Option<BoxFuture<'static, Answer>>) -> Answer {
+    match call {
+        Some(call) => call.await,
+        None => std::future::pending().await,
     }
 }
 
 /// The monotonic clock, which in tests is the paused one.
 fn now() -> Instant {
     tokio::time::Instant::now().into_std()
-}
-
-/// Waits; an error says that it is time to stop.
-async fn pause(time: Duration, stop: &CancellationToken) -> Result<(), ()> {
-    tokio::select! {
-        () = stop.cancelled() => Err(()),
-        () = tokio::time::sleep(time) => Ok(()),
-    }
 }
 
 /// A number in 0..1. It spreads load and guards nothing.

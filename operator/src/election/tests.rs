@@ -8,6 +8,7 @@ use http_body_util::BodyExt;
 use kube::client::Body;
 use serde_json::{Value, json};
 
+use super::algorithm::RETRY_PERIOD;
 use super::given::{BLOCKS_GIVEN, Given, Mark, mark};
 use super::*;
 

@@ -192,6 +192,9 @@ impl Reconciler {
         self.silence.doubt();
         for task in self.pools.values_mut() {
             (task.confirmed, task.applied) = (None, None);
+            for node in task.end_doubt() {
+                self.queue.push(&node);
+            }
             task.lively_until = Some(now + LIVELY);
             task.record.resource_version.clear();
         }
@@ -354,7 +357,7 @@ impl Reconciler {
             let sent = status.clone();
             task.call = Some(Call { status: Some(status), applies, notes: decision.notes, ..Call::new(now) });
             self.outbox.push(Command::WriteStatus { pool, status: sent });
-        } else if applies.is_some() && !task.is_confirmed() {
+        } else if (applies.is_some() && !task.is_confirmed()) || task.doubt.is_some() {
             task.call = Some(Call { applies, ..Call::new(now) });
             self.outbox.push(Command::Confirm { pool });
         } else if let Some(applied) = applies {
@@ -378,6 +381,7 @@ impl Reconciler {
             Ok(_) => task.due.by(now + task.backoff.pause()),
             Err(error) => {
                 let pause = task.backoff.pause();
+                task.doubt(&mut call);
                 if matches!(error, CallError::Failed(_)) {
                     task.unanswered = call.status.take().or(task.unanswered.take());
                 }
@@ -416,6 +420,9 @@ impl Reconciler {
             task.due.by(now);
         }
         task.confirmed = Some(version.clone());
+        for node in task.end_doubt() {
+            self.queue.push(&node);
+        }
         let pool = PoolRef { resource_version: version, ..pool.clone() };
         for note in call.notes {
             self.publishing += 1;

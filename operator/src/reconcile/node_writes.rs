@@ -40,16 +40,10 @@ impl Reconciler {
         }
     }
 
-    /// Whether a status under way changes the node's part of a pool. If so the call takes note of the node, and puts it
-    /// back into the queue when it is settled. A node that joins two pools thus gets both blocks in one write too.
+    /// Whether a status under way, or one whose write failed, changes the node's part of a pool. The node is back in the queue once
+    /// that is settled. A node that joins two pools thus gets both blocks in one write too.
     fn waits_for_a_status(&mut self, node: &str) -> bool {
-        let mut under_way =
-            self.pools.values_mut().filter_map(|task| Some((task.applied.as_ref(), task.call.as_mut()?)));
-        let Some((_, call)) = under_way.find(|(applied, call)| call.changes_part_of(node, *applied)) else {
-            return false;
-        };
-        call.held.insert(node.to_owned());
-        true
+        self.pools.values_mut().any(|task| task.holds_up(node))
     }
 
     /// What is to be done with a node's IPAMNode, if anything.

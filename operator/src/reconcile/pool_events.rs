@@ -9,7 +9,7 @@ use std::time::Instant;
 use ipam_core::{AddrRange, PoolKey, PoolKind};
 use kube::runtime::watcher::Event;
 
-use super::pool_task::PoolTask;
+use super::pool_task::{Doubt, PoolTask};
 use super::silence::claims;
 use super::timing::QUIET;
 use super::{Reconciler, node_writes::queue_holders};
@@ -117,13 +117,17 @@ impl Reconciler {
         let record = PoolRecord::read(key.kind, object, Some(&task.record));
         let before = std::mem::replace(&mut task.record, record.clone());
         task.due.wake(now);
+        let doubt = task.doubt.take().unwrap_or_default();
+        for node in &doubt.held {
+            self.queue.push(node);
+        }
         if before.status != record.status {
             // Another may lead and have told nodes to give again what we took out of their IPAMNodes. Whether that is so
             // the watch of those tells in its own time; the agents are asked once more.
             self.ipam_nodes.forget_retired_of_pool(key);
             // IPAMNodes may have gone before it was wiped.
             if sees_losses {
-                let lost = lost_claims(&before.status, &record.status, task.unanswered.as_ref());
+                let lost = lost_claims(&before.status, &record.status, task.unanswered.as_ref(), &doubt);
                 self.ask_for(key, lost, now);
             }
         }
@@ -144,7 +148,10 @@ impl Reconciler {
     }
 
     fn pool_is_gone(&mut self, key: &PoolKey, now: Instant) {
-        if let Some(task) = self.pools.remove(key) {
+        if let Some(mut task) = self.pools.remove(key) {
+            for node in task.end_doubt() {
+                self.queue.push(&node);
+            }
             self.ask_for(key, task.holders(), now);
             (self.stale.overlaps, self.stale.outlying) = (true, true);
             queue_holders(&mut self.queue, &self.ipam_nodes, key);
@@ -240,9 +247,14 @@ impl Reconciler {
 }
 
 /// The nodes whose blocks a status says no more. One that we have written, though no answer told, gives up what is free.
-fn lost_claims(before: &StatusRecord, now: &StatusRecord, unanswered: Option<&StatusRecord>) -> Vec<String> {
+fn lost_claims(
+    before: &StatusRecord,
+    now: &StatusRecord,
+    unanswered: Option<&StatusRecord>,
+    doubt: &Doubt,
+) -> Vec<String> {
     let said: HashSet<(&str, AddrRange)> = blocks(now).collect();
-    if unanswered.is_some_and(|sent| blocks(sent).collect::<HashSet<_>>() == said) {
+    if doubt.may_say(&said) || unanswered.is_some_and(|sent| blocks(sent).collect::<HashSet<_>>() == said) {
         return Vec::new();
     }
     blocks(before).filter(|block| !said.contains(block)).map(|(node, _)| node.to_owned()).collect()

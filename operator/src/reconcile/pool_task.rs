@@ -1,7 +1,7 @@
 //! The state of work on one pool: when it is due, what is being written, and what its IPAMNodes are derived from.
 
 use std::cmp::Ordering;
-use std::collections::BTreeSet;
+use std::collections::{BTreeSet, HashSet};
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
@@ -32,6 +32,8 @@ pub(super) struct PoolTask {
     pub(super) arrived: Option<RawObject>,
     /// The status sent last of which it is not known whether it was written.
     pub(super) unanswered: Option<StatusRecord>,
+    /// The plans of status writes that failed: whether one was written is not known before the pool is read or written again.
+    pub(super) doubt: Option<Doubt>,
     /// The resourceVersion that we wrote, or that the API server confirmed to be current while we led.
     pub(super) confirmed: Option<String>,
     /// What IPAMNodes are derived from: the last valid plan that a confirmed status records.
@@ -69,13 +71,24 @@ impl Call {
 
     /// Whether the node is to be told something else of the pool once this call has succeeded, than by what is
     /// `applied` now.
-    pub(super) fn changes_part_of(&self, node: &str, applied: Option<&Applied>) -> bool {
-        let Some(new) = &self.applies else { return false };
-        match applied {
-            Some(old) if old.is_of_the_spec_of(new) => old.part_of(node) != new.part_of(node),
-            Some(old) => old.of(node).is_some() || new.of(node).is_some(),
-            None => new.of(node).is_some(),
-        }
+    fn changes_part_of(&self, node: &str, applied: Option<&Applied>) -> bool {
+        self.applies.as_ref().is_some_and(|new| new.differs_for(node, applied))
+    }
+}
+
+/// Plans that a status may record by now.
+#[derive(Debug, Default)]
+pub(super) struct Doubt {
+    plans: Vec<Applied>,
+    /// Nodes that wait until that is known.
+    pub(super) held: BTreeSet<String>,
+}
+
+impl Doubt {
+    /// Whether a status with these blocks is one of those.
+    pub(super) fn may_say(&self, blocks: &HashSet<(&str, AddrRange)>) -> bool {
+        let block = |given: &Assignment| blocks.contains(&(given.node.as_str(), given.block.range));
+        self.plans.iter().any(|plan| plan.assignments.len() == blocks.len() && plan.assignments.iter().all(block))
     }
 }
 
@@ -103,6 +116,22 @@ impl Applied {
     pub(super) fn of(&self, node: &str) -> Option<&Assignment> {
         let place = self.assignments.binary_search_by(|assignment| assignment.node.as_str().cmp(node)).ok()?;
         self.assignments.get(place)
+    }
+
+    fn is_same(&self, other: &Self) -> bool {
+        self.is_of_the_spec_of(other)
+            && self.assignments == other.assignments
+            && self.let_go == other.let_go
+            && self.elsewhere == other.elsewhere
+    }
+
+    /// Whether the node's part is another here than in `old`.
+    fn differs_for(&self, node: &str, old: Option<&Self>) -> bool {
+        match old {
+            Some(old) if old.is_of_the_spec_of(self) => old.part_of(node) != self.part_of(node),
+            Some(old) => old.of(node).is_some() || self.of(node).is_some(),
+            None => self.of(node).is_some(),
+        }
     }
 
     /// All that the node's entry is made from, besides the spec.
@@ -136,12 +165,41 @@ impl PoolTask {
             call: None,
             arrived: None,
             unanswered: None,
+            doubt: None,
             confirmed: None,
             applied: None,
             written_at: None,
             lively_until: None,
             in_the_way: None,
         }
+    }
+
+    /// A call failed. If it was to write a status, that may be written all the same: nodes whose part it changes wait until the
+    /// pool's version is known again.
+    pub(super) fn doubt(&mut self, call: &mut Call) {
+        let Some(plan) = call.applies.take().filter(|_| call.status.is_some()) else { return };
+        let doubt = self.doubt.get_or_insert_default();
+        if !doubt.plans.iter().any(|other| other.is_same(&plan)) {
+            doubt.plans.push(plan);
+        }
+        self.confirmed = None;
+    }
+
+    /// The pool's version is known. Returns the nodes that waited for that.
+    pub(super) fn end_doubt(&mut self) -> BTreeSet<String> {
+        self.doubt.take().map(|doubt| doubt.held).unwrap_or_default()
+    }
+
+    /// Whether a status write that is under way, or of which it is not known whether it took effect, changes the node's part of
+    /// the pool. The node is noted then, for the queue once that is settled.
+    pub(super) fn holds_up(&mut self, node: &str) -> bool {
+        let applied = self.applied.as_ref();
+        let differs = |doubt: &&mut Doubt| doubt.plans.iter().any(|plan| plan.differs_for(node, applied));
+        let doubt = self.doubt.as_mut().filter(differs);
+        let call = self.call.as_mut().filter(|call| call.changes_part_of(node, applied));
+        let Some(held) = doubt.map(|doubt| &mut doubt.held).or(call.map(|call| &mut call.held)) else { return false };
+        held.insert(node.to_owned());
+        true
     }
 
     /// Whether `object` says nothing that we do not know: the echo of our own write, or an event older than it.

@@ -9,11 +9,11 @@ use super::{Broken, broken};
 use crate::sim::agent::{Added, Wish};
 use crate::sim::records::range_of_entry;
 use crate::sim::wire::lock;
-use crate::sim::world::{NODES, World};
+use crate::sim::world::World;
 
 /// A pod asks for an address of each Active block, and ends again.
 pub(in crate::sim) fn check(world: &mut World) -> Result<(), Broken> {
-    for node in 0..NODES {
+    for node in world.machines() {
         let name = world.nodes[usize::from(node)].name.clone();
         let Some(object) = lock(&world.server).get("ipamnodes", &name).cloned() else { continue };
         let entries = object["spec"]["pools"].as_array().into_iter().flatten();
@@ -21,6 +21,10 @@ pub(in crate::sim) fn check(world: &mut World) -> Result<(), Broken> {
             let free = free_address(world, node, &object, entry);
             let added = world.add(node, place, Wish::Any);
             world.end_newest_pod(node, added);
+            if added == Added::Refused("ADD refused: Restored") && world.is_put_back(&object) {
+                world.activity.count("IPAMNodes that an admin must delete after a restore");
+                continue;
+            }
             if let (Some(free), Added::Refused(why)) = (free, added) {
                 return broken(
                     "free-address-is-served",

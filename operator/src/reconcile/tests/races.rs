@@ -390,3 +390,29 @@ pub(super) fn leaving_since() -> Option<k8s_openapi::apimachinery::pkg::apis::me
     let text = json!({"metadata": {"deletionTimestamp": "2026-01-01T00:00:00Z"}});
     object(&text).metadata.deletion_timestamp
 }
+
+#[test]
+fn a_node_waits_while_a_failed_status_write_may_have_been_done() {
+    for error in [CallError::Failed("504".into()), CallError::Conflict("404".into())] {
+        let mut world = World::new(&["n1"], &[blue()], vec![]);
+        world.settle();
+        // The node is cordoned, and the status that takes its block back is written without an answer.
+        let node = |cordoned| Observed::Node(Event::Apply(("n1".into(), NodeMeta { cordoned, ..NodeMeta::default() })));
+        world.tell(node(true));
+        let write = only(world.calls());
+        assert_eq!(status_of(&write).allocations.len(), 0);
+        world.fail(write, error);
+        // The node is to be served again, and its IPAMNode is gone.
+        world.tell(node(false));
+        let gone = json!({"metadata": {"name": "n1", "uid": "uid-n1", "resourceVersion": "0"}});
+        world.tell(Observed::IpamNode(Event::Delete(object(&gone))));
+        let confirm = only(world.calls_after(Duration::from_secs(1)));
+        let Command::Confirm { pool } = confirm.clone() else { panic!("the plan of before counts: {confirm:?}") };
+        world.reconciler.settle(Outcome::Pool(pool, Ok("999".into())), world.now);
+        let calls = world.calls_after(Duration::from_secs(2));
+        assert!(nodes_written(&calls).is_empty(), "the pool has another version: {calls:#?}");
+        world.succeed(only(calls));
+        let calls = world.settle();
+        assert!(matches!(nodes_written(&calls)[..], [("n1", NodeAction::Create(_))]), "{calls:#?}");
+    }
+}

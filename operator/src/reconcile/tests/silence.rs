@@ -457,7 +457,7 @@ fn who_was_let_go_of_is_not_asked_where_a_status_of_ours_turns_out_to_be_written
             }
         }
     }
-    assert!(freed.len() > 1 && freed[0] != freed[1]);
+    assert!(freed.len() > 1 && freed[0] != freed[1], "{freed:#?}");
     world.version += 1;
     let read = pool_object("blue", world.version, 1, SPEC, &freed[0]);
     world.tell(Observed::Pool(PoolKind::IpPool, Event::Apply(read)));

@@ -1,0 +1,176 @@
+//! The election of one replica: the real loop, with each of its calls in the simulator's hand. Between a read of the Lease and the
+//! write that follows from it anything may happen, and so between a write and its answer.
+
+use std::time::{Duration, Instant};
+
+use futures::FutureExt as _;
+use ipam_operator::election::algorithm::RETRY_PERIOD;
+use ipam_operator::election::campaign::{Campaign, Next, Tried};
+use ipam_operator::election::given::{Given, Keeper, Mark, mark};
+use jiff::Timestamp;
+use k8s_openapi::api::coordination::v1::Lease;
+
+use super::action::Fate;
+use super::replica::Clock;
+use super::server::NAMESPACE;
+use super::wire::Wire;
+
+/// A leader looks after its Lease so much later than the real one would: so much less to play.
+const LATE_RENEWAL: Duration = RETRY_PERIOD.saturating_mul(2);
+
+/// The answer to a call about the Lease.
+#[derive(Debug)]
+pub(super) enum Answer {
+    Read(Result<Option<Lease>, String>),
+    Written(Result<Lease, String>),
+}
+
+/// A call about the Lease.
+enum Call {
+    /// On its way to the server.
+    Sent(Next),
+    /// On its way back.
+    Answered(Answer),
+    /// It is not answered.
+    Unanswered,
+}
+
+/// What came of a step.
+#[derive(Default)]
+pub(super) struct Stepped {
+    /// Leadership is lost.
+    pub(super) lost: bool,
+    /// The call that is given up and still on its way.
+    pub(super) late: Option<Next>,
+}
+
+/// One process in the election.
+pub(super) struct Election {
+    campaign: Campaign,
+    mark: Mark,
+    keeper: Keeper,
+    call: Option<Call>,
+    /// When the next step is due.
+    due: Duration,
+    written: bool,
+}
+
+impl Election {
+    /// A process that starts now. `number` tells its pauses from those of others.
+    pub(super) fn new(name: &str, number: u32, clock: Clock) -> Self {
+        let mut rng = fastrand::Rng::with_seed(number.into());
+        let jitter = Box::new(move || rng.f64());
+        let (mark, keeper) = mark();
+        let campaign = Campaign::new(name.to_owned(), NAMESPACE, clock.instant(), jitter);
+        Self { campaign, mark, keeper, call: None, due: Duration::ZERO, written: false }
+    }
+
+    /// What is on its way arrives, and what is due begins.
+    pub(super) fn step(&mut self, wire: &Wire, fate: Fate, clock: Clock, wall: Timestamp) -> Stepped {
+        let mut late = None;
+        match self.call.take() {
+            Some(Call::Sent(call)) if fate == Fate::Late => {
+                late = Some(call);
+                self.call = Some(Call::Unanswered);
+            }
+            Some(Call::Sent(call)) => self.call = Some(Call::Answered(wire.vote(call, fate))),
+            Some(Call::Answered(Answer::Read(answer))) => self.campaign.was_read(answer, clock.instant()),
+            Some(Call::Answered(Answer::Written(answer))) => self.campaign.was_written(answer, clock.instant()),
+            unanswered @ (Some(Call::Unanswered) | None) => self.call = unanswered,
+        }
+        let (lost, given_up) = self.go_on(clock, wall);
+        Stepped { lost, late: late.or(given_up) }
+    }
+
+    /// Asks what is next. Whether leadership is lost, and the call that is given up on its way.
+    fn go_on(&mut self, clock: Clock, wall: Timestamp) -> (bool, Option<Next>) {
+        let next = self.campaign.next(clock.instant(), wall, self.keeper.wanted());
+        self.keeper.say(self.campaign.given());
+        if let Some(tried) = self.campaign.take_tried() {
+            self.written = tried == Tried::Written;
+            // Whatever is still under way is of a try that has ended.
+            let call = self.call.take();
+            self.due = self.due_at(&next, clock);
+            return (matches!(next, Next::Lost(_)), sent(call));
+        }
+        match next {
+            Next::Lost(_) => return (true, sent(self.call.take())),
+            Next::Wait(_) => self.due = self.due_at(&next, clock),
+            call => {
+                self.call = Some(Call::Sent(call));
+                self.due = clock.elapsed;
+            }
+        }
+        (false, None)
+    }
+
+    fn due_at(&self, next: &Next, clock: Clock) -> Duration {
+        let Next::Wait(until) = next else { return clock.elapsed };
+        if self.is_under_way() && !matches!(self.call, Some(Call::Unanswered)) {
+            return clock.elapsed;
+        }
+        let late = if self.written && self.call.is_none() { LATE_RENEWAL } else { Duration::ZERO };
+        until.saturating_duration_since(clock.start) + late
+    }
+
+    /// When the next step is due.
+    pub(super) const fn due(&self) -> Duration {
+        self.due
+    }
+
+    /// Whether a call is under way.
+    pub(super) const fn is_under_way(&self) -> bool {
+        self.call.is_some()
+    }
+
+    /// Whether the call under way, if there is one, is answered or will be.
+    pub(super) const fn goes_on(&self) -> bool {
+        matches!(self.call, Some(Call::Sent(_) | Call::Answered(_)))
+    }
+
+    /// Whether a read is on its way to the server.
+    pub(super) const fn reads(&self) -> bool {
+        matches!(self.call, Some(Call::Sent(Next::Read)))
+    }
+
+    /// Whether a write has come to nothing because the Lease was another by then.
+    pub(super) fn has_collided(&self) -> bool {
+        matches!(&self.call, Some(Call::Answered(Answer::Written(Err(_)))))
+    }
+
+    /// Until when the process leads, by its own clock. One that stands still does not know better.
+    pub(super) fn leads_until(&self) -> Option<Instant> {
+        self.campaign.leads_until()
+    }
+
+    /// What the Lease may be relied upon to say of blocks given.
+    pub(super) fn said(&self) -> Given {
+        self.mark.said()
+    }
+
+    /// The leader asks for the Lease to say this of blocks given. Where calls wait for it, the next try is due at once.
+    pub(super) fn want(&mut self, given: Given, clock: Clock) {
+        self.mark.want(given);
+        if !self.is_under_way() && self.keeper.presses().now_or_never().is_some() {
+            self.campaign.press(clock.instant());
+            self.due = clock.elapsed;
+        }
+    }
+
+    /// The write that releases the Lease, for a process that stops, if it has it.
+    pub(super) fn release(&mut self, wall: Timestamp) -> Option<Next> {
+        self.campaign.release(wall, self.keeper.wanted()).map(Next::Replace)
+    }
+
+    /// The call about the Lease that may arrive after the end of the process.
+    pub(super) fn into_sent(self) -> Option<Next> {
+        sent(self.call)
+    }
+}
+
+fn sent(call: Option<Call>) -> Option<Next> {
+    match call {
+        Some(Call::Sent(call)) => Some(call),
+        Some(Call::Answered(_) | Call::Unanswered) | None => None,
+    }
+}

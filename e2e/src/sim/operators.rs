@@ -1,0 +1,263 @@
+//! The replicas of the operator: what each action does to them, and when their processes end.
+
+use std::time::Duration;
+
+use ipam_operator::election::given::Given;
+
+use super::action::{Action, Fate};
+use super::election::{Election, Stepped};
+use super::replica::{Replica, given};
+use super::server::Server;
+use super::wire::{Wire, lock};
+use super::world::{REPLICAS, World};
+
+/// Steps that one try of an election may take: a write, a read and a write, each sent and answered, and one to begin.
+const STEPS_OF_A_TRY: usize = 8;
+
+impl World {
+    pub(super) fn on_replica(&mut self, action: Action) {
+        self.act_on_replica(action);
+        self.look();
+    }
+
+    fn act_on_replica(&mut self, action: Action) {
+        let clock = self.clock;
+        let shared = self.server.clone();
+        match action {
+            Action::Start { replica, skew } => self.start(replica, skew),
+            Action::Kill { replica } => {
+                self.activity.count("replicas killed");
+                self.kill(replica);
+            }
+            Action::Stop { replica, fate } => self.stop(replica, fate),
+            Action::Campaign { replica, fate } => self.campaign(replica, fate),
+            Action::Lease { replica, fate } => self.step_election(replica, fate),
+            Action::Jump { replica, minutes } => {
+                self.activity.count("wall clocks set");
+                if let Some(it) = self.awake(replica) {
+                    it.jump(i64::from(minutes) * 60);
+                }
+            }
+            Action::Hear { replica, watch, words } => {
+                if let Some(it) = self.awake(replica) {
+                    it.hear(watch.into(), words.into(), &lock(&shared), clock);
+                }
+            }
+            Action::HearLast { replica, watch } => {
+                if let Some(it) = self.awake(replica) {
+                    it.hear_last(watch.into(), &lock(&shared), clock);
+                }
+            }
+            Action::Call { replica, call, fate } => self.call(replica, call, fate),
+            _ => {
+                if matches!(action, Action::Freeze { .. }) {
+                    self.activity.count("replicas stopped");
+                }
+                if let Some(it) = self.awake(replica_of(action)) {
+                    within(it, action, clock);
+                }
+            }
+        }
+    }
+
+    fn call(&mut self, replica: u8, call: u8, fate: Fate) {
+        let clock = self.clock;
+        let Some(it) = self.awake(replica) else { return };
+        let has_calls = it.calls() > 0;
+        let (late, wire) = (it.deliver(call.into(), fate, clock), it.wire());
+        if has_calls {
+            self.activity.count(called(fate));
+        }
+        if let Some(command) = late {
+            self.orphans.call(wire, command, clock.elapsed);
+        }
+    }
+
+    /// A whole try, if one is due or under way. Of its calls the writes meet the fate; one that is lost loses the reads, too.
+    fn campaign(&mut self, replica: u8, fate: Fate) {
+        for step in 0..STEPS_OF_A_TRY {
+            let Some(it) = self.awake(replica) else { return };
+            let (goes_on, reads) = (it.election().goes_on(), it.election().reads());
+            if step > 0 && !goes_on {
+                return;
+            }
+            let fate = if reads && fate != Fate::Lost { Fate::Done } else { fate };
+            self.step_election(replica, fate);
+        }
+    }
+
+    fn step_election(&mut self, replica: u8, fate: Fate) {
+        let clock = self.clock;
+        let Some(it) = self.awake(replica) else { return };
+        let (led, sends) = (it.is_leading(), it.election().goes_on());
+        let wrote = sends && !it.election().reads();
+        let Stepped { lost, late } = it.step_election(fate, clock);
+        let leads = it.is_leading();
+        let collides = !leads && fate == Fate::Done && it.election().has_collided();
+        if collides {
+            self.activity.count("candidates that collided");
+        }
+        if sends && matches!(fate, Fate::ErrorBefore(_) | Fate::ErrorAfter(_)) {
+            self.activity.count("HTTP errors of the Lease");
+        }
+        if leads && !led {
+            self.activity.count("leader changes");
+            if self.put_back.is_some() {
+                self.allowed.forget_restored(&self.records);
+            }
+        }
+        if let Some(call) = late {
+            self.orphans.lease(call);
+        }
+        if let Some(put_back) = self.put_back.as_mut().filter(|_| wrote) {
+            put_back.is_marked |= given(&lock(&self.server)) != Given::Nothing;
+        }
+        if lost {
+            self.activity.count("leaderships lost");
+            self.kill(replica);
+        }
+    }
+
+    pub(super) fn campaign_if_due(&mut self, replica: u8) {
+        let now = self.clock.elapsed;
+        if self.awake(replica).is_some_and(|it| it.next_campaign() <= now) {
+            self.on_replica(Action::Campaign { replica, fate: Fate::Done });
+        }
+    }
+
+    /// Whether all who lead have heard of all pools, and none of their calls is on its way.
+    pub(super) fn leaders_know_pools(&self, server: &Server) -> bool {
+        let mut leaders = self.replicas.iter().flatten().filter(|replica| replica.is_leading());
+        leaders.all(|replica| replica.knows_pools(server) && replica.calls() == 0) && self.orphans.is_empty()
+    }
+
+    /// Whether a replica does not run, or has nothing to do for now.
+    pub(super) fn has_settled_replica(&self, replica: u8) -> bool {
+        let now = self.clock.elapsed;
+        self.replicas[usize::from(replica)].as_ref().is_none_or(|it| {
+            let has_time = it.next_campaign() > now && it.next_wake(self.clock).is_none_or(|wake| wake > now);
+            it.frozen_until > now || (has_time && it.has_done_all(&lock(&self.server)))
+        })
+    }
+
+    /// Whether a block waits for its agent's report for ever.
+    pub(super) fn waits_without_end(&self) -> bool {
+        let mut graces = self.replicas.iter().flatten().map(Replica::grace);
+        graces.any(|grace| grace.is_none())
+    }
+
+    /// The replica, if it runs and does not stand still.
+    pub(super) fn awake(&mut self, replica: u8) -> Option<&mut Replica> {
+        let now = self.clock.elapsed;
+        self.replicas[usize::from(replica % REPLICAS)].as_mut().filter(|it| it.frozen_until <= now)
+    }
+
+    fn start(&mut self, replica: u8, skew: i8) {
+        let place = usize::from(replica % REPLICAS);
+        self.rebuild();
+        if self.replicas[place].is_some() {
+            return;
+        }
+        self.starts += 1;
+        let name = format!("replica-{}", self.starts);
+        let wire = Wire::new(self.runtime.clone(), &self.server, &name);
+        let grace = self.allowed.grace;
+        // Where blocks are let go of by time, the replicas' clocks are as close as an admin has to keep them.
+        let skew = if grace.is_some() { skew / 8 } else { skew };
+        let election = Election::new(&name, self.starts, self.clock);
+        self.replicas[place] = Some(Replica::start(skew.into(), grace, wire, election));
+        let running = self.replicas.iter().flatten().count();
+        if running == usize::from(REPLICAS) {
+            self.activity.count("three replicas at one time");
+        }
+    }
+
+    pub(super) fn kill(&mut self, replica: u8) {
+        if let Some(it) = self.replicas[usize::from(replica % REPLICAS)].take() {
+            // One that stood still has sent nothing since it led no more.
+            let (wire, at) = (it.wire(), it.led_until.min(self.clock.elapsed));
+            let (commands, lease) = it.into_sent();
+            for command in commands {
+                self.orphans.call(wire.clone(), command, at);
+            }
+            if let Some(call) = lease {
+                self.orphans.lease(call);
+            }
+        }
+    }
+
+    /// SIGTERM: the calls under way end, then the Lease is released.
+    fn stop(&mut self, replica: u8, fate: Fate) {
+        let clock = self.clock;
+        while self.awake(replica).is_some_and(|it| it.calls() > 0) {
+            self.on_replica(Action::Call { replica, call: 0, fate: Fate::Done });
+        }
+        let Some(it) = self.awake(replica) else { return };
+        let (released, wire) = (it.release(clock), it.wire());
+        self.activity.count("replicas ended in good order");
+        match released {
+            Some(call) if fate == Fate::Late => self.orphans.lease(call),
+            Some(call) => drop(wire.vote(call, fate)),
+            None => {}
+        }
+        self.kill(replica);
+    }
+
+    /// Nothing of those who do not wait for it is on its way any more.
+    pub(super) fn forget_orphans(&mut self) {
+        self.orphans.forget();
+    }
+
+    pub(super) fn end_those_past_their_deadline(&mut self) {
+        let clock = self.clock;
+        for replica in 0..REPLICAS {
+            if self.awake(replica).is_some_and(|it| it.is_past_its_deadline(clock)) {
+                self.kill(replica);
+            }
+        }
+    }
+}
+
+fn within(it: &mut Replica, action: Action, clock: super::replica::Clock) {
+    match action {
+        Action::HearAgain { watch, .. } => it.hear_again(watch.into(), clock),
+        Action::LoseWatch { watch, .. } => it.lose_watch(watch.into()),
+        Action::Decide { .. } => it.decide(clock),
+        Action::Answer { answer, .. } => it.settle(answer.into(), clock),
+        Action::Freeze { seconds, .. } => it.frozen_until = clock.elapsed + Duration::from_secs(seconds.into()),
+        _ => {}
+    }
+}
+
+/// What a call counts as.
+const fn called(fate: Fate) -> &'static str {
+    match fate {
+        Fate::Done => "calls made",
+        Fate::AnswerLost => "answers lost",
+        Fate::Lost => "calls lost",
+        Fate::Late => "calls given up",
+        Fate::ErrorBefore(401) => "calls answered 401",
+        Fate::ErrorBefore(403) => "calls answered 403",
+        Fate::ErrorBefore(404) => "calls answered 404",
+        Fate::ErrorBefore(409) => "calls answered 409",
+        Fate::ErrorBefore(410) => "calls answered 410",
+        Fate::ErrorBefore(422) => "calls answered 422",
+        Fate::ErrorBefore(429) => "calls answered 429",
+        Fate::ErrorBefore(500) => "calls answered 500",
+        Fate::ErrorBefore(503) => "calls answered 503",
+        Fate::ErrorBefore(504) => "calls answered 504",
+        Fate::ErrorBefore(_) => "calls answered otherwise",
+        Fate::ErrorAfter(_) => "calls done and answered by an HTTP error",
+    }
+}
+
+const fn replica_of(action: Action) -> u8 {
+    match action {
+        Action::HearAgain { replica, .. }
+        | Action::LoseWatch { replica, .. }
+        | Action::Decide { replica }
+        | Action::Answer { replica, .. }
+        | Action::Freeze { replica, .. } => replica,
+        _ => 0,
+    }
+}

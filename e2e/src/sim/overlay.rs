@@ -1,0 +1,203 @@
+//! Faults that are laid over a history that is otherwise what it was without them: each kind by a chance of its own, and in half of all
+//! histories none. Of such a history the steps before the first of them stay the same, and so do the seeds by which mutants are found.
+
+use super::action::{Action, Fate};
+use super::generate::Dice;
+use super::story::LEASE_OVER;
+use super::world::{MOST_NODES, NODES, REPLICAS};
+
+/// HTTP codes that any call may be answered with.
+const CODES: [u16; 10] = [401, 403, 404, 409, 410, 422, 429, 500, 503, 504];
+/// Steps of a history that build the cluster.
+const OPENING: usize = 15;
+
+/// Lays faults over `history`, or none.
+pub(super) fn overlay(dice: &mut Dice, history: &mut Vec<Action>) {
+    match dice.rng.u8(0..32) {
+        0..=3 => errors(dice, history),
+        4..=5 => clocks(dice, history),
+        6..=7 => restore(dice, history),
+        8..=9 => {
+            let story = collision(dice);
+            insert(dice, history, story);
+        }
+        10 => {
+            let story = autoscaling(dice);
+            insert(dice, history, story);
+        }
+        11..=12 => third_replica(dice, history),
+        13 => {
+            errors(dice, history);
+            clocks(dice, history);
+            third_replica(dice, history);
+        }
+        14 => {
+            errors(dice, history);
+            restore(dice, history);
+        }
+        15 => {
+            errors(dice, history);
+            let story = collision(dice);
+            insert(dice, history, story);
+        }
+        _ => {}
+    }
+}
+
+fn insert(dice: &mut Dice, history: &mut Vec<Action>, story: Vec<Action>) {
+    let at = place(dice, history);
+    drop(history.splice(at..at, story));
+}
+
+/// Somewhere after the opening and before the last quarter.
+fn place(dice: &mut Dice, history: &[Action]) -> usize {
+    let last = history.len() * 3 / 4;
+    dice.rng.usize(OPENING.min(last)..=last)
+}
+
+/// The fate of a call that an HTTP error meets, mostly before the effect.
+fn error(dice: &mut Dice) -> Fate {
+    let code = CODES[dice.rng.usize(0..CODES.len())];
+    if dice.rng.u8(0..3) == 0 { Fate::ErrorAfter(code) } else { Fate::ErrorBefore(code) }
+}
+
+/// Calls of the operator meet HTTP errors: single ones, and sometimes all of a time.
+fn errors(dice: &mut Dice, history: &mut [Action]) {
+    let apart = dice.rng.u8(1..5);
+    for place in OPENING.min(history.len())..history.len() {
+        let hits = dice.rng.u8(0..apart) == 0;
+        match &mut history[place] {
+            Action::Call { fate, .. } | Action::Campaign { fate, .. } if hits && *fate == Fate::Done => {
+                *fate = error(dice);
+            }
+            Action::Work { replica } if hits => {
+                history[place] = Action::WorkAgainst { replica: *replica, fate: error(dice) };
+            }
+            _ => {}
+        }
+    }
+}
+
+/// Wall clocks of replicas jump by minutes or hours.
+fn clocks(dice: &mut Dice, history: &mut Vec<Action>) {
+    for _ in 0..dice.rng.u8(1..=3) {
+        let minutes = if dice.rng.bool() { dice.rng.i16(-600..=600) } else { dice.rng.i16(-4..=4) };
+        let jump = Action::Jump { replica: dice.replica(), minutes };
+        insert(dice, history, vec![jump]);
+    }
+}
+
+/// A backup is put in place while a leader runs. Its watches break at once, one by one, or at the end.
+fn restore(dice: &mut Dice, history: &mut Vec<Action>) {
+    insert(dice, history, vec![Action::Backup]);
+    let breaks = dice.rng.bool();
+    let replica = 0;
+    // Mostly the agents have heard of their own reports by then.
+    let mut story = Vec::new();
+    if dice.rng.u8(0..8) > 0 {
+        story.extend((0..NODES).map(|node| Action::AgentHear { node, words: 64 }));
+    }
+    story.push(Action::RestoreLive { breaks });
+    if dice.rng.bool() {
+        story.push(Action::Crowd);
+    }
+    if !breaks {
+        for watch in 0..4 {
+            story.push(Action::LoseWatch { replica, watch });
+            if dice.rng.bool() {
+                story.push(Action::Work { replica });
+            }
+        }
+        let lost = (0..NODES).map(|node| Action::AgentLoseWatch { node });
+        story.extend(lost.filter(|_| dice.rng.u8(0..4) > 0));
+    }
+    story.extend([Action::Round { replica }, Action::Crowd, Action::Round { replica }, Action::Crowd]);
+    insert(dice, history, story);
+}
+
+/// The leader goes, and two others stand for the Lease step by step.
+fn collision(dice: &mut Dice) -> Vec<Action> {
+    let (one, other) = (1, 2);
+    let mut story: Vec<Action> = [one, other].map(|replica| Action::Start { replica, skew: 0 }).into();
+    let goes = match dice.rng.u8(0..4) {
+        0 => Action::Kill { replica: 0 },
+        1 => Action::Freeze { replica: 0, seconds: dice.rng.u8(11..40) },
+        _ => Action::Stop {
+            replica: 0,
+            fate: [Fate::Done, Fate::Done, Fate::AnswerLost, Fate::Late][dice.rng.usize(0..4)],
+        },
+    };
+    story.extend([one, other].map(|replica| Action::Campaign { replica, fate: Fate::Done }));
+    story.push(goes);
+    for _ in 0..dice.rng.u8(8..24) {
+        let replica = dice.rng.u8(0..REPLICAS);
+        let fate = match dice.rng.u8(0..12) {
+            0 => Fate::Late,
+            1 => Fate::AnswerLost,
+            2 => error(dice),
+            _ => Fate::Done,
+        };
+        story.push(Action::Lease { replica, fate });
+        if dice.rng.u8(0..3) == 0 {
+            story.push(Action::Pass(dice.rng.u32(500..=6000)));
+        }
+    }
+    story.extend([one, other].map(|replica| Action::Work { replica }));
+    story.extend([Action::Orphan { call: dice.any() }, Action::Crowd]);
+    story
+}
+
+/// Nodes are replaced under new names until pools would be full: cordoned and drained or not, with a last report or without.
+fn autoscaling(dice: &mut Dice) -> Vec<Action> {
+    let (mut story, replica) = (Vec::new(), 0);
+    let last = dice.rng.u8(NODES + 1..=MOST_NODES);
+    for new in NODES..last {
+        let old = dice.rng.u8(new.saturating_sub(NODES)..new);
+        story.push(Action::NodeJoins { node: new });
+        if dice.rng.bool() {
+            story.extend([Action::Work { replica }, Action::AgentWork { node: new }, Action::Crowd]);
+        }
+        if dice.rng.bool() {
+            story.push(Action::Cordon { node: old });
+        }
+        story.push(Action::Drain { node: old });
+        if dice.rng.bool() {
+            story.extend([Action::Work { replica }, Action::Pass(1100), Action::AgentWork { node: old }]);
+        }
+        story.extend([Action::NodeLeaves { node: old }, Action::Wipe { node: old }, Action::Work { replica }]);
+        if dice.rng.u8(0..3) == 0 {
+            story.push(Action::Rest(LEASE_OVER));
+        }
+    }
+    story.extend([Action::Round { replica }, Action::Crowd]);
+    story
+}
+
+/// A third replica takes part.
+fn third_replica(dice: &mut Dice, history: &mut Vec<Action>) {
+    let third = REPLICAS - 1;
+    for action in &mut *history {
+        if dice.rng.bool() {
+            *action = of_third(*action, third);
+        }
+    }
+    let starts = [0, 1, third].map(|replica| Action::Start { replica, skew: 0 });
+    insert(dice, history, starts.into());
+}
+
+/// What the second replica does, done by the third.
+const fn of_third(action: Action, third: u8) -> Action {
+    match action {
+        Action::Hear { replica: 1, watch, words } => Action::Hear { replica: third, watch, words },
+        Action::Decide { replica: 1 } => Action::Decide { replica: third },
+        Action::Call { replica: 1, call, fate } => Action::Call { replica: third, call, fate },
+        Action::Answer { replica: 1, answer } => Action::Answer { replica: third, answer },
+        Action::Campaign { replica: 1, fate } => Action::Campaign { replica: third, fate },
+        Action::Kill { replica: 1 } => Action::Kill { replica: third },
+        Action::Start { replica: 1, skew } => Action::Start { replica: third, skew },
+        Action::Freeze { replica: 1, seconds } => Action::Freeze { replica: third, seconds },
+        Action::Work { replica: 1 } => Action::Work { replica: third },
+        Action::Round { replica: 1 } => Action::Round { replica: third },
+        other => other,
+    }
+}

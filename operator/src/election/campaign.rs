@@ -1,0 +1,217 @@
+//! The loop of an election as a state machine: which call about the Lease comes next, how long its answer is awaited, and when the
+//! next try begins. It makes no call, reads no clock and takes its randomness from outside.
+//!
+//! A try of a leader writes at the version that it wrote last, and reads only if that write failed. Any other try reads first.
+//! A process that has led never follows again: its leadership is lost.
+
+use std::time::Instant;
+
+use jiff::Timestamp;
+use k8s_openapi::api::coordination::v1::Lease;
+
+use super::algorithm::{Candidate, RENEW_DEADLINE, RETRY_PERIOD, Step, follow_pause};
+use super::given::Given;
+use super::{LEASE_NAME, Lost};
+
+/// A source of numbers in 0..1, by which the pauses of followers differ.
+pub type Jitter = Box<dyn FnMut() -> f64 + Send>;
+
+/// What to do next.
+#[derive(Clone, PartialEq, Debug)]
+pub enum Next {
+    /// Nothing before this instant. A call under way is given up then.
+    Wait(Instant),
+    /// Read the Lease; [`Campaign::was_read`] takes the answer.
+    Read,
+    /// Create this Lease; [`Campaign::was_written`] takes the answer.
+    Create(Lease),
+    /// Replace the Lease at the version that this one names; [`Campaign::was_written`] takes the answer.
+    Replace(Lease),
+    /// Leadership is lost.
+    Lost(Lost),
+}
+
+/// How a try ended.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub enum Tried {
+    /// The Lease was written.
+    Written,
+    /// Another process has the Lease.
+    Follows(String),
+    /// A call failed, for this reason.
+    Failed(String),
+}
+
+/// One process in an election.
+pub struct Campaign {
+    candidate: Candidate,
+    state: State,
+    has_led: bool,
+    tried: Option<Tried>,
+    jitter: Jitter,
+}
+
+/// Where a try stands.
+#[derive(Clone, PartialEq, Debug)]
+enum State {
+    /// The next try begins at this instant.
+    Pausing(Instant),
+    /// The Lease is to be read next. The try ends at the instant.
+    ToRead(Instant),
+    /// The Lease was read and is to be written next.
+    ToWrite(Instant),
+    /// A call is under way.
+    Calling(Call, Instant),
+    Lost(Lost),
+}
+
+#[derive(Clone, Copy, PartialEq, Debug)]
+enum Call {
+    Read,
+    /// A write sent at `began`. Without a read before it, another process may have written meanwhile.
+    Write {
+        began: Instant,
+        is_unread: bool,
+    },
+}
+
+impl Campaign {
+    /// A candidate named `identity` for the Lease in `namespace`. Its first try begins at `now`.
+    pub fn new(identity: String, namespace: &str, now: Instant, jitter: Jitter) -> Self {
+        let candidate = Candidate::new(identity, namespace, LEASE_NAME);
+        Self { candidate, state: State::Pausing(now), has_led: false, tried: None, jitter }
+    }
+
+    /// The next call or pause. The Lease is to say `wanted` of blocks given.
+    pub fn next(&mut self, now: Instant, wall: Timestamp, wanted: Option<Given>) -> Next {
+        self.candidate.want(wanted);
+        match &self.state {
+            State::Lost(lost) => Next::Lost(lost.clone()),
+            State::Pausing(until) | State::Calling(_, until) if *until > now => Next::Wait(*until),
+            State::Pausing(_) => self.begin(now, wall),
+            State::Calling(..) => self.give_up(now),
+            State::ToRead(end) => {
+                self.state = State::Calling(Call::Read, *end);
+                Next::Read
+            }
+            State::ToWrite(end) => self.write(*end, false, now, wall),
+        }
+    }
+
+    /// The answer to [`Next::Read`].
+    pub fn was_read(&mut self, answer: Result<Option<Lease>, String>, now: Instant) {
+        let State::Calling(Call::Read, end) = self.state else { return };
+        match answer {
+            Ok(lease) => {
+                self.candidate.observe(lease, now);
+                self.state = State::ToWrite(end);
+            }
+            Err(error) => self.end_try(Tried::Failed(error), now),
+        }
+    }
+
+    /// The answer to [`Next::Create`] or [`Next::Replace`].
+    pub fn was_written(&mut self, answer: Result<Lease, String>, now: Instant) {
+        let State::Calling(Call::Write { began, is_unread }, end) = self.state else { return };
+        match answer {
+            Ok(lease) => {
+                self.candidate.wrote(lease, began, now);
+                self.has_led |= self.leads_until().is_some();
+                self.end_try(Tried::Written, now);
+            }
+            Err(_) if is_unread => self.state = State::ToRead(end),
+            Err(error) => self.end_try(Tried::Failed(error), now),
+        }
+    }
+
+    /// Calls wait for the Lease to say more than it does: a leader does not wait for its next try.
+    pub fn press(&mut self, now: Instant) {
+        if let State::Pausing(until) = &mut self.state
+            && self.has_led
+        {
+            *until = now.min(*until);
+        }
+    }
+
+    /// How the last try ended, once.
+    pub fn take_tried(&mut self) -> Option<Tried> {
+        self.tried.take()
+    }
+
+    /// Until when this process leads, without another write.
+    pub fn leads_until(&self) -> Option<Instant> {
+        self.candidate.leads_until()
+    }
+
+    /// What the Lease may be relied upon to say of blocks given.
+    pub fn given(&self) -> Given {
+        self.candidate.given()
+    }
+
+    /// The Lease without a holder, for a process that stops; `None` if this process does not hold it.
+    pub fn release(&mut self, wall: Timestamp, wanted: Option<Given>) -> Option<Lease> {
+        self.candidate.want(wanted);
+        self.candidate.release(wall)
+    }
+
+    fn begin(&mut self, now: Instant, wall: Timestamp) -> Next {
+        if !self.has_led {
+            self.state = State::Calling(Call::Read, now + RENEW_DEADLINE);
+            return Next::Read;
+        }
+        match self.leads_until().filter(|deadline| *deadline > now) {
+            Some(deadline) => self.write(deadline, true, now, wall),
+            None => self.lose(Lost::Deadline),
+        }
+    }
+
+    fn write(&mut self, end: Instant, is_unread: bool, now: Instant, wall: Timestamp) -> Next {
+        let next = match self.candidate.step(now, wall) {
+            Step::Follow { holder } if self.has_led => return self.lose(Lost::Taken(holder)),
+            Step::Follow { holder } => {
+                self.end_try(Tried::Follows(holder), now);
+                return self.pause();
+            }
+            Step::Create(lease) => Next::Create(lease),
+            Step::Replace(lease) => Next::Replace(lease),
+        };
+        self.state = State::Calling(Call::Write { began: now, is_unread }, end);
+        next
+    }
+
+    /// The call under way was not answered in time.
+    fn give_up(&mut self, now: Instant) -> Next {
+        if self.has_led {
+            return self.lose(Lost::Deadline);
+        }
+        self.end_try(Tried::Failed("no answer in time".to_owned()), now);
+        self.pause()
+    }
+
+    fn end_try(&mut self, tried: Tried, now: Instant) {
+        self.tried = Some(tried);
+        let pause = if self.has_led { RETRY_PERIOD } else { follow_pause((self.jitter)()) };
+        let deadline = self.leads_until().filter(|_| self.has_led);
+        self.state = match deadline {
+            Some(deadline) if deadline <= now => State::Lost(Lost::Deadline),
+            None if self.has_led => State::Lost(Lost::Deadline),
+            deadline => State::Pausing(deadline.map_or(now + pause, |deadline| deadline.min(now + pause))),
+        };
+    }
+
+    fn pause(&self) -> Next {
+        match &self.state {
+            State::Pausing(until) => Next::Wait(*until),
+            State::Lost(lost) => Next::Lost(lost.clone()),
+            State::ToRead(end) | State::ToWrite(end) | State::Calling(_, end) => Next::Wait(*end),
+        }
+    }
+
+    fn lose(&mut self, lost: Lost) -> Next {
+        self.state = State::Lost(lost.clone());
+        Next::Lost(lost)
+    }
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,143 @@
+//! Campaigns call by call, against a Lease that the test writes by hand.
+
+use std::time::Duration;
+
+use super::*;
+
+const SECOND: Duration = Duration::from_secs(1);
+
+fn wall() -> Timestamp {
+    Timestamp::from_second(1_700_000_000).unwrap()
+}
+
+fn campaign(identity: &str, now: Instant) -> Campaign {
+    Campaign::new(identity.to_owned(), "ns", now, Box::new(|| 0.5))
+}
+
+impl Campaign {
+    fn asks(&mut self, now: Instant) -> Next {
+        self.next(now, wall(), None)
+    }
+}
+
+/// The Lease that `next` writes, at this version.
+fn written(next: Next, version: &str) -> Lease {
+    let (Next::Create(mut lease) | Next::Replace(mut lease)) = next else { panic!("writes nothing: {next:?}") };
+    lease.metadata.resource_version = Some(version.to_owned());
+    lease
+}
+
+fn no_answer<T>() -> Result<T, String> {
+    Err("no answer".to_owned())
+}
+
+/// A campaign that leads since `start`, and its Lease.
+fn leader(identity: &str, start: Instant) -> (Campaign, Lease) {
+    let mut campaign = campaign(identity, start);
+    assert_eq!(campaign.asks(start), Next::Read);
+    campaign.was_read(Ok(None), start);
+    let lease = written(campaign.asks(start), "1");
+    campaign.was_written(Ok(lease.clone()), start);
+    assert_eq!(campaign.leads_until(), Some(start + RENEW_DEADLINE));
+    (campaign, lease)
+}
+
+#[test]
+fn of_two_that_read_together_one_writes() {
+    let start = Instant::now();
+    let (mut one, mut other) = (campaign("one", start), campaign("other", start));
+    for campaign in [&mut one, &mut other] {
+        assert_eq!(campaign.asks(start), Next::Read);
+        campaign.was_read(Ok(None), start);
+    }
+    let lease = written(one.asks(start), "1");
+    assert!(matches!(other.asks(start), Next::Create(_)));
+    one.was_written(Ok(lease.clone()), start);
+    other.was_written(Err("already exists".to_owned()), start);
+    // A write after a read is not tried again at once.
+    assert_eq!(other.asks(start), Next::Wait(start + follow_pause(0.5)));
+    assert_eq!((one.leads_until().is_some(), other.leads_until()), (true, None));
+    let later = start + follow_pause(0.5);
+    assert_eq!(other.asks(later), Next::Read);
+    other.was_read(Ok(Some(lease)), later);
+    assert_eq!(other.asks(later), Next::Wait(later + follow_pause(0.5)));
+    assert_eq!(other.take_tried(), Some(Tried::Follows("one".to_owned())));
+}
+
+#[test]
+fn a_leader_writes_without_a_read_and_reads_after_a_failure() {
+    let start = Instant::now();
+    let (mut leader, lease) = leader("one", start);
+    let renewal = start + RETRY_PERIOD;
+    assert_eq!(leader.asks(start + SECOND), Next::Wait(renewal));
+    let sent = leader.asks(renewal);
+    assert!(matches!(sent, Next::Replace(_)));
+    leader.was_written(no_answer(), renewal);
+    assert_eq!(leader.asks(renewal), Next::Read);
+    // The write had taken effect.
+    leader.was_read(Ok(Some(Lease { metadata: written(sent, "2").metadata, ..lease })), renewal + SECOND);
+    assert_eq!(written(leader.asks(renewal + SECOND), "3").metadata.name, Some(LEASE_NAME.to_owned()));
+    assert_eq!(leader.leads_until(), Some(start + RENEW_DEADLINE), "no renewal is known to have succeeded");
+}
+
+#[test]
+fn a_leader_loses_at_the_deadline_however_its_calls_fail() {
+    let start = Instant::now();
+    let end = start + RENEW_DEADLINE;
+    let (mut hangs, _) = leader("one", start);
+    assert!(matches!(hangs.asks(start + RETRY_PERIOD), Next::Replace(_)));
+    assert_eq!(hangs.asks(start + RETRY_PERIOD), Next::Wait(end), "the call is awaited until the deadline");
+    assert_eq!(hangs.asks(end), Next::Lost(Lost::Deadline));
+    let (mut fails, _) = leader("two", start);
+    let mut now = start;
+    loop {
+        match fails.asks(now) {
+            Next::Wait(until) => now = until,
+            Next::Read => fails.was_read(no_answer(), now),
+            Next::Create(_) | Next::Replace(_) => fails.was_written(no_answer(), now),
+            Next::Lost(lost) => break assert_eq!((lost, now), (Lost::Deadline, end)),
+        }
+    }
+    assert_eq!(fails.asks(now), Next::Lost(Lost::Deadline), "for ever");
+}
+
+#[test]
+fn a_leader_that_reads_another_holder_is_lost() {
+    let start = Instant::now();
+    let (mut leader, mut lease) = leader("one", start);
+    let now = start + RETRY_PERIOD;
+    assert!(matches!(leader.asks(now), Next::Replace(_)));
+    leader.was_written(Err("conflict".to_owned()), now);
+    assert_eq!(leader.asks(now), Next::Read);
+    lease.spec.as_mut().unwrap().holder_identity = Some("other".to_owned());
+    leader.was_read(Ok(Some(lease)), now);
+    assert_eq!(leader.leads_until(), None);
+    assert_eq!(leader.asks(now), Next::Lost(Lost::Taken("other".to_owned())));
+}
+
+#[test]
+fn a_candidate_gives_up_a_call_and_takes_no_late_answer() {
+    let start = Instant::now();
+    let mut candidate = campaign("one", start);
+    assert_eq!(candidate.asks(start), Next::Read);
+    let end = start + RENEW_DEADLINE;
+    assert_eq!(candidate.asks(start + SECOND), Next::Wait(end));
+    assert_eq!(candidate.asks(end), Next::Wait(end + follow_pause(0.5)));
+    candidate.was_read(Ok(None), end);
+    assert_eq!(candidate.asks(end), Next::Wait(end + follow_pause(0.5)));
+}
+
+#[test]
+fn a_press_ends_the_pause_of_a_leader_alone() {
+    let start = Instant::now();
+    let (mut leader, lease) = leader("one", start);
+    leader.press(start + SECOND);
+    assert!(matches!(leader.asks(start + SECOND), Next::Replace(_)));
+    let mut follower = campaign("other", start);
+    assert_eq!(follower.asks(start), Next::Read);
+    follower.was_read(Ok(Some(lease)), start);
+    let pause = Next::Wait(start + follow_pause(0.5));
+    assert_eq!(follower.asks(start), pause);
+    follower.press(start + SECOND);
+    assert_eq!(follower.asks(start + SECOND), pause);
+}
