@@ -36,6 +36,8 @@ pub struct PoolRecord {
     pub resource_version: String,
     /// What the rest of the metadata says.
     pub life: Life,
+    /// The spec as the API server sends it.
+    pub spec_text: Arc<str>,
     /// The spec of this generation, or all that is wrong with it.
     pub spec: Result<Arc<Pool>, Vec<Violation>>,
     /// The status.
@@ -137,14 +139,17 @@ pub struct Summary {
 }
 
 impl PoolRecord {
-    /// Reads `object`. The spec is taken from `before` if that is the same generation of the same object.
+    /// Reads `object`. The spec is taken from `before` if the texts are the same. The generation does not tell: a restored API server
+    /// assigns it a second time.
     pub fn read(kind: PoolKind, object: &RawObject, before: Option<&Self>) -> Self {
         let uid = object.metadata.uid.clone().unwrap_or_default();
         let generation = object.metadata.generation.unwrap_or_default();
-        let known = before.filter(|record| record.uid == uid && record.generation == generation);
+        let text = object.spec.as_deref().map_or("", RawValue::get);
+        let known = before.filter(|record| record.uid == uid && *record.spec_text == *text);
         Self {
             key: PoolKey::new(kind, object.name()),
             namespace: object.metadata.namespace.clone().unwrap_or_default(),
+            spec_text: known.map_or_else(|| Arc::from(text), |record| record.spec_text.clone()),
             spec: known.map_or_else(|| read_spec(kind, object), |record| record.spec.clone()),
             status: read_status(kind, object.status.as_deref()),
             resource_version: object.resource_version().to_owned(),
@@ -410,9 +415,11 @@ mod tests {
     }
 
     #[test]
-    fn a_spec_is_read_once_per_generation() {
+    fn a_spec_is_parsed_again_when_its_text_changes() {
         let before = PoolRecord::read(PoolKind::IpPool, &object(SPEC, "{}"), None);
-        let same = PoolRecord::read(PoolKind::IpPool, &object("{}", "{}"), Some(&before));
-        assert!(same.spec.is_ok(), "read anew although the generation is the same");
+        let same = PoolRecord::read(PoolKind::IpPool, &object(SPEC, "{}"), Some(&before));
+        assert!(Arc::ptr_eq(before.spec.as_ref().unwrap(), same.spec.as_ref().unwrap()));
+        let restored = PoolRecord::read(PoolKind::IpPool, &object("{}", "{}"), Some(&before));
+        assert!(restored.generation == before.generation && restored.spec.is_err());
     }
 }
