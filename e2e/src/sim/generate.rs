@@ -98,6 +98,7 @@ fn opening(dice: &mut Dice) -> Vec<Action> {
         Action::Start { replica: 0, skew: 0 },
         Action::Campaign { replica: 0, fate: Fate::Done },
     ];
+    history.extend(super::runtime::nodes_without_agent(dice));
     history.extend((0..dice.rng.u8(2..=4)).map(|node| Action::NodeJoins { node }));
     history.extend((0..dice.rng.u8(1..=2)).map(|_| Action::Apply { pool: dice.pool(), spec: 0 }));
     for _ in 0..3 {
@@ -115,7 +116,8 @@ struct Temper {
     stories: u32,
 }
 
-type Make = fn(&mut Dice) -> Action;
+/// Makes an action.
+pub(super) type Make = fn(&mut Dice) -> Action;
 
 /// What keeps a cluster going; always there.
 const COURSE: [(u32, Make); 16] = [
@@ -190,7 +192,7 @@ impl Temper {
             |dice| Action::WipeStatus { pool: dice.pool() }
         };
         weights.push((dice.rng.u32(0..5), spoils));
-        for (weight, make) in TROUBLE {
+        for (weight, make) in TROUBLE.into_iter().chain(super::runtime::TROUBLE) {
             // Some troubles are absent from a history, some are frequent in it.
             let factor = [0, 0, 1, 1, 3][dice.rng.usize(0..5)];
             weights.push((weight * factor, make));

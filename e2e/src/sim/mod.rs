@@ -50,6 +50,7 @@ pub mod recorded;
 mod records;
 mod replica;
 mod request;
+mod runtime;
 mod server;
 mod settle;
 mod shrink;

@@ -15,6 +15,7 @@ use super::law::{self, Broken};
 use super::orphan::Orphans;
 use super::records::Records;
 use super::replica::{Clock, Replica};
+use super::runtime;
 use super::server::{Backup, PLURALS};
 use super::wire::{Shared, Wire, lock};
 
@@ -104,6 +105,7 @@ impl World {
     pub fn activity(&self) -> Activity {
         let mut activity = self.activity.clone();
         self.allowed.count(&mut activity);
+        self.nodes.iter().for_each(|node| activity.join(node.activity()));
         activity
     }
 
@@ -174,6 +176,7 @@ impl World {
                 self.on_node(Action::AgentHear { node, words: 64 });
                 self.on_node(Action::Report { node, fate: Fate::Done });
             }
+            _ if runtime::is_on_node(action) => self.on_node(action),
             _ => self.on_replica(action),
         }
     }
@@ -188,7 +191,7 @@ impl World {
         let mut server = lock(&shared);
         let at = |index: u8| usize::from(index % NODES);
         match action {
-            Action::AgentHear { node, words } => self.nodes[at(node)].hear(words.into(), &server),
+            Action::AgentHear { node, words } => self.nodes[at(node)].hear(words.into(), &server, clock),
             Action::AgentLoseWatch { node } => self.nodes[at(node)].lose_watch(),
             Action::Add { node, pool } => drop(self.add(node, pool.into(), Wish::Any)),
             Action::AddAndCrash { node, pool } => drop(self.add(node, pool.into(), Wish::AnyAndCrash)),
@@ -200,7 +203,7 @@ impl World {
             }
             Action::Delete { node, pod } => self.nodes[at(node)].delete(pod.into(), clock),
             Action::Report { node, fate } => {
-                if let Some(patch) = self.nodes[at(node)].report(&mut server, fate, clock, &mut self.activity) {
+                if let Some(patch) = self.nodes[at(node)].report(&mut server, fate, clock) {
                     self.orphans.report(node_name(node), patch);
                 }
             }
@@ -213,13 +216,16 @@ impl World {
                 self.activity.count("nodes set up anew");
                 self.nodes[at(node)].wipe();
             }
-            Action::Disk { node, is } => self.nodes[at(node)].set_disk(is),
+            Action::Disk { node, is } => self.nodes[at(node)].set_disk(is, clock),
             Action::Drain { node } => {
                 while self.nodes[at(node)].held().next().is_some() {
                     self.nodes[at(node)].delete(0, clock);
                 }
             }
-            _ => {}
+            _ => {
+                drop(server);
+                self.act_on_runtime(action);
+            }
         }
     }
 
@@ -227,6 +233,7 @@ impl World {
     pub(super) fn add(&mut self, node: u8, pool: usize, wish: Wish) -> Added {
         let added = self.nodes[usize::from(node % NODES)].add(pool, wish, self.clock, &self.records);
         match (added, wish) {
+            (Added::Served, Wish::Two(_)) => self.activity.count("pods served from two pools"),
             (Added::Served, Wish::Named(_)) => self.activity.count("pods served by name"),
             (Added::Served, _) => self.activity.count("pods served"),
             (Added::Crashed, _) => self.activity.count("agents killed after the record of an ADD"),
@@ -444,6 +451,7 @@ const fn called(fate: Fate) -> &'static str {
         Fate::AnswerLost => "answers lost",
         Fate::Lost => "calls lost",
         Fate::Late => "calls given up",
+        Fate::ErrorBefore(_) | Fate::ErrorAfter(_) => "calls answered with an error",
     }
 }
 
