@@ -184,6 +184,7 @@ impl Node {
     pub(super) fn put_store_back(&mut self) -> bool {
         self.crash();
         self.freed.clear();
+        self.deleted = None;
         let deleted = self.disk.put_back();
         let ledger = self.disk.ledger();
         for (container, pod) in &mut self.pods {

@@ -14,7 +14,7 @@ use ipam_node_agent::store::{Journal, Opened, Position, StoreError};
 use super::action::Disk as State;
 
 /// Zeros that the journal writes ahead: some records, so that journals grow and are compacted within a history.
-const CHUNK: usize = 1024;
+const CHUNK: usize = 512;
 
 /// What survives a crash.
 #[derive(Default, Debug)]

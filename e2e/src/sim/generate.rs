@@ -10,9 +10,10 @@ pub fn history(seed: u64, steps: usize) -> Vec<Action> {
     let mut dice = Dice::new(seed);
     let temper = Temper::new(&mut dice);
     let mut history = opening(&mut dice);
+    let stories: Vec<Story> = STORIES.into_iter().chain(super::runtime::STORIES).collect();
     while history.len() < steps {
         if dice.rng.u32(0..100) < temper.stories {
-            let story: Story = STORIES[dice.rng.usize(0..STORIES.len())];
+            let story: Story = stories[dice.rng.usize(0..stories.len())];
             history.extend(story(&mut dice));
         } else {
             history.push(temper.action(&mut dice));

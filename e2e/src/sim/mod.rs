@@ -10,15 +10,22 @@
 //! is counted, too ([`activity`]), so that a run in which something never happens does not count as a proof of it.
 //!
 //! Real code: `operator::reconcile` with all it decides by, `operator::act` (its calls, answered by a model of the API server),
-//! the election, and the agent's reading of blocks, its notes, its comparison of journal and report, its ledger and its reports.
-//! Modelled: the API server, the disk, the agent's loop around its decisions, and time.
+//! the election, and the agent's reading of blocks, its notes and its comparison of journal and report. Of the agent also the
+//! allocator (`Allocator::inline`), the journal on a simulated disk (`store::fake`), the reporter (`status::Reports`) and the
+//! garbage collection (`gc::Observations`, `gc::Suspects`).
+//! Modelled: the API server, and time. On the agent's side:
+//! * the loop of its watch (`process.rs`). [`differential`] compares it with `watch::Blocks` on the same events;
+//! * the files beside the journal, `spec.json` and `uncompared.json` (`disk.rs`). They become records of the journal later;
+//! * the gRPC service and the container runtime, which ask the allocator here without a wire (`agent/cni.rs`);
+//! * the lists of pods (`agent/collect.rs`), and the pauses of the reporter's and the collector's loops.
 //!
 //! Played: watches that lag, repeat themselves, leave out what was soon outdated, or break and list anew; calls and reports that
 //! are lost, whose answer is lost, or that arrive when whoever made them is long dead or has given them up (a creation, which no
 //! version fences, within the time for which an IPAMNode outlives its Node); replicas and agents that are killed, start, and stand
 //! still beyond their lease; skewed clocks; agents that start while the API server cannot be heard; pods that ask for an address of
-//! their node's block by its value or index; disks that are full, cannot be written or are lost with their node; agents' stores
-//! that are deleted, or put back to an earlier state, while pods run; an admin who edits, deletes, relabels, wipes, restores a
+//! their node's block by its value or index, or for two; requests that are repeated; disks that are full, cannot be written, fail
+//! a sync, lose their power or are lost with their node; agents that are killed within a record or a spec; clocks of nodes that
+//! jump; nodes without an agent; lists of pods that lag, are empty or fail; DEL and GC that never come; agents' stores that are deleted, or put back to an earlier state, while pods run; an admin who edits, deletes, relabels, wipes, restores a
 //! backup, forces (one node, or `*`), allows pools to share addresses and takes that back, takes finalizers off, and deletes the
 //! definitions with all that there is of them.
 //!
@@ -36,6 +43,7 @@ mod agent;
 mod allowed;
 mod catalogue;
 mod compound;
+pub mod differential;
 mod disk;
 mod generate;
 pub mod known;
