@@ -14,6 +14,7 @@
 use std::process::Command;
 
 use ipam_e2e::sim::activity::Activity;
+use ipam_e2e::sim::differential::agents_agree;
 use ipam_e2e::sim::known::{FAULTS, class};
 use ipam_e2e::sim::{End, Simulator, history, play_many, recorded, shrink};
 
@@ -95,5 +96,12 @@ fn the_same_seed_gives_the_same_end() {
     for seed in 0..50 {
         assert_eq!(end(seed), end(seed), "seed {seed}");
         assert_ne!(history(seed, STEPS), history(seed + 1, STEPS));
+    }
+}
+
+#[test]
+fn the_model_of_the_agents_watch_does_what_the_original_does() {
+    for seed in 0..40 {
+        agents_agree(seed).unwrap_or_else(|difference| panic!("seed {seed}: {difference}"));
     }
 }

@@ -72,19 +72,26 @@ impl Allocator {
         clock: Clock,
         metrics: Arc<Metrics>,
     ) -> io::Result<(Self, Ended)> {
-        let (commands, queue) = mpsc::channel(QUEUE);
-        let (versions, changed) = watch::channel(0);
+        let (allocator, mut worker) = Self::inline(ledger, store, clock, metrics);
         let (ended, has_ended) = oneshot::channel();
-        let mut worker = Worker { ledger, store, clock, metrics, versions };
         // A panic of the thread drops `ended`, which its receiver takes for a failure.
         let work = move || {
-            let result = worker.run(queue);
+            let result = worker.run();
             // The store's lock is let go before anyone hears of the end, so that the next agent finds it free.
             drop(worker);
             drop(ended.send(result));
         };
         thread::Builder::new().name("allocator".to_owned()).spawn(work)?;
-        Ok((Self { commands, changed }, has_ended))
+        Ok((allocator, has_ended))
+    }
+
+    /// The same without a thread: a request waits until the caller [plays](Worker::play) the worker.
+    pub fn inline(ledger: Ledger, store: Box<dyn Store>, clock: Clock, metrics: Arc<Metrics>) -> (Self, Worker) {
+        let (commands, queue) = mpsc::channel(QUEUE);
+        let (versions, changed) = watch::channel(0);
+        let worker = Worker { ledger, store, clock, metrics, versions, queue, closed: false };
+        worker.publish();
+        (Self { commands, changed }, worker)
     }
 
     /// One address of each pool; returns when they are durable.
@@ -155,12 +162,16 @@ impl Allocator {
     }
 }
 
-struct Worker {
+/// The owner of ledger and store. It decides the requests of its [`Allocator`]s in their order.
+pub struct Worker {
     ledger: Ledger,
     store: Box<dyn Store>,
     clock: Clock,
     metrics: Arc<Metrics>,
     versions: watch::Sender<u64>,
+    queue: mpsc::Receiver<Command>,
+    /// A request to close was read; nothing after it is decided.
+    closed: bool,
 }
 
 /// What a batch has decided and not yet told.
@@ -174,26 +185,42 @@ struct Batch {
 }
 
 impl Worker {
-    fn run(&mut self, mut queue: mpsc::Receiver<Command>) -> Result<(), StoreError> {
-        self.publish();
-        let mut closed = false;
-        while !closed {
-            let Some(first) = queue.blocking_recv() else { break };
-            let mut batch = Batch::default();
-            self.ledger.expire((self.clock)());
-            let mut next = Some(first);
-            while let Some(command) = next {
-                if matches!(command, Command::Close) {
-                    closed = true;
-                    break;
-                }
-                let full = command.ends_batch() || batch.answers.len() + 1 >= BATCH;
-                self.decide(command, &mut batch)?;
-                next = if full { None } else { queue.try_recv().ok() };
-            }
-            self.finish(batch)?;
+    /// Decides and answers all requests that wait now. After an error the caller must drop the worker.
+    ///
+    /// # Errors
+    /// The store failed.
+    pub fn play(&mut self) -> Result<(), StoreError> {
+        while !self.closed
+            && let Ok(first) = self.queue.try_recv()
+        {
+            self.batch(first)?;
         }
         Ok(())
+    }
+
+    fn run(&mut self) -> Result<(), StoreError> {
+        while !self.closed {
+            let Some(first) = self.queue.blocking_recv() else { break };
+            self.batch(first)?;
+        }
+        Ok(())
+    }
+
+    /// Decides the first request together with those that wait behind it.
+    fn batch(&mut self, first: Command) -> Result<(), StoreError> {
+        let mut batch = Batch::default();
+        self.ledger.expire((self.clock)());
+        let mut next = Some(first);
+        while let Some(command) = next {
+            if matches!(command, Command::Close) {
+                self.closed = true;
+                break;
+            }
+            let full = command.ends_batch() || batch.answers.len() + 1 >= BATCH;
+            self.decide(command, &mut batch)?;
+            next = if full { None } else { self.queue.try_recv().ok() };
+        }
+        self.finish(batch)
     }
 
     /// Decides one command. What it changes is in the ledger at once, so that the next one sees it, but is told to

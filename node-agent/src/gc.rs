@@ -81,9 +81,43 @@ pub struct Observations {
     missing: HashMap<(PoolKey, Owner, i64), u32>,
 }
 
+/// Reservations whose pods were missing often enough. Each pod needs one last look before its addresses are freed.
+#[derive(Default, Debug)]
+pub struct Suspects {
+    stale: Vec<Reservation>,
+    /// The pods that the last look has found.
+    here: Pods,
+}
+
+impl Suspects {
+    /// Namespace and name of each pod that needs a last look, once.
+    pub fn pods(&self) -> Vec<(String, String)> {
+        let mut pods = Vec::new();
+        let mut known = HashSet::new();
+        for Attachment { pod_name, pod_namespace, .. } in self.stale.iter().map(|reservation| &reservation.attachment) {
+            if known.insert((pod_namespace, pod_name)) {
+                pods.push((pod_namespace.clone(), pod_name.clone()));
+            }
+        }
+        pods
+    }
+
+    /// The last look has found this pod.
+    pub fn found(&mut self, pod: &PartialObjectMeta<Pod>) {
+        self.here.add(pod);
+    }
+
+    /// The reservations to free, once each pod had its last look.
+    pub fn confirmed(self) -> Vec<Reservation> {
+        let Self { mut stale, here } = self;
+        stale.retain(|reservation| here.lack(&reservation.attachment));
+        stale
+    }
+}
+
 impl Observations {
     /// Counts one check; returns the reservations that more than `checks_before` checks in a row found without a pod.
-    pub fn observe(&mut self, held: &[Reservation], pods: &Pods, checks_before: u32) -> Vec<Reservation> {
+    pub fn observe(&mut self, held: &[Reservation], pods: &Pods, checks_before: u32) -> Suspects {
         let mut missing = HashMap::new();
         let mut stale = Vec::new();
         for reservation in held {
@@ -102,7 +136,7 @@ impl Observations {
             missing.insert(key, count);
         }
         self.missing = missing;
-        stale
+        Suspects { stale, here: Pods::default() }
     }
 }
 
@@ -158,23 +192,14 @@ impl Collector {
             return Ok(());
         }
         let pods = self.pods_of_node().await?;
-        let stale = self.observations.observe(&held, &pods, self.config.checks_before);
+        let mut suspects = self.observations.observe(&held, &pods, self.config.checks_before);
         drop(held);
-        let mut confirmed = Vec::new();
-        let mut asked = HashSet::new();
-        let mut here = Pods::default();
-        for reservation in stale {
-            let Attachment { pod_name, pod_namespace, .. } = &reservation.attachment;
-            if asked.insert((pod_namespace.clone(), pod_name.clone()))
-                && let Some(pod) = self.pod(pod_namespace, pod_name).await?
-            {
-                here.add(&pod);
-            }
-            if here.lack(&reservation.attachment) {
-                confirmed.push(reservation);
+        for (namespace, name) in suspects.pods() {
+            if let Some(pod) = self.pod(&namespace, &name).await? {
+                suspects.found(&pod);
             }
         }
-        self.release(confirmed).await
+        self.release(suspects.confirmed()).await
     }
 
     async fn release(&self, stale: Vec<Reservation>) -> Result<(), String> {
@@ -265,9 +290,9 @@ mod tests {
         let (held, nobody) = ([reservation("a", U1, 5)], Pods::default());
         let mut observations = Observations::default();
         for _ in 0..3 {
-            assert_eq!(observations.observe(&held, &nobody, 3), []);
+            assert_eq!(observations.observe(&held, &nobody, 3).confirmed(), []);
         }
-        assert_eq!(observations.observe(&held, &nobody, 3), held);
+        assert_eq!(observations.observe(&held, &nobody, 3).confirmed(), held);
     }
 
     #[test]
@@ -276,14 +301,14 @@ mod tests {
         let mut observations = Observations::default();
         observations.observe(&held, &Pods::default(), 1);
         observations.observe(&held, &there, 1);
-        assert_eq!(observations.observe(&held, &Pods::default(), 1), []);
+        assert_eq!(observations.observe(&held, &Pods::default(), 1).confirmed(), []);
     }
 
     #[test]
     fn a_reservation_made_anew_is_another_one() {
         let mut observations = Observations::default();
         observations.observe(&[reservation("a", U1, 5)], &Pods::default(), 1);
-        assert_eq!(observations.observe(&[reservation("a", U1, 6)], &Pods::default(), 1), []);
+        assert_eq!(observations.observe(&[reservation("a", U1, 6)], &Pods::default(), 1).confirmed(), []);
     }
 
     #[test]
@@ -309,7 +334,7 @@ mod tests {
         assert!(!pods(&[pod("a", U1, &[])]).lack(&static_pod.attachment), "another pod has the mirror's name");
         let mut observations = Observations::default();
         for _ in 0..5 {
-            assert_eq!(observations.observe(std::slice::from_ref(&static_pod), &Pods::default(), 1), []);
+            assert_eq!(observations.observe(std::slice::from_ref(&static_pod), &Pods::default(), 1).confirmed(), []);
         }
     }
 
@@ -317,10 +342,14 @@ mod tests {
     fn a_reservation_without_a_pods_name_is_never_stale() {
         let mut observations = Observations::default();
         for _ in 0..5 {
-            assert_eq!(observations.observe(&[reservation("", "", 0)], &Pods::default(), 1), []);
+            assert_eq!(observations.observe(&[reservation("", "", 0)], &Pods::default(), 1).confirmed(), []);
             // Nor one with a name that no pod can have: to ask for it would be an error, and stop the check for all.
             for name in ["my pod", "../a", "Pod", "a\u{e9}"] {
-                assert_eq!(observations.observe(&[reservation(name, "", 0)], &Pods::default(), 1), [], "{name}");
+                assert_eq!(
+                    observations.observe(&[reservation(name, "", 0)], &Pods::default(), 1).confirmed(),
+                    [],
+                    "{name}"
+                );
             }
         }
     }

@@ -148,6 +148,7 @@ mod tests {
         Standing {
             uid: "u".into(),
             status: IPAMNodeStatus { pools: vec![report], ledger, ..IPAMNodeStatus::default() },
+            arrival: 1,
         }
     }
 

@@ -5,6 +5,8 @@
 //! A report is about one object and taken by no other of the same name. Without the API server the agent keeps quiet and
 //! tries again; nothing else waits for a report.
 
+mod reports;
+
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -25,23 +27,10 @@ use crate::metrics::Metrics;
 use crate::store::Position;
 use crate::text::shortened;
 use crate::watch::{InForce, Standing};
+pub use reports::{Next, Outcome, Reports, WRITE_TIMEOUT, Write};
 
-/// Shortest time between two writes.
-const SOON: Duration = Duration::from_secs(1);
-/// Time that a report waits beyond that if it only tells other addresses or counts.
-const LATER: Duration = Duration::from_secs(9);
-/// While writes fail, and for this long after they are taken again, counts and addresses wait no longer than other news: what
-/// moved during an outage, and while it came to its end, is to be known within seconds.
-const LIVELY: Duration = Duration::from_secs(15);
 /// Shortest time between two looks at what is held, which costs the allocator time when much is held.
 const LOOK: Duration = Duration::from_millis(100);
-/// Pauses after failed writes, doubling from the first to the last.
-const RETRY: (Duration, Duration) = (Duration::from_secs(1), Duration::from_mins(1));
-/// The longest pause after writes that reached nobody: an API server that is away costs nothing, and one that is back is to
-/// hear soon what pods hold.
-const UNREACHED: Duration = Duration::from_secs(3);
-/// Time that one write may take.
-const WRITE_TIMEOUT: Duration = Duration::from_secs(15);
 /// Longest condition message; an object has no room for any number of problems.
 const MESSAGE: usize = 1024;
 /// What writes of the agent are known by in `metadata.managedFields`.
@@ -179,74 +168,6 @@ fn position(position: Position) -> LedgerPosition {
     LedgerPosition { epoch: number(position.epoch), sequence: number(position.sequence) }
 }
 
-/// When the next report is due.
-#[derive(Clone, PartialEq, Eq, Debug)]
-pub struct Pace {
-    /// The report that the API server has, as far as this process knows.
-    last: Option<Report>,
-    not_before: Instant,
-    failures: u32,
-    lively_until: Option<Instant>,
-}
-
-impl Pace {
-    /// Nothing is written yet; the first report is due at once.
-    pub const fn new(now: Instant) -> Self {
-        Self { last: None, not_before: now, failures: 0, lively_until: None }
-    }
-
-    /// When `report` should be written; `None` if it tells nothing new.
-    pub fn due(&self, report: &Report) -> Option<Instant> {
-        match report.urgency(self.last.as_ref()) {
-            Urgency::No => None,
-            Urgency::Soon => Some(self.not_before),
-            Urgency::Later if self.is_lively() => Some(self.not_before),
-            Urgency::Later => Some(self.not_before + LATER),
-        }
-    }
-
-    /// Whether writes fail, or have failed until a moment ago.
-    fn is_lively(&self) -> bool {
-        self.failures > 0 || self.lively_until.is_some_and(|until| self.not_before < until)
-    }
-
-    /// The API server shows `report`, whoever wrote it.
-    pub fn shown(&mut self, report: Report) {
-        self.last = Some(report);
-    }
-
-    /// `report` was written. Returns how many attempts had failed before.
-    pub fn written(&mut self, report: Report, now: Instant) -> u32 {
-        self.last = Some(report);
-        self.not_before = now + SOON;
-        if self.failures > 0 {
-            self.lively_until = Some(now + LIVELY);
-        }
-        std::mem::take(&mut self.failures)
-    }
-
-    /// The API server is there: the next try need not wait.
-    pub fn heard(&mut self, now: Instant) {
-        if self.failures > 0 {
-            self.not_before = self.not_before.min(now);
-        }
-    }
-
-    /// A write reached nobody. Returns whether it is the first failure in a row.
-    pub fn unreached(&mut self, now: Instant) -> bool {
-        let first = self.failed(now);
-        self.not_before = self.not_before.min(now + UNREACHED);
-        first
-    }
-
-    /// A write failed. Returns whether it is the first one in a row.
-    pub fn failed(&mut self, now: Instant) -> bool {
-        self.not_before = now + RETRY.0.saturating_mul(1 << self.failures.min(6)).min(RETRY.1);
-        self.failures = self.failures.saturating_add(1);
-        self.failures == 1
-    }
-}
-
 /// Writes reports.
 pub struct Reporter {
     client: Client,
@@ -256,11 +177,7 @@ pub struct Reporter {
     allocator: Allocator,
     in_force: Receiver<Option<InForce>>,
     metrics: Arc<Metrics>,
-    pace: Pace,
-    /// What the API server has shown last.
-    standing: Option<Standing>,
-    /// The Ready condition that the API server has, so that its transition time survives a restart.
-    ready: Option<Condition>,
+    reports: Reports,
 }
 
 impl Reporter {
@@ -274,8 +191,8 @@ impl Reporter {
         metrics: Arc<Metrics>,
     ) -> Self {
         let (path, node) = (IPAMNode::url_path(&(), Some(namespace)), node.to_owned());
-        let pace = Pace::new(Instant::now());
-        Self { client, path, node, allocator, in_force, metrics, pace, standing: None, ready: None }
+        let reports = Reports::new(Instant::now());
+        Self { client, path, node, allocator, in_force, metrics, reports }
     }
 
     /// Reports until `stop`.
@@ -306,7 +223,7 @@ impl Reporter {
                 told = self.in_force.changed() => {
                     if told.is_err() { return }
                     // Whoever tells has heard of the API server.
-                    self.pace.heard(Instant::now());
+                    self.reports.heard(Instant::now());
                 }
             }
         }
@@ -315,55 +232,40 @@ impl Reporter {
     /// Writes a report if one is due; returns when to look again if nothing happens before.
     async fn step(&mut self) -> Option<Instant> {
         let in_force = self.in_force.borrow().clone()?;
-        self.see(in_force.standing.as_ref()?);
+        // Without an object that shows a report there is nothing to write to, and no need to ask the allocator.
+        in_force.standing.as_ref()?;
         let holdings = self.allocator.holdings().await.ok()?;
-        let report = Report::new(&in_force, &holdings)?;
-        let due = self.pace.due(&report)?;
-        if Instant::now() < due {
-            return Some(due);
-        }
-        self.write(report).await;
-        // Looked at again at once: what changed meanwhile may be due.
-        Some(self.pace.not_before)
-    }
-
-    /// Takes note of what the API server shows.
-    fn see(&mut self, standing: &Standing) {
-        if self.standing.as_ref() != Some(standing) {
-            self.pace.shown(Report::read(standing));
-            // Of a status that somebody has wiped the condition's time is remembered.
-            self.ready = ready_condition(&standing.status).cloned().or(self.ready.take());
-            self.standing = Some(standing.clone());
+        match self.reports.next(&in_force, &holdings, Instant::now(), jiff::Timestamp::now()) {
+            Next::Wait => None,
+            Next::At(due) => Some(due),
+            Next::Write(write) => {
+                self.write(*write).await;
+                // Looked at again at once: what changed meanwhile may be due.
+                Some(self.reports.not_before())
+            }
         }
     }
 
-    async fn write(&mut self, report: Report) {
-        let status = report.status(self.ready.as_ref(), jiff::Timestamp::now());
-        let result = match tokio::time::timeout(WRITE_TIMEOUT, self.patch(&report.uid, &status)).await {
-            Ok(result) => result.map_err(|error| (error.to_string(), matches!(error, kube::Error::Api(_)))),
-            Err(_) => Err((format!("no answer within {} s", WRITE_TIMEOUT.as_secs()), false)),
+    async fn write(&mut self, write: Write) {
+        let (outcome, error) = match tokio::time::timeout(WRITE_TIMEOUT, self.patch(write.patch())).await {
+            Ok(Ok(())) => (Outcome::Written, String::new()),
+            Ok(Err(error)) => (Outcome::from(&error), error.to_string()),
+            Err(_) => (Outcome::Unreached, format!("no answer within {} s", WRITE_TIMEOUT.as_secs())),
         };
-        match result {
-            Ok(()) => {
-                self.ready = status.conditions.into_iter().next();
-                match self.pace.written(report, Instant::now()) {
-                    0 => {}
-                    attempts => info!(attempts, "status reported again"),
-                }
-            }
-            Err((error, answered)) => {
-                self.metrics.report_failures.inc();
-                let now = Instant::now();
-                let first = if answered { self.pace.failed(now) } else { self.pace.unreached(now) };
-                if first {
-                    warn!(error, "cannot report the status, trying again");
-                }
-            }
+        let attempts = self.reports.ended(write, outcome, Instant::now());
+        if outcome != Outcome::Written {
+            self.metrics.report_failures.inc();
+        }
+        match (outcome, attempts) {
+            (Outcome::Written, 0) => {}
+            (Outcome::Written, _) => info!(attempts, "status reported again"),
+            (_, 0) => warn!(error, "cannot report the status, trying again"),
+            _ => {}
         }
     }
 
-    async fn patch(&self, uid: &str, status: &IPAMNodeStatus) -> Result<(), kube::Error> {
-        let patch = serde_json::from_value(status_patch(uid, status)).map_err(kube::Error::SerdeError)?;
+    async fn patch(&self, patch: serde_json::Value) -> Result<(), kube::Error> {
+        let patch = serde_json::from_value(patch).map_err(kube::Error::SerdeError)?;
         let patch: Patch<()> = Patch::Json(patch);
         let params = PatchParams { field_manager: Some(MANAGER.to_owned()), ..PatchParams::default() };
         let request = kube::core::Request::new(&self.path);
@@ -384,7 +286,7 @@ pub fn status_patch(uid: &str, status: &IPAMNodeStatus) -> serde_json::Value {
 }
 
 #[cfg(test)]
-mod tests {
+pub(crate) mod tests {
     use ipam_core::PoolKind;
 
     use super::*;
@@ -395,7 +297,7 @@ mod tests {
         AddrRange::new(first.parse().unwrap(), last.parse().unwrap()).unwrap()
     }
 
-    fn holdings(used: u64, sequence: u64) -> Holdings {
+    pub(super) fn holdings(used: u64, sequence: u64) -> Holdings {
         let key = PoolKey::new(PoolKind::IpPool, "blue");
         let runs = (used > 0).then(|| range("10.0.0.1", &format!("10.0.0.{used}")));
         let range = range("10.0.0.1", "10.0.0.4");
@@ -403,12 +305,12 @@ mod tests {
         Holdings { pools: vec![holding], position: Position { epoch: 3, sequence } }
     }
 
-    fn in_force(problems: Vec<Problem>) -> InForce {
+    pub(super) fn in_force(problems: Vec<Problem>) -> InForce {
         let spec = NodeSpec { uid: "u".into(), generation: Some(2), blocks: Vec::new() };
         InForce { spec, saved: Some(2), problems, ..InForce::default() }
     }
 
-    fn report(used: u64) -> Report {
+    pub(super) fn report(used: u64) -> Report {
         Report::new(&in_force(Vec::new()), &holdings(used, 7)).unwrap()
     }
 
@@ -445,55 +347,10 @@ mod tests {
         for report in [report(0), report(3), troubled()] {
             let status = report.status(None, jiff::Timestamp::now());
             let text = serde_json::to_string(&status).unwrap();
-            let standing = Standing { uid: "u".into(), status: serde_json::from_str(&text).unwrap() };
+            let standing = Standing { uid: "u".into(), status: serde_json::from_str(&text).unwrap(), arrival: 1 };
             assert_eq!(Report::read(&standing), report);
         }
         assert_eq!(report(1).urgency(Some(&Report::read(&Standing::default()))), Urgency::Soon);
-    }
-
-    #[test]
-    fn a_report_shown_by_the_api_server_that_is_not_the_last_one_is_written_over() {
-        let start = Instant::now();
-        let mut pace = Pace::new(start);
-        pace.written(report(1), start);
-        pace.shown(report(0));
-        assert_eq!(pace.due(&report(1)), Some(start + SOON));
-    }
-
-    #[test]
-    fn writes_are_a_second_apart_those_of_counts_ten_and_failures_back_off() {
-        let start = Instant::now();
-        let mut pace = Pace::new(start);
-        assert_eq!(pace.due(&report(1)), Some(start));
-        assert_eq!(pace.written(report(1), start), 0);
-        assert_eq!(pace.due(&report(1)), None, "without news there is silence");
-        assert_eq!(pace.due(&report(0)), Some(start + Duration::from_secs(1)));
-        assert_eq!(pace.due(&report(2)), Some(start + Duration::from_secs(10)));
-        let mut pauses = Vec::new();
-        for _ in 0..8 {
-            pace.failed(start);
-            pauses.push((pace.not_before - start).as_secs());
-        }
-        assert_eq!(pauses, [1, 2, 4, 8, 16, 32, 60, 60]);
-        pace.unreached(start);
-        assert_eq!(pace.due(&report(0)), Some(start + UNREACHED), "a server that is away is tried again soon");
-        pace.heard(start);
-        assert_eq!(pace.due(&report(0)), Some(start), "and one that is back at once");
-        assert_eq!(pace.written(report(0), start), 9);
-    }
-
-    #[test]
-    fn counts_are_told_soon_for_a_while_after_an_outage() {
-        let start = Instant::now();
-        let mut pace = Pace::new(start);
-        pace.written(report(1), start);
-        pace.unreached(start);
-        assert_eq!(pace.due(&report(2)), Some(start + RETRY.0), "tried again like any other");
-        pace.written(report(1), start);
-        assert_eq!(pace.due(&report(2)), Some(start + SOON), "pods came while the API server was not yet ready");
-        let later = start + LIVELY;
-        pace.written(report(2), later);
-        assert_eq!(pace.due(&report(3)), Some(later + SOON + LATER));
     }
 
     #[test]

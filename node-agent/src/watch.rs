@@ -65,6 +65,8 @@ pub struct Standing {
     pub uid: String,
     /// The report; empty if there is none.
     pub status: IPAMNodeStatus,
+    /// Counts what the watch has delivered. A restored API server may show once more what it showed before.
+    pub arrival: u64,
 }
 
 /// What a watch tells.
@@ -81,6 +83,8 @@ pub struct Blocks {
     /// What was on disk when a save last succeeded.
     durable: Noted,
     standing: Option<Standing>,
+    /// Objects that the watch has delivered.
+    arrivals: u64,
     /// The API server was away for longer than an admin allows.
     offline: bool,
     /// How long nothing new is given from the copy on disk, for the API server may say otherwise; `None` once it was heard
@@ -104,6 +108,7 @@ impl Blocks {
             noted,
             durable,
             standing: None,
+            arrivals: 0,
             offline: false,
             patience: None,
             found: None,
@@ -308,7 +313,8 @@ impl Blocks {
     async fn on_object(&mut self, object: Listed) {
         let spec = match object {
             Listed::Object(spec, standing) => {
-                self.standing = Some(standing);
+                self.arrivals += 1;
+                self.standing = Some(Standing { arrival: self.arrivals, ..standing });
                 spec
             }
             Listed::Absent => {
@@ -417,8 +423,8 @@ fn read(object: DeserializeGuard<IPAMNode>) -> Listed {
     match object.0 {
         Ok(object) => {
             let spec = NodeSpec::from(&object);
-            let standing = Standing { uid: spec.uid.clone(), status: object.status.unwrap_or_default() };
-            Listed::Object(spec, standing)
+            let (uid, status) = (spec.uid.clone(), object.status.unwrap_or_default());
+            Listed::Object(spec, Standing { uid, status, arrival: 0 })
         }
         Err(error) => Listed::Unreadable(error.to_string()),
     }

@@ -11,9 +11,11 @@ use common::{blue, green};
 use ipam_core::ledger::{Attachment, Change, Ledger, Owner, Pick, Request};
 use ipam_core::{PoolKey, PoolKind};
 use ipam_crds::NodeBlock;
-use ipam_node_agent::allocator::{Allocator, Ended, Failure};
+use ipam_node_agent::allocator::{Allocator, Ended, Failure, Worker};
 use ipam_node_agent::blocks::node_pools;
 use ipam_node_agent::metrics::Metrics;
+use ipam_node_agent::store::Opened;
+use ipam_node_agent::store::fake::FakeDisk;
 
 struct Rig {
     allocator: Allocator,
@@ -123,4 +125,49 @@ async fn a_full_disk_refuses_before_the_decision_and_the_agent_goes_on() {
     rig.store.set_full(false);
     rig.store.answer(Verdict::Done);
     rig.allocator.allocate(request("c1")).await.unwrap();
+}
+
+/// What the question is answered with once the worker has played it.
+async fn played<T>(worker: &mut Worker, question: impl Future<Output = T>) -> T {
+    let mut question = std::pin::pin!(question);
+    assert!(futures::poll!(question.as_mut()).is_pending(), "nothing is decided before the worker plays");
+    worker.play().unwrap();
+    question.await
+}
+
+#[tokio::test]
+async fn an_inline_worker_answers_when_it_is_played() {
+    let disk = FakeDisk::default();
+    let journal = Opened::read(disk.clone()).unwrap().begin(&[]).unwrap();
+    let (metrics, _) = Metrics::registered();
+    let (allocator, mut worker) = Allocator::inline(Ledger::new(0), Box::new(journal), Arc::new(|| 0), metrics);
+    played(&mut worker, allocator.configure(node_pools(&[blue()]).0)).await.unwrap();
+    played(&mut worker, allocator.allocate(request("c1"))).await.unwrap();
+    let recorded = Opened::read(disk.after_cut(&mut || false)).unwrap().take_changes();
+    assert_eq!(recorded.len(), 1, "the answer came after its record was durable");
+    drop(worker);
+    assert!(matches!(allocator.allocate(request("c2")).await, Err(Failure::Stopped)));
+}
+
+#[tokio::test]
+async fn a_full_disk_refuses_only_what_needs_a_record() {
+    let disk = FakeDisk::default();
+    let journal = Opened::read(disk.clone()).unwrap().with_chunk(512).begin(&[]).unwrap();
+    let (metrics, _) = Metrics::registered();
+    let (allocator, mut worker) = Allocator::inline(Ledger::new(0), Box::new(journal), Arc::new(|| 0), metrics);
+    let wide = NodeBlock { end_ip: "192.168.9.9".into(), ..blue() };
+    played(&mut worker, allocator.configure(node_pools(&[wide]).0)).await.unwrap();
+    disk.fill();
+    let mut served = 0;
+    let full = loop {
+        match played(&mut worker, allocator.allocate(request(&format!("c{served}")))).await {
+            Ok(_) => served += 1,
+            Err(failure) => break failure,
+        }
+    };
+    assert!(matches!(full, Failure::Full(_)) && served > 0, "{served}: {full}");
+    played(&mut worker, allocator.allocate(request("c0"))).await.unwrap();
+    let blue = vec![PoolKey::new(PoolKind::IpPool, "blue")];
+    let released = played(&mut worker, allocator.release(blue, Owner::new("never-was", "net1"))).await;
+    assert_eq!(released.unwrap(), 0);
 }

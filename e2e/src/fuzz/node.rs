@@ -41,7 +41,7 @@ pub(super) fn reservation(name: &str) -> Reservation {
 pub(super) fn run(data: &[u8]) {
     let Ok(DeserializeGuard(Ok(object))) = serde_json::from_slice::<DeserializeGuard<IPAMNode>>(data) else { return };
     let spec = NodeSpec::from(&object);
-    let standing = Standing { uid: spec.uid.clone(), status: object.status.unwrap_or_default() };
+    let standing = Standing { uid: spec.uid.clone(), status: object.status.unwrap_or_default(), arrival: 1 };
     let lost = Lost::find(&standing, Position { epoch: 1, sequence: 1 });
     let noted = Noted::first(spec.clone()).missing(lost.clone());
     assert_eq!(noted.followed_by(spec), noted, "the same spec again changes something");

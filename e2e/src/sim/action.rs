@@ -27,10 +27,25 @@ pub enum Disk {
     /// It does what it is asked.
     #[default]
     Well,
-    /// Nothing more fits on it but the journal, whose room is made ahead of need; what is there can be removed.
+    /// Nothing more fits on it but what the journal has room for, which it makes ahead of need; what is there can be removed.
     Full,
     /// Nothing on it can be changed.
     ReadOnly,
+}
+
+/// What an agent's garbage collection gets from the API server.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Serialize, Deserialize)]
+pub enum PodList {
+    /// All pods of the node.
+    Exact,
+    /// Those that there were at the check before.
+    Lagging,
+    /// None.
+    Empty,
+    /// An error.
+    Failing,
+    /// None, and an error for the last look at a pod.
+    LookFails,
 }
 
 /// One step. The fields say whom or what it is about, by number.
@@ -150,4 +165,30 @@ pub enum Action {
     ForceAll { pool: u8 },
     /// An admin says that a pool may share addresses with others that say so, too; or takes that word back.
     Share { pool: u8 },
+    /// A pod is started that asks for addresses of two pools.
+    AddTwo { node: u8, pool: u8, other: u8 },
+    /// The ADD of a pod is repeated.
+    AddAgain { node: u8, pod: u8 },
+    /// A pod is started, and after so many steps of the disk the agent is killed, or the node's power is cut.
+    AddAndCut { node: u8, pool: u8, after: u8, power: bool },
+    /// CHECK of a pod.
+    Check { node: u8, pod: u8 },
+    /// DEL of what was deleted last, and of a container that never was.
+    DeleteAgain { node: u8 },
+    /// A pod is gone, and the runtime never deletes it.
+    Vanish { node: u8, pod: u8 },
+    /// CNI GC of the network of all pods, or of another one that has none.
+    RuntimeGc { node: u8, foreign: bool },
+    /// A check of the agent's own garbage collection.
+    CheckPods { node: u8, list: PodList },
+    /// The power of a node is cut: its pods are gone, and what was not synced may be.
+    PowerCut { node: u8, luck: u8 },
+    /// After so many more syncs of a node's journal one fails.
+    FailSync { node: u8, after: u8 },
+    /// The watch of a node's agent tells all there is, and the agent is killed when it has saved the first spec, or before.
+    AgentHearAndKill { node: u8, saved: bool },
+    /// The wall clock of a node jumps by so many minutes.
+    TurnClock { node: u8, minutes: i16 },
+    /// A node never has an agent.
+    WithoutAgent { node: u8 },
 }

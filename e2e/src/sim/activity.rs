@@ -64,6 +64,34 @@ pub const EXPECTED: [&str; 57] = [
     "machines added",
 ];
 
+/// So must each of these, which happen on nodes.
+pub const AGENT: [&str; 24] = [
+    "ADD refused: AlreadyHeld",
+    "ADD refused: disk failed",
+    "ADD repeated",
+    "ADD repeated and refused",
+    "CHECK succeeded",
+    "DEL repeated",
+    "GC freed addresses",
+    "GC without leftovers",
+    "agents ended by a failed sync",
+    "agents ended by their disk",
+    "agents killed while a spec was saved",
+    "agents stopped within a record",
+    "clocks of nodes turned",
+    "garbage collections that free addresses",
+    "journals compacted",
+    "last looks at pods failed",
+    "nodes without an agent",
+    "pod lists failed",
+    "pods gone without DEL",
+    "pods kept by the last look",
+    "pods served from two pools",
+    "power cuts of nodes",
+    "reports refused by HTTP code",
+    "reports without an answer",
+];
+
 /// Counts, by what they count.
 #[derive(Clone, PartialEq, Eq, Default, Debug)]
 pub struct Activity {
@@ -95,7 +123,7 @@ impl Activity {
 
     /// What must happen in a run and did not.
     pub fn missing(&self) -> Vec<&'static str> {
-        EXPECTED.into_iter().filter(|what| self.of(what) == 0).collect()
+        EXPECTED.into_iter().chain(AGENT).filter(|what| self.of(what) == 0).collect()
     }
 
     /// All counts, by name.

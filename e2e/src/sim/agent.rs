@@ -1,24 +1,32 @@
-//! One node: its agent, its disk, and the pods that really run there.
+//! One node: its agent, its disk, its clock, and the pods that really run there.
+
+mod cni;
+mod collect;
+mod stops;
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::net::IpAddr;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicI64, Ordering};
 use std::time::Duration;
 
-use ipam_core::ledger::Owner;
+use ipam_core::ledger::{Owner, Request, Reservation};
 use ipam_core::{AddrRange, PoolKey};
 use ipam_crds::BlockUse;
-use ipam_node_agent::status::status_patch;
+use ipam_node_agent::allocator::{Allocator, Failure};
+use ipam_node_agent::status::{Outcome, WRITE_TIMEOUT};
 use ipam_node_agent::watch::Standing;
+use kube::core::Status;
 use serde_json::Value;
 
 use super::action::{self, Fate};
-use super::activity::{Activity, EXPECTED};
+use super::activity::Activity;
 use super::disk::Disk;
-use super::process::{Heard, Process};
-use super::records::{AssignmentId, Records};
+use super::process::{Heard, Killed, Process};
+use super::records::AssignmentId;
 use super::replica::Clock;
-use super::request::{request, told_address};
 use super::server::Server;
+use collect::Objects;
 
 /// The interface of every pod.
 pub(super) const IF_NAME: &str = "net1";
@@ -32,8 +40,12 @@ pub(super) enum Wish {
     Any,
     /// Any address, and the agent dies after the record is durable and before it answers: the runtime then deletes the pod.
     AnyAndCrash,
+    /// Any address, and after so many steps of the disk the agent is killed, or with `power` the node's power is cut.
+    AnyAndCut { after: u8, power: bool },
     /// The address this far into the node's block, by its value or by its index.
     Named(u8),
+    /// Any address, and one of another pool: the one of this number.
+    Two(u8),
 }
 
 /// An address that a pod really has.
@@ -45,6 +57,17 @@ pub(super) struct Held {
     pub(super) assignment: Option<AssignmentId>,
 }
 
+/// A pod that runs.
+#[derive(Debug)]
+struct Pod {
+    /// Its addresses.
+    held: Vec<Held>,
+    /// What it has asked for.
+    request: Request,
+    /// Whether the journal has it: the store is not of a time before it.
+    is_recorded: bool,
+}
+
 /// What came of an ADD.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(super) enum Added {
@@ -52,7 +75,7 @@ pub(super) enum Added {
     NotAsked,
     /// The pod has its address.
     Served,
-    /// The address is recorded, and the agent died before it answered.
+    /// The agent died before it answered. The address may be recorded.
     Crashed,
     /// By the agent, for this reason, or because it does not run.
     Refused(&'static str),
@@ -64,9 +87,22 @@ pub(super) struct Node {
     pub(super) name: String,
     disk: Disk,
     process: Option<Process>,
-    /// The addresses that each pod really has, by container.
-    pods: BTreeMap<String, Vec<Held>>,
-    /// When each address was freed, in seconds, since the store is what it is.
+    /// No agent has ever run here, and none will.
+    without_agent: bool,
+    /// What the wall clock shows, in Unix seconds, and how far it is off.
+    wall: Arc<AtomicI64>,
+    skew: i64,
+    /// The pods that really run, by container.
+    pods: BTreeMap<String, Pod>,
+    /// The pods that the API server has.
+    objects: Objects,
+    /// What the runtime has to delete, and could not yet.
+    to_delete: Vec<(Vec<PoolKey>, Owner)>,
+    /// What was deleted last.
+    deleted: Option<(Vec<PoolKey>, Owner)>,
+    /// There may be records of pods that are gone and that no DEL frees.
+    has_leftovers: bool,
+    /// When each address was freed, by the wall clock, since the store is what it is and the clock has not jumped.
     freed: BTreeMap<(PoolKey, IpAddr), i64>,
     /// Pods of whose addresses nothing tells that is left, since somebody has taken the agent's store away, or also the report
     /// that told of them.
@@ -76,6 +112,7 @@ pub(super) struct Node {
     moves: u64,
     /// What the agent did that none may do.
     wrong: Option<String>,
+    activity: Activity,
 }
 
 impl Node {
@@ -85,35 +122,53 @@ impl Node {
             name: name.to_owned(),
             disk: Disk::default(),
             process: None,
+            without_agent: false,
+            wall: Arc::default(),
+            skew: 0,
             pods: BTreeMap::new(),
+            objects: Objects::default(),
+            to_delete: Vec::new(),
+            deleted: None,
+            has_leftovers: false,
             freed: BTreeMap::new(),
             unknown: BTreeSet::new(),
             made: 0,
             moves: 0,
             wrong: None,
+            activity: Activity::default(),
         };
         node.start(clock);
         node
     }
 
-    /// Starts the agent, if it does not run.
-    pub(super) fn start(&mut self, clock: Clock) {
-        if self.process.is_none() {
-            self.process = Process::start(&self.name, &mut self.disk, clock);
-            let untrue = self.process.as_ref().and_then(|_| self.disk.untrue());
-            self.wrong = self.wrong.take().or(untrue);
+    /// No agent ever runs here. Only where none has heard of anything yet.
+    pub(super) fn go_without_agent(&mut self) {
+        if self.disk.noted().is_none() && self.process.as_ref().is_none_or(|process| process.in_force.is_none()) {
+            self.wipe();
+            self.without_agent = true;
+            self.activity.count("nodes without an agent");
         }
     }
 
-    /// kill -9.
-    pub(super) fn crash(&mut self) {
-        self.process = None;
+    /// Whether an agent runs here, or has run.
+    pub(super) fn has_agent(&self) -> bool {
+        !self.without_agent
+    }
+
+    /// The wall clock jumps.
+    pub(super) fn turn_clock(&mut self, seconds: i64) {
+        self.skew += seconds;
+        // By the clock their cooldown may be over, or not have begun.
+        self.freed.clear();
+        self.activity.count("clocks of nodes turned");
     }
 
     /// The machine is set up anew: pods and disk are gone.
     pub(super) fn wipe(&mut self) {
         self.process = None;
         self.pods.clear();
+        self.objects = Objects::default();
+        (self.to_delete, self.deleted) = (Vec::new(), None);
         self.freed.clear();
         self.moves += 1;
         self.disk = Disk::default();
@@ -129,7 +184,15 @@ impl Node {
     pub(super) fn put_store_back(&mut self) -> bool {
         self.crash();
         self.freed.clear();
-        self.disk.put_back()
+        self.deleted = None;
+        let deleted = self.disk.put_back();
+        let ledger = self.disk.ledger();
+        for (container, pod) in &mut self.pods {
+            let owner = Owner::new(container.clone(), IF_NAME);
+            pod.is_recorded = pod.held.iter().all(|it| ledger.held_by(&it.pool, &owner).is_some());
+        }
+        self.has_leftovers = true;
+        deleted
     }
 
     /// Nothing tells any more what pods of this node hold without a record in the journal.
@@ -139,7 +202,7 @@ impl Node {
 
     /// Every address that pods of this node really have, with the pod.
     pub(super) fn held(&self) -> impl Iterator<Item = (&str, &Held)> {
-        self.pods.iter().flat_map(|(pod, addresses)| addresses.iter().map(move |held| (pod.as_str(), held)))
+        self.pods.iter().flat_map(|(name, pod)| pod.held.iter().map(move |held| (name.as_str(), held)))
     }
 
     /// Whether anything tells of the pod's addresses: the journal, or what the agent had reported when it was taken away.
@@ -157,9 +220,19 @@ impl Node {
         self.wrong.as_deref()
     }
 
+    /// Keeps the first of what the agent did that none may do.
+    fn blame(&mut self, wrong: Option<String>) {
+        self.wrong = self.wrong.take().or(wrong);
+    }
+
     /// Another number after what pods hold has changed.
     pub(super) fn moves(&self) -> u64 {
         self.moves
+    }
+
+    /// What happened here.
+    pub(super) fn activity(&self) -> &Activity {
+        &self.activity
     }
 
     /// Whether the agent knows all that the server says, and has told all that is worth telling.
@@ -170,26 +243,89 @@ impl Node {
 
     /// Whether it runs, has room on its disk, and nothing to do for now.
     pub(super) fn has_settled(&self, server: &Server, clock: Clock) -> bool {
-        self.process.is_some() && self.disk.is == action::Disk::Well && self.is_idle(server, clock)
+        let has_cleaned_up = !self.has_leftovers && self.to_delete.is_empty();
+        let works = self.process.is_some() && self.disk.is_well() && has_cleaned_up;
+        self.without_agent || (works && self.is_idle(server, clock))
     }
 
     /// When the next report is due.
     pub(super) fn due(&self, clock: Clock) -> Option<Duration> {
-        self.process.as_ref()?.due(self.disk.at(), clock)
+        self.process.as_ref()?.due(clock)
+    }
+
+    /// The wall clock, in Unix seconds.
+    fn now(&self, clock: Clock) -> i64 {
+        i64::try_from(clock.elapsed.as_secs()).unwrap_or_default() + self.skew
+    }
+
+    /// Asks the agent. `None` if it does not answer: it does not run, or its store fails, which ends it.
+    fn ask<T, F: Future<Output = Result<T, Failure>>>(
+        &mut self,
+        clock: Clock,
+        question: impl FnOnce(Allocator) -> F,
+    ) -> Option<Result<T, Failure>> {
+        self.wall.store(self.now(clock), Ordering::Relaxed);
+        self.ask_now(question)
+    }
+
+    fn ask_now<T, F: Future<Output = Result<T, Failure>>>(
+        &mut self,
+        question: impl FnOnce(Allocator) -> F,
+    ) -> Option<Result<T, Failure>> {
+        let failed = self.disk.failed_syncs();
+        let process = self.process.as_ref()?;
+        let (answer, works) = process.ask(question);
+        self.activity.add("journals compacted", process.compactions());
+        let has_failed = self.disk.failed_syncs() > failed;
+        if works.is_err() {
+            self.activity.count(if has_failed {
+                "agents ended by a failed sync"
+            } else {
+                "agents ended by their disk"
+            });
+            self.process = None;
+            self.has_leftovers = true;
+        } else if has_failed {
+            self.blame(Some("goes on after a sync that failed".to_owned()));
+        }
+        answer
+    }
+
+    /// All that is recorded.
+    fn reservations(&mut self) -> Vec<Reservation> {
+        let answer = self.ask_now(|allocator| async move { allocator.reservations().await });
+        answer.and_then(Result::ok).unwrap_or_default()
     }
 
     /// The watch tells up to `count` words.
-    pub(super) fn hear(&mut self, count: usize, server: &Server) {
+    pub(super) fn hear(&mut self, count: usize, server: &Server, clock: Clock) {
         for _ in 0..count {
-            let Some(process) = &mut self.process else { return };
-            let Some(told) = process.watch.next(server) else { return };
-            if let Heard::FirstReport(later) = process.hear(told, &mut self.disk)
-                && self.disk.went_back()
-            {
-                self.forget(later.as_ref());
+            if !self.hear_one(server, None, clock) {
+                return;
             }
-            self.note_comparison();
         }
+    }
+
+    /// The watch tells all there is, and the agent is killed in the midst of the first spec.
+    pub(super) fn hear_and_die(&mut self, killed: Killed, server: &Server, clock: Clock) {
+        while self.hear_one(server, Some(killed), clock) {}
+    }
+
+    /// The watch tells one word. Whether it did, and the agent still runs.
+    fn hear_one(&mut self, server: &Server, killed: Option<Killed>, clock: Clock) -> bool {
+        let Some(process) = &mut self.process else { return false };
+        let Some(told) = process.watch.next(server) else { return false };
+        match process.hear(told, &mut self.disk, killed, clock) {
+            Heard::Killed => {
+                self.activity.count("agents killed while a spec was saved");
+                self.crash();
+                return false;
+            }
+            Heard::FirstReport(later) if self.disk.went_back() => self.forget(later.as_ref()),
+            _ => {}
+        }
+        self.note_comparison();
+        true
     }
 
     /// What came of the comparison of journal and report is on disk, so that no later start has to make it again.
@@ -204,21 +340,26 @@ impl Node {
     fn forget(&mut self, report: Option<&Standing>) {
         let ledger = self.disk.ledger();
         let reports = || report.iter().flat_map(|standing| &standing.status.pools);
-        let is_known = |pod: &String, pool: &PoolKey, addr: IpAddr| {
-            ledger.held_by(pool, &Owner::new(pod.clone(), IF_NAME)).is_some()
-                || reports().any(|it| tells(it, pool, addr))
+        let is_known = |pod: &String, it: &Held| {
+            ledger.held_by(&it.pool, &Owner::new(pod.clone(), IF_NAME)).is_some()
+                || reports().any(|report| tells(report, &it.pool, it.addr))
         };
-        let unknown = self.pods.iter().filter(|(pod, held)| held.iter().any(|it| !is_known(pod, &it.pool, it.addr)));
-        self.unknown.extend(unknown.map(|(pod, _)| pod.clone()));
+        let unknown = self.pods.iter().filter(|(name, pod)| pod.held.iter().any(|it| !is_known(name, it)));
+        self.unknown.extend(unknown.map(|(name, _)| name.clone()));
     }
 
     /// The disk fails, or is well again; what could not be saved is saved then.
-    pub(super) fn set_disk(&mut self, is: action::Disk) {
-        self.disk.is = is;
+    pub(super) fn set_disk(&mut self, is: action::Disk, clock: Clock) {
+        self.disk.set(is);
         if let Some(process) = &mut self.process {
-            process.save_again(&mut self.disk);
+            process.save_again(&mut self.disk, clock);
         }
         self.note_comparison();
+    }
+
+    /// After so many more syncs of the journal one fails.
+    pub(super) fn fail_sync(&mut self, after: u8) {
+        self.disk.fail_sync(after.into());
     }
 
     /// The watch breaks and begins anew.
@@ -228,129 +369,42 @@ impl Node {
         }
     }
 
-    /// CNI ADD of a new pod in the `pick`-th pool that this node knows.
-    pub(super) fn add(&mut self, pick: usize, wish: Wish, clock: Clock, records: &Records) -> Added {
-        if self.disk.is == action::Disk::ReadOnly {
-            return Added::Refused("ADD refused: disk");
-        }
-        let Some(process) = self.process.as_mut() else { return Added::Refused("ADD refused: no agent") };
-        process.goes_on(clock);
-        let Some(block) = process.block(pick).cloned() else { return Added::Refused("ADD refused: no block") };
-        let told = process.told();
-        self.made += 1;
-        let container = format!("{}-{}", self.name, self.made);
-        let Some(request) = request(container.clone(), &block, wish) else { return Added::NotAsked };
-        let now = seconds(clock);
-        let allocation = match process.ledger.allocate(&request, now) {
-            Ok(allocation) => allocation,
-            Err(refusal) => return Added::Refused(refused(refusal.reason())),
-        };
-        process.has_news();
-        let pool = &request.pools[0];
-        for grant in &allocation.grants {
-            let unsaved = self.disk.unsaved(pool, grant.addr);
-            let cools = || self.freed.get(&(pool.clone(), grant.addr)).is_some_and(|freed| now < freed + COOLDOWN);
-            let wrong = || told_address(&block, grant, wish, cools());
-            self.wrong = self.wrong.take().or(unsaved).or_else(wrong);
-        }
-        self.disk.record(&allocation.changes);
-        if wish == Wish::AnyAndCrash {
-            self.process = None;
-            return Added::Crashed;
-        }
-        for step in &allocation.changes {
-            process.ledger.apply(step);
-        }
-        let assignment = told.and_then(|(uid, generation)| records.told(&uid, generation, pool));
-        let held = |addr| Held { pool: pool.clone(), addr, assignment };
-        let addresses = allocation.grants.iter().map(|grant| held(grant.addr)).collect();
-        self.pods.insert(container, addresses);
-        self.moves += 1;
-        Added::Served
-    }
-
     /// The number of pools that this node knows.
     pub(super) fn pools(&self) -> usize {
         self.process.as_ref().and_then(|it| it.in_force.as_ref()).map_or(0, |in_force| in_force.spec.blocks.len())
     }
 
-    /// CNI DEL of the `pick`-th pod. Without an agent the pod is gone all the same, and its address stays recorded until the
-    /// runtime's next try: here, until the agent's garbage collection.
-    pub(super) fn delete(&mut self, pick: usize, clock: Clock) {
-        let count = self.pods.len();
-        let Some(container) = self.pods.keys().nth(pick.checked_rem(count).unwrap_or(0)).cloned() else { return };
-        self.pods.remove(&container);
-        self.unknown.remove(&container);
-        self.moves += 1;
-        self.collect(clock);
-    }
-
-    /// CNI DEL of the pod that was started last.
-    pub(super) fn delete_newest(&mut self, clock: Clock) {
-        let newest = format!("{}-{}", self.name, self.made);
-        let place = self.pods.keys().position(|pod| *pod == newest);
-        if let Some(place) = place {
-            self.delete(place, clock);
-        }
-    }
-
-    /// Gives back what is recorded for pods that are gone.
-    pub(super) fn collect(&mut self, clock: Clock) {
-        let Some(process) = self.process.as_mut().filter(|_| self.disk.is != action::Disk::ReadOnly) else { return };
-        let stale: Vec<_> = process
-            .ledger
-            .reservations()
-            .filter(|held| !self.pods.contains_key(&held.owner.container_id))
-            .map(|held| (held.pool.clone(), held.owner.clone()))
-            .collect();
-        for (pool, owner) in stale {
-            process.has_news();
-            if let Some(held) = process.ledger.held_by(&pool, &owner) {
-                self.freed.insert((pool.clone(), held.addr), seconds(clock));
-            }
-            let changes = process.ledger.release(&[pool], &owner, seconds(clock));
-            for step in &changes {
-                process.ledger.apply(step);
-            }
-            self.disk.record(&changes);
-        }
-    }
-
     /// Writes the report, if one is due. Returns the patch if it is still on its way.
-    pub(super) fn report(
-        &mut self,
-        server: &mut Server,
-        fate: Fate,
-        clock: Clock,
-        activity: &mut Activity,
-    ) -> Option<Value> {
+    pub(super) fn report(&mut self, server: &mut Server, fate: Fate, clock: Clock) -> Option<Value> {
         self.due(clock).filter(|due| *due <= clock.elapsed)?;
-        let process = self.process.as_mut()?;
-        let report = process.report(self.disk.at())?;
-        process.has_news();
-        let now = clock.instant().into();
-        let patch = status_patch(&report.uid, &report.status(None, clock.wall(0)));
-        if fate == Fate::Late {
-            process.pace.failed(now);
-            return Some(patch);
+        let write = self.process.as_ref()?.write(clock, self.skew)?;
+        let patch = write.patch();
+        let reaches = matches!(fate, Fate::Done | Fate::AnswerLost | Fate::ErrorAfter(_));
+        let answer = reaches.then(|| server.json_patch("ipamnodes", &self.name, true, patch.clone()));
+        if matches!(answer, Some(Ok(_))) {
+            self.activity.count("reports written");
         }
-        let written = fate != Fate::Lost && server.json_patch("ipamnodes", &self.name, true, patch).is_ok();
-        if written {
-            activity.count("reports written");
-        }
-        if written && fate == Fate::Done {
-            process.pace.written(report, now);
-        } else {
-            process.pace.failed(now);
-        }
-        None
+        let outcome = match (fate, answer) {
+            (Fate::ErrorBefore(code) | Fate::ErrorAfter(code), _) | (Fate::Done, Some(Err((code, _)))) => {
+                self.activity.count("reports refused by HTTP code");
+                refused(code)
+            }
+            (Fate::Done, _) => Outcome::Written,
+            _ => {
+                self.activity.count("reports without an answer");
+                let gone = std::io::Error::from(std::io::ErrorKind::ConnectionReset);
+                Outcome::from(&kube::Error::Service(gone.into()))
+            }
+        };
+        let took = if fate == Fate::Late { WRITE_TIMEOUT } else { Duration::ZERO };
+        self.process.as_mut()?.ended(write, outcome, took, clock);
+        (fate == Fate::Late).then_some(patch)
     }
 }
 
-/// What an ADD that the agent refuses counts as.
-fn refused(reason: &'static str) -> &'static str {
-    let known = EXPECTED.into_iter().find(|what| what.strip_prefix("ADD refused: ") == Some(reason));
-    known.unwrap_or("ADD refused: for another reason")
+/// What the reporter makes of an error of the server.
+fn refused(code: u16) -> Outcome {
+    Outcome::from(&kube::Error::Api(Box::new(Status::failure("refused", "Refused").with_code(code))))
 }
 
 /// Whether a report tells that the address may be held of the pool.
@@ -363,8 +417,4 @@ fn tells(report: &BlockUse, pool: &PoolKey, addr: IpAddr) -> bool {
 
 fn range(first: &str, last: &str) -> Option<AddrRange> {
     AddrRange::new(first.parse().ok()?, last.parse().ok()?)
-}
-
-fn seconds(clock: Clock) -> i64 {
-    i64::try_from(clock.elapsed.as_secs()).unwrap_or_default()
 }

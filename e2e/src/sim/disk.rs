@@ -1,66 +1,151 @@
-//! The disk of a node, as its agent uses it: the journal, the copy of the spec, how both fail, and how both go back.
+//! The disk of a node: the agent's real journal on a simulated disk, a model of the files beside it, how all of that fails, and how
+//! it goes back.
 
 use std::net::IpAddr;
 
-use ipam_core::ledger::{Change as Step, Ledger};
+use ipam_core::ledger::{Ledger, Reservation};
 use ipam_core::{AddrRange, PoolKey};
 use ipam_crds::{BlockState, NodeBlock};
 use ipam_node_agent::note::Noted;
 use ipam_node_agent::spec::may_stay;
-use ipam_node_agent::store::Position;
+use ipam_node_agent::store::fake::FakeDisk;
+use ipam_node_agent::store::{Journal, Opened, Position, StoreError};
 
 use super::action::Disk as State;
 
+/// Zeros that the journal writes ahead: some records, so that journals grow and are compacted within a history.
+const CHUNK: usize = 512;
+
 /// What survives a crash.
-#[derive(Clone, Default, Debug)]
+#[derive(Default, Debug)]
 pub(super) struct Disk {
     store: Store,
     /// A copy of the store that somebody has made.
     copy: Option<Store>,
     /// How it is.
-    pub(super) is: State,
+    is: State,
+    /// One of the next syncs fails.
+    fails: bool,
     /// How far the journal had come that was put in place of a later one, until its agent has compared it with its report and
     /// has noted on disk what came of that. (An agent that is started again and again before it hears anything cannot know.)
     went_back: Option<Position>,
     /// The blocks of the spec that was saved last, and of the one that was told last: no file, for the laws alone.
     saved: Vec<NodeBlock>,
     told: Vec<NodeBlock>,
+    /// What the journal must say at the next start.
+    owed: Option<Owed>,
 }
 
 /// The agent's folder.
-#[derive(Clone, Default, Debug)]
+#[derive(Default, Debug)]
 struct Store {
-    /// What is given and given back.
-    journal: Vec<Step>,
-    /// How far it has come.
-    at: Position,
+    /// With the journal.
+    files: FakeDisk,
     /// The copy of the spec.
     noted: Option<Noted>,
 }
 
+/// What the agent had acknowledged when it ended.
+#[derive(Debug)]
+struct Owed {
+    reservations: Vec<Reservation>,
+    /// A request was under way, so that the journal may have one record more.
+    more: bool,
+}
+
+/// A store that an agent has opened.
+pub(super) struct OpenStore {
+    pub(super) ledger: Ledger,
+    pub(super) journal: Journal<FakeDisk>,
+    /// How far the journal had come before.
+    pub(super) found: Position,
+}
+
+impl Store {
+    /// A copy, file by file.
+    fn copied(&self) -> Self {
+        Self { files: self.files.copied(), noted: self.noted.clone() }
+    }
+}
+
 impl Disk {
-    /// Opens the store as an agent that starts does: what is held, and how far the journal had come. `None` if it cannot start.
-    pub(super) fn open(&mut self) -> Option<(Ledger, Position)> {
-        let (found, is_new) = (self.store.at, self.store.at.epoch == 0);
-        match self.is {
-            State::Well => self.store.at = Position { epoch: found.epoch + 1, sequence: 0 },
-            // There is no room for another journal, so that it goes on with the old one.
-            State::Full if !is_new => {}
-            State::Full | State::ReadOnly => return None,
+    /// Opens the store as an agent that starts does. `Ok(None)` if it cannot start.
+    ///
+    /// # Errors
+    /// The journal is not what the agent had acknowledged.
+    pub(super) fn open(&mut self) -> Result<Option<OpenStore>, String> {
+        let opened = match Opened::read(self.store.files.clone()) {
+            Err(error @ StoreError::Damaged { .. }) => return Err(format!("finds its journal damaged: {error}")),
+            Err(_) => return Ok(None),
+            Ok(opened) => opened.with_chunk(CHUNK),
+        };
+        let found = self.went_back.unwrap_or(opened.position());
+        let (ledger, opened) = replayed(opened);
+        let failed = self.failed_syncs();
+        let Ok(journal) = opened.begin(&ledger.snapshot()) else { return Ok(None) };
+        if self.failed_syncs() > failed {
+            return Err("starts after a sync that failed".to_owned());
         }
-        Some((self.ledger(), self.went_back.unwrap_or(found)))
+        self.owed.take().map_or(Ok(()), |owed| owed.compare(&ledger))?;
+        Ok(Some(OpenStore { ledger, journal, found }))
     }
 
-    /// What is held by the journal.
+    /// What is in use by the journal.
     pub(super) fn ledger(&self) -> Ledger {
-        let mut ledger = Ledger::new(super::agent::COOLDOWN);
-        self.store.journal.iter().for_each(|step| ledger.apply(step));
-        ledger
+        Opened::read(self.store.files.clone()).map_or_else(|_| Ledger::new(0), |opened| replayed(opened).0)
     }
 
-    /// How far the journal has come.
-    pub(super) fn at(&self) -> Position {
-        self.store.at
+    /// The agent ends: `reservations` are acknowledged. `more` if a request was under way.
+    pub(super) fn owes(&mut self, reservations: Vec<Reservation>, more: bool) {
+        self.owed = Some(Owed { reservations, more });
+    }
+
+    /// Whether it does what it is asked, and will.
+    pub(super) fn is_well(&self) -> bool {
+        self.is == State::Well && !self.fails
+    }
+
+    /// It fails, or is well again.
+    pub(super) fn set(&mut self, is: State) {
+        self.is = is;
+        self.fails &= is != State::Well;
+        let files = &self.store.files;
+        files.set_read_only(is == State::ReadOnly);
+        files.set_room(None);
+        match is {
+            // Syncs are counted from 1.
+            State::Well => files.fail_sync_at(0),
+            State::Full => files.fill(),
+            State::ReadOnly => {}
+        }
+    }
+
+    /// After so many more syncs one fails.
+    pub(super) fn fail_sync(&mut self, after: usize) {
+        self.fails = true;
+        self.store.files.fail_sync_at(self.store.files.syncs() + 1 + after);
+    }
+
+    /// Syncs that have failed.
+    pub(super) fn failed_syncs(&self) -> usize {
+        self.store.files.failed_syncs()
+    }
+
+    /// After so many more steps nothing reaches the disk.
+    pub(super) fn cut(&mut self, after: usize) {
+        self.store.files.cut_at(self.store.files.steps() + after);
+    }
+
+    /// The process was killed. What it had written is in the system's memory.
+    pub(super) fn is_killed(&mut self) {
+        self.store.files.end_cut();
+    }
+
+    /// The power was cut, by chance with or without each part of what was not synced.
+    pub(super) fn lose_power(&mut self, seed: u64) {
+        let mut rng = fastrand::Rng::with_seed(seed);
+        self.store.files = self.store.files.after_cut(&mut || rng.bool());
+        self.set(self.is);
     }
 
     /// The copy of the spec.
@@ -78,15 +163,9 @@ impl Disk {
         self.went_back = None;
     }
 
-    /// Makes these changes durable.
-    pub(super) fn record(&mut self, changes: &[Step]) {
-        self.store.at.sequence += u64::from(!changes.is_empty());
-        self.store.journal.extend_from_slice(changes);
-    }
-
     /// Somebody makes a copy of the store.
     pub(super) fn copy(&mut self) {
-        self.copy = Some(self.store.clone());
+        self.copy = Some(self.store.copied());
     }
 
     /// The copy takes the place of the store; without one the store is deleted. Not while an agent runs. Whether there was no copy.
@@ -94,8 +173,11 @@ impl Disk {
         if self.is == State::ReadOnly {
             return false;
         }
-        self.store = self.copy.clone().unwrap_or_default();
-        self.went_back = Some(self.store.at);
+        self.store = self.copy.as_ref().map(Store::copied).unwrap_or_default();
+        self.set(self.is);
+        self.owed = None;
+        let position = Opened::read(self.store.files.clone()).map_or_else(|_| Position::default(), |it| it.position());
+        self.went_back = Some(position);
         self.saved = self.noted().map(|noted| noted.spec.blocks.clone()).unwrap_or_default();
         self.told.clone_from(&self.saved);
         self.copy.is_none()
@@ -132,6 +214,27 @@ impl Disk {
         let is_saved = self.saved.iter().any(|block| is_in(block) == Some(true));
         (!is_saved).then(|| format!("gives {addr} of {pool}, of which it has noted no such block"))
     }
+}
+
+impl Owed {
+    fn compare(&self, ledger: &Ledger) -> Result<(), String> {
+        let lost = self.reservations.iter().find(|it| ledger.held_by(&it.pool, &it.owner) != Some(*it));
+        if let Some(lost) = lost {
+            return Err(format!("starts without the record of {} of {} for {}", lost.addr, lost.pool, lost.owner));
+        }
+        let extra = ledger.reservations().find(|it| !self.reservations.contains(it)).filter(|_| !self.more);
+        match extra {
+            Some(extra) => Err(format!("starts with a record of {} of {} that was freed", extra.addr, extra.pool)),
+            None => Ok(()),
+        }
+    }
+}
+
+/// The ledger of a journal, as a start reads it.
+fn replayed(mut opened: Opened<FakeDisk>) -> (Ledger, Opened<FakeDisk>) {
+    let mut ledger = Ledger::new(super::agent::COOLDOWN);
+    opened.take_changes().iter().for_each(|change| ledger.apply(change));
+    (ledger, opened)
 }
 
 /// Whether `blocks` has the block, giving just these addresses.

@@ -11,9 +11,10 @@ pub fn history(seed: u64, steps: usize) -> Vec<Action> {
     let mut dice = Dice::new(seed);
     let temper = Temper::new(&mut dice);
     let mut history = opening(&mut dice);
+    let stories: Vec<Story> = STORIES.into_iter().chain(super::runtime::STORIES).collect();
     while history.len() < steps {
         if dice.rng.u32(0..100) < temper.stories {
-            let story: Story = STORIES[dice.rng.usize(0..STORIES.len())];
+            let story: Story = stories[dice.rng.usize(0..stories.len())];
             history.extend(story(&mut dice));
         } else {
             history.push(temper.action(&mut dice));
@@ -107,6 +108,7 @@ fn opening(dice: &mut Dice) -> Vec<Action> {
         Action::Start { replica: 0, skew: 0 },
         Action::Campaign { replica: 0, fate: Fate::Done },
     ];
+    history.extend(super::runtime::nodes_without_agent(dice));
     history.extend((0..dice.rng.u8(2..=4)).map(|node| Action::NodeJoins { node }));
     history.extend((0..dice.rng.u8(1..=2)).map(|_| Action::Apply { pool: dice.pool(), spec: 0 }));
     for _ in 0..3 {
@@ -124,7 +126,8 @@ struct Temper {
     stories: u32,
 }
 
-type Make = fn(&mut Dice) -> Action;
+/// Makes an action.
+pub(super) type Make = fn(&mut Dice) -> Action;
 
 /// What keeps a cluster going; always there.
 const COURSE: [(u32, Make); 16] = [
@@ -199,7 +202,7 @@ impl Temper {
             |dice| Action::WipeStatus { pool: dice.pool() }
         };
         weights.push((dice.rng.u32(0..5), spoils));
-        for (weight, make) in TROUBLE {
+        for (weight, make) in TROUBLE.into_iter().chain(super::runtime::TROUBLE) {
             // Some troubles are absent from a history, some are frequent in it.
             let factor = [0, 0, 1, 1, 3][dice.rng.usize(0..5)];
             weights.push((weight * factor, make));

@@ -25,7 +25,7 @@ pub struct Fault {
 const TWICE: &[&str] = &["one-holder", "held-is-nobody-elses"];
 
 /// All of them.
-pub const FAULTS: [Fault; 8] = [
+pub const FAULTS: [Fault; 7] = [
     Fault {
         name: "ipam-node-deleted-after-a-restore",
         laws: TWICE,
@@ -55,7 +55,6 @@ pub const FAULTS: [Fault; 8] = [
         },
     },
     Fault { name: "held-address-becomes-the-gateway", laws: TWICE, shows: is_of_a_gateway },
-    Fault { name: "report-not-repeated-after-a-restore", laws: &["agent-reports"], shows: is_of_a_live_restore },
     Fault {
         name: "watch-lags-after-a-restore",
         laws: TWICE,

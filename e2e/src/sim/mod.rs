@@ -10,9 +10,15 @@
 //! is counted, too ([`activity`]), so that a run in which something never happens does not count as a proof of it.
 //!
 //! Real code: `operator::reconcile` with all it decides by, `operator::act` (its calls, answered by a model of the API server),
-//! the loop of the election with its mark of blocks given, and the agent's reading of blocks, its notes, its comparison of journal and
-//! report, its ledger and its reports.
-//! Modelled: the API server, the disk, the agent's loop around its decisions, and time.
+//! the loop of the election with its mark of blocks given, and the agent's reading of blocks, its notes and its comparison of journal
+//! and report. Of the agent also the allocator (`Allocator::inline`), the journal on a simulated disk (`store::fake`), the reporter
+//! (`status::Reports`) and the garbage collection (`gc::Observations`, `gc::Suspects`).
+//!
+//! Modelled: the API server, and time. On the agent's side:
+//! * the loop of its watch (`process.rs`). [`differential`] compares it with `watch::Blocks` on the same events;
+//! * the files beside the journal, `spec.json` and `uncompared.json` (`disk.rs`). They become records of the journal later;
+//! * the gRPC service and the container runtime, which ask the allocator here without a wire (`agent/cni.rs`);
+//! * the lists of pods (`agent/collect.rs`), and the pauses of the reporter's and the collector's loops.
 //!
 //! What the model of the API server ([`server`]) promises, and `tests/model.rs` compares with the real one: which writes conflict by
 //! version or uid, which preconditions a deletion has, that a write which changes nothing makes no version, what `generation` counts,
@@ -24,12 +30,18 @@
 //! are lost, whose answer is lost, or that arrive when whoever made them is long dead or has given them up (a creation, which no
 //! version fences, within the time for which an IPAMNode outlives its Node); replicas and agents that are killed, start, and stand
 //! still beyond their lease; skewed clocks; agents that start while the API server cannot be heard; pods that ask for an address of
-//! their node's block by its value or index; nodes that are replaced under new names; disks that are full, cannot be written or are lost
-//! with their node; agents' stores that are deleted, or put back to an earlier state, while pods run; an admin who edits, deletes,
-//! relabels, wipes, restores a backup (also under a running leader), forces (one node, or `*`), allows pools to share addresses and
-//! takes that back, takes finalizers off, and deletes the definitions with all that there is of them.
+//! their node's block by its value or index, or for two; requests that are repeated; nodes that are replaced under new names; disks
+//! that are full, cannot be written, fail a sync, lose their power or are lost with their node; agents that are killed within a record
+//! or a spec; clocks of nodes that jump; nodes without an agent; lists of pods that lag, are empty or fail; DEL and GC that never come;
+//! agents' stores that are deleted, or put back to an earlier state, while pods run; an admin who edits, deletes, relabels, wipes,
+//! restores a backup (also under a running leader), forces (one node, or `*`), allows pools to share addresses and takes that back,
+//! takes finalizers off, and deletes the definitions with all that there is of them.
 //!
-//! Not played: a status and some of the IPAMNodes derived from it both destroyed by hand in one history (whoever comes to lead
+//! Not judged: how long a leader waits for a node without an agent. It keeps the node's blocks and IPAMNode today, and after a
+//! loss of all records it waits for its report.
+//!
+//! Not played: a Pod object that is deleted while its containers run; a last look at a pod that is answered from an earlier state;
+//! a status and some of the IPAMNodes derived from it both destroyed by hand in one history (whoever comes to lead
 //! then sees other records, and asks nobody); a Node that leaves after such a loss before its agent was asked; a creation that
 //! arrives after its object was deleted by hand; an agent whose own store was put back and which hears
 //! nothing for long, or starts again before it does (it cannot know then); addresses that pods ask for by name outside their node's
@@ -44,6 +56,7 @@ mod allowed;
 mod answer;
 mod catalogue;
 mod compound;
+pub mod differential;
 mod disk;
 mod election;
 mod generate;
@@ -62,6 +75,7 @@ pub mod recorded;
 mod records;
 mod replica;
 mod request;
+mod runtime;
 mod server;
 mod settle;
 mod shrink;

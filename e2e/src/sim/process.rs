@@ -1,24 +1,30 @@
-//! The agent's process on one node: what it has heard, what it goes by, and what it reports, all decided by the real code. As
-//! its own loop (`node-agent/src/watch.rs`, `status.rs`) has it, with the disk and the time in the simulator's hand.
+//! The agent's process on one node: its real allocator on its real journal, its real reporter and collector, and a model of its
+//! watch (`node-agent/src/watch.rs`) around the real decisions about specs. Disk and time are in the simulator's hand.
 
-use std::cell::Cell;
+use std::cell::{Cell, RefCell};
+use std::pin::pin;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicI64, Ordering};
+use std::task::{Context, Poll, Waker};
 use std::time::Duration;
 
 use ipam_core::PoolKey;
-use ipam_core::ledger::Ledger;
 use ipam_core::node_pool::Pause;
-use ipam_crds::{HELD_RUNS, IPAMNode, LedgerPosition, NodeBlock};
-use ipam_node_agent::allocator::Holdings;
+use ipam_crds::{IPAMNode, LedgerPosition, NodeBlock};
+use ipam_node_agent::allocator::{Allocator, Worker};
 use ipam_node_agent::blocks::usable;
+use ipam_node_agent::gc::Observations;
 use ipam_node_agent::lost::Lost;
+use ipam_node_agent::metrics::Metrics;
 use ipam_node_agent::note::Noted;
 use ipam_node_agent::spec::NodeSpec;
-use ipam_node_agent::status::{Pace, Report};
+use ipam_node_agent::status::{Next, Outcome, Reports, Write};
 use ipam_node_agent::store::Position;
 use ipam_node_agent::watch::{FIRST_WORD, InForce, Standing};
 use serde::Deserialize as _;
+use tokio::sync::watch::Receiver;
 
-use super::disk::Disk;
+use super::disk::{Disk, OpenStore};
 use super::object::Object;
 use super::replica::Clock;
 use super::server::Change;
@@ -26,14 +32,24 @@ use super::watch::{Told, Watch};
 
 /// A running agent.
 pub(super) struct Process {
-    pub(super) ledger: Ledger,
+    allocator: Allocator,
+    worker: RefCell<Worker>,
+    metrics: Arc<Metrics>,
+    /// Compactions of the journal that were counted.
+    compactions: Cell<u64>,
+    /// Moves with every change of what is in use or configured.
+    changes: RefCell<Receiver<u64>>,
+    /// What the garbage collection has counted.
+    pub(super) observations: Observations,
     pub(super) in_force: Option<InForce>,
     pub(super) noted: Noted,
     /// What was on disk when a save last succeeded.
     pub(super) durable: Noted,
     pub(super) watch: Watch,
-    pub(super) pace: Pace,
+    reports: RefCell<Reports>,
     standing: Option<Standing>,
+    /// Objects that the watch has delivered.
+    arrivals: u64,
     listed: Option<IPAMNode>,
     /// Until when nothing new is given from the copy on disk for want of a first word; `None` once that was heard or missed.
     starting: Option<Duration>,
@@ -51,10 +67,25 @@ enum Due {
     At(tokio::time::Instant),
 }
 
+/// The store has failed, so that the process ends.
+#[derive(Debug)]
+pub(super) struct StoreFailed;
+
+/// When an agent that takes in a word of the watch is killed.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(super) enum Killed {
+    /// Before the spec is saved.
+    BeforeSaving,
+    /// When the spec is saved, and before it is in force.
+    BeforeItIsInForce,
+}
+
 /// What a word of the watch makes known.
 pub(super) enum Heard {
     /// Nothing yet.
     Nothing,
+    /// A spec, in the midst of which the agent is killed.
+    Killed,
     /// The object, or that there is none.
     Object,
     /// The object, for the first time since the start: what it reports was compared with the journal. With it the report, if
@@ -63,17 +94,35 @@ pub(super) enum Heard {
 }
 
 impl Process {
-    /// One that starts with what is on `disk`; `None` if it cannot.
-    pub(super) fn start(node: &str, disk: &mut Disk, clock: Clock) -> Option<Self> {
-        let (ledger, found) = disk.open()?;
+    /// One that starts with what is on `disk`; `Ok(None)` if it cannot. `wall` is the node's clock, in Unix seconds.
+    ///
+    /// # Errors
+    /// The journal is not what the agent had acknowledged.
+    pub(super) fn start(
+        node: &str,
+        disk: &mut Disk,
+        wall: &Arc<AtomicI64>,
+        clock: Clock,
+    ) -> Result<Option<Self>, String> {
+        let Some(OpenStore { ledger, journal, found }) = disk.open()? else { return Ok(None) };
+        let wall = Arc::clone(wall);
+        let wall = Arc::new(move || wall.load(Ordering::Relaxed));
+        let metrics = Arc::new(Metrics::default());
+        let (allocator, worker) = Allocator::inline(ledger, Box::new(journal), wall, Arc::clone(&metrics));
         let mut process = Self {
-            ledger,
+            metrics,
+            compactions: Cell::new(0),
+            changes: RefCell::new(allocator.changes()),
+            allocator,
+            worker: RefCell::new(worker),
+            observations: Observations::default(),
             in_force: None,
             noted: Noted::default(),
             durable: Noted::default(),
             watch: Watch::new("ipamnodes", Some(node.to_owned())),
-            pace: Pace::new(clock.instant().into()),
+            reports: RefCell::new(Reports::new(clock.instant().into())),
             standing: None,
+            arrivals: 0,
             listed: None,
             starting: None,
             found: Some(found),
@@ -83,9 +132,32 @@ impl Process {
             (process.noted, process.durable) = (noted.clone(), noted.clone());
             // Whoever puts a store back sees to it that the server can be heard.
             process.starting = Some(if disk.went_back() { Duration::MAX } else { clock.elapsed + FIRST_WORD });
-            process.put();
+            process.put(clock);
         }
-        Some(process)
+        Ok(Some(process))
+    }
+
+    /// Asks the allocator and plays it. The answer, if there is one, and whether the store still works.
+    pub(super) fn ask<T, F: Future<Output = T>>(
+        &self,
+        question: impl FnOnce(Allocator) -> F,
+    ) -> (Option<T>, Result<(), StoreFailed>) {
+        let mut answer = pin!(question(self.allocator.clone()));
+        let mut context = Context::from_waker(Waker::noop());
+        if let Poll::Ready(answer) = answer.as_mut().poll(&mut context) {
+            return (Some(answer), Ok(()));
+        }
+        let works = self.worker.borrow_mut().play().map_err(|_| StoreFailed);
+        match answer.poll(&mut context) {
+            Poll::Ready(answer) => (Some(answer), works),
+            Poll::Pending => (None, works),
+        }
+    }
+
+    /// Compactions of the journal since the last time this was asked.
+    pub(super) fn compactions(&self) -> u64 {
+        let now = self.metrics.compactions.get();
+        now - self.compactions.replace(now)
     }
 
     /// The pools in force, Active or not: the agent is to refuse by itself.
@@ -105,16 +177,19 @@ impl Process {
         self.found.is_none()
     }
 
-    /// Something has changed that a report may tell.
-    pub(super) fn has_news(&self) {
-        self.due.set(Due::Unasked);
-    }
-
-    /// When the next report is due; `at` is how far the journal has come.
-    pub(super) fn due(&self, at: Position, clock: Clock) -> Option<Duration> {
+    /// When the next report is due.
+    pub(super) fn due(&self, clock: Clock) -> Option<Duration> {
+        let mut changes = self.changes.borrow_mut();
+        if changes.has_changed().unwrap_or_default() {
+            changes.mark_unchanged();
+            self.due.set(Due::Unasked);
+        }
         if matches!(self.due.get(), Due::Unasked) {
-            let due = self.report(at).and_then(|report| self.pace.due(&report));
-            self.due.set(due.map_or(Due::Never, Due::At));
+            self.due.set(match self.next(clock, 0) {
+                Next::Wait => Due::Never,
+                Next::At(due) => Due::At(due),
+                Next::Write(_) => Due::At(clock.instant().into()),
+            });
         }
         match self.due.get() {
             Due::At(due) => Some(due.into_std().saturating_duration_since(clock.start)),
@@ -122,16 +197,38 @@ impl Process {
         }
     }
 
-    /// After too long without a first word it goes by the copy on disk.
-    pub(super) fn goes_on(&mut self, clock: Clock) {
-        if self.starting.take_if(|until| *until <= clock.elapsed).is_some() {
-            self.put();
+    /// What the reporter does next. As its own loop, it asks nobody before the server has shown the object.
+    fn next(&self, clock: Clock, skew: i64) -> Next {
+        let Some(in_force) = self.in_force.as_ref().filter(|it| it.standing.is_some()) else { return Next::Wait };
+        let Some(Ok(holdings)) = self.ask(|allocator| async move { allocator.holdings().await }).0 else {
+            return Next::Wait;
+        };
+        self.reports.borrow_mut().next(in_force, &holdings, clock.instant().into(), clock.wall(skew))
+    }
+
+    /// The write that is due.
+    pub(super) fn write(&self, clock: Clock, skew: i64) -> Option<Write> {
+        match self.next(clock, skew) {
+            Next::Write(write) => Some(*write),
+            Next::Wait | Next::At(_) => None,
         }
     }
 
-    /// Takes in what the watch tells.
-    pub(super) fn hear(&mut self, told: Told, disk: &mut Disk) -> Heard {
-        self.has_news();
+    /// The write has ended, so long after it began.
+    pub(super) fn ended(&mut self, write: Write, outcome: Outcome, took: Duration, clock: Clock) {
+        self.due.set(Due::Unasked);
+        self.reports.borrow_mut().ended(write, outcome, (clock.instant() + took).into());
+    }
+
+    /// After too long without a first word it goes by the copy on disk.
+    pub(super) fn goes_on(&mut self, clock: Clock) {
+        if self.starting.take_if(|until| *until <= clock.elapsed).is_some() {
+            self.put(clock);
+        }
+    }
+
+    /// Takes in what the watch tells; may be killed in the midst of it.
+    pub(super) fn hear(&mut self, told: Told, disk: &mut Disk, killed: Option<Killed>, clock: Clock) -> Heard {
         let object = match self.observe(told) {
             Known::NotYet => return Heard::Nothing,
             Known::Absent => None,
@@ -144,13 +241,18 @@ impl Process {
         let confirmed = self.starting.take().is_some();
         if self.in_force.is_none() || self.noted.spec != spec || lost.is_some() {
             self.noted = self.noted.followed_by(spec).missing(lost);
+            if killed == Some(Killed::BeforeSaving) {
+                return Heard::Killed;
+            }
             self.save(disk);
-            self.put();
+            if killed == Some(Killed::BeforeItIsInForce) {
+                return Heard::Killed;
+            }
+            self.put(clock);
         } else if confirmed {
-            self.put();
+            self.put(clock);
         } else {
-            let standing = self.to_report_to();
-            self.in_force.iter_mut().for_each(|in_force| in_force.standing.clone_from(&standing));
+            self.show(clock);
         }
         first.map_or(Heard::Object, |(found, standing)| {
             Heard::FirstReport(Some(standing).filter(|standing| is_later(standing, found)))
@@ -158,18 +260,10 @@ impl Process {
     }
 
     /// The disk may be well again: what could not be saved is.
-    pub(super) fn save_again(&mut self, disk: &mut Disk) {
+    pub(super) fn save_again(&mut self, disk: &mut Disk, clock: Clock) {
         if self.durable != self.noted && self.save(disk) {
-            self.has_news();
-            self.put();
+            self.put(clock);
         }
-    }
-
-    /// What it would report now.
-    pub(super) fn report(&self, at: Position) -> Option<Report> {
-        let in_force = self.in_force.as_ref()?;
-        in_force.standing.as_ref()?;
-        Report::new(in_force, &Holdings { pools: self.ledger.holdings(HELD_RUNS), position: at })
     }
 
     /// What the watch says the object is now, or that there is none, once that is known. As the agent's own watch has it.
@@ -191,15 +285,14 @@ impl Process {
         }
     }
 
-    /// Takes note of the report that the server shows.
+    /// The report that the server shows.
     fn see(&mut self, object: Option<&IPAMNode>) {
+        self.arrivals += u64::from(object.is_some());
         let standing = object.map(|object| Standing {
             uid: object.metadata.uid.clone().unwrap_or_default(),
             status: object.status.clone().unwrap_or_default(),
+            arrival: self.arrivals,
         });
-        if let Some(standing) = standing.as_ref().filter(|standing| self.standing.as_ref() != Some(standing)) {
-            self.pace.shown(Report::read(standing));
-        }
         self.standing = standing;
     }
 
@@ -212,13 +305,30 @@ impl Process {
         saved
     }
 
-    fn put(&mut self) {
-        let silence = self.starting.map(|_| Pause::Starting);
-        let (pools, problems) = usable(&self.noted, &self.durable, silence);
-        self.ledger.configure(pools);
+    fn put(&mut self, clock: Clock) {
+        let pause = self.starting.map(|_| Pause::Starting);
+        let (pools, problems) = usable(&self.noted, &self.durable, pause);
+        if !matches!(self.ask(|allocator| async move { allocator.configure(pools).await }).0, Some(Ok(()))) {
+            return;
+        }
         let spec = self.noted.spec.clone();
         let (saved, lost) = (self.noted.generation_in(&self.durable), self.noted.lost().cloned());
         self.in_force = Some(InForce { spec, saved, problems, lost, standing: self.to_report_to() });
+        self.is_in_force(clock);
+    }
+
+    /// Another report of the same spec is in force.
+    fn show(&mut self, clock: Clock) {
+        let standing = self.to_report_to();
+        let Some(in_force) = self.in_force.as_mut().filter(|in_force| in_force.standing != standing) else { return };
+        in_force.standing = standing;
+        self.is_in_force(clock);
+    }
+
+    /// The reporter hears of it, and that the server is there.
+    fn is_in_force(&self, clock: Clock) {
+        self.due.set(Due::Unasked);
+        self.reports.borrow_mut().heard(clock.instant().into());
     }
 
     /// The report that another may take the place of: not while it alone tells what is held without a record.

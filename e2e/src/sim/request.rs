@@ -9,13 +9,21 @@ use ipam_crds::{AddressRange, NodeBlock};
 use super::agent::{IF_NAME, Wish};
 use super::process::pool_of;
 
-/// The request of a pod for an address of the block. No pod asks for the gateway by name.
-pub(super) fn request(container: String, block: &NodeBlock, wish: Wish) -> Option<Request> {
-    let attachment =
-        Attachment { pod_name: container.clone(), pod_namespace: "default".to_owned(), ..Attachment::default() };
-    let (owner, pools) = (Owner::new(container, IF_NAME), vec![pool_of(block)]);
+/// The network of every pod.
+pub(super) const NETWORK: &str = "net";
+
+/// The request of the `number`-th pod for an address of each block. No pod asks for the gateway by name.
+pub(super) fn request(container: String, number: u32, blocks: &[NodeBlock], wish: Wish) -> Option<Request> {
+    let attachment = Attachment {
+        pod_name: container.clone(),
+        pod_namespace: "default".to_owned(),
+        pod_uid: format!("{number:08x}-0000-4000-8000-000000000000"),
+        network: NETWORK.to_owned(),
+        ..Attachment::default()
+    };
+    let (owner, pools) = (Owner::new(container, IF_NAME), blocks.iter().map(pool_of).collect());
     let plain = Request { pools, owner, attachment, requested: Vec::new(), pick: Pick::Next };
-    let Wish::Named(place) = wish else { return Some(plain) };
+    let (Wish::Named(place), [block]) = (wish, blocks) else { return Some(plain) };
     let (first, last) = range(&block.start_ip, &block.end_ip)?.numbers();
     let offset = u128::from(place) % (last - first).saturating_add(1);
     let addr = Family::of(block.start_ip.parse().ok()?).addr(first + offset);

@@ -15,6 +15,7 @@ use super::law::{self, Broken};
 use super::orphan::Orphans;
 use super::records::{AssignmentId, Records};
 use super::replica::{Clock, Replica};
+use super::runtime;
 use super::server::{Backup, PLURALS};
 use super::wire::{Shared, lock};
 
@@ -132,6 +133,7 @@ impl World {
     pub fn activity(&self) -> Activity {
         let mut activity = self.activity.clone();
         self.allowed.count(&mut activity);
+        self.nodes.iter().for_each(|node| activity.join(node.activity()));
         activity
     }
 
@@ -204,6 +206,7 @@ impl World {
                 self.on_node(Action::AgentHear { node, words: 64 });
                 self.on_node(Action::Report { node, fate: Fate::Done });
             }
+            _ if runtime::is_on_node(action) => self.on_node(action),
             _ => self.on_replica(action),
         }
     }
@@ -219,7 +222,7 @@ impl World {
         let mut server = lock(&shared);
         let at = |index: u8| usize::from(index % MOST_NODES);
         match action {
-            Action::AgentHear { node, words } => self.nodes[at(node)].hear(words.into(), &server),
+            Action::AgentHear { node, words } => self.nodes[at(node)].hear(words.into(), &server, clock),
             Action::AgentLoseWatch { node } => self.nodes[at(node)].lose_watch(),
             Action::Add { node, pool } => drop(self.add(node, pool.into(), Wish::Any)),
             Action::AddAndCrash { node, pool } => drop(self.add(node, pool.into(), Wish::AnyAndCrash)),
@@ -231,7 +234,7 @@ impl World {
             }
             Action::Delete { node, pod } => self.nodes[at(node)].delete(pod.into(), clock),
             Action::Report { node, fate } => {
-                if let Some(patch) = self.nodes[at(node)].report(&mut server, fate, clock, &mut self.activity) {
+                if let Some(patch) = self.nodes[at(node)].report(&mut server, fate, clock) {
                     self.orphans.report(node_name(node), patch);
                 }
             }
@@ -244,13 +247,16 @@ impl World {
                 self.activity.count("nodes set up anew");
                 self.nodes[at(node)].wipe();
             }
-            Action::Disk { node, is } => self.nodes[at(node)].set_disk(is),
+            Action::Disk { node, is } => self.nodes[at(node)].set_disk(is, clock),
             Action::Drain { node } => {
                 while self.nodes[at(node)].held().next().is_some() {
                     self.nodes[at(node)].delete(0, clock);
                 }
             }
-            _ => {}
+            _ => {
+                drop(server);
+                self.act_on_runtime(action);
+            }
         }
     }
 
@@ -258,6 +264,7 @@ impl World {
     pub(super) fn add(&mut self, node: u8, pool: usize, wish: Wish) -> Added {
         let added = self.nodes[usize::from(node % MOST_NODES)].add(pool, wish, self.clock, &self.records);
         match (added, wish) {
+            (Added::Served, Wish::Two(_)) => self.activity.count("pods served from two pools"),
             (Added::Served, Wish::Named(_)) => self.activity.count("pods served by name"),
             (Added::Served, _) => self.activity.count("pods served"),
             (Added::Crashed, _) => self.activity.count("agents killed after the record of an ADD"),
@@ -355,6 +362,19 @@ const fn node_of(action: Action) -> u8 {
         | Action::Add { node, .. }
         | Action::AddAndCrash { node, .. }
         | Action::AddByName { node, .. }
+        | Action::AddTwo { node, .. }
+        | Action::AddAgain { node, .. }
+        | Action::AddAndCut { node, .. }
+        | Action::Check { node, .. }
+        | Action::DeleteAgain { node }
+        | Action::Vanish { node, .. }
+        | Action::RuntimeGc { node, .. }
+        | Action::CheckPods { node, .. }
+        | Action::PowerCut { node, .. }
+        | Action::FailSync { node, .. }
+        | Action::AgentHearAndKill { node, .. }
+        | Action::TurnClock { node, .. }
+        | Action::WithoutAgent { node }
         | Action::CopyStore { node }
         | Action::PutStoreBack { node }
         | Action::Delete { node, .. }

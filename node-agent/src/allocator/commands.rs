@@ -85,8 +85,12 @@ impl Command {
     /// An upper bound of what the decision writes to the journal; 0 if it never writes.
     pub(super) fn journal_bytes(&self, ledger: &Ledger) -> usize {
         match self {
-            Self::Allocate { request, .. } => text_bytes_of_request(request),
-            Self::Release { pools, owner, .. } => pools.iter().map(|pool| release_bytes(pool, owner)).sum(),
+            // What has its record already needs no room: a repeat is answered on a full disk, too.
+            Self::Allocate { request, .. } => text_bytes_of_request(request, ledger),
+            Self::Release { pools, owner, .. } => {
+                let held = pools.iter().filter(|pool| ledger.held_by(pool, owner).is_some());
+                held.map(|pool| release_bytes(pool, owner)).sum()
+            }
             Self::ReleaseUnlisted { unlisted, .. } => {
                 let released = unlisted.held(ledger);
                 released.iter().map(|(pool, owner)| release_bytes(pool, owner)).sum()
@@ -175,10 +179,11 @@ fn release_bytes(pool: &PoolKey, owner: &Owner) -> usize {
 }
 
 /// An upper bound of what granting `request` writes.
-fn text_bytes_of_request(request: &Request) -> usize {
+fn text_bytes_of_request(request: &Request, ledger: &Ledger) -> usize {
     let Attachment { pod_name, pod_namespace, pod_uid, device_id, network } = &request.attachment;
     let Owner { container_id, if_name } = &request.owner;
     let texts = [pod_name, pod_namespace, pod_uid, device_id, network, container_id, if_name];
     let shared: usize = texts.iter().map(|text| text.len()).sum();
-    request.pools.iter().map(|pool| change_bytes(shared + pool.name.len())).sum()
+    let missing = request.pools.iter().filter(|pool| ledger.held_by(pool, &request.owner).is_none());
+    missing.map(|pool| change_bytes(shared + pool.name.len())).sum()
 }

@@ -1,19 +1,20 @@
-//! A disk that knows live from durable bytes, and whose power can be cut at any step.
+//! A simulated disk for tests and for the simulator; the agent itself never uses it. It knows live from durable bytes, its
+//! power can be cut at any step, a sync can fail, and it can be full or read-only.
 //!
 //! What was not synced may survive a cut in any part: every 512 byte sector of a write by itself, in any order; the
 //! length of a file; creations and renames in their order up to some point.
 
 use std::collections::BTreeMap;
 use std::io;
-use std::sync::{Arc, Mutex, MutexGuard};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use super::disk::{Directory, DiskFile};
 
 const SECTOR: usize = 512;
 
-/// Shared handle of the disk; clones are the same disk.
+/// Handle of a disk. Clones are handles of the same disk.
 #[derive(Clone, Default, Debug)]
-pub(super) struct FakeDisk(Arc<Mutex<State>>);
+pub struct FakeDisk(Arc<Mutex<State>>);
 
 #[derive(Clone, Default, Debug)]
 struct State {
@@ -25,7 +26,9 @@ struct State {
     cut_at: Option<usize>,
     fail_sync_at: Option<usize>,
     syncs: usize,
+    failed_syncs: usize,
     room: Option<usize>,
+    read_only: bool,
 }
 
 #[derive(Clone, Default, Debug)]
@@ -35,51 +38,67 @@ struct Inode {
     unsynced: Vec<(usize, Vec<u8>)>,
 }
 
+/// A file of the disk, open for writing.
 #[derive(Debug)]
-pub(super) struct FakeFile {
+pub struct FakeFile {
     disk: FakeDisk,
     inode: usize,
 }
 
 impl FakeDisk {
     fn state(&self) -> MutexGuard<'_, State> {
-        self.0.lock().unwrap()
+        self.0.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     /// Steps done so far.
-    pub(super) fn steps(&self) -> usize {
+    pub fn steps(&self) -> usize {
         self.state().steps
     }
 
     /// Syncs of files done or tried so far.
-    pub(super) fn syncs(&self) -> usize {
+    pub fn syncs(&self) -> usize {
         self.state().syncs
     }
 
     /// Cuts the power before step `step`; that one and all later ones fail.
-    pub(super) fn cut_at(&self, step: usize) {
+    pub fn cut_at(&self, step: usize) {
         self.state().cut_at = Some(step);
     }
 
+    /// Ends the power cut. What was written before it is still live, as after the kill of a process.
+    pub fn end_cut(&self) {
+        self.state().cut_at = None;
+    }
+
     /// Lets the file sync number `sync` fail.
-    pub(super) fn fail_sync_at(&self, sync: usize) {
+    pub fn fail_sync_at(&self, sync: usize) {
         self.state().fail_sync_at = Some(sync);
     }
 
+    /// Syncs of files that have failed.
+    pub fn failed_syncs(&self) -> usize {
+        self.state().failed_syncs
+    }
+
+    /// Makes every change fail, or work again.
+    pub fn set_read_only(&self, read_only: bool) {
+        self.state().read_only = read_only;
+    }
+
     /// Bytes that all files together may take; `None` is no limit.
-    pub(super) fn set_room(&self, room: Option<usize>) {
+    pub fn set_room(&self, room: Option<usize>) {
         self.state().room = room;
     }
 
     /// Leaves no room beyond what all files take now.
-    pub(super) fn fill(&self) {
+    pub fn fill(&self) {
         let mut state = self.state();
         let taken = state.live.values().map(|inode| state.inodes[*inode].live.len()).sum();
         state.room = Some(taken);
     }
 
     /// Puts `bytes` where the file `name` is, durably.
-    pub(super) fn overwrite(&self, name: &str, bytes: Vec<u8>) {
+    pub fn overwrite(&self, name: &str, bytes: Vec<u8>) {
         let mut state = self.state();
         let inode = Inode { live: bytes.clone(), durable: bytes, unsynced: Vec::new() };
         state.inodes.push(inode);
@@ -89,18 +108,29 @@ impl FakeDisk {
     }
 
     /// Whether there is such a file.
-    pub(super) fn has(&self, name: &str) -> bool {
+    pub fn has(&self, name: &str) -> bool {
         self.state().live.contains_key(name)
     }
 
-    /// The live bytes of a file.
-    pub(super) fn bytes(&self, name: &str) -> Vec<u8> {
+    /// The live bytes of a file; empty without the file.
+    pub fn bytes(&self, name: &str) -> Vec<u8> {
         let state = self.state();
-        state.inodes[state.live[name]].live.clone()
+        state.live.get(name).map(|inode| state.inodes[*inode].live.clone()).unwrap_or_default()
     }
 
-    /// The disk as it may be found after a power cut now; `choose` decides what of the unsynced survives.
-    pub(super) fn after_cut(&self, choose: &mut dyn FnMut() -> bool) -> Self {
+    /// Another disk with the live files of this one, all of them durable.
+    #[must_use]
+    pub fn copied(&self) -> Self {
+        let copy = Self::default();
+        let files = self.state();
+        files.live.iter().for_each(|(name, inode)| copy.overwrite(name, files.inodes[*inode].live.clone()));
+        drop(files);
+        copy
+    }
+
+    /// The disk as a reboot may find it after a power cut now; `choose` decides what of the unsynced survives.
+    #[must_use]
+    pub fn after_cut(&self, choose: &mut dyn FnMut() -> bool) -> Self {
         let state = self.state();
         let mut names = state.durable.clone();
         for later in &state.unsynced_names {
@@ -148,10 +178,18 @@ fn sectors(offset: usize, bytes: &[u8]) -> Vec<(usize, &[u8])> {
     out
 }
 
+/// A position in a file.
+fn place(offset: u64) -> io::Result<usize> {
+    usize::try_from(offset).map_err(|_| io::ErrorKind::FileTooLarge.into())
+}
+
 impl State {
     fn step(&mut self) -> io::Result<()> {
         if self.cut_at.is_some_and(|at| self.steps >= at) {
             return Err(io::Error::other("power cut"));
+        }
+        if self.read_only {
+            return Err(io::ErrorKind::ReadOnlyFilesystem.into());
         }
         self.steps += 1;
         Ok(())
@@ -230,7 +268,7 @@ impl DiskFile for FakeFile {
     fn reserve(&mut self, offset: u64, len: u64) -> io::Result<()> {
         let mut state = self.disk.state();
         state.step()?;
-        let len = usize::try_from(offset + len).unwrap();
+        let len = place(offset.saturating_add(len))?;
         state.check_room(self.inode, len)?;
         let inode = &mut state.inodes[self.inode];
         inode.live.resize(len.max(inode.live.len()), 0);
@@ -239,10 +277,13 @@ impl DiskFile for FakeFile {
 
     fn write_at(&mut self, offset: u64, bytes: &[u8]) -> io::Result<()> {
         let mut state = self.disk.state();
-        let start = usize::try_from(offset).unwrap();
+        let start = place(offset)?;
         state.check_room(self.inode, start + bytes.len())?;
         // A write that the cut hits is under way: any part of it may have reached the disk.
         let cut = state.step();
+        if state.read_only {
+            return cut;
+        }
         let inode = &mut state.inodes[self.inode];
         inode.live.resize((start + bytes.len()).max(inode.live.len()), 0);
         inode.live[start..start + bytes.len()].copy_from_slice(bytes);
@@ -255,6 +296,7 @@ impl DiskFile for FakeFile {
         state.step()?;
         state.syncs += 1;
         if state.fail_sync_at == Some(state.syncs) {
+            state.failed_syncs += 1;
             return Err(io::Error::other("bad sector"));
         }
         let inode = &mut state.inodes[self.inode];

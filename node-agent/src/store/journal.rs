@@ -24,10 +24,10 @@ const NEW_FILE: &str = "journal.new";
 const MAGIC: [u8; 8] = *b"ipamjnl1";
 /// Zeros written ahead in one go: some thousand records.
 const CHUNK: usize = if cfg!(test) { 8 * 1024 } else { 256 * 1024 };
-/// Zeros left at which more are written, while there still is room for releases on a disk that is full.
-const LOW_WATER: usize = CHUNK / 4;
-/// A journal below this is not worth a compaction.
-const MIN_COMPACTION: usize = CHUNK * 4;
+/// Zeros left at which more are written, as a part of a chunk: there still is room for releases on a disk that is full.
+const LOW_WATER: usize = 4;
+/// A journal below so many chunks is not worth a compaction.
+const MIN_COMPACTION: usize = 4;
 /// Version and count in front of the changes of a payload.
 const PAYLOAD_HEADER: usize = 5;
 
@@ -38,6 +38,7 @@ pub struct Opened<D> {
     epoch: u64,
     changes: Vec<Change>,
     old: Old,
+    chunk: usize,
 }
 
 /// The file that was read.
@@ -56,6 +57,12 @@ impl<D> Opened<D> {
         self.epoch == 0
     }
 
+    /// The same with another number of zeros written ahead in one go. A small one suits a small simulated disk.
+    #[must_use]
+    pub fn with_chunk(self, chunk: usize) -> Self {
+        Self { chunk, ..self }
+    }
+
     /// How far the history had come; the least there is if there is none.
     pub const fn position(&self) -> Position {
         Position { epoch: self.epoch, sequence: self.old.sequence.saturating_sub(1) }
@@ -67,7 +74,7 @@ impl<D: Directory> Opened<D> {
     pub fn read(directory: D) -> Result<Self, StoreError> {
         let bytes = directory.read(FILE).map_err(|error| failed(&directory, "read", error))?;
         let Some(mut bytes) = bytes else {
-            return Ok(Self { directory, epoch: 0, changes: Vec::new(), old: Old::default() });
+            return Ok(Self { directory, epoch: 0, changes: Vec::new(), old: Old::default(), chunk: CHUNK });
         };
         let replayed = replay(&bytes).map_err(|what| StoreError::Damaged { file: directory.path_of(FILE), what })?;
         if replayed.torn {
@@ -76,7 +83,7 @@ impl<D: Directory> Opened<D> {
         }
         let Replayed { epoch, changes, end, sequence, .. } = replayed;
         bytes[end..].fill(0);
-        Ok(Self { directory, epoch, changes, old: Old { bytes, end, sequence } })
+        Ok(Self { directory, epoch, changes, old: Old { bytes, end, sequence }, chunk: CHUNK })
     }
 
     /// The whole history, in order.
@@ -88,12 +95,12 @@ impl<D: Directory> Opened<D> {
     /// room for another.
     pub fn begin(self, snapshot: &[Change]) -> Result<Journal<D>, StoreError> {
         let (next, is_new) = (self.epoch.saturating_add(1), self.is_new());
-        let Self { directory, epoch, old, .. } = self;
-        let (epoch, file) = match new_file(&directory, next, snapshot) {
+        let Self { directory, epoch, old, chunk, .. } = self;
+        let (epoch, file) = match new_file(&directory, next, snapshot, chunk) {
             Ok(file) => (next, file),
             Err(full) if full.is_harmless() && !is_new => {
                 warn!(error = %full, "going on with the old journal: what is held is served, nothing may be given any more");
-                (epoch, old.taken_up(&directory)?)
+                (epoch, old.taken_up(&directory, chunk)?)
             }
             Err(error) => return Err(error),
         };
@@ -103,7 +110,7 @@ impl<D: Directory> Opened<D> {
 
 impl Old {
     /// Writes over the file what was read of it: only then is it known to be on the disk, and its tail to be zero.
-    fn taken_up<D: Directory>(self, directory: &D) -> Result<OpenFile<D::File>, StoreError> {
+    fn taken_up<D: Directory>(self, directory: &D, chunk: usize) -> Result<OpenFile<D::File>, StoreError> {
         let Self { bytes, end, sequence } = self;
         let mut file = directory.open(FILE).map_err(|error| failed(directory, "open", error))?;
         match file.write_at(0, &bytes) {
@@ -112,7 +119,7 @@ impl Old {
             Err(error) => return Err(failed(directory, "write", error)),
         }
         file.sync().map_err(|error| failed(directory, "sync", error))?;
-        Ok(OpenFile { file, sequence, end, len: bytes.len(), compact_beyond: end + MIN_COMPACTION })
+        Ok(OpenFile { file, sequence, end, len: bytes.len(), compact_beyond: end + MIN_COMPACTION * chunk, chunk })
     }
 }
 
@@ -137,13 +144,15 @@ struct OpenFile<F> {
     len: usize,
     /// Where the end must be for a compaction to be worth its cost.
     compact_beyond: usize,
+    /// Zeros written ahead in one go.
+    chunk: usize,
 }
 
 impl<D: Directory> Store for Journal<D> {
     fn make_room(&mut self, bytes: usize) -> Result<(), StoreError> {
         self.usable()?;
         let needed = self.file.end + record::size(PAYLOAD_HEADER + bytes) + record::HEADER;
-        if needed + LOW_WATER <= self.file.len {
+        if needed + self.file.chunk / LOW_WATER <= self.file.len {
             return Ok(());
         }
         match self.extend(needed) {
@@ -180,7 +189,7 @@ impl<D: Directory> Store for Journal<D> {
     fn compact(&mut self, snapshot: &[Change]) -> Result<(), StoreError> {
         self.usable()?;
         let epoch = self.epoch.saturating_add(1);
-        match new_file(&self.directory, epoch, snapshot) {
+        match new_file(&self.directory, epoch, snapshot, self.file.chunk) {
             Ok(file) => {
                 self.file = file;
                 self.epoch = epoch;
@@ -189,7 +198,7 @@ impl<D: Directory> Store for Journal<D> {
             Err(error) => {
                 self.broken = !error.is_harmless();
                 // Not again with the very next commit: a try costs as much as the state is long.
-                self.file.compact_beyond = self.file.end + MIN_COMPACTION;
+                self.file.compact_beyond = self.file.end + MIN_COMPACTION * self.file.chunk;
                 Err(error)
             }
         }
@@ -211,7 +220,7 @@ impl<D: Directory> Journal<D> {
 
     /// Writes zeros ahead, to `needed` bytes and a chunk more.
     fn extend(&mut self, needed: usize) -> Result<(), StoreError> {
-        let len = needed.max(self.file.len) + CHUNK;
+        let len = needed.max(self.file.len) + self.file.chunk;
         let more = vec![0; len - self.file.len];
         let file = &mut self.file.file;
         let at = offset(self.file.len);
@@ -230,11 +239,16 @@ impl<D: Directory> Journal<D> {
 }
 
 /// Puts a file with `snapshot` in the place of the journal.
-fn new_file<D: Directory>(directory: &D, epoch: u64, snapshot: &[Change]) -> Result<OpenFile<D::File>, StoreError> {
+fn new_file<D: Directory>(
+    directory: &D,
+    epoch: u64,
+    snapshot: &[Change],
+    chunk: usize,
+) -> Result<OpenFile<D::File>, StoreError> {
     let mut bytes = MAGIC.to_vec();
     bytes.extend(record::encode(epoch, 0, &codec::encode(snapshot)));
     let end = bytes.len();
-    let len = end + CHUNK;
+    let len = end + chunk;
     bytes.resize(len, 0);
     let written = directory.create(NEW_FILE).and_then(|mut file| {
         file.reserve(0, offset(len))?;
@@ -253,7 +267,8 @@ fn new_file<D: Directory>(directory: &D, epoch: u64, snapshot: &[Change]) -> Res
     file.sync().map_err(|error| failed(directory, "sync", error))?;
     directory.rename(NEW_FILE, FILE).map_err(|error| failed(directory, "replace", error))?;
     directory.sync().map_err(|error| failed(directory, "sync the directory of", error))?;
-    Ok(OpenFile { file, sequence: 1, end, len, compact_beyond: end + MIN_COMPACTION.max(end) })
+    let compact_beyond = end + (MIN_COMPACTION * chunk).max(end);
+    Ok(OpenFile { file, sequence: 1, end, len, compact_beyond, chunk })
 }
 
 struct Replayed {

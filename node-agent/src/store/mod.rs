@@ -6,8 +6,7 @@
 
 mod codec;
 mod disk;
-#[cfg(test)]
-mod fake;
+pub mod fake;
 mod journal;
 mod record;
 

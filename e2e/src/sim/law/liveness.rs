@@ -54,6 +54,11 @@ impl Seen<'_> {
         self.server.get("nodes", node).is_none() && self.server.get("ipamnodes", node).is_none()
     }
 
+    /// Whether no agent ever runs there: its block waits for a report without end.
+    pub(super) fn is_without_agent(&self, node: &str) -> bool {
+        self.world.nodes.iter().any(|it| it.name == node && !it.has_agent())
+    }
+
     /// Whether pods of the node have addresses of the pool, or may have without a record.
     pub(super) fn is_in_use(&self, node: &str, key: &PoolKey) -> bool {
         let mut nodes = self.world.nodes.iter().filter(|it| it.name == node);
@@ -65,6 +70,9 @@ impl Seen<'_> {
         let Some(exhausted) = condition(self.object(layout), "Exhausted") else { return false };
         let mut awaited = self.world.nodes.iter().filter(|node| text(exhausted, "/message").contains(&node.name));
         let is_helpless = |name: &str| self.is_out_of_reach(name);
+        if awaited.clone().any(|node| !node.has_agent()) {
+            return true;
+        }
         let unserved = self.unserved(layout);
         exhausted["reason"] == "AgentsSilent"
             && awaited.any(|node| !unserved.contains(&node.name) && is_helpless(&node.name))
@@ -163,7 +171,7 @@ fn what_is_released_is_free(seen: &Seen<'_>, layout: &Layout) -> Result<(), Brok
         return Ok(());
     }
     for (node, range) in claims(seen.object(layout), "releasing") {
-        let waits = seen.is_out_of_reach(&node) && seen.world.waits_without_end();
+        let waits = (seen.is_out_of_reach(&node) && seen.world.waits_without_end()) || seen.is_without_agent(&node);
         if !waits && !seen.is_in_use(&node, &layout.key) {
             return broken(
                 "unused-block-is-released",
@@ -207,7 +215,7 @@ fn ipam_nodes_go(seen: &Seen<'_>) -> Result<(), Broken> {
 
 /// The IPAMNode of each node tells how many addresses its pods have.
 fn reports_are_true(seen: &Seen<'_>) -> Result<(), Broken> {
-    for node in seen.world.nodes.iter().filter(|node| !node.has_lost()) {
+    for node in seen.world.nodes.iter().filter(|node| !node.has_lost() && node.has_agent()) {
         let Some(object) = seen.server.get("ipamnodes", &node.name) else { continue };
         if object["status"]["observedGeneration"] != object["metadata"]["generation"] {
             return broken(

@@ -149,7 +149,9 @@ pub fn nodes_are_told(world: &World) -> Result<(), Broken> {
             let is_recorded = recorded.iter().any(|(of, in_pool, _)| *of == node && *in_pool == name);
             // What a pool that vanished had given is taken back as long as it takes.
             let is_orphaned = pool["state"] == "Releasing";
-            let is_known = is_recorded || (is_orphaned && holds(world, &node, pool));
+            let is_waiting =
+                holds(world, &node, pool) || world.nodes.iter().any(|it| it.name == node && !it.has_agent());
+            let is_known = is_recorded || (is_orphaned && is_waiting);
             if !is_known && !is_invalid(&server, &name) {
                 return broken(
                     "nothing-else-is-told",

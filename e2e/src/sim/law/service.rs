@@ -14,6 +14,11 @@ use crate::sim::world::World;
 /// A pod asks for an address of each Active block, and ends again.
 pub(in crate::sim) fn check(world: &mut World) -> Result<(), Broken> {
     for node in world.machines() {
+        let clock = world.clock();
+        world.nodes[usize::from(node)].check_all(clock);
+        if !world.nodes[usize::from(node)].has_agent() {
+            continue;
+        }
         let name = world.nodes[usize::from(node)].name.clone();
         let Some(object) = lock(&world.server).get("ipamnodes", &name).cloned() else { continue };
         let entries = object["spec"]["pools"].as_array().into_iter().flatten();
@@ -33,7 +38,8 @@ pub(in crate::sim) fn check(world: &mut World) -> Result<(), Broken> {
             }
         }
     }
-    Ok(())
+    // The answers of CHECK are judged with the rules of the agents.
+    super::check(world)
 }
 
 /// An address of the entry that nobody has and that is not excluded.

@@ -1,0 +1,279 @@
+//! What the container runtime asks of the agent: ADD, CHECK, DEL and GC, also repeated, and what of the answers no agent may give.
+
+use std::collections::{BTreeSet, HashSet};
+use std::net::IpAddr;
+
+use ipam_core::PoolKey;
+use ipam_core::ledger::{Allocation, Owner, Pick, Refusal, Reservation};
+use ipam_crds::NodeBlock;
+use ipam_node_agent::allocator::{Allocator, Failure, Unlisted};
+
+use super::super::activity::{AGENT, EXPECTED};
+use super::super::process::pool_of;
+use super::super::records::Records;
+use super::super::replica::Clock;
+use super::super::request::{NETWORK, request, told_address};
+use super::{Added, COOLDOWN, Held, Node, Pod, Wish};
+
+impl Node {
+    /// CNI ADD of a new pod in the `pick`-th pool that this node knows.
+    pub(in crate::sim) fn add(&mut self, pick: usize, wish: Wish, clock: Clock, records: &Records) -> Added {
+        let Some(process) = self.process.as_mut() else { return Added::Refused("ADD refused: no agent") };
+        process.goes_on(clock);
+        let Some(block) = process.block(pick).cloned() else { return Added::Refused("ADD refused: no block") };
+        let mut blocks = vec![block];
+        if let Wish::Two(other) = wish {
+            let other = process.block(other.into()).filter(|other| pool_of(other) != pool_of(&blocks[0]));
+            let Some(other) = other.cloned() else { return Added::NotAsked };
+            blocks.push(other);
+        }
+        let told = process.told();
+        self.made += 1;
+        let container = format!("{}-{}", self.name, self.made);
+        let Some(request) = request(container.clone(), self.made, &blocks, wish) else { return Added::NotAsked };
+        self.objects.create(&request.attachment);
+        let before = if let Wish::AnyAndCut { after, .. } = wish {
+            let before = self.reservations();
+            self.disk.cut(after.into());
+            before
+        } else {
+            Vec::new()
+        };
+        let asked = request.clone();
+        let answer = self.ask(clock, |allocator| async move { allocator.allocate(asked).await });
+        if let Some(Ok(allocation)) = &answer {
+            self.judge(allocation, &blocks, wish, clock);
+        }
+        match answer {
+            Some(Ok(allocation)) if wish != Wish::AnyAndCrash => {
+                let assignment =
+                    |pool: &PoolKey| told.as_ref().and_then(|(uid, generation)| records.told(uid, *generation, pool));
+                let grants = allocation.grants.iter();
+                let held = grants.map(|grant| Held {
+                    pool: grant.pool.clone(),
+                    addr: grant.addr,
+                    assignment: assignment(&grant.pool),
+                });
+                let pod = Pod { held: held.collect(), request, is_recorded: true };
+                self.pods.insert(container, pod);
+                self.moves += 1;
+                self.end_of_add(wish, before, Some(&allocation));
+                Added::Served
+            }
+            Some(Err(failure)) => {
+                self.objects.delete(&container);
+                self.end_of_add(wish, before, None);
+                Added::Refused(refused(&failure))
+            }
+            _ => {
+                // It was recorded or not, and there is no answer: the runtime deletes the pod, or never does.
+                self.objects.delete(&container);
+                if self.made.is_multiple_of(2) {
+                    self.to_delete.push((request.pools, request.owner));
+                }
+                match wish {
+                    Wish::AnyAndCrash => self.crash(),
+                    _ => self.end_of_add(wish, before, None),
+                }
+                if matches!(wish, Wish::AnyAndCrash | Wish::AnyAndCut { .. }) {
+                    Added::Crashed
+                } else {
+                    Added::Refused("ADD refused: disk failed")
+                }
+            }
+        }
+    }
+
+    /// The cut of an [`Wish::AnyAndCut`], which came after `before` was recorded and during the record of what is `served`, or later.
+    fn end_of_add(&mut self, wish: Wish, mut before: Vec<Reservation>, served: Option<&Allocation>) {
+        let Wish::AnyAndCut { after, power } = wish else { return };
+        let reserved = served.iter().flat_map(|allocation| &allocation.changes);
+        before.extend(reserved.filter_map(|change| match change {
+            ipam_core::ledger::Change::Reserve { reservation, .. } => Some(reservation.clone()),
+            _ => None,
+        }));
+        self.activity.count("agents stopped within a record");
+        self.end(before, served.is_none(), power.then_some(after));
+    }
+
+    /// What is wrong with the addresses of an answer.
+    fn judge(&mut self, allocation: &Allocation, blocks: &[NodeBlock], wish: Wish, clock: Clock) {
+        let now = self.now(clock);
+        for (grant, block) in allocation.grants.iter().zip(blocks) {
+            let freed = self.freed.get(&(grant.pool.clone(), grant.addr));
+            let cools = freed.is_some_and(|freed| now < freed + COOLDOWN);
+            let unsaved = self.disk.unsaved(&grant.pool, grant.addr);
+            let wrong = unsaved.or_else(|| told_address(block, grant, wish, cools));
+            self.blame(wrong);
+        }
+    }
+
+    /// The name of the `pick`-th pod.
+    fn pod(&self, pick: usize) -> Option<String> {
+        self.pods.keys().nth(pick.checked_rem(self.pods.len())?).cloned()
+    }
+
+    /// CNI ADD of a pod that has its addresses.
+    pub(in crate::sim) fn add_again(&mut self, pick: usize, clock: Clock) {
+        let Some(name) = self.pod(pick) else { return };
+        let Some(pod) = self.pods.get(&name).filter(|pod| pod.is_recorded) else { return };
+        let (request, held) = (pod.request.clone(), pod.held.clone());
+        let must_be_served = request.requested.is_empty() && request.pick == Pick::Next && self.is_configured(&held);
+        let Some(answer) = self.ask(clock, |allocator| async move { allocator.allocate(request).await }) else {
+            return;
+        };
+        let addrs: Vec<IpAddr> = held.iter().map(|it| it.addr).collect();
+        match answer {
+            Ok(allocation) => {
+                self.activity.count("ADD repeated");
+                let again: Vec<IpAddr> = allocation.grants.iter().map(|grant| grant.addr).collect();
+                if again != addrs {
+                    self.blame(Some(format!("answers a repeated ADD of {name} with {again:?} instead of {addrs:?}")));
+                }
+            }
+            Err(failure) if must_be_served => {
+                self.blame(Some(format!("refuses a repeated ADD of {name}, which has {addrs:?}: {failure}")));
+            }
+            Err(_) => self.activity.count("ADD repeated and refused"),
+        }
+    }
+
+    /// Whether the agent knows the pools of the addresses, each with a subnet that has the address.
+    fn is_configured(&self, held: &[Held]) -> bool {
+        let in_force = self.process.as_ref().and_then(|process| process.in_force.as_ref());
+        let blocks = in_force.map(|in_force| &in_force.spec.blocks[..]).unwrap_or_default();
+        held.iter().all(|it| {
+            let block = blocks.iter().find(|block| pool_of(block) == it.pool);
+            let subnet = block.and_then(|block| ipam_core::Cidr::parse(&block.subnet).ok());
+            subnet.is_some_and(|(subnet, _)| subnet.contains(it.addr))
+        })
+    }
+
+    /// CNI CHECK of the `pick`-th pod: it succeeds, whatever has become of its pool.
+    pub(in crate::sim) fn check(&mut self, pick: usize, clock: Clock) {
+        let Some(name) = self.pod(pick) else { return };
+        let Some(pod) = self.pods.get(&name).filter(|pod| pod.is_recorded) else { return };
+        let (pools, owner) = (pod.request.pools.clone(), pod.request.owner.clone());
+        let expected: Vec<IpAddr> = pod.held.iter().map(|it| it.addr).collect();
+        let addrs = format!("{expected:?}");
+        match self.ask(clock, |allocator| async move { allocator.check(pools, owner, expected).await }) {
+            Some(Ok(())) => self.activity.count("CHECK succeeded"),
+            Some(Err(failure)) => self.blame(Some(format!("fails CHECK of {name}, which has {addrs}: {failure}"))),
+            None => {}
+        }
+    }
+
+    /// CNI CHECK of every pod.
+    pub(in crate::sim) fn check_all(&mut self, clock: Clock) {
+        for pick in 0..self.pods.len() {
+            self.check(pick, clock);
+        }
+    }
+
+    /// CNI DEL of the `pick`-th pod. Without an agent the pod is gone all the same, and the runtime tries again later.
+    pub(in crate::sim) fn delete(&mut self, pick: usize, clock: Clock) {
+        if let Some(pod) = self.pod(pick).and_then(|name| self.end_pod(&name)) {
+            self.to_delete.push((pod.request.pools, pod.request.owner));
+            self.retry_deletes(clock);
+        }
+    }
+
+    /// CNI DEL of the pod that was started last.
+    pub(in crate::sim) fn delete_newest(&mut self, clock: Clock) {
+        let newest = format!("{}-{}", self.name, self.made);
+        let place = self.pods.keys().position(|pod| *pod == newest);
+        if let Some(place) = place {
+            self.delete(place, clock);
+        }
+    }
+
+    /// The `pick`-th pod is gone, and the runtime never deletes it.
+    pub(in crate::sim) fn vanish(&mut self, pick: usize) {
+        if self.pod(pick).and_then(|name| self.end_pod(&name)).is_some() {
+            self.has_leftovers = true;
+            self.activity.count("pods gone without DEL");
+        }
+    }
+
+    fn end_pod(&mut self, name: &str) -> Option<Pod> {
+        let pod = self.pods.remove(name)?;
+        self.unknown.remove(name);
+        self.objects.delete(name);
+        self.moves += 1;
+        Some(pod)
+    }
+
+    /// The runtime tries again to delete what it could not.
+    pub(super) fn retry_deletes(&mut self, clock: Clock) {
+        for (pools, owner) in std::mem::take(&mut self.to_delete) {
+            let (of, by) = (pools.clone(), owner.clone());
+            match self.free(clock, |allocator| async move { allocator.release(of, by).await }) {
+                Some(Ok(_)) => self.deleted = Some((pools, owner)),
+                _ => self.to_delete.push((pools, owner)),
+            }
+        }
+    }
+
+    /// CNI DEL of what was deleted last, and of a container that never was: both succeed and free nothing.
+    pub(in crate::sim) fn delete_again(&mut self, clock: Clock) {
+        let Some((pools, owner)) = self.deleted.clone() else { return };
+        for owner in [owner, Owner::new("never-was", super::IF_NAME)] {
+            let (of, by) = (pools.clone(), owner.clone());
+            match self.free(clock, |allocator| async move { allocator.release(of, by).await }) {
+                Some(Ok(0)) => self.activity.count("DEL repeated"),
+                Some(other) => self.blame(Some(format!("answers DEL of {owner}, which has nothing, with {other:?}"))),
+                None => {}
+            }
+        }
+    }
+
+    /// CNI GC with the pods that run; with `foreign`, that of another network, which has none.
+    pub(in crate::sim) fn runtime_gc(&mut self, foreign: bool, clock: Clock) {
+        let known = self.reservations().into_iter().map(|it| it.pool);
+        let pools: BTreeSet<PoolKey> = known.chain(self.held().map(|(_, held)| held.pool.clone())).collect();
+        let owners = self.pods.values().map(|pod| pod.request.owner.clone());
+        let valid: HashSet<Owner> = if foreign { HashSet::new() } else { owners.collect() };
+        let network = if foreign { "another" } else { NETWORK };
+        let unlisted = Unlisted { network: network.to_owned(), pools: pools.into_iter().collect(), valid };
+        match self.free(clock, |allocator| async move { allocator.release_unlisted(unlisted).await }) {
+            Some(Ok(count)) if foreign && count > 0 => {
+                self.blame(Some(format!("frees {count} addresses in the GC of another network")));
+            }
+            Some(Ok(0)) => self.activity.count("GC without leftovers"),
+            Some(Ok(_)) => self.activity.count("GC freed addresses"),
+            _ => {}
+        }
+    }
+
+    /// Asks for something that frees addresses, and notes which it were. None of them may be in use.
+    pub(super) fn free<T, F: Future<Output = Result<T, Failure>>>(
+        &mut self,
+        clock: Clock,
+        question: impl FnOnce(Allocator) -> F,
+    ) -> Option<Result<T, Failure>> {
+        let before = self.reservations();
+        let answer = self.ask(clock, question);
+        self.process.as_ref()?;
+        let after = self.reservations();
+        let now = self.now(clock);
+        for freed in before.into_iter().filter(|it| !after.contains(it)) {
+            let pod = self.pods.get(&freed.owner.container_id);
+            if pod.is_some_and(|pod| pod.held.iter().any(|it| it.pool == freed.pool && it.addr == freed.addr)) {
+                self.blame(Some(format!("frees {} of {}, which {} uses", freed.addr, freed.pool, freed.owner)));
+            }
+            self.freed.insert((freed.pool, freed.addr), now);
+        }
+        answer
+    }
+}
+
+/// What an ADD that the agent refuses counts as.
+fn refused(failure: &Failure) -> &'static str {
+    let reason = match failure {
+        Failure::Refused(refusal) => Refusal::reason(refusal),
+        Failure::Full(_) => "disk",
+        Failure::Busy | Failure::Stopped => "stopped",
+    };
+    let mut known = EXPECTED.into_iter().chain(AGENT);
+    known.find(|what| what.strip_prefix("ADD refused: ") == Some(reason)).unwrap_or("ADD refused: for another reason")
+}

@@ -1,0 +1,66 @@
+//! How an agent starts and ends: an orderly start, kill -9, and a power cut of its node.
+
+use super::super::process::Process;
+use super::super::replica::Clock;
+use super::collect::Objects;
+use super::{Node, Reservation};
+
+impl Node {
+    /// Starts the agent, if it does not run.
+    pub(in crate::sim) fn start(&mut self, clock: Clock) {
+        if self.process.is_some() || self.without_agent {
+            return;
+        }
+        match Process::start(&self.name, &mut self.disk, &self.wall, clock) {
+            Ok(process) => self.process = process,
+            Err(wrong) => self.blame(Some(wrong)),
+        }
+        if self.process.is_some() {
+            self.blame(self.disk.untrue());
+            self.retry_deletes(clock);
+        }
+    }
+
+    /// kill -9.
+    pub(in crate::sim) fn crash(&mut self) {
+        if self.process.is_some() {
+            let acknowledged = self.reservations();
+            self.end(acknowledged, false, None);
+        }
+    }
+
+    /// The power of the node is cut: its pods are gone, too. For an odd `luck` the runtime deletes what is left of them later.
+    pub(in crate::sim) fn lose_power(&mut self, luck: u8) {
+        if self.process.is_some() {
+            let acknowledged = self.reservations();
+            self.end(acknowledged, false, Some(luck));
+        } else {
+            self.lose_all(luck);
+        }
+    }
+
+    /// The process ends by a kill, or by a power cut. `more` if a request was under way.
+    pub(super) fn end(&mut self, acknowledged: Vec<Reservation>, more: bool, power: Option<u8>) {
+        self.process = None;
+        self.has_leftovers = true;
+        self.disk.owes(acknowledged, more);
+        match power {
+            None => self.disk.is_killed(),
+            Some(luck) => self.lose_all(luck),
+        }
+    }
+
+    fn lose_all(&mut self, luck: u8) {
+        self.activity.count("power cuts of nodes");
+        for pod in std::mem::take(&mut self.pods).into_values() {
+            if luck % 2 == 1 {
+                self.to_delete.push((pod.request.pools, pod.request.owner));
+            }
+        }
+        self.objects = Objects::default();
+        self.unknown.clear();
+        self.has_leftovers = true;
+        self.moves += 1;
+        self.disk.lose_power(u64::from(luck) << 32 | u64::from(self.made));
+    }
+}

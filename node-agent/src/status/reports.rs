@@ -1,0 +1,306 @@
+//! When a report is written, and what the answer to it means: the reporter's decisions, without IO.
+
+use std::time::Duration;
+
+use ipam_crds::IPAMNodeStatus;
+use k8s_openapi::apimachinery::pkg::apis::meta::v1::Condition;
+use tokio::time::Instant;
+
+use super::{Report, Urgency, ready_condition, status_patch};
+use crate::allocator::Holdings;
+use crate::watch::{InForce, Standing};
+
+/// Shortest time between two writes.
+const SOON: Duration = Duration::from_secs(1);
+/// Time that a report waits beyond that if it only tells other addresses or counts.
+const LATER: Duration = Duration::from_secs(9);
+/// While writes fail, and for this long after they are taken again, counts and addresses wait no longer than other news: what
+/// moved during an outage, and while it came to its end, is to be known within seconds.
+const LIVELY: Duration = Duration::from_secs(15);
+/// Pauses after failed writes, doubling from the first to the last.
+const RETRY: (Duration, Duration) = (Duration::from_secs(1), Duration::from_mins(1));
+/// The longest pause after writes that reached nobody: an API server that is away costs nothing, and one that is back is to
+/// hear soon what pods hold.
+const UNREACHED: Duration = Duration::from_secs(3);
+/// Time that one write may take. Without an answer by then it counts as [`Outcome::Unreached`].
+pub const WRITE_TIMEOUT: Duration = Duration::from_secs(15);
+
+/// What came of a write.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Outcome {
+    /// The API server has the report.
+    Written,
+    /// The API server has answered with an error.
+    Refused,
+    /// No answer came. The API server may have the report or not.
+    Unreached,
+}
+
+impl From<&kube::Error> for Outcome {
+    fn from(error: &kube::Error) -> Self {
+        if matches!(error, kube::Error::Api(_)) { Self::Refused } else { Self::Unreached }
+    }
+}
+
+/// One write of a report.
+#[derive(Clone, Debug)]
+pub struct Write {
+    report: Report,
+    status: IPAMNodeStatus,
+}
+
+impl Write {
+    /// The JSON patch of the object.
+    pub fn patch(&self) -> serde_json::Value {
+        status_patch(&self.report.uid, &self.status)
+    }
+}
+
+/// What the reporter does next.
+#[derive(Clone, Debug)]
+pub enum Next {
+    /// Nothing, until something changes.
+    Wait,
+    /// Nothing before this time, unless something changes.
+    At(Instant),
+    /// This write.
+    Write(Box<Write>),
+}
+
+/// What the API server has, as far as this process knows, and when the next report is due.
+#[derive(Clone, Debug)]
+pub struct Reports {
+    pace: Pace,
+    /// What the API server has shown last.
+    standing: Option<Standing>,
+    /// The Ready condition that the API server has, so that its transition time survives a restart.
+    ready: Option<Condition>,
+}
+
+impl Reports {
+    /// Nothing is written yet.
+    pub const fn new(now: Instant) -> Self {
+        Self { pace: Pace::new(now), standing: None, ready: None }
+    }
+
+    /// What to do with what is in force and in use. `wall` is the time that a status shows.
+    pub fn next(&mut self, in_force: &InForce, holdings: &Holdings, now: Instant, wall: jiff::Timestamp) -> Next {
+        let Some(standing) = &in_force.standing else { return Next::Wait };
+        self.see(standing);
+        let Some(report) = Report::new(in_force, holdings) else { return Next::Wait };
+        match self.pace.due(&report) {
+            None => Next::Wait,
+            Some(due) if now < due => Next::At(due),
+            Some(_) => {
+                let status = report.status(self.ready.as_ref(), wall);
+                Next::Write(Box::new(Write { report, status }))
+            }
+        }
+    }
+
+    /// Takes note of what the API server shows.
+    fn see(&mut self, standing: &Standing) {
+        if self.standing.as_ref() != Some(standing) {
+            self.pace.shown(Report::read(standing));
+            // Of a status that somebody has wiped the condition's time is remembered.
+            self.ready = ready_condition(&standing.status).cloned().or(self.ready.take());
+            self.standing = Some(standing.clone());
+        }
+    }
+
+    /// The API server is there: the next try need not wait.
+    pub fn heard(&mut self, now: Instant) {
+        self.pace.heard(now);
+    }
+
+    /// The write has ended. Returns how many writes in a row had failed before it.
+    pub fn ended(&mut self, write: Write, outcome: Outcome, now: Instant) -> u32 {
+        let failures = self.pace.failures;
+        match outcome {
+            Outcome::Written => {
+                self.ready = write.status.conditions.into_iter().next();
+                self.pace.written(write.report, now);
+            }
+            Outcome::Refused => self.pace.failed(now),
+            Outcome::Unreached => self.pace.unreached(now),
+        }
+        failures
+    }
+
+    /// The earliest time of the next write.
+    pub const fn not_before(&self) -> Instant {
+        self.pace.not_before
+    }
+}
+
+/// When the next report is due.
+#[derive(Clone, PartialEq, Eq, Debug)]
+struct Pace {
+    /// The report that the API server has, as far as this process knows.
+    last: Option<Report>,
+    not_before: Instant,
+    failures: u32,
+    lively_until: Option<Instant>,
+}
+
+impl Pace {
+    /// Nothing is written yet; the first report is due at once.
+    const fn new(now: Instant) -> Self {
+        Self { last: None, not_before: now, failures: 0, lively_until: None }
+    }
+
+    /// When `report` should be written; `None` if it tells nothing new.
+    fn due(&self, report: &Report) -> Option<Instant> {
+        match report.urgency(self.last.as_ref()) {
+            Urgency::No => None,
+            Urgency::Soon => Some(self.not_before),
+            Urgency::Later if self.is_lively() => Some(self.not_before),
+            Urgency::Later => Some(self.not_before + LATER),
+        }
+    }
+
+    /// Whether writes fail, or have failed until a moment ago.
+    fn is_lively(&self) -> bool {
+        self.failures > 0 || self.lively_until.is_some_and(|until| self.not_before < until)
+    }
+
+    /// The API server shows `report`, whoever wrote it.
+    fn shown(&mut self, report: Report) {
+        self.last = Some(report);
+    }
+
+    /// `report` was written.
+    fn written(&mut self, report: Report, now: Instant) {
+        self.last = Some(report);
+        self.not_before = now + SOON;
+        if self.failures > 0 {
+            self.lively_until = Some(now + LIVELY);
+        }
+        self.failures = 0;
+    }
+
+    fn heard(&mut self, now: Instant) {
+        if self.failures > 0 {
+            self.not_before = self.not_before.min(now);
+        }
+    }
+
+    /// A write reached nobody.
+    fn unreached(&mut self, now: Instant) {
+        self.failed(now);
+        self.not_before = self.not_before.min(now + UNREACHED);
+    }
+
+    /// A write failed.
+    fn failed(&mut self, now: Instant) {
+        self.not_before = now + RETRY.0.saturating_mul(1 << self.failures.min(6)).min(RETRY.1);
+        self.failures = self.failures.saturating_add(1);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use kube::core::Status;
+
+    use super::super::tests::{holdings, in_force, report};
+    use super::*;
+
+    #[test]
+    fn a_report_shown_by_the_api_server_that_is_not_the_last_one_is_written_over() {
+        let start = Instant::now();
+        let mut pace = Pace::new(start);
+        pace.written(report(1), start);
+        pace.shown(report(0));
+        assert_eq!(pace.due(&report(1)), Some(start + SOON));
+    }
+
+    #[test]
+    fn writes_are_a_second_apart_those_of_counts_ten_and_failures_back_off() {
+        let start = Instant::now();
+        let mut pace = Pace::new(start);
+        assert_eq!(pace.due(&report(1)), Some(start));
+        pace.written(report(1), start);
+        assert_eq!(pace.due(&report(1)), None, "without news there is silence");
+        assert_eq!(pace.due(&report(0)), Some(start + Duration::from_secs(1)));
+        assert_eq!(pace.due(&report(2)), Some(start + Duration::from_secs(10)));
+        let mut pauses = Vec::new();
+        for _ in 0..8 {
+            pace.failed(start);
+            pauses.push((pace.not_before - start).as_secs());
+        }
+        assert_eq!(pauses, [1, 2, 4, 8, 16, 32, 60, 60]);
+        pace.unreached(start);
+        assert_eq!(pace.due(&report(0)), Some(start + UNREACHED), "a server that is away is tried again soon");
+        pace.heard(start);
+        assert_eq!(pace.due(&report(0)), Some(start), "and one that is back at once");
+        assert_eq!(pace.failures, 9);
+    }
+
+    #[test]
+    fn counts_are_told_soon_for_a_while_after_an_outage() {
+        let start = Instant::now();
+        let mut pace = Pace::new(start);
+        pace.written(report(1), start);
+        pace.unreached(start);
+        assert_eq!(pace.due(&report(2)), Some(start + RETRY.0), "tried again like any other");
+        pace.written(report(1), start);
+        assert_eq!(pace.due(&report(2)), Some(start + SOON), "pods came while the API server was not yet ready");
+        let later = start + LIVELY;
+        pace.written(report(2), later);
+        assert_eq!(pace.due(&report(3)), Some(later + SOON + LATER));
+    }
+
+    #[test]
+    fn an_error_code_is_refused_and_no_answer_is_unreached() {
+        for code in [401, 403, 404, 409, 410, 422, 429, 500, 503, 504] {
+            let error = kube::Error::Api(Box::new(Status::failure("no", "Unknown").with_code(code)));
+            assert_eq!(Outcome::from(&error), Outcome::Refused, "{code}");
+        }
+        let gone = std::io::Error::from(std::io::ErrorKind::ConnectionReset);
+        assert_eq!(Outcome::from(&kube::Error::Service(gone.into())), Outcome::Unreached);
+    }
+
+    /// What to do for `used` addresses of an object that shows no report yet.
+    fn next(reports: &mut Reports, used: u64, now: Instant) -> Next {
+        let shown = InForce { standing: Some(Standing::default()), ..in_force(Vec::new()) };
+        reports.next(&shown, &holdings(used, 7), now, jiff::Timestamp::now())
+    }
+
+    #[test]
+    fn a_report_is_written_until_one_write_succeeds() {
+        let mut now = Instant::now();
+        let mut reports = Reports::new(now);
+        let mut failures = Vec::new();
+        for outcome in [Outcome::Refused, Outcome::Unreached, Outcome::Written] {
+            let Next::Write(write) = next(&mut reports, 1, now) else { panic!("{outcome:?}: no write is due") };
+            failures.push(reports.ended(*write, outcome, now));
+            if let Next::At(due) = next(&mut reports, 1, now) {
+                now = due;
+            }
+        }
+        assert_eq!(failures, [0, 1, 2]);
+        assert!(matches!(next(&mut reports, 1, now), Next::Wait), "the API server has it");
+    }
+
+    #[test]
+    fn an_earlier_report_that_arrives_again_is_written_over() {
+        let now = Instant::now();
+        let mut reports = Reports::new(now);
+        let Next::Write(write) = next(&mut reports, 1, now) else { panic!("no write is due") };
+        reports.ended(*write, Outcome::Written, now);
+        assert!(matches!(next(&mut reports, 1, now), Next::Wait));
+        // A restored API server shows what it showed before the write.
+        let standing = Some(Standing { arrival: 1, ..Standing::default() });
+        let shown = InForce { standing, ..in_force(Vec::new()) };
+        let again = reports.next(&shown, &holdings(1, 7), now, jiff::Timestamp::now());
+        assert!(matches!(again, Next::At(_)), "{again:?}");
+    }
+
+    #[test]
+    fn an_object_that_was_not_shown_gets_no_report() {
+        let now = Instant::now();
+        let mut reports = Reports::new(now);
+        let next = reports.next(&in_force(Vec::new()), &holdings(1, 7), now, jiff::Timestamp::now());
+        assert!(matches!(next, Next::Wait));
+    }
+}
