@@ -27,6 +27,9 @@ const NO_RECORD: &str = "allowed: store and report lost";
 /// By a leader that began after a backup was put in place under another one: it does not know what that took back.
 const FORGOTTEN: &str = "allowed: a later leader after a restore";
 
+/// What an operator decided by an annotation takes effect within this time.
+const DECIDED: Duration = Duration::from_secs(15);
+
 /// What is allowed at the moment.
 #[derive(Default)]
 pub(super) struct Allowed {
@@ -34,6 +37,8 @@ pub(super) struct Allowed {
     pub(super) grace: Option<Duration>,
     /// Assignments that were released whatever pods have, and why.
     waived: BTreeMap<AssignmentId, &'static str>,
+    /// Assignments among these that are recorded again, and since when.
+    recorded_since: BTreeMap<AssignmentId, Duration>,
     /// Pools and nodes of which this holds for addresses that the model could not attribute to an assignment.
     waived_nodes: BTreeSet<(PoolKey, String)>,
     /// The nodes that each pool's annotation names.
@@ -181,7 +186,9 @@ impl Allowed {
     ) {
         if server.version() != since {
             self.read_pools(server, records, nodes, since);
+            self.note_those_recorded_again(server, records, clock.elapsed);
         }
+        self.end_those_recorded_again(clock.elapsed);
         for replica in replicas.iter().flatten() {
             for node in nodes.iter().filter(|node| replica.may_expire(&node.name, clock)) {
                 self.waive(records, node, |_| true, EXPIRED);
@@ -211,7 +218,6 @@ impl Allowed {
                 }
             }
         }
-        self.end_those_recorded_again(server, records);
     }
 
     /// The blocks that the node has of the pool at this moment are to be released. Where agents are waited for because the records
@@ -222,8 +228,8 @@ impl Allowed {
         self.waived_nodes.insert((pool.clone(), node.name.clone()));
     }
 
-    /// A node that is named no more, has its block and is told so has it like any other.
-    fn end_those_recorded_again(&mut self, server: &Server, records: &Records) {
+    /// A node that is named no more, has its block and is told so will have it like any other.
+    fn note_those_recorded_again(&mut self, server: &Server, records: &Records, now: Duration) {
         let is_allocated = |it: &Assignment| {
             let object = server.get(plural_of(&it.pool), &it.pool.name);
             let allocations = object.and_then(|object| object["status"]["allocations"].as_array());
@@ -239,8 +245,17 @@ impl Allowed {
                 && is_allocated(it)
         };
         let waived = records.recorded().iter().filter(|it| self.waived.contains_key(&it.id));
-        let over: Vec<AssignmentId> = waived.filter(|it| is_over(it)).map(|it| it.id).collect();
-        self.waived.retain(|id, _| !over.contains(id));
+        let over: BTreeSet<AssignmentId> = waived.filter(|it| is_over(it)).map(|it| it.id).collect();
+        self.recorded_since.retain(|id, _| over.contains(id));
+        for id in over {
+            self.recorded_since.entry(id).or_insert(now);
+        }
+    }
+
+    /// What was recorded again stays so once no decision from before is under way any more.
+    fn end_those_recorded_again(&mut self, now: Duration) {
+        let recorded_since = &self.recorded_since;
+        self.waived.retain(|id, _| recorded_since.get(id).is_none_or(|since| now < *since + DECIDED));
     }
 }
 

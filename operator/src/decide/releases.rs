@@ -102,8 +102,8 @@ impl<'a> Releases<'a> {
         Release { claim, since: Some(since.unwrap_or_else(|| whole_seconds(self.seen.now))), node_gone_since }
     }
 
-    /// Since when there is no such Node, as far as the status tells; it begins now if that is silent, or is of an absence before
-    /// this one: a return that was seen while the status could not be written.
+    /// Since when the Node is gone, as the status records it. It is now if the status records nothing, a time in the future (the wall
+    /// clock was set back), or an earlier absence (the Node returned while the status could not be written).
     fn gone_since(&self, node: &str) -> Option<Timestamp> {
         if self.exists(node) {
             return None;
@@ -113,7 +113,8 @@ impl<'a> Releases<'a> {
             let went_before = self.seen.absences.went_before(node, self.seen.instant);
             went_before.is_none_or(|ago| later(*since, ago + CLOCK_SET).is_none_or(|end| end >= self.seen.now))
         };
-        Some(recorded.filter(of_this).unwrap_or_else(|| whole_seconds(self.seen.now)))
+        let is_past = |since: &Timestamp| later(self.seen.now, CLOCK_SET).is_none_or(|end| *since <= end);
+        Some(recorded.filter(is_past).filter(of_this).unwrap_or_else(|| whole_seconds(self.seen.now)))
     }
 
     /// Blocks that the status records and the plan has no more, though their agents have not said that they are empty.

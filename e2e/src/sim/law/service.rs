@@ -1,12 +1,13 @@
 //! A pod that asks for an address gets one where one is free, once all has settled.
 
 use std::net::IpAddr;
+use std::time::Duration;
 
 use serde_json::Value;
 
 use super::liveness::reported;
 use super::{Broken, broken};
-use crate::sim::agent::{Added, Wish};
+use crate::sim::agent::{Added, COOLDOWN, Wish};
 use crate::sim::records::range_of_entry;
 use crate::sim::wire::lock;
 use crate::sim::world::World;
@@ -24,7 +25,12 @@ pub(in crate::sim) fn check(world: &mut World) -> Result<(), Broken> {
         let entries = object["spec"]["pools"].as_array().into_iter().flatten();
         for (place, entry) in entries.enumerate().filter(|(_, entry)| entry["state"] == "Active") {
             let free = free_address(world, node, &object, entry);
-            let added = world.add(node, place, Wish::Any);
+            let mut added = world.add(node, place, Wish::Any);
+            if added == Added::Refused("ADD refused: Exhausted") {
+                // A clock that was set back lets addresses cool down for twice the time at most.
+                world.clock.elapsed += Duration::from_secs(2 * COOLDOWN.unsigned_abs());
+                added = world.add(node, place, Wish::Any);
+            }
             world.end_newest_pod(node, added);
             if added == Added::Refused("ADD refused: Restored") && world.is_put_back(&object) {
                 world.activity.count("IPAMNodes that an admin must delete after a restore");

@@ -147,6 +147,15 @@ fn a_wall_clock_that_is_set_a_little_moves_no_record_of_an_absence() {
 }
 
 #[test]
+fn a_grace_begins_again_when_the_wall_clock_is_set_back() {
+    let (mut scene, mut record) = departed();
+    scene.report("n1", 3);
+    scene.grace = Some(Duration::from_hours(1));
+    record.status.releasing[0].node_gone_since = Some(at(36_000));
+    assert_eq!(scene.decide(&record).expires, Some(at(3600)));
+}
+
+#[test]
 fn neither_a_node_that_is_there_nor_a_grace_of_zero_lets_go_by_time() {
     let (mut scene, record) = departed();
     scene.second = 1_000_000_000;
