@@ -41,7 +41,8 @@ fn reporter_of(allocator: Allocator, first: InForce) -> (Server, watch::Sender<O
 /// Generation 3 with one block, of an object that shows this status.
 fn in_force(block: NodeBlock, status: &Value) -> InForce {
     let spec = NodeSpec { uid: "u1".into(), generation: Some(3), blocks: vec![block] };
-    let standing = Some(Standing { uid: "u1".into(), status: serde_json::from_value(status.clone()).unwrap() });
+    let standing =
+        Some(Standing { uid: "u1".into(), status: serde_json::from_value(status.clone()).unwrap(), arrival: 1 });
     InForce { spec, saved: Some(3), standing, ..InForce::default() }
 }
 
