@@ -315,6 +315,7 @@ impl Node {
     fn hear_one(&mut self, server: &Server, killed: Option<Killed>, clock: Clock) -> bool {
         let Some(process) = &mut self.process else { return false };
         let Some(told) = process.watch.next(server) else { return false };
+        let had_lost = process.noted.lost().is_some();
         match process.hear(told, &mut self.disk, killed, clock) {
             Heard::Killed => {
                 self.activity.count("agents killed while a spec was saved");
@@ -323,6 +324,10 @@ impl Node {
             }
             Heard::FirstReport(later) if self.disk.went_back() => self.forget(later.as_ref()),
             _ => {}
+        }
+        if had_lost && !self.has_lost() {
+            // Another object: its admin says that no pod has what the report of the earlier one told.
+            self.forget(None);
         }
         self.note_comparison();
         true

@@ -29,7 +29,11 @@
 //! backup, forces (one node, or `*`), allows pools to share addresses and takes that back, takes finalizers off, and deletes the
 //! definitions with all that there is of them.
 //!
-//! Not played: a status and some of the IPAMNodes derived from it both destroyed by hand in one history (whoever comes to lead
+//! Not judged: how long a leader waits for a node without an agent. It keeps the node's blocks and IPAMNode today, and after a
+//! loss of all records it waits for its report.
+//!
+//! Not played: a Pod object that is deleted while its containers run; a last look at a pod that is answered from an earlier state;
+//! a status and some of the IPAMNodes derived from it both destroyed by hand in one history (whoever comes to lead
 //! then sees other records, and asks nobody); a Node that leaves after such a loss before its agent was asked; a creation that
 //! arrives after its object was deleted by hand; a store put back while the operator runs; an agent whose own store was put back
 //! and which hears nothing for long, or starts again before it does (it cannot know then);

@@ -203,7 +203,9 @@ fn ipam_nodes_go(seen: &Seen<'_>) -> Result<(), Broken> {
         let is_in_use =
             seen.world.nodes.iter().any(|it| it.name == node && (it.has_lost() || it.held().next().is_some()));
         let has_blocks = object["spec"]["pools"].as_array().is_some_and(|pools| !pools.is_empty());
-        if seen.server.get("nodes", &node).is_none() && !is_in_use && !has_blocks {
+        // After a loss of all records the leader waits for a report that never comes.
+        let waits = seen.is_without_agent(&node);
+        if seen.server.get("nodes", &node).is_none() && !is_in_use && !has_blocks && !waits {
             return broken(
                 "ipam-node-goes",
                 format!("the IPAMNode of {node} stays without a Node and without a pod: {object}"),
