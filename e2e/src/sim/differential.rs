@@ -81,12 +81,10 @@ impl Pair {
         let queue = Rc::new(RefCell::new(VecDeque::new()));
         let is_idle = Rc::new(Cell::new(false));
         let (taken, idle) = (Rc::clone(&queue), Rc::clone(&is_idle));
-        let events = stream::poll_fn(move |_| match taken.borrow_mut().pop_front() {
-            Some(event) => Poll::Ready(Some(Ok(event))),
-            None => {
-                idle.set(true);
-                Poll::Pending
-            }
+        let events = stream::poll_fn(move |_| {
+            let next = taken.borrow_mut().pop_front();
+            idle.set(next.is_none());
+            next.map_or(Poll::Pending, |event| Poll::Ready(Some(Ok(event))))
         });
         let follow = blocks.follow(events, None, Arc::new(Metrics::default()), CancellationToken::new());
         let mut follow = pin!(follow);
