@@ -286,7 +286,8 @@ impl Node {
         } else if has_failed {
             self.blame(Some("goes on after a sync that failed".to_owned()));
         }
-        answer
+        // A process that ends closes its connections, and that is no answer.
+        answer.filter(|answer| !matches!(answer, Err(Failure::Stopped)))
     }
 
     /// All that is recorded.
