@@ -82,9 +82,11 @@ impl Pair {
         let is_idle = Rc::new(Cell::new(false));
         let (taken, idle) = (Rc::clone(&queue), Rc::clone(&is_idle));
         let events = stream::poll_fn(move |_| {
-            let next = taken.borrow_mut().pop_front();
-            idle.set(next.is_none());
-            next.map_or(Poll::Pending, |event| Poll::Ready(Some(Ok(event))))
+            if let Some(event) = taken.borrow_mut().pop_front() {
+                return Poll::Ready(Some(Ok(event)));
+            }
+            idle.set(true);
+            Poll::Pending
         });
         let follow = blocks.follow(events, None, Arc::new(Metrics::default()), CancellationToken::new());
         let mut follow = pin!(follow);
