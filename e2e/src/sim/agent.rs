@@ -2,6 +2,7 @@
 
 mod cni;
 mod collect;
+mod report;
 mod stops;
 
 use std::collections::{BTreeMap, BTreeSet};
@@ -14,12 +15,9 @@ use ipam_core::ledger::{Owner, Request, Reservation};
 use ipam_core::{AddrRange, PoolKey};
 use ipam_crds::BlockUse;
 use ipam_node_agent::allocator::{Allocator, Failure};
-use ipam_node_agent::status::{Outcome, WRITE_TIMEOUT};
 use ipam_node_agent::watch::Standing;
-use kube::core::Status;
-use serde_json::Value;
 
-use super::action::{self, Fate};
+use super::action;
 use super::activity::Activity;
 use super::disk::Disk;
 use super::process::{Heard, Killed, Process};
@@ -288,7 +286,8 @@ impl Node {
         } else if has_failed {
             self.blame(Some("goes on after a sync that failed".to_owned()));
         }
-        answer
+        // A process that ends closes its connections, and that is no answer.
+        answer.filter(|answer| !matches!(answer, Err(Failure::Stopped)))
     }
 
     /// All that is recorded.
@@ -378,38 +377,6 @@ impl Node {
     pub(super) fn pools(&self) -> usize {
         self.process.as_ref().and_then(|it| it.in_force.as_ref()).map_or(0, |in_force| in_force.spec.blocks.len())
     }
-
-    /// Writes the report, if one is due. Returns the patch if it is still on its way.
-    pub(super) fn report(&mut self, server: &mut Server, fate: Fate, clock: Clock) -> Option<Value> {
-        self.due(clock).filter(|due| *due <= clock.elapsed)?;
-        let write = self.process.as_ref()?.write(clock, self.skew)?;
-        let patch = write.patch();
-        let reaches = matches!(fate, Fate::Done | Fate::AnswerLost | Fate::ErrorAfter(_));
-        let answer = reaches.then(|| server.json_patch("ipamnodes", &self.name, true, patch.clone()));
-        if matches!(answer, Some(Ok(_))) {
-            self.activity.count("reports written");
-        }
-        let outcome = match (fate, answer) {
-            (Fate::ErrorBefore(code) | Fate::ErrorAfter(code), _) | (Fate::Done, Some(Err((code, _)))) => {
-                self.activity.count("reports refused by HTTP code");
-                refused(code)
-            }
-            (Fate::Done, _) => Outcome::Written,
-            _ => {
-                self.activity.count("reports without an answer");
-                let gone = std::io::Error::from(std::io::ErrorKind::ConnectionReset);
-                Outcome::from(&kube::Error::Service(gone.into()))
-            }
-        };
-        let took = if fate == Fate::Late { WRITE_TIMEOUT } else { Duration::ZERO };
-        self.process.as_mut()?.ended(write, outcome, took, clock);
-        (fate == Fate::Late).then_some(patch)
-    }
-}
-
-/// What the reporter makes of an error of the server.
-fn refused(code: u16) -> Outcome {
-    Outcome::from(&kube::Error::Api(Box::new(Status::failure("refused", "Refused").with_code(code))))
 }
 
 /// Whether a report tells that the address may be held of the pool.

@@ -4,7 +4,7 @@ use std::collections::{BTreeSet, HashSet};
 use std::net::IpAddr;
 
 use ipam_core::PoolKey;
-use ipam_core::ledger::{Allocation, Owner, Pick, Refusal, Reservation};
+use ipam_core::ledger::{Allocation, Change, Owner, Pick, Refusal, Request, Reservation};
 use ipam_crds::NodeBlock;
 use ipam_node_agent::allocator::{Allocator, Failure, Unlisted};
 
@@ -30,57 +30,64 @@ impl Node {
         let told = process.told();
         self.made += 1;
         let container = format!("{}-{}", self.name, self.made);
-        let Some(request) = request(container.clone(), self.made, &blocks, wish) else { return Added::NotAsked };
+        let Some(request) = request(container, self.made, &blocks, wish) else { return Added::NotAsked };
         self.objects.create(&request.attachment);
-        let before = if let Wish::AnyAndCut { after, .. } = wish {
-            let before = self.reservations();
-            self.disk.cut(after.into());
-            before
-        } else {
-            Vec::new()
-        };
+        let before = self.cut_disk(wish);
         let asked = request.clone();
-        let answer = self.ask(clock, |allocator| async move { allocator.allocate(asked).await });
-        if let Some(Ok(allocation)) = &answer {
-            self.judge(allocation, &blocks, wish, clock);
-        }
-        match answer {
-            Some(Ok(allocation)) if wish != Wish::AnyAndCrash => {
-                let assignment =
-                    |pool: &PoolKey| told.as_ref().and_then(|(uid, generation)| records.told(uid, *generation, pool));
-                let grants = allocation.grants.iter();
-                let held = grants.map(|grant| Held {
-                    pool: grant.pool.clone(),
-                    addr: grant.addr,
-                    assignment: assignment(&grant.pool),
-                });
-                let pod = Pod { held: held.collect(), request, is_recorded: true };
-                self.pods.insert(container, pod);
-                self.moves += 1;
+        match self.ask(clock, |allocator| async move { allocator.allocate(asked).await }) {
+            Some(Ok(allocation)) => {
+                self.judge(&allocation, &blocks, wish, clock);
+                if wish == Wish::AnyAndCrash {
+                    return self.unanswered(request, wish, before);
+                }
+                self.serve(request, &allocation, told.as_ref(), records);
                 self.end_of_add(wish, before, Some(&allocation));
                 Added::Served
             }
             Some(Err(failure)) => {
-                self.objects.delete(&container);
+                self.objects.delete(&request.owner.container_id);
                 self.end_of_add(wish, before, None);
                 Added::Refused(refused(&failure))
             }
-            _ => {
-                // It was recorded or not, and there is no answer: the runtime deletes the pod, or never does.
-                self.objects.delete(&container);
-                if self.made.is_multiple_of(2) {
-                    self.to_delete.push((request.pools, request.owner));
-                }
-                match wish {
-                    Wish::AnyAndCrash => self.crash(),
-                    _ => self.end_of_add(wish, before, None),
-                }
-                if matches!(wish, Wish::AnyAndCrash | Wish::AnyAndCut { .. }) {
-                    Added::Crashed
-                } else {
-                    Added::Refused("ADD refused: disk failed")
-                }
-            }
+            None => self.unanswered(request, wish, before),
+        }
+    }
+
+    /// For an [`Wish::AnyAndCut`] the disk is cut some steps later. What is recorded until then.
+    fn cut_disk(&mut self, wish: Wish) -> Vec<Reservation> {
+        let Wish::AnyAndCut { after, .. } = wish else { return Vec::new() };
+        let before = self.reservations();
+        self.disk.cut(after.into());
+        before
+    }
+
+    /// The pod has its addresses, by the IPAMNode of this uid and generation.
+    fn serve(&mut self, request: Request, answer: &Allocation, told: Option<&(String, i64)>, records: &Records) {
+        let assignment = |pool: &PoolKey| told.and_then(|(uid, generation)| records.told(uid, *generation, pool));
+        let grants = answer.grants.iter();
+        let held = grants.map(|grant| Held {
+            pool: grant.pool.clone(),
+            addr: grant.addr,
+            assignment: assignment(&grant.pool),
+        });
+        let pod = Pod { held: held.collect(), request, is_recorded: true };
+        self.pods.insert(pod.request.owner.container_id.clone(), pod);
+        self.moves += 1;
+    }
+
+    /// There is no answer, and a record or none. The runtime deletes the pod, or never does.
+    fn unanswered(&mut self, request: Request, wish: Wish, before: Vec<Reservation>) -> Added {
+        self.objects.delete(&request.owner.container_id);
+        if self.made.is_multiple_of(2) {
+            self.to_delete.push((request.pools, request.owner));
+        }
+        match wish {
+            Wish::AnyAndCrash => self.crash(),
+            _ => self.end_of_add(wish, before, None),
+        }
+        match wish {
+            Wish::AnyAndCrash | Wish::AnyAndCut { .. } => Added::Crashed,
+            _ => Added::Refused("ADD refused: disk failed"),
         }
     }
 
@@ -89,7 +96,7 @@ impl Node {
         let Wish::AnyAndCut { after, power } = wish else { return };
         let reserved = served.iter().flat_map(|allocation| &allocation.changes);
         before.extend(reserved.filter_map(|change| match change {
-            ipam_core::ledger::Change::Reserve { reservation, .. } => Some(reservation.clone()),
+            Change::Reserve { reservation, .. } => Some(reservation.clone()),
             _ => None,
         }));
         self.activity.count("agents stopped within a record");
