@@ -29,7 +29,6 @@ mod ports;
 pub mod process;
 pub mod progress;
 pub mod reviews;
-pub mod sim;
 pub mod state;
 pub mod warden;
 pub mod webhook;

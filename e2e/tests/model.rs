@@ -1,5 +1,5 @@
 //! The simulator's model of the API server answers as the real one does: the same generated calls are made to both, and codes, objects
-//! and watch events are compared. What the model promises is listed in `sim/mod.rs`.
+//! and watch events are compared. What the model promises is listed in `e2e/simulator/src/lib.rs`.
 
 #![expect(clippy::unwrap_used, reason = "the helpers of a test fail the test")]
 
@@ -8,8 +8,8 @@ use std::time::Duration;
 use http::header::CONTENT_TYPE;
 use http::{Method, Request};
 use http_body_util::BodyExt as _;
-use ipam_e2e::sim::model::Model;
 use ipam_e2e::{ControlPlane, cluster};
+use ipam_simulator::model::Model;
 use kube::Client;
 use kube::client::Body;
 use serde_json::{Value, json};

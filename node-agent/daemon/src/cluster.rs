@@ -64,7 +64,7 @@ async fn timed(kubeconfig: Option<&Path>) -> Result<Config, ClusterError> {
     config.write_timeout = Some(WRITE_TIMEOUT);
     config.read_timeout = Some(READ_TIMEOUT);
     config.reset_reader_on_write = true;
-    // Whoever makes a call decides whether it is made again: a write that was done and answered by an error would meet its own
+    // The caller decides whether a call is made again: a write that was done and answered by an error would meet its own
     // effect, and one of a leader may be sent again when it leads no more.
     config.default_retry = false;
     install_tls_provider();

@@ -24,9 +24,9 @@ const NEW_FILE: &str = "journal.new";
 const MAGIC: [u8; 8] = *b"ipamjnl1";
 /// Zeros written ahead in one go: some thousand records.
 const CHUNK: usize = if cfg!(test) { 8 * 1024 } else { 256 * 1024 };
-/// Zeros left at which more are written, as a part of a chunk: there still is room for releases on a disk that is full.
+/// More zeros are written once fewer than a chunk divided by this are left. What is left serves releases while the disk is full.
 const LOW_WATER: usize = 4;
-/// A journal below so many chunks is not worth a compaction.
+/// A journal is compacted only after it has grown by this many chunks.
 const MIN_COMPACTION: usize = 4;
 /// Version and count in front of the changes of a payload.
 const PAYLOAD_HEADER: usize = 5;

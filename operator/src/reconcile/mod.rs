@@ -353,7 +353,11 @@ impl Reconciler {
             self.outbox.push(Command::PatchPool { pool, patch: change });
             return;
         }
-        if let Some(status) = decision.status {
+        if decision.status.is_some() && task.doubt.is_some() {
+            // What became of the last status is found out first: of one write at a time it may be unknown whether it was done.
+            task.call = Some(Call::new(now));
+            self.outbox.push(Command::Confirm { pool });
+        } else if let Some(status) = decision.status {
             let sent = status.clone();
             task.call = Some(Call { status: Some(status), applies, notes: decision.notes, ..Call::new(now) });
             self.outbox.push(Command::WriteStatus { pool, status: sent });
@@ -374,7 +378,12 @@ impl Reconciler {
         self.metrics.reconciled(&pool.key, now.saturating_duration_since(call.began));
         match result {
             Ok(version) if call.writes() || version == pool.resource_version => {
-                task.backoff.reset();
+                // To have read back is no success of the write that is tried again now: its pauses go on to grow.
+                if call.reads_back() {
+                    task.due.by(now);
+                } else {
+                    task.backoff.reset();
+                }
                 self.succeed(pool, call, version, now);
             }
             // A version that is not the one decided upon: the watch is about to tell of it.

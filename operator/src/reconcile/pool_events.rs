@@ -117,8 +117,8 @@ impl Reconciler {
         let record = PoolRecord::read(key.kind, object, Some(&task.record));
         let before = std::mem::replace(&mut task.record, record.clone());
         task.due.wake(now);
-        let doubt = task.doubt.take().unwrap_or_default();
-        for node in &doubt.held {
+        let doubt = task.doubt.take();
+        for node in doubt.iter().flat_map(|doubt| &doubt.held) {
             self.queue.push(node);
         }
         if before.status != record.status {
@@ -127,7 +127,7 @@ impl Reconciler {
             self.ipam_nodes.forget_retired_of_pool(key);
             // IPAMNodes may have gone before it was wiped.
             if sees_losses {
-                let lost = lost_claims(&before.status, &record.status, task.unanswered.as_ref(), &doubt);
+                let lost = lost_claims(&before.status, &record.status, task.unanswered.as_ref(), doubt.as_ref());
                 self.ask_for(key, lost, now);
             }
         }
@@ -251,10 +251,12 @@ fn lost_claims(
     before: &StatusRecord,
     now: &StatusRecord,
     unanswered: Option<&StatusRecord>,
-    doubt: &Doubt,
+    doubt: Option<&Doubt>,
 ) -> Vec<String> {
     let said: HashSet<(&str, AddrRange)> = blocks(now).collect();
-    if doubt.may_say(&said) || unanswered.is_some_and(|sent| blocks(sent).collect::<HashSet<_>>() == said) {
+    if doubt.is_some_and(|doubt| doubt.may_say(&said))
+        || unanswered.is_some_and(|sent| blocks(sent).collect::<HashSet<_>>() == said)
+    {
         return Vec::new();
     }
     blocks(before).filter(|block| !said.contains(block)).map(|(node, _)| node.to_owned()).collect()

@@ -32,7 +32,7 @@ pub(super) struct PoolTask {
     pub(super) arrived: Option<RawObject>,
     /// The status sent last of which it is not known whether it was written.
     pub(super) unanswered: Option<StatusRecord>,
-    /// The plans of status writes that failed: whether one was written is not known before the pool is read or written again.
+    /// The plan of a status write that failed: whether it was written is not known before the pool is read again.
     pub(super) doubt: Option<Doubt>,
     /// The resourceVersion that we wrote, or that the API server confirmed to be current while we led.
     pub(super) confirmed: Option<String>,
@@ -69,6 +69,11 @@ impl Call {
         self.status.is_some() || self.patch.is_some()
     }
 
+    /// Whether it only asks which version the API server has, so that it is known what became of an earlier write.
+    pub(super) fn reads_back(&self) -> bool {
+        !self.writes() && self.applies.is_none()
+    }
+
     /// Whether the node is to be told something else of the pool once this call has succeeded, than by what is
     /// `applied` now.
     fn changes_part_of(&self, node: &str, applied: Option<&Applied>) -> bool {
@@ -76,19 +81,19 @@ impl Call {
     }
 }
 
-/// Plans that a status may record by now.
-#[derive(Debug, Default)]
+/// A plan that a status may record by now. There is never a second one: no status is written before it is known.
+#[derive(Debug)]
 pub(super) struct Doubt {
-    plans: Vec<Applied>,
+    plan: Applied,
     /// Nodes that wait until that is known.
     pub(super) held: BTreeSet<String>,
 }
 
 impl Doubt {
-    /// Whether a status with these blocks is one of those.
+    /// Whether a status with these blocks is that one.
     pub(super) fn may_say(&self, blocks: &HashSet<(&str, AddrRange)>) -> bool {
         let block = |given: &Assignment| blocks.contains(&(given.node.as_str(), given.block.range));
-        self.plans.iter().any(|plan| plan.assignments.len() == blocks.len() && plan.assignments.iter().all(block))
+        self.plan.assignments.len() == blocks.len() && self.plan.assignments.iter().all(block)
     }
 }
 
@@ -116,13 +121,6 @@ impl Applied {
     pub(super) fn of(&self, node: &str) -> Option<&Assignment> {
         let place = self.assignments.binary_search_by(|assignment| assignment.node.as_str().cmp(node)).ok()?;
         self.assignments.get(place)
-    }
-
-    fn is_same(&self, other: &Self) -> bool {
-        self.is_of_the_spec_of(other)
-            && self.assignments == other.assignments
-            && self.let_go == other.let_go
-            && self.elsewhere == other.elsewhere
     }
 
     /// Whether the node's part is another here than in `old`.
@@ -178,10 +176,7 @@ impl PoolTask {
     /// pool's version is known again.
     pub(super) fn doubt(&mut self, call: &mut Call) {
         let Some(plan) = call.applies.take().filter(|_| call.status.is_some()) else { return };
-        let doubt = self.doubt.get_or_insert_default();
-        if !doubt.plans.iter().any(|other| other.is_same(&plan)) {
-            doubt.plans.push(plan);
-        }
+        self.doubt = Some(Doubt { plan, held: self.end_doubt() });
         self.confirmed = None;
     }
 
@@ -194,7 +189,7 @@ impl PoolTask {
     /// the pool. The node is noted then, for the queue once that is settled.
     pub(super) fn holds_up(&mut self, node: &str) -> bool {
         let applied = self.applied.as_ref();
-        let differs = |doubt: &&mut Doubt| doubt.plans.iter().any(|plan| plan.differs_for(node, applied));
+        let differs = |doubt: &&mut Doubt| doubt.plan.differs_for(node, applied);
         let doubt = self.doubt.as_mut().filter(differs);
         let call = self.call.as_mut().filter(|call| call.changes_part_of(node, applied));
         let Some(held) = doubt.map(|doubt| &mut doubt.held).or(call.map(|call| &mut call.held)) else { return false };

@@ -416,3 +416,20 @@ fn a_node_waits_while_a_failed_status_write_may_have_been_done() {
         assert!(matches!(nodes_written(&calls)[..], [("n1", NodeAction::Create(_))]), "{calls:#?}");
     }
 }
+
+#[test]
+fn a_failed_status_write_is_read_back_before_the_next() {
+    let mut world = World::new(&["n1"], &[blue()], vec![]);
+    world.settle();
+    world.tell(Observed::Node(Event::Delete(("n1".into(), NodeMeta::default()))));
+    let mut write = only(world.calls());
+    for pause in [500, 1000, 2000, 4000].map(Duration::from_millis) {
+        assert_eq!(statuses(std::slice::from_ref(&write)).len(), 1, "{write:?}");
+        world.fail(write, CallError::Failed("504".into()));
+        assert!(world.calls_after(pause - Duration::from_millis(1)).is_empty(), "before {pause:?} are over");
+        let read_back = only(world.calls_after(Duration::from_millis(1)));
+        assert!(matches!(read_back, Command::Confirm { .. }), "{read_back:?}");
+        world.succeed(read_back);
+        write = only(world.calls_after(Duration::ZERO));
+    }
+}

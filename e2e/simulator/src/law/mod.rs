@@ -14,13 +14,13 @@ use ipam_core::{AddrRange, Cidr, PoolKey};
 use ipam_operator::election::given::Given;
 use serde_json::Value;
 
-use crate::sim::admin::may_share;
+use crate::admin::may_share;
 
-use crate::sim::object::Object;
-use crate::sim::replica::{Replica, given};
-use crate::sim::server::{Server, text};
-use crate::sim::wire::lock;
-use crate::sim::world::World;
+use crate::object::Object;
+use crate::replica::{Replica, given};
+use crate::server::{Server, text};
+use crate::wire::lock;
+use crate::world::World;
 
 /// A law that was broken.
 #[derive(Clone, PartialEq, Eq, Debug)]
@@ -53,7 +53,7 @@ pub fn check(world: &mut World) -> Result<(), Broken> {
     if let Some((node, wrong)) = world.nodes.iter().find_map(|node| Some((&node.name, node.wrong()?))) {
         return broken("agent-keeps-its-rules", format!("the agent of {node} {wrong}"));
     }
-    let moves = world.nodes.iter().map(crate::sim::agent::Node::moves).sum();
+    let moves = world.nodes.iter().map(crate::agent::Node::moves).sum();
     let seen = (lock(&world.server).news(), moves);
     let before = std::mem::replace(&mut world.checked, seen);
     let clock = world.clock();

@@ -24,9 +24,10 @@
 //! version or uid, which preconditions a deletion has, that a write which changes nothing makes no version, what `generation` counts,
 //! that `spec` and `status` are written apart, merge and JSON patches, finalizers, and the events of a watch in their order.
 //! What the model has of its own, and nothing compares: the loop that turns outcomes into decisions (`operator::controller`), a watch
-//! that lags or lists anew ([`watch`]), the moment at which a replica hears that it leads, a Lease call that is given up, a restore.
+//! that lags, fails or lists anew ([`watch`]), the moment at which a replica hears that it leads, a Lease call that is given up, a restore.
 //!
-//! Played: watches that lag, repeat themselves, leave out what was soon outdated, or break and list anew; calls and reports that
+//! Played: watches that lag, repeat themselves, leave out what was soon outdated, are answered by an error, or break and list anew
+//! (a list that is answered by an error is one that comes later); calls and reports that
 //! are lost, whose answer is lost, or that arrive when whoever made them is long dead or has given them up (a creation, which no
 //! version fences, within the time for which an IPAMNode outlives its Node); replicas and agents that are killed, start, and stand
 //! still beyond their lease; skewed clocks; agents that start while the API server cannot be heard; pods that ask for an address of
@@ -45,8 +46,8 @@
 //! then sees other records, and asks nobody); a Node that leaves after such a loss before its agent was asked; a creation that
 //! arrives after its object was deleted by hand; an agent whose own store was put back and which hears
 //! nothing for long, or starts again before it does (it cannot know then); addresses that pods ask for by name outside their node's
-//! block, or the gateway's (`allocateDefaultGateway`); `--offline-limit`, the webhooks, HTTP errors of a watch or list, and more than
-//! twelve nodes.
+//! block, or the gateway's (`allocateDefaultGateway`); `--offline-limit`, the webhooks, and more than twelve
+//! nodes.
 
 pub mod action;
 pub mod activity;

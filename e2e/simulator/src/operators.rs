@@ -53,6 +53,9 @@ impl World {
                 if matches!(action, Action::Freeze { .. }) {
                     self.activity.count("replicas stopped");
                 }
+                if matches!(action, Action::WatchFails { .. }) {
+                    self.activity.count("watches of Nodes failed");
+                }
                 if let Some(it) = self.awake(replica_of(action)) {
                     within(it, action, clock);
                 }
@@ -222,6 +225,7 @@ fn within(it: &mut Replica, action: Action, clock: super::replica::Clock) {
     match action {
         Action::HearAgain { watch, .. } => it.hear_again(watch.into(), clock),
         Action::LoseWatch { watch, .. } => it.lose_watch(watch.into()),
+        Action::WatchFails { .. } => it.watch_fails(clock),
         Action::Decide { .. } => it.decide(clock),
         Action::Answer { answer, .. } => it.settle(answer.into(), clock),
         Action::Freeze { seconds, .. } => it.frozen_until = clock.elapsed + Duration::from_secs(seconds.into()),
@@ -255,6 +259,7 @@ const fn replica_of(action: Action) -> u8 {
     match action {
         Action::HearAgain { replica, .. }
         | Action::LoseWatch { replica, .. }
+        | Action::WatchFails { replica }
         | Action::Decide { replica }
         | Action::Answer { replica, .. }
         | Action::Freeze { replica, .. } => replica,

@@ -5,8 +5,8 @@ use serde_json::Value;
 
 use super::liveness::{Seen, claims};
 use super::{Broken, broken, condition};
-use crate::sim::layout::{Block, Layout};
-use crate::sim::records::pool_of_entry;
+use crate::layout::{Block, Layout};
+use crate::records::pool_of_entry;
 
 /// State, addresses, mask, gateway, exclusions and routes of each entry of the pool.
 pub(super) fn agree(seen: &Seen<'_>, layout: &Layout) -> Result<(), Broken> {

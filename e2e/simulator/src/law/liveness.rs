@@ -5,11 +5,11 @@ use ipam_core::{AddrRange, PoolKey};
 use serde_json::Value;
 
 use super::{Broken, broken, condition};
-use crate::sim::layout::{Block, Layout, overlapped};
-use crate::sim::records::{plural_of, pool_of_entry, range_of_entry};
-use crate::sim::server::{Server, text};
-use crate::sim::wire::lock;
-use crate::sim::world::World;
+use crate::layout::{Block, Layout, overlapped};
+use crate::records::{plural_of, pool_of_entry, range_of_entry};
+use crate::server::{Server, text};
+use crate::wire::lock;
+use crate::world::World;
 
 /// All that a law of this kind looks at.
 pub(super) struct Seen<'a> {
@@ -80,7 +80,7 @@ impl Seen<'_> {
 }
 
 /// Once all has settled.
-pub(in crate::sim) fn check(world: &World) -> Result<(), Broken> {
+pub(crate) fn check(world: &World) -> Result<(), Broken> {
     let server = lock(&world.server);
     let layouts = Layout::all(&server);
     let overlapped = overlapped(&layouts);
@@ -139,7 +139,7 @@ fn is_free(seen: &Seen<'_>, layout: &Layout, block: &Block) -> bool {
         };
         entries.any(is_told) || reports.any(is_reported)
     });
-    let mut held = seen.world.nodes.iter().flat_map(crate::sim::agent::Node::held);
+    let mut held = seen.world.nodes.iter().flat_map(crate::agent::Node::held);
     let in_use = held.any(|(_, held)| counts(&held.pool) && block.range.contains(held.addr));
     !claimed && !told && !in_use
 }

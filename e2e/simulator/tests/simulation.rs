@@ -1,7 +1,7 @@
 //! Histories of a simulated cluster, from seeds: no address is ever held twice, every pod that can be served is served, and
 //! everything comes to rest. A fixed range of seeds, and one that another commit has another of; `NV_IPAM_SEED` sets its start.
 //!
-//! `cargo run -p ipam-e2e --bin simulate -- --seeds 10000..100000` plays more of them, and one that fails is printed shrunk.
+//! `cargo sim --seeds 10000..100000` plays more of them, and one that fails is printed shrunk.
 
 #![expect(
     clippy::unwrap_used,
@@ -13,10 +13,10 @@
 
 use std::process::Command;
 
-use ipam_e2e::sim::activity::Activity;
-use ipam_e2e::sim::differential::agents_agree;
-use ipam_e2e::sim::known::{FAULTS, class};
-use ipam_e2e::sim::{End, Simulator, history, play_many, recorded, shrink};
+use ipam_simulator::activity::Activity;
+use ipam_simulator::differential::agents_agree;
+use ipam_simulator::known::{FAULTS, class};
+use ipam_simulator::{End, Simulator, history, play_many, recorded, shrink};
 
 /// Steps of each history.
 const STEPS: usize = 100;

@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 use std::fmt::{self, Display, Formatter};
 
 /// Each of these must happen in a run of the tests.
-pub const EXPECTED: [&str; 57] = [
+pub const EXPECTED: [&str; 58] = [
     "pods served",
     "pods served by name",
     "agents killed after the record of an ADD",
@@ -61,6 +61,7 @@ pub const EXPECTED: [&str; 57] = [
     "three replicas at one time",
     "wall clocks set",
     "restores under a running leader",
+    "watches of Nodes failed",
     "machines added",
 ];
 

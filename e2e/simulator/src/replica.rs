@@ -247,6 +247,12 @@ impl Replica {
         self.watches[watch % WATCHED.len()].expire();
     }
 
+    /// The watch of Nodes is answered by an error. Whom it sees missing, it sees missing from now on.
+    pub(super) fn watch_fails(&mut self, clock: Clock) {
+        self.sight.since = self.sight.since.map(|_| clock.elapsed);
+        self.reconciler.nodes_out_of_sight(clock.instant());
+    }
+
     fn observe(&mut self, index: usize, told: Told, clock: Clock) {
         let now = clock.instant();
         self.sight.note(index, &told, clock.elapsed);

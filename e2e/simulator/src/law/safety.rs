@@ -7,12 +7,12 @@ use ipam_core::plan::Claim;
 use ipam_core::{PoolKey, PoolKind};
 
 use super::{Broken, broken};
-use crate::sim::agent::{Held, Node};
-use crate::sim::allowed::key_of;
-use crate::sim::records::POOL_KINDS;
-use crate::sim::server::{Change, text};
-use crate::sim::wire::lock;
-use crate::sim::world::World;
+use crate::agent::{Held, Node};
+use crate::allowed::key_of;
+use crate::records::POOL_KINDS;
+use crate::server::{Change, text};
+use crate::wire::lock;
+use crate::world::World;
 
 /// No pool goes while a pod has an address of it.
 pub(super) fn no_pool_in_use_goes(world: &World, since: u64) -> Result<(), Broken> {

@@ -7,7 +7,7 @@ use super::{Node, Reservation};
 
 impl Node {
     /// Starts the agent, if it does not run.
-    pub(in crate::sim) fn start(&mut self, clock: Clock) {
+    pub(crate) fn start(&mut self, clock: Clock) {
         if self.process.is_some() || self.without_agent {
             return;
         }
@@ -22,7 +22,7 @@ impl Node {
     }
 
     /// kill -9.
-    pub(in crate::sim) fn crash(&mut self) {
+    pub(crate) fn crash(&mut self) {
         if self.process.is_some() {
             let acknowledged = self.reservations();
             self.end(acknowledged, false, None);
@@ -30,7 +30,7 @@ impl Node {
     }
 
     /// The power of the node is cut: its pods are gone, too. For an odd `luck` the runtime deletes what is left of them later.
-    pub(in crate::sim) fn lose_power(&mut self, luck: u8) {
+    pub(crate) fn lose_power(&mut self, luck: u8) {
         if self.process.is_some() {
             let acknowledged = self.reservations();
             self.end(acknowledged, false, Some(luck));

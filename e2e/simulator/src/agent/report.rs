@@ -13,7 +13,7 @@ use super::Node;
 
 impl Node {
     /// Writes the report, if one is due. Returns the patch if it is still on its way.
-    pub(in crate::sim) fn report(&mut self, server: &mut Server, fate: Fate, clock: Clock) -> Option<Value> {
+    pub(crate) fn report(&mut self, server: &mut Server, fate: Fate, clock: Clock) -> Option<Value> {
         self.due(clock).filter(|due| *due <= clock.elapsed)?;
         let write = self.process.as_ref()?.write(clock, self.skew)?;
         let patch = write.patch();

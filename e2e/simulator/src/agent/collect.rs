@@ -50,7 +50,7 @@ impl Objects {
 
 impl Node {
     /// One check of the agent's garbage collection. Its last look at a pod is exact, unless it fails.
-    pub(in crate::sim) fn check_pods(&mut self, list: PodList, clock: Clock) {
+    pub(crate) fn check_pods(&mut self, list: PodList, clock: Clock) {
         if list == PodList::Failing {
             return self.activity.count("pod lists failed");
         }
@@ -75,7 +75,7 @@ impl Node {
     }
 
     /// The runtime and the agent's garbage collection find all pods that are gone.
-    pub(in crate::sim) fn collect(&mut self, clock: Clock) {
+    pub(crate) fn collect(&mut self, clock: Clock) {
         self.retry_deletes(clock);
         for _ in 0..=CHECKS_BEFORE {
             self.check_pods(PodList::Exact, clock);

@@ -1,5 +1,5 @@
 //! Faults of the product that are known and not yet removed. Each has a committed history that shows it
-//! (`e2e/known-faults/NAME.json`), and a test plays them: a history that breaks no law any more must go from the list.
+//! (`e2e/simulator/known-faults/NAME.json`), and a test plays them: a history that breaks no law any more must go from the list.
 //!
 //! A fresh seed that shows a known fault is counted and does not fail a run. A fault is recognised by the law that breaks and by
 //! what the shortest history cannot do without, so narrowly that another fault is not taken for it.

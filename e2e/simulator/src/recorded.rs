@@ -25,7 +25,7 @@ pub struct Recorded {
 
 /// The folder of the known faults.
 pub fn folder() -> PathBuf {
-    crate::binaries::workspace().join("e2e/known-faults")
+    PathBuf::from(concat!(env!("CARGO_MANIFEST_DIR"), "/known-faults"))
 }
 
 /// Reads one.
@@ -43,7 +43,7 @@ pub fn read(file: &Path) -> Result<Recorded> {
 /// The folder or a file in it cannot be read.
 pub fn all() -> Result<Vec<(String, Recorded)>> {
     let mut all = Vec::new();
-    for entry in std::fs::read_dir(folder()).context("e2e/known-faults cannot be read")? {
+    for entry in std::fs::read_dir(folder()).context("e2e/simulator/known-faults cannot be read")? {
         let file = entry?.path();
         if file.extension().is_some_and(|ending| ending == "json") {
             let name = file.file_stem().unwrap_or_default().to_string_lossy().into_owned();

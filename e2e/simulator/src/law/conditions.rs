@@ -4,7 +4,7 @@ use serde_json::Value;
 
 use super::liveness::{Seen, claims};
 use super::{Broken, broken, condition};
-use crate::sim::layout::Layout;
+use crate::layout::Layout;
 
 /// Ready, Exhausted and Releasing, and the generation that they are about.
 pub(super) fn agree(seen: &Seen<'_>, layout: &Layout) -> Result<(), Broken> {

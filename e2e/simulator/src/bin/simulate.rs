@@ -1,4 +1,4 @@
-//! Simulates clusters: `cargo run -p ipam-e2e --bin simulate -- [--seeds FIRST..LAST] [--steps N] [--brief] [--long FILE]`, or
+//! Simulates clusters: `cargo sim [--seeds FIRST..LAST] [--steps N] [--brief] [--long FILE]`, or
 //! `-- --history FILE`. A failure prints its seed and, unless brief, the shortest history that breaks the law; the status is then 1.
 //! With `--long` every seed is played whatever fails, and FILE keeps what was found, so that a run that was ended goes on with it.
 
@@ -7,8 +7,8 @@ use std::path::PathBuf;
 use std::process::ExitCode;
 use std::time::Instant;
 
-use ipam_e2e::sim::long::Long;
-use ipam_e2e::sim::{End, Found, Simulator, play_many, recorded};
+use ipam_simulator::long::Long;
+use ipam_simulator::{End, Found, Simulator, play_many, recorded};
 
 /// Simulates clusters from seeds and checks the laws. Ends with status 1 at the first seed that breaks one by an unknown fault.
 #[derive(clap::Parser)]

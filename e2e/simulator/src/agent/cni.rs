@@ -17,7 +17,7 @@ use super::{Added, COOLDOWN, Held, Node, Pod, Wish};
 
 impl Node {
     /// CNI ADD of a new pod in the `pick`-th pool that this node knows.
-    pub(in crate::sim) fn add(&mut self, pick: usize, wish: Wish, clock: Clock, records: &Records) -> Added {
+    pub(crate) fn add(&mut self, pick: usize, wish: Wish, clock: Clock, records: &Records) -> Added {
         let Some(process) = self.process.as_mut() else { return Added::Refused("ADD refused: no agent") };
         process.goes_on(clock);
         let Some(block) = process.block(pick).cloned() else { return Added::Refused("ADD refused: no block") };
@@ -121,7 +121,7 @@ impl Node {
     }
 
     /// CNI ADD of a pod that has its addresses.
-    pub(in crate::sim) fn add_again(&mut self, pick: usize, clock: Clock) {
+    pub(crate) fn add_again(&mut self, pick: usize, clock: Clock) {
         let Some(name) = self.pod(pick) else { return };
         let Some(pod) = self.pods.get(&name).filter(|pod| pod.is_recorded) else { return };
         let (request, held) = (pod.request.clone(), pod.held.clone());
@@ -157,7 +157,7 @@ impl Node {
     }
 
     /// CNI CHECK of the `pick`-th pod: it succeeds, whatever has become of its pool.
-    pub(in crate::sim) fn check(&mut self, pick: usize, clock: Clock) {
+    pub(crate) fn check(&mut self, pick: usize, clock: Clock) {
         let Some(name) = self.pod(pick) else { return };
         let Some(pod) = self.pods.get(&name).filter(|pod| pod.is_recorded) else { return };
         let (pools, owner) = (pod.request.pools.clone(), pod.request.owner.clone());
@@ -171,14 +171,14 @@ impl Node {
     }
 
     /// CNI CHECK of every pod.
-    pub(in crate::sim) fn check_all(&mut self, clock: Clock) {
+    pub(crate) fn check_all(&mut self, clock: Clock) {
         for pick in 0..self.pods.len() {
             self.check(pick, clock);
         }
     }
 
     /// CNI DEL of the `pick`-th pod. Without an agent the pod is gone all the same, and the runtime tries again later.
-    pub(in crate::sim) fn delete(&mut self, pick: usize, clock: Clock) {
+    pub(crate) fn delete(&mut self, pick: usize, clock: Clock) {
         if let Some(pod) = self.pod(pick).and_then(|name| self.end_pod(&name)) {
             self.to_delete.push((pod.request.pools, pod.request.owner));
             self.retry_deletes(clock);
@@ -186,7 +186,7 @@ impl Node {
     }
 
     /// CNI DEL of the pod that was started last.
-    pub(in crate::sim) fn delete_newest(&mut self, clock: Clock) {
+    pub(crate) fn delete_newest(&mut self, clock: Clock) {
         let newest = format!("{}-{}", self.name, self.made);
         let place = self.pods.keys().position(|pod| *pod == newest);
         if let Some(place) = place {
@@ -195,7 +195,7 @@ impl Node {
     }
 
     /// The `pick`-th pod is gone, and the runtime never deletes it.
-    pub(in crate::sim) fn vanish(&mut self, pick: usize) {
+    pub(crate) fn vanish(&mut self, pick: usize) {
         if self.pod(pick).and_then(|name| self.end_pod(&name)).is_some() {
             self.has_leftovers = true;
             self.activity.count("pods gone without DEL");
@@ -222,7 +222,7 @@ impl Node {
     }
 
     /// CNI DEL of what was deleted last, and of a container that never was: both succeed and free nothing.
-    pub(in crate::sim) fn delete_again(&mut self, clock: Clock) {
+    pub(crate) fn delete_again(&mut self, clock: Clock) {
         let Some((pools, owner)) = self.deleted.clone() else { return };
         for owner in [owner, Owner::new("never-was", super::IF_NAME)] {
             let (of, by) = (pools.clone(), owner.clone());
@@ -235,7 +235,7 @@ impl Node {
     }
 
     /// CNI GC with the pods that run; with `foreign`, that of another network, which has none.
-    pub(in crate::sim) fn runtime_gc(&mut self, foreign: bool, clock: Clock) {
+    pub(crate) fn runtime_gc(&mut self, foreign: bool, clock: Clock) {
         let known = self.reservations().into_iter().map(|it| it.pool);
         let pools: BTreeSet<PoolKey> = known.chain(self.held().map(|(_, held)| held.pool.clone())).collect();
         let owners = self.pods.values().map(|pod| pod.request.owner.clone());

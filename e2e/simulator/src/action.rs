@@ -66,6 +66,8 @@ pub enum Action {
     HearAgain { replica: u8, watch: u8 },
     /// A watch of a replica breaks and lists anew.
     LoseWatch { replica: u8, watch: u8 },
+    /// A replica's watch of Nodes is answered by an error, and goes on where it was.
+    WatchFails { replica: u8 },
     /// A replica decides what is due.
     Decide { replica: u8 },
     /// A call of a replica meets its fate.

@@ -7,13 +7,13 @@ use serde_json::Value;
 
 use super::liveness::reported;
 use super::{Broken, broken};
-use crate::sim::agent::{Added, COOLDOWN, Wish};
-use crate::sim::records::range_of_entry;
-use crate::sim::wire::lock;
-use crate::sim::world::World;
+use crate::agent::{Added, COOLDOWN, Wish};
+use crate::records::range_of_entry;
+use crate::wire::lock;
+use crate::world::World;
 
 /// A pod asks for an address of each Active block, and ends again.
-pub(in crate::sim) fn check(world: &mut World) -> Result<(), Broken> {
+pub(crate) fn check(world: &mut World) -> Result<(), Broken> {
     for node in world.machines() {
         let clock = world.clock();
         world.nodes[usize::from(node)].check_all(clock);
