@@ -182,8 +182,12 @@ impl Allowed {
         (server, records, nodes): (&Server, &Records, &[Node]),
         replicas: &[Option<Replica>],
         since: u64,
-        clock: Clock,
+        (all_decided, clock): (bool, Clock),
     ) {
+        // A leader that has not decided since the last annotation may still go by the one before.
+        if !all_decided {
+            self.recorded_since.clear();
+        }
         if server.version() != since {
             self.read_pools(server, records, nodes, since);
             self.note_those_recorded_again(server, records, clock.elapsed);

@@ -134,6 +134,14 @@ impl World {
         leaders.all(|replica| replica.knows_pools(server) && replica.calls() == 0) && self.orphans.is_empty()
     }
 
+    /// Whether all who lead have heard of all pools and have decided what is due.
+    pub(super) fn leaders_have_decided(&self, server: &Server) -> bool {
+        let now = self.clock.elapsed;
+        let mut leaders = self.replicas.iter().flatten().filter(|replica| replica.is_leading());
+        let decided = leaders.all(|replica| replica.next_wake(self.clock).is_none_or(|wake| wake > now));
+        decided && self.leaders_know_pools(server)
+    }
+
     /// Whether a replica does not run, or has nothing to do for now.
     pub(super) fn has_settled_replica(&self, replica: u8) -> bool {
         let now = self.clock.elapsed;

@@ -248,6 +248,11 @@ impl Records {
         told.iter().find(|(of, _)| of == pool).map(|(_, id)| *id)
     }
 
+    /// Whether a status records the addresses for the node, or would if no admin had destroyed the record.
+    pub(super) fn knows(&self, pool: &PoolKey, node: &str, range: &AddrRange) -> bool {
+        self.find(pool, node, Some(*range)).is_some()
+    }
+
     /// All that statuses record.
     pub(super) fn recorded(&self) -> &[Assignment] {
         &self.recorded

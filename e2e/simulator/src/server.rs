@@ -115,6 +115,14 @@ impl Server {
         &history[history.partition_point(|event| event.version <= version)..]
     }
 
+    /// The object as it was before `version`, if the history has it.
+    pub(super) fn before(&self, plural: &'static str, name: &str, version: u64) -> Option<&Arc<Object>> {
+        let history = &self.history[place(plural)];
+        let earlier = &history[..history.partition_point(|event| event.version < version)];
+        let last = earlier.iter().rfind(|event| event.object["metadata"]["name"] == name)?;
+        (last.change == Change::Applied).then_some(&last.object)
+    }
+
     /// A copy of all objects.
     pub(super) fn backup(&self) -> Backup {
         Backup(self.objects.clone())

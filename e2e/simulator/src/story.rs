@@ -9,13 +9,14 @@ use super::world::NODES;
 pub(super) type Story = fn(&mut Dice) -> Vec<Action>;
 
 /// All of them.
-pub(super) const STORIES: [Story; 15] = [
+pub(super) const STORIES: [Story; 16] = [
     late_calls,
     late_creation,
     old_lists,
     turns_and_returns,
     restore,
     departure,
+    unanswered_release,
     reborn,
     bad_disk,
     trade,
@@ -192,8 +193,29 @@ fn departure(dice: &mut Dice) -> Vec<Action> {
         story.push(Action::Relabel { node });
     }
     story.extend([Action::Round { replica }, Action::Rest(dice.rng.u8(20..120)), Action::NodeLeaves { node }]);
-    story.extend([Action::Round { replica }, Action::Rest(dice.rng.u8(1..120)), Action::Round { replica }]);
-    story.push(Action::Crowd);
+    story.extend([Action::Round { replica }, Action::Rest(dice.rng.u8(1..120))]);
+    if dice.rng.bool() {
+        story.extend([Action::WatchFails { replica }, Action::Rest(dice.rng.u8(1..90))]);
+    }
+    story.extend([Action::Round { replica }, Action::Round { replica }, Action::Crowd]);
+    story
+}
+
+/// A node that has released its block gets one again and loses it before its IPAMNode has it. The answer to that status is lost.
+fn unanswered_release(dice: &mut Dice) -> Vec<Action> {
+    let (replica, node) = (dice.replica(), dice.node());
+    let turn = if dice.rng.bool() { Action::Cordon { node } } else { Action::Relabel { node } };
+    let work = Action::Work { replica };
+    let mut story = vec![Action::Drain { node }, turn, work, work, Action::AgentWork { node }, work, turn, work, turn];
+    story.extend([Action::Listen { replica }, Action::Pass(15), Action::Decide { replica }]);
+    let fate = if dice.rng.bool() { Fate::AnswerLost } else { Fate::ErrorAfter(504) };
+    story.extend([Action::Call { replica, call: 0, fate }, Action::Answer { replica, answer: 0 }]);
+    if dice.rng.bool() {
+        story.push(Action::NodeJoins { node: dice.node() });
+    }
+    let fate = if dice.rng.bool() { Fate::Lost } else { Fate::ErrorBefore(503) };
+    story.extend([Action::Decide { replica }, Action::WorkAgainst { replica, fate }]);
+    story.extend([Action::Pass(600), work, Action::Round { replica }, Action::Crowd]);
     story
 }
 

@@ -9,7 +9,7 @@ use std::time::Instant;
 use ipam_core::{AddrRange, PoolKey, PoolKind};
 use kube::runtime::watcher::Event;
 
-use super::pool_task::{Doubt, PoolTask};
+use super::pool_task::PoolTask;
 use super::silence::claims;
 use super::timing::QUIET;
 use super::{Reconciler, node_writes::queue_holders};
@@ -121,19 +121,24 @@ impl Reconciler {
         for node in doubt.iter().flat_map(|doubt| &doubt.held) {
             self.queue.push(node);
         }
+        // The write that failed was done, if the status says what it was to say.
+        let is_done = doubt.as_ref().is_some_and(|doubt| doubt.may_say(&blocks(&record.status).collect()));
         if before.status != record.status {
             // Another may lead and have told nodes to give again what we took out of their IPAMNodes. Whether that is so
             // the watch of those tells in its own time; the agents are asked once more.
             self.ipam_nodes.forget_retired_of_pool(key);
             // IPAMNodes may have gone before it was wiped.
             if sees_losses {
-                let lost = lost_claims(&before.status, &record.status, task.unanswered.as_ref(), doubt.as_ref());
+                let lost = lost_claims(&before.status, &record.status, task.unanswered.as_ref(), is_done);
                 self.ask_for(key, lost, now);
             }
         }
         self.metrics.violations(&record);
         self.metrics.summary(key, &record.status.summary);
         self.note_change(&before, &record);
+        if let Some(doubt) = doubt.filter(|_| is_done) {
+            self.apply(key, doubt.plan);
+        }
     }
 
     fn pool_is_new(&mut self, key: PoolKey, object: &RawObject, now: Instant) {
@@ -251,12 +256,10 @@ fn lost_claims(
     before: &StatusRecord,
     now: &StatusRecord,
     unanswered: Option<&StatusRecord>,
-    doubt: Option<&Doubt>,
+    is_ours: bool,
 ) -> Vec<String> {
     let said: HashSet<(&str, AddrRange)> = blocks(now).collect();
-    if doubt.is_some_and(|doubt| doubt.may_say(&said))
-        || unanswered.is_some_and(|sent| blocks(sent).collect::<HashSet<_>>() == said)
-    {
+    if is_ours || unanswered.is_some_and(|sent| blocks(sent).collect::<HashSet<_>>() == said) {
         return Vec::new();
     }
     blocks(before).filter(|block| !said.contains(block)).map(|(node, _)| node.to_owned()).collect()

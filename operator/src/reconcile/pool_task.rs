@@ -84,7 +84,7 @@ impl Call {
 /// A plan that a status may record by now. There is never a second one: no status is written before it is known.
 #[derive(Debug)]
 pub(super) struct Doubt {
-    plan: Applied,
+    pub(super) plan: Applied,
     /// Nodes that wait until that is known.
     pub(super) held: BTreeSet<String>,
 }

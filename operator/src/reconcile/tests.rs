@@ -499,7 +499,7 @@ fn a_failed_write_is_tried_again_and_an_unreachable_server_is_not_flooded() {
     }
     assert!((3..=10).contains(&tries), "{tries} tries in a minute");
     world.calls_after(Duration::from_secs(30)).into_iter().for_each(|call| world.succeed(call));
-    assert_eq!(nodes_written(&world.calls()).len(), 1);
+    assert_eq!(nodes_written(&world.settle()).len(), 1);
 }
 
 #[test]

@@ -59,17 +59,19 @@ pub fn check(world: &mut World) -> Result<(), Broken> {
     let clock = world.clock();
     let shared = world.server.clone();
     let server = lock(&shared);
+    let all_decided = world.leaders_have_decided(&server);
     if before.0 != seen.0 {
         let all_know = world.leaders_know_pools(&server);
         world.records.note_sharing(&server, all_know);
         world.records.read(&server, world.by_hand, &mut world.activity);
     }
-    world.allowed.renew((&server, &world.records, &world.nodes), &world.replicas, before.0, clock);
+    world.allowed.renew((&server, &world.records, &world.nodes), &world.replicas, before.0, (all_decided, clock));
     drop(server);
     if before == seen {
         return Ok(());
     }
     safety::no_pool_in_use_goes(world, before.0)?;
+    safety::what_is_assigned_is_recorded(world, before.0)?;
     safety::no_address_is_used_twice(world)
 }
 

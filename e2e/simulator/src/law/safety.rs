@@ -9,7 +9,7 @@ use ipam_core::{PoolKey, PoolKind};
 use super::{Broken, broken};
 use crate::agent::{Held, Node};
 use crate::allowed::key_of;
-use crate::records::POOL_KINDS;
+use crate::records::{POOL_KINDS, pool_of_entry, range_of_entry};
 use crate::server::{Change, text};
 use crate::wire::lock;
 use crate::world::World;
@@ -30,6 +30,28 @@ pub(super) fn no_pool_in_use_goes(world: &World, since: u64) -> Result<(), Broke
                         return broken("pool-in-use-stays", what);
                     }
                 }
+            }
+        }
+    }
+    Ok(())
+}
+
+/// No IPAMNode gets an Active block that no status records for its node, unless an admin destroyed the record.
+pub(super) fn what_is_assigned_is_recorded(world: &World, since: u64) -> Result<(), Broken> {
+    if world.by_hand.is_some() {
+        return Ok(());
+    }
+    let server = lock(&world.server);
+    for event in server.since("ipamnodes", since).iter().filter(|event| event.change == Change::Applied) {
+        let node = text(&event.object, "/metadata/name");
+        let earlier = server.before("ipamnodes", &node, event.version);
+        let was = earlier.and_then(|object| object["spec"]["pools"].as_array()).map_or(&[][..], Vec::as_slice);
+        let entries = event.object["spec"]["pools"].as_array().into_iter().flatten();
+        for entry in entries.filter(|entry| entry["state"] == "Active" && !was.contains(entry)) {
+            let (pool, range) = (pool_of_entry(entry), range_of_entry(entry));
+            if !range.is_some_and(|range| world.records.knows(&pool, &node, &range)) {
+                let what = format!("{node} is assigned a block that {pool} does not record: {entry}");
+                return broken("assigned-is-recorded", what);
             }
         }
     }

@@ -423,13 +423,41 @@ fn a_failed_status_write_is_read_back_before_the_next() {
     world.settle();
     world.tell(Observed::Node(Event::Delete(("n1".into(), NodeMeta::default()))));
     let mut write = only(world.calls());
-    for pause in [500, 1000, 2000, 4000].map(Duration::from_millis) {
+    for pause in [500, 1000, 2000, 4000] {
         assert_eq!(statuses(std::slice::from_ref(&write)).len(), 1, "{write:?}");
         world.fail(write, CallError::Failed("504".into()));
-        assert!(world.calls_after(pause - Duration::from_millis(1)).is_empty(), "before {pause:?} are over");
+        assert!(world.calls_after(Duration::from_millis(pause - 1)).is_empty(), "before {pause} ms are over");
         let read_back = only(world.calls_after(Duration::from_millis(1)));
         assert!(matches!(read_back, Command::Confirm { .. }), "{read_back:?}");
         world.succeed(read_back);
         write = only(world.calls_after(Duration::ZERO));
     }
+}
+
+#[test]
+fn a_failed_status_write_that_the_watch_confirms_is_the_plan_from_then_on() {
+    let node = |cordoned| Observed::Node(Event::Apply(("n1".into(), NodeMeta { cordoned, ..NodeMeta::default() })));
+    let mut world = World::new(&["n1"], &[blue()], vec![]);
+    world.settle();
+    world.tell(node(true));
+    world.settle();
+    report(&mut world, "n1", 0);
+    let take_out = only(world.calls());
+    world.succeed(take_out);
+    world.tell(node(false));
+    let assign = only(world.calls());
+    world.succeed(assign);
+    // Before its IPAMNode has the block, the node is cordoned. The status that releases it is written without an answer.
+    world.tell(node(true));
+    let release = only(world.calls());
+    let released = status_of(&release).clone();
+    assert_eq!((released.allocations.len(), released.releasing.len()), (0, 0));
+    world.fail(release, CallError::Failed("504".into()));
+    world.pool_reads(1, SPEC, &status_json(&released));
+    // Reading the version back fails, too.
+    let confirm = only(world.calls());
+    assert!(matches!(confirm, Command::Confirm { .. }), "{confirm:?}");
+    world.fail(confirm, CallError::Failed("401".into()));
+    let calls = world.calls_after(Duration::from_millis(499));
+    assert!(nodes_written(&calls).is_empty(), "the block is released: {calls:#?}");
 }
