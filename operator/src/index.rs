@@ -1,8 +1,8 @@
 //! What the watches have told, as plain data. Says of each event whether it is news; decides nothing else.
 //!
-//! Keeps of a Node its name, its labels and whether it is cordoned: nothing else of it can ever wake anything.
+//! Keeps of a Node its name, its labels and whether it leaves: nothing else of it can ever wake anything.
 
-use std::collections::{BTreeMap, BTreeSet, HashMap, HashSet};
+use std::collections::{BTreeMap, HashMap, HashSet};
 use std::ops::Deref;
 use std::sync::Arc;
 
@@ -54,18 +54,27 @@ impl FromIterator<(String, String)> for Labels {
 /// that no pool selects.
 pub const CORDON: &str = "nv-ipam.nvidia.com/cordon";
 
+/// Why no pool serves a Node that still exists. Its blocks are released while its agent runs.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Leaving {
+    /// It has the annotation [`CORDON`].
+    Cordoned,
+    /// It has a `deletionTimestamp`: a finalizer keeps it until it is drained.
+    Terminating,
+}
+
 /// What is kept of a Node besides its name.
 #[derive(Clone, PartialEq, Eq, Debug, Default)]
 pub struct NodeMeta {
     /// `metadata.labels`.
     pub labels: Labels,
-    /// Whether [`CORDON`] is exactly `"true"`.
-    pub cordoned: bool,
+    /// Whether it leaves, and why.
+    pub leaving: Option<Leaving>,
 }
 
 impl From<Labels> for NodeMeta {
     fn from(labels: Labels) -> Self {
-        Self { labels, cordoned: false }
+        Self { labels, leaving: None }
     }
 }
 
@@ -117,14 +126,18 @@ impl Relist {
 #[derive(Clone, PartialEq, Eq, Debug, Default)]
 pub struct Nodes {
     labels: BTreeMap<String, Labels>,
-    cordoned: BTreeSet<String>,
+    leaving: BTreeMap<String, Leaving>,
 }
 
 impl Nodes {
-    /// A node is there. Whether that is news: a new name, other labels, or a cordon put on or taken away.
+    /// A node is there. Whether that is news: a new name, other labels, or another reason to leave.
     pub fn apply(&mut self, name: &str, meta: impl Into<NodeMeta>) -> bool {
-        let NodeMeta { labels, cordoned } = meta.into();
-        let turned = if cordoned { self.cordoned.insert(name.to_owned()) } else { self.cordoned.remove(name) };
+        let NodeMeta { labels, leaving } = meta.into();
+        let before = match leaving {
+            Some(why) => self.leaving.insert(name.to_owned(), why),
+            None => self.leaving.remove(name),
+        };
+        let turned = before != leaving;
         if self.labels.get(name).is_some_and(|known| *known == labels) {
             return turned;
         }
@@ -134,13 +147,13 @@ impl Nodes {
 
     /// A node is gone. Whether that is news.
     pub fn delete(&mut self, name: &str) -> bool {
-        self.cordoned.remove(name);
+        self.leaving.remove(name);
         self.labels.remove(name).is_some()
     }
 
-    /// The nodes that are cordoned.
-    pub fn cordoned(&self) -> &BTreeSet<String> {
-        &self.cordoned
+    /// The nodes that leave, and why.
+    pub fn leaving(&self) -> &BTreeMap<String, Leaving> {
+        &self.leaving
     }
 
     /// Whether there is such a node.
@@ -398,8 +411,10 @@ mod tests {
         assert!(nodes.apply("a", labels("1")));
         assert!(!nodes.apply("a", labels("1")), "a heartbeat is no news");
         assert!(nodes.apply("a", labels("2")));
-        assert!(nodes.apply("a", NodeMeta { labels: labels("2"), cordoned: true }));
-        assert!(nodes.cordoned().contains("a") && nodes.apply("a", labels("2")) && nodes.cordoned().is_empty());
+        assert!(nodes.apply("a", NodeMeta { labels: labels("2"), leaving: Some(Leaving::Cordoned) }));
+        assert!(nodes.apply("a", NodeMeta { labels: labels("2"), leaving: Some(Leaving::Terminating) }));
+        assert_eq!(nodes.leaving()["a"], Leaving::Terminating);
+        assert!(nodes.apply("a", labels("2")) && nodes.leaving().is_empty());
         assert!(nodes.delete("a"));
         assert!(!nodes.delete("a"));
     }

@@ -94,7 +94,7 @@ impl Resource for RawObject {
 /// A Node, asked for and read as metadata alone.
 #[derive(Clone, Debug, Deserialize)]
 pub struct NodeObject {
-    /// Name, version, labels, and the annotations of our group.
+    /// Name, version, time of deletion, labels, and the annotations of our group.
     #[serde(deserialize_with = "lean_metadata_with_labels")]
     pub metadata: ObjectMeta,
 }
@@ -188,6 +188,7 @@ fn lean_metadata_with_labels<'de, D: Deserializer<'de>>(deserializer: D) -> Resu
     struct Labelled {
         name: Option<String>,
         resource_version: Option<String>,
+        deletion_timestamp: Option<Time>,
         labels: Option<BTreeMap<String, String>>,
         annotations: Option<BTreeMap<String, String>>,
     }
@@ -195,6 +196,7 @@ fn lean_metadata_with_labels<'de, D: Deserializer<'de>>(deserializer: D) -> Resu
     Ok(ObjectMeta {
         name: read.name,
         resource_version: read.resource_version,
+        deletion_timestamp: read.deletion_timestamp,
         labels: read.labels,
         annotations: read.annotations.and_then(ours),
         ..ObjectMeta::default()

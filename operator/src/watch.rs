@@ -1,7 +1,7 @@
 //! The four watches, as one stream. They never stop: what breaks is renewed after a short pause, and said once.
 //!
 //! Pools are listed from the API server's store and not from its cache (no streaming list), so that a fresh start begins
-//! with what is true. Nodes come as metadata, of which name, labels and a cordon are passed on.
+//! with what is true. Nodes come as metadata, of which name, labels and whether they leave are passed on.
 
 use std::time::Duration;
 
@@ -14,7 +14,7 @@ use kube::runtime::{WatchStreamExt, watcher::Error};
 use kube::{Api, Client};
 use tokio::time::Instant;
 
-use crate::index::{CORDON, NodeMeta};
+use crate::index::{CORDON, Leaving, NodeMeta};
 use crate::objects::{Kind, NodeObject, RawObject};
 use crate::reconcile::Observed;
 
@@ -54,9 +54,13 @@ fn nodes(client: &Client) -> BoxStream<'static, Watched> {
 fn lean(event: Event<NodeObject>) -> Event<(String, NodeMeta)> {
     fn parts(node: NodeObject) -> (String, NodeMeta) {
         let cordon = node.metadata.annotations.as_ref().and_then(|all| all.get(CORDON));
-        let cordoned = cordon.is_some_and(|value| value == "true");
+        let leaving = if node.metadata.deletion_timestamp.is_some() {
+            Some(Leaving::Terminating)
+        } else {
+            cordon.filter(|value| *value == "true").map(|_| Leaving::Cordoned)
+        };
         let labels = node.metadata.labels.unwrap_or_default().into();
-        (node.metadata.name.unwrap_or_default(), NodeMeta { labels, cordoned })
+        (node.metadata.name.unwrap_or_default(), NodeMeta { labels, leaving })
     }
     match event {
         Event::Apply(node) => Event::Apply(parts(node)),
@@ -147,15 +151,26 @@ mod tests {
         assert_eq!(pauses.next(), Some(FIRST_PAUSE));
     }
 
+    fn read(metadata: &serde_json::Value) -> NodeMeta {
+        let node = serde_json::from_value(serde_json::json!({ "metadata": metadata })).unwrap();
+        let Event::Apply((name, meta)) = lean(Event::Apply(node)) else { panic!("another event") };
+        assert_eq!(name, "n1");
+        meta
+    }
+
+    #[test]
+    fn a_node_with_a_deletion_timestamp_is_terminating() {
+        let deleted = serde_json::json!({"name": "n1", "deletionTimestamp": "2026-01-01T00:00:00Z",
+            "finalizers": ["example.com/drain"], "annotations": {CORDON: "true"}});
+        assert_eq!(read(&deleted).leaving, Some(Leaving::Terminating));
+        assert_eq!(read(&serde_json::json!({"name": "n1"})).leaving, None);
+    }
+
     #[test]
     fn only_the_value_true_cordons_a_node() {
         let cordoned = |annotations: &serde_json::Value| {
-            let node = serde_json::json!({"metadata": {"name": "n1", "annotations": annotations}});
-            let Event::Apply((name, meta)) = lean(Event::Apply(serde_json::from_value(node).unwrap())) else {
-                panic!("another event")
-            };
-            assert_eq!(name, "n1");
-            meta.cordoned
+            let meta = read(&serde_json::json!({"name": "n1", "annotations": annotations}));
+            meta.leaving == Some(Leaving::Cordoned)
         };
         assert!(cordoned(&serde_json::json!({CORDON: "true"})));
         for other in ["false", "True", "yes", ""] {

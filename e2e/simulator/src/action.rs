@@ -138,6 +138,8 @@ pub enum Action {
     NodeLeaves { node: u8 },
     /// The Node's label flips between selected and not.
     Relabel { node: u8 },
+    /// The Node is deleted, and a finalizer keeps it until [`Action::NodeLeaves`].
+    NodeTerminates { node: u8 },
     /// The Node is cordoned for pools by annotation, or no longer.
     Cordon { node: u8 },
     /// A pool is applied with one of its specs: made, or edited.

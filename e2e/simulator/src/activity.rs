@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 use std::fmt::{self, Display, Formatter};
 
 /// Each of these must happen in a run of the tests.
-pub const EXPECTED: [&str; 58] = [
+pub const EXPECTED: [&str; 59] = [
     "pods served",
     "pods served by name",
     "agents killed after the record of an ADD",
@@ -62,6 +62,7 @@ pub const EXPECTED: [&str; 58] = [
     "wall clocks set",
     "restores under a running leader",
     "watches of Nodes failed",
+    "Nodes terminating",
     "machines added",
 ];
 

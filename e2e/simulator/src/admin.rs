@@ -20,7 +20,8 @@ pub(super) fn act(server: &mut Server, action: Action) -> bool {
             let object = json!({"metadata": {"name": node_name(node), "labels": {"group": SELECTED[0]}}});
             server.create("nodes", object).is_ok()
         }
-        Action::NodeLeaves { node } => server.delete("nodes", &node_name(node), &json!({})).is_ok(),
+        Action::NodeLeaves { node } => leave(server, &node_name(node)),
+        Action::NodeTerminates { node } => terminate(server, &node_name(node)),
         Action::Relabel { node } => relabel(server, &node_name(node)),
         Action::Cordon { node } => cordon(server, &node_name(node)),
         Action::Apply { pool, spec } => apply(server, pool, spec),
@@ -65,6 +66,19 @@ fn relabel(server: &mut Server, name: &str) -> bool {
     let Some(object) = server.get("nodes", name) else { return false };
     let next = if text(object, "/metadata/labels/group") == SELECTED[0] { SELECTED[1] } else { SELECTED[0] };
     server.merge("nodes", name, false, &json!({"metadata": {"labels": {"group": next}}})).is_ok()
+}
+
+/// Whoever drains the Node takes the finalizer off, which ends a Node that is Terminating.
+fn leave(server: &mut Server, name: &str) -> bool {
+    if server.merge("nodes", name, false, &json!({"metadata": {"finalizers": null}})).is_err() {
+        return false;
+    }
+    server.get("nodes", name).is_none() || server.delete("nodes", name, &json!({})).is_ok()
+}
+
+fn terminate(server: &mut Server, name: &str) -> bool {
+    let held = json!({"metadata": {"finalizers": ["example.com/drain"]}});
+    server.merge("nodes", name, false, &held).is_ok() && server.delete("nodes", name, &json!({})).is_ok()
 }
 
 fn cordon(server: &mut Server, name: &str) -> bool {

@@ -150,7 +150,7 @@ const COURSE: [(u32, Make); 16] = [
 ];
 
 /// What an admin does and what goes wrong; each history has some of it.
-const TROUBLE: [(u32, Make); 41] = [
+const TROUBLE: [(u32, Make); 42] = [
     (1, |_| Action::Backup),
     (1, |_| Action::Restore),
     (6, |dice| Action::Apply { pool: dice.pool(), spec: dice.any() }),
@@ -170,6 +170,7 @@ const TROUBLE: [(u32, Make); 41] = [
     (2, |dice| Action::Freeze { replica: dice.replica(), seconds: dice.rng.u8(1..40) }),
     (4, |dice| Action::Orphan { call: dice.any() }),
     (4, |dice| Action::LoseWatch { replica: dice.replica(), watch: dice.watch() }),
+    (2, |dice| Action::NodeTerminates { node: dice.node() }),
     (2, |dice| Action::WatchFails { replica: dice.replica() }),
     (4, |dice| Action::HearAgain { replica: dice.replica(), watch: dice.watch() }),
     (6, |dice| Action::HearLast { replica: dice.replica(), watch: dice.watch() }),

@@ -157,8 +157,10 @@ fn autoscaling(dice: &mut Dice) -> Vec<Action> {
         if dice.rng.bool() {
             story.extend([Action::Work { replica }, Action::AgentWork { node: new }, Action::Crowd]);
         }
-        if dice.rng.bool() {
-            story.push(Action::Cordon { node: old });
+        match dice.rng.u8(0..4) {
+            0 => story.push(Action::Cordon { node: old }),
+            1 | 2 => story.push(Action::NodeTerminates { node: old }),
+            _ => {}
         }
         story.push(Action::Drain { node: old });
         if dice.rng.bool() {

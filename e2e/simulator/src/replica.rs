@@ -9,7 +9,7 @@ use ipam_core::PoolKind;
 use ipam_operator::election::LEASE_NAME;
 use ipam_operator::election::campaign::Next;
 use ipam_operator::election::given::Given;
-use ipam_operator::index::{CORDON, Labels, NodeMeta};
+use ipam_operator::index::{CORDON, Labels, Leaving, NodeMeta};
 use ipam_operator::metrics::Metrics;
 use ipam_operator::objects::RawObject;
 use ipam_operator::reconcile::{Command, Now, Observed, Outcome, Reconciler, Settings};
@@ -360,5 +360,10 @@ fn node(object: &Object) -> Option<(String, NodeMeta)> {
     let labels = labels.into_iter().flatten();
     let labels: Labels = labels.filter_map(|(key, value)| Some((key.clone(), value.as_str()?.to_owned()))).collect();
     let cordoned = object["metadata"]["annotations"][CORDON] == "true";
-    Some((name, NodeMeta { labels, cordoned }))
+    let leaving = if object["metadata"]["deletionTimestamp"].is_string() {
+        Some(Leaving::Terminating)
+    } else {
+        cordoned.then_some(Leaving::Cordoned)
+    };
+    Some((name, NodeMeta { labels, leaving }))
 }

@@ -173,6 +173,7 @@ impl World {
             | Action::Wipe { .. } => self.on_node(action),
             Action::NodeJoins { .. }
             | Action::NodeLeaves { .. }
+            | Action::NodeTerminates { .. }
             | Action::Relabel { .. }
             | Action::Cordon { .. }
             | Action::Apply { .. }
@@ -348,6 +349,7 @@ const fn done_by_hand(action: Action) -> Option<&'static str> {
         Action::Strip { .. } => Some("finalizers removed by hand"),
         Action::NodeJoins { .. } => Some("Nodes created"),
         Action::NodeLeaves { .. } => Some("Nodes deleted"),
+        Action::NodeTerminates { .. } => Some("Nodes terminating"),
         Action::Apply { .. } => Some("pools applied"),
         Action::Remove { .. } => Some("pools deleted"),
         _ => None,
@@ -386,6 +388,7 @@ const fn node_of(action: Action) -> u8 {
         | Action::Wipe { node }
         | Action::NodeJoins { node }
         | Action::NodeLeaves { node }
+        | Action::NodeTerminates { node }
         | Action::Relabel { node }
         | Action::Cordon { node }
         | Action::RemoveIpamNode { node }

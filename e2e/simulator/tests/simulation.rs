@@ -7,10 +7,10 @@
     clippy::unwrap_used,
     clippy::expect_used,
     clippy::panic,
-    clippy::print_stdout,
     reason = "the helpers of a test fail the test, and a failing test shows what was played"
 )]
 
+use std::io::Write as _;
 use std::process::Command;
 
 use ipam_simulator::activity::Activity;
@@ -34,7 +34,7 @@ fn no_history_breaks_a_law_but_by_a_known_fault() {
         all.join(one);
         all
     });
-    println!("{all}");
+    show(&all.to_string());
     assert_eq!(all.missing(), Vec::<&str>::new(), "what never happens is not tested:\n{all}");
     let checks = all.of("checks of addresses in use");
     let wide: Vec<_> =
@@ -42,12 +42,16 @@ fn no_history_breaks_a_law_but_by_a_known_fault() {
     assert!(wide.is_empty(), "of {checks} checks these leave out too many: {wide:?}");
 }
 
+/// Shows what was played in the log of a run that succeeds, too: the harness captures `println!`, and not this.
+fn show(text: &str) {
+    writeln!(std::io::stderr(), "{}", text.trim_end()).unwrap();
+}
+
 fn play(first: u64, seeds: u64) -> Activity {
     let last = first.checked_add(seeds).unwrap();
     let played = play_many(first..last, STEPS, End::AtFirstFailure).unwrap();
     let known: Vec<_> = played.found.iter().filter_map(|found| Some((found.seed, found.known?.name))).collect();
-    println!("seeds {first}..{last}: {} histories; known faults: {known:?}", played.seeds);
-    print!("{}", played.shares());
+    show(&format!("seeds {first}..{last}, {STEPS} steps each; known faults: {known:?}\n{}", played.shares()));
     if let Some(found) = played.failure() {
         let history = serde_json::to_string(&found.shortest.history).unwrap();
         panic!("seed {}: {}\n{:#?}\n{history}", found.seed, found.shortest.law, found.shortest.history);

@@ -1,4 +1,4 @@
-//! Nodes that go, are relabelled, are cordoned, and come back.
+//! Nodes that go, are replaced, are relabelled, are cordoned, and come back.
 
 use ipam_e2e::netns::CniError;
 use serde_json::json;
@@ -97,6 +97,38 @@ fn a_cordoned_node_gives_no_more_until_the_cordon_goes() {
     let mut second = stage.pod(0, IPPOOLS, "p");
     second.add().unwrap();
     assert_ne!(second.address(), first.address());
+}
+
+#[test]
+fn a_pool_without_spare_blocks_outlives_the_replacement_of_its_nodes() {
+    let stage = Stage::set("replaced", 4);
+    let names = [0, 1, 2, 3].map(|index| stage.name(index).to_owned());
+    for newcomer in &names[2..] {
+        stage.api.label_node(newcomer, &json!({GROUP: null}));
+    }
+    stage.api.create(IPPOOLS, "p", &stage.for_us(ip_spec("10.84.0.0/29", 3)));
+    let before = stage.api.await_count(IPPOOLS, "p", 2);
+    for (leaves, joins) in [(0, 2), (1, 3)] {
+        let pod = stage.resident(leaves, IPPOOLS, "p");
+        let (old, new) = (&names[leaves], &names[joins]);
+        // What drains a node keeps it by a finalizer until it is done.
+        let finalizer = |value: &str| {
+            let patch = format!(r#"{{"metadata":{{"finalizers":{value}}}}}"#);
+            stage.kubectl(&["patch", "node", old, "--type=merge", "--patch", &patch], "");
+        };
+        finalizer(r#"["example.com/drain"]"#);
+        stage.kubectl(&["delete", "node", old, "--wait=false"], "");
+        stage.await_releasing(IPPOOLS, "p", &[old]);
+        let said = stage.told(IPPOOLS, "p", ("Releasing", "True", "BlocksInUse"));
+        assert!(said.contains(&format!("{old} (1 held, Node terminating)")), "{said}");
+        pod.check();
+        pod.del();
+        stage.await_releasing(IPPOOLS, "p", &[]);
+        stage.api.label_node(new, &json!({GROUP: stage.namespace()}));
+        let after = stage.api.await_count(IPPOOLS, "p", 2);
+        assert_eq!(after[new], before[old], "the released block is assigned again");
+        finalizer("[]");
+    }
 }
 
 #[test]

@@ -13,7 +13,7 @@ mod releases;
 mod status;
 mod verdicts;
 
-use std::collections::BTreeSet;
+use std::collections::{BTreeMap, BTreeSet};
 use std::time::{Duration, Instant};
 
 use ipam_core::plan::{Assignment, Claim, NodeRef, Plan, Standing, plan_beside, wind_down};
@@ -21,7 +21,7 @@ use ipam_core::{AddrRange, Pool, PoolKey, PoolKind, Violation};
 use jiff::Timestamp;
 
 use crate::absence::Absences;
-use crate::index::IpamNodes;
+use crate::index::{IpamNodes, Leaving};
 use crate::pool::{PoolRecord, StatusRecord, Summary};
 use conditions::{Verdict, bounded_list, clipped, merge, stands};
 use releases::Releases;
@@ -40,8 +40,8 @@ pub struct Observation<'a> {
     pub pool: &'a PoolRecord,
     /// Every node of the cluster, by name.
     pub nodes: &'a [NodeRef<'a>],
-    /// Those of them that are cordoned: no pool serves them.
-    pub cordoned: &'a BTreeSet<String>,
+    /// Those of them that leave: no pool serves them.
+    pub leaving: &'a BTreeMap<String, Leaving>,
     /// Every IPAMNode.
     pub ipam_nodes: &'a IpamNodes,
     /// Who has which block by what nodes were told since this operator leads, by node name; empty if nothing was.
@@ -198,10 +198,10 @@ fn serve(seen: &Observation<'_>, pool: &Pool) -> Decision {
     let (claims, mut dropped) = claims::gather(pool.key(), seen);
     let usage = |node: &str| releases.usage(node);
     let open: Vec<NodeRef<'_>>;
-    let nodes = if seen.cordoned.is_empty() {
+    let nodes = if seen.leaving.is_empty() {
         seen.nodes
     } else {
-        open = seen.nodes.iter().filter(|node| !seen.cordoned.contains(node.name)).copied().collect();
+        open = seen.nodes.iter().filter(|node| !seen.leaving.contains_key(node.name)).copied().collect();
         &open
     };
     let all = [pool.network().range()];

@@ -11,6 +11,7 @@ use jiff::Timestamp;
 
 use super::Observation;
 use super::conditions::whole_seconds;
+use crate::index::Leaving;
 use crate::pool::Release;
 
 /// By so much a wall clock may be set in the course of things, and seconds are lost by the API.
@@ -43,8 +44,8 @@ impl<'a> Releases<'a> {
     }
 
     /// Whether an admin wants no pool to serve the node.
-    pub(super) fn is_cordoned(&self, node: &str) -> bool {
-        self.seen.cordoned.contains(node)
+    pub(super) fn leaving(&self, node: &str) -> Option<Leaving> {
+        self.seen.leaving.get(node).copied()
     }
 
     /// Whether the node's block, if it is to lose it, is let go of.

@@ -46,7 +46,7 @@ fn pool_of(kind: PoolKind, spec: &str, generation: i64, status: &Value) -> PoolR
 #[derive(Default)]
 struct Scene {
     nodes: BTreeMap<String, BTreeMap<String, String>>,
-    cordoned: BTreeSet<String>,
+    leaving: BTreeMap<String, Leaving>,
     ipam_nodes: IpamNodes,
     beside: Beside,
     grace: Option<Duration>,
@@ -76,7 +76,7 @@ impl Scene {
         decide(&Observation {
             pool,
             nodes: &nodes,
-            cordoned: &self.cordoned,
+            leaving: &self.leaving,
             ipam_nodes: &self.ipam_nodes,
             told: &self.told,
             former: self.former.as_deref(),

@@ -7,6 +7,7 @@ use k8s_openapi::apimachinery::pkg::apis::meta::v1::Condition;
 use super::conditions::{DEGRADED, EXHAUSTED, READY, RELEASING, Verdict, bounded_list};
 use super::releases::{Cause, Releases};
 use super::{NoPlace, Note, Observation, exhausted_reason};
+use crate::index::Leaving;
 use crate::pool::{FORCE_RELEASE, PoolRecord};
 
 /// How a pool stands, whatever its spec says.
@@ -216,10 +217,12 @@ pub(super) fn all_described(releases: &Releases<'_>, nodes: &[String]) -> Vec<St
 fn described(releases: &Releases<'_>, node: &str) -> String {
     let why = if !releases.exists(node) {
         ", Node gone"
-    } else if releases.is_cordoned(node) {
-        ", cordoned"
     } else {
-        ""
+        match releases.leaving(node) {
+            Some(Leaving::Cordoned) => ", cordoned",
+            Some(Leaving::Terminating) => ", Node terminating",
+            None => "",
+        }
     };
     format!("{node} ({}{why})", in_words(releases.counted(node)))
 }

@@ -310,7 +310,7 @@ impl Reconciler {
         let decision = decide(&Observation {
             pool: &task.record,
             nodes: &self.nodes.refs(),
-            cordoned: self.nodes.cordoned(),
+            leaving: self.nodes.leaving(),
             ipam_nodes: &self.ipam_nodes,
             told: task.applied.as_ref().map(|applied| applied.assignments.as_slice()).unwrap_or_default(),
             former: task.applied.as_ref().map(|applied| applied.elsewhere.former.as_slice()),

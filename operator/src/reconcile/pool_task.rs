@@ -85,12 +85,18 @@ impl Call {
 #[derive(Debug)]
 pub(super) struct Doubt {
     pub(super) plan: Applied,
+    sent: StatusRecord,
     /// Nodes that wait until that is known.
     pub(super) held: BTreeSet<String>,
 }
 
 impl Doubt {
-    /// Whether a status with these blocks is that one.
+    /// Whether this is the status that was sent. Another write never gives the same one: we only send what differs from the last.
+    pub(super) fn is_done(&self, status: &StatusRecord) -> bool {
+        self.sent == *status
+    }
+
+    /// Whether a status with these blocks may be that one.
     pub(super) fn may_say(&self, blocks: &HashSet<(&str, AddrRange)>) -> bool {
         let block = |given: &Assignment| blocks.contains(&(given.node.as_str(), given.block.range));
         self.plan.assignments.len() == blocks.len() && self.plan.assignments.iter().all(block)
@@ -175,8 +181,8 @@ impl PoolTask {
     /// A call failed. If it was to write a status, that may be written all the same: nodes whose part it changes wait until the
     /// pool's version is known again.
     pub(super) fn doubt(&mut self, call: &mut Call) {
-        let Some(plan) = call.applies.take().filter(|_| call.status.is_some()) else { return };
-        self.doubt = Some(Doubt { plan, held: self.end_doubt() });
+        let (Some(plan), Some(sent)) = (call.applies.take(), call.status.clone()) else { return };
+        self.doubt = Some(Doubt { plan, sent, held: self.end_doubt() });
         self.confirmed = None;
     }
 

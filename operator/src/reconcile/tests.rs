@@ -6,6 +6,7 @@ use ipam_crds::BlockState;
 use serde_json::{Value, json};
 
 use super::*;
+use crate::index::Leaving;
 use crate::pool::StatusRecord;
 
 mod absences;

@@ -69,9 +69,9 @@ impl Known {
         self.node_list.is_synced().then(|| self.nodes.refs())
     }
 
-    /// Whether the pool would serve the node: there is one, selected and not cordoned. `None` while nodes are not known.
+    /// Whether the pool would serve the node: there is one, selected and not leaving. `None` while nodes are not known.
     pub fn selects(&self, pool: &Pool, node: &str) -> Option<bool> {
-        let labels = self.nodes.labels(node).filter(|_| !self.nodes.cordoned().contains(node));
+        let labels = self.nodes.labels(node).filter(|_| !self.nodes.leaving().contains_key(node));
         self.node_list.is_synced().then(|| labels.is_some_and(|labels| pool.selects(node, labels)))
     }
 

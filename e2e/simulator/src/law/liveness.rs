@@ -37,7 +37,9 @@ impl Seen<'_> {
     /// The names of the nodes that the pool is to serve.
     pub(super) fn selected(&self, layout: &Layout) -> Vec<String> {
         let is_selected = |node: &Value| {
-            layout.selects(node) && node["metadata"]["annotations"][ipam_operator::index::CORDON] != "true"
+            layout.selects(node)
+                && node["metadata"]["annotations"][ipam_operator::index::CORDON] != "true"
+                && node["metadata"]["deletionTimestamp"].is_null()
         };
         let nodes = self.server.list("nodes").filter(|node| is_selected(node));
         nodes.map(|node| text(node, "/metadata/name")).collect()

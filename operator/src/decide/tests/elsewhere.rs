@@ -50,7 +50,7 @@ fn what_a_node_without_a_block_holds_is_said_with_what_to_do_for_as_long_as_it_i
     let (mut scene, mut record) = departed();
     // n1 lives on. An admin has let go of its block while a pod had an address of it.
     scene.nodes.insert("n1".into(), BTreeMap::new());
-    scene.cordoned.insert("n1".into());
+    scene.leaving.insert("n1".to_owned(), Leaving::Cordoned);
     holds(&mut scene, "n1", &["192.168.0.3"]);
     let known = scene.ipam_nodes.get_mut("n1").unwrap();
     known.blocks.clear();

@@ -365,7 +365,7 @@ fn is_unseal(call: &Command) -> bool {
 fn a_former_leader_that_catches_up_on_pools_but_not_on_ipam_nodes_frees_nothing() {
     let mut world = World::new(&["n1", "n2"], &[blue()], vec![]);
     world.settle();
-    let cordon = NodeMeta { cordoned: true, ..NodeMeta::default() };
+    let cordon = NodeMeta { leaving: Some(Leaving::Cordoned), ..NodeMeta::default() };
     world.tell(Observed::Node(Event::Apply(("n1".into(), cordon))));
     world.settle();
     report(&mut world, "n1", 0);
@@ -391,19 +391,24 @@ pub(super) fn leaving_since() -> Option<k8s_openapi::apimachinery::pkg::apis::me
     object(&text).metadata.deletion_timestamp
 }
 
+/// An event of Node `n1`, with or without the cordon.
+fn n1_cordoned(cordoned: bool) -> Observed {
+    let leaving = cordoned.then_some(Leaving::Cordoned);
+    Observed::Node(Event::Apply(("n1".into(), NodeMeta { leaving, ..NodeMeta::default() })))
+}
+
 #[test]
 fn a_node_waits_while_a_failed_status_write_may_have_been_done() {
     for error in [CallError::Failed("504".into()), CallError::Conflict("404".into())] {
         let mut world = World::new(&["n1"], &[blue()], vec![]);
         world.settle();
         // The node is cordoned, and the status that takes its block back is written without an answer.
-        let node = |cordoned| Observed::Node(Event::Apply(("n1".into(), NodeMeta { cordoned, ..NodeMeta::default() })));
-        world.tell(node(true));
+        world.tell(n1_cordoned(true));
         let write = only(world.calls());
         assert_eq!(status_of(&write).allocations.len(), 0);
         world.fail(write, error);
         // The node is to be served again, and its IPAMNode is gone.
-        world.tell(node(false));
+        world.tell(n1_cordoned(false));
         let gone = json!({"metadata": {"name": "n1", "uid": "uid-n1", "resourceVersion": "0"}});
         world.tell(Observed::IpamNode(Event::Delete(object(&gone))));
         let confirm = only(world.calls_after(Duration::from_secs(1)));
@@ -436,19 +441,18 @@ fn a_failed_status_write_is_read_back_before_the_next() {
 
 #[test]
 fn a_failed_status_write_that_the_watch_confirms_is_the_plan_from_then_on() {
-    let node = |cordoned| Observed::Node(Event::Apply(("n1".into(), NodeMeta { cordoned, ..NodeMeta::default() })));
     let mut world = World::new(&["n1"], &[blue()], vec![]);
     world.settle();
-    world.tell(node(true));
+    world.tell(n1_cordoned(true));
     world.settle();
     report(&mut world, "n1", 0);
     let take_out = only(world.calls());
     world.succeed(take_out);
-    world.tell(node(false));
+    world.tell(n1_cordoned(false));
     let assign = only(world.calls());
     world.succeed(assign);
     // Before its IPAMNode has the block, the node is cordoned. The status that releases it is written without an answer.
-    world.tell(node(true));
+    world.tell(n1_cordoned(true));
     let release = only(world.calls());
     let released = status_of(&release).clone();
     assert_eq!((released.allocations.len(), released.releasing.len()), (0, 0));
@@ -460,4 +464,23 @@ fn a_failed_status_write_that_the_watch_confirms_is_the_plan_from_then_on() {
     world.fail(confirm, CallError::Failed("401".into()));
     let calls = world.calls_after(Duration::from_millis(499));
     assert!(nodes_written(&calls).is_empty(), "the block is released: {calls:#?}");
+}
+
+#[test]
+fn a_refused_status_is_not_the_plan_though_the_other_write_has_its_blocks() {
+    let mut world = World::new(&["n1"], &[blue()], vec![]);
+    world.settle();
+    world.tell(n1_cordoned(true));
+    world.settle();
+    let releasing = world.status();
+    // The status that makes the block Active again meets the edit of another, which leaves the status as it is.
+    world.tell(n1_cordoned(false));
+    let activate = only(world.calls());
+    assert_eq!(status_of(&activate).allocations.len(), 1);
+    world.fail(activate, CallError::Conflict("409".into()));
+    world.pool_reads(1, SPEC, &status_json(&releasing));
+    let calls = world.reconciler.poll(Now { instant: world.now, wall: Timestamp::from_second(1_700_000_000).unwrap() });
+    assert!(nodes_written(&calls).is_empty(), "no status says Active: {calls:#?}");
+    let written = world.settle();
+    assert!(statuses(&written).iter().any(|status| status.allocations.len() == 1), "{written:#?}");
 }

@@ -425,7 +425,10 @@ fn a_block_given_after_its_node_was_let_go_of_is_nobody_elses() {
     force(&mut world, "n1");
     let of_n1 = world.status().allocations[0].range;
     // n1's agent was cut off before its first report, and gives.
-    world.tell(Observed::Node(Event::Apply(("n1".into(), NodeMeta { cordoned: true, ..NodeMeta::default() }))));
+    world.tell(Observed::Node(Event::Apply((
+        "n1".into(),
+        NodeMeta { leaving: Some(Leaving::Cordoned), ..NodeMeta::default() },
+    ))));
     world.settle();
     world.node_joins("n2");
     world.settle();
