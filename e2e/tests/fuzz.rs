@@ -38,6 +38,7 @@ fn seed() -> u64 {
 /// Runs the target over the corpus, and then over mutations of it until the time is over.
 fn run(name: &str) {
     let (seed, until) = (seed(), Instant::now() + Duration::from_secs(number(TIME).unwrap_or(SECONDS)));
+    say(&format!("fuzz {name}: {SEED}={seed}"));
     let corpus = seeds::corpus(name).unwrap();
     let mut mutator = Mutator::new(seed);
     let mut count = 0;
@@ -47,7 +48,7 @@ fn run(name: &str) {
         assert!(ended.is_ok(), "{name}: input {count} of {SEED}={seed} fails, which is\n{}", input.escape_ascii());
         count += 1;
     }
-    say(&format!("fuzz {name}: {count} inputs, {SEED}={seed}"));
+    say(&format!("fuzz {name}: {count} inputs"));
     assert!(count >= FEWEST, "{name}: only {count} inputs");
 }
 

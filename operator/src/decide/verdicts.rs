@@ -215,14 +215,11 @@ pub(super) fn all_described(releases: &Releases<'_>, nodes: &[String]) -> Vec<St
 
 /// A node with what is known of its block.
 fn described(releases: &Releases<'_>, node: &str) -> String {
-    let why = if !releases.exists(node) {
-        ", Node gone"
-    } else {
-        match releases.leaving(node) {
-            Some(Leaving::Cordoned) => ", cordoned",
-            Some(Leaving::Terminating) => ", Node terminating",
-            None => "",
-        }
+    let why = match releases.leaving(node) {
+        _ if !releases.exists(node) => ", Node gone",
+        Some(Leaving::Cordoned) => ", cordoned",
+        Some(Leaving::Terminating) => ", Node terminating",
+        None => "",
     };
     format!("{node} ({}{why})", in_words(releases.counted(node)))
 }
