@@ -259,6 +259,10 @@ async fn a_new_leader_lists_everything_anew_before_it_decides() {
 async fn a_call_that_is_never_answered_is_given_up_and_made_again() {
     let mut server = Server::start(objects(&["n1"], vec![pool(10, &spec(), &json!({}))]), true);
     let _unanswered = status_write(&mut server).await;
+    // Whether it was done is read before the next.
+    let read_back = server.call().await;
+    assert_eq!(read_back.name(), format!("GET {IPPOOLS}/blue"));
+    read_back.answer(&written("blue", 10));
     status_write(&mut server).await.answer(&written("blue", 100));
     assert_eq!(server.call().await.name(), format!("POST {IPAMNODES}"));
 }
