@@ -68,7 +68,7 @@ fn relabel(server: &mut Server, name: &str) -> bool {
     server.merge("nodes", name, false, &json!({"metadata": {"labels": {"group": next}}})).is_ok()
 }
 
-/// Whoever drains the Node takes the finalizer off, which ends a Node that is Terminating.
+/// The Node is deleted. One that is Terminating is drained: its finalizer is removed, and it goes.
 fn leave(server: &mut Server, name: &str) -> bool {
     if server.merge("nodes", name, false, &json!({"metadata": {"finalizers": null}})).is_err() {
         return false;

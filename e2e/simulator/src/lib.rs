@@ -24,9 +24,9 @@
 //! version or uid, which preconditions a deletion has, that a write which changes nothing makes no version, what `generation` counts,
 //! that `spec` and `status` are written apart, merge and JSON patches, finalizers, and the events of a watch in their order.
 //! What the model has of its own, and nothing compares: the loop that turns outcomes into decisions (`operator::controller`), a watch
-//! that lags, fails or lists anew ([`watch`]), the moment at which a replica hears that it leads, a Lease call that is given up, a restore.
+//! that lags, fails or lists again ([`watch`]), the moment at which a replica hears that it leads, a Lease call that is given up, a restore.
 //!
-//! Played: watches that lag, repeat themselves, leave out what was soon outdated, are answered by an error, or break and list anew
+//! Played: watches that lag, repeat themselves, leave out what was soon outdated, are answered by an error, or break and list again
 //! (a list that is answered by an error is one that comes later); calls and reports that
 //! are lost, whose answer is lost, or that arrive when whoever made them is long dead or has given them up (a creation, which no
 //! version fences, within the time for which an IPAMNode outlives its Node); replicas and agents that are killed, start, and stand

@@ -43,7 +43,7 @@ impl<'a> Releases<'a> {
         self.seen.nodes.binary_search_by(|known| known.name.cmp(node)).is_ok()
     }
 
-    /// Whether an admin wants no pool to serve the node.
+    /// Why no pool serves the node, if it leaves.
     pub(super) fn leaving(&self, node: &str) -> Option<Leaving> {
         self.seen.leaving.get(node).copied()
     }

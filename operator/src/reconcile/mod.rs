@@ -391,9 +391,6 @@ impl Reconciler {
             Err(error) => {
                 let pause = task.backoff.pause();
                 task.doubt(&mut call);
-                if matches!(error, CallError::Failed(_)) {
-                    task.unanswered = call.status.take().or(task.unanswered.take());
-                }
                 self.metrics.pool_call_failed(&pool.key, &error);
                 match &error {
                     CallError::Conflict(_) => tracing::debug!(pool = %pool.key, %error, "observing again"),

@@ -9,7 +9,7 @@ use std::time::Instant;
 use ipam_core::{AddrRange, PoolKey, PoolKind};
 use kube::runtime::watcher::Event;
 
-use super::pool_task::{Doubt, PoolTask};
+use super::pool_task::PoolTask;
 use super::silence::claims;
 use super::timing::QUIET;
 use super::{Reconciler, node_writes::queue_holders};
@@ -121,14 +121,15 @@ impl Reconciler {
         for node in doubt.iter().flat_map(|doubt| &doubt.held) {
             self.queue.push(node);
         }
-        let is_done = doubt.as_ref().is_some_and(|doubt| doubt.is_done(&record.status));
+        // No other write gives the status that was sent: it is sent only where it differs from the last.
+        let is_done = task.unanswered.as_ref() == Some(&record.status);
         if before.status != record.status {
             // Another may lead and have told nodes to give again what we took out of their IPAMNodes. Whether that is so
             // the watch of those tells in its own time; the agents are asked once more.
             self.ipam_nodes.forget_retired_of_pool(key);
             // IPAMNodes may have gone before it was wiped.
             if sees_losses {
-                let lost = lost_claims(&before.status, &record.status, task.unanswered.as_ref(), doubt.as_ref());
+                let lost = lost_claims(&before.status, &record.status, task.unanswered.as_ref());
                 self.ask_for(key, lost, now);
             }
         }
@@ -251,15 +252,9 @@ impl Reconciler {
 }
 
 /// The nodes whose blocks a status says no more. One that we have written, though no answer told, gives up what is free.
-fn lost_claims(
-    before: &StatusRecord,
-    now: &StatusRecord,
-    unanswered: Option<&StatusRecord>,
-    doubt: Option<&Doubt>,
-) -> Vec<String> {
+fn lost_claims(before: &StatusRecord, now: &StatusRecord, unanswered: Option<&StatusRecord>) -> Vec<String> {
     let said: HashSet<(&str, AddrRange)> = blocks(now).collect();
-    let may_be_ours = doubt.is_some_and(|doubt| doubt.may_say(&said));
-    if may_be_ours || unanswered.is_some_and(|sent| blocks(sent).collect::<HashSet<_>>() == said) {
+    if unanswered.is_some_and(|sent| blocks(sent).collect::<HashSet<_>>() == said) {
         return Vec::new();
     }
     blocks(before).filter(|block| !said.contains(block)).map(|(node, _)| node.to_owned()).collect()

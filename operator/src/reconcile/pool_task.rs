@@ -30,7 +30,7 @@ pub(super) struct PoolTask {
     /// The call under way. While there is one, events of the pool wait in `arrived`.
     pub(super) call: Option<Call>,
     pub(super) arrived: Option<RawObject>,
-    /// The status sent last of which it is not known whether it was written.
+    /// The last status whose write failed. It may have been written all the same, also later.
     pub(super) unanswered: Option<StatusRecord>,
     /// The plan of a status write that failed: whether it was written is not known before the pool is read again.
     pub(super) doubt: Option<Doubt>,
@@ -81,26 +81,12 @@ impl Call {
     }
 }
 
-/// A plan that a status may record by now. There is never a second one: no status is written before it is known.
+/// The plan of [`PoolTask::unanswered`], while it is not known whether that was written. No other status is written meanwhile.
 #[derive(Debug)]
 pub(super) struct Doubt {
     pub(super) plan: Applied,
-    sent: StatusRecord,
     /// Nodes that wait until that is known.
     pub(super) held: BTreeSet<String>,
-}
-
-impl Doubt {
-    /// Whether this is the status that was sent. Another write never gives the same one: we only send what differs from the last.
-    pub(super) fn is_done(&self, status: &StatusRecord) -> bool {
-        self.sent == *status
-    }
-
-    /// Whether a status with these blocks may be that one.
-    pub(super) fn may_say(&self, blocks: &HashSet<(&str, AddrRange)>) -> bool {
-        let block = |given: &Assignment| blocks.contains(&(given.node.as_str(), given.block.range));
-        self.plan.assignments.len() == blocks.len() && self.plan.assignments.iter().all(block)
-    }
 }
 
 /// Who has which block, and the spec that says what that means for a node.
@@ -181,8 +167,10 @@ impl PoolTask {
     /// A call failed. If it was to write a status, that may be written all the same: nodes whose part it changes wait until the
     /// pool's version is known again.
     pub(super) fn doubt(&mut self, call: &mut Call) {
-        let (Some(plan), Some(sent)) = (call.applies.take(), call.status.clone()) else { return };
-        self.doubt = Some(Doubt { plan, sent, held: self.end_doubt() });
+        let Some(status) = call.status.take() else { return };
+        self.unanswered = Some(status);
+        let Some(plan) = call.applies.take() else { return };
+        self.doubt = Some(Doubt { plan, held: self.end_doubt() });
         self.confirmed = None;
     }
 

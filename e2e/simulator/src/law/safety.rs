@@ -36,7 +36,8 @@ pub(super) fn no_pool_in_use_goes(world: &World, since: u64) -> Result<(), Broke
     Ok(())
 }
 
-/// No IPAMNode gets an Active block that no status records for its node, unless an admin destroyed the record.
+/// No IPAMNode gets an Active block that no status records for its node, as assigned or as being released (its write may have been
+/// on its way when the release was recorded), unless an admin destroyed the record.
 pub(super) fn what_is_assigned_is_recorded(world: &World, since: u64) -> Result<(), Broken> {
     if world.by_hand.is_some() {
         return Ok(());

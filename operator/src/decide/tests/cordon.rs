@@ -2,20 +2,26 @@
 
 use super::*;
 
-#[test]
-fn a_cordoned_node_gives_no_more_and_has_its_block_again_when_the_cordon_goes() {
+/// `n1` has a block and two addresses of it in use when it begins to leave. Its block is being released then, for `reason`.
+fn leaves(why: Leaving, reason: &str) -> (Scene, PoolRecord, Decision) {
     let mut scene = Scene::of(&["n1", "n2"]);
     let record = pool(IP_SPEC, 1, &json!({}));
     let decision = scene.decide(&record);
     scene.write_ipam_nodes(&record, decision.assignments.as_ref().unwrap());
     scene.report("n1", 2);
     let record = written(&record, &decision);
-    scene.leaving.insert("n1".to_owned(), Leaving::Cordoned);
+    scene.leaving.insert("n1".to_owned(), why);
     let decision = scene.decide(&record);
     let status = decision.status.as_ref().unwrap();
     assert_eq!(releasing(status), ["n1=192.168.0.1-192.168.0.4"]);
     assert_eq!(status.releasing[0].node_gone_since, None, "its Node is there: no grace runs");
-    assert!(condition(status, RELEASING).message.contains("n1 (2 held, cordoned)"), "{status:?}");
+    assert!(condition(status, RELEASING).message.contains(&format!("n1 (2 held, {reason})")), "{status:?}");
+    (scene, record, decision)
+}
+
+#[test]
+fn a_cordoned_node_gives_no_more_and_has_its_block_again_when_the_cordon_goes() {
+    let (mut scene, record, decision) = leaves(Leaving::Cordoned, "cordoned");
     scene.write_ipam_nodes(&record, decision.assignments.as_ref().unwrap());
     assert_eq!(scene.block_of("n1").state, BlockState::Releasing);
 
@@ -38,16 +44,5 @@ fn a_cordoned_node_without_a_block_gets_none() {
 
 #[test]
 fn a_terminating_node_releases_its_block_while_its_agent_runs() {
-    let mut scene = Scene::of(&["n1", "n2"]);
-    let record = pool(IP_SPEC, 1, &json!({}));
-    let decision = scene.decide(&record);
-    scene.write_ipam_nodes(&record, decision.assignments.as_ref().unwrap());
-    scene.report("n1", 1);
-    let record = written(&record, &decision);
-    scene.leaving.insert("n1".to_owned(), Leaving::Terminating);
-    let decision = scene.decide(&record);
-    let status = decision.status.as_ref().unwrap();
-    assert_eq!(releasing(status), ["n1=192.168.0.1-192.168.0.4"]);
-    assert_eq!(status.releasing[0].node_gone_since, None, "its Node is there: no grace runs");
-    assert!(condition(status, RELEASING).message.contains("n1 (1 held, Node terminating)"), "{status:?}");
+    leaves(Leaving::Terminating, "Node terminating");
 }
