@@ -1,6 +1,6 @@
 //! What happened in a run, counted by the model alone: a run in which something never happens proves nothing about it.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::fmt::{self, Display, Formatter};
 
 /// Each of these must happen in a run of the tests.
@@ -97,6 +97,10 @@ pub const AGENT: [&str; 23] = [
 #[derive(Clone, PartialEq, Eq, Default, Debug)]
 pub struct Activity {
     counts: BTreeMap<&'static str, u64>,
+    /// How often each law that allows violations was checked.
+    checks: BTreeMap<&'static str, u64>,
+    /// How often a violation of each of these laws was allowed, by reason.
+    allowed: BTreeMap<(&'static str, &'static str), u64>,
 }
 
 impl Activity {
@@ -115,6 +119,36 @@ impl Activity {
         for (what, count) in &other.counts {
             self.add(what, *count);
         }
+        for (law, checks) in &other.checks {
+            self.check(law, *checks);
+        }
+        for ((law, reason), uses) in &other.allowed {
+            self.allow(law, reason, *uses);
+        }
+    }
+
+    /// So many more checks of a law.
+    pub fn check(&mut self, law: &'static str, checks: u64) {
+        *self.checks.entry(law).or_default() += checks;
+    }
+
+    /// So many more violations of the law that are allowed for this reason.
+    pub fn allow(&mut self, law: &'static str, reason: &'static str, uses: u64) {
+        *self.allowed.entry((law, reason)).or_default() += uses;
+    }
+
+    /// The reasons for which violations were allowed.
+    pub fn reasons(&self) -> BTreeSet<&'static str> {
+        self.allowed.keys().map(|(_, reason)| *reason).collect()
+    }
+
+    /// Of each law that allows violations the share of its checks, in percent, that each reason left out.
+    pub fn shares(&self) -> Vec<Share> {
+        let share = |((law, reason), uses): (&(&'static str, &'static str), &u64)| {
+            let checks = self.checks.get(law).copied().unwrap_or_default();
+            Share { law, reason, uses: *uses, checks }
+        };
+        self.allowed.iter().map(share).collect()
     }
 
     /// How many there were of `what`.
@@ -135,6 +169,36 @@ impl Activity {
 
 impl Display for Activity {
     fn fmt(&self, f: &mut Formatter<'_>) -> fmt::Result {
-        self.counts.iter().try_for_each(|(what, count)| writeln!(f, "{count:>12}  {what}"))
+        self.counts.iter().try_for_each(|(what, count)| writeln!(f, "{count:>12}  {what}"))?;
+        self.checks.iter().try_for_each(|(law, count)| writeln!(f, "{count:>12}  checks of {law}"))?;
+        self.shares().iter().try_for_each(|share| writeln!(f, "{share}"))
+    }
+}
+
+/// How many checks of a law one reason left out.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct Share {
+    /// The law.
+    pub law: &'static str,
+    /// The reason.
+    pub reason: &'static str,
+    /// Checks that the reason left out.
+    pub uses: u64,
+    /// All checks of the law.
+    pub checks: u64,
+}
+
+impl Share {
+    /// Whether the reason left out more than so many percent of the law's checks.
+    pub const fn is_above(&self, percent: u64) -> bool {
+        self.uses * 100 > self.checks * percent
+    }
+}
+
+impl Display for Share {
+    fn fmt(&self, f: &mut Formatter<'_>) -> fmt::Result {
+        let hundredths = self.uses * 10_000 / self.checks.max(1);
+        let (percent, rest) = (hundredths / 100, hundredths % 100);
+        write!(f, "{percent:>9}.{rest:02} %  of the checks of {}, allowed: {}", self.law, self.reason)
     }
 }

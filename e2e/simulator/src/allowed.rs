@@ -1,7 +1,7 @@
 //! Violations that an admin has accepted, so that the laws allow them: each names an assignment, and so pool, node, block and which
 //! time the node had it, and ends when the fact is recorded again.
 
-use std::cell::{Cell, RefCell};
+use std::cell::RefCell;
 use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;
 
@@ -13,19 +13,19 @@ use super::activity::Activity;
 use super::agent::{Held, Node};
 use super::records::{Assignment, AssignmentId, POOL_KINDS, Records, plural_of, pool_of_entry};
 use super::replica::{Clock, Replica};
-use super::server::{Server, text};
+use super::server::{Change, Server, text};
 
 /// By force-release.
-const FORCED: &str = "allowed: force-release";
+const FORCED: &str = "force-release";
 /// By time, once a leader has seen the Node missing for the grace.
-const EXPIRED: &str = "allowed: grace";
+const EXPIRED: &str = "grace";
 /// Nothing tells of it, since the definitions were deleted and then the node's own object.
-const UNHEARD: &str = "allowed: nobody can report it";
+const UNHEARD: &str = "nobody can report it";
 /// The agent's store was deleted or put back, and the report that told of it is gone, too.
-const NO_RECORD: &str = "allowed: store and report lost";
+const NO_RECORD: &str = "store and report lost";
 
 /// By a leader that began after a backup was put in place under another one: it does not know what that took back.
-const FORGOTTEN: &str = "allowed: a later leader after a restore";
+const FORGOTTEN: &str = "a later leader after a restore";
 
 /// What an operator decided by an annotation takes effect within this time.
 const DECIDED: Duration = Duration::from_secs(15);
@@ -49,29 +49,27 @@ pub(super) struct Allowed {
     wiped: BTreeSet<PoolKey>,
     /// Whether the definitions were deleted.
     undefined: bool,
-    checks: Cell<u64>,
-    uses: RefCell<BTreeMap<&'static str, u64>>,
+    activity: RefCell<Activity>,
 }
 
 impl Allowed {
-    /// Counts a check, and whether it is left out. Whether it is.
-    fn judge(&self, allowed: Option<&'static str>) -> bool {
-        self.checks.set(self.checks.get() + 1);
-        if let Some(cause) = allowed {
-            *self.uses.borrow_mut().entry(cause).or_default() += 1;
+    /// Counts a check of the law, and whether a violation of it is allowed, for a reason. Whether it is.
+    pub(super) fn judge(&self, law: &'static str, reason: Option<&'static str>) -> bool {
+        let mut activity = self.activity.borrow_mut();
+        activity.check(law, 1);
+        if let Some(reason) = reason {
+            activity.allow(law, reason, 1);
         }
-        allowed.is_some()
+        reason.is_some()
     }
 
     /// Adds how often checks were made, and left out for what.
     pub(super) fn count(&self, activity: &mut Activity) {
-        activity.add("checks of addresses in use", self.checks.get());
-        for (cause, uses) in &*self.uses.borrow() {
-            activity.add(cause, *uses);
-        }
+        activity.join(&self.activity.borrow());
     }
 
-    fn released(&self, node: &Node, pod: &str, held: &Held) -> Option<&'static str> {
+    /// Why the address may be given to others.
+    pub(super) fn released(&self, node: &Node, pod: &str, held: &Held) -> Option<&'static str> {
         if !node.is_known(pod) {
             return Some(NO_RECORD);
         }
@@ -79,53 +77,36 @@ impl Allowed {
         held.assignment.map_or_else(unattributed, |id| self.waived.get(&id).copied())
     }
 
-    /// Whether the address may be given to others.
-    pub(super) fn may_be_given(&self, node: &Node, pod: &str, held: &Held) -> bool {
-        self.judge(self.released(node, pod, held))
-    }
-
-    /// Whether a status may say that another node has the address: a restore took back what says otherwise.
-    pub(super) fn may_be_recorded_elsewhere(&self, records: &Records, held: &Held) -> bool {
+    /// Why a status may say that another node has the address: a restore took back what says otherwise.
+    pub(super) fn taken_back(&self, records: &Records, held: &Held) -> Option<&'static str> {
         let lost = held.assignment.and_then(|id| records.lost_by(id)).filter(|cause| *cause == super::RESTORE);
-        self.judge(lost.map(|_| "allowed: a restore took the record back"))
+        lost.map(|_| "a restore took the record back")
     }
 
-    /// Whether the pool may go while the pod has the address.
-    pub(super) fn may_go(&self, records: &Records, node: &Node, pod: &str, held: &Held) -> bool {
-        let unguarded = || self.unguarded.contains(&held.pool).then_some("allowed: finalizer removed by hand");
-        let lost = || held.assignment.and_then(|id| records.lost_by(id)).map(|_| "allowed: record destroyed by hand");
-        self.judge(self.released(node, pod, held).or_else(unguarded).or_else(lost))
+    /// Why the pool may go while the pod has the address.
+    pub(super) fn gone(&self, records: &Records, node: &Node, pod: &str, held: &Held) -> Option<&'static str> {
+        let unguarded = || self.unguarded.contains(&held.pool).then_some("finalizer removed by hand");
+        let lost = || is_destroyed(records, held).then_some("record destroyed by hand");
+        self.released(node, pod, held).or_else(unguarded).or_else(lost)
     }
 
-    /// Whether the address need not be recorded as the node's.
-    pub(super) fn may_be_unrecorded(
-        &self,
-        records: &Records,
-        node: &Node,
-        pod: &str,
-        held: &Held,
-        is_invalid: bool,
-    ) -> bool {
+    /// Why the address need not be recorded as the node's.
+    pub(super) fn unrecorded(&self, node: &Node, pod: &str, held: &Held, is_invalid: bool) -> Option<&'static str> {
         // While a spec is invalid, a status that was wiped is not put right.
-        let wiped = || (is_invalid && self.wiped.contains(&held.pool)).then_some("allowed: wiped while invalid");
-        let lost = || held.assignment.and_then(|id| records.lost_by(id)).map(|_| "allowed: record destroyed by hand");
-        self.judge(self.released(node, pod, held).or_else(wiped).or_else(lost))
+        let wiped = || (is_invalid && self.wiped.contains(&held.pool)).then_some("wiped while invalid");
+        self.released(node, pod, held).or_else(wiped)
     }
 
-    /// Whether two pools may have one address each: the later of the two assignments was made while they might share.
-    pub(super) fn may_share(
+    /// Why two pools may have one address each: the later of the two assignments was made while they might share.
+    pub(super) fn shared(
         &self,
         records: &Records,
-        one: (&PoolKey, Option<AssignmentId>),
-        other: (&PoolKey, Option<AssignmentId>),
-    ) -> bool {
-        let shared = || {
-            let ((one, first), (other, second)) = (one, other);
-            let (first, second) = (records.get(first?)?, records.get(second?)?);
-            let (later, than) = if first.id > second.id { (first, other) } else { (second, one) };
-            (one != other && later.shared_with.contains(than)).then_some("allowed: pools share addresses")
-        };
-        self.judge(shared())
+        pair: [(&PoolKey, Option<AssignmentId>); 2],
+    ) -> Option<&'static str> {
+        let [(one, first), (other, second)] = pair;
+        let (first, second) = (records.get(first?)?, records.get(second?)?);
+        let (later, than) = if first.id > second.id { (first, other) } else { (second, one) };
+        (one != other && later.shared_with.contains(than)).then_some("pools share addresses")
     }
 
     /// A replica begins to lead after a backup was put in place under another leader.
@@ -193,6 +174,11 @@ impl Allowed {
             self.note_those_recorded_again(server, records, clock.elapsed);
         }
         self.end_those_recorded_again(clock.elapsed);
+        self.waived_nodes.retain(|(pool, name)| {
+            let unattributed = |held: &Held| held.pool == *pool && held.assignment.is_none();
+            let mut there = nodes.iter().filter(|node| node.name == *name);
+            there.any(|node| node.held().any(|(_, held)| unattributed(held)))
+        });
         for replica in replicas.iter().flatten() {
             for node in nodes.iter().filter(|node| replica.may_expire(&node.name, clock)) {
                 self.waive(records, node, |_| true, EXPIRED);
@@ -207,7 +193,9 @@ impl Allowed {
     fn read_pools(&mut self, server: &Server, records: &Records, nodes: &[Node], since: u64) {
         for (plural, kind) in POOL_KINDS {
             let now = server.list(plural).map(|object| &***object);
-            let events = server.since(plural, since).iter().map(|event| &**event.object);
+            // The last state of one that is gone says nothing: its finalizer is gone, too.
+            let events = server.since(plural, since).iter().filter(|event| event.change == Change::Applied);
+            let events = events.map(|event| &**event.object);
             for object in events.chain(now) {
                 let pool = PoolKey::new(kind, text(object, "/metadata/name"));
                 if is_guarded(object) {
@@ -261,6 +249,12 @@ impl Allowed {
         let recorded_since = &self.recorded_since;
         self.waived.retain(|id, _| recorded_since.get(id).is_none_or(|since| now < *since + DECIDED));
     }
+}
+
+/// Whether an admin destroyed the records of the assignment. Of a status that was wiped the IPAMNode is a copy.
+pub(super) fn is_destroyed(records: &Records, held: &Held) -> bool {
+    let cause = held.assignment.and_then(|id| records.lost_by(id));
+    cause.is_some_and(|cause| cause != super::WIPE)
 }
 
 fn is_guarded(pool: &Value) -> bool {

@@ -92,6 +92,7 @@ impl World {
                 admin::act(&mut lock(&self.server), Action::NodeJoins { node });
             }
             self.nodes[usize::from(node)].lose_word();
+            self.records.lose_copies(&node_name(node));
             self.orphans.forget_creations(&node_name(node));
         }
         self.allowed.undefine();

@@ -99,6 +99,8 @@ pub use shrink::shrink;
 
 /// The admin's action that puts an earlier state of the API server in place.
 const RESTORE: &str = "a restore";
+/// The admin's action that removes a pool's status.
+const WIPE: &str = "a wiped status";
 /// The admin's action that deletes the definitions.
 const UNDEFINE: &str = "the definitions' deletion";
 

@@ -7,7 +7,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::thread;
 
 use super::activity::Activity;
-use super::known::{Fault, class};
+use super::known::{FAULTS, Fault, MOST, class};
 use super::{Failure, Simulator, history, shrink};
 
 /// A seed whose history breaks a law.
@@ -43,6 +43,16 @@ impl Played {
             format!("{:>11} %  of histories, {reason}\n", histories * 100 / self.seeds.max(1))
         };
         self.allowed_in.iter().map(share).collect()
+    }
+
+    /// The known faults that more histories show than may, with the number of these.
+    pub fn too_frequent(&self) -> Vec<(&'static str, u64)> {
+        let hits = |fault: &Fault| {
+            let shows = |found: &&Found| found.known.is_some_and(|known| known.name == fault.name);
+            u64::try_from(self.found.iter().filter(shows).count()).unwrap_or(u64::MAX)
+        };
+        let all = FAULTS.iter().map(|fault| (fault.name, hits(fault)));
+        all.filter(|(_, hits)| hits * 10_000 > self.seeds * MOST).collect()
     }
 
     /// The lowest seed that shows a fault which is not known.
@@ -102,7 +112,7 @@ fn work(next: &AtomicU64, last: &AtomicU64, steps: usize, end: End) -> std::io::
         match simulator.play(&history) {
             Ok(world) => {
                 let activity = world.activity();
-                for (reason, _) in activity.all().filter(|(what, _)| what.starts_with("allowed: ")) {
+                for reason in activity.reasons() {
                     *played.allowed_in.entry(reason).or_default() += 1;
                 }
                 played.activity.join(&activity);

@@ -7,25 +7,31 @@ use serde::{Deserialize, Serialize};
 
 use super::action::Action;
 
-/// A history that breaks a law.
+/// A history that breaks a law, or broke it on an earlier commit.
 #[derive(Clone, PartialEq, Eq, Serialize, Deserialize, Debug)]
 #[serde(rename_all = "camelCase")]
 pub struct Recorded {
-    /// The law that it breaks.
+    /// The law, by today's name.
     pub law: String,
-    /// Why, in the product.
+    /// Why, in the product or in the simulator.
     pub cause: String,
-    /// The decision of the redesign that removes the cause.
-    pub removed_by: String,
+    /// What ends the failure.
+    #[serde(flatten)]
+    pub mend: Mend,
     /// Where it was found: commit, seed and steps.
     pub found: String,
     /// What happens.
     pub history: Vec<Action>,
 }
 
-/// The folder of the known faults.
-pub fn folder() -> PathBuf {
-    PathBuf::from(concat!(env!("CARGO_MANIFEST_DIR"), "/known-faults"))
+/// What ends a failure: the one field of a file that says in which folder it belongs.
+#[derive(Clone, PartialEq, Eq, Serialize, Deserialize, Debug)]
+#[serde(rename_all = "camelCase")]
+pub enum Mend {
+    /// A known fault: the decision of the redesign that will remove it.
+    RemovedBy(String),
+    /// A regression history: the commit that mended it.
+    MendedBy(String),
 }
 
 /// Reads one.
@@ -40,14 +46,29 @@ pub fn read(file: &Path) -> Result<Recorded> {
 /// All known faults, by name.
 ///
 /// # Errors
-/// The folder or a file in it cannot be read.
-pub fn all() -> Result<Vec<(String, Recorded)>> {
+/// The folder or a file in it cannot be read, or a file does not say what will remove the fault.
+pub fn known_faults() -> Result<Vec<(String, Recorded)>> {
+    all("known-faults", |mend| matches!(mend, Mend::RemovedBy(_)))
+}
+
+/// All histories that broke a law once and must not break it again, by name.
+///
+/// # Errors
+/// The folder or a file in it cannot be read, or a file does not say what mended it.
+pub fn regressions() -> Result<Vec<(String, Recorded)>> {
+    all("regressions", |mend| matches!(mend, Mend::MendedBy(_)))
+}
+
+fn all(folder: &str, belongs: fn(&Mend) -> bool) -> Result<Vec<(String, Recorded)>> {
+    let path = PathBuf::from(env!("CARGO_MANIFEST_DIR")).join(folder);
     let mut all = Vec::new();
-    for entry in std::fs::read_dir(folder()).context("e2e/simulator/known-faults cannot be read")? {
+    for entry in std::fs::read_dir(path).with_context(|| format!("e2e/simulator/{folder} cannot be read"))? {
         let file = entry?.path();
         if file.extension().is_some_and(|ending| ending == "json") {
             let name = file.file_stem().unwrap_or_default().to_string_lossy().into_owned();
-            all.push((name, read(&file)?));
+            let recorded = read(&file)?;
+            anyhow::ensure!(belongs(&recorded.mend), "{name} does not belong in {folder}: {:?}", recorded.mend);
+            all.push((name, recorded));
         }
     }
     all.sort_by(|one, other| one.0.cmp(&other.0));

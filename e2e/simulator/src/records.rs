@@ -16,6 +16,9 @@ use super::server::{Change, Event, Server, text};
 /// The plurals of pools, with their kinds.
 pub(super) const POOL_KINDS: [(&str, PoolKind); 2] = [("ippools", PoolKind::IpPool), ("cidrpools", PoolKind::CidrPool)];
 
+/// A status was wiped, and nothing repeats what it recorded, or its pool is gone.
+const NO_COPY: &str = "a wiped status without a copy";
+
 /// Identifies an assignment. A later assignment has a higher ID.
 pub(super) type AssignmentId = u64;
 
@@ -38,6 +41,8 @@ pub(super) struct Records {
     recorded: Vec<Assignment>,
     /// What no status records any more because an admin destroyed the record, by name of the cause.
     lost: Vec<(Assignment, &'static str)>,
+    /// Whether there ever was one of these.
+    has_lost: bool,
     /// Which assignments an IPAMNode tells of: by uid and generation.
     told: HashMap<(String, i64), Vec<(PoolKey, AssignmentId)>>,
     /// Assignments whose agent has reported the block empty since it is Releasing.
@@ -63,6 +68,21 @@ impl Records {
         self.kept = kept;
     }
 
+    /// The IPAMNode of the node is gone by hand. What was lost from a status alone is lost for good.
+    pub(super) fn lose_copies(&mut self, node: &str) {
+        self.lose_for_good(|it| it.node == node);
+    }
+
+    fn lose_for_good(&mut self, which: impl Fn(&Assignment) -> bool) {
+        let wiped = self.lost.iter_mut().filter(|(it, cause)| which(it) && *cause == super::WIPE);
+        wiped.for_each(|(_, cause)| *cause = NO_COPY);
+    }
+
+    /// Whether an admin has destroyed records of blocks.
+    pub(super) const fn has_lost(&self) -> bool {
+        self.has_lost
+    }
+
     /// Assignments whose record a restore took back.
     pub(super) fn taken_back(&self) -> impl Iterator<Item = &Assignment> {
         self.lost.iter().filter(|(_, cause)| *cause == super::RESTORE).map(|(it, _)| it)
@@ -83,6 +103,9 @@ impl Records {
                 let key = PoolKey::new(kind, text(&event.object, "/metadata/name"));
                 let is_there = event.change == Change::Applied;
                 let claims = if is_there { event.object.claims() } else { &[] };
+                if !is_there && by_hand.is_some() {
+                    self.lose_for_good(|it| it.pool == key);
+                }
                 self.update(server, &key, claims, &event.object, by_hand, activity);
             }
         }
@@ -125,6 +148,8 @@ impl Records {
         for it in gone {
             match by_hand {
                 Some(cause) => {
+                    let cause = if cause == super::WIPE && !is_copied(server, &it) { NO_COPY } else { cause };
+                    self.has_lost = true;
                     activity.count("blocks lost from the records");
                     self.lost.push((it, cause));
                 }
@@ -289,6 +314,15 @@ impl Records {
             self.sharing.extend(sharing[place + 1..].iter().map(|other| (one.clone(), other.clone())));
         }
     }
+}
+
+/// Whether the node's IPAMNode repeats the assignment.
+fn is_copied(server: &Server, it: &Assignment) -> bool {
+    let entries = server.get("ipamnodes", &it.node).and_then(|object| object["spec"]["pools"].as_array());
+    let is_it = |entry: &Value| {
+        pool_of_entry(entry) == it.pool && range_of_entry(entry).is_some_and(|range| it.range.contains_range(&range))
+    };
+    entries.is_some_and(|entries| entries.iter().any(is_it))
 }
 
 /// The plural of a pool.

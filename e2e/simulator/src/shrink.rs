@@ -1,4 +1,4 @@
-//! The shortest history that still breaks a law, by leaving out ever smaller pieces.
+//! The shortest history that still breaks the same law, by leaving out ever smaller pieces.
 
 use super::{Failure, Simulator};
 
@@ -13,7 +13,7 @@ pub fn shrink(simulator: &Simulator, mut failure: Failure) -> Failure {
             let mut shorter = failure.history.clone();
             shorter.drain(start..end);
             match simulator.play(&shorter) {
-                Err(still) if still.history.len() < failure.history.len() => {
+                Err(still) if still.history.len() < failure.history.len() && still.law.law == failure.law.law => {
                     failure = still;
                     shrunk = true;
                 }

@@ -283,7 +283,7 @@ impl World {
         if let Some(what) = done_by_hand(action) {
             self.activity.count(what);
         }
-        self.by_hand = Some("an admin");
+        self.by_hand = Some(if matches!(action, Action::WipeStatus { .. }) { super::WIPE } else { "an admin" });
         self.note_by_hand(action);
         self.look();
         self.by_hand = None;
@@ -300,6 +300,7 @@ impl World {
             Action::RemoveIpamNode { node } => {
                 self.note_unheard(node);
                 self.nodes[usize::from(node % MOST_NODES)].lose_word();
+                self.records.lose_copies(&node_name(node));
                 self.orphans.forget_creations(&node_name(node));
             }
             // Nothing told of it but that machine.
@@ -314,6 +315,11 @@ impl World {
             }
             _ => {}
         }
+    }
+
+    /// Whether an admin has destroyed records of blocks.
+    pub(super) fn has_lost_records(&self) -> bool {
+        self.records.has_lost()
     }
 
     /// Whether a node's agent runs and has nothing to do for now.

@@ -31,6 +31,10 @@ pub(super) fn agree(seen: &Seen<'_>, layout: &Layout) -> Result<(), Broken> {
     if is_exhausted != (seen.serves(layout) && !unserved.is_empty()) {
         return wrong(&format!("whether {unserved:?} have no block"), &object["status"]["conditions"]);
     }
+    let contradicts = condition(object, "Degraded").is_some_and(|it| it["reason"] == "Contradiction");
+    if contradicts && !seen.is_contradicted(layout) {
+        return wrong("no Contradiction", &object["status"]["conditions"]);
+    }
     let releasing = condition(object, "Releasing").map_or(&Value::Null, |it| &it["reason"]);
     if (*releasing == "BlocksInUse") == claims(object, "releasing").is_empty() {
         return wrong("whether blocks are Releasing", &object["status"]);
@@ -51,6 +55,12 @@ fn ready_reasons(seen: &Seen<'_>, layout: &Layout) -> &'static [&'static str] {
     }
     let is_of_the_spec = |(node, range): &(String, _)| layout.block_of(node, range).is_some();
     let outdated = claims(seen.object(layout), "allocations").iter().any(|claim| !is_of_the_spec(claim));
-    // A gateway that is edited may wait for pods, too.
-    if outdated { &["EditDeferred"] } else { &["Valid", "EditDeferred"] }
+    let mut blocks = claims(seen.object(layout), "allocations").into_iter();
+    let gateway_may_wait = blocks
+        .any(|(node, range)| layout.block_of(&node, &range).is_some_and(|block| seen.gateway_waits(layout, block)));
+    match (outdated, gateway_may_wait) {
+        (true, _) => &["EditDeferred"],
+        (false, true) => &["Valid", "EditDeferred"],
+        (false, false) => &["Valid"],
+    }
 }

@@ -4,9 +4,9 @@ use ipam_core::{AddrRange, PoolKind};
 use serde_json::Value;
 
 use super::liveness::{Seen, claims};
-use super::{Broken, broken, condition};
+use super::{Broken, broken};
 use crate::layout::{Block, Layout};
-use crate::records::pool_of_entry;
+use crate::records::{pool_of_entry, range_of_entry};
 
 /// State, addresses, mask, gateway, exclusions and routes of each entry of the pool.
 pub(super) fn agree(seen: &Seen<'_>, layout: &Layout) -> Result<(), Broken> {
@@ -19,11 +19,17 @@ pub(super) fn agree(seen: &Seen<'_>, layout: &Layout) -> Result<(), Broken> {
             let Some(ipam_node) = seen.server.get("ipamnodes", &node) else { continue };
             let mut entries = ipam_node["spec"]["pools"].as_array().into_iter().flatten();
             let Some(entry) = entries.find(|entry| pool_of_entry(entry) == layout.key) else { continue };
-            let is_suspended = condition(object, "Degraded").is_some_and(|it| it["reason"] == "Contradiction");
-            if entry["state"] != state && !(is_suspended && entry["state"] == "Releasing") {
+            let is_suspended = || entry["state"] == "Releasing" && seen.is_contradicted_on(layout, &node);
+            if entry["state"] != state && !is_suspended() {
                 return broken(
                     "state-is-told",
                     format!("{range} of {} is in {list}, and {node} is told {entry}", layout.key),
+                );
+            }
+            if let Some(run) = barred_for_nobody(seen, layout, &node, entry) {
+                return broken(
+                    "held-elsewhere-is-true",
+                    format!("{node} is told that {run} is held, which no other agent reports: {entry}"),
                 );
             }
             let block = layout.block_of(&node, &range);
@@ -39,6 +45,26 @@ pub(super) fn agree(seen: &Seen<'_>, layout: &Layout) -> Result<(), Broken> {
         }
     }
     Ok(())
+}
+
+/// Addresses that the entry bars and that no other agent reports as in use.
+fn barred_for_nobody(seen: &Seen<'_>, layout: &Layout, node: &str, entry: &Value) -> Option<AddrRange> {
+    let mut runs = entry["heldElsewhere"].as_array().into_iter().flatten().filter_map(range_of_entry);
+    runs.find(|run| {
+        // The agent itself may have given what is to be the gateway.
+        let is_gateway = layout.blocks.iter().any(|block| block.gateway == Some(run.first()));
+        let is_reported = seen.is_reported(layout, run, |other, key| is_gateway || other != node || *key != layout.key);
+        !is_reported && !is_told_as_gateway(seen, layout, run) && !seen.may_be_unreported()
+    })
+}
+
+/// Whether a node is told the address as the pool's gateway. One whose block is of an earlier spec is told that of then.
+fn is_told_as_gateway(seen: &Seen<'_>, layout: &Layout, run: &AddrRange) -> bool {
+    let addr = run.first().to_string();
+    seen.server.list("ipamnodes").any(|object| {
+        let mut entries = object["spec"]["pools"].as_array().into_iter().flatten();
+        entries.any(|entry| pool_of_entry(entry) == layout.key && entry["gateway"] == *addr)
+    })
 }
 
 /// What the entry says otherwise than the spec.
@@ -58,9 +84,8 @@ fn of_spec(seen: &Seen<'_>, layout: &Layout, block: &Block, entry: &Value) -> Re
     if text("subnet") != subnet {
         return Err("mask");
     }
-    let gateway_waits = condition(seen.object(layout), "Ready").is_some_and(|it| it["reason"] == "EditDeferred");
     let gateway = block.gateway.map(|gateway| gateway.to_string()).unwrap_or_default();
-    if text("gateway") != gateway && !gateway_waits {
+    if text("gateway") != gateway && !seen.gateway_waits(layout, block) {
         return Err("gateway");
     }
     let routes = entry["routes"].as_array().cloned().unwrap_or_default();

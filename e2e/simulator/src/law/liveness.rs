@@ -67,17 +67,67 @@ impl Seen<'_> {
         nodes.any(|it| it.has_lost() || it.held().any(|(_, held)| held.pool == *key))
     }
 
-    /// Whether the operator waits for agents because records are missing, and for whom that cannot be helped.
+    /// Whether the operator waits for agents because records are missing, as some are by what the model knows, and for whom that
+    /// cannot be helped.
     pub(super) fn recovers(&self, layout: &Layout) -> bool {
-        let Some(exhausted) = condition(self.object(layout), "Exhausted") else { return false };
-        let mut awaited = self.world.nodes.iter().filter(|node| text(exhausted, "/message").contains(&node.name));
-        let is_helpless = |name: &str| self.is_out_of_reach(name);
-        if awaited.clone().any(|node| !node.has_agent()) {
-            return true;
-        }
+        let silent = condition(self.object(layout), "Exhausted").filter(|it| it["reason"] == "AgentsSilent");
+        let Some(silent) = silent.filter(|_| self.world.has_lost_records()) else { return false };
+        let message = text(silent, "/message");
+        let words: Vec<&str> = message.split(|c: char| !c.is_ascii_alphanumeric() && c != '-').collect();
+        let mut awaited = self.world.nodes.iter().filter(|node| words.contains(&node.name.as_str()));
         let unserved = self.unserved(layout);
-        exhausted["reason"] == "AgentsSilent"
-            && awaited.any(|node| !unserved.contains(&node.name) && is_helpless(&node.name))
+        awaited.any(|node| !node.has_agent() || (!unserved.contains(&node.name) && self.is_out_of_reach(&node.name)))
+    }
+
+    /// Whether a report that `which` picks, by node and pool, has addresses of the range in use, of a pool that is not to share them
+    /// with this one.
+    pub(super) fn is_reported(
+        &self,
+        layout: &Layout,
+        range: &AddrRange,
+        which: impl Fn(&str, &PoolKey) -> bool,
+    ) -> bool {
+        self.server.list("ipamnodes").any(|object| {
+            let node = text(object, "/metadata/name");
+            let mut reports = object["status"]["pools"].as_array().into_iter().flatten();
+            reports.any(|report| {
+                let key = pool_of_entry(report);
+                self.counts(layout, &key)
+                    && which(&node, &key)
+                    && reported(report).iter().any(|held| held.overlaps(range))
+            })
+        })
+    }
+
+    /// Whether addresses of the other pool may not be those of this one, too.
+    fn counts(&self, layout: &Layout, key: &PoolKey) -> bool {
+        let other = self.layouts.iter().find(|other| other.key == *key);
+        *key == layout.key || other.is_none_or(|other| !other.shares_with(layout))
+    }
+
+    /// Whether an address is reported twice.
+    pub(super) fn is_contradicted(&self, layout: &Layout) -> bool {
+        self.world.nodes.iter().any(|node| self.is_contradicted_on(layout, &node.name))
+    }
+
+    /// Whether an address that the agent of this node reports of the pool is reported by another, too, or of a pool that is not to
+    /// share it.
+    pub(super) fn is_contradicted_on(&self, layout: &Layout, node: &str) -> bool {
+        let Some(object) = self.server.get("ipamnodes", node) else { return false };
+        let reports = object["status"]["pools"].as_array().into_iter().flatten();
+        let mut own = reports.filter(|report| pool_of_entry(report) == layout.key).flat_map(reported);
+        own.any(|range| self.is_reported(layout, &range, |other, key| other != node || *key != layout.key))
+    }
+
+    /// Whether the block's gateway may be in use by a pod, so that nodes keep the one of before.
+    pub(super) fn gateway_waits(&self, layout: &Layout, block: &Block) -> bool {
+        let Some(range) = block.gateway.and_then(|gateway| AddrRange::new(gateway, gateway)) else { return false };
+        self.is_reported(layout, &range, |_, _| true) || self.may_be_unreported()
+    }
+
+    /// Whether a pod may have an address that no report tells: no agent runs there, or it has lost its records.
+    pub(super) fn may_be_unreported(&self) -> bool {
+        self.world.nodes.iter().any(|node| !node.has_agent() || node.has_lost())
     }
 }
 
@@ -89,6 +139,7 @@ pub(crate) fn check(world: &World) -> Result<(), Broken> {
     let seen = Seen { world, server: &server, layouts: &layouts, overlapped: &overlapped };
     for layout in &layouts {
         every_selected_node_has_a_block(&seen, layout)?;
+        assignments_end(&seen, layout)?;
         what_is_released_is_free(&seen, layout)?;
         super::conditions::agree(&seen, layout)?;
         super::entries::agree(&seen, layout)?;
@@ -119,12 +170,29 @@ fn every_selected_node_has_a_block(seen: &Seen<'_>, layout: &Layout) -> Result<(
     Ok(())
 }
 
+/// A pool has blocks assigned only to nodes that it is to serve, and of another spec only while they are in use.
+fn assignments_end(seen: &Seen<'_>, layout: &Layout) -> Result<(), Broken> {
+    if layout.is_frozen() {
+        return Ok(());
+    }
+    let selected = if seen.serves(layout) { seen.selected(layout) } else { Vec::new() };
+    for (node, range) in claims(seen.object(layout), "allocations") {
+        let what = |why: &str| format!("{} still assigns {range} to {node}, {why}", layout.key);
+        if !selected.contains(&node) {
+            return broken("assignment-ends", what("which it does not serve"));
+        }
+        let is_outdated = layout.block_of(&node, &range).is_none();
+        let may_be_in_use = || seen.is_in_use(&node, &layout.key) || seen.is_without_agent(&node);
+        if is_outdated && !may_be_in_use() {
+            return broken("assignment-ends", what("which has no address of it, by another spec than its own"));
+        }
+    }
+    Ok(())
+}
+
 /// Whether no record, no report and no pod says that anybody may use an address of the block.
 fn is_free(seen: &Seen<'_>, layout: &Layout, block: &Block) -> bool {
-    let counts = |key: &PoolKey| {
-        let other = seen.layouts.iter().find(|other| other.key == *key);
-        *key == layout.key || other.is_none_or(|other| !other.shares_with(layout))
-    };
+    let counts = |key: &PoolKey| seen.counts(layout, key);
     let claimed = seen.layouts.iter().filter(|other| counts(&other.key)).any(|other| {
         let object = seen.object(other);
         let mut all = claims(object, "allocations").into_iter().chain(claims(object, "releasing"));
@@ -132,18 +200,15 @@ fn is_free(seen: &Seen<'_>, layout: &Layout, block: &Block) -> bool {
     });
     let told = seen.server.list("ipamnodes").any(|object| {
         let mut entries = object["spec"]["pools"].as_array().into_iter().flatten();
-        let mut reports = object["status"]["pools"].as_array().into_iter().flatten();
         let is_told = |entry: &Value| {
             counts(&pool_of_entry(entry)) && range_of_entry(entry).is_some_and(|range| range.overlaps(&block.range))
         };
-        let is_reported = |report: &Value| {
-            counts(&pool_of_entry(report)) && reported(report).iter().any(|range| range.overlaps(&block.range))
-        };
-        entries.any(is_told) || reports.any(is_reported)
+        entries.any(is_told)
     });
+    let reported = seen.is_reported(layout, &block.range, |_, _| true);
     let mut held = seen.world.nodes.iter().flat_map(crate::agent::Node::held);
     let in_use = held.any(|(_, held)| counts(&held.pool) && block.range.contains(held.addr));
-    !claimed && !told && !in_use
+    !claimed && !told && !reported && !in_use
 }
 
 /// The addresses that a report says are in use.
