@@ -269,9 +269,9 @@ impl IpamNodes {
         self.untold.contains_key(name)
     }
 
-    /// What the node's agent told in an IPAMNode that is gone counts no more.
-    pub fn forget_word(&mut self, name: &str) {
-        self.untold.remove(name);
+    /// What the node's agent told in an IPAMNode that is gone counts no more. Whether it had told something.
+    pub fn forget_word(&mut self, name: &str) -> bool {
+        self.untold.remove(name).is_some()
     }
 
     /// What may be held outside the blocks of its node: node, pool and addresses.

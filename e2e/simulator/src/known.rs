@@ -123,12 +123,14 @@ fn is_of_a_pool_removed_by_hand(failure: &Failure) -> bool {
         && !has(history, |action| is_restore(action) || matches!(action, Action::Undefine { .. }))
 }
 
-/// An IPAMNode is deleted, with the definitions or alone, and then its Node leaves.
+/// An IPAMNode is lost, with all others or alone, and then its Node leaves.
 fn is_of_a_node_that_left(failure: &Failure) -> bool {
     failure.history.iter().enumerate().any(|(at, action)| {
         let leaves = |node: u8| move |later: &Action| matches!(later, Action::NodeLeaves { node: it } if *it == node);
         match action {
-            Action::Undefine { .. } => has(&failure.history[at..], |later| matches!(later, Action::NodeLeaves { .. })),
+            Action::Undefine { .. } | Action::RestoreLive { .. } => {
+                has(&failure.history[at..], |later| matches!(later, Action::NodeLeaves { .. }))
+            }
             Action::RemoveIpamNode { node } => has(&failure.history[at..], leaves(*node)),
             _ => false,
         }

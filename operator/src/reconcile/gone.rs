@@ -79,7 +79,9 @@ impl Reconciler {
         self.gone.entry(node.to_owned()).or_insert(now);
         let (kept, expiry) = (self.kept_until(node), self.gone_expiry(node, now));
         if expiry.is_some_and(|expiry| expiry <= now) {
-            self.ipam_nodes.forget_word(node);
+            if self.ipam_nodes.forget_word(node) {
+                self.wake_pools(now);
+            }
             self.end_silence(node, now);
         }
         for at in kept.into_iter().chain(expiry).filter(|at| is_empty && *at > now) {

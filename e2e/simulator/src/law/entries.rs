@@ -47,14 +47,18 @@ pub(super) fn agree(seen: &Seen<'_>, layout: &Layout) -> Result<(), Broken> {
     Ok(())
 }
 
-/// Addresses that the entry bars and that no other agent reports as in use.
+/// Addresses that the entry bars and that no other agent reports as in use. What was the gateway is barred as long as blocks are
+/// being released: that this ends has a law of its own.
 fn barred_for_nobody(seen: &Seen<'_>, layout: &Layout, node: &str, entry: &Value) -> Option<AddrRange> {
+    if seen.may_be_unreported() || !claims(seen.object(layout), "releasing").is_empty() {
+        return None;
+    }
     let mut runs = entry["heldElsewhere"].as_array().into_iter().flatten().filter_map(range_of_entry);
     runs.find(|run| {
         // The agent itself may have given what is to be the gateway.
         let is_gateway = layout.blocks.iter().any(|block| block.gateway == Some(run.first()));
         let is_reported = seen.is_reported(layout, run, |other, key| is_gateway || other != node || *key != layout.key);
-        !is_reported && !is_told_as_gateway(seen, layout, run) && !seen.may_be_unreported()
+        !is_reported && !is_told_as_gateway(seen, layout, run)
     })
 }
 

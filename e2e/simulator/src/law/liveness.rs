@@ -122,7 +122,9 @@ impl Seen<'_> {
     /// Whether the block's gateway may be in use by a pod, so that nodes keep the one of before.
     pub(super) fn gateway_waits(&self, layout: &Layout, block: &Block) -> bool {
         let Some(range) = block.gateway.and_then(|gateway| AddrRange::new(gateway, gateway)) else { return false };
-        self.is_reported(layout, &range, |_, _| true) || self.may_be_unreported()
+        // That what is being released comes free has a law of its own.
+        let is_released = claims(self.object(layout), "releasing").iter().all(|(_, block)| !block.overlaps(&range));
+        !is_released || self.is_reported(layout, &range, |_, _| true) || self.may_be_unreported()
     }
 
     /// Whether a pod may have an address that no report tells: no agent runs there, or it has lost its records.
@@ -163,7 +165,12 @@ fn every_selected_node_has_a_block(seen: &Seen<'_>, layout: &Layout) -> Result<(
         if let Some(free) = free {
             return broken(
                 "selected-node-has-a-block",
-                format!("{node} has no block of {}, although {} is free", layout.key, free.range),
+                format!(
+                    "{node} has no block of {}, although {} is free: {}",
+                    layout.key,
+                    free.range,
+                    condition(seen.object(layout), "Exhausted").unwrap_or(&Value::Null)
+                ),
             );
         }
     }

@@ -178,3 +178,24 @@ fn a_placeholder_in_which_an_agent_that_lives_on_reports_is_not_replaced_again_a
     };
     assert_eq!((told(1), told(2)), (true, false));
 }
+
+#[test]
+fn what_a_node_that_is_gone_told_last_counts_no_more_after_the_grace() {
+    let all = json!([{"startIP": "192.168.0.1", "endIP": "192.168.0.254"}]);
+    let told = object(&json!({"metadata": {"name": "n1", "uid": "uid-n1", "generation": 1, "resourceVersion": "50"},
+        "spec": {"pools": []}, "status": {"observedGeneration": 1, "pools": [{"name": "blue", "poolType": "IPPool",
+            "startIP": "192.168.0.1", "endIP": "192.168.0.254", "used": 254, "capacity": 254, "held": all}]}}));
+    let one_block = r#"{"subnet":"192.168.0.0/24","perNodeBlockSize":254}"#;
+    let blue = pool_object("blue", 10, 1, one_block, &json!({}));
+    let mut world = World::new(&["n1", "n2"], &[blue], vec![told]);
+    world.settle();
+    world.tell(Observed::IpamNode(Event::Delete(object(&json!({"metadata": {"name": "n1", "uid": "uid-n1",
+        "generation": 1, "resourceVersion": "51"}})))));
+    world.tell(Observed::Node(Event::Delete(("n1".into(), NodeMeta::default()))));
+    world.settle();
+    let served = |calls: &[Command]| statuses(calls).iter().flat_map(|it| it.allocations.clone()).count();
+    let grace = Settings::default().released_block_grace.unwrap();
+    assert_eq!(served(&settled_after(&mut world, grace.saturating_sub(60 * SECOND))), 0, "an agent may live on there");
+    settled_after(&mut world, 120 * SECOND);
+    assert_eq!(served(&settled_after(&mut world, SECOND)), 1, "n2 has a block");
+}
