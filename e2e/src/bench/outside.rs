@@ -46,7 +46,7 @@ fn decisions(bound: &mut Bound, large: &mut Large<'_>, at: &str) -> Result<()> {
     large.block_on(reports::write_all(&client, held))?;
     let before = large.block_on(leases(&client))?;
     at_rest(large, bound.left())?;
-    let what = bound.begin(format!("{at}: one decision of the operator"));
+    let what = bound.begin(format!("{at}: planning in one decision, its calls left out"));
     let (times, joined) = plans(bound, large)?;
     let after = large.block_on(leases(&client))?;
     let also = format!("a join {}, CPU {}", joined.times().show(50), joined.cpu().show(50));

@@ -12,7 +12,7 @@ use super::churn;
 use super::finding::Finding;
 use super::fleet::Fleet;
 use super::joins::{Joined, TIME_AIM};
-use super::large::{Large, STILL, eight_pools};
+use super::large::{Large, eight_pools};
 use super::minute::{Minute, PODS};
 use super::stage::Stage;
 use super::stats::{Samples, Unit, number};
@@ -51,22 +51,25 @@ fn joins(bound: &mut Bound, large: &mut Large<'_>, at: &str) -> Result<()> {
     Ok(())
 }
 
-/// A minute of pods on a cluster at rest, and one in which a node that died with pods on it is being released.
+/// A minute of pods on a cluster at rest, and one that begins with the deletion of a node that died with pods on it.
 fn deleted(bound: &mut Bound, large: &mut Large<'_>, at: &str) -> Result<()> {
     let what = bound.begin(format!("{at}, in-process agents, {PODS} pods a minute"));
     let fleet = Fleet::start(large.stage.plane, &large.pool_names())?;
     let mut members = churn::begin(large, &fleet, bound.left())?;
     found(bound, &what, &Minute::play(large, &mut members, 0, async |_, _| Ok(()))?);
     let what = bound.begin(format!("{at}, the same with one deleted node"));
-    large.meter().settle(STILL)?;
     let mut dead = members.pop().context("no agent is left")?;
     let nodes: Api<Node> = Api::all(large.client());
-    large.block_on(async {
-        dead.add().await?;
-        dead.die();
-        nodes.delete(&dead.name, &DeleteParams::default()).await.context("cannot delete a node")
+    let minute = Minute::play(large, &mut members, 0, async |number, _| {
+        // At once, so that what the deletion itself costs is part of the minute.
+        if number == 0 {
+            dead.add().await?;
+            dead.die();
+            nodes.delete(&dead.name, &DeleteParams::default()).await.context("cannot delete a node")?;
+        }
+        Ok(())
     })?;
-    found(bound, &what, &Minute::play(large, &mut members, 0, async |_, _| Ok(()))?);
+    found(bound, &what, &minute);
     Ok(())
 }
 

@@ -48,9 +48,12 @@ pub(super) fn agree(seen: &Seen<'_>, layout: &Layout) -> Result<(), Broken> {
 }
 
 /// Addresses that the entry bars and that no other agent reports as in use. What was the gateway is barred as long as blocks are
-/// being released: that this ends has a law of its own.
+/// being released or are of an earlier spec: that this ends has laws of its own.
 fn barred_for_nobody(seen: &Seen<'_>, layout: &Layout, node: &str, entry: &Value) -> Option<AddrRange> {
-    if seen.may_be_unreported() || !claims(seen.object(layout), "releasing").is_empty() {
+    let object = seen.object(layout);
+    let is_outdated = |(node, range): &(String, AddrRange)| layout.block_of(node, range).is_none();
+    let changes = !claims(object, "releasing").is_empty() || claims(object, "allocations").iter().any(is_outdated);
+    if changes || seen.may_be_unreported() {
         return None;
     }
     let mut runs = entry["heldElsewhere"].as_array().into_iter().flatten().filter_map(range_of_entry);
@@ -58,16 +61,7 @@ fn barred_for_nobody(seen: &Seen<'_>, layout: &Layout, node: &str, entry: &Value
         // The agent itself may have given what is to be the gateway.
         let is_gateway = layout.blocks.iter().any(|block| block.gateway == Some(run.first()));
         let is_reported = seen.is_reported(layout, run, |other, key| is_gateway || other != node || *key != layout.key);
-        !is_reported && !is_told_as_gateway(seen, layout, run)
-    })
-}
-
-/// Whether a node is told the address as the pool's gateway. One whose block is of an earlier spec is told that of then.
-fn is_told_as_gateway(seen: &Seen<'_>, layout: &Layout, run: &AddrRange) -> bool {
-    let addr = run.first().to_string();
-    seen.server.list("ipamnodes").any(|object| {
-        let mut entries = object["spec"]["pools"].as_array().into_iter().flatten();
-        entries.any(|entry| pool_of_entry(entry) == layout.key && entry["gateway"] == *addr)
+        !is_reported
     })
 }
 

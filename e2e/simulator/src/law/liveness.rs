@@ -67,11 +67,12 @@ impl Seen<'_> {
         nodes.any(|it| it.has_lost() || it.held().any(|(_, held)| held.pool == *key))
     }
 
-    /// Whether the operator waits for agents because records are missing, as some are by what the model knows, and for whom that
-    /// cannot be helped.
+    /// Whether the operator waits for agents because records are missing, as they may be by what the model knows, and for whom
+    /// that cannot be helped.
     pub(super) fn recovers(&self, layout: &Layout) -> bool {
         let silent = condition(self.object(layout), "Exhausted").filter(|it| it["reason"] == "AgentsSilent");
-        let Some(silent) = silent.filter(|_| self.world.has_lost_records()) else { return false };
+        let may_be_lost = self.world.has_lost_records() || self.server.restores() > 0;
+        let Some(silent) = silent.filter(|_| may_be_lost) else { return false };
         let message = text(silent, "/message");
         let words: Vec<&str> = message.split(|c: char| !c.is_ascii_alphanumeric() && c != '-').collect();
         let mut awaited = self.world.nodes.iter().filter(|node| words.contains(&node.name.as_str()));
