@@ -48,7 +48,7 @@ const UNNOTICED: &[&str] = &[
 ];
 
 /// All of them.
-pub const FAULTS: [Fault; 9] = [
+pub const FAULTS: [Fault; 10] = [
     Fault { name: "ipam-node-deleted-after-a-restore", laws: UNRECORDED, shows: is_of_a_report_lost_after_a_restore },
     Fault { name: "pool-and-ipam-node-deleted-by-hand", laws: UNRECORDED, shows: is_of_a_pool_removed_by_hand },
     Fault {
@@ -65,6 +65,11 @@ pub const FAULTS: [Fault; 9] = [
     },
     Fault { name: "block-comes-back-in-two-restores", laws: TWICE, shows: is_of_two_restores },
     Fault { name: "overlapping-pools-after-a-restore", laws: TWICE, shows: is_of_overlapping_pools },
+    Fault {
+        name: "node-not-served-after-a-restore",
+        laws: &["selected-node-has-a-block"],
+        shows: is_of_a_live_restore,
+    },
     // As wide as this, for nothing of a restore under a running leader is promised today: an admin has to stop the operator first. It is
     // the last, so that what is known in more detail has its own name.
     Fault { name: "restore-under-a-running-leader", laws: UNNOTICED, shows: is_of_a_live_restore },
@@ -128,9 +133,7 @@ fn is_of_a_node_that_left(failure: &Failure) -> bool {
     failure.history.iter().enumerate().any(|(at, action)| {
         let leaves = |node: u8| move |later: &Action| matches!(later, Action::NodeLeaves { node: it } if *it == node);
         match action {
-            Action::Undefine { .. } | Action::RestoreLive { .. } => {
-                has(&failure.history[at..], |later| matches!(later, Action::NodeLeaves { .. }))
-            }
+            Action::Undefine { .. } => has(&failure.history[at..], |later| matches!(later, Action::NodeLeaves { .. })),
             Action::RemoveIpamNode { node } => has(&failure.history[at..], leaves(*node)),
             _ => false,
         }
