@@ -363,9 +363,9 @@ impl Pair {
             }
             6 | 7 => self.backup = Some(self.server.backup()),
             8 | 9 => {
-                let backup = self.backup.take();
-                backup.iter().for_each(|backup| self.server.restore(backup));
-                return backup.is_some();
+                let Some(backup) = self.backup.take() else { return false };
+                self.server.restore(&backup);
+                return true;
             }
             _ if is_there => drop(self.server.merge("ipamnodes", NODE, false, &json!({"spec": spec}))),
             _ => drop(self.server.create("ipamnodes", json!({"metadata": {"name": NODE}, "spec": spec}))),

@@ -1,7 +1,7 @@
 //! Agents and what they have noted: disks that fail, stores that are lost, reports about another object.
 
-use super::{change, moves_on, one_serves};
 use super::calls::swift_return;
+use super::{change, moves_on, one_serves};
 use crate::action::{Action, Disk, Fate};
 use crate::generate::Dice;
 
