@@ -1,8 +1,12 @@
 //! The simulator's model of the API server answers as the real one does: the same generated calls are made to both, and codes, objects
 //! and watch events are compared. What the model promises is listed in `e2e/simulator/src/lib.rs`.
+//!
+//! The last sequence of each kind is another one with each commit; `NV_IPAM_SEED` sets its seed.
 
 #![expect(clippy::unwrap_used, reason = "the helpers of a test fail the test")]
 
+use std::io::Write as _;
+use std::process::Command;
 use std::time::Duration;
 
 use http::header::CONTENT_TYPE;
@@ -71,7 +75,7 @@ impl Side {
     }
 
     fn path(&self, plural: &str) -> String {
-        format!("/apis/nv-ipam.nvidia.com/v1alpha1/namespaces/{}/{plural}", self.namespace)
+        format!("/apis/{}/namespaces/{}/{plural}", api_version(plural), self.namespace)
     }
 
     async fn get(&mut self, plural: &str, name: &str) -> Option<Value> {
@@ -86,6 +90,13 @@ impl Side {
         let (method, suffix, content, body) = request(plural, name, &self.namespace, call, &now);
         let path = format!("{}{suffix}", self.path(plural));
         self.ask(&method, &path, content, &body).await.0
+    }
+}
+
+const fn api_version(plural: &str) -> &'static str {
+    match plural.as_bytes() {
+        b"leases" => "coordination.k8s.io/v1",
+        _ => "nv-ipam.nvidia.com/v1alpha1",
     }
 }
 
@@ -112,10 +123,14 @@ fn request(
     let status_of = format!("/{name}/status");
     let finalizers = |put: bool| if put { json!([FINALIZER]) } else { json!([]) };
     let object = |metadata: Value| {
-        let kind = if plural == "ippools" { "IPPool" } else { "IPAMNode" };
+        let kind = match plural {
+            "ippools" => "IPPool",
+            "leases" => "Lease",
+            _ => "IPAMNode",
+        };
         let mut metadata = metadata;
         (metadata["name"], metadata["namespace"]) = (json!(name), json!(namespace));
-        json!({"apiVersion": "nv-ipam.nvidia.com/v1alpha1", "kind": kind, "metadata": metadata})
+        json!({"apiVersion": api_version(plural), "kind": kind, "metadata": metadata})
     };
     match call {
         Call::Get => (Method::GET, of, JSON, Value::Null),
@@ -174,6 +189,9 @@ fn request(
 }
 
 fn spec(plural: &str, number: u8) -> Value {
+    if plural == "leases" {
+        return json!({"holderIdentity": format!("replica-{}", number % 3), "leaseDurationSeconds": 15});
+    }
     if plural == "ippools" {
         return json!({"subnet": "10.0.0.0/24", "perNodeBlockSize": 4 + number % 3});
     }
@@ -191,13 +209,15 @@ fn status(plural: &str, number: u8) -> Value {
     json!({"observedGeneration": number % 3})
 }
 
-fn dice(rng: &mut fastrand::Rng) -> (usize, Call) {
+fn dice(rng: &mut fastrand::Rng, plural: &str) -> (usize, Call) {
     let which =
         |rng: &mut fastrand::Rng| [Named::Nothing, Named::Current, Named::Current, Named::Other][rng.usize(0..4)];
     let version = which(rng);
     let uid = which(rng);
     let number = rng.u8(0..6);
     let call = match rng.u8(0..12) {
+        // Of a Lease only what the operator does to it, and an admin who deletes it.
+        3..=10 if plural == "leases" => Call::Replace { spec: number, finalizer: false, version },
         0 => Call::Get,
         1 | 2 => Call::Create { spec: number },
         3 | 4 => Call::Replace { spec: number, finalizer: rng.bool(), version },
@@ -214,13 +234,13 @@ fn dice(rng: &mut fastrand::Rng) -> (usize, Call) {
     (rng.usize(0..NAMES.len()), call)
 }
 
-/// What both servers must say alike of an object.
+/// What both servers must say alike of an object. A Lease has no generation.
 fn seen(object: &Value) -> Value {
     let metadata = &object["metadata"];
     let empty = |value: &Value| value.as_array().is_none_or(Vec::is_empty);
     json!({
         "name": metadata["name"],
-        "generation": metadata["generation"],
+        "generation": if object["kind"] == "Lease" { Value::Null } else { metadata["generation"].clone() },
         "finalizers": if empty(&metadata["finalizers"]) { Value::Null } else { metadata["finalizers"].clone() },
         "annotation": metadata["annotations"]["example.com/a"],
         "terminating": !metadata["deletionTimestamp"].is_null(),
@@ -234,7 +254,7 @@ async fn play(sides: &mut [Side; 2], plural: &str, seed: u64) -> Vec<(Call, u16)
     let mut rng = fastrand::Rng::with_seed(seed);
     let mut played = Vec::new();
     for number in 0..CALLS {
-        let (at, call) = dice(&mut rng);
+        let (at, call) = dice(&mut rng, plural);
         let name = format!("{}-{seed}", NAMES[at]);
         let mut said = Vec::new();
         for side in &mut *sides {
@@ -270,6 +290,16 @@ async fn real_events(side: &mut Side, plural: &str, version: &str, seed: u64) ->
     events.filter(|(_, object)| is_of(object, seed)).collect()
 }
 
+/// The seed of this commit.
+fn fresh_seed() -> u64 {
+    if let Ok(text) = std::env::var("NV_IPAM_SEED") {
+        return text.parse().unwrap();
+    }
+    let git = Command::new("git").args(["rev-parse", "HEAD"]).current_dir(env!("CARGO_MANIFEST_DIR")).output().unwrap();
+    let commit = String::from_utf8(git.stdout).unwrap();
+    u64::from_str_radix(commit.get(..12).unwrap(), 16).unwrap()
+}
+
 fn is_of(object: &Value, seed: u64) -> bool {
     object["metadata"]["name"].as_str().is_some_and(|name| name.ends_with(&format!("-{seed}")))
 }
@@ -281,10 +311,12 @@ async fn the_model_answers_as_the_real_api_server() {
     let namespace = plane.namespace("model").unwrap();
     let client = plane.client().await.unwrap();
     let mut codes = std::collections::BTreeMap::<u16, usize>::new();
-    for plural in ["ippools", "ipamnodes"] {
+    let fresh = fresh_seed();
+    std::io::stderr().write_all(format!("fresh seed {fresh}\n").as_bytes()).unwrap();
+    for plural in ["ippools", "ipamnodes", "leases"] {
         let model = Side { server: Server::Model(Box::default()), namespace: namespace.clone() };
         let mut sides = [model, Side { server: Server::Real(client.clone()), namespace: namespace.clone() }];
-        for seed in 0..SEQUENCES {
+        for seed in (0..SEQUENCES).chain([fresh]) {
             let since = version(&mut sides[1], plural).await;
             for (_, code) in play(&mut sides, plural, seed).await {
                 *codes.entry(code).or_default() += 1;

@@ -43,6 +43,50 @@ pub(super) fn act(server: &mut Server, action: Action) -> bool {
     }
 }
 
+/// Whether the action is one of an admin on single objects.
+pub(super) const fn is_of_admin(action: Action) -> bool {
+    matches!(
+        action,
+        Action::NodeJoins { .. }
+            | Action::NodeLeaves { .. }
+            | Action::NodeTerminates { .. }
+            | Action::Relabel { .. }
+            | Action::Cordon { .. }
+            | Action::Apply { .. }
+            | Action::Remove { .. }
+            | Action::RemoveIpamNode { .. }
+            | Action::WipeStatus { .. }
+            | Action::Strip { .. }
+            | Action::ForceRelease { .. }
+            | Action::ForceAll { .. }
+            | Action::Share { .. }
+    )
+}
+
+/// What the action counts as if it changes an object. Records are lost only where there are some.
+pub(super) fn counted(server: &Server, action: Action) -> Option<&'static str> {
+    match action {
+        Action::ForceRelease { .. } | Action::ForceAll { .. } => Some("force-releases"),
+        Action::WipeStatus { pool } => {
+            let (plural, name) = pool_at(pool);
+            let has_records = server.get(plural, name).is_some_and(|object| !object.claims().is_empty());
+            has_records.then_some("records lost: status wiped")
+        }
+        Action::RemoveIpamNode { node } => {
+            let object = server.get("ipamnodes", &node_name(node))?;
+            let has_blocks = object["spec"]["pools"].as_array().is_some_and(|pools| !pools.is_empty());
+            has_blocks.then_some("records lost: IPAMNode deleted")
+        }
+        Action::Strip { .. } => Some("finalizers removed by hand"),
+        Action::NodeJoins { .. } => Some("Nodes created"),
+        Action::NodeLeaves { .. } => Some("Nodes deleted"),
+        Action::NodeTerminates { .. } => Some("Nodes terminating"),
+        Action::Apply { .. } => Some("pools applied"),
+        Action::Remove { .. } => Some("pools deleted"),
+        _ => None,
+    }
+}
+
 /// Plural and name of the `pool`-th pool.
 pub(super) fn pool_at(pool: u8) -> (&'static str, &'static str) {
     POOLS[usize::from(pool) % POOLS.len()]

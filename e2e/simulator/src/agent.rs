@@ -19,7 +19,7 @@ use ipam_node_agent::watch::Standing;
 
 use super::action;
 use super::activity::Activity;
-use super::disk::Disk;
+use super::disk::{Disk, Replaced};
 use super::process::{Heard, Killed, Process};
 use super::records::AssignmentId;
 use super::replica::Clock;
@@ -73,8 +73,10 @@ pub(super) enum Added {
     NotAsked,
     /// The pod has its address.
     Served,
-    /// The agent died before it answered. The address may be recorded.
+    /// The agent was killed after the record and before it answered.
     Crashed,
+    /// The agent was killed, or the power of its node was cut, before it answered. The address may be recorded.
+    Cut,
     /// By the agent, for this reason, or because it does not run.
     Refused(&'static str),
 }
@@ -141,7 +143,8 @@ impl Node {
 
     /// No agent ever runs here. Only where none has heard of anything yet.
     pub(super) fn go_without_agent(&mut self) {
-        if self.disk.noted().is_none() && self.process.as_ref().is_none_or(|process| process.in_force.is_none()) {
+        let has_heard = self.process.as_ref().is_some_and(|process| process.in_force.is_some());
+        if !self.without_agent && self.disk.noted().is_none() && !has_heard {
             self.wipe();
             self.without_agent = true;
             self.activity.count("nodes without an agent");
@@ -158,11 +161,14 @@ impl Node {
         self.skew += seconds;
         // By the clock their cooldown may be over, or not have begun.
         self.freed.clear();
-        self.activity.count("clocks of nodes turned");
+        if seconds != 0 && !self.without_agent {
+            self.activity.count("clocks of nodes turned");
+        }
     }
 
-    /// The machine is set up anew: pods and disk are gone.
-    pub(super) fn wipe(&mut self) {
+    /// The machine is set up anew: pods and disk are gone. Whether it had pods or had heard of blocks.
+    pub(super) fn wipe(&mut self) -> bool {
+        let was_used = !self.pods.is_empty() || self.disk.noted().is_some();
         self.process = None;
         self.pods.clear();
         self.objects = Objects::default();
@@ -170,6 +176,7 @@ impl Node {
         self.freed.clear();
         self.moves += 1;
         self.disk = Disk::default();
+        was_used
     }
 
     /// Somebody makes a copy of the agent's store.
@@ -178,19 +185,19 @@ impl Node {
     }
 
     /// Somebody ends the agent and puts the copy in place of its store, or deletes the store. The pods run on.
-    /// Whether there was no copy.
-    pub(super) fn put_store_back(&mut self) -> bool {
+    /// What became of the store; `None` if it is as before.
+    pub(super) fn put_store_back(&mut self) -> Option<Replaced> {
         self.crash();
         self.freed.clear();
         self.deleted = None;
-        let deleted = self.disk.put_back();
+        let replaced = self.disk.put_back();
         let ledger = self.disk.ledger();
         for (container, pod) in &mut self.pods {
             let owner = Owner::new(container.clone(), IF_NAME);
             pod.is_recorded = pod.held.iter().all(|it| ledger.held_by(&it.pool, &owner).is_some());
         }
         self.has_leftovers = true;
-        deleted
+        replaced
     }
 
     /// Nothing tells any more what pods of this node hold without a record in the journal.
@@ -274,20 +281,22 @@ impl Node {
         let process = self.process.as_ref()?;
         let (answer, works) = process.ask(question);
         self.activity.add("journals compacted", process.compactions());
+        // A process that ends closes its connections, and that is no answer.
+        let answer = answer.filter(|answer| !matches!(answer, Err(Failure::Stopped)));
         let has_failed = self.disk.failed_syncs() > failed;
         if works.is_err() {
-            self.activity.count(if has_failed {
-                "agents ended by a failed sync"
-            } else {
-                "agents ended by their disk"
+            self.activity.count(match answer {
+                _ if has_failed => "agents ended by a failed sync",
+                None if self.disk.is_cut() => "agents stopped within a record",
+                Some(_) if self.disk.is_cut() => "agents stopped within a compaction",
+                _ => "agents ended by their disk",
             });
             self.process = None;
             self.has_leftovers = true;
         } else if has_failed {
             self.blame(Some("goes on after a sync that failed".to_owned()));
         }
-        // A process that ends closes its connections, and that is no answer.
-        answer.filter(|answer| !matches!(answer, Err(Failure::Stopped)))
+        answer
     }
 
     /// All that is recorded.

@@ -8,6 +8,7 @@ use super::action::{Action, Disk, Fate};
 use super::admin;
 use super::agent::Wish;
 use super::records::AssignmentId;
+use super::replica::Replica;
 use super::server::{Backup, NAMESPACE};
 use super::wire::lock;
 use super::world::{LONGEST_PASS, LONGEST_PAUSE, PutBack, QUIET, REPLICAS, REPORTS_APART, World, node_name};
@@ -34,7 +35,9 @@ impl World {
         let runs = |world: &Self, node: u8| world.nodes[usize::from(node)].held().next().is_some();
         let registered = |world: &Self, node: u8| lock(&world.server).get("nodes", &node_name(node)).is_some();
         self.restoring = Some(self.machines().filter(|node| runs(self, *node) || registered(self, *node)).collect());
-        self.activity.count("restores");
+        if lock(&self.server).differs_from(&backup) {
+            self.activity.count("restores");
+        }
         self.put_in_place(&backup, last);
         for node in self.machines() {
             // What is reported is what was then.
@@ -47,7 +50,11 @@ impl World {
     /// A store is put back while replicas run, and their calls are on their way.
     pub(super) fn restore_live(&mut self, breaks: bool) {
         let Some((backup, last)) = self.backup.take() else { return };
-        self.activity.count("restores under a running leader");
+        let now = self.clock.instant();
+        let leads = |replica: &Replica| replica.leads_until().is_some_and(|until| until > now);
+        if self.replicas.iter().flatten().any(leads) && lock(&self.server).differs_from(&backup) {
+            self.activity.count("restores under a running leader");
+        }
         let uids = lock(&self.server).uids();
         // An answer of the server from before comes before any list of the one from after.
         let clock = self.clock;
@@ -96,12 +103,16 @@ impl World {
             self.orphans.forget_creations(&node_name(node));
         }
         self.allowed.undefine();
-        self.activity.count("records lost: definitions deleted");
         self.by_hand = Some(UNDEFINE);
         lock(&self.server).sweep("ipamnodes");
+        let mut has_records = false;
         for plural in ["ippools", "cidrpools"] {
             let pools = lock(&self.server).sweep(plural);
+            has_records |= pools.iter().any(|pool| !pool.claims().is_empty());
             self.swept.extend(pools.iter().map(|pool| (plural, as_applied(pool))));
+        }
+        if has_records {
+            self.activity.count("records lost: definitions deleted");
         }
         self.look();
         self.by_hand = None;

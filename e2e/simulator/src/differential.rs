@@ -1,42 +1,52 @@
-//! The agent's real watch (`node_agent::watch::Blocks`, with its real files) beside the simulator's model of it: both take in the same
-//! events, end and start again at the same places, and must then have the same in force.
+//! The agent's real watch (`node_agent::watch::Blocks`, with its real files) and allocator thread beside the simulator's model of them.
+//! Both take in the same events and requests, and end and start again at the same places: in good order, within a record, and within a
+//! spec. After each step both must have the same in force and on disk, and must allocate and report the same.
 
 use std::cell::{Cell, RefCell};
 use std::collections::VecDeque;
+use std::fmt::Debug;
 use std::future::poll_fn;
 use std::path::Path;
-use std::pin::pin;
+use std::pin::Pin;
 use std::rc::Rc;
 use std::sync::Arc;
-use std::sync::atomic::AtomicI64;
+use std::sync::atomic::{AtomicI64, Ordering};
 use std::task::Poll;
 use std::time::{Duration, Instant};
 
 use futures::stream;
+use ipam_core::ledger::{Allocation, Attachment, Owner, Pick, Request};
+use ipam_core::{PoolKey, PoolKind};
 use ipam_crds::IPAMNode;
-use ipam_node_agent::allocator::Allocator;
+use ipam_node_agent::allocator::{Allocator, Ended, Failure, Holdings};
 use ipam_node_agent::metrics::Metrics;
 use ipam_node_agent::ready::Readiness;
 use ipam_node_agent::spec::SpecFile;
+use ipam_node_agent::status::{Next, Outcome, Reports};
 use ipam_node_agent::store::Position;
-use ipam_node_agent::watch::{Blocks, FIRST_WORD, InForce};
+use ipam_node_agent::watch::{self, Blocks, FIRST_WORD, InForce};
 use kube::core::DeserializeGuard;
-use kube::runtime::watcher::Event;
+use kube::runtime::watcher::{self, Event};
 use serde_json::{Value, json};
-use tokio::sync::watch;
+use tokio::sync::watch::{Receiver, channel};
 use tokio_util::sync::CancellationToken;
 
+use super::action::Disk as State;
 use super::disk::{Disk, OpenStore};
-use super::process::Process;
+use super::process::{Heard, Killed, Process};
 use super::replica::Clock;
-use super::server::{Change, NAMESPACE, Server};
+use super::server::{Backup, Change, NAMESPACE, Server};
 use super::watch::Told;
 
 const NODE: &str = "node-0";
 /// Starts of the agent in one history.
-const STARTS: usize = 4;
+const STARTS: usize = 5;
 /// Changes of the object between two starts.
 const CHANGES: usize = 6;
+/// The pools that the object may name.
+const POOLS: [&str; 2] = ["blue", "red"];
+/// No pause of the real watch is to end by itself: time is in the simulator's hand.
+const NEVER: Duration = Duration::from_hours(1);
 
 /// Plays the events of a seed through both.
 ///
@@ -45,92 +55,326 @@ const CHANGES: usize = 6;
 pub fn agents_agree(seed: u64) -> Result<(), String> {
     let failed = |error: std::io::Error| error.to_string();
     let folder = tempfile::tempdir().map_err(failed)?;
-    let runtime = tokio::runtime::Builder::new_current_thread().enable_time().build().map_err(failed)?;
+    // With one thread for blocking work, such work is done in order.
+    let mut runtime = tokio::runtime::Builder::new_current_thread();
+    let runtime = runtime.enable_time().max_blocking_threads(1).build().map_err(failed)?;
     let mut pair = Pair {
         rng: fastrand::Rng::with_seed(seed),
         server: Server::default(),
+        backup: None,
         disks: [Disk::default(), Disk::default()],
+        wall: Arc::default(),
         clock: Clock { start: Instant::now(), elapsed: Duration::from_mins(1) },
+        pods: Vec::new(),
+        made: 0,
     };
-    (0..STARTS).try_for_each(|_| runtime.block_on(pair.run(folder.path())))
+    (0..STARTS).try_for_each(|start| {
+        // The model is asked and must answer at once, however long the runtime has not been asked for leave.
+        let run = tokio::task::unconstrained(pair.run(folder.path()));
+        runtime.block_on(run).map_err(|difference| format!("start {start}: {difference}"))
+    })
 }
 
+/// What both have in common, and what outlives their starts.
 struct Pair {
     rng: fastrand::Rng,
     server: Server,
+    backup: Option<Backup>,
     /// Of the model, and the journal of the original.
     disks: [Disk; 2],
+    /// The node's clock, in Unix seconds.
+    wall: Arc<AtomicI64>,
     clock: Clock,
+    /// Pods that have an address.
+    pods: Vec<Owner>,
+    made: u32,
+}
+
+/// Both agents between a start and an end.
+struct Agents {
+    model: Process,
+    allocator: Allocator,
+    ended: Ended,
+    file: SpecFile,
+    in_force: Receiver<Option<InForce>>,
+    reports: Reports,
+    events: Rc<RefCell<VecDeque<watch::Told>>>,
+    /// Whether the original waits for the next event.
+    is_idle: Rc<Cell<bool>>,
+    follow: Pin<Box<dyn Future<Output = ()>>>,
+}
+
+/// How a start ends.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+enum End {
+    InGoodOrder,
+    /// At once, between two events.
+    Killed,
+    /// After so many steps of the journal's disk, in an ADD; with or without the power of the node.
+    InRecord {
+        after: u8,
+        power: bool,
+    },
+    /// In the first event that brings another spec.
+    InSpec(Killed),
 }
 
 impl Pair {
     /// From one start to the next.
     async fn run(&mut self, folder: &Path) -> Result<(), String> {
+        let Some((mut agents, found)) = self.start(folder).await? else { return Ok(()) };
+        self.compare(&mut agents, "after the start").await?;
+        if self.rng.u8(0..4) == 0 {
+            self.miss_server(&mut agents).await?;
+        }
+        for _ in 0..CHANGES {
+            if self.change(found) || self.rng.u8(0..6) == 0 {
+                agents.model.watch.expire();
+            }
+            if self.rng.u8(0..16) == 0 {
+                self.set_disk(folder, State::Full)?;
+            }
+            for _ in 0..self.rng.u8(0..4) {
+                let Some(told) = agents.model.watch.next(&self.server) else { break };
+                self.hear(&mut agents, told, None).await?;
+            }
+            let time = Duration::from_secs(self.rng.u64(0..12));
+            self.pass(time);
+            self.ask(&mut agents).await?;
+            self.report(&mut agents).await?;
+        }
+        let end = match self.rng.u8(0..6) {
+            0 => End::InGoodOrder,
+            1 => End::Killed,
+            2 | 3 => End::InRecord { after: self.rng.u8(0..8), power: self.rng.bool() },
+            4 => End::InSpec(Killed::BeforeSaving),
+            _ => End::InSpec(Killed::BeforeItIsInForce),
+        };
+        self.end(agents, end).await?;
+        if self.rng.bool() {
+            self.set_disk(folder, State::Well)?;
+        }
+        Ok(())
+    }
+
+    /// Starts both, or `None` if neither can start, for want of room on the disk.
+    async fn start(&mut self, folder: &Path) -> Result<Option<(Agents, Position)>, String> {
         let [model_disk, journal] = &mut self.disks;
-        let model = Process::start(NODE, model_disk, &Arc::new(AtomicI64::new(0)), self.clock)?;
-        let mut model = model.ok_or("the model does not start")?;
-        let OpenStore { ledger, journal, found } = journal.open()?.ok_or("the original does not start")?;
-        let (allocator, ended) =
-            Allocator::start(ledger, Box::new(journal), Arc::new(|| 0), Arc::new(Metrics::default()))
-                .map_err(|error| error.to_string())?;
-        let (sender, in_force) = watch::channel(None);
+        let model = Process::start(NODE, model_disk, &self.wall, self.clock)?;
+        let (model, OpenStore { ledger, journal, found }) = match (model, journal.open()?) {
+            (Some(model), Some(store)) => (model, store),
+            (None, None) => {
+                self.set_disk(folder, State::Well)?;
+                return Ok(None);
+            }
+            (model, _) => {
+                return Err(format!("the model starts: {}, and the original does not agree", model.is_some()));
+            }
+        };
+        let wall = Arc::clone(&self.wall);
+        let wall = Arc::new(move || wall.load(Ordering::Relaxed));
+        let (allocator, ended) = Allocator::start(ledger, Box::new(journal), wall, Arc::new(Metrics::default()))
+            .map_err(|error| error.to_string())?;
+        let (sender, in_force) = channel(None);
         let file = SpecFile::new(folder, NODE, NAMESPACE);
-        let mut blocks = Blocks::new(allocator.clone(), file, Readiness::default(), sender);
-        blocks.load(FIRST_WORD, found).await;
-        compare("after the start", &model, &in_force)?;
-        let queue = Rc::new(RefCell::new(VecDeque::new()));
-        let is_idle = Rc::new(Cell::new(false));
-        let (taken, idle) = (Rc::clone(&queue), Rc::clone(&is_idle));
-        let events = stream::poll_fn(move |_| {
+        let mut blocks = Blocks::new(allocator.clone(), file.clone(), Readiness::default(), sender);
+        blocks.load(NEVER, found).await;
+        let (events, is_idle) = (Rc::<RefCell<VecDeque<watch::Told>>>::default(), Rc::new(Cell::new(false)));
+        let (taken, idle) = (Rc::clone(&events), Rc::clone(&is_idle));
+        let stream = stream::poll_fn(move |_| {
             if let Some(event) = taken.borrow_mut().pop_front() {
-                return Poll::Ready(Some(Ok(event)));
+                return Poll::Ready(Some(event));
             }
             idle.set(true);
             Poll::Pending
         });
-        let follow = blocks.follow(events, None, Arc::new(Metrics::default()), CancellationToken::new());
-        let mut follow = pin!(follow);
-        for _ in 0..CHANGES {
-            self.change(found);
-            if self.rng.u8(0..6) == 0 {
-                model.watch.expire();
-            }
-            for _ in 0..self.rng.u8(0..4) {
-                let Some(told) = model.watch.next(&self.server) else { break };
-                queue.borrow_mut().push_back(event(&told)?);
-                model.hear(told, &mut self.disks[0], None, self.clock);
-                is_idle.set(false);
-                // The event is taken in when the original asks for the next one.
-                poll_fn(|context| match follow.as_mut().poll(context) {
-                    Poll::Pending if !is_idle.get() => Poll::Pending,
-                    _ => Poll::Ready(()),
-                })
-                .await;
-                compare("after an event", &model, &in_force)?;
-            }
-        }
-        allocator.close().await;
-        ended.await.map_err(|error| error.to_string())?.map_err(|error| error.to_string())
+        let follow = Box::pin(blocks.follow(stream, None, Arc::new(Metrics::default()), CancellationToken::new()));
+        let reports = Reports::new(self.clock.instant().into());
+        Ok(Some((Agents { model, allocator, ended, file, in_force, reports, events, is_idle, follow }, found)))
     }
 
-    /// Somebody changes the IPAMNode, by whatever there is.
-    fn change(&mut self, found: Position) {
+    /// Both end.
+    async fn end(&mut self, mut agents: Agents, end: End) -> Result<(), String> {
+        match end {
+            End::InGoodOrder => agents.allocator.close().await,
+            End::Killed => {}
+            End::InRecord { after, .. } => {
+                self.disks.iter_mut().for_each(|disk| disk.cut(after.into()));
+                self.add(&mut agents).await?;
+            }
+            End::InSpec(killed) => {
+                if self.change(Position::default()) {
+                    agents.model.watch.expire();
+                }
+                while let Some(told) = agents.model.watch.next(&self.server) {
+                    if self.hear(&mut agents, told, Some(killed)).await? {
+                        break;
+                    }
+                }
+            }
+        }
+        let Agents { model, allocator, ended, follow, .. } = agents;
+        drop((model, follow, allocator));
+        // What the original had begun to save is saved: such work cannot be interrupted.
+        tokio::task::spawn_blocking(|| ()).await.map_err(|error| error.to_string())?;
+        let ended = ended.await.map_err(|error| error.to_string())?;
+        if !matches!(end, End::InRecord { .. }) {
+            ended.map_err(|error| error.to_string())?;
+        }
+        let [model, original] = self.disks.each_ref().map(Disk::is_cut);
+        same("at the end", "cut", &model, &original)?;
+        let luck = self.rng.u64(..);
+        for disk in &mut self.disks {
+            match end {
+                End::InRecord { power: true, .. } => disk.lose_power(luck),
+                _ => disk.is_killed(),
+            }
+        }
+        Ok(())
+    }
+
+    /// Both take in an event. With `killed`, both are in the midst of it if it brings another spec. Whether they are.
+    async fn hear(&mut self, agents: &mut Agents, told: Told, killed: Option<Killed>) -> Result<bool, String> {
+        agents.events.borrow_mut().push_back(Ok(event(&told)?));
+        let heard = agents.model.hear(told, &mut self.disks[0], killed, self.clock);
+        if matches!(heard, Heard::Killed) {
+            // The first look at the event begins to save the spec, and later ones go on.
+            if killed == Some(Killed::BeforeItIsInForce) {
+                agents.poll(self.rng.u8(1..4)).await;
+            }
+            return Ok(true);
+        }
+        agents.poll(u8::MAX).await;
+        self.compare(agents, "after an event").await?;
+        Ok(false)
+    }
+
+    /// Before anything is heard of the server, it is known to be away, and both go by what they had saved.
+    async fn miss_server(&mut self, agents: &mut Agents) -> Result<(), String> {
+        agents.events.borrow_mut().push_back(Err(watcher::Error::NoResourceVersion));
+        agents.poll(u8::MAX).await;
+        self.pass(FIRST_WORD);
+        agents.model.goes_on(self.clock);
+        self.compare(agents, "without the server").await
+    }
+
+    /// Time passes.
+    fn pass(&mut self, time: Duration) {
+        self.clock.elapsed += time;
+        self.wall.store(i64::try_from(self.clock.elapsed.as_secs()).unwrap_or_default(), Ordering::Relaxed);
+    }
+
+    /// The disk is full from now on, or well again.
+    fn set_disk(&mut self, folder: &Path, is: State) -> Result<(), String> {
+        self.disks.iter_mut().for_each(|disk| disk.set(is));
+        // In the way of each new file, and not of a removal.
+        let obstacle = folder.join(".spec.json.new");
+        let done = match (is, obstacle.is_dir()) {
+            (State::Full, false) => std::fs::create_dir(obstacle),
+            (State::Well, true) => std::fs::remove_dir(obstacle),
+            _ => Ok(()),
+        };
+        done.map_err(|error| error.to_string())
+    }
+
+    /// Some pods start and end.
+    async fn ask(&mut self, agents: &mut Agents) -> Result<(), String> {
+        for _ in 0..self.rng.u8(0..3) {
+            if self.rng.u8(0..3) == 0 && !self.pods.is_empty() {
+                self.delete(agents).await?;
+            } else {
+                self.add(agents).await?;
+            }
+            self.compare(agents, "after a request").await?;
+        }
+        Ok(())
+    }
+
+    /// CNI ADD of a new pod.
+    async fn add(&mut self, agents: &mut Agents) -> Result<(), String> {
+        self.made += 1;
+        let name = POOLS[self.rng.usize(0..POOLS.len())];
+        let owner = Owner::new(format!("pod-{}", self.made), super::agent::IF_NAME);
+        let attachment = Attachment {
+            pod_name: owner.container_id.clone(),
+            pod_namespace: "default".to_owned(),
+            network: super::request::NETWORK.to_owned(),
+            ..Attachment::default()
+        };
+        let pools = vec![PoolKey::new(PoolKind::IpPool, name)];
+        let request = Request { pools, owner: owner.clone(), attachment, requested: Vec::new(), pick: Pick::Next };
+        let asked = request.clone();
+        let model = agents.model.ask(|allocator| async move { allocator.allocate(asked).await }).0;
+        let original = agents.allocator.allocate(request).await;
+        if matches!(original, Ok(_) | Err(Failure::Stopped)) {
+            self.pods.push(owner);
+        }
+        let grants = |answer: Result<Allocation, Failure>| answer.map(|allocation| allocation.grants);
+        same("ADD", name, &words(model.map(grants)), &words(Some(grants(original))))
+    }
+
+    /// CNI DEL of a pod.
+    async fn delete(&mut self, agents: &mut Agents) -> Result<(), String> {
+        let owner = self.pods.swap_remove(self.rng.usize(0..self.pods.len()));
+        let pools: Vec<PoolKey> = POOLS.map(|name| PoolKey::new(PoolKind::IpPool, name)).into();
+        let (of, by) = (pools.clone(), owner.clone());
+        let model = agents.model.ask(|allocator| async move { allocator.release(of, by).await }).0;
+        let original = agents.allocator.release(pools, owner).await;
+        same("DEL", "freed", &words(model), &words(Some(original)))
+    }
+
+    /// Both write their reports if these are due, and hear the same of them.
+    async fn report(&mut self, agents: &mut Agents) -> Result<(), String> {
+        let (model, original) = agents.next(self.clock).await?;
+        same("report", "next", &what_is_next(&model), &what_is_next(&original))?;
+        let (Next::Write(model), Next::Write(original)) = (model, original) else { return Ok(()) };
+        let (arrives, outcome) = match self.rng.u8(0..6) {
+            0 => (false, Outcome::Refused),
+            1 => (self.rng.bool(), Outcome::Unreached),
+            _ => (true, Outcome::Written),
+        };
+        let patch = original.patch();
+        let taken = arrives && self.server.json_patch("ipamnodes", NODE, true, patch).is_ok();
+        let outcome = if arrives && !taken { Outcome::Refused } else { outcome };
+        agents.model.ended(*model, outcome, Duration::ZERO, self.clock);
+        agents.reports.ended(*original, outcome, self.clock.instant().into());
+        let (model, original) = agents.next(self.clock).await?;
+        same("after a report", "next", &what_is_next(&model), &what_is_next(&original))
+    }
+
+    async fn compare(&mut self, agents: &mut Agents, when: &str) -> Result<(), String> {
+        same(when, "in force", &agents.model.in_force, &*agents.in_force.borrow())?;
+        same(when, "saved", &self.disks[0].noted().cloned(), &agents.file.load()?)?;
+        let (model, original) = agents.holdings().await?;
+        same(when, "in use", &model, &original)?;
+        let (model, original) = agents.next(self.clock).await?;
+        same(when, "report", &what_is_next(&model), &what_is_next(&original))
+    }
+
+    /// Somebody changes the IPAMNode, by whatever there is. Whether the store of the server was put back, which breaks watches.
+    fn change(&mut self, found: Position) -> bool {
         let spec = json!({"pools": self.pools()});
         let is_there = self.server.get("ipamnodes", NODE).is_some();
-        match self.rng.u8(0..8) {
-            0 if is_there => drop(self.server.delete("ipamnodes", NODE, &Value::Null)),
-            1 | 2 if is_there => {
+        match self.rng.u8(0..20) {
+            0 | 1 if is_there => drop(self.server.delete("ipamnodes", NODE, &Value::Null)),
+            2..=5 if is_there => {
                 let status = json!({"status": self.status(found)});
                 drop(self.server.merge("ipamnodes", NODE, true, &status));
+            }
+            6 | 7 => self.backup = Some(self.server.backup()),
+            8 | 9 => {
+                let Some(backup) = self.backup.take() else { return false };
+                self.server.restore(&backup);
+                return true;
             }
             _ if is_there => drop(self.server.merge("ipamnodes", NODE, false, &json!({"spec": spec}))),
             _ => drop(self.server.create("ipamnodes", json!({"metadata": {"name": NODE}, "spec": spec}))),
         }
+        false
     }
 
     fn pools(&mut self) -> Vec<Value> {
-        let names = ["blue", "red"].into_iter().filter(|_| self.rng.u8(0..3) > 0);
-        let names: Vec<&str> = names.collect();
+        let names: Vec<&str> = POOLS.into_iter().filter(|_| self.rng.u8(0..3) > 0).collect();
         let mut pool = |name: &&str| {
             let first = self.rng.u8(1..3);
             let state = if self.rng.u8(0..4) == 0 { "Releasing" } else { "Active" };
@@ -141,6 +385,9 @@ impl Pair {
             }
             if self.rng.u8(0..8) == 0 {
                 entry["endIP"] = "10.0.9.9".into();
+            }
+            if self.rng.u8(0..4) == 0 {
+                entry["heldElsewhere"] = json!([{"startIP": "10.0.0.2", "endIP": "10.0.0.3"}]);
             }
             entry
         };
@@ -156,6 +403,42 @@ impl Pair {
     }
 }
 
+impl Agents {
+    /// Lets the original go on until it waits for the next event, or has been woken so many times.
+    async fn poll(&mut self, most: u8) {
+        self.is_idle.set(false);
+        let mut polls = 0;
+        poll_fn(|context| {
+            polls += 1;
+            let is_over = self.follow.as_mut().poll(context).is_ready();
+            let goes_on = !is_over && !self.is_idle.get() && polls < most;
+            if goes_on { Poll::Pending } else { Poll::Ready(()) }
+        })
+        .await;
+    }
+
+    /// What is in use by both.
+    async fn holdings(&self) -> Result<(Holdings, Holdings), String> {
+        let model = self.model.ask(|allocator| async move { allocator.holdings().await }).0;
+        let model = model.ok_or("the model does not answer")?.map_err(|error| error.to_string())?;
+        Ok((model, self.allocator.holdings().await.map_err(|error| error.to_string())?))
+    }
+
+    /// What both reporters do next. That of the original hears of each change of what is in force, as the real loop tells it.
+    async fn next(&mut self, clock: Clock) -> Result<(Next, Next), String> {
+        if self.in_force.has_changed().map_err(|error| error.to_string())? {
+            self.in_force.mark_unchanged();
+            self.reports.heard(clock.instant().into());
+        }
+        let (_, holdings) = self.holdings().await?;
+        let in_force = self.in_force.borrow().clone().filter(|in_force| in_force.standing.is_some());
+        let original = in_force.map_or(Next::Wait, |in_force| {
+            self.reports.next(&in_force, &holdings, clock.instant().into(), clock.wall(0))
+        });
+        Ok((self.model.next(clock, 0), original))
+    }
+}
+
 /// The same word as the original hears it.
 fn event(told: &Told) -> Result<Event<DeserializeGuard<IPAMNode>>, String> {
     let read = |object: &Value| serde_json::from_str(&object.to_string()).map_err(|error| error.to_string());
@@ -168,10 +451,24 @@ fn event(told: &Told) -> Result<Event<DeserializeGuard<IPAMNode>>, String> {
     })
 }
 
-fn compare(when: &str, model: &Process, original: &watch::Receiver<Option<InForce>>) -> Result<(), String> {
-    let original = original.borrow();
-    if model.in_force == *original {
+/// An answer, in words. No answer is one of an allocator that has stopped.
+fn words<T: Debug>(answer: Option<Result<T, Failure>>) -> String {
+    match answer.unwrap_or(Err(Failure::Stopped)) {
+        Ok(answer) => format!("{answer:?}"),
+        Err(failure) => failure.to_string(),
+    }
+}
+
+fn what_is_next(next: &Next) -> (String, Value) {
+    match next {
+        Next::Write(write) => ("write".to_owned(), write.patch()),
+        Next::Wait | Next::At(_) => (format!("{next:?}"), Value::Null),
+    }
+}
+
+fn same<T: PartialEq + Debug>(when: &str, what: &str, model: &T, original: &T) -> Result<(), String> {
+    if model == original {
         return Ok(());
     }
-    Err(format!("{when} the model has {:#?} in force, and the original {original:#?}", model.in_force))
+    Err(format!("{when}, {what}: the model has {model:#?}, and the original {original:#?}"))
 }

@@ -34,6 +34,8 @@ pub(super) struct Disk {
     told: Vec<NodeBlock>,
     /// What the journal must say at the next start.
     owed: Option<Owed>,
+    /// The step at which it is cut.
+    cut_at: Option<usize>,
 }
 
 /// The agent's folder.
@@ -51,6 +53,15 @@ struct Owed {
     reservations: Vec<Reservation>,
     /// A request was under way, so that the journal may have one record more.
     more: bool,
+}
+
+/// What became of a store in whose place another was put.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(super) enum Replaced {
+    /// It is deleted.
+    Deleted,
+    /// An earlier state of it is there.
+    PutBack,
 }
 
 /// A store that an agent has opened.
@@ -133,16 +144,25 @@ impl Disk {
 
     /// After so many more steps nothing reaches the disk.
     pub(super) fn cut(&mut self, after: usize) {
-        self.store.files.cut_at(self.store.files.steps() + after);
+        let at = self.store.files.steps() + after;
+        self.store.files.cut_at(at);
+        self.cut_at = Some(at);
+    }
+
+    /// Whether nothing reaches it any more.
+    pub(super) fn is_cut(&self) -> bool {
+        self.cut_at.is_some_and(|at| self.store.files.steps() >= at)
     }
 
     /// The process was killed. What it had written is in the system's memory.
     pub(super) fn is_killed(&mut self) {
+        self.cut_at = None;
         self.store.files.end_cut();
     }
 
     /// The power was cut, by chance with or without each part of what was not synced.
     pub(super) fn lose_power(&mut self, seed: u64) {
+        self.cut_at = None;
         let mut rng = fastrand::Rng::with_seed(seed);
         self.store.files = self.store.files.after_cut(&mut || rng.bool());
         self.set(self.is);
@@ -168,11 +188,13 @@ impl Disk {
         self.copy = Some(self.store.copied());
     }
 
-    /// The copy takes the place of the store; without one the store is deleted. Not while an agent runs. Whether there was no copy.
-    pub(super) fn put_back(&mut self) -> bool {
+    /// The copy takes the place of the store; without one the store is deleted. Not while an agent runs. What became of the store;
+    /// `None` if it is as before.
+    pub(super) fn put_back(&mut self) -> Option<Replaced> {
         if self.is == State::ReadOnly {
-            return false;
+            return None;
         }
+        let before = self.contents();
         self.store = self.copy.as_ref().map(Store::copied).unwrap_or_default();
         self.set(self.is);
         self.owed = None;
@@ -180,7 +202,19 @@ impl Disk {
         self.went_back = Some(position);
         self.saved = self.noted().map(|noted| noted.spec.blocks.clone()).unwrap_or_default();
         self.told.clone_from(&self.saved);
-        self.copy.is_none()
+        let replaced = if self.copy.is_none() { Replaced::Deleted } else { Replaced::PutBack };
+        let had_any = before.1.is_some() || self.noted().is_some();
+        (had_any && self.contents() != before).then_some(replaced)
+    }
+
+    /// The journal's bytes and the copy of the spec.
+    fn contents(&self) -> (Vec<u8>, Option<Noted>) {
+        (self.store.files.bytes("journal"), self.store.noted.clone())
+    }
+
+    /// Whether an agent has left anything on it.
+    pub(super) fn is_empty(&self) -> bool {
+        self.store.noted.is_none() && !self.store.files.has("journal")
     }
 
     /// Saves the spec as the agent's file does. Whether that worked.

@@ -4,6 +4,7 @@
 use std::time::{Duration, Instant};
 
 use futures::FutureExt as _;
+use ipam_operator::election::LEASE_NAME;
 use ipam_operator::election::algorithm::RETRY_PERIOD;
 use ipam_operator::election::campaign::{Campaign, Next, Tried};
 use ipam_operator::election::given::{Given, Keeper, Mark, mark};
@@ -12,7 +13,7 @@ use k8s_openapi::api::coordination::v1::Lease;
 
 use super::action::Fate;
 use super::replica::Clock;
-use super::server::NAMESPACE;
+use super::server::{NAMESPACE, Server};
 use super::wire::Wire;
 
 /// A leader looks after its Lease so much later than the real one would: so much less to play.
@@ -46,6 +47,7 @@ pub(super) struct Stepped {
 
 /// One process in the election.
 pub(super) struct Election {
+    name: String,
     campaign: Campaign,
     mark: Mark,
     keeper: Keeper,
@@ -62,7 +64,8 @@ impl Election {
         let jitter = Box::new(move || rng.f64());
         let (mark, keeper) = mark();
         let campaign = Campaign::new(name.to_owned(), NAMESPACE, clock.instant(), jitter);
-        Self { campaign, mark, keeper, call: None, due: Duration::ZERO, written: false }
+        let name = name.to_owned();
+        Self { name, campaign, mark, keeper, call: None, due: Duration::ZERO, written: false }
     }
 
     /// What is on its way arrives, and what is due begins.
@@ -133,9 +136,17 @@ impl Election {
         matches!(self.call, Some(Call::Sent(Next::Read)))
     }
 
-    /// Whether a write has come to nothing because the Lease was another by then.
-    pub(super) fn has_collided(&self) -> bool {
-        matches!(&self.call, Some(Call::Answered(Answer::Written(Err(_)))))
+    /// Whether a call is on its way to the server.
+    pub(super) const fn sends(&self) -> bool {
+        matches!(self.call, Some(Call::Sent(_)))
+    }
+
+    /// Whether a write has come to nothing because another process has written the Lease by now.
+    pub(super) fn has_collided(&self, server: &Server) -> bool {
+        let lease = server.get("leases", LEASE_NAME).and_then(|object| object.lease());
+        let holder = lease.and_then(|lease| lease.spec?.holder_identity).filter(|holder| !holder.is_empty());
+        let is_refused = matches!(&self.call, Some(Call::Answered(Answer::Written(Err(_)))));
+        is_refused && holder.is_some_and(|holder| holder != self.name)
     }
 
     /// Until when the process leads, by its own clock. One that stands still does not know better.

@@ -5,10 +5,12 @@ use super::action::{Action, Disk, Fate};
 use super::catalogue::POOLS;
 use super::overlay::overlay;
 use super::story::{STORIES, Story, first_block, loss};
+use super::world::{MOST_NODES, NODES};
 
 /// The history of `seed`, of `steps` steps.
 pub fn history(seed: u64, steps: usize) -> Vec<Action> {
     let mut dice = Dice::new(seed);
+    dice.machines = machines(seed);
     let temper = Temper::new(&mut dice);
     let mut history = opening(&mut dice);
     let stories: Vec<Story> = STORIES.into_iter().chain(super::runtime::STORIES).collect();
@@ -24,6 +26,13 @@ pub fn history(seed: u64, steps: usize) -> Vec<Action> {
     overlay(&mut dice.apart(seed ^ OVERLAY), &mut history);
     history.truncate(steps);
     history
+}
+
+/// The machines that a history is about: mostly [`NODES`]. By a chance of its own, so that all others are what they were before there
+/// was this.
+fn machines(seed: u64) -> u8 {
+    let mut rng = fastrand::Rng::with_seed(seed ^ MACHINES);
+    if rng.u8(0..LARGE_APART) == 0 { rng.u8(NODES + 1..=MOST_NODES) } else { NODES }
 }
 
 /// In some histories all records are lost. By a chance of its own, so that all others are what they were before there was this, and
@@ -43,6 +52,10 @@ fn lose_records(seed: u64, of: &Dice, history: &mut Vec<Action>) {
 const LOSSES_APART: u8 = 8;
 /// Makes another seed of a history's, for what is laid over it.
 const OVERLAY: u64 = 0x5ea5_0000_0000_0000;
+/// Makes another seed of a history's, for the number of machines.
+const MACHINES: u64 = 0x3ac4_0000_0000_0000;
+/// One of so many histories has more machines than [`NODES`].
+const LARGE_APART: u8 = 8;
 
 /// Chance, within what a history is about.
 pub(super) struct Dice {
@@ -52,6 +65,8 @@ pub(super) struct Dice {
     /// second record. Nothing that is left tells who holds what once both are destroyed by hand, so a history has only one of
     /// the two.
     pub(super) removes_ipam_nodes: bool,
+    /// How many machines there are.
+    pub(super) machines: u8,
     pools: Vec<u8>,
 }
 
@@ -65,13 +80,13 @@ impl Dice {
             pools.push(0);
         }
         let removes_ipam_nodes = rng.bool();
-        Self { rng, removes_ipam_nodes, pools }
+        Self { rng, removes_ipam_nodes, machines: NODES, pools }
     }
 
     /// The same history's, from another seed.
     fn apart(&self, seed: u64) -> Self {
         let rng = fastrand::Rng::with_seed(seed);
-        Self { rng, removes_ipam_nodes: self.removes_ipam_nodes, pools: self.pools.clone() }
+        Self { rng, removes_ipam_nodes: self.removes_ipam_nodes, machines: self.machines, pools: self.pools.clone() }
     }
 
     /// A pool.
@@ -81,7 +96,7 @@ impl Dice {
 
     /// A node.
     pub(super) fn node(&mut self) -> u8 {
-        self.rng.u8(0..super::world::NODES)
+        self.rng.u8(0..self.machines)
     }
 
     /// Mostly the first replica: two that work side by side all the time are no cluster that we know.
@@ -109,12 +124,12 @@ fn opening(dice: &mut Dice) -> Vec<Action> {
         Action::Campaign { replica: 0, fate: Fate::Done },
     ];
     history.extend(super::runtime::nodes_without_agent(dice));
-    history.extend((0..dice.rng.u8(2..=4)).map(|node| Action::NodeJoins { node }));
+    history.extend((0..dice.rng.u8(2..=dice.machines)).map(|node| Action::NodeJoins { node }));
     history.extend((0..dice.rng.u8(1..=2)).map(|_| Action::Apply { pool: dice.pool(), spec: 0 }));
     for _ in 0..3 {
         history.extend([Action::Work { replica: 0 }, Action::Pass(20)]);
     }
-    history.extend((0..4).map(|node| Action::AgentWork { node }));
+    history.extend((0..dice.machines).map(|node| Action::AgentWork { node }));
     history
 }
 

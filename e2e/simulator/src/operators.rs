@@ -6,7 +6,7 @@ use ipam_operator::election::given::Given;
 
 use super::action::{Action, Fate};
 use super::election::{Election, Stepped};
-use super::replica::{Replica, given};
+use super::replica::{Delivered, Replica, given};
 use super::server::Server;
 use super::wire::{Wire, lock};
 use super::world::{REPLICAS, World};
@@ -26,16 +26,19 @@ impl World {
         match action {
             Action::Start { replica, skew } => self.start(replica, skew),
             Action::Kill { replica } => {
-                self.activity.count("replicas killed");
-                self.kill(replica);
+                if self.kill(replica) {
+                    self.activity.count("replicas killed");
+                }
             }
             Action::Stop { replica, fate } => self.stop(replica, fate),
             Action::Campaign { replica, fate } => self.campaign(replica, fate),
             Action::Lease { replica, fate } => self.step_election(replica, fate),
             Action::Jump { replica, minutes } => {
-                self.activity.count("wall clocks set");
                 if let Some(it) = self.awake(replica) {
                     it.jump(i64::from(minutes) * 60);
+                    if minutes != 0 {
+                        self.activity.count("wall clocks set");
+                    }
                 }
             }
             Action::Hear { replica, watch, words } => {
@@ -50,14 +53,14 @@ impl World {
             }
             Action::Call { replica, call, fate } => self.call(replica, call, fate),
             _ => {
-                if matches!(action, Action::Freeze { .. }) {
-                    self.activity.count("replicas stopped");
-                }
-                if matches!(action, Action::WatchFails { .. }) {
-                    self.activity.count("watches of Nodes failed");
-                }
                 if let Some(it) = self.awake(replica_of(action)) {
+                    let sees_nodes = it.sees_nodes();
                     within(it, action, clock);
+                    match action {
+                        Action::Freeze { .. } => self.activity.count("replicas stopped"),
+                        Action::WatchFails { .. } if sees_nodes => self.activity.count("watches of Nodes failed"),
+                        _ => {}
+                    }
                 }
             }
         }
@@ -66,9 +69,9 @@ impl World {
     fn call(&mut self, replica: u8, call: u8, fate: Fate) {
         let clock = self.clock;
         let Some(it) = self.awake(replica) else { return };
-        let has_calls = it.calls() > 0;
-        let (late, wire) = (it.deliver(call.into(), fate, clock), it.wire());
-        if has_calls {
+        let Some(Delivered { late, is_sent }) = it.deliver(call.into(), fate, clock) else { return };
+        let wire = it.wire();
+        if is_sent {
             self.activity.count(called(fate));
         }
         if let Some(command) = late {
@@ -90,13 +93,13 @@ impl World {
     }
 
     fn step_election(&mut self, replica: u8, fate: Fate) {
-        let clock = self.clock;
+        let (clock, shared) = (self.clock, self.server.clone());
         let Some(it) = self.awake(replica) else { return };
-        let (led, sends) = (it.is_leading(), it.election().goes_on());
-        let wrote = sends && !it.election().reads();
+        let (led, goes_on, sends) = (it.is_leading(), it.election().goes_on(), it.election().sends());
+        let wrote = goes_on && !it.election().reads();
         let Stepped { lost, late } = it.step_election(fate, clock);
         let leads = it.is_leading();
-        let collides = !leads && fate == Fate::Done && it.election().has_collided();
+        let collides = !leads && fate == Fate::Done && it.election().has_collided(&lock(&shared));
         if collides {
             self.activity.count("candidates that collided");
         }
@@ -104,7 +107,9 @@ impl World {
             self.activity.count("HTTP errors of the Lease");
         }
         if leads && !led {
-            self.activity.count("leader changes");
+            // The first leader takes the place of nobody.
+            self.activity.add("leader changes", self.has_been_led.into());
+            self.has_been_led = true;
             if self.put_back.is_some() {
                 self.allowed.forget_restored(&self.records);
             }
@@ -183,18 +188,19 @@ impl World {
         }
     }
 
-    pub(super) fn kill(&mut self, replica: u8) {
-        if let Some(it) = self.replicas[usize::from(replica % REPLICAS)].take() {
-            // One that stood still has sent nothing since it led no more.
-            let (wire, at) = (it.wire(), it.led_until.min(self.clock.elapsed));
-            let (commands, lease) = it.into_sent();
-            for command in commands {
-                self.orphans.call(wire.clone(), command, at);
-            }
-            if let Some(call) = lease {
-                self.orphans.lease(call);
-            }
+    /// The process ends at once. Whether it ran.
+    pub(super) fn kill(&mut self, replica: u8) -> bool {
+        let Some(it) = self.replicas[usize::from(replica % REPLICAS)].take() else { return false };
+        // One that stood still has sent nothing since it led no more.
+        let (wire, at) = (it.wire(), it.led_until.min(self.clock.elapsed));
+        let (commands, lease) = it.into_sent();
+        for command in commands {
+            self.orphans.call(wire.clone(), command, at);
         }
+        if let Some(call) = lease {
+            self.orphans.lease(call);
+        }
+        true
     }
 
     /// SIGTERM: the calls under way end, then the Lease is released.

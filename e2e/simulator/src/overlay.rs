@@ -61,17 +61,27 @@ fn error(dice: &mut Dice) -> Fate {
     if dice.rng.u8(0..3) == 0 { Fate::ErrorAfter(code) } else { Fate::ErrorBefore(code) }
 }
 
-/// Calls of the operator meet HTTP errors: single ones, and sometimes all of a time.
+/// The fate of a call that goes wrong in any way.
+fn failure(dice: &mut Dice) -> Fate {
+    match dice.rng.u8(0..8) {
+        0 => Fate::Lost,
+        1 => Fate::AnswerLost,
+        2 => Fate::Late,
+        _ => error(dice),
+    }
+}
+
+/// Calls of the operator meet HTTP errors, or are lost: single ones, and sometimes all of a time.
 fn errors(dice: &mut Dice, history: &mut [Action]) {
     let apart = dice.rng.u8(1..5);
     for place in OPENING.min(history.len())..history.len() {
         let hits = dice.rng.u8(0..apart) == 0;
         match &mut history[place] {
             Action::Call { fate, .. } | Action::Campaign { fate, .. } if hits && *fate == Fate::Done => {
-                *fate = error(dice);
+                *fate = failure(dice);
             }
             Action::Work { replica } if hits => {
-                history[place] = Action::WorkAgainst { replica: *replica, fate: error(dice) };
+                history[place] = Action::WorkAgainst { replica: *replica, fate: failure(dice) };
             }
             _ => {}
         }
@@ -95,7 +105,7 @@ fn restore(dice: &mut Dice, history: &mut Vec<Action>) {
     // Mostly the agents have heard of their own reports by then.
     let mut story = Vec::new();
     if dice.rng.u8(0..8) > 0 {
-        story.extend((0..NODES).map(|node| Action::AgentHear { node, words: 64 }));
+        story.extend((0..dice.machines).map(|node| Action::AgentHear { node, words: 64 }));
     }
     story.push(Action::RestoreLive { breaks });
     if dice.rng.bool() {
@@ -108,7 +118,7 @@ fn restore(dice: &mut Dice, history: &mut Vec<Action>) {
                 story.push(Action::Work { replica });
             }
         }
-        let lost = (0..NODES).map(|node| Action::AgentLoseWatch { node });
+        let lost = (0..dice.machines).map(|node| Action::AgentLoseWatch { node });
         story.extend(lost.filter(|_| dice.rng.u8(0..4) > 0));
     }
     story.extend([Action::Round { replica }, Action::Crowd, Action::Round { replica }, Action::Crowd]);

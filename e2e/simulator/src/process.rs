@@ -198,7 +198,7 @@ impl Process {
     }
 
     /// What the reporter does next. As its own loop, it asks nobody before the server has shown the object.
-    fn next(&self, clock: Clock, skew: i64) -> Next {
+    pub(super) fn next(&self, clock: Clock, skew: i64) -> Next {
         let Some(in_force) = self.in_force.as_ref().filter(|it| it.standing.is_some()) else { return Next::Wait };
         let Some(Ok(holdings)) = self.ask(|allocator| async move { allocator.holdings().await }).0 else {
             return Next::Wait;

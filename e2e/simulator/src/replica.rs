@@ -21,7 +21,7 @@ use super::election::{Election, Stepped};
 use super::object::Object;
 use super::server::{Change, Server, text};
 use super::watch::{Told, Watch};
-use super::wire::Wire;
+use super::wire::{Made, Wire};
 
 /// The kinds that the operator watches, in the order of its watches.
 const WATCHED: [&str; 4] = ["ippools", "cidrpools", "ipamnodes", "nodes"];
@@ -48,6 +48,14 @@ pub(super) struct Replica {
     /// After how long it lets time release the block of a Node that is gone.
     grace: Option<Duration>,
     sight: Sight,
+}
+
+/// What became of a call that was made.
+pub(super) struct Delivered {
+    /// The call, if it is still on its way.
+    pub(super) late: Option<Command>,
+    /// Whether it was sent at all.
+    pub(super) is_sent: bool,
 }
 
 /// Which Nodes a replica has heard of, and since when it has seen others missing.
@@ -242,6 +250,11 @@ impl Replica {
         }
     }
 
+    /// Whether it sees which Nodes are missing: it leads, and has listed all kinds.
+    pub(super) const fn sees_nodes(&self) -> bool {
+        self.sight.since.is_some()
+    }
+
     /// A watch breaks and begins anew.
     pub(super) fn lose_watch(&mut self, watch: usize) {
         self.watches[watch % WATCHED.len()].expire();
@@ -279,14 +292,14 @@ impl Replica {
         }
     }
 
-    /// A call reaches the server, or does not. Returns it if it is still on its way.
-    pub(super) fn deliver(&mut self, call: usize, fate: Fate, clock: Clock) -> Option<Command> {
+    /// A call reaches the server, or does not. `None` if there is no call.
+    pub(super) fn deliver(&mut self, call: usize, fate: Fate, clock: Clock) -> Option<Delivered> {
         let command = self.sent.remove(call.checked_rem(self.sent.len())?);
         let leads = self.leads_until().is_some_and(|until| until > clock.instant());
         let late = (fate == Fate::Late && leads).then(|| command.clone());
-        let outcome = self.wire.make(command, fate, leads);
+        let Made { outcome, is_sent } = self.wire.make(command, fate, leads);
         self.answers.push(outcome);
-        late
+        Some(Delivered { late, is_sent })
     }
 
     /// An answer arrives.

@@ -8,11 +8,25 @@ use super::story::Story;
 use super::wire::lock;
 use super::world::{MOST_NODES, World};
 
-/// Whether the action is one of a node that is played here.
+/// Whether the action is one on a node.
 pub(super) const fn is_on_node(action: Action) -> bool {
     matches!(
         action,
-        Action::AddTwo { .. }
+        Action::AgentHear { .. }
+            | Action::AgentLoseWatch { .. }
+            | Action::Add { .. }
+            | Action::AddAndCrash { .. }
+            | Action::AddByName { .. }
+            | Action::CopyStore { .. }
+            | Action::PutStoreBack { .. }
+            | Action::Delete { .. }
+            | Action::Report { .. }
+            | Action::AgentKill { .. }
+            | Action::AgentStart { .. }
+            | Action::Disk { .. }
+            | Action::Drain { .. }
+            | Action::Wipe { .. }
+            | Action::AddTwo { .. }
             | Action::AddAgain { .. }
             | Action::AddAndCut { .. }
             | Action::Check { .. }
@@ -29,7 +43,7 @@ pub(super) const fn is_on_node(action: Action) -> bool {
 }
 
 impl World {
-    /// Plays such an action.
+    /// Plays an action on a node that is none of the plain course.
     pub(super) fn act_on_runtime(&mut self, action: Action) {
         let clock = self.clock;
         let at = |index: u8| usize::from(index % MOST_NODES);

@@ -68,7 +68,11 @@ pub(super) struct Server {
 
 /// A copy of everything, as a backup of etcd is one.
 #[derive(Clone, Debug)]
-pub(super) struct Backup(Objects);
+pub(super) struct Backup {
+    objects: Objects,
+    /// The version of the last change to anything but a lease.
+    news: u64,
+}
 
 /// Why a request was not done: HTTP code and words.
 pub(super) type Refused = (u16, String);
@@ -125,7 +129,12 @@ impl Server {
 
     /// A copy of all objects.
     pub(super) fn backup(&self) -> Backup {
-        Backup(self.objects.clone())
+        Backup { objects: self.objects.clone(), news: self.news }
+    }
+
+    /// Whether anything but a lease has changed since the backup.
+    pub(super) fn differs_from(&self, backup: &Backup) -> bool {
+        self.news != backup.news
     }
 
     /// Puts a backup in place as `etcdutl snapshot restore --bump-revision` does: versions go on, history does not.
@@ -133,7 +142,7 @@ impl Server {
         self.version += RESTORE_BUMP;
         self.restores += 1;
         self.news = self.version;
-        self.objects.clone_from(&backup.0);
+        self.objects.clone_from(&backup.objects);
         self.history.iter_mut().for_each(Vec::clear);
     }
 

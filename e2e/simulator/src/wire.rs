@@ -2,6 +2,7 @@
 
 use std::convert::Infallible;
 use std::rc::Rc;
+use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use http::{Request, Response};
@@ -41,15 +42,25 @@ pub(super) struct Wire {
     lead: watch::Sender<Lead>,
     /// The fate of the request that comes next.
     fate: Arc<Mutex<Fate>>,
+    /// Requests sent so far.
+    sent: Arc<AtomicU64>,
+}
+
+/// A call that was made.
+pub(super) struct Made {
+    pub(super) outcome: Outcome,
+    /// Whether a request was sent: a process that no longer leads sends none.
+    pub(super) is_sent: bool,
 }
 
 impl Wire {
     /// Calls to `server` in the name of `identity`.
     pub(super) fn new(runtime: Rc<Runtime>, server: &Shared, identity: &str) -> Self {
-        let fate = Arc::new(Mutex::new(Fate::Done));
-        let (answers, fates) = (server.clone(), fate.clone());
+        let (fate, sent) = (Arc::new(Mutex::new(Fate::Done)), Arc::new(AtomicU64::new(0)));
+        let (answers, fates, requests) = (server.clone(), fate.clone(), sent.clone());
         let service = tower::service_fn(move |request: Request<Body>| {
             let (server, fate) = (answers.clone(), fates.clone());
+            requests.fetch_add(1, Ordering::Relaxed);
             async move {
                 let (head, body) = request.into_parts();
                 let body = body.collect().await.map(|body| body.to_bytes().to_vec()).unwrap_or_default();
@@ -63,20 +74,22 @@ impl Wire {
         let client = Client::new(service, NAMESPACE);
         let actor = Actor::new(client.clone(), NAMESPACE.to_owned(), identity.to_owned(), told);
         drop(entered);
-        Self { runtime, server: server.clone(), client, actor, lead, fate }
+        Self { runtime, server: server.clone(), client, actor, lead, fate, sent }
     }
 
     /// Makes a call now; `leads` says whether whoever makes it leads at this moment.
-    pub(super) fn make(&self, command: Command, fate: Fate, leads: bool) -> Outcome {
+    pub(super) fn make(&self, command: Command, fate: Fate, leads: bool) -> Made {
         let unanswered = command.clone().failed(CallError::Failed("no answer".to_owned()));
         if matches!(fate, Fate::Lost | Fate::Late) {
-            return unanswered;
+            return Made { outcome: unanswered, is_sent: leads };
         }
         // The real look at the lease is upon a clock that the simulator has not.
         self.lead.send_replace(if leads { Lead::Always } else { Lead::No });
         self.set(fate);
+        let sent = self.sent.load(Ordering::Relaxed);
         let outcome = self.runtime.block_on(self.actor.perform(command));
-        if fate == Fate::AnswerLost { unanswered } else { outcome }
+        let is_sent = self.sent.load(Ordering::Relaxed) > sent;
+        Made { outcome: if fate == Fate::AnswerLost { unanswered } else { outcome }, is_sent }
     }
 
     /// A call that was sent long ago arrives.

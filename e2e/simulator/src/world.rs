@@ -11,6 +11,7 @@ use super::activity::Activity;
 use super::admin::{self, pool_at};
 use super::agent::{Added, Node, Wish};
 use super::allowed::{Allowed, key_of};
+use super::disk::Replaced;
 use super::law::{self, Broken};
 use super::orphan::Orphans;
 use super::records::{AssignmentId, Records};
@@ -71,6 +72,8 @@ pub struct World {
     pub(super) activity: Activity,
     /// Which blocks were assigned to which nodes.
     pub(super) records: Records,
+    /// Whether any replica has ever led.
+    pub(super) has_been_led: bool,
     /// The admin's action that is under way, if it changes what is recorded.
     pub(super) by_hand: Option<&'static str>,
     /// The first law that was broken.
@@ -99,6 +102,7 @@ impl World {
             checked: (0, 0),
             activity: Activity::default(),
             records: Records::default(),
+            has_been_led: false,
             by_hand: None,
             broken: None,
         }
@@ -157,33 +161,6 @@ impl World {
             Action::Pass(milliseconds) => self.clock.elapsed += Duration::from_millis(milliseconds.into()),
             Action::Rest(seconds) => self.rest(seconds),
             Action::Grace(seconds) => self.allowed.grace = (seconds > 0).then(|| Duration::from_secs(seconds.into())),
-            Action::AgentHear { .. }
-            | Action::AgentLoseWatch { .. }
-            | Action::Add { .. }
-            | Action::AddAndCrash { .. }
-            | Action::AddByName { .. }
-            | Action::CopyStore { .. }
-            | Action::PutStoreBack { .. }
-            | Action::Delete { .. }
-            | Action::Report { .. }
-            | Action::AgentKill { .. }
-            | Action::AgentStart { .. }
-            | Action::Disk { .. }
-            | Action::Drain { .. }
-            | Action::Wipe { .. } => self.on_node(action),
-            Action::NodeJoins { .. }
-            | Action::NodeLeaves { .. }
-            | Action::NodeTerminates { .. }
-            | Action::Relabel { .. }
-            | Action::Cordon { .. }
-            | Action::Apply { .. }
-            | Action::Remove { .. }
-            | Action::RemoveIpamNode { .. }
-            | Action::WipeStatus { .. }
-            | Action::Strip { .. }
-            | Action::ForceRelease { .. }
-            | Action::ForceAll { .. }
-            | Action::Share { .. } => self.admin(action),
             Action::Backup => self.backup = Some((lock(&self.server).backup(), self.records.last())),
             Action::Restore => self.restore(),
             Action::RestoreLive { breaks } => self.restore_live(breaks),
@@ -207,6 +184,7 @@ impl World {
                 self.on_node(Action::AgentHear { node, words: 64 });
                 self.on_node(Action::Report { node, fate: Fate::Done });
             }
+            _ if admin::is_of_admin(action) => self.admin(action),
             _ if runtime::is_on_node(action) => self.on_node(action),
             _ => self.on_replica(action),
         }
@@ -230,8 +208,12 @@ impl World {
             Action::AddByName { node, pool, place } => drop(self.add(node, pool.into(), Wish::Named(place))),
             Action::CopyStore { node } => self.nodes[at(node)].copy_store(),
             Action::PutStoreBack { node } => {
-                let deleted = self.nodes[at(node)].put_store_back();
-                self.activity.count(if deleted { "stores deleted" } else { "stores put back" });
+                if let Some(replaced) = self.nodes[at(node)].put_store_back() {
+                    self.activity.count(match replaced {
+                        Replaced::Deleted => "stores deleted",
+                        Replaced::PutBack => "stores put back",
+                    });
+                }
             }
             Action::Delete { node, pod } => self.nodes[at(node)].delete(pod.into(), clock),
             Action::Report { node, fate } => {
@@ -240,13 +222,15 @@ impl World {
                 }
             }
             Action::AgentKill { node } => {
-                self.activity.count("agents killed");
-                self.nodes[at(node)].crash();
+                if self.nodes[at(node)].crash() {
+                    self.activity.count("agents killed");
+                }
             }
             Action::AgentStart { node } => self.nodes[at(node)].start(clock),
             Action::Wipe { node } => {
-                self.activity.count("nodes set up anew");
-                self.nodes[at(node)].wipe();
+                if self.nodes[at(node)].wipe() {
+                    self.activity.count("nodes set up anew");
+                }
             }
             Action::Disk { node, is } => self.nodes[at(node)].set_disk(is, clock),
             Action::Drain { node } => {
@@ -270,17 +254,20 @@ impl World {
             (Added::Served, _) => self.activity.count("pods served"),
             (Added::Crashed, _) => self.activity.count("agents killed after the record of an ADD"),
             (Added::Refused(why), _) => self.activity.count(why),
-            (Added::NotAsked, _) => {}
+            (Added::Cut | Added::NotAsked, _) => {}
         }
         added
     }
 
     pub(super) fn admin(&mut self, action: Action) {
         self.build(node_of(action));
+        let counted = admin::counted(&lock(&self.server), action);
+        let news = lock(&self.server).news();
         if !admin::act(&mut lock(&self.server), action) {
             return;
         }
-        if let Some(what) = done_by_hand(action) {
+        let changes = lock(&self.server).news() > news;
+        if let Some(what) = counted.filter(|_| changes) {
             self.activity.count(what);
         }
         self.by_hand = Some(if matches!(action, Action::WipeStatus { .. }) { super::WIPE } else { "an admin" });
@@ -343,22 +330,6 @@ impl World {
         if added == Added::Served {
             self.nodes[usize::from(node)].delete_newest(self.clock);
         }
-    }
-}
-
-/// What an admin's action counts as, if it is counted.
-const fn done_by_hand(action: Action) -> Option<&'static str> {
-    match action {
-        Action::ForceRelease { .. } | Action::ForceAll { .. } => Some("force-releases"),
-        Action::WipeStatus { .. } => Some("records lost: status wiped"),
-        Action::RemoveIpamNode { .. } => Some("records lost: IPAMNode deleted"),
-        Action::Strip { .. } => Some("finalizers removed by hand"),
-        Action::NodeJoins { .. } => Some("Nodes created"),
-        Action::NodeLeaves { .. } => Some("Nodes deleted"),
-        Action::NodeTerminates { .. } => Some("Nodes terminating"),
-        Action::Apply { .. } => Some("pools applied"),
-        Action::Remove { .. } => Some("pools deleted"),
-        _ => None,
     }
 }
 

@@ -38,7 +38,9 @@ impl Node {
             Some(Ok(allocation)) => {
                 self.judge(&allocation, &blocks, wish, clock);
                 if wish == Wish::AnyAndCrash {
-                    return self.unanswered(request, wish, before);
+                    let added = if self.crash() { Added::Crashed } else { Added::Cut };
+                    self.leave(request);
+                    return added;
                 }
                 self.serve(request, &allocation, told.as_ref(), records);
                 self.end_of_add(wish, before, Some(&allocation));
@@ -77,17 +79,17 @@ impl Node {
 
     /// There is no answer, and a record or none. The runtime deletes the pod, or never does.
     fn unanswered(&mut self, request: Request, wish: Wish, before: Vec<Reservation>) -> Added {
+        let is_cut = self.disk.is_cut();
+        self.leave(request);
+        self.end_of_add(wish, before, None);
+        if is_cut { Added::Cut } else { Added::Refused("ADD refused: disk failed") }
+    }
+
+    /// The pod does not come to run. The runtime deletes it, or never does.
+    fn leave(&mut self, request: Request) {
         self.objects.delete(&request.owner.container_id);
         if self.made.is_multiple_of(2) {
             self.to_delete.push((request.pools, request.owner));
-        }
-        match wish {
-            Wish::AnyAndCrash => self.crash(),
-            _ => self.end_of_add(wish, before, None),
-        }
-        match wish {
-            Wish::AnyAndCrash | Wish::AnyAndCut { .. } => Added::Crashed,
-            _ => Added::Refused("ADD refused: disk failed"),
         }
     }
 
@@ -99,7 +101,6 @@ impl Node {
             Change::Reserve { reservation, .. } => Some(reservation.clone()),
             _ => None,
         }));
-        self.activity.count("agents stopped within a record");
         self.end(before, served.is_none(), power.then_some(after));
     }
 
@@ -224,10 +225,11 @@ impl Node {
     /// CNI DEL of what was deleted last, and of a container that never was: both succeed and free nothing.
     pub(crate) fn delete_again(&mut self, clock: Clock) {
         let Some((pools, owner)) = self.deleted.clone() else { return };
-        for owner in [owner, Owner::new("never-was", super::IF_NAME)] {
+        let unknown = Owner::new("never-was", super::IF_NAME);
+        for (owner, what) in [(owner, "DEL repeated"), (unknown, "DEL of an unknown container")] {
             let (of, by) = (pools.clone(), owner.clone());
             match self.free(clock, |allocator| async move { allocator.release(of, by).await }) {
-                Some(Ok(0)) => self.activity.count("DEL repeated"),
+                Some(Ok(0)) => self.activity.count(what),
                 Some(other) => self.blame(Some(format!("answers DEL of {owner}, which has nothing, with {other:?}"))),
                 None => {}
             }
@@ -246,6 +248,7 @@ impl Node {
             Some(Ok(count)) if foreign && count > 0 => {
                 self.blame(Some(format!("frees {count} addresses in the GC of another network")));
             }
+            Some(Ok(_)) if foreign => self.activity.count("GC of another network"),
             Some(Ok(0)) => self.activity.count("GC without leftovers"),
             Some(Ok(_)) => self.activity.count("GC freed addresses"),
             _ => {}

@@ -52,7 +52,8 @@ impl Node {
     /// One check of the agent's garbage collection. Its last look at a pod is exact, unless it fails.
     pub(crate) fn check_pods(&mut self, list: PodList, clock: Clock) {
         if list == PodList::Failing {
-            return self.activity.count("pod lists failed");
+            self.activity.add("pod lists failed", self.process.is_some().into());
+            return;
         }
         let held = self.reservations();
         let pods = self.objects.list(list);
@@ -69,8 +70,10 @@ impl Node {
         }
         let confirmed = suspects.confirmed();
         if !confirmed.is_empty() {
-            self.activity.count("garbage collections that free addresses");
-            self.free(clock, |allocator| async move { allocator.release_stale(confirmed).await });
+            let freed = self.free(clock, |allocator| async move { allocator.release_stale(confirmed).await });
+            if matches!(freed, Some(Ok(1..))) {
+                self.activity.count("garbage collections that free addresses");
+            }
         }
     }
 

@@ -21,12 +21,14 @@ impl Node {
         }
     }
 
-    /// kill -9.
-    pub(crate) fn crash(&mut self) {
-        if self.process.is_some() {
+    /// kill -9. Whether the agent ran.
+    pub(crate) fn crash(&mut self) -> bool {
+        let runs = self.process.is_some();
+        if runs {
             let acknowledged = self.reservations();
             self.end(acknowledged, false, None);
         }
+        runs
     }
 
     /// The power of the node is cut: its pods are gone, too. For an odd `luck` the runtime deletes what is left of them later.
@@ -51,7 +53,9 @@ impl Node {
     }
 
     fn lose_all(&mut self, luck: u8) {
-        self.activity.count("power cuts of nodes");
+        if !self.disk.is_empty() {
+            self.activity.count("power cuts of nodes");
+        }
         for pod in std::mem::take(&mut self.pods).into_values() {
             if luck % 2 == 1 {
                 self.to_delete.push((pod.request.pools, pod.request.owner));
