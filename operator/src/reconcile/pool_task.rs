@@ -1,7 +1,7 @@
 //! The state of work on one pool: when it is due, what is being written, and what its IPAMNodes are derived from.
 
 use std::cmp::Ordering;
-use std::collections::{BTreeSet, HashSet};
+use std::collections::BTreeSet;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
