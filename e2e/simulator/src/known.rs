@@ -48,7 +48,7 @@ const UNNOTICED: &[&str] = &[
 ];
 
 /// All of them.
-pub const FAULTS: [Fault; 10] = [
+pub const FAULTS: [Fault; 11] = [
     Fault { name: "ipam-node-deleted-after-a-restore", laws: UNRECORDED, shows: is_of_a_report_lost_after_a_restore },
     Fault { name: "pool-and-ipam-node-deleted-by-hand", laws: UNRECORDED, shows: is_of_a_pool_removed_by_hand },
     Fault {
@@ -69,6 +69,11 @@ pub const FAULTS: [Fault; 10] = [
         name: "node-not-served-after-a-restore",
         laws: &["selected-node-has-a-block"],
         shows: is_of_a_live_restore,
+    },
+    Fault {
+        name: "node-without-an-agent-is-awaited",
+        laws: &["selected-node-has-a-block"],
+        shows: is_of_an_awaited_node,
     },
     // As wide as this, for nothing of a restore under a running leader is promised today: an admin has to stop the operator first. It is
     // the last, so that what is known in more detail has its own name.
@@ -150,6 +155,12 @@ fn is_of_a_gateway(failure: &Failure) -> bool {
         _ => false,
     };
     has(&failure.history, |action| matches!(action, Action::Undefine { .. })) && has(&failure.history, is_gateway)
+}
+
+/// The operator waits for the agent of a node that has none.
+fn is_of_an_awaited_node(failure: &Failure) -> bool {
+    let is_named = |action: &Action| matches!(action, Action::WithoutAgent { node } if names(failure, &node_name(*node)));
+    names(failure, "AgentsSilent") && has(&failure.history, is_named)
 }
 
 /// A backup is put in place under a running leader, whose watches go on.

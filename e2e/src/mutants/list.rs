@@ -4,8 +4,9 @@
 //! try first.
 
 use std::collections::{BTreeMap, BTreeSet};
-use std::fmt::Write as _;
+use std::fmt::{self, Write as _};
 
+use super::law::is_name;
 use super::{FAILS, Mutant, STEPS, SURVIVES};
 
 /// How the simulator found a mutant.
@@ -13,8 +14,34 @@ use super::{FAILS, Mutant, STEPS, SURVIVES};
 pub struct Found {
     /// The seed of the history.
     pub seed: u64,
-    /// The law that it broke, in words.
+    /// The name of the law that it broke; empty in a row that names none.
     pub law: String,
+    /// What broke the law.
+    pub what: String,
+}
+
+impl fmt::Display for Found {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "seed {}: {}", self.seed, self.shown())
+    }
+}
+
+impl Found {
+    /// Reads `seed SEED: LAW: what`, as it is displayed.
+    pub(super) fn read(text: &str) -> Option<Self> {
+        let (seed, shown) = text.strip_prefix("seed ")?.split_once(": ")?;
+        Self::of_row(seed, shown)
+    }
+
+    /// Reads the cells of a row.
+    fn of_row(seed: &str, shown: &str) -> Option<Self> {
+        let (law, what) = shown.split_once(": ").filter(|(law, _)| is_name(law)).unwrap_or(("", shown));
+        Some(Self { seed: seed.parse().ok()?, law: law.to_owned(), what: what.to_owned() })
+    }
+
+    fn shown(&self) -> String {
+        format!("{}: {}", self.law, self.what)
+    }
 }
 
 /// The line that names the commit, up to the commit.
@@ -25,25 +52,33 @@ pub fn simulator_page(mutants: &[Mutant], found: &BTreeMap<String, Found>, commi
     let mut page = format!(
         "# Mutants for the simulator\n\n\
          Each patch here breaks one rule of the real code. The simulator must find each: a seed whose history of {STEPS} steps\n\
-         breaks a law. An ID such as 3.22 is a row of [the contract](../behaviour.md), `invariant-5` an item in\n\
-         [ARCHITECTURE.md](../../ARCHITECTURE.md#invariants).\n\n\
+         breaks one of the laws that the patch names, and breaks no law on the unpatched tree. An ID such as 3.22 is a row of\n\
+         [the contract](../behaviour.md), `invariant-5` an item in [ARCHITECTURE.md](../../ARCHITECTURE.md#invariants).\n\n\
+         A patch begins with two lines: `Rule: ID text` and `Law: NAME[, NAME]`. A law is named by its first argument to\n\
+         `broken` in the [laws](../simulator/src/law/mod.rs). The search goes on where another law breaks, such as `no-panic`.\n\n\
          `cargo mutants --all` applies each patch to a copy of the tree, plays it and writes this page.\n\
-         `cargo mutants NAME...` plays some and writes nothing. `cargo mutants --turn N` plays two of each list, others with each N.\n\n\
+         `cargo mutants NAME...` plays some and prints their rows. `cargo mutants --turn N` plays two of each list, others with each N.\n\
+         `cargo mutants --check` says which rows are missing, and what has changed since the commit below.\n\n\
          To see the steps, apply `e2e/mutants/NAME.patch` in a copy of the tree. Then run\n\
          `cargo sim --seeds SEED --steps {STEPS}`, which prints the shortest history that breaks the law.\n\n\
          {COMMIT}{commit}`.\n\n\
          | mutant | rule | seed | what the seed shows |\n| --- | --- | --- | --- |\n"
     );
     for mutant in mutants {
-        let (seed, law) = match found.get(&mutant.name) {
-            Some(Found { seed, law }) => (seed.to_string(), law.as_str()),
-            None => ("–".to_owned(), SURVIVES),
-        };
-        // A law contains addresses and names, and none of these has a bar in it.
-        let law: String = law.chars().take(160).collect();
-        writeln!(page, "{} {seed} | {law} |", start_of_row(mutant)).unwrap_or_default();
+        writeln!(page, "{}", simulator_row(mutant, found.get(&mutant.name))).unwrap_or_default();
     }
     page
+}
+
+/// The row of a mutant for the simulator.
+pub(super) fn simulator_row(mutant: &Mutant, found: Option<&Found>) -> String {
+    let (seed, shown) = match found {
+        Some(found) => (found.seed.to_string(), found.shown()),
+        None => ("–".to_owned(), SURVIVES.to_owned()),
+    };
+    // What breaks a law contains addresses and names, and none of these has a bar in it.
+    let shown: String = shown.chars().take(160).collect();
+    format!("{} {seed} | {shown} |", start_of_row(mutant))
 }
 
 /// The page of the tests' list.
@@ -54,16 +89,21 @@ pub fn tests_page(mutants: &[Mutant], found: &BTreeSet<String>, commit: &str) ->
          An ID such as 3.22 is a row of [the contract](../../behaviour.md), `invariant-5` an item in\n\
          [ARCHITECTURE.md](../../../ARCHITECTURE.md#invariants).\n\n\
          `cargo mutants --tests --all` runs each test without a patch, where it must pass. Then it applies each patch to a copy of\n\
-         the tree, where the test must fail, and writes this page. `cargo mutants --tests NAME...` plays some and writes nothing.\n\n\
+         the tree, where the test must fail, and writes this page. `cargo mutants --tests NAME...` plays some and prints their rows.\n\
+         `cargo mutants --check` says which rows are missing, and what has changed since the commit below.\n\n\
          To run a test by hand: `cargo test -p PACKAGE TARGET -- --exact NAME`.\n\n\
          {COMMIT}{commit}`.\n\n\
          | mutant | rule | test | result |\n| --- | --- | --- | --- |\n"
     );
     for mutant in mutants {
-        let result = if found.contains(&mutant.name) { FAILS } else { SURVIVES };
-        writeln!(page, "{} {result} |", start_of_row(mutant)).unwrap_or_default();
+        writeln!(page, "{}", tests_row(mutant, found.contains(&mutant.name))).unwrap_or_default();
     }
     page
+}
+
+/// The row of a mutant for the tests.
+pub(super) fn tests_row(mutant: &Mutant, is_found: bool) -> String {
+    format!("{} {} |", start_of_row(mutant), if is_found { FAILS } else { SURVIVES })
 }
 
 /// A row up to the result.
@@ -76,35 +116,57 @@ fn start_of_row(mutant: &Mutant) -> String {
 pub fn seeds(page: &str) -> BTreeMap<String, Found> {
     let rows = page.lines().filter_map(|line| {
         let cells: Vec<&str> = line.strip_prefix("| `")?.trim_end_matches('|').split(" | ").map(str::trim).collect();
-        let [name, _, seed, law] = cells[..] else { return None };
-        let found = Found { seed: seed.parse().ok()?, law: law.to_owned() };
-        Some((name.trim_end_matches('`').to_owned(), found))
+        let [name, _, seed, shown] = cells[..] else { return None };
+        Some((name.trim_end_matches('`').to_owned(), Found::of_row(seed, shown)?))
     });
     rows.collect()
 }
 
-/// What is wrong with a page: no commit, a mutant without a row that has its header, a row that says that a mutant survives, a row
-/// without a patch. A row may say that its mutant has not been played yet.
+/// What is wrong with a page: no commit, a mutant that has not exactly one row, a row with another rule or test than the patch, a
+/// row that says that a mutant survives, a row without a patch. Whether the mutants were played is for [`unplayed`].
 pub fn stale(page: &str, mutants: &[Mutant]) -> Vec<String> {
     let mut wrong = Vec::new();
     if commit(page).is_none() {
         wrong.push("the page names no commit".to_owned());
     }
     for mutant in mutants {
-        let start = format!("{} ", start_of_row(mutant));
-        let result = page.lines().find_map(|line| line.strip_prefix(&start));
-        if result.is_none_or(|result| result.contains(SURVIVES)) {
-            wrong.push(format!("{} has no row with its header, or survives", mutant.name));
+        match &rows_of(page, mutant)[..] {
+            [] => wrong.push(format!("{} has no row", mutant.name)),
+            [row] => match row.strip_prefix(&start_of_row(mutant)) {
+                None => wrong.push(format!("the row of {} has another rule or test than its patch", mutant.name)),
+                Some(result) if result.contains(SURVIVES) => wrong.push(format!("{} survives", mutant.name)),
+                Some(_) => {}
+            },
+            rows => wrong.push(format!("{} has {} rows", mutant.name, rows.len())),
         }
     }
-    let rows = page.lines().filter_map(|line| Some(line.strip_prefix("| `")?.split_once('`')?.0));
-    let unknown = rows.filter(|name| !mutants.iter().any(|mutant| mutant.name == **name));
+    let names = page.lines().filter_map(|line| Some(line.strip_prefix("| `")?.split_once('`')?.0));
+    let unknown = names.filter(|name| !mutants.iter().any(|mutant| mutant.name == **name));
     wrong.extend(unknown.map(|name| format!("{name} has a row and no patch")));
     wrong
 }
 
+/// The mutants whose row shows no result that counts. In the simulator's list that is a seed and a law that the patch names; in the
+/// tests' list, that the test fails.
+pub fn unplayed(page: &str, mutants: &[Mutant]) -> Vec<String> {
+    let seeds = seeds(page);
+    let is_played = |mutant: &&Mutant| match &mutant.test {
+        None => seeds.get(&mutant.name).is_some_and(|found| mutant.laws.contains(&found.law)),
+        Some(_) => rows_of(page, mutant).contains(&tests_row(mutant, true).as_str()),
+    };
+    let unplayed = mutants.iter().filter(|mutant| !is_played(mutant));
+    unplayed
+        .map(|mutant| format!("{} is not played yet, or its row shows a law that it does not name", mutant.name))
+        .collect()
+}
+
+fn rows_of<'a>(page: &'a str, mutant: &Mutant) -> Vec<&'a str> {
+    let start = format!("| `{}` |", mutant.name);
+    page.lines().filter(|line| line.starts_with(&start)).collect()
+}
+
 /// The commit that was played.
-fn commit(page: &str) -> Option<&str> {
+pub fn commit(page: &str) -> Option<&str> {
     let (commit, _) = page.lines().find_map(|line| line.strip_prefix(COMMIT))?.split_once('`')?;
     (commit.len() == 40 && commit.bytes().all(|byte| byte.is_ascii_hexdigit())).then_some(commit)
 }
@@ -121,19 +183,57 @@ mod tests {
     fn mutant(name: &str, test: Option<&str>) -> Mutant {
         let rule = Rule { id: "3.22".to_owned(), text: format!("Rule of {name}.") };
         let test = test.map(|test| NamedTest::read(test).unwrap());
-        Mutant { name: name.to_owned(), rule, test, patch: PathBuf::new() }
+        let laws = if test.is_some() { vec![] } else { vec!["one-holder".to_owned(), "held-is-recorded".to_owned()] };
+        Mutant { name: name.to_owned(), rule, laws, test, patch: PathBuf::new() }
+    }
+
+    fn found(seed: u64, law: &str) -> Found {
+        let what = "10.0.0.1 of IPPool \"blue\" is held twice: by a".to_owned();
+        Found { seed, law: law.to_owned(), what }
     }
 
     #[test]
     fn the_simulators_page_is_read_as_written() {
         let mutants = [mutant("a", None), mutant("b", None)];
-        let law = "10.0.0.1 of IPPool \"blue\" is held twice".to_owned();
-        let found = BTreeMap::from([("a".to_owned(), Found { seed: 7, law })]);
+        let found = BTreeMap::from([("a".to_owned(), found(7, "one-holder"))]);
         let page = simulator_page(&mutants, &found, HEAD);
         assert_eq!((seeds(&page), commit(&page)), (found, Some(HEAD)));
-        let wrong = stale(&page, &mutants);
-        assert!(wrong.len() == 1 && wrong[0].starts_with("b has no row"), "{wrong:?}");
+        assert_eq!(stale(&page, &mutants), ["b survives"]);
         assert_eq!(stale(&page, &[]), ["a has a row and no patch", "b has a row and no patch"]);
+    }
+
+    #[test]
+    fn a_result_is_read_as_displayed() {
+        let result = found(7, "one-holder");
+        assert_eq!(Found::read(&result.to_string()), Some(result));
+        assert_eq!(
+            Found::read("seed 7: a b: c").map(|found| (found.law, found.what)),
+            Some((String::new(), "a b: c".to_owned()))
+        );
+        assert!(Found::read(SURVIVES).is_none() && Found::read("not played: seed 7: x").is_none());
+    }
+
+    #[test]
+    fn a_seed_counts_as_played_with_a_law_that_the_patch_names() {
+        let mutants = [mutant("a", None)];
+        let page = |law: &str| simulator_page(&mutants, &BTreeMap::from([("a".to_owned(), found(7, law))]), HEAD);
+        assert_eq!(unplayed(&page("held-is-recorded"), &mutants), [""; 0]);
+        for unnamed in ["no-panic", ""] {
+            assert_eq!(unplayed(&page(unnamed), &mutants).len(), 1, "{unnamed:?}");
+        }
+        let row = format!("{} 7 | not played yet |", start_of_row(&mutants[0]));
+        let page = format!("{COMMIT}{HEAD}`.\n{row}\n");
+        assert_eq!((stale(&page, &mutants), unplayed(&page, &mutants).len()), (vec![], 1));
+    }
+
+    #[test]
+    fn a_mutant_for_the_tests_counts_as_played_when_its_test_fails() {
+        let mutants = [mutant("a", Some("ipam-core --test rules plan::a"))];
+        let page = tests_page(&mutants, &BTreeSet::from(["a".to_owned()]), HEAD);
+        assert_eq!(unplayed(&page, &mutants), [""; 0]);
+        for other in [page.replace(FAILS, "not played yet"), page.replace(FAILS, "test fails once")] {
+            assert_eq!((stale(&other, &mutants), unplayed(&other, &mutants).len()), (vec![], 1), "{other}");
+        }
     }
 
     #[test]
@@ -142,12 +242,16 @@ mod tests {
         let played = [mutant("a", Some(one))];
         let page = tests_page(&played, &BTreeSet::from(["a".to_owned()]), HEAD);
         assert_eq!(stale(&page, &played), [""; 0]);
-        let reworded = Mutant { rule: Rule { id: "3.23".to_owned(), ..played[0].rule.clone() }, ..played[0].clone() };
-        for changed in [mutant("a", Some(other)), reworded] {
-            assert_eq!(stale(&page, &[changed]).len(), 1);
+        let rule = |id: &str, text: &str| Rule { id: id.to_owned(), text: text.to_owned() };
+        let reworded = |rule| Mutant { rule, ..played[0].clone() };
+        let rules = [rule("3.23", "Rule of a."), rule("3.22", "Rule of a"), rule("3.22", "Rule of a. Or b.")];
+        for changed in rules.map(reworded).into_iter().chain([mutant("a", Some(other))]) {
+            assert_eq!(stale(&page, &[changed]), ["the row of a has another rule or test than its patch"]);
         }
-        let survives = tests_page(&played, &BTreeSet::new(), HEAD);
-        assert_eq!(stale(&survives, &played).len(), 1);
+        assert_eq!(stale(&tests_page(&played, &BTreeSet::new(), HEAD), &played), ["a survives"]);
         assert_eq!(stale(&page.replace(HEAD, "HEAD"), &played), ["the page names no commit"]);
+        let row = tests_row(&played[0], true);
+        assert_eq!(stale(&format!("{page}{row}\n"), &played), ["a has 2 rows"]);
+        assert_eq!(stale(&page.replace(&row, ""), &played), ["a has no row"]);
     }
 }

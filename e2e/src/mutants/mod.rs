@@ -1,25 +1,30 @@
 //! Mutants: patches of the real code that each break one rule, and the proof that each is noticed.
 //!
-//! There are two lists. The simulator must find each mutant of the first. Of the second, each patch names an ordinary test, which
-//! must fail. Neither touches the sources: a patch is applied to a copy of the tree, which reuses the dependencies that are
+//! There are two lists. The simulator must find each mutant of the first, by a law that the patch names. Of the second, each patch
+//! names an ordinary test, which must fail. Neither touches the sources: a patch is applied to a copy of the tree, which reuses the dependencies that are
 //! compiled already.
 
+mod history;
+mod law;
 mod list;
 mod named_test;
 mod progress;
 mod rule;
 mod scratch;
+mod search;
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::io::Write as _;
 use std::path::{Path, PathBuf};
-use std::process::{Command, ExitCode};
+use std::process::ExitCode;
 use std::time::Instant;
 
 use anyhow::{Context as _, Result, bail, ensure};
 
 use crate::binaries::workspace;
-pub use list::{Found, seeds, simulator_page, stale, tests_page};
+pub use law::laws;
+pub use list::{Found, commit, seeds, simulator_page, stale, tests_page, unplayed};
+use list::{simulator_row, tests_row};
 pub use named_test::NamedTest;
 use named_test::Outcome;
 use progress::Progress;
@@ -42,14 +47,15 @@ const NOT_PLAYED: &str = "not played";
 const USAGE: &str =
     "Applies patches that each break one rule to a copy of the tree, and checks that the breach is noticed.
 
-Usage: cargo mutants [--tests] --all | --turn N | NAME...
+Usage: cargo mutants [--tests] --all | --turn N | --check | NAME...
 
   --tests    the list for ordinary tests (e2e/mutants/tests) instead of the simulator's (e2e/mutants)
   --all      plays every mutant of the list and writes its page; on the same commit it continues an interrupted run
   --turn N   plays two mutants of each list, others with each N
-  NAME...    plays these and writes nothing
+  --check    plays nothing; says what of both pages is stale: rows, and files other than *.md that differ from the commit played
+  NAME...    plays these, prints their rows and writes nothing
 
-Exit status: 0 every mutant was noticed, 1 one was not or could not be played.
+Exit status: 0 every mutant was noticed or no page is stale, 1 a mutant was not noticed or could not be played, or a page is stale.
 ";
 
 /// A list of mutants.
@@ -111,12 +117,20 @@ impl List {
 
     fn read(self, patch: &Path) -> Result<Mutant> {
         let content = std::fs::read_to_string(patch)?;
-        let header = |word: &str| content.lines().take(2).find_map(|line| line.strip_prefix(word));
-        let rule = Rule::read(header("Rule: ").context("the first line must be \"Rule: ID text\"")?)?;
-        let test = header("Test: ").map(NamedTest::read).transpose()?;
-        ensure!(test.is_some() == (self == Self::Tests), "\"Test: …\" belongs into the second list, and there alone");
+        let mut header = content.lines();
+        let mut line = |word: &str| header.next().and_then(|line| line.strip_prefix(word));
+        let rule = Rule::read(line("Rule: ").context("the first line must be \"Rule: ID text\"")?)?;
+        let (laws, test) = match self {
+            Self::Simulator => {
+                (law::read(line("Law: ").context("the second line must be \"Law: NAME[, NAME]\"")?)?, None)
+            }
+            Self::Tests => {
+                let test = line("Test: ").context("the second line must be \"Test: PACKAGE TARGET NAME\"")?;
+                (Vec::new(), Some(NamedTest::read(test)?))
+            }
+        };
         let name = patch.file_stem().unwrap_or_default().to_string_lossy().into_owned();
-        Ok(Mutant { name, rule, test, patch: patch.to_owned() })
+        Ok(Mutant { name, rule, laws, test, patch: patch.to_owned() })
     }
 }
 
@@ -127,6 +141,8 @@ pub struct Mutant {
     pub name: String,
     /// The rule, as the patch's first line names it.
     pub rule: Rule,
+    /// The laws that may find it; empty in the tests' list.
+    pub laws: Vec<String>,
     /// The test that must fail; `None` in the simulator's list.
     pub test: Option<NamedTest>,
     /// The file of the patch.
@@ -152,6 +168,9 @@ pub fn main(arguments: impl Iterator<Item = String>) -> Result<ExitCode> {
         write!(std::io::stdout(), "{USAGE}")?;
         return Ok(ExitCode::SUCCESS);
     }
+    if matches!(words[..], ["--check"]) {
+        return check();
+    }
     let mut survivors = match &words[..] {
         ["--turn", _] => [play(List::Simulator, &words)?, play(List::Tests, &words)?].concat(),
         ["--tests", rest @ ..] => play(List::Tests, rest)?,
@@ -164,6 +183,29 @@ pub fn main(arguments: impl Iterator<Item = String>) -> Result<ExitCode> {
     bail!("nothing notices {}: a law or a test is missing, or the patch breaks no rule", survivors.join(", "))
 }
 
+/// Says what of both pages is stale, for whoever relies on them. The ordinary tests cannot: every change of the code makes a page
+/// older than the code.
+fn check() -> Result<ExitCode> {
+    let (tree, mut wrong) = (workspace(), Vec::new());
+    for list in List::BOTH {
+        let (page, mutants) = (std::fs::read_to_string(list.page())?, list.mutants()?);
+        let name = list.page();
+        let name = name.strip_prefix(&tree).unwrap_or(&name).display().to_string();
+        let rows = [stale(&page, &mutants), unplayed(&page, &mutants)].concat();
+        let changes = commit(&page).map(|commit| history::changed_since(&tree, commit)).transpose()?;
+        let found = rows.into_iter().chain(changes.into_iter().flatten()).map(|what| format!("{name}: {what}"));
+        wrong.extend(found);
+    }
+    if !wrong.is_empty() {
+        bail!("run `cargo mutants --all` and `cargo mutants --tests --all` on a clean tree:\n{}", wrong.join("\n"));
+    }
+    writeln!(
+        std::io::stdout(),
+        "both pages are complete, and only pages have changed since the commits that they name"
+    )?;
+    Ok(ExitCode::SUCCESS)
+}
+
 /// Plays mutants of one list; the names of those that survive.
 fn play(list: List, words: &[&str]) -> Result<Vec<String>> {
     let all = list.mutants()?;
@@ -174,21 +216,27 @@ fn play(list: List, words: &[&str]) -> Result<Vec<String>> {
         Some(commit) => Progress::open(scratch.folder(), list.name(), commit)?,
         None => Progress::none(),
     };
-    let (page, found) = match list {
+    let (page, rows, found): (_, Vec<String>, BTreeSet<String>) = match list {
         List::Simulator => {
             let found = play_in_simulator(&mut scratch, &chosen, &progress)?;
-            let page = commit.map(|commit| simulator_page(&all, &found, &commit));
-            (page, found.into_keys().collect())
+            let row = |mutant: &&Mutant| Some(simulator_row(mutant, Some(found.get(&mutant.name)?)));
+            let rows = chosen.iter().filter_map(row).collect();
+            (commit.map(|commit| simulator_page(&all, &found, &commit)), rows, found.into_keys().collect())
         }
         List::Tests => {
             let found = play_in_tests(&mut scratch, &chosen, &progress)?;
-            (commit.map(|commit| tests_page(&all, &found, &commit)), found)
+            let rows = chosen.iter().filter(|mutant| found.contains(&mutant.name));
+            let rows = rows.map(|mutant| tests_row(mutant, true)).collect();
+            (commit.map(|commit| tests_page(&all, &found, &commit)), rows, found)
         }
     };
+    let mut out = std::io::stdout();
     if let Some(page) = page {
         std::fs::write(list.page(), page)?;
+    } else {
+        rows.iter().try_for_each(|row| writeln!(out, "{row}"))?;
     }
-    writeln!(std::io::stdout(), "{} mutants, {} noticed", chosen.len(), found.len())?;
+    writeln!(out, "{} mutants, {} noticed", chosen.len(), found.len())?;
     Ok(chosen.iter().map(|mutant| mutant.name.clone()).filter(|name| !found.contains(name)).collect())
 }
 
@@ -205,13 +253,13 @@ fn play_in_simulator(
         let result = match progress.of(&mutant.name) {
             Some(before) => before.to_owned(),
             None => match scratch.play(mutant, seed, SEEDS, STEPS) {
-                Ok(Some(found)) => format!("seed {}: {}", found.seed, found.law),
-                Ok(None) => SURVIVES.to_owned(),
+                Ok(Ok(found)) => found.to_string(),
+                Ok(Err(missed)) => missed.to_string(),
                 Err(error) => format!("{NOT_PLAYED}: {error:#}"),
             },
         };
         report(mutant, began, &result, progress)?;
-        found.extend(scratch::found(&result).map(|one| (mutant.name.clone(), one)));
+        found.extend(Found::read(&result).map(|one| (mutant.name.clone(), one)));
     }
     Ok(found)
 }
@@ -285,9 +333,7 @@ fn clean_commit() -> Result<String> {
 }
 
 fn git(arguments: &[&str]) -> Result<String> {
-    let output = Command::new("git").args(arguments).current_dir(workspace()).output().context("cannot start git")?;
-    ensure!(output.status.success(), "git: {}", String::from_utf8_lossy(&output.stderr).trim());
-    Ok(String::from_utf8_lossy(&output.stdout).trim().to_owned())
+    history::git(&workspace(), arguments)
 }
 
 fn choose<'a>(all: &'a [Mutant], words: &[&str]) -> Result<Vec<&'a Mutant>> {
@@ -320,7 +366,13 @@ mod tests {
 
     fn mutants(names: &[&str]) -> Vec<Mutant> {
         let rule = || Rule { id: "1.1".to_owned(), text: "r".to_owned() };
-        let mutant = |name: &&str| Mutant { name: (*name).to_owned(), rule: rule(), test: None, patch: PathBuf::new() };
+        let mutant = |name: &&str| Mutant {
+            name: (*name).to_owned(),
+            rule: rule(),
+            laws: Vec::new(),
+            test: None,
+            patch: PathBuf::new(),
+        };
         names.iter().map(mutant).collect()
     }
 
@@ -348,7 +400,7 @@ mod tests {
     }
 
     #[test]
-    fn a_test_is_named_in_the_second_list_alone() {
+    fn a_patch_names_laws_in_the_first_list_and_a_test_in_the_second() {
         let folder = tempfile::tempdir().unwrap();
         let patch = folder.path().join("a.patch");
         let read = |list: List, text: &str| {
@@ -356,10 +408,16 @@ mod tests {
             list.read(&patch)
         };
         let (rule, test) = ("Rule: 3.22 A block stays.\n", "Test: ipam-core --lib a::b\n");
-        let mutant = read(List::Tests, &format!("{rule}{test}\n--- a/x\n")).unwrap();
-        assert_eq!((mutant.name.as_str(), mutant.rule.id.as_str()), ("a", "3.22"));
-        assert_eq!(read(List::Simulator, rule).unwrap().test, None);
-        assert!(read(List::Tests, rule).is_err() && read(List::Simulator, &format!("{rule}{test}")).is_err());
-        assert!(read(List::Simulator, "\n").is_err() && read(List::Tests, test).is_err());
+        let (law, change) = ("Law: one-holder, held-is-recorded\n", "\n--- a/x\n");
+        let mutant = read(List::Tests, &format!("{rule}{test}{change}")).unwrap();
+        assert_eq!((mutant.name.as_str(), mutant.rule.id.as_str(), mutant.laws.len()), ("a", "3.22", 0));
+        let mutant = read(List::Simulator, &format!("{rule}{law}{change}")).unwrap();
+        assert_eq!((mutant.test, mutant.laws), (None, vec!["one-holder".to_owned(), "held-is-recorded".to_owned()]));
+        for (list, second) in [(List::Tests, law), (List::Simulator, test)] {
+            for wrong in [format!("{rule}{second}"), rule.to_owned(), second.to_owned(), format!("{rule}\n{law}{test}")]
+            {
+                assert!(read(list, &wrong).is_err(), "{list:?} {wrong:?}");
+            }
+        }
     }
 }

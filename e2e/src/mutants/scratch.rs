@@ -8,11 +8,14 @@
 use std::collections::BTreeSet;
 use std::ffi::OsStr;
 use std::fs;
+use std::ops::Range;
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
 
-use anyhow::{Context as _, Result, bail, ensure};
+use anyhow::{Context as _, Result, ensure};
+use serde_json::Value;
 
+use super::search::{Missed, Player, search};
 use super::{Found, Mutant};
 use crate::binaries::cargo_command;
 use crate::lock::Lock;
@@ -33,6 +36,8 @@ pub(super) struct Scratch {
     target: PathBuf,
     /// Where all that they are made of is, for the tree as for its copy.
     shared: PathBuf,
+    /// The simulator of the unpatched tree, once it was asked for.
+    simulator: Option<PathBuf>,
     _lock: Lock,
 }
 
@@ -44,7 +49,7 @@ impl Scratch {
         fs::create_dir_all(&folder).with_context(|| format!("{} cannot be made", folder.display()))?;
         let lock = Lock::take(&folder.join("lock"), "playing mutants")?;
         let (tree, target) = (folder.join("tree"), folder.join("target"));
-        Ok(Self { folder, from: from.to_owned(), tree, target, shared, _lock: lock })
+        Ok(Self { folder, from: from.to_owned(), tree, target, shared, simulator: None, _lock: lock })
     }
 
     /// The folder of the copy and of what is kept between runs.
@@ -52,25 +57,31 @@ impl Scratch {
         &self.folder
     }
 
-    /// How the simulator finds the mutant: by `first`, a seed that found it before, or else by one of `seeds`. `None` if it
-    /// does not.
+    /// The seed by which the simulator finds the mutant: `first`, which found it before, or else one of `seeds`.
     pub(super) fn play(
         &mut self,
         mutant: &Mutant,
         first: Option<u64>,
         seeds: u64,
         steps: usize,
-    ) -> Result<Option<Found>> {
+    ) -> Result<Result<Found, Missed>> {
         self.patched(mutant)?;
         let built = self.cargo(&AS_FOR_TESTS);
         built.with_context(|| format!("{} does not build", mutant.name))?;
-        let program = self.target.join("debug/simulate");
-        if let Some(seed) = first
-            && let Some(found) = simulate(&program, seed, seed + 1, steps)?
-        {
-            return Ok(Some(found));
+        let patched = self.target.join("debug/simulate");
+        search(&mut Programs { scratch: self, patched, steps }, &mutant.laws, first, 0..seeds)
+    }
+
+    /// The simulator of the unpatched tree: a copy, so that no build replaces it during the run.
+    fn unpatched_simulator(&mut self) -> Result<PathBuf> {
+        if let Some(program) = &self.simulator {
+            return Ok(program.clone());
         }
-        simulate(&program, 0, seeds, steps)
+        cargo(&self.from, &AS_FOR_TESTS, &[]).context("the unpatched simulator does not build")?;
+        let program = self.folder.join("simulate-unpatched");
+        let built = self.shared.join("debug/simulate");
+        fs::copy(&built, &program).with_context(|| format!("{} cannot be copied", built.display()))?;
+        Ok(self.simulator.insert(program).clone())
     }
 
     /// Makes the copy the same as the workspace, with the patch applied.
@@ -91,36 +102,76 @@ impl Scratch {
 
     /// Runs cargo in the copy and returns what it prints on standard output.
     pub(super) fn cargo(&self, arguments: &[&str]) -> Result<String> {
-        let output = cargo_command()
-            .args(arguments)
-            .current_dir(&self.tree)
-            .env("CARGO_TARGET_DIR", &self.target)
-            .env("CARGO_BUILD_BUILD_DIR", &self.shared)
-            .output()
-            .context("cannot start cargo")?;
-        ensure!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
-        Ok(String::from_utf8_lossy(&output.stdout).into_owned())
+        let folders = [("CARGO_TARGET_DIR", &*self.target), ("CARGO_BUILD_BUILD_DIR", &*self.shared)];
+        cargo(&self.tree, arguments, &folders)
     }
 }
 
-fn simulate(program: &Path, first: u64, last: u64, steps: usize) -> Result<Option<Found>> {
+/// Runs cargo in a folder and returns what it prints on standard output.
+fn cargo(folder: &Path, arguments: &[&str], variables: &[(&str, &Path)]) -> Result<String> {
+    let mut command = cargo_command();
+    command.args(arguments).current_dir(folder).envs(variables.iter().copied());
+    let output = command.output().context("cannot start cargo")?;
+    ensure!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
+    Ok(String::from_utf8_lossy(&output.stdout).into_owned())
+}
+
+/// The simulator of the patched tree and of the unpatched one.
+struct Programs<'a> {
+    scratch: &'a mut Scratch,
+    patched: PathBuf,
+    steps: usize,
+}
+
+impl Player for Programs<'_> {
+    fn patched(&mut self, seeds: Range<u64>) -> Result<Option<Found>> {
+        Ok(unknown(simulate(&self.patched, seeds, self.steps)?))
+    }
+
+    fn unpatched_breaks(&mut self, seed: u64) -> Result<bool> {
+        let program = self.scratch.unpatched_simulator()?;
+        Ok(!simulate(&program, seed..seed.saturating_add(1), self.steps)?.is_empty())
+    }
+}
+
+/// A seed that breaks a law.
+#[derive(PartialEq, Eq, Debug)]
+struct Broken {
+    found: Found,
+    /// Whether it shows a known fault of the product.
+    is_known: bool,
+}
+
+/// The seeds that break a law, in rising order. The simulator ends at the first that shows no known fault.
+fn simulate(program: &Path, seeds: Range<u64>, steps: usize) -> Result<Vec<Broken>> {
     let output = Command::new(program)
-        .args(["--brief", "--seeds", &format!("{first}..{last}"), "--steps", &steps.to_string()])
+        .args(["--json", "--seeds", &format!("{}..{}", seeds.start, seeds.end), "--steps", &steps.to_string()])
         .output()
         .context("cannot start the simulator")?;
-    let said = String::from_utf8_lossy(&output.stdout).into_owned();
-    match output.status.code() {
-        Some(0) => Ok(None),
-        Some(1) => Ok(Some(found(&said).with_context(|| format!("the simulator says {said:?}"))?)),
-        // A mutant may also run into an assertion of the code itself, which counts: it does not go unseen.
-        _ => bail!("the simulator ended with {}: {}", output.status, String::from_utf8_lossy(&output.stderr)),
-    }
+    let said = String::from_utf8_lossy(&output.stdout);
+    // A panic of the code is a broken law. Whatever else ends the simulator proves nothing.
+    understood(output.status.code(), &said).with_context(|| {
+        format!("the simulator ended with {}: {said}{}", output.status, String::from_utf8_lossy(&output.stderr))
+    })
 }
 
-/// Reads `seed N: law`.
-pub(super) fn found(said: &str) -> Option<Found> {
-    let (seed, law) = said.lines().next()?.strip_prefix("seed ")?.split_once(": ")?;
-    Some(Found { seed: seed.parse().ok()?, law: law.to_owned() })
+/// Reads what `simulate --json` prints. `None` if that does not fit its status.
+fn understood(code: Option<i32>, said: &str) -> Option<Vec<Broken>> {
+    let broken: Vec<Broken> = said.lines().map(broken).collect::<Option<_>>()?;
+    let is_new = broken.iter().any(|broken| !broken.is_known);
+    (code == Some(i32::from(is_new))).then_some(broken)
+}
+
+fn broken(line: &str) -> Option<Broken> {
+    let value: Value = serde_json::from_str(line).ok()?;
+    let text = |field: &str| Some(value[field].as_str()?.replace('\n', " "));
+    let is_known = !value.get("known")?.is_null();
+    Some(Broken { found: Found { seed: value["seed"].as_u64()?, law: text("law")?, what: text("what")? }, is_known })
+}
+
+/// The lowest seed that shows no known fault.
+fn unknown(broken: Vec<Broken>) -> Option<Found> {
+    broken.into_iter().find(|broken| !broken.is_known).map(|broken| broken.found)
 }
 
 /// Applies a patch within `tree`, with git's words if it does not fit.
@@ -243,10 +294,37 @@ mod tests {
         assert_eq!(written("d"), before);
     }
 
+    const KNOWN: &str = r#"{"seed":3,"law":"one-holder","what":"a","known":"watch-lags"}"#;
+    const NEW: &str = r#"{"seed":17,"law":"no-panic","what":"b\nc \"d\"","known":null}"#;
+
+    fn seeds(code: i32, lines: &[&str]) -> Option<Vec<u64>> {
+        let broken = understood(Some(code), &lines.join("\n"))?;
+        Some(broken.iter().map(|broken| broken.found.seed).collect())
+    }
+
     #[test]
-    fn what_the_simulator_says_is_understood() {
-        let law = "10.0.0.1 of IPPool \"blue\" is held twice: by a on b".to_owned();
-        assert_eq!(found(&format!("seed 17: {law}\n")), Some(Found { seed: 17, law }));
-        assert_eq!(found("error: no such flag"), None);
+    fn the_lines_of_the_simulator_are_understood() {
+        let found = Found { seed: 17, law: "no-panic".to_owned(), what: "b c \"d\"".to_owned() };
+        assert_eq!(broken(NEW), Some(Broken { found, is_known: false }));
+        assert_eq!((seeds(1, &[KNOWN, NEW]), seeds(0, &[KNOWN])), (Some(vec![3, 17]), Some(vec![3])));
+        assert_eq!(seeds(0, &[]), Some(vec![]));
+        for wrong in ["", "seed 17: a", "{}", r#"{"seed":17,"law":"no-panic","what":"b"}"#] {
+            assert_eq!(broken(wrong), None, "{wrong}");
+        }
+    }
+
+    #[test]
+    fn a_status_that_does_not_fit_the_lines_is_no_result() {
+        for (code, lines) in [(1, &[KNOWN][..]), (0, &[NEW]), (2, &[NEW]), (1, &[]), (1, &["error", NEW])] {
+            assert_eq!(seeds(code, lines), None, "{code} {lines:?}");
+        }
+        assert_eq!(understood(None, NEW), None);
+    }
+
+    #[test]
+    fn a_known_fault_finds_no_mutant() {
+        let broken = |lines: &[&str]| lines.iter().filter_map(|line| broken(line)).collect::<Vec<_>>();
+        assert_eq!(unknown(broken(&[KNOWN])), None);
+        assert_eq!(unknown(broken(&[KNOWN, NEW])).map(|found| found.seed), Some(17));
     }
 }

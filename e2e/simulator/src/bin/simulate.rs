@@ -1,4 +1,4 @@
-//! Simulates clusters: `cargo sim [--seeds FIRST..LAST] [--steps N] [--brief] [--long FILE]`, or
+//! Simulates clusters: `cargo sim [--seeds FIRST..LAST] [--steps N] [--brief | --json] [--long FILE]`, or
 //! `-- --history FILE`. A failure prints its seed and, unless brief, the shortest history that breaks the law; the status is then 1.
 //! With `--long` every seed is played whatever fails, and FILE keeps what was found, so that a run that was ended goes on with it.
 
@@ -8,7 +8,7 @@ use std::process::ExitCode;
 use std::time::Instant;
 
 use ipam_simulator::long::Long;
-use ipam_simulator::{End, Found, Simulator, play_many, recorded};
+use ipam_simulator::{End, Found, Played, Simulator, play_many, recorded};
 
 /// Simulates clusters from seeds and checks the laws. Ends with status 1 at the first seed that breaks one by an unknown fault.
 #[derive(clap::Parser)]
@@ -23,6 +23,9 @@ struct Flags {
     /// Print the seed and the law, not the shortest history.
     #[arg(long)]
     brief: bool,
+    /// Print a line of JSON for each seed that breaks a law, and nothing else.
+    #[arg(long, conflicts_with_all = ["brief", "long", "history"])]
+    json: bool,
     /// Play every seed whatever fails, and keep the state of the run in FILE. The same command continues an interrupted run.
     #[arg(long, value_name = "FILE")]
     long: Option<PathBuf>,
@@ -49,6 +52,9 @@ fn main() -> anyhow::Result<ExitCode> {
     }
     let began = Instant::now();
     let played = play_many(flags.seeds, flags.steps, End::AtFirstFailure)?;
+    if flags.json {
+        return lines(&played);
+    }
     if let Some(found) = played.failure() {
         tell(found, flags.brief)?;
         return Ok(ExitCode::FAILURE);
@@ -60,6 +66,16 @@ fn main() -> anyhow::Result<ExitCode> {
     }
     write!(out, "{}{}", played.activity, played.shares())?;
     Ok(ExitCode::SUCCESS)
+}
+
+/// One line for each seed that breaks a law. `known` is the name of the known fault, or null.
+fn lines(played: &Played) -> anyhow::Result<ExitCode> {
+    for Found { seed, shortest, known } in &played.found {
+        let (law, what) = (shortest.law.law, &shortest.law.what);
+        let line = serde_json::json!({"seed": seed, "law": law, "what": what, "known": known.map(|it| it.name)});
+        writeln!(std::io::stdout(), "{line}")?;
+    }
+    Ok(if played.failure().is_some() { ExitCode::FAILURE } else { ExitCode::SUCCESS })
 }
 
 fn tell(found: &Found, brief: bool) -> anyhow::Result<()> {

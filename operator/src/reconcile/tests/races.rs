@@ -484,3 +484,44 @@ fn a_refused_status_is_not_the_plan_though_the_other_write_has_its_blocks() {
     let written = world.settle();
     assert!(statuses(&written).iter().any(|status| status.allocations.len() == 1), "{written:#?}");
 }
+
+#[test]
+fn a_plan_from_before_a_restore_is_not_followed() {
+    let mut world = World::new(&["n1"], &[blue()], vec![]);
+    let calls = world.settle();
+    let [("n1", NodeAction::Create(blocks))] = &nodes_written(&calls)[..] else { panic!("{calls:#?}") };
+    world.node_joins("n2");
+    let write = only(world.calls());
+    let sent = status_json(status_of(&write));
+    world.fail(write, CallError::Failed("504".into()));
+    // The write was done, and is in the backup that is restored. The list of IPAMNodes shows the restore first.
+    let n1 = object(&json!({"metadata": {"name": "n1", "uid": "uid-n1", "generation": 1, "resourceVersion": "5"},
+        "spec": {"pools": blocks}}));
+    world.tell(Observed::IpamNode(Event::Init));
+    world.tell(Observed::IpamNode(Event::InitApply(n1.clone())));
+    assert!(world.reconciler.take_wish_for_lists());
+    world.list(&["n1", "n2"], &[pool_object("blue", 900, 1, SPEC, &sent)], vec![n1]);
+    let confirm = only(world.calls());
+    assert!(matches!(confirm, Command::Confirm { .. }), "{confirm:?}");
+    world.succeed(confirm);
+    let calls = world.settle();
+    assert!(matches!(nodes_written(&calls)[..], [("n2", NodeAction::Create(_))]), "{calls:#?}");
+}
+
+#[test]
+fn a_node_waits_for_no_status_of_a_pool_that_is_gone() {
+    let mut world = World::new(&["n1"], &[blue()], vec![]);
+    world.settle();
+    let green = pool_object("green", 900, 1, r#"{"subnet":"10.0.0.0/24","perNodeBlockSize":4}"#, &json!({}));
+    world.tell(Observed::Pool(PoolKind::IpPool, Event::Apply(green.clone())));
+    let write = only(world.calls());
+    world.fail(write, CallError::Failed("504".into()));
+    // An admin empties the IPAMNode. The first status of green may assign a block to the node.
+    let emptied = json!({"metadata": {"name": "n1", "uid": "uid-n1", "generation": 9, "resourceVersion": "901"}});
+    world.tell(Observed::IpamNode(Event::Apply(object(&emptied))));
+    assert_eq!(world.calls_after(Duration::ZERO), [], "the node waits for the status of green");
+    world.tell(Observed::Pool(PoolKind::IpPool, Event::Delete(green)));
+    let calls = world.calls_after(Duration::ZERO);
+    let [("n1", NodeAction::Update(_, blocks))] = &nodes_written(&calls)[..] else { panic!("{calls:#?}") };
+    assert_eq!((blocks.len(), blocks[0].name.as_str()), (1, "blue"));
+}
