@@ -159,7 +159,8 @@ fn is_of_a_gateway(failure: &Failure) -> bool {
 
 /// The operator waits for the agent of a node that has none.
 fn is_of_an_awaited_node(failure: &Failure) -> bool {
-    let is_named = |action: &Action| matches!(action, Action::WithoutAgent { node } if names(failure, &node_name(*node)));
+    let is_named =
+        |action: &Action| matches!(action, Action::WithoutAgent { node } if names(failure, &node_name(*node)));
     names(failure, "AgentsSilent") && has(&failure.history, is_named)
 }
 
