@@ -22,7 +22,8 @@
 //!
 //! What the model of the API server ([`server`]) promises, and `tests/model.rs` compares with the real one: which writes conflict by
 //! version or uid, which preconditions a deletion has, that a write which changes nothing makes no version, what `generation` counts,
-//! that `spec` and `status` are written apart, merge and JSON patches, finalizers, and the events of a watch in their order.
+//! that `spec` and `status` are written apart, merge and JSON patches, finalizers, and the events of a watch in their order. An update of
+//! a Lease that is not there creates it.
 //! What the model has of its own, and nothing compares: the loop that turns outcomes into decisions (`operator::controller`), a watch
 //! that lags, fails or lists again ([`watch`]), the moment at which a replica hears that it leads, a Lease call that is given up, a restore.
 //!

@@ -167,6 +167,10 @@ impl Server {
     /// Replaces an object, or its status alone.
     pub(super) fn replace(&mut self, plural: &'static str, status: bool, new: &Value) -> Result<Arc<Object>, Refused> {
         let name = text(new, "/metadata/name");
+        if plural == "leases" && self.get(plural, &name).is_none() {
+            // The real server's update of a Lease creates one that is not there, whatever version it names.
+            return self.create(plural, new.clone());
+        }
         let old = self.found(plural, &name)?;
         if text(new, "/metadata/resourceVersion").is_empty() {
             return Err((422, "metadata.resourceVersion must be specified for an update".to_owned()));
