@@ -77,12 +77,6 @@ impl Allowed {
         held.assignment.map_or_else(unattributed, |id| self.waived.get(&id).copied())
     }
 
-    /// Why a status may say that another node has the address: a restore took back what says otherwise.
-    pub(super) fn taken_back(&self, records: &Records, held: &Held) -> Option<&'static str> {
-        let lost = held.assignment.and_then(|id| records.lost_by(id)).filter(|cause| *cause == super::RESTORE);
-        lost.map(|_| "a restore took the record back")
-    }
-
     /// Why the pool may go while the pod has the address.
     pub(super) fn gone(&self, records: &Records, node: &Node, pod: &str, held: &Held) -> Option<&'static str> {
         let unguarded = || self.unguarded.contains(&held.pool).then_some("finalizer removed by hand");
@@ -95,18 +89,6 @@ impl Allowed {
         // While a spec is invalid, a status that was wiped is not put right.
         let wiped = || (is_invalid && self.wiped.contains(&held.pool)).then_some("wiped while invalid");
         self.released(node, pod, held).or_else(wiped)
-    }
-
-    /// Why two pools may have one address each: the later of the two assignments was made while they might share.
-    pub(super) fn shared(
-        &self,
-        records: &Records,
-        pair: [(&PoolKey, Option<AssignmentId>); 2],
-    ) -> Option<&'static str> {
-        let [(one, first), (other, second)] = pair;
-        let (first, second) = (records.get(first?)?, records.get(second?)?);
-        let (later, than) = if first.id > second.id { (first, other) } else { (second, one) };
-        (one != other && later.shared_with.contains(than)).then_some("pools share addresses")
     }
 
     /// A replica begins to lead after a backup was put in place under another leader.
@@ -249,6 +231,20 @@ impl Allowed {
         let recorded_since = &self.recorded_since;
         self.waived.retain(|id, _| recorded_since.get(id).is_none_or(|since| now < *since + DECIDED));
     }
+}
+
+/// Why a status may say that another node has the address: a restore took back what says otherwise.
+pub(super) fn taken_back(records: &Records, held: &Held) -> Option<&'static str> {
+    let lost = held.assignment.and_then(|id| records.lost_by(id)).filter(|cause| *cause == super::RESTORE);
+    lost.map(|_| "a restore took the record back")
+}
+
+/// Why two pools may have one address each: the later of the two assignments was made while they might share.
+pub(super) fn shared(records: &Records, pair: [(&PoolKey, Option<AssignmentId>); 2]) -> Option<&'static str> {
+    let [(one, first), (other, second)] = pair;
+    let (first, second) = (records.get(first?)?, records.get(second?)?);
+    let (later, than) = if first.id > second.id { (first, other) } else { (second, one) };
+    (one != other && later.shared_with.contains(than)).then_some("pools share addresses")
 }
 
 /// Whether an admin destroyed the records of the assignment. Of a status that was wiped the IPAMNode is a copy.

@@ -96,38 +96,38 @@ fn address(failure: &Failure) -> Option<IpAddr> {
 }
 
 /// What happens after the first action of this kind; nothing if there is none.
-fn after(history: &[Action], is_it: fn(&Action) -> bool) -> &[Action] {
-    history.iter().position(is_it).map_or(&[], |at| &history[at + 1..])
+fn after(history: &[Action], is_it: impl Fn(Action) -> bool) -> &[Action] {
+    history.iter().position(|action| is_it(*action)).map_or(&[], |at| &history[at + 1..])
 }
 
-fn has(history: &[Action], is_it: impl Fn(&Action) -> bool) -> bool {
-    history.iter().any(is_it)
+fn has(history: &[Action], is_it: impl Fn(Action) -> bool) -> bool {
+    history.iter().copied().any(is_it)
 }
 
-const fn is_restore(action: &Action) -> bool {
+const fn is_restore(action: Action) -> bool {
     matches!(action, Action::Restore | Action::RestoreLive { .. })
 }
 
 /// The IPAMNode of a node that is named is deleted by hand.
-fn deletes_ipam_node(failure: &Failure, action: &Action) -> bool {
-    matches!(action, Action::RemoveIpamNode { node } if names(failure, &node_name(*node)))
+fn deletes_ipam_node(failure: &Failure, action: Action) -> bool {
+    matches!(action, Action::RemoveIpamNode { node } if names(failure, &node_name(node)))
 }
 
 /// A backup is restored, and then an IPAMNode deleted.
 fn is_of_a_report_lost_after_a_restore(failure: &Failure) -> bool {
-    let later = after(&failure.history, |action| *action == Action::Restore);
+    let later = after(&failure.history, |action| action == Action::Restore);
     has(later, |action| deletes_ipam_node(failure, action))
 }
 
 /// A pool that is named goes without its finalizer, and an IPAMNode is deleted.
 fn is_of_a_pool_removed_by_hand(failure: &Failure) -> bool {
     let history = &failure.history;
-    let pool_of = |action: &Action| match action {
-        Action::Strip { pool } => Some(pool_at(*pool)),
+    let pool_of = |action: Action| match action {
+        Action::Strip { pool } => Some(pool_at(pool)),
         _ => None,
     };
-    let goes = |pool| has(history, |action| matches!(action, Action::Remove { pool: it } if pool_at(*it) == pool));
-    let mut stripped = history.iter().filter_map(pool_of);
+    let goes = |pool| has(history, |action| matches!(action, Action::Remove { pool: it } if pool_at(it) == pool));
+    let mut stripped = history.iter().copied().filter_map(pool_of);
     stripped.any(|pool| names(failure, pool.1) && goes(pool))
         && has(history, |action| deletes_ipam_node(failure, action))
         && !has(history, |action| is_restore(action) || matches!(action, Action::Undefine { .. }))
@@ -136,7 +136,7 @@ fn is_of_a_pool_removed_by_hand(failure: &Failure) -> bool {
 /// An IPAMNode is lost, with all others or alone, and then its Node leaves.
 fn is_of_a_node_that_left(failure: &Failure) -> bool {
     failure.history.iter().enumerate().any(|(at, action)| {
-        let leaves = |node: u8| move |later: &Action| matches!(later, Action::NodeLeaves { node: it } if *it == node);
+        let leaves = |node: u8| move |later: Action| matches!(later, Action::NodeLeaves { node: it } if it == node);
         match action {
             Action::Undefine { .. } => has(&failure.history[at..], |later| matches!(later, Action::NodeLeaves { .. })),
             Action::RemoveIpamNode { node } => has(&failure.history[at..], leaves(*node)),
@@ -145,22 +145,23 @@ fn is_of_a_node_that_left(failure: &Failure) -> bool {
     })
 }
 
-/// The definitions are deleted, and the address is the gateway of a spec that is applied.
+/// Records are lost, and the address is the gateway of a spec that is applied.
 fn is_of_a_gateway(failure: &Failure) -> bool {
-    let is_gateway = |action: &Action| match action {
+    let is_gateway = |action: Action| match action {
         Action::Apply { pool, spec } => {
-            let gateway = manifest(*pool, *spec).2["spec"]["gateway"].as_str().and_then(|text| text.parse().ok());
+            let gateway = manifest(pool, spec).2["spec"]["gateway"].as_str().and_then(|text| text.parse().ok());
             gateway.is_some() && gateway == address(failure)
         }
         _ => false,
     };
-    has(&failure.history, |action| matches!(action, Action::Undefine { .. })) && has(&failure.history, is_gateway)
+    let is_loss =
+        |action: Action| matches!(action, Action::Undefine { .. } | Action::Restore | Action::WipeStatus { .. });
+    has(&failure.history, is_loss) && has(&failure.history, is_gateway)
 }
 
 /// The operator waits for the agent of a node that has none.
 fn is_of_an_awaited_node(failure: &Failure) -> bool {
-    let is_named =
-        |action: &Action| matches!(action, Action::WithoutAgent { node } if names(failure, &node_name(*node)));
+    let is_named = |action: Action| matches!(action, Action::WithoutAgent { node } if names(failure, &node_name(node)));
     names(failure, "AgentsSilent") && has(&failure.history, is_named)
 }
 
@@ -176,22 +177,22 @@ fn is_of_a_live_restore(failure: &Failure) -> bool {
 
 /// A backup that was made after a restore is restored, too.
 fn is_of_two_restores(failure: &Failure) -> bool {
-    let second = after(after(&failure.history, is_restore), |action| *action == Action::Backup);
+    let second = after(after(&failure.history, is_restore), |action| action == Action::Backup);
     has(second, is_restore)
 }
 
 /// Two pools that overlap are applied, the address is in both, and a backup is restored.
 fn is_of_overlapping_pools(failure: &Failure) -> bool {
     let Some(addr) = address(failure) else { return false };
-    let pool = |action: &Action| match action {
+    let pool = |action: Action| match action {
         Action::Apply { pool, spec } => {
-            let (_, name, object) = manifest(*pool, *spec);
+            let (_, name, object) = manifest(pool, spec);
             let network = object["spec"]["subnet"].as_str().or(object["spec"]["cidr"].as_str());
             let (network, _) = network.and_then(|text| Cidr::parse(text).ok())?;
             network.range().contains(addr).then_some(name)
         }
         _ => None,
     };
-    let pools: BTreeSet<&str> = failure.history.iter().filter_map(pool).collect();
+    let pools: BTreeSet<&str> = failure.history.iter().copied().filter_map(pool).collect();
     pools.len() > 1 && failure.history.contains(&Action::Restore)
 }

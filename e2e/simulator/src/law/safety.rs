@@ -8,7 +8,7 @@ use ipam_core::{PoolKey, PoolKind};
 
 use super::{Broken, broken};
 use crate::agent::{Held, Node};
-use crate::allowed::{is_destroyed, key_of};
+use crate::allowed::{is_destroyed, key_of, shared, taken_back};
 use crate::layout::Layout;
 use crate::records::{POOL_KINDS, pool_of_entry, range_of_entry};
 use crate::server::{Change, Server, text};
@@ -82,7 +82,7 @@ pub(super) fn no_address_is_used_twice(world: &World) -> Result<(), Broken> {
             let there = holders.entry(held.addr).or_default();
             let is_wrong = |other: &&Holder<'_>| {
                 let pair = [(&other.held.pool, other.held.assignment), (&held.pool, held.assignment)];
-                !allowed.judge("one-holder", allowed.shared(records, pair))
+                !allowed.judge("one-holder", shared(records, pair))
             };
             if let Some(other) = there.iter().find(is_wrong) {
                 let (first, second) =
@@ -109,7 +109,7 @@ fn recorded_as_its_own(world: &World, holders: &BTreeMap<IpAddr, Vec<Holder<'_>>
                     };
                     let reason = |it: &Holder<'_>| {
                         let pair = [(&it.held.pool, it.held.assignment), (&pool, id().map(|it| it.id))];
-                        allowed.taken_back(records, it.held).or_else(|| allowed.shared(records, pair))
+                        taken_back(records, it.held).or_else(|| shared(records, pair))
                     };
                     let is_wrong = |it: &&Holder<'_>| {
                         let is_own = it.node.name == *node;
