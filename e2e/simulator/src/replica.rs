@@ -32,8 +32,8 @@ pub(super) struct Replica {
     election: Election,
     wire: Wire,
     watches: Vec<Watch>,
-    /// Calls on their way to the server.
-    sent: Vec<Command>,
+    /// Calls on their way to the server, each with whether the replica led when it made it. One that does not lead sends nothing.
+    sent: Vec<(Command, bool)>,
     /// Answers on their way back.
     answers: Vec<Outcome>,
     leading: bool,
@@ -145,7 +145,8 @@ impl Replica {
 
     /// What it has sent and what may reach the server after its end, a call about the Lease apart.
     pub(super) fn into_sent(self) -> (Vec<Command>, Option<Next>) {
-        (self.sent, self.election.into_sent())
+        let sent = self.sent.into_iter().filter_map(|(command, leads)| leads.then_some(command));
+        (sent.collect(), self.election.into_sent())
     }
 
     /// The wall clock jumps by so many seconds.
@@ -286,7 +287,9 @@ impl Replica {
         if self.leading {
             self.reconciler.lease_says(self.election.said());
         }
-        self.sent.extend(self.reconciler.poll(Now { instant: clock.instant(), wall: clock.wall(self.skew) }));
+        let leads = self.leads_until().is_some_and(|until| until > clock.instant());
+        let commands = self.reconciler.poll(Now { instant: clock.instant(), wall: clock.wall(self.skew) });
+        self.sent.extend(commands.into_iter().map(|command| (command, leads)));
         if self.leading {
             self.election.want(self.reconciler.wants_lease_to_say(), clock);
         }
@@ -294,7 +297,7 @@ impl Replica {
 
     /// A call reaches the server, or does not. `None` if there is no call.
     pub(super) fn deliver(&mut self, call: usize, fate: Fate, clock: Clock) -> Option<Delivered> {
-        let command = self.sent.remove(call.checked_rem(self.sent.len())?);
+        let (command, _) = self.sent.remove(call.checked_rem(self.sent.len())?);
         let leads = self.leads_until().is_some_and(|until| until > clock.instant());
         let late = (fate == Fate::Late && leads).then(|| command.clone());
         let Made { outcome, is_sent } = self.wire.make(command, fate, leads);

@@ -54,6 +54,8 @@ fn place(plural: &'static str) -> usize {
 #[derive(Clone, Default, Debug)]
 pub(super) struct Server {
     objects: Objects,
+    /// All that the last backup had which was put in place.
+    restored: Objects,
     version: u64,
     /// The version of the last change to anything but a lease.
     news: u64,
@@ -119,12 +121,14 @@ impl Server {
         &history[history.partition_point(|event| event.version <= version)..]
     }
 
-    /// The object as it was before `version`, if the history has it.
+    /// The object as it was before `version`.
     pub(super) fn before(&self, plural: &'static str, name: &str, version: u64) -> Option<&Arc<Object>> {
         let history = &self.history[place(plural)];
         let earlier = &history[..history.partition_point(|event| event.version < version)];
-        let last = earlier.iter().rfind(|event| event.object["metadata"]["name"] == name)?;
-        (last.change == Change::Applied).then_some(&last.object)
+        match earlier.iter().rfind(|event| event.object["metadata"]["name"] == name) {
+            Some(last) => (last.change == Change::Applied).then_some(&last.object),
+            None => self.restored[place(plural)].get(name),
+        }
     }
 
     /// A copy of all objects.
@@ -143,6 +147,7 @@ impl Server {
         self.restores += 1;
         self.news = self.version;
         self.objects.clone_from(&backup.objects);
+        self.restored.clone_from(&backup.objects);
         self.history.iter_mut().for_each(Vec::clear);
     }
 

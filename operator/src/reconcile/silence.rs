@@ -109,7 +109,9 @@ impl Reconciler {
 
     /// Whether a call would do more than the Lease would let another leader know of. If so it waits for the Lease.
     pub(super) fn waits_for_the_lease(&mut self, node: &str, action: &NodeAction) -> bool {
-        let needs = if self.is_silent(node) {
+        // Whoever leads next takes one agent's report for the records of all, unless the Lease says otherwise.
+        let lets_speak = matches!(action, NodeAction::Create(_)) && !self.silence.nodes.is_empty();
+        let needs = if lets_speak || self.is_silent(node) {
             Given::Unrecorded
         } else if action.blocks().is_empty() {
             Given::Nothing

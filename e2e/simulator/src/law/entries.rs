@@ -50,9 +50,11 @@ pub(super) fn agree(seen: &Seen<'_>, layout: &Layout) -> Result<(), Broken> {
 /// Addresses that the entry bars and that no other agent reports as in use. What was the gateway is barred as long as blocks are
 /// being released or are of an earlier spec: that this ends has laws of its own.
 fn barred_for_nobody(seen: &Seen<'_>, layout: &Layout, node: &str, entry: &Value) -> Option<AddrRange> {
-    let object = seen.object(layout);
-    let is_outdated = |(node, range): &(String, AddrRange)| layout.block_of(node, range).is_none();
-    let changes = !claims(object, "releasing").is_empty() || claims(object, "allocations").iter().any(is_outdated);
+    let changes = seen.layouts.iter().filter(|other| seen.counts(layout, &other.key)).any(|other| {
+        let object = seen.object(other);
+        !claims(object, "releasing").is_empty()
+            || claims(object, "allocations").iter().any(|(node, range)| other.block_of(node, range).is_none())
+    });
     if changes || seen.may_be_unreported() {
         return None;
     }

@@ -101,7 +101,7 @@ impl Seen<'_> {
     }
 
     /// Whether addresses of the other pool may not be those of this one, too.
-    fn counts(&self, layout: &Layout, key: &PoolKey) -> bool {
+    pub(super) fn counts(&self, layout: &Layout, key: &PoolKey) -> bool {
         let other = self.layouts.iter().find(|other| other.key == *key);
         *key == layout.key || other.is_none_or(|other| !other.shares_with(layout))
     }
