@@ -11,9 +11,11 @@ use std::net::IpAddr;
 use ipam_core::Cidr;
 
 use super::Failure;
-use super::action::Action;
+use super::action::{Action, Fate};
 use super::admin::pool_at;
 use super::catalogue::manifest;
+use super::layout::Layout;
+use super::records::POOL_KINDS;
 use super::world::node_name;
 
 /// A fault that is known.
@@ -48,7 +50,7 @@ const UNNOTICED: &[&str] = &[
 ];
 
 /// All of them.
-pub const FAULTS: [Fault; 11] = [
+pub const FAULTS: [Fault; 13] = [
     Fault { name: "ipam-node-deleted-after-a-restore", laws: UNRECORDED, shows: is_of_a_report_lost_after_a_restore },
     Fault { name: "pool-and-ipam-node-deleted-by-hand", laws: UNRECORDED, shows: is_of_a_pool_removed_by_hand },
     Fault {
@@ -69,6 +71,16 @@ pub const FAULTS: [Fault; 11] = [
         name: "node-not-served-after-a-restore",
         laws: &["selected-node-has-a-block"],
         shows: is_of_a_live_restore,
+    },
+    Fault {
+        name: "creation-unanswered-beside-an-invalid-pool",
+        laws: &["unused-block-is-released"],
+        shows: is_of_an_unanswered_creation,
+    },
+    Fault {
+        name: "pool-not-woken-after-a-wiped-status",
+        laws: &["selected-node-has-a-block"],
+        shows: is_of_a_pool_that_is_not_woken,
     },
     Fault {
         name: "node-without-an-agent-is-awaited",
@@ -119,7 +131,7 @@ fn is_of_a_report_lost_after_a_restore(failure: &Failure) -> bool {
     has(later, |action| deletes_ipam_node(failure, action))
 }
 
-/// A pool that is named goes without its finalizer, and an IPAMNode is deleted.
+/// A pool that is named, or has the address, goes without its finalizer, and an IPAMNode is deleted.
 fn is_of_a_pool_removed_by_hand(failure: &Failure) -> bool {
     let history = &failure.history;
     let pool_of = |action: Action| match action {
@@ -128,20 +140,21 @@ fn is_of_a_pool_removed_by_hand(failure: &Failure) -> bool {
     };
     let goes = |pool| has(history, |action| matches!(action, Action::Remove { pool: it } if pool_at(it) == pool));
     let mut stripped = history.iter().copied().filter_map(pool_of);
-    stripped.any(|pool| names(failure, pool.1) && goes(pool))
+    stripped.any(|pool| (names(failure, pool.1) || pools_with_the_address(failure).contains(pool.1)) && goes(pool))
         && has(history, |action| deletes_ipam_node(failure, action))
         && !has(history, |action| is_restore(action) || matches!(action, Action::Undefine { .. }))
 }
 
-/// An IPAMNode is lost, with all others or alone, and then its Node leaves.
+/// A Node leaves, and its IPAMNode is lost, with all others or alone.
 fn is_of_a_node_that_left(failure: &Failure) -> bool {
-    failure.history.iter().enumerate().any(|(at, action)| {
-        let leaves = |node: u8| move |later: Action| matches!(later, Action::NodeLeaves { node: it } if it == node);
-        match action {
-            Action::Undefine { .. } => has(&failure.history[at..], |later| matches!(later, Action::NodeLeaves { .. })),
-            Action::RemoveIpamNode { node } => has(&failure.history[at..], leaves(*node)),
-            _ => false,
-        }
+    let leaves = |node: Option<u8>| {
+        let is_it = |it| node.is_none_or(|node| node == it);
+        has(&failure.history, |action| matches!(action, Action::NodeLeaves { node: it } if is_it(it)))
+    };
+    has(&failure.history, |action| match action {
+        Action::Undefine { .. } => leaves(None),
+        Action::RemoveIpamNode { node } => leaves(Some(node)),
+        _ => false,
     })
 }
 
@@ -183,7 +196,40 @@ fn is_of_two_restores(failure: &Failure) -> bool {
 
 /// Two pools that overlap are applied, the address is in both, and a backup is restored.
 fn is_of_overlapping_pools(failure: &Failure) -> bool {
-    let Some(addr) = address(failure) else { return false };
+    pools_with_the_address(failure).len() > 1 && failure.history.contains(&Action::Restore)
+}
+
+/// A status is wiped, and a node waits for a block of another pool.
+fn is_of_a_pool_that_is_not_woken(failure: &Failure) -> bool {
+    let is_full = names(failure, "NoFreeRanges") || names(failure, "NoFreePrefixes");
+    is_full
+        && has(
+            &failure.history,
+            |action| matches!(action, Action::WipeStatus { pool } if !names(failure, pool_at(pool).1)),
+        )
+}
+
+/// A call has no answer that tells whether it was done, a Node leaves, and a pool's spec is invalid.
+fn is_of_an_unanswered_creation(failure: &Failure) -> bool {
+    let is_unanswered = |action: Action| match action {
+        Action::WorkAgainst { fate, .. } | Action::Call { fate, .. } => fate != Fate::Done,
+        _ => false,
+    };
+    let is_invalid = |action: Action| match action {
+        Action::Apply { pool, spec } => {
+            let (plural, _, object) = manifest(pool, spec);
+            let mut kinds = POOL_KINDS.into_iter().filter(|(of, _)| *of == plural);
+            kinds.any(|(_, kind)| Layout::read(kind, &object).is_some_and(|layout| layout.is_frozen()))
+        }
+        _ => false,
+    };
+    let leaves = |action: Action| matches!(action, Action::NodeLeaves { node } if names(failure, &node_name(node)));
+    has(&failure.history, is_unanswered) && has(&failure.history, leaves) && has(&failure.history, is_invalid)
+}
+
+/// The names of the applied pools whose network has the address.
+fn pools_with_the_address(failure: &Failure) -> BTreeSet<&'static str> {
+    let Some(addr) = address(failure) else { return BTreeSet::new() };
     let pool = |action: Action| match action {
         Action::Apply { pool, spec } => {
             let (_, name, object) = manifest(pool, spec);
@@ -193,6 +239,5 @@ fn is_of_overlapping_pools(failure: &Failure) -> bool {
         }
         _ => None,
     };
-    let pools: BTreeSet<&str> = failure.history.iter().copied().filter_map(pool).collect();
-    pools.len() > 1 && failure.history.contains(&Action::Restore)
+    failure.history.iter().copied().filter_map(pool).collect()
 }

@@ -60,7 +60,8 @@ impl Layout {
             .collect()
     }
 
-    fn read(kind: PoolKind, object: &Value) -> Option<Self> {
+    /// What the manifest of a pool says.
+    pub(super) fn read(kind: PoolKind, object: &Value) -> Option<Self> {
         let spec = &object["spec"];
         let cidr = spec["subnet"].as_str().or(spec["cidr"].as_str())?;
         let (addr, prefix_len) = cidr.split_once('/')?;

@@ -336,6 +336,14 @@ pub(super) fn pool_of_entry(entry: &Value) -> PoolKey {
     PoolKey::new(kind, text(entry, "/name"))
 }
 
+/// The block that an entry of an IPAMNode is about, as a status records it: of a CIDRPool the whole prefix.
+pub(super) fn block_of_entry(entry: &Value) -> Option<AddrRange> {
+    if pool_of_entry(entry).kind == PoolKind::IpPool {
+        return range_of_entry(entry);
+    }
+    Some(ipam_core::Cidr::parse(entry["subnet"].as_str()?).ok()?.0.range())
+}
+
 /// The addresses that an entry of an IPAMNode names.
 pub(super) fn range_of_entry(entry: &Value) -> Option<AddrRange> {
     AddrRange::new(entry["startIP"].as_str()?.parse().ok()?, entry["endIP"].as_str()?.parse().ok()?)

@@ -6,7 +6,7 @@ use serde_json::Value;
 
 use super::{Broken, broken, condition};
 use crate::layout::{Block, Layout, overlapped};
-use crate::records::{plural_of, pool_of_entry, range_of_entry};
+use crate::records::{block_of_entry, plural_of, pool_of_entry, range_of_entry};
 use crate::server::{Server, text};
 use crate::wire::lock;
 use crate::world::World;
@@ -209,7 +209,7 @@ fn is_free(seen: &Seen<'_>, layout: &Layout, block: &Block) -> bool {
     let told = seen.server.list("ipamnodes").any(|object| {
         let mut entries = object["spec"]["pools"].as_array().into_iter().flatten();
         let is_told = |entry: &Value| {
-            counts(&pool_of_entry(entry)) && range_of_entry(entry).is_some_and(|range| range.overlaps(&block.range))
+            counts(&pool_of_entry(entry)) && block_of_entry(entry).is_some_and(|range| range.overlaps(&block.range))
         };
         entries.any(is_told)
     });
