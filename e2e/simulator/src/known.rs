@@ -38,6 +38,9 @@ const TWICE: &[&str] = &["one-holder", "held-is-nobody-elses"];
 /// The laws that records which are gone break.
 const UNRECORDED: &[&str] = &["one-holder", "held-is-nobody-elses", "held-is-recorded"];
 
+/// The laws that are broken where nobody asks an agent what its pods have, or asks it without end.
+const UNASKED: &[&str] = &["one-holder", "held-is-nobody-elses", "selected-node-has-a-block"];
+
 /// The laws that a leader breaks which does not know that the API server went back.
 const UNNOTICED: &[&str] = &[
     "one-holder",
@@ -53,11 +56,7 @@ const UNNOTICED: &[&str] = &[
 pub const FAULTS: [Fault; 13] = [
     Fault { name: "ipam-node-deleted-after-a-restore", laws: UNRECORDED, shows: is_of_a_report_lost_after_a_restore },
     Fault { name: "pool-and-ipam-node-deleted-by-hand", laws: UNRECORDED, shows: is_of_a_pool_removed_by_hand },
-    Fault {
-        name: "node-leaves-before-it-is-asked",
-        laws: &["selected-node-has-a-block"],
-        shows: is_of_a_node_that_left,
-    },
+    Fault { name: "node-leaves-before-it-is-asked", laws: UNASKED, shows: is_of_a_node_that_left },
     Fault { name: "held-address-becomes-the-gateway", laws: TWICE, shows: is_of_a_gateway },
     Fault { name: "watch-lags-after-a-restore", laws: TWICE, shows: is_of_a_lagging_watch },
     Fault {
@@ -147,8 +146,9 @@ fn is_of_a_pool_removed_by_hand(failure: &Failure) -> bool {
 
 /// A Node leaves, and its IPAMNode is lost, with all others or alone.
 fn is_of_a_node_that_left(failure: &Failure) -> bool {
+    let is_twice = TWICE.contains(&failure.law.law);
     let leaves = |node: Option<u8>| {
-        let is_it = |it| node.is_none_or(|node| node == it);
+        let is_it = |it| node.is_none_or(|node| node == it) && (!is_twice || names(failure, &node_name(it)));
         has(&failure.history, |action| matches!(action, Action::NodeLeaves { node: it } if is_it(it)))
     };
     has(&failure.history, |action| match action {
