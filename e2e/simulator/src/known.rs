@@ -39,7 +39,7 @@ const TWICE: &[&str] = &["one-holder", "held-is-nobody-elses"];
 const UNRECORDED: &[&str] = &["one-holder", "held-is-nobody-elses", "held-is-recorded"];
 
 /// The laws that are broken where nobody asks an agent what its pods have, or asks it without end.
-const UNASKED: &[&str] = &["one-holder", "held-is-nobody-elses", "selected-node-has-a-block"];
+const UNASKED: &[&str] = &["one-holder", "held-is-nobody-elses", "held-is-recorded", "selected-node-has-a-block"];
 
 /// The laws that a leader breaks which does not know that the API server went back.
 const UNNOTICED: &[&str] = &[
@@ -53,7 +53,7 @@ const UNNOTICED: &[&str] = &[
 ];
 
 /// All of them.
-pub const FAULTS: [Fault; 13] = [
+pub const FAULTS: [Fault; 14] = [
     Fault { name: "ipam-node-deleted-after-a-restore", laws: UNRECORDED, shows: is_of_a_report_lost_after_a_restore },
     Fault { name: "pool-and-ipam-node-deleted-by-hand", laws: UNRECORDED, shows: is_of_a_pool_removed_by_hand },
     Fault { name: "node-leaves-before-it-is-asked", laws: UNASKED, shows: is_of_a_node_that_left },
@@ -80,6 +80,11 @@ pub const FAULTS: [Fault; 13] = [
         name: "pool-not-woken-after-a-wiped-status",
         laws: &["selected-node-has-a-block"],
         shows: is_of_a_pool_that_is_not_woken,
+    },
+    Fault {
+        name: "report-kept-after-a-force-release",
+        laws: &["conditions-agree", "held-elsewhere-is-true"],
+        shows: is_of_a_forced_node_that_left,
     },
     Fault {
         name: "node-without-an-agent-is-awaited",
@@ -146,9 +151,9 @@ fn is_of_a_pool_removed_by_hand(failure: &Failure) -> bool {
 
 /// A Node leaves, and its IPAMNode is lost, with all others or alone.
 fn is_of_a_node_that_left(failure: &Failure) -> bool {
-    let is_twice = TWICE.contains(&failure.law.law);
+    let is_of_one = UNRECORDED.contains(&failure.law.law);
     let leaves = |node: Option<u8>| {
-        let is_it = |it| node.is_none_or(|node| node == it) && (!is_twice || names(failure, &node_name(it)));
+        let is_it = |it| node.is_none_or(|node| node == it) && (!is_of_one || names(failure, &node_name(it)));
         has(&failure.history, |action| matches!(action, Action::NodeLeaves { node: it } if is_it(it)))
     };
     has(&failure.history, |action| match action {
@@ -156,6 +161,13 @@ fn is_of_a_node_that_left(failure: &Failure) -> bool {
         Action::RemoveIpamNode { node } => leaves(Some(node)),
         _ => false,
     })
+}
+
+/// A node's blocks are force-released, and its Node leaves.
+fn is_of_a_forced_node_that_left(failure: &Failure) -> bool {
+    let later =
+        after(&failure.history, |action| matches!(action, Action::ForceRelease { .. } | Action::ForceAll { .. }));
+    has(later, |action| matches!(action, Action::NodeLeaves { node } if names(failure, &node_name(node))))
 }
 
 /// Records are lost, and the address is the gateway of a spec that is applied.

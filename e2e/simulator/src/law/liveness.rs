@@ -100,6 +100,14 @@ impl Seen<'_> {
         })
     }
 
+    /// The same of what pods have, reported or not.
+    fn is_held(&self, layout: &Layout, range: &AddrRange, which: impl Fn(&str, &PoolKey) -> bool) -> bool {
+        self.world.nodes.iter().any(|node| {
+            let counts = |pool: &PoolKey| self.counts(layout, pool) && which(&node.name, pool);
+            node.held().any(|(_, held)| range.contains(held.addr) && counts(&held.pool))
+        })
+    }
+
     /// Whether addresses of the other pool may not be those of this one, too.
     pub(super) fn counts(&self, layout: &Layout, key: &PoolKey) -> bool {
         let other = self.layouts.iter().find(|other| other.key == *key);
@@ -117,7 +125,8 @@ impl Seen<'_> {
         let Some(object) = self.server.get("ipamnodes", node) else { return false };
         let reports = object["status"]["pools"].as_array().into_iter().flatten();
         let mut own = reports.filter(|report| pool_of_entry(report) == layout.key).flat_map(reported);
-        own.any(|range| self.is_reported(layout, &range, |other, key| other != node || *key != layout.key))
+        let is_other = |other: &str, key: &PoolKey| other != node || *key != layout.key;
+        own.any(|range| self.is_reported(layout, &range, is_other) || self.is_held(layout, &range, is_other))
     }
 
     /// Whether the block's gateway may be in use by a pod, so that nodes keep the one of before.
@@ -214,8 +223,7 @@ fn is_free(seen: &Seen<'_>, layout: &Layout, block: &Block) -> bool {
         entries.any(is_told)
     });
     let reported = seen.is_reported(layout, &block.range, |_, _| true);
-    let mut held = seen.world.nodes.iter().flat_map(crate::agent::Node::held);
-    let in_use = held.any(|(_, held)| counts(&held.pool) && block.range.contains(held.addr));
+    let in_use = seen.is_held(layout, &block.range, |_, _| true);
     !claimed && !told && !reported && !in_use
 }
 
