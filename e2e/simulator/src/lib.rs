@@ -45,10 +45,10 @@
 //! Not played: a Pod object that is deleted while its containers run; a last look at a pod that is answered from an earlier state;
 //! a status and some of the IPAMNodes derived from it both destroyed by hand in one history (whoever comes to lead
 //! then sees other records, and asks nobody); a Node that leaves after such a loss before its agent was asked; a creation that
-//! arrives after its object was deleted by hand; an agent's store that is lost before the IPAMNode of a restore is deleted; an agent whose own store was put back and which hears
-//! nothing for long, or starts again before it does (it cannot know then); addresses that pods ask for by name outside their node's
-//! block, or the gateway's (`allocateDefaultGateway`); `--offline-limit`, the webhooks, and more than twelve
-//! nodes.
+//! arrives after its object was deleted by hand; an agent's store that is lost before the IPAMNode of a restore is deleted; an agent
+//! whose own store was put back and which hears nothing for long, or starts again before it does (it cannot know then); addresses
+//! that pods ask for by name outside their node's block, or the gateway's (`allocateDefaultGateway`); `--offline-limit`, the
+//! webhooks, and more than twelve nodes.
 
 pub mod action;
 pub mod activity;
