@@ -64,7 +64,22 @@ impl SpecFile {
 
     /// What was saved last; `None` if nothing was. An error says why what is there cannot be used.
     pub fn load(&self) -> Result<Option<Noted>, String> {
-        let text = match fs::read(&self.path) {
+        self.read(&self.path)
+    }
+
+    /// What a copy had seen that was taken away, as long as no other was saved since: all but its blocks, and what is held
+    /// without a record.
+    pub fn load_seen(&self) -> Result<Option<Noted>, String> {
+        Ok(self.read(&self.seen())?.map(|saved| saved.followed_by(NodeSpec::default())))
+    }
+
+    /// The file `seen.json` beside the copy.
+    fn seen(&self) -> PathBuf {
+        self.path.with_file_name("seen.json")
+    }
+
+    fn read(&self, path: &Path) -> Result<Option<Noted>, String> {
+        let text = match fs::read(path) {
             Ok(text) => text,
             Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(None),
             Err(error) => return Err(error.to_string()),
@@ -81,20 +96,29 @@ impl SpecFile {
 
     /// Replaces what was saved. On an error the copy on disk is the earlier one, or none: a copy with a block that `noted`
     /// no longer has, or has otherwise, or withholds, is taken away, for by the next start that block may be another node's.
-    /// The error says so if that fails, too: then the next start may go by the earlier copy.
+    /// What it had seen stays in another file. The error says so if that fails, too: then the next start may go by the earlier
+    /// copy.
     pub fn save(&self, noted: &Noted) -> io::Result<()> {
-        self.replace(noted).map_err(|error| {
-            if matches!(self.load(), Ok(None)) || matches!(self.load(), Ok(Some(saved)) if may_stay(&saved, noted)) {
-                return error;
-            }
-            match files::remove(&self.path) {
+        let saved = self.replace(noted).map_err(|error| {
+            let taken_away = match self.load() {
+                Ok(None) => return error,
+                Ok(Some(saved)) if may_stay(&saved, noted) => return error,
+                Ok(Some(_)) => files::rename(&self.path, &self.seen()),
+                Err(_) => files::remove(&self.path),
+            };
+            match taken_away {
                 Ok(()) => error,
                 Err(why) => {
                     let text = format!("{error}; nor can the earlier copy be removed, which is true no longer: {why}");
                     io::Error::new(error.kind(), text)
                 }
             }
-        })
+        });
+        if saved.is_ok() && self.seen().exists() {
+            // Nobody reads it beside a copy.
+            drop(files::remove(&self.seen()));
+        }
+        saved
     }
 
     fn replace(&self, noted: &Noted) -> io::Result<()> {
@@ -157,6 +181,23 @@ mod tests {
         assert_eq!(file.load(), Ok(Some(noted(3, &["blue"]))), "what it says of the first block still holds");
         file.save(&noted(5, &[])).unwrap_err();
         assert_eq!(file.load(), Ok(None), "the node no longer has the block");
+    }
+
+    #[test]
+    fn of_a_copy_that_is_taken_away_all_but_its_blocks_stays_until_another_is_saved() {
+        let directory = tempfile::tempdir().unwrap();
+        let file = unwritable(directory.path());
+        assert_eq!(file.load_seen(), Ok(None));
+        file.save(&noted(5, &[])).unwrap_err();
+        file.save(&noted(6, &[])).unwrap_err();
+        let seen = file.load_seen().unwrap().unwrap();
+        assert_eq!(seen.spec, NodeSpec::default());
+        // An object that goes back behind it does not bring the block back.
+        let back = noted(3, &["blue"]).spec;
+        assert!(!seen.followed_by(back.clone()).lets_give(&back.blocks[0]));
+        fs::remove_dir(directory.path().join(".spec.json.new")).unwrap();
+        file.save(&noted(7, &[])).unwrap();
+        assert_eq!(file.load_seen(), Ok(None));
     }
 
     #[test]

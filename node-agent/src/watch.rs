@@ -127,11 +127,22 @@ impl Blocks {
                 (self.noted, self.durable, self.patience) = (noted.clone(), noted, Some(patience));
                 self.put().await;
             }
-            Ok(None) => {}
+            Ok(None) => self.remember(),
             Err(why) => {
                 let path = self.file.path().display();
                 warn!(%path, why, "the saved blocks cannot be used, waiting for the API server");
             }
+        }
+    }
+
+    /// Goes on from what a copy had seen that was taken away. Nothing is in force before the API server has spoken.
+    fn remember(&mut self) {
+        match self.file.load_seen() {
+            Ok(seen) => {
+                let seen = seen.unwrap_or_default();
+                (self.noted, self.durable) = (seen.clone(), seen);
+            }
+            Err(why) => warn!(why, "what was seen before the saved blocks were taken away cannot be read"),
         }
     }
 

@@ -7,7 +7,7 @@ use ipam_core::ledger::{Ledger, Reservation};
 use ipam_core::{AddrRange, PoolKey};
 use ipam_crds::{BlockState, NodeBlock};
 use ipam_node_agent::note::Noted;
-use ipam_node_agent::spec::may_stay;
+use ipam_node_agent::spec::{NodeSpec, may_stay};
 use ipam_node_agent::store::fake::FakeDisk;
 use ipam_node_agent::store::{Journal, Opened, Position, StoreError};
 
@@ -45,6 +45,8 @@ struct Store {
     files: FakeDisk,
     /// The copy of the spec.
     noted: Option<Noted>,
+    /// A copy that was taken away, until another is saved.
+    seen: Option<Noted>,
 }
 
 /// What the agent had acknowledged when it ended.
@@ -75,7 +77,7 @@ pub(super) struct OpenStore {
 impl Store {
     /// A copy, file by file.
     fn copied(&self) -> Self {
-        Self { files: self.files.copied(), noted: self.noted.clone() }
+        Self { files: self.files.copied(), noted: self.noted.clone(), seen: self.seen.clone() }
     }
 }
 
@@ -173,6 +175,11 @@ impl Disk {
         self.store.noted.as_ref()
     }
 
+    /// What a copy of the spec had seen that was taken away.
+    pub(super) fn seen(&self) -> Option<Noted> {
+        Some(self.store.seen.as_ref()?.followed_by(NodeSpec::default()))
+    }
+
     /// Whether an earlier state of the store was put in place, and no agent has found that out yet.
     pub(super) fn went_back(&self) -> bool {
         self.went_back.is_some()
@@ -221,10 +228,13 @@ impl Disk {
     pub(super) fn save(&mut self, noted: &Noted) -> bool {
         match self.is {
             State::Well => {
-                self.store.noted = Some(noted.clone());
+                (self.store.noted, self.store.seen) = (Some(noted.clone()), None);
                 self.saved.clone_from(&noted.spec.blocks);
             }
-            State::Full => self.store.noted = self.store.noted.take().filter(|saved| may_stay(saved, noted)),
+            State::Full => {
+                let taken_away = self.store.noted.take_if(|saved| !may_stay(saved, noted));
+                self.store.seen = taken_away.or(self.store.seen.take());
+            }
             // The copy stays whatever it promises, so that of what it has nothing may count as given back.
             State::ReadOnly => return false,
         }

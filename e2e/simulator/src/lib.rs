@@ -16,7 +16,7 @@
 //!
 //! Modelled: the API server, and time. On the agent's side:
 //! * the loop of its watch (`process.rs`). [`differential`] compares it with `watch::Blocks` on the same events;
-//! * the files beside the journal, `spec.json` and `uncompared.json` (`disk.rs`). They become records of the journal later;
+//! * the files beside the journal, `spec.json`, `seen.json` and `uncompared.json` (`disk.rs`). They become records of the journal later;
 //! * the gRPC service and the container runtime, which ask the allocator here without a wire (`agent/cni.rs`);
 //! * the lists of pods (`agent/collect.rs`), and the pauses of the reporter's and the collector's loops.
 //!

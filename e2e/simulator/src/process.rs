@@ -133,6 +133,8 @@ impl Process {
             // Whoever puts a store back sees to it that the server can be heard.
             process.starting = Some(if disk.went_back() { Duration::MAX } else { clock.elapsed + FIRST_WORD });
             process.put(clock);
+        } else if let Some(seen) = disk.seen() {
+            (process.noted, process.durable) = (seen.clone(), seen);
         }
         Ok(Some(process))
     }

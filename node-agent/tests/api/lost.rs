@@ -122,3 +122,26 @@ async fn a_report_that_alone_tells_what_is_held_is_not_replaced_before_the_disk_
     agent.until(|told| told.standing.is_some()).await;
     assert!(went_back(agent.in_force.borrow().as_ref().unwrap()));
 }
+
+#[tokio::test]
+async fn what_is_held_without_a_record_is_known_to_the_next_start_also_where_a_full_disk_has_cost_the_copy_of_the_spec()
+{
+    let node = Node::open(tempfile::tempdir().unwrap()).await;
+    let mut agent = Following::with(node, tempfile::tempdir().unwrap(), None, Some((NEVER, Position::default()))).await;
+    agent.server.call().await.answer(200, &reported_before("u1"));
+    agent.until(|told| went_back(told) && told.standing.is_some()).await;
+    std::fs::create_dir(agent.directory.path().join(".spec.json.new")).unwrap();
+    let mut later = reported_before("u1");
+    later["items"][0]["metadata"]["generation"] = json!(5);
+    later["items"][0]["spec"]["pools"] = json!([]);
+    let lines = stream(agent.server.call().await);
+    lines.send(line("MODIFIED", &later["items"][0])).unwrap();
+    agent.until(|told| told.spec.generation == Some(5)).await;
+    assert_eq!(agent.file.load(), Ok(None), "the copy promises a block that the node has lost");
+    // The report that stands is this journal's own by now.
+    let node = Node::open(tempfile::tempdir().unwrap()).await;
+    let mut agent = Following::with(node, agent.directory, None, Some((NEVER, AHEAD))).await;
+    agent.server.call().await.answer(200, &later);
+    agent.until(|told| told.spec.generation == Some(5) && told.standing.is_some()).await;
+    assert!(went_back(agent.in_force.borrow().as_ref().unwrap()), "{:?}", agent.in_force.borrow());
+}
