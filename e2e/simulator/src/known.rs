@@ -82,9 +82,9 @@ pub const FAULTS: [Fault; 14] = [
         shows: is_of_a_pool_that_is_not_woken,
     },
     Fault {
-        name: "report-kept-after-a-force-release",
+        name: "report-kept-of-a-node-that-is-gone",
         laws: &["conditions-agree", "held-elsewhere-is-true"],
-        shows: is_of_a_forced_node_that_left,
+        shows: is_of_a_report_that_is_kept,
     },
     Fault {
         name: "node-without-an-agent-is-awaited",
@@ -163,11 +163,14 @@ fn is_of_a_node_that_left(failure: &Failure) -> bool {
     })
 }
 
-/// A node's blocks are force-released, and its Node leaves.
-fn is_of_a_forced_node_that_left(failure: &Failure) -> bool {
-    let later =
-        after(&failure.history, |action| matches!(action, Action::ForceRelease { .. } | Action::ForceAll { .. }));
-    has(later, |action| matches!(action, Action::NodeLeaves { node } if names(failure, &node_name(node))))
+/// A node's agent reports addresses outside its blocks, after a force-release or a restore, and its Node leaves.
+fn is_of_a_report_that_is_kept(failure: &Failure) -> bool {
+    let is_cause =
+        |action| is_restore(action) || matches!(action, Action::ForceRelease { .. } | Action::ForceAll { .. });
+    // A law about another node's entry does not name it.
+    let is_it = |node| failure.law.law == "held-elsewhere-is-true" || names(failure, &node_name(node));
+    let later = after(&failure.history, is_cause);
+    has(later, |action| matches!(action, Action::NodeLeaves { node } if is_it(node)))
 }
 
 /// Records are lost, and the address is the gateway of a spec that is applied.
