@@ -195,8 +195,8 @@ pub(super) fn doubled(node: &Node, path: &str, found: &mut impl FnMut(String, Pl
     }
 }
 
-/// The path of the field `name` of the object at `path`.
+/// The path of the field `name` of the object at `path`. A name without a character is written as `""`.
 pub(super) fn below(path: &str, name: &str) -> String {
-    let name = shortened(name);
+    let name = if name.is_empty() { "\"\"".into() } else { shortened(name) };
     if path.is_empty() { name.into_owned() } else { format!("{path}.{name}") }
 }

@@ -40,6 +40,13 @@ fn an_alias_inside_of_what_it_names_is_an_error() {
 }
 
 #[test]
+fn a_field_without_a_name_is_named_all_the_same() {
+    let text = format!("{}\n\"\": 1\n", ip_pool("p", GOOD));
+    let report = validate([("p.yaml", text.as_bytes())], &Options::default());
+    assert!(words(&report).contains("\"\": is no field of a pool"), "{}", words(&report));
+}
+
+#[test]
 fn a_directive_is_refused_where_kubectl_would_take_it_for_a_document() {
     refused(b"# A pool\n\n%YAML 1.2\n---\na: 1\n", "is a directive, which kubectl does not read");
 }
