@@ -115,7 +115,7 @@ impl SpecFile {
             }
         });
         if saved.is_ok() && self.seen().exists() {
-            // Nobody reads it beside a copy.
+            // It is read only where there is no copy.
             drop(files::remove(&self.seen()));
         }
         saved

@@ -166,7 +166,7 @@ impl Node {
         }
     }
 
-    /// The machine is set up anew: pods and disk are gone. Whether it had pods or had heard of blocks.
+    /// The machine is reinstalled: pods and disk are gone. Whether it had pods or had heard of blocks.
     pub(super) fn wipe(&mut self) -> bool {
         let was_used = !self.pods.is_empty() || self.disk.noted().is_some();
         self.process = None;

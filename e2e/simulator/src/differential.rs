@@ -267,7 +267,7 @@ impl Pair {
     /// The disk is full from now on, or well again.
     fn set_disk(&mut self, folder: &Path, is: State) -> Result<(), String> {
         self.disks.iter_mut().for_each(|disk| disk.set(is));
-        // In the way of each new file, and not of a removal.
+        // It prevents each new file, and no removal.
         let obstacle = folder.join(".spec.json.new");
         let done = match (is, obstacle.is_dir()) {
             (State::Full, false) => std::fs::create_dir(obstacle),

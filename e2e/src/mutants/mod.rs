@@ -183,7 +183,7 @@ pub fn main(arguments: impl Iterator<Item = String>) -> Result<ExitCode> {
     bail!("nothing notices {}: a law or a test is missing, or the patch breaks no rule", survivors.join(", "))
 }
 
-/// Says what of both pages is stale, for whoever relies on them. The ordinary tests cannot: every change of the code makes a page
+/// Says what of both pages is stale. The ordinary tests cannot: every change of the code makes a page
 /// older than the code.
 fn check() -> Result<ExitCode> {
     let (tree, mut wrong) = (workspace(), Vec::new());

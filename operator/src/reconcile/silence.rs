@@ -109,9 +109,9 @@ impl Reconciler {
 
     /// Whether a call would do more than the Lease would let another leader know of. If so it waits for the Lease.
     pub(super) fn waits_for_the_lease(&mut self, node: &str, action: &NodeAction) -> bool {
-        // Whoever leads next takes one agent's report for the records of all, unless the Lease says otherwise.
-        let lets_speak = matches!(action, NodeAction::Create(_)) && !self.silence.nodes.is_empty();
-        let needs = if lets_speak || self.is_silent(node) {
+        // One report in a new IPAMNode makes the next leader believe that not all records are lost, unless the Lease says otherwise.
+        let creates = matches!(action, NodeAction::Create(_) | NodeAction::Placeholder);
+        let needs = if self.is_silent(node) || (creates && !self.silence.nodes.is_empty()) {
             Given::Unrecorded
         } else if action.blocks().is_empty() {
             Given::Nothing
