@@ -1,7 +1,10 @@
 //! What happened in a run, counted by the model alone: a run in which something never happens proves nothing about it.
 
+use std::borrow::Cow;
 use std::collections::{BTreeMap, BTreeSet};
 use std::fmt::{self, Display, Formatter};
+
+use serde::{Deserialize, Serialize};
 
 /// Each of these must happen in a run of the tests.
 pub const EXPECTED: [&str; 59] = [
@@ -93,14 +96,17 @@ pub const AGENT: [&str; 23] = [
     "reports without an answer",
 ];
 
+/// Words of the sources, or of a file.
+type Words = Cow<'static, str>;
+
 /// Counts, by what they count.
-#[derive(Clone, PartialEq, Eq, Default, Debug)]
+#[derive(Clone, PartialEq, Eq, Default, Debug, Serialize, Deserialize)]
 pub struct Activity {
-    counts: BTreeMap<&'static str, u64>,
+    counts: BTreeMap<Words, u64>,
     /// How often each law that allows violations was checked.
-    checks: BTreeMap<&'static str, u64>,
+    checks: BTreeMap<Words, u64>,
     /// How often a violation of each of these laws was allowed, by reason.
-    allowed: BTreeMap<(&'static str, &'static str), u64>,
+    allowed: BTreeMap<Words, BTreeMap<Words, u64>>,
 }
 
 impl Activity {
@@ -110,45 +116,53 @@ impl Activity {
     }
 
     /// So many more of `what`.
-    pub fn add(&mut self, what: &'static str, count: u64) {
-        *self.counts.entry(what).or_default() += count;
+    pub fn add(&mut self, what: impl Into<Words>, count: u64) {
+        *self.counts.entry(what.into()).or_default() += count;
     }
 
     /// Adds the counts of another run.
     pub fn join(&mut self, other: &Self) {
         for (what, count) in &other.counts {
-            self.add(what, *count);
+            self.add(what.clone(), *count);
         }
         for (law, checks) in &other.checks {
-            self.check(law, *checks);
+            self.check(law.clone(), *checks);
         }
-        for ((law, reason), uses) in &other.allowed {
-            self.allow(law, reason, *uses);
+        for (law, reasons) in &other.allowed {
+            for (reason, uses) in reasons {
+                self.allow(law.clone(), reason.clone(), *uses);
+            }
         }
     }
 
     /// So many more checks of a law.
-    pub fn check(&mut self, law: &'static str, checks: u64) {
-        *self.checks.entry(law).or_default() += checks;
+    pub fn check(&mut self, law: impl Into<Words>, checks: u64) {
+        *self.checks.entry(law.into()).or_default() += checks;
     }
 
     /// So many more violations of the law that are allowed for this reason.
-    pub fn allow(&mut self, law: &'static str, reason: &'static str, uses: u64) {
-        *self.allowed.entry((law, reason)).or_default() += uses;
+    pub fn allow(&mut self, law: impl Into<Words>, reason: impl Into<Words>, uses: u64) {
+        *self.allowed.entry(law.into()).or_default().entry(reason.into()).or_default() += uses;
     }
 
     /// The reasons for which violations were allowed.
-    pub fn reasons(&self) -> BTreeSet<&'static str> {
-        self.allowed.keys().map(|(_, reason)| *reason).collect()
+    pub fn reasons(&self) -> BTreeSet<&str> {
+        self.allowed.values().flat_map(BTreeMap::keys).map(Words::as_ref).collect()
     }
 
     /// Of each law that allows violations the share of its checks, in percent, that each reason left out.
     pub fn shares(&self) -> Vec<Share> {
-        let share = |((law, reason), uses): (&(&'static str, &'static str), &u64)| {
+        let of_law = |(law, reasons): (&Words, &BTreeMap<Words, u64>)| {
             let checks = self.checks.get(law).copied().unwrap_or_default();
-            Share { law, reason, uses: *uses, checks }
+            let share = |(reason, uses): (&Words, &u64)| Share {
+                law: law.clone(),
+                reason: reason.clone(),
+                uses: *uses,
+                checks,
+            };
+            reasons.iter().map(share).collect::<Vec<_>>()
         };
-        self.allowed.iter().map(share).collect()
+        self.allowed.iter().flat_map(of_law).collect()
     }
 
     /// How many there were of `what`.
@@ -159,11 +173,6 @@ impl Activity {
     /// What must happen in a run and did not.
     pub fn missing(&self) -> Vec<&'static str> {
         EXPECTED.into_iter().chain(AGENT).filter(|what| self.of(what) == 0).collect()
-    }
-
-    /// All counts, by name.
-    pub fn all(&self) -> impl Iterator<Item = (&'static str, u64)> {
-        self.counts.iter().map(|(what, count)| (*what, *count))
     }
 }
 
@@ -176,12 +185,12 @@ impl Display for Activity {
 }
 
 /// How many checks of a law one reason left out.
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+#[derive(Clone, PartialEq, Eq, Debug)]
 pub struct Share {
     /// The law.
-    pub law: &'static str,
+    pub law: Words,
     /// The reason.
-    pub reason: &'static str,
+    pub reason: Words,
     /// Checks that the reason left out.
     pub uses: u64,
     /// All checks of the law.

@@ -5,7 +5,7 @@ use std::cell::RefCell;
 use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;
 
-use ipam_core::{PoolKey, PoolKind};
+use ipam_core::{AddrRange, PoolKey, PoolKind};
 use ipam_operator::pool::{FINALIZER, FORCE_ALL, FORCE_RELEASE};
 use serde_json::Value;
 
@@ -43,6 +43,8 @@ pub(super) struct Allowed {
     waived_nodes: BTreeSet<(PoolKey, String)>,
     /// The nodes that each pool's annotation names.
     named: BTreeMap<PoolKey, BTreeSet<String>>,
+    /// Blocks that were released by force, with their pool and node.
+    forced: BTreeSet<(PoolKey, String, AddrRange)>,
     /// Pools whose finalizer an admin took off, and that have none yet.
     unguarded: BTreeSet<PoolKey>,
     /// Pools whose status was wiped.
@@ -200,6 +202,17 @@ impl Allowed {
         let undefined = self.undefined;
         self.waive(records, node, |it| it.pool == *pool || (undefined && records.lost_by(it.id).is_some()), FORCED);
         self.waived_nodes.insert((pool.clone(), node.name.clone()));
+        let blocks = records.recorded().iter().filter(|it| it.node == node.name && it.pool == *pool);
+        self.forced.extend(blocks.map(|it| (it.pool.clone(), it.node.clone(), it.range)));
+    }
+
+    /// A restore records again what was released by force after the backup: its agent may never have heard of that.
+    pub(super) fn force_again(&mut self, records: &Records) {
+        let is_forced = |it: &&Assignment| self.forced.contains(&(it.pool.clone(), it.node.clone(), it.range));
+        let again: Vec<AssignmentId> = records.recorded().iter().filter(is_forced).map(|it| it.id).collect();
+        for id in again {
+            self.waived.entry(id).or_insert(FORCED);
+        }
     }
 
     /// A node that is named no more, has its block and is told so will have it like any other.
@@ -243,7 +256,7 @@ pub(super) fn taken_back(records: &Records, held: &Held) -> Option<&'static str>
 pub(super) fn shared(records: &Records, pair: [(&PoolKey, Option<AssignmentId>); 2]) -> Option<&'static str> {
     let [(one, first), (other, second)] = pair;
     let (first, second) = (records.get(first?)?, records.get(second?)?);
-    let (later, than) = if first.id > second.id { (first, other) } else { (second, one) };
+    let (later, than) = if first.made > second.made { (first, other) } else { (second, one) };
     (one != other && later.shared_with.contains(than)).then_some("pools share addresses")
 }
 

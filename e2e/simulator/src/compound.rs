@@ -32,9 +32,9 @@ impl World {
             self.kill(replica);
         }
         self.forget_orphans();
-        let runs = |world: &Self, node: u8| world.nodes[usize::from(node)].held().next().is_some();
-        let registered = |world: &Self, node: u8| lock(&world.server).get("nodes", &node_name(node)).is_some();
-        self.restoring = Some(self.machines().filter(|node| runs(self, *node) || registered(self, *node)).collect());
+        self.restoring = Some(self.machines_in_use());
+        // What was put back under a leader is put back once more, by the steps of the docs.
+        self.put_back = None;
         if lock(&self.server).differs_from(&backup) {
             self.activity.count("restores");
         }
@@ -47,7 +47,8 @@ impl World {
         }
     }
 
-    /// A store is put back while replicas run, and their calls are on their way.
+    /// A store is put back while replicas run, and their calls are on their way. Every machine registers again, and every pool is
+    /// applied again, as a program does that keeps manifests applied.
     pub(super) fn restore_live(&mut self, breaks: bool) {
         let Some((backup, last)) = self.backup.take() else { return };
         let now = self.clock.instant();
@@ -55,15 +56,39 @@ impl World {
         if self.replicas.iter().flatten().any(leads) && lock(&self.server).differs_from(&backup) {
             self.activity.count("restores under a running leader");
         }
+        let machines = self.machines_in_use();
+        let pools = self.pools_as_applied();
         let uids = lock(&self.server).uids();
         // An answer of the server from before comes before any list of the one from after.
         let clock = self.clock;
         self.replicas.iter_mut().flatten().for_each(|replica| replica.settle_all(clock));
         self.put_back = Some(PutBack { uids, is_marked: false });
         self.put_in_place(&backup, last);
+        for node in machines {
+            admin::act(&mut lock(&self.server), Action::NodeJoins { node });
+        }
+        for (plural, object) in pools {
+            drop(lock(&self.server).create(plural, object));
+        }
         if breaks {
             self.break_watches();
         }
+    }
+
+    /// The machines that run pods or are registered.
+    fn machines_in_use(&self) -> Vec<u8> {
+        let is_used = |node: &u8| {
+            let it = &self.nodes[usize::from(*node)];
+            it.held().next().is_some() || lock(&self.server).get("nodes", &it.name).is_some()
+        };
+        self.machines().filter(is_used).collect()
+    }
+
+    /// The manifests of the pools, as a program that keeps them applied has them.
+    fn pools_as_applied(&self) -> Vec<(&'static str, Value)> {
+        let server = lock(&self.server);
+        let of_kind = |plural| server.list(plural).map(move |pool| (plural, as_applied(pool)));
+        ["ippools", "cidrpools"].into_iter().flat_map(of_kind).collect()
     }
 
     fn put_in_place(&mut self, backup: &Backup, last: AssignmentId) {
@@ -72,6 +97,7 @@ impl World {
         lock(&self.server).restore(backup);
         self.allowed.restore(&lock(&self.server));
         self.look();
+        self.allowed.force_again(&self.records);
         self.by_hand = None;
     }
 
@@ -89,8 +115,8 @@ impl World {
         self.nodes.iter_mut().for_each(super::agent::Node::lose_watch);
     }
 
-    /// The definitions are deleted and installed again. Every machine is registered, as the docs say, and no creation of before is
-    /// on its way: as when an IPAMNode is deleted by hand.
+    /// The definitions are deleted and installed again. Every machine is registered, as the docs say. Calls of replicas that run may
+    /// still be on their way, a creation of a replica that is gone may not: as when an IPAMNode is deleted by hand.
     pub(super) fn undefine(&mut self, breaks: bool) {
         for node in self.machines() {
             let it = &self.nodes[usize::from(node)];

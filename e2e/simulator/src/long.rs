@@ -10,7 +10,7 @@ use anyhow::{Context as _, Result, ensure};
 use serde::{Deserialize, Serialize};
 
 use super::action::Action;
-use super::{End, play_many};
+use super::{End, Totals, play_many};
 
 /// Seeds between two entries in the file.
 const BATCH: u64 = 2_000;
@@ -28,8 +28,8 @@ pub struct Long {
     pub next: u64,
     /// What was found so far.
     pub found: Vec<Entry>,
-    /// What happened so far.
-    pub activity: BTreeMap<String, u64>,
+    /// How much was played so far, and what happened.
+    pub totals: Totals,
 }
 
 /// A seed that broke a law.
@@ -74,8 +74,8 @@ impl Long {
     /// The file does not read, or keeps another run.
     pub fn open(file: &Path, seeds: Range<u64>, steps: usize) -> Result<Self> {
         if !file.exists() {
-            let (found, activity) = (Vec::new(), BTreeMap::new());
-            return Ok(Self { first: seeds.start, last: seeds.end, steps, next: seeds.start, found, activity });
+            let (found, totals) = (Vec::new(), Totals::default());
+            return Ok(Self { first: seeds.start, last: seeds.end, steps, next: seeds.start, found, totals });
         }
         let text = std::fs::read_to_string(file)?;
         let kept: Self = serde_json::from_str(&text).with_context(|| format!("{} keeps no run", file.display()))?;
@@ -106,9 +106,7 @@ impl Long {
                 history: found.shortest.history,
             })
             .collect();
-        for (what, count) in played.activity.all() {
-            *self.activity.entry(what.to_owned()).or_default() += count;
-        }
+        self.totals.join(&played.totals);
         self.found.extend(found.iter().cloned());
         self.next = seeds.end;
         let unfinished = file.with_extension("unfinished");
@@ -130,9 +128,14 @@ impl Long {
             let first: Vec<String> = seeds.iter().take(8).map(ToString::to_string).collect();
             writeln!(text, "{:>6}  {known}, {law}: {}", seeds.len(), first.join(" ")).unwrap_or_default();
         }
-        for (what, count) in &self.activity {
-            writeln!(text, "{count:>12}  {what}").unwrap_or_default();
-        }
+        write!(text, "{}", self.totals).unwrap_or_default();
         text
+    }
+
+    /// What is wrong with the run so far, seeds that show an unknown fault first.
+    pub fn wrong(&self) -> Vec<String> {
+        let unknown = self.found.iter().filter(|found| found.known.is_none()).map(Entry::line);
+        let known = self.found.iter().filter_map(|found| found.known.as_deref());
+        unknown.chain(self.totals.wrong(known)).collect()
     }
 }

@@ -1,13 +1,16 @@
 //! Many seeds side by side. What is found does not depend on how many threads look.
 
 use std::collections::BTreeMap;
+use std::fmt::{self, Display, Formatter};
 use std::num::NonZero;
 use std::ops::Range;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::thread;
 
+use serde::{Deserialize, Serialize};
+
 use super::activity::Activity;
-use super::known::{FAULTS, Fault, MOST, class};
+use super::known::{FEW, Fault, MOST, class};
 use super::{Failure, Simulator, history, shrink};
 
 /// A seed whose history breaks a law.
@@ -21,38 +24,80 @@ pub struct Found {
     pub known: Option<&'static Fault>,
 }
 
+/// Fewer histories than this are too few to say what a run never does and which share of its checks a reason leaves out.
+pub const ENOUGH: u64 = 30_000;
+
+/// The most of the checks of a law that one reason may leave out, in percent.
+const MOST_ALLOWED: u64 = 5;
+
 /// What was played.
-#[derive(Default, Debug)]
-pub struct Played {
+#[derive(Clone, Default, Debug, Serialize, Deserialize)]
+pub struct Totals {
     /// Seeds that were played.
     pub seeds: u64,
-    /// Steps of those that broke no law, those in which all was left to settle not counted.
-    pub steps: u64,
-    /// What happened in them.
+    /// What happened in those that broke no law.
     pub activity: Activity,
     /// In how many histories each reason allowed a violation.
-    pub allowed_in: BTreeMap<&'static str, u64>,
+    pub allowed_in: BTreeMap<String, u64>,
+}
+
+impl Totals {
+    /// Adds what was played elsewhere.
+    pub fn join(&mut self, other: &Self) {
+        self.seeds += other.seeds;
+        self.activity.join(&other.activity);
+        for (reason, histories) in &other.allowed_in {
+            *self.allowed_in.entry(reason.clone()).or_default() += histories;
+        }
+    }
+
+    /// What is wrong with a run that showed these known faults: one shows too often, something never happened, or a reason left out too
+    /// many checks of a law. A run of fewer than [`ENOUGH`] histories is judged by the faults alone.
+    pub fn wrong<'a>(&self, known: impl IntoIterator<Item = &'a str>) -> Vec<String> {
+        let mut hits = BTreeMap::<&str, u64>::new();
+        known.into_iter().for_each(|name| *hits.entry(name).or_default() += 1);
+        let most = (self.seeds * MOST / 10_000).max(FEW);
+        let frequent = hits.into_iter().filter(|(_, hits)| *hits > most);
+        let frequent = frequent.map(|(name, hits)| {
+            format!("{hits} of {} histories show {name}, at most {most} may: is it that fault in each?", self.seeds)
+        });
+        let mut wrong: Vec<String> = frequent.collect();
+        if self.seeds >= ENOUGH {
+            wrong.extend(self.activity.missing().into_iter().map(|what| format!("{what}: never")));
+            let shares = self.activity.shares();
+            let wide = shares.iter().filter(|share| share.is_above(MOST_ALLOWED));
+            wrong.extend(
+                wide.map(|share| format!("{}, at most {MOST_ALLOWED} % may be", share.to_string().trim_start())),
+            );
+        }
+        wrong
+    }
+}
+
+impl Display for Totals {
+    fn fmt(&self, f: &mut Formatter<'_>) -> fmt::Result {
+        Display::fmt(&self.activity, f)?;
+        let share = |histories: &u64| histories * 100 / self.seeds.max(1);
+        let mut all = self.allowed_in.iter();
+        all.try_for_each(|(reason, histories)| writeln!(f, "{:>11} %  of histories, {reason}", share(histories)))
+    }
+}
+
+/// What was played, and what was found.
+#[derive(Default, Debug)]
+pub struct Played {
+    /// How much, and what happened.
+    pub totals: Totals,
+    /// Steps of those that broke no law, those in which all was left to settle not counted.
+    pub steps: u64,
     /// The seeds that broke a law, in rising order.
     pub found: Vec<Found>,
 }
 
 impl Played {
-    /// The share of histories, in percent, in which each reason allowed a violation.
-    pub fn shares(&self) -> String {
-        let share = |(reason, histories): (&&'static str, &u64)| {
-            format!("{:>11} %  of histories, {reason}\n", histories * 100 / self.seeds.max(1))
-        };
-        self.allowed_in.iter().map(share).collect()
-    }
-
-    /// The known faults that more histories show than may, with the number of these.
-    pub fn too_frequent(&self) -> Vec<(&'static str, u64)> {
-        let hits = |fault: &Fault| {
-            let shows = |found: &&Found| found.known.is_some_and(|known| known.name == fault.name);
-            u64::try_from(self.found.iter().filter(shows).count()).unwrap_or(u64::MAX)
-        };
-        let all = FAULTS.iter().map(|fault| (fault.name, hits(fault)));
-        all.filter(|(_, hits)| hits * 10_000 > self.seeds * MOST).collect()
+    /// What is wrong with the run, apart from faults that are not known.
+    pub fn wrong(&self) -> Vec<String> {
+        self.totals.wrong(self.found.iter().filter_map(|found| Some(found.known?.name)))
     }
 
     /// The lowest seed that shows a fault which is not known.
@@ -87,12 +132,8 @@ pub fn play_many(seeds: Range<u64>, steps: usize, end: End) -> std::io::Result<P
     });
     let mut all = Played::default();
     for part in parts? {
-        all.seeds += part.seeds;
+        all.totals.join(&part.totals);
         all.steps += part.steps;
-        all.activity.join(&part.activity);
-        for (reason, histories) in part.allowed_in {
-            *all.allowed_in.entry(reason).or_default() += histories;
-        }
         all.found.extend(part.found);
     }
     all.found.sort_by_key(|found| found.seed);
@@ -108,14 +149,14 @@ fn work(next: &AtomicU64, last: &AtomicU64, steps: usize, end: End) -> std::io::
             return Ok(played);
         }
         let history = history(seed, steps);
-        played.seeds += 1;
+        played.totals.seeds += 1;
         match simulator.play(&history) {
             Ok(world) => {
                 let activity = world.activity();
                 for reason in activity.reasons() {
-                    *played.allowed_in.entry(reason).or_default() += 1;
+                    *played.totals.allowed_in.entry(reason.to_owned()).or_default() += 1;
                 }
-                played.activity.join(&activity);
+                played.totals.activity.join(&activity);
                 played.steps += u64::try_from(history.len()).unwrap_or(u64::MAX);
             }
             Err(failure) => {

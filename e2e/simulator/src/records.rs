@@ -26,10 +26,12 @@ pub(super) type AssignmentId = u64;
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub(super) struct Assignment {
     pub(super) id: AssignmentId,
+    /// When it was recorded, or recorded again by a pool that shares addresses: a number that rises.
+    pub(super) made: AssignmentId,
     pub(super) pool: PoolKey,
     pub(super) node: String,
     pub(super) range: AddrRange,
-    /// The pools that might have the same addresses when the block was assigned.
+    /// The pools that might have the same addresses then.
     pub(super) shared_with: BTreeSet<PoolKey>,
 }
 
@@ -167,13 +169,24 @@ impl Records {
 
     fn assign(&mut self, key: &PoolKey, claim: &Claim, activity: &mut Activity) {
         let is_it = |it: &Assignment| it.pool == *key && it.node == claim.node && it.range == claim.range;
+        self.last += 1;
+        let pairs = self.sharing.iter();
+        let shared_with = pairs.filter_map(|(one, other)| match key {
+            key if key == one => Some(other.clone()),
+            key if key == other => Some(one.clone()),
+            _ => None,
+        });
+        let shared_with: BTreeSet<PoolKey> = shared_with.collect();
         if let Some(place) = self.lost.iter().rposition(|(it, _)| is_it(it)) {
             activity.count("blocks recorded again");
-            let (again, _) = self.lost.remove(place);
+            let (mut again, _) = self.lost.remove(place);
+            if !shared_with.is_empty() {
+                again.made = self.last;
+                again.shared_with.extend(shared_with);
+            }
             self.recorded.push(again);
             return;
         }
-        self.last += 1;
         activity.count("blocks assigned");
         let mut overlapping =
             self.holders.iter().filter(|((pool, range), _)| pool == key && range.overlaps(&claim.range));
@@ -182,18 +195,13 @@ impl Records {
         }
         self.holders.retain(|(pool, range), _| pool != key || !range.overlaps(&claim.range));
         self.holders.insert((key.clone(), claim.range), claim.node.clone());
-        let pairs = self.sharing.iter();
-        let shared_with = pairs.filter_map(|(one, other)| match key {
-            key if key == one => Some(other.clone()),
-            key if key == other => Some(one.clone()),
-            _ => None,
-        });
         self.recorded.push(Assignment {
             id: self.last,
+            made: self.last,
             pool: key.clone(),
             node: claim.node.clone(),
             range: claim.range,
-            shared_with: shared_with.collect(),
+            shared_with,
         });
     }
 

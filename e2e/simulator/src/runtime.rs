@@ -174,7 +174,7 @@ fn missing_pods(dice: &mut Dice) -> Vec<Action> {
 
 /// Before the opening of a history: some nodes never have an agent.
 pub(super) fn nodes_without_agent(dice: &mut Dice) -> Vec<Action> {
-    if dice.rng.u8(0..8) > 0 {
+    if dice.rng.u8(0..48) > 0 {
         return Vec::new();
     }
     vec![Action::WithoutAgent { node: dice.node() }]

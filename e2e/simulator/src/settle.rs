@@ -1,9 +1,13 @@
-//! The end of a history: nothing goes wrong any more, all pods end, and everything must come to rest.
+//! The end of a history: nothing goes wrong any more, and everything must come to rest: with the pods that there are, once all pods have
+//! ended, and once all pools are deleted.
 
 use std::time::Duration;
 
+use serde_json::json;
+
 use super::action::{Action, Disk, Fate};
 use super::law::{self, Broken};
+use super::server::text;
 use super::wire::lock;
 use super::world::{REPLICAS, World};
 
@@ -34,7 +38,20 @@ pub(super) fn settle(world: &mut World) -> Result<(), Broken> {
             step(world, Action::RemoveIpamNode { node })?;
         }
     }
+    come_to_rest(world)?;
+    delete_pools(world);
     come_to_rest(world)
+}
+
+/// All pools are deleted, as by an admin who removes what nobody uses.
+fn delete_pools(world: &World) {
+    let mut server = lock(&world.server);
+    for plural in ["ippools", "cidrpools"] {
+        let names: Vec<String> = server.list(plural).map(|pool| text(pool, "/metadata/name")).collect();
+        for name in names {
+            drop(server.delete(plural, &name, &json!({})));
+        }
+    }
 }
 
 /// Every agent looks for pods that are gone, as it does by itself every few minutes.

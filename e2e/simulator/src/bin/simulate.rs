@@ -60,12 +60,21 @@ fn main() -> anyhow::Result<ExitCode> {
         return Ok(ExitCode::FAILURE);
     }
     let (seconds, mut out) = (began.elapsed().as_secs_f64(), std::io::stdout());
-    writeln!(out, "{} seeds, {} steps in {seconds:.1} s: no law was broken", played.seeds, played.steps)?;
+    let seeds = played.totals.seeds;
+    writeln!(out, "{seeds} seeds, {} steps in {seconds:.1} s: no law was broken by an unknown fault", played.steps)?;
     for found in &played.found {
         writeln!(out, "seed {} shows the known fault {}", found.seed, found.known.map_or("", |it| it.name))?;
     }
-    write!(out, "{}{}", played.activity, played.shares())?;
-    Ok(ExitCode::SUCCESS)
+    write!(out, "{}", played.totals)?;
+    verdict(&played.wrong())
+}
+
+/// Says what is wrong with a run, and ends with status 1 if anything is.
+fn verdict(wrong: &[String]) -> anyhow::Result<ExitCode> {
+    for what in wrong {
+        writeln!(std::io::stderr(), "error: {what}")?;
+    }
+    Ok(if wrong.is_empty() { ExitCode::SUCCESS } else { ExitCode::FAILURE })
 }
 
 /// One line for each seed that breaks a law. `known` is the name of the known fault, or null.
@@ -125,5 +134,5 @@ fn long(file: &std::path::Path, flags: &Flags) -> anyhow::Result<ExitCode> {
         }
     }
     writeln!(out, "{}", long.summary())?;
-    Ok(if long.found.iter().any(|found| found.known.is_none()) { ExitCode::FAILURE } else { ExitCode::SUCCESS })
+    verdict(&long.wrong())
 }

@@ -3,7 +3,7 @@
 use ipam_core::{AddrRange, PoolKind};
 use serde_json::Value;
 
-use super::liveness::{Seen, claims};
+use super::liveness::{NO_AGENT, Seen, claims};
 use super::{Broken, broken};
 use crate::layout::{Block, Layout};
 use crate::records::{pool_of_entry, range_of_entry};
@@ -19,8 +19,9 @@ pub(super) fn agree(seen: &Seen<'_>, layout: &Layout) -> Result<(), Broken> {
             let Some(ipam_node) = seen.server.get("ipamnodes", &node) else { continue };
             let mut entries = ipam_node["spec"]["pools"].as_array().into_iter().flatten();
             let Some(entry) = entries.find(|entry| pool_of_entry(entry) == layout.key) else { continue };
-            let is_suspended = || entry["state"] == "Releasing" && seen.is_contradicted_on(layout, &node);
-            if entry["state"] != state && !is_suspended() {
+            let is_other = entry["state"] != state;
+            let is_suspended = || is_other && entry["state"] == "Releasing" && seen.is_contradicted_on(layout, &node);
+            if !seen.leaves_out("state-is-told", &[("addresses are held twice", is_suspended())]) && is_other {
                 return broken(
                     "state-is-told",
                     format!("{range} of {} is in {list}, and {node} is told {entry}", layout.key),
@@ -50,21 +51,31 @@ pub(super) fn agree(seen: &Seen<'_>, layout: &Layout) -> Result<(), Broken> {
 /// Addresses that the entry bars and that no other agent reports as in use. What was the gateway is barred as long as blocks are
 /// being released or are of an earlier spec: that this ends has laws of its own.
 fn barred_for_nobody(seen: &Seen<'_>, layout: &Layout, node: &str, entry: &Value) -> Option<AddrRange> {
-    let changes = seen.layouts.iter().filter(|other| seen.counts(layout, &other.key)).any(|other| {
-        let object = seen.object(other);
-        !claims(object, "releasing").is_empty()
-            || claims(object, "allocations").iter().any(|(node, range)| other.block_of(node, range).is_none())
-    });
-    if changes || seen.may_be_unreported() {
-        return None;
-    }
+    let law = "held-elsewhere-is-true";
     let mut runs = entry["heldElsewhere"].as_array().into_iter().flatten().filter_map(range_of_entry);
-    runs.find(|run| {
+    let unreported = runs.find(|run| {
         // The agent itself may have given what is to be the gateway.
         let is_gateway = layout.blocks.iter().any(|block| block.gateway == Some(run.first()));
-        let is_reported = seen.is_reported(layout, run, |other, key| is_gateway || other != node || *key != layout.key);
-        !is_reported
-    })
+        !seen.is_reported(layout, run, |other, key| is_gateway || other != node || *key != layout.key)
+    });
+    let is = |reason: &dyn Fn() -> bool| unreported.is_some() && reason();
+    let changes = || {
+        seen.layouts.iter().filter(|other| seen.counts(layout, &other.key)).any(|other| {
+            let object = seen.object(other);
+            !claims(object, "releasing").is_empty()
+                || claims(object, "allocations").iter().any(|(node, range)| other.block_of(node, range).is_none())
+        })
+    };
+    let has_lost = || seen.world.nodes.iter().any(crate::agent::Node::has_lost);
+    // After a change of leader it may have been a gateway, which any node with a block may have allocated.
+    let waits = || seen.has_block_without_agent(layout, |_| true);
+    let reasons = [
+        ("blocks are released or of an earlier spec", is(&changes)),
+        ("an agent has lost its records", is(&has_lost)),
+        (NO_AGENT, is(&waits)),
+    ];
+    let is_left_out = seen.leaves_out(law, &reasons);
+    unreported.filter(|_| !is_left_out)
 }
 
 /// What the entry says otherwise than the spec.
@@ -85,7 +96,9 @@ fn of_spec(seen: &Seen<'_>, layout: &Layout, block: &Block, entry: &Value) -> Re
         return Err("mask");
     }
     let gateway = block.gateway.map(|gateway| gateway.to_string()).unwrap_or_default();
-    if text("gateway") != gateway && !seen.gateway_waits(layout, block) {
+    let waits = text("gateway") != gateway && seen.gateway_waits(layout, block);
+    let waits = seen.leaves_out("spec-is-told", &[("the gateway may be in use", waits)]);
+    if text("gateway") != gateway && !waits {
         return Err("gateway");
     }
     let routes = entry["routes"].as_array().cloned().unwrap_or_default();

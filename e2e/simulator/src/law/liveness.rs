@@ -11,6 +11,9 @@ use crate::server::{Server, text};
 use crate::wire::lock;
 use crate::world::World;
 
+/// No agent runs on a node: its block waits for a report without end.
+pub(super) const NO_AGENT: &str = "a node has no agent";
+
 /// All that a law of this kind looks at.
 pub(super) struct Seen<'a> {
     pub(super) world: &'a World,
@@ -21,6 +24,12 @@ pub(super) struct Seen<'a> {
 }
 
 impl Seen<'_> {
+    /// Counts a check of the law, and whether it is left out for the first reason that holds. Whether it is.
+    pub(super) fn leaves_out(&self, law: &'static str, reasons: &[(&'static str, bool)]) -> bool {
+        let reason = reasons.iter().find(|(_, holds)| *holds).map(|(reason, _)| *reason);
+        self.world.allowed.judge(law, reason)
+    }
+
     /// Whether the pool is to serve nodes.
     pub(super) fn serves(&self, layout: &Layout) -> bool {
         layout.is_valid && !layout.is_deleting && !self.is_overlapped(layout)
@@ -129,17 +138,28 @@ impl Seen<'_> {
         own.any(|range| self.is_reported(layout, &range, is_other) || self.is_held(layout, &range, is_other))
     }
 
-    /// Whether the block's gateway may be in use by a pod, so that nodes keep the one of before.
+    /// Whether the block's gateway is in use by a pod as far as the operator can know, so that nodes keep the one of before.
     pub(super) fn gateway_waits(&self, layout: &Layout, block: &Block) -> bool {
         let Some(range) = block.gateway.and_then(|gateway| AddrRange::new(gateway, gateway)) else { return false };
         // That what is being released comes free has a law of its own.
         let is_released = claims(self.object(layout), "releasing").iter().all(|(_, block)| !block.overlaps(&range));
-        !is_released || self.is_reported(layout, &range, |_, _| true) || self.may_be_unreported()
+        !is_released || self.is_reported(layout, &range, |_, _| true) || self.may_be_unreported(layout, &range)
     }
 
-    /// Whether a pod may have an address that no report tells: no agent runs there, or it has lost its records.
-    pub(super) fn may_be_unreported(&self) -> bool {
-        self.world.nodes.iter().any(|node| !node.has_agent() || node.has_lost())
+    /// Whether a pod may have an address of the range that no report tells: its agent has lost its records, or a node without an agent
+    /// has a block of these addresses.
+    pub(super) fn may_be_unreported(&self, layout: &Layout, range: &AddrRange) -> bool {
+        self.world.nodes.iter().any(crate::agent::Node::has_lost)
+            || self.has_block_without_agent(layout, |block| block.overlaps(range))
+    }
+
+    /// Whether a node without an agent has a block that `which` picks, of this pool or of one that does not share with it.
+    pub(super) fn has_block_without_agent(&self, layout: &Layout, which: impl Fn(&AddrRange) -> bool) -> bool {
+        let pools = self.layouts.iter().filter(|other| self.counts(layout, &other.key));
+        let lists = pools.map(|other| self.object(other));
+        let mut blocks =
+            lists.flat_map(|object| claims(object, "allocations").into_iter().chain(claims(object, "releasing")));
+        blocks.any(|(node, block)| self.is_without_agent(&node) && which(&block))
     }
 }
 
@@ -162,7 +182,9 @@ pub(crate) fn check(world: &World) -> Result<(), Broken> {
 }
 
 fn every_selected_node_has_a_block(seen: &Seen<'_>, layout: &Layout) -> Result<(), Broken> {
-    if !seen.serves(layout) || seen.recovers(layout) {
+    let law = "selected-node-has-a-block";
+    if !seen.serves(layout) || seen.leaves_out(law, &[("an agent that is not there is awaited", seen.recovers(layout))])
+    {
         return Ok(());
     }
     for node in seen.unserved(layout) {
@@ -174,7 +196,7 @@ fn every_selected_node_has_a_block(seen: &Seen<'_>, layout: &Layout) -> Result<(
         };
         if let Some(free) = free {
             return broken(
-                "selected-node-has-a-block",
+                law,
                 format!(
                     "{node} has no block of {}, although {} is free: {}",
                     layout.key,
@@ -199,8 +221,9 @@ fn assignments_end(seen: &Seen<'_>, layout: &Layout) -> Result<(), Broken> {
             return broken("assignment-ends", what("which it does not serve"));
         }
         let is_outdated = layout.block_of(&node, &range).is_none();
-        let may_be_in_use = || seen.is_in_use(&node, &layout.key) || seen.is_without_agent(&node);
-        if is_outdated && !may_be_in_use() {
+        let waits = is_outdated && seen.is_without_agent(&node);
+        let is_left_out = seen.leaves_out("assignment-ends", &[(NO_AGENT, waits)]);
+        if is_outdated && !is_left_out && !seen.is_in_use(&node, &layout.key) {
             return broken("assignment-ends", what("which has no address of it, by another spec than its own"));
         }
     }
@@ -254,10 +277,14 @@ fn what_is_released_is_free(seen: &Seen<'_>, layout: &Layout) -> Result<(), Brok
         return Ok(());
     }
     for (node, range) in claims(seen.object(layout), "releasing") {
-        let waits = (seen.is_out_of_reach(&node) && seen.world.waits_without_end()) || seen.is_without_agent(&node);
-        if !waits && !seen.is_in_use(&node, &layout.key) {
+        let law = "unused-block-is-released";
+        let is_kept = !seen.is_in_use(&node, &layout.key);
+        let is_gone = is_kept && seen.is_out_of_reach(&node) && seen.world.waits_without_end();
+        let waits = is_kept && seen.is_without_agent(&node);
+        let waits = seen.leaves_out(law, &[("a Node is gone, and the grace has no end", is_gone), (NO_AGENT, waits)]);
+        if is_kept && !waits {
             return broken(
-                "unused-block-is-released",
+                law,
                 format!("{} does not release {range} of {node}, which has no address of it", layout.key),
             );
         }
@@ -287,8 +314,12 @@ fn ipam_nodes_go(seen: &Seen<'_>) -> Result<(), Broken> {
             seen.world.nodes.iter().any(|it| it.name == node && (it.has_lost() || it.held().next().is_some()));
         let has_blocks = object["spec"]["pools"].as_array().is_some_and(|pools| !pools.is_empty());
         // After a loss of all records the leader waits for a report that never comes.
-        let waits = seen.is_without_agent(&node);
-        if seen.server.get("nodes", &node).is_none() && !is_in_use && !has_blocks && !waits {
+        if seen.server.get("nodes", &node).is_some() {
+            continue;
+        }
+        let is_kept = !is_in_use && !has_blocks;
+        let waits = seen.leaves_out("ipam-node-goes", &[(NO_AGENT, is_kept && seen.is_without_agent(&node))]);
+        if is_kept && !waits {
             return broken(
                 "ipam-node-goes",
                 format!("the IPAMNode of {node} stays without a Node and without a pod: {object}"),
