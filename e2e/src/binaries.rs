@@ -13,9 +13,9 @@ use std::time::Duration;
 use anyhow::{Context, Result, anyhow, bail};
 use serde_json::Value;
 
-use crate::assets;
 use crate::lock::Lock;
 use crate::progress::{Step, say};
+use crate::{assets, child};
 
 /// Paths of the binaries.
 #[derive(Clone, Debug)]
@@ -100,12 +100,14 @@ fn static_target() -> Result<(String, Option<&'static str>)> {
         return Ok((musl, None));
     }
     if assets::on_path("rustup").is_some() {
-        let step = Step::start(&format!("rustup target add {musl}"));
-        let status = rustc_side("rustup").args(["target", "add", &musl]).stdout(Stdio::null()).status()?;
+        let title = format!("rustup target add {musl}");
+        let step = Step::start(&title);
+        let output = child::output(rustc_side("rustup").args(["target", "add", &musl])).context(title)?;
         step.done();
-        if status.success() {
+        if output.status.success() {
             return Ok((musl, None));
         }
+        say(String::from_utf8_lossy(&output.stderr).trim());
     }
     say(&format!("no standard library for {musl}: linking the plugin statically against glibc instead"));
     Ok((host()?, Some("-C target-feature=+crt-static -C relocation-model=static")))
