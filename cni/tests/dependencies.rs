@@ -1,6 +1,8 @@
 //! What must never come into the plugin's tree: it is loaded for every interface of every pod.
 
-use std::process::Command;
+use std::time::Duration;
+
+use assert_cmd::Command;
 
 #[test]
 fn the_plugin_depends_on_no_kubernetes_client_no_tls_and_no_argument_parser() {
@@ -18,6 +20,8 @@ fn the_plugin_depends_on_no_kubernetes_client_no_tls_and_no_argument_parser() {
             "{p}",
         ])
         .current_dir(env!("CARGO_MANIFEST_DIR"))
+        // Another cargo may hold the lock of the package cache for a while.
+        .timeout(Duration::from_mins(5))
         .output()
         .expect("cargo runs");
     assert!(tree.status.success(), "{}", String::from_utf8_lossy(&tree.stderr));

@@ -1,15 +1,40 @@
 //! The real binary: what stands on its standard output and error, and how it exits.
 
+#![expect(clippy::unwrap_used, clippy::panic, reason = "a test fails by panicking, its helpers too")]
+
 mod support;
+
+use std::process::{Child, ExitStatus};
+use std::time::{Duration, Instant};
 
 use assert_cmd::Command;
 use serde_json::{Value, json};
 use support::{Agent, Asked, Script, environment, network};
 
+/// Nothing here takes a tenth of it.
+const PATIENCE: Duration = Duration::from_mins(1);
+
+/// The plugin, which is killed if it still runs after [`PATIENCE`]. It then has no exit status.
 fn plugin(environment: &[(&str, &str)]) -> Command {
     let mut command = Command::new(assert_cmd::cargo::cargo_bin!("nv-ipam"));
-    command.env_clear().envs(environment.iter().copied());
+    command.env_clear().envs(environment.iter().copied()).timeout(PATIENCE);
     command
+}
+
+/// Waits until the plugin ends. If it still runs after [`PATIENCE`], it is killed and the test fails.
+fn ended(plugin: &mut Child) -> ExitStatus {
+    let until = Instant::now() + PATIENCE;
+    loop {
+        if let Some(status) = plugin.try_wait().unwrap() {
+            return status;
+        }
+        if Instant::now() >= until {
+            drop(plugin.kill());
+            drop(plugin.wait());
+            panic!("the plugin still ran after {PATIENCE:?} and was killed");
+        }
+        std::thread::sleep(Duration::from_millis(5));
+    }
 }
 
 /// The places of the test instead of those of the machine.
@@ -77,5 +102,5 @@ fn a_result_that_nobody_takes_is_no_success() {
         .spawn()
         .unwrap();
     std::io::Write::write_all(&mut child.stdin.take().unwrap(), config.as_bytes()).unwrap();
-    assert_eq!(child.wait().unwrap().code(), Some(1));
+    assert_eq!(ended(&mut child).code(), Some(1));
 }

@@ -10,12 +10,12 @@ use std::process::{Command, Stdio};
 use std::sync::OnceLock;
 use std::time::Duration;
 
-use anyhow::{Context, Result, anyhow, bail};
+use anyhow::{Context, Result, anyhow, bail, ensure};
 use serde_json::Value;
 
-use crate::assets;
 use crate::lock::Lock;
 use crate::progress::{Step, say};
+use crate::{assets, child};
 
 /// Paths of the binaries.
 #[derive(Clone, Debug)]
@@ -93,20 +93,35 @@ pub fn workspace() -> PathBuf {
     here.parent().unwrap_or(here).to_owned()
 }
 
-/// musl where its standard library is installed or rustup can add it, else glibc linked statically.
+/// The plugin's target and compiler flags: musl where its standard library is installed or rustup can add it.
 fn static_target() -> Result<(String, Option<&'static str>)> {
     let musl = format!("{}-unknown-linux-musl", std::env::consts::ARCH);
     if has_standard_library(&musl)? {
         return Ok((musl, None));
     }
     if assets::on_path("rustup").is_some() {
-        let step = Step::start(&format!("rustup target add {musl}"));
-        let status = rustc_side("rustup").args(["target", "add", &musl]).stdout(Stdio::null()).status()?;
+        let title = format!("rustup target add {musl}");
+        let step = Step::start(&title);
+        let output = child::output(rustc_side("rustup").args(["target", "add", &musl])).context(title)?;
         step.done();
-        if status.success() {
+        if output.status.success() {
             return Ok((musl, None));
         }
+        say(String::from_utf8_lossy(&output.stderr).trim());
     }
+    without_musl(&musl, assets::are_pinned())
+}
+
+/// The same where the target `musl` is not installed: glibc, linked statically.
+///
+/// # Errors
+/// When the tools are pinned. CI must test the plugin that is shipped.
+fn without_musl(musl: &str, are_pinned: bool) -> Result<(String, Option<&'static str>)> {
+    ensure!(
+        !are_pinned,
+        "cannot build the CNI plugin as it is shipped, because the target {musl} is not installed: run `rustup target \
+         add {musl}`"
+    );
     say(&format!("no standard library for {musl}: linking the plugin statically against glibc instead"));
     Ok((host()?, Some("-C target-feature=+crt-static -C relocation-model=static")))
 }
@@ -200,5 +215,12 @@ mod tests {
         let messages = ["{\"reason\":\"build-finished\"}", &test, line].map(|line| serde_json::from_str(line).unwrap());
         assert_eq!(executable(&messages, "nv-ipam").unwrap(), PathBuf::from("/t/nv-ipam"));
         assert!(executable(&messages, "other").is_err());
+    }
+
+    #[test]
+    fn pinned_tools_require_the_musl_target() {
+        let error = without_musl("m-linux-musl", true).unwrap_err().to_string();
+        assert!(error.ends_with("run `rustup target add m-linux-musl`") && error.lines().count() == 1, "{error}");
+        assert!(without_musl("m-linux-musl", false).unwrap().1.is_some(), "else glibc, with flags");
     }
 }

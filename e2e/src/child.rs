@@ -30,22 +30,44 @@ pub(crate) fn finish(child: Child, within: Duration) -> io::Result<Output> {
     let until = Instant::now() + within;
     let [stdout, stderr] = [child.0.stdout.take().map(all), child.0.stderr.take().map(all)];
     let left = || until.saturating_duration_since(Instant::now());
-    let late = || io::Error::new(io::ErrorKind::TimedOut, format!("it still runs after {within:?}, and is killed"));
     let said = |bytes: Option<Receiver<Vec<u8>>>| match bytes {
-        Some(bytes) => bytes.recv_timeout(left()).map_err(|_| late()),
+        Some(bytes) => bytes.recv_timeout(left()).map_err(|_| late(within)),
         None => Ok(Vec::new()),
     };
     // A program mostly closes both by its end.
     let (stdout, stderr) = (said(stdout)?, said(stderr)?);
+    let status = ended_by(&mut child.0, until)?.ok_or_else(|| late(within))?;
+    Ok(Output { status, stdout, stderr })
+}
+
+/// Waits until a child ends.
+///
+/// # Errors
+/// When it still runs after `within`; it is killed then.
+pub(crate) fn ended(child: &mut Child, within: Duration) -> io::Result<ExitStatus> {
+    if let Some(status) = ended_by(child, Instant::now() + within)? {
+        return Ok(status);
+    }
+    child.kill()?;
+    child.wait()?;
+    Err(late(within))
+}
+
+/// How a child ended; `None` if it still runs at the time `until`.
+fn ended_by(child: &mut Child, until: Instant) -> io::Result<Option<ExitStatus>> {
     loop {
-        if let Some(status) = child.0.try_wait()? {
-            return Ok(Output { status, stdout, stderr });
+        if let Some(status) = child.try_wait()? {
+            return Ok(Some(status));
         }
-        if left().is_zero() {
-            return Err(late());
+        if Instant::now() >= until {
+            return Ok(None);
         }
         std::thread::sleep(Duration::from_millis(1));
     }
+}
+
+fn late(within: Duration) -> io::Error {
+    io::Error::new(io::ErrorKind::TimedOut, format!("it still runs after {within:?}, and is killed"))
 }
 
 /// All bytes up to the end, read by a thread that ends with the program.
@@ -200,6 +222,16 @@ mod tests {
         assert!(rustix::process::test_kill_process(pid).is_err(), "it goes on");
         let open = finish(start("exec sleep 60"), Duration::from_millis(300));
         assert_eq!(open.unwrap_err().kind(), io::ErrorKind::TimedOut);
+    }
+
+    #[test]
+    fn a_child_that_does_not_end_is_killed() {
+        let mut quick = Command::new("sh").args(["-c", "exit 5"]).spawn().unwrap();
+        assert_eq!(ended(&mut quick, Duration::from_secs(20)).unwrap().code(), Some(5));
+        let mut slow = Command::new("sleep").arg("60").spawn().unwrap();
+        let pid = Pid::from_child(&slow);
+        assert_eq!(ended(&mut slow, Duration::from_millis(300)).unwrap_err().kind(), io::ErrorKind::TimedOut);
+        assert!(rustix::process::test_kill_process(pid).is_err(), "it goes on");
     }
 
     #[test]

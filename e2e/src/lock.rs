@@ -86,7 +86,7 @@ mod tests {
         });
         assert!(receiver.try_recv().is_err(), "taken twice");
         drop(held);
-        receiver.recv().unwrap();
+        receiver.recv_timeout(std::time::Duration::from_secs(20)).expect("the second taker gets the lock");
         other.join().unwrap();
     }
 }

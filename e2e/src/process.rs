@@ -14,10 +14,12 @@ use anyhow::{Context, Result, anyhow, bail};
 use rustix::process::{Pid, Signal, kill_process};
 
 use crate::eventually::eventually_blocking;
-use crate::warden;
+use crate::{child, warden};
 
 /// How long a started program may take to appear below its launcher.
 const APPEARS: Duration = Duration::from_secs(20);
+/// How long a launcher may take to end after its program was killed.
+const ENDS: Duration = Duration::from_mins(1);
 /// Lines of log that an error message carries.
 const TAIL: usize = 25;
 
@@ -149,12 +151,14 @@ impl Process {
     /// SIGKILL, and waits until the kernel has taken it away.
     ///
     /// # Errors
-    /// When the launcher cannot be waited for.
+    /// When the launcher still runs after a minute, and is killed then.
     pub fn kill(&mut self) -> Result<ExitStatus> {
         let _ = kill_process(self.pid, Signal::KILL);
         // A launcher that stopped together with its program would never report the end.
         let _ = kill_process(Pid::from_child(&self.launcher), Signal::CONT);
-        self.launcher.wait().with_context(|| format!("cannot wait for {}", self.name))
+        // A warden also ends its program when its standard input closes.
+        drop(self.launcher.stdin.take());
+        child::ended(&mut self.launcher, ENDS).with_context(|| format!("the launcher of {}", self.name))
     }
 
     /// Waits until `look` is content, or fails as soon as the program ends.

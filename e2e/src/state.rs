@@ -8,7 +8,7 @@ use std::process::{Child, Command, Stdio};
 use anyhow::{Context, Result, ensure};
 
 use crate::progress::say;
-use crate::warden;
+use crate::{child, warden};
 
 /// Longest path of a Unix socket is 107 bytes; this leaves room for the names inside the directory.
 const LONGEST: usize = 70;
@@ -63,7 +63,9 @@ impl StateDir {
 impl Drop for StateDir {
     fn drop(&mut self) {
         drop(self.janitor.stdin.take());
-        let _ = self.janitor.wait();
+        if let Err(error) = child::ended(&mut self.janitor, child::AMPLE) {
+            say(&format!("the janitor of {}: {error}", self.path.display()));
+        }
     }
 }
 

@@ -8,7 +8,7 @@ use std::process::Command;
 use std::time::Duration;
 
 use ipam_e2e::binaries::{OF_A_TEST, workspace};
-use ipam_e2e::{Watched, eventually_blocking};
+use ipam_e2e::{Watched, child, eventually_blocking};
 use rustix::process::{Signal, kill_process};
 
 /// The demo with the default action for Ctrl-C: a test run in the background can inherit that SIGINT is ignored. `env`
@@ -47,8 +47,9 @@ fn assert_next_steps(stdout: &str) {
         assert!(steps.contains(file) && workspace().join(file).is_file(), "{file} in {steps}");
     }
     let validate = steps.lines().find(|line| line.contains(" validate ")).unwrap();
-    let validate = validate.replace("my-pool.yaml", "e2e/demo/rdma.yaml");
-    let output = Command::new("sh").args(["-c", &validate]).current_dir(workspace()).output().unwrap();
+    // The shell replaces itself by the program, so that the program is what the deadline ends.
+    let validate = format!("exec {}", validate.trim().replace("my-pool.yaml", "e2e/demo/rdma.yaml"));
+    let output = child::output(Command::new("sh").args(["-c", &validate]).current_dir(workspace())).unwrap();
     let answer = String::from_utf8_lossy(&output.stdout);
     assert!(output.status.success() && answer.contains("1 fine") && !answer.contains("warning"), "{output:?}");
 }

@@ -5,8 +5,8 @@
 use std::net::IpAddr;
 use std::time::Duration;
 
-use ipam_e2e::ControlPlane;
 use ipam_e2e::netns::{BRIDGE, Node, PARENT, Sandbox};
+use ipam_e2e::{ControlPlane, child};
 use serde_json::{Value, json};
 
 const SOON: Duration = Duration::from_secs(10);
@@ -87,7 +87,7 @@ fn a_node_reaches_the_api_server_until_it_is_cut_off() {
     let ask = |node: &Node| {
         let mut command = node.entrance().command(plane.kubectl().program());
         command.args(["get", "--raw", "/readyz", "--request-timeout=5s"]).env("KUBECONFIG", plane.kubeconfig());
-        command.output().unwrap()
+        child::output(&mut command).unwrap()
     };
     assert_eq!(ask(&node).stdout, b"ok");
     node.disconnect();

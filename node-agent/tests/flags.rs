@@ -168,10 +168,9 @@ fn get(address: SocketAddr, path: &str) -> Option<(u16, String)> {
 
 #[test]
 fn without_a_node_name_nothing_is_started() {
-    let output = Command::new(env!("CARGO_BIN_EXE_ipam-node")).output().unwrap();
-    assert_eq!(output.status.code(), Some(2));
-    let text = String::from_utf8(output.stderr).unwrap();
-    assert!(text.contains("--node-name \"\" is required"), "{text}");
+    let (code, _, stderr) = common::run(&mut Command::new(env!("CARGO_BIN_EXE_ipam-node")));
+    assert_eq!(code, Some(2));
+    assert!(stderr.contains("--node-name \"\" is required"), "{stderr}");
 }
 
 #[test]

@@ -352,7 +352,8 @@ async fn hostile_bytes_on_the_socket_harm_nobody_else() {
         // The agent may hang up before all is written; either is an answer.
         drop(stream.write_all(bytes).await);
         drop(stream.shutdown().await);
-        drop(stream.read_to_end(&mut Vec::new()).await);
+        let closed = tokio::time::timeout_at(deadline(), stream.read_to_end(&mut Vec::new())).await;
+        assert!(closed.is_ok(), "the agent keeps the connection open after {} hostile bytes", bytes.len());
     }
     node.add(parameters(&["blue"], "c1")).await.unwrap();
 }

@@ -148,7 +148,9 @@ async fn kill_9_under_load_loses_no_acknowledged_address_and_doubles_none() {
         let before = told.lock().unwrap().len();
         let workers: Vec<_> =
             (0..16).map(|worker| tokio::spawn(load(client.clone(), worker, round, Arc::clone(&told)))).collect();
+        let until = deadline();
         while told.lock().unwrap().len() < before + 200 {
+            assert!(tokio::time::Instant::now() < until, "the agent does not answer 200 calls in time");
             tokio::task::yield_now().await;
         }
         agent.signal(Signal::KILL);
@@ -255,9 +257,9 @@ fn wrong_flags_are_all_named_and_end_with_2() {
 
 #[test]
 fn version_is_printed_on_stdout() {
-    let output = Command::new(env!("CARGO_BIN_EXE_ipam-node")).arg("--version").output().unwrap();
-    assert!(output.status.success());
-    assert_eq!(String::from_utf8(output.stdout).unwrap(), format!("ipam-node {}\n", env!("CARGO_PKG_VERSION")));
+    let (code, stdout, stderr) = common::run(Command::new(env!("CARGO_BIN_EXE_ipam-node")).arg("--version"));
+    assert_eq!(code, Some(0), "{stderr}");
+    assert_eq!(stdout, format!("ipam-node {}\n", env!("CARGO_PKG_VERSION")));
 }
 
 #[test]

@@ -9,6 +9,7 @@ use std::time::Duration;
 use anyhow::{Context, Result, anyhow, bail, ensure};
 
 use super::Tool;
+use crate::child;
 use crate::progress::{Step, say};
 
 struct Module {
@@ -75,13 +76,9 @@ pub(super) fn sources(tool: Tool, path: &str) -> Result<std::path::PathBuf> {
     let scratch = tempfile::tempdir()?;
     write_module(module(tool), scratch.path())?;
     let mut step = Step::start(&format!("go mod download {path}"));
-    let output = Command::new("go")
-        .args(["mod", "download", "-json", path])
-        .current_dir(scratch.path())
-        .env("GOWORK", "off")
-        .stdin(Stdio::null())
-        .output()
-        .context("cannot start go")?;
+    let mut command = Command::new("go");
+    command.args(["mod", "download", "-json", path]).current_dir(scratch.path()).env("GOWORK", "off");
+    let output = child::output(&mut command).with_context(|| format!("go mod download {path}"))?;
     step.tick();
     ensure!(output.status.success(), "go mod download {path}: {}", String::from_utf8_lossy(&output.stderr));
     let told: serde_json::Value = serde_json::from_slice(&output.stdout).context("go told no JSON")?;

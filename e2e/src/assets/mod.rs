@@ -4,7 +4,8 @@
 //! checksums stand in `e2e/assets`. CNI plugins are looked for in `CNI_PATH` instead of the first two. A program that is found
 //! must run and be new enough, otherwise the search goes on. Nothing is ever downloaded as a binary.
 //!
-//! With `NV_IPAM_E2E_TOOLS=pinned`, as in CI, only the cache counts: the tests then run against the pinned versions.
+//! With `NV_IPAM_E2E_TOOLS=pinned`, as in CI, only the cache counts: the tests then run against the pinned versions. Our own
+//! CNI plugin must then be linked against musl, as it is shipped (`binaries`).
 
 pub(crate) mod cache;
 mod go;
@@ -154,14 +155,18 @@ pub fn origins() -> Vec<String> {
     ALL.into_iter().filter_map(line).collect()
 }
 
+/// Whether `NV_IPAM_E2E_TOOLS=pinned` is set, as in CI.
+pub(crate) fn are_pinned() -> bool {
+    std::env::var_os("NV_IPAM_E2E_TOOLS").is_some_and(|value| value == "pinned")
+}
+
 fn find(tool: Tool) -> Option<PathBuf> {
     find_with_origin(tool).map(|(path, _)| path)
 }
 
 fn find_with_origin(tool: Tool) -> Option<(PathBuf, &'static str)> {
-    let pinned = std::env::var_os("NV_IPAM_E2E_TOOLS").is_some_and(|value| value == "pinned");
     let searched: &[&'static str] = match tool {
-        _ if pinned => &[],
+        _ if are_pinned() => &[],
         // A program of our own making is nowhere else.
         Tool::CertManager => &[],
         tool if tool.is_plugin() => &["CNI_PATH"],

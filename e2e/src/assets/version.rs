@@ -2,9 +2,10 @@
 //! chooses one by cluster, is often neither.
 
 use std::path::Path;
-use std::process::{Command, Stdio};
+use std::process::Command;
 
 use super::Tool;
+use crate::child;
 
 /// Major and minor number; patch levels do not matter to us.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
@@ -62,7 +63,7 @@ fn ask(tool: Tool, path: &Path) -> Option<(bool, String)> {
         Tool::Helm => &["version", "--short"],
         _ => &[],
     };
-    let output = Command::new(path).args(arguments).env_remove("CNI_COMMAND").stdin(Stdio::null()).output().ok()?;
+    let output = child::output(Command::new(path).args(arguments).env_remove("CNI_COMMAND")).ok()?;
     let said = String::from_utf8_lossy(&[output.stdout, output.stderr].concat()).into_owned();
     Some((output.status.success(), said))
 }

@@ -118,6 +118,7 @@ mod tests {
         });
         let relay = CountingRelay::start(port).unwrap();
         let mut client = TcpStream::connect((Ipv4Addr::LOCALHOST, relay.port())).unwrap();
+        client.set_read_timeout(Some(Duration::from_secs(20))).unwrap();
         client.write_all(b"ask").unwrap();
         let mut answer = String::new();
         client.read_to_string(&mut answer).unwrap();

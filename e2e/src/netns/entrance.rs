@@ -113,7 +113,7 @@ impl Drop for Holder {
     fn drop(&mut self) {
         let _ = kill_process(self.entrance.pid, Signal::KILL);
         drop(self.outermost.stdin.take());
-        let _ = self.outermost.wait();
+        let _ = child::ended(&mut self.outermost, child::AMPLE);
     }
 }
 

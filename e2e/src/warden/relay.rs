@@ -132,7 +132,12 @@ fn pump(from: &dyn Stream, to: &dyn Stream) {
 
 #[cfg(test)]
 mod tests {
+    use std::time::Duration;
+
     use super::*;
+    use crate::eventually::eventually_blocking;
+
+    const PATIENCE: Duration = Duration::from_secs(20);
 
     #[test]
     fn endpoints_are_tcp_or_unix_and_nothing_else() {
@@ -147,7 +152,11 @@ mod tests {
         let to = Endpoint::Tcp(server.local_addr().unwrap().to_string());
         let (mut client, near) = UnixStream::pair().unwrap();
         carry(Box::new(near), &to);
-        let (mut far, _) = server.accept().unwrap();
+        server.set_nonblocking(true).unwrap();
+        let (mut far, _) = eventually_blocking("the relay connects", PATIENCE, || server.accept()).unwrap();
+        far.set_nonblocking(false).unwrap();
+        far.set_read_timeout(Some(PATIENCE)).unwrap();
+        client.set_read_timeout(Some(PATIENCE)).unwrap();
         client.write_all(b"question").unwrap();
         client.shutdown(Shutdown::Write).unwrap();
         let mut heard = String::new();

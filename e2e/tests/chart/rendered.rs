@@ -3,8 +3,8 @@
 use std::collections::BTreeSet;
 use std::process::Command;
 
-use ipam_e2e::binaries;
 use ipam_e2e::chart::{self, helm};
+use ipam_e2e::{binaries, child};
 use serde::Deserialize;
 use serde_json::{Value, json};
 
@@ -142,7 +142,7 @@ fn every_flag_of_both_daemons_is_reachable_by_values() {
     let elsewhere = ["--help", "--version", "--kubeconfig"];
     for (kind, program) in [("Deployment", &binaries.controller), ("DaemonSet", &binaries.agent)] {
         let rendered: BTreeSet<String> = both.iter().flat_map(|objects| flags(&arguments(objects, kind))).collect();
-        let output = Command::new(program).arg("--help").output().unwrap();
+        let output = child::output(Command::new(program).arg("--help")).unwrap();
         let help = String::from_utf8(output.stdout).unwrap();
         let known: BTreeSet<String> = help
             .lines()

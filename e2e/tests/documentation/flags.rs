@@ -5,6 +5,7 @@ use std::ffi::OsString;
 use std::process::{Command, ExitCode};
 
 use ipam_daemon::Mistakes;
+use ipam_e2e::child;
 use ipam_operator::flags::Config;
 use ipam_operator::{release_pools, validate};
 
@@ -96,7 +97,7 @@ fn of_agent() -> Flags {
 fn of_subcommand(name: &str) -> Flags {
     let mut own = Command::new(std::env::current_exe().unwrap());
     own.args(["--exact", "flags::every_flag_of_the_subcommands_is_documented", "--nocapture"]);
-    let output = own.env(HELP_OF, name).output().unwrap();
+    let output = child::output(own.env(HELP_OF, name)).unwrap();
     assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
     flags(&String::from_utf8(output.stdout).unwrap())
 }

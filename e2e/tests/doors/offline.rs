@@ -7,8 +7,8 @@ use std::path::Path;
 use std::process::Command;
 
 use ipam_core::{AdviceCode, Reason};
-use ipam_e2e::binaries;
 use ipam_e2e::cases::{Case, Refusal, Warning, load};
+use ipam_e2e::{binaries, child};
 use ipam_operator::validate::{Nodes, Options, PoolReport, validate};
 use serde_json::{Value, json};
 
@@ -74,7 +74,7 @@ fn printed(cases: &[(String, &Case)], node_list: Option<&Path>) -> BTreeMap<Stri
     if let Some(nodes) = node_list {
         command.arg("--node-list").arg(nodes);
     }
-    let output = command.output().unwrap();
+    let output = child::output(&mut command).unwrap();
     let is_refused = |(_, case): &(String, &Case)| !in_files(case).refused.is_empty();
     let wanted = i32::from(cases.iter().any(is_refused));
     assert_eq!(output.status.code(), Some(wanted), "{}", String::from_utf8_lossy(&output.stderr));

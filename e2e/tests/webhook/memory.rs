@@ -1,5 +1,7 @@
 //! What clients that stall can take of the memory of a real operator.
 
+use std::time::Duration;
+
 use ipam_e2e::reviews::{Client, stall};
 use ipam_e2e::webhook::Replica;
 use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
@@ -14,6 +16,8 @@ const SENT: usize = 512 << 10;
 const BODIES: u64 = 2 * (32 << 20);
 /// For the state of one connection, TLS's buffers included; a tenth of this is used.
 const PER_CONNECTION: u64 = 64 << 10;
+/// Ample for the operator's answer to a body that comes byte by byte.
+const PATIENCE: Duration = Duration::from_mins(2);
 const ALLOWED: u64 = BODIES + 1000 * PER_CONNECTION;
 
 /// A real operator with a certificate, a client of it, and what it takes of memory once it has answered, in KiB.
@@ -49,10 +53,13 @@ async fn a_body_that_comes_byte_by_byte_takes_no_more_memory_than_one_that_comes
     let mut stream = client.begin_chunked().await.unwrap();
     let mut chunks = b"1\r\n \r\n".repeat(usize::try_from(BYTES).unwrap());
     chunks.extend_from_slice(b"0\r\n\r\n");
-    stream.write_all(&chunks).await.unwrap();
     // Only its answer shows that all of it was taken in; until then most of it may wait in the kernel.
     let mut status = [0; b"HTTP/1.1 400".len()];
-    stream.read_exact(&mut status).await.unwrap();
+    let exchange = async {
+        stream.write_all(&chunks).await?;
+        stream.read_exact(&mut status).await
+    };
+    tokio::time::timeout(PATIENCE, exchange).await.expect("the operator does not answer in time").unwrap();
     assert_eq!(&status, b"HTTP/1.1 400", "{}", String::from_utf8_lossy(&status));
 
     let (_, most) = replica.operator.process().memory().unwrap();

@@ -179,11 +179,16 @@ mod tests {
     use super::*;
     use crate::BindAddress;
 
+    /// Waits for what the server does. The test fails if that takes half a minute.
+    async fn in_time<T>(what: impl Future<Output = T>) -> T {
+        timeout(Duration::from_secs(30), what).await.expect("the server does not answer in time")
+    }
+
     async fn get(port: u16, request: &str) -> String {
         let mut stream = TcpStream::connect(("127.0.0.1", port)).await.unwrap();
         stream.write_all(request.as_bytes()).await.unwrap();
         let mut answer = String::new();
-        stream.read_to_string(&mut answer).await.unwrap();
+        in_time(stream.read_to_string(&mut answer)).await.unwrap();
         answer
     }
 
@@ -249,8 +254,8 @@ mod tests {
             idle.push(TcpStream::connect(("127.0.0.1", port)).await.unwrap());
         }
         let mut turned_away = TcpStream::connect(("127.0.0.1", port)).await.unwrap();
-        assert_eq!(turned_away.read(&mut [0]).await.unwrap_or(0), 0);
+        assert_eq!(in_time(turned_away.read(&mut [0])).await.unwrap_or(0), 0);
         stop.cancel();
-        assert_eq!(idle[0].read(&mut [0]).await.unwrap_or(0), 0);
+        assert_eq!(in_time(idle[0].read(&mut [0])).await.unwrap_or(0), 0);
     }
 }

@@ -4,8 +4,10 @@
 
 pub(crate) mod store;
 
+use std::fs::File;
+use std::io::Seek as _;
 use std::path::Path;
-use std::process::{Child, ExitStatus};
+use std::process::{Child, Command, ExitStatus, Stdio};
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -30,16 +32,32 @@ pub(crate) fn deadline() -> Instant {
     Instant::now() + Duration::from_secs(20)
 }
 
-/// How a child of this test ended. It must end within the time of [`deadline`]; its owner kills it otherwise.
+/// Waits until a child of this test ends. If it still runs at the [`deadline`], it is killed and the test fails.
 pub(crate) fn ended(child: &mut Child, what: &str) -> ExitStatus {
     let until = deadline();
     loop {
         if let Some(status) = child.try_wait().unwrap() {
             return status;
         }
-        assert!(Instant::now() < until, "{what} does not end");
+        if Instant::now() >= until {
+            drop(child.kill());
+            drop(child.wait());
+            panic!("{what} does not end");
+        }
         std::thread::sleep(Duration::from_millis(5));
     }
+}
+
+/// Runs the agent to its end, without input: exit code, standard output and standard error. It ends as [`ended`] says.
+pub(crate) fn run(command: &mut Command) -> (Option<i32>, String, String) {
+    let [stdout, stderr] = [(); 2].map(|()| tempfile::tempfile().unwrap());
+    command.stdin(Stdio::null()).stdout(stdout.try_clone().unwrap()).stderr(stderr.try_clone().unwrap());
+    let status = ended(&mut command.spawn().unwrap(), "the agent");
+    let text = |mut file: File| {
+        file.rewind().unwrap();
+        std::io::read_to_string(file).unwrap()
+    };
+    (status.code(), text(stdout), text(stderr))
 }
 
 /// An IPPool block: 192.168.0.1 to .4 of 192.168.0.0/16, gateway .1.

@@ -65,7 +65,7 @@ impl Store for Controlled {
 
     fn commit(&mut self, changes: &[Change]) -> Result<(), StoreError> {
         self.commits.send(changes.to_vec()).unwrap();
-        match self.verdicts.recv().unwrap() {
+        match self.verdicts.recv_timeout(Duration::from_mins(1)).unwrap() {
             Verdict::Done => Ok(()),
             Verdict::Broken => Err(StoreError::Io {
                 doing: "write",

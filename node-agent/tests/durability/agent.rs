@@ -168,11 +168,14 @@ impl Agent {
 
 impl Drop for Agent {
     fn drop(&mut self) {
-        // Without strace the agent would go on: it goes first, and strace with it.
-        if matches!(self.strace.try_wait(), Ok(None)) {
+        // Without strace the agent would go on: it goes first, and strace with it. It may not have started yet.
+        let until = deadline();
+        while matches!(self.strace.try_wait(), Ok(None)) && tokio::time::Instant::now() < until {
             let _ = self.pid().map(|agent| kill_process(agent, Signal::KILL));
-            drop(self.strace.wait());
+            std::thread::sleep(Duration::from_millis(5));
         }
+        drop(self.strace.kill());
+        drop(self.strace.wait());
     }
 }
 

@@ -4,10 +4,11 @@
 
 mod server;
 
-use std::io::{BufRead, BufReader, Read, Write};
+use std::fs::File;
+use std::io::{BufRead, BufReader, Read, Seek, Write};
 use std::net::TcpStream;
 use std::path::{Path, PathBuf};
-use std::process::{Child, Command, Stdio};
+use std::process::{Child, Command, ExitStatus, Stdio};
 use std::sync::mpsc::{Receiver, channel};
 use std::time::{Duration, Instant};
 
@@ -22,11 +23,46 @@ fn program() -> Command {
     Command::new(env!("CARGO_BIN_EXE_ipam-controller"))
 }
 
+/// A child that does not outlive its test.
+struct Killed(Child);
+
+impl Killed {
+    /// Waits until the child ends. The test fails if the child still runs after [`PATIENCE`].
+    fn ended(&mut self) -> ExitStatus {
+        let until = Instant::now() + PATIENCE;
+        loop {
+            if let Some(status) = self.0.try_wait().unwrap() {
+                return status;
+            }
+            assert!(Instant::now() < until, "the operator still runs after {PATIENCE:?}");
+            std::thread::sleep(Duration::from_millis(5));
+        }
+    }
+}
+
+impl Drop for Killed {
+    fn drop(&mut self) {
+        drop(self.0.kill());
+        drop(self.0.wait());
+    }
+}
+
 /// Exit code, standard output and standard error of a run that ends by itself.
 fn run(arguments: &[&str]) -> (Option<i32>, String, String) {
-    let output = program().args(arguments).stdin(Stdio::null()).output().unwrap();
-    let text = |bytes| String::from_utf8(bytes).unwrap();
-    (output.status.code(), text(output.stdout), text(output.stderr))
+    let [stdout, stderr] = [(); 2].map(|()| tempfile::tempfile().unwrap());
+    let child = program()
+        .args(arguments)
+        .stdin(Stdio::null())
+        .stdout(stdout.try_clone().unwrap())
+        .stderr(stderr.try_clone().unwrap())
+        .spawn()
+        .unwrap();
+    let status = Killed(child).ended();
+    let text = |mut file: File| {
+        file.rewind().unwrap();
+        std::io::read_to_string(file).unwrap()
+    };
+    (status.code(), text(stdout), text(stderr))
 }
 
 /// A kubeconfig for `server`, in a file of the test's own.
@@ -43,7 +79,7 @@ fn kubeconfig(test: &str, server: &Server) -> PathBuf {
 
 /// A running operator that does not outlive its test.
 struct Operator {
-    child: Child,
+    child: Killed,
     lines: Receiver<Value>,
 }
 
@@ -69,7 +105,7 @@ impl Operator {
                 drop(told.send(line));
             }
         });
-        Self { child, lines }
+        Self { child: Killed(child), lines }
     }
 
     /// The `address` of the log line with this message.
@@ -85,21 +121,15 @@ impl Operator {
 
     /// Ends the operator as kubelet does, and waits.
     fn terminate(mut self) -> Option<i32> {
-        kill_process(Pid::from_child(&self.child), Signal::TERM).unwrap();
-        self.child.wait().unwrap().code()
-    }
-}
-
-impl Drop for Operator {
-    fn drop(&mut self) {
-        drop(self.child.kill());
-        drop(self.child.wait());
+        kill_process(Pid::from_child(&self.child.0), Signal::TERM).unwrap();
+        self.child.ended().code()
     }
 }
 
 /// GET over plain HTTP: status code and body.
 fn get(address: &str, path: &str) -> (u16, String) {
     let mut stream = TcpStream::connect(address).unwrap();
+    stream.set_read_timeout(Some(PATIENCE)).unwrap();
     write!(stream, "GET {path} HTTP/1.0\r\nHost: {address}\r\n\r\n").unwrap();
     let mut answer = String::new();
     stream.read_to_string(&mut answer).unwrap();

@@ -7,7 +7,7 @@ use assert_cmd::Command;
 use serde_json::Value;
 use tempfile::TempDir;
 
-use crate::{ip_pool, retold};
+use crate::{ip_pool, output, retold};
 
 struct Ran {
     code: Option<i32>,
@@ -17,7 +17,7 @@ struct Ran {
 
 fn run(folder: &Path, args: &[&str], input: &str) -> Ran {
     let mut command = Command::new(env!("CARGO_BIN_EXE_ipam-controller"));
-    let output = command.current_dir(folder).arg("validate").args(args).write_stdin(input).output().unwrap();
+    let output = output(command.current_dir(folder).arg("validate").args(args).write_stdin(input));
     let text = |bytes: Vec<u8>| String::from_utf8(bytes).unwrap();
     Ran { code: output.status.code(), out: text(output.stdout), err: text(output.stderr) }
 }
@@ -118,7 +118,7 @@ fn a_list_of_nodes_may_come_by_a_pipe() {
 
 #[test]
 fn the_operators_own_help_names_the_subcommand() {
-    let help = Command::new(env!("CARGO_BIN_EXE_ipam-controller")).arg("--help").output().unwrap();
+    let help = output(Command::new(env!("CARGO_BIN_EXE_ipam-controller")).arg("--help"));
     assert!(String::from_utf8_lossy(&help.stdout).contains("validate FILE"));
 }
 

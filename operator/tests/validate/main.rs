@@ -12,7 +12,21 @@ mod nodes;
 mod retold;
 mod rules;
 
+use std::os::unix::process::ExitStatusExt as _;
+use std::process::Output;
+use std::time::Duration;
+
 use ipam_operator::validate::{Options, Report, human, validate};
+
+/// Nothing here takes a tenth of it.
+const PATIENCE: Duration = Duration::from_mins(2);
+
+/// Runs a program to its end. The test fails if the program still runs after [`PATIENCE`].
+fn output(command: &mut assert_cmd::Command) -> Output {
+    let output = command.timeout(PATIENCE).output().unwrap();
+    assert_ne!(output.status.signal(), Some(9), "the program still ran after {PATIENCE:?} and was killed");
+    output
+}
 
 /// What is said about one file.
 fn judged(text: &str) -> Report {

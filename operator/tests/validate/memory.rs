@@ -3,9 +3,10 @@
 
 use std::fmt::Write as _;
 use std::fs;
-use std::process::Command;
 
-use crate::ip_pool;
+use assert_cmd::Command;
+
+use crate::{ip_pool, output};
 
 /// KiB of address space that the program takes for an input of a few bytes: text, libraries, first heap, stack.
 const PROGRAM: usize = 48 << 10;
@@ -16,7 +17,7 @@ const EACH: usize = 110;
 fn judged_within(limit: usize, file: &str) -> Option<i32> {
     let mut command = Command::new("sh");
     command.args(["-c", &format!("ulimit -v {limit} && exec \"$@\""), "sh", env!("CARGO_BIN_EXE_ipam-controller")]);
-    command.args(["validate", file, "-o", "json"]).output().unwrap().status.code()
+    output(command.args(["validate", file, "-o", "json"])).status.code()
 }
 
 fn hostile() -> Vec<(&'static str, String)> {

@@ -30,6 +30,11 @@ pub(crate) const PATIENCE: Duration = Duration::from_mins(1);
 /// Where IPPools are reviewed.
 pub(crate) const IP_POOLS: &str = PATHS[0].0;
 
+/// Waits for what the server sends. The test fails if the server has not sent it after [`PATIENCE`].
+pub(crate) async fn in_time<T>(what: impl Future<Output = T>) -> T {
+    tokio::time::timeout(PATIENCE, what).await.expect("the server does not answer in time")
+}
+
 /// A running server.
 pub(crate) struct Hook {
     pub(crate) port: u16,
@@ -89,7 +94,8 @@ impl Hook {
         let mut config = builder.with_root_certificates(self.roots.clone()).with_no_client_auth();
         config.alpn_protocols = vec![protocol.as_bytes().to_vec()];
         let name = ServerName::try_from("webhook.invalid").unwrap();
-        TlsConnector::from(Arc::new(config)).connect(name, self.tcp().await?).await
+        let stream = self.tcp().await?;
+        in_time(TlsConnector::from(Arc::new(config)).connect(name, stream)).await
     }
 
     pub(crate) async fn client(&self) -> Client {
@@ -136,6 +142,10 @@ impl Hook {
 
 impl Client {
     pub(crate) async fn send(&mut self, request: Request<Full<Bytes>>) -> hyper::Result<Answer> {
+        in_time(self.exchange(request)).await
+    }
+
+    async fn exchange(&mut self, request: Request<Full<Bytes>>) -> hyper::Result<Answer> {
         self.0.ready().await?;
         let (head, body) = self.0.send_request(request).await?.into_parts();
         let bytes = body.collect().await?.to_bytes();

@@ -12,7 +12,7 @@ use hyper_util::rt::{TokioExecutor, TokioIo};
 use ipam_operator::webhook::limits::Limits;
 use serde_json::{Value, json};
 
-use crate::hook::{Hook, IP_POOLS, PATIENCE, post, post2, review};
+use crate::hook::{Hook, IP_POOLS, PATIENCE, in_time, post, post2, review};
 
 const CIDR_POOLS: &str = "/validate-nv-ipam-nvidia-com-v1alpha1-cidrpool";
 
@@ -68,14 +68,14 @@ async fn over_http_2_a_body_that_is_too_large_is_answered_and_the_connection_goe
     let hook = Hook::start(Limits::default(), Duration::ZERO).await;
     let mut client = hook.client2().await;
     for size in [(8 << 20) + 1, 20 << 20] {
-        let (head, body) = client.send_request(post2(" ".repeat(size))).await.unwrap().into_parts();
-        let body: Value = serde_json::from_slice(&body.collect().await.unwrap().to_bytes()).unwrap();
+        let (head, body) = in_time(client.send_request(post2(" ".repeat(size)))).await.unwrap().into_parts();
+        let body: Value = serde_json::from_slice(&in_time(body.collect()).await.unwrap().to_bytes()).unwrap();
         assert_eq!(head.status, StatusCode::PAYLOAD_TOO_LARGE);
         assert!(
             body["response"]["status"]["message"].as_str().unwrap().contains("larger than 8388608 bytes"),
             "{body}"
         );
-        let next = client.send_request(post2(review("u-1", &json!([])).to_string())).await.unwrap();
+        let next = in_time(client.send_request(post2(review("u-1", &json!([])).to_string()))).await.unwrap();
         assert_eq!(next.status(), StatusCode::OK);
     }
 }
@@ -95,7 +95,7 @@ async fn over_http_2_a_body_that_is_too_large_is_heard_out_before_its_stream_is_
     let (mut client, connection) = http2::handshake(TokioExecutor::new(), stream).await.unwrap();
     tokio::spawn(connection);
     let request = post2(String::new()).map(|_| StreamBody::new(pieces));
-    let answer = client.send_request(request).await.unwrap();
+    let answer = in_time(client.send_request(request)).await.unwrap();
     assert_eq!(answer.status(), StatusCode::PAYLOAD_TOO_LARGE);
     let all = async {
         while sent.load(Ordering::Relaxed) < PIECES {
@@ -111,8 +111,8 @@ async fn both_versions_of_http_are_served() {
     let hook = hook().await;
     let mut client = hook.client2().await;
     let requests = ["u-1", "u-2", "u-3"].map(|uid| client.send_request(post2(review(uid, &json!([])).to_string())));
-    for (answer, uid) in futures::future::join_all(requests).await.into_iter().zip(["u-1", "u-2", "u-3"]) {
-        let body = answer.unwrap().into_body().collect().await.unwrap().to_bytes();
+    for (answer, uid) in in_time(futures::future::join_all(requests)).await.into_iter().zip(["u-1", "u-2", "u-3"]) {
+        let body = in_time(answer.unwrap().into_body().collect()).await.unwrap().to_bytes();
         assert_eq!(serde_json::from_slice::<Value>(&body).unwrap()["response"]["uid"], uid);
     }
 }

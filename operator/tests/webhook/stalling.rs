@@ -12,7 +12,7 @@ use ipam_operator::webhook::limits::Limits;
 use serde_json::json;
 use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
 
-use crate::hook::{Hook, IP_POOLS, PATIENCE, post2, review};
+use crate::hook::{Hook, IP_POOLS, PATIENCE, in_time, post2, review};
 
 /// How long a review may take beside clients that stall, its connection included.
 const NO_DELAY: Duration = Duration::from_secs(1);
@@ -102,7 +102,7 @@ impl Stopped {
             // Ends with the sender.
             let _ = wait.recv();
         });
-        is_held.recv().unwrap();
+        is_held.recv_timeout(PATIENCE).expect("another thread keeps the lock");
         Self { go_on, holding }
     }
 
@@ -187,21 +187,23 @@ async fn a_client_that_takes_no_answers_is_cut_off_when_there_is_no_room_for_mor
     // Its answer is as long as they come.
     let question = || post2(review("u-1", &vec![json!({"startIP": "x", "endIP": "y"}); 50].into()).to_string());
     // All but the last byte of an answer is taken, too.
-    let answer = hook.client2().await.send_request(question()).await.unwrap().into_body().collect().await.unwrap();
-    let length = u32::try_from(answer.to_bytes().len()).unwrap();
+    let mut whole = hook.client2().await;
+    let answer = in_time(whole.send_request(question())).await.unwrap().into_body();
+    let length = u32::try_from(in_time(answer.collect()).await.unwrap().to_bytes().len()).unwrap();
+    drop(whole);
     for window in [0, 1, length - 1] {
         let (mut client, mut connection) = hook.client2_that_takes(Some(window)).await;
         let mut heads = Vec::new();
         for _ in 0..ROOM {
             // Heads come whatever the client says that it takes.
-            heads.push(client.send_request(question()).await.unwrap());
+            heads.push(in_time(client.send_request(question())).await.unwrap());
         }
         let (mut other, _) = hook.client2_that_takes(None).await;
-        assert_eq!(other.send_request(question()).await.unwrap().status(), StatusCode::OK);
+        assert_eq!(in_time(other.send_request(question())).await.unwrap().status(), StatusCode::OK);
         let ended = tokio::time::timeout(PATIENCE, &mut connection).await;
         assert!(ended.is_ok(), "a client that takes {window} bytes of each answer is kept");
-        let answer = other.send_request(question()).await.unwrap();
-        assert!(answer.into_body().collect().await.is_ok(), "one that takes its answers is cut off");
+        let answer = in_time(other.send_request(question())).await.unwrap();
+        assert!(in_time(answer.into_body().collect()).await.is_ok(), "one that takes its answers is cut off");
         drop(heads);
     }
 }
@@ -220,7 +222,7 @@ async fn a_request_that_is_given_up_for_others_is_told_so() {
     let mut heads = Vec::new();
     for _ in 0..ROOM {
         // The last one may be cut off: the slow client's answer needs a place, too.
-        heads.push(client.send_request(post2(review("u-1", &json!([])).to_string())).await);
+        heads.push(in_time(client.send_request(post2(review("u-1", &json!([])).to_string()))).await);
     }
     let answer = tokio::time::timeout(PATIENCE, answer).await.expect("it is never given up").unwrap();
     assert_eq!(answer.unwrap().status(), StatusCode::SERVICE_UNAVAILABLE);

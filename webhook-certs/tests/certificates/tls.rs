@@ -3,6 +3,7 @@
 use std::io;
 use std::net::SocketAddr;
 use std::sync::Arc;
+use std::time::Duration;
 
 use ipam_webhook_certs::ServerCertificates;
 use rustls::pki_types::pem::PemObject as _;
@@ -37,6 +38,12 @@ async fn echo(acceptor: TlsAcceptor, stream: TcpStream) -> io::Result<()> {
     }
 }
 
+/// Waits for the server. The test fails if the server does not answer within a minute.
+async fn in_time<T>(what: impl Future<Output = io::Result<T>>) -> io::Result<T> {
+    let answer = tokio::time::timeout(Duration::from_mins(1), what).await;
+    answer.unwrap_or_else(|_| panic!("the server does not answer within a minute"))
+}
+
 /// A client that trusts these CAs, given in PEM, and keeps no sessions.
 #[derive(Clone)]
 pub(crate) struct Client {
@@ -60,7 +67,7 @@ impl Client {
     /// A handshake, with everything verified at the present time.
     pub(crate) async fn connect(&self, server: SocketAddr) -> io::Result<Connection> {
         let stream = TcpStream::connect(server).await?;
-        let stream = self.connector.connect(ServerName::try_from(HOST).unwrap(), stream).await?;
+        let stream = in_time(self.connector.connect(ServerName::try_from(HOST).unwrap(), stream)).await?;
         Ok(Connection { stream })
     }
 }
@@ -74,7 +81,7 @@ impl Connection {
     pub(crate) async fn ask(&mut self, byte: u8) -> io::Result<()> {
         self.stream.write_u8(byte).await?;
         self.stream.flush().await?;
-        let answer = self.stream.read_u8().await?;
+        let answer = in_time(self.stream.read_u8()).await?;
         if answer == byte { Ok(()) } else { Err(io::Error::other(format!("{answer} for {byte}"))) }
     }
 
