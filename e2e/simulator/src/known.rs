@@ -329,9 +329,12 @@ fn is_lost_beside_a_call(failure: &Failure) -> bool {
         _ => None,
     };
     let looks = |action: &Action, of: u8| match action {
-        Action::Hear { replica, .. } | Action::HearLast { replica, .. } => *replica == of,
-        Action::Listen { replica } | Action::Work { replica } | Action::WorkAgainst { replica, .. } => *replica == of,
-        Action::Round { replica } => *replica == of,
+        Action::Hear { replica, .. }
+        | Action::HearLast { replica, .. }
+        | Action::Listen { replica }
+        | Action::Work { replica }
+        | Action::WorkAgainst { replica, .. }
+        | Action::Round { replica } => *replica == of,
         _ => false,
     };
     let before = &history[..loss];

@@ -196,7 +196,7 @@ fn every_selected_node_has_a_block(seen: &Seen<'_>, layout: &Layout) -> Result<(
         };
         if let Some(free) = free {
             return broken(
-                law,
+                "selected-node-has-a-block",
                 format!(
                     "{node} has no block of {}, although {} is free: {}",
                     layout.key,
@@ -284,7 +284,7 @@ fn what_is_released_is_free(seen: &Seen<'_>, layout: &Layout) -> Result<(), Brok
         let waits = seen.leaves_out(law, &[("a Node is gone, and the grace has no end", is_gone), (NO_AGENT, waits)]);
         if is_kept && !waits {
             return broken(
-                law,
+                "unused-block-is-released",
                 format!("{} does not release {range} of {node}, which has no address of it", layout.key),
             );
         }
