@@ -120,6 +120,11 @@ impl Activity {
         *self.counts.entry(what.into()).or_default() += count;
     }
 
+    /// The same checks, with only what had happened by then.
+    pub fn counted_until(self, then: &Self) -> Self {
+        Self { counts: then.counts.clone(), ..self }
+    }
+
     /// Adds the counts of another run.
     pub fn join(&mut self, other: &Self) {
         for (what, count) in &other.counts {

@@ -345,6 +345,7 @@ impl Pair {
     async fn compare(&mut self, agents: &mut Agents, when: &str) -> Result<(), String> {
         same(when, "in force", &agents.model.in_force, &*agents.in_force.borrow())?;
         same(when, "saved", &self.disks[0].noted().cloned(), &agents.file.load()?)?;
+        same(when, "seen before", &self.disks[0].seen(), &agents.file.load_seen()?)?;
         let (model, original) = agents.holdings().await?;
         same(when, "in use", &model, &original)?;
         let (model, original) = agents.next(self.clock).await?;

@@ -17,7 +17,8 @@
 //!
 //! Modelled: the API server, and time. On the agent's side:
 //! * the loop of its watch (`process.rs`). [`differential`] compares it with `watch::Blocks` on the same events;
-//! * the files beside the journal, `spec.json`, `seen.json` and `uncompared.json` (`disk.rs`). They become records of the journal later;
+//! * the files beside the journal (`disk.rs`). [`differential`] compares `spec.json` and `seen.json`, and nothing compares
+//!   `uncompared.json`. They become records of the journal later;
 //! * the gRPC service and the container runtime, which ask the allocator here without a wire (`agent/cni.rs`);
 //! * the lists of pods (`agent/collect.rs`), and the pauses of the reporter's and the collector's loops.
 //!
@@ -26,7 +27,8 @@
 //! that `spec` and `status` are written apart, merge and JSON patches, finalizers, and the events of a watch in their order. An update of
 //! a Lease that is not there creates it.
 //! What the model has of its own, and nothing compares: the loop that turns outcomes into decisions (`operator::controller`), a watch
-//! that lags, fails or lists again ([`watch`]), the moment at which a replica hears that it leads, a Lease call that is given up, a restore.
+//! that lags, fails or lists again ([`watch`]), the moment at which a replica hears that it leads, a Lease call that is given up, a restore,
+//! and the order of the steps of the agent's report loop.
 //!
 //! Played: watches that lag, repeat themselves, leave out what was soon outdated, are answered by an error, or break and list again
 //! (a list that is answered by an error is one that comes later); calls and reports that

@@ -20,6 +20,7 @@ const QUIET: Duration = Duration::from_secs(12);
 
 /// Lets all settle with the pods that there are, then ends all pods and lets all settle again.
 pub(super) fn settle(world: &mut World) -> Result<(), Broken> {
+    world.end_history();
     world.forget_orphans();
     if lock(&world.server).restores() > 0 {
         world.break_watches();

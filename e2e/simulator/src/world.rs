@@ -70,6 +70,8 @@ pub struct World {
     pub(super) checked: (u64, u64),
     /// What happened so far.
     pub(super) activity: Activity,
+    /// What had happened when the history was over.
+    at_end: Option<Activity>,
     /// Which blocks were assigned to which nodes.
     pub(super) records: Records,
     /// Whether any replica has ever led.
@@ -96,6 +98,7 @@ impl World {
             starts: 0,
             allowed: Allowed::default(),
             backup: None,
+            at_end: None,
             put_back: None,
             swept: Vec::new(),
             restoring: None,
@@ -133,12 +136,20 @@ impl World {
         self.clock
     }
 
-    /// What happened so far.
+    /// What happened in the history, without what the end of it did to ask the laws of the end; and all checks.
     pub fn activity(&self) -> Activity {
         let mut activity = self.activity.clone();
         self.allowed.count(&mut activity);
         self.nodes.iter().for_each(|node| activity.join(node.activity()));
-        activity
+        match &self.at_end {
+            Some(then) => activity.counted_until(then),
+            None => activity,
+        }
+    }
+
+    /// The history is over. What happens from now on is counted no more.
+    pub(super) fn end_history(&mut self) {
+        self.at_end = Some(self.activity());
     }
 
     /// Something happens, and the laws are checked after each call that it makes.
