@@ -121,6 +121,7 @@ impl Activity {
     }
 
     /// The same checks, with only what had happened by then.
+    #[must_use]
     pub fn counted_until(self, then: &Self) -> Self {
         Self { counts: then.counts.clone(), ..self }
     }
