@@ -151,7 +151,7 @@ const fn is_undefine(action: Action) -> bool {
     matches!(action, Action::Undefine { .. })
 }
 
-/// A call meets a fate that does not tell whoever made it whether it was done.
+/// The answer to a call does not tell the caller whether the call was done.
 fn is_unanswered(action: Action) -> bool {
     match action {
         Action::WorkAgainst { fate, .. } | Action::Call { fate, .. } => fate != Fate::Done,
@@ -184,7 +184,8 @@ fn is_of_a_pool_removed_by_hand(failure: &Failure) -> bool {
         && !has(history, |action| is_restore(action) || matches!(action, Action::Undefine { .. }))
 }
 
-/// A Node leaves that the operator waits for, or whose IPAMNode is lost: with all others, alone, or by a restore after which the pool's status is wiped, too.
+/// A Node leaves that the operator waits for, or whose IPAMNode is lost: with all others, alone, or by a restore after which an admin
+/// wipes the pool's status, too.
 fn is_of_a_node_that_left(failure: &Failure) -> bool {
     let is_of_one = UNRECORDED.contains(&failure.law.law);
     let leaves = |node: Option<u8>| {

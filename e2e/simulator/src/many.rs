@@ -171,3 +171,35 @@ fn work(next: &AtomicU64, last: &AtomicU64, steps: usize, end: End) -> std::io::
         }
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn totals(seeds: u64) -> Totals {
+        Totals { seeds, ..Totals::default() }
+    }
+
+    #[test]
+    fn a_known_fault_may_show_in_five_of_ten_thousand_histories_or_five_in_all() {
+        let wrong = |seeds, hits| totals(seeds).wrong(vec!["gone"; hits]);
+        assert_eq!(wrong(100, 5), Vec::<String>::new());
+        assert_eq!(wrong(100, 6).len(), 1);
+        assert_eq!(wrong(20_000, 10), Vec::<String>::new());
+        assert_eq!(wrong(20_000, 11).len(), 1);
+    }
+
+    #[test]
+    fn a_long_run_tells_what_never_happened_and_which_reason_is_too_wide() {
+        let mut all = totals(ENOUGH);
+        all.activity.check("one-holder", 100);
+        all.activity.allow("one-holder", "grace", 5);
+        let never = all.wrong([]);
+        assert!(!never.is_empty() && never.iter().all(|what| what.ends_with(": never")), "{never:?}");
+        all.activity.allow("one-holder", "grace", 1);
+        let wide: Vec<String> = all.wrong([]).into_iter().filter(|what| !never.contains(what)).collect();
+        assert!(matches!(wide.as_slice(), [what] if what.contains("one-holder, allowed: grace")), "{wide:?}");
+        all.seeds = ENOUGH - 1;
+        assert_eq!(all.wrong([]), Vec::<String>::new());
+    }
+}

@@ -44,7 +44,7 @@ pub(super) fn settle(world: &mut World) -> Result<(), Broken> {
     come_to_rest(world)
 }
 
-/// All pools are deleted, as by an admin who removes what nobody uses.
+/// An admin deletes all pools. No pod has an address any more.
 fn delete_pools(world: &World) {
     let mut server = lock(&world.server);
     for plural in ["ippools", "cidrpools"] {
