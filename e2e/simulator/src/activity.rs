@@ -26,7 +26,7 @@ pub const EXPECTED: [&str; 59] = [
     "blocks released: report",
     "blocks released: force-release",
     "blocks released: grace",
-    "blocks released: never told",
+    "blocks released: never in an IPAMNode, Node there",
     "blocks lost from the records",
     "blocks recorded again",
     "restores",

@@ -16,12 +16,13 @@ use ipam_core::{AddrRange, PoolKey};
 use ipam_crds::BlockUse;
 use ipam_node_agent::allocator::{Allocator, Failure};
 use ipam_node_agent::watch::Standing;
+use serde_json::Value;
 
 use super::action;
 use super::activity::Activity;
 use super::disk::{Disk, Replaced};
 use super::process::{Heard, Killed, Process};
-use super::records::AssignmentId;
+use super::records::{AssignmentId, pool_of_entry, range_of_entry};
 use super::replica::Clock;
 use super::server::Server;
 use collect::Objects;
@@ -112,7 +113,16 @@ pub(super) struct Node {
     moves: u64,
     /// What the agent did that none may do.
     wrong: Option<String>,
+    /// The last loss of the agent's store.
+    store_loss: Option<StoreLoss>,
     activity: Activity,
+}
+
+/// The agent's store was deleted or put back, or the machine was set up anew.
+#[derive(Default, Debug)]
+struct StoreLoss {
+    /// The uid of the IPAMNode that the agent heard of first after that. Its report may name addresses without a record.
+    heard: Option<String>,
 }
 
 impl Node {
@@ -135,6 +145,7 @@ impl Node {
             made: 0,
             moves: 0,
             wrong: None,
+            store_loss: None,
             activity: Activity::default(),
         };
         node.start(clock);
@@ -176,6 +187,7 @@ impl Node {
         self.freed.clear();
         self.moves += 1;
         self.disk = Disk::default();
+        self.store_loss = Some(StoreLoss::default());
         was_used
     }
 
@@ -191,6 +203,9 @@ impl Node {
         self.freed.clear();
         self.deleted = None;
         let replaced = self.disk.put_back();
+        if self.disk.went_back() {
+            self.store_loss = Some(StoreLoss::default());
+        }
         let ledger = self.disk.ledger();
         for (container, pod) in &mut self.pods {
             let owner = Owner::new(container.clone(), IF_NAME);
@@ -215,9 +230,30 @@ impl Node {
         !self.unknown.contains(pod)
     }
 
-    /// Whether the agent holds on to addresses of which it has no record.
-    pub(super) fn has_lost(&self) -> bool {
+    /// Whether the agent says that it reports addresses of which it has no record.
+    pub(super) fn says_lost(&self) -> bool {
         self.process.as_ref().is_some_and(|process| process.noted.lost().is_some())
+    }
+
+    /// Whether the agent's store was lost in this history.
+    pub(super) const fn has_lost_its_store(&self) -> bool {
+        self.store_loss.is_some()
+    }
+
+    /// Whether the agent may say so by the model: its store was lost, and this is the IPAMNode of which it heard first after that.
+    pub(super) fn may_have_lost(&self, uid: &str) -> bool {
+        self.store_loss.as_ref().is_some_and(|loss| loss.heard.as_deref() == Some(uid))
+    }
+
+    /// The addresses of which the agent says that it reports them without a record.
+    pub(super) fn lost(&self) -> Vec<(PoolKey, AddrRange)> {
+        let lost = self.process.as_ref().and_then(|process| process.noted.lost());
+        let lost = lost.and_then(|lost| serde_json::to_value(lost).ok()).unwrap_or_default();
+        let of_pool = |entry: &Value| {
+            let runs = entry["held"].as_array().into_iter().flatten().filter_map(range_of_entry);
+            runs.map(|run| (pool_of_entry(entry), run)).collect::<Vec<_>>()
+        };
+        lost["pools"].as_array().into_iter().flatten().flat_map(of_pool).collect()
     }
 
     /// What the agent did that none may do, in words.
@@ -324,16 +360,25 @@ impl Node {
         let Some(process) = &mut self.process else { return false };
         let Some(told) = process.watch.next(server) else { return false };
         let had_lost = process.noted.lost().is_some();
-        match process.hear(told, &mut self.disk, killed, clock) {
+        let heard = process.hear(told, &mut self.disk, killed, clock);
+        let uid = process.noted.spec.uid.clone();
+        match heard {
             Heard::Killed => {
                 self.activity.count("agents killed while a spec was saved");
                 self.crash();
                 return false;
             }
-            Heard::FirstReport(later) if self.disk.went_back() => self.forget(later.as_ref()),
-            _ => {}
+            Heard::FirstReport(later) => {
+                if let Some(loss) = &mut self.store_loss {
+                    loss.heard.get_or_insert_with(|| uid.clone());
+                }
+                if self.disk.went_back() {
+                    self.forget(later.as_ref());
+                }
+            }
+            Heard::Nothing | Heard::Object => {}
         }
-        if had_lost && !self.has_lost() {
+        if had_lost && !self.says_lost() && !self.may_have_lost(&uid) {
             // Another object: its admin says that no pod has what the report of the earlier one told.
             self.forget(None);
         }

@@ -5,7 +5,7 @@ use std::cell::RefCell;
 use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;
 
-use ipam_core::{AddrRange, PoolKey, PoolKind};
+use ipam_core::{PoolKey, PoolKind};
 use ipam_operator::pool::{FINALIZER, FORCE_ALL, FORCE_RELEASE};
 use serde_json::Value;
 
@@ -43,12 +43,12 @@ pub(super) struct Allowed {
     waived_nodes: BTreeSet<(PoolKey, String)>,
     /// The nodes that each pool's annotation names.
     named: BTreeMap<PoolKey, BTreeSet<String>>,
-    /// Blocks that were released by force, with their pool and node.
-    forced: BTreeSet<(PoolKey, String, AddrRange)>,
+    /// Assignments that were released by force, and that the last backup records.
+    forced: BTreeMap<AssignmentId, Assignment>,
     /// Pools whose finalizer an admin took off, and that have none yet.
     unguarded: BTreeSet<PoolKey>,
-    /// Pools whose status was wiped.
-    wiped: BTreeSet<PoolKey>,
+    /// Assignments whose record went with a wiped status, and that no status records again.
+    wiped: BTreeSet<AssignmentId>,
     /// Whether the definitions were deleted.
     undefined: bool,
     activity: RefCell<Activity>,
@@ -70,6 +70,11 @@ impl Allowed {
         activity.join(&self.activity.borrow());
     }
 
+    /// Assignments whose Node a leader has seen missing for the grace.
+    pub(super) fn expired(&self) -> BTreeSet<AssignmentId> {
+        self.waived.iter().filter(|(_, cause)| **cause == EXPIRED).map(|(id, _)| *id).collect()
+    }
+
     /// Why the address may be given to others.
     pub(super) fn released(&self, node: &Node, pod: &str, held: &Held) -> Option<&'static str> {
         if !node.is_known(pod) {
@@ -89,7 +94,8 @@ impl Allowed {
     /// Why the address need not be recorded as the node's.
     pub(super) fn unrecorded(&self, node: &Node, pod: &str, held: &Held, is_invalid: bool) -> Option<&'static str> {
         // While a spec is invalid, a status that was wiped is not put right.
-        let wiped = || (is_invalid && self.wiped.contains(&held.pool)).then_some("wiped while invalid");
+        let is_wiped = || held.assignment.is_some_and(|id| self.wiped.contains(&id));
+        let wiped = || (is_invalid && is_wiped()).then_some("wiped while invalid");
         self.released(node, pod, held).or_else(wiped)
     }
 
@@ -100,9 +106,14 @@ impl Allowed {
         }
     }
 
-    /// An admin wipes the pool's status.
-    pub(super) fn wipe(&mut self, pool: PoolKey) {
-        self.wiped.insert(pool);
+    /// An admin wipes the pool's status. `records` are those from before.
+    pub(super) fn wipe(&mut self, records: &Records, pool: &PoolKey) {
+        self.wiped.extend(records.recorded().iter().filter(|it| it.pool == *pool).map(|it| it.id));
+    }
+
+    /// A backup is made. It does not record what was released before.
+    pub(super) fn back_up(&mut self, records: &Records) {
+        self.forced.retain(|id, _| records.recorded().iter().any(|it| it.id == *id));
     }
 
     /// An admin takes the pool's finalizer off.
@@ -156,6 +167,7 @@ impl Allowed {
         if server.version() != since {
             self.read_pools(server, records, nodes, since);
             self.note_those_recorded_again(server, records, clock.elapsed);
+            self.wiped.retain(|id| !records.recorded().iter().any(|it| it.id == *id));
         }
         self.end_those_recorded_again(clock.elapsed);
         self.waived_nodes.retain(|(pool, name)| {
@@ -203,15 +215,19 @@ impl Allowed {
         self.waive(records, node, |it| it.pool == *pool || (undefined && records.lost_by(it.id).is_some()), FORCED);
         self.waived_nodes.insert((pool.clone(), node.name.clone()));
         let blocks = records.recorded().iter().filter(|it| it.node == node.name && it.pool == *pool);
-        self.forced.extend(blocks.map(|it| (it.pool.clone(), it.node.clone(), it.range)));
+        self.forced.extend(blocks.map(|it| (it.id, it.clone())));
     }
 
-    /// A restore records again what was released by force after the backup: its agent may never have heard of that.
-    pub(super) fn force_again(&mut self, records: &Records) {
-        let is_forced = |it: &&Assignment| self.forced.contains(&(it.pool.clone(), it.node.clone(), it.range));
-        let again: Vec<AssignmentId> = records.recorded().iter().filter(is_forced).map(|it| it.id).collect();
-        for id in again {
-            self.waived.entry(id).or_insert(FORCED);
+    /// A restore records again what was released by force after the backup: its agent may never have heard of that. `kept` is the
+    /// last assignment that was made before the backup.
+    pub(super) fn force_again(&mut self, records: &Records, kept: AssignmentId) {
+        let forced: Vec<&Assignment> = self.forced.range(..=kept).map(|(_, it)| it).collect();
+        let is_it = |it: &Assignment, of: &Assignment| (&it.pool, &it.node, it.range) == (&of.pool, &of.node, of.range);
+        let is_forced = |it: &&Assignment| forced.iter().any(|of| is_it(it, of));
+        let again: Vec<Assignment> = records.recorded().iter().filter(is_forced).cloned().collect();
+        for it in again {
+            self.waived.entry(it.id).or_insert(FORCED);
+            self.forced.insert(it.id, it);
         }
     }
 
@@ -241,8 +257,9 @@ impl Allowed {
 
     /// What was recorded again stays so once no decision from before is under way any more.
     fn end_those_recorded_again(&mut self, now: Duration) {
-        let recorded_since = &self.recorded_since;
-        self.waived.retain(|id, _| recorded_since.get(id).is_none_or(|since| now < *since + DECIDED));
+        let goes_on = |id: &AssignmentId| self.recorded_since.get(id).is_none_or(|since| now < *since + DECIDED);
+        self.waived.retain(|id, _| goes_on(id));
+        self.forced.retain(|id, _| goes_on(id));
     }
 }
 

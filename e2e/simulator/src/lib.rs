@@ -3,12 +3,17 @@
 //! From a seed comes a history: what the watches tell and when, which calls are lost and which only their answers, who
 //! crashes, stands still or starts, and what an admin does. After each call the safety laws ([`law`]) are checked against what pods
 //! really have. At the end no fault happens any more. Within six simulated minutes every liveness law must then hold, by the objects
-//! on the server and by real ADD requests; what the code says of itself counts for nothing. They must hold again once all pods have
-//! ended, and again once all pools are deleted. No wall clock, no threads: the same seed gives the same history, and a history that
-//! breaks a law is shrunk to the shortest one that still does.
+//! on the server and by real ADD requests. They must hold again once all pods have ended, and again once all pools are deleted. No wall
+//! clock, no threads: the same seed gives the same history, and a history that breaks a law is shrunk to the shortest one that still
+//! does.
 //!
-//! What an admin has accepted is allowed by name ([`allowed`]): each reason is counted with the checks that it leaves out. What happened
-//! is counted, too ([`activity`]), so that a run in which something never happens does not count as a proof of it.
+//! What the code says of itself counts for nothing, with three exceptions. Once records are lost, the message of `AgentsSilent` says whose
+//! report the operator awaits. The reason `InvalidSpec` says that nothing is assigned or released. An agent whose store was lost says
+//! which addresses it reports without a record; the model says until when.
+//!
+//! What an admin has accepted is allowed by name ([`allowed`]): each reason is counted with the checks that it leaves out. Pools with an
+//! invalid spec are the exception: what they assign and release is not checked, and not counted. What happened is counted, too
+//! ([`activity`]), so that a run in which something never happens does not count as a proof of it.
 //!
 //! Real code: `operator::reconcile` with all it decides by, `operator::act` (its calls, answered by a model of the API server),
 //! the loop of the election with its mark of blocks given, and the agent's reading of blocks, its notes and its comparison of journal
@@ -51,7 +56,8 @@
 //! a restore is deleted; an agent
 //! whose own store was put back and which hears nothing for long, or starts again before it does (it cannot know then); addresses
 //! that pods ask for by name outside their node's block, or the gateway's (`allocateDefaultGateway`); `--offline-limit`, the
-//! webhooks, and more than twelve nodes.
+//! webhooks, and more than twelve nodes. Random steps of one history never both wipe a status and delete an IPAMNode by hand: then
+//! nothing that is left tells who has what.
 
 pub mod action;
 pub mod activity;

@@ -49,6 +49,8 @@ pub(super) struct Records {
     told: HashMap<(String, i64), Vec<(PoolKey, AssignmentId)>>,
     /// Assignments whose agent has reported the block empty since it is Releasing.
     reported_empty: BTreeSet<AssignmentId>,
+    /// Assignments whose Node a leader has seen missing for the grace.
+    expired: BTreeSet<AssignmentId>,
     /// Who had addresses last.
     holders: BTreeMap<(PoolKey, AddrRange), String>,
     /// Pools that may have the addresses of one another, as far as every leader has heard.
@@ -78,6 +80,11 @@ impl Records {
     fn lose_for_good(&mut self, which: impl Fn(&Assignment) -> bool) {
         let wiped = self.lost.iter_mut().filter(|(it, cause)| which(it) && *cause == super::WIPE);
         wiped.for_each(|(_, cause)| *cause = NO_COPY);
+    }
+
+    /// A leader has seen the Nodes of these missing for the grace.
+    pub(super) fn note_expired(&mut self, expired: BTreeSet<AssignmentId>) {
+        self.expired = expired;
     }
 
     /// Whether an admin has destroyed records of blocks.
@@ -211,10 +218,15 @@ impl Records {
             "blocks released: force-release"
         } else if self.reported_empty.contains(&it.id) {
             "blocks released: report"
-        } else if server.get("nodes", &it.node).is_none() && self.is_told(it.id) {
+        } else if self.expired.contains(&it.id) {
             "blocks released: grace"
         } else {
-            "blocks released: never told"
+            match (self.is_told(it.id), server.get("nodes", &it.node).is_some()) {
+                (false, true) => "blocks released: never in an IPAMNode, Node there",
+                (false, false) => "blocks released: never in an IPAMNode, Node gone",
+                (true, true) => "blocks released: not reported, Node there",
+                (true, false) => "blocks released: not reported, Node gone",
+            }
         }
     }
 

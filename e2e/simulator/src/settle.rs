@@ -34,7 +34,7 @@ pub(super) fn settle(world: &mut World) -> Result<(), Broken> {
         }
         let clock = world.clock();
         world.nodes[usize::from(node)].collect(clock);
-        if world.nodes[usize::from(node)].has_lost() {
+        if world.nodes[usize::from(node)].says_lost() {
             // As the agent says that an admin should, now that no pod runs there.
             step(world, Action::RemoveIpamNode { node })?;
         }

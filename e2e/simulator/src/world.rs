@@ -1,5 +1,6 @@
 //! The whole cluster in one value, and what each action does to it.
 
+use std::collections::BTreeMap;
 use std::rc::Rc;
 use std::time::{Duration, Instant};
 
@@ -36,10 +37,12 @@ pub(super) const LONGEST_PAUSE: Duration = Duration::from_mins(1);
 pub(super) const REPORTS_APART: Duration = Duration::from_secs(1);
 
 /// What was there when a backup was put in place.
-#[derive(Clone, Copy, Debug)]
+#[derive(Clone, Debug)]
 pub(super) struct PutBack {
     /// The number of uids that there had been.
     pub(super) uids: u64,
+    /// Of each node's IPAMNodes that there had been the last state: the number of its uid, and its generation.
+    pub(super) newest: BTreeMap<String, (u64, i64)>,
     /// Whether the Lease was written since and says that blocks are given.
     pub(super) is_marked: bool,
 }
@@ -172,7 +175,10 @@ impl World {
             Action::Pass(milliseconds) => self.clock.elapsed += Duration::from_millis(milliseconds.into()),
             Action::Rest(seconds) => self.rest(seconds),
             Action::Grace(seconds) => self.allowed.grace = (seconds > 0).then(|| Duration::from_secs(seconds.into())),
-            Action::Backup => self.backup = Some((lock(&self.server).backup(), self.records.last())),
+            Action::Backup => {
+                self.allowed.back_up(&self.records);
+                self.backup = Some((lock(&self.server).backup(), self.records.last()));
+            }
             Action::Restore => self.restore(),
             Action::RestoreLive { breaks } => self.restore_live(breaks),
             Action::Undefine { breaks } => self.undefine(breaks),
@@ -311,7 +317,7 @@ impl World {
             }
             Action::WipeStatus { pool } => {
                 let (plural, name) = pool_at(pool);
-                self.allowed.wipe(key_of(plural, name));
+                self.allowed.wipe(&self.records, &key_of(plural, name));
             }
             _ => {}
         }
@@ -320,7 +326,7 @@ impl World {
     /// Whether the node's IPAMNode is one that a restore brought back.
     fn is_restored(&self, node: u8, server: &Server) -> bool {
         let object = server.get("ipamnodes", &node_name(node));
-        self.restoring.is_some() || object.is_some_and(|object| self.is_put_back(object))
+        self.restoring.is_some() || object.is_some_and(|object| self.is_of_before(object))
     }
 
     /// Whether an admin has destroyed records of blocks.

@@ -66,14 +66,9 @@ fn barred_for_nobody(seen: &Seen<'_>, layout: &Layout, node: &str, entry: &Value
                 || claims(object, "allocations").iter().any(|(node, range)| other.block_of(node, range).is_none())
         })
     };
-    let has_lost = || seen.world.nodes.iter().any(crate::agent::Node::has_lost);
     // After a change of leader it may have been a gateway, which any node with a block may have allocated.
     let waits = || seen.has_block_without_agent(layout, |_| true);
-    let reasons = [
-        ("blocks are released or of an earlier spec", is(&changes)),
-        ("an agent has lost its records", is(&has_lost)),
-        (NO_AGENT, is(&waits)),
-    ];
+    let reasons = [("blocks are released or of an earlier spec", is(&changes)), (NO_AGENT, is(&waits))];
     let is_left_out = seen.leaves_out(law, &reasons);
     unreported.filter(|_| !is_left_out)
 }

@@ -4,6 +4,7 @@
 use ipam_core::{AddrRange, PoolKey};
 use serde_json::Value;
 
+use super::lost::{LOST, lost};
 use super::{Broken, broken, condition};
 use crate::layout::{Block, Layout, overlapped};
 use crate::records::{block_of_entry, plural_of, pool_of_entry, range_of_entry};
@@ -45,12 +46,7 @@ impl Seen<'_> {
 
     /// The names of the nodes that the pool is to serve.
     pub(super) fn selected(&self, layout: &Layout) -> Vec<String> {
-        let is_selected = |node: &Value| {
-            layout.selects(node)
-                && node["metadata"]["annotations"][ipam_operator::index::CORDON] != "true"
-                && node["metadata"]["deletionTimestamp"].is_null()
-        };
-        let nodes = self.server.list("nodes").filter(|node| is_selected(node));
+        let nodes = self.server.list("nodes").filter(|node| is_selected(layout, node));
         nodes.map(|node| text(node, "/metadata/name")).collect()
     }
 
@@ -70,10 +66,15 @@ impl Seen<'_> {
         self.world.nodes.iter().any(|it| it.name == node && !it.has_agent())
     }
 
-    /// Whether pods of the node have addresses of the pool, or may have without a record.
+    /// Whether pods of the node have addresses of the pool.
     pub(super) fn is_in_use(&self, node: &str, key: &PoolKey) -> bool {
         let mut nodes = self.world.nodes.iter().filter(|it| it.name == node);
-        nodes.any(|it| it.has_lost() || it.held().any(|(_, held)| held.pool == *key))
+        nodes.any(|it| it.held().any(|(_, held)| held.pool == *key))
+    }
+
+    /// Whether pods of the node may have addresses of the pool without a record.
+    pub(super) fn has_lost(&self, node: &str, key: &PoolKey) -> bool {
+        lost(self.world, self.server, node).iter().any(|(pool, _)| pool == key)
     }
 
     /// Whether the operator waits for agents because records are missing, as they may be by what the model knows, and for whom
@@ -143,14 +144,9 @@ impl Seen<'_> {
         let Some(range) = block.gateway.and_then(|gateway| AddrRange::new(gateway, gateway)) else { return false };
         // That what is being released comes free has a law of its own.
         let is_released = claims(self.object(layout), "releasing").iter().all(|(_, block)| !block.overlaps(&range));
-        !is_released || self.is_reported(layout, &range, |_, _| true) || self.may_be_unreported(layout, &range)
-    }
-
-    /// Whether a pod may have an address of the range that no report tells: its agent has lost its records, or a node without an agent
-    /// has a block of these addresses.
-    pub(super) fn may_be_unreported(&self, layout: &Layout, range: &AddrRange) -> bool {
-        self.world.nodes.iter().any(crate::agent::Node::has_lost)
-            || self.has_block_without_agent(layout, |block| block.overlaps(range))
+        // An agent that has lost its records reports those addresses.
+        let is_reported = self.is_reported(layout, &range, |_, _| true);
+        !is_released || is_reported || self.has_block_without_agent(layout, |block| block.overlaps(&range))
     }
 
     /// Whether a node without an agent has a block that `which` picks, of this pool or of one that does not share with it.
@@ -161,6 +157,13 @@ impl Seen<'_> {
             lists.flat_map(|object| claims(object, "allocations").into_iter().chain(claims(object, "releasing")));
         blocks.any(|(node, block)| self.is_without_agent(&node) && which(&block))
     }
+}
+
+/// Whether the pool is to serve the Node.
+pub(super) fn is_selected(layout: &Layout, node: &Value) -> bool {
+    layout.selects(node)
+        && node["metadata"]["annotations"][ipam_operator::index::CORDON] != "true"
+        && node["metadata"]["deletionTimestamp"].is_null()
 }
 
 /// Once all has settled.
@@ -220,10 +223,11 @@ fn assignments_end(seen: &Seen<'_>, layout: &Layout) -> Result<(), Broken> {
         if !selected.contains(&node) {
             return broken("assignment-ends", what("which it does not serve"));
         }
-        let is_outdated = layout.block_of(&node, &range).is_none();
-        let waits = is_outdated && seen.is_without_agent(&node);
-        let is_left_out = seen.leaves_out("assignment-ends", &[(NO_AGENT, waits)]);
-        if is_outdated && !is_left_out && !seen.is_in_use(&node, &layout.key) {
+        let is_kept = layout.block_of(&node, &range).is_none() && !seen.is_in_use(&node, &layout.key);
+        let waits = is_kept && seen.is_without_agent(&node);
+        let is_lost = is_kept && seen.has_lost(&node, &layout.key);
+        let is_left_out = seen.leaves_out("assignment-ends", &[(NO_AGENT, waits), (LOST, is_lost)]);
+        if is_kept && !is_left_out {
             return broken("assignment-ends", what("which has no address of it, by another spec than its own"));
         }
     }
@@ -281,7 +285,9 @@ fn what_is_released_is_free(seen: &Seen<'_>, layout: &Layout) -> Result<(), Brok
         let is_kept = !seen.is_in_use(&node, &layout.key);
         let is_gone = is_kept && seen.is_out_of_reach(&node) && seen.world.waits_without_end();
         let waits = is_kept && seen.is_without_agent(&node);
-        let waits = seen.leaves_out(law, &[("a Node is gone, and the grace has no end", is_gone), (NO_AGENT, waits)]);
+        let is_lost = is_kept && seen.has_lost(&node, &layout.key);
+        let reasons = [("a Node is gone, and the grace has no end", is_gone), (NO_AGENT, waits), (LOST, is_lost)];
+        let waits = seen.leaves_out(law, &reasons);
         if is_kept && !waits {
             return broken(
                 "unused-block-is-released",
@@ -310,15 +316,16 @@ fn deleted_pools_go(seen: &Seen<'_>) -> Result<(), Broken> {
 fn ipam_nodes_go(seen: &Seen<'_>) -> Result<(), Broken> {
     for object in seen.server.list("ipamnodes") {
         let node = text(object, "/metadata/name");
-        let is_in_use =
-            seen.world.nodes.iter().any(|it| it.name == node && (it.has_lost() || it.held().next().is_some()));
+        let is_in_use = seen.world.nodes.iter().any(|it| it.name == node && it.held().next().is_some());
         let has_blocks = object["spec"]["pools"].as_array().is_some_and(|pools| !pools.is_empty());
         // After a loss of all records the leader waits for a report that never comes.
         if seen.server.get("nodes", &node).is_some() {
             continue;
         }
         let is_kept = !is_in_use && !has_blocks;
-        let waits = seen.leaves_out("ipam-node-goes", &[(NO_AGENT, is_kept && seen.is_without_agent(&node))]);
+        let waits = is_kept && seen.is_without_agent(&node);
+        let is_lost = is_kept && !lost(seen.world, seen.server, &node).is_empty();
+        let waits = seen.leaves_out("ipam-node-goes", &[(NO_AGENT, waits), (LOST, is_lost)]);
         if is_kept && !waits {
             return broken(
                 "ipam-node-goes",
@@ -331,7 +338,7 @@ fn ipam_nodes_go(seen: &Seen<'_>) -> Result<(), Broken> {
 
 /// The IPAMNode of each node tells how many addresses its pods have.
 fn reports_are_true(seen: &Seen<'_>) -> Result<(), Broken> {
-    for node in seen.world.nodes.iter().filter(|node| !node.has_lost() && node.has_agent()) {
+    for node in seen.world.nodes.iter().filter(|node| node.has_agent()) {
         let Some(object) = seen.server.get("ipamnodes", &node.name) else { continue };
         if object["status"]["observedGeneration"] != object["metadata"]["generation"] {
             return broken(
@@ -345,7 +352,9 @@ fn reports_are_true(seen: &Seen<'_>) -> Result<(), Broken> {
             let used = used.flatten().unwrap_or_default();
             let is_of_it = |pod: &str, key: &PoolKey| *key == layout.key && node.is_known(pod);
             let held = node.held().filter(|(pod, held)| is_of_it(pod, &held.pool)).count();
-            if u64::try_from(held).ok() != Some(used) {
+            let is_wrong = u64::try_from(held).ok() != Some(used);
+            let is_lost = is_wrong && seen.has_lost(&node.name, &layout.key);
+            if !seen.leaves_out("report-is-true", &[(LOST, is_lost)]) && is_wrong {
                 return broken(
                     "report-is-true",
                     format!("{} reports {used} addresses of {}, and pods have {held}", node.name, layout.key),

@@ -3,6 +3,7 @@
 mod conditions;
 mod entries;
 pub(super) mod liveness;
+mod lost;
 mod safety;
 pub(super) mod service;
 
@@ -17,6 +18,7 @@ use serde_json::Value;
 use crate::admin::may_share;
 
 use crate::object::Object;
+use crate::records::pool_of_entry;
 use crate::replica::{Replica, given};
 use crate::server::{Server, text};
 use crate::wire::lock;
@@ -47,7 +49,7 @@ pub(super) fn broken<T>(law: &'static str, what: String) -> Result<T, Broken> {
 pub fn check(world: &mut World) -> Result<(), Broken> {
     one_leads(world)?;
     // A restore under a leader takes the mark back, or a node's release. The leader writes it again once it has heard of that.
-    let is_taken_back = world.put_back.is_some_and(|put_back| !put_back.is_marked);
+    let is_taken_back = world.put_back.as_ref().is_some_and(|put_back| !put_back.is_marked);
     if !world.allowed.judge("lease-says-so-first", is_taken_back.then_some("a restore under a leader")) {
         what_is_given_is_marked(world)?;
     }
@@ -64,6 +66,7 @@ pub fn check(world: &mut World) -> Result<(), Broken> {
     if before.0 != seen.0 {
         let all_know = world.leaders_know_pools(&server);
         world.records.note_sharing(&server, all_know);
+        world.records.note_expired(world.allowed.expired());
         world.records.read(&server, world.by_hand, &mut world.activity);
     }
     world.allowed.renew((&server, &world.records, &world.nodes), &world.replicas, before.0, (all_decided, clock));
@@ -73,6 +76,7 @@ pub fn check(world: &mut World) -> Result<(), Broken> {
     }
     safety::no_pool_in_use_goes(world, before.0)?;
     safety::what_is_assigned_is_recorded(world, before.0)?;
+    safety::only_releasing_nodes_are_forced(world, before.0)?;
     safety::no_address_is_used_twice(world)
 }
 
@@ -81,6 +85,7 @@ pub(super) fn at_rest(world: &World) -> Result<(), Broken> {
     what_is_given_is_marked(world)?;
     nodes_are_told(world)?;
     the_older_serves(world)?;
+    lost::ends(world)?;
     safety::what_is_held_is_recorded(world)?;
     liveness::check(world)
 }
@@ -154,8 +159,11 @@ pub fn nodes_are_told(world: &World) -> Result<(), Broken> {
             let is_orphaned = pool["state"] == "Releasing";
             let is_waiting =
                 holds(world, &node, pool) || world.nodes.iter().any(|it| it.name == node && !it.has_agent());
-            let is_known = is_recorded || (is_orphaned && is_waiting);
-            if !is_known && !is_invalid(&server, &name) {
+            let is_known = is_recorded || (is_orphaned && is_waiting) || is_invalid(&server, &name);
+            let key = pool_of_entry(pool);
+            let is_lost = || lost::lost(world, &server, &node).iter().any(|(of, _)| *of == key);
+            let reason = (!is_known && is_orphaned && is_lost()).then_some(lost::LOST);
+            if !world.allowed.judge("nothing-else-is-told", reason) && !is_known {
                 return broken(
                     "nothing-else-is-told",
                     format!("{node} is told of {name}, which records nothing of it: {pool}"),
@@ -194,7 +202,7 @@ pub fn the_older_serves(world: &World) -> Result<(), Broken> {
 
 fn holds(world: &World, node: &str, entry: &Value) -> bool {
     let of_it = |pool: &PoolKey| entry["name"] == *pool.name && entry["poolType"] == pool.kind.kind();
-    world.nodes.iter().any(|it| it.name == node && (it.has_lost() || it.held().any(|(_, held)| of_it(&held.pool))))
+    world.nodes.iter().any(|it| it.name == node && it.held().any(|(_, held)| of_it(&held.pool)))
 }
 
 /// The condition of this type.

@@ -4,13 +4,16 @@ use std::collections::BTreeMap;
 use std::net::IpAddr;
 
 use ipam_core::plan::Claim;
-use ipam_core::{PoolKey, PoolKind};
+use ipam_core::{AddrRange, PoolKey, PoolKind};
+use ipam_operator::pool::{FORCE_ALL, FORCE_RELEASE};
+use serde_json::Value;
 
+use super::liveness::{claims, is_selected};
 use super::{Broken, broken};
 use crate::agent::{Held, Node};
 use crate::allowed::{is_destroyed, key_of, shared, taken_back};
-use crate::layout::Layout;
-use crate::records::{POOL_KINDS, pool_of_entry, range_of_entry};
+use crate::layout::{Layout, overlapped};
+use crate::records::{Assignment, POOL_KINDS, Records, pool_of_entry, range_of_entry};
 use crate::server::{Change, Server, text};
 use crate::wire::lock;
 use crate::world::World;
@@ -63,6 +66,61 @@ pub(super) fn what_is_assigned_is_recorded(world: &World, since: u64) -> Result<
     Ok(())
 }
 
+/// The names that the operator writes in place of `*` are of nodes that may lose something of the pool: not of a node that the pool
+/// serves, whose block is Active.
+pub(super) fn only_releasing_nodes_are_forced(world: &World, since: u64) -> Result<(), Broken> {
+    if world.by_hand.is_some() {
+        return Ok(());
+    }
+    let server = lock(&world.server);
+    for (plural, kind) in POOL_KINDS {
+        for event in server.since(plural, since).iter().filter(|event| event.change == Change::Applied) {
+            let name = text(&event.object, "/metadata/name");
+            let Some(before) = server.before(plural, &name, event.version) else { continue };
+            let now = forced_names(&event.object);
+            if forced_names(before) != [FORCE_ALL] || now.iter().any(|node| node == FORCE_ALL) {
+                continue;
+            }
+            let pool = PoolKey::new(kind, name);
+            for node in now {
+                // Where records are missing, the name ends the wait for the node's report.
+                let is_awaited = world.has_lost_records() || server.restores() > 0;
+                let reason = is_awaited.then_some("records may be missing");
+                if !world.allowed.judge("force-all-names-releasing-nodes", reason)
+                    && is_in_service(&server, before, &pool, &node)
+                {
+                    let what = format!("{node} takes the place of * on {pool}, which serves it: {before}");
+                    return broken("force-all-names-releasing-nodes", what);
+                }
+            }
+        }
+    }
+    Ok(())
+}
+
+fn forced_names(pool: &Value) -> Vec<String> {
+    let words = pool["metadata"]["annotations"][FORCE_RELEASE].as_str().unwrap_or_default().split(',');
+    words.filter(|word| !word.is_empty()).map(str::to_owned).collect()
+}
+
+/// Whether the node has an Active block of the pool by its status and its IPAMNode, and nothing says that it is to lose it: the block
+/// is of the spec, the pool is to serve, and the Node was selected in each state that a watch may still show.
+fn is_in_service(server: &Server, pool: &Value, key: &PoolKey, node: &str) -> bool {
+    let is_releasing = claims(pool, "releasing").iter().any(|(of, _)| of == node);
+    let ipam_node = server.get("ipamnodes", node);
+    let mut entries = ipam_node.and_then(|object| object["spec"]["pools"].as_array()).into_iter().flatten();
+    let is_active = entries.any(|entry| pool_of_entry(entry) == *key && entry["state"] == "Active");
+    let layouts = Layout::all(server);
+    let Some(layout) = layouts.iter().find(|layout| layout.key == *key) else { return false };
+    let is_of_spec =
+        claims(pool, "allocations").iter().any(|(of, range)| of == node && layout.block_of(of, range).is_some());
+    let is_served =
+        layout.is_valid && !layout.is_deleting && overlapped(&layouts).iter().all(|(loser, _)| loser != key);
+    let states = server.since("nodes", 0).iter().filter(|event| text(&event.object, "/metadata/name") == node);
+    let mut lost = states.filter(|event| event.change == Change::Deleted || !is_selected(layout, &event.object));
+    !is_releasing && is_active && is_of_spec && is_served && lost.next().is_none()
+}
+
 /// A pod that has an address.
 struct Holder<'a> {
     node: &'a Node,
@@ -96,37 +154,45 @@ pub(super) fn no_address_is_used_twice(world: &World) -> Result<(), Broken> {
     recorded_as_its_own(world, &holders)
 }
 
+/// A block that a status records.
+struct Recorded<'a> {
+    pool: PoolKey,
+    node: &'a str,
+    range: AddrRange,
+}
+
+/// Each pod that has an address is checked once, against all blocks of other nodes. Its own node's block cannot break the law.
 fn recorded_as_its_own(world: &World, holders: &BTreeMap<IpAddr, Vec<Holder<'_>>>) -> Result<(), Broken> {
     let server = lock(&world.server);
-    let (allowed, records) = (&world.allowed, &world.records);
+    let mut blocks = Vec::new();
     for (plural, _) in POOL_KINDS {
         for object in server.list(plural) {
             let pool = key_of(plural, object["metadata"]["name"].as_str().unwrap_or_default());
-            for Claim { node, range, .. } in object.claims() {
-                for (addr, there) in holders.range(range.first()..=range.last()) {
-                    let id = || {
-                        records.recorded().iter().find(|it| it.pool == pool && it.node == *node && it.range == *range)
-                    };
-                    let reason = |it: &Holder<'_>| {
-                        let pair = [(&it.held.pool, it.held.assignment), (&pool, id().map(|it| it.id))];
-                        taken_back(records, it.held).or_else(|| shared(records, pair))
-                    };
-                    let is_wrong = |it: &&Holder<'_>| {
-                        let is_own = it.node.name == *node;
-                        let reason = if is_own { None } else { reason(it) };
-                        !allowed.judge("held-is-nobody-elses", reason) && !is_own
-                    };
-                    if let Some(Holder { node: there, pod, .. }) = there.iter().find(is_wrong) {
-                        let (there, name) = (&there.name, &pool.name);
-                        let what =
-                            format!("{addr} is held by {pod} on {there}, but {name} has given {range} to {node}");
-                        return broken("held-is-nobody-elses", what);
-                    }
-                }
-            }
+            let claims = object.claims().iter();
+            blocks.extend(claims.map(|Claim { node, range, .. }| Recorded { pool: pool.clone(), node, range: *range }));
         }
     }
+    for (addr, holder) in holders.iter().flat_map(|(addr, there)| there.iter().map(move |holder| (addr, holder))) {
+        let is_other = |block: &&Recorded<'_>| block.node != holder.node.name && block.range.contains(*addr);
+        let mut reason = None;
+        for block in blocks.iter().filter(is_other) {
+            reason = why_it_may_be_of_another(&world.records, holder.held, block);
+            if reason.is_none() {
+                let (there, pod) = (&holder.node.name, holder.pod);
+                let Recorded { pool, node, range } = block;
+                let what = format!("{addr} is held by {pod} on {there}, but {} has given {range} to {node}", pool.name);
+                return broken("held-is-nobody-elses", what);
+            }
+        }
+        world.allowed.judge("held-is-nobody-elses", reason);
+    }
     Ok(())
+}
+
+fn why_it_may_be_of_another(records: &Records, held: &Held, block: &Recorded<'_>) -> Option<&'static str> {
+    let is_it = |it: &&Assignment| it.pool == block.pool && it.node == block.node && it.range == block.range;
+    let id = records.recorded().iter().find(is_it).map(|it| it.id);
+    taken_back(records, held).or_else(|| shared(records, [(&held.pool, held.assignment), (&block.pool, id)]))
 }
 
 /// Whether the node's agent reports that the address is in use.
