@@ -34,7 +34,10 @@ pub(super) fn settle(world: &mut World) -> Result<(), Broken> {
         }
         let clock = world.clock();
         world.nodes[usize::from(node)].collect(clock);
-        if world.nodes[usize::from(node)].says_lost() {
+        let it = &world.nodes[usize::from(node)];
+        // Without a Node nobody would create it again, and the block would wait for a report for ever.
+        let has_node = lock(&world.server).get("nodes", &it.name).is_some();
+        if it.says_lost() && has_node {
             // As the agent says that an admin should, now that no pod runs there.
             step(world, Action::RemoveIpamNode { node })?;
         }

@@ -282,12 +282,13 @@ fn what_is_released_is_free(seen: &Seen<'_>, layout: &Layout) -> Result<(), Brok
     }
     for (node, range) in claims(seen.object(layout), "releasing") {
         let law = "unused-block-is-released";
-        let is_kept = !seen.is_in_use(&node, &layout.key);
+        // Whether that report may be untrue is judged by `report-is-true`.
+        let is_of_node = |of: &str, key: &PoolKey| of == node && *key == layout.key;
+        let is_reported = || seen.has_lost(&node, &layout.key) && seen.is_reported(layout, &range, is_of_node);
+        let is_kept = !seen.is_in_use(&node, &layout.key) && !is_reported();
         let is_gone = is_kept && seen.is_out_of_reach(&node) && seen.world.waits_without_end();
         let waits = is_kept && seen.is_without_agent(&node);
-        let is_lost = is_kept && seen.has_lost(&node, &layout.key);
-        let reasons = [("a Node is gone, and the grace has no end", is_gone), (NO_AGENT, waits), (LOST, is_lost)];
-        let waits = seen.leaves_out(law, &reasons);
+        let waits = seen.leaves_out(law, &[("a Node is gone, and the grace has no end", is_gone), (NO_AGENT, waits)]);
         if is_kept && !waits {
             return broken(
                 "unused-block-is-released",

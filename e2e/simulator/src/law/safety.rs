@@ -85,10 +85,9 @@ pub(super) fn only_releasing_nodes_are_forced(world: &World, since: u64) -> Resu
             for node in now {
                 // Where records are missing, the name ends the wait for the node's report.
                 let is_awaited = world.has_lost_records() || server.restores() > 0;
-                let reason = is_awaited.then_some("records may be missing");
-                if !world.allowed.judge("force-all-names-releasing-nodes", reason)
-                    && is_in_service(&server, before, &pool, &node)
-                {
+                let is_wrong = is_in_service(&server, before, &pool, &node);
+                let reason = (is_wrong && is_awaited).then_some("records may be missing");
+                if !world.allowed.judge("force-all-names-releasing-nodes", reason) && is_wrong {
                     let what = format!("{node} takes the place of * on {pool}, which serves it: {before}");
                     return broken("force-all-names-releasing-nodes", what);
                 }
