@@ -90,6 +90,13 @@ impl Seen<'_> {
         awaited.any(|node| !node.has_agent() || (!unserved.contains(&node.name) && self.is_out_of_reach(&node.name)))
     }
 
+    /// Whether the node's agent reports addresses of the pool as in use, of this block or of another.
+    fn reports(&self, node: &str, key: &PoolKey) -> bool {
+        let object = self.server.get("ipamnodes", node);
+        let mut reports = object.and_then(|object| object["status"]["pools"].as_array()).into_iter().flatten();
+        reports.any(|report| pool_of_entry(report) == *key && !reported(report).is_empty())
+    }
+
     /// Whether a report that `which` picks, by node and pool, has addresses of the range in use, of a pool that is not to share them
     /// with this one.
     pub(super) fn is_reported(
@@ -283,8 +290,7 @@ fn what_is_released_is_free(seen: &Seen<'_>, layout: &Layout) -> Result<(), Brok
     for (node, range) in claims(seen.object(layout), "releasing") {
         let law = "unused-block-is-released";
         // Whether that report may be untrue is judged by `report-is-true`.
-        let is_of_node = |of: &str, key: &PoolKey| of == node && *key == layout.key;
-        let is_reported = || seen.has_lost(&node, &layout.key) && seen.is_reported(layout, &range, is_of_node);
+        let is_reported = || seen.has_lost(&node, &layout.key) && seen.reports(&node, &layout.key);
         let is_kept = !seen.is_in_use(&node, &layout.key) && !is_reported();
         let is_gone = is_kept && seen.is_out_of_reach(&node) && seen.world.waits_without_end();
         let waits = is_kept && seen.is_without_agent(&node);
