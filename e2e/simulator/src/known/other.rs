@@ -53,10 +53,11 @@ pub(super) fn is_of_an_awaited_node(failure: &Failure) -> bool {
 /// A call has no answer that tells whether it was done, the replica does not look, and the status of the pool that is named is wiped.
 pub(super) fn is_of_a_plan_from_before(failure: &Failure) -> bool {
     let is_wipe = |action| matches!(action, Action::WipeStatus { pool } if names_pool(failure, pool));
-    around(&failure.history, is_unanswered).any(|(_, action, later)| {
+    let joins = |action| matches!(action, Action::NodeJoins { node } if names_node(failure, node));
+    around(&failure.history, is_unanswered).any(|(before, action, later)| {
         let (Action::Call { replica, .. } | Action::WorkAgainst { replica, .. }) = action else { return false };
         let unseen = later.split(|action| looks(*action, replica % REPLICAS)).next();
-        unseen.is_some_and(|unseen| has(unseen, is_wipe))
+        has(before, joins) && unseen.is_some_and(|unseen| has(unseen, is_wipe))
     })
 }
 
