@@ -1,0 +1,167 @@
+//! Faults that a loss of records by hand shows: the definitions, an IPAMNode, a pool, or a status.
+
+use super::order::{
+    adds_for_a_user, adds_on, after, applies_named, around, deletes_ipam_node, ends, has, has_put_back, is_address,
+    is_undefine, is_user, looks, names, names_node, names_pool, pools_with_the_address, put_backs, running, writes,
+};
+use crate::Failure;
+use crate::action::Action;
+use crate::admin::pool_at;
+use crate::catalogue::manifest;
+use crate::world::REPLICAS;
+
+/// A pool that has the address goes without its finalizer, and the IPAMNode of the node is deleted. No replica that runs looks
+/// between the first and the last of these, and the records were written before.
+pub(super) fn is_of_a_pool_removed_by_hand(failure: &Failure) -> bool {
+    let history = &failure.history;
+    let pools = pools_with_the_address(failure, history);
+    let is_of_it = |pool: u8| {
+        // This law names the pool of the pod. The others may name the pool that has assigned the address to another node.
+        pools.contains(pool_at(pool).1) && (failure.law.law != "held-is-recorded" || names_pool(failure, pool))
+    };
+    let deletes = |action: Action, pool: u8| match action {
+        Action::Strip { pool: it } => pool_at(it) == pool_at(pool),
+        _ => false,
+    };
+    let removes =
+        |action: Action, pool: u8| matches!(action, Action::Remove { pool: it } if pool_at(it) == pool_at(pool));
+    let of = |pool: u8| {
+        let places = |is_it: &dyn Fn(Action) -> bool| -> Vec<usize> {
+            history.iter().enumerate().filter(|(_, action)| is_it(**action)).map(|(at, _)| at).collect()
+        };
+        let (stripped, removed) = (places(&|it| deletes(it, pool)), places(&|it| removes(it, pool)));
+        let ipam_nodes = places(&|it| deletes_ipam_node(failure, it));
+        let mut all = stripped.iter().flat_map(|a| removed.iter().map(move |b| (*a, *b)));
+        all.any(|(strip, remove)| ipam_nodes.iter().any(|it| is_unseen(history, [strip, remove, *it])))
+    };
+    let mut stripped = history.iter().filter_map(|action| match action {
+        Action::Strip { pool } if is_of_it(*pool) => Some(*pool),
+        _ => None,
+    });
+    stripped.any(of)
+        && adds_for_a_user(failure, after(history, writes))
+        && put_backs(history).is_empty()
+        && !has(history, is_undefine)
+}
+
+/// A leader writes before all three, and none looks between them.
+fn is_unseen(history: &[Action], mut places: [usize; 3]) -> bool {
+    places.sort_unstable();
+    let [first, .., last] = places;
+    has(&history[..first], writes)
+        && !(first..last).any(|at| running_at(history, at).any(|replica| looks(history[at], replica)))
+}
+
+/// The longest time that a leader lives without its Lease, in milliseconds.
+const LEASE: u32 = 10_000;
+
+/// The replicas that run here: none that let its Lease run out, and none that stands still.
+fn running_at(history: &[Action], at: usize) -> impl Iterator<Item = u8> {
+    let has_expired = move |replica: u8| {
+        let own = history[..at].iter().rposition(|action| {
+            looks(*action, replica) || matches!(action, Action::Start { replica: it, .. } if it % REPLICAS == replica)
+        });
+        let later = own.map_or(&[][..], |own| &history[own + 1..at]);
+        let stands_still = |action| matches!(action, Action::Freeze { replica: it, .. } if it % REPLICAS == replica);
+        has(later, |action| matches!(action, Action::Pass(time) if time >= LEASE) || stands_still(action))
+    };
+    running(&history[..at]).into_iter().filter(move |replica| !has_expired(*replica))
+}
+
+/// Records are lost, and a Node leaves before its agent has reported in a new IPAMNode, and does not come back. By the law it is the
+/// node on which a pod has the address, the node that the operator waits for, or another with pods.
+pub(super) fn is_of_a_node_that_left(failure: &Failure) -> bool {
+    let is_of_one = failure.law.law != "selected-node-has-a-block";
+    let is_awaited = names(failure, "AgentsSilent");
+    let leaves = |action| matches!(action, Action::NodeLeaves { .. });
+    around(&failure.history, leaves).any(|(before, action, later)| {
+        let Action::NodeLeaves { node } = action else { return false };
+        let joins = |action| matches!(action, Action::NodeJoins { node: it } if it == node);
+        // A restore under a leader and the definitions' deletion register the machines again.
+        let comes_back = has(later, |action| {
+            joins(action) || is_undefine(action) || matches!(action, Action::RestoreLive { .. } | Action::Restore)
+        });
+        let has_pods = has(before, |action| adds_on(action, |it| it == node));
+        let is_it = if is_of_one {
+            is_user(failure, node)
+        } else if is_awaited {
+            names_node(failure, node)
+        } else {
+            has_pods && !names_node(failure, node) && applies_named(failure, before)
+        };
+        is_it && !comes_back && is_lost(failure, before, (node, later))
+    })
+}
+
+/// The IPAMNode is lost with the records, or after them: with all definitions, by a restore and by hand, or by a restore after which
+/// the status of the pool that is named is wiped.
+fn is_lost(failure: &Failure, before: &[Action], (node, later): (u8, &[Action])) -> bool {
+    let removes = |action| matches!(action, Action::RemoveIpamNode { node: it } if it == node);
+    let wipes = |action| matches!(action, Action::WipeStatus { pool } if names_pool(failure, pool));
+    let restored = put_backs(before);
+    let then = |is_it: &dyn Fn(Action) -> bool| {
+        restored.iter().any(|it| has(it.later, is_it)) || (!restored.is_empty() && has(later, is_it))
+    };
+    has(before, is_undefine) || then(&removes) || restored.iter().any(|it| has(it.later, wipes))
+}
+
+/// A pod starts on the node, and then records are lost. The address is the gateway of the pool that is named when they are, or later.
+pub(super) fn is_of_a_gateway(failure: &Failure) -> bool {
+    let gateway = |action: Action| match action {
+        Action::Apply { pool, spec } if names_pool(failure, pool) => Some({
+            let gateway = manifest(pool, spec).2["spec"]["gateway"].as_str().map(str::to_owned);
+            gateway.is_some_and(|text| is_address(failure, &text))
+        }),
+        _ => None,
+    };
+    let is_lost = |before: &[Action], later: &[Action]| {
+        let then = before.iter().rev().copied().find_map(gateway).unwrap_or(false);
+        adds_for_a_user(failure, before) && (then || later.iter().copied().filter_map(gateway).any(|is_it| is_it))
+    };
+    let is_loss = |action| match action {
+        Action::Undefine { .. } => true,
+        Action::WipeStatus { pool } => names_pool(failure, pool),
+        _ => false,
+    };
+    around(&failure.history, is_loss).any(|(before, _, later)| is_lost(before, later))
+        || has_put_back(failure, |it| !it.is_live() && it.takes_back_writes() && is_lost(it.until, it.later))
+}
+
+/// All records are lost while a call is under way, and it arrives, or the leader dies.
+/// Not bound: the IPAMNode that the call creates. The actions say only how many calls a replica has.
+pub(super) fn is_of_a_creation_that_arrives_late(failure: &Failure) -> bool {
+    is_lost_beside_a_call(failure) && is_something_done_after_a_loss(failure)
+}
+
+/// All records are lost before the leader's watches show what it wrote last.
+/// Not bound: the block of the call, for the same reason.
+pub(super) fn is_of_a_block_that_is_not_seen(failure: &Failure) -> bool {
+    is_lost_beside_a_call(failure) && !is_something_done_after_a_loss(failure)
+}
+
+/// The definitions are deleted, and a replica that has decided or called has not looked at its watches since. A pod starts on the node.
+fn is_lost_beside_a_call(failure: &Failure) -> bool {
+    let history = &failure.history;
+    let calls = |action: Action| match action {
+        Action::Decide { replica } | Action::Call { replica, .. } => Some(replica % REPLICAS),
+        _ => None,
+    };
+    let is_beside = |before: &[Action]| {
+        let mut all = before.iter().enumerate().rev();
+        let last = all.find_map(|(place, action)| Some((place, calls(*action)?)));
+        last.is_some_and(|(place, replica)| {
+            !has(&before[place..], |action| looks(action, replica) || ends(action, replica))
+        })
+    };
+    around(history, is_undefine).any(|(before, ..)| is_beside(before))
+        && adds_for_a_user(failure, history)
+        && put_backs(history).is_empty()
+}
+
+/// After the definitions' deletion a replica decides, calls or ends.
+fn is_something_done_after_a_loss(failure: &Failure) -> bool {
+    has(after(&failure.history, is_undefine), |action| {
+        let calls = matches!(action, Action::Decide { .. } | Action::Orphan { .. }) || writes(action);
+        calls || matches!(action, Action::Kill { .. } | Action::Stop { .. })
+    })
+}

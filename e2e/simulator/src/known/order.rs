@@ -1,0 +1,240 @@
+//! What the recognisers of known faults read from a failure: whom the law names, and what happens in which order.
+
+use std::collections::BTreeSet;
+use std::net::IpAddr;
+
+use ipam_core::{AddrRange, Cidr};
+
+use crate::Failure;
+use crate::action::{Action, Fate};
+use crate::admin::pool_at;
+use crate::catalogue::manifest;
+use crate::world::{REPLICAS, node_name};
+
+/// A backup that is put in place. One that is put in place is used up, so that each belongs to the last backup before it.
+#[derive(Clone, Copy)]
+pub(super) struct PutBack<'a> {
+    /// Whether replicas run on, and if so whether their watches break.
+    pub(super) live: Option<bool>,
+    /// What happens before the backup is made.
+    pub(super) before: &'a [Action],
+    /// What happens between the backup and the restore: what the restore takes back.
+    pub(super) since: &'a [Action],
+    /// What happens until the restore, with the backup.
+    pub(super) until: &'a [Action],
+    /// What happens after the restore.
+    pub(super) later: &'a [Action],
+}
+
+impl PutBack<'_> {
+    /// Replicas run on.
+    pub(super) const fn is_live(&self) -> bool {
+        self.live.is_some()
+    }
+
+    /// A leader may have assigned or released a block that the restore takes back.
+    pub(super) fn takes_back_writes(&self) -> bool {
+        has(self.since, writes)
+    }
+}
+
+/// All restores, in their order.
+pub(super) fn put_backs(history: &[Action]) -> Vec<PutBack<'_>> {
+    let mut all = Vec::new();
+    let mut backup = None;
+    for (place, action) in history.iter().enumerate() {
+        let live = match *action {
+            Action::Restore => None,
+            Action::RestoreLive { breaks } => Some(breaks),
+            Action::Backup => {
+                backup = Some(place);
+                continue;
+            }
+            _ => continue,
+        };
+        if let Some(made) = backup.take() {
+            let (before, since) = (&history[..made], &history[made + 1..place]);
+            all.push(PutBack { live, before, since, until: &history[..place], later: &history[place + 1..] });
+        }
+    }
+    all
+}
+
+/// Whether a restore of this failure is as described.
+pub(super) fn has_put_back(failure: &Failure, is_it: impl Fn(PutBack<'_>) -> bool) -> bool {
+    put_backs(&failure.history).into_iter().any(is_it)
+}
+
+/// Whether what broke the law names this node or pool, as a word.
+pub(super) fn names(failure: &Failure, name: &str) -> bool {
+    failure.law.what.split(|c: char| !c.is_ascii_alphanumeric() && c != '-').any(|word| word == name)
+}
+
+/// Whether what broke the law names this node.
+pub(super) fn names_node(failure: &Failure, node: u8) -> bool {
+    names(failure, &node_name(node))
+}
+
+/// Whether what broke the law names this pool.
+pub(super) fn names_pool(failure: &Failure, pool: u8) -> bool {
+    names(failure, pool_at(pool).1)
+}
+
+/// The address that what broke the law begins with.
+fn address(failure: &Failure) -> Option<IpAddr> {
+    failure.law.what.split(' ').next()?.parse().ok()
+}
+
+/// Whether what broke the law begins with this address.
+pub(super) fn is_address(failure: &Failure, text: &str) -> bool {
+    text.parse().is_ok_and(|addr: IpAddr| address(failure) == Some(addr))
+}
+
+/// Whether a pod on this node has the address, by what broke the law.
+pub(super) fn is_user(failure: &Failure, node: u8) -> bool {
+    let name = node_name(node);
+    let mut users = failure.law.what.split(" on ").skip(1);
+    users.any(|text| text.split([' ', ',']).next() == Some(name.as_str()))
+}
+
+/// Whether a pod starts here on a node on which a pod has the address. A `Crowd` starts pods on each node that has joined.
+pub(super) fn adds_for_a_user(failure: &Failure, history: &[Action]) -> bool {
+    has(&failure.history, |action| matches!(action, Action::NodeJoins { node } if is_user(failure, node)))
+        && has(history, |action| adds_on(action, |node| is_user(failure, node)))
+}
+
+/// Whether the pool that is named is applied here.
+pub(super) fn applies_named(failure: &Failure, history: &[Action]) -> bool {
+    has(history, |action| matches!(action, Action::Apply { pool, .. } if names_pool(failure, pool)))
+}
+
+/// Whether a pod starts on such a node.
+pub(super) fn adds_on(action: Action, is_it: impl Fn(u8) -> bool) -> bool {
+    match action {
+        Action::Crowd => true,
+        Action::Add { node, .. }
+        | Action::AddAndCrash { node, .. }
+        | Action::AddByName { node, .. }
+        | Action::AddTwo { node, .. }
+        | Action::AddAndCut { node, .. } => is_it(node),
+        _ => false,
+    }
+}
+
+/// What happens after the first action of this kind; nothing if there is none.
+pub(super) fn after(history: &[Action], is_it: impl Fn(Action) -> bool) -> &[Action] {
+    history.iter().position(|action| is_it(*action)).map_or(&[], |at| &history[at + 1..])
+}
+
+/// What happens before and after each action of this kind.
+pub(super) fn around(
+    history: &[Action],
+    is_it: impl Fn(Action) -> bool,
+) -> impl Iterator<Item = (&[Action], Action, &[Action])> {
+    let all = history.iter().enumerate().filter(move |(_, action)| is_it(**action));
+    all.map(|(at, action)| (&history[..at], *action, &history[at + 1..]))
+}
+
+pub(super) fn has(history: &[Action], is_it: impl Fn(Action) -> bool) -> bool {
+    history.iter().copied().any(is_it)
+}
+
+pub(super) const fn is_undefine(action: Action) -> bool {
+    matches!(action, Action::Undefine { .. })
+}
+
+/// The IPAMNode of a node is deleted on which a pod has the address.
+pub(super) fn deletes_ipam_node(failure: &Failure, action: Action) -> bool {
+    matches!(action, Action::RemoveIpamNode { node } if is_user(failure, node))
+}
+
+/// A replica may make calls.
+pub(super) const fn writes(action: Action) -> bool {
+    writer(action).is_some()
+}
+
+/// The replica that may make calls.
+pub(super) const fn writer(action: Action) -> Option<u8> {
+    match action {
+        Action::Work { replica }
+        | Action::WorkAgainst { replica, .. }
+        | Action::Round { replica }
+        | Action::Call { replica, .. } => Some(replica % REPLICAS),
+        _ => None,
+    }
+}
+
+/// This replica looks at its watches.
+pub(super) const fn looks(action: Action, of: u8) -> bool {
+    match action {
+        Action::Hear { replica, .. }
+        | Action::HearLast { replica, .. }
+        | Action::Listen { replica }
+        | Action::Work { replica }
+        | Action::WorkAgainst { replica, .. }
+        | Action::Round { replica } => replica % REPLICAS == of,
+        _ => false,
+    }
+}
+
+/// This replica ends.
+pub(super) fn ends(action: Action, of: u8) -> bool {
+    match action {
+        Action::Kill { replica } | Action::Stop { replica, .. } => replica % REPLICAS == of,
+        Action::Restore => true,
+        _ => false,
+    }
+}
+
+/// The replicas that run after this. A Lease that runs out ends some of them, which the actions do not show.
+pub(super) fn running(history: &[Action]) -> BTreeSet<u8> {
+    let mut running = BTreeSet::new();
+    for &action in history {
+        running.retain(|replica| !ends(action, *replica));
+        if let Action::Start { replica, .. } = action {
+            running.insert(replica % REPLICAS);
+        }
+    }
+    running
+}
+
+/// The answer to a call does not tell the caller whether the call was done.
+pub(super) fn is_unanswered(action: Action) -> bool {
+    match action {
+        Action::WorkAgainst { fate, .. } | Action::Call { fate, .. } => match fate {
+            Fate::Done => false,
+            Fate::ErrorBefore(code) => code >= 500,
+            Fate::AnswerLost | Fate::Lost | Fate::Late | Fate::ErrorAfter(_) => true,
+        },
+        _ => false,
+    }
+}
+
+/// The names of the applied pools whose network has the address.
+pub(super) fn pools_with_the_address(failure: &Failure, history: &[Action]) -> BTreeSet<&'static str> {
+    let Some(addr) = address(failure) else { return BTreeSet::new() };
+    networks(history).into_iter().filter(|(_, range)| range.contains(addr)).map(|(name, _)| name).collect()
+}
+
+/// The names and networks of the pools that are applied.
+pub(super) fn networks(history: &[Action]) -> Vec<(&'static str, AddrRange)> {
+    let of_pool = |action: Action| match action {
+        Action::Apply { pool, spec } => {
+            let (_, name, object) = manifest(pool, spec);
+            let network = object["spec"]["subnet"].as_str().or(object["spec"]["cidr"].as_str());
+            let (network, _) = network.and_then(|text| Cidr::parse(text).ok())?;
+            Some((name, network.range()))
+        }
+        _ => None,
+    };
+    history.iter().copied().filter_map(of_pool).collect()
+}
+
+/// Whether two pools are applied here whose networks overlap.
+pub(super) fn overlap(history: &[Action], one: &str, other: &str) -> bool {
+    let networks = networks(history);
+    let of =
+        |name: &str| networks.iter().filter(move |(it, _)| *it == name).map(|(_, range)| *range).collect::<Vec<_>>();
+    let others = of(other);
+    one != other && of(one).iter().any(|range| others.iter().any(|there| range.overlaps(there)))
+}

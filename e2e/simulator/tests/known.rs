@@ -1,0 +1,233 @@
+//! The recognisers of known faults are narrow: a history in which the cause is missing, comes too late or is of another node or pool
+//! is not one of that fault. Nothing is played but the histories of the files.
+//!
+//! `NV_IPAM_FOUND=STATE cargo test -p ipam-simulator --test known` also classifies the failures of a long run by its state file.
+
+#![expect(clippy::unwrap_used, clippy::expect_used, reason = "the helpers of a test fail the test")]
+
+use std::collections::BTreeMap;
+use std::io::Write as _;
+
+use ipam_simulator::action::Action;
+use ipam_simulator::known::{FAULTS, class};
+use ipam_simulator::law::Broken;
+use ipam_simulator::{Failure, Simulator, recorded};
+use serde_json::Value;
+
+/// What a near miss does to the actions of one kind.
+#[derive(Clone, Copy, Debug)]
+enum Change {
+    /// They are left out.
+    Without,
+    /// They come before all others.
+    First,
+    /// They come after all others.
+    Last,
+    /// They are of another node, pool or replica: the field has another number.
+    Other(&'static str),
+    /// They are of this kind, without fields.
+    Become(&'static str),
+}
+use Change::{Become, First, Last, Other, Without};
+
+/// The changes that make a near miss of each fault.
+#[rustfmt::skip]
+const NEAR: &[(&str, &[(&str, Change)])] = &[
+    ("block-comes-back-in-two-restores", &[
+        ("Backup", Without), ("Restore", Without), ("RestoreLive", Without), ("RestoreLive", First), ("Restore", Last), ("Crowd", Without), ("Crowd", First),
+    ]),
+    ("block-not-released-after-a-restore", &[
+        ("RestoreLive", Without), ("RestoreLive", First), ("RestoreLive", Last), ("RestoreLive", Become("Restore")), ("Backup", Last), ("Delete", Without),
+        ("Delete", First), ("Delete", Other("node")), ("Cordon", Without), ("Cordon", First), ("Cordon", Other("node")), ("Round", Last),
+    ]),
+    ("creation-arrives-after-a-restore", &[
+        ("RestoreLive", Without), ("RestoreLive", Last), ("RestoreLive", Become("Restore")), ("Orphan", Without), ("Orphan", First), ("Kill", Without),
+        ("Kill", Last), ("Decide", Last), ("Decide", Without), ("NodeJoins", Other("node")),
+    ]),
+    ("creation-arrives-after-all-records-are-lost", &[
+        ("Undefine", Without), ("Undefine", First), ("Decide", Without), ("Decide", Last), ("Crowd", Without),
+    ]),
+    ("creation-unanswered-beside-an-invalid-pool", &[
+        ("WorkAgainst", Without), ("WorkAgainst", Last), ("NodeLeaves", Without), ("NodeLeaves", First), ("NodeLeaves", Other("node")), ("Apply", First),
+        ("Apply", Other("pool")),
+    ]),
+    ("definitions-deleted-after-a-restore", &[
+        ("Undefine", Without), ("Undefine", First), ("RestoreLive", Without), ("RestoreLive", Last), ("RestoreLive", Become("Restore")), ("Backup", Without),
+        ("Crowd", Without),
+    ]),
+    ("held-address-becomes-the-gateway", &[
+        ("Undefine", Without), ("Undefine", First), ("Apply", Other("pool")), ("Apply", Other("spec")), ("Add", Without), ("Add", Last),
+    ]),
+    ("ipam-node-deleted-after-a-restore", &[
+        ("RemoveIpamNode", Without), ("RemoveIpamNode", First), ("RemoveIpamNode", Other("node")), ("Restore", Without), ("Restore", First), ("Restore", Last),
+        ("Backup", Without), ("Start", First), ("Crowd", Last),
+    ]),
+    ("last-block-not-seen-before-all-records-are-lost", &[
+        ("Undefine", Without), ("Undefine", First), ("Call", Last), ("Crowd", Without),
+    ]),
+    ("leader-sees-nothing-before-a-restore", &[
+        ("RestoreLive", Without), ("RestoreLive", Last), ("RestoreLive", Become("Restore")), ("Start", First), ("Rest", First), ("Rest", Last), ("Round", Last),
+        ("Crowd", First),
+    ]),
+    ("node-leaves-before-it-is-asked", &[
+        ("NodeLeaves", Without), ("NodeLeaves", First), ("NodeJoins", Last), ("Undefine", Last), ("Crowd", Without), ("Crowd", Last),
+    ]),
+    ("node-not-served-after-a-restore", &[
+        ("RestoreLive", Without), ("RestoreLive", First), ("RestoreLive", Last), ("RestoreLive", Become("Restore")), ("Backup", Last), ("Round", Without),
+        ("NodeTerminates", Without), ("NodeTerminates", First), ("Start", Last),
+    ]),
+    ("node-without-an-agent-is-awaited", &[
+        ("WithoutAgent", Without), ("WithoutAgent", Other("node")), ("WorkAgainst", Without),
+    ]),
+    ("overlapping-pools-after-a-restore", &[
+        ("Restore", Without), ("Restore", First), ("Restore", Become("Drain")), ("Apply", Other("pool")), ("Apply", Last), ("Backup", Last), ("Crowd", Without),
+        ("Crowd", Last),
+    ]),
+    ("plan-from-before-a-wiped-status", &[
+        ("Call", Without), ("Call", Last), ("WipeStatus", Without), ("WipeStatus", First), ("WipeStatus", Other("pool")),
+    ]),
+    ("pool-and-ipam-node-deleted-by-hand", &[
+        ("Strip", Without), ("Strip", Other("pool")), ("Remove", Without), ("Remove", Other("pool")), ("RemoveIpamNode", Without), ("RemoveIpamNode", First),
+        ("RemoveIpamNode", Other("node")), ("Crowd", Without),
+    ]),
+    ("pool-not-woken-after-a-wiped-status", &[
+        ("WipeStatus", Without), ("WipeStatus", First), ("WipeStatus", Other("pool")), ("Apply", Last),
+    ]),
+    ("pool-stays-after-a-restore", &[
+        ("Remove", Without), ("Remove", Last), ("Remove", Other("pool")), ("Backup", First), ("RestoreLive", Without), ("RestoreLive", Become("Restore")),
+        ("Start", Last),
+    ]),
+    ("pools-that-stop-sharing-write-without-end", &[
+        ("Share", Without), ("Share", First), ("Share", Other("pool")), ("Apply", Other("pool")), ("Crowd", Without), ("Crowd", First),
+    ]),
+    ("release-reported-before-a-restore", &[
+        ("Round", Last), ("RestoreLive", Without), ("RestoreLive", First), ("RestoreLive", Become("Restore")), ("Backup", First),
+        ("Backup", Last), ("Crowd", First),
+    ]),
+    ("report-kept-of-a-node-that-is-gone", &[
+        ("ForceAll", Without), ("ForceAll", Last), ("NodeLeaves", Without), ("NodeLeaves", First), ("NodeLeaves", Other("node")), ("NodeJoins", Last),
+    ]),
+    ("restore-under-a-running-leader", &[
+        ("RestoreLive", Without), ("RestoreLive", First), ("RestoreLive", Become("Restore")), ("Backup", Last), ("Start", Other("replica")), ("Rest", First),
+    ]),
+    ("watch-lags-after-a-restore", &[
+        ("RestoreLive", Without), ("RestoreLive", First), ("RestoreLive", Become("Restore")), ("Backup", First), ("Backup", Last), ("Start", Last), ("Crowd", Without),
+    ]),
+];
+
+#[test]
+fn a_near_miss_is_not_the_known_fault() {
+    let failures = failures();
+    let named: Vec<&str> = NEAR.iter().map(|(name, _)| *name).collect();
+    let mut faults: Vec<&str> = FAULTS.iter().map(|fault| fault.name).collect();
+    faults.sort_unstable();
+    assert_eq!(named, faults, "each known fault has near misses");
+    let mut wide = Vec::new();
+    for (name, changes) in NEAR {
+        let failure = &failures[*name];
+        assert_eq!(found(failure), Some(*name), "{name}, unchanged: {}", failure.law);
+        for &(kind, change) in *changes {
+            let near = changed(&failure.history, kind, change);
+            assert_ne!(near, failure.history, "{name}: {kind}, {change:?} must change the history");
+            if found(&Failure { history: near, ..failure.clone() }) == Some(*name) {
+                wide.push(format!("{name}: {kind}, {change:?}"));
+            }
+        }
+    }
+    assert_eq!(wide, Vec::<String>::new());
+}
+
+/// The laws of these faults name neither a node nor a pool.
+const NAMELESS: [&str; 2] = ["pools-that-stop-sharing-write-without-end", "restore-under-a-running-leader"];
+
+#[test]
+fn a_failure_of_others_is_not_the_known_fault() {
+    for (name, failure) in failures() {
+        let mut of_others = failure.law.what.replace("node-", "node-1").replace("10.", "11.").replace("fd0", "fd1");
+        for pool in ["blue", "green", "red", "six", "lake", "east", "west"] {
+            of_others = of_others.replace(pool, "other");
+        }
+        let law = Broken { law: failure.law.law, what: of_others };
+        let is_nameless = NAMELESS.contains(&name.as_str());
+        assert_eq!(found(&Failure { law, ..failure.clone() }) == Some(&name), is_nameless, "{name}: {}", failure.law);
+        for law in ["no-panic", "agent-keeps-its-rules"] {
+            let law = Broken { law, what: failure.law.what.clone() };
+            assert_eq!(found(&Failure { law, ..failure.clone() }), None, "{name}");
+        }
+        assert_eq!(found(&Failure { history: Vec::new(), ..failure }), None, "{name}");
+    }
+}
+
+#[test]
+fn the_failures_of_a_long_run_have_their_names() {
+    let Ok(file) = std::env::var("NV_IPAM_FOUND") else { return };
+    let state: Value = serde_json::from_slice(&std::fs::read(file).unwrap()).unwrap();
+    let simulator = Simulator::new().unwrap();
+    let mut counts = BTreeMap::<String, u64>::new();
+    let mut other = Vec::new();
+    for it in state["found"].as_array().unwrap() {
+        let history: Vec<Action> = serde_json::from_value(it["history"].clone()).unwrap();
+        let Err(failure) = simulator.play(&history) else {
+            other.push(format!("{} breaks no law any more", it["seed"]));
+            continue;
+        };
+        let name = found(&failure);
+        *counts.entry(name.unwrap_or("none").to_owned()).or_default() += 1;
+        if name != it["known"].as_str() {
+            other.push(format!("{}: {} -> {name:?}: {}", it["seed"], it["known"], failure.law));
+        }
+    }
+    std::io::stderr().write_all(format!("{counts:#?}\n").as_bytes()).unwrap();
+    assert_eq!(other, Vec::<String>::new());
+}
+
+fn found(failure: &Failure) -> Option<&'static str> {
+    class(failure).map(|fault| fault.name)
+}
+
+/// The failure of each file.
+fn failures() -> BTreeMap<String, Failure> {
+    let simulator = Simulator::new().unwrap();
+    let recorded = recorded::known_faults().unwrap();
+    let play = |history: &[Action]| simulator.play(history).err().expect("a known fault breaks its law");
+    recorded.into_iter().map(|(name, recorded)| (name, play(&recorded.history))).collect()
+}
+
+/// The history after the change of all actions of the kind.
+fn changed(history: &[Action], kind: &str, change: Change) -> Vec<Action> {
+    let (these, others): (Vec<Action>, Vec<Action>) = history.iter().partition(|action| is_of(**action, kind));
+    match change {
+        Without => others,
+        First => [these, others].concat(),
+        Last => [others, these].concat(),
+        Other(field) => map(history, kind, |action| other(action, field)),
+        Become(name) => map(history, kind, |_| serde_json::from_value(as_value(name)).unwrap()),
+    }
+}
+
+/// An action of this name: one without fields, or of the first node.
+fn as_value(name: &str) -> Value {
+    if name == "Drain" { serde_json::json!({ "Drain": {"node": 0} }) } else { Value::from(name) }
+}
+
+fn map(history: &[Action], kind: &str, change: impl Fn(Action) -> Action) -> Vec<Action> {
+    history.iter().map(|action| if is_of(*action, kind) { change(*action) } else { *action }).collect()
+}
+
+fn is_of(action: Action, kind: &str) -> bool {
+    let text = format!("{action:?}");
+    text.split([' ', '(']).next() == Some(kind)
+}
+
+/// The same action of another node, pool or spec; of the first replica.
+fn other(action: Action, field: &str) -> Action {
+    let mut value = serde_json::to_value(action).unwrap();
+    let fields = value.as_object_mut().unwrap().values_mut().next().unwrap();
+    let number = fields[field].as_u64().unwrap();
+    fields[field] = Value::from(match field {
+        "replica" => 0,
+        "node" => (number + 4) % 12,
+        _ => (number + 3) % 256,
+    });
+    serde_json::from_value(value).unwrap()
+}
