@@ -67,6 +67,9 @@ pub struct Case {
     /// What is warned of; only of a spec that is valid by itself.
     #[serde(default)]
     pub warned: Vec<Warning>,
+    /// Some of what is said, whole and by hand: `FIELD: MESSAGE`. Everything else about a message is compared with `ipam-core`'s.
+    #[serde(default)]
+    pub texts: BTreeSet<String>,
     /// The pools, by name, that do not serve when all are there.
     #[serde(default)]
     pub yields: BTreeSet<String>,
@@ -279,6 +282,10 @@ impl Case {
         ensure!(self.held.keys().all(|node| self.blocks.contains_key(node)), "a node without a block holds nothing");
         ensure!(self.leaving.iter().all(|node| self.blocks.contains_key(node)), "a node without a block keeps it");
         ensure!(!self.is_invalid() || self.warned.is_empty(), "a bad spec gets no advice");
+        let fields: BTreeSet<&str> =
+            self.refused.iter().map(|one| &*one.field).chain(self.warned.iter().map(|one| &*one.field)).collect();
+        let is_of_one = |text: &String| text.split_once(": ").is_some_and(|(field, _)| fields.contains(field));
+        ensure!(self.texts.iter().all(is_of_one), "a text is of no field that is refused or warned of");
         let names: BTreeSet<&str> = self.others.iter().map(|other| &*other.name).chain([&*self.pool]).collect();
         ensure!(self.yields.iter().all(|name| names.contains(name.as_str())), "who yields is not there");
         self.claims()?;

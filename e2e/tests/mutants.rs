@@ -3,6 +3,8 @@
 
 #![expect(clippy::unwrap_used, reason = "a test fails by panicking, its helpers too")]
 
+use std::collections::BTreeSet;
+
 use ipam_e2e::binaries::workspace;
 use ipam_e2e::mutants::{List, Mutant, applies, known, laws, sections, stale, unplayed};
 
@@ -50,6 +52,22 @@ fn every_rule_of_safety_has_a_mutant() {
     let bare = SAFETY.split_whitespace().filter(|id| !mutants.iter().any(|mutant| mutant.rule.id == *id));
     let bare: Vec<&str> = bare.collect();
     assert!(bare.is_empty(), "rules without a mutant: {}", bare.join(", "));
+}
+
+#[test]
+fn contributing_counts_the_rules_that_have_a_mutant() {
+    let known = known(&workspace()).unwrap();
+    let broken: BTreeSet<String> = mutants().into_iter().map(|mutant| mutant.rule.id).collect();
+    let count = |ids: &BTreeSet<String>| {
+        let invariants = ids.iter().filter(|id| id.starts_with("invariant-")).count();
+        (ids.len() - invariants, invariants)
+    };
+    let ((rows, invariants), (all_rows, all_invariants)) = (count(&broken), count(&known));
+    let sentence = format!(
+        "break {rows} of the {all_rows} rows of the contract and {invariants} of the {all_invariants} invariants"
+    );
+    let page = std::fs::read_to_string(workspace().join("CONTRIBUTING.md")).unwrap();
+    assert!(page.contains(&sentence), "write into CONTRIBUTING.md that the two lists {sentence}");
 }
 
 #[test]

@@ -13,8 +13,11 @@ use serde_json::Value as Json;
 const LONGEST: usize = 2_000;
 /// Nodes that are planned for at most.
 const MOST_NODES: usize = 16;
+/// Addresses in use of a block at most; blocks of fuzzed pools may be smaller.
+const MOST_HELD: u64 = 5;
 
-/// The input is an object like a pool's manifest in JSON, with `nodes` beside it: a list of names.
+/// The input is an object like a pool's manifest in JSON, with `nodes` beside it: a list of names. All its bytes together say
+/// what the agent of each node reports.
 pub(super) fn run(data: &[u8]) {
     let Ok(object) = serde_json::from_slice::<Json>(data) else { return };
     let kind = if object["kind"] == "CIDRPool" { PoolKind::CidrPool } else { PoolKind::IpPool };
@@ -37,9 +40,23 @@ pub(super) fn run(data: &[u8]) {
     let nodes: Vec<NodeRef<'_>> = names.iter().map(|name| NodeRef { name, labels: &labels }).collect();
     assert!(advise_nodes(&pool, &nodes).iter().all(|advice| advice.message.len() < LONGEST));
     let claims = claims(kind, &object["status"]["allocations"]);
-    let made = plan(&pool, &nodes, &claims, &|_| Usage::Unknown);
+    let usage = |node: &str| usage(data, node);
+    let made = plan(&pool, &nodes, &claims, &usage);
     check(&pool, &nodes, &made);
-    check_again(&pool, &nodes, &made);
+    check_kept(&claims, &usage, &made);
+    check_again(&pool, &nodes, &usage, &made);
+}
+
+/// What the node's agent reports, by a hash (FNV-1a) of the input and the node's name: no report, none in use, or some.
+fn usage(data: &[u8], node: &str) -> Usage {
+    let step = |hash: u64, byte: &u8| (hash ^ u64::from(*byte)).wrapping_mul(0x0100_0000_01b3);
+    let hash = data.iter().chain(node.as_bytes()).fold(0xcbf2_9ce4_8422_2325, step);
+    // The upper bits depend on all bytes, the lowest on the lowest alone.
+    match (hash >> 32) % 3 {
+        0 => Usage::Unknown,
+        1 => Usage::Empty,
+        _ => Usage::Held(1 + (hash >> 40) % MOST_HELD),
+    }
 }
 
 fn spec(kind: PoolKind, value: &Json) -> Option<PoolSpec> {
@@ -94,8 +111,21 @@ fn check(pool: &Pool, nodes: &[NodeRef<'_>], made: &Plan) {
     }
 }
 
+/// A record of a block whose addresses may be in use counts, unless its node has a block or another node has a part of this
+/// one. A block that is known to be empty stays only where the spec wants it.
+fn check_kept(claims: &[Claim], usage: &dyn Fn(&str) -> Usage, made: &Plan) {
+    for claim in claims.iter().filter(|claim| usage(&claim.node) != Usage::Empty) {
+        let is_kept =
+            made.assignments.iter().any(|one| one.node == claim.node || one.block.range.overlaps(&claim.range));
+        assert!(is_kept, "{claim:?} is dropped, though pods may use it");
+    }
+    for assignment in made.assignments.iter().filter(|one| usage(&one.node) == Usage::Empty) {
+        assert_eq!(assignment.standing, Standing::Serving, "{assignment:?} is empty and stays");
+    }
+}
+
 /// What was planned is a record of the next plan, which changes nothing.
-fn check_again(pool: &Pool, nodes: &[NodeRef<'_>], made: &Plan) {
+fn check_again(pool: &Pool, nodes: &[NodeRef<'_>], usage: &dyn Fn(&str) -> Usage, made: &Plan) {
     let claims: Vec<Claim> = made
         .assignments
         .iter()
@@ -106,6 +136,32 @@ fn check_again(pool: &Pool, nodes: &[NodeRef<'_>], made: &Plan) {
             source: ClaimSource::Status,
         })
         .collect();
-    let again = plan(pool, nodes, &claims, &|_| Usage::Unknown);
+    let again = plan(pool, nodes, &claims, usage);
     assert_eq!(again.assignments, made.assignments, "a plan changes what it planned");
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::fuzz::seeds::corpus;
+
+    #[test]
+    fn nodes_of_the_corpus_report_nothing_none_and_some() {
+        let mut counts = [0_usize; 3];
+        for input in corpus("spec").expect("the corpus is in the repository") {
+            for node in ["a", "b", "c"] {
+                let kind = match usage(&input, node) {
+                    Usage::Unknown => 0,
+                    Usage::Empty => 1,
+                    Usage::Held(count) => {
+                        assert!((1..=MOST_HELD).contains(&count), "{count}");
+                        2
+                    }
+                };
+                counts[kind] += 1;
+            }
+        }
+        let all: usize = counts.iter().sum();
+        assert!(all > 1_000 && counts.iter().all(|count| *count > all / 4), "{counts:?}");
+    }
 }

@@ -97,6 +97,22 @@ pub(crate) fn refusal<T: std::fmt::Debug>(answer: Result<T, CniError>) -> (i64, 
     }
 }
 
+/// What CHECK says of an interface that has no address of the IPPool.
+pub(crate) fn not_reserved(pod: &Pod, interface: &str, pool: &str) -> String {
+    let container = pod.container_id();
+    format!(
+        "not reserved for this interface: container \"{container}\" interface \"{interface}\" holds no address of IPPool \
+         \"{pool}\" (NotFound)"
+    )
+}
+
+/// What ADD says of an IPPool whose block is full on this node.
+pub(crate) fn exhausted(pool: &str, held: usize, block: &str) -> String {
+    format!(
+        "no address to give: IPPool \"{pool}\" has no free address on this node: {held} held in {block} (ResourceExhausted)"
+    )
+}
+
 #[test]
 fn dual_stack_pods_of_two_nodes_reach_each_other_by_bridge_and_by_macvlan_and_give_their_addresses_back() {
     let (world, pools) = (World::get(), ["dual4", "dual6"]);
@@ -151,12 +167,15 @@ fn check_fails_when_the_reservation_is_gone_or_another() {
     // Behind the main plugin's back: the interface stays as it is.
     let ours = with(network.clone(), "type", json!("nv-ipam"));
     pod.del("net1", &ours).unwrap();
-    let (code, message) = refusal(pod.check("net1", &network, &result));
-    assert!(code >= 100 && message.contains("checked"), "{code} {message}");
+    assert_eq!(refusal(pod.check("net1", &network, &result)), (102, not_reserved(&pod, "net1", "checked")));
     let other = pod.add("net1", &ours).unwrap();
     assert_ne!(ips(&other), ips(&result), "the next address in turn");
-    let (code, message) = refusal(pod.check("net1", &network, &result));
-    assert!(code >= 100 && message.contains(ips(&result)[0].0.split('/').next().unwrap()), "{code} {message}");
+    let [reserved, expected] = [&other, &result].map(|result| plain(&ips(result)[0].0));
+    let differs = format!(
+        "not reserved for this interface: {reserved} of IPPool \"checked\" is reserved, which is not among the expected \
+         addresses ({expected}) (NotFound)"
+    );
+    assert_eq!(refusal(pod.check("net1", &network, &result)), (102, differs));
     pod.check("net1", &ours, &other).unwrap();
 }
 
@@ -239,16 +258,17 @@ fn a_pod_gets_the_address_with_an_index_or_the_gateways() {
     let pod = world.pod(1);
     let result = pod.add("net1", &asking(json!({"allocateIPWithIndex": 6}))).unwrap();
     assert_eq!(ips(&result), [("10.64.1.7/24".to_owned(), "10.64.1.1".to_owned())], "range start, .1, and six more");
-    let (_, message) = refusal(world.pod(1).add("net1", &asking(json!({"allocateIPWithIndex": 0}))));
-    assert!(message.contains("gateway"), "{message}");
+    let (code, message) = refusal(world.pod(1).add("net1", &asking(json!({"allocateIPWithIndex": 0}))));
+    let is_gateway = "0 is the gateway of CIDRPool \"indexed\", 10.64.1.1; take another";
+    assert!(code == 7 && message.contains(is_gateway), "{code} {message}");
     let router = world.pod(1);
     let result = router.add("net1", &asking(json!({"allocateDefaultGateway": true}))).unwrap();
     assert_eq!(ips(&result), [("10.64.1.1/24".to_owned(), String::new())], "no gateway for who is the gateway");
     assert_eq!(router.addresses("net1").unwrap(), ["10.64.1.1/24"]);
     pod.ping("10.64.1.1".parse().unwrap(), ANSWERS).unwrap();
     let both = json!({"allocateDefaultGateway": true, "allocateIPWithIndex": 6});
-    let (code, _) = refusal(world.pod(1).add("net1", &asking(both)));
-    assert_eq!(code, 7, "they exclude one another");
+    let exclusive = "args.cni: allocateDefaultGateway, allocateIPWithIndex and static addresses exclude one another";
+    assert_eq!(refusal(world.pod(1).add("net1", &asking(both))), (7, exclusive.to_owned()));
 }
 
 #[test]
@@ -268,8 +288,8 @@ fn gc_releases_what_is_not_listed_and_only_of_its_own_network() {
     kept.cni("GC", "net1", &with(ours.clone(), "cni.dev/valid-attachments", valid)).unwrap();
     kept.check("net1", &ours, &held).expect("listed");
     foreign.check("net1", &theirs, &others).expect("of another network");
-    refusal(kept.check("net2", &ours, &gone));
-    refusal(lost.check("net1", &ours, &also_gone));
+    assert_eq!(refusal(kept.check("net2", &ours, &gone)), (102, not_reserved(&kept, "net2", "swept")));
+    assert_eq!(refusal(lost.check("net1", &ours, &also_gone)), (102, not_reserved(&lost, "net1", "swept")));
     api.await_used(world.nodes[0].name(), "swept", 2);
 }
 
@@ -281,11 +301,13 @@ fn a_full_block_asks_the_runtime_to_come_back_and_two_pools_are_given_both_or_no
     world.pool(&api, IPPOOLS, "narrow", json!({"subnet": "10.67.0.0/30", "perNodeBlockSize": 1}));
     let pod = world.pod(0);
     pod.add("net1", &network("nv-ipam", "narrow")).unwrap();
-    let (code, message) = refusal(world.pod(0).add("net1", &network("nv-ipam", "narrow")));
-    assert!(code == 11 && message.contains("narrow"), "{code} {message}");
-    refusal(world.pod(0).add("net1", &network("nv-ipam", "roomy,narrow")));
+    let full = (11, exhausted("narrow", 1, "10.67.0.1-10.67.0.1"));
+    assert_eq!(refusal(world.pod(0).add("net1", &network("nv-ipam", "narrow"))), full);
+    assert_eq!(refusal(world.pod(0).add("net1", &network("nv-ipam", "roomy,narrow"))), full);
     let next = world.pod(0).add("net1", &network("nv-ipam", "roomy")).unwrap();
     assert_eq!(ips(&next)[0].0, "10.66.0.1/24", "nothing of the refused pair was kept");
     let (code, message) = refusal(world.pod(0).add("net1", &network("nv-ipam", "unheard-of")));
-    assert!(code >= 100 && message.contains("unheard-of"), "{code} {message}");
+    let unknown =
+        "the agent of this node does not know the pool: no IPPool \"unheard-of\" on this node: it has IPPool \"";
+    assert!(code == 101 && message.starts_with(unknown), "{code} {message}");
 }

@@ -10,7 +10,7 @@ use ipam_e2e::netns::{BRIDGE, CniError, Node, Pod, Sandbox};
 use serde_json::{Value, json};
 
 use crate::api::{Api, IPPOOLS, SOON};
-use crate::last_mile::{ips, refusal};
+use crate::last_mile::{exhausted, ips, not_reserved, refusal};
 use crate::stage::{GROUP, plane, selecting};
 
 fn network(plugin: &str) -> Value {
@@ -53,8 +53,11 @@ fn without_an_api_server_add_del_and_a_restart_of_the_agent_work() {
     agent.process().kill().unwrap();
     let (code, message) = refusal(pods[2].cni("STATUS", "net1", &network));
     assert!(code == 50 && message.contains("daemon.sock"), "{code} {message}");
-    let (code, _) = refusal(pods[2].add("net1", &self::network("nv-ipam")));
-    assert_eq!(code, 11, "the runtime is to try again");
+    let (code, message) = refusal(pods[2].add("net1", &self::network("nv-ipam")));
+    assert!(
+        code == 11 && message.starts_with("cannot connect to the agent at "),
+        "the runtime is to try again: {code} {message}"
+    );
 
     agent = Agent::launch(&plane, &node, &namespace, &[]).unwrap();
     await_status(&pods[2]);
@@ -64,7 +67,7 @@ fn without_an_api_server_add_del_and_a_restart_of_the_agent_work() {
     assert_eq!(ips(&after)[0].0, "10.70.0.4/24");
     pods[0].ping("10.70.0.4".parse().unwrap(), SOON).unwrap();
     pods[1].del("net1", &network).unwrap();
-    refusal(pods[1].check("net1", &network, &during));
+    assert_eq!(refusal(pods[1].check("net1", &network, &during)), (102, not_reserved(&pods[1], "net1", "p")));
 
     plane.start_apiserver().unwrap();
     agent.await_ready(&node).unwrap();
@@ -136,8 +139,8 @@ fn an_agent_killed_under_concurrent_adds_loses_nothing_acknowledged_and_doubles_
             assert_eq!(&ips(&again)[0].0, address, "{} {interface}: acknowledged and lost", pod.name());
         }
     }
-    let (code, _) = refusal(pods[0].add("more", &network));
-    assert_eq!(code, 11, "the block is full, no more and no less");
+    // The block is full, no more and no less.
+    assert_eq!(refusal(pods[0].add("more", &network)), (11, exhausted("p", room, "10.71.0.1-10.71.0.72")));
     for (pod, held) in pods.iter().zip(&acknowledged) {
         for interface in held.keys() {
             pod.del(interface, &network).unwrap();

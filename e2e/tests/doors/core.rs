@@ -11,7 +11,7 @@ use ipam_core::{
 use ipam_crds::read::{judge, read};
 use ipam_e2e::cases::{Age, Case, Other, fleet, load};
 
-use crate::verdict::{Verdict, assert_none, disagreement, expected};
+use crate::verdict::{Verdict, assert_none, disagreement, expected, lacking};
 
 /// All that `ipam-core` says of a case, in its own words.
 pub(crate) struct Said {
@@ -112,6 +112,17 @@ fn the_core_gives_every_case_its_verdict() {
     let cases = load().unwrap();
     let wrong: Vec<String> = cases.iter().filter_map(|case| disagreement(case, expected(case), core(case))).collect();
     assert_none(&wrong);
+}
+
+#[test]
+fn the_core_says_the_texts_of_the_table_word_for_word() {
+    let wrong = load().unwrap().into_iter().filter_map(|case| {
+        let said = say(&case, &|other| created(other.age));
+        let violations = said.violations.iter().map(ToString::to_string);
+        let advice = said.advice.iter().chain(&said.of_nodes).map(ToString::to_string);
+        lacking(&case, &violations.chain(advice).collect())
+    });
+    assert_none(&wrong.collect::<Vec<_>>());
 }
 
 #[test]

@@ -1,5 +1,6 @@
 //! The second door: `ipam-controller validate`. It sees manifests, so of a case it sees what stands in a file: the spec that
-//! is put and the other pools, but not what is held.
+//! is put and the other pools, but not what is held. It has no verdict on an edit that would take addresses in use. If the file
+//! has the status of the pool and the nodes are known, its plan shows which blocks such an edit moves.
 
 use std::collections::BTreeMap;
 use std::fs;
@@ -13,6 +14,7 @@ use ipam_operator::validate::{Nodes, Options, PoolReport, validate};
 use serde_json::{Value, json};
 
 use crate::objects;
+use crate::server::edited;
 use crate::verdict::{Verdict, assert_none, disagreement, expected};
 
 /// The others first, the case's pool last: in files the later one is the newcomer.
@@ -56,6 +58,63 @@ fn validate_gives_every_case_the_verdict_that_files_show() {
     let cases = load().unwrap().into_iter().filter(is_shown);
     let wrong: Vec<String> = cases.filter_map(|case| disagreement(&case, in_files(&case), offline(&case))).collect();
     assert_none(&wrong);
+}
+
+/// An edit that moves no block, but takes an address in use that lies outside of its node's block. No plan shows that.
+const OUTSIDE_ITS_BLOCK: &str = "shrink of the subnet away from an address asked for by name";
+
+/// Whether an edit of the field moves blocks. A gateway or an exclusion takes single addresses of blocks that stay.
+fn moves(refusal: &Refusal) -> bool {
+    let stays = ["spec.exclusions", "spec.perNodeExclusions", "spec.gateway"];
+    !stays.iter().any(|field| refusal.field.starts_with(field)) && !refusal.field.ends_with(".gateway")
+}
+
+/// The blocks of nodes in the plan for the pool of `case` as `kubectl get -o yaml` prints it after the edit.
+fn planned(case: &Case) -> (PoolReport, BTreeMap<String, String>) {
+    let nodes = Some(Nodes::from_file("fleet", list(&objects::nodes()).as_bytes()).unwrap());
+    let pool = edited(&objects::old(case).unwrap(), &objects::new(case));
+    let options = Options { nodes, explain: true, ..Options::default() };
+    let mut report = validate([(&*case.name, list(&[pool]).as_bytes())], &options);
+    let pool = report.pools.remove(0);
+    let plan = serde_json::to_value(&pool).unwrap()["nodes"]["plan"].take();
+    let text = |value: &Value| value.as_str().unwrap().to_owned();
+    let shares = plan.as_array().unwrap().iter().map(|share| {
+        let block = match &share["prefix"] {
+            Value::Null => format!("{}-{}", text(&share["startIP"]), text(&share["endIP"])),
+            prefix => text(prefix),
+        };
+        (text(&share["node"]), block)
+    });
+    (pool, shares.collect())
+}
+
+#[test]
+fn the_plan_shows_which_blocks_an_edit_of_addresses_in_use_moves() {
+    let (mut moving, mut staying, mut wrong) = (0, 0, Vec::new());
+    for case in load().unwrap() {
+        let in_use: Vec<&Refusal> =
+            case.refused.iter().filter(|refusal| refusal.reason == Reason::InUse.as_str()).collect();
+        let leaves_out = case.warned.iter().any(|warning| warning.code == AdviceCode::NodesLeftOut.as_str());
+        if in_use.is_empty() && !leaves_out {
+            continue;
+        }
+        let (pool, plan) = planned(&case);
+        assert!(pool.is_fine(), "{}: files show no use: {:?}", case.title(), pool.problems);
+        let has_moved = |(node, block): (&String, &String)| {
+            let block = block.split_once(" via ").map_or(block.as_str(), |(prefix, _)| prefix);
+            plan.get(node).is_none_or(|share| share != block)
+        };
+        let shown = case.blocks.iter().any(has_moved);
+        let moves = leaves_out || in_use.iter().any(|refusal| moves(refusal));
+        let expected = moves && case.name != OUTSIDE_ITS_BLOCK;
+        *(if expected { &mut moving } else { &mut staying }) += 1;
+        if shown != expected {
+            wrong.push(format!("{}: blocks move is {expected}, shown is {plan:?}", case.title()));
+        }
+    }
+    assert_none(&wrong);
+    assert!(moving + staying >= 49, "as many as there are: {moving} {staying}");
+    assert!(moving >= 20 && staying >= 10, "{moving} {staying}");
 }
 
 /// What the program prints about `cases`, each of which has a namespace of its own: the verdicts by namespace.

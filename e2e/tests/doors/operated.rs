@@ -35,7 +35,7 @@ fn a_running_operator_names_every_mistake_that_the_definition_lets_in() {
     let cases = load().unwrap().into_iter().filter(let_in).enumerate();
     // Pools with such specs contend for no addresses: all of them can stand side by side.
     let cases: Vec<Case> = cases.map(|(number, case)| case.of_pool(&format!("case-{number}"))).collect();
-    assert!(cases.len() >= 7, "{}", cases.len());
+    assert!(cases.len() >= 11, "{}", cases.len());
     for case in &cases {
         server.put(&objects::new(case));
     }

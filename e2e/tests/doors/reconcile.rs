@@ -7,7 +7,7 @@ use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use ipam_core::{Claim, Held, PoolKey, PoolKind};
+use ipam_core::{AdviceCode, Claim, Held, PoolKey, PoolKind};
 use ipam_crds::{BlockUse, NodeBlock};
 use ipam_e2e::cases::{Age, Case, Refusal, fleet, load};
 use ipam_operator::election::given::Given;
@@ -22,7 +22,7 @@ use jiff::Timestamp;
 use kube::runtime::watcher::Event;
 use serde_json::{Value, json};
 
-use crate::core::created;
+use crate::core::{created, say};
 use crate::objects;
 use crate::verdict::assert_none;
 
@@ -37,6 +37,8 @@ struct Cluster<'a> {
     /// By name: version, generation, and what was told and said.
     ipam_nodes: BTreeMap<String, IpamNode>,
     statuses: BTreeMap<PoolKey, StatusRecord>,
+    /// The texts of all events.
+    events: Vec<String>,
     version: u64,
     now: Instant,
 }
@@ -61,6 +63,7 @@ impl<'a> Cluster<'a> {
             pools: BTreeMap::new(),
             ipam_nodes: BTreeMap::new(),
             statuses: BTreeMap::new(),
+            events: Vec::new(),
             version: 0,
             now: Instant::now(),
         };
@@ -175,7 +178,10 @@ impl<'a> Cluster<'a> {
                 Outcome::Pool(pool, Ok(version))
             }
             Command::WriteIpamNode(write) => return self.write_ipam_node(write),
-            Command::Publish { .. } => Outcome::Published,
+            Command::Publish { note, .. } => {
+                self.events.push(note.text);
+                Outcome::Published
+            }
         };
         let changed = match &outcome {
             Outcome::Pool(pool, _) => Some(pool.key.clone()),
@@ -306,7 +312,40 @@ fn disagreement(case: &Case) -> Result<(), String> {
     } else {
         expect(&ready, "Valid")?;
     }
+    has_the_effects_of_the_advice(&cluster, &key)?;
     keeps_what_is_held(case, &cluster.statuses[&key])
+}
+
+/// The operator gives no advice: what is `warned` of stands in no condition and in no event. Of three codes the status shows
+/// the effect, and shows it only then: nodes without a block, no node at all, and nodes whose block is being released.
+fn has_the_effects_of_the_advice(cluster: &Cluster<'_>, key: &PoolKey) -> Result<(), String> {
+    let (case, status) = (cluster.case, &cluster.statuses[key]);
+    let said = say(case, &|other| created(other.age));
+    let conditions = &status.summary.conditions;
+    let texts: Vec<&String> = conditions.iter().map(|condition| &condition.message).chain(&cluster.events).collect();
+    for advice in said.advice.iter().chain(&said.of_nodes) {
+        if texts.iter().any(|text| text.contains(&advice.message)) {
+            return Err(format!("{advice} stands in {texts:?}"));
+        }
+    }
+    let serves = !case.is_invalid() && !case.yields.contains(&case.pool);
+    let is_warned = |code: AdviceCode| case.warned.iter().any(|warning| warning.code == code.as_str());
+    let is_true = |kind: &str| conditions.iter().any(|condition| condition.type_ == kind && condition.status == "True");
+    let nodes = status.summary.nodes.unwrap_or_default();
+    let mut effects = Vec::new();
+    if serves && case.fleet && case.old.is_none() {
+        effects.push((AdviceCode::TooSmall, is_true("Exhausted")));
+        effects.push((AdviceCode::NoNodeSelected, nodes.served + nodes.unserved == 0));
+    }
+    if serves && case.old.is_some() {
+        let leaves = |node: &String| !case.leaving.contains(node) && !case.held_by(node).unwrap().is_empty();
+        let left_out = status.releasing.iter().any(|release| leaves(&release.claim.node));
+        effects.push((AdviceCode::NodesLeftOut, left_out && is_true("Releasing")));
+    }
+    match effects.into_iter().find(|(code, shows)| is_warned(*code) != *shows) {
+        Some((code, shows)) => Err(format!("the status shows {code}: {shows}, and the table warns of it: {}", !shows)),
+        None => Ok(()),
+    }
 }
 
 fn expect((status, reason, message): &(String, String, String), wanted: &str) -> Result<(), String> {

@@ -1,5 +1,7 @@
 //! What a door says of a case, and how that is held against the table.
 
+use std::collections::BTreeSet;
+
 use ipam_core::{Advice, Violation};
 use ipam_e2e::cases::{Case, Refusal, Warning};
 
@@ -42,6 +44,12 @@ fn difference<T: PartialEq + std::fmt::Debug>(expected: Vec<T>, mut said: Vec<T>
         }
     }
     (!missing.is_empty() || !said.is_empty()).then(|| format!("missing {missing:?}, not expected {said:?}"))
+}
+
+/// The table's texts that are not among `said`; `None` if all are.
+pub(crate) fn lacking(case: &Case, said: &BTreeSet<String>) -> Option<String> {
+    let lacking: Vec<&String> = case.texts.difference(said).collect();
+    (!lacking.is_empty()).then(|| format!("{}: {lacking:?} are not among {said:?}", case.title()))
 }
 
 /// What the table says of a case.

@@ -1,7 +1,8 @@
 //! The doors with a webhook: a running operator asked over TLS, and the real API server that asks it.
 //!
 //! On the wire a refusal has fields and messages, and of the reason only the API's own word, which is coarser; a warning is a
-//! text. So both are held against what `ipam-core` says in full, and by it translated into the words of the table.
+//! text. So both are held against what `ipam-core` says in full, and by it translated into the words of the table. The texts of
+//! the table, which are written by hand, are compared as they come.
 
 use ipam_core::{Advice, Reason, Violation};
 use ipam_e2e::cases::{Case, Refusal, Warning, load};
@@ -12,7 +13,7 @@ use crate::definition::{self, complaints};
 use crate::objects::new;
 use crate::server::{Reply, causes, edited};
 use crate::stage::{Set, Stage};
-use crate::verdict::{Verdict, assert_none, disagreement, expected};
+use crate::verdict::{Verdict, assert_none, disagreement, expected, lacking};
 
 /// The verdict in the table's words; what `ipam-core` does not say stands in it as it came.
 fn read(said: &Said, refusal: Option<&Value>, warnings: &[String]) -> Verdict {
@@ -58,7 +59,10 @@ fn direct(stage: &Stage, case: &Case, set: &Set, said: &Said) -> Option<String> 
     let answer = stage.review(set.old.as_ref(), &new);
     let warnings: Vec<String> = serde_json::from_value(answer["warnings"].clone()).unwrap_or_default();
     let refusal = (answer["allowed"] != true).then_some(&answer["status"]);
-    disagreement(case, wanted(case, said), read(said, refusal, &warnings))
+    let causes = refusal.map(causes).unwrap_or_default();
+    let texts = causes.iter().map(|[field, _, message]| format!("{field}: {message}")).chain(warnings.iter().cloned());
+    let lacking = lacking(case, &texts.collect());
+    lacking.or_else(|| disagreement(case, wanted(case, said), read(said, refusal, &warnings)))
 }
 
 fn through_the_api_server(stage: &Stage, case: &Case, set: &Set, said: &Said) -> Option<String> {
