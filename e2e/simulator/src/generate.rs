@@ -117,7 +117,7 @@ impl Dice {
 
 /// A cluster that works: some nodes, a pool or two, an operator.
 fn opening(dice: &mut Dice) -> Vec<Action> {
-    let grace = if dice.rng.u8(0..4) < 2 { 90 } else { 0 };
+    let grace = if dice.rng.u8(0..4) < 3 { 90 } else { 0 };
     let mut history = vec![
         Action::Grace(grace),
         Action::Start { replica: 0, skew: 0 },
