@@ -7,6 +7,7 @@ use std::path::PathBuf;
 use std::process::ExitCode;
 use std::time::Instant;
 
+use ipam_simulator::known::class;
 use ipam_simulator::long::Long;
 use ipam_simulator::{End, Found, Played, Simulator, play_many, recorded};
 
@@ -112,6 +113,7 @@ fn replay(file: &std::path::Path) -> anyhow::Result<ExitCode> {
         }
         Err(failure) => {
             writeln!(out, "{}{}", if failure.settling { "at rest: " } else { "" }, failure.law)?;
+            writeln!(out, "known fault: {}", class(&failure).map_or("none", |fault| fault.name))?;
             Ok(ExitCode::FAILURE)
         }
     }
