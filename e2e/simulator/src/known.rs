@@ -111,7 +111,7 @@ pub const FAULTS: [Fault; 23] = [
     },
     Fault {
         name: "creation-arrives-after-a-restore",
-        laws: &["assigned-is-recorded"],
+        laws: &["assigned-is-recorded", "one-holder", "held-is-nobody-elses"],
         shows: is_of_a_creation_after_a_restore,
     },
     Fault { name: "release-reported-before-a-restore", laws: UNRECORDED, shows: is_of_an_early_release },

@@ -29,9 +29,9 @@ pub(super) fn is_of_a_pool_removed_by_hand(failure: &Failure) -> bool {
         let places = |is_it: &dyn Fn(Action) -> bool| -> Vec<usize> {
             history.iter().enumerate().filter(|(_, action)| is_it(**action)).map(|(at, _)| at).collect()
         };
-        let (stripped, removed) = (places(&|it| deletes(it, pool)), places(&|it| removes(it, pool)));
+        let (stripped, gone) = (places(&|it| deletes(it, pool)), places(&|it| removes(it, pool)));
         let ipam_nodes = places(&|it| deletes_ipam_node(failure, it));
-        let mut all = stripped.iter().flat_map(|a| removed.iter().map(move |b| (*a, *b)));
+        let mut all = stripped.iter().flat_map(|a| gone.iter().map(move |b| (*a, *b)));
         all.any(|(strip, remove)| ipam_nodes.iter().any(|it| is_unseen(history, [strip, remove, *it])))
     };
     let mut stripped = history.iter().filter_map(|action| match action {
@@ -118,12 +118,12 @@ pub(super) fn is_of_a_gateway(failure: &Failure) -> bool {
         let then = before.iter().rev().copied().find_map(gateway).unwrap_or(false);
         adds_for_a_user(failure, before) && (then || later.iter().copied().filter_map(gateway).any(|is_it| is_it))
     };
-    let is_loss = |action| match action {
+    let loses = |action| match action {
         Action::Undefine { .. } => true,
         Action::WipeStatus { pool } => names_pool(failure, pool),
         _ => false,
     };
-    around(&failure.history, is_loss).any(|(before, _, later)| is_lost(before, later))
+    around(&failure.history, loses).any(|(before, _, later)| is_lost(before, later))
         || has_put_back(failure, |it| !it.is_live() && it.takes_back_writes() && is_lost(it.until, it.later))
 }
 

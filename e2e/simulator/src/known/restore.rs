@@ -62,7 +62,7 @@ pub(super) fn is_of_a_lagging_watch(failure: &Failure) -> bool {
 }
 
 /// A restore under a leader takes back writes, and the agent's watch does not break. Then the pods of the node that is named end, and
-/// the node or the pool is changed so that the block is to be released.
+/// the node or the pool is changed so that the block is to be released, in any order.
 pub(super) fn is_of_a_block_that_stays(failure: &Failure) -> bool {
     let empties = |action| match action {
         Action::Drain { node } | Action::Delete { node, .. } | Action::Vanish { node, .. } => names_node(failure, node),
@@ -72,7 +72,8 @@ pub(super) fn is_of_a_block_that_stays(failure: &Failure) -> bool {
         it.live == Some(false)
             && it.takes_back_writes()
             && !running(it.until).is_empty()
-            && has(after(it.later, empties), |action| releases(failure, action))
+            && has(it.later, empties)
+            && has(it.later, |action| releases(failure, action))
     })
 }
 
@@ -134,30 +135,35 @@ fn leads_on(it: PutBack<'_>) -> bool {
 
 /// A replica has decided or given up a call before a restore, and the call arrives after it: of a replica that is gone or has given
 /// it up, or of one that has not decided since. The node that is named joined before the restore.
+/// Not bound: whether the call or the backup is earlier. A call that is sent before the backup may take effect after it.
 pub(super) fn is_of_a_creation_after_a_restore(failure: &Failure) -> bool {
     let joins = |action| matches!(action, Action::NodeJoins { node } if names_node(failure, node));
     has_put_back(failure, |it| {
-        let is_given_up = has(it.since, |action| {
+        let is_given_up = has(it.until, |action| {
             matches!(action, Action::Call { fate: Fate::Late, .. } | Action::WorkAgainst { fate: Fate::Late, .. })
         });
-        let decided = decided(it.since);
-        let is_left = decided.is_some_and(|replica| has(it.since, |action| ends(action, replica)));
-        let calls = |action| matches!(action, Action::Call { replica, .. } if decided == Some(replica % REPLICAS));
-        let before_it_decides = it.later.split(|action| matches!(action, Action::Decide { .. })).next();
+        let decided = last_decision(it.until);
+        let is_left = decided.is_some_and(|(at, replica)| has(&it.until[at..], |action| ends(action, replica)));
+        let calls = |action| match action {
+            Action::Call { replica, .. } => decided.is_some_and(|(_, of)| of == replica % REPLICAS),
+            _ => false,
+        };
+        let early = it.later.split(|action| matches!(action, Action::Decide { .. })).next();
         let arrives = has(it.later, |action| matches!(action, Action::Orphan { .. }));
         it.is_live()
+            && it.takes_back_writes()
             && has(it.until, joins)
-            && ((arrives && (is_given_up || is_left)) || before_it_decides.is_some_and(|early| has(early, calls)))
+            && ((arrives && (is_given_up || is_left)) || early.is_some_and(|early| has(early, calls)))
     })
 }
 
-/// The replica that has decided last.
-fn decided(history: &[Action]) -> Option<u8> {
-    let replica = |action: &Action| match action {
-        Action::Decide { replica } => Some(*replica % REPLICAS),
+/// The place and the replica of the last decision.
+fn last_decision(history: &[Action]) -> Option<(usize, u8)> {
+    let mut all = history.iter().enumerate().rev();
+    all.find_map(|(at, action)| match action {
+        Action::Decide { replica } => Some((at, *replica % REPLICAS)),
         _ => None,
-    };
-    history.iter().rev().find_map(replica)
+    })
 }
 
 /// The node has a block to release, the leader and the agent act, and the backup is made. Then the node gets the block again, and the
