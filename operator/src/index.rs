@@ -343,12 +343,13 @@ impl IpamNodes {
         }
     }
 
-    /// What was taken out of IPAMNodes of a pool proves nothing any more.
-    pub fn forget_retired_of_pool(&mut self, key: &PoolKey) {
-        self.retired.retain(|_, retired| {
-            retired.remove(key);
-            !retired.is_empty()
-        });
+    /// What was taken out of IPAMNodes of a pool proves nothing any more. Returns the nodes whose agents are to be asked once more.
+    #[must_use]
+    pub fn forget_retired_of_pool(&mut self, key: &PoolKey) -> Vec<String> {
+        let of_pool = self.retired.iter_mut().filter_map(|(node, retired)| retired.remove(key).map(|_| node.clone()));
+        let nodes = of_pool.collect();
+        self.retired.retain(|_, retired| !retired.is_empty());
+        nodes
     }
 
     /// What the agent had counted when we took the entry out.

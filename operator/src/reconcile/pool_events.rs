@@ -124,9 +124,13 @@ impl Reconciler {
         // No other write gives the status that was sent: it is sent only where it differs from the last.
         let is_done = task.unanswered.as_ref() == Some(&record.status);
         if before.status != record.status {
-            // Another may lead and have told nodes to give again what we took out of their IPAMNodes. Whether that is so
-            // the watch of those tells in its own time; the agents are asked once more.
-            self.ipam_nodes.forget_retired_of_pool(key);
+            // Another leader may have assigned again what we took out of IPAMNodes. Whether that is so the watch of those shows in
+            // its own time; the agents are asked once more.
+            if !is_done {
+                for node in self.ipam_nodes.forget_retired_of_pool(key) {
+                    self.queue.push(&node);
+                }
+            }
             // IPAMNodes may have gone before it was wiped.
             if sees_losses {
                 let lost = lost_claims(&before.status, &record.status, task.unanswered.as_ref());

@@ -525,3 +525,30 @@ fn a_node_waits_for_no_status_of_a_pool_that_is_gone() {
     let [("n1", NodeAction::Update(_, blocks))] = &nodes_written(&calls)[..] else { panic!("{calls:#?}") };
     assert_eq!((blocks.len(), blocks[0].name.as_str()), (1, "blue"));
 }
+
+#[test]
+fn a_release_goes_on_after_a_status_whose_answer_was_lost() {
+    let mut world = World::new(&["n1", "n2"], &[blue()], vec![]);
+    world.settle();
+    world.tell(n1_cordoned(true));
+    world.settle();
+    // The entry of n1 is taken out while a status is written in which only a count of n2 is new.
+    report(&mut world, "n2", 1);
+    report(&mut world, "n1", 0);
+    let (removals, statuses): (Vec<_>, Vec<_>) = world
+        .calls_after(Duration::from_secs(1))
+        .into_iter()
+        .partition(|call| matches!(call, Command::WriteIpamNode(_)));
+    world.succeed(only(removals));
+    let status = only(statuses);
+    let sent = status_json(status_of(&status));
+    world.fail(status, CallError::Failed("connection reset".into()));
+    world.pool_reads(1, SPEC, &sent);
+    for _ in 0..3 {
+        world.settle();
+        if world.reconciler.ipam_nodes.get("n1").is_some_and(|known| !known.blocks.is_empty()) {
+            report(&mut world, "n1", 0);
+        }
+    }
+    assert!(world.status().releasing.is_empty(), "{:?}", world.status().releasing);
+}
