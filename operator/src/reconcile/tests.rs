@@ -504,6 +504,87 @@ fn a_failed_write_is_tried_again_and_an_unreachable_server_is_not_flooded() {
 }
 
 #[test]
+fn events_do_not_make_failing_writes_more_frequent() {
+    let mut world = World::new(&["n1"], &[blue()], vec![]);
+    world.settle();
+    // The status of the pool, and then the IPAMNode, is refused from now on, while an agent reports twenty times a second.
+    for fails_for_status in [true, false] {
+        world.node_joins(if fails_for_status { "n2" } else { "n3" });
+        let (start, mut tries, mut used) = (world.now, 0, 0);
+        while world.now < start + Duration::from_mins(1) {
+            used += 1;
+            report(&mut world, "n1", used % 3);
+            for call in world.calls_after(Duration::from_millis(50)) {
+                let is_status = matches!(call, Command::WriteStatus { .. } | Command::Confirm { .. });
+                let is_node = matches!(&call, Command::WriteIpamNode(write) if write.node != "n1");
+                if (is_status && fails_for_status) || (is_node && !fails_for_status) {
+                    tries += 1;
+                    world.fail(call, CallError::Failed("etcdserver: request is too large".into()));
+                } else {
+                    world.succeed(call);
+                }
+            }
+            if !fails_for_status {
+                world.reconciler.queue.push("n3");
+            }
+        }
+        assert!((3..=12).contains(&tries), "status: {fails_for_status}, {tries} tries in a minute");
+        world.now += Duration::from_secs(30);
+        world.settle();
+    }
+}
+
+#[test]
+fn labels_that_change_no_selection_make_no_plan() {
+    let selects = r#"{"nodeSelectorTerms":[{"matchExpressions":[{"key":"gpu","operator":"Exists"}]}]}"#;
+    let spec = SPEC.replace('}', &format!(r#","nodeSelector":{selects}}}"#));
+    let mut world = World::new(&["n1"], &[pool_object("blue", 10, 1, &spec, &json!({}))], vec![]);
+    world.settle();
+    let labelled = |world: &mut World, labels: &[&str]| {
+        let labels = labels.iter().map(|label| ((*label).to_owned(), "yes".to_owned()));
+        let labels: crate::index::Labels = labels.collect();
+        world.tell(Observed::Node(Event::Apply(("n1".to_owned(), labels.into()))));
+    };
+    let due = |world: &World| world.reconciler.pools.values().filter(|task| task.due.at().is_some()).count();
+    labelled(&mut world, &["rack"]);
+    assert_eq!(due(&world), 0, "blue does not ask for a rack");
+    labelled(&mut world, &["rack", "gpu"]);
+    assert_eq!(due(&world), 1);
+    world.settle();
+    assert_eq!(world.status().allocations.len(), 1);
+    labelled(&mut world, &["gpu"]);
+    assert_eq!(due(&world), 0);
+    labelled(&mut world, &["rack"]);
+    world.settle();
+    assert_eq!(world.status().releasing.len(), 1);
+}
+
+#[test]
+fn counts_are_written_every_ten_seconds_while_a_block_is_released() {
+    let mut world = World::new(&["n1", "n2"], &[blue()], vec![]);
+    world.settle();
+    report(&mut world, "n1", 2);
+    report(&mut world, "n2", 1);
+    world.calls_after(pool_task::LIVELY).into_iter().for_each(|call| world.succeed(call));
+    world.tell(Observed::Node(Event::Delete(("n2".into(), NodeMeta::default()))));
+    world.settle();
+    let (start, mut writes, mut used) = (world.now, 0, 0);
+    while world.now < start + Duration::from_mins(1) {
+        used += 1;
+        report(&mut world, "n1", used % 3);
+        for call in world.calls_after(Duration::from_millis(100)) {
+            writes += usize::from(matches!(call, Command::WriteStatus { .. }));
+            world.succeed(call);
+        }
+    }
+    assert!((4..=7).contains(&writes), "{writes} statuses in a minute");
+    report(&mut world, "n2", 0);
+    let released = world.now;
+    world.settle();
+    assert!(world.status().releasing.is_empty() && world.now < released + Duration::from_secs(5), "at once");
+}
+
+#[test]
 fn a_pool_made_anew_under_its_old_name_gets_the_same_blocks() {
     let mut world = World::new(&["n2"], &[blue()], vec![]);
     world.settle();
