@@ -18,13 +18,17 @@ use loss::{
     is_of_a_pool_removed_by_hand,
 };
 use other::{
-    is_of_a_plan_from_before, is_of_a_pool_that_is_not_woken, is_of_a_report_that_is_kept, is_of_an_awaited_node,
-    is_of_an_unanswered_creation, is_of_pools_that_stop_sharing,
+    is_of_a_block_of_an_invalid_pool, is_of_a_creation_after_a_force_release, is_of_a_plan_from_before,
+    is_of_a_pool_that_is_not_woken, is_of_a_report_that_is_kept, is_of_an_awaited_node, is_of_an_unanswered_creation,
+    is_of_pools_that_stop_sharing,
 };
 use restore::{
-    is_of_a_block_that_stays, is_of_a_creation_after_a_restore, is_of_a_lagging_watch, is_of_a_leader_that_saw_nothing,
-    is_of_a_pool_that_stays, is_of_a_report_lost_after_a_restore, is_of_a_reservation, is_of_an_early_release,
-    is_of_definitions_deleted_after_a_restore, is_of_overlapping_pools, is_of_two_leaders, is_of_two_restores,
+    is_of_a_block_of_two_nodes, is_of_a_block_that_stays, is_of_a_creation_after_a_restore, is_of_a_lagging_watch,
+    is_of_a_leader_that_saw_nothing, is_of_a_lease_without_blocks, is_of_a_lost_store,
+    is_of_a_pool_applied_after_the_backup, is_of_a_pool_that_stays, is_of_a_report_lost_after_a_restore,
+    is_of_a_reservation, is_of_a_status_write_of_before, is_of_an_early_release,
+    is_of_definitions_deleted_after_a_restore, is_of_definitions_deleted_before_a_restore, is_of_overlapping_pools,
+    is_of_two_leaders, is_of_two_restores,
 };
 
 /// A fault that is known.
@@ -55,7 +59,7 @@ const UNRECORDED: &[&str] = &["one-holder", "held-is-nobody-elses", "held-is-rec
 const UNASKED: &[&str] = &["one-holder", "held-is-nobody-elses", "held-is-recorded", "selected-node-has-a-block"];
 
 /// All of them. The first that fits counts, so that the one with more conditions stands before the one with fewer.
-pub const FAULTS: [Fault; 23] = [
+pub const FAULTS: [Fault; 31] = [
     Fault { name: "ipam-node-deleted-after-a-restore", laws: UNRECORDED, shows: is_of_a_report_lost_after_a_restore },
     Fault { name: "pool-and-ipam-node-deleted-by-hand", laws: UNRECORDED, shows: is_of_a_pool_removed_by_hand },
     Fault { name: "node-leaves-before-it-is-asked", laws: UNASKED, shows: is_of_a_node_that_left },
@@ -69,7 +73,7 @@ pub const FAULTS: [Fault; 23] = [
     Fault { name: "watch-lags-after-a-restore", laws: UNRECORDED, shows: is_of_a_lagging_watch },
     Fault {
         name: "block-not-released-after-a-restore",
-        laws: &["unused-block-is-released", "assignment-ends"],
+        laws: &["unused-block-is-released", "assignment-ends", "nothing-else-is-told"],
         shows: is_of_a_block_that_stays,
     },
     Fault { name: "overlapping-pools-after-a-restore", laws: TWICE, shows: is_of_overlapping_pools },
@@ -119,6 +123,42 @@ pub const FAULTS: [Fault; 23] = [
     Fault { name: "plan-from-before-a-wiped-status", laws: &["assigned-is-recorded"], shows: is_of_a_plan_from_before },
     Fault { name: "pool-stays-after-a-restore", laws: &["deleted-pool-goes"], shows: is_of_a_pool_that_stays },
     Fault { name: "restore-under-a-running-leader", laws: &["one-leader"], shows: is_of_two_leaders },
+    Fault {
+        name: "definitions-deleted-before-a-restore",
+        laws: TWICE,
+        shows: is_of_definitions_deleted_before_a_restore,
+    },
+    Fault { name: "store-lost-before-a-restore", laws: TWICE, shows: is_of_a_lost_store },
+    Fault {
+        name: "pool-applied-after-the-backup-goes-in-use",
+        laws: &["pool-in-use-stays"],
+        shows: is_of_a_pool_applied_after_the_backup,
+    },
+    Fault {
+        name: "block-of-an-invalid-pool-is-assigned-again",
+        laws: &["held-elsewhere-is-true"],
+        shows: is_of_a_block_of_an_invalid_pool,
+    },
+    Fault {
+        name: "creation-arrives-after-a-force-release",
+        laws: &["assigned-is-recorded"],
+        shows: is_of_a_creation_after_a_force_release,
+    },
+    Fault {
+        name: "lease-says-nothing-after-a-restore",
+        laws: &["lease-says-so-first"],
+        shows: is_of_a_lease_without_blocks,
+    },
+    Fault {
+        name: "old-status-write-succeeds-after-a-restore",
+        laws: &["assigned-is-recorded"],
+        shows: is_of_a_status_write_of_before,
+    },
+    Fault {
+        name: "block-recorded-for-two-nodes-after-a-restore",
+        laws: &["held-is-nobody-elses"],
+        shows: is_of_a_block_of_two_nodes,
+    },
 ];
 
 /// The known fault that the shortest history shows.

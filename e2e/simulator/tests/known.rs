@@ -40,6 +40,19 @@ const NEAR: &[(&str, &[(&str, Change)])] = &[
         ("RestoreLive", Without), ("RestoreLive", First), ("RestoreLive", Last), ("RestoreLive", Become("Restore")), ("Backup", Last), ("Delete", Without),
         ("Delete", First), ("Delete", Other("node")), ("Cordon", Without), ("Cordon", First), ("Cordon", Other("node")), ("Round", Last),
     ]),
+    ("block-of-an-invalid-pool-is-assigned-again", &[
+        ("WipeStatus", Without), ("WipeStatus", First), ("WipeStatus", Last), ("WipeStatus", Other("pool")), ("Apply", First), ("Apply", Other("pool")),
+        ("Apply", Other("spec")), ("NodeJoins", Other("node")),
+    ]),
+    ("block-recorded-for-two-nodes-after-a-restore", &[
+        ("RestoreLive", Without), ("RestoreLive", First), ("RestoreLive", Last), ("RestoreLive", Become("Restore")), ("Backup", Last), ("Cordon", Without),
+        ("Cordon", First), ("Cordon", Last), ("Cordon", Other("node")), ("Crowd", Without), ("Crowd", First), ("Remove", Without), ("Remove", First),
+        ("Remove", Other("pool")), ("Start", Last),
+    ]),
+    ("creation-arrives-after-a-force-release", &[
+        ("ForceRelease", Without), ("ForceRelease", Last), ("ForceRelease", Other("node")), ("ForceRelease", Other("pool")), ("Call", Without),
+        ("Call", Last), ("Kill", Without), ("Kill", First), ("Round", First), ("Orphan", Without), ("Orphan", First), ("NodeJoins", Other("node")),
+    ]),
     ("creation-arrives-after-a-restore", &[
         ("RestoreLive", Without), ("RestoreLive", Last), ("RestoreLive", Become("Restore")), ("Orphan", Without), ("Orphan", First), ("Kill", Without),
         ("Kill", Last), ("Decide", Last), ("Decide", Without), ("NodeJoins", Other("node")),
@@ -55,6 +68,11 @@ const NEAR: &[(&str, &[(&str, Change)])] = &[
         ("Undefine", Without), ("Undefine", First), ("RestoreLive", Without), ("RestoreLive", Last), ("RestoreLive", Become("Restore")), ("Backup", Without),
         ("Crowd", Without),
     ]),
+    ("definitions-deleted-before-a-restore", &[
+        ("Undefine", Without), ("Undefine", First), ("Undefine", Last), ("Reapply", Without), ("Reapply", First), ("RestoreLive", Without),
+        ("RestoreLive", First), ("RestoreLive", Last), ("RestoreLive", Become("Restore")), ("Backup", Last), ("Crowd", Without), ("Crowd", First),
+        ("Round", Last), ("Start", Last),
+    ]),
     ("held-address-becomes-the-gateway", &[
         ("Undefine", Without), ("Undefine", First), ("Apply", Other("pool")), ("Apply", Other("spec")), ("Add", Without), ("Add", Last),
     ]),
@@ -69,6 +87,10 @@ const NEAR: &[(&str, &[(&str, Change)])] = &[
         ("RestoreLive", Without), ("RestoreLive", Last), ("RestoreLive", Become("Restore")), ("Start", First), ("Rest", First), ("Rest", Last), ("Round", Last),
         ("Crowd", First),
     ]),
+    ("lease-says-nothing-after-a-restore", &[
+        ("RestoreLive", Without), ("RestoreLive", First), ("RestoreLive", Become("Restore")), ("Backup", Last), ("Cordon", Without), ("Cordon", First),
+        ("Cordon", Last), ("Cordon", Other("node")), ("Round", Without), ("Start", Last), ("NodeJoins", Other("node")),
+    ]),
     ("node-leaves-before-it-is-asked", &[
         ("NodeLeaves", Without), ("NodeLeaves", First), ("NodeJoins", Last), ("Undefine", Last), ("Crowd", Without), ("Crowd", Last),
     ]),
@@ -78,6 +100,11 @@ const NEAR: &[(&str, &[(&str, Change)])] = &[
     ]),
     ("node-without-an-agent-is-awaited", &[
         ("WithoutAgent", Without), ("WithoutAgent", Other("node")), ("WorkAgainst", Without),
+    ]),
+    ("old-status-write-succeeds-after-a-restore", &[
+        ("RestoreLive", Without), ("RestoreLive", First), ("RestoreLive", Become("Restore")), ("Backup", Last), ("Undefine", Without), ("Undefine", First),
+        ("Undefine", Last), ("Decide", Without), ("Decide", First), ("Decide", Last), ("Listen", Without), ("Listen", First), ("Listen", Last),
+        ("Apply", Other("pool")), ("NodeJoins", Other("node")),
     ]),
     ("overlapping-pools-after-a-restore", &[
         ("Restore", Without), ("Restore", First), ("Restore", Become("Drain")), ("Apply", Other("pool")), ("Apply", Last), ("Backup", Last), ("Crowd", Without),
@@ -89,6 +116,11 @@ const NEAR: &[(&str, &[(&str, Change)])] = &[
     ("pool-and-ipam-node-deleted-by-hand", &[
         ("Strip", Without), ("Strip", Other("pool")), ("Remove", Without), ("Remove", Other("pool")), ("RemoveIpamNode", Without), ("RemoveIpamNode", First),
         ("RemoveIpamNode", Other("node")), ("Crowd", Without),
+    ]),
+    ("pool-applied-after-the-backup-goes-in-use", &[
+        ("RestoreLive", Without), ("RestoreLive", First), ("RestoreLive", Last), ("RestoreLive", Become("Restore")), ("Backup", Last), ("Apply", First),
+        ("Apply", Other("pool")), ("Crowd", Without), ("Crowd", First), ("Crowd", Last), ("Remove", Without), ("Remove", First), ("Remove", Other("pool")),
+        ("NodeJoins", Other("node")),
     ]),
     ("pool-not-woken-after-a-wiped-status", &[
         ("WipeStatus", Without), ("WipeStatus", First), ("WipeStatus", Other("pool")), ("Apply", Last),
@@ -109,6 +141,10 @@ const NEAR: &[(&str, &[(&str, Change)])] = &[
     ]),
     ("restore-under-a-running-leader", &[
         ("RestoreLive", Without), ("RestoreLive", First), ("RestoreLive", Become("Restore")), ("Backup", Last), ("Start", Other("replica")), ("Rest", First),
+    ]),
+    ("store-lost-before-a-restore", &[
+        ("Wipe", Without), ("Wipe", First), ("Wipe", Last), ("Wipe", Other("node")), ("Relabel", Without), ("Relabel", First), ("Relabel", Last),
+        ("Relabel", Other("node")), ("Restore", Without), ("Restore", First), ("Restore", Last), ("Backup", Last), ("Crowd", Without), ("Crowd", First),
     ]),
     ("watch-lags-after-a-restore", &[
         ("RestoreLive", Without), ("RestoreLive", First), ("RestoreLive", Become("Restore")), ("Backup", First), ("Backup", Last), ("Start", Last), ("Crowd", Without),

@@ -1,8 +1,9 @@
 //! Faults that a loss of records by hand shows: the definitions, an IPAMNode, a pool, or a status.
 
 use super::order::{
-    adds_for_a_user, adds_on, after, applies_named, around, deletes_ipam_node, ends, has, has_put_back, is_address,
-    is_undefine, is_user, looks, names, names_node, names_pool, pools_with_the_address, put_backs, running, writes,
+    LEASE, PutBack, adds_for_a_user, adds_on, after, applies_named, around, deletes_ipam_node, ends, has, has_put_back,
+    is_address, is_undefine, is_user, looks, names, names_node, names_pool, pools_with_the_address, put_backs, running,
+    writes,
 };
 use crate::Failure;
 use crate::action::Action;
@@ -52,9 +53,6 @@ fn is_unseen(history: &[Action], mut places: [usize; 3]) -> bool {
         && !(first..last).any(|at| running_at(history, at).any(|replica| looks(history[at], replica)))
 }
 
-/// The longest time that a leader lives without its Lease, in milliseconds.
-const LEASE: u32 = 10_000;
-
 /// The replicas that run here: none that let its Lease run out, and none that stands still.
 fn running_at(history: &[Action], at: usize) -> impl Iterator<Item = u8> {
     let has_expired = move |replica: u8| {
@@ -77,10 +75,13 @@ pub(super) fn is_of_a_node_that_left(failure: &Failure) -> bool {
     around(&failure.history, leaves).any(|(before, action, later)| {
         let Action::NodeLeaves { node } = action else { return false };
         let joins = |action| matches!(action, Action::NodeJoins { node: it } if it == node);
-        // A restore under a leader and the definitions' deletion register the machines again.
-        let comes_back = has(later, |action| {
-            joins(action) || is_undefine(action) || matches!(action, Action::RestoreLive { .. } | Action::Restore)
-        });
+        // A restore and the definitions' deletion register the machines again. A restore leaves out a machine without pods that is not
+        // in the backup.
+        let registers = |it: PutBack<'_>| {
+            let is_later = it.until.len() > before.len();
+            is_later && (it.before.len() <= before.len() || has(it.until, |action| adds_on(action, |it| it == node)))
+        };
+        let comes_back = has(later, |action| joins(action) || is_undefine(action)) || has_put_back(failure, registers);
         let has_pods = has(before, |action| adds_on(action, |it| it == node));
         let is_it = if is_of_one {
             is_user(failure, node)
@@ -89,7 +90,8 @@ pub(super) fn is_of_a_node_that_left(failure: &Failure) -> bool {
         } else {
             has_pods && !names_node(failure, node) && applies_named(failure, before)
         };
-        is_it && !comes_back && is_lost(failure, before, (node, later))
+        let is_lost = is_lost(failure, before, (node, later)) || is_lost_with_all_ipam_nodes(failure, before.len());
+        is_it && !comes_back && is_lost
     })
 }
 
@@ -103,6 +105,14 @@ fn is_lost(failure: &Failure, before: &[Action], (node, later): (u8, &[Action]))
         restored.iter().any(|it| has(it.later, is_it)) || (!restored.is_empty() && has(later, is_it))
     };
     has(before, is_undefine) || then(&removes) || restored.iter().any(|it| has(it.later, wipes))
+}
+
+/// After this place a backup is put in place while no replica runs. All IPAMNodes are deleted before the next one starts. Then the
+/// status of the pool that is named is wiped.
+fn is_lost_with_all_ipam_nodes(failure: &Failure, place: usize) -> bool {
+    let starts = |action| matches!(action, Action::Start { .. });
+    let wipes = |action| matches!(action, Action::WipeStatus { pool } if names_pool(failure, pool));
+    has_put_back(failure, |it| !it.is_live() && it.until.len() > place && has(after(it.later, starts), wipes))
 }
 
 /// A pod starts on the node, and then records are lost. The address is the gateway of the pool that is named when they are, or later.

@@ -11,6 +11,9 @@ use crate::admin::pool_at;
 use crate::catalogue::manifest;
 use crate::world::{REPLICAS, node_name};
 
+/// The longest time that a leader lives without its Lease, in milliseconds.
+pub(super) const LEASE: u32 = 10_000;
+
 /// A backup that is put in place. One that is put in place is used up, so that each belongs to the last backup before it.
 #[derive(Clone, Copy)]
 pub(super) struct PutBack<'a> {
@@ -73,6 +76,13 @@ pub(super) fn names(failure: &Failure, name: &str) -> bool {
 /// Whether what broke the law names this node.
 pub(super) fn names_node(failure: &Failure, node: u8) -> bool {
     names(failure, &node_name(node))
+}
+
+/// Whether what broke the law names a pod of this node.
+pub(super) fn names_pod_of(failure: &Failure, node: u8) -> bool {
+    let node = node_name(node);
+    let mut words = failure.law.what.split(' ');
+    words.any(|word| word.rsplit_once('-').is_some_and(|(of, _)| of == node))
 }
 
 /// Whether what broke the law names this pool.

@@ -1,12 +1,14 @@
 //! Faults that a restore shows.
 
 use super::order::{
-    PutBack, adds_for_a_user, after, applies_named, deletes_ipam_node, ends, has, has_put_back, is_undefine, is_user,
-    looks, names, names_node, names_pool, pools_with_the_address, put_backs, running, writer, writes,
+    LEASE, PutBack, adds_for_a_user, adds_on, after, applies_named, around, deletes_ipam_node, ends, has, has_put_back,
+    is_undefine, is_user, looks, names, names_node, names_pod_of, names_pool, overlap, pools_with_the_address,
+    put_backs, running, writer, writes,
 };
 use crate::Failure;
 use crate::action::{Action, Fate};
 use crate::admin::pool_at;
+use crate::catalogue::POOLS;
 use crate::world::REPLICAS;
 
 /// A restore takes back a block that is in use. The operator starts, and the agents report. Then the IPAMNode of the node is deleted,
@@ -48,32 +50,39 @@ pub(super) fn is_of_two_restores(failure: &Failure) -> bool {
 
 /// A leader writes, a backup is made, and a leader writes again. A restore under a replica that runs on takes that back, and no watch
 /// breaks. Later a leader acts, or an agent allocates: by its spec of before, or, if its node is set up again, by the restored one.
+/// Where no replica runs, one starts and acts later, and then the agent allocates.
 /// Not bound: whose watch lags, the leader's or the agent's. A `Round` moves both, and so does what settles at the end.
 pub(super) fn is_of_a_lagging_watch(failure: &Failure) -> bool {
     has_put_back(failure, |it| {
         let is_wiped = has(it.later, |action| matches!(action, Action::Wipe { node } if is_user(failure, node)));
+        let started = after(it.later, |action| matches!(action, Action::Start { .. }));
         it.live == Some(false)
             && has(it.before, writes)
             && it.takes_back_writes()
-            && !running(it.until).is_empty()
+            && (!running(it.until).is_empty() || adds_for_a_user(failure, after(started, writes)))
             && adds_for_a_user(failure, &failure.history)
             && (is_wiped || failure.settling || has(it.later, writes) || adds_for_a_user(failure, it.later))
     })
 }
 
-/// A restore under a leader takes back writes, and the agent's watch does not break. Then the pods of the node that is named end, and
-/// the node or the pool is changed so that the block is to be released, in any order.
+/// A restore under a leader takes back writes, and the agent's watch does not break. After the backup the pods of the node that is named
+/// end, or it never had one. After the restore the node or the pool is changed so that the block is to be released. Where the law is
+/// about an entry of a pool that is gone, the finalizer of that pool is removed by hand.
 pub(super) fn is_of_a_block_that_stays(failure: &Failure) -> bool {
     let empties = |action| match action {
         Action::Drain { node } | Action::Delete { node, .. } | Action::Vanish { node, .. } => names_node(failure, node),
         _ => false,
     };
+    let strips = |action| matches!(action, Action::Strip { pool } if names_pool(failure, pool));
+    let is_of_pool = failure.law.law != "nothing-else-is-told";
+    let is_empty = !has(&failure.history, |action| adds_on(action, |node| names_node(failure, node)));
     has_put_back(failure, |it| {
         it.live == Some(false)
             && it.takes_back_writes()
             && !running(it.until).is_empty()
-            && has(it.later, empties)
+            && (is_empty || has(it.since, empties) || has(it.later, empties))
             && has(it.later, |action| releases(failure, action))
+            && (is_of_pool || has(it.later, strips))
     })
 }
 
@@ -108,7 +117,8 @@ pub(super) fn is_of_overlapping_pools(failure: &Failure) -> bool {
     })
 }
 
-/// A restore under a leader that leads on takes back a block. Then a Node changes, or the pool that is named.
+/// A restore under a leader that leads on takes back a block: of the pool that is named, or of one that overlaps it. Then a Node
+/// changes, or the pool that is named.
 /// Not bound: the node for which the block is reserved. The law names the node that waits for a block, and this is another.
 pub(super) fn is_of_a_reservation(failure: &Failure) -> bool {
     let is_full = names(failure, "NoFreeRanges") || names(failure, "NoFreePrefixes");
@@ -119,9 +129,20 @@ pub(super) fn is_of_a_reservation(failure: &Failure) -> bool {
         Action::Apply { pool, .. } => names_pool(failure, pool),
         _ => false,
     };
+    // The pool with the block was applied after the backup, or edited. It overlaps the one that is named.
+    let is_beside = |it: PutBack<'_>| {
+        let applied = it.since.iter().filter_map(|action| match action {
+            Action::Apply { pool, .. } => Some(pool_at(*pool).1),
+            _ => None,
+        });
+        let mut named = POOLS.iter().filter(|(_, name)| names(failure, name));
+        let others: Vec<&str> = applied.collect();
+        named.any(|(_, name)| others.iter().any(|other| overlap(&failure.history, other, name)))
+    };
     is_full
         && has_put_back(failure, |it| {
-            it.is_live() && applies_named(failure, it.before) && leads_on(it) && has(it.later, changes)
+            let is_of_it = applies_named(failure, it.before) || (applies_named(failure, it.later) && is_beside(it));
+            it.is_live() && is_of_it && leads_on(it) && has(it.later, changes)
         })
 }
 
@@ -143,7 +164,9 @@ pub(super) fn is_of_a_creation_after_a_restore(failure: &Failure) -> bool {
             matches!(action, Action::Call { fate: Fate::Late, .. } | Action::WorkAgainst { fate: Fate::Late, .. })
         });
         let decided = last_decision(it.until);
-        let is_left = decided.is_some_and(|(at, replica)| has(&it.until[at..], |action| ends(action, replica)));
+        let is_left = decided.is_some_and(|(at, replica)| {
+            has(&it.until[at..], |action| ends(action, replica) || outlasts_its_lease(action, replica))
+        });
         let calls = |action| match action {
             Action::Call { replica, .. } => decided.is_some_and(|(_, of)| of == replica % REPLICAS),
             _ => false,
@@ -155,6 +178,14 @@ pub(super) fn is_of_a_creation_after_a_restore(failure: &Failure) -> bool {
             && has(it.until, joins)
             && ((arrives && (is_given_up || is_left)) || early.is_some_and(|early| has(early, calls)))
     })
+}
+
+/// The replica stands still for longer than its Lease, and ends when it wakes up.
+fn outlasts_its_lease(action: Action, of: u8) -> bool {
+    match action {
+        Action::Freeze { replica, seconds } => replica % REPLICAS == of && u32::from(seconds) * 1000 >= LEASE,
+        _ => false,
+    }
 }
 
 /// The place and the replica of the last decision.
@@ -189,7 +220,7 @@ pub(super) fn is_of_an_early_release(failure: &Failure) -> bool {
 }
 
 /// A replica starts after the backup and acquires the Lease, and hears nothing before the backup is put in place. A node that is named
-/// got a block after the backup.
+/// got a block after the backup from an earlier leader.
 pub(super) fn is_of_a_leader_that_saw_nothing(failure: &Failure) -> bool {
     has_put_back(failure, |it| {
         let starts = it.since.iter().rposition(|action| matches!(action, Action::Start { .. }));
@@ -198,8 +229,9 @@ pub(super) fn is_of_a_leader_that_saw_nothing(failure: &Failure) -> bool {
         let (earlier, then) = (&it.since[..at], &it.since[at + 1..]);
         let acquires = |action| matches!(action, Action::Rest(_) | Action::Campaign { .. } | Action::Lease { .. });
         let acts = |action| writer(action) == Some(replica % REPLICAS);
+        let of_another = |action| writer(action).is_some_and(|of| of != replica % REPLICAS);
         it.is_live()
-            && has(earlier, writes)
+            && (has(earlier, writes) || has(then, of_another))
             && has(then, acquires)
             && !has(then, |action| looks(action, replica % REPLICAS))
             && adds_for_a_user(failure, after(it.later, acts))
@@ -217,4 +249,128 @@ pub(super) fn is_of_two_leaders(failure: &Failure) -> bool {
     let campaigns =
         |action| writes(action) || matches!(action, Action::Rest(_) | Action::Campaign { .. } | Action::Lease { .. });
     has_put_back(failure, |it| it.is_live() && running(it.until).len() > 1 && has(it.since, campaigns))
+}
+
+/// A node has its block when a backup is made. Then the block is released, and the backup is put in place under the leader, which
+/// leads on. The law names the node.
+/// Not bound: the pool, and whether all other blocks are released, too. The law names neither.
+pub(super) fn is_of_a_lease_without_blocks(failure: &Failure) -> bool {
+    let joins = |action| matches!(action, Action::NodeJoins { node } if names_node(failure, node));
+    let releases = |action| match action {
+        Action::Cordon { node }
+        | Action::Relabel { node }
+        | Action::NodeTerminates { node }
+        | Action::NodeLeaves { node } => names_node(failure, node),
+        Action::Remove { .. } => true,
+        _ => false,
+    };
+    has_put_back(failure, |it| {
+        // The release is due before the backup or after it, and done after it.
+        let is_due = |done: &[Action]| has(after(it.before, writes), releases) || has(done, releases);
+        let last = it.since.iter().rposition(|action| writes(*action));
+        it.is_live() && has(it.before, joins) && leads_on(it) && last.is_some_and(|last| is_due(&it.since[..last]))
+    })
+}
+
+/// The pool that is named is applied after the backup, and a leader acts. The backup is put in place, the watches do not break, and a
+/// pod starts on the node that is named. Then the pool is deleted.
+/// Not bound: which replica leads later, and what it has heard of the pool.
+pub(super) fn is_of_a_pool_applied_after_the_backup(failure: &Failure) -> bool {
+    let applies = |action| matches!(action, Action::Apply { pool, .. } if names_pool(failure, pool));
+    let deletes = |action| matches!(action, Action::Remove { pool } if names_pool(failure, pool));
+    let adds = |action| adds_on(action, |node| names_pod_of(failure, node));
+    let joins = |action| matches!(action, Action::NodeJoins { node } if names_pod_of(failure, node));
+    has_put_back(failure, |it| {
+        it.live == Some(false)
+            && has(it.until, joins)
+            && !has(it.before, applies)
+            && has(after(it.since, applies), writes)
+            && has(after(it.later, adds), deletes)
+    })
+}
+
+/// A leader writes, a backup is made, and the definitions are deleted and the pools applied again. A leader acts, the backup is put in
+/// place under it, and the watches break. Then a pod starts on a node on which a pod has the address.
+pub(super) fn is_of_definitions_deleted_before_a_restore(failure: &Failure) -> bool {
+    has_put_back(failure, |it| {
+        let applied = after(after(it.since, is_undefine), |action| action == Action::Reapply);
+        it.live == Some(true)
+            && has(it.before, writes)
+            && applies_named(failure, it.before)
+            && has(applied, writes)
+            && leads_on(it)
+            && adds_for_a_user(failure, it.later)
+    })
+}
+
+/// After the backup a node is to lose its block, a leader acts, the node's store is lost, and pods start. The backup is put in place,
+/// and a pod starts on the node. By the law a pod on it and one on another node have the address.
+/// Not bound: whether a store that is put back is an earlier one or deleted, and whether a replica runs. The agent does not know of
+/// the release in any case.
+pub(super) fn is_of_a_lost_store(failure: &Failure) -> bool {
+    has_put_back(failure, |it| {
+        let loses_store = |action| match action {
+            Action::Wipe { node } | Action::PutStoreBack { node } if is_user(failure, node) => Some(node),
+            _ => None,
+        };
+        let is_of = |lost: u8| {
+            let loses = |action| match action {
+                Action::Cordon { node }
+                | Action::Relabel { node }
+                | Action::NodeTerminates { node }
+                | Action::NodeLeaves { node } => node == lost,
+                Action::Apply { pool, .. } | Action::Remove { pool } => names_pool(failure, pool),
+                _ => false,
+            };
+            let released = after(after(it.since, loses), writes);
+            let is_of_another = |node| node != lost && is_user(failure, node);
+            has(released, |action| loses_store(action) == Some(lost))
+                && has(released, |action| adds_on(action, is_of_another))
+                && has(it.later, |action| adds_on(action, |node| node == lost))
+        };
+        has(it.before, writes) && it.since.iter().copied().filter_map(loses_store).any(is_of)
+    })
+}
+
+/// A replica has decided after the backup, and its calls are not made when the definitions are deleted. It looks at its watches, and the
+/// backup is put in place under it. Then its calls are made. The node that is named joins after the definitions' deletion.
+/// Not bound: that one of these calls is of the status of the pool that is named. The actions do not show calls that are not made.
+pub(super) fn is_of_a_status_write_of_before(failure: &Failure) -> bool {
+    let joins = |action| matches!(action, Action::NodeJoins { node } if names_node(failure, node));
+    has_put_back(failure, |it| {
+        let is_left = |before: &[Action], later: &[Action]| {
+            let Some((at, replica)) = last_decision(before) else { return false };
+            let is_done = |action| writer(action) == Some(replica) || ends(action, replica);
+            !has(&before[at + 1..], is_done)
+                && !has(later, is_done)
+                && has(later, |action| looks(action, replica))
+                && (failure.settling || has(it.later, |action| writer(action) == Some(replica)))
+        };
+        let mut deleted = around(it.since, is_undefine);
+        it.is_live()
+            && applies_named(failure, it.before)
+            && has(it.before, writes)
+            && deleted.any(|(before, _, later)| is_left(before, later) && (has(later, joins) || has(it.later, joins)))
+    })
+}
+
+/// After the backup a node that is named is to lose its block, and the leader acts. The backup is put in place under it, and a pod starts
+/// on another node, where a pod has the address. Then the pool that is named is deleted.
+pub(super) fn is_of_a_block_of_two_nodes(failure: &Failure) -> bool {
+    let loses = |action| match action {
+        Action::Cordon { node }
+        | Action::Relabel { node }
+        | Action::NodeTerminates { node }
+        | Action::NodeLeaves { node } => names_node(failure, node) && !is_user(failure, node),
+        _ => false,
+    };
+    let deletes = |action| matches!(action, Action::Remove { pool } if names_pool(failure, pool));
+    has_put_back(failure, |it| {
+        it.is_live()
+            && has(it.before, writes)
+            && has(after(it.since, loses), writes)
+            && leads_on(it)
+            && adds_for_a_user(failure, it.later)
+            && has(it.later, deletes)
+    })
 }
