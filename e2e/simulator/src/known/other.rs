@@ -151,11 +151,11 @@ pub(super) fn is_of_a_creation_after_a_force_release(failure: &Failure) -> bool 
     };
     let is_late =
         |action| matches!(action, Action::Call { fate: Fate::Late, .. } | Action::WorkAgainst { fate: Fate::Late, .. });
-    let is_arrival = |action| matches!(action, Action::Orphan { .. });
+    let arrives = |action| matches!(action, Action::Orphan { .. });
     around(history, is_late).any(|(before, action, later)| {
         let (Action::Call { replica, .. } | Action::WorkAgainst { replica, .. }) = action else { return false };
-        let Some(arrived) = later.iter().rposition(|action| is_arrival(*action)) else { return false };
-        let until = &later[..arrived];
+        let Some(last) = later.iter().rposition(|action| arrives(*action)) else { return false };
+        let until = &later[..last];
         let is_forced = has(until, writes) && (has(before, forces) || has(after(until, forces), writes));
         has(before, joins) && is_forced && has(until, |action| ends(action, replica % REPLICAS))
     })
