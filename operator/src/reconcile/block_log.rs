@@ -65,8 +65,7 @@ mod tests {
     }
 
     fn status(allocations: &[(&str, u8)], releasing: &[(&str, u8)]) -> StatusRecord {
-        let release =
-            |(node, last): &(&str, u8)| Release { claim: claim(node, *last), since: None, node_gone_since: None };
+        let release = |(node, last): &(&str, u8)| Release { claim: claim(node, *last), since: None, node_gone_since: None };
         StatusRecord {
             allocations: allocations.iter().map(|(node, last)| claim(node, *last)).collect(),
             releasing: releasing.iter().map(release).collect(),
