@@ -8,7 +8,6 @@
 //! * No change, no call.
 
 mod beside;
-mod block_log;
 mod calls;
 mod gone;
 mod memory;
@@ -225,7 +224,7 @@ impl Reconciler {
         // With as many calls under way as may be, the first that ends is what happens next.
         let looks = self.room() > 0;
         let idle = self.pools.values().filter(|task| looks && task.call.is_none());
-        idle.filter_map(PoolTask::due_at).chain(self.queue.next_wake()).min()
+        idle.filter_map(|task| task.due.at()).chain(self.queue.next_wake()).min()
     }
 
     /// How many calls about pools may be begun.
@@ -238,7 +237,7 @@ impl Reconciler {
     fn take_due(&mut self, now: Instant) -> Vec<PoolKey> {
         let room = self.room().min(LOOKS_AT_ONCE);
         let idle = self.pools.iter().filter(|(_, task)| task.call.is_none());
-        let due_at = |task: &PoolTask| task.due_at().filter(|at| *at <= now);
+        let due_at = |task: &PoolTask| task.due.at().filter(|at| *at <= now);
         let mut due: Vec<(Instant, &PoolKey)> = idle.filter_map(|(key, task)| Some((due_at(task)?, key))).collect();
         if due.len() > room {
             due.select_nth_unstable(room);
@@ -379,7 +378,6 @@ impl Reconciler {
         self.metrics.reconciled(&pool.key, now.saturating_duration_since(call.began));
         match result {
             Ok(version) if call.writes() || version == pool.resource_version => {
-                task.not_before = None;
                 // To have read back is no success of the write that is tried again now: its pauses go on to grow.
                 if call.reads_back() {
                     task.due.by(now);
@@ -395,10 +393,8 @@ impl Reconciler {
                 task.doubt(&mut call);
                 self.metrics.pool_call_failed(&pool.key, &error);
                 match &error {
-                    // The event that caused it brings what to decide upon next.
                     CallError::Conflict(_) => tracing::debug!(pool = %pool.key, %error, "observing again"),
                     CallError::NoPlace(_) | CallError::Failed(_) => {
-                        task.not_before = Some(now + pause);
                         tracing::warn!(pool = %pool.key, %error, ?pause, "call failed");
                     }
                 }
@@ -416,9 +412,6 @@ impl Reconciler {
         let Some(task) = self.pools.get_mut(&pool.key) else { return };
         if let Some(status) = call.status {
             self.metrics.status_written(&pool.key, &status.summary);
-            for block_log::Change { node, block, what } in block_log::changes(&task.record.status, &status) {
-                tracing::info!(pool = %pool.key, node, %block, "{what}");
-            }
             (task.record.status, task.unanswered) = (status, None);
             task.record.resource_version.clone_from(&version);
             task.written_at = Some(now);

@@ -192,7 +192,7 @@ impl Reconciler {
             self.ipam_nodes.is_not_created(node);
             self.note_place(Some(*why), now);
         }
-        self.queue.fail(node, matches!(error, CallError::Conflict(_)), now);
+        self.queue.fail(node, now);
     }
 
     /// Whether IPAMNodes can be made, and if not, why. Pools that wait for agents to report say so.

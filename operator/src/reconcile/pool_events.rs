@@ -13,7 +13,7 @@ use super::pool_task::PoolTask;
 use super::silence::claims;
 use super::timing::QUIET;
 use super::{Reconciler, node_writes::queue_holders};
-use crate::index::{Labels, NodeMeta};
+use crate::index::NodeMeta;
 use crate::ipam_node::IpamNodeRecord;
 use crate::objects::{RawObject, is_older};
 use crate::pool::{PoolRecord, StatusRecord};
@@ -38,7 +38,6 @@ impl Reconciler {
 
     fn node_is_there(&mut self, name: &str, meta: NodeMeta, now: Instant) {
         let joins = !self.nodes.contains(name);
-        let (before, left) = (self.nodes.labels(name).cloned(), self.nodes.leaving().get(name).copied());
         if self.nodes.apply(name, meta) {
             self.absences.comes(name);
             // Should it go again before anybody looks, its time begins anew.
@@ -48,22 +47,7 @@ impl Reconciler {
             if joins {
                 self.ask_who_joins(name, now);
             }
-            let turns = joins || left != self.nodes.leaving().get(name).copied();
-            self.wake_pools_that_select(name, before.as_ref().filter(|_| !turns), now);
-        }
-    }
-
-    /// Looks at the pools whose selector takes the node now and did not by the labels `before`, or the other way round; without
-    /// labels from before, at all pools.
-    fn wake_pools_that_select(&mut self, name: &str, before: Option<&Labels>, now: Instant) {
-        let labels = self.nodes.labels(name);
-        let Some((before, labels)) = before.zip(labels) else { return self.wake_pools(now) };
-        for task in self.pools.values_mut() {
-            // A spec that is invalid selects nobody anew. Whether it is read again is for its own event to say.
-            let selects = |labels: &Labels| task.record.spec.as_ref().is_ok_and(|pool| pool.selects(name, labels));
-            if selects(before) != selects(labels) {
-                task.due.wake(now);
-            }
+            self.wake_pools(now);
         }
     }
 
