@@ -95,8 +95,8 @@ const NEAR: &[(&str, &[(&str, Change)])] = &[
         ("NodeLeaves", Without), ("NodeLeaves", First), ("NodeJoins", Last), ("Undefine", Last), ("Crowd", Without), ("Crowd", Last),
     ]),
     ("node-not-served-after-a-restore", &[
-        ("RestoreLive", Without), ("RestoreLive", First), ("RestoreLive", Last), ("RestoreLive", Become("Restore")), ("Backup", Last), ("Round", Without),
-        ("NodeTerminates", Without), ("NodeTerminates", First), ("Start", Last),
+        ("RestoreLive", Without), ("RestoreLive", First), ("RestoreLive", Become("Restore")), ("Backup", Last), ("Round", Without),
+        ("Start", Last),
     ]),
     ("node-without-an-agent-is-awaited", &[
         ("WithoutAgent", Without), ("WithoutAgent", Other("node")), ("WorkAgainst", Without),
