@@ -196,8 +196,6 @@ pub struct IpamNodes {
     taking_out: HashMap<String, Vec<(Usage, PoolKey)>>,
     /// Node → what a write of ours says of which it is not known whether it took effect.
     sent: HashMap<String, Vec<NodeBlock>>,
-    /// Nodes whose IPAMNode is being created, or may have been.
-    creating: HashSet<String>,
     /// Node → what its agent had said that it holds outside its blocks, when the IPAMNode was deleted by hand. It counts
     /// until the agent has spoken about another.
     untold: HashMap<String, Strays>,
@@ -218,7 +216,6 @@ impl IpamNodes {
                 return Err(NoNews);
             }
         }
-        self.creating.remove(name);
         if record.observed_generation.is_some() {
             self.untold.remove(name);
         }
@@ -296,10 +293,7 @@ impl IpamNodes {
         if let Some(retired) = self.retired.get_mut(name) {
             retired.retain(|key, _| !blocks.iter().any(|block| is_of(key, block)));
         }
-        let Some(known) = self.records.get_mut(name) else {
-            self.creating.insert(name.to_owned());
-            return;
-        };
+        let Some(known) = self.records.get_mut(name) else { return };
         known.unsettled = true;
         self.sent.insert(name.to_owned(), blocks.to_vec());
         let out = known.blocks.iter().map(key_of).filter(|key| !blocks.iter().any(|block| is_of(key, block)));
@@ -357,22 +351,9 @@ impl IpamNodes {
         self.retired.get(name)?.get(key).copied()
     }
 
-    /// Whether the node's IPAMNode may have been created by a write of ours of which nothing was heard.
-    pub fn may_be_created(&self, name: &str) -> bool {
-        self.creating.contains(name)
-    }
-
-    /// There is no place for the node's IPAMNode: it was not created.
-    pub fn is_not_created(&mut self, name: &str) {
-        self.creating.remove(name);
-    }
-
-    /// Whether the node has no entry of the pool, and no write under way may give it one.
+    /// Whether the node has no entry of the pool, and no write under way may give it one. An IPAMNode is created without entries.
     pub fn has_no_entry(&self, name: &str, key: &PoolKey) -> bool {
-        match self.records.get(name) {
-            Some(known) => !known.unsettled && known.block(key).is_none(),
-            None => !self.creating.contains(name),
-        }
+        self.records.get(name).is_none_or(|known| !known.unsettled && known.block(key).is_none())
     }
 
     /// How far the node's block of a pool is held. `Empty` means that others may have it.

@@ -16,10 +16,9 @@ use serde_json::value::RawValue;
 
 use crate::objects::RawObject;
 
-/// The annotation `nv-ipam.nvidia.com/created-as` is [`PLACEHOLDER`] on an IPAMNode that was made for a Node that was gone.
-pub const CREATED_AS: &str = "nv-ipam.nvidia.com/created-as";
-/// No agent is waited for to say that it holds nothing, for this object never told one to hold anything.
-pub const PLACEHOLDER: &str = "placeholder";
+/// The finalizer of an IPAMNode that has blocks, or whose agent reports addresses in use. The first block comes in the same
+/// patch as the finalizer.
+pub const FINALIZER: &str = "nv-ipam.nvidia.com/node-in-use";
 
 /// An IPAMNode object, read.
 #[derive(Clone, PartialEq, Debug, Default)]
@@ -43,9 +42,9 @@ pub struct IpamNodeRecord {
     /// Addresses that may be held outside the blocks of today, by pool: pods asked for them by name, or a record was put
     /// back to an earlier state.
     pub strays: Vec<(PoolKey, AddrRange)>,
-    /// Whether it was made for a Node that was gone, to take the name, and has told nothing since.
-    pub placeholder: bool,
-    /// Whether it is being deleted, and stays for somebody's finalizer.
+    /// `metadata.finalizers`, ours and those of others.
+    pub finalizers: Vec<String>,
+    /// Whether it is being deleted, and stays for a finalizer.
     pub deleting: bool,
     /// Whether a write of ours, upon this version, may have succeeded or may still: the agent may have been told
     /// something else than `blocks`. A newer version settles it, for such a write succeeds upon its own version only.
@@ -67,7 +66,7 @@ impl IpamNodeRecord {
             reports: status.pools,
             ledger: status.ledger,
             strays: Vec::new(),
-            placeholder: is_placeholder(object),
+            finalizers: object.metadata.finalizers.clone().unwrap_or_default(),
             deleting: object.metadata.deletion_timestamp.is_some(),
             unsettled: false,
         };
@@ -90,6 +89,16 @@ impl IpamNodeRecord {
             strays.extend(held.map(|range| (key.clone(), range)));
         }
         self.strays = strays;
+    }
+
+    /// The finalizers that it is to have: those of others, and ours if it `is_kept`. The API server takes no new one for an object
+    /// that is being deleted.
+    pub fn finalizers_for(&self, is_kept: bool) -> Vec<String> {
+        let is_ours = |finalizer: &&String| *finalizer == FINALIZER;
+        let has_ours = self.finalizers.iter().any(|finalizer| is_ours(&finalizer));
+        let others = self.finalizers.iter().filter(|finalizer| !is_ours(finalizer)).cloned();
+        let ours = (is_kept && (has_ours || !self.deleting)).then(|| FINALIZER.to_owned());
+        others.chain(ours).collect()
     }
 
     /// Whether the agent has told what it holds, in this very object and as its disk knows it.
@@ -191,12 +200,6 @@ pub fn bar(block: &mut NodeBlock, elsewhere: &[AddrRange]) {
 pub fn barred(block: &NodeBlock) -> impl Iterator<Item = AddrRange> {
     let range = |run: &AddressRange| AddrRange::new(run.start_ip.parse().ok()?, run.end_ip.parse().ok()?);
     block.held_elsewhere.iter().filter_map(range)
-}
-
-/// One whose spec has changed since serves its Node like any other.
-fn is_placeholder(object: &RawObject) -> bool {
-    let annotations = object.metadata.annotations.as_ref().filter(|_| object.metadata.generation == Some(1));
-    annotations.and_then(|annotations| annotations.get(CREATED_AS)).is_some_and(|kind| kind == PLACEHOLDER)
 }
 
 fn read_or_default<T: serde::de::DeserializeOwned + Default>(text: Option<&RawValue>) -> T {

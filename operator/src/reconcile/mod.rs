@@ -9,7 +9,7 @@
 
 mod beside;
 mod calls;
-mod gone;
+mod lifetime;
 mod memory;
 mod node_queue;
 mod node_writes;
@@ -18,7 +18,7 @@ mod pool_task;
 mod silence;
 mod timing;
 
-use std::collections::{BTreeMap, HashMap, HashSet};
+use std::collections::{BTreeMap, HashMap};
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
@@ -35,7 +35,6 @@ use crate::objects::RawObject;
 use crate::pool::{FINALIZER, FORCE_RELEASE, Life, PoolRecord};
 use beside::Outlying;
 pub use calls::{CallError, Command, NodeAction, NodeVersion, NodeWrite, Outcome, PoolPatch, PoolRef};
-pub use gone::CREATIONS_ARRIVE_WITHIN;
 use memory::Memory;
 use node_queue::NodeQueue;
 use node_writes::queue_holders;
@@ -68,18 +67,16 @@ pub struct Now {
     pub wall: Timestamp,
 }
 
-/// What an admin has set, and what only a simulation sets otherwise.
+/// What an admin has set.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Settings {
     /// How long a block waits for its agent's word once its Node is gone; `None` for ever.
     pub released_block_grace: Option<Duration>,
-    /// For how long a creation may be on its way, by the time of the cluster: [`CREATIONS_ARRIVE_WITHIN`] in every real one.
-    pub creations_arrive_within: Duration,
 }
 
 impl Default for Settings {
     fn default() -> Self {
-        Self { released_block_grace: Some(Duration::from_hours(24)), creations_arrive_within: CREATIONS_ARRIVE_WITHIN }
+        Self { released_block_grace: Some(Duration::from_hours(24)) }
     }
 }
 
@@ -99,8 +96,6 @@ pub struct Reconciler {
     orphaned: HashMap<String, Instant>,
     /// Nodes that are gone and have an IPAMNode, and since when we know.
     gone: HashMap<String, Instant>,
-    /// Nodes that are gone whose IPAMNode goes with what its agent said, for a placeholder to take the name.
-    replaced: HashSet<String>,
     /// Node → its blocks of pools that are gone, or have another network by now and may not yet record them.
     outlying: HashMap<String, Outlying>,
     /// What was given before the API server went back to an earlier state.
@@ -146,7 +141,6 @@ impl Reconciler {
             queue: NodeQueue::default(),
             orphaned: HashMap::new(),
             gone: HashMap::new(),
-            replaced: HashSet::new(),
             outlying: HashMap::new(),
             memory: Memory::default(),
             silence: Silence::default(),

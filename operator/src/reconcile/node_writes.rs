@@ -33,7 +33,6 @@ impl Reconciler {
             if self.waits_for_the_lease(&node, &action) {
                 continue;
             }
-            self.note_replaced(&node, &action, now);
             self.queue.begin(&node);
             self.ipam_nodes.begin_write(&node, action.blocks());
             self.outbox.push(Command::WriteIpamNode(NodeWrite { node, action }));
@@ -57,28 +56,18 @@ impl Reconciler {
             }
         }
         sort(&mut blocks);
-        match known {
-            // Of one that is silent an agent is awaited.
-            None if blocks.is_empty() && !self.is_silent(node) && self.takes_a_placeholder(node) => {
-                Some(NodeAction::Placeholder)
-            }
-            // Making it without blocks tells whether the one before, whose answer was lost and which nobody wants any more,
-            // was made.
-            None if blocks.is_empty() && self.ipam_nodes.may_be_created(node) => Some(NodeAction::Create(blocks)),
-            // A name that a status records but no Node bears has no agent to tell. It may be no name at all. An agent that had
-            // more to tell than what it has from us needs an object to tell it in, and so does one that is asked.
-            None => {
-                let is_needed = !blocks.is_empty() || self.ipam_nodes.is_to_tell_again(node) || self.is_asked(node);
-                (is_needed && self.nodes.contains(node)).then_some(NodeAction::Create(blocks))
-            }
-            // One that stays for somebody's finalizer is written like any other.
-            Some(known) if blocks.is_empty() && !known.deleting && self.may_forget(node, known, now) => {
-                Some(NodeAction::Delete(known.uid.clone(), known.resource_version.clone()))
-            }
-            // Writing what is there already tells whether the write before, whose answer was lost, has changed it.
-            Some(known) if blocks == known.blocks && !known.unsettled => None,
-            Some(known) => Some(NodeAction::Update(known.resource_version.clone(), blocks)),
+        let Some(known) = known else {
+            return self.is_to_have_ipam_node(node, !blocks.is_empty()).then_some(NodeAction::Create);
+        };
+        let is_kept = !blocks.is_empty() || self.report_counts(node, known, now);
+        let finalizers = known.finalizers_for(is_kept);
+        // Writing what is there already tells whether the write before, whose answer was lost, has changed it.
+        if blocks != known.blocks || finalizers != known.finalizers || known.unsettled {
+            return Some(NodeAction::Update { version: known.resource_version.clone(), blocks, finalizers });
         }
+        let is_awaited = self.is_silent(node) || self.is_recorded(node);
+        let ends = !self.nodes.contains(node) && !is_kept && !is_awaited && !known.deleting;
+        ends.then(|| NodeAction::Delete(known.uid.clone(), known.resource_version.clone()))
     }
 
     /// The node's entry of a pool. One that the node is to lose is taken out once its agent has released it, or when it
@@ -157,7 +146,7 @@ impl Reconciler {
 
     fn ipam_node_is_written(&mut self, write: &NodeWrite, version: Option<NodeVersion>, now: Instant) {
         let NodeWrite { node, action } = write;
-        if matches!(action, NodeAction::Create(_) | NodeAction::Placeholder) {
+        if *action == NodeAction::Create {
             self.note_place(None, now);
         }
         if self.queue.succeed(node) && self.ipam_nodes.get(node).is_none() {
@@ -169,8 +158,8 @@ impl Reconciler {
             self.note_written(node, action, version);
             // Only now is it known that the write before, whose answer was lost, changed nothing. No watch tells of a
             // write that changes nothing, so what waited for that is looked at here.
-            // And of a Node that is gone there may be no more to tell than this.
-            if !changes || is_kept {
+            // One that is new gets its blocks, and one whose Node is gone may be deleted.
+            if !changes || is_kept || *action == NodeAction::Create {
                 self.queue.push(node);
             }
             self.note_outlying(node, now);
@@ -179,17 +168,12 @@ impl Reconciler {
     }
 
     fn ipam_node_is_not_written(&mut self, write: &NodeWrite, error: &CallError, now: Instant) {
-        let NodeWrite { node, action } = write;
-        if matches!((action, error), (NodeAction::Placeholder, CallError::Conflict(_))) {
-            // The name is taken.
-            self.replaced.remove(node);
-        }
+        let node = &write.node;
         match error {
             CallError::Conflict(_) => tracing::debug!(%node, %error, "observing again"),
             CallError::NoPlace(_) | CallError::Failed(_) => tracing::warn!(%node, %error, "IPAMNode not written"),
         }
         if let CallError::NoPlace(why) = error {
-            self.ipam_nodes.is_not_created(node);
             self.note_place(Some(*why), now);
         }
         self.queue.fail(node, now);
@@ -218,17 +202,17 @@ impl Reconciler {
     fn note_written(&mut self, node: &str, action: &NodeAction, version: Option<NodeVersion>) {
         // Of one that is deleted the watch tells when it is gone, which a finalizer of others may put off.
         let Some(version) = version else { return };
-        let placeholder = *action == NodeAction::Placeholder;
-        if placeholder {
-            self.replaced.remove(node);
-        }
         let blocks = action.blocks().to_vec();
+        let finalizers = match action {
+            NodeAction::Update { finalizers, .. } => finalizers.clone(),
+            NodeAction::Create | NodeAction::Delete(..) => Vec::new(),
+        };
         let NodeVersion { uid, resource_version, generation } = version;
         match self.ipam_nodes.get_mut(node) {
             Some(known) if known.uid == uid => {
                 if !crate::objects::is_older(&resource_version, &known.resource_version) {
                     (known.resource_version, known.generation, known.blocks) = (resource_version, generation, blocks);
-                    (known.unsettled, known.unedited, known.placeholder) = (false, None, placeholder);
+                    (known.unsettled, known.unedited, known.finalizers) = (false, None, finalizers);
                     known.find_strays();
                 }
             }
@@ -239,7 +223,7 @@ impl Reconciler {
                     generation,
                     resource_version,
                     blocks,
-                    placeholder,
+                    finalizers,
                     ..IpamNodeRecord::default()
                 };
                 drop(self.ipam_nodes.apply(node, made));

@@ -139,6 +139,9 @@ impl Reconciler {
         }
         self.metrics.violations(&record);
         self.metrics.summary(key, &record.status.summary);
+        for node in &record.life.force_release {
+            self.queue.push(node);
+        }
         self.note_change(&before, &record);
         if let Some(doubt) = doubt.filter(|_| is_done) {
             self.apply(key, doubt.plan);
@@ -152,7 +155,7 @@ impl Reconciler {
         self.metrics.violations(&task.record);
         self.metrics.summary(&key, &task.record.status.summary);
         self.pools.insert(key, task);
-        self.queue_the_silent();
+        self.queue_missing_ipam_nodes();
         (self.stale.overlaps, self.stale.outlying) = (true, true);
     }
 
