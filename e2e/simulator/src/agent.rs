@@ -118,7 +118,7 @@ pub(super) struct Node {
     activity: Activity,
 }
 
-/// The agent's store was deleted or put back, or the machine was set up anew.
+/// The agent's store was deleted or put back, or the machine was set up again.
 #[derive(Default, Debug)]
 struct StoreLoss {
     /// The uid of the IPAMNode that the agent heard of first after that. Its report may name addresses without a record.

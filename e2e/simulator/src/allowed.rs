@@ -3,6 +3,7 @@
 
 use std::cell::RefCell;
 use std::collections::{BTreeMap, BTreeSet};
+use std::net::IpAddr;
 use std::time::Duration;
 
 use ipam_core::{PoolKey, PoolKind};
@@ -39,6 +40,8 @@ pub(super) struct Allowed {
     waived: BTreeMap<AssignmentId, &'static str>,
     /// Assignments among these that are recorded again, and since when.
     recorded_since: BTreeMap<AssignmentId, Duration>,
+    /// Addresses that pods had of such an assignment when it ended to be waived: they have them until they end.
+    waived_addresses: BTreeMap<(AssignmentId, IpAddr), &'static str>,
     /// Pools and nodes of which this holds for addresses that the model could not attribute to an assignment.
     waived_nodes: BTreeSet<(PoolKey, String)>,
     /// The nodes that each pool's annotation names.
@@ -81,7 +84,8 @@ impl Allowed {
             return Some(NO_RECORD);
         }
         let unattributed = || self.waived_nodes.contains(&(held.pool.clone(), node.name.clone())).then_some(FORCED);
-        held.assignment.map_or_else(unattributed, |id| self.waived.get(&id).copied())
+        let waived = |id| self.waived.get(&id).or_else(|| self.waived_addresses.get(&(id, held.addr))).copied();
+        held.assignment.map_or_else(unattributed, waived)
     }
 
     /// Why the pool may go while the pod has the address.
@@ -169,7 +173,7 @@ impl Allowed {
             self.note_those_recorded_again(server, records, clock.elapsed);
             self.wiped.retain(|id| !records.recorded().iter().any(|it| it.id == *id));
         }
-        self.end_those_recorded_again(clock.elapsed);
+        self.end_those_recorded_again(nodes, clock.elapsed);
         self.waived_nodes.retain(|(pool, name)| {
             let unattributed = |held: &Held| held.pool == *pool && held.assignment.is_none();
             let mut there = nodes.iter().filter(|node| node.name == *name);
@@ -255,11 +259,19 @@ impl Allowed {
         }
     }
 
-    /// What was recorded again stays so once no decision from before is under way any more.
-    fn end_those_recorded_again(&mut self, now: Duration) {
-        let goes_on = |id: &AssignmentId| self.recorded_since.get(id).is_none_or(|since| now < *since + DECIDED);
-        self.waived.retain(|id, _| goes_on(id));
-        self.forced.retain(|id, _| goes_on(id));
+    /// What was recorded again stays so once no decision from before is under way any more. The pods that run then keep their addresses.
+    fn end_those_recorded_again(&mut self, nodes: &[Node], now: Duration) {
+        let is_over = |id: &AssignmentId| self.recorded_since.get(id).is_some_and(|since| *since + DECIDED <= now);
+        let held: BTreeSet<(AssignmentId, IpAddr)> =
+            nodes.iter().flat_map(Node::held).filter_map(|(_, held)| Some((held.assignment?, held.addr))).collect();
+        self.waived_addresses.retain(|of, _| held.contains(of));
+        let over: Vec<AssignmentId> = self.waived.keys().filter(|id| is_over(id)).copied().collect();
+        for id in over {
+            let Some(cause) = self.waived.remove(&id) else { continue };
+            let kept = held.iter().filter(|(of, _)| *of == id).map(|of| (*of, cause));
+            self.waived_addresses.extend(kept);
+            self.forced.remove(&id);
+        }
     }
 }
 

@@ -35,7 +35,7 @@ pub(super) fn settle(world: &mut World) -> Result<(), Broken> {
         let clock = world.clock();
         world.nodes[usize::from(node)].collect(clock);
         let it = &world.nodes[usize::from(node)];
-        // Without a Node nobody would create it again, and the block would wait for a report for ever.
+        // Without a Node the operator would not create it again, and the block would wait for a report without end.
         let has_node = lock(&world.server).get("nodes", &it.name).is_some();
         if it.says_lost() && has_node {
             // As the agent says that an admin should, now that no pod runs there.

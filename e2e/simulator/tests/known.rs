@@ -101,11 +101,6 @@ const NEAR: &[(&str, &[(&str, Change)])] = &[
     ("node-without-an-agent-is-awaited", &[
         ("WithoutAgent", Without), ("WithoutAgent", Other("node")), ("WorkAgainst", Without),
     ]),
-    ("old-status-write-succeeds-after-a-restore", &[
-        ("RestoreLive", Without), ("RestoreLive", First), ("RestoreLive", Become("Restore")), ("Backup", Last), ("Undefine", Without), ("Undefine", First),
-        ("Undefine", Last), ("Decide", Without), ("Decide", First), ("Decide", Last), ("Listen", Without), ("Listen", First), ("Listen", Last),
-        ("Apply", Other("pool")), ("NodeJoins", Other("node")),
-    ]),
     ("overlapping-pools-after-a-restore", &[
         ("Restore", Without), ("Restore", First), ("Restore", Become("Drain")), ("Apply", Other("pool")), ("Apply", Last), ("Backup", Last), ("Crowd", Without),
         ("Crowd", Last),

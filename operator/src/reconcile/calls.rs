@@ -72,6 +72,9 @@ pub struct PoolRef {
     pub uid: String,
     /// `metadata.resourceVersion`.
     pub resource_version: String,
+    /// Which call this is. A pool that goes and comes back, as in a restore, keeps its uid: the answer to a call from before is no
+    /// answer to one from after.
+    pub call: u64,
 }
 
 /// A write of an IPAMNode.

@@ -117,6 +117,8 @@ pub struct Reconciler {
     outbox: Vec<Command>,
     /// Events handed out to be published and not yet settled.
     publishing: usize,
+    /// How many calls about pools were begun.
+    calls: u64,
     leading: bool,
     metrics: Arc<Metrics>,
 }
@@ -156,6 +158,7 @@ impl Reconciler {
             wants_lists: false,
             outbox: Vec::new(),
             publishing: 0,
+            calls: 0,
             leading: false,
             metrics,
         }
@@ -342,27 +345,29 @@ impl Reconciler {
             tracing::warn!(pool = %key, "record not honoured: {line}");
         }
         let record = &task.record;
-        let pool =
-            PoolRef { key: key.clone(), uid: record.uid.clone(), resource_version: record.resource_version.clone() };
+        self.calls += 1;
+        let call = self.calls;
+        let (uid, resource_version) = (record.uid.clone(), record.resource_version.clone());
+        let pool = PoolRef { key: key.clone(), uid, resource_version, call };
         let spec = record.spec.as_ref().ok().cloned();
         let (let_go, elsewhere) = (decision.let_go, decision.elsewhere);
         let applies = decision.assignments.map(|given| Applied { let_go, elsewhere, ..Applied::new(spec, given) });
         if let Some(patch) = decision.patch {
             let change = change(&record.life, &patch);
-            task.call = Some(Call { patch: Some(patch), ..Call::new(now) });
+            task.call = Some(Call { patch: Some(patch), ..Call::new(call, now) });
             self.outbox.push(Command::PatchPool { pool, patch: change });
             return;
         }
         if decision.status.is_some() && task.doubt.is_some() {
             // What became of the last status is found out first: of one write at a time it may be unknown whether it was done.
-            task.call = Some(Call::new(now));
+            task.call = Some(Call::new(call, now));
             self.outbox.push(Command::Confirm { pool });
         } else if let Some(status) = decision.status {
             let sent = status.clone();
-            task.call = Some(Call { status: Some(status), applies, notes: decision.notes, ..Call::new(now) });
+            task.call = Some(Call { status: Some(status), applies, notes: decision.notes, ..Call::new(call, now) });
             self.outbox.push(Command::WriteStatus { pool, status: sent });
         } else if (applies.is_some() && !task.is_confirmed()) || task.doubt.is_some() {
-            task.call = Some(Call { applies, ..Call::new(now) });
+            task.call = Some(Call { applies, ..Call::new(call, now) });
             self.outbox.push(Command::Confirm { pool });
         } else if let Some(applied) = applies {
             self.apply(key, applied);
@@ -371,7 +376,7 @@ impl Reconciler {
 
     fn settle_pool(&mut self, pool: &PoolRef, result: Result<String, CallError>, now: Instant) {
         let Some(task) = self.pools.get_mut(&pool.key).filter(|task| task.record.uid == pool.uid) else { return };
-        let Some(mut call) = task.call.take() else { return };
+        let Some(mut call) = task.call.take_if(|call| call.id == pool.call) else { return };
         for node in std::mem::take(&mut call.held) {
             self.queue.push(&node);
         }

@@ -220,8 +220,9 @@ impl Reconciler {
         let strays_before = before.as_ref().map_or(&[][..], |before| before.strays.as_slice());
         let has_told = was_to_tell && !self.ipam_nodes.is_to_tell_again(name);
         let strays_changed = has_told || strays_before != record.strays.as_slice();
+        let reports_changed = before.as_ref().is_none_or(|before| before.reports != record.reports);
         for (key, task) in &mut self.pools {
-            if strays_changed || task.awaits(name) {
+            if strays_changed || task.awaits(name) || (reports_changed && task.bars_addresses()) {
                 task.due.wake(now);
             }
             // What is released now is taken out first, and the status written then.

@@ -48,6 +48,8 @@ pub(super) struct PoolTask {
 /// What is done once the call under way has succeeded.
 #[derive(Debug)]
 pub(super) struct Call {
+    /// [`super::PoolRef::call`].
+    pub(super) id: u64,
     pub(super) began: Instant,
     /// What was sent; with neither the call only confirms that our version is current.
     pub(super) status: Option<StatusRecord>,
@@ -60,8 +62,8 @@ pub(super) struct Call {
 
 impl Call {
     /// A call about to be sent, with nobody waiting for it yet.
-    pub(super) fn new(began: Instant) -> Self {
-        Self { began, status: None, patch: None, applies: None, notes: Vec::new(), held: BTreeSet::new() }
+    pub(super) fn new(id: u64, began: Instant) -> Self {
+        Self { id, began, status: None, patch: None, applies: None, notes: Vec::new(), held: BTreeSet::new() }
     }
 
     /// Whether it changes something, so that its success makes another version.
@@ -205,6 +207,13 @@ impl PoolTask {
     /// Whether something waits for the next word of the node's agent, whatever it says.
     pub(super) fn awaits(&self, node: &str) -> bool {
         self.applied.as_ref().is_some_and(|applied| applied.elsewhere.awaited.contains(node))
+    }
+
+    /// Whether nodes may not give some of their addresses, for others may hold them. Any report may end that, also one that counts as
+    /// many addresses as before.
+    pub(super) fn bars_addresses(&self) -> bool {
+        let elsewhere = self.applied.as_ref().map(|applied| &applied.elsewhere);
+        elsewhere.is_some_and(|elsewhere| !elsewhere.held.is_empty() || !elsewhere.suspended.is_empty())
     }
 
     pub(super) fn is_confirmed(&self) -> bool {

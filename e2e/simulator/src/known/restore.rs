@@ -1,7 +1,7 @@
 //! Faults that a restore shows.
 
 use super::order::{
-    LEASE, PutBack, adds_for_a_user, adds_on, after, applies_named, around, deletes_ipam_node, ends, has, has_put_back,
+    LEASE, PutBack, adds_for_a_user, adds_on, after, applies_named, deletes_ipam_node, ends, has, has_put_back,
     is_undefine, is_user, looks, names, names_node, names_pod_of, names_pool, overlap, pools_with_the_address,
     put_backs, running, writer, writes,
 };
@@ -49,7 +49,7 @@ pub(super) fn is_of_two_restores(failure: &Failure) -> bool {
 }
 
 /// A leader writes, a backup is made, and a leader writes again. A restore under a replica that runs on takes that back, and no watch
-/// breaks. Later a leader acts, or an agent allocates: by its spec of before, or, if its node is set up again, by the restored one.
+/// breaks. Later a leader acts, or an agent allocates: by its spec from before the restore, or, after its node was set up again, by the restored one.
 /// Where no replica runs, one starts and acts later, and then the agent allocates.
 /// Not bound: whose watch lags, the leader's or the agent's. A `Round` moves both, and so does what settles at the end.
 pub(super) fn is_of_a_lagging_watch(failure: &Failure) -> bool {
@@ -329,28 +329,6 @@ pub(super) fn is_of_a_lost_store(failure: &Failure) -> bool {
                 && has(it.later, |action| adds_on(action, |node| node == lost))
         };
         has(it.before, writes) && it.since.iter().copied().filter_map(loses_store).any(is_of)
-    })
-}
-
-/// A replica has decided after the backup, and its calls are not made when the definitions are deleted. It looks at its watches, and the
-/// backup is put in place under it. Then its calls are made. The node that is named joins after the definitions' deletion.
-/// Not bound: that one of these calls is of the status of the pool that is named. The actions do not show calls that are not made.
-pub(super) fn is_of_a_status_write_of_before(failure: &Failure) -> bool {
-    let joins = |action| matches!(action, Action::NodeJoins { node } if names_node(failure, node));
-    has_put_back(failure, |it| {
-        let is_left = |before: &[Action], later: &[Action]| {
-            let Some((at, replica)) = last_decision(before) else { return false };
-            let is_done = |action| writer(action) == Some(replica) || ends(action, replica);
-            !has(&before[at + 1..], is_done)
-                && !has(later, is_done)
-                && has(later, |action| looks(action, replica))
-                && (failure.settling || has(it.later, |action| writer(action) == Some(replica)))
-        };
-        let mut deleted = around(it.since, is_undefine);
-        it.is_live()
-            && applies_named(failure, it.before)
-            && has(it.before, writes)
-            && deleted.any(|(before, _, later)| is_left(before, later) && (has(later, joins) || has(it.later, joins)))
     })
 }
 

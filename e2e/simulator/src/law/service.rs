@@ -34,7 +34,7 @@ pub(crate) fn check(world: &mut World) -> Result<(), Broken> {
             world.end_newest_pod(node, added);
             // By the docs an admin deletes these IPAMNodes.
             let waits = added == Added::Refused("ADD refused: Restored") && world.is_put_back(&object);
-            let reason = waits.then_some("an IPAMNode of before a live restore");
+            let reason = waits.then_some("an IPAMNode from before a live restore");
             if world.allowed.judge("free-address-is-served", reason) {
                 continue;
             }

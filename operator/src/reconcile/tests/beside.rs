@@ -317,6 +317,22 @@ fn one_address_held_on_two_nodes_is_said_aloud_and_the_newer_gives_no_more() {
 }
 
 #[test]
+fn a_contradiction_ends_with_a_report_that_counts_as_many_addresses_as_before() {
+    let n1 = |version, held: &[(&str, &str)]| told("n1", version, Some(("192.168.0.1", "192.168.0.4")), held);
+    let ipam_nodes = vec![
+        n1(50, &[("192.168.0.2", "192.168.0.3")]),
+        told("n2", 51, Some(("192.168.0.5", "192.168.0.8")), &[("192.168.0.3", "192.168.0.3")]),
+    ];
+    let mut world = World::new(&["n1", "n2"], &[blue()], ipam_nodes);
+    world.settle();
+    assert_eq!(world.reconciler.ipam_nodes.get("n2").unwrap().blocks[0].state, BlockState::Releasing);
+    let elsewhere = n1(900, &[("192.168.0.2", "192.168.0.2"), ("192.168.0.4", "192.168.0.4")]);
+    world.tell(Observed::IpamNode(Event::Apply(elsewhere)));
+    world.settle();
+    assert_eq!(world.reconciler.ipam_nodes.get("n2").unwrap().blocks[0].state, BlockState::Active);
+}
+
+#[test]
 fn an_object_that_a_list_names_at_an_earlier_version_means_that_all_is_listed_anew() {
     let mut world = World::new(&["n1"], &[blue()], vec![]);
     world.settle();

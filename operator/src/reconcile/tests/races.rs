@@ -552,3 +552,35 @@ fn a_release_goes_on_after_a_status_whose_answer_was_lost() {
     }
     assert!(world.status().releasing.is_empty(), "{:?}", world.status().releasing);
 }
+
+#[test]
+fn an_agent_reports_once_more_after_another_writer_changed_the_status() {
+    let mut world = World::new(&["n1", "n2"], &[blue()], vec![]);
+    world.settle();
+    world.tell(n1_cordoned(true));
+    world.settle();
+    report(&mut world, "n1", 0);
+    let removal = only(world.calls());
+    let mut other = status_json(&world.status());
+    other["observedGeneration"] = json!(7);
+    world.succeed(removal);
+    world.pool_reads(1, SPEC, &other);
+    let calls = world.settle();
+    let asks = |(node, action): &(&str, &NodeAction)| *node == "n1" && action.blocks().len() == 1;
+    assert!(nodes_written(&calls).iter().any(asks), "nothing else ends the release of n1's block: {calls:#?}");
+}
+
+#[test]
+fn the_answer_to_a_call_of_a_pool_that_went_and_came_back_is_no_answer_to_the_next_call() {
+    let mut world = World::new(&["n1"], &[blue()], vec![]);
+    let before = only(world.calls());
+    // A restore under the leader: the pool goes, and comes back with its uid.
+    world.tell(Observed::Pool(PoolKind::IpPool, Event::Delete(blue())));
+    world.tell(Observed::Pool(PoolKind::IpPool, Event::Apply(blue())));
+    world.node_joins("n2");
+    let after = only(world.calls());
+    assert_ne!(status_of(&before), status_of(&after));
+    world.succeed(before);
+    assert_eq!(world.calls(), [], "the second call is not answered yet");
+    assert!(world.status().allocations.is_empty(), "{:#?}", world.status());
+}
