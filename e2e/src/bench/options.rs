@@ -62,7 +62,7 @@ fn nodes(word: &str) -> Result<u32> {
 /// What `--help` prints.
 pub(super) fn usage(rows: &[&str]) -> String {
     format!(
-        "usage: cargo benchmarks [-- OPTION... ROW...]\n\n  ROW            {}; all without any\n  \
+        "usage: cargo benchmarks [OPTION... ROW...]\n\n  ROW            {}; all without any\n  \
          --nodes=N      size of the large clusters, {} without; the aims are for that size\n  \
          --allow-dirty  measures a tree with uncommitted changes; the table says DIRTY\n  \
          --write        writes the table to {} too\n",

@@ -2,7 +2,7 @@
 
 use anyhow::{Context, Result};
 
-const BEGIN: &str = "<!-- The program writes what follows: cargo benchmarks -- --write -->";
+const BEGIN: &str = "<!-- The program writes what follows: cargo benchmarks --write -->";
 const END: &str = "<!-- The program writes no further. -->";
 
 /// The page with `table` between its markers.

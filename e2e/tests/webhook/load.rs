@@ -1,4 +1,4 @@
-//! A short campaign of what `cargo benchmarks -- reviews` measures at length.
+//! A short campaign of what `cargo benchmarks reviews` measures at length.
 
 use std::time::Duration;
 
