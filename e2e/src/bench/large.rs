@@ -216,7 +216,8 @@ async fn apply(client: &Client, pools: &[Value], nodes: u32, within: Duration) -
 async fn ensure_right(client: &Client, pools: &[Value], nodes: u32) -> Result<()> {
     let wanted = usize::try_from(nodes)?;
     let api: Api<IPAMNode> = Api::namespaced(client.clone(), NAMESPACE);
-    let listed = api.list(&ListParams::default().match_any()).await?.items;
+    // Not any version: the API server's cache may lag behind the last writes.
+    let listed = api.list(&ListParams::default()).await?.items;
     for pool in names(pools) {
         let blocks = listed.iter().flat_map(|node| &node.spec.pools).filter(|block| block.name == pool);
         let distinct: BTreeSet<&str> = blocks.map(|block| block.start_ip.as_str()).collect();
