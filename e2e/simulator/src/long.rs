@@ -77,11 +77,19 @@ impl Long {
             let (found, totals) = (Vec::new(), Totals::default());
             return Ok(Self { first: seeds.start, last: seeds.end, steps, next: seeds.start, found, totals });
         }
-        let text = std::fs::read_to_string(file)?;
-        let kept: Self = serde_json::from_str(&text).with_context(|| format!("{} keeps no run", file.display()))?;
+        let kept = Self::read(file)?;
         let is_it = (kept.first, kept.last, kept.steps) == (seeds.start, seeds.end, steps);
         ensure!(is_it, "{} keeps a run of seeds {}..{} of {} steps", file.display(), kept.first, kept.last, kept.steps);
         Ok(kept)
+    }
+
+    /// The run that `file` keeps.
+    ///
+    /// # Errors
+    /// The file does not read.
+    pub fn read(file: &Path) -> Result<Self> {
+        let text = std::fs::read_to_string(file).with_context(|| format!("{} cannot be read", file.display()))?;
+        serde_json::from_str(&text).with_context(|| format!("{} keeps no run", file.display()))
     }
 
     /// Plays some more and keeps what came of it; `None` once all are played.

@@ -24,6 +24,11 @@ pub struct Recorded {
     pub history: Vec<Action>,
 }
 
+/// The name of the fault that a file of known faults shows: `NAME.json`, and `NAME.VARIANT.json` for another order of its events.
+pub fn fault_of(file: &str) -> &str {
+    file.split_once('.').map_or(file, |(name, _)| name)
+}
+
 /// What ends a failure: the one field of a file that says in which folder it belongs.
 #[derive(Clone, PartialEq, Eq, Serialize, Deserialize, Debug)]
 #[serde(rename_all = "camelCase")]

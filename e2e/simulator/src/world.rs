@@ -350,11 +350,9 @@ impl World {
         u32::try_from(pause.as_millis()).unwrap_or(u32::MAX).max(10)
     }
 
-    /// The pod that an ADD has just served ends again.
-    pub(super) fn end_newest_pod(&mut self, node: u8, added: Added) {
-        if added == Added::Served {
-            self.nodes[usize::from(node)].delete_newest(self.clock);
-        }
+    /// The pod of the machine that started last ends.
+    pub(super) fn end_newest_pod(&mut self, node: u8) {
+        self.nodes[usize::from(node)].delete_newest(self.clock);
     }
 }
 

@@ -1,17 +1,15 @@
 //! The recognisers of known faults are narrow: a history in which the cause is missing, comes too late or is of another node or pool
 //! is not one of that fault. Nothing is played but the histories of the files.
-//!
-//! `NV_IPAM_FOUND=STATE cargo test -p ipam-simulator --test known` also classifies the failures of a long run by its state file.
 
 #![expect(clippy::unwrap_used, clippy::expect_used, reason = "the helpers of a test fail the test")]
 
 use std::collections::BTreeMap;
-use std::io::Write as _;
 
 use ipam_simulator::action::Action;
 use ipam_simulator::known::{FAULTS, class};
 use ipam_simulator::law::Broken;
-use ipam_simulator::{Failure, Simulator, recorded};
+use ipam_simulator::recorded::{fault_of, known_faults};
+use ipam_simulator::{Failure, Simulator};
 use serde_json::Value;
 
 /// What a near miss does to the actions of one kind.
@@ -180,36 +178,14 @@ fn a_failure_of_others_is_not_the_known_fault() {
         }
         let law = Broken { law: failure.law.law, what: of_others };
         let is_nameless = NAMELESS.contains(&name.as_str());
-        assert_eq!(found(&Failure { law, ..failure.clone() }) == Some(&name), is_nameless, "{name}: {}", failure.law);
+        let is_found = found(&Failure { law, ..failure.clone() }) == Some(fault_of(&name));
+        assert_eq!(is_found, is_nameless, "{name}: {}", failure.law);
         for law in ["no-panic", "agent-keeps-its-rules"] {
             let law = Broken { law, what: failure.law.what.clone() };
             assert_eq!(found(&Failure { law, ..failure.clone() }), None, "{name}");
         }
         assert_eq!(found(&Failure { history: Vec::new(), ..failure }), None, "{name}");
     }
-}
-
-#[test]
-fn the_failures_of_a_long_run_have_their_names() {
-    let Ok(file) = std::env::var("NV_IPAM_FOUND") else { return };
-    let state: Value = serde_json::from_slice(&std::fs::read(file).unwrap()).unwrap();
-    let simulator = Simulator::new().unwrap();
-    let mut counts = BTreeMap::<String, u64>::new();
-    let mut other = Vec::new();
-    for it in state["found"].as_array().unwrap() {
-        let history: Vec<Action> = serde_json::from_value(it["history"].clone()).unwrap();
-        let Err(failure) = simulator.play(&history) else {
-            other.push(format!("{} breaks no law any more", it["seed"]));
-            continue;
-        };
-        let name = found(&failure);
-        *counts.entry(name.unwrap_or("none").to_owned()).or_default() += 1;
-        if name != it["known"].as_str() {
-            other.push(format!("{}: {} -> {name:?}: {}", it["seed"], it["known"], failure.law));
-        }
-    }
-    std::io::stderr().write_all(format!("{counts:#?}\n").as_bytes()).unwrap();
-    assert_eq!(other, Vec::<String>::new());
 }
 
 fn found(failure: &Failure) -> Option<&'static str> {
@@ -219,7 +195,7 @@ fn found(failure: &Failure) -> Option<&'static str> {
 /// The failure of each file.
 fn failures() -> BTreeMap<String, Failure> {
     let simulator = Simulator::new().unwrap();
-    let recorded = recorded::known_faults().unwrap();
+    let recorded = known_faults().unwrap();
     let play = |history: &[Action]| simulator.play(history).err().expect("a known fault breaks its law");
     recorded.into_iter().map(|(name, recorded)| (name, play(&recorded.history))).collect()
 }

@@ -34,7 +34,7 @@ use scratch::Scratch;
 /// Mutants of each list that one turn plays.
 const AT_A_TURN: usize = 2;
 /// Seeds played before a mutant counts as one that survives.
-const SEEDS: u64 = 5_000;
+const SEEDS: u64 = 6_000;
 /// Steps of each.
 pub(crate) const STEPS: usize = 100;
 /// The result of a mutant whose test notices it.

@@ -45,11 +45,24 @@ impl Home {
     /// With a spec that an earlier agent saved, and no API server.
     pub(crate) fn with_spec() -> Self {
         let home = Self::new(None);
-        std::fs::create_dir(home.path("store.d")).unwrap();
-        let block = NodeBlock { end_ip: "192.168.0.99".into(), ..blue() };
-        let spec = NodeSpec { uid: "u".into(), generation: Some(1), blocks: vec![block] };
-        SpecFile::new(&home.path("store.d"), "node1", "kube-system").save(&Noted::first(spec)).unwrap();
+        home.save(1, vec![NodeBlock { end_ip: "192.168.0.99".into(), ..blue() }]);
         home
+    }
+
+    /// With a spec that an earlier agent saved and that has a block which the IPAMNode on `server` does not have. No other spec can
+    /// be saved: a folder has the name of the temporary file.
+    pub(crate) fn with_lost_block(server: SocketAddr) -> Self {
+        let home = Self::new(Some(server));
+        home.save(0, vec![blue(), NodeBlock { name: "red".into(), ..blue() }]);
+        std::fs::create_dir(home.path("store.d/.spec.json.new")).unwrap();
+        home
+    }
+
+    /// Saves a spec as an earlier agent did.
+    fn save(&self, generation: i64, blocks: Vec<NodeBlock>) {
+        std::fs::create_dir(self.path("store.d")).unwrap();
+        let spec = NodeSpec { uid: "u".into(), generation: Some(generation), blocks };
+        SpecFile::new(&self.path("store.d"), "node1", "kube-system").save(&Noted::first(spec)).unwrap();
     }
 
     pub(crate) fn path(&self, name: &str) -> PathBuf {

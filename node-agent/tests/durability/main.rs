@@ -123,6 +123,16 @@ async fn each_change_of_a_directory_is_synced() {
 }
 
 #[tokio::test]
+async fn a_spec_with_a_lost_block_is_gone_for_good() {
+    let home = Home::with_lost_block(server::start());
+    let (agent, _client) = home.serve(&[]).await;
+    home.await_file("seen.json", true).await;
+    assert!(!home.path("store.d/spec.json").exists());
+    let changes = durable_changes(&agent.stop().await);
+    assert!(changes.contains("rename seen.json"), "{changes:?}");
+}
+
+#[tokio::test]
 async fn a_failed_sync_of_the_journal_ends_the_agent() {
     for error in ["EIO", "ENOSPC"] {
         let home = Home::with_spec();

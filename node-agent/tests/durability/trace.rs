@@ -50,9 +50,10 @@ impl Call {
         self.name.starts_with("rename")
     }
 
-    /// Whether it makes, renames or removes an entry of a directory.
+    /// Whether it has made, renamed or removed an entry of a directory.
     pub(crate) fn changes_a_directory(&self) -> bool {
-        self.is_rename() || self.name.starts_with("unlink") || self.name.starts_with("mkdir")
+        let is_change = self.is_rename() || self.name.starts_with("unlink") || self.name.starts_with("mkdir");
+        is_change && self.result == 0
     }
 
     pub(crate) fn is_read(&self) -> bool {

@@ -1,5 +1,5 @@
 //! Simulates clusters: `cargo sim [--seeds FIRST..LAST] [--steps N] [--brief | --json] [--long FILE]`, or
-//! `-- --history FILE`. A failure prints its seed and, unless brief, the shortest history that breaks the law; the status is then 1.
+//! `-- --history FILE`, or `-- --again FILE`. A failure prints its seed and, unless brief, the shortest history that breaks the law; the status is then 1.
 //! With `--long` every seed is played whatever fails, and FILE keeps what was found, so that a run that was ended goes on with it.
 
 use std::io::Write as _;
@@ -33,6 +33,9 @@ struct Flags {
     /// Play the history in FILE instead of seeds.
     #[arg(long, value_name = "FILE", conflicts_with_all = ["seeds", "long"])]
     history: Option<PathBuf>,
+    /// Play again what a long run has found and kept in FILE, and print what each shows now.
+    #[arg(long, value_name = "FILE", conflicts_with_all = ["seeds", "long", "history", "brief", "json"])]
+    again: Option<PathBuf>,
 }
 
 fn range(text: &str) -> Result<std::ops::Range<u64>, String> {
@@ -47,6 +50,9 @@ fn main() -> anyhow::Result<ExitCode> {
     let flags = <Flags as clap::Parser>::parse();
     if let Some(file) = &flags.history {
         return replay(file);
+    }
+    if let Some(file) = &flags.again {
+        return again(file);
     }
     if let Some(file) = &flags.long {
         return long(file, &flags);
@@ -117,6 +123,28 @@ fn replay(file: &std::path::Path) -> anyhow::Result<ExitCode> {
             Ok(ExitCode::FAILURE)
         }
     }
+}
+
+/// Status 1 if a history still breaks a law by an unknown fault.
+fn again(file: &std::path::Path) -> anyhow::Result<ExitCode> {
+    let (long, simulator, mut out) = (Long::read(file)?, Simulator::new()?, std::io::stdout());
+    let mut unknown = 0_u32;
+    for entry in &long.found {
+        let failure = simulator.play(&entry.history).err();
+        let known = failure.as_ref().and_then(class);
+        let now = match (failure, known) {
+            (None, _) => "breaks no law".to_owned(),
+            (Some(_), Some(fault)) => fault.name.to_owned(),
+            (Some(failure), None) => {
+                unknown += 1;
+                format!("NOT KNOWN: {}", failure.law)
+            }
+        };
+        let before = entry.known.as_deref().unwrap_or("NOT KNOWN");
+        writeln!(out, "seed {}: {before} -> {now}", entry.seed)?;
+    }
+    writeln!(out, "{} failures, {unknown} by an unknown fault", long.found.len())?;
+    Ok(if unknown == 0 { ExitCode::SUCCESS } else { ExitCode::FAILURE })
 }
 
 fn long(file: &std::path::Path, flags: &Flags) -> anyhow::Result<ExitCode> {

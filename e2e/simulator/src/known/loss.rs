@@ -6,13 +6,14 @@ use super::order::{
     writes,
 };
 use crate::Failure;
-use crate::action::Action;
+use crate::action::{Action, Fate};
 use crate::admin::pool_at;
 use crate::catalogue::manifest;
 use crate::world::REPLICAS;
 
-/// A pool that has the address goes without its finalizer, and the IPAMNode of the node is deleted. No replica that runs looks
-/// between the first and the last of these, and the records were written before.
+/// A pool that has the address goes without its finalizer, and the IPAMNode of the node is deleted. The records were written before. No
+/// replica that runs looks between the first and the last of these, or one whose call was on its way looks once: it waits after the
+/// conflict.
 pub(super) fn is_of_a_pool_removed_by_hand(failure: &Failure) -> bool {
     let history = &failure.history;
     let pools = pools_with_the_address(failure, history);
@@ -45,12 +46,13 @@ pub(super) fn is_of_a_pool_removed_by_hand(failure: &Failure) -> bool {
         && !has(history, is_undefine)
 }
 
-/// A leader writes before all three, and none looks between them.
+/// A leader writes before all three, and none looks between them, or one looks once whose call was on its way.
 fn is_unseen(history: &[Action], mut places: [usize; 3]) -> bool {
     places.sort_unstable();
     let [first, .., last] = places;
-    has(&history[..first], writes)
-        && !(first..last).any(|at| running_at(history, at).any(|replica| looks(history[at], replica)))
+    let has_call = matches!(history[..first].last(), Some(Action::Call { fate: Fate::Done, .. }));
+    let is_look = |at: &usize| running_at(history, *at).any(|replica| looks(history[*at], replica));
+    has(&history[..first], writes) && (first..last).filter(is_look).count() <= usize::from(has_call)
 }
 
 /// The replicas that run here: none that let its Lease run out, and none that stands still.

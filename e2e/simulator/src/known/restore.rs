@@ -39,13 +39,13 @@ pub(super) fn is_of_definitions_deleted_after_a_restore(failure: &Failure) -> bo
 }
 
 /// A restore takes back a block of a node on which a pod has the address, and a backup that was made after it is restored, too. Then
-/// a pod starts on a node on which a pod has the address.
+/// a pod starts on a node on which a pod has the address: after a leader has acted, or while no replica runs.
 pub(super) fn is_of_two_restores(failure: &Failure) -> bool {
     let all = put_backs(&failure.history);
     let [first, .., second] = all.as_slice() else { return false };
-    takes_back_a_block_in_use(failure, *first)
-        && has(second.later, writes)
-        && adds_for_a_user(failure, after(second.later, writes))
+    let starts = |action| matches!(action, Action::Start { .. });
+    let acted = if second.is_live() || has(second.later, starts) { after(second.later, writes) } else { second.later };
+    takes_back_a_block_in_use(failure, *first) && adds_for_a_user(failure, acted)
 }
 
 /// A leader writes, a backup is made, and a leader writes again. A restore under a replica that runs on takes that back, and no watch

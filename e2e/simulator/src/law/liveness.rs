@@ -289,7 +289,8 @@ fn what_is_released_is_free(seen: &Seen<'_>, layout: &Layout) -> Result<(), Brok
     }
     for (node, range) in claims(seen.object(layout), "releasing") {
         let law = "unused-block-is-released";
-        // Whether that report may be untrue is judged by `report-is-true`.
+        // The law is about blocks whose agent is empty. An agent that has lost its records is not. Whether it may report addresses that
+        // no pod has is judged, and counted, by `report-is-true`.
         let is_reported = || seen.has_lost(&node, &layout.key) && seen.reports(&node, &layout.key);
         let is_kept = !seen.is_in_use(&node, &layout.key) && !is_reported();
         let is_gone = is_kept && seen.is_out_of_reach(&node) && seen.world.waits_without_end();

@@ -157,12 +157,15 @@ pub fn nodes_are_told(world: &World) -> Result<(), Broken> {
             let is_recorded = recorded.iter().any(|(of, in_pool, _)| *of == node && *in_pool == name);
             // What a pool that vanished had given is taken back as long as it takes.
             let is_orphaned = pool["state"] == "Releasing";
-            let is_waiting =
-                holds(world, &node, pool) || world.nodes.iter().any(|it| it.name == node && !it.has_agent());
-            let is_known = is_recorded || (is_orphaned && is_waiting) || is_invalid(&server, &name);
+            let is_known = is_recorded || (is_orphaned && holds(world, &node, pool)) || is_invalid(&server, &name);
             let key = pool_of_entry(pool);
             let is_lost = || lost::lost(world, &server, &node).iter().any(|(of, _)| *of == key);
-            let reason = (!is_known && is_orphaned && is_lost()).then_some(lost::LOST);
+            let has_no_agent = || world.nodes.iter().any(|it| it.name == node && !it.has_agent());
+            let reason = || {
+                let no_agent = has_no_agent().then_some(liveness::NO_AGENT);
+                no_agent.or_else(|| is_lost().then_some(lost::LOST))
+            };
+            let reason = if is_known || !is_orphaned { None } else { reason() };
             if !world.allowed.judge("nothing-else-is-told", reason) && !is_known {
                 return broken(
                     "nothing-else-is-told",

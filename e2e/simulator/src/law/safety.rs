@@ -215,11 +215,14 @@ pub(super) fn what_is_held_is_recorded(world: &World) -> Result<(), Broken> {
             let plural = if pool.kind == PoolKind::IpPool { "ippools" } else { "cidrpools" };
             let object = server.get(plural, &pool.name);
             let claims = object.map(|object| object.claims()).unwrap_or_default();
-            let is_told = || !has_pools || is_reported(&server, &node.name, held);
+            let is_destroyed = is_destroyed(&world.records, held);
             let is_recorded = claims.iter().any(|claim| claim.node == node.name && claim.range.contains(addr))
-                || (is_destroyed(&world.records, held) && is_told());
+                || (is_destroyed && is_reported(&server, &node.name, held));
             let is_invalid = object.is_some_and(|object| super::has_reason(object, "InvalidSpec"));
-            let reason = || world.allowed.unrecorded(node, pod, held, is_invalid);
+            let reason = || {
+                let unasked = (is_destroyed && !has_pools).then_some("no pool assigns blocks");
+                unasked.or_else(|| world.allowed.unrecorded(node, pod, held, is_invalid))
+            };
             let reason = if is_recorded { None } else { reason() };
             if !world.allowed.judge("held-is-recorded", reason) && !is_recorded {
                 let what = format!("{addr} is held by {pod} on {}, and {pool} does not record it", node.name);

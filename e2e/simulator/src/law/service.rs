@@ -12,8 +12,9 @@ use crate::records::range_of_entry;
 use crate::wire::lock;
 use crate::world::World;
 
-/// A pod asks for an address of each Active block, and ends again.
+/// A pod asks for an address of each Active block. All laws are checked while these pods run, and then they end.
 pub(crate) fn check(world: &mut World) -> Result<(), Broken> {
+    let mut served = Vec::new();
     for node in world.machines() {
         let clock = world.clock();
         world.nodes[usize::from(node)].check_all(clock);
@@ -31,7 +32,9 @@ pub(crate) fn check(world: &mut World) -> Result<(), Broken> {
                 world.clock.elapsed += Duration::from_secs(2 * COOLDOWN.unsigned_abs());
                 added = world.add(node, place, Wish::Any);
             }
-            world.end_newest_pod(node, added);
+            if added == Added::Served {
+                served.push(node);
+            }
             // By the docs an admin deletes these IPAMNodes.
             let waits = added == Added::Refused("ADD refused: Restored") && world.is_put_back(&object);
             let reason = waits.then_some("an IPAMNode from before a live restore");
@@ -47,7 +50,11 @@ pub(crate) fn check(world: &mut World) -> Result<(), Broken> {
         }
     }
     // The answers of CHECK are judged with the rules of the agents.
-    super::check(world)
+    super::check(world)?;
+    for node in served {
+        world.end_newest_pod(node);
+    }
+    Ok(())
 }
 
 /// An address of the entry that nobody has and that is not excluded.
