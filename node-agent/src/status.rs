@@ -11,9 +11,9 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use http::header::{ACCEPT, HeaderValue};
-use ipam_core::ledger::Holding;
-use ipam_core::{AddrRange, PoolKey};
-use ipam_crds::{AddressRange, BlockUse, IPAMNode, IPAMNodeStatus, LedgerPosition};
+use ipam_core::ledger::{GrantStep, Holding};
+use ipam_core::{AddrRange, GrantId, PoolKey};
+use ipam_crds::{AddressRange, BlockState, BlockUse, IPAMNode, IPAMNodeStatus, LedgerPosition, NodeBlock};
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::{Condition, Time};
 use kube::api::{Patch, PatchParams};
 use kube::{Client, Resource};
@@ -22,7 +22,7 @@ use tokio::time::Instant;
 use tokio_util::sync::CancellationToken;
 use tracing::{info, warn};
 
-use crate::allocator::{Allocator, Holdings};
+use crate::allocator::{Allocator, Failure, Holdings};
 use crate::metrics::Metrics;
 use crate::store::Position;
 use crate::text::shortened;
@@ -56,6 +56,8 @@ pub struct Report {
     pub ledger: LedgerPosition,
     /// Reason and message of the Ready condition.
     pub ready: (String, String),
+    /// Grants that the answer to this report can confirm. They are no part of the status.
+    pub unconfirmed: Vec<(PoolKey, GrantId)>,
 }
 
 /// How soon a report should be written.
@@ -67,6 +69,8 @@ pub enum Urgency {
     Later,
     /// The operator may wait for this: another spec, range or condition, or a block that became empty or used.
     Soon,
+    /// Pods may wait for this: a grant is to be confirmed.
+    Now,
 }
 
 impl Report {
@@ -85,7 +89,9 @@ impl Report {
             }
         };
         let (uid, version) = (in_force.spec.uid.clone(), env!("CARGO_PKG_VERSION").to_owned());
-        Some(Self { uid, generation: in_force.saved, version, pools, ledger: position(holdings.position), ready })
+        let (generation, ledger) = (in_force.saved, position(holdings.position));
+        let unconfirmed = holdings.pools.iter().filter_map(unconfirmed).collect();
+        Some(Self { uid, generation, version, pools, ledger, ready, unconfirmed })
     }
 
     /// The report that the API server shows.
@@ -99,11 +105,15 @@ impl Report {
             pools: status.pools.clone(),
             ledger: status.ledger.unwrap_or_default(),
             ready: ready.unwrap_or_default(),
+            unconfirmed: Vec::new(),
         }
     }
 
     /// How soon this should be written when `last` was written last.
     pub fn urgency(&self, last: Option<&Self>) -> Urgency {
+        if !self.unconfirmed.is_empty() {
+            return Urgency::Now;
+        }
         let Some(last) = last else { return Urgency::Soon };
         let without_counts = |pool: &BlockUse| BlockUse { used: 0, held: Vec::new(), ..pool.clone() };
         let same_pools = self.pools.len() == last.pools.len()
@@ -157,10 +167,29 @@ fn block_use(holding: &Holding) -> BlockUse {
         pool_type: (*kind).into(),
         start_ip: holding.range.first().to_string(),
         end_ip: holding.range.last().to_string(),
+        grant: holding.grant.map(|grant| grant.id.to_string()),
+        ended: holding.grant.is_some_and(|grant| grant.step == GrantStep::Ended),
         used: i64::try_from(holding.used).unwrap_or(i64::MAX),
         capacity: i64::try_from(holding.capacity).unwrap_or(i64::MAX),
         held: holding.runs.iter().map(run).collect(),
     }
+}
+
+/// The grant of the pool, if it waits for its confirmation.
+fn unconfirmed(holding: &Holding) -> Option<(PoolKey, GrantId)> {
+    let grant = holding.grant.filter(|grant| grant.step == GrantStep::Seen)?;
+    Some((holding.key.clone(), grant.id))
+}
+
+/// The grants among `reported` that the object still has in its spec: those are confirmed.
+pub fn confirmed(reported: &[(PoolKey, GrantId)], uid: &str, object: &IPAMNode) -> Vec<(PoolKey, GrantId)> {
+    let has = |(pool, id): &&(PoolKey, GrantId)| {
+        let is_it = |block: &&NodeBlock| block.name == pool.name && pool.kind == block.pool_type.into();
+        let entry = object.spec.pools.iter().find(is_it);
+        entry.is_some_and(|entry| entry.state != BlockState::Revoked && entry.grant.parse() == Ok(*id))
+    };
+    let is_same = object.metadata.uid.as_deref() == Some(uid);
+    reported.iter().filter(|_| is_same).filter(has).cloned().collect()
 }
 
 fn position(position: Position) -> LedgerPosition {
@@ -247,8 +276,11 @@ impl Reporter {
     }
 
     async fn write(&mut self, write: Write) {
-        let (outcome, error) = match tokio::time::timeout(WRITE_TIMEOUT, self.patch(write.patch())).await {
-            Ok(Ok(())) => (Outcome::Written, String::new()),
+        let (outcome, error) = match tokio::time::timeout(WRITE_TIMEOUT, self.send(&write)).await {
+            Ok(Ok(answer)) => match self.confirm(&write, answer).await {
+                Ok(()) => (Outcome::Written, String::new()),
+                Err(failure) => (Outcome::Unconfirmed, failure.to_string()),
+            },
             Ok(Err(error)) => (Outcome::from(&error), error.to_string()),
             Err(_) => (Outcome::Unreached, format!("no answer within {} s", WRITE_TIMEOUT.as_secs())),
         };
@@ -264,15 +296,25 @@ impl Reporter {
         }
     }
 
-    async fn patch(&self, patch: serde_json::Value) -> Result<(), kube::Error> {
-        let patch = serde_json::from_value(patch).map_err(kube::Error::SerdeError)?;
+    /// Records the grants that the answer confirms.
+    async fn confirm(&self, write: &Write, answer: Option<IPAMNode>) -> Result<(), Failure> {
+        let confirmed = answer.map(|object| write.confirmed(&object)).unwrap_or_default();
+        if confirmed.is_empty() { Ok(()) } else { self.allocator.confirm(confirmed).await.map(drop) }
+    }
+
+    /// Returns the object as the API server has it now, if its spec is of interest.
+    async fn send(&self, write: &Write) -> Result<Option<IPAMNode>, kube::Error> {
+        let patch = serde_json::from_value(write.patch()).map_err(kube::Error::SerdeError)?;
         let patch: Patch<()> = Patch::Json(patch);
         let params = PatchParams { field_manager: Some(MANAGER.to_owned()), ..PatchParams::default() };
         let request = kube::core::Request::new(&self.path);
         let request = request.patch_subresource("status", &self.node, &params, &patch);
         let mut request = request.map_err(kube::Error::BuildRequest)?;
+        if write.wants_object() {
+            return self.client.request(request).await.map(Some);
+        }
         request.headers_mut().insert(ACCEPT, METADATA_ONLY);
-        self.client.request_text(request).await.map(drop)
+        self.client.request_text(request).await.map(|_| None)
     }
 }
 
@@ -301,7 +343,7 @@ pub(crate) mod tests {
         let key = PoolKey::new(PoolKind::IpPool, "blue");
         let runs = (used > 0).then(|| range("10.0.0.1", &format!("10.0.0.{used}")));
         let range = range("10.0.0.1", "10.0.0.4");
-        let holding = Holding { key, range, used, capacity: u128::MAX, runs: runs.into_iter().collect() };
+        let holding = Holding { key, range, used, capacity: u128::MAX, runs: runs.into_iter().collect(), grant: None };
         Holdings { pools: vec![holding], position: Position { epoch: 3, sequence } }
     }
 
@@ -315,7 +357,7 @@ pub(crate) mod tests {
     }
 
     fn troubled() -> Report {
-        let problems = vec![Problem { reason: "Restored", sentence: "ä".repeat(MESSAGE) }];
+        let problems = vec![Problem { reason: "Offline", sentence: "ä".repeat(MESSAGE) }];
         Report::new(&in_force(problems), &holdings(1, 7)).unwrap()
     }
 

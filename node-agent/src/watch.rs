@@ -1,10 +1,9 @@
 //! Brings the node's blocks from its one IPAMNode object, or from disk, to the allocator.
 //!
 //! Decides which spec is in force. Watches exactly one object, by name; keeps the last good spec when the API server is
-//! away or the object cannot be read, without limit of time unless an admin wants one; never takes away what pods hold,
-//! never lets a new block be given from before it is noted on disk, and never leaves a copy there that promises the next
-//! start a block which the node has lost. At a start that copy is only what was true once: nothing new is given from it
-//! before the API server has spoken, or was missed.
+//! away or the object cannot be read, without limit of time unless an admin wants one; never takes away what pods hold. At a
+//! start the copy on disk may be old: no new address is allocated before the API server has answered, or has failed to.
+//! From which blocks the agent allocates after that is for their grants in the journal to say.
 //!
 //! Without an IPAMNode object the node has no blocks: nothing is given until it is back, while DEL and CHECK are served.
 
@@ -25,7 +24,7 @@ use tokio::time::Instant;
 use tokio_util::sync::CancellationToken;
 use tracing::{debug, info, warn};
 
-use crate::allocator::Allocator;
+use crate::allocator::{Allocator, Source};
 use crate::blocks::{Problem, usable};
 use crate::contact::Offline;
 use crate::found::Found;
@@ -82,6 +81,8 @@ pub struct Blocks {
     noted: Noted,
     /// What was on disk when a save last succeeded.
     durable: Noted,
+    /// Where `noted` comes from.
+    source: Source,
     standing: Option<Standing>,
     /// Objects that the watch has delivered.
     arrivals: u64,
@@ -107,6 +108,7 @@ impl Blocks {
             in_force,
             noted,
             durable,
+            source: Source::Copy,
             standing: None,
             arrivals: 0,
             offline: false,
@@ -127,7 +129,7 @@ impl Blocks {
                 (self.noted, self.durable, self.patience) = (noted.clone(), noted, Some(patience));
                 self.put().await;
             }
-            Ok(None) => self.remember(),
+            Ok(None) => {}
             Err(why) => {
                 let path = self.file.path().display();
                 warn!(%path, why, "the saved blocks cannot be used, waiting for the API server");
@@ -135,25 +137,14 @@ impl Blocks {
         }
     }
 
-    /// Goes on from what a copy had seen that was taken away. Nothing is in force before the API server has spoken.
-    fn remember(&mut self) {
-        match self.file.load_seen() {
-            Ok(seen) => {
-                let seen = seen.unwrap_or_default();
-                (self.noted, self.durable) = (seen.clone(), seen);
-            }
-            Err(why) => warn!(why, "what was seen before the saved blocks were taken away cannot be read"),
-        }
-    }
-
     /// Puts a spec of the API server in force and saves it.
     async fn tell(&mut self, spec: NodeSpec, lost: Option<Lost>) {
         log_changes(&self.noted.spec, &spec);
         self.noted = self.noted.followed_by(spec).missing(lost);
-        // Saved first: what pods are given next is of a spec that the next start knows.
+        // Saved first, so that the report on it can be about this generation.
         if let Err(error) = self.save().await {
             let path = self.file.path().display();
-            warn!(%path, error, "cannot save the blocks, trying again; until then nothing is given from new ones");
+            warn!(%path, error, "cannot save the blocks, trying again");
         }
         self.forget_found().await;
         self.put().await;
@@ -208,7 +199,7 @@ impl Blocks {
             warn!(reason, problem = sentence, "a block cannot be used");
         }
         info!(generation = self.noted.spec.generation, pools = pools.len(), "blocks in force");
-        if self.allocator.configure(pools).await.is_ok() {
+        if self.allocator.configure(pools, self.source).await.is_ok() {
             let Noted { spec, lost, .. } = self.noted.clone();
             let (saved, standing) = (self.noted.generation_in(&self.durable), self.to_report_to());
             self.in_force.send_replace(Some(InForce { spec, saved, problems, lost, standing }));
@@ -338,7 +329,8 @@ impl Blocks {
             }
         };
         let lost = self.missing();
-        let (told, confirmed) = (self.in_force.borrow().is_some(), self.patience.take().is_some());
+        let was_copy = std::mem::replace(&mut self.source, Source::ApiServer) == Source::Copy;
+        let (told, confirmed) = (self.in_force.borrow().is_some(), self.patience.take().is_some() || was_copy);
         if !told || self.noted.spec != spec || lost.is_some() {
             return self.tell(spec, lost).await;
         }
@@ -378,6 +370,7 @@ fn log_changes(before: &NodeSpec, after: &NodeSpec) {
         let what = match (known, block.state) {
             (None, BlockState::Active) => "block received",
             (_, BlockState::Releasing) => "block is to be given back, nothing more is given from it",
+            (_, BlockState::Revoked) => "block revoked",
             (Some(_), BlockState::Active) => "block changed",
         };
         let NodeBlock { name, start_ip, end_ip, .. } = block;

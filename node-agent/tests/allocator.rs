@@ -27,9 +27,10 @@ async fn rig() -> Rig {
     let (controlled, store) = controlled();
     let (metrics, _) = Metrics::registered();
     let clock = Arc::new(|| 1_700_000_000);
-    let (allocator, ended) = Allocator::start(Ledger::new(0), Box::new(controlled), clock, metrics).unwrap();
-    let wide = NodeBlock { end_ip: "192.168.9.9".into(), ..blue() };
-    allocator.configure(node_pools(&[wide, green()]).0).await.unwrap();
+    let blocks = [NodeBlock { end_ip: "192.168.9.9".into(), ..blue() }, green()];
+    let ledger = confirmed_ledger(&blocks);
+    let (allocator, ended) = Allocator::start(ledger, Box::new(controlled), clock, metrics).unwrap();
+    assign(&allocator, &blocks).await;
     Rig { allocator, ended, store }
 }
 
@@ -141,7 +142,7 @@ async fn an_inline_worker_answers_when_it_is_played() {
     let journal = Opened::read(disk.clone()).unwrap().begin(&[]).unwrap();
     let (metrics, _) = Metrics::registered();
     let (allocator, mut worker) = Allocator::inline(Ledger::new(0), Box::new(journal), Arc::new(|| 0), metrics);
-    played(&mut worker, allocator.configure(node_pools(&[blue()]).0)).await.unwrap();
+    played(&mut worker, assign(&allocator, &[blue()])).await;
     played(&mut worker, allocator.allocate(request("c1"))).await.unwrap();
     let recorded = Opened::read(disk.after_cut(&mut || false)).unwrap().take_changes();
     assert_eq!(recorded.len(), 1, "the answer came after its record was durable");
@@ -156,7 +157,7 @@ async fn a_full_disk_refuses_only_what_needs_a_record() {
     let (metrics, _) = Metrics::registered();
     let (allocator, mut worker) = Allocator::inline(Ledger::new(0), Box::new(journal), Arc::new(|| 0), metrics);
     let wide = NodeBlock { end_ip: "192.168.9.9".into(), ..blue() };
-    played(&mut worker, allocator.configure(node_pools(&[wide]).0)).await.unwrap();
+    played(&mut worker, assign(&allocator, &[wide])).await;
     disk.fill();
     let mut served = 0;
     let full = loop {

@@ -36,8 +36,8 @@ impl Rig {
         let (controlled, store) = controlled();
         let (metrics, _) = Metrics::registered();
         let (allocator, ended) =
-            Allocator::start(Ledger::new(0), Box::new(controlled), system_clock(), Arc::clone(&metrics)).unwrap();
-        allocator.configure(node_pools(&[blue()]).0).await.unwrap();
+            Allocator::start(confirmed_ledger(&[blue()]), Box::new(controlled), system_clock(), Arc::clone(&metrics)).unwrap();
+        assign(&allocator, &[blue()]).await;
         let readiness = Readiness::default();
         readiness.set_serving(true);
         readiness.blocks_are_known();

@@ -29,14 +29,14 @@ struct Home(tempfile::TempDir);
 impl Home {
     fn new() -> Self {
         let home = Self(tempfile::tempdir().unwrap());
-        for directory in ["store.d", "bin", "conf"] {
+        for directory in ["bin", "conf"] {
             std::fs::create_dir(home.path(directory)).unwrap();
         }
         std::fs::write(home.path("plugin"), "the plugin").unwrap();
         home.kubeconfig("127.0.0.1:1".parse().unwrap());
         let block = NodeBlock { end_ip: "192.168.0.2".into(), ..blue() };
         let spec = NodeSpec { uid: "u".into(), generation: Some(1), blocks: vec![block] };
-        SpecFile::new(&home.path("store.d"), "node1", "pools").save(&Noted::first(spec)).unwrap();
+        save_spec(&home.path("store.d"), "pools", spec);
         home
     }
 

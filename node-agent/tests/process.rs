@@ -37,10 +37,9 @@ impl Home {
 
     /// Saves a wide block as the spec seen last.
     fn with_spec(self) -> Self {
-        std::fs::create_dir(self.path("store.d")).unwrap();
         let wide = NodeBlock { end_ip: "192.168.99.99".into(), ..blue() };
         let spec = NodeSpec { uid: "u".into(), generation: Some(1), blocks: vec![wide] };
-        SpecFile::new(&self.path("store.d"), "node1", "kube-system").save(&Noted::first(spec)).unwrap();
+        save_spec(&self.path("store.d"), "kube-system", spec);
         self
     }
 

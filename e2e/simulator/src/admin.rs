@@ -29,7 +29,7 @@ pub(super) fn act(server: &mut Server, action: Action) -> bool {
             let (plural, name) = pool_at(pool);
             server.delete(plural, name, &json!({})).is_ok()
         }
-        Action::RemoveIpamNode { node } => server.delete("ipamnodes", &node_name(node), &json!({})).is_ok(),
+        Action::RemoveIpamNode { node } => remove_ipam_node(server, &node_name(node)),
         Action::WipeStatus { pool } => merge(server, pool, true, &json!({ "status": null })),
         Action::Strip { pool } => merge(server, pool, false, &json!({"metadata": {"finalizers": null}})),
         Action::ForceRelease { pool, node } => annotate(server, pool, FORCE_RELEASE, &json!(node_name(node))),
@@ -118,6 +118,14 @@ fn leave(server: &mut Server, name: &str) -> bool {
         return false;
     }
     server.get("nodes", name).is_none() || server.delete("nodes", name, &json!({})).is_ok()
+}
+
+/// The IPAMNode is deleted by force: without its finalizers.
+fn remove_ipam_node(server: &mut Server, name: &str) -> bool {
+    if server.merge("ipamnodes", name, false, &json!({"metadata": {"finalizers": null}})).is_err() {
+        return false;
+    }
+    server.get("ipamnodes", name).is_none() || server.delete("ipamnodes", name, &json!({})).is_ok()
 }
 
 fn terminate(server: &mut Server, name: &str) -> bool {

@@ -138,8 +138,7 @@ impl World {
         self.nodes.iter_mut().for_each(super::agent::Node::lose_watch);
     }
 
-    /// The definitions are deleted and installed again. Every machine is registered, as the docs say. Calls of replicas that run may
-    /// still be on their way, a creation of a replica that is gone may not: as when an IPAMNode is deleted by hand.
+    /// The definitions are deleted and installed again. Every machine is registered, as the docs say.
     pub(super) fn undefine(&mut self, breaks: bool) {
         for node in self.machines() {
             let it = &self.nodes[usize::from(node)];
@@ -149,7 +148,6 @@ impl World {
             }
             self.nodes[usize::from(node)].lose_word();
             self.records.lose_copies(&node_name(node));
-            self.orphans.forget_creations(&node_name(node));
         }
         self.allowed.undefine();
         self.by_hand = Some(UNDEFINE);

@@ -11,7 +11,7 @@ use std::time::Duration;
 use ipam_core::PoolKey;
 use ipam_core::node_pool::Pause;
 use ipam_crds::{IPAMNode, LedgerPosition, NodeBlock};
-use ipam_node_agent::allocator::{Allocator, Worker};
+use ipam_node_agent::allocator::{Allocator, Source, Worker};
 use ipam_node_agent::blocks::usable;
 use ipam_node_agent::gc::Observations;
 use ipam_node_agent::lost::Lost;
@@ -47,6 +47,8 @@ pub(super) struct Process {
     pub(super) durable: Noted,
     pub(super) watch: Watch,
     reports: RefCell<Reports>,
+    /// Where `noted` comes from.
+    source: Source,
     standing: Option<Standing>,
     /// Objects that the watch has delivered.
     arrivals: u64,
@@ -121,6 +123,7 @@ impl Process {
             durable: Noted::default(),
             watch: Watch::new("ipamnodes", Some(node.to_owned())),
             reports: RefCell::new(Reports::new(clock.instant().into())),
+            source: Source::Copy,
             standing: None,
             arrivals: 0,
             listed: None,
@@ -133,8 +136,6 @@ impl Process {
             // Whoever puts a store back sees to it that the server can be heard.
             process.starting = Some(if disk.went_back() { Duration::MAX } else { clock.elapsed + FIRST_WORD });
             process.put(clock);
-        } else if let Some(seen) = disk.seen() {
-            (process.noted, process.durable) = (seen.clone(), seen);
         }
         Ok(Some(process))
     }
@@ -240,7 +241,8 @@ impl Process {
         let spec = object.as_ref().map(NodeSpec::from).unwrap_or_default();
         let first = self.found.take_if(|_| self.standing.is_some()).zip(self.standing.clone());
         let lost = first.as_ref().and_then(|(found, standing)| Lost::find(standing, *found));
-        let confirmed = self.starting.take().is_some();
+        let was_copy = std::mem::replace(&mut self.source, Source::ApiServer) == Source::Copy;
+        let confirmed = self.starting.take().is_some() || was_copy;
         if self.in_force.is_none() || self.noted.spec != spec || lost.is_some() {
             self.noted = self.noted.followed_by(spec).missing(lost);
             if killed == Some(Killed::BeforeSaving) {
@@ -310,7 +312,8 @@ impl Process {
     fn put(&mut self, clock: Clock) {
         let pause = self.starting.map(|_| Pause::Starting);
         let (pools, problems) = usable(&self.noted, &self.durable, pause);
-        if !matches!(self.ask(|allocator| async move { allocator.configure(pools).await }).0, Some(Ok(()))) {
+        let source = self.source;
+        if !matches!(self.ask(|allocator| async move { allocator.configure(pools, source).await }).0, Some(Ok(()))) {
             return;
         }
         let spec = self.noted.spec.clone();

@@ -123,9 +123,8 @@ impl Clock {
 
 impl Replica {
     /// A process that has just started.
-    pub(super) fn start(skew: i64, grace: Option<Duration>, wire: Wire, election: Election) -> Self {
-        let settings =
-            Settings { released_block_grace: grace, creations_arrive_within: super::orphan::CREATIONS_ARRIVE_WITHIN };
+    pub(super) fn start(skew: i64, grace: Option<Duration>, seed: u64, wire: Wire, election: Election) -> Self {
+        let settings = Settings { released_block_grace: grace, seed };
         Self {
             reconciler: Reconciler::new(settings, Arc::new(Metrics::default())),
             election,

@@ -188,7 +188,7 @@ impl World {
                 }
             }
             Action::Orphan { call } => {
-                if self.orphans.arrive(call.into(), &self.server, self.clock.elapsed) {
+                if self.orphans.arrive(call.into(), &self.server) {
                     self.activity.count("late calls arrived");
                 }
             }
@@ -266,6 +266,7 @@ impl World {
 
     /// CNI ADD of a new pod.
     pub(super) fn add(&mut self, node: u8, pool: usize, wish: Wish) -> Added {
+        self.confirm(node);
         let added = self.nodes[usize::from(node % MOST_NODES)].add(pool, wish, self.clock, &self.records);
         match (added, wish) {
             (Added::Served, Wish::Two(_)) => self.activity.count("pods served from two pools"),
@@ -276,6 +277,16 @@ impl World {
             (Added::Cut | Added::NotAsked, _) => {}
         }
         added
+    }
+
+    /// An ADD waits for the confirmation of a new grant. Mostly the report that asks for it reaches the server meanwhile.
+    fn confirm(&mut self, node: u8) {
+        let (clock, shared) = (self.clock, self.server.clone());
+        let it = &mut self.nodes[usize::from(node % MOST_NODES)];
+        if it.waits_for_confirmation(clock) {
+            it.report(&mut lock(&shared), Fate::Done, clock);
+            self.look();
+        }
     }
 
     pub(super) fn admin(&mut self, action: Action) {
@@ -307,7 +318,6 @@ impl World {
                 self.note_unheard(node);
                 self.nodes[usize::from(node % MOST_NODES)].lose_word();
                 self.records.lose_copies(&node_name(node));
-                self.orphans.forget_creations(&node_name(node));
             }
             // Nothing told of it but that machine.
             Action::NodeLeaves { node } => self.note_unheard(node),

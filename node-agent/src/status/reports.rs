@@ -2,11 +2,12 @@
 
 use std::time::Duration;
 
-use ipam_crds::IPAMNodeStatus;
+use ipam_core::{GrantId, PoolKey};
+use ipam_crds::{IPAMNode, IPAMNodeStatus};
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::Condition;
 use tokio::time::Instant;
 
-use super::{Report, Urgency, ready_condition, status_patch};
+use super::{Report, Urgency, confirmed, ready_condition, status_patch};
 use crate::allocator::Holdings;
 use crate::watch::{InForce, Standing};
 
@@ -34,6 +35,8 @@ pub enum Outcome {
     Refused,
     /// No answer came. The API server may have the report or not.
     Unreached,
+    /// The API server has the report, and the agent could not record the grants that the answer confirms.
+    Unconfirmed,
 }
 
 impl From<&kube::Error> for Outcome {
@@ -53,6 +56,16 @@ impl Write {
     /// The JSON patch of the object.
     pub fn patch(&self) -> serde_json::Value {
         status_patch(&self.report.uid, &self.status)
+    }
+
+    /// Whether the answer is to be the whole object, because it can confirm grants.
+    pub fn wants_object(&self) -> bool {
+        !self.report.unconfirmed.is_empty()
+    }
+
+    /// The grants that `object`, which is the answer to this write, confirms.
+    pub fn confirmed(&self, object: &IPAMNode) -> Vec<(PoolKey, GrantId)> {
+        confirmed(&self.report.unconfirmed, &self.report.uid, object)
     }
 }
 
@@ -121,15 +134,15 @@ impl Reports {
                 self.ready = write.status.conditions.into_iter().next();
                 self.pace.written(write.report, now);
             }
-            Outcome::Refused => self.pace.failed(now),
+            Outcome::Refused | Outcome::Unconfirmed => self.pace.failed(now),
             Outcome::Unreached => self.pace.unreached(now),
         }
         failures
     }
 
     /// The earliest time of the next write.
-    pub const fn not_before(&self) -> Instant {
-        self.pace.not_before
+    pub fn not_before(&self) -> Instant {
+        self.pace.urgent_not_before.min(self.pace.not_before)
     }
 }
 
@@ -139,6 +152,8 @@ struct Pace {
     /// The report that the API server has, as far as this process knows.
     last: Option<Report>,
     not_before: Instant,
+    /// The earliest time of a write for which pods may wait.
+    urgent_not_before: Instant,
     failures: u32,
     lively_until: Option<Instant>,
 }
@@ -146,13 +161,14 @@ struct Pace {
 impl Pace {
     /// Nothing is written yet; the first report is due at once.
     const fn new(now: Instant) -> Self {
-        Self { last: None, not_before: now, failures: 0, lively_until: None }
+        Self { last: None, not_before: now, urgent_not_before: now, failures: 0, lively_until: None }
     }
 
     /// When `report` should be written; `None` if it tells nothing new.
     fn due(&self, report: &Report) -> Option<Instant> {
         match report.urgency(self.last.as_ref()) {
             Urgency::No => None,
+            Urgency::Now => Some(self.urgent_not_before.min(self.not_before)),
             Urgency::Soon => Some(self.not_before),
             Urgency::Later if self.is_lively() => Some(self.not_before),
             Urgency::Later => Some(self.not_before + LATER),
@@ -171,8 +187,10 @@ impl Pace {
 
     /// `report` was written.
     fn written(&mut self, report: Report, now: Instant) {
-        self.last = Some(report);
         self.not_before = now + SOON;
+        // What this report could not confirm waits for the next spec.
+        self.urgent_not_before = if report.unconfirmed.is_empty() { now } else { self.not_before };
+        self.last = Some(Report { unconfirmed: Vec::new(), ..report });
         if self.failures > 0 {
             self.lively_until = Some(now + LIVELY);
         }
@@ -183,17 +201,20 @@ impl Pace {
         if self.failures > 0 {
             self.not_before = self.not_before.min(now);
         }
+        self.urgent_not_before = self.urgent_not_before.min(now);
     }
 
     /// A write reached nobody.
     fn unreached(&mut self, now: Instant) {
         self.failed(now);
         self.not_before = self.not_before.min(now + UNREACHED);
+        self.urgent_not_before = self.not_before;
     }
 
     /// A write failed.
     fn failed(&mut self, now: Instant) {
         self.not_before = now + RETRY.0.saturating_mul(1 << self.failures.min(6)).min(RETRY.1);
+        self.urgent_not_before = self.not_before;
         self.failures = self.failures.saturating_add(1);
     }
 }

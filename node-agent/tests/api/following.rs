@@ -85,7 +85,15 @@ impl Following {
         drop(tokio::time::timeout(Duration::from_secs(30), told).await.unwrap().unwrap());
     }
 
+    /// The API server confirms the grants of what is in force.
+    pub(crate) async fn confirm(&self) {
+        let blocks = self.in_force.borrow().as_ref().map(|told| told.spec.blocks.clone()).unwrap_or_default();
+        confirm(&self.node.allocator, &blocks).await;
+    }
+
+    /// CNI ADD, after the grants in force are confirmed.
     pub(crate) async fn add(&self, container: &str) -> Result<String, tonic::Status> {
+        self.confirm().await;
         self.node.add(parameters(&["blue"], container)).await.map(|given| given[0].ip.clone())
     }
 }

@@ -120,8 +120,9 @@ fn request(kind: PoolKind, pool: &str, container: &str) -> Request {
 async fn a_report_counts_no_earlier_than_its_spec() {
     let (journal, store) = controlled();
     let metrics = Metrics::registered().0;
-    let (allocator, _ended) = Allocator::start(Ledger::new(0), Box::new(journal), system_clock(), metrics).unwrap();
-    allocator.configure(node_pools(&[blue(), green()]).0).await.unwrap();
+    let ledger = confirmed_ledger(&[blue(), green()]);
+    let (allocator, _ended) = Allocator::start(ledger, Box::new(journal), system_clock(), metrics).unwrap();
+    assign(&allocator, &[blue(), green()]).await;
     // While a record is on its way to the disk, the reporter asks for what is held.
     let busy = allocator.clone();
     tokio::spawn(async move { busy.allocate(request(PoolKind::CidrPool, "green", "c1")).await });
@@ -135,7 +136,7 @@ async fn a_report_counts_no_earlier_than_its_spec() {
         let runtime = tokio::runtime::Builder::new_current_thread().build().unwrap();
         runtime.block_on(async {
             allocator.allocate(request(PoolKind::IpPool, "blue", "c2")).await.unwrap();
-            allocator.configure(pools).await.unwrap();
+            allocator.configure(pools, Source::ApiServer).await.unwrap();
         });
     });
     store.answer(Verdict::Done);

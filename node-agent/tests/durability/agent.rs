@@ -60,9 +60,8 @@ impl Home {
 
     /// Saves a spec as an earlier agent did.
     fn save(&self, generation: i64, blocks: Vec<NodeBlock>) {
-        std::fs::create_dir(self.path("store.d")).unwrap();
         let spec = NodeSpec { uid: "u".into(), generation: Some(generation), blocks };
-        SpecFile::new(&self.path("store.d"), "node1", "kube-system").save(&Noted::first(spec)).unwrap();
+        save_spec(&self.path("store.d"), "kube-system", spec);
     }
 
     pub(crate) fn path(&self, name: &str) -> PathBuf {

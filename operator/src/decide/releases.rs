@@ -1,7 +1,7 @@
 //! When a block that is being taken back is free for others.
 //!
-//! By the agent's word, which [`crate::index::IpamNodes`] keeps; by an admin's; or by time, once the Node is gone, as the status
-//! records and this leader has itself seen for a while. Never because a Node is gone, a label changed, or a record is missing.
+//! By the agent's report; by an admin; or by time, once the Node is gone, as the status records and this leader has itself seen for
+//! a while. Never because a Node is gone, a label changed, or a record is missing.
 
 use std::collections::{BTreeSet, HashMap};
 use std::time::Duration;
@@ -77,10 +77,7 @@ impl<'a> Releases<'a> {
     /// What was last counted of the node's block.
     pub(super) fn counted(&self, node: &str) -> Usage {
         let (ipam_nodes, key) = (self.seen.ipam_nodes, &self.seen.pool.key);
-        ipam_nodes.retired(node, key).unwrap_or_else(|| match ipam_nodes.get(node) {
-            Some(record) => record.counted(key),
-            None => Usage::Unknown,
-        })
+        ipam_nodes.get(node).map_or(Usage::Unknown, |record| record.counted(key))
     }
 
     /// The nodes of which entries are to be taken out, let go of as they are.

@@ -1,11 +1,12 @@
 use std::collections::BTreeMap;
 use std::sync::LazyLock;
 
+use ipam_core::GrantId;
 use ipam_crds::{AddressCounts, BlockCounts, BlockState, BlockUse, NodeBlock, NodeCounts, PoolType};
 use serde_json::{Value, json};
 
 use super::*;
-use crate::ipam_node::{IpamNodeRecord, entry};
+use crate::ipam_node::{IpamNodeRecord, entry, grant};
 use crate::objects::RawObject;
 use crate::pool::FORCE_RELEASE;
 
@@ -99,6 +100,8 @@ impl Scene {
             pool_type: block.pool_type,
             start_ip: block.start_ip.clone(),
             end_ip: block.end_ip.clone(),
+            grant: Some(block.grant.clone()),
+            ended: used == 0 && block.state == BlockState::Releasing,
             used,
             capacity: 4,
             held: Vec::new(),
@@ -115,7 +118,8 @@ impl Scene {
             }
             let known = self.ipam_nodes.get(node).unwrap();
             let is_out = assignment.standing != Standing::Serving && known.has_released(&pool.key);
-            let new = (!is_out).then(|| entry(&pool.key, pool.spec.as_deref().ok(), assignment, Some(known)));
+            let mut new = (!is_out).then(|| entry(&pool.key, pool.spec.as_deref().ok(), assignment, Some(known)));
+            new.iter_mut().for_each(|new| grant(new, Some(known), false, |least| GrantId::new(least, 7)));
             let blocks: Vec<NodeBlock> = new.into_iter().collect();
             if known.blocks != blocks {
                 self.ipam_nodes.begin_write(node, &blocks);

@@ -124,13 +124,6 @@ impl Reconciler {
         // No other write gives the status that was sent: it is sent only where it differs from the last.
         let is_done = task.unanswered.as_ref() == Some(&record.status);
         if before.status != record.status {
-            // Another leader may have assigned again what we took out of IPAMNodes. Whether that is so the watch of those shows in
-            // its own time; the agents are asked once more.
-            if !is_done {
-                for node in self.ipam_nodes.forget_retired_of_pool(key) {
-                    self.queue.push(&node);
-                }
-            }
             // IPAMNodes may have gone before it was wiped.
             if sees_losses {
                 let lost = lost_claims(&before.status, &record.status, task.unanswered.as_ref());
@@ -139,6 +132,9 @@ impl Reconciler {
         }
         self.metrics.violations(&record);
         self.metrics.summary(key, &record.status.summary);
+        for node in &record.life.force_release {
+            self.queue.push(node);
+        }
         self.note_change(&before, &record);
         if let Some(doubt) = doubt.filter(|_| is_done) {
             self.apply(key, doubt.plan);
@@ -152,7 +148,7 @@ impl Reconciler {
         self.metrics.violations(&task.record);
         self.metrics.summary(&key, &task.record.status.summary);
         self.pools.insert(key, task);
-        self.queue_the_silent();
+        self.queue_missing_ipam_nodes();
         (self.stale.overlaps, self.stale.outlying) = (true, true);
     }
 
@@ -225,9 +221,9 @@ impl Reconciler {
             if strays_changed || task.awaits(name) || (reports_changed && task.bars_addresses()) {
                 task.due.wake(now);
             }
-            // What is released now is taken out first, and the status written then.
-            let is_told = record.has_released(key) && task.waits_for_blocks();
-            if !is_told && before.as_ref().map(|before| before.counted(key)) != Some(record.counted(key)) {
+            if record.has_released(key) && task.waits_for_blocks() {
+                task.due.wake(now);
+            } else if before.as_ref().map(|before| before.counted(key)) != Some(record.counted(key)) {
                 task.due.by(counts_at(task, now));
             }
         }

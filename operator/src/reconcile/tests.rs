@@ -12,7 +12,7 @@ use crate::pool::StatusRecord;
 mod absences;
 mod beside;
 mod edits;
-mod gone;
+mod lifetime;
 mod places;
 mod races;
 mod silence;
@@ -42,9 +42,19 @@ fn pool_object(name: &str, version: u64, generation: i64, spec: &str, status: &V
     }))
 }
 
+/// An IPAMNode without blocks, as the operator creates it.
+fn empty(node: &str) -> RawObject {
+    object(&json!({"metadata": {"name": node, "uid": format!("uid-{node}"), "generation": 1, "resourceVersion": "50"},
+        "spec": {"pools": []}}))
+}
+
 impl World {
-    /// In sync with `nodes` and the given pools, leading, nothing decided yet.
-    fn new(nodes: &[&str], pools: &[RawObject], ipam_nodes: Vec<RawObject>) -> Self {
+    /// In sync with `nodes` and the given pools, leading, nothing decided yet. Each node has an IPAMNode, by default one without
+    /// blocks.
+    fn new(nodes: &[&str], pools: &[RawObject], mut ipam_nodes: Vec<RawObject>) -> Self {
+        let has_one = |node: &str| ipam_nodes.iter().any(|ipam_node| ipam_node.name() == node);
+        let missing: Vec<RawObject> = nodes.iter().filter(|node| !has_one(node)).map(|node| empty(node)).collect();
+        ipam_nodes.extend(missing);
         let mut world = Self::empty();
         world.reconciler.lead(Given::Nothing, world.now);
         world.list(nodes, pools, ipam_nodes);
@@ -183,6 +193,10 @@ fn nodes_written(calls: &[Command]) -> Vec<(&str, &NodeAction)> {
     writes.collect()
 }
 
+fn is_creation(call: &Command) -> bool {
+    matches!(call, Command::WriteIpamNode(NodeWrite { action: NodeAction::Create, .. }))
+}
+
 fn blue() -> RawObject {
     pool_object("blue", 10, 1, SPEC, &json!({}))
 }
@@ -199,7 +213,8 @@ fn a_new_pool_is_written_as_one_status_and_then_one_ipam_node_each() {
     let calls = world.calls();
     let created = nodes_written(&calls);
     assert_eq!(created.iter().map(|(node, _)| *node).collect::<Vec<_>>(), ["n1", "n2"]);
-    assert!(created.iter().all(|(_, action)| matches!(action, NodeAction::Create(_))));
+    assert!(created.iter().all(|(_, action)| matches!(action, NodeAction::Update { blocks, finalizers, .. }
+        if blocks.len() == 1 && finalizers[..] == [crate::ipam_node::FINALIZER])));
     for call in calls {
         world.succeed(call);
     }
@@ -213,9 +228,9 @@ fn new_node_gets_a_block_in_one_status_write_and_touches_no_other_ipam_node() {
     world.settle();
     world.node_joins("n3");
     let calls = world.settle();
-    assert_eq!(calls.len(), 2, "{calls:#?}");
-    assert_eq!(status_of(&calls[0]).allocations.len(), 3);
-    assert_eq!(nodes_written(&calls)[0].0, "n3");
+    let writes = calls.iter().filter(|call| matches!(call, Command::WriteStatus { .. })).map(status_of);
+    assert_eq!(writes.map(|status| status.allocations.len()).collect::<Vec<_>>(), [3], "{calls:#?}");
+    assert!(matches!(nodes_written(&calls)[..], [("n3", NodeAction::Create), ("n3", NodeAction::Update { .. })]));
 }
 
 #[test]
@@ -236,9 +251,12 @@ fn a_burst_of_joins_is_one_status_write() {
     world.settle();
     for number in 0..100 {
         world.node_joins(&format!("n{number}"));
-        assert!(world.calls_after(Duration::from_millis(2)).is_empty());
+        let calls = world.calls_after(Duration::from_millis(2));
+        assert!(calls.iter().all(is_creation), "{calls:#?}");
     }
-    assert_eq!(status_of(&only(world.calls())).allocations.len(), 100);
+    let calls = world.calls();
+    let status = calls.iter().find(|call| matches!(call, Command::WriteStatus { .. })).unwrap();
+    assert_eq!(status_of(status).allocations.len(), 100);
 }
 
 #[test]
@@ -296,9 +314,10 @@ fn left_behind(nodes: &[&str]) -> (RawObject, Vec<RawObject>) {
     let calls = world.settle();
     let status = serde_json::to_value(status_of(&calls[0]).body(PoolKind::IpPool)).unwrap();
     let ipam_nodes = nodes_written(&calls).into_iter().map(|(node, action)| {
-        let NodeAction::Create(blocks) = action else { panic!("{action:?}") };
+        let NodeAction::Update { blocks, finalizers, .. } = action else { panic!("{action:?}") };
         object(&json!({
-            "metadata": {"name": node, "uid": format!("uid-{node}"), "generation": 1, "resourceVersion": "50"},
+            "metadata": {"name": node, "uid": format!("uid-{node}"), "generation": 1, "resourceVersion": "50",
+                "finalizers": finalizers},
             "spec": {"pools": blocks},
         }))
     });
@@ -353,12 +372,15 @@ fn an_ipam_node_edited_or_deleted_by_hand_is_put_right() {
     world.tell(Observed::IpamNode(Event::Apply(object(&edited))));
     let calls = world.settle();
     assert!(
-        matches!(nodes_written(&calls)[..], [("n1", NodeAction::Update(version, _))] if version == "200"),
+        matches!(nodes_written(&calls)[..], [("n1", NodeAction::Update { version, .. })] if version == "200"),
         "{calls:?}"
     );
     world.tell(Observed::IpamNode(Event::Delete(object(&edited))));
     let calls = world.settle();
-    assert!(matches!(nodes_written(&calls)[..], [("n1", NodeAction::Create(_))]), "{calls:?}");
+    assert!(
+        matches!(nodes_written(&calls)[..], [("n1", NodeAction::Create), ("n1", NodeAction::Update { .. })]),
+        "{calls:?}"
+    );
 }
 
 #[test]
@@ -368,13 +390,13 @@ fn the_ipam_node_of_a_node_that_is_gone_stays_while_its_block_is_being_taken_bac
     world.tell(Observed::Node(Event::Delete(("n1".into(), NodeMeta::default()))));
     let calls = world.settle();
     assert_eq!((status_of(&calls[0]).allocations.len(), status_of(&calls[0]).releasing.len()), (1, 1));
-    let [("n1", NodeAction::Update(_, blocks))] = &nodes_written(&calls)[..] else { panic!("{calls:#?}") };
+    let [("n1", NodeAction::Update { blocks, .. })] = &nodes_written(&calls)[..] else { panic!("{calls:#?}") };
     assert_eq!(blocks[0].state, BlockState::Releasing);
     report(&mut world, "n1", 2);
     assert!(nodes_written(&world.settle()).is_empty());
     report(&mut world, "n1", 0);
     let calls = world.settle();
-    assert!(matches!(nodes_written(&calls[..1])[..], [("n1", NodeAction::Update(_, blocks))] if blocks.is_empty()));
+    assert!(matches!(nodes_written(&calls[..1])[..], [("n1", NodeAction::Update { blocks, .. })] if blocks.is_empty()));
     assert_eq!(status_of(&calls[1]).releasing.len(), 0, "free within one more write");
 }
 
@@ -388,17 +410,21 @@ fn what_a_pool_that_vanished_had_given_is_taken_back_before_it_is_forgotten() {
     world.tell(Observed::Pool(PoolKind::IpPool, Event::Delete(blue())));
     let calls = world.settle();
     let written = nodes_written(&calls);
-    let [("n2", NodeAction::Update(_, blocks))] = &written[..] else { panic!("{written:?}") };
+    let [("n2", NodeAction::Update { blocks, .. })] = &written[..] else { panic!("{written:?}") };
     assert_eq!(blocks[0].state, BlockState::Releasing);
     report(&mut world, "n2", 0);
     let calls = world.settle();
     assert!(
-        matches!(nodes_written(&calls)[..], [("n2", NodeAction::Update(_, blocks))] if blocks.is_empty()),
+        matches!(nodes_written(&calls)[..], [("n2", NodeAction::Update { blocks, .. })] if blocks.is_empty()),
         "{calls:?}"
     );
     // Nobody can speak for n1 any more.
-    let calls = world.calls_after(Duration::from_hours(24));
-    assert!(matches!(nodes_written(&calls)[..], [("n1", NodeAction::Delete(..))]), "{calls:?}");
+    world.now += Duration::from_hours(24);
+    let calls = world.settle();
+    let [("n1", NodeAction::Update { blocks, .. }), ("n1", NodeAction::Delete(..))] = &nodes_written(&calls)[..] else {
+        panic!("{calls:?}")
+    };
+    assert!(blocks.is_empty());
 }
 
 #[test]
@@ -412,7 +438,7 @@ fn an_invalid_spec_leaves_ipam_nodes_as_they_are_also_after_a_restart() {
     assert_eq!(status_of(&calls[0]).allocations.len(), 1);
     assert!(matches!(&calls[1], Command::Publish { note, .. } if note.reason == "InvalidSpec"));
     world.node_joins("n3");
-    assert!(world.settle().is_empty(), "not said every second");
+    assert!(world.settle().iter().all(is_creation), "not said every second");
 }
 
 #[test]
@@ -421,7 +447,7 @@ fn two_pools_make_one_write_of_an_ipam_node_sorted_by_type_and_name() {
     let mut world = World::new(&["n1"], &[green, blue()], vec![]);
     let calls = world.settle();
     let written = nodes_written(&calls);
-    let [("n1", NodeAction::Create(blocks))] = &written[..] else { panic!("{written:?}") };
+    let [("n1", NodeAction::Update { blocks, .. })] = &written[..] else { panic!("{written:?}") };
     assert_eq!(blocks.iter().map(|block| block.name.as_str()).collect::<Vec<_>>(), ["blue", "green"]);
 }
 
@@ -435,7 +461,7 @@ fn a_changed_route_reaches_every_ipam_node() {
     let calls = world.settle();
     let written = nodes_written(&calls);
     assert_eq!(written.len(), 2, "{calls:#?}");
-    assert!(written.iter().all(|(_, action)| matches!(action, NodeAction::Update(_, b) if b[0].routes.len() == 1)));
+    assert!(written.iter().all(|(_, action)| matches!(action, NodeAction::Update { blocks: b, .. } if b[0].routes.len() == 1)));
 }
 
 /// The agent of `node` reports about the block that its IPAMNode has.
@@ -445,9 +471,10 @@ fn report(world: &mut World, node: &str, used: i64) {
     let block = &record.blocks[0];
     let event = json!({
         "metadata": {"name": node, "uid": record.uid, "generation": record.generation,
-            "resourceVersion": world.version.to_string()},
+            "resourceVersion": world.version.to_string(), "finalizers": record.finalizers},
         "spec": {"pools": record.blocks},
         "status": {"observedGeneration": record.generation, "pools": [{"name": "blue", "poolType": "IPPool",
+            "grant": block.grant, "ended": used == 0 && block.state == BlockState::Releasing,
             "startIP": block.start_ip, "endIP": block.end_ip, "used": used, "capacity": 3}]},
     });
     world.tell(Observed::IpamNode(Event::Apply(object(&event))));
@@ -532,7 +559,7 @@ fn a_pool_deleted_while_ipam_nodes_are_being_written_leaves_no_entry_behind() {
     let written = nodes_written(&calls);
     assert_eq!(written.len(), 2, "{calls:#?}");
     for (_, action) in written {
-        let NodeAction::Update(_, blocks) = action else { panic!("{action:?}") };
+        let NodeAction::Update { blocks, .. } = action else { panic!("{action:?}") };
         assert_eq!(blocks[0].state, BlockState::Releasing, "the agents may have given already");
     }
     for node in ["n1", "n2"] {

@@ -110,9 +110,7 @@ impl Node {
         for (grant, block) in allocation.grants.iter().zip(blocks) {
             let freed = self.freed.get(&(grant.pool.clone(), grant.addr));
             let cools = freed.is_some_and(|freed| now < freed + COOLDOWN);
-            let unsaved = self.disk.unsaved(&grant.pool, grant.addr);
-            let wrong = unsaved.or_else(|| told_address(block, grant, wish, cools));
-            self.blame(wrong);
+            self.blame(told_address(block, grant, wish, cools));
         }
     }
 

@@ -46,7 +46,7 @@ fn about_to_give_again() -> (World, Command) {
     world.succeed(status);
     let write = only(world.calls());
     let written = [write.clone()];
-    let [("n1", NodeAction::Update(_, blocks))] = &nodes_written(&written)[..] else { panic!("{write:#?}") };
+    let [("n1", NodeAction::Update { blocks, .. })] = &nodes_written(&written)[..] else { panic!("{write:#?}") };
     assert_eq!(blocks[0].state, BlockState::Active);
     (world, write)
 }
@@ -96,7 +96,7 @@ fn a_removal_that_never_arrived_is_made_again_though_nobody_has_more_to_say() {
     report(&mut world, "n1", 0);
     let removal = only(world.calls());
     let removals = [removal.clone()];
-    assert!(matches!(nodes_written(&removals)[..], [("n1", NodeAction::Update(_, blocks))] if blocks.is_empty()));
+    assert!(matches!(nodes_written(&removals)[..], [("n1", NodeAction::Update { blocks, .. })] if blocks.is_empty()));
     world.fail(removal, CallError::Failed("connection reset".into()));
     // What is there is written again, which changes nothing and so is told by no watch.
     let calls = world.settle();
@@ -114,7 +114,7 @@ fn a_node_that_comes_back_is_told_nothing_while_a_status_under_way_gives_its_blo
     report(&mut world, "n1", 0);
     let removal = only(world.calls());
     let removals = [removal.clone()];
-    let is_empty = |action: &NodeAction| matches!(action, NodeAction::Update(_, blocks) if blocks.is_empty());
+    let is_empty = |action: &NodeAction| matches!(action, NodeAction::Update { blocks, .. } if blocks.is_empty());
     assert!(matches!(nodes_written(&removals)[..], [("n1", action)] if is_empty(action)), "{removal:#?}");
     assert_eq!(world.status().releasing.len(), 1, "the entry goes first");
     world.succeed(removal);
@@ -236,7 +236,7 @@ fn a_status_write_whose_answer_is_lost_stands_when_the_watch_tells_of_it() {
     world.pool_reads(1, SPEC, &taken);
     let calls = world.settle();
     assert!(matches!(calls[0], Command::Confirm { .. }), "{calls:#?}");
-    assert!(matches!(nodes_written(&calls)[..], [("n1", NodeAction::Create(_))]), "{calls:#?}");
+    assert!(matches!(nodes_written(&calls)[..], [("n1", NodeAction::Update { .. })]), "{calls:#?}");
 }
 
 #[test]
@@ -245,7 +245,7 @@ fn a_name_in_a_status_that_no_node_bears_gets_no_ipam_node() {
         json!({"allocations": [{"nodeName": "../no name", "startIP": "192.168.0.9", "endIP": "192.168.0.12"}]});
     let mut world = World::new(&["n1"], &[pool_object("blue", 10, 1, SPEC, &status)], vec![]);
     let calls = world.settle();
-    assert!(matches!(nodes_written(&calls)[..], [("n1", NodeAction::Create(_))]), "{calls:#?}");
+    assert!(matches!(nodes_written(&calls)[..], [("n1", NodeAction::Update { .. })]), "{calls:#?}");
     assert_eq!((world.blocks().len(), world.status().releasing.len()), (1, 1), "the block is nobody else's");
 }
 
@@ -261,41 +261,51 @@ fn a_departed_node_that_comes_back_unselected_is_told_what_it_still_has() {
     world.node_joins("n1");
     let calls = world.settle();
     let written = nodes_written(&calls);
-    let [("n1", NodeAction::Create(blocks))] = &written[..] else { panic!("{calls:#?}") };
+    let [("n1", NodeAction::Create), ("n1", NodeAction::Update { blocks, .. })] = &written[..] else {
+        panic!("{calls:#?}")
+    };
     assert_eq!(blocks[0].state, BlockState::Releasing);
 }
 
 #[test]
 fn an_ipam_node_deleted_before_the_answer_to_its_last_write_arrived_is_made_anew() {
     for relisted in [false, true] {
-        let mut world = World::new(&["n1"], &[blue()], vec![]);
+        let mut world = World::led_by(Given::Recorded, &["n1"], &[blue()], vec![told_nothing()]);
         let status = only(world.calls());
         world.succeed(status);
-        let create = only(world.calls());
-        assert!(matches!(nodes_written(std::slice::from_ref(&create))[..], [("n1", NodeAction::Create(_))]));
-        // The object was made and deleted by hand; the watch has told so, or lists what there is, before the answer comes.
-        let made = json!({"metadata": {"name": "n1", "uid": "uid-n1", "generation": 1, "resourceVersion": "900"}});
+        let update = only(world.calls());
+        assert!(matches!(nodes_written(std::slice::from_ref(&update))[..], [("n1", NodeAction::Update { .. })]));
+        // The object was deleted by hand; the watch has told so, or lists what there is, before the answer comes.
         if relisted {
             world.tell(Observed::IpamNode(Event::Init));
             world.tell(Observed::IpamNode(Event::InitDone));
         } else {
-            world.tell(Observed::IpamNode(Event::Apply(object(&made))));
-            world.tell(Observed::IpamNode(Event::Delete(object(&made))));
+            world.tell(Observed::IpamNode(Event::Delete(empty("n1"))));
         }
-        world.succeed(create);
+        world.succeed(update);
         let calls = world.settle();
-        assert!(matches!(nodes_written(&calls)[..], [("n1", NodeAction::Create(_))]), "{relisted}: {calls:#?}");
+        let created = |action: &NodeAction| matches!(action, NodeAction::Create);
+        assert!(nodes_written(&calls).iter().any(|(_, action)| created(action)), "{relisted}: {calls:#?}");
+        assert_eq!(world.reconciler.ipam_nodes.get("n1").unwrap().blocks.len(), 1);
     }
+}
+
+/// An IPAMNode whose agent has reported that it has nothing in use.
+fn told_nothing() -> RawObject {
+    object(&json!({"metadata": {"name": "n1", "uid": "uid-n1", "generation": 1, "resourceVersion": "50"},
+        "spec": {"pools": []}, "status": {"observedGeneration": 1, "pools": []}}))
 }
 
 #[test]
 fn a_creation_whose_answer_is_lost_keeps_no_block_from_being_let_go_of() {
-    let mut world = World::new(&["n1"], &[blue()], vec![]);
-    let status = only(world.calls());
-    world.succeed(status);
-    let create = only(world.calls());
-    world.fail(create, CallError::Failed("connection reset".into()));
-    // Its Node goes, and an admin lets go of its block: nobody wants the object any more, but it may have been made.
+    let mut world = World::led_by(Given::Nothing, &["n1"], &[blue()], vec![]);
+    for call in world.calls() {
+        match call {
+            Command::WriteIpamNode(_) => world.fail(call, CallError::Failed("connection reset".into())),
+            call => world.succeed(call),
+        }
+    }
+    // Its Node goes, and an admin lets go of its block. An IPAMNode that is created without blocks keeps it from nobody.
     world.tell(Observed::Node(Event::Delete(("n1".into(), NodeMeta::default()))));
     let status = only(world.calls_after(Duration::from_millis(100)));
     world.succeed(status);
@@ -303,7 +313,7 @@ fn a_creation_whose_answer_is_lost_keeps_no_block_from_being_let_go_of() {
     forced.metadata.annotations = Some([(FORCE_RELEASE.to_owned(), "n1".to_owned())].into());
     world.tell(Observed::Pool(PoolKind::IpPool, Event::Apply(forced)));
     let calls = world.settle();
-    assert!(matches!(nodes_written(&calls)[..], [("n1", NodeAction::Placeholder)]), "{calls:#?}");
+    assert!(nodes_written(&calls).is_empty(), "{calls:#?}");
     assert!(world.status().releasing.is_empty(), "{:?}", world.status());
 }
 
@@ -418,7 +428,8 @@ fn a_node_waits_while_a_failed_status_write_may_have_been_done() {
         assert!(nodes_written(&calls).is_empty(), "the pool has another version: {calls:#?}");
         world.succeed(only(calls));
         let calls = world.settle();
-        assert!(matches!(nodes_written(&calls)[..], [("n1", NodeAction::Create(_))]), "{calls:#?}");
+        let written = nodes_written(&calls);
+        assert!(matches!(written[..], [("n1", NodeAction::Create), ("n1", NodeAction::Update { .. })]), "{calls:#?}");
     }
 }
 
@@ -489,14 +500,18 @@ fn a_refused_status_is_not_the_plan_though_the_other_write_has_its_blocks() {
 fn a_plan_from_before_a_restore_is_not_followed() {
     let mut world = World::new(&["n1"], &[blue()], vec![]);
     let calls = world.settle();
-    let [("n1", NodeAction::Create(blocks))] = &nodes_written(&calls)[..] else { panic!("{calls:#?}") };
+    let [("n1", NodeAction::Update { blocks, finalizers, .. })] = &nodes_written(&calls)[..] else {
+        panic!("{calls:#?}")
+    };
     world.node_joins("n2");
+    let create = only(world.calls_after(Duration::ZERO));
+    world.succeed(create);
     let write = only(world.calls());
     let sent = status_json(status_of(&write));
     world.fail(write, CallError::Failed("504".into()));
     // The write was done, and is in the backup that is restored. The list of IPAMNodes shows the restore first.
-    let n1 = object(&json!({"metadata": {"name": "n1", "uid": "uid-n1", "generation": 1, "resourceVersion": "5"},
-        "spec": {"pools": blocks}}));
+    let n1 = object(&json!({"metadata": {"name": "n1", "uid": "uid-n1", "generation": 1, "resourceVersion": "5",
+        "finalizers": finalizers}, "spec": {"pools": blocks}}));
     world.tell(Observed::IpamNode(Event::Init));
     world.tell(Observed::IpamNode(Event::InitApply(n1.clone())));
     assert!(world.reconciler.take_wish_for_lists());
@@ -505,7 +520,7 @@ fn a_plan_from_before_a_restore_is_not_followed() {
     assert!(matches!(confirm, Command::Confirm { .. }), "{confirm:?}");
     world.succeed(confirm);
     let calls = world.settle();
-    assert!(matches!(nodes_written(&calls)[..], [("n2", NodeAction::Create(_))]), "{calls:#?}");
+    assert!(matches!(nodes_written(&calls)[..], [("n2", NodeAction::Create), ("n2", NodeAction::Update { .. })]), "{calls:#?}");
 }
 
 #[test]
@@ -522,7 +537,7 @@ fn a_node_waits_for_no_status_of_a_pool_that_is_gone() {
     assert_eq!(world.calls_after(Duration::ZERO), [], "the node waits for the status of green");
     world.tell(Observed::Pool(PoolKind::IpPool, Event::Delete(green)));
     let calls = world.calls_after(Duration::ZERO);
-    let [("n1", NodeAction::Update(_, blocks))] = &nodes_written(&calls)[..] else { panic!("{calls:#?}") };
+    let [("n1", NodeAction::Update { blocks, .. })] = &nodes_written(&calls)[..] else { panic!("{calls:#?}") };
     assert_eq!((blocks.len(), blocks[0].name.as_str()), (1, "blue"));
 }
 
