@@ -285,6 +285,11 @@ impl IpamNodes {
         }
     }
 
+    /// The entry of a pool in the last write of the node, of which it is not known whether it took effect.
+    pub fn sent(&self, name: &str, key: &PoolKey) -> Option<&NodeBlock> {
+        self.sent.get(name)?.iter().find(|block| key_of(block) == *key)
+    }
+
     /// The write of the node that was begun last is done. If it has not `succeeded`, it may have taken effect all the same.
     pub fn end_write(&mut self, name: &str, succeeded: bool) {
         if succeeded {

@@ -133,7 +133,12 @@ impl IpamNodeRecord {
     /// Both are final: the agent never allocates from an ended grant again. A write whose outcome is unknown may have made another
     /// grant meanwhile.
     pub fn has_released(&self, key: &PoolKey) -> bool {
-        let Some(told) = self.told(key).filter(|_| !self.unsettled) else { return false };
+        !self.unsettled && self.is_over(key)
+    }
+
+    /// Whether the grant of the node's entry is over, whatever a write under way makes of the entry.
+    fn is_over(&self, key: &PoolKey) -> bool {
+        let Some(told) = self.told(key) else { return false };
         let is_unused = self.report(key).is_some_and(|report| report.used == 0);
         told.state == BlockState::Revoked || (is_unused && self.has_ended(told))
     }
@@ -168,10 +173,10 @@ impl IpamNodeRecord {
         report.map_or(Usage::Unknown, Usage::Held)
     }
 
-    /// What the entry of a pool says about who has which block: the second record, should the pool's status be lost. A block that
-    /// is released is not the node's any more.
+    /// What the entry of a pool says about who has which block: the second record, should the pool's status be lost. An entry whose
+    /// grant is over says nothing: the status has released the block, or is about to.
     pub fn claim(&self, node: &str, key: &PoolKey) -> Option<Claim> {
-        claim_of(node, self.block(key).filter(|_| !self.has_released(key))?)
+        claim_of(node, self.block(key).filter(|_| !self.is_over(key))?)
     }
 }
 

@@ -362,6 +362,9 @@ impl Node {
         let had_lost = process.noted.lost().is_some();
         let heard = process.hear(told, &mut self.disk, killed, clock);
         let uid = process.noted.spec.uid.clone();
+        if self.has_ended() {
+            return false;
+        }
         match heard {
             Heard::Killed => {
                 self.activity.count("agents killed while a spec was saved");
@@ -384,6 +387,17 @@ impl Node {
         }
         self.note_comparison();
         true
+    }
+
+    /// Whether the process has ended because its store failed outside of a request.
+    fn has_ended(&mut self) -> bool {
+        let has_ended = self.process.as_ref().is_some_and(Process::has_ended);
+        if has_ended {
+            self.activity.count("agents ended by their disk");
+            self.process = None;
+            self.has_leftovers = true;
+        }
+        has_ended
     }
 
     /// What came of the comparison of journal and report is on disk, so that no later start has to make it again.
@@ -412,7 +426,9 @@ impl Node {
         if let Some(process) = &mut self.process {
             process.save_again(&mut self.disk, clock);
         }
-        self.note_comparison();
+        if !self.has_ended() {
+            self.note_comparison();
+        }
     }
 
     /// After so many more syncs of the journal one fails.

@@ -34,6 +34,8 @@ use super::watch::{Told, Watch};
 pub(super) struct Process {
     allocator: Allocator,
     worker: RefCell<Worker>,
+    /// The store has failed, which ends the process.
+    is_broken: Cell<bool>,
     metrics: Arc<Metrics>,
     /// Compactions of the journal that were counted.
     compactions: Cell<u64>,
@@ -117,6 +119,7 @@ impl Process {
             changes: RefCell::new(allocator.changes()),
             allocator,
             worker: RefCell::new(worker),
+            is_broken: Cell::new(false),
             observations: Observations::default(),
             in_force: None,
             noted: Noted::default(),
@@ -151,10 +154,16 @@ impl Process {
             return (Some(answer), Ok(()));
         }
         let works = self.worker.borrow_mut().play().map_err(|_| StoreFailed);
+        self.is_broken.set(self.is_broken.get() || works.is_err());
         match answer.poll(&mut context) {
             Poll::Ready(answer) => (Some(answer), works),
             Poll::Pending => (None, works),
         }
+    }
+
+    /// Whether the store has failed, so that the process has ended.
+    pub(super) fn has_ended(&self) -> bool {
+        self.is_broken.get()
     }
 
     /// Compactions of the journal since the last time this was asked.

@@ -288,6 +288,9 @@ impl Replica {
         }
         let leads = self.leads_until().is_some_and(|until| until > clock.instant());
         let commands = self.reconciler.poll(Now { instant: clock.instant(), wall: clock.wall(self.skew) });
+        if std::env::var_os("NV_TRACE").is_some() {
+            eprintln!("   leading {} wants {:?} commands {:?}", self.leading, self.reconciler.wants_lease_to_say(), commands.iter().map(|c| format!("{c:?}").chars().take(160).collect::<String>()).collect::<Vec<_>>());
+        }
         self.sent.extend(commands.into_iter().map(|command| (command, leads)));
         if self.leading {
             self.election.want(self.reconciler.wants_lease_to_say(), clock);

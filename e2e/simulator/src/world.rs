@@ -157,7 +157,19 @@ impl World {
 
     /// Something happens, and the laws are checked after each call that it makes.
     pub(super) fn step(&mut self, action: Action) -> Result<(), Broken> {
+        if std::env::var_os("NV_TRACE").is_some() {
+            eprintln!("## {action:?}");
+            let before = lock(&self.server).version();
+            self.perform(action);
+            let server = lock(&self.server);
+            for plural in ["ippools", "cidrpools", "ipamnodes"] {
+                for event in server.since(plural, before) {
+                    eprintln!("   v{} {:?} {plural} {} {} {} {}", event.version, event.change, event.object["metadata"]["name"], event.object["metadata"]["finalizers"], event.object["spec"]["pools"], event.object["status"]);
+                }
+            }
+        } else {
         self.perform(action);
+        }
         self.end_those_past_their_deadline();
         self.look();
         self.broken.take().map_or(Ok(()), Err)
@@ -215,14 +227,22 @@ impl World {
 
     fn act_on_node(&mut self, action: Action) {
         let (clock, shared) = (self.clock, self.server.clone());
-        let mut server = lock(&shared);
         let at = |index: u8| usize::from(index % MOST_NODES);
+        // An ADD calls the server by itself.
+        let wish = match action {
+            Action::Add { node, pool } => Some((node, pool, Wish::Any)),
+            Action::AddAndCrash { node, pool } => Some((node, pool, Wish::AnyAndCrash)),
+            Action::AddByName { node, pool, place } => Some((node, pool, Wish::Named(place))),
+            _ => None,
+        };
+        if let Some((node, pool, wish)) = wish {
+            self.add(node, pool.into(), wish);
+            return;
+        }
+        let mut server = lock(&shared);
         match action {
             Action::AgentHear { node, words } => self.nodes[at(node)].hear(words.into(), &server, clock),
             Action::AgentLoseWatch { node } => self.nodes[at(node)].lose_watch(),
-            Action::Add { node, pool } => drop(self.add(node, pool.into(), Wish::Any)),
-            Action::AddAndCrash { node, pool } => drop(self.add(node, pool.into(), Wish::AnyAndCrash)),
-            Action::AddByName { node, pool, place } => drop(self.add(node, pool.into(), Wish::Named(place))),
             Action::CopyStore { node } => self.nodes[at(node)].copy_store(),
             // Of an IPAMNode that was restored the agent alone knows that it is of before: not played, as the docs have it deleted.
             Action::PutStoreBack { node } if self.is_restored(node, &server) => {}

@@ -24,7 +24,10 @@ pub(super) fn gather(key: &PoolKey, seen: &Observation<'_>) -> (Vec<Claim>, Vec<
     let remembered = &seen.beside.remembered;
     if !remembered.is_empty() {
         let named: HashSet<String> = claims.iter().map(|claim| claim.node.clone()).collect();
-        claims.extend(remembered.iter().filter(|claim| !named.contains(&claim.node)).cloned());
+        let mut recorded = Ranges::default();
+        claims.iter().for_each(|claim| recorded.insert(claim));
+        let has_room = |claim: &&Claim| !named.contains(&claim.node) && !recorded.overlap(claim);
+        claims.extend(remembered.iter().filter(has_room).cloned());
     }
     (claims, dropped)
 }
@@ -71,7 +74,7 @@ fn recorded(key: &PoolKey, seen: &Observation<'_>) -> (Vec<Claim>, Vec<String>) 
 /// was wiped before any IPAMNode could repeat it.
 fn being_told(key: &PoolKey, seen: &Observation<'_>, first: &HashMap<&str, &Claim>) -> Vec<Claim> {
     let unrecorded = seen.told.iter().filter(|told| !first.contains_key(told.node.as_str()));
-    let has_entry = |node: &str| seen.ipam_nodes.get(node).is_some_and(|known| known.block(key).is_some());
+    let has_entry = |node: &str| seen.ipam_nodes.get(node).is_some_and(|known| known.claim(node, key).is_some());
     let under_way = unrecorded.filter(|told| !has_entry(&told.node) && !seen.ipam_nodes.has_no_entry(&told.node, key));
     let claim = |told: &Assignment| Claim {
         node: told.node.clone(),

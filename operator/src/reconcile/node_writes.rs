@@ -98,12 +98,20 @@ impl Reconciler {
         Some(block)
     }
 
-    /// Makes the grants that entries lack.
+    /// Makes the grants that entries lack. An entry that no plan in force has made stays as it is.
     fn grant(&mut self, node: &str, blocks: &mut [NodeBlock], now: Now) {
         let second = u32::try_from(now.wall.as_second()).unwrap_or_default();
         let known = self.ipam_nodes.get(node);
         for block in blocks {
-            let is_new = self.pools.get(&key_of(block)).is_some_and(|task| task.has_just_assigned(node));
+            let key = key_of(block);
+            let Some(task) = self.pools.get(&key).filter(|task| task.applied.is_some()) else { continue };
+            // A write that is tried again makes no other grant.
+            let sent = self.ipam_nodes.sent(node, &key).filter(|_| block.grant.is_empty());
+            if let Some(sent) = sent.filter(|sent| is_same_range(sent, block)) {
+                (block.grant, block.never_used) = (sent.grant.clone(), sent.never_used);
+                continue;
+            }
+            let is_new = task.has_just_assigned(node);
             let random = &mut self.random;
             grant(block, known, is_new, |least| GrantId::new(second.max(least), random.u32(..)));
         }
@@ -172,6 +180,7 @@ impl Reconciler {
             let is_kept = !matches!(action, NodeAction::Delete(..)) && !self.nodes.contains(node);
             let changes = self.ipam_nodes.get(node).is_none_or(|known| known.blocks != action.blocks());
             self.note_written(node, action, version);
+            self.note_entries(node, None);
             // Only now is it known that the write before, whose answer was lost, changed nothing. No watch tells of a
             // write that changes nothing, so what waited for that is looked at here.
             // One that is new gets its blocks, and one whose Node is gone may be deleted.
@@ -250,6 +259,10 @@ impl Reconciler {
             }
         }
     }
+}
+
+fn is_same_range(one: &NodeBlock, other: &NodeBlock) -> bool {
+    (&one.start_ip, &one.end_ip) == (&other.start_ip, &other.end_ip)
 }
 
 /// Every node whose IPAMNode has an entry of the pool is to be looked at.

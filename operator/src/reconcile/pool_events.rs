@@ -211,6 +211,7 @@ impl Reconciler {
             self.ipam_nodes.note_edit(name, before);
         }
         self.queue.push(name);
+        self.note_entries(name, before.as_ref());
         let Some(record) = self.ipam_nodes.get(name) else { return };
         let has_spoken = record.has_spoken();
         let strays_before = before.as_ref().map_or(&[][..], |before| before.strays.as_slice());
@@ -233,11 +234,23 @@ impl Reconciler {
         }
     }
 
+    /// A block that an entry has assigned may be in use from then on, also by an agent of an IPAMNode that another has replaced.
+    pub(super) fn note_entries(&mut self, name: &str, before: Option<&IpamNodeRecord>) {
+        let Some(record) = self.ipam_nodes.get(name) else { return };
+        let is_another = before.is_some_and(|before| before.uid != record.uid);
+        for (key, task) in &mut self.pools {
+            if is_another || record.block(key).is_some() {
+                task.has_entry(name);
+            }
+        }
+    }
+
     /// Somebody deleted an IPAMNode: it is made anew from the first record, and its counts are no longer known. What is held
     /// outside its blocks stays barred until the agent has told it again.
     fn ipam_node_is_gone(&mut self, name: &str, now: Instant) {
         self.queue.lost(name);
         if let Some(gone) = self.ipam_nodes.delete(name) {
+            self.pools.values_mut().for_each(|task| task.has_entry(name));
             self.ask_after(name, &gone, now);
             if self.nodes.contains(name) {
                 self.ipam_nodes.keep_word(name, gone);

@@ -221,6 +221,13 @@ impl PoolTask {
         self.applied.as_ref().is_some_and(|applied| applied.just_assigned.contains(node))
     }
 
+    /// The node's block was assigned by an entry, or may have been.
+    pub(super) fn has_entry(&mut self, node: &str) {
+        if let Some(applied) = &mut self.applied {
+            applied.just_assigned.remove(node);
+        }
+    }
+
     /// Whether a block of the pool waits for its addresses to be unheld.
     pub(super) fn waits_for_blocks(&self) -> bool {
         self.applied.as_ref().is_some_and(|applied| applied.waits)

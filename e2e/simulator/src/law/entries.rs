@@ -27,6 +27,12 @@ pub(super) fn agree(seen: &Seen<'_>, layout: &Layout) -> Result<(), Broken> {
                     format!("{range} of {} is in {list}, and {node} is told {entry}", layout.key),
                 );
             }
+            if state == "Active" && has_ended(ipam_node, entry) {
+                return broken(
+                    "ended-grant-is-replaced",
+                    format!("{range} of {} is assigned to {node} by a grant that has ended: {entry}", layout.key),
+                );
+            }
             if let Some(run) = barred_for_nobody(seen, layout, &node, entry) {
                 return broken(
                     "held-elsewhere-is-true",
@@ -46,6 +52,15 @@ pub(super) fn agree(seen: &Seen<'_>, layout: &Layout) -> Result<(), Broken> {
         }
     }
     Ok(())
+}
+
+/// Whether the agent reports that the grant of the entry has ended.
+fn has_ended(ipam_node: &Value, entry: &Value) -> bool {
+    let mut reports = ipam_node["status"]["pools"].as_array().into_iter().flatten();
+    reports.any(|report| {
+        let is_same = |field: &str| report[field] == entry[field];
+        ["name", "poolType", "grant"].into_iter().all(is_same) && report["ended"] == true
+    })
 }
 
 /// Addresses that the entry bars and that no other agent reports as in use. What was the gateway is barred as long as blocks are
