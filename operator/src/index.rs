@@ -201,7 +201,7 @@ impl IpamNodes {
     ///
     /// # Errors
     /// It is no news: the echo of a write of ours, or an event that was on its way while we wrote.
-    pub fn apply(&mut self, name: &str, record: IpamNodeRecord) -> Result<Option<IpamNodeRecord>, NoNews> {
+    pub fn apply(&mut self, name: &str, mut record: IpamNodeRecord) -> Result<Option<IpamNodeRecord>, NoNews> {
         if let Some(known) = self.records.get(name) {
             let (read, had) = (record.resource_version.as_str(), known.resource_version.as_str());
             if known.uid == record.uid && (read == had || is_older(read, had)) {
@@ -211,6 +211,7 @@ impl IpamNodes {
         if record.observed_generation.is_some() {
             self.untold.remove(name);
         }
+        record.follow(self.records.get(name));
         Ok(self.records.insert(name.to_owned(), record))
     }
 

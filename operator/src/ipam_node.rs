@@ -3,6 +3,7 @@
 //! The spec is the operator's to write and the status the agent's: this module reads both and derives the first. It
 //! derives only from what pools' statuses say, so that an IPAMNode never tells what the first record does not.
 
+use std::collections::BTreeSet;
 use std::net::IpAddr;
 
 use ipam_core::node_pool::PoolState;
@@ -37,6 +38,8 @@ pub struct IpamNodeRecord {
     pub observed_generation: Option<i64>,
     /// What the agent counts; empty if the status does not read.
     pub reports: Vec<BlockUse>,
+    /// Grants of entries, of now or of before an edit, that the agent has reported since we lead.
+    pub reported: BTreeSet<String>,
     /// How far the agent's journal had come then.
     pub ledger: Option<LedgerPosition>,
     /// Addresses that may be held outside the blocks of today, by pool: pods asked for them by name, or a record was put
@@ -64,6 +67,7 @@ impl IpamNodeRecord {
             unedited: None,
             observed_generation: status.observed_generation,
             reports: status.pools,
+            reported: BTreeSet::new(),
             ledger: status.ledger,
             strays: Vec::new(),
             finalizers: object.metadata.finalizers.clone().unwrap_or_default(),
@@ -150,7 +154,18 @@ impl IpamNodeRecord {
 
     /// Whether no address of this entry was ever in use: the block was free when the grant was made, and no report has the grant.
     pub fn is_unused(&self, entry: &NodeBlock) -> bool {
-        entry.never_used && self.report_about(entry).is_none()
+        entry.never_used && self.report_about(entry).is_none() && !self.reported.contains(&entry.grant)
+    }
+
+    /// Takes over which grants were reported when the object was as in `before`.
+    pub fn follow(&mut self, before: Option<&Self>) {
+        let earlier = before.filter(|before| before.uid == self.uid);
+        let entries = earlier.into_iter().flat_map(|before| before.blocks.iter().chain(before.unedited.iter().flatten()));
+        let grants: BTreeSet<&String> = entries.chain(&self.blocks).map(|block| &block.grant).collect();
+        let reports = earlier.into_iter().flat_map(|before| &before.reports).chain(&self.reports);
+        let reported = earlier.into_iter().flat_map(|before| &before.reported);
+        let all = reports.filter_map(|report| report.grant.as_ref()).chain(reported);
+        self.reported = all.filter(|grant| grants.contains(grant)).cloned().collect();
     }
 
     /// The report about the grant of this entry.

@@ -46,6 +46,8 @@ pub struct Observation<'a> {
     pub ipam_nodes: &'a IpamNodes,
     /// Who has which block by what nodes were told since this operator leads, by node name; empty if nothing was.
     pub told: &'a [Assignment],
+    /// Nodes whose block was free until a status write of this leader assigned it, and that have had no entry of it since.
+    pub just_assigned: &'a BTreeSet<String>,
     /// Gateways of before that were barred by what nodes were told; `None` if nothing was told since this operator leads.
     pub former: Option<&'a [AddrRange]>,
     /// What other pools mean for this one.

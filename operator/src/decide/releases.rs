@@ -65,10 +65,12 @@ impl<'a> Releases<'a> {
         Some(later(gone_since, (*grace)?)?.max(later(*now, unseen)?))
     }
 
-    /// How far the node's block is held. One that is let go of is free as soon as the node has no entry of it any more.
+    /// How far the node's block is held. One that is let go of is free as soon as the node has no entry of it any more, and one
+    /// that was just assigned until it has one.
     pub(super) fn usage(&self, node: &str) -> Usage {
         let (ipam_nodes, key) = (self.seen.ipam_nodes, &self.seen.pool.key);
-        if self.let_go(node).is_some() && ipam_nodes.has_no_entry(node, key) {
+        let is_free = self.let_go(node).is_some() || self.seen.just_assigned.contains(node);
+        if is_free && ipam_nodes.has_no_entry(node, key) {
             return Usage::Empty;
         }
         ipam_nodes.usage(node, key)

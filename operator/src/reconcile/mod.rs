@@ -308,13 +308,14 @@ impl Reconciler {
     fn look_at_pool(&mut self, key: &PoolKey, now: Now) {
         let beside = self.beside(key);
         let Some(task) = self.pools.get_mut(key) else { return };
-        let began = Instant::now();
+        let (began, none) = (Instant::now(), BTreeSet::new());
         let decision = decide(&Observation {
             pool: &task.record,
             nodes: &self.nodes.refs(),
             leaving: self.nodes.leaving(),
             ipam_nodes: &self.ipam_nodes,
             told: task.applied.as_ref().map(|applied| applied.assignments.as_slice()).unwrap_or_default(),
+            just_assigned: task.applied.as_ref().map_or(&none, |applied| &applied.just_assigned),
             former: task.applied.as_ref().map(|applied| applied.elsewhere.former.as_slice()),
             beside: &beside,
             grace: self.settings.released_block_grace,

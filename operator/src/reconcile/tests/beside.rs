@@ -406,10 +406,10 @@ fn one_address_held_of_two_pools_is_said_aloud_by_both_and_the_node_of_the_young
     let holder = |node: &str, version: u64, pool: &str| {
         let mut object = told(node, version, None, &[]);
         let entry = json!({"name": pool, "poolType": "IPPool", "state": "Active", "startIP": "192.168.0.1",
-            "endIP": "192.168.0.4", "subnet": "192.168.0.0/16"});
+            "grant": "6500000000000001", "endIP": "192.168.0.4", "subnet": "192.168.0.0/16"});
         let held = json!([{"startIP": "192.168.0.3", "endIP": "192.168.0.3"}]);
         let report = json!({"name": pool, "poolType": "IPPool", "startIP": "192.168.0.1", "endIP": "192.168.0.4",
-            "used": 1, "capacity": 4, "held": held});
+            "grant": "6500000000000001", "used": 1, "capacity": 4, "held": held});
         let both = json!({"spec": {"pools": [entry]}, "status": {"observedGeneration": 2, "pools": [report]}});
         let filled: RawObject = self::object(&json!({"metadata": {}, "spec": both["spec"], "status": both["status"]}));
         (object.spec, object.status) = (filled.spec, filled.status);
