@@ -143,6 +143,7 @@ mod tests {
             used: 4,
             capacity: 7,
             held: vec![told("10.0.0.2", "10.0.0.4"), told("10.0.0.9", "10.0.0.9")],
+            ..BlockUse::default()
         };
         let ledger = Some(LedgerPosition { epoch: 3, sequence: 5 });
         Standing {
@@ -189,7 +190,7 @@ mod tests {
         let runs = vec![range("10.0.0.3", "10.0.0.3")];
         let key = PoolKey::new(PoolKind::IpPool, "blue");
         // Of the seven the pool gives, two are lost besides the one that is recorded.
-        let own = Holding { key, range: range("10.0.0.1", "10.0.0.8"), used: 1, capacity: 4, runs };
+        let own = Holding { key, range: range("10.0.0.1", "10.0.0.8"), used: 1, capacity: 4, runs, grant: None };
         let joined = lost.join(vec![own]);
         assert_eq!((joined[0].used, joined[0].capacity), (4, 7));
         assert_eq!(joined[0].runs, [range("10.0.0.2", "10.0.0.4"), range("10.0.0.9", "10.0.0.9")]);

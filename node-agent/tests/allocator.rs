@@ -7,12 +7,11 @@ mod common;
 use std::sync::Arc;
 
 use common::store::{Control, Verdict, controlled};
-use common::{blue, green};
+use common::{assign, blue, confirmed_ledger, green};
 use ipam_core::ledger::{Attachment, Change, Ledger, Owner, Pick, Request};
 use ipam_core::{PoolKey, PoolKind};
 use ipam_crds::NodeBlock;
 use ipam_node_agent::allocator::{Allocator, Ended, Failure, Worker};
-use ipam_node_agent::blocks::node_pools;
 use ipam_node_agent::metrics::Metrics;
 use ipam_node_agent::store::Opened;
 use ipam_node_agent::store::fake::FakeDisk;

@@ -7,10 +7,8 @@ mod common;
 use std::sync::Arc;
 
 use common::store::{Control, Verdict, controlled};
-use common::{blue, deadline, parameters};
-use ipam_core::ledger::Ledger;
+use common::{assign, blue, confirmed_ledger, deadline, parameters};
 use ipam_node_agent::allocator::{Allocator, Ended, system_clock};
-use ipam_node_agent::blocks::node_pools;
 use ipam_node_agent::metrics::Metrics;
 use ipam_node_agent::ready::Readiness;
 use ipam_node_agent::rpc::Rpc;

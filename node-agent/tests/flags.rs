@@ -11,10 +11,9 @@ use std::process::{Child, Command, Stdio};
 use std::sync::mpsc::{Receiver, RecvTimeoutError, channel};
 use std::time::{Duration, Instant};
 
-use common::{blue, deadline, parameters};
+use common::{blue, deadline, parameters, save_spec};
 use ipam_crds::NodeBlock;
-use ipam_node_agent::note::Noted;
-use ipam_node_agent::spec::{NodeSpec, SpecFile};
+use ipam_node_agent::spec::NodeSpec;
 use ipam_node_api::client::AgentClient;
 use rustix::process::{Pid, Signal, kill_process};
 use serde_json::{Value, json};

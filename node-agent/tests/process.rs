@@ -10,10 +10,9 @@ use std::process::{Child, Command, Stdio};
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
-use common::{blue, deadline, parameters, with_ips};
+use common::{blue, deadline, parameters, save_spec, with_ips};
 use ipam_crds::NodeBlock;
-use ipam_node_agent::note::Noted;
-use ipam_node_agent::spec::{NodeSpec, SpecFile};
+use ipam_node_agent::spec::NodeSpec;
 use ipam_node_api::AgentAddress;
 use ipam_node_api::client::AgentClient;
 use ipam_node_api::v1::{PoolType, ReleaseUnlistedRequest};

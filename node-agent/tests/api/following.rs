@@ -13,7 +13,7 @@ use serde_json::json;
 use tokio::sync::watch;
 use tokio_util::sync::CancellationToken;
 
-use crate::common::{Node, blue, parameters};
+use crate::common::{Node, blue, confirm, parameters};
 use crate::server::{Call, Server, blocks, object};
 
 /// Far longer than any test takes.

@@ -3,11 +3,11 @@
 use std::time::Duration;
 
 use http::Method;
-use ipam_core::ledger::{Attachment, Ledger, Owner, Pick, Request};
+use ipam_core::ledger::{Attachment, Owner, Pick, Request};
 use ipam_core::{PoolKey, PoolKind};
 use ipam_crds::BlockState;
 use ipam_crds::NodeBlock;
-use ipam_node_agent::allocator::{Allocator, system_clock};
+use ipam_node_agent::allocator::{Allocator, Source, system_clock};
 use ipam_node_agent::blocks::node_pools;
 use ipam_node_agent::metrics::Metrics;
 use ipam_node_agent::spec::NodeSpec;
@@ -20,7 +20,7 @@ use tokio::sync::watch;
 use tokio_util::sync::CancellationToken;
 
 use crate::common::store::{Verdict, controlled};
-use crate::common::{Node, blue, green, parameters};
+use crate::common::{Node, assign, blue, confirmed_ledger, green, parameters};
 use crate::server::{Call, NODE, Server, blocks, object};
 
 /// A reporter on `node` that was told `first`.

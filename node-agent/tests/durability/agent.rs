@@ -7,13 +7,12 @@ use std::process::{Child, Command, Stdio};
 use std::time::Duration;
 
 use ipam_crds::NodeBlock;
-use ipam_node_agent::note::Noted;
-use ipam_node_agent::spec::{NodeSpec, SpecFile};
+use ipam_node_agent::spec::NodeSpec;
 use ipam_node_api::AgentAddress;
 use ipam_node_api::client::AgentClient;
 use rustix::process::{Pid, Signal, kill_process};
 
-use crate::common::{blue, deadline};
+use crate::common::{blue, deadline, save_spec};
 use crate::trace::{Call, read};
 
 /// The calls that the tests look at. strace stops the agent at no others.
