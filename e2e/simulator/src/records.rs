@@ -47,7 +47,7 @@ pub(super) struct Records {
     has_lost: bool,
     /// Which assignments an IPAMNode tells of: by uid and generation.
     told: HashMap<(String, i64), Vec<(PoolKey, AssignmentId)>>,
-    /// Assignments whose agent has reported the block empty since it is Releasing.
+    /// Assignments whose agent has reported that the grant has ended, with no address in use.
     reported_empty: BTreeSet<AssignmentId>,
     /// Assignments whose Node a leader has seen missing for the grace.
     expired: BTreeSet<AssignmentId>,
@@ -254,10 +254,11 @@ impl Records {
             let mut reports = object["status"]["pools"].as_array().into_iter().flatten();
             let is_empty = reports.any(|report| {
                 let is_same = |field: &str| report[field] == entry[field];
-                ["name", "poolType", "startIP", "endIP"].into_iter().all(is_same) && report["used"] == 0
+                let is_over = report["ended"] == true && report["used"] == 0;
+                ["name", "poolType", "grant"].into_iter().all(is_same) && is_over
             });
             if let Some(id) = self.find(&pool_of_entry(entry), &node, range_of_entry(entry)) {
-                if is_empty && entry["state"] == "Releasing" {
+                if is_empty {
                     self.reported_empty.insert(id);
                 } else {
                     self.reported_empty.remove(&id);

@@ -74,7 +74,7 @@ impl Seen<'_> {
 
     /// Whether pods of the node may have addresses of the pool without a record.
     pub(super) fn has_lost(&self, node: &str, key: &PoolKey) -> bool {
-        lost(self.world, self.server, node).iter().any(|(pool, _)| pool == key)
+        lost(self.world, node).iter().any(|(pool, _)| pool == key)
     }
 
     /// Whether the operator waits for agents because records are missing, as they may be by what the model knows, and for whom
@@ -332,7 +332,7 @@ fn ipam_nodes_go(seen: &Seen<'_>) -> Result<(), Broken> {
         }
         let is_kept = !is_in_use && !has_blocks;
         let waits = is_kept && seen.is_without_agent(&node);
-        let is_lost = is_kept && !lost(seen.world, seen.server, &node).is_empty();
+        let is_lost = is_kept && !lost(seen.world, &node).is_empty();
         let waits = seen.leaves_out("ipam-node-goes", &[(NO_AGENT, waits), (LOST, is_lost)]);
         if is_kept && !waits {
             return broken(
