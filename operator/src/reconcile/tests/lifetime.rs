@@ -217,3 +217,24 @@ fn a_deleted_pool_waits_for_no_ipam_node_without_its_block() {
     assert!(calls.iter().any(unsealed), "{calls:#?}");
     assert_eq!(world.reconciler.ipam_nodes.all().len(), 2, "their Nodes are there");
 }
+
+#[test]
+fn what_a_node_that_is_gone_told_last_counts_no_more_after_the_grace() {
+    let all = json!([{"startIP": "192.168.0.1", "endIP": "192.168.0.254"}]);
+    let told = object(&json!({"metadata": {"name": "n1", "uid": "uid-n1", "generation": 1, "resourceVersion": "50"},
+        "spec": {"pools": []}, "status": {"observedGeneration": 1, "pools": [{"name": "blue", "poolType": "IPPool",
+            "startIP": "192.168.0.1", "endIP": "192.168.0.254", "used": 254, "capacity": 254, "held": all}]}}));
+    let one_block = r#"{"subnet":"192.168.0.0/24","perNodeBlockSize":254}"#;
+    let blue = pool_object("blue", 10, 1, one_block, &json!({}));
+    let mut world = World::new(&["n1", "n2"], &[blue], vec![told]);
+    world.settle();
+    world.tell(Observed::IpamNode(Event::Delete(object(&json!({"metadata": {"name": "n1", "uid": "uid-n1",
+        "generation": 1, "resourceVersion": "51"}})))));
+    leaves(&mut world, "n1");
+    world.settle();
+    let served = |calls: &[Command]| statuses(calls).iter().flat_map(|it| it.allocations.clone()).count();
+    let grace = Settings::default().released_block_grace.unwrap();
+    assert_eq!(served(&settled_after(&mut world, grace.saturating_sub(60 * SECOND))), 0, "an agent may live on there");
+    settled_after(&mut world, 120 * SECOND);
+    assert_eq!(served(&settled_after(&mut world, SECOND)), 1, "n2 has a block");
+}
