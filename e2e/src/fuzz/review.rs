@@ -98,7 +98,7 @@ pub(super) fn run(data: &[u8]) {
                     .new
                     .as_ref()
                     .zip(review.old.as_ref())
-                    .is_some_and(|(new, old)| (&new.spec, &new.allow_overlap) == (&old.spec, &old.allow_overlap));
+                    .is_some_and(|(new, old)| new.has_spec_of(old) && new.allow_overlap == old.allow_overlap);
                 if review.status_only || review.operation == Operation::Delete || changes_nothing {
                     assert!(verdict.refusal.is_none(), "refused: {review:?}");
                 }
