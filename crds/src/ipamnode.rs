@@ -58,6 +58,16 @@ pub enum BlockState {
     Active,
     /// The agent frees addresses and allocates none.
     Releasing,
+    /// The operator can assign the block to another node, whatever the agent reports.
+    Revoked,
+}
+
+/// Length of a grant ID.
+const GRANT_LENGTH: usize = 16;
+
+#[expect(clippy::trivially_copy_pass_by_ref, reason = "serde passes a reference")]
+const fn is_false(value: &bool) -> bool {
+    !*value
 }
 
 /// The block of the node from one pool, with the network settings of its pods.
@@ -69,8 +79,17 @@ pub struct NodeBlock {
     pub name: String,
     /// Kind of the pool.
     pub pool_type: PoolType,
+    /// ID of this assignment of the block to the node, 16 hexadecimal digits. Each assignment has another ID. The first 8
+    /// digits are the Unix time in seconds. If not set, the agent does not use the block.
+    #[serde(default, skip_serializing_if = "String::is_empty")]
+    #[schemars(length(max = GRANT_LENGTH))]
+    pub grant: String,
+    /// The block was free when the operator made the grant. So if no report has the grant, none of its addresses was
+    /// ever in use. If not set, the value is false.
+    #[serde(default, skip_serializing_if = "is_false")]
+    pub never_used: bool,
     /// State of the block. Active: the agent allocates and frees addresses. Releasing: the agent frees addresses and
-    /// allocates none.
+    /// allocates none. Revoked: the block is not the node's any more.
     pub state: BlockState,
     /// First address that the agent can allocate (inclusive).
     #[serde(rename = "startIP")]
@@ -170,6 +189,14 @@ pub struct BlockUse {
     /// Last address of the range that the agent used for this report (inclusive).
     #[serde(rename = "endIP")]
     pub end_ip: String,
+    /// Grant that this report is about. If not set, the pool has no block on the node, or the agent has not recorded the
+    /// grant.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[schemars(length(max = GRANT_LENGTH))]
+    pub grant: Option<String>,
+    /// The agent never allocates from this grant again. If not set, the value is false.
+    #[serde(default, skip_serializing_if = "is_false")]
+    pub ended: bool,
     /// Number of addresses of the pool in use on the node, inside and outside the range.
     pub used: i64,
     /// Number of addresses that the agent can allocate from the range, in use or free. Values above 2^63-1 are reported

@@ -40,7 +40,7 @@ enum Call {
     Merge { spec: u8, version: Named, uid: Named },
     MergeMetadata { finalizer: bool, annotation: Option<u8>, version: Named },
     MergeStatus { status: Option<u8> },
-    PatchStatus { status: u8, uid: Named },
+    PatchStatus { status: u8, version: Named, uid: Named },
     Delete { version: Named, uid: Named },
 }
 
@@ -171,10 +171,14 @@ fn request(
             let status = number.map_or(Value::Null, |number| status(plural, number));
             (Method::PATCH, status_of, MERGE, json!({ "status": status }))
         }
-        Call::PatchStatus { status: number, uid } => {
-            let test = json!({"op": "test", "path": "/metadata/uid", "value": named(now, "uid", *uid)});
-            let add = json!({"op": "add", "path": "/status", "value": status(plural, *number)});
-            (Method::PATCH, status_of, "application/json-patch+json", json!([test, add]))
+        Call::PatchStatus { status: number, version, uid } => {
+            let mut patch = vec![json!({"op": "test", "path": "/metadata/uid", "value": named(now, "uid", *uid)})];
+            if *version != Named::Nothing {
+                let value = named(now, "resourceVersion", *version);
+                patch.push(json!({"op": "replace", "path": "/metadata/resourceVersion", "value": value}));
+            }
+            patch.push(json!({"op": "add", "path": "/status", "value": status(plural, *number)}));
+            (Method::PATCH, status_of, "application/json-patch+json", json!(patch))
         }
         Call::Delete { version, uid } => {
             let mut preconditions = json!({});
@@ -228,7 +232,7 @@ fn dice(rng: &mut fastrand::Rng, plural: &str) -> (usize, Call) {
             Call::MergeMetadata { finalizer: rng.bool(), annotation, version }
         }
         9 => Call::MergeStatus { status: rng.bool().then_some(number) },
-        10 => Call::PatchStatus { status: number, uid },
+        10 => Call::PatchStatus { status: number, version, uid },
         _ => Call::Delete { version, uid },
     };
     (rng.usize(0..NAMES.len()), call)

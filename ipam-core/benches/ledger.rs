@@ -46,6 +46,7 @@ fn node_pool(range: AddrRange, subnet: Cidr) -> NodePool {
     NodePool {
         key: key(),
         state: PoolState::Active,
+        grant: None,
         range,
         subnet,
         gateway: Some(range.first()),

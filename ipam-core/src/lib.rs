@@ -11,6 +11,7 @@
 pub mod addr;
 pub mod advice;
 pub mod edit;
+pub mod grant;
 pub mod hint;
 pub mod key;
 pub mod ledger;
@@ -29,6 +30,7 @@ pub mod words;
 pub use addr::{AddrRange, Cidr, Family};
 pub use advice::{Advice, AdviceCode, advise, advise_annotation, advise_nodes};
 pub use edit::{Displaced, Held, displaced};
+pub use grant::GrantId;
 pub use key::{PoolKey, PoolKind};
 pub use node_pool::{NodePool, Pause, PoolState};
 pub use overlap::{Contender, Contenders, settle};

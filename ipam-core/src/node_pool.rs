@@ -6,7 +6,7 @@ use std::fmt;
 use std::net::IpAddr;
 
 use crate::addr::number;
-use crate::{AddrRange, Cidr, Family, PoolKey, RunSet};
+use crate::{AddrRange, Cidr, Family, GrantId, PoolKey, RunSet};
 
 /// Whether a node may still give from its block.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug)]
@@ -22,10 +22,8 @@ pub enum PoolState {
 /// Why a node gives nothing new from a block that it is told to give from.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug)]
 pub enum Pause {
-    /// The node could not yet note on its disk that it has the block.
-    Unsaved,
-    /// The block comes from an earlier state of the node's object than the node has seen before: somebody else may have it now.
-    Restored,
+    /// The API server has not confirmed the grant of the block, or the grant has ended.
+    Unconfirmed,
     /// The node has not heard of its blocks for longer than its admin allows.
     Offline,
     /// The node knows of the block from before its start alone: somebody else may have it now.
@@ -36,8 +34,7 @@ impl Pause {
     /// One word for metrics and details.
     pub const fn as_str(self) -> &'static str {
         match self {
-            Self::Unsaved => "Unsaved",
-            Self::Restored => "Restored",
+            Self::Unconfirmed => "Unconfirmed",
             Self::Offline => "Offline",
             Self::Starting => "Starting",
         }
@@ -47,10 +44,8 @@ impl Pause {
 impl fmt::Display for Pause {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str(match self {
-            Self::Unsaved => "the agent cannot note the block on its disk; it tries again, see its log",
-            Self::Restored => {
-                "this node's IPAMNode has gone back to an earlier state, by which the block may be another node's by now; when no \
-                 other node uses it, delete the IPAMNode, and the operator writes it anew"
+            Self::Unconfirmed => {
+                "the API server has not confirmed the block yet; it does within a second while the operator runs and the agent can report"
             }
             Self::Offline => "the agent has been without the API server for longer than --offline-limit",
             Self::Starting => {
@@ -68,6 +63,8 @@ pub struct NodePool {
     pub key: PoolKey,
     /// Whether new addresses are given.
     pub state: PoolState,
+    /// The grant of the block. New addresses are allocated only once the grant is confirmed; `None` needs no grant.
+    pub grant: Option<GrantId>,
     /// The first to the last address that the node gives from. In an IPPool the block, in a CIDRPool the hosts of the
     /// node's prefix.
     pub range: AddrRange,

@@ -12,17 +12,16 @@ use std::io;
 use std::sync::Arc;
 use std::thread;
 
-use ipam_core::NodePool;
-use ipam_core::PoolKey;
 use ipam_core::ledger::{Allocation, Change, Ledger, Owner, Refusal, Request, Reservation};
+use ipam_core::{GrantId, NodePool, PoolKey};
 use tokio::sync::mpsc::error::TrySendError;
 use tokio::sync::{mpsc, oneshot, watch};
 use tracing::{info, warn};
 
 use crate::metrics::Metrics;
-use crate::store::{Store, StoreError};
+use crate::store::{Store, StoreError, change_bytes};
 use commands::{Command, Deferred};
-pub use commands::{Holdings, Unlisted};
+pub use commands::{Holdings, Source, Unlisted};
 
 /// Requests that may wait; more are turned away, since a runtime that waits longer gives up anyhow.
 const QUEUE: usize = 1024;
@@ -89,7 +88,7 @@ impl Allocator {
     pub fn inline(ledger: Ledger, store: Box<dyn Store>, clock: Clock, metrics: Arc<Metrics>) -> (Self, Worker) {
         let (commands, queue) = mpsc::channel(QUEUE);
         let (versions, changed) = watch::channel(0);
-        let worker = Worker { ledger, store, clock, metrics, versions, queue, closed: false };
+        let worker = Worker { ledger, store, clock, metrics, versions, queue, steps_wait: false, closed: false };
         worker.publish();
         (Self { commands, changed }, worker)
     }
@@ -124,12 +123,18 @@ impl Allocator {
         self.ask(|reply| Command::ReleaseStale { stale, reply }).await?
     }
 
-    /// Sets the pools of this node.
-    pub async fn configure(&self, pools: Vec<NodePool>) -> Result<(), Failure> {
+    /// Sets the pools of this node. The steps of their grants are durable when it returns, unless the disk is full: then they
+    /// wait for room.
+    pub async fn configure(&self, pools: Vec<NodePool>, source: Source) -> Result<(), Failure> {
         // Waits for a place instead of failing: a spec that is turned away would never be told again.
         let (reply, answer) = oneshot::channel();
-        self.commands.send(Command::Configure { pools, reply }).await.map_err(|_| Failure::Stopped)?;
+        self.commands.send(Command::Configure { pools, source, reply }).await.map_err(|_| Failure::Stopped)?;
         answer.await.map_err(|_| Failure::Stopped)
+    }
+
+    /// The API server has confirmed these grants. Those that wait for that allocate from now on; returns how many.
+    pub async fn confirm(&self, grants: Vec<(PoolKey, GrantId)>) -> Result<usize, Failure> {
+        self.ask(|reply| Command::Confirm { grants, reply }).await?
     }
 
     /// Ends the thread once what was asked before is answered; whoever asks later is told that it has stopped.
@@ -170,6 +175,8 @@ pub struct Worker {
     metrics: Arc<Metrics>,
     versions: watch::Sender<u64>,
     queue: mpsc::Receiver<Command>,
+    /// Steps of grants wait for room on the disk.
+    steps_wait: bool,
     /// A request to close was read; nothing after it is decided.
     closed: bool,
 }
@@ -229,6 +236,9 @@ impl Worker {
         if command.is_abandoned() {
             return Ok(());
         }
+        if command.ends_batch() {
+            self.step_grants(batch)?;
+        }
         let bytes = command.journal_bytes(&self.ledger);
         if bytes > 0 {
             match self.store.make_room(batch.bytes + bytes) {
@@ -254,8 +264,38 @@ impl Worker {
         Ok(())
     }
 
+    /// Adds the steps of grants that follow from the batch. Without room on the disk they wait for the next batch, whatever that
+    /// one changes.
+    fn step_grants(&mut self, batch: &mut Batch) -> Result<(), StoreError> {
+        self.steps_wait = false;
+        let steps = self.ledger.grant_steps();
+        if steps.is_empty() {
+            return Ok(());
+        }
+        let texts = |change: &Change| if let Change::Grant { pool, .. } = change { pool.name.len() } else { 0 };
+        let bytes: usize = steps.iter().map(|change| change_bytes(texts(change))).sum();
+        match self.store.make_room(batch.bytes + bytes) {
+            Ok(()) => {}
+            Err(full) if full.is_harmless() => {
+                self.metrics.store_full.inc();
+                self.steps_wait = true;
+                return Ok(());
+            }
+            Err(broken) => return Err(broken),
+        }
+        batch.bytes += bytes;
+        for step in &steps {
+            self.ledger.apply(step);
+        }
+        batch.changes.extend(steps);
+        Ok(())
+    }
+
     /// Makes the batch durable, then tells.
-    fn finish(&mut self, batch: Batch) -> Result<(), StoreError> {
+    fn finish(&mut self, mut batch: Batch) -> Result<(), StoreError> {
+        if self.steps_wait || batch.configured || !batch.changes.is_empty() {
+            self.step_grants(&mut batch)?;
+        }
         if !batch.changes.is_empty() {
             let started = std::time::Instant::now();
             // Room was made before the decisions, so even a full disk at this point is unexpected, and final: the

@@ -5,7 +5,7 @@
 
 use ipam_core::addr::{number, parse_addr};
 use ipam_core::node_pool::{Pause, PoolState};
-use ipam_core::{AddrRange, Cidr, NodePool, PoolKey, RunSet};
+use ipam_core::{AddrRange, Cidr, GrantId, NodePool, PoolKey, RunSet};
 use ipam_crds::{AddressRange, BlockState, NodeBlock};
 
 use crate::lost::Lost;
@@ -20,37 +20,26 @@ pub struct Problem {
     pub sentence: String,
 }
 
-/// The pools to give from when `noted` is in force and `durable` is on disk, and what keeps others from being given.
-/// With `silence`, nothing is given from any of them for want of news from the API server.
-pub fn usable(noted: &Noted, durable: &Noted, silence: Option<Pause>) -> (Vec<NodePool>, Vec<Problem>) {
+/// The pools of `noted`, of which the copy on disk is `durable`, and what is wrong with them. With `pause`, no new address is
+/// allocated from any of them.
+pub fn usable(noted: &Noted, durable: &Noted, pause: Option<Pause>) -> (Vec<NodePool>, Vec<Problem>) {
     let (mut pools, sentences) = node_pools(&noted.spec.blocks);
     let invalid = |sentence| Problem { reason: "InvalidBlocks", sentence };
     let mut problems: Vec<_> = noted.lost.iter().map(Lost::problem).collect();
     problems.extend(sentences.into_iter().map(invalid));
     noted.lost.iter().for_each(|lost| lost.bar(&mut pools));
     for pool in pools.iter_mut().filter(|pool| pool.state == PoolState::Active) {
-        let is_its = |block: &&NodeBlock| block.name == pool.key.name && pool.key.kind == block.pool_type.into();
-        let Some(block) = noted.spec.blocks.iter().find(is_its) else { continue };
-        let pause = if noted.withholds(block) {
-            Pause::Restored
-        } else if !durable.lets_give(block) {
-            Pause::Unsaved
-        } else if let Some(silence) = silence {
-            silence
-        } else {
-            continue;
-        };
+        let Some(pause) = pause else { break };
         pool.state = PoolState::Paused(pause);
-        if pause == Pause::Starting {
-            // Over before anybody can be told.
-            continue;
+        if pause != Pause::Starting {
+            // The start is over before anybody reads the report.
+            let sentence = format!("{} gives no new addresses for now: {pause}", pool.key);
+            problems.push(Problem { reason: pause.as_str(), sentence });
         }
-        let sentence = format!("{} gives no new addresses for now: {pause}", pool.key);
-        problems.push(Problem { reason: pause.as_str(), sentence });
     }
-    if noted != durable && !problems.iter().any(|problem| problem.reason == UNSAVED) {
+    if noted != durable {
         let sentence = format!(
-            "generation {} of the IPAMNode is in force but not on the disk; until it is, no block counts as given back",
+            "the agent cannot save generation {} of the IPAMNode to its disk, and tries again; its report is about an earlier one",
             noted.spec.generation.unwrap_or_default()
         );
         problems.push(Problem { reason: UNSAVED, sentence });
@@ -58,12 +47,13 @@ pub fn usable(noted: &Noted, durable: &Noted, silence: Option<Pause>) -> (Vec<No
     (pools, problems)
 }
 
-const UNSAVED: &str = Pause::Unsaved.as_str();
+const UNSAVED: &str = "Unsaved";
 
 /// The usable blocks, and one sentence for each entry that is none.
 pub fn node_pools(blocks: &[NodeBlock]) -> (Vec<NodePool>, Vec<String>) {
     let (mut pools, mut problems) = (Vec::<NodePool>::new(), Vec::new());
-    for block in blocks {
+    // A revoked block is not the node's any more, as if the entry were not there.
+    for block in blocks.iter().filter(|block| block.state != BlockState::Revoked) {
         let key = PoolKey::new(block.pool_type.into(), block.name.clone());
         if pools.iter().any(|pool| pool.key == key) {
             problems.push(format!("{key} stands twice; the first entry is used"));
@@ -83,6 +73,7 @@ fn node_pool(key: PoolKey, block: &NodeBlock) -> Result<NodePool, Vec<String>> {
     if key.name.is_empty() {
         wrong.push("name is empty".to_owned());
     }
+    let grant = block.grant.parse::<GrantId>().map_err(|why| wrong.push(format!("grant {:?} {why}", block.grant))).ok();
     let range = range(&block.start_ip, &block.end_ip).map_err(|why| wrong.push(why)).ok();
     let subnet = cidr("subnet", &block.subnet).map_err(|why| wrong.push(why)).ok();
     if let (Some(range), Some(subnet)) = (range, subnet)
@@ -111,10 +102,10 @@ fn node_pool(key: PoolKey, block: &NodeBlock) -> Result<NodePool, Vec<String>> {
     let (Some(range), Some(subnet), true) = (range, subnet, wrong.is_empty()) else { return Err(wrong) };
     let state = match block.state {
         BlockState::Active => PoolState::Active,
-        BlockState::Releasing => PoolState::Releasing,
+        BlockState::Releasing | BlockState::Revoked => PoolState::Releasing,
     };
     let default_gateway = block.default_gateway.unwrap_or(false);
-    Ok(NodePool { key, state, range, subnet, gateway, exclusions, elsewhere, routes, default_gateway })
+    Ok(NodePool { key, state, grant, range, subnet, gateway, exclusions, elsewhere, routes, default_gateway })
 }
 
 /// What of the ranges in `field` is in the block. An unreadable one refuses the entry: to ignore it would give what must not
@@ -167,6 +158,7 @@ pub(crate) mod tests {
         NodeBlock {
             name: name.to_owned(),
             pool_type: PoolType::IPPool,
+            grant: "0123456789abcdef".to_owned(),
             state: BlockState::Active,
             start_ip: start.to_owned(),
             end_ip: end.to_owned(),
@@ -225,28 +217,31 @@ pub(crate) mod tests {
     }
 
     fn noted(generation: i64, blocks: &[NodeBlock]) -> Noted {
-        Noted::first(NodeSpec { uid: "u".into(), generation: Some(generation), blocks: blocks.to_vec() })
+        Noted::first(NodeSpec { uid: "u".into(), created: 0, generation: Some(generation), blocks: blocks.to_vec() })
     }
 
     #[test]
-    fn nothing_is_given_from_a_block_before_it_is_noted_on_disk() {
-        let (one, both) = ([good()], [good(), block("red", "10.0.0.1", "10.0.0.2", "10.0.0.0/24", "10.0.0.1")]);
-        let paused = PoolState::Paused(Pause::Unsaved);
-        assert_eq!(states(&noted(2, &both), &noted(1, &one), None), [PoolState::Active, paused]);
-        assert_eq!(states(&noted(2, &both), &Noted::default(), None), [paused, paused]);
-        let moved = NodeBlock { end_ip: "192.168.0.8".into(), ..good() };
-        assert_eq!(states(&noted(2, &[moved]), &noted(1, &one), None), [paused]);
-        let (_, problems) = usable(&noted(2, &both), &noted(1, &one), None);
-        assert!(problems[0].reason == "Unsaved" && problems[0].sentence.contains("IPPool \"red\""), "{problems:?}");
-    }
-
-    #[test]
-    fn what_is_in_force_and_not_on_disk_is_told_also_where_nothing_is_to_be_given() {
-        let releasing = NodeBlock { state: BlockState::Releasing, ..good() };
-        let (_, problems) = usable(&noted(2, &[releasing]), &noted(1, &[good()]), None);
+    fn a_block_whose_copy_is_not_on_disk_is_used_and_the_problem_is_reported() {
+        let both = [good(), block("red", "10.0.0.1", "10.0.0.2", "10.0.0.0/24", "10.0.0.1")];
+        assert_eq!(states(&noted(2, &both), &Noted::default(), None), [PoolState::Active, PoolState::Active]);
+        let (_, problems) = usable(&noted(2, &both), &noted(1, &[good()]), None);
         assert!(problems.len() == 1 && problems[0].reason == "Unsaved", "{problems:?}");
         assert!(problems[0].sentence.contains("generation 2"), "{problems:?}");
         assert_eq!(usable(&noted(1, &[good()]), &noted(1, &[good()]), None).1, []);
+    }
+
+    #[test]
+    fn a_revoked_entry_is_no_pool_and_no_problem() {
+        let revoked = NodeBlock { state: BlockState::Revoked, ..good() };
+        assert_eq!(node_pools(&[revoked]), (Vec::new(), Vec::new()));
+    }
+
+    #[test]
+    fn an_entry_without_a_readable_grant_is_refused() {
+        for grant in ["", "0123", "0123456789ABCDEF"] {
+            let (pools, problems) = node_pools(&[NodeBlock { grant: grant.into(), ..good() }]);
+            assert!(pools.is_empty() && problems[0].contains("grant"), "{problems:?}");
+        }
     }
 
     #[test]

@@ -17,12 +17,6 @@ pub(crate) fn replace(path: &Path, bytes: &[u8], mode: u32) -> io::Result<()> {
     sync_parent(path)
 }
 
-/// Gives the file `path` another name in its directory, also over a crash. That takes no room.
-pub(crate) fn rename(path: &Path, to: &Path) -> io::Result<()> {
-    fs::rename(path, to)?;
-    sync_parent(to)
-}
-
 /// Takes the file `path` away, also over a crash.
 pub(crate) fn remove(path: &Path) -> io::Result<()> {
     fs::remove_file(path)?;

@@ -50,6 +50,12 @@ impl Found {
         Self { position, file: Some(path) }
     }
 
+    /// The same where the position says nothing, so that the journal counts as older than any report.
+    #[must_use]
+    pub fn of_unknown_age(self) -> Self {
+        Self { position: Position::default(), ..self }
+    }
+
     /// It was compared, and the disk knows what follows.
     pub fn forget(&self) -> io::Result<()> {
         match self.file.as_deref().map(files::remove) {

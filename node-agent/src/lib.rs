@@ -1,12 +1,13 @@
 //! The node agent (ipam-node): gives addresses of its node's blocks to pods, durably.
 //!
 //! The way of a call: [`rpc`] (wire → request) → [`allocator`] (one thread owns ledger and store) → [`store`] (journal,
-//! one sync for a batch) → answer. Around it: [`watch`] brings the node's blocks, of which [`note`] decides which may be
-//! given from and [`lost`] which addresses no record is left of, [`status`] reports what is held, [`gc`] gives back what pods left behind, [`install`] puts the CNI plugin in
-//! place.
+//! one sync for a batch) → answer. Around it: [`watch`] brings the node's blocks, [`note`] is what the agent knows of them,
+//! [`lost`] has the addresses of a report that no record is left of, [`status`] reports what is in use and gets grants
+//! confirmed, [`gc`] frees what pods left behind, [`install`] puts the CNI plugin in place.
 //!
 //! It never answers ADD before the record is durable, never gives an address twice, never fails DEL because something is
-//! already gone, and never needs the API server for any of these.
+//! already gone, and never needs the API server for any of these. Only a new block does: the agent allocates from it once the
+//! API server has confirmed its grant.
 
 pub mod allocator;
 pub mod blocks;

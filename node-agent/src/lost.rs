@@ -1,10 +1,10 @@
-//! What this node held by its own last report where its records are older than that: its store was deleted, or put back from
-//! a backup, or another agent of the same node name has reported.
+//! Addresses of this node's last report, where the journal is older than that report: the store was deleted or restored from a
+//! backup, or another agent of the same node name has reported.
 //!
-//! Decides without disk and clock. Pods may hold these addresses without a record, so that they are given to nobody, here or
-//! on other nodes, by no way of asking. That there is a record of one proves nothing: it may be of a pod that was gone when the
-//! report was made, and whose address another had by then. Nobody can tell when all those pods are gone but an admin, who then
-//! deletes the IPAMNode.
+//! Decides without disk and clock. Pods may use these addresses without a record. So neither this node nor another allocates
+//! them. A record of such an address proves nothing: it may be of a pod that was gone when the report was made, and another pod
+//! may have got the address by then. Only an admin knows when all those pods are gone. The annotation [`DISCARD`] then says so;
+//! deleting the IPAMNode does not.
 
 use ipam_core::ledger::Holding;
 use ipam_core::{AddrRange, NodePool, PoolKey};
@@ -13,14 +13,24 @@ use serde::{Deserialize, Serialize};
 
 use crate::blocks::Problem;
 use crate::store::Position;
+use crate::text::shortened;
 use crate::watch::Standing;
 
-/// Addresses without a record, until the object that tells of them is replaced.
+/// The annotation of an IPAMNode by which an admin discards the addresses of an earlier report. Its value is the resourceVersion
+/// of the object in which the agent found that report. So it never discards what the agent finds later, and it may stay.
+pub const DISCARD: &str = "nv-ipam.nvidia.com/discard-report";
+/// Longest list of addresses in the message. With the longest names of node and namespace, the command behind it is still within
+/// the length of a condition.
+const ADDRESSES: usize = 256;
+
+/// Addresses that pods may use without a record, until an admin discards them.
 #[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
 pub struct Lost {
-    /// The object with the report.
-    pub(crate) uid: String,
+    namespace: String,
+    node: String,
+    /// The version of the object in which the newest of the reports was found.
+    resource_version: String,
     pools: Vec<LostOfPool>,
 }
 
@@ -43,8 +53,8 @@ impl LostOfPool {
 }
 
 impl Lost {
-    /// What `standing` tells as held, if the store that was found at the start is behind it. A store that is as far as the
-    /// report, or further, has all of it: what it does not hold was given back.
+    /// The addresses in use by the report `standing`, if the journal had come to `found` at the start and is older than the
+    /// report. A journal that is as far as the report, or further, has all of it: the pods have freed what it does not have.
     pub fn find(standing: &Standing, found: Position) -> Option<Self> {
         let LedgerPosition { epoch, sequence } = standing.status.ledger?;
         let number = |number: u64| i64::try_from(number).unwrap_or(i64::MAX);
@@ -53,15 +63,20 @@ impl Lost {
         }
         let reports = standing.status.pools.iter().filter(|report| report.used > 0);
         let pools: Vec<_> = reports.map(of_pool).filter(|pool| !pool.held.is_empty()).collect();
-        (!pools.is_empty()).then(|| Self { uid: standing.uid.clone(), pools })
+        let Standing { namespace, name: node, resource_version, .. } = standing.clone();
+        (!pools.is_empty()).then_some(Self { namespace, node, resource_version, pools })
     }
 
-    /// Both together, for the object of this one.
+    /// Whether an admin has discarded these addresses in the object that shows `standing`.
+    pub fn is_discarded_by(&self, standing: &Standing) -> bool {
+        standing.discard.as_ref() == Some(&self.resource_version)
+    }
+
+    /// These addresses together with those that were found earlier. The version is that of these, the newest.
     #[must_use]
     pub fn and(mut self, earlier: Option<Self>) -> Self {
-        let known = earlier.filter(|earlier| earlier.uid == self.uid).map(|earlier| earlier.pools).unwrap_or_default();
         // A start that ended before it could report has found the same.
-        for pool in known {
+        for pool in earlier.map(|earlier| earlier.pools).unwrap_or_default() {
             if !self.pools.contains(&pool) {
                 self.pools.push(pool);
             }
@@ -69,7 +84,7 @@ impl Lost {
         self
     }
 
-    /// Keeps the pools from giving what is lost.
+    /// Makes these addresses unavailable in the pools.
     pub fn bar(&self, pools: &mut [NodePool]) {
         for pool in pools {
             let own = self.pools.iter().filter(|lost| lost.key() == pool.key).flat_map(LostOfPool::ranges);
@@ -80,7 +95,7 @@ impl Lost {
         }
     }
 
-    /// What is to be reported as held: what is, and what may be without a record.
+    /// What is to be reported as in use: `holdings`, and these addresses.
     pub fn join(&self, mut holdings: Vec<Holding>) -> Vec<Holding> {
         for lost in &self.pools {
             let ranges: Vec<_> = lost.ranges().collect();
@@ -93,29 +108,36 @@ impl Lost {
         holdings
     }
 
-    /// What is wrong, and what to do.
+    /// The state, its cause, and the command that discards these addresses.
     pub fn problem(&self) -> Problem {
         let of_pool = |lost: &LostOfPool| {
-            let ranges: Vec<_> = lost.ranges().map(|range| range.to_string()).collect();
+            let ranges: Vec<_> = lost.ranges().map(text).collect();
             format!("{} of {}", ranges.join(", "), lost.key())
         };
-        let told: Vec<_> = self.pools.iter().map(of_pool).collect();
+        let addresses = self.pools.iter().map(of_pool).collect::<Vec<_>>().join("; ");
+        let Self { namespace, node, resource_version, .. } = self;
         let sentence = format!(
-            "the store of this agent is behind what this node has reported (it was deleted or put back, the node was set up \
-             anew, or another agent runs under this node's name): pods may hold without a record what was reported, which \
-             nobody is given; when no pod of this node has these addresses any more, delete this node's IPAMNode: {}",
-            told.join("; ")
+            "the agent's store is older than this node's last report, because it was deleted or restored, or because another agent \
+             uses this node's name; the agent has no record of addresses of that report and does not allocate them: {}. When no \
+             pod of this node uses them (an address that is still in use would be assigned twice): kubectl -n {namespace} \
+             annotate ipamnode {node} --overwrite {DISCARD}={resource_version}",
+            shortened(addresses, ADDRESSES)
         );
         Problem { reason: "StoreWentBack", sentence }
     }
 }
 
-/// What a report tells as held.
+/// What a report has as in use.
 fn of_pool(report: &BlockUse) -> LostOfPool {
     let whole = || vec![AddressRange { start_ip: report.start_ip.clone(), end_ip: report.end_ip.clone() }];
     let mut held = if report.held.is_empty() { whole() } else { report.held.clone() };
     held.retain(|told| range(told).is_some());
     LostOfPool { pool_type: report.pool_type, name: report.name.clone(), held }
+}
+
+/// One address, or the first and the last.
+fn text(range: AddrRange) -> String {
+    if range.first() == range.last() { range.first().to_string() } else { range.to_string() }
 }
 
 fn range(told: &AddressRange) -> Option<AddrRange> {
@@ -143,12 +165,15 @@ mod tests {
             used: 4,
             capacity: 7,
             held: vec![told("10.0.0.2", "10.0.0.4"), told("10.0.0.9", "10.0.0.9")],
+            ..BlockUse::default()
         };
         let ledger = Some(LedgerPosition { epoch: 3, sequence: 5 });
         Standing {
-            uid: "u".into(),
+            namespace: "kube-system".into(),
+            name: "n1".into(),
+            resource_version: "41".into(),
             status: IPAMNodeStatus { pools: vec![report], ledger, ..IPAMNodeStatus::default() },
-            arrival: 1,
+            ..Standing::default()
         }
     }
 
@@ -164,12 +189,56 @@ mod tests {
         for (epoch, sequence) in [(3, 4), (2, 90), (0, 0)] {
             let lost = find(epoch, sequence).unwrap();
             assert_eq!(lost.pools[0].held, [told("10.0.0.2", "10.0.0.4"), told("10.0.0.9", "10.0.0.9")]);
-            let Problem { reason, sentence } = lost.problem();
-            assert_eq!(reason, "StoreWentBack");
-            assert!(sentence.contains("10.0.0.9") && sentence.contains("delete this node's IPAMNode"), "{sentence}");
+            assert!(!lost.is_discarded_by(&standing()));
         }
         let nothing = Lost::find(&Standing::default(), Position::default());
         assert_eq!(nothing, None, "an object without a report");
+    }
+
+    fn found_in(version: &str) -> Lost {
+        let standing = Standing { resource_version: version.into(), ..standing() };
+        Lost::find(&standing, Position::default()).unwrap()
+    }
+
+    #[test]
+    fn the_annotation_discards_only_what_was_found_in_its_version() {
+        let annotated = |value: Option<&str>| Standing { discard: value.map(str::to_owned), ..standing() };
+        for (value, discards) in
+            [(Some("41"), true), (Some("42"), false), (Some("4"), false), (Some(""), false), (None, false)]
+        {
+            assert_eq!(found_in("41").is_discarded_by(&annotated(value)), discards, "{value:?}");
+        }
+    }
+
+    #[test]
+    fn addresses_of_two_reports_are_discarded_by_the_newest_version() {
+        let both = found_in("42").and(Some(found_in("41")));
+        assert_eq!(both, found_in("42"), "an equal report adds nothing but its version");
+        let mut other = standing();
+        other.status.pools[0].name = "red".into();
+        let earlier = Lost::find(&other, Position::default());
+        let both = found_in("43").and(earlier);
+        assert_eq!(both.pools.iter().map(|pool| pool.name.as_str()).collect::<Vec<_>>(), ["blue", "red"]);
+        let discards = |value: &str| both.is_discarded_by(&Standing { discard: Some(value.into()), ..standing() });
+        assert!(discards("43") && !discards("41"));
+    }
+
+    #[test]
+    fn the_message_ends_with_the_whole_command_however_long_the_names_are() {
+        let Problem { reason, sentence } = found_in("41").problem();
+        assert_eq!(reason, "StoreWentBack");
+        assert!(sentence.contains("10.0.0.2-10.0.0.4, 10.0.0.9 of IPPool \"blue\". When no pod"), "{sentence}");
+        let command = "kubectl -n kube-system annotate ipamnode n1 --overwrite nv-ipam.nvidia.com/discard-report=41";
+        assert!(sentence.ends_with(command), "{sentence}");
+
+        let mut longest = standing();
+        longest.namespace = "s".repeat(63);
+        longest.name = "n".repeat(253);
+        longest.resource_version = u64::MAX.to_string();
+        longest.status.pools[0].held = (0..99).map(|last| told(&format!("10.0.0.{last}"), "10.0.0.99")).collect();
+        let Problem { sentence, .. } = Lost::find(&longest, Position::default()).unwrap().problem();
+        assert!(sentence.len() <= crate::status::MESSAGE, "{}: {sentence}", sentence.len());
+        assert!(sentence.ends_with(&format!("{}", u64::MAX)) && sentence.contains(&longest.name), "{sentence}");
     }
 
     #[test]
@@ -189,7 +258,7 @@ mod tests {
         let runs = vec![range("10.0.0.3", "10.0.0.3")];
         let key = PoolKey::new(PoolKind::IpPool, "blue");
         // Of the seven the pool gives, two are lost besides the one that is recorded.
-        let own = Holding { key, range: range("10.0.0.1", "10.0.0.8"), used: 1, capacity: 4, runs };
+        let own = Holding { key, range: range("10.0.0.1", "10.0.0.8"), used: 1, capacity: 4, runs, grant: None };
         let joined = lost.join(vec![own]);
         assert_eq!((joined[0].used, joined[0].capacity), (4, 7));
         assert_eq!(joined[0].runs, [range("10.0.0.2", "10.0.0.4"), range("10.0.0.9", "10.0.0.9")]);

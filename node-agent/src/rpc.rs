@@ -32,7 +32,8 @@ pub const REASON_KEY: &str = "ipam-reason";
 /// than 16 KiB of headers; a list of all pools of a node may be longer.
 const MESSAGE: usize = 2048;
 
-/// Time that ADD waits for the end of the agent's own start; a little more than that takes, and less than callers wait.
+/// Time that ADD waits for the end of the agent's own start, or for the confirmation of a new block; a little more than that
+/// takes, and less than callers wait.
 const START: Duration = FIRST_WORD.saturating_add(Duration::from_secs(1));
 
 /// Both services.
@@ -94,13 +95,17 @@ impl Rpc {
         Ok(AllocateResponse { allocations: allocation.grants.iter().map(convert::info).collect() })
     }
 
-    /// Asks the allocator; again when what it refuses because the agent has just started may have been decided. A runtime
-    /// that is told to come back later does so after seconds only, and the wait is mostly over in milliseconds.
+    /// Asks the allocator; again when what it refuses because the agent has just started, or because the grant of the block is
+    /// not confirmed, may have changed. A runtime that has to come back later does so after seconds only, and this wait is mostly
+    /// over in milliseconds.
     async fn allocated(&self, request: ipam_core::ledger::Request) -> Result<Allocation, Failure> {
         let (mut changes, until) = (self.allocator.changes(), tokio::time::Instant::now() + START);
         loop {
             let result = self.allocator.allocate(request.clone()).await;
-            if !matches!(&result, Err(Failure::Refused(Refusal::Paused { pause: Pause::Starting, .. }))) {
+            if !matches!(
+                &result,
+                Err(Failure::Refused(Refusal::Paused { pause: Pause::Starting | Pause::Unconfirmed, .. }))
+            ) {
                 return result;
             }
             if !matches!(tokio::time::timeout_at(until, changes.changed()).await, Ok(Ok(()))) {

@@ -1,9 +1,9 @@
-//! The node's blocks as last seen, and the copy on disk: it serves a restart with the API server away, and without it no
-//! address is given from a block that is new.
+//! The last spec of the node's IPAMNode, and its copy on disk for a restart while the API server is away.
 
 use std::path::{Path, PathBuf};
 use std::{fs, io};
 
+use ipam_core::ledger::SpecVersion;
 use ipam_crds::{IPAMNode, NodeBlock};
 use serde::{Deserialize, Serialize};
 
@@ -16,6 +16,9 @@ use crate::note::Noted;
 pub struct NodeSpec {
     /// `metadata.uid`; empty when the object does not exist.
     pub uid: String,
+    /// `metadata.creationTimestamp`, in Unix seconds.
+    #[serde(default)]
+    pub created: i64,
     /// `metadata.generation`; `None` when the object does not exist.
     pub generation: Option<i64>,
     /// `spec.pools`.
@@ -26,9 +29,17 @@ impl From<&IPAMNode> for NodeSpec {
     fn from(object: &IPAMNode) -> Self {
         Self {
             uid: object.metadata.uid.clone().unwrap_or_default(),
+            created: object.metadata.creation_timestamp.as_ref().map_or(0, |time| time.0.as_second()),
             generation: object.metadata.generation,
             blocks: object.spec.pools.clone(),
         }
+    }
+}
+
+impl NodeSpec {
+    /// The version of the spec; `None` when the object does not exist.
+    pub fn version(&self) -> Option<SpecVersion> {
+        self.generation.map(|generation| SpecVersion { created: self.created, generation })
     }
 }
 
@@ -64,22 +75,7 @@ impl SpecFile {
 
     /// What was saved last; `None` if nothing was. An error says why what is there cannot be used.
     pub fn load(&self) -> Result<Option<Noted>, String> {
-        self.read(&self.path)
-    }
-
-    /// What a copy had seen that was taken away, as long as no other was saved since: all but its blocks, and what is held
-    /// without a record.
-    pub fn load_seen(&self) -> Result<Option<Noted>, String> {
-        Ok(self.read(&self.seen())?.map(|saved| saved.followed_by(NodeSpec::default())))
-    }
-
-    /// The file `seen.json` beside the copy.
-    fn seen(&self) -> PathBuf {
-        self.path.with_file_name("seen.json")
-    }
-
-    fn read(&self, path: &Path) -> Result<Option<Noted>, String> {
-        let text = match fs::read(path) {
+        let text = match fs::read(&self.path) {
             Ok(text) => text,
             Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(None),
             Err(error) => return Err(error.to_string()),
@@ -91,49 +87,17 @@ impl SpecFile {
         if (&saved.node, &saved.namespace) != (&self.node, &self.namespace) {
             return Err(format!("it is about node {:?} in namespace {:?}", saved.node, saved.namespace));
         }
-        Ok(Some(saved.noted.completed()))
+        Ok(Some(saved.noted))
     }
 
-    /// Replaces what was saved. On an error the copy on disk is the earlier one, or none: a copy with a block that `noted`
-    /// no longer has, or has otherwise, or withholds, is taken away, for by the next start that block may be another node's.
-    /// What it had seen stays in another file. The error says so if that fails, too: then the next start may go by the earlier
-    /// copy.
+    /// Replaces the copy. On an error the copy on disk is the earlier one. The next start may then use it: its grants that have
+    /// ended since allocate nothing.
     pub fn save(&self, noted: &Noted) -> io::Result<()> {
-        let saved = self.replace(noted).map_err(|error| {
-            let taken_away = match self.load() {
-                Ok(None) => return error,
-                Ok(Some(saved)) if may_stay(&saved, noted) => return error,
-                Ok(Some(_)) => files::rename(&self.path, &self.seen()),
-                Err(_) => files::remove(&self.path),
-            };
-            match taken_away {
-                Ok(()) => error,
-                Err(why) => {
-                    let text = format!("{error}; nor can the earlier copy be removed, which is true no longer: {why}");
-                    io::Error::new(error.kind(), text)
-                }
-            }
-        });
-        if saved.is_ok() && self.seen().exists() {
-            // It is read only where there is no copy.
-            drop(files::remove(&self.seen()));
-        }
-        saved
-    }
-
-    fn replace(&self, noted: &Noted) -> io::Result<()> {
         let Self { node, namespace, .. } = self.clone();
         let saved = Saved { version: VERSION, node, namespace, noted: noted.clone() };
         let text = serde_json::to_vec(&saved).map_err(io::Error::other)?;
         files::replace(&self.path, &text, 0o600)
     }
-}
-
-/// Whether an earlier copy may stay on disk where `noted` could not be saved. One with a block that `noted` no longer has, or
-/// has otherwise, or withholds, may not, for by the next start that block may be another node's.
-pub fn may_stay(saved: &Noted, noted: &Noted) -> bool {
-    let has = |block: &NodeBlock| noted.spec.blocks.contains(block);
-    saved.spec.blocks.iter().all(|block| has(block) && (saved.withholds(block) || !noted.withholds(block)))
 }
 
 #[cfg(test)]
@@ -143,7 +107,7 @@ mod tests {
     fn noted(generation: i64, names: &[&str]) -> Noted {
         let block = |name: &&str| crate::blocks::tests::block(name, "10.0.0.1", "10.0.0.4", "10.0.0.0/24", "10.0.0.1");
         let blocks = names.iter().map(block).collect();
-        Noted::first(NodeSpec { uid: "u1".into(), generation: Some(generation), blocks })
+        Noted::first(NodeSpec { uid: "u1".into(), created: 0, generation: Some(generation), blocks })
     }
 
     #[test]
@@ -152,16 +116,6 @@ mod tests {
         let file = SpecFile::new(directory.path(), "node1", "kube-system");
         assert_eq!(file.load(), Ok(None));
         file.save(&noted(3, &["blue"])).unwrap();
-        assert_eq!(file.load(), Ok(Some(noted(3, &["blue"]))));
-    }
-
-    #[test]
-    fn a_copy_of_an_earlier_agent_is_read_as_what_it_had_seen() {
-        let directory = tempfile::tempdir().unwrap();
-        let file = SpecFile::new(directory.path(), "node1", "kube-system");
-        let blocks = serde_json::to_value(&noted(3, &["blue"]).spec).unwrap();
-        let text = serde_json::json!({"version": 1, "node": "node1", "namespace": "kube-system", "spec": blocks});
-        fs::write(file.path(), text.to_string()).unwrap();
         assert_eq!(file.load(), Ok(Some(noted(3, &["blue"]))));
     }
 
@@ -174,53 +128,11 @@ mod tests {
     }
 
     #[test]
-    fn a_copy_that_cannot_be_replaced_is_kept_only_while_all_that_it_says_is_true() {
+    fn a_copy_that_cannot_be_replaced_stays() {
         let directory = tempfile::tempdir().unwrap();
         let file = unwritable(directory.path());
         file.save(&noted(4, &["blue", "red"])).unwrap_err();
-        assert_eq!(file.load(), Ok(Some(noted(3, &["blue"]))), "what it says of the first block still holds");
-        file.save(&noted(5, &[])).unwrap_err();
-        assert_eq!(file.load(), Ok(None), "the node no longer has the block");
-    }
-
-    #[test]
-    fn of_a_copy_that_is_taken_away_all_but_its_blocks_stays_until_another_is_saved() {
-        let directory = tempfile::tempdir().unwrap();
-        let file = unwritable(directory.path());
-        assert_eq!(file.load_seen(), Ok(None));
-        file.save(&noted(5, &[])).unwrap_err();
-        file.save(&noted(6, &[])).unwrap_err();
-        let seen = file.load_seen().unwrap().unwrap();
-        assert_eq!(seen.spec, NodeSpec::default());
-        // An object that goes back behind it does not bring the block back.
-        let back = noted(3, &["blue"]).spec;
-        assert!(!seen.followed_by(back.clone()).lets_give(&back.blocks[0]));
-        fs::remove_dir(directory.path().join(".spec.json.new")).unwrap();
-        file.save(&noted(7, &[])).unwrap();
-        assert_eq!(file.load_seen(), Ok(None));
-    }
-
-    #[test]
-    fn a_copy_that_can_be_neither_replaced_nor_removed_is_told() {
-        let directory = tempfile::tempdir().unwrap();
-        let file = unwritable(directory.path());
-        // A directory is not removed as a file is, whoever asks.
-        fs::remove_file(file.path()).unwrap();
-        fs::create_dir(file.path()).unwrap();
-        let error = file.save(&noted(5, &[])).unwrap_err().to_string();
-        assert!(error.contains("nor can the earlier copy be removed"), "{error}");
-    }
-
-    #[test]
-    fn a_copy_that_gives_a_block_which_has_come_back_by_a_restore_alone_is_not_kept() {
-        let directory = tempfile::tempdir().unwrap();
-        let file = unwritable(directory.path());
-        let NodeSpec { uid, blocks, .. } = noted(3, &["blue"]).spec;
-        let without = NodeSpec { uid: uid.clone(), generation: Some(4), blocks: Vec::new() };
-        let back = noted(3, &["blue"]).followed_by(without).followed_by(NodeSpec { uid, generation: Some(3), blocks });
-        assert!(back.withholds(&back.spec.blocks[0]));
-        file.save(&back).unwrap_err();
-        assert_eq!(file.load(), Ok(None));
+        assert_eq!(file.load(), Ok(Some(noted(3, &["blue"]))));
     }
 
     #[test]

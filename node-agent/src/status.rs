@@ -2,8 +2,8 @@
 //!
 //! Decides when a report is worth a write. The agent is the only writer of this status, and writes it whole: also when the
 //! API server shows another report than the last one written, because it was restored from a backup or somebody edited it.
-//! A report is about one object and taken by no other of the same name. Without the API server the agent keeps quiet and
-//! tries again; nothing else waits for a report.
+//! A report replaces one version of one object, and no other. The answer to it confirms grants: only a new block waits for a
+//! report. Without the API server the agent tries again.
 
 mod reports;
 
@@ -11,18 +11,19 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use http::header::{ACCEPT, HeaderValue};
-use ipam_core::ledger::Holding;
-use ipam_core::{AddrRange, PoolKey};
-use ipam_crds::{AddressRange, BlockUse, IPAMNode, IPAMNodeStatus, LedgerPosition};
+use ipam_core::ledger::{GrantStep, Holding};
+use ipam_core::{AddrRange, GrantId, PoolKey};
+use ipam_crds::{AddressRange, BlockState, BlockUse, IPAMNode, IPAMNodeStatus, LedgerPosition, NodeBlock};
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::{Condition, Time};
 use kube::api::{Patch, PatchParams};
-use kube::{Client, Resource};
+use kube::core::PartialObjectMeta;
+use kube::{Client, Resource, ResourceExt};
 use tokio::sync::watch::Receiver;
 use tokio::time::Instant;
 use tokio_util::sync::CancellationToken;
-use tracing::{info, warn};
+use tracing::{debug, info, warn};
 
-use crate::allocator::{Allocator, Holdings};
+use crate::allocator::{Allocator, Failure, Holdings};
 use crate::metrics::Metrics;
 use crate::store::Position;
 use crate::text::shortened;
@@ -32,10 +33,10 @@ pub use reports::{Next, Outcome, Reports, WRITE_TIMEOUT, Write};
 /// Shortest time between two looks at what is held, which costs the allocator time when much is held.
 const LOOK: Duration = Duration::from_millis(100);
 /// Longest condition message; an object has no room for any number of problems.
-const MESSAGE: usize = 1024;
+pub(crate) const MESSAGE: usize = 1024;
 /// What writes of the agent are known by in `metadata.managedFields`.
 const MANAGER: &str = "ipam-node";
-/// Asks for the metadata of what was written, instead of all of it: nobody reads it.
+/// Requests only the metadata of the object in the answer, of which the agent reads the version.
 const METADATA_ONLY: HeaderValue =
     HeaderValue::from_static("application/json;as=PartialObjectMetadata;g=meta.k8s.io;v=v1");
 const READY: &str = "Ready";
@@ -56,6 +57,8 @@ pub struct Report {
     pub ledger: LedgerPosition,
     /// Reason and message of the Ready condition.
     pub ready: (String, String),
+    /// Grants that the answer to this report can confirm. They are no part of the status.
+    pub unconfirmed: Vec<(PoolKey, GrantId)>,
 }
 
 /// How soon a report should be written.
@@ -67,6 +70,8 @@ pub enum Urgency {
     Later,
     /// The operator may wait for this: another spec, range or condition, or a block that became empty or used.
     Soon,
+    /// Pods may wait for this: a grant is to be confirmed.
+    Now,
 }
 
 impl Report {
@@ -85,7 +90,9 @@ impl Report {
             }
         };
         let (uid, version) = (in_force.spec.uid.clone(), env!("CARGO_PKG_VERSION").to_owned());
-        Some(Self { uid, generation: in_force.saved, version, pools, ledger: position(holdings.position), ready })
+        let (generation, ledger) = (in_force.saved, position(holdings.position));
+        let unconfirmed = holdings.pools.iter().filter_map(unconfirmed).collect();
+        Some(Self { uid, generation, version, pools, ledger, ready, unconfirmed })
     }
 
     /// The report that the API server shows.
@@ -99,11 +106,15 @@ impl Report {
             pools: status.pools.clone(),
             ledger: status.ledger.unwrap_or_default(),
             ready: ready.unwrap_or_default(),
+            unconfirmed: Vec::new(),
         }
     }
 
     /// How soon this should be written when `last` was written last.
     pub fn urgency(&self, last: Option<&Self>) -> Urgency {
+        if !self.unconfirmed.is_empty() {
+            return Urgency::Now;
+        }
         let Some(last) = last else { return Urgency::Soon };
         let without_counts = |pool: &BlockUse| BlockUse { used: 0, held: Vec::new(), ..pool.clone() };
         let same_pools = self.pools.len() == last.pools.len()
@@ -157,15 +168,51 @@ fn block_use(holding: &Holding) -> BlockUse {
         pool_type: (*kind).into(),
         start_ip: holding.range.first().to_string(),
         end_ip: holding.range.last().to_string(),
+        grant: holding.grant.map(|grant| grant.id.to_string()),
+        ended: holding.grant.is_some_and(|grant| grant.step == GrantStep::Ended),
         used: i64::try_from(holding.used).unwrap_or(i64::MAX),
         capacity: i64::try_from(holding.capacity).unwrap_or(i64::MAX),
         held: holding.runs.iter().map(run).collect(),
     }
 }
 
+/// The grant of the pool, if it waits for its confirmation.
+fn unconfirmed(holding: &Holding) -> Option<(PoolKey, GrantId)> {
+    let grant = holding.grant.filter(|grant| grant.step == GrantStep::Seen)?;
+    Some((holding.key.clone(), grant.id))
+}
+
+/// The grants among `reported` that `object`, the answer to a report to the object with this `uid`, confirms: those that its
+/// spec still has. A revoked entry counts as absent.
+pub fn confirmed(reported: &[(PoolKey, GrantId)], uid: &str, object: &IPAMNode) -> Vec<(PoolKey, GrantId)> {
+    let has = |(pool, id): &&(PoolKey, GrantId)| {
+        let is_it = |block: &NodeBlock| {
+            let is_of_pool = block.name == pool.name && pool.kind == block.pool_type.into();
+            is_of_pool && block.state != BlockState::Revoked && block.grant.parse() == Ok(*id)
+        };
+        object.spec.pools.iter().any(is_it)
+    };
+    let is_same = object.metadata.uid.as_deref() == Some(uid);
+    reported.iter().filter(|_| is_same).filter(has).cloned().collect()
+}
+
 fn position(position: Position) -> LedgerPosition {
     let number = |number| i64::try_from(number).unwrap_or(i64::MAX);
     LedgerPosition { epoch: number(position.epoch), sequence: number(position.sequence) }
+}
+
+/// The API server's answer to a report.
+struct Answer {
+    /// The version that the report has made.
+    resource_version: String,
+    /// The whole object, if its spec is of interest.
+    object: Option<IPAMNode>,
+}
+
+impl Answer {
+    fn new(written: &impl ResourceExt, object: Option<IPAMNode>) -> Self {
+        Self { resource_version: written.resource_version().unwrap_or_default(), object }
+    }
 }
 
 /// Writes reports.
@@ -247,40 +294,65 @@ impl Reporter {
     }
 
     async fn write(&mut self, write: Write) {
-        let (outcome, error) = match tokio::time::timeout(WRITE_TIMEOUT, self.patch(write.patch())).await {
-            Ok(Ok(())) => (Outcome::Written, String::new()),
+        let (outcome, error) = match tokio::time::timeout(WRITE_TIMEOUT, self.send(&write)).await {
+            Ok(Ok(answer)) => {
+                let version = answer.resource_version;
+                match self.confirm(&write, answer.object).await {
+                    Ok(()) => (Outcome::Written(version), String::new()),
+                    Err(failure) => (Outcome::Unconfirmed(version), failure.to_string()),
+                }
+            }
             Ok(Err(error)) => (Outcome::from(&error), error.to_string()),
             Err(_) => (Outcome::Unreached, format!("no answer within {} s", WRITE_TIMEOUT.as_secs())),
         };
-        let attempts = self.reports.ended(write, outcome, Instant::now());
-        if outcome != Outcome::Written {
-            self.metrics.report_failures.inc();
-        }
+        let attempts = self.reports.ended(write, &outcome, Instant::now());
         match (outcome, attempts) {
-            (Outcome::Written, 0) => {}
-            (Outcome::Written, _) => info!(attempts, "status reported again"),
-            (_, 0) => warn!(error, "cannot report the status, trying again"),
-            _ => {}
+            (Outcome::Written(_), 0) => {}
+            (Outcome::Written(_), _) => info!(attempts, "status reported again"),
+            (Outcome::Conflict, _) => debug!(error, "the IPAMNode has changed, reporting on what it is now"),
+            (outcome, attempts) => {
+                self.metrics.report_failures.inc();
+                if attempts == 0 && matches!(outcome, Outcome::Unconfirmed(_)) {
+                    warn!(error, "cannot record the grants that the API server has confirmed, reporting again");
+                } else if attempts == 0 {
+                    warn!(error, "cannot report the status, trying again");
+                }
+            }
         }
     }
 
-    async fn patch(&self, patch: serde_json::Value) -> Result<(), kube::Error> {
-        let patch = serde_json::from_value(patch).map_err(kube::Error::SerdeError)?;
+    /// Records the grants that the answer confirms.
+    async fn confirm(&self, write: &Write, object: Option<IPAMNode>) -> Result<(), Failure> {
+        let confirmed = object.map(|object| write.confirmed(&object)).unwrap_or_default();
+        if confirmed.is_empty() { Ok(()) } else { self.allocator.confirm(confirmed).await.map(drop) }
+    }
+
+    async fn send(&self, write: &Write) -> Result<Answer, kube::Error> {
+        let patch = serde_json::from_value(write.patch()).map_err(kube::Error::SerdeError)?;
         let patch: Patch<()> = Patch::Json(patch);
         let params = PatchParams { field_manager: Some(MANAGER.to_owned()), ..PatchParams::default() };
         let request = kube::core::Request::new(&self.path);
         let request = request.patch_subresource("status", &self.node, &params, &patch);
         let mut request = request.map_err(kube::Error::BuildRequest)?;
+        if write.wants_object() {
+            return self
+                .client
+                .request(request)
+                .await
+                .map(|object: IPAMNode| Answer::new(&object.clone(), Some(object)));
+        }
         request.headers_mut().insert(ACCEPT, METADATA_ONLY);
-        self.client.request_text(request).await.map(drop)
+        self.client.request(request).await.map(|object: PartialObjectMeta<IPAMNode>| Answer::new(&object, None))
     }
 }
 
-/// The JSON patch that replaces the status of the object with this uid, and of no other: what one object was told must not be
-/// taken for an answer to what its successor is told.
-pub fn status_patch(uid: &str, status: &IPAMNodeStatus) -> serde_json::Value {
+/// The JSON patch that replaces the status of the object with this uid in this version, and of no other. A report on one object
+/// is none on its successor, and a report that arrives late must not replace a later one. For another version the API server
+/// answers with the code 409, and for another object with 422.
+pub fn status_patch(uid: &str, resource_version: &str, status: &IPAMNodeStatus) -> serde_json::Value {
     serde_json::json!([
         {"op": "test", "path": "/metadata/uid", "value": uid},
+        {"op": "replace", "path": "/metadata/resourceVersion", "value": resource_version},
         {"op": "add", "path": "/status", "value": status},
     ])
 }
@@ -288,6 +360,7 @@ pub fn status_patch(uid: &str, status: &IPAMNodeStatus) -> serde_json::Value {
 #[cfg(test)]
 pub(crate) mod tests {
     use ipam_core::PoolKind;
+    use ipam_crds::{IPAMNodeSpec, PoolType};
 
     use super::*;
     use crate::blocks::Problem;
@@ -301,12 +374,12 @@ pub(crate) mod tests {
         let key = PoolKey::new(PoolKind::IpPool, "blue");
         let runs = (used > 0).then(|| range("10.0.0.1", &format!("10.0.0.{used}")));
         let range = range("10.0.0.1", "10.0.0.4");
-        let holding = Holding { key, range, used, capacity: u128::MAX, runs: runs.into_iter().collect() };
+        let holding = Holding { key, range, used, capacity: u128::MAX, runs: runs.into_iter().collect(), grant: None };
         Holdings { pools: vec![holding], position: Position { epoch: 3, sequence } }
     }
 
     pub(super) fn in_force(problems: Vec<Problem>) -> InForce {
-        let spec = NodeSpec { uid: "u".into(), generation: Some(2), blocks: Vec::new() };
+        let spec = NodeSpec { uid: "u".into(), generation: Some(2), ..NodeSpec::default() };
         InForce { spec, saved: Some(2), problems, ..InForce::default() }
     }
 
@@ -315,7 +388,7 @@ pub(crate) mod tests {
     }
 
     fn troubled() -> Report {
-        let problems = vec![Problem { reason: "Restored", sentence: "ä".repeat(MESSAGE) }];
+        let problems = vec![Problem { reason: "Offline", sentence: "ä".repeat(MESSAGE) }];
         Report::new(&in_force(problems), &holdings(1, 7)).unwrap()
     }
 
@@ -347,7 +420,8 @@ pub(crate) mod tests {
         for report in [report(0), report(3), troubled()] {
             let status = report.status(None, jiff::Timestamp::now());
             let text = serde_json::to_string(&status).unwrap();
-            let standing = Standing { uid: "u".into(), status: serde_json::from_str(&text).unwrap(), arrival: 1 };
+            let status = serde_json::from_str(&text).unwrap();
+            let standing = Standing { uid: "u".into(), status, ..Standing::default() };
             assert_eq!(Report::read(&standing), report);
         }
         assert_eq!(report(1).urgency(Some(&Report::read(&Standing::default()))), Urgency::Soon);
@@ -365,6 +439,32 @@ pub(crate) mod tests {
     #[test]
     fn an_object_that_does_not_exist_gets_no_report() {
         assert_eq!(Report::new(&InForce::default(), &holdings(1, 1)), None);
+    }
+
+    #[test]
+    fn an_answer_confirms_the_reported_grants_that_its_spec_has() {
+        let key = PoolKey::new(PoolKind::IpPool, "blue");
+        let reported = [(key, GrantId::from_number(7))];
+        let entry = NodeBlock { name: "blue".into(), grant: "0000000000000007".into(), ..NodeBlock::default() };
+        let confirms = |pools: Vec<NodeBlock>, uid: &str| {
+            let mut object = IPAMNode::new("n1", IPAMNodeSpec { pools });
+            object.metadata.uid = Some(uid.into());
+            !confirmed(&reported, "u", &object).is_empty()
+        };
+        assert!(confirms(vec![entry.clone()], "u"));
+        assert!(confirms(vec![NodeBlock { state: BlockState::Releasing, ..entry.clone() }], "u"));
+        let revoked = NodeBlock { state: BlockState::Revoked, ..entry.clone() };
+        let others = [
+            vec![revoked],
+            vec![NodeBlock { grant: "0000000000000008".into(), ..entry.clone() }],
+            vec![NodeBlock { name: "red".into(), ..entry.clone() }],
+            vec![NodeBlock { pool_type: PoolType::CIDRPool, ..entry.clone() }],
+            vec![],
+        ];
+        for pools in others {
+            assert!(!confirms(pools.clone(), "u"), "{pools:?}");
+        }
+        assert!(!confirms(vec![entry], "v"), "the answer is another object");
     }
 
     #[test]

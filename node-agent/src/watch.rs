@@ -1,10 +1,9 @@
 //! Brings the node's blocks from its one IPAMNode object, or from disk, to the allocator.
 //!
 //! Decides which spec is in force. Watches exactly one object, by name; keeps the last good spec when the API server is
-//! away or the object cannot be read, without limit of time unless an admin wants one; never takes away what pods hold,
-//! never lets a new block be given from before it is noted on disk, and never leaves a copy there that promises the next
-//! start a block which the node has lost. At a start that copy is only what was true once: nothing new is given from it
-//! before the API server has spoken, or was missed.
+//! away or the object cannot be read, without limit of time unless an admin wants one; never takes away what pods hold. At a
+//! start the copy on disk may be old: no new address is allocated before the API server has answered, or has failed to.
+//! After that, the grants in the journal decide from which blocks the agent allocates.
 //!
 //! Without an IPAMNode object the node has no blocks: nothing is given until it is back, while DEL and CHECK are served.
 
@@ -15,7 +14,7 @@ use std::time::Duration;
 use futures::{Stream, StreamExt};
 use ipam_core::node_pool::Pause;
 use ipam_crds::{BlockState, IPAMNode, IPAMNodeStatus, NodeBlock};
-use kube::core::DeserializeGuard;
+use kube::core::{DeserializeGuard, ObjectMeta};
 use kube::runtime::WatchStreamExt;
 use kube::runtime::utils::Backoff;
 use kube::runtime::watcher::{self, Event, watcher};
@@ -25,17 +24,17 @@ use tokio::time::Instant;
 use tokio_util::sync::CancellationToken;
 use tracing::{debug, info, warn};
 
-use crate::allocator::Allocator;
+use crate::allocator::{Allocator, Source};
 use crate::blocks::{Problem, usable};
 use crate::contact::Offline;
 use crate::found::Found;
-use crate::lost::Lost;
+use crate::lost::{DISCARD, Lost};
 use crate::metrics::Metrics;
 use crate::note::Noted;
 use crate::ready::Readiness;
 use crate::spec::{NodeSpec, SpecFile};
 
-/// Pause until a spec that could not be saved is saved again. Nothing is given from its new blocks meanwhile.
+/// Pause until the agent tries again to save what it could not save.
 const SAVE_AGAIN: Duration = Duration::from_secs(2);
 /// How long an agent that starts waits for the first word of the API server. One that is there answers in milliseconds, and
 /// one that is not mostly refuses as fast; the blocks may have become another node's while the agent was away.
@@ -46,12 +45,12 @@ pub const FIRST_WORD: Duration = Duration::from_secs(2);
 pub struct InForce {
     /// The spec.
     pub spec: NodeSpec,
-    /// The generation of this object up to which the disk knows it. A report is about no later one: a restart could go
-    /// back to what the disk knows, and give from a block that was told to be empty.
+    /// The generation of this object up to which the disk knows it. A report is about no later one: a restart without the API
+    /// server goes by the copy on disk, which may lack exclusions of a later spec.
     pub saved: Option<i64>,
     /// Why pods do not get all that it promises.
     pub problems: Vec<Problem>,
-    /// What is held without a record.
+    /// Addresses that pods may use without a record.
     pub lost: Option<Lost>,
     /// The report that the API server has; `None` before it has shown the object to this process, and while the disk does not
     /// know what only that report tells.
@@ -61,12 +60,36 @@ pub struct InForce {
 /// A report as the API server shows it.
 #[derive(Clone, PartialEq, Default, Debug)]
 pub struct Standing {
-    /// The object that it is part of.
+    /// `metadata.uid` of the object that it is part of.
     pub uid: String,
+    /// `metadata.namespace`.
+    pub namespace: String,
+    /// `metadata.name`, which is the node's.
+    pub name: String,
+    /// The version of the object. A report replaces this version and no other.
+    pub resource_version: String,
     /// The report; empty if there is none.
     pub status: IPAMNodeStatus,
+    /// The value of the annotation [`DISCARD`](crate::lost::DISCARD).
+    pub discard: Option<String>,
     /// Counts what the watch has delivered. A restored API server may show once more what it showed before.
     pub arrival: u64,
+}
+
+/// With the arrival 0.
+impl From<&IPAMNode> for Standing {
+    fn from(object: &IPAMNode) -> Self {
+        let ObjectMeta { uid, namespace, name, resource_version, annotations, .. } = object.metadata.clone();
+        Self {
+            uid: uid.unwrap_or_default(),
+            namespace: namespace.unwrap_or_default(),
+            name: name.unwrap_or_default(),
+            resource_version: resource_version.unwrap_or_default(),
+            status: object.status.clone().unwrap_or_default(),
+            discard: annotations.and_then(|mut annotations| annotations.remove(DISCARD)),
+            arrival: 0,
+        }
+    }
 }
 
 /// What a watch tells.
@@ -82,6 +105,8 @@ pub struct Blocks {
     noted: Noted,
     /// What was on disk when a save last succeeded.
     durable: Noted,
+    /// Whether `noted` is the copy from before the start.
+    is_copy: bool,
     standing: Option<Standing>,
     /// Objects that the watch has delivered.
     arrivals: u64,
@@ -107,6 +132,7 @@ impl Blocks {
             in_force,
             noted,
             durable,
+            is_copy: true,
             standing: None,
             arrivals: 0,
             offline: false,
@@ -127,33 +153,27 @@ impl Blocks {
                 (self.noted, self.durable, self.patience) = (noted.clone(), noted, Some(patience));
                 self.put().await;
             }
-            Ok(None) => self.remember(),
+            Ok(None) => {}
             Err(why) => {
                 let path = self.file.path().display();
                 warn!(%path, why, "the saved blocks cannot be used, waiting for the API server");
+                // The file may have had addresses without a record, so the journal counts as older than any report.
+                self.found = self.found.take().map(Found::of_unknown_age);
             }
         }
     }
 
-    /// Goes on from what a copy had seen that was taken away. Nothing is in force before the API server has spoken.
-    fn remember(&mut self) {
-        match self.file.load_seen() {
-            Ok(seen) => {
-                let seen = seen.unwrap_or_default();
-                (self.noted, self.durable) = (seen.clone(), seen);
-            }
-            Err(why) => warn!(why, "what was seen before the saved blocks were taken away cannot be read"),
+    /// Puts what the API server has sent in force and saves it.
+    async fn tell(&mut self, noted: Noted) {
+        log_changes(&self.noted.spec, &noted.spec);
+        if self.noted.lost.is_some() && noted.lost.is_none() {
+            info!(annotation = DISCARD, "addresses of an earlier report discarded");
         }
-    }
-
-    /// Puts a spec of the API server in force and saves it.
-    async fn tell(&mut self, spec: NodeSpec, lost: Option<Lost>) {
-        log_changes(&self.noted.spec, &spec);
-        self.noted = self.noted.followed_by(spec).missing(lost);
-        // Saved first: what pods are given next is of a spec that the next start knows.
+        self.noted = noted;
+        // Saved first, so that the report on it can be about this generation.
         if let Err(error) = self.save().await {
             let path = self.file.path().display();
-            warn!(%path, error, "cannot save the blocks, trying again; until then nothing is given from new ones");
+            warn!(%path, error, "cannot save the blocks, trying again");
         }
         self.forget_found().await;
         self.put().await;
@@ -208,7 +228,8 @@ impl Blocks {
             warn!(reason, problem = sentence, "a block cannot be used");
         }
         info!(generation = self.noted.spec.generation, pools = pools.len(), "blocks in force");
-        if self.allocator.configure(pools).await.is_ok() {
+        let source = if self.is_copy { Source::Copy } else { Source::ApiServer(self.noted.spec.version()) };
+        if self.allocator.configure(pools, source).await.is_ok() {
             let Noted { spec, lost, .. } = self.noted.clone();
             let (saved, standing) = (self.noted.generation_in(&self.durable), self.to_report_to());
             self.in_force.send_replace(Some(InForce { spec, saved, problems, lost, standing }));
@@ -325,7 +346,7 @@ impl Blocks {
         let spec = match object {
             Listed::Object(spec, standing) => {
                 self.arrivals += 1;
-                self.standing = Some(Standing { arrival: self.arrivals, ..standing });
+                self.standing = Some(Standing { arrival: self.arrivals, ..*standing });
                 spec
             }
             Listed::Absent => {
@@ -338,9 +359,11 @@ impl Blocks {
             }
         };
         let lost = self.missing();
-        let (told, confirmed) = (self.in_force.borrow().is_some(), self.patience.take().is_some());
-        if !told || self.noted.spec != spec || lost.is_some() {
-            return self.tell(spec, lost).await;
+        let was_copy = std::mem::take(&mut self.is_copy);
+        let (told, confirmed) = (self.in_force.borrow().is_some(), self.patience.take().is_some() || was_copy);
+        let noted = self.noted.followed_by(spec).discarded_by(self.standing.as_ref()).missing(lost);
+        if !told || self.noted != noted {
+            return self.tell(noted).await;
         }
         self.forget_found().await;
         if confirmed {
@@ -377,15 +400,16 @@ fn log_changes(before: &NodeSpec, after: &NodeSpec) {
         }
         let what = match (known, block.state) {
             (None, BlockState::Active) => "block received",
-            (_, BlockState::Releasing) => "block is to be given back, nothing more is given from it",
+            (_, BlockState::Releasing) => "block is Releasing, no new addresses are allocated from it",
+            (_, BlockState::Revoked) => "block revoked",
             (Some(_), BlockState::Active) => "block changed",
         };
-        let NodeBlock { name, start_ip, end_ip, .. } = block;
-        info!(pool = name, kind = ?block.pool_type, start_ip, end_ip, generation = after.generation, "{what}");
+        let NodeBlock { name, grant, start_ip, end_ip, .. } = block;
+        info!(pool = name, kind = ?block.pool_type, grant, start_ip, end_ip, generation = after.generation, "{what}");
     }
     for block in before.blocks.iter().filter(|block| !after.blocks.iter().any(|other| same_pool(block, other))) {
-        let NodeBlock { name, start_ip, end_ip, .. } = block;
-        info!(pool = name, kind = ?block.pool_type, start_ip, end_ip, generation = after.generation, "block lost");
+        let NodeBlock { name, grant, start_ip, end_ip, .. } = block;
+        info!(pool = name, kind = ?block.pool_type, grant, start_ip, end_ip, generation = after.generation, "block removed");
     }
 }
 
@@ -425,18 +449,14 @@ impl Following {
 }
 
 enum Listed {
-    Object(NodeSpec, Standing),
+    Object(NodeSpec, Box<Standing>),
     Unreadable(String),
     Absent,
 }
 
 fn read(object: DeserializeGuard<IPAMNode>) -> Listed {
     match object.0 {
-        Ok(object) => {
-            let spec = NodeSpec::from(&object);
-            let (uid, status) = (spec.uid.clone(), object.status.unwrap_or_default());
-            Listed::Object(spec, Standing { uid, status, arrival: 0 })
-        }
+        Ok(object) => Listed::Object(NodeSpec::from(&object), Box::new(Standing::from(&object))),
         Err(error) => Listed::Unreadable(error.to_string()),
     }
 }

@@ -7,10 +7,8 @@ mod common;
 use std::sync::Arc;
 
 use common::store::{Control, Verdict, controlled};
-use common::{blue, deadline, parameters};
-use ipam_core::ledger::Ledger;
+use common::{assign, blue, confirmed_ledger, deadline, parameters};
 use ipam_node_agent::allocator::{Allocator, Ended, system_clock};
-use ipam_node_agent::blocks::node_pools;
 use ipam_node_agent::metrics::Metrics;
 use ipam_node_agent::ready::Readiness;
 use ipam_node_agent::rpc::Rpc;
@@ -36,8 +34,9 @@ impl Rig {
         let (controlled, store) = controlled();
         let (metrics, _) = Metrics::registered();
         let (allocator, ended) =
-            Allocator::start(Ledger::new(0), Box::new(controlled), system_clock(), Arc::clone(&metrics)).unwrap();
-        allocator.configure(node_pools(&[blue()]).0).await.unwrap();
+            Allocator::start(confirmed_ledger(&[blue()]), Box::new(controlled), system_clock(), Arc::clone(&metrics))
+                .unwrap();
+        assign(&allocator, &[blue()]).await;
         let readiness = Readiness::default();
         readiness.set_serving(true);
         readiness.blocks_are_known();

@@ -11,10 +11,9 @@ use std::process::{Child, Command, Stdio};
 use std::sync::mpsc::{Receiver, RecvTimeoutError, channel};
 use std::time::{Duration, Instant};
 
-use common::{blue, deadline, parameters};
+use common::{blue, deadline, parameters, save_spec};
 use ipam_crds::NodeBlock;
-use ipam_node_agent::note::Noted;
-use ipam_node_agent::spec::{NodeSpec, SpecFile};
+use ipam_node_agent::spec::NodeSpec;
 use ipam_node_api::client::AgentClient;
 use rustix::process::{Pid, Signal, kill_process};
 use serde_json::{Value, json};
@@ -29,14 +28,14 @@ struct Home(tempfile::TempDir);
 impl Home {
     fn new() -> Self {
         let home = Self(tempfile::tempdir().unwrap());
-        for directory in ["store.d", "bin", "conf"] {
+        for directory in ["bin", "conf"] {
             std::fs::create_dir(home.path(directory)).unwrap();
         }
         std::fs::write(home.path("plugin"), "the plugin").unwrap();
         home.kubeconfig("127.0.0.1:1".parse().unwrap());
         let block = NodeBlock { end_ip: "192.168.0.2".into(), ..blue() };
-        let spec = NodeSpec { uid: "u".into(), generation: Some(1), blocks: vec![block] };
-        SpecFile::new(&home.path("store.d"), "node1", "pools").save(&Noted::first(spec)).unwrap();
+        let spec = NodeSpec { uid: "u".into(), created: 0, generation: Some(1), blocks: vec![block] };
+        save_spec(&home.path("store.d"), "pools", spec);
         home
     }
 

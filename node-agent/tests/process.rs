@@ -10,14 +10,19 @@ use std::process::{Child, Command, Stdio};
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
-use common::{blue, deadline, parameters, with_ips};
+use common::{blue, confirm_in, deadline, parameters, save_copy, save_spec, with_ips};
 use ipam_crds::NodeBlock;
-use ipam_node_agent::note::Noted;
-use ipam_node_agent::spec::{NodeSpec, SpecFile};
+use ipam_node_agent::spec::NodeSpec;
 use ipam_node_api::AgentAddress;
 use ipam_node_api::client::AgentClient;
 use ipam_node_api::v1::{PoolType, ReleaseUnlistedRequest};
 use rustix::process::{Pid, Signal, kill_process};
+
+/// A spec with one wide block.
+fn wide() -> NodeSpec {
+    let block = NodeBlock { end_ip: "192.168.99.99".into(), ..blue() };
+    NodeSpec { uid: "u".into(), created: 0, generation: Some(1), blocks: vec![block] }
+}
 
 /// A folder with all that one agent needs, and a kubeconfig of a server that is not there.
 struct Home(tempfile::TempDir);
@@ -35,12 +40,9 @@ impl Home {
         self.0.path().join(name)
     }
 
-    /// Saves a wide block as the spec seen last.
+    /// Saves [`wide`] as the spec seen last, with a journal in which its grants are confirmed.
     fn with_spec(self) -> Self {
-        std::fs::create_dir(self.path("store.d")).unwrap();
-        let wide = NodeBlock { end_ip: "192.168.99.99".into(), ..blue() };
-        let spec = NodeSpec { uid: "u".into(), generation: Some(1), blocks: vec![wide] };
-        SpecFile::new(&self.path("store.d"), "node1", "kube-system").save(&Noted::first(spec)).unwrap();
+        save_spec(&self.path("store.d"), "kube-system", wide());
         self
     }
 
@@ -279,10 +281,16 @@ const OLDER_STORE: &str = r#"{"version":1,"checksum":383484302,"pools":{"blue":{
 
 #[tokio::test]
 async fn the_older_store_is_taken_over_once_and_left_as_it_was() {
-    let home = Home::new().with_spec();
+    let home = Home::new();
+    // The older store is taken over where there is no journal.
+    save_copy(&home.path("store.d"), "kube-system", wide());
     std::fs::write(home.path("store"), OLDER_STORE).unwrap();
     let (mut agent, client) = home.start().await;
     client.is_allocated(with_ips(parameters(&["blue"], "old"), &["192.168.0.2"]), deadline()).await.unwrap();
+    agent.signal(Signal::TERM);
+    agent.wait().await;
+    confirm_in(&home.path("store.d"), &wide().blocks);
+    let (mut agent, client) = home.start().await;
     let given = client.allocate(parameters(&["blue"], "new"), deadline()).await.unwrap();
     assert_eq!(given[0].ip, "192.168.0.3/16");
     client.deallocate(parameters(&["blue"], "old"), deadline()).await.unwrap();

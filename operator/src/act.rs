@@ -27,7 +27,6 @@ use tokio::sync::watch;
 
 use crate::decide::{NoPlace, Note};
 use crate::election::Lead;
-use crate::ipam_node::{CREATED_AS, PLACEHOLDER};
 use crate::objects::{Kind, RawObject, Written};
 use crate::pool::{StatusBody, StatusRecord};
 use crate::reconcile::{CallError, Command, NodeAction, NodeVersion, NodeWrite, Outcome, PoolPatch, PoolRef};
@@ -146,23 +145,20 @@ impl Actor {
     async fn write_ipam_node(&self, write: &NodeWrite) -> Result<Option<NodeVersion>, CallError> {
         let path = format!("{}/{}", self.path(Kind::IpamNode), write.node);
         match &write.action {
-            NodeAction::Create(_) | NodeAction::Placeholder => {
-                let mut body = json!({
+            NodeAction::Create => {
+                let body = json!({
                     "apiVersion": format!("{GROUP}/{VERSION}"),
                     "kind": "IPAMNode",
                     "metadata": {"name": write.node, "namespace": self.namespace},
-                    "spec": {"pools": write.action.blocks()},
+                    "spec": {"pools": []},
                 });
-                if write.action == NodeAction::Placeholder {
-                    body["metadata"]["annotations"] = json!({CREATED_AS: PLACEHOLDER});
-                }
                 let made = self.call(Method::POST, &self.path(Kind::IpamNode), JSON, &body).await?;
                 Ok(Some(version(&made)))
             }
-            NodeAction::Update(resource_version, blocks) => {
-                // A merge patch with a version replaces the list as a whole, conditionally, and leaves labels,
+            NodeAction::Update { version: at, blocks, finalizers } => {
+                // A merge patch with a version replaces both lists as a whole, conditionally, and leaves labels,
                 // annotations and owners that others have set.
-                let body = spec_patch(resource_version, blocks);
+                let body = ipam_node_patch(at, blocks, finalizers);
                 let made = self.call(Method::PATCH, &path, MERGE_PATCH, &body).await?;
                 Ok(Some(version(&made)))
             }
@@ -241,8 +237,8 @@ async fn answered<T>(call: impl Future<Output = Result<T, CallError>>) -> Result
 const JSON: &str = "application/json";
 const MERGE_PATCH: &str = "application/merge-patch+json";
 
-fn spec_patch(resource_version: &str, blocks: &[NodeBlock]) -> serde_json::Value {
-    json!({"metadata": {"resourceVersion": resource_version}, "spec": {"pools": blocks}})
+fn ipam_node_patch(resource_version: &str, blocks: &[NodeBlock], finalizers: &[String]) -> serde_json::Value {
+    json!({"metadata": {"resourceVersion": resource_version, "finalizers": finalizers}, "spec": {"pools": blocks}})
 }
 
 fn version(written: &Written) -> NodeVersion {

@@ -11,6 +11,7 @@ use ipam_core::{AddrRange, PoolKey};
 use ipam_crds::NodeBlock;
 
 use crate::ipam_node::IpamNodeRecord;
+pub use crate::ipam_node::key_of;
 use crate::objects::is_older;
 
 /// Labels of a node. A copy costs nothing: all who know the node share one.
@@ -181,23 +182,12 @@ impl Nodes {
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct NoNews;
 
-/// Every IPAMNode, by name, and what was taken out of them.
-///
-/// A block is free for others only after its entry has been taken out by a write of ours, since we lead, upon a version in
-/// which the agent had said that nothing is held: such a write makes every older one fail that could tell the node to
-/// give again, also one of a former leader that was asleep with it. So [`IpamNodes::usage`] says `Empty` of no entry that
-/// is merely read to be absent.
+/// Every IPAMNode, by name.
 #[derive(Clone, PartialEq, Debug, Default)]
 pub struct IpamNodes {
     records: HashMap<String, IpamNodeRecord>,
-    /// Node → pools whose entry was taken out, with what the agent had counted then.
-    retired: HashMap<String, BTreeMap<PoolKey, Usage>>,
-    /// Node → what the write under way takes out.
-    taking_out: HashMap<String, Vec<(Usage, PoolKey)>>,
-    /// Node → what a write of ours says of which it is not known whether it took effect.
-    sent: HashMap<String, Vec<NodeBlock>>,
-    /// Nodes whose IPAMNode is being created, or may have been.
-    creating: HashSet<String>,
+    /// Node → what the writes of ours say of which it is not known whether they took effect, the latest last.
+    sent: HashMap<String, Vec<Vec<NodeBlock>>>,
     /// Node → what its agent had said that it holds outside its blocks, when the IPAMNode was deleted by hand. It counts
     /// until the agent has spoken about another.
     untold: HashMap<String, Strays>,
@@ -211,20 +201,19 @@ impl IpamNodes {
     ///
     /// # Errors
     /// It is no news: the echo of a write of ours, or an event that was on its way while we wrote.
-    pub fn apply(&mut self, name: &str, record: IpamNodeRecord) -> Result<Option<IpamNodeRecord>, NoNews> {
+    pub fn apply(&mut self, name: &str, mut record: IpamNodeRecord) -> Result<Option<IpamNodeRecord>, NoNews> {
         if let Some(known) = self.records.get(name) {
             let (read, had) = (record.resource_version.as_str(), known.resource_version.as_str());
             if known.uid == record.uid && (read == had || is_older(read, had)) {
                 return Err(NoNews);
             }
         }
-        self.creating.remove(name);
         if record.observed_generation.is_some() {
             self.untold.remove(name);
         }
-        if let Some(retired) = self.retired.get_mut(name) {
-            retired.retain(|key, _| record.block(key).is_none());
-        }
+        let known = self.records.get(name).filter(|known| known.uid == record.uid);
+        record.fenced = known.is_some_and(|known| !known.resource_version.is_empty());
+        record.follow(self.records.get(name));
         Ok(self.records.insert(name.to_owned(), record))
     }
 
@@ -237,10 +226,10 @@ impl IpamNodes {
             return;
         }
         // A newer version settles what became of a write: it is this one, or came before it and has made it fail.
-        let sent = self.sent.remove(name).filter(|_| before.unsettled);
+        let sent = self.sent.remove(name).filter(|_| before.unsettled).unwrap_or_default();
         let told = before.unedited.as_ref().unwrap_or(&before.blocks);
-        if known.blocks != *told && sent.as_ref() != Some(&known.blocks) {
-            known.unedited = Some(sent.unwrap_or_else(|| told.clone()));
+        if known.blocks != *told && !sent.contains(&known.blocks) {
+            known.unedited = Some(sent.last().unwrap_or(told).clone());
         }
     }
 
@@ -293,109 +282,54 @@ impl IpamNodes {
 
     /// A write that leaves the node with `blocks` is about to be sent.
     pub fn begin_write(&mut self, name: &str, blocks: &[NodeBlock]) {
-        if let Some(retired) = self.retired.get_mut(name) {
-            retired.retain(|key, _| !blocks.iter().any(|block| is_of(key, block)));
+        if let Some(known) = self.records.get_mut(name) {
+            known.unsettled = true;
+            let sent = self.sent.entry(name.to_owned()).or_default();
+            sent.retain(|earlier| earlier != blocks);
+            sent.push(blocks.to_vec());
         }
-        let Some(known) = self.records.get_mut(name) else {
-            self.creating.insert(name.to_owned());
-            return;
-        };
-        known.unsettled = true;
-        self.sent.insert(name.to_owned(), blocks.to_vec());
-        let out = known.blocks.iter().map(key_of).filter(|key| !blocks.iter().any(|block| is_of(key, block)));
-        let out: Vec<_> = out.map(|key| (known.counted(&key), key)).collect();
-        self.taking_out.insert(name.to_owned(), out);
     }
 
-    /// The write of the node that was begun last is done; if it `succeeded`, what it left out is out. The watch may have
-    /// told so before, or of a later state.
+    /// The entry of a pool in the last write of the node, of which it is not known whether it took effect.
+    pub fn sent(&self, name: &str, key: &PoolKey) -> Option<&NodeBlock> {
+        self.sent.get(name)?.last()?.iter().find(|block| key_of(block) == *key)
+    }
+
+    /// The write of the node that was begun last is done. If it has not `succeeded`, it may have taken effect all the same.
     pub fn end_write(&mut self, name: &str, succeeded: bool) {
-        let out = self.taking_out.remove(name).unwrap_or_default();
         if succeeded {
             self.sent.remove(name);
-        }
-        let known = self.records.get(name);
-        for (usage, key) in out.into_iter().filter(|_| succeeded) {
-            let is_back = known.is_some_and(|known| !known.unsettled && known.block(&key).is_some());
-            if !is_back {
-                self.retired.entry(name.to_owned()).or_default().insert(key, usage);
-            }
         }
     }
 
     /// What was read and written before counts for nothing until it is read anew, at whatever version.
     pub fn doubt_all(&mut self) {
-        self.retired.clear();
         self.sent.clear();
         for record in self.records.values_mut() {
             record.resource_version.clear();
             record.unedited = None;
+            record.fenced = false;
         }
     }
 
-    /// The node has lost the block for good: nobody asks about it any more.
-    pub fn forget_retired_of(&mut self, name: &str, key: &PoolKey) {
-        if let Some(retired) = self.retired.get_mut(name) {
-            retired.remove(key);
-            if retired.is_empty() {
-                self.retired.remove(name);
-            }
-        }
-    }
-
-    /// What was taken out of IPAMNodes of a pool proves nothing any more. Returns the nodes whose agents are to be asked once more.
-    #[must_use]
-    pub fn forget_retired_of_pool(&mut self, key: &PoolKey) -> Vec<String> {
-        let of_pool = self.retired.iter_mut().filter_map(|(node, retired)| retired.remove(key).map(|_| node.clone()));
-        let nodes = of_pool.collect();
-        self.retired.retain(|_, retired| !retired.is_empty());
-        nodes
-    }
-
-    /// What the agent had counted when we took the entry out.
-    pub fn retired(&self, name: &str, key: &PoolKey) -> Option<Usage> {
-        self.retired.get(name)?.get(key).copied()
-    }
-
-    /// Whether the node's IPAMNode may have been created by a write of ours of which nothing was heard.
-    pub fn may_be_created(&self, name: &str) -> bool {
-        self.creating.contains(name)
-    }
-
-    /// There is no place for the node's IPAMNode: it was not created.
-    pub fn is_not_created(&mut self, name: &str) {
-        self.creating.remove(name);
-    }
-
-    /// Whether the node has no entry of the pool, and no write under way may give it one.
+    /// Whether the node has no entry of the pool, and no write under way may give it one. An IPAMNode is created without entries.
     pub fn has_no_entry(&self, name: &str, key: &PoolKey) -> bool {
-        match self.records.get(name) {
-            Some(known) => !known.unsettled && known.block(key).is_none(),
-            None => !self.creating.contains(name),
-        }
+        self.records.get(name).is_none_or(|known| !known.unsettled && known.block(key).is_none())
     }
 
     /// How far the node's block of a pool is held. `Empty` means that others may have it.
     pub fn usage(&self, name: &str, key: &PoolKey) -> Usage {
-        if self.retired(name, key).is_some() && self.has_no_entry(name, key) {
-            return Usage::Empty;
+        match self.records.get(name) {
+            Some(known) if known.has_released(key) => Usage::Empty,
+            Some(known) => known.counted(key),
+            None => Usage::Unknown,
         }
-        self.records.get(name).map_or(Usage::Unknown, |known| known.counted(key))
     }
 
     /// All of them.
     pub fn all(&self) -> &HashMap<String, IpamNodeRecord> {
         &self.records
     }
-}
-
-/// The pool that an entry is of.
-pub fn key_of(block: &NodeBlock) -> PoolKey {
-    PoolKey::new(block.pool_type.into(), block.name.as_str())
-}
-
-fn is_of(key: &PoolKey, block: &NodeBlock) -> bool {
-    key.name == block.name && key.kind == block.pool_type.into()
 }
 
 #[cfg(test)]

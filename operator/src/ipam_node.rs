@@ -3,11 +3,12 @@
 //! The spec is the operator's to write and the status the agent's: this module reads both and derives the first. It
 //! derives only from what pools' statuses say, so that an IPAMNode never tells what the first record does not.
 
+use std::collections::{BTreeMap, BTreeSet};
 use std::net::IpAddr;
 
 use ipam_core::node_pool::PoolState;
 use ipam_core::plan::{Assignment, Claim, ClaimSource, Standing, Usage};
-use ipam_core::{AddrRange, Block, Cidr, NodePool, Pool, PoolKey, PoolKind, RunSet};
+use ipam_core::{AddrRange, Block, Cidr, GrantId, NodePool, Pool, PoolKey, PoolKind, RunSet};
 use ipam_crds::{
     AddressRange, BlockState, BlockUse, IPAMNodeSpec, IPAMNodeStatus, LedgerPosition, NodeBlock, PoolType,
     RouteDestination,
@@ -16,10 +17,9 @@ use serde_json::value::RawValue;
 
 use crate::objects::RawObject;
 
-/// The annotation `nv-ipam.nvidia.com/created-as` is [`PLACEHOLDER`] on an IPAMNode that was made for a Node that was gone.
-pub const CREATED_AS: &str = "nv-ipam.nvidia.com/created-as";
-/// No agent is waited for to say that it holds nothing, for this object never told one to hold anything.
-pub const PLACEHOLDER: &str = "placeholder";
+/// The finalizer of an IPAMNode that has blocks, or whose agent reports addresses in use. The first block comes in the same
+/// patch as the finalizer.
+pub const FINALIZER: &str = "nv-ipam.nvidia.com/node-in-use";
 
 /// An IPAMNode object, read.
 #[derive(Clone, PartialEq, Debug, Default)]
@@ -38,15 +38,23 @@ pub struct IpamNodeRecord {
     pub observed_generation: Option<i64>,
     /// What the agent counts; empty if the status does not read.
     pub reports: Vec<BlockUse>,
+    /// Grants of entries, of now or of before an edit, that the agent has reported since we lead.
+    pub reported: BTreeSet<String>,
+    /// Of each entry that is Releasing the generation since which it is, as far as we know: that of now, or an earlier one that we
+    /// have seen.
+    pub releasing: BTreeMap<PoolKey, i64>,
     /// How far the agent's journal had come then.
     pub ledger: Option<LedgerPosition>,
     /// Addresses that may be held outside the blocks of today, by pool: pods asked for them by name, or a record was put
     /// back to an earlier state.
     pub strays: Vec<(PoolKey, AddrRange)>,
-    /// Whether it was made for a Node that was gone, to take the name, and has told nothing since.
-    pub placeholder: bool,
-    /// Whether it is being deleted, and stays for somebody's finalizer.
+    /// `metadata.finalizers`, ours and those of others.
+    pub finalizers: Vec<String>,
+    /// Whether it is being deleted, and stays for a finalizer.
     pub deleting: bool,
+    /// Whether the object has changed since this leader listed it first: a write that a former leader sent names an earlier version,
+    /// so the API server refuses it.
+    pub fenced: bool,
     /// Whether a write of ours, upon this version, may have succeeded or may still: the agent may have been told
     /// something else than `blocks`. A newer version settles it, for such a write succeeds upon its own version only.
     pub unsettled: bool,
@@ -65,10 +73,13 @@ impl IpamNodeRecord {
             unedited: None,
             observed_generation: status.observed_generation,
             reports: status.pools,
+            reported: BTreeSet::new(),
+            releasing: BTreeMap::new(),
             ledger: status.ledger,
             strays: Vec::new(),
-            placeholder: is_placeholder(object),
+            finalizers: object.metadata.finalizers.clone().unwrap_or_default(),
             deleting: object.metadata.deletion_timestamp.is_some(),
+            fenced: false,
             unsettled: false,
         };
         record.find_strays();
@@ -90,6 +101,16 @@ impl IpamNodeRecord {
             strays.extend(held.map(|range| (key.clone(), range)));
         }
         self.strays = strays;
+    }
+
+    /// The finalizers that it is to have: those of others, and ours if it `is_kept`. The API server takes no new one for an object
+    /// that is being deleted.
+    pub fn finalizers_for(&self, is_kept: bool) -> Vec<String> {
+        let is_ours = |finalizer: &&String| *finalizer == FINALIZER;
+        let has_ours = self.finalizers.iter().any(|finalizer| is_ours(&finalizer));
+        let others = self.finalizers.iter().filter(|finalizer| !is_ours(finalizer)).cloned();
+        let ours = (is_kept && (has_ours || !self.deleting)).then(|| FINALIZER.to_owned());
+        others.chain(ours).collect()
     }
 
     /// Whether the agent has told what it holds, in this very object and as its disk knows it.
@@ -118,21 +139,100 @@ impl IpamNodeRecord {
         self.report(key).map_or(0, |report| u64::try_from(report.used).unwrap_or(0))
     }
 
-    /// Whether the node holds nothing of its block of a pool and will not: the entry may go.
+    /// Whether the node's block of a pool is released: the operator can assign it to another node.
     ///
-    /// True only after a handshake: the spec says Releasing, and the agent has said, about this very spec and range, that
-    /// nothing is held. A zero of an agent that may still give would be outdated with the next pod; so would one of an
-    /// agent that a write under way may be telling to give again.
+    /// True if the operator has revoked the grant, or if the agent reports that the grant has ended and that no address is in use.
+    /// Both are final: the agent never allocates from an ended grant again. A write whose outcome is unknown may have made another
+    /// grant meanwhile, and so may one that a former leader sent.
     pub fn has_released(&self, key: &PoolKey) -> bool {
-        self.gives_no_more(key) && self.report(key).is_some_and(|report| report.used == 0)
+        !self.unsettled && self.fenced && self.is_over(key)
+    }
+
+    /// Whether the grant of the node's entry is over, whatever a write under way makes of the entry.
+    pub fn is_over(&self, key: &PoolKey) -> bool {
+        let Some(told) = self.told(key).filter(|told| self.is_there(told)) else { return false };
+        let is_unused = self.report(key).is_some_and(|report| report.used == 0);
+        told.state == BlockState::Revoked || (is_unused && self.has_ended(told))
+    }
+
+    /// Whether the agent reports that the grant of this entry has ended.
+    pub fn has_ended(&self, entry: &NodeBlock) -> bool {
+        self.report_about(entry).is_some_and(|report| report.ended)
+    }
+
+    /// Whether no address of this entry was ever in use: the block was free when the grant was made, no report has the grant, and none
+    /// has an address of the pool in use. An agent that reports no grants may allocate from any entry.
+    pub fn is_unused(&self, entry: &NodeBlock) -> bool {
+        let is_empty = |report: &BlockUse| report.used == 0 && report.grant.is_some();
+        let is_reported = self.report_about(entry).is_some() || self.reported.contains(&entry.grant);
+        let others = self.report(&key_of(entry));
+        entry.never_used && !is_reported && others.is_none_or(is_empty) && self.is_there(entry)
+    }
+
+    /// Whether the object has the grant of this entry, or no entry of its pool. One of another grant may be a write of ours whose
+    /// answer was lost.
+    fn is_there(&self, entry: &NodeBlock) -> bool {
+        self.block(&key_of(entry)).is_none_or(|block| block.grant == entry.grant)
+    }
+
+    /// Takes over which grants were reported when the object was as in `before`.
+    pub fn follow(&mut self, before: Option<&Self>) {
+        let earlier = before.filter(|before| before.uid == self.uid);
+        let entries =
+            earlier.into_iter().flat_map(|before| before.blocks.iter().chain(before.unedited.iter().flatten()));
+        let grants: BTreeSet<&String> = entries.chain(&self.blocks).map(|block| &block.grant).collect();
+        let reports = earlier.into_iter().flat_map(|before| &before.reports).chain(&self.reports);
+        let reported = earlier.into_iter().flat_map(|before| &before.reported);
+        let all = reports.filter_map(|report| report.grant.as_ref()).chain(reported);
+        self.reported = all.filter(|grant| grants.contains(grant)).cloned().collect();
+        let blocks = earlier.map_or(&[][..], |before| &before.blocks);
+        let since = earlier.map(|before| before.releasing.clone()).unwrap_or_default();
+        self.note_releasing(blocks, &since);
+    }
+
+    /// The object has `blocks` at `generation` in this version, by a write of ours.
+    pub fn written(
+        &mut self,
+        resource_version: String,
+        generation: i64,
+        blocks: Vec<NodeBlock>,
+        finalizers: Vec<String>,
+    ) {
+        let before = std::mem::replace(&mut self.blocks, blocks);
+        let since = std::mem::take(&mut self.releasing);
+        self.fenced |= self.resource_version != resource_version;
+        (self.resource_version, self.generation, self.finalizers) = (resource_version, generation, finalizers);
+        (self.unsettled, self.unedited) = (false, None);
+        self.note_releasing(&before, &since);
+        self.find_strays();
+    }
+
+    /// Notes since when entries are Releasing. `before` are the blocks of an earlier version, and `since` what was noted of them.
+    fn note_releasing(&mut self, before: &[NodeBlock], since: &BTreeMap<PoolKey, i64>) {
+        let is_same = |one: &NodeBlock, other: &NodeBlock| {
+            (key_of(one), &one.grant, one.state) == (key_of(other), &other.grant, other.state)
+        };
+        let releasing = self.blocks.iter().filter(|block| block.state == BlockState::Releasing);
+        let noted = releasing.map(|block| {
+            let key = key_of(block);
+            let known = before.iter().any(|before| is_same(before, block)).then(|| since.get(&key).copied()).flatten();
+            (key, known.unwrap_or(self.generation))
+        });
+        self.releasing = noted.collect();
+    }
+
+    /// The report about the grant of this entry.
+    fn report_about(&self, entry: &NodeBlock) -> Option<&BlockUse> {
+        let report = self.report(&key_of(entry))?;
+        (!entry.grant.is_empty() && report.grant.as_ref() == Some(&entry.grant)).then_some(report)
     }
 
     /// Whether the agent has said what it holds of its block of a pool since it was told to give no more of it.
     pub fn gives_no_more(&self, key: &PoolKey) -> bool {
         let (Some(report), Some(block)) = (self.report(key), self.block(key)) else { return false };
         let counted_this = (&report.start_ip, &report.end_ip) == (&block.start_ip, &block.end_ip);
-        let told = block.state == BlockState::Releasing && self.observed_generation == Some(self.generation);
-        !self.unsettled && told && counted_this
+        let has_heard = self.releasing.get(key).is_some_and(|since| self.observed_generation >= Some(*since));
+        !self.unsettled && has_heard && counted_this
     }
 
     /// How many addresses of the pool the agent counts, however old that word is.
@@ -141,10 +241,16 @@ impl IpamNodeRecord {
         report.map_or(Usage::Unknown, Usage::Held)
     }
 
-    /// What the entry of a pool says about who has which block: the second record, should the pool's status be lost.
+    /// What the entry of a pool says about who has which block: the second record, should the pool's status be lost. An entry whose
+    /// grant is over says nothing: the status has released the block, or is about to.
     pub fn claim(&self, node: &str, key: &PoolKey) -> Option<Claim> {
-        claim_of(node, self.block(key)?)
+        claim_of(node, self.block(key).filter(|_| !self.is_over(key))?)
     }
+}
+
+/// The pool that an entry is of.
+pub fn key_of(block: &NodeBlock) -> PoolKey {
+    PoolKey::new(block.pool_type.into(), block.name.as_str())
 }
 
 /// What an entry says about who has which block.
@@ -193,12 +299,6 @@ pub fn barred(block: &NodeBlock) -> impl Iterator<Item = AddrRange> {
     block.held_elsewhere.iter().filter_map(range)
 }
 
-/// One whose spec has changed since serves its Node like any other.
-fn is_placeholder(object: &RawObject) -> bool {
-    let annotations = object.metadata.annotations.as_ref().filter(|_| object.metadata.generation == Some(1));
-    annotations.and_then(|annotations| annotations.get(CREATED_AS)).is_some_and(|kind| kind == PLACEHOLDER)
-}
-
 fn read_or_default<T: serde::de::DeserializeOwned + Default>(text: Option<&RawValue>) -> T {
     text.and_then(|text| serde_json::from_str(text.get()).ok()).unwrap_or_default()
 }
@@ -215,36 +315,90 @@ pub fn pool_type_of(kind: PoolKind) -> PoolType {
     }
 }
 
-/// The entry for `assignment` in the IPAMNode of its node, whose current record is `known`.
+/// The entry for `assignment` in the IPAMNode of its node, whose current record is `known`. Its grant is empty if a new one is
+/// to be made.
 ///
-/// * Serving: as the pool's spec has it, Active.
+/// * Serving: as the pool's spec has it, Active. A grant that has ended or was revoked is replaced.
 /// * Departed: the entry that was told, Releasing.
 /// * Outdated: the entry that was told, untouched, since the spec that it came from is gone. Active while addresses are
 ///   held, since the last good state is served; Releasing once the agent counts none, to learn whether that stays so.
 ///
-/// What was told is what is there, unless another hand has changed it while we led. If there is no such entry, the closest that today's spec can say of the block; of a spec that is not valid (`None`),
-/// the bare range.
+/// A block that is to be released and was never used is revoked at once.
+///
+/// What was told is what is there, unless another hand has changed it while we led. If there is no such entry, the closest that
+/// today's spec can say of the block; of a spec that is not valid (`None`), the bare range.
 pub fn entry(key: &PoolKey, pool: Option<&Pool>, assignment: &Assignment, known: Option<&IpamNodeRecord>) -> NodeBlock {
     let fresh = || pool.map_or_else(|| bare(key, assignment), |pool| block_of(&pool.node_pool(&assignment.block)));
-    let told = || known.and_then(|known| same_entry(key, assignment, known)).unwrap_or_else(fresh);
+    let told = known.and_then(|known| same_entry(key, assignment, known));
+    let same_grant = |mut entry: NodeBlock| {
+        if let Some(told) = told {
+            (entry.grant, entry.never_used) = (told.grant.clone(), told.never_used);
+        }
+        entry
+    };
+    let kept = || told.cloned().unwrap_or_else(fresh);
     match assignment.standing {
-        Standing::Serving => fresh(),
-        Standing::Departed => NodeBlock { state: BlockState::Releasing, ..told() },
-        Standing::Outdated => NodeBlock { state: outdated_state(key, known), ..told() },
+        Standing::Serving => same_grant(fresh()),
+        Standing::Departed => NodeBlock { state: losing(BlockState::Releasing, told, known), ..kept() },
+        Standing::Outdated => NodeBlock { state: losing(outdated_state(told, known), told, known), ..kept() },
     }
 }
 
 /// The entry of the IPAMNode, if it is about this very block.
-fn same_entry(key: &PoolKey, assignment: &Assignment, known: &IpamNodeRecord) -> Option<NodeBlock> {
-    known.told(key).filter(|told| is_about(told, &assignment.block.range)).cloned()
+fn same_entry<'a>(key: &PoolKey, assignment: &Assignment, known: &'a IpamNodeRecord) -> Option<&'a NodeBlock> {
+    known.told(key).filter(|told| is_about(told, &assignment.block.range))
 }
 
-fn outdated_state(key: &PoolKey, known: Option<&IpamNodeRecord>) -> BlockState {
-    let counts_none = |known: &IpamNodeRecord| {
-        let (Some(report), Some(block)) = (known.report(key), known.block(key)) else { return false };
-        report.used == 0 && (&report.start_ip, &report.end_ip) == (&block.start_ip, &block.end_ip)
-    };
-    if known.is_some_and(counts_none) { BlockState::Releasing } else { BlockState::Active }
+/// The state of an entry of which the node loses the block: `state`, unless the grant is revoked, or can be because it was never
+/// used.
+fn losing(state: BlockState, told: Option<&NodeBlock>, known: Option<&IpamNodeRecord>) -> BlockState {
+    let is_revoked = |told: &NodeBlock| told.state == BlockState::Revoked;
+    let is_unused = |told: &NodeBlock| known.is_some_and(|known| known.is_unused(told));
+    // This write changes the version, so that no write of a former leader can follow it.
+    let is_over = |told: &NodeBlock| known.is_some_and(|known| !known.fenced && known.is_over(&key_of(told)));
+    let ends = told.is_some_and(|told| is_revoked(told) || is_unused(told) || is_over(told));
+    if ends { BlockState::Revoked } else { state }
+}
+
+fn outdated_state(told: Option<&NodeBlock>, known: Option<&IpamNodeRecord>) -> BlockState {
+    let report = told.zip(known).and_then(|(told, known)| known.report_about(told));
+    if report.is_some_and(|report| report.used == 0) { BlockState::Releasing } else { BlockState::Active }
+}
+
+/// Gives an entry that needs one a new grant, with the ID that `make` returns for the least second that it may have. `sent` is a write
+/// of this entry whose outcome is unknown: its grant is used again. `is_new` says that the operator has just assigned the block, which
+/// was free.
+///
+/// An entry needs a grant if it has none, or if it is Active with one that is over. A revoked one needs another if no write of this leader
+/// has changed the object yet, so that this write does.
+pub fn grant(
+    entry: &mut NodeBlock,
+    known: Option<&IpamNodeRecord>,
+    sent: Option<&NodeBlock>,
+    is_new: bool,
+    make: impl FnOnce(u32) -> GrantId,
+) {
+    let own = entry.grant.parse::<GrantId>().ok();
+    let told = known.and_then(|known| known.told(&key_of(entry))).filter(|told| told.grant == entry.grant);
+    let is_over = told.zip(known).is_some_and(|(told, known)| match entry.state {
+        BlockState::Active => told.state == BlockState::Revoked || known.has_ended(told),
+        BlockState::Releasing => false,
+        BlockState::Revoked => told.state == BlockState::Revoked && !known.fenced,
+    });
+    if own.is_some() && !is_over {
+        return;
+    }
+    if let Some(sent) = sent.filter(|sent| sent.grant != entry.grant) {
+        (entry.grant, entry.never_used) = (sent.grant.clone(), sent.never_used);
+        return;
+    }
+    // Nothing is in use of a grant that has ended without use, or was revoked because no report had it.
+    let was_unused = told.zip(known).is_some_and(|(told, known)| {
+        let is_empty = known.report_about(told).is_some_and(|report| report.ended && report.used == 0);
+        is_over && (is_empty || (told.state == BlockState::Revoked && told.never_used && known.is_unused(told)))
+    });
+    entry.never_used = was_unused || (is_new && !is_over);
+    entry.grant = make(own.map_or(0, |own| own.second().saturating_add(1))).to_string();
 }
 
 fn bare(key: &PoolKey, assignment: &Assignment) -> NodeBlock {
@@ -265,6 +419,8 @@ fn block_of(from: &NodePool) -> NodeBlock {
     NodeBlock {
         name: from.key.name.clone(),
         pool_type: pool_type_of(from.key.kind),
+        grant: String::new(),
+        never_used: false,
         state: BlockState::Active,
         start_ip: from.range.first().to_string(),
         end_ip: from.range.last().to_string(),

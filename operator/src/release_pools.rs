@@ -1,8 +1,8 @@
-//! `ipam-controller release-pools`: takes our finalizer off pools, for when no operator runs that would do so.
+//! `ipam-controller release-pools`: takes our finalizers off pools and IPAMNodes, for when no operator runs that would do so.
 //!
-//! The chart calls it at the end of an uninstall; people call it when a namespace or a CustomResourceDefinition waits for
-//! pools that nobody lets go of. It asks nobody whether addresses are held: IPAMNodes stay, and from them an operator that is
-//! installed later knows what is. It must not touch the finalizers of others, or anything else of a pool.
+//! The chart calls it at the end of an uninstall. An admin calls it when a namespace or a CustomResourceDefinition waits for
+//! objects that no operator releases. It does not check whether addresses are in use: an IPAMNode that is not being deleted stays,
+//! and an operator that is installed later reads it. It must not touch the finalizers of others, or anything else of an object.
 
 use std::ffi::OsString;
 use std::io::Write as _;
@@ -12,14 +12,14 @@ use std::process::ExitCode;
 use anyhow::{Context as _, Result, bail};
 use clap::Parser;
 use ipam_core::words::counted;
-use ipam_crds::{CIDRPool, IPPool};
+use ipam_crds::{CIDRPool, IPAMNode, IPPool};
 use ipam_daemon::cluster;
 use kube::api::{Api, ListParams, PartialObjectMeta, Patch, PatchParams};
 use kube::core::NamespaceResourceScope;
 use kube::{Client, Resource, ResourceExt as _};
 use serde_json::json;
 
-use crate::pool::FINALIZER;
+use crate::{ipam_node, pool};
 
 /// Name of the subcommand.
 pub const NAME: &str = "release-pools";
@@ -29,13 +29,14 @@ const ROUNDS: u32 = 10;
 /// Pools asked for at a time.
 const PAGE: u32 = 500;
 
-/// Let pools be deleted without an operator: take the finalizer nv-ipam.nvidia.com/pool-in-use off them
+/// Let pools and IPAMNodes be deleted without an operator: take the finalizers nv-ipam.nvidia.com/pool-in-use and
+/// nv-ipam.nvidia.com/node-in-use off them
 #[derive(Parser, Debug)]
 #[command(name = "ipam-controller release-pools", bin_name = "ipam-controller release-pools")]
 #[command(after_help = "While an operator runs, annotate the pool instead: nv-ipam.nvidia.com/force-release=NODE. \
-    Exit status: 0 no such pool carries the finalizer any more, 1 some do, 2 wrong usage.")]
+    Exit status: 0 no such object has the finalizer any more, 1 some do, 2 wrong usage.")]
 struct Flags {
-    /// Of every pool, not only of those that are being deleted; the operator must have been stopped before
+    /// Of every pool and IPAMNode, not only of those that are being deleted; the operator must have been stopped before
     #[arg(long)]
     all: bool,
     /// Namespace of the pools
@@ -79,21 +80,22 @@ fn run(flags: &Flags) -> Result<()> {
     });
     runtime.shutdown_background();
     let count = done?;
-    say(&format!("{} released in namespace {}", counted(count, "pool", "pools"), flags.ippools_namespace));
+    say(&format!("{} released in namespace {}", counted(count, "object", "objects"), flags.ippools_namespace));
     Ok(())
 }
 
-/// Takes the finalizer off the pools of a namespace that are being deleted, or off all; answers how many there were.
+/// Takes our finalizers off the pools and IPAMNodes of a namespace that are being deleted, or off all; returns how many there were.
 ///
 /// # Errors
 /// When a call fails, or somebody puts the finalizer on again.
 pub async fn release(client: &Client, namespace: &str, all: bool) -> Result<usize> {
-    let flat = release_kind(Api::<IPPool>::namespaced(client.clone(), namespace), all).await?;
-    let routed = release_kind(Api::<CIDRPool>::namespaced(client.clone(), namespace), all).await?;
-    Ok(flat + routed)
+    let flat = release_kind(Api::<IPPool>::namespaced(client.clone(), namespace), pool::FINALIZER, all).await?;
+    let routed = release_kind(Api::<CIDRPool>::namespaced(client.clone(), namespace), pool::FINALIZER, all).await?;
+    let nodes = Api::<IPAMNode>::namespaced(client.clone(), namespace);
+    Ok(flat + routed + release_kind(nodes, ipam_node::FINALIZER, all).await?)
 }
 
-async fn release_kind<K>(api: Api<K>, all: bool) -> Result<usize>
+async fn release_kind<K>(api: Api<K>, finalizer: &str, all: bool) -> Result<usize>
 where
     K: Resource<DynamicType = (), Scope = NamespaceResourceScope>
         + Clone
@@ -103,13 +105,13 @@ where
     let kind = K::kind(&());
     let mut released = std::collections::BTreeSet::new();
     for _ in 0..ROUNDS {
-        let sealed = sealed(&api, all).await.with_context(|| format!("cannot list {}", K::plural(&())))?;
+        let sealed = sealed(&api, finalizer, all).await.with_context(|| format!("cannot list {}", K::plural(&())))?;
         if sealed.is_empty() {
             return Ok(released.len());
         }
-        for pool in sealed {
-            let name = pool.name_any();
-            match take_off(&api, &pool).await {
+        for object in sealed {
+            let name = object.name_any();
+            match take_off(&api, &object, finalizer).await {
                 Ok(()) => {
                     say(&format!("{kind} {name} released"));
                     released.insert(name);
@@ -120,11 +122,11 @@ where
             }
         }
     }
-    bail!("{FINALIZER} is put on {} again and again: an operator is running; stop it first", K::plural(&()))
+    bail!("{finalizer} is put on {} again and again: an operator is running; stop it first", K::plural(&()))
 }
 
-/// The pools that carry our finalizer, by their metadata. None if there is no such definition.
-async fn sealed<K>(api: &Api<K>, all: bool) -> kube::Result<Vec<PartialObjectMeta<K>>>
+/// The objects that have the finalizer, by their metadata. None if there is no such definition.
+async fn sealed<K>(api: &Api<K>, finalizer: &str, all: bool) -> kube::Result<Vec<PartialObjectMeta<K>>>
 where
     K: Resource<DynamicType = ()> + Clone + std::fmt::Debug + serde::de::DeserializeOwned,
 {
@@ -135,9 +137,9 @@ where
             Err(kube::Error::Api(status)) if status.code == 404 => return Ok(found),
             list => list?,
         };
-        found.extend(list.items.into_iter().filter(|pool| {
-            let is_meant = all || pool.metadata.deletion_timestamp.is_some();
-            is_meant && pool.finalizers().iter().any(|finalizer| finalizer == FINALIZER)
+        found.extend(list.items.into_iter().filter(|object| {
+            let is_meant = all || object.metadata.deletion_timestamp.is_some();
+            is_meant && object.finalizers().iter().any(|has| has == finalizer)
         }));
         match list.metadata.continue_.filter(|token| !token.is_empty()) {
             Some(token) => page = page.continue_token(&token),
@@ -147,11 +149,11 @@ where
 }
 
 /// At the version that was seen: a finalizer that another has put on since stays.
-async fn take_off<K>(api: &Api<K>, pool: &PartialObjectMeta<K>) -> kube::Result<()>
+async fn take_off<K>(api: &Api<K>, object: &PartialObjectMeta<K>, finalizer: &str) -> kube::Result<()>
 where
     K: Resource<DynamicType = ()> + Clone + std::fmt::Debug + serde::de::DeserializeOwned,
 {
-    let others: Vec<&String> = pool.finalizers().iter().filter(|finalizer| *finalizer != FINALIZER).collect();
-    let patch = json!({"metadata": {"resourceVersion": pool.metadata.resource_version, "finalizers": others}});
-    api.patch_metadata(&pool.name_any(), &PatchParams::default(), &Patch::Merge(patch)).await.map(drop)
+    let others: Vec<&String> = object.finalizers().iter().filter(|has| *has != finalizer).collect();
+    let patch = json!({"metadata": {"resourceVersion": object.metadata.resource_version, "finalizers": others}});
+    api.patch_metadata(&object.name_any(), &PatchParams::default(), &Patch::Merge(patch)).await.map(drop)
 }

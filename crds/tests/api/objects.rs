@@ -140,13 +140,14 @@ fn a_node_object_reads_as_it_is_written() {
     let object = json!({
         "apiVersion": "nv-ipam.nvidia.com/v1alpha1", "kind": "IPAMNode", "metadata": {"name": "n"},
         "spec": {"pools": [{
-            "name": "p", "poolType": "CIDRPool", "state": "Releasing", "startIP": "10.0.0.1", "endIP": "10.0.0.254",
-            "subnet": "10.0.0.0/24", "gateway": "10.0.0.1", "exclusions": [{"startIP": "10.0.0.5", "endIP": "10.0.0.6"}],
+            "name": "p", "poolType": "CIDRPool", "grant": "6500000000000001", "neverUsed": true, "state": "Releasing",
+            "startIP": "10.0.0.1", "endIP": "10.0.0.254", "subnet": "10.0.0.0/24", "gateway": "10.0.0.1", "exclusions": [{"startIP": "10.0.0.5", "endIP": "10.0.0.6"}],
             "routes": [{"dst": "0.0.0.0/0"}], "defaultGateway": true
         }]},
         "status": {
             "observedGeneration": 3, "agentVersion": "1",
-            "pools": [{"name": "p", "poolType": "CIDRPool", "startIP": "10.0.0.1", "endIP": "10.0.0.254", "used": 1, "capacity": 251}],
+            "pools": [{"name": "p", "poolType": "CIDRPool", "startIP": "10.0.0.1", "endIP": "10.0.0.254",
+                       "grant": "6500000000000001", "ended": true, "used": 1, "capacity": 251}],
             "conditions": [{"type": "Ready", "status": "True", "reason": "Serving", "message": "", "observedGeneration": 3,
                             "lastTransitionTime": "2024-01-01T00:00:00Z"}]
         }

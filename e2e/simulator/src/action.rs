@@ -150,6 +150,8 @@ pub enum Action {
     Strip { pool: u8 },
     /// An IPAMNode is deleted by hand.
     RemoveIpamNode { node: u8 },
+    /// An admin runs the command by which an agent forgets the addresses that it reports without a record, if it says one.
+    DiscardReport { node: u8 },
     /// A pool's status is wiped by hand.
     WipeStatus { pool: u8 },
     /// The definitions are deleted against all finalizers, and with them all pools and IPAMNodes, and are installed again; whether

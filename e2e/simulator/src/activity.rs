@@ -7,7 +7,7 @@ use std::fmt::{self, Display, Formatter};
 use serde::{Deserialize, Serialize};
 
 /// Each of these must happen in a run of the tests.
-pub const EXPECTED: [&str; 59] = [
+pub const EXPECTED: [&str; 58] = [
     "pods served",
     "pods served by name",
     "agents killed after the record of an ADD",
@@ -18,8 +18,7 @@ pub const EXPECTED: [&str; 59] = [
     "ADD refused: AddressTaken",
     "ADD refused: HeldElsewhere",
     "ADD refused: Releasing",
-    "ADD refused: Unsaved",
-    "ADD refused: Restored",
+    "ADD refused: Unconfirmed",
     "ADD refused: Starting",
     "blocks assigned",
     "blocks reassigned",

@@ -1,6 +1,7 @@
 //! What the simulated admin does to the API server. What the server refuses is an action that made no sense.
 
 use ipam_core::overlap::ALLOW_OVERLAP_ANNOTATION;
+use ipam_node_agent::lost::DISCARD;
 use ipam_operator::index::CORDON;
 use ipam_operator::pool::{FORCE_ALL, FORCE_RELEASE};
 use serde_json::{Value, json};
@@ -29,7 +30,8 @@ pub(super) fn act(server: &mut Server, action: Action) -> bool {
             let (plural, name) = pool_at(pool);
             server.delete(plural, name, &json!({})).is_ok()
         }
-        Action::RemoveIpamNode { node } => server.delete("ipamnodes", &node_name(node), &json!({})).is_ok(),
+        Action::RemoveIpamNode { node } => remove_ipam_node(server, &node_name(node)),
+        Action::DiscardReport { node } => discard_report(server, &node_name(node)),
         Action::WipeStatus { pool } => merge(server, pool, true, &json!({ "status": null })),
         Action::Strip { pool } => merge(server, pool, false, &json!({"metadata": {"finalizers": null}})),
         Action::ForceRelease { pool, node } => annotate(server, pool, FORCE_RELEASE, &json!(node_name(node))),
@@ -55,6 +57,7 @@ pub(super) const fn is_of_admin(action: Action) -> bool {
             | Action::Apply { .. }
             | Action::Remove { .. }
             | Action::RemoveIpamNode { .. }
+            | Action::DiscardReport { .. }
             | Action::WipeStatus { .. }
             | Action::Strip { .. }
             | Action::ForceRelease { .. }
@@ -77,6 +80,7 @@ pub(super) fn counted(server: &Server, action: Action) -> Option<&'static str> {
             let has_blocks = object["spec"]["pools"].as_array().is_some_and(|pools| !pools.is_empty());
             has_blocks.then_some("records lost: IPAMNode deleted")
         }
+        Action::DiscardReport { .. } => Some("reports discarded"),
         Action::Strip { .. } => Some("finalizers removed by hand"),
         Action::NodeJoins { .. } => Some("Nodes created"),
         Action::NodeLeaves { .. } => Some("Nodes deleted"),
@@ -95,6 +99,20 @@ pub(super) fn pool_at(pool: u8) -> (&'static str, &'static str) {
 /// Whether a pool says that it may share addresses with others that say so, too.
 pub(super) fn may_share(pool: &Value) -> bool {
     pool["metadata"]["annotations"][ALLOW_OVERLAP_ANNOTATION] == "true"
+}
+
+/// What the command in the Ready condition of the IPAMNode says. Whether that is news.
+fn discard_report(server: &mut Server, name: &str) -> bool {
+    let Some(value) = server.get("ipamnodes", name).and_then(|object| value_to_discard(object)) else { return false };
+    server.merge("ipamnodes", name, false, &json!({"metadata": {"annotations": {DISCARD: value}}})).is_ok()
+}
+
+/// The value by which the report is discarded, as the Ready condition of the IPAMNode says it.
+pub(super) fn value_to_discard(object: &Value) -> Option<String> {
+    let mut conditions = object["status"]["conditions"].as_array().into_iter().flatten();
+    let message = conditions.find(|condition| condition["type"] == "Ready")?["message"].as_str()?;
+    let (_, value) = message.split_once(&format!("{DISCARD}="))?;
+    value.split(|c: char| !c.is_ascii_digit()).next().map(str::to_owned)
 }
 
 fn annotate(server: &mut Server, pool: u8, key: &str, value: &Value) -> bool {
@@ -118,6 +136,14 @@ fn leave(server: &mut Server, name: &str) -> bool {
         return false;
     }
     server.get("nodes", name).is_none() || server.delete("nodes", name, &json!({})).is_ok()
+}
+
+/// The IPAMNode is deleted by force: without its finalizers.
+fn remove_ipam_node(server: &mut Server, name: &str) -> bool {
+    if server.merge("ipamnodes", name, false, &json!({"metadata": {"finalizers": null}})).is_err() {
+        return false;
+    }
+    server.get("ipamnodes", name).is_none() || server.delete("ipamnodes", name, &json!({})).is_ok()
 }
 
 fn terminate(server: &mut Server, name: &str) -> bool {

@@ -13,9 +13,11 @@ use std::time::Duration;
 
 use ipam_core::ledger::{Owner, Request, Reservation};
 use ipam_core::{AddrRange, PoolKey};
-use ipam_crds::BlockUse;
+use ipam_crds::{BlockUse, IPAMNode};
 use ipam_node_agent::allocator::{Allocator, Failure};
+use ipam_node_agent::note::Noted;
 use ipam_node_agent::watch::Standing;
+use serde::Deserialize as _;
 use serde_json::Value;
 
 use super::action;
@@ -113,16 +115,9 @@ pub(super) struct Node {
     moves: u64,
     /// What the agent did that none may do.
     wrong: Option<String>,
-    /// The last loss of the agent's store.
-    store_loss: Option<StoreLoss>,
+    /// The agent's store was deleted or put back, or the machine was set up again.
+    has_lost_its_store: bool,
     activity: Activity,
-}
-
-/// The agent's store was deleted or put back, or the machine was set up again.
-#[derive(Default, Debug)]
-struct StoreLoss {
-    /// The uid of the IPAMNode that the agent heard of first after that. Its report may name addresses without a record.
-    heard: Option<String>,
 }
 
 impl Node {
@@ -145,7 +140,7 @@ impl Node {
             made: 0,
             moves: 0,
             wrong: None,
-            store_loss: None,
+            has_lost_its_store: false,
             activity: Activity::default(),
         };
         node.start(clock);
@@ -187,7 +182,7 @@ impl Node {
         self.freed.clear();
         self.moves += 1;
         self.disk = Disk::default();
-        self.store_loss = Some(StoreLoss::default());
+        self.has_lost_its_store = true;
         was_used
     }
 
@@ -204,7 +199,7 @@ impl Node {
         self.deleted = None;
         let replaced = self.disk.put_back();
         if self.disk.went_back() {
-            self.store_loss = Some(StoreLoss::default());
+            self.has_lost_its_store = true;
         }
         let ledger = self.disk.ledger();
         for (container, pod) in &mut self.pods {
@@ -218,6 +213,14 @@ impl Node {
     /// Nothing tells any more what pods of this node hold without a record in the journal.
     pub(super) fn lose_word(&mut self) {
         self.forget(None);
+    }
+
+    /// Another report is in place. If the store was lost and no agent has found that out, nothing tells what only the report before had.
+    pub(super) fn lose_report(&mut self, server: &Server) {
+        if self.disk.went_back() {
+            let object = server.get("ipamnodes", &self.name).and_then(|object| IPAMNode::deserialize(&***object).ok());
+            self.forget(object.as_ref().map(Standing::from).as_ref());
+        }
     }
 
     /// Every address that pods of this node really have, with the pod.
@@ -237,18 +240,13 @@ impl Node {
 
     /// Whether the agent's store was lost in this history.
     pub(super) const fn has_lost_its_store(&self) -> bool {
-        self.store_loss.is_some()
-    }
-
-    /// Whether the agent may say so by the model: its store was lost, and this is the IPAMNode of which it heard first after that.
-    pub(super) fn may_have_lost(&self, uid: &str) -> bool {
-        self.store_loss.as_ref().is_some_and(|loss| loss.heard.as_deref() == Some(uid))
+        self.has_lost_its_store
     }
 
     /// The addresses of which the agent says that it reports them without a record.
     pub(super) fn lost(&self) -> Vec<(PoolKey, AddrRange)> {
-        let lost = self.process.as_ref().and_then(|process| process.noted.lost());
-        let lost = lost.and_then(|lost| serde_json::to_value(lost).ok()).unwrap_or_default();
+        let noted = self.process.as_ref().map(|process| &process.noted).or_else(|| self.disk.noted());
+        let lost = noted.and_then(Noted::lost).and_then(|lost| serde_json::to_value(lost).ok()).unwrap_or_default();
         let of_pool = |entry: &Value| {
             let runs = entry["held"].as_array().into_iter().flatten().filter_map(range_of_entry);
             runs.map(|run| (pool_of_entry(entry), run)).collect::<Vec<_>>()
@@ -361,7 +359,9 @@ impl Node {
         let Some(told) = process.watch.next(server) else { return false };
         let had_lost = process.noted.lost().is_some();
         let heard = process.hear(told, &mut self.disk, killed, clock);
-        let uid = process.noted.spec.uid.clone();
+        if self.has_ended() {
+            return false;
+        }
         match heard {
             Heard::Killed => {
                 self.activity.count("agents killed while a spec was saved");
@@ -369,21 +369,29 @@ impl Node {
                 return false;
             }
             Heard::FirstReport(later) => {
-                if let Some(loss) = &mut self.store_loss {
-                    loss.heard.get_or_insert_with(|| uid.clone());
-                }
                 if self.disk.went_back() {
-                    self.forget(later.as_ref());
+                    self.forget(later.as_deref());
                 }
             }
             Heard::Nothing | Heard::Object => {}
         }
-        if had_lost && !self.says_lost() && !self.may_have_lost(&uid) {
-            // Another object: its admin says that no pod has what the report of the earlier one told.
+        if had_lost && !self.says_lost() {
+            // An admin says that no pod has what the earlier report told.
             self.forget(None);
         }
         self.note_comparison();
         true
+    }
+
+    /// Whether the process has ended because its store failed outside of a request.
+    fn has_ended(&mut self) -> bool {
+        let has_ended = self.process.as_ref().is_some_and(Process::has_ended);
+        if has_ended {
+            self.activity.count("agents ended by their disk");
+            self.process = None;
+            self.has_leftovers = true;
+        }
+        has_ended
     }
 
     /// What came of the comparison of journal and report is on disk, so that no later start has to make it again.
@@ -396,11 +404,12 @@ impl Node {
 
     /// Nothing tells what pods hold that is neither in the journal nor in the report.
     fn forget(&mut self, report: Option<&Standing>) {
-        let ledger = self.disk.ledger();
+        let (ledger, lost) = (self.disk.ledger(), self.lost());
         let reports = || report.iter().flat_map(|standing| &standing.status.pools);
         let is_known = |pod: &String, it: &Held| {
             ledger.held_by(&it.pool, &Owner::new(pod.clone(), IF_NAME)).is_some()
                 || reports().any(|report| tells(report, &it.pool, it.addr))
+                || lost.iter().any(|(pool, range)| *pool == it.pool && range.contains(it.addr))
         };
         let unknown = self.pods.iter().filter(|(name, pod)| pod.held.iter().any(|it| !is_known(name, it)));
         self.unknown.extend(unknown.map(|(name, _)| name.clone()));
@@ -412,7 +421,9 @@ impl Node {
         if let Some(process) = &mut self.process {
             process.save_again(&mut self.disk, clock);
         }
-        self.note_comparison();
+        if !self.has_ended() {
+            self.note_comparison();
+        }
     }
 
     /// After so many more syncs of the journal one fails.

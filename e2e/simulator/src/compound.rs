@@ -1,8 +1,6 @@
 //! Actions that are made of many calls: what a cluster does when nothing is slow, and what an admin does with all of it at once. The
 //! laws are checked after each call.
 
-use std::collections::BTreeMap;
-
 use ipam_operator::pool::FORCE_RELEASE;
 use serde_json::{Value, json};
 
@@ -11,7 +9,7 @@ use super::admin;
 use super::agent::Wish;
 use super::records::AssignmentId;
 use super::replica::Replica;
-use super::server::{Backup, NAMESPACE, text};
+use super::server::{Backup, NAMESPACE};
 use super::wire::lock;
 use super::world::{LONGEST_PASS, LONGEST_PAUSE, PutBack, QUIET, REPLICAS, REPORTS_APART, World, node_name};
 use super::{RESTORE, UNDEFINE};
@@ -64,9 +62,11 @@ impl World {
         // An answer of the server from before comes before any list of the one from after.
         let clock = self.clock;
         self.replicas.iter_mut().flatten().for_each(|replica| replica.settle_all(clock));
-        let newest = self.newest_ipam_nodes();
-        self.put_back = Some(PutBack { uids, newest, is_marked: false });
+        self.put_back = Some(PutBack { uids, is_marked: false });
         self.put_in_place(&backup, last);
+        for node in &mut self.nodes {
+            node.lose_report(&lock(&self.server));
+        }
         for node in machines {
             admin::act(&mut lock(&self.server), Action::NodeJoins { node });
         }
@@ -104,30 +104,10 @@ impl World {
         self.by_hand = None;
     }
 
-    /// The last state of each node's IPAMNodes so far, before or after which an earlier one was put in place.
-    fn newest_ipam_nodes(&self) -> BTreeMap<String, (u64, i64)> {
-        let mut newest = self.put_back.as_ref().map(|put_back| put_back.newest.clone()).unwrap_or_default();
-        let server = lock(&self.server);
-        let there = server.list("ipamnodes");
-        for object in there.chain(server.since("ipamnodes", 0).iter().map(|event| &event.object)) {
-            let last = newest.entry(text(object, "/metadata/name")).or_default();
-            *last = state_of(object).map_or(*last, |state| state.max(*last));
-        }
-        newest
-    }
-
     /// Whether the object is one from before a restore under a running leader.
     pub(super) fn is_of_before(&self, object: &Value) -> bool {
-        let states = self.put_back.as_ref().zip(state_of(object));
-        states.is_some_and(|(put_back, (number, _))| number <= put_back.uids)
-    }
-
-    /// Whether it is in a state that a restore under a running leader brought back, or that says nothing newer than what there was
-    /// before it. By the docs an admin deletes these IPAMNodes.
-    pub(super) fn is_put_back(&self, object: &Value) -> bool {
-        let name = text(object, "/metadata/name");
-        let newest = self.put_back.as_ref().and_then(|put_back| put_back.newest.get(&name));
-        newest.zip(state_of(object)).is_some_and(|(newest, state)| state <= *newest)
+        let number = || object["metadata"]["uid"].as_str()?.strip_prefix("uid-")?.parse::<u64>().ok();
+        self.put_back.as_ref().is_some_and(|put_back| number().is_some_and(|number| number <= put_back.uids))
     }
 
     /// Every connection that a restore has cut is known to be cut.
@@ -138,8 +118,7 @@ impl World {
         self.nodes.iter_mut().for_each(super::agent::Node::lose_watch);
     }
 
-    /// The definitions are deleted and installed again. Every machine is registered, as the docs say. Calls of replicas that run may
-    /// still be on their way, a creation of a replica that is gone may not: as when an IPAMNode is deleted by hand.
+    /// The definitions are deleted and installed again. Every machine is registered, as the docs say.
     pub(super) fn undefine(&mut self, breaks: bool) {
         for node in self.machines() {
             let it = &self.nodes[usize::from(node)];
@@ -149,7 +128,6 @@ impl World {
             }
             self.nodes[usize::from(node)].lose_word();
             self.records.lose_copies(&node_name(node));
-            self.orphans.forget_creations(&node_name(node));
         }
         self.allowed.undefine();
         self.by_hand = Some(UNDEFINE);
@@ -264,12 +242,6 @@ impl World {
             }
         }
     }
-}
-
-/// The number of an object's uid, and its generation.
-fn state_of(object: &Value) -> Option<(u64, i64)> {
-    let number = object["metadata"]["uid"].as_str()?.strip_prefix("uid-")?.parse().ok()?;
-    Some((number, object["metadata"]["generation"].as_i64()?))
 }
 
 /// A pool as its manifest has it.

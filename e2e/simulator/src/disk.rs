@@ -1,13 +1,8 @@
 //! The disk of a node: the agent's real journal on a simulated disk, a model of the files beside it, how all of that fails, and how
 //! it goes back.
 
-use std::net::IpAddr;
-
 use ipam_core::ledger::{Ledger, Reservation};
-use ipam_core::{AddrRange, PoolKey};
-use ipam_crds::{BlockState, NodeBlock};
 use ipam_node_agent::note::Noted;
-use ipam_node_agent::spec::{NodeSpec, may_stay};
 use ipam_node_agent::store::fake::FakeDisk;
 use ipam_node_agent::store::{Journal, Opened, Position, StoreError};
 
@@ -29,9 +24,6 @@ pub(super) struct Disk {
     /// How far the journal had come that was put in place of a later one, until its agent has compared it with its report and
     /// has noted on disk what came of that. (An agent that is started again and again before it hears anything cannot know.)
     went_back: Option<Position>,
-    /// The blocks of the spec that was saved last, and of the one that was told last: no file, for the laws alone.
-    saved: Vec<NodeBlock>,
-    told: Vec<NodeBlock>,
     /// What the journal must say at the next start.
     owed: Option<Owed>,
     /// The step at which it is cut.
@@ -45,8 +37,6 @@ struct Store {
     files: FakeDisk,
     /// The copy of the spec.
     noted: Option<Noted>,
-    /// A copy that was taken away, until another is saved.
-    seen: Option<Noted>,
 }
 
 /// What the agent had acknowledged when it ended.
@@ -77,7 +67,7 @@ pub(super) struct OpenStore {
 impl Store {
     /// A copy, file by file.
     fn copied(&self) -> Self {
-        Self { files: self.files.copied(), noted: self.noted.clone(), seen: self.seen.clone() }
+        Self { files: self.files.copied(), noted: self.noted.clone() }
     }
 }
 
@@ -175,11 +165,6 @@ impl Disk {
         self.store.noted.as_ref()
     }
 
-    /// What a copy of the spec had seen that was taken away.
-    pub(super) fn seen(&self) -> Option<Noted> {
-        Some(self.store.seen.as_ref()?.followed_by(NodeSpec::default()))
-    }
-
     /// Whether an earlier state of the store was put in place, and no agent has found that out yet.
     pub(super) fn went_back(&self) -> bool {
         self.went_back.is_some()
@@ -207,8 +192,6 @@ impl Disk {
         self.owed = None;
         let position = Opened::read(self.store.files.clone()).map_or_else(|_| Position::default(), |it| it.position());
         self.went_back = Some(position);
-        self.saved = self.noted().map(|noted| noted.spec.blocks.clone()).unwrap_or_default();
-        self.told.clone_from(&self.saved);
         let replaced = if self.copy.is_none() { Replaced::Deleted } else { Replaced::PutBack };
         let had_any = before.1.is_some() || self.noted().is_some();
         (had_any && self.contents() != before).then_some(replaced)
@@ -226,37 +209,11 @@ impl Disk {
 
     /// Saves the spec as the agent's file does. Whether that worked.
     pub(super) fn save(&mut self, noted: &Noted) -> bool {
-        match self.is {
-            State::Well => {
-                (self.store.noted, self.store.seen) = (Some(noted.clone()), None);
-                self.saved.clone_from(&noted.spec.blocks);
-            }
-            State::Full => {
-                let taken_away = self.store.noted.take_if(|saved| !may_stay(saved, noted));
-                self.store.seen = taken_away.or(self.store.seen.take());
-            }
-            // The copy stays whatever it promises, so that of what it has nothing may count as given back.
-            State::ReadOnly => return false,
+        let works = self.is == State::Well;
+        if works {
+            self.store.noted = Some(noted.clone());
         }
-        self.told.clone_from(&noted.spec.blocks);
-        self.is == State::Well
-    }
-
-    /// What is wrong with the copy as a start finds it: it has a block that the node has lost since.
-    pub(super) fn untrue(&self) -> Option<String> {
-        let copy = &self.noted()?.spec.blocks;
-        let lost = copy.iter().find(|block| block.state == BlockState::Active && !has_place(&self.told, block))?;
-        Some(format!("starts with {}-{} of {:?}, which it has lost", lost.start_ip, lost.end_ip, lost.name))
-    }
-
-    /// What is wrong with giving `addr`: it is of no block that was saved.
-    pub(super) fn unsaved(&self, pool: &PoolKey, addr: IpAddr) -> Option<String> {
-        let is_in = |block: &NodeBlock| {
-            let range = AddrRange::new(block.start_ip.parse().ok()?, block.end_ip.parse().ok()?)?;
-            Some(range.contains(addr) && block.name == pool.name && pool.kind == block.pool_type.into())
-        };
-        let is_saved = self.saved.iter().any(|block| is_in(block) == Some(true));
-        (!is_saved).then(|| format!("gives {addr} of {pool}, of which it has noted no such block"))
+        works
     }
 }
 
@@ -279,10 +236,4 @@ fn replayed(mut opened: Opened<FakeDisk>) -> (Ledger, Opened<FakeDisk>) {
     let mut ledger = Ledger::new(super::agent::COOLDOWN);
     opened.take_changes().iter().for_each(|change| ledger.apply(change));
     (ledger, opened)
-}
-
-/// Whether `blocks` has the block, giving just these addresses.
-fn has_place(blocks: &[NodeBlock], block: &NodeBlock) -> bool {
-    let place = |it: &NodeBlock| (it.pool_type, it.name.clone(), it.state, it.start_ip.clone(), it.end_ip.clone());
-    blocks.iter().any(|other| place(other) == place(block))
 }

@@ -165,7 +165,7 @@ const COURSE: [(u32, Make); 16] = [
 ];
 
 /// What an admin does and what goes wrong; each history has some of it.
-const TROUBLE: [(u32, Make); 42] = [
+const TROUBLE: [(u32, Make); 43] = [
     (1, |_| Action::Backup),
     (1, |_| Action::Restore),
     (6, |dice| Action::Apply { pool: dice.pool(), spec: dice.any() }),
@@ -207,6 +207,7 @@ const TROUBLE: [(u32, Make); 42] = [
     (1, |dice| Action::Wipe { node: dice.node() }),
     (1, |dice| Action::CopyStore { node: dice.node() }),
     (1, |dice| Action::PutStoreBack { node: dice.node() }),
+    (1, |dice| Action::DiscardReport { node: dice.node() }),
     (2, |dice| Action::Pass(dice.rng.u32(2500..=70_000))),
 ];
 

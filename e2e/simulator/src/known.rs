@@ -13,21 +13,15 @@ mod other;
 mod restore;
 
 use super::Failure;
-use loss::{
-    is_of_a_block_that_is_not_seen, is_of_a_creation_that_arrives_late, is_of_a_gateway, is_of_a_node_that_left,
-    is_of_a_pool_removed_by_hand,
-};
+use loss::{is_of_a_creation_that_arrives_late, is_of_a_gateway, is_of_a_node_that_left, is_of_a_pool_removed_by_hand};
 use other::{
-    is_of_a_block_of_an_invalid_pool, is_of_a_creation_after_a_force_release, is_of_a_plan_from_before,
-    is_of_a_pool_that_is_not_woken, is_of_a_report_that_is_kept, is_of_an_awaited_node, is_of_an_unanswered_creation,
-    is_of_pools_that_stop_sharing,
+    is_of_a_block_of_an_invalid_pool, is_of_a_call_of_a_former_leader, is_of_a_report_that_is_kept,
+    is_of_an_awaited_node,
 };
 use restore::{
-    is_of_a_block_of_two_nodes, is_of_a_block_that_stays, is_of_a_creation_after_a_restore, is_of_a_lagging_watch,
-    is_of_a_leader_that_saw_nothing, is_of_a_lease_without_blocks, is_of_a_lost_store,
-    is_of_a_pool_applied_after_the_backup, is_of_a_pool_that_stays, is_of_a_report_lost_after_a_restore,
-    is_of_a_reservation, is_of_an_early_release, is_of_definitions_deleted_after_a_restore,
-    is_of_definitions_deleted_before_a_restore, is_of_overlapping_pools, is_of_two_leaders, is_of_two_restores,
+    is_of_a_grant_never_used, is_of_a_lagging_watch, is_of_a_leader_that_saw_nothing, is_of_a_lease_without_blocks,
+    is_of_a_lost_store, is_of_a_pool_that_stays, is_of_a_report_lost_after_a_restore, is_of_a_reservation,
+    is_of_an_early_release, is_of_definitions_deleted_before_a_restore, is_of_overlapping_pools, is_of_two_leaders,
 };
 
 /// A fault that is known.
@@ -54,39 +48,21 @@ const TWICE: &[&str] = &["one-holder", "held-is-nobody-elses"];
 /// The laws that records which are gone break.
 const UNRECORDED: &[&str] = &["one-holder", "held-is-nobody-elses", "held-is-recorded"];
 
+/// The laws that a block breaks which is released while it is in use.
+const USED: &[&str] = &["one-holder", "held-is-nobody-elses", "held-is-recorded", "pool-in-use-stays"];
+
 /// The laws that break where no agent is asked what its pods have, or where the operator waits for an agent without end.
 const UNASKED: &[&str] = &["one-holder", "held-is-nobody-elses", "held-is-recorded", "selected-node-has-a-block"];
 
 /// All of them. The first that fits counts, so that the one with more conditions stands before the one with fewer.
-pub const FAULTS: [Fault; 30] = [
+pub const FAULTS: [Fault; 20] = [
     Fault { name: "ipam-node-deleted-after-a-restore", laws: UNRECORDED, shows: is_of_a_report_lost_after_a_restore },
     Fault { name: "pool-and-ipam-node-deleted-by-hand", laws: UNRECORDED, shows: is_of_a_pool_removed_by_hand },
     Fault { name: "node-leaves-before-it-is-asked", laws: UNASKED, shows: is_of_a_node_that_left },
     Fault { name: "held-address-becomes-the-gateway", laws: TWICE, shows: is_of_a_gateway },
-    Fault {
-        name: "definitions-deleted-after-a-restore",
-        laws: UNRECORDED,
-        shows: is_of_definitions_deleted_after_a_restore,
-    },
-    Fault { name: "block-comes-back-in-two-restores", laws: TWICE, shows: is_of_two_restores },
     Fault { name: "watch-lags-after-a-restore", laws: UNRECORDED, shows: is_of_a_lagging_watch },
-    Fault {
-        name: "block-not-released-after-a-restore",
-        laws: &["unused-block-is-released", "assignment-ends", "nothing-else-is-told"],
-        shows: is_of_a_block_that_stays,
-    },
     Fault { name: "overlapping-pools-after-a-restore", laws: TWICE, shows: is_of_overlapping_pools },
     Fault { name: "node-not-served-after-a-restore", laws: &["selected-node-has-a-block"], shows: is_of_a_reservation },
-    Fault {
-        name: "creation-unanswered-beside-an-invalid-pool",
-        laws: &["unused-block-is-released"],
-        shows: is_of_an_unanswered_creation,
-    },
-    Fault {
-        name: "pool-not-woken-after-a-wiped-status",
-        laws: &["selected-node-has-a-block"],
-        shows: is_of_a_pool_that_is_not_woken,
-    },
     Fault {
         name: "report-kept-of-a-node-that-is-gone",
         laws: &["conditions-agree", "held-elsewhere-is-true", "selected-node-has-a-block"],
@@ -102,25 +78,11 @@ pub const FAULTS: [Fault; 30] = [
         laws: UNRECORDED,
         shows: is_of_a_creation_that_arrives_late,
     },
-    Fault {
-        name: "last-block-not-seen-before-all-records-are-lost",
-        laws: UNRECORDED,
-        shows: is_of_a_block_that_is_not_seen,
-    },
-    Fault {
-        name: "pools-that-stop-sharing-write-without-end",
-        laws: &["all-comes-to-rest"],
-        shows: is_of_pools_that_stop_sharing,
-    },
-    Fault {
-        name: "creation-arrives-after-a-restore",
-        laws: &["assigned-is-recorded", "one-holder", "held-is-nobody-elses"],
-        shows: is_of_a_creation_after_a_restore,
-    },
-    Fault { name: "release-reported-before-a-restore", laws: UNRECORDED, shows: is_of_an_early_release },
+    Fault { name: "call-of-a-former-leader-after-a-wiped-status", laws: TWICE, shows: is_of_a_call_of_a_former_leader },
     Fault { name: "leader-sees-nothing-before-a-restore", laws: TWICE, shows: is_of_a_leader_that_saw_nothing },
-    Fault { name: "plan-from-before-a-wiped-status", laws: &["assigned-is-recorded"], shows: is_of_a_plan_from_before },
     Fault { name: "pool-stays-after-a-restore", laws: &["deleted-pool-goes"], shows: is_of_a_pool_that_stays },
+    Fault { name: "release-reported-before-a-restore", laws: UNRECORDED, shows: is_of_an_early_release },
+    Fault { name: "never-used-grant-of-a-backup", laws: USED, shows: is_of_a_grant_never_used },
     Fault { name: "restore-under-a-running-leader", laws: &["one-leader"], shows: is_of_two_leaders },
     Fault {
         name: "definitions-deleted-before-a-restore",
@@ -129,29 +91,14 @@ pub const FAULTS: [Fault; 30] = [
     },
     Fault { name: "store-lost-before-a-restore", laws: TWICE, shows: is_of_a_lost_store },
     Fault {
-        name: "pool-applied-after-the-backup-goes-in-use",
-        laws: &["pool-in-use-stays"],
-        shows: is_of_a_pool_applied_after_the_backup,
-    },
-    Fault {
         name: "block-of-an-invalid-pool-is-assigned-again",
         laws: &["held-elsewhere-is-true"],
         shows: is_of_a_block_of_an_invalid_pool,
     },
     Fault {
-        name: "creation-arrives-after-a-force-release",
-        laws: &["assigned-is-recorded"],
-        shows: is_of_a_creation_after_a_force_release,
-    },
-    Fault {
         name: "lease-says-nothing-after-a-restore",
         laws: &["lease-says-so-first"],
         shows: is_of_a_lease_without_blocks,
-    },
-    Fault {
-        name: "block-recorded-for-two-nodes-after-a-restore",
-        laws: &["held-is-nobody-elses"],
-        shows: is_of_a_block_of_two_nodes,
     },
 ];
 

@@ -75,7 +75,7 @@ impl World {
             self.activity.count(called(fate));
         }
         if let Some(command) = late {
-            self.orphans.call(wire, command, clock.elapsed);
+            self.orphans.call(wire, command);
         }
     }
 
@@ -181,7 +181,7 @@ impl World {
         // Where blocks are let go of by time, the replicas' clocks are as close as an admin has to keep them.
         let skew = if grace.is_some() { skew / 8 } else { skew };
         let election = Election::new(&name, self.starts, self.clock);
-        self.replicas[place] = Some(Replica::start(skew.into(), grace, wire, election));
+        self.replicas[place] = Some(Replica::start(skew.into(), grace, self.starts.into(), wire, election));
         let running = self.replicas.iter().flatten().count();
         if running == usize::from(REPLICAS) {
             self.activity.count("three replicas at one time");
@@ -191,11 +191,10 @@ impl World {
     /// The process ends at once. Whether it ran.
     pub(super) fn kill(&mut self, replica: u8) -> bool {
         let Some(it) = self.replicas[usize::from(replica % REPLICAS)].take() else { return false };
-        // One that stood still has sent nothing since it led no more.
-        let (wire, at) = (it.wire(), it.led_until.min(self.clock.elapsed));
+        let wire = it.wire();
         let (commands, lease) = it.into_sent();
         for command in commands {
-            self.orphans.call(wire.clone(), command, at);
+            self.orphans.call(wire.clone(), command);
         }
         if let Some(call) = lease {
             self.orphans.lease(call);

@@ -11,7 +11,7 @@ use std::time::Duration;
 use ipam_core::PoolKey;
 use ipam_core::node_pool::Pause;
 use ipam_crds::{IPAMNode, LedgerPosition, NodeBlock};
-use ipam_node_agent::allocator::{Allocator, Worker};
+use ipam_node_agent::allocator::{Allocator, Source, Worker};
 use ipam_node_agent::blocks::usable;
 use ipam_node_agent::gc::Observations;
 use ipam_node_agent::lost::Lost;
@@ -34,6 +34,8 @@ use super::watch::{Told, Watch};
 pub(super) struct Process {
     allocator: Allocator,
     worker: RefCell<Worker>,
+    /// The store has failed, which ends the process.
+    is_broken: Cell<bool>,
     metrics: Arc<Metrics>,
     /// Compactions of the journal that were counted.
     compactions: Cell<u64>,
@@ -47,6 +49,8 @@ pub(super) struct Process {
     pub(super) durable: Noted,
     pub(super) watch: Watch,
     reports: RefCell<Reports>,
+    /// Whether `noted` is the copy from before the start.
+    is_copy: bool,
     standing: Option<Standing>,
     /// Objects that the watch has delivered.
     arrivals: u64,
@@ -90,7 +94,7 @@ pub(super) enum Heard {
     Object,
     /// The object, for the first time since the start: what it reports was compared with the journal. With it the report, if
     /// that is of a later time than the journal.
-    FirstReport(Option<Standing>),
+    FirstReport(Option<Box<Standing>>),
 }
 
 impl Process {
@@ -115,12 +119,14 @@ impl Process {
             changes: RefCell::new(allocator.changes()),
             allocator,
             worker: RefCell::new(worker),
+            is_broken: Cell::new(false),
             observations: Observations::default(),
             in_force: None,
             noted: Noted::default(),
             durable: Noted::default(),
             watch: Watch::new("ipamnodes", Some(node.to_owned())),
             reports: RefCell::new(Reports::new(clock.instant().into())),
+            is_copy: true,
             standing: None,
             arrivals: 0,
             listed: None,
@@ -133,8 +139,6 @@ impl Process {
             // Whoever puts a store back sees to it that the server can be heard.
             process.starting = Some(if disk.went_back() { Duration::MAX } else { clock.elapsed + FIRST_WORD });
             process.put(clock);
-        } else if let Some(seen) = disk.seen() {
-            (process.noted, process.durable) = (seen.clone(), seen);
         }
         Ok(Some(process))
     }
@@ -150,10 +154,16 @@ impl Process {
             return (Some(answer), Ok(()));
         }
         let works = self.worker.borrow_mut().play().map_err(|_| StoreFailed);
+        self.is_broken.set(self.is_broken.get() || works.is_err());
         match answer.poll(&mut context) {
             Poll::Ready(answer) => (Some(answer), works),
             Poll::Pending => (None, works),
         }
+    }
+
+    /// Whether the store has failed, so that the process has ended.
+    pub(super) fn has_ended(&self) -> bool {
+        self.is_broken.get()
     }
 
     /// Compactions of the journal since the last time this was asked.
@@ -217,7 +227,7 @@ impl Process {
     }
 
     /// The write has ended, so long after it began.
-    pub(super) fn ended(&mut self, write: Write, outcome: Outcome, took: Duration, clock: Clock) {
+    pub(super) fn ended(&mut self, write: Write, outcome: &Outcome, took: Duration, clock: Clock) {
         self.due.set(Due::Unasked);
         self.reports.borrow_mut().ended(write, outcome, (clock.instant() + took).into());
     }
@@ -240,9 +250,11 @@ impl Process {
         let spec = object.as_ref().map(NodeSpec::from).unwrap_or_default();
         let first = self.found.take_if(|_| self.standing.is_some()).zip(self.standing.clone());
         let lost = first.as_ref().and_then(|(found, standing)| Lost::find(standing, *found));
-        let confirmed = self.starting.take().is_some();
-        if self.in_force.is_none() || self.noted.spec != spec || lost.is_some() {
-            self.noted = self.noted.followed_by(spec).missing(lost);
+        let was_copy = std::mem::take(&mut self.is_copy);
+        let confirmed = self.starting.take().is_some() || was_copy;
+        let noted = self.noted.followed_by(spec).discarded_by(self.standing.as_ref()).missing(lost);
+        if self.in_force.is_none() || self.noted != noted {
+            self.noted = noted;
             if killed == Some(Killed::BeforeSaving) {
                 return Heard::Killed;
             }
@@ -257,7 +269,7 @@ impl Process {
             self.show(clock);
         }
         first.map_or(Heard::Object, |(found, standing)| {
-            Heard::FirstReport(Some(standing).filter(|standing| is_later(standing, found)))
+            Heard::FirstReport(Some(standing).filter(|standing| is_later(standing, found)).map(Box::new))
         })
     }
 
@@ -290,11 +302,7 @@ impl Process {
     /// The report that the server shows.
     fn see(&mut self, object: Option<&IPAMNode>) {
         self.arrivals += u64::from(object.is_some());
-        let standing = object.map(|object| Standing {
-            uid: object.metadata.uid.clone().unwrap_or_default(),
-            status: object.status.clone().unwrap_or_default(),
-            arrival: self.arrivals,
-        });
+        let standing = object.map(|object| Standing { arrival: self.arrivals, ..Standing::from(object) });
         self.standing = standing;
     }
 
@@ -310,7 +318,8 @@ impl Process {
     fn put(&mut self, clock: Clock) {
         let pause = self.starting.map(|_| Pause::Starting);
         let (pools, problems) = usable(&self.noted, &self.durable, pause);
-        if !matches!(self.ask(|allocator| async move { allocator.configure(pools).await }).0, Some(Ok(()))) {
+        let source = if self.is_copy { Source::Copy } else { Source::ApiServer(self.noted.spec.version()) };
+        if !matches!(self.ask(|allocator| async move { allocator.configure(pools, source).await }).0, Some(Ok(()))) {
             return;
         }
         let spec = self.noted.spec.clone();

@@ -47,8 +47,12 @@ pub(super) struct Records {
     has_lost: bool,
     /// Which assignments an IPAMNode tells of: by uid and generation.
     told: HashMap<(String, i64), Vec<(PoolKey, AssignmentId)>>,
-    /// Assignments whose agent has reported the block empty since it is Releasing.
+    /// Assignments whose agent has reported that the grant has ended, with no address in use.
     reported_empty: BTreeSet<AssignmentId>,
+    /// Nodes and grants that a report has named.
+    reported: BTreeSet<(String, String)>,
+    /// Nodes and grants that a report has named as ended.
+    ended: BTreeSet<(String, String)>,
     /// Assignments whose Node a leader has seen missing for the grace.
     expired: BTreeSet<AssignmentId>,
     /// Who had addresses last.
@@ -240,6 +244,7 @@ impl Records {
         }
         let object = &event.object;
         self.note_told(object);
+        self.note_grants(object);
         let (Some(observed), generation) =
             (object["status"]["observedGeneration"].as_i64(), &object["metadata"]["generation"])
         else {
@@ -254,16 +259,40 @@ impl Records {
             let mut reports = object["status"]["pools"].as_array().into_iter().flatten();
             let is_empty = reports.any(|report| {
                 let is_same = |field: &str| report[field] == entry[field];
-                ["name", "poolType", "startIP", "endIP"].into_iter().all(is_same) && report["used"] == 0
+                let is_over = report["ended"] == true && report["used"] == 0;
+                ["name", "poolType", "grant"].into_iter().all(is_same) && is_over
             });
             if let Some(id) = self.find(&pool_of_entry(entry), &node, range_of_entry(entry)) {
-                if is_empty && entry["state"] == "Releasing" {
+                if is_empty {
                     self.reported_empty.insert(id);
                 } else {
                     self.reported_empty.remove(&id);
                 }
             }
         }
+    }
+
+    fn note_grants(&mut self, object: &Object) {
+        let node = text(object, "/metadata/name");
+        for report in object["status"]["pools"].as_array().into_iter().flatten() {
+            let Some(grant) = report["grant"].as_str() else { continue };
+            self.reported.insert((node.clone(), grant.to_owned()));
+            if report["ended"] == true {
+                self.ended.insert((node.clone(), grant.to_owned()));
+            }
+        }
+    }
+
+    /// Whether a report of the node has named the grant.
+    pub(super) fn is_reported(&self, node: &str, grant: &str) -> bool {
+        self.reported.contains(&(node.to_owned(), grant.to_owned()))
+    }
+
+    /// Why the agent of the node may allocate nothing from a grant. `is_forgotten` says that its store was lost.
+    pub(super) fn forbids(&self, node: &str, grant: &str, is_forgotten: bool) -> Option<&'static str> {
+        let is_unreported = !self.is_reported(node, grant);
+        let has_ended = !is_forgotten && self.ended.contains(&(node.to_owned(), grant.to_owned()));
+        is_unreported.then_some("no report has named it").or_else(|| has_ended.then_some("it was reported as ended"))
     }
 
     fn note_told(&mut self, object: &Object) {

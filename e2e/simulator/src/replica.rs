@@ -123,9 +123,8 @@ impl Clock {
 
 impl Replica {
     /// A process that has just started.
-    pub(super) fn start(skew: i64, grace: Option<Duration>, wire: Wire, election: Election) -> Self {
-        let settings =
-            Settings { released_block_grace: grace, creations_arrive_within: super::orphan::CREATIONS_ARRIVE_WITHIN };
+    pub(super) fn start(skew: i64, grace: Option<Duration>, seed: u64, wire: Wire, election: Election) -> Self {
+        let settings = Settings { released_block_grace: grace, seed };
         Self {
             reconciler: Reconciler::new(settings, Arc::new(Metrics::default())),
             election,
@@ -289,6 +288,7 @@ impl Replica {
         }
         let leads = self.leads_until().is_some_and(|until| until > clock.instant());
         let commands = self.reconciler.poll(Now { instant: clock.instant(), wall: clock.wall(self.skew) });
+        tracing::debug!(leads = self.leading, lease = ?self.reconciler.wants_lease_to_say(), ?commands, "decided");
         self.sent.extend(commands.into_iter().map(|command| (command, leads)));
         if self.leading {
             self.election.want(self.reconciler.wants_lease_to_say(), clock);

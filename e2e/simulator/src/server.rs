@@ -222,6 +222,7 @@ impl Server {
         let mut patched = (**old).clone();
         let patch: json_patch::Patch = serde_json::from_value(patch).map_err(|error| (400, error.to_string()))?;
         json_patch::patch(&mut patched, &patch).map_err(|error| (422, error.to_string()))?;
+        precondition(&old, &patched)?;
         self.patched(plural, name, status, &old, patched)
     }
 

@@ -39,7 +39,7 @@ pub(super) fn settle(world: &mut World) -> Result<(), Broken> {
         let has_node = lock(&world.server).get("nodes", &it.name).is_some();
         if it.says_lost() && has_node {
             // As the agent says that an admin should, now that no pod runs there.
-            step(world, Action::RemoveIpamNode { node })?;
+            step(world, Action::DiscardReport { node })?;
         }
     }
     come_to_rest(world)?;

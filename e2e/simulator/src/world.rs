@@ -1,6 +1,5 @@
 //! The whole cluster in one value, and what each action does to it.
 
-use std::collections::BTreeMap;
 use std::rc::Rc;
 use std::time::{Duration, Instant};
 
@@ -41,8 +40,6 @@ pub(super) const REPORTS_APART: Duration = Duration::from_secs(1);
 pub(super) struct PutBack {
     /// The number of uids that there had been.
     pub(super) uids: u64,
-    /// Of each node's IPAMNodes that there had been the last state: the number of its uid, and its generation.
-    pub(super) newest: BTreeMap<String, (u64, i64)>,
     /// Whether the Lease was written since and says that blocks are given.
     pub(super) is_marked: bool,
 }
@@ -157,10 +154,25 @@ impl World {
 
     /// Something happens, and the laws are checked after each call that it makes.
     pub(super) fn step(&mut self, action: Action) -> Result<(), Broken> {
+        tracing::info!(?action, "step");
+        let before = lock(&self.server).version();
         self.perform(action);
+        if tracing::enabled!(tracing::Level::DEBUG) {
+            self.tell_changes(before);
+        }
         self.end_those_past_their_deadline();
         self.look();
         self.broken.take().map_or(Ok(()), Err)
+    }
+
+    /// Tells whoever traces what the server has changed since this version.
+    fn tell_changes(&self, before: u64) {
+        let server = lock(&self.server);
+        for plural in PLURALS {
+            for event in server.since(plural, before) {
+                tracing::debug!(version = event.version, change = ?event.change, object = %**event.object, "{plural}");
+            }
+        }
     }
 
     /// Checks the laws, and keeps the first that is broken.
@@ -188,7 +200,7 @@ impl World {
                 }
             }
             Action::Orphan { call } => {
-                if self.orphans.arrive(call.into(), &self.server, self.clock.elapsed) {
+                if self.orphans.arrive(call.into(), &self.server) {
                     self.activity.count("late calls arrived");
                 }
             }
@@ -215,14 +227,22 @@ impl World {
 
     fn act_on_node(&mut self, action: Action) {
         let (clock, shared) = (self.clock, self.server.clone());
-        let mut server = lock(&shared);
         let at = |index: u8| usize::from(index % MOST_NODES);
+        // An ADD calls the server by itself.
+        let wish = match action {
+            Action::Add { node, pool } => Some((node, pool, Wish::Any)),
+            Action::AddAndCrash { node, pool } => Some((node, pool, Wish::AnyAndCrash)),
+            Action::AddByName { node, pool, place } => Some((node, pool, Wish::Named(place))),
+            _ => None,
+        };
+        if let Some((node, pool, wish)) = wish {
+            self.add(node, pool.into(), wish);
+            return;
+        }
+        let mut server = lock(&shared);
         match action {
             Action::AgentHear { node, words } => self.nodes[at(node)].hear(words.into(), &server, clock),
             Action::AgentLoseWatch { node } => self.nodes[at(node)].lose_watch(),
-            Action::Add { node, pool } => drop(self.add(node, pool.into(), Wish::Any)),
-            Action::AddAndCrash { node, pool } => drop(self.add(node, pool.into(), Wish::AnyAndCrash)),
-            Action::AddByName { node, pool, place } => drop(self.add(node, pool.into(), Wish::Named(place))),
             Action::CopyStore { node } => self.nodes[at(node)].copy_store(),
             // Of an IPAMNode that was restored the agent alone knows that it is of before: not played, as the docs have it deleted.
             Action::PutStoreBack { node } if self.is_restored(node, &server) => {}
@@ -266,6 +286,7 @@ impl World {
 
     /// CNI ADD of a new pod.
     pub(super) fn add(&mut self, node: u8, pool: usize, wish: Wish) -> Added {
+        self.confirm(node);
         let added = self.nodes[usize::from(node % MOST_NODES)].add(pool, wish, self.clock, &self.records);
         match (added, wish) {
             (Added::Served, Wish::Two(_)) => self.activity.count("pods served from two pools"),
@@ -276,6 +297,16 @@ impl World {
             (Added::Cut | Added::NotAsked, _) => {}
         }
         added
+    }
+
+    /// An ADD waits for the confirmation of a new grant. Mostly the report that asks for it reaches the server meanwhile.
+    fn confirm(&mut self, node: u8) {
+        let (clock, shared) = (self.clock, self.server.clone());
+        let it = &mut self.nodes[usize::from(node % MOST_NODES)];
+        if it.waits_for_confirmation(clock) {
+            it.report(&mut lock(&shared), Fate::Done, clock);
+            self.look();
+        }
     }
 
     pub(super) fn admin(&mut self, action: Action) {
@@ -307,7 +338,6 @@ impl World {
                 self.note_unheard(node);
                 self.nodes[usize::from(node % MOST_NODES)].lose_word();
                 self.records.lose_copies(&node_name(node));
-                self.orphans.forget_creations(&node_name(node));
             }
             // Nothing told of it but that machine.
             Action::NodeLeaves { node } => self.note_unheard(node),
@@ -392,6 +422,7 @@ const fn node_of(action: Action) -> u8 {
         | Action::Relabel { node }
         | Action::Cordon { node }
         | Action::RemoveIpamNode { node }
+        | Action::DiscardReport { node }
         | Action::ForceRelease { node, .. } => node,
         _ => 0,
     }

@@ -7,10 +7,11 @@ use std::path::PathBuf;
 use std::sync::Arc;
 
 use anyhow::{Context, Result, anyhow};
-use ipam_core::ledger::{Attachment, Change, Ledger, Owner, Pick, Request};
+use ipam_core::ledger::{Attachment, Change, Ledger, Owner, Pick, Refusal, Request};
+use ipam_core::node_pool::Pause;
 use ipam_core::{PoolKey, PoolKind};
 use ipam_daemon::cluster::shared_client;
-use ipam_node_agent::allocator::{Allocator, system_clock};
+use ipam_node_agent::allocator::{Allocator, Failure, system_clock};
 use ipam_node_agent::metrics::Metrics;
 use ipam_node_agent::ready::Readiness;
 use ipam_node_agent::spec::SpecFile;
@@ -20,6 +21,7 @@ use ipam_node_agent::watch::{Blocks, events};
 use tokio::sync::{mpsc, watch};
 use tokio_util::sync::CancellationToken;
 
+use super::large::DEADLINE;
 use super::stage::NAMESPACE;
 use crate::control_plane::ControlPlane;
 
@@ -75,10 +77,22 @@ impl Member {
                 Attachment { pod_name: pod.clone(), pod_namespace: "default".to_owned(), ..Attachment::default() };
             let (pools, owner, pick) = (vec![pool.clone()], interface(&pod, place), Pick::Next);
             let request = Request { pools, owner, attachment, requested: Vec::new(), pick };
-            self.allocator.allocate(request).await.with_context(|| format!("no address on {}", self.name))?;
+            let allocated = tokio::time::timeout(DEADLINE, self.allocate(&request)).await;
+            allocated.map_err(Into::into).flatten().with_context(|| format!("no address on {}", self.name))?;
         }
         self.pods.push_back(pod);
         Ok(())
+    }
+
+    /// Allocates once the grants of the blocks are confirmed, as the agent's socket does. A report is in the API a moment earlier.
+    async fn allocate(&self, request: &Request) -> Result<()> {
+        let mut changes = self.allocator.changes();
+        loop {
+            match self.allocator.allocate(request.clone()).await {
+                Err(Failure::Refused(Refusal::Paused { pause: Pause::Unconfirmed, .. })) => changes.changed().await?,
+                done => return Ok(done.map(drop)?),
+            }
+        }
     }
 
     /// The oldest pod ends, if there is one.
@@ -178,7 +192,7 @@ impl Base {
                     let base = Arc::clone(&base);
                     tokio::spawn(async move {
                         let name = recruit.name.clone();
-                        if let Err(error) = base.serve(recruit).await {
+                        if let Err(error) = Box::pin(base.serve(recruit)).await {
                             crate::progress::say(&format!("bench: the agent of {name}: {error:#}"));
                         }
                     });

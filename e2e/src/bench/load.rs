@@ -118,7 +118,11 @@ pub(super) async fn forget(client: &Client, namespace: &str, pools: &[String]) -
     let names = nodes.list_metadata(&ListParams::default()).await?.items;
     let delete = |name: String| {
         let nodes = nodes.clone();
-        async move { nodes.delete(&name, &DeleteParams::default()).await.map(drop).context("cannot delete an IPAMNode") }
+        async move {
+            let freed = Patch::Merge(json!({"metadata": {"finalizers": null}}));
+            nodes.patch(&name, &PatchParams::default(), &freed).await.context("cannot free an IPAMNode")?;
+            nodes.delete(&name, &DeleteParams::default()).await.map(drop).context("cannot delete an IPAMNode")
+        }
     };
     let names = names.into_iter().filter_map(|node| node.metadata.name);
     stream::iter(names).map(delete).buffer_unordered(AT_ONCE).try_collect::<()>().await?;

@@ -8,7 +8,7 @@ use tokio::runtime::Runtime;
 
 use super::agent::Agent;
 use super::finding::Finding;
-use super::stage::{NAMESPACE, Stage};
+use super::stage::Stage;
 use super::stats::{Samples, Unit};
 
 const NODE: &str = "lone.example.org";
@@ -24,14 +24,11 @@ pub(super) struct Lone<'a> {
 impl<'a> Lone<'a> {
     /// An agent with a block of 65,000 addresses, at rest. No operator runs.
     pub(super) fn start(stage: &Stage<'a>) -> Result<Self> {
-        stage.assign(&json!({
-            "apiVersion": "nv-ipam.nvidia.com/v1alpha1", "kind": "IPAMNode",
-            "metadata": {"name": NODE, "namespace": NAMESPACE},
-            "spec": {"pools": [{
-                "name": POOL, "poolType": "IPPool", "state": "Active", "subnet": "10.1.0.0/16", "gateway": "10.1.0.1",
-                "startIP": "10.1.0.1", "endIP": "10.1.255.254",
-            }]},
-        }))?;
+        let block = json!({
+            "name": POOL, "poolType": "IPPool", "grant": "6500000000000001", "state": "Active", "subnet": "10.1.0.0/16",
+            "gateway": "10.1.0.1", "startIP": "10.1.0.1", "endIP": "10.1.255.254",
+        });
+        stage.assign(NODE, &json!([block]))?;
         let agent = Agent::start(stage, NODE, stage.plane.port())?;
         agent.await_answers(stage.runtime)?;
         agent.meter().settle(Duration::from_secs(2))?;

@@ -5,11 +5,11 @@ use std::sync::atomic::{AtomicU32, Ordering};
 
 use anyhow::{Context, Result};
 use futures::{StreamExt, TryStreamExt, stream};
-use ipam_crds::{AddressRange, BlockUse, IPAMNode, IPAMNodeStatus, LedgerPosition};
+use ipam_crds::{AddressRange, BlockState, BlockUse, IPAMNode, IPAMNodeStatus, LedgerPosition, NodeBlock};
+use ipam_node_agent::status::status_patch;
 use kube::api::{ListParams, Patch, PatchParams};
 use kube::runtime::watcher::{Config, Event, watcher};
 use kube::{Api, Client};
-use serde_json::json;
 use tokio::task::JoinHandle;
 
 use super::load::AT_ONCE;
@@ -27,9 +27,15 @@ pub(super) fn nothing(_: u32) -> Vec<AddressRange> {
 pub(super) async fn write_all(client: &Client, held: Held) -> Result<u32> {
     let api: Api<IPAMNode> = Api::namespaced(client.clone(), NAMESPACE);
     let nodes = api.list(&ListParams::default()).await?.items;
-    let write = |(number, node): (u32, IPAMNode)| {
+    let write = |(number, mut node): (u32, IPAMNode)| {
         let api = api.clone();
-        async move { write(&api, &node, held(number)).await }
+        async move {
+            // The operator may write the IPAMNode meanwhile.
+            while !write(&api, &node, held(number)).await? {
+                node = api.get(name(&node)?).await?;
+            }
+            anyhow::Ok(())
+        }
     };
     stream::iter((0..).zip(nodes))
         .map(write)
@@ -68,7 +74,8 @@ impl Reporting {
         Self { task, failed }
     }
 
-    /// Reports that the API server did not take, such as those about an IPAMNode that has just gone.
+    /// Reports that the API server did not take, such as those about an IPAMNode that has just gone. Of an IPAMNode that has changed
+    /// the watch tells, and the next report is about that.
     pub(super) fn failed(&self) -> u32 {
         self.failed.load(Ordering::SeqCst)
     }
@@ -84,20 +91,35 @@ fn is_due(node: &IPAMNode) -> bool {
     node.status.as_ref().is_none_or(|status| status.observed_generation != node.metadata.generation)
 }
 
-async fn write(api: &Api<IPAMNode>, node: &IPAMNode, held: Vec<AddressRange>) -> Result<()> {
-    let name = node.metadata.name.as_deref().context("an IPAMNode without a name")?;
-    let patch = Patch::Merge(json!({"status": status(node, &held)}));
-    let done = api.patch_status(name, &PatchParams::default(), &patch).await;
-    done.map(drop).with_context(|| format!("no report of {name}"))
+/// Whether the report is written; it is not if the IPAMNode has changed.
+async fn write(api: &Api<IPAMNode>, node: &IPAMNode, held: Vec<AddressRange>) -> Result<bool> {
+    let name = name(node)?;
+    let metadata = &node.metadata;
+    let (uid, version) = (metadata.uid.as_deref(), metadata.resource_version.as_deref());
+    let patch = status_patch(uid.unwrap_or_default(), version.unwrap_or_default(), &status(node, &held));
+    let patch: Patch<()> = Patch::Json(serde_json::from_value(patch)?);
+    match api.patch_status(name, &PatchParams::default(), &patch).await {
+        Ok(_) => Ok(true),
+        Err(kube::Error::Api(refusal)) if refusal.code == 409 => Ok(false),
+        Err(error) => Err(error).with_context(|| format!("no report of {name}")),
+    }
 }
 
-/// The report that all is served, with `held` in use of each pool.
+fn name(node: &IPAMNode) -> Result<&str> {
+    node.metadata.name.as_deref().context("an IPAMNode without a name")
+}
+
+/// The report that all is served, with `held` in use of each pool. A revoked entry counts as absent, and one that is Releasing ends
+/// once nothing is in use.
 fn status(node: &IPAMNode, held: &[AddressRange]) -> IPAMNodeStatus {
-    let blocks = node.spec.pools.iter().map(|block| BlockUse {
+    let is_own = |block: &&NodeBlock| block.state != BlockState::Revoked || !held.is_empty();
+    let blocks = node.spec.pools.iter().filter(is_own).map(|block| BlockUse {
         name: block.name.clone(),
         pool_type: block.pool_type,
         start_ip: block.start_ip.clone(),
         end_ip: block.end_ip.clone(),
+        grant: (block.state != BlockState::Revoked).then(|| block.grant.clone()),
+        ended: block.state == BlockState::Releasing && held.is_empty(),
         used: i64::try_from(held.len()).unwrap_or(i64::MAX),
         capacity: super::large::BLOCK_SIZE,
         held: held.to_vec(),
@@ -117,14 +139,35 @@ mod tests {
 
     use super::*;
 
-    #[test]
-    fn a_report_is_about_the_spec_and_names_what_is_held() {
-        let block = NodeBlock {
+    fn block(state: BlockState) -> NodeBlock {
+        NodeBlock {
             name: "p".into(),
+            grant: "6500000000000001".into(),
+            state,
             start_ip: "10.0.0.1".into(),
             end_ip: "10.0.0.9".into(),
             ..NodeBlock::default()
+        }
+    }
+
+    #[test]
+    fn a_grant_ends_when_releasing_with_nothing_in_use() {
+        let held = [AddressRange { start_ip: "10.0.0.1".into(), end_ip: "10.0.0.1".into() }];
+        let report = |state, held: &[AddressRange]| {
+            let node = IPAMNode::new("n", IPAMNodeSpec { pools: vec![block(state)] });
+            let reports = status(&node, held).pools;
+            reports.first().map(|report| (report.grant.is_some(), report.ended))
         };
+        assert_eq!(report(BlockState::Active, &[]), Some((true, false)));
+        assert_eq!(report(BlockState::Releasing, &held), Some((true, false)));
+        assert_eq!(report(BlockState::Releasing, &[]), Some((true, true)));
+        assert_eq!(report(BlockState::Revoked, &held), Some((false, false)));
+        assert_eq!(report(BlockState::Revoked, &[]), None);
+    }
+
+    #[test]
+    fn a_report_is_about_the_spec_and_names_what_is_held() {
+        let block = block(BlockState::Active);
         let mut node = IPAMNode::new("n", IPAMNodeSpec { pools: vec![block] });
         node.metadata.generation = Some(4);
         assert!(is_due(&node));

@@ -3,6 +3,7 @@
 use std::time::Duration;
 
 use anyhow::{Context, Result};
+use ipam_operator::ipam_node::FINALIZER;
 use kube::Client;
 use serde_json::{Value, json};
 use tokio::runtime::Runtime;
@@ -84,12 +85,19 @@ impl<'a> Stage<'a> {
         Ok((pods::agent_arguments(&self.agents, node)?, serde_json::from_slice(&text)?))
     }
 
-    /// Makes an IPAMNode as the operator, whom alone the admission policy lets do so.
-    pub(super) fn assign(&self, object: &Value) -> Result<()> {
+    /// Creates an IPAMNode with these blocks as the operator does, whom alone the admission policy lets assign them: without blocks,
+    /// and then by a patch.
+    pub(super) fn assign(&self, node: &str, pools: &Value) -> Result<()> {
         let [deployment] = &self.release.objects("deployments")?[..] else { anyhow::bail!("not one Deployment") };
         let account = pods::account(&deployment["spec"]["template"])?;
         let kubectl = self.plane.kubectl().with(self.plane.token(NAMESPACE, account, None)?);
-        kubectl.run_with(&["create", "-f", "-"], &object.to_string()).map(drop)
+        let object = json!({
+            "apiVersion": "nv-ipam.nvidia.com/v1alpha1", "kind": "IPAMNode",
+            "metadata": {"name": node, "namespace": NAMESPACE},
+        });
+        kubectl.run_with(&["create", "-f", "-"], &object.to_string())?;
+        let patch = json!({"metadata": {"finalizers": [FINALIZER]}, "spec": {"pools": pools}}).to_string();
+        kubectl.run(&["patch", "ipamnode", node, "-n", NAMESPACE, "--type=merge", "-p", &patch]).map(drop)
     }
 }
 

@@ -100,13 +100,14 @@ fn quiet(relay: &CountingRelay) -> Result<()> {
     bail!("an agent does not come to rest")
 }
 
-/// Waits until the agents of these nodes have reported.
+/// Waits until the agents of these nodes have reported on the spec of today.
 async fn await_reports(client: &Client, names: &[String]) -> Result<()> {
     let api: Api<IPAMNode> = Api::namespaced(client.clone(), NAMESPACE);
     for name in names {
         let reported = async || -> Result<()> {
-            let status = api.get(name).await?.status.context("no status")?;
-            ensure!(status.observed_generation.is_some(), "no generation observed");
+            let object = api.get(name).await?;
+            let observed = object.status.context("no status")?.observed_generation;
+            ensure!(observed == object.metadata.generation, "generation {observed:?} observed");
             Ok(())
         };
         eventually(&format!("the report of {name}"), DEADLINE, reported).await?;

@@ -9,6 +9,7 @@ use std::time::{Duration, Instant};
 use ipam_core::{AddrRange, Cidr, PoolKey, PoolKind};
 use ipam_operator::election::given::Given;
 use ipam_operator::index::Labels;
+use ipam_operator::ipam_node::FINALIZER;
 use ipam_operator::metrics::Metrics;
 use ipam_operator::objects::RawObject;
 use ipam_operator::reconcile::{
@@ -255,8 +256,12 @@ impl Cluster {
             resource_version: resource_version.clone(),
             generation: generation.unwrap_or_default().saturating_add(1),
         };
+        let finalizers = match &write.action {
+            NodeAction::Update { finalizers, .. } => finalizers.clone(),
+            NodeAction::Create | NodeAction::Delete(..) => Vec::new(),
+        };
         let metadata = json!({"name": name, "namespace": "kube-system", "uid": made.uid, "generation": made.generation,
-            "resourceVersion": resource_version});
+            "resourceVersion": resource_version, "finalizers": finalizers});
         let object = json!({"metadata": metadata, "spec": {"pools": blocks}, "status": status});
         let event = raw(&object);
         self.ipam_nodes.insert(name, object);
@@ -310,7 +315,7 @@ fn objects(case: &Case) -> Vec<Json> {
         entries.push(entry);
         let Some(block) = block else { continue };
         let (start, end) = (block.first().to_string(), block.last().to_string());
-        let own = json!({"name": POOL, "poolType": kind, "startIP": start, "endIP": end});
+        let own = json!({"name": POOL, "poolType": kind, "grant": "6955b90000000001", "startIP": start, "endIP": end});
         let (mut entry, mut report) = (own.clone(), own);
         entry["state"] = json!("Active");
         let prefix = entries.last().map(|entry| entry["prefix"].clone()).filter(Json::is_string);
@@ -319,7 +324,8 @@ fn objects(case: &Case) -> Vec<Json> {
         report["used"] = json!(used);
         report["capacity"] = json!(8);
         report["held"] = if used > 0 { json!([{"startIP": end, "endIP": end}]) } else { json!([]) };
-        objects.push(json!({"kind": "IPAMNode", "metadata": {"name": node, "generation": 2},
+        objects.push(json!({"kind": "IPAMNode",
+            "metadata": {"name": node, "generation": 2, "finalizers": [FINALIZER]},
             "spec": {"pools": [entry]}, "status": {"observedGeneration": 2, "pools": [report]}}));
     }
     let nodes = case.blocks.keys().map(String::as_str).chain(["n1", "n2", "n3"]).collect::<BTreeSet<_>>();

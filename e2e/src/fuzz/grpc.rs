@@ -7,7 +7,7 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use ipam_core::ledger::{Change, Ledger};
 use ipam_core::{Cidr, NodePool, PoolKey, PoolKind};
-use ipam_node_agent::allocator::Allocator;
+use ipam_node_agent::allocator::{Allocator, Source};
 use ipam_node_agent::blocks::node_pools;
 use ipam_node_agent::metrics::Metrics;
 use ipam_node_agent::ready::Readiness;
@@ -85,7 +85,9 @@ async fn calls(data: &[u8]) -> usize {
     let started = Allocator::start(Ledger::new(0), Box::new(kept.clone()), Arc::new(|| 1), Arc::clone(&metrics));
     assert!(started.is_ok(), "no thread for the allocator");
     let Ok((allocator, ended)) = started else { return 0 };
-    assert!(allocator.configure(pools.clone()).await.is_ok());
+    let grants = pools.iter().filter_map(|pool| Some((pool.key.clone(), pool.grant?))).collect();
+    assert!(allocator.configure(pools.clone(), Source::ApiServer(None)).await.is_ok());
+    assert!(allocator.confirm(grants).await.is_ok());
     let readiness = Readiness::default();
     readiness.set_serving(true);
     readiness.blocks_are_known();
@@ -121,10 +123,10 @@ fn messages(data: &[u8]) -> Vec<(u8, &[u8])> {
 }
 
 fn pools() -> Vec<NodePool> {
-    let flat = serde_json::json!({"name": "p", "poolType": "IPPool", "state": "Active", "startIP": "10.0.0.1",
+    let flat = serde_json::json!({"name": "p", "poolType": "IPPool", "grant": "6500000000000001", "state": "Active", "startIP": "10.0.0.1",
         "endIP": "10.0.0.6", "subnet": "10.0.0.0/24", "gateway": "10.0.0.1",
         "exclusions": [{"startIP": "10.0.0.3", "endIP": "10.0.0.3"}]});
-    let routed = serde_json::json!({"name": "q", "poolType": "CIDRPool", "state": "Active", "startIP": "fd00::1",
+    let routed = serde_json::json!({"name": "q", "poolType": "CIDRPool", "grant": "6500000000000002", "state": "Active", "startIP": "fd00::1",
         "endIP": "fd00::ff", "subnet": "fd00::/120", "gateway": "fd00::1"});
     let blocks = [flat, routed].map(|block| serde_json::from_value(block).unwrap_or_default());
     let (pools, problems) = node_pools(&blocks);

@@ -41,7 +41,7 @@ pub(super) fn reservation(name: &str) -> Reservation {
 pub(super) fn run(data: &[u8]) {
     let Ok(DeserializeGuard(Ok(object))) = serde_json::from_slice::<DeserializeGuard<IPAMNode>>(data) else { return };
     let spec = NodeSpec::from(&object);
-    let standing = Standing { uid: spec.uid.clone(), status: object.status.unwrap_or_default(), arrival: 1 };
+    let standing = Standing { arrival: 1, ..Standing::from(&object) };
     let lost = Lost::find(&standing, Position { epoch: 1, sequence: 1 });
     let noted = Noted::first(spec.clone()).missing(lost.clone());
     assert_eq!(noted.followed_by(spec), noted, "the same spec again changes something");
@@ -66,6 +66,9 @@ pub(super) fn allocates_soundly(noted: &Noted) -> usize {
     assert_eq!(keys.len(), pools.len(), "a pool stands twice");
     let mut ledger = Ledger::new(0);
     ledger.configure(pools.clone());
+    let grants: Vec<_> = pools.iter().filter_map(|pool| Some((pool.key.clone(), pool.grant?))).collect();
+    ledger.grant_steps().iter().for_each(|step| ledger.apply(step));
+    ledger.confirm(&grants).iter().for_each(|step| ledger.apply(step));
     let mut allocated = BTreeSet::new();
     for pool in &pools {
         assert!(pool.subnet.range().contains_range(&pool.range), "{pool:?} reaches beyond its subnet");
@@ -99,10 +102,10 @@ fn allocate(ledger: &mut Ledger, pool: &NodePool, number_of_pod: usize, allocate
 
 /// IPAMNodes as the operator and the agents write them.
 pub(super) fn seeds() -> Vec<Vec<u8>> {
-    let flat = json!({"name": "p", "poolType": "IPPool", "state": "Active", "startIP": "10.0.0.1", "endIP": "10.0.0.4",
+    let flat = json!({"name": "p", "poolType": "IPPool", "grant": "6500000000000001", "state": "Active", "startIP": "10.0.0.1", "endIP": "10.0.0.4",
         "subnet": "10.0.0.0/24", "gateway": "10.0.0.1", "defaultGateway": true,
         "exclusions": [{"startIP": "10.0.0.2", "endIP": "10.0.0.2"}], "routes": [{"dst": "5.5.0.0/16"}]});
-    let routed = json!({"name": "q", "poolType": "CIDRPool", "state": "Active", "startIP": "fd00::1",
+    let routed = json!({"name": "q", "poolType": "CIDRPool", "grant": "6500000000000002", "state": "Active", "startIP": "fd00::1",
         "endIP": "fd00::ffff:ffff:ffff:ffff", "subnet": "fd00::/64", "gateway": "fd00::1"});
     let mut releasing = flat.clone();
     releasing["state"] = json!("Releasing");

@@ -62,7 +62,7 @@ fn hear(known: &mut Known, object: &Json, what: impl Fn(Event<RawObject>) -> Obs
 fn ipam_node(name: &str, blocks: [[&str; 2]; 2], reports: &Json) -> Json {
     let entry = |at: usize| {
         let ([start, end], kind) = (blocks[at], ["IPPool", "CIDRPool"][at]);
-        json!({"name": POOL, "poolType": kind, "startIP": start, "endIP": end})
+        json!({"name": POOL, "poolType": kind, "grant": "6955b90000000001", "startIP": start, "endIP": end})
     };
     let with = |mut entry: Json, more: Json| {
         let (Some(entry_fields), Json::Object(more)) = (entry.as_object_mut(), more) else { return entry };

@@ -1,5 +1,5 @@
-//! Pools outlive the operator that put its finalizer on them: an uninstall takes it off, so that they, and their definitions,
-//! can go without one.
+//! Pools and IPAMNodes outlive the operator that added its finalizers: an uninstall removes these, so that the objects, and their
+//! definitions, can be deleted without an operator.
 
 use std::process::Command;
 use std::thread;
@@ -13,12 +13,13 @@ use serde_json::{Value, json};
 use crate::stage::{SOON, node, plane, pool, until};
 
 const FINALIZER: &str = "nv-ipam.nvidia.com/pool-in-use";
+const NODE_FINALIZER: &str = "nv-ipam.nvidia.com/node-in-use";
 
-fn has_finalizer(pool: &Value, name: &str) -> bool {
-    pool["metadata"]["finalizers"].as_array().is_some_and(|all| all.iter().any(|one| one == name))
+fn has_finalizer(object: &Value, name: &str) -> bool {
+    object["metadata"]["finalizers"].as_array().is_some_and(|all| all.iter().any(|one| one == name))
 }
 
-/// A pool of each kind whose block a node has, and of which no agent will ever report anything.
+/// A pool of each kind whose block a node has, and whose agent has reported an address in use. It reports nothing more.
 fn make_pools(release: &Release<'_>) {
     let specs = [
         ("IPPool", json!({"subnet": "10.95.0.0/24", "perNodeBlockSize": 4})),
@@ -32,6 +33,26 @@ fn make_pools(release: &Release<'_>) {
             has_finalizer(pool, FINALIZER) && pool["status"]["allocations"][0]["nodeName"] == "n1"
         });
     }
+    until(release, "ipamnode", "n1", "has both blocks", |object| {
+        has_finalizer(object, NODE_FINALIZER) && object["spec"]["pools"].as_array().is_some_and(|all| all.len() == 2)
+    });
+    report_use(release);
+}
+
+/// Without a report about a block that was free, the operator would release it at once.
+fn report_use(release: &Release<'_>) {
+    let object = release.object("ipamnode", "n1").unwrap();
+    let report = |entry: &Value| {
+        let fields =
+            ["name", "poolType", "grant", "startIP", "endIP"].map(|field| (field.to_owned(), entry[field].clone()));
+        let counts = [("used", 1), ("capacity", 2)].map(|(field, count)| (field.to_owned(), json!(count)));
+        Value::Object(fields.into_iter().chain(counts).collect())
+    };
+    let reports: Vec<Value> = object["spec"]["pools"].as_array().unwrap().iter().map(report).collect();
+    let status = json!({"status": {"pools": reports}}).to_string();
+    let words =
+        ["patch", "ipamnode", "n1", "-n", release.namespace(), "--subresource=status", "--type=merge", "-p", &status];
+    release.plane().kubectl().run(&words).unwrap();
 }
 
 /// `helm uninstall`, with the cluster's part in it; answers what the Job wrote.
@@ -57,7 +78,8 @@ fn assert_rights(release: &Release<'_>) {
     let of_job = |words: &str| words.contains("-uninstall:");
     let forbidden: Vec<&String> = used.forbidden.iter().filter(|call| of_job(call)).collect();
     assert!(forbidden.is_empty(), "{forbidden:?}");
-    for (resource, verb) in [("ippools", "list"), ("ippools", "patch"), ("cidrpools", "list"), ("cidrpools", "patch")] {
+    let all = ["ippools", "cidrpools", "ipamnodes"].into_iter().flat_map(|it| [(it, "list"), (it, "patch")]);
+    for (resource, verb) in all {
         let grant = Grant {
             account: "nv-ipam-uninstall".to_owned(),
             namespace: Some(release.namespace().to_owned()),
@@ -87,7 +109,9 @@ fn an_uninstall_lets_go_of_pools_and_definitions_though_nobody_reports_their_blo
         assert!(grants::of(&release).unwrap().iter().all(|grant| grant.account != "nv-ipam-uninstall"));
 
         let said = uninstall(&release);
-        assert!(said.contains("IPPool kept released") && said.contains("CIDRPool kept released"), "{said}");
+        for object in ["IPPool kept", "CIDRPool kept", "IPAMNode n1"] {
+            assert!(said.contains(&format!("{object} released")), "{said}");
+        }
         for kind in ["jobs", "serviceaccounts", "roles", "rolebindings"] {
             assert_eq!(release.objects(kind).unwrap(), [] as [Value; 0], "{kind}");
         }
@@ -95,6 +119,9 @@ fn an_uninstall_lets_go_of_pools_and_definitions_though_nobody_reports_their_blo
             let pool = release.object(kind, "kept").unwrap();
             assert!(!has_finalizer(&pool, FINALIZER) && has_finalizer(&pool, "example.com/others"), "{pool}");
             assert_eq!(pool["metadata"]["deletionTimestamp"].is_null(), keeps, "{pool}");
+        }
+        if keeps {
+            assert!(!has_finalizer(&release.object("ipamnode", "n1").unwrap(), NODE_FINALIZER));
         }
         take_off_the_others_finalizer(&release);
         if keeps {
@@ -131,18 +158,28 @@ fn pools_of_a_namespace_that_is_going_away_are_let_go_of_by_one_command() {
         object["metadata"]["finalizers"] = json!([FINALIZER]);
         plane.kubectl().apply(&object.to_string()).unwrap();
     }
+    for name in ["stays", "goes"] {
+        let metadata = json!({"name": name, "namespace": namespace, "finalizers": [NODE_FINALIZER]});
+        let object = json!({"apiVersion": "nv-ipam.nvidia.com/v1alpha1", "kind": "IPAMNode", "metadata": metadata,
+            "spec": {"pools": []}});
+        plane.kubectl().apply(&object.to_string()).unwrap();
+    }
     // As it stands once somebody has deleted the namespace, of which no controller runs here: its objects are being deleted.
-    kubectl(&["delete", "ippool", "goes", "--wait=false"]);
+    kubectl(&["delete", "ippool,ipamnode", "goes", "--wait=false"]);
     let of_namespace = format!("--ippools-namespace={namespace}");
     let (done, said) = release_pools(plane, &[&of_namespace]);
-    assert!(done && said.contains("IPPool goes released") && said.contains("1 pool released"), "{said}");
-    let left = kubectl(&["get", "ippools", "-o", "name"]);
-    assert_eq!(left.trim(), "ippool.nv-ipam.nvidia.com/stays");
-    let finalizers = || kubectl(&["get", "ippool", "stays", "-o", "jsonpath={.metadata.finalizers}"]);
-    assert!(finalizers().contains(FINALIZER), "only those that are being deleted");
+    for words in ["IPPool goes released", "IPAMNode goes released", "2 objects released"] {
+        assert!(done && said.contains(words), "{said}");
+    }
+    let left = kubectl(&["get", "ippools,ipamnodes", "-o", "name"]);
+    let expected = ["ippool.nv-ipam.nvidia.com/stays", "ipamnode.nv-ipam.nvidia.com/stays"];
+    assert_eq!(left.split_whitespace().collect::<Vec<_>>(), expected);
+    let finalizers = |kind| kubectl(&["get", kind, "stays", "-o", "jsonpath={.metadata.finalizers}"]);
+    assert!(finalizers("ippool").contains(FINALIZER), "only those that are being deleted");
+    assert!(finalizers("ipamnode").contains(NODE_FINALIZER), "only those that are being deleted");
     assert!(release_pools(plane, &[&of_namespace, "--all"]).0);
-    assert_eq!(finalizers(), "");
-    assert!(release_pools(plane, &[&of_namespace, "--all"]).1.contains("0 pools released"));
+    assert_eq!((finalizers("ippool"), finalizers("ipamnode")), (String::new(), String::new()));
+    assert!(release_pools(plane, &[&of_namespace, "--all"]).1.contains("0 objects released"));
     let (done, said) = release_pools(plane, &["--ippools-namespace=Kube_System"]);
     assert!(!done && said.contains("--ippools-namespace \"Kube_System\""), "{said}");
 }

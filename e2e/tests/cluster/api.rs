@@ -138,10 +138,27 @@ impl Api {
         blocks
     }
 
-    /// Waits until a node has its object.
-    pub(crate) fn await_ipam_node(&self, name: &str) -> Value {
-        let what = format!("ipamnodes/{name} is there");
-        eventually_blocking(&what, SOON, || self.find(IPAMNODES, name).ok_or("not yet")).unwrap()
+    /// Waits until a node's object has so many blocks.
+    pub(crate) fn await_ipam_node(&self, name: &str, blocks: usize) -> Value {
+        eventually_blocking(&format!("ipamnodes/{name} has {blocks} blocks"), SOON, || {
+            let object = self.find(IPAMNODES, name).ok_or("there is none")?;
+            let count = object["spec"]["pools"].as_array().map_or(0, Vec::len);
+            if count == blocks { Ok(object) } else { Err("it has others") }
+        })
+        .unwrap()
+    }
+
+    /// Waits until a node has so many blocks, and reports that the first address of each is in use, as its agent would.
+    pub(crate) fn use_blocks(&self, node: &str, blocks: usize) {
+        let object = self.await_ipam_node(node, blocks);
+        let report = |block: &Value| {
+            let held = json!([{"startIP": block["startIP"], "endIP": block["startIP"]}]);
+            json!({"name": block["name"], "poolType": block["poolType"], "startIP": block["startIP"],
+                "endIP": block["endIP"], "grant": block["grant"], "used": 1, "capacity": 4, "held": held})
+        };
+        let reports: Vec<_> = object["spec"]["pools"].as_array().unwrap().iter().map(report).collect();
+        let status = json!({"observedGeneration": object["metadata"]["generation"], "pools": reports});
+        self.merge_status(IPAMNODES, node, &status).unwrap();
     }
 
     /// Waits until a pool's status has exactly these blocks.
@@ -200,11 +217,9 @@ impl Api {
         .unwrap()
     }
 
-    /// Removes a pool whose nodes have no agent that could say that nothing is held, and waits until no node has a block of it.
+    /// Removes a pool of which no pod uses an address, and waits until no node has a block of it.
     pub(crate) fn remove_pool(&self, kind: &str, name: &str) {
         self.delete(kind, name);
-        let let_go = json!({"metadata": {"annotations": {"nv-ipam.nvidia.com/force-release": "*"}}});
-        self.merge(kind, name, &let_go);
         let of_it = |block: &Value| block["name"] == name && block["poolType"] == kind_of(kind);
         eventually_blocking(&format!("no node has a block of {kind}/{name}"), SOON, || {
             let holds = |node: &&Value| node["spec"]["pools"].as_array().is_some_and(|pools| pools.iter().any(of_it));

@@ -185,8 +185,14 @@ enum Does {
     Serves,
 }
 
-/// Specs that no operator writes, in this order, and what the agent does by each.
+/// Specs that no operator writes, in this order, and what the agent does by each. A block that comes back has another grant, as the
+/// operator would give it.
 fn garbage_specs(good: &Value) -> Vec<(Value, Does)> {
+    let again = |grant: &str| {
+        let mut again = good.clone();
+        again["grant"] = json!(grant);
+        again
+    };
     let mut backwards = good.clone();
     backwards["startIP"] = json!("10.83.0.9");
     let mut strange = good.clone();
@@ -195,14 +201,14 @@ fn garbage_specs(good: &Value) -> Vec<(Value, Does)> {
     vec![
         (json!("text"), Does::Keeps),
         (json!([]), Does::HasNone),
-        (json!({"pools": [good]}), Does::Serves),
+        (json!({"pools": [again("fffffffe00000001")]}), Does::Serves),
         (json!(null), Does::Keeps),
         (json!({"pools": "all"}), Does::Keeps),
         (json!({"pools": [7, {"name": []}]}), Does::Keeps),
         (nested(60), Does::HasNone),
         (json!({"pools": [backwards]}), Does::HasNone),
         (json!({"pools": [backwards, strange, {"name": "x", "poolType": "Lake", "state": "Liquid"}]}), Does::Keeps),
-        (json!({"pools": [strange, good]}), Does::Serves),
+        (json!({"pools": [strange, again("fffffffe00000002")]}), Does::Serves),
     ]
 }
 

@@ -13,7 +13,7 @@ fn an_invalid_edit_keeps_what_was_given_and_says_why() {
     stage.api.create(CIDRPOOLS, "p", &spec);
     let before = [(first.as_str(), "fd77::/120 via fd77::1")];
     stage.api.await_blocks(CIDRPOOLS, "p", &before);
-    let given = stage.api.await_ipam_node(&first)["spec"].clone();
+    let given = stage.api.await_ipam_node(&first, 1)["spec"].clone();
 
     // CEL has no order of IPv6 addresses, so the API server takes this.
     let exclusions = json!([{"startIP": "fd77::9", "endIP": "fd77::3"}]);
@@ -54,7 +54,7 @@ fn a_pool_without_room_leaves_nodes_out_and_says_so_in_a_condition_and_an_event(
         assert_eq!(status["blocks"], json!({"total": 1, "free": 0}));
         assert_eq!(stage.api.events(pool, reason).len(), 1, "said once");
     }
-    assert!(stage.api.find(IPAMNODES, &left_out).is_none(), "a node without a block needs no object");
+    stage.api.await_ipam_node(&left_out, 0);
 }
 
 #[test]
@@ -65,6 +65,9 @@ fn a_block_of_a_node_that_is_gone_or_no_longer_selected_is_being_taken_back_and_
     let (first, second) = ((gone.as_str(), "10.5.0.1-10.5.0.4"), (relabelled.as_str(), "10.5.0.5-10.5.0.8"));
     let third = (stays.as_str(), "10.5.0.9-10.5.0.12");
     stage.api.await_blocks(IPPOOLS, "p", &[first, second, third]);
+    for leaving in [&gone, &relabelled] {
+        stage.api.use_blocks(leaving, 1);
+    }
     stage.api.delete_node(&gone);
     stage.api.label_node(&relabelled, &json!({GROUP: null}));
     let newcomer = stage.join("d");
@@ -107,10 +110,9 @@ fn heartbeats_and_the_blocks_of_other_pools_cause_no_write() {
         let version = |kind, name: &str| stage.api.get(kind, name)["metadata"]["resourceVersion"].clone();
         [version(IPPOOLS, "p"), version(IPAMNODES, &nodes[0]), version(IPAMNODES, &nodes[1])]
     };
-    ipam_e2e::eventually_blocking("each node has its object", crate::api::SOON, || {
-        nodes.iter().all(|node| stage.api.find(IPAMNODES, node).is_some()).then_some(()).ok_or("not yet")
-    })
-    .unwrap();
+    for node in &nodes {
+        stage.api.await_ipam_node(node, 1);
+    }
     // The server takes a write of what is there already without a trace, so the operator's own counts are asked as well.
     // That nothing is even due after a heartbeat is shown where time stands still, in the state machine's own tests.
     let counts = || ["status_writes_total", "reconcile_seconds_count"].map(|name| count(&stage, name));
@@ -145,16 +147,26 @@ fn a_deleted_record_of_a_node_is_made_anew_from_the_status() {
     let node = stage.join("a");
     stage.api.create(IPPOOLS, "p", &stage.for_us(json!({"subnet": "10.8.0.0/24", "perNodeBlockSize": 4})));
     stage.api.await_count(IPPOOLS, "p", 1);
-    let look = |uid: Option<&str>| {
-        ipam_e2e::eventually_blocking("there is a new record", crate::api::SOON, || {
-            let object = stage.api.find(IPAMNODES, &node).ok_or("none")?;
-            let found = object["metadata"]["uid"].as_str().unwrap().to_owned();
-            if uid == Some(found.as_str()) { Err("the old one") } else { Ok((found, object["spec"].clone())) }
-        })
-        .unwrap()
-    };
-    let (uid, spec) = look(None);
+    let told = stage.api.await_ipam_node(&node, 1);
     stage.api.delete(IPAMNODES, &node);
-    assert_eq!(look(Some(&uid)).1, spec);
+    let deleted = stage.api.get(IPAMNODES, &node);
+    assert!(deleted["metadata"]["deletionTimestamp"].is_string(), "the finalizer keeps it: {deleted}");
+    assert_eq!(deleted["spec"], told["spec"]);
+    stage.api.merge(IPAMNODES, &node, &json!({"metadata": {"finalizers": null}}));
+    let again = ipam_e2e::eventually_blocking("there is a new record", crate::api::SOON, || {
+        let object = stage.api.await_ipam_node(&node, 1);
+        if object["metadata"]["uid"] == told["metadata"]["uid"] { Err("the old one") } else { Ok(object) }
+    })
+    .unwrap();
+    let block = |object: &serde_json::Value| {
+        let mut block = object["spec"]["pools"][0].clone();
+        let fields = block.as_object_mut().unwrap();
+        let (grant, never_used) = (fields.remove("grant"), fields.remove("neverUsed"));
+        (block, grant, never_used)
+    };
+    let (before, after) = (block(&told), block(&again));
+    assert_eq!(after.0, before.0);
+    assert_ne!(after.1, before.1, "the agent may have used the former grant");
+    assert_eq!((before.2, after.2), (Some(json!(true)), None), "the block was not free");
     stage.api.await_blocks(IPPOOLS, "p", &[(&node, "10.8.0.1-10.8.0.4")]);
 }

@@ -27,8 +27,10 @@ const CONDITIONS: &[&str] = &[
     "ipam-core/src/node_pool.rs",
 ];
 
-/// Literals that look like a reason but are not: values of other fields, and `Starting`, which ends before the first report.
-const OTHERS: &[&str] = &["True", "False", "Warning", "Normal", "Opaque", "KeepCertificates", "Starting", "Secret"];
+/// Literals that look like a reason but are not: values of other fields, `Starting`, which ends before the first report, and
+/// `Unconfirmed`, which only refusals have.
+const OTHERS: &[&str] =
+    &["True", "False", "Warning", "Normal", "Opaque", "KeepCertificates", "Starting", "Unconfirmed", "Secret"];
 
 #[test]
 fn every_reason_of_a_condition_or_event_is_documented() {

@@ -6,12 +6,15 @@ use ipam_core::overlap::ALLOW_OVERLAP_ANNOTATION;
 use ipam_core::plan::{Assignment, Standing};
 use ipam_core::{Block, Claim, Family, Held, PoolKey};
 use ipam_crds::read::judge;
-use ipam_crds::{AddressRange, BlockUse, NodeBlock};
+use ipam_crds::{AddressRange, BlockState, BlockUse, NodeBlock};
 use ipam_e2e::cases::{Case, Other, fleet};
 use ipam_operator::ipam_node::entry;
 use serde_json::{Value, json};
 
 pub(crate) const API_VERSION: &str = "nv-ipam.nvidia.com/v1alpha1";
+
+/// The grant of each block that a node has from the start.
+const GRANT: &str = "6955b90000000001";
 
 /// The pool of a case with the spec that is put.
 pub(crate) fn new(case: &Case) -> Value {
@@ -79,7 +82,7 @@ pub(crate) fn told(case: &Case) -> BTreeMap<String, (NodeBlock, Option<BlockUse>
         let standing = if case.leaving.contains(&claim.node) { Standing::Departed } else { Standing::Serving };
         let block = Block { range: claim.range, gateway: claim.gateway };
         let assignment = Assignment { node: claim.node.clone(), block, standing };
-        let told = entry(&key, pool.as_ref(), &assignment, None);
+        let told = NodeBlock { grant: GRANT.to_owned(), ..entry(&key, pool.as_ref(), &assignment, None) };
         let said = report(&told, &case.held_by(&claim.node).unwrap());
         (claim.node, (told, said))
     };
@@ -96,12 +99,15 @@ pub(crate) fn report(block: &NodeBlock, held: &Held) -> Option<BlockUse> {
         }
         Held::Unknown | Held::Count(_) => Vec::new(),
     };
+    let used = held.count()?.try_into().unwrap();
     Some(BlockUse {
         name: block.name.clone(),
         pool_type: block.pool_type,
         start_ip: block.start_ip.clone(),
         end_ip: block.end_ip.clone(),
-        used: held.count()?.try_into().unwrap(),
+        grant: Some(block.grant.clone()),
+        ended: block.state == BlockState::Releasing && used == 0,
+        used,
         capacity: 1000,
         held: runs,
     })

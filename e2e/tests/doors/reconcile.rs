@@ -12,6 +12,7 @@ use ipam_crds::{BlockUse, NodeBlock};
 use ipam_e2e::cases::{Age, Case, Refusal, fleet, load};
 use ipam_operator::election::given::Given;
 use ipam_operator::index::Labels;
+use ipam_operator::ipam_node::FINALIZER;
 use ipam_operator::metrics::Metrics;
 use ipam_operator::objects::RawObject;
 use ipam_operator::pool::StatusRecord;
@@ -47,6 +48,7 @@ struct Cluster<'a> {
 struct IpamNode {
     version: u64,
     generation: i64,
+    finalizers: Vec<String>,
     told: Vec<(NodeBlock, Option<BlockUse>)>,
 }
 
@@ -74,7 +76,10 @@ impl<'a> Cluster<'a> {
             cluster.pool_comes(old, Age::Same);
         }
         for (node, told) in objects::told(case) {
-            cluster.ipam_nodes.insert(node, IpamNode { version: 1, generation: 1, told: vec![told] });
+            cluster.ipam_nodes.insert(
+                node,
+                IpamNode { version: 1, generation: 1, finalizers: vec![FINALIZER.to_owned()], told: vec![told] },
+            );
         }
         cluster.lead();
         cluster
@@ -215,7 +220,11 @@ impl<'a> Cluster<'a> {
         let generation = self.ipam_nodes.get(&name).map_or(0, |node| node.generation) + 1;
         let (uid, written) = (format!("uid-{name}"), self.next_version());
         self.version += 1;
-        let node = IpamNode { version: self.version, generation, told };
+        let finalizers = match &write.action {
+            NodeAction::Update { finalizers, .. } => finalizers.clone(),
+            NodeAction::Create | NodeAction::Delete(..) => Vec::new(),
+        };
+        let node = IpamNode { version: self.version, generation, finalizers, told };
         let event = Event::Apply(node.object(&name));
         self.ipam_nodes.insert(name, node);
         let made = NodeVersion { uid, resource_version: written, generation };
@@ -246,7 +255,7 @@ impl IpamNode {
     fn object(&self, name: &str) -> RawObject {
         let mut object = objects::ipam_node(name, &self.told);
         let metadata = json!({"uid": format!("uid-{name}"), "generation": self.generation,
-            "resourceVersion": self.version.to_string()});
+            "resourceVersion": self.version.to_string(), "finalizers": self.finalizers});
         merge(&mut object["metadata"], &metadata);
         object["status"]["observedGeneration"] = self.generation.into();
         raw(&object)

@@ -15,6 +15,7 @@ fn another_block_size_waits_for_what_pods_hold_and_then_takes_effect() {
     // it gets in all the same while some block is being taken back, for then a status proves nothing.
     let gone = stage.join("gone");
     stage.api.await_count(IPPOOLS, "p", 2);
+    stage.api.use_blocks(&gone, 1);
     stage.api.delete_node(&gone);
     stage.await_releasing(IPPOOLS, "p", &[&gone]);
     stage.api.merge(IPPOOLS, "p", &json!({"spec": {"perNodeBlockSize": 8}}));
@@ -32,7 +33,7 @@ fn another_block_size_waits_for_what_pods_hold_and_then_takes_effect() {
         pod.del();
     }
     stage.api.await_condition(IPPOOLS, "p", ("Ready", "True", "Valid"));
-    // Half of the first block of the new size may still be held by the node that is gone.
+    // Half of the first block of the new size is the node's that is gone.
     stage.api.await_blocks(IPPOOLS, "p", &[(&node, "10.91.0.17-10.91.0.24"), of_newcomer]);
     assert_eq!(stage.api.events("p", "EditDeferred").len(), 1, "said once");
 }
@@ -67,7 +68,8 @@ fn a_spec_that_turns_invalid_takes_nothing_gives_nothing_and_heals() {
         pod.del();
     }
     stage.await_releasing(CIDRPOOLS, "p", &[]);
-    assert_eq!(stage.api.get(IPAMNODES, &leaves)["spec"]["pools"], json!([]), "its Node is gone, and it holds nothing");
+    // Its Node is gone, and nothing of it is in use.
+    stage.await_gone(IPAMNODES, &leaves);
 }
 
 #[test]

@@ -1,6 +1,7 @@
 //! Records that an admin, or an accident, takes away while pods hold addresses.
 
 use ipam_e2e::eventually_blocking;
+use serde_json::json;
 
 use crate::api::{IPAMNODES, IPPOOLS, SOON};
 use crate::stage::{Stage, ip_spec, wiped};
@@ -35,6 +36,12 @@ fn an_ipam_node_deleted_by_hand_is_made_anew_and_what_pods_hold_stays_held() {
     let first = stage.resident(0, IPPOOLS, "p");
     let (uid, told) = (stage.api.get(IPAMNODES, &node)["metadata"]["uid"].clone(), stage.told_blocks("p"));
     stage.api.delete(IPAMNODES, &node);
+    let deleted = stage.api.get(IPAMNODES, &node);
+    assert!(deleted["metadata"]["deletionTimestamp"].is_string(), "the finalizer keeps it: {deleted}");
+    let served = stage.resident(0, IPPOOLS, "p");
+    served.del();
+    stage.api.await_used(&node, "p", 1);
+    stage.api.merge(IPAMNODES, &node, &json!({"metadata": {"finalizers": null}}));
     // The new object is told of all that is held, though it never heard of the pod.
     eventually_blocking("the new object has a report of the pod", SOON, || {
         let object = stage.api.find(IPAMNODES, &node).ok_or("there is none")?;

@@ -54,6 +54,9 @@ impl Site<'_> {
 
     /// Every agent tells anew what it holds, before anything is decided: the commands of the document.
     fn ask_every_agent(&self) {
+        for object in self.kubectl(&["get", "ipamnodes", "-o", "name"], "").split_whitespace() {
+            self.kubectl(&["patch", object, "--type=merge", "-p", r#"{"metadata":{"finalizers":null}}"#], "");
+        }
         self.kubectl(&["delete", "ipamnodes", "--all"], "");
         let nodes = self.kubectl(&["get", "nodes", "-o", "jsonpath={.items[*].metadata.name}"], "");
         let empty = |name: &str| {
@@ -139,11 +142,15 @@ impl Site<'_> {
         let [ips, cidrs, nodes] = crds.each_ref().map(String::as_str);
         self.kubectl(&["delete", "crd", "--wait=false", ips, cidrs, nodes], "");
         eventually_blocking("the definitions are gone", SOON, || {
-            if self.api().find(IPPOOLS, "p").is_some() {
-                self.kubectl(
-                    &["patch", "ippool", "p", "--type=merge", "-p", r#"{"metadata":{"finalizers":null}}"#],
-                    "",
-                );
+            let api = self.api();
+            for path in [IPPOOLS, IPAMNODES].map(|kind| api.path(kind)) {
+                // A definition that is gone has no objects.
+                let listed = api.send("GET", &path, "application/json", &Value::Null).unwrap_or_default();
+                for object in listed["items"].as_array().into_iter().flatten() {
+                    let object_path = format!("{path}/{}", text(&object["metadata"]["name"]));
+                    let bare = json!({"metadata": {"finalizers": null}});
+                    drop(api.send("PATCH", &object_path, "application/merge-patch+json", &bare));
+                }
             }
             let left = self.kubectl(&["get", "crd", "-o", "name", "--ignore-not-found"], "");
             if left.contains("nv-ipam") { Err(left) } else { Ok(()) }

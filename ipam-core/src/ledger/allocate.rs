@@ -4,9 +4,9 @@ use std::net::IpAddr;
 
 use super::book::Book;
 use super::validate::{pool_count_is_valid, request_violations, wanted};
-use super::{Allocation, Change, Grant, HeldConflict, Ledger, Pick, Refusal, Request, Reservation};
+use super::{Allocation, Change, Grant, GrantStep, HeldConflict, Ledger, Pick, Refusal, Request, Reservation};
 use crate::NodePool;
-use crate::node_pool::PoolState;
+use crate::node_pool::{Pause, PoolState};
 
 impl Ledger {
     /// One address of each pool of the request, or none at all. Changes nothing: the answer's changes are to be
@@ -59,7 +59,10 @@ impl Ledger {
             return repeat(pool, held.addr, wanted).map(|addr| (addr, None));
         }
         match pool.state {
-            PoolState::Active => {}
+            PoolState::Active if self.allows(pool) => {}
+            PoolState::Active => {
+                return Err(Refusal::Paused { pool: pool.key.clone(), pause: Pause::Unconfirmed });
+            }
             PoolState::Releasing => return Err(Refusal::Releasing { pool: pool.key.clone(), range: pool.range }),
             PoolState::Paused(pause) => return Err(Refusal::Paused { pool: pool.key.clone(), pause }),
         }
@@ -81,6 +84,13 @@ impl Ledger {
             created: now,
         };
         Ok((reservation.addr, Some(Change::Reserve { reservation, moves_cursor: wanted.is_none() })))
+    }
+}
+
+impl Ledger {
+    /// Whether the grant of the pool's block allows new addresses.
+    fn allows(&self, pool: &NodePool) -> bool {
+        pool.grant.is_none_or(|id| self.grants.step(&pool.key, id) == Some(GrantStep::Confirmed))
     }
 }
 

@@ -80,7 +80,13 @@ impl Book {
             used: u64::try_from(self.held.len()).unwrap_or(u64::MAX),
             capacity: self.pool.as_ref().map_or(0, NodePool::capacity),
             runs: covered(runs(held), &range, most_runs),
+            grant: None,
         })
+    }
+
+    /// Whether an address of the pool is in use, inside the configured range or outside.
+    pub(super) fn is_in_use(&self) -> bool {
+        !self.held.is_empty()
     }
 
     pub(super) fn snapshot(&self, key: &PoolKey) -> Vec<Change> {

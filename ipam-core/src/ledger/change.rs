@@ -2,8 +2,8 @@
 
 use std::net::IpAddr;
 
-use super::{Attachment, Owner};
-use crate::PoolKey;
+use super::{Attachment, GrantStep, Owner, SpecVersion};
+use crate::{GrantId, PoolKey};
 
 /// One address held by one owner.
 #[derive(Clone, PartialEq, Eq, Debug)]
@@ -54,5 +54,24 @@ pub enum Change {
         addr: IpAddr,
         /// When it was given back, in Unix seconds.
         since: i64,
+    },
+    /// A grant takes a step.
+    Grant {
+        /// The pool of its block.
+        pool: PoolKey,
+        /// The grant.
+        id: GrantId,
+        /// The step.
+        step: GrantStep,
+    },
+    /// The grants up to this ID have ended, and are not recorded one by one any more.
+    GrantsEndedTo {
+        /// The greatest of their IDs.
+        id: GrantId,
+    },
+    /// The grants of this spec are recorded.
+    Spec {
+        /// Its version.
+        version: SpecVersion,
     },
 }

@@ -7,8 +7,9 @@ use std::net::IpAddr;
 
 use std::collections::BTreeSet;
 
+use super::GrantStep;
 use crate::addr::number;
-use crate::{AddrRange, Family, PoolKey, RunSet};
+use crate::{AddrRange, Family, GrantId, PoolKey, RunSet};
 
 /// What is held of one pool, whether the node still has a block of it or not.
 #[derive(Clone, PartialEq, Eq, Debug)]
@@ -24,6 +25,17 @@ pub struct Holding {
     pub capacity: u128,
     /// Runs in rising order that cover all that is held, and nothing else if they have `used` addresses in all.
     pub runs: Vec<AddrRange>,
+    /// The grant of the configured block, and its step; `None` if the pool is not configured or the grant is not recorded.
+    pub grant: Option<GrantUse>,
+}
+
+/// A grant and the step that it has reached.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct GrantUse {
+    /// The grant.
+    pub id: GrantId,
+    /// The step.
+    pub step: GrantStep,
 }
 
 impl Holding {
@@ -32,7 +44,7 @@ impl Holding {
         let first = *held.iter().min()?;
         let last = held.iter().filter(|run| run.family() == first.family()).map(AddrRange::last).max()?;
         let range = AddrRange::new(first.first(), last)?;
-        let mut holding = Self { key, range, used: 0, capacity: 0, runs: Vec::new() };
+        let mut holding = Self { key, range, used: 0, capacity: 0, runs: Vec::new(), grant: None };
         holding.join(held, most);
         Some(holding)
     }

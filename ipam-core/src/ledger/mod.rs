@@ -12,6 +12,7 @@ mod allocate;
 mod book;
 mod change;
 mod cooling;
+mod grants;
 mod holding;
 mod refusal;
 mod request;
@@ -20,11 +21,13 @@ mod validate;
 use std::collections::BTreeMap;
 use std::net::IpAddr;
 
-use crate::{AddrRange, NodePool, PoolKey};
+use crate::{AddrRange, GrantId, NodePool, PoolKey};
 use book::Book;
+use grants::Grants;
 
 pub use change::{Change, Reservation};
-pub use holding::Holding;
+pub use grants::{GrantStep, MOST_ENDED, SpecVersion};
+pub use holding::{GrantUse, Holding};
 pub use refusal::{HeldConflict, Refusal};
 pub use request::{Allocation, Attachment, Grant, Owner, Pick, Request};
 pub use validate::subject_violations;
@@ -43,19 +46,36 @@ pub struct PoolUsage {
     pub capacity: u128,
 }
 
+/// Where the pools of a node come from.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+enum Source {
+    /// A copy from before the start, or nothing yet.
+    Copy,
+    /// The API server; without a version if the object does not exist.
+    Current(Option<SpecVersion>),
+}
+
 /// What is held on one node, and the rules by which more is given.
 #[derive(Clone, Debug)]
 pub struct Ledger {
     cooldown_seconds: u64,
     /// A book stays when its pool is no longer configured: for what is held, and for the cursor should the pool return.
     books: BTreeMap<PoolKey, Book>,
+    grants: Grants,
+    /// Where the pools come from.
+    source: Source,
 }
 
 impl Ledger {
     /// An empty ledger without pools. An address is not given dynamically within `cooldown_seconds` of its release; zero
     /// and less mean no such wait.
     pub fn new(cooldown_seconds: i64) -> Self {
-        Self { cooldown_seconds: u64::try_from(cooldown_seconds).unwrap_or(0), books: BTreeMap::new() }
+        Self {
+            cooldown_seconds: u64::try_from(cooldown_seconds).unwrap_or(0),
+            books: BTreeMap::new(),
+            grants: Grants::default(),
+            source: Source::Copy,
+        }
     }
 
     /// Sets the pools of this node: the whole set, of which the first entry for a key counts. What is held stays held,
@@ -63,6 +83,24 @@ impl Ledger {
     /// another subnet by now, is given by no other pool either. A cursor inside the new range keeps its place;
     /// one outside is ignored, and the order starts at the range's first address.
     pub fn configure(&mut self, pools: Vec<NodePool>) {
+        self.source = Source::Current(None);
+        self.set_pools(pools);
+    }
+
+    /// The same for the spec of an object. In an earlier version than one of before, for example after a restore of the API server,
+    /// every grant that the node does not know has ended: the node may have missed its end.
+    pub fn configure_spec(&mut self, pools: Vec<NodePool>, version: SpecVersion) {
+        self.source = Source::Current(Some(version));
+        self.set_pools(pools);
+    }
+
+    /// The same for a copy from before the start. It may be old: no grant ends because the copy does not have it.
+    pub fn configure_copy(&mut self, pools: Vec<NodePool>) {
+        self.source = Source::Copy;
+        self.set_pools(pools);
+    }
+
+    fn set_pools(&mut self, pools: Vec<NodePool>) {
         let mut configured = BTreeMap::new();
         for pool in pools {
             configured.entry(pool.key.clone()).or_insert(pool);
@@ -131,7 +169,29 @@ impl Ledger {
             }
             Change::Cursor { pool, addr } => self.book(pool).set_cursor(*addr),
             Change::Cooling { pool, addr, since } => self.book(pool).cool(*addr, *since),
+            Change::Grant { pool, id, step } => self.grants.apply(pool, *id, *step),
+            Change::GrantsEndedTo { id } => self.grants.end_to(*id),
+            Change::Spec { version } => self.grants.record(*version),
         }
+    }
+
+    /// The steps that grants take because of the configured pools and of the addresses in use. A new grant is seen. A grant
+    /// ends if its pool is not configured with it any more, or is Releasing and no address of the pool is in use.
+    ///
+    /// Call it after [`Ledger::configure`] and after changes that free addresses. Until its answer is applied, new grants
+    /// allocate nothing and ended grants are not reported as ended.
+    pub fn grant_steps(&self) -> Vec<Change> {
+        let Source::Current(version) = self.source else { return Vec::new() };
+        let pools = self.books.values().filter_map(|book| Some((book.pool()?, book.is_in_use())));
+        self.grants.steps(version, pools)
+    }
+
+    /// The changes that confirm those of the grants that are seen and have not ended.
+    pub fn confirm(&self, grants: &[(PoolKey, GrantId)]) -> Vec<Change> {
+        let seen = grants.iter().filter(|(pool, id)| self.grants.step(pool, *id) == Some(GrantStep::Seen));
+        let change =
+            |(pool, id): &(PoolKey, GrantId)| Change::Grant { pool: pool.clone(), id: *id, step: GrantStep::Confirmed };
+        seen.map(change).collect()
     }
 
     /// Forgets the addresses whose cooldown is over at `now`. Decisions are the same without it; only their cost grows
@@ -160,13 +220,20 @@ impl Ledger {
     /// What is held of each pool that is configured or of which anything is held, by key, as no more than `most_runs` runs (at
     /// least 2) in each. Takes time in proportion to what is held.
     pub fn holdings(&self, most_runs: usize) -> Vec<Holding> {
-        self.books.iter().filter_map(|(key, book)| book.holding(key, most_runs)).collect()
+        let holding = |(key, book): (&PoolKey, &Book)| {
+            let mut holding = book.holding(key, most_runs)?;
+            let grant = book.pool().and_then(|pool| pool.grant);
+            holding.grant = grant.and_then(|id| Some(GrantUse { id, step: self.grants.step(key, id)? }));
+            Some(holding)
+        };
+        self.books.iter().filter_map(holding).collect()
     }
 
     /// The shortest changes that, applied to a new ledger, give one that decides as this one does: what is held, the
     /// cursors, and what still cools down.
     pub fn snapshot(&self) -> Vec<Change> {
-        self.books.iter().flat_map(|(key, book)| book.snapshot(key)).collect()
+        let books = self.books.iter().flat_map(|(key, book)| book.snapshot(key));
+        books.chain(self.grants.snapshot()).collect()
     }
 
     /// Who holds `addr` as a stray of any pool.

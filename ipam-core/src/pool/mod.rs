@@ -104,6 +104,7 @@ impl Pool {
         NodePool {
             key: self.key.clone(),
             state: PoolState::Active,
+            grant: None,
             range,
             subnet: self.subnet_of(&block.range),
             gateway: block.gateway,

@@ -4,6 +4,7 @@
 
 mod answers;
 mod cooldown;
+mod grants;
 mod history;
 mod holdings;
 mod model;

@@ -139,7 +139,7 @@ fn a_releasing_pool_gives_no_new_address_by_any_way_of_asking() {
 
 #[test]
 fn a_paused_pool_gives_no_new_address_by_any_way_of_asking_and_says_why() {
-    for pause in [Pause::Unsaved, Pause::Restored, Pause::Offline, Pause::Starting] {
+    for pause in [Pause::Unconfirmed, Pause::Offline, Pause::Starting] {
         let paused = NodePool { state: PoolState::Paused(pause), ..with_gateway(four(), "192.168.0.1") };
         let mut ledger = ledger(&[paused]);
         let named = [asking("x", &["a"], &["192.168.0.2"]), picking("x", &["a"], Pick::Gateway)];

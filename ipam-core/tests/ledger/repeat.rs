@@ -67,7 +67,7 @@ fn one_of_two_pools_held_before_is_kept_and_the_other_is_added() {
 fn a_repeat_is_served_while_the_block_is_being_released_paused_or_moved_within_the_subnet() {
     let mut ledger = ledger(&[four()]);
     next(&mut ledger, "x");
-    for state in [PoolState::Releasing, PoolState::Paused(Pause::Restored)] {
+    for state in [PoolState::Releasing, PoolState::Paused(Pause::Unconfirmed)] {
         ledger.configure(vec![NodePool { state, ..four() }]);
         assert_eq!(next(&mut ledger, "x"), "192.168.0.1");
     }

@@ -24,6 +24,7 @@ pub(crate) fn pool(name: &str, first: &str, last: &str, subnet: &str) -> NodePoo
     NodePool {
         key: key(name),
         state: PoolState::Active,
+        grant: None,
         range: AddrRange::new(ip(first), ip(last)).expect("a range"),
         subnet: cidr(subnet),
         gateway: None,

@@ -3,8 +3,8 @@
 use std::collections::HashSet;
 use std::net::IpAddr;
 
-use ipam_core::ledger::{Allocation, Attachment, Change, Holding, Ledger, Owner, Request, Reservation};
-use ipam_core::{NodePool, PoolKey};
+use ipam_core::ledger::{Allocation, Attachment, Change, Holding, Ledger, Owner, Request, Reservation, SpecVersion};
+use ipam_core::{GrantId, NodePool, PoolKey};
 use ipam_crds::HELD_RUNS;
 use tokio::sync::oneshot::Sender;
 
@@ -31,13 +31,23 @@ pub struct Unlisted {
     pub valid: HashSet<Owner>,
 }
 
+/// Where the pools of a node come from.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Source {
+    /// The API server, which has the spec in this version; `None` if it has no object.
+    ApiServer(Option<SpecVersion>),
+    /// A copy on disk from before the start. It may be old.
+    Copy,
+}
+
 pub(super) enum Command {
     Allocate { request: Request, reply: Sender<Result<Allocation, Failure>> },
     Check { pools: Vec<PoolKey>, owner: Owner, expected: Vec<IpAddr>, reply: Sender<Result<(), Failure>> },
     Release { pools: Vec<PoolKey>, owner: Owner, reply: Sender<Result<usize, Failure>> },
     ReleaseUnlisted { unlisted: Unlisted, reply: Sender<Result<usize, Failure>> },
     ReleaseStale { stale: Vec<Reservation>, reply: Sender<Result<usize, Failure>> },
-    Configure { pools: Vec<NodePool>, reply: Sender<()> },
+    Configure { pools: Vec<NodePool>, source: Source, reply: Sender<()> },
+    Confirm { grants: Vec<(PoolKey, GrantId)>, reply: Sender<Result<usize, Failure>> },
     Reservations { reply: Sender<Vec<Reservation>> },
     Holdings { reply: Sender<Holdings> },
     Close,
@@ -76,7 +86,7 @@ impl Command {
             Self::Allocate { reply, .. } => reply.is_closed(),
             Self::Check { reply, .. } => reply.is_closed(),
             Self::Release { reply, .. } | Self::ReleaseUnlisted { reply, .. } => reply.is_closed(),
-            Self::ReleaseStale { .. } | Self::Configure { .. } | Self::Close => false,
+            Self::ReleaseStale { .. } | Self::Configure { .. } | Self::Confirm { .. } | Self::Close => false,
             Self::Reservations { reply } => reply.is_closed(),
             Self::Holdings { reply } => reply.is_closed(),
         }
@@ -96,6 +106,7 @@ impl Command {
                 released.iter().map(|(pool, owner)| release_bytes(pool, owner)).sum()
             }
             Self::ReleaseStale { stale, .. } => stale.iter().map(|held| release_bytes(&held.pool, &held.owner)).sum(),
+            Self::Confirm { grants, .. } => grants.iter().map(|(pool, _)| change_bytes(pool.name.len())).sum(),
             _ => 0,
         }
     }
@@ -110,9 +121,10 @@ impl Command {
         let failure = Failure::Full(full.to_string());
         match self {
             Self::Allocate { reply, .. } => drop(reply.send(Err(failure))),
-            Self::Release { reply, .. } | Self::ReleaseUnlisted { reply, .. } | Self::ReleaseStale { reply, .. } => {
-                drop(reply.send(Err(failure)));
-            }
+            Self::Release { reply, .. }
+            | Self::ReleaseUnlisted { reply, .. }
+            | Self::ReleaseStale { reply, .. }
+            | Self::Confirm { reply, .. } => drop(reply.send(Err(failure))),
             _ => {}
         }
     }
@@ -142,10 +154,15 @@ impl Command {
                 let changes = unchanged.map(|held| Change::Release { pool: held.pool, owner: held.owner, at: now });
                 released(reply, changes.collect())
             }
-            Self::Configure { pools, reply } => {
-                ledger.configure(pools);
+            Self::Configure { pools, source, reply } => {
+                match source {
+                    Source::ApiServer(Some(version)) => ledger.configure_spec(pools, version),
+                    Source::ApiServer(None) => ledger.configure(pools),
+                    Source::Copy => ledger.configure_copy(pools),
+                }
                 (Vec::new(), Deferred::Configured(reply))
             }
+            Self::Confirm { grants, reply } => released(reply, ledger.confirm(&grants)),
             Self::Reservations { reply } => {
                 (Vec::new(), Deferred::Reservations(reply, ledger.reservations().cloned().collect()))
             }

@@ -1,12 +1,14 @@
 //! When a report is written, and what the answer to it means: the reporter's decisions, without IO.
 
+use std::collections::VecDeque;
 use std::time::Duration;
 
-use ipam_crds::IPAMNodeStatus;
+use ipam_core::{GrantId, PoolKey};
+use ipam_crds::{IPAMNode, IPAMNodeStatus};
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::Condition;
 use tokio::time::Instant;
 
-use super::{Report, Urgency, ready_condition, status_patch};
+use super::{Report, Urgency, confirmed, ready_condition, status_patch};
 use crate::allocator::Holdings;
 use crate::watch::{InForce, Standing};
 
@@ -22,23 +24,34 @@ const RETRY: (Duration, Duration) = (Duration::from_secs(1), Duration::from_mins
 /// The longest pause after writes that reached nobody: an API server that is away costs nothing, and one that is back is to
 /// hear soon what pods hold.
 const UNREACHED: Duration = Duration::from_secs(3);
+/// Number of written versions that are remembered until the watch shows them.
+const MOST_UNSEEN: usize = 16;
 /// Time that one write may take. Without an answer by then it counts as [`Outcome::Unreached`].
 pub const WRITE_TIMEOUT: Duration = Duration::from_secs(15);
 
 /// What came of a write.
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+#[derive(Clone, PartialEq, Eq, Debug)]
 pub enum Outcome {
-    /// The API server has the report.
-    Written,
+    /// The API server has the report, in this version of the object.
+    Written(String),
+    /// The object has another version by now, of which the watch will tell.
+    Conflict,
     /// The API server has answered with an error.
     Refused,
     /// No answer came. The API server may have the report or not.
     Unreached,
+    /// The API server has the report, in this version of the object, and the agent could not record the grants that the answer
+    /// confirms.
+    Unconfirmed(String),
 }
 
 impl From<&kube::Error> for Outcome {
     fn from(error: &kube::Error) -> Self {
-        if matches!(error, kube::Error::Api(_)) { Self::Refused } else { Self::Unreached }
+        match error {
+            kube::Error::Api(status) if status.code == 409 => Self::Conflict,
+            kube::Error::Api(_) => Self::Refused,
+            _ => Self::Unreached,
+        }
     }
 }
 
@@ -46,13 +59,25 @@ impl From<&kube::Error> for Outcome {
 #[derive(Clone, Debug)]
 pub struct Write {
     report: Report,
+    /// The version of the object that it replaces.
+    resource_version: String,
     status: IPAMNodeStatus,
 }
 
 impl Write {
     /// The JSON patch of the object.
     pub fn patch(&self) -> serde_json::Value {
-        status_patch(&self.report.uid, &self.status)
+        status_patch(&self.report.uid, &self.resource_version, &self.status)
+    }
+
+    /// Whether the answer is to be the whole object, because it can confirm grants.
+    pub fn wants_object(&self) -> bool {
+        !self.report.unconfirmed.is_empty()
+    }
+
+    /// The grants that `object`, which is the answer to this write, confirms.
+    pub fn confirmed(&self, object: &IPAMNode) -> Vec<(PoolKey, GrantId)> {
+        confirmed(&self.report.unconfirmed, &self.report.uid, object)
     }
 }
 
@@ -73,6 +98,10 @@ pub struct Reports {
     pace: Pace,
     /// What the API server has shown last.
     standing: Option<Standing>,
+    /// The version of the object that was shown or written last.
+    resource_version: String,
+    /// Versions that this process has written and the watch has not shown yet.
+    unseen: VecDeque<String>,
     /// The Ready condition that the API server has, so that its transition time survives a restart.
     ready: Option<Condition>,
 }
@@ -80,7 +109,13 @@ pub struct Reports {
 impl Reports {
     /// Nothing is written yet.
     pub const fn new(now: Instant) -> Self {
-        Self { pace: Pace::new(now), standing: None, ready: None }
+        Self {
+            pace: Pace::new(now),
+            standing: None,
+            resource_version: String::new(),
+            unseen: VecDeque::new(),
+            ready: None,
+        }
     }
 
     /// What to do with what is in force and in use. `wall` is the time that a status shows.
@@ -93,7 +128,8 @@ impl Reports {
             Some(due) if now < due => Next::At(due),
             Some(_) => {
                 let status = report.status(self.ready.as_ref(), wall);
-                Next::Write(Box::new(Write { report, status }))
+                let resource_version = self.resource_version.clone();
+                Next::Write(Box::new(Write { report, resource_version, status }))
             }
         }
     }
@@ -101,10 +137,19 @@ impl Reports {
     /// Takes note of what the API server shows.
     fn see(&mut self, standing: &Standing) {
         if self.standing.as_ref() != Some(standing) {
+            self.standing = Some(standing.clone());
+            match self.unseen.iter().position(|written| *written == standing.resource_version) {
+                Some(place) => drop(self.unseen.drain(..=place)),
+                None => self.unseen.clear(),
+            }
+            if !self.unseen.is_empty() {
+                // The watch is behind: a later report of this process has taken the place of this one.
+                return;
+            }
             self.pace.shown(Report::read(standing));
             // Of a status that somebody has wiped the condition's time is remembered.
             self.ready = ready_condition(&standing.status).cloned().or(self.ready.take());
-            self.standing = Some(standing.clone());
+            self.resource_version.clone_from(&standing.resource_version);
         }
     }
 
@@ -114,22 +159,36 @@ impl Reports {
     }
 
     /// The write has ended. Returns how many writes in a row had failed before it.
-    pub fn ended(&mut self, write: Write, outcome: Outcome, now: Instant) -> u32 {
+    pub fn ended(&mut self, write: Write, outcome: &Outcome, now: Instant) -> u32 {
         let failures = self.pace.failures;
+        if let Outcome::Written(version) | Outcome::Unconfirmed(version) = outcome {
+            self.resource_version.clone_from(version);
+            self.unseen.push_back(version.clone());
+            self.unseen.drain(..self.unseen.len().saturating_sub(MOST_UNSEEN));
+        }
         match outcome {
-            Outcome::Written => {
+            Outcome::Written(_) => {
                 self.ready = write.status.conditions.into_iter().next();
                 self.pace.written(write.report, now);
             }
-            Outcome::Refused => self.pace.failed(now),
+            Outcome::Conflict => {
+                // The watch is believed again, whatever it has shown of versions of this process.
+                self.unseen.clear();
+                if let Some(standing) = &self.standing {
+                    self.resource_version.clone_from(&standing.resource_version);
+                    self.pace.shown(Report::read(standing));
+                }
+                self.pace.conflicted(now);
+            }
+            Outcome::Refused | Outcome::Unconfirmed(_) => self.pace.failed(now),
             Outcome::Unreached => self.pace.unreached(now),
         }
         failures
     }
 
     /// The earliest time of the next write.
-    pub const fn not_before(&self) -> Instant {
-        self.pace.not_before
+    pub fn not_before(&self) -> Instant {
+        self.pace.urgent_not_before.min(self.pace.not_before)
     }
 }
 
@@ -139,6 +198,8 @@ struct Pace {
     /// The report that the API server has, as far as this process knows.
     last: Option<Report>,
     not_before: Instant,
+    /// The earliest time of a write for which pods may wait.
+    urgent_not_before: Instant,
     failures: u32,
     lively_until: Option<Instant>,
 }
@@ -146,13 +207,14 @@ struct Pace {
 impl Pace {
     /// Nothing is written yet; the first report is due at once.
     const fn new(now: Instant) -> Self {
-        Self { last: None, not_before: now, failures: 0, lively_until: None }
+        Self { last: None, not_before: now, urgent_not_before: now, failures: 0, lively_until: None }
     }
 
     /// When `report` should be written; `None` if it tells nothing new.
     fn due(&self, report: &Report) -> Option<Instant> {
         match report.urgency(self.last.as_ref()) {
             Urgency::No => None,
+            Urgency::Now => Some(self.urgent_not_before.min(self.not_before)),
             Urgency::Soon => Some(self.not_before),
             Urgency::Later if self.is_lively() => Some(self.not_before),
             Urgency::Later => Some(self.not_before + LATER),
@@ -171,8 +233,10 @@ impl Pace {
 
     /// `report` was written.
     fn written(&mut self, report: Report, now: Instant) {
-        self.last = Some(report);
         self.not_before = now + SOON;
+        // What this report could not confirm is reported again after a second, or with the next news of the watch.
+        self.urgent_not_before = if report.unconfirmed.is_empty() { now } else { self.not_before };
+        self.last = Some(Report { unconfirmed: Vec::new(), ..report });
         if self.failures > 0 {
             self.lively_until = Some(now + LIVELY);
         }
@@ -183,17 +247,26 @@ impl Pace {
         if self.failures > 0 {
             self.not_before = self.not_before.min(now);
         }
+        self.urgent_not_before = self.urgent_not_before.min(now);
     }
 
     /// A write reached nobody.
     fn unreached(&mut self, now: Instant) {
         self.failed(now);
         self.not_before = self.not_before.min(now + UNREACHED);
+        self.urgent_not_before = self.not_before;
+    }
+
+    /// The object has changed. The watch tells soon what it is now.
+    fn conflicted(&mut self, now: Instant) {
+        self.not_before = now + SOON;
+        self.urgent_not_before = self.not_before;
     }
 
     /// A write failed.
     fn failed(&mut self, now: Instant) {
         self.not_before = now + RETRY.0.saturating_mul(1 << self.failures.min(6)).min(RETRY.1);
+        self.urgent_not_before = self.not_before;
         self.failures = self.failures.saturating_add(1);
     }
 }
@@ -251,11 +324,13 @@ mod tests {
     }
 
     #[test]
-    fn an_error_code_is_refused_and_no_answer_is_unreached() {
-        for code in [401, 403, 404, 409, 410, 422, 429, 500, 503, 504] {
-            let error = kube::Error::Api(Box::new(Status::failure("no", "Unknown").with_code(code)));
-            assert_eq!(Outcome::from(&error), Outcome::Refused, "{code}");
+    fn an_error_code_is_refused_or_a_conflict_and_no_answer_is_unreached() {
+        let answer =
+            |code| Outcome::from(&kube::Error::Api(Box::new(Status::failure("no", "Unknown").with_code(code))));
+        for code in [401, 403, 404, 410, 422, 429, 500, 503, 504] {
+            assert_eq!(answer(code), Outcome::Refused, "{code}");
         }
+        assert_eq!(answer(409), Outcome::Conflict);
         let gone = std::io::Error::from(std::io::ErrorKind::ConnectionReset);
         assert_eq!(Outcome::from(&kube::Error::Service(gone.into())), Outcome::Unreached);
     }
@@ -271,9 +346,9 @@ mod tests {
         let mut now = Instant::now();
         let mut reports = Reports::new(now);
         let mut failures = Vec::new();
-        for outcome in [Outcome::Refused, Outcome::Unreached, Outcome::Written] {
+        for outcome in [Outcome::Refused, Outcome::Unreached, Outcome::Written("2".into())] {
             let Next::Write(write) = next(&mut reports, 1, now) else { panic!("{outcome:?}: no write is due") };
-            failures.push(reports.ended(*write, outcome, now));
+            failures.push(reports.ended(*write, &outcome, now));
             if let Next::At(due) = next(&mut reports, 1, now) {
                 now = due;
             }
@@ -283,11 +358,55 @@ mod tests {
     }
 
     #[test]
+    fn a_report_replaces_the_version_that_was_shown_or_written_last() {
+        let now = Instant::now();
+        let mut reports = Reports::new(now);
+        let show = |reports: &mut Reports, version: &str, used, arrival, now| {
+            let standing = Standing { resource_version: version.into(), arrival, ..Standing::default() };
+            let shown = InForce { standing: Some(standing), ..in_force(Vec::new()) };
+            let next = reports.next(&shown, &holdings(used, 7), now, jiff::Timestamp::now());
+            let Next::Write(write) = next else { panic!("{next:?}") };
+            write
+        };
+        let of_version = |write: &Write| write.patch()[1]["value"].clone();
+        let first = show(&mut reports, "4", 1, 1, now);
+        assert_eq!(of_version(&first), "4");
+        reports.ended(*first, &Outcome::Written("5".into()), now);
+        let later = now + SOON;
+        let second = show(&mut reports, "4", 0, 1, later);
+        assert_eq!(of_version(&second), "5", "the watch lags behind the answer");
+        assert_eq!(reports.ended(*second, &Outcome::Conflict, later), 0);
+        let third = show(&mut reports, "7", 0, 2, later + SOON);
+        assert_eq!((of_version(&third), reports.ended(*third, &Outcome::Conflict, later)), ("7".into(), 0));
+    }
+
+    #[test]
+    fn a_report_of_its_own_that_the_watch_shows_late_says_nothing() {
+        let now = Instant::now();
+        let mut reports = Reports::new(now);
+        let show = |reports: &mut Reports, version: &str, used, arrival, now| {
+            let standing = Standing { resource_version: version.into(), arrival, ..Standing::default() };
+            let shown = InForce { standing: Some(standing), ..in_force(Vec::new()) };
+            reports.next(&shown, &holdings(used, 7), now, jiff::Timestamp::now())
+        };
+        let write = |reports: &mut Reports, used, version: &str, now| {
+            let Next::Write(write) = show(reports, "4", used, 1, now) else { panic!("no write is due") };
+            reports.ended(*write, &Outcome::Written(version.into()), now);
+        };
+        write(&mut reports, 1, "5", now);
+        write(&mut reports, 0, "6", now + SOON);
+        let behind = show(&mut reports, "5", 0, 2, now + SOON);
+        assert!(matches!(behind, Next::Wait), "{behind:?}");
+        let Next::Write(by_another) = show(&mut reports, "7", 0, 3, now + 2 * SOON) else { panic!("no write is due") };
+        assert_eq!(by_another.patch()[1]["value"], "7");
+    }
+
+    #[test]
     fn an_earlier_report_that_arrives_again_is_written_over() {
         let now = Instant::now();
         let mut reports = Reports::new(now);
         let Next::Write(write) = next(&mut reports, 1, now) else { panic!("no write is due") };
-        reports.ended(*write, Outcome::Written, now);
+        reports.ended(*write, &Outcome::Written("2".into()), now);
         assert!(matches!(next(&mut reports, 1, now), Next::Wait));
         // A restored API server shows what it showed before the write.
         let standing = Some(Standing { arrival: 1, ..Standing::default() });

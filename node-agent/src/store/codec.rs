@@ -5,8 +5,8 @@
 
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 
-use ipam_core::ledger::{Attachment, Change, Owner, Reservation};
-use ipam_core::{PoolKey, PoolKind};
+use ipam_core::ledger::{Attachment, Change, GrantStep, Owner, Reservation, SpecVersion};
+use ipam_core::{GrantId, PoolKey, PoolKind};
 
 /// Version of this encoding, the first byte of each payload.
 const VERSION: u8 = 1;
@@ -17,6 +17,9 @@ const RESERVE: u8 = 1;
 const RELEASE: u8 = 2;
 const CURSOR: u8 = 3;
 const COOLING: u8 = 4;
+const GRANT: u8 = 5;
+const GRANTS_ENDED_TO: u8 = 6;
+const SPEC: u8 = 7;
 
 /// `changes` as a payload.
 pub(super) fn encode(changes: &[Change]) -> Vec<u8> {
@@ -38,7 +41,7 @@ pub(super) fn decode(payload: &[u8]) -> Result<Vec<Change>, String> {
         }
     }
     let count = input.u32()?;
-    // The count is not believed beforehand: a change takes at least 16 bytes.
+    // The count is not believed beforehand: nearly every change takes at least 16 bytes.
     let mut changes = Vec::with_capacity(usize::try_from(count).unwrap_or(0).min(payload.len() / 16));
     for _ in 0..count {
         changes.push(decode_change(&mut input)?);
@@ -68,6 +71,25 @@ fn encode_change(out: &mut Vec<u8>, change: &Change) {
             encode_pool(out, pool);
             encode_addr(out, *addr);
             out.extend(since.to_le_bytes());
+        }
+        Change::Grant { pool, id, step } => {
+            out.push(GRANT);
+            encode_pool(out, pool);
+            out.extend(id.number().to_le_bytes());
+            out.push(match step {
+                GrantStep::Seen => 1,
+                GrantStep::Confirmed => 2,
+                GrantStep::Ended => 3,
+            });
+        }
+        Change::GrantsEndedTo { id } => {
+            out.push(GRANTS_ENDED_TO);
+            out.extend(id.number().to_le_bytes());
+        }
+        Change::Spec { version } => {
+            out.push(SPEC);
+            out.extend(version.created.to_le_bytes());
+            out.extend(version.generation.to_le_bytes());
         }
     }
 }
@@ -141,6 +163,19 @@ impl<'a> Input<'a> {
         self.array().map(u32::from_le_bytes)
     }
 
+    fn grant(&mut self) -> Result<GrantId, String> {
+        self.array().map(|bytes| GrantId::from_number(u64::from_le_bytes(bytes)))
+    }
+
+    fn grant_step(&mut self) -> Result<GrantStep, String> {
+        match self.byte()? {
+            1 => Ok(GrantStep::Seen),
+            2 => Ok(GrantStep::Confirmed),
+            3 => Ok(GrantStep::Ended),
+            other => Err(format!("unknown step of a grant {other}")),
+        }
+    }
+
     fn i64(&mut self) -> Result<i64, String> {
         self.array().map(i64::from_le_bytes)
     }
@@ -198,6 +233,9 @@ fn decode_change(input: &mut Input<'_>) -> Result<Change, String> {
         RELEASE => Ok(Change::Release { pool: input.pool()?, owner: input.owner()?, at: input.i64()? }),
         CURSOR => Ok(Change::Cursor { pool: input.pool()?, addr: input.addr()? }),
         COOLING => Ok(Change::Cooling { pool: input.pool()?, addr: input.addr()?, since: input.i64()? }),
+        GRANT => Ok(Change::Grant { pool: input.pool()?, id: input.grant()?, step: input.grant_step()? }),
+        GRANTS_ENDED_TO => Ok(Change::GrantsEndedTo { id: input.grant()? }),
+        SPEC => Ok(Change::Spec { version: SpecVersion { created: input.i64()?, generation: input.i64()? } }),
         other => Err(format!("unknown kind of change {other}")),
     }
 }
@@ -212,7 +250,7 @@ pub(super) mod tests {
         let pool = ("[a-z0-9.]{0,12}", any::<bool>())
             .prop_map(|(name, ip)| PoolKey::new(if ip { PoolKind::IpPool } else { PoolKind::CidrPool }, name));
         let owner = (".{0,8}", ".{0,5}").prop_map(|(container, interface)| Owner::new(container, interface));
-        let parts = (pool, owner, any::<IpAddr>(), any::<i64>(), any::<bool>(), any::<[String; 5]>(), 0..4u8);
+        let parts = (pool, owner, any::<IpAddr>(), any::<i64>(), any::<bool>(), any::<[String; 5]>(), 0..9u8);
         parts.prop_map(|(pool, owner, addr, time, moves_cursor, texts, kind)| match kind {
             0 => {
                 let [pod_name, pod_namespace, pod_uid, device_id, network] = texts;
@@ -222,7 +260,13 @@ pub(super) mod tests {
             }
             1 => Change::Release { pool, owner, at: time },
             2 => Change::Cursor { pool, addr },
-            _ => Change::Cooling { pool, addr, since: time },
+            3 => Change::Cooling { pool, addr, since: time },
+            8 => Change::Spec { version: SpecVersion { created: time, generation: time / 7 } },
+            7 => Change::GrantsEndedTo { id: GrantId::from_number(time.unsigned_abs()) },
+            kind => {
+                let step = [GrantStep::Seen, GrantStep::Confirmed, GrantStep::Ended][usize::from(kind) - 4];
+                Change::Grant { pool, id: GrantId::from_number(time.unsigned_abs()), step }
+            }
         })
     }
 
@@ -235,7 +279,8 @@ pub(super) mod tests {
                 r.pool.name.len() + of_owner(&r.owner) + texts.iter().map(|text| text.len()).sum::<usize>()
             }
             Change::Release { pool, owner, .. } => pool.name.len() + of_owner(owner),
-            Change::Cursor { pool, .. } | Change::Cooling { pool, .. } => pool.name.len(),
+            Change::Cursor { pool, .. } | Change::Cooling { pool, .. } | Change::Grant { pool, .. } => pool.name.len(),
+            Change::GrantsEndedTo { .. } | Change::Spec { .. } => 0,
         }
     }
 

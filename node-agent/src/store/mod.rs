@@ -38,8 +38,8 @@ pub enum StoreError {
     #[error(
         "the journal {file} is damaged: {what}. Addresses that pods hold may be recorded behind the damage, so this agent \
          does not start. Do not put an older copy in its place: it lacks what was given since, which would be given again. \
-         Drain this node; once every pod that uses these pools is gone from it, move the file away and delete \
-         this node's IPAMNode to start empty"
+         Drain this node; once every pod that uses these pools is gone from it, move the file away to start empty. \
+         The condition StoreWentBack of this node's IPAMNode then has the command that frees what was reported"
     )]
     Damaged {
         /// The journal's path.

@@ -13,7 +13,7 @@ use serde_json::json;
 use tokio::sync::watch;
 use tokio_util::sync::CancellationToken;
 
-use crate::common::{Node, blue, parameters};
+use crate::common::{Node, blue, confirm, parameters};
 use crate::server::{Call, Server, blocks, object};
 
 /// Far longer than any test takes.
@@ -43,7 +43,7 @@ impl Following {
         let node = Node::open(node.stop().await).await;
         let directory = tempfile::tempdir().unwrap();
         let file = SpecFile::new(directory.path(), "node1", "kube-system");
-        let spec = NodeSpec { uid: "u1".into(), generation: Some(4), blocks: vec![blue()] };
+        let spec = NodeSpec { uid: "u1".into(), created: 0, generation: Some(4), blocks: vec![blue()] };
         file.save(&Noted::first(spec)).unwrap();
         Self::with(node, directory, None, Some((patience, AHEAD))).await
     }
@@ -85,7 +85,15 @@ impl Following {
         drop(tokio::time::timeout(Duration::from_secs(30), told).await.unwrap().unwrap());
     }
 
+    /// The API server confirms the grants of what is in force.
+    pub(crate) async fn confirm(&self) {
+        let blocks = self.in_force.borrow().as_ref().map(|told| told.spec.blocks.clone()).unwrap_or_default();
+        confirm(&self.node.allocator, &blocks).await;
+    }
+
+    /// CNI ADD, after the grants in force are confirmed.
     pub(crate) async fn add(&self, container: &str) -> Result<String, tonic::Status> {
+        self.confirm().await;
         self.node.add(parameters(&["blue"], container)).await.map(|given| given[0].ip.clone())
     }
 }

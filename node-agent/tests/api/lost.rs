@@ -1,11 +1,13 @@
 //! A store that is behind the report that the object shows.
 
 use ipam_node_agent::found::Found;
+use ipam_node_agent::lost::DISCARD;
 use ipam_node_agent::status::Report;
 use ipam_node_agent::store::Position;
 use ipam_node_agent::watch::InForce;
 use serde_json::Value;
 use serde_json::json;
+use tempfile::TempDir;
 
 use crate::common::{Node, blue, parameters, with_ips};
 use crate::following::{AHEAD, Following, NEVER};
@@ -26,35 +28,104 @@ fn went_back(told: &InForce) -> bool {
     told.problems.first().is_some_and(|problem| problem.reason == "StoreWentBack")
 }
 
-#[tokio::test]
-async fn what_a_store_that_went_back_does_not_know_is_given_to_nobody_until_the_object_is_made_anew() {
+/// The same object in another version, with this value of the annotation.
+fn annotated(version: &str, value: &str) -> Value {
+    let mut list = reported_before("u1");
+    list["items"][0]["metadata"]["resourceVersion"] = json!(version);
+    list["items"][0]["metadata"]["annotations"] = json!({DISCARD: value});
+    list
+}
+
+/// An agent that finds its journal behind the report, with what it noted in `directory` before.
+async fn behind(directory: TempDir) -> Following {
     let node = Node::open(tempfile::tempdir().unwrap()).await;
-    let start = Some((NEVER, Position { epoch: 2, sequence: 6 }));
-    let mut agent = Following::with(node, tempfile::tempdir().unwrap(), None, start).await;
+    let mut agent = Following::with(node, directory, None, Some((NEVER, Position { epoch: 2, sequence: 6 }))).await;
     agent.server.call().await.answer(200, &reported_before("u1"));
-    agent.until(went_back).await;
+    agent.until(|told| went_back(told) && told.standing.is_some()).await;
+    agent
+}
+
+/// The next start, whose journal is ahead of the report that stands. The API server lists this.
+async fn restarted(directory: TempDir, list: &Value) -> Following {
+    let node = Node::open(tempfile::tempdir().unwrap()).await;
+    let mut agent = Following::with(node, directory, None, Some((NEVER, AHEAD))).await;
+    agent.server.call().await.answer(200, list);
+    agent
+}
+
+async fn report(agent: &Following) -> Report {
+    let in_force = agent.in_force.borrow().clone().unwrap();
+    Report::new(&in_force, &agent.node.allocator.holdings().await.unwrap()).unwrap()
+}
+
+#[tokio::test]
+async fn addresses_of_a_report_ahead_of_the_journal_stay_in_use_until_they_are_discarded() {
+    let agent = behind(tempfile::tempdir().unwrap()).await;
+    agent.confirm().await;
     for named in ["192.168.0.2", "192.168.0.9"] {
         let refused = agent.node.add(with_ips(parameters(&["blue"], "c1"), &[named])).await.unwrap_err();
         assert!(refused.message().contains("without a record"), "{refused}");
     }
     assert_eq!(agent.add("c1").await.unwrap(), "192.168.0.3/16");
-    let in_force = agent.in_force.borrow().clone().unwrap();
-    let report = Report::new(&in_force, &agent.node.allocator.holdings().await.unwrap()).unwrap();
-    let held: Vec<_> = report.pools[0].held.iter().map(|run| (run.start_ip.as_str(), run.end_ip.as_str())).collect();
+    let first = report(&agent).await;
+    let held: Vec<_> = first.pools[0].held.iter().map(|run| (run.start_ip.as_str(), run.end_ip.as_str())).collect();
     assert_eq!(
-        (report.pools[0].used, &held[..]),
+        (first.pools[0].used, &held[..]),
         (3, &[("192.168.0.2", "192.168.0.3"), ("192.168.0.9", "192.168.0.9")][..])
     );
-    assert_eq!(report.ready.0, "StoreWentBack");
-    // The next start is ahead of what stands, and knows it from its disk.
-    let node = Node::open(tempfile::tempdir().unwrap()).await;
-    let mut agent = Following::with(node, agent.directory, None, Some((NEVER, AHEAD))).await;
-    agent.server.call().await.answer(200, &reported_before("u1"));
+    let command = "kubectl -n kube-system annotate ipamnode node1 --overwrite nv-ipam.nvidia.com/discard-report=4";
+    assert!(first.ready.0 == "StoreWentBack" && first.ready.1.ends_with(command), "{:?}", first.ready);
+
+    // The next start is ahead of the report, and has the addresses from its disk.
+    let mut agent = restarted(agent.directory, &reported_before("u1")).await;
     agent.until(|told| went_back(told) && told.standing.is_some()).await;
     let lines = stream(agent.server.call().await);
     lines.send(line("MODIFIED", &reported_before("u2")["items"][0])).unwrap();
+    agent.until(|told| told.spec.uid == "u2").await;
+    lines.send(line("MODIFIED", &annotated("5", "5")["items"][0])).unwrap();
+    agent.until(|told| told.standing.as_ref().is_some_and(|standing| standing.resource_version == "5")).await;
+    assert!(went_back(agent.in_force.borrow().as_ref().unwrap()), "another object or another value discards nothing");
+    assert!(agent.file.load().unwrap().unwrap().lost().is_some());
+
+    // Only the annotation changes.
+    lines.send(line("MODIFIED", &annotated("6", "4")["items"][0])).unwrap();
     agent.until(|told| told.problems.is_empty()).await;
+    assert_eq!(agent.file.load().unwrap().unwrap().lost(), None, "the next start does not have them");
+    assert_eq!(report(&agent).await.pools[0].used, 0);
     assert_eq!(agent.add("c1").await.unwrap(), "192.168.0.2/16");
+}
+
+#[tokio::test]
+async fn addresses_that_were_discarded_while_the_agent_was_away_are_free_at_its_start() {
+    let agent = behind(tempfile::tempdir().unwrap()).await;
+    let mut agent = restarted(agent.directory, &annotated("5", "4")).await;
+    agent.until(|told| told.standing.is_some()).await;
+    assert_eq!(agent.in_force.borrow().as_ref().unwrap().problems, []);
+    assert_eq!(agent.add("c1").await.unwrap(), "192.168.0.2/16");
+}
+
+#[tokio::test]
+async fn an_annotation_that_stays_discards_no_later_report() {
+    let node = Node::open(tempfile::tempdir().unwrap()).await;
+    let start = Some((NEVER, Position::default()));
+    let mut agent = Following::with(node, tempfile::tempdir().unwrap(), None, start).await;
+    agent.server.call().await.answer(200, &annotated("8", "4"));
+    agent.until(|told| went_back(told) && told.standing.is_some()).await;
+    assert!(report(&agent).await.ready.1.ends_with("discard-report=8"));
+}
+
+#[tokio::test]
+async fn discarded_addresses_are_reported_as_free_only_once_the_disk_knows_it() {
+    let mut agent = behind(tempfile::tempdir().unwrap()).await;
+    let obstacle = agent.directory.path().join(".spec.json.new");
+    std::fs::create_dir(&obstacle).unwrap();
+    let lines = stream(agent.server.call().await);
+    lines.send(line("MODIFIED", &annotated("5", "4")["items"][0])).unwrap();
+    agent.until(|told| !went_back(told)).await;
+    assert_eq!(agent.in_force.borrow().as_ref().unwrap().standing, None, "nothing to report to");
+    std::fs::remove_dir(&obstacle).unwrap();
+    agent.until(|told| told.standing.is_some()).await;
+    assert_eq!(agent.file.load().unwrap().unwrap().lost(), None);
 }
 
 #[tokio::test]
@@ -124,12 +195,8 @@ async fn a_report_that_alone_tells_what_is_held_is_not_replaced_before_the_disk_
 }
 
 #[tokio::test]
-async fn what_is_held_without_a_record_is_known_to_the_next_start_also_where_a_full_disk_has_cost_the_copy_of_the_spec()
-{
-    let node = Node::open(tempfile::tempdir().unwrap()).await;
-    let mut agent = Following::with(node, tempfile::tempdir().unwrap(), None, Some((NEVER, Position::default()))).await;
-    agent.server.call().await.answer(200, &reported_before("u1"));
-    agent.until(|told| went_back(told) && told.standing.is_some()).await;
+async fn the_next_start_has_the_addresses_also_when_a_full_disk_kept_an_earlier_spec() {
+    let mut agent = behind(tempfile::tempdir().unwrap()).await;
     std::fs::create_dir(agent.directory.path().join(".spec.json.new")).unwrap();
     let mut later = reported_before("u1");
     later["items"][0]["metadata"]["generation"] = json!(5);
@@ -137,11 +204,9 @@ async fn what_is_held_without_a_record_is_known_to_the_next_start_also_where_a_f
     let lines = stream(agent.server.call().await);
     lines.send(line("MODIFIED", &later["items"][0])).unwrap();
     agent.until(|told| told.spec.generation == Some(5)).await;
-    assert_eq!(agent.file.load(), Ok(None), "the copy promises a block that the node has lost");
+    assert_eq!(agent.file.load().unwrap().unwrap().spec.generation, Some(4));
     // The report that stands is this journal's own by now.
-    let node = Node::open(tempfile::tempdir().unwrap()).await;
-    let mut agent = Following::with(node, agent.directory, None, Some((NEVER, AHEAD))).await;
-    agent.server.call().await.answer(200, &later);
+    let mut agent = restarted(agent.directory, &later).await;
     agent.until(|told| told.spec.generation == Some(5) && told.standing.is_some()).await;
     assert!(went_back(agent.in_force.borrow().as_ref().unwrap()), "{:?}", agent.in_force.borrow());
 }

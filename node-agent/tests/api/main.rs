@@ -7,6 +7,7 @@ mod common;
 
 mod collect;
 mod following;
+mod grants;
 mod lost;
 mod report;
 mod server;

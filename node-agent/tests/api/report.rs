@@ -3,11 +3,11 @@
 use std::time::Duration;
 
 use http::Method;
-use ipam_core::ledger::{Attachment, Ledger, Owner, Pick, Request};
+use ipam_core::ledger::{Attachment, Owner, Pick, Request};
 use ipam_core::{PoolKey, PoolKind};
 use ipam_crds::BlockState;
 use ipam_crds::NodeBlock;
-use ipam_node_agent::allocator::{Allocator, system_clock};
+use ipam_node_agent::allocator::{Allocator, Source, system_clock};
 use ipam_node_agent::blocks::node_pools;
 use ipam_node_agent::metrics::Metrics;
 use ipam_node_agent::spec::NodeSpec;
@@ -20,7 +20,7 @@ use tokio::sync::watch;
 use tokio_util::sync::CancellationToken;
 
 use crate::common::store::{Verdict, controlled};
-use crate::common::{Node, blue, green, parameters};
+use crate::common::{Node, assign, blue, confirmed_ledger, green, parameters};
 use crate::server::{Call, NODE, Server, blocks, object};
 
 /// A reporter on `node` that was told `first`.
@@ -40,16 +40,16 @@ fn reporter_of(allocator: Allocator, first: InForce) -> (Server, watch::Sender<O
 
 /// Generation 3 with one block, of an object that shows this status.
 fn in_force(block: NodeBlock, status: &Value) -> InForce {
-    let spec = NodeSpec { uid: "u1".into(), generation: Some(3), blocks: vec![block] };
-    let standing =
-        Some(Standing { uid: "u1".into(), status: serde_json::from_value(status.clone()).unwrap(), arrival: 1 });
-    InForce { spec, saved: Some(3), standing, ..InForce::default() }
+    let spec = NodeSpec { uid: "u1".into(), created: 0, generation: Some(3), blocks: vec![block] };
+    let status = serde_json::from_value(status.clone()).unwrap();
+    let standing = Standing { uid: "u1".into(), resource_version: "3".into(), status, ..Standing::default() };
+    InForce { spec, saved: Some(3), standing: Some(standing), ..InForce::default() }
 }
 
 /// The status that a call writes.
 fn reported(call: &Call) -> &Value {
     assert_eq!((&call.method, call.path.as_str()), (&Method::PATCH, format!("{NODE}/node1/status").as_str()));
-    &call.body[1]["value"]
+    &call.body[2]["value"]
 }
 
 #[tokio::test]
@@ -59,18 +59,20 @@ async fn a_report_is_one_patch_of_the_status_and_without_news_there_is_silence()
     let call = server.call().await;
     let status = reported(&call);
     assert_eq!(status["observedGeneration"], 3);
-    let expected = json!([{"name": "blue", "poolType": "IPPool", "startIP": "192.168.0.1", "endIP": "192.168.0.4",
-        "used": 0, "capacity": 3}]);
+    let expected = json!([{"name": "blue", "poolType": "IPPool", "grant": blue().grant, "startIP": "192.168.0.1",
+        "endIP": "192.168.0.4", "used": 0, "capacity": 3}]);
     assert_eq!(status["pools"], expected);
-    assert_eq!(status["ledger"], json!({"epoch": 1, "sequence": 0}));
+    assert_eq!(status["ledger"], json!({"epoch": 1, "sequence": 2}), "the grant is seen and confirmed");
     assert_eq!(
         (&status["conditions"][0]["type"], &status["conditions"][0]["status"]),
         (&json!("Ready"), &json!("True"))
     );
     let operations: Vec<_> = call.body.as_array().unwrap().iter().map(|op| (&op["op"], &op["path"])).collect();
-    let expected = [("test", "/metadata/uid"), ("add", "/status")].map(|(op, path)| (json!(op), json!(path)));
+    let expected = [("test", "/metadata/uid"), ("replace", "/metadata/resourceVersion"), ("add", "/status")];
+    let expected = expected.map(|(op, path)| (json!(op), json!(path)));
     assert_eq!(operations, expected.iter().map(|(op, path)| (op, path)).collect::<Vec<_>>(), "nothing but the status");
     assert_eq!(call.body[0]["value"], "u1", "no other object of this name takes the report");
+    assert_eq!(call.body[1]["value"], "3", "no other version of the object takes the report");
     assert!(call.accept.contains("as=PartialObjectMetadata;"), "the answer is as short as can be: {}", call.accept);
     call.answer(200, &object(3, &blocks()));
     server.silence(Duration::from_millis(1500)).await;
@@ -120,8 +122,9 @@ fn request(kind: PoolKind, pool: &str, container: &str) -> Request {
 async fn a_report_counts_no_earlier_than_its_spec() {
     let (journal, store) = controlled();
     let metrics = Metrics::registered().0;
-    let (allocator, _ended) = Allocator::start(Ledger::new(0), Box::new(journal), system_clock(), metrics).unwrap();
-    allocator.configure(node_pools(&[blue(), green()]).0).await.unwrap();
+    let ledger = confirmed_ledger(&[blue(), green()]);
+    let (allocator, _ended) = Allocator::start(ledger, Box::new(journal), system_clock(), metrics).unwrap();
+    assign(&allocator, &[blue(), green()]).await;
     // While a record is on its way to the disk, the reporter asks for what is held.
     let busy = allocator.clone();
     tokio::spawn(async move { busy.allocate(request(PoolKind::CidrPool, "green", "c1")).await });
@@ -130,12 +133,12 @@ async fn a_report_counts_no_earlier_than_its_spec() {
     tokio::task::yield_now().await;
     // Behind its question a pod gets an address, and the block becomes Releasing.
     let releasing = NodeBlock { state: BlockState::Releasing, ..blue() };
-    let pools = node_pools(std::slice::from_ref(&releasing)).0;
+    let pools = node_pools(&[releasing.clone(), green()]).0;
     let others = std::thread::spawn(move || {
         let runtime = tokio::runtime::Builder::new_current_thread().build().unwrap();
         runtime.block_on(async {
             allocator.allocate(request(PoolKind::IpPool, "blue", "c2")).await.unwrap();
-            allocator.configure(pools).await.unwrap();
+            allocator.configure(pools, Source::ApiServer(None)).await.unwrap();
         });
     });
     store.answer(Verdict::Done);

@@ -12,6 +12,8 @@ use kube::client::Body;
 use serde_json::{Value, json};
 use tower_test::mock::{Handle, SendResponse, pair};
 
+use crate::common::blue;
+
 /// What the API server answers with.
 pub(crate) type Answer = UnsyncBoxBody<Bytes, std::io::Error>;
 
@@ -94,9 +96,9 @@ pub(crate) fn object(generation: i64, blocks: &Value) -> Value {
     })
 }
 
+/// The block [`blue`].
 pub(crate) fn blocks() -> Value {
-    json!([{"name": "blue", "poolType": "IPPool", "state": "Active", "startIP": "192.168.0.1",
-        "endIP": "192.168.0.4", "subnet": "192.168.0.0/16", "gateway": "192.168.0.1"}])
+    json!([blue()])
 }
 
 pub(crate) fn list_of(generation: i64, blocks: &Value) -> Value {

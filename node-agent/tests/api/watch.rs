@@ -3,15 +3,17 @@
 use std::time::Duration;
 
 use http::Method;
+use ipam_core::ledger::GrantStep;
+use ipam_crds::NodeBlock;
 use ipam_node_agent::spec::NodeSpec;
 use serde_json::json;
 
-use crate::common::parameters;
+use crate::common::{blue, parameters};
 use crate::following::Following;
 use crate::server::{NODE, blocks, line, object, stream};
 
 #[tokio::test]
-async fn a_block_that_comes_back_by_a_restored_api_server_alone_is_not_given_from() {
+async fn a_grant_that_comes_back_by_a_restore_allocates_nothing_until_it_is_replaced() {
     let mut agent = Following::start(None).await;
     let watch = agent.list(4).await;
     assert_eq!(agent.add("c1").await.unwrap(), "192.168.0.2/16");
@@ -19,14 +21,25 @@ async fn a_block_that_comes_back_by_a_restored_api_server_alone_is_not_given_fro
     lines.send(line("MODIFIED", &object(5, &json!([])))).unwrap();
     agent.until(|told| told.spec.generation == Some(5)).await;
     lines.send(line("MODIFIED", &object(4, &blocks()))).unwrap();
-    agent.until(|told| told.problems.iter().any(|problem| problem.reason == "Restored")).await;
-    let refused = agent.add("c2").await.unwrap_err();
-    assert_eq!(refused.code(), tonic::Code::Unavailable);
-    assert!(refused.message().contains("delete the IPAMNode"), "{refused}");
+    agent.until(|told| told.spec.generation == Some(4)).await;
+    assert_eq!(agent.add("c2").await.unwrap_err().code(), tonic::Code::Unavailable);
     agent.node.check(parameters(&["blue"], "c1")).await.unwrap();
-    lines.send(line("MODIFIED", &object(6, &blocks()))).unwrap();
-    agent.until(|told| told.problems.is_empty()).await;
+    let replaced = NodeBlock { grant: "6500000000000009".into(), ..blue() };
+    lines.send(line("MODIFIED", &object(6, &json!([replaced])))).unwrap();
+    agent.until(|told| told.spec.generation == Some(6)).await;
     assert_eq!(agent.add("c2").await.unwrap(), "192.168.0.3/16");
+}
+
+#[tokio::test]
+async fn a_grant_of_a_restored_backup_that_the_node_never_saw_has_ended() {
+    let mut agent = Following::start(None).await;
+    let lines = stream(agent.list(7).await);
+    let unknown = NodeBlock { grant: "6500000000000009".into(), ..blue() };
+    lines.send(line("MODIFIED", &object(6, &json!([unknown])))).unwrap();
+    agent.until(|told| told.spec.generation == Some(6)).await;
+    assert_eq!(agent.add("c1").await.unwrap_err().code(), tonic::Code::Unavailable);
+    let pools = agent.node.allocator.holdings().await.unwrap().pools;
+    assert_eq!(pools[0].grant.unwrap().step, GrantStep::Ended, "the report says so");
 }
 
 #[tokio::test]
@@ -82,18 +95,16 @@ async fn the_agent_watches_its_one_object_and_nothing_else() {
 }
 
 #[tokio::test]
-async fn a_block_is_given_from_only_once_it_is_noted_on_disk() {
+async fn a_block_whose_copy_cannot_be_saved_is_used_and_saved_later() {
     let mut agent = Following::start(None).await;
     // A directory stands where the temporary file of a replacement would go.
     let obstacle = agent.directory.path().join(".spec.json.new");
     std::fs::create_dir(&obstacle).unwrap();
     let _lines = stream(agent.list(4).await);
     assert_eq!(agent.file.load(), Ok(None));
-    let refused = agent.add("c1").await.unwrap_err();
-    assert_eq!(refused.code(), tonic::Code::Unavailable);
-    assert!(refused.message().contains("cannot note the block on its disk"), "{refused}");
-    std::fs::remove_dir(&obstacle).unwrap();
-    agent.until(|told| told.problems.is_empty()).await;
-    assert_eq!(agent.file.load().unwrap().unwrap().spec.generation, Some(4));
     assert_eq!(agent.add("c1").await.unwrap(), "192.168.0.2/16");
+    agent.until(|told| told.saved.is_none() && told.problems.iter().any(|problem| problem.reason == "Unsaved")).await;
+    std::fs::remove_dir(&obstacle).unwrap();
+    agent.until(|told| told.saved == Some(4) && told.problems.is_empty()).await;
+    assert_eq!(agent.file.load().unwrap().unwrap().spec.generation, Some(4));
 }

@@ -11,14 +11,17 @@ use std::process::{Child, Command, ExitStatus, Stdio};
 use std::sync::Arc;
 use std::time::Duration;
 
-use ipam_core::ledger::Ledger;
+use ipam_core::ledger::{Change, GrantStep, Ledger};
+use ipam_core::{GrantId, PoolKey};
 use ipam_crds::{BlockState, NodeBlock, PoolType as BlockType};
-use ipam_node_agent::allocator::{Allocator, system_clock};
+use ipam_node_agent::allocator::{Allocator, Source, system_clock};
 use ipam_node_agent::blocks::node_pools;
 use ipam_node_agent::metrics::Metrics;
+use ipam_node_agent::note::Noted;
 use ipam_node_agent::ready::Readiness;
 use ipam_node_agent::rpc::Rpc;
 use ipam_node_agent::socket::Listener;
+use ipam_node_agent::spec::{NodeSpec, SpecFile};
 use ipam_node_agent::store::{Opened, RealDirectory};
 use ipam_node_api::AgentAddress;
 use ipam_node_api::client::AgentClient;
@@ -65,6 +68,7 @@ pub(crate) fn blue() -> NodeBlock {
     NodeBlock {
         name: "blue".into(),
         pool_type: BlockType::IPPool,
+        grant: "6500000000000001".into(),
         state: BlockState::Active,
         start_ip: "192.168.0.1".into(),
         end_ip: "192.168.0.4".into(),
@@ -79,6 +83,7 @@ pub(crate) fn green() -> NodeBlock {
     NodeBlock {
         name: "green".into(),
         pool_type: BlockType::CIDRPool,
+        grant: "6500000000000002".into(),
         state: BlockState::Active,
         start_ip: "fd00:1::1".into(),
         end_ip: "fd00:1::ffff:ffff:ffff:ffff".into(),
@@ -115,6 +120,57 @@ pub(crate) fn with_index(parameters: IpamParameters, index: i32) -> IpamParamete
 pub(crate) fn with_gateway(parameters: IpamParameters) -> IpamParameters {
     let features = IpamFeatures { allocate_default_gateway: true, ..IpamFeatures::default() };
     IpamParameters { features: Some(features), ..parameters }
+}
+
+/// The API server assigns these blocks to the node, and confirms them.
+pub(crate) async fn assign(allocator: &Allocator, blocks: &[NodeBlock]) {
+    let (pools, problems) = node_pools(blocks);
+    assert_eq!(problems, Vec::<String>::new());
+    allocator.configure(pools, Source::ApiServer(None)).await.unwrap();
+    confirm(allocator, blocks).await;
+}
+
+/// The API server confirms the grants of these blocks.
+pub(crate) async fn confirm(allocator: &Allocator, blocks: &[NodeBlock]) {
+    allocator.confirm(grants(blocks)).await.unwrap();
+}
+
+pub(crate) fn grants(blocks: &[NodeBlock]) -> Vec<(PoolKey, GrantId)> {
+    node_pools(blocks).0.into_iter().filter_map(|pool| Some((pool.key, pool.grant?))).collect()
+}
+
+fn confirmations(blocks: &[NodeBlock]) -> Vec<Change> {
+    let confirmed = |(pool, id)| Change::Grant { pool, id, step: GrantStep::Confirmed };
+    grants(blocks).into_iter().map(confirmed).collect()
+}
+
+/// A ledger in which the grants of these blocks are confirmed.
+pub(crate) fn confirmed_ledger(blocks: &[NodeBlock]) -> Ledger {
+    let mut ledger = Ledger::new(0);
+    for change in confirmations(blocks) {
+        ledger.apply(&change);
+    }
+    ledger
+}
+
+/// Saves a spec as an agent does, with a journal in which its grants are confirmed.
+pub(crate) fn save_spec(store: &Path, namespace: &str, spec: NodeSpec) {
+    confirm_in(store, &spec.blocks);
+    save_copy(store, namespace, spec);
+}
+
+/// Saves a spec in the folder of a store, without a journal.
+pub(crate) fn save_copy(store: &Path, namespace: &str, spec: NodeSpec) {
+    std::fs::create_dir_all(store).unwrap();
+    SpecFile::new(store, "node1", namespace).save(&Noted::first(spec)).unwrap();
+}
+
+/// Confirms the grants of these blocks in the journal of an agent that does not run.
+pub(crate) fn confirm_in(store: &Path, blocks: &[NodeBlock]) {
+    let mut opened = Opened::read(RealDirectory::lock(store).unwrap()).unwrap();
+    let mut changes = opened.take_changes();
+    changes.extend(confirmations(blocks));
+    drop(opened.begin(&changes).unwrap());
 }
 
 /// A running agent.
@@ -158,11 +214,9 @@ impl Node {
         Self { client, allocator, readiness, directory, stop, serving, ended }
     }
 
-    /// Tells the agent its blocks.
+    /// The API server assigns these blocks to the node, and confirms them.
     pub(crate) async fn configure(&self, blocks: &[NodeBlock]) {
-        let (pools, problems) = node_pools(blocks);
-        assert_eq!(problems, Vec::<String>::new());
-        self.allocator.configure(pools).await.unwrap();
+        assign(&self.allocator, blocks).await;
         self.readiness.blocks_are_known();
     }
 

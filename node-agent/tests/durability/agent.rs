@@ -7,13 +7,12 @@ use std::process::{Child, Command, Stdio};
 use std::time::Duration;
 
 use ipam_crds::NodeBlock;
-use ipam_node_agent::note::Noted;
-use ipam_node_agent::spec::{NodeSpec, SpecFile};
+use ipam_node_agent::spec::NodeSpec;
 use ipam_node_api::AgentAddress;
 use ipam_node_api::client::AgentClient;
 use rustix::process::{Pid, Signal, kill_process};
 
-use crate::common::{blue, deadline};
+use crate::common::{blue, deadline, save_spec};
 use crate::trace::{Call, read};
 
 /// The calls that the tests look at. strace stops the agent at no others.
@@ -45,24 +44,14 @@ impl Home {
     /// With a spec that an earlier agent saved, and no API server.
     pub(crate) fn with_spec() -> Self {
         let home = Self::new(None);
-        home.save(1, vec![NodeBlock { end_ip: "192.168.0.99".into(), ..blue() }]);
-        home
-    }
-
-    /// With a spec that an earlier agent saved and that has a block which the IPAMNode on `server` does not have. No other spec can
-    /// be saved: a folder has the name of the temporary file.
-    pub(crate) fn with_lost_block(server: SocketAddr) -> Self {
-        let home = Self::new(Some(server));
-        home.save(0, vec![blue(), NodeBlock { name: "red".into(), ..blue() }]);
-        std::fs::create_dir(home.path("store.d/.spec.json.new")).unwrap();
+        home.save(vec![NodeBlock { end_ip: "192.168.0.99".into(), ..blue() }]);
         home
     }
 
     /// Saves a spec as an earlier agent did.
-    fn save(&self, generation: i64, blocks: Vec<NodeBlock>) {
-        std::fs::create_dir(self.path("store.d")).unwrap();
-        let spec = NodeSpec { uid: "u".into(), generation: Some(generation), blocks };
-        SpecFile::new(&self.path("store.d"), "node1", "kube-system").save(&Noted::first(spec)).unwrap();
+    fn save(&self, blocks: Vec<NodeBlock>) {
+        let spec = NodeSpec { uid: "u".into(), created: 0, generation: Some(1), blocks };
+        save_spec(&self.path("store.d"), "kube-system", spec);
     }
 
     pub(crate) fn path(&self, name: &str) -> PathBuf {

@@ -1,8 +1,8 @@
 //! Which records of earlier decisions are put before the plan.
 //!
 //! A pool's status is the first record and the IPAMNodes, derived from it, the second; a status takes no block away while
-//! the IPAMNode of its node has an entry of it. So where the two differ, the status was wiped, edited or put back to an
-//! earlier state, and the IPAMNode stands: its node may give from the block. So does what a write under way may be telling the
+//! the IPAMNode of its node has an entry whose grant is not over. So where the two differ, the status was wiped, edited or put back to
+//! an earlier state, and the IPAMNode stands: its node may allocate from the block. So does what a write under way may be telling the
 //! node. Two cases are otherwise: the agent is known to have released the entry, or we ourselves have told the node what the
 //! status says.
 
@@ -24,7 +24,12 @@ pub(super) fn gather(key: &PoolKey, seen: &Observation<'_>) -> (Vec<Claim>, Vec<
     let remembered = &seen.beside.remembered;
     if !remembered.is_empty() {
         let named: HashSet<String> = claims.iter().map(|claim| claim.node.clone()).collect();
-        claims.extend(remembered.iter().filter(|claim| !named.contains(&claim.node)).cloned());
+        let mut recorded = Ranges::default();
+        for claim in &claims {
+            recorded.insert(claim);
+        }
+        let has_room = |claim: &&Claim| !named.contains(&claim.node) && !recorded.overlap(claim);
+        claims.extend(remembered.iter().filter(has_room).cloned());
     }
     (claims, dropped)
 }
@@ -71,7 +76,7 @@ fn recorded(key: &PoolKey, seen: &Observation<'_>) -> (Vec<Claim>, Vec<String>) 
 /// was wiped before any IPAMNode could repeat it.
 fn being_told(key: &PoolKey, seen: &Observation<'_>, first: &HashMap<&str, &Claim>) -> Vec<Claim> {
     let unrecorded = seen.told.iter().filter(|told| !first.contains_key(told.node.as_str()));
-    let has_entry = |node: &str| seen.ipam_nodes.get(node).is_some_and(|known| known.block(key).is_some());
+    let has_entry = |node: &str| seen.ipam_nodes.get(node).is_some_and(|known| known.claim(node, key).is_some());
     let under_way = unrecorded.filter(|told| !has_entry(&told.node) && !seen.ipam_nodes.has_no_entry(&told.node, key));
     let claim = |told: &Assignment| Claim {
         node: told.node.clone(),

@@ -13,7 +13,7 @@ mod releases;
 mod status;
 mod verdicts;
 
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::{BTreeMap, BTreeSet, HashSet};
 use std::time::{Duration, Instant};
 
 use ipam_core::plan::{Assignment, Claim, NodeRef, Plan, Standing, plan_beside, wind_down};
@@ -46,6 +46,8 @@ pub struct Observation<'a> {
     pub ipam_nodes: &'a IpamNodes,
     /// Who has which block by what nodes were told since this operator leads, by node name; empty if nothing was.
     pub told: &'a [Assignment],
+    /// Nodes whose block was free until a status write of this leader assigned it, and that have had no entry of it since.
+    pub just_assigned: &'a BTreeSet<String>,
     /// Gateways of before that were barred by what nodes were told; `None` if nothing was told since this operator leads.
     pub former: Option<&'a [AddrRange]>,
     /// What other pools mean for this one.
@@ -104,10 +106,12 @@ pub struct Decision {
     pub status: Option<StatusRecord>,
     /// Who has which block, by node name; `None` if the spec is invalid and what was given before stands.
     pub assignments: Option<Vec<Assignment>>,
-    /// Nodes whose entry is to be taken out of their IPAMNode without their agent's word.
+    /// Nodes whose entries are to be revoked, whatever their agents report.
     pub let_go: BTreeSet<String>,
     /// What nodes may not give of their blocks, for others hold it.
     pub elsewhere: Elsewhere,
+    /// Nodes that get a block which was free.
+    pub just_assigned: BTreeSet<String>,
     /// How many addresses two agents report as held.
     pub contradictions: usize,
     /// When a grace ends.
@@ -208,7 +212,10 @@ fn serve(seen: &Observation<'_>, pool: &Pool) -> Decision {
     let barred = if seen.beside.silent.is_empty() { &seen.beside.barred[..] } else { &all };
     let mut plan = plan_beside(pool, nodes, &claims, &usage, barred);
     dropped.append(&mut plan.dropped);
-    conclude(seen, &releases, &Outlook::Serving, plan, dropped)
+    let claimed: HashSet<(&str, AddrRange)> = claims.iter().map(|claim| (claim.node.as_str(), claim.range)).collect();
+    let is_new = |given: &&Assignment| !claimed.contains(&(given.node.as_str(), given.block.range));
+    let just_assigned = plan.assignments.iter().filter(is_new).map(|given| given.node.clone()).collect();
+    Decision { just_assigned, ..conclude(seen, &releases, &Outlook::Serving, plan, dropped) }
 }
 
 /// Takes back all that was given, whatever the spec says.

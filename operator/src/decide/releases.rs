@@ -1,7 +1,7 @@
 //! When a block that is being taken back is free for others.
 //!
-//! By the agent's word, which [`crate::index::IpamNodes`] keeps; by an admin's; or by time, once the Node is gone, as the status
-//! records and this leader has itself seen for a while. Never because a Node is gone, a label changed, or a record is missing.
+//! By the agent's report; by an admin; or by time, once the Node is gone, as the status records and this leader has itself seen for
+//! a while. Never because a Node is gone, a label changed, or a record is missing.
 
 use std::collections::{BTreeSet, HashMap};
 use std::time::Duration;
@@ -65,10 +65,13 @@ impl<'a> Releases<'a> {
         Some(later(gone_since, (*grace)?)?.max(later(*now, unseen)?))
     }
 
-    /// How far the node's block is held. One that is let go of is free as soon as the node has no entry of it any more.
+    /// How far the node's block is held. One that is force-released, or whose grace is over, is free once its entry is revoked, or if the
+    /// node has none. One that was just assigned is free until the node has an entry.
     pub(super) fn usage(&self, node: &str) -> Usage {
         let (ipam_nodes, key) = (self.seen.ipam_nodes, &self.seen.pool.key);
-        if self.let_go(node).is_some() && ipam_nodes.has_no_entry(node, key) {
+        let is_free = self.let_go(node).is_some() || self.seen.just_assigned.contains(node);
+        let is_fenced = self.seen.just_assigned.contains(node) || ipam_nodes.get(node).is_none_or(|known| known.fenced);
+        if is_free && is_fenced && ipam_nodes.has_no_entry(node, key) {
             return Usage::Empty;
         }
         ipam_nodes.usage(node, key)
@@ -77,13 +80,10 @@ impl<'a> Releases<'a> {
     /// What was last counted of the node's block.
     pub(super) fn counted(&self, node: &str) -> Usage {
         let (ipam_nodes, key) = (self.seen.ipam_nodes, &self.seen.pool.key);
-        ipam_nodes.retired(node, key).unwrap_or_else(|| match ipam_nodes.get(node) {
-            Some(record) => record.counted(key),
-            None => Usage::Unknown,
-        })
+        ipam_nodes.get(node).map_or(Usage::Unknown, |record| record.counted(key))
     }
 
-    /// The nodes of which entries are to be taken out, let go of as they are.
+    /// The nodes whose entries are to be revoked, whatever their agents report.
     pub(super) fn let_go_of(&self, assignments: &[Assignment]) -> BTreeSet<String> {
         let losing = assignments.iter().filter(|assignment| assignment.standing != Standing::Serving);
         losing.map(|assignment| &assignment.node).filter(|node| self.let_go(node).is_some()).cloned().collect()

@@ -1,11 +1,12 @@
 use std::collections::BTreeMap;
 use std::sync::LazyLock;
 
+use ipam_core::GrantId;
 use ipam_crds::{AddressCounts, BlockCounts, BlockState, BlockUse, NodeBlock, NodeCounts, PoolType};
 use serde_json::{Value, json};
 
 use super::*;
-use crate::ipam_node::{IpamNodeRecord, entry};
+use crate::ipam_node::{IpamNodeRecord, entry, grant};
 use crate::objects::RawObject;
 use crate::pool::FORCE_RELEASE;
 
@@ -53,6 +54,7 @@ struct Scene {
     absences: Absences,
     no_place: Option<NoPlace>,
     told: Vec<Assignment>,
+    just_assigned: BTreeSet<String>,
     former: Option<Vec<AddrRange>>,
     second: i64,
     counts_wait: bool,
@@ -79,6 +81,7 @@ impl Scene {
             leaving: &self.leaving,
             ipam_nodes: &self.ipam_nodes,
             told: &self.told,
+            just_assigned: &self.just_assigned,
             former: self.former.as_deref(),
             beside: &self.beside,
             grace: self.grace,
@@ -99,6 +102,8 @@ impl Scene {
             pool_type: block.pool_type,
             start_ip: block.start_ip.clone(),
             end_ip: block.end_ip.clone(),
+            grant: Some(block.grant.clone()),
+            ended: used == 0 && block.state == BlockState::Releasing,
             used,
             capacity: 4,
             held: Vec::new(),
@@ -112,10 +117,14 @@ impl Scene {
             let node = assignment.node.as_str();
             if self.ipam_nodes.get(node).is_none() {
                 self.ipam_nodes.apply(node, IpamNodeRecord::default()).unwrap();
+                self.ipam_nodes.get_mut(node).unwrap().fenced = true;
             }
             let known = self.ipam_nodes.get(node).unwrap();
             let is_out = assignment.standing != Standing::Serving && known.has_released(&pool.key);
-            let new = (!is_out).then(|| entry(&pool.key, pool.spec.as_deref().ok(), assignment, Some(known)));
+            let mut new = (!is_out).then(|| entry(&pool.key, pool.spec.as_deref().ok(), assignment, Some(known)));
+            if let Some(new) = &mut new {
+                grant(new, Some(known), None, false, |least| GrantId::new(least, 7));
+            }
             let blocks: Vec<NodeBlock> = new.into_iter().collect();
             if known.blocks != blocks {
                 self.ipam_nodes.begin_write(node, &blocks);
@@ -394,9 +403,6 @@ fn a_block_that_the_spec_no_longer_has_is_kept_until_the_agent_says_that_it_rele
     assert_eq!(scene.decide(&edited).assignments.unwrap()[0].block.range.to_string(), "192.168.0.1-192.168.0.4");
     scene.report("n1", 0);
     let decision = scene.decide(&edited);
-    assert_eq!(decision.assignments.as_ref().unwrap()[0].block.range.to_string(), "192.168.0.1-192.168.0.4");
-    scene.write_ipam_nodes(&edited, decision.assignments.as_ref().unwrap());
-    let decision = scene.decide(&edited);
     let status = decision.status.unwrap();
     assert_eq!(blocks(&status), ["n1=192.168.0.1-192.168.0.8"]);
     assert_eq!(condition(&status, DEGRADED).status, "False");
@@ -464,6 +470,8 @@ fn an_ipam_node_says_what_the_node_may_give() {
     let expected = NodeBlock {
         name: "blue".into(),
         pool_type: PoolType::IPPool,
+        grant: String::new(),
+        never_used: false,
         state: BlockState::Active,
         start_ip: "192.168.0.1".into(),
         end_ip: "192.168.0.8".into(),

@@ -73,11 +73,13 @@ fn releasing(seen: &Observation<'_>, departed: &[String], without_block: &[Strin
 const WITHOUT_BLOCK: &str = "addresses are held without a block";
 
 fn without_block_text(seen: &Observation<'_>, nodes: &[String]) -> String {
+    let PoolRecord { key, namespace, .. } = seen.pool;
     format!(
         "{WITHOUT_BLOCK} of this pool, and given to nobody else, on {}; they come free as the pods there are deleted; of a machine \
-         that is lost for good delete the Node, then: kubectl delete ipamnode -n {} NODE",
+         that is lost for good delete the Node, then: kubectl annotate -n {namespace} {} {} {FORCE_RELEASE}=NODE",
         counted_list(nodes),
-        seen.pool.namespace
+        key.kind.kind().to_lowercase(),
+        key.name
     )
 }
 

@@ -179,7 +179,7 @@ impl Reconciler {
     }
 
     /// Whether the change from one record of a pool to the next is one that others may feel.
-    pub(super) fn note_change(&mut self, old: &PoolRecord, new: &PoolRecord) {
+    pub(super) fn note_change(&mut self, old: &PoolRecord, new: &PoolRecord, now: Instant) {
         let same_spec = match (&old.spec, &new.spec) {
             (Ok(one), Ok(two)) => Arc::ptr_eq(one, two),
             (Err(_), Err(_)) => true,
@@ -188,6 +188,10 @@ impl Reconciler {
         let same_life = old.life.allows_overlap == new.life.allows_overlap && old.life.created == new.life.created;
         self.stale.overlaps |= !(same_spec && same_life);
         self.stale.outlying |= !same_spec;
+        // Blocks outside today's network bar pools of other networks, too.
+        if old.life.allows_overlap != new.life.allows_overlap {
+            self.wake_pools(now);
+        }
     }
 }
 

@@ -1,6 +1,6 @@
 //! Calls to the API server as plain data: what is asked for, and what became of it.
 //!
-//! Every call that changes something names the version that it was decided upon. How a call is made is for [`crate::act`].
+//! Every call that changes something names the version that it was decided upon; a creation names none. How a call is made is for [`crate::act`].
 
 use ipam_core::PoolKey;
 use ipam_crds::NodeBlock;
@@ -89,23 +89,28 @@ pub struct NodeWrite {
 /// What is to be done with an IPAMNode.
 #[derive(Clone, PartialEq, Debug)]
 pub enum NodeAction {
-    /// Create it.
-    Create(Vec<NodeBlock>),
-    /// Create it without blocks for a Node that is gone, marked as [`crate::ipam_node::PLACEHOLDER`]: while the name is taken no
-    /// creation of before succeeds.
-    Placeholder,
-    /// Replace `spec.pools`, if the version is this one.
-    Update(String, Vec<NodeBlock>),
+    /// Create it without blocks. No version makes a creation conditional, so it may take effect at any later time. It assigns
+    /// nothing, whenever that is.
+    Create,
+    /// Replace `spec.pools` and the finalizers, if the version is still this one.
+    Update {
+        /// `metadata.resourceVersion`.
+        version: String,
+        /// The new `spec.pools`.
+        blocks: Vec<NodeBlock>,
+        /// The new `metadata.finalizers`, those of others included.
+        finalizers: Vec<String>,
+    },
     /// Delete it, if uid and version are these.
     Delete(String, String),
 }
 
 impl NodeAction {
-    /// What the IPAMNode says once this is done.
+    /// The blocks of the IPAMNode after this.
     pub fn blocks(&self) -> &[NodeBlock] {
         match self {
-            Self::Create(blocks) | Self::Update(_, blocks) => blocks,
-            Self::Placeholder | Self::Delete(..) => &[],
+            Self::Update { blocks, .. } => blocks,
+            Self::Create | Self::Delete(..) => &[],
         }
     }
 }

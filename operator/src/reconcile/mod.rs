@@ -9,7 +9,7 @@
 
 mod beside;
 mod calls;
-mod gone;
+mod lifetime;
 mod memory;
 mod node_queue;
 mod node_writes;
@@ -18,7 +18,7 @@ mod pool_task;
 mod silence;
 mod timing;
 
-use std::collections::{BTreeMap, HashMap, HashSet};
+use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
@@ -35,7 +35,6 @@ use crate::objects::RawObject;
 use crate::pool::{FINALIZER, FORCE_RELEASE, Life, PoolRecord};
 use beside::Outlying;
 pub use calls::{CallError, Command, NodeAction, NodeVersion, NodeWrite, Outcome, PoolPatch, PoolRef};
-pub use gone::CREATIONS_ARRIVE_WITHIN;
 use memory::Memory;
 use node_queue::NodeQueue;
 use node_writes::queue_holders;
@@ -68,18 +67,18 @@ pub struct Now {
     pub wall: Timestamp,
 }
 
-/// What an admin has set, and what only a simulation sets otherwise.
+/// What an admin has set.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Settings {
     /// How long a block waits for its agent's word once its Node is gone; `None` for ever.
     pub released_block_grace: Option<Duration>,
-    /// For how long a creation may be on its way, by the time of the cluster: [`CREATIONS_ARRIVE_WITHIN`] in every real one.
-    pub creations_arrive_within: Duration,
+    /// Seed of the random numbers in grant IDs. No two leaders may have the same.
+    pub seed: u64,
 }
 
 impl Default for Settings {
     fn default() -> Self {
-        Self { released_block_grace: Some(Duration::from_hours(24)), creations_arrive_within: CREATIONS_ARRIVE_WITHIN }
+        Self { released_block_grace: Some(Duration::from_hours(24)), seed: fastrand::u64(..) }
     }
 }
 
@@ -99,8 +98,6 @@ pub struct Reconciler {
     orphaned: HashMap<String, Instant>,
     /// Nodes that are gone and have an IPAMNode, and since when we know.
     gone: HashMap<String, Instant>,
-    /// Nodes that are gone whose IPAMNode goes with what its agent said, for a placeholder to take the name.
-    replaced: HashSet<String>,
     /// Node → its blocks of pools that are gone, or have another network by now and may not yet record them.
     outlying: HashMap<String, Outlying>,
     /// What was given before the API server went back to an earlier state.
@@ -120,6 +117,8 @@ pub struct Reconciler {
     /// How many calls about pools were begun.
     calls: u64,
     leading: bool,
+    /// Makes grant IDs.
+    random: fastrand::Rng,
     metrics: Arc<Metrics>,
 }
 
@@ -148,7 +147,6 @@ impl Reconciler {
             queue: NodeQueue::default(),
             orphaned: HashMap::new(),
             gone: HashMap::new(),
-            replaced: HashSet::new(),
             outlying: HashMap::new(),
             memory: Memory::default(),
             silence: Silence::default(),
@@ -160,6 +158,7 @@ impl Reconciler {
             publishing: 0,
             calls: 0,
             leading: false,
+            random: fastrand::Rng::with_seed(settings.seed),
             metrics,
         }
     }
@@ -292,7 +291,7 @@ impl Reconciler {
         for key in self.take_due(now.instant) {
             self.look_at_pool(&key, now);
         }
-        self.write_ipam_nodes(now.instant);
+        self.write_ipam_nodes(now);
         self.metrics.ipam_nodes_waiting(self.queue.len());
         std::mem::take(&mut self.outbox)
     }
@@ -309,13 +308,14 @@ impl Reconciler {
     fn look_at_pool(&mut self, key: &PoolKey, now: Now) {
         let beside = self.beside(key);
         let Some(task) = self.pools.get_mut(key) else { return };
-        let began = Instant::now();
+        let (began, none) = (Instant::now(), BTreeSet::new());
         let decision = decide(&Observation {
             pool: &task.record,
             nodes: &self.nodes.refs(),
             leaving: self.nodes.leaving(),
             ipam_nodes: &self.ipam_nodes,
             told: task.applied.as_ref().map(|applied| applied.assignments.as_slice()).unwrap_or_default(),
+            just_assigned: task.applied.as_ref().map_or(&none, |applied| &applied.just_assigned),
             former: task.applied.as_ref().map(|applied| applied.elsewhere.former.as_slice()),
             beside: &beside,
             grace: self.settings.released_block_grace,
@@ -351,7 +351,10 @@ impl Reconciler {
         let pool = PoolRef { key: key.clone(), uid, resource_version, call };
         let spec = record.spec.as_ref().ok().cloned();
         let (let_go, elsewhere) = (decision.let_go, decision.elsewhere);
-        let applies = decision.assignments.map(|given| Applied { let_go, elsewhere, ..Applied::new(spec, given) });
+        // Only a status write of ours has assigned what was free.
+        let just_assigned = if decision.status.is_some() { decision.just_assigned } else { BTreeSet::new() };
+        let applies =
+            decision.assignments.map(|given| Applied { let_go, elsewhere, just_assigned, ..Applied::new(spec, given) });
         if let Some(patch) = decision.patch {
             let change = change(&record.life, &patch);
             task.call = Some(Call { patch: Some(patch), ..Call::new(call, now) });
@@ -445,14 +448,14 @@ impl Reconciler {
     }
 
     /// From now on IPAMNodes are derived from this; those that may differ are looked at.
-    fn apply(&mut self, key: &PoolKey, new: Applied) {
+    fn apply(&mut self, key: &PoolKey, mut new: Applied) {
         let Some(task) = self.pools.get_mut(key) else { return };
+        if let Some(before) = &task.applied {
+            new.follow(before);
+        }
         if let Some(old) = task.applied.as_ref().filter(|old| old.is_of_the_spec_of(&new)) {
             for node in changed_nodes(&old.assignments, &new.assignments) {
                 self.queue.push(node);
-                if new.of(node).is_none() {
-                    self.ipam_nodes.forget_retired_of(node, key);
-                }
             }
             for node in old.specials(&new) {
                 self.queue.push(node);

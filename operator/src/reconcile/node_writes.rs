@@ -4,27 +4,28 @@
 
 use std::time::Instant;
 
-use ipam_core::PoolKey;
 use ipam_core::plan::Standing;
+use ipam_core::{GrantId, PoolKey};
 use ipam_crds::{BlockState, NodeBlock};
 
 use super::node_queue::NodeQueue;
-use super::pool_task::Applied;
-use super::{CallError, Command, NodeAction, NodeVersion, NodeWrite, Reconciler};
+use super::pool_task::{Applied, PoolTask};
+use super::{CallError, Command, NodeAction, NodeVersion, NodeWrite, Now, Reconciler};
 use crate::decide::NoPlace;
 use crate::index::{IpamNodes, key_of};
-use crate::ipam_node::{IpamNodeRecord, bar, entry, is_about, sort};
+use crate::ipam_node::{IpamNodeRecord, bar, entry, grant, is_about, sort};
 
 impl Reconciler {
     /// Sends the writes of the nodes that are ready.
-    pub(super) fn write_ipam_nodes(&mut self, now: Instant) {
+    pub(super) fn write_ipam_nodes(&mut self, clocks: Now) {
+        let now = clocks.instant;
         while let Some(node) = self.queue.pop(now) {
             if self.waits_for_a_status(&node) {
                 continue;
             }
             self.note_orphans(&node, now);
             self.note_gone(&node, now);
-            let Some(action) = self.wanted(&node, now) else {
+            let Some(action) = self.wanted(&node, clocks) else {
                 self.queue.forget(&node);
                 self.ipam_nodes.accept(&node);
                 self.note_outlying(&node, now);
@@ -33,7 +34,6 @@ impl Reconciler {
             if self.waits_for_the_lease(&node, &action) {
                 continue;
             }
-            self.note_replaced(&node, &action, now);
             self.queue.begin(&node);
             self.ipam_nodes.begin_write(&node, action.blocks());
             self.outbox.push(Command::WriteIpamNode(NodeWrite { node, action }));
@@ -47,7 +47,26 @@ impl Reconciler {
     }
 
     /// What is to be done with a node's IPAMNode, if anything.
-    fn wanted(&self, node: &str, now: Instant) -> Option<NodeAction> {
+    fn wanted(&mut self, node: &str, clocks: Now) -> Option<NodeAction> {
+        let now = clocks.instant;
+        let mut blocks = self.blocks_of(node, now);
+        self.grant(node, &mut blocks, clocks);
+        let Some(known) = self.ipam_nodes.get(node) else {
+            return self.is_to_have_ipam_node(node, !blocks.is_empty()).then_some(NodeAction::Create);
+        };
+        let is_kept = !blocks.is_empty() || self.report_counts(node, known, now);
+        let finalizers = known.finalizers_for(is_kept);
+        // Writing what is there already tells whether the write before, whose answer was lost, has changed it.
+        if blocks != known.blocks || finalizers != known.finalizers || known.unsettled {
+            return Some(NodeAction::Update { version: known.resource_version.clone(), blocks, finalizers });
+        }
+        let is_awaited = self.is_silent(node) || self.is_recorded(node);
+        let ends = !self.nodes.contains(node) && !is_kept && !is_awaited && !known.deleting;
+        ends.then(|| NodeAction::Delete(known.uid.clone(), known.resource_version.clone()))
+    }
+
+    /// The entries that the node is to have, in order. Of new ones the grant is empty.
+    fn blocks_of(&self, node: &str, now: Instant) -> Vec<NodeBlock> {
         let known = self.ipam_nodes.get(node);
         let mut blocks = self.orphans(node, now);
         for (key, task) in &self.pools {
@@ -57,52 +76,47 @@ impl Reconciler {
             }
         }
         sort(&mut blocks);
-        match known {
-            // Of one that is silent an agent is awaited.
-            None if blocks.is_empty() && !self.is_silent(node) && self.takes_a_placeholder(node) => {
-                Some(NodeAction::Placeholder)
-            }
-            // Making it without blocks tells whether the one before, whose answer was lost and which nobody wants any more,
-            // was made.
-            None if blocks.is_empty() && self.ipam_nodes.may_be_created(node) => Some(NodeAction::Create(blocks)),
-            // A name that a status records but no Node bears has no agent to tell. It may be no name at all. An agent that had
-            // more to tell than what it has from us needs an object to tell it in, and so does one that is asked.
-            None => {
-                let is_needed = !blocks.is_empty() || self.ipam_nodes.is_to_tell_again(node) || self.is_asked(node);
-                (is_needed && self.nodes.contains(node)).then_some(NodeAction::Create(blocks))
-            }
-            // One that stays for somebody's finalizer is written like any other.
-            Some(known) if blocks.is_empty() && !known.deleting && self.may_forget(node, known, now) => {
-                Some(NodeAction::Delete(known.uid.clone(), known.resource_version.clone()))
-            }
-            // Writing what is there already tells whether the write before, whose answer was lost, has changed it.
-            Some(known) if blocks == known.blocks && !known.unsettled => None,
-            Some(known) => Some(NodeAction::Update(known.resource_version.clone(), blocks)),
-        }
+        blocks
     }
 
-    /// The node's entry of a pool. One that the node is to lose is taken out once its agent has released it, or when it
-    /// is let go of; so it stays out until the status has given the block up.
+    /// The node's entry of a pool. One that the node is to lose stays until the status has released the block.
     fn entry_of(&self, node: &str, key: &PoolKey, applied: &Applied) -> Option<NodeBlock> {
         let given = applied.of(node)?;
         let known = self.ipam_nodes.get(node);
-        // Of a range that another hand has put in its place the agent's word says nothing of this one.
-        let is_asked =
-            |known: &IpamNodeRecord| known.block(key).is_some_and(|block| is_about(block, &given.block.range));
-        let is_out = || {
-            known.is_some_and(|known| known.has_released(key) && is_asked(known))
-                || self.ipam_nodes.retired(node, key).is_some()
-                || applied.let_go.contains(node)
-        };
-        if given.standing != Standing::Serving && is_out() {
+        let has_entry = || known.is_some_and(|known| known.block(key).is_some());
+        let is_let_go = given.standing != Standing::Serving && applied.let_go.contains(node);
+        // Without an entry the write of one that is revoked stops a write of a former leader that would make one.
+        let is_fenced = known.is_none_or(|known| known.fenced);
+        if is_let_go && !has_entry() && is_fenced {
             return None;
         }
         let mut block = entry(key, applied.pool.as_deref(), given, known);
         bar(&mut block, applied.elsewhere.held.get(node).map_or(&[], Vec::as_slice));
-        if applied.elsewhere.suspended.contains(node) {
+        if is_let_go {
+            block.state = BlockState::Revoked;
+        } else if applied.elsewhere.suspended.contains(node) && block.state == BlockState::Active {
             block.state = BlockState::Releasing;
         }
         Some(block)
+    }
+
+    /// Makes the grants that entries lack. An entry that no plan in force has made stays as it is, unless the status of an invalid
+    /// pool has its block: such a pool serves on as before.
+    fn grant(&mut self, node: &str, blocks: &mut [NodeBlock], now: Now) {
+        let second = u32::try_from(now.wall.as_second()).unwrap_or_default();
+        let known = self.ipam_nodes.get(node);
+        for block in blocks {
+            let key = key_of(block);
+            let Some(task) = self.pools.get(&key) else { continue };
+            if task.applied.is_none() && !task.serves_on(node, block) {
+                continue;
+            }
+            // A write that is tried again makes no other grant.
+            let sent = self.ipam_nodes.sent(node, &key).filter(|sent| is_same_range(sent, block)).cloned();
+            let is_new = task.has_just_assigned(node);
+            let random = &mut self.random;
+            grant(block, known, sent.as_ref(), is_new, |least| GrantId::new(second.max(least), random.u32(..)));
+        }
     }
 
     /// Entries of pools that are not there: each was removed against its finalizer. Addresses may be held all the same, and
@@ -112,10 +126,11 @@ impl Reconciler {
         if self.orphan_expiry(node, now).is_some_and(|expiry| expiry <= now) {
             return Vec::new();
         }
-        let stays = |key: &PoolKey| !self.pools.contains_key(key) && !known.has_released(key);
+        let is_unused = |block: &NodeBlock| known.is_unused(block) && !known.unsettled;
+        let stays = |key: &PoolKey| !self.pools.contains_key(key) && (known.unsettled || !known.is_over(key));
         let told = known.unedited.as_ref().unwrap_or(&known.blocks);
         let added = known.blocks.iter().filter(|block| known.told(&key_of(block)).is_none());
-        let orphans = told.iter().chain(added).filter(|block| stays(&key_of(block)));
+        let orphans = told.iter().chain(added).filter(|block| stays(&key_of(block)) && !is_unused(block));
         orphans.map(|block| NodeBlock { state: BlockState::Releasing, ..block.clone() }).collect()
     }
 
@@ -157,7 +172,7 @@ impl Reconciler {
 
     fn ipam_node_is_written(&mut self, write: &NodeWrite, version: Option<NodeVersion>, now: Instant) {
         let NodeWrite { node, action } = write;
-        if matches!(action, NodeAction::Create(_) | NodeAction::Placeholder) {
+        if *action == NodeAction::Create {
             self.note_place(None, now);
         }
         if self.queue.succeed(node) && self.ipam_nodes.get(node).is_none() {
@@ -167,10 +182,11 @@ impl Reconciler {
             let is_kept = !matches!(action, NodeAction::Delete(..)) && !self.nodes.contains(node);
             let changes = self.ipam_nodes.get(node).is_none_or(|known| known.blocks != action.blocks());
             self.note_written(node, action, version);
+            self.note_entries(node, None);
             // Only now is it known that the write before, whose answer was lost, changed nothing. No watch tells of a
             // write that changes nothing, so what waited for that is looked at here.
-            // And of a Node that is gone there may be no more to tell than this.
-            if !changes || is_kept {
+            // One that is new gets its blocks, and one whose Node is gone may be deleted.
+            if !changes || is_kept || *action == NodeAction::Create {
                 self.queue.push(node);
             }
             self.note_outlying(node, now);
@@ -179,17 +195,12 @@ impl Reconciler {
     }
 
     fn ipam_node_is_not_written(&mut self, write: &NodeWrite, error: &CallError, now: Instant) {
-        let NodeWrite { node, action } = write;
-        if matches!((action, error), (NodeAction::Placeholder, CallError::Conflict(_))) {
-            // The name is taken.
-            self.replaced.remove(node);
-        }
+        let node = &write.node;
         match error {
             CallError::Conflict(_) => tracing::debug!(%node, %error, "observing again"),
             CallError::NoPlace(_) | CallError::Failed(_) => tracing::warn!(%node, %error, "IPAMNode not written"),
         }
         if let CallError::NoPlace(why) = error {
-            self.ipam_nodes.is_not_created(node);
             self.note_place(Some(*why), now);
         }
         self.queue.fail(node, now);
@@ -204,11 +215,14 @@ impl Reconciler {
         }
     }
 
-    /// A block that waits for its addresses to be unheld is free, now that its entry is taken out.
+    /// A block that waits for its release is free, now that its grant is revoked or its entry is gone.
     pub(super) fn wake_pools_that_wait_for(&mut self, node: &str, now: Instant) {
         for (key, task) in &mut self.pools {
             let loses = |applied: &Applied| applied.of(node).is_some_and(|given| given.standing != Standing::Serving);
-            if task.applied.as_ref().is_some_and(loses) && self.ipam_nodes.has_no_entry(node, key) {
+            let has_released = |known: &IpamNodeRecord| known.has_released(key);
+            let is_free =
+                || self.ipam_nodes.has_no_entry(node, key) || self.ipam_nodes.get(node).is_some_and(has_released);
+            if task.applied.as_ref().is_some_and(loses) && is_free() {
                 task.due.wake(now);
             }
         }
@@ -218,18 +232,16 @@ impl Reconciler {
     fn note_written(&mut self, node: &str, action: &NodeAction, version: Option<NodeVersion>) {
         // Of one that is deleted the watch tells when it is gone, which a finalizer of others may put off.
         let Some(version) = version else { return };
-        let placeholder = *action == NodeAction::Placeholder;
-        if placeholder {
-            self.replaced.remove(node);
-        }
         let blocks = action.blocks().to_vec();
+        let finalizers = match action {
+            NodeAction::Update { finalizers, .. } => finalizers.clone(),
+            NodeAction::Create | NodeAction::Delete(..) => Vec::new(),
+        };
         let NodeVersion { uid, resource_version, generation } = version;
         match self.ipam_nodes.get_mut(node) {
             Some(known) if known.uid == uid => {
                 if !crate::objects::is_older(&resource_version, &known.resource_version) {
-                    (known.resource_version, known.generation, known.blocks) = (resource_version, generation, blocks);
-                    (known.unsettled, known.unedited, known.placeholder) = (false, None, placeholder);
-                    known.find_strays();
+                    known.written(resource_version, generation, blocks, finalizers);
                 }
             }
             Some(_) => {}
@@ -239,13 +251,25 @@ impl Reconciler {
                     generation,
                     resource_version,
                     blocks,
-                    placeholder,
+                    finalizers,
                     ..IpamNodeRecord::default()
                 };
                 drop(self.ipam_nodes.apply(node, made));
             }
         }
     }
+}
+
+impl PoolTask {
+    /// Whether the spec is invalid, and the status has just this block for the node.
+    fn serves_on(&self, node: &str, block: &NodeBlock) -> bool {
+        let mut claims = self.record.status.allocations.iter();
+        self.record.spec.is_err() && claims.any(|claim| claim.node == node && is_about(block, &claim.range))
+    }
+}
+
+fn is_same_range(one: &NodeBlock, other: &NodeBlock) -> bool {
+    (&one.start_ip, &one.end_ip) == (&other.start_ip, &other.end_ip)
 }
 
 /// Every node whose IPAMNode has an entry of the pool is to be looked at.

@@ -124,13 +124,6 @@ impl Reconciler {
         // No other write gives the status that was sent: it is sent only where it differs from the last.
         let is_done = task.unanswered.as_ref() == Some(&record.status);
         if before.status != record.status {
-            // Another leader may have assigned again what we took out of IPAMNodes. Whether that is so the watch of those shows in
-            // its own time; the agents are asked once more.
-            if !is_done {
-                for node in self.ipam_nodes.forget_retired_of_pool(key) {
-                    self.queue.push(&node);
-                }
-            }
             // IPAMNodes may have gone before it was wiped.
             if sees_losses {
                 let lost = lost_claims(&before.status, &record.status, task.unanswered.as_ref());
@@ -139,7 +132,10 @@ impl Reconciler {
         }
         self.metrics.violations(&record);
         self.metrics.summary(key, &record.status.summary);
-        self.note_change(&before, &record);
+        for node in &record.life.force_release {
+            self.queue.push(node);
+        }
+        self.note_change(&before, &record, now);
         if let Some(doubt) = doubt.filter(|_| is_done) {
             self.apply(key, doubt.plan);
         }
@@ -152,7 +148,7 @@ impl Reconciler {
         self.metrics.violations(&task.record);
         self.metrics.summary(&key, &task.record.status.summary);
         self.pools.insert(key, task);
-        self.queue_the_silent();
+        self.queue_missing_ipam_nodes();
         (self.stale.overlaps, self.stale.outlying) = (true, true);
     }
 
@@ -215,6 +211,7 @@ impl Reconciler {
             self.ipam_nodes.note_edit(name, before);
         }
         self.queue.push(name);
+        self.note_entries(name, before.as_ref());
         let Some(record) = self.ipam_nodes.get(name) else { return };
         let has_spoken = record.has_spoken();
         let strays_before = before.as_ref().map_or(&[][..], |before| before.strays.as_slice());
@@ -225,9 +222,9 @@ impl Reconciler {
             if strays_changed || task.awaits(name) || (reports_changed && task.bars_addresses()) {
                 task.due.wake(now);
             }
-            // What is released now is taken out first, and the status written then.
-            let is_told = record.has_released(key) && task.waits_for_blocks();
-            if !is_told && before.as_ref().map(|before| before.counted(key)) != Some(record.counted(key)) {
+            if record.has_released(key) && task.waits_for_blocks() {
+                task.due.wake(now);
+            } else if before.as_ref().map(|before| before.counted(key)) != Some(record.counted(key)) {
                 task.due.by(counts_at(task, now));
             }
         }
@@ -237,11 +234,23 @@ impl Reconciler {
         }
     }
 
+    /// A block that an entry has assigned may be in use from then on, also by an agent of an IPAMNode that another has replaced.
+    pub(super) fn note_entries(&mut self, name: &str, before: Option<&IpamNodeRecord>) {
+        let Some(record) = self.ipam_nodes.get(name) else { return };
+        let is_another = before.is_some_and(|before| before.uid != record.uid);
+        for (key, task) in &mut self.pools {
+            if is_another || record.block(key).is_some() {
+                task.has_entry(name);
+            }
+        }
+    }
+
     /// Somebody deleted an IPAMNode: it is made anew from the first record, and its counts are no longer known. What is held
     /// outside its blocks stays barred until the agent has told it again.
     fn ipam_node_is_gone(&mut self, name: &str, now: Instant) {
         self.queue.lost(name);
         if let Some(gone) = self.ipam_nodes.delete(name) {
+            self.pools.values_mut().for_each(|task| task.has_entry(name));
             self.ask_after(name, &gone, now);
             if self.nodes.contains(name) {
                 self.ipam_nodes.keep_word(name, gone);

@@ -98,18 +98,35 @@ pub(super) struct Applied {
     pub(super) pool: Option<Arc<Pool>>,
     /// By node name.
     pub(super) assignments: Vec<Assignment>,
-    /// Nodes whose entry goes without their agent's word.
+    /// Nodes whose entries are revoked, whatever their agents report.
     pub(super) let_go: BTreeSet<String>,
     /// What nodes may not give, for others hold it.
     pub(super) elsewhere: Elsewhere,
     /// Whether a block waits for its addresses to be unheld. Asked with every report of an agent.
     pub(super) waits: bool,
+    /// Nodes whose block was free until a status write of this leader assigned it.
+    pub(super) just_assigned: BTreeSet<String>,
 }
 
 impl Applied {
     pub(super) fn new(pool: Option<Arc<Pool>>, assignments: Vec<Assignment>) -> Self {
         let waits = assignments.iter().any(|assignment| assignment.standing != Standing::Serving);
-        Self { pool, assignments, let_go: BTreeSet::new(), elsewhere: Elsewhere::default(), waits }
+        Self {
+            pool,
+            assignments,
+            let_go: BTreeSet::new(),
+            elsewhere: Elsewhere::default(),
+            waits,
+            just_assigned: BTreeSet::new(),
+        }
+    }
+
+    /// Takes over what the plan before this one knew of blocks that are the same.
+    pub(super) fn follow(&mut self, before: &Self) {
+        let block = |applied: &Self, node: &str| applied.of(node).map(|given| given.block.range);
+        let same = before.just_assigned.iter().filter(|node| block(before, node) == block(self, node));
+        let same: Vec<String> = same.cloned().collect();
+        self.just_assigned.extend(same);
     }
 
     pub(super) fn of(&self, node: &str) -> Option<&Assignment> {
@@ -197,6 +214,18 @@ impl PoolTask {
     pub(super) fn knows(&self, object: &RawObject) -> bool {
         let (read, known) = (object.resource_version(), self.record.resource_version.as_str());
         object.metadata.uid.as_deref() == Some(&self.record.uid) && (read == known || is_older(read, known))
+    }
+
+    /// Whether the node's block was free until a status write of this leader assigned it.
+    pub(super) fn has_just_assigned(&self, node: &str) -> bool {
+        self.applied.as_ref().is_some_and(|applied| applied.just_assigned.contains(node))
+    }
+
+    /// The node's block was assigned by an entry, or may have been.
+    pub(super) fn has_entry(&mut self, node: &str) {
+        if let Some(applied) = &mut self.applied {
+            applied.just_assigned.remove(node);
+        }
     }
 
     /// Whether a block of the pool waits for its addresses to be unheld.

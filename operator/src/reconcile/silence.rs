@@ -101,16 +101,10 @@ impl Reconciler {
         self.silence.nodes.contains(node)
     }
 
-    /// Whether the node's agent is to be asked now. It is asked only where its answer lets a pool give: where the namespace or the
-    /// definitions are gone for good every try would be refused, for ever.
-    pub(super) fn is_asked(&self, node: &str) -> bool {
-        self.is_silent(node) && self.pools.values().any(|task| !task.record.life.deleting)
-    }
-
     /// Whether a call would do more than the Lease would let another leader know of. If so it waits for the Lease.
     pub(super) fn waits_for_the_lease(&mut self, node: &str, action: &NodeAction) -> bool {
         // One report in a new IPAMNode makes the next leader believe that not all records are lost, unless the Lease says otherwise.
-        let creates = matches!(action, NodeAction::Create(_) | NodeAction::Placeholder);
+        let creates = *action == NodeAction::Create;
         let needs = if self.is_silent(node) || (creates && !self.silence.nodes.is_empty()) {
             Given::Unrecorded
         } else if action.blocks().is_empty() {
@@ -137,8 +131,7 @@ impl Reconciler {
             self.silence.asks_all = true;
             asked.extend(self.nodes.names().cloned());
             // Also of a Node that is gone: one who led before has asked, and the agent may still answer.
-            let unheard = self.ipam_nodes.all().iter().filter(|(_, record)| !record.placeholder);
-            asked.extend(unheard.map(|(name, _)| name.clone()));
+            asked.extend(self.ipam_nodes.all().keys().cloned());
         }
         self.ask(asked, now);
         // All have told already. Where no Node is registered yet, those that turn up are asked.
@@ -183,10 +176,9 @@ impl Reconciler {
         if !self.sees_losses() {
             return;
         }
-        // Of one that was let go of a placeholder has the name: nothing was told in it, so there is nothing to be asked.
-        let is_let_go = |known: &IpamNodeRecord| known.placeholder && !known.unsettled;
         let is_recorded = |node: &String| {
-            self.ipam_nodes.get(node).is_some_and(|known| known.block(key).is_some() || is_let_go(known))
+            let has_entry = |known: &IpamNodeRecord| known.block(key).is_some();
+            self.ipam_nodes.get(node).is_some_and(has_entry)
         };
         let unrecorded: Vec<String> = lost.into_iter().filter(|node| !is_recorded(node)).collect();
         self.ask(unrecorded, now);
@@ -199,7 +191,7 @@ impl Reconciler {
             status.is_some_and(|status| claims(status).any(|claim| claim.node == node))
         };
         let mut keys = gone.blocks.iter().chain(gone.unedited.iter().flatten()).map(key_of);
-        if self.sees_losses() && keys.any(|key| !is_recorded(&key) && !gone.has_released(&key)) {
+        if self.sees_losses() && keys.any(|key| !is_recorded(&key) && (gone.unsettled || !gone.is_over(&key))) {
             self.ask([node.to_owned()], now);
         }
     }
@@ -224,13 +216,6 @@ impl Reconciler {
                 "records of blocks are lost: no new ones before these agents have spoken"
             );
             self.count_the_silent(now);
-        }
-    }
-
-    /// A pool turns up for which agents are asked who were not before.
-    pub(super) fn queue_the_silent(&mut self) {
-        for node in &self.silence.nodes {
-            self.queue.push(node);
         }
     }
 

@@ -2,17 +2,19 @@
 
 use std::time::Duration;
 
-use ipam_crds::BlockState;
+use ipam_crds::{BlockState, BlockUse, NodeBlock};
 use serde_json::{Value, json};
 
 use super::*;
 use crate::index::Leaving;
+use crate::ipam_node::IpamNodeRecord;
 use crate::pool::StatusRecord;
 
 mod absences;
 mod beside;
 mod edits;
-mod gone;
+mod fence;
+mod lifetime;
 mod places;
 mod races;
 mod silence;
@@ -25,6 +27,8 @@ struct World {
     /// What the Lease was made to say last, and whether it cannot be written; otherwise it is at once.
     lease: Given,
     lease_fails: bool,
+    /// Whether an agent runs on each node, and reports about each new grant.
+    has_agents: bool,
 }
 
 const SPEC: &str = r#"{"subnet":"192.168.0.0/16","perNodeBlockSize":4,"gateway":"192.168.0.1"}"#;
@@ -42,9 +46,19 @@ fn pool_object(name: &str, version: u64, generation: i64, spec: &str, status: &V
     }))
 }
 
+/// An IPAMNode without blocks, as the operator creates it.
+fn empty(node: &str) -> RawObject {
+    object(&json!({"metadata": {"name": node, "uid": format!("uid-{node}"), "generation": 1, "resourceVersion": "50"},
+        "spec": {"pools": []}}))
+}
+
 impl World {
-    /// In sync with `nodes` and the given pools, leading, nothing decided yet.
-    fn new(nodes: &[&str], pools: &[RawObject], ipam_nodes: Vec<RawObject>) -> Self {
+    /// In sync with `nodes` and the given pools, leading, nothing decided yet. Each node has an IPAMNode, by default one without
+    /// blocks.
+    fn new(nodes: &[&str], pools: &[RawObject], mut ipam_nodes: Vec<RawObject>) -> Self {
+        let has_one = |node: &str| ipam_nodes.iter().any(|ipam_node| ipam_node.name() == node);
+        let missing: Vec<RawObject> = nodes.iter().filter(|node| !has_one(node)).map(|node| empty(node)).collect();
+        ipam_nodes.extend(missing);
         let mut world = Self::empty();
         world.reconciler.lead(Given::Nothing, world.now);
         world.list(nodes, pools, ipam_nodes);
@@ -58,6 +72,7 @@ impl World {
             version: 100,
             lease: Given::Nothing,
             lease_fails: false,
+            has_agents: true,
         }
     }
 
@@ -153,7 +168,7 @@ impl World {
         let mut done = Vec::new();
         for _ in 0..100 {
             let calls = self.calls();
-            if calls.is_empty() {
+            if calls.is_empty() && !self.confirm_grants() {
                 return done;
             }
             for call in calls {
@@ -162,6 +177,51 @@ impl World {
             }
         }
         panic!("it never comes to rest; the last of {} calls: {:#?}", done.len(), done.last_chunk::<4>());
+    }
+
+    /// The agents report about new grants of Active blocks, so that these may be in use. Whether there were any.
+    fn confirm_grants(&mut self) -> bool {
+        let is_new = |record: &IpamNodeRecord| {
+            let active = |block: &NodeBlock| block.state == BlockState::Active && record.is_unused(block);
+            record.blocks.iter().any(active)
+        };
+        let all = self.reconciler.ipam_nodes.all();
+        let nodes: Vec<String> =
+            all.iter().filter(|(_, record)| is_new(record)).map(|(node, _)| node.clone()).collect();
+        for node in &nodes {
+            if self.has_agents {
+                self.confirm(node);
+            }
+        }
+        self.has_agents && !nodes.is_empty()
+    }
+
+    /// The agent of `node` reports the grants of its Active blocks, and the same addresses as before.
+    fn confirm(&mut self, node: &str) {
+        let record = self.reconciler.ipam_nodes.get(node).unwrap().clone();
+        self.version = self.version.max(record.resource_version.parse().unwrap_or(0)) + 1;
+        let mut reports = record.reports.clone();
+        for block in record.blocks.iter().filter(|block| block.state == BlockState::Active) {
+            let before = reports.iter().position(|it| (&it.name, it.pool_type) == (&block.name, block.pool_type));
+            let before = before.map(|place| reports.remove(place)).unwrap_or_default();
+            reports.push(BlockUse {
+                name: block.name.clone(),
+                pool_type: block.pool_type,
+                grant: Some(block.grant.clone()),
+                start_ip: block.start_ip.clone(),
+                end_ip: block.end_ip.clone(),
+                capacity: 3,
+                ended: false,
+                ..before
+            });
+        }
+        let event = json!({
+            "metadata": {"name": node, "uid": record.uid, "generation": record.generation,
+                "resourceVersion": self.version.to_string(), "finalizers": record.finalizers},
+            "spec": {"pools": record.blocks},
+            "status": {"observedGeneration": record.generation, "pools": reports},
+        });
+        self.tell(Observed::IpamNode(Event::Apply(object(&event))));
     }
 }
 
@@ -183,6 +243,10 @@ fn nodes_written(calls: &[Command]) -> Vec<(&str, &NodeAction)> {
     writes.collect()
 }
 
+fn is_creation(call: &Command) -> bool {
+    matches!(call, Command::WriteIpamNode(NodeWrite { action: NodeAction::Create, .. }))
+}
+
 fn blue() -> RawObject {
     pool_object("blue", 10, 1, SPEC, &json!({}))
 }
@@ -199,7 +263,8 @@ fn a_new_pool_is_written_as_one_status_and_then_one_ipam_node_each() {
     let calls = world.calls();
     let created = nodes_written(&calls);
     assert_eq!(created.iter().map(|(node, _)| *node).collect::<Vec<_>>(), ["n1", "n2"]);
-    assert!(created.iter().all(|(_, action)| matches!(action, NodeAction::Create(_))));
+    assert!(created.iter().all(|(_, action)| matches!(action, NodeAction::Update { blocks, finalizers, .. }
+        if blocks.len() == 1 && finalizers[..] == [crate::ipam_node::FINALIZER])));
     for call in calls {
         world.succeed(call);
     }
@@ -213,9 +278,9 @@ fn new_node_gets_a_block_in_one_status_write_and_touches_no_other_ipam_node() {
     world.settle();
     world.node_joins("n3");
     let calls = world.settle();
-    assert_eq!(calls.len(), 2, "{calls:#?}");
-    assert_eq!(status_of(&calls[0]).allocations.len(), 3);
-    assert_eq!(nodes_written(&calls)[0].0, "n3");
+    let writes = calls.iter().filter(|call| matches!(call, Command::WriteStatus { .. })).map(status_of);
+    assert_eq!(writes.map(|status| status.allocations.len()).collect::<Vec<_>>(), [3], "{calls:#?}");
+    assert!(matches!(nodes_written(&calls)[..], [("n3", NodeAction::Create), ("n3", NodeAction::Update { .. })]));
 }
 
 #[test]
@@ -236,9 +301,12 @@ fn a_burst_of_joins_is_one_status_write() {
     world.settle();
     for number in 0..100 {
         world.node_joins(&format!("n{number}"));
-        assert!(world.calls_after(Duration::from_millis(2)).is_empty());
+        let calls = world.calls_after(Duration::from_millis(2));
+        assert!(calls.iter().all(is_creation), "{calls:#?}");
     }
-    assert_eq!(status_of(&only(world.calls())).allocations.len(), 100);
+    let calls = world.calls();
+    let status = calls.iter().find(|call| matches!(call, Command::WriteStatus { .. })).unwrap();
+    assert_eq!(status_of(status).allocations.len(), 100);
 }
 
 #[test]
@@ -296,9 +364,10 @@ fn left_behind(nodes: &[&str]) -> (RawObject, Vec<RawObject>) {
     let calls = world.settle();
     let status = serde_json::to_value(status_of(&calls[0]).body(PoolKind::IpPool)).unwrap();
     let ipam_nodes = nodes_written(&calls).into_iter().map(|(node, action)| {
-        let NodeAction::Create(blocks) = action else { panic!("{action:?}") };
+        let NodeAction::Update { blocks, finalizers, .. } = action else { panic!("{action:?}") };
         object(&json!({
-            "metadata": {"name": node, "uid": format!("uid-{node}"), "generation": 1, "resourceVersion": "50"},
+            "metadata": {"name": node, "uid": format!("uid-{node}"), "generation": 1, "resourceVersion": "50",
+                "finalizers": finalizers},
             "spec": {"pools": blocks},
         }))
     });
@@ -353,12 +422,15 @@ fn an_ipam_node_edited_or_deleted_by_hand_is_put_right() {
     world.tell(Observed::IpamNode(Event::Apply(object(&edited))));
     let calls = world.settle();
     assert!(
-        matches!(nodes_written(&calls)[..], [("n1", NodeAction::Update(version, _))] if version == "200"),
+        matches!(nodes_written(&calls)[..], [("n1", NodeAction::Update { version, .. })] if version == "200"),
         "{calls:?}"
     );
     world.tell(Observed::IpamNode(Event::Delete(object(&edited))));
     let calls = world.settle();
-    assert!(matches!(nodes_written(&calls)[..], [("n1", NodeAction::Create(_))]), "{calls:?}");
+    assert!(
+        matches!(nodes_written(&calls)[..], [("n1", NodeAction::Create), ("n1", NodeAction::Update { .. })]),
+        "{calls:?}"
+    );
 }
 
 #[test]
@@ -368,14 +440,16 @@ fn the_ipam_node_of_a_node_that_is_gone_stays_while_its_block_is_being_taken_bac
     world.tell(Observed::Node(Event::Delete(("n1".into(), NodeMeta::default()))));
     let calls = world.settle();
     assert_eq!((status_of(&calls[0]).allocations.len(), status_of(&calls[0]).releasing.len()), (1, 1));
-    let [("n1", NodeAction::Update(_, blocks))] = &nodes_written(&calls)[..] else { panic!("{calls:#?}") };
+    let [("n1", NodeAction::Update { blocks, .. })] = &nodes_written(&calls)[..] else { panic!("{calls:#?}") };
     assert_eq!(blocks[0].state, BlockState::Releasing);
     report(&mut world, "n1", 2);
     assert!(nodes_written(&world.settle()).is_empty());
     report(&mut world, "n1", 0);
     let calls = world.settle();
-    assert!(matches!(nodes_written(&calls[..1])[..], [("n1", NodeAction::Update(_, blocks))] if blocks.is_empty()));
-    assert_eq!(status_of(&calls[1]).releasing.len(), 0, "free within one more write");
+    assert_eq!(status_of(&calls[0]).releasing.len(), 0, "free with the next write");
+    assert!(
+        matches!(nodes_written(&calls[1..2])[..], [("n1", NodeAction::Update { blocks, .. })] if blocks.is_empty())
+    );
 }
 
 #[test]
@@ -388,17 +462,21 @@ fn what_a_pool_that_vanished_had_given_is_taken_back_before_it_is_forgotten() {
     world.tell(Observed::Pool(PoolKind::IpPool, Event::Delete(blue())));
     let calls = world.settle();
     let written = nodes_written(&calls);
-    let [("n2", NodeAction::Update(_, blocks))] = &written[..] else { panic!("{written:?}") };
+    let [("n2", NodeAction::Update { blocks, .. })] = &written[..] else { panic!("{written:?}") };
     assert_eq!(blocks[0].state, BlockState::Releasing);
     report(&mut world, "n2", 0);
     let calls = world.settle();
     assert!(
-        matches!(nodes_written(&calls)[..], [("n2", NodeAction::Update(_, blocks))] if blocks.is_empty()),
+        matches!(nodes_written(&calls)[..], [("n2", NodeAction::Update { blocks, .. })] if blocks.is_empty()),
         "{calls:?}"
     );
     // Nobody can speak for n1 any more.
-    let calls = world.calls_after(Duration::from_hours(24));
-    assert!(matches!(nodes_written(&calls)[..], [("n1", NodeAction::Delete(..))]), "{calls:?}");
+    world.now += Duration::from_hours(24);
+    let calls = world.settle();
+    let [("n1", NodeAction::Update { blocks, .. }), ("n1", NodeAction::Delete(..))] = &nodes_written(&calls)[..] else {
+        panic!("{calls:?}")
+    };
+    assert!(blocks.is_empty());
 }
 
 #[test]
@@ -412,7 +490,7 @@ fn an_invalid_spec_leaves_ipam_nodes_as_they_are_also_after_a_restart() {
     assert_eq!(status_of(&calls[0]).allocations.len(), 1);
     assert!(matches!(&calls[1], Command::Publish { note, .. } if note.reason == "InvalidSpec"));
     world.node_joins("n3");
-    assert!(world.settle().is_empty(), "not said every second");
+    assert!(world.settle().iter().all(is_creation), "not said every second");
 }
 
 #[test]
@@ -421,7 +499,7 @@ fn two_pools_make_one_write_of_an_ipam_node_sorted_by_type_and_name() {
     let mut world = World::new(&["n1"], &[green, blue()], vec![]);
     let calls = world.settle();
     let written = nodes_written(&calls);
-    let [("n1", NodeAction::Create(blocks))] = &written[..] else { panic!("{written:?}") };
+    let [("n1", NodeAction::Update { blocks, .. })] = &written[..] else { panic!("{written:?}") };
     assert_eq!(blocks.iter().map(|block| block.name.as_str()).collect::<Vec<_>>(), ["blue", "green"]);
 }
 
@@ -435,20 +513,27 @@ fn a_changed_route_reaches_every_ipam_node() {
     let calls = world.settle();
     let written = nodes_written(&calls);
     assert_eq!(written.len(), 2, "{calls:#?}");
-    assert!(written.iter().all(|(_, action)| matches!(action, NodeAction::Update(_, b) if b[0].routes.len() == 1)));
+    assert!(
+        written
+            .iter()
+            .all(|(_, action)| matches!(action, NodeAction::Update { blocks: b, .. } if b[0].routes.len() == 1))
+    );
 }
 
 /// The agent of `node` reports about the block that its IPAMNode has.
 fn report(world: &mut World, node: &str, used: i64) {
-    world.version += 1;
     let record = world.reconciler.ipam_nodes.get(node).unwrap();
-    let block = &record.blocks[0];
+    world.version = world.version.max(record.resource_version.parse().unwrap_or(0)) + 1;
+    let pools = record.blocks.iter().map(|block| {
+        json!({"name": block.name, "poolType": "IPPool", "grant": block.grant,
+            "ended": used == 0 && block.state == BlockState::Releasing, "startIP": block.start_ip,
+            "endIP": block.end_ip, "used": used, "capacity": 3})
+    });
     let event = json!({
         "metadata": {"name": node, "uid": record.uid, "generation": record.generation,
-            "resourceVersion": world.version.to_string()},
+            "resourceVersion": world.version.to_string(), "finalizers": record.finalizers},
         "spec": {"pools": record.blocks},
-        "status": {"observedGeneration": record.generation, "pools": [{"name": "blue", "poolType": "IPPool",
-            "startIP": block.start_ip, "endIP": block.end_ip, "used": used, "capacity": 3}]},
+        "status": {"observedGeneration": record.generation, "pools": pools.collect::<Vec<_>>()},
     });
     world.tell(Observed::IpamNode(Event::Apply(object(&event))));
 }
@@ -531,15 +616,8 @@ fn a_pool_deleted_while_ipam_nodes_are_being_written_leaves_no_entry_behind() {
     let calls = world.settle();
     let written = nodes_written(&calls);
     assert_eq!(written.len(), 2, "{calls:#?}");
-    for (_, action) in written {
-        let NodeAction::Update(_, blocks) = action else { panic!("{action:?}") };
-        assert_eq!(blocks[0].state, BlockState::Releasing, "the agents may have given already");
-    }
-    for node in ["n1", "n2"] {
-        report(&mut world, node, 0);
-    }
-    let calls = world.settle();
-    assert!(nodes_written(&calls).iter().all(|(_, action)| action.blocks().is_empty()), "{calls:#?}");
+    let is_empty = |action: &NodeAction| action.blocks().is_empty();
+    assert!(written.iter().all(|(_, action)| is_empty(action)), "no agent has reported the grants: {calls:#?}");
     assert!(world.reconciler.is_idle());
 }
 

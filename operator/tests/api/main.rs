@@ -14,11 +14,11 @@ use std::time::Duration;
 
 use http::StatusCode;
 use ipam_operator::election::Lead;
-use ipam_operator::reconcile::CREATIONS_ARRIVE_WITHIN;
 use serde_json::{Value, json};
 use server::{Call, Server};
 
 const FINALIZER: &str = "nv-ipam.nvidia.com/pool-in-use";
+const NODE_FINALIZER: &str = "nv-ipam.nvidia.com/node-in-use";
 const NODES: &str = "/api/v1/nodes";
 const IPPOOLS: &str = "/apis/nv-ipam.nvidia.com/v1alpha1/namespaces/kube-system/ippools";
 const CIDRPOOLS: &str = "/apis/nv-ipam.nvidia.com/v1alpha1/namespaces/kube-system/cidrpools";
@@ -40,9 +40,11 @@ fn spec() -> Value {
     json!({"subnet": "192.168.0.0/16", "perNodeBlockSize": 4, "gateway": "192.168.0.1"})
 }
 
+/// Nodes, each with an IPAMNode without blocks, and pools.
 fn objects(nodes: &[&str], pools: Vec<Value>) -> HashMap<&'static str, Vec<Value>> {
+    let ipam_nodes = nodes.iter().map(|name| written(name, 40)).collect();
     let nodes = nodes.iter().map(|name| node(name, 1)).collect();
-    HashMap::from([(NODES, nodes), (IPPOOLS, pools), (CIDRPOOLS, vec![]), (IPAMNODES, vec![])])
+    HashMap::from([(NODES, nodes), (IPPOOLS, pools), (CIDRPOOLS, vec![]), (IPAMNODES, ipam_nodes)])
 }
 
 fn written(name: &str, version: u32) -> Value {
@@ -51,12 +53,29 @@ fn written(name: &str, version: u32) -> Value {
 
 /// A server whose pool has been written for `n1`.
 async fn settled() -> Server {
+    settled_with_entry().await.0
+}
+
+/// The same, and the entry of the IPAMNode.
+async fn settled_with_entry() -> (Server, Value) {
     let mut server = Server::start(objects(&["n1"], vec![pool(10, &spec(), &json!({}))]), true);
     status_write(&mut server).await.answer(&written("blue", 100));
-    let create = server.call().await;
-    assert_eq!(create.name(), format!("POST {IPAMNODES}"));
-    create.answer(&written("n1", 101));
-    server
+    let patch = server.call().await;
+    assert_eq!(patch.name(), format!("PATCH {IPAMNODES}/n1"));
+    let entry = patch.body["spec"]["pools"][0].clone();
+    patch.answer(&written("n1", 101));
+    (server, entry)
+}
+
+/// The IPAMNode of `n1` with this entry, and its agent's report about the entry's grant.
+fn reported(version: u32, entry: &Value, used: u32, ended: bool) -> Value {
+    let mut object = written("n1", version);
+    object["metadata"]["finalizers"] = json!([NODE_FINALIZER]);
+    object["spec"] = json!({ "pools": [entry] });
+    let report = json!({"name": "blue", "poolType": "IPPool", "startIP": entry["startIP"], "endIP": entry["endIP"],
+        "grant": entry["grant"], "ended": ended, "used": used, "capacity": 3});
+    object["status"] = json!({"observedGeneration": 1, "pools": [report]});
+    object
 }
 
 async fn status_write(server: &mut Server) -> Call {
@@ -114,16 +133,24 @@ async fn the_annotation_that_lets_go_of_blocks_is_taken_off_when_there_is_nothin
 }
 
 #[tokio::test(start_paused = true)]
-async fn the_ipam_node_is_created_after_the_status_and_later_patched_at_its_version() {
-    let mut server = Server::start(objects(&["n1"], vec![pool(10, &spec(), &json!({}))]), true);
-    status_write(&mut server).await.answer(&written("blue", 100));
+async fn an_ipam_node_is_created_empty_and_gets_each_block_by_a_patch_at_its_version() {
+    let mut server = Server::start(objects(&[], vec![pool(10, &spec(), &json!({}))]), true);
+    status_write(&mut server).await.answer(&written("blue", 90));
+    server.tell(NODES, "ADDED", &node("n1", 5)).await;
     let create = server.call().await;
     assert_eq!(create.name(), format!("POST {IPAMNODES}"));
     assert_eq!(create.body["metadata"], json!({"name": "n1", "namespace": "kube-system"}));
-    let block = &create.body["spec"]["pools"][0];
+    assert_eq!(create.body["spec"], json!({"pools": []}));
+    create.answer(&written("n1", 99));
+    status_write(&mut server).await.answer(&written("blue", 100));
+    let patch = server.call().await;
+    assert_eq!(patch.name(), format!("PATCH {IPAMNODES}/n1"));
+    assert_eq!(patch.body["metadata"], json!({"resourceVersion": "99", "finalizers": [NODE_FINALIZER]}));
+    let block = &patch.body["spec"]["pools"][0];
     assert_eq!((&block["startIP"], &block["endIP"]), (&json!("192.168.0.1"), &json!("192.168.0.4")));
     assert_eq!((&block["subnet"], &block["state"]), (&json!("192.168.0.0/16"), &json!("Active")));
-    create.answer(&written("n1", 101));
+    assert_eq!((block["grant"].as_str().unwrap().len(), &block["neverUsed"]), (16, &json!(true)));
+    patch.answer(&written("n1", 101));
 
     server.tell(NODES, "DELETED", &node("n1", 5)).await;
     status_write(&mut server).await.answer(&written("blue", 102));
@@ -133,11 +160,12 @@ async fn the_ipam_node_is_created_after_the_status_and_later_patched_at_its_vers
     let patch = server.call().await;
     assert_eq!(patch.name(), format!("PATCH {IPAMNODES}/n1"));
     assert_eq!(patch.content_type, "application/merge-patch+json");
-    assert_eq!(patch.body["metadata"], json!({"resourceVersion": "101"}));
-    assert_eq!(patch.body["spec"]["pools"][0]["state"], "Releasing");
+    assert_eq!(patch.body["metadata"], json!({"resourceVersion": "101", "finalizers": [NODE_FINALIZER]}));
+    assert_eq!(patch.body["spec"]["pools"][0]["state"], "Revoked", "no report has the grant");
     assert!(patch.body.get("status").is_none(), "the status is the agent's");
     patch.answer(&written("n1", 103));
-    server.radio_silence().await;
+    let freed = status_write(&mut server).await;
+    assert_eq!(freed.body["status"]["releasing"], Value::Null, "the block waits for nothing more");
     server.stop().await;
 }
 
@@ -152,49 +180,52 @@ async fn nothing_is_sent_by_one_who_slept_until_another_may_lead() {
     server.radio_silence().await;
     let end = end + Duration::from_mins(5);
     server.lead.send_replace(Lead::Until(end.into_std()));
-    assert_eq!(server.call().await.name(), format!("POST {IPAMNODES}"), "what was refused before");
+    assert_eq!(server.call().await.name(), format!("PATCH {IPAMNODES}/n1"), "what was refused before");
 }
 
 #[tokio::test(start_paused = true)]
-async fn an_ipam_node_is_emptied_with_its_node_and_deleted_at_its_version_when_no_creation_is_on_its_way() {
-    let mut server = settled().await;
+async fn an_ipam_node_is_emptied_with_its_node_and_deleted_at_its_version() {
+    let (mut server, entry) = settled_with_entry().await;
+    server.tell(IPAMNODES, "MODIFIED", &reported(102, &entry, 0, false)).await;
+    server.radio_silence().await;
     server.tell(NODES, "DELETED", &node("n1", 5)).await;
-    status_write(&mut server).await.answer(&written("blue", 102));
+    status_write(&mut server).await.answer(&written("blue", 103));
     server.call().await.answer(&json!({"metadata": {}}));
     let told = server.call().await;
-    let entry = told.body["spec"]["pools"][0].clone();
-    told.answer(&written("n1", 103));
-    let mut reported = written("n1", 104);
-    reported["spec"] = json!({ "pools": [entry] });
-    let count = json!({"name": "blue", "poolType": "IPPool", "startIP": entry["startIP"], "endIP": entry["endIP"],
-        "used": 0, "capacity": 3});
-    reported["status"] = json!({"observedGeneration": 1, "pools": [count]});
-    server.tell(IPAMNODES, "MODIFIED", &reported).await;
-    let emptied = server.call().await;
-    assert_eq!(emptied.name(), format!("PATCH {IPAMNODES}/n1"));
-    assert_eq!(emptied.body, json!({"metadata": {"resourceVersion": "104"}, "spec": {"pools": []}}));
-    emptied.answer(&written("n1", 105));
+    assert_eq!(told.name(), format!("PATCH {IPAMNODES}/n1"));
+    assert_eq!(told.body["metadata"], json!({"resourceVersion": "102", "finalizers": [NODE_FINALIZER]}));
+    let mut releasing = entry.clone();
+    releasing["state"] = json!("Releasing");
+    assert_eq!(told.body["spec"], json!({ "pools": [releasing] }));
+    told.answer(&written("n1", 104));
+    server.radio_silence().await;
+    server.tell(IPAMNODES, "MODIFIED", &reported(105, &releasing, 0, true)).await;
     let freed = status_write(&mut server).await;
     assert_eq!(freed.body["status"]["releasing"], Value::Null, "the block waits for nothing more");
     freed.answer(&written("blue", 106));
-    server.radio_silence().await;
-    tokio::time::sleep(CREATIONS_ARRIVE_WITHIN).await;
+    let emptied = server.call().await;
+    assert_eq!(emptied.name(), format!("PATCH {IPAMNODES}/n1"));
+    assert_eq!(emptied.body, json!({"metadata": {"resourceVersion": "105", "finalizers": []}, "spec": {"pools": []}}));
+    emptied.answer(&written("n1", 107));
     let deleted = server.call().await;
     assert_eq!(deleted.name(), format!("DELETE {IPAMNODES}/n1"));
-    assert_eq!(deleted.body["preconditions"], json!({"uid": "u", "resourceVersion": "105"}));
+    assert_eq!(deleted.body["preconditions"], json!({"uid": "u", "resourceVersion": "107"}));
 }
 
 #[tokio::test(start_paused = true)]
 async fn new_node_gets_a_block_in_one_status_write() {
     let mut server = settled().await;
     server.tell(NODES, "ADDED", &node("n2", 6)).await;
+    let create = server.call().await;
+    assert_eq!((create.name(), &create.body["metadata"]["name"]), (format!("POST {IPAMNODES}"), &json!("n2")));
+    create.answer(&written("n2", 109));
     let call = status_write(&mut server).await;
     assert_eq!(call.body["metadata"]["resourceVersion"], "100");
     assert_eq!(call.body["status"]["allocations"].as_array().unwrap().len(), 2);
     call.answer(&written("blue", 110));
-    let create = server.call().await;
-    assert_eq!((create.name(), &create.body["metadata"]["name"]), (format!("POST {IPAMNODES}"), &json!("n2")));
-    create.answer(&written("n2", 111));
+    let patch = server.call().await;
+    assert_eq!(patch.name(), format!("PATCH {IPAMNODES}/n2"));
+    patch.answer(&written("n2", 111));
     server.radio_silence().await;
     server.stop().await;
 }
@@ -264,7 +295,7 @@ async fn a_call_that_is_never_answered_is_given_up_and_made_again() {
     assert_eq!(read_back.name(), format!("GET {IPPOOLS}/blue"));
     read_back.answer(&written("blue", 10));
     status_write(&mut server).await.answer(&written("blue", 100));
-    assert_eq!(server.call().await.name(), format!("POST {IPAMNODES}"));
+    assert_eq!(server.call().await.name(), format!("PATCH {IPAMNODES}/n1"));
 }
 
 #[tokio::test(start_paused = true)]
@@ -281,6 +312,9 @@ async fn an_invalid_spec_is_said_once_in_the_status_and_once_as_an_event() {
     assert!(event.body["note"].as_str().unwrap().contains("spec.subnet"));
     event.answer(&written("e", 101));
     server.tell(NODES, "ADDED", &node("n2", 6)).await;
+    let create = server.call().await;
+    assert_eq!(create.name(), format!("POST {IPAMNODES}"));
+    create.answer(&written("n2", 102));
     server.radio_silence().await;
     server.stop().await;
 }

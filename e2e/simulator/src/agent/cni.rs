@@ -5,7 +5,7 @@ use std::net::IpAddr;
 
 use ipam_core::PoolKey;
 use ipam_core::ledger::{Allocation, Change, Owner, Pick, Refusal, Request, Reservation};
-use ipam_crds::NodeBlock;
+use ipam_crds::{BlockState, NodeBlock};
 use ipam_node_agent::allocator::{Allocator, Failure, Unlisted};
 
 use super::super::activity::{AGENT, EXPECTED};
@@ -37,6 +37,7 @@ impl Node {
         match self.ask(clock, |allocator| async move { allocator.allocate(asked).await }) {
             Some(Ok(allocation)) => {
                 self.judge(&allocation, &blocks, wish, clock);
+                self.judge_grants(&blocks, records);
                 if wish == Wish::AnyAndCrash {
                     let added = if self.crash() { Added::Crashed } else { Added::Cut };
                     self.leave(request);
@@ -110,9 +111,15 @@ impl Node {
         for (grant, block) in allocation.grants.iter().zip(blocks) {
             let freed = self.freed.get(&(grant.pool.clone(), grant.addr));
             let cools = freed.is_some_and(|freed| now < freed + COOLDOWN);
-            let unsaved = self.disk.unsaved(&grant.pool, grant.addr);
-            let wrong = unsaved.or_else(|| told_address(block, grant, wish, cools));
-            self.blame(wrong);
+            self.blame(told_address(block, grant, wish, cools));
+        }
+    }
+
+    /// Whether the agent may allocate from these blocks.
+    fn judge_grants(&mut self, blocks: &[NodeBlock], records: &Records) {
+        for block in blocks.iter().filter(|block| !block.grant.is_empty()) {
+            let why = records.forbids(&self.name, &block.grant, self.has_lost_its_store);
+            self.blame(why.map(|why| format!("allocates from the grant {} of {:?}: {why}", block.grant, block.name)));
         }
     }
 
@@ -151,7 +158,8 @@ impl Node {
         let in_force = self.process.as_ref().and_then(|process| process.in_force.as_ref());
         let blocks = in_force.map(|in_force| &in_force.spec.blocks[..]).unwrap_or_default();
         held.iter().all(|it| {
-            let block = blocks.iter().find(|block| pool_of(block) == it.pool);
+            let is_its = |block: &&NodeBlock| pool_of(block) == it.pool && block.state != BlockState::Revoked;
+            let block = blocks.iter().find(is_its);
             let subnet = block.and_then(|block| ipam_core::Cidr::parse(&block.subnet).ok());
             subnet.is_some_and(|(subnet, _)| subnet.contains(it.addr))
         })

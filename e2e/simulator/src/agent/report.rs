@@ -2,13 +2,17 @@
 
 use std::time::Duration;
 
-use ipam_node_agent::status::{Outcome, WRITE_TIMEOUT};
+use ipam_core::{GrantId, PoolKey};
+use ipam_crds::IPAMNode;
+use ipam_node_agent::status::{Outcome, WRITE_TIMEOUT, Write};
 use kube::core::Status;
+use serde::Deserialize as _;
 use serde_json::Value;
 
 use super::super::action::Fate;
+use super::super::object::Object;
 use super::super::replica::Clock;
-use super::super::server::Server;
+use super::super::server::{Server, text};
 use super::Node;
 
 impl Node {
@@ -22,12 +26,23 @@ impl Node {
         if matches!(answer, Some(Ok(_))) {
             self.activity.count("reports written");
         }
+        let confirmed = match (fate, &answer) {
+            (Fate::Done, Some(Ok(object))) if write.wants_object() => confirmed(&write, object),
+            _ => Vec::new(),
+        };
         let outcome = match (fate, answer) {
             (Fate::ErrorBefore(code) | Fate::ErrorAfter(code), _) | (Fate::Done, Some(Err((code, _)))) => {
                 self.activity.count("reports refused by HTTP code");
                 refused(code)
             }
-            (Fate::Done, _) => Outcome::Written,
+            (Fate::Done, Some(Ok(object))) => {
+                let version = text(&object, "/metadata/resourceVersion");
+                if self.records_all(confirmed, clock) {
+                    Outcome::Written(version)
+                } else {
+                    Outcome::Unconfirmed(version)
+                }
+            }
             _ => {
                 self.activity.count("reports without an answer");
                 let gone = std::io::Error::from(std::io::ErrorKind::ConnectionReset);
@@ -35,9 +50,32 @@ impl Node {
             }
         };
         let took = if fate == Fate::Late { WRITE_TIMEOUT } else { Duration::ZERO };
-        self.process.as_mut()?.ended(write, outcome, took, clock);
+        self.process.as_mut()?.ended(write, &outcome, took, clock);
         (fate == Fate::Late).then_some(patch)
     }
+
+    /// Whether a report is due that can confirm a grant. Of each four pods one does not wait for it.
+    pub(crate) fn waits_for_confirmation(&self, clock: Clock) -> bool {
+        let is_due = self.due(clock).is_some_and(|due| due <= clock.elapsed);
+        let write =
+            self.process.as_ref().filter(|_| is_due && self.made % 4 != 3).and_then(|it| it.write(clock, self.skew));
+        write.is_some_and(|write| write.wants_object())
+    }
+
+    /// Records what an answer confirms. Whether that worked.
+    fn records_all(&mut self, confirmed: Vec<(PoolKey, GrantId)>, clock: Clock) -> bool {
+        if confirmed.is_empty() {
+            return true;
+        }
+        let recorded = self.ask(clock, |allocator| async move { allocator.confirm(confirmed).await });
+        let Some(Ok(count)) = recorded else { return false };
+        self.activity.add("grants confirmed", u64::try_from(count).unwrap_or_default());
+        true
+    }
+}
+
+fn confirmed(write: &Write, object: &Object) -> Vec<(PoolKey, GrantId)> {
+    IPAMNode::deserialize(&**object).map(|object| write.confirmed(&object)).unwrap_or_default()
 }
 
 /// What the reporter makes of an error of the server.

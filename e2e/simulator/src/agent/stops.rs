@@ -16,7 +16,6 @@ impl Node {
             Err(wrong) => self.blame(Some(wrong)),
         }
         if self.process.is_some() {
-            self.blame(self.disk.untrue());
             self.retry_deletes(clock);
         }
     }

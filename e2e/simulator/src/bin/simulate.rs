@@ -1,5 +1,5 @@
 //! Simulates clusters: `cargo sim [--seeds FIRST..LAST] [--steps N] [--brief | --json] [--long FILE]`, or
-//! `-- --history FILE`, or `-- --again FILE`. A failure prints its seed and, unless brief, the shortest history that breaks the law; the status is then 1.
+//! `-- --history FILE [--trace]`, or `-- --again FILE`. A failure prints its seed and, unless brief, the shortest history that breaks the law; the status is then 1.
 //! With `--long` every seed is played whatever fails, and FILE keeps what was found, so that a run that was ended goes on with it.
 
 use std::io::Write as _;
@@ -33,6 +33,9 @@ struct Flags {
     /// Play the history in FILE instead of seeds.
     #[arg(long, value_name = "FILE", conflicts_with_all = ["seeds", "long"])]
     history: Option<PathBuf>,
+    /// Print to stderr each action of the history, what the operator and the agents log, the calls, and what the API server changes.
+    #[arg(long, requires = "history")]
+    trace: bool,
     /// Play again what a long run has found and kept in FILE, and print what each shows now.
     #[arg(long, value_name = "FILE", conflicts_with_all = ["seeds", "long", "history", "brief", "json"])]
     again: Option<PathBuf>,
@@ -49,6 +52,11 @@ fn range(text: &str) -> Result<std::ops::Range<u64>, String> {
 fn main() -> anyhow::Result<ExitCode> {
     let flags = <Flags as clap::Parser>::parse();
     if let Some(file) = &flags.history {
+        if flags.trace {
+            let format = tracing_subscriber::fmt().without_time().with_writer(std::io::stderr);
+            let ours = "ipam_simulator=debug,ipam_operator=debug,ipam_node_agent=debug";
+            format.with_env_filter(ours).init();
+        }
         return replay(file);
     }
     if let Some(file) = &flags.again {

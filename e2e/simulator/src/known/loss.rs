@@ -13,7 +13,7 @@ use crate::world::REPLICAS;
 
 /// A pool that has the address goes without its finalizer, and the IPAMNode of the node is deleted. The records were written before. No
 /// replica that runs looks between the first and the last of these, or one whose call was on its way looks once: it waits after the
-/// conflict.
+/// conflict. Or the pool is made anew before the IPAMNode is deleted, and no replica that runs looks after that.
 pub(super) fn is_of_a_pool_removed_by_hand(failure: &Failure) -> bool {
     let history = &failure.history;
     let pools = pools_with_the_address(failure, history);
@@ -40,7 +40,12 @@ pub(super) fn is_of_a_pool_removed_by_hand(failure: &Failure) -> bool {
         Action::Strip { pool } if is_of_it(*pool) => Some(*pool),
         _ => None,
     });
-    stripped.any(of)
+    let is_made_anew = |pool: u8| {
+        let applied = |action: Action| matches!(action, Action::Apply { pool: it, .. } if pool_at(it) == pool_at(pool));
+        let gone = after(after(history, |action| deletes(action, pool)), |action| removes(action, pool));
+        has(gone, applied) && is_last_deletion_unseen(failure)
+    };
+    stripped.any(|pool| of(pool) || is_made_anew(pool))
         && adds_for_a_user(failure, after(history, writes))
         && put_backs(history).is_empty()
         && !has(history, is_undefine)
@@ -53,6 +58,13 @@ fn is_unseen(history: &[Action], mut places: [usize; 3]) -> bool {
     let has_call = matches!(history[..first].last(), Some(Action::Call { fate: Fate::Done, .. }));
     let is_look = |at: &usize| running_at(history, *at).any(|replica| looks(history[*at], replica));
     has(&history[..first], writes) && (first..last).filter(is_look).count() <= usize::from(has_call)
+}
+
+/// The IPAMNode of a node on which a pod has the address is deleted, and no replica that runs then looks later.
+fn is_last_deletion_unseen(failure: &Failure) -> bool {
+    let history = &failure.history;
+    let mut places = (0..history.len()).filter(|at| deletes_ipam_node(failure, history[*at]));
+    places.any(|at| !running_at(history, at).any(|replica| has(&history[at..], |action| looks(action, replica))))
 }
 
 /// The replicas that run here: none that let its Lease run out, and none that stands still.
@@ -143,12 +155,6 @@ pub(super) fn is_of_a_gateway(failure: &Failure) -> bool {
 /// Not bound: the IPAMNode that the call creates. The actions say only how many calls a replica has.
 pub(super) fn is_of_a_creation_that_arrives_late(failure: &Failure) -> bool {
     is_lost_beside_a_call(failure) && is_something_done_after_a_loss(failure)
-}
-
-/// All records are lost before the leader's watches show what it wrote last.
-/// Not bound: the block of the call, for the same reason.
-pub(super) fn is_of_a_block_that_is_not_seen(failure: &Failure) -> bool {
-    is_lost_beside_a_call(failure) && !is_something_done_after_a_loss(failure)
 }
 
 /// The definitions are deleted, and a replica that has decided or called has not looked at its watches since. A pod starts on the node.

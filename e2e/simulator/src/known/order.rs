@@ -6,7 +6,7 @@ use std::net::IpAddr;
 use ipam_core::{AddrRange, Cidr};
 
 use crate::Failure;
-use crate::action::{Action, Fate};
+use crate::action::Action;
 use crate::admin::pool_at;
 use crate::catalogue::manifest;
 use crate::world::{REPLICAS, node_name};
@@ -206,18 +206,6 @@ pub(super) fn running(history: &[Action]) -> BTreeSet<u8> {
         }
     }
     running
-}
-
-/// The answer to a call does not tell the caller whether the call was done.
-pub(super) fn is_unanswered(action: Action) -> bool {
-    match action {
-        Action::WorkAgainst { fate, .. } | Action::Call { fate, .. } => match fate {
-            Fate::Done => false,
-            Fate::ErrorBefore(code) => code >= 500,
-            Fate::AnswerLost | Fate::Lost | Fate::Late | Fate::ErrorAfter(_) => true,
-        },
-        _ => false,
-    }
 }
 
 /// The names of the applied pools whose network has the address.

@@ -1,16 +1,15 @@
 //! Faults that neither a restore nor the definitions' deletion shows alone.
 
 use super::order::{
-    adds_on, after, applies_named, around, ends, has, has_put_back, is_unanswered, is_undefine, looks, names,
-    names_node, names_pool, overlap, put_backs, writes,
+    adds_for_a_user, adds_on, after, applies_named, around, has, has_put_back, is_undefine, names, names_node,
+    names_pool, overlap, put_backs, writes,
 };
 use crate::Failure;
 use crate::action::{Action, Fate};
-use crate::admin::{may_share, pool_at};
+use crate::admin::pool_at;
 use crate::catalogue::{POOLS, manifest};
 use crate::layout::Layout;
 use crate::records::POOL_KINDS;
-use crate::world::REPLICAS;
 
 /// A node's agent reports addresses outside its blocks, after a force-release, a restore or the definitions' deletion. Its Node leaves
 /// and does not come back.
@@ -52,67 +51,12 @@ pub(super) fn is_of_an_awaited_node(failure: &Failure) -> bool {
         && (has(&failure.history, is_refused) || has_put_back(failure, |_| true))
 }
 
-/// A call has no answer that tells whether it was done, the replica does not look, and the status of the pool that is named is wiped.
-pub(super) fn is_of_a_plan_from_before(failure: &Failure) -> bool {
-    let is_wipe = |action| matches!(action, Action::WipeStatus { pool } if names_pool(failure, pool));
-    let joins = |action| matches!(action, Action::NodeJoins { node } if names_node(failure, node));
-    around(&failure.history, is_unanswered).any(|(before, action, later)| {
-        let (Action::Call { replica, .. } | Action::WorkAgainst { replica, .. }) = action else { return false };
-        let unseen = later.split(|action| looks(*action, replica % REPLICAS)).next();
-        has(before, joins) && unseen.is_some_and(|unseen| has(unseen, is_wipe))
-    })
-}
-
-/// A pool overlaps the one that is named, and a leader acts. Its status is wiped, and a node waits for a block of the other.
-pub(super) fn is_of_a_pool_that_is_not_woken(failure: &Failure) -> bool {
-    let is_full = names(failure, "NoFreeRanges") || names(failure, "NoFreePrefixes");
-    let wipes = |action| matches!(action, Action::WipeStatus { .. });
-    let overlaps = |before: &[Action], wiped: u8| {
-        let mut named = POOLS.iter().filter(|(_, name)| names(failure, name));
-        named.any(|(_, name)| overlap(before, pool_at(wiped).1, name))
-    };
-    is_full
-        && around(&failure.history, wipes).any(|(before, action, _)| {
-            let Action::WipeStatus { pool } = action else { return false };
-            let known = before.iter().rposition(|action| writes(*action)).map_or(&[][..], |at| &before[..at]);
-            !names_pool(failure, pool) && overlaps(known, pool)
-        })
-}
-
-/// A call has no answer that tells whether it was done. Then the Node that is named leaves, and the spec of another pool than the one
-/// that is named becomes invalid.
-pub(super) fn is_of_an_unanswered_creation(failure: &Failure) -> bool {
-    let is_of_another = |action| matches!(action, Action::Apply { pool, .. } if !names_pool(failure, pool));
-    let is_invalid = |action| is_of_another(action) && is_invalid(action);
-    let leaves = |action| matches!(action, Action::NodeLeaves { node } if names_node(failure, node));
-    let joins = |action| matches!(action, Action::NodeJoins { node } if names_node(failure, node));
-    around(&failure.history, is_unanswered)
-        .any(|(before, _, later)| has(before, joins) && has(later, leaves) && has(later, is_invalid))
-}
-
 /// A pool is applied with an invalid spec.
 fn is_invalid(action: Action) -> bool {
     let Action::Apply { pool, spec } = action else { return false };
     let (plural, _, object) = manifest(pool, spec);
     let mut kinds = POOL_KINDS.into_iter().filter(|(of, _)| *of == plural);
     kinds.any(|(_, kind)| Layout::read(kind, &object).is_some_and(|layout| layout.is_frozen()))
-}
-
-/// Two pools that overlap share addresses, and a leader and pods act. One of the pools does not share any more when the history ends.
-/// Not bound: the nodes with addresses of both. The law names nothing.
-pub(super) fn is_of_pools_that_stop_sharing(failure: &Failure) -> bool {
-    let history = &failure.history;
-    let shares = |history: &[Action], pool: u8| {
-        let changes = |action: &&Action| matches!(action, Action::Share { pool: it } if pool_at(*it) == pool_at(pool));
-        may_share(&manifest(pool, 0).2) != (history.iter().filter(changes).count() % 2 == 1)
-    };
-    let pools = || (0..).take(POOLS.len());
-    let stops = |action| matches!(action, Action::Share { .. });
-    around(history, stops).any(|(before, action, _)| {
-        let Action::Share { pool } = action else { return false };
-        let with = |other: u8| shares(before, other) && overlap(before, pool_at(pool).1, pool_at(other).1);
-        shares(before, pool) && !shares(history, pool) && has(before, writes) && pools().any(with)
-    }) && has(after(history, writes), |action| adds_on(action, |_| true))
 }
 
 /// A pool has a block, its status is wiped, and its spec becomes invalid before a leader puts the status right. Another pool, which the
@@ -138,25 +82,14 @@ pub(super) fn is_of_a_block_of_an_invalid_pool(failure: &Failure) -> bool {
     })
 }
 
-/// An IPAMNode's creation is given up, and its replica ends. A leader acts by a force-release of the node and pool that are named. Then
-/// a call arrives.
-/// Not bound: the IPAMNode that the call creates. The actions say only how many calls a replica has.
-pub(super) fn is_of_a_creation_after_a_force_release(failure: &Failure) -> bool {
-    let history = &failure.history;
-    let joins = |action| matches!(action, Action::NodeJoins { node } if names_node(failure, node));
-    let forces = |action| match action {
-        Action::ForceRelease { pool, node } => names_pool(failure, pool) && names_node(failure, node),
-        Action::ForceAll { pool } => names_pool(failure, pool),
-        _ => false,
-    };
-    let is_late =
-        |action| matches!(action, Action::Call { fate: Fate::Late, .. } | Action::WorkAgainst { fate: Fate::Late, .. });
+/// The status of the pool that is named is wiped, and the leader ends with a call under way. Another leads, and writes. Then the call
+/// arrives.
+pub(super) fn is_of_a_call_of_a_former_leader(failure: &Failure) -> bool {
+    let wipes = |action| matches!(action, Action::WipeStatus { pool } if names_pool(failure, pool));
+    let ends = |action| matches!(action, Action::Kill { .. });
+    let starts = |action| matches!(action, Action::Start { .. });
     let arrives = |action| matches!(action, Action::Orphan { .. });
-    around(history, is_late).any(|(before, action, later)| {
-        let (Action::Call { replica, .. } | Action::WorkAgainst { replica, .. }) = action else { return false };
-        let Some(last) = later.iter().rposition(|action| arrives(*action)) else { return false };
-        let until = &later[..last];
-        let is_forced = has(until, writes) && (has(before, forces) || has(after(until, forces), writes));
-        has(before, joins) && is_forced && has(until, |action| ends(action, replica % REPLICAS))
-    })
+    let led = after(after(after(&failure.history, wipes), ends), starts);
+    let later = after(after(led, writes), arrives);
+    adds_for_a_user(failure, later) && has(&failure.history, |action| matches!(action, Action::Decide { .. }))
 }

@@ -1,12 +1,12 @@
 //! Faults that a restore shows.
 
 use super::order::{
-    LEASE, PutBack, adds_for_a_user, adds_on, after, applies_named, deletes_ipam_node, ends, has, has_put_back,
-    is_undefine, is_user, looks, names, names_node, names_pod_of, names_pool, overlap, pools_with_the_address,
-    put_backs, running, writer, writes,
+    PutBack, adds_for_a_user, adds_on, after, applies_named, deletes_ipam_node, ends, has, has_put_back, is_undefine,
+    is_user, looks, names, names_node, names_pod_of, names_pool, overlap, pools_with_the_address, running, writer,
+    writes,
 };
 use crate::Failure;
-use crate::action::{Action, Fate};
+use crate::action::Action;
 use crate::admin::pool_at;
 use crate::catalogue::POOLS;
 use crate::world::REPLICAS;
@@ -27,25 +27,26 @@ fn takes_back_a_block_in_use(failure: &Failure, it: PutBack<'_>) -> bool {
     adds_for_a_user(failure, after(it.since, writes))
 }
 
-/// A restore under a replica that runs on takes back a block, a pod of the node starts, and the definitions are deleted.
-/// Not bound: whether the replica's or the agent's watch has shown the restore. The block is unknown to both records either way.
-pub(super) fn is_of_definitions_deleted_after_a_restore(failure: &Failure) -> bool {
+/// A leader assigns a block, and a backup has it without a report. The agent reports the block, and a pod starts. After the restore the
+/// node loses the block, and the operator takes it for one that was never used.
+/// Not bound: whether the pod starts before or after the restore. Its agent has the confirmed grant in both.
+pub(super) fn is_of_a_grant_never_used(failure: &Failure) -> bool {
+    let is_it = |node| is_user(failure, node) || names_pod_of(failure, node);
+    let reports = |action| match action {
+        Action::AgentWork { node } | Action::Report { node, .. } => is_it(node),
+        Action::Round { .. } => true,
+        _ => false,
+    };
+    let loses = |action| match action {
+        Action::Cordon { node } | Action::Relabel { node } | Action::NodeTerminates { node } => is_it(node),
+        Action::Apply { .. } | Action::Remove { .. } => true,
+        _ => false,
+    };
     has_put_back(failure, |it| {
-        it.is_live()
-            && it.takes_back_writes()
-            && has(it.later, is_undefine)
-            && adds_for_a_user(failure, after(&failure.history, writes))
+        let adds = |history: &[Action]| has(history, |action| adds_on(action, is_it));
+        let is_used = adds(after(it.since, reports)) || adds(it.later);
+        has(it.before, writes) && has(it.since, reports) && is_used && has(it.later, loses)
     })
-}
-
-/// A restore takes back a block of a node on which a pod has the address, and a backup that was made after it is restored, too. Then
-/// a pod starts on a node on which a pod has the address: after a leader has acted, or while no replica runs.
-pub(super) fn is_of_two_restores(failure: &Failure) -> bool {
-    let all = put_backs(&failure.history);
-    let [first, .., second] = all.as_slice() else { return false };
-    let starts = |action| matches!(action, Action::Start { .. });
-    let acted = if second.is_live() || has(second.later, starts) { after(second.later, writes) } else { second.later };
-    takes_back_a_block_in_use(failure, *first) && adds_for_a_user(failure, acted)
 }
 
 /// A leader writes, a backup is made, and a leader writes again. A restore under a replica that runs on takes that back, and no watch
@@ -65,55 +66,22 @@ pub(super) fn is_of_a_lagging_watch(failure: &Failure) -> bool {
     })
 }
 
-/// A restore under a leader takes back writes, and the agent's watch does not break. After the backup the pods of the node that is named
-/// end, or it never had one. After the restore the node or the pool is changed so that the block is to be released. Where the law is
-/// about an entry of a pool that is gone, the finalizer of that pool is removed by hand.
-pub(super) fn is_of_a_block_that_stays(failure: &Failure) -> bool {
-    let empties = |action| match action {
-        Action::Drain { node } | Action::Delete { node, .. } | Action::Vanish { node, .. } => names_node(failure, node),
-        _ => false,
-    };
-    let strips = |action| matches!(action, Action::Strip { pool } if names_pool(failure, pool));
-    let is_of_pool = failure.law.law != "nothing-else-is-told";
-    let is_empty = !has(&failure.history, |action| adds_on(action, |node| names_node(failure, node)));
-    has_put_back(failure, |it| {
-        it.live == Some(false)
-            && it.takes_back_writes()
-            && !running(it.until).is_empty()
-            && (is_empty || has(it.since, empties) || has(it.later, empties))
-            && has(it.later, |action| releases(failure, action))
-            && (is_of_pool || has(it.later, strips))
-    })
-}
-
-/// The node or the pool that is named is changed so that the node is not to have its block, or is to have it again.
-fn releases(failure: &Failure, action: Action) -> bool {
-    match action {
-        Action::Cordon { node }
-        | Action::Relabel { node }
-        | Action::NodeTerminates { node }
-        | Action::NodeLeaves { node } => names_node(failure, node),
-        Action::Apply { pool, .. } | Action::Remove { pool } => names_pool(failure, pool),
-        _ => false,
-    }
-}
-
 /// Two pools with the address are applied. A restore takes back what a leader wrote of them.
 ///
 /// Either a pod of a node that is named starts between the two, so that the restore takes back its block, or one of the pools stopped
-/// sharing addresses before the backup.
+/// sharing addresses before the backup. Or the leader leads on, and the pod starts after the restore, before its agent knows of it.
 /// Not bound: which of the two pools has which block. That follows from the specs, the creation times and the order of nodes.
 pub(super) fn is_of_overlapping_pools(failure: &Failure) -> bool {
     has_put_back(failure, |it| {
         let pools = pools_with_the_address(failure, it.until);
         let is_of_one = |pool| pools.contains(pool_at(pool).1);
         let stops_sharing = has(it.before, |action| matches!(action, Action::Share { pool } if is_of_one(pool)));
-        !it.is_live()
-            && pools.len() > 1
-            && pools.iter().any(|pool| names(failure, pool))
-            && it.takes_back_writes()
-            && adds_for_a_user(failure, it.until)
-            && (stops_sharing || takes_back_a_block_in_use(failure, it))
+        let is_used = if it.is_live() {
+            adds_for_a_user(failure, it.later)
+        } else {
+            adds_for_a_user(failure, it.until) && (stops_sharing || takes_back_a_block_in_use(failure, it))
+        };
+        pools.len() > 1 && pools.iter().any(|pool| names(failure, pool)) && it.takes_back_writes() && is_used
     })
 }
 
@@ -154,51 +122,8 @@ fn leads_on(it: PutBack<'_>) -> bool {
         && !has(it.later, |action| matches!(action, Action::Start { .. }))
 }
 
-/// A replica has decided or given up a call before a restore, and the call arrives after it: of a replica that is gone or has given
-/// it up, or of one that has not decided since. The node that is named joined before the restore.
-/// Not bound: whether the call or the backup is earlier. A call that is sent before the backup may take effect after it.
-pub(super) fn is_of_a_creation_after_a_restore(failure: &Failure) -> bool {
-    let joins = |action| matches!(action, Action::NodeJoins { node } if names_node(failure, node));
-    has_put_back(failure, |it| {
-        let is_given_up = has(it.until, |action| {
-            matches!(action, Action::Call { fate: Fate::Late, .. } | Action::WorkAgainst { fate: Fate::Late, .. })
-        });
-        let decided = last_decision(it.until);
-        let is_left = decided.is_some_and(|(at, replica)| {
-            has(&it.until[at..], |action| ends(action, replica) || outlasts_its_lease(action, replica))
-        });
-        let calls = |action| match action {
-            Action::Call { replica, .. } => decided.is_some_and(|(_, of)| of == replica % REPLICAS),
-            _ => false,
-        };
-        let early = it.later.split(|action| matches!(action, Action::Decide { .. })).next();
-        let arrives = has(it.later, |action| matches!(action, Action::Orphan { .. }));
-        it.is_live()
-            && it.takes_back_writes()
-            && has(it.until, joins)
-            && ((arrives && (is_given_up || is_left)) || early.is_some_and(|early| has(early, calls)))
-    })
-}
-
-/// The replica stands still for longer than its Lease, and ends when it wakes up.
-fn outlasts_its_lease(action: Action, of: u8) -> bool {
-    match action {
-        Action::Freeze { replica, seconds } => replica % REPLICAS == of && u32::from(seconds) * 1000 >= LEASE,
-        _ => false,
-    }
-}
-
-/// The place and the replica of the last decision.
-fn last_decision(history: &[Action]) -> Option<(usize, u8)> {
-    let mut all = history.iter().enumerate().rev();
-    all.find_map(|(at, action)| match action {
-        Action::Decide { replica } => Some((at, *replica % REPLICAS)),
-        _ => None,
-    })
-}
-
 /// The node has a block to release, the leader and the agent act, and the backup is made. Then the node gets the block again, and the
-/// backup is put in place under a leader. The node is one on which a pod has the address.
+/// backup is put in place under a leader. The node is one on which a pod has the address, or gets it right after.
 pub(super) fn is_of_an_early_release(failure: &Failure) -> bool {
     has_put_back(failure, |it| {
         let begun = after(it.before, writes);
@@ -215,7 +140,10 @@ pub(super) fn is_of_an_early_release(failure: &Failure) -> bool {
             _ => false,
         };
         let is_seen = (0..begun.len()).any(|at| is_release(at) && has(&begun[at + 1..], writes));
-        it.is_live() && is_seen && takes_back_a_block_in_use(failure, it)
+        // The agent may allocate before it knows of the restore.
+        let is_used =
+            takes_back_a_block_in_use(failure, it) || (it.takes_back_writes() && adds_for_a_user(failure, it.later));
+        it.is_live() && is_seen && is_used
     })
 }
 
@@ -272,23 +200,6 @@ pub(super) fn is_of_a_lease_without_blocks(failure: &Failure) -> bool {
     })
 }
 
-/// The pool that is named is applied after the backup, and a leader acts. The backup is put in place, the watches do not break, and a
-/// pod starts on the node that is named. Then the pool is deleted.
-/// Not bound: which replica leads later, and what it has heard of the pool.
-pub(super) fn is_of_a_pool_applied_after_the_backup(failure: &Failure) -> bool {
-    let applies = |action| matches!(action, Action::Apply { pool, .. } if names_pool(failure, pool));
-    let deletes = |action| matches!(action, Action::Remove { pool } if names_pool(failure, pool));
-    let adds = |action| adds_on(action, |node| names_pod_of(failure, node));
-    let joins = |action| matches!(action, Action::NodeJoins { node } if names_pod_of(failure, node));
-    has_put_back(failure, |it| {
-        it.live == Some(false)
-            && has(it.until, joins)
-            && !has(it.before, applies)
-            && has(after(it.since, applies), writes)
-            && has(after(it.later, adds), deletes)
-    })
-}
-
 /// A leader writes, a backup is made, and the definitions are deleted and the pools applied again. A leader acts, the backup is put in
 /// place under it, and the watches break. Then a pod starts on a node on which a pod has the address.
 pub(super) fn is_of_definitions_deleted_before_a_restore(failure: &Failure) -> bool {
@@ -329,26 +240,5 @@ pub(super) fn is_of_a_lost_store(failure: &Failure) -> bool {
                 && has(it.later, |action| adds_on(action, |node| node == lost))
         };
         has(it.before, writes) && it.since.iter().copied().filter_map(loses_store).any(is_of)
-    })
-}
-
-/// After the backup a node that is named is to lose its block, and the leader acts. The backup is put in place under it, and a pod starts
-/// on another node, where a pod has the address. Then the pool that is named is deleted.
-pub(super) fn is_of_a_block_of_two_nodes(failure: &Failure) -> bool {
-    let loses = |action| match action {
-        Action::Cordon { node }
-        | Action::Relabel { node }
-        | Action::NodeTerminates { node }
-        | Action::NodeLeaves { node } => names_node(failure, node) && !is_user(failure, node),
-        _ => false,
-    };
-    let deletes = |action| matches!(action, Action::Remove { pool } if names_pool(failure, pool));
-    has_put_back(failure, |it| {
-        it.is_live()
-            && has(it.before, writes)
-            && has(after(it.since, loses), writes)
-            && leads_on(it)
-            && adds_for_a_user(failure, it.later)
-            && has(it.later, deletes)
     })
 }

@@ -10,15 +10,21 @@ use crate::records::{pool_of_entry, range_of_entry};
 
 /// State, addresses, mask, gateway, exclusions and routes of each entry of the pool.
 pub(super) fn agree(seen: &Seen<'_>, layout: &Layout) -> Result<(), Broken> {
-    if layout.is_frozen() {
-        return Ok(());
-    }
     let object = seen.object(layout);
     for (list, state) in [("allocations", "Active"), ("releasing", "Releasing")] {
         for (node, range) in claims(object, list) {
             let Some(ipam_node) = seen.server.get("ipamnodes", &node) else { continue };
             let mut entries = ipam_node["spec"]["pools"].as_array().into_iter().flatten();
             let Some(entry) = entries.find(|entry| pool_of_entry(entry) == layout.key) else { continue };
+            if state == "Active" && entry["state"] == state && has_ended(ipam_node, entry) {
+                return broken(
+                    "ended-grant-is-replaced",
+                    format!("{range} of {} is assigned to {node} by a grant that has ended: {entry}", layout.key),
+                );
+            }
+            if layout.is_frozen() {
+                continue;
+            }
             let is_other = entry["state"] != state;
             let is_suspended = || is_other && entry["state"] == "Releasing" && seen.is_contradicted_on(layout, &node);
             if !seen.leaves_out("state-is-told", &[("addresses are held twice", is_suspended())]) && is_other {
@@ -46,6 +52,15 @@ pub(super) fn agree(seen: &Seen<'_>, layout: &Layout) -> Result<(), Broken> {
         }
     }
     Ok(())
+}
+
+/// Whether the agent reports that the grant of the entry has ended.
+fn has_ended(ipam_node: &Value, entry: &Value) -> bool {
+    let mut reports = ipam_node["status"]["pools"].as_array().into_iter().flatten();
+    reports.any(|report| {
+        let is_same = |field: &str| report[field] == entry[field];
+        ["name", "poolType", "grant"].into_iter().all(is_same) && report["ended"] == true
+    })
 }
 
 /// Addresses that the entry bars and that no other agent reports as in use. What was the gateway is barred as long as blocks are

@@ -66,6 +66,21 @@ impl Seen<'_> {
         self.world.nodes.iter().any(|it| it.name == node && !it.has_agent())
     }
 
+    /// Whether a report of the node is awaited that no agent makes: its IPAMNode has a block of the pool that may have been in use.
+    fn awaits_no_agent(&self, node: &str, key: &PoolKey) -> bool {
+        self.is_without_agent(node) && !self.was_never_used(node, key)
+    }
+
+    /// Whether the node's IPAMNode says that the block was free when it was assigned, and no report has named its grant.
+    fn was_never_used(&self, node: &str, key: &PoolKey) -> bool {
+        let entries = self.server.get("ipamnodes", node).and_then(|object| object["spec"]["pools"].as_array());
+        let own = entries.into_iter().flatten().find(|entry| pool_of_entry(entry) == *key);
+        own.is_some_and(|entry| {
+            let is_reported = self.world.records.is_reported(node, &text(entry, "/grant"));
+            entry["neverUsed"] == true && !is_reported
+        })
+    }
+
     /// Whether pods of the node have addresses of the pool.
     pub(super) fn is_in_use(&self, node: &str, key: &PoolKey) -> bool {
         let mut nodes = self.world.nodes.iter().filter(|it| it.name == node);
@@ -74,7 +89,7 @@ impl Seen<'_> {
 
     /// Whether pods of the node may have addresses of the pool without a record.
     pub(super) fn has_lost(&self, node: &str, key: &PoolKey) -> bool {
-        lost(self.world, self.server, node).iter().any(|(pool, _)| pool == key)
+        lost(self.world, node).iter().any(|(pool, _)| pool == key)
     }
 
     /// Whether the operator waits for agents because records are missing, as they may be by what the model knows, and for whom
@@ -231,7 +246,7 @@ fn assignments_end(seen: &Seen<'_>, layout: &Layout) -> Result<(), Broken> {
             return broken("assignment-ends", what("which it does not serve"));
         }
         let is_kept = layout.block_of(&node, &range).is_none() && !seen.is_in_use(&node, &layout.key);
-        let waits = is_kept && seen.is_without_agent(&node);
+        let waits = is_kept && seen.awaits_no_agent(&node, &layout.key);
         let is_lost = is_kept && seen.has_lost(&node, &layout.key);
         let is_left_out = seen.leaves_out("assignment-ends", &[(NO_AGENT, waits), (LOST, is_lost)]);
         if is_kept && !is_left_out {
@@ -294,7 +309,7 @@ fn what_is_released_is_free(seen: &Seen<'_>, layout: &Layout) -> Result<(), Brok
         let is_reported = || seen.has_lost(&node, &layout.key) && seen.reports(&node, &layout.key);
         let is_kept = !seen.is_in_use(&node, &layout.key) && !is_reported();
         let is_gone = is_kept && seen.is_out_of_reach(&node) && seen.world.waits_without_end();
-        let waits = is_kept && seen.is_without_agent(&node);
+        let waits = is_kept && seen.awaits_no_agent(&node, &layout.key);
         let waits = seen.leaves_out(law, &[("a Node is gone, and the grace has no end", is_gone), (NO_AGENT, waits)]);
         if is_kept && !waits {
             return broken(
@@ -332,7 +347,7 @@ fn ipam_nodes_go(seen: &Seen<'_>) -> Result<(), Broken> {
         }
         let is_kept = !is_in_use && !has_blocks;
         let waits = is_kept && seen.is_without_agent(&node);
-        let is_lost = is_kept && !lost(seen.world, seen.server, &node).is_empty();
+        let is_lost = is_kept && !lost(seen.world, &node).is_empty();
         let waits = seen.leaves_out("ipam-node-goes", &[(NO_AGENT, waits), (LOST, is_lost)]);
         if is_kept && !waits {
             return broken(

@@ -159,7 +159,7 @@ pub fn nodes_are_told(world: &World) -> Result<(), Broken> {
             let is_orphaned = pool["state"] == "Releasing";
             let is_known = is_recorded || (is_orphaned && holds(world, &node, pool)) || is_invalid(&server, &name);
             let key = pool_of_entry(pool);
-            let is_lost = || lost::lost(world, &server, &node).iter().any(|(of, _)| *of == key);
+            let is_lost = || lost::lost(world, &node).iter().any(|(of, _)| *of == key);
             let has_no_agent = || world.nodes.iter().any(|it| it.name == node && !it.has_agent());
             let reason = || {
                 let no_agent = has_no_agent().then_some(liveness::NO_AGENT);

@@ -35,12 +35,6 @@ pub(crate) fn check(world: &mut World) -> Result<(), Broken> {
             if added == Added::Served {
                 served.push(node);
             }
-            // By the docs an admin deletes these IPAMNodes.
-            let waits = added == Added::Refused("ADD refused: Restored") && world.is_put_back(&object);
-            let reason = waits.then_some("an IPAMNode from before a live restore");
-            if world.allowed.judge("free-address-is-served", reason) {
-                continue;
-            }
             if let (Some(free), Added::Refused(why)) = (free, added) {
                 return broken(
                     "free-address-is-served",

@@ -69,6 +69,7 @@ impl NaivePool {
         NodePool {
             key: self.key(),
             state: self.state,
+            grant: None,
             range: AddrRange::new(self.addr(self.first), self.addr(self.last)).unwrap(),
             subnet: self.subnet,
             gateway: self.gateway.map(|offset| self.addr(offset)),

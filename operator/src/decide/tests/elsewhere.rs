@@ -63,7 +63,7 @@ fn what_a_node_without_a_block_holds_is_said_with_what_to_do_for_as_long_as_it_i
         "node n1 (1 held, cordoned)",
         "given to nobody else",
         "the pods there are deleted",
-        "kubectl delete ipamnode -n ",
+        "ippool blue nv-ipam.nvidia.com/force-release=NODE",
     ] {
         assert!(said.message.contains(words), "{}", said.message);
     }

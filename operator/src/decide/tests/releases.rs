@@ -37,32 +37,32 @@ fn a_node_that_leaves_gives_no_more_and_its_block_is_nobody_elses() {
 }
 
 #[test]
-fn a_released_block_is_free_only_after_its_entry_was_taken_out() {
+fn a_block_is_free_once_its_grant_has_ended_without_an_address_in_use() {
     let (mut scene, record) = departed();
-    for used in [2, 0] {
-        scene.report("n1", used);
-        let decision = scene.decide(&record);
-        let still = decision.status.as_ref().map_or_else(|| releasing(&record.status), releasing);
-        assert_eq!(still, ["n1=192.168.0.1-192.168.0.4"], "{used} used");
-    }
-    let decision = scene.decide(&record);
-    scene.write_ipam_nodes(&record, decision.assignments.as_ref().unwrap());
-    assert!(scene.ipam_nodes.get("n1").unwrap().blocks.is_empty());
     scene.nodes.insert("n0".into(), BTreeMap::new());
+    for ended in [false, true] {
+        scene.report("n1", 2);
+        scene.ipam_nodes.get_mut("n1").unwrap().reports[0].ended = ended;
+        let decision = scene.decide(&record);
+        assert_eq!(releasing(&decision.status.unwrap()), ["n1=192.168.0.1-192.168.0.4"], "{ended}");
+    }
+    scene.report("n1", 0);
     let decision = scene.decide(&record);
     let status = decision.status.unwrap();
     assert_eq!(blocks(&status), ["n0=192.168.0.1-192.168.0.4", "n2=192.168.0.5-192.168.0.8"]);
     assert_eq!(releasing(&status), [""; 0]);
+    assert_eq!(decision.just_assigned, BTreeSet::from(["n0".to_owned()]));
     assert_eq!(decision.notes, vec![], "the normal course of things");
 }
 
 #[test]
-fn a_report_about_another_generation_or_range_releases_nothing() {
-    let spoil: [fn(&mut IpamNodeRecord); 4] = [
-        |record| record.observed_generation = Some(record.generation - 1),
-        |record| record.observed_generation = None,
-        |record| record.reports[0].start_ip = "192.168.0.2".into(),
+fn a_report_about_another_grant_releases_nothing() {
+    let spoil: [fn(&mut IpamNodeRecord); 5] = [
+        |record| record.reports[0].grant = Some("6500000000000009".into()),
+        |record| record.reports[0].grant = None,
+        |record| record.reports[0].ended = false,
         |record| record.unsettled = true,
+        |record| (record.blocks[0].grant, record.reports[0].grant) = (String::new(), Some(String::new())),
     ];
     for (number, spoil) in spoil.iter().enumerate() {
         let (mut scene, record) = departed();
@@ -71,6 +71,24 @@ fn a_report_about_another_generation_or_range_releases_nothing() {
         spoil(scene.ipam_nodes.get_mut("n1").unwrap());
         assert!(!scene.ipam_nodes.get("n1").unwrap().has_released(&record.key), "case {number}");
     }
+}
+
+#[test]
+fn a_block_that_was_never_used_is_revoked_and_free_without_a_report() {
+    let (mut scene, record) = departed();
+    let known = scene.ipam_nodes.get_mut("n1").unwrap();
+    known.blocks[0].never_used = true;
+    let assignments = scene.decide(&record).assignments.unwrap();
+    scene.write_ipam_nodes(&record, &assignments);
+    assert_eq!(scene.block_of("n1").state, BlockState::Revoked);
+    assert_eq!(releasing(&scene.decide(&record).status.unwrap()), [""; 0]);
+    // With a report about the grant, addresses may be in use.
+    let (mut scene, record) = departed();
+    scene.ipam_nodes.get_mut("n1").unwrap().blocks[0].never_used = true;
+    scene.report("n1", 1);
+    let assignments = scene.decide(&record).assignments.unwrap();
+    scene.write_ipam_nodes(&record, &assignments);
+    assert_eq!(scene.block_of("n1").state, BlockState::Releasing);
 }
 
 #[test]
@@ -94,10 +112,8 @@ fn the_block_of_a_node_that_is_gone_is_let_go_of_after_the_grace() {
     assert_eq!((waiting.expires, waiting.let_go.len()), (Some(at(3600)), 0));
     scene.second = 3600;
     let decision = scene.decide(&record);
-    assert!(decision.let_go.contains("n1") && decision.assignments.unwrap().len() == 2, "its entry goes first");
-    scene.ipam_nodes.begin_write("n1", &[]);
-    scene.ipam_nodes.end_write("n1", true);
-    scene.ipam_nodes.delete("n1");
+    assert!(decision.let_go.contains("n1") && decision.assignments.unwrap().len() == 2, "its grant is revoked first");
+    scene.ipam_nodes.get_mut("n1").unwrap().blocks[0].state = BlockState::Revoked;
     let decision = scene.decide(&record);
     assert_eq!(releasing(decision.status.as_ref().unwrap()), [""; 0]);
     let [note] = &decision.notes[..] else { panic!("{:?}", decision.notes) };
@@ -187,7 +203,8 @@ fn an_admin_lets_go_of_a_block_and_the_annotation_goes_when_it_has_done_its_work
     let decision = scene.decide(&record);
     assert_eq!(decision.assignments.unwrap().len(), 2, "not while the write is under way");
     scene.ipam_nodes.end_write("n1", true);
-    scene.ipam_nodes.delete("n1");
+    let known = scene.ipam_nodes.get_mut("n1").unwrap();
+    (known.blocks[0].state, known.unsettled) = (BlockState::Revoked, false);
     let decision = scene.decide(&record);
     assert_eq!(decision.notes[0].reason, "ForcedRelease");
     assert!(decision.notes[0].text.contains("2 held"), "{:?}", decision.notes);
@@ -319,9 +336,7 @@ fn who_lost_the_last_block_of_a_deleted_pool_is_said_before_the_pool_is_gone() {
     let decision = scene.decide(&record);
     let record = written(&record, &decision);
     for node in ["n1", "n2"] {
-        scene.ipam_nodes.begin_write(node, &[]);
-        scene.ipam_nodes.end_write(node, true);
-        scene.ipam_nodes.delete(node);
+        scene.ipam_nodes.get_mut(node).unwrap().blocks[0].state = BlockState::Revoked;
     }
     let decision = scene.decide(&record);
     assert_eq!(decision.patch, None);

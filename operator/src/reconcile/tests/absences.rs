@@ -12,7 +12,8 @@ fn after_a_long_absence() -> World {
         release[time] = json!("2023-01-01T00:00:00Z");
     }
     status["releasing"] = json!([release]);
-    let told = ipam_nodes[0].spec.as_ref().unwrap().get().replace("Active", "Releasing");
+    let told =
+        ipam_nodes[0].spec.as_ref().unwrap().get().replace("Active", "Releasing").replace(r#""neverUsed":true,"#, "");
     ipam_nodes[0].spec = object(&json!({"metadata": {}, "spec": serde_json::from_str::<Value>(&told).unwrap()})).spec;
     let mut world = World::new(&["n2"], &[pool_object("blue", 40, 1, SPEC, &status)], ipam_nodes);
     let calls = world.settle();
@@ -37,8 +38,8 @@ fn a_new_leader_lets_go_of_no_block_before_it_has_seen_the_node_missing_for_a_wh
     assert!(world.calls_after(ALMOST).is_empty());
     let wake = world.reconciler.next_wake().expect("it looks again by itself");
     assert!(wake <= world.now + A_MINUTE);
-    let Command::WriteIpamNode(write) = only(world.calls_after(A_MINUTE)) else { panic!("the entry goes first") };
-    assert_eq!((write.node.as_str(), write.action.blocks().len()), ("n1", 0));
+    let Command::WriteIpamNode(write) = only(world.calls_after(A_MINUTE)) else { panic!("the grant is revoked first") };
+    assert_eq!((write.node.as_str(), write.action.blocks()[0].state), ("n1", BlockState::Revoked));
 }
 
 #[test]

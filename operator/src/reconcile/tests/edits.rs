@@ -13,7 +13,7 @@ fn edit(world: &mut World, node: &str, change: &dyn Fn(&mut Vec<NodeBlock>)) {
     change(&mut blocks);
     let event = json!({
         "metadata": {"name": node, "uid": record.uid, "generation": record.generation + 1,
-            "resourceVersion": world.version.to_string()},
+            "resourceVersion": world.version.to_string(), "finalizers": record.finalizers},
         "spec": {"pools": blocks},
         "status": {"observedGeneration": record.generation, "pools": record.reports},
     });
@@ -77,7 +77,7 @@ fn an_entry_that_is_being_taken_back_is_put_right_at_the_version_of_the_edit() {
         let edited = world.version.to_string();
         let calls = world.calls();
         let writes = nodes_written(&calls);
-        let [("n1", NodeAction::Update(version, blocks))] = &writes[..] else { panic!("{what}: {calls:#?}") };
+        let [("n1", NodeAction::Update { version, blocks, .. })] = &writes[..] else { panic!("{what}: {calls:#?}") };
         assert_eq!((version, &blocks[0]), (&edited, &before), "{what}");
         for call in calls {
             world.succeed(call);
@@ -89,15 +89,16 @@ fn an_entry_that_is_being_taken_back_is_put_right_at_the_version_of_the_edit() {
 }
 
 #[test]
-fn what_the_agent_says_about_a_range_of_another_hand_frees_nothing() {
+fn a_report_about_a_grant_of_another_hand_releases_nothing() {
     let mut world = releasing();
-    edit(&mut world, "n1", &EDITS[0].1);
-    // It answers before the range is put right: of the other one it holds nothing.
+    let ours = world.reconciler.ipam_nodes.get("n1").unwrap().blocks[0].grant.clone();
+    edit(&mut world, "n1", &|blocks| blocks[0].grant = "6500000000000009".into());
+    // The agent reports before the grant is put right: the other grant has ended.
     report(&mut world, "n1", 0);
     let calls = world.settle();
     let writes = nodes_written(&calls);
-    let [("n1", NodeAction::Update(_, blocks))] = &writes[..] else { panic!("{calls:#?}") };
-    assert_eq!((blocks[0].start_ip.as_str(), blocks[0].end_ip.as_str()), ("192.168.0.1", "192.168.0.4"));
+    let [("n1", NodeAction::Update { blocks, .. })] = &writes[..] else { panic!("{calls:#?}") };
+    assert_eq!((blocks[0].grant.clone(), blocks[0].state), (ours, BlockState::Releasing));
     report(&mut world, "n1", 0);
     let calls = world.settle();
     assert!(

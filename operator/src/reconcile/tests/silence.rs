@@ -2,11 +2,10 @@
 
 use super::races::{leaving_since, status_json, statuses};
 use super::*;
-use crate::ipam_node::{CREATED_AS, PLACEHOLDER};
 
 impl World {
     /// One who comes to lead by a Lease that says `given`, with nothing decided yet.
-    fn led_by(given: Given, nodes: &[&str], pools: &[RawObject], ipam_nodes: Vec<RawObject>) -> Self {
+    pub(super) fn led_by(given: Given, nodes: &[&str], pools: &[RawObject], ipam_nodes: Vec<RawObject>) -> Self {
         let mut world = Self::empty();
         world.reconciler.lead(given, world.now);
         world.lease = given;
@@ -49,7 +48,8 @@ impl World {
             })
             .collect();
         let object = object(&json!({
-            "metadata": {"name": node, "uid": format!("uid-{node}"), "generation": 1, "resourceVersion": self.version.to_string()},
+            "metadata": {"name": node, "uid": format!("uid-{node}"), "generation": 1, "resourceVersion": self.version.to_string(),
+                "finalizers": held.iter().map(|_| crate::ipam_node::FINALIZER).collect::<Vec<_>>()},
             "spec": {"pools": []}, "status": {"observedGeneration": 1, "pools": pools}}));
         self.tell(Observed::IpamNode(Event::Apply(object)));
     }
@@ -69,10 +69,7 @@ fn silent(node: &str) -> RawObject {
 /// The nodes that are asked by these calls, and no others get anything.
 fn asked(calls: &[Command]) -> Vec<&str> {
     let written = nodes_written(calls);
-    assert!(
-        written.iter().all(|(_, action)| matches!(action, NodeAction::Create(blocks) if blocks.is_empty())),
-        "{calls:#?}"
-    );
+    assert!(written.iter().all(|(_, action)| matches!(action, NodeAction::Create)), "{calls:#?}");
     written.into_iter().map(|(node, _)| node).collect()
 }
 
@@ -119,7 +116,8 @@ fn a_leader_by_a_lease_that_says_nothing_or_that_finds_any_record_asks_nobody() 
         let mut world = World::led_by(given, &["n1", "n2"], &pools, ipam_nodes);
         let calls = world.settle();
         assert_eq!(world.status().allocations.len(), 2);
-        assert!(nodes_written(&calls).iter().all(|(_, action)| action.blocks().len() == 1), "{calls:#?}");
+        let updates = nodes_written(&calls).into_iter().filter(|(_, action)| !matches!(action, NodeAction::Create));
+        assert!(updates.map(|(_, action)| action.blocks().len()).all(|blocks| blocks == 1), "{calls:#?}");
     }
 }
 
@@ -127,10 +125,8 @@ fn a_leader_by_a_lease_that_says_nothing_or_that_finds_any_record_asks_nobody() 
 fn a_leader_goes_on_asking_where_the_last_one_ended_and_also_those_whose_node_is_gone() {
     let (pool, mut ipam_nodes) = left_behind(&["n1"]);
     ipam_nodes.push(silent("n4"));
-    let mut placeholder = silent("n5");
-    placeholder.metadata.annotations = Some([(CREATED_AS.to_owned(), PLACEHOLDER.to_owned())].into());
-    ipam_nodes.push(placeholder);
     let mut world = World::led_by(Given::Unrecorded, &["n1", "n2"], &[pool], ipam_nodes);
+    world.has_agents = false;
     let calls = world.settle();
     assert_eq!(nodes_written(&calls).len(), 1, "{calls:#?}");
     assert_eq!(asked(&calls), ["n2"]);
@@ -152,7 +148,7 @@ fn no_agent_is_asked_and_no_node_is_told_before_the_lease_says_so() {
     let mut world = World::led_by(Given::Nothing, &["n1"], &[blue()], vec![]);
     world.lease_fails = true;
     let calls = world.settle();
-    assert!(nodes_written(&calls).is_empty() && !statuses(&calls).is_empty(), "{calls:#?}");
+    assert!(asked(&calls) == ["n1"] && !statuses(&calls).is_empty(), "an empty IPAMNode and no block: {calls:#?}");
     assert_eq!(world.reconciler.wants_lease_to_say(), Given::Recorded);
     world.reconciler.lease_says(Given::Recorded);
     assert_eq!(nodes_written(&world.calls()).len(), 1);
@@ -173,7 +169,6 @@ fn a_leader_that_sees_all_records_go_asks_those_who_had_blocks_once_there_is_a_p
     let mut world = World::new(&["n1", "n2"], &[blue()], vec![]);
     world.settle();
     world.lose_all(&["n1", "n2"]);
-    world.node_joins("n3");
     assert!(world.settle().is_empty(), "where there is no pool no try would come to an end");
     assert_eq!(world.reconciler.wants_lease_to_say(), Given::Unrecorded);
     world.apply_again();
@@ -221,8 +216,6 @@ fn of_what_we_have_given_up_ourselves_nobody_is_asked() {
     world.tell(Observed::Node(Event::Delete(("n1".into(), NodeMeta::default()))));
     world.settle();
     report(&mut world, "n1", 0);
-    let removal = only(world.calls());
-    world.succeed(removal);
     let status = only(world.calls());
     let freed = status_json(status_of(&status));
     // Its IPAMNode is deleted by hand, and of the status the watch tells before anybody answers for it.
@@ -251,7 +244,7 @@ fn an_admin_lets_go_of_those_who_are_silent_by_name_or_all_and_the_name_goes_tho
 }
 
 #[test]
-fn a_silent_node_that_is_gone_is_waited_for_until_the_grace_is_over_and_gets_no_placeholder() {
+fn a_silent_node_that_is_gone_is_waited_for_until_the_grace_is_over() {
     let mut world = World::led_by(Given::Recorded, &["n1", "n2"], &[blue()], vec![]);
     let calls = world.calls();
     // Whether n1's was made nobody knows.
@@ -262,11 +255,13 @@ fn a_silent_node_that_is_gone_is_waited_for_until_the_grace_is_over_and_gets_no_
     world.hear("n2", None);
     world.tell(Observed::Node(Event::Delete(("n1".into(), NodeMeta::default()))));
     let calls = world.settle();
-    assert!(nodes_written(&calls).iter().all(|(_, action)| matches!(action, NodeAction::Create(_))), "{calls:#?}");
+    assert!(nodes_written(&calls).iter().all(|(_, action)| matches!(action, NodeAction::Create)), "{calls:#?}");
     world.now += Duration::from_hours(23);
     world.settle();
     assert!(world.status().allocations.is_empty());
     world.now += Duration::from_hours(1);
+    world.settle();
+    assert!(silent_nodes(&world).is_empty());
     world.settle();
     assert_eq!(world.status().allocations.len(), 1);
 }
@@ -296,7 +291,6 @@ fn where_there_is_no_place_for_an_ipam_node_none_may_have_been_made() {
             call => world.succeed(call),
         }
     }
-    assert!(!world.reconciler.ipam_nodes.may_be_created("n1"));
     world.lose_all(&[]);
     let calls = world.calls_after(Duration::from_mins(10));
     assert!(nodes_written(&calls).is_empty(), "it is not tried for ever: {calls:#?}");
@@ -314,7 +308,8 @@ fn of_n1(version: u64, status: &Value) -> RawObject {
 fn at_version(world: &World, node: &str, version: &str) -> RawObject {
     let known = world.reconciler.ipam_nodes.get(node).unwrap();
     object(
-        &json!({"metadata": {"name": node, "uid": known.uid, "generation": known.generation, "resourceVersion": version},
+        &json!({"metadata": {"name": node, "uid": known.uid, "generation": known.generation, "resourceVersion": version,
+            "finalizers": known.finalizers},
         "spec": {"pools": known.blocks}, "status": {"observedGeneration": known.generation, "pools": []}}),
     )
 }
@@ -363,9 +358,7 @@ fn where_all_was_given_back_in_good_order_the_next_leader_asks_nobody() {
     world.settle();
     report(&mut world, "n1", 0);
     world.settle();
-    world.now += CREATIONS_ARRIVE_WITHIN;
-    world.settle();
-    assert!(world.reconciler.ipam_nodes.all().is_empty());
+    assert_eq!(world.reconciler.ipam_nodes.all().keys().collect::<Vec<_>>(), ["cp"]);
     assert_eq!(world.reconciler.wants_lease_to_say(), Given::Nothing);
 }
 

@@ -1,0 +1,141 @@
+//! Grants on one node: which are seen, which the API server has confirmed, and which have ended.
+//!
+//! A grant takes three steps, and none of them back: *seen*, *confirmed*, *ended*. The node allocates from a confirmed
+//! grant alone. An ended grant never allocates again, whatever spec has it: the operator may have assigned its block to
+//! another node.
+
+use std::collections::{BTreeMap, BTreeSet};
+
+use super::Change;
+use crate::node_pool::PoolState;
+use crate::{GrantId, NodePool, PoolKey};
+
+/// Number of ended grants that are recorded one by one.
+pub const MOST_ENDED: usize = 8192;
+
+/// A step of a grant, in order.
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug)]
+pub enum GrantStep {
+    /// A spec of the API server has it.
+    Seen,
+    /// The API server's answer to a report about it still had it.
+    Confirmed,
+    /// The node allocates nothing from it any more.
+    Ended,
+}
+
+/// The version of an IPAMNode's spec. Versions are in the order in which the operator writes them, until a restore of the API
+/// server takes them back.
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug)]
+pub struct SpecVersion {
+    /// `metadata.creationTimestamp` of the object, in Unix seconds.
+    pub created: i64,
+    /// `metadata.generation`.
+    pub generation: i64,
+}
+
+/// The grants that the node knows.
+#[derive(Clone, PartialEq, Eq, Default, Debug)]
+pub(super) struct Grants {
+    /// The grant of each pool that has not ended, and whether it is confirmed.
+    current: BTreeMap<PoolKey, (GrantId, bool)>,
+    ended: BTreeSet<GrantId>,
+    /// Every ID up to this one that is not current counts as ended.
+    ended_to: Option<GrantId>,
+    /// The version of the spec whose grants are recorded.
+    version: Option<SpecVersion>,
+}
+
+impl Grants {
+    /// The step that the grant of a block of `pool` has reached; `None` if it was never seen.
+    pub(super) fn step(&self, pool: &PoolKey, id: GrantId) -> Option<GrantStep> {
+        match self.current.get(pool) {
+            Some((current, confirmed)) if *current == id => {
+                Some(if *confirmed { GrantStep::Confirmed } else { GrantStep::Seen })
+            }
+            _ => self.has_ended(id).then_some(GrantStep::Ended),
+        }
+    }
+
+    fn has_ended(&self, id: GrantId) -> bool {
+        self.ended.contains(&id) || self.ended_to.is_some_and(|last| id <= last)
+    }
+
+    /// Records a step. No step is taken back: an ended grant stays ended.
+    pub(super) fn apply(&mut self, pool: &PoolKey, id: GrantId, step: GrantStep) {
+        if step == GrantStep::Ended {
+            if self.current.get(pool).is_some_and(|(current, _)| *current == id) {
+                self.current.remove(pool);
+            }
+            self.ended.insert(id);
+        } else if self.step(pool, id) < Some(step) {
+            let before = self.current.insert(pool.clone(), (id, step == GrantStep::Confirmed));
+            // A pool has one grant. Another that was not ended before is ended by its successor.
+            self.ended.extend(before.map(|(before, _)| before).filter(|before| *before != id));
+        }
+    }
+
+    /// Records that all grants up to `id` have ended, but for the current ones.
+    pub(super) fn end_to(&mut self, id: GrantId) {
+        self.ended_to = self.ended_to.max(Some(id));
+        self.ended.retain(|ended| *ended > id);
+    }
+
+    /// Records that the grants of the spec of this version are recorded.
+    pub(super) const fn record(&mut self, version: SpecVersion) {
+        self.version = Some(version);
+    }
+
+    /// The steps that follow from the configured pools, each with whether an address of it is in use. `version` is that of their
+    /// spec.
+    pub(super) fn steps<'a>(
+        &self,
+        version: Option<SpecVersion>,
+        pools: impl Iterator<Item = (&'a NodePool, bool)>,
+    ) -> Vec<Change> {
+        // What a spec of the past has and the node does not know may have come and gone unseen.
+        let went_back = version.is_some_and(|version| Some(version) < self.version);
+        let first = if went_back { GrantStep::Ended } else { GrantStep::Seen };
+        let granted = pools.filter_map(|(pool, in_use)| Some((&pool.key, (pool.grant?, pool.state, in_use))));
+        let granted: BTreeMap<&PoolKey, (GrantId, PoolState, bool)> = granted.collect();
+        let mut steps = Vec::new();
+        let mut step = |pool: &PoolKey, id, step| steps.push(Change::Grant { pool: pool.clone(), id, step });
+        let mut ending = 0;
+        for (pool, (id, _)) in &self.current {
+            if granted.get(pool).is_none_or(|(granted, ..)| granted != id) {
+                step(pool, *id, GrantStep::Ended);
+                ending += 1;
+            }
+        }
+        for (pool, (id, state, in_use)) in granted {
+            let known = self.step(pool, id);
+            if known.is_none() {
+                step(pool, id, first);
+            }
+            if known.or(Some(first)) != Some(GrantStep::Ended) && state == PoolState::Releasing && !in_use {
+                step(pool, id, GrantStep::Ended);
+                ending += 1;
+            }
+        }
+        let surplus = (self.ended.len() + ending).saturating_sub(MOST_ENDED);
+        let oldest = surplus.checked_sub(1).and_then(|last| self.ended.iter().nth(last));
+        steps.extend(oldest.map(|id| Change::GrantsEndedTo { id: *id }));
+        let newer = version.filter(|_| version != self.version);
+        steps.extend(newer.map(|version| Change::Spec { version }));
+        steps
+    }
+
+    /// The changes that make an equal record from an empty one.
+    pub(super) fn snapshot(&self) -> Vec<Change> {
+        let step = |pool: &PoolKey, id, step| Change::Grant { pool: pool.clone(), id, step };
+        let ended_to = self.ended_to.map(|id| Change::GrantsEndedTo { id });
+        let seen = self.current.iter().map(|(pool, (id, confirmed))| {
+            step(pool, *id, if *confirmed { GrantStep::Confirmed } else { GrantStep::Seen })
+        });
+        // Of an ended grant the pool does not matter.
+        let nameless = PoolKey::new(crate::PoolKind::IpPool, "");
+        let ended = self.ended.iter().map(|id| step(&nameless, *id, GrantStep::Ended));
+        let version = self.version.map(|version| Change::Spec { version });
+        seen.chain(ended).chain(ended_to).chain(version).collect()
+    }
+}

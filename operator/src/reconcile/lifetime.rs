@@ -1,0 +1,84 @@
+//! The lifetime of an IPAMNode: created for each Node, kept while its agent's report counts, deleted after its Node.
+//!
+//! It is created without blocks, because no version makes a creation conditional: one of a former leader may take effect at any
+//! later time, and then assigns nothing.
+
+use std::time::Instant;
+
+use ipam_core::PoolKey;
+use ipam_crds::BlockUse;
+
+use super::Reconciler;
+use super::pool_task::PoolTask;
+use crate::ipam_node::IpamNodeRecord;
+
+impl Reconciler {
+    /// Whether a node without an IPAMNode is to have one: its Node exists, and it `has_blocks` or a pool could assign it one. While
+    /// the namespace or the definitions are being deleted the API server would refuse each try.
+    pub(super) fn is_to_have_ipam_node(&self, node: &str, has_blocks: bool) -> bool {
+        self.nodes.contains(node) && (has_blocks || self.pools.values().any(|task| !task.record.life.deleting))
+    }
+
+    /// Each Node without an IPAMNode is to be looked at: a pool has been created.
+    pub(super) fn queue_missing_ipam_nodes(&mut self) {
+        for node in self.nodes.names().filter(|node| self.ipam_nodes.get(node).is_none()) {
+            self.queue.push(node);
+        }
+    }
+
+    /// Whether the agent reports addresses in use that neither an admin nor the grace has released.
+    pub(super) fn report_counts(&self, node: &str, known: &IpamNodeRecord, now: Instant) -> bool {
+        let is_over = || self.gone_expiry(node, now).is_some_and(|expiry| expiry <= now);
+        self.reports_use(node, known) && !is_over()
+    }
+
+    /// Whether the agent reports addresses in use that no admin has released.
+    fn reports_use(&self, node: &str, known: &IpamNodeRecord) -> bool {
+        let is_released = |task: &PoolTask| {
+            task.record.life.forces(node) || task.applied.as_ref().is_some_and(|applied| applied.let_go.contains(node))
+        };
+        let is_free = |report: &BlockUse| {
+            let key = PoolKey::new(report.pool_type.into(), report.name.as_str());
+            self.pools.get(&key).is_some_and(is_released)
+        };
+        known.reports.iter().any(|report| report.used > 0 && !is_free(report))
+    }
+
+    /// Whether a status still records a block of the node. Should this leader end before the status is written, the next one asks
+    /// the agent about it once more.
+    pub(super) fn is_recorded(&self, node: &str) -> bool {
+        self.pools.values().filter_map(|task| task.applied.as_ref()).any(|applied| applied.of(node).is_some())
+    }
+
+    /// Notes since when an IPAMNode, or a report of a deleted one, has no Node. After the grace the report counts no more.
+    pub(super) fn note_gone(&mut self, node: &str, now: Instant) {
+        let known = self.ipam_nodes.get(node);
+        // The grace of a block is the pool's to end.
+        let reports = known.is_some_and(|known| known.blocks.is_empty() && self.reports_use(node, known));
+        let is_awaited = self.ipam_nodes.is_to_tell_again(node) || self.is_silent(node);
+        let is_empty = known.is_none_or(|known| known.blocks.is_empty());
+        if (known.is_none() && !is_awaited) || self.nodes.contains(node) {
+            self.gone.remove(node);
+            return;
+        }
+        self.gone.entry(node.to_owned()).or_insert(now);
+        let Some(expiry) = self.gone_expiry(node, now) else { return };
+        if expiry > now {
+            if reports || (is_awaited && is_empty) {
+                self.queue.push_at(node, expiry);
+            }
+            return;
+        }
+        if self.ipam_nodes.forget_word(node) {
+            self.wake_pools(now);
+        }
+        self.end_silence(node, now);
+    }
+
+    /// When the grace of the node's report ends, if its Node stays missing; `None` without a grace, or while the Node exists.
+    fn gone_expiry(&self, node: &str, now: Instant) -> Option<Instant> {
+        let grace = self.settings.released_block_grace?;
+        let seen = self.absences.observed_at(node, grace, now);
+        Some((*self.gone.get(node)? + grace).max(seen))
+    }
+}
