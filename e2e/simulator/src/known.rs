@@ -19,9 +19,10 @@ use other::{
     is_of_an_awaited_node,
 };
 use restore::{
-    is_of_a_grant_never_used, is_of_a_lagging_watch, is_of_a_leader_that_saw_nothing, is_of_a_lease_without_blocks,
-    is_of_a_lost_store, is_of_a_pool_that_stays, is_of_a_report_lost_after_a_restore, is_of_a_reservation,
-    is_of_an_early_release, is_of_definitions_deleted_before_a_restore, is_of_overlapping_pools, is_of_two_leaders,
+    is_of_a_block_that_moved, is_of_a_grant_never_used, is_of_a_lagging_watch, is_of_a_leader_that_saw_nothing,
+    is_of_a_lease_without_blocks, is_of_a_lost_store, is_of_a_pool_that_stays, is_of_a_report_lost_after_a_restore,
+    is_of_a_reservation, is_of_an_early_release, is_of_definitions_deleted_before_a_restore, is_of_overlapping_pools,
+    is_of_two_leaders,
 };
 
 /// A fault that is known.
@@ -55,7 +56,7 @@ const USED: &[&str] = &["one-holder", "held-is-nobody-elses", "held-is-recorded"
 const UNASKED: &[&str] = &["one-holder", "held-is-nobody-elses", "held-is-recorded", "selected-node-has-a-block"];
 
 /// All of them. The first that fits counts, so that the one with more conditions stands before the one with fewer.
-pub const FAULTS: [Fault; 20] = [
+pub const FAULTS: [Fault; 21] = [
     Fault { name: "ipam-node-deleted-after-a-restore", laws: UNRECORDED, shows: is_of_a_report_lost_after_a_restore },
     Fault { name: "pool-and-ipam-node-deleted-by-hand", laws: UNRECORDED, shows: is_of_a_pool_removed_by_hand },
     Fault { name: "node-leaves-before-it-is-asked", laws: UNASKED, shows: is_of_a_node_that_left },
@@ -100,6 +101,7 @@ pub const FAULTS: [Fault; 20] = [
         laws: &["lease-says-so-first"],
         shows: is_of_a_lease_without_blocks,
     },
+    Fault { name: "block-moved-before-a-restore", laws: TWICE, shows: is_of_a_block_that_moved },
 ];
 
 /// The known fault that the shortest history shows.

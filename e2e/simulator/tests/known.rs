@@ -31,6 +31,10 @@ use Change::{Become, First, Last, Other, Without};
 /// The changes that make a near miss of each fault.
 #[rustfmt::skip]
 const NEAR: &[(&str, &[(&str, Change)])] = &[
+    ("block-moved-before-a-restore", &[
+        ("RestoreLive", Without), ("RestoreLive", First), ("RestoreLive", Become("Restore")), ("Backup", First), ("Backup", Last), ("Cordon", Without),
+        ("Cordon", First), ("Cordon", Last), ("Cordon", Other("node")), ("Crowd", Without), ("Crowd", First), ("Start", Last),
+    ]),
     ("block-of-an-invalid-pool-is-assigned-again", &[
         ("WipeStatus", Without), ("WipeStatus", First), ("WipeStatus", Last), ("WipeStatus", Other("pool")), ("Apply", First), ("Apply", Other("pool")),
         ("Apply", Other("spec")), ("NodeJoins", Other("node")),

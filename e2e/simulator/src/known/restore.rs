@@ -200,6 +200,26 @@ pub(super) fn is_of_a_lease_without_blocks(failure: &Failure) -> bool {
     })
 }
 
+/// A leader writes, and a backup is made. Then a node is to lose its block, and the leader acts. The backup is put in place under it, and
+/// pods start. By the law a pod on this node has the address. The leader replaces the restored grant, which has ended, before it knows that
+/// another node uses the block.
+pub(super) fn is_of_a_block_that_moved(failure: &Failure) -> bool {
+    has_put_back(failure, |it| {
+        let is_moved = |at: usize| {
+            let loses = match it.since[at] {
+                Action::Cordon { node }
+                | Action::Relabel { node }
+                | Action::NodeTerminates { node }
+                | Action::NodeLeaves { node } => is_user(failure, node),
+                _ => false,
+            };
+            loses && has(&it.since[at + 1..], writes)
+        };
+        let has_moved = (0..it.since.len()).any(is_moved);
+        it.is_live() && has(it.before, writes) && has_moved && leads_on(it) && adds_for_a_user(failure, it.later)
+    })
+}
+
 /// A leader writes, a backup is made, and the definitions are deleted and the pools applied again. A leader acts, the backup is put in
 /// place under it, and the watches break. Then a pod starts on a node on which a pod has the address.
 pub(super) fn is_of_definitions_deleted_before_a_restore(failure: &Failure) -> bool {
