@@ -1,14 +1,12 @@
 //! Faults that a restore shows.
 
 use super::order::{
-    PutBack, adds_for_a_user, adds_on, after, applies_named, deletes_ipam_node, ends, has, has_put_back, is_undefine,
-    is_user, looks, names, names_node, names_pod_of, names_pool, overlap, pools_with_the_address, running, writer,
-    writes,
+    PutBack, adds_for_a_user, adds_on, after, deletes_ipam_node, ends, has, has_put_back, is_undefine, is_user, looks,
+    names, names_node, names_pod_of, names_pool, pools_with_the_address, running, writer, writes,
 };
 use crate::Failure;
 use crate::action::Action;
 use crate::admin::pool_at;
-use crate::catalogue::POOLS;
 use crate::world::REPLICAS;
 
 /// A restore takes back a block that is in use. The operator starts, and the agents report. Then the IPAMNode of the node is deleted,
@@ -85,66 +83,12 @@ pub(super) fn is_of_overlapping_pools(failure: &Failure) -> bool {
     })
 }
 
-/// A restore under a leader that leads on takes back a block: of the pool that is named, or of one that overlaps it. A Node changes, or
-/// the pool that is named, after the backup or after the restore.
-/// Not bound: the node for which the block is reserved. The law names the node that waits for a block, and this is another.
-pub(super) fn is_of_a_reservation(failure: &Failure) -> bool {
-    let is_full = names(failure, "NoFreeRanges") || names(failure, "NoFreePrefixes");
-    let changes = |action| match action {
-        Action::Cordon { .. } | Action::Relabel { .. } | Action::NodeTerminates { .. } | Action::NodeLeaves { .. } => {
-            true
-        }
-        Action::Apply { pool, .. } => names_pool(failure, pool),
-        _ => false,
-    };
-    // The pool with the block was applied after the backup, or edited. It overlaps the one that is named.
-    let is_beside = |it: PutBack<'_>| {
-        let applied = it.since.iter().filter_map(|action| match action {
-            Action::Apply { pool, .. } => Some(pool_at(*pool).1),
-            _ => None,
-        });
-        let mut named = POOLS.iter().filter(|(_, name)| names(failure, name));
-        let others: Vec<&str> = applied.collect();
-        named.any(|(_, name)| others.iter().any(|other| overlap(&failure.history, other, name)))
-    };
-    is_full
-        && has_put_back(failure, |it| {
-            let is_of_it = applies_named(failure, it.before) || (applies_named(failure, it.later) && is_beside(it));
-            it.is_live() && is_of_it && leads_on(it) && (has(it.since, changes) || has(it.later, changes))
-        })
-}
-
 /// A replica that has written before the restore runs on, and no other starts.
 fn leads_on(it: PutBack<'_>) -> bool {
     let of_writer = |replica: u8| has(it.since, |action| writer(action) == Some(replica));
     let stays = |replica: u8| !has(it.later, |action| ends(action, replica));
     running(it.until).into_iter().any(|replica| of_writer(replica) && stays(replica))
         && !has(it.later, |action| matches!(action, Action::Start { .. }))
-}
-
-/// The node has a block to release, the leader and the agent act, and the backup is made. Then the node gets the block again, and the
-/// backup is put in place under a leader. The node is one on which a pod has the address, or gets it right after.
-pub(super) fn is_of_an_early_release(failure: &Failure) -> bool {
-    has_put_back(failure, |it| {
-        let begun = after(it.before, writes);
-        let is_release = |at: usize| match begun[at] {
-            Action::Cordon { node }
-            | Action::Relabel { node }
-            | Action::NodeTerminates { node }
-            | Action::NodeLeaves { node } => is_user(failure, node),
-            // An edit or a deletion: the pool was applied before the leader acted.
-            Action::Apply { pool, .. } | Action::Remove { pool } => {
-                let is_it = |action| matches!(action, Action::Apply { pool: it, .. } if pool_at(it) == pool_at(pool));
-                names_pool(failure, pool) && has(it.before.split_at(it.before.len() - begun.len() + at).0, is_it)
-            }
-            _ => false,
-        };
-        let is_seen = (0..begun.len()).any(|at| is_release(at) && has(&begun[at + 1..], writes));
-        // The agent may allocate before it knows of the restore.
-        let is_used =
-            takes_back_a_block_in_use(failure, it) || (it.takes_back_writes() && adds_for_a_user(failure, it.later));
-        it.is_live() && is_seen && is_used
-    })
 }
 
 /// A replica starts after the backup and acquires the Lease, and hears nothing before the backup is put in place. A node that is named
@@ -172,13 +116,6 @@ pub(super) fn is_of_a_pool_that_stays(failure: &Failure) -> bool {
     has_put_back(failure, |it| it.is_live() && has(it.before, deletes) && leads_on(it))
 }
 
-/// A backup is made, a replica acquires the Lease, and the backup is put in place while another runs, too.
-pub(super) fn is_of_two_leaders(failure: &Failure) -> bool {
-    let campaigns =
-        |action| writes(action) || matches!(action, Action::Rest(_) | Action::Campaign { .. } | Action::Lease { .. });
-    has_put_back(failure, |it| it.is_live() && running(it.until).len() > 1 && has(it.since, campaigns))
-}
-
 /// A node has its block when a backup is made. Then the block is released, and the backup is put in place under the leader, which
 /// leads on. The law names the node.
 /// Not bound: the pool, and whether all other blocks are released, too. The law names neither.
@@ -197,20 +134,6 @@ pub(super) fn is_of_a_lease_without_blocks(failure: &Failure) -> bool {
         let is_due = |done: &[Action]| has(after(it.before, writes), releases) || has(done, releases);
         let last = it.since.iter().rposition(|action| writes(*action));
         it.is_live() && has(it.before, joins) && leads_on(it) && last.is_some_and(|last| is_due(&it.since[..last]))
-    })
-}
-
-/// A leader writes, a backup is made, and the definitions are deleted and the pools applied again. A leader acts, the backup is put in
-/// place under it, and the watches break. Then a pod starts on a node on which a pod has the address.
-pub(super) fn is_of_definitions_deleted_before_a_restore(failure: &Failure) -> bool {
-    has_put_back(failure, |it| {
-        let applied = after(after(it.since, is_undefine), |action| action == Action::Reapply);
-        it.live == Some(true)
-            && has(it.before, writes)
-            && applies_named(failure, it.before)
-            && has(applied, writes)
-            && leads_on(it)
-            && adds_for_a_user(failure, it.later)
     })
 }
 
