@@ -86,7 +86,7 @@ pub(super) fn is_of_overlapping_pools(failure: &Failure) -> bool {
 }
 
 /// A restore under a leader that leads on takes back a block: of the pool that is named, or of one that overlaps it. A Node changes, or
-/// the pool that is named, after the backup or after the restore.
+/// the pool that is named, after the backup or after the restore; or the other pool after the backup.
 /// Not bound: the node for which the block is reserved. The law names the node that waits for a block, and this is another.
 pub(super) fn is_of_a_reservation(failure: &Failure) -> bool {
     let is_full = names(failure, "NoFreeRanges") || names(failure, "NoFreePrefixes");
@@ -110,7 +110,8 @@ pub(super) fn is_of_a_reservation(failure: &Failure) -> bool {
     is_full
         && has_put_back(failure, |it| {
             let is_of_it = applies_named(failure, it.before) || (applies_named(failure, it.later) && is_beside(it));
-            it.is_live() && is_of_it && leads_on(it) && (has(it.since, changes) || has(it.later, changes))
+            let is_changed = has(it.since, changes) || has(it.later, changes) || is_beside(it);
+            it.is_live() && is_of_it && leads_on(it) && is_changed
         })
 }
 
