@@ -45,7 +45,8 @@ impl fmt::Display for Pause {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str(match self {
             Self::Unconfirmed => {
-                "the API server has not confirmed the block yet; it does within a second while the operator runs and the agent can report"
+                "the API server has not confirmed the block yet, which takes less than a second; if this stays, the agent cannot report (see its \
+                 log) or no operator runs to replace a grant that has ended"
             }
             Self::Offline => "the agent has been without the API server for longer than --offline-limit",
             Self::Starting => {

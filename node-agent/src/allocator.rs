@@ -267,7 +267,7 @@ impl Worker {
     /// Adds the steps of grants that follow from the batch. Without room on the disk they wait for the next batch, whatever that
     /// one changes.
     fn step_grants(&mut self, batch: &mut Batch) -> Result<(), StoreError> {
-        self.steps_wait = false;
+        let has_waited = std::mem::take(&mut self.steps_wait);
         let steps = self.ledger.grant_steps();
         if steps.is_empty() {
             return Ok(());
@@ -277,7 +277,13 @@ impl Worker {
         match self.store.make_room(batch.bytes + bytes) {
             Ok(()) => {}
             Err(full) if full.is_harmless() => {
-                self.metrics.store_full.inc();
+                if !has_waited {
+                    self.metrics.store_full.inc();
+                    warn!(
+                        error = %full,
+                        "the disk is full: the agent uses no new block and reports no released block as ended; free space, the agent tries again"
+                    );
+                }
                 self.steps_wait = true;
                 return Ok(());
             }

@@ -42,12 +42,10 @@ pub fn usable(noted: &Noted, durable: &Noted, pause: Option<Pause>) -> (Vec<Node
             "the agent cannot save generation {} of the IPAMNode to its disk, and tries again; its report is about an earlier one",
             noted.spec.generation.unwrap_or_default()
         );
-        problems.push(Problem { reason: UNSAVED, sentence });
+        problems.push(Problem { reason: "Unsaved", sentence });
     }
     (pools, problems)
 }
-
-const UNSAVED: &str = "Unsaved";
 
 /// The usable blocks, and one sentence for each entry that is none.
 pub fn node_pools(blocks: &[NodeBlock]) -> (Vec<NodePool>, Vec<String>) {

@@ -50,7 +50,7 @@ pub struct Metrics {
     known: Mutex<Vec<PoolKey>>,
     /// Journal compactions.
     pub compactions: Counter,
-    /// Requests refused because the disk was full.
+    /// How often the disk was full: requests that were refused, and grants whose steps began to wait.
     pub store_full: Counter,
     /// Addresses given back because their pod is gone.
     pub stale_released: Counter,
@@ -109,7 +109,11 @@ impl Metrics {
         r.register("addresses_held", "Addresses of the pool that this node holds", metrics.held.clone());
         r.register("addresses_capacity", "Addresses that the node's block can give", metrics.capacity.clone());
         r.register("journal_compactions", "Compactions of the journal", metrics.compactions.clone());
-        r.register("journal_full", "Requests refused because the disk was full", metrics.store_full.clone());
+        r.register(
+            "journal_full",
+            "How often the disk was full: requests refused, and grants that began to wait",
+            metrics.store_full.clone(),
+        );
         r.register("stale_released", "Addresses given back because their pod is gone", metrics.stale_released.clone());
         r.register("watch_up", "Whether the watch of the node's blocks is in order", metrics.watch_up.clone());
         r.register("report_failures", "Status reports the API server did not take", metrics.report_failures.clone());

@@ -34,6 +34,8 @@ pub use reports::{Next, Outcome, Reports, WRITE_TIMEOUT, Write};
 const LOOK: Duration = Duration::from_millis(100);
 /// Longest condition message; an object has no room for any number of problems.
 pub(crate) const MESSAGE: usize = 1024;
+/// From so many conflicts in a row on, the watch is taken for broken.
+const MANY_CONFLICTS: u32 = 4;
 /// What writes of the agent are known by in `metadata.managedFields`.
 const MANAGER: &str = "ipam-node";
 /// Requests only the metadata of the object in the answer, of which the agent reads the version.
@@ -78,8 +80,11 @@ impl Report {
     /// The report on what is in force; `None` while the object does not exist, which nobody can report to.
     pub fn new(in_force: &InForce, holdings: &Holdings) -> Option<Self> {
         in_force.spec.generation?;
-        let held = holdings.pools.clone();
-        let held = in_force.lost.as_ref().map_or(held.clone(), |lost| lost.join(held));
+        let recorded = holdings.pools.clone();
+        let held = match &in_force.lost {
+            Some(lost) => lost.join(recorded),
+            None => recorded,
+        };
         let mut pools: Vec<_> = held.iter().map(block_use).collect();
         pools.sort_by(|a, b| (a.pool_type, &a.name).cmp(&(b.pool_type, &b.name)));
         let ready = match &in_force.problems[..] {
@@ -209,12 +214,6 @@ struct Answer {
     object: Option<IPAMNode>,
 }
 
-impl Answer {
-    fn new(written: &impl ResourceExt, object: Option<IPAMNode>) -> Self {
-        Self { resource_version: written.resource_version().unwrap_or_default(), object }
-    }
-}
-
 /// Writes reports.
 pub struct Reporter {
     client: Client,
@@ -309,7 +308,18 @@ impl Reporter {
         match (outcome, attempts) {
             (Outcome::Written(_), 0) => {}
             (Outcome::Written(_), _) => info!(attempts, "status reported again"),
-            (Outcome::Conflict, _) => debug!(error, "the IPAMNode has changed, reporting on what it is now"),
+            (Outcome::Conflict, _) => {
+                debug!(error, "the IPAMNode has changed, reporting on what it is now");
+                if self.reports.conflicts() >= MANY_CONFLICTS {
+                    self.metrics.report_failures.inc();
+                }
+                if self.reports.conflicts() == MANY_CONFLICTS {
+                    warn!(
+                        error,
+                        "the watch does not show the current IPAMNode, so no report is written; check that the agent may watch IPAMNodes"
+                    );
+                }
+            }
             (outcome, attempts) => {
                 self.metrics.report_failures.inc();
                 if attempts == 0 && matches!(outcome, Outcome::Unconfirmed(_)) {
@@ -335,14 +345,15 @@ impl Reporter {
         let request = request.patch_subresource("status", &self.node, &params, &patch);
         let mut request = request.map_err(kube::Error::BuildRequest)?;
         if write.wants_object() {
-            return self
-                .client
-                .request(request)
-                .await
-                .map(|object: IPAMNode| Answer::new(&object.clone(), Some(object)));
+            let object: IPAMNode = self.client.request(request).await?;
+            return Ok(Answer {
+                resource_version: object.resource_version().unwrap_or_default(),
+                object: Some(object),
+            });
         }
         request.headers_mut().insert(ACCEPT, METADATA_ONLY);
-        self.client.request(request).await.map(|object: PartialObjectMeta<IPAMNode>| Answer::new(&object, None))
+        let written: PartialObjectMeta<IPAMNode> = self.client.request(request).await?;
+        Ok(Answer { resource_version: written.resource_version().unwrap_or_default(), object: None })
     }
 }
 

@@ -38,7 +38,7 @@ pub struct IpamNodeRecord {
     pub observed_generation: Option<i64>,
     /// What the agent counts; empty if the status does not read.
     pub reports: Vec<BlockUse>,
-    /// Grants of entries, of now or of before an edit, that the agent has reported since we lead.
+    /// Grants of current entries, and of entries before an edit by hand, that the agent has reported since this leader started.
     pub reported: BTreeSet<String>,
     /// Of each entry that is Releasing the generation since which it is, as far as we know: that of now, or an earlier one that we
     /// have seen.
@@ -103,14 +103,16 @@ impl IpamNodeRecord {
         self.strays = strays;
     }
 
-    /// The finalizers that it is to have: those of others, and ours if it `is_kept`. The API server takes no new one for an object
-    /// that is being deleted.
+    /// The finalizers that it is to have: those of others, and ours if it `is_kept`, in the order that they have. The API server takes
+    /// no new one for an object that is being deleted.
     pub fn finalizers_for(&self, is_kept: bool) -> Vec<String> {
-        let is_ours = |finalizer: &&String| *finalizer == FINALIZER;
-        let has_ours = self.finalizers.iter().any(|finalizer| is_ours(&finalizer));
-        let others = self.finalizers.iter().filter(|finalizer| !is_ours(finalizer)).cloned();
-        let ours = (is_kept && (has_ours || !self.deleting)).then(|| FINALIZER.to_owned());
-        others.chain(ours).collect()
+        let mut finalizers = self.finalizers.clone();
+        if !is_kept {
+            finalizers.retain(|finalizer| finalizer != FINALIZER);
+        } else if !self.deleting && !finalizers.iter().any(|finalizer| finalizer == FINALIZER) {
+            finalizers.push(FINALIZER.to_owned());
+        }
+        finalizers
     }
 
     /// Whether the agent has told what it holds, in this very object and as its disk knows it.

@@ -11,6 +11,7 @@ use std::process::ExitCode;
 
 use anyhow::{Context as _, Result, bail};
 use clap::Parser;
+use futures::{StreamExt as _, stream};
 use ipam_core::words::counted;
 use ipam_crds::{CIDRPool, IPAMNode, IPPool};
 use ipam_daemon::cluster;
@@ -24,7 +25,9 @@ use crate::{ipam_node, pool};
 /// Name of the subcommand.
 pub const NAME: &str = "release-pools";
 
-/// Rounds over all pools before somebody who writes them all the time is taken for a running operator.
+/// Calls under way at one time: an uninstall of 5,000 nodes is to end within the time that the chart gives the Job.
+const AT_ONCE: usize = 32;
+/// Rounds over all objects before somebody who writes them all the time is taken for a running operator.
 const ROUNDS: u32 = 10;
 /// Pools asked for at a time.
 const PAGE: u32 = 500;
@@ -109,9 +112,14 @@ where
         if sealed.is_empty() {
             return Ok(released.len());
         }
-        for object in sealed {
-            let name = object.name_any();
-            match take_off(&api, &object, finalizer).await {
+        let api = &api;
+        let calls = stream::iter(sealed).map(|object| async move {
+            let result = take_off(api, &object, finalizer).await;
+            (object.name_any(), result)
+        });
+        let mut calls = std::pin::pin!(calls.buffer_unordered(AT_ONCE));
+        while let Some((name, result)) = calls.next().await {
+            match result {
                 Ok(()) => {
                     say(&format!("{kind} {name} released"));
                     released.insert(name);
@@ -122,7 +130,11 @@ where
             }
         }
     }
-    bail!("{finalizer} is put on {} again and again: an operator is running; stop it first", K::plural(&()))
+    bail!(
+        "{finalizer} is still on some {} after {ROUNDS} rounds: an operator or agents still change them; stop the operator, then \
+         run this again",
+        K::plural(&())
+    )
 }
 
 /// The objects that have the finalizer, by their metadata. None if there is no such definition.

@@ -85,9 +85,7 @@ impl Ledger {
         };
         Ok((reservation.addr, Some(Change::Reserve { reservation, moves_cursor: wanted.is_none() })))
     }
-}
 
-impl Ledger {
     /// Whether the grant of the pool's block allows new addresses.
     fn allows(&self, pool: &NodePool) -> bool {
         pool.grant.is_none_or(|id| self.grants.step(&pool.key, id) == Some(GrantStep::Confirmed))

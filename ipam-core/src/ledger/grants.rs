@@ -1,6 +1,6 @@
 //! Grants on one node: which are seen, which the API server has confirmed, and which have ended.
 //!
-//! A grant takes three steps, and none of them back: *seen*, *confirmed*, *ended*. The node allocates from a confirmed
+//! A grant goes through three steps in this order: *seen*, *confirmed*, *ended*. No step is undone. The node allocates from a confirmed
 //! grant alone. An ended grant never allocates again, whatever spec has it: the operator may have assigned its block to
 //! another node.
 
@@ -26,6 +26,8 @@ pub enum GrantStep {
 
 /// The version of an IPAMNode's spec. Versions are in the order in which the operator writes them, until a restore of the API
 /// server takes them back.
+///
+/// An object that is created again within the same second compares as earlier. Its first grants then end, and the operator makes others.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug)]
 pub struct SpecVersion {
     /// `metadata.creationTimestamp` of the object, in Unix seconds.

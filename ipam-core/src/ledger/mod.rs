@@ -87,8 +87,8 @@ impl Ledger {
         self.set_pools(pools);
     }
 
-    /// The same for the spec of an object. In an earlier version than one of before, for example after a restore of the API server,
-    /// every grant that the node does not know has ended: the node may have missed its end.
+    /// The same for the spec of an object. If its version is earlier than the recorded one, for example after a restore of etcd, every
+    /// grant that the node does not know has ended: the node may have missed its end.
     pub fn configure_spec(&mut self, pools: Vec<NodePool>, version: SpecVersion) {
         self.source = Source::Current(Some(version));
         self.set_pools(pools);

@@ -147,6 +147,7 @@ impl Reports {
                 return;
             }
             self.pace.shown(Report::read(standing));
+            self.pace.conflicts = 0;
             // Of a status that somebody has wiped the condition's time is remembered.
             self.ready = ready_condition(&standing.status).cloned().or(self.ready.take());
             self.resource_version.clone_from(&standing.resource_version);
@@ -186,6 +187,11 @@ impl Reports {
         failures
     }
 
+    /// Number of conflicts in a row since the watch has shown the object.
+    pub fn conflicts(&self) -> u32 {
+        self.pace.conflicts
+    }
+
     /// The earliest time of the next write.
     pub fn not_before(&self) -> Instant {
         self.pace.urgent_not_before.min(self.pace.not_before)
@@ -201,13 +207,15 @@ struct Pace {
     /// The earliest time of a write for which pods may wait.
     urgent_not_before: Instant,
     failures: u32,
+    /// Conflicts in a row since the watch has shown the object.
+    conflicts: u32,
     lively_until: Option<Instant>,
 }
 
 impl Pace {
     /// Nothing is written yet; the first report is due at once.
     const fn new(now: Instant) -> Self {
-        Self { last: None, not_before: now, urgent_not_before: now, failures: 0, lively_until: None }
+        Self { last: None, not_before: now, urgent_not_before: now, failures: 0, conflicts: 0, lively_until: None }
     }
 
     /// When `report` should be written; `None` if it tells nothing new.
@@ -240,7 +248,7 @@ impl Pace {
         if self.failures > 0 {
             self.lively_until = Some(now + LIVELY);
         }
-        self.failures = 0;
+        (self.failures, self.conflicts) = (0, 0);
     }
 
     fn heard(&mut self, now: Instant) {
@@ -257,10 +265,11 @@ impl Pace {
         self.urgent_not_before = self.not_before;
     }
 
-    /// The object has changed. The watch tells soon what it is now.
+    /// The object has changed. The watch shows it soon. If it does not, the pauses grow.
     fn conflicted(&mut self, now: Instant) {
-        self.not_before = now + SOON;
+        self.not_before = now + SOON.saturating_mul(1 << self.conflicts.min(6)).min(RETRY.1);
         self.urgent_not_before = self.not_before;
+        self.conflicts = self.conflicts.saturating_add(1);
     }
 
     /// A write failed.
@@ -378,6 +387,31 @@ mod tests {
         assert_eq!(reports.ended(*second, &Outcome::Conflict, later), 0);
         let third = show(&mut reports, "7", 0, 2, later + SOON);
         assert_eq!((of_version(&third), reports.ended(*third, &Outcome::Conflict, later)), ("7".into(), 0));
+    }
+
+    #[test]
+    fn conflicts_back_off_until_the_watch_shows_the_object() {
+        let mut now = Instant::now();
+        let mut reports = Reports::new(now);
+        let shown = |arrival, version: &str| {
+            let standing = Standing { resource_version: version.into(), arrival, ..Standing::default() };
+            InForce { standing: Some(standing), ..in_force(Vec::new()) }
+        };
+        let mut pauses = Vec::new();
+        for _ in 0..8 {
+            let Next::Write(write) = reports.next(&shown(1, "4"), &holdings(1, 7), now, jiff::Timestamp::now()) else {
+                panic!("no write is due")
+            };
+            reports.ended(*write, &Outcome::Conflict, now);
+            pauses.push((reports.not_before() - now).as_secs());
+            now = reports.not_before();
+        }
+        assert_eq!(pauses, [1, 2, 4, 8, 16, 32, 60, 60]);
+        let Next::Write(write) = reports.next(&shown(2, "5"), &holdings(1, 7), now, jiff::Timestamp::now()) else {
+            panic!("no write is due")
+        };
+        reports.ended(*write, &Outcome::Conflict, now);
+        assert_eq!(reports.not_before(), now + SOON, "the watch goes on");
     }
 
     #[test]

@@ -70,13 +70,14 @@ fn releasing(seen: &Observation<'_>, departed: &[String], without_block: &[Strin
 }
 
 /// What tells that a message speaks of such addresses.
-const WITHOUT_BLOCK: &str = "addresses are held without a block";
+const WITHOUT_BLOCK: &str = "addresses are in use without a block";
 
 fn without_block_text(seen: &Observation<'_>, nodes: &[String]) -> String {
     let PoolRecord { key, namespace, .. } = seen.pool;
     format!(
-        "{WITHOUT_BLOCK} of this pool, and given to nobody else, on {}; they come free as the pods there are deleted; of a machine \
-         that is lost for good delete the Node, then: kubectl annotate -n {namespace} {} {} {FORCE_RELEASE}=NODE",
+        "{WITHOUT_BLOCK} of this pool on {}; other nodes do not get them; they become free when the pods there are deleted; if the \
+         machine is lost for good, delete the Node, then (an address that is still in use would be assigned twice): kubectl annotate \
+         -n {namespace} {} {} {FORCE_RELEASE}=NODE",
         counted_list(nodes),
         key.kind.kind().to_lowercase(),
         key.name

@@ -50,10 +50,10 @@ impl Reconciler {
         self.pools.values().filter_map(|task| task.applied.as_ref()).any(|applied| applied.of(node).is_some())
     }
 
-    /// Notes since when an IPAMNode, or a report of a deleted one, has no Node. After the grace the report counts no more.
+    /// Notes since when an IPAMNode, or a report of a deleted one, has no Node. After the grace the report no longer counts.
     pub(super) fn note_gone(&mut self, node: &str, now: Instant) {
         let known = self.ipam_nodes.get(node);
-        // The grace of a block is the pool's to end.
+        // The pool ends the grace of a block.
         let reports = known.is_some_and(|known| known.blocks.is_empty() && self.reports_use(node, known));
         let is_awaited = self.ipam_nodes.is_to_tell_again(node) || self.is_silent(node);
         let is_empty = known.is_none_or(|known| known.blocks.is_empty());

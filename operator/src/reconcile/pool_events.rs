@@ -240,7 +240,7 @@ impl Reconciler {
         let is_another = before.is_some_and(|before| before.uid != record.uid);
         for (key, task) in &mut self.pools {
             if is_another || record.block(key).is_some() {
-                task.has_entry(name);
+                task.forget_just_assigned(name);
             }
         }
     }
@@ -250,7 +250,7 @@ impl Reconciler {
     fn ipam_node_is_gone(&mut self, name: &str, now: Instant) {
         self.queue.lost(name);
         if let Some(gone) = self.ipam_nodes.delete(name) {
-            self.pools.values_mut().for_each(|task| task.has_entry(name));
+            self.pools.values_mut().for_each(|task| task.forget_just_assigned(name));
             self.ask_after(name, &gone, now);
             if self.nodes.contains(name) {
                 self.ipam_nodes.keep_word(name, gone);

@@ -221,8 +221,8 @@ impl PoolTask {
         self.applied.as_ref().is_some_and(|applied| applied.just_assigned.contains(node))
     }
 
-    /// The node's block was assigned by an entry, or may have been.
-    pub(super) fn has_entry(&mut self, node: &str) {
+    /// An entry assigns the node's block, or may have. So the block does not count as never used any more.
+    pub(super) fn forget_just_assigned(&mut self, node: &str) {
         if let Some(applied) = &mut self.applied {
             applied.just_assigned.remove(node);
         }

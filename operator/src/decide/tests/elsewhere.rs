@@ -61,7 +61,7 @@ fn what_a_node_without_a_block_holds_is_said_with_what_to_do_for_as_long_as_it_i
     assert_eq!((said.status.as_str(), said.reason.as_str()), ("True", "HeldWithoutBlock"));
     for words in [
         "node n1 (1 held, cordoned)",
-        "given to nobody else",
+        "other nodes do not get them",
         "the pods there are deleted",
         "ippool blue nv-ipam.nvidia.com/force-release=NODE",
     ] {

@@ -137,7 +137,11 @@ fn finalizers_of_others_stay_and_ours_is_not_added_to_a_terminating_object() {
         ..crate::ipam_node::IpamNodeRecord::default()
     };
     assert_eq!(read(&["a/b"], false).finalizers_for(true), ["a/b", NODE_FINALIZER]);
-    assert_eq!(read(&[NODE_FINALIZER, "a/b"], true).finalizers_for(true), ["a/b", NODE_FINALIZER]);
+    assert_eq!(
+        read(&[NODE_FINALIZER, "a/b"], true).finalizers_for(true),
+        [NODE_FINALIZER, "a/b"],
+        "no write for an order"
+    );
     assert_eq!(read(&["a/b"], true).finalizers_for(true), ["a/b"]);
     assert_eq!(read(&[NODE_FINALIZER, "a/b"], true).finalizers_for(false), ["a/b"]);
 }
