@@ -17,7 +17,7 @@ mod fence;
 mod lifetime;
 mod places;
 mod races;
-mod silence;
+mod recovery;
 
 /// A reconciler and a fake API server's view of versions.
 struct World {
@@ -218,8 +218,8 @@ impl World {
         let event = json!({
             "metadata": {"name": node, "uid": record.uid, "generation": record.generation,
                 "resourceVersion": self.version.to_string(), "finalizers": record.finalizers},
-            "spec": {"pools": record.blocks},
-            "status": {"observedGeneration": record.generation, "pools": reports},
+            "spec": {"pools": record.blocks, "reportRequest": record.request},
+            "status": {"observedGeneration": record.generation, "reportRequest": record.request, "pools": reports},
         });
         self.tell(Observed::IpamNode(Event::Apply(object(&event))));
     }
@@ -244,7 +244,7 @@ fn nodes_written(calls: &[Command]) -> Vec<(&str, &NodeAction)> {
 }
 
 fn is_creation(call: &Command) -> bool {
-    matches!(call, Command::WriteIpamNode(NodeWrite { action: NodeAction::Create, .. }))
+    matches!(call, Command::WriteIpamNode(NodeWrite { action: NodeAction::Create { .. }, .. }))
 }
 
 fn blue() -> RawObject {
@@ -280,7 +280,10 @@ fn new_node_gets_a_block_in_one_status_write_and_touches_no_other_ipam_node() {
     let calls = world.settle();
     let writes = calls.iter().filter(|call| matches!(call, Command::WriteStatus { .. })).map(status_of);
     assert_eq!(writes.map(|status| status.allocations.len()).collect::<Vec<_>>(), [3], "{calls:#?}");
-    assert!(matches!(nodes_written(&calls)[..], [("n3", NodeAction::Create), ("n3", NodeAction::Update { .. })]));
+    assert!(matches!(
+        nodes_written(&calls)[..],
+        [("n3", NodeAction::Create { .. }), ("n3", NodeAction::Update { .. })]
+    ));
 }
 
 #[test]
@@ -428,7 +431,7 @@ fn an_ipam_node_edited_or_deleted_by_hand_is_put_right() {
     world.tell(Observed::IpamNode(Event::Delete(object(&edited))));
     let calls = world.settle();
     assert!(
-        matches!(nodes_written(&calls)[..], [("n1", NodeAction::Create), ("n1", NodeAction::Update { .. })]),
+        matches!(nodes_written(&calls)[..], [("n1", NodeAction::Create { .. }), ("n1", NodeAction::Update { .. })]),
         "{calls:?}"
     );
 }
@@ -532,8 +535,8 @@ fn report(world: &mut World, node: &str, used: i64) {
     let event = json!({
         "metadata": {"name": node, "uid": record.uid, "generation": record.generation,
             "resourceVersion": world.version.to_string(), "finalizers": record.finalizers},
-        "spec": {"pools": record.blocks},
-        "status": {"observedGeneration": record.generation, "pools": pools.collect::<Vec<_>>()},
+        "spec": {"pools": record.blocks, "reportRequest": record.request},
+        "status": {"observedGeneration": record.generation, "reportRequest": record.request, "pools": pools.collect::<Vec<_>>()},
     });
     world.tell(Observed::IpamNode(Event::Apply(object(&event))));
 }
@@ -646,6 +649,7 @@ fn only_a_bounded_number_of_pools_is_looked_at_and_written_at_once_and_none_is_f
         (0..POOLS).map(|number| pool_object(&format!("p{number:03}"), 1, 1, &spec(number), &Value::Null)).collect();
     let mut world = World::new(&["n1"], &pools, Vec::new());
     (world.lease, world.lease_fails) = (Given::Recorded, true);
+    world.reconciler.examine(world.now);
     world.reconciler.lease_says(Given::Recorded);
     let mut under_way = world.calls();
     assert_eq!(under_way.len(), LOOKS_AT_ONCE);
