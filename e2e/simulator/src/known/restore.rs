@@ -40,11 +40,34 @@ pub(super) fn is_of_a_grant_never_used(failure: &Failure) -> bool {
         Action::Apply { .. } | Action::Remove { .. } => true,
         _ => false,
     };
-    has_put_back(failure, |it| {
-        let adds = |history: &[Action]| has(history, |action| adds_on(action, is_it));
-        let is_used = adds(after(it.since, reports)) || adds(it.later);
-        has(it.before, writes) && has(it.since, reports) && is_used && has(it.later, loses)
-    })
+    // Or its agent is down from before the node loses the block until after the restore, so that it never reports the block before that.
+    let is_down = |history: &[Action], node: u8| {
+        let kills = |action: &Action| matches!(*action, Action::AgentKill { node: it } | Action::PutStoreBack { node: it } if it == node);
+        let starts = |action| matches!(action, Action::AgentStart { node: it } if it == node);
+        history.iter().rposition(kills).is_some_and(|at| !has(&history[at..], starts))
+    };
+    let moves = |it: PutBack<'_>| {
+        (0..it.since.len()).any(|at| {
+            let node = match it.since[at] {
+                Action::Cordon { node } | Action::Relabel { node } | Action::NodeTerminates { node } => node,
+                _ => return false,
+            };
+            let later = &it.since[at..];
+            let is_other = |of| of != node && is_user(failure, of);
+            let is_used = failure.settling || has(it.later, |action| adds_on(action, |of| of == node));
+            is_user(failure, node)
+                && is_down(it.until, node)
+                && has(it.before, writes)
+                && has(after(later, writes), |action| adds_on(action, is_other))
+                && is_used
+        })
+    };
+    has_put_back(failure, |it| moves(it))
+        || has_put_back(failure, |it| {
+            let adds = |history: &[Action]| has(history, |action| adds_on(action, is_it));
+            let is_used = adds(after(it.since, reports)) || adds(it.later);
+            has(it.before, writes) && has(it.since, reports) && is_used && has(it.later, loses)
+        })
 }
 
 /// Two pools with the address are applied. A restore takes back what a leader wrote of them.
