@@ -32,7 +32,13 @@ use crate::rules::{ADDRESS_LENGTH, CIDR_LENGTH, NAME_LENGTH, is_address, is_cidr
     printcolumn(name = "Pools", type_ = "string", priority = 1, json_path = ".spec.pools[*].name"),
     printcolumn(name = "Age", type_ = "date", json_path = ".metadata.creationTimestamp")
 )]
+#[serde(rename_all = "camelCase")]
 pub struct IPAMNodeSpec {
+    /// ID of the operator's last request for a report, 16 hexadecimal digits. The agent answers with a report that has
+    /// the same status.reportRequest. If not set, the operator has requested none.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[schemars(length(max = REQUEST_LENGTH))]
+    pub report_request: Option<String>,
     /// Blocks of the node, one per pool, sorted by poolType and name.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     #[schemars(length(max = 4096))]
@@ -61,6 +67,9 @@ pub enum BlockState {
     /// The operator can assign the block to another node, whatever the agent reports.
     Revoked,
 }
+
+/// Length of the ID of a request for a report.
+const REQUEST_LENGTH: usize = 16;
 
 /// Length of a grant ID.
 const GRANT_LENGTH: usize = 16;
@@ -157,6 +166,10 @@ pub struct IPAMNodeStatus {
     /// The metadata.generation of the spec that the agent uses and has saved to disk.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub observed_generation: Option<i64>,
+    /// The spec.reportRequest that the agent had read and saved to disk when it made this report.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[schemars(length(max = REQUEST_LENGTH))]
+    pub report_request: Option<String>,
     /// Version of the agent that wrote this status.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub agent_version: Option<String>,

@@ -215,7 +215,13 @@ pub(crate) mod tests {
     }
 
     fn noted(generation: i64, blocks: &[NodeBlock]) -> Noted {
-        Noted::first(NodeSpec { uid: "u".into(), created: 0, generation: Some(generation), blocks: blocks.to_vec() })
+        Noted::first(NodeSpec {
+            uid: "u".into(),
+            created: 0,
+            generation: Some(generation),
+            blocks: blocks.to_vec(),
+            ..NodeSpec::default()
+        })
     }
 
     #[test]

@@ -71,7 +71,7 @@ mod tests {
 
     fn spec(uid: &str, generation: i64, names: &[&str]) -> NodeSpec {
         let blocks = names.iter().map(|name| block(name, "10.0.0.1", "10.0.0.4", "10.0.0.0/24", "10.0.0.1")).collect();
-        NodeSpec { uid: uid.into(), created: 0, generation: Some(generation), blocks }
+        NodeSpec { uid: uid.into(), created: 0, generation: Some(generation), blocks, ..NodeSpec::default() }
     }
 
     /// An object whose report has an address of "x" in use, with this annotation.

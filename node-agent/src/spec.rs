@@ -21,6 +21,9 @@ pub struct NodeSpec {
     pub created: i64,
     /// `metadata.generation`; `None` when the object does not exist.
     pub generation: Option<i64>,
+    /// `spec.reportRequest`.
+    #[serde(default)]
+    pub report_request: Option<String>,
     /// `spec.pools`.
     pub blocks: Vec<NodeBlock>,
 }
@@ -31,6 +34,7 @@ impl From<&IPAMNode> for NodeSpec {
             uid: object.metadata.uid.clone().unwrap_or_default(),
             created: object.metadata.creation_timestamp.as_ref().map_or(0, |time| time.0.as_second()),
             generation: object.metadata.generation,
+            report_request: object.spec.report_request.clone(),
             blocks: object.spec.pools.clone(),
         }
     }
@@ -107,7 +111,13 @@ mod tests {
     fn noted(generation: i64, names: &[&str]) -> Noted {
         let block = |name: &&str| crate::blocks::tests::block(name, "10.0.0.1", "10.0.0.4", "10.0.0.0/24", "10.0.0.1");
         let blocks = names.iter().map(block).collect();
-        Noted::first(NodeSpec { uid: "u1".into(), created: 0, generation: Some(generation), blocks })
+        Noted::first(NodeSpec {
+            uid: "u1".into(),
+            created: 0,
+            generation: Some(generation),
+            blocks,
+            ..NodeSpec::default()
+        })
     }
 
     #[test]

@@ -51,6 +51,8 @@ pub struct Report {
     pub uid: String,
     /// The generation in force, or the last one that the disk knows.
     pub generation: Option<i64>,
+    /// The operator's request that this report answers.
+    pub request: Option<String>,
     /// The agent's version.
     pub version: String,
     /// Use of each block, by poolType and name; also of pools of which the node only holds addresses.
@@ -96,8 +98,10 @@ impl Report {
         };
         let (uid, version) = (in_force.spec.uid.clone(), env!("CARGO_PKG_VERSION").to_owned());
         let (generation, ledger) = (in_force.saved, position(holdings.position));
+        // A request is answered once the disk has the spec that it came with: a restart must not go by an earlier one.
+        let request = in_force.spec.report_request.clone().filter(|_| in_force.saved == in_force.spec.generation);
         let unconfirmed = holdings.pools.iter().filter_map(unconfirmed).collect();
-        Some(Self { uid, generation, version, pools, ledger, ready, unconfirmed })
+        Some(Self { uid, generation, request, version, pools, ledger, ready, unconfirmed })
     }
 
     /// The report that the API server shows.
@@ -107,6 +111,7 @@ impl Report {
         Self {
             uid: standing.uid.clone(),
             generation: status.observed_generation,
+            request: status.report_request.clone(),
             version: status.agent_version.clone().unwrap_or_default(),
             pools: status.pools.clone(),
             ledger: status.ledger.unwrap_or_default(),
@@ -127,8 +132,10 @@ impl Report {
                 let turned = (a.used == 0) != (b.used == 0);
                 !turned && without_counts(a) == without_counts(b)
             });
-        let rest =
-            |report: &Self| (report.uid.clone(), report.generation, report.version.clone(), report.ready.clone());
+        let rest = |report: &Self| {
+            let Self { uid, generation, request, version, ready, .. } = report.clone();
+            (uid, generation, request, version, ready)
+        };
         if !same_pools || rest(self) != rest(last) {
             Urgency::Soon
         } else if self.pools == last.pools {
@@ -153,6 +160,7 @@ impl Report {
         };
         IPAMNodeStatus {
             observed_generation: self.generation,
+            report_request: self.request.clone(),
             agent_version: Some(self.version.clone()),
             pools: self.pools.clone(),
             ledger: Some(self.ledger),
@@ -448,6 +456,17 @@ pub(crate) mod tests {
     }
 
     #[test]
+    fn a_request_is_answered_at_once_but_not_before_the_disk_has_it() {
+        let mut requested = in_force(Vec::new());
+        requested.spec.report_request = Some("0000000000000001".into());
+        let answer = Report::new(&requested, &holdings(1, 7)).unwrap();
+        assert_eq!(answer.status(None, jiff::Timestamp::now()).report_request.as_deref(), Some("0000000000000001"));
+        assert_eq!(answer.urgency(Some(&report(1))), Urgency::Soon);
+        let unsaved = Report::new(&InForce { saved: Some(1), ..requested }, &holdings(1, 7)).unwrap();
+        assert_eq!(unsaved.status(None, jiff::Timestamp::now()).report_request, None);
+    }
+
+    #[test]
     fn an_object_that_does_not_exist_gets_no_report() {
         assert_eq!(Report::new(&InForce::default(), &holdings(1, 1)), None);
     }
@@ -458,7 +477,7 @@ pub(crate) mod tests {
         let reported = [(key, GrantId::from_number(7))];
         let entry = NodeBlock { name: "blue".into(), grant: "0000000000000007".into(), ..NodeBlock::default() };
         let confirms = |pools: Vec<NodeBlock>, uid: &str| {
-            let mut object = IPAMNode::new("n1", IPAMNodeSpec { pools });
+            let mut object = IPAMNode::new("n1", IPAMNodeSpec { pools, ..IPAMNodeSpec::default() });
             object.metadata.uid = Some(uid.into());
             !confirmed(&reported, "u", &object).is_empty()
         };

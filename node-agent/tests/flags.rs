@@ -34,7 +34,8 @@ impl Home {
         std::fs::write(home.path("plugin"), "the plugin").unwrap();
         home.kubeconfig("127.0.0.1:1".parse().unwrap());
         let block = NodeBlock { end_ip: "192.168.0.2".into(), ..blue() };
-        let spec = NodeSpec { uid: "u".into(), created: 0, generation: Some(1), blocks: vec![block] };
+        let spec =
+            NodeSpec { uid: "u".into(), created: 0, generation: Some(1), blocks: vec![block], ..NodeSpec::default() };
         save_spec(&home.path("store.d"), "pools", spec);
         home
     }

@@ -21,7 +21,7 @@ use rustix::process::{Pid, Signal, kill_process};
 /// A spec with one wide block.
 fn wide() -> NodeSpec {
     let block = NodeBlock { end_ip: "192.168.99.99".into(), ..blue() };
-    NodeSpec { uid: "u".into(), created: 0, generation: Some(1), blocks: vec![block] }
+    NodeSpec { uid: "u".into(), created: 0, generation: Some(1), blocks: vec![block], ..NodeSpec::default() }
 }
 
 /// A folder with all that one agent needs, and a kubeconfig of a server that is not there.

@@ -145,20 +145,20 @@ impl Actor {
     async fn write_ipam_node(&self, write: &NodeWrite) -> Result<Option<NodeVersion>, CallError> {
         let path = format!("{}/{}", self.path(Kind::IpamNode), write.node);
         match &write.action {
-            NodeAction::Create => {
+            NodeAction::Create { request } => {
                 let body = json!({
                     "apiVersion": format!("{GROUP}/{VERSION}"),
                     "kind": "IPAMNode",
                     "metadata": {"name": write.node, "namespace": self.namespace},
-                    "spec": {"pools": []},
+                    "spec": spec(&[], request.as_ref()),
                 });
                 let made = self.call(Method::POST, &self.path(Kind::IpamNode), JSON, &body).await?;
                 Ok(Some(version(&made)))
             }
-            NodeAction::Update { version: at, blocks, finalizers } => {
+            NodeAction::Update { version: at, blocks, finalizers, request } => {
                 // A merge patch with a version replaces both lists as a whole, conditionally, and leaves labels,
                 // annotations and owners that others have set.
-                let body = ipam_node_patch(at, blocks, finalizers);
+                let body = ipam_node_patch(at, blocks, finalizers, request.as_ref());
                 let made = self.call(Method::PATCH, &path, MERGE_PATCH, &body).await?;
                 Ok(Some(version(&made)))
             }
@@ -237,8 +237,23 @@ async fn answered<T>(call: impl Future<Output = Result<T, CallError>>) -> Result
 const JSON: &str = "application/json";
 const MERGE_PATCH: &str = "application/merge-patch+json";
 
-fn ipam_node_patch(resource_version: &str, blocks: &[NodeBlock], finalizers: &[String]) -> serde_json::Value {
-    json!({"metadata": {"resourceVersion": resource_version, "finalizers": finalizers}, "spec": {"pools": blocks}})
+fn ipam_node_patch(
+    resource_version: &str,
+    blocks: &[NodeBlock],
+    finalizers: &[String],
+    request: Option<&String>,
+) -> serde_json::Value {
+    let metadata = json!({"resourceVersion": resource_version, "finalizers": finalizers});
+    json!({"metadata": metadata, "spec": spec(blocks, request)})
+}
+
+/// A request is never taken back, so an absent one is not written.
+fn spec(blocks: &[NodeBlock], request: Option<&String>) -> serde_json::Value {
+    let mut spec = json!({"pools": blocks});
+    if let Some(request) = request {
+        spec["reportRequest"] = json!(request);
+    }
+    spec
 }
 
 fn version(written: &Written) -> NodeVersion {

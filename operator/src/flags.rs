@@ -1,5 +1,6 @@
 //! The command line of behaviour.md §9: raw as typed, then one conversion into a configuration.
 
+use std::collections::BTreeMap;
 use std::ffi::OsString;
 use std::process::ExitCode;
 use std::time::Duration;
@@ -31,6 +32,9 @@ struct Flags {
     /// Time after which the block of a Node that is gone is free although its agent has not reported it empty; 0 = never
     #[arg(long, default_value = "24h", value_name = "DURATION")]
     released_block_grace: String,
+    /// Labels of the nodes that run an agent, as KEY=VALUE,...; a recovery awaits no other node. By default every node runs one
+    #[arg(long, default_value = "", value_name = "LABELS")]
+    agent_node_selector: String,
     #[command(flatten)]
     webhook: WebhookFlags,
 }
@@ -87,7 +91,9 @@ impl Config {
         let grace = gosyntax::duration(&flags.released_block_grace);
         let grace = mistakes.take("released-block-grace", &flags.released_block_grace, grace, Duration::ZERO);
         let released_block_grace = Some(grace).filter(|grace| !grace.is_zero());
-        let settings = Settings { released_block_grace, ..Settings::default() };
+        let selector = &flags.agent_node_selector;
+        let agent_nodes = mistakes.take("agent-node-selector", selector, labels(selector), BTreeMap::new());
+        let settings = Settings { released_block_grace, agent_nodes, ..Settings::default() };
         let namespace = flags.leader_elect_namespace;
         if let Err(why) = ipam_daemon::flags::namespace(&namespace) {
             mistakes.add("leader-elect-namespace", &namespace, &why);
@@ -96,9 +102,34 @@ impl Config {
     }
 }
 
+/// Reads labels as `--agent-node-selector` has them.
+fn labels(text: &str) -> Result<BTreeMap<String, String>, String> {
+    let pairs = text.split(',').map(str::trim).filter(|pair| !pair.is_empty());
+    let pair = |pair: &str| match pair.split_once('=') {
+        Some((key, value)) if !key.trim().is_empty() && !value.starts_with('=') && !key.ends_with('!') => {
+            Ok((key.trim().to_owned(), value.trim().to_owned()))
+        }
+        _ => Err(format!("{pair:?} is no label; want KEY=VALUE, such as kubernetes.io/os=linux")),
+    };
+    pairs.map(pair).collect()
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn labels_of_agents_are_pairs_and_anything_else_is_named() {
+        let of =
+            |text: &str| read(&[&format!("--agent-node-selector={text}")]).map(|config| config.settings.agent_nodes);
+        assert!(of("").unwrap().is_empty());
+        let two = of("kubernetes.io/os=linux, gpu=").unwrap();
+        assert_eq!(two, [("kubernetes.io/os", "linux"), ("gpu", "")].map(|(k, v)| (k.to_owned(), v.to_owned())).into());
+        for wrong in ["gpu", "=linux", "os==linux", "os!=linux"] {
+            let text = of(wrong).unwrap_err().to_string();
+            assert!(text.contains("agent-node-selector") && text.contains("KEY=VALUE"), "{wrong}: {text}");
+        }
+    }
 
     fn read(args: &[&str]) -> Result<Config, FlagError> {
         Config::parse(std::iter::once("ipam-controller").chain(args.iter().copied()).map(OsString::from))

@@ -83,6 +83,8 @@ impl From<Labels> for NodeMeta {
 #[derive(Clone, PartialEq, Eq, Debug, Default)]
 pub struct Relist {
     named: Option<HashSet<String>>,
+    /// Objects that this leader has written since the list began. The list may name them at an earlier version.
+    written: HashSet<String>,
     synced: bool,
 }
 
@@ -95,6 +97,19 @@ impl Relist {
     /// A list begins.
     pub fn begin(&mut self) {
         self.named = Some(HashSet::new());
+        self.written.clear();
+    }
+
+    /// This leader has written an object.
+    pub fn wrote(&mut self, name: &str) {
+        if self.named.is_some() {
+            self.written.insert(name.to_owned());
+        }
+    }
+
+    /// Whether this leader has written the object since the list began.
+    pub fn has_written(&self, name: &str) -> bool {
+        self.written.contains(name)
     }
 
     /// The list names an object.
@@ -278,6 +293,20 @@ impl IpamNodes {
     /// The record of a node, to note what a write of ours has made of it.
     pub fn get_mut(&mut self, name: &str) -> Option<&mut IpamNodeRecord> {
         self.records.get_mut(name)
+    }
+
+    /// The report of a node may be from an earlier time. Another is about to be requested.
+    pub fn doubt_report(&mut self, name: &str) {
+        if let Some(known) = self.records.get_mut(name) {
+            known.is_doubted = true;
+        }
+    }
+
+    /// No other report of a node is awaited. One that a leader has requested, and the agent has not made, is missing still.
+    pub fn end_doubt(&mut self, name: &str) {
+        if let Some(known) = self.records.get_mut(name) {
+            known.is_doubted = known.is_unanswered();
+        }
     }
 
     /// A write that leaves the node with `blocks` is about to be sent.

@@ -23,6 +23,7 @@ pub const FINALIZER: &str = "nv-ipam.nvidia.com/node-in-use";
 
 /// An IPAMNode object, read.
 #[derive(Clone, PartialEq, Debug, Default)]
+#[expect(clippy::struct_excessive_bools, reason = "each is a fact of its own")]
 pub struct IpamNodeRecord {
     /// `metadata.uid`.
     pub uid: String,
@@ -34,6 +35,12 @@ pub struct IpamNodeRecord {
     pub blocks: Vec<NodeBlock>,
     /// What `blocks` were before another hand changed them while we led; `None` as a rule.
     pub unedited: Option<Vec<NodeBlock>>,
+    /// `spec.reportRequest`.
+    pub request: Option<String>,
+    /// `status.reportRequest`: the request that the report answers.
+    pub answers: Option<String>,
+    /// Whether the report may be from an earlier time, such as before a restore. Then it releases no block.
+    pub is_doubted: bool,
     /// Generation of the spec that the agent works with.
     pub observed_generation: Option<i64>,
     /// What the agent counts; empty if the status does not read.
@@ -71,6 +78,9 @@ impl IpamNodeRecord {
             resource_version: object.resource_version().to_owned(),
             blocks: spec.pools,
             unedited: None,
+            request: spec.report_request,
+            answers: status.report_request,
+            is_doubted: false,
             observed_generation: status.observed_generation,
             reports: status.pools,
             reported: BTreeSet::new(),
@@ -82,8 +92,14 @@ impl IpamNodeRecord {
             fenced: false,
             unsettled: false,
         };
+        record.is_doubted = record.is_unanswered();
         record.find_strays();
         record
+    }
+
+    /// Whether a report was requested that the agent has not made.
+    pub fn is_unanswered(&self) -> bool {
+        self.request.is_some() && self.request != self.answers
     }
 
     /// Compares what is reported with the blocks, anew after either has changed.
@@ -103,13 +119,18 @@ impl IpamNodeRecord {
         self.strays = strays;
     }
 
+    /// Whether it has our finalizer.
+    pub fn has_finalizer(&self) -> bool {
+        self.finalizers.iter().any(|finalizer| finalizer == FINALIZER)
+    }
+
     /// The finalizers that it is to have: those of others, and ours if it `is_kept`, in the order that they have. The API server takes
     /// no new one for an object that is being deleted.
     pub fn finalizers_for(&self, is_kept: bool) -> Vec<String> {
         let mut finalizers = self.finalizers.clone();
         if !is_kept {
             finalizers.retain(|finalizer| finalizer != FINALIZER);
-        } else if !self.deleting && !finalizers.iter().any(|finalizer| finalizer == FINALIZER) {
+        } else if !self.deleting && !self.has_finalizer() {
             finalizers.push(FINALIZER.to_owned());
         }
         finalizers
@@ -146,8 +167,11 @@ impl IpamNodeRecord {
     /// True if the operator has revoked the grant, or if the agent reports that the grant has ended and that no address is in use.
     /// Both are final: the agent never allocates from an ended grant again. A write whose outcome is unknown may have made another
     /// grant meanwhile, and so may one that a former leader sent.
+    ///
+    /// A report from an earlier time releases nothing: the node may use the block by a later grant.
     pub fn has_released(&self, key: &PoolKey) -> bool {
-        !self.unsettled && self.fenced && self.is_over(key)
+        let is_revoked = self.told(key).is_some_and(|told| told.state == BlockState::Revoked);
+        !self.unsettled && self.fenced && (is_revoked || !self.is_doubted) && self.is_over(key)
     }
 
     /// Whether the grant of the node's entry is over, whatever a write under way makes of the entry.
@@ -168,7 +192,7 @@ impl IpamNodeRecord {
         let is_empty = |report: &BlockUse| report.used == 0 && report.grant.is_some();
         let is_reported = self.report_about(entry).is_some() || self.reported.contains(&entry.grant);
         let others = self.report(&key_of(entry));
-        entry.never_used && !is_reported && others.is_none_or(is_empty) && self.is_there(entry)
+        !self.is_doubted && entry.never_used && !is_reported && others.is_none_or(is_empty) && self.is_there(entry)
     }
 
     /// Whether the object has the grant of this entry, or no entry of its pool. One of another grant may be a write of ours whose
@@ -234,7 +258,7 @@ impl IpamNodeRecord {
         let (Some(report), Some(block)) = (self.report(key), self.block(key)) else { return false };
         let counted_this = (&report.start_ip, &report.end_ip) == (&block.start_ip, &block.end_ip);
         let has_heard = self.releasing.get(key).is_some_and(|since| self.observed_generation >= Some(*since));
-        !self.unsettled && has_heard && counted_this
+        !self.unsettled && !self.is_doubted && has_heard && counted_this
     }
 
     /// How many addresses of the pool the agent counts, however old that word is.
@@ -244,9 +268,14 @@ impl IpamNodeRecord {
     }
 
     /// What the entry of a pool says about who has which block: the second record, should the pool's status be lost. An entry whose
-    /// grant is over says nothing: the status has released the block, or is about to.
+    /// grant is over says nothing: the status has released the block, or is about to. Nor does one whose grant has ended while the addresses
+    /// in use are outside the block: the node has them by a later grant, which a restore took back.
     pub fn claim(&self, node: &str, key: &PoolKey) -> Option<Claim> {
-        claim_of(node, self.block(key).filter(|_| !self.is_over(key))?)
+        let entry = self.block(key).filter(|_| !self.is_over(key))?;
+        let claim = claim_of(node, entry)?;
+        let report = self.report(key).filter(|_| self.has_ended(entry));
+        let is_inside = |report: &BlockUse| held_ranges(report).iter().any(|held| held.overlaps(&claim.range));
+        report.is_none_or(is_inside).then_some(claim)
     }
 }
 
@@ -357,7 +386,9 @@ fn losing(state: BlockState, told: Option<&NodeBlock>, known: Option<&IpamNodeRe
     let is_revoked = |told: &NodeBlock| told.state == BlockState::Revoked;
     let is_unused = |told: &NodeBlock| known.is_some_and(|known| known.is_unused(told));
     // This write changes the version, so that no write of a former leader can follow it.
-    let is_over = |told: &NodeBlock| known.is_some_and(|known| !known.fenced && known.is_over(&key_of(told)));
+    let is_over = |told: &NodeBlock| {
+        known.is_some_and(|known| !known.fenced && !known.is_doubted && known.is_over(&key_of(told)))
+    };
     let ends = told.is_some_and(|told| is_revoked(told) || is_unused(told) || is_over(told));
     if ends { BlockState::Revoked } else { state }
 }
@@ -396,7 +427,7 @@ pub fn grant(
     }
     // Nothing is in use of a grant that has ended without use, or was revoked because no report had it.
     let was_unused = told.zip(known).is_some_and(|(told, known)| {
-        let is_empty = known.report_about(told).is_some_and(|report| report.ended && report.used == 0);
+        let is_empty = !known.is_doubted && known.has_ended(told) && known.used(&key_of(told)) == 0;
         is_over && (is_empty || (told.state == BlockState::Revoked && told.never_used && known.is_unused(told)))
     });
     entry.never_used = was_unused || (is_new && !is_over);

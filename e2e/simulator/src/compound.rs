@@ -1,6 +1,8 @@
 //! Actions that are made of many calls: what a cluster does when nothing is slow, and what an admin does with all of it at once. The
 //! laws are checked after each call.
 
+use std::time::Duration;
+
 use ipam_operator::pool::FORCE_RELEASE;
 use serde_json::{Value, json};
 
@@ -11,8 +13,12 @@ use super::records::AssignmentId;
 use super::replica::Replica;
 use super::server::{Backup, NAMESPACE};
 use super::wire::lock;
-use super::world::{LONGEST_PASS, LONGEST_PAUSE, PutBack, QUIET, REPLICAS, REPORTS_APART, World, node_name};
+use super::world::{LONGEST_PASS, PutBack, QUIET, REPLICAS, REPORTS_APART, World, node_name};
 use super::{RESTORE, UNDEFINE};
+
+/// A backup that is put in place is older than this. By the age of its Lease the next leader knows that it may be one, however far the
+/// wall clocks of two replicas are apart.
+const BACKUP_AGE: Duration = Duration::from_mins(6);
 
 impl World {
     /// Time passes while those who lead look after their lease.
@@ -27,10 +33,11 @@ impl World {
 
     /// A store is put back as the docs say: the operator is stopped first, and nothing is on its way.
     pub(super) fn restore(&mut self) {
-        let Some((backup, last)) = self.backup.take() else { return };
+        let Some((backup, last, made)) = self.backup.take() else { return };
         for replica in 0..REPLICAS {
             self.kill(replica);
         }
+        self.clock.elapsed = self.clock.elapsed.max(made + BACKUP_AGE);
         self.forget_orphans();
         self.restoring = Some(self.machines_in_use());
         // What was put back under a leader is put back once more, by the steps of the docs.
@@ -50,7 +57,10 @@ impl World {
     /// A store is put back while replicas run, and their calls are on their way. Every machine registers again, and every pool is
     /// applied again, as a program does that keeps manifests applied.
     pub(super) fn restore_live(&mut self, breaks: bool) {
-        let Some((backup, last)) = self.backup.take() else { return };
+        let Some((backup, last, made)) = self.backup.take() else { return };
+        while self.clock.elapsed < made + BACKUP_AGE {
+            self.rest(2);
+        }
         let now = self.clock.instant();
         let leads = |replica: &Replica| replica.leads_until().is_some_and(|until| until > now);
         if self.replicas.iter().flatten().any(leads) && lock(&self.server).differs_from(&backup) {
@@ -151,30 +161,15 @@ impl World {
         }
     }
 
-    /// What the docs say is to be done after that and before the operator starts: every machine is registered, and every agent
-    /// tells anew what it holds, to an object without blocks.
+    /// What the docs say is to be done after that and before the operator starts: every machine is registered, and its agent runs.
     pub(super) fn rebuild(&mut self) {
         let Some(machines) = self.restoring.take() else { return };
         for node in machines {
             admin::act(&mut lock(&self.server), Action::NodeJoins { node });
         }
         for node in self.machines() {
-            self.admin(Action::RemoveIpamNode { node });
-            let name = node_name(node);
-            let is_registered = lock(&self.server).get("nodes", &name).is_some();
-            if is_registered {
-                let empty = json!({"metadata": {"name": name}, "spec": {"pools": []}});
-                drop(lock(&self.server).create("ipamnodes", empty));
-            }
             self.on_node(Action::Disk { node, is: Disk::Well });
             self.on_node(Action::AgentStart { node });
-        }
-        for _ in 0..2 {
-            self.clock.elapsed += LONGEST_PAUSE;
-            for node in self.machines() {
-                self.on_node(Action::AgentHear { node, words: 64 });
-                self.on_node(Action::Report { node, fate: Fate::Done });
-            }
         }
     }
 

@@ -18,12 +18,7 @@ use other::{
     is_of_a_block_of_an_invalid_pool, is_of_a_call_of_a_former_leader, is_of_a_report_that_is_kept,
     is_of_an_awaited_node,
 };
-use restore::{
-    is_of_a_block_that_moved, is_of_a_grant_never_used, is_of_a_lagging_watch, is_of_a_leader_that_saw_nothing,
-    is_of_a_lease_without_blocks, is_of_a_lost_store, is_of_a_pool_that_stays, is_of_a_report_lost_after_a_restore,
-    is_of_a_reservation, is_of_an_early_release, is_of_definitions_deleted_before_a_restore, is_of_overlapping_pools,
-    is_of_two_leaders,
-};
+use restore::{is_of_a_grant_never_used, is_of_a_lost_store, is_of_an_agent_that_is_down, is_of_overlapping_pools};
 
 /// A fault that is known.
 #[derive(Debug)]
@@ -52,18 +47,17 @@ const UNRECORDED: &[&str] = &["one-holder", "held-is-nobody-elses", "held-is-rec
 /// The laws that a block breaks which is released while it is in use.
 const USED: &[&str] = &["one-holder", "held-is-nobody-elses", "held-is-recorded", "pool-in-use-stays"];
 
-/// The laws that break where no agent is asked what its pods have, or where the operator waits for an agent without end.
-const UNASKED: &[&str] = &["one-holder", "held-is-nobody-elses", "held-is-recorded", "selected-node-has-a-block"];
-
 /// All of them. The first that fits counts, so that the one with more conditions stands before the one with fewer.
-pub const FAULTS: [Fault; 21] = [
-    Fault { name: "ipam-node-deleted-after-a-restore", laws: UNRECORDED, shows: is_of_a_report_lost_after_a_restore },
+pub const FAULTS: [Fault; 12] = [
+    Fault { name: "agent-is-down-after-a-restore", laws: UNRECORDED, shows: is_of_an_agent_that_is_down },
     Fault { name: "pool-and-ipam-node-deleted-by-hand", laws: UNRECORDED, shows: is_of_a_pool_removed_by_hand },
-    Fault { name: "node-leaves-before-it-is-asked", laws: UNASKED, shows: is_of_a_node_that_left },
+    Fault {
+        name: "node-leaves-before-it-is-asked",
+        laws: &["selected-node-has-a-block"],
+        shows: is_of_a_node_that_left,
+    },
     Fault { name: "held-address-becomes-the-gateway", laws: TWICE, shows: is_of_a_gateway },
-    Fault { name: "watch-lags-after-a-restore", laws: UNRECORDED, shows: is_of_a_lagging_watch },
     Fault { name: "overlapping-pools-after-a-restore", laws: TWICE, shows: is_of_overlapping_pools },
-    Fault { name: "node-not-served-after-a-restore", laws: &["selected-node-has-a-block"], shows: is_of_a_reservation },
     Fault {
         name: "report-kept-of-a-node-that-is-gone",
         laws: &["conditions-agree", "held-elsewhere-is-true", "selected-node-has-a-block"],
@@ -80,28 +74,13 @@ pub const FAULTS: [Fault; 21] = [
         shows: is_of_a_creation_that_arrives_late,
     },
     Fault { name: "call-of-a-former-leader-after-a-wiped-status", laws: TWICE, shows: is_of_a_call_of_a_former_leader },
-    Fault { name: "leader-sees-nothing-before-a-restore", laws: TWICE, shows: is_of_a_leader_that_saw_nothing },
-    Fault { name: "pool-stays-after-a-restore", laws: &["deleted-pool-goes"], shows: is_of_a_pool_that_stays },
-    Fault { name: "release-reported-before-a-restore", laws: UNRECORDED, shows: is_of_an_early_release },
-    Fault { name: "never-used-grant-of-a-backup", laws: USED, shows: is_of_a_grant_never_used },
-    Fault { name: "restore-under-a-running-leader", laws: &["one-leader"], shows: is_of_two_leaders },
-    Fault {
-        name: "definitions-deleted-before-a-restore",
-        laws: TWICE,
-        shows: is_of_definitions_deleted_before_a_restore,
-    },
     Fault { name: "store-lost-before-a-restore", laws: TWICE, shows: is_of_a_lost_store },
+    Fault { name: "never-used-grant-of-a-backup", laws: USED, shows: is_of_a_grant_never_used },
     Fault {
         name: "block-of-an-invalid-pool-is-assigned-again",
         laws: &["held-elsewhere-is-true"],
         shows: is_of_a_block_of_an_invalid_pool,
     },
-    Fault {
-        name: "lease-says-nothing-after-a-restore",
-        laws: &["lease-says-so-first"],
-        shows: is_of_a_lease_without_blocks,
-    },
-    Fault { name: "block-moved-before-a-restore", laws: TWICE, shows: is_of_a_block_that_moved },
 ];
 
 /// The known fault that the shortest history shows.

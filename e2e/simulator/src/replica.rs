@@ -124,7 +124,7 @@ impl Clock {
 impl Replica {
     /// A process that has just started.
     pub(super) fn start(skew: i64, grace: Option<Duration>, seed: u64, wire: Wire, election: Election) -> Self {
-        let settings = Settings { released_block_grace: grace, seed };
+        let settings = Settings { released_block_grace: grace, seed, ..Settings::default() };
         Self {
             reconciler: Reconciler::new(settings, Arc::new(Metrics::default())),
             election,

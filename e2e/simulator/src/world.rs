@@ -30,8 +30,6 @@ pub(super) const REPLICAS: u8 = 3;
 pub(super) const LONGEST_PASS: Duration = Duration::from_secs(2);
 /// After this long without news an operator decides upon what it has heard.
 pub(super) const QUIET: Duration = Duration::from_millis(15);
-/// After this long an agent that has failed to report tries again.
-pub(super) const LONGEST_PAUSE: Duration = Duration::from_mins(1);
 /// After this long an agent may write its next report.
 pub(super) const REPORTS_APART: Duration = Duration::from_secs(1);
 
@@ -58,8 +56,8 @@ pub struct World {
     pub(super) starts: u32,
     /// What the laws do not speak of, for an admin has taken it upon himself.
     pub(super) allowed: Allowed,
-    /// The last backup, and the last assignment before it.
-    pub(super) backup: Option<(Backup, AssignmentId)>,
+    /// The last backup, the last assignment before it, and when it was made.
+    pub(super) backup: Option<(Backup, AssignmentId, Duration)>,
     /// What was there when a backup was put in place under a running leader.
     pub(super) put_back: Option<PutBack>,
     /// The pools that went with their definitions.
@@ -189,7 +187,7 @@ impl World {
             Action::Grace(seconds) => self.allowed.grace = (seconds > 0).then(|| Duration::from_secs(seconds.into())),
             Action::Backup => {
                 self.allowed.back_up(&self.records);
-                self.backup = Some((lock(&self.server).backup(), self.records.last()));
+                self.backup = Some((lock(&self.server).backup(), self.records.last(), self.clock.elapsed));
             }
             Action::Restore => self.restore(),
             Action::RestoreLive { breaks } => self.restore_live(breaks),

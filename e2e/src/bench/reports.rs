@@ -126,6 +126,7 @@ fn status(node: &IPAMNode, held: &[AddressRange]) -> IPAMNodeStatus {
     });
     IPAMNodeStatus {
         observed_generation: node.metadata.generation,
+        report_request: None,
         agent_version: Some(env!("CARGO_PKG_VERSION").to_owned()),
         pools: blocks.collect(),
         ledger: Some(LedgerPosition { epoch: 1, sequence: 1 }),
@@ -154,7 +155,7 @@ mod tests {
     fn a_grant_ends_when_releasing_with_nothing_in_use() {
         let held = [AddressRange { start_ip: "10.0.0.1".into(), end_ip: "10.0.0.1".into() }];
         let report = |state, held: &[AddressRange]| {
-            let node = IPAMNode::new("n", IPAMNodeSpec { pools: vec![block(state)] });
+            let node = IPAMNode::new("n", IPAMNodeSpec { pools: vec![block(state)], ..IPAMNodeSpec::default() });
             let reports = status(&node, held).pools;
             reports.first().map(|report| (report.grant.is_some(), report.ended))
         };
@@ -168,7 +169,7 @@ mod tests {
     #[test]
     fn a_report_is_about_the_spec_and_names_what_is_held() {
         let block = block(BlockState::Active);
-        let mut node = IPAMNode::new("n", IPAMNodeSpec { pools: vec![block] });
+        let mut node = IPAMNode::new("n", IPAMNodeSpec { pools: vec![block], ..IPAMNodeSpec::default() });
         node.metadata.generation = Some(4);
         assert!(is_due(&node));
         let held = [AddressRange { start_ip: "10.9.0.1".into(), end_ip: "10.9.0.1".into() }];

@@ -258,7 +258,7 @@ impl Cluster {
         };
         let finalizers = match &write.action {
             NodeAction::Update { finalizers, .. } => finalizers.clone(),
-            NodeAction::Create | NodeAction::Delete(..) => Vec::new(),
+            NodeAction::Create { .. } | NodeAction::Delete(..) => Vec::new(),
         };
         let metadata = json!({"name": name, "namespace": "kube-system", "uid": made.uid, "generation": made.generation,
             "resourceVersion": resource_version, "finalizers": finalizers});

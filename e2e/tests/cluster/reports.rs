@@ -8,7 +8,12 @@ use kube::api::{DeleteParams, Patch, PatchParams, PostParams};
 use crate::stage::plane;
 
 async fn create(api: &Api<IPAMNode>) -> IPAMNode {
-    api.create(&PostParams::default(), &IPAMNode::new("n1", IPAMNodeSpec { pools: Vec::new() })).await.unwrap()
+    api.create(
+        &PostParams::default(),
+        &IPAMNode::new("n1", IPAMNodeSpec { pools: Vec::new(), ..IPAMNodeSpec::default() }),
+    )
+    .await
+    .unwrap()
 }
 
 /// The report of the journal's epoch `epoch` that replaces this version of the object.

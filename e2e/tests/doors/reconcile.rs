@@ -222,7 +222,7 @@ impl<'a> Cluster<'a> {
         self.version += 1;
         let finalizers = match &write.action {
             NodeAction::Update { finalizers, .. } => finalizers.clone(),
-            NodeAction::Create | NodeAction::Delete(..) => Vec::new(),
+            NodeAction::Create { .. } | NodeAction::Delete(..) => Vec::new(),
         };
         let node = IpamNode { version: self.version, generation, finalizers, told };
         let event = Event::Apply(node.object(&name));

@@ -1,4 +1,4 @@
-//! etcd restored from a backup, by the procedure of docs/operations/restore-etcd.md, and CRDs that are deleted and
+//! etcd restored from a backup, without any other step than those of docs/operations/restore-etcd.md, and CRDs that are deleted and
 //! installed again: addresses in use are assigned to no other node.
 
 use ipam_e2e::cluster::{Agent, Operator, install_crds};
@@ -31,10 +31,6 @@ impl Site<'_> {
         Agent::launch(self.plane, &self.nodes[node], &self.namespace, &[]).unwrap()
     }
 
-    fn operator(&self) -> Operator {
-        Operator::start(self.plane, &self.namespace, &[]).unwrap()
-    }
-
     fn kubectl(&self, arguments: &[&str], input: &str) -> String {
         let namespaced: Vec<&str> = ["-n", &self.namespace].into_iter().chain(arguments.iter().copied()).collect();
         self.plane.kubectl().run_with(&namespaced, input).unwrap()
@@ -52,21 +48,16 @@ impl Site<'_> {
         (pod, result)
     }
 
-    /// Every agent tells anew what it holds, before anything is decided: the commands of the document.
-    fn ask_every_agent(&self) {
-        for object in self.kubectl(&["get", "ipamnodes", "-o", "name"], "").split_whitespace() {
-            self.kubectl(&["patch", object, "--type=merge", "-p", r#"{"metadata":{"finalizers":null}}"#], "");
-        }
-        self.kubectl(&["delete", "ipamnodes", "--all"], "");
-        let nodes = self.kubectl(&["get", "nodes", "-o", "jsonpath={.items[*].metadata.name}"], "");
-        let empty = |name: &str| {
-            json!({"apiVersion": "nv-ipam.nvidia.com/v1alpha1", "kind": "IPAMNode",
-                "metadata": {"name": name, "namespace": self.namespace}, "spec": {"pools": []}})
-        };
-        for name in nodes.split_whitespace() {
-            self.kubectl(&["create", "-f", "-"], &empty(name).to_string());
-        }
-        self.kubectl(&["wait", "--for=condition=Ready", "ipamnodes", "--all", "--timeout=60s"], "");
+    /// The Lease of the backup is an hour old.
+    fn age_the_lease(&self) {
+        let spec = r#"{"spec":{"renewTime":"2026-01-01T00:00:00.000000Z","leaseDurationSeconds":1}}"#;
+        self.kubectl(&["patch", "lease", "dd1643cf.nvidia.com", "--type=merge", "-p", spec], "");
+    }
+
+    /// The request of each IPAMNode, and the one that its agent has answered.
+    fn requests(&self) -> Vec<(Value, Value)> {
+        let all = self.api().list(IPAMNODES);
+        all.iter().map(|it| (it["spec"]["reportRequest"].clone(), it["status"]["reportRequest"].clone())).collect()
     }
 }
 
@@ -87,7 +78,7 @@ fn after_a_restore_no_address_is_given_that_was_given_since_the_backup() {
     let sandbox = Sandbox::start(&plane).unwrap();
     let nodes = (1..=3).map(|index| Node::start(&sandbox, &format!("node-{index}"), index).unwrap()).collect();
     let site = Site { plane: &plane, namespace, nodes, _sandbox: sandbox };
-    let operator = site.operator();
+    let operator = site.elected();
     site.register("node-2");
     let expression = json!({"key": GROUP, "operator": "In", "values": [site.namespace]});
     let mut spec = ip_spec("10.87.0.0/24", 4);
@@ -105,14 +96,13 @@ fn after_a_restore_no_address_is_given_that_was_given_since_the_backup() {
     drop(operator);
     plane.restore().unwrap();
     assert_eq!(site.api().await_count(IPPOOLS, "p", 1).len(), 1, "the block of node-3 is forgotten");
-    // Kubelets register anew; and a node joins that would be given the forgotten block.
+    // Kubelets register their nodes again; and a node joins that would get the forgotten block.
     site.register("node-3");
     site.register("node-1");
-    agents.clear();
-    agents.extend([0, 1, 2].map(|node| site.agent(node)));
-    site.ask_every_agent();
+    agents.push(site.agent(0));
+    site.age_the_lease();
 
-    let _operator = site.operator();
+    let _operator = site.elected();
     let blocks = site.api().await_count(IPPOOLS, "p", 3);
     assert_eq!(blocks["node-2"], "10.87.0.1-10.87.0.4");
     assert!(blocks["node-1"] != "10.87.0.5-10.87.0.8", "{blocks:?}");
@@ -125,7 +115,9 @@ fn after_a_restore_no_address_is_given_that_was_given_since_the_backup() {
     for (pod, result) in pods {
         pod.check("net1", &network(), result).unwrap();
     }
-    assert_eq!(site.api().list(IPAMNODES).len(), 3);
+    let requests = site.requests();
+    assert_eq!(requests.len(), 3);
+    assert!(requests.iter().all(|(request, answer)| request.is_string() && request == answer), "{requests:?}");
 }
 
 impl Site<'_> {

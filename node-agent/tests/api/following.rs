@@ -43,7 +43,8 @@ impl Following {
         let node = Node::open(node.stop().await).await;
         let directory = tempfile::tempdir().unwrap();
         let file = SpecFile::new(directory.path(), "node1", "kube-system");
-        let spec = NodeSpec { uid: "u1".into(), created: 0, generation: Some(4), blocks: vec![blue()] };
+        let spec =
+            NodeSpec { uid: "u1".into(), created: 0, generation: Some(4), blocks: vec![blue()], ..NodeSpec::default() };
         file.save(&Noted::first(spec)).unwrap();
         Self::with(node, directory, None, Some((patience, AHEAD))).await
     }

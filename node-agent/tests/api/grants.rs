@@ -28,7 +28,8 @@ struct Reporting {
 
 /// What is in force when the API server shows the object in this version, without a report.
 fn in_force(resource_version: &str) -> InForce {
-    let spec = NodeSpec { uid: "u1".into(), created: 0, generation: Some(3), blocks: vec![blue()] };
+    let spec =
+        NodeSpec { uid: "u1".into(), created: 0, generation: Some(3), blocks: vec![blue()], ..NodeSpec::default() };
     let standing = Standing { uid: "u1".into(), resource_version: resource_version.into(), ..Standing::default() };
     InForce { spec, saved: Some(3), standing: Some(standing), ..InForce::default() }
 }

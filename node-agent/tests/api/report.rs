@@ -40,7 +40,8 @@ fn reporter_of(allocator: Allocator, first: InForce) -> (Server, watch::Sender<O
 
 /// Generation 3 with one block, of an object that shows this status.
 fn in_force(block: NodeBlock, status: &Value) -> InForce {
-    let spec = NodeSpec { uid: "u1".into(), created: 0, generation: Some(3), blocks: vec![block] };
+    let spec =
+        NodeSpec { uid: "u1".into(), created: 0, generation: Some(3), blocks: vec![block], ..NodeSpec::default() };
     let status = serde_json::from_value(status.clone()).unwrap();
     let standing = Standing { uid: "u1".into(), resource_version: "3".into(), status, ..Standing::default() };
     InForce { spec, saved: Some(3), standing: Some(standing), ..InForce::default() }

@@ -50,7 +50,7 @@ impl Home {
 
     /// Saves a spec as an earlier agent did.
     fn save(&self, blocks: Vec<NodeBlock>) {
-        let spec = NodeSpec { uid: "u".into(), created: 0, generation: Some(1), blocks };
+        let spec = NodeSpec { uid: "u".into(), created: 0, generation: Some(1), blocks, ..NodeSpec::default() };
         save_spec(&self.path("store.d"), "kube-system", spec);
     }
 

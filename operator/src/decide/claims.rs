@@ -18,18 +18,18 @@ use crate::ipam_node::IpamNodeRecord;
 ///
 /// Trusted are a status entry that the IPAMNode of its node repeats, and an IPAMNode's entry that stands against the
 /// status. A status entry that is not trusted is left out if it overlaps a trusted claim, or if its node has one. What is
-/// only remembered comes last, and counts for nodes of which nothing is recorded.
+/// only reserved comes last, and counts for nodes of which nothing is recorded.
 pub(super) fn gather(key: &PoolKey, seen: &Observation<'_>) -> (Vec<Claim>, Vec<String>) {
     let (mut claims, dropped) = recorded(key, seen);
-    let remembered = &seen.beside.remembered;
-    if !remembered.is_empty() {
+    let reserved = &seen.beside.reserved;
+    if !reserved.is_empty() {
         let named: HashSet<String> = claims.iter().map(|claim| claim.node.clone()).collect();
         let mut recorded = Ranges::default();
         for claim in &claims {
             recorded.insert(claim);
         }
         let has_room = |claim: &&Claim| !named.contains(&claim.node) && !recorded.overlap(claim);
-        claims.extend(remembered.iter().filter(has_room).cloned());
+        claims.extend(reserved.iter().filter(has_room).cloned());
     }
     (claims, dropped)
 }

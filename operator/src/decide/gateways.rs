@@ -140,7 +140,7 @@ fn holders(seen: &Observation<'_>, all: &[Assignment], given: &Assignment, gatew
 fn is_free(seen: &Observation<'_>, record: &IpamNodeRecord, gateway: IpAddr) -> bool {
     let key = &seen.pool.key;
     let (Some(entry), Some(report)) = (record.block(key), record.report(key)) else { return false };
-    if record.unsettled {
+    if record.unsettled || record.is_doubted {
         // It may have been told something else since, by which it could give the address.
         return false;
     }

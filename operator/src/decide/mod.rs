@@ -77,10 +77,13 @@ pub struct Beside {
     pub rivals: Vec<(PoolKey, bool)>,
     /// Addresses that nodes have, or hold, of those pools and may give or hold, with the node.
     pub held: Vec<(String, AddrRange)>,
-    /// What this leader saw given by the pool before the API server went back to an earlier state.
-    pub remembered: Vec<Claim>,
-    /// Nodes that may hold any address, for their records are lost and their agents have not spoken yet: no new block is given.
-    pub silent: Vec<String>,
+    /// Blocks of the pool whose records are lost, reserved for their nodes.
+    pub reserved: Vec<Claim>,
+    /// Nodes that may use any address, because records are lost and their agents have not reported since. While there are some,
+    /// no new block is assigned.
+    pub unreported: Vec<String>,
+    /// Whether new blocks wait for them for a limited time only.
+    pub is_bounded: bool,
 }
 
 /// Why nothing can be created, in words for people that stay the same from one try to the next.
@@ -183,7 +186,9 @@ fn refuse(seen: &Observation<'_>, violations: &[Violation]) -> Decision {
     if before.observed_generation == Some(pool.generation) && stands(&before.conditions, &verdict, pool.generation) {
         // Nothing is taken back until the spec is mended, and who leaves meanwhile is not meant.
         let releasing = pool.status.releasing.iter().map(|release| &release.claim.node);
-        let meant = || releasing.chain(&seen.beside.silent).cloned().collect();
+        let is_served = |node: &&String| pool.status.allocations.iter().any(|claim| claim.node == **node);
+        let unreported = seen.beside.unreported.iter().filter(|node| !is_served(node));
+        let meant = || releasing.chain(unreported).cloned().collect();
         let patch = pool.life.forces_all().then(|| MetadataPatch::Force(meant()));
         return Decision { patch, ..Decision::default() };
     }
@@ -209,7 +214,7 @@ fn serve(seen: &Observation<'_>, pool: &Pool) -> Decision {
         &open
     };
     let all = [pool.network().range()];
-    let barred = if seen.beside.silent.is_empty() { &seen.beside.barred[..] } else { &all };
+    let barred = if seen.beside.unreported.is_empty() { &seen.beside.barred[..] } else { &all };
     let mut plan = plan_beside(pool, nodes, &claims, &usage, barred);
     dropped.append(&mut plan.dropped);
     let claimed: HashSet<(&str, AddrRange)> = claims.iter().map(|claim| (claim.node.as_str(), claim.range)).collect();
@@ -296,13 +301,19 @@ fn forced(seen: &Observation<'_>, plan: &Plan) -> BTreeSet<String> {
     let life = &seen.pool.life;
     let losing = plan.assignments.iter().filter(|assignment| assignment.standing != Standing::Serving);
     let losing = losing.map(|assignment| &assignment.node).filter(|node| life.forces_all() || life.forces(node));
+    // The name of an awaited node ends the wait. `*` stands for none that is served: it is meant for blocks that are released.
+    let is_served = |node: &String| {
+        let place = plan.assignments.binary_search_by(|given| given.node.cmp(node));
+        place.is_ok_and(|place| plan.assignments[place].standing == Standing::Serving)
+    };
+    let ends_wait = |node: &&String| life.forces(node) || (life.forces_all() && !is_served(node));
+    let unreported = seen.beside.unreported.iter().filter(ends_wait);
     // An agent that still reports what was let go of would bar the block again, without the annotation.
-    let silent = seen.beside.silent.iter().filter(|node| life.forces_all() || life.forces(node));
     let strays = elsewhere::forced_strays(seen, &plan.assignments);
     // Until the status says that a block is free, the name is what lets go of it.
     let recorded = seen.pool.status.releasing.iter().map(|release| &release.claim.node);
     let recorded = recorded.filter(|node| life.forces_all() || life.forces(node));
-    let named = losing.chain(silent).chain(recorded).cloned().chain(strays).collect::<BTreeSet<_>>();
+    let named = losing.chain(unreported).chain(recorded).cloned().chain(strays).collect::<BTreeSet<_>>();
     let mut bytes = 0;
     let fits = |name: &String| {
         bytes += name.len() + 1;

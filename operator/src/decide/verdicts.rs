@@ -177,7 +177,7 @@ fn exhausted(seen: &Observation<'_>, outlook: &Outlook, plan: &Plan) -> Verdict 
         0 => Verdict::new(EXHAUSTED, false, "AllNodesServed", String::new()),
         count => {
             let text = format!("selected nodes without a block: {count} ({})", bounded_list(&plan.unserved, ", "));
-            if seen.beside.silent.is_empty() {
+            if seen.beside.unreported.is_empty() {
                 return Verdict::new(EXHAUSTED, true, exhausted_reason(seen.pool.key.kind), text);
             }
             Verdict::new(EXHAUSTED, true, AGENTS_SILENT, format!("{text}; {}", silent_text(seen)))
@@ -191,13 +191,16 @@ const AGENTS_SILENT: &str = "AgentsSilent";
 /// For whom is waited, and what ends it.
 fn silent_text(seen: &Observation<'_>) -> String {
     let PoolRecord { key, namespace, .. } = seen.pool;
-    let by_time =
-        seen.grace.map_or_else(String::new, |grace| format!(" (or a Node has been gone for {})", span(grace)));
+    let limit = match seen.grace {
+        _ if seen.beside.is_bounded => ", for at most 2 min".to_owned(),
+        Some(grace) => format!(", or until a Node has been gone for {}", span(grace)),
+        None => String::new(),
+    };
     format!(
-        "records of what was given are lost, and no new block is given until the agents of {} have told what they hold{by_time}: \
-         see that they run; to wait for one no longer, whatever its pods hold of any pool (* for all): kubectl annotate -n \
-         {namespace} {} {} {FORCE_RELEASE}=NODE",
-        counted_list(&seen.beside.silent),
+        "records of blocks are missing or may be from an earlier time, and new blocks wait for the reports of {}{limit}; check that \
+         their agents run; to stop waiting for a node, whatever its pods use: kubectl annotate -n {namespace} {} {} \
+         {FORCE_RELEASE}=NODE",
+        counted_list(&seen.beside.unreported),
         key.kind.kind().to_lowercase(),
         key.name
     )

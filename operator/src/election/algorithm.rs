@@ -18,6 +18,8 @@ pub const LEASE_DURATION: Duration = Duration::from_secs(15);
 pub const RENEW_DEADLINE: Duration = Duration::from_secs(10);
 /// Pause between two tries.
 pub const RETRY_PERIOD: Duration = Duration::from_secs(2);
+/// After this long without a leader, a backup may have been put in place of the API server's store meanwhile.
+pub const ABSENCE: Duration = Duration::from_mins(1);
 /// A follower's pause is longer by up to this many retry periods, so that followers do not try in step.
 pub const JITTER: f64 = 1.2;
 
@@ -32,6 +34,9 @@ pub struct Candidate {
     wanted: Option<Given>,
     /// What it may be relied upon to say: what our last write made it say, and what was sent since.
     given: Given,
+    /// The renew times of the last write that succeeded and of those since, by which we know our own Lease. One that names us with
+    /// another time is from a backup.
+    sent: Vec<Option<MicroTime>>,
 }
 
 /// The lease as last read or written, and when it was first seen so.
@@ -60,7 +65,7 @@ impl Candidate {
     pub fn new(identity: String, namespace: &str, name: &str) -> Self {
         let lease =
             ObjectMeta { name: Some(name.to_owned()), namespace: Some(namespace.to_owned()), ..ObjectMeta::default() };
-        Self { identity, lease, seen: None, renewed: None, wanted: None, given: Given::Nothing }
+        Self { identity, lease, seen: None, renewed: None, wanted: None, given: Given::Nothing, sent: Vec::new() }
     }
 
     /// The lease reads so, or is absent.
@@ -68,7 +73,7 @@ impl Candidate {
         let same = |seen: &Seen| lease.as_ref().is_some_and(|lease| lease.spec == seen.lease.spec);
         let since = self.seen.as_ref().filter(|seen| same(seen)).map_or(now, |seen| seen.since);
         // A Lease that is gone is another's only once another has made it anew.
-        if lease.as_ref().is_some_and(|lease| !self.holds(lease)) {
+        if lease.as_ref().is_some_and(|lease| !self.holds(lease) || !self.has_sent(lease)) {
             self.renewed = None;
         }
         self.seen = lease.map(|lease| Seen { lease, since });
@@ -88,16 +93,28 @@ impl Candidate {
     pub fn step(&mut self, now: Instant, wall: Timestamp) -> Step {
         let mut step = self.next_step(now, wall);
         if let Step::Create(lease) | Step::Replace(lease) = &mut step {
-            self.next_given().put(lease);
+            self.next_given(wall).put(lease);
+            self.sent.push(renew_time(lease));
             self.given = self.given.min(Given::of(lease));
         }
         step
     }
 
-    /// A Lease that was deleted while we lead has said what we wrote.
-    fn next_given(&self) -> Given {
-        let says = self.seen.as_ref().map_or(self.given, |seen| Given::of(&seen.lease));
+    /// A Lease that was deleted while we lead has said what we wrote. Of what one says that nobody has renewed for long, and that we
+    /// take over, there may be no record: it may be from a backup, and all else too.
+    fn next_given(&self, wall: Timestamp) -> Given {
+        let is_old = |lease: &Lease| !self.holds(lease) && is_absent(lease, wall);
+        let says = match &self.seen {
+            Some(seen) if is_old(&seen.lease) => Given::of(&seen.lease).doubted(),
+            Some(seen) => Given::of(&seen.lease),
+            None => self.given,
+        };
         self.wanted.unwrap_or(says)
+    }
+
+    /// Whether the Lease, which names us, is one that we have written.
+    fn has_sent(&self, lease: &Lease) -> bool {
+        self.renewed.is_none() || self.sent.contains(&renew_time(lease))
     }
 
     fn next_step(&self, now: Instant, wall: Timestamp) -> Step {
@@ -124,10 +141,16 @@ impl Candidate {
     /// A write that began at `began` succeeded; the lease is now this.
     pub fn wrote(&mut self, lease: Lease, began: Instant, now: Instant) {
         if self.holds(&lease) {
+            self.sent = vec![renew_time(&lease)];
             self.renewed = Some(began);
             self.given = Given::of(&lease);
         }
         self.observe(Some(lease), now);
+    }
+
+    /// Whether the Lease names us, and is not one that we have written.
+    pub fn leads_no_more(&self) -> bool {
+        self.renewed.is_none() && self.seen.as_ref().is_some_and(|seen| self.holds(&seen.lease))
     }
 
     /// Until when we lead, without another write.
@@ -139,7 +162,7 @@ impl Candidate {
     pub fn release(&self, wall: Timestamp) -> Option<Lease> {
         let mut lease = self.seen.as_ref().map(|seen| seen.lease.clone()).filter(|lease| self.holds(lease))?;
         let transitions = lease.spec.as_ref().and_then(|spec| spec.lease_transitions).unwrap_or_default();
-        self.next_given().put(&mut lease);
+        self.next_given(wall).put(&mut lease);
         lease.spec = Some(LeaseSpec {
             holder_identity: Some(String::new()),
             lease_duration_seconds: Some(1),
@@ -163,6 +186,18 @@ impl Candidate {
             ..LeaseSpec::default()
         }
     }
+}
+
+/// When the Lease was renewed, to the microsecond, which is what the API keeps.
+fn renew_time(lease: &Lease) -> Option<MicroTime> {
+    let MicroTime(time) = lease.spec.as_ref()?.renew_time.clone()?;
+    Timestamp::from_microsecond(time.as_microsecond()).ok().map(MicroTime)
+}
+
+/// Whether nobody has renewed the Lease for long, or a clock was set. A Lease without a time says nothing of this.
+fn is_absent(lease: &Lease, wall: Timestamp) -> bool {
+    let renewed = renew_time(lease).map(|MicroTime(time)| time.duration_until(wall).unsigned_abs());
+    renewed.is_some_and(|since| since > ABSENCE)
 }
 
 /// The holder's own word on how long its lease is good; ours, if it says nothing.
@@ -321,6 +356,41 @@ mod tests {
         let taken = written(b.step(start + 16 * SECOND, wall(16)), "3");
         b.wrote(taken.clone(), start + 16 * SECOND, start + 16 * SECOND);
         assert_eq!((b.given(), Given::of(&taken)), (Given::Unrecorded, Given::Unrecorded));
+    }
+
+    #[test]
+    fn a_lease_that_nobody_has_renewed_for_long_may_be_from_a_backup() {
+        let start = Instant::now();
+        for (said, after, then) in [
+            (Given::Recorded, 60, Given::Recorded),
+            (Given::Recorded, 61, Given::Unrecorded),
+            (Given::Recorded, -61, Given::Unrecorded),
+            (Given::Nothing, 61, Given::Doubtful),
+            (Given::Unrecorded, 20, Given::Unrecorded),
+        ] {
+            let (mut a, mut b, _) = leader_and_follower(start);
+            a.want(Some(said));
+            let lease = written(a.step(start, wall(0)), "2");
+            b.observe(Some(lease), start);
+            let taken = written(b.step(start + 15 * SECOND, wall(after)), "3");
+            assert_eq!(Given::of(&taken), then, "{said:?} after {after} s");
+        }
+    }
+
+    #[test]
+    fn a_leader_whose_lease_is_one_that_it_did_not_write_last_leads_no_more() {
+        let start = Instant::now();
+        let (mut a, _, backup) = leader_and_follower(start);
+        let renewed = written(a.step(start + SECOND, wall(1)), "2");
+        a.wrote(renewed.clone(), start + SECOND, start + SECOND);
+        let unanswered = written(a.step(start + 2 * SECOND, wall(2)), "3");
+        for own in [renewed, unanswered] {
+            let mut leader = a.clone();
+            leader.observe(Some(own), start + 3 * SECOND);
+            assert!(leader.leads_until().is_some());
+        }
+        a.observe(Some(backup), start + 3 * SECOND);
+        assert!(a.leads_until().is_none() && a.leads_no_more(), "the Lease is from a backup");
     }
 
     #[test]

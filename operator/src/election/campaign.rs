@@ -104,7 +104,8 @@ impl Campaign {
         match answer {
             Ok(lease) => {
                 self.candidate.observe(lease, now);
-                self.state = State::ToWrite(end);
+                let is_restored = self.has_led && self.candidate.leads_no_more();
+                self.state = if is_restored { State::Lost(Lost::Restored) } else { State::ToWrite(end) };
             }
             Err(error) => self.end_try(Tried::Failed(error), now),
         }

@@ -8,10 +8,12 @@
 use k8s_openapi::api::coordination::v1::Lease;
 use tokio::sync::watch;
 
-/// Annotation of the Lease: absent, [`RECORDED`] or [`UNRECORDED`].
+/// Annotation of the Lease: absent, [`RECORDED`], [`DOUBTFUL`] or [`UNRECORDED`].
 pub const BLOCKS_GIVEN: &str = "nv-ipam.nvidia.com/blocks-given";
 /// Blocks may have been given, and are recorded.
 pub const RECORDED: &str = "true";
+/// As far as the Lease knew, no block was ever assigned, and it may be from a backup.
+pub const DOUBTFUL: &str = "doubtful";
 /// Blocks may have been given of which there may be no record: every agent has to be asked.
 pub const UNRECORDED: &str = "unrecorded";
 
@@ -26,6 +28,8 @@ pub enum Given {
     Nothing,
     /// Blocks may have been given, and are recorded. Should nothing be recorded, all records are lost.
     Recorded,
+    /// Nothing was ever given as far as the Lease knew. It may be from a backup, so that there may be no record.
+    Doubtful,
     /// Blocks may have been given of which there may be no record.
     Unrecorded,
 }
@@ -36,7 +40,16 @@ impl Given {
         match lease.metadata.annotations.as_ref().and_then(|all| all.get(BLOCKS_GIVEN)).map(String::as_str) {
             None => Self::Nothing,
             Some(RECORDED) => Self::Recorded,
+            Some(DOUBTFUL) => Self::Doubtful,
             Some(_) => Self::Unrecorded,
+        }
+    }
+
+    /// The same where it may be from a backup.
+    pub(super) fn doubted(self) -> Self {
+        match self {
+            Self::Nothing | Self::Doubtful => Self::Doubtful,
+            Self::Recorded | Self::Unrecorded => Self::Unrecorded,
         }
     }
 
@@ -48,6 +61,7 @@ impl Given {
                 return;
             }
             Self::Recorded => RECORDED,
+            Self::Doubtful => DOUBTFUL,
             Self::Unrecorded => UNRECORDED,
         };
         lease.metadata.annotations.get_or_insert_default().insert(BLOCKS_GIVEN.to_owned(), word.to_owned());
@@ -136,7 +150,7 @@ mod tests {
     fn a_lease_says_what_was_put_there_and_an_unknown_word_asks_for_the_most_care() {
         let mut lease = Lease::default();
         assert_eq!(Given::of(&lease), Given::Nothing);
-        for given in [Given::Unrecorded, Given::Recorded] {
+        for given in [Given::Unrecorded, Given::Doubtful, Given::Recorded] {
             given.put(&mut lease);
             assert_eq!(Given::of(&lease), given);
         }

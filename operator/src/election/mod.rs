@@ -39,6 +39,9 @@ pub enum Lost {
     /// No renewal succeeded in time.
     #[error("leadership is lost: the Lease could not be renewed within {} s", RENEW_DEADLINE.as_secs())]
     Deadline,
+    /// The Lease is one that this process did not write last.
+    #[error("leadership is lost: the Lease is not the one that was written last, as after a restore of etcd")]
+    Restored,
     /// Somebody else holds the Lease.
     #[error("leadership is lost: the Lease is held by {0:?}")]
     Taken(String),

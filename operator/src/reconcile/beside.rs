@@ -9,7 +9,7 @@ use ipam_core::{AddrRange, PoolKey};
 
 use super::Reconciler;
 use super::pool_task::PoolTask;
-use super::silence::claims;
+use super::recovery::claims;
 use crate::decide::Beside;
 use crate::index::key_of;
 use crate::ipam_node::{claim_of, held_ranges};
@@ -37,8 +37,8 @@ impl Reconciler {
     pub(super) fn beside(&self, key: &PoolKey) -> Beside {
         let Some(task) = self.pools.get(key) else { return Beside::default() };
         let mut beside =
-            Beside { in_the_way: task.in_the_way.clone(), remembered: self.memory.of(key), ..Beside::default() };
-        beside.silent = self.silence.nodes().iter().cloned().collect();
+            Beside { in_the_way: task.in_the_way.clone(), reserved: self.recovery.of(key), ..Beside::default() };
+        (beside.unreported, beside.is_bounded) = (self.recovery.pausing(), self.recovery.is_bounded());
         if let Ok(pool) = &task.record.spec {
             self.look_beside(key, task, &pool.network().range(), &mut beside);
         }
@@ -70,8 +70,8 @@ impl Reconciler {
         barred.extend(strays.map(|(.., range)| range).filter(|range| range.overlaps(network)));
         let outlying = self.outlying.values().flatten().filter(|(of, _)| of == key || !is_apart(of));
         barred.extend(outlying.map(|(_, range)| *range).filter(|range| range.overlaps(network)));
-        let remembered = self.memory.blocks().filter(|(of, _)| *of == key || !is_apart(of)).map(|(_, range)| *range);
-        barred.extend(remembered.filter(|range| range.overlaps(network)));
+        let reserved = self.recovery.reserved().filter(|(of, ..)| of == key || !is_apart(of)).map(|(.., range)| *range);
+        barred.extend(reserved.filter(|range| range.overlaps(network)));
     }
 
     /// What nodes hold of a pool, or may be giving: the whole of a block until its agent has answered for an entry that takes
@@ -134,7 +134,7 @@ impl Reconciler {
     }
 
     /// Looks at the pools that could give of these addresses. All others have nothing to do with them.
-    fn wake_pools_over(&mut self, touched: &[AddrRange], now: Instant) {
+    pub(super) fn wake_pools_over(&mut self, touched: &[AddrRange], now: Instant) {
         for task in self.pools.values_mut().filter(|_| !touched.is_empty()) {
             let network = task.record.spec.as_ref().map(|pool| pool.network().range());
             if network.is_ok_and(|network| touched.iter().any(|range| range.overlaps(&network))) {

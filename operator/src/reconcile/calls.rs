@@ -91,8 +91,11 @@ pub struct NodeWrite {
 pub enum NodeAction {
     /// Create it without blocks. No version makes a creation conditional, so it may take effect at any later time. It assigns
     /// nothing, whenever that is.
-    Create,
-    /// Replace `spec.pools` and the finalizers, if the version is still this one.
+    Create {
+        /// `spec.reportRequest`.
+        request: Option<String>,
+    },
+    /// Replace the spec and the finalizers, if the version is still this one.
     Update {
         /// `metadata.resourceVersion`.
         version: String,
@@ -100,6 +103,8 @@ pub enum NodeAction {
         blocks: Vec<NodeBlock>,
         /// The new `metadata.finalizers`, those of others included.
         finalizers: Vec<String>,
+        /// The new `spec.reportRequest`.
+        request: Option<String>,
     },
     /// Delete it, if uid and version are these.
     Delete(String, String),
@@ -110,7 +115,15 @@ impl NodeAction {
     pub fn blocks(&self) -> &[NodeBlock] {
         match self {
             Self::Update { blocks, .. } => blocks,
-            Self::Create | Self::Delete(..) => &[],
+            Self::Create { .. } | Self::Delete(..) => &[],
+        }
+    }
+
+    /// The `spec.reportRequest` of the IPAMNode after this.
+    pub fn request(&self) -> Option<&String> {
+        match self {
+            Self::Create { request } | Self::Update { request, .. } => request.as_ref(),
+            Self::Delete(..) => None,
         }
     }
 }

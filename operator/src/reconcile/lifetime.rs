@@ -55,7 +55,7 @@ impl Reconciler {
         let known = self.ipam_nodes.get(node);
         // The pool ends the grace of a block.
         let reports = known.is_some_and(|known| known.blocks.is_empty() && self.reports_use(node, known));
-        let is_awaited = self.ipam_nodes.is_to_tell_again(node) || self.is_silent(node);
+        let is_awaited = self.ipam_nodes.is_to_tell_again(node) || self.is_awaited(node);
         let is_empty = known.is_none_or(|known| known.blocks.is_empty());
         if (known.is_none() && !is_awaited) || self.nodes.contains(node) {
             self.gone.remove(node);
@@ -72,7 +72,7 @@ impl Reconciler {
         if self.ipam_nodes.forget_word(node) {
             self.wake_pools(now);
         }
-        self.end_silence(node, now);
+        self.end_wait(node, now);
     }
 
     /// When the grace of the node's report ends, if its Node stays missing; `None` without a grace, or while the Node exists.

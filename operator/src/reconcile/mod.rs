@@ -8,14 +8,14 @@
 //! * No change, no call.
 
 mod beside;
+mod block_log;
 mod calls;
 mod lifetime;
-mod memory;
 mod node_queue;
 mod node_writes;
 mod pool_events;
 mod pool_task;
-mod silence;
+mod recovery;
 mod timing;
 
 use std::collections::{BTreeMap, BTreeSet, HashMap};
@@ -35,11 +35,10 @@ use crate::objects::RawObject;
 use crate::pool::{FINALIZER, FORCE_RELEASE, Life, PoolRecord};
 use beside::Outlying;
 pub use calls::{CallError, Command, NodeAction, NodeVersion, NodeWrite, Outcome, PoolPatch, PoolRef};
-use memory::Memory;
 use node_queue::NodeQueue;
 use node_writes::queue_holders;
 use pool_task::{Applied, Call, LIVELY, PoolTask, changed_nodes};
-use silence::Silence;
+use recovery::Recovery;
 
 /// Calls about pools under way at one time, events published included: with thousands of pools the calls of one moment would
 /// otherwise keep the API server busy for longer than a leader may go without renewing its Lease.
@@ -68,17 +67,23 @@ pub struct Now {
 }
 
 /// What an admin has set.
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+#[derive(Clone, PartialEq, Eq, Debug)]
 pub struct Settings {
     /// How long a block waits for its agent's word once its Node is gone; `None` for ever.
     pub released_block_grace: Option<Duration>,
+    /// Labels of the nodes that run an agent; empty if all do.
+    pub agent_nodes: BTreeMap<String, String>,
     /// Seed of the random numbers in grant IDs. No two leaders may have the same.
     pub seed: u64,
 }
 
 impl Default for Settings {
     fn default() -> Self {
-        Self { released_block_grace: Some(Duration::from_hours(24)), seed: fastrand::u64(..) }
+        Self {
+            released_block_grace: Some(Duration::from_hours(24)),
+            agent_nodes: BTreeMap::new(),
+            seed: fastrand::u64(..),
+        }
     }
 }
 
@@ -100,10 +105,8 @@ pub struct Reconciler {
     gone: HashMap<String, Instant>,
     /// Node → its blocks of pools that are gone, or have another network by now and may not yet record them.
     outlying: HashMap<String, Outlying>,
-    /// What was given before the API server went back to an earlier state.
-    memory: Memory,
-    /// Nodes whose agents are asked.
-    silence: Silence,
+    /// Which reports are requested, and which blocks are reserved, because records are lost.
+    recovery: Recovery,
     stale: Stale,
     /// Why no IPAMNode can be made, as was told last.
     no_place: Option<NoPlace>,
@@ -135,6 +138,7 @@ impl Reconciler {
     /// One that knows nothing and does not lead.
     pub fn new(settings: Settings, metrics: Arc<Metrics>) -> Self {
         let lists = [PoolKind::IpPool, PoolKind::CidrPool].map(|kind| (kind, Relist::default()));
+        let random = fastrand::Rng::with_seed(settings.seed);
         Self {
             settings,
             nodes: Nodes::default(),
@@ -148,8 +152,7 @@ impl Reconciler {
             orphaned: HashMap::new(),
             gone: HashMap::new(),
             outlying: HashMap::new(),
-            memory: Memory::default(),
-            silence: Silence::default(),
+            recovery: Recovery::default(),
             stale: Stale { overlaps: false, outlying: true },
             no_place: None,
             lively_until: None,
@@ -158,7 +161,7 @@ impl Reconciler {
             publishing: 0,
             calls: 0,
             leading: false,
-            random: fastrand::Rng::with_seed(settings.seed),
+            random,
             metrics,
         }
     }
@@ -180,7 +183,7 @@ impl Reconciler {
 
     /// The API server has an earlier state than we know.
     fn went_back(&mut self, now: Instant) {
-        self.remember();
+        self.reserve_all();
         self.start_over(now);
     }
 
@@ -191,7 +194,7 @@ impl Reconciler {
             list.expire();
         }
         self.absences.lose_sight();
-        self.silence.doubt();
+        self.doubt_records();
         for task in self.pools.values_mut() {
             (task.confirmed, task.applied) = (None, None);
             for node in task.end_doubt() {
@@ -215,7 +218,7 @@ impl Reconciler {
     /// Whether nothing is due, waiting or under way.
     pub fn is_idle(&self) -> bool {
         let pools_idle = self.pools.values().all(|task| task.call.is_none() && task.due.at().is_none());
-        pools_idle && self.queue.is_empty() && self.outbox.is_empty() && !self.silence.holds_calls()
+        pools_idle && self.queue.is_empty() && self.outbox.is_empty() && !self.recovery.holds_calls()
     }
 
     /// When [`Reconciler::poll`] has something to do, if nothing happens before.
@@ -224,9 +227,10 @@ impl Reconciler {
             return None;
         }
         // With as many calls under way as may be, the first that ends is what happens next.
-        let looks = self.room() > 0;
+        let looks = self.room() > 0 && !self.recovery.waits_for_the_word();
         let idle = self.pools.values().filter(|task| looks && task.call.is_none());
-        idle.filter_map(|task| task.due.at()).chain(self.queue.next_wake()).min()
+        let due = idle.filter_map(PoolTask::due_at).chain(self.queue.next_wake());
+        due.chain(self.recovery.pause_ends()).min()
     }
 
     /// How many calls about pools may be begun.
@@ -237,9 +241,9 @@ impl Reconciler {
 
     /// The pools to look at now: those that are due for longest, and not more than may be looked at.
     fn take_due(&mut self, now: Instant) -> Vec<PoolKey> {
-        let room = self.room().min(LOOKS_AT_ONCE);
+        let room = if self.recovery.waits_for_the_word() { 0 } else { self.room().min(LOOKS_AT_ONCE) };
         let idle = self.pools.iter().filter(|(_, task)| task.call.is_none());
-        let due_at = |task: &PoolTask| task.due.at().filter(|at| *at <= now);
+        let due_at = |task: &PoolTask| task.due_at().filter(|at| *at <= now);
         let mut due: Vec<(Instant, &PoolKey)> = idle.filter_map(|(key, task)| Some((due_at(task)?, key))).collect();
         if due.len() > room {
             due.select_nth_unstable(room);
@@ -285,7 +289,8 @@ impl Reconciler {
         }
         self.examine(now.instant);
         self.note_records();
-        self.let_go_of_the_silent(now.instant);
+        self.end_waits_by_hand(now.instant);
+        self.end_pause(now.instant);
         self.settle_overlaps(now.instant);
         self.gather_outlying(now.instant);
         for key in self.take_due(now.instant) {
@@ -386,6 +391,10 @@ impl Reconciler {
         self.metrics.reconciled(&pool.key, now.saturating_duration_since(call.began));
         match result {
             Ok(version) if call.writes() || version == pool.resource_version => {
+                if let Some(list) = self.pool_lists.get_mut(&pool.key.kind).filter(|_| call.writes()) {
+                    list.wrote(&pool.key.name);
+                }
+                task.not_before = None;
                 // To have read back is no success of the write that is tried again now: its pauses go on to grow.
                 if call.reads_back() {
                     task.due.by(now);
@@ -401,8 +410,10 @@ impl Reconciler {
                 task.doubt(&mut call);
                 self.metrics.pool_call_failed(&pool.key, &error);
                 match &error {
+                    // The event that caused it brings what to decide upon next.
                     CallError::Conflict(_) => tracing::debug!(pool = %pool.key, %error, "observing again"),
                     CallError::NoPlace(_) | CallError::Failed(_) => {
+                        task.not_before = Some(now + pause);
                         tracing::warn!(pool = %pool.key, %error, ?pause, "call failed");
                     }
                 }
@@ -420,6 +431,9 @@ impl Reconciler {
         let Some(task) = self.pools.get_mut(&pool.key) else { return };
         if let Some(status) = call.status {
             self.metrics.status_written(&pool.key, &status.summary);
+            for block_log::Change { node, block, what } in block_log::changes(&task.record.status, &status) {
+                tracing::info!(pool = %pool.key, node, %block, "{what}");
+            }
             (task.record.status, task.unanswered) = (status, None);
             task.record.resource_version.clone_from(&version);
             task.written_at = Some(now);
@@ -466,7 +480,7 @@ impl Reconciler {
             }
             queue_holders(&mut self.queue, &self.ipam_nodes, key);
         }
-        self.memory.recorded(key, &new);
+        self.recovery.recorded(key, &new);
         task.applied = Some(new);
     }
 

@@ -17,7 +17,8 @@ pub(super) struct NodeQueue {
     paused: BTreeSet<(Instant, String)>,
     /// Nodes with which nothing is wrong, by the time at which they are to be looked at.
     later: BTreeSet<(Instant, String)>,
-    failures: BTreeMap<String, Backoff>,
+    /// Nodes whose last write failed, with the time before which none is tried again.
+    failures: BTreeMap<String, (Backoff, Instant)>,
     /// Nodes being written, and whether an IPAMNode may have gone since the write began.
     in_flight: BTreeMap<String, bool>,
 }
@@ -41,7 +42,8 @@ impl NodeQueue {
         if self.in_flight.len() >= IN_FLIGHT {
             return None;
         }
-        let next = self.ready.iter().find(|node| !self.in_flight.contains_key(*node)).cloned()?;
+        let waits = |node: &String| self.failures.get(node).is_some_and(|(_, until)| *until > now);
+        let next = self.ready.iter().find(|node| !self.in_flight.contains_key(*node) && !waits(node)).cloned()?;
         self.ready.take(&next)
     }
 
@@ -73,11 +75,14 @@ impl NodeQueue {
         self.failures.remove(node);
     }
 
-    /// A write of the node failed: it is looked at again after a pause, or before if something happens to it.
-    pub(super) fn fail(&mut self, node: &str, now: Instant) {
+    /// A write of the node failed: it is looked at again after a pause, whatever happens to it meanwhile. After a `conflict` it
+    /// may be looked at before that: the event that caused it brings what to decide upon.
+    pub(super) fn fail(&mut self, node: &str, conflict: bool, now: Instant) {
         self.in_flight.remove(node);
-        let pause = self.failures.entry(node.to_owned()).or_default().pause();
-        self.paused.insert((now + pause, node.to_owned()));
+        let (backoff, until) = self.failures.entry(node.to_owned()).or_insert((Backoff::default(), now));
+        let again = now + backoff.pause();
+        *until = if conflict { now } else { again };
+        self.paused.insert((again, node.to_owned()));
     }
 
     /// The node is to be looked at no later than `at`.
@@ -138,8 +143,9 @@ mod tests {
     fn a_failed_write_is_tried_again_after_a_pause() {
         let (now, mut queue) = (Instant::now(), NodeQueue::default());
         queue.begin("a");
-        queue.fail("a", now);
-        assert_eq!(queue.pop(now), None);
+        queue.fail("a", false, now);
+        queue.push("a");
+        assert_eq!(queue.pop(now), None, "whatever happens to it");
         let wake = queue.next_wake().unwrap();
         assert!(wake > now && wake < now + Duration::from_secs(2));
         assert_eq!(queue.pop(wake).as_deref(), Some("a"));

@@ -5,7 +5,7 @@
 use std::time::Instant;
 
 use ipam_core::plan::Standing;
-use ipam_core::{GrantId, PoolKey};
+use ipam_core::{AddrRange, GrantId, PoolKey};
 use ipam_crds::{BlockState, NodeBlock};
 
 use super::node_queue::NodeQueue;
@@ -13,7 +13,7 @@ use super::pool_task::{Applied, PoolTask};
 use super::{CallError, Command, NodeAction, NodeVersion, NodeWrite, Now, Reconciler};
 use crate::decide::NoPlace;
 use crate::index::{IpamNodes, key_of};
-use crate::ipam_node::{IpamNodeRecord, bar, entry, grant, is_about, sort};
+use crate::ipam_node::{IpamNodeRecord, bar, barred, entry, grant, is_about, sort};
 
 impl Reconciler {
     /// Sends the writes of the nodes that are ready.
@@ -29,6 +29,8 @@ impl Reconciler {
                 self.queue.forget(&node);
                 self.ipam_nodes.accept(&node);
                 self.note_outlying(&node, now);
+                // The agent may have reported while the status that the node waited for was written.
+                self.wake_pools_that_wait_for(&node, now);
                 continue;
             };
             if self.waits_for_the_lease(&node, &action) {
@@ -52,15 +54,19 @@ impl Reconciler {
         let mut blocks = self.blocks_of(node, now);
         self.grant(node, &mut blocks, clocks);
         let Some(known) = self.ipam_nodes.get(node) else {
-            return self.is_to_have_ipam_node(node, !blocks.is_empty()).then_some(NodeAction::Create);
+            let request = self.recovery.request_to(node).cloned();
+            return self.is_to_have_ipam_node(node, !blocks.is_empty()).then_some(NodeAction::Create { request });
         };
-        let is_kept = !blocks.is_empty() || self.report_counts(node, known, now);
+        let may_report_use = known.is_doubted && known.has_finalizer();
+        let is_kept = !blocks.is_empty() || may_report_use || self.report_counts(node, known, now);
         let finalizers = known.finalizers_for(is_kept);
+        let request = self.recovery.request_to(node).or(known.request.as_ref()).cloned();
+        let is_as_wanted = blocks == known.blocks && finalizers == known.finalizers && request == known.request;
         // Writing what is there already tells whether the write before, whose answer was lost, has changed it.
-        if blocks != known.blocks || finalizers != known.finalizers || known.unsettled {
-            return Some(NodeAction::Update { version: known.resource_version.clone(), blocks, finalizers });
+        if !is_as_wanted || known.unsettled {
+            return Some(NodeAction::Update { version: known.resource_version.clone(), blocks, finalizers, request });
         }
-        let is_awaited = self.is_silent(node) || self.is_recorded(node);
+        let is_awaited = self.is_awaited(node) || self.is_recorded(node);
         let ends = !self.nodes.contains(node) && !is_kept && !is_awaited && !known.deleting;
         ends.then(|| NodeAction::Delete(known.uid.clone(), known.resource_version.clone()))
     }
@@ -102,21 +108,40 @@ impl Reconciler {
 
     /// Makes the grants that entries lack. An entry that no plan in force has made stays as it is, unless the status of an invalid
     /// pool has its block: such a pool serves on as before.
-    fn grant(&mut self, node: &str, blocks: &mut [NodeBlock], now: Now) {
+    ///
+    /// While recovery waits for reports, other nodes may use the addresses. Then no Active entry gets a new grant.
+    fn grant(&mut self, node: &str, blocks: &mut Vec<NodeBlock>, now: Now) {
+        let is_paused = self.recovery.is_paused();
         let second = u32::try_from(now.wall.as_second()).unwrap_or_default();
         let known = self.ipam_nodes.get(node);
-        for block in blocks {
+        for block in blocks.iter_mut() {
             let key = key_of(block);
+            let before = (block.grant.clone(), block.never_used);
             let Some(task) = self.pools.get(&key) else { continue };
-            if task.applied.is_none() && !task.serves_on(node, block) {
-                continue;
+            if task.applied.is_none() {
+                if !task.serves_on(node, block) {
+                    continue;
+                }
+                let used: Vec<AddrRange> = self.used_elsewhere(node, &key).chain(barred(block)).collect();
+                bar(block, &used);
             }
             // A write that is tried again makes no other grant.
             let sent = self.ipam_nodes.sent(node, &key).filter(|sent| is_same_range(sent, block)).cloned();
             let is_new = task.has_just_assigned(node);
             let random = &mut self.random;
             grant(block, known, sent.as_ref(), is_new, |least| GrantId::new(second.max(least), random.u32(..)));
+            if is_paused && block.state == BlockState::Active {
+                (block.grant, block.never_used) = before;
+            }
         }
+        let is_there = |block: &NodeBlock| known.is_some_and(|known| known.block(&key_of(block)).is_some());
+        blocks.retain(|block| !is_paused || !block.grant.is_empty() || is_there(block));
+    }
+
+    /// Addresses of the pool that other nodes report as in use outside their blocks.
+    fn used_elsewhere(&self, node: &str, key: &PoolKey) -> impl Iterator<Item = AddrRange> {
+        let others = self.ipam_nodes.strays().filter(move |(other, of, _)| *other != node && *of == key);
+        others.map(|(.., range)| range)
     }
 
     /// Entries of pools that are not there: each was removed against its finalizer. Addresses may be held all the same, and
@@ -165,14 +190,18 @@ impl Reconciler {
         self.metrics.ipam_node_written(&result);
         self.ipam_nodes.end_write(&write.node, result.is_ok());
         match result {
-            Ok(version) => self.ipam_node_is_written(write, version, now),
+            Ok(version) => {
+                self.ipam_node_list.wrote(&write.node);
+                self.ipam_node_is_written(write, version, now);
+            }
             Err(error) => self.ipam_node_is_not_written(write, &error, now),
         }
     }
 
     fn ipam_node_is_written(&mut self, write: &NodeWrite, version: Option<NodeVersion>, now: Instant) {
         let NodeWrite { node, action } = write;
-        if *action == NodeAction::Create {
+        let creates = matches!(action, NodeAction::Create { .. });
+        if creates {
             self.note_place(None, now);
         }
         if self.queue.succeed(node) && self.ipam_nodes.get(node).is_none() {
@@ -186,7 +215,7 @@ impl Reconciler {
             // Only now is it known that the write before, whose answer was lost, changed nothing. No watch tells of a
             // write that changes nothing, so what waited for that is looked at here.
             // One that is new gets its blocks, and one whose Node is gone may be deleted.
-            if !changes || is_kept || *action == NodeAction::Create {
+            if !changes || is_kept || creates {
                 self.queue.push(node);
             }
             self.note_outlying(node, now);
@@ -203,7 +232,7 @@ impl Reconciler {
         if let CallError::NoPlace(why) = error {
             self.note_place(Some(*why), now);
         }
-        self.queue.fail(node, now);
+        self.queue.fail(node, matches!(error, CallError::Conflict(_)), now);
     }
 
     /// Whether IPAMNodes can be made, and if not, why. Pools that wait for agents to report say so.
@@ -235,12 +264,14 @@ impl Reconciler {
         let blocks = action.blocks().to_vec();
         let finalizers = match action {
             NodeAction::Update { finalizers, .. } => finalizers.clone(),
-            NodeAction::Create | NodeAction::Delete(..) => Vec::new(),
+            NodeAction::Create { .. } | NodeAction::Delete(..) => Vec::new(),
         };
+        let request = action.request().cloned();
         let NodeVersion { uid, resource_version, generation } = version;
         match self.ipam_nodes.get_mut(node) {
             Some(known) if known.uid == uid => {
                 if !crate::objects::is_older(&resource_version, &known.resource_version) {
+                    known.request = request;
                     known.written(resource_version, generation, blocks, finalizers);
                 }
             }
@@ -252,6 +283,8 @@ impl Reconciler {
                     resource_version,
                     blocks,
                     finalizers,
+                    request,
+                    is_doubted: self.is_awaited(node),
                     ..IpamNodeRecord::default()
                 };
                 drop(self.ipam_nodes.apply(node, made));

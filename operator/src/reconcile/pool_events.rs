@@ -10,10 +10,10 @@ use ipam_core::{AddrRange, PoolKey, PoolKind};
 use kube::runtime::watcher::Event;
 
 use super::pool_task::PoolTask;
-use super::silence::claims;
+use super::recovery::claims;
 use super::timing::QUIET;
 use super::{Reconciler, node_writes::queue_holders};
-use crate::index::NodeMeta;
+use crate::index::{Labels, NodeMeta};
 use crate::ipam_node::IpamNodeRecord;
 use crate::objects::{RawObject, is_older};
 use crate::pool::{PoolRecord, StatusRecord};
@@ -38,16 +38,29 @@ impl Reconciler {
 
     fn node_is_there(&mut self, name: &str, meta: NodeMeta, now: Instant) {
         let joins = !self.nodes.contains(name);
+        let (before, left) = (self.nodes.labels(name).cloned(), self.nodes.leaving().get(name).copied());
         if self.nodes.apply(name, meta) {
             self.absences.comes(name);
             // Should it go again before anybody looks, its time begins anew.
             self.orphaned.remove(name);
             self.gone.remove(name);
             self.queue.push(name);
-            if joins {
-                self.ask_who_joins(name, now);
+            let turns = joins || left != self.nodes.leaving().get(name).copied();
+            self.wake_pools_that_select(name, before.as_ref().filter(|_| !turns), now);
+        }
+    }
+
+    /// Looks at the pools whose selector takes the node now and did not by the labels `before`, or the other way round; without
+    /// labels from before, at all pools.
+    fn wake_pools_that_select(&mut self, name: &str, before: Option<&Labels>, now: Instant) {
+        let labels = self.nodes.labels(name);
+        let Some((before, labels)) = before.zip(labels) else { return self.wake_pools(now) };
+        for task in self.pools.values_mut() {
+            // A spec that is invalid selects nobody anew. Whether it is read again is for its own event to say.
+            let selects = |labels: &Labels| task.record.spec.as_ref().is_ok_and(|pool| pool.selects(name, labels));
+            if selects(before) != selects(labels) {
+                task.due.wake(now);
             }
-            self.wake_pools(now);
         }
     }
 
@@ -65,7 +78,9 @@ impl Reconciler {
             Event::InitApply(object) => {
                 self.pool_list(kind, |list| list.name(object.name()));
                 let known = self.pools.get(&PoolKey::new(kind, object.name())).map(|task| &task.record);
-                if self.is_put_back(known.map(|known| (known.uid.as_str(), known.resource_version.as_str())), &object) {
+                let is_ours = self.pool_lists.get(&kind).is_some_and(|list| list.has_written(object.name()));
+                let known = known.map(|known| (known.uid.as_str(), known.resource_version.as_str()));
+                if !is_ours && self.is_put_back(known, &object) {
                     return self.went_back(now);
                 }
                 self.pool_is_there(kind, object, now);
@@ -103,8 +118,8 @@ impl Reconciler {
         }
     }
 
-    /// A list never names an object at an older version than we know, unless that object was put back to an earlier state
-    /// (or we wrote it while the list was under way, which costs one more list).
+    /// A list never names an object at an older version than we know, unless that object was put back to an earlier state, or we have
+    /// written it since the list began.
     fn is_put_back(&self, known: Option<(&str, &str)>, object: &RawObject) -> bool {
         let same = |uid: &str| object.metadata.uid.as_deref() == Some(uid);
         self.leading && known.is_some_and(|(uid, version)| same(uid) && is_older(object.resource_version(), version))
@@ -126,8 +141,9 @@ impl Reconciler {
         if before.status != record.status {
             // IPAMNodes may have gone before it was wiped.
             if sees_losses {
-                let lost = lost_claims(&before.status, &record.status, task.unanswered.as_ref());
-                self.ask_for(key, lost, now);
+                let mut lost = lost_claims(&before.status, &record.status, task.unanswered.as_ref());
+                lost.retain(|(node, _)| !task.has_just_assigned(node));
+                self.status_lost(key, lost, now);
             }
         }
         self.metrics.violations(&record);
@@ -157,7 +173,7 @@ impl Reconciler {
             for node in task.end_doubt() {
                 self.queue.push(&node);
             }
-            self.ask_for(key, task.holders(), now);
+            self.status_lost(key, task.blocks(), now);
             (self.stale.overlaps, self.stale.outlying) = (true, true);
             queue_holders(&mut self.queue, &self.ipam_nodes, key);
             // A node whose first entry is being written right now is not yet known to hold one.
@@ -188,7 +204,9 @@ impl Reconciler {
             Event::InitApply(object) => {
                 self.ipam_node_list.name(object.name());
                 let known = self.ipam_nodes.get(object.name());
-                if self.is_put_back(known.map(|known| (known.uid.as_str(), known.resource_version.as_str())), &object) {
+                let is_ours = self.ipam_node_list.has_written(object.name());
+                let known = known.map(|known| (known.uid.as_str(), known.resource_version.as_str()));
+                if !is_ours && self.is_put_back(known, &object) {
                     return self.went_back(now);
                 }
                 self.ipam_node_is_there(&object, now);
@@ -211,9 +229,9 @@ impl Reconciler {
             self.ipam_nodes.note_edit(name, before);
         }
         self.queue.push(name);
+        self.note_report(name, now);
         self.note_entries(name, before.as_ref());
         let Some(record) = self.ipam_nodes.get(name) else { return };
-        let has_spoken = record.has_spoken();
         let strays_before = before.as_ref().map_or(&[][..], |before| before.strays.as_slice());
         let has_told = was_to_tell && !self.ipam_nodes.is_to_tell_again(name);
         let strays_changed = has_told || strays_before != record.strays.as_slice();
@@ -229,9 +247,6 @@ impl Reconciler {
             }
         }
         self.note_outlying(name, now);
-        if has_spoken {
-            self.end_silence(name, now);
-        }
     }
 
     /// A block that an entry has assigned may be in use from then on, also by an agent of an IPAMNode that another has replaced.
@@ -251,7 +266,7 @@ impl Reconciler {
         self.queue.lost(name);
         if let Some(gone) = self.ipam_nodes.delete(name) {
             self.pools.values_mut().for_each(|task| task.forget_just_assigned(name));
-            self.ask_after(name, &gone, now);
+            self.ipam_node_lost(name, &gone, now);
             if self.nodes.contains(name) {
                 self.ipam_nodes.keep_word(name, gone);
             }
@@ -265,13 +280,17 @@ impl Reconciler {
     }
 }
 
-/// The nodes whose blocks a status says no more. One that we have written, though no answer told, gives up what is free.
-fn lost_claims(before: &StatusRecord, now: &StatusRecord, unanswered: Option<&StatusRecord>) -> Vec<String> {
+/// The nodes whose blocks a status says no more, with these. One that we have written, though no answer told, gives up what is free.
+fn lost_claims(
+    before: &StatusRecord,
+    now: &StatusRecord,
+    unanswered: Option<&StatusRecord>,
+) -> Vec<(String, AddrRange)> {
     let said: HashSet<(&str, AddrRange)> = blocks(now).collect();
     if unanswered.is_some_and(|sent| blocks(sent).collect::<HashSet<_>>() == said) {
         return Vec::new();
     }
-    blocks(before).filter(|block| !said.contains(block)).map(|(node, _)| node.to_owned()).collect()
+    blocks(before).filter(|block| !said.contains(block)).map(|(node, range)| (node.to_owned(), range)).collect()
 }
 
 fn blocks(status: &StatusRecord) -> impl Iterator<Item = (&str, AddrRange)> {

@@ -15,10 +15,10 @@ use crate::pool::{PoolRecord, StatusRecord};
 
 /// Statuses in which only counts of addresses are new are written no more often than this.
 pub(super) const COUNTS_EVERY: Duration = Duration::from_secs(10);
-/// The same while somebody may be waiting for the last address of a block to be given back.
-const COUNTS_WHILE_WAITING: Duration = Duration::from_secs(1);
-/// The same for this long after all was listed anew: what agents had to tell during an outage comes within seconds, and not at
-/// once.
+/// The same during [`LIVELY`].
+const COUNTS_WHILE_LIVELY: Duration = Duration::from_secs(1);
+/// For this long after everything was listed, counts are written more often: the reports from an outage arrive within seconds of
+/// one another.
 pub(super) const LIVELY: Duration = Duration::from_secs(15);
 
 /// One pool.
@@ -27,6 +27,8 @@ pub(super) struct PoolTask {
     pub(super) record: PoolRecord,
     pub(super) due: Due,
     pub(super) backoff: Backoff,
+    /// No call is made before this time, whatever happens: the last one failed.
+    pub(super) not_before: Option<Instant>,
     /// The call under way. While there is one, events of the pool wait in `arrived`.
     pub(super) call: Option<Call>,
     pub(super) arrived: Option<RawObject>,
@@ -171,6 +173,7 @@ impl PoolTask {
             record,
             due: Due::default(),
             backoff: Backoff::default(),
+            not_before: None,
             call: None,
             arrived: None,
             unanswered: None,
@@ -181,6 +184,12 @@ impl PoolTask {
             lively_until: None,
             in_the_way: None,
         }
+    }
+
+    /// When the pool is to be looked at, if at all.
+    pub(super) fn due_at(&self) -> Option<Instant> {
+        let at = self.due.at()?;
+        Some(self.not_before.map_or(at, |earliest| at.max(earliest)))
     }
 
     /// A call failed. If it was to write a status, that may be written all the same: nodes whose part it changes wait until the
@@ -260,7 +269,7 @@ impl PoolTask {
 
     fn counts_every(&self, now: Instant) -> Duration {
         let is_lively = self.lively_until.is_some_and(|until| now < until);
-        if is_lively || self.waits_for_blocks() { COUNTS_WHILE_WAITING } else { COUNTS_EVERY }
+        if is_lively { COUNTS_WHILE_LIVELY } else { COUNTS_EVERY }
     }
 }
 

@@ -17,7 +17,7 @@ mod fence;
 mod lifetime;
 mod places;
 mod races;
-mod silence;
+mod recovery;
 
 /// A reconciler and a fake API server's view of versions.
 struct World {
@@ -218,8 +218,8 @@ impl World {
         let event = json!({
             "metadata": {"name": node, "uid": record.uid, "generation": record.generation,
                 "resourceVersion": self.version.to_string(), "finalizers": record.finalizers},
-            "spec": {"pools": record.blocks},
-            "status": {"observedGeneration": record.generation, "pools": reports},
+            "spec": {"pools": record.blocks, "reportRequest": record.request},
+            "status": {"observedGeneration": record.generation, "reportRequest": record.request, "pools": reports},
         });
         self.tell(Observed::IpamNode(Event::Apply(object(&event))));
     }
@@ -244,7 +244,7 @@ fn nodes_written(calls: &[Command]) -> Vec<(&str, &NodeAction)> {
 }
 
 fn is_creation(call: &Command) -> bool {
-    matches!(call, Command::WriteIpamNode(NodeWrite { action: NodeAction::Create, .. }))
+    matches!(call, Command::WriteIpamNode(NodeWrite { action: NodeAction::Create { .. }, .. }))
 }
 
 fn blue() -> RawObject {
@@ -280,7 +280,10 @@ fn new_node_gets_a_block_in_one_status_write_and_touches_no_other_ipam_node() {
     let calls = world.settle();
     let writes = calls.iter().filter(|call| matches!(call, Command::WriteStatus { .. })).map(status_of);
     assert_eq!(writes.map(|status| status.allocations.len()).collect::<Vec<_>>(), [3], "{calls:#?}");
-    assert!(matches!(nodes_written(&calls)[..], [("n3", NodeAction::Create), ("n3", NodeAction::Update { .. })]));
+    assert!(matches!(
+        nodes_written(&calls)[..],
+        [("n3", NodeAction::Create { .. }), ("n3", NodeAction::Update { .. })]
+    ));
 }
 
 #[test]
@@ -428,7 +431,7 @@ fn an_ipam_node_edited_or_deleted_by_hand_is_put_right() {
     world.tell(Observed::IpamNode(Event::Delete(object(&edited))));
     let calls = world.settle();
     assert!(
-        matches!(nodes_written(&calls)[..], [("n1", NodeAction::Create), ("n1", NodeAction::Update { .. })]),
+        matches!(nodes_written(&calls)[..], [("n1", NodeAction::Create { .. }), ("n1", NodeAction::Update { .. })]),
         "{calls:?}"
     );
 }
@@ -532,8 +535,8 @@ fn report(world: &mut World, node: &str, used: i64) {
     let event = json!({
         "metadata": {"name": node, "uid": record.uid, "generation": record.generation,
             "resourceVersion": world.version.to_string(), "finalizers": record.finalizers},
-        "spec": {"pools": record.blocks},
-        "status": {"observedGeneration": record.generation, "pools": pools.collect::<Vec<_>>()},
+        "spec": {"pools": record.blocks, "reportRequest": record.request},
+        "status": {"observedGeneration": record.generation, "reportRequest": record.request, "pools": pools.collect::<Vec<_>>()},
     });
     world.tell(Observed::IpamNode(Event::Apply(object(&event))));
 }
@@ -586,6 +589,87 @@ fn a_failed_write_is_tried_again_and_an_unreachable_server_is_not_flooded() {
     assert!((3..=10).contains(&tries), "{tries} tries in a minute");
     world.calls_after(Duration::from_secs(30)).into_iter().for_each(|call| world.succeed(call));
     assert_eq!(nodes_written(&world.settle()).len(), 1);
+}
+
+#[test]
+fn events_do_not_make_failing_writes_more_frequent() {
+    let mut world = World::new(&["n1"], &[blue()], vec![]);
+    world.settle();
+    // The status of the pool, and then the IPAMNode, is refused from now on, while an agent reports twenty times a second.
+    for fails_for_status in [true, false] {
+        world.node_joins(if fails_for_status { "n2" } else { "n3" });
+        let (start, mut tries, mut used) = (world.now, 0, 0);
+        while world.now < start + Duration::from_mins(1) {
+            used += 1;
+            report(&mut world, "n1", used % 3);
+            for call in world.calls_after(Duration::from_millis(50)) {
+                let is_status = matches!(call, Command::WriteStatus { .. } | Command::Confirm { .. });
+                let is_node = matches!(&call, Command::WriteIpamNode(write) if write.node != "n1");
+                if (is_status && fails_for_status) || (is_node && !fails_for_status) {
+                    tries += 1;
+                    world.fail(call, CallError::Failed("etcdserver: request is too large".into()));
+                } else {
+                    world.succeed(call);
+                }
+            }
+            if !fails_for_status {
+                world.reconciler.queue.push("n3");
+            }
+        }
+        assert!((3..=12).contains(&tries), "status: {fails_for_status}, {tries} tries in a minute");
+        world.now += Duration::from_secs(30);
+        world.settle();
+    }
+}
+
+#[test]
+fn labels_that_change_no_selection_make_no_plan() {
+    let selects = r#"{"nodeSelectorTerms":[{"matchExpressions":[{"key":"gpu","operator":"Exists"}]}]}"#;
+    let spec = SPEC.replace('}', &format!(r#","nodeSelector":{selects}}}"#));
+    let mut world = World::new(&["n1"], &[pool_object("blue", 10, 1, &spec, &json!({}))], vec![]);
+    world.settle();
+    let labelled = |world: &mut World, labels: &[&str]| {
+        let labels = labels.iter().map(|label| ((*label).to_owned(), "yes".to_owned()));
+        let labels: crate::index::Labels = labels.collect();
+        world.tell(Observed::Node(Event::Apply(("n1".to_owned(), labels.into()))));
+    };
+    let due = |world: &World| world.reconciler.pools.values().filter(|task| task.due.at().is_some()).count();
+    labelled(&mut world, &["rack"]);
+    assert_eq!(due(&world), 0, "blue does not ask for a rack");
+    labelled(&mut world, &["rack", "gpu"]);
+    assert_eq!(due(&world), 1);
+    world.settle();
+    assert_eq!(world.status().allocations.len(), 1);
+    labelled(&mut world, &["gpu"]);
+    assert_eq!(due(&world), 0);
+    labelled(&mut world, &["rack"]);
+    world.settle();
+    assert_eq!(world.status().releasing.len(), 1);
+}
+
+#[test]
+fn counts_are_written_every_ten_seconds_while_a_block_is_released() {
+    let mut world = World::new(&["n1", "n2"], &[blue()], vec![]);
+    world.settle();
+    report(&mut world, "n1", 2);
+    report(&mut world, "n2", 1);
+    world.calls_after(pool_task::LIVELY).into_iter().for_each(|call| world.succeed(call));
+    world.tell(Observed::Node(Event::Delete(("n2".into(), NodeMeta::default()))));
+    world.settle();
+    let (start, mut writes, mut used) = (world.now, 0, 0);
+    while world.now < start + Duration::from_mins(1) {
+        used += 1;
+        report(&mut world, "n1", used % 3);
+        for call in world.calls_after(Duration::from_millis(100)) {
+            writes += usize::from(matches!(call, Command::WriteStatus { .. }));
+            world.succeed(call);
+        }
+    }
+    assert!((4..=7).contains(&writes), "{writes} statuses in a minute");
+    report(&mut world, "n2", 0);
+    let released = world.now;
+    world.settle();
+    assert!(world.status().releasing.is_empty() && world.now < released + Duration::from_secs(5), "at once");
 }
 
 #[test]
@@ -646,6 +730,7 @@ fn only_a_bounded_number_of_pools_is_looked_at_and_written_at_once_and_none_is_f
         (0..POOLS).map(|number| pool_object(&format!("p{number:03}"), 1, 1, &spec(number), &Value::Null)).collect();
     let mut world = World::new(&["n1"], &pools, Vec::new());
     (world.lease, world.lease_fails) = (Given::Recorded, true);
+    world.reconciler.examine(world.now);
     world.reconciler.lease_says(Given::Recorded);
     let mut under_way = world.calls();
     assert_eq!(under_way.len(), LOOKS_AT_ONCE);

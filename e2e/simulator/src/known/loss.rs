@@ -1,9 +1,8 @@
 //! Faults that a loss of records by hand shows: the definitions, an IPAMNode, a pool, or a status.
 
 use super::order::{
-    LEASE, PutBack, adds_for_a_user, adds_on, after, applies_named, around, deletes_ipam_node, ends, has, has_put_back,
-    is_address, is_undefine, is_user, looks, names, names_node, names_pool, pools_with_the_address, put_backs, running,
-    writes,
+    LEASE, adds_for_a_user, after, around, deletes_ipam_node, ends, has, has_put_back, is_address, is_undefine, looks,
+    names, names_node, names_pool, pools_with_the_address, put_backs, running, writes,
 };
 use crate::Failure;
 use crate::action::{Action, Fate};
@@ -80,53 +79,16 @@ fn running_at(history: &[Action], at: usize) -> impl Iterator<Item = u8> {
     running(&history[..at]).into_iter().filter(move |replica| !has_expired(*replica))
 }
 
-/// Records are lost, and a Node leaves before its agent has reported in a new IPAMNode, and does not come back. By the law it is the
-/// node on which a pod has the address, the node that the operator waits for, or another with pods.
+/// All records are lost. Later a Node leaves that a leader waits for by its condition, and it does not come back.
 pub(super) fn is_of_a_node_that_left(failure: &Failure) -> bool {
-    let is_of_one = failure.law.law != "selected-node-has-a-block";
-    let is_awaited = names(failure, "AgentsSilent");
-    let leaves = |action| matches!(action, Action::NodeLeaves { .. });
-    around(&failure.history, leaves).any(|(before, action, later)| {
-        let Action::NodeLeaves { node } = action else { return false };
-        let joins = |action| matches!(action, Action::NodeJoins { node: it } if it == node);
-        // A restore and the definitions' deletion register the machines again. A restore leaves out a machine without pods that is not
-        // in the backup.
-        let registers = |it: PutBack<'_>| {
-            let is_later = it.until.len() > before.len();
-            is_later && (it.before.len() <= before.len() || has(it.until, |action| adds_on(action, |it| it == node)))
-        };
-        let comes_back = has(later, |action| joins(action) || is_undefine(action)) || has_put_back(failure, registers);
-        let has_pods = has(before, |action| adds_on(action, |it| it == node));
-        let is_it = if is_of_one {
-            is_user(failure, node)
-        } else if is_awaited {
-            names_node(failure, node)
-        } else {
-            has_pods && !names_node(failure, node) && applies_named(failure, before)
-        };
-        let is_lost = is_lost(failure, before, (node, later)) || is_lost_with_all_ipam_nodes(failure, before.len());
-        is_it && !comes_back && is_lost
-    })
-}
-
-/// The IPAMNode is lost with the records, or after them: with all definitions, by a restore and by hand, or by a restore after which
-/// the status of the pool that is named is wiped.
-fn is_lost(failure: &Failure, before: &[Action], (node, later): (u8, &[Action])) -> bool {
-    let removes = |action| matches!(action, Action::RemoveIpamNode { node: it } if it == node);
-    let wipes = |action| matches!(action, Action::WipeStatus { pool } if names_pool(failure, pool));
-    let restored = put_backs(before);
-    let then = |is_it: &dyn Fn(Action) -> bool| {
-        restored.iter().any(|it| has(it.later, is_it)) || (!restored.is_empty() && has(later, is_it))
-    };
-    has(before, is_undefine) || then(&removes) || restored.iter().any(|it| has(it.later, wipes))
-}
-
-/// After this place a backup is put in place while no replica runs. All IPAMNodes are deleted before the next one starts. Then the
-/// status of the pool that is named is wiped.
-fn is_lost_with_all_ipam_nodes(failure: &Failure, place: usize) -> bool {
-    let starts = |action| matches!(action, Action::Start { .. });
-    let wipes = |action| matches!(action, Action::WipeStatus { pool } if names_pool(failure, pool));
-    has_put_back(failure, |it| !it.is_live() && it.until.len() > place && has(after(it.later, starts), wipes))
+    let leaves = |action| matches!(action, Action::NodeLeaves { node } if names_node(failure, node));
+    let joins = |action| matches!(action, Action::NodeJoins { node } if names_node(failure, node));
+    // A restore and the definitions' deletion register the machines again.
+    let comes_back = |later: &[Action]| has(later, |action| joins(action) || is_undefine(action));
+    names(failure, "AgentsSilent")
+        && around(&failure.history, leaves).any(|(before, _, later)| {
+            has(before, is_undefine) && !comes_back(later) && put_backs(&failure.history).is_empty()
+        })
 }
 
 /// A pod starts on the node, and then records are lost. The address is the gateway of the pool that is named when they are, or later.

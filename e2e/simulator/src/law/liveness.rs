@@ -68,7 +68,7 @@ impl Seen<'_> {
 
     /// Whether a report of the node is awaited that no agent makes: its IPAMNode has a block of the pool that may have been in use.
     fn awaits_no_agent(&self, node: &str, key: &PoolKey) -> bool {
-        self.is_without_agent(node) && !self.was_never_used(node, key)
+        self.is_without_agent(node) && (!self.was_never_used(node, key) || awaits_report(self.server, node))
     }
 
     /// Whether the node's IPAMNode says that the block was free when it was assigned, and no report has named its grant.
@@ -179,6 +179,12 @@ impl Seen<'_> {
             lists.flat_map(|object| claims(object, "allocations").into_iter().chain(claims(object, "releasing")));
         blocks.any(|(node, block)| self.is_without_agent(&node) && which(&block))
     }
+}
+
+/// Whether the operator has requested a report of the node that the agent has not made.
+fn awaits_report(server: &Server, node: &str) -> bool {
+    let object = server.get("ipamnodes", node);
+    object.is_some_and(|it| it["spec"]["reportRequest"] != it["status"]["reportRequest"])
 }
 
 /// Whether the pool is to serve the Node.

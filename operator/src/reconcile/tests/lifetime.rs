@@ -27,7 +27,7 @@ fn left(calls: &[Command]) -> Vec<(&str, usize, bool)> {
         NodeAction::Update { blocks, finalizers, .. } => {
             Some((node, blocks.len(), finalizers.iter().any(|finalizer| finalizer == NODE_FINALIZER)))
         }
-        NodeAction::Create | NodeAction::Delete(..) => None,
+        NodeAction::Create { .. } | NodeAction::Delete(..) => None,
     });
     writes.collect()
 }
@@ -38,7 +38,7 @@ fn a_node_gets_an_empty_ipam_node_before_any_status_is_written() {
     world.settle();
     world.node_joins("n1");
     let calls = world.calls_after(Duration::ZERO);
-    assert!(matches!(nodes_written(&calls)[..], [("n1", NodeAction::Create)]), "{calls:#?}");
+    assert!(matches!(nodes_written(&calls)[..], [("n1", NodeAction::Create { .. })]), "{calls:#?}");
     assert!(statuses(&calls).is_empty(), "{calls:#?}");
     for call in calls {
         world.succeed(call);
@@ -52,7 +52,7 @@ fn without_a_pool_no_ipam_node_is_created() {
     world.node_joins("n1");
     assert!(world.settle().is_empty());
     world.tell(Observed::Pool(PoolKind::IpPool, Event::Apply(blue())));
-    assert!(matches!(nodes_written(&world.settle())[0], ("n1", NodeAction::Create)));
+    assert!(matches!(nodes_written(&world.settle())[0], ("n1", NodeAction::Create { .. })));
 }
 
 #[test]

@@ -18,7 +18,7 @@ fn a_deleted_pool_says_the_way_out_while_ipam_nodes_cannot_be_made() {
     let (mut refused, mut said) = (0, 0);
     while refused < 4 {
         for call in world.calls() {
-            let makes = matches!(&call, Command::WriteIpamNode(NodeWrite { action: NodeAction::Create, .. }));
+            let makes = matches!(&call, Command::WriteIpamNode(NodeWrite { action: NodeAction::Create { .. }, .. }));
             refused += usize::from(makes);
             if makes {
                 world.fail(call, CallError::NoPlace(NoPlace::NamespaceEnds));

@@ -25,6 +25,13 @@ impl World {
     }
 }
 
+impl Command {
+    /// Whether it writes an IPAMNode with a block.
+    fn assigns(&self) -> bool {
+        matches!(self, Self::WriteIpamNode(write) if !write.action.blocks().is_empty())
+    }
+}
+
 pub(super) fn statuses(calls: &[Command]) -> Vec<&StatusRecord> {
     let written = calls.iter().filter_map(|call| match call {
         Command::WriteStatus { status, .. } => Some(status),
@@ -215,7 +222,7 @@ fn a_departed_node_that_comes_back_unselected_is_told_what_it_still_has() {
     world.node_joins("n1");
     let calls = world.settle();
     let written = nodes_written(&calls);
-    let [("n1", NodeAction::Create), ("n1", NodeAction::Update { blocks, .. })] = &written[..] else {
+    let [("n1", NodeAction::Create { .. }), ("n1", NodeAction::Update { blocks, .. })] = &written[..] else {
         panic!("{calls:#?}")
     };
     assert_eq!(blocks[0].state, BlockState::Releasing);
@@ -238,7 +245,7 @@ fn an_ipam_node_deleted_before_the_answer_to_its_last_write_arrived_is_made_anew
         }
         world.succeed(update);
         let calls = world.settle();
-        let created = |action: &NodeAction| matches!(action, NodeAction::Create);
+        let created = |action: &NodeAction| matches!(action, NodeAction::Create { .. });
         assert!(nodes_written(&calls).iter().any(|(_, action)| created(action)), "{relisted}: {calls:#?}");
         assert_eq!(world.reconciler.ipam_nodes.get("n1").unwrap().blocks.len(), 1);
     }
@@ -362,7 +369,10 @@ fn a_node_waits_while_a_failed_status_write_may_have_been_done() {
         world.succeed(only(calls));
         let calls = world.settle();
         let written = nodes_written(&calls);
-        assert!(matches!(written[..], [("n1", NodeAction::Create), ("n1", NodeAction::Update { .. })]), "{calls:#?}");
+        assert!(
+            matches!(written[..], [("n1", NodeAction::Create { .. }), ("n1", NodeAction::Update { .. })]),
+            "{calls:#?}"
+        );
     }
 }
 
@@ -448,14 +458,24 @@ fn a_plan_from_before_a_restore_is_not_followed() {
     world.tell(Observed::IpamNode(Event::InitApply(n1.clone())));
     assert!(world.reconciler.take_wish_for_lists());
     world.list(&["n1", "n2"], &[pool_object("blue", 900, 1, SPEC, &sent)], vec![n1]);
-    let confirm = only(world.calls());
-    assert!(matches!(confirm, Command::Confirm { .. }), "{confirm:?}");
-    world.succeed(confirm);
+    let first = world.calls();
+    assert!(first.iter().all(|call| !call.assigns()), "{first:?}");
+    for call in first {
+        world.succeed(call);
+    }
+    world.settle();
+    world.answer("n1");
+    world.answer("n2");
     let calls = world.settle();
-    assert!(
-        matches!(nodes_written(&calls)[..], [("n2", NodeAction::Create), ("n2", NodeAction::Update { .. })]),
-        "{calls:#?}"
-    );
+    let assigned: Vec<&str> = calls
+        .iter()
+        .filter(|call| call.assigns())
+        .filter_map(|call| match call {
+            Command::WriteIpamNode(write) => Some(write.node.as_str()),
+            _ => None,
+        })
+        .collect();
+    assert_eq!(assigned, ["n2"], "{calls:#?}");
 }
 
 #[test]
@@ -495,6 +515,24 @@ fn a_release_goes_on_after_a_status_whose_answer_was_lost() {
             report(&mut world, "n1", 0);
         }
     }
+    assert!(world.status().releasing.is_empty(), "{:?}", world.status().releasing);
+}
+
+#[test]
+fn a_block_whose_release_is_reported_before_its_status_is_answered_becomes_free() {
+    let mut world = World::new(&["n1"], &[blue()], vec![]);
+    world.settle();
+    world.tell(n1_cordoned(true));
+    world.settle();
+    // n1 is to have its block again, and then is not, before its IPAMNode is written.
+    world.tell(n1_cordoned(false));
+    let assigns = only(world.calls_after(Duration::from_secs(1)));
+    world.succeed(assigns);
+    world.tell(n1_cordoned(true));
+    let releases = only(world.calls_after(Duration::from_secs(1)));
+    report(&mut world, "n1", 0);
+    world.succeed(releases);
+    world.settle();
     assert!(world.status().releasing.is_empty(), "{:?}", world.status().releasing);
 }
 

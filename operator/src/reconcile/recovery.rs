@@ -1,0 +1,461 @@
+//! Recovery: records of blocks are lost, or may be from an earlier time.
+//!
+//! Two records say who has which block: the pool's status and the IPAMNode. The agents' journals know it, too. So the operator
+//! requests reports: it writes a new ID into `spec.reportRequest` of an IPAMNode, and the agent repeats the ID in its next report.
+//! Until then the earlier report of that node proves nothing: it releases no block.
+//!
+//! | what the leader sees | what it requests | what waits |
+//! | --- | --- | --- |
+//! | both records of a block are gone | a report of that node | nobody: the block is reserved for its node |
+//! | the API server is back in an earlier state, or may be | reports of all nodes | new blocks, for at most [`PAUSE`] |
+//! | nothing is recorded, and the Lease says that blocks were assigned | reports of all nodes | new blocks, until all have reported |
+//!
+//! "May be" is what the Lease says to the next leader, by [`Given::Unrecorded`] or [`Given::Doubtful`].
+//! A Node that joins meanwhile is not waited for.
+
+use std::collections::{BTreeMap, BTreeSet, HashSet};
+use std::time::{Duration, Instant};
+
+use ipam_core::plan::{Claim, ClaimSource};
+use ipam_core::{AddrRange, PoolKey};
+
+use super::pool_task::Applied;
+use super::{NodeAction, PoolTask, Reconciler};
+use crate::election::given::Given;
+use crate::index::key_of;
+use crate::ipam_node::{IpamNodeRecord, claim_of};
+use crate::pool::StatusRecord;
+
+/// For how long new blocks wait for reports where records are there, and may be from an earlier time.
+pub(super) const PAUSE: Duration = Duration::from_mins(2);
+
+/// Pool, node and block.
+pub(super) type Reserved = (PoolKey, String, AddrRange);
+
+/// Which reports are requested, and which blocks are reserved.
+#[derive(Debug, Default)]
+pub(super) struct Recovery {
+    /// Node → ID of the request that its agent has not answered.
+    awaited: BTreeMap<String, String>,
+    /// Blocks of which no record is left, or may be. A reservation ends when a status records the block, when the node's agent has
+    /// answered, when the grace of a Node that is gone has ended, or when an admin releases it.
+    reserved: BTreeSet<Reserved>,
+    /// Until when no pool assigns a new block.
+    pause: Pause,
+    /// The awaited nodes for which the pause waits: those whose Nodes existed when it began.
+    pausing: BTreeSet<String>,
+    /// Whether the records are to be compared with the Lease, once all is listed.
+    examines: bool,
+    /// Whether the API server is back in an earlier state.
+    went_back: bool,
+    /// What the Lease is known to say.
+    said: Given,
+    /// What another leader made the Lease say, until the records are compared with it.
+    inherited: Given,
+    /// Whether this leader has seen records. If there are none any more, all blocks were released in order.
+    saw_records: bool,
+    /// Nodes with a call that waits for the Lease.
+    held: BTreeSet<String>,
+}
+
+/// How long new blocks wait.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
+enum Pause {
+    /// They do not.
+    #[default]
+    None,
+    /// Until all have reported, and no longer than this.
+    Until(Instant),
+    /// Until all have reported.
+    UntilReported,
+}
+
+impl Recovery {
+    /// The nodes whose reports are awaited, by name.
+    #[cfg(test)]
+    pub(super) fn awaited_nodes(&self) -> Vec<&String> {
+        self.awaited.keys().collect()
+    }
+
+    /// The request that the node's agent has not answered.
+    pub(super) fn request_to(&self, node: &str) -> Option<&String> {
+        self.awaited.get(node)
+    }
+
+    /// The nodes for which all pools wait.
+    pub(super) fn pausing(&self) -> Vec<String> {
+        if self.is_paused() { self.pausing.iter().cloned().collect() } else { Vec::new() }
+    }
+
+    /// Whether no pool assigns a new block.
+    pub(super) fn is_paused(&self) -> bool {
+        self.pause != Pause::None && !self.pausing.is_empty()
+    }
+
+    /// When the pause ends, whoever has reported.
+    pub(super) fn pause_ends(&self) -> Option<Instant> {
+        match self.pause {
+            Pause::Until(end) if self.is_paused() => Some(end),
+            _ => None,
+        }
+    }
+
+    /// Whether the next leader has to request reports, too.
+    fn is_for_the_next_leader(&self) -> bool {
+        self.is_paused() || !self.reserved.is_empty()
+    }
+
+    /// Whether the pause has an end, whoever reports.
+    pub(super) fn is_bounded(&self) -> bool {
+        matches!(self.pause, Pause::Until(_))
+    }
+
+    /// Whether the Lease does not say yet that the next leader has to request reports. Until it does, no pool is written either: one
+    /// record that is there would make the next leader believe that not all are lost.
+    pub(super) fn waits_for_the_word(&self) -> bool {
+        self.is_for_the_next_leader() && self.said < Given::Doubtful
+    }
+
+    /// Whether calls wait for the Lease.
+    pub(super) fn holds_calls(&self) -> bool {
+        !self.held.is_empty()
+    }
+
+    /// The reserved blocks of a pool.
+    pub(super) fn of(&self, key: &PoolKey) -> Vec<Claim> {
+        let of_pool = self.reserved.iter().filter(|(of, ..)| of == key);
+        let claim = |(_, node, range): &Reserved| Claim {
+            node: node.clone(),
+            range: *range,
+            gateway: None,
+            source: ClaimSource::IpamNode,
+        };
+        of_pool.map(claim).collect()
+    }
+
+    /// Every reserved block.
+    pub(super) fn reserved(&self) -> impl Iterator<Item = &Reserved> {
+        self.reserved.iter()
+    }
+
+    /// A status records these now.
+    pub(super) fn recorded(&mut self, key: &PoolKey, applied: &Applied) {
+        let is_recorded = |node: &str, range: &AddrRange| applied.of(node).is_some_and(|it| it.block.range == *range);
+        self.reserved.retain(|(of, node, range)| of != key || !is_recorded(node, range));
+    }
+}
+
+impl Reconciler {
+    /// Begins with what the Lease said when this leader acquired it.
+    pub(super) fn begin_by(&mut self, given: Given) {
+        self.recovery = Recovery { said: given, inherited: given, examines: true, ..Recovery::default() };
+    }
+
+    /// The API server is back in an earlier state: all blocks that are known are reserved until the records are listed and compared.
+    pub(super) fn reserve_all(&mut self) {
+        for (key, task) in &self.pools {
+            let plans = task.applied.iter().chain(task.call.iter().filter_map(|call| call.applies.as_ref()));
+            let assignments = plans.flat_map(|applied| &applied.assignments);
+            let blocks = assignments.map(|given| (key.clone(), given.node.clone(), given.block.range));
+            self.recovery.reserved.extend(blocks);
+        }
+        for (node, record) in self.ipam_nodes.all() {
+            let claims = record.blocks.iter().map(key_of).filter_map(|key| Some((record.claim(node, &key)?, key)));
+            self.recovery.reserved.extend(claims.map(|(claim, key)| (key, claim.node, claim.range)));
+        }
+        self.recovery.went_back = true;
+    }
+
+    /// What is known is not what the API server has: the records are to be compared once they are listed.
+    pub(super) fn doubt_records(&mut self) {
+        self.recovery.examines = true;
+    }
+
+    /// The Lease is known to say this. Calls that waited for it are looked at again.
+    pub fn lease_says(&mut self, given: Given) {
+        self.recovery.said = given;
+        for node in std::mem::take(&mut self.recovery.held) {
+            self.queue.push(&node);
+        }
+    }
+
+    /// What the Lease is to say.
+    pub fn wants_lease_to_say(&self) -> Given {
+        let said = self.recovery.said;
+        if self.recovery.is_for_the_next_leader() {
+            return self.recovery_word();
+        }
+        if self.recovery.examines {
+            return said;
+        }
+        let may_forget = matches!(said, Given::Nothing | Given::Doubtful) || self.recovery.saw_records;
+        if may_forget && !self.assigns() && !self.is_in_use() { Given::Nothing } else { Given::Recorded }
+    }
+
+    /// What the Lease is to say during a recovery. Where nothing was ever assigned as far as anybody knows, the next leader need not wait
+    /// without end.
+    fn recovery_word(&self) -> Given {
+        let is_known =
+            self.recovery.pause == Pause::UntilReported || !self.recovery.reserved.is_empty() || self.assigns();
+        let was_doubtful = self.recovery.said == Given::Doubtful;
+        if was_doubtful && !is_known { Given::Doubtful } else { Given::Unrecorded }
+    }
+
+    /// Whether a block is assigned, or about to be.
+    fn assigns(&self) -> bool {
+        self.pools.values().any(PoolTask::assigns) || self.ipam_nodes.all().values().any(has_blocks)
+    }
+
+    /// Whether an agent reports addresses in use outside its blocks.
+    fn is_in_use(&self) -> bool {
+        self.ipam_nodes.strays().next().is_some()
+    }
+
+    /// Notes that there are records. From now on this leader sees if they go.
+    pub(super) fn note_records(&mut self) {
+        self.recovery.saw_records = self.recovery.saw_records || self.assigns();
+    }
+
+    /// Whether a report of the node is awaited.
+    pub(super) fn is_awaited(&self, node: &str) -> bool {
+        self.recovery.awaited.contains_key(node)
+    }
+
+    /// Whether a call would do more than the Lease would let the next leader know of. If so it waits for the Lease.
+    pub(super) fn waits_for_the_lease(&mut self, node: &str, action: &NodeAction) -> bool {
+        // One report in a new IPAMNode makes the next leader believe that not all records are lost, unless the Lease says otherwise.
+        let creates = matches!(action, NodeAction::Create { .. });
+        let needs = if self.recovery.is_for_the_next_leader() && (creates || self.is_awaited(node)) {
+            self.recovery_word()
+        } else if action.blocks().is_empty() {
+            Given::Nothing
+        } else {
+            Given::Recorded
+        };
+        let waits = self.recovery.said < needs;
+        if waits {
+            self.recovery.held.insert(node.to_owned());
+        }
+        waits
+    }
+
+    /// Compares what is listed with what the Lease said. Only once all is listed.
+    pub(super) fn examine(&mut self, now: Instant) {
+        if !std::mem::take(&mut self.recovery.examines) {
+            return;
+        }
+        let inherited = std::mem::take(&mut self.recovery.inherited);
+        let went_back = std::mem::take(&mut self.recovery.went_back);
+        let is_all_lost = match self.recovery.said {
+            Given::Nothing | Given::Doubtful => false,
+            Given::Recorded => !self.is_anything_recorded(),
+            // Another leader has begun, and some agents may have reported since.
+            Given::Unrecorded => !self.assigns(),
+        };
+        if !is_all_lost && !went_back && inherited < Given::Doubtful {
+            return;
+        }
+        self.recovery.pause = if is_all_lost { Pause::UntilReported } else { Pause::Until(now + PAUSE) };
+        self.recovery.pausing = self.nodes.names().filter(|node| self.runs_agent(node)).cloned().collect();
+        let reserved = self.recovery.reserved.iter().map(|(_, node, _)| node);
+        let nodes = self.recovery.pausing.iter().chain(self.recovery.awaited.keys()).chain(reserved);
+        let nodes: BTreeSet<String> = nodes.cloned().collect();
+        self.recovery.awaited.clear();
+        self.request_reports(nodes, now);
+    }
+
+    /// Whether an agent is to run on the node.
+    fn runs_agent(&self, node: &str) -> bool {
+        let labels = self.nodes.labels(node);
+        self.settings.agent_nodes.iter().all(|(key, value)| labels.is_some_and(|labels| labels.get(key) == Some(value)))
+    }
+
+    /// Whether any record says that a block is assigned, or an agent has reported.
+    fn is_anything_recorded(&self) -> bool {
+        let has_claims = |task: &PoolTask| claims(&task.record.status).next().is_some();
+        let tells = |record: &IpamNodeRecord| has_blocks(record) || record.has_spoken();
+        self.pools.values().any(has_claims) || self.ipam_nodes.all().values().any(tells)
+    }
+
+    /// A status does not record these blocks any more, or is gone with its pool. Those that no IPAMNode has are lost.
+    pub(super) fn status_lost(
+        &mut self,
+        key: &PoolKey,
+        lost: impl IntoIterator<Item = (String, AddrRange)>,
+        now: Instant,
+    ) {
+        if !self.sees_losses() {
+            return;
+        }
+        let is_recorded = |node: &str| {
+            let has_entry = |known: &IpamNodeRecord| known.block(key).is_some();
+            self.ipam_nodes.get(node).is_some_and(has_entry)
+        };
+        let blocks = lost.into_iter().filter(|(node, _)| !is_recorded(node));
+        let blocks: Vec<Reserved> = blocks.map(|(node, range)| (key.clone(), node, range)).collect();
+        self.reserve(blocks, now);
+    }
+
+    /// An IPAMNode is gone. Those of its blocks are lost that no status records.
+    pub(super) fn ipam_node_lost(&mut self, node: &str, gone: &IpamNodeRecord, now: Instant) {
+        if !self.sees_losses() {
+            return;
+        }
+        let is_recorded = |key: &PoolKey| {
+            let status = self.pools.get(key).map(|task| &task.record.status);
+            status.is_some_and(|status| claims(status).any(|claim| claim.node == node))
+        };
+        let entries = gone.blocks.iter().chain(gone.unedited.iter().flatten());
+        let lost = entries.filter(|entry| {
+            let key = key_of(entry);
+            !is_recorded(&key) && (gone.unsettled || !gone.is_over(&key))
+        });
+        let lost = lost.filter_map(|entry| Some((key_of(entry), node.to_owned(), claim_of(node, entry)?.range)));
+        let lost: Vec<Reserved> = lost.collect();
+        self.reserve(lost, now);
+    }
+
+    /// Whether what is gone was there while this leader led. What was known before may have gone in order meanwhile.
+    pub(super) fn sees_losses(&self) -> bool {
+        self.leading && !self.recovery.examines
+    }
+
+    /// Reserves blocks for their nodes, and requests reports of these.
+    fn reserve(&mut self, blocks: Vec<Reserved>, now: Instant) {
+        let nodes: BTreeSet<String> = blocks.iter().map(|(_, node, _)| node.clone()).collect();
+        if nodes.is_empty() {
+            return;
+        }
+        self.wake_pools_of(&blocks, now);
+        self.recovery.reserved.extend(blocks);
+        self.request_reports(nodes, now);
+    }
+
+    /// Requests a report of each of these nodes.
+    fn request_reports(&mut self, nodes: BTreeSet<String>, now: Instant) {
+        tracing::warn!(
+            nodes = nodes.len(),
+            "records of blocks are missing or from an earlier time: requesting reports"
+        );
+        for node in nodes {
+            let id = format!("{:016x}", self.random.u64(..));
+            self.ipam_nodes.doubt_report(&node);
+            self.queue.push(&node);
+            self.recovery.awaited.insert(node, id);
+        }
+        self.note_awaited(now);
+    }
+
+    /// The node's IPAMNode has changed: its report may be the one that is awaited.
+    pub(super) fn note_report(&mut self, node: &str, now: Instant) {
+        let Some(request) = self.recovery.request_to(node) else { return };
+        let answer = self.ipam_nodes.get(node).and_then(|known| known.answers.as_ref());
+        if answer == Some(request) {
+            self.end_wait(node, now);
+        } else {
+            self.ipam_nodes.doubt_report(node);
+        }
+    }
+
+    /// The report of the node is awaited no more, and its reserved blocks are released.
+    pub(super) fn end_wait(&mut self, node: &str, now: Instant) {
+        if self.recovery.awaited.remove(node).is_none() {
+            return;
+        }
+        self.recovery.pausing.remove(node);
+        self.ipam_nodes.end_doubt(node);
+        self.queue.push(node);
+        let ended: Vec<Reserved> = self.recovery.reserved.iter().filter(|(_, of, _)| of == node).cloned().collect();
+        self.recovery.reserved.retain(|(_, of, _)| of != node);
+        self.wake_pools_of(&ended, now);
+        // Its report counts again.
+        let has_block = |task: &PoolTask| task.applied.as_ref().is_some_and(|applied| applied.of(node).is_some());
+        self.pools.values_mut().filter(|task| has_block(task)).for_each(|task| task.due.wake(now));
+        self.note_awaited(now);
+    }
+
+    /// Stops waiting for the nodes that admins name on pools.
+    pub(super) fn end_waits_by_hand(&mut self, now: Instant) {
+        if self.recovery.awaited.is_empty() {
+            return;
+        }
+        let named = self.pools.values().flat_map(|task| &task.record.life.force_release);
+        for node in named.filter(|node| self.is_awaited(node)).cloned().collect::<BTreeSet<String>>() {
+            tracing::warn!(%node, "its report is awaited no more, because of the annotation force-release");
+            self.end_wait(&node, now);
+        }
+    }
+
+    /// Ends the pause when its time has come.
+    pub(super) fn end_pause(&mut self, now: Instant) {
+        if self.recovery.pause_ends().is_some_and(|end| end <= now) {
+            tracing::warn!(
+                nodes = self.recovery.awaited.len(),
+                "blocks are assigned again, though these nodes have not reported"
+            );
+            self.recovery.pause = Pause::None;
+            self.recovery.pausing.clear();
+            self.pause_is_over(now);
+        }
+    }
+
+    /// The pools of these blocks, and those over their addresses, are to be looked at.
+    fn wake_pools_of(&mut self, blocks: &[Reserved], now: Instant) {
+        for (key, ..) in blocks {
+            if let Some(task) = self.pools.get_mut(key) {
+                task.due.wake(now);
+            }
+        }
+        let ranges: HashSet<AddrRange> = blocks.iter().map(|(.., range)| *range).collect();
+        self.wake_pools_over(&ranges.into_iter().collect::<Vec<_>>(), now);
+    }
+
+    /// Pools show which nodes they wait for, and assign blocks again when there is none.
+    fn note_awaited(&mut self, now: Instant) {
+        self.metrics.silent_nodes(self.recovery.awaited.len());
+        if self.recovery.pause == Pause::None {
+            return;
+        }
+        if self.recovery.pausing.is_empty() {
+            self.recovery.pause = Pause::None;
+            self.pause_is_over(now);
+            return;
+        }
+        for task in self.pools.values_mut() {
+            task.due.by(super::pool_events::counts_at(task, now));
+        }
+    }
+
+    fn pause_is_over(&mut self, now: Instant) {
+        self.wake_pools(now);
+        // Entries that lacked a grant get one.
+        for node in self.nodes.names() {
+            self.queue.push(node);
+        }
+    }
+}
+
+fn has_blocks(record: &IpamNodeRecord) -> bool {
+    !record.blocks.is_empty()
+}
+
+/// All blocks that a status records.
+pub(super) fn claims(status: &StatusRecord) -> impl Iterator<Item = &Claim> {
+    status.allocations.iter().chain(status.releasing.iter().map(|release| &release.claim))
+}
+
+impl PoolTask {
+    /// Whether a block of it is assigned, or about to be.
+    fn assigns(&self) -> bool {
+        let plans = self.applied.iter().chain(self.call.iter().filter_map(|call| call.applies.as_ref()));
+        claims(&self.record.status).next().is_some() || plans.into_iter().any(|applied| !applied.assignments.is_empty())
+    }
+
+    /// Nodes and the blocks that they may use, by the status or by what IPAMNodes are derived from.
+    pub(super) fn blocks(&self) -> BTreeSet<(String, AddrRange)> {
+        let planned = self.applied.iter().flat_map(|applied| &applied.assignments);
+        let planned = planned.map(|given| (given.node.clone(), given.block.range));
+        let recorded = claims(&self.record.status).map(|claim| (claim.node.clone(), claim.range));
+        recorded.chain(planned).filter(|(node, _)| !self.has_just_assigned(node)).collect()
+    }
+}

@@ -1,0 +1,609 @@
+//! Records of blocks that are lost, or from an earlier time: which reports are requested, and what waits for them.
+
+use super::races::{leaving_since, status_json, statuses};
+use super::*;
+
+impl World {
+    /// One who comes to lead by a Lease that says `given`, with nothing decided yet.
+    pub(super) fn led_by(given: Given, nodes: &[&str], pools: &[RawObject], ipam_nodes: Vec<RawObject>) -> Self {
+        let mut world = Self::empty();
+        world.reconciler.lead(given, world.now);
+        world.lease = given;
+        world.list(nodes, pools, ipam_nodes);
+        world
+    }
+
+    /// All pools and IPAMNodes are gone.
+    fn lose_all(&mut self, nodes: &[&str]) {
+        for name in self.reconciler.pools.keys().map(|key| key.name.clone()).collect::<Vec<_>>() {
+            let gone = pool_object(&name, 900, 1, SPEC, &Value::Null);
+            self.tell(Observed::Pool(PoolKind::IpPool, Event::Delete(gone)));
+        }
+        for node in nodes {
+            self.lose(node);
+        }
+    }
+
+    /// The node's IPAMNode is gone.
+    fn lose(&mut self, node: &str) {
+        self.tell(Observed::IpamNode(Event::Delete(silent(node))));
+    }
+
+    /// The agent of `node` answers the request in its IPAMNode by the same report as before.
+    pub(super) fn answer(&mut self, node: &str) {
+        let record = self.reconciler.ipam_nodes.get(node).unwrap().clone();
+        self.version = self.version.max(record.resource_version.parse().unwrap_or(0)) + 1;
+        let event = json!({
+            "metadata": {"name": node, "uid": record.uid, "generation": record.generation,
+                "resourceVersion": self.version.to_string(), "finalizers": record.finalizers},
+            "spec": {"pools": record.blocks, "reportRequest": record.request},
+            "status": {"observedGeneration": record.generation, "reportRequest": record.request, "pools": record.reports},
+        });
+        self.tell(Observed::IpamNode(Event::Apply(object(&event))));
+    }
+
+    /// The pool is applied again, as another object.
+    fn apply_again(&mut self) {
+        self.version += 1;
+        let mut anew = pool_object("blue", self.version, 1, SPEC, &Value::Null);
+        anew.metadata.uid = Some("another".to_owned());
+        self.tell(Observed::Pool(PoolKind::IpPool, Event::Apply(anew)));
+    }
+
+    /// The agent of `node` tells in an IPAMNode without blocks that it holds the addresses from `first` to `last`.
+    fn hear(&mut self, node: &str, held: Option<(&str, &str)>) {
+        self.version += 1;
+        let request = self.reconciler.recovery.request_to(node).cloned();
+        let pools: Vec<Value> = held
+            .into_iter()
+            .map(|(first, last)| {
+                json!({"name": "blue", "poolType": "IPPool",
+            "startIP": first, "endIP": last, "used": 2, "capacity": 4, "held": [{"startIP": first, "endIP": last}]})
+            })
+            .collect();
+        let object = object(&json!({
+            "metadata": {"name": node, "uid": format!("uid-{node}"), "generation": 1, "resourceVersion": self.version.to_string(),
+                "finalizers": held.iter().map(|_| crate::ipam_node::FINALIZER).collect::<Vec<_>>()},
+            "spec": {"pools": [], "reportRequest": request},
+            "status": {"observedGeneration": 1, "reportRequest": request, "pools": pools}}));
+        self.tell(Observed::IpamNode(Event::Apply(object)));
+    }
+
+    fn said(&self) -> String {
+        let status = self.status();
+        let exhausted = status.summary.conditions.into_iter().find(|condition| condition.type_ == "Exhausted").unwrap();
+        format!("{}: {}", exhausted.reason, exhausted.message)
+    }
+}
+
+fn silent(node: &str) -> RawObject {
+    object(&json!({"metadata": {"name": node, "uid": format!("uid-{node}"), "generation": 1, "resourceVersion": "50"},
+        "spec": {"pools": []}}))
+}
+
+/// The nodes that are asked by these calls, and no others get anything.
+fn asked(calls: &[Command]) -> Vec<&str> {
+    let written = nodes_written(calls);
+    assert!(written.iter().all(|(_, action)| matches!(action, NodeAction::Create { .. })), "{calls:#?}");
+    written.into_iter().map(|(node, _)| node).collect()
+}
+
+#[test]
+fn a_leader_that_finds_nothing_recorded_though_blocks_were_given_asks_every_node_before_it_gives() {
+    let mut world = World::led_by(Given::Recorded, &["n1", "n2", "n3"], &[blue()], vec![]);
+    let calls = world.settle();
+    assert_eq!(asked(&calls), ["n1", "n2", "n3"]);
+    assert!(statuses(&calls).iter().all(|status| status.allocations.is_empty()));
+    assert_eq!(world.reconciler.wants_lease_to_say(), Given::Unrecorded);
+    assert!(world.said().contains("AgentsSilent: selected nodes without a block: 3 (n1, n2, n3)"), "{}", world.said());
+    assert!(
+        world.said().contains("3 nodes: n1, n2, n3") && world.said().contains("force-release=NODE"),
+        "{}",
+        world.said()
+    );
+    world.hear("n1", Some(("192.168.0.2", "192.168.0.3")));
+    world.hear("n2", None);
+    let mut calls = world.settle();
+    world.now += pool_task::COUNTS_EVERY;
+    calls.extend(world.settle());
+    assert!(world.said().contains("the reports of node n3, or until"), "who is left: {}", world.said());
+    assert!(
+        nodes_written(&calls).is_empty() && statuses(&calls).iter().all(|it| it.allocations.is_empty()),
+        "{calls:#?}"
+    );
+    world.hear("n3", None);
+    world.settle();
+    let blocks: Vec<_> = world.status().allocations.iter().map(|claim| claim.range.to_string()).collect();
+    assert_eq!(blocks, ["192.168.0.5-192.168.0.8", "192.168.0.9-192.168.0.12", "192.168.0.13-192.168.0.16"]);
+    assert_eq!(world.reconciler.wants_lease_to_say(), Given::Recorded);
+}
+
+#[test]
+fn a_leader_by_a_lease_that_says_nothing_or_that_finds_any_record_asks_nobody() {
+    let (pool, ipam_nodes) = left_behind(&["n1"]);
+    let mut heard = World::empty();
+    heard.hear("n1", None);
+    for (given, pools, ipam_nodes) in [
+        (Given::Nothing, vec![blue()], vec![]),
+        (Given::Recorded, vec![pool], vec![]),
+        (Given::Recorded, vec![blue()], ipam_nodes),
+    ] {
+        let mut world = World::led_by(given, &["n1", "n2"], &pools, ipam_nodes);
+        let calls = world.settle();
+        assert_eq!(world.status().allocations.len(), 2);
+        let updates =
+            nodes_written(&calls).into_iter().filter(|(_, action)| !matches!(action, NodeAction::Create { .. }));
+        assert!(updates.map(|(_, action)| action.blocks().len()).all(|blocks| blocks == 1), "{calls:#?}");
+    }
+}
+
+#[test]
+fn a_leader_continues_the_recovery_of_the_last_one_without_nodes_that_are_gone() {
+    let (pool, mut ipam_nodes) = left_behind(&["n1"]);
+    ipam_nodes.push(silent("n4"));
+    let mut world = World::led_by(Given::Unrecorded, &["n1", "n2"], &[pool], ipam_nodes);
+    world.has_agents = false;
+    world.settle();
+    assert_eq!(awaited(&world), ["n1", "n2"]);
+    assert!(world.said().contains("2 nodes: n1, n2, for at most 2 min;"), "{}", world.said());
+    // What is kept is kept.
+    assert_eq!(world.status().allocations.len(), 1);
+}
+
+#[test]
+fn no_agent_is_asked_and_no_node_is_told_before_the_lease_says_so() {
+    let mut world = World::led_by(Given::Recorded, &["n1"], &[blue()], vec![]);
+    world.lease_fails = true;
+    assert!(nodes_written(&world.settle()).is_empty());
+    assert_eq!(world.reconciler.wants_lease_to_say(), Given::Unrecorded);
+    assert!(!world.reconciler.is_idle(), "a call waits");
+    world.reconciler.lease_says(Given::Unrecorded);
+    assert_eq!(asked(&world.calls()), ["n1"]);
+
+    let mut world = World::led_by(Given::Nothing, &["n1"], &[blue()], vec![]);
+    world.lease_fails = true;
+    let calls = world.settle();
+    assert!(asked(&calls) == ["n1"] && !statuses(&calls).is_empty(), "an empty IPAMNode and no block: {calls:#?}");
+    assert_eq!(world.reconciler.wants_lease_to_say(), Given::Recorded);
+    world.reconciler.lease_says(Given::Recorded);
+    assert_eq!(nodes_written(&world.calls()).len(), 1);
+}
+
+#[test]
+fn nothing_given_leaves_the_lease_as_it_is_and_what_was_given_stays_said() {
+    let mut world = World::led_by(Given::Nothing, &["n1"], &[], vec![]);
+    assert!(world.settle().is_empty());
+    assert_eq!(world.reconciler.wants_lease_to_say(), Given::Nothing);
+    let mut heard = World::led_by(Given::Recorded, &[], &[], vec![]);
+    heard.settle();
+    assert_eq!(heard.reconciler.wants_lease_to_say(), Given::Recorded);
+}
+
+#[test]
+fn a_leader_that_sees_all_records_go_assigns_the_same_blocks_once_there_is_a_pool_again() {
+    let mut world = World::new(&["n1", "n2"], &[blue()], vec![]);
+    world.settle();
+    let before = world.status();
+    world.lose_all(&["n1", "n2"]);
+    assert!(world.settle().is_empty(), "where there is no pool no try would come to an end");
+    assert_eq!(world.reconciler.wants_lease_to_say(), Given::Unrecorded);
+    world.apply_again();
+    world.settle();
+    assert_eq!(awaited(&world), ["n1", "n2"]);
+    assert_eq!(world.status().allocations, before.allocations, "each gets its own block, without a wait");
+    world.answer("n1");
+    world.answer("n2");
+    world.settle();
+    assert_eq!(world.reconciler.wants_lease_to_say(), Given::Recorded);
+}
+
+#[test]
+fn nobody_is_asked_for_the_sake_of_a_pool_that_is_going_away() {
+    let mut going = blue();
+    going.metadata.deletion_timestamp = leaving_since();
+    let mut world = World::led_by(Given::Recorded, &["n1"], &[going], vec![]);
+    let calls = world.settle();
+    assert!(nodes_written(&calls).is_empty(), "{calls:#?}");
+    assert_eq!(awaited(&world), ["n1"]);
+}
+
+#[test]
+fn whichever_of_the_two_records_goes_last_its_node_is_asked() {
+    for wiped_last in [true, false] {
+        let mut world = World::new(&["n1", "n2"], &[blue()], vec![]);
+        world.settle();
+        world.lease_fails = true;
+        let wiped = pool_object("blue", 900, 1, SPEC, &Value::Null);
+        if wiped_last {
+            world.lose("n1");
+            world.tell(Observed::Pool(PoolKind::IpPool, Event::Apply(wiped)));
+        } else {
+            world.tell(Observed::Pool(PoolKind::IpPool, Event::Apply(wiped)));
+            world.lose("n1");
+        }
+        assert_eq!(awaited(&world), ["n1"], "wiped last: {wiped_last}");
+    }
+}
+
+#[test]
+fn of_what_we_have_given_up_ourselves_nobody_is_asked() {
+    let mut world = World::new(&["n1", "n2"], &[blue()], vec![]);
+    world.settle();
+    world.tell(Observed::Node(Event::Delete(("n1".into(), NodeMeta::default()))));
+    world.settle();
+    report(&mut world, "n1", 0);
+    let status = only(world.calls());
+    let freed = status_json(status_of(&status));
+    // Its IPAMNode is deleted by hand, and of the status the watch tells before anybody answers for it.
+    world.fail(status, CallError::Failed("connection reset".into()));
+    world.lose("n1");
+    world.version += 1;
+    let read = pool_object("blue", world.version, 1, SPEC, &freed);
+    world.tell(Observed::Pool(PoolKind::IpPool, Event::Apply(read)));
+    assert!(awaited(&world).is_empty());
+}
+
+#[test]
+fn an_admin_lets_go_of_those_who_are_silent_by_name_or_all_and_the_name_goes_though_no_agent_speaks() {
+    for named in ["n1", "*"] {
+        let mut world = World::led_by(Given::Recorded, &["n1"], &[blue()], vec![]);
+        world.settle();
+        let calls = force(&mut world, named);
+        let lifted = |call: &Command| {
+            matches!(call, Command::PatchPool { patch: PoolPatch::Annotation(FORCE_RELEASE, None), .. })
+        };
+        assert!(calls.iter().any(lifted), "{calls:#?}");
+        assert!(forced(&world).is_empty(), "{named}: {:?} would let go of the block that n1 has now", forced(&world));
+        assert_eq!(world.status().allocations.len(), 1);
+        assert_eq!(world.reconciler.wants_lease_to_say(), Given::Recorded);
+    }
+}
+
+#[test]
+fn a_silent_node_that_is_gone_is_waited_for_until_the_grace_is_over() {
+    let mut world = World::led_by(Given::Recorded, &["n1", "n2"], &[blue()], vec![]);
+    let calls = world.calls();
+    // Whether n1's was made nobody knows.
+    for call in calls {
+        let is_of_n1 = matches!(&call, Command::WriteIpamNode(NodeWrite { node, .. }) if node == "n1");
+        if is_of_n1 { world.fail(call, CallError::Failed("connection reset".into())) } else { world.succeed(call) }
+    }
+    world.hear("n2", None);
+    world.tell(Observed::Node(Event::Delete(("n1".into(), NodeMeta::default()))));
+    let calls = world.settle();
+    assert!(nodes_written(&calls).iter().all(|(_, action)| matches!(action, NodeAction::Create { .. })), "{calls:#?}");
+    world.now += Duration::from_hours(23);
+    world.settle();
+    assert!(world.status().allocations.is_empty());
+    world.now += Duration::from_hours(1);
+    world.settle();
+    assert!(awaited(&world).is_empty());
+    world.settle();
+    assert_eq!(world.status().allocations.len(), 1);
+}
+
+#[test]
+fn a_node_that_joins_during_a_recovery_is_not_awaited() {
+    let mut world = World::led_by(Given::Recorded, &["n1"], &[blue()], vec![]);
+    world.settle();
+    world.node_joins("n2");
+    world.settle();
+    assert_eq!(awaited(&world), ["n1"]);
+    assert!(world.status().allocations.is_empty());
+    world.hear("n1", None);
+    world.settle();
+    assert_eq!(world.status().allocations.len(), 2);
+}
+
+/// Two nodes with blocks, found by a new leader whose Lease says that records may be from an earlier time. The agent of `n2` has
+/// ended its grant by the report that is found.
+fn found_after_a_restore() -> World {
+    let (pool, mut ipam_nodes) = left_behind(&["n1", "n2"]);
+    let ended = |object: &RawObject| {
+        let mut spec: Value = serde_json::from_str(object.spec.as_ref().unwrap().get()).unwrap();
+        let entry = &mut spec["pools"][0];
+        entry["grant"] = json!("6500000000000001");
+        let report = json!({"name": "blue", "poolType": "IPPool", "startIP": entry["startIP"], "endIP": entry["endIP"],
+            "grant": entry["grant"], "ended": true, "used": 0, "capacity": 4});
+        self::object(&json!({"metadata": {"name": "n2", "uid": "uid-n2", "generation": 2, "resourceVersion": "60",
+            "finalizers": [crate::ipam_node::FINALIZER]},
+            "spec": spec, "status": {"observedGeneration": 2, "pools": [report]}}))
+    };
+    let n2 = ipam_nodes.iter().position(|object| object.name() == "n2").unwrap();
+    ipam_nodes[n2] = ended(&ipam_nodes[n2]);
+    World::led_by(Given::Unrecorded, &["n1", "n2"], &[pool], ipam_nodes)
+}
+
+/// The grant of the node's entry, and the request in its IPAMNode.
+fn grant_and_request(world: &World, node: &str) -> (String, Option<String>) {
+    let known = world.reconciler.ipam_nodes.get(node).unwrap();
+    (known.blocks[0].grant.clone(), known.request.clone())
+}
+
+#[test]
+fn an_ended_grant_is_replaced_only_after_all_nodes_have_reported() {
+    let mut world = found_after_a_restore();
+    world.settle();
+    let (grant, request) = grant_and_request(&world, "n2");
+    assert_eq!(grant, "6500000000000001");
+    assert!(request.is_some() && request != grant_and_request(&world, "n1").1, "each request has an ID of its own");
+    world.answer("n2");
+    world.settle();
+    assert_eq!((awaited(&world), grant_and_request(&world, "n2").0), (vec![&"n1".to_owned()], grant.clone()));
+    world.answer("n1");
+    world.settle();
+    assert!(awaited(&world).is_empty());
+    assert_ne!(grant_and_request(&world, "n2").0, grant);
+}
+
+#[test]
+fn new_blocks_wait_two_minutes_at_most_where_records_are_there() {
+    let mut world = found_after_a_restore();
+    world.settle();
+    world.node_joins("n3");
+    world.now += Duration::from_secs(100);
+    world.settle();
+    assert_eq!(world.status().allocations.len(), 2);
+    assert!(world.said().contains("n1, n2"), "{}", world.said());
+    world.now += Duration::from_secs(20);
+    for _ in 0..2 {
+        world.settle();
+    }
+    assert_eq!(world.status().allocations.len(), 3);
+    assert_eq!(awaited(&world), ["n1", "n2"], "their earlier reports prove nothing");
+}
+
+#[test]
+fn a_node_that_runs_no_agent_is_not_awaited() {
+    let mut world = World::empty();
+    world.reconciler.settings.agent_nodes = [("os".to_owned(), "linux".to_owned())].into();
+    world.reconciler.lead(Given::Recorded, world.now);
+    world.list(&["n1", "n2"], &[blue()], vec![]);
+    let labels = crate::index::Labels::from([("os".to_owned(), "linux".to_owned())]);
+    world.tell(Observed::Node(Event::Apply(("n1".into(), labels.into()))));
+    world.settle();
+    assert_eq!(awaited(&world), ["n1"]);
+    world.hear("n1", None);
+    world.settle();
+    assert_eq!(world.status().allocations.len(), 2);
+}
+
+#[test]
+fn the_report_that_an_earlier_leader_requested_is_still_awaited() {
+    let (pool, mut ipam_nodes) = left_behind(&["n1", "n2"]);
+    let spec: Value = serde_json::from_str(ipam_nodes[1].spec.as_ref().unwrap().get()).unwrap();
+    let (block, request) = (&spec["pools"][0], "0000000000000001");
+    let report = json!({"name": "blue", "poolType": "IPPool", "startIP": block["startIP"], "endIP": block["endIP"],
+        "grant": block["grant"], "ended": true, "used": 0, "capacity": 4});
+    ipam_nodes[1] = object(
+        &json!({"metadata": {"name": "n2", "uid": "uid-n2", "generation": 2, "resourceVersion": "60",
+        "finalizers": [crate::ipam_node::FINALIZER]},
+        "spec": {"pools": spec["pools"], "reportRequest": request}, "status": {"observedGeneration": 2, "pools": [report]}}),
+    );
+    let mut world = World::led_by(Given::Recorded, &["n1"], &[pool], ipam_nodes);
+    world.settle();
+    assert_eq!(world.status().releasing.len(), 1, "the report is from before the request");
+    world.answer("n2");
+    world.settle();
+    assert!(world.status().releasing.is_empty());
+}
+
+#[test]
+fn an_earlier_report_releases_no_block() {
+    let mut world = found_after_a_restore();
+    world.settle();
+    world.tell(Observed::Node(Event::Delete(("n2".into(), NodeMeta::default()))));
+    world.settle();
+    assert_eq!(world.status().releasing.len(), 1, "the report that was found says that the grant has ended");
+    world.answer("n2");
+    world.settle();
+    assert!(world.status().releasing.is_empty());
+}
+
+#[test]
+fn a_block_without_records_is_reserved_and_nobody_waits() {
+    let mut world = World::new(&["n1", "n2"], &[blue()], vec![]);
+    world.settle();
+    let of_n1 = world.status().allocations[0].range;
+    world.lose("n1");
+    world.version += 1;
+    let wiped = pool_object("blue", world.version, 1, SPEC, &Value::Null);
+    world.tell(Observed::Pool(PoolKind::IpPool, Event::Apply(wiped)));
+    world.node_joins("n0");
+    let calls = world.calls();
+    let given = |node: &str| {
+        let all: Vec<_> = statuses(&calls).into_iter().flat_map(|status| status.allocations.clone()).collect();
+        all.into_iter().find(|claim| claim.node == node).map(|claim| claim.range)
+    };
+    assert_eq!(given("n1"), Some(of_n1), "n1 gets its own block");
+    assert!(given("n0").is_some_and(|range| !range.overlaps(&of_n1)), "n0 does not wait: {calls:#?}");
+    assert_eq!(awaited(&world), ["n1"]);
+    assert_eq!(world.lease, Given::Unrecorded, "the next leader does not know of it");
+}
+
+#[test]
+fn where_there_is_no_place_for_an_ipam_node_none_may_have_been_made() {
+    let mut world = World::led_by(Given::Recorded, &["n1"], &[blue()], vec![]);
+    for call in world.calls() {
+        match call {
+            Command::WriteIpamNode(_) => world.fail(call, CallError::NoPlace(NoPlace::Gone)),
+            call => world.succeed(call),
+        }
+    }
+    world.lose_all(&[]);
+    let calls = world.calls_after(Duration::from_mins(10));
+    assert!(nodes_written(&calls).is_empty(), "it is not tried for ever: {calls:#?}");
+}
+
+/// A pool that selects n1 alone: the agent of "cp" is not there, and nobody minds.
+const OF_N1: &str = r#"{"subnet":"192.168.0.0/16","perNodeBlockSize":4,"nodeSelector":{"nodeSelectorTerms":[
+    {"matchFields":[{"key":"metadata.name","operator":"In","values":["n1"]}]}]}}"#;
+
+fn of_n1(version: u64, status: &Value) -> RawObject {
+    pool_object("blue", version, 1, OF_N1, status)
+}
+
+/// The node's IPAMNode as it is known, at a version.
+fn at_version(world: &World, node: &str, version: &str) -> RawObject {
+    let known = world.reconciler.ipam_nodes.get(node).unwrap();
+    object(
+        &json!({"metadata": {"name": node, "uid": known.uid, "generation": known.generation, "resourceVersion": version,
+            "finalizers": known.finalizers},
+        "spec": {"pools": known.blocks}, "status": {"observedGeneration": known.generation, "pools": []}}),
+    )
+}
+
+fn awaited(world: &World) -> Vec<&String> {
+    world.reconciler.recovery.awaited_nodes()
+}
+
+/// An admin names nodes on the pool; what follows.
+fn force(world: &mut World, named: &str) -> Vec<Command> {
+    world.version += 1;
+    let mut forced = pool_object("blue", world.version, 1, SPEC, &status_json(&world.status()));
+    forced.metadata.annotations = Some([(FORCE_RELEASE.to_owned(), named.to_owned())].into());
+    world.tell(Observed::Pool(PoolKind::IpPool, Event::Apply(forced)));
+    // Who is let go of is waited for no more, and the pool is looked at once more.
+    [world.settle(), world.settle()].concat()
+}
+
+fn forced(world: &World) -> &std::collections::BTreeSet<String> {
+    &world.reconciler.pools[&PoolKey::new(PoolKind::IpPool, "blue")].record.life.force_release
+}
+
+#[test]
+fn an_object_that_we_wrote_during_a_list_is_no_sign_of_a_restore() {
+    let mut world = World::new(&["n1"], &[blue()], vec![]);
+    let first = only(world.calls());
+    world.tell(Observed::Pool(PoolKind::IpPool, Event::Init));
+    world.succeed(first);
+    world.tell(Observed::IpamNode(Event::Init));
+    let before = empty("n1");
+    for call in world.calls() {
+        world.succeed(call);
+    }
+    world.tell(Observed::Pool(PoolKind::IpPool, Event::InitApply(blue())));
+    world.tell(Observed::IpamNode(Event::InitApply(before.clone())));
+    world.tell(Observed::Pool(PoolKind::IpPool, Event::InitDone));
+    world.tell(Observed::IpamNode(Event::InitDone));
+    assert!(!world.reconciler.take_wish_for_lists());
+    assert_eq!((world.status().allocations.len(), awaited(&world).len()), (1, 0));
+    world.tell(Observed::IpamNode(Event::Init));
+    world.tell(Observed::IpamNode(Event::InitApply(before)));
+    assert!(world.reconciler.take_wish_for_lists(), "of a later list it is one");
+}
+
+#[test]
+fn where_all_was_given_back_in_good_order_the_next_leader_asks_nobody() {
+    let mut world = World::new(&["cp", "n1"], &[of_n1(10, &json!({}))], vec![]);
+    world.settle();
+    assert_eq!(world.lease, Given::Recorded);
+    world.tell(Observed::Node(Event::Delete(("n1".into(), NodeMeta::default()))));
+    world.settle();
+    report(&mut world, "n1", 0);
+    world.settle();
+    assert_eq!(world.reconciler.ipam_nodes.all().keys().collect::<Vec<_>>(), ["cp"]);
+    assert_eq!(world.reconciler.wants_lease_to_say(), Given::Nothing);
+}
+
+#[test]
+fn the_lease_says_that_blocks_were_assigned_while_an_agent_reports_use() {
+    let held = json!([{"startIP": "192.168.0.1", "endIP": "192.168.0.2"}]);
+    let report = json!({"name": "blue", "poolType": "IPPool", "startIP": "192.168.0.1", "endIP": "192.168.0.2", "used": 2,
+        "capacity": 2, "held": held});
+    let n1 = object(&json!({"metadata": {"name": "n1", "uid": "uid-n1", "generation": 1, "resourceVersion": "50",
+            "finalizers": [crate::ipam_node::FINALIZER]},
+        "spec": {"pools": []}, "status": {"observedGeneration": 1, "pools": [report]}}));
+    let mut world = World::led_by(Given::Nothing, &["n1"], &[], vec![n1]);
+    world.settle();
+    assert!(awaited(&world).is_empty());
+    assert_eq!(world.reconciler.wants_lease_to_say(), Given::Recorded);
+}
+
+#[test]
+fn a_recovery_ends_with_the_last_report() {
+    let mut before = World::new(&["n1"], &[blue()], vec![]);
+    before.settle();
+    let (n1, status) = (at_version(&before, "n1", "50"), status_json(&before.status()));
+    let pool = pool_object("blue", 40, 1, SPEC, &status);
+    let mut world = World::led_by(Given::Unrecorded, &["n1"], &[pool], vec![n1]);
+    world.settle();
+    world.answer("n1");
+    world.settle();
+    assert_eq!((awaited(&world).len(), world.lease), (0, Given::Recorded));
+    world.node_joins("cp");
+    assert!(awaited(&world).is_empty(), "{:?}", awaited(&world));
+}
+
+#[test]
+fn a_label_of_a_node_does_not_undo_what_an_admin_has_said() {
+    let mut world = World::led_by(Given::Recorded, &["n1", "n2"], &[blue()], vec![]);
+    world.settle();
+    force(&mut world, "n1");
+    assert_eq!(awaited(&world), ["n2"]);
+    let labels = crate::index::Labels::from([("rack".to_owned(), "2".to_owned())]);
+    world.tell(Observed::Node(Event::Apply(("n1".into(), labels.into()))));
+    assert_eq!(awaited(&world), ["n2"]);
+}
+
+#[test]
+fn the_name_that_let_go_of_a_block_goes_with_it_though_the_agent_never_spoke() {
+    let mut world = World::new(&["n1", "n2"], &[blue()], vec![]);
+    world.settle();
+    world.tell(Observed::Node(Event::Delete(("n1".into(), NodeMeta::default()))));
+    world.settle();
+    force(&mut world, "n1");
+    assert!(world.status().releasing.is_empty());
+    assert!(forced(&world).is_empty(), "{:?}", forced(&world));
+}
+
+#[test]
+fn a_block_given_after_its_node_was_let_go_of_is_nobody_elses() {
+    let mut world = World::led_by(Given::Recorded, &["n1"], &[blue()], vec![]);
+    world.settle();
+    force(&mut world, "n1");
+    let of_n1 = world.status().allocations[0].range;
+    // n1's agent was cut off before its first report, and gives.
+    world.tell(Observed::Node(Event::Apply((
+        "n1".into(),
+        NodeMeta { leaving: Some(Leaving::Cordoned), ..NodeMeta::default() },
+    ))));
+    world.settle();
+    world.node_joins("n2");
+    world.settle();
+    let of_n2 = world.status().allocations.iter().find(|claim| claim.node == "n2").unwrap().range;
+    assert!(!of_n1.overlaps(&of_n2), "n2 has {of_n2}, which n1 may be giving from");
+}
+
+#[test]
+fn who_was_let_go_of_is_not_asked_where_a_status_of_ours_turns_out_to_be_written() {
+    let mut world = World::new(&["n1", "n2"], &[blue()], vec![]);
+    world.settle();
+    world.tell(Observed::Node(Event::Delete(("n1".into(), NodeMeta::default()))));
+    world.settle();
+    world.version += 1;
+    let mut pool = pool_object("blue", world.version, 1, SPEC, &status_json(&world.status()));
+    pool.metadata.annotations = Some([(FORCE_RELEASE.to_owned(), "n1".to_owned())].into());
+    world.tell(Observed::Pool(PoolKind::IpPool, Event::Apply(pool)));
+    // The answer of the status without its block is lost, and the status has taken effect: a read shows another version.
+    let mut freed = Vec::new();
+    for _ in 0..20 {
+        for call in world.calls() {
+            match &call {
+                Command::WriteStatus { status, .. } if status.releasing.is_empty() => {
+                    freed.push(status_json(status));
+                    world.fail(call, CallError::Failed("reset".into()));
+                }
+                Command::Confirm { pool } if !freed.is_empty() => {
+                    world.reconciler.settle(Outcome::Pool(pool.clone(), Ok("999".into())), world.now);
+                }
+                _ => world.succeed(call),
+            }
+        }
+    }
+    assert_eq!(freed.len(), 1, "no status follows before the first is read back: {freed:#?}");
+    world.version += 1;
+    let read = pool_object("blue", world.version, 1, SPEC, &freed[0]);
+    world.tell(Observed::Pool(PoolKind::IpPool, Event::Apply(read)));
+    assert!(awaited(&world).is_empty(), "{:?}", awaited(&world));
+}
