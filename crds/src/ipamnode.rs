@@ -210,6 +210,10 @@ pub struct BlockUse {
     /// The agent never allocates from this grant again. If not set, the value is false.
     #[serde(default, skip_serializing_if = "is_false")]
     pub ended: bool,
+    /// No address of the pool is in use, and the agent allocates from this grant only after a later report without `idle`
+    /// that the API server has accepted. If not set, the value is false.
+    #[serde(default, skip_serializing_if = "is_false")]
+    pub idle: bool,
     /// Number of addresses of the pool in use on the node, inside and outside the range.
     pub used: i64,
     /// Number of addresses that the agent can allocate from the range, in use or free. Values above 2^63-1 are reported

@@ -137,6 +137,20 @@ impl Allocator {
         self.ask(|reply| Command::Confirm { grants, reply }).await?
     }
 
+    /// Of these grants, those that are confirmed and of which no address is in use become idle; returns how many. They allocate
+    /// again only after another confirmation.
+    pub async fn rest(&self, grants: Vec<(PoolKey, GrantId)>) -> Result<usize, Failure> {
+        self.ask(|reply| Command::Rest { grants, reply }).await?
+    }
+
+    /// The API server has heard that these grants are idle, and the journal does not know it. They allocate nothing until they are
+    /// confirmed again.
+    pub async fn withdraw(&self, grants: Vec<GrantId>) -> Result<(), Failure> {
+        let (reply, answer) = oneshot::channel();
+        self.commands.send(Command::Withdraw { grants, reply }).await.map_err(|_| Failure::Stopped)?;
+        answer.await.map_err(|_| Failure::Stopped)
+    }
+
     /// Ends the thread once what was asked before is answered; whoever asks later is told that it has stopped.
     pub async fn close(&self) {
         drop(self.commands.send(Command::Close).await);

@@ -7,7 +7,7 @@
 //! deleting the IPAMNode does not.
 
 use ipam_core::ledger::Holding;
-use ipam_core::{AddrRange, NodePool, PoolKey};
+use ipam_core::{AddrRange, GrantId, NodePool, PoolKey};
 use ipam_crds::{AddressRange, BlockUse, HELD_RUNS, LedgerPosition, PoolType};
 use serde::{Deserialize, Serialize};
 
@@ -22,6 +22,20 @@ pub const DISCARD: &str = "nv-ipam.nvidia.com/discard-report";
 /// Longest list of addresses in the message. With the longest names of node and namespace, the command behind it is still within
 /// the length of a condition.
 const ADDRESSES: usize = 256;
+
+/// The grants that the report `standing` has as idle, if the journal had come to `found` at the start and is older than the
+/// report: the journal may have them as confirmed.
+pub fn idle(standing: &Standing, found: Position) -> Vec<GrantId> {
+    let reports = standing.status.pools.iter().filter(|report| report.idle && is_older(found, standing));
+    reports.filter_map(|report| report.grant.as_ref()?.parse().ok()).collect()
+}
+
+/// Whether a journal that had come to `found` is older than the report.
+fn is_older(found: Position, standing: &Standing) -> bool {
+    let number = |number: u64| i64::try_from(number).unwrap_or(i64::MAX);
+    let reported = standing.status.ledger.map(|LedgerPosition { epoch, sequence }| (epoch, sequence));
+    reported.is_some_and(|reported| (number(found.epoch), number(found.sequence)) < reported)
+}
 
 /// Addresses that pods may use without a record, until an admin discards them.
 #[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
@@ -56,9 +70,7 @@ impl Lost {
     /// The addresses in use by the report `standing`, if the journal had come to `found` at the start and is older than the
     /// report. A journal that is as far as the report, or further, has all of it: the pods have freed what it does not have.
     pub fn find(standing: &Standing, found: Position) -> Option<Self> {
-        let LedgerPosition { epoch, sequence } = standing.status.ledger?;
-        let number = |number: u64| i64::try_from(number).unwrap_or(i64::MAX);
-        if (number(found.epoch), number(found.sequence)) >= (epoch, sequence) {
+        if !is_older(found, standing) {
             return None;
         }
         let reports = standing.status.pools.iter().filter(|report| report.used > 0);
@@ -179,6 +191,15 @@ mod tests {
 
     fn find(epoch: u64, sequence: u64) -> Option<Lost> {
         Lost::find(&standing(), Position { epoch, sequence })
+    }
+
+    #[test]
+    fn a_store_that_is_behind_may_have_an_idle_grant_as_confirmed() {
+        let mut shown = standing();
+        let report = &mut shown.status.pools[0];
+        (report.idle, report.grant, report.used, report.held) = (true, Some("0000000000000007".into()), 0, Vec::new());
+        let found = |sequence| idle(&shown, Position { epoch: 3, sequence });
+        assert_eq!((found(4), found(5)), (vec![GrantId::from_number(7)], vec![]));
     }
 
     #[test]

@@ -127,7 +127,8 @@ impl Agent {
         info!(address = %config.bind, "taking calls");
         install(&config.cni)?;
         let closing = allocator.clone();
-        let keeping = housekeeping(config.clone(), allocator, blocks, in_force, metrics, stop.clone());
+        let served = CancellationToken::new();
+        let keeping = housekeeping(config.clone(), allocator, blocks, in_force, metrics, stop.clone(), served.clone());
         let (mut serving, mut keeping, mut ended) = (serving, tokio::spawn(keeping), ended);
         // Whichever ends first ends the agent: none of them does by itself before it is told to stop.
         let early = tokio::select! {
@@ -142,12 +143,13 @@ impl Agent {
         if let Some(early) = early {
             return early.and_then(|()| Err(anyhow!("a task ended that must not end by itself")));
         }
-        if let Ok(served) = tokio::time::timeout(CALLS_GRACE, &mut serving).await {
-            served?.context("the gRPC server failed")?;
+        if let Ok(end) = tokio::time::timeout(CALLS_GRACE, &mut serving).await {
+            end?.context("the gRPC server failed")?;
         } else {
             // What is not acknowledged by now will be asked again; a connection that merely stays open is nobody's call.
             info!("connections are still open, leaving them");
         }
+        served.cancel();
         keeping.await??;
         closing.close().await;
         store_end(ended.await)?;
@@ -201,7 +203,8 @@ fn open_store(config: &Config, metrics: &Arc<Metrics>) -> anyhow::Result<(Alloca
     Ok((allocator, ended, found))
 }
 
-/// Everything that needs the API server. Its absence stops none of the calls.
+/// Everything that needs the API server, whose absence stops none of the calls: the collection until `stop`, the watch until all calls
+/// are `served`. Then comes the last report.
 async fn housekeeping(
     config: Config,
     allocator: Allocator,
@@ -209,16 +212,18 @@ async fn housekeeping(
     in_force: watch::Receiver<Option<crate::watch::InForce>>,
     metrics: Arc<Metrics>,
     stop: CancellationToken,
+    served: CancellationToken,
 ) -> anyhow::Result<()> {
     let client = cluster::shared_client(config.common.kubeconfig.as_deref()).await?;
     let (node, namespace) = (&config.node, &config.common.namespace);
     let reporter = Reporter::new(client.clone(), namespace, node, allocator.clone(), in_force, Arc::clone(&metrics));
+    let relist = reporter.relist();
     let collector = Collector::new(client.clone(), node, config.stale, allocator, Arc::clone(&metrics));
     let (client, limit) = match config.offline_limit.map(|limit| Offline::watch(client.clone(), limit)) {
         Some((client, limit)) => (client, Some(limit)),
         None => (client, None),
     };
-    let watching = blocks.follow(events(client, namespace, node), limit, metrics, stop.clone());
-    tokio::join!(watching, reporter.run(stop.clone()), collector.run(stop));
+    let watching = blocks.follow(events(client, namespace, node, relist), limit, metrics, served.clone());
+    tokio::join!(watching, reporter.run(served), collector.run(stop));
     Ok(())
 }

@@ -5,6 +5,7 @@
 //! A report replaces one version of one object, and no other. The answer to it confirms grants: only a new block waits for a
 //! report. Without the API server the agent tries again.
 
+mod idle;
 mod reports;
 
 use std::sync::Arc;
@@ -18,6 +19,7 @@ use k8s_openapi::apimachinery::pkg::apis::meta::v1::{Condition, Time};
 use kube::api::{Patch, PatchParams};
 use kube::core::PartialObjectMeta;
 use kube::{Client, Resource, ResourceExt};
+use tokio::sync::Notify;
 use tokio::sync::watch::Receiver;
 use tokio::time::Instant;
 use tokio_util::sync::CancellationToken;
@@ -28,6 +30,7 @@ use crate::metrics::Metrics;
 use crate::store::Position;
 use crate::text::shortened;
 use crate::watch::{InForce, Standing};
+use idle::Unused;
 pub use reports::{Next, Outcome, Reports, WRITE_TIMEOUT, Write};
 
 /// Shortest time between two looks at what is held, which costs the allocator time when much is held.
@@ -36,6 +39,8 @@ const LOOK: Duration = Duration::from_millis(100);
 pub(crate) const MESSAGE: usize = 1024;
 /// From so many conflicts in a row on, the watch is taken for broken.
 const MANY_CONFLICTS: u32 = 4;
+/// Longest time that the report of an agent that ends may take.
+const LEAVE: Duration = Duration::from_secs(2);
 /// What writes of the agent are known by in `metadata.managedFields`.
 const MANAGER: &str = "ipam-node";
 /// Requests only the metadata of the object in the answer, of which the agent reads the version.
@@ -183,6 +188,7 @@ fn block_use(holding: &Holding) -> BlockUse {
         end_ip: holding.range.last().to_string(),
         grant: holding.grant.map(|grant| grant.id.to_string()),
         ended: holding.grant.is_some_and(|grant| grant.step == GrantStep::Ended),
+        idle: holding.used == 0 && holding.grant.is_some_and(|grant| grant.step == GrantStep::Idle),
         used: i64::try_from(holding.used).unwrap_or(i64::MAX),
         capacity: i64::try_from(holding.capacity).unwrap_or(i64::MAX),
         held: holding.runs.iter().map(run).collect(),
@@ -232,6 +238,7 @@ pub struct Reporter {
     in_force: Receiver<Option<InForce>>,
     metrics: Arc<Metrics>,
     reports: Reports,
+    relist: Arc<Notify>,
 }
 
 impl Reporter {
@@ -246,10 +253,15 @@ impl Reporter {
     ) -> Self {
         let (path, node) = (IPAMNode::url_path(&(), Some(namespace)), node.to_owned());
         let reports = Reports::new(Instant::now());
-        Self { client, path, node, allocator, in_force, metrics, reports }
+        Self { client, path, node, allocator, in_force, metrics, reports, relist: Arc::default() }
     }
 
-    /// Reports until `stop`.
+    /// Is signalled when the API server does not have the object that the watch has shown.
+    pub fn relist(&self) -> Arc<Notify> {
+        Arc::clone(&self.relist)
+    }
+
+    /// Reports until `stop`, and then once more: the machine may be gone soon. No request may be under way by then.
     pub async fn run(mut self, stop: CancellationToken) {
         let mut changes = self.allocator.changes();
         let stopped = stop.cancelled();
@@ -257,7 +269,11 @@ impl Reporter {
         loop {
             changes.mark_unchanged();
             self.in_force.mark_unchanged();
-            let due = self.step().await;
+            let due = tokio::select! {
+                biased;
+                () = &mut stopped => return self.leave().await,
+                due = self.step() => due,
+            };
             let looked = Instant::now();
             let other = async {
                 let told = changes.changed().await;
@@ -271,16 +287,32 @@ impl Reporter {
                 }
             };
             tokio::select! {
-                () = &mut stopped => return,
-                () = pause => {}
-                told = other => if told.is_err() { return },
+                // What the watch tells comes before the next look: it ends a pause.
+                biased;
+                () = &mut stopped => return self.leave().await,
                 told = self.in_force.changed() => {
                     if told.is_err() { return }
                     // Whoever tells has heard of the API server.
                     self.reports.heard(Instant::now());
                 }
+                () = pause => {}
+                told = other => if told.is_err() { return },
             }
         }
+    }
+
+    /// Reports what is in use, and that all grants without an address in use are idle. One try, which may take no longer than [`LEAVE`].
+    async fn leave(&mut self) {
+        let in_force = self.in_force.borrow().clone();
+        let Some(in_force) = in_force.filter(|in_force| in_force.standing.is_some()) else { return };
+        let leaving = async {
+            let idle = Unused::all(&self.allocator.holdings().await.ok()?);
+            drop(self.allocator.rest(idle).await);
+            let holdings = self.allocator.holdings().await.ok()?;
+            let write = self.reports.last(&in_force, &holdings, jiff::Timestamp::now())?;
+            self.send(&write).await.inspect_err(|error| debug!(%error, "the last report is not written")).ok()
+        };
+        drop(tokio::time::timeout(LEAVE, leaving).await);
     }
 
     /// Writes a report if one is due; returns when to look again if nothing happens before.
@@ -292,6 +324,11 @@ impl Reporter {
         match self.reports.next(&in_force, &holdings, Instant::now(), jiff::Timestamp::now()) {
             Next::Wait => None,
             Next::At(due) => Some(due),
+            Next::Rest(grants) => {
+                self.reports.rested(&grants);
+                drop(self.allocator.rest(grants).await);
+                Some(Instant::now())
+            }
             Next::Write(write) => {
                 self.write(*write).await;
                 // Looked at again at once: what changed meanwhile may be due.
@@ -301,7 +338,7 @@ impl Reporter {
     }
 
     async fn write(&mut self, write: Write) {
-        let (outcome, error) = match tokio::time::timeout(WRITE_TIMEOUT, self.send(&write)).await {
+        let (outcome, error) = match tokio::time::timeout(write.timeout(), self.send(&write)).await {
             Ok(Ok(answer)) => {
                 let version = answer.resource_version;
                 match self.confirm(&write, answer.object).await {
@@ -309,8 +346,14 @@ impl Reporter {
                     Err(failure) => (Outcome::Unconfirmed(version), failure.to_string()),
                 }
             }
-            Ok(Err(error)) => (Outcome::from(&error), error.to_string()),
-            Err(_) => (Outcome::Unreached, format!("no answer within {} s", WRITE_TIMEOUT.as_secs())),
+            Ok(Err(error)) => {
+                // The object is gone, or is another one.
+                if matches!(&error, kube::Error::Api(status) if matches!(status.code, 404 | 422)) {
+                    self.relist.notify_one();
+                }
+                (Outcome::from(&error), error.to_string())
+            }
+            Err(_) => (Outcome::Unreached, format!("no answer within {} s", write.timeout().as_secs())),
         };
         let attempts = self.reports.ended(write, &outcome, Instant::now());
         match (outcome, attempts) {
@@ -320,6 +363,7 @@ impl Reporter {
                 debug!(error, "the IPAMNode has changed, reporting on what it is now");
                 if self.reports.conflicts() >= MANY_CONFLICTS {
                     self.metrics.report_failures.inc();
+                    self.relist.notify_one();
                 }
                 if self.reports.conflicts() == MANY_CONFLICTS {
                     warn!(

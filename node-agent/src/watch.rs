@@ -11,7 +11,9 @@ use std::io;
 use std::sync::Arc;
 use std::time::Duration;
 
-use futures::{Stream, StreamExt};
+use futures::{Stream, StreamExt, stream};
+use ipam_core::GrantId;
+use ipam_core::ledger::GrantStep;
 use ipam_core::node_pool::Pause;
 use ipam_crds::{BlockState, IPAMNode, IPAMNodeStatus, NodeBlock};
 use kube::core::{DeserializeGuard, ObjectMeta};
@@ -19,6 +21,7 @@ use kube::runtime::WatchStreamExt;
 use kube::runtime::utils::Backoff;
 use kube::runtime::watcher::{self, Event, watcher};
 use kube::{Api, Client};
+use tokio::sync::Notify;
 use tokio::sync::watch::Sender;
 use tokio::time::Instant;
 use tokio_util::sync::CancellationToken;
@@ -28,7 +31,7 @@ use crate::allocator::{Allocator, Source};
 use crate::blocks::{Problem, usable};
 use crate::contact::Offline;
 use crate::found::Found;
-use crate::lost::{DISCARD, Lost};
+use crate::lost::{DISCARD, Lost, idle};
 use crate::metrics::Metrics;
 use crate::note::Noted;
 use crate::ready::Readiness;
@@ -119,6 +122,8 @@ pub struct Blocks {
     found: Option<Found>,
     /// What was compared, and is still noted on disk.
     compared: Option<Found>,
+    /// Grants that the report has as idle and the journal, which is older, may have as confirmed.
+    withdrawn: Vec<GrantId>,
 }
 
 impl Blocks {
@@ -139,6 +144,7 @@ impl Blocks {
             patience: None,
             found: None,
             compared: None,
+            withdrawn: Vec::new(),
         }
     }
 
@@ -175,8 +181,16 @@ impl Blocks {
             let path = self.file.path().display();
             warn!(%path, error, "cannot save the blocks, trying again");
         }
-        self.forget_found().await;
+        self.forget_or_put_first().await;
         self.put().await;
+    }
+
+    /// What the journal does not have yet of withdrawn grants it has once the pools are configured.
+    async fn forget_or_put_first(&mut self) {
+        if !self.withdrawn.is_empty() {
+            self.put().await;
+        }
+        self.forget_found().await;
     }
 
     /// The disk may take its time; the calls of the runtime must not wait for it.
@@ -203,7 +217,7 @@ impl Blocks {
     /// Once the disk knows what the comparison of journal and report has shown, the next start need not make it. Whether there
     /// was something to forget, and it is forgotten.
     async fn forget_found(&mut self) -> bool {
-        if self.noted.lost != self.durable.lost {
+        if self.noted.lost != self.durable.lost || self.compared.is_none() || !self.has_withdrawn().await {
             return false;
         }
         let Some(found) = self.compared.take() else { return false };
@@ -243,12 +257,30 @@ impl Blocks {
         self.standing.clone().filter(|_| self.noted.lost == self.durable.lost && self.compared.is_none())
     }
 
-    /// What the report that stands tells as held and this agent may have no record of, at the first sight of it.
-    fn missing(&mut self) -> Option<Lost> {
+    /// What the report that stands tells as held and this agent may have no record of, at the first sight of it. Grants that it has
+    /// as idle allocate nothing before they are confirmed again.
+    async fn missing(&mut self) -> Option<Lost> {
         let found = self.found.take_if(|_| self.standing.is_some())?;
-        let lost = Lost::find(self.standing.as_ref()?, found.position);
+        let standing = self.standing.as_ref()?;
+        let lost = Lost::find(standing, found.position);
+        self.withdrawn = idle(standing, found.position);
         self.compared = Some(found);
+        // An allocator that has stopped allocates nothing.
+        drop(self.allocator.withdraw(self.withdrawn.clone()).await);
         lost
+    }
+
+    /// Whether the journal has none of the withdrawn grants as confirmed any more.
+    async fn has_withdrawn(&mut self) -> bool {
+        if self.withdrawn.is_empty() {
+            return true;
+        }
+        let Ok(holdings) = self.allocator.holdings().await else { return false };
+        let mut grants = holdings.pools.iter().filter_map(|holding| holding.grant);
+        if !grants.any(|grant| grant.step == GrantStep::Confirmed && self.withdrawn.contains(&grant.id)) {
+            self.withdrawn.clear();
+        }
+        self.withdrawn.is_empty()
     }
 
     /// Follows a stream of events of the one object until `stop`. With `limit`, nothing new is given while the API server
@@ -358,14 +390,14 @@ impl Blocks {
                 return warn!(error, "this node's IPAMNode cannot be read, serving what is known");
             }
         };
-        let lost = self.missing();
+        let lost = self.missing().await;
         let was_copy = std::mem::take(&mut self.is_copy);
         let (told, confirmed) = (self.in_force.borrow().is_some(), self.patience.take().is_some() || was_copy);
         let noted = self.noted.followed_by(spec).discarded_by(self.standing.as_ref()).missing(lost);
         if !told || self.noted != noted {
             return self.tell(noted).await;
         }
-        self.forget_found().await;
+        self.forget_or_put_first().await;
         if confirmed {
             self.put().await;
         } else {
@@ -462,10 +494,18 @@ fn read(object: DeserializeGuard<IPAMNode>) -> Listed {
 }
 
 /// The events of this node's object.
-pub fn events(client: Client, namespace: &str, node: &str) -> impl Stream<Item = Told> + use<> {
+///
+/// Each signal of `relist` begins with a list: after a restore a watch can wait for a version that the API server reaches late, and shows
+/// nothing until then.
+pub fn events(client: Client, namespace: &str, node: &str, relist: Arc<Notify>) -> impl Stream<Item = Told> + use<> {
     let api: Api<DeserializeGuard<IPAMNode>> = Api::namespaced(client, namespace);
     let only_this = watcher::Config::default().fields(&format!("metadata.name={node}"));
-    watcher(api, only_this).backoff(Pauses::default())
+    let watch = move || {
+        let relist = Arc::clone(&relist);
+        let until = Box::pin(async move { relist.notified().await });
+        watcher(api.clone(), only_this.clone()).backoff(Pauses::default()).take_until(until)
+    };
+    stream::repeat_with(watch).flatten()
 }
 
 /// Pauses before a watch that broke is renewed: those of client-go, from 0.8 s on and with jitter, so that 5,000 agents do

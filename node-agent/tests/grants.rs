@@ -91,6 +91,29 @@ async fn no_address_leaves_before_the_confirmation_is_durable() {
 }
 
 #[tokio::test]
+async fn a_report_says_idle_only_once_that_is_durable_and_a_request_asks_for_a_confirmation() {
+    let (allocator, _ended, store) = controlled_allocator(&[blue()]);
+    store.answer(Verdict::Done);
+    configure(&allocator, 1, &[blue()]).await;
+    assert_eq!(steps(&store.commit().await), []);
+    let (asked, idle) = (allocator.clone(), grants(&[blue()]));
+    let rested = tokio::spawn(async move { asked.rest(idle).await });
+    assert_eq!(steps(&store.commit().await), [GrantStep::Idle]);
+    let asked = allocator.clone();
+    let reported = tokio::spawn(async move { step(&asked).await });
+    tokio::task::yield_now().await;
+    assert!(!rested.is_finished() && !reported.is_finished());
+    store.answer(Verdict::Done);
+    assert_eq!((rested.await.unwrap().unwrap(), reported.await.unwrap()), (1, Some(GrantStep::Idle)));
+    let asked = allocator.clone();
+    let added = tokio::spawn(async move { add(&asked).await });
+    assert_eq!(steps(&store.commit().await), [GrantStep::Seen]);
+    store.answer(Verdict::Done);
+    assert!(is_unconfirmed(&added.await.unwrap()));
+    assert_eq!(step(&allocator).await, Some(GrantStep::Seen));
+}
+
+#[tokio::test]
 async fn a_report_says_ended_only_once_the_end_is_durable() {
     let (allocator, _ended, store) = controlled_allocator(&[blue()]);
     let asked = allocator.clone();

@@ -186,13 +186,21 @@ impl IpamNodeRecord {
         self.report_about(entry).is_some_and(|report| report.ended)
     }
 
-    /// Whether no address of this entry was ever in use: the block was free when the grant was made, no report has the grant, and none
-    /// has an address of the pool in use. An agent that reports no grants may allocate from any entry.
+    /// Whether no address of this entry is in use, and none can be before a report that this version of the object does not have: a
+    /// write that names this version revokes the grant.
+    ///
+    /// Either the agent reports that the grant is idle. Or it was never used: the block was free when the grant was made, no report has
+    /// the grant, and none has an address of the pool in use. An agent that reports no grants may allocate from any entry.
     pub fn is_unused(&self, entry: &NodeBlock) -> bool {
+        let is_idle = self.report_about(entry).is_some_and(|report| report.idle && report.used == 0);
+        !self.is_doubted && self.is_there(entry) && (is_idle || self.was_never_used(entry))
+    }
+
+    fn was_never_used(&self, entry: &NodeBlock) -> bool {
         let is_empty = |report: &BlockUse| report.used == 0 && report.grant.is_some();
         let is_reported = self.report_about(entry).is_some() || self.reported.contains(&entry.grant);
         let others = self.report(&key_of(entry));
-        !self.is_doubted && entry.never_used && !is_reported && others.is_none_or(is_empty) && self.is_there(entry)
+        entry.never_used && !is_reported && others.is_none_or(is_empty)
     }
 
     /// Whether the object has the grant of this entry, or no entry of its pool. One of another grant may be a write of ours whose
@@ -354,7 +362,7 @@ pub fn pool_type_of(kind: PoolKind) -> PoolType {
 /// * Outdated: the entry that was told, untouched, since the spec that it came from is gone. Active while addresses are
 ///   held, since the last good state is served; Releasing once the agent counts none, to learn whether that stays so.
 ///
-/// A block that is to be released and was never used is revoked at once.
+/// A block that is to be released is revoked at once if it was never used or its grant is idle.
 ///
 /// What was told is what is there, unless another hand has changed it while we led. If there is no such entry, the closest that
 /// today's spec can say of the block; of a spec that is not valid (`None`), the bare range.
@@ -381,7 +389,7 @@ fn same_entry<'a>(key: &PoolKey, assignment: &Assignment, known: &'a IpamNodeRec
 }
 
 /// The state of an entry of which the node loses the block: `state`, unless the grant is revoked, or can be because it was never
-/// used.
+/// used or is idle.
 fn losing(state: BlockState, told: Option<&NodeBlock>, known: Option<&IpamNodeRecord>) -> BlockState {
     let is_revoked = |told: &NodeBlock| told.state == BlockState::Revoked;
     let is_unused = |told: &NodeBlock| known.is_some_and(|known| known.is_unused(told));
@@ -425,10 +433,10 @@ pub fn grant(
         (entry.grant, entry.never_used) = (sent.grant.clone(), sent.never_used);
         return;
     }
-    // Nothing is in use of a grant that has ended without use, or was revoked because no report had it.
+    // Nothing is in use of a grant that has ended without use, or was revoked because nothing was in use.
     let was_unused = told.zip(known).is_some_and(|(told, known)| {
         let is_empty = !known.is_doubted && known.has_ended(told) && known.used(&key_of(told)) == 0;
-        is_over && (is_empty || (told.state == BlockState::Revoked && told.never_used && known.is_unused(told)))
+        is_over && (is_empty || (told.state == BlockState::Revoked && known.is_unused(told)))
     });
     entry.never_used = was_unused || (is_new && !is_over);
     entry.grant = make(own.map_or(0, |own| own.second().saturating_add(1))).to_string();

@@ -7,7 +7,7 @@ use std::fmt::{self, Display, Formatter};
 use serde::{Deserialize, Serialize};
 
 /// Each of these must happen in a run of the tests.
-pub const EXPECTED: [&str; 58] = [
+pub const EXPECTED: [&str; 60] = [
     "pods served",
     "pods served by name",
     "agents killed after the record of an ADD",
@@ -25,6 +25,7 @@ pub const EXPECTED: [&str; 58] = [
     "blocks released: report",
     "blocks released: force-release",
     "blocks released: grace",
+    "blocks released: idle",
     "blocks released: never in an IPAMNode, Node there",
     "blocks lost from the records",
     "blocks recorded again",
@@ -66,6 +67,7 @@ pub const EXPECTED: [&str; 58] = [
     "watches of Nodes failed",
     "Nodes terminating",
     "machines added",
+    "grants became idle",
 ];
 
 /// So must each of these, which happen on nodes.

@@ -31,6 +31,8 @@ use collect::Objects;
 
 /// The interface of every pod.
 pub(super) const IF_NAME: &str = "net1";
+/// How an ADD is refused whose block waits for a confirmation.
+pub(super) const UNCONFIRMED: &str = "ADD refused: Unconfirmed";
 /// An address that was freed is not allocated again for so many seconds, unless a pod asks for it by name.
 pub(super) const COOLDOWN: i64 = 2;
 

@@ -437,6 +437,22 @@ impl Agents {
             self.in_force.mark_unchanged();
             self.reports.heard(clock.instant().into());
         }
+        let (mut model, mut original) = self.look(clock).await?;
+        if let (Next::Rest(grants), Next::Rest(same)) = (&model, &original)
+            && grants == same
+        {
+            // Both do so, and look again.
+            let (one, other) = (grants.clone(), grants.clone());
+            drop(self.model.to_rest(clock));
+            drop(self.model.ask(|allocator| async move { allocator.rest(one).await }));
+            self.reports.rested(&other);
+            drop(self.allocator.rest(other).await);
+            (model, original) = self.look(clock).await?;
+        }
+        Ok((model, original))
+    }
+
+    async fn look(&mut self, clock: Clock) -> Result<(Next, Next), String> {
         let (_, holdings) = self.holdings().await?;
         let in_force = self.in_force.borrow().clone().filter(|in_force| in_force.standing.is_some());
         let original = in_force.map_or(Next::Wait, |in_force| {
@@ -469,7 +485,7 @@ fn words<T: Debug>(answer: Option<Result<T, Failure>>) -> String {
 fn what_is_next(next: &Next) -> (String, Value) {
     match next {
         Next::Write(write) => ("write".to_owned(), write.patch()),
-        Next::Wait | Next::At(_) => (format!("{next:?}"), Value::Null),
+        Next::Wait | Next::At(_) | Next::Rest(_) => (format!("{next:?}"), Value::Null),
     }
 }
 

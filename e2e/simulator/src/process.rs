@@ -8,13 +8,13 @@ use std::sync::atomic::{AtomicI64, Ordering};
 use std::task::{Context, Poll, Waker};
 use std::time::Duration;
 
-use ipam_core::PoolKey;
 use ipam_core::node_pool::Pause;
+use ipam_core::{GrantId, PoolKey};
 use ipam_crds::{IPAMNode, LedgerPosition, NodeBlock};
 use ipam_node_agent::allocator::{Allocator, Source, Worker};
 use ipam_node_agent::blocks::usable;
 use ipam_node_agent::gc::Observations;
-use ipam_node_agent::lost::Lost;
+use ipam_node_agent::lost::{Lost, idle};
 use ipam_node_agent::metrics::Metrics;
 use ipam_node_agent::note::Noted;
 use ipam_node_agent::spec::NodeSpec;
@@ -200,7 +200,7 @@ impl Process {
             self.due.set(match self.next(clock, 0) {
                 Next::Wait => Due::Never,
                 Next::At(due) => Due::At(due),
-                Next::Write(_) => Due::At(clock.instant().into()),
+                Next::Rest(_) | Next::Write(_) => Due::At(clock.instant().into()),
             });
         }
         match self.due.get() {
@@ -222,8 +222,16 @@ impl Process {
     pub(super) fn write(&self, clock: Clock, skew: i64) -> Option<Write> {
         match self.next(clock, skew) {
             Next::Write(write) => Some(*write),
-            Next::Wait | Next::At(_) => None,
+            Next::Wait | Next::At(_) | Next::Rest(_) => None,
         }
+    }
+
+    /// The grants that the reporter wants to be idle now, which it then asks the allocator for.
+    pub(super) fn to_rest(&self, clock: Clock) -> Option<Vec<(PoolKey, GrantId)>> {
+        let Next::Rest(grants) = self.next(clock, 0) else { return None };
+        self.due.set(Due::Unasked);
+        self.reports.borrow_mut().rested(&grants);
+        Some(grants)
     }
 
     /// The write has ended, so long after it began.
@@ -250,6 +258,10 @@ impl Process {
         let spec = object.as_ref().map(NodeSpec::from).unwrap_or_default();
         let first = self.found.take_if(|_| self.standing.is_some()).zip(self.standing.clone());
         let lost = first.as_ref().and_then(|(found, standing)| Lost::find(standing, *found));
+        if let Some((found, standing)) = &first {
+            let idle = idle(standing, *found);
+            drop(self.ask(|allocator| async move { allocator.withdraw(idle).await }));
+        }
         let was_copy = std::mem::take(&mut self.is_copy);
         let confirmed = self.starting.take().is_some() || was_copy;
         let noted = self.noted.followed_by(spec).discarded_by(self.standing.as_ref()).missing(lost);

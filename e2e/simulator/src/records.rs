@@ -61,6 +61,9 @@ pub(super) struct Records {
     pub(super) sharing: BTreeSet<(PoolKey, PoolKey)>,
     /// The last assignment before the backup that was put in place last.
     kept: AssignmentId,
+    /// Node and grant of the last reports that have the grant as idle; none after a restore.
+    idle: BTreeSet<(String, String)>,
+    was_restored: bool,
     /// The version up to which all was read.
     seen: u64,
 }
@@ -74,6 +77,9 @@ impl Records {
     /// A backup is put in place that was made after this assignment.
     pub(super) fn restore(&mut self, kept: AssignmentId) {
         self.kept = kept;
+        // The restored reports are from before what the agents know.
+        self.idle.clear();
+        self.was_restored = true;
     }
 
     /// The IPAMNode of the node is gone by hand. What was lost from a status alone is lost for good.
@@ -224,6 +230,8 @@ impl Records {
             "blocks released: report"
         } else if self.expired.contains(&it.id) {
             "blocks released: grace"
+        } else if self.is_idle(server, it) {
+            "blocks released: idle"
         } else {
             match (self.is_told(it.id), server.get("nodes", &it.node).is_some()) {
                 (false, true) => "blocks released: never in an IPAMNode, Node there",
@@ -232,6 +240,15 @@ impl Records {
                 (true, false) => "blocks released: not reported, Node gone",
             }
         }
+    }
+
+    /// Whether the last report has the grant of this assignment as idle.
+    fn is_idle(&self, server: &Server, it: &Assignment) -> bool {
+        let object = server.get("ipamnodes", &it.node);
+        let mut entries = object.and_then(|object| object["spec"]["pools"].as_array()).into_iter().flatten();
+        entries.any(|entry| {
+            pool_of_entry(entry) == it.pool && self.idle.contains(&(it.node.clone(), text(entry, "/grant")))
+        })
     }
 
     fn is_told(&self, id: AssignmentId) -> bool {
@@ -277,8 +294,14 @@ impl Records {
         for report in object["status"]["pools"].as_array().into_iter().flatten() {
             let Some(grant) = report["grant"].as_str() else { continue };
             self.reported.insert((node.clone(), grant.to_owned()));
+            let it = (node.clone(), grant.to_owned());
+            if report["idle"] == true && !self.was_restored {
+                self.idle.insert(it.clone());
+            } else {
+                self.idle.remove(&it);
+            }
             if report["ended"] == true {
-                self.ended.insert((node.clone(), grant.to_owned()));
+                self.ended.insert(it);
             }
         }
     }
@@ -291,8 +314,12 @@ impl Records {
     /// Why the agent of the node may allocate nothing from a grant. `is_forgotten` says that its store was lost.
     pub(super) fn forbids(&self, node: &str, grant: &str, is_forgotten: bool) -> Option<&'static str> {
         let is_unreported = !self.is_reported(node, grant);
-        let has_ended = !is_forgotten && self.ended.contains(&(node.to_owned(), grant.to_owned()));
-        is_unreported.then_some("no report has named it").or_else(|| has_ended.then_some("it was reported as ended"))
+        let it = (node.to_owned(), grant.to_owned());
+        let has_ended = !is_forgotten && self.ended.contains(&it);
+        let is_idle = !is_forgotten && self.idle.contains(&it);
+        let why = is_unreported.then_some("no report has named it");
+        let why = why.or_else(|| has_ended.then_some("it was reported as ended"));
+        why.or_else(|| is_idle.then_some("the last report has it as idle"))
     }
 
     fn note_told(&mut self, object: &Object) {

@@ -9,7 +9,7 @@ use tokio::runtime::Runtime;
 use super::action::{Action, Fate};
 use super::activity::Activity;
 use super::admin::{self, pool_at};
-use super::agent::{Added, Node, Wish};
+use super::agent::{Added, Node, UNCONFIRMED, Wish};
 use super::allowed::{Allowed, key_of};
 use super::disk::Replaced;
 use super::law::{self, Broken};
@@ -285,7 +285,11 @@ impl World {
     /// CNI ADD of a new pod.
     pub(super) fn add(&mut self, node: u8, pool: usize, wish: Wish) -> Added {
         self.confirm(node);
-        let added = self.nodes[usize::from(node % MOST_NODES)].add(pool, wish, self.clock, &self.records);
+        let mut added = self.nodes[usize::from(node % MOST_NODES)].add(pool, wish, self.clock, &self.records);
+        // The request has woken an idle grant.
+        if added == Added::Refused(UNCONFIRMED) && self.confirm(node) {
+            added = self.nodes[usize::from(node % MOST_NODES)].add(pool, wish, self.clock, &self.records);
+        }
         match (added, wish) {
             (Added::Served, Wish::Two(_)) => self.activity.count("pods served from two pools"),
             (Added::Served, Wish::Named(_)) => self.activity.count("pods served by name"),
@@ -297,14 +301,20 @@ impl World {
         added
     }
 
-    /// An ADD waits for the confirmation of a new grant. Mostly the report that asks for it reaches the server meanwhile.
-    fn confirm(&mut self, node: u8) {
-        let (clock, shared) = (self.clock, self.server.clone());
-        let it = &mut self.nodes[usize::from(node % MOST_NODES)];
-        if it.waits_for_confirmation(clock) {
-            it.report(&mut lock(&shared), Fate::Done, clock);
-            self.look();
+    /// An ADD waits for the confirmation of a grant. Mostly the report that asks for it reaches the server meanwhile. Whether it did.
+    fn confirm(&mut self, node: u8) -> bool {
+        let waits = self.nodes[usize::from(node % MOST_NODES)].waits_for_confirmation(self.clock);
+        if waits {
+            self.report(node);
         }
+        waits
+    }
+
+    /// The agent writes the report that is due.
+    pub(super) fn report(&mut self, node: u8) {
+        let (clock, shared) = (self.clock, self.server.clone());
+        self.nodes[usize::from(node % MOST_NODES)].report(&mut lock(&shared), Fate::Done, clock);
+        self.look();
     }
 
     pub(super) fn admin(&mut self, action: Action) {

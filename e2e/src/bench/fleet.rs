@@ -212,7 +212,8 @@ impl Base {
         let blocks = Blocks::new(allocator.clone(), file, Readiness::default(), told);
         let metrics = &self.metrics;
         let reporter = Reporter::new(client.clone(), NAMESPACE, &name, allocator, in_force, Arc::clone(metrics));
-        let watching = blocks.follow(events(client, NAMESPACE, &name), None, Arc::clone(metrics), stop.clone());
+        let watching =
+            blocks.follow(events(client, NAMESPACE, &name, Arc::default()), None, Arc::clone(metrics), stop.clone());
         tokio::join!(watching, reporter.run(stop.clone()));
         Ok(())
     }

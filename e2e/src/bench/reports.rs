@@ -120,6 +120,7 @@ fn status(node: &IPAMNode, held: &[AddressRange]) -> IPAMNodeStatus {
         end_ip: block.end_ip.clone(),
         grant: (block.state != BlockState::Revoked).then(|| block.grant.clone()),
         ended: block.state == BlockState::Releasing && held.is_empty(),
+        idle: false,
         used: i64::try_from(held.len()).unwrap_or(i64::MAX),
         capacity: super::large::BLOCK_SIZE,
         held: held.to_vec(),

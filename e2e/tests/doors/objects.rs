@@ -107,6 +107,7 @@ pub(crate) fn report(block: &NodeBlock, held: &Held) -> Option<BlockUse> {
         end_ip: block.end_ip.clone(),
         grant: Some(block.grant.clone()),
         ended: block.state == BlockState::Releasing && used == 0,
+        idle: false,
         used,
         capacity: 1000,
         held: runs,

@@ -132,6 +132,36 @@ fn a_pool_without_spare_blocks_outlives_the_replacement_of_its_nodes() {
 }
 
 #[test]
+fn a_machine_that_is_gone_without_pods_returns_its_block_though_its_agent_never_answers() {
+    let mut stage = Stage::set("lost", 2);
+    stage.pool(IPPOOLS, "p", ip_spec("10.83.0.0/29", 3));
+    let mut blocks = stage.api.await_count(IPPOOLS, "p", 2);
+    for (node, stops) in [(0, true), (1, false)] {
+        let name = stage.name(node).to_owned();
+        stage.resident(node, IPPOOLS, "p").del();
+        if stops {
+            stage.stop_agent(node);
+            stage.await_idle(node);
+        } else {
+            stage.await_idle(node);
+            // A pod that comes now waits for a report, and then has an address at once.
+            let pod = stage.resident(node, IPPOOLS, "p");
+            pod.check();
+            pod.del();
+            stage.await_idle(node);
+            stage.kill_agent(node);
+        }
+        stage.api.delete_node(&name);
+        let newcomer = stage.join(if stops { "x" } else { "y" });
+        let block = blocks.remove(&name).unwrap();
+        blocks.insert(newcomer, block);
+        let wanted: Vec<_> = blocks.iter().map(|(node, block)| (node.as_str(), block.as_str())).collect();
+        stage.api.await_blocks(IPPOOLS, "p", &wanted);
+        stage.await_releasing(IPPOOLS, "p", &[]);
+    }
+}
+
+#[test]
 fn one_address_a_whole_subnet_and_a_static_prefix_wait_like_any_other_block() {
     let stage = Stage::set("shapes", 1);
     let node = stage.name(0).to_owned();

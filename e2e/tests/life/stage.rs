@@ -4,6 +4,7 @@ use std::collections::BTreeMap;
 use std::process::Command;
 use std::sync::OnceLock;
 use std::sync::atomic::{AtomicU32, Ordering};
+use std::time::Duration;
 
 use ipam_e2e::cluster::{Agent, Operator, install_crds};
 use ipam_e2e::netns::{BRIDGE, CniError, Node, Pod, Sandbox};
@@ -14,6 +15,9 @@ use crate::api::{Api, IPAMNODES, IPPOOLS, SOON, kind_of};
 
 /// Label that tells the nodes of one test from those of others; its value is the test's namespace.
 pub(crate) const GROUP: &str = "e2e.nv-ipam.invalid/group";
+
+/// A block is idle after 30 seconds without a pod.
+const IDLE: Duration = Duration::from_mins(2);
 
 /// The interface that pods have from the network of a pool.
 const INTERFACE: &str = "net1";
@@ -171,6 +175,21 @@ impl Stage {
     /// Ends the agent of a node for good.
     pub(crate) fn kill_agent(&mut self, node: usize) {
         drop(self.agents[node].take());
+    }
+
+    /// Stops the agent of a node for good, as a machine does that is switched off in good order.
+    pub(crate) fn stop_agent(&mut self, node: usize) {
+        let mut agent = self.agents[node].take().expect("the agent runs");
+        agent.process().terminate(SOON).unwrap();
+    }
+
+    /// Waits until the agent of a node says that its first block is idle.
+    pub(crate) fn await_idle(&self, node: usize) {
+        eventually_blocking(&format!("{} has an idle block", self.name(node)), IDLE, || {
+            let object = self.api.get(IPAMNODES, self.name(node));
+            if object["status"]["pools"][0]["idle"] == true { Ok(()) } else { Err(object["status"].to_string()) }
+        })
+        .unwrap();
     }
 
     /// kubectl in this stage's namespace.

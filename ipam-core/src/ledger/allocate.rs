@@ -4,7 +4,7 @@ use std::net::IpAddr;
 
 use super::book::Book;
 use super::validate::{pool_count_is_valid, request_violations, wanted};
-use super::{Allocation, Change, Grant, GrantStep, HeldConflict, Ledger, Pick, Refusal, Request, Reservation};
+use super::{Allocation, Change, Grant, HeldConflict, Ledger, Pick, Refusal, Request, Reservation};
 use crate::NodePool;
 use crate::node_pool::{Pause, PoolState};
 
@@ -88,7 +88,7 @@ impl Ledger {
 
     /// Whether the grant of the pool's block allows new addresses.
     fn allows(&self, pool: &NodePool) -> bool {
-        pool.grant.is_none_or(|id| self.grants.step(&pool.key, id) == Some(GrantStep::Confirmed))
+        pool.grant.is_none_or(|id| self.grants.allows(&pool.key, id))
     }
 }
 

@@ -1,8 +1,10 @@
-//! Grants on one node: which are seen, which the API server has confirmed, and which have ended.
+//! Grants on one node: which are seen, which the API server has confirmed, which are idle, and which have ended.
 //!
-//! A grant goes through three steps in this order: *seen*, *confirmed*, *ended*. No step is undone. The node allocates from a confirmed
-//! grant alone. An ended grant never allocates again, whatever spec has it: the operator may have assigned its block to
-//! another node.
+//! A grant is *seen*, then *confirmed*, and at last *ended*. The node allocates from a confirmed grant alone. A grant of which no
+//! address is in use can become *idle*: the API server may then hear that the node needs a new confirmation. So the operator can give
+//! the block to another node if this one is gone. An idle grant is *seen* again once a pod requests an address.
+//!
+//! An ended grant never allocates again, whatever spec has it: the operator may have assigned its block to another node.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -13,13 +15,15 @@ use crate::{GrantId, NodePool, PoolKey};
 /// Number of ended grants that are recorded one by one.
 pub const MOST_ENDED: usize = 8192;
 
-/// A step of a grant, in order.
+/// A step of a grant.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug)]
 pub enum GrantStep {
-    /// A spec of the API server has it.
+    /// A spec of the API server has it. It waits for its confirmation.
     Seen,
     /// The API server's answer to a report about it still had it.
     Confirmed,
+    /// It was confirmed, no address was in use, and the node needs another confirmation before it allocates again.
+    Idle,
     /// The node allocates nothing from it any more.
     Ended,
 }
@@ -39,8 +43,10 @@ pub struct SpecVersion {
 /// The grants that the node knows.
 #[derive(Clone, PartialEq, Eq, Default, Debug)]
 pub(super) struct Grants {
-    /// The grant of each pool that has not ended, and whether it is confirmed.
-    current: BTreeMap<PoolKey, (GrantId, bool)>,
+    /// The grant of each pool that has not ended, and its step.
+    current: BTreeMap<PoolKey, (GrantId, GrantStep)>,
+    /// Confirmed grants that are to become idle: the API server has heard so from a later journal than this one.
+    withdrawn: BTreeSet<GrantId>,
     ended: BTreeSet<GrantId>,
     /// Every ID up to this one that is not current counts as ended.
     ended_to: Option<GrantId>,
@@ -52,9 +58,7 @@ impl Grants {
     /// The step that the grant of a block of `pool` has reached; `None` if it was never seen.
     pub(super) fn step(&self, pool: &PoolKey, id: GrantId) -> Option<GrantStep> {
         match self.current.get(pool) {
-            Some((current, confirmed)) if *current == id => {
-                Some(if *confirmed { GrantStep::Confirmed } else { GrantStep::Seen })
-            }
+            Some((current, step)) if *current == id => Some(*step),
             _ => self.has_ended(id).then_some(GrantStep::Ended),
         }
     }
@@ -63,15 +67,26 @@ impl Grants {
         self.ended.contains(&id) || self.ended_to.is_some_and(|last| id <= last)
     }
 
-    /// Records a step. No step is taken back: an ended grant stays ended.
+    /// Whether the node allocates from the grant.
+    pub(super) fn allows(&self, pool: &PoolKey, id: GrantId) -> bool {
+        self.step(pool, id) == Some(GrantStep::Confirmed) && !self.withdrawn.contains(&id)
+    }
+
+    /// These grants are to become idle, whether addresses are in use or not. Until that is recorded they allocate nothing.
+    pub(super) fn withdraw(&mut self, grants: impl IntoIterator<Item = GrantId>) {
+        self.withdrawn.extend(grants);
+    }
+
+    /// Records a step. An ended grant stays ended.
     pub(super) fn apply(&mut self, pool: &PoolKey, id: GrantId, step: GrantStep) {
         if step == GrantStep::Ended {
             if self.current.get(pool).is_some_and(|(current, _)| *current == id) {
                 self.current.remove(pool);
             }
             self.ended.insert(id);
-        } else if self.step(pool, id) < Some(step) {
-            let before = self.current.insert(pool.clone(), (id, step == GrantStep::Confirmed));
+        } else if can_follow(self.step(pool, id), step) {
+            self.withdrawn.remove(&id);
+            let before = self.current.insert(pool.clone(), (id, step));
             // A pool has one grant. Another that was not ended before is ended by its successor.
             self.ended.extend(before.map(|(before, _)| before).filter(|before| *before != id));
         }
@@ -114,6 +129,9 @@ impl Grants {
             if known.is_none() {
                 step(pool, id, first);
             }
+            if known == Some(GrantStep::Confirmed) && self.withdrawn.contains(&id) {
+                step(pool, id, GrantStep::Idle);
+            }
             if known.or(Some(first)) != Some(GrantStep::Ended) && state == PoolState::Releasing && !in_use {
                 step(pool, id, GrantStep::Ended);
                 ending += 1;
@@ -131,13 +149,20 @@ impl Grants {
     pub(super) fn snapshot(&self) -> Vec<Change> {
         let step = |pool: &PoolKey, id, step| Change::Grant { pool: pool.clone(), id, step };
         let ended_to = self.ended_to.map(|id| Change::GrantsEndedTo { id });
-        let seen = self.current.iter().map(|(pool, (id, confirmed))| {
-            step(pool, *id, if *confirmed { GrantStep::Confirmed } else { GrantStep::Seen })
-        });
+        let seen = self.current.iter().map(|(pool, (id, at))| step(pool, *id, *at));
         // Of an ended grant the pool does not matter.
         let nameless = PoolKey::new(crate::PoolKind::IpPool, "");
         let ended = self.ended.iter().map(|id| step(&nameless, *id, GrantStep::Ended));
         let version = self.version.map(|version| Change::Spec { version });
         seen.chain(ended).chain(ended_to).chain(version).collect()
+    }
+}
+
+/// Whether a grant that is at `before` can go to `step`, which is not the end. A snapshot begins with any of them.
+const fn can_follow(before: Option<GrantStep>, step: GrantStep) -> bool {
+    use GrantStep::{Confirmed, Idle, Seen};
+    match before {
+        None => true,
+        Some(before) => matches!((before, step), (Seen, Confirmed) | (Confirmed, Idle) | (Idle, Seen)),
     }
 }

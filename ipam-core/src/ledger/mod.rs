@@ -21,6 +21,7 @@ mod validate;
 use std::collections::BTreeMap;
 use std::net::IpAddr;
 
+use crate::node_pool::PoolState;
 use crate::{AddrRange, GrantId, NodePool, PoolKey};
 use book::Book;
 use grants::Grants;
@@ -192,6 +193,38 @@ impl Ledger {
         let change =
             |(pool, id): &(PoolKey, GrantId)| Change::Grant { pool: pool.clone(), id: *id, step: GrantStep::Confirmed };
         seen.map(change).collect()
+    }
+
+    /// The changes that make those of the grants idle that are confirmed and of whose pool no address is in use.
+    pub fn rest(&self, grants: &[(PoolKey, GrantId)]) -> Vec<Change> {
+        let can_rest = |(pool, id): &&(PoolKey, GrantId)| {
+            let is_in_use = self.books.get(pool).is_some_and(Book::is_in_use);
+            !is_in_use && self.grants.step(pool, *id) == Some(GrantStep::Confirmed)
+        };
+        let change =
+            |(pool, id): &(PoolKey, GrantId)| Change::Grant { pool: pool.clone(), id: *id, step: GrantStep::Idle };
+        grants.iter().filter(can_rest).map(change).collect()
+    }
+
+    /// The changes that let idle grants wait for another confirmation: those of all pools if one of `pools` has an idle grant, because a
+    /// pod often has an interface in each. Without a confirmation they allocate nothing.
+    pub fn wake(&self, pools: &[PoolKey]) -> Vec<Change> {
+        let idle = self.books.values().filter_map(|book| {
+            let pool = book.pool().filter(|pool| pool.state == PoolState::Active)?;
+            let id = pool.grant.filter(|id| self.grants.step(&pool.key, *id) == Some(GrantStep::Idle))?;
+            Some((&pool.key, id))
+        });
+        let idle: Vec<_> = idle.collect();
+        let is_requested = idle.iter().any(|(key, _)| pools.contains(key));
+        let seen =
+            |(key, id): &(&PoolKey, GrantId)| Change::Grant { pool: (*key).clone(), id: *id, step: GrantStep::Seen };
+        if is_requested { idle.iter().map(seen).collect() } else { Vec::new() }
+    }
+
+    /// The API server has heard that these grants are idle, from a later journal than this one. They allocate nothing from now on, and
+    /// become idle with the next [steps](Ledger::grant_steps).
+    pub fn withdraw(&mut self, grants: impl IntoIterator<Item = GrantId>) {
+        self.grants.withdraw(grants);
     }
 
     /// Forgets the addresses whose cooldown is over at `now`. Decisions are the same without it; only their cost grows

@@ -115,6 +115,79 @@ fn a_releasing_grant_becomes_active_again_while_an_address_is_in_use() {
     assert_eq!(next(&mut ledger, "y"), "192.168.0.2");
 }
 
+fn rest(ledger: &mut Ledger, id: u64) {
+    let changes = ledger.rest(&[(key("a"), GrantId::from_number(id))]);
+    apply(ledger, &changes);
+}
+
+fn wake(ledger: &mut Ledger, pools: &[&str]) {
+    let changes = ledger.wake(&pools.iter().map(|pool| key(pool)).collect::<Vec<_>>());
+    apply(ledger, &changes);
+}
+
+#[test]
+fn an_idle_grant_allocates_only_after_another_confirmation() {
+    let mut ledger = Ledger::new(0);
+    spec(&mut ledger, &[granted(7)]);
+    rest(&mut ledger, 7);
+    assert_eq!(step(&ledger), Some(GrantStep::Seen), "it is not confirmed");
+    confirm(&mut ledger, 7);
+    next(&mut ledger, "x");
+    rest(&mut ledger, 7);
+    assert_eq!(step(&ledger), Some(GrantStep::Confirmed), "a pod uses an address");
+    release_at(&mut ledger, "x", &["a"], 0);
+    rest(&mut ledger, 7);
+    assert_eq!((next(&mut ledger, "x").as_str(), step(&ledger)), ("Unconfirmed", Some(GrantStep::Idle)));
+    let mut ledger = restarted(&ledger, &[granted(7)]);
+    confirm(&mut ledger, 7);
+    assert_eq!(step(&ledger), Some(GrantStep::Idle), "the answer to a report from before it was idle");
+    wake(&mut ledger, &["a"]);
+    assert_eq!((next(&mut ledger, "x").as_str(), step(&ledger)), ("Unconfirmed", Some(GrantStep::Seen)));
+    confirm(&mut ledger, 7);
+    assert_eq!(next(&mut ledger, "x"), "192.168.0.2");
+}
+
+#[test]
+fn an_idle_grant_ends_like_any_other() {
+    let mut ledger = Ledger::new(0);
+    spec(&mut ledger, &[granted(7)]);
+    confirm(&mut ledger, 7);
+    rest(&mut ledger, 7);
+    spec(&mut ledger, &[releasing(7)]);
+    assert_eq!(step(&ledger), Some(GrantStep::Ended));
+    wake(&mut ledger, &["a"]);
+    assert_eq!(step(&ledger), Some(GrantStep::Ended));
+}
+
+#[test]
+fn a_request_wakes_the_idle_grants_of_all_pools_if_it_needs_one() {
+    let mut ledger = Ledger::new(0);
+    let pools = [granted(7), NodePool { key: key("b"), ..granted(8) }, NodePool { key: key("c"), ..granted(9) }];
+    spec(&mut ledger, &pools);
+    let all = [("a", 7), ("b", 8), ("c", 9)].map(|(pool, id)| (key(pool), GrantId::from_number(id)));
+    let confirmed = ledger.confirm(&all);
+    apply(&mut ledger, &confirmed);
+    let idle = ledger.rest(&all[..2]);
+    apply(&mut ledger, &idle);
+    assert_eq!(ledger.wake(&[key("c")]), [], "it is not idle");
+    assert_eq!(ledger.wake(&[key("c"), key("b")]).len(), 2);
+}
+
+#[test]
+fn a_withdrawn_grant_allocates_nothing_from_then_on() {
+    let mut ledger = Ledger::new(0);
+    spec(&mut ledger, &[granted(7)]);
+    confirm(&mut ledger, 7);
+    next(&mut ledger, "x");
+    ledger.withdraw([GrantId::from_number(7)]);
+    assert_eq!(next(&mut ledger, "y"), "Unconfirmed", "before it is recorded");
+    settle(&mut ledger);
+    assert_eq!(step(&ledger), Some(GrantStep::Idle));
+    wake(&mut ledger, &["a"]);
+    confirm(&mut ledger, 7);
+    assert_eq!(next(&mut ledger, "y"), "192.168.0.2");
+}
+
 #[test]
 fn a_copy_from_before_the_start_ends_no_grant() {
     let mut before = Ledger::new(0);
@@ -194,6 +267,8 @@ enum Event {
     Confirm(u64),
     Add(u8),
     Free(u8),
+    Rest(u64),
+    Wake,
     Restart,
 }
 
@@ -203,6 +278,8 @@ fn event() -> impl Strategy<Value = Event> {
         (1..5_u64).prop_map(Event::Confirm),
         (0..3_u8).prop_map(Event::Add),
         (0..3_u8).prop_map(Event::Free),
+        (1..5_u64).prop_map(Event::Rest),
+        Just(Event::Wake),
         Just(Event::Restart),
     ]
 }
@@ -212,7 +289,7 @@ proptest! {
     #[test]
     fn no_history_allocates_from_a_grant_that_ended_or_is_not_confirmed(events in proptest::collection::vec(event(), 1..60)) {
         let (mut ledger, mut pools) = (Ledger::new(0), Vec::new());
-        let (mut now, mut confirmed, mut ended) = (None, BTreeSet::new(), BTreeSet::new());
+        let (mut now, mut confirmed, mut ended, mut idle) = (None, BTreeSet::new(), BTreeSet::new(), BTreeSet::new());
         for event in events {
             match event {
                 Event::Spec(wanted) => {
@@ -224,7 +301,7 @@ proptest! {
                     spec(&mut ledger, &pools);
                 }
                 Event::Confirm(id) => {
-                    if now.is_some_and(|(current, _)| current == id) && !ended.contains(&id) {
+                    if now.is_some_and(|(current, _)| current == id) && !ended.contains(&id) && !idle.contains(&id) {
                         confirmed.insert(id);
                     }
                     confirm(&mut ledger, id);
@@ -238,6 +315,19 @@ proptest! {
                 Event::Free(container) => {
                     release_at(&mut ledger, &container.to_string(), &["a"], 0);
                     settle(&mut ledger);
+                }
+                Event::Rest(id) => {
+                    let is_used = ledger.reservations().next().is_some();
+                    if !is_used && now.is_some_and(|(current, _)| current == id) && !ended.contains(&id) && confirmed.remove(&id) {
+                        idle.insert(id);
+                    }
+                    rest(&mut ledger, id);
+                }
+                Event::Wake => {
+                    if let Some((id, true)) = now {
+                        idle.remove(&id);
+                    }
+                    wake(&mut ledger, &["a"]);
                 }
                 Event::Restart => {
                     ledger = restarted(&ledger, &pools);

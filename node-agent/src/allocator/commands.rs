@@ -3,7 +3,10 @@
 use std::collections::HashSet;
 use std::net::IpAddr;
 
-use ipam_core::ledger::{Allocation, Attachment, Change, Holding, Ledger, Owner, Request, Reservation, SpecVersion};
+use ipam_core::ledger::{
+    Allocation, Attachment, Change, Holding, Ledger, Owner, Refusal, Request, Reservation, SpecVersion,
+};
+use ipam_core::node_pool::Pause;
 use ipam_core::{GrantId, NodePool, PoolKey};
 use ipam_crds::HELD_RUNS;
 use tokio::sync::oneshot::Sender;
@@ -48,6 +51,8 @@ pub(super) enum Command {
     ReleaseStale { stale: Vec<Reservation>, reply: Sender<Result<usize, Failure>> },
     Configure { pools: Vec<NodePool>, source: Source, reply: Sender<()> },
     Confirm { grants: Vec<(PoolKey, GrantId)>, reply: Sender<Result<usize, Failure>> },
+    Rest { grants: Vec<(PoolKey, GrantId)>, reply: Sender<Result<usize, Failure>> },
+    Withdraw { grants: Vec<GrantId>, reply: Sender<()> },
     Reservations { reply: Sender<Vec<Reservation>> },
     Holdings { reply: Sender<Holdings> },
     Close,
@@ -86,7 +91,12 @@ impl Command {
             Self::Allocate { reply, .. } => reply.is_closed(),
             Self::Check { reply, .. } => reply.is_closed(),
             Self::Release { reply, .. } | Self::ReleaseUnlisted { reply, .. } => reply.is_closed(),
-            Self::ReleaseStale { .. } | Self::Configure { .. } | Self::Confirm { .. } | Self::Close => false,
+            Self::ReleaseStale { .. }
+            | Self::Configure { .. }
+            | Self::Confirm { .. }
+            | Self::Rest { .. }
+            | Self::Withdraw { .. }
+            | Self::Close => false,
             Self::Reservations { reply } => reply.is_closed(),
             Self::Holdings { reply } => reply.is_closed(),
         }
@@ -106,7 +116,9 @@ impl Command {
                 released.iter().map(|(pool, owner)| release_bytes(pool, owner)).sum()
             }
             Self::ReleaseStale { stale, .. } => stale.iter().map(|held| release_bytes(&held.pool, &held.owner)).sum(),
-            Self::Confirm { grants, .. } => grants.iter().map(|(pool, _)| change_bytes(pool.name.len())).sum(),
+            Self::Confirm { grants, .. } | Self::Rest { grants, .. } => {
+                grants.iter().map(|(pool, _)| change_bytes(pool.name.len())).sum()
+            }
             _ => 0,
         }
     }
@@ -124,7 +136,8 @@ impl Command {
             Self::Release { reply, .. }
             | Self::ReleaseUnlisted { reply, .. }
             | Self::ReleaseStale { reply, .. }
-            | Self::Confirm { reply, .. } => drop(reply.send(Err(failure))),
+            | Self::Confirm { reply, .. }
+            | Self::Rest { reply, .. } => drop(reply.send(Err(failure))),
             _ => {}
         }
     }
@@ -134,7 +147,12 @@ impl Command {
         match self {
             Self::Allocate { request, reply } => {
                 let answer = ledger.allocate(&request, now);
-                let changes = answer.as_ref().map(|allocation| allocation.changes.clone()).unwrap_or_default();
+                let changes = match &answer {
+                    Ok(allocation) => allocation.changes.clone(),
+                    // The caller waits for the confirmation that this requests.
+                    Err(Refusal::Paused { pause: Pause::Unconfirmed, .. }) => ledger.wake(&request.pools),
+                    Err(_) => Vec::new(),
+                };
                 (changes, Deferred::Allocation(reply, answer.map_err(Failure::from)))
             }
             Self::Check { pools, owner, expected, reply } => {
@@ -163,6 +181,11 @@ impl Command {
                 (Vec::new(), Deferred::Configured(reply))
             }
             Self::Confirm { grants, reply } => released(reply, ledger.confirm(&grants)),
+            Self::Rest { grants, reply } => released(reply, ledger.rest(&grants)),
+            Self::Withdraw { grants, reply } => {
+                ledger.withdraw(grants);
+                (Vec::new(), Deferred::Configured(reply))
+            }
             Self::Reservations { reply } => {
                 (Vec::new(), Deferred::Reservations(reply, ledger.reservations().cloned().collect()))
             }
@@ -201,6 +224,10 @@ fn text_bytes_of_request(request: &Request, ledger: &Ledger) -> usize {
     let Owner { container_id, if_name } = &request.owner;
     let texts = [pod_name, pod_namespace, pod_uid, device_id, network, container_id, if_name];
     let shared: usize = texts.iter().map(|text| text.len()).sum();
-    let missing = request.pools.iter().filter(|pool| ledger.held_by(pool, &request.owner).is_none());
-    missing.map(|pool| change_bytes(shared + pool.name.len())).sum()
+    let missing: Vec<_> =
+        request.pools.iter().filter(|pool| ledger.held_by(pool, &request.owner).is_none()).cloned().collect();
+    let woken = ledger.wake(&missing);
+    let name = |change: &Change| if let Change::Grant { pool, .. } = change { pool.name.len() } else { 0 };
+    let wakes: usize = woken.iter().map(|change| change_bytes(name(change))).sum();
+    wakes + missing.iter().map(|pool| change_bytes(shared + pool.name.len())).sum::<usize>()
 }

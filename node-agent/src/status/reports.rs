@@ -8,6 +8,7 @@ use ipam_crds::{IPAMNode, IPAMNodeStatus};
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::Condition;
 use tokio::time::Instant;
 
+use super::idle::Unused;
 use super::{Report, Urgency, confirmed, ready_condition, status_patch};
 use crate::allocator::Holdings;
 use crate::watch::{InForce, Standing};
@@ -26,7 +27,9 @@ const RETRY: (Duration, Duration) = (Duration::from_secs(1), Duration::from_mins
 const UNREACHED: Duration = Duration::from_secs(3);
 /// Number of written versions that are remembered until the watch shows them.
 const MOST_UNSEEN: usize = 16;
-/// Time that one write may take. Without an answer by then it counts as [`Outcome::Unreached`].
+/// Time that a write may take for which pods may wait.
+const CONFIRM_TIMEOUT: Duration = Duration::from_secs(3);
+/// Time that another write may take. Without an answer by then it counts as [`Outcome::Unreached`].
 pub const WRITE_TIMEOUT: Duration = Duration::from_secs(15);
 
 /// What came of a write.
@@ -75,6 +78,11 @@ impl Write {
         !self.report.unconfirmed.is_empty()
     }
 
+    /// Time that it may take.
+    pub fn timeout(&self) -> Duration {
+        if self.wants_object() { CONFIRM_TIMEOUT } else { WRITE_TIMEOUT }
+    }
+
     /// The grants that `object`, which is the answer to this write, confirms.
     pub fn confirmed(&self, object: &IPAMNode) -> Vec<(PoolKey, GrantId)> {
         confirmed(&self.report.unconfirmed, &self.report.uid, object)
@@ -88,6 +96,8 @@ pub enum Next {
     Wait,
     /// Nothing before this time, unless something changes.
     At(Instant),
+    /// The allocator is to make these grants idle.
+    Rest(Vec<(PoolKey, GrantId)>),
     /// This write.
     Write(Box<Write>),
 }
@@ -104,17 +114,20 @@ pub struct Reports {
     unseen: VecDeque<String>,
     /// The Ready condition that the API server has, so that its transition time survives a restart.
     ready: Option<Condition>,
+    /// Grants of which no address is in use.
+    unused: Unused,
 }
 
 impl Reports {
     /// Nothing is written yet.
-    pub const fn new(now: Instant) -> Self {
+    pub fn new(now: Instant) -> Self {
         Self {
             pace: Pace::new(now),
             standing: None,
             resource_version: String::new(),
             unseen: VecDeque::new(),
             ready: None,
+            unused: Unused::default(),
         }
     }
 
@@ -123,15 +136,34 @@ impl Reports {
         let Some(standing) = &in_force.standing else { return Next::Wait };
         self.see(standing);
         let Some(report) = Report::new(in_force, holdings) else { return Next::Wait };
-        match self.pace.due(&report) {
-            None => Next::Wait,
-            Some(due) if now < due => Next::At(due),
-            Some(_) => {
-                let status = report.status(self.ready.as_ref(), wall);
-                let resource_version = self.resource_version.clone();
-                Next::Write(Box::new(Write { report, resource_version, status }))
-            }
+        let (idle, next_idle) = self.unused.look(holdings, now);
+        // While nothing can be reported, an idle grant helps nobody.
+        if !idle.is_empty() && self.pace.failures == 0 {
+            return Next::Rest(idle);
         }
+        match self.pace.due(&report) {
+            None => next_idle.map_or(Next::Wait, Next::At),
+            Some(due) if now < due => Next::At(next_idle.map_or(due, |idle| idle.min(due))),
+            Some(_) => Next::Write(Box::new(self.write(report, wall))),
+        }
+    }
+
+    /// The write before the agent ends, if there is any news. It waits for nothing.
+    pub fn last(&mut self, in_force: &InForce, holdings: &Holdings, wall: jiff::Timestamp) -> Option<Write> {
+        self.see(in_force.standing.as_ref()?);
+        let report = Report::new(in_force, holdings)?;
+        let is_news = report.urgency(self.pace.last.as_ref()) != Urgency::No;
+        is_news.then(|| self.write(report, wall))
+    }
+
+    fn write(&self, report: Report, wall: jiff::Timestamp) -> Write {
+        let status = report.status(self.ready.as_ref(), wall);
+        Write { report, resource_version: self.resource_version.clone(), status }
+    }
+
+    /// The allocator was asked to make grants idle. Those that it could not are looked at again later.
+    pub fn rested(&mut self, asked: &[(PoolKey, GrantId)]) {
+        self.unused.begin_anew(asked);
     }
 
     /// Takes note of what the API server shows.
@@ -275,7 +307,8 @@ impl Pace {
     /// A write failed.
     fn failed(&mut self, now: Instant) {
         self.not_before = now + RETRY.0.saturating_mul(1 << self.failures.min(6)).min(RETRY.1);
-        self.urgent_not_before = self.not_before;
+        // Pods may wait for a confirmation.
+        self.urgent_not_before = self.not_before.min(now + UNREACHED);
         self.failures = self.failures.saturating_add(1);
     }
 }

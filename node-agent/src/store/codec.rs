@@ -80,6 +80,7 @@ fn encode_change(out: &mut Vec<u8>, change: &Change) {
                 GrantStep::Seen => 1,
                 GrantStep::Confirmed => 2,
                 GrantStep::Ended => 3,
+                GrantStep::Idle => 4,
             });
         }
         Change::GrantsEndedTo { id } => {
@@ -172,6 +173,7 @@ impl<'a> Input<'a> {
             1 => Ok(GrantStep::Seen),
             2 => Ok(GrantStep::Confirmed),
             3 => Ok(GrantStep::Ended),
+            4 => Ok(GrantStep::Idle),
             other => Err(format!("unknown step of a grant {other}")),
         }
     }
@@ -250,7 +252,7 @@ pub(super) mod tests {
         let pool = ("[a-z0-9.]{0,12}", any::<bool>())
             .prop_map(|(name, ip)| PoolKey::new(if ip { PoolKind::IpPool } else { PoolKind::CidrPool }, name));
         let owner = (".{0,8}", ".{0,5}").prop_map(|(container, interface)| Owner::new(container, interface));
-        let parts = (pool, owner, any::<IpAddr>(), any::<i64>(), any::<bool>(), any::<[String; 5]>(), 0..9u8);
+        let parts = (pool, owner, any::<IpAddr>(), any::<i64>(), any::<bool>(), any::<[String; 5]>(), 0..10u8);
         parts.prop_map(|(pool, owner, addr, time, moves_cursor, texts, kind)| match kind {
             0 => {
                 let [pod_name, pod_namespace, pod_uid, device_id, network] = texts;
@@ -264,7 +266,12 @@ pub(super) mod tests {
             8 => Change::Spec { version: SpecVersion { created: time, generation: time / 7 } },
             7 => Change::GrantsEndedTo { id: GrantId::from_number(time.unsigned_abs()) },
             kind => {
-                let step = [GrantStep::Seen, GrantStep::Confirmed, GrantStep::Ended][usize::from(kind) - 4];
+                let step = match kind {
+                    4 => GrantStep::Seen,
+                    5 => GrantStep::Confirmed,
+                    6 => GrantStep::Ended,
+                    _ => GrantStep::Idle,
+                };
                 Change::Grant { pool, id: GrantId::from_number(time.unsigned_abs()), step }
             }
         })

@@ -67,7 +67,12 @@ impl Following {
             Some((client, limit)) => (client, Some(limit)),
             None => (client, None),
         };
-        tokio::spawn(blocks.follow(events(client, "kube-system", "node1"), limit, metrics, stop));
+        tokio::spawn(blocks.follow(
+            events(client, "kube-system", "node1", std::sync::Arc::default()),
+            limit,
+            metrics,
+            stop,
+        ));
         Self { node, server, file, in_force, directory }
     }
 

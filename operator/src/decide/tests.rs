@@ -104,6 +104,7 @@ impl Scene {
             end_ip: block.end_ip.clone(),
             grant: Some(block.grant.clone()),
             ended: used == 0 && block.state == BlockState::Releasing,
+            idle: false,
             used,
             capacity: 4,
             held: Vec::new(),

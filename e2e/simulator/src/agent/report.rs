@@ -18,6 +18,7 @@ use super::Node;
 impl Node {
     /// Writes the report, if one is due. Returns the patch if it is still on its way.
     pub(crate) fn report(&mut self, server: &mut Server, fate: Fate, clock: Clock) -> Option<Value> {
+        self.rest(clock);
         self.due(clock).filter(|due| *due <= clock.elapsed)?;
         let write = self.process.as_ref()?.write(clock, self.skew)?;
         let patch = write.patch();
@@ -52,6 +53,14 @@ impl Node {
         let took = if fate == Fate::Late { WRITE_TIMEOUT } else { Duration::ZERO };
         self.process.as_mut()?.ended(write, &outcome, took, clock);
         (fate == Fate::Late).then_some(patch)
+    }
+
+    /// Grants of which no address has been in use for a while become idle.
+    fn rest(&mut self, clock: Clock) {
+        let Some(grants) = self.process.as_ref().and_then(|process| process.to_rest(clock)) else { return };
+        if let Some(Ok(count)) = self.ask(clock, |allocator| async move { allocator.rest(grants).await }) {
+            self.activity.add("grants became idle", u64::try_from(count).unwrap_or_default());
+        }
     }
 
     /// Whether a report is due that can confirm a grant. Of each four pods one does not wait for it.

@@ -7,7 +7,7 @@ use serde_json::Value;
 
 use super::liveness::reported;
 use super::{Broken, broken};
-use crate::agent::{Added, COOLDOWN, Wish};
+use crate::agent::{Added, COOLDOWN, UNCONFIRMED, Wish};
 use crate::records::range_of_entry;
 use crate::wire::lock;
 use crate::world::World;
@@ -27,6 +27,12 @@ pub(crate) fn check(world: &mut World) -> Result<(), Broken> {
         for (place, entry) in entries.enumerate().filter(|(_, entry)| entry["state"] == "Active") {
             let free = free_address(world, node, &object, entry);
             let mut added = world.add(node, place, Wish::Any);
+            if added == Added::Refused(UNCONFIRMED) {
+                // It has woken an idle grant. The report that asks for a confirmation follows the last one after a second at most.
+                world.clock.elapsed += Duration::from_secs(1);
+                world.report(node);
+                added = world.add(node, place, Wish::Any);
+            }
             if added == Added::Refused("ADD refused: Exhausted") {
                 // A clock that was set back lets addresses cool down for twice the time at most.
                 world.clock.elapsed += Duration::from_secs(2 * COOLDOWN.unsigned_abs());

@@ -92,6 +92,27 @@ fn a_block_that_was_never_used_is_revoked_and_free_without_a_report() {
 }
 
 #[test]
+fn a_block_of_an_idle_grant_is_revoked_and_free_while_no_agent_runs() {
+    let spoil: [fn(&mut IpamNodeRecord); 4] = [
+        |_| {},
+        |record| record.reports[0].idle = false,
+        |record| record.reports[0].grant = Some("6500000000000009".into()),
+        |record| record.is_doubted = true,
+    ];
+    for (number, spoil) in spoil.iter().enumerate() {
+        let (mut scene, record) = departed();
+        scene.report("n1", 0);
+        let known = scene.ipam_nodes.get_mut("n1").unwrap();
+        (known.reports[0].ended, known.reports[0].idle) = (false, true);
+        spoil(known);
+        let assignments = scene.decide(&record).assignments.unwrap();
+        scene.write_ipam_nodes(&record, &assignments);
+        let state = if number == 0 { BlockState::Revoked } else { BlockState::Releasing };
+        assert_eq!(scene.block_of("n1").state, state, "case {number}");
+    }
+}
+
+#[test]
 fn an_entry_that_is_merely_not_there_releases_nothing() {
     let (mut scene, record) = departed();
     scene.ipam_nodes.get_mut("n1").unwrap().blocks.clear();

@@ -69,6 +69,40 @@ fn the_first_block_and_the_finalizer_come_in_one_patch_and_go_in_one() {
     assert!(world.settle().is_empty() && world.reconciler.is_idle());
 }
 
+/// The agent of the node has an empty block, and its grant is idle.
+fn rests(world: &mut World, node: &str) {
+    let record = world.reconciler.ipam_nodes.get(node).unwrap();
+    world.version = world.version.max(record.resource_version.parse().unwrap_or(0)) + 1;
+    let block = &record.blocks[0];
+    let report = json!({"name": block.name, "poolType": "IPPool", "grant": block.grant, "idle": true, "startIP": block.start_ip,
+        "endIP": block.end_ip, "used": 0, "capacity": 3});
+    let event = json!({
+        "metadata": {"name": node, "uid": record.uid, "generation": record.generation,
+            "resourceVersion": world.version.to_string(), "finalizers": record.finalizers},
+        "spec": {"pools": record.blocks}, "status": {"observedGeneration": record.generation, "pools": [report]},
+    });
+    world.tell(Observed::IpamNode(Event::Apply(object(&event))));
+}
+
+#[test]
+fn a_node_that_is_gone_returns_an_idle_block_at_once() {
+    for is_idle in [true, false] {
+        let mut world = World::new(&["n1"], &[blue()], vec![]);
+        world.settle();
+        if is_idle {
+            rests(&mut world, "n1");
+        }
+        let version = world.version.to_string();
+        leaves(&mut world, "n1");
+        let calls = settled_after(&mut world, Duration::from_secs(1));
+        let revokes = nodes_written(&calls).into_iter().any(|(node, action)| {
+            let NodeAction::Update { version: of, blocks, .. } = action else { return false };
+            node == "n1" && *of == version && blocks.iter().all(|block| block.state == BlockState::Revoked)
+        });
+        assert_eq!((revokes, world.status().releasing.is_empty()), (is_idle, is_idle), "{calls:#?}");
+    }
+}
+
 #[test]
 fn an_ipam_node_stays_until_the_status_says_that_its_block_is_free() {
     let mut world = World::new(&["n1"], &[blue()], vec![]);
