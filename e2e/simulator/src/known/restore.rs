@@ -52,15 +52,21 @@ pub(super) fn is_of_a_grant_never_used(failure: &Failure) -> bool {
         _ => false,
     };
     let loses = |action| match action {
-        Action::Cordon { node } | Action::Relabel { node } | Action::NodeTerminates { node } => is_it(node),
+        Action::Cordon { node }
+        | Action::Relabel { node }
+        | Action::NodeTerminates { node }
+        | Action::NodeLeaves { node } => is_it(node),
         Action::Apply { .. } | Action::Remove { .. } => true,
         _ => false,
     };
+    // A pool that was deleted before the backup is being deleted still.
+    let is_deleted = |it: PutBack<'_>| has(it.before, |action| matches!(action, Action::Remove { .. }));
     has_put_back(failure, |it| moves_while_its_agent_is_down(failure, it))
         || has_put_back(failure, |it| {
             let adds = |history: &[Action]| has(history, |action| adds_on(action, is_it));
             let is_used = adds(after(it.since, reports)) || adds(it.later);
-            has(it.before, writes) && has(it.since, reports) && is_used && has(it.later, loses)
+            let is_lost = has(it.later, loses) || is_deleted(it);
+            has(it.before, writes) && has(it.since, reports) && is_used && is_lost
         })
 }
 
