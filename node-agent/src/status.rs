@@ -31,7 +31,7 @@ use crate::store::Position;
 use crate::text::shortened;
 use crate::watch::{InForce, Standing};
 use idle::Unused;
-pub use reports::{Next, Outcome, Reports, WRITE_TIMEOUT, Write};
+pub use reports::{Next, Outcome, Reports, UNREACHED, WRITE_TIMEOUT, Write};
 
 /// Shortest time between two looks at what is held, which costs the allocator time when much is held.
 const LOOK: Duration = Duration::from_millis(100);
@@ -338,7 +338,7 @@ impl Reporter {
     }
 
     async fn write(&mut self, write: Write) {
-        let (outcome, error) = match tokio::time::timeout(write.timeout(), self.send(&write)).await {
+        let (outcome, error) = match tokio::time::timeout(WRITE_TIMEOUT, self.send(&write)).await {
             Ok(Ok(answer)) => {
                 let version = answer.resource_version;
                 match self.confirm(&write, answer.object).await {
@@ -353,7 +353,7 @@ impl Reporter {
                 }
                 (Outcome::from(&error), error.to_string())
             }
-            Err(_) => (Outcome::Unreached, format!("no answer within {} s", write.timeout().as_secs())),
+            Err(_) => (Outcome::Unreached, format!("no answer within {} s", WRITE_TIMEOUT.as_secs())),
         };
         let attempts = self.reports.ended(write, &outcome, Instant::now());
         match (outcome, attempts) {

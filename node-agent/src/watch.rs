@@ -265,8 +265,10 @@ impl Blocks {
         let lost = Lost::find(standing, found.position);
         self.withdrawn = idle(standing, found.position);
         self.compared = Some(found);
-        // An allocator that has stopped allocates nothing.
-        drop(self.allocator.withdraw(self.withdrawn.clone()).await);
+        if !self.withdrawn.is_empty() {
+            // An allocator that has stopped allocates nothing.
+            drop(self.allocator.withdraw(self.withdrawn.clone()).await);
+        }
         lost
     }
 

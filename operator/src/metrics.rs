@@ -27,7 +27,7 @@ pub struct Metrics {
     contradictions: Family<PoolLabels, Gauge>,
     ipam_node_writes: Family<ResultLabels, Counter>,
     ipam_nodes_waiting: Gauge,
-    silent_nodes: Gauge,
+    nodes_awaiting_report: Gauge,
     watch_failures: Family<WatchLabels, Counter>,
     leader: Gauge,
 }
@@ -97,7 +97,7 @@ impl Default for Metrics {
             contradictions: Family::default(),
             ipam_node_writes: Family::default(),
             ipam_nodes_waiting: Gauge::default(),
-            silent_nodes: Gauge::default(),
+            nodes_awaiting_report: Gauge::default(),
             watch_failures: Family::default(),
             leader: Gauge::default(),
         }
@@ -125,8 +125,8 @@ impl Metrics {
         r.register("ipam_node_writes", help, self.ipam_node_writes.clone());
         let help = "IPAMNodes to be looked at or being written";
         r.register("ipam_nodes_waiting", help, self.ipam_nodes_waiting.clone());
-        let help = "Nodes whose agents are asked what they hold, because records are lost; no pool gives a new block meanwhile";
-        r.register("silent_nodes", help, self.silent_nodes.clone());
+        let help = "Nodes whose agents have not made a requested report";
+        r.register("nodes_awaiting_report", help, self.nodes_awaiting_report.clone());
         r.register("watch_failures", "Watches that broke, by resource", self.watch_failures.clone());
         r.register("leader", "1 if this replica leads", self.leader.clone());
         registry
@@ -184,9 +184,9 @@ impl Metrics {
         self.ipam_nodes_waiting.set(i64::try_from(count).unwrap_or(i64::MAX));
     }
 
-    /// So many nodes are asked what they hold.
-    pub fn silent_nodes(&self, count: usize) {
-        self.silent_nodes.set(i64::try_from(count).unwrap_or(i64::MAX));
+    /// The number of nodes whose agents have not made a requested report.
+    pub fn nodes_awaiting_report(&self, count: usize) {
+        self.nodes_awaiting_report.set(i64::try_from(count).unwrap_or(i64::MAX));
     }
 
     /// A watch broke and is being renewed.

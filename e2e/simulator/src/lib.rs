@@ -7,7 +7,7 @@
 //! clock, no threads: the same seed gives the same history, and a history that breaks a law is shrunk to the shortest one that still
 //! does.
 //!
-//! What the code says of itself counts for nothing, with three exceptions. Once records are lost, the message of `AgentsSilent` says whose
+//! What the code says of itself counts for nothing, with three exceptions. Once records are lost, the message of `AwaitingAgentReports` says whose
 //! report the operator awaits. The reason `InvalidSpec` says that nothing is assigned or released. An agent whose store was lost says
 //! which addresses it reports without a record; the model says until when.
 //!

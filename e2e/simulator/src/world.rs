@@ -310,6 +310,12 @@ impl World {
         waits
     }
 
+    /// How long it takes until the next report of the agent is due.
+    pub(super) fn until_report(&self, node: u8) -> Duration {
+        let due = self.nodes[usize::from(node % MOST_NODES)].due(self.clock);
+        due.unwrap_or_default().saturating_sub(self.clock.elapsed)
+    }
+
     /// The agent writes the report that is due.
     pub(super) fn report(&mut self, node: u8) {
         let (clock, shared) = (self.clock, self.server.clone());

@@ -63,7 +63,7 @@ pub(super) enum Deferred {
     Allocation(Sender<Result<Allocation, Failure>>, Result<Allocation, Failure>),
     Checked(Sender<Result<(), Failure>>, Result<(), Failure>),
     Released(Sender<Result<usize, Failure>>, usize),
-    Configured(Sender<()>),
+    Done(Sender<()>),
     Reservations(Sender<Vec<Reservation>>, Vec<Reservation>),
     Holdings(Sender<Holdings>, Vec<Holding>),
     Nothing,
@@ -76,7 +76,7 @@ impl Deferred {
             Self::Allocation(reply, answer) => drop(reply.send(answer)),
             Self::Checked(reply, answer) => drop(reply.send(answer)),
             Self::Released(reply, count) => drop(reply.send(Ok(count))),
-            Self::Configured(reply) => drop(reply.send(())),
+            Self::Done(reply) => drop(reply.send(())),
             Self::Reservations(reply, held) => drop(reply.send(held)),
             Self::Holdings(reply, pools) => drop(reply.send(Holdings { pools, position })),
             Self::Nothing => {}
@@ -178,13 +178,13 @@ impl Command {
                     Source::ApiServer(None) => ledger.configure(pools),
                     Source::Copy => ledger.configure_copy(pools),
                 }
-                (Vec::new(), Deferred::Configured(reply))
+                (Vec::new(), Deferred::Done(reply))
             }
             Self::Confirm { grants, reply } => released(reply, ledger.confirm(&grants)),
             Self::Rest { grants, reply } => released(reply, ledger.rest(&grants)),
             Self::Withdraw { grants, reply } => {
                 ledger.withdraw(grants);
-                (Vec::new(), Deferred::Configured(reply))
+                (Vec::new(), Deferred::Done(reply))
             }
             Self::Reservations { reply } => {
                 (Vec::new(), Deferred::Reservations(reply, ledger.reservations().cloned().collect()))

@@ -40,8 +40,8 @@ impl Unused {
         holdings.pools.iter().filter_map(unused).map(|(key, id)| (key.clone(), id)).collect()
     }
 
-    /// Begins anew with these, which were asked for.
-    pub(super) fn begin_anew(&mut self, asked: &[(PoolKey, GrantId)]) {
+    /// The time without use of these grants begins again.
+    pub(super) fn restart(&mut self, asked: &[(PoolKey, GrantId)]) {
         self.since.retain(|key, (id, _)| !asked.contains(&(key.clone(), *id)));
     }
 }

@@ -24,12 +24,10 @@ const LIVELY: Duration = Duration::from_secs(15);
 const RETRY: (Duration, Duration) = (Duration::from_secs(1), Duration::from_mins(1));
 /// The longest pause after writes that reached nobody: an API server that is away costs nothing, and one that is back is to
 /// hear soon what pods hold.
-const UNREACHED: Duration = Duration::from_secs(3);
+pub const UNREACHED: Duration = Duration::from_secs(3);
 /// Number of written versions that are remembered until the watch shows them.
 const MOST_UNSEEN: usize = 16;
-/// Time that a write may take for which pods may wait.
-const CONFIRM_TIMEOUT: Duration = Duration::from_secs(3);
-/// Time that another write may take. Without an answer by then it counts as [`Outcome::Unreached`].
+/// Time that one write may take. Without an answer by then it counts as [`Outcome::Unreached`].
 pub const WRITE_TIMEOUT: Duration = Duration::from_secs(15);
 
 /// What came of a write.
@@ -76,11 +74,6 @@ impl Write {
     /// Whether the answer is to be the whole object, because it can confirm grants.
     pub fn wants_object(&self) -> bool {
         !self.report.unconfirmed.is_empty()
-    }
-
-    /// Time that it may take.
-    pub fn timeout(&self) -> Duration {
-        if self.wants_object() { CONFIRM_TIMEOUT } else { WRITE_TIMEOUT }
     }
 
     /// The grants that `object`, which is the answer to this write, confirms.
@@ -137,7 +130,7 @@ impl Reports {
         self.see(standing);
         let Some(report) = Report::new(in_force, holdings) else { return Next::Wait };
         let (idle, next_idle) = self.unused.look(holdings, now);
-        // While nothing can be reported, an idle grant helps nobody.
+        // While reports fail, the operator would not know of an idle grant.
         if !idle.is_empty() && self.pace.failures == 0 {
             return Next::Rest(idle);
         }
@@ -163,7 +156,7 @@ impl Reports {
 
     /// The allocator was asked to make grants idle. Those that it could not are looked at again later.
     pub fn rested(&mut self, asked: &[(PoolKey, GrantId)]) {
-        self.unused.begin_anew(asked);
+        self.unused.restart(asked);
     }
 
     /// Takes note of what the API server shows.

@@ -2,6 +2,7 @@
 
 use std::time::Duration;
 
+use futures::FutureExt;
 use http::Method;
 use ipam_core::ledger::{Attachment, Owner, Pick, Request};
 use ipam_core::{PoolKey, PoolKind};
@@ -29,13 +30,50 @@ fn reporter(node: &Node, first: InForce) -> (Server, watch::Sender<Option<InForc
 }
 
 fn reporter_of(allocator: Allocator, first: InForce) -> (Server, watch::Sender<Option<InForce>>) {
-    let (client, server) = Server::new();
-    let (told, in_force) = watch::channel(Some(first));
-    let metrics = Metrics::registered().0;
-    let reporter = Reporter::new(client, "kube-system", "node1", allocator, in_force, metrics);
+    let (reporter, server, told) = new_reporter(allocator, first);
     // Ends with the runtime, and when `told` is dropped.
     tokio::spawn(reporter.run(CancellationToken::new()));
     (server, told)
+}
+
+/// One that does not run yet.
+fn new_reporter(allocator: Allocator, first: InForce) -> (Reporter, Server, watch::Sender<Option<InForce>>) {
+    let (client, server) = Server::new();
+    let (told, in_force) = watch::channel(Some(first));
+    let metrics = Metrics::registered().0;
+    (Reporter::new(client, "kube-system", "node1", allocator, in_force, metrics), server, told)
+}
+
+#[tokio::test]
+async fn a_reporter_that_stops_reports_an_unused_block_as_idle() {
+    let node = Node::start(&[blue()]).await;
+    let (reporter, mut server, _told) = new_reporter(node.allocator.clone(), in_force(blue(), &json!({})));
+    let stop = CancellationToken::new();
+    let ended = tokio::spawn(reporter.run(stop.clone()));
+    let first = server.call().await;
+    assert_eq!(reported(&first)["pools"][0]["idle"], Value::Null);
+    first.answer(200, &object(3, &blocks()));
+    stop.cancel();
+    let last = server.call().await;
+    assert_eq!((&reported(&last)["pools"][0]["idle"], &reported(&last)["pools"][0]["used"]), (&json!(true), &json!(0)));
+    last.answer(200, &object(3, &blocks()));
+    ended.await.unwrap();
+    assert!(node.add(parameters(&["blue"], "c1")).await.is_err(), "another confirmation is needed");
+}
+
+#[tokio::test]
+async fn a_report_to_an_object_that_is_another_begins_the_watch_with_a_list() {
+    let node = Node::start(&[blue()]).await;
+    for code in [404, 422] {
+        let (reporter, mut server, _told) = new_reporter(node.allocator.clone(), in_force(blue(), &json!({})));
+        let relist = reporter.relist();
+        tokio::spawn(reporter.run(CancellationToken::new()));
+        server.call().await.fail(500, "InternalError");
+        let again = server.call().await;
+        assert_eq!(relist.notified().now_or_never(), None, "an error is no sign of another object");
+        again.fail(code, "NotFound");
+        tokio::time::timeout(Duration::from_secs(10), relist.notified()).await.unwrap();
+    }
 }
 
 /// Generation 3 with one block, of an object that shows this status.

@@ -1,16 +1,20 @@
 //! What the agent watches, and what it gives from while its object changes or is out of sight.
 
+use std::sync::Arc;
 use std::time::Duration;
 
+use futures::StreamExt;
 use http::Method;
 use ipam_core::ledger::GrantStep;
 use ipam_crds::NodeBlock;
 use ipam_node_agent::spec::NodeSpec;
+use ipam_node_agent::watch::events;
 use serde_json::json;
+use tokio::sync::Notify;
 
 use crate::common::{blue, parameters};
 use crate::following::Following;
-use crate::server::{NODE, blocks, line, object, stream};
+use crate::server::{NODE, Server, blocks, line, list_of, object, stream};
 
 #[tokio::test]
 async fn a_grant_that_comes_back_by_a_restore_allocates_nothing_until_it_is_replaced() {
@@ -69,6 +73,23 @@ async fn cut_off_without_an_offline_limit_the_agent_goes_on_giving() {
     agent.server.call().await.fail(500, "InternalError");
     agent.server.call().await.fail(500, "InternalError");
     assert_eq!(agent.add("c1").await.unwrap(), "192.168.0.2/16");
+}
+
+#[tokio::test]
+async fn a_watch_that_is_to_list_does_so_at_once() {
+    let (client, mut server) = Server::new();
+    let relist = Arc::new(Notify::new());
+    let events = events(client, "kube-system", "node1", Arc::clone(&relist));
+    tokio::spawn(events.for_each(|_| std::future::ready(())));
+    for _ in 0..2 {
+        let list = server.call().await;
+        assert!(!list.query.contains("watch=true"), "{}", list.query);
+        list.answer(200, &list_of(4, &blocks()));
+        let watch = server.call().await;
+        assert!(watch.query.contains("watch=true"), "{}", watch.query);
+        let _lines = stream(watch);
+        relist.notify_one();
+    }
 }
 
 #[tokio::test]

@@ -82,8 +82,8 @@ pub struct Beside {
     /// Nodes that may use any address, because records are lost and their agents have not reported since. While there are some,
     /// no new block is assigned.
     pub unreported: Vec<String>,
-    /// Whether new blocks wait for them for a limited time only.
-    pub is_bounded: bool,
+    /// The longest time that new blocks wait for them; `None` without a limit.
+    pub limit: Option<Duration>,
 }
 
 /// Why nothing can be created, in words for people that stay the same from one try to the next.

@@ -180,26 +180,26 @@ fn exhausted(seen: &Observation<'_>, outlook: &Outlook, plan: &Plan) -> Verdict 
             if seen.beside.unreported.is_empty() {
                 return Verdict::new(EXHAUSTED, true, exhausted_reason(seen.pool.key.kind), text);
             }
-            Verdict::new(EXHAUSTED, true, AGENTS_SILENT, format!("{text}; {}", silent_text(seen)))
+            Verdict::new(EXHAUSTED, true, AWAITING_REPORTS, format!("{text}. {}", awaiting_text(seen)))
         }
     }
 }
 
-/// The reason word while nothing new is given.
-const AGENTS_SILENT: &str = "AgentsSilent";
+/// The reason while new blocks wait for reports.
+const AWAITING_REPORTS: &str = "AwaitingAgentReports";
 
-/// For whom is waited, and what ends it.
-fn silent_text(seen: &Observation<'_>) -> String {
+/// Which reports new blocks wait for, and what ends the wait.
+fn awaiting_text(seen: &Observation<'_>) -> String {
     let PoolRecord { key, namespace, .. } = seen.pool;
-    let limit = match seen.grace {
-        _ if seen.beside.is_bounded => ", for at most 2 min".to_owned(),
-        Some(grace) => format!(", or until a Node has been gone for {}", span(grace)),
-        None => String::new(),
+    let limit = match (seen.beside.limit, seen.grace) {
+        (Some(limit), _) => format!(", for at most {}", span(limit)),
+        (None, Some(grace)) => format!(", or until a Node has been gone for {}", span(grace)),
+        (None, None) => String::new(),
     };
     format!(
-        "records of blocks are missing or may be from an earlier time, and new blocks wait for the reports of {}{limit}; check that \
-         their agents run; to stop waiting for a node, whatever its pods use: kubectl annotate -n {namespace} {} {} \
-         {FORCE_RELEASE}=NODE",
+        "Records of blocks are missing or may be from an earlier time, so new blocks wait for the agent reports of {}{limit}. Check \
+         that these agents run. To stop waiting for a node (addresses in use there may be assigned twice): kubectl annotate -n \
+         {namespace} {} {} {FORCE_RELEASE}=NODE",
         counted_list(&seen.beside.unreported),
         key.kind.kind().to_lowercase(),
         key.name
@@ -273,7 +273,7 @@ fn is_news(seen: &Observation<'_>, outlook: &Outlook, plan: &Plan, verdict: &Ver
         |words: &str| verdict.message.contains(words) && old.is_none_or(|old| !old.message.contains(words));
     match (verdict.kind, verdict.reason) {
         // One agent after the other is heard.
-        (EXHAUSTED, AGENTS_SILENT) => turned,
+        (EXHAUSTED, AWAITING_REPORTS) => turned,
         (EXHAUSTED, _) => verdict.holds && reworded,
         (READY, "Overlap") | (DEGRADED, "Contradiction") => turned || reworded,
         (READY, "EditDeferred") => turned || is_of_another_spec(seen, old),

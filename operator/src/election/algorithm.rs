@@ -94,14 +94,16 @@ impl Candidate {
         let mut step = self.next_step(now, wall);
         if let Step::Create(lease) | Step::Replace(lease) = &mut step {
             self.next_given(wall).put(lease);
-            self.sent.push(renew_time(lease));
+            if self.renewed.is_some() {
+                self.sent.push(renew_time(lease));
+            }
             self.given = self.given.min(Given::of(lease));
         }
         step
     }
 
-    /// A Lease that was deleted while we lead has said what we wrote. Of what one says that nobody has renewed for long, and that we
-    /// take over, there may be no record: it may be from a backup, and all else too.
+    /// What the next write makes the Lease say. A Lease that was deleted while this process leads counts as this process wrote it. A
+    /// Lease that another process renewed long ago may be from a backup, and so may all records: then the care of [`Given::doubted`].
     fn next_given(&self, wall: Timestamp) -> Given {
         let is_old = |lease: &Lease| !self.holds(lease) && is_absent(lease, wall);
         let says = match &self.seen {
@@ -194,7 +196,7 @@ fn renew_time(lease: &Lease) -> Option<MicroTime> {
     Timestamp::from_microsecond(time.as_microsecond()).ok().map(MicroTime)
 }
 
-/// Whether nobody has renewed the Lease for long, or a clock was set. A Lease without a time says nothing of this.
+/// Whether the last renewal of the Lease is longer ago than [`ABSENCE`], or in the future by as much. `false` without a renew time.
 fn is_absent(lease: &Lease, wall: Timestamp) -> bool {
     let renewed = renew_time(lease).map(|MicroTime(time)| time.duration_until(wall).unsigned_abs());
     renewed.is_some_and(|since| since > ABSENCE)

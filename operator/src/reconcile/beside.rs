@@ -38,7 +38,7 @@ impl Reconciler {
         let Some(task) = self.pools.get(key) else { return Beside::default() };
         let mut beside =
             Beside { in_the_way: task.in_the_way.clone(), reserved: self.recovery.of(key), ..Beside::default() };
-        (beside.unreported, beside.is_bounded) = (self.recovery.pausing(), self.recovery.is_bounded());
+        (beside.unreported, beside.limit) = (self.recovery.pausing(), self.recovery.limit());
         if let Ok(pool) = &task.record.spec {
             self.look_beside(key, task, &pool.network().range(), &mut beside);
         }

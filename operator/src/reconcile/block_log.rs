@@ -1,59 +1,54 @@
-//! What a status write changes about blocks, for the log: who had which block when.
+//! Who had which block when: a line of the log for each block whose record in a pool's status changes.
 
-use std::collections::HashMap;
+use std::collections::{BTreeMap, BTreeSet};
 
-use ipam_core::AddrRange;
-use ipam_core::plan::Claim;
+use ipam_core::{AddrRange, PoolKey};
 
 use crate::pool::StatusRecord;
 
-/// A block whose record changes.
-#[derive(Clone, PartialEq, Eq, Debug)]
-pub(super) struct Change<'a> {
-    pub(super) node: &'a str,
-    pub(super) block: AddrRange,
-    /// What happens to it, as the log says it.
-    pub(super) what: &'static str,
+/// Logs what changes from one status of the pool to the next.
+pub(super) fn log(pool: &PoolKey, before: &StatusRecord, after: &StatusRecord) {
+    for (node, block, what) in changes(before, after) {
+        tracing::info!(%pool, node, %block, "{what}");
+    }
 }
 
-/// The changes from one status to the next, by node: what ends before what begins.
-pub(super) fn changes<'a>(before: &'a StatusRecord, after: &'a StatusRecord) -> Vec<Change<'a>> {
+/// Each node's block that changes, with what happens to it. In the order of the nodes; a release comes before an assignment.
+fn changes<'a>(before: &'a StatusRecord, after: &'a StatusRecord) -> Vec<(&'a str, AddrRange, &'static str)> {
     if before.allocations == after.allocations && before.releasing == after.releasing {
         return Vec::new();
     }
-    let (was, is) = (by_node(before), by_node(after));
+    let (before, after) = (by_node(before), by_node(after));
+    let nodes: BTreeSet<&str> = before.keys().chain(after.keys()).copied().collect();
     let mut changes = Vec::new();
-    for (&node, &(block, _)) in &was {
-        if is.get(node).is_none_or(|(now, _)| *now != block) {
-            changes.push(Change { node, block, what: "block released" });
+    for node in nodes {
+        match (before.get(node), after.get(node)) {
+            (Some((was, was_releasing)), Some((is, is_releasing))) if was == is => {
+                match (was_releasing, is_releasing) {
+                    (false, true) => changes.push((node, *is, "block releasing")),
+                    (true, false) => changes.push((node, *is, "block assigned again")),
+                    _ => {}
+                }
+            }
+            (was, is) => {
+                changes.extend(was.map(|(block, _)| (node, *block, "block released")));
+                changes.extend(is.map(|(block, _)| (node, *block, "block assigned")));
+            }
         }
     }
-    for (&node, &(block, releases)) in &is {
-        let what = match (was.get(node).filter(|(then, _)| *then == block), releases) {
-            (None, _) => "block assigned",
-            (Some((_, false)), true) => "block releasing",
-            (Some((_, true)), false) => "block assigned again",
-            (Some(_), _) => continue,
-        };
-        changes.push(Change { node, block, what });
-    }
-    changes.sort_by(|a, b| (a.node, a.what != "block released").cmp(&(b.node, b.what != "block released")));
     changes
 }
 
 /// Each node's block, and whether it is being released.
-fn by_node(status: &StatusRecord) -> HashMap<&str, (AddrRange, bool)> {
-    fn entry(claim: &Claim, releases: bool) -> (&str, (AddrRange, bool)) {
-        (&claim.node, (claim.range, releases))
-    }
-    let assigned = status.allocations.iter().map(|claim| entry(claim, false));
-    let releasing = status.releasing.iter().map(|release| entry(&release.claim, true));
-    assigned.chain(releasing).collect()
+fn by_node(status: &StatusRecord) -> BTreeMap<&str, (AddrRange, bool)> {
+    let assigned = status.allocations.iter().map(|claim| (claim, false));
+    let releasing = status.releasing.iter().map(|release| (&release.claim, true));
+    assigned.chain(releasing).map(|(claim, releases)| (claim.node.as_str(), (claim.range, releases))).collect()
 }
 
 #[cfg(test)]
 mod tests {
-    use ipam_core::plan::ClaimSource;
+    use ipam_core::plan::{Claim, ClaimSource};
 
     use super::*;
     use crate::pool::Release;
@@ -75,8 +70,7 @@ mod tests {
     }
 
     fn told(before: &StatusRecord, after: &StatusRecord) -> Vec<String> {
-        let line = |change: Change<'_>| format!("{} {} {}", change.what, change.node, change.block);
-        changes(before, after).into_iter().map(line).collect()
+        changes(before, after).into_iter().map(|(node, block, what)| format!("{what} {node} {block}")).collect()
     }
 
     #[test]

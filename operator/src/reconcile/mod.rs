@@ -431,9 +431,7 @@ impl Reconciler {
         let Some(task) = self.pools.get_mut(&pool.key) else { return };
         if let Some(status) = call.status {
             self.metrics.status_written(&pool.key, &status.summary);
-            for block_log::Change { node, block, what } in block_log::changes(&task.record.status, &status) {
-                tracing::info!(pool = %pool.key, node, %block, "{what}");
-            }
+            block_log::log(&pool.key, &task.record.status, &status);
             (task.record.status, task.unanswered) = (status, None);
             task.record.resource_version.clone_from(&version);
             task.written_at = Some(now);

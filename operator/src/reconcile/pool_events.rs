@@ -12,7 +12,7 @@ use kube::runtime::watcher::Event;
 use super::pool_task::PoolTask;
 use super::recovery::claims;
 use super::timing::QUIET;
-use super::{Reconciler, node_writes::queue_holders};
+use super::{Reconciler, block_log, node_writes::queue_holders};
 use crate::index::{Labels, NodeMeta};
 use crate::ipam_node::IpamNodeRecord;
 use crate::objects::{RawObject, is_older};
@@ -139,6 +139,10 @@ impl Reconciler {
         // No other write gives the status that was sent: it is sent only where it differs from the last.
         let is_done = task.unanswered.as_ref() == Some(&record.status);
         if before.status != record.status {
+            // A write of ours without an answer, or the write of another.
+            if self.leading {
+                block_log::log(key, &before.status, &record.status);
+            }
             // IPAMNodes may have gone before it was wiped.
             if sees_losses {
                 let mut lost = lost_claims(&before.status, &record.status, task.unanswered.as_ref());

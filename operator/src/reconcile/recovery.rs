@@ -105,9 +105,9 @@ impl Recovery {
         self.is_paused() || !self.reserved.is_empty()
     }
 
-    /// Whether the pause has an end, whoever reports.
-    pub(super) fn is_bounded(&self) -> bool {
-        matches!(self.pause, Pause::Until(_))
+    /// The longest time that new blocks wait; `None` without a limit.
+    pub(super) fn limit(&self) -> Option<Duration> {
+        matches!(self.pause, Pause::Until(_)).then_some(PAUSE)
     }
 
     /// Whether the Lease does not say yet that the next leader has to request reports. Until it does, no pool is written either: one
@@ -257,6 +257,9 @@ impl Reconciler {
         }
         self.recovery.pause = if is_all_lost { Pause::UntilReported } else { Pause::Until(now + PAUSE) };
         self.recovery.pausing = self.nodes.names().filter(|node| self.runs_agent(node)).cloned().collect();
+        if self.recovery.pausing.is_empty() && self.nodes.names().next().is_some() {
+            tracing::warn!("--agent-node-selector matches no Node, so new blocks wait for no report");
+        }
         let reserved = self.recovery.reserved.iter().map(|(_, node, _)| node);
         let nodes = self.recovery.pausing.iter().chain(self.recovery.awaited.keys()).chain(reserved);
         let nodes: BTreeSet<String> = nodes.cloned().collect();
@@ -412,7 +415,7 @@ impl Reconciler {
 
     /// Pools show which nodes they wait for, and assign blocks again when there is none.
     fn note_awaited(&mut self, now: Instant) {
-        self.metrics.silent_nodes(self.recovery.awaited.len());
+        self.metrics.nodes_awaiting_report(self.recovery.awaited.len());
         if self.recovery.pause == Pause::None {
             return;
         }

@@ -85,7 +85,7 @@ pub(super) fn is_of_a_node_that_left(failure: &Failure) -> bool {
     let joins = |action| matches!(action, Action::NodeJoins { node } if names_node(failure, node));
     // A restore and the definitions' deletion register the machines again.
     let comes_back = |later: &[Action]| has(later, |action| joins(action) || is_undefine(action));
-    names(failure, "AgentsSilent")
+    names(failure, "AwaitingAgentReports")
         && around(&failure.history, leaves).any(|(before, _, later)| {
             has(before, is_undefine) && !comes_back(later) && put_backs(&failure.history).is_empty()
         })

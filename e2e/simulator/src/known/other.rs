@@ -46,7 +46,7 @@ pub(super) fn is_of_an_awaited_node(failure: &Failure) -> bool {
         Action::WorkAgainst { fate, .. } | Action::Call { fate, .. } => fate != Fate::Done,
         _ => is_undefine(action) || matches!(action, Action::WipeStatus { .. }),
     };
-    names(failure, "AgentsSilent")
+    names(failure, "AwaitingAgentReports")
         && has(&failure.history, is_named)
         && (has(&failure.history, is_refused) || has_put_back(failure, |_| true))
 }

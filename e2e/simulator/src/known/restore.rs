@@ -31,7 +31,10 @@ fn saw_nothing(history: &[Action]) -> bool {
 
 /// The agent of this node is down after this history.
 fn is_down(history: &[Action], node: u8) -> bool {
-    let kills = |action: &Action| matches!(*action, Action::AgentKill { node: it } | Action::PutStoreBack { node: it } if it == node);
+    let kills = |action: &Action| match *action {
+        Action::AgentKill { node: it } | Action::PutStoreBack { node: it } | Action::Wipe { node: it } => it == node,
+        _ => false,
+    };
     let starts = |action| matches!(action, Action::AgentStart { node: it } if it == node);
     history.iter().rposition(kills).is_some_and(|at| !has(&history[at..], starts))
 }
@@ -60,7 +63,8 @@ pub(super) fn is_of_a_grant_never_used(failure: &Failure) -> bool {
         _ => false,
     };
     // A pool that was deleted before the backup is being deleted still.
-    let is_deleted = |it: PutBack<'_>| has(it.before, |action| matches!(action, Action::Remove { .. }));
+    let removes_it = |action| matches!(action, Action::Remove { pool } if names_pool(failure, pool));
+    let is_deleted = |it: PutBack<'_>| has(it.before, removes_it);
     has_put_back(failure, |it| moves_while_its_agent_is_down(failure, it))
         || has_put_back(failure, |it| {
             let adds = |history: &[Action]| has(history, |action| adds_on(action, is_it));

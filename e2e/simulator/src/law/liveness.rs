@@ -95,7 +95,7 @@ impl Seen<'_> {
     /// Whether the operator waits for agents because records are missing, as they may be by what the model knows, and for whom
     /// that cannot be helped.
     pub(super) fn recovers(&self, layout: &Layout) -> bool {
-        let silent = condition(self.object(layout), "Exhausted").filter(|it| it["reason"] == "AgentsSilent");
+        let silent = condition(self.object(layout), "Exhausted").filter(|it| it["reason"] == "AwaitingAgentReports");
         let may_be_lost = self.world.has_lost_records() || self.server.restores() > 0;
         let Some(silent) = silent.filter(|_| may_be_lost) else { return false };
         let message = text(silent, "/message");

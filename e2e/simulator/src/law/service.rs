@@ -11,6 +11,7 @@ use crate::agent::{Added, COOLDOWN, UNCONFIRMED, Wish};
 use crate::records::range_of_entry;
 use crate::wire::lock;
 use crate::world::World;
+use ipam_node_agent::status::{UNREACHED, WRITE_TIMEOUT};
 
 /// A pod asks for an address of each Active block. All laws are checked while these pods run, and then they end.
 pub(crate) fn check(world: &mut World) -> Result<(), Broken> {
@@ -28,8 +29,8 @@ pub(crate) fn check(world: &mut World) -> Result<(), Broken> {
             let free = free_address(world, node, &object, entry);
             let mut added = world.add(node, place, Wish::Any);
             if added == Added::Refused(UNCONFIRMED) {
-                // It has woken an idle grant. The report that asks for a confirmation follows the last one after a second at most.
-                world.clock.elapsed += Duration::from_secs(1);
+                // It has woken an idle grant. The confirmation waits for the write that is under way, or for its next try.
+                world.clock.elapsed += world.until_report(node).min(WRITE_TIMEOUT + UNREACHED);
                 world.report(node);
                 added = world.add(node, place, Wish::Any);
             }

@@ -91,14 +91,20 @@ fn a_lost_answer_is_cleared_up_by_writing_again_so_that_no_block_waits_for_ever(
     assert!(!world.blocks().contains(&"n1=192.168.0.1-192.168.0.4".to_owned()), "{:?}", world.blocks());
 }
 
-#[test]
-fn a_node_that_comes_back_is_told_nothing_while_a_status_under_way_gives_its_block_up() {
+/// Two nodes, of which `n1` is gone, and the status write that releases its block.
+pub(super) fn about_to_release() -> (World, Command) {
     let mut world = World::new(&["n1", "n2"], &[blue()], vec![]);
     world.settle();
     world.tell(Observed::Node(Event::Delete(("n1".into(), NodeMeta::default()))));
     world.settle();
     report(&mut world, "n1", 0);
     let status = only(world.calls());
+    (world, status)
+}
+
+#[test]
+fn a_node_that_comes_back_is_told_nothing_while_a_status_under_way_gives_its_block_up() {
+    let (mut world, status) = about_to_release();
     assert_eq!((status_of(&status).allocations.len(), status_of(&status).releasing.len()), (1, 0));
     world.node_joins("n1");
     assert_eq!(world.calls(), vec![]);

@@ -1,6 +1,6 @@
 //! Records of blocks that are lost, or from an earlier time: which reports are requested, and what waits for them.
 
-use super::races::{leaving_since, status_json, statuses};
+use super::races::{about_to_release, leaving_since, status_json, statuses};
 use super::*;
 
 impl World {
@@ -51,7 +51,7 @@ impl World {
     }
 
     /// The agent of `node` tells in an IPAMNode without blocks that it holds the addresses from `first` to `last`.
-    fn hear(&mut self, node: &str, held: Option<(&str, &str)>) {
+    pub(super) fn hear(&mut self, node: &str, held: Option<(&str, &str)>) {
         self.version += 1;
         let request = self.reconciler.recovery.request_to(node).cloned();
         let pools: Vec<Value> = held
@@ -69,14 +69,14 @@ impl World {
         self.tell(Observed::IpamNode(Event::Apply(object)));
     }
 
-    fn said(&self) -> String {
+    pub(super) fn said(&self) -> String {
         let status = self.status();
         let exhausted = status.summary.conditions.into_iter().find(|condition| condition.type_ == "Exhausted").unwrap();
         format!("{}: {}", exhausted.reason, exhausted.message)
     }
 }
 
-fn silent(node: &str) -> RawObject {
+pub(super) fn silent(node: &str) -> RawObject {
     object(&json!({"metadata": {"name": node, "uid": format!("uid-{node}"), "generation": 1, "resourceVersion": "50"},
         "spec": {"pools": []}}))
 }
@@ -95,7 +95,11 @@ fn a_leader_that_finds_nothing_recorded_though_blocks_were_given_asks_every_node
     assert_eq!(asked(&calls), ["n1", "n2", "n3"]);
     assert!(statuses(&calls).iter().all(|status| status.allocations.is_empty()));
     assert_eq!(world.reconciler.wants_lease_to_say(), Given::Unrecorded);
-    assert!(world.said().contains("AgentsSilent: selected nodes without a block: 3 (n1, n2, n3)"), "{}", world.said());
+    assert!(
+        world.said().contains("AwaitingAgentReports: selected nodes without a block: 3 (n1, n2, n3)"),
+        "{}",
+        world.said()
+    );
     assert!(
         world.said().contains("3 nodes: n1, n2, n3") && world.said().contains("force-release=NODE"),
         "{}",
@@ -106,7 +110,7 @@ fn a_leader_that_finds_nothing_recorded_though_blocks_were_given_asks_every_node
     let mut calls = world.settle();
     world.now += pool_task::COUNTS_EVERY;
     calls.extend(world.settle());
-    assert!(world.said().contains("the reports of node n3, or until"), "who is left: {}", world.said());
+    assert!(world.said().contains("the agent reports of node n3, or until"), "who is left: {}", world.said());
     assert!(
         nodes_written(&calls).is_empty() && statuses(&calls).iter().all(|it| it.allocations.is_empty()),
         "{calls:#?}"
@@ -145,7 +149,7 @@ fn a_leader_continues_the_recovery_of_the_last_one_without_nodes_that_are_gone()
     world.has_agents = false;
     world.settle();
     assert_eq!(awaited(&world), ["n1", "n2"]);
-    assert!(world.said().contains("2 nodes: n1, n2, for at most 2 min;"), "{}", world.said());
+    assert!(world.said().contains("2 nodes: n1, n2, for at most 2 min."), "{}", world.said());
     // What is kept is kept.
     assert_eq!(world.status().allocations.len(), 1);
 }
@@ -227,12 +231,7 @@ fn whichever_of_the_two_records_goes_last_its_node_is_asked() {
 
 #[test]
 fn of_what_we_have_given_up_ourselves_nobody_is_asked() {
-    let mut world = World::new(&["n1", "n2"], &[blue()], vec![]);
-    world.settle();
-    world.tell(Observed::Node(Event::Delete(("n1".into(), NodeMeta::default()))));
-    world.settle();
-    report(&mut world, "n1", 0);
-    let status = only(world.calls());
+    let (mut world, status) = about_to_release();
     let freed = status_json(status_of(&status));
     // Its IPAMNode is deleted by hand, and of the status the watch tells before anybody answers for it.
     world.fail(status, CallError::Failed("connection reset".into()));
@@ -295,111 +294,6 @@ fn a_node_that_joins_during_a_recovery_is_not_awaited() {
     assert_eq!(world.status().allocations.len(), 2);
 }
 
-/// Two nodes with blocks, found by a new leader whose Lease says that records may be from an earlier time. The agent of `n2` has
-/// ended its grant by the report that is found.
-fn found_after_a_restore() -> World {
-    let (pool, mut ipam_nodes) = left_behind(&["n1", "n2"]);
-    let ended = |object: &RawObject| {
-        let mut spec: Value = serde_json::from_str(object.spec.as_ref().unwrap().get()).unwrap();
-        let entry = &mut spec["pools"][0];
-        entry["grant"] = json!("6500000000000001");
-        let report = json!({"name": "blue", "poolType": "IPPool", "startIP": entry["startIP"], "endIP": entry["endIP"],
-            "grant": entry["grant"], "ended": true, "used": 0, "capacity": 4});
-        self::object(&json!({"metadata": {"name": "n2", "uid": "uid-n2", "generation": 2, "resourceVersion": "60",
-            "finalizers": [crate::ipam_node::FINALIZER]},
-            "spec": spec, "status": {"observedGeneration": 2, "pools": [report]}}))
-    };
-    let n2 = ipam_nodes.iter().position(|object| object.name() == "n2").unwrap();
-    ipam_nodes[n2] = ended(&ipam_nodes[n2]);
-    World::led_by(Given::Unrecorded, &["n1", "n2"], &[pool], ipam_nodes)
-}
-
-/// The grant of the node's entry, and the request in its IPAMNode.
-fn grant_and_request(world: &World, node: &str) -> (String, Option<String>) {
-    let known = world.reconciler.ipam_nodes.get(node).unwrap();
-    (known.blocks[0].grant.clone(), known.request.clone())
-}
-
-#[test]
-fn an_ended_grant_is_replaced_only_after_all_nodes_have_reported() {
-    let mut world = found_after_a_restore();
-    world.settle();
-    let (grant, request) = grant_and_request(&world, "n2");
-    assert_eq!(grant, "6500000000000001");
-    assert!(request.is_some() && request != grant_and_request(&world, "n1").1, "each request has an ID of its own");
-    world.answer("n2");
-    world.settle();
-    assert_eq!((awaited(&world), grant_and_request(&world, "n2").0), (vec![&"n1".to_owned()], grant.clone()));
-    world.answer("n1");
-    world.settle();
-    assert!(awaited(&world).is_empty());
-    assert_ne!(grant_and_request(&world, "n2").0, grant);
-}
-
-#[test]
-fn new_blocks_wait_two_minutes_at_most_where_records_are_there() {
-    let mut world = found_after_a_restore();
-    world.settle();
-    world.node_joins("n3");
-    world.now += Duration::from_secs(100);
-    world.settle();
-    assert_eq!(world.status().allocations.len(), 2);
-    assert!(world.said().contains("n1, n2"), "{}", world.said());
-    world.now += Duration::from_secs(20);
-    for _ in 0..2 {
-        world.settle();
-    }
-    assert_eq!(world.status().allocations.len(), 3);
-    assert_eq!(awaited(&world), ["n1", "n2"], "their earlier reports prove nothing");
-}
-
-#[test]
-fn a_node_that_runs_no_agent_is_not_awaited() {
-    let mut world = World::empty();
-    world.reconciler.settings.agent_nodes = [("os".to_owned(), "linux".to_owned())].into();
-    world.reconciler.lead(Given::Recorded, world.now);
-    world.list(&["n1", "n2"], &[blue()], vec![]);
-    let labels = crate::index::Labels::from([("os".to_owned(), "linux".to_owned())]);
-    world.tell(Observed::Node(Event::Apply(("n1".into(), labels.into()))));
-    world.settle();
-    assert_eq!(awaited(&world), ["n1"]);
-    world.hear("n1", None);
-    world.settle();
-    assert_eq!(world.status().allocations.len(), 2);
-}
-
-#[test]
-fn the_report_that_an_earlier_leader_requested_is_still_awaited() {
-    let (pool, mut ipam_nodes) = left_behind(&["n1", "n2"]);
-    let spec: Value = serde_json::from_str(ipam_nodes[1].spec.as_ref().unwrap().get()).unwrap();
-    let (block, request) = (&spec["pools"][0], "0000000000000001");
-    let report = json!({"name": "blue", "poolType": "IPPool", "startIP": block["startIP"], "endIP": block["endIP"],
-        "grant": block["grant"], "ended": true, "used": 0, "capacity": 4});
-    ipam_nodes[1] = object(
-        &json!({"metadata": {"name": "n2", "uid": "uid-n2", "generation": 2, "resourceVersion": "60",
-        "finalizers": [crate::ipam_node::FINALIZER]},
-        "spec": {"pools": spec["pools"], "reportRequest": request}, "status": {"observedGeneration": 2, "pools": [report]}}),
-    );
-    let mut world = World::led_by(Given::Recorded, &["n1"], &[pool], ipam_nodes);
-    world.settle();
-    assert_eq!(world.status().releasing.len(), 1, "the report is from before the request");
-    world.answer("n2");
-    world.settle();
-    assert!(world.status().releasing.is_empty());
-}
-
-#[test]
-fn an_earlier_report_releases_no_block() {
-    let mut world = found_after_a_restore();
-    world.settle();
-    world.tell(Observed::Node(Event::Delete(("n2".into(), NodeMeta::default()))));
-    world.settle();
-    assert_eq!(world.status().releasing.len(), 1, "the report that was found says that the grant has ended");
-    world.answer("n2");
-    world.settle();
-    assert!(world.status().releasing.is_empty());
-}
-
 #[test]
 fn a_block_without_records_is_reserved_and_nobody_waits() {
     let mut world = World::new(&["n1", "n2"], &[blue()], vec![]);
@@ -453,7 +347,7 @@ fn at_version(world: &World, node: &str, version: &str) -> RawObject {
     )
 }
 
-fn awaited(world: &World) -> Vec<&String> {
+pub(super) fn awaited(world: &World) -> Vec<&String> {
     world.reconciler.recovery.awaited_nodes()
 }
 
@@ -469,28 +363,6 @@ fn force(world: &mut World, named: &str) -> Vec<Command> {
 
 fn forced(world: &World) -> &std::collections::BTreeSet<String> {
     &world.reconciler.pools[&PoolKey::new(PoolKind::IpPool, "blue")].record.life.force_release
-}
-
-#[test]
-fn an_object_that_we_wrote_during_a_list_is_no_sign_of_a_restore() {
-    let mut world = World::new(&["n1"], &[blue()], vec![]);
-    let first = only(world.calls());
-    world.tell(Observed::Pool(PoolKind::IpPool, Event::Init));
-    world.succeed(first);
-    world.tell(Observed::IpamNode(Event::Init));
-    let before = empty("n1");
-    for call in world.calls() {
-        world.succeed(call);
-    }
-    world.tell(Observed::Pool(PoolKind::IpPool, Event::InitApply(blue())));
-    world.tell(Observed::IpamNode(Event::InitApply(before.clone())));
-    world.tell(Observed::Pool(PoolKind::IpPool, Event::InitDone));
-    world.tell(Observed::IpamNode(Event::InitDone));
-    assert!(!world.reconciler.take_wish_for_lists());
-    assert_eq!((world.status().allocations.len(), awaited(&world).len()), (1, 0));
-    world.tell(Observed::IpamNode(Event::Init));
-    world.tell(Observed::IpamNode(Event::InitApply(before)));
-    assert!(world.reconciler.take_wish_for_lists(), "of a later list it is one");
 }
 
 #[test]

@@ -1,0 +1,235 @@
+//! A reconciler, and what the API server and the agents do around it.
+
+use super::*;
+
+/// A reconciler and a fake API server's view of versions.
+pub(super) struct World {
+    pub(super) reconciler: Reconciler,
+    pub(super) now: Instant,
+    pub(super) version: u64,
+    /// What the Lease was made to say last, and whether it cannot be written; otherwise it is at once.
+    pub(super) lease: Given,
+    pub(super) lease_fails: bool,
+    /// Whether an agent runs on each node, and reports about each new grant.
+    pub(super) has_agents: bool,
+}
+
+pub(super) const SPEC: &str = r#"{"subnet":"192.168.0.0/16","perNodeBlockSize":4,"gateway":"192.168.0.1"}"#;
+
+pub(super) fn object(value: &Value) -> RawObject {
+    serde_json::from_str(&value.to_string()).unwrap()
+}
+
+pub(super) fn pool_object(name: &str, version: u64, generation: i64, spec: &str, status: &Value) -> RawObject {
+    object(&json!({
+        "metadata": {"name": name, "uid": format!("uid-{name}"), "generation": generation, "resourceVersion": version.to_string(),
+            "finalizers": [FINALIZER]},
+        "spec": serde_json::from_str::<Value>(spec).unwrap(),
+        "status": status,
+    }))
+}
+
+/// An IPAMNode without blocks, as the operator creates it.
+pub(super) fn empty(node: &str) -> RawObject {
+    object(&json!({"metadata": {"name": node, "uid": format!("uid-{node}"), "generation": 1, "resourceVersion": "50"},
+        "spec": {"pools": []}}))
+}
+
+impl World {
+    /// In sync with `nodes` and the given pools, leading, nothing decided yet. Each node has an IPAMNode, by default one without
+    /// blocks.
+    pub(super) fn new(nodes: &[&str], pools: &[RawObject], mut ipam_nodes: Vec<RawObject>) -> Self {
+        let has_one = |node: &str| ipam_nodes.iter().any(|ipam_node| ipam_node.name() == node);
+        let missing: Vec<RawObject> = nodes.iter().filter(|node| !has_one(node)).map(|node| empty(node)).collect();
+        ipam_nodes.extend(missing);
+        let mut world = Self::empty();
+        world.reconciler.lead(Given::Nothing, world.now);
+        world.list(nodes, pools, ipam_nodes);
+        world
+    }
+
+    pub(super) fn empty() -> Self {
+        Self {
+            reconciler: Reconciler::new(Settings::default(), Arc::new(Metrics::default())),
+            now: Instant::now(),
+            version: 100,
+            lease: Given::Nothing,
+            lease_fails: false,
+            has_agents: true,
+        }
+    }
+
+    /// Every watch begins with a list, in which all that is there is named.
+    pub(super) fn list(&mut self, nodes: &[&str], pools: &[RawObject], ipam_nodes: Vec<RawObject>) {
+        let world = self;
+        for kind in [PoolKind::IpPool, PoolKind::CidrPool] {
+            world.tell(Observed::Pool(kind, Event::Init));
+            for pool in pools.iter().filter(|_| kind == PoolKind::IpPool) {
+                world.tell(Observed::Pool(kind, Event::InitApply(pool.clone())));
+            }
+            world.tell(Observed::Pool(kind, Event::InitDone));
+        }
+        world.tell(Observed::Node(Event::Init));
+        for node in nodes {
+            world.tell(Observed::Node(Event::InitApply(((*node).to_owned(), NodeMeta::default()))));
+        }
+        world.tell(Observed::Node(Event::InitDone));
+        world.tell(Observed::IpamNode(Event::Init));
+        for ipam_node in ipam_nodes {
+            world.tell(Observed::IpamNode(Event::InitApply(ipam_node)));
+        }
+        world.tell(Observed::IpamNode(Event::InitDone));
+    }
+
+    pub(super) fn tell(&mut self, event: Observed) {
+        self.reconciler.observe(event, self.now);
+    }
+
+    pub(super) fn node_joins(&mut self, name: &str) {
+        self.tell(Observed::Node(Event::Apply((name.to_owned(), NodeMeta::default()))));
+    }
+
+    /// Lets a burst fall quiet and takes the calls that follow.
+    pub(super) fn calls(&mut self) -> Vec<Command> {
+        self.calls_after(Duration::from_millis(500))
+    }
+
+    pub(super) fn calls_after(&mut self, time: Duration) -> Vec<Command> {
+        self.now += time;
+        let now = Now { instant: self.now, wall: Timestamp::from_second(1_700_000_000).unwrap() };
+        let mut calls = self.reconciler.poll(now);
+        let wanted = self.reconciler.wants_lease_to_say();
+        if !self.lease_fails && wanted != self.lease {
+            self.lease = wanted;
+            self.reconciler.lease_says(wanted);
+            calls.extend(self.reconciler.poll(now));
+        }
+        calls
+    }
+
+    /// The API server does what `command` asks.
+    pub(super) fn succeed(&mut self, command: Command) {
+        self.version += 1;
+        let version = self.version.to_string();
+        let outcome = match command {
+            Command::WriteStatus { pool, .. } | Command::PatchPool { pool, .. } => Outcome::Pool(pool, Ok(version)),
+            Command::Confirm { pool } => {
+                let version = pool.resource_version.clone();
+                Outcome::Pool(pool, Ok(version))
+            }
+            Command::WriteIpamNode(write) => {
+                let made = NodeVersion { uid: format!("uid-{}", write.node), resource_version: version, generation: 1 };
+                let made = (!matches!(write.action, NodeAction::Delete(..))).then_some(made);
+                Outcome::IpamNode(write, Ok(made))
+            }
+            Command::Publish { .. } => Outcome::Published,
+        };
+        let deleted = match &outcome {
+            Outcome::IpamNode(NodeWrite { node, .. }, Ok(None)) => Some(node.clone()),
+            _ => None,
+        };
+        self.reconciler.settle(outcome, self.now);
+        if let Some(node) = deleted {
+            let gone = json!({"metadata": {"name": node, "uid": format!("uid-{node}"), "resourceVersion": "0"}});
+            self.tell(Observed::IpamNode(Event::Delete(object(&gone))));
+        }
+    }
+
+    pub(super) fn fail(&mut self, command: Command, error: CallError) {
+        let outcome = match command {
+            Command::WriteStatus { pool, .. } | Command::PatchPool { pool, .. } | Command::Confirm { pool } => {
+                Outcome::Pool(pool, Err(error))
+            }
+            Command::WriteIpamNode(write) => Outcome::IpamNode(write, Err(error)),
+            Command::Publish { .. } => Outcome::Published,
+        };
+        self.reconciler.settle(outcome, self.now);
+    }
+
+    /// Does all that is asked until nothing more is; tells what that was.
+    pub(super) fn settle(&mut self) -> Vec<Command> {
+        let mut done = Vec::new();
+        for _ in 0..100 {
+            let calls = self.calls();
+            if calls.is_empty() && !self.confirm_grants() {
+                return done;
+            }
+            for call in calls {
+                done.push(call.clone());
+                self.succeed(call);
+            }
+        }
+        panic!("it never comes to rest; the last of {} calls: {:#?}", done.len(), done.last_chunk::<4>());
+    }
+
+    /// The agents report about new grants of Active blocks, so that these may be in use. Whether there were any.
+    pub(super) fn confirm_grants(&mut self) -> bool {
+        let is_new = |record: &IpamNodeRecord| {
+            let active = |block: &NodeBlock| block.state == BlockState::Active && record.is_unused(block);
+            record.blocks.iter().any(active)
+        };
+        let all = self.reconciler.ipam_nodes.all();
+        let nodes: Vec<String> =
+            all.iter().filter(|(_, record)| is_new(record)).map(|(node, _)| node.clone()).collect();
+        for node in &nodes {
+            if self.has_agents {
+                self.confirm(node);
+            }
+        }
+        self.has_agents && !nodes.is_empty()
+    }
+
+    /// The agent of `node` reports the grants of its Active blocks, and the same addresses as before.
+    pub(super) fn confirm(&mut self, node: &str) {
+        let record = self.reconciler.ipam_nodes.get(node).unwrap().clone();
+        self.version = self.version.max(record.resource_version.parse().unwrap_or(0)) + 1;
+        let mut reports = record.reports.clone();
+        for block in record.blocks.iter().filter(|block| block.state == BlockState::Active) {
+            let before = reports.iter().position(|it| (&it.name, it.pool_type) == (&block.name, block.pool_type));
+            let before = before.map(|place| reports.remove(place)).unwrap_or_default();
+            reports.push(BlockUse {
+                name: block.name.clone(),
+                pool_type: block.pool_type,
+                grant: Some(block.grant.clone()),
+                start_ip: block.start_ip.clone(),
+                end_ip: block.end_ip.clone(),
+                capacity: 3,
+                ended: false,
+                ..before
+            });
+        }
+        let event = json!({
+            "metadata": {"name": node, "uid": record.uid, "generation": record.generation,
+                "resourceVersion": self.version.to_string(), "finalizers": record.finalizers},
+            "spec": {"pools": record.blocks, "reportRequest": record.request},
+            "status": {"observedGeneration": record.generation, "reportRequest": record.request, "pools": reports},
+        });
+        self.tell(Observed::IpamNode(Event::Apply(object(&event))));
+    }
+}
+
+pub(super) fn only(mut calls: Vec<Command>) -> Command {
+    assert_eq!(calls.len(), 1, "{calls:#?}");
+    calls.remove(0)
+}
+
+pub(super) fn status_of(command: &Command) -> &StatusRecord {
+    let Command::WriteStatus { status, .. } = command else { panic!("no status: {command:#?}") };
+    status
+}
+
+pub(super) fn nodes_written(calls: &[Command]) -> Vec<(&str, &NodeAction)> {
+    let writes = calls.iter().filter_map(|call| match call {
+        Command::WriteIpamNode(write) => Some((write.node.as_str(), &write.action)),
+        _ => None,
+    });
+    writes.collect()
+}
+
+pub(super) fn is_creation(call: &Command) -> bool {
+    matches!(call, Command::WriteIpamNode(NodeWrite { action: NodeAction::Create { .. }, .. }))
+}
+
+pub(super) fn blue() -> RawObject {
+    pool_object("blue", 10, 1, SPEC, &json!({}))
+}
