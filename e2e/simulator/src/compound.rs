@@ -9,12 +9,12 @@ use serde_json::{Value, json};
 use super::action::{Action, Disk, Fate};
 use super::admin;
 use super::agent::Wish;
-use super::records::AssignmentId;
+use super::records::{AssignmentId, range_of_entry};
 use super::replica::Replica;
-use super::server::{Backup, NAMESPACE};
+use super::server::{Backup, NAMESPACE, text};
 use super::wire::lock;
 use super::world::{LONGEST_PASS, PutBack, QUIET, REPLICAS, REPORTS_APART, World, node_name};
-use super::{RESTORE, UNDEFINE};
+use super::{RESTORE, UNDEFINE, Unproven};
 
 /// A backup that is put in place is older than this. By the age of its Lease the next leader knows that it may be one, however far the
 /// wall clocks of two replicas are apart.
@@ -107,11 +107,25 @@ impl World {
     fn put_in_place(&mut self, backup: &Backup, last: AssignmentId) {
         self.by_hand = Some(RESTORE);
         self.records.restore(last);
+        self.note_unproven(backup);
         lock(&self.server).restore(backup);
         self.allowed.restore(&lock(&self.server));
         self.look();
         self.allowed.force_again(&self.records, last);
         self.by_hand = None;
+    }
+
+    /// Notes the entries of the backup that no report in it proves, and that were used or revoked since it was made.
+    fn note_unproven(&mut self, backup: &Backup) {
+        let server = lock(&self.server);
+        for object in backup.list("ipamnodes") {
+            let node = text(object, "/metadata/name");
+            let now = server.get("ipamnodes", &node);
+            let is_in_force = |entry: &Value| now.is_some_and(|now| !reports(now, entry) && assigns(now, entry));
+            let entries = entries(object).filter(|entry| entry["neverUsed"] == true && !reports(object, entry));
+            let ranges = entries.filter(|entry| !is_in_force(entry)).filter_map(range_of_entry);
+            self.unproven.extend(ranges.map(|range| Unproven { node: node.clone(), range }));
+        }
     }
 
     /// Whether the object is one from before a restore under a running leader.
@@ -245,4 +259,19 @@ fn as_applied(pool: &Value) -> Value {
     annotations.remove(FORCE_RELEASE);
     let metadata = json!({"name": pool["metadata"]["name"], "namespace": NAMESPACE, "annotations": annotations});
     json!({"metadata": metadata, "spec": pool["spec"]})
+}
+
+fn entries(ipam_node: &Value) -> impl Iterator<Item = &Value> {
+    ipam_node["spec"]["pools"].as_array().into_iter().flatten()
+}
+
+/// Whether the agent has reported the grant of the entry.
+fn reports(ipam_node: &Value, entry: &Value) -> bool {
+    let mut reports = ipam_node["status"]["pools"].as_array().into_iter().flatten();
+    reports.any(|report| report["grant"] == entry["grant"])
+}
+
+/// Whether the grant of the entry is there and not revoked.
+fn assigns(ipam_node: &Value, entry: &Value) -> bool {
+    entries(ipam_node).any(|it| it["grant"] == entry["grant"] && it["state"] != "Revoked")
 }

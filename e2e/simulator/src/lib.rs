@@ -98,6 +98,7 @@ mod world;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::rc::Rc;
 
+use ipam_core::AddrRange;
 use tokio::runtime::Runtime;
 
 use action::Action;
@@ -123,6 +124,17 @@ pub struct Failure {
     pub settling: bool,
     /// Which law, in words.
     pub law: law::Broken,
+    /// Entries that restores put in place and that no report proves.
+    pub unproven: Vec<Unproven>,
+}
+
+/// A restore put an entry in place whose grant no report had in the backup, and that was used or revoked after the backup was made.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub struct Unproven {
+    /// The node of the IPAMNode.
+    pub node: String,
+    /// The addresses of the entry.
+    pub range: AddrRange,
 }
 
 /// Simulates histories.
@@ -149,17 +161,26 @@ impl Simulator {
             let words = panic.downcast_ref::<String>().map(String::as_str).or(panic.downcast_ref::<&str>().copied());
             let what = words.unwrap_or("without words").to_owned();
             let law = law::Broken { law: "no-panic", what };
-            Err(Failure { history: history.to_vec(), settling: false, law })
+            Err(Failure { history: history.to_vec(), settling: false, law, unproven: Vec::new() })
         })
     }
 
     fn play_on(&self, history: &[Action]) -> Result<World, Failure> {
         let mut world = World::new(self.runtime.clone());
+        let mut played = history.len();
+        let mut end = Ok(());
         for (place, &action) in history.iter().enumerate() {
-            world.step(action).map_err(|law| Failure { history: history[..=place].to_vec(), settling: false, law })?;
+            end = world.step(action);
+            if end.is_err() {
+                played = place + 1;
+                break;
+            }
         }
-        settle::settle(&mut world).map_err(|law| Failure { history: history.to_vec(), settling: true, law })?;
-        Ok(world)
+        let settling = end.is_ok();
+        match end.and_then(|()| settle::settle(&mut world)) {
+            Ok(()) => Ok(world),
+            Err(law) => Err(Failure { history: history[..played].to_vec(), settling, law, unproven: world.unproven }),
+        }
     }
 
     /// Makes the history of a seed and plays it.

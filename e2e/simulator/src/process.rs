@@ -178,10 +178,10 @@ impl Process {
         blocks.get(pick.checked_rem(blocks.len())?)
     }
 
-    /// uid and generation of the IPAMNode that the agent goes by.
-    pub(super) fn told(&self) -> Option<(String, i64)> {
-        let spec = &self.in_force.as_ref()?.spec;
-        Some((spec.uid.clone(), spec.generation?))
+    /// The pools in force, with the grant of each.
+    pub(super) fn grants(&self) -> Vec<(PoolKey, String)> {
+        let blocks = self.in_force.iter().flat_map(|in_force| &in_force.spec.blocks);
+        blocks.map(|block| (pool_of(block), block.grant.clone())).collect()
     }
 
     /// Whether the journal was compared with the report that the server had.

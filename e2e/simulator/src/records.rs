@@ -45,8 +45,8 @@ pub(super) struct Records {
     lost: Vec<(Assignment, &'static str)>,
     /// Whether there ever was one of these.
     has_lost: bool,
-    /// Which assignments an IPAMNode tells of: by uid and generation.
-    told: HashMap<(String, i64), Vec<(PoolKey, AssignmentId)>>,
+    /// Which assignment a grant is of: by node and grant.
+    told: HashMap<(String, String), AssignmentId>,
     /// Assignments whose agent has reported that the grant has ended, with no address in use.
     reported_empty: BTreeSet<AssignmentId>,
     /// Nodes and grants that a report has named.
@@ -252,7 +252,7 @@ impl Records {
     }
 
     fn is_told(&self, id: AssignmentId) -> bool {
-        self.told.values().flatten().any(|(_, told)| *told == id)
+        self.told.values().any(|told| *told == id)
     }
 
     fn read_ipam_node(&mut self, event: &Event, activity: &mut Activity) {
@@ -326,13 +326,11 @@ impl Records {
         let node = text(object, "/metadata/name");
         let entries = object["spec"]["pools"].as_array().into_iter().flatten();
         let told = entries.filter_map(|entry| {
-            let pool = pool_of_entry(entry);
-            let id = self.find(&pool, &node, range_of_entry(entry))?;
-            Some((pool, id))
+            let id = self.find(&pool_of_entry(entry), &node, range_of_entry(entry))?;
+            Some(((node.clone(), text(entry, "/grant")), id))
         });
-        let told = told.collect();
-        let generation = object["metadata"]["generation"].as_i64().unwrap_or_default();
-        self.told.insert((text(object, "/metadata/uid"), generation), told);
+        let told: Vec<_> = told.collect();
+        self.told.extend(told);
     }
 
     /// The assignment of this block to this node that is recorded, or else the last one that was lost.
@@ -343,10 +341,9 @@ impl Records {
         self.recorded.iter().find(is_it).or_else(lost).map(|it| it.id)
     }
 
-    /// The assignment from which an agent allocates that goes by this state of its IPAMNode.
-    pub(super) fn told(&self, uid: &str, generation: i64, pool: &PoolKey) -> Option<AssignmentId> {
-        let told = self.told.get(&(uid.to_owned(), generation))?;
-        told.iter().find(|(of, _)| of == pool).map(|(_, id)| *id)
+    /// The assignment from which the node's agent allocates by this grant.
+    pub(super) fn told(&self, node: &str, grant: &str) -> Option<AssignmentId> {
+        self.told.get(&(node.to_owned(), grant.to_owned())).copied()
     }
 
     /// Whether a status records the addresses for the node, or would if no admin had destroyed the record.

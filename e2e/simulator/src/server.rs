@@ -68,6 +68,13 @@ pub(super) struct Server {
     history: [Vec<Event>; PLURALS.len()],
 }
 
+impl Backup {
+    /// All objects of a kind.
+    pub(super) fn list(&self, plural: &'static str) -> impl Iterator<Item = &Arc<Object>> {
+        self.objects[place(plural)].values()
+    }
+}
+
 /// A copy of everything, as a backup of etcd is one.
 #[derive(Clone, Debug)]
 pub(super) struct Backup {

@@ -6,6 +6,7 @@ use std::time::{Duration, Instant};
 use serde_json::Value;
 use tokio::runtime::Runtime;
 
+use super::Unproven;
 use super::action::{Action, Fate};
 use super::activity::Activity;
 use super::admin::{self, pool_at};
@@ -76,6 +77,8 @@ pub struct World {
     pub(super) has_been_led: bool,
     /// The admin's action that is under way, if it changes what is recorded.
     pub(super) by_hand: Option<&'static str>,
+    /// Entries that restores put in place and that no report proves.
+    pub(super) unproven: Vec<Unproven>,
     /// The first law that was broken.
     broken: Option<Broken>,
 }
@@ -105,6 +108,7 @@ impl World {
             records: Records::default(),
             has_been_led: false,
             by_hand: None,
+            unproven: Vec::new(),
             broken: None,
         }
     }

@@ -27,7 +27,7 @@ impl Node {
             let Some(other) = other.cloned() else { return Added::NotAsked };
             blocks.push(other);
         }
-        let told = process.told();
+        let in_force = process.grants();
         self.made += 1;
         let container = format!("{}-{}", self.name, self.made);
         let Some(request) = request(container, self.made, &blocks, wish) else { return Added::NotAsked };
@@ -43,7 +43,7 @@ impl Node {
                     self.leave(request);
                     return added;
                 }
-                self.serve(request, &allocation, told.as_ref(), records);
+                self.serve(request, &allocation, &in_force, records);
                 self.end_of_add(wish, before, Some(&allocation));
                 Added::Served
             }
@@ -64,9 +64,12 @@ impl Node {
         before
     }
 
-    /// The pod has its addresses, by the IPAMNode of this uid and generation.
-    fn serve(&mut self, request: Request, answer: &Allocation, told: Option<&(String, i64)>, records: &Records) {
-        let assignment = |pool: &PoolKey| told.and_then(|(uid, generation)| records.told(uid, *generation, pool));
+    /// The pod has its addresses, by the grants that were in force.
+    fn serve(&mut self, request: Request, answer: &Allocation, in_force: &[(PoolKey, String)], records: &Records) {
+        let assignment = |pool: &PoolKey| {
+            let (_, grant) = in_force.iter().find(|(of, _)| of == pool)?;
+            records.told(&self.name, grant)
+        };
         let grants = answer.grants.iter();
         let held = grants.map(|grant| Held {
             pool: grant.pool.clone(),

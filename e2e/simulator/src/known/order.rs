@@ -91,7 +91,7 @@ pub(super) fn names_pool(failure: &Failure, pool: u8) -> bool {
 }
 
 /// The address that what broke the law begins with.
-fn address(failure: &Failure) -> Option<IpAddr> {
+pub(super) fn address(failure: &Failure) -> Option<IpAddr> {
     failure.law.what.split(' ').next()?.parse().ok()
 }
 

@@ -1,13 +1,13 @@
 //! Faults that a restore shows.
 
 use super::order::{
-    PutBack, adds_for_a_user, adds_on, after, has, has_put_back, is_user, looks, names, names_pod_of, names_pool,
-    pools_with_the_address, writes,
+    PutBack, address, adds_for_a_user, adds_on, after, has, has_put_back, is_user, looks, names, names_pod_of,
+    names_pool, pools_with_the_address, writes,
 };
 use crate::Failure;
 use crate::action::Action;
 use crate::admin::pool_at;
-use crate::world::{NODES, REPLICAS};
+use crate::world::{NODES, REPLICAS, node_name};
 
 /// A restore takes back a block that is in use. No leader remembers it: none runs on, or the last one started before the restore and saw
 /// nothing. The agent of its node is down until a leader has acted, so that it does not report the block in time.
@@ -44,52 +44,15 @@ fn takes_back_a_block_in_use(failure: &Failure, it: PutBack<'_>) -> bool {
     adds_for_a_user(failure, after(it.since, writes))
 }
 
-/// A leader assigns a block, and a backup has it without a report. The agent reports the block, and a pod starts. After the restore the
-/// node loses the block, and the operator takes it for one that was never used.
-/// Not bound: whether the pod starts before or after the restore. Its agent has the confirmed grant in both.
+/// A restore puts a grant in place that no report of the backup has. After the backup the agent reported it, or the operator revoked it.
+/// So the agent has the grant and the operator takes it for one that was never used, or the agent confirms it once more.
+/// This is bound to the state of the restored objects and not to the order of actions: many orders lead there.
 pub(super) fn is_of_a_grant_never_used(failure: &Failure) -> bool {
-    let is_it = |node| is_user(failure, node) || names_pod_of(failure, node);
-    let reports = |action| match action {
-        Action::AgentWork { node } | Action::Report { node, .. } => is_it(node),
-        Action::Round { .. } => true,
-        _ => false,
-    };
-    let loses = |action| match action {
-        Action::Cordon { node }
-        | Action::Relabel { node }
-        | Action::NodeTerminates { node }
-        | Action::NodeLeaves { node } => is_it(node),
-        Action::Apply { .. } | Action::Remove { .. } => true,
-        _ => false,
-    };
-    // A pool that was deleted before the backup is being deleted still.
-    let removes_it = |action| matches!(action, Action::Remove { pool } if names_pool(failure, pool));
-    let is_deleted = |it: PutBack<'_>| has(it.before, removes_it);
-    has_put_back(failure, |it| moves_while_its_agent_is_down(failure, it))
-        || has_put_back(failure, |it| {
-            let adds = |history: &[Action]| has(history, |action| adds_on(action, is_it));
-            let is_used = adds(after(it.since, reports)) || adds(it.later);
-            let is_lost = has(it.later, loses) || is_deleted(it);
-            has(it.before, writes) && has(it.since, reports) && is_used && is_lost
-        })
-}
-
-/// Between backup and restore a node loses its block to another one. Its agent is down from before that until after the restore, so
-/// that it never reports the block.
-fn moves_while_its_agent_is_down(failure: &Failure, it: PutBack<'_>) -> bool {
-    (0..it.since.len()).any(|at| {
-        let (Action::Cordon { node } | Action::Relabel { node } | Action::NodeTerminates { node }) = it.since[at]
-        else {
-            return false;
-        };
-        let later = &it.since[at..];
-        let is_other = |of| of != node && is_user(failure, of);
-        let is_used = failure.settling || has(it.later, |action| adds_on(action, |of| of == node));
-        is_user(failure, node)
-            && is_down(it.until, node)
-            && has(it.before, writes)
-            && has(after(later, writes), |action| adds_on(action, is_other))
-            && is_used
+    let address = address(failure);
+    failure.unproven.iter().any(|it| {
+        let is_user = (0..NODES)
+            .any(|node| node_name(node) == it.node && (is_user(failure, node) || names_pod_of(failure, node)));
+        is_user && address.is_none_or(|address| it.range.contains(address))
     })
 }
 
