@@ -2,12 +2,12 @@
 //!
 //! Keeps of a Node its name, its labels and whether it leaves: nothing else of it can ever wake anything.
 
-use std::collections::{BTreeMap, HashMap, HashSet};
+use std::collections::{BTreeMap, BTreeSet, HashMap, HashSet};
 use std::ops::Deref;
 use std::sync::Arc;
 
+use ipam_core::PoolKey;
 use ipam_core::plan::{NodeRef, Usage};
-use ipam_core::{AddrRange, PoolKey};
 use ipam_crds::NodeBlock;
 
 use crate::ipam_node::IpamNodeRecord;
@@ -203,13 +203,9 @@ pub struct IpamNodes {
     records: HashMap<String, IpamNodeRecord>,
     /// Node → what the writes of ours say of which it is not known whether they took effect, the latest last.
     sent: HashMap<String, Vec<Vec<NodeBlock>>>,
-    /// Node → what its agent had said that it holds outside its blocks, when the IPAMNode was deleted by hand. It counts
-    /// until the agent has spoken about another.
-    untold: HashMap<String, Strays>,
+    /// Nodes whose record has changed since [`IpamNodes::take_changed`].
+    changed: BTreeSet<String>,
 }
-
-/// Addresses that may be held outside a node's blocks, by pool.
-pub type Strays = Vec<(PoolKey, AddrRange)>;
 
 impl IpamNodes {
     /// An IPAMNode reads so. Returns what it was before.
@@ -223,12 +219,10 @@ impl IpamNodes {
                 return Err(NoNews);
             }
         }
-        if record.observed_generation.is_some() {
-            self.untold.remove(name);
-        }
         let known = self.records.get(name).filter(|known| known.uid == record.uid);
         record.fenced = known.is_some_and(|known| !known.resource_version.is_empty());
         record.follow(self.records.get(name));
+        self.changed.insert(name.to_owned());
         Ok(self.records.insert(name.to_owned(), record))
     }
 
@@ -250,7 +244,9 @@ impl IpamNodes {
 
     /// What an IPAMNode says is what we would tell, whoever wrote it.
     pub fn accept(&mut self, name: &str) {
-        if let Some(known) = self.records.get_mut(name) {
+        if self.records.get(name).is_some_and(|known| known.unedited.is_some())
+            && let Some(known) = self.get_mut(name)
+        {
             known.unedited = None;
         }
     }
@@ -258,31 +254,13 @@ impl IpamNodes {
     /// An IPAMNode is gone. Returns what it was.
     pub fn delete(&mut self, name: &str) -> Option<IpamNodeRecord> {
         self.sent.remove(name);
+        self.changed.insert(name.to_owned());
         self.records.remove(name)
     }
 
-    /// What the agent had said in the IPAMNode that is gone is to count until it speaks again.
-    pub fn keep_word(&mut self, name: &str, gone: IpamNodeRecord) {
-        if gone.observed_generation.is_some() && !gone.strays.is_empty() {
-            self.untold.insert(name.to_owned(), gone.strays);
-        }
-    }
-
-    /// Whether the node's agent is still to tell what it told in an IPAMNode that is gone.
-    pub fn is_to_tell_again(&self, name: &str) -> bool {
-        self.untold.contains_key(name)
-    }
-
-    /// What the node's agent told in an IPAMNode that is gone counts no more. Whether it had told something.
-    pub fn forget_word(&mut self, name: &str) -> bool {
-        self.untold.remove(name).is_some()
-    }
-
-    /// What may be held outside the blocks of its node: node, pool and addresses.
-    pub fn strays(&self) -> impl Iterator<Item = (&str, &PoolKey, AddrRange)> {
-        let told = self.records.iter().map(|(name, record)| (name, &record.strays));
-        let all = told.chain(&self.untold);
-        all.flat_map(|(name, strays)| strays.iter().map(move |(key, range)| (name.as_str(), key, *range)))
+    /// The nodes whose record has changed, or may have, since this was asked last.
+    pub fn take_changed(&mut self) -> BTreeSet<String> {
+        std::mem::take(&mut self.changed)
     }
 
     /// The record of a node.
@@ -290,28 +268,30 @@ impl IpamNodes {
         self.records.get(name)
     }
 
-    /// The record of a node, to note what a write of ours has made of it.
+    /// The record of a node, to change it.
     pub fn get_mut(&mut self, name: &str) -> Option<&mut IpamNodeRecord> {
-        self.records.get_mut(name)
+        let known = self.records.get_mut(name)?;
+        self.changed.insert(name.to_owned());
+        Some(known)
     }
 
     /// The report of a node may be from an earlier time. Another is about to be requested.
     pub fn doubt_report(&mut self, name: &str) {
-        if let Some(known) = self.records.get_mut(name) {
+        if let Some(known) = self.get_mut(name) {
             known.is_doubted = true;
         }
     }
 
     /// No other report of a node is awaited. One that a leader has requested, and the agent has not made, is missing still.
     pub fn end_doubt(&mut self, name: &str) {
-        if let Some(known) = self.records.get_mut(name) {
+        if let Some(known) = self.get_mut(name) {
             known.is_doubted = known.is_unanswered();
         }
     }
 
     /// A write that leaves the node with `blocks` is about to be sent.
     pub fn begin_write(&mut self, name: &str, blocks: &[NodeBlock]) {
-        if let Some(known) = self.records.get_mut(name) {
+        if let Some(known) = self.get_mut(name) {
             known.unsettled = true;
             let sent = self.sent.entry(name.to_owned()).or_default();
             sent.retain(|earlier| earlier != blocks);
@@ -334,6 +314,7 @@ impl IpamNodes {
     /// What was read and written before counts for nothing until it is read anew, at whatever version.
     pub fn doubt_all(&mut self) {
         self.sent.clear();
+        self.changed.extend(self.records.keys().cloned());
         for record in self.records.values_mut() {
             record.resource_version.clear();
             record.unedited = None;

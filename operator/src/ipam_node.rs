@@ -52,9 +52,6 @@ pub struct IpamNodeRecord {
     pub releasing: BTreeMap<PoolKey, i64>,
     /// How far the agent's journal had come then.
     pub ledger: Option<LedgerPosition>,
-    /// Addresses that may be held outside the blocks of today, by pool: pods asked for them by name, or a record was put
-    /// back to an earlier state.
-    pub strays: Vec<(PoolKey, AddrRange)>,
     /// `metadata.finalizers`, ours and those of others.
     pub finalizers: Vec<String>,
     /// Whether it is being deleted, and stays for a finalizer.
@@ -86,37 +83,18 @@ impl IpamNodeRecord {
             reported: BTreeSet::new(),
             releasing: BTreeMap::new(),
             ledger: status.ledger,
-            strays: Vec::new(),
             finalizers: object.metadata.finalizers.clone().unwrap_or_default(),
             deleting: object.metadata.deletion_timestamp.is_some(),
             fenced: false,
             unsettled: false,
         };
         record.is_doubted = record.is_unanswered();
-        record.find_strays();
         record
     }
 
     /// Whether a report was requested that the agent has not made.
     pub fn is_unanswered(&self) -> bool {
         self.request.is_some() && self.request != self.answers
-    }
-
-    /// Compares what is reported with the blocks, anew after either has changed.
-    pub fn find_strays(&mut self) {
-        let mut strays = Vec::new();
-        for report in self.reports.iter().filter(|report| report.used > 0) {
-            let key = PoolKey::new(report.pool_type.into(), report.name.as_str());
-            let own = self.claim("-", &key).map(|claim| claim.range);
-            let outside = |range: &AddrRange| own.is_none_or(|own| !own.contains_range(range));
-            // The pool's gateway may be held on every node: `allocateDefaultGateway` asks for no other.
-            let gateway = self.block(&key).and_then(|block| block.gateway.as_deref()?.parse().ok());
-            let is_gateway =
-                |range: &AddrRange| gateway.is_some_and(|addr: IpAddr| range.first() == addr && range.last() == addr);
-            let held = held_ranges(report).into_iter().filter(|range| outside(range) && !is_gateway(range));
-            strays.extend(held.map(|range| (key.clone(), range)));
-        }
-        self.strays = strays;
     }
 
     /// Whether it has our finalizer.
@@ -238,7 +216,6 @@ impl IpamNodeRecord {
         (self.resource_version, self.generation, self.finalizers) = (resource_version, generation, finalizers);
         (self.unsettled, self.unedited) = (false, None);
         self.note_releasing(&before, &since);
-        self.find_strays();
     }
 
     /// Notes since when entries are Releasing. `before` are the blocks of an earlier version, and `since` what was noted of them.

@@ -12,6 +12,7 @@ pub mod act;
 pub mod controller;
 pub mod decide;
 pub mod election;
+pub mod facts;
 pub mod flags;
 pub mod index;
 pub mod ipam_node;

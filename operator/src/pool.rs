@@ -281,6 +281,11 @@ pub enum StatusBody {
 }
 
 impl StatusRecord {
+    /// All blocks that it records, those that are released included.
+    pub fn claims(&self) -> impl Iterator<Item = &Claim> {
+        self.allocations.iter().chain(self.releasing.iter().map(|release| &release.claim))
+    }
+
     /// The status of a pool of `kind` that says this.
     pub fn body(&self, kind: PoolKind) -> StatusBody {
         let Summary { observed_generation, conditions, nodes, blocks, addresses } = self.summary.clone();

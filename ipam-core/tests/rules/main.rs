@@ -10,6 +10,7 @@ mod hint;
 mod ip_pool;
 mod model;
 mod node_pool;
+mod occupancy;
 mod overlap;
 mod plan;
 mod plan_laws;

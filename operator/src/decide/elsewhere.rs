@@ -33,20 +33,16 @@ impl Elsewhere {
         }
     }
 
-    /// Lets nobody give what a pool that may not have the same addresses gave, or may be giving. None as a rule.
-    pub(super) fn bar_beside(&mut self, held: &[(String, AddrRange)], assignments: &[Assignment]) {
-        if held.is_empty() {
+    /// Lets no node allocate what other nodes may use of another pool. None as a rule.
+    pub(super) fn bar_beside(&mut self, in_use: &[(&str, AddrRange)], assignments: &[Assignment]) {
+        if in_use.is_empty() {
             return;
         }
-        let mut giving: Vec<&Assignment> =
-            assignments.iter().filter(|given| given.standing != Standing::Departed).collect();
-        giving.sort_unstable_by_key(|given| given.block.range);
-        for (node, range) in held {
-            // The blocks of a pool are apart.
-            let from = giving.partition_point(|given| given.block.range.last() < range.first());
-            for given in giving[from..].iter().take_while(|given| given.block.range.overlaps(range)) {
+        let allocating = Allocating::new(assignments);
+        for (node, range) in in_use {
+            for given in allocating.overlapping(range) {
                 self.held.entry(given.node.clone()).or_default().push(*range);
-                self.awaited.insert(node.clone());
+                self.awaited.insert((*node).to_owned());
             }
         }
     }
@@ -66,22 +62,46 @@ impl Elsewhere {
     }
 }
 
-/// Looks for strays of the pool. There are none as a rule, and then this costs one look at each IPAMNode.
+/// The assignments whose nodes may allocate, by address. Those of a pool do not overlap.
+struct Allocating<'a>(Vec<&'a Assignment>);
+
+impl<'a> Allocating<'a> {
+    /// A node on an outdated block allocates like any other. Only one that is losing its block does not.
+    fn new(assignments: &'a [Assignment]) -> Self {
+        let allocating = assignments.iter().filter(|given| given.standing != Standing::Departed);
+        let mut allocating: Vec<&Assignment> = allocating.collect();
+        allocating.sort_unstable_by_key(|given| given.block.range);
+        Self(allocating)
+    }
+
+    fn overlapping(&self, range: &AddrRange) -> impl Iterator<Item = &'a Assignment> {
+        let place = |given: &&Assignment| {
+            (given.block.range.family(), given.block.range.last()) < (range.family(), range.first())
+        };
+        let from = self.0.partition_point(place);
+        let end = (range.family(), range.last());
+        let near = self.0.iter().skip(from).copied();
+        near.take_while(move |given| (given.block.range.family(), given.block.range.first()) <= end)
+    }
+}
+
+/// Looks for addresses in use outside the blocks of their nodes. There are none as a rule.
 ///
-/// Also in words: addresses that two nodes hold. The one that holds it outside its block gives no more of the pool: its
-/// record is the newer, or was put back.
+/// Also in words: duplicate addresses. The node that uses one outside its block stops allocating from the pool: its record is the newer, or
+/// is from before a rollback.
 pub(super) fn find(seen: &Observation<'_>, assignments: &[Assignment]) -> (Elsewhere, Vec<String>) {
     let (mut elsewhere, mut contradictions) = (Elsewhere::default(), Vec::new());
-    for (node, range) in strays(seen) {
+    let outside = seen.occupancy.outside_blocks(&seen.pool.key);
+    let outside: BTreeSet<(&str, AddrRange)> = outside.map(|fact| (&*fact.node, fact.range)).collect();
+    let allocating = Allocating::new(if outside.is_empty() { &[] } else { assignments });
+    for (node, range) in outside {
         if is_let_go(seen, assignments, node) {
             continue;
         }
-        // A node on an outdated block gives from it like any other; only one that is losing its block gives nothing.
-        let others = assignments.iter().filter(|other| other.node != *node && other.standing != Standing::Departed);
-        for other in others.filter(|other| other.block.range.overlaps(&range)) {
+        for other in allocating.overlapping(&range).filter(|other| other.node != *node) {
             elsewhere.held.entry(other.node.clone()).or_default().push(range);
         }
-        for (other, common, is_certain) in holders(seen, node, &range) {
+        for (other, common, is_certain) in users(seen, node, &range) {
             if is_certain {
                 contradictions.push(format!("{common} is held on {other} and on {node}, which gives no more"));
                 elsewhere.suspended.insert(node.to_owned());
@@ -92,7 +112,8 @@ pub(super) fn find(seen: &Observation<'_>, assignments: &[Assignment]) -> (Elsew
             }
         }
     }
-    for Doubled { range, node, other, pool, is_older } in doubled_beside(seen) {
+    for Duplicate { range, node, other, pool } in duplicates_beside(seen) {
+        let is_older = seen.beside.older.contains(pool);
         // The other pool says the same, of the same node.
         let yields = if is_older { node } else { other };
         contradictions.push(format!("{range} is held on {node} and, of {pool}, on {other}: {yields} gives no more"));
@@ -107,53 +128,57 @@ pub(super) fn find(seen: &Observation<'_>, assignments: &[Assignment]) -> (Elsew
     (elsewhere, contradictions)
 }
 
-/// Addresses that a node holds of this pool, and a node of another that may not have them.
-struct Doubled<'a> {
+/// Addresses that one node uses of this pool, and another node of another pool.
+#[derive(PartialEq, Eq, PartialOrd, Ord)]
+struct Duplicate<'a> {
     range: AddrRange,
     node: &'a str,
     other: &'a str,
     pool: &'a PoolKey,
-    is_older: bool,
 }
 
-/// Looks through what is held of pools that may not have addresses of this one. There are none as a rule.
-fn doubled_beside<'a>(seen: &'a Observation<'_>) -> Vec<Doubled<'a>> {
-    let mut doubled = Vec::new();
-    for (pool, is_older) in &seen.beside.rivals {
-        let mut theirs = held_of(seen, pool);
-        theirs.sort_unstable();
-        for (own, node) in held_of(seen, &seen.pool.key) {
-            // What agents hold of one pool is apart, or else told as a contradiction within it.
-            let from = theirs.partition_point(|(range, _)| range.last() < own.first());
-            let next = theirs[from..].iter().take_while(|(range, _)| range.overlaps(&own));
-            doubled.extend(next.filter_map(|(range, other)| {
-                let range = range.intersection(&own)?;
-                Some(Doubled { range, node, other, pool, is_older: *is_older })
-            }));
+/// Looks through what is in use of other pools and may not be. There is nothing as a rule.
+fn duplicates_beside<'a>(seen: &'a Observation<'_>) -> BTreeSet<Duplicate<'a>> {
+    let key = &seen.pool.key;
+    let others = seen.beside.unavailable.iter().filter(|fact| *fact.pool != *key);
+    let others: BTreeSet<(&PoolKey, &str)> = others.map(|fact| (&*fact.pool, &*fact.node)).collect();
+    let mut found = BTreeSet::new();
+    for (pool, other) in others {
+        for in_use in named_in_use(seen, other, pool) {
+            for node in nodes_with(seen, &in_use) {
+                let ranges = named_in_use(seen, node, key).into_iter().filter_map(|own| own.intersection(&in_use));
+                found.extend(ranges.map(|range| Duplicate { range, node, other, pool }));
+            }
         }
     }
-    doubled
+    found
 }
 
-/// The addresses that agents name as held of a pool. A count without addresses proves nothing, nor do runs that only cover them.
-fn held_of<'a>(seen: &'a Observation<'_>, key: &PoolKey) -> Vec<(AddrRange, &'a str)> {
-    let records = seen.ipam_nodes.all().iter();
-    let reports = records.filter_map(|(node, record)| Some((node, record.report(key)?)));
-    let named = reports.filter(|(_, report)| is_exact(report));
-    named.flat_map(|(node, report)| held_ranges(report).into_iter().map(move |range| (range, node.as_str()))).collect()
+/// The addresses that the agent names as in use of a pool. A count without addresses proves nothing, nor do runs that only cover them.
+fn named_in_use(seen: &Observation<'_>, node: &str, pool: &PoolKey) -> Vec<AddrRange> {
+    let report = seen.ipam_nodes.get(node).and_then(|record| record.report(pool));
+    report.filter(|report| is_exact(report)).map(held_ranges).unwrap_or_default()
+}
+
+/// The nodes that may use an address of `range`, which is of this pool.
+fn nodes_with<'a>(seen: &Observation<'a>, range: &AddrRange) -> BTreeSet<&'a str> {
+    let facts = seen.occupancy.overlapping(range).filter(|fact| *fact.pool == seen.pool.key);
+    facts.map(|fact| &*fact.node).collect()
 }
 
 /// The nodes that hold addresses of the pool, as far as their agents have said, and have no block of it, by name: one was let go
 /// of while pods had them, or the node has them from before a restore. Nobody else is given these addresses.
 pub(super) fn without_block(seen: &Observation<'_>, assignments: &[Assignment]) -> Vec<String> {
     let has_block = |node: &str| assignments.binary_search_by(|given| given.node.as_str().cmp(node)).is_ok();
-    let holders: BTreeSet<&str> = strays(seen).map(|(node, _)| node).filter(|node| !has_block(node)).collect();
-    holders.into_iter().map(str::to_owned).collect()
+    let nodes = seen.occupancy.outside_blocks(&seen.pool.key).map(|fact| &*fact.node);
+    let nodes: BTreeSet<&str> = nodes.filter(|node| !has_block(node)).collect();
+    nodes.into_iter().map(str::to_owned).collect()
 }
 
 /// The nodes that the annotation names and that still report what they were to lose.
 pub(super) fn forced_strays(seen: &Observation<'_>, assignments: &[Assignment]) -> impl Iterator<Item = String> {
-    strays(seen).filter(|(node, _)| is_let_go(seen, assignments, node)).map(|(node, _)| node.to_owned())
+    let outside = seen.occupancy.outside_blocks(&seen.pool.key).map(|fact| &*fact.node);
+    outside.filter(|node| is_let_go(seen, assignments, node)).map(str::to_owned)
 }
 
 /// Whether an admin has spoken of what the node reports. One that is served again has a block that no admin has spoken of: it
@@ -166,21 +191,17 @@ fn is_let_go(seen: &Observation<'_>, assignments: &[Assignment], node: &str) -> 
     seen.pool.life.forces(node) && !is_served()
 }
 
-fn strays<'a>(seen: &'a Observation<'_>) -> impl Iterator<Item = (&'a str, AddrRange)> {
-    let of_pool = seen.ipam_nodes.strays().filter(|(_, of, _)| **of == seen.pool.key);
-    of_pool.map(|(node, _, range)| (node, range))
-}
-
-/// Other nodes whose agents tell that they hold an address of `range`; which; and whether that is certain of both.
-fn holders(seen: &Observation<'_>, node: &str, range: &AddrRange) -> Vec<(String, AddrRange, bool)> {
+/// Other nodes whose agents report an address of `range` in use; which; and whether that is certain of both.
+fn users<'a>(seen: &Observation<'a>, node: &str, range: &AddrRange) -> Vec<(&'a str, AddrRange, bool)> {
     let key = &seen.pool.key;
     let own = seen.ipam_nodes.get(node).and_then(|record| record.report(key)).is_some_and(is_exact);
     let mut found = Vec::new();
-    for (other, record) in seen.ipam_nodes.all().iter().filter(|(other, _)| *other != node) {
+    for other in nodes_with(seen, range).into_iter().filter(|other| *other != node) {
         // A count without addresses proves nothing.
-        let Some(report) = record.report(key).filter(|report| !report.held.is_empty()) else { continue };
-        let common = held_ranges(report).into_iter().find_map(|held| held.intersection(range));
-        found.extend(common.map(|common| (other.clone(), common, own && is_exact(report))));
+        let report = seen.ipam_nodes.get(other).and_then(|record| record.report(key));
+        let Some(report) = report.filter(|report| !report.held.is_empty()) else { continue };
+        let common = held_ranges(report).into_iter().find_map(|in_use| in_use.intersection(range));
+        found.extend(common.map(|common| (other, common, own && is_exact(report))));
     }
     found
 }

@@ -128,9 +128,9 @@ fn holders(seen: &Observation<'_>, all: &[Assignment], given: &Assignment, gatew
         let record = seen.ipam_nodes.get(&other.node);
         !record.is_some_and(|record| is_free(seen, record, gateway))
     });
-    let strays = seen.ipam_nodes.strays().filter(|(_, of, range)| *of == key && range.contains(gateway));
+    let outside = seen.occupancy.outside_blocks(key).filter(|fact| fact.range.contains(gateway));
     let mut names: Vec<String> =
-        by_block.map(|other| other.node.clone()).chain(strays.map(|(node, ..)| node.to_owned())).collect();
+        by_block.map(|other| other.node.clone()).chain(outside.map(|fact| fact.node.as_ref().to_owned())).collect();
     names.sort_unstable();
     names.dedup();
     names

@@ -16,8 +16,9 @@ mod verdicts;
 use std::collections::{BTreeMap, BTreeSet, HashSet};
 use std::time::{Duration, Instant};
 
+use ipam_core::occupancy::{Evidence, Fact};
 use ipam_core::plan::{Assignment, Claim, NodeRef, Plan, Standing, plan_beside, wind_down};
-use ipam_core::{AddrRange, Pool, PoolKey, PoolKind, Violation};
+use ipam_core::{AddrRange, Occupancy, Pool, PoolKey, PoolKind, Violation};
 use jiff::Timestamp;
 
 use crate::absence::Absences;
@@ -44,6 +45,8 @@ pub struct Observation<'a> {
     pub leaving: &'a BTreeMap<String, Leaving>,
     /// Every IPAMNode.
     pub ipam_nodes: &'a IpamNodes,
+    /// Which node may use which addresses, by all records.
+    pub occupancy: &'a Occupancy,
     /// Who has which block by what nodes were told since this operator leads, by node name; empty if nothing was.
     pub told: &'a [Assignment],
     /// Nodes whose block was free until a status write of this leader assigned it, and that have had no entry of it since.
@@ -71,12 +74,10 @@ pub struct Observation<'a> {
 pub struct Beside {
     /// The older pool that has addresses of this one; while there is one, this one serves nobody.
     pub in_the_way: Option<PoolKey>,
-    /// Addresses that nodes have from elsewhere and may hold: none of them is given anew.
-    pub barred: Vec<AddrRange>,
-    /// Other pools that have, or had, addresses of this one, and may not; with each whether it is the older.
-    pub rivals: Vec<(PoolKey, bool)>,
-    /// Addresses that nodes have, or hold, of those pools and may give or hold, with the node.
-    pub held: Vec<(String, AddrRange)>,
+    /// The facts by which addresses of the pool are unavailable: those of other pools, and those that no record of this one covers.
+    pub unavailable: Vec<Fact>,
+    /// The pools in `unavailable` that are older than this one.
+    pub older: BTreeSet<PoolKey>,
     /// Blocks of the pool whose records are lost, reserved for their nodes.
     pub reserved: Vec<Claim>,
     /// Nodes that may use any address, because records are lost and their agents have not reported since. While there are some,
@@ -84,6 +85,27 @@ pub struct Beside {
     pub unreported: Vec<String>,
     /// The longest time that new blocks wait for them; `None` without a limit.
     pub limit: Option<Duration>,
+}
+
+impl Beside {
+    /// The addresses that nodes may use of other pools than `own`, with the node: a whole block until the agent has reported that it
+    /// allocates no more from it, then what is in use.
+    fn in_use_of_others(&self, own: &PoolKey) -> Vec<(&str, AddrRange)> {
+        let others = || self.unavailable.iter().filter(|fact| *fact.pool != *own);
+        let stopped = others().filter(|fact| fact.evidence == Evidence::StoppedEntry);
+        let stopped: HashSet<(&PoolKey, &str, AddrRange)> = stopped.map(of_fact).collect();
+        let in_use = others().filter(|fact| match fact.evidence {
+            Evidence::Recorded | Evidence::Entry => !stopped.contains(&of_fact(fact)),
+            Evidence::StoppedEntry => false,
+            Evidence::InUse | Evidence::OutsideBlock | Evidence::Reserved => true,
+        });
+        let in_use: BTreeSet<(&str, AddrRange)> = in_use.map(|fact| (&*fact.node, fact.range)).collect();
+        in_use.into_iter().collect()
+    }
+}
+
+fn of_fact(fact: &Fact) -> (&PoolKey, &str, AddrRange) {
+    (&fact.pool, &fact.node, fact.range)
 }
 
 /// Why nothing can be created, in words for people that stay the same from one try to the next.
@@ -213,9 +235,12 @@ fn serve(seen: &Observation<'_>, pool: &Pool) -> Decision {
         open = seen.nodes.iter().filter(|node| !seen.leaving.contains_key(node.name)).copied().collect();
         &open
     };
-    let all = [pool.network().range()];
-    let barred = if seen.beside.unreported.is_empty() { &seen.beside.barred[..] } else { &all };
-    let mut plan = plan_beside(pool, nodes, &claims, &usage, barred);
+    let unavailable: Vec<AddrRange> = if seen.beside.unreported.is_empty() {
+        seen.beside.unavailable.iter().map(|fact| fact.range).collect()
+    } else {
+        vec![pool.network().range()]
+    };
+    let mut plan = plan_beside(pool, nodes, &claims, &usage, &unavailable);
     dropped.append(&mut plan.dropped);
     let claimed: HashSet<(&str, AddrRange)> = claims.iter().map(|claim| (claim.node.as_str(), claim.range)).collect();
     let is_new = |given: &&Assignment| !claimed.contains(&(given.node.as_str(), given.block.range));
@@ -242,9 +267,11 @@ fn conclude(
     let (mut elsewhere, contradictions) = elsewhere::find(seen, &plan.assignments);
     let gateways = gateways::defer(seen, &mut plan);
     elsewhere.bar(&gateways.holders);
-    elsewhere.bar_beside(&seen.beside.held, &plan.assignments);
+    elsewhere.bar_beside(&seen.beside.in_use_of_others(&seen.pool.key), &plan.assignments);
     elsewhere.bar_former(former::find(seen, &plan.assignments), &plan.assignments);
-    let without_block = elsewhere::without_block(seen, &plan.assignments);
+    let mut without_block = elsewhere::without_block(seen, &plan.assignments);
+    // What is in use there was released by an admin or by the grace.
+    without_block.retain(|node| releases.let_go(node).is_none());
     let without_block = verdicts::all_described(releases, &without_block);
     let troubles =
         Troubles { contradictions: &contradictions, gateways: &gateways.described(), without_block: &without_block };

@@ -2,6 +2,7 @@ use std::collections::BTreeMap;
 use std::sync::LazyLock;
 
 use ipam_core::GrantId;
+use ipam_core::occupancy::Source;
 use ipam_crds::{AddressCounts, BlockCounts, BlockState, BlockUse, NodeBlock, NodeCounts, PoolType};
 use serde_json::{Value, json};
 
@@ -75,15 +76,20 @@ impl Scene {
     /// By a wall clock that may be wrong.
     fn decide_at(&self, pool: &PoolRecord, now: Timestamp) -> Decision {
         let nodes: Vec<NodeRef<'_>> = self.nodes.iter().map(|(name, labels)| NodeRef { name, labels }).collect();
+        let occupancy = self.occupancy();
+        let network = pool.spec.as_ref().ok().map(|pool| pool.network().range());
+        let unavailable = network.iter().flat_map(|network| occupancy.unavailable(&pool.key, network, &|_| false));
+        let beside = Beside { unavailable: unavailable.cloned().collect(), ..self.beside.clone() };
         decide(&Observation {
             pool,
             nodes: &nodes,
             leaving: &self.leaving,
             ipam_nodes: &self.ipam_nodes,
+            occupancy: &occupancy,
             told: &self.told,
             just_assigned: &self.just_assigned,
             former: self.former.as_deref(),
-            beside: &self.beside,
+            beside: &beside,
             grace: self.grace,
             absences: &self.absences,
             no_place: self.no_place,
@@ -91,6 +97,15 @@ impl Scene {
             now,
             instant: instant(self.second),
         })
+    }
+
+    fn occupancy(&self) -> Occupancy {
+        let mut occupancy = Occupancy::new();
+        for (node, record) in self.ipam_nodes.all() {
+            let facts = crate::facts::of_ipam_node(&mut occupancy, node, record);
+            occupancy.replace(&Source::IpamNode(node.clone()), facts);
+        }
+        occupancy
     }
 
     /// The agent of `node` reports about the block that its IPAMNode has.

@@ -55,7 +55,7 @@ impl Reconciler {
         let known = self.ipam_nodes.get(node);
         // The pool ends the grace of a block.
         let reports = known.is_some_and(|known| known.blocks.is_empty() && self.reports_use(node, known));
-        let is_awaited = self.ipam_nodes.is_to_tell_again(node) || self.is_awaited(node);
+        let is_awaited = self.keeps_report(node) || self.is_awaited(node);
         let is_empty = known.is_none_or(|known| known.blocks.is_empty());
         if (known.is_none() && !is_awaited) || self.nodes.contains(node) {
             self.gone.remove(node);
@@ -69,9 +69,7 @@ impl Reconciler {
             }
             return;
         }
-        if self.ipam_nodes.forget_word(node) {
-            self.wake_pools(now);
-        }
+        self.forget_report(node, now);
         self.end_wait(node, now);
     }
 

@@ -22,7 +22,7 @@ use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use ipam_core::{PoolKey, PoolKind};
+use ipam_core::{Occupancy, PoolKey, PoolKind};
 use jiff::Timestamp;
 use kube::runtime::watcher::Event;
 
@@ -33,7 +33,6 @@ use crate::index::{IpamNodes, NodeMeta, Nodes, Relist};
 use crate::metrics::Metrics;
 use crate::objects::RawObject;
 use crate::pool::{FINALIZER, FORCE_RELEASE, Life, PoolRecord};
-use beside::Outlying;
 pub use calls::{CallError, Command, NodeAction, NodeVersion, NodeWrite, Outcome, PoolPatch, PoolRef};
 use node_queue::NodeQueue;
 use node_writes::queue_holders;
@@ -103,11 +102,14 @@ pub struct Reconciler {
     orphaned: HashMap<String, Instant>,
     /// Nodes that are gone and have an IPAMNode, and since when we know.
     gone: HashMap<String, Instant>,
-    /// Node → its blocks of pools that are gone, or have another network by now and may not yet record them.
-    outlying: HashMap<String, Outlying>,
+    /// Which node may use which addresses, by all records.
+    occupancy: Occupancy,
+    /// Pools of which a block has changed since the occupancy was brought up to date.
+    changed_pools: BTreeSet<PoolKey>,
     /// Which reports are requested, and which blocks are reserved, because records are lost.
     recovery: Recovery,
-    stale: Stale,
+    /// Whether it has to be settled which of the pools with the same addresses is served.
+    overlaps_stale: bool,
     /// Why no IPAMNode can be made, as was told last.
     no_place: Option<NoPlace>,
     /// Until when pools that turn up take part in what follows a list of everything.
@@ -123,15 +125,6 @@ pub struct Reconciler {
     /// Makes grant IDs.
     random: fastrand::Rng,
     metrics: Arc<Metrics>,
-}
-
-/// What is to be found out anew before the next decision.
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
-struct Stale {
-    /// Which pool stands in whose way.
-    overlaps: bool,
-    /// [`Reconciler::outlying`], of all nodes.
-    outlying: bool,
 }
 
 impl Reconciler {
@@ -151,9 +144,10 @@ impl Reconciler {
             queue: NodeQueue::default(),
             orphaned: HashMap::new(),
             gone: HashMap::new(),
-            outlying: HashMap::new(),
+            occupancy: Occupancy::new(),
+            changed_pools: BTreeSet::new(),
             recovery: Recovery::default(),
-            stale: Stale { overlaps: false, outlying: true },
+            overlaps_stale: false,
             no_place: None,
             lively_until: None,
             wants_lists: false,
@@ -204,7 +198,6 @@ impl Reconciler {
             task.record.resource_version.clear();
         }
         self.ipam_nodes.doubt_all();
-        self.stale.outlying = true;
         self.lively_until = Some(now + LIVELY);
         self.wants_lists = true;
         self.wake_pools(now);
@@ -279,6 +272,7 @@ impl Reconciler {
             Observed::Pool(kind, event) => self.observe_pool(kind, event, now),
             Observed::IpamNode(event) => self.observe_ipam_node(event, now),
         }
+        self.note_occupancy(now);
         self.keep_sight(now);
     }
 
@@ -292,11 +286,13 @@ impl Reconciler {
         self.end_waits_by_hand(now.instant);
         self.end_pause(now.instant);
         self.settle_overlaps(now.instant);
-        self.gather_outlying(now.instant);
         for key in self.take_due(now.instant) {
+            // What was sent for one of these pools matters to the next.
+            self.note_occupancy(now.instant);
             self.look_at_pool(&key, now);
         }
         self.write_ipam_nodes(now);
+        self.note_occupancy(now.instant);
         self.metrics.ipam_nodes_waiting(self.queue.len());
         std::mem::take(&mut self.outbox)
     }
@@ -308,6 +304,7 @@ impl Reconciler {
             Outcome::IpamNode(write, result) => self.settle_ipam_node(&write, result, now),
             Outcome::Published => self.publishing = self.publishing.saturating_sub(1),
         }
+        self.note_occupancy(now);
     }
 
     fn look_at_pool(&mut self, key: &PoolKey, now: Now) {
@@ -319,6 +316,7 @@ impl Reconciler {
             nodes: &self.nodes.refs(),
             leaving: self.nodes.leaving(),
             ipam_nodes: &self.ipam_nodes,
+            occupancy: &self.occupancy,
             told: task.applied.as_ref().map(|applied| applied.assignments.as_slice()).unwrap_or_default(),
             just_assigned: task.applied.as_ref().map_or(&none, |applied| &applied.just_assigned),
             former: task.applied.as_ref().map(|applied| applied.elsewhere.former.as_slice()),
@@ -372,6 +370,7 @@ impl Reconciler {
             self.outbox.push(Command::Confirm { pool });
         } else if let Some(status) = decision.status {
             let sent = status.clone();
+            self.changed_pools.insert(key.clone());
             task.call = Some(Call { status: Some(status), applies, notes: decision.notes, ..Call::new(call, now) });
             self.outbox.push(Command::WriteStatus { pool, status: sent });
         } else if (applies.is_some() && !task.is_confirmed()) || task.doubt.is_some() {
@@ -424,14 +423,11 @@ impl Reconciler {
     }
 
     fn succeed(&mut self, pool: &PoolRef, call: Call, version: String, now: Instant) {
-        if let Some(status) = &call.status {
-            self.wake_those_beside(&pool.key, now);
-            self.wake_those_who_wait_for(&pool.key, status, now);
-        }
         let Some(task) = self.pools.get_mut(&pool.key) else { return };
         if let Some(status) = call.status {
             self.metrics.status_written(&pool.key, &status.summary);
             block_log::log(&pool.key, &task.record.status, &status);
+            self.changed_pools.insert(pool.key.clone());
             (task.record.status, task.unanswered) = (status, None);
             task.record.resource_version.clone_from(&version);
             task.written_at = Some(now);

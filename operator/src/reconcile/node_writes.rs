@@ -28,7 +28,6 @@ impl Reconciler {
             let Some(action) = self.wanted(&node, clocks) else {
                 self.queue.forget(&node);
                 self.ipam_nodes.accept(&node);
-                self.note_outlying(&node, now);
                 // The agent may have reported while the status that the node waited for was written.
                 self.wake_pools_that_wait_for(&node, now);
                 continue;
@@ -140,8 +139,7 @@ impl Reconciler {
 
     /// Addresses of the pool that other nodes report as in use outside their blocks.
     fn used_elsewhere(&self, node: &str, key: &PoolKey) -> impl Iterator<Item = AddrRange> {
-        let others = self.ipam_nodes.strays().filter(move |(other, of, _)| *other != node && *of == key);
-        others.map(|(.., range)| range)
+        self.occupancy.outside_blocks(key).filter(move |fact| *fact.node != *node).map(|fact| fact.range)
     }
 
     /// Entries of pools that are not there: each was removed against its finalizer. Addresses may be held all the same, and
@@ -218,7 +216,6 @@ impl Reconciler {
             if !changes || is_kept || creates {
                 self.queue.push(node);
             }
-            self.note_outlying(node, now);
         }
         self.wake_pools_that_wait_for(node, now);
     }

@@ -9,8 +9,8 @@ use std::time::Instant;
 use ipam_core::{AddrRange, PoolKey, PoolKind};
 use kube::runtime::watcher::Event;
 
+use super::beside::blocks;
 use super::pool_task::PoolTask;
-use super::recovery::claims;
 use super::timing::QUIET;
 use super::{Reconciler, block_log, node_writes::queue_holders};
 use crate::index::{Labels, NodeMeta};
@@ -139,6 +139,7 @@ impl Reconciler {
         // No other write gives the status that was sent: it is sent only where it differs from the last.
         let is_done = task.unanswered.as_ref() == Some(&record.status);
         if before.status != record.status {
+            self.changed_pools.insert(key.clone());
             // A write of ours without an answer, or the write of another.
             if self.leading {
                 block_log::log(key, &before.status, &record.status);
@@ -149,6 +150,12 @@ impl Reconciler {
                 lost.retain(|(node, _)| !task.has_just_assigned(node));
                 self.status_lost(key, lost, now);
             }
+        }
+        // A write upon the version before can take effect no more. What was read before a rollback proves nothing.
+        let unanswered = self.pools.get_mut(key).map(|task| &mut task.unanswered);
+        let unanswered = unanswered.filter(|_| !before.resource_version.is_empty());
+        if unanswered.and_then(Option::take).is_some() {
+            self.changed_pools.insert(key.clone());
         }
         self.metrics.violations(&record);
         self.metrics.summary(key, &record.status.summary);
@@ -167,9 +174,10 @@ impl Reconciler {
         task.due.wake(now);
         self.metrics.violations(&task.record);
         self.metrics.summary(&key, &task.record.status.summary);
+        self.changed_pools.insert(key.clone());
         self.pools.insert(key, task);
         self.queue_missing_ipam_nodes();
-        (self.stale.overlaps, self.stale.outlying) = (true, true);
+        self.overlaps_stale = true;
     }
 
     fn pool_is_gone(&mut self, key: &PoolKey, now: Instant) {
@@ -178,7 +186,8 @@ impl Reconciler {
                 self.queue.push(&node);
             }
             self.status_lost(key, task.blocks(), now);
-            (self.stale.overlaps, self.stale.outlying) = (true, true);
+            self.overlaps_stale = true;
+            self.changed_pools.insert(key.clone());
             queue_holders(&mut self.queue, &self.ipam_nodes, key);
             // A node whose first entry is being written right now is not yet known to hold one.
             for assignment in task.applied.iter().flat_map(|applied| &applied.assignments) {
@@ -227,7 +236,6 @@ impl Reconciler {
 
     fn ipam_node_is_there(&mut self, object: &RawObject, now: Instant) {
         let name = object.name();
-        let was_to_tell = self.ipam_nodes.is_to_tell_again(name);
         let Ok(before) = self.ipam_nodes.apply(name, IpamNodeRecord::read(object)) else { return };
         if let Some(before) = before.as_ref().filter(|_| self.leading) {
             self.ipam_nodes.note_edit(name, before);
@@ -236,12 +244,9 @@ impl Reconciler {
         self.note_report(name, now);
         self.note_entries(name, before.as_ref());
         let Some(record) = self.ipam_nodes.get(name) else { return };
-        let strays_before = before.as_ref().map_or(&[][..], |before| before.strays.as_slice());
-        let has_told = was_to_tell && !self.ipam_nodes.is_to_tell_again(name);
-        let strays_changed = has_told || strays_before != record.strays.as_slice();
         let reports_changed = before.as_ref().is_none_or(|before| before.reports != record.reports);
         for (key, task) in &mut self.pools {
-            if strays_changed || task.awaits(name) || (reports_changed && task.bars_addresses()) {
+            if task.awaits(name) || (reports_changed && task.bars_addresses()) {
                 task.due.wake(now);
             }
             if record.has_released(key) && task.waits_for_blocks() {
@@ -250,7 +255,6 @@ impl Reconciler {
                 task.due.by(counts_at(task, now));
             }
         }
-        self.note_outlying(name, now);
     }
 
     /// A block that an entry has assigned may be in use from then on, also by an agent of an IPAMNode that another has replaced.
@@ -272,10 +276,9 @@ impl Reconciler {
             self.pools.values_mut().for_each(|task| task.forget_just_assigned(name));
             self.ipam_node_lost(name, &gone, now);
             if self.nodes.contains(name) {
-                self.ipam_nodes.keep_word(name, gone);
+                self.keep_report(name, &gone, now);
             }
             self.queue.push(name);
-            self.note_outlying(name, now);
             for task in self.pools.values_mut() {
                 task.due.by(counts_at(task, now));
             }
@@ -295,10 +298,6 @@ fn lost_claims(
         return Vec::new();
     }
     blocks(before).filter(|block| !said.contains(block)).map(|(node, range)| (node.to_owned(), range)).collect()
-}
-
-fn blocks(status: &StatusRecord) -> impl Iterator<Item = (&str, AddrRange)> {
-    claims(status).map(|claim| (claim.node.as_str(), claim.range))
 }
 
 /// New counts bear waiting, and come in bursts.

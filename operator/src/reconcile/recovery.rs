@@ -13,7 +13,7 @@
 //! "May be" is what the Lease says to the next leader, by [`Given::Unrecorded`] or [`Given::Doubtful`].
 //! A Node that joins meanwhile is not waited for.
 
-use std::collections::{BTreeMap, BTreeSet, HashSet};
+use std::collections::{BTreeMap, BTreeSet};
 use std::time::{Duration, Instant};
 
 use ipam_core::plan::{Claim, ClaimSource};
@@ -24,7 +24,6 @@ use super::{NodeAction, PoolTask, Reconciler};
 use crate::election::given::Given;
 use crate::index::key_of;
 use crate::ipam_node::{IpamNodeRecord, claim_of};
-use crate::pool::StatusRecord;
 
 /// For how long new blocks wait for reports where records are there, and may be from an earlier time.
 pub(super) const PAUSE: Duration = Duration::from_mins(2);
@@ -39,7 +38,7 @@ pub(super) struct Recovery {
     awaited: BTreeMap<String, String>,
     /// Blocks of which no record is left, or may be. A reservation ends when a status records the block, when the node's agent has
     /// answered, when the grace of a Node that is gone has ended, or when an admin releases it.
-    reserved: BTreeSet<Reserved>,
+    reserved: Reservations,
     /// Until when no pool assigns a new block.
     pause: Pause,
     /// The awaited nodes for which the pause waits: those whose Nodes existed when it began.
@@ -56,6 +55,14 @@ pub(super) struct Recovery {
     saw_records: bool,
     /// Nodes with a call that waits for the Lease.
     held: BTreeSet<String>,
+}
+
+/// The reserved blocks.
+#[derive(Debug, Default)]
+struct Reservations {
+    blocks: BTreeSet<Reserved>,
+    /// Whether they may have changed since the occupancy was brought up to date.
+    has_changed: bool,
 }
 
 /// How long new blocks wait.
@@ -102,7 +109,7 @@ impl Recovery {
 
     /// Whether the next leader has to request reports, too.
     fn is_for_the_next_leader(&self) -> bool {
-        self.is_paused() || !self.reserved.is_empty()
+        self.is_paused() || !self.reserved.blocks.is_empty()
     }
 
     /// The longest time that new blocks wait; `None` without a limit.
@@ -123,7 +130,7 @@ impl Recovery {
 
     /// The reserved blocks of a pool.
     pub(super) fn of(&self, key: &PoolKey) -> Vec<Claim> {
-        let of_pool = self.reserved.iter().filter(|(of, ..)| of == key);
+        let of_pool = self.reserved.blocks.iter().filter(|(of, ..)| of == key);
         let claim = |(_, node, range): &Reserved| Claim {
             node: node.clone(),
             range: *range,
@@ -133,15 +140,29 @@ impl Recovery {
         of_pool.map(claim).collect()
     }
 
+    /// The reserved blocks, to change them.
+    fn change(&mut self) -> &mut BTreeSet<Reserved> {
+        self.reserved.has_changed = true;
+        &mut self.reserved.blocks
+    }
+
+    /// Whether the reserved blocks may have changed since this was asked last.
+    pub(super) fn take_changed(&mut self) -> bool {
+        std::mem::take(&mut self.reserved.has_changed)
+    }
+
     /// Every reserved block.
     pub(super) fn reserved(&self) -> impl Iterator<Item = &Reserved> {
-        self.reserved.iter()
+        self.reserved.blocks.iter()
     }
 
     /// A status records these now.
     pub(super) fn recorded(&mut self, key: &PoolKey, applied: &Applied) {
+        if self.reserved.blocks.is_empty() {
+            return;
+        }
         let is_recorded = |node: &str, range: &AddrRange| applied.of(node).is_some_and(|it| it.block.range == *range);
-        self.reserved.retain(|(of, node, range)| of != key || !is_recorded(node, range));
+        self.change().retain(|(of, node, range)| of != key || !is_recorded(node, range));
     }
 }
 
@@ -149,6 +170,7 @@ impl Reconciler {
     /// Begins with what the Lease said when this leader acquired it.
     pub(super) fn begin_by(&mut self, given: Given) {
         self.recovery = Recovery { said: given, inherited: given, examines: true, ..Recovery::default() };
+        self.recovery.reserved.has_changed = true;
     }
 
     /// The API server is back in an earlier state: all blocks that are known are reserved until the records are listed and compared.
@@ -157,11 +179,11 @@ impl Reconciler {
             let plans = task.applied.iter().chain(task.call.iter().filter_map(|call| call.applies.as_ref()));
             let assignments = plans.flat_map(|applied| &applied.assignments);
             let blocks = assignments.map(|given| (key.clone(), given.node.clone(), given.block.range));
-            self.recovery.reserved.extend(blocks);
+            self.recovery.change().extend(blocks);
         }
         for (node, record) in self.ipam_nodes.all() {
             let claims = record.blocks.iter().map(key_of).filter_map(|key| Some((record.claim(node, &key)?, key)));
-            self.recovery.reserved.extend(claims.map(|(claim, key)| (key, claim.node, claim.range)));
+            self.recovery.change().extend(claims.map(|(claim, key)| (key, claim.node, claim.range)));
         }
         self.recovery.went_back = true;
     }
@@ -196,7 +218,7 @@ impl Reconciler {
     /// without end.
     fn recovery_word(&self) -> Given {
         let is_known =
-            self.recovery.pause == Pause::UntilReported || !self.recovery.reserved.is_empty() || self.assigns();
+            self.recovery.pause == Pause::UntilReported || !self.recovery.reserved.blocks.is_empty() || self.assigns();
         let was_doubtful = self.recovery.said == Given::Doubtful;
         if was_doubtful && !is_known { Given::Doubtful } else { Given::Unrecorded }
     }
@@ -208,7 +230,7 @@ impl Reconciler {
 
     /// Whether an agent reports addresses in use outside its blocks.
     fn is_in_use(&self) -> bool {
-        self.ipam_nodes.strays().next().is_some()
+        self.occupancy.has_outside_blocks()
     }
 
     /// Notes that there are records. From now on this leader sees if they go.
@@ -260,7 +282,7 @@ impl Reconciler {
         if self.recovery.pausing.is_empty() && self.nodes.names().next().is_some() {
             tracing::warn!("--agent-node-selector matches no Node, so new blocks wait for no report");
         }
-        let reserved = self.recovery.reserved.iter().map(|(_, node, _)| node);
+        let reserved = self.recovery.reserved.blocks.iter().map(|(_, node, _)| node);
         let nodes = self.recovery.pausing.iter().chain(self.recovery.awaited.keys()).chain(reserved);
         let nodes: BTreeSet<String> = nodes.cloned().collect();
         self.recovery.awaited.clear();
@@ -275,7 +297,7 @@ impl Reconciler {
 
     /// Whether any record says that a block is assigned, or an agent has reported.
     fn is_anything_recorded(&self) -> bool {
-        let has_claims = |task: &PoolTask| claims(&task.record.status).next().is_some();
+        let has_claims = |task: &PoolTask| task.record.status.claims().next().is_some();
         let tells = |record: &IpamNodeRecord| has_blocks(record) || record.has_spoken();
         self.pools.values().any(has_claims) || self.ipam_nodes.all().values().any(tells)
     }
@@ -306,7 +328,7 @@ impl Reconciler {
         }
         let is_recorded = |key: &PoolKey| {
             let status = self.pools.get(key).map(|task| &task.record.status);
-            status.is_some_and(|status| claims(status).any(|claim| claim.node == node))
+            status.is_some_and(|status| status.claims().any(|claim| claim.node == node))
         };
         let entries = gone.blocks.iter().chain(gone.unedited.iter().flatten());
         let lost = entries.filter(|entry| {
@@ -329,8 +351,7 @@ impl Reconciler {
         if nodes.is_empty() {
             return;
         }
-        self.wake_pools_of(&blocks, now);
-        self.recovery.reserved.extend(blocks);
+        self.recovery.change().extend(blocks);
         self.request_reports(nodes, now);
     }
 
@@ -368,9 +389,7 @@ impl Reconciler {
         self.recovery.pausing.remove(node);
         self.ipam_nodes.end_doubt(node);
         self.queue.push(node);
-        let ended: Vec<Reserved> = self.recovery.reserved.iter().filter(|(_, of, _)| of == node).cloned().collect();
-        self.recovery.reserved.retain(|(_, of, _)| of != node);
-        self.wake_pools_of(&ended, now);
+        self.recovery.change().retain(|(_, of, _)| of != node);
         // Its report counts again.
         let has_block = |task: &PoolTask| task.applied.as_ref().is_some_and(|applied| applied.of(node).is_some());
         self.pools.values_mut().filter(|task| has_block(task)).for_each(|task| task.due.wake(now));
@@ -402,17 +421,6 @@ impl Reconciler {
         }
     }
 
-    /// The pools of these blocks, and those over their addresses, are to be looked at.
-    fn wake_pools_of(&mut self, blocks: &[Reserved], now: Instant) {
-        for (key, ..) in blocks {
-            if let Some(task) = self.pools.get_mut(key) {
-                task.due.wake(now);
-            }
-        }
-        let ranges: HashSet<AddrRange> = blocks.iter().map(|(.., range)| *range).collect();
-        self.wake_pools_over(&ranges.into_iter().collect::<Vec<_>>(), now);
-    }
-
     /// Pools show which nodes they wait for, and assign blocks again when there is none.
     fn note_awaited(&mut self, now: Instant) {
         self.metrics.nodes_awaiting_report(self.recovery.awaited.len());
@@ -442,23 +450,18 @@ fn has_blocks(record: &IpamNodeRecord) -> bool {
     !record.blocks.is_empty()
 }
 
-/// All blocks that a status records.
-pub(super) fn claims(status: &StatusRecord) -> impl Iterator<Item = &Claim> {
-    status.allocations.iter().chain(status.releasing.iter().map(|release| &release.claim))
-}
-
 impl PoolTask {
     /// Whether a block of it is assigned, or about to be.
     fn assigns(&self) -> bool {
         let plans = self.applied.iter().chain(self.call.iter().filter_map(|call| call.applies.as_ref()));
-        claims(&self.record.status).next().is_some() || plans.into_iter().any(|applied| !applied.assignments.is_empty())
+        self.record.status.claims().next().is_some() || plans.into_iter().any(|applied| !applied.assignments.is_empty())
     }
 
     /// Nodes and the blocks that they may use, by the status or by what IPAMNodes are derived from.
     pub(super) fn blocks(&self) -> BTreeSet<(String, AddrRange)> {
         let planned = self.applied.iter().flat_map(|applied| &applied.assignments);
         let planned = planned.map(|given| (given.node.clone(), given.block.range));
-        let recorded = claims(&self.record.status).map(|claim| (claim.node.clone(), claim.range));
+        let recorded = self.record.status.claims().map(|claim| (claim.node.clone(), claim.range));
         recorded.chain(planned).filter(|(node, _)| !self.has_just_assigned(node)).collect()
     }
 }

@@ -8,7 +8,6 @@ fn holds(scene: &mut Scene, node: &str, addrs: &[&str]) {
     let record = scene.ipam_nodes.get_mut(node).unwrap();
     let run = |addr: &&str| ipam_crds::AddressRange { start_ip: (*addr).to_owned(), end_ip: (*addr).to_owned() };
     record.reports[0].held = addrs.iter().map(run).collect();
-    record.find_strays();
 }
 
 /// `n1` has the first block, and a pod on `n2` has an address of it.
@@ -54,7 +53,6 @@ fn what_a_node_without_a_block_holds_is_said_with_what_to_do_for_as_long_as_it_i
     holds(&mut scene, "n1", &["192.168.0.3"]);
     let known = scene.ipam_nodes.get_mut("n1").unwrap();
     known.blocks.clear();
-    known.find_strays();
     record.status.releasing.clear();
     let decision = scene.decide(&record);
     let said = condition(decision.status.as_ref().unwrap(), RELEASING);
@@ -84,7 +82,6 @@ fn what_a_node_without_a_block_holds_is_said_with_what_to_do_for_as_long_as_it_i
     scene.nodes.insert("n2".into(), BTreeMap::new());
     let known = scene.ipam_nodes.get_mut("n1").unwrap();
     known.reports[0].used = 0;
-    known.find_strays();
     let status = scene.decide(&record).status.unwrap();
     assert_eq!(condition(&status, RELEASING).reason, "NothingToRelease");
 }

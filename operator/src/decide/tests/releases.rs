@@ -230,6 +230,8 @@ fn an_admin_lets_go_of_a_block_and_the_annotation_goes_when_it_has_done_its_work
     assert_eq!(decision.notes[0].reason, "ForcedRelease");
     assert!(decision.notes[0].text.contains("2 held"), "{:?}", decision.notes);
     let record = PoolRecord { life: record.life.clone(), ..written(&record, &decision) };
+    assert_eq!(scene.decide(&record).patch, None, "the agent still reports the addresses in use");
+    scene.report("n1", 0);
     assert_eq!(scene.decide(&record).patch, Some(MetadataPatch::Force(BTreeSet::new())));
 }
 
@@ -261,7 +263,6 @@ fn a_node_that_is_served_again_ends_the_annotation_that_let_go_of_its_former_blo
     scene.report("n1", 1);
     let known = scene.ipam_nodes.get_mut("n1").unwrap();
     known.blocks.clear();
-    known.find_strays();
     record.status.releasing.clear();
     record.status.allocations.retain(|claim| claim.node != "n1");
     let decision = scene.decide(&record);

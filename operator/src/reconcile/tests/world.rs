@@ -118,7 +118,10 @@ impl World {
                 Outcome::Pool(pool, Ok(version))
             }
             Command::WriteIpamNode(write) => {
-                let made = NodeVersion { uid: format!("uid-{}", write.node), resource_version: version, generation: 1 };
+                let known = self.reconciler.ipam_nodes.get(&write.node);
+                let is_same = known.is_some_and(|known| known.blocks == write.action.blocks());
+                let generation = known.map_or(1, |known| known.generation + i64::from(!is_same));
+                let made = NodeVersion { uid: format!("uid-{}", write.node), resource_version: version, generation };
                 let made = (!matches!(write.action, NodeAction::Delete(..))).then_some(made);
                 Outcome::IpamNode(write, Ok(made))
             }
