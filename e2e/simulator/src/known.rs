@@ -18,7 +18,10 @@ use other::{
     is_of_a_block_of_an_invalid_pool, is_of_a_call_of_a_former_leader, is_of_a_report_that_is_kept,
     is_of_an_awaited_node,
 };
-use restore::{is_of_a_grant_never_used, is_of_a_lost_store, is_of_an_agent_that_is_down, is_of_overlapping_pools};
+use restore::{
+    is_of_a_grant_never_used, is_of_a_leader_that_saw_nothing, is_of_a_lost_store, is_of_an_agent_that_is_down,
+    is_of_overlapping_pools,
+};
 
 /// A fault that is known.
 #[derive(Debug)]
@@ -48,8 +51,9 @@ const UNRECORDED: &[&str] = &["one-holder", "held-is-nobody-elses", "held-is-rec
 const USED: &[&str] = &["one-holder", "held-is-nobody-elses", "held-is-recorded", "pool-in-use-stays"];
 
 /// All of them. The first that fits counts, so that the one with more conditions stands before the one with fewer.
-pub const FAULTS: [Fault; 12] = [
+pub const FAULTS: [Fault; 13] = [
     Fault { name: "agent-is-down-after-a-restore", laws: UNRECORDED, shows: is_of_an_agent_that_is_down },
+    Fault { name: "leader-lists-first-after-a-restore", laws: UNRECORDED, shows: is_of_a_leader_that_saw_nothing },
     Fault { name: "pool-and-ipam-node-deleted-by-hand", laws: UNRECORDED, shows: is_of_a_pool_removed_by_hand },
     Fault {
         name: "node-leaves-before-it-is-asked",

@@ -183,7 +183,7 @@ pub(super) fn forced_strays(seen: &Observation<'_>, assignments: &[Assignment]) 
 
 /// Whether an admin has spoken of what the node reports. One that is served again has a block that no admin has spoken of: it
 /// is named no longer, and what it still reports bars others again.
-fn is_let_go(seen: &Observation<'_>, assignments: &[Assignment], node: &str) -> bool {
+pub(super) fn is_let_go(seen: &Observation<'_>, assignments: &[Assignment], node: &str) -> bool {
     let is_served = || {
         let place = assignments.binary_search_by(|given| given.node.as_str().cmp(node));
         place.is_ok_and(|place| assignments[place].standing == Standing::Serving)

@@ -13,6 +13,7 @@ use ipam_core::{Block, PoolKind};
 use ipam_crds::{BlockState, NodeBlock};
 
 use super::Observation;
+use super::elsewhere::is_let_go;
 use crate::ipam_node::{IpamNodeRecord, held_ranges};
 
 /// What waits, and for whom.
@@ -128,7 +129,9 @@ fn holders(seen: &Observation<'_>, all: &[Assignment], given: &Assignment, gatew
         let record = seen.ipam_nodes.get(&other.node);
         !record.is_some_and(|record| is_free(seen, record, gateway))
     });
+    // What an admin has released by force is unavailable for no block, and for no gateway either.
     let outside = seen.occupancy.outside_blocks(key).filter(|fact| fact.range.contains(gateway));
+    let outside = outside.filter(|fact| !is_let_go(seen, all, &fact.node));
     let mut names: Vec<String> =
         by_block.map(|other| other.node.clone()).chain(outside.map(|fact| fact.node.as_ref().to_owned())).collect();
     names.sort_unstable();

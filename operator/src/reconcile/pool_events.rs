@@ -146,9 +146,9 @@ impl Reconciler {
             }
             // IPAMNodes may have gone before it was wiped.
             if sees_losses {
-                let mut lost = lost_claims(&before.status, &record.status, task.unanswered.as_ref());
-                lost.retain(|(node, _)| !task.has_just_assigned(node));
-                self.status_lost(key, lost, now);
+                let lost = lost_claims(&before.status, &record.status, task.unanswered.as_ref());
+                let unused = task.just_assigned();
+                self.status_lost(key, lost, |node| unused.contains(node), now);
             }
         }
         // A write upon the version before can take effect no more. What was read before a rollback proves nothing.
@@ -185,7 +185,7 @@ impl Reconciler {
             for node in task.end_doubt() {
                 self.queue.push(&node);
             }
-            self.status_lost(key, task.blocks(), now);
+            self.status_lost(key, task.blocks(), |node| task.has_just_assigned(node), now);
             self.overlaps_stale = true;
             self.changed_pools.insert(key.clone());
             queue_holders(&mut self.queue, &self.ipam_nodes, key);
@@ -275,7 +275,8 @@ impl Reconciler {
         if let Some(gone) = self.ipam_nodes.delete(name) {
             self.pools.values_mut().for_each(|task| task.forget_just_assigned(name));
             self.ipam_node_lost(name, &gone, now);
-            if self.nodes.contains(name) {
+            // A replica that does not lead may see the deletion of the Node later.
+            if self.leading && self.nodes.contains(name) {
                 self.keep_report(name, &gone, now);
             }
             self.queue.push(name);

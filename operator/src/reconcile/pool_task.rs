@@ -230,6 +230,11 @@ impl PoolTask {
         self.applied.as_ref().is_some_and(|applied| applied.just_assigned.contains(node))
     }
 
+    /// The nodes whose block was free until a status write of this leader assigned it.
+    pub(super) fn just_assigned(&self) -> BTreeSet<String> {
+        self.applied.as_ref().map(|applied| applied.just_assigned.clone()).unwrap_or_default()
+    }
+
     /// An entry assigns the node's block, or may have. So the block does not count as never used any more.
     pub(super) fn forget_just_assigned(&mut self, node: &str) {
         if let Some(applied) = &mut self.applied {

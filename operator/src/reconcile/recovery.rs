@@ -302,11 +302,13 @@ impl Reconciler {
         self.pools.values().any(has_claims) || self.ipam_nodes.all().values().any(tells)
     }
 
-    /// A status does not record these blocks any more, or is gone with its pool. Those that no IPAMNode has are lost.
+    /// A status does not record these blocks any more, or is gone with its pool. Those that no IPAMNode has are lost. `was_unused` says of
+    /// a node whether its block was free until this leader assigned it.
     pub(super) fn status_lost(
         &mut self,
         key: &PoolKey,
         lost: impl IntoIterator<Item = (String, AddrRange)>,
+        was_unused: impl Fn(&str) -> bool,
         now: Instant,
     ) {
         if !self.sees_losses() {
@@ -316,7 +318,9 @@ impl Reconciler {
             let has_entry = |known: &IpamNodeRecord| known.block(key).is_some();
             self.ipam_nodes.get(node).is_some_and(has_entry)
         };
-        let blocks = lost.into_iter().filter(|(node, _)| !is_recorded(node));
+        // A block that was free until this leader assigned it is not in use before a write that may have made an entry.
+        let is_unused = |node: &str| was_unused(node) && self.ipam_nodes.has_no_entry(node, key);
+        let blocks = lost.into_iter().filter(|(node, _)| !is_recorded(node) && !is_unused(node));
         let blocks: Vec<Reserved> = blocks.map(|(node, range)| (key.clone(), node, range)).collect();
         self.reserve(blocks, now);
     }
@@ -396,15 +400,25 @@ impl Reconciler {
         self.note_awaited(now);
     }
 
-    /// Stops waiting for the nodes that admins name on pools.
+    /// No pool waits any more for a node that an admin names on a pool, and its reserved block of that pool is released. Its earlier report
+    /// still proves nothing: the annotation can be older than the loss of records, and it is about one pool.
     pub(super) fn end_waits_by_hand(&mut self, now: Instant) {
         if self.recovery.awaited.is_empty() {
             return;
         }
-        let named = self.pools.values().flat_map(|task| &task.record.life.force_release);
-        for node in named.filter(|node| self.is_awaited(node)).cloned().collect::<BTreeSet<String>>() {
-            tracing::warn!(%node, "its report is awaited no more, because of the annotation force-release");
-            self.end_wait(&node, now);
+        let recovery = &self.recovery;
+        let is_for = |(key, node): &(&PoolKey, &String)| {
+            let is_reserved = || recovery.reserved.blocks.iter().any(|(of, by, _)| of == *key && by == *node);
+            recovery.pausing.contains(*node) || is_reserved()
+        };
+        let named = self.pools.iter();
+        let named = named.flat_map(|(key, task)| task.record.life.force_release.iter().map(move |node| (key, node)));
+        let named: Vec<_> = named.filter(is_for).map(|(key, node)| (key.clone(), node.clone())).collect();
+        for (pool, node) in named {
+            tracing::warn!(%pool, %node, "new blocks wait no more for its report, because of the annotation force-release");
+            self.recovery.pausing.remove(&node);
+            self.recovery.change().retain(|(of, by, _)| (of, by) != (&pool, &node));
+            self.note_awaited(now);
         }
     }
 
@@ -439,8 +453,8 @@ impl Reconciler {
 
     fn pause_is_over(&mut self, now: Instant) {
         self.wake_pools(now);
-        // Entries that lacked a grant get one.
-        for node in self.nodes.names() {
+        // Entries that lacked a grant get one, also those of a Node that is gone.
+        for node in self.nodes.names().chain(self.ipam_nodes.all().keys()) {
             self.queue.push(node);
         }
     }
@@ -462,6 +476,6 @@ impl PoolTask {
         let planned = self.applied.iter().flat_map(|applied| &applied.assignments);
         let planned = planned.map(|given| (given.node.clone(), given.block.range));
         let recorded = self.record.status.claims().map(|claim| (claim.node.clone(), claim.range));
-        recorded.chain(planned).filter(|(node, _)| !self.has_just_assigned(node)).collect()
+        recorded.chain(planned).collect()
     }
 }

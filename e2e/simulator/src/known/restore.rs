@@ -23,6 +23,14 @@ pub(super) fn is_of_an_agent_that_is_down(failure: &Failure) -> bool {
     })
 }
 
+/// A restore under a leader takes back a block that is in use. That leader has acquired the Lease before the restore, and lists only after
+/// it: it sees no earlier state, and its Lease was its own.
+pub(super) fn is_of_a_leader_that_saw_nothing(failure: &Failure) -> bool {
+    has_put_back(failure, |it| {
+        it.is_live() && saw_nothing(it.since) && has(it.later, writes) && takes_back_a_block_in_use(failure, it)
+    })
+}
+
 /// The last replica that starts here hears nothing.
 fn saw_nothing(history: &[Action]) -> bool {
     let last = history.iter().rposition(|action| matches!(action, Action::Start { .. }));

@@ -94,6 +94,24 @@ fn an_address_held_outside_its_block_is_no_gateway_either() {
 }
 
 #[test]
+fn a_gateway_waits_for_no_node_whose_block_was_force_released() {
+    let (mut scene, record) = moved();
+    let spec = MOVED.replace("192.168.0.6", "192.168.9.9");
+    let mut record = PoolRecord { status: record.status, ..pool(&spec, 2, &json!({})) };
+    hold(&mut scene, "n1", "192.168.9.9");
+    scene.leaving.insert("n1".to_owned(), Leaving::Cordoned);
+    scene.ipam_nodes.get_mut("n1").unwrap().blocks.clear();
+    record.status.allocations.retain(|claim| claim.node == "n2");
+    let gateway = |record: &PoolRecord| {
+        let assignments = scene.decide(record).assignments.unwrap();
+        assignments.iter().find(|given| given.node == "n2").unwrap().block.gateway.unwrap().to_string()
+    };
+    assert_eq!(gateway(&record), "192.168.0.1");
+    record.life.force_release = BTreeSet::from(["n1".to_owned()]);
+    assert_eq!(gateway(&record), "192.168.9.9");
+}
+
+#[test]
 fn a_gateway_that_no_node_can_give_changes_at_once() {
     let (mut scene, record) = moved();
     let spec = MOVED.replace("192.168.0.6", "192.168.9.9");

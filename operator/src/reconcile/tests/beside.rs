@@ -565,3 +565,13 @@ fn what_a_younger_pool_gave_while_both_could_is_given_by_the_older_only_when_it_
     world.settle();
     assert!(barred(&world).is_empty(), "{:?}", barred(&world));
 }
+
+#[test]
+fn a_status_write_under_way_occupies_its_blocks() {
+    let mut world = World::new(&["n1"], &[blue()], vec![]);
+    let write = only(world.calls());
+    let occupied = |world: &World| world.reconciler.occupancy.overlapping(&range("192.168.0.1", "192.168.0.4")).count();
+    assert_eq!(occupied(&world), 1, "{write:#?}");
+    world.fail(write, CallError::Failed("no answer".into()));
+    assert_eq!(occupied(&world), 1, "it may take effect later");
+}
