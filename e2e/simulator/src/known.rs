@@ -14,10 +14,7 @@ mod restore;
 
 use super::Failure;
 use loss::{is_of_a_creation_that_arrives_late, is_of_a_gateway, is_of_a_node_that_left, is_of_a_pool_removed_by_hand};
-use other::{
-    is_of_a_block_of_an_invalid_pool, is_of_a_call_of_a_former_leader, is_of_a_report_that_is_kept,
-    is_of_an_awaited_node,
-};
+use other::{is_of_a_call_of_a_former_leader, is_of_an_awaited_node};
 use restore::{
     is_of_a_grant_never_used, is_of_a_leader_that_saw_nothing, is_of_a_lost_store, is_of_an_agent_that_is_down,
     is_of_overlapping_pools,
@@ -51,7 +48,7 @@ const UNRECORDED: &[&str] = &["one-holder", "held-is-nobody-elses", "held-is-rec
 const USED: &[&str] = &["one-holder", "held-is-nobody-elses", "held-is-recorded", "pool-in-use-stays"];
 
 /// All of them. The first that fits counts, so that the one with more conditions stands before the one with fewer.
-pub const FAULTS: [Fault; 13] = [
+pub const FAULTS: [Fault; 11] = [
     Fault { name: "agent-is-down-after-a-restore", laws: UNRECORDED, shows: is_of_an_agent_that_is_down },
     Fault { name: "leader-lists-first-after-a-restore", laws: UNRECORDED, shows: is_of_a_leader_that_saw_nothing },
     Fault { name: "pool-and-ipam-node-deleted-by-hand", laws: UNRECORDED, shows: is_of_a_pool_removed_by_hand },
@@ -62,11 +59,6 @@ pub const FAULTS: [Fault; 13] = [
     },
     Fault { name: "held-address-becomes-the-gateway", laws: TWICE, shows: is_of_a_gateway },
     Fault { name: "overlapping-pools-after-a-restore", laws: TWICE, shows: is_of_overlapping_pools },
-    Fault {
-        name: "report-kept-of-a-node-that-is-gone",
-        laws: &["conditions-agree", "held-elsewhere-is-true", "selected-node-has-a-block"],
-        shows: is_of_a_report_that_is_kept,
-    },
     Fault {
         name: "node-without-an-agent-is-awaited",
         laws: &["selected-node-has-a-block"],
@@ -80,11 +72,6 @@ pub const FAULTS: [Fault; 13] = [
     Fault { name: "call-of-a-former-leader-after-a-wiped-status", laws: TWICE, shows: is_of_a_call_of_a_former_leader },
     Fault { name: "store-lost-before-a-restore", laws: TWICE, shows: is_of_a_lost_store },
     Fault { name: "never-used-grant-of-a-backup", laws: USED, shows: is_of_a_grant_never_used },
-    Fault {
-        name: "block-of-an-invalid-pool-is-assigned-again",
-        laws: &["held-elsewhere-is-true"],
-        shows: is_of_a_block_of_an_invalid_pool,
-    },
 ];
 
 /// The known fault that the shortest history shows.

@@ -38,10 +38,6 @@ const NEAR: &[(&str, &[(&str, Change)])] = &[
         ("AgentKill", Without), ("AgentKill", Last), ("AgentKill", Other("node")), ("Restore", Without), ("Restore", First), ("Restore", Last),
         ("Restore", Become("Drain")), ("Backup", Without), ("Backup", Last), ("Crowd", Without), ("Crowd", First), ("Crowd", Last),
     ]),
-    ("block-of-an-invalid-pool-is-assigned-again", &[
-        ("WipeStatus", Without), ("WipeStatus", First), ("WipeStatus", Last), ("WipeStatus", Other("pool")), ("Apply", First), ("Apply", Other("pool")),
-        ("Apply", Other("spec")), ("NodeJoins", Other("node")),
-    ]),
     ("call-of-a-former-leader-after-a-wiped-status", &[
         ("WipeStatus", Without), ("WipeStatus", Last), ("WipeStatus", Other("pool")), ("Kill", Without), ("Kill", First), ("Orphan", Without),
         ("Orphan", First), ("Orphan", Last), ("Crowd", Without), ("Start", First),
@@ -73,9 +69,6 @@ const NEAR: &[(&str, &[(&str, Change)])] = &[
     ("pool-and-ipam-node-deleted-by-hand", &[
         ("Strip", Without), ("Strip", Other("pool")), ("Remove", Without), ("Remove", Other("pool")), ("RemoveIpamNode", Without), ("RemoveIpamNode", First),
         ("RemoveIpamNode", Other("node")), ("Crowd", Without),
-    ]),
-    ("report-kept-of-a-node-that-is-gone", &[
-        ("ForceAll", Without), ("ForceAll", Last), ("NodeLeaves", Without), ("NodeLeaves", First), ("NodeLeaves", Other("node")), ("NodeJoins", Last),
     ]),
     ("store-lost-before-a-restore", &[
         ("Wipe", Without), ("Wipe", First), ("Wipe", Last), ("Wipe", Other("node")), ("Relabel", Without), ("Relabel", First), ("Relabel", Last),

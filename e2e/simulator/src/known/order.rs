@@ -113,11 +113,6 @@ pub(super) fn adds_for_a_user(failure: &Failure, history: &[Action]) -> bool {
         && has(history, |action| adds_on(action, |node| is_user(failure, node)))
 }
 
-/// Whether the pool that is named is applied here.
-pub(super) fn applies_named(failure: &Failure, history: &[Action]) -> bool {
-    has(history, |action| matches!(action, Action::Apply { pool, .. } if names_pool(failure, pool)))
-}
-
 /// Whether a pod starts on such a node.
 pub(super) fn adds_on(action: Action, is_it: impl Fn(u8) -> bool) -> bool {
     match action {
@@ -226,13 +221,4 @@ pub(super) fn networks(history: &[Action]) -> Vec<(&'static str, AddrRange)> {
         _ => None,
     };
     history.iter().copied().filter_map(of_pool).collect()
-}
-
-/// Whether two pools are applied here whose networks overlap.
-pub(super) fn overlap(history: &[Action], one: &str, other: &str) -> bool {
-    let networks = networks(history);
-    let of =
-        |name: &str| networks.iter().filter(move |(it, _)| *it == name).map(|(_, range)| *range).collect::<Vec<_>>();
-    let others = of(other);
-    one != other && of(one).iter().any(|range| others.iter().any(|there| range.overlaps(there)))
 }
