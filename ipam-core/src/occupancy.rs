@@ -2,7 +2,7 @@
 //!
 //! Every record that the operator has is a source: the status of a pool, an IPAMNode, a reservation. A source has facts.
 //! [`Occupancy::replace`] exchanges all facts of one source and returns what has changed. A pool has to be looked at again if
-//! and only if [`Touched::concerns`] it.
+//! [`Touched::concerns`] it, or if it begins or ends to share addresses with others.
 //!
 //! Addresses that a node uses inside its own block are no facts while the agent may allocate from that block: the block is. So
 //! the number of facts grows with the number of blocks, not of addresses.
@@ -22,7 +22,7 @@ pub enum Evidence {
     /// The IPAMNode has an entry for the block, and the agent has reported that it allocates no more from it. What is still in use is
     /// [`Evidence::InUse`].
     StoppedEntry,
-    /// The agent reports addresses in use inside a block of [`Evidence::StoppedEntry`], or it reports too many to name them.
+    /// The agent reports addresses in use inside a block of [`Evidence::StoppedEntry`], or the gateway of the pool.
     InUse,
     /// The agent reports addresses in use outside the block of its node.
     OutsideBlock,
@@ -54,8 +54,8 @@ pub enum Source {
     IpamNode(String),
     /// The last report in an IPAMNode of this name that was deleted, until the agent reports in another.
     DeletedIpamNode(String),
-    /// The blocks that recovery reserves.
-    Reservations,
+    /// The blocks that recovery reserves for a node.
+    Reservations(String),
 }
 
 /// All facts, by source and by address.
@@ -104,6 +104,11 @@ impl Occupancy {
         }
         self.names.forget_unused();
         touched
+    }
+
+    /// The sources that have facts.
+    pub fn sources(&self) -> impl Iterator<Item = &Source> {
+        self.sources.keys()
     }
 
     /// The facts of a source.
@@ -314,8 +319,9 @@ impl Touched {
             return true;
         }
         let Some(network) = network else { return false };
-        let mut others = self.by_pool.iter().filter(|(other, _)| ***other != *pool);
-        others.any(|(other, addresses)| addresses.intersect(network) && !shares(other))
+        self.by_pool.iter().any(|(of, addresses)| {
+            if **of == *pool { addresses.reach_beyond(network) } else { addresses.intersect(network) && !shares(of) }
+        })
     }
 
     fn note(&mut self, fact: &Fact) {
@@ -350,6 +356,16 @@ impl Addresses {
             Family::V4 => self.v4.intersects(first, last),
             Family::V6 => self.v6.intersects(first, last),
         }
+    }
+
+    /// Whether an address of the set is outside of `range`.
+    pub fn reach_beyond(&self, range: &AddrRange) -> bool {
+        let (first, last) = range.numbers();
+        let (own, other) = match range.family() {
+            Family::V4 => (&self.v4, &self.v6),
+            Family::V6 => (&self.v6, &self.v4),
+        };
+        !other.is_empty() || own.runs().any(|(from, to)| from < first || last < to)
     }
 
     fn extend(&mut self, other: &Self) {

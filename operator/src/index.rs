@@ -304,6 +304,11 @@ impl IpamNodes {
         self.sent.get(name)?.last()?.iter().find(|block| key_of(block) == *key)
     }
 
+    /// What the writes of the node say of which it is not known whether they took effect.
+    pub fn all_sent(&self, name: &str) -> &[Vec<NodeBlock>] {
+        self.sent.get(name).map_or(&[], Vec::as_slice)
+    }
+
     /// The write of the node that was begun last is done. If it has not `succeeded`, it may have taken effect all the same.
     pub fn end_write(&mut self, name: &str, succeeded: bool) {
         if succeeded {

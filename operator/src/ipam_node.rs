@@ -238,12 +238,13 @@ impl IpamNodeRecord {
         (!entry.grant.is_empty() && report.grant.as_ref() == Some(&entry.grant)).then_some(report)
     }
 
-    /// Whether the agent has said what it holds of its block of a pool since it was told to give no more of it.
-    pub fn gives_no_more(&self, key: &PoolKey) -> bool {
+    /// Whether the agent has reported since the entry of the pool became Releasing. A write whose outcome is unknown may have made another
+    /// entry meanwhile.
+    pub fn has_stopped(&self, key: &PoolKey) -> bool {
         let (Some(report), Some(block)) = (self.report(key), self.block(key)) else { return false };
         let counted_this = (&report.start_ip, &report.end_ip) == (&block.start_ip, &block.end_ip);
         let has_heard = self.releasing.get(key).is_some_and(|since| self.observed_generation >= Some(*since));
-        !self.unsettled && !self.is_doubted && has_heard && counted_this
+        !self.is_doubted && has_heard && counted_this
     }
 
     /// How many addresses of the pool the agent counts, however old that word is.

@@ -281,6 +281,16 @@ pub enum StatusBody {
 }
 
 impl StatusRecord {
+    /// Whether it records the same blocks for the same nodes as `other`, each in the same list.
+    pub fn has_blocks_of(&self, other: &Self) -> bool {
+        let block = |claim: &Claim| (claim.range, claim.node.len());
+        let is_same = |(one, other): (&Claim, &Claim)| block(one) == block(other) && one.node == other.node;
+        let (released, of_other) = (&self.releasing, &other.releasing);
+        self.allocations.len() == other.allocations.len()
+            && released.len() == of_other.len()
+            && self.claims().zip(other.claims()).all(is_same)
+    }
+
     /// All blocks that it records, those that are released included.
     pub fn claims(&self) -> impl Iterator<Item = &Claim> {
         self.allocations.iter().chain(self.releasing.iter().map(|release| &release.claim))

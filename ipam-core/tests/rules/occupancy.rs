@@ -81,7 +81,7 @@ fn source() -> impl Strategy<Value = Source> {
         (0..POOLS.len()).prop_map(|pool| Source::Status(key(pool))),
         (0..POOLS.len()).prop_map(|pool| Source::StatusWrite(key(pool))),
         (0_u8..4).prop_map(|node| Source::IpamNode(node.to_string())),
-        Just(Source::Reservations),
+        (0_u8..4).prop_map(|node| Source::Reservations(node.to_string())),
     ]
 }
 
@@ -94,7 +94,7 @@ fn concerns(
 ) -> bool {
     changes.iter().any(|(of, range, evidence)| {
         if *of == pool {
-            matches!(evidence, Evidence::OutsideBlock | Evidence::Reserved)
+            matches!(evidence, Evidence::OutsideBlock | Evidence::Reserved) || !network.contains_range(range)
         } else {
             range.overlaps(network) && !shares.contains(of)
         }

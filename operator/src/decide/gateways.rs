@@ -129,7 +129,7 @@ fn holders(seen: &Observation<'_>, all: &[Assignment], given: &Assignment, gatew
         let record = seen.ipam_nodes.get(&other.node);
         !record.is_some_and(|record| is_free(seen, record, gateway))
     });
-    // What an admin has released by force is unavailable for no block, and for no gateway either.
+    // No node is kept from allocating what an admin has released by force, so no gateway waits for it either.
     let outside = seen.occupancy.outside_blocks(key).filter(|fact| fact.range.contains(gateway));
     let outside = outside.filter(|fact| !is_let_go(seen, all, &fact.node));
     let mut names: Vec<String> =

@@ -102,7 +102,7 @@ impl Scene {
     fn occupancy(&self) -> Occupancy {
         let mut occupancy = Occupancy::new();
         for (node, record) in self.ipam_nodes.all() {
-            let facts = crate::facts::of_ipam_node(&mut occupancy, node, record);
+            let facts = crate::facts::of_ipam_node(&mut occupancy, node, record, &[]);
             occupancy.replace(&Source::IpamNode(node.clone()), facts);
         }
         occupancy

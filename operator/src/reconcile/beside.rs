@@ -64,7 +64,8 @@ impl Reconciler {
         let mut touched = Touched::default();
         for node in self.ipam_nodes.take_changed() {
             let record = self.ipam_nodes.get(&node);
-            let facts = record.map(|record| facts::of_ipam_node(&mut self.occupancy, &node, record));
+            let sent = self.ipam_nodes.all_sent(&node);
+            let facts = record.map(|record| facts::of_ipam_node(&mut self.occupancy, &node, record, sent));
             if record.is_some_and(IpamNodeRecord::has_spoken) {
                 touched.extend(self.occupancy.replace(&Source::DeletedIpamNode(node.clone()), Vec::new()));
             }
@@ -80,11 +81,11 @@ impl Reconciler {
             touched.extend(self.occupancy.replace(&Source::Status(key.clone()), recorded.unwrap_or_default()));
             touched.extend(self.occupancy.replace(&Source::StatusWrite(key), written));
         }
-        if self.recovery.take_changed() {
-            let reserved = self.recovery.reserved();
-            let facts = reserved.map(|(key, node, range)| self.occupancy.fact(key, node, *range, Evidence::Reserved));
+        for node in self.recovery.take_changed() {
+            let reserved = self.recovery.reserved_of(&node);
+            let facts = reserved.map(|(key, range)| self.occupancy.fact(key, &node, *range, Evidence::Reserved));
             let facts = facts.collect();
-            touched.extend(self.occupancy.replace(&Source::Reservations, facts));
+            touched.extend(self.occupancy.replace(&Source::Reservations(node), facts));
         }
         self.wake_concerned(&touched, now);
     }
@@ -92,7 +93,7 @@ impl Reconciler {
     /// The IPAMNode of a Node that exists was deleted. What its agent last reported outside of its block stays unavailable until the agent
     /// has reported again.
     pub(super) fn keep_report(&mut self, node: &str, gone: &IpamNodeRecord, now: Instant) {
-        let mut facts = facts::of_ipam_node(&mut self.occupancy, node, gone);
+        let mut facts = facts::of_ipam_node(&mut self.occupancy, node, gone, &[]);
         facts.retain(|fact| gone.has_spoken() && fact.evidence == Evidence::OutsideBlock);
         if !facts.is_empty() {
             let touched = self.occupancy.replace(&Source::DeletedIpamNode(node.to_owned()), facts);
@@ -103,6 +104,19 @@ impl Reconciler {
     /// Whether addresses in use are known from an IPAMNode that was deleted.
     pub(super) fn keeps_report(&self, node: &str) -> bool {
         self.occupancy.of(&Source::DeletedIpamNode(node.to_owned())).next().is_some()
+    }
+
+    /// Everything is listed. Of a Node that is missing then, a report in a deleted IPAMNode counts no more: the order in which both went is
+    /// not known, and a process that started later does not know the report either.
+    pub(super) fn forget_reports_of_missing_nodes(&mut self, now: Instant) {
+        let deleted = self.occupancy.sources().filter_map(|source| match source {
+            Source::DeletedIpamNode(node) => Some(node),
+            _ => None,
+        });
+        let missing: Vec<String> = deleted.filter(|node| !self.nodes.contains(node)).cloned().collect();
+        for node in missing {
+            self.forget_report(&node, now);
+        }
     }
 
     /// The report in a deleted IPAMNode counts no more.

@@ -370,7 +370,9 @@ impl Reconciler {
             self.outbox.push(Command::Confirm { pool });
         } else if let Some(status) = decision.status {
             let sent = status.clone();
-            self.changed_pools.insert(key.clone());
+            if !status.has_blocks_of(&task.record.status) {
+                self.changed_pools.insert(key.clone());
+            }
             task.call = Some(Call { status: Some(status), applies, notes: decision.notes, ..Call::new(call, now) });
             self.outbox.push(Command::WriteStatus { pool, status: sent });
         } else if (applies.is_some() && !task.is_confirmed()) || task.doubt.is_some() {
@@ -427,7 +429,9 @@ impl Reconciler {
         if let Some(status) = call.status {
             self.metrics.status_written(&pool.key, &status.summary);
             block_log::log(&pool.key, &task.record.status, &status);
-            self.changed_pools.insert(pool.key.clone());
+            if task.unanswered.is_some() || !status.has_blocks_of(&task.record.status) {
+                self.changed_pools.insert(pool.key.clone());
+            }
             (task.record.status, task.unanswered) = (status, None);
             task.record.resource_version.clone_from(&version);
             task.written_at = Some(now);

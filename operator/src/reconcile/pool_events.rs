@@ -139,7 +139,9 @@ impl Reconciler {
         // No other write gives the status that was sent: it is sent only where it differs from the last.
         let is_done = task.unanswered.as_ref() == Some(&record.status);
         if before.status != record.status {
-            self.changed_pools.insert(key.clone());
+            if !before.status.has_blocks_of(&record.status) {
+                self.changed_pools.insert(key.clone());
+            }
             // A write of ours without an answer, or the write of another.
             if self.leading {
                 block_log::log(key, &before.status, &record.status);
@@ -175,6 +177,10 @@ impl Reconciler {
         self.metrics.violations(&task.record);
         self.metrics.summary(&key, &task.record.status.summary);
         self.changed_pools.insert(key.clone());
+        // Blocks of a pool that shares addresses are unavailable to others while it is gone.
+        if task.record.life.allows_overlap {
+            self.wake_pools(now);
+        }
         self.pools.insert(key, task);
         self.queue_missing_ipam_nodes();
         self.overlaps_stale = true;
@@ -269,14 +275,13 @@ impl Reconciler {
     }
 
     /// Somebody deleted an IPAMNode: it is made anew from the first record, and its counts are no longer known. What is held
-    /// outside its blocks stays barred until the agent has told it again.
+    /// outside its blocks stays unavailable until the agent has reported it again.
     fn ipam_node_is_gone(&mut self, name: &str, now: Instant) {
         self.queue.lost(name);
         if let Some(gone) = self.ipam_nodes.delete(name) {
             self.pools.values_mut().for_each(|task| task.forget_just_assigned(name));
             self.ipam_node_lost(name, &gone, now);
-            // A replica that does not lead may see the deletion of the Node later.
-            if self.leading && self.nodes.contains(name) {
+            if self.nodes.contains(name) {
                 self.keep_report(name, &gone, now);
             }
             self.queue.push(name);

@@ -60,9 +60,33 @@ pub(super) struct Recovery {
 /// The reserved blocks.
 #[derive(Debug, Default)]
 struct Reservations {
-    blocks: BTreeSet<Reserved>,
-    /// Whether they may have changed since the occupancy was brought up to date.
-    has_changed: bool,
+    by_node: BTreeMap<String, BTreeSet<(PoolKey, AddrRange)>>,
+    /// Nodes whose reserved blocks have changed since the occupancy was brought up to date.
+    changed: BTreeSet<String>,
+}
+
+impl Reservations {
+    fn insert(&mut self, (key, node, range): Reserved) {
+        self.changed.insert(node.clone());
+        self.by_node.entry(node).or_default().insert((key, range));
+    }
+
+    /// Keeps the blocks of the node that `which` accepts.
+    fn retain(&mut self, node: &str, which: impl Fn(&PoolKey, &AddrRange) -> bool) {
+        let Some(blocks) = self.by_node.get_mut(node) else { return };
+        let before = blocks.len();
+        blocks.retain(|(key, range)| which(key, range));
+        if blocks.len() != before {
+            self.changed.insert(node.to_owned());
+        }
+        if blocks.is_empty() {
+            self.by_node.remove(node);
+        }
+    }
+
+    fn of_node(&self, node: &str) -> impl Iterator<Item = &(PoolKey, AddrRange)> {
+        self.by_node.get(node).into_iter().flatten()
+    }
 }
 
 /// How long new blocks wait.
@@ -109,7 +133,7 @@ impl Recovery {
 
     /// Whether the next leader has to request reports, too.
     fn is_for_the_next_leader(&self) -> bool {
-        self.is_paused() || !self.reserved.blocks.is_empty()
+        self.is_paused() || !self.reserved.by_node.is_empty()
     }
 
     /// The longest time that new blocks wait; `None` without a limit.
@@ -130,8 +154,8 @@ impl Recovery {
 
     /// The reserved blocks of a pool.
     pub(super) fn of(&self, key: &PoolKey) -> Vec<Claim> {
-        let of_pool = self.reserved.blocks.iter().filter(|(of, ..)| of == key);
-        let claim = |(_, node, range): &Reserved| Claim {
+        let of_pool = self.reserved().filter(|(of, ..)| *of == key);
+        let claim = |(_, node, range): (&PoolKey, &String, &AddrRange)| Claim {
             node: node.clone(),
             range: *range,
             gateway: None,
@@ -140,37 +164,39 @@ impl Recovery {
         of_pool.map(claim).collect()
     }
 
-    /// The reserved blocks, to change them.
-    fn change(&mut self) -> &mut BTreeSet<Reserved> {
-        self.reserved.has_changed = true;
-        &mut self.reserved.blocks
+    /// The nodes whose reserved blocks have changed since this was asked last.
+    pub(super) fn take_changed(&mut self) -> BTreeSet<String> {
+        std::mem::take(&mut self.reserved.changed)
     }
 
-    /// Whether the reserved blocks may have changed since this was asked last.
-    pub(super) fn take_changed(&mut self) -> bool {
-        std::mem::take(&mut self.reserved.has_changed)
+    /// The reserved blocks of a node.
+    pub(super) fn reserved_of(&self, node: &str) -> impl Iterator<Item = &(PoolKey, AddrRange)> {
+        self.reserved.of_node(node)
     }
 
-    /// Every reserved block.
-    pub(super) fn reserved(&self) -> impl Iterator<Item = &Reserved> {
-        self.reserved.blocks.iter()
+    /// Every reserved block, with its node.
+    pub(super) fn reserved(&self) -> impl Iterator<Item = (&PoolKey, &String, &AddrRange)> {
+        let by_node = self.reserved.by_node.iter();
+        by_node.flat_map(|(node, blocks)| blocks.iter().map(move |(key, range)| (key, node, range)))
     }
 
     /// A status records these now.
     pub(super) fn recorded(&mut self, key: &PoolKey, applied: &Applied) {
-        if self.reserved.blocks.is_empty() {
-            return;
+        let nodes: Vec<String> = self.reserved.by_node.keys().cloned().collect();
+        for node in nodes {
+            let recorded = applied.of(&node).map(|given| given.block.range);
+            self.reserved.retain(&node, |of, range| of != key || recorded != Some(*range));
         }
-        let is_recorded = |node: &str, range: &AddrRange| applied.of(node).is_some_and(|it| it.block.range == *range);
-        self.change().retain(|(of, node, range)| of != key || !is_recorded(node, range));
     }
 }
 
 impl Reconciler {
     /// Begins with what the Lease said when this leader acquired it.
     pub(super) fn begin_by(&mut self, given: Given) {
-        self.recovery = Recovery { said: given, inherited: given, examines: true, ..Recovery::default() };
-        self.recovery.reserved.has_changed = true;
+        let before = std::mem::take(&mut self.recovery.reserved);
+        let changed = before.changed.into_iter().chain(before.by_node.into_keys()).collect();
+        let reserved = Reservations { changed, ..Reservations::default() };
+        self.recovery = Recovery { said: given, inherited: given, examines: true, reserved, ..Recovery::default() };
     }
 
     /// The API server is back in an earlier state: all blocks that are known are reserved until the records are listed and compared.
@@ -179,11 +205,13 @@ impl Reconciler {
             let plans = task.applied.iter().chain(task.call.iter().filter_map(|call| call.applies.as_ref()));
             let assignments = plans.flat_map(|applied| &applied.assignments);
             let blocks = assignments.map(|given| (key.clone(), given.node.clone(), given.block.range));
-            self.recovery.change().extend(blocks);
+            for block in blocks {
+                self.recovery.reserved.insert(block);
+            }
         }
         for (node, record) in self.ipam_nodes.all() {
             let claims = record.blocks.iter().map(key_of).filter_map(|key| Some((record.claim(node, &key)?, key)));
-            self.recovery.change().extend(claims.map(|(claim, key)| (key, claim.node, claim.range)));
+            claims.for_each(|(claim, key)| self.recovery.reserved.insert((key, claim.node, claim.range)));
         }
         self.recovery.went_back = true;
     }
@@ -218,7 +246,7 @@ impl Reconciler {
     /// without end.
     fn recovery_word(&self) -> Given {
         let is_known =
-            self.recovery.pause == Pause::UntilReported || !self.recovery.reserved.blocks.is_empty() || self.assigns();
+            self.recovery.pause == Pause::UntilReported || !self.recovery.reserved.by_node.is_empty() || self.assigns();
         let was_doubtful = self.recovery.said == Given::Doubtful;
         if was_doubtful && !is_known { Given::Doubtful } else { Given::Unrecorded }
     }
@@ -266,6 +294,7 @@ impl Reconciler {
         if !std::mem::take(&mut self.recovery.examines) {
             return;
         }
+        self.forget_reports_of_missing_nodes(now);
         let inherited = std::mem::take(&mut self.recovery.inherited);
         let went_back = std::mem::take(&mut self.recovery.went_back);
         let is_all_lost = match self.recovery.said {
@@ -282,7 +311,7 @@ impl Reconciler {
         if self.recovery.pausing.is_empty() && self.nodes.names().next().is_some() {
             tracing::warn!("--agent-node-selector matches no Node, so new blocks wait for no report");
         }
-        let reserved = self.recovery.reserved.blocks.iter().map(|(_, node, _)| node);
+        let reserved = self.recovery.reserved.by_node.keys();
         let nodes = self.recovery.pausing.iter().chain(self.recovery.awaited.keys()).chain(reserved);
         let nodes: BTreeSet<String> = nodes.cloned().collect();
         self.recovery.awaited.clear();
@@ -355,7 +384,9 @@ impl Reconciler {
         if nodes.is_empty() {
             return;
         }
-        self.recovery.change().extend(blocks);
+        for block in blocks {
+            self.recovery.reserved.insert(block);
+        }
         self.request_reports(nodes, now);
     }
 
@@ -393,22 +424,24 @@ impl Reconciler {
         self.recovery.pausing.remove(node);
         self.ipam_nodes.end_doubt(node);
         self.queue.push(node);
-        self.recovery.change().retain(|(_, of, _)| of != node);
+        self.recovery.reserved.retain(node, |_, _| false);
         // Its report counts again.
         let has_block = |task: &PoolTask| task.applied.as_ref().is_some_and(|applied| applied.of(node).is_some());
         self.pools.values_mut().filter(|task| has_block(task)).for_each(|task| task.due.wake(now));
         self.note_awaited(now);
     }
 
-    /// No pool waits any more for a node that an admin names on a pool, and its reserved block of that pool is released. Its earlier report
+    /// No pool waits any more for a node that an admin names on a pool, and its reserved blocks of that pool, and of pools that are gone, are released. Its earlier report
     /// still proves nothing: the annotation can be older than the loss of records, and it is about one pool.
     pub(super) fn end_waits_by_hand(&mut self, now: Instant) {
         if self.recovery.awaited.is_empty() {
             return;
         }
         let recovery = &self.recovery;
+        // Nothing can be annotated on a pool that is gone.
+        let is_meant = |named: &PoolKey, of: &PoolKey| named == of || !self.pools.contains_key(of);
         let is_for = |(key, node): &(&PoolKey, &String)| {
-            let is_reserved = || recovery.reserved.blocks.iter().any(|(of, by, _)| of == *key && by == *node);
+            let is_reserved = || recovery.reserved_of(node).any(|(of, _)| is_meant(key, of));
             recovery.pausing.contains(*node) || is_reserved()
         };
         let named = self.pools.iter();
@@ -417,7 +450,8 @@ impl Reconciler {
         for (pool, node) in named {
             tracing::warn!(%pool, %node, "new blocks wait no more for its report, because of the annotation force-release");
             self.recovery.pausing.remove(&node);
-            self.recovery.change().retain(|(of, by, _)| (of, by) != (&pool, &node));
+            let pools = &self.pools;
+            self.recovery.reserved.retain(&node, |of, _| *of != pool && pools.contains_key(of));
             self.note_awaited(now);
         }
     }

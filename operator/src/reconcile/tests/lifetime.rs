@@ -278,16 +278,19 @@ fn what_a_node_that_is_gone_told_last_counts_no_more_after_the_grace() {
 }
 
 #[test]
-fn a_standby_keeps_no_report_of_a_deleted_ipam_node() {
+fn a_new_leader_forgets_reports_of_missing_nodes() {
     let reported = |version: &str| {
         object(&json!({"metadata": {"name": "n1", "uid": "uid-n1", "generation": 1, "resourceVersion": version},
         "spec": {"pools": []}, "status": {"observedGeneration": 1, "pools": [{"name": "blue", "poolType": "IPPool",
             "startIP": "192.168.0.1", "endIP": "192.168.0.1", "used": 1, "capacity": 0}]}}))
     };
-    let mut world = World::new(&["n1"], &[blue()], vec![reported("50")]);
+    let mut world = World::new(&["n1", "n2"], &[blue()], vec![reported("50")]);
     world.reconciler.leading = false;
     // Its Node was deleted before. The watch of Nodes is behind.
     world.tell(Observed::IpamNode(Event::Delete(reported("51"))));
+    assert!(world.reconciler.keeps_report("n1"), "its Node may be there");
+    world.tell(Observed::Node(Event::Delete(("n1".into(), NodeMeta::default()))));
+    world.reconciler.forget_reports_of_missing_nodes(world.now);
     assert!(!world.reconciler.keeps_report("n1"));
     assert!(!world.reconciler.occupancy.has_outside_blocks());
 }
