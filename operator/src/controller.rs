@@ -63,7 +63,7 @@ impl Controller {
             if !leading && lead.borrow_and_update().holds(now()) {
                 leading = true;
                 self.metrics.leader(true);
-                self.reconciler.lead(self.mark.said(), now());
+                self.reconciler.lead(self.mark.word(), now());
                 self.events = (self.watches)();
             }
             if self.reconciler.take_wish_for_lists() {
@@ -78,7 +78,7 @@ impl Controller {
                 Some(event) = self.events.next() => self.take(event),
                 Some(outcome) = self.calls.next() => self.reconciler.settle(outcome, now()),
                 () = sleep_until(self.reconciler.next_wake()) => {}
-                () = self.mark.changed(), if leading => self.reconciler.lease_says(self.mark.said()),
+                () = self.mark.changed(), if leading => self.reconciler.lease_says(self.mark.word()),
                 Ok(()) = lead.changed(), if !leading => {}
             }
         }
@@ -88,7 +88,7 @@ impl Controller {
     fn start_calls(&mut self, leading: bool) {
         if leading {
             // What the Lease says may have become less since the last call was decided upon.
-            self.reconciler.lease_says(self.mark.said());
+            self.reconciler.lease_says(self.mark.word());
         }
         let clocks = Now { instant: now(), wall: Timestamp::now() };
         for command in self.reconciler.poll(clocks) {
@@ -96,7 +96,7 @@ impl Controller {
             self.calls.push(async move { actor.perform(command).await }.boxed());
         }
         if leading {
-            self.mark.want(self.reconciler.wants_lease_to_say());
+            self.mark.want(self.reconciler.wants_of_lease());
         }
     }
 

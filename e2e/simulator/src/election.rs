@@ -7,7 +7,7 @@ use futures::FutureExt as _;
 use ipam_operator::election::LEASE_NAME;
 use ipam_operator::election::algorithm::RETRY_PERIOD;
 use ipam_operator::election::campaign::{Campaign, Next, Tried};
-use ipam_operator::election::given::{Given, Keeper, Mark, mark};
+use ipam_operator::election::given::{Keeper, Mark, Wish, Word, mark};
 use jiff::Timestamp;
 use k8s_openapi::api::coordination::v1::Lease;
 
@@ -87,8 +87,8 @@ impl Election {
 
     /// Asks what is next. Whether leadership is lost, and the call that is given up on its way.
     fn go_on(&mut self, clock: Clock, wall: Timestamp) -> (bool, Option<Next>) {
-        let next = self.campaign.next(clock.instant(), wall, self.keeper.wanted());
-        self.keeper.say(self.campaign.given());
+        let next = self.campaign.next(clock.instant(), wall, self.keeper.wish());
+        self.keeper.say(self.campaign.word());
         if let Some(tried) = self.campaign.take_tried() {
             self.written = tried == Tried::Written;
             // Whatever is still under way is of a try that has ended.
@@ -154,14 +154,14 @@ impl Election {
         self.campaign.leads_until()
     }
 
-    /// What the Lease may be relied upon to say of blocks given.
-    pub(super) fn said(&self) -> Given {
-        self.mark.said()
+    /// What may be relied upon.
+    pub(super) fn word(&self) -> Word {
+        self.mark.word()
     }
 
-    /// The leader asks for the Lease to say this of blocks given. Where calls wait for it, the next try is due at once.
-    pub(super) fn want(&mut self, given: Given, clock: Clock) {
-        self.mark.want(given);
+    /// The leader asks this of the Lease. Where calls wait for it, the next try is due at once.
+    pub(super) fn want(&mut self, wish: Wish, clock: Clock) {
+        self.mark.want(wish);
         if !self.is_under_way() && self.keeper.presses().now_or_never().is_some() {
             self.campaign.press(clock.instant());
             self.due = clock.elapsed;
@@ -170,7 +170,7 @@ impl Election {
 
     /// The write that releases the Lease, for a process that stops, if it has it.
     pub(super) fn release(&mut self, wall: Timestamp) -> Option<Next> {
-        self.campaign.release(wall, self.keeper.wanted()).map(Next::Replace)
+        self.campaign.release(wall, self.keeper.wish()).map(Next::Replace)
     }
 
     /// The call about the Lease that may arrive after the end of the process.

@@ -284,14 +284,14 @@ impl Replica {
     /// Decides what is due; the calls are then on their way.
     pub(super) fn decide(&mut self, clock: Clock) {
         if self.leading {
-            self.reconciler.lease_says(self.election.said());
+            self.reconciler.lease_says(self.election.word());
         }
         let leads = self.leads_until().is_some_and(|until| until > clock.instant());
         let commands = self.reconciler.poll(Now { instant: clock.instant(), wall: clock.wall(self.skew) });
-        tracing::debug!(leads = self.leading, lease = ?self.reconciler.wants_lease_to_say(), ?commands, "decided");
+        tracing::debug!(leads = self.leading, lease = ?self.reconciler.wants_of_lease(), ?commands, "decided");
         self.sent.extend(commands.into_iter().map(|command| (command, leads)));
         if self.leading {
-            self.election.want(self.reconciler.wants_lease_to_say(), clock);
+            self.election.want(self.reconciler.wants_of_lease(), clock);
         }
     }
 
@@ -324,14 +324,14 @@ impl Replica {
     pub(super) fn step_election(&mut self, fate: Fate, clock: Clock) -> Stepped {
         let stepped = self.election.step(&self.wire, fate, clock, clock.wall(self.skew));
         if self.leading {
-            self.reconciler.lease_says(self.election.said());
+            self.reconciler.lease_says(self.election.word());
         }
         if let Some(until) = self.leads_until() {
             self.led_until = until.saturating_duration_since(clock.start);
             if !self.leading && until > clock.instant() {
                 self.leading = true;
                 self.sight = Sight::default();
-                self.reconciler.lead(self.election.said(), clock.instant());
+                self.reconciler.lead(self.election.word(), clock.instant());
                 self.watches.iter_mut().for_each(Watch::expire);
             }
         }

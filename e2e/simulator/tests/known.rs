@@ -48,10 +48,6 @@ const NEAR: &[(&str, &[(&str, Change)])] = &[
     ("held-address-becomes-the-gateway", &[
         ("Undefine", Without), ("Undefine", First), ("Apply", Other("pool")), ("Apply", Other("spec")), ("Crowd", Without), ("Crowd", Last),
     ]),
-    ("leader-lists-first-after-a-restore", &[
-        ("RestoreLive", Without), ("RestoreLive", First), ("RestoreLive", Last), ("RestoreLive", Become("Drain")), ("Backup", Without), ("Backup", Last),
-        ("Start", First), ("Crowd", Without), ("Crowd", First), ("NodeJoins", Without),
-    ]),
     ("never-used-grant-of-a-backup", &[
         ("RestoreLive", Without), ("RestoreLive", First), ("RestoreLive", Last), ("Backup", Without), ("Backup", First), ("Backup", Last),
         ("AgentWork", Without), ("AgentWork", Last), ("AgentWork", Other("node")), ("Crowd", Without), ("Cordon", Without), ("Cordon", First), ("Cordon", Other("node")),

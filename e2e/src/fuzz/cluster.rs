@@ -7,7 +7,7 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use ipam_core::{AddrRange, Cidr, PoolKey, PoolKind};
-use ipam_operator::election::given::Given;
+use ipam_operator::election::given::Word;
 use ipam_operator::index::Labels;
 use ipam_operator::ipam_node::FINALIZER;
 use ipam_operator::metrics::Metrics;
@@ -152,7 +152,7 @@ impl Cluster {
     }
 
     fn lead(&mut self) {
-        self.reconciler.lead(Given::Nothing, self.now);
+        self.reconciler.lead(Word::default(), self.now);
         for kind in [PoolKind::IpPool, PoolKind::CidrPool] {
             self.hear(Observed::Pool(kind, Event::Init));
             let objects: Vec<RawObject> =
@@ -181,7 +181,7 @@ impl Cluster {
         for second in 1..=ROUNDS {
             self.now += Duration::from_secs(1);
             let wall = Timestamp::UNIX_EPOCH + Duration::from_secs(1_800_000_000 + u64::from(second));
-            self.reconciler.lease_says(self.reconciler.wants_lease_to_say());
+            self.reconciler.lease_says(self.reconciler.wants_of_lease().granted());
             for command in self.reconciler.poll(Now { instant: self.now, wall }) {
                 // A confirmation or an event changes nothing in the API.
                 if !matches!(command, Command::Confirm { .. } | Command::Publish { .. }) {

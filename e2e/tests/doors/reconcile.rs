@@ -10,7 +10,7 @@ use std::time::{Duration, Instant};
 use ipam_core::{AdviceCode, Claim, Held, PoolKey, PoolKind};
 use ipam_crds::{BlockUse, NodeBlock};
 use ipam_e2e::cases::{Age, Case, Refusal, fleet, load};
-use ipam_operator::election::given::Given;
+use ipam_operator::election::given::Word;
 use ipam_operator::index::Labels;
 use ipam_operator::ipam_node::FINALIZER;
 use ipam_operator::metrics::Metrics;
@@ -87,7 +87,7 @@ impl<'a> Cluster<'a> {
 
     /// Every watch begins with a list.
     fn lead(&mut self) {
-        self.reconciler.lead(Given::Nothing, self.now);
+        self.reconciler.lead(Word::default(), self.now);
         for kind in [PoolKind::IpPool, PoolKind::CidrPool] {
             let listed = self.pools.iter().filter(|(key, _)| key.kind == kind);
             let listed: Vec<Observed> =
@@ -156,7 +156,7 @@ impl<'a> Cluster<'a> {
         for _ in 0..ROUNDS {
             self.now += Duration::from_secs(1);
             let wall = Timestamp::from_second(1_800_000_000).unwrap();
-            self.reconciler.lease_says(self.reconciler.wants_lease_to_say());
+            self.reconciler.lease_says(self.reconciler.wants_of_lease().granted());
             for command in self.reconciler.poll(Now { instant: self.now, wall }) {
                 self.perform(command);
             }

@@ -10,7 +10,7 @@ use jiff::Timestamp;
 use k8s_openapi::api::coordination::v1::Lease;
 
 use super::algorithm::{Candidate, RENEW_DEADLINE, RETRY_PERIOD, Step, follow_pause};
-use super::given::Given;
+use super::given::{Wish, Word};
 use super::{LEASE_NAME, Lost};
 
 /// A source of numbers in 0..1, by which the pauses of followers differ.
@@ -47,6 +47,8 @@ pub struct Campaign {
     candidate: Candidate,
     state: State,
     has_led: bool,
+    /// The last request for a write that a write has answered.
+    confirmed: u64,
     tried: Option<Tried>,
     jitter: Jitter,
 }
@@ -68,10 +70,12 @@ enum State {
 #[derive(Clone, Copy, PartialEq, Debug)]
 enum Call {
     Read,
-    /// A write sent at `began`. Without a read before it, another process may have written meanwhile.
+    /// A write sent at `began`, which answers the requests up to `confirm`. Without a read before it, another process may have written
+    /// meanwhile.
     Write {
         began: Instant,
         is_unread: bool,
+        confirm: u64,
     },
 }
 
@@ -79,22 +83,22 @@ impl Campaign {
     /// A candidate named `identity` for the Lease in `namespace`. Its first try begins at `now`.
     pub fn new(identity: String, namespace: &str, now: Instant, jitter: Jitter) -> Self {
         let candidate = Candidate::new(identity, namespace, LEASE_NAME);
-        Self { candidate, state: State::Pausing(now), has_led: false, tried: None, jitter }
+        Self { candidate, state: State::Pausing(now), has_led: false, confirmed: 0, tried: None, jitter }
     }
 
-    /// The next call or pause. The Lease is to say `wanted` of blocks given.
-    pub fn next(&mut self, now: Instant, wall: Timestamp, wanted: Option<Given>) -> Next {
-        self.candidate.want(wanted);
+    /// The next call or pause, for a leader that wants `wish` of the Lease.
+    pub fn next(&mut self, now: Instant, wall: Timestamp, wish: Wish) -> Next {
+        self.candidate.want(wish.given);
         match &self.state {
             State::Lost(lost) => Next::Lost(lost.clone()),
             State::Pausing(until) | State::Calling(_, until) if *until > now => Next::Wait(*until),
-            State::Pausing(_) => self.begin(now, wall),
+            State::Pausing(_) => self.begin(now, wall, wish.confirm),
             State::Calling(..) => self.give_up(now),
             State::ToRead(end) => {
                 self.state = State::Calling(Call::Read, *end);
                 Next::Read
             }
-            State::ToWrite(end) => self.write(*end, false, now, wall),
+            State::ToWrite(end) => self.write(*end, false, now, wall, wish.confirm),
         }
     }
 
@@ -113,9 +117,10 @@ impl Campaign {
 
     /// The answer to [`Next::Create`] or [`Next::Replace`].
     pub fn was_written(&mut self, answer: Result<Lease, String>, now: Instant) {
-        let State::Calling(Call::Write { began, is_unread }, end) = self.state else { return };
+        let State::Calling(Call::Write { began, is_unread, confirm }, end) = self.state else { return };
         match answer {
             Ok(lease) => {
+                self.confirmed = confirm;
                 self.candidate.wrote(lease, began, now);
                 self.has_led |= self.leads_until().is_some();
                 self.end_try(Tried::Written, now);
@@ -125,7 +130,7 @@ impl Campaign {
         }
     }
 
-    /// Calls wait for the Lease to say more than it does: a leader does not wait for its next try.
+    /// Calls wait for a write of the Lease: a leader does not wait for its next try.
     pub fn press(&mut self, now: Instant) {
         if let State::Pausing(until) = &mut self.state
             && self.has_led
@@ -144,29 +149,29 @@ impl Campaign {
         self.candidate.leads_until()
     }
 
-    /// What the Lease may be relied upon to say of blocks given.
-    pub fn given(&self) -> Given {
-        self.candidate.given()
+    /// What may be relied upon.
+    pub fn word(&self) -> Word {
+        Word { given: self.candidate.given(), confirmed: self.confirmed }
     }
 
     /// The Lease without a holder, for a process that stops; `None` if this process does not hold it.
-    pub fn release(&mut self, wall: Timestamp, wanted: Option<Given>) -> Option<Lease> {
-        self.candidate.want(wanted);
+    pub fn release(&mut self, wall: Timestamp, wish: Wish) -> Option<Lease> {
+        self.candidate.want(wish.given);
         self.candidate.release(wall)
     }
 
-    fn begin(&mut self, now: Instant, wall: Timestamp) -> Next {
+    fn begin(&mut self, now: Instant, wall: Timestamp, confirm: u64) -> Next {
         if !self.has_led {
             self.state = State::Calling(Call::Read, now + RENEW_DEADLINE);
             return Next::Read;
         }
         match self.leads_until().filter(|deadline| *deadline > now) {
-            Some(deadline) => self.write(deadline, true, now, wall),
+            Some(deadline) => self.write(deadline, true, now, wall, confirm),
             None => self.lose(Lost::Deadline),
         }
     }
 
-    fn write(&mut self, end: Instant, is_unread: bool, now: Instant, wall: Timestamp) -> Next {
+    fn write(&mut self, end: Instant, is_unread: bool, now: Instant, wall: Timestamp, confirm: u64) -> Next {
         let next = match self.candidate.step(now, wall) {
             Step::Follow { holder } if self.has_led => return self.lose(Lost::Taken(holder)),
             Step::Follow { holder } => {
@@ -176,7 +181,7 @@ impl Campaign {
             Step::Create(lease) => Next::Create(lease),
             Step::Replace(lease) => Next::Replace(lease),
         };
-        self.state = State::Calling(Call::Write { began: now, is_unread }, end);
+        self.state = State::Calling(Call::Write { began: now, is_unread, confirm }, end);
         next
     }
 

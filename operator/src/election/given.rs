@@ -68,64 +68,91 @@ impl Given {
     }
 }
 
-/// The controller's end: what the Lease is to say, and what it is known to say.
+/// What a leader wants of the Lease.
+#[derive(Clone, Copy, PartialEq, Eq, Default, Debug)]
+pub struct Wish {
+    /// What it is to say of blocks given; `None` for what it says.
+    pub given: Option<Given>,
+    /// Number of a request for one more write of the Lease, which grows with each request. A write answers the requests that were made
+    /// before it began.
+    pub confirm: u64,
+}
+
+/// What a leader may rely upon.
+#[derive(Clone, Copy, PartialEq, Eq, Default, Debug)]
+pub struct Word {
+    /// What the Lease says of blocks given.
+    pub given: Given,
+    /// The last request for a write that was answered.
+    pub confirmed: u64,
+}
+
+impl Wish {
+    /// What may be relied upon once all of it is done.
+    pub fn granted(self) -> Word {
+        Word { given: self.given.unwrap_or_default(), confirmed: self.confirm }
+    }
+}
+
+/// The controller's end: what it wants of the Lease, and what it may rely upon.
 #[derive(Debug)]
 pub struct Mark {
-    wanted: watch::Sender<Option<Given>>,
-    said: watch::Receiver<Given>,
+    wish: watch::Sender<Wish>,
+    word: watch::Receiver<Word>,
 }
 
 /// The end of whoever writes the Lease.
 #[derive(Debug)]
 pub struct Keeper {
-    wanted: watch::Receiver<Option<Given>>,
-    said: watch::Sender<Given>,
+    wish: watch::Receiver<Wish>,
+    word: watch::Sender<Word>,
 }
 
 /// Both ends.
 pub fn mark() -> (Mark, Keeper) {
-    let ((wanted, asked), (say, said)) = (watch::channel(None), watch::channel(Given::Nothing));
-    (Mark { wanted, said }, Keeper { wanted: asked, said: say })
+    let ((wish, wished), (say, word)) = (watch::channel(Wish::default()), watch::channel(Word::default()));
+    (Mark { wish, word }, Keeper { wish: wished, word: say })
 }
 
 impl Mark {
-    /// What the Lease is known to say.
-    pub fn said(&self) -> Given {
-        *self.said.borrow()
+    /// What may be relied upon.
+    pub fn word(&self) -> Word {
+        *self.word.borrow()
     }
 
-    /// Asks for the Lease to say this. Only for one who leads.
-    pub fn want(&self, given: Given) {
-        self.wanted.send_if_modified(|wanted| wanted.replace(given) != Some(given));
+    /// Asks this of the Lease. Only for one who leads.
+    pub fn want(&self, wish: Wish) {
+        self.wish.send_if_modified(|wanted| std::mem::replace(wanted, wish) != wish);
     }
 
-    /// Waits until the Lease is known to say something else.
+    /// Waits until something else may be relied upon.
     pub async fn changed(&mut self) {
-        if self.said.changed().await.is_err() {
+        if self.word.changed().await.is_err() {
             std::future::pending::<()>().await;
         }
     }
 }
 
 impl Keeper {
-    /// What the Lease is to say; `None` for what it says.
-    pub fn wanted(&self) -> Option<Given> {
-        *self.wanted.borrow()
+    /// What is wanted of the Lease.
+    pub fn wish(&self) -> Wish {
+        *self.wish.borrow()
     }
 
-    /// Tells what the Lease may be relied upon to say.
-    pub fn say(&self, given: Given) {
-        self.said.send_if_modified(|said| std::mem::replace(said, given) != given);
+    /// Tells what may be relied upon.
+    pub fn say(&self, word: Word) {
+        self.word.send_if_modified(|said| std::mem::replace(said, word) != word);
     }
 
-    /// Waits until more care is newly asked for than the Lease is known to say, for which somebody waits. One that could not be
-    /// written is no news, and tried again with the next renewal.
+    /// Waits until calls wait for a write of the Lease: more care is newly asked for than the Lease is known to say, or one more write.
+    /// One that failed is no news, and tried again with the next renewal.
     pub async fn presses(&mut self) {
         loop {
-            if self.wanted.changed().await.is_err() {
+            if self.wish.changed().await.is_err() {
                 return std::future::pending().await;
             }
-            if *self.wanted.borrow_and_update() > Some(*self.said.borrow()) {
+            let (wish, word) = (*self.wish.borrow_and_update(), *self.word.borrow());
+            if wish.given > Some(word.given) || wish.confirm > word.confirmed {
                 return;
             }
         }
@@ -133,11 +160,9 @@ impl Keeper {
 
     /// Grants what is wanted, where there is no Lease to outlive this process.
     pub async fn grant_all(mut self) {
-        while self.wanted.changed().await.is_ok() {
-            let wanted = *self.wanted.borrow_and_update();
-            if let Some(given) = wanted {
-                self.say(given);
-            }
+        while self.wish.changed().await.is_ok() {
+            let wish = *self.wish.borrow_and_update();
+            self.say(wish.granted());
         }
     }
 }

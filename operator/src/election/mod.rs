@@ -106,7 +106,7 @@ impl Election {
             tokio::time::sleep(LAST_ANSWER).await;
         });
         loop {
-            let next = self.campaign.next(now(), Timestamp::now(), self.mark.wanted());
+            let next = self.campaign.next(now(), Timestamp::now(), self.mark.wish());
             self.say(lead);
             let until = match next {
                 Next::Wait(until) => until,
@@ -124,7 +124,7 @@ impl Election {
                 }
                 () = stop.cancelled(), if call.is_none() => return Ok(()),
                 () = &mut out_of_patience => return Ok(()),
-                // Calls wait for the Lease to say more than it does.
+                // Calls wait for a write of the Lease.
                 () = self.mark.presses(), if call.is_none() && self.leading => self.campaign.press(now()),
                 () = tokio::time::sleep_until(until.into()) => call = None,
             }
@@ -133,7 +133,7 @@ impl Election {
 
     /// Gives the Lease up, so that the next leader need not wait for it to run out.
     pub async fn release(&mut self) {
-        let Some(lease) = self.campaign.release(Timestamp::now(), self.mark.wanted()) else { return };
+        let Some(lease) = self.campaign.release(Timestamp::now(), self.mark.wish()) else { return };
         match self.api.replace(LEASE_NAME, &PostParams::default(), &lease).await {
             Ok(_) => tracing::info!(lease = LEASE_NAME, "lease released"),
             Err(error) => tracing::warn!(lease = LEASE_NAME, %error, "lease not released"),
@@ -166,7 +166,7 @@ impl Election {
 
     /// Tells the rest of the process what changed: until when it leads, and what the Lease says.
     fn say(&mut self, lead: &watch::Sender<Lead>) {
-        self.mark.say(self.campaign.given());
+        self.mark.say(self.campaign.word());
         let leads = self.campaign.leads_until().map_or(Lead::No, Lead::Until);
         lead.send_if_modified(|told| std::mem::replace(told, leads) != leads);
         if leads != Lead::No && !std::mem::replace(&mut self.leading, true) {

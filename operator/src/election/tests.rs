@@ -9,7 +9,7 @@ use kube::client::Body;
 use serde_json::{Value, json};
 
 use super::algorithm::RETRY_PERIOD;
-use super::given::{BLOCKS_GIVEN, Given, Mark, mark};
+use super::given::{BLOCKS_GIVEN, Given, Mark, Wish, mark};
 use super::*;
 
 /// One Lease, replaced only at its version.
@@ -192,6 +192,10 @@ fn two_processes_never_share_an_identity() {
     assert_eq!(one.split_once('_').unwrap().1.len(), 36);
 }
 
+fn saying(given: Given) -> Wish {
+    Wish { given: Some(given), ..Wish::default() }
+}
+
 #[tokio::test(start_paused = true)]
 async fn the_word_that_calls_wait_for_is_written_at_once_and_any_other_with_the_next_renewal() {
     let (server, stop) = (LeaseServer::default(), CancellationToken::new());
@@ -199,13 +203,13 @@ async fn the_word_that_calls_wait_for_is_written_at_once_and_any_other_with_the_
     first.leads().await;
     let began = now();
     for (given, word) in [(Given::Recorded, "true"), (Given::Unrecorded, "unrecorded")] {
-        first.mark.want(given);
+        first.mark.want(saying(given));
         first.mark.changed().await;
-        assert_eq!((first.mark.said(), server.word()), (given, json!(word)));
+        assert_eq!((first.mark.word().given, server.word()), (given, json!(word)));
     }
     assert_eq!(now(), began, "nobody waited");
     let writes = server.writes();
-    first.mark.want(Given::Recorded);
+    first.mark.want(saying(Given::Recorded));
     tokio::time::sleep(RETRY_PERIOD / 2).await;
     assert_eq!((server.writes(), server.word()), (writes, json!("unrecorded")));
     tokio::time::sleep(RETRY_PERIOD).await;
@@ -218,18 +222,34 @@ async fn a_word_that_cannot_be_written_floods_nobody_and_the_next_leader_reads_i
     let mut first = server.stand("first", &stop);
     first.leads().await;
     server.away.store(true, std::sync::atomic::Ordering::SeqCst);
-    first.mark.want(Given::Unrecorded);
+    first.mark.want(saying(Given::Unrecorded));
     tokio::time::sleep(RETRY_PERIOD * 2).await;
-    assert_eq!(first.mark.said(), Given::Nothing);
+    assert_eq!(first.mark.word().given, Given::Nothing);
     server.away.store(false, std::sync::atomic::Ordering::SeqCst);
     tokio::time::sleep(RETRY_PERIOD).await;
-    assert_eq!(first.mark.said(), Given::Unrecorded);
+    assert_eq!(first.mark.word().given, Given::Unrecorded);
     stop.cancel();
     first.ended.await.unwrap().unwrap();
     let mut second = server.stand("second", &other_stop);
     second.leads().await;
-    assert_eq!(second.mark.said(), Given::Unrecorded, "known as soon as it leads");
+    assert_eq!(second.mark.word().given, Given::Unrecorded, "known as soon as it leads");
     other_stop.cancel();
     second.ended.await.unwrap().unwrap();
     assert_eq!(server.word(), json!("unrecorded"));
+}
+
+#[tokio::test(start_paused = true)]
+async fn one_more_write_that_a_leader_asks_for_is_made_at_once_and_answers_what_was_asked_before_it() {
+    let (server, stop) = (LeaseServer::default(), CancellationToken::new());
+    let mut first = server.stand("first", &stop);
+    first.leads().await;
+    assert_eq!(first.mark.word().confirmed, 0, "it was not asked for");
+    let (began, writes) = (now(), server.writes());
+    first.mark.want(Wish { confirm: 1, ..saying(Given::Nothing) });
+    first.mark.changed().await;
+    assert_eq!((first.mark.word().confirmed, server.writes(), now()), (1, writes + 1, began));
+    server.away.store(true, std::sync::atomic::Ordering::SeqCst);
+    first.mark.want(Wish { confirm: 2, ..saying(Given::Nothing) });
+    tokio::time::sleep(RETRY_PERIOD * 2).await;
+    assert_eq!(first.mark.word().confirmed, 1, "a write that failed confirms nothing");
 }

@@ -52,6 +52,9 @@ impl Reconciler {
 
     /// Notes since when an IPAMNode, or a report of a deleted one, has no Node. After the grace the report no longer counts.
     pub(super) fn note_gone(&mut self, node: &str, now: Instant) {
+        if self.ipam_nodes.get(node).is_none() && self.is_released_by_hand(node) {
+            self.end_wait(node, now);
+        }
         let known = self.ipam_nodes.get(node);
         // The pool ends the grace of a block.
         let reports = known.is_some_and(|known| known.blocks.is_empty() && self.reports_use(node, known));

@@ -28,7 +28,7 @@ use kube::runtime::watcher::Event;
 
 use crate::absence::Absences;
 use crate::decide::{Decision, MetadataPatch, NoPlace, Observation, decide};
-use crate::election::given::Given;
+use crate::election::given::{Wish, Word};
 use crate::index::{IpamNodes, NodeMeta, Nodes, Relist};
 use crate::metrics::Metrics;
 use crate::objects::RawObject;
@@ -86,6 +86,17 @@ impl Default for Settings {
     }
 }
 
+/// How far a leader is with its first lists.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+enum FirstLists {
+    /// Not every watch has listed.
+    Listing,
+    /// All have, and the Lease is to be written once more.
+    Listed,
+    /// The Lease was written after them.
+    Confirmed,
+}
+
 /// The state machine.
 #[derive(Debug)]
 pub struct Reconciler {
@@ -122,6 +133,9 @@ pub struct Reconciler {
     /// How many calls about pools were begun.
     calls: u64,
     leading: bool,
+    first_lists: FirstLists,
+    /// The last request for a write of the Lease.
+    lease_write: u64,
     /// Makes grant IDs.
     random: fastrand::Rng,
     metrics: Arc<Metrics>,
@@ -155,6 +169,8 @@ impl Reconciler {
             publishing: 0,
             calls: 0,
             leading: false,
+            first_lists: FirstLists::Listing,
+            lease_write: 0,
             random,
             metrics,
         }
@@ -166,13 +182,41 @@ impl Reconciler {
         ours && self.pool_lists.values().all(Relist::is_synced)
     }
 
-    /// From now on we lead, by a Lease that says `given`: nothing read before counts, and every pool is looked at once all has been
+    /// From now on we lead, by a Lease that says `word`: nothing read before counts, and every pool is looked at once all has been
     /// listed anew. What a watch told before may lag behind the writes of the last leader, by any time.
-    pub fn lead(&mut self, given: Given, now: Instant) {
+    pub fn lead(&mut self, word: Word, now: Instant) {
         self.leading = true;
+        self.first_lists = FirstLists::Listing;
+        self.lease_write = word.confirmed;
         self.start_over(now);
-        self.begin_by(given);
+        self.begin_by(word.given);
         self.wants_lists = false;
+    }
+
+    /// The first lists of a leader can be from a backup that was restored after its Lease was written. That restore takes the Lease
+    /// back, too. So a write of the Lease that begins after these lists shows that they are not.
+    fn trusts_its_lists(&mut self) -> bool {
+        if !self.leading || !self.is_synced() {
+            return false;
+        }
+        if self.first_lists == FirstLists::Listing {
+            self.lease_write += 1;
+            self.first_lists = FirstLists::Listed;
+        }
+        self.first_lists == FirstLists::Confirmed
+    }
+
+    /// What is wanted of the Lease.
+    pub fn wants_of_lease(&self) -> Wish {
+        Wish { given: Some(self.wants_lease_to_say()), confirm: self.lease_write }
+    }
+
+    /// The Lease is known to say this. Calls that waited for it are looked at again.
+    pub fn lease_says(&mut self, word: Word) {
+        if self.first_lists == FirstLists::Listed && word.confirmed >= self.lease_write {
+            self.first_lists = FirstLists::Confirmed;
+        }
+        self.lease_gives(word.given);
     }
 
     /// The API server has an earlier state than we know.
@@ -188,6 +232,9 @@ impl Reconciler {
             list.expire();
         }
         self.absences.lose_sight();
+        if self.first_lists == FirstLists::Listed {
+            self.first_lists = FirstLists::Listing;
+        }
         self.doubt_records();
         for task in self.pools.values_mut() {
             (task.confirmed, task.applied) = (None, None);
@@ -211,12 +258,13 @@ impl Reconciler {
     /// Whether nothing is due, waiting or under way.
     pub fn is_idle(&self) -> bool {
         let pools_idle = self.pools.values().all(|task| task.call.is_none() && task.due.at().is_none());
-        pools_idle && self.queue.is_empty() && self.outbox.is_empty() && !self.recovery.holds_calls()
+        let trusts_lists = !self.leading || self.first_lists == FirstLists::Confirmed;
+        pools_idle && trusts_lists && self.queue.is_empty() && self.outbox.is_empty() && !self.recovery.holds_calls()
     }
 
     /// When [`Reconciler::poll`] has something to do, if nothing happens before.
     pub fn next_wake(&self) -> Option<Instant> {
-        if !self.leading || !self.is_synced() {
+        if !self.leading || !self.is_synced() || self.first_lists != FirstLists::Confirmed {
             return None;
         }
         // With as many calls under way as may be, the first that ends is what happens next.
@@ -278,7 +326,7 @@ impl Reconciler {
 
     /// The calls to be made now. Where more is due than may be done in one go, [`Reconciler::next_wake`] says so.
     pub fn poll(&mut self, now: Now) -> Vec<Command> {
-        if !self.leading || !self.is_synced() {
+        if !self.trusts_its_lists() {
             return Vec::new();
         }
         self.examine(now.instant);

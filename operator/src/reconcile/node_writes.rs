@@ -56,7 +56,8 @@ impl Reconciler {
             let request = self.recovery.request_to(node).cloned();
             return self.is_to_have_ipam_node(node, !blocks.is_empty()).then_some(NodeAction::Create { request });
         };
-        let may_report_use = known.is_doubted && known.has_finalizer();
+        let is_released = self.is_released_by_hand(node);
+        let may_report_use = known.is_doubted && known.has_finalizer() && !is_released;
         let is_kept = !blocks.is_empty() || may_report_use || self.report_counts(node, known, now);
         let finalizers = known.finalizers_for(is_kept);
         let request = self.recovery.request_to(node).or(known.request.as_ref()).cloned();
@@ -65,7 +66,7 @@ impl Reconciler {
         if !is_as_wanted || known.unsettled {
             return Some(NodeAction::Update { version: known.resource_version.clone(), blocks, finalizers, request });
         }
-        let is_awaited = self.is_awaited(node) || self.is_recorded(node);
+        let is_awaited = (self.is_awaited(node) && !is_released) || self.is_recorded(node);
         let ends = !self.nodes.contains(node) && !is_kept && !is_awaited && !known.deleting;
         ends.then(|| NodeAction::Delete(known.uid.clone(), known.resource_version.clone()))
     }

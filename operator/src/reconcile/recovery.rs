@@ -36,6 +36,8 @@ pub(super) type Reserved = (PoolKey, String, AddrRange);
 pub(super) struct Recovery {
     /// Node → ID of the request that its agent has not answered.
     awaited: BTreeMap<String, String>,
+    /// The awaited nodes that an admin has named in an annotation of force-release.
+    force_released: BTreeSet<String>,
     /// Blocks of which no record is left, or may be. A reservation ends when a status records the block, when the node's agent has
     /// answered, when the grace of a Node that is gone has ended, or when an admin releases it.
     reserved: Reservations,
@@ -221,8 +223,8 @@ impl Reconciler {
         self.recovery.examines = true;
     }
 
-    /// The Lease is known to say this. Calls that waited for it are looked at again.
-    pub fn lease_says(&mut self, given: Given) {
+    /// The Lease is known to say this of blocks given. Calls that waited for it are looked at again.
+    pub(super) fn lease_gives(&mut self, given: Given) {
         self.recovery.said = given;
         for node in std::mem::take(&mut self.recovery.held) {
             self.queue.push(&node);
@@ -230,7 +232,7 @@ impl Reconciler {
     }
 
     /// What the Lease is to say.
-    pub fn wants_lease_to_say(&self) -> Given {
+    pub(super) fn wants_lease_to_say(&self) -> Given {
         let said = self.recovery.said;
         if self.recovery.is_for_the_next_leader() {
             return self.recovery_word();
@@ -312,7 +314,9 @@ impl Reconciler {
             tracing::warn!("--agent-node-selector matches no Node, so new blocks wait for no report");
         }
         let reserved = self.recovery.reserved.by_node.keys();
-        let nodes = self.recovery.pausing.iter().chain(self.recovery.awaited.keys()).chain(reserved);
+        // The earlier report of a node without a Node proves no more than another.
+        let with_blocks = self.ipam_nodes.all().iter().filter(|(_, known)| has_blocks(known)).map(|(node, _)| node);
+        let nodes = self.recovery.pausing.iter().chain(self.recovery.awaited.keys()).chain(reserved).chain(with_blocks);
         let nodes: BTreeSet<String> = nodes.cloned().collect();
         self.recovery.awaited.clear();
         self.request_reports(nodes, now);
@@ -421,6 +425,7 @@ impl Reconciler {
         if self.recovery.awaited.remove(node).is_none() {
             return;
         }
+        self.recovery.force_released.remove(node);
         self.recovery.pausing.remove(node);
         self.ipam_nodes.end_doubt(node);
         self.queue.push(node);
@@ -431,8 +436,9 @@ impl Reconciler {
         self.note_awaited(now);
     }
 
-    /// No pool waits any more for a node that an admin names on a pool, and its reserved blocks of that pool, and of pools that are gone, are released. Its earlier report
-    /// still proves nothing: the annotation can be older than the loss of records, and it is about one pool.
+    /// No pool waits any more for a node that an admin names on a pool. Its reserved blocks of that pool, and of pools that are gone, are
+    /// released. Its earlier report still proves nothing: the annotation can be older than the loss of records, and it is about one
+    /// pool. So the wait goes on as long as the node has a Node or a block.
     pub(super) fn end_waits_by_hand(&mut self, now: Instant) {
         if self.recovery.awaited.is_empty() {
             return;
@@ -442,18 +448,30 @@ impl Reconciler {
         let is_meant = |named: &PoolKey, of: &PoolKey| named == of || !self.pools.contains_key(of);
         let is_for = |(key, node): &(&PoolKey, &String)| {
             let is_reserved = || recovery.reserved_of(node).any(|(of, _)| is_meant(key, of));
-            recovery.pausing.contains(*node) || is_reserved()
+            let is_new = || recovery.awaited.contains_key(*node) && !recovery.force_released.contains(*node);
+            recovery.pausing.contains(*node) || is_reserved() || is_new()
         };
         let named = self.pools.iter();
         let named = named.flat_map(|(key, task)| task.record.life.force_release.iter().map(move |node| (key, node)));
         let named: Vec<_> = named.filter(is_for).map(|(key, node)| (key.clone(), node.clone())).collect();
         for (pool, node) in named {
-            tracing::warn!(%pool, %node, "new blocks wait no more for its report, because of the annotation force-release");
+            tracing::warn!(%pool, %node, "no new block waits for the report of this node: the annotation force-release names it");
             self.recovery.pausing.remove(&node);
+            self.recovery.force_released.insert(node.clone());
+            self.queue.push(&node);
             let pools = &self.pools;
             self.recovery.reserved.retain(&node, |of, _| *of != pool && pools.contains_key(of));
             self.note_awaited(now);
         }
+    }
+
+    /// Whether the report of the node decides nothing any more: it has no Node, an admin has released it, and no record has a block of
+    /// it.
+    pub(super) fn is_released_by_hand(&self, node: &str) -> bool {
+        let has_blocks = || self.ipam_nodes.get(node).is_some_and(has_blocks);
+        let is_reserved = || self.recovery.reserved_of(node).next().is_some();
+        let is_released = !self.nodes.contains(node) && self.recovery.force_released.contains(node);
+        is_released && !has_blocks() && !is_reserved() && !self.is_recorded(node)
     }
 
     /// Ends the pause when its time has come.

@@ -6,6 +6,7 @@ use ipam_crds::{BlockState, BlockUse, NodeBlock};
 use serde_json::{Value, json};
 
 use super::*;
+use crate::election::given::Given;
 use crate::index::Leaving;
 use crate::ipam_node::IpamNodeRecord;
 use crate::pool::StatusRecord;
@@ -103,7 +104,7 @@ fn conflict_means_observe_again() {
 fn nothing_is_decided_before_every_cache_is_in_sync() {
     let mut reconciler = Reconciler::new(Settings::default(), Arc::new(Metrics::default()));
     let now = Instant::now();
-    reconciler.lead(Given::Nothing, now);
+    reconciler.lead(Word::default(), now);
     reconciler.observe(Observed::Pool(PoolKind::IpPool, Event::Init), now);
     reconciler.observe(Observed::Pool(PoolKind::IpPool, Event::InitApply(blue())), now);
     reconciler.observe(Observed::Pool(PoolKind::IpPool, Event::InitDone), now);
@@ -117,7 +118,33 @@ fn nothing_is_decided_before_every_cache_is_in_sync() {
     assert!(!reconciler.is_synced() && reconciler.poll(later).is_empty() && reconciler.next_wake().is_none());
     reconciler.observe(Observed::IpamNode(Event::InitDone), now);
     assert!(reconciler.is_synced());
+    reconciler.lease_says(reconciler.wants_of_lease().granted());
+    assert!(reconciler.poll(later).is_empty() && reconciler.next_wake().is_none() && !reconciler.is_idle());
+    // That write of the Lease was asked for before the lists were complete.
+    let wish = reconciler.wants_of_lease();
+    reconciler.lease_says(Word { confirmed: wish.confirm - 1, ..Word::default() });
+    assert!(reconciler.poll(later).is_empty(), "an earlier write says nothing of these lists");
+    reconciler.lease_says(wish.granted());
     assert_eq!(reconciler.poll(later).len(), 1);
+}
+
+#[test]
+fn lists_from_before_a_restore_are_confirmed_by_no_write_that_was_asked_for_after_them() {
+    let mut world = World::empty();
+    world.reconciler.lead(Word::default(), world.now);
+    world.list(&["n1"], &[blue()], vec![empty("n1")]);
+    let now = Now { instant: world.now + Duration::from_mins(1), wall: Timestamp::UNIX_EPOCH };
+    assert!(world.reconciler.poll(now).is_empty());
+    let asked = world.reconciler.wants_of_lease();
+    // A watch sees an earlier state, and all is listed once more.
+    world.tell(Observed::Pool(PoolKind::IpPool, Event::Init));
+    world.tell(Observed::Pool(PoolKind::IpPool, Event::InitApply(pool_object("blue", 9, 1, SPEC, &json!({})))));
+    assert!(world.reconciler.take_wish_for_lists());
+    world.list(&["n1"], &[pool_object("blue", 9, 1, SPEC, &json!({}))], vec![empty("n1")]);
+    world.reconciler.lease_says(asked.granted());
+    assert!(world.reconciler.poll(now).is_empty(), "the write was asked for before the new lists");
+    world.confirmed = asked.confirm;
+    assert!(!world.settle().is_empty());
 }
 
 #[test]
@@ -127,7 +154,7 @@ fn a_follower_keeps_warm_and_does_nothing_until_it_leads() {
     world.node_joins("n2");
     assert!(world.reconciler.is_synced());
     assert!(world.calls().is_empty() && world.reconciler.next_wake().is_none());
-    world.reconciler.lead(Given::Nothing, world.now);
+    world.reconciler.lead(Word::default(), world.now);
     assert!(world.calls().is_empty(), "what was listed before may be what the last leader has changed since");
     world.list(&["n1", "n2"], &[blue()], vec![]);
     assert_eq!(status_of(&only(world.calls())).allocations.len(), 2);
@@ -506,7 +533,7 @@ fn only_a_bounded_number_of_pools_is_looked_at_and_written_at_once_and_none_is_f
     let mut world = World::new(&["n1"], &pools, Vec::new());
     (world.lease, world.lease_fails) = (Given::Recorded, true);
     world.reconciler.examine(world.now);
-    world.reconciler.lease_says(Given::Recorded);
+    world.say(Given::Recorded);
     let mut under_way = world.calls();
     assert_eq!(under_way.len(), LOOKS_AT_ONCE);
     while world.reconciler.next_wake().is_some_and(|at| at <= world.now) {

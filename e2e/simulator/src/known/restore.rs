@@ -1,40 +1,26 @@
 //! Faults that a restore shows.
 
 use super::order::{
-    PutBack, address, adds_for_a_user, adds_on, after, has, has_put_back, is_user, looks, names, names_pod_of,
-    names_pool, pools_with_the_address, writes,
+    PutBack, address, adds_for_a_user, adds_on, after, has, has_put_back, is_user, names, names_pod_of, names_pool,
+    pools_with_the_address, writes,
 };
 use crate::Failure;
 use crate::action::Action;
 use crate::admin::pool_at;
-use crate::world::{NODES, REPLICAS, node_name};
+use crate::world::{MOST_NODES, node_name};
 
-/// A restore takes back a block that is in use. No leader remembers it: none runs on, or the last one started before the restore and saw
-/// nothing. The agent of its node is down until a leader has acted, so that it does not report the block in time.
+/// A restore takes back a block that is in use. No leader runs on that remembers it. The agent of its node is down until a
+/// leader has acted, so that it does not report the block in time.
 pub(super) fn is_of_an_agent_that_is_down(failure: &Failure) -> bool {
     has_put_back(failure, |it| {
         let acted = it.later.iter().rposition(|action| writes(*action));
         let Some(acted) = acted.map(|at| it.until.len() + 1 + at) else { return false };
         let is_it = |node| is_user(failure, node) && is_down(&failure.history[..acted], node);
-        (!it.is_live() || saw_nothing(it.since))
-            && (0..NODES)
-                .any(|node| is_it(node) && has(after(it.since, writes), |action| adds_on(action, |of| of == node)))
+        let is_in_use = |node| has(after(it.since, writes), |action| adds_on(action, |of| of == node));
+        !it.is_live()
+            && (0..MOST_NODES).any(|node| is_it(node) && is_in_use(node))
             && adds_for_a_user(failure, &failure.history[acted..])
     })
-}
-
-/// A restore under a leader takes back a block that is in use. That leader has acquired the Lease before the restore, and lists only after
-/// it: it sees no earlier state, and its Lease was its own.
-pub(super) fn is_of_a_leader_that_saw_nothing(failure: &Failure) -> bool {
-    has_put_back(failure, |it| {
-        it.is_live() && saw_nothing(it.since) && has(it.later, writes) && takes_back_a_block_in_use(failure, it)
-    })
-}
-
-/// The last replica that starts here hears nothing.
-fn saw_nothing(history: &[Action]) -> bool {
-    let last = history.iter().rposition(|action| matches!(action, Action::Start { .. }));
-    last.is_some_and(|at| matches!(history[at], Action::Start { replica, .. } if !has(&history[at..], |action| looks(action, replica % REPLICAS))))
 }
 
 /// The agent of this node is down after this history.
@@ -58,7 +44,7 @@ fn takes_back_a_block_in_use(failure: &Failure, it: PutBack<'_>) -> bool {
 pub(super) fn is_of_a_grant_never_used(failure: &Failure) -> bool {
     let address = address(failure);
     failure.unproven.iter().any(|it| {
-        let is_user = (0..NODES)
+        let is_user = (0..MOST_NODES)
             .any(|node| node_name(node) == it.node && (is_user(failure, node) || names_pod_of(failure, node)));
         is_user && address.is_none_or(|address| it.range.contains(address))
     })

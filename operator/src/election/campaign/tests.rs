@@ -16,7 +16,7 @@ fn campaign(identity: &str, now: Instant) -> Campaign {
 
 impl Campaign {
     fn asks(&mut self, now: Instant) -> Next {
-        self.next(now, wall(), None)
+        self.next(now, wall(), Wish::default())
     }
 }
 
@@ -140,4 +140,20 @@ fn a_press_ends_the_pause_of_a_leader_alone() {
     assert_eq!(follower.asks(start), pause);
     follower.press(start + SECOND);
     assert_eq!(follower.asks(start + SECOND), pause);
+}
+
+#[test]
+fn a_write_that_began_before_the_request_does_not_answer_it() {
+    let start = Instant::now();
+    let (mut one, _) = leader("one", start);
+    let later = start + RETRY_PERIOD;
+    let renewal = written(one.asks(later), "2");
+    let wish = Wish { confirm: 1, ..Wish::default() };
+    assert!(matches!(one.next(later, wall(), wish), Next::Wait(_)));
+    one.was_written(Ok(renewal), later);
+    assert_eq!(one.word().confirmed, 0);
+    one.press(later);
+    let next = written(one.next(later, wall(), wish), "3");
+    one.was_written(Ok(next), later);
+    assert_eq!(one.word().confirmed, 1);
 }

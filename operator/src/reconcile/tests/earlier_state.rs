@@ -1,11 +1,11 @@
 //! The API server is, or may be, in an earlier state: what a leader requests, and what waits.
 
-use super::recovery::awaited;
+use super::recovery::{awaited, force};
 use super::*;
 
-/// Two nodes with blocks, found by a new leader whose Lease says that records may be from an earlier time. The agent of `n2` has
+/// Two nodes with blocks, of which `nodes` have a Node, found by a new leader whose Lease says that records may be from an earlier time. The agent of `n2` has
 /// ended its grant by the report that is found.
-fn found_after_a_restore() -> World {
+fn found_after_a_restore(nodes: &[&str]) -> World {
     let (pool, mut ipam_nodes) = left_behind(&["n1", "n2"]);
     let ended = |object: &RawObject| {
         let mut spec: Value = serde_json::from_str(object.spec.as_ref().unwrap().get()).unwrap();
@@ -19,7 +19,7 @@ fn found_after_a_restore() -> World {
     };
     let n2 = ipam_nodes.iter().position(|object| object.name() == "n2").unwrap();
     ipam_nodes[n2] = ended(&ipam_nodes[n2]);
-    World::led_by(Given::Unrecorded, &["n1", "n2"], &[pool], ipam_nodes)
+    World::led_by(Given::Unrecorded, nodes, &[pool], ipam_nodes)
 }
 
 /// The grant of the node's entry, and the request in its IPAMNode.
@@ -30,7 +30,7 @@ fn grant_and_request(world: &World, node: &str) -> (String, Option<String>) {
 
 #[test]
 fn an_ended_grant_is_replaced_only_after_all_nodes_have_reported() {
-    let mut world = found_after_a_restore();
+    let mut world = found_after_a_restore(&["n1", "n2"]);
     world.settle();
     let (grant, request) = grant_and_request(&world, "n2");
     assert_eq!(grant, "6500000000000001");
@@ -46,7 +46,7 @@ fn an_ended_grant_is_replaced_only_after_all_nodes_have_reported() {
 
 #[test]
 fn new_blocks_wait_two_minutes_at_most_where_records_are_there() {
-    let mut world = found_after_a_restore();
+    let mut world = found_after_a_restore(&["n1", "n2"]);
     world.settle();
     world.node_joins("n3");
     world.now += Duration::from_secs(100);
@@ -83,7 +83,7 @@ fn the_report_that_an_earlier_leader_requested_is_still_awaited() {
 
 #[test]
 fn an_earlier_report_releases_no_block() {
-    let mut world = found_after_a_restore();
+    let mut world = found_after_a_restore(&["n1", "n2"]);
     world.settle();
     world.tell(Observed::Node(Event::Delete(("n2".into(), NodeMeta::default()))));
     world.settle();
@@ -119,7 +119,8 @@ fn an_object_that_we_wrote_during_a_list_is_no_sign_of_a_restore() {
 fn a_node_that_runs_no_agent_is_not_awaited() {
     let mut world = World::empty();
     world.reconciler.settings.agent_nodes = [("os".to_owned(), "linux".to_owned())].into();
-    world.reconciler.lead(Given::Recorded, world.now);
+    world.lease = Given::Recorded;
+    world.reconciler.lead(Word { given: Given::Recorded, ..Word::default() }, world.now);
     world.list(&["n1", "n2"], &[blue()], vec![]);
     let labels = crate::index::Labels::from([("os".to_owned(), "linux".to_owned())]);
     world.tell(Observed::Node(Event::Apply(("n1".into(), labels.into()))));
@@ -128,4 +129,26 @@ fn a_node_that_runs_no_agent_is_not_awaited() {
     world.hear("n1", None);
     world.settle();
     assert_eq!(world.status().allocations.len(), 2);
+}
+
+#[test]
+fn the_earlier_report_of_a_missing_node_releases_nothing() {
+    let mut world = found_after_a_restore(&["n1"]);
+    world.settle();
+    assert_eq!(awaited(&world), ["n1", "n2"]);
+    assert_eq!(world.status().releasing.len(), 1, "the agent may use the block since its report");
+    world.answer("n2");
+    world.settle();
+    assert!(world.status().releasing.is_empty());
+}
+
+#[test]
+fn a_force_released_node_leaves_no_ipam_node_behind() {
+    let mut world = found_after_a_restore(&["n1"]);
+    world.has_agents = false;
+    world.settle();
+    force(&mut world, "n2");
+    assert!(world.status().releasing.is_empty());
+    assert_eq!(world.reconciler.ipam_nodes.all().keys().collect::<Vec<_>>(), ["n1"]);
+    assert_eq!(awaited(&world), ["n1"]);
 }

@@ -7,7 +7,7 @@ impl World {
     /// One who comes to lead by a Lease that says `given`, with nothing decided yet.
     pub(super) fn led_by(given: Given, nodes: &[&str], pools: &[RawObject], ipam_nodes: Vec<RawObject>) -> Self {
         let mut world = Self::empty();
-        world.reconciler.lead(given, world.now);
+        world.reconciler.lead(Word { given, ..Word::default() }, world.now);
         world.lease = given;
         world.list(nodes, pools, ipam_nodes);
         world
@@ -161,7 +161,7 @@ fn no_agent_is_asked_and_no_node_is_told_before_the_lease_says_so() {
     assert!(nodes_written(&world.settle()).is_empty());
     assert_eq!(world.reconciler.wants_lease_to_say(), Given::Unrecorded);
     assert!(!world.reconciler.is_idle(), "a call waits");
-    world.reconciler.lease_says(Given::Unrecorded);
+    world.say(Given::Unrecorded);
     assert_eq!(asked(&world.calls()), ["n1"]);
 
     let mut world = World::led_by(Given::Nothing, &["n1"], &[blue()], vec![]);
@@ -169,7 +169,7 @@ fn no_agent_is_asked_and_no_node_is_told_before_the_lease_says_so() {
     let calls = world.settle();
     assert!(asked(&calls) == ["n1"] && !statuses(&calls).is_empty(), "an empty IPAMNode and no block: {calls:#?}");
     assert_eq!(world.reconciler.wants_lease_to_say(), Given::Recorded);
-    world.reconciler.lease_says(Given::Recorded);
+    world.say(Given::Recorded);
     assert_eq!(nodes_written(&world.calls()).len(), 1);
 }
 
@@ -352,7 +352,7 @@ pub(super) fn awaited(world: &World) -> Vec<&String> {
 }
 
 /// An admin names nodes on the pool; what follows.
-fn force(world: &mut World, named: &str) -> Vec<Command> {
+pub(super) fn force(world: &mut World, named: &str) -> Vec<Command> {
     world.version += 1;
     let mut forced = pool_object("blue", world.version, 1, SPEC, &status_json(&world.status()));
     forced.metadata.annotations = Some([(FORCE_RELEASE.to_owned(), named.to_owned())].into());

@@ -10,6 +10,8 @@ pub(super) struct World {
     /// What the Lease was made to say last, and whether it cannot be written; otherwise it is at once.
     pub(super) lease: Given,
     pub(super) lease_fails: bool,
+    /// The last request for a write of the Lease that is answered.
+    pub(super) confirmed: u64,
     /// Whether an agent runs on each node, and reports about each new grant.
     pub(super) has_agents: bool,
 }
@@ -43,7 +45,7 @@ impl World {
         let missing: Vec<RawObject> = nodes.iter().filter(|node| !has_one(node)).map(|node| empty(node)).collect();
         ipam_nodes.extend(missing);
         let mut world = Self::empty();
-        world.reconciler.lead(Given::Nothing, world.now);
+        world.reconciler.lead(Word::default(), world.now);
         world.list(nodes, pools, ipam_nodes);
         world
     }
@@ -55,6 +57,7 @@ impl World {
             version: 100,
             lease: Given::Nothing,
             lease_fails: false,
+            confirmed: 0,
             has_agents: true,
         }
     }
@@ -98,13 +101,25 @@ impl World {
         self.now += time;
         let now = Now { instant: self.now, wall: Timestamp::from_second(1_700_000_000).unwrap() };
         let mut calls = self.reconciler.poll(now);
+        let wish = self.reconciler.wants_of_lease();
+        if self.confirmed != wish.confirm {
+            // The Lease is written once more, with what it says.
+            self.confirmed = wish.confirm;
+            self.say(self.lease);
+            calls.extend(self.reconciler.poll(now));
+        }
         let wanted = self.reconciler.wants_lease_to_say();
         if !self.lease_fails && wanted != self.lease {
             self.lease = wanted;
-            self.reconciler.lease_says(wanted);
+            self.say(wanted);
             calls.extend(self.reconciler.poll(now));
         }
         calls
+    }
+
+    /// The Lease says `given` from now on.
+    pub(super) fn say(&mut self, given: Given) {
+        self.reconciler.lease_says(Word { given, confirmed: self.confirmed });
     }
 
     /// The API server does what `command` asks.
