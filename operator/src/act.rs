@@ -89,7 +89,7 @@ impl Actor {
                     // The condition says the same and stays; an event is only for those who look right now.
                     tracing::warn!(pool = %pool.key, reason = note.reason, %error, "event not published");
                 }
-                Outcome::Published
+                Outcome::Published(pool.key)
             }
         }
     }

@@ -16,7 +16,7 @@ use tokio::sync::watch;
 use tokio_util::sync::CancellationToken;
 
 use crate::act::Actor;
-use crate::controller::{Controller, Watches};
+use crate::controllers::{Controllers, Watches};
 use crate::election::given::{Keeper, mark};
 use crate::election::{Election, Lead, Lost, identity};
 use crate::flags::{Config, FlagError};
@@ -105,19 +105,19 @@ async fn run(config: Config) -> anyhow::Result<()> {
     let known = webhook.as_ref().map(Webhook::known);
     let watches = watches(client.clone(), namespace, known);
     let (mark, keeper) = mark();
-    let controller = Controller::new(config.settings, actor, watches, mark, metrics, synced);
+    let controllers = Controllers::new(config.settings, actor, watches, mark, metrics, synced);
     let election = match config.elect_in {
         Some(namespace) => Either::Left(Election::new(client, &namespace, identity, keeper)),
         None => Either::Right(keeper),
     };
-    let work = work(controller, election, lead, stop.clone());
+    let work = work(controllers, election, lead, stop.clone());
     let grace = GRACE + webhook.as_ref().map_or(Duration::ZERO, Webhook::longest_end);
     shutdown.bounded(grace, Box::pin(together(work, webhook, &shutdown.stop, &stop))).await??;
     tracing::info!("stopped");
     Ok(())
 }
 
-/// The watches, through which the webhook hears what the controller hears.
+/// The watches, through which the webhook hears what the Controllers hear.
 fn watches(client: Client, namespace: String, known: Option<Arc<RwLock<Known>>>) -> Watches {
     Box::new(move || {
         let streams = crate::watch::all(&client, &namespace);
@@ -163,23 +163,23 @@ async fn together(
     worked.and(reviewed)
 }
 
-/// Runs the controller, in an election if there is one, until `stop`. The Lease is given up after the last call ended. Without an
+/// Runs the Controllers, in an election if there is one, until `stop`. The Lease is given up after the last call ended. Without an
 /// election nothing outlives this process that would say of blocks given.
 async fn work(
-    controller: Controller,
+    controllers: Controllers,
     election: Either<Election, Keeper>,
     lead: watch::Sender<Lead>,
     stop: CancellationToken,
 ) -> Result<(), Lost> {
-    let controller = controller.run(lead.subscribe(), stop.clone());
+    let controllers = controllers.run(lead.subscribe(), stop.clone());
     let mut election = match election {
         Either::Left(election) => election,
         Either::Right(keeper) => {
-            tokio::join!(controller, keeper.grant_all());
+            tokio::join!(controllers, keeper.grant_all());
             return Ok(());
         }
     };
-    tokio::try_join!(election.run(&lead, &stop), controller.map(Ok))?;
+    tokio::try_join!(election.run(&lead, &stop), controllers.map(Ok))?;
     election.release().await;
     Ok(())
 }

@@ -130,6 +130,11 @@ impl Allowed {
         self.undefined = true;
     }
 
+    /// Whether an admin has deleted the definitions.
+    pub(super) const fn is_undefined(&self) -> bool {
+        self.undefined
+    }
+
     /// The store was put back: pools that had no finalizer then have none now.
     pub(super) fn restore(&mut self, server: &Server) {
         for (plural, kind) in POOL_KINDS {

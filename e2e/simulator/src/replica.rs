@@ -12,6 +12,7 @@ use ipam_operator::election::given::Given;
 use ipam_operator::index::{CORDON, Labels, Leaving, NodeMeta};
 use ipam_operator::metrics::Metrics;
 use ipam_operator::objects::RawObject;
+use ipam_operator::reconcile::model::Model;
 use ipam_operator::reconcile::{Command, Now, Observed, Outcome, Reconciler, Settings};
 use jiff::Timestamp;
 use kube::runtime::watcher::Event;
@@ -29,6 +30,7 @@ const WATCHED: [&str; 4] = ["ippools", "cidrpools", "ipamnodes", "nodes"];
 /// A running process.
 pub(super) struct Replica {
     reconciler: Reconciler,
+    controllers: Model,
     election: Election,
     wire: Wire,
     watches: Vec<Watch>,
@@ -127,6 +129,7 @@ impl Replica {
         let settings = Settings { released_block_grace: grace, seed, ..Settings::default() };
         Self {
             reconciler: Reconciler::new(settings, Arc::new(Metrics::default())),
+            controllers: Model::default(),
             election,
             wire,
             watches: WATCHED.map(|plural| Watch::new(plural, None)).into(),
@@ -199,7 +202,17 @@ impl Replica {
 
     /// When it has something to do, if nothing happens before.
     pub(super) fn next_wake(&self, clock: Clock) -> Option<Duration> {
-        self.reconciler.next_wake().map(|wake| wake.saturating_duration_since(clock.start))
+        self.controllers.next_due().map(|wake| wake.saturating_duration_since(clock.start))
+    }
+
+    /// The state machine has changed: the keys that it has woken go to their Controllers.
+    fn pass_on(&mut self, clock: Clock) {
+        let now = self.now(clock);
+        self.controllers.take_wakes(&mut self.reconciler, now);
+    }
+
+    fn now(&self, clock: Clock) -> Now {
+        Now { instant: clock.instant(), wall: clock.wall(self.skew) }
     }
 
     /// Whether it has heard of all pools as they are.
@@ -264,6 +277,7 @@ impl Replica {
     pub(super) fn watch_fails(&mut self, clock: Clock) {
         self.sight.since = self.sight.since.map(|_| clock.elapsed);
         self.reconciler.nodes_out_of_sight(clock.instant());
+        self.pass_on(clock);
     }
 
     fn observe(&mut self, index: usize, told: Told, clock: Clock) {
@@ -278,16 +292,20 @@ impl Replica {
         self.reconciler.observe(observed, now);
         if self.reconciler.take_wish_for_lists() {
             self.watches.iter_mut().for_each(Watch::expire);
+            self.controllers.start_over();
         }
+        self.pass_on(clock);
     }
 
     /// Decides what is due; the calls are then on their way.
     pub(super) fn decide(&mut self, clock: Clock) {
         if self.leading {
-            self.reconciler.lease_says(self.election.word());
+            self.reconciler.lease_says(self.election.word(), clock.instant());
         }
         let leads = self.leads_until().is_some_and(|until| until > clock.instant());
-        let commands = self.reconciler.poll(Now { instant: clock.instant(), wall: clock.wall(self.skew) });
+        let now = self.now(clock);
+        let commands = self.controllers.poll(&mut self.reconciler, now);
+        self.pass_on(clock);
         tracing::debug!(leads = self.leading, lease = ?self.reconciler.wants_of_lease(), ?commands, "decided");
         self.sent.extend(commands.into_iter().map(|command| (command, leads)));
         if self.leading {
@@ -309,22 +327,24 @@ impl Replica {
     pub(super) fn settle(&mut self, answer: usize, clock: Clock) {
         if !self.answers.is_empty() {
             let outcome = self.answers.remove(answer % self.answers.len());
-            self.reconciler.settle(outcome, clock.instant());
+            self.controllers.settle(&mut self.reconciler, outcome, clock.instant());
+            self.pass_on(clock);
         }
     }
 
     /// All answers that are on their way arrive.
     pub(super) fn settle_all(&mut self, clock: Clock) {
         for outcome in std::mem::take(&mut self.answers) {
-            self.reconciler.settle(outcome, clock.instant());
+            self.controllers.settle(&mut self.reconciler, outcome, clock.instant());
         }
+        self.pass_on(clock);
     }
 
     /// The next step of the election.
     pub(super) fn step_election(&mut self, fate: Fate, clock: Clock) -> Stepped {
         let stepped = self.election.step(&self.wire, fate, clock, clock.wall(self.skew));
         if self.leading {
-            self.reconciler.lease_says(self.election.word());
+            self.reconciler.lease_says(self.election.word(), clock.instant());
         }
         if let Some(until) = self.leads_until() {
             self.led_until = until.saturating_duration_since(clock.start);
@@ -335,6 +355,7 @@ impl Replica {
                 self.watches.iter_mut().for_each(Watch::expire);
             }
         }
+        self.pass_on(clock);
         stepped
     }
 

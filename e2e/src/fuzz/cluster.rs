@@ -12,6 +12,7 @@ use ipam_operator::index::Labels;
 use ipam_operator::ipam_node::FINALIZER;
 use ipam_operator::metrics::Metrics;
 use ipam_operator::objects::RawObject;
+use ipam_operator::reconcile::model::Model;
 use ipam_operator::reconcile::{
     Command, NodeAction, NodeVersion, NodeWrite, Now, Observed, Outcome, PoolPatch, PoolRef, Reconciler, Settings,
 };
@@ -28,6 +29,7 @@ const ROUNDS: u32 = 240;
 
 struct Cluster {
     reconciler: Reconciler,
+    controllers: Model,
     pools: BTreeMap<PoolKey, Json>,
     ipam_nodes: BTreeMap<String, Json>,
     nodes: BTreeSet<String>,
@@ -45,6 +47,7 @@ fn play(data: &[u8]) -> usize {
     let Ok(Json::Array(objects)) = serde_json::from_slice::<Json>(data) else { return 0 };
     let mut cluster = Cluster {
         reconciler: Reconciler::new(Settings::default(), Arc::new(Metrics::default())),
+        controllers: Model::default(),
         pools: BTreeMap::new(),
         ipam_nodes: BTreeMap::new(),
         nodes: BTreeSet::new(),
@@ -181,8 +184,8 @@ impl Cluster {
         for second in 1..=ROUNDS {
             self.now += Duration::from_secs(1);
             let wall = Timestamp::UNIX_EPOCH + Duration::from_secs(1_800_000_000 + u64::from(second));
-            self.reconciler.lease_says(self.reconciler.wants_of_lease().granted());
-            for command in self.reconciler.poll(Now { instant: self.now, wall }) {
+            self.reconciler.lease_says(self.reconciler.wants_of_lease().granted(), self.now);
+            for command in self.controllers.poll(&mut self.reconciler, Now { instant: self.now, wall }) {
                 // A confirmation or an event changes nothing in the API.
                 if !matches!(command, Command::Confirm { .. } | Command::Publish { .. }) {
                     last = second;
@@ -212,13 +215,13 @@ impl Cluster {
                 Outcome::Pool(pool, Ok(version))
             }
             Command::WriteIpamNode(write) => return self.write_ipam_node(write),
-            Command::Publish { .. } => Outcome::Published,
+            Command::Publish { pool, .. } => Outcome::Published(pool.key),
         };
         let changed = match &outcome {
             Outcome::Pool(pool, _) => Some(pool.key.clone()),
             _ => None,
         };
-        self.reconciler.settle(outcome, self.now);
+        self.controllers.settle(&mut self.reconciler, outcome, self.now);
         let object = changed.and_then(|key| Some((key.kind, raw(self.pools.get(&key)?)?)));
         if let Some((kind, object)) = object {
             self.hear(Observed::Pool(kind, Event::Apply(object)));
@@ -242,7 +245,7 @@ impl Cluster {
         assert_eq!(keys.len(), blocks.len(), "an IPAMNode has two entries of a pool: {blocks:?}");
         if let NodeAction::Delete(..) = write.action {
             let last = self.ipam_nodes.remove(&name).as_ref().and_then(raw);
-            self.reconciler.settle(Outcome::IpamNode(write, Ok(None)), self.now);
+            self.controllers.settle(&mut self.reconciler, Outcome::IpamNode(write, Ok(None)), self.now);
             if let Some(last) = last {
                 self.hear(Observed::IpamNode(Event::Delete(last)));
             }
@@ -265,7 +268,7 @@ impl Cluster {
         let object = json!({"metadata": metadata, "spec": {"pools": blocks}, "status": status});
         let event = raw(&object);
         self.ipam_nodes.insert(name, object);
-        self.reconciler.settle(Outcome::IpamNode(write, Ok(Some(made))), self.now);
+        self.controllers.settle(&mut self.reconciler, Outcome::IpamNode(write, Ok(Some(made))), self.now);
         if let Some(event) = event {
             self.hear(Observed::IpamNode(Event::Apply(event)));
         }
@@ -358,6 +361,7 @@ mod tests {
             "conditions": [{"type": "Ready", "status": "True"}]});
         let mut cluster = Cluster {
             reconciler: Reconciler::new(Settings::default(), Arc::new(Metrics::default())),
+            controllers: Model::default(),
             pools: [(key.clone(), json!({ "status": status }))].into(),
             ipam_nodes: BTreeMap::new(),
             nodes: BTreeSet::new(),

@@ -16,6 +16,7 @@ use ipam_operator::ipam_node::FINALIZER;
 use ipam_operator::metrics::Metrics;
 use ipam_operator::objects::RawObject;
 use ipam_operator::pool::StatusRecord;
+use ipam_operator::reconcile::model::Model;
 use ipam_operator::reconcile::{
     Command, NodeAction, NodeVersion, NodeWrite, Now, Observed, Outcome, PoolPatch, PoolRef, Reconciler, Settings,
 };
@@ -34,6 +35,7 @@ const ROUNDS: usize = 200;
 struct Cluster<'a> {
     case: &'a Case,
     reconciler: Reconciler,
+    controllers: Model,
     pools: BTreeMap<PoolKey, Value>,
     /// By name: version, generation, and what was told and said.
     ipam_nodes: BTreeMap<String, IpamNode>,
@@ -62,6 +64,7 @@ impl<'a> Cluster<'a> {
         let mut cluster = Self {
             case,
             reconciler,
+            controllers: Model::default(),
             pools: BTreeMap::new(),
             ipam_nodes: BTreeMap::new(),
             statuses: BTreeMap::new(),
@@ -156,8 +159,8 @@ impl<'a> Cluster<'a> {
         for _ in 0..ROUNDS {
             self.now += Duration::from_secs(1);
             let wall = Timestamp::from_second(1_800_000_000).unwrap();
-            self.reconciler.lease_says(self.reconciler.wants_of_lease().granted());
-            for command in self.reconciler.poll(Now { instant: self.now, wall }) {
+            self.reconciler.lease_says(self.reconciler.wants_of_lease().granted(), self.now);
+            for command in self.controllers.poll(&mut self.reconciler, Now { instant: self.now, wall }) {
                 self.perform(command);
             }
             if self.reconciler.is_idle() {
@@ -183,16 +186,16 @@ impl<'a> Cluster<'a> {
                 Outcome::Pool(pool, Ok(version))
             }
             Command::WriteIpamNode(write) => return self.write_ipam_node(write),
-            Command::Publish { note, .. } => {
+            Command::Publish { pool, note } => {
                 self.events.push(note.text);
-                Outcome::Published
+                Outcome::Published(pool.key)
             }
         };
         let changed = match &outcome {
             Outcome::Pool(pool, _) => Some(pool.key.clone()),
             _ => None,
         };
-        self.reconciler.settle(outcome, self.now);
+        self.controllers.settle(&mut self.reconciler, outcome, self.now);
         if let Some(key) = changed {
             self.tell_pool(&key);
         }
@@ -212,7 +215,7 @@ impl<'a> Cluster<'a> {
         let name = write.node.clone();
         if let NodeAction::Delete(..) = write.action {
             let last = self.ipam_nodes.remove(&name).unwrap_or_default().object(&name);
-            self.reconciler.settle(Outcome::IpamNode(write, Ok(None)), self.now);
+            self.controllers.settle(&mut self.reconciler, Outcome::IpamNode(write, Ok(None)), self.now);
             return self.hear([Observed::IpamNode(Event::Delete(last))]);
         }
         let blocks = write.action.blocks().to_vec();
@@ -228,7 +231,7 @@ impl<'a> Cluster<'a> {
         let event = Event::Apply(node.object(&name));
         self.ipam_nodes.insert(name, node);
         let made = NodeVersion { uid, resource_version: written, generation };
-        self.reconciler.settle(Outcome::IpamNode(write, Ok(Some(made))), self.now);
+        self.controllers.settle(&mut self.reconciler, Outcome::IpamNode(write, Ok(Some(made))), self.now);
         self.hear([Observed::IpamNode(event)]);
     }
 

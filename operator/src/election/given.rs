@@ -94,8 +94,8 @@ impl Wish {
     }
 }
 
-/// The controller's end: what it wants of the Lease, and what it may rely upon.
-#[derive(Debug)]
+/// The Controllers' end: what they want of the Lease, and what they may rely upon.
+#[derive(Clone, Debug)]
 pub struct Mark {
     wish: watch::Sender<Wish>,
     word: watch::Receiver<Word>,

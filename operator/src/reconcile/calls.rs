@@ -5,6 +5,7 @@
 use ipam_core::PoolKey;
 use ipam_crds::NodeBlock;
 
+use super::Key;
 use crate::decide::{NoPlace, Note};
 use crate::pool::StatusRecord;
 
@@ -49,7 +50,7 @@ impl Command {
                 Outcome::Pool(pool, Err(why))
             }
             Self::WriteIpamNode(write) => Outcome::IpamNode(write, Err(why)),
-            Self::Publish { .. } => Outcome::Published,
+            Self::Publish { pool, .. } => Outcome::Published(pool.key),
         }
     }
 }
@@ -135,8 +136,19 @@ pub enum Outcome {
     Pool(PoolRef, Result<String, CallError>),
     /// Of [`Command::WriteIpamNode`]: the object's uid, version and generation, or nothing if it was deleted.
     IpamNode(NodeWrite, Result<Option<NodeVersion>, CallError>),
-    /// Of [`Command::Publish`].
-    Published,
+    /// Of [`Command::Publish`], about this pool.
+    Published(PoolKey),
+}
+
+impl Outcome {
+    /// What the call was about.
+    pub fn key(&self) -> Key {
+        match self {
+            Self::Pool(pool, _) => Key::Pool(pool.key.clone()),
+            Self::IpamNode(write, _) => Key::Node(write.node.clone()),
+            Self::Published(pool) => Key::Pool(pool.clone()),
+        }
+    }
 }
 
 /// Which state of an IPAMNode a write has made.

@@ -1,6 +1,11 @@
 //! The operator as a state machine: events and outcomes of calls go in, calls to be made come out.
 //!
-//! It makes no call and is told the time, so that whole histories are tested without a server. What it holds to:
+//! It makes no call and is told the time, so that whole histories are tested without a server. What is to be done is a [`Key`]: a pool,
+//! or the IPAMNode of a node. Whoever drives it takes the keys that are woken ([`Reconciler::take_wakes`]) and asks for the next
+//! [`Step`] of each: in the operator these are the Controllers of [`crate::controllers`], in tests the [`model`] of what a Controller
+//! promises.
+//!
+//! What it holds to:
 //! * Nothing is decided before every watch has seen a full list, and nothing at all by one who does not lead.
 //! * One call per pool at a time. A status is sent with the resourceVersion that it was decided upon.
 //! * An IPAMNode is derived only from statuses that we wrote, or that the API server confirmed to be current while we
@@ -11,6 +16,7 @@ mod beside;
 mod block_log;
 mod calls;
 mod lifetime;
+pub mod model;
 mod node_queue;
 mod node_writes;
 mod pool_events;
@@ -39,12 +45,6 @@ use node_writes::queue_holders;
 use pool_task::{Applied, Call, LIVELY, PoolTask, changed_nodes};
 use recovery::Recovery;
 
-/// Calls about pools under way at one time, events published included: with thousands of pools the calls of one moment would
-/// otherwise keep the API server busy for longer than a leader may go without renewing its Lease.
-const CALLS_AT_ONCE: usize = 32;
-/// Pools looked at in one go. Each costs up to milliseconds in a large cluster, and reviews, probes and the Lease wait meanwhile.
-const LOOKS_AT_ONCE: usize = 8;
-
 /// Something that a watch tells.
 #[derive(Debug)]
 pub enum Observed {
@@ -54,6 +54,35 @@ pub enum Observed {
     Pool(PoolKind, Event<RawObject>),
     /// About an IPAMNode.
     IpamNode(Event<RawObject>),
+}
+
+/// What is reconciled.
+#[derive(Clone, PartialEq, Eq, PartialOrd, Ord, Hash, Debug)]
+pub enum Key {
+    /// A pool.
+    Pool(PoolKey),
+    /// The IPAMNode of the node of this name.
+    Node(String),
+}
+
+/// What is to be done next about a key.
+#[derive(Debug)]
+pub enum Step {
+    /// This call. Once [`Reconciler::settle`] knows its outcome, there may be another step.
+    Call(Box<Command>),
+    /// Nothing before this instant, if nothing happens before.
+    Wait(Instant),
+    /// Nothing, until it is woken.
+    Done,
+}
+
+/// Which object of a node is reconciled.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Root {
+    /// Its Node.
+    Node,
+    /// Its IPAMNode, because its Node is gone.
+    IpamNode,
 }
 
 /// The two clocks.
@@ -86,9 +115,11 @@ impl Default for Settings {
     }
 }
 
-/// How far a leader is with its first lists.
+/// Whether this process leads, and how far it is with its first lists.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-enum FirstLists {
+enum Leads {
+    /// Another process leads, or none.
+    No,
     /// Not every watch has listed.
     Listing,
     /// All have, and the Lease is to be written once more.
@@ -127,13 +158,11 @@ pub struct Reconciler {
     lively_until: Option<Instant>,
     /// Whether everything is to be listed anew.
     wants_lists: bool,
-    outbox: Vec<Command>,
-    /// Events handed out to be published and not yet settled.
-    publishing: usize,
     /// How many calls about pools were begun.
     calls: u64,
-    leading: bool,
-    first_lists: FirstLists,
+    leads: Leads,
+    /// Whether no pool is looked at before the Lease says something else.
+    waits_for_the_lease: bool,
     /// The last request for a write of the Lease.
     lease_write: u64,
     /// Makes grant IDs.
@@ -165,11 +194,9 @@ impl Reconciler {
             no_place: None,
             lively_until: None,
             wants_lists: false,
-            outbox: Vec::new(),
-            publishing: 0,
             calls: 0,
-            leading: false,
-            first_lists: FirstLists::Listing,
+            leads: Leads::No,
+            waits_for_the_lease: false,
             lease_write: 0,
             random,
             metrics,
@@ -185,25 +212,24 @@ impl Reconciler {
     /// From now on we lead, by a Lease that says `word`: nothing read before counts, and every pool is looked at once all has been
     /// listed anew. What a watch told before may lag behind the writes of the last leader, by any time.
     pub fn lead(&mut self, word: Word, now: Instant) {
-        self.leading = true;
-        self.first_lists = FirstLists::Listing;
+        self.leads = Leads::Listing;
         self.lease_write = word.confirmed;
         self.start_over(now);
         self.begin_by(word.given);
         self.wants_lists = false;
     }
 
+    /// Whether this process leads.
+    fn is_leading(&self) -> bool {
+        self.leads != Leads::No
+    }
+
+    /// Whether anything may be decided.
+    ///
     /// The first lists of a leader can be from a backup that was restored after its Lease was written. That restore takes the Lease
     /// back, too. So a write of the Lease that begins after these lists shows that they are not.
-    fn trusts_its_lists(&mut self) -> bool {
-        if !self.leading || !self.is_synced() {
-            return false;
-        }
-        if self.first_lists == FirstLists::Listing {
-            self.lease_write += 1;
-            self.first_lists = FirstLists::Listed;
-        }
-        self.first_lists == FirstLists::Confirmed
+    fn decides(&self) -> bool {
+        self.leads == Leads::Confirmed && self.is_synced()
     }
 
     /// What is wanted of the Lease.
@@ -211,12 +237,17 @@ impl Reconciler {
         Wish { given: Some(self.wants_lease_to_say()), confirm: self.lease_write }
     }
 
-    /// The Lease is known to say this. Calls that waited for it are looked at again.
-    pub fn lease_says(&mut self, word: Word) {
-        if self.first_lists == FirstLists::Listed && word.confirmed >= self.lease_write {
-            self.first_lists = FirstLists::Confirmed;
+    /// The Lease is known to say this. What waited for it is looked at again.
+    pub fn lease_says(&mut self, word: Word, now: Instant) {
+        let is_confirmed = self.leads == Leads::Listed && word.confirmed >= self.lease_write;
+        if is_confirmed {
+            self.leads = Leads::Confirmed;
         }
         self.lease_gives(word.given);
+        if is_confirmed {
+            self.announce();
+        }
+        self.tend(now);
     }
 
     /// The API server has an earlier state than we know.
@@ -232,8 +263,8 @@ impl Reconciler {
             list.expire();
         }
         self.absences.lose_sight();
-        if self.first_lists == FirstLists::Listed {
-            self.first_lists = FirstLists::Listing;
+        if self.leads == Leads::Listed {
+            self.leads = Leads::Listing;
         }
         self.doubt_records();
         for task in self.pools.values_mut() {
@@ -257,45 +288,113 @@ impl Reconciler {
 
     /// Whether nothing is due, waiting or under way.
     pub fn is_idle(&self) -> bool {
-        let pools_idle = self.pools.values().all(|task| task.call.is_none() && task.due.at().is_none());
-        let trusts_lists = !self.leading || self.first_lists == FirstLists::Confirmed;
-        pools_idle && trusts_lists && self.queue.is_empty() && self.outbox.is_empty() && !self.recovery.holds_calls()
+        let is_idle = |task: &PoolTask| task.call.is_none() && task.due.at().is_none() && task.notes.is_empty();
+        let pools_idle = self.pools.values().all(is_idle);
+        let trusts_lists = matches!(self.leads, Leads::No | Leads::Confirmed);
+        pools_idle && trusts_lists && self.queue.is_empty() && !self.recovery.holds_calls()
     }
 
-    /// When [`Reconciler::poll`] has something to do, if nothing happens before.
-    pub fn next_wake(&self) -> Option<Instant> {
-        if !self.leading || !self.is_synced() || self.first_lists != FirstLists::Confirmed {
-            return None;
+    /// The keys that are to be stepped since this was asked last. One that is woken while its step is under way is to be stepped again.
+    pub fn take_wakes(&mut self, now: Now) -> Vec<Key> {
+        if !self.decides() {
+            return Vec::new();
         }
-        // With as many calls under way as may be, the first that ends is what happens next.
-        let looks = self.room() > 0 && !self.recovery.waits_for_the_word();
-        let idle = self.pools.values().filter(|task| looks && task.call.is_none());
-        let due = idle.filter_map(PoolTask::due_at).chain(self.queue.next_wake());
-        due.chain(self.recovery.pause_ends()).min()
-    }
-
-    /// How many calls about pools may be begun.
-    fn room(&self) -> usize {
-        let under_way = self.pools.values().filter(|task| task.call.is_some()).count();
-        CALLS_AT_ONCE.saturating_sub(under_way + self.publishing)
-    }
-
-    /// The pools to look at now: those that are due for longest, and not more than may be looked at.
-    fn take_due(&mut self, now: Instant) -> Vec<PoolKey> {
-        let room = if self.recovery.waits_for_the_word() { 0 } else { self.room().min(LOOKS_AT_ONCE) };
-        let idle = self.pools.iter().filter(|(_, task)| task.call.is_none());
-        let due_at = |task: &PoolTask| task.due_at().filter(|at| *at <= now);
-        let mut due: Vec<(Instant, &PoolKey)> = idle.filter_map(|(key, task)| Some((due_at(task)?, key))).collect();
-        if due.len() > room {
-            due.select_nth_unstable(room);
-            due.truncate(room);
-        }
-        due.sort_unstable();
-        let keys: Vec<PoolKey> = due.into_iter().map(|(_, key)| key.clone()).collect();
-        for key in &keys {
-            self.pools.get_mut(key).map(|task| task.due.take(now));
+        let pools = self.pools.iter_mut().filter_map(|(key, task)| task.take_news().then(|| Key::Pool(key.clone())));
+        let mut keys: Vec<Key> = pools.collect();
+        // Of a node without both objects nothing is reconciled. What is known of it is settled here.
+        while let Some(node) = self.queue.take_news() {
+            if self.root(&node).is_some() {
+                keys.push(Key::Node(node));
+            } else {
+                drop(self.step_node(&node, now));
+            }
         }
         keys
+    }
+
+    /// Which object of the node is reconciled; `None` if it has none.
+    pub fn root(&self, node: &str) -> Option<Root> {
+        if self.nodes.contains(node) {
+            return Some(Root::Node);
+        }
+        self.ipam_nodes.get(node).map(|_| Root::IpamNode)
+    }
+
+    /// The object of this key, or without one everything, is where the keys are looked up. It may have been woken before.
+    pub fn is_stored(&mut self, key: Option<&Key>) {
+        match key {
+            Some(Key::Pool(key)) => self.pools.get_mut(key).into_iter().for_each(PoolTask::announce),
+            Some(Key::Node(node)) => self.queue.announce_one(node),
+            None => self.announce(),
+        }
+    }
+
+    /// IPAMNodes that wait to be written, or are being written.
+    pub fn ipam_nodes_waiting(&self) -> usize {
+        self.queue.len()
+    }
+
+    /// Every key with something to do is woken.
+    fn announce(&mut self) {
+        self.pools.values_mut().for_each(PoolTask::announce);
+        self.queue.announce();
+    }
+
+    /// The next step of `key`.
+    pub fn step(&mut self, key: &Key, now: Now) -> Step {
+        if !self.decides() {
+            return Step::Done;
+        }
+        self.tend(now.instant);
+        let step = match key {
+            Key::Pool(key) => self.step_pool(key, now),
+            Key::Node(node) => self.step_node(node, now),
+        };
+        self.note_occupancy(now.instant);
+        step
+    }
+
+    /// What is due besides keys.
+    fn tend(&mut self, now: Instant) {
+        if !self.decides() {
+            return;
+        }
+        self.examine(now);
+        self.note_records();
+        self.end_waits_by_hand(now);
+        self.end_pause(now);
+        self.settle_overlaps(now);
+        self.queue.promote(now);
+        let waits_for_the_lease = self.recovery.waits_for_the_word();
+        if std::mem::replace(&mut self.waits_for_the_lease, waits_for_the_lease) && !waits_for_the_lease {
+            self.announce();
+        }
+    }
+
+    fn step_pool(&mut self, key: &PoolKey, now: Now) -> Step {
+        let waits_for_the_lease = self.recovery.waits_for_the_word();
+        loop {
+            // These times are of no key that is there.
+            let others = self.recovery.pause_ends().into_iter().chain(self.queue.next_later()).min();
+            let Some(task) = self.pools.get_mut(key) else { return Step::Done };
+            if task.call.is_some() || waits_for_the_lease {
+                task.due.block();
+                return Step::Done;
+            }
+            if let Some((pool, note)) = task.notes.pop_front() {
+                return Step::Call(Box::new(Command::Publish { pool, note }));
+            }
+            let due = task.due_at();
+            if due.is_none_or(|at| at > now.instant) {
+                return due.into_iter().chain(others).min().map_or(Step::Done, Step::Wait);
+            }
+            task.due.take(now.instant);
+            // What was sent for other pools matters to this one.
+            self.note_occupancy(now.instant);
+            if let Some(call) = self.look_at_pool(key, now) {
+                return Step::Call(Box::new(call));
+            }
+        }
     }
 
     /// The watch of Nodes fails. It may go on without a new list, so that it is not known who came and went meanwhile.
@@ -306,7 +405,7 @@ impl Reconciler {
 
     /// What happens to Nodes is missed while they are listed, and counts for nothing while another leads.
     fn keep_sight(&mut self, now: Instant) {
-        if self.leading && self.is_synced() && !self.node_list.is_under_way() {
+        if self.is_leading() && self.is_synced() && !self.node_list.is_under_way() {
             self.absences.keep_sight(now);
         } else {
             self.absences.lose_sight();
@@ -315,6 +414,7 @@ impl Reconciler {
 
     /// Takes in what a watch tells.
     pub fn observe(&mut self, event: Observed, now: Instant) {
+        let was_synced = self.is_synced();
         match event {
             Observed::Node(event) => self.observe_node(event, now),
             Observed::Pool(kind, event) => self.observe_pool(kind, event, now),
@@ -322,27 +422,14 @@ impl Reconciler {
         }
         self.note_occupancy(now);
         self.keep_sight(now);
-    }
-
-    /// The calls to be made now. Where more is due than may be done in one go, [`Reconciler::next_wake`] says so.
-    pub fn poll(&mut self, now: Now) -> Vec<Command> {
-        if !self.trusts_its_lists() {
-            return Vec::new();
+        if self.leads == Leads::Listing && self.is_synced() {
+            self.lease_write += 1;
+            self.leads = Leads::Listed;
         }
-        self.examine(now.instant);
-        self.note_records();
-        self.end_waits_by_hand(now.instant);
-        self.end_pause(now.instant);
-        self.settle_overlaps(now.instant);
-        for key in self.take_due(now.instant) {
-            // What was sent for one of these pools matters to the next.
-            self.note_occupancy(now.instant);
-            self.look_at_pool(&key, now);
+        if !was_synced && self.is_synced() {
+            self.announce();
         }
-        self.write_ipam_nodes(now);
-        self.note_occupancy(now.instant);
-        self.metrics.ipam_nodes_waiting(self.queue.len());
-        std::mem::take(&mut self.outbox)
+        self.tend(now);
     }
 
     /// Takes in what became of a call.
@@ -350,14 +437,15 @@ impl Reconciler {
         match outcome {
             Outcome::Pool(pool, result) => self.settle_pool(&pool, result, now),
             Outcome::IpamNode(write, result) => self.settle_ipam_node(&write, result, now),
-            Outcome::Published => self.publishing = self.publishing.saturating_sub(1),
+            Outcome::Published(_) => {}
         }
         self.note_occupancy(now);
+        self.tend(now);
     }
 
-    fn look_at_pool(&mut self, key: &PoolKey, now: Now) {
+    fn look_at_pool(&mut self, key: &PoolKey, now: Now) -> Option<Command> {
         let beside = self.beside(key);
-        let Some(task) = self.pools.get_mut(key) else { return };
+        let task = self.pools.get_mut(key)?;
         let (began, none) = (Instant::now(), BTreeSet::new());
         let decision = decide(&Observation {
             pool: &task.record,
@@ -385,13 +473,13 @@ impl Reconciler {
             let wait = Duration::try_from(expires.duration_since(now.wall)).unwrap_or_default();
             task.due.by(now.instant + wait);
         }
-        self.start_call(key, decision, now.instant);
+        self.start_call(key, decision, now.instant)
     }
 
-    /// Sends the call that `decision` asks for. Without a new status the version decided upon may still be an old one:
+    /// The call that `decision` asks for. Without a new status the version decided upon may still be an old one:
     /// unless it is known to be current, that is asked first.
-    fn start_call(&mut self, key: &PoolKey, decision: Decision, now: Instant) {
-        let Some(task) = self.pools.get_mut(key) else { return };
+    fn start_call(&mut self, key: &PoolKey, decision: Decision, now: Instant) -> Option<Command> {
+        let task = self.pools.get_mut(key)?;
         for line in &decision.dropped {
             tracing::warn!(pool = %key, "record not honoured: {line}");
         }
@@ -409,25 +497,27 @@ impl Reconciler {
         if let Some(patch) = decision.patch {
             let change = change(&record.life, &patch);
             task.call = Some(Call { patch: Some(patch), ..Call::new(call, now) });
-            self.outbox.push(Command::PatchPool { pool, patch: change });
-            return;
+            return Some(Command::PatchPool { pool, patch: change });
         }
         if decision.status.is_some() && task.doubt.is_some() {
             // What became of the last status is found out first: of one write at a time it may be unknown whether it was done.
             task.call = Some(Call::new(call, now));
-            self.outbox.push(Command::Confirm { pool });
+            Some(Command::Confirm { pool })
         } else if let Some(status) = decision.status {
             let sent = status.clone();
             if !status.has_blocks_of(&task.record.status) {
                 self.changed_pools.insert(key.clone());
             }
             task.call = Some(Call { status: Some(status), applies, notes: decision.notes, ..Call::new(call, now) });
-            self.outbox.push(Command::WriteStatus { pool, status: sent });
+            Some(Command::WriteStatus { pool, status: sent })
         } else if (applies.is_some() && !task.is_confirmed()) || task.doubt.is_some() {
             task.call = Some(Call { applies, ..Call::new(call, now) });
-            self.outbox.push(Command::Confirm { pool });
-        } else if let Some(applied) = applies {
-            self.apply(key, applied);
+            Some(Command::Confirm { pool })
+        } else {
+            if let Some(applied) = applies {
+                self.apply(key, applied);
+            }
+            None
         }
     }
 
@@ -498,10 +588,7 @@ impl Reconciler {
             self.queue.push(&node);
         }
         let pool = PoolRef { resource_version: version, ..pool.clone() };
-        for note in call.notes {
-            self.publishing += 1;
-            self.outbox.push(Command::Publish { pool: pool.clone(), note });
-        }
+        task.notes.extend(call.notes.into_iter().map(|note| (pool.clone(), note)));
         if let Some(applied) = call.applies {
             self.apply(&pool.key, applied);
         }

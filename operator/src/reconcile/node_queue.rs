@@ -1,109 +1,195 @@
-//! Which IPAMNodes are to be looked at, and which are being written. Keeps writes of one node apart in time and bounds
-//! how many are under way; knows nothing of what is written.
+//! Which IPAMNodes are to be looked at, when, and which are being written. Keeps writes of one node apart in time; knows nothing of
+//! what is written.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::time::Instant;
 
 use super::timing::Backoff;
 
-/// Writes of IPAMNodes under way at one time.
-const IN_FLIGHT: usize = 48;
-
 /// The queue. A node is in it once, however often it is pushed.
 #[derive(Clone, PartialEq, Eq, Debug, Default)]
 pub(super) struct NodeQueue {
-    ready: BTreeSet<String>,
-    /// Failed writes, by the time to try again.
-    paused: BTreeSet<(Instant, String)>,
-    /// Nodes with which nothing is wrong, by the time at which they are to be looked at.
+    nodes: BTreeMap<String, Work>,
+    /// The times of [`Work::later`] and [`Work::again`].
     later: BTreeSet<(Instant, String)>,
-    /// Nodes whose last write failed, with the time before which none is tried again.
-    failures: BTreeMap<String, (Backoff, Instant)>,
-    /// Nodes being written, and whether an IPAMNode may have gone since the write began.
-    in_flight: BTreeMap<String, bool>,
+    /// Nodes that are to be stepped since this was asked last.
+    news: BTreeSet<String>,
+    /// How many nodes wait to be written, or are being written.
+    active: usize,
+}
+
+/// What is to be done about one node.
+#[derive(Clone, PartialEq, Eq, Debug, Default)]
+struct Work {
+    /// It is to be looked at.
+    is_ready: bool,
+    /// With nothing wrong, it is to be looked at then.
+    later: Option<Instant>,
+    /// Its last write failed, and is tried again then.
+    again: Option<Instant>,
+    /// Pauses after its failed writes, and the time before which none is tried again.
+    failures: Option<(Backoff, Instant)>,
+    /// It is being written, and whether the IPAMNode may have gone since the write began.
+    writing: Option<bool>,
+}
+
+impl Work {
+    fn is_active(&self) -> bool {
+        self.is_ready || self.again.is_some() || self.writing.is_some()
+    }
+}
+
+/// Whether a node is to be looked at.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(super) enum Turn {
+    /// Now.
+    Now,
+    /// Then, if nothing happens before.
+    At(Instant),
+    /// Not until something happens. One that is being written waits for the end of that.
+    None,
 }
 
 impl NodeQueue {
+    fn edit<T>(&mut self, node: &str, change: impl FnOnce(&mut Work) -> T) -> T {
+        if !self.nodes.contains_key(node) {
+            self.nodes.insert(node.to_owned(), Work::default());
+        }
+        let Some(work) = self.nodes.get_mut(node) else { unreachable!("it was put there") };
+        let before = (work.is_active(), work.later, work.again);
+        let result = change(work);
+        let after = (work.is_active(), work.later, work.again);
+        self.active = self.active - usize::from(before.0) + usize::from(after.0);
+        for (was, is) in [(before.1, after.1), (before.2, after.2)] {
+            if was != is {
+                was.map(|at| self.later.remove(&(at, node.to_owned())));
+                is.map(|at| self.later.insert((at, node.to_owned())));
+            }
+        }
+        if *work == Work::default() {
+            self.nodes.remove(node);
+        }
+        result
+    }
+
     /// The node is to be looked at.
     pub(super) fn push(&mut self, node: &str) {
-        if !self.ready.contains(node) {
-            self.ready.insert(node.to_owned());
+        self.edit(node, |work| work.is_ready = true);
+        self.news.insert(node.to_owned());
+    }
+
+    /// The node is to be looked at no later than `at`.
+    pub(super) fn push_at(&mut self, node: &str, at: Instant) {
+        self.edit(node, |work| work.later = Some(work.later.map_or(at, |known| known.min(at))));
+        self.news.insert(node.to_owned());
+    }
+
+    /// Whether the node is to be looked at. If it is, that is done with this.
+    pub(super) fn take(&mut self, node: &str, now: Instant) -> Turn {
+        self.edit(node, |work| {
+            for time in [&mut work.later, &mut work.again] {
+                if time.is_some_and(|at| at <= now) {
+                    (*time, work.is_ready) = (None, true);
+                }
+            }
+            if work.writing.is_some() {
+                return Turn::None;
+            }
+            let until = work.failures.map(|(_, until)| until).filter(|until| *until > now);
+            if work.is_ready && until.is_none() {
+                work.is_ready = false;
+                return Turn::Now;
+            }
+            let ready = until.filter(|_| work.is_ready);
+            [ready, work.later, work.again].into_iter().flatten().min().map_or(Turn::None, Turn::At)
+        })
+    }
+
+    /// Nodes whose time has come are to be stepped.
+    pub(super) fn promote(&mut self, now: Instant) {
+        while let Some((_, node)) = self.later.first().filter(|(at, _)| *at <= now).cloned() {
+            self.edit(&node, |work| {
+                for time in [&mut work.later, &mut work.again] {
+                    if time.is_some_and(|at| at <= now) {
+                        (*time, work.is_ready) = (None, true);
+                    }
+                }
+            });
+            self.news.insert(node);
         }
     }
 
-    /// The next node to look at, if there is one and a write more may be under way. Nodes being written stay in the
-    /// queue until they are done.
-    pub(super) fn pop(&mut self, now: Instant) -> Option<String> {
-        for waiting in [&mut self.paused, &mut self.later] {
-            while waiting.first().is_some_and(|(at, _)| *at <= now) {
-                self.ready.extend(waiting.pop_first().map(|(_, node)| node));
-            }
+    /// When the next node is to be looked at that waits for its time.
+    pub(super) fn next_later(&self) -> Option<Instant> {
+        self.later.first().map(|(at, _)| *at)
+    }
+
+    /// The next of the nodes that are to be stepped since this was asked last.
+    pub(super) fn take_news(&mut self) -> Option<String> {
+        self.news.pop_first()
+    }
+
+    /// All nodes with something to do are to be stepped.
+    pub(super) fn announce(&mut self) {
+        self.news.extend(self.nodes.keys().cloned());
+    }
+
+    /// The node is to be stepped, if there is something to do.
+    pub(super) fn announce_one(&mut self, node: &str) {
+        if self.nodes.contains_key(node) {
+            self.news.insert(node.to_owned());
         }
-        if self.in_flight.len() >= IN_FLIGHT {
-            return None;
-        }
-        let waits = |node: &String| self.failures.get(node).is_some_and(|(_, until)| *until > now);
-        let next = self.ready.iter().find(|node| !self.in_flight.contains_key(*node) && !waits(node)).cloned()?;
-        self.ready.take(&next)
     }
 
     /// A write of the node begins.
     pub(super) fn begin(&mut self, node: &str) {
-        self.in_flight.insert(node.to_owned(), false);
+        self.edit(node, |work| work.writing = Some(false));
     }
 
     /// The node's IPAMNode has gone. An answer that comes after this may be older.
     pub(super) fn lost(&mut self, node: &str) {
-        if let Some(lost) = self.in_flight.get_mut(node) {
-            *lost = true;
-        }
+        self.edit(node, |work| work.writing = work.writing.map(|_| true));
     }
 
     /// A list began, which may leave out what was written and deleted before it.
     pub(super) fn lost_sight(&mut self) {
-        self.in_flight.values_mut().for_each(|lost| *lost = true);
+        self.nodes.values_mut().for_each(|work| work.writing = work.writing.map(|_| true));
     }
 
     /// A write of the node is done. Whether what it made may be gone already.
     pub(super) fn succeed(&mut self, node: &str) -> bool {
-        self.failures.remove(node);
-        self.in_flight.remove(node).unwrap_or(false)
+        self.edit(node, |work| {
+            work.failures = None;
+            work.writing.take().unwrap_or(false)
+        })
     }
 
     /// Nothing is to be written of the node: its failures are forgotten.
     pub(super) fn forget(&mut self, node: &str) {
-        self.failures.remove(node);
+        self.edit(node, |work| work.failures = None);
     }
 
     /// A write of the node failed: it is looked at again after a pause, whatever happens to it meanwhile. After a `conflict` it
     /// may be looked at before that: the event that caused it brings what to decide upon.
     pub(super) fn fail(&mut self, node: &str, conflict: bool, now: Instant) {
-        self.in_flight.remove(node);
-        let (backoff, until) = self.failures.entry(node.to_owned()).or_insert((Backoff::default(), now));
-        let again = now + backoff.pause();
-        *until = if conflict { now } else { again };
-        self.paused.insert((again, node.to_owned()));
-    }
-
-    /// The node is to be looked at no later than `at`.
-    pub(super) fn push_at(&mut self, node: &str, at: Instant) {
-        self.later.insert((at, node.to_owned()));
-    }
-
-    /// When the next node is to be looked at that waits for its time.
-    pub(super) fn next_wake(&self) -> Option<Instant> {
-        let first = [&self.paused, &self.later].map(|waiting| waiting.first().map(|(at, _)| *at));
-        first.into_iter().flatten().min()
+        self.edit(node, |work| {
+            work.writing = None;
+            let (backoff, until) = work.failures.get_or_insert((Backoff::default(), now));
+            let again = now + backoff.pause();
+            *until = if conflict { now } else { again };
+            work.again = Some(again);
+        });
+        self.news.insert(node.to_owned());
     }
 
     /// Nodes waiting to be written, or being written.
     pub(super) fn len(&self) -> usize {
-        self.ready.len() + self.paused.len() + self.in_flight.len()
+        self.active
     }
 
     /// Whether nothing waits, not even for a time to come, and nothing is being written.
     pub(super) fn is_empty(&self) -> bool {
-        self.len() == 0 && self.later.is_empty()
+        self.active == 0 && self.later.is_empty()
     }
 }
 
@@ -118,25 +204,14 @@ mod tests {
         let (now, mut queue) = (Instant::now(), NodeQueue::default());
         queue.push("a");
         queue.push("a");
-        assert_eq!(queue.pop(now).as_deref(), Some("a"));
+        assert_eq!((queue.take_news().as_deref(), queue.take_news()), (Some("a"), None));
+        assert_eq!((queue.take("a", now), queue.take("a", now)), (Turn::Now, Turn::None));
         queue.begin("a");
         queue.push("a");
-        assert_eq!(queue.pop(now), None);
+        assert_eq!((queue.take("a", now), queue.len()), (Turn::None, 1));
         queue.succeed("a");
-        assert_eq!(queue.pop(now).as_deref(), Some("a"));
+        assert_eq!(queue.take("a", now), Turn::Now);
         assert!(queue.is_empty());
-    }
-
-    #[test]
-    fn no_more_writes_than_allowed_are_under_way() {
-        let (now, mut queue) = (Instant::now(), NodeQueue::default());
-        for number in 0..IN_FLIGHT + 5 {
-            queue.push(&number.to_string());
-        }
-        while let Some(node) = queue.pop(now) {
-            queue.begin(&node);
-        }
-        assert_eq!((queue.in_flight.len(), queue.ready.len()), (IN_FLIGHT, 5));
     }
 
     #[test]
@@ -145,10 +220,12 @@ mod tests {
         queue.begin("a");
         queue.fail("a", false, now);
         queue.push("a");
-        assert_eq!(queue.pop(now), None, "whatever happens to it");
-        let wake = queue.next_wake().unwrap();
+        let Turn::At(wake) = queue.take("a", now) else { panic!("whatever happens to it") };
         assert!(wake > now && wake < now + Duration::from_secs(2));
-        assert_eq!(queue.pop(wake).as_deref(), Some("a"));
+        assert_eq!(queue.take("a", wake), Turn::Now);
+        queue.fail("a", true, wake);
+        queue.push("a");
+        assert_eq!(queue.take("a", wake), Turn::Now, "after a conflict an event is reason enough");
     }
 
     #[test]
@@ -157,9 +234,12 @@ mod tests {
         let at = now + Duration::from_mins(20);
         queue.push_at("a", at);
         queue.push_at("a", at);
-        assert_eq!((queue.len(), queue.is_empty(), queue.next_wake()), (0, false, Some(at)));
-        assert_eq!(queue.pop(now), None);
-        assert_eq!(queue.pop(at).as_deref(), Some("a"));
+        assert_eq!((queue.len(), queue.is_empty(), queue.next_later()), (0, false, Some(at)));
+        assert_eq!((queue.take_news().as_deref(), queue.take("a", now)), (Some("a"), Turn::At(at)));
+        queue.promote(now);
+        assert_eq!(queue.take_news(), None);
+        queue.promote(at);
+        assert_eq!((queue.take_news().as_deref(), queue.take("a", at)), (Some("a"), Turn::Now));
         assert!(queue.is_empty());
     }
 }

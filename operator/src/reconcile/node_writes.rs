@@ -8,36 +8,41 @@ use ipam_core::plan::Standing;
 use ipam_core::{AddrRange, GrantId, PoolKey};
 use ipam_crds::{BlockState, NodeBlock};
 
-use super::node_queue::NodeQueue;
+use super::node_queue::{NodeQueue, Turn};
 use super::pool_task::{Applied, PoolTask};
-use super::{CallError, Command, NodeAction, NodeVersion, NodeWrite, Now, Reconciler};
+use super::{CallError, Command, NodeAction, NodeVersion, NodeWrite, Now, Reconciler, Step};
 use crate::decide::NoPlace;
 use crate::index::{IpamNodes, key_of};
 use crate::ipam_node::{IpamNodeRecord, bar, barred, entry, grant, is_about, sort};
 
 impl Reconciler {
-    /// Sends the writes of the nodes that are ready.
-    pub(super) fn write_ipam_nodes(&mut self, clocks: Now) {
+    pub(super) fn step_node(&mut self, node: &str, clocks: Now) -> Step {
         let now = clocks.instant;
-        while let Some(node) = self.queue.pop(now) {
-            if self.waits_for_a_status(&node) {
-                continue;
+        loop {
+            match self.queue.take(node, now) {
+                Turn::Now => {}
+                Turn::At(at) => return Step::Wait(at),
+                Turn::None => return Step::Done,
             }
-            self.note_orphans(&node, now);
-            self.note_gone(&node, now);
-            let Some(action) = self.wanted(&node, clocks) else {
-                self.queue.forget(&node);
-                self.ipam_nodes.accept(&node);
+            if self.waits_for_a_status(node) {
+                return Step::Done;
+            }
+            self.note_orphans(node, now);
+            self.note_gone(node, now);
+            let Some(action) = self.wanted(node, clocks) else {
+                self.queue.forget(node);
+                self.ipam_nodes.accept(node);
                 // The agent may have reported while the status that the node waited for was written.
-                self.wake_pools_that_wait_for(&node, now);
+                self.wake_pools_that_wait_for(node, now);
                 continue;
             };
-            if self.waits_for_the_lease(&node, &action) {
-                continue;
+            if self.waits_for_the_lease(node, &action) {
+                return Step::Done;
             }
-            self.queue.begin(&node);
-            self.ipam_nodes.begin_write(&node, action.blocks());
-            self.outbox.push(Command::WriteIpamNode(NodeWrite { node, action }));
+            self.queue.begin(node);
+            self.ipam_nodes.begin_write(node, action.blocks());
+            let write = NodeWrite { node: node.to_owned(), action };
+            return Step::Call(Box::new(Command::WriteIpamNode(write)));
         }
     }
 

@@ -122,11 +122,12 @@ impl Reconciler {
     /// written it since the list began.
     fn is_put_back(&self, known: Option<(&str, &str)>, object: &RawObject) -> bool {
         let same = |uid: &str| object.metadata.uid.as_deref() == Some(uid);
-        self.leading && known.is_some_and(|(uid, version)| same(uid) && is_older(object.resource_version(), version))
+        self.is_leading()
+            && known.is_some_and(|(uid, version)| same(uid) && is_older(object.resource_version(), version))
     }
 
     fn renew(&mut self, key: &PoolKey, object: &RawObject, now: Instant) {
-        let sees_losses = self.sees_losses();
+        let (is_leading, sees_losses) = (self.is_leading(), self.sees_losses());
         let Some(task) = self.pools.get_mut(key).filter(|task| !task.knows(object)) else { return };
         self.metrics.forget_violations(&task.record);
         let record = PoolRecord::read(key.kind, object, Some(&task.record));
@@ -143,7 +144,7 @@ impl Reconciler {
                 self.changed_pools.insert(key.clone());
             }
             // A write of ours without an answer, or the write of another.
-            if self.leading {
+            if is_leading {
                 block_log::log(key, &before.status, &record.status);
             }
             // IPAMNodes may have gone before it was wiped.
@@ -243,7 +244,7 @@ impl Reconciler {
     fn ipam_node_is_there(&mut self, object: &RawObject, now: Instant) {
         let name = object.name();
         let Ok(before) = self.ipam_nodes.apply(name, IpamNodeRecord::read(object)) else { return };
-        if let Some(before) = before.as_ref().filter(|_| self.leading) {
+        if let Some(before) = before.as_ref().filter(|_| self.is_leading()) {
             self.ipam_nodes.note_edit(name, before);
         }
         self.queue.push(name);

@@ -1,13 +1,14 @@
 //! The state of work on one pool: when it is due, what is being written, and what its IPAMNodes are derived from.
 
 use std::cmp::Ordering;
-use std::collections::BTreeSet;
+use std::collections::{BTreeSet, VecDeque};
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use ipam_core::plan::{Assignment, Standing};
 use ipam_core::{AddrRange, Pool, PoolKey};
 
+use super::calls::PoolRef;
 use super::timing::{Backoff, Due};
 use crate::decide::{Elsewhere, MetadataPatch, Note};
 use crate::objects::{RawObject, is_older};
@@ -45,12 +46,14 @@ pub(super) struct PoolTask {
     pub(super) lively_until: Option<Instant>,
     /// The older pool that has addresses of this one.
     pub(super) in_the_way: Option<PoolKey>,
+    /// Events to be published.
+    pub(super) notes: VecDeque<(PoolRef, Note)>,
 }
 
 /// What is done once the call under way has succeeded.
 #[derive(Debug)]
 pub(super) struct Call {
-    /// [`super::PoolRef::call`].
+    /// [`PoolRef::call`].
     pub(super) id: u64,
     pub(super) began: Instant,
     /// What was sent; with neither the call only confirms that our version is current.
@@ -183,7 +186,18 @@ impl PoolTask {
             written_at: None,
             lively_until: None,
             in_the_way: None,
+            notes: VecDeque::new(),
         }
+    }
+
+    /// The pool is to be stepped, if there is something to do.
+    pub(super) fn announce(&mut self) {
+        self.due.announce();
+    }
+
+    /// Whether the pool is to be stepped since this was asked last.
+    pub(super) fn take_news(&mut self) -> bool {
+        self.due.take_news()
     }
 
     /// When the pool is to be looked at, if at all.

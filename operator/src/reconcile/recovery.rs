@@ -379,7 +379,7 @@ impl Reconciler {
 
     /// Whether what is gone was there while this leader led. What was known before may have gone in order meanwhile.
     pub(super) fn sees_losses(&self) -> bool {
-        self.leading && !self.recovery.examines
+        self.is_leading() && !self.recovery.examines
     }
 
     /// Reserves blocks for their nodes, and requests reports of these.

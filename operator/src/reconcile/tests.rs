@@ -5,6 +5,7 @@ use std::time::Duration;
 use ipam_crds::{BlockState, BlockUse, NodeBlock};
 use serde_json::{Value, json};
 
+use super::model::Model;
 use super::*;
 use crate::election::given::Given;
 use crate::index::Leaving;
@@ -67,7 +68,7 @@ fn heartbeats_cause_no_call() {
         world.node_joins("n1");
         world.node_joins("n2");
     }
-    assert_eq!(world.reconciler.next_wake(), None, "nothing is even due");
+    assert_eq!(world.next_wake(), None, "nothing is even due");
     assert!(world.calls().is_empty());
 }
 
@@ -102,30 +103,27 @@ fn conflict_means_observe_again() {
 
 #[test]
 fn nothing_is_decided_before_every_cache_is_in_sync() {
-    let mut reconciler = Reconciler::new(Settings::default(), Arc::new(Metrics::default()));
-    let now = Instant::now();
-    reconciler.lead(Word::default(), now);
-    reconciler.observe(Observed::Pool(PoolKind::IpPool, Event::Init), now);
-    reconciler.observe(Observed::Pool(PoolKind::IpPool, Event::InitApply(blue())), now);
-    reconciler.observe(Observed::Pool(PoolKind::IpPool, Event::InitDone), now);
-    reconciler.observe(Observed::Pool(PoolKind::CidrPool, Event::Init), now);
-    reconciler.observe(Observed::Pool(PoolKind::CidrPool, Event::InitDone), now);
-    reconciler.observe(Observed::Node(Event::Init), now);
-    reconciler.observe(Observed::Node(Event::InitApply(("n1".into(), NodeMeta::default()))), now);
-    reconciler.observe(Observed::Node(Event::InitDone), now);
-    reconciler.observe(Observed::IpamNode(Event::Init), now);
-    let later = Now { instant: now + Duration::from_mins(1), wall: Timestamp::UNIX_EPOCH };
-    assert!(!reconciler.is_synced() && reconciler.poll(later).is_empty() && reconciler.next_wake().is_none());
-    reconciler.observe(Observed::IpamNode(Event::InitDone), now);
-    assert!(reconciler.is_synced());
-    reconciler.lease_says(reconciler.wants_of_lease().granted());
-    assert!(reconciler.poll(later).is_empty() && reconciler.next_wake().is_none() && !reconciler.is_idle());
-    // That write of the Lease was asked for before the lists were complete.
-    let wish = reconciler.wants_of_lease();
-    reconciler.lease_says(Word { confirmed: wish.confirm - 1, ..Word::default() });
-    assert!(reconciler.poll(later).is_empty(), "an earlier write says nothing of these lists");
-    reconciler.lease_says(wish.granted());
-    assert_eq!(reconciler.poll(later).len(), 1);
+    let mut world = World::empty();
+    world.reconciler.lead(Word::default(), world.now);
+    world.tell(Observed::Pool(PoolKind::IpPool, Event::Init));
+    world.tell(Observed::Pool(PoolKind::IpPool, Event::InitApply(blue())));
+    world.tell(Observed::Pool(PoolKind::IpPool, Event::InitDone));
+    world.tell(Observed::Pool(PoolKind::CidrPool, Event::Init));
+    world.tell(Observed::Pool(PoolKind::CidrPool, Event::InitDone));
+    world.tell(Observed::Node(Event::Init));
+    world.tell(Observed::Node(Event::InitApply(("n1".into(), NodeMeta::default()))));
+    world.tell(Observed::Node(Event::InitDone));
+    world.tell(Observed::IpamNode(Event::Init));
+    world.now += Duration::from_mins(1);
+    assert!(!world.reconciler.is_synced() && world.poll().is_empty() && world.next_wake().is_none());
+    let earlier = world.reconciler.wants_of_lease();
+    world.tell(Observed::IpamNode(Event::InitDone));
+    assert!(world.reconciler.is_synced());
+    assert!(world.poll().is_empty() && world.next_wake().is_none() && !world.reconciler.is_idle());
+    world.reconciler.lease_says(earlier.granted(), world.now);
+    assert!(world.poll().is_empty(), "a write that was asked for earlier says nothing of these lists");
+    world.reconciler.lease_says(world.reconciler.wants_of_lease().granted(), world.now);
+    assert!(!world.poll().is_empty());
 }
 
 #[test]
@@ -133,16 +131,16 @@ fn lists_from_before_a_restore_are_confirmed_by_no_write_that_was_asked_for_afte
     let mut world = World::empty();
     world.reconciler.lead(Word::default(), world.now);
     world.list(&["n1"], &[blue()], vec![empty("n1")]);
-    let now = Now { instant: world.now + Duration::from_mins(1), wall: Timestamp::UNIX_EPOCH };
-    assert!(world.reconciler.poll(now).is_empty());
+    world.now += Duration::from_mins(1);
     let asked = world.reconciler.wants_of_lease();
     // A watch sees an earlier state, and all is listed once more.
+    let earlier = pool_object("blue", 9, 1, SPEC, &json!({}));
     world.tell(Observed::Pool(PoolKind::IpPool, Event::Init));
-    world.tell(Observed::Pool(PoolKind::IpPool, Event::InitApply(pool_object("blue", 9, 1, SPEC, &json!({})))));
+    world.tell(Observed::Pool(PoolKind::IpPool, Event::InitApply(earlier.clone())));
     assert!(world.reconciler.take_wish_for_lists());
-    world.list(&["n1"], &[pool_object("blue", 9, 1, SPEC, &json!({}))], vec![empty("n1")]);
-    world.reconciler.lease_says(asked.granted());
-    assert!(world.reconciler.poll(now).is_empty(), "the write was asked for before the new lists");
+    world.list(&["n1"], &[earlier], vec![empty("n1")]);
+    world.reconciler.lease_says(asked.granted(), world.now);
+    assert!(world.poll().is_empty(), "the write was asked for before the new lists");
     world.confirmed = asked.confirm;
     assert!(!world.settle().is_empty());
 }
@@ -153,7 +151,7 @@ fn a_follower_keeps_warm_and_does_nothing_until_it_leads() {
     world.list(&["n1"], &[blue()], vec![]);
     world.node_joins("n2");
     assert!(world.reconciler.is_synced());
-    assert!(world.calls().is_empty() && world.reconciler.next_wake().is_none());
+    assert!(world.calls().is_empty() && world.next_wake().is_none());
     world.reconciler.lead(Word::default(), world.now);
     assert!(world.calls().is_empty(), "what was listed before may be what the last leader has changed since");
     world.list(&["n1", "n2"], &[blue()], vec![]);
@@ -193,7 +191,7 @@ fn a_status_that_is_not_current_derives_no_ipam_node() {
     let (pool, _) = left_behind(&["n1", "n2"]);
     let mut world = World::new(&["n1", "n2"], &[pool], vec![]);
     let Command::Confirm { pool } = only(world.calls()) else { panic!("not asked") };
-    world.reconciler.settle(Outcome::Pool(pool, Ok("41".into())), world.now);
+    world.outcome(Outcome::Pool(pool, Ok("41".into())));
     assert!(world.calls_after(Duration::from_millis(100)).is_empty(), "the watch is about to tell");
 }
 
@@ -210,7 +208,7 @@ fn the_echo_of_our_own_write_wakes_nothing_whenever_it_comes() {
     world.tell(Observed::Pool(PoolKind::IpPool, Event::Apply(echo)));
     // An event from before the write, which comes late.
     world.tell(Observed::Pool(PoolKind::IpPool, Event::Apply(blue())));
-    assert_eq!(world.reconciler.next_wake(), None);
+    assert_eq!(world.next_wake(), None);
 }
 
 #[test]
@@ -355,7 +353,7 @@ fn reports_of_agents_are_written_together_and_not_more_often_than_allowed() {
     assert_eq!(status_of(&write).summary.addresses.unwrap().used, 3);
     world.succeed(write);
     report(&mut world, "n1", 1);
-    assert_eq!(world.reconciler.next_wake(), None, "no change, no call");
+    assert!(world.calls().is_empty() && world.next_wake().is_none(), "no change, no call");
 }
 
 #[test]
@@ -505,50 +503,4 @@ fn a_pool_deleted_while_ipam_nodes_are_being_written_leaves_no_entry_behind() {
     world.settle();
     assert_eq!((entries(&world, "n1"), entries(&world, "n2")), (0, 0));
     assert!(world.reconciler.is_idle());
-}
-
-#[test]
-fn only_a_bounded_number_of_ipam_nodes_is_written_at_once() {
-    let names: Vec<String> = (0..200).map(|number| format!("n{number:03}")).collect();
-    let mut world = World::new(&names.iter().map(String::as_str).collect::<Vec<_>>(), &[blue()], vec![]);
-    let write = only(world.calls());
-    world.succeed(write);
-    let calls = world.calls();
-    assert_eq!(calls.len(), 48);
-    for call in calls {
-        world.succeed(call);
-        world.calls_after(Duration::ZERO).into_iter().for_each(|call| world.succeed(call));
-    }
-    world.settle();
-    assert!(world.reconciler.is_idle());
-    assert_eq!(world.reconciler.ipam_nodes.all().len(), 200);
-}
-
-#[test]
-fn only_a_bounded_number_of_pools_is_looked_at_and_written_at_once_and_none_is_forgotten() {
-    const POOLS: usize = 100;
-    let spec = |number: usize| format!(r#"{{"subnet":"10.0.{number}.0/24","perNodeBlockSize":4}}"#);
-    let pools: Vec<_> =
-        (0..POOLS).map(|number| pool_object(&format!("p{number:03}"), 1, 1, &spec(number), &Value::Null)).collect();
-    let mut world = World::new(&["n1"], &pools, Vec::new());
-    (world.lease, world.lease_fails) = (Given::Recorded, true);
-    world.reconciler.examine(world.now);
-    world.say(Given::Recorded);
-    let mut under_way = world.calls();
-    assert_eq!(under_way.len(), LOOKS_AT_ONCE);
-    while world.reconciler.next_wake().is_some_and(|at| at <= world.now) {
-        under_way.extend(world.calls_after(Duration::ZERO));
-    }
-    assert_eq!(under_way.len(), CALLS_AT_ONCE, "and none is due that may not be begun");
-    let mut written = BTreeMap::new();
-    while !under_way.is_empty() {
-        let command = under_way.remove(0);
-        if let Command::WriteStatus { pool, .. } = &command {
-            *written.entry(pool.key.name.clone()).or_insert(0) += 1;
-        }
-        world.succeed(command);
-        under_way.extend(world.calls_after(Duration::from_millis(20)));
-        assert!(under_way.iter().filter(|call| !matches!(call, Command::WriteIpamNode(_))).count() <= CALLS_AT_ONCE);
-    }
-    assert_eq!(written.len(), POOLS, "none is forgotten");
 }

@@ -17,18 +17,43 @@ const LONGEST_PAUSE: Duration = Duration::from_secs(30);
 pub(super) struct Due {
     burst_began: Option<Instant>,
     at: Option<Instant>,
+    /// Whether it became earlier since [`Due::take_news`].
+    is_news: bool,
+    /// Whether a look was due and could not be.
+    is_blocked: bool,
 }
 
 impl Due {
     /// Something happened: look once it is quiet, but not later than a burst may last.
     pub(super) fn wake(&mut self, now: Instant) {
         let began = *self.burst_began.get_or_insert(now);
-        self.at = Some((now + QUIET).min(began + LONGEST_BURST));
+        let at = (now + QUIET).min(began + LONGEST_BURST);
+        // A wait that is prolonged is no news.
+        self.is_news |= self.is_blocked || self.at.is_none_or(|known| at < known);
+        (self.at, self.is_blocked) = (Some(at), false);
     }
 
     /// Look no later than `at`, for a reason that bears waiting.
     pub(super) fn by(&mut self, at: Instant) {
-        self.at = Some(self.at.map_or(at, |known| known.min(at)));
+        if self.is_blocked || self.at.is_none_or(|known| at < known) {
+            self.at = Some(self.at.map_or(at, |known| known.min(at)));
+            (self.is_news, self.is_blocked) = (true, false);
+        }
+    }
+
+    /// A look is due and cannot be. The next wake is news, whenever it is for.
+    pub(super) fn block(&mut self) {
+        self.is_blocked = self.at.is_some();
+    }
+
+    /// Tells once more that there is something to look at, if there is.
+    pub(super) fn announce(&mut self) {
+        self.is_news = self.at.is_some();
+    }
+
+    /// Whether the time to look became earlier since this was asked last.
+    pub(super) fn take_news(&mut self) -> bool {
+        std::mem::take(&mut self.is_news)
     }
 
     /// When to look, if at all.
@@ -100,6 +125,18 @@ mod tests {
         due.wake(now);
         due.by(now + Duration::from_secs(10));
         assert_eq!(due.at(), Some(now + QUIET));
+    }
+
+    #[test]
+    fn a_look_that_was_due_and_could_not_be_is_asked_for_again() {
+        let (now, mut due) = (Instant::now(), Due::default());
+        due.wake(now);
+        assert!(due.take_news() && !due.take_news());
+        due.wake(now + QUIET);
+        assert!(!due.take_news(), "the driver knows of an earlier time");
+        due.block();
+        due.wake(now + LONGEST_BURST);
+        assert!(due.take_news());
     }
 
     #[test]

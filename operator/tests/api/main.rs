@@ -151,13 +151,13 @@ async fn an_ipam_node_is_created_empty_and_gets_each_block_by_a_patch_at_its_ver
     assert_eq!((&block["subnet"], &block["state"]), (&json!("192.168.0.0/16"), &json!("Active")));
     assert_eq!((block["grant"].as_str().unwrap().len(), &block["neverUsed"]), (16, &json!(true)));
     patch.answer(&written("n1", 101));
+    server.tell(IPAMNODES, "ADDED", &written("n1", 101)).await;
 
     server.tell(NODES, "DELETED", &node("n1", 5)).await;
     status_write(&mut server).await.answer(&written("blue", 102));
-    let event = server.call().await;
+    let (patch, event) = two_calls(&mut server).await;
     assert_eq!((event.name(), &event.body["reason"]), (format!("POST {EVENTS}"), &json!("BlocksReleasing")));
     event.answer(&json!({"metadata": {}}));
-    let patch = server.call().await;
     assert_eq!(patch.name(), format!("PATCH {IPAMNODES}/n1"));
     assert_eq!(patch.content_type, "application/merge-patch+json");
     assert_eq!(patch.body["metadata"], json!({"resourceVersion": "101", "finalizers": [NODE_FINALIZER]}));
@@ -319,12 +319,52 @@ async fn an_invalid_spec_is_said_once_in_the_status_and_once_as_an_event() {
     server.stop().await;
 }
 
+/// The next two calls, in the order of their names: Controllers reconcile side by side.
+async fn two_calls(server: &mut Server) -> (Call, Call) {
+    let (one, other) = (server.call().await, server.call().await);
+    if one.name() <= other.name() { (one, other) } else { (other, one) }
+}
+
+#[tokio::test(start_paused = true)]
+async fn an_ipam_node_of_which_no_watch_has_told_is_deleted_once_one_does() {
+    let mut server = Server::start(objects(&[], vec![pool(10, &spec(), &json!({}))]), true);
+    status_write(&mut server).await.answer(&written("blue", 90));
+    server.tell(NODES, "ADDED", &node("n1", 5)).await;
+    let create = server.call().await;
+    assert_eq!(create.name(), format!("POST {IPAMNODES}"));
+    create.answer(&written("n1", 99));
+    let assigns = status_write(&mut server).await;
+    server.tell(NODES, "DELETED", &node("n1", 5)).await;
+    assigns.refuse(StatusCode::CONFLICT, "Conflict");
+    // The status is read back. It is what it was.
+    server.call().await.answer(&written("blue", 90));
+    server.radio_silence().await;
+    server.tell(IPAMNODES, "ADDED", &written("n1", 99)).await;
+    assert_eq!(server.call().await.name(), format!("DELETE {IPAMNODES}/n1"));
+}
+
+#[tokio::test(start_paused = true)]
+async fn only_a_bounded_number_of_ipam_nodes_is_written_at_once() {
+    let names: Vec<String> = (0..100).map(|number| format!("n{number}")).collect();
+    let names: Vec<&str> = names.iter().map(String::as_str).collect();
+    let mut server = Server::start(objects(&names, vec![pool(10, &spec(), &json!({}))]), true);
+    status_write(&mut server).await.answer(&written("blue", 90));
+    let mut writes = Vec::new();
+    for _ in 0..48 {
+        writes.push(server.call().await);
+    }
+    assert!(writes.iter().all(|call| call.name().starts_with(&format!("PATCH {IPAMNODES}/n"))));
+    assert!(tokio::time::timeout(Duration::from_secs(5), server.call()).await.is_err(), "one more at one time");
+    writes.swap_remove(0).refuse(StatusCode::CONFLICT, "Conflict");
+    assert!(server.call().await.name().starts_with(&format!("PATCH {IPAMNODES}/n")));
+}
+
 #[tokio::test(start_paused = true)]
 async fn a_poisoned_pool_stops_neither_the_watch_nor_the_other_pools() {
     let mut poisoned = pool(10, &json!({"subnet": ["not", "a", "text"]}), &json!(7));
     poisoned["metadata"]["name"] = json!("red");
     let mut server = Server::start(objects(&["n1"], vec![poisoned, pool(11, &spec(), &json!({}))]), true);
-    let (first, second) = (server.call().await, server.call().await);
+    let (first, second) = two_calls(&mut server).await;
     assert_eq!(first.name(), format!("PUT {IPPOOLS}/blue/status"));
     assert_eq!(second.name(), format!("PUT {IPPOOLS}/red/status"));
     let ready = &second.body["status"]["conditions"][0];

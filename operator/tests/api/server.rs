@@ -15,7 +15,7 @@ use http_body_util::combinators::UnsyncBoxBody;
 use http_body_util::{BodyExt, Full, StreamBody};
 use hyper::body::{Bytes, Frame};
 use ipam_operator::act::Actor;
-use ipam_operator::controller::Controller;
+use ipam_operator::controllers::Controllers;
 use ipam_operator::election::Lead;
 use ipam_operator::metrics::Metrics;
 use ipam_operator::reconcile::Settings;
@@ -97,7 +97,7 @@ impl Server {
         let (mark, keeper) = ipam_operator::election::given::mark();
         tokio::spawn(keeper.grant_all());
         let controller = tokio::spawn(
-            Controller::new(Settings::default(), actor, events, mark, metrics, synced).run(told, stop.clone()),
+            Controllers::new(Settings::default(), actor, events, mark, metrics, synced).run(told, stop.clone()),
         );
         Self { calls, watches, objects, lead, stop, controller }
     }

@@ -36,7 +36,7 @@ const ALMOST: Duration = OBSERVED.saturating_sub(A_MINUTE);
 fn a_new_leader_lets_go_of_no_block_before_it_has_seen_the_node_missing_for_a_while() {
     let mut world = after_a_long_absence();
     assert!(world.calls_after(ALMOST).is_empty());
-    let wake = world.reconciler.next_wake().expect("it looks again by itself");
+    let wake = world.next_wake().expect("it looks again by itself");
     assert!(wake <= world.now + A_MINUTE);
     let Command::WriteIpamNode(write) = only(world.calls_after(A_MINUTE)) else { panic!("the grant is revoked first") };
     assert_eq!((write.node.as_str(), write.action.blocks()[0].state), ("n1", BlockState::Revoked));

@@ -285,7 +285,7 @@ fn a_new_leader_forgets_reports_of_missing_nodes() {
             "startIP": "192.168.0.1", "endIP": "192.168.0.1", "used": 1, "capacity": 0}]}}))
     };
     let mut world = World::new(&["n1", "n2"], &[blue()], vec![reported("50")]);
-    world.reconciler.leading = false;
+    world.reconciler.leads = Leads::No;
     // Its Node was deleted before. The watch of Nodes is behind.
     world.tell(Observed::IpamNode(Event::Delete(reported("51"))));
     assert!(world.reconciler.keeps_report("n1"), "its Node may be there");

@@ -468,7 +468,7 @@ fn who_was_let_go_of_is_not_asked_where_a_status_of_ours_turns_out_to_be_written
                     world.fail(call, CallError::Failed("reset".into()));
                 }
                 Command::Confirm { pool } if !freed.is_empty() => {
-                    world.reconciler.settle(Outcome::Pool(pool.clone(), Ok("999".into())), world.now);
+                    world.outcome(Outcome::Pool(pool.clone(), Ok("999".into())));
                 }
                 _ => world.succeed(call),
             }

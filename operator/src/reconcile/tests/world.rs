@@ -5,6 +5,7 @@ use super::*;
 /// A reconciler and a fake API server's view of versions.
 pub(super) struct World {
     pub(super) reconciler: Reconciler,
+    pub(super) controllers: Model,
     pub(super) now: Instant,
     pub(super) version: u64,
     /// What the Lease was made to say last, and whether it cannot be written; otherwise it is at once.
@@ -53,6 +54,7 @@ impl World {
     pub(super) fn empty() -> Self {
         Self {
             reconciler: Reconciler::new(Settings::default(), Arc::new(Metrics::default())),
+            controllers: Model::default(),
             now: Instant::now(),
             version: 100,
             lease: Given::Nothing,
@@ -99,27 +101,48 @@ impl World {
 
     pub(super) fn calls_after(&mut self, time: Duration) -> Vec<Command> {
         self.now += time;
-        let now = Now { instant: self.now, wall: Timestamp::from_second(1_700_000_000).unwrap() };
-        let mut calls = self.reconciler.poll(now);
+        let mut calls = self.poll();
         let wish = self.reconciler.wants_of_lease();
         if self.confirmed != wish.confirm {
             // The Lease is written once more, with what it says.
             self.confirmed = wish.confirm;
             self.say(self.lease);
-            calls.extend(self.reconciler.poll(now));
+            calls.extend(self.poll());
         }
         let wanted = self.reconciler.wants_lease_to_say();
         if !self.lease_fails && wanted != self.lease {
             self.lease = wanted;
             self.say(wanted);
-            calls.extend(self.reconciler.poll(now));
+            calls.extend(self.poll());
         }
         calls
     }
 
+    /// What is due now.
+    pub(super) fn poll(&mut self) -> Vec<Command> {
+        let now = self.clocks();
+        self.controllers.poll(&mut self.reconciler, now)
+    }
+
+    /// When something is due, if nothing happens before.
+    pub(super) fn next_wake(&mut self) -> Option<Instant> {
+        let now = self.clocks();
+        self.controllers.take_wakes(&mut self.reconciler, now);
+        self.controllers.next_due()
+    }
+
+    fn clocks(&self) -> Now {
+        Now { instant: self.now, wall: Timestamp::from_second(1_700_000_000).unwrap() }
+    }
+
+    /// What became of a call.
+    pub(super) fn outcome(&mut self, outcome: Outcome) {
+        self.controllers.settle(&mut self.reconciler, outcome, self.now);
+    }
+
     /// The Lease says `given` from now on.
     pub(super) fn say(&mut self, given: Given) {
-        self.reconciler.lease_says(Word { given, confirmed: self.confirmed });
+        self.reconciler.lease_says(Word { given, confirmed: self.confirmed }, self.now);
     }
 
     /// The API server does what `command` asks.
@@ -140,13 +163,13 @@ impl World {
                 let made = (!matches!(write.action, NodeAction::Delete(..))).then_some(made);
                 Outcome::IpamNode(write, Ok(made))
             }
-            Command::Publish { .. } => Outcome::Published,
+            Command::Publish { pool, .. } => Outcome::Published(pool.key),
         };
         let deleted = match &outcome {
             Outcome::IpamNode(NodeWrite { node, .. }, Ok(None)) => Some(node.clone()),
             _ => None,
         };
-        self.reconciler.settle(outcome, self.now);
+        self.outcome(outcome);
         if let Some(node) = deleted {
             let gone = json!({"metadata": {"name": node, "uid": format!("uid-{node}"), "resourceVersion": "0"}});
             self.tell(Observed::IpamNode(Event::Delete(object(&gone))));
@@ -159,9 +182,9 @@ impl World {
                 Outcome::Pool(pool, Err(error))
             }
             Command::WriteIpamNode(write) => Outcome::IpamNode(write, Err(error)),
-            Command::Publish { .. } => Outcome::Published,
+            Command::Publish { pool, .. } => Outcome::Published(pool.key),
         };
-        self.reconciler.settle(outcome, self.now);
+        self.outcome(outcome);
     }
 
     /// Does all that is asked until nothing more is; tells what that was.
