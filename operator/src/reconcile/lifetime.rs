@@ -53,6 +53,7 @@ impl Reconciler {
     /// Notes since when an IPAMNode, or a report of a deleted one, has no Node. After the grace the report no longer counts.
     pub(super) fn note_gone(&mut self, node: &str, now: Instant) {
         if self.ipam_nodes.get(node).is_none() && self.is_released_by_hand(node) {
+            self.forget_report(node, now);
             self.end_wait(node, now);
         }
         let known = self.ipam_nodes.get(node);

@@ -282,7 +282,8 @@ impl Reconciler {
         if let Some(gone) = self.ipam_nodes.delete(name) {
             self.pools.values_mut().for_each(|task| task.forget_just_assigned(name));
             self.ipam_node_lost(name, &gone, now);
-            if self.nodes.contains(name) {
+            // A Node whose records are lost may be there, and heard of later.
+            if self.nodes.contains(name) || self.is_awaited(name) || self.is_recorded(name) {
                 self.keep_report(name, &gone, now);
             }
             self.queue.push(name);

@@ -507,6 +507,28 @@ fn what_a_node_holds_outside_its_block_stays_barred_when_its_ipam_node_is_delete
     assert!(!is_barred(&world));
 }
 
+#[test]
+fn a_report_of_a_missing_node_is_kept_when_its_records_are_lost() {
+    for pool_first in [true, false] {
+        let block = |node: &str, first: &str, last: &str| json!({"nodeName": node, "startIP": first, "endIP": last});
+        let blocks = [block("n1", "192.168.0.1", "192.168.0.4"), block("n2", "192.168.0.5", "192.168.0.8")];
+        let n2 = told("n2", 51, Some(("192.168.0.5", "192.168.0.8")), &[("192.168.0.3", "192.168.0.3")]);
+        let ipam_nodes = vec![told("n1", 50, Some(("192.168.0.1", "192.168.0.4")), &[]), n2.clone()];
+        let pool = pool_object("blue", 10, 1, SPEC, &json!({"allocations": blocks}));
+        let mut world = World::new(&["n1", "n2"], std::slice::from_ref(&pool), ipam_nodes);
+        world.settle();
+        world.tell(Observed::Node(Event::Delete(("n2".into(), NodeMeta::default()))));
+        world.settle();
+        // The definitions are deleted, and the Node is registered again. The watch of Nodes is the last to say so.
+        let pool_goes = Observed::Pool(PoolKind::IpPool, Event::Delete(pool));
+        let ipam_node_goes = Observed::IpamNode(Event::Delete(n2));
+        let events = if pool_first { [pool_goes, ipam_node_goes] } else { [ipam_node_goes, pool_goes] };
+        events.into_iter().for_each(|event| world.tell(event));
+        world.node_joins("n2");
+        assert!(world.reconciler.keeps_report("n2"), "pool first: {pool_first}");
+    }
+}
+
 /// `n1` serves the older pool and `n2` the younger, of the same addresses, as both allow it.
 fn both_serve() -> World {
     let yes = json!({"nv-ipam.nvidia.com/allow-overlap": "true"});
