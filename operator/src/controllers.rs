@@ -1,4 +1,4 @@
-//! kube-runtime's Controllers around the state machine. What the watches tell goes in, and what that wakes is reconciled.
+//! kube-runtime's Controllers around the state machine: events of the watches go in, and the keys that they wake are reconciled.
 //!
 //! | Controller of | reconciles |
 //! | --- | --- |
@@ -6,12 +6,11 @@
 //! | `Node` | the IPAMNode of that name, while the Node exists |
 //! | `IPAMNode` | the IPAMNode, once its Node is gone |
 //!
-//! All have one reconcile function. It asks the state machine for the next step, makes the call, and says what came of it, until there is
-//! nothing more to do. Nothing is decided here.
+//! All have one reconcile function. It asks the state machine for the next step, makes the call and reports the outcome, until there is
+//! nothing more to do. It decides nothing.
 //!
-//! The state machine says which keys an event concerns, so the watches reach it before they reach a Controller: each Controller has a
-//! store that they fill, and is woken for the keys that the state machine names. A store has names alone, for all else is in the state
-//! machine.
+//! The state machine knows which keys an event concerns. So it gets each event before the Controllers, and names the keys to reconcile.
+//! A Controller reconciles only keys in its store. The watches fill the stores with names alone, because the state machine has all else.
 
 use std::convert::Infallible;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -31,7 +30,7 @@ use kube::runtime::controller::{Action, Config, Error};
 use kube::runtime::reflector::ObjectRef;
 use kube::runtime::reflector::store::Writer;
 use kube::runtime::watcher::Event;
-use tokio::sync::{Notify, watch};
+use tokio::sync::watch;
 use tokio_util::sync::CancellationToken;
 
 use crate::act::Actor;
@@ -50,7 +49,7 @@ const NODES_AT_ONCE: u16 = 48;
 /// Events taken in before others have their turn.
 const EVENTS_AT_ONCE: usize = 256;
 
-/// Begins all watches anew, each with a list.
+/// Starts all watches, each with a list.
 pub type Watches = Box<dyn Fn() -> SelectAll<BoxStream<'static, Watched>> + Send>;
 
 /// The Controllers of one process, ready to run.
@@ -66,27 +65,21 @@ struct Shared {
     actor: Actor,
     metrics: Arc<Metrics>,
     synced: Arc<AtomicBool>,
-    /// Everything is to be listed anew.
-    again: Notify,
+    /// Cancelled when no further call is to be made.
+    ends: CancellationToken,
 }
 
 struct State {
     reconciler: Reconciler,
     mark: Mark,
-    /// Where woken keys go; `None` while another leads.
+    /// Where woken keys go; `None` while this process does not lead.
     wakes: Option<Wakes>,
 }
 
-/// What a Controller reconciles until the watches begin anew.
-struct Round {
-    shared: Arc<Shared>,
-    ends: CancellationToken,
-}
-
 impl Controllers {
-    /// They act through `actor` upon what `watches` tell, and by `mark` tell the next leader what was given. `synced` is set once every
-    /// watch has seen a full list, and stays set: a watch that breaks is no reason to turn reviews away, which nobody else would
-    /// answer, and what is acted upon from an old view is refused by its version.
+    /// Controllers that call the API server through `actor`, read `watches`, and tell the next leader by `mark` what was assigned.
+    /// `synced` is set once every watch has seen a full list, and stays set. A watch that breaks is no reason to refuse reviews, because
+    /// no other process would answer them. A write that is based on an old view is refused by its version.
     pub fn new(
         settings: Settings,
         actor: Actor,
@@ -97,13 +90,14 @@ impl Controllers {
     ) -> Self {
         let reconciler = Reconciler::new(settings, metrics.clone());
         let state = Mutex::new(State { reconciler, mark: mark.clone(), wakes: None });
-        Self { shared: Arc::new(Shared { state, actor, metrics, synced, again: Notify::new() }), watches, mark }
+        let shared = Shared { state, actor, metrics, synced, ends: CancellationToken::new() };
+        Self { shared: Arc::new(shared), watches, mark }
     }
 
-    /// Runs until `stop`, then lets the calls under way end. Nothing is reconciled until `lead` says that we lead; who has led ends
-    /// with its lead.
+    /// Runs until `stop`, then waits for the calls under way. Reconciles nothing until `lead` says that this process leads. A process
+    /// that has led ends with its lead.
     pub async fn run(mut self, mut lead: watch::Receiver<Lead>, stop: CancellationToken) {
-        // A watch makes no call before it is polled, so that one who leads at once lists once.
+        // A watch makes no call before it is polled. So a process that leads at once lists once.
         let mut events = (self.watches)();
         while !lead.borrow_and_update().holds(now()) {
             tokio::select! {
@@ -112,40 +106,32 @@ impl Controllers {
                 Ok(()) = lead.changed() => {}
             }
         }
-        drop(events);
         self.shared.metrics.leader(true);
         let word = self.mark.word();
         self.shared.with(|reconciler, now| reconciler.lead(word, now.instant));
-        while self.lead_on(&stop).await {
-            tracing::warn!("the API server has an earlier state than was known: listing everything anew");
-        }
-    }
-
-    /// Reconciles until `stop`, or until all watches are to begin anew. Whether they are.
-    async fn lead_on(&mut self, stop: &CancellationToken) -> bool {
-        let round = Arc::new(Round { shared: self.shared.clone(), ends: CancellationToken::new() });
-        let (mut stores, wakes, controllers) = begin(&round);
+        let (mut stores, wakes, mut controllers) = begin(&self.shared);
         self.shared.lock().wakes = Some(wakes);
-        let mut controllers = controllers.fuse();
-        let mut events = (self.watches)();
-        let begins_anew = loop {
-            // Whoever shares the thread has its turn between two batches of events.
+        events = (self.watches)();
+        loop {
+            if self.shared.lock().reconciler.take_wish_for_lists() {
+                tracing::warn!(
+                    "the API server has an earlier state than the operator knows: listing all objects again"
+                );
+                events = (self.watches)();
+            }
+            // The election and the webhook run on the same thread. They get a turn between two batches of events.
             tokio::task::yield_now().await;
             tokio::select! {
-                () = stop.cancelled() => break false,
-                () = self.shared.again.notified() => break true,
+                () = stop.cancelled() => break,
                 Some(event) = events.next() => self.shared.take(event, &mut events, Some(&mut stores)),
                 () = self.mark.changed() => self.shared.with(|_, _| ()),
-                () = &mut controllers => break false,
+                () = &mut controllers => unreachable!("Controllers run until they are stopped"),
             }
-        };
-        round.ends.cancel();
+        }
+        self.shared.ends.cancel();
         // A Controller whose store is not filled yet would wait for that.
         drop(stores);
-        if !futures::future::FusedFuture::is_terminated(&controllers) {
-            controllers.await;
-        }
-        begins_anew
+        controllers.await;
     }
 }
 
@@ -154,13 +140,13 @@ impl Shared {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Changes the state machine, and passes on what follows.
+    /// Changes the state machine. Then wakes keys and requests writes of the Lease.
     fn with<T>(&self, change: impl FnOnce(&mut Reconciler, Now) -> T) -> T {
         let mut state = self.lock();
         let State { reconciler, mark, wakes } = &mut *state;
         let now = Now { instant: now(), wall: Timestamp::now() };
         if wakes.is_some() {
-            // It may have become less since the last call was decided upon.
+            // A later write of the Lease may say less than the one that the last decision relied on.
             reconciler.lease_says(mark.word(), now.instant);
         }
         let result = change(reconciler, now);
@@ -171,9 +157,6 @@ impl Shared {
                 wakes.send(key, root);
             }
             mark.want(reconciler.wants_of_lease());
-        }
-        if reconciler.take_wish_for_lists() {
-            self.again.notify_one();
         }
         self.metrics.ipam_nodes_waiting(reconciler.ipam_nodes_waiting());
         result
@@ -197,7 +180,7 @@ impl Shared {
                             stores.apply(&event);
                         }
                         reconciler.observe(event, now.instant);
-                        // What was woken before the object was in the store is woken once more.
+                        // A Controller drops a key that is woken before its object is in the store.
                         if is_whole || key.is_some() {
                             reconciler.is_stored(key.as_ref());
                         }
@@ -210,7 +193,7 @@ impl Shared {
                     }
                 }
                 room -= 1;
-                // What is taken from the stream must be taken in: nobody tells it again.
+                // An event that is taken from the stream must be processed, because it does not come again.
                 next = if room == 0 { None } else { events.next().now_or_never().flatten() };
             }
             if !self.synced.load(Ordering::Relaxed) && reconciler.is_synced() {
@@ -233,12 +216,12 @@ impl Shared {
 }
 
 /// Does what is to be done about `key`, call by call.
-async fn reconcile(round: Arc<Round>, key: Key, root: Option<Root>) -> Result<Action, Infallible> {
-    while !round.ends.is_cancelled() {
-        match round.shared.step(&key, root) {
+async fn reconcile(shared: Arc<Shared>, key: Key, root: Option<Root>) -> Result<Action, Infallible> {
+    while !shared.ends.is_cancelled() {
+        match shared.step(&key, root) {
             Step::Call(call) => {
-                let outcome = round.shared.actor.perform(*call).await;
-                round.shared.with(|reconciler, now| reconciler.settle(outcome, now.instant));
+                let outcome = shared.actor.perform(*call).await;
+                shared.with(|reconciler, now| reconciler.settle(outcome, now.instant));
             }
             Step::Wait(until) => return Ok(Action::requeue(until.saturating_duration_since(now()))),
             Step::Done => break,
@@ -330,17 +313,17 @@ fn is_init_done(event: &Observed) -> bool {
     }
 }
 
-/// The Controllers of a round: their stores, how they are woken, and what runs until the round ends and their calls have ended.
-fn begin(round: &Arc<Round>) -> (Stores, Wakes, BoxFuture<'static, ()>) {
+/// The stores of the Controllers, where woken keys go, and a future that runs them until [`Shared::ends`] and the end of their calls.
+fn begin(shared: &Arc<Shared>) -> (Stores, Wakes, BoxFuture<'static, ()>) {
     let pools = |kind| {
         let key = move |object: &RawObject| Key::Pool(PoolKey::new(kind, object.name()));
-        controller(round, Kind::Pool(kind), POOLS_AT_ONCE, key, None)
+        controller(shared, Kind::Pool(kind), POOLS_AT_ONCE, key, None)
     };
     let (ip_pools, cidr_pools) = (pools(PoolKind::IpPool), pools(PoolKind::CidrPool));
     let ipam_node = |object: &RawObject| Key::Node(object.name().to_owned());
-    let ipam_nodes = controller(round, Kind::IpamNode, NODES_AT_ONCE, ipam_node, Some(Root::IpamNode));
+    let ipam_nodes = controller(shared, Kind::IpamNode, NODES_AT_ONCE, ipam_node, Some(Root::IpamNode));
     let node = |node: &NodeObject| Key::Node(node.metadata.name.clone().unwrap_or_default());
-    let nodes = controller(round, (), NODES_AT_ONCE, node, Some(Root::Node));
+    let nodes = controller(shared, (), NODES_AT_ONCE, node, Some(Root::Node));
     let stores = Stores { ip_pools: ip_pools.0, cidr_pools: cidr_pools.0, ipam_nodes: ipam_nodes.0, nodes: nodes.0 };
     let wakes = Wakes { ip_pools: ip_pools.1, cidr_pools: cidr_pools.1, ipam_nodes: ipam_nodes.1, nodes: nodes.1 };
     let all = join_all([ip_pools.2, cidr_pools.2, ipam_nodes.2, nodes.2]);
@@ -350,7 +333,7 @@ fn begin(round: &Arc<Round>) -> (Stores, Wakes, BoxFuture<'static, ()>) {
 type Begun<K> = (Writer<K>, UnboundedSender<ObjectRef<K>>, BoxFuture<'static, ()>);
 
 fn controller<K>(
-    round: &Arc<Round>,
+    shared: &Arc<Shared>,
     kind: K::DynamicType,
     at_once: u16,
     key: impl Fn(&K) -> Key + Send + 'static,
@@ -365,16 +348,16 @@ where
     let run = Controller::for_stream_with(pending(), writer.as_reader(), kind)
         .with_config(Config::default().concurrency(at_once))
         .reconcile_on(woken)
-        .graceful_shutdown_on(round.ends.clone().cancelled_owned())
+        .graceful_shutdown_on(shared.ends.clone().cancelled_owned())
         .run(
-            move |object, round| reconcile(round, key(&object), root),
+            move |object, shared| reconcile(shared, key(&object), root),
             |_, never: &Infallible, _| match *never {},
-            round.clone(),
+            shared.clone(),
         )
         .for_each(|reconciled| {
             match reconciled {
-                // An object that is gone meanwhile: what its end means for others, the state machine has said. Or the round ended
-                // before the store was filled.
+                // The object is gone, and the state machine knows what that means for others. Or the process ends before the
+                // store is filled.
                 Ok(_) | Err(Error::ObjectNotFound(_) | Error::RunnerError(_)) => {}
                 Err(error) => tracing::error!(error = %crate::act::chain(&error), "a Controller failed"),
             }

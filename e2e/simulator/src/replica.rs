@@ -292,7 +292,6 @@ impl Replica {
         self.reconciler.observe(observed, now);
         if self.reconciler.take_wish_for_lists() {
             self.watches.iter_mut().for_each(Watch::expire);
-            self.controllers.start_over();
         }
         self.pass_on(clock);
     }

@@ -120,7 +120,7 @@ impl Mark {
         *self.word.borrow()
     }
 
-    /// Asks this of the Lease. Only for one who leads.
+    /// Requests this of the Lease. Only a leader may call it.
     pub fn want(&self, wish: Wish) {
         self.wish.send_if_modified(|wanted| std::mem::replace(wanted, wish) != wish);
     }
@@ -145,7 +145,7 @@ impl Keeper {
     }
 
     /// Waits until calls wait for a write of the Lease: more care is newly asked for than the Lease is known to say, or one more write.
-    /// One that failed is no news, and tried again with the next renewal.
+    /// A write that failed is repeated with the next renewal.
     pub async fn presses(&mut self) {
         loop {
             if self.wish.changed().await.is_err() {

@@ -22,6 +22,7 @@ mod node_writes;
 mod pool_events;
 mod pool_task;
 mod recovery;
+mod steps;
 mod timing;
 
 use std::collections::{BTreeMap, BTreeSet, HashMap};
@@ -44,6 +45,7 @@ use node_queue::NodeQueue;
 use node_writes::queue_holders;
 use pool_task::{Applied, Call, LIVELY, PoolTask, changed_nodes};
 use recovery::Recovery;
+pub use steps::{Key, Root, Step};
 
 /// Something that a watch tells.
 #[derive(Debug)]
@@ -54,35 +56,6 @@ pub enum Observed {
     Pool(PoolKind, Event<RawObject>),
     /// About an IPAMNode.
     IpamNode(Event<RawObject>),
-}
-
-/// What is reconciled.
-#[derive(Clone, PartialEq, Eq, PartialOrd, Ord, Hash, Debug)]
-pub enum Key {
-    /// A pool.
-    Pool(PoolKey),
-    /// The IPAMNode of the node of this name.
-    Node(String),
-}
-
-/// What is to be done next about a key.
-#[derive(Debug)]
-pub enum Step {
-    /// This call. Once [`Reconciler::settle`] knows its outcome, there may be another step.
-    Call(Box<Command>),
-    /// Nothing before this instant, if nothing happens before.
-    Wait(Instant),
-    /// Nothing, until it is woken.
-    Done,
-}
-
-/// Which object of a node is reconciled.
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub enum Root {
-    /// Its Node.
-    Node,
-    /// Its IPAMNode, because its Node is gone.
-    IpamNode,
 }
 
 /// The two clocks.
@@ -156,7 +129,7 @@ pub struct Reconciler {
     no_place: Option<NoPlace>,
     /// Until when pools that turn up take part in what follows a list of everything.
     lively_until: Option<Instant>,
-    /// Whether everything is to be listed anew.
+    /// Whether everything is to be listed again.
     wants_lists: bool,
     /// How many calls about pools were begun.
     calls: u64,
@@ -210,7 +183,7 @@ impl Reconciler {
     }
 
     /// From now on we lead, by a Lease that says `word`: nothing read before counts, and every pool is looked at once all has been
-    /// listed anew. What a watch told before may lag behind the writes of the last leader, by any time.
+    /// listed again. What a watch told before may lag behind the writes of the last leader, by any time.
     pub fn lead(&mut self, word: Word, now: Instant) {
         self.leads = Leads::Listing;
         self.lease_write = word.confirmed;
@@ -245,7 +218,7 @@ impl Reconciler {
         }
         self.lease_gives(word.given);
         if is_confirmed {
-            self.announce();
+            self.wake_all();
         }
         self.tend(now);
     }
@@ -256,7 +229,7 @@ impl Reconciler {
         self.start_over(now);
     }
 
-    /// What is known is not what the API server has, such as after a restore: no decision before all is listed anew. What
+    /// What is known is not what the API server has, such as after a restore: no decision before all is listed again. What
     /// was known stays as a guess for the lists to replace, whatever their versions.
     fn start_over(&mut self, now: Instant) {
         for list in [&mut self.node_list, &mut self.ipam_node_list].into_iter().chain(self.pool_lists.values_mut()) {
@@ -281,7 +254,7 @@ impl Reconciler {
         self.wake_pools(now);
     }
 
-    /// Whether all watches are to be begun anew; asking takes the wish away.
+    /// Whether all watches are to begin again; asking takes the wish away.
     pub fn take_wish_for_lists(&mut self) -> bool {
         std::mem::take(&mut self.wants_lists)
     }
@@ -292,109 +265,6 @@ impl Reconciler {
         let pools_idle = self.pools.values().all(is_idle);
         let trusts_lists = matches!(self.leads, Leads::No | Leads::Confirmed);
         pools_idle && trusts_lists && self.queue.is_empty() && !self.recovery.holds_calls()
-    }
-
-    /// The keys that are to be stepped since this was asked last. One that is woken while its step is under way is to be stepped again.
-    pub fn take_wakes(&mut self, now: Now) -> Vec<Key> {
-        if !self.decides() {
-            return Vec::new();
-        }
-        let pools = self.pools.iter_mut().filter_map(|(key, task)| task.take_news().then(|| Key::Pool(key.clone())));
-        let mut keys: Vec<Key> = pools.collect();
-        // Of a node without both objects nothing is reconciled. What is known of it is settled here.
-        while let Some(node) = self.queue.take_news() {
-            if self.root(&node).is_some() {
-                keys.push(Key::Node(node));
-            } else {
-                drop(self.step_node(&node, now));
-            }
-        }
-        keys
-    }
-
-    /// Which object of the node is reconciled; `None` if it has none.
-    pub fn root(&self, node: &str) -> Option<Root> {
-        if self.nodes.contains(node) {
-            return Some(Root::Node);
-        }
-        self.ipam_nodes.get(node).map(|_| Root::IpamNode)
-    }
-
-    /// The object of this key, or without one everything, is where the keys are looked up. It may have been woken before.
-    pub fn is_stored(&mut self, key: Option<&Key>) {
-        match key {
-            Some(Key::Pool(key)) => self.pools.get_mut(key).into_iter().for_each(PoolTask::announce),
-            Some(Key::Node(node)) => self.queue.announce_one(node),
-            None => self.announce(),
-        }
-    }
-
-    /// IPAMNodes that wait to be written, or are being written.
-    pub fn ipam_nodes_waiting(&self) -> usize {
-        self.queue.len()
-    }
-
-    /// Every key with something to do is woken.
-    fn announce(&mut self) {
-        self.pools.values_mut().for_each(PoolTask::announce);
-        self.queue.announce();
-    }
-
-    /// The next step of `key`.
-    pub fn step(&mut self, key: &Key, now: Now) -> Step {
-        if !self.decides() {
-            return Step::Done;
-        }
-        self.tend(now.instant);
-        let step = match key {
-            Key::Pool(key) => self.step_pool(key, now),
-            Key::Node(node) => self.step_node(node, now),
-        };
-        self.note_occupancy(now.instant);
-        step
-    }
-
-    /// What is due besides keys.
-    fn tend(&mut self, now: Instant) {
-        if !self.decides() {
-            return;
-        }
-        self.examine(now);
-        self.note_records();
-        self.end_waits_by_hand(now);
-        self.end_pause(now);
-        self.settle_overlaps(now);
-        self.queue.promote(now);
-        let waits_for_the_lease = self.recovery.waits_for_the_word();
-        if std::mem::replace(&mut self.waits_for_the_lease, waits_for_the_lease) && !waits_for_the_lease {
-            self.announce();
-        }
-    }
-
-    fn step_pool(&mut self, key: &PoolKey, now: Now) -> Step {
-        let waits_for_the_lease = self.recovery.waits_for_the_word();
-        loop {
-            // These times are of no key that is there.
-            let others = self.recovery.pause_ends().into_iter().chain(self.queue.next_later()).min();
-            let Some(task) = self.pools.get_mut(key) else { return Step::Done };
-            if task.call.is_some() || waits_for_the_lease {
-                task.due.block();
-                return Step::Done;
-            }
-            if let Some((pool, note)) = task.notes.pop_front() {
-                return Step::Call(Box::new(Command::Publish { pool, note }));
-            }
-            let due = task.due_at();
-            if due.is_none_or(|at| at > now.instant) {
-                return due.into_iter().chain(others).min().map_or(Step::Done, Step::Wait);
-            }
-            task.due.take(now.instant);
-            // What was sent for other pools matters to this one.
-            self.note_occupancy(now.instant);
-            if let Some(call) = self.look_at_pool(key, now) {
-                return Step::Call(Box::new(call));
-            }
-        }
     }
 
     /// The watch of Nodes fails. It may go on without a new list, so that it is not known who came and went meanwhile.
@@ -427,7 +297,7 @@ impl Reconciler {
             self.leads = Leads::Listed;
         }
         if !was_synced && self.is_synced() {
-            self.announce();
+            self.wake_all();
         }
         self.tend(now);
     }

@@ -21,11 +21,6 @@ pub struct Model {
 }
 
 impl Model {
-    /// The process begins new watches, and with them new Controllers. Calls under way are still settled.
-    pub fn start_over(&mut self) {
-        self.scheduled.clear();
-    }
-
     /// A key is to be stepped no later than `at`.
     pub fn wake(&mut self, key: Key, at: Instant) {
         let scheduled = self.scheduled.entry(key).or_insert(at);

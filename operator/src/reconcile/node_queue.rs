@@ -12,8 +12,8 @@ pub(super) struct NodeQueue {
     nodes: BTreeMap<String, Work>,
     /// The times of [`Work::later`] and [`Work::again`].
     later: BTreeSet<(Instant, String)>,
-    /// Nodes that are to be stepped since this was asked last.
-    news: BTreeSet<String>,
+    /// Nodes that were woken since [`NodeQueue::take_woken`].
+    woken: BTreeSet<String>,
     /// How many nodes wait to be written, or are being written.
     active: usize,
 }
@@ -37,6 +37,15 @@ impl Work {
     fn is_active(&self) -> bool {
         self.is_ready || self.again.is_some() || self.writing.is_some()
     }
+
+    /// What has waited for its time is ready.
+    fn promote(&mut self, now: Instant) {
+        for time in [&mut self.later, &mut self.again] {
+            if time.is_some_and(|at| at <= now) {
+                (*time, self.is_ready) = (None, true);
+            }
+        }
+    }
 }
 
 /// Whether a node is to be looked at.
@@ -52,10 +61,7 @@ pub(super) enum Turn {
 
 impl NodeQueue {
     fn edit<T>(&mut self, node: &str, change: impl FnOnce(&mut Work) -> T) -> T {
-        if !self.nodes.contains_key(node) {
-            self.nodes.insert(node.to_owned(), Work::default());
-        }
-        let Some(work) = self.nodes.get_mut(node) else { unreachable!("it was put there") };
+        let work = self.nodes.entry(node.to_owned()).or_default();
         let before = (work.is_active(), work.later, work.again);
         let result = change(work);
         let after = (work.is_active(), work.later, work.again);
@@ -75,23 +81,19 @@ impl NodeQueue {
     /// The node is to be looked at.
     pub(super) fn push(&mut self, node: &str) {
         self.edit(node, |work| work.is_ready = true);
-        self.news.insert(node.to_owned());
+        self.woken.insert(node.to_owned());
     }
 
     /// The node is to be looked at no later than `at`.
     pub(super) fn push_at(&mut self, node: &str, at: Instant) {
         self.edit(node, |work| work.later = Some(work.later.map_or(at, |known| known.min(at))));
-        self.news.insert(node.to_owned());
+        self.woken.insert(node.to_owned());
     }
 
     /// Whether the node is to be looked at. If it is, that is done with this.
     pub(super) fn take(&mut self, node: &str, now: Instant) -> Turn {
         self.edit(node, |work| {
-            for time in [&mut work.later, &mut work.again] {
-                if time.is_some_and(|at| at <= now) {
-                    (*time, work.is_ready) = (None, true);
-                }
-            }
+            work.promote(now);
             if work.writing.is_some() {
                 return Turn::None;
             }
@@ -105,17 +107,11 @@ impl NodeQueue {
         })
     }
 
-    /// Nodes whose time has come are to be stepped.
+    /// Wakes the nodes whose time has come.
     pub(super) fn promote(&mut self, now: Instant) {
         while let Some((_, node)) = self.later.first().filter(|(at, _)| *at <= now).cloned() {
-            self.edit(&node, |work| {
-                for time in [&mut work.later, &mut work.again] {
-                    if time.is_some_and(|at| at <= now) {
-                        (*time, work.is_ready) = (None, true);
-                    }
-                }
-            });
-            self.news.insert(node);
+            self.edit(&node, |work| work.promote(now));
+            self.woken.insert(node);
         }
     }
 
@@ -124,20 +120,20 @@ impl NodeQueue {
         self.later.first().map(|(at, _)| *at)
     }
 
-    /// The next of the nodes that are to be stepped since this was asked last.
-    pub(super) fn take_news(&mut self) -> Option<String> {
-        self.news.pop_first()
+    /// Returns the next of the woken nodes.
+    pub(super) fn take_woken(&mut self) -> Option<String> {
+        self.woken.pop_first()
     }
 
-    /// All nodes with something to do are to be stepped.
-    pub(super) fn announce(&mut self) {
-        self.news.extend(self.nodes.keys().cloned());
+    /// Wakes all nodes with something to do.
+    pub(super) fn wake_all(&mut self) {
+        self.woken.extend(self.nodes.keys().cloned());
     }
 
-    /// The node is to be stepped, if there is something to do.
-    pub(super) fn announce_one(&mut self, node: &str) {
+    /// Wakes the node if it has something to do.
+    pub(super) fn wake_again(&mut self, node: &str) {
         if self.nodes.contains_key(node) {
-            self.news.insert(node.to_owned());
+            self.woken.insert(node.to_owned());
         }
     }
 
@@ -179,7 +175,7 @@ impl NodeQueue {
             *until = if conflict { now } else { again };
             work.again = Some(again);
         });
-        self.news.insert(node.to_owned());
+        self.woken.insert(node.to_owned());
     }
 
     /// Nodes waiting to be written, or being written.
@@ -204,7 +200,7 @@ mod tests {
         let (now, mut queue) = (Instant::now(), NodeQueue::default());
         queue.push("a");
         queue.push("a");
-        assert_eq!((queue.take_news().as_deref(), queue.take_news()), (Some("a"), None));
+        assert_eq!((queue.take_woken().as_deref(), queue.take_woken()), (Some("a"), None));
         assert_eq!((queue.take("a", now), queue.take("a", now)), (Turn::Now, Turn::None));
         queue.begin("a");
         queue.push("a");
@@ -235,11 +231,11 @@ mod tests {
         queue.push_at("a", at);
         queue.push_at("a", at);
         assert_eq!((queue.len(), queue.is_empty(), queue.next_later()), (0, false, Some(at)));
-        assert_eq!((queue.take_news().as_deref(), queue.take("a", now)), (Some("a"), Turn::At(at)));
+        assert_eq!((queue.take_woken().as_deref(), queue.take("a", now)), (Some("a"), Turn::At(at)));
         queue.promote(now);
-        assert_eq!(queue.take_news(), None);
+        assert_eq!(queue.take_woken(), None);
         queue.promote(at);
-        assert_eq!((queue.take_news().as_deref(), queue.take("a", at)), (Some("a"), Turn::Now));
+        assert_eq!((queue.take_woken().as_deref(), queue.take("a", at)), (Some("a"), Turn::Now));
         assert!(queue.is_empty());
     }
 }

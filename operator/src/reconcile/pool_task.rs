@@ -190,14 +190,14 @@ impl PoolTask {
         }
     }
 
-    /// The pool is to be stepped, if there is something to do.
-    pub(super) fn announce(&mut self) {
-        self.due.announce();
+    /// Wakes the pool once more, if there is something to do.
+    pub(super) fn wake_again(&mut self) {
+        self.due.wake_again();
     }
 
-    /// Whether the pool is to be stepped since this was asked last.
-    pub(super) fn take_news(&mut self) -> bool {
-        self.due.take_news()
+    /// Whether the pool was woken since the last time.
+    pub(super) fn take_woken(&mut self) -> bool {
+        self.due.take_woken()
     }
 
     /// When the pool is to be looked at, if at all.

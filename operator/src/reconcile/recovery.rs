@@ -223,9 +223,16 @@ impl Reconciler {
         self.recovery.examines = true;
     }
 
-    /// The Lease is known to say this of blocks given. Calls that waited for it are looked at again.
+    /// The Lease is known to say this of assigned blocks.
     pub(super) fn lease_gives(&mut self, given: Given) {
-        self.recovery.said = given;
+        // Without a change each held node would be looked at with each event, and wake the others.
+        if std::mem::replace(&mut self.recovery.said, given) != given {
+            self.release_held();
+        }
+    }
+
+    /// Nodes whose calls waited for the Lease are looked at again.
+    pub(super) fn release_held(&mut self) {
         for node in std::mem::take(&mut self.recovery.held) {
             self.queue.push(&node);
         }

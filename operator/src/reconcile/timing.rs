@@ -17,9 +17,9 @@ const LONGEST_PAUSE: Duration = Duration::from_secs(30);
 pub(super) struct Due {
     burst_began: Option<Instant>,
     at: Option<Instant>,
-    /// Whether it became earlier since [`Due::take_news`].
-    is_news: bool,
-    /// Whether a look was due and could not be.
+    /// Whether the time became earlier since [`Due::take_woken`].
+    is_woken: bool,
+    /// Whether a look was due and could not be made.
     is_blocked: bool,
 }
 
@@ -28,8 +28,8 @@ impl Due {
     pub(super) fn wake(&mut self, now: Instant) {
         let began = *self.burst_began.get_or_insert(now);
         let at = (now + QUIET).min(began + LONGEST_BURST);
-        // A wait that is prolonged is no news.
-        self.is_news |= self.is_blocked || self.at.is_none_or(|known| at < known);
+        // A later time needs no other step: the step that waits asks again.
+        self.is_woken |= self.is_blocked || self.at.is_none_or(|known| at < known);
         (self.at, self.is_blocked) = (Some(at), false);
     }
 
@@ -37,23 +37,23 @@ impl Due {
     pub(super) fn by(&mut self, at: Instant) {
         if self.is_blocked || self.at.is_none_or(|known| at < known) {
             self.at = Some(self.at.map_or(at, |known| known.min(at)));
-            (self.is_news, self.is_blocked) = (true, false);
+            (self.is_woken, self.is_blocked) = (true, false);
         }
     }
 
-    /// A look is due and cannot be. The next wake is news, whenever it is for.
+    /// A look is due and cannot be made. The next wake leads to a step, whatever its time.
     pub(super) fn block(&mut self) {
         self.is_blocked = self.at.is_some();
     }
 
-    /// Tells once more that there is something to look at, if there is.
-    pub(super) fn announce(&mut self) {
-        self.is_news = self.at.is_some();
+    /// Wakes once more, if there is something to look at.
+    pub(super) fn wake_again(&mut self) {
+        self.is_woken = self.at.is_some();
     }
 
-    /// Whether the time to look became earlier since this was asked last.
-    pub(super) fn take_news(&mut self) -> bool {
-        std::mem::take(&mut self.is_news)
+    /// Whether it was woken since the last time.
+    pub(super) fn take_woken(&mut self) -> bool {
+        std::mem::take(&mut self.is_woken)
     }
 
     /// When to look, if at all.
@@ -131,12 +131,12 @@ mod tests {
     fn a_look_that_was_due_and_could_not_be_is_asked_for_again() {
         let (now, mut due) = (Instant::now(), Due::default());
         due.wake(now);
-        assert!(due.take_news() && !due.take_news());
+        assert!(due.take_woken() && !due.take_woken());
         due.wake(now + QUIET);
-        assert!(!due.take_news(), "the driver knows of an earlier time");
+        assert!(!due.take_woken(), "the driver knows of an earlier time");
         due.block();
         due.wake(now + LONGEST_BURST);
-        assert!(due.take_news());
+        assert!(due.take_woken());
     }
 
     #[test]

@@ -523,7 +523,9 @@ fn a_report_of_a_missing_node_is_kept_when_its_records_are_lost() {
         let pool_goes = Observed::Pool(PoolKind::IpPool, Event::Delete(pool));
         let ipam_node_goes = Observed::IpamNode(Event::Delete(n2));
         let events = if pool_first { [pool_goes, ipam_node_goes] } else { [ipam_node_goes, pool_goes] };
-        events.into_iter().for_each(|event| world.tell(event));
+        for event in events {
+            world.tell(event);
+        }
         world.node_joins("n2");
         assert!(world.reconciler.keeps_report("n2"), "pool first: {pool_first}");
     }

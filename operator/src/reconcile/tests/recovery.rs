@@ -174,6 +174,18 @@ fn no_agent_is_asked_and_no_node_is_told_before_the_lease_says_so() {
 }
 
 #[test]
+fn a_lease_that_says_the_same_wakes_no_node() {
+    let mut world = World::led_by(Given::Recorded, &["n1", "n2"], &[blue()], vec![]);
+    world.lease_fails = true;
+    world.settle();
+    assert!(!world.reconciler.is_idle(), "calls wait for the Lease");
+    world.say(Given::Recorded);
+    assert_eq!(world.next_wake(), None);
+    world.say(Given::Unrecorded);
+    assert_eq!(world.calls().iter().filter(|call| is_creation(call)).count(), 2);
+}
+
+#[test]
 fn nothing_given_leaves_the_lease_as_it_is_and_what_was_given_stays_said() {
     let mut world = World::led_by(Given::Nothing, &["n1"], &[], vec![]);
     assert!(world.settle().is_empty());
