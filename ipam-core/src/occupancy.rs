@@ -319,9 +319,15 @@ impl Touched {
             return true;
         }
         let Some(network) = network else { return false };
-        self.by_pool.iter().any(|(of, addresses)| {
-            if **of == *pool { addresses.reach_beyond(network) } else { addresses.intersect(network) && !shares(of) }
-        })
+        let own = self.by_pool.get(pool).is_some_and(|addresses| addresses.reach_beyond(network));
+        own || self.reaches(pool, network, shares)
+    }
+
+    /// Whether facts of other pools have changed about addresses of `range`, which `pool` has. `shares` are the pools that may have
+    /// the same addresses.
+    pub fn reaches(&self, pool: &PoolKey, range: &AddrRange, shares: &dyn Fn(&PoolKey) -> bool) -> bool {
+        let mut others = self.by_pool.iter().filter(|(of, _)| ***of != *pool);
+        others.any(|(of, addresses)| addresses.intersect(range) && !shares(of))
     }
 
     fn note(&mut self, fact: &Fact) {

@@ -29,7 +29,7 @@ use crate::decide::{NoPlace, Note};
 use crate::election::Lead;
 use crate::objects::{Kind, RawObject, Written};
 use crate::pool::{StatusBody, StatusRecord};
-use crate::reconcile::{CallError, Command, NodeAction, NodeVersion, NodeWrite, Outcome, PoolPatch, PoolRef};
+use crate::reconcile::{CallError, Command, NodeAction, NodeVersion, NodeWrite, Outcome, PoolPatch, PoolRef, Warning};
 
 /// Asks for the answer's metadata alone: a status of 5,000 allocations need not come back.
 const METADATA_ONLY: HeaderValue =
@@ -67,30 +67,34 @@ impl Actor {
         }
         match command {
             Command::WriteStatus { pool, status } => {
-                let result = answered(self.write_status(&pool, &status)).await;
+                let result = answered(self.write_status(&pool, &status), PATIENCE).await;
                 // Dropping the addresses of 5,000 nodes here keeps the status no longer than the call.
                 drop(status);
                 Outcome::Pool(pool, result)
             }
             Command::PatchPool { pool, patch } => {
-                let result = answered(self.patch_pool(&pool, &patch)).await;
+                let result = answered(self.patch_pool(&pool, &patch), PATIENCE).await;
                 Outcome::Pool(pool, result)
             }
             Command::Confirm { pool } => {
-                let result = answered(self.current_version(&pool)).await;
+                let result = answered(self.current_version(&pool), PATIENCE).await;
                 Outcome::Pool(pool, result)
             }
             Command::WriteIpamNode(write) => {
-                let result = answered(self.write_ipam_node(&write)).await;
+                let result = answered(self.write_ipam_node(&write), PATIENCE).await;
                 Outcome::IpamNode(write, result)
             }
-            Command::Publish { pool, note } => {
-                if let Err(error) = answered(self.publish(&pool, &note)).await {
-                    // The condition says the same and stays; an event is only for those who look right now.
-                    tracing::warn!(pool = %pool.key, reason = note.reason, %error, "event not published");
-                }
-                Outcome::Published(pool.key)
-            }
+        }
+    }
+
+    /// Publishes an event, or logs why it did not. It is tried once: the condition says the same and stays, and an event is for those
+    /// who look right now.
+    pub async fn publish(&self, Warning { pool, note }: Warning) {
+        if !self.lead.borrow().holds(tokio::time::Instant::now().into_std()) {
+            return;
+        }
+        if let Err(error) = answered(self.post_event(&pool, &note), EVENT_PATIENCE).await {
+            tracing::warn!(pool = %pool.key, reason = note.reason, %error, "event not published");
         }
     }
 
@@ -172,7 +176,7 @@ impl Actor {
 
     /// Posts an event of events.k8s.io. Each is one of a kind, for the notes say what has changed, so none is counted up
     /// into a series.
-    async fn publish(&self, pool: &PoolRef, note: &Note) -> Result<(), CallError> {
+    async fn post_event(&self, pool: &PoolRef, note: &Note) -> Result<(), CallError> {
         let now = Timestamp::now();
         let event = Event {
             action: Some("Reconcile".to_owned()),
@@ -228,10 +232,12 @@ impl Actor {
 
 /// Longer than an API server takes for a write at its worst, admission included.
 const PATIENCE: Duration = Duration::from_secs(40);
+/// An API server can keep events in another etcd than the rest, which then may not answer while all else does.
+const EVENT_PATIENCE: Duration = Duration::from_secs(10);
 
-async fn answered<T>(call: impl Future<Output = Result<T, CallError>>) -> Result<T, CallError> {
-    let late = |_| CallError::Failed(format!("no answer within {} s", PATIENCE.as_secs()));
-    tokio::time::timeout(PATIENCE, call).await.map_err(late).flatten()
+async fn answered<T>(call: impl Future<Output = Result<T, CallError>>, patience: Duration) -> Result<T, CallError> {
+    let late = |_| CallError::Failed(format!("no answer within {} s", patience.as_secs()));
+    tokio::time::timeout(patience, call).await.map_err(late).flatten()
 }
 
 const JSON: &str = "application/json";

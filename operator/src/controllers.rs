@@ -11,14 +11,17 @@
 //!
 //! The state machine knows which keys an event concerns. So it gets each event before the Controllers, and names the keys to reconcile.
 //! A Controller reconciles only keys in its store. The watches fill the stores with names alone, because the state machine has all else.
+//! What is due and of no key, such as the end of a pause, has a timer here.
+//!
+//! Events are published beside all this, one try each. No pool waits for the API server to store one.
 
 use std::convert::Infallible;
 use std::sync::atomic::{AtomicBool, Ordering};
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, Mutex, MutexGuard};
 use std::time::Instant;
 
-use futures::channel::mpsc::{UnboundedSender, unbounded};
-use futures::future::{BoxFuture, join_all};
+use futures::channel::mpsc::{self, UnboundedSender, unbounded};
+use futures::future::{BoxFuture, join, join_all};
 use futures::stream::{BoxStream, SelectAll, pending};
 use futures::{FutureExt, StreamExt};
 use ipam_core::{PoolKey, PoolKind};
@@ -30,7 +33,7 @@ use kube::runtime::controller::{Action, Config, Error};
 use kube::runtime::reflector::ObjectRef;
 use kube::runtime::reflector::store::Writer;
 use kube::runtime::watcher::Event;
-use tokio::sync::watch;
+use tokio::sync::{Notify, watch};
 use tokio_util::sync::CancellationToken;
 
 use crate::act::Actor;
@@ -38,7 +41,7 @@ use crate::election::Lead;
 use crate::election::given::Mark;
 use crate::metrics::Metrics;
 use crate::objects::{Kind, NodeObject, RawObject};
-use crate::reconcile::{Key, Now, Observed, Reconciler, Root, Settings, Step};
+use crate::reconcile::{Key, Now, Observed, Reconciler, Settings, Step, Warning};
 use crate::watch::Watched;
 
 /// Pools of one kind reconciled at one time. With thousands of pools the calls of one moment would otherwise keep the API server busy
@@ -46,8 +49,12 @@ use crate::watch::Watched;
 const POOLS_AT_ONCE: u16 = 16;
 /// IPAMNodes reconciled at one time.
 const NODES_AT_ONCE: u16 = 48;
-/// Events taken in before others have their turn.
+/// Changes of the watches taken in before others have their turn.
 const EVENTS_AT_ONCE: usize = 256;
+/// Events that wait to be published, as many as client-go keeps. Further ones are dropped.
+const MOST_WARNINGS: usize = 1000;
+/// Events published at one time.
+const WARNINGS_AT_ONCE: usize = 4;
 
 /// Starts all watches, each with a list.
 pub type Watches = Box<dyn Fn() -> SelectAll<BoxStream<'static, Watched>> + Send>;
@@ -57,6 +64,7 @@ pub struct Controllers {
     shared: Arc<Shared>,
     watches: Watches,
     mark: Mark,
+    warnings: mpsc::Receiver<Warning>,
 }
 
 /// What the reconcile functions share.
@@ -65,6 +73,8 @@ struct Shared {
     actor: Actor,
     metrics: Arc<Metrics>,
     synced: Arc<AtomicBool>,
+    /// Notified when the loop of [`Controllers::run`] has something else to do or to wait for.
+    turns: Notify,
     /// Cancelled when no further call is to be made.
     ends: CancellationToken,
 }
@@ -74,6 +84,10 @@ struct State {
     mark: Mark,
     /// Where woken keys go; `None` while this process does not lead.
     wakes: Option<Wakes>,
+    /// Where events go that are to be published.
+    warnings: mpsc::Sender<Warning>,
+    /// When the timer beside the Controllers ends.
+    next_tick: Option<Instant>,
 }
 
 impl Controllers {
@@ -89,9 +103,11 @@ impl Controllers {
         synced: Arc<AtomicBool>,
     ) -> Self {
         let reconciler = Reconciler::new(settings, metrics.clone());
-        let state = Mutex::new(State { reconciler, mark: mark.clone(), wakes: None });
-        let shared = Shared { state, actor, metrics, synced, ends: CancellationToken::new() };
-        Self { shared: Arc::new(shared), watches, mark }
+        let (sender, warnings) = mpsc::channel(MOST_WARNINGS);
+        let state =
+            Mutex::new(State { reconciler, mark: mark.clone(), wakes: None, warnings: sender, next_tick: None });
+        let shared = Shared { state, actor, metrics, synced, turns: Notify::new(), ends: CancellationToken::new() };
+        Self { shared: Arc::new(shared), watches, mark, warnings }
     }
 
     /// Runs until `stop`, then waits for the calls under way. Reconciles nothing until `lead` says that this process leads. A process
@@ -109,11 +125,13 @@ impl Controllers {
         self.shared.metrics.leader(true);
         let word = self.mark.word();
         self.shared.with(|reconciler, now| reconciler.lead(word, now.instant));
-        let (mut stores, wakes, mut controllers) = begin(&self.shared);
+        let (mut stores, wakes, controllers) = begin(&self.shared);
+        let mut running = join(controllers, publish(self.shared.clone(), self.warnings));
         self.shared.lock().wakes = Some(wakes);
         events = (self.watches)();
         loop {
-            if self.shared.lock().reconciler.take_wish_for_lists() {
+            let (next_tick, wants_lists) = self.shared.turn();
+            if wants_lists {
                 tracing::warn!(
                     "the API server has an earlier state than the operator knows: listing all objects again"
                 );
@@ -125,25 +143,53 @@ impl Controllers {
                 () = stop.cancelled() => break,
                 Some(event) = events.next() => self.shared.take(event, &mut events, Some(&mut stores)),
                 () = self.mark.changed() => self.shared.with(|_, _| ()),
-                () = &mut controllers => unreachable!("Controllers run until they are stopped"),
+                () = self.shared.turns.notified() => {}
+                () = at(next_tick) => self.shared.with(|reconciler, now| reconciler.tick(now.instant)),
+                _ = &mut running => unreachable!("Controllers run until they are stopped"),
             }
         }
         self.shared.ends.cancel();
         // A Controller whose store is not filled yet would wait for that.
         drop(stores);
-        controllers.await;
+        running.await;
+    }
+}
+
+/// Publishes events until [`Shared::ends`], then waits for those under way.
+fn publish(shared: Arc<Shared>, warnings: mpsc::Receiver<Warning>) -> BoxFuture<'static, ()> {
+    let until_the_end = warnings.take_until(shared.ends.clone().cancelled_owned());
+    let publish = move |warning| {
+        let shared = shared.clone();
+        async move { shared.actor.publish(warning).await }
+    };
+    until_the_end.for_each_concurrent(WARNINGS_AT_ONCE, publish).boxed()
+}
+
+/// Waits until then; without a time for ever.
+async fn at(time: Option<Instant>) {
+    match time {
+        Some(time) => tokio::time::sleep_until(time.into()).await,
+        None => std::future::pending().await,
     }
 }
 
 impl Shared {
+    /// The state, unless a change of it panicked. Nothing is decided by half a change: the process ends.
     fn lock(&self) -> MutexGuard<'_, State> {
-        self.state.lock().unwrap_or_else(PoisonError::into_inner)
+        self.state.lock().unwrap_or_else(|_| unreachable!("the state machine is used after a panic in it"))
+    }
+
+    /// What the loop does next: when its timer ends, and whether all is to be listed again.
+    fn turn(&self) -> (Option<Instant>, bool) {
+        let mut state = self.lock();
+        state.next_tick = state.reconciler.next_tick();
+        (state.next_tick, state.reconciler.take_wish_for_lists())
     }
 
     /// Changes the state machine. Then wakes keys and requests writes of the Lease.
     fn with<T>(&self, change: impl FnOnce(&mut Reconciler, Now) -> T) -> T {
         let mut state = self.lock();
-        let State { reconciler, mark, wakes } = &mut *state;
+        let State { reconciler, mark, wakes, warnings, next_tick } = &mut *state;
         let now = Now { instant: now(), wall: Timestamp::now() };
         if wakes.is_some() {
             // A later write of the Lease may say less than the one that the last decision relied on.
@@ -153,12 +199,20 @@ impl Shared {
         let woken = reconciler.take_wakes(now);
         if let Some(wakes) = wakes {
             for key in woken {
-                let root = if let Key::Node(node) = &key { reconciler.root(node) } else { None };
-                wakes.send(key, root);
+                wakes.send(key);
             }
             mark.want(reconciler.wants_of_lease());
+            self.metrics.ipam_nodes_waiting(reconciler.ipam_nodes_waiting());
         }
-        self.metrics.ipam_nodes_waiting(reconciler.ipam_nodes_waiting());
+        if *next_tick != reconciler.next_tick() || reconciler.wants_lists() {
+            self.turns.notify_one();
+        }
+        for warning in reconciler.take_warnings() {
+            if let Err(refused) = warnings.try_send(warning) {
+                let Warning { pool, note } = refused.into_inner();
+                tracing::warn!(pool = %pool.key, reason = note.reason, "event not published: too many wait");
+            }
+        }
         result
     }
 
@@ -175,15 +229,10 @@ impl Shared {
             while let Some(event) = next.take() {
                 match event {
                     Ok(event) => {
-                        let (is_whole, key) = (is_init_done(&event), key_of(&event));
                         if let Some(stores) = &mut stores {
                             stores.apply(&event);
                         }
                         reconciler.observe(event, now.instant);
-                        // A Controller drops a key that is woken before its object is in the store.
-                        if is_whole || key.is_some() {
-                            reconciler.is_stored(key.as_ref());
-                        }
                     }
                     Err(watch) => {
                         self.metrics.watch_failed(watch);
@@ -202,23 +251,12 @@ impl Shared {
             }
         });
     }
-
-    /// The next step of `key`. A node is reconciled by one Controller at a time, which `root` names.
-    fn step(&self, key: &Key, root: Option<Root>) -> Step {
-        self.with(|reconciler, now| match key {
-            Key::Node(node) if reconciler.root(node) != root => {
-                reconciler.is_stored(Some(key));
-                Step::Done
-            }
-            key => reconciler.step(key, now),
-        })
-    }
 }
 
 /// Does what is to be done about `key`, call by call.
-async fn reconcile(shared: Arc<Shared>, key: Key, root: Option<Root>) -> Result<Action, Infallible> {
+async fn reconcile(shared: Arc<Shared>, key: Key) -> Result<Action, Infallible> {
     while !shared.ends.is_cancelled() {
-        match shared.step(&key, root) {
+        match shared.with(|reconciler, now| reconciler.step(&key, now)) {
             Step::Call(call) => {
                 let outcome = shared.actor.perform(*call).await;
                 shared.with(|reconciler, now| reconciler.settle(outcome, now.instant));
@@ -240,18 +278,15 @@ struct Wakes {
 
 impl Wakes {
     /// A Controller that has ended is woken by nothing.
-    fn send(&self, key: Key, root: Option<Root>) {
+    fn send(&self, key: Key) {
         let object = |kind: Kind, name: &str| ObjectRef::new_with(name, kind);
-        let sent = match (key, root) {
-            (Key::Pool(PoolKey { kind, name }), _) => {
+        let sent = match key {
+            Key::Pool(PoolKey { kind, name }) => {
                 let to = if kind == PoolKind::IpPool { &self.ip_pools } else { &self.cidr_pools };
                 to.unbounded_send(object(Kind::Pool(kind), &name)).is_ok()
             }
-            (Key::Node(name), Some(Root::Node)) => self.nodes.unbounded_send(ObjectRef::new(&name)).is_ok(),
-            (Key::Node(name), Some(Root::IpamNode)) => {
-                self.ipam_nodes.unbounded_send(object(Kind::IpamNode, &name)).is_ok()
-            }
-            (Key::Node(_), None) => true,
+            Key::Node(name) => self.nodes.unbounded_send(ObjectRef::new(&name)).is_ok(),
+            Key::IpamNode(name) => self.ipam_nodes.unbounded_send(object(Kind::IpamNode, &name)).is_ok(),
         };
         if !sent {
             tracing::debug!("woken after the end of the Controllers");
@@ -294,36 +329,17 @@ fn root<T, K>(event: &Event<T>, of: impl Fn(&T) -> K) -> Event<K> {
     }
 }
 
-/// The key that an event is about, if it is about an object that is there.
-fn key_of(event: &Observed) -> Option<Key> {
-    fn applied<T>(event: &Event<T>) -> Option<&T> {
-        if let Event::Apply(object) = event { Some(object) } else { None }
-    }
-    match event {
-        Observed::Pool(kind, event) => applied(event).map(|object| Key::Pool(PoolKey::new(*kind, object.name()))),
-        Observed::IpamNode(event) => applied(event).map(|object| Key::Node(object.name().to_owned())),
-        Observed::Node(event) => applied(event).map(|(name, _)| Key::Node(name.clone())),
-    }
-}
-
-fn is_init_done(event: &Observed) -> bool {
-    match event {
-        Observed::Pool(_, event) | Observed::IpamNode(event) => matches!(event, Event::InitDone),
-        Observed::Node(event) => matches!(event, Event::InitDone),
-    }
-}
-
 /// The stores of the Controllers, where woken keys go, and a future that runs them until [`Shared::ends`] and the end of their calls.
 fn begin(shared: &Arc<Shared>) -> (Stores, Wakes, BoxFuture<'static, ()>) {
     let pools = |kind| {
         let key = move |object: &RawObject| Key::Pool(PoolKey::new(kind, object.name()));
-        controller(shared, Kind::Pool(kind), POOLS_AT_ONCE, key, None)
+        controller(shared, Kind::Pool(kind), POOLS_AT_ONCE, key)
     };
     let (ip_pools, cidr_pools) = (pools(PoolKind::IpPool), pools(PoolKind::CidrPool));
-    let ipam_node = |object: &RawObject| Key::Node(object.name().to_owned());
-    let ipam_nodes = controller(shared, Kind::IpamNode, NODES_AT_ONCE, ipam_node, Some(Root::IpamNode));
+    let ipam_node = |object: &RawObject| Key::IpamNode(object.name().to_owned());
+    let ipam_nodes = controller(shared, Kind::IpamNode, NODES_AT_ONCE, ipam_node);
     let node = |node: &NodeObject| Key::Node(node.metadata.name.clone().unwrap_or_default());
-    let nodes = controller(shared, (), NODES_AT_ONCE, node, Some(Root::Node));
+    let nodes = controller(shared, (), NODES_AT_ONCE, node);
     let stores = Stores { ip_pools: ip_pools.0, cidr_pools: cidr_pools.0, ipam_nodes: ipam_nodes.0, nodes: nodes.0 };
     let wakes = Wakes { ip_pools: ip_pools.1, cidr_pools: cidr_pools.1, ipam_nodes: ipam_nodes.1, nodes: nodes.1 };
     let all = join_all([ip_pools.2, cidr_pools.2, ipam_nodes.2, nodes.2]);
@@ -337,7 +353,6 @@ fn controller<K>(
     kind: K::DynamicType,
     at_once: u16,
     key: impl Fn(&K) -> Key + Send + 'static,
-    root: Option<Root>,
 ) -> Begun<K>
 where
     K: Resource + Clone + serde::de::DeserializeOwned + std::fmt::Debug + Send + Sync + 'static,
@@ -350,7 +365,7 @@ where
         .reconcile_on(woken)
         .graceful_shutdown_on(shared.ends.clone().cancelled_owned())
         .run(
-            move |object, shared| reconcile(shared, key(&object), root),
+            move |object, shared| reconcile(shared, key(&object)),
             |_, never: &Infallible, _| match *never {},
             shared.clone(),
         )

@@ -8,7 +8,7 @@ use std::sync::Arc;
 
 use ipam_core::overlap::{ALLOW_OVERLAP_ANNOTATION, Contender};
 use ipam_core::plan::{Claim, ClaimSource};
-use ipam_core::{Pool, PoolKey, PoolKind, Violation};
+use ipam_core::{AddrRange, Pool, PoolKey, PoolKind, Violation};
 use ipam_crds::{
     AddressCounts, BlockCounts, CIDRPoolAllocation, CIDRPoolRelease, CIDRPoolStatus, IPPoolAllocation, IPPoolRelease,
     IPPoolStatus, NodeCounts, read,
@@ -139,6 +139,11 @@ pub struct Summary {
 }
 
 impl PoolRecord {
+    /// The addresses of the spec, if that is valid.
+    pub fn network(&self) -> Option<AddrRange> {
+        self.spec.as_ref().ok().map(|pool| pool.network().range())
+    }
+
     /// Reads `object`. The spec is taken from `before` if the texts are the same. The generation does not tell: a restored API server
     /// assigns it a second time.
     pub fn read(kind: PoolKind, object: &RawObject, before: Option<&Self>) -> Self {

@@ -31,9 +31,11 @@
 //! version or uid, which preconditions a deletion has, that a write which changes nothing makes no version, what `generation` counts,
 //! that `spec` and `status` are written apart, merge and JSON patches, finalizers, and the events of a watch in their order. An update of
 //! a Lease that is not there creates it.
-//! What the model has of its own, and nothing compares: the loop that turns outcomes into decisions (`operator::controller`), a watch
-//! that lags, fails or lists again ([`watch`]), the moment at which a replica hears that it leads, a Lease call that is given up, a restore,
-//! and the order of the steps of the agent's report loop.
+//! kube-runtime's Controllers, with the order of the keys that are due, are `operator::reconcile::model`. `operator/tests/controllers.rs`
+//! compares it with the real ones, apart from their stores.
+//! What the model has of its own, and nothing compares: a watch that lags, fails or lists again ([`watch`]), the moment at which a replica
+//! hears that it leads, a Lease call that is given up or late, a restore, and the order of the steps of the agent's report loop. The agent's
+//! report, what is in use and what is in force are read in one step.
 //!
 //! Played: watches that lag, repeat themselves, leave out what was soon outdated, are answered by an error, or break and list again
 //! (a list that is answered by an error is one that comes later); calls and reports that
@@ -55,7 +57,9 @@
 //! a creation by a former leader that arrives after its object was deleted by hand; an agent's store that is lost before the IPAMNode of
 //! a restore is deleted; an agent
 //! whose own store was put back and which hears nothing for long, or starts again before it does (it cannot know then); addresses
-//! that pods ask for by name outside their node's block, or the gateway's (`allocateDefaultGateway`); `--offline-limit`, the
+//! that pods ask for by name outside their node's block, or the gateway's (`allocateDefaultGateway`); a second interface of a pod in
+//! one network, and an IPAMNode that the agent cannot read, which the agent's own tests have; a list from a stale cache, because
+//! the watches ask for the most recent one; events that are published; `--offline-limit`, the
 //! webhooks, and more than twelve nodes. Random steps of one history never both wipe a status and delete an IPAMNode by hand: then
 //! nothing that is left tells who has what.
 

@@ -87,6 +87,9 @@ impl World {
             if step > 0 && !goes_on {
                 return;
             }
+            if step > 0 {
+                self.look();
+            }
             let fate = if reads && fate != Fate::Lost { Fate::Done } else { fate };
             self.step_election(replica, fate);
         }

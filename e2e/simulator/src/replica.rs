@@ -129,7 +129,7 @@ impl Replica {
         let settings = Settings { released_block_grace: grace, seed, ..Settings::default() };
         Self {
             reconciler: Reconciler::new(settings, Arc::new(Metrics::default())),
-            controllers: Model::default(),
+            controllers: Model::of_seed(seed),
             election,
             wire,
             watches: WATCHED.map(|plural| Watch::new(plural, None)).into(),
@@ -202,7 +202,7 @@ impl Replica {
 
     /// When it has something to do, if nothing happens before.
     pub(super) fn next_wake(&self, clock: Clock) -> Option<Duration> {
-        self.controllers.next_due().map(|wake| wake.saturating_duration_since(clock.start))
+        self.controllers.next_due(&self.reconciler).map(|wake| wake.saturating_duration_since(clock.start))
     }
 
     /// The state machine has changed: the keys that it has woken go to their Controllers.
@@ -289,7 +289,7 @@ impl Replica {
             2 => Observed::IpamNode(raw(told)),
             _ => Observed::Node(event(told, &node)),
         };
-        self.reconciler.observe(observed, now);
+        self.controllers.observe(&mut self.reconciler, observed, now);
         if self.reconciler.take_wish_for_lists() {
             self.watches.iter_mut().for_each(Watch::expire);
         }
@@ -305,6 +305,7 @@ impl Replica {
         let now = self.now(clock);
         let commands = self.controllers.poll(&mut self.reconciler, now);
         self.pass_on(clock);
+        drop(self.reconciler.take_warnings());
         tracing::debug!(leads = self.leading, lease = ?self.reconciler.wants_of_lease(), ?commands, "decided");
         self.sent.extend(commands.into_iter().map(|command| (command, leads)));
         if self.leading {

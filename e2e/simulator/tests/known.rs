@@ -45,9 +45,6 @@ const NEAR: &[(&str, &[(&str, Change)])] = &[
     ("creation-arrives-after-all-records-are-lost", &[
         ("Undefine", Without), ("Undefine", First), ("Decide", Without), ("Decide", Last), ("Crowd", Without),
     ]),
-    ("held-address-becomes-the-gateway", &[
-        ("Undefine", Without), ("Undefine", First), ("Apply", Other("pool")), ("Apply", Other("spec")), ("Crowd", Without), ("Crowd", Last),
-    ]),
     ("never-used-grant-of-a-backup", &[
         ("RestoreLive", Without), ("RestoreLive", First), ("RestoreLive", Last), ("Backup", Without), ("Backup", First), ("Backup", Last),
         ("AgentWork", Without), ("AgentWork", Last), ("AgentWork", Other("node")), ("Crowd", Without), ("Cordon", Without), ("Cordon", First), ("Cordon", Other("node")),
@@ -57,10 +54,6 @@ const NEAR: &[(&str, &[(&str, Change)])] = &[
     ]),
     ("node-without-an-agent-is-awaited", &[
         ("WithoutAgent", Without), ("WithoutAgent", Other("node")), ("WorkAgainst", Without),
-    ]),
-    ("overlapping-pools-after-a-restore", &[
-        ("Restore", Without), ("Restore", First), ("Restore", Become("Drain")), ("Apply", Other("pool")), ("Apply", Last), ("Backup", Last), ("Crowd", Without),
-        ("Crowd", Last),
     ]),
     ("pool-and-ipam-node-deleted-by-hand", &[
         ("Strip", Without), ("Strip", Other("pool")), ("Remove", Without), ("Remove", Other("pool")), ("RemoveIpamNode", Without), ("RemoveIpamNode", First),

@@ -151,7 +151,7 @@ impl Cluster {
     }
 
     fn hear(&mut self, event: Observed) {
-        self.reconciler.observe(event, self.now);
+        self.controllers.observe(&mut self.reconciler, event, self.now);
     }
 
     fn lead(&mut self) {
@@ -186,8 +186,8 @@ impl Cluster {
             let wall = Timestamp::UNIX_EPOCH + Duration::from_secs(1_800_000_000 + u64::from(second));
             self.reconciler.lease_says(self.reconciler.wants_of_lease().granted(), self.now);
             for command in self.controllers.poll(&mut self.reconciler, Now { instant: self.now, wall }) {
-                // A confirmation or an event changes nothing in the API.
-                if !matches!(command, Command::Confirm { .. } | Command::Publish { .. }) {
+                // A confirmation changes nothing in the API.
+                if !matches!(command, Command::Confirm { .. }) {
                     last = second;
                     self.calls += 1;
                 }
@@ -215,11 +215,10 @@ impl Cluster {
                 Outcome::Pool(pool, Ok(version))
             }
             Command::WriteIpamNode(write) => return self.write_ipam_node(write),
-            Command::Publish { pool, .. } => Outcome::Published(pool.key),
         };
         let changed = match &outcome {
             Outcome::Pool(pool, _) => Some(pool.key.clone()),
-            _ => None,
+            Outcome::IpamNode(..) => None,
         };
         self.controllers.settle(&mut self.reconciler, outcome, self.now);
         let object = changed.and_then(|key| Some((key.kind, raw(self.pools.get(&key)?)?)));

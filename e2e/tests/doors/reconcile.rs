@@ -112,7 +112,7 @@ impl<'a> Cluster<'a> {
 
     fn hear(&mut self, events: impl IntoIterator<Item = Observed>) {
         for event in events {
-            self.reconciler.observe(event, self.now);
+            self.controllers.observe(&mut self.reconciler, event, self.now);
         }
     }
 
@@ -163,6 +163,7 @@ impl<'a> Cluster<'a> {
             for command in self.controllers.poll(&mut self.reconciler, Now { instant: self.now, wall }) {
                 self.perform(command);
             }
+            self.events.extend(self.reconciler.take_warnings().into_iter().map(|warning| warning.note.text));
             if self.reconciler.is_idle() {
                 return;
             }
@@ -186,14 +187,10 @@ impl<'a> Cluster<'a> {
                 Outcome::Pool(pool, Ok(version))
             }
             Command::WriteIpamNode(write) => return self.write_ipam_node(write),
-            Command::Publish { pool, note } => {
-                self.events.push(note.text);
-                Outcome::Published(pool.key)
-            }
         };
         let changed = match &outcome {
             Outcome::Pool(pool, _) => Some(pool.key.clone()),
-            _ => None,
+            Outcome::IpamNode(..) => None,
         };
         self.controllers.settle(&mut self.reconciler, outcome, self.now);
         if let Some(key) = changed {

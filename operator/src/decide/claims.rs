@@ -18,7 +18,7 @@ use crate::ipam_node::IpamNodeRecord;
 ///
 /// Trusted are a status entry that the IPAMNode of its node repeats, and an IPAMNode's entry that stands against the
 /// status. A status entry that is not trusted is left out if it overlaps a trusted claim, or if its node has one. What is
-/// only reserved comes last, and counts for nodes of which nothing is recorded.
+/// only reserved comes last. It counts for nodes of which nothing is recorded, unless another node may use addresses of it, too.
 pub(super) fn gather(key: &PoolKey, seen: &Observation<'_>) -> (Vec<Claim>, Vec<String>) {
     let (mut claims, dropped) = recorded(key, seen);
     let reserved = &seen.beside.reserved;
@@ -28,7 +28,12 @@ pub(super) fn gather(key: &PoolKey, seen: &Observation<'_>) -> (Vec<Claim>, Vec<
         for claim in &claims {
             recorded.insert(claim);
         }
-        let has_room = |claim: &&Claim| !named.contains(&claim.node) && !recorded.overlap(claim);
+        let is_of_others = |claim: &Claim| {
+            let mut facts = seen.occupancy.overlapping(&claim.range).filter(|fact| *fact.pool == *key);
+            facts.any(|fact| *fact.node != *claim.node)
+        };
+        let has_room =
+            |claim: &&Claim| !named.contains(&claim.node) && !recorded.overlap(claim) && !is_of_others(claim);
         claims.extend(reserved.iter().filter(has_room).cloned());
     }
     (claims, dropped)

@@ -76,6 +76,8 @@ pub struct Beside {
     pub in_the_way: Option<PoolKey>,
     /// The facts by which addresses of the pool are unavailable: those of other pools, and those that no record of this one covers.
     pub unavailable: Vec<Fact>,
+    /// The pools that may have the same addresses as this one, because all of them allow it.
+    pub sharing: BTreeSet<PoolKey>,
     /// The pools in `unavailable` that are older than this one.
     pub older: BTreeSet<PoolKey>,
     /// Blocks of the pool whose records are lost, reserved for their nodes.
@@ -87,11 +89,16 @@ pub struct Beside {
     pub limit: Option<Duration>,
 }
 
-impl Beside {
-    /// The addresses that nodes may use of other pools than `own`, with the node: a whole block until the agent has reported that it
-    /// allocates no more from it, then what is in use.
-    fn in_use_of_others(&self, own: &PoolKey) -> Vec<(&str, AddrRange)> {
-        let others = || self.unavailable.iter().filter(|fact| *fact.pool != *own);
+impl Observation<'_> {
+    /// The addresses of the pool that nodes may use of other pools, with the node: a whole block until the agent has reported that it
+    /// allocates no more from it, then what is in use. A node may still allocate from a block of an earlier network.
+    fn in_use_of_others(&self, assignments: &[Assignment]) -> Vec<(&str, AddrRange)> {
+        let own = &self.pool.key;
+        let network = self.pool.network();
+        let beyond = outside_of(network.as_ref(), assignments);
+        let beyond: Vec<&Fact> = beyond.flat_map(|range| self.occupancy.overlapping(range)).collect();
+        let is_of_another = |fact: &&Fact| *fact.pool != *own && !self.beside.sharing.contains(&*fact.pool);
+        let others = || self.beside.unavailable.iter().chain(beyond.iter().copied()).filter(is_of_another);
         let stopped = others().filter(|fact| fact.evidence == Evidence::StoppedEntry);
         let stopped: HashSet<(&PoolKey, &str, AddrRange)> = stopped.map(of_fact).collect();
         let in_use = others().filter(|fact| match fact.evidence {
@@ -102,6 +109,16 @@ impl Beside {
         let in_use: BTreeSet<(&str, AddrRange)> = in_use.map(|fact| (&*fact.node, fact.range)).collect();
         in_use.into_iter().collect()
     }
+}
+
+/// The blocks that nodes may allocate from and that are not in the network of the spec.
+pub(crate) fn outside_of<'a>(
+    network: Option<&'a AddrRange>,
+    assignments: &'a [Assignment],
+) -> impl Iterator<Item = &'a AddrRange> {
+    let allocating = assignments.iter().filter(|given| given.standing != Standing::Departed);
+    let blocks = allocating.map(|given| &given.block.range);
+    blocks.filter(move |range| network.is_some_and(|network| !network.contains_range(range)))
 }
 
 fn of_fact(fact: &Fact) -> (&PoolKey, &str, AddrRange) {
@@ -267,7 +284,7 @@ fn conclude(
     let (mut elsewhere, contradictions) = elsewhere::find(seen, &plan.assignments);
     let gateways = gateways::defer(seen, &mut plan);
     elsewhere.bar(&gateways.holders);
-    elsewhere.bar_beside(&seen.beside.in_use_of_others(&seen.pool.key), &plan.assignments);
+    elsewhere.bar_beside(&seen.in_use_of_others(&plan.assignments), &plan.assignments);
     elsewhere.bar_former(former::find(seen, &plan.assignments), &plan.assignments);
     let mut without_block = elsewhere::without_block(seen, &plan.assignments);
     // What is in use there was released by an admin or by the grace.

@@ -3,6 +3,7 @@ use std::sync::LazyLock;
 
 use ipam_core::GrantId;
 use ipam_core::occupancy::Source;
+use ipam_core::plan::ClaimSource;
 use ipam_crds::{AddressCounts, BlockCounts, BlockState, BlockUse, NodeBlock, NodeCounts, PoolType};
 use serde_json::{Value, json};
 
@@ -105,6 +106,11 @@ impl Scene {
             let facts = crate::facts::of_ipam_node(&mut occupancy, node, record, &[]);
             occupancy.replace(&Source::IpamNode(node.clone()), facts);
         }
+        for claim in &self.beside.reserved {
+            let key = PoolKey::new(PoolKind::IpPool, "blue");
+            let fact = occupancy.fact(&key, &claim.node, claim.range, Evidence::Reserved);
+            occupancy.replace(&Source::Reservations(claim.node.clone()), vec![fact]);
+        }
         occupancy
     }
 
@@ -186,6 +192,19 @@ fn nodes_get_the_lowest_blocks_in_name_order() {
     assert_eq!(condition(&status, EXHAUSTED).status, "False");
     assert_eq!(condition(&status, DEGRADED).status, "False");
     assert!(decision.notes.is_empty());
+}
+
+#[test]
+fn a_block_that_is_reserved_for_two_nodes_is_assigned_to_neither() {
+    let (pool, mut scene) = (pool(IP_SPEC, 1, &json!({})), Scene::of(&["n1", "n2"]));
+    let range = AddrRange::new("192.168.0.9".parse().unwrap(), "192.168.0.12".parse().unwrap()).unwrap();
+    let reserved = |node: &str| Claim { node: node.to_owned(), range, gateway: None, source: ClaimSource::IpamNode };
+    scene.beside.reserved = vec![reserved("n2")];
+    let status = scene.decide(&pool).status.unwrap();
+    assert_eq!(blocks(&status), ["n1=192.168.0.1-192.168.0.4", "n2=192.168.0.9-192.168.0.12"]);
+    scene.beside.reserved.push(reserved("n1"));
+    let status = scene.decide(&pool).status.unwrap();
+    assert_eq!(blocks(&status), ["n1=192.168.0.1-192.168.0.4", "n2=192.168.0.5-192.168.0.8"]);
 }
 
 #[test]

@@ -41,6 +41,7 @@ impl Reconciler {
         (beside.unreported, beside.limit) = (self.recovery.pausing(), self.recovery.limit());
         let Ok(pool) = &task.record.spec else { return beside };
         let shares = self.shares_with(task);
+        beside.sharing = self.pools.keys().filter(|other| *other != key && shares(other)).cloned().collect();
         let network = pool.network().range();
         beside.unavailable = self.occupancy.unavailable(key, &network, &shares).cloned().collect();
         let seniority = (task.record.life.created, key);
@@ -130,8 +131,10 @@ impl Reconciler {
             return;
         }
         let is_concerned = |(key, task): &(&PoolKey, &PoolTask)| {
-            let network = task.record.spec.as_ref().ok().map(|pool| pool.network().range());
-            touched.concerns(key, network.as_ref(), &self.shares_with(task))
+            let network = task.record.network();
+            let shares = self.shares_with(task);
+            let mut beyond = task.beyond();
+            touched.concerns(key, network.as_ref(), &shares) || beyond.any(|range| touched.reaches(key, range, &shares))
         };
         let concerned: Vec<PoolKey> = self.pools.iter().filter(is_concerned).map(|(key, _)| key.clone()).collect();
         for key in concerned {

@@ -5,7 +5,6 @@
 use ipam_core::PoolKey;
 use ipam_crds::NodeBlock;
 
-use super::Key;
 use crate::decide::{NoPlace, Note};
 use crate::pool::StatusRecord;
 
@@ -33,24 +32,25 @@ pub enum Command {
     },
     /// Create an IPAMNode, write the spec of one if its version is still this one, or delete it if it is.
     WriteIpamNode(NodeWrite),
-    /// Publish a Warning event about a pool.
-    Publish {
-        /// The pool.
-        pool: PoolRef,
-        /// The warning.
-        note: Note,
-    },
+}
+
+/// A Warning event to be published about a pool. Nothing waits for it: the condition says the same, and stays.
+#[derive(Clone, PartialEq, Debug)]
+pub struct Warning {
+    /// The pool.
+    pub pool: PoolRef,
+    /// What the event says.
+    pub note: Note,
 }
 
 impl Command {
-    /// What becomes of it when it is not made, or nobody knows whether it was. An event that is not published is not missed.
+    /// What becomes of it when it is not made, or nobody knows whether it was.
     pub fn failed(self, why: CallError) -> Outcome {
         match self {
             Self::WriteStatus { pool, .. } | Self::PatchPool { pool, .. } | Self::Confirm { pool } => {
                 Outcome::Pool(pool, Err(why))
             }
             Self::WriteIpamNode(write) => Outcome::IpamNode(write, Err(why)),
-            Self::Publish { pool, .. } => Outcome::Published(pool.key),
         }
     }
 }
@@ -136,19 +136,6 @@ pub enum Outcome {
     Pool(PoolRef, Result<String, CallError>),
     /// Of [`Command::WriteIpamNode`]: the object's uid, version and generation, or nothing if it was deleted.
     IpamNode(NodeWrite, Result<Option<NodeVersion>, CallError>),
-    /// Of [`Command::Publish`], about this pool.
-    Published(PoolKey),
-}
-
-impl Outcome {
-    /// What the call was about.
-    pub fn key(&self) -> Key {
-        match self {
-            Self::Pool(pool, _) => Key::Pool(pool.key.clone()),
-            Self::IpamNode(write, _) => Key::Node(write.node.clone()),
-            Self::Published(pool) => Key::Pool(pool.clone()),
-        }
-    }
 }
 
 /// Which state of an IPAMNode a write has made.

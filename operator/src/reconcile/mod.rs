@@ -40,12 +40,12 @@ use crate::index::{IpamNodes, NodeMeta, Nodes, Relist};
 use crate::metrics::Metrics;
 use crate::objects::RawObject;
 use crate::pool::{FINALIZER, FORCE_RELEASE, Life, PoolRecord};
-pub use calls::{CallError, Command, NodeAction, NodeVersion, NodeWrite, Outcome, PoolPatch, PoolRef};
+pub use calls::{CallError, Command, NodeAction, NodeVersion, NodeWrite, Outcome, PoolPatch, PoolRef, Warning};
 use node_queue::NodeQueue;
 use node_writes::queue_holders;
 use pool_task::{Applied, Call, LIVELY, PoolTask, changed_nodes};
 use recovery::Recovery;
-pub use steps::{Key, Root, Step};
+pub use steps::{Key, Step};
 
 /// Something that a watch tells.
 #[derive(Debug)]
@@ -56,6 +56,26 @@ pub enum Observed {
     Pool(PoolKind, Event<RawObject>),
     /// About an IPAMNode.
     IpamNode(Event<RawObject>),
+}
+
+impl Observed {
+    /// The event with each object replaced by its key.
+    fn keys(&self) -> Event<Key> {
+        fn keys<T>(event: &Event<T>, key: impl Fn(&T) -> Key) -> Event<Key> {
+            match event {
+                Event::Init => Event::Init,
+                Event::InitDone => Event::InitDone,
+                Event::InitApply(object) => Event::InitApply(key(object)),
+                Event::Apply(object) => Event::Apply(key(object)),
+                Event::Delete(object) => Event::Delete(key(object)),
+            }
+        }
+        match self {
+            Self::Node(event) => keys(event, |(name, _)| Key::Node(name.clone())),
+            Self::Pool(kind, event) => keys(event, |object| Key::Pool(PoolKey::new(*kind, object.name()))),
+            Self::IpamNode(event) => keys(event, |object| Key::IpamNode(object.name().to_owned())),
+        }
+    }
 }
 
 /// The two clocks.
@@ -131,6 +151,8 @@ pub struct Reconciler {
     lively_until: Option<Instant>,
     /// Whether everything is to be listed again.
     wants_lists: bool,
+    /// Events to be published.
+    warnings: Vec<Warning>,
     /// How many calls about pools were begun.
     calls: u64,
     leads: Leads,
@@ -167,6 +189,7 @@ impl Reconciler {
             no_place: None,
             lively_until: None,
             wants_lists: false,
+            warnings: Vec::new(),
             calls: 0,
             leads: Leads::No,
             waits_for_the_lease: false,
@@ -254,14 +277,24 @@ impl Reconciler {
         self.wake_pools(now);
     }
 
+    /// Whether all watches are to begin again.
+    pub fn wants_lists(&self) -> bool {
+        self.wants_lists
+    }
+
     /// Whether all watches are to begin again; asking takes the wish away.
     pub fn take_wish_for_lists(&mut self) -> bool {
         std::mem::take(&mut self.wants_lists)
     }
 
+    /// Returns the events to be published since the last time.
+    pub fn take_warnings(&mut self) -> Vec<Warning> {
+        std::mem::take(&mut self.warnings)
+    }
+
     /// Whether nothing is due, waiting or under way.
     pub fn is_idle(&self) -> bool {
-        let is_idle = |task: &PoolTask| task.call.is_none() && task.due.at().is_none() && task.notes.is_empty();
+        let is_idle = |task: &PoolTask| task.call.is_none() && task.due.at().is_none();
         let pools_idle = self.pools.values().all(is_idle);
         let trusts_lists = matches!(self.leads, Leads::No | Leads::Confirmed);
         pools_idle && trusts_lists && self.queue.is_empty() && !self.recovery.holds_calls()
@@ -283,7 +316,7 @@ impl Reconciler {
     }
 
     /// Takes in what a watch tells.
-    pub fn observe(&mut self, event: Observed, now: Instant) {
+    fn take_in(&mut self, event: Observed, now: Instant) {
         let was_synced = self.is_synced();
         match event {
             Observed::Node(event) => self.observe_node(event, now),
@@ -307,7 +340,6 @@ impl Reconciler {
         match outcome {
             Outcome::Pool(pool, result) => self.settle_pool(&pool, result, now),
             Outcome::IpamNode(write, result) => self.settle_ipam_node(&write, result, now),
-            Outcome::Published(_) => {}
         }
         self.note_occupancy(now);
         self.tend(now);
@@ -458,7 +490,7 @@ impl Reconciler {
             self.queue.push(&node);
         }
         let pool = PoolRef { resource_version: version, ..pool.clone() };
-        task.notes.extend(call.notes.into_iter().map(|note| (pool.clone(), note)));
+        self.warnings.extend(call.notes.into_iter().map(|note| Warning { pool: pool.clone(), note }));
         if let Some(applied) = call.applies {
             self.apply(&pool.key, applied);
         }

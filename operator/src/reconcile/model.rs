@@ -1,15 +1,23 @@
 //! A model of kube-runtime's Controllers, for tests and simulators: which key is stepped when.
 //!
-//! It has what a Controller promises, and `operator/tests/controllers.rs` holds it against the real one:
+//! It has what a Controller promises, and `operator/tests/controllers.rs` compares these with the real one:
 //! * A key has one step under way at a time.
 //! * A key that is woken during its step is stepped once more after it.
 //! * Wakes and requeues of one key are joined. The earliest time counts.
+//!
+//! Nothing compares these:
+//! * No key is stepped before the store of its Controller has a whole list.
+//! * A key that is not in the store when its time comes is dropped.
+//! * Keys that are due at the same time have no order.
 //! * After a call the next step of the same key follows.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::time::Instant;
 
-use super::{Command, Key, Now, Outcome, Reconciler, Step};
+use ipam_core::PoolKind;
+use kube::runtime::watcher::Event;
+
+use super::{Command, Key, Now, Observed, Outcome, Reconciler, Step};
 
 /// The Controllers of one process.
 #[derive(Debug, Default)]
@@ -18,9 +26,69 @@ pub struct Model {
     scheduled: BTreeMap<Key, Instant>,
     /// Keys with a call under way.
     running: BTreeSet<Key>,
+    stores: BTreeMap<Watch, Store>,
+    /// Chooses among the keys that are due; without it the first one has its turn.
+    random: Option<fastrand::Rng>,
+}
+
+/// A Controller, by what its keys are.
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug)]
+enum Watch {
+    Pools(PoolKind),
+    Nodes,
+    IpamNodes,
+}
+
+/// The names in the store of a Controller.
+#[derive(Debug, Default)]
+struct Store {
+    keys: BTreeSet<Key>,
+    /// Those of a list that is not whole yet.
+    listed: BTreeSet<Key>,
+    is_ready: bool,
+}
+
+impl Watch {
+    const fn of(key: &Key) -> Self {
+        match key {
+            Key::Pool(pool) => Self::Pools(pool.kind),
+            Key::Node(_) => Self::Nodes,
+            Key::IpamNode(_) => Self::IpamNodes,
+        }
+    }
 }
 
 impl Model {
+    /// One that chooses among keys that are due at the same time by `seed`.
+    pub fn of_seed(seed: u64) -> Self {
+        Self { random: Some(fastrand::Rng::with_seed(seed)), ..Self::default() }
+    }
+
+    /// A watch tells something: first the store of its Controller, then the state machine.
+    pub fn observe(&mut self, reconciler: &mut Reconciler, event: Observed, now: Instant) {
+        let watch = match &event {
+            Observed::Pool(kind, _) => Watch::Pools(*kind),
+            Observed::Node(_) => Watch::Nodes,
+            Observed::IpamNode(_) => Watch::IpamNodes,
+        };
+        self.store(watch, event.keys());
+        reconciler.observe(event, now);
+    }
+
+    fn store(&mut self, watch: Watch, event: Event<Key>) {
+        let store = self.stores.entry(watch).or_default();
+        match event {
+            Event::Init => store.listed.clear(),
+            Event::InitApply(key) => drop(store.listed.insert(key)),
+            Event::InitDone => {
+                store.keys = std::mem::take(&mut store.listed);
+                store.is_ready = true;
+            }
+            Event::Apply(key) => drop(store.keys.insert(key)),
+            Event::Delete(key) => drop(store.keys.remove(&key)),
+        }
+    }
+
     /// A key is to be stepped no later than `at`.
     pub fn wake(&mut self, key: Key, at: Instant) {
         let scheduled = self.scheduled.entry(key).or_insert(at);
@@ -29,8 +97,12 @@ impl Model {
 
     /// The next key that is due and has no step under way.
     pub fn next(&mut self, now: Instant) -> Option<Key> {
-        let is_due = |(key, at): &(&Key, &Instant)| **at <= now && !self.running.contains(*key);
-        let key = self.scheduled.iter().find(is_due).map(|(key, _)| key.clone())?;
+        let due = self.scheduled.iter().filter(|(key, at)| **at <= now && !self.running.contains(*key));
+        let place = match &mut self.random {
+            Some(random) => random.usize(..due.clone().count().max(1)),
+            None => 0,
+        };
+        let key = due.map(|(key, _)| key).nth(place)?.clone();
         self.scheduled.remove(&key);
         Some(key)
     }
@@ -45,18 +117,28 @@ impl Model {
         self.running.remove(key)
     }
 
-    /// When the next key is due that has no step under way.
-    pub fn next_due(&self) -> Option<Instant> {
-        let idle = self.scheduled.iter().filter(|(key, _)| !self.running.contains(*key));
-        idle.map(|(_, at)| *at).min()
+    /// When the next key is due that has no step under way, or the state machine.
+    pub fn next_due(&self, reconciler: &Reconciler) -> Option<Instant> {
+        let idle = self.scheduled.iter().filter(|(key, _)| self.is_ready(key) && !self.running.contains(*key));
+        idle.map(|(_, at)| *at).chain(reconciler.next_tick()).min()
     }
 
     /// Steps every key that is due, and returns the calls to be made.
     pub fn poll(&mut self, reconciler: &mut Reconciler, now: Now) -> Vec<Command> {
+        if reconciler.next_tick().is_some_and(|at| at <= now.instant) {
+            reconciler.tick(now.instant);
+        }
         let mut calls = Vec::new();
-        loop {
-            self.take_wakes(reconciler, now);
-            let Some(key) = self.next(now.instant) else { return calls };
+        let mut waits = Vec::new();
+        self.take_wakes(reconciler, now);
+        while let Some(key) = self.next(now.instant) {
+            if !self.is_ready(&key) {
+                waits.push(key);
+                continue;
+            }
+            if !self.is_stored(&key) {
+                continue;
+            }
             match reconciler.step(&key, now) {
                 Step::Call(call) => {
                     calls.push(*call);
@@ -65,15 +147,26 @@ impl Model {
                 Step::Wait(at) => self.wake(key, at),
                 Step::Done => {}
             }
+            self.take_wakes(reconciler, now);
         }
+        for key in waits {
+            self.wake(key, now.instant);
+        }
+        calls
     }
 
     /// Takes in what became of a call.
     pub fn settle(&mut self, reconciler: &mut Reconciler, outcome: Outcome, now: Instant) {
-        let key = outcome.key();
+        let keys = match &outcome {
+            Outcome::Pool(pool, _) => vec![Key::Pool(pool.key.clone())],
+            // One of the two Controllers made the call.
+            Outcome::IpamNode(write, _) => vec![Key::Node(write.node.clone()), Key::IpamNode(write.node.clone())],
+        };
         reconciler.settle(outcome, now);
-        if self.end(&key) {
-            self.wake(key, now);
+        for key in keys {
+            if self.end(&key) {
+                self.wake(key, now);
+            }
         }
     }
 
@@ -82,5 +175,13 @@ impl Model {
         for key in reconciler.take_wakes(now) {
             self.wake(key, now.instant);
         }
+    }
+
+    fn is_ready(&self, key: &Key) -> bool {
+        self.stores.get(&Watch::of(key)).is_some_and(|store| store.is_ready)
+    }
+
+    fn is_stored(&self, key: &Key) -> bool {
+        self.stores.get(&Watch::of(key)).is_some_and(|store| store.keys.contains(key))
     }
 }

@@ -1,16 +1,15 @@
 //! The state of work on one pool: when it is due, what is being written, and what its IPAMNodes are derived from.
 
 use std::cmp::Ordering;
-use std::collections::{BTreeSet, VecDeque};
+use std::collections::BTreeSet;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use ipam_core::plan::{Assignment, Standing};
 use ipam_core::{AddrRange, Pool, PoolKey};
 
-use super::calls::PoolRef;
 use super::timing::{Backoff, Due};
-use crate::decide::{Elsewhere, MetadataPatch, Note};
+use crate::decide::{Elsewhere, MetadataPatch, Note, outside_of};
 use crate::objects::{RawObject, is_older};
 use crate::pool::{PoolRecord, StatusRecord};
 
@@ -46,8 +45,6 @@ pub(super) struct PoolTask {
     pub(super) lively_until: Option<Instant>,
     /// The older pool that has addresses of this one.
     pub(super) in_the_way: Option<PoolKey>,
-    /// Events to be published.
-    pub(super) notes: VecDeque<(PoolRef, Note)>,
 }
 
 /// What is done once the call under way has succeeded.
@@ -111,10 +108,14 @@ pub(super) struct Applied {
     pub(super) waits: bool,
     /// Nodes whose block was free until a status write of this leader assigned it.
     pub(super) just_assigned: BTreeSet<String>,
+    /// Blocks outside the network of the spec from which nodes may allocate. None as a rule.
+    pub(super) beyond: Vec<AddrRange>,
 }
 
 impl Applied {
     pub(super) fn new(pool: Option<Arc<Pool>>, assignments: Vec<Assignment>) -> Self {
+        let network = pool.as_ref().map(|pool| pool.network().range());
+        let beyond = outside_of(network.as_ref(), &assignments).copied().collect();
         let waits = assignments.iter().any(|assignment| assignment.standing != Standing::Serving);
         Self {
             pool,
@@ -123,6 +124,7 @@ impl Applied {
             elsewhere: Elsewhere::default(),
             waits,
             just_assigned: BTreeSet::new(),
+            beyond,
         }
     }
 
@@ -186,7 +188,6 @@ impl PoolTask {
             written_at: None,
             lively_until: None,
             in_the_way: None,
-            notes: VecDeque::new(),
         }
     }
 
@@ -271,6 +272,12 @@ impl PoolTask {
     pub(super) fn bars_addresses(&self) -> bool {
         let elsewhere = self.applied.as_ref().map(|applied| &applied.elsewhere);
         elsewhere.is_some_and(|elsewhere| !elsewhere.held.is_empty() || !elsewhere.suspended.is_empty())
+    }
+
+    /// Blocks outside the network of the spec from which nodes may allocate, also by a status write under way.
+    pub(super) fn beyond(&self) -> impl Iterator<Item = &AddrRange> {
+        let plans = self.applied.iter().chain(self.call.iter().filter_map(|call| call.applies.as_ref()));
+        plans.chain(self.doubt.iter().map(|doubt| &doubt.plan)).flat_map(|applied| &applied.beyond)
     }
 
     pub(super) fn is_confirmed(&self) -> bool {

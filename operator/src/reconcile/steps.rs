@@ -3,17 +3,20 @@
 use std::time::Instant;
 
 use ipam_core::PoolKey;
+use kube::runtime::watcher::Event;
 
 use super::pool_task::PoolTask;
-use super::{Command, Now, Reconciler};
+use super::{Command, Now, Observed, Reconciler};
 
-/// What is reconciled.
+/// What is reconciled. Each kind of key has a Controller.
 #[derive(Clone, PartialEq, Eq, PartialOrd, Ord, Hash, Debug)]
 pub enum Key {
     /// A pool.
     Pool(PoolKey),
-    /// The IPAMNode of the node of this name.
+    /// The IPAMNode of the node of this name, whose Node exists.
     Node(String),
+    /// The IPAMNode of this name, whose Node is gone.
+    IpamNode(String),
 }
 
 /// What is to be done next about a key.
@@ -27,49 +30,72 @@ pub enum Step {
     Done,
 }
 
-/// Which object of a node is reconciled.
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub enum Root {
-    /// Its Node.
-    Node,
-    /// Its IPAMNode, because its Node is gone.
-    IpamNode,
-}
-
 impl Reconciler {
     /// Returns the keys that were woken since the last time. Each is to be stepped, if a step is under way, after it.
     pub fn take_wakes(&mut self, now: Now) -> Vec<Key> {
         if !self.decides() {
             return Vec::new();
         }
-        let pools = self.pools.iter_mut().filter_map(|(key, task)| task.take_woken().then(|| Key::Pool(key.clone())));
-        let mut keys: Vec<Key> = pools.collect();
-        // A node without both objects has no Controller and needs no call. What the operator knows of it is updated here.
+        let (mut keys, mut is_changed) = (Vec::new(), false);
         while let Some(node) = self.queue.take_woken() {
-            if self.root(&node).is_some() {
-                keys.push(Key::Node(node));
+            if let Some(key) = self.key_of_node(&node) {
+                keys.push(key);
             } else {
+                // A node without both objects has no Controller and needs no call. What the operator knows of it is updated here.
                 drop(self.step_node(&node, now));
+                is_changed = true;
             }
         }
+        if is_changed {
+            self.note_occupancy(now.instant);
+        }
+        // These come last, because what changed above wakes pools.
+        let pools = self.pools.iter_mut().filter_map(|(key, task)| task.take_woken().then(|| Key::Pool(key.clone())));
+        keys.extend(pools);
         keys
     }
 
-    /// Which object of the node is reconciled; `None` if it has none.
-    pub fn root(&self, node: &str) -> Option<Root> {
-        if self.nodes.contains(node) {
-            return Some(Root::Node);
+    /// When [`Reconciler::tick`] is to be called, if nothing happens before.
+    pub fn next_tick(&self) -> Option<Instant> {
+        if !self.decides() {
+            return None;
         }
-        self.ipam_nodes.get(node).map(|_| Root::IpamNode)
+        self.recovery.pause_ends().into_iter().chain(self.queue.next_later()).min()
+    }
+
+    /// Does what is due besides keys, and wakes the nodes whose time has come: a node without both objects has no Controller that waits.
+    pub fn tick(&mut self, now: Instant) {
+        self.tend(now);
+    }
+
+    /// The key by which the node is reconciled; `None` if neither its Node nor its IPAMNode exists.
+    fn key_of_node(&self, node: &str) -> Option<Key> {
+        if self.nodes.contains(node) {
+            return Some(Key::Node(node.to_owned()));
+        }
+        self.ipam_nodes.get(node).map(|_| Key::IpamNode(node.to_owned()))
     }
 
     /// The store of a Controller has the object of this key, or without a key all objects. A key that was woken before is woken again:
     /// the Controller did not find its object.
-    pub fn is_stored(&mut self, key: Option<&Key>) {
+    fn is_stored(&mut self, key: Option<&Key>) {
         match key {
             Some(Key::Pool(key)) => self.pools.get_mut(key).into_iter().for_each(PoolTask::wake_again),
-            Some(Key::Node(node)) => self.queue.wake_again(node),
+            Some(Key::Node(node) | Key::IpamNode(node)) => self.queue.wake_again(node),
             None => self.wake_all(),
+        }
+    }
+
+    /// Takes in an event that the store of its Controller has already, if this process leads.
+    pub fn observe(&mut self, event: Observed, now: Instant) {
+        let stored = match event.keys() {
+            Event::Apply(key) => Some(Some(key)),
+            Event::InitDone => Some(None),
+            Event::Init | Event::InitApply(_) | Event::Delete(_) => None,
+        };
+        self.take_in(event, now);
+        if let Some(key) = stored {
+            self.is_stored(key.as_ref());
         }
     }
 
@@ -92,7 +118,14 @@ impl Reconciler {
         self.tend(now.instant);
         let step = match key {
             Key::Pool(key) => self.step_pool(key, now),
-            Key::Node(node) => self.step_node(node, now),
+            Key::Node(node) | Key::IpamNode(node) if self.key_of_node(node).as_ref() == Some(key) => {
+                self.step_node(node, now)
+            }
+            // The other Controller reconciles the node by now.
+            Key::Node(node) | Key::IpamNode(node) => {
+                self.queue.wake_again(node);
+                Step::Done
+            }
         };
         self.note_occupancy(now.instant);
         step
@@ -119,19 +152,14 @@ impl Reconciler {
     fn step_pool(&mut self, key: &PoolKey, now: Now) -> Step {
         let waits_for_the_lease = self.recovery.waits_for_the_word();
         loop {
-            // These times are of no key that is there.
-            let others = self.recovery.pause_ends().into_iter().chain(self.queue.next_later()).min();
             let Some(task) = self.pools.get_mut(key) else { return Step::Done };
             if task.call.is_some() || waits_for_the_lease {
                 task.due.block();
                 return Step::Done;
             }
-            if let Some((pool, note)) = task.notes.pop_front() {
-                return Step::Call(Box::new(Command::Publish { pool, note }));
-            }
             let due = task.due_at();
             if due.is_none_or(|at| at > now.instant) {
-                return due.into_iter().chain(others).min().map_or(Step::Done, Step::Wait);
+                return due.map_or(Step::Done, Step::Wait);
             }
             task.due.take(now.instant);
             // What was sent for other pools matters to this one.

@@ -14,6 +14,7 @@ use std::time::Duration;
 
 use http::StatusCode;
 use ipam_operator::election::Lead;
+use ipam_operator::reconcile::Settings;
 use serde_json::{Value, json};
 use server::{Call, Server};
 
@@ -319,6 +320,56 @@ async fn an_invalid_spec_is_said_once_in_the_status_and_once_as_an_event() {
     server.stop().await;
 }
 
+#[tokio::test(start_paused = true)]
+async fn an_event_that_the_api_server_does_not_store_holds_up_nothing() {
+    let invalid = pool(10, &json!({"subnet": "x", "perNodeBlockSize": 4}), &json!({}));
+    let mut server = Server::start(objects(&["n1"], vec![invalid]), true);
+    status_write(&mut server).await.answer(&written("blue", 100));
+    let event = server.call().await;
+    assert_eq!(event.name(), format!("POST {EVENTS}"));
+    let begun = tokio::time::Instant::now();
+    server.tell(IPPOOLS, "MODIFIED", &pool(110, &spec(), &json!({}))).await;
+    let status = status_write(&mut server).await;
+    assert_eq!(status.body["status"]["allocations"][0]["nodeName"], "n1");
+    assert!(begun.elapsed() < Duration::from_secs(1), "{:?}", begun.elapsed());
+    drop(event);
+}
+
+#[tokio::test(start_paused = true)]
+async fn the_end_of_a_grace_needs_no_event() {
+    let one_block = json!({"subnet": "192.168.0.0/24", "perNodeBlockSize": 254});
+    let mut all = objects(&["n1", "n2"], vec![pool(10, &one_block, &json!({}))]);
+    let mut of_n1 = written("n1", 40);
+    let held = json!([{"startIP": "192.168.0.9", "endIP": "192.168.0.9"}]);
+    of_n1["spec"] = json!({"pools": []});
+    of_n1["status"] = json!({"observedGeneration": 1, "pools": [{"name": "blue", "poolType": "IPPool", "startIP": "192.168.0.9",
+        "endIP": "192.168.0.9", "used": 1, "capacity": 0, "held": held}]});
+    all.insert(IPAMNODES, vec![of_n1.clone(), written("n2", 40)]);
+    let mut server = Server::start(all, true);
+    let patch = server.call().await;
+    assert_eq!(patch.name(), format!("PATCH {IPAMNODES}/n1"));
+    server.tell(IPAMNODES, "DELETED", &of_n1).await;
+    server.tell(NODES, "DELETED", &node("n1", 1)).await;
+    tokio::time::sleep(Duration::from_millis(5)).await;
+    // The answer, and no event, leads to the wait.
+    patch.answer(&written("n1", 41));
+    // n1 has neither object any more. What its agent reported last keeps the only block from n2.
+    let grace = Settings::default().released_block_grace.unwrap();
+    let begun = tokio::time::Instant::now();
+    let answers = async {
+        loop {
+            let call = server.call_within(2 * grace).await;
+            let whom = call.body["status"]["allocations"][0]["nodeName"].clone();
+            call.answer(&written("blue", 100));
+            if whom == "n2" {
+                return;
+            }
+        }
+    };
+    answers.await;
+    assert!(begun.elapsed() >= grace, "{:?}", begun.elapsed());
+}
+
 /// The next two calls, in the order of their names: Controllers reconcile side by side.
 async fn two_calls(server: &mut Server) -> (Call, Call) {
     let (one, other) = (server.call().await, server.call().await);
@@ -369,6 +420,16 @@ async fn a_poisoned_pool_stops_neither_the_watch_nor_the_other_pools() {
     assert_eq!(second.name(), format!("PUT {IPPOOLS}/red/status"));
     let ready = &second.body["status"]["conditions"][0];
     assert_eq!((&ready["reason"], &ready["status"]), (&json!("InvalidSpec"), &json!("False")));
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_leader_that_stops_before_its_first_lists_ends() {
+    let mut all = objects(&["n1"], vec![]);
+    all.remove(CIDRPOOLS);
+    let mut server = Server::start(all, true);
+    let list = server.call().await;
+    assert_eq!(list.name(), format!("GET {CIDRPOOLS}"));
+    server.stop().await;
 }
 
 #[tokio::test(start_paused = true)]

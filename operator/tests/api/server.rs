@@ -104,7 +104,12 @@ impl Server {
 
     /// The next call that is no list or watch.
     pub(crate) async fn call(&mut self) -> Call {
-        tokio::time::timeout(Duration::from_mins(1), self.calls.recv()).await.expect("a call").expect("a server")
+        self.call_within(Duration::from_mins(1)).await
+    }
+
+    /// The next call that is no list or watch, which comes within this time.
+    pub(crate) async fn call_within(&mut self, time: Duration) -> Call {
+        tokio::time::timeout(time, self.calls.recv()).await.expect("a call").expect("a server")
     }
 
     /// Asserts that nothing is called for a long time. The clock is paused, so this takes none.

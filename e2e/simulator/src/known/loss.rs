@@ -1,13 +1,12 @@
 //! Faults that a loss of records by hand shows: the definitions, an IPAMNode, a pool, or a status.
 
 use super::order::{
-    LEASE, adds_for_a_user, after, around, deletes_ipam_node, ends, has, has_put_back, is_address, is_undefine, looks,
-    names, names_node, names_pool, pools_with_the_address, put_backs, running, writes,
+    LEASE, adds_for_a_user, after, around, deletes_ipam_node, ends, has, is_undefine, looks, names, names_node,
+    names_pool, pools_with_the_address, put_backs, running, writes,
 };
 use crate::Failure;
 use crate::action::{Action, Fate};
 use crate::admin::pool_at;
-use crate::catalogue::manifest;
 use crate::world::REPLICAS;
 
 /// A pool that has the address goes without its finalizer, and the IPAMNode of the node is deleted. The records were written before. No
@@ -89,28 +88,6 @@ pub(super) fn is_of_a_node_that_left(failure: &Failure) -> bool {
         && around(&failure.history, leaves).any(|(before, _, later)| {
             has(before, is_undefine) && !comes_back(later) && put_backs(&failure.history).is_empty()
         })
-}
-
-/// A pod starts on the node, and then records are lost. The address is the gateway of the pool that is named when they are, or later.
-pub(super) fn is_of_a_gateway(failure: &Failure) -> bool {
-    let gateway = |action: Action| match action {
-        Action::Apply { pool, spec } if names_pool(failure, pool) => Some({
-            let gateway = manifest(pool, spec).2["spec"]["gateway"].as_str().map(str::to_owned);
-            gateway.is_some_and(|text| is_address(failure, &text))
-        }),
-        _ => None,
-    };
-    let is_lost = |before: &[Action], later: &[Action]| {
-        let then = before.iter().rev().copied().find_map(gateway).unwrap_or(false);
-        adds_for_a_user(failure, before) && (then || later.iter().copied().filter_map(gateway).any(|is_it| is_it))
-    };
-    let loses = |action| match action {
-        Action::Undefine { .. } => true,
-        Action::WipeStatus { pool } => names_pool(failure, pool),
-        _ => false,
-    };
-    around(&failure.history, loses).any(|(before, _, later)| is_lost(before, later))
-        || has_put_back(failure, |it| !it.is_live() && it.takes_back_writes() && is_lost(it.until, it.later))
 }
 
 /// All records are lost while a call is under way, and it arrives, or the leader dies.

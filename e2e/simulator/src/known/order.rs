@@ -34,11 +34,6 @@ impl PutBack<'_> {
     pub(super) const fn is_live(&self) -> bool {
         self.live.is_some()
     }
-
-    /// A leader may have assigned or released a block that the restore takes back.
-    pub(super) fn takes_back_writes(&self) -> bool {
-        has(self.since, writes)
-    }
 }
 
 /// All restores, in their order.
@@ -93,11 +88,6 @@ pub(super) fn names_pool(failure: &Failure, pool: u8) -> bool {
 /// The address that what broke the law begins with.
 pub(super) fn address(failure: &Failure) -> Option<IpAddr> {
     failure.law.what.split(' ').next()?.parse().ok()
-}
-
-/// Whether what broke the law begins with this address.
-pub(super) fn is_address(failure: &Failure, text: &str) -> bool {
-    text.parse().is_ok_and(|addr: IpAddr| address(failure) == Some(addr))
 }
 
 /// Whether a pod on this node has the address, by what broke the law.

@@ -1,12 +1,10 @@
 //! Faults that a restore shows.
 
 use super::order::{
-    PutBack, address, adds_for_a_user, adds_on, after, has, has_put_back, is_user, names, names_pod_of, names_pool,
-    pools_with_the_address, writes,
+    address, adds_for_a_user, adds_on, after, has, has_put_back, is_user, names_pod_of, names_pool, writes,
 };
 use crate::Failure;
 use crate::action::Action;
-use crate::admin::pool_at;
 use crate::world::{MOST_NODES, node_name};
 
 /// A restore takes back a block that is in use. No leader runs on that remembers it. The agent of its node is down until a
@@ -33,11 +31,6 @@ fn is_down(history: &[Action], node: u8) -> bool {
     history.iter().rposition(kills).is_some_and(|at| !has(&history[at..], starts))
 }
 
-/// After the backup a leader writes, and later a pod starts on a node on which a pod has the address.
-fn takes_back_a_block_in_use(failure: &Failure, it: PutBack<'_>) -> bool {
-    adds_for_a_user(failure, after(it.since, writes))
-}
-
 /// A restore puts a grant in place that no report of the backup has. After the backup the agent reported it, or the operator revoked it.
 /// So the agent has the grant and the operator takes it for one that was never used, or the agent confirms it once more.
 /// This is bound to the state of the restored objects and not to the order of actions: many orders lead there.
@@ -47,25 +40,6 @@ pub(super) fn is_of_a_grant_never_used(failure: &Failure) -> bool {
         let is_user = (0..MOST_NODES)
             .any(|node| node_name(node) == it.node && (is_user(failure, node) || names_pod_of(failure, node)));
         is_user && address.is_none_or(|address| it.range.contains(address))
-    })
-}
-
-/// Two pools with the address are applied. A restore takes back what a leader wrote of them.
-///
-/// Either a pod of a node that is named starts between the two, so that the restore takes back its block, or one of the pools stopped
-/// sharing addresses before the backup. Or the leader leads on, and the pod starts after the restore, before its agent knows of it.
-/// Not bound: which of the two pools has which block. That follows from the specs, the creation times and the order of nodes.
-pub(super) fn is_of_overlapping_pools(failure: &Failure) -> bool {
-    has_put_back(failure, |it| {
-        let pools = pools_with_the_address(failure, it.until);
-        let is_of_one = |pool| pools.contains(pool_at(pool).1);
-        let stops_sharing = has(it.before, |action| matches!(action, Action::Share { pool } if is_of_one(pool)));
-        let is_used = if it.is_live() {
-            adds_for_a_user(failure, it.later)
-        } else {
-            adds_for_a_user(failure, it.until) && (stops_sharing || takes_back_a_block_in_use(failure, it))
-        };
-        pools.len() > 1 && pools.iter().any(|pool| names(failure, pool)) && it.takes_back_writes() && is_used
     })
 }
 

@@ -175,7 +175,8 @@ fn recorded_as_its_own(world: &World, holders: &BTreeMap<IpAddr, Vec<Holder<'_>>
         let is_other = |block: &&Recorded<'_>| block.node != holder.node.name && block.range.contains(*addr);
         let mut reason = None;
         for block in blocks.iter().filter(is_other) {
-            reason = why_it_may_be_of_another(&world.records, holder.held, block);
+            reason = why_it_may_be_of_another(&world.records, holder.held, block)
+                .or_else(|| is_gateway(&server, holder.held, block).then_some("the address is the gateway by now"));
             if reason.is_none() {
                 let (there, pod) = (&holder.node.name, holder.pod);
                 let Recorded { pool, node, range } = block;
@@ -186,6 +187,15 @@ fn recorded_as_its_own(world: &World, holders: &BTreeMap<IpAddr, Vec<Holder<'_>>
         world.allowed.judge("held-is-nobody-elses", reason);
     }
     Ok(())
+}
+
+/// Whether the spec of the pool names the address as the gateway, so that no agent allocates it from a block. An admin can make an
+/// address in use the gateway.
+fn is_gateway(server: &Server, held: &Held, block: &Recorded<'_>) -> bool {
+    let is_of_it = held.pool == block.pool && held.pool.kind == PoolKind::IpPool;
+    let object = is_of_it.then(|| server.get("ippools", &held.pool.name)).flatten();
+    let gateway = object.and_then(|object| object["spec"]["gateway"].as_str()?.parse().ok());
+    gateway == Some(held.addr)
 }
 
 fn why_it_may_be_of_another(records: &Records, held: &Held, block: &Recorded<'_>) -> Option<&'static str> {
@@ -216,8 +226,14 @@ pub(super) fn what_is_held_is_recorded(world: &World) -> Result<(), Broken> {
             let object = server.get(plural, &pool.name);
             let claims = object.map(|object| object.claims()).unwrap_or_default();
             let is_destroyed = is_destroyed(&world.records, held);
+            // A restore can bring back another block than the one that the node has by now. A status records one block of a node.
+            let is_beside = || {
+                let mut others = node.held().filter(|(_, other)| other.pool == *pool).map(|(_, other)| other.addr);
+                let own = claims.iter().find(|claim| claim.node == node.name);
+                server.restores() > 0 && own.is_some_and(|own| others.any(|addr| own.range.contains(addr)))
+            };
             let is_recorded = claims.iter().any(|claim| claim.node == node.name && claim.range.contains(addr))
-                || (is_destroyed && is_reported(&server, &node.name, held));
+                || ((is_destroyed || is_beside()) && is_reported(&server, &node.name, held));
             let is_invalid = object.is_some_and(|object| super::has_reason(object, "InvalidSpec"));
             let reason = || {
                 // With the definitions each IPAMNode went, also one that repeated a block which a late status write had removed.

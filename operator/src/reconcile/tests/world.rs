@@ -87,7 +87,7 @@ impl World {
     }
 
     pub(super) fn tell(&mut self, event: Observed) {
-        self.reconciler.observe(event, self.now);
+        self.controllers.observe(&mut self.reconciler, event, self.now);
     }
 
     pub(super) fn node_joins(&mut self, name: &str) {
@@ -124,14 +124,19 @@ impl World {
         self.controllers.poll(&mut self.reconciler, now)
     }
 
+    /// The reasons of the events that were to be published since the last time.
+    pub(super) fn warnings(&mut self) -> Vec<&'static str> {
+        self.reconciler.take_warnings().into_iter().map(|warning| warning.note.reason).collect()
+    }
+
     /// When something is due, if nothing happens before.
     pub(super) fn next_wake(&mut self) -> Option<Instant> {
         let now = self.clocks();
         self.controllers.take_wakes(&mut self.reconciler, now);
-        self.controllers.next_due()
+        self.controllers.next_due(&self.reconciler)
     }
 
-    fn clocks(&self) -> Now {
+    pub(super) fn clocks(&self) -> Now {
         Now { instant: self.now, wall: Timestamp::from_second(1_700_000_000).unwrap() }
     }
 
@@ -163,7 +168,6 @@ impl World {
                 let made = (!matches!(write.action, NodeAction::Delete(..))).then_some(made);
                 Outcome::IpamNode(write, Ok(made))
             }
-            Command::Publish { pool, .. } => Outcome::Published(pool.key),
         };
         let deleted = match &outcome {
             Outcome::IpamNode(NodeWrite { node, .. }, Ok(None)) => Some(node.clone()),
@@ -182,7 +186,6 @@ impl World {
                 Outcome::Pool(pool, Err(error))
             }
             Command::WriteIpamNode(write) => Outcome::IpamNode(write, Err(error)),
-            Command::Publish { pool, .. } => Outcome::Published(pool.key),
         };
         self.outcome(outcome);
     }
@@ -192,7 +195,8 @@ impl World {
         let mut done = Vec::new();
         for _ in 0..100 {
             let calls = self.calls();
-            if calls.is_empty() && !self.confirm_grants() {
+            let is_due = self.next_wake().is_some_and(|due| due <= self.now + timing::QUIET);
+            if calls.is_empty() && !self.confirm_grants() && !is_due {
                 return done;
             }
             for call in calls {

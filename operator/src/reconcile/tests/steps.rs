@@ -1,0 +1,98 @@
+//! Which keys are stepped, and when.
+
+use super::*;
+
+const SECOND: Duration = Duration::from_secs(1);
+
+/// The agent of n1 reported all of the only block of the pool in use outside its blocks. Then its IPAMNode and its Node went, so that
+/// nothing has a Controller that waits for the end of the grace.
+fn node_without_objects() -> (World, Duration) {
+    let n1 = object(&json!({
+        "metadata": {"name": "n1", "uid": "uid-n1", "generation": 1, "resourceVersion": "50"},
+        "spec": {"pools": []},
+        "status": {"observedGeneration": 1, "pools": [{"name": "blue", "poolType": "IPPool", "startIP": "192.168.0.9",
+            "endIP": "192.168.0.9", "used": 1, "capacity": 0, "held": [{"startIP": "192.168.0.9", "endIP": "192.168.0.9"}]}]},
+    }));
+    let one_block = r#"{"subnet":"192.168.0.0/24","perNodeBlockSize":254}"#;
+    let mut world = World::new(&["n1", "n2"], &[pool_object("blue", 10, 1, one_block, &json!({}))], vec![n1]);
+    world.settle();
+    let gone = json!({"metadata": {"name": "n1", "uid": "uid-n1", "generation": 1, "resourceVersion": "51"}});
+    world.tell(Observed::IpamNode(Event::Delete(object(&gone))));
+    world.tell(Observed::Node(Event::Delete(("n1".to_owned(), NodeMeta::default()))));
+    world.settle();
+    assert!(world.reconciler.keeps_report("n1"));
+    let grace = world.reconciler.settings.released_block_grace.unwrap();
+    (world, grace)
+}
+
+/// Nothing happens but what is due, when it is due. The nodes that status writes gave a block. Wakes are taken once after each change.
+fn left_alone(world: &mut World) -> Vec<String> {
+    let mut served = Vec::new();
+    for _ in 0..100 {
+        let Some(due) = world.controllers.next_due(&world.reconciler) else { return served };
+        world.now = world.now.max(due);
+        for call in world.poll() {
+            if let Command::WriteStatus { status, .. } = &call {
+                served.extend(status.allocations.iter().map(|claim| claim.node.clone()));
+            }
+            world.succeed(call);
+            let now = world.clocks();
+            world.controllers.take_wakes(&mut world.reconciler, now);
+        }
+    }
+    panic!("it never comes to rest");
+}
+
+#[test]
+fn the_end_of_the_grace_of_a_node_without_objects_serves_others() {
+    let (mut world, _) = node_without_objects();
+    assert_eq!(left_alone(&mut world), ["n2"]);
+}
+
+#[test]
+fn a_grace_that_begins_again_ends_in_its_time() {
+    let (mut world, grace) = node_without_objects();
+    world.now += grace.saturating_sub(180 * SECOND);
+    world.reconciler.nodes_out_of_sight(world.now);
+    assert_eq!(left_alone(&mut world), ["n2"]);
+}
+
+#[test]
+fn the_retries_of_a_node_step_no_pool() {
+    let pools: Vec<RawObject> = (0..20)
+        .map(|pool| {
+            let spec = format!(r#"{{"subnet":"10.{pool}.0.0/16","perNodeBlockSize":4}}"#);
+            pool_object(&format!("pool-{pool}"), 10 + pool, 1, &spec, &json!({}))
+        })
+        .collect();
+    let mut world = World::new(&["n1"], &pools, vec![]);
+    let (mut steps, mut retries) = (0, 0);
+    world.settle();
+    world.node_joins("n2");
+    let end = world.now + 60 * SECOND;
+    while let Some(due) = world.next_wake().filter(|due| *due < end) {
+        world.now = world.now.max(due);
+        let now = world.clocks();
+        world.reconciler.tick(world.now);
+        world.controllers.take_wakes(&mut world.reconciler, now);
+        while let Some(key) = world.controllers.next(world.now) {
+            steps += u32::from(matches!(key, Key::Pool(_)) && retries > 2);
+            match world.reconciler.step(&key, now) {
+                Step::Call(call) if matches!(*call, Command::WriteIpamNode(_)) => {
+                    retries += 1;
+                    world.controllers.begin(key);
+                    world.fail(*call, CallError::Failed("forbidden".into()));
+                }
+                Step::Call(call) => {
+                    world.controllers.begin(key);
+                    world.succeed(*call);
+                }
+                Step::Wait(at) => world.controllers.wake(key, at),
+                Step::Done => {}
+            }
+            world.controllers.take_wakes(&mut world.reconciler, now);
+        }
+    }
+    assert!(retries > 5, "{retries}");
+    assert_eq!(steps, 0, "pools have nothing to do");
+}
