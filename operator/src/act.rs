@@ -87,8 +87,8 @@ impl Actor {
         }
     }
 
-    /// Publishes an event, or logs why it did not. It is tried once: the condition says the same and stays, and an event is for those
-    /// who look right now.
+    /// Publishes a Kubernetes Event while this process leads. It is tried once, and a failure is logged. The condition says the same and
+    /// stays.
     pub async fn publish(&self, Warning { pool, note }: Warning) {
         if !self.lead.borrow().holds(tokio::time::Instant::now().into_std()) {
             return;

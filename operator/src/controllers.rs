@@ -11,9 +11,9 @@
 //!
 //! The state machine knows which keys an event concerns. So it gets each event before the Controllers, and names the keys to reconcile.
 //! A Controller reconciles only keys in its store. The watches fill the stores with names alone, because the state machine has all else.
-//! What is due and of no key, such as the end of a pause, has a timer here.
+//! The end of a pause and the times of nodes have a timer here, because a node with neither object has no Controller that waits.
 //!
-//! Events are published beside all this, one try each. No pool waits for the API server to store one.
+//! Kubernetes Events are published beside all this, one try each. No pool waits for the API server to store one.
 
 use std::convert::Infallible;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -21,7 +21,7 @@ use std::sync::{Arc, Mutex, MutexGuard};
 use std::time::Instant;
 
 use futures::channel::mpsc::{self, UnboundedSender, unbounded};
-use futures::future::{BoxFuture, join, join_all};
+use futures::future::{BoxFuture, join_all};
 use futures::stream::{BoxStream, SelectAll, pending};
 use futures::{FutureExt, StreamExt};
 use ipam_core::{PoolKey, PoolKind};
@@ -51,9 +51,9 @@ const POOLS_AT_ONCE: u16 = 16;
 const NODES_AT_ONCE: u16 = 48;
 /// Changes of the watches taken in before others have their turn.
 const EVENTS_AT_ONCE: usize = 256;
-/// Events that wait to be published, as many as client-go keeps. Further ones are dropped.
+/// Kubernetes Events that wait to be published, as many as client-go keeps. Further ones are dropped.
 const MOST_WARNINGS: usize = 1000;
-/// Events published at one time.
+/// Kubernetes Events published at one time.
 const WARNINGS_AT_ONCE: usize = 4;
 
 /// Starts all watches, each with a list.
@@ -73,8 +73,8 @@ struct Shared {
     actor: Actor,
     metrics: Arc<Metrics>,
     synced: Arc<AtomicBool>,
-    /// Notified when the loop of [`Controllers::run`] has something else to do or to wait for.
-    turns: Notify,
+    /// Wakes the loop of [`Controllers::run`]: it has something else to do or to wait for.
+    loop_wake: Notify,
     /// Cancelled when no further call is to be made.
     ends: CancellationToken,
 }
@@ -106,7 +106,7 @@ impl Controllers {
         let (sender, warnings) = mpsc::channel(MOST_WARNINGS);
         let state =
             Mutex::new(State { reconciler, mark: mark.clone(), wakes: None, warnings: sender, next_tick: None });
-        let shared = Shared { state, actor, metrics, synced, turns: Notify::new(), ends: CancellationToken::new() };
+        let shared = Shared { state, actor, metrics, synced, loop_wake: Notify::new(), ends: CancellationToken::new() };
         Self { shared: Arc::new(shared), watches, mark, warnings }
     }
 
@@ -125,8 +125,8 @@ impl Controllers {
         self.shared.metrics.leader(true);
         let word = self.mark.word();
         self.shared.with(|reconciler, now| reconciler.lead(word, now.instant));
-        let (mut stores, wakes, controllers) = begin(&self.shared);
-        let mut running = join(controllers, publish(self.shared.clone(), self.warnings));
+        let (mut stores, wakes, mut controllers) = begin(&self.shared);
+        let mut publishing = publish(self.shared.clone(), self.warnings);
         self.shared.lock().wakes = Some(wakes);
         events = (self.watches)();
         loop {
@@ -143,26 +143,26 @@ impl Controllers {
                 () = stop.cancelled() => break,
                 Some(event) = events.next() => self.shared.take(event, &mut events, Some(&mut stores)),
                 () = self.mark.changed() => self.shared.with(|_, _| ()),
-                () = self.shared.turns.notified() => {}
+                () = self.shared.loop_wake.notified() => {}
                 () = at(next_tick) => self.shared.with(|reconciler, now| reconciler.tick(now.instant)),
-                _ = &mut running => unreachable!("Controllers run until they are stopped"),
+                () = &mut publishing => unreachable!("events are published until the end"),
+                () = &mut controllers => unreachable!("Controllers run until they are stopped"),
             }
         }
         self.shared.ends.cancel();
         // A Controller whose store is not filled yet would wait for that.
         drop(stores);
-        running.await;
+        controllers.await;
     }
 }
 
-/// Publishes events until [`Shared::ends`], then waits for those under way.
+/// Publishes events. Nothing waits for those that are not published at the end.
 fn publish(shared: Arc<Shared>, warnings: mpsc::Receiver<Warning>) -> BoxFuture<'static, ()> {
-    let until_the_end = warnings.take_until(shared.ends.clone().cancelled_owned());
     let publish = move |warning| {
         let shared = shared.clone();
         async move { shared.actor.publish(warning).await }
     };
-    until_the_end.for_each_concurrent(WARNINGS_AT_ONCE, publish).boxed()
+    warnings.for_each_concurrent(WARNINGS_AT_ONCE, publish).boxed()
 }
 
 /// Waits until then; without a time for ever.
@@ -205,12 +205,13 @@ impl Shared {
             self.metrics.ipam_nodes_waiting(reconciler.ipam_nodes_waiting());
         }
         if *next_tick != reconciler.next_tick() || reconciler.wants_lists() {
-            self.turns.notify_one();
+            self.loop_wake.notify_one();
         }
         for warning in reconciler.take_warnings() {
             if let Err(refused) = warnings.try_send(warning) {
+                let why = if refused.is_full() { "too many wait" } else { "the operator ends" };
                 let Warning { pool, note } = refused.into_inner();
-                tracing::warn!(pool = %pool.key, reason = note.reason, "event not published: too many wait");
+                tracing::warn!(pool = %pool.key, reason = note.reason, "event not published: {why}");
             }
         }
         result

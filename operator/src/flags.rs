@@ -8,7 +8,7 @@ use std::time::Duration;
 use clap::Parser;
 use ipam_daemon::{Common, CommonFlags, Mistakes, gosyntax};
 
-use crate::reconcile::Settings;
+use crate::reconcile::{STATUS_BYTES_PER_MINUTE, Settings};
 use crate::webhook::flags::{WebhookConfig, WebhookFlags};
 use crate::{release_pools, validate};
 
@@ -35,6 +35,9 @@ struct Flags {
     /// Labels of the nodes that run an agent, as KEY=VALUE,...; a recovery awaits no other node. By default every node runs one
     #[arg(long, default_value = "", value_name = "LABELS")]
     agent_node_selector: String,
+    /// Bytes of pool statuses that may be written in a minute, over all pools; at 5,000 nodes a status has 390 kB
+    #[arg(long, default_value_t = STATUS_BYTES_PER_MINUTE.to_string(), value_name = "BYTES")]
+    status_bytes_per_minute: String,
     #[command(flatten)]
     webhook: WebhookFlags,
 }
@@ -93,13 +96,24 @@ impl Config {
         let released_block_grace = Some(grace).filter(|grace| !grace.is_zero());
         let selector = &flags.agent_node_selector;
         let agent_nodes = mistakes.take("agent-node-selector", selector, labels(selector), BTreeMap::new());
-        let settings = Settings { released_block_grace, agent_nodes, ..Settings::default() };
+        let bytes = status_bytes(&flags.status_bytes_per_minute);
+        let bytes = mistakes.take("status-bytes-per-minute", &flags.status_bytes_per_minute, bytes, 0);
+        let settings =
+            Settings { released_block_grace, agent_nodes, status_bytes_per_minute: bytes, ..Settings::default() };
         let namespace = flags.leader_elect_namespace;
         if let Err(why) = ipam_daemon::flags::namespace(&namespace) {
             mistakes.add("leader-elect-namespace", &namespace, &why);
         }
         Ok(mistakes.into_result(Self { common, elect_in: elects.then_some(namespace), settings, webhook })?)
     }
+}
+
+/// Fewer bytes than one status of a large pool in a minute would stop the operator.
+const LEAST_STATUS_BYTES: u64 = 3_000_000;
+
+fn status_bytes(text: &str) -> Result<u64, String> {
+    let wanted = || format!("want a number of bytes, {LEAST_STATUS_BYTES} or more");
+    text.parse().ok().filter(|bytes| *bytes >= LEAST_STATUS_BYTES).ok_or_else(wanted)
 }
 
 /// Reads labels as `--agent-node-selector` has them.
@@ -117,6 +131,19 @@ fn labels(text: &str) -> Result<BTreeMap<String, String>, String> {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn bytes_of_statuses_are_a_number_that_is_large_enough() {
+        let of = |text: &str| {
+            read(&[&format!("--status-bytes-per-minute={text}")]).map(|config| config.settings.status_bytes_per_minute)
+        };
+        assert_eq!(of("3000000").unwrap(), 3_000_000);
+        assert_eq!(read(&[]).unwrap().settings.status_bytes_per_minute, STATUS_BYTES_PER_MINUTE);
+        for wrong in ["2999999", "0", "-1", "36M", ""] {
+            let text = of(wrong).unwrap_err().to_string();
+            assert!(text.contains("status-bytes-per-minute") && text.contains("3000000 or more"), "{wrong}: {text}");
+        }
+    }
 
     #[test]
     fn labels_of_agents_are_pairs_and_anything_else_is_named() {

@@ -4,6 +4,7 @@
 //! left out, and remembered as a reason to write the status anew.
 
 use std::collections::{BTreeMap, BTreeSet};
+use std::io::Write;
 use std::sync::Arc;
 
 use ipam_core::overlap::{ALLOW_OVERLAP_ANNOTATION, Contender};
@@ -301,6 +302,14 @@ impl StatusRecord {
         self.allocations.iter().chain(self.releasing.iter().map(|release| &release.claim))
     }
 
+    /// The bytes of the status of a pool of `kind` that says this.
+    pub fn bytes(&self, kind: PoolKind) -> u64 {
+        let mut counter = Counter(0);
+        // Nothing in it fails to be written.
+        drop(serde_json::to_writer(&mut counter, &self.body(kind)));
+        counter.0
+    }
+
     /// The status of a pool of `kind` that says this.
     pub fn body(&self, kind: PoolKind) -> StatusBody {
         let Summary { observed_generation, conditions, nodes, blocks, addresses } = self.summary.clone();
@@ -324,6 +333,20 @@ impl StatusRecord {
                 addresses,
             }),
         }
+    }
+}
+
+/// Counts what is written.
+struct Counter(u64);
+
+impl Write for Counter {
+    fn write(&mut self, bytes: &[u8]) -> std::io::Result<usize> {
+        self.0 = self.0.saturating_add(u64::try_from(bytes.len()).unwrap_or(u64::MAX));
+        Ok(bytes.len())
+    }
+
+    fn flush(&mut self) -> std::io::Result<()> {
+        Ok(())
     }
 }
 

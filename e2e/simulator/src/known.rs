@@ -15,7 +15,9 @@ mod restore;
 use super::Failure;
 use loss::{is_of_a_creation_that_arrives_late, is_of_a_node_that_left, is_of_a_pool_removed_by_hand};
 use other::{is_of_a_call_of_a_former_leader, is_of_an_awaited_node};
-use restore::{is_of_a_grant_never_used, is_of_a_lost_store, is_of_an_agent_that_is_down};
+use restore::{
+    is_of_a_grant_never_used, is_of_a_lost_store, is_of_an_agent_that_is_down, is_of_pools_that_stopped_sharing,
+};
 
 /// A fault that is known.
 #[derive(Debug)]
@@ -45,7 +47,7 @@ const UNRECORDED: &[&str] = &["one-holder", "held-is-nobody-elses", "held-is-rec
 const USED: &[&str] = &["one-holder", "held-is-nobody-elses", "held-is-recorded", "pool-in-use-stays"];
 
 /// All of them. The first that fits counts, so that the one with more conditions stands before the one with fewer.
-pub const FAULTS: [Fault; 8] = [
+pub const FAULTS: [Fault; 9] = [
     Fault { name: "agent-is-down-after-a-restore", laws: UNRECORDED, shows: is_of_an_agent_that_is_down },
     Fault { name: "pool-and-ipam-node-deleted-by-hand", laws: UNRECORDED, shows: is_of_a_pool_removed_by_hand },
     Fault {
@@ -53,6 +55,7 @@ pub const FAULTS: [Fault; 8] = [
         laws: &["selected-node-has-a-block"],
         shows: is_of_a_node_that_left,
     },
+    Fault { name: "pools-stop-sharing-before-a-restore", laws: TWICE, shows: is_of_pools_that_stopped_sharing },
     Fault {
         name: "node-without-an-agent-is-awaited",
         laws: &["selected-node-has-a-block"],

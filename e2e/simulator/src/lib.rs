@@ -31,8 +31,8 @@
 //! version or uid, which preconditions a deletion has, that a write which changes nothing makes no version, what `generation` counts,
 //! that `spec` and `status` are written apart, merge and JSON patches, finalizers, and the events of a watch in their order. An update of
 //! a Lease that is not there creates it.
-//! kube-runtime's Controllers, with the order of the keys that are due, are `operator::reconcile::model`. `operator/tests/controllers.rs`
-//! compares it with the real ones, apart from their stores.
+//! kube-runtime's Controllers are `operator::reconcile::model`, which says what of it `operator/tests/controllers.rs` compares with the real
+//! ones. Not modelled is how many keys are reconciled at one time.
 //! What the model has of its own, and nothing compares: a watch that lags, fails or lists again ([`watch`]), the moment at which a replica
 //! hears that it leads, a Lease call that is given up or late, a restore, and the order of the steps of the agent's report loop. The agent's
 //! report, what is in use and what is in force are read in one step.

@@ -59,6 +59,10 @@ const NEAR: &[(&str, &[(&str, Change)])] = &[
         ("Strip", Without), ("Strip", Other("pool")), ("Remove", Without), ("Remove", Other("pool")), ("RemoveIpamNode", Without), ("RemoveIpamNode", First),
         ("RemoveIpamNode", Other("node")), ("Crowd", Without),
     ]),
+    ("pools-stop-sharing-before-a-restore", &[
+        ("Share", Without), ("Share", Last), ("Share", Other("pool")), ("Restore", Without), ("Restore", First), ("Restore", Become("Drain")),
+        ("Backup", Without), ("Backup", Last), ("Crowd", Without), ("Crowd", Last),
+    ]),
     ("store-lost-before-a-restore", &[
         ("Wipe", Without), ("Wipe", First), ("Wipe", Last), ("Wipe", Other("node")), ("Relabel", Without), ("Relabel", First), ("Relabel", Last),
         ("Relabel", Other("node")), ("Restore", Without), ("Restore", First), ("Restore", Last), ("Backup", Last), ("Crowd", Without), ("Crowd", First),

@@ -8,6 +8,7 @@
 
 use std::collections::{HashMap, HashSet};
 
+use ipam_core::occupancy::Evidence;
 use ipam_core::plan::{Assignment, Claim, ClaimSource};
 use ipam_core::{AddrRange, Family, PoolKey, RunSet};
 
@@ -28,9 +29,12 @@ pub(super) fn gather(key: &PoolKey, seen: &Observation<'_>) -> (Vec<Claim>, Vec<
         for claim in &claims {
             recorded.insert(claim);
         }
+        // A pool that assigns nothing waits for the reports of both. A pod of any node may have the gateway.
+        let assigns = !seen.pool.life.deleting && seen.beside.in_the_way.is_none();
         let is_of_others = |claim: &Claim| {
-            let mut facts = seen.occupancy.overlapping(&claim.range).filter(|fact| *fact.pool == *key);
-            facts.any(|fact| *fact.node != *claim.node)
+            let facts = seen.occupancy.overlapping(&claim.range).filter(|fact| *fact.pool == *key);
+            let mut others = facts.filter(|fact| *fact.node != *claim.node && fact.evidence != Evidence::InUse);
+            assigns && others.next().is_some()
         };
         let has_room =
             |claim: &&Claim| !named.contains(&claim.node) && !recorded.overlap(claim) && !is_of_others(claim);

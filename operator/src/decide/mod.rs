@@ -164,6 +164,8 @@ pub struct Decision {
     pub dropped: Vec<String>,
     /// Whether only new counts of addresses wait for their time.
     pub counts_deferred: bool,
+    /// Whether only counts of addresses are new in the status.
+    pub only_counts: bool,
 }
 
 /// A change of a pool's metadata.
@@ -303,6 +305,7 @@ fn conclude(
         contradictions: contradictions.len(),
         expires: releases.next_expiry(&plan.assignments),
         counts_deferred: counts_only && !seen.counts_due,
+        only_counts: counts_only,
         ..Decision::default()
     };
     decision.patch = patch(seen, &plan, news);

@@ -205,6 +205,11 @@ fn a_block_that_is_reserved_for_two_nodes_is_assigned_to_neither() {
     scene.beside.reserved.push(reserved("n1"));
     let status = scene.decide(&pool).status.unwrap();
     assert_eq!(blocks(&status), ["n1=192.168.0.1-192.168.0.4", "n2=192.168.0.5-192.168.0.8"]);
+    // While the pool is deleted, its finalizer stays until both have reported.
+    let mut deleted = pool.clone();
+    deleted.life.deleting = true;
+    let decision = scene.decide(&deleted);
+    assert_eq!((decision.patch, decision.status.unwrap().releasing.len()), (None, 2));
 }
 
 #[test]

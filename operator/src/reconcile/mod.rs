@@ -14,6 +14,7 @@
 
 mod beside;
 mod block_log;
+mod budget;
 mod calls;
 mod lifetime;
 pub mod model;
@@ -40,6 +41,7 @@ use crate::index::{IpamNodes, NodeMeta, Nodes, Relist};
 use crate::metrics::Metrics;
 use crate::objects::RawObject;
 use crate::pool::{FINALIZER, FORCE_RELEASE, Life, PoolRecord};
+use budget::Budget;
 pub use calls::{CallError, Command, NodeAction, NodeVersion, NodeWrite, Outcome, PoolPatch, PoolRef, Warning};
 use node_queue::NodeQueue;
 use node_writes::queue_holders;
@@ -94,15 +96,22 @@ pub struct Settings {
     pub released_block_grace: Option<Duration>,
     /// Labels of the nodes that run an agent; empty if all do.
     pub agent_nodes: BTreeMap<String, String>,
+    /// Bytes of pool statuses that may be written in a minute, over all pools.
+    pub status_bytes_per_minute: u64,
     /// Seed of the random numbers in grant IDs. No two leaders may have the same.
     pub seed: u64,
 }
+
+/// Default of [`Settings::status_bytes_per_minute`]. With 5,000 nodes and 8 pools a status of each has 3 MB, so that a block of a burst of
+/// joins waits for eight seconds at most.
+pub const STATUS_BYTES_PER_MINUTE: u64 = 36_000_000;
 
 impl Default for Settings {
     fn default() -> Self {
         Self {
             released_block_grace: Some(Duration::from_hours(24)),
             agent_nodes: BTreeMap::new(),
+            status_bytes_per_minute: STATUS_BYTES_PER_MINUTE,
             seed: fastrand::u64(..),
         }
     }
@@ -155,6 +164,8 @@ pub struct Reconciler {
     warnings: Vec<Warning>,
     /// How many calls about pools were begun.
     calls: u64,
+    /// How much may be written.
+    budget: Budget,
     leads: Leads,
     /// Whether no pool is looked at before the Lease says something else.
     waits_for_the_lease: bool,
@@ -169,6 +180,7 @@ impl Reconciler {
     /// One that knows nothing and does not lead.
     pub fn new(settings: Settings, metrics: Arc<Metrics>) -> Self {
         let lists = [PoolKind::IpPool, PoolKind::CidrPool].map(|kind| (kind, Relist::default()));
+        let budget = Budget::new(settings.status_bytes_per_minute);
         let random = fastrand::Rng::with_seed(settings.seed);
         Self {
             settings,
@@ -191,6 +203,7 @@ impl Reconciler {
             wants_lists: false,
             warnings: Vec::new(),
             calls: 0,
+            budget,
             leads: Leads::No,
             waits_for_the_lease: false,
             lease_write: 0,
@@ -362,14 +375,14 @@ impl Reconciler {
             grace: self.settings.released_block_grace,
             absences: &self.absences,
             no_place: self.no_place,
-            counts_due: task.counts_due(now.instant),
+            counts_due: task.counts_due(now.instant) && self.budget.counts_at(now.instant) <= now.instant,
             now: now.wall,
             instant: now.instant,
         });
         self.metrics.planned(key, began.elapsed());
         self.metrics.contradictions(key, decision.contradictions);
         if decision.counts_deferred {
-            task.due.by(task.counts_at(now.instant));
+            task.due.by(task.counts_at(now.instant).max(self.budget.counts_at(now.instant)));
         }
         if let Some(expires) = decision.expires {
             let wait = Duration::try_from(expires.duration_since(now.wall)).unwrap_or_default();
@@ -382,6 +395,13 @@ impl Reconciler {
     /// unless it is known to be current, that is asked first.
     fn start_call(&mut self, key: &PoolKey, decision: Decision, now: Instant) -> Option<Command> {
         let task = self.pools.get_mut(key)?;
+        let may_write = self.budget.urgent_at(now);
+        if decision.status.is_some() && may_write > now {
+            // All of it is decided again then. Whatever happens before joins in.
+            task.not_before = Some(may_write);
+            task.due.by(may_write);
+            return None;
+        }
         for line in &decision.dropped {
             tracing::warn!(pool = %key, "record not honoured: {line}");
         }
@@ -407,6 +427,7 @@ impl Reconciler {
             Some(Command::Confirm { pool })
         } else if let Some(status) = decision.status {
             let sent = status.clone();
+            self.budget.take(status.bytes(key.kind), decision.only_counts, now);
             if !status.has_blocks_of(&task.record.status) {
                 self.changed_pools.insert(key.clone());
             }

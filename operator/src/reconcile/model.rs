@@ -6,10 +6,12 @@
 //! * Wakes and requeues of one key are joined. The earliest time counts.
 //!
 //! Nothing compares these:
-//! * No key is stepped before the store of its Controller has a whole list.
 //! * A key that is not in the store when its time comes is dropped.
 //! * Keys that are due at the same time have no order.
 //! * After a call the next step of the same key follows.
+//!
+//! Not modelled: how many keys of a Controller are stepped at one time, and that a Controller waits for its first list. The state machine
+//! decides nothing before all lists are complete.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::time::Instant;
@@ -45,7 +47,6 @@ struct Store {
     keys: BTreeSet<Key>,
     /// Those of a list that is not whole yet.
     listed: BTreeSet<Key>,
-    is_ready: bool,
 }
 
 impl Watch {
@@ -59,7 +60,7 @@ impl Watch {
 }
 
 impl Model {
-    /// One that chooses among keys that are due at the same time by `seed`.
+    /// Controllers in which `seed` chooses among keys that are due at the same time.
     pub fn of_seed(seed: u64) -> Self {
         Self { random: Some(fastrand::Rng::with_seed(seed)), ..Self::default() }
     }
@@ -80,10 +81,7 @@ impl Model {
         match event {
             Event::Init => store.listed.clear(),
             Event::InitApply(key) => drop(store.listed.insert(key)),
-            Event::InitDone => {
-                store.keys = std::mem::take(&mut store.listed);
-                store.is_ready = true;
-            }
+            Event::InitDone => store.keys = std::mem::take(&mut store.listed),
             Event::Apply(key) => drop(store.keys.insert(key)),
             Event::Delete(key) => drop(store.keys.remove(&key)),
         }
@@ -119,7 +117,7 @@ impl Model {
 
     /// When the next key is due that has no step under way, or the state machine.
     pub fn next_due(&self, reconciler: &Reconciler) -> Option<Instant> {
-        let idle = self.scheduled.iter().filter(|(key, _)| self.is_ready(key) && !self.running.contains(*key));
+        let idle = self.scheduled.iter().filter(|(key, _)| !self.running.contains(*key));
         idle.map(|(_, at)| *at).chain(reconciler.next_tick()).min()
     }
 
@@ -129,13 +127,8 @@ impl Model {
             reconciler.tick(now.instant);
         }
         let mut calls = Vec::new();
-        let mut waits = Vec::new();
         self.take_wakes(reconciler, now);
         while let Some(key) = self.next(now.instant) {
-            if !self.is_ready(&key) {
-                waits.push(key);
-                continue;
-            }
             if !self.is_stored(&key) {
                 continue;
             }
@@ -148,9 +141,6 @@ impl Model {
                 Step::Done => {}
             }
             self.take_wakes(reconciler, now);
-        }
-        for key in waits {
-            self.wake(key, now.instant);
         }
         calls
     }
@@ -175,10 +165,6 @@ impl Model {
         for key in reconciler.take_wakes(now) {
             self.wake(key, now.instant);
         }
-    }
-
-    fn is_ready(&self, key: &Key) -> bool {
-        self.stores.get(&Watch::of(key)).is_some_and(|store| store.is_ready)
     }
 
     fn is_stored(&self, key: &Key) -> bool {

@@ -14,6 +14,7 @@ use crate::pool::StatusRecord;
 
 mod absences;
 mod beside;
+mod bytes;
 mod earlier_state;
 mod edits;
 mod fence;

@@ -331,6 +331,9 @@ async fn an_event_that_the_api_server_does_not_store_holds_up_nothing() {
     server.tell(IPPOOLS, "MODIFIED", &pool(110, &spec(), &json!({}))).await;
     let status = status_write(&mut server).await;
     assert_eq!(status.body["status"]["allocations"][0]["nodeName"], "n1");
+    status.answer(&written("blue", 120));
+    // Nor does the end wait for it, so that the Lease is released.
+    server.stop().await;
     assert!(begun.elapsed() < Duration::from_secs(1), "{:?}", begun.elapsed());
     drop(event);
 }

@@ -34,6 +34,11 @@ impl PutBack<'_> {
     pub(super) const fn is_live(&self) -> bool {
         self.live.is_some()
     }
+
+    /// A leader may have assigned or released a block that the restore takes back.
+    pub(super) fn takes_back_writes(&self) -> bool {
+        has(self.since, writes)
+    }
 }
 
 /// All restores, in their order.

@@ -1,10 +1,12 @@
 //! Faults that a restore shows.
 
 use super::order::{
-    address, adds_for_a_user, adds_on, after, has, has_put_back, is_user, names_pod_of, names_pool, writes,
+    address, adds_for_a_user, adds_on, after, has, has_put_back, is_user, names, names_pod_of, names_pool,
+    pools_with_the_address, writes,
 };
 use crate::Failure;
 use crate::action::Action;
+use crate::admin::pool_at;
 use crate::world::{MOST_NODES, node_name};
 
 /// A restore takes back a block that is in use. No leader runs on that remembers it. The agent of its node is down until a
@@ -40,6 +42,20 @@ pub(super) fn is_of_a_grant_never_used(failure: &Failure) -> bool {
         let is_user = (0..MOST_NODES)
             .any(|node| node_name(node) == it.node && (is_user(failure, node) || names_pod_of(failure, node)));
         is_user && address.is_none_or(|address| it.range.contains(address))
+    })
+}
+
+/// Two pools with the address are applied, and one of them stopped sharing addresses before the backup, while a pod had it. A restore takes
+/// back what a leader wrote of them.
+/// Not bound: which of the two pools has which block. That follows from the specs, the creation times and the order of nodes.
+pub(super) fn is_of_pools_that_stopped_sharing(failure: &Failure) -> bool {
+    has_put_back(failure, |it| {
+        let pools = pools_with_the_address(failure, it.until);
+        let is_of_one = |pool| pools.contains(pool_at(pool).1);
+        let stops_sharing = has(it.before, |action| matches!(action, Action::Share { pool } if is_of_one(pool)));
+        let is_used = adds_for_a_user(failure, it.until);
+        let is_named = pools.iter().any(|pool| names(failure, pool));
+        !it.is_live() && pools.len() > 1 && is_named && it.takes_back_writes() && is_used && stops_sharing
     })
 }
 

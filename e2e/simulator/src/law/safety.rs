@@ -189,13 +189,22 @@ fn recorded_as_its_own(world: &World, holders: &BTreeMap<IpAddr, Vec<Holder<'_>>
     Ok(())
 }
 
-/// Whether the spec of the pool names the address as the gateway, so that no agent allocates it from a block. An admin can make an
-/// address in use the gateway.
+/// Whether the address is the gateway of the pool, and the node with the block cannot allocate it: it has no entry of the pool, or its
+/// entry has this gateway or names the address as unavailable. An admin can make an address in use the gateway.
 fn is_gateway(server: &Server, held: &Held, block: &Recorded<'_>) -> bool {
     let is_of_it = held.pool == block.pool && held.pool.kind == PoolKind::IpPool;
-    let object = is_of_it.then(|| server.get("ippools", &held.pool.name)).flatten();
-    let gateway = object.and_then(|object| object["spec"]["gateway"].as_str()?.parse().ok());
-    gateway == Some(held.addr)
+    let layouts = if is_of_it { Layout::all(server) } else { Vec::new() };
+    let is_of_spec = |layout: &Layout| {
+        let mut gateways = layout.blocks.iter().filter_map(|block| block.gateway);
+        layout.key == held.pool && layout.is_valid && gateways.any(|gateway| gateway == held.addr)
+    };
+    let entries = server.get("ipamnodes", block.node).and_then(|object| object["spec"]["pools"].as_array());
+    let mut entries = entries.into_iter().flatten().filter(|entry| pool_of_entry(entry) == held.pool);
+    let cannot_allocate = |entry: &Value| {
+        let mut unavailable = entry["heldElsewhere"].as_array().into_iter().flatten().filter_map(range_of_entry);
+        entry["gateway"] == held.addr.to_string() || unavailable.any(|run| run.contains(held.addr))
+    };
+    layouts.iter().any(is_of_spec) && entries.all(cannot_allocate)
 }
 
 fn why_it_may_be_of_another(records: &Records, held: &Held, block: &Recorded<'_>) -> Option<&'static str> {
@@ -233,13 +242,15 @@ pub(super) fn what_is_held_is_recorded(world: &World) -> Result<(), Broken> {
                 server.restores() > 0 && own.is_some_and(|own| others.any(|addr| own.range.contains(addr)))
             };
             let is_recorded = claims.iter().any(|claim| claim.node == node.name && claim.range.contains(addr))
-                || ((is_destroyed || is_beside()) && is_reported(&server, &node.name, held));
+                || (is_destroyed && is_reported(&server, &node.name, held));
             let is_invalid = object.is_some_and(|object| super::has_reason(object, "InvalidSpec"));
             let reason = || {
                 // With the definitions each IPAMNode went, also one that repeated a block which a late status write had removed.
                 let is_lost = is_destroyed || (world.allowed.is_undefined() && object.is_none());
                 let unasked = (is_lost && !has_pools).then_some("no pool assigns blocks");
-                unasked.or_else(|| world.allowed.unrecorded(node, pod, held, is_invalid))
+                let beside = || is_beside() && is_reported(&server, &node.name, held);
+                let unrecorded = || world.allowed.unrecorded(node, pod, held, is_invalid);
+                unasked.or_else(unrecorded).or_else(|| beside().then_some("a restore brought back another block"))
             };
             let reason = if is_recorded { None } else { reason() };
             if !world.allowed.judge("held-is-recorded", reason) && !is_recorded {
