@@ -32,7 +32,6 @@ use kube::runtime::Controller;
 use kube::runtime::controller::{Action, Config, Error};
 use kube::runtime::reflector::ObjectRef;
 use kube::runtime::reflector::store::Writer;
-use kube::runtime::watcher::Event;
 use tokio::sync::{Notify, watch};
 use tokio_util::sync::CancellationToken;
 
@@ -41,7 +40,7 @@ use crate::election::Lead;
 use crate::election::given::Mark;
 use crate::metrics::Metrics;
 use crate::objects::{Kind, NodeObject, RawObject};
-use crate::reconcile::{Key, Now, Observed, Reconciler, Settings, Step, Warning};
+use crate::reconcile::{Key, Now, Observed, Reconciler, Settings, Step, Warning, map_event};
 use crate::watch::Watched;
 
 /// Pools of one kind reconciled at one time. With thousands of pools the calls of one moment would otherwise keep the API server busy
@@ -84,7 +83,7 @@ struct State {
     mark: Mark,
     /// Where woken keys go; `None` while this process does not lead.
     wakes: Option<Wakes>,
-    /// Where events go that are to be published.
+    /// Where Kubernetes Events go that are to be published.
     warnings: mpsc::Sender<Warning>,
     /// When the timer beside the Controllers ends.
     next_tick: Option<Instant>,
@@ -156,7 +155,7 @@ impl Controllers {
     }
 }
 
-/// Publishes events. Nothing waits for those that are not published at the end.
+/// Publishes Kubernetes Events. Nothing waits for those that are not published at the end.
 fn publish(shared: Arc<Shared>, warnings: mpsc::Receiver<Warning>) -> BoxFuture<'static, ()> {
     let publish = move |warning| {
         let shared = shared.clone();
@@ -308,25 +307,14 @@ impl Stores {
         let named = |name: &str| ObjectMeta { name: Some(name.to_owned()), ..ObjectMeta::default() };
         let object = |object: &RawObject| RawObject { metadata: named(object.name()), spec: None, status: None };
         match event {
-            Observed::Pool(PoolKind::IpPool, event) => self.ip_pools.apply_watcher_event(&root(event, object)),
-            Observed::Pool(PoolKind::CidrPool, event) => self.cidr_pools.apply_watcher_event(&root(event, object)),
-            Observed::IpamNode(event) => self.ipam_nodes.apply_watcher_event(&root(event, object)),
+            Observed::Pool(PoolKind::IpPool, event) => self.ip_pools.apply_watcher_event(&map_event(event, object)),
+            Observed::Pool(PoolKind::CidrPool, event) => self.cidr_pools.apply_watcher_event(&map_event(event, object)),
+            Observed::IpamNode(event) => self.ipam_nodes.apply_watcher_event(&map_event(event, object)),
             Observed::Node(event) => {
                 let node = |(name, _): &(String, _)| NodeObject { metadata: named(name) };
-                self.nodes.apply_watcher_event(&root(event, node));
+                self.nodes.apply_watcher_event(&map_event(event, node));
             }
         }
-    }
-}
-
-/// The event as a store takes it.
-fn root<T, K>(event: &Event<T>, of: impl Fn(&T) -> K) -> Event<K> {
-    match event {
-        Event::Init => Event::Init,
-        Event::InitDone => Event::InitDone,
-        Event::InitApply(object) => Event::InitApply(of(object)),
-        Event::Apply(object) => Event::Apply(of(object)),
-        Event::Delete(object) => Event::Delete(of(object)),
     }
 }
 

@@ -29,7 +29,8 @@ pub(super) fn gather(key: &PoolKey, seen: &Observation<'_>) -> (Vec<Claim>, Vec<
         for claim in &claims {
             recorded.insert(claim);
         }
-        // A pool that assigns nothing waits for the reports of both. A pod of any node may have the gateway.
+        // A pool that assigns no block keeps both claims, so that its finalizer stays until both nodes have reported. `InUse` in the block of
+        // another node is the gateway, which a pod of any node may have.
         let assigns = !seen.pool.life.deleting && seen.beside.in_the_way.is_none();
         let is_of_others = |claim: &Claim| {
             let facts = seen.occupancy.overlapping(&claim.range).filter(|fact| *fact.pool == *key);

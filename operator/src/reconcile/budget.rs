@@ -34,7 +34,7 @@ impl Budget {
         Self { urgent: Bucket::new(urgent, urgent / 2), counts: Bucket::new(counts, counts / 4) }
     }
 
-    /// When a status may be written that a user waits for; in the past if now.
+    /// When a status may be written that a user waits for; `now` if at once.
     pub(super) fn urgent_at(&self, now: Instant) -> Instant {
         self.urgent.ready_at(now)
     }
@@ -67,7 +67,7 @@ impl Bucket {
     /// When it has a byte or more.
     fn ready_at(&self, now: Instant) -> Instant {
         let Some(full_at) = self.full_at else { return now };
-        // It is ready as soon as it holds a byte, and fills from there.
+        // It fills from empty in this time, so it has a byte from this long before it is full.
         now + full_at.saturating_duration_since(now + self.time_for(self.most))
     }
 

@@ -34,7 +34,7 @@ pub enum Command {
     WriteIpamNode(NodeWrite),
 }
 
-/// A Warning event to be published about a pool. Nothing waits for it: the condition says the same, and stays.
+/// A Kubernetes Event of type Warning, to be published about a pool. Nothing waits for it: the condition says the same, and stays.
 #[derive(Clone, PartialEq, Debug)]
 pub struct Warning {
     /// The pool.
@@ -44,7 +44,7 @@ pub struct Warning {
 }
 
 impl Command {
-    /// What becomes of it when it is not made, or nobody knows whether it was.
+    /// The outcome of a call that is not made, or of which it is unknown whether it was made.
     pub fn failed(self, why: CallError) -> Outcome {
         match self {
             Self::WriteStatus { pool, .. } | Self::PatchPool { pool, .. } | Self::Confirm { pool } => {

@@ -63,20 +63,22 @@ pub enum Observed {
 impl Observed {
     /// The event with each object replaced by its key.
     fn keys(&self) -> Event<Key> {
-        fn keys<T>(event: &Event<T>, key: impl Fn(&T) -> Key) -> Event<Key> {
-            match event {
-                Event::Init => Event::Init,
-                Event::InitDone => Event::InitDone,
-                Event::InitApply(object) => Event::InitApply(key(object)),
-                Event::Apply(object) => Event::Apply(key(object)),
-                Event::Delete(object) => Event::Delete(key(object)),
-            }
-        }
         match self {
-            Self::Node(event) => keys(event, |(name, _)| Key::Node(name.clone())),
-            Self::Pool(kind, event) => keys(event, |object| Key::Pool(PoolKey::new(*kind, object.name()))),
-            Self::IpamNode(event) => keys(event, |object| Key::IpamNode(object.name().to_owned())),
+            Self::Node(event) => map_event(event, |(name, _)| Key::Node(name.clone())),
+            Self::Pool(kind, event) => map_event(event, |object| Key::Pool(PoolKey::new(*kind, object.name()))),
+            Self::IpamNode(event) => map_event(event, |object| Key::IpamNode(object.name().to_owned())),
         }
+    }
+}
+
+/// The event with something else in place of its object.
+pub(crate) fn map_event<T, K>(event: &Event<T>, of: impl Fn(&T) -> K) -> Event<K> {
+    match event {
+        Event::Init => Event::Init,
+        Event::InitDone => Event::InitDone,
+        Event::InitApply(object) => Event::InitApply(of(object)),
+        Event::Apply(object) => Event::Apply(of(object)),
+        Event::Delete(object) => Event::Delete(of(object)),
     }
 }
 
@@ -102,7 +104,7 @@ pub struct Settings {
     pub seed: u64,
 }
 
-/// Default of [`Settings::status_bytes_per_minute`]. With 5,000 nodes and 8 pools a status of each has 3 MB, so that a block of a burst of
+/// Default of [`Settings::status_bytes_per_minute`]. With 5,000 nodes the statuses of 8 pools have 3 MB, so that a block of a burst of
 /// joins waits for eight seconds at most.
 pub const STATUS_BYTES_PER_MINUTE: u64 = 36_000_000;
 
@@ -160,7 +162,7 @@ pub struct Reconciler {
     lively_until: Option<Instant>,
     /// Whether everything is to be listed again.
     wants_lists: bool,
-    /// Events to be published.
+    /// Kubernetes Events to be published.
     warnings: Vec<Warning>,
     /// How many calls about pools were begun.
     calls: u64,
@@ -300,7 +302,7 @@ impl Reconciler {
         std::mem::take(&mut self.wants_lists)
     }
 
-    /// Returns the events to be published since the last time.
+    /// Returns the Kubernetes Events to be published since the last time.
     pub fn take_warnings(&mut self) -> Vec<Warning> {
         std::mem::take(&mut self.warnings)
     }
@@ -398,6 +400,8 @@ impl Reconciler {
         let may_write = self.budget.urgent_at(now);
         if decision.status.is_some() && may_write > now {
             // All of it is decided again then. Whatever happens before joins in.
+            let wait = may_write.saturating_duration_since(now);
+            tracing::info!(pool = %key, ?wait, "the status waits for bytes of --status-bytes-per-minute");
             task.not_before = Some(may_write);
             task.due.by(may_write);
             return None;

@@ -260,13 +260,13 @@ fn an_outdated_block_goes_on_without_what_its_node_has_of_another_pool() {
     (n1.spec, n1.status) = (n1_of_red.spec, n1_of_red.status);
     let mut world = World::new(&["n1"], &[blue(), red], vec![n1]);
     world.settle();
-    let barred = |world: &World| {
+    let unavailable = |world: &World| {
         let blocks = &world.reconciler.ipam_nodes.get("n1").unwrap().blocks;
         let red = blocks.iter().find(|block| block.name == "red").expect("red's block is in use");
         assert_eq!(red.state, BlockState::Active);
         red.held_elsewhere.iter().map(|run| run.start_ip.clone()).collect::<Vec<_>>()
     };
-    assert!(barred(&world).is_empty());
+    assert!(unavailable(&world).is_empty());
     // The agent names an address of it that blue assigned later. Then that pod ends.
     for held in [Some("192.168.0.3"), None] {
         let known = world.reconciler.ipam_nodes.get("n1").unwrap().clone();
@@ -281,7 +281,7 @@ fn an_outdated_block_goes_on_without_what_its_node_has_of_another_pool() {
             "status": {"observedGeneration": known.generation, "pools": reports}});
         world.tell(Observed::IpamNode(Event::Apply(object(&body))));
         world.settle();
-        assert_eq!(barred(&world), Vec::from_iter(held));
+        assert_eq!(unavailable(&world), Vec::from_iter(held));
     }
 }
 
