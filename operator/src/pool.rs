@@ -70,12 +70,17 @@ pub struct Life {
     pub allows_overlap: bool,
 }
 
+/// `metadata.creationTimestamp`, in seconds since 1970.
+pub fn created(metadata: &ObjectMeta) -> i64 {
+    metadata.creation_timestamp.as_ref().map_or(0, |Time(at)| at.as_second())
+}
+
 impl Life {
     fn read(metadata: &ObjectMeta) -> Self {
         let annotation = |key: &str| metadata.annotations.as_ref().and_then(|all| all.get(key)).map(String::as_str);
         let named = annotation(FORCE_RELEASE).unwrap_or_default().split(',').map(str::trim);
         Self {
-            created: metadata.creation_timestamp.as_ref().map_or(0, |Time(at)| at.as_second()),
+            created: created(metadata),
             deleting: metadata.deletion_timestamp.is_some(),
             finalizers: metadata.finalizers.clone().unwrap_or_default(),
             force_release: named.filter(|name| !name.is_empty()).map(str::to_owned).collect(),

@@ -335,10 +335,15 @@ impl Node {
         answer
     }
 
-    /// All that is recorded.
-    fn reservations(&mut self) -> Vec<Reservation> {
+    /// All that is recorded. `None` if the question ends the agent, because its disk fails.
+    fn acknowledged(&mut self) -> Option<Vec<Reservation>> {
         let answer = self.ask_now(|allocator| async move { allocator.reservations().await });
-        answer.and_then(Result::ok).unwrap_or_default()
+        answer.and_then(Result::ok)
+    }
+
+    /// The same; nothing if it does not answer.
+    fn reservations(&mut self) -> Vec<Reservation> {
+        self.acknowledged().unwrap_or_default()
     }
 
     /// The watch tells up to `count` words.
@@ -368,6 +373,10 @@ impl Node {
             Heard::Killed => {
                 self.activity.count("agents killed while a spec was saved");
                 self.crash();
+                // The spec that was saved may say so, too.
+                if had_lost && self.lost().is_empty() {
+                    self.forget(None);
+                }
                 return false;
             }
             Heard::FirstReport(later) => {

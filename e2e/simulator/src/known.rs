@@ -13,10 +13,11 @@ mod other;
 mod restore;
 
 use super::Failure;
-use loss::{is_of_a_creation_that_arrives_late, is_of_a_node_that_left, is_of_a_pool_removed_by_hand};
+use loss::{is_of_a_node_that_left, is_of_a_node_that_left_before_a_leader, is_of_a_pool_removed_by_hand};
 use other::{is_of_a_call_of_a_former_leader, is_of_an_awaited_node};
 use restore::{
-    is_of_a_grant_never_used, is_of_a_lost_store, is_of_an_agent_that_is_down, is_of_pools_that_stopped_sharing,
+    is_of_a_deleted_report, is_of_a_grant_never_used, is_of_a_lost_store, is_of_an_agent_that_is_down,
+    is_of_pools_that_stopped_sharing,
 };
 
 /// A fault that is known.
@@ -47,7 +48,7 @@ const UNRECORDED: &[&str] = &["one-holder", "held-is-nobody-elses", "held-is-rec
 const USED: &[&str] = &["one-holder", "held-is-nobody-elses", "held-is-recorded", "pool-in-use-stays"];
 
 /// All of them. The first that fits counts, so that the one with more conditions stands before the one with fewer.
-pub const FAULTS: [Fault; 9] = [
+pub const FAULTS: [Fault; 10] = [
     Fault { name: "agent-is-down-after-a-restore", laws: UNRECORDED, shows: is_of_an_agent_that_is_down },
     Fault { name: "pool-and-ipam-node-deleted-by-hand", laws: UNRECORDED, shows: is_of_a_pool_removed_by_hand },
     Fault {
@@ -55,6 +56,7 @@ pub const FAULTS: [Fault; 9] = [
         laws: &["selected-node-has-a-block"],
         shows: is_of_a_node_that_left,
     },
+    Fault { name: "report-deleted-with-its-ipam-node", laws: TWICE, shows: is_of_a_deleted_report },
     Fault { name: "pools-stop-sharing-before-a-restore", laws: TWICE, shows: is_of_pools_that_stopped_sharing },
     Fault {
         name: "node-without-an-agent-is-awaited",
@@ -62,9 +64,9 @@ pub const FAULTS: [Fault; 9] = [
         shows: is_of_an_awaited_node,
     },
     Fault {
-        name: "creation-arrives-after-all-records-are-lost",
+        name: "node-leaves-before-the-next-leader",
         laws: UNRECORDED,
-        shows: is_of_a_creation_that_arrives_late,
+        shows: is_of_a_node_that_left_before_a_leader,
     },
     Fault { name: "call-of-a-former-leader-after-a-wiped-status", laws: TWICE, shows: is_of_a_call_of_a_former_leader },
     Fault { name: "store-lost-before-a-restore", laws: TWICE, shows: is_of_a_lost_store },

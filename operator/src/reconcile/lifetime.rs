@@ -3,13 +3,14 @@
 //! It is created without blocks, because no version makes a creation conditional: one of a former leader may take effect at any
 //! later time, and then assigns nothing.
 
-use std::time::Instant;
+use std::time::{Duration, Instant};
 
 use ipam_core::PoolKey;
 use ipam_crds::BlockUse;
 
 use super::Reconciler;
 use super::pool_task::PoolTask;
+use super::recovery::PAUSE;
 use crate::ipam_node::IpamNodeRecord;
 
 impl Reconciler {
@@ -66,6 +67,7 @@ impl Reconciler {
             return;
         }
         self.gone.entry(node.to_owned()).or_insert(now);
+        self.end_lost_report(node, now);
         let Some(expiry) = self.gone_expiry(node, now) else { return };
         if expiry > now {
             if reports || (is_awaited && is_empty) {
@@ -73,14 +75,30 @@ impl Reconciler {
             }
             return;
         }
-        self.forget_report(node, now);
         self.end_wait(node, now);
+    }
+
+    /// No record is left of the report in a deleted IPAMNode, and the next leader will not know it. So it counts for a short while only
+    /// without its Node.
+    fn end_lost_report(&mut self, node: &str, now: Instant) {
+        if !self.keeps_report(node) {
+            return;
+        }
+        let grace = self.settings.released_block_grace.unwrap_or(PAUSE).min(PAUSE);
+        match self.gone_after(node, grace, now) {
+            Some(end) if end > now => self.queue.push_at(node, end),
+            _ => self.forget_report(node, now),
+        }
     }
 
     /// When the grace of the node's report ends, if its Node stays missing; `None` without a grace, or while the Node exists.
     fn gone_expiry(&self, node: &str, now: Instant) -> Option<Instant> {
-        let grace = self.settings.released_block_grace?;
-        let seen = self.absences.observed_at(node, grace, now);
-        Some((*self.gone.get(node)? + grace).max(seen))
+        self.gone_after(node, self.settings.released_block_grace?, now)
+    }
+
+    /// When the Node will have been missing for so long; `None` while it exists.
+    fn gone_after(&self, node: &str, time: Duration, now: Instant) -> Option<Instant> {
+        let seen = self.absences.observed_at(node, time, now);
+        Some((*self.gone.get(node)? + time).max(seen))
     }
 }

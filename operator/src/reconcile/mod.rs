@@ -535,7 +535,8 @@ impl Reconciler {
                 self.queue.push(node);
             }
         } else {
-            for assignment in &new.assignments {
+            let old = task.applied.iter().flat_map(|old| &old.assignments);
+            for assignment in old.chain(&new.assignments) {
                 self.queue.push(&assignment.node);
             }
             queue_holders(&mut self.queue, &self.ipam_nodes, key);

@@ -49,7 +49,8 @@ impl Reconciler {
     /// Whether a status under way, or one whose write failed, changes the node's part of a pool. The node is back in the queue once
     /// that is settled. A node that joins two pools thus gets both blocks in one write too.
     fn waits_for_a_status(&mut self, node: &str) -> bool {
-        self.pools.values_mut().any(|task| task.holds_up(node))
+        let known = self.ipam_nodes.get(node);
+        self.pools.values_mut().any(|task| task.holds_up(node, known))
     }
 
     /// What is to be done with a node's IPAMNode, if anything.
@@ -122,7 +123,13 @@ impl Reconciler {
         for block in blocks.iter_mut() {
             let key = key_of(block);
             let before = (block.grant.clone(), block.never_used);
-            let Some(task) = self.pools.get(&key) else { continue };
+            let Some(task) = self.pools.get(&key) else {
+                // Only a grant can end.
+                if block.grant.is_empty() {
+                    block.grant = GrantId::new(second, self.random.u32(..)).to_string();
+                }
+                continue;
+            };
             if task.applied.is_none() {
                 if !task.serves_on(node, block) {
                     continue;
@@ -216,6 +223,9 @@ impl Reconciler {
             let changes = self.ipam_nodes.get(node).is_none_or(|known| known.blocks != action.blocks());
             self.note_written(node, action, version);
             self.note_entries(node, None);
+            if changes {
+                self.wake_pools_that_await(node, now);
+            }
             // Only now is it known that the write before, whose answer was lost, changed nothing. No watch tells of a
             // write that changes nothing, so what waited for that is looked at here.
             // One that is new gets its blocks, and one whose Node is gone may be deleted.
@@ -245,6 +255,12 @@ impl Reconciler {
             let waiting = self.pools.values_mut().filter(|task| task.record.life.deleting);
             waiting.for_each(|task| task.due.wake(now));
         }
+    }
+
+    /// Pools that bar addresses until the agent of the node answers: it need not, once it has no entry.
+    fn wake_pools_that_await(&mut self, node: &str, now: Instant) {
+        let awaiting = self.pools.values_mut().filter(|task| task.awaits(node));
+        awaiting.for_each(|task| task.due.wake(now));
     }
 
     /// A block that waits for its release is free, now that its grant is revoked or its entry is gone.

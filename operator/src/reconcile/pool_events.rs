@@ -16,7 +16,7 @@ use super::{Reconciler, block_log, node_writes::queue_holders};
 use crate::index::{Labels, NodeMeta};
 use crate::ipam_node::IpamNodeRecord;
 use crate::objects::{RawObject, is_older};
-use crate::pool::{PoolRecord, StatusRecord};
+use crate::pool::{PoolRecord, StatusRecord, created};
 
 impl Reconciler {
     pub(super) fn observe_node(&mut self, event: Event<(String, NodeMeta)>, now: Instant) {
@@ -79,8 +79,13 @@ impl Reconciler {
                 self.pool_list(kind, |list| list.name(object.name()));
                 let known = self.pools.get(&PoolKey::new(kind, object.name())).map(|task| &task.record);
                 let is_ours = self.pool_lists.get(&kind).is_some_and(|list| list.has_written(object.name()));
+                let is_older = |known: &PoolRecord| {
+                    let is_another = object.metadata.uid.as_deref() != Some(&known.uid);
+                    self.is_leading() && is_another && created(&object.metadata) < known.life.created
+                };
+                let is_replaced_by_an_older = known.is_some_and(is_older);
                 let known = known.map(|known| (known.uid.as_str(), known.resource_version.as_str()));
-                if !is_ours && self.is_put_back(known, &object) {
+                if is_replaced_by_an_older || (!is_ours && self.is_put_back(known, &object)) {
                     return self.went_back(now);
                 }
                 self.pool_is_there(kind, object, now);
@@ -119,7 +124,7 @@ impl Reconciler {
     }
 
     /// A list never names an object at an older version than we know, unless that object was put back to an earlier state, or we have
-    /// written it since the list began.
+    /// written it since the list began. Nor does it name a pool that was created before the one that we know.
     fn is_put_back(&self, known: Option<(&str, &str)>, object: &RawObject) -> bool {
         let same = |uid: &str| object.metadata.uid.as_deref() == Some(uid);
         self.is_leading()
@@ -282,8 +287,10 @@ impl Reconciler {
         if let Some(gone) = self.ipam_nodes.delete(name) {
             self.pools.values_mut().for_each(|task| task.forget_just_assigned(name));
             self.ipam_node_lost(name, &gone, now);
-            // A Node whose records are lost may be there, and heard of later.
-            if self.nodes.contains(name) || self.is_awaited(name) || self.is_recorded(name) {
+            // A Node whose records are lost may be there, and heard of later. The finalizer keeps a report that counts, so an IPAMNode with
+            // one did not go in order.
+            let is_lost = self.is_awaited(name) || self.is_recorded(name) || self.report_counts(name, &gone, now);
+            if self.nodes.contains(name) || is_lost {
                 self.keep_report(name, &gone, now);
             }
             self.queue.push(name);

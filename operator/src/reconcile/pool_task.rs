@@ -10,6 +10,7 @@ use ipam_core::{AddrRange, Pool, PoolKey};
 
 use super::timing::{Backoff, Due};
 use crate::decide::{Elsewhere, MetadataPatch, Note, outside_of};
+use crate::ipam_node::IpamNodeRecord;
 use crate::objects::{RawObject, is_older};
 use crate::pool::{PoolRecord, StatusRecord};
 
@@ -76,12 +77,6 @@ impl Call {
     /// Whether it only asks which version the API server has, so that it is known what became of an earlier write.
     pub(super) fn reads_back(&self) -> bool {
         !self.writes() && self.applies.is_none()
-    }
-
-    /// Whether the node is to be told something else of the pool once this call has succeeded, than by what is
-    /// `applied` now.
-    fn changes_part_of(&self, node: &str, applied: Option<&Applied>) -> bool {
-        self.applies.as_ref().is_some_and(|new| new.differs_for(node, applied))
     }
 }
 
@@ -224,11 +219,15 @@ impl PoolTask {
 
     /// Whether a status write that is under way, or of which it is not known whether it took effect, changes the node's part of
     /// the pool. The node is noted then, for the queue once that is settled.
-    pub(super) fn holds_up(&mut self, node: &str) -> bool {
-        let applied = self.applied.as_ref();
-        let differs = |doubt: &&mut Doubt| doubt.plan.differs_for(node, applied);
-        let doubt = self.doubt.as_mut().filter(differs);
-        let call = self.call.as_mut().filter(|call| call.changes_part_of(node, applied));
+    ///
+    /// Before the first plan of this leader any plan may change an entry that the node has.
+    pub(super) fn holds_up(&mut self, node: &str, known: Option<&IpamNodeRecord>) -> bool {
+        let (applied, key) = (self.applied.as_ref(), &self.record.key);
+        let has_entry = |known: &IpamNodeRecord| known.block(key).is_some() || known.told(key).is_some();
+        let is_changed = applied.is_none() && known.is_some_and(has_entry);
+        let differs = |plan: &Applied| is_changed || plan.differs_for(node, applied);
+        let doubt = self.doubt.as_mut().filter(|doubt| differs(&doubt.plan));
+        let call = self.call.as_mut().filter(|call| call.applies.as_ref().is_some_and(differs));
         let Some(held) = doubt.map(|doubt| &mut doubt.held).or(call.map(|call| &mut call.held)) else { return false };
         held.insert(node.to_owned());
         true

@@ -8,6 +8,7 @@
 //! | --- | --- | --- |
 //! | both records of a block are gone | a report of that node | nobody: the block is reserved for its node |
 //! | the API server is back in an earlier state, or may be | reports of all nodes | new blocks, for at most [`PAUSE`] |
+//! | the Lease says that blocks were assigned, and nothing is recorded but reports | reports of all nodes | new blocks, for at most [`PAUSE`] |
 //! | nothing is recorded, and the Lease says that blocks were assigned | reports of all nodes | new blocks, until all have reported |
 //!
 //! "May be" is what the Lease says to the next leader, by [`Given::Unrecorded`] or [`Given::Doubtful`].
@@ -312,7 +313,9 @@ impl Reconciler {
             // Another leader has begun, and some agents may have reported since.
             Given::Unrecorded => !self.assigns(),
         };
-        if !is_all_lost && !went_back && inherited < Given::Doubtful {
+        // An agent may have reported to an IPAMNode that was created after all records were lost.
+        let may_be_lost = self.recovery.said == Given::Recorded && !self.assigns();
+        if !is_all_lost && !may_be_lost && !went_back && inherited < Given::Doubtful {
             return;
         }
         self.recovery.pause = if is_all_lost { Pause::UntilReported } else { Pause::Until(now + PAUSE) };

@@ -23,8 +23,7 @@ impl Node {
     /// kill -9. Whether the agent ran.
     pub(crate) fn crash(&mut self) -> bool {
         let runs = self.process.is_some();
-        if runs {
-            let acknowledged = self.reservations();
+        if let Some(acknowledged) = self.acknowledged() {
             self.end(acknowledged, false, None);
         }
         runs
@@ -32,11 +31,9 @@ impl Node {
 
     /// The power of the node is cut: its pods are gone, too. For an odd `luck` the runtime deletes what is left of them later.
     pub(crate) fn lose_power(&mut self, luck: u8) {
-        if self.process.is_some() {
-            let acknowledged = self.reservations();
-            self.end(acknowledged, false, Some(luck));
-        } else {
-            self.lose_all(luck);
+        match self.acknowledged() {
+            Some(acknowledged) => self.end(acknowledged, false, Some(luck)),
+            None => self.lose_all(luck),
         }
     }
 

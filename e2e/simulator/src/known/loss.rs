@@ -1,8 +1,8 @@
 //! Faults that a loss of records by hand shows: the definitions, an IPAMNode, a pool, or a status.
 
 use super::order::{
-    LEASE, adds_for_a_user, after, around, deletes_ipam_node, ends, has, is_undefine, looks, names, names_node,
-    names_pool, pools_with_the_address, put_backs, running, writes,
+    LEASE, adds_for_a_user, after, around, deletes_ipam_node, ends_a_leader, has, is_undefine, is_user, looks,
+    names_node, names_pool, pools_with_the_address, put_backs, running, waits_for_reports, writes,
 };
 use crate::Failure;
 use crate::action::{Action, Fate};
@@ -78,47 +78,24 @@ fn running_at(history: &[Action], at: usize) -> impl Iterator<Item = u8> {
     running(&history[..at]).into_iter().filter(move |replica| !has_expired(*replica))
 }
 
-/// All records are lost. Later a Node leaves that a leader waits for by its condition, and it does not come back.
+/// A Node leaves for whose report the operator waits without a limit, and it does not come back. This is bound to what the condition
+/// says: many orders lead to a Lease that says that blocks were assigned where no record is there.
 pub(super) fn is_of_a_node_that_left(failure: &Failure) -> bool {
     let leaves = |action| matches!(action, Action::NodeLeaves { node } if names_node(failure, node));
     let joins = |action| matches!(action, Action::NodeJoins { node } if names_node(failure, node));
     // A restore and the definitions' deletion register the machines again.
     let comes_back = |later: &[Action]| has(later, |action| joins(action) || is_undefine(action));
-    names(failure, "AwaitingAgentReports")
-        && around(&failure.history, leaves).any(|(before, _, later)| {
-            has(before, is_undefine) && !comes_back(later) && put_backs(&failure.history).is_empty()
-        })
+    waits_for_reports(failure)
+        && put_backs(&failure.history).is_empty()
+        && around(&failure.history, leaves).any(|(_, _, later)| !comes_back(later))
 }
 
-/// All records are lost while a call is under way, and it arrives, or the leader dies.
-/// Not bound: the IPAMNode that the call creates. The actions say only how many calls a replica has.
-pub(super) fn is_of_a_creation_that_arrives_late(failure: &Failure) -> bool {
-    is_lost_beside_a_call(failure) && is_something_done_after_a_loss(failure)
-}
-
-/// The definitions are deleted, and a replica that has decided or called has not looked at its watches since. A pod starts on the node.
-fn is_lost_beside_a_call(failure: &Failure) -> bool {
+/// All records are lost, and a leader ends. Later a Node leaves whose pod has the address, and another leader does not wait for its report.
+pub(super) fn is_of_a_node_that_left_before_a_leader(failure: &Failure) -> bool {
     let history = &failure.history;
-    let calls = |action: Action| match action {
-        Action::Decide { replica } | Action::Call { replica, .. } => Some(replica % REPLICAS),
-        _ => None,
+    let leaves = |action| matches!(action, Action::NodeLeaves { node } if is_user(failure, node));
+    let is_of_it = |(before, _, later): (&[Action], Action, &[Action])| {
+        has(after(before, is_undefine), ends_a_leader) && has(later, writes)
     };
-    let is_beside = |before: &[Action]| {
-        let mut all = before.iter().enumerate().rev();
-        let last = all.find_map(|(place, action)| Some((place, calls(*action)?)));
-        last.is_some_and(|(place, replica)| {
-            !has(&before[place..], |action| looks(action, replica) || ends(action, replica))
-        })
-    };
-    around(history, is_undefine).any(|(before, ..)| is_beside(before))
-        && adds_for_a_user(failure, history)
-        && put_backs(history).is_empty()
-}
-
-/// After the definitions' deletion a replica decides, calls or ends.
-fn is_something_done_after_a_loss(failure: &Failure) -> bool {
-    has(after(&failure.history, is_undefine), |action| {
-        let calls = matches!(action, Action::Decide { .. } | Action::Orphan { .. }) || writes(action);
-        calls || matches!(action, Action::Kill { .. } | Action::Stop { .. })
-    })
+    around(history, leaves).any(is_of_it) && adds_for_a_user(failure, history) && put_backs(history).is_empty()
 }

@@ -90,6 +90,11 @@ pub(super) fn names_pool(failure: &Failure, pool: u8) -> bool {
     names(failure, pool_at(pool).1)
 }
 
+/// Whether a condition says that new blocks wait for reports, without a limit.
+pub(super) fn waits_for_reports(failure: &Failure) -> bool {
+    names(failure, "AwaitingAgentReports") && !failure.law.what.contains("for at most")
+}
+
 /// The address that what broke the law begins with.
 pub(super) fn address(failure: &Failure) -> Option<IpAddr> {
     failure.law.what.split(' ').next()?.parse().ok()
@@ -182,6 +187,15 @@ pub(super) fn ends(action: Action, of: u8) -> bool {
     match action {
         Action::Kill { replica } | Action::Stop { replica, .. } => replica % REPLICAS == of,
         Action::Restore => true,
+        _ => false,
+    }
+}
+
+/// A leader ends here, or does not renew its Lease in time.
+pub(super) const fn ends_a_leader(action: Action) -> bool {
+    match action {
+        Action::Kill { .. } | Action::Stop { .. } | Action::Freeze { .. } => true,
+        Action::Pass(time) => time >= LEASE,
         _ => false,
     }
 }

@@ -1,19 +1,14 @@
 //! Faults that neither a restore nor the definitions' deletion shows alone.
 
-use super::order::{adds_for_a_user, after, has, has_put_back, is_undefine, names, names_node, names_pool, writes};
+use super::order::{adds_for_a_user, after, has, names_node, names_pool, waits_for_reports, writes};
 use crate::Failure;
-use crate::action::{Action, Fate};
+use crate::action::Action;
 
-/// The operator waits for the agent of a node that has none, after records were lost or a write was refused.
+/// The operator waits without a limit for the agent of a node that has none. The Lease says that blocks were assigned, and no record is
+/// there. This is bound to what the condition says and not to the order of actions: many orders lead there.
 pub(super) fn is_of_an_awaited_node(failure: &Failure) -> bool {
     let is_named = |action| matches!(action, Action::WithoutAgent { node } if names_node(failure, node));
-    let is_refused = |action| match action {
-        Action::WorkAgainst { fate, .. } | Action::Call { fate, .. } => fate != Fate::Done,
-        _ => is_undefine(action) || matches!(action, Action::WipeStatus { .. }),
-    };
-    names(failure, "AwaitingAgentReports")
-        && has(&failure.history, is_named)
-        && (has(&failure.history, is_refused) || has_put_back(failure, |_| true))
+    waits_for_reports(failure) && has(&failure.history, is_named)
 }
 
 /// The status of the pool that is named is wiped, and the leader ends with a call under way. Another leads, and writes. Then the call

@@ -1,13 +1,13 @@
 //! Faults that a restore shows.
 
 use super::order::{
-    address, adds_for_a_user, adds_on, after, has, has_put_back, is_user, names, names_pod_of, names_pool,
-    pools_with_the_address, writes,
+    address, adds_for_a_user, adds_on, after, around, deletes_ipam_node, has, has_put_back, is_user, names,
+    names_pod_of, names_pool, pools_with_the_address, writer, writes,
 };
 use crate::Failure;
 use crate::action::Action;
 use crate::admin::pool_at;
-use crate::world::{MOST_NODES, node_name};
+use crate::world::{MOST_NODES, REPLICAS, node_name};
 
 /// A restore takes back a block that is in use. No leader runs on that remembers it. The agent of its node is down until a
 /// leader has acted, so that it does not report the block in time.
@@ -42,6 +42,23 @@ pub(super) fn is_of_a_grant_never_used(failure: &Failure) -> bool {
         let is_user = (0..MOST_NODES)
             .any(|node| node_name(node) == it.node && (is_user(failure, node) || names_pod_of(failure, node)));
         is_user && address.is_none_or(|address| it.range.contains(address))
+    })
+}
+
+/// A restore takes back a block that is in use, so that its addresses are outside blocks, and reports alone say that they are in use. The
+/// IPAMNode with such a report is deleted by hand. Then a replica leads that did not lead before, and does not know the report.
+pub(super) fn is_of_a_deleted_report(failure: &Failure) -> bool {
+    let is_led_by_another = |before: &[Action], later: &[Action]| {
+        let starts =
+            |of: u8| has(later, |action| matches!(action, Action::Start { replica, .. } if replica % REPLICAS == of));
+        let mut leaders = later.iter().filter_map(|action| writer(*action));
+        leaders.any(|leader| starts(leader) || !has(before, |action| writer(action) == Some(leader)))
+    };
+    has_put_back(failure, |it| {
+        let mut deletions = around(it.later, |action| deletes_ipam_node(failure, action));
+        it.takes_back_writes()
+            && adds_for_a_user(failure, it.since)
+            && deletions.any(|(before, _, later)| is_led_by_another(before, later))
     })
 }
 

@@ -54,13 +54,15 @@ pub(super) fn agree(seen: &Seen<'_>, layout: &Layout) -> Result<(), Broken> {
     Ok(())
 }
 
-/// Whether the agent reports that the grant of the entry has ended.
+/// Whether the entry has no grant, or the agent reports that it has ended.
 fn has_ended(ipam_node: &Value, entry: &Value) -> bool {
+    let has_none = entry["grant"].as_str().is_none_or(str::is_empty);
     let mut reports = ipam_node["status"]["pools"].as_array().into_iter().flatten();
-    reports.any(|report| {
+    let is_of_it = |report: &Value| {
         let is_same = |field: &str| report[field] == entry[field];
         ["name", "poolType", "grant"].into_iter().all(is_same) && report["ended"] == true
-    })
+    };
+    has_none || reports.any(is_of_it)
 }
 
 /// Addresses that the entry bars and that no other agent reports as in use. What was the gateway is barred as long as blocks are

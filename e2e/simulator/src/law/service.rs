@@ -6,7 +6,7 @@ use std::time::Duration;
 use serde_json::Value;
 
 use super::liveness::reported;
-use super::{Broken, broken};
+use super::{Broken, broken, has_reason};
 use crate::agent::{Added, COOLDOWN, UNCONFIRMED, Wish};
 use crate::records::range_of_entry;
 use crate::wire::lock;
@@ -25,7 +25,9 @@ pub(crate) fn check(world: &mut World) -> Result<(), Broken> {
         let name = world.nodes[usize::from(node)].name.clone();
         let Some(object) = lock(&world.server).get("ipamnodes", &name).cloned() else { continue };
         let entries = object["spec"]["pools"].as_array().into_iter().flatten();
-        for (place, entry) in entries.enumerate().filter(|(_, entry)| entry["state"] == "Active") {
+        let is_served = |entry: &Value| entry["state"] == "Active" && !is_stopped(world, &name, entry);
+        let entries: Vec<_> = entries.enumerate().filter(|(_, entry)| is_served(entry)).collect();
+        for (place, entry) in entries {
             let free = free_address(world, node, &object, entry);
             let mut added = world.add(node, place, Wish::Any);
             if added == Added::Refused(UNCONFIRMED) {
@@ -56,6 +58,17 @@ pub(crate) fn check(world: &mut World) -> Result<(), Broken> {
         world.end_newest_pod(node);
     }
     Ok(())
+}
+
+/// Whether the pool of the entry is invalid and does not assign the block to the node. Such a pool changes no entry, and the agent may have
+/// reported that the grant has ended.
+fn is_stopped(world: &World, node: &str, entry: &Value) -> bool {
+    let plural = if entry["poolType"] == "CIDRPool" { "cidrpools" } else { "ippools" };
+    let server = lock(&world.server);
+    let Some(pool) = entry["name"].as_str().and_then(|name| server.get(plural, name)) else { return false };
+    let allocations = pool["status"]["allocations"].as_array();
+    let is_assigned = allocations.into_iter().flatten().any(|claim| claim["nodeName"] == node);
+    has_reason(pool, "InvalidSpec") && !is_assigned
 }
 
 /// An address of the entry that nobody has and that is not excluded.

@@ -395,6 +395,23 @@ fn an_object_that_a_list_names_at_an_earlier_version_means_that_all_is_listed_an
 }
 
 #[test]
+fn a_list_that_names_a_pool_created_before_the_known_one_means_that_all_is_listed_again() {
+    let pool = |uid: &str, created: &str| {
+        let mut pool = blue();
+        pool.metadata.uid = Some(uid.into());
+        pool.metadata.creation_timestamp = Some(serde_json::from_value(json!(created)).unwrap());
+        pool
+    };
+    for (created, is_put_back) in [("2026-01-01T00:00:01Z", true), ("2026-01-01T00:00:03Z", false)] {
+        let mut world = World::new(&["n1"], &[pool("uid-blue", "2026-01-01T00:00:02Z")], vec![]);
+        world.settle();
+        world.tell(Observed::Pool(PoolKind::IpPool, Event::Init));
+        world.tell(Observed::Pool(PoolKind::IpPool, Event::InitApply(pool("uid-other", created))));
+        assert_eq!(world.reconciler.take_wish_for_lists(), is_put_back, "{created}");
+    }
+}
+
+#[test]
 fn a_leader_gives_nobody_else_what_it_saw_given_before_the_api_server_was_restored() {
     let mut world = World::new(&["n1"], &[blue()], vec![]);
     world.settle();
@@ -569,6 +586,18 @@ fn a_report_of_a_missing_node_is_kept_when_its_records_are_lost() {
         }
         world.node_joins("n2");
         assert!(world.reconciler.keeps_report("n2"), "pool first: {pool_first}");
+    }
+}
+
+#[test]
+fn a_report_of_use_is_kept_though_its_node_is_gone_and_it_has_no_block() {
+    for (held, is_kept) in [(&[("192.168.0.3", "192.168.0.3")][..], true), (&[], false)] {
+        let (pool, n2) = (blue(), told("n2", 51, None, held));
+        let mut world = World::new(&["n1", "n2"], &[pool], vec![n2.clone()]);
+        world.tell(Observed::Node(Event::Delete(("n2".into(), NodeMeta::default()))));
+        // The finalizer would keep it: somebody has deleted the definitions.
+        world.tell(Observed::IpamNode(Event::Delete(n2)));
+        assert_eq!(world.reconciler.keeps_report("n2"), is_kept, "{held:?}");
     }
 }
 

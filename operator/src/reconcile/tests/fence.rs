@@ -51,6 +51,24 @@ fn a_leader_frees_what_another_released_only_after_a_write_of_its_own() {
 }
 
 #[test]
+fn the_first_status_of_a_leader_holds_up_the_nodes_whose_blocks_it_releases() {
+    let mut world = leader_that_finds(n1("Active", false));
+    // A write of the leader before arrives, and the agent reports at once.
+    let mut arrived = n1("Releasing", true);
+    arrived.metadata.resource_version = Some("51".into());
+    world.tell(Observed::IpamNode(Event::Apply(arrived)));
+    let calls = world.calls();
+    let [Command::WriteStatus { status, .. }] = &calls[..] else { panic!("{calls:#?}") };
+    assert!(status.releasing.is_empty(), "{calls:#?}");
+    for call in calls {
+        world.succeed(call);
+    }
+    let calls = world.settle();
+    let writes = nodes_written(&calls);
+    assert!(!writes.is_empty() && writes.iter().all(|(_, action)| action.blocks().is_empty()), "{calls:#?}");
+}
+
+#[test]
 fn a_change_by_anybody_else_stops_earlier_writes_as_well() {
     let mut world = leader_that_finds(n1("Active", false));
     world.settle();

@@ -257,7 +257,7 @@ fn a_deleted_pool_waits_for_no_ipam_node_without_its_block() {
 }
 
 #[test]
-fn what_a_node_that_is_gone_told_last_counts_no_more_after_the_grace() {
+fn what_a_node_that_is_gone_told_last_counts_no_more_once_no_record_is_left() {
     let all = json!([{"startIP": "192.168.0.1", "endIP": "192.168.0.254"}]);
     let told = object(&json!({"metadata": {"name": "n1", "uid": "uid-n1", "generation": 1, "resourceVersion": "50"},
         "spec": {"pools": []}, "status": {"observedGeneration": 1, "pools": [{"name": "blue", "poolType": "IPPool",
@@ -271,9 +271,12 @@ fn what_a_node_that_is_gone_told_last_counts_no_more_after_the_grace() {
     leaves(&mut world, "n1");
     world.settle();
     let served = |calls: &[Command]| statuses(calls).iter().flat_map(|it| it.allocations.clone()).count();
-    let grace = Settings::default().released_block_grace.unwrap();
-    assert_eq!(served(&settled_after(&mut world, grace.saturating_sub(60 * SECOND))), 0, "an agent may live on there");
-    assert_eq!(served(&settled_after(&mut world, 120 * SECOND)), 1, "n2 has a block");
+    assert_eq!(
+        served(&settled_after(&mut world, crate::reconcile::recovery::PAUSE - 30 * SECOND)),
+        0,
+        "an agent may live on there"
+    );
+    assert_eq!(served(&settled_after(&mut world, 60 * SECOND)), 1, "n2 has a block");
 }
 
 #[test]

@@ -237,7 +237,7 @@ fn a_departed_node_that_comes_back_unselected_is_told_what_it_still_has() {
 #[test]
 fn an_ipam_node_deleted_before_the_answer_to_its_last_write_arrived_is_made_anew() {
     for relisted in [false, true] {
-        let mut world = World::led_by(Given::Recorded, &["n1"], &[blue()], vec![told_nothing()]);
+        let mut world = World::new(&["n1"], &[blue()], vec![told_nothing()]);
         let status = only(world.calls());
         world.succeed(status);
         let update = only(world.calls());

@@ -392,16 +392,33 @@ fn where_all_was_given_back_in_good_order_the_next_leader_asks_nobody() {
 
 #[test]
 fn the_lease_says_that_blocks_were_assigned_while_an_agent_reports_use() {
-    let held = json!([{"startIP": "192.168.0.1", "endIP": "192.168.0.2"}]);
-    let report = json!({"name": "blue", "poolType": "IPPool", "startIP": "192.168.0.1", "endIP": "192.168.0.2", "used": 2,
-        "capacity": 2, "held": held});
-    let n1 = object(&json!({"metadata": {"name": "n1", "uid": "uid-n1", "generation": 1, "resourceVersion": "50",
-            "finalizers": [crate::ipam_node::FINALIZER]},
-        "spec": {"pools": []}, "status": {"observedGeneration": 1, "pools": [report]}}));
-    let mut world = World::led_by(Given::Nothing, &["n1"], &[], vec![n1]);
+    let mut world = World::led_by(Given::Nothing, &["n1"], &[], vec![in_use_without_a_block()]);
     world.settle();
     assert!(awaited(&world).is_empty());
     assert_eq!(world.reconciler.wants_lease_to_say(), Given::Recorded);
+}
+
+/// It reports an address in use, and has no block.
+fn in_use_without_a_block() -> RawObject {
+    let held = json!([{"startIP": "192.168.0.1", "endIP": "192.168.0.2"}]);
+    let report = json!({"name": "blue", "poolType": "IPPool", "startIP": "192.168.0.1", "endIP": "192.168.0.2", "used": 2,
+        "capacity": 2, "held": held});
+    object(&json!({"metadata": {"name": "n1", "uid": "uid-n1", "generation": 1, "resourceVersion": "50",
+            "finalizers": [crate::ipam_node::FINALIZER]},
+        "spec": {"pools": []}, "status": {"observedGeneration": 1, "pools": [report]}}))
+}
+
+#[test]
+fn where_reports_alone_are_left_new_blocks_wait_for_others_but_not_for_ever() {
+    let mut world = World::led_by(Given::Recorded, &["n1", "n2"], &[blue()], vec![in_use_without_a_block()]);
+    world.has_agents = false;
+    world.settle();
+    assert_eq!(awaited(&world), ["n1", "n2"]);
+    assert!(world.said().contains("2 nodes: n1, n2, for at most 2 min."), "{}", world.said());
+    assert!(world.status().allocations.is_empty());
+    world.now += crate::reconcile::recovery::PAUSE;
+    world.settle();
+    assert_eq!(world.status().allocations.len(), 2);
 }
 
 #[test]
