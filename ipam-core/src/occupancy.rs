@@ -22,8 +22,10 @@ pub enum Evidence {
     /// The IPAMNode has an entry for the block, and the agent has reported that it allocates no more from it. What is still in use is
     /// [`Evidence::InUse`].
     StoppedEntry,
-    /// The agent reports addresses in use inside a block of [`Evidence::StoppedEntry`], or the gateway of the pool.
+    /// The agent reports addresses in use inside a block of [`Evidence::StoppedEntry`].
     InUse,
+    /// The agent reports the gateway of its entry in use, outside the block of its node. A pod on any node may have the gateway.
+    Gateway,
     /// The agent reports addresses in use outside the block of its node.
     OutsideBlock,
     /// No record of the block is left: it is reserved for its node.
@@ -143,6 +145,7 @@ impl Occupancy {
 
     /// The facts by which `pool` must not assign these addresses of its `network` to any node that does not have them: those of other
     /// pools, but for pools that `shares` accepts, because both may have the same addresses. And those that no record of `pool` covers.
+    /// A gateway in use is among them, also where it is still the gateway of the pool.
     pub fn unavailable<'a>(
         &'a self,
         pool: &'a PoolKey,
@@ -154,7 +157,7 @@ impl Occupancy {
                 return !shares(&fact.pool);
             }
             match fact.evidence {
-                Evidence::OutsideBlock | Evidence::Reserved => true,
+                Evidence::OutsideBlock | Evidence::Reserved | Evidence::Gateway => true,
                 // A block of an earlier network.
                 Evidence::Entry | Evidence::StoppedEntry | Evidence::InUse => !network.contains_range(&fact.range),
                 Evidence::Recorded => false,
@@ -332,7 +335,7 @@ impl Touched {
 
     fn note(&mut self, fact: &Fact) {
         self.by_pool.entry(fact.pool.clone()).or_default().insert(&fact.range);
-        if matches!(fact.evidence, Evidence::OutsideBlock | Evidence::Reserved) {
+        if matches!(fact.evidence, Evidence::OutsideBlock | Evidence::Reserved | Evidence::Gateway) {
             self.own.insert(fact.pool.clone());
         }
     }

@@ -1,7 +1,7 @@
 //! The facts of each record about who may use which addresses. [`ipam_core::occupancy`] keeps them.
 
 use ipam_core::occupancy::{Evidence, Fact, Occupancy};
-use ipam_core::{AddrRange, PoolKey};
+use ipam_core::{AddrRange, Pool, PoolKey};
 use ipam_crds::{BlockUse, NodeBlock};
 
 use crate::ipam_node::{IpamNodeRecord, claim_of, held_ranges, key_of};
@@ -11,6 +11,16 @@ use crate::pool::StatusRecord;
 pub fn of_status(occupancy: &mut Occupancy, pool: &PoolKey, status: &StatusRecord) -> Vec<Fact> {
     let claims = status.claims();
     claims.map(|claim| occupancy.fact(pool, &claim.node, claim.range, Evidence::Recorded)).collect()
+}
+
+/// The facts by which `pool` must not assign addresses to nodes that do not have them. `shares` are the pools that may have the same addresses.
+pub fn unavailable(occupancy: &Occupancy, pool: &Pool, shares: &dyn Fn(&PoolKey) -> bool) -> Vec<Fact> {
+    let (key, network) = (pool.key(), pool.network().range());
+    // What is still the gateway is allocated by nobody.
+    let is_gateway = |fact: &&Fact| {
+        fact.evidence == Evidence::Gateway && *fact.pool == *key && pool.gateway() == Some(fact.range.first())
+    };
+    occupancy.unavailable(key, &network, shares).filter(|fact| !is_gateway(fact)).cloned().collect()
 }
 
 /// Facts of an IPAMNode: its entries, and what its agent reports. `sent` are the blocks in writes of which it is not known whether they took
@@ -62,7 +72,7 @@ fn in_use(
         if own.is_some_and(|own| own.contains_range(range)) {
             has_stopped(record, key, sent).then_some(Evidence::InUse)
         } else if gateway == Some(*range) {
-            Some(Evidence::InUse)
+            Some(Evidence::Gateway)
         } else {
             Some(Evidence::OutsideBlock)
         }

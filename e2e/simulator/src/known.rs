@@ -69,7 +69,7 @@ pub const FAULTS: [Fault; 10] = [
         shows: is_of_a_node_that_left_before_a_leader,
     },
     Fault { name: "call-of-a-former-leader-after-a-wiped-status", laws: TWICE, shows: is_of_a_call_of_a_former_leader },
-    Fault { name: "store-lost-before-a-restore", laws: TWICE, shows: is_of_a_lost_store },
+    Fault { name: "store-lost-beside-a-restore", laws: TWICE, shows: is_of_a_lost_store },
     Fault { name: "never-used-grant-of-a-backup", laws: USED, shows: is_of_a_grant_never_used },
 ];
 

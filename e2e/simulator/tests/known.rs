@@ -69,7 +69,7 @@ const NEAR: &[(&str, &[(&str, Change)])] = &[
         ("RemoveIpamNode", Without), ("RemoveIpamNode", First), ("RemoveIpamNode", Last), ("RemoveIpamNode", Other("node")), ("Restore", Without),
         ("Restore", First), ("Restore", Last), ("Backup", Without), ("Backup", Last), ("Crowd", Without), ("Crowd", Last), ("Work", Without),
     ]),
-    ("store-lost-before-a-restore", &[
+    ("store-lost-beside-a-restore", &[
         ("Wipe", Without), ("Wipe", First), ("Wipe", Last), ("Wipe", Other("node")), ("Relabel", Without), ("Relabel", First), ("Relabel", Last),
         ("Relabel", Other("node")), ("Restore", Without), ("Restore", First), ("Restore", Last), ("Backup", Last), ("Crowd", Without), ("Crowd", First),
     ]),

@@ -180,6 +180,14 @@ impl Pool {
         }
     }
 
+    /// The gateway of the spec; `None` if it has none, or each block its own.
+    pub const fn gateway(&self) -> Option<IpAddr> {
+        match self.gateway {
+            GatewayRule::Shared(gateway) => Some(gateway),
+            _ => None,
+        }
+    }
+
     /// The gateway that a block outside the grid has, if its record named none.
     pub(crate) fn gateway_for_outdated(&self, range: &AddrRange) -> Option<IpAddr> {
         match self.gateway {

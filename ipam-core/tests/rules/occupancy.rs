@@ -8,11 +8,12 @@ use proptest::collection::vec;
 use proptest::prelude::*;
 
 const POOLS: [&str; 3] = ["blue", "green", "red"];
-const EVIDENCE: [Evidence; 6] = [
+const EVIDENCE: [Evidence; 7] = [
     Evidence::Recorded,
     Evidence::Entry,
     Evidence::StoppedEntry,
     Evidence::InUse,
+    Evidence::Gateway,
     Evidence::OutsideBlock,
     Evidence::Reserved,
 ];
@@ -94,7 +95,8 @@ fn concerns(
 ) -> bool {
     changes.iter().any(|(of, range, evidence)| {
         if *of == pool {
-            matches!(evidence, Evidence::OutsideBlock | Evidence::Reserved) || !network.contains_range(range)
+            matches!(evidence, Evidence::OutsideBlock | Evidence::Reserved | Evidence::Gateway)
+                || !network.contains_range(range)
         } else {
             range.overlaps(network) && !shares.contains(of)
         }
@@ -137,7 +139,7 @@ proptest! {
                 let unavailable = count(occupancy.unavailable(&of_pool, network, &may_share).map(plain));
                 let expected = naive.count(|(of, _, range, evidence)| {
                     let is_beyond = match evidence {
-                        Evidence::OutsideBlock | Evidence::Reserved => true,
+                        Evidence::OutsideBlock | Evidence::Reserved | Evidence::Gateway => true,
                         Evidence::Recorded => false,
                         _ => !network.contains_range(range),
                     };

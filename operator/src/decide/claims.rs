@@ -29,12 +29,12 @@ pub(super) fn gather(key: &PoolKey, seen: &Observation<'_>) -> (Vec<Claim>, Vec<
         for claim in &claims {
             recorded.insert(claim);
         }
-        // A pool that assigns no block keeps both claims, so that its finalizer stays until both nodes have reported. `InUse` in the block of
-        // another node is the gateway, which a pod of any node may have.
+        // A pool that assigns no block keeps both claims, so that its finalizer stays until both nodes have reported. A pod of
+        // any node may have the gateway.
         let assigns = !seen.pool.life.deleting && seen.beside.in_the_way.is_none();
         let is_of_others = |claim: &Claim| {
             let facts = seen.occupancy.overlapping(&claim.range).filter(|fact| *fact.pool == *key);
-            let mut others = facts.filter(|fact| *fact.node != *claim.node && fact.evidence != Evidence::InUse);
+            let mut others = facts.filter(|fact| *fact.node != *claim.node && fact.evidence != Evidence::Gateway);
             assigns && others.next().is_some()
         };
         let has_room =

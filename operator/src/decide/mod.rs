@@ -104,7 +104,7 @@ impl Observation<'_> {
         let in_use = others().filter(|fact| match fact.evidence {
             Evidence::Recorded | Evidence::Entry => !stopped.contains(&of_fact(fact)),
             Evidence::StoppedEntry => false,
-            Evidence::InUse | Evidence::OutsideBlock | Evidence::Reserved => true,
+            Evidence::InUse | Evidence::Gateway | Evidence::OutsideBlock | Evidence::Reserved => true,
         });
         let in_use: BTreeSet<(&str, AddrRange)> = in_use.map(|fact| (&*fact.node, fact.range)).collect();
         in_use.into_iter().collect()

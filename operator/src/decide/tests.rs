@@ -8,6 +8,7 @@ use ipam_crds::{AddressCounts, BlockCounts, BlockState, BlockUse, NodeBlock, Nod
 use serde_json::{Value, json};
 
 use super::*;
+use crate::facts;
 use crate::ipam_node::{IpamNodeRecord, entry, grant};
 use crate::objects::RawObject;
 use crate::pool::FORCE_RELEASE;
@@ -78,9 +79,8 @@ impl Scene {
     fn decide_at(&self, pool: &PoolRecord, now: Timestamp) -> Decision {
         let nodes: Vec<NodeRef<'_>> = self.nodes.iter().map(|(name, labels)| NodeRef { name, labels }).collect();
         let occupancy = self.occupancy();
-        let network = pool.spec.as_ref().ok().map(|pool| pool.network().range());
-        let unavailable = network.iter().flat_map(|network| occupancy.unavailable(&pool.key, network, &|_| false));
-        let beside = Beside { unavailable: unavailable.cloned().collect(), ..self.beside.clone() };
+        let unavailable = pool.spec.as_ref().map(|pool| facts::unavailable(&occupancy, pool, &|_| false));
+        let beside = Beside { unavailable: unavailable.unwrap_or_default(), ..self.beside.clone() };
         decide(&Observation {
             pool,
             nodes: &nodes,

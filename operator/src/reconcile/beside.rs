@@ -42,8 +42,7 @@ impl Reconciler {
         let Ok(pool) = &task.record.spec else { return beside };
         let shares = self.shares_with(task);
         beside.sharing = self.pools.keys().filter(|other| *other != key && shares(other)).cloned().collect();
-        let network = pool.network().range();
-        beside.unavailable = self.occupancy.unavailable(key, &network, &shares).cloned().collect();
+        beside.unavailable = facts::unavailable(&self.occupancy, pool, &shares);
         let seniority = (task.record.life.created, key);
         let others: BTreeSet<&PoolKey> = beside.unavailable.iter().map(|fact| &*fact.pool).collect();
         let is_older = |other: &&PoolKey| {

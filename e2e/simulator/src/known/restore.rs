@@ -76,8 +76,8 @@ pub(super) fn is_of_pools_that_stopped_sharing(failure: &Failure) -> bool {
     })
 }
 
-/// After the backup a node is to lose its block, a leader acts, the node's store is lost, and pods start. The backup is put in place,
-/// and a pod starts on the node, at the latest as the history settles. By the law a pod on it and one on another node have the address.
+/// After the backup a node is to lose its block, a leader acts, and pods start. The backup is put in place, and a pod starts on the node,
+/// at the latest as the history settles. The node's store is lost after that leader acted, and before one acts after the restore. By the law a pod on it and one on another node have the address.
 /// Not bound: whether a store that is put back is an earlier one or deleted, and whether a replica runs. The agent does not know of
 /// the release in any case.
 pub(super) fn is_of_a_lost_store(failure: &Failure) -> bool {
@@ -97,10 +97,12 @@ pub(super) fn is_of_a_lost_store(failure: &Failure) -> bool {
             };
             let released = after(after(it.since, loses), writes);
             let is_of_another = |node| node != lost && is_user(failure, node);
-            has(released, |action| loses_store(action) == Some(lost))
+            let until = it.later.iter().position(|action| writes(*action)).unwrap_or(it.later.len());
+            let loses_its_store = |action| loses_store(action) == Some(lost);
+            (has(released, loses_its_store) || (!released.is_empty() && has(&it.later[..until], loses_its_store)))
                 && has(released, |action| adds_on(action, is_of_another))
                 && (failure.settling || has(it.later, |action| adds_on(action, |node| node == lost)))
         };
-        has(it.before, writes) && it.since.iter().copied().filter_map(loses_store).any(is_of)
+        has(it.before, writes) && it.since.iter().chain(it.later).copied().filter_map(loses_store).any(is_of)
     })
 }
