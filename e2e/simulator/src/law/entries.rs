@@ -83,9 +83,19 @@ fn barred_for_nobody(seen: &Seen<'_>, layout: &Layout, node: &str, entry: &Value
                 || claims(object, "allocations").iter().any(|(node, range)| other.block_of(node, range).is_none())
         })
     };
+    // A pool with an invalid spec keeps its blocks. By an invalid spec no pool is in the way of another.
+    let is_of_invalid = || {
+        let others = seen.layouts.iter().filter(|other| other.is_frozen() && seen.counts(layout, &other.key));
+        let mut blocks = others.flat_map(|other| claims(seen.object(other), "allocations"));
+        unreported.is_some_and(|run| blocks.any(|(_, range)| range.contains_range(&run)))
+    };
     // After a change of leader it may have been a gateway, which any node with a block may have allocated.
     let waits = || seen.has_block_without_agent(layout, |_| true);
-    let reasons = [("blocks are released or of an earlier spec", is(&changes)), (NO_AGENT, is(&waits))];
+    let reasons = [
+        ("blocks are released or of an earlier spec", is(&changes)),
+        ("an invalid pool has the block", is_of_invalid()),
+        (NO_AGENT, is(&waits)),
+    ];
     let is_left_out = seen.leaves_out(law, &reasons);
     unreported.filter(|_| !is_left_out)
 }
