@@ -28,7 +28,7 @@ use tokio::sync::watch;
 use crate::decide::{NoPlace, Note};
 use crate::election::Lead;
 use crate::objects::{Kind, RawObject, Written};
-use crate::pool::{StatusBody, StatusRecord};
+use crate::pool::{FENCED_BY, StatusBody, StatusRecord};
 use crate::reconcile::{CallError, Command, NodeAction, NodeVersion, NodeWrite, Outcome, PoolPatch, PoolRef, Warning};
 
 /// Asks for the answer's metadata alone: a status of 5,000 allocations need not come back.
@@ -159,10 +159,10 @@ impl Actor {
                 let made = self.call(Method::POST, &self.path(Kind::IpamNode), JSON, &body).await?;
                 Ok(Some(version(&made)))
             }
-            NodeAction::Update { version: at, blocks, finalizers, request } => {
+            NodeAction::Update { version: at, blocks, finalizers, request, fence } => {
                 // A merge patch with a version replaces both lists as a whole, conditionally, and leaves labels,
                 // annotations and owners that others have set.
-                let body = ipam_node_patch(at, blocks, finalizers, request.as_ref());
+                let body = ipam_node_patch(at, blocks, finalizers, request.as_ref(), fence.as_ref());
                 let made = self.call(Method::PATCH, &path, MERGE_PATCH, &body).await?;
                 Ok(Some(version(&made)))
             }
@@ -248,8 +248,12 @@ fn ipam_node_patch(
     blocks: &[NodeBlock],
     finalizers: &[String],
     request: Option<&String>,
+    fence: Option<&String>,
 ) -> serde_json::Value {
-    let metadata = json!({"resourceVersion": resource_version, "finalizers": finalizers});
+    let mut metadata = json!({"resourceVersion": resource_version, "finalizers": finalizers});
+    if let Some(fence) = fence {
+        metadata["annotations"] = json!({FENCED_BY: fence});
+    }
     json!({"metadata": metadata, "spec": spec(blocks, request)})
 }
 

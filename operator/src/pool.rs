@@ -52,6 +52,9 @@ pub const FINALIZER: &str = "nv-ipam.nvidia.com/pool-in-use";
 /// all whose blocks are being taken back when it is read, whose names take its place, and nobody who leaves later.
 pub const FORCE_RELEASE: &str = "nv-ipam.nvidia.com/force-release";
 
+/// A random ID that makes a new version of a pool or an IPAMNode, so that no earlier write without an answer can take effect.
+pub const FENCED_BY: &str = "nv-ipam.nvidia.com/fenced-by";
+
 /// Stands for all nodes in [`FORCE_RELEASE`].
 pub const FORCE_ALL: &str = "*";
 

@@ -290,8 +290,9 @@ pub(super) fn taken_back(records: &Records, held: &Held) -> Option<&'static str>
 pub(super) fn shared(records: &Records, pair: [(&PoolKey, Option<AssignmentId>); 2]) -> Option<&'static str> {
     let [(one, first), (other, second)] = pair;
     let (first, second) = (records.get(first?)?, records.get(second?)?);
-    let (later, than) = if first.made > second.made { (first, other) } else { (second, one) };
-    (one != other && later.shared_with.contains(than)).then_some("pools share addresses")
+    // The later of the two was recorded, or recorded again, while both pools might have the address.
+    let knew = |it: &Assignment, than: &Assignment| it.shared_with.get(&than.pool).is_some_and(|at| *at > than.id);
+    (one != other && (knew(first, second) || knew(second, first))).then_some("pools share addresses")
 }
 
 /// Whether an admin destroyed the records of the assignment. Of a status that was wiped the IPAMNode is a copy.

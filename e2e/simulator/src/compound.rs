@@ -105,6 +105,8 @@ impl World {
     }
 
     fn put_in_place(&mut self, backup: &Backup, last: AssignmentId) {
+        // No API server runs while a store is put back, so what was on its way ends with it.
+        self.forget_orphans();
         self.by_hand = Some(RESTORE);
         self.records.restore(last);
         self.note_unproven(backup);

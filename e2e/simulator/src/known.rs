@@ -47,6 +47,9 @@ const UNRECORDED: &[&str] = &["one-holder", "held-is-nobody-elses", "held-is-rec
 /// The laws that a block breaks which is released while it is in use.
 const USED: &[&str] = &["one-holder", "held-is-nobody-elses", "held-is-recorded", "pool-in-use-stays"];
 
+/// The laws that a call of a former leader breaks.
+const FORMER: &[&str] = &["one-holder", "held-is-nobody-elses", other::LEASE_FIRST];
+
 /// All of them. The first that fits counts, so that the one with more conditions stands before the one with fewer.
 pub const FAULTS: [Fault; 10] = [
     Fault { name: "agent-is-down-after-a-restore", laws: UNRECORDED, shows: is_of_an_agent_that_is_down },
@@ -68,7 +71,11 @@ pub const FAULTS: [Fault; 10] = [
         laws: UNRECORDED,
         shows: is_of_a_node_that_left_before_a_leader,
     },
-    Fault { name: "call-of-a-former-leader-after-a-wiped-status", laws: TWICE, shows: is_of_a_call_of_a_former_leader },
+    Fault {
+        name: "call-of-a-former-leader-after-a-wiped-status",
+        laws: FORMER,
+        shows: is_of_a_call_of_a_former_leader,
+    },
     Fault { name: "store-lost-beside-a-restore", laws: TWICE, shows: is_of_a_lost_store },
     Fault { name: "never-used-grant-of-a-backup", laws: USED, shows: is_of_a_grant_never_used },
 ];

@@ -26,13 +26,11 @@ pub(super) type AssignmentId = u64;
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub(super) struct Assignment {
     pub(super) id: AssignmentId,
-    /// When it was recorded, or recorded again by a pool that shares addresses: a number that rises.
-    pub(super) made: AssignmentId,
     pub(super) pool: PoolKey,
     pub(super) node: String,
     pub(super) range: AddrRange,
-    /// The pools that might have the same addresses then.
-    pub(super) shared_with: BTreeSet<PoolKey>,
+    /// The pools that might have the same addresses when it was recorded or recorded again, with the number of that record.
+    pub(super) shared_with: BTreeMap<PoolKey, AssignmentId>,
 }
 
 /// All assignments that matter.
@@ -187,20 +185,17 @@ impl Records {
     fn assign(&mut self, key: &PoolKey, claim: &Claim, activity: &mut Activity) {
         let is_it = |it: &Assignment| it.pool == *key && it.node == claim.node && it.range == claim.range;
         self.last += 1;
-        let pairs = self.sharing.iter();
+        let (last, pairs) = (self.last, self.sharing.iter());
         let shared_with = pairs.filter_map(|(one, other)| match key {
-            key if key == one => Some(other.clone()),
-            key if key == other => Some(one.clone()),
+            key if key == one => Some((other.clone(), last)),
+            key if key == other => Some((one.clone(), last)),
             _ => None,
         });
-        let shared_with: BTreeSet<PoolKey> = shared_with.collect();
+        let shared_with: BTreeMap<PoolKey, AssignmentId> = shared_with.collect();
         if let Some(place) = self.lost.iter().rposition(|(it, _)| is_it(it)) {
             activity.count("blocks recorded again");
             let (mut again, _) = self.lost.remove(place);
-            if !shared_with.is_empty() {
-                again.made = self.last;
-                again.shared_with.extend(shared_with);
-            }
+            again.shared_with.extend(shared_with);
             self.recorded.push(again);
             return;
         }
@@ -214,7 +209,6 @@ impl Records {
         self.holders.insert((key.clone(), claim.range), claim.node.clone());
         self.recorded.push(Assignment {
             id: self.last,
-            made: self.last,
             pool: key.clone(),
             node: claim.node.clone(),
             range: claim.range,

@@ -177,6 +177,8 @@ pub enum MetadataPatch {
     Unseal,
     /// The annotation that lets go of blocks is to name these nodes alone; if none, it has done what it could and goes.
     Force(BTreeSet<String>),
+    /// A new version and nothing else, by an ID that was not used before. No decision asks for it: [`crate::reconcile`] does.
+    Fence(String),
 }
 
 /// A Warning event about the pool.

@@ -106,6 +106,8 @@ pub enum NodeAction {
         finalizers: Vec<String>,
         /// The new `spec.reportRequest`.
         request: Option<String>,
+        /// The value of an annotation that makes a new version, though nothing else may be new.
+        fence: Option<String>,
     },
     /// Delete it, if uid and version are these.
     Delete(String, String),

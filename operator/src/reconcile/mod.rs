@@ -40,7 +40,7 @@ use crate::election::given::{Wish, Word};
 use crate::index::{IpamNodes, NodeMeta, Nodes, Relist};
 use crate::metrics::Metrics;
 use crate::objects::RawObject;
-use crate::pool::{FINALIZER, FORCE_RELEASE, Life, PoolRecord};
+use crate::pool::{FENCED_BY, FINALIZER, FORCE_RELEASE, Life, PoolRecord};
 use budget::Budget;
 pub use calls::{CallError, Command, NodeAction, NodeVersion, NodeWrite, Outcome, PoolPatch, PoolRef, Warning};
 use node_queue::NodeQueue;
@@ -437,6 +437,12 @@ impl Reconciler {
             }
             task.call = Some(Call { status: Some(status), applies, notes: decision.notes, ..Call::new(call, now) });
             Some(Command::WriteStatus { pool, status: sent })
+        } else if applies.is_some() && task.unanswered.is_some() {
+            // The status is right as it is. A write that was sent before must not change it later.
+            let patch = MetadataPatch::Fence(format!("{:016x}", self.random.u64(..)));
+            let change = change(&record.life, &patch);
+            task.call = Some(Call { patch: Some(patch), ..Call::new(call, now) });
+            Some(Command::PatchPool { pool, patch: change })
         } else if (applies.is_some() && !task.is_confirmed()) || task.doubt.is_some() {
             task.call = Some(Call { applies, ..Call::new(call, now) });
             Some(Command::Confirm { pool })
@@ -509,6 +515,10 @@ impl Reconciler {
             // What was to be done besides waits for this.
             note_patched(&mut task.record, &patch, &version);
             task.due.by(now);
+            // An earlier write names another version.
+            if task.unanswered.take().is_some() {
+                self.changed_pools.insert(pool.key.clone());
+            }
         }
         task.confirmed = Some(version.clone());
         for node in task.end_doubt() {
@@ -562,6 +572,7 @@ fn change(life: &Life, patch: &MetadataPatch) -> PoolPatch {
             let named: Vec<&str> = nodes.iter().map(String::as_str).collect();
             PoolPatch::Annotation(FORCE_RELEASE, (!named.is_empty()).then(|| named.join(",")))
         }
+        MetadataPatch::Fence(id) => PoolPatch::Annotation(FENCED_BY, Some(id.clone())),
     }
 }
 

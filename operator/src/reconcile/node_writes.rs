@@ -68,9 +68,12 @@ impl Reconciler {
         let finalizers = known.finalizers_for(is_kept);
         let request = self.recovery.request_to(node).or(known.request.as_ref()).cloned();
         let is_as_wanted = blocks == known.blocks && finalizers == known.finalizers && request == known.request;
-        // Writing what is there already tells whether the write before, whose answer was lost, has changed it.
+        // Writing what is there already tells whether the write before, whose answer was lost, has changed it. It makes a new version, so
+        // that the write before cannot do so later.
         if !is_as_wanted || known.unsettled {
-            return Some(NodeAction::Update { version: known.resource_version.clone(), blocks, finalizers, request });
+            let version = known.resource_version.clone();
+            let fence = known.unsettled.then(|| format!("{:016x}", self.random.u64(..)));
+            return Some(NodeAction::Update { version, blocks, finalizers, request, fence });
         }
         let is_awaited = (self.is_awaited(node) && !is_released) || self.is_recorded(node);
         let ends = !self.nodes.contains(node) && !is_kept && !is_awaited && !known.deleting;

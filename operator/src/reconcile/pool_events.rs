@@ -6,6 +6,7 @@
 use std::collections::HashSet;
 use std::time::Instant;
 
+use ipam_core::plan::Assignment;
 use ipam_core::{AddrRange, PoolKey, PoolKind};
 use kube::runtime::watcher::Event;
 
@@ -81,7 +82,9 @@ impl Reconciler {
                 let is_ours = self.pool_lists.get(&kind).is_some_and(|list| list.has_written(object.name()));
                 let is_older = |known: &PoolRecord| {
                     let is_another = object.metadata.uid.as_deref() != Some(&known.uid);
-                    self.is_leading() && is_another && created(&object.metadata) < known.life.created
+                    // What is doubted already has no version.
+                    let is_trusted = self.is_leading() && !known.resource_version.is_empty();
+                    is_trusted && is_another && created(&object.metadata) < known.life.created
                 };
                 let is_replaced_by_an_older = known.is_some_and(is_older);
                 let known = known.map(|known| (known.uid.as_str(), known.resource_version.as_str()));
@@ -147,6 +150,14 @@ impl Reconciler {
         if before.status != record.status {
             if !before.status.has_blocks_of(&record.status) {
                 self.changed_pools.insert(key.clone());
+                // No node is told of a block that the status does not record any more.
+                let recorded: HashSet<(&str, AddrRange)> = blocks(&record.status).collect();
+                let ipam_nodes = &self.ipam_nodes;
+                let may_be_told = |given: &Assignment| {
+                    recorded.contains(&(given.node.as_str(), given.block.range))
+                        || !ipam_nodes.has_no_entry(&given.node, key)
+                };
+                task.applied.iter_mut().for_each(|applied| applied.assignments.retain(&may_be_told));
             }
             // A write of ours without an answer, or the write of another.
             if is_leading {

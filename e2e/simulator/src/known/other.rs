@@ -4,6 +4,9 @@ use super::order::{adds_for_a_user, after, has, names_node, names_pool, waits_fo
 use crate::Failure;
 use crate::action::Action;
 
+/// The law that the Lease says first that blocks are assigned.
+pub(super) const LEASE_FIRST: &str = "lease-says-so-first";
+
 /// The operator waits without a limit for the agent of a node that has none. The Lease says that blocks were assigned, and no record is
 /// there. This is bound to what the condition says and not to the order of actions: many orders lead there.
 pub(super) fn is_of_an_awaited_node(failure: &Failure) -> bool {
@@ -12,13 +15,15 @@ pub(super) fn is_of_an_awaited_node(failure: &Failure) -> bool {
 }
 
 /// The status of the pool that is named is wiped, and the leader ends with a call under way. Another leads, and writes. Then the call
-/// arrives.
+/// arrives. The law about the Lease names no pool, and is broken without a pod.
 pub(super) fn is_of_a_call_of_a_former_leader(failure: &Failure) -> bool {
-    let wipes = |action| matches!(action, Action::WipeStatus { pool } if names_pool(failure, pool));
+    let is_of_the_lease = failure.law.law == LEASE_FIRST;
+    let wipes = |action| matches!(action, Action::WipeStatus { pool } if is_of_the_lease || names_pool(failure, pool));
     let ends = |action| matches!(action, Action::Kill { .. });
     let starts = |action| matches!(action, Action::Start { .. });
     let arrives = |action| matches!(action, Action::Orphan { .. });
     let led = after(after(after(&failure.history, wipes), ends), starts);
     let later = after(after(led, writes), arrives);
-    adds_for_a_user(failure, later) && has(&failure.history, |action| matches!(action, Action::Decide { .. }))
+    let is_used = is_of_the_lease || adds_for_a_user(failure, later);
+    is_used && has(&failure.history, |action| matches!(action, Action::Decide { .. }))
 }

@@ -72,11 +72,11 @@ pub(super) fn is_of_pools_that_stopped_sharing(failure: &Failure) -> bool {
         let stops_sharing = has(it.before, |action| matches!(action, Action::Share { pool } if is_of_one(pool)));
         let is_used = adds_for_a_user(failure, it.until);
         let is_named = pools.iter().any(|pool| names(failure, pool));
-        !it.is_live() && pools.len() > 1 && is_named && it.takes_back_writes() && is_used && stops_sharing
+        pools.len() > 1 && is_named && it.takes_back_writes() && is_used && stops_sharing
     })
 }
 
-/// After the backup a node is to lose its block, a leader acts, and pods start. The backup is put in place, and a pod starts on the node,
+/// After the backup a node is to lose its block, a leader acts, and pods start, at the latest after the restore. The backup is put in place, and a pod starts on the node,
 /// at the latest as the history settles. The node's store is lost after that leader acted, and before one acts after the restore. By the law a pod on it and one on another node have the address.
 /// Not bound: whether a store that is put back is an earlier one or deleted, and whether a replica runs. The agent does not know of
 /// the release in any case.
@@ -100,7 +100,7 @@ pub(super) fn is_of_a_lost_store(failure: &Failure) -> bool {
             let until = it.later.iter().position(|action| writes(*action)).unwrap_or(it.later.len());
             let loses_its_store = |action| loses_store(action) == Some(lost);
             (has(released, loses_its_store) || (!released.is_empty() && has(&it.later[..until], loses_its_store)))
-                && has(released, |action| adds_on(action, is_of_another))
+                && [released, it.later].into_iter().any(|when| has(when, |action| adds_on(action, is_of_another)))
                 && (failure.settling || has(it.later, |action| adds_on(action, |node| node == lost)))
         };
         has(it.before, writes) && it.since.iter().chain(it.later).copied().filter_map(loses_store).any(is_of)

@@ -189,22 +189,26 @@ fn recorded_as_its_own(world: &World, holders: &BTreeMap<IpAddr, Vec<Holder<'_>>
     Ok(())
 }
 
-/// Whether the address is the gateway of the pool, and the node with the block cannot allocate it: it has no entry of the pool, or its
-/// entry has this gateway or names the address as unavailable. An admin can make an address in use the gateway.
+/// Whether the address is the gateway of the pool, or was, and the node with the block cannot allocate it: its entry has this gateway or
+/// names the address as unavailable. Before it has an entry, the address must be the gateway of the spec. An admin can make an address in
+/// use the gateway.
 fn is_gateway(server: &Server, held: &Held, block: &Recorded<'_>) -> bool {
-    let is_of_it = held.pool == block.pool && held.pool.kind == PoolKind::IpPool;
-    let layouts = if is_of_it { Layout::all(server) } else { Vec::new() };
-    let is_of_spec = |layout: &Layout| {
-        let mut gateways = layout.blocks.iter().filter_map(|block| block.gateway);
-        layout.key == held.pool && layout.is_valid && gateways.any(|gateway| gateway == held.addr)
-    };
+    if held.pool != block.pool || held.pool.kind != PoolKind::IpPool {
+        return false;
+    }
+    let address = held.addr.to_string();
+    let versions = server.since("ippools", 0).iter().map(|event| &event.object);
+    let mut versions = versions.filter(|object| text(object, "/metadata/name") == held.pool.name);
+    if !versions.any(|object| object["spec"]["gateway"] == address) {
+        return false;
+    }
+    let is_of_spec = server.get("ippools", &held.pool.name).is_some_and(|object| object["spec"]["gateway"] == address);
     let entries = server.get("ipamnodes", block.node).and_then(|object| object["spec"]["pools"].as_array());
-    let mut entries = entries.into_iter().flatten().filter(|entry| pool_of_entry(entry) == held.pool);
-    let cannot_allocate = |entry: &Value| {
+    let entry = entries.into_iter().flatten().find(|entry| pool_of_entry(entry) == held.pool);
+    entry.map_or(is_of_spec, |entry| {
         let mut unavailable = entry["heldElsewhere"].as_array().into_iter().flatten().filter_map(range_of_entry);
-        entry["gateway"] == held.addr.to_string() || unavailable.any(|run| run.contains(held.addr))
-    };
-    layouts.iter().any(is_of_spec) && entries.all(cannot_allocate)
+        entry["gateway"] == address || unavailable.any(|run| run.contains(held.addr))
+    })
 }
 
 fn why_it_may_be_of_another(records: &Records, held: &Held, block: &Recorded<'_>) -> Option<&'static str> {

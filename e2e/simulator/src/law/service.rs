@@ -13,6 +13,9 @@ use crate::wire::lock;
 use crate::world::World;
 use ipam_node_agent::status::{UNREACHED, WRITE_TIMEOUT};
 
+/// Reports that may come before the confirmation of a grant: the first may be about grants of other pools that become idle meanwhile.
+const REPORTS: usize = 2;
+
 /// A pod asks for an address of each Active block. All laws are checked while these pods run, and then they end.
 pub(crate) fn check(world: &mut World) -> Result<(), Broken> {
     let mut served = Vec::new();
@@ -30,7 +33,10 @@ pub(crate) fn check(world: &mut World) -> Result<(), Broken> {
         for (place, entry) in entries {
             let free = free_address(world, node, &object, entry);
             let mut added = world.add(node, place, Wish::Any);
-            if added == Added::Refused(UNCONFIRMED) {
+            for _ in 0..REPORTS {
+                if added != Added::Refused(UNCONFIRMED) {
+                    break;
+                }
                 // It has woken an idle grant. The confirmation waits for the write that is under way, or for its next try.
                 world.clock.elapsed += world.until_report(node).min(WRITE_TIMEOUT + UNREACHED);
                 world.report(node);

@@ -408,6 +408,10 @@ fn a_list_that_names_a_pool_created_before_the_known_one_means_that_all_is_liste
         world.tell(Observed::Pool(PoolKind::IpPool, Event::Init));
         world.tell(Observed::Pool(PoolKind::IpPool, Event::InitApply(pool("uid-other", created))));
         assert_eq!(world.reconciler.take_wish_for_lists(), is_put_back, "{created}");
+        world.list(&["n1"], &[pool("uid-other", created)], vec![]);
+        assert!(!world.reconciler.take_wish_for_lists(), "{created}: once is enough");
+        world.settle();
+        assert_eq!(status(&world, "blue").allocations.len(), 1, "{created}");
     }
 }
 

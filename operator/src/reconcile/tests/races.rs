@@ -365,12 +365,13 @@ fn a_node_waits_while_a_failed_status_write_may_have_been_done() {
         world.tell(n1_cordoned(false));
         let gone = json!({"metadata": {"name": "n1", "uid": "uid-n1", "resourceVersion": "0"}});
         world.tell(Observed::IpamNode(Event::Delete(object(&gone))));
-        let confirm = only(world.calls_after(Duration::from_secs(1)));
-        let Command::Confirm { pool } = confirm.clone() else { panic!("the plan of before counts: {confirm:?}") };
-        world.outcome(Outcome::Pool(pool, Ok("999".into())));
-        let calls = world.calls_after(Duration::from_secs(2));
-        assert!(nodes_written(&calls).is_empty(), "the pool has another version: {calls:#?}");
-        world.succeed(only(calls));
+        // The status is right, if the write was not done. A new version makes sure that it cannot be done any more.
+        let fence = only(world.calls_after(Duration::from_secs(1)));
+        assert!(
+            matches!(&fence, Command::PatchPool { patch: PoolPatch::Annotation(FENCED_BY, Some(_)), .. }),
+            "{fence:?}"
+        );
+        world.succeed(fence);
         let calls = world.settle();
         let written = nodes_written(&calls);
         assert!(
