@@ -53,7 +53,8 @@
 //! Not judged: how long a leader waits for a node without an agent. It keeps the node's blocks and IPAMNode today, and after a
 //! loss of all records it waits for its report. The checks that this leaves out are counted.
 //!
-//! Not played: a Pod object that is deleted while its containers run; a last look at a pod that is answered from an earlier state;
+//! Not played: a call that is on its way while a store is put back, because no API server runs then; a Pod object that is deleted while
+//! its containers run; a last look at a pod that is answered from an earlier state;
 //! a creation by a former leader that arrives after its object was deleted by hand; an agent's store that is lost before the IPAMNode of
 //! a restore is deleted; an agent
 //! whose own store was put back and which hears nothing for long, or starts again before it does (it cannot know then); addresses

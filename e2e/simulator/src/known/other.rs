@@ -24,6 +24,7 @@ pub(super) fn is_of_a_call_of_a_former_leader(failure: &Failure) -> bool {
     let arrives = |action| matches!(action, Action::Orphan { .. });
     let led = after(after(after(&failure.history, wipes), ends), starts);
     let later = after(after(led, writes), arrives);
-    let is_used = is_of_the_lease || adds_for_a_user(failure, later);
+    let joins = |action| matches!(action, Action::NodeJoins { node } if names_node(failure, node));
+    let is_used = if is_of_the_lease { has(&failure.history, joins) } else { adds_for_a_user(failure, later) };
     is_used && has(&failure.history, |action| matches!(action, Action::Decide { .. }))
 }
