@@ -14,7 +14,6 @@ use std::time::Duration;
 
 use http::StatusCode;
 use ipam_operator::election::Lead;
-use ipam_operator::reconcile::Settings;
 use serde_json::{Value, json};
 use server::{Call, Server};
 
@@ -356,8 +355,8 @@ async fn the_end_of_a_grace_needs_no_event() {
     tokio::time::sleep(Duration::from_millis(5)).await;
     // The answer, and no event, leads to the wait.
     patch.answer(&written("n1", 41));
-    // n1 has neither object any more. What its agent reported last keeps the only block from n2.
-    let grace = Settings::default().released_block_grace.unwrap();
+    // n1 has neither object any more. What its agent reported last keeps the only block from n2 for two minutes.
+    let grace = Duration::from_mins(2);
     let begun = tokio::time::Instant::now();
     let answers = async {
         loop {
