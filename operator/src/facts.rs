@@ -13,10 +13,11 @@ pub fn of_status(occupancy: &mut Occupancy, pool: &PoolKey, status: &StatusRecor
     claims.map(|claim| occupancy.fact(pool, &claim.node, claim.range, Evidence::Recorded)).collect()
 }
 
-/// The facts by which `pool` must not assign addresses to nodes that do not have them. `shares` are the pools that may have the same addresses.
+/// The facts by which `pool` must not assign addresses to nodes that do not have them. `shares` accepts the pools that may have the same
+/// addresses.
 pub fn unavailable(occupancy: &Occupancy, pool: &Pool, shares: &dyn Fn(&PoolKey) -> bool) -> Vec<Fact> {
     let (key, network) = (pool.key(), pool.network().range());
-    // What is still the gateway is allocated by nobody.
+    // No node allocates the gateway of its pool.
     let is_gateway = |fact: &&Fact| {
         fact.evidence == Evidence::Gateway && *fact.pool == *key && pool.gateway() == Some(fact.range.first())
     };

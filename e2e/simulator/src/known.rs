@@ -39,16 +39,16 @@ pub const MOST: u64 = 5;
 pub const FEW: u64 = 5;
 
 /// The laws that a double use of an address breaks.
-const TWICE: &[&str] = &["one-holder", "held-is-nobody-elses"];
+const TWICE: &[&str] = &["one-holder", "address-has-one-node"];
 
 /// The laws that records which are gone break.
-const UNRECORDED: &[&str] = &["one-holder", "held-is-nobody-elses", "held-is-recorded"];
+const UNRECORDED: &[&str] = &["one-holder", "address-has-one-node", "held-is-recorded"];
 
 /// The laws that a block breaks which is released while it is in use.
-const USED: &[&str] = &["one-holder", "held-is-nobody-elses", "held-is-recorded", "pool-in-use-stays"];
+const USED: &[&str] = &["one-holder", "address-has-one-node", "held-is-recorded", "pool-in-use-stays"];
 
 /// The laws that a call of a former leader breaks.
-const FORMER: &[&str] = &["one-holder", "held-is-nobody-elses", other::LEASE_FIRST];
+const LATE_CALL: &[&str] = &["one-holder", "address-has-one-node", other::LEASE_FIRST];
 
 /// All of them. The first that fits counts, so that the one with more conditions stands before the one with fewer.
 pub const FAULTS: [Fault; 10] = [
@@ -73,7 +73,7 @@ pub const FAULTS: [Fault; 10] = [
     },
     Fault {
         name: "call-of-a-former-leader-after-a-wiped-status",
-        laws: FORMER,
+        laws: LATE_CALL,
         shows: is_of_a_call_of_a_former_leader,
     },
     Fault { name: "store-lost-beside-a-restore", laws: TWICE, shows: is_of_a_lost_store },

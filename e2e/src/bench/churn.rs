@@ -42,7 +42,7 @@ pub(super) fn measure(large: &mut Large<'_>) -> Result<Vec<Finding>> {
     Ok(findings)
 }
 
-/// One agent for each node, all of which have reported. Agents of a group start at once, as those of a DaemonSet that is rolled out do.
+/// One agent for each node, all of which have reported. They start in groups.
 pub(super) fn begin(large: &Large<'_>, fleet: &Fleet, within: Duration) -> Result<Vec<Member>> {
     let step = Step::start(&format!("{} in-process agents", large.nodes));
     let api: Api<IPAMNode> = Api::namespaced(large.client(), NAMESPACE);

@@ -80,15 +80,9 @@ impl Reconciler {
                 self.pool_list(kind, |list| list.name(object.name()));
                 let known = self.pools.get(&PoolKey::new(kind, object.name())).map(|task| &task.record);
                 let is_ours = self.pool_lists.get(&kind).is_some_and(|list| list.has_written(object.name()));
-                let is_older = |known: &PoolRecord| {
-                    let is_another = object.metadata.uid.as_deref() != Some(&known.uid);
-                    // What is doubted already has no version.
-                    let is_trusted = self.is_leading() && !known.resource_version.is_empty();
-                    is_trusted && is_another && created(&object.metadata) < known.life.created
-                };
-                let is_replaced_by_an_older = known.is_some_and(is_older);
+                let is_older = known.is_some_and(|known| self.is_replaced_by_an_older(known, &object));
                 let known = known.map(|known| (known.uid.as_str(), known.resource_version.as_str()));
-                if is_replaced_by_an_older || (!is_ours && self.is_put_back(known, &object)) {
+                if is_older || (!is_ours && self.is_put_back(known, &object)) {
                     return self.went_back(now);
                 }
                 self.pool_is_there(kind, object, now);
@@ -127,11 +121,19 @@ impl Reconciler {
     }
 
     /// A list never names an object at an older version than we know, unless that object was put back to an earlier state, or we have
-    /// written it since the list began. Nor does it name a pool that was created before the one that we know.
+    /// written it since the list began.
     fn is_put_back(&self, known: Option<(&str, &str)>, object: &RawObject) -> bool {
         let same = |uid: &str| object.metadata.uid.as_deref() == Some(uid);
         self.is_leading()
             && known.is_some_and(|(uid, version)| same(uid) && is_older(object.resource_version(), version))
+    }
+
+    /// Nor does a list name another pool of the same name that was created before the known one. A known pool without a version is doubted
+    /// already, and proves nothing.
+    fn is_replaced_by_an_older(&self, known: &PoolRecord, object: &RawObject) -> bool {
+        let is_another = object.metadata.uid.as_deref() != Some(&known.uid);
+        let is_trusted = self.is_leading() && !known.resource_version.is_empty();
+        is_trusted && is_another && created(&object.metadata) < known.life.created
     }
 
     fn renew(&mut self, key: &PoolKey, object: &RawObject, now: Instant) {
@@ -150,14 +152,14 @@ impl Reconciler {
         if before.status != record.status {
             if !before.status.has_blocks_of(&record.status) {
                 self.changed_pools.insert(key.clone());
-                // No node is told of a block that the status does not record any more.
+                // No entry is made for a block that the status no longer records.
                 let recorded: HashSet<(&str, AddrRange)> = blocks(&record.status).collect();
                 let ipam_nodes = &self.ipam_nodes;
-                let may_be_told = |given: &Assignment| {
+                let may_have_entry = |given: &Assignment| {
                     recorded.contains(&(given.node.as_str(), given.block.range))
                         || !ipam_nodes.has_no_entry(&given.node, key)
                 };
-                task.applied.iter_mut().for_each(|applied| applied.assignments.retain(&may_be_told));
+                task.applied.iter_mut().for_each(|applied| applied.assignments.retain(&may_have_entry));
             }
             // A write of ours without an answer, or the write of another.
             if is_leading {

@@ -19,6 +19,7 @@ mod earlier_state;
 mod edits;
 mod fence;
 mod lifetime;
+mod outside;
 mod places;
 mod races;
 mod recovery;

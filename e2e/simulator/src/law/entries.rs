@@ -83,7 +83,7 @@ fn barred_for_nobody(seen: &Seen<'_>, layout: &Layout, node: &str, entry: &Value
                 || claims(object, "allocations").iter().any(|(node, range)| other.block_of(node, range).is_none())
         })
     };
-    // A pool with an invalid spec keeps its blocks. By an invalid spec no pool is in the way of another.
+    // A pool with an invalid spec keeps its blocks. An invalid spec overlaps no other pool.
     let is_of_invalid = || {
         let others = seen.layouts.iter().filter(|other| other.is_frozen() && seen.counts(layout, &other.key));
         let mut blocks = others.flat_map(|other| claims(seen.object(other), "allocations"));

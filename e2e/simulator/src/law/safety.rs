@@ -181,10 +181,10 @@ fn recorded_as_its_own(world: &World, holders: &BTreeMap<IpAddr, Vec<Holder<'_>>
                 let (there, pod) = (&holder.node.name, holder.pod);
                 let Recorded { pool, node, range } = block;
                 let what = format!("{addr} is held by {pod} on {there}, but {} has given {range} to {node}", pool.name);
-                return broken("held-is-nobody-elses", what);
+                return broken("address-has-one-node", what);
             }
         }
-        world.allowed.judge("held-is-nobody-elses", reason);
+        world.allowed.judge("address-has-one-node", reason);
     }
     Ok(())
 }
