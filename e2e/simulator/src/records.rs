@@ -367,18 +367,26 @@ impl Records {
     }
 
     /// Notes which pools may have the addresses of one another by what the server says. One that is no longer allowed stays
-    /// noted while a leader has not heard of that.
+    /// noted while a leader has not heard of that. Where two pools begin to share, so do the blocks that they have assigned.
     pub(super) fn note_sharing(&mut self, server: &Server, all_leaders_know: bool) {
-        let mut sharing = Vec::new();
+        let mut pools = Vec::new();
         for (plural, kind) in POOL_KINDS {
-            let pools = server.list(plural).filter(|object| may_share(object));
-            sharing.extend(pools.map(|object| PoolKey::new(kind, text(object, "/metadata/name"))));
+            let may = server.list(plural).filter(|object| may_share(object));
+            pools.extend(may.map(|object| PoolKey::new(kind, text(object, "/metadata/name"))));
         }
+        let before = self.sharing.clone();
         if all_leaders_know {
             self.sharing.clear();
         }
-        for (place, one) in sharing.iter().enumerate() {
-            self.sharing.extend(sharing[place + 1..].iter().map(|other| (one.clone(), other.clone())));
+        for (place, one) in pools.iter().enumerate() {
+            self.sharing.extend(pools[place + 1..].iter().map(|other| (one.clone(), other.clone())));
+        }
+        for (one, other) in self.sharing.difference(&before) {
+            self.last += 1;
+            for it in &mut self.recorded {
+                let with = [(one, other), (other, one)].into_iter().find(|(pool, _)| it.pool == **pool);
+                it.shared_with.extend(with.map(|(_, with)| (with.clone(), self.last)));
+            }
         }
     }
 }

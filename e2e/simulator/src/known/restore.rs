@@ -10,16 +10,19 @@ use crate::admin::pool_at;
 use crate::world::{MOST_NODES, REPLICAS, node_name};
 
 /// A restore takes back a block that is in use. No leader runs on that remembers it. The agent of its node is down until a
-/// leader has acted, so that it does not report the block in time.
+/// leader has acted, so that it does not report the block in time. Then a pod gets the address on another node, or the Node leaves, so that
+/// no report can say that the address is in use.
 pub(super) fn is_of_an_agent_that_is_down(failure: &Failure) -> bool {
     has_put_back(failure, |it| {
         let acted = it.later.iter().rposition(|action| writes(*action));
         let Some(acted) = acted.map(|at| it.until.len() + 1 + at) else { return false };
         let is_it = |node| is_user(failure, node) && is_down(&failure.history[..acted], node);
         let is_in_use = |node| has(after(it.since, writes), |action| adds_on(action, |of| of == node));
+        let is_unrecorded = failure.law.law == "held-is-recorded";
+        let leaves = |action| matches!(action, Action::NodeLeaves { node } if is_user(failure, node));
         !it.is_live()
             && (0..MOST_NODES).any(|node| is_it(node) && is_in_use(node))
-            && adds_for_a_user(failure, &failure.history[acted..])
+            && if is_unrecorded { has(it.later, leaves) } else { adds_for_a_user(failure, &failure.history[acted..]) }
     })
 }
 

@@ -341,6 +341,11 @@ fn deleted_pools_go(seen: &Seen<'_>) -> Result<(), Broken> {
     Ok(())
 }
 
+/// Whether the status of the pool records a block of the node.
+fn has_block(pool: &Value, node: &str) -> bool {
+    ["allocations", "releasing"].into_iter().any(|list| claims(pool, list).iter().any(|(of, _)| of == node))
+}
+
 /// An IPAMNode goes with its Node once nothing of it is in use.
 fn ipam_nodes_go(seen: &Seen<'_>) -> Result<(), Broken> {
     for object in seen.server.list("ipamnodes") {
@@ -354,7 +359,11 @@ fn ipam_nodes_go(seen: &Seen<'_>) -> Result<(), Broken> {
         let is_kept = !is_in_use && !has_blocks;
         let waits = is_kept && seen.is_without_agent(&node);
         let is_lost = is_kept && !lost(seen.world, &node).is_empty();
-        let waits = seen.leaves_out("ipam-node-goes", &[(NO_AGENT, waits), (LOST, is_lost)]);
+        // An invalid pool releases nothing.
+        let mut invalid = seen.layouts.iter().filter(|layout| layout.is_frozen());
+        let is_of_invalid = is_kept && invalid.any(|layout| has_block(seen.object(layout), &node));
+        let reasons = [(NO_AGENT, waits), (LOST, is_lost), ("an invalid pool has the block", is_of_invalid)];
+        let waits = seen.leaves_out("ipam-node-goes", &reasons);
         if is_kept && !waits {
             return broken(
                 "ipam-node-goes",
