@@ -9,6 +9,7 @@ use serde_json::{Value, json};
 use super::action::{Action, Disk, Fate};
 use super::admin;
 use super::agent::Wish;
+use super::law::what_is_given_is_marked;
 use super::records::{AssignmentId, range_of_entry};
 use super::replica::Replica;
 use super::server::{Backup, NAMESPACE, text};
@@ -46,6 +47,8 @@ impl World {
             self.activity.count("restores");
         }
         self.put_in_place(&backup, last);
+        // The backup can be from the time between a restore under a leader and the next write of the Lease.
+        self.is_unmarked = what_is_given_is_marked(self).is_err();
         for node in self.machines() {
             // What is reported is what was then.
             self.nodes[usize::from(node)].lose_word();
@@ -72,8 +75,9 @@ impl World {
         // An answer of the server from before comes before any list of the one from after.
         let clock = self.clock;
         self.replicas.iter_mut().flatten().for_each(|replica| replica.settle_all(clock));
-        self.put_back = Some(PutBack { uids, is_marked: false });
+        self.put_back = Some(PutBack { uids });
         self.put_in_place(&backup, last);
+        self.is_unmarked = true;
         for node in &mut self.nodes {
             node.lose_report(&lock(&self.server));
         }

@@ -120,8 +120,8 @@ impl World {
         if let Some(call) = late {
             self.orphans.lease(call);
         }
-        if let Some(put_back) = self.put_back.as_mut().filter(|_| wrote) {
-            put_back.is_marked |= given(&lock(&self.server)) != Given::Nothing;
+        if wrote && given(&lock(&self.server)) != Given::Nothing {
+            self.is_unmarked = false;
         }
         if lost {
             self.activity.count("leaderships lost");

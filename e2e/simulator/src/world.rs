@@ -39,8 +39,6 @@ pub(super) const REPORTS_APART: Duration = Duration::from_secs(1);
 pub(super) struct PutBack {
     /// The number of uids that there had been.
     pub(super) uids: u64,
-    /// Whether the Lease was written since and says that blocks are given.
-    pub(super) is_marked: bool,
 }
 
 /// The cluster.
@@ -61,6 +59,8 @@ pub struct World {
     pub(super) backup: Option<(Backup, AssignmentId, Duration)>,
     /// What was there when a backup was put in place under a running leader.
     pub(super) put_back: Option<PutBack>,
+    /// Whether a backup was put in place whose Lease does not say that blocks are given, and it was not written since.
+    pub(super) is_unmarked: bool,
     /// The pools that went with their definitions.
     pub(super) swept: Vec<(&'static str, Value)>,
     /// The machines that were registered when the store was put back, until the operator is started again.
@@ -101,6 +101,7 @@ impl World {
             backup: None,
             at_end: None,
             put_back: None,
+            is_unmarked: false,
             swept: Vec::new(),
             restoring: None,
             checked: (0, 0),

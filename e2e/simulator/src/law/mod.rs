@@ -49,8 +49,7 @@ pub(super) fn broken<T>(law: &'static str, what: String) -> Result<T, Broken> {
 pub fn check(world: &mut World) -> Result<(), Broken> {
     one_leads(world)?;
     // A restore under a leader takes the mark back, or a node's release. The leader writes it again once it has heard of that.
-    let is_taken_back = world.put_back.as_ref().is_some_and(|put_back| !put_back.is_marked);
-    if !world.allowed.judge("lease-says-so-first", is_taken_back.then_some("a restore under a leader")) {
+    if !world.allowed.judge("lease-says-so-first", world.is_unmarked.then_some("a restore under a leader")) {
         what_is_given_is_marked(world)?;
     }
     if let Some((node, wrong)) = world.nodes.iter().find_map(|node| Some((&node.name, node.wrong()?))) {
@@ -91,7 +90,7 @@ pub(super) fn at_rest(world: &World) -> Result<(), Broken> {
 }
 
 /// A node is told of a block only after the Lease says that blocks are given, for one who leads when all records are gone.
-fn what_is_given_is_marked(world: &World) -> Result<(), Broken> {
+pub(super) fn what_is_given_is_marked(world: &World) -> Result<(), Broken> {
     let server = lock(&world.server);
     if given(&server) != Given::Nothing {
         return Ok(());
