@@ -14,6 +14,9 @@ use crate::netns::{Node, Pod};
 use crate::ports::Port;
 use crate::process::Process;
 
+/// The metric of an operator that is the leader.
+pub const IS_LEADER: &str = "leader_election_master_status{name=\"dd1643cf.nvidia.com\"} 1";
+
 /// Ample for a loaded machine; each takes well under a second on an idle one.
 const READY: Duration = Duration::from_mins(1);
 /// Where an agent answers probes, inside its own network namespace.

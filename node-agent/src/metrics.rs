@@ -5,6 +5,7 @@ use std::time::Duration;
 
 use ipam_core::PoolKey;
 use ipam_core::ledger::PoolUsage;
+use ipam_daemon::metrics::Requests;
 use prometheus_client::encoding::EncodeLabelSet;
 use prometheus_client::metrics::counter::Counter;
 use prometheus_client::metrics::family::Family;
@@ -58,6 +59,8 @@ pub struct Metrics {
     pub watch_up: Gauge,
     /// Status reports that the API server did not take.
     pub report_failures: Counter,
+    /// Requests to the API server.
+    pub requests: Requests,
 }
 
 /// 50 µs to 1.6 s.
@@ -81,6 +84,7 @@ impl Default for Metrics {
             stale_released: Counter::default(),
             watch_up: Gauge::default(),
             report_failures: Counter::default(),
+            requests: Requests::default(),
         }
     }
 }
@@ -89,8 +93,8 @@ impl Metrics {
     /// The metrics, and the registry that shows them.
     pub fn registered() -> (Arc<Self>, Registry) {
         let metrics = Self::default();
-        let mut registry = Registry::with_prefix("ipam_node");
-        let r = &mut registry;
+        let mut registry = ipam_daemon::metrics::registry(&metrics.requests);
+        let r = ipam_daemon::metrics::own(&mut registry, "ipam_node");
         r.register("requests", "Calls of the CNI plugin, by outcome", metrics.calls.clone());
         r.register_with_unit(
             "request_duration",

@@ -214,7 +214,7 @@ async fn housekeeping(
     stop: CancellationToken,
     served: CancellationToken,
 ) -> anyhow::Result<()> {
-    let client = cluster::shared_client(config.common.kubeconfig.as_deref()).await?;
+    let client = cluster::shared_client(config.common.kubeconfig.as_deref(), &metrics.requests).await?;
     let (node, namespace) = (&config.node, &config.common.namespace);
     let reporter = Reporter::new(client.clone(), namespace, node, allocator.clone(), in_force, Arc::clone(&metrics));
     let relist = reporter.relist();

@@ -201,7 +201,8 @@ impl Shared {
                 wakes.send(key);
             }
             mark.want(reconciler.wants_of_lease());
-            self.metrics.ipam_nodes_waiting(reconciler.ipam_nodes_waiting());
+            let (pools, ipam_nodes) = reconciler.queued(now.instant);
+            self.metrics.queued(pools, ipam_nodes);
         }
         if *next_tick != reconciler.next_tick() || reconciler.wants_lists() {
             self.loop_wake.notify_one();

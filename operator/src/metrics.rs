@@ -1,8 +1,11 @@
-//! What the operator tells Prometheus. Labels are bounded by the number of pools and of reason words; never by nodes.
+//! The operator's metrics. Labels are bounded by the number of pools and of reasons, never by nodes.
 
 use std::time::Duration;
 
-use ipam_core::{PoolKey, Violation};
+use ipam_core::{PoolKey, PoolKind, Violation};
+use ipam_daemon::metrics::{Requests, own};
+use jiff::Timestamp;
+use k8s_openapi::apimachinery::pkg::apis::meta::v1::Condition;
 use prometheus_client::encoding::EncodeLabelSet;
 use prometheus_client::metrics::counter::Counter;
 use prometheus_client::metrics::family::Family;
@@ -10,26 +13,47 @@ use prometheus_client::metrics::gauge::Gauge;
 use prometheus_client::metrics::histogram::{Histogram, exponential_buckets};
 use prometheus_client::registry::{Registry, Unit};
 
-use crate::pool::{PoolRecord, Summary};
+use crate::decide::CONDITIONS;
+use crate::election::LEASE_NAME;
+use crate::pool::{PoolRecord, StatusRecord};
 use crate::reconcile::{CallError, NodeVersion};
+
+/// Begins the names of the metrics that no other component of a cluster has.
+const PREFIX: &str = "nv_ipam_controller";
 
 /// Every metric.
 #[derive(Debug)]
 pub struct Metrics {
-    plan_seconds: Family<KindLabels, Histogram, fn() -> Histogram>,
-    reconcile_seconds: Family<KindLabels, Histogram, fn() -> Histogram>,
+    /// Requests to the API server.
+    pub requests: Requests,
+    leader: Family<NameLabels, Gauge>,
+    plan_duration: Family<KindLabels, Histogram, fn() -> Histogram>,
+    call_duration: Family<KindLabels, Histogram, fn() -> Histogram>,
+    calls: Family<CallLabels, Counter>,
     status_writes: Family<PoolLabels, Counter>,
-    failures: Family<FailureLabels, Counter>,
+    status_written: Family<PoolLabels, Counter>,
+    status_size: Family<PoolLabels, Gauge>,
     nodes: Family<StateLabels, Gauge>,
-    blocks: Family<StateLabels, Gauge>,
-    addresses: Family<StateLabels, Gauge>,
-    violations: Family<ViolationLabels, Gauge>,
-    contradictions: Family<PoolLabels, Gauge>,
+    blocks: Family<PoolLabels, Gauge>,
+    free_blocks: Family<PoolLabels, Gauge>,
+    capacity: Family<PoolLabels, Gauge>,
+    in_use: Family<PoolLabels, Gauge>,
+    conditions: Family<ConditionLabels, Gauge>,
+    spec_errors: Family<ReasonLabels, Gauge>,
+    duplicates: Family<PoolLabels, Gauge>,
+    oldest_release: Family<PoolLabels, Gauge>,
+    assigned: Family<PoolLabels, Counter>,
+    released: Family<PoolLabels, Counter>,
+    released_unreported: Family<ReasonLabels, Counter>,
     ipam_node_writes: Family<ResultLabels, Counter>,
-    ipam_nodes_waiting: Gauge,
+    queue_depth: Family<NameLabels, Gauge>,
     nodes_awaiting_report: Gauge,
     watch_failures: Family<WatchLabels, Counter>,
-    leader: Gauge,
+}
+
+#[derive(Clone, PartialEq, Eq, Hash, Debug, EncodeLabelSet)]
+struct NameLabels {
+    name: &'static str,
 }
 
 /// Histograms are of kinds: one for each pool would be most of the operator's memory where there are thousands.
@@ -52,17 +76,25 @@ struct StateLabels {
 }
 
 #[derive(Clone, PartialEq, Eq, Hash, Debug, EncodeLabelSet)]
-struct FailureLabels {
+struct CallLabels {
     kind: &'static str,
     pool: String,
     result: &'static str,
 }
 
 #[derive(Clone, PartialEq, Eq, Hash, Debug, EncodeLabelSet)]
-struct ViolationLabels {
+struct ReasonLabels {
     kind: &'static str,
     pool: String,
     reason: &'static str,
+}
+
+#[derive(Clone, PartialEq, Eq, Hash, Debug, EncodeLabelSet)]
+struct ConditionLabels {
+    kind: &'static str,
+    pool: String,
+    r#type: &'static str,
+    reason: String,
 }
 
 #[derive(Clone, PartialEq, Eq, Hash, Debug, EncodeLabelSet)]
@@ -72,105 +104,185 @@ struct ResultLabels {
 
 #[derive(Clone, PartialEq, Eq, Hash, Debug, EncodeLabelSet)]
 struct WatchLabels {
-    watch: &'static str,
+    resource: &'static str,
 }
 
+/// 0.25 ms to 66 s: a call is given up after 40 s.
 fn durations() -> Histogram {
-    Histogram::new(exponential_buckets(0.000_25, 2.0, 16))
+    Histogram::new(exponential_buckets(0.000_25, 2.0, 19))
 }
 
-const NODE_STATES: [&str; 3] = ["served", "unserved", "departed"];
-const BLOCK_STATES: [&str; 2] = ["total", "free"];
-const ADDRESS_STATES: [&str; 2] = ["capacity", "used"];
+const NODE_STATES: [&str; 3] = ["served", "unserved", "releasing"];
+const RESULTS: [&str; 3] = ["ok", "conflict", "error"];
+/// Reasons of the events about blocks that are released without a report.
+const UNREPORTED: [&str; 2] = ["ForcedRelease", "GraceExpired"];
+const POOLS: &str = "pools";
+const IPAM_NODES: &str = "ipamnodes";
 
 impl Default for Metrics {
     fn default() -> Self {
-        Self {
-            plan_seconds: Family::new_with_constructor(durations),
-            reconcile_seconds: Family::new_with_constructor(durations),
+        let metrics = Self {
+            requests: Requests::default(),
+            leader: Family::default(),
+            plan_duration: Family::new_with_constructor(durations),
+            call_duration: Family::new_with_constructor(durations),
+            calls: Family::default(),
             status_writes: Family::default(),
-            failures: Family::default(),
+            status_written: Family::default(),
+            status_size: Family::default(),
             nodes: Family::default(),
             blocks: Family::default(),
-            addresses: Family::default(),
-            violations: Family::default(),
-            contradictions: Family::default(),
+            free_blocks: Family::default(),
+            capacity: Family::default(),
+            in_use: Family::default(),
+            conditions: Family::default(),
+            spec_errors: Family::default(),
+            duplicates: Family::default(),
+            oldest_release: Family::default(),
+            assigned: Family::default(),
+            released: Family::default(),
+            released_unreported: Family::default(),
             ipam_node_writes: Family::default(),
-            ipam_nodes_waiting: Gauge::default(),
+            queue_depth: Family::default(),
             nodes_awaiting_report: Gauge::default(),
             watch_failures: Family::default(),
-            leader: Gauge::default(),
-        }
+        };
+        metrics.begin();
+        metrics
     }
 }
 
 impl Metrics {
-    /// A registry that shows these metrics, and build information.
-    pub fn registry(&self) -> Registry {
-        let mut registry = Registry::with_prefix("nv_ipam_controller");
-        let r = &mut registry;
-        r.register_with_unit("plan", "Time to decide about a pool", Unit::Seconds, self.plan_seconds.clone());
+    /// Adds these metrics to `registry`. Returns the part of it for metrics with the operator's prefix.
+    pub fn register<'a>(&self, registry: &'a mut Registry) -> &'a mut Registry {
+        registry.register("leader_election_master_status", "1 if this replica is the leader", self.leader.clone());
+        let r = own(registry, PREFIX);
+        let help = "Time to decide about a pool";
+        r.register_with_unit("plan_duration", help, Unit::Seconds, self.plan_duration.clone());
         let help = "Time from the decision about a pool until its call succeeded or failed";
-        r.register_with_unit("reconcile", help, Unit::Seconds, self.reconcile_seconds.clone());
-        r.register("status_writes", "Statuses of pools written", self.status_writes.clone());
-        let help = "Calls about pools that failed: conflict (observed again) or error";
-        r.register("pool_call_failures", help, self.failures.clone());
-        r.register("pool_nodes", "Nodes of a pool: served, unserved, departed", self.nodes.clone());
-        r.register("pool_blocks", "Blocks of a pool: total, free", self.blocks.clone());
-        r.register("pool_addresses", "Addresses in the blocks of a pool: capacity, used", self.addresses.clone());
-        r.register("pool_violations", "Mistakes in the spec of a pool, by reason", self.violations.clone());
-        let help = "Addresses of a pool that two agents report as held";
-        r.register("pool_contradictions", help, self.contradictions.clone());
-        let help = "Writes of IPAMNodes: ok, conflict (observed again) or error";
+        r.register_with_unit("pool_call_duration", help, Unit::Seconds, self.call_duration.clone());
+        let help = "Calls about pools: ok, conflict (the object changed meanwhile and is read again) or error";
+        r.register("pool_calls", help, self.calls.clone());
+        r.register("pool_status_writes", "Statuses of pools written", self.status_writes.clone());
+        let help = "Size of the pool statuses written";
+        r.register_with_unit("pool_status_written", help, Unit::Bytes, self.status_written.clone());
+        let help = "Size of the last pool status that this replica wrote";
+        r.register_with_unit("pool_status_size", help, Unit::Bytes, self.status_size.clone());
+        let help = "Nodes of a pool: served, unserved (selected, without a block), releasing";
+        r.register("pool_nodes", help, self.nodes.clone());
+        r.register("pool_blocks", "Blocks of a pool, assigned or free", self.blocks.clone());
+        r.register("pool_free_blocks", "Free blocks of a pool", self.free_blocks.clone());
+        let help = "Addresses in the assigned blocks of a pool, free or in use";
+        r.register("pool_addresses_capacity", help, self.capacity.clone());
+        r.register("pool_addresses_in_use", "Addresses of a pool in use", self.in_use.clone());
+        let help = "Conditions of a pool with their reasons: 1 if True, 0 if False";
+        r.register("pool_condition", help, self.conditions.clone());
+        r.register("pool_spec_errors", "Errors in the spec of a pool, by reason", self.spec_errors.clone());
+        let help = "Addresses of a pool that two agents report as in use";
+        r.register("pool_duplicate_addresses", help, self.duplicates.clone());
+        let help = "Since when the block waits that has been Releasing for longest, since 1970; 0 without one";
+        r.register_with_unit("pool_oldest_release_timestamp", help, Unit::Seconds, self.oldest_release.clone());
+        r.register("pool_blocks_assigned", "Blocks assigned to nodes", self.assigned.clone());
+        r.register("pool_blocks_released", "Blocks released", self.released.clone());
+        let help = "Blocks released without a report that no address is in use, by the reason of the event";
+        r.register("pool_blocks_released_unreported", help, self.released_unreported.clone());
+        let help = "Writes of IPAMNodes: ok, conflict (the object changed meanwhile and is read again) or error";
         r.register("ipam_node_writes", help, self.ipam_node_writes.clone());
-        let help = "IPAMNodes to be looked at or being written";
-        r.register("ipam_nodes_waiting", help, self.ipam_nodes_waiting.clone());
+        r.register("queue_depth", "Objects that wait for a decision or a call", self.queue_depth.clone());
         let help = "Nodes whose agents have not made a requested report";
         r.register("nodes_awaiting_report", help, self.nodes_awaiting_report.clone());
         r.register("watch_failures", "Watches that broke, by resource", self.watch_failures.clone());
-        r.register("leader", "1 if this replica leads", self.leader.clone());
-        registry
+        r
+    }
+
+    /// Whatever can be counted is there from the start, so that its first increase shows.
+    fn begin(&self) {
+        self.leader(false);
+        for result in RESULTS {
+            drop(self.ipam_node_writes.get_or_create(&ResultLabels { result }));
+        }
+        for resource in crate::watch::RESOURCES {
+            drop(self.watch_failures.get_or_create(&WatchLabels { resource }));
+        }
+        self.queued(0, 0);
+        for kind in [PoolKind::IpPool, PoolKind::CidrPool] {
+            drop(self.plan_duration.get_or_create(&KindLabels { kind: kind.kind() }));
+            drop(self.call_duration.get_or_create(&KindLabels { kind: kind.kind() }));
+        }
     }
 
     /// A pool was decided about.
     pub fn planned(&self, key: &PoolKey, took: Duration) {
-        self.plan_seconds.get_or_create(&kind_labels(key)).observe(took.as_secs_f64());
+        self.plan_duration.get_or_create(&kind_labels(key)).observe(took.as_secs_f64());
     }
 
     /// The call about a pool is done, this long after the decision.
-    pub fn reconciled(&self, key: &PoolKey, took: Duration) {
-        self.reconcile_seconds.get_or_create(&kind_labels(key)).observe(took.as_secs_f64());
+    pub fn called(&self, key: &PoolKey, result: &Result<String, CallError>, took: Duration) {
+        self.call_duration.get_or_create(&kind_labels(key)).observe(took.as_secs_f64());
+        let result = result.as_ref().map_or_else(word, |_| "ok");
+        self.calls.get_or_create(&call_labels(key, result)).inc();
     }
 
-    /// A status that says this is written.
-    pub fn status_written(&self, key: &PoolKey, summary: &Summary) {
+    /// A status of this size was written.
+    pub fn status_written(&self, key: &PoolKey, bytes: u64) {
         self.status_writes.get_or_create(&pool_labels(key)).inc();
-        self.summary(key, summary);
+        self.status_written.get_or_create(&pool_labels(key)).inc_by(bytes);
+        self.status_size.get_or_create(&pool_labels(key)).set(i64::try_from(bytes).unwrap_or(i64::MAX));
     }
 
-    /// A pool's status says this.
-    pub fn summary(&self, key: &PoolKey, summary: &Summary) {
-        let set = |family: &Family<StateLabels, Gauge>, state: &'static str, value: i64| {
-            family.get_or_create(&state_labels(key, state)).set(value);
+    /// So many blocks of a pool were assigned and released.
+    pub fn blocks_changed(&self, key: &PoolKey, assigned: u64, released: u64) {
+        self.assigned.get_or_create(&pool_labels(key)).inc_by(assigned);
+        self.released.get_or_create(&pool_labels(key)).inc_by(released);
+    }
+
+    /// An event with this reason was published about a pool.
+    pub fn noted(&self, key: &PoolKey, reason: &'static str) {
+        if UNREPORTED.contains(&reason) {
+            self.released_unreported.get_or_create(&reason_labels(key, reason)).inc();
+        }
+    }
+
+    /// A pool is new.
+    pub fn began(&self, pool: &PoolRecord) {
+        let key = &pool.key;
+        for family in [&self.status_writes, &self.status_written, &self.assigned, &self.released] {
+            drop(family.get_or_create(&pool_labels(key)));
+        }
+        for result in RESULTS {
+            drop(self.calls.get_or_create(&call_labels(key, result)));
+        }
+        for reason in UNREPORTED {
+            drop(self.released_unreported.get_or_create(&reason_labels(key, reason)));
+        }
+        self.duplicate_addresses(key, 0);
+        self.spec_errors(pool);
+        self.status(key, &StatusRecord::default(), &pool.status);
+    }
+
+    /// A pool's status is `now`, and was `before`.
+    pub fn status(&self, key: &PoolKey, before: &StatusRecord, now: &StatusRecord) {
+        let set = |family: &Family<PoolLabels, Gauge>, value: i64| {
+            family.get_or_create(&pool_labels(key)).set(value);
         };
-        let nodes = summary.nodes.unwrap_or_default();
+        let nodes = now.summary.nodes.unwrap_or_default();
         for (state, count) in NODE_STATES.into_iter().zip([nodes.served, nodes.unserved, nodes.departed]) {
-            set(&self.nodes, state, i64::from(count));
+            self.nodes.get_or_create(&state_labels(key, state)).set(i64::from(count));
         }
-        let blocks = summary.blocks.unwrap_or_default();
-        for (state, count) in BLOCK_STATES.into_iter().zip([blocks.total, blocks.free]) {
-            set(&self.blocks, state, count);
+        let blocks = now.summary.blocks.unwrap_or_default();
+        set(&self.blocks, blocks.total);
+        set(&self.free_blocks, blocks.free);
+        let addresses = now.summary.addresses.unwrap_or_default();
+        set(&self.capacity, addresses.capacity);
+        set(&self.in_use, addresses.used);
+        let since = now.releasing.iter().filter_map(|release| release.since).map(Timestamp::as_second).min();
+        set(&self.oldest_release, since.unwrap_or_default());
+        for old in condition_labels(key, &before.summary.conditions) {
+            self.conditions.remove(&old.0);
         }
-        let addresses = summary.addresses.unwrap_or_default();
-        for (state, count) in ADDRESS_STATES.into_iter().zip([addresses.capacity, addresses.used]) {
-            set(&self.addresses, state, count);
+        for (labels, value) in condition_labels(key, &now.summary.conditions) {
+            self.conditions.get_or_create(&labels).set(value);
         }
-    }
-
-    /// A call about a pool failed.
-    pub fn pool_call_failed(&self, key: &PoolKey, error: &CallError) {
-        let PoolLabels { kind, pool } = pool_labels(key);
-        self.failures.get_or_create(&FailureLabels { kind, pool, result: word(error) }).inc();
     }
 
     /// An IPAMNode was written, or not.
@@ -179,66 +291,95 @@ impl Metrics {
         self.ipam_node_writes.get_or_create(&ResultLabels { result }).inc();
     }
 
-    /// So many IPAMNodes are to be looked at or being written.
-    pub fn ipam_nodes_waiting(&self, count: usize) {
-        self.ipam_nodes_waiting.set(i64::try_from(count).unwrap_or(i64::MAX));
+    /// So many pools and IPAMNodes wait for a decision or a call.
+    pub fn queued(&self, pools: usize, ipam_nodes: usize) {
+        for (name, count) in [(POOLS, pools), (IPAM_NODES, ipam_nodes)] {
+            self.queue_depth.get_or_create(&NameLabels { name }).set(number(count));
+        }
     }
 
     /// The number of nodes whose agents have not made a requested report.
     pub fn nodes_awaiting_report(&self, count: usize) {
-        self.nodes_awaiting_report.set(i64::try_from(count).unwrap_or(i64::MAX));
+        self.nodes_awaiting_report.set(number(count));
     }
 
-    /// A watch broke and is being renewed.
-    pub fn watch_failed(&self, watch: &'static str) {
-        self.watch_failures.get_or_create(&WatchLabels { watch }).inc();
+    /// The watch of a resource broke and is being renewed.
+    pub fn watch_failed(&self, resource: &'static str) {
+        self.watch_failures.get_or_create(&WatchLabels { resource }).inc();
     }
 
-    /// Whether this replica leads.
+    /// Whether this replica is the leader.
     pub fn leader(&self, leads: bool) {
-        self.leader.set(i64::from(leads));
+        self.leader.get_or_create(&NameLabels { name: LEASE_NAME }).set(i64::from(leads));
     }
 
     /// So many addresses of a pool are reported by two agents.
-    pub fn contradictions(&self, key: &PoolKey, count: usize) {
-        self.contradictions.get_or_create(&pool_labels(key)).set(i64::try_from(count).unwrap_or(i64::MAX));
+    pub fn duplicate_addresses(&self, key: &PoolKey, count: usize) {
+        self.duplicates.get_or_create(&pool_labels(key)).set(number(count));
     }
 
-    /// These are the mistakes in a pool's spec now.
-    pub fn violations(&self, pool: &PoolRecord) {
-        for violation in mistakes(pool) {
-            self.violations.get_or_create(&violation_labels(&pool.key, violation.reason.as_str())).inc();
+    /// These are the errors in a pool's spec now.
+    pub fn spec_errors(&self, pool: &PoolRecord) {
+        for violation in errors(pool) {
+            self.spec_errors.get_or_create(&reason_labels(&pool.key, violation.reason.as_str())).inc();
         }
     }
 
-    /// The mistakes told of this pool are to be told anew, or no longer.
-    pub fn forget_violations(&self, pool: &PoolRecord) {
-        for violation in mistakes(pool) {
-            self.violations.remove(&violation_labels(&pool.key, violation.reason.as_str()));
+    /// The errors in this pool's spec are to be shown again, or no longer.
+    pub fn forget_spec_errors(&self, pool: &PoolRecord) {
+        for violation in errors(pool) {
+            self.spec_errors.remove(&reason_labels(&pool.key, violation.reason.as_str()));
         }
     }
 
-    /// A pool is gone, and what was told of it.
+    /// A pool is gone, with all of its metrics.
     pub fn forget(&self, pool: &PoolRecord) {
         let key = &pool.key;
-        self.status_writes.remove(&pool_labels(key));
-        self.contradictions.remove(&pool_labels(key));
-        for result in ["conflict", "error"] {
-            let PoolLabels { kind, pool } = pool_labels(key);
-            self.failures.remove(&FailureLabels { kind, pool, result });
+        for family in [&self.status_writes, &self.status_written, &self.assigned, &self.released] {
+            family.remove(&pool_labels(key));
         }
-        let states =
-            [(&self.nodes, NODE_STATES.as_slice()), (&self.blocks, &BLOCK_STATES), (&self.addresses, &ADDRESS_STATES)];
-        for (family, states) in states {
-            for state in states {
-                family.remove(&state_labels(key, state));
-            }
+        let gauges = [
+            &self.status_size,
+            &self.blocks,
+            &self.free_blocks,
+            &self.capacity,
+            &self.in_use,
+            &self.duplicates,
+            &self.oldest_release,
+        ];
+        for family in gauges {
+            family.remove(&pool_labels(key));
         }
-        self.forget_violations(pool);
+        for result in RESULTS {
+            self.calls.remove(&call_labels(key, result));
+        }
+        for reason in UNREPORTED {
+            self.released_unreported.remove(&reason_labels(key, reason));
+        }
+        for state in NODE_STATES {
+            self.nodes.remove(&state_labels(key, state));
+        }
+        for (labels, _) in condition_labels(key, &pool.status.summary.conditions) {
+            self.conditions.remove(&labels);
+        }
+        self.forget_spec_errors(pool);
     }
 }
 
-fn mistakes(pool: &PoolRecord) -> &[Violation] {
+/// The operator's conditions with their values. Another writer can add any number of others.
+fn condition_labels<'a>(
+    key: &'a PoolKey,
+    conditions: &'a [Condition],
+) -> impl Iterator<Item = (ConditionLabels, i64)> + 'a {
+    conditions.iter().filter_map(|condition| {
+        let known = CONDITIONS.into_iter().find(|known| *known == condition.type_)?;
+        let PoolLabels { kind, pool } = pool_labels(key);
+        let labels = ConditionLabels { kind, pool, r#type: known, reason: condition.reason.clone() };
+        Some((labels, i64::from(condition.status == "True")))
+    })
+}
+
+fn errors(pool: &PoolRecord) -> &[Violation] {
     pool.spec.as_ref().err().map_or(&[], Vec::as_slice)
 }
 
@@ -247,6 +388,10 @@ fn word(error: &CallError) -> &'static str {
         CallError::Conflict(_) => "conflict",
         CallError::Failed(_) | CallError::NoPlace(_) => "error",
     }
+}
+
+fn number(count: usize) -> i64 {
+    i64::try_from(count).unwrap_or(i64::MAX)
 }
 
 fn kind_labels(key: &PoolKey) -> KindLabels {
@@ -261,6 +406,90 @@ fn state_labels(key: &PoolKey, state: &'static str) -> StateLabels {
     StateLabels { kind: key.kind.kind(), pool: key.name.clone(), state }
 }
 
-fn violation_labels(key: &PoolKey, reason: &'static str) -> ViolationLabels {
-    ViolationLabels { kind: key.kind.kind(), pool: key.name.clone(), reason }
+fn call_labels(key: &PoolKey, result: &'static str) -> CallLabels {
+    CallLabels { kind: key.kind.kind(), pool: key.name.clone(), result }
+}
+
+fn reason_labels(key: &PoolKey, reason: &'static str) -> ReasonLabels {
+    ReasonLabels { kind: key.kind.kind(), pool: key.name.clone(), reason }
+}
+
+#[cfg(test)]
+mod tests {
+    use prometheus_client::encoding::text::encode;
+    use serde_json::json;
+
+    use super::*;
+    use crate::objects::RawObject;
+
+    fn shown(metrics: &Metrics) -> Vec<String> {
+        let (mut registry, mut text) = (Registry::default(), String::new());
+        metrics.register(&mut registry);
+        encode(&mut text, &registry).unwrap();
+        let ours = text.lines().filter(|line| line.starts_with("nv_ipam_controller_pool_"));
+        ours.filter(|line| line.contains("pool=")).map(|line| line.replace("nv_ipam_controller_pool_", "")).collect()
+    }
+
+    fn pool(spec: &serde_json::Value, status: &serde_json::Value) -> PoolRecord {
+        let object = json!({
+            "metadata": {"name": "rdma", "uid": "1", "resourceVersion": "1", "generation": 1}, "spec": spec, "status": status
+        });
+        let object: RawObject = serde_json::from_value(object).unwrap();
+        PoolRecord::read(PoolKind::IpPool, &object, None)
+    }
+
+    fn status(reason: &str, ready: &str, releasing: &serde_json::Value) -> serde_json::Value {
+        let ready = json!({"type": "Ready", "status": ready, "reason": reason, "message": "", "lastTransitionTime": "2026-01-01T00:00:00Z"});
+        json!({
+            "observedGeneration": 1, "conditions": [ready], "allocations": [], "releasing": releasing,
+            "nodes": {"served": 3, "unserved": 2, "departed": 1}, "blocks": {"total": 9, "free": 5}, "addresses": {"capacity": 40, "used": 7}
+        })
+    }
+
+    #[test]
+    fn a_pool_shows_its_counts_and_conditions_until_it_goes() {
+        let metrics = Metrics::default();
+        let spec = json!({"subnet": "10.0.0.0/24", "perNodeBlockSize": 4});
+        let releasing =
+            json!([{"nodeName": "a", "startIP": "10.0.0.1", "endIP": "10.0.0.4", "since": "2026-01-01T00:00:10Z"}]);
+        let before = pool(&spec, &status("Valid", "True", &releasing));
+        metrics.began(&before);
+        let lines = shown(&metrics);
+        for line in [
+            "condition{kind=\"IPPool\",pool=\"rdma\",type=\"Ready\",reason=\"Valid\"} 1",
+            "nodes{kind=\"IPPool\",pool=\"rdma\",state=\"unserved\"} 2",
+            "blocks{kind=\"IPPool\",pool=\"rdma\"} 9",
+            "free_blocks{kind=\"IPPool\",pool=\"rdma\"} 5",
+            "addresses_capacity{kind=\"IPPool\",pool=\"rdma\"} 40",
+            "addresses_in_use{kind=\"IPPool\",pool=\"rdma\"} 7",
+            "oldest_release_timestamp_seconds{kind=\"IPPool\",pool=\"rdma\"} 1767225610",
+            "blocks_assigned_total{kind=\"IPPool\",pool=\"rdma\"} 0",
+            "blocks_released_unreported_total{kind=\"IPPool\",pool=\"rdma\",reason=\"GraceExpired\"} 0",
+            "calls_total{kind=\"IPPool\",pool=\"rdma\",result=\"conflict\"} 0",
+        ] {
+            assert!(lines.iter().any(|it| it == line), "{line} in {lines:#?}");
+        }
+        let now = pool(&spec, &status("Overlap", "False", &json!([])));
+        metrics.status(&now.key, &before.status, &now.status);
+        let lines = shown(&metrics);
+        let conditions: Vec<&String> = lines.iter().filter(|line| line.starts_with("condition")).collect();
+        assert_eq!(conditions, ["condition{kind=\"IPPool\",pool=\"rdma\",type=\"Ready\",reason=\"Overlap\"} 0"]);
+        assert!(lines.iter().any(|line| line.starts_with("oldest_release") && line.ends_with(" 0")), "{lines:#?}");
+        metrics.forget(&now);
+        assert_eq!(shown(&metrics), Vec::<String>::new());
+    }
+
+    #[test]
+    fn errors_in_a_spec_are_counted_by_reason() {
+        let metrics = Metrics::default();
+        let spec = json!({"subnet": "10.0.0.0/24", "perNodeBlockSize": 4, "gateway": "10.9.9.9"});
+        let invalid = pool(&spec, &json!({}));
+        assert!(invalid.spec.is_err());
+        metrics.began(&invalid);
+        let errors =
+            |metrics: &Metrics| shown(metrics).into_iter().filter(|line| line.starts_with("spec_errors")).count();
+        assert_eq!(errors(&metrics), 1);
+        metrics.forget_spec_errors(&invalid);
+        assert_eq!(errors(&metrics), 0);
+    }
 }

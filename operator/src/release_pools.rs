@@ -15,6 +15,7 @@ use futures::{StreamExt as _, stream};
 use ipam_core::words::counted;
 use ipam_crds::{CIDRPool, IPAMNode, IPPool};
 use ipam_daemon::cluster;
+use ipam_daemon::metrics::Requests;
 use kube::api::{Api, ListParams, PartialObjectMeta, Patch, PatchParams};
 use kube::core::NamespaceResourceScope;
 use kube::{Client, Resource, ResourceExt as _};
@@ -78,7 +79,7 @@ fn say(what: &str) {
 fn run(flags: &Flags) -> Result<()> {
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
     let done = runtime.block_on(async {
-        let client = cluster::client(flags.kubeconfig.as_deref()).await?;
+        let client = cluster::client(flags.kubeconfig.as_deref(), &Requests::default()).await?;
         release(&client, &flags.ippools_namespace, flags.all).await
     });
     runtime.shutdown_background();

@@ -82,12 +82,12 @@ fn run_to_end(config: Config) -> anyhow::Result<()> {
 
 async fn run(config: Config) -> anyhow::Result<()> {
     let shutdown = Shutdown::on_signals().context("cannot listen for signals")?;
-    let client = cluster::client(config.common.kubeconfig.as_deref()).await?;
+    let metrics = Arc::new(Metrics::default());
+    let client = cluster::client(config.common.kubeconfig.as_deref(), &metrics.requests).await?;
     let identity = identity().context("cannot make up an identity")?;
     let namespace = config.common.namespace.clone();
     tracing::info!(version = env!("CARGO_PKG_VERSION"), %namespace, %identity, "starting");
 
-    let metrics = Arc::new(Metrics::default());
     let synced = Arc::new(AtomicBool::new(false));
     let webhook = match &config.webhook {
         Some(webhook) => Some(Webhook::start(webhook, &namespace, shutdown.stop.clone()).await?),
@@ -198,9 +198,10 @@ async fn serve(
         synced.then_some(()).ok_or_else(|| "caches are not in sync yet".to_owned())?;
         reviews.as_ref().map_or(Ok(()), |reviews| reviews())
     };
-    let mut registry = metrics.registry();
+    let mut registry = ipam_daemon::metrics::registry(&metrics.requests);
+    let own = metrics.register(&mut registry);
     if let Some(webhook) = webhook {
-        webhook.register(&mut registry);
+        webhook.register(own);
     }
     let probes = config.common.probes.bind().await.context("--health-probe-bind-address")?;
     let scrapes = config.common.metrics.bind().await.context("--metrics-bind-address")?;

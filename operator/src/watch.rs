@@ -20,6 +20,8 @@ use crate::reconcile::Observed;
 
 /// The name of the watch of Nodes.
 pub const NODES: &str = "nodes";
+/// The resources that are watched.
+pub const RESOURCES: [&str; 4] = ["ippools", "cidrpools", "ipamnodes", NODES];
 
 /// An event, or the name of the watch that broke.
 pub type Watched = Result<Observed, &'static str>;

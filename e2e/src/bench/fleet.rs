@@ -206,7 +206,7 @@ impl Base {
         let Recruit { name, allocator, stop } = recruit;
         let directory = self.directory.join(&name);
         std::fs::create_dir_all(&directory)?;
-        let client = shared_client(Some(&self.kubeconfig)).await?;
+        let client = shared_client(Some(&self.kubeconfig), &self.metrics.requests).await?;
         let (told, in_force) = watch::channel(None);
         let file = SpecFile::new(&directory, &name, NAMESPACE);
         let blocks = Blocks::new(allocator.clone(), file, Readiness::default(), told);

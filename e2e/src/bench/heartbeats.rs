@@ -16,8 +16,8 @@ const CPU_AIM: f64 = 0.05;
 
 /// What must not grow with heartbeats: decisions about pools and writes of any kind.
 const WORK: [&str; 3] = [
-    "nv_ipam_controller_plan_seconds_count",
-    "nv_ipam_controller_status_writes_total",
+    "nv_ipam_controller_plan_duration_seconds_count",
+    "nv_ipam_controller_pool_status_writes_total",
     "nv_ipam_controller_ipam_node_writes_total",
 ];
 

@@ -25,12 +25,12 @@ const CPU_AIM: f64 = 0.02;
 
 pub(super) fn measure(large: &mut Large<'_>) -> Result<Vec<Finding>> {
     let at = format!("one node joins at {}", large.nodes);
-    let waited = large.seconds("nv_ipam_controller_reconcile_seconds_sum")?;
+    let waited = large.seconds("nv_ipam_controller_pool_call_duration_seconds_sum")?;
     let mut joined = Joined::default();
     for _ in 0..JOINS {
         joined.add(large, DEADLINE)?;
     }
-    let waited = large.seconds("nv_ipam_controller_reconcile_seconds_sum")?.saturating_sub(waited) / JOINS;
+    let waited = large.seconds("nv_ipam_controller_pool_call_duration_seconds_sum")?.saturating_sub(waited) / JOINS;
     let of_it = format!("the API server's answer to the status: {} on average", Unit::Time.show(waited.as_secs_f64()));
     Ok(vec![
         Finding::new(format!("{at}: Node created → IPAMNode"), joined.times())

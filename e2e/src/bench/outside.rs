@@ -82,8 +82,8 @@ fn at_rest(large: &mut Large<'_>, within: Duration) -> Result<()> {
     })
 }
 
-const DECISIONS: &str = "nv_ipam_controller_plan_seconds_count";
-const SECONDS: &str = "nv_ipam_controller_plan_seconds_sum";
+const DECISIONS: &str = "nv_ipam_controller_plan_duration_seconds_count";
+const SECONDS: &str = "nv_ipam_controller_plan_duration_seconds_sum";
 
 /// The mean time of a decision in each of some joins.
 fn plans(bound: &Bound, large: &mut Large<'_>) -> Result<(Vec<Duration>, Joined)> {

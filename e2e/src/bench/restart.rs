@@ -37,7 +37,7 @@ fn restart(large: &mut Large<'_>) -> Result<(Duration, u64)> {
     large.operator = large.stage.launch_operator()?;
     large.operator.await_ready()?;
     let decided = || -> Result<Duration> {
-        let count = large.counter("nv_ipam_controller_plan_seconds_count")?;
+        let count = large.counter("nv_ipam_controller_plan_duration_seconds_count")?;
         ensure!(count > 0, "no decision yet");
         Ok(began.elapsed())
     };

@@ -106,7 +106,7 @@ impl<'a> Scene<'a> {
     pub(super) fn await_leader(&self, than: Option<usize>) -> Result<usize> {
         let leads = |operator: &Operator| {
             let answer = http::get(&operator.metrics(), "/metrics");
-            answer.is_ok_and(|(_, text)| text.lines().any(|line| line == "nv_ipam_controller_leader 1"))
+            answer.is_ok_and(|(_, text)| text.lines().any(|line| line == crate::cluster::IS_LEADER))
         };
         eventually_blocking("somebody leads", SOON, || {
             let others = self.operators.iter().enumerate().filter(|(place, _)| Some(*place) != than);

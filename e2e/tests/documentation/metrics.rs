@@ -21,7 +21,11 @@ const SOURCES: &[&str] = &[
     "operator/src/webhook/metrics.rs",
     "webhook-certs/src/metrics.rs",
     "node-agent/src/metrics.rs",
+    "node-agent/daemon/src/metrics.rs",
 ];
+
+/// How the names of our metrics begin.
+const PREFIXES: [&str; 5] = ["nv_ipam_controller_", "ipam_node_", "rest_client_", "process_", "leader_election_"];
 
 /// Name as scraped → type.
 type Metrics = BTreeMap<String, String>;
@@ -33,7 +37,7 @@ fn every_metric_is_documented_with_its_type() {
     let rows = Parts::of(&read("docs/reference/metrics.md")).rows;
     let metric = |cells: &[Cell]| {
         let name = cells.first()?.spans.first()?;
-        let is_ours = ["nv_ipam_", "ipam_node_"].iter().any(|prefix| name.starts_with(prefix));
+        let is_ours = PREFIXES.iter().any(|prefix| name.starts_with(prefix));
         // A unit may follow the type.
         let kind = cells.get(1)?.text.split(", ").next()?;
         is_ours.then(|| (name.clone(), kind.to_owned()))
@@ -48,7 +52,7 @@ fn no_page_names_a_metric_that_is_unknown() {
     known.extend(of(&ipam_node_agent::metrics::Metrics::registered().1).into_keys());
     for page in all() {
         let words = page.text.split(|c: char| !(c.is_ascii_alphanumeric() || c == '_'));
-        let names = words.filter(|word| word.starts_with("nv_ipam_controller_") || word.starts_with("ipam_node_"));
+        let names = words.filter(|word| PREFIXES.iter().any(|prefix| word.starts_with(prefix)));
         for name in names {
             assert!(known.contains(name), "{} names {name}", page.place);
         }
@@ -57,12 +61,14 @@ fn no_page_names_a_metric_that_is_unknown() {
 
 /// The metrics of an operator with the webhook and a valid certificate.
 fn operator() -> Registry {
-    let mut registry = ipam_operator::metrics::Metrics::default().registry();
-    WebhookMetrics::default().register(&mut registry);
+    let metrics = ipam_operator::metrics::Metrics::default();
+    let mut registry = ipam_daemon::metrics::registry(&metrics.requests);
+    let own = metrics.register(&mut registry);
+    WebhookMetrics::default().register(own);
     let certificates = ServerCertificates::new(system_clock());
     let made = rcgen::generate_simple_self_signed(["nv-ipam-webhook.kube-system.svc".to_owned()]).unwrap();
     certificates.offer(&Pair::parse(made.cert.pem().as_bytes(), made.signing_key.serialize_pem().as_bytes()));
-    certificates.register(&mut registry);
+    certificates.register(own);
     registry
 }
 
@@ -79,9 +85,14 @@ fn of(registry: &Registry) -> Metrics {
     metrics
 }
 
-/// The name as scraped: the encoder appends `_total` to counters.
+/// The name and type as scraped: the encoder appends `_total` to counters and `_info` to infos.
 fn scraped(name: &str, kind: &str) -> (String, String) {
-    (if kind == "counter" { format!("{name}_total") } else { name.to_owned() }, kind.to_owned())
+    match kind {
+        "counter" => (format!("{name}_total"), kind.to_owned()),
+        // Prometheus stores an info as a gauge.
+        "info" => (format!("{name}_info"), "gauge".to_owned()),
+        _ => (name.to_owned(), kind.to_owned()),
+    }
 }
 
 fn encoded(registry: &Registry) -> Metrics {
@@ -104,8 +115,12 @@ fn described(registry: &Registry) -> Vec<(String, String)> {
         if mark.starts_with("Prefix") {
             prefix = name;
         } else {
-            let unit = if after.split("unit: ").nth(1).unwrap().starts_with("Some(Seconds)") { "_seconds" } else { "" };
-            found.push((name.to_owned(), format!("{prefix}_{name}{unit}")));
+            let after = after.split("unit: ").nth(1).unwrap();
+            let units = [("Some(Seconds)", "_seconds"), ("Some(Bytes)", "_bytes")];
+            let unit =
+                units.into_iter().find_map(|(it, unit)| after.starts_with(it).then_some(unit)).unwrap_or_default();
+            let prefix = if prefix.is_empty() { String::new() } else { format!("{prefix}_") };
+            found.push((name.to_owned(), format!("{prefix}{name}{unit}")));
         }
     }
     assert!(found.len() > 10, "no metrics in {text}");
@@ -114,9 +129,10 @@ fn described(registry: &Registry) -> Vec<(String, String)> {
 
 /// Name as registered → type, by the declaration of the field that is registered.
 fn types() -> Metrics {
-    let mut types = Metrics::new();
+    let mut types = Metrics::from([("build".to_owned(), "info".to_owned())]);
     for source in SOURCES {
         let text = fs::read_to_string(workspace().join(source)).unwrap();
+        let text = text.split("#[cfg(test)]").next().unwrap();
         for call in text.split(".register").skip(1).filter_map(|call| call.split_once(".clone()")) {
             let Some(name) = call.0.split('"').nth(1) else { continue };
             let field = call.0.rsplit('.').next().unwrap();

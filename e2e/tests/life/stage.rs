@@ -166,7 +166,7 @@ impl Stage {
     pub(crate) fn crash_leader(&mut self) {
         let leads = |operator: &Operator| {
             let (_, text) = ipam_e2e::http::get(&operator.metrics(), "/metrics").unwrap();
-            text.lines().any(|line| line == "nv_ipam_controller_leader 1")
+            text.lines().any(|line| line == ipam_e2e::cluster::IS_LEADER)
         };
         let place = self.operators.iter().position(leads).expect("one of the two leads");
         self.operators[place].process().kill().unwrap();

@@ -8,8 +8,11 @@ use std::env;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
+use kube::client::ClientBuilder;
 use kube::config::{KubeConfigOptions, Kubeconfig};
 use kube::{Client, Config};
+
+use crate::metrics::Requests;
 
 /// A server that does not answer SYN within this time is taken for away.
 const CONNECT_TIMEOUT: Duration = Duration::from_secs(5);
@@ -43,15 +46,21 @@ pub enum ClusterError {
 
 /// A client by `--kubeconfig`, else `KUBECONFIG`, else the pod's service account, else `~/.kube/config`, as
 /// controller-runtime looks for it. Needs a tokio runtime.
-pub async fn client(kubeconfig: Option<&Path>) -> Result<Client, ClusterError> {
-    made(Client::try_from(timed(kubeconfig).await?))
+///
+/// `requests` counts its requests.
+pub async fn client(kubeconfig: Option<&Path>, requests: &Requests) -> Result<Client, ClusterError> {
+    made(counted(timed(kubeconfig).await?, requests))
 }
 
 /// The same, with one connection for all calls and watches where the server speaks HTTP/2: for a client of which a cluster
 /// has thousands.
-pub async fn shared_client(kubeconfig: Option<&Path>) -> Result<Client, ClusterError> {
+pub async fn shared_client(kubeconfig: Option<&Path>, requests: &Requests) -> Result<Client, ClusterError> {
     let config = timed(kubeconfig).await?;
-    made(if shared::is_special(&config) { Client::try_from(config) } else { shared::client(&config) })
+    made(if shared::is_special(&config) { counted(config, requests) } else { shared::client(&config, requests) })
+}
+
+fn counted(config: Config, requests: &Requests) -> Result<Client, kube::Error> {
+    Ok(ClientBuilder::try_from(config)?.with_layer(requests).build())
 }
 
 fn made(client: Result<Client, kube::Error>) -> Result<Client, ClusterError> {
@@ -116,7 +125,8 @@ mod tests {
 
     #[tokio::test]
     async fn a_missing_kubeconfig_is_named_with_the_flag_that_named_it() {
-        let error = client(Some(Path::new("/nowhere/kubeconfig"))).await.err().unwrap().to_string();
+        let error =
+            client(Some(Path::new("/nowhere/kubeconfig")), &Requests::default()).await.err().unwrap().to_string();
         assert!(error.contains("/nowhere/kubeconfig") && error.contains("--kubeconfig"), "{error}");
     }
 
@@ -132,7 +142,10 @@ mod tests {
         std::fs::write(file.path(), text).unwrap();
         let requests = std::sync::Arc::new(std::sync::atomic::AtomicU32::new(0));
         tokio::spawn(refuse_all(listener, requests.clone()));
-        for client in [client(Some(file.path())).await.unwrap(), shared_client(Some(file.path())).await.unwrap()] {
+        for client in [
+            client(Some(file.path()), &Requests::default()).await.unwrap(),
+            shared_client(Some(file.path()), &Requests::default()).await.unwrap(),
+        ] {
             let before = requests.load(std::sync::atomic::Ordering::SeqCst);
             let request = http::Request::get("/version").body(Vec::new()).unwrap();
             assert!(client.request_text(request).await.is_err());
@@ -167,7 +180,7 @@ mod tests {
         let text = "{apiVersion: v1, kind: Config, current-context: c, contexts: [{name: c, context: {cluster: k, user: u}}], \
             clusters: [{name: k, cluster: {server: 'http://127.0.0.1:1'}}], users: [{name: u, user: {}}]}";
         std::fs::write(file.path(), text).unwrap();
-        assert!(client(Some(file.path())).await.is_ok());
-        assert!(shared_client(Some(file.path())).await.is_ok());
+        assert!(client(Some(file.path()), &Requests::default()).await.is_ok());
+        assert!(shared_client(Some(file.path()), &Requests::default()).await.is_ok());
     }
 }

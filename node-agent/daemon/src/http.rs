@@ -3,7 +3,7 @@
 //! Decides what these three paths answer; knows nothing of what they tell. A slow or hostile client costs one of a
 //! bounded number of connections and is cut off by deadlines; it never delays another.
 
-use std::collections::HashSet;
+use std::collections::HashMap;
 use std::convert::Infallible;
 use std::sync::Arc;
 use std::time::Duration;
@@ -148,19 +148,29 @@ fn encoded(registry: &Registry, open_metrics: bool) -> Answer {
     }
 }
 
-/// The same in the format that came before OpenMetrics: there a counter's comments name it as its samples do, with `_total`,
-/// `unknown` is `untyped`, and neither units nor an end are told.
+/// The same in the format that came before OpenMetrics: there the comments of a counter or an info name it as its samples do, with
+/// `_total` or `_info`, an info is a gauge, `unknown` is `untyped`, and neither units nor an end are said.
 fn prometheus_text(open_metrics: &str) -> String {
     let types = open_metrics.lines().filter_map(|line| line.strip_prefix("# TYPE ")?.split_once(' '));
-    let counters: HashSet<&str> = types.filter(|(_, kind)| *kind == "counter").map(|(name, _)| name).collect();
+    let suffixes: HashMap<&str, &str> = types
+        .filter_map(|(name, kind)| match kind {
+            "counter" => Some((name, "_total")),
+            "info" => Some((name, "_info")),
+            _ => None,
+        })
+        .collect();
     let mut text = String::with_capacity(open_metrics.len());
     for line in open_metrics.lines() {
         let comment = ["# HELP ", "# TYPE "].into_iter().find_map(|start| Some((start, line.strip_prefix(start)?)));
         match comment.and_then(|(start, rest)| Some((start, rest.split_once(' ')?))) {
             Some((start, (name, rest))) => {
-                let total = if counters.contains(name) { "_total" } else { "" };
-                let rest = if (start, rest) == ("# TYPE ", "unknown") { "untyped" } else { rest };
-                text.extend([start, name, total, " ", rest, "\n"]);
+                let suffix = suffixes.get(name).copied().unwrap_or_default();
+                let rest = match (start, rest) {
+                    ("# TYPE ", "unknown") => "untyped",
+                    ("# TYPE ", "info") => "gauge",
+                    _ => rest,
+                };
+                text.extend([start, name, suffix, " ", rest, "\n"]);
             }
             None if line.starts_with('#') => {}
             None => text.extend([line, "\n"]),
@@ -174,6 +184,7 @@ mod tests {
     use std::sync::atomic::{AtomicBool, Ordering};
 
     use prometheus_client::metrics::counter::Counter;
+    use prometheus_client::metrics::info::Info;
     use tokio::io::{AsyncReadExt, AsyncWriteExt};
 
     use super::*;
@@ -223,16 +234,19 @@ mod tests {
         let mut registry = Registry::default();
         let counter: Counter = Counter::default();
         registry.register("things", "Things seen", counter.clone());
+        registry.register("build", "Version", Info::new([("version", "1")]));
         counter.inc();
         let (port, _stop) = start(Site::metrics(Arc::new(registry))).await;
         let open = "GET /metrics HTTP/1.1\r\nHost: x\r\nConnection: close\r\n\
             Accept: application/openmetrics-text;version=1.0.0;q=0.6,text/plain;version=0.0.4;q=0.5\r\n\r\n";
         let answer = get(port, open).await;
         assert!(answer.contains("content-type: application/openmetrics-text; version=1.0.0"), "{answer}");
-        assert!(answer.contains("# TYPE things counter\nthings_total 1\n# EOF\n"), "{answer}");
+        assert!(answer.contains("# TYPE things counter\nthings_total 1\n"), "{answer}");
+        assert!(answer.contains("# TYPE build info\nbuild_info{version=\"1\"} 1\n# EOF\n"), "{answer}");
         let answer = get(port, &request("/metrics")).await;
         assert!(answer.contains("content-type: text/plain; version=0.0.4"), "{answer}");
-        let expected = "# HELP things_total Things seen.\n# TYPE things_total counter\nthings_total 1\n";
+        let expected = "# HELP things_total Things seen.\n# TYPE things_total counter\nthings_total 1\n\
+            # HELP build_info Version.\n# TYPE build_info gauge\nbuild_info{version=\"1\"} 1\n";
         assert_eq!(answer.split_once("\r\n\r\n").unwrap().1, expected);
     }
 

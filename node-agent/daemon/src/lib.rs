@@ -10,6 +10,7 @@ pub mod gosyntax;
 pub mod http;
 pub mod listen;
 pub mod logging;
+pub mod metrics;
 pub mod shutdown;
 
 // k8s-openapi is named in Cargo.toml only to choose the Kubernetes version that kube is built for.

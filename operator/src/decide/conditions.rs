@@ -13,6 +13,9 @@ pub const DEGRADED: &str = "Degraded";
 /// True while blocks are being taken back from nodes that may still hold addresses of them.
 pub const RELEASING: &str = "Releasing";
 
+/// All of them.
+pub const CONDITIONS: [&str; 4] = [READY, EXHAUSTED, DEGRADED, RELEASING];
+
 /// Names or violations beyond this many bytes are only counted, so that messages stay readable and bounded.
 const LIST_BYTES: usize = 900;
 

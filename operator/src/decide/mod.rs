@@ -30,7 +30,7 @@ use verdicts::{Outlook, Troubles};
 
 pub use elsewhere::Elsewhere;
 
-pub use conditions::{DEGRADED, EXHAUSTED, READY, RELEASING};
+pub use conditions::{CONDITIONS, DEGRADED, EXHAUSTED, READY, RELEASING};
 
 /// Longest note that the API server takes in an event, in bytes.
 const NOTE_BYTES: usize = 1024;

@@ -1,16 +1,24 @@
-//! Who had which block when: a line of the log for each block whose record in a pool's status changes.
+//! Who had which block when: a line of the log, and a count, for each block whose record in a pool's status changes.
 
 use std::collections::{BTreeMap, BTreeSet};
 
 use ipam_core::{AddrRange, PoolKey};
 
+use crate::metrics::Metrics;
 use crate::pool::StatusRecord;
 
-/// Logs what changes from one status of the pool to the next.
-pub(super) fn log(pool: &PoolKey, before: &StatusRecord, after: &StatusRecord) {
+const ASSIGNED: &str = "block assigned";
+const RELEASED: &str = "block released";
+
+/// Logs and counts what changes from one status of the pool to the next.
+pub(super) fn log(pool: &PoolKey, before: &StatusRecord, after: &StatusRecord, metrics: &Metrics) {
+    let (mut assigned, mut released) = (0, 0);
     for (node, block, what) in changes(before, after) {
+        assigned += u64::from(what == ASSIGNED);
+        released += u64::from(what == RELEASED);
         tracing::info!(%pool, node, %block, "{what}");
     }
+    metrics.blocks_changed(pool, assigned, released);
 }
 
 /// Each node's block that changes, with what happens to it. In the order of the nodes; a release comes before an assignment.
@@ -31,8 +39,8 @@ fn changes<'a>(before: &'a StatusRecord, after: &'a StatusRecord) -> Vec<(&'a st
                 }
             }
             (was, is) => {
-                changes.extend(was.map(|(block, _)| (node, *block, "block released")));
-                changes.extend(is.map(|(block, _)| (node, *block, "block assigned")));
+                changes.extend(was.map(|(block, _)| (node, *block, RELEASED)));
+                changes.extend(is.map(|(block, _)| (node, *block, ASSIGNED)));
             }
         }
     }

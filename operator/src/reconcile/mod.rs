@@ -382,7 +382,7 @@ impl Reconciler {
             instant: now.instant,
         });
         self.metrics.planned(key, began.elapsed());
-        self.metrics.contradictions(key, decision.contradictions);
+        self.metrics.duplicate_addresses(key, decision.contradictions);
         if decision.counts_deferred {
             task.due.by(task.counts_at(now.instant).max(self.budget.counts_at(now.instant)));
         }
@@ -431,11 +431,13 @@ impl Reconciler {
             Some(Command::Confirm { pool })
         } else if let Some(status) = decision.status {
             let sent = status.clone();
-            self.budget.take(status.bytes(key.kind), decision.only_counts, now);
+            let bytes = status.bytes(key.kind);
+            self.budget.take(bytes, decision.only_counts, now);
             if !status.has_blocks_of(&task.record.status) {
                 self.changed_pools.insert(key.clone());
             }
-            task.call = Some(Call { status: Some(status), applies, notes: decision.notes, ..Call::new(call, now) });
+            let notes = decision.notes;
+            task.call = Some(Call { status: Some(status), bytes, applies, notes, ..Call::new(call, now) });
             Some(Command::WriteStatus { pool, status: sent })
         } else if applies.is_some() && task.unanswered.is_some() {
             // The status is right as it is. A write that was sent before must not change it later.
@@ -460,7 +462,7 @@ impl Reconciler {
         for node in std::mem::take(&mut call.held) {
             self.queue.push(&node);
         }
-        self.metrics.reconciled(&pool.key, now.saturating_duration_since(call.began));
+        self.metrics.called(&pool.key, &result, now.saturating_duration_since(call.began));
         match result {
             Ok(version) if call.writes() || version == pool.resource_version => {
                 if let Some(list) = self.pool_lists.get_mut(&pool.key.kind).filter(|_| call.writes()) {
@@ -480,7 +482,6 @@ impl Reconciler {
             Err(error) => {
                 let pause = task.backoff.pause();
                 task.doubt(&mut call);
-                self.metrics.pool_call_failed(&pool.key, &error);
                 match &error {
                     // The event that caused it brings what to decide upon next.
                     CallError::Conflict(_) => tracing::debug!(pool = %pool.key, %error, "observing again"),
@@ -498,8 +499,9 @@ impl Reconciler {
     fn succeed(&mut self, pool: &PoolRef, call: Call, version: String, now: Instant) {
         let Some(task) = self.pools.get_mut(&pool.key) else { return };
         if let Some(status) = call.status {
-            self.metrics.status_written(&pool.key, &status.summary);
-            block_log::log(&pool.key, &task.record.status, &status);
+            self.metrics.status_written(&pool.key, call.bytes);
+            self.metrics.status(&pool.key, &task.record.status, &status);
+            block_log::log(&pool.key, &task.record.status, &status, &self.metrics);
             if task.unanswered.is_some() || !status.has_blocks_of(&task.record.status) {
                 self.changed_pools.insert(pool.key.clone());
             }
@@ -525,6 +527,7 @@ impl Reconciler {
             self.queue.push(&node);
         }
         let pool = PoolRef { resource_version: version, ..pool.clone() };
+        call.notes.iter().for_each(|note| self.metrics.noted(&pool.key, note.reason));
         self.warnings.extend(call.notes.into_iter().map(|note| Warning { pool: pool.clone(), note }));
         if let Some(applied) = call.applies {
             self.apply(&pool.key, applied);

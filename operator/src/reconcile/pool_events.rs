@@ -139,7 +139,7 @@ impl Reconciler {
     fn renew(&mut self, key: &PoolKey, object: &RawObject, now: Instant) {
         let (is_leading, sees_losses) = (self.is_leading(), self.sees_losses());
         let Some(task) = self.pools.get_mut(key).filter(|task| !task.knows(object)) else { return };
-        self.metrics.forget_violations(&task.record);
+        self.metrics.forget_spec_errors(&task.record);
         let record = PoolRecord::read(key.kind, object, Some(&task.record));
         let before = std::mem::replace(&mut task.record, record.clone());
         task.due.wake(now);
@@ -163,7 +163,7 @@ impl Reconciler {
             }
             // A write of ours without an answer, or the write of another.
             if is_leading {
-                block_log::log(key, &before.status, &record.status);
+                block_log::log(key, &before.status, &record.status, &self.metrics);
             }
             // IPAMNodes may have gone before it was wiped.
             if sees_losses {
@@ -178,8 +178,8 @@ impl Reconciler {
         if unanswered.and_then(Option::take).is_some() {
             self.changed_pools.insert(key.clone());
         }
-        self.metrics.violations(&record);
-        self.metrics.summary(key, &record.status.summary);
+        self.metrics.spec_errors(&record);
+        self.metrics.status(key, &before.status, &record.status);
         for node in &record.life.force_release {
             self.queue.push(node);
         }
@@ -193,8 +193,7 @@ impl Reconciler {
         let mut task = PoolTask::new(PoolRecord::read(key.kind, object, None));
         task.lively_until = self.lively_until;
         task.due.wake(now);
-        self.metrics.violations(&task.record);
-        self.metrics.summary(&key, &task.record.status.summary);
+        self.metrics.began(&task.record);
         self.changed_pools.insert(key.clone());
         // Blocks of a pool that shares addresses are unavailable to others while it is gone.
         if task.record.life.allows_overlap {

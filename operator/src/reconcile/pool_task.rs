@@ -56,6 +56,8 @@ pub(super) struct Call {
     pub(super) began: Instant,
     /// What was sent; with neither the call only confirms that our version is current.
     pub(super) status: Option<StatusRecord>,
+    /// The size of that status.
+    pub(super) bytes: u64,
     pub(super) patch: Option<MetadataPatch>,
     pub(super) applies: Option<Applied>,
     pub(super) notes: Vec<Note>,
@@ -66,7 +68,7 @@ pub(super) struct Call {
 impl Call {
     /// A call about to be sent, with nobody waiting for it yet.
     pub(super) fn new(id: u64, began: Instant) -> Self {
-        Self { id, began, status: None, patch: None, applies: None, notes: Vec::new(), held: BTreeSet::new() }
+        Self { id, began, status: None, bytes: 0, patch: None, applies: None, notes: Vec::new(), held: BTreeSet::new() }
     }
 
     /// Whether it changes something, so that its success makes another version.

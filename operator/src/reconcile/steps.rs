@@ -99,9 +99,10 @@ impl Reconciler {
         }
     }
 
-    /// IPAMNodes that wait to be written, or are being written.
-    pub fn ipam_nodes_waiting(&self) -> usize {
-        self.queue.len()
+    /// The number of pools, and of IPAMNodes, that wait for a decision or a call, or whose call is under way.
+    pub fn queued(&self, now: Instant) -> (usize, usize) {
+        let waits = |task: &&PoolTask| task.call.is_some() || task.due_at().is_some_and(|at| at <= now);
+        (self.pools.values().filter(waits).count(), self.queue.len())
     }
 
     /// Wakes every key with something to do.

@@ -16,6 +16,8 @@ use kube::{Client, Config, Error};
 use tower::retry::RetryLayer;
 use tower::{BoxError, ServiceBuilder};
 
+use crate::metrics::Requests;
+
 /// Time without a sign of the server until it is asked for one.
 const PING_AFTER: Duration = Duration::from_secs(30);
 /// Time that it then has.
@@ -27,7 +29,7 @@ pub(super) fn is_special(config: &Config) -> bool {
 }
 
 /// A client by `config`. A server that speaks no HTTP/2 is served by HTTP/1.1.
-pub(super) fn client(config: &Config) -> Result<Client, Error> {
+pub(super) fn client(config: &Config, requests: &Requests) -> Result<Client, Error> {
     let mut tcp = HttpConnector::new();
     tcp.enforce_http(false);
     let mut tls =
@@ -45,6 +47,7 @@ pub(super) fn client(config: &Config) -> Result<Client, Error> {
     http.timer(TokioTimer::new()).http2_keep_alive_interval(PING_AFTER).http2_keep_alive_timeout(PING_TIMEOUT);
     let http: legacy::Client<_, Body> = http.build(connector);
     let service = ServiceBuilder::new()
+        .layer(requests)
         .layer(config.base_uri_layer())
         .option_layer(config.default_retry.then(|| RetryLayer::new(RetryPolicy::server_retry())))
         .option_layer(config.auth_layer()?)
