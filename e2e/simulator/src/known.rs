@@ -17,7 +17,7 @@ use loss::{is_of_a_node_that_left, is_of_a_node_that_left_before_a_leader, is_of
 use other::{is_of_a_call_of_a_former_leader, is_of_an_awaited_node};
 use restore::{
     is_of_a_deleted_report, is_of_a_grant_never_used, is_of_a_lost_store, is_of_an_agent_that_is_down,
-    is_of_pools_that_stopped_sharing,
+    is_of_an_agent_that_was_down, is_of_pools_that_stopped_sharing,
 };
 
 /// A fault that is known.
@@ -51,7 +51,7 @@ const USED: &[&str] = &["one-holder", "address-has-one-node", "held-is-recorded"
 const LATE_CALL: &[&str] = &["one-holder", "address-has-one-node", other::LEASE_FIRST];
 
 /// All of them. The first that fits counts, so that the one with more conditions stands before the one with fewer.
-pub const FAULTS: [Fault; 10] = [
+pub const FAULTS: [Fault; 11] = [
     Fault { name: "agent-is-down-after-a-restore", laws: UNRECORDED, shows: is_of_an_agent_that_is_down },
     Fault { name: "pool-and-ipam-node-deleted-by-hand", laws: UNRECORDED, shows: is_of_a_pool_removed_by_hand },
     Fault {
@@ -77,6 +77,7 @@ pub const FAULTS: [Fault; 10] = [
         shows: is_of_a_call_of_a_former_leader,
     },
     Fault { name: "store-lost-beside-a-restore", laws: TWICE, shows: is_of_a_lost_store },
+    Fault { name: "agent-is-down-before-a-restore", laws: TWICE, shows: is_of_an_agent_that_was_down },
     Fault { name: "never-used-grant-of-a-backup", laws: USED, shows: is_of_a_grant_never_used },
 ];
 

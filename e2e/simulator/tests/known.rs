@@ -39,6 +39,11 @@ const NEAR: &[(&str, &[(&str, Change)])] = &[
         ("AgentKill", Without), ("AgentKill", Last), ("AgentKill", Other("node")), ("Restore", Without), ("Restore", First), ("Restore", Last),
         ("Restore", Become("Drain")), ("Backup", Without), ("Backup", Last), ("Crowd", Without), ("Crowd", First), ("Crowd", Last),
     ]),
+    ("agent-is-down-before-a-restore", &[
+        ("PutStoreBack", Without), ("PutStoreBack", First), ("PutStoreBack", Last), ("PutStoreBack", Other("node")), ("Restore", Without),
+        ("Restore", First), ("Restore", Become("Drain")), ("Backup", Without), ("Backup", Last), ("Cordon", Without), ("Cordon", First),
+        ("Cordon", Last), ("Cordon", Other("node")), ("Crowd", Without), ("Crowd", First),
+    ]),
     ("call-of-a-former-leader-after-a-wiped-status", &[
         ("WipeStatus", Without), ("WipeStatus", Last), ("WipeStatus", Other("pool")), ("Kill", Without), ("Kill", First), ("Orphan", Without),
         ("Orphan", First), ("Orphan", Last), ("Crowd", Without), ("Start", First),
