@@ -288,10 +288,11 @@ pub struct CIDRPoolRelease {
     /// Gateway address of the prefix. Absent if the prefix has no gateway.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub gateway: Option<String>,
-    /// Time at which the release began.
-    pub since: Time,
+    /// Time at which the release began. Absent if the status of the pool is too large for times.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub since: Option<Time>,
     /// Time since which the Node object does not exist. The operator counts --released-block-grace from this time.
-    /// Absent while the Node exists.
+    /// Absent while the Node exists, or if the status of the pool is too large for times.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub node_gone_since: Option<Time>,
 }

@@ -60,6 +60,12 @@ impl Absences {
         self.gone.get(node).map(|went| now.saturating_duration_since(*went))
     }
 
+    /// For how long the Node, which is missing, was seen missing.
+    pub fn missing_for(&self, node: &str, now: Instant) -> Duration {
+        let since = self.gone.get(node).copied().or(self.in_sight);
+        since.map(|since| now.saturating_duration_since(since)).unwrap_or_default()
+    }
+
     /// When the Node, if it stays missing, will have been seen missing for long enough to let go of its blocks after `grace`.
     pub fn observed_at(&self, node: &str, grace: Duration, now: Instant) -> Instant {
         let since = self.gone.get(node).copied().or(self.in_sight);
@@ -81,9 +87,11 @@ mod tests {
         absences.keep_sight(start + HOUR);
         assert_eq!(absences.observed_at("n", HOUR, start + HOUR), start + OBSERVED);
         assert_eq!(absences.observed_at("n", Duration::from_secs(9), start), start + Duration::from_secs(9));
+        assert_eq!(absences.missing_for("n", start + HOUR), HOUR, "it was never there");
         absences.goes("n", start + HOUR, Some(HOUR));
         assert_eq!(absences.observed_at("n", HOUR, start + HOUR), start + HOUR + OBSERVED, "it was there until then");
         assert_eq!(absences.went_before("n", start + HOUR * 2), Some(HOUR));
+        assert_eq!(absences.missing_for("n", start + HOUR * 3), HOUR * 2);
         absences.comes("n");
         absences.goes("n", start + HOUR * 2, Some(HOUR));
         assert_eq!(absences.observed_at("n", HOUR, start + HOUR * 2), start + HOUR * 2 + OBSERVED);

@@ -112,7 +112,7 @@ impl Life {
 pub struct Release {
     /// The node and its block.
     pub claim: Claim,
-    /// Since when; `None` if the record does not say.
+    /// Since when; `None` if the record does not say. That of a large pool has no room for times.
     pub since: Option<Timestamp>,
     /// Since when there is no such Node.
     pub node_gone_since: Option<Timestamp>,
@@ -254,7 +254,7 @@ fn record(kind: PoolKind, entries: &Allocations, summary: Summary, whole: bool) 
     let mut releasing = Vec::with_capacity(entries.releasing.len());
     for entry in &entries.releasing {
         let release = entry.release(kind);
-        intact &= release.as_ref().is_some_and(|release| entry.said_by(&release.claim) && release.since.is_some());
+        intact &= release.as_ref().is_some_and(|release| entry.said_by(&release.claim));
         releasing.extend(release);
     }
     StatusRecord { allocations, releasing, intact, summary }
@@ -386,8 +386,8 @@ fn cidr_release(release: &Release) -> CIDRPoolRelease {
     CIDRPoolRelease { node_name, prefix, gateway, since, node_gone_since }
 }
 
-fn times(release: &Release) -> (Time, Option<Time>) {
-    (Time(release.since.unwrap_or_default()), release.node_gone_since.map(Time))
+fn times(release: &Release) -> (Option<Time>, Option<Time>) {
+    (release.since.map(Time), release.node_gone_since.map(Time))
 }
 
 /// A CIDRPool's range is always a whole prefix, so its size tells the length.

@@ -10,6 +10,7 @@ mod elsewhere;
 mod former;
 mod gateways;
 mod releases;
+mod room;
 mod status;
 mod verdicts;
 
@@ -264,8 +265,10 @@ fn serve(seen: &Observation<'_>, pool: &Pool) -> Decision {
     let mut plan = plan_beside(pool, nodes, &claims, &usage, &unavailable);
     dropped.append(&mut plan.dropped);
     let claimed: HashSet<(&str, AddrRange)> = claims.iter().map(|claim| (claim.node.as_str(), claim.range)).collect();
-    let is_new = |given: &&Assignment| !claimed.contains(&(given.node.as_str(), given.block.range));
-    let just_assigned = plan.assignments.iter().filter(is_new).map(|given| given.node.clone()).collect();
+    let is_new = |given: &Assignment| !claimed.contains(&(given.node.as_str(), given.block.range));
+    room::fit(seen.pool, &mut plan, is_new);
+    let new = plan.assignments.iter().filter(|given| is_new(given));
+    let just_assigned = new.map(|given| given.node.clone()).collect();
     Decision { just_assigned, ..conclude(seen, &releases, &Outlook::Serving, plan, dropped) }
 }
 

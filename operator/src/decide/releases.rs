@@ -104,7 +104,8 @@ impl<'a> Releases<'a> {
     }
 
     /// Since when the Node is gone, as the status records it. It is now if the status records nothing, a time in the future (the wall
-    /// clock was set back), or an earlier absence (the Node returned while the status could not be written).
+    /// clock was set back), or an earlier absence (the Node returned while the status could not be written). Where the status has no room
+    /// for times, it is since this leader has seen the Node missing.
     fn gone_since(&self, node: &str) -> Option<Timestamp> {
         if self.exists(node) {
             return None;
@@ -115,7 +116,13 @@ impl<'a> Releases<'a> {
             went_before.is_none_or(|ago| later(*since, ago + CLOCK_SET).is_none_or(|end| end >= self.seen.now))
         };
         let is_past = |since: &Timestamp| later(self.seen.now, CLOCK_SET).is_none_or(|end| *since <= end);
-        Some(recorded.filter(is_past).filter(of_this).unwrap_or_else(|| whole_seconds(self.seen.now)))
+        let seen_missing = || {
+            let has_no_times = self.recorded.get(node).is_some_and(|release| release.since.is_none());
+            let missing = has_no_times.then(|| self.seen.absences.missing_for(node, self.seen.instant));
+            let missing = jiff::SignedDuration::try_from(missing.unwrap_or_default()).unwrap_or_default();
+            whole_seconds(self.seen.now.checked_sub(missing).unwrap_or(self.seen.now))
+        };
+        Some(recorded.filter(is_past).filter(of_this).unwrap_or_else(seen_missing))
     }
 
     /// Blocks that the status records and the plan has no more, though their agents have not said that they are empty.

@@ -8,7 +8,8 @@ use k8s_openapi::apimachinery::pkg::apis::meta::v1::Condition;
 use super::Observation;
 use super::conditions::{Verdict, merge};
 use super::releases::Releases;
-use crate::pool::{StatusRecord, Summary};
+use super::room;
+use crate::pool::{Release, StatusRecord, Summary};
 
 /// How a status differs from the one that was read.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -30,12 +31,14 @@ pub(super) fn compose(
     verdicts: Vec<Verdict>,
 ) -> StatusRecord {
     let kind = seen.pool.key.kind;
+    let has_times = room::has_room_for_times(seen.pool, &plan.assignments);
     let (mut allocations, mut releasing) = (Vec::with_capacity(plan.assignments.len()), Vec::new());
     for assignment in &plan.assignments {
         let claim = recorded(kind, assignment);
         match assignment.standing {
             Standing::Serving | Standing::Outdated => allocations.push(claim),
-            Standing::Departed => releasing.push(releases.record(claim)),
+            Standing::Departed if has_times => releasing.push(releases.record(claim)),
+            Standing::Departed => releasing.push(Release { claim, since: None, node_gone_since: None }),
         }
     }
     let summary = summary(seen, plan, verdicts, allocations.len(), releasing.len());

@@ -17,6 +17,7 @@ mod cordon;
 mod elsewhere;
 mod gateways;
 mod releases;
+mod room;
 
 const IP_SPEC: &str = r#"{"subnet":"192.168.0.0/16","perNodeBlockSize":4,"gateway":"192.168.0.1"}"#;
 const TINY_SPEC: &str = r#"{"subnet":"10.0.0.0/29","perNodeBlockSize":3}"#;

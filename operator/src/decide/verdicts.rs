@@ -6,7 +6,7 @@ use k8s_openapi::apimachinery::pkg::apis::meta::v1::Condition;
 
 use super::conditions::{DEGRADED, EXHAUSTED, READY, RELEASING, Verdict, bounded_list};
 use super::releases::{Cause, Releases};
-use super::{NoPlace, Note, Observation, exhausted_reason};
+use super::{NoPlace, Note, Observation, exhausted_reason, room};
 use crate::index::Leaving;
 use crate::pool::{FORCE_RELEASE, PoolRecord};
 
@@ -177,12 +177,26 @@ fn exhausted(seen: &Observation<'_>, outlook: &Outlook, plan: &Plan) -> Verdict 
         0 => Verdict::new(EXHAUSTED, false, "AllNodesServed", String::new()),
         count => {
             let text = format!("selected nodes without a block: {count} ({})", bounded_list(&plan.unserved, ", "));
-            if seen.beside.unreported.is_empty() {
-                return Verdict::new(EXHAUSTED, true, exhausted_reason(seen.pool.key.kind), text);
+            if !seen.beside.unreported.is_empty() {
+                return Verdict::new(EXHAUSTED, true, AWAITING_REPORTS, format!("{text}. {}", awaiting_text(seen)));
             }
-            Verdict::new(EXHAUSTED, true, AWAITING_REPORTS, format!("{text}. {}", awaiting_text(seen)))
+            if room::is_full(seen.pool, plan) {
+                return Verdict::new(EXHAUSTED, true, STATUS_FULL, format!("{text}. {}", full_text()));
+            }
+            Verdict::new(EXHAUSTED, true, exhausted_reason(seen.pool.key.kind), text)
         }
     }
+}
+
+/// The reason while the status has no room for another block.
+const STATUS_FULL: &str = "StatusFull";
+
+fn full_text() -> String {
+    format!(
+        "Blocks are free, but the status of the pool has reached the size that etcd can store ({} kB). Split the nodes among several \
+         pools by nodeSelector.",
+        room::MOST_BYTES / 1000
+    )
 }
 
 /// The reason while new blocks wait for reports.
