@@ -33,9 +33,17 @@ use crate::transitions::{MOST_BLOCKS, cidr_keeps_blocks, keeps_block_size};
     printcolumn(name = "CIDR", type_ = "string", json_path = ".spec.cidr"),
     printcolumn(name = "Gateway index", type_ = "integer", json_path = ".spec.gatewayIndex"),
     printcolumn(name = "Per Node Network Prefix", type_ = "integer", json_path = ".spec.perNodeNetworkPrefix"),
+    printcolumn(name = "Nodes", type_ = "integer", json_path = ".status.nodes.served"),
+    printcolumn(name = "Free Blocks", type_ = "integer", json_path = ".status.blocks.free"),
     printcolumn(name = "Used", type_ = "integer", json_path = ".status.addresses.used"),
     printcolumn(name = "Capacity", type_ = "integer", json_path = ".status.addresses.capacity"),
     printcolumn(name = "Ready", type_ = "string", json_path = ".status.conditions[?(@.type==\"Ready\")].status"),
+    printcolumn(
+        name = "Reason",
+        type_ = "string",
+        priority = 1,
+        json_path = ".status.conditions[?(@.type==\"Ready\")].reason"
+    ),
     printcolumn(name = "Age", type_ = "date", json_path = ".metadata.creationTimestamp")
 )]
 #[kube(validation = keeps_block_size("perNodeNetworkPrefix"), validation = cidr_keeps_blocks())]

@@ -34,9 +34,17 @@ use crate::transitions::{MOST_BLOCKS, keeps_block_size, subnet_keeps_blocks};
     printcolumn(name = "Subnet", type_ = "string", json_path = ".spec.subnet"),
     printcolumn(name = "Gateway", type_ = "string", json_path = ".spec.gateway"),
     printcolumn(name = "Block Size", type_ = "integer", json_path = ".spec.perNodeBlockSize"),
+    printcolumn(name = "Nodes", type_ = "integer", json_path = ".status.nodes.served"),
+    printcolumn(name = "Free Blocks", type_ = "integer", json_path = ".status.blocks.free"),
     printcolumn(name = "Used", type_ = "integer", json_path = ".status.addresses.used"),
     printcolumn(name = "Capacity", type_ = "integer", json_path = ".status.addresses.capacity"),
     printcolumn(name = "Ready", type_ = "string", json_path = ".status.conditions[?(@.type==\"Ready\")].status"),
+    printcolumn(
+        name = "Reason",
+        type_ = "string",
+        priority = 1,
+        json_path = ".status.conditions[?(@.type==\"Ready\")].reason"
+    ),
     printcolumn(name = "Age", type_ = "date", json_path = ".metadata.creationTimestamp")
 )]
 #[kube(validation = keeps_block_size("perNodeBlockSize"), validation = subnet_keeps_blocks())]

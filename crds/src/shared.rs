@@ -297,7 +297,7 @@ pub struct NodeCounts {
     pub unserved: i32,
     /// Number of nodes whose block is being released.
     #[serde(default)]
-    pub departed: i32,
+    pub releasing: i32,
 }
 
 /// Number of blocks. Values above 2^63-1 are reported as 2^63-1.

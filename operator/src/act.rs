@@ -7,7 +7,7 @@
 //! | nv-ipam.nvidia.com | ippools, cidrpools | get, list, watch, patch (finalizers and one annotation) |
 //! | nv-ipam.nvidia.com | ippools/status, cidrpools/status | update |
 //! | nv-ipam.nvidia.com | ipamnodes | list, watch, create, patch, delete |
-//! | events.k8s.io | events | create |
+//! | events.k8s.io | events | create, patch |
 //! | coordination.k8s.io | leases, in the namespace of `--leader-elect-namespace` | get, create, update |
 
 use std::time::Duration;
@@ -15,11 +15,10 @@ use std::time::Duration;
 use http::header::{ACCEPT, CONTENT_TYPE};
 use http::{HeaderValue, Method, Request};
 use ipam_crds::{GROUP, NodeBlock, VERSION};
-use jiff::Timestamp;
 use k8s_openapi::api::core::v1::ObjectReference;
-use k8s_openapi::api::events::v1::Event;
-use k8s_openapi::apimachinery::pkg::apis::meta::v1::{MicroTime, ObjectMeta};
+use k8s_openapi::apimachinery::pkg::apis::meta::v1::ObjectMeta;
 use kube::core::Status;
+use kube::runtime::events::{Event, EventType, Recorder, Reporter};
 use kube::{Client, Resource};
 use serde::Serialize;
 use serde_json::json;
@@ -29,15 +28,15 @@ use crate::decide::{NoPlace, Note};
 use crate::election::Lead;
 use crate::objects::{Kind, RawObject, Written};
 use crate::pool::{FENCED_BY, StatusBody, StatusRecord};
-use crate::reconcile::{CallError, Command, NodeAction, NodeVersion, NodeWrite, Outcome, PoolPatch, PoolRef, Warning};
+use crate::reconcile::{
+    CallError, Command, NodeAction, NodeVersion, NodeWrite, Outcome, PoolEvent, PoolPatch, PoolRef,
+};
 
 /// Asks for the answer's metadata alone: a status of 5,000 allocations need not come back.
 const METADATA_ONLY: HeaderValue =
     HeaderValue::from_static("application/json;as=PartialObjectMetadata;g=meta.k8s.io;v=v1,application/json");
 /// Who writes, in managed fields.
 const FIELD_MANAGER: &str = "nv-ipam-controller";
-/// Bytes that the name of an object may have.
-const MOST_NAME: usize = 253;
 /// Who reports, in events.
 const REPORTER: &str = "nv-ipam-controller";
 
@@ -45,15 +44,17 @@ const REPORTER: &str = "nv-ipam-controller";
 #[derive(Clone)]
 pub struct Actor {
     client: Client,
+    recorder: Recorder,
     namespace: String,
-    instance: String,
     lead: watch::Receiver<Lead>,
 }
 
 impl Actor {
     /// For the pools of `namespace`; `instance` names this replica in events, and `lead` says until when it may act.
     pub fn new(client: Client, namespace: String, instance: String, lead: watch::Receiver<Lead>) -> Self {
-        Self { client, namespace, instance, lead }
+        let reporter = Reporter { controller: REPORTER.to_owned(), instance: Some(instance) };
+        let recorder = Recorder::new(client.clone(), reporter);
+        Self { client, recorder, namespace, lead }
     }
 
     /// Makes the call and says what became of it. A call without an answer in time counts as failed, though it may take
@@ -87,14 +88,32 @@ impl Actor {
         }
     }
 
-    /// Publishes a Kubernetes Event while this process leads. It is tried once, and a failure is logged. The condition says the same and
-    /// stays.
-    pub async fn publish(&self, Warning { pool, note }: Warning) {
+    /// Publishes a Kubernetes Event while this process leads. Events of one reason about one pool and node are one series. It is tried once,
+    /// and a failure is logged. The condition or the log says the same.
+    pub async fn publish(&self, PoolEvent { pool, note }: PoolEvent) {
         if !self.lead.borrow().holds(tokio::time::Instant::now().into_std()) {
             return;
         }
-        if let Err(error) = answered(self.post_event(&pool, &note), EVENT_PATIENCE).await {
-            tracing::warn!(pool = %pool.key, reason = note.reason, %error, "event not published");
+        let reason = note.reason;
+        let (event, regarding) = (event(note), self.reference(&pool));
+        let published = tokio::time::timeout(EVENT_PATIENCE, self.recorder.publish(&event, &regarding)).await;
+        let error = match published {
+            Ok(Ok(())) => return,
+            Ok(Err(error)) => chain(&error),
+            Err(_) => format!("no answer within {} s", EVENT_PATIENCE.as_secs()),
+        };
+        tracing::warn!(pool = %pool.key, reason, error, "event not published");
+    }
+
+    /// The pool, as events name it.
+    fn reference(&self, pool: &PoolRef) -> ObjectReference {
+        ObjectReference {
+            api_version: Some(format!("{GROUP}/{VERSION}")),
+            kind: Some(pool.key.kind.kind().to_owned()),
+            name: Some(pool.key.name.clone()),
+            namespace: Some(self.namespace.clone()),
+            uid: Some(pool.uid.clone()),
+            ..ObjectReference::default()
         }
     }
 
@@ -172,38 +191,6 @@ impl Actor {
                 Ok(None)
             }
         }
-    }
-
-    /// Posts an event of events.k8s.io. Each is one of a kind, for the notes say what has changed, so none is counted up
-    /// into a series.
-    async fn post_event(&self, pool: &PoolRef, note: &Note) -> Result<(), CallError> {
-        let now = Timestamp::now();
-        let event = Event {
-            action: Some("Reconcile".to_owned()),
-            event_time: Some(MicroTime(now)),
-            metadata: ObjectMeta {
-                name: Some(event_name(&pool.key.name, now)),
-                namespace: Some(self.namespace.clone()),
-                ..ObjectMeta::default()
-            },
-            note: Some(note.text.clone()),
-            reason: Some(note.reason.to_owned()),
-            regarding: Some(ObjectReference {
-                api_version: Some(format!("{GROUP}/{VERSION}")),
-                kind: Some(pool.key.kind.kind().to_owned()),
-                name: Some(pool.key.name.clone()),
-                namespace: Some(self.namespace.clone()),
-                resource_version: Some(pool.resource_version.clone()),
-                uid: Some(pool.uid.clone()),
-                ..ObjectReference::default()
-            }),
-            reporting_controller: Some(REPORTER.to_owned()),
-            reporting_instance: Some(self.instance.clone()),
-            type_: Some("Warning".to_owned()),
-            ..Event::default()
-        };
-        let path = Event::url_path(&(), Some(&self.namespace));
-        self.call(Method::POST, &path, JSON, &event).await.map(drop)
     }
 
     fn path(&self, kind: Kind) -> String {
@@ -300,12 +287,20 @@ fn no_place(refusal: &Status) -> Option<NoPlace> {
     }
 }
 
-/// The name of an event about a pool: one of a kind, and no longer than a name may be.
-fn event_name(pool: &str, now: Timestamp) -> String {
-    let suffix = format!(".{:x}", now.as_nanosecond());
-    // A name ends each of its parts with a letter or digit, wherever it is cut.
-    let room = pool.len().min(MOST_NAME - suffix.len());
-    format!("{}{suffix}", pool[..room].trim_end_matches(['-', '.']))
+fn event(note: Note) -> Event {
+    let secondary = note.node.map(|name| ObjectReference {
+        api_version: Some("v1".to_owned()),
+        kind: Some("Node".to_owned()),
+        name: Some(name),
+        ..ObjectReference::default()
+    });
+    Event {
+        type_: if note.is_warning { EventType::Warning } else { EventType::Normal },
+        reason: note.reason.to_owned(),
+        note: Some(note.text),
+        action: "Reconcile".to_owned(),
+        secondary,
+    }
 }
 
 /// An error with its causes: "service error" alone tells nobody that the connection was refused.
@@ -320,15 +315,6 @@ mod tests {
 
     fn answered(creates: bool, status: &serde_json::Value) -> CallError {
         call_error(kube::Error::Api(serde_json::from_value(status.clone()).unwrap()), creates)
-    }
-
-    #[test]
-    fn an_event_of_a_pool_has_a_name_that_the_api_server_takes_however_long_the_pools_is() {
-        let now = Timestamp::from_nanosecond(i128::from(i64::MAX)).unwrap();
-        assert_eq!(event_name("blue", now), "blue.7fffffffffffffff");
-        let cut = event_name(&format!("{}-{}", "a".repeat(235), "b".repeat(17)), now);
-        assert_eq!(cut, format!("{}.7fffffffffffffff", "a".repeat(235)));
-        assert_eq!(event_name(&"a".repeat(253), now).len(), MOST_NAME);
     }
 
     #[test]

@@ -40,7 +40,7 @@ use crate::election::Lead;
 use crate::election::given::Mark;
 use crate::metrics::Metrics;
 use crate::objects::{Kind, NodeObject, RawObject};
-use crate::reconcile::{Key, Now, Observed, Reconciler, Settings, Step, Warning, map_event};
+use crate::reconcile::{Key, Now, Observed, PoolEvent, Reconciler, Settings, Step, map_event};
 use crate::watch::Watched;
 
 /// Pools of one kind reconciled at one time. With thousands of pools the calls of one moment would otherwise keep the API server busy
@@ -51,9 +51,9 @@ const NODES_AT_ONCE: u16 = 48;
 /// Changes of the watches taken in before others have their turn.
 const EVENTS_AT_ONCE: usize = 256;
 /// Kubernetes Events that wait to be published, as many as client-go keeps. Further ones are dropped.
-const MOST_WARNINGS: usize = 1000;
+const MOST_PENDING: usize = 1000;
 /// Kubernetes Events published at one time.
-const WARNINGS_AT_ONCE: usize = 4;
+const PUBLISHED_AT_ONCE: usize = 4;
 
 /// Starts all watches, each with a list.
 pub type Watches = Box<dyn Fn() -> SelectAll<BoxStream<'static, Watched>> + Send>;
@@ -63,7 +63,7 @@ pub struct Controllers {
     shared: Arc<Shared>,
     watches: Watches,
     mark: Mark,
-    warnings: mpsc::Receiver<Warning>,
+    pending: mpsc::Receiver<PoolEvent>,
 }
 
 /// What the reconcile functions share.
@@ -84,7 +84,7 @@ struct State {
     /// Where woken keys go; `None` while this process does not lead.
     wakes: Option<Wakes>,
     /// Where Kubernetes Events go that are to be published.
-    warnings: mpsc::Sender<Warning>,
+    pending: mpsc::Sender<PoolEvent>,
     /// When the timer beside the Controllers ends.
     next_tick: Option<Instant>,
 }
@@ -102,11 +102,10 @@ impl Controllers {
         synced: Arc<AtomicBool>,
     ) -> Self {
         let reconciler = Reconciler::new(settings, metrics.clone());
-        let (sender, warnings) = mpsc::channel(MOST_WARNINGS);
-        let state =
-            Mutex::new(State { reconciler, mark: mark.clone(), wakes: None, warnings: sender, next_tick: None });
+        let (sender, pending) = mpsc::channel(MOST_PENDING);
+        let state = Mutex::new(State { reconciler, mark: mark.clone(), wakes: None, pending: sender, next_tick: None });
         let shared = Shared { state, actor, metrics, synced, loop_wake: Notify::new(), ends: CancellationToken::new() };
-        Self { shared: Arc::new(shared), watches, mark, warnings }
+        Self { shared: Arc::new(shared), watches, mark, pending }
     }
 
     /// Runs until `stop`, then waits for the calls under way. Reconciles nothing until `lead` says that this process leads. A process
@@ -125,7 +124,7 @@ impl Controllers {
         let word = self.mark.word();
         self.shared.with(|reconciler, now| reconciler.lead(word, now.instant));
         let (mut stores, wakes, mut controllers) = begin(&self.shared);
-        let mut publishing = publish(self.shared.clone(), self.warnings);
+        let mut publishing = publish(self.shared.clone(), self.pending);
         self.shared.lock().wakes = Some(wakes);
         events = (self.watches)();
         loop {
@@ -156,12 +155,12 @@ impl Controllers {
 }
 
 /// Publishes Kubernetes Events. Nothing waits for those that are not published at the end.
-fn publish(shared: Arc<Shared>, warnings: mpsc::Receiver<Warning>) -> BoxFuture<'static, ()> {
-    let publish = move |warning| {
+fn publish(shared: Arc<Shared>, pending: mpsc::Receiver<PoolEvent>) -> BoxFuture<'static, ()> {
+    let publish = move |event| {
         let shared = shared.clone();
-        async move { shared.actor.publish(warning).await }
+        async move { shared.actor.publish(event).await }
     };
-    warnings.for_each_concurrent(WARNINGS_AT_ONCE, publish).boxed()
+    pending.for_each_concurrent(PUBLISHED_AT_ONCE, publish).boxed()
 }
 
 /// Waits until then; without a time for ever.
@@ -188,7 +187,7 @@ impl Shared {
     /// Changes the state machine. Then wakes keys and requests writes of the Lease.
     fn with<T>(&self, change: impl FnOnce(&mut Reconciler, Now) -> T) -> T {
         let mut state = self.lock();
-        let State { reconciler, mark, wakes, warnings, next_tick } = &mut *state;
+        let State { reconciler, mark, wakes, pending, next_tick } = &mut *state;
         let now = Now { instant: now(), wall: Timestamp::now() };
         if wakes.is_some() {
             // A later write of the Lease may say less than the one that the last decision relied on.
@@ -207,10 +206,10 @@ impl Shared {
         if *next_tick != reconciler.next_tick() || reconciler.wants_lists() {
             self.loop_wake.notify_one();
         }
-        for warning in reconciler.take_warnings() {
-            if let Err(refused) = warnings.try_send(warning) {
+        for event in reconciler.take_events() {
+            if let Err(refused) = pending.try_send(event) {
                 let why = if refused.is_full() { "too many wait" } else { "the operator ends" };
-                let Warning { pool, note } = refused.into_inner();
+                let PoolEvent { pool, note } = refused.into_inner();
                 tracing::warn!(pool = %pool.key, reason = note.reason, "event not published: {why}");
             }
         }

@@ -266,7 +266,7 @@ impl Metrics {
             family.get_or_create(&pool_labels(key)).set(value);
         };
         let nodes = now.summary.nodes.unwrap_or_default();
-        for (state, count) in NODE_STATES.into_iter().zip([nodes.served, nodes.unserved, nodes.departed]) {
+        for (state, count) in NODE_STATES.into_iter().zip([nodes.served, nodes.unserved, nodes.releasing]) {
             self.nodes.get_or_create(&state_labels(key, state)).set(i64::from(count));
         }
         let blocks = now.summary.blocks.unwrap_or_default();
@@ -442,7 +442,7 @@ mod tests {
         let ready = json!({"type": "Ready", "status": ready, "reason": reason, "message": "", "lastTransitionTime": "2026-01-01T00:00:00Z"});
         json!({
             "observedGeneration": 1, "conditions": [ready], "allocations": [], "releasing": releasing,
-            "nodes": {"served": 3, "unserved": 2, "departed": 1}, "blocks": {"total": 9, "free": 5}, "addresses": {"capacity": 40, "used": 7}
+            "nodes": {"served": 3, "unserved": 2, "releasing": 1}, "blocks": {"total": 9, "free": 5}, "addresses": {"capacity": 40, "used": 7}
         })
     }
 

@@ -415,7 +415,7 @@ mod tests {
         let status = r#"{"allocations":[{"nodeName":"a","startIP":"10.0.0.1","endIP":"10.0.0.4"}],
             "releasing":[{"nodeName":"b","startIP":"10.0.0.5","endIP":"10.0.0.8","since":"2026-01-02T03:04:05Z",
             "nodeGoneSince":"2026-01-02T03:04:06Z"}],"nodes":{"served":1,
-            "unserved":0,"departed":0},"observedGeneration":1}"#;
+            "unserved":0,"releasing":0},"observedGeneration":1}"#;
         let record = PoolRecord::read(PoolKind::IpPool, &object(SPEC, status), None);
         assert!(record.spec.is_ok() && record.status.intact);
         let text = serde_json::to_string(&record.status.body(PoolKind::IpPool)).unwrap();

@@ -8,7 +8,7 @@
 )]
 
 #[path = "api/server.rs"]
-#[expect(dead_code, reason = "nothing is said on a watch here, and no call is refused")]
+#[expect(dead_code, reason = "no call is refused here")]
 mod server;
 
 use std::collections::HashMap;
@@ -46,6 +46,38 @@ async fn status_and_event(server: &mut Server) -> (Value, Value) {
         }
         call.answer(&json!({"metadata": {"name": "x", "uid": "u", "generation": 1, "resourceVersion": "100"}}));
     }
+}
+
+#[tokio::test(start_paused = true)]
+async fn assigned_blocks_are_one_series_of_normal_events() {
+    let spec = json!({"subnet": "10.0.0.0/24", "perNodeBlockSize": 4});
+    let mut server = server_with("ippools", "IPPool", &spec);
+    let (mut status_writes, mut version) = (0, 100);
+    while status_writes < 2 {
+        let call = server.call().await;
+        version += 1;
+        let is_status = call.path.ends_with("/status");
+        call.answer(
+            &json!({"metadata": {"name": "x", "uid": "u", "generation": 1, "resourceVersion": version.to_string()}}),
+        );
+        if is_status {
+            status_writes += 1;
+            let node = json!({"metadata": {"name": format!("n{}", status_writes + 2), "resourceVersion": "2"}});
+            server.tell("/api/v1/nodes", "ADDED", &node).await;
+        }
+    }
+    // The event comes beside the calls.
+    while server.normal_events.lock().unwrap().len() < 2 {
+        tokio::task::yield_now().await;
+    }
+    let events = server.normal_events.lock().unwrap().clone();
+    let note = "2 blocks assigned: 10.0.0.1-10.0.0.4 to node n1, 10.0.0.5-10.0.0.8 to node n2";
+    assert_eq!((&events[0]["reason"], &events[0]["note"]), (&json!("BlocksAssigned"), &json!(note)));
+    assert_eq!(events[0]["series"], Value::Null);
+    assert_eq!(
+        (&events[1]["metadata"]["name"], &events[1]["series"]["count"]),
+        (&events[0]["metadata"]["name"], &json!(2))
+    );
 }
 
 async fn assert_warns(plural: &'static str, kind: &str, spec: &Value, reason: &str) {

@@ -150,11 +150,37 @@ fn names_and_columns_are_those_users_know() {
     assert_eq!(
         described,
         [
-            row("ippools", "ipp", &["Subnet", "Gateway", "Block Size", "Used", "Capacity", "Ready", "Age"]),
+            row(
+                "ippools",
+                "ipp",
+                &[
+                    "Subnet",
+                    "Gateway",
+                    "Block Size",
+                    "Nodes",
+                    "Free Blocks",
+                    "Used",
+                    "Capacity",
+                    "Ready",
+                    "Reason",
+                    "Age"
+                ]
+            ),
             row(
                 "cidrpools",
                 "cidrp",
-                &["CIDR", "Gateway index", "Per Node Network Prefix", "Used", "Capacity", "Ready", "Age"]
+                &[
+                    "CIDR",
+                    "Gateway index",
+                    "Per Node Network Prefix",
+                    "Nodes",
+                    "Free Blocks",
+                    "Used",
+                    "Capacity",
+                    "Ready",
+                    "Reason",
+                    "Age"
+                ]
             ),
             row("ipamnodes", "ipn", &["Ready", "Agent Version", "Pools", "Age"]),
         ]

@@ -29,6 +29,8 @@ pub(super) struct Assignment {
     pub(super) pool: PoolKey,
     pub(super) node: String,
     pub(super) range: AddrRange,
+    /// The number of the record. One that is recorded again has another.
+    recorded: AssignmentId,
     /// The pools that might have the same addresses when it was recorded or recorded again, with the number of that record.
     pub(super) shared_with: BTreeMap<PoolKey, AssignmentId>,
 }
@@ -75,6 +77,9 @@ impl Records {
     /// A backup is put in place that was made after this assignment.
     pub(super) fn restore(&mut self, kept: AssignmentId) {
         self.kept = kept;
+        // What was assigned since the backup is not in it, however its record was lost before.
+        let since = self.lost.iter_mut().filter(|(it, _)| it.recorded > kept);
+        since.for_each(|(_, cause)| *cause = super::RESTORE);
         // The restored reports are from before what the agents know.
         self.idle.clear();
         self.was_restored = true;
@@ -195,6 +200,7 @@ impl Records {
         if let Some(place) = self.lost.iter().rposition(|(it, _)| is_it(it)) {
             activity.count("blocks recorded again");
             let (mut again, _) = self.lost.remove(place);
+            again.recorded = last;
             again.shared_with.extend(shared_with);
             self.recorded.push(again);
             return;
@@ -212,6 +218,7 @@ impl Records {
             pool: key.clone(),
             node: claim.node.clone(),
             range: claim.range,
+            recorded: last,
             shared_with,
         });
     }

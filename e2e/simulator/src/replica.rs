@@ -305,7 +305,7 @@ impl Replica {
         let now = self.now(clock);
         let commands = self.controllers.poll(&mut self.reconciler, now);
         self.pass_on(clock);
-        drop(self.reconciler.take_warnings());
+        drop(self.reconciler.take_events());
         tracing::debug!(leads = self.leading, lease = ?self.reconciler.wants_of_lease(), ?commands, "decided");
         self.sent.extend(commands.into_iter().map(|command| (command, leads)));
         if self.leading {

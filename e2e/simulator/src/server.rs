@@ -4,7 +4,7 @@
 //! real one does with versions it does too: a write names the version it is based on or it conflicts, a write that changes
 //! nothing leaves no trace, `spec` and `status` are written apart, an object with finalizers goes only when the last one does.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 
 use http::header::{ACCEPT, CONTENT_TYPE};
@@ -66,6 +66,8 @@ pub(super) struct Server {
     restores: u64,
     /// What happened, for each of [`PLURALS`].
     history: [Vec<Event>; PLURALS.len()],
+    /// The name and the gateway of each IPPool that there has been. No restore takes this back.
+    gateways: BTreeSet<(String, String)>,
 }
 
 impl Backup {
@@ -307,9 +309,17 @@ impl Server {
         Ok(self.put(plural, name, object))
     }
 
+    /// Whether the address is the gateway of the IPPool, or was.
+    pub(super) fn has_been_gateway(&self, pool: &str, address: &str) -> bool {
+        self.gateways.contains(&(pool.to_owned(), address.to_owned()))
+    }
+
     fn put(&mut self, plural: &'static str, name: &str, mut object: Value) -> Arc<Object> {
         self.version += 1;
         object["metadata"]["resourceVersion"] = self.version.to_string().into();
+        if let Some(gateway) = object["spec"]["gateway"].as_str().filter(|_| plural == "ippools") {
+            self.gateways.insert((name.to_owned(), gateway.to_owned()));
+        }
         let object = Arc::new(Object::new(object));
         self.objects[place(plural)].insert(name.to_owned(), object.clone());
         let event = Event { version: self.version, change: Change::Applied, object: object.clone() };

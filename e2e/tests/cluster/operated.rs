@@ -50,7 +50,7 @@ fn a_pool_without_room_leaves_nodes_out_and_says_so_in_a_condition_and_an_event(
         assert!(exhausted["message"].as_str().unwrap().contains(&left_out), "{exhausted}");
         assert!(stage.api.await_event(pool, reason).contains(&left_out));
         let status = stage.api.get(kind, pool)["status"].clone();
-        assert_eq!(status["nodes"], json!({"served": 1, "unserved": 1, "departed": 0}));
+        assert_eq!(status["nodes"], json!({"served": 1, "unserved": 1, "releasing": 0}));
         assert_eq!(status["blocks"], json!({"total": 1, "free": 0}));
         assert_eq!(stage.api.events(pool, reason).len(), 1, "said once");
     }
@@ -74,7 +74,7 @@ fn a_block_of_a_node_that_is_gone_or_no_longer_selected_is_being_taken_back_and_
     let fourth = (newcomer.as_str(), "10.5.0.13-10.5.0.16");
     stage.api.await_blocks(IPPOOLS, "p", &[third, fourth]);
     let status = stage.api.get(IPPOOLS, "p")["status"].clone();
-    assert_eq!(status["nodes"], json!({"served": 2, "unserved": 0, "departed": 2}));
+    assert_eq!(status["nodes"], json!({"served": 2, "unserved": 0, "releasing": 2}));
     let releasing: Vec<_> = status["releasing"]
         .as_array()
         .unwrap()
@@ -93,7 +93,7 @@ fn a_block_of_a_node_that_is_gone_or_no_longer_selected_is_being_taken_back_and_
     stage.api.create_node(&gone, &json!({GROUP: stage.namespace}));
     stage.api.label_node(&relabelled, &json!({GROUP: stage.namespace}));
     stage.api.await_blocks(IPPOOLS, "p", &[first, second, third, fourth, fifth]);
-    let nodes = json!({"served": 5, "unserved": 0, "departed": 0});
+    let nodes = json!({"served": 5, "unserved": 0, "releasing": 0});
     assert_eq!(stage.api.get(IPPOOLS, "p")["status"]["nodes"], nodes, "both are back with what they had");
 }
 

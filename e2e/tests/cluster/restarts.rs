@@ -92,7 +92,7 @@ fn disturb(stage: &Stage, stop: &AtomicBool, writes: &AtomicU32) {
             api.merge_status(
                 kind,
                 pool,
-                &json!({"observedGeneration": 0, "nodes": {"served": 7, "unserved": 7, "departed": 7}}),
+                &json!({"observedGeneration": 0, "nodes": {"served": 7, "unserved": 7, "releasing": 7}}),
             )
             .unwrap();
         }
@@ -260,7 +260,7 @@ fn a_status_edited_to_nonsense_is_repaired_without_moving_what_was_right() {
 fn repaired(stage: &Stage, what: &str, right: &Value) {
     eventually_blocking(&format!("{what}: repaired"), SOON, || {
         let status = stage.api.get(IPPOOLS, "p")["status"].clone();
-        let counts = json!({"served": 4, "unserved": 0, "departed": 0});
+        let counts = json!({"served": 4, "unserved": 0, "releasing": 0});
         if status["allocations"] == *right && status["nodes"] == counts { Ok(()) } else { Err(status.to_string()) }
     })
     .unwrap();

@@ -163,7 +163,8 @@ impl<'a> Cluster<'a> {
             for command in self.controllers.poll(&mut self.reconciler, Now { instant: self.now, wall }) {
                 self.perform(command);
             }
-            self.events.extend(self.reconciler.take_warnings().into_iter().map(|warning| warning.note.text));
+            let warnings = self.reconciler.take_events().into_iter().filter(|event| event.note.is_warning);
+            self.events.extend(warnings.map(|event| event.note.text));
             if self.reconciler.is_idle() {
                 return;
             }

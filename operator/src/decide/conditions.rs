@@ -80,7 +80,7 @@ pub(super) fn whole_seconds(now: Timestamp) -> Timestamp {
 }
 
 /// The items joined, as many as fit; the rest is counted.
-pub(super) fn bounded_list<T: AsRef<str>>(items: &[T], separator: &str) -> String {
+pub(crate) fn bounded_list<T: AsRef<str>>(items: &[T], separator: &str) -> String {
     let mut said: Vec<&str> = Vec::new();
     let mut bytes = 0;
     for item in items {

@@ -4,6 +4,7 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::net::IpAddr;
 
+use ipam_core::occupancy::{Evidence, Fact};
 use ipam_core::plan::{Assignment, Standing};
 use ipam_core::{AddrRange, PoolKey};
 
@@ -43,6 +44,29 @@ impl Elsewhere {
             for given in allocating.overlapping(range) {
                 self.held.entry(given.node.clone()).or_default().push(*range);
                 self.awaited.insert((*node).to_owned());
+            }
+        }
+    }
+
+    /// Lets no node allocate a gateway in use that is not the gateway of its entry: one of another spec, or the present one where the block
+    /// is of another spec. None as a rule.
+    pub(super) fn bar_gateways_in_use(&mut self, seen: &Observation<'_>, assignments: &[Assignment]) {
+        let present = seen.pool.spec.as_ref().ok().and_then(|pool| pool.gateway());
+        let range = present.and_then(|addr| AddrRange::new(addr, addr));
+        let present_in_use = range.iter().flat_map(|range| seen.occupancy.overlapping(range));
+        let is_it = |fact: &&Fact| fact.evidence == Evidence::Gateway && *fact.pool == seen.pool.key;
+        let mut facts = seen.beside.unavailable.iter().chain(present_in_use).filter(is_it).peekable();
+        if facts.peek().is_none() {
+            return;
+        }
+        let allocating = Allocating::new(assignments);
+        for fact in facts {
+            let is_present = present == Some(fact.range.first());
+            for given in allocating.overlapping(&fact.range).filter(|given| given.node != *fact.node) {
+                if given.standing == Standing::Outdated || !is_present {
+                    self.held.entry(given.node.clone()).or_default().push(fact.range);
+                    self.awaited.insert(fact.node.to_string());
+                }
             }
         }
     }
@@ -90,7 +114,7 @@ impl<'a> Allocating<'a> {
 /// Also in words: duplicate addresses. The node that uses one outside its block stops allocating from the pool: its record is the newer, or
 /// is from before a rollback.
 pub(super) fn find(seen: &Observation<'_>, assignments: &[Assignment]) -> (Elsewhere, Vec<String>) {
-    let (mut elsewhere, mut contradictions) = (Elsewhere::default(), Vec::new());
+    let (mut elsewhere, mut duplicates) = (Elsewhere::default(), Vec::new());
     let outside = seen.occupancy.outside_blocks(&seen.pool.key);
     let outside: BTreeSet<(&str, AddrRange)> = outside.map(|fact| (&*fact.node, fact.range)).collect();
     let allocating = Allocating::new(if outside.is_empty() { &[] } else { assignments });
@@ -103,11 +127,15 @@ pub(super) fn find(seen: &Observation<'_>, assignments: &[Assignment]) -> (Elsew
         }
         for (other, common, is_certain) in users(seen, node, &range) {
             if is_certain {
-                contradictions.push(format!("{common} is held on {other} and on {node}, which gives no more"));
+                duplicates.push(format!(
+                    "{} on node {other} and on node {node}, which allocates no more addresses",
+                    addresses(&common)
+                ));
                 elsewhere.suspended.insert(node.to_owned());
             } else {
-                contradictions.push(format!(
-                    "{common} may be held on {other} and on {node}: they hold so many addresses that one of them tells no single ones"
+                duplicates.push(format!(
+                    "{} perhaps on node {other} and on node {node}, one of which has too many addresses to report each",
+                    addresses(&common)
                 ));
             }
         }
@@ -116,7 +144,10 @@ pub(super) fn find(seen: &Observation<'_>, assignments: &[Assignment]) -> (Elsew
         let is_older = seen.beside.older.contains(pool);
         // The other pool says the same, of the same node.
         let yields = if is_older { node } else { other };
-        contradictions.push(format!("{range} is held on {node} and, of {pool}, on {other}: {yields} gives no more"));
+        duplicates.push(format!(
+            "{} on node {node} and, of {pool}, on node {other}; node {yields} allocates no more addresses",
+            addresses(&range)
+        ));
         if is_older {
             elsewhere.suspended.insert(node.to_owned());
         }
@@ -124,8 +155,13 @@ pub(super) fn find(seen: &Observation<'_>, assignments: &[Assignment]) -> (Elsew
     for held in elsewhere.held.values_mut() {
         held.sort_unstable();
     }
-    contradictions.sort_unstable();
-    (elsewhere, contradictions)
+    duplicates.sort_unstable();
+    (elsewhere, duplicates)
+}
+
+/// The addresses in words.
+fn addresses(range: &AddrRange) -> String {
+    if range.first() == range.last() { range.first().to_string() } else { range.to_string() }
 }
 
 /// Addresses that one node uses of this pool, and another node of another pool.

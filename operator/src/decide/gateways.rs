@@ -26,7 +26,7 @@ pub(super) struct Deferred {
 impl Deferred {
     /// In words, for a condition.
     pub(super) fn described(&self) -> Vec<String> {
-        self.holders.iter().map(|(node, gateway)| format!("{node} (may hold {gateway})")).collect()
+        self.holders.iter().map(|(node, gateway)| format!("{node} (may use {gateway})")).collect()
     }
 }
 

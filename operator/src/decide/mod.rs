@@ -25,7 +25,8 @@ use jiff::Timestamp;
 use crate::absence::Absences;
 use crate::index::{IpamNodes, Leaving};
 use crate::pool::{PoolRecord, StatusRecord, Summary};
-use conditions::{Verdict, bounded_list, clipped, merge, stands};
+pub(crate) use conditions::bounded_list;
+use conditions::{Verdict, clipped, merge, stands};
 use releases::Releases;
 use verdicts::{Outlook, Troubles};
 
@@ -155,11 +156,11 @@ pub struct Decision {
     pub elsewhere: Elsewhere,
     /// Nodes that get a block which was free.
     pub just_assigned: BTreeSet<String>,
-    /// How many addresses two agents report as held.
-    pub contradictions: usize,
+    /// How many addresses two agents report as in use.
+    pub duplicates: usize,
     /// When a grace ends.
     pub expires: Option<Timestamp>,
-    /// Warnings to be published once the status is written.
+    /// Events to be published once the status is written.
     pub notes: Vec<Note>,
     /// Records that were not honoured, for the log.
     pub dropped: Vec<String>,
@@ -182,18 +183,28 @@ pub enum MetadataPatch {
     Fence(String),
 }
 
-/// A Warning event about the pool.
+/// A Kubernetes Event about the pool.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct Note {
+    /// Whether it needs attention. Otherwise it says what the operator has done.
+    pub is_warning: bool,
     /// A word such as `InvalidSpec` or `NoFreeRanges`.
     pub reason: &'static str,
-    /// For people; short enough for the API.
+    /// The message, short enough for the API.
     pub text: String,
+    /// The node that it is about, if it is about one.
+    pub node: Option<String>,
 }
 
 impl Note {
-    fn new(reason: &'static str, text: &str) -> Self {
-        Self { reason, text: clipped(text, NOTE_BYTES).to_owned() }
+    /// A Warning event.
+    pub(crate) fn warning(reason: &'static str, text: &str) -> Self {
+        Self { is_warning: true, reason, text: clipped(text, NOTE_BYTES).to_owned(), node: None }
+    }
+
+    /// A Normal event.
+    pub(crate) fn normal(reason: &'static str, text: &str) -> Self {
+        Self { is_warning: false, ..Self::warning(reason, text) }
     }
 }
 
@@ -236,7 +247,7 @@ fn refuse(seen: &Observation<'_>, violations: &[Violation]) -> Decision {
         let patch = pool.life.forces_all().then(|| MetadataPatch::Force(meant()));
         return Decision { patch, ..Decision::default() };
     }
-    let note = Note::new("InvalidSpec", &verdict.message);
+    let note = Note::warning("InvalidSpec", &verdict.message);
     let summary = Summary {
         observed_generation: Some(pool.generation),
         conditions: merge(&before.conditions, vec![verdict], pool.generation, seen.now),
@@ -288,17 +299,17 @@ fn conclude(
     mut plan: Plan,
     dropped: Vec<String>,
 ) -> Decision {
-    let (mut elsewhere, contradictions) = elsewhere::find(seen, &plan.assignments);
+    let (mut elsewhere, duplicates) = elsewhere::find(seen, &plan.assignments);
     let gateways = gateways::defer(seen, &mut plan);
     elsewhere.bar(&gateways.holders);
     elsewhere.bar_beside(&seen.in_use_of_others(&plan.assignments), &plan.assignments);
+    elsewhere.bar_gateways_in_use(seen, &plan.assignments);
     elsewhere.bar_former(former::find(seen, &plan.assignments), &plan.assignments);
     let mut without_block = elsewhere::without_block(seen, &plan.assignments);
     // What is in use there was released by an admin or by the grace.
     without_block.retain(|node| releases.let_go(node).is_none());
     let without_block = verdicts::all_described(releases, &without_block);
-    let troubles =
-        Troubles { contradictions: &contradictions, gateways: &gateways.described(), without_block: &without_block };
+    let troubles = Troubles { duplicates: &duplicates, gateways: &gateways.described(), without_block: &without_block };
     let verdicts = verdicts::verdicts(seen, releases, outlook, &plan, &troubles);
     let notes = verdicts::notes(seen, releases, outlook, &plan, &verdicts);
     let status = status::compose(seen, releases, &plan, verdicts);
@@ -307,7 +318,7 @@ fn conclude(
     let mut decision = Decision {
         let_go: releases.let_go_of(&plan.assignments),
         elsewhere,
-        contradictions: contradictions.len(),
+        duplicates: duplicates.len(),
         expires: releases.next_expiry(&plan.assignments),
         counts_deferred: counts_only && !seen.counts_due,
         only_counts: counts_only,

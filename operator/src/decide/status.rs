@@ -85,7 +85,7 @@ fn summary(seen: &Observation<'_>, plan: &Plan, verdicts: Vec<Verdict>, served: 
             // A node on an outdated block is served: it gives from that block.
             served: saturate(served),
             unserved: saturate(plan.unserved.len()),
-            departed: saturate(departed),
+            releasing: saturate(departed),
         }),
         blocks: Some(BlockCounts { total: saturate(plan.blocks_total), free: saturate(plan.blocks_free) }),
         addresses: Some(AddressCounts { capacity: saturate(plan.capacity), used: saturate(used) }),

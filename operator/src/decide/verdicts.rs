@@ -1,16 +1,16 @@
-//! What people are told about a pool: conditions that stand, and events when something turns.
+//! The conditions of a pool, and the Warning events when one changes. Each message says the state, the cause and the next step.
 
-use ipam_core::PoolKey;
 use ipam_core::plan::{Plan, Standing, Usage};
+use ipam_core::{PoolKey, PoolKind};
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::Condition;
 
 use super::conditions::{DEGRADED, EXHAUSTED, READY, RELEASING, Verdict, bounded_list};
 use super::releases::{Cause, Releases};
-use super::{NoPlace, Note, Observation, exhausted_reason, room};
+use super::{Note, Observation, exhausted_reason, room};
 use crate::index::Leaving;
 use crate::pool::{FORCE_RELEASE, PoolRecord};
 
-/// How a pool stands, whatever its spec says.
+/// Whether a pool serves nodes, whatever its spec says.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub(super) enum Outlook {
     /// It serves nodes.
@@ -21,17 +21,17 @@ pub(super) enum Outlook {
     Overlap(PoolKey),
 }
 
-/// What is wrong beyond what the plan tells, in words.
+/// What the plan does not say, in words.
 pub(super) struct Troubles<'a> {
-    /// Addresses that two nodes hold.
-    pub(super) contradictions: &'a [String],
-    /// Nodes that may hold an address which is to be a gateway.
+    /// Addresses that two nodes use.
+    pub(super) duplicates: &'a [String],
+    /// Nodes that may use an address which is to be a gateway.
     pub(super) gateways: &'a [String],
-    /// Nodes that hold addresses and have no block of them.
+    /// Nodes that use addresses and have no block of them.
     pub(super) without_block: &'a [String],
 }
 
-/// An event for each block that comes free is told only of the last few.
+/// While so many blocks are left of a pool that is being deleted, an event names the nodes each time one is released.
 const LAST_FEW: usize = 8;
 
 pub(super) fn verdicts(
@@ -47,14 +47,24 @@ pub(super) fn verdicts(
     };
     let (departed, outdated) = (named(Standing::Departed), named(Standing::Outdated));
     let degraded = match outdated.len() {
-        _ if !troubles.contradictions.is_empty() => {
-            Verdict::new(DEGRADED, true, "Contradiction", bounded_list(troubles.contradictions, "; "))
+        _ if !troubles.duplicates.is_empty() => {
+            Verdict::new(DEGRADED, true, DUPLICATE, duplicate_text(troubles.duplicates))
         }
         0 => Verdict::new(DEGRADED, false, "AsSpecified", String::new()),
-        _ => Verdict::new(DEGRADED, true, "OutdatedBlocks", outdated_text(&outdated)),
+        _ => Verdict::new(DEGRADED, true, "StaleBlocks", stale_text(&outdated)),
     };
     let ready = ready(seen, outlook, plan, &departed, &outdated, troubles.gateways);
     vec![ready, exhausted(seen, outlook, plan), degraded, releasing(seen, &departed, troubles.without_block)]
+}
+
+/// The reason while two nodes use one address.
+const DUPLICATE: &str = "DuplicateAddress";
+
+fn duplicate_text(duplicates: &[String]) -> String {
+    format!(
+        "Addresses are in use twice: {}. Delete one of the two pods of each address.",
+        bounded_list(duplicates, "; ")
+    )
 }
 
 fn releasing(seen: &Observation<'_>, departed: &[String], without_block: &[String]) -> Verdict {
@@ -62,26 +72,32 @@ fn releasing(seen: &Observation<'_>, departed: &[String], without_block: &[Strin
     let addresses = (!without_block.is_empty()).then(|| without_block_text(seen, without_block));
     let reason = match (&blocks, &addresses) {
         (Some(_), _) => "BlocksInUse",
-        (None, Some(_)) => "HeldWithoutBlock",
+        (None, Some(_)) => "InUseWithoutBlock",
         (None, None) => return Verdict::new(RELEASING, false, "NothingToRelease", String::new()),
     };
     let texts: Vec<String> = blocks.into_iter().chain(addresses).collect();
-    Verdict::new(RELEASING, true, reason, texts.join("; "))
+    Verdict::new(RELEASING, true, reason, texts.join(". "))
 }
 
-/// What tells that a message speaks of such addresses.
-const WITHOUT_BLOCK: &str = "addresses are in use without a block";
+/// The words by which a message is recognised that names such addresses.
+const WITHOUT_BLOCK: &str = "use addresses without a block";
 
 fn without_block_text(seen: &Observation<'_>, nodes: &[String]) -> String {
-    let PoolRecord { key, namespace, .. } = seen.pool;
     format!(
-        "{WITHOUT_BLOCK} of this pool on {}; other nodes do not get them; they become free when the pods there are deleted; if the \
-         machine is lost for good, delete the Node, then (an address that is still in use would be assigned twice): kubectl annotate \
-         -n {namespace} {} {} {FORCE_RELEASE}=NODE",
+        "Pods {WITHOUT_BLOCK} of this pool on {}. No other node gets these addresses. They are free when the pods are deleted. If the \
+         machine is lost, delete its Node first. To release them at once {RISK}: {}",
         counted_list(nodes),
-        key.kind.kind().to_lowercase(),
-        key.name
+        force_release(seen)
     )
+}
+
+/// What an admin risks who releases addresses by force.
+const RISK: &str = "(addresses in use may be assigned twice)";
+
+/// The command that releases the block of a node by force.
+fn force_release(seen: &Observation<'_>) -> String {
+    let PoolRecord { key, namespace, .. } = seen.pool;
+    format!("kubectl annotate -n {namespace} {} {} {FORCE_RELEASE}=NODE", key.kind.kind().to_lowercase(), key.name)
 }
 
 fn ready(
@@ -93,70 +109,72 @@ fn ready(
     gateways: &[String],
 ) -> Verdict {
     match outlook {
-        Outlook::Deleting => {
-            let way_out = seen.no_place.filter(|_| !departed.is_empty()).map(|why| way_out(seen, why));
-            let waits = format!("being deleted; waits for the blocks of {}", counted_list(departed));
-            let text = waits + &way_out.unwrap_or_default();
-            Verdict::new(READY, false, "Deleting", text)
-        }
+        Outlook::Deleting => Verdict::new(READY, false, "Deleting", deleting_text(seen, departed)),
         Outlook::Overlap(older) => {
             let text = format!(
-                "{older}, which is older, has addresses of this pool: nobody is served until it is gone, this one has other \
-                 addresses, or both carry the annotation {}: \"true\"",
+                "{older} is older and has addresses of this pool, so this pool assigns no blocks. Delete {older}, edit one of the two, or \
+                 annotate both with {}=true.",
                 ipam_core::overlap::ALLOW_OVERLAP_ANNOTATION
             );
             Verdict::new(READY, false, "Overlap", text)
         }
         Outlook::Serving if !outdated.is_empty() || !gateways.is_empty() => {
-            let blocks = (!outdated.is_empty()).then(|| outdated_text(outdated));
+            let blocks = (!outdated.is_empty()).then(|| stale_text(outdated));
             let gateways = (!gateways.is_empty()).then(|| gateways_text(gateways));
             let texts: Vec<String> = blocks.into_iter().chain(gateways).collect();
-            Verdict::new(READY, false, "EditDeferred", texts.join("; "))
+            Verdict::new(READY, false, "EditDeferred", texts.join(" "))
         }
         Outlook::Serving => {
             let matches_none = plan.unserved.is_empty() && plan.assignments.len() == departed.len();
-            let text = if matches_none { "no node matches nodeSelector" } else { "" };
+            let text = if matches_none { "nodeSelector matches no node." } else { "" };
             Verdict::new(READY, true, "Valid", text.to_owned())
         }
     }
 }
 
-/// What ends the waiting for agents that have nothing left to report in.
-fn way_out(seen: &Observation<'_>, why: NoPlace) -> String {
-    format!(
-        "; their agents can report no more, for IPAMNodes cannot be made: {why}; to end the waiting, whatever pods hold: \
-         ipam-controller {} --ippools-namespace={}",
-        crate::release_pools::NAME,
-        seen.pool.namespace
-    )
+fn deleting_text(seen: &Observation<'_>, departed: &[String]) -> String {
+    if departed.is_empty() {
+        return "The pool is being deleted. No node has a block of it.".to_owned();
+    }
+    let waits = format!("The pool is being deleted and waits for the blocks of {}.", counted_list(departed));
+    match seen.no_place {
+        Some(why) => format!(
+            "{waits} Their agents cannot report, because the API server accepts no IPAMNodes: {why}. To stop waiting {RISK}: \
+             ipam-controller {} --ippools-namespace={}",
+            crate::release_pools::NAME,
+            seen.pool.namespace
+        ),
+        None => {
+            format!("{waits} Delete the pods that use it. To release a block at once {RISK}: {}", force_release(seen))
+        }
+    }
 }
 
-fn outdated_text(outdated: &[String]) -> String {
+fn stale_text(outdated: &[String]) -> String {
     format!(
-        "nodes that are served by an earlier spec until the addresses that they hold are given back: {}",
+        "Blocks of an earlier spec are in use on {}. Each node gets its new block when the agent reports no address of the old one in use. \
+         Delete the pods there to change it sooner.",
         counted_list(outdated)
     )
 }
 
 fn gateways_text(gateways: &[String]) -> String {
     format!(
-        "the gateway stays what it was until the address that is to be it is known to be held by nobody on {}",
+        "Gateway change pending: pods may use the new gateway address on {}. Nodes keep the previous gateway until the agents there report \
+         the address as free.",
         counted_list(gateways)
     )
 }
 
 fn releasing_text(seen: &Observation<'_>, departed: &[String]) -> String {
-    let PoolRecord { key, namespace, .. } = seen.pool;
     let by_time = match seen.grace {
         Some(grace) => format!(", or when its Node has been gone for {}", span(grace)),
         None => String::new(),
     };
     format!(
-        "blocks are being taken back from {}; each is free once its agent reports it empty{by_time}; to let go of one at \
-         once, though pods may use it: kubectl annotate -n {namespace} {} {} {FORCE_RELEASE}=NODE",
+        "Blocks are being released by {}. A block is free when the agent reports no address in use{by_time}. To release one at once {RISK}: {}",
         counted_list(departed),
-        key.kind.kind().to_lowercase(),
-        key.name
+        force_release(seen)
     )
 }
 
@@ -173,50 +191,43 @@ fn exhausted(seen: &Observation<'_>, outlook: &Outlook, plan: &Plan) -> Verdict 
     if *outlook != Outlook::Serving {
         return Verdict::new(EXHAUSTED, false, "NotServing", String::new());
     }
-    match plan.unserved.len() {
-        0 => Verdict::new(EXHAUSTED, false, "AllNodesServed", String::new()),
-        count => {
-            let text = format!("selected nodes without a block: {count} ({})", bounded_list(&plan.unserved, ", "));
-            if !seen.beside.unreported.is_empty() {
-                return Verdict::new(EXHAUSTED, true, AWAITING_REPORTS, format!("{text}. {}", awaiting_text(seen)));
-            }
-            if room::is_full(seen.pool, plan) {
-                return Verdict::new(EXHAUSTED, true, STATUS_FULL, format!("{text}. {}", full_text()));
-            }
-            Verdict::new(EXHAUSTED, true, exhausted_reason(seen.pool.key.kind), text)
-        }
+    let key = &seen.pool.key;
+    let without_block = match plan.unserved.len() {
+        0 => return Verdict::new(EXHAUSTED, false, "AllNodesServed", String::new()),
+        1 => format!("1 node ({}) has no block", plan.unserved[0]),
+        count => format!("{count} nodes ({}) have no block", bounded_list(&plan.unserved, ", ")),
+    };
+    if !seen.beside.unreported.is_empty() {
+        return Verdict::new(EXHAUSTED, true, AWAITING_REPORTS, awaiting_text(seen, &without_block));
     }
-}
-
-/// The reason while the status has no room for another block.
-const STATUS_FULL: &str = "StatusFull";
-
-fn full_text() -> String {
-    format!(
-        "Blocks are free, but the status of the pool has reached the size that etcd can store ({} kB). Split the nodes among several \
-         pools by nodeSelector.",
-        room::MOST_BYTES / 1000
-    )
+    if room::is_full(seen.pool, plan) {
+        let text = format!(
+            "{without_block}, because the status of the pool has reached the size that etcd can store ({} kB). Split the nodes among \
+             several pools by nodeSelector.",
+            room::MOST_BYTES / 1000
+        );
+        return Verdict::new(EXHAUSTED, true, "StatusFull", text);
+    }
+    let network = if key.kind == PoolKind::IpPool { "subnet" } else { "cidr" };
+    let text = format!("{without_block}, because no block is free. Enlarge spec.{network}, or select fewer nodes.");
+    Verdict::new(EXHAUSTED, true, exhausted_reason(key.kind), text)
 }
 
 /// The reason while new blocks wait for reports.
 const AWAITING_REPORTS: &str = "AwaitingAgentReports";
 
 /// Which reports new blocks wait for, and what ends the wait.
-fn awaiting_text(seen: &Observation<'_>) -> String {
-    let PoolRecord { key, namespace, .. } = seen.pool;
+fn awaiting_text(seen: &Observation<'_>, without_block: &str) -> String {
     let limit = match (seen.beside.limit, seen.grace) {
         (Some(limit), _) => format!(", for at most {}", span(limit)),
         (None, Some(grace)) => format!(", or until a Node has been gone for {}", span(grace)),
         (None, None) => String::new(),
     };
     format!(
-        "Records of blocks are missing or may be from an earlier time, so new blocks wait for the agent reports of {}{limit}. Check \
-         that these agents run. To stop waiting for a node (addresses in use there may be assigned twice): kubectl annotate -n \
-         {namespace} {} {} {FORCE_RELEASE}=NODE",
+        "{without_block}, because allocation records are missing or may be from an earlier time. New blocks wait for the agent reports of \
+         {}{limit}. Check that these agents run. To stop waiting for a node {RISK}: {}",
         counted_list(&seen.beside.unreported),
-        key.kind.kind().to_lowercase(),
-        key.name
+        force_release(seen)
     )
 }
 
@@ -247,12 +258,12 @@ fn described(releases: &Releases<'_>, node: &str) -> String {
 fn in_words(counted: Usage) -> String {
     match counted {
         Usage::Unknown => "not reported".to_owned(),
-        Usage::Empty => "0 held".to_owned(),
-        Usage::Held(count) => format!("{count} held"),
+        Usage::Empty => "0 in use".to_owned(),
+        Usage::Held(count) => format!("{count} in use"),
     }
 }
 
-/// What has turned, compared with what the status says.
+/// The events about conditions that changed, and about blocks that are released without a report.
 pub(super) fn notes(
     seen: &Observation<'_>,
     releases: &Releases<'_>,
@@ -265,31 +276,44 @@ pub(super) fn notes(
     for verdict in verdicts {
         let old = before.iter().find(|condition| condition.type_ == verdict.kind);
         if is_news(seen, outlook, plan, verdict, old) {
-            notes.push(Note::new(word(verdict), &verdict.message));
+            let (reason, text) = (word(verdict), &verdict.message);
+            notes.push(if reason == BLOCKS_RELEASING {
+                Note::normal(reason, text)
+            } else {
+                Note::warning(reason, text)
+            });
         }
     }
     notes.extend(releases.lost(&plan.assignments).into_iter().map(|(release, cause, counted)| {
         let (reason, why) = match cause {
-            Cause::Forced => ("ForcedRelease", "an admin said so"),
-            Cause::Expired => ("GraceExpired", "its Node is gone for long"),
+            Cause::Forced => ("ForcedRelease", "the annotation force-release names the node"),
+            Cause::Expired => ("GraceExpired", "its Node has been gone for the grace"),
         };
-        let (node, range, held) = (&release.claim.node, &release.claim.range, in_words(counted));
-        Note::new(reason, &format!("node {node} loses {range} because {why}; by its last word: {held}"))
+        let last = match counted {
+            Usage::Unknown => "The agent has not reported it.".to_owned(),
+            Usage::Empty | Usage::Held(_) => format!("Last report: {}.", in_words(counted)),
+        };
+        let (node, range) = (&release.claim.node, &release.claim.range);
+        let text = format!("Block {range} of node {node} is released, because {why}. {last}");
+        Note { node: Some(node.clone()), ..Note::warning(reason, &text) }
     }));
     notes
 }
 
-/// Whether an event is to tell of a condition that was `old` before.
+/// The reason of the event about blocks that begin to be released.
+const BLOCKS_RELEASING: &str = "BlocksReleasing";
+
+/// Whether an event is published about a condition that was `old` before.
 fn is_news(seen: &Observation<'_>, outlook: &Outlook, plan: &Plan, verdict: &Verdict, old: Option<&Condition>) -> bool {
     let turned = old.is_none_or(|old| old.reason != verdict.reason);
     let reworded = old.is_none_or(|old| old.message != verdict.message);
     let newly_says =
         |words: &str| verdict.message.contains(words) && old.is_none_or(|old| !old.message.contains(words));
     match (verdict.kind, verdict.reason) {
-        // One agent after the other is heard.
+        // The message changes with the report of each agent.
         (EXHAUSTED, AWAITING_REPORTS) => turned,
         (EXHAUSTED, _) => verdict.holds && reworded,
-        (READY, "Overlap") | (DEGRADED, "Contradiction") => turned || reworded,
+        (READY, "Overlap") | (DEGRADED, DUPLICATE) => turned || reworded,
         (READY, "EditDeferred") => turned || is_of_another_spec(seen, old),
         (READY, "Deleting") => {
             let is_stuck = newly_says(crate::release_pools::NAME);
@@ -306,7 +330,7 @@ fn is_news(seen: &Observation<'_>, outlook: &Outlook, plan: &Plan, verdict: &Ver
 fn word(verdict: &Verdict) -> &'static str {
     match verdict.reason {
         "Deleting" => "PoolInUse",
-        "BlocksInUse" => "BlocksReleasing",
+        "BlocksInUse" => BLOCKS_RELEASING,
         reason => reason,
     }
 }

@@ -4,21 +4,34 @@ use std::collections::{BTreeMap, BTreeSet};
 
 use ipam_core::{AddrRange, PoolKey};
 
+use crate::decide::{Note, bounded_list};
 use crate::metrics::Metrics;
 use crate::pool::StatusRecord;
 
 const ASSIGNED: &str = "block assigned";
 const RELEASED: &str = "block released";
 
-/// Logs and counts what changes from one status of the pool to the next.
-pub(super) fn log(pool: &PoolKey, before: &StatusRecord, after: &StatusRecord, metrics: &Metrics) {
-    let (mut assigned, mut released) = (0, 0);
+/// Logs and counts what changes from one status of the pool to the next. Returns the events about it.
+pub(super) fn log(pool: &PoolKey, before: &StatusRecord, after: &StatusRecord, metrics: &Metrics) -> Vec<Note> {
+    let (mut assigned, mut released) = (Vec::new(), Vec::new());
     for (node, block, what) in changes(before, after) {
-        assigned += u64::from(what == ASSIGNED);
-        released += u64::from(what == RELEASED);
         tracing::info!(%pool, node, %block, "{what}");
+        match what {
+            ASSIGNED => assigned.push(format!("{block} to node {node}")),
+            RELEASED => released.push(format!("{block} by node {node}")),
+            _ => {}
+        }
     }
-    metrics.blocks_changed(pool, assigned, released);
+    let count = |blocks: &[String]| u64::try_from(blocks.len()).unwrap_or(u64::MAX);
+    metrics.blocks_changed(pool, count(&assigned), count(&released));
+    let events = [("BlocksAssigned", ASSIGNED, assigned), ("BlocksReleased", RELEASED, released)];
+    let events = events.into_iter().filter(|(.., blocks)| !blocks.is_empty());
+    let note = |(reason, what, blocks): (&'static str, &str, Vec<String>)| {
+        let what = what.trim_start_matches("block ");
+        let noun = if blocks.len() == 1 { "block" } else { "blocks" };
+        Note::normal(reason, &format!("{} {noun} {what}: {}", blocks.len(), bounded_list(&blocks, ", ")))
+    };
+    events.map(note).collect()
 }
 
 /// Each node's block that changes, with what happens to it. In the order of the nodes; a release comes before an assignment.
@@ -75,6 +88,21 @@ mod tests {
             releasing: releasing.iter().map(release).collect(),
             ..StatusRecord::default()
         }
+    }
+
+    #[test]
+    fn assigned_and_released_blocks_are_normal_events() {
+        let before = status(&[("a", 1), ("b", 5)], &[("d", 13)]);
+        let after = status(&[("a", 1), ("e", 17), ("f", 21)], &[("b", 5)]);
+        let metrics = Metrics::default();
+        let notes = log(&PoolKey::new(ipam_core::PoolKind::IpPool, "blue"), &before, &after, &metrics);
+        let said: Vec<(&str, &str)> = notes.iter().map(|note| (note.reason, note.text.as_str())).collect();
+        let assigned = "2 blocks assigned: 10.0.0.17-10.0.0.20 to node e, 10.0.0.21-10.0.0.24 to node f";
+        assert_eq!(
+            said,
+            [("BlocksAssigned", assigned), ("BlocksReleased", "1 block released: 10.0.0.13-10.0.0.16 by node d")]
+        );
+        assert!(notes.iter().all(|note| !note.is_warning));
     }
 
     fn told(before: &StatusRecord, after: &StatusRecord) -> Vec<String> {

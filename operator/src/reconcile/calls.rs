@@ -34,9 +34,9 @@ pub enum Command {
     WriteIpamNode(NodeWrite),
 }
 
-/// A Kubernetes Event of type Warning, to be published about a pool. Nothing waits for it: the condition says the same, and stays.
+/// A Kubernetes Event to be published about a pool. Nothing waits for it: conditions or the log say the same.
 #[derive(Clone, PartialEq, Debug)]
-pub struct Warning {
+pub struct PoolEvent {
     /// The pool.
     pub pool: PoolRef,
     /// What the event says.

@@ -42,7 +42,7 @@ use crate::metrics::Metrics;
 use crate::objects::RawObject;
 use crate::pool::{FENCED_BY, FINALIZER, FORCE_RELEASE, Life, PoolRecord};
 use budget::Budget;
-pub use calls::{CallError, Command, NodeAction, NodeVersion, NodeWrite, Outcome, PoolPatch, PoolRef, Warning};
+pub use calls::{CallError, Command, NodeAction, NodeVersion, NodeWrite, Outcome, PoolEvent, PoolPatch, PoolRef};
 use node_queue::NodeQueue;
 use node_writes::queue_holders;
 use pool_task::{Applied, Call, LIVELY, PoolTask, changed_nodes};
@@ -163,7 +163,7 @@ pub struct Reconciler {
     /// Whether everything is to be listed again.
     wants_lists: bool,
     /// Kubernetes Events to be published.
-    warnings: Vec<Warning>,
+    events: Vec<PoolEvent>,
     /// How many calls about pools were begun.
     calls: u64,
     /// How much may be written.
@@ -203,7 +203,7 @@ impl Reconciler {
             no_place: None,
             lively_until: None,
             wants_lists: false,
-            warnings: Vec::new(),
+            events: Vec::new(),
             calls: 0,
             budget,
             leads: Leads::No,
@@ -303,8 +303,8 @@ impl Reconciler {
     }
 
     /// Returns the Kubernetes Events to be published since the last time.
-    pub fn take_warnings(&mut self) -> Vec<Warning> {
-        std::mem::take(&mut self.warnings)
+    pub fn take_events(&mut self) -> Vec<PoolEvent> {
+        std::mem::take(&mut self.events)
     }
 
     /// Whether nothing is due, waiting or under way.
@@ -382,7 +382,7 @@ impl Reconciler {
             instant: now.instant,
         });
         self.metrics.planned(key, began.elapsed());
-        self.metrics.duplicate_addresses(key, decision.contradictions);
+        self.metrics.duplicate_addresses(key, decision.duplicates);
         if decision.counts_deferred {
             task.due.by(task.counts_at(now.instant).max(self.budget.counts_at(now.instant)));
         }
@@ -498,10 +498,11 @@ impl Reconciler {
 
     fn succeed(&mut self, pool: &PoolRef, call: Call, version: String, now: Instant) {
         let Some(task) = self.pools.get_mut(&pool.key) else { return };
+        let mut changed = Vec::new();
         if let Some(status) = call.status {
             self.metrics.status_written(&pool.key, call.bytes);
             self.metrics.status(&pool.key, &task.record.status, &status);
-            block_log::log(&pool.key, &task.record.status, &status, &self.metrics);
+            changed = block_log::log(&pool.key, &task.record.status, &status, &self.metrics);
             if task.unanswered.is_some() || !status.has_blocks_of(&task.record.status) {
                 self.changed_pools.insert(pool.key.clone());
             }
@@ -528,7 +529,7 @@ impl Reconciler {
         }
         let pool = PoolRef { resource_version: version, ..pool.clone() };
         call.notes.iter().for_each(|note| self.metrics.noted(&pool.key, note.reason));
-        self.warnings.extend(call.notes.into_iter().map(|note| Warning { pool: pool.clone(), note }));
+        self.events.extend(call.notes.into_iter().chain(changed).map(|note| PoolEvent { pool: pool.clone(), note }));
         if let Some(applied) = call.applies {
             self.apply(&pool.key, applied);
         }

@@ -163,7 +163,7 @@ impl Reconciler {
             }
             // A write of ours without an answer, or the write of another.
             if is_leading {
-                block_log::log(key, &before.status, &record.status, &self.metrics);
+                drop(block_log::log(key, &before.status, &record.status, &self.metrics));
             }
             // IPAMNodes may have gone before it was wiped.
             if sees_losses {

@@ -69,6 +69,8 @@ pub(crate) struct Server {
     calls: mpsc::UnboundedReceiver<Call>,
     watches: watch::Receiver<HashMap<String, UnboundedSender<String>>>,
     objects: Objects,
+    /// Kubernetes Events of type Normal, which are answered at once. All other calls are handed to the test.
+    pub(crate) normal_events: Arc<Mutex<Vec<Value>>>,
     pub(crate) lead: watch::Sender<Lead>,
     stop: CancellationToken,
     controller: tokio::task::JoinHandle<()>,
@@ -87,7 +89,8 @@ impl Server {
         let (call_sender, calls) = mpsc::unbounded_channel();
         let (watch_sender, watches) = watch::channel(HashMap::new());
         let objects = Objects::new(Mutex::new(objects));
-        tokio::spawn(serve(handle, objects.clone(), call_sender, watch_sender));
+        let normal_events = Arc::default();
+        tokio::spawn(serve(handle, objects.clone(), call_sender, watch_sender, Arc::clone(&normal_events)));
 
         let (lead, told) = watch::channel(lead);
         let actor = Actor::new(client.clone(), "kube-system".into(), "test".into(), told.clone());
@@ -99,7 +102,7 @@ impl Server {
         let controller = tokio::spawn(
             Controllers::new(Settings::default(), actor, events, mark, metrics, synced).run(told, stop.clone()),
         );
-        Self { calls, watches, objects, lead, stop, controller }
+        Self { calls, watches, objects, normal_events, lead, stop, controller }
     }
 
     /// The next call that is no list or watch.
@@ -144,6 +147,7 @@ async fn serve(
     objects: Objects,
     calls: mpsc::UnboundedSender<Call>,
     watches: watch::Sender<HashMap<String, UnboundedSender<String>>>,
+    normal_events: Arc<Mutex<Vec<Value>>>,
 ) {
     let mut handle = pin!(handle);
     while let Some((request, respond)) = handle.next_request().await {
@@ -162,7 +166,12 @@ async fn serve(
         } else {
             let body = body.collect().now_or_never().expect("a whole body").unwrap().to_bytes();
             let (content_type, accept) = (header("content-type"), header("accept"));
-            let body = serde_json::from_slice(&body).unwrap_or_default();
+            let body: Value = serde_json::from_slice(&body).unwrap_or_default();
+            if body["type"] == "Normal" {
+                normal_events.lock().unwrap().push(body.clone());
+                respond.send_response(Response::new(whole(&body)));
+                continue;
+            }
             let call = Call { method: parts.method.to_string(), path, query, content_type, accept, body, respond };
             if calls.send(call).is_err() {
                 return;

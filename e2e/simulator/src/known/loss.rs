@@ -1,7 +1,7 @@
 //! Faults that a loss of records by hand shows: the definitions, an IPAMNode, a pool, or a status.
 
 use super::order::{
-    LEASE, adds_for_a_user, after, around, deletes_ipam_node, ends_a_leader, has, is_undefine, is_user, looks,
+    LEASE, adds_for_a_user, after, around, deletes_ipam_node, ends, ends_a_leader, has, is_undefine, is_user, looks,
     names_node, names_pool, pools_with_the_address, put_backs, running, waits_for_reports, writes,
 };
 use crate::Failure;
@@ -49,12 +49,17 @@ pub(super) fn is_of_a_pool_removed_by_hand(failure: &Failure) -> bool {
         && !has(history, is_undefine)
 }
 
-/// A leader writes before all three, and none looks between them, or one looks once whose call was on its way.
+/// A leader writes before all three, and none that still runs at the last looks between them, or one looks once whose call was on its way.
 fn is_unseen(history: &[Action], mut places: [usize; 3]) -> bool {
     places.sort_unstable();
     let [first, .., last] = places;
     let has_call = matches!(history[..first].last(), Some(Action::Call { fate: Fate::Done, .. }));
-    let is_look = |at: &usize| running_at(history, *at).any(|replica| looks(history[*at], replica));
+    // A leader that ends before the last of them takes what it knows with it.
+    let knows = |at: usize, replica: u8| {
+        let ends_between = has(&history[at..last], |action| ends(action, replica));
+        looks(history[at], replica) && !ends_between && running_at(history, last).any(|it| it == replica)
+    };
+    let is_look = |at: &usize| running_at(history, *at).any(|replica| knows(*at, replica));
     has(&history[..first], writes) && (first..last).filter(is_look).count() <= usize::from(has_call)
 }
 
@@ -73,7 +78,8 @@ fn running_at(history: &[Action], at: usize) -> impl Iterator<Item = u8> {
         });
         let later = own.map_or(&[][..], |own| &history[own + 1..at]);
         let stands_still = |action| matches!(action, Action::Freeze { replica: it, .. } if it % REPLICAS == replica);
-        has(later, |action| matches!(action, Action::Pass(time) if time >= LEASE) || stands_still(action))
+        let times = later.iter().map(|action| if let Action::Pass(time) = action { *time } else { 0 });
+        times.sum::<u32>() >= LEASE || has(later, stands_still)
     };
     running(&history[..at]).into_iter().filter(move |replica| !has_expired(*replica))
 }
@@ -95,7 +101,9 @@ pub(super) fn is_of_a_node_that_left_before_a_leader(failure: &Failure) -> bool 
     let history = &failure.history;
     let leaves = |action| matches!(action, Action::NodeLeaves { node } if is_user(failure, node));
     let is_of_it = |(before, _, later): (&[Action], Action, &[Action])| {
-        has(after(before, is_undefine), ends_a_leader) && has(later, writes)
+        // The leader that requested the report ends before or after the Node leaves, and another one writes.
+        let ended_before = has(after(before, is_undefine), ends_a_leader) && has(later, writes);
+        ended_before || (has(before, is_undefine) && has(after(later, ends_a_leader), writes))
     };
     around(history, leaves).any(is_of_it) && adds_for_a_user(failure, history) && put_backs(history).is_empty()
 }

@@ -107,7 +107,9 @@ pub(super) fn is_of_pools_that_stopped_sharing(failure: &Failure) -> bool {
         let pools = pools_with_the_address(failure, it.until);
         let is_of_one = |pool| pools.contains(pool_at(pool).1);
         let stops_sharing = has(it.before, |action| matches!(action, Action::Share { pool } if is_of_one(pool)));
-        let is_used = adds_for_a_user(failure, it.until);
+        // The second pod can start as the history settles.
+        let is_in_use = failure.settling && has(it.until, |action| adds_on(action, |_| true));
+        let is_used = is_in_use || adds_for_a_user(failure, it.until);
         let is_named = pools.iter().any(|pool| names(failure, pool));
         pools.len() > 1 && is_named && it.takes_back_writes() && is_used && stops_sharing
     })

@@ -34,9 +34,9 @@ pub(super) fn agree(seen: &Seen<'_>, layout: &Layout) -> Result<(), Broken> {
     if is_exhausted != (seen.serves(layout) && !unserved.is_empty()) {
         return wrong(&format!("whether {unserved:?} have no block"), &object["status"]["conditions"]);
     }
-    let contradicts = condition(object, "Degraded").is_some_and(|it| it["reason"] == "Contradiction");
+    let contradicts = condition(object, "Degraded").is_some_and(|it| it["reason"] == "DuplicateAddress");
     if contradicts && !seen.is_contradicted(layout) {
-        return wrong("no Contradiction", &object["status"]["conditions"]);
+        return wrong("no DuplicateAddress", &object["status"]["conditions"]);
     }
     let releasing = condition(object, "Releasing").map_or(&Value::Null, |it| &it["reason"]);
     if (*releasing == "BlocksInUse") == claims(object, "releasing").is_empty() {

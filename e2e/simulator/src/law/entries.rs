@@ -16,7 +16,9 @@ pub(super) fn agree(seen: &Seen<'_>, layout: &Layout) -> Result<(), Broken> {
             let Some(ipam_node) = seen.server.get("ipamnodes", &node) else { continue };
             let mut entries = ipam_node["spec"]["pools"].as_array().into_iter().flatten();
             let Some(entry) = entries.find(|entry| pool_of_entry(entry) == layout.key) else { continue };
-            if state == "Active" && entry["state"] == state && has_ended(ipam_node, entry) {
+            // An invalid pool changes no entry, also where a late write has left another block in it.
+            let is_left = layout.is_frozen() && !range_of_entry(entry).is_some_and(|it| range.contains_range(&it));
+            if state == "Active" && entry["state"] == state && has_ended(ipam_node, entry) && !is_left {
                 return broken(
                     "ended-grant-is-replaced",
                     format!("{range} of {} is assigned to {node} by a grant that has ended: {entry}", layout.key),
@@ -83,11 +85,18 @@ fn barred_for_nobody(seen: &Seen<'_>, layout: &Layout, node: &str, entry: &Value
                 || claims(object, "allocations").iter().any(|(node, range)| other.block_of(node, range).is_none())
         })
     };
-    // A pool with an invalid spec keeps its blocks. An invalid spec overlaps no other pool.
+    // A pool with an invalid spec keeps its blocks, in its status or, where that was wiped, in IPAMNodes. An invalid spec overlaps no other
+    // pool.
     let is_of_invalid = || {
-        let others = seen.layouts.iter().filter(|other| other.is_frozen() && seen.counts(layout, &other.key));
-        let mut blocks = others.flat_map(|other| claims(seen.object(other), "allocations"));
-        unreported.is_some_and(|run| blocks.any(|(_, range)| range.contains_range(&run)))
+        let is_it = |other: &&Layout| other.is_frozen() && seen.counts(layout, &other.key);
+        let others = || seen.layouts.iter().filter(is_it);
+        let mut recorded = others().flat_map(|other| claims(seen.object(other), "allocations"));
+        let entries = seen.server.list("ipamnodes").filter_map(|object| object["spec"]["pools"].as_array()).flatten();
+        let mut entries = entries.filter(|entry| others().any(|other| pool_of_entry(entry) == other.key));
+        unreported.is_some_and(|run| {
+            recorded.any(|(_, range)| range.contains_range(&run))
+                || entries.any(|entry| range_of_entry(entry).is_some_and(|range| range.contains_range(&run)))
+        })
     };
     // After a change of leader it may have been a gateway, which any node with a block may have allocated.
     let waits = || seen.has_block_without_agent(layout, |_| true);

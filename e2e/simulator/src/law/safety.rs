@@ -197,13 +197,10 @@ fn is_gateway(server: &Server, held: &Held, block: &Recorded<'_>) -> bool {
         return false;
     }
     let address = held.addr.to_string();
-    let is_of_spec = server.get("ippools", &held.pool.name).is_some_and(|object| object["spec"]["gateway"] == address);
-    // No watch sees what was before a restore.
-    let versions = server.since("ippools", 0).iter().map(|event| &event.object);
-    let mut versions = versions.filter(|object| text(object, "/metadata/name") == held.pool.name);
-    if !is_of_spec && !versions.any(|object| object["spec"]["gateway"] == address) {
+    if !server.has_been_gateway(&held.pool.name, &address) {
         return false;
     }
+    let is_of_spec = server.get("ippools", &held.pool.name).is_some_and(|object| object["spec"]["gateway"] == address);
     let entries = server.get("ipamnodes", block.node).and_then(|object| object["spec"]["pools"].as_array());
     let entry = entries.into_iter().flatten().find(|entry| pool_of_entry(entry) == held.pool);
     entry.map_or(is_of_spec, |entry| {

@@ -3,9 +3,10 @@
 use std::net::IpAddr;
 use std::time::Duration;
 
+use ipam_core::AddrRange;
 use serde_json::Value;
 
-use super::liveness::reported;
+use super::liveness::{claims, reported};
 use super::{Broken, broken, has_reason};
 use crate::agent::{Added, COOLDOWN, UNCONFIRMED, Wish};
 use crate::records::range_of_entry;
@@ -66,14 +67,16 @@ pub(crate) fn check(world: &mut World) -> Result<(), Broken> {
     Ok(())
 }
 
-/// Whether the pool of the entry is invalid and does not assign the block to the node. Such a pool changes no entry, and the agent may have
+/// Whether the pool of the entry is invalid and does not assign this block to the node. Such a pool changes no entry, and the agent may have
 /// reported that the grant has ended.
 fn is_stopped(world: &World, node: &str, entry: &Value) -> bool {
     let plural = if entry["poolType"] == "CIDRPool" { "cidrpools" } else { "ippools" };
     let server = lock(&world.server);
     let Some(pool) = entry["name"].as_str().and_then(|name| server.get(plural, name)) else { return false };
-    let allocations = pool["status"]["allocations"].as_array();
-    let is_assigned = allocations.into_iter().flatten().any(|claim| claim["nodeName"] == node);
+    let block = range_of_entry(entry);
+    let is_it =
+        |(of, range): &(String, AddrRange)| of == node && block.is_some_and(|block| range.contains_range(&block));
+    let is_assigned = claims(pool, "allocations").iter().any(is_it);
     has_reason(pool, "InvalidSpec") && !is_assigned
 }
 

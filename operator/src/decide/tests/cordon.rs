@@ -15,7 +15,7 @@ fn leaves(why: Leaving, reason: &str) -> (Scene, PoolRecord, Decision) {
     let status = decision.status.as_ref().unwrap();
     assert_eq!(releasing(status), ["n1=192.168.0.1-192.168.0.4"]);
     assert_eq!(status.releasing[0].node_gone_since, None, "its Node is there: no grace runs");
-    assert!(condition(status, RELEASING).message.contains(&format!("n1 (2 held, {reason})")), "{status:?}");
+    assert!(condition(status, RELEASING).message.contains(&format!("n1 (2 in use, {reason})")), "{status:?}");
     (scene, record, decision)
 }
 

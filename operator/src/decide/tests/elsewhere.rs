@@ -56,16 +56,16 @@ fn what_a_node_without_a_block_holds_is_said_with_what_to_do_for_as_long_as_it_i
     record.status.releasing.clear();
     let decision = scene.decide(&record);
     let said = condition(decision.status.as_ref().unwrap(), RELEASING);
-    assert_eq!((said.status.as_str(), said.reason.as_str()), ("True", "HeldWithoutBlock"));
+    assert_eq!((said.status.as_str(), said.reason.as_str()), ("True", "InUseWithoutBlock"));
     for words in [
-        "node n1 (1 held, cordoned)",
-        "other nodes do not get them",
-        "the pods there are deleted",
+        "node n1 (1 in use, cordoned)",
+        "No other node gets these addresses",
+        "when the pods are deleted",
         "ippool blue nv-ipam.nvidia.com/force-release=NODE",
     ] {
         assert!(said.message.contains(words), "{}", said.message);
     }
-    assert_eq!(decision.notes.iter().map(|note| note.reason).collect::<Vec<_>>(), ["HeldWithoutBlock"]);
+    assert_eq!(decision.notes.iter().map(|note| note.reason).collect::<Vec<_>>(), ["InUseWithoutBlock"]);
     let mut record = written(&record, &decision);
     assert_eq!(scene.decide(&record).status, None, "said once");
     // It is said beside a block that is being taken back, too.
@@ -74,7 +74,7 @@ fn what_a_node_without_a_block_holds_is_said_with_what_to_do_for_as_long_as_it_i
     let said = condition(decision.status.as_ref().unwrap(), RELEASING);
     assert_eq!(said.reason, "BlocksInUse");
     assert!(
-        said.message.contains("n2 (not reported, Node gone)") && said.message.contains("n1 (1 held"),
+        said.message.contains("n2 (not reported, Node gone)") && said.message.contains("n1 (1 in use"),
         "{}",
         said.message
     );

@@ -49,7 +49,7 @@ fn no_node_is_told_a_gateway_that_a_pod_holds_and_the_next_pod_does_not_get_it()
     let (record, decision) = step(&mut scene, &record);
     let ready = condition(&record.status, READY);
     assert_eq!((ready.status.as_str(), ready.reason.as_str()), ("False", "EditDeferred"));
-    assert!(ready.message.contains("n2 (may hold 192.168.0.6)"), "{}", ready.message);
+    assert!(ready.message.contains("n2 (may use 192.168.0.6)"), "{}", ready.message);
     assert_eq!(decision.notes[0].reason, "EditDeferred");
     assert_eq!(gateways(&scene), [Some("192.168.0.1"); 2]);
     assert_eq!(scene.block_of("n2").held_elsewhere[0].start_ip, "192.168.0.6", "barred for the next");
@@ -139,7 +139,7 @@ fn of_a_cidr_pool_only_the_node_that_holds_the_address_waits() {
     assert_eq!(gateways(&scene), [Some("10.0.0.7"), Some("10.0.1.1")]);
     let recorded: Vec<_> = two.status.allocations.iter().map(|claim| claim.gateway.unwrap().to_string()).collect();
     assert_eq!(recorded, ["10.0.0.7", "10.0.1.1"], "the status tells what is served");
-    assert!(condition(&two.status, READY).message.contains("node n2 (may hold 10.0.1.7)"));
+    assert!(condition(&two.status, READY).message.contains("node n2 (may use 10.0.1.7)"));
     scene.report("n2", 0);
     step(&mut scene, &two);
     assert_eq!(gateways(&scene), [Some("10.0.0.7"), Some("10.0.1.7")]);
@@ -236,4 +236,30 @@ fn a_gateway_of_before_is_barred_although_no_entry_names_it_any_more() {
     let former = scene.decide(&PoolRecord { status: record.status, ..pool(&away, 3, &json!({})) }).elsewhere.former;
     let said: Vec<String> = former.iter().map(|range| range.first().to_string()).collect();
     assert_eq!(said, ["192.168.0.1", "192.168.8.8"]);
+}
+
+#[test]
+fn a_gateway_in_use_is_unavailable_in_a_stale_block() {
+    let mut scene = Scene::of(&["n2"]);
+    let record = pool(r#"{"subnet":"192.168.0.0/16","perNodeBlockSize":2}"#, 1, &json!({}));
+    let decision = scene.decide(&record);
+    scene.write_ipam_nodes(&record, decision.assignments.as_ref().unwrap());
+    hold(&mut scene, "n2", "192.168.0.1");
+    let status = written(&record, &decision).status;
+    let edited = r#"{"subnet":"192.168.0.0/16","perNodeBlockSize":4,"gateway":"192.168.0.2"}"#;
+    let mut record = PoolRecord { status, ..pool(edited, 2, &json!({})) };
+    scene.nodes.insert("n1".into(), BTreeMap::new());
+    (record, _) = step(&mut scene, &record);
+    assert_eq!(
+        (scene.block_of("n2").end_ip.as_str(), scene.block_of("n2").gateway.as_deref()),
+        ("192.168.0.2", None),
+        "stale"
+    );
+    scene.ipam_nodes.get_mut("n1").unwrap().blocks[0].gateway = Some("192.168.0.2".to_owned());
+    hold(&mut scene, "n1", "192.168.0.2");
+    hold(&mut scene, "n2", "192.168.0.1");
+    let decision = scene.decide(&record);
+    let held = &decision.elsewhere.held["n2"];
+    assert!(held.iter().any(|range| range.to_string() == "192.168.0.2-192.168.0.2"), "{held:?}");
+    assert!(decision.elsewhere.awaited.contains("n1"), "its next report can end that");
 }

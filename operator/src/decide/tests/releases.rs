@@ -17,7 +17,7 @@ fn a_node_that_leaves_gives_no_more_and_its_block_is_nobody_elses() {
     assert_eq!(blocks(status), ["n2=192.168.0.5-192.168.0.8", "n3=192.168.0.9-192.168.0.12"]);
     assert_eq!(releasing(status), ["n1=192.168.0.1-192.168.0.4"]);
     assert_eq!((status.releasing[0].since, status.releasing[0].node_gone_since), (Some(at(30)), Some(at(30))));
-    assert_eq!(status.summary.nodes, Some(NodeCounts { served: 2, unserved: 0, departed: 1 }));
+    assert_eq!(status.summary.nodes, Some(NodeCounts { served: 2, unserved: 0, releasing: 1 }));
     let message = &condition(status, RELEASING).message;
     assert!(message.contains("n1 (not reported, Node gone)") && message.contains(FORCE_RELEASE), "{message}");
     assert_eq!(decision.notes.iter().map(|note| note.reason).collect::<Vec<_>>(), ["BlocksReleasing"]);
@@ -139,7 +139,10 @@ fn the_block_of_a_node_that_is_gone_is_let_go_of_after_the_grace() {
     assert_eq!(releasing(decision.status.as_ref().unwrap()), [""; 0]);
     let [note] = &decision.notes[..] else { panic!("{:?}", decision.notes) };
     assert_eq!(note.reason, "GraceExpired");
-    assert!(note.text.contains("n1 loses 192.168.0.1-192.168.0.4") && note.text.contains("3 held"), "{note:?}");
+    assert!(
+        note.text.contains("192.168.0.1-192.168.0.4 of node n1 is released") && note.text.contains("3 in use"),
+        "{note:?}"
+    );
 }
 
 #[test]
@@ -228,7 +231,7 @@ fn an_admin_lets_go_of_a_block_and_the_annotation_goes_when_it_has_done_its_work
     (known.blocks[0].state, known.unsettled) = (BlockState::Revoked, false);
     let decision = scene.decide(&record);
     assert_eq!(decision.notes[0].reason, "ForcedRelease");
-    assert!(decision.notes[0].text.contains("2 held"), "{:?}", decision.notes);
+    assert!(decision.notes[0].text.contains("2 in use"), "{:?}", decision.notes);
     let record = PoolRecord { life: record.life.clone(), ..written(&record, &decision) };
     assert_eq!(scene.decide(&record).patch, None, "the agent still reports the addresses in use");
     scene.report("n1", 0);
@@ -298,7 +301,7 @@ fn a_pool_that_is_being_deleted_waits_for_all_its_blocks_and_says_for_which() {
         assert_eq!(releasing(status), ["n1=192.168.0.1-192.168.0.4", "n2=192.168.0.5-192.168.0.8"], "n3 gets none");
         let ready = condition(status, READY);
         assert_eq!((ready.status.as_str(), ready.reason.as_str()), ("False", "Deleting"));
-        assert!(ready.message.contains("2 nodes: n1 (2 held), n2 (not reported)"), "{}", ready.message);
+        assert!(ready.message.contains("2 nodes: n1 (2 in use), n2 (not reported)"), "{}", ready.message);
         assert_eq!(decision.notes[0].reason, "PoolInUse");
     }
 }
@@ -363,7 +366,10 @@ fn who_lost_the_last_block_of_a_deleted_pool_is_said_before_the_pool_is_gone() {
     let decision = scene.decide(&record);
     assert_eq!(decision.patch, None);
     let said: Vec<_> = decision.notes.iter().filter(|note| note.reason == "ForcedRelease").collect();
-    assert!(said.len() == 2 && said[0].text.contains("n1 loses") && said[0].text.contains("3 held"), "{said:?}");
+    assert!(
+        said.len() == 2 && said[0].text.contains("node n1 is released") && said[0].text.contains("3 in use"),
+        "{said:?}"
+    );
     let record = written(&record, &decision);
     assert_eq!(scene.decide(&record).patch, Some(MetadataPatch::Unseal));
 }
@@ -394,7 +400,7 @@ fn a_pool_in_the_way_of_which_an_older_one_stands_serves_nobody_and_heals() {
 
 #[test]
 fn the_grace_is_said_as_it_was_set() {
-    for (seconds, said) in [(24 * 3600, "gone for 24 h;"), (90 * 60, "gone for 90 min;"), (45, "gone for 45 s;")] {
+    for (seconds, said) in [(24 * 3600, "gone for 24 h."), (90 * 60, "gone for 90 min."), (45, "gone for 45 s.")] {
         let (mut scene, record) = departed();
         (scene.grace, scene.second) = (Some(Duration::from_secs(seconds)), 1);
         let status = scene.decide(&record).status.unwrap();

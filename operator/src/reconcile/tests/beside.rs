@@ -304,8 +304,8 @@ fn one_address_held_of_two_pools_is_said_aloud_by_both_and_the_node_of_the_young
     for pool in ["zz-older", "blue"] {
         let status = status(&world, pool);
         let degraded = status.summary.conditions.iter().find(|condition| condition.type_ == "Degraded").unwrap();
-        assert_eq!(degraded.reason, "Contradiction", "{pool}: {degraded:?}");
-        for word in ["192.168.0.3", "n1", "n2 gives no more"] {
+        assert_eq!(degraded.reason, "DuplicateAddress", "{pool}: {degraded:?}");
+        for word in ["192.168.0.3", "n1", "node n2 allocates no more addresses"] {
             assert!(degraded.message.contains(word), "{pool}: {}", degraded.message);
         }
     }

@@ -121,7 +121,7 @@ fn the_gateway_may_be_held_on_every_node() {
     let mut world = World::new(&["n1", "n2"], &[blue()], ipam_nodes);
     world.settle();
     let status = status(&world, "blue");
-    assert!(status.summary.conditions.iter().all(|condition| condition.reason != "Contradiction"));
+    assert!(status.summary.conditions.iter().all(|condition| condition.reason != "DuplicateAddress"));
     for node in ["n1", "n2"] {
         let [block] = &world.reconciler.ipam_nodes.get(node).unwrap().blocks[..] else { panic!("{node}") };
         assert_eq!((block.state, block.held_elsewhere.len()), (BlockState::Active, 0), "{node}");
@@ -143,7 +143,7 @@ fn runs_that_only_cover_what_is_held_bar_others_and_prove_no_contradiction() {
     assert_eq!(block("n2").held_elsewhere[0].end_ip, "192.168.0.7");
     let conditions = self::status(&world, "blue").summary.conditions;
     let degraded = conditions.iter().find(|condition| condition.type_ == "Degraded").unwrap();
-    assert!(degraded.message.contains("may be held on n2 and on n1"), "{}", degraded.message);
+    assert!(degraded.message.contains("perhaps on node n2 and on node n1"), "{}", degraded.message);
 }
 
 #[test]
@@ -156,11 +156,11 @@ fn one_address_held_on_two_nodes_is_said_aloud_and_the_newer_gives_no_more() {
     let calls = world.settle();
     let status = status(&world, "blue");
     let degraded = status.summary.conditions.iter().find(|condition| condition.type_ == "Degraded").unwrap();
-    assert_eq!((degraded.status.as_str(), degraded.reason.as_str()), ("True", "Contradiction"));
+    assert_eq!((degraded.status.as_str(), degraded.reason.as_str()), ("True", "DuplicateAddress"));
     for word in ["192.168.0.3", "n1", "n2"] {
         assert!(degraded.message.contains(word), "{}", degraded.message);
     }
-    assert!(world.warnings().contains(&"Contradiction"));
+    assert!(world.warnings().contains(&"DuplicateAddress"));
     let written = nodes_written(&calls);
     let (_, action) = written.iter().find(|(node, _)| *node == "n2").expect("n2 is told");
     assert_eq!(action.blocks()[0].state, BlockState::Releasing);

@@ -95,11 +95,7 @@ fn a_leader_that_finds_nothing_recorded_though_blocks_were_given_asks_every_node
     assert_eq!(asked(&calls), ["n1", "n2", "n3"]);
     assert!(statuses(&calls).iter().all(|status| status.allocations.is_empty()));
     assert_eq!(world.reconciler.wants_lease_to_say(), Given::Unrecorded);
-    assert!(
-        world.said().contains("AwaitingAgentReports: selected nodes without a block: 3 (n1, n2, n3)"),
-        "{}",
-        world.said()
-    );
+    assert!(world.said().contains("AwaitingAgentReports: 3 nodes (n1, n2, n3) have no block"), "{}", world.said());
     assert!(
         world.said().contains("3 nodes: n1, n2, n3") && world.said().contains("force-release=NODE"),
         "{}",

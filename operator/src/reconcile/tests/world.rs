@@ -126,7 +126,8 @@ impl World {
 
     /// The reasons of the events that were to be published since the last time.
     pub(super) fn warnings(&mut self) -> Vec<&'static str> {
-        self.reconciler.take_warnings().into_iter().map(|warning| warning.note.reason).collect()
+        let events = self.reconciler.take_events().into_iter().filter(|event| event.note.is_warning);
+        events.map(|event| event.note.reason).collect()
     }
 
     /// When something is due, if nothing happens before.
