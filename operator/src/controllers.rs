@@ -147,6 +147,7 @@ impl Controllers {
                 () = &mut controllers => unreachable!("Controllers run until they are stopped"),
             }
         }
+        self.shared.metrics.leader(false);
         self.shared.ends.cancel();
         // A Controller whose store is not filled yet would wait for that.
         drop(stores);

@@ -178,7 +178,7 @@ impl Metrics {
         let help = "Conditions of a pool with their reasons: 1 if True, 0 if False";
         r.register("pool_condition", help, self.conditions.clone());
         r.register("pool_spec_errors", "Errors in the spec of a pool, by reason", self.spec_errors.clone());
-        let help = "Addresses of a pool that two agents report as in use";
+        let help = "Reports of two agents that they use the same address or range of a pool";
         r.register("pool_duplicate_addresses", help, self.duplicates.clone());
         let help = "Since when the block waits that has been Releasing for longest, since 1970; 0 without one";
         r.register_with_unit("pool_oldest_release_timestamp", help, Unit::Seconds, self.oldest_release.clone());

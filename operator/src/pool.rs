@@ -37,6 +37,8 @@ pub struct PoolRecord {
     pub resource_version: String,
     /// What the rest of the metadata says.
     pub life: Life,
+    /// The bytes of the metadata, annotations and managed fields among them.
+    pub metadata_bytes: usize,
     /// The spec as the API server sends it.
     pub spec_text: Arc<str>,
     /// The spec of this generation, or all that is wrong with it.
@@ -168,6 +170,7 @@ impl PoolRecord {
             status: read_status(kind, object.status.as_deref()),
             resource_version: object.resource_version().to_owned(),
             life: Life::read(&object.metadata),
+            metadata_bytes: bytes_of(&object.metadata),
             uid,
             generation,
         }
@@ -312,10 +315,7 @@ impl StatusRecord {
 
     /// The bytes of the status of a pool of `kind` that says this.
     pub fn bytes(&self, kind: PoolKind) -> u64 {
-        let mut counter = Counter(0);
-        // Nothing in it fails to be written.
-        drop(serde_json::to_writer(&mut counter, &self.body(kind)));
-        counter.0
+        u64::try_from(bytes_of(&self.body(kind))).unwrap_or(u64::MAX)
     }
 
     /// The status of a pool of `kind` that says this.
@@ -344,12 +344,20 @@ impl StatusRecord {
     }
 }
 
+/// The bytes of the value as JSON.
+fn bytes_of(value: &impl Serialize) -> usize {
+    let mut counter = Counter(0);
+    // Nothing in it fails to be written.
+    drop(serde_json::to_writer(&mut counter, value));
+    counter.0
+}
+
 /// Counts what is written.
-struct Counter(u64);
+struct Counter(usize);
 
 impl Write for Counter {
     fn write(&mut self, bytes: &[u8]) -> std::io::Result<usize> {
-        self.0 = self.0.saturating_add(u64::try_from(bytes.len()).unwrap_or(u64::MAX));
+        self.0 = self.0.saturating_add(bytes.len());
         Ok(bytes.len())
     }
 

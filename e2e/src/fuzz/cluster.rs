@@ -7,6 +7,7 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use ipam_core::{AddrRange, Cidr, PoolKey, PoolKind};
+use ipam_crds::BlockUse;
 use ipam_operator::election::given::Word;
 use ipam_operator::index::Labels;
 use ipam_operator::ipam_node::FINALIZER;
@@ -18,6 +19,7 @@ use ipam_operator::reconcile::{
 };
 use jiff::Timestamp;
 use kube::runtime::watcher::Event;
+use serde::Deserialize as _;
 use serde_json::{Value as Json, json};
 
 use crate::cases::{self, Case, POOL};
@@ -140,7 +142,10 @@ impl Cluster {
     fn held(&self) -> Vec<(PoolKey, String, AddrRange)> {
         let mut held = Vec::new();
         for (node, object) in &self.ipam_nodes {
-            for report in list(&object["status"]["pools"]) {
+            // The API server accepts no other reports.
+            let reports =
+                list(&object["status"]["pools"]).iter().filter(|report| BlockUse::deserialize(*report).is_ok());
+            for report in reports {
                 let kind = report["poolType"].as_str().and_then(PoolKind::from_kind);
                 let Some((kind, name)) = kind.zip(report["name"].as_str()) else { continue };
                 let runs = list(&report["held"]).iter().filter_map(|run| range(&run["startIP"], &run["endIP"]));
@@ -369,7 +374,7 @@ mod tests {
             now: Instant::now(),
         };
         let held = json!([{"startIP": "10.0.0.3", "endIP": "10.0.0.3"}]);
-        let report = json!({"name": "p", "poolType": "IPPool", "held": held});
+        let report = json!({"name": "p", "poolType": "IPPool", "startIP": "10.0.0.3", "endIP": "10.0.0.3", "used": 1, "capacity": 1, "held": held});
         cluster.ipam_nodes.insert("b".to_owned(), json!({"status": {"pools": [report]}}));
         let held = cluster.held();
         cluster.check(&cluster.blocks(), &held);

@@ -105,12 +105,23 @@ impl World {
         until(&self.release, "ipamnode", &self.name, "has both blocks, all free", |object| used(object, 0));
     }
 
-    /// A node that there is no block for, which is worth an event.
+    /// A node that there is no block for, which is worth an event. Once more, so that the event becomes a series.
     fn leave_a_node_out(&self) {
+        self.join_without_block();
+        plane().kubectl().run(&["delete", "node", &self.left_out]).unwrap();
+        self.await_unserved(0);
+        self.join_without_block();
+    }
+
+    fn join_without_block(&self) {
         node(plane(), &self.left_out, &json!({"group": self.release.namespace()}));
+        self.await_unserved(1);
+    }
+
+    fn await_unserved(&self, count: i64) {
         for (short, _) in POOLS {
-            let exhausted = |pool: &Value| pool["status"]["nodes"]["unserved"] == 1;
-            until(&self.release, short, short, "has a node left out", exhausted);
+            let counted = |pool: &Value| pool["status"]["nodes"]["unserved"] == count;
+            until(&self.release, short, short, "counts the node without a block", counted);
         }
     }
 

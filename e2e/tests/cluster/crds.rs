@@ -69,8 +69,19 @@ fn kubectl_shows_the_columns_of_both_kinds_of_pools() {
         .unwrap();
     };
     let flat = [("NAME", "flat"), ("SUBNET", "10.1.0.0/24"), ("GATEWAY", "10.1.0.1"), ("BLOCK SIZE", "8")];
-    expect(IPPOOLS, &[&flat[..], &[("USED", "0"), ("CAPACITY", "7"), ("READY", "True")]].concat());
+    expect(
+        IPPOOLS,
+        &[&flat[..], &[("NODES", "1"), ("FREE BLOCKS", "30"), ("USED", "0"), ("CAPACITY", "7"), ("READY", "True")]]
+            .concat(),
+    );
     let routed =
         [("NAME", "routed"), ("CIDR", "10.2.0.0/16"), ("GATEWAY INDEX", "1"), ("PER NODE NETWORK PREFIX", "24")];
-    expect(CIDRPOOLS, &[&routed[..], &[("USED", "0"), ("CAPACITY", "253"), ("READY", "True")]].concat());
+    expect(
+        CIDRPOOLS,
+        &[
+            &routed[..],
+            &[("NODES", "1"), ("FREE BLOCKS", "255"), ("USED", "0"), ("CAPACITY", "253"), ("READY", "True")],
+        ]
+        .concat(),
+    );
 }

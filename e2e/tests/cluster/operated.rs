@@ -115,7 +115,7 @@ fn heartbeats_and_the_blocks_of_other_pools_cause_no_write() {
     }
     // The server takes a write of what is there already without a trace, so the operator's own counts are asked as well.
     // That nothing is even due after a heartbeat is shown where time stands still, in the state machine's own tests.
-    let counts = || ["status_writes_total", "reconcile_seconds_count"].map(|name| count(&stage, name));
+    let counts = || ["pool_status_writes_total", "pool_call_duration_seconds_count"].map(|name| count(&stage, name));
     let (before, calls) = (versions(), counts());
     for beat in 0..20 {
         for node in &nodes {

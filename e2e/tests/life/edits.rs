@@ -20,7 +20,7 @@ fn another_block_size_waits_for_what_pods_hold_and_then_takes_effect() {
     stage.await_releasing(IPPOOLS, "p", &[&gone]);
     stage.api.merge(IPPOOLS, "p", &json!({"spec": {"perNodeBlockSize": 8}}));
     let said = stage.told(IPPOOLS, "p", ("Ready", "False", "EditDeferred"));
-    assert!(said.contains(&format!("{node} (1 held)")), "{said}");
+    assert!(said.contains(&format!("{node} (1 in use)")), "{said}");
     assert!(stage.api.await_event("p", "EditDeferred").contains(&node));
     // The last good plan is served, and others are served by the new spec where both can hold.
     let mut second = stage.pod(0, IPPOOLS, "p");
@@ -82,7 +82,7 @@ fn a_gateway_moved_onto_a_held_address_waits_for_the_pod_and_is_told_to_nobody_b
     assert_eq!(first.address(), "10.88.0.1/24");
     stage.api.merge(IPPOOLS, "p", &json!({"spec": {"gateway": "10.88.0.1"}}));
     let said = stage.told(IPPOOLS, "p", ("Ready", "False", "EditDeferred"));
-    assert!(said.contains(&format!("{holder} (may hold 10.88.0.1)")), "{said}");
+    assert!(said.contains(&format!("{holder} (may use 10.88.0.1)")), "{said}");
     let mut later = [stage.pod(0, IPPOOLS, "p"), stage.pod(1, IPPOOLS, "p")];
     for pod in &mut later {
         pod.add().unwrap();

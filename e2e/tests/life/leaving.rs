@@ -42,8 +42,8 @@ fn the_blocks_of_a_deleted_and_of_a_relabelled_node_are_nobody_elses_while_pods_
         assert_gives_nothing(&stage, node, &before[name]);
     }
     let said = stage.told(IPPOOLS, "p", ("Releasing", "True", "BlocksInUse"));
-    assert!(said.contains(&format!("{deleted} (1 held, Node gone)")), "{said}");
-    assert!(said.contains(&format!("{relabelled} (1 held)")), "{said}");
+    assert!(said.contains(&format!("{deleted} (1 in use, Node gone)")), "{said}");
+    assert!(said.contains(&format!("{relabelled} (1 in use)")), "{said}");
 
     for pod in &pods {
         pod.check();
@@ -88,7 +88,7 @@ fn a_cordoned_node_gives_no_more_until_the_cordon_goes() {
     stage.kubectl(&["annotate", "node", &node, "nv-ipam.nvidia.com/cordon=true"], "");
     stage.await_told(&node, "Releasing");
     let said = stage.told(IPPOOLS, "p", ("Releasing", "True", "BlocksInUse"));
-    assert!(said.contains(&format!("{node} (1 held, cordoned)")), "{said}");
+    assert!(said.contains(&format!("{node} (1 in use, cordoned)")), "{said}");
     assert_gives_nothing(&stage, 0, &before[&node]);
     first.check();
     stage.kubectl(&["annotate", "node", &node, "nv-ipam.nvidia.com/cordon-"], "");
@@ -120,7 +120,7 @@ fn a_pool_without_spare_blocks_outlives_the_replacement_of_its_nodes() {
         stage.kubectl(&["delete", "node", old, "--wait=false"], "");
         stage.await_releasing(IPPOOLS, "p", &[old]);
         let said = stage.told(IPPOOLS, "p", ("Releasing", "True", "BlocksInUse"));
-        assert!(said.contains(&format!("{old} (1 held, Node terminating)")), "{said}");
+        assert!(said.contains(&format!("{old} (1 in use, Node terminating)")), "{said}");
         pod.check();
         pod.del();
         stage.await_releasing(IPPOOLS, "p", &[]);

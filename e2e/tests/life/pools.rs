@@ -11,7 +11,7 @@ fn a_deleted_pool_waits_for_its_pods_and_one_command_ends_the_waiting() {
     let pods = [stage.resident(0, IPPOOLS, "p"), stage.resident(1, IPPOOLS, "p")];
     stage.api.delete(IPPOOLS, "p");
     let said = stage.told(IPPOOLS, "p", ("Ready", "False", "Deleting"));
-    assert!(said.contains(&format!("{first} (1 held)")) && said.contains(&format!("{second} (1 held)")), "{said}");
+    assert!(said.contains(&format!("{first} (1 in use)")) && said.contains(&format!("{second} (1 in use)")), "{said}");
     assert!(stage.api.await_event("p", "PoolInUse").contains(&first));
     let refused = stage.api.try_create(IPPOOLS, "p", &stage.for_us(ip_spec("10.93.0.0/24", 4))).unwrap_err();
     assert_eq!(refused.code, 409, "nothing can be made under its name meanwhile: {}", refused.message);
@@ -29,7 +29,7 @@ fn a_deleted_pool_waits_for_its_pods_and_one_command_ends_the_waiting() {
     stage.kubectl(&command.split_whitespace().collect::<Vec<_>>(), "");
     stage.await_gone(IPPOOLS, "p");
     let lost = stage.api.await_event("p", "ForcedRelease");
-    assert!(lost.contains(&second) && lost.contains("10.92.0.5-10.92.0.8") && lost.contains("1 held"), "{lost}");
+    assert!(lost.contains(&second) && lost.contains("10.92.0.5-10.92.0.8") && lost.contains("1 in use"), "{lost}");
     stage.api.await_ipam_node(&second, 0);
 }
 

@@ -1,7 +1,7 @@
 //! The metrics that both daemons have: requests to the API server, the build, and the process.
 //!
-//! Names and units are those of client-go and of Prometheus' client libraries, so that dashboards and alerts made for other
-//! Kubernetes components show these, too.
+//! Names and units are those of client-go and of Prometheus' client libraries, so that alerts made for other Kubernetes components fit these,
+//! too. Labels are fewer: a daemon has one API server, and needs no URL.
 
 use std::future::Future;
 use std::pin::Pin;
@@ -124,13 +124,29 @@ where
     }
 
     fn call(&mut self, request: Request<In>) -> Self::Future {
-        let (method, began, requests) = (name(request.method()), Instant::now(), self.requests.clone());
+        let method = name(request.method());
+        let pending = Pending { method, status: None, began: Instant::now(), requests: self.requests.clone() };
         let answer = self.service.call(request);
         Box::pin(async move {
+            let mut pending = pending;
             let answer = answer.await;
-            requests.count(method, answer.as_ref().ok().map(Response::status), began.elapsed());
+            pending.status = answer.as_ref().ok().map(Response::status);
             answer
         })
+    }
+}
+
+/// A request that is counted when it ends, also if its caller waits no longer.
+struct Pending {
+    method: &'static str,
+    status: Option<StatusCode>,
+    began: Instant,
+    requests: Requests,
+}
+
+impl Drop for Pending {
+    fn drop(&mut self) {
+        self.requests.count(self.method, self.status, self.began.elapsed());
     }
 }
 
@@ -249,11 +265,15 @@ mod tests {
             requests.layer(server).oneshot(Request::get(path).body(()).unwrap()).await.unwrap();
         }
         requests.layer(broken).oneshot(Request::patch("/there").body(()).unwrap()).await.unwrap_err();
+        let hangs = service_fn(|_: Request<()>| std::future::pending::<Result<Response<()>, Infallible>>());
+        let call = requests.layer(hangs).oneshot(Request::put("/there").body(()).unwrap());
+        tokio::time::timeout(Duration::from_millis(1), call).await.unwrap_err();
         let text = text(&registry(&requests));
         for line in [
             "rest_client_requests_total{code=\"200\",method=\"GET\"} 2",
             "rest_client_requests_total{code=\"404\",method=\"GET\"} 1",
             "rest_client_requests_total{code=\"<error>\",method=\"PATCH\"} 1",
+            "rest_client_requests_total{code=\"<error>\",method=\"PUT\"} 1",
             "rest_client_request_duration_seconds_count{method=\"GET\"} 3",
         ] {
             assert!(text.lines().any(|it| it == line), "{line} in {text}");

@@ -16,8 +16,10 @@ pub const RELEASING: &str = "Releasing";
 /// All of them.
 pub const CONDITIONS: [&str; 4] = [READY, EXHAUSTED, DEGRADED, RELEASING];
 
-/// Names or violations beyond this many bytes are only counted, so that messages stay readable and bounded.
-const LIST_BYTES: usize = 900;
+/// Names beyond this many bytes are only counted, so that messages stay readable. A message with two lists is short enough for an event.
+const LIST_BYTES: usize = 300;
+/// The same for the errors of a spec.
+pub(super) const ERROR_BYTES: usize = 900;
 
 /// What a condition is to say.
 #[derive(Clone, PartialEq, Eq, Debug)]
@@ -79,14 +81,19 @@ pub(super) fn whole_seconds(now: Timestamp) -> Timestamp {
     Timestamp::from_second(now.as_second()).unwrap_or(now)
 }
 
-/// The items joined, as many as fit; the rest is counted.
-pub(crate) fn bounded_list<T: AsRef<str>>(items: &[T], separator: &str) -> String {
+/// The names joined, as many as fit; the rest is counted.
+pub(super) fn bounded_list<T: AsRef<str>>(items: &[T], separator: &str) -> String {
+    bounded(items, separator, LIST_BYTES)
+}
+
+/// The items joined, as many as fit into so many bytes; the rest is counted.
+pub(super) fn bounded<T: AsRef<str>>(items: &[T], separator: &str, most: usize) -> String {
     let mut said: Vec<&str> = Vec::new();
     let mut bytes = 0;
     for item in items {
-        let item = clipped(item.as_ref(), LIST_BYTES);
+        let item = clipped(item.as_ref(), most);
         bytes += separator.len() + item.len();
-        if bytes > LIST_BYTES && !said.is_empty() {
+        if bytes > most && !said.is_empty() {
             return format!("{} and {} more", said.join(separator), items.len() - said.len());
         }
         said.push(item);

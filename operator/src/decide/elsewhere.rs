@@ -71,6 +71,14 @@ impl Elsewhere {
         }
     }
 
+    /// Brings the addresses of each node in order, so that equal ones compare as equal.
+    pub(super) fn tidy(&mut self) {
+        for held in self.held.values_mut() {
+            held.sort_unstable();
+            held.dedup();
+        }
+    }
+
     /// Lets nobody give a gateway of before.
     pub(super) fn bar_former(&mut self, former: Former, assignments: &[Assignment]) {
         let gives = assignments.iter().filter(|given| given.standing != Standing::Departed);
@@ -151,9 +159,6 @@ pub(super) fn find(seen: &Observation<'_>, assignments: &[Assignment]) -> (Elsew
         if is_older {
             elsewhere.suspended.insert(node.to_owned());
         }
-    }
-    for held in elsewhere.held.values_mut() {
-        held.sort_unstable();
     }
     duplicates.sort_unstable();
     (elsewhere, duplicates)

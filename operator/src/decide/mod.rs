@@ -25,8 +25,7 @@ use jiff::Timestamp;
 use crate::absence::Absences;
 use crate::index::{IpamNodes, Leaving};
 use crate::pool::{PoolRecord, StatusRecord, Summary};
-pub(crate) use conditions::bounded_list;
-use conditions::{Verdict, clipped, merge, stands};
+use conditions::{ERROR_BYTES, Verdict, bounded, clipped, merge, stands};
 use releases::Releases;
 use verdicts::{Outlook, Troubles};
 
@@ -156,8 +155,8 @@ pub struct Decision {
     pub elsewhere: Elsewhere,
     /// Nodes that get a block which was free.
     pub just_assigned: BTreeSet<String>,
-    /// How many addresses two agents report as in use.
-    pub duplicates: usize,
+    /// How many times two agents report an address as in use; `None` if that is as before.
+    pub duplicates: Option<usize>,
     /// When a grace ends.
     pub expires: Option<Timestamp>,
     /// Events to be published once the status is written.
@@ -215,11 +214,11 @@ pub fn decide(seen: &Observation<'_>) -> Decision {
     } else if let Some(older) = &seen.beside.in_the_way {
         Outlook::Overlap(older.clone())
     } else {
-        Outlook::Serving
+        Outlook::Serving { is_full: false }
     };
     match (&seen.pool.spec, outlook) {
-        (Ok(pool), Outlook::Serving) => serve(seen, pool),
-        (Err(violations), Outlook::Serving) => refuse(seen, violations),
+        (Ok(pool), Outlook::Serving { .. }) => serve(seen, pool),
+        (Err(violations), Outlook::Serving { .. }) => refuse(seen, violations),
         (_, outlook) => end(seen, &outlook),
     }
 }
@@ -236,7 +235,7 @@ fn refuse(seen: &Observation<'_>, violations: &[Violation]) -> Decision {
     let pool = seen.pool;
     let said: Vec<String> =
         violations.iter().map(|one| format!("{}: {}: {}", one.field, one.reason, one.message)).collect();
-    let verdict = Verdict::new(READY, false, "InvalidSpec", bounded_list(&said, "; "));
+    let verdict = Verdict::new(READY, false, "InvalidSpec", bounded(&said, "; ", ERROR_BYTES));
     let before = &pool.status.summary;
     if before.observed_generation == Some(pool.generation) && stands(&before.conditions, &verdict, pool.generation) {
         // Nothing is taken back until the spec is mended, and who leaves meanwhile is not meant.
@@ -277,10 +276,12 @@ fn serve(seen: &Observation<'_>, pool: &Pool) -> Decision {
     dropped.append(&mut plan.dropped);
     let claimed: HashSet<(&str, AddrRange)> = claims.iter().map(|claim| (claim.node.as_str(), claim.range)).collect();
     let is_new = |given: &Assignment| !claimed.contains(&(given.node.as_str(), given.block.range));
-    room::fit(seen.pool, &mut plan, is_new);
+    let had_one: HashSet<&str> = claims.iter().map(|claim| claim.node.as_str()).collect();
+    let is_first = |given: &Assignment| is_new(given) && !had_one.contains(given.node.as_str());
+    let is_full = room::fit(seen.pool, &mut plan, is_first) | room::fit(seen.pool, &mut plan, is_new);
     let new = plan.assignments.iter().filter(|given| is_new(given));
     let just_assigned = new.map(|given| given.node.clone()).collect();
-    Decision { just_assigned, ..conclude(seen, &releases, &Outlook::Serving, plan, dropped) }
+    Decision { just_assigned, ..conclude(seen, &releases, &Outlook::Serving { is_full }, plan, dropped) }
 }
 
 /// Takes back all that was given, whatever the spec says.
@@ -305,6 +306,7 @@ fn conclude(
     elsewhere.bar_beside(&seen.in_use_of_others(&plan.assignments), &plan.assignments);
     elsewhere.bar_gateways_in_use(seen, &plan.assignments);
     elsewhere.bar_former(former::find(seen, &plan.assignments), &plan.assignments);
+    elsewhere.tidy();
     let mut without_block = elsewhere::without_block(seen, &plan.assignments);
     // What is in use there was released by an admin or by the grace.
     without_block.retain(|node| releases.let_go(node).is_none());
@@ -318,7 +320,7 @@ fn conclude(
     let mut decision = Decision {
         let_go: releases.let_go_of(&plan.assignments),
         elsewhere,
-        duplicates: duplicates.len(),
+        duplicates: Some(duplicates.len()),
         expires: releases.next_expiry(&plan.assignments),
         counts_deferred: counts_only && !seen.counts_due,
         only_counts: counts_only,

@@ -60,7 +60,7 @@ impl<'a> Releases<'a> {
     /// When the grace of the node's block ends, if its Node stays missing.
     fn expiry(&self, node: &str) -> Option<Timestamp> {
         let Observation { absences, now, instant, grace, .. } = self.seen;
-        let gone_since = self.gone_since(node)?;
+        let gone_since = self.seen_missing_since(node).or_else(|| self.gone_since(node))?;
         let unseen = absences.observed_at(node, (*grace)?, *instant).saturating_duration_since(*instant);
         Some(later(gone_since, (*grace)?)?.max(later(*now, unseen)?))
     }
@@ -104,8 +104,7 @@ impl<'a> Releases<'a> {
     }
 
     /// Since when the Node is gone, as the status records it. It is now if the status records nothing, a time in the future (the wall
-    /// clock was set back), or an earlier absence (the Node returned while the status could not be written). Where the status has no room
-    /// for times, it is since this leader has seen the Node missing.
+    /// clock was set back), or an earlier absence (the Node returned while the status could not be written).
     fn gone_since(&self, node: &str) -> Option<Timestamp> {
         if self.exists(node) {
             return None;
@@ -116,13 +115,17 @@ impl<'a> Releases<'a> {
             went_before.is_none_or(|ago| later(*since, ago + CLOCK_SET).is_none_or(|end| end >= self.seen.now))
         };
         let is_past = |since: &Timestamp| later(self.seen.now, CLOCK_SET).is_none_or(|end| *since <= end);
-        let seen_missing = || {
-            let has_no_times = self.recorded.get(node).is_some_and(|release| release.since.is_none());
-            let missing = has_no_times.then(|| self.seen.absences.missing_for(node, self.seen.instant));
-            let missing = jiff::SignedDuration::try_from(missing.unwrap_or_default()).unwrap_or_default();
-            whole_seconds(self.seen.now.checked_sub(missing).unwrap_or(self.seen.now))
-        };
-        Some(recorded.filter(is_past).filter(of_this).unwrap_or_else(seen_missing))
+        Some(recorded.filter(is_past).filter(of_this).unwrap_or_else(|| whole_seconds(self.seen.now)))
+    }
+
+    /// Where the status has no room for times: since when this leader has seen the Node missing.
+    fn seen_missing_since(&self, node: &str) -> Option<Timestamp> {
+        let has_no_times = self.recorded.get(node).is_some_and(|release| release.since.is_none());
+        if !has_no_times || self.exists(node) {
+            return None;
+        }
+        let missing = self.seen.absences.missing_for(node, self.seen.instant);
+        self.seen.now.checked_sub(jiff::SignedDuration::try_from(missing).ok()?).ok()
     }
 
     /// Blocks that the status records and the plan has no more, though their agents have not said that they are empty.

@@ -11,8 +11,9 @@ use crate::pool::PoolRecord;
 
 /// Bytes of an object up to which blocks are assigned. 15,000 nodes with short names and IPv4 addresses have 1.2 MB.
 pub(super) const MOST_BYTES: usize = 1_400_000;
-/// Bytes of metadata, managed fields, conditions and counts, at most as a rule.
-const REST: usize = 24_000;
+/// Bytes of conditions and counts at most, and of names of fields. The annotation `force-release` can grow by 128 KiB later, for which there
+/// is room up to what etcd takes.
+const REST: usize = 16_000;
 /// Bytes that the times add to an entry of `status.releasing`.
 const TIMES: usize = r#","since":"2026-01-02T03:04:05Z","nodeGoneSince":"2026-01-02T03:04:05Z""#.len();
 
@@ -41,19 +42,21 @@ fn bytes(pool: &PoolRecord, assignment: &Assignment) -> usize {
 
 /// The bytes that the entries of the status may have.
 fn room(pool: &PoolRecord) -> usize {
-    MOST_BYTES.saturating_sub(REST + pool.spec_text.len())
+    MOST_BYTES.saturating_sub(REST + pool.metadata_bytes + pool.spec_text.len())
 }
 
 fn size(pool: &PoolRecord, assignments: &[Assignment]) -> usize {
     assignments.iter().map(|assignment| bytes(pool, assignment)).sum()
 }
 
-/// Takes the new assignments out of `plan` for which the status has no room, the last ones first. Their nodes are not served then.
-pub(super) fn fit(pool: &PoolRecord, plan: &mut Plan, is_new: impl Fn(&Assignment) -> bool) {
+/// Takes the assignments that `is_new` accepts out of `plan` for which the status has no room, the last ones first. Their nodes are not
+/// served then. Returns whether there were some.
+pub(super) fn fit(pool: &PoolRecord, plan: &mut Plan, is_new: impl Fn(&Assignment) -> bool) -> bool {
     let (mut left, room) = (size(pool, &plan.assignments), room(pool));
     if left <= room {
-        return;
+        return false;
     }
+    let before = plan.assignments.len();
     let mut kept = Vec::with_capacity(plan.assignments.len());
     while let Some(assignment) = plan.assignments.pop() {
         if left > room && is_new(&assignment) {
@@ -70,13 +73,7 @@ pub(super) fn fit(pool: &PoolRecord, plan: &mut Plan, is_new: impl Fn(&Assignmen
     kept.reverse();
     plan.assignments = kept;
     plan.unserved.sort_unstable();
-}
-
-/// Whether there are free blocks that a node waits for, and the status has no room for another one.
-pub(super) fn is_full(pool: &PoolRecord, plan: &Plan) -> bool {
-    let (Some(node), Ok(spec)) = (plan.unserved.first(), &pool.spec) else { return false };
-    let next = node.len() + entry(pool.key.kind, spec.network().range().family());
-    plan.blocks_free > 0 && size(pool, &plan.assignments) + next > room(pool)
+    plan.assignments.len() < before
 }
 
 /// Whether the status has room for the times of all entries of `status.releasing`.

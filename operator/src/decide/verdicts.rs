@@ -14,7 +14,10 @@ use crate::pool::{FORCE_RELEASE, PoolRecord};
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub(super) enum Outlook {
     /// It serves nodes.
-    Serving,
+    Serving {
+        /// Whether its status has no room for all blocks.
+        is_full: bool,
+    },
     /// It is being deleted.
     Deleting,
     /// This older pool has addresses of it.
@@ -62,32 +65,36 @@ const DUPLICATE: &str = "DuplicateAddress";
 
 fn duplicate_text(duplicates: &[String]) -> String {
     format!(
-        "Addresses are in use twice: {}. Delete one of the two pods of each address.",
+        "Addresses in use on two nodes: {}. Check the pods, and delete one of the two.",
         bounded_list(duplicates, "; ")
     )
 }
 
 fn releasing(seen: &Observation<'_>, departed: &[String], without_block: &[String]) -> Verdict {
     let blocks = (!departed.is_empty()).then(|| releasing_text(seen, departed));
-    let addresses = (!without_block.is_empty()).then(|| without_block_text(seen, without_block));
+    let addresses = (!without_block.is_empty()).then(|| without_block_text(without_block));
     let reason = match (&blocks, &addresses) {
         (Some(_), _) => "BlocksInUse",
         (None, Some(_)) => "InUseWithoutBlock",
         (None, None) => return Verdict::new(RELEASING, false, "NothingToRelease", String::new()),
     };
     let texts: Vec<String> = blocks.into_iter().chain(addresses).collect();
-    Verdict::new(RELEASING, true, reason, texts.join(". "))
+    let text = format!(
+        "{} To release the block or the addresses of a node at once {RISK}: {}",
+        texts.join(" "),
+        force_release(seen)
+    );
+    Verdict::new(RELEASING, true, reason, text)
 }
 
 /// The words by which a message is recognised that names such addresses.
 const WITHOUT_BLOCK: &str = "use addresses without a block";
 
-fn without_block_text(seen: &Observation<'_>, nodes: &[String]) -> String {
+fn without_block_text(nodes: &[String]) -> String {
     format!(
         "Pods {WITHOUT_BLOCK} of this pool on {}. No other node gets these addresses. They are free when the pods are deleted. If the \
-         machine is lost, delete its Node first. To release them at once {RISK}: {}",
-        counted_list(nodes),
-        force_release(seen)
+         machine is lost, delete its Node first.",
+        counted_list(nodes)
     )
 }
 
@@ -118,13 +125,13 @@ fn ready(
             );
             Verdict::new(READY, false, "Overlap", text)
         }
-        Outlook::Serving if !outdated.is_empty() || !gateways.is_empty() => {
+        Outlook::Serving { .. } if !outdated.is_empty() || !gateways.is_empty() => {
             let blocks = (!outdated.is_empty()).then(|| stale_text(outdated));
             let gateways = (!gateways.is_empty()).then(|| gateways_text(gateways));
             let texts: Vec<String> = blocks.into_iter().chain(gateways).collect();
             Verdict::new(READY, false, "EditDeferred", texts.join(" "))
         }
-        Outlook::Serving => {
+        Outlook::Serving { .. } => {
             let matches_none = plan.unserved.is_empty() && plan.assignments.len() == departed.len();
             let text = if matches_none { "nodeSelector matches no node." } else { "" };
             Verdict::new(READY, true, "Valid", text.to_owned())
@@ -172,9 +179,8 @@ fn releasing_text(seen: &Observation<'_>, departed: &[String]) -> String {
         None => String::new(),
     };
     format!(
-        "Blocks are being released by {}. A block is free when the agent reports no address in use{by_time}. To release one at once {RISK}: {}",
-        counted_list(departed),
-        force_release(seen)
+        "Blocks are being released by {}. A block is free when the agent reports no address in use{by_time}.",
+        counted_list(departed)
     )
 }
 
@@ -188,9 +194,9 @@ fn span(time: std::time::Duration) -> String {
 }
 
 fn exhausted(seen: &Observation<'_>, outlook: &Outlook, plan: &Plan) -> Verdict {
-    if *outlook != Outlook::Serving {
+    let Outlook::Serving { is_full } = *outlook else {
         return Verdict::new(EXHAUSTED, false, "NotServing", String::new());
-    }
+    };
     let key = &seen.pool.key;
     let without_block = match plan.unserved.len() {
         0 => return Verdict::new(EXHAUSTED, false, "AllNodesServed", String::new()),
@@ -200,16 +206,19 @@ fn exhausted(seen: &Observation<'_>, outlook: &Outlook, plan: &Plan) -> Verdict 
     if !seen.beside.unreported.is_empty() {
         return Verdict::new(EXHAUSTED, true, AWAITING_REPORTS, awaiting_text(seen, &without_block));
     }
-    if room::is_full(seen.pool, plan) {
+    if is_full {
         let text = format!(
-            "{without_block}, because the status of the pool has reached the size that etcd can store ({} kB). Split the nodes among \
+            "{without_block}, because the status of the pool has reached its limit of {} kB (etcd stores 1.5 MiB). Split the nodes among \
              several pools by nodeSelector.",
             room::MOST_BYTES / 1000
         );
         return Verdict::new(EXHAUSTED, true, "StatusFull", text);
     }
     let network = if key.kind == PoolKind::IpPool { "subnet" } else { "cidr" };
-    let text = format!("{without_block}, because no block is free. Enlarge spec.{network}, or select fewer nodes.");
+    let releasing = plan.assignments.iter().any(|given| given.standing == Standing::Departed);
+    let wait = if releasing { ", or wait for the blocks that are being released" } else { "" };
+    let text =
+        format!("{without_block}, because no block is free. Enlarge spec.{network}, or select fewer nodes{wait}.");
     Verdict::new(EXHAUSTED, true, exhausted_reason(key.kind), text)
 }
 
@@ -278,7 +287,8 @@ pub(super) fn notes(
         if is_news(seen, outlook, plan, verdict, old) {
             let (reason, text) = (word(verdict), &verdict.message);
             notes.push(if reason == BLOCKS_RELEASING {
-                Note::normal(reason, text)
+                // A series keeps its first note, so this one names no node.
+                Note::normal(reason, "Nodes lose their blocks. The condition Releasing names them, and what ends it.")
             } else {
                 Note::warning(reason, text)
             });
@@ -286,8 +296,11 @@ pub(super) fn notes(
     }
     notes.extend(releases.lost(&plan.assignments).into_iter().map(|(release, cause, counted)| {
         let (reason, why) = match cause {
-            Cause::Forced => ("ForcedRelease", "the annotation force-release names the node"),
-            Cause::Expired => ("GraceExpired", "its Node has been gone for the grace"),
+            Cause::Forced => ("ForcedRelease", "the annotation force-release names the node".to_owned()),
+            Cause::Expired => {
+                let grace = seen.grace.map(span).unwrap_or_default();
+                ("GraceExpired", format!("its Node has been gone for {grace} (--released-block-grace)"))
+            }
         };
         let last = match counted {
             Usage::Unknown => "The agent has not reported it.".to_owned(),
@@ -321,7 +334,7 @@ fn is_news(seen: &Observation<'_>, outlook: &Outlook, plan: &Plan, verdict: &Ver
         }
         (RELEASING, _) => {
             let is_new = has_newly_departed(seen, plan) || newly_says(WITHOUT_BLOCK);
-            verdict.holds && *outlook == Outlook::Serving && is_new
+            verdict.holds && matches!(outlook, Outlook::Serving { .. }) && is_new
         }
         _ => false,
     }

@@ -4,7 +4,7 @@ use std::collections::{BTreeMap, BTreeSet};
 
 use ipam_core::{AddrRange, PoolKey};
 
-use crate::decide::{Note, bounded_list};
+use crate::decide::Note;
 use crate::metrics::Metrics;
 use crate::pool::StatusRecord;
 
@@ -17,21 +17,28 @@ pub(super) fn log(pool: &PoolKey, before: &StatusRecord, after: &StatusRecord, m
     for (node, block, what) in changes(before, after) {
         tracing::info!(%pool, node, %block, "{what}");
         match what {
-            ASSIGNED => assigned.push(format!("{block} to node {node}")),
-            RELEASED => released.push(format!("{block} by node {node}")),
+            ASSIGNED => assigned.push((node, block)),
+            RELEASED => released.push((node, block)),
             _ => {}
         }
     }
-    let count = |blocks: &[String]| u64::try_from(blocks.len()).unwrap_or(u64::MAX);
+    let count = |blocks: &[(&str, AddrRange)]| u64::try_from(blocks.len()).unwrap_or(u64::MAX);
     metrics.blocks_changed(pool, count(&assigned), count(&released));
-    let events = [("BlocksAssigned", ASSIGNED, assigned), ("BlocksReleased", RELEASED, released)];
-    let events = events.into_iter().filter(|(.., blocks)| !blocks.is_empty());
-    let note = |(reason, what, blocks): (&'static str, &str, Vec<String>)| {
-        let what = what.trim_start_matches("block ");
-        let noun = if blocks.len() == 1 { "block" } else { "blocks" };
-        Note::normal(reason, &format!("{} {noun} {what}: {}", blocks.len(), bounded_list(&blocks, ", ")))
-    };
-    events.map(note).collect()
+    let events = [("BlocksAssigned", "assigned to", assigned), ("BlocksReleased", "released by", released)];
+    events.into_iter().filter_map(|(reason, what, blocks)| event(reason, what, &blocks)).collect()
+}
+
+/// The event about blocks that were assigned or released. Events of one reason about one node are one series, which keeps its first note. So
+/// an event about several nodes names none.
+fn event(reason: &'static str, what: &str, blocks: &[(&str, AddrRange)]) -> Option<Note> {
+    match blocks {
+        [] => None,
+        [(node, block)] => {
+            let note = Note::normal(reason, &format!("Block {block} was {what} node {node}."));
+            Some(Note { node: Some((*node).to_owned()), ..note })
+        }
+        _ => Some(Note::normal(reason, &format!("Blocks were {what} several nodes. The operator's log names each."))),
+    }
 }
 
 /// Each node's block that changes, with what happens to it. In the order of the nodes; a release comes before an assignment.
@@ -96,12 +103,10 @@ mod tests {
         let after = status(&[("a", 1), ("e", 17), ("f", 21)], &[("b", 5)]);
         let metrics = Metrics::default();
         let notes = log(&PoolKey::new(ipam_core::PoolKind::IpPool, "blue"), &before, &after, &metrics);
-        let said: Vec<(&str, &str)> = notes.iter().map(|note| (note.reason, note.text.as_str())).collect();
-        let assigned = "2 blocks assigned: 10.0.0.17-10.0.0.20 to node e, 10.0.0.21-10.0.0.24 to node f";
-        assert_eq!(
-            said,
-            [("BlocksAssigned", assigned), ("BlocksReleased", "1 block released: 10.0.0.13-10.0.0.16 by node d")]
-        );
+        let said = notes.iter().map(|note| (note.reason, note.text.as_str(), note.node.as_deref()));
+        let several = "Blocks were assigned to several nodes. The operator's log names each.";
+        let one = "Block 10.0.0.13-10.0.0.16 was released by node d.";
+        assert_eq!(said.collect::<Vec<_>>(), [("BlocksAssigned", several, None), ("BlocksReleased", one, Some("d"))]);
         assert!(notes.iter().all(|note| !note.is_warning));
     }
 

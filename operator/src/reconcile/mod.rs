@@ -382,7 +382,9 @@ impl Reconciler {
             instant: now.instant,
         });
         self.metrics.planned(key, began.elapsed());
-        self.metrics.duplicate_addresses(key, decision.duplicates);
+        if let Some(count) = decision.duplicates {
+            self.metrics.duplicate_addresses(key, count);
+        }
         if decision.counts_deferred {
             task.due.by(task.counts_at(now.instant).max(self.budget.counts_at(now.instant)));
         }

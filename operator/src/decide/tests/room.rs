@@ -70,5 +70,5 @@ fn times_are_recorded_as_soon_as_there_is_room() {
     assert!(record.status.intact, "an entry without times is no mistake");
     scene.second = 7;
     let status = scene.decide(&record).status.unwrap();
-    assert_eq!((status.releasing[0].since, status.releasing[0].node_gone_since), (Some(at(7)), Some(at(0))));
+    assert_eq!((status.releasing[0].since, status.releasing[0].node_gone_since), (Some(at(7)), Some(at(7))));
 }
