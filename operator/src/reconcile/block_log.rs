@@ -34,8 +34,8 @@ fn event(reason: &'static str, what: &str, blocks: &[(&str, AddrRange)]) -> Opti
     match blocks {
         [] => None,
         [(node, block)] => {
-            let note = Note::normal(reason, &format!("Block {block} was {what} node {node}."));
-            Some(Note { node: Some((*node).to_owned()), ..note })
+            let text = format!("Block {block} was {what} node {node}.");
+            Some(Note { node: Some((*node).to_owned()), ..Note::normal(reason, &text) })
         }
         _ => Some(Note::normal(reason, &format!("Blocks were {what} several nodes. The operator's log names each."))),
     }
