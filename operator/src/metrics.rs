@@ -211,6 +211,24 @@ impl Metrics {
         }
     }
 
+    /// The counters that each pool has from its start to its end.
+    fn pool_counters(&self) -> [&Family<PoolLabels, Counter>; 4] {
+        [&self.status_writes, &self.status_written, &self.assigned, &self.released]
+    }
+
+    /// The gauges of a pool alone.
+    fn pool_gauges(&self) -> [&Family<PoolLabels, Gauge>; 7] {
+        [
+            &self.status_size,
+            &self.blocks,
+            &self.free_blocks,
+            &self.capacity,
+            &self.in_use,
+            &self.duplicates,
+            &self.oldest_release,
+        ]
+    }
+
     /// A pool was decided about.
     pub fn planned(&self, key: &PoolKey, took: Duration) {
         self.plan_duration.get_or_create(&kind_labels(key)).observe(took.as_secs_f64());
@@ -246,7 +264,7 @@ impl Metrics {
     /// A pool is new.
     pub fn began(&self, pool: &PoolRecord) {
         let key = &pool.key;
-        for family in [&self.status_writes, &self.status_written, &self.assigned, &self.released] {
+        for family in self.pool_counters() {
             drop(family.get_or_create(&pool_labels(key)));
         }
         for result in RESULTS {
@@ -277,8 +295,10 @@ impl Metrics {
         set(&self.in_use, addresses.used);
         let since = now.releasing.iter().filter_map(|release| release.since).map(Timestamp::as_second).min();
         set(&self.oldest_release, since.unwrap_or_default());
-        for old in condition_labels(key, &before.summary.conditions) {
-            self.conditions.remove(&old.0);
+        let shown: Vec<ConditionLabels> =
+            condition_labels(key, &now.summary.conditions).map(|(labels, _)| labels).collect();
+        for (old, _) in condition_labels(key, &before.summary.conditions).filter(|(old, _)| !shown.contains(old)) {
+            self.conditions.remove(&old);
         }
         for (labels, value) in condition_labels(key, &now.summary.conditions) {
             self.conditions.get_or_create(&labels).set(value);
@@ -335,19 +355,10 @@ impl Metrics {
     /// A pool is gone, with all of its metrics.
     pub fn forget(&self, pool: &PoolRecord) {
         let key = &pool.key;
-        for family in [&self.status_writes, &self.status_written, &self.assigned, &self.released] {
+        for family in self.pool_counters() {
             family.remove(&pool_labels(key));
         }
-        let gauges = [
-            &self.status_size,
-            &self.blocks,
-            &self.free_blocks,
-            &self.capacity,
-            &self.in_use,
-            &self.duplicates,
-            &self.oldest_release,
-        ];
-        for family in gauges {
+        for family in self.pool_gauges() {
             family.remove(&pool_labels(key));
         }
         for result in RESULTS {

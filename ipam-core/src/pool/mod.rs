@@ -197,7 +197,7 @@ impl Pool {
     }
 
     /// The index of the block that a static entry gives to `node`.
-    pub(crate) fn static_index(&self, node: &str) -> Option<u128> {
+    pub fn static_index(&self, node: &str) -> Option<u128> {
         self.static_by_node.get(node).copied()
     }
 

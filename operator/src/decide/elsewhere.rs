@@ -54,7 +54,10 @@ impl Elsewhere {
         let present = seen.pool.spec.as_ref().ok().and_then(|pool| pool.gateway());
         let range = present.and_then(|addr| AddrRange::new(addr, addr));
         let present_in_use = range.iter().flat_map(|range| seen.occupancy.overlapping(range));
-        let is_it = |fact: &&Fact| fact.evidence == Evidence::Gateway && *fact.pool == seen.pool.key;
+        let is_it = |fact: &&Fact| {
+            let is_of_pool = fact.evidence == Evidence::Gateway && *fact.pool == seen.pool.key;
+            is_of_pool && !is_let_go(seen, assignments, &fact.node)
+        };
         let mut facts = seen.beside.unavailable.iter().chain(present_in_use).filter(is_it).peekable();
         if facts.peek().is_none() {
             return;

@@ -276,9 +276,7 @@ fn serve(seen: &Observation<'_>, pool: &Pool) -> Decision {
     dropped.append(&mut plan.dropped);
     let claimed: HashSet<(&str, AddrRange)> = claims.iter().map(|claim| (claim.node.as_str(), claim.range)).collect();
     let is_new = |given: &Assignment| !claimed.contains(&(given.node.as_str(), given.block.range));
-    let had_one: HashSet<&str> = claims.iter().map(|claim| claim.node.as_str()).collect();
-    let is_first = |given: &Assignment| is_new(given) && !had_one.contains(given.node.as_str());
-    let is_full = room::fit(seen.pool, &mut plan, is_first) | room::fit(seen.pool, &mut plan, is_new);
+    let is_full = room::fit(seen.pool, pool, &mut plan, &claims, &is_new);
     let new = plan.assignments.iter().filter(|given| is_new(given));
     let just_assigned = new.map(|given| given.node.clone()).collect();
     Decision { just_assigned, ..conclude(seen, &releases, &Outlook::Serving { is_full }, plan, dropped) }

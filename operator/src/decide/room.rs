@@ -4,8 +4,11 @@
 //! pool assigns no new block beyond [`MOST_BYTES`], and releasing one never makes a status larger than that: entries of
 //! `status.releasing` have no times then.
 
-use ipam_core::plan::{Assignment, Plan, Standing};
-use ipam_core::{Family, PoolKind};
+use std::cmp::Reverse;
+use std::collections::{BTreeSet, HashSet};
+
+use ipam_core::plan::{Assignment, Claim, Plan, Standing};
+use ipam_core::{Family, Pool, PoolKind};
 
 use crate::pool::PoolRecord;
 
@@ -49,31 +52,41 @@ fn size(pool: &PoolRecord, assignments: &[Assignment]) -> usize {
     assignments.iter().map(|assignment| bytes(pool, assignment)).sum()
 }
 
-/// Takes the assignments that `is_new` accepts out of `plan` for which the status has no room, the last ones first. Their nodes are not
-/// served then. Returns whether there were some.
-pub(super) fn fit(pool: &PoolRecord, plan: &mut Plan, is_new: impl Fn(&Assignment) -> bool) -> bool {
-    let (mut left, room) = (size(pool, &plan.assignments), room(pool));
+/// Takes the assignments that `is_new` accepts out of `plan` for which the status has no room. Their nodes are not served then. Nodes
+/// without one of the `claims` lose theirs first, and of these the last ones by name. Returns whether there were some.
+pub(super) fn fit(
+    record: &PoolRecord,
+    pool: &Pool,
+    plan: &mut Plan,
+    claims: &[Claim],
+    is_new: &impl Fn(&Assignment) -> bool,
+) -> bool {
+    let (mut left, room) = (size(record, &plan.assignments), room(record));
     if left <= room {
         return false;
     }
-    let before = plan.assignments.len();
-    let mut kept = Vec::with_capacity(plan.assignments.len());
-    while let Some(assignment) = plan.assignments.pop() {
-        if left > room && is_new(&assignment) {
-            left -= bytes(pool, &assignment);
-            plan.blocks_free = plan.blocks_free.saturating_add(1);
-            let spec = pool.spec.as_ref().ok();
-            let capacity = spec.map_or(0, |spec| spec.capacity(&assignment.block));
-            plan.capacity = plan.capacity.saturating_sub(capacity);
-            plan.unserved.push(assignment.node);
-        } else {
-            kept.push(assignment);
+    let had_one: HashSet<&str> = claims.iter().map(|claim| claim.node.as_str()).collect();
+    let new = plan.assignments.iter().filter(|given| is_new(given));
+    let mut order: Vec<(bool, Reverse<&str>, usize)> =
+        new.map(|given| (had_one.contains(&*given.node), Reverse(&*given.node), bytes(record, given))).collect();
+    order.sort_unstable();
+    let mut dropped = BTreeSet::new();
+    for (_, Reverse(node), size) in order {
+        if left <= room {
+            break;
         }
+        left -= size;
+        dropped.insert(node.to_owned());
     }
-    kept.reverse();
-    plan.assignments = kept;
+    for given in plan.assignments.extract_if(.., |given| dropped.contains(&given.node)) {
+        // A static block is not free for other nodes.
+        plan.blocks_free = plan.blocks_free.saturating_add(u128::from(pool.static_index(&given.node).is_none()));
+        plan.capacity = plan.capacity.saturating_sub(pool.capacity(&given.block));
+    }
+    let is_full = !dropped.is_empty();
+    plan.unserved.extend(dropped);
     plan.unserved.sort_unstable();
-    plan.assignments.len() < before
+    is_full
 }
 
 /// Whether the status has room for the times of all entries of `status.releasing`.

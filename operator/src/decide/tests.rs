@@ -297,6 +297,24 @@ fn a_pool_that_runs_out_names_the_nodes_left_out_once_per_change() {
 }
 
 #[test]
+fn a_node_whose_static_prefix_is_in_use_is_not_told_to_enlarge_the_pool() {
+    let mut scene = Scene::of(&["n1"]);
+    let record = pool_of(PoolKind::CidrPool, r#"{"cidr":"10.0.0.0/16","perNodeNetworkPrefix":24}"#, 1, &json!({}));
+    let decision = scene.decide(&record);
+    scene.write_ipam_nodes(&record, decision.assignments.as_ref().unwrap());
+    scene.report("n1", 1);
+    let status = written(&record, &decision).status;
+    let spec = r#"{"cidr":"10.0.0.0/16","perNodeNetworkPrefix":24,"staticAllocations":[{"nodeName":"n2","prefix":"10.0.0.0/24"}]}"#;
+    let record = PoolRecord { status, ..pool_of(PoolKind::CidrPool, spec, 2, &json!({})) };
+    scene.nodes.insert("n2".into(), BTreeMap::new());
+    let status = scene.decide(&record).status.unwrap();
+    let exhausted = condition(&status, EXHAUSTED);
+    assert_eq!((exhausted.status.as_str(), exhausted.reason.as_str()), ("True", "NoFreePrefixes"));
+    let message = &exhausted.message;
+    assert!(message.contains("(n2)") && message.contains("static prefix") && !message.contains("Enlarge"), "{message}");
+}
+
+#[test]
 fn a_cidr_pool_that_runs_out_says_prefixes() {
     let spec = r#"{"cidr":"10.0.0.0/24","perNodeNetworkPrefix":24,"gatewayIndex":1}"#;
     let decision = Scene::of(&["n1", "n2"]).decide(&pool_of(PoolKind::CidrPool, spec, 1, &json!({})));

@@ -214,6 +214,13 @@ fn exhausted(seen: &Observation<'_>, outlook: &Outlook, plan: &Plan) -> Verdict 
         );
         return Verdict::new(EXHAUSTED, true, "StatusFull", text);
     }
+    if plan.blocks_free > 0 {
+        let text = format!(
+            "{without_block}, because its static prefix is in use on another node or by another pool. Drain that node: the operator's log \
+             names it."
+        );
+        return Verdict::new(EXHAUSTED, true, exhausted_reason(key.kind), text);
+    }
     let network = if key.kind == PoolKind::IpPool { "subnet" } else { "cidr" };
     let releasing = plan.assignments.iter().any(|given| given.standing == Standing::Departed);
     let wait = if releasing { ", or wait for the blocks that are being released" } else { "" };

@@ -35,7 +35,7 @@ use jiff::Timestamp;
 use kube::runtime::watcher::Event;
 
 use crate::absence::Absences;
-use crate::decide::{Decision, MetadataPatch, NoPlace, Observation, decide};
+use crate::decide::{Decision, MetadataPatch, NoPlace, Note, Observation, decide};
 use crate::election::given::{Wish, Word};
 use crate::index::{IpamNodes, NodeMeta, Nodes, Relist};
 use crate::metrics::Metrics;
@@ -530,10 +530,17 @@ impl Reconciler {
             self.queue.push(&node);
         }
         let pool = PoolRef { resource_version: version, ..pool.clone() };
-        call.notes.iter().for_each(|note| self.metrics.noted(&pool.key, note.reason));
-        self.events.extend(call.notes.into_iter().chain(changed).map(|note| PoolEvent { pool: pool.clone(), note }));
+        self.note(&pool, call.notes.into_iter().chain(changed));
         if let Some(applied) = call.applies {
             self.apply(&pool.key, applied);
+        }
+    }
+
+    /// Counts events about a pool, and has them published.
+    fn note(&mut self, pool: &PoolRef, notes: impl Iterator<Item = Note>) {
+        for note in notes {
+            self.metrics.noted(&pool.key, note.reason);
+            self.events.push(PoolEvent { pool: pool.clone(), note });
         }
     }
 

@@ -11,6 +11,7 @@ use ipam_core::{AddrRange, PoolKey, PoolKind};
 use kube::runtime::watcher::Event;
 
 use super::beside::blocks;
+use super::calls::PoolRef;
 use super::pool_task::PoolTask;
 use super::timing::QUIET;
 use super::{Reconciler, block_log, node_writes::queue_holders};
@@ -149,6 +150,7 @@ impl Reconciler {
         }
         // No other write gives the status that was sent: it is sent only where it differs from the last.
         let is_done = task.unanswered.as_ref() == Some(&record.status);
+        let mut changed = Vec::new();
         if before.status != record.status {
             if !before.status.has_blocks_of(&record.status) {
                 self.changed_pools.insert(key.clone());
@@ -163,7 +165,7 @@ impl Reconciler {
             }
             // A write of ours without an answer, or the write of another.
             if is_leading {
-                drop(block_log::log(key, &before.status, &record.status, &self.metrics));
+                changed = block_log::log(key, &before.status, &record.status, &self.metrics);
             }
             // IPAMNodes may have gone before it was wiped.
             if sees_losses {
@@ -185,6 +187,9 @@ impl Reconciler {
         }
         self.note_change(&before, &record, now);
         if let Some(doubt) = doubt.filter(|_| is_done) {
+            let (uid, resource_version) = (record.uid.clone(), record.resource_version.clone());
+            let pool = PoolRef { key: key.clone(), uid, resource_version, call: self.calls };
+            self.note(&pool, doubt.notes.into_iter().chain(changed));
             self.apply(key, doubt.plan);
         }
     }

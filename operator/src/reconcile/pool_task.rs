@@ -86,6 +86,8 @@ impl Call {
 #[derive(Debug)]
 pub(super) struct Doubt {
     pub(super) plan: Applied,
+    /// The events of that write.
+    pub(super) notes: Vec<Note>,
     /// Nodes that wait until that is known.
     pub(super) held: BTreeSet<String>,
 }
@@ -210,7 +212,7 @@ impl PoolTask {
         let Some(status) = call.status.take() else { return };
         self.unanswered = Some(status);
         let Some(plan) = call.applies.take() else { return };
-        self.doubt = Some(Doubt { plan, held: self.end_doubt() });
+        self.doubt = Some(Doubt { plan, notes: std::mem::take(&mut call.notes), held: self.end_doubt() });
         self.confirmed = None;
     }
 

@@ -1,6 +1,6 @@
 //! Pools whose status is as large as etcd can store it.
 
-use super::super::room::MOST_BYTES;
+use super::super::room::{MOST_BYTES, fit};
 use super::*;
 
 const LARGE_SPEC: &str = r#"{"subnet":"10.0.0.0/14","perNodeBlockSize":4}"#;
@@ -71,4 +71,23 @@ fn times_are_recorded_as_soon_as_there_is_room() {
     scene.second = 7;
     let status = scene.decide(&record).status.unwrap();
     assert_eq!((status.releasing[0].since, status.releasing[0].node_gone_since), (Some(at(7)), Some(at(7))));
+}
+
+#[test]
+fn nodes_that_had_a_block_keep_one_where_room_is_short() {
+    let mut record = pool(LARGE_SPEC, 1, &json!({}));
+    let spec = record.spec.clone().unwrap();
+    let given = Scene::of(&["a", "b", "c"]).decide(&record).assignments.unwrap();
+    let before = Claim::from_ip_range("c", "10.0.1.1", "10.0.1.4", ClaimSource::Status).unwrap();
+    for (room, served, unserved) in
+        [(200, vec!["a", "c"], vec!["b"]), (100, vec!["c"], vec!["a", "b"]), (0, vec![], vec!["a", "b", "c"])]
+    {
+        record.metadata_bytes = MOST_BYTES - 16_000 - record.spec_text.len() - room;
+        let mut plan = Plan { assignments: given.clone(), blocks_free: 7, capacity: 12, ..Plan::default() };
+        assert!(fit(&record, &spec, &mut plan, std::slice::from_ref(&before), &|_| true));
+        assert_eq!(plan.assignments.iter().map(|given| given.node.as_str()).collect::<Vec<_>>(), served, "{room}");
+        assert_eq!(plan.unserved, unserved, "{room}");
+        let dropped = u128::try_from(unserved.len()).unwrap();
+        assert_eq!((plan.blocks_free, plan.capacity), (7 + dropped, 12 - 4 * dropped), "{room}");
+    }
 }

@@ -46,11 +46,12 @@ fn a_block_in_which_another_node_holds_an_address_goes_on_without_that_address()
     let mut world = World::new(&["n1"], &[pool_object("blue", 10, 1, SPEC, &status)], ipam_nodes);
     let calls = world.settle();
     let written = nodes_written(&calls);
-    let (_, action) = written.iter().find(|(node, _)| *node == "n1").expect("n1 is told");
+    let (_, action) = written.iter().find(|(node, _)| *node == "n1").expect("the IPAMNode of n1 is written");
     // No exclusion: of those a pod may have one by name.
     let [block] = action.blocks() else { panic!("{action:?}") };
-    let barred: Vec<_> = block.held_elsewhere.iter().map(|run| (run.start_ip.as_str(), run.end_ip.as_str())).collect();
-    assert_eq!((barred, block.exclusions.len()), (vec![("192.168.0.3", "192.168.0.3")], 0));
+    let unavailable: Vec<_> =
+        block.held_elsewhere.iter().map(|run| (run.start_ip.as_str(), run.end_ip.as_str())).collect();
+    assert_eq!((unavailable, block.exclusions.len()), (vec![("192.168.0.3", "192.168.0.3")], 0));
 }
 
 #[test]
@@ -96,7 +97,7 @@ fn an_outdated_block_goes_on_without_what_its_node_has_of_another_pool() {
 
 #[test]
 fn what_is_no_longer_held_elsewhere_is_no_longer_barred() {
-    let barred = |held: &[(&str, &str)]| {
+    let unavailable = |held: &[(&str, &str)]| {
         let mut n1 = told("n1", 50, Some(("192.168.0.1", "192.168.0.4")), &[]);
         let mut spec: Value = serde_json::from_str(n1.spec.as_ref().unwrap().get()).unwrap();
         spec["pools"][0]["heldElsewhere"] = json!([{"startIP": "192.168.0.2", "endIP": "192.168.0.3"}]);
@@ -107,8 +108,8 @@ fn what_is_no_longer_held_elsewhere_is_no_longer_barred() {
         let [block] = &world.reconciler.ipam_nodes.get("n1").unwrap().blocks[..] else { panic!("one block") };
         block.held_elsewhere.iter().map(|run| run.start_ip.clone()).collect::<Vec<_>>()
     };
-    assert_eq!(barred(&[("192.168.0.3", "192.168.0.3")]), ["192.168.0.3"]);
-    assert!(barred(&[]).is_empty());
+    assert_eq!(unavailable(&[("192.168.0.3", "192.168.0.3")]), ["192.168.0.3"]);
+    assert!(unavailable(&[]).is_empty());
 }
 
 #[test]
@@ -162,7 +163,7 @@ fn one_address_held_on_two_nodes_is_said_aloud_and_the_newer_gives_no_more() {
     }
     assert!(world.warnings().contains(&"DuplicateAddress"));
     let written = nodes_written(&calls);
-    let (_, action) = written.iter().find(|(node, _)| *node == "n2").expect("n2 is told");
+    let (_, action) = written.iter().find(|(node, _)| *node == "n2").expect("the IPAMNode of n2 is written");
     assert_eq!(action.blocks()[0].state, BlockState::Releasing);
     let n1 = world.reconciler.ipam_nodes.get("n1").unwrap();
     assert_eq!(n1.blocks[0].state, BlockState::Active);
@@ -197,11 +198,11 @@ fn held_where_no_block_is() -> World {
     ];
     let mut world = World::new(&["n1", "n2"], &[pool_object("blue", 10, 1, &spec, &status)], ipam_nodes);
     world.settle();
-    assert!(is_barred(&world));
+    assert!(is_unavailable(&world));
     world
 }
 
-fn is_barred(world: &World) -> bool {
+fn is_unavailable(world: &World) -> bool {
     !world.reconciler.ipam_nodes.get("n1").unwrap().blocks[0].held_elsewhere.is_empty()
 }
 
@@ -210,13 +211,13 @@ fn what_a_node_without_blocks_holds_is_not_forgotten_with_its_node_before_the_gr
     let mut world = held_where_no_block_is();
     world.tell(Observed::Node(Event::Delete(("n2".into(), NodeMeta::default()))));
     let calls = world.settle();
-    assert!(nodes_written(&calls).is_empty() && is_barred(&world), "{calls:#?}");
+    assert!(nodes_written(&calls).is_empty() && is_unavailable(&world), "{calls:#?}");
     world.now += Settings::default().released_block_grace.unwrap();
     let calls = world.settle();
     assert!(nodes_written(&calls).iter().any(|write| matches!(write, ("n2", NodeAction::Delete(..)))), "{calls:#?}");
     world.calls_after(Duration::from_secs(20)).into_iter().for_each(|call| world.succeed(call));
     world.settle();
-    assert!(!is_barred(&world));
+    assert!(!is_unavailable(&world));
 }
 
 #[test]
@@ -227,7 +228,7 @@ fn a_force_release_on_one_pool_keeps_addresses_of_another() {
     world.tell(Observed::Pool(PoolKind::IpPool, Event::Apply(red)));
     world.tell(Observed::Node(Event::Delete(("n2".into(), NodeMeta::default()))));
     let calls = world.settle();
-    assert!(nodes_written(&calls).iter().all(|(node, _)| *node != "n2") && is_barred(&world), "{calls:#?}");
+    assert!(nodes_written(&calls).iter().all(|(node, _)| *node != "n2") && is_unavailable(&world), "{calls:#?}");
 }
 
 #[test]
@@ -237,7 +238,7 @@ fn what_a_node_without_blocks_holds_goes_with_its_node_once_its_agent_holds_noth
     world.settle();
     world.tell(Observed::IpamNode(Event::Apply(told("n2", 900, None, &[]))));
     world.settle();
-    assert!(!is_barred(&world));
+    assert!(!is_unavailable(&world));
     assert!(world.reconciler.ipam_nodes.get("n2").is_none());
 }
 
@@ -251,13 +252,13 @@ fn what_a_node_holds_outside_its_block_stays_barred_when_its_ipam_node_is_delete
         matches!(nodes_written(&calls)[..], [("n2", NodeAction::Create { .. })]),
         "the agent is to tell it again: {calls:#?}"
     );
-    assert!(is_barred(&world), "it has not yet");
+    assert!(is_unavailable(&world), "it has not yet");
     world.tell(Observed::IpamNode(Event::Apply(told("n2", 900, None, &[("192.168.0.3", "192.168.0.3")]))));
     world.settle();
-    assert!(is_barred(&world));
+    assert!(is_unavailable(&world));
     world.tell(Observed::IpamNode(Event::Apply(told("n2", 901, None, &[]))));
     world.settle();
-    assert!(!is_barred(&world));
+    assert!(!is_unavailable(&world));
 }
 
 #[test]

@@ -425,6 +425,44 @@ fn a_failed_status_write_that_the_watch_confirms_is_the_plan_from_then_on() {
 }
 
 #[test]
+fn a_failed_status_write_that_the_watch_shows_assigns_its_blocks() {
+    let mut world = World::new(&["n1"], &[blue()], vec![]);
+    world.settle();
+    world.tell(n1_cordoned(true));
+    world.settle();
+    report(&mut world, "n1", 0);
+    world.settle();
+    world.tell(n1_cordoned(false));
+    let assign = only(world.calls());
+    let sent = status_of(&assign).clone();
+    assert_eq!(sent.allocations.len(), 1);
+    world.fail(assign, CallError::Failed("504".into()));
+    world.pool_reads(1, SPEC, &status_json(&sent));
+    let calls = world.poll();
+    assert!(calls.iter().any(Command::assigns), "no other call comes first: {calls:#?}");
+}
+
+#[test]
+fn events_of_an_unanswered_status_write_come_once_it_is_read() {
+    let mut world = World::new(&["n1"], &[blue()], vec![]);
+    world.settle();
+    world.events();
+    for (is_cordoned, reason) in [(true, "BlocksReleasing"), (false, "BlocksAssigned")] {
+        world.tell(n1_cordoned(is_cordoned));
+        let write = only(world.calls());
+        let sent = status_of(&write).clone();
+        world.fail(write, CallError::Failed("504".into()));
+        assert_eq!(world.events(), [""; 0], "it may not have been done");
+        world.pool_reads(1, SPEC, &status_json(&sent));
+        assert_eq!(world.events(), [reason]);
+        world.settle();
+        report(&mut world, "n1", 0);
+        world.settle();
+        world.events();
+    }
+}
+
+#[test]
 fn a_refused_status_is_not_the_plan_though_the_other_write_has_its_blocks() {
     let mut world = World::new(&["n1"], &[blue()], vec![]);
     world.settle();

@@ -124,7 +124,12 @@ impl World {
         self.controllers.poll(&mut self.reconciler, now)
     }
 
-    /// The reasons of the events that were to be published since the last time.
+    /// The reasons of all events that were to be published since the last time.
+    pub(super) fn events(&mut self) -> Vec<&'static str> {
+        self.reconciler.take_events().into_iter().map(|event| event.note.reason).collect()
+    }
+
+    /// The reasons of the Warning events that were to be published since the last time.
     pub(super) fn warnings(&mut self) -> Vec<&'static str> {
         let events = self.reconciler.take_events().into_iter().filter(|event| event.note.is_warning);
         events.map(|event| event.note.reason).collect()
