@@ -49,8 +49,8 @@ const NEAR: &[(&str, &[(&str, Change)])] = &[
         ("Orphan", First), ("Orphan", Last), ("Crowd", Without), ("Start", First),
     ]),
     ("never-used-grant-of-a-backup", &[
-        ("RestoreLive", Without), ("RestoreLive", First), ("RestoreLive", Last), ("Backup", Without), ("Backup", First), ("Backup", Last),
-        ("AgentWork", Without), ("AgentWork", Last), ("AgentWork", Other("node")), ("Crowd", Without), ("Cordon", Without), ("Cordon", First), ("Cordon", Other("node")),
+        ("PutStoreBack", Without), ("Restore", Without), ("Restore", First), ("Backup", Without), ("Backup", First), ("Backup", Last),
+        ("Crowd", Without), ("Cordon", Without), ("Cordon", First), ("Cordon", Other("node")),
     ]),
     ("node-leaves-before-it-is-asked", &[
         ("Undefine", Without), ("Undefine", Last), ("NodeLeaves", Without), ("NodeLeaves", First), ("NodeLeaves", Other("node")), ("NodeJoins", Last),

@@ -128,7 +128,7 @@ enum Leads {
     Listing,
     /// All have, and the Lease is to be written once more.
     Listed,
-    /// The Lease was written after them.
+    /// The Lease was written after the last list.
     Confirmed,
 }
 
@@ -237,8 +237,9 @@ impl Reconciler {
 
     /// Whether anything may be decided.
     ///
-    /// The first lists of a leader can be from a backup that was restored after its Lease was written. That restore takes the Lease
-    /// back, too. So a write of the Lease that begins after these lists shows that they are not.
+    /// A list can be from a backup that was restored after the Lease was written. That restore takes the Lease back, too. So a write of
+    /// the Lease that begins after the list shows that it is not. This holds for the first lists of a leader, and for a list that a
+    /// watch makes because it broke.
     fn decides(&self) -> bool {
         self.leads == Leads::Confirmed && self.is_synced()
     }
@@ -333,6 +334,7 @@ impl Reconciler {
     /// Takes in what a watch tells.
     fn take_in(&mut self, event: Observed, now: Instant) {
         let was_synced = self.is_synced();
+        let is_listed = matches!(event.keys(), Event::InitDone);
         match event {
             Observed::Node(event) => self.observe_node(event, now),
             Observed::Pool(kind, event) => self.observe_pool(kind, event, now),
@@ -340,7 +342,7 @@ impl Reconciler {
         }
         self.note_occupancy(now);
         self.keep_sight(now);
-        if self.leads == Leads::Listing && self.is_synced() {
+        if is_listed && self.is_leading() && self.is_synced() {
             self.lease_write += 1;
             self.leads = Leads::Listed;
         }
@@ -417,11 +419,17 @@ impl Reconciler {
         let (uid, resource_version) = (record.uid.clone(), record.resource_version.clone());
         let pool = PoolRef { key: key.clone(), uid, resource_version, call };
         let spec = record.spec.as_ref().ok().cloned();
+        let during_pause = self.recovery.is_paused();
         let (let_go, elsewhere) = (decision.let_go, decision.elsewhere);
         // Only a status write of ours has assigned what was free.
         let just_assigned = if decision.status.is_some() { decision.just_assigned } else { BTreeSet::new() };
-        let applies =
-            decision.assignments.map(|given| Applied { let_go, elsewhere, just_assigned, ..Applied::new(spec, given) });
+        let applies = decision.assignments.map(|given| Applied {
+            let_go,
+            elsewhere,
+            just_assigned,
+            during_pause,
+            ..Applied::new(spec, given)
+        });
         if let Some(patch) = decision.patch {
             let change = change(&record.life, &patch);
             task.call = Some(Call { patch: Some(patch), ..Call::new(call, now) });
@@ -550,7 +558,9 @@ impl Reconciler {
         if let Some(before) = &task.applied {
             new.follow(before);
         }
-        if let Some(old) = task.applied.as_ref().filter(|old| old.is_of_the_spec_of(&new)) {
+        let makes_grants = |old: &Applied| old.during_pause && !new.during_pause;
+        let is_alike = |old: &&Applied| old.is_of_the_spec_of(&new) && !makes_grants(old);
+        if let Some(old) = task.applied.as_ref().filter(is_alike) {
             for node in changed_nodes(&old.assignments, &new.assignments) {
                 self.queue.push(node);
             }

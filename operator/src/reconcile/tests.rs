@@ -149,6 +149,18 @@ fn lists_from_before_a_restore_are_confirmed_by_no_write_that_was_asked_for_afte
 }
 
 #[test]
+fn a_list_of_a_watch_that_broke_counts_after_a_write_of_the_lease() {
+    let mut world = World::new(&["n1"], &[blue()], vec![]);
+    world.settle();
+    world.tell(Observed::Pool(PoolKind::CidrPool, Event::Init));
+    world.tell(Observed::Pool(PoolKind::CidrPool, Event::InitDone));
+    world.node_joins("n2");
+    world.now += Duration::from_mins(1);
+    assert!(world.poll().is_empty(), "the list may be from a backup");
+    assert!(!world.calls().is_empty());
+}
+
+#[test]
 fn a_follower_keeps_warm_and_does_nothing_until_it_leads() {
     let mut world = World::empty();
     world.list(&["n1"], &[blue()], vec![]);

@@ -45,6 +45,33 @@ fn an_ended_grant_is_replaced_only_after_all_nodes_have_reported() {
 }
 
 #[test]
+fn a_grant_that_waited_for_reports_leaves_out_what_they_have_in_use() {
+    let mut world = found_after_a_restore(&["n1", "n2"]);
+    world.settle();
+    world.answer("n2");
+    world.settle();
+    let (n1, n2) = ["n1", "n2"].map(|node| world.reconciler.ipam_nodes.get(node).unwrap()).into();
+    let used = &n2.blocks[0].start_ip;
+    let report = json!({"name": "blue", "poolType": "IPPool", "startIP": used, "endIP": used, "used": 1, "capacity": 0,
+        "held": [{"startIP": used, "endIP": used}]});
+    let answer = object(&json!({
+        "metadata": {"name": "n1", "uid": n1.uid, "generation": n1.generation, "resourceVersion": "500", "finalizers": n1.finalizers},
+        "spec": {"pools": n1.blocks, "reportRequest": n1.request},
+        "status": {"observedGeneration": n1.generation, "reportRequest": n1.request, "pools": [report]},
+    }));
+    world.tell(Observed::IpamNode(Event::Apply(answer)));
+    // The IPAMNode is looked at before the pool.
+    let mut calls = world.poll();
+    calls.iter().cloned().for_each(|call| world.succeed(call));
+    calls.extend(world.settle());
+    let writes = nodes_written(&calls).into_iter().filter(|(node, _)| *node == "n2");
+    let written: Vec<&NodeBlock> = writes.flat_map(|(_, action)| action.blocks()).collect();
+    let granted: Vec<&&NodeBlock> = written.iter().filter(|block| block.grant != "6500000000000001").collect();
+    assert!(!granted.is_empty(), "{calls:#?}");
+    assert!(granted.iter().all(|block| !block.held_elsewhere.is_empty()), "{granted:#?}");
+}
+
+#[test]
 fn new_blocks_wait_two_minutes_at_most_where_records_are_there() {
     let mut world = found_after_a_restore(&["n1", "n2"]);
     world.settle();
