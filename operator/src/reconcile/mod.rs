@@ -419,17 +419,11 @@ impl Reconciler {
         let (uid, resource_version) = (record.uid.clone(), record.resource_version.clone());
         let pool = PoolRef { key: key.clone(), uid, resource_version, call };
         let spec = record.spec.as_ref().ok().cloned();
-        let during_pause = self.recovery.is_paused();
         let (let_go, elsewhere) = (decision.let_go, decision.elsewhere);
         // Only a status write of ours has assigned what was free.
         let just_assigned = if decision.status.is_some() { decision.just_assigned } else { BTreeSet::new() };
-        let applies = decision.assignments.map(|given| Applied {
-            let_go,
-            elsewhere,
-            just_assigned,
-            during_pause,
-            ..Applied::new(spec, given)
-        });
+        let applies =
+            decision.assignments.map(|given| Applied { let_go, elsewhere, just_assigned, ..Applied::new(spec, given) });
         if let Some(patch) = decision.patch {
             let change = change(&record.life, &patch);
             task.call = Some(Call { patch: Some(patch), ..Call::new(call, now) });
@@ -558,9 +552,7 @@ impl Reconciler {
         if let Some(before) = &task.applied {
             new.follow(before);
         }
-        let makes_grants = |old: &Applied| old.during_pause && !new.during_pause;
-        let is_alike = |old: &&Applied| old.is_of_the_spec_of(&new) && !makes_grants(old);
-        if let Some(old) = task.applied.as_ref().filter(is_alike) {
+        if let Some(old) = task.applied.as_ref().filter(|old| old.is_of_the_spec_of(&new)) {
             for node in changed_nodes(&old.assignments, &new.assignments) {
                 self.queue.push(node);
             }

@@ -118,8 +118,7 @@ impl Reconciler {
     /// Makes the grants that entries lack. An entry that no plan in force has made stays as it is, unless the status of an invalid
     /// pool has its block: such a pool serves on as before.
     ///
-    /// While recovery waits for reports, other nodes may use the addresses. So no Active entry gets a new grant before the pool has a
-    /// plan that was made after the wait.
+    /// While recovery waits for reports, other nodes may use the addresses. Then no Active entry gets a new grant.
     fn grant(&mut self, node: &str, blocks: &mut Vec<NodeBlock>, now: Now) {
         let is_paused = self.recovery.is_paused();
         let second = u32::try_from(now.wall.as_second()).unwrap_or_default();
@@ -146,8 +145,7 @@ impl Reconciler {
             let is_new = task.has_just_assigned(node);
             let random = &mut self.random;
             grant(block, known, sent.as_ref(), is_new, |least| GrantId::new(second.max(least), random.u32(..)));
-            let awaits_reports = is_paused || task.applied.as_ref().is_some_and(|applied| applied.during_pause);
-            if awaits_reports && block.state == BlockState::Active {
+            if is_paused && block.state == BlockState::Active {
                 (block.grant, block.never_used) = before;
             }
         }

@@ -107,8 +107,6 @@ pub(super) struct Applied {
     pub(super) waits: bool,
     /// Nodes whose block was free until a status write of this leader assigned it.
     pub(super) just_assigned: BTreeSet<String>,
-    /// Whether it was made while new blocks waited for reports, so that it does not rest on all of them.
-    pub(super) during_pause: bool,
     /// Blocks outside the network of the spec from which nodes may allocate. None as a rule.
     pub(super) beyond: Vec<AddrRange>,
 }
@@ -125,7 +123,6 @@ impl Applied {
             elsewhere: Elsewhere::default(),
             waits,
             just_assigned: BTreeSet::new(),
-            during_pause: false,
             beyond,
         }
     }

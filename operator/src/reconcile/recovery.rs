@@ -513,7 +513,9 @@ impl Reconciler {
         }
     }
 
+    /// Grants that waited rest on new plans: those from during the pause do not know all reports.
     fn pause_is_over(&mut self, now: Instant) {
+        self.pools.values_mut().for_each(|task| task.applied = None);
         self.wake_pools(now);
         // Entries that lacked a grant get one, also those of a Node that is gone.
         for node in self.nodes.names().chain(self.ipam_nodes.all().keys()) {
