@@ -174,6 +174,11 @@ impl IpamNodeRecord {
         !self.is_doubted && self.is_there(entry) && (is_idle || self.was_never_used(entry))
     }
 
+    /// Whether a Releasing entry can be revoked.
+    pub fn has_unused_releasing(&self) -> bool {
+        self.blocks.iter().any(|block| block.state == BlockState::Releasing && self.is_unused(block))
+    }
+
     fn was_never_used(&self, entry: &NodeBlock) -> bool {
         let is_empty = |report: &BlockUse| report.used == 0 && report.grant.is_some();
         let is_reported = self.report_about(entry).is_some() || self.reported.contains(&entry.grant);

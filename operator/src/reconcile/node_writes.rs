@@ -229,10 +229,11 @@ impl Reconciler {
             if changes {
                 self.wake_pools_that_await(node, now);
             }
+            let can_be_revoked = self.ipam_nodes.get(node).is_some_and(IpamNodeRecord::has_unused_releasing);
             // Only now is it known that the write before, whose answer was lost, changed nothing. No watch tells of a
             // write that changes nothing, so what waited for that is looked at here.
-            // One that is new gets its blocks, and one whose Node is gone may be deleted.
-            if !changes || is_kept || creates {
+            // One that is new gets its blocks, one whose Node is gone may be deleted, and a grant may be revoked.
+            if !changes || is_kept || creates || can_be_revoked {
                 self.queue.push(node);
             }
         }

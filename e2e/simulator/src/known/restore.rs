@@ -49,7 +49,10 @@ fn takes_block(failure: &Failure, action: Action, node: u8) -> bool {
         | Action::Relabel { node: it }
         | Action::NodeTerminates { node: it }
         | Action::NodeLeaves { node: it } => it == node,
-        Action::Apply { pool, .. } | Action::Remove { pool } => names_pool(failure, pool),
+        // An older pool with the address takes it, too.
+        Action::Apply { pool, .. } | Action::Remove { pool } => {
+            names_pool(failure, pool) || pools_with_the_address(failure, &failure.history).contains(pool_at(pool).1)
+        }
         _ => false,
     }
 }

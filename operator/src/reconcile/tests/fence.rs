@@ -125,3 +125,20 @@ fn of_two_writes_without_an_answer_either_may_be_in_force() {
     let key = PoolKey::new(PoolKind::IpPool, "blue");
     assert!(!known.has_released(&key), "the API server has a grant that has not ended: {known:#?}");
 }
+
+#[test]
+fn a_block_whose_first_entry_got_no_answer_is_released_though_no_agent_runs() {
+    let mut world = World::new(&["n1"], &[blue()], vec![]);
+    world.has_agents = false;
+    let status = only(world.calls());
+    world.succeed(status);
+    let write = only(world.calls());
+    cordon(&mut world, Some(Leaving::Cordoned));
+    let calls = world.calls();
+    calls.into_iter().for_each(|call| world.succeed(call));
+    world.fail(write, CallError::Failed("no answer".into()));
+    world.settle();
+    world.now += Duration::from_secs(1);
+    world.settle();
+    assert!(world.status().allocations.is_empty() && world.status().releasing.is_empty(), "{:#?}", world.status());
+}
