@@ -34,7 +34,10 @@ fn is_down(history: &[Action], node: u8) -> bool {
 /// What happens from the end of the node's agent on, if it is down after this history.
 fn while_down(history: &[Action], node: u8) -> &[Action] {
     let kills = |action: &Action| match *action {
-        Action::AgentKill { node: it } | Action::PutStoreBack { node: it } | Action::Wipe { node: it } => it == node,
+        Action::AgentKill { node: it }
+        | Action::PutStoreBack { node: it }
+        | Action::Wipe { node: it }
+        | Action::FailSync { node: it, .. } => it == node,
         _ => false,
     };
     let starts = |action| matches!(action, Action::AgentStart { node: it } if it == node);

@@ -134,8 +134,9 @@ fn a_block_whose_first_entry_got_no_answer_is_released_though_no_agent_runs() {
     world.succeed(status);
     let write = only(world.calls());
     cordon(&mut world, Some(Leaving::Cordoned));
-    let calls = world.calls();
-    calls.into_iter().for_each(|call| world.succeed(call));
+    for call in world.calls() {
+        world.succeed(call);
+    }
     world.fail(write, CallError::Failed("no answer".into()));
     world.settle();
     world.now += Duration::from_secs(1);
