@@ -1,6 +1,6 @@
 //! Faults that neither a restore nor the definitions' deletion shows alone.
 
-use super::order::{adds_for_a_user, after, has, names_node, names_pool, waits_for_reports, writes};
+use super::order::{adds_for_a_user, after, ends_a_leader, has, names_node, names_pool, waits_for_reports, writes};
 use crate::Failure;
 use crate::action::Action;
 
@@ -14,17 +14,16 @@ pub(super) fn is_of_an_awaited_node(failure: &Failure) -> bool {
     waits_for_reports(failure) && has(&failure.history, is_named)
 }
 
-/// The status of the pool that is named is wiped, and the leader ends with a call under way. Another leads, and writes. Then the call
+/// The status of the pool that is named is wiped, and the leader ends or stands still with a call under way. Another leads, and writes. Then the call
 /// arrives. The law about the Lease names no pool, and is broken without a pod.
 pub(super) fn is_of_a_call_of_a_former_leader(failure: &Failure) -> bool {
     let is_of_the_lease = failure.law.law == LEASE_FIRST;
     let wipes = |action| matches!(action, Action::WipeStatus { pool } if is_of_the_lease || names_pool(failure, pool));
-    let ends = |action| matches!(action, Action::Kill { .. });
+    let since = after(&failure.history, wipes);
     let starts = |action| matches!(action, Action::Start { .. });
     let arrives = |action| matches!(action, Action::Orphan { .. });
-    let led = after(after(after(&failure.history, wipes), ends), starts);
-    let later = after(after(led, writes), arrives);
+    let later = after(after(after(since, ends_a_leader), writes), arrives);
     let joins = |action| matches!(action, Action::NodeJoins { node } if names_node(failure, node));
     let is_used = if is_of_the_lease { has(&failure.history, joins) } else { adds_for_a_user(failure, later) };
-    is_used && has(&failure.history, |action| matches!(action, Action::Decide { .. }))
+    is_used && has(since, starts) && has(&failure.history, |action| matches!(action, Action::Decide { .. }))
 }
