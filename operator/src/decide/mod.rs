@@ -346,12 +346,20 @@ fn patch(seen: &Observation<'_>, plan: &Plan, news: status::News) -> Option<Meta
         (true, true, true) => return (news != status::News::Blocks).then_some(MetadataPatch::Unseal),
         _ => {}
     }
-    if life.force_release.is_empty() {
+    if life.force_release.is_empty() || (life.forces_all() && releases_more(seen, plan)) {
         return None;
     }
     // Before a status that gives a node a block of which no admin has spoken: a name that stayed on would let go of it.
     let named = forced(seen, plan);
     (named != life.force_release).then_some(MetadataPatch::Force(named))
+}
+
+/// Whether the plan releases a block that the status does not say is released. `*` stands for what the status says.
+fn releases_more(seen: &Observation<'_>, plan: &Plan) -> bool {
+    let recorded: HashSet<&str> =
+        seen.pool.status.releasing.iter().map(|release| release.claim.node.as_str()).collect();
+    let mut losing = plan.assignments.iter().filter(|assignment| assignment.standing != Standing::Serving);
+    losing.any(|assignment| !recorded.contains(assignment.node.as_str()))
 }
 
 /// Most bytes of names that take the place of `*`: an object's annotations together may have 256 KiB.

@@ -356,10 +356,11 @@ fn who_lost_the_last_block_of_a_deleted_pool_is_said_before_the_pool_is_gone() {
     record.life.deleting = true;
     record.life.force_release = BTreeSet::from(["*".to_owned()]);
     let both = BTreeSet::from(["n1".to_owned(), "n2".to_owned()]);
+    let decision = scene.decide(&record);
+    assert_eq!(decision.patch, None, "the status says first which blocks are released");
+    let mut record = written(&record, &decision);
     assert_eq!(scene.decide(&record).patch, Some(MetadataPatch::Force(both.clone())));
     record.life.force_release = both;
-    let decision = scene.decide(&record);
-    let record = written(&record, &decision);
     for node in ["n1", "n2"] {
         scene.ipam_nodes.get_mut(node).unwrap().blocks[0].state = BlockState::Revoked;
     }
