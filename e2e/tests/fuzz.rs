@@ -143,7 +143,7 @@ fn mutations_differ_from_one_another_and_are_the_same_each_time() {
 fn the_seeds_get_past_the_first_door() {
     use ipam_core::{PoolKind, Reason};
     use ipam_e2e::fuzz::review::known;
-    use ipam_operator::webhook::{judge::judge, review::read};
+    use ipam_webhook::{judge::judge, review::read};
     let reviews = seeds::seeds("review").unwrap();
     assert!(reviews.len() >= 400);
     let mut refused = BTreeSet::new();

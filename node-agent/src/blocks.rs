@@ -10,15 +10,7 @@ use ipam_crds::{AddressRange, BlockState, NodeBlock};
 
 use crate::lost::Lost;
 use crate::note::Noted;
-
-/// Why pods do not get all that the IPAMNode promises them.
-#[derive(Clone, PartialEq, Eq, Debug)]
-pub struct Problem {
-    /// One word.
-    pub reason: &'static str,
-    /// A sentence that names the pool.
-    pub sentence: String,
-}
+use crate::problem::Problem;
 
 /// The pools of `noted`, of which the copy on disk is `durable`, and what is wrong with them. With `pause`, no new address is
 /// allocated from any of them.

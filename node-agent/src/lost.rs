@@ -11,14 +11,11 @@ use ipam_core::{AddrRange, GrantId, NodePool, PoolKey};
 use ipam_crds::{AddressRange, BlockUse, HELD_RUNS, LedgerPosition, PoolType};
 use serde::{Deserialize, Serialize};
 
-use crate::blocks::Problem;
+use crate::problem::Problem;
+use crate::standing::{DISCARD, Standing};
 use crate::store::Position;
 use crate::text::shortened;
-use crate::watch::Standing;
 
-/// The annotation of an IPAMNode by which an admin discards the addresses of an earlier report. Its value is the resourceVersion
-/// of the object in which the agent found that report. So it never discards what the agent finds later, and it may stay.
-pub const DISCARD: &str = "nv-ipam.nvidia.com/discard-report";
 /// Longest list of addresses in the message. With the longest names of node and namespace, the command behind it is still within
 /// the length of a condition.
 const ADDRESSES: usize = 256;

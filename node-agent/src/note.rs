@@ -7,7 +7,7 @@ use serde::{Deserialize, Serialize};
 
 use crate::lost::Lost;
 use crate::spec::NodeSpec;
-use crate::watch::Standing;
+use crate::standing::Standing;
 
 /// The spec in force, and what this node's reports have as in use without a record in the journal.
 #[derive(Clone, PartialEq, Eq, Default, Debug, Serialize, Deserialize)]

@@ -27,7 +27,7 @@ use crate::metrics::Metrics;
 use crate::ready::Readiness;
 use crate::rpc::Rpc;
 use crate::socket::Listener;
-use crate::spec::SpecFile;
+use crate::spec_file::SpecFile;
 use crate::status::Reporter;
 use crate::store::{Opened, RealDirectory, StoreError};
 use crate::takeover;
@@ -43,11 +43,7 @@ pub fn main(args: impl IntoIterator<Item = OsString>) -> ExitCode {
     let mut mistakes = Mistakes::default();
     let config = match ipam_daemon::flags::parse_known::<Flags>(args, &mut mistakes) {
         Ok(flags) => flags.read(mistakes).and_then(|config| config.check_paths().map(|()| config)),
-        Err(help) => {
-            // Without a terminal to print to there is nobody to tell.
-            drop(help.print());
-            return ExitCode::from(u8::try_from(help.exit_code()).unwrap_or(2));
-        }
+        Err(usage) => return ipam_daemon::print_usage(&usage),
     };
     let config = match config {
         Ok(config) => config,

@@ -27,9 +27,10 @@ use tracing::{debug, info, warn};
 
 use crate::allocator::{Allocator, Failure, Holdings};
 use crate::metrics::Metrics;
+use crate::standing::Standing;
 use crate::store::Position;
 use crate::text::shortened;
-use crate::watch::{InForce, Standing};
+use crate::watch::InForce;
 use idle::Unused;
 pub use reports::{Next, Outcome, Reports, UNREACHED, WRITE_TIMEOUT, Write};
 
@@ -426,7 +427,7 @@ pub(crate) mod tests {
     use ipam_crds::{IPAMNodeSpec, PoolType};
 
     use super::*;
-    use crate::blocks::Problem;
+    use crate::problem::Problem;
     use crate::spec::NodeSpec;
 
     fn range(first: &str, last: &str) -> AddrRange {

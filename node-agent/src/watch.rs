@@ -15,8 +15,8 @@ use futures::{Stream, StreamExt, stream};
 use ipam_core::GrantId;
 use ipam_core::ledger::GrantStep;
 use ipam_core::node_pool::Pause;
-use ipam_crds::{BlockState, IPAMNode, IPAMNodeStatus, NodeBlock};
-use kube::core::{DeserializeGuard, ObjectMeta};
+use ipam_crds::{BlockState, IPAMNode, NodeBlock};
+use kube::core::DeserializeGuard;
 use kube::runtime::WatchStreamExt;
 use kube::runtime::utils::Backoff;
 use kube::runtime::watcher::{self, Event, watcher};
@@ -28,14 +28,17 @@ use tokio_util::sync::CancellationToken;
 use tracing::{debug, info, warn};
 
 use crate::allocator::{Allocator, Source};
-use crate::blocks::{Problem, usable};
+use crate::blocks::usable;
 use crate::contact::Offline;
 use crate::found::Found;
-use crate::lost::{DISCARD, Lost, idle};
+use crate::lost::{Lost, idle};
 use crate::metrics::Metrics;
 use crate::note::Noted;
+use crate::problem::Problem;
 use crate::ready::Readiness;
-use crate::spec::{NodeSpec, SpecFile};
+use crate::spec::NodeSpec;
+use crate::spec_file::SpecFile;
+use crate::standing::{DISCARD, Standing};
 
 /// Pause until the agent tries again to save what it could not save.
 const SAVE_AGAIN: Duration = Duration::from_secs(2);
@@ -58,41 +61,6 @@ pub struct InForce {
     /// The report that the API server has; `None` before it has shown the object to this process, and while the disk does not
     /// know what only that report tells.
     pub standing: Option<Standing>,
-}
-
-/// A report as the API server shows it.
-#[derive(Clone, PartialEq, Default, Debug)]
-pub struct Standing {
-    /// `metadata.uid` of the object that it is part of.
-    pub uid: String,
-    /// `metadata.namespace`.
-    pub namespace: String,
-    /// `metadata.name`, which is the node's.
-    pub name: String,
-    /// The version of the object. A report replaces this version and no other.
-    pub resource_version: String,
-    /// The report; empty if there is none.
-    pub status: IPAMNodeStatus,
-    /// The value of the annotation [`DISCARD`](crate::lost::DISCARD).
-    pub discard: Option<String>,
-    /// Counts what the watch has delivered. A restored API server may show once more what it showed before.
-    pub arrival: u64,
-}
-
-/// With the arrival 0.
-impl From<&IPAMNode> for Standing {
-    fn from(object: &IPAMNode) -> Self {
-        let ObjectMeta { uid, namespace, name, resource_version, annotations, .. } = object.metadata.clone();
-        Self {
-            uid: uid.unwrap_or_default(),
-            namespace: namespace.unwrap_or_default(),
-            name: name.unwrap_or_default(),
-            resource_version: resource_version.unwrap_or_default(),
-            status: object.status.clone().unwrap_or_default(),
-            discard: annotations.and_then(|mut annotations| annotations.remove(DISCARD)),
-            arrival: 0,
-        }
-    }
 }
 
 /// What a watch tells.

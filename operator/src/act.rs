@@ -24,11 +24,11 @@ use serde::Serialize;
 use serde_json::json;
 use tokio::sync::watch;
 
-use crate::decide::{NoPlace, Note};
 use crate::election::Lead;
-use crate::objects::{Kind, RawObject, Written};
-use crate::pool::{FENCED_BY, StatusBody, StatusRecord};
-use crate::reconcile::{
+use ipam_reconciler::decide::{NoPlace, Note};
+use ipam_reconciler::objects::{Kind, RawObject, Written};
+use ipam_reconciler::pool::{FENCED_BY, StatusBody, StatusRecord};
+use ipam_reconciler::reconcile::{
     CallError, Command, NodeAction, NodeVersion, NodeWrite, Outcome, PoolEvent, PoolPatch, PoolRef,
 };
 
@@ -99,7 +99,7 @@ impl Actor {
         let published = tokio::time::timeout(EVENT_PATIENCE, self.recorder.publish(&event, &regarding)).await;
         let error = match published {
             Ok(Ok(())) => return,
-            Ok(Err(error)) => chain(&error),
+            Ok(Err(error)) => ipam_daemon::chain(&error),
             Err(_) => format!("no answer within {} s", EVENT_PATIENCE.as_secs()),
         };
         tracing::warn!(pool = %pool.key, reason, error, "event not published");
@@ -265,7 +265,7 @@ fn version(written: &Written) -> NodeVersion {
 /// 409 says that the object is another than we thought, and 404 that it is gone; but where something is to be created,
 /// see [`no_place`].
 fn call_error(error: kube::Error, creates: bool) -> CallError {
-    let kube::Error::Api(status) = error else { return CallError::Failed(chain(&error)) };
+    let kube::Error::Api(status) = error else { return CallError::Failed(ipam_daemon::chain(&error)) };
     if let Some(why) = no_place(&status).filter(|_| creates) {
         return CallError::NoPlace(why);
     }
@@ -301,12 +301,6 @@ fn event(note: Note) -> Event {
         action: "Reconcile".to_owned(),
         secondary,
     }
-}
-
-/// An error with its causes: "service error" alone tells nobody that the connection was refused.
-pub fn chain(error: &dyn std::error::Error) -> String {
-    let causes = std::iter::successors(error.source(), |cause| cause.source());
-    causes.fold(error.to_string(), |text, cause| format!("{text}: {cause}"))
 }
 
 #[cfg(test)]

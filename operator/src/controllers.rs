@@ -37,11 +37,11 @@ use tokio_util::sync::CancellationToken;
 
 use crate::act::Actor;
 use crate::election::Lead;
-use crate::election::given::Mark;
+use crate::election::mark::Mark;
 use crate::metrics::Metrics;
-use crate::objects::{Kind, NodeObject, RawObject};
-use crate::reconcile::{Key, Now, Observed, PoolEvent, Reconciler, Settings, Step, map_event};
 use crate::watch::Watched;
+use ipam_reconciler::objects::{Kind, NodeObject, RawObject};
+use ipam_reconciler::reconcile::{Key, Now, Observed, PoolEvent, Reconciler, Settings, Step, map_event};
 
 /// Pools of one kind reconciled at one time. With thousands of pools the calls of one moment would otherwise keep the API server busy
 /// for longer than a leader may go without renewing its Lease.
@@ -101,7 +101,7 @@ impl Controllers {
         metrics: Arc<Metrics>,
         synced: Arc<AtomicBool>,
     ) -> Self {
-        let reconciler = Reconciler::new(settings, metrics.clone());
+        let reconciler = Reconciler::new(settings, metrics.reconciler.clone());
         let (sender, pending) = mpsc::channel(MOST_PENDING);
         let state = Mutex::new(State { reconciler, mark: mark.clone(), wakes: None, pending: sender, next_tick: None });
         let shared = Shared { state, actor, metrics, synced, loop_wake: Notify::new(), ends: CancellationToken::new() };
@@ -202,7 +202,7 @@ impl Shared {
             }
             mark.want(reconciler.wants_of_lease());
             let (pools, ipam_nodes) = reconciler.queued(now.instant);
-            self.metrics.queued(pools, ipam_nodes);
+            self.metrics.reconciler.queued(pools, ipam_nodes);
         }
         if *next_tick != reconciler.next_tick() || reconciler.wants_lists() {
             self.loop_wake.notify_one();
@@ -364,7 +364,7 @@ where
                 // The object is gone, and the state machine knows what that means for others. Or the process ends before the
                 // store is filled.
                 Ok(_) | Err(Error::ObjectNotFound(_) | Error::RunnerError(_)) => {}
-                Err(error) => tracing::error!(error = %crate::act::chain(&error), "a Controller failed"),
+                Err(error) => tracing::error!(error = %ipam_daemon::chain(&error), "a Controller failed"),
             }
             futures::future::ready(())
         });

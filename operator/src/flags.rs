@@ -2,15 +2,14 @@
 
 use std::collections::BTreeMap;
 use std::ffi::OsString;
-use std::process::ExitCode;
 use std::time::Duration;
 
 use clap::Parser;
 use ipam_daemon::{Common, CommonFlags, Mistakes, gosyntax};
 
-use crate::reconcile::{STATUS_BYTES_PER_MINUTE, Settings};
-use crate::webhook::flags::{WebhookConfig, WebhookFlags};
-use crate::{release_pools, validate};
+use crate::release_pools;
+use ipam_reconciler::reconcile::{STATUS_BYTES_PER_MINUTE, Settings};
+use ipam_webhook::flags::{WebhookConfig, WebhookFlags};
 
 /// nv-ipam operator: gives blocks of IPPools and CIDRPools to nodes
 #[derive(Parser, Debug)]
@@ -55,13 +54,6 @@ pub struct Config {
     pub webhook: Option<WebhookConfig>,
 }
 
-/// Prints what clap has to say, be it help or a mistake, and gives its exit code.
-pub fn told(usage: &clap::Error) -> ExitCode {
-    // Where the text cannot be written there is nobody to tell.
-    drop(usage.print());
-    u8::try_from(usage.exit_code()).map_or(ExitCode::FAILURE, ExitCode::from)
-}
-
 /// Why there is no configuration.
 #[derive(Debug, thiserror::Error)]
 pub enum FlagError {
@@ -70,7 +62,7 @@ pub enum FlagError {
     Usage(#[from] clap::Error),
     /// A word where a command or the first flag belongs.
     #[error("there is no command {0:?}; want {validate} or {release_pools}, or flags alone to run the operator",
-        validate = validate::command::NAME, release_pools = release_pools::NAME)]
+        validate = ipam_validate::command::NAME, release_pools = release_pools::NAME)]
     NoCommand(String),
     /// Values that are wrong, all of them.
     #[error(transparent)]

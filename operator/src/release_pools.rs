@@ -21,10 +21,10 @@ use kube::core::NamespaceResourceScope;
 use kube::{Client, Resource, ResourceExt as _};
 use serde_json::json;
 
-use crate::{ipam_node, pool};
+use ipam_reconciler::{ipam_node, pool};
 
 /// Name of the subcommand.
-pub const NAME: &str = "release-pools";
+pub const NAME: &str = ipam_reconciler::pool::RELEASE_POOLS;
 
 /// Calls under way at one time: an uninstall of 5,000 nodes is to end within the time that the chart gives the Job.
 const AT_ONCE: usize = 32;
@@ -56,7 +56,7 @@ pub fn main(args: impl IntoIterator<Item = OsString>) -> ExitCode {
     let args = std::iter::once(OsString::from(NAME)).chain(args);
     let flags = match Flags::try_parse_from(args) {
         Ok(flags) => flags,
-        Err(usage) => return crate::flags::told(&usage),
+        Err(usage) => return ipam_daemon::print_usage(&usage),
     };
     if let Err(why) = ipam_daemon::flags::namespace(&flags.ippools_namespace) {
         say(&format!("--ippools-namespace {:?}: {why}", flags.ippools_namespace));

@@ -17,15 +17,14 @@ use tokio_util::sync::CancellationToken;
 
 use crate::act::Actor;
 use crate::controllers::{Controllers, Watches};
-use crate::election::given::{Keeper, mark};
+use crate::election::mark::{Keeper, mark};
 use crate::election::{Election, Lead, Lost, identity};
 use crate::flags::{Config, FlagError};
 use crate::metrics::Metrics;
 use crate::release_pools;
-use crate::validate;
 use crate::watch::Watched;
-use crate::webhook::Webhook;
-use crate::webhook::known::Known;
+use ipam_webhook::Webhook;
+use ipam_webhook::known::Known;
 
 /// Time for calls under way to end once we are told to stop. With the pause between renewals it stays within the renew
 /// deadline, so that nothing is written that another leader might write.
@@ -38,8 +37,8 @@ const WRONG_FLAGS: u8 = 2;
 pub fn main(args: impl IntoIterator<Item = OsString>) -> ExitCode {
     let mut args = args.into_iter().peekable();
     let program = args.next();
-    if args.next_if(|argument| argument == validate::command::NAME).is_some() {
-        return validate::command::main(args);
+    if args.next_if(|argument| argument == ipam_validate::command::NAME).is_some() {
+        return ipam_validate::command::main(args);
     }
     if args.next_if(|argument| argument == release_pools::NAME).is_some() {
         return release_pools::main(args);
@@ -47,7 +46,7 @@ pub fn main(args: impl IntoIterator<Item = OsString>) -> ExitCode {
     let args = program.into_iter().chain(args);
     let config = match Config::parse(args) {
         Ok(config) => config,
-        Err(FlagError::Usage(usage)) => return crate::flags::told(&usage),
+        Err(FlagError::Usage(usage)) => return ipam_daemon::print_usage(&usage),
         Err(error) => {
             complain(&error);
             return ExitCode::from(WRONG_FLAGS);

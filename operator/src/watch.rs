@@ -14,9 +14,9 @@ use kube::runtime::{WatchStreamExt, watcher::Error};
 use kube::{Api, Client};
 use tokio::time::Instant;
 
-use crate::index::{CORDON, Leaving, NodeMeta};
-use crate::objects::{Kind, NodeObject, RawObject};
-use crate::reconcile::Observed;
+use ipam_reconciler::index::{CORDON, Leaving, NodeMeta};
+use ipam_reconciler::objects::{Kind, NodeObject, RawObject};
+use ipam_reconciler::reconcile::Observed;
 
 /// The name of the watch of Nodes.
 pub const NODES: &str = "nodes";
@@ -122,7 +122,7 @@ fn told<T: Send + 'static>(
         }
         Err(error) => {
             if !std::mem::replace(&mut broken, true) && !is_expiry(&error) {
-                tracing::warn!(watch, error = %crate::act::chain(&error), "watch broke, renewing it");
+                tracing::warn!(watch, error = %ipam_daemon::chain(&error), "watch broke, renewing it");
             }
             Err(watch)
         }

@@ -8,6 +8,9 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use arc_swap::ArcSwapOption;
+use prometheus_client::collector::Collector;
+use prometheus_client::encoding::{DescriptorEncoder, EncodeMetric};
+use prometheus_client::metrics::gauge::ConstGauge;
 use rustls::server::{ClientHello, NoServerSessionStorage, ResolvesServerCert};
 use rustls::sign::CertifiedKey;
 use rustls::{ServerConfig, crypto};
@@ -164,7 +167,7 @@ impl ServerCertificates {
     /// Counters, and the validity of what is served, for a registry; names begin with `webhook_certificate`.
     pub fn register(&self, registry: &mut prometheus_client::registry::Registry) {
         self.shared.metrics.register(registry);
-        registry.register_collector(Box::new(crate::metrics::Validity(self.clone())));
+        registry.register_collector(Box::new(Validity(self.clone())));
     }
 
     pub(crate) fn now(&self) -> jiff::Timestamp {
@@ -203,5 +206,23 @@ impl ResolvesServerCert for ServerCertificates {
 impl fmt::Debug for ServerCertificates {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_struct("ServerCertificates").field("serving", &self.pair()).finish_non_exhaustive()
+    }
+}
+
+/// Reads the validity when it is asked, for time passes without an event.
+#[derive(Debug)]
+struct Validity(ServerCertificates);
+
+impl Collector for Validity {
+    fn encode(&self, mut encoder: DescriptorEncoder) -> Result<(), fmt::Error> {
+        let mut gauge = |name: &str, help: &str, value: i64| {
+            let gauge = ConstGauge::new(value);
+            gauge.encode(encoder.encode_descriptor(name, help, None, gauge.metric_type())?)
+        };
+        let help = "1 if the webhook has a certificate that is valid now";
+        gauge("webhook_certificate_ready", help, i64::from(self.0.is_ready()))?;
+        let Some(pair) = self.0.pair() else { return Ok(()) };
+        let help = "When the certificate that the webhook serves expires, in seconds since 1970";
+        gauge("webhook_certificate_not_after_timestamp_seconds", help, pair.info().not_after.as_second())
     }
 }

@@ -1,9 +1,9 @@
 //! What the simulated admin does to the API server. What the server refuses is an action that made no sense.
 
 use ipam_core::overlap::ALLOW_OVERLAP_ANNOTATION;
-use ipam_node_agent::lost::DISCARD;
-use ipam_operator::index::CORDON;
-use ipam_operator::pool::{FORCE_ALL, FORCE_RELEASE};
+use ipam_node_agent::standing::DISCARD;
+use ipam_reconciler::index::CORDON;
+use ipam_reconciler::pool::{FORCE_ALL, FORCE_RELEASE};
 use serde_json::{Value, json};
 
 use super::action::Action;

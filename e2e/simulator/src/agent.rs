@@ -16,7 +16,7 @@ use ipam_core::{AddrRange, PoolKey};
 use ipam_crds::{BlockUse, IPAMNode};
 use ipam_node_agent::allocator::{Allocator, Failure};
 use ipam_node_agent::note::Noted;
-use ipam_node_agent::watch::Standing;
+use ipam_node_agent::standing::Standing;
 use serde::Deserialize as _;
 use serde_json::Value;
 

@@ -7,7 +7,7 @@ use std::net::IpAddr;
 use std::time::Duration;
 
 use ipam_core::{PoolKey, PoolKind};
-use ipam_operator::pool::{FINALIZER, FORCE_ALL, FORCE_RELEASE};
+use ipam_reconciler::pool::{FINALIZER, FORCE_ALL, FORCE_RELEASE};
 use serde_json::Value;
 
 use super::activity::Activity;

@@ -3,7 +3,7 @@
 
 use std::time::Duration;
 
-use ipam_operator::pool::FORCE_RELEASE;
+use ipam_reconciler::pool::FORCE_RELEASE;
 use serde_json::{Value, json};
 
 use super::action::{Action, Disk, Fate};

@@ -21,7 +21,7 @@ use ipam_crds::IPAMNode;
 use ipam_node_agent::allocator::{Allocator, Ended, Failure, Holdings};
 use ipam_node_agent::metrics::Metrics;
 use ipam_node_agent::ready::Readiness;
-use ipam_node_agent::spec::SpecFile;
+use ipam_node_agent::spec_file::SpecFile;
 use ipam_node_agent::status::{Next, Outcome, Reports};
 use ipam_node_agent::store::Position;
 use ipam_node_agent::watch::{self, Blocks, FIRST_WORD, InForce};

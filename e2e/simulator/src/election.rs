@@ -7,7 +7,8 @@ use futures::FutureExt as _;
 use ipam_operator::election::LEASE_NAME;
 use ipam_operator::election::algorithm::RETRY_PERIOD;
 use ipam_operator::election::campaign::{Campaign, Next, Tried};
-use ipam_operator::election::given::{Keeper, Mark, Wish, Word, mark};
+use ipam_operator::election::mark::{Keeper, Mark, mark};
+use ipam_reconciler::given::{Wish, Word};
 use jiff::Timestamp;
 use k8s_openapi::api::coordination::v1::Lease;
 

@@ -5,7 +5,7 @@ use std::ops::Deref;
 use std::sync::OnceLock;
 
 use ipam_core::plan::{Claim, ClaimSource};
-use ipam_operator::objects::RawObject;
+use ipam_reconciler::objects::RawObject;
 use k8s_openapi::api::coordination::v1::Lease;
 use serde::Deserialize as _;
 use serde_json::Value;

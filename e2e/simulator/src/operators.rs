@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use ipam_operator::election::given::Given;
+use ipam_reconciler::given::Given;
 
 use super::action::{Action, Fate};
 use super::election::{Election, Stepped};

@@ -2,7 +2,7 @@
 //! given up waiting. Each arrives at any time, or never.
 
 use ipam_operator::election::campaign::Next;
-use ipam_operator::reconcile::Command;
+use ipam_reconciler::reconcile::Command;
 use serde_json::Value;
 
 use super::wire::{Shared, Wire, lock, vote};

@@ -18,9 +18,10 @@ use ipam_node_agent::lost::{Lost, idle};
 use ipam_node_agent::metrics::Metrics;
 use ipam_node_agent::note::Noted;
 use ipam_node_agent::spec::NodeSpec;
+use ipam_node_agent::standing::Standing;
 use ipam_node_agent::status::{Next, Outcome, Reports, Write};
 use ipam_node_agent::store::Position;
-use ipam_node_agent::watch::{FIRST_WORD, InForce, Standing};
+use ipam_node_agent::watch::{FIRST_WORD, InForce};
 use serde::Deserialize as _;
 use tokio::sync::watch::Receiver;
 

@@ -5,7 +5,7 @@ use std::collections::{BTreeMap, BTreeSet, HashMap};
 
 use ipam_core::plan::Claim;
 use ipam_core::{AddrRange, PoolKey, PoolKind};
-use ipam_operator::pool::FORCE_RELEASE;
+use ipam_reconciler::pool::FORCE_RELEASE;
 use serde_json::Value;
 
 use super::activity::Activity;

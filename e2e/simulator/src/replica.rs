@@ -8,12 +8,12 @@ use std::time::{Duration, Instant};
 use ipam_core::PoolKind;
 use ipam_operator::election::LEASE_NAME;
 use ipam_operator::election::campaign::Next;
-use ipam_operator::election::given::Given;
-use ipam_operator::index::{CORDON, Labels, Leaving, NodeMeta};
-use ipam_operator::metrics::Metrics;
-use ipam_operator::objects::RawObject;
-use ipam_operator::reconcile::model::Model;
-use ipam_operator::reconcile::{Command, Now, Observed, Outcome, Reconciler, Settings};
+use ipam_reconciler::given::Given;
+use ipam_reconciler::index::{CORDON, Labels, Leaving, NodeMeta};
+use ipam_reconciler::metrics::Metrics;
+use ipam_reconciler::objects::RawObject;
+use ipam_reconciler::reconcile::model::Model;
+use ipam_reconciler::reconcile::{Command, Now, Observed, Outcome, Reconciler, Settings};
 use jiff::Timestamp;
 use kube::runtime::watcher::Event;
 

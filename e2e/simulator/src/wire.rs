@@ -10,7 +10,7 @@ use http_body_util::{BodyExt as _, Full};
 use ipam_operator::act::Actor;
 use ipam_operator::election::campaign::Next;
 use ipam_operator::election::{LEASE_NAME, Lead};
-use ipam_operator::reconcile::{CallError, Command, Outcome};
+use ipam_reconciler::reconcile::{CallError, Command, Outcome};
 use k8s_openapi::api::coordination::v1::Lease;
 use kube::api::PostParams;
 use kube::client::Body;

@@ -14,7 +14,7 @@ use ipam_daemon::cluster::shared_client;
 use ipam_node_agent::allocator::{Allocator, Failure, system_clock};
 use ipam_node_agent::metrics::Metrics;
 use ipam_node_agent::ready::Readiness;
-use ipam_node_agent::spec::SpecFile;
+use ipam_node_agent::spec_file::SpecFile;
 use ipam_node_agent::status::Reporter;
 use ipam_node_agent::store::{Position, Store, StoreError};
 use ipam_node_agent::watch::{Blocks, events};

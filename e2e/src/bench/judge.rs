@@ -7,8 +7,8 @@ use std::time::Instant;
 
 use anyhow::{Result, ensure};
 use ipam_core::{Pool, PoolKind, advise};
-use ipam_operator::webhook::known::Known;
-use ipam_operator::webhook::{answer, judge, review};
+use ipam_webhook::known::Known;
+use ipam_webhook::{answer, judge, review};
 
 use super::finding::Finding;
 use super::stats::Samples;

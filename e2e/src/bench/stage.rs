@@ -3,7 +3,7 @@
 use std::time::Duration;
 
 use anyhow::{Context, Result};
-use ipam_operator::ipam_node::FINALIZER;
+use ipam_reconciler::ipam_node::FINALIZER;
 use kube::Client;
 use serde_json::{Value, json};
 use tokio::runtime::Runtime;

@@ -8,7 +8,8 @@ use std::path::Path;
 
 use ipam_node_agent::found::Found;
 use ipam_node_agent::note::Noted;
-use ipam_node_agent::spec::{NodeSpec, SpecFile};
+use ipam_node_agent::spec::NodeSpec;
+use ipam_node_agent::spec_file::SpecFile;
 use ipam_node_agent::store::Position;
 use ipam_node_agent::takeover;
 use serde_json::{Value, json};

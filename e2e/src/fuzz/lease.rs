@@ -3,7 +3,7 @@
 use std::time::{Duration, Instant};
 
 use ipam_operator::election::algorithm::{Candidate, RENEW_DEADLINE, Step};
-use ipam_operator::election::given::{BLOCKS_GIVEN, Given};
+use ipam_reconciler::given::{BLOCKS_GIVEN, Given};
 use jiff::Timestamp;
 use k8s_openapi::api::coordination::v1::Lease;
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::MicroTime;

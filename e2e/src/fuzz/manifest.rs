@@ -2,7 +2,7 @@
 
 use std::sync::LazyLock;
 
-use ipam_operator::validate::{MAX_TOLD, Nodes, Options, Place, human, validate};
+use ipam_validate::{MAX_TOLD, Nodes, Options, Place, human, validate};
 
 /// Longest message about one mistake, in bytes. The longest value that is quoted has 100 characters.
 const LONGEST: usize = 5_000;

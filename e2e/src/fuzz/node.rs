@@ -14,8 +14,8 @@ use ipam_node_agent::blocks::usable;
 use ipam_node_agent::lost::Lost;
 use ipam_node_agent::note::Noted;
 use ipam_node_agent::spec::NodeSpec;
+use ipam_node_agent::standing::Standing;
 use ipam_node_agent::store::Position;
-use ipam_node_agent::watch::Standing;
 use kube::core::DeserializeGuard;
 use serde_json::json;
 

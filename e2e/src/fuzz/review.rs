@@ -3,13 +3,13 @@
 use std::sync::LazyLock;
 
 use ipam_core::PoolKind;
-use ipam_operator::index::Labels;
-use ipam_operator::objects::RawObject;
-use ipam_operator::reconcile::Observed;
-use ipam_operator::webhook::answer;
-use ipam_operator::webhook::judge::{RefusalStatus, Verdict, judge};
-use ipam_operator::webhook::known::Known;
-use ipam_operator::webhook::review::{Operation, read};
+use ipam_reconciler::index::Labels;
+use ipam_reconciler::objects::RawObject;
+use ipam_reconciler::reconcile::Observed;
+use ipam_webhook::answer;
+use ipam_webhook::judge::{RefusalStatus, Verdict, judge};
+use ipam_webhook::known::Known;
+use ipam_webhook::review::{Operation, read};
 use kube::runtime::watcher::Event;
 use serde_json::{Value as Json, json};
 

@@ -7,7 +7,8 @@ use std::process::{Command, ExitCode};
 use ipam_daemon::Mistakes;
 use ipam_e2e::child;
 use ipam_operator::flags::Config;
-use ipam_operator::{release_pools, validate};
+use ipam_operator::release_pools;
+use ipam_validate as validate;
 
 use crate::pages::read;
 use crate::parts::{Parts, Row};

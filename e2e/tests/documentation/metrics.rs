@@ -7,7 +7,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::fs;
 
 use ipam_e2e::binaries::workspace;
-use ipam_operator::webhook::metrics::WebhookMetrics;
+use ipam_webhook::metrics::WebhookMetrics;
 use ipam_webhook_certs::{Pair, ServerCertificates, system_clock};
 use prometheus_client::encoding::text::encode;
 use prometheus_client::registry::Registry;
@@ -18,10 +18,11 @@ use crate::parts::{Cell, Parts};
 /// Sources that register metrics.
 const SOURCES: &[&str] = &[
     "operator/src/metrics.rs",
-    "operator/src/webhook/metrics.rs",
+    "operator/reconciler/src/metrics.rs",
+    "operator/webhook/src/metrics.rs",
     "webhook-certs/src/metrics.rs",
     "node-agent/src/metrics.rs",
-    "node-agent/daemon/src/metrics.rs",
+    "daemon/src/metrics.rs",
 ];
 
 /// How the names of our metrics begin.

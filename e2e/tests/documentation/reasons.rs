@@ -18,8 +18,8 @@ const ERRORS: &str = "docs/reference/errors.md";
 
 /// Sources of the types and reasons of conditions and events.
 const CONDITIONS: &[&str] = &[
-    "operator/src/decide",
-    "operator/src/reconcile",
+    "operator/reconciler/src/decide",
+    "operator/reconciler/src/reconcile",
     "webhook-certs/src/self_managed",
     "node-agent/src/blocks.rs",
     "node-agent/src/lost.rs",
@@ -50,7 +50,15 @@ fn every_reason_of_a_condition_or_event_is_documented() {
 #[test]
 fn every_annotation_and_finalizer_is_documented() {
     const OURS: &str = "nv-ipam.nvidia.com/";
-    let literals = literals(&["operator/src", "webhook-certs/src", "node-agent/src", "ipam-core/src"]);
+    let literals = literals(&[
+        "operator/src",
+        "operator/reconciler/src",
+        "operator/validate/src",
+        "operator/webhook/src",
+        "webhook-certs/src",
+        "node-agent/src",
+        "ipam-core/src",
+    ]);
     let is_name = |text: &&String| text.starts_with(OURS) && !text.contains(' ') && text.len() > OURS.len();
     let known: BTreeSet<String> = literals.iter().filter(is_name).cloned().collect();
     assert!(known.len() > 6, "too few annotations were found: {known:?}");

@@ -8,7 +8,7 @@ use ipam_core::{Block, Claim, Family, Held, PoolKey};
 use ipam_crds::read::judge;
 use ipam_crds::{AddressRange, BlockState, BlockUse, NodeBlock};
 use ipam_e2e::cases::{Case, Other, fleet};
-use ipam_operator::ipam_node::entry;
+use ipam_reconciler::ipam_node::entry;
 use serde_json::{Value, json};
 
 pub(crate) const API_VERSION: &str = "nv-ipam.nvidia.com/v1alpha1";

@@ -10,7 +10,7 @@ use std::process::Command;
 use ipam_core::{AdviceCode, Reason};
 use ipam_e2e::cases::{Case, Refusal, Warning, load};
 use ipam_e2e::{binaries, child};
-use ipam_operator::validate::{Nodes, Options, PoolReport, validate};
+use ipam_validate::{Nodes, Options, PoolReport, validate};
 use serde_json::{Value, json};
 
 use crate::objects;

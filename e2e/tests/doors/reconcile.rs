@@ -10,14 +10,14 @@ use std::time::{Duration, Instant};
 use ipam_core::{AdviceCode, Claim, Held, PoolKey, PoolKind};
 use ipam_crds::{BlockUse, NodeBlock};
 use ipam_e2e::cases::{Age, Case, Refusal, fleet, load};
-use ipam_operator::election::given::Word;
-use ipam_operator::index::Labels;
-use ipam_operator::ipam_node::FINALIZER;
-use ipam_operator::metrics::Metrics;
-use ipam_operator::objects::RawObject;
-use ipam_operator::pool::StatusRecord;
-use ipam_operator::reconcile::model::Model;
-use ipam_operator::reconcile::{
+use ipam_reconciler::given::Word;
+use ipam_reconciler::index::Labels;
+use ipam_reconciler::ipam_node::FINALIZER;
+use ipam_reconciler::metrics::Metrics;
+use ipam_reconciler::objects::RawObject;
+use ipam_reconciler::pool::StatusRecord;
+use ipam_reconciler::reconcile::model::Model;
+use ipam_reconciler::reconcile::{
     Command, NodeAction, NodeVersion, NodeWrite, Now, Observed, Outcome, PoolPatch, PoolRef, Reconciler, Settings,
 };
 use jiff::Timestamp;

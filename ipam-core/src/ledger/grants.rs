@@ -8,37 +8,12 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
-use super::Change;
+use super::change::{Change, GrantStep, SpecVersion};
 use crate::node_pool::PoolState;
 use crate::{GrantId, NodePool, PoolKey};
 
 /// Number of ended grants that are recorded one by one.
 pub const MOST_ENDED: usize = 8192;
-
-/// A step of a grant.
-#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug)]
-pub enum GrantStep {
-    /// A spec of the API server has it. It waits for its confirmation.
-    Seen,
-    /// The API server's answer to a report about it still had it.
-    Confirmed,
-    /// It was confirmed, no address was in use, and the node needs another confirmation before it allocates again.
-    Idle,
-    /// The node allocates nothing from it any more.
-    Ended,
-}
-
-/// The version of an IPAMNode's spec. Versions are in the order in which the operator writes them, until a restore of the API
-/// server takes them back.
-///
-/// An object that is created again within the same second compares as earlier. Its first grants then end, and the operator makes others.
-#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug)]
-pub struct SpecVersion {
-    /// `metadata.creationTimestamp` of the object, in Unix seconds.
-    pub created: i64,
-    /// `metadata.generation`.
-    pub generation: i64,
-}
 
 /// The grants that the node knows.
 #[derive(Clone, PartialEq, Eq, Default, Debug)]

@@ -14,6 +14,7 @@ mod change;
 mod cooling;
 mod grants;
 mod holding;
+mod owner;
 mod refusal;
 mod request;
 mod validate;
@@ -26,11 +27,12 @@ use crate::{AddrRange, GrantId, NodePool, PoolKey};
 use book::Book;
 use grants::Grants;
 
-pub use change::{Change, Reservation};
-pub use grants::{GrantStep, MOST_ENDED, SpecVersion};
+pub use change::{Change, GrantStep, Reservation, SpecVersion};
+pub use grants::MOST_ENDED;
 pub use holding::{GrantUse, Holding};
+pub use owner::{Attachment, Owner};
 pub use refusal::{HeldConflict, Refusal};
-pub use request::{Allocation, Attachment, Grant, Owner, Pick, Request};
+pub use request::{Allocation, Grant, Pick, Request};
 pub use validate::subject_violations;
 
 /// How full one configured pool is on this node.

@@ -2,6 +2,7 @@
 
 use std::net::IpAddr;
 
+use super::request::{DEFAULT_GATEWAY_FIELD, INDEX_FIELD};
 use super::{Owner, Pick, Request};
 use crate::addr::number;
 use crate::{Family, NodePool, PoolKey, Reason, Violation};
@@ -15,8 +16,6 @@ const INTERFACE_FIELD: &str = "parameters.cni_ifname";
 const POD_NAME_FIELD: &str = "parameters.metadata.k8s_pod_name";
 const POD_NAMESPACE_FIELD: &str = "parameters.metadata.k8s_pod_namespace";
 const REQUESTED_FIELD: &str = "parameters.requested_ips";
-pub(super) const DEFAULT_GATEWAY_FIELD: &str = "parameters.features.allocate_default_gateway";
-pub(super) const INDEX_FIELD: &str = "parameters.features.allocate_ip_with_index";
 
 /// What is wrong with whom a call is about: it takes one or two pools, each once and none without a name, a container and
 /// an interface. All calls need these (behaviour.md §5).

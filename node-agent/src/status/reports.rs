@@ -11,7 +11,8 @@ use tokio::time::Instant;
 use super::idle::Unused;
 use super::{Report, Urgency, confirmed, ready_condition, status_patch};
 use crate::allocator::Holdings;
-use crate::watch::{InForce, Standing};
+use crate::standing::Standing;
+use crate::watch::InForce;
 
 /// Shortest time between two writes.
 const SOON: Duration = Duration::from_secs(1);

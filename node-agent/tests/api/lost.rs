@@ -1,7 +1,7 @@
 //! A store that is behind the report that the object shows.
 
 use ipam_node_agent::found::Found;
-use ipam_node_agent::lost::DISCARD;
+use ipam_node_agent::standing::DISCARD;
 use ipam_node_agent::status::Report;
 use ipam_node_agent::store::Position;
 use ipam_node_agent::watch::InForce;

@@ -10,7 +10,7 @@ use jiff::Timestamp;
 use k8s_openapi::api::coordination::v1::{Lease, LeaseSpec};
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::{MicroTime, ObjectMeta};
 
-use super::given::Given;
+use ipam_reconciler::given::Given;
 
 /// How long a lease is good for since it was seen to change.
 pub const LEASE_DURATION: Duration = Duration::from_secs(15);

@@ -10,8 +10,8 @@ use jiff::Timestamp;
 use k8s_openapi::api::coordination::v1::Lease;
 
 use super::algorithm::{Candidate, RENEW_DEADLINE, RETRY_PERIOD, Step, follow_pause};
-use super::given::{Wish, Word};
 use super::{LEASE_NAME, Lost};
+use ipam_reconciler::given::{Wish, Word};
 
 /// A source of numbers in 0..1, by which the pauses of followers differ.
 pub type Jitter = Box<dyn FnMut() -> f64 + Send>;

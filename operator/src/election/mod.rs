@@ -6,7 +6,7 @@
 
 pub mod algorithm;
 pub mod campaign;
-pub mod given;
+pub mod mark;
 
 use std::collections::hash_map::RandomState;
 use std::hash::{BuildHasher, Hasher};
@@ -25,7 +25,7 @@ use tokio_util::sync::CancellationToken;
 
 use algorithm::RENEW_DEADLINE;
 use campaign::{Campaign, Next, Tried};
-use given::Keeper;
+use mark::Keeper;
 
 /// The Lease of the reference system: during an upgrade the two take turns.
 pub const LEASE_NAME: &str = "dd1643cf.nvidia.com";
@@ -157,7 +157,7 @@ impl Election {
     }
 
     fn take(&mut self, answer: Answer) {
-        let why = |error: kube::Error| crate::act::chain(&error);
+        let why = |error: kube::Error| ipam_daemon::chain(&error);
         match answer {
             Answer::Read(lease) => self.campaign.was_read(lease.map_err(why), now()),
             Answer::Written(lease) => self.campaign.was_written(lease.map_err(why), now()),

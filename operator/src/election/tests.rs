@@ -9,7 +9,9 @@ use kube::client::Body;
 use serde_json::{Value, json};
 
 use super::algorithm::RETRY_PERIOD;
-use super::given::{BLOCKS_GIVEN, Given, Mark, Wish, mark};
+use ipam_reconciler::given::{BLOCKS_GIVEN, Given, Wish};
+
+use super::mark::{Mark, mark};
 use super::*;
 
 /// One Lease, replaced only at its version.

@@ -18,7 +18,7 @@ use ipam_operator::act::Actor;
 use ipam_operator::controllers::Controllers;
 use ipam_operator::election::Lead;
 use ipam_operator::metrics::Metrics;
-use ipam_operator::reconcile::Settings;
+use ipam_reconciler::reconcile::Settings;
 use kube::Client;
 use kube::client::Body;
 use serde_json::{Value, json};
@@ -97,7 +97,7 @@ impl Server {
         let events = Box::new(move || ipam_operator::watch::all(&client, "kube-system"));
         let (metrics, synced) = (Arc::new(Metrics::default()), Arc::new(AtomicBool::new(false)));
         let stop = CancellationToken::new();
-        let (mark, keeper) = ipam_operator::election::given::mark();
+        let (mark, keeper) = ipam_operator::election::mark::mark();
         tokio::spawn(keeper.grant_all());
         let controller = tokio::spawn(
             Controllers::new(Settings::default(), actor, events, mark, metrics, synced).run(told, stop.clone()),

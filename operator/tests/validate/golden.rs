@@ -1,6 +1,6 @@
 //! The output for people, word by word. After a change that is meant: `INSTA_UPDATE=always cargo test -p ipam-operator`.
 
-use ipam_operator::validate::{Nodes, Options, validate};
+use ipam_validate::{Nodes, Options, validate};
 
 use crate::words;
 

@@ -2,7 +2,7 @@
 
 use std::fmt::Write as _;
 
-use ipam_operator::validate::{MAX_BYTES, Options, validate};
+use ipam_validate::{MAX_BYTES, Options, validate};
 
 use crate::{has, ip_pool, judged, words};
 

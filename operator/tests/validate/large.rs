@@ -6,7 +6,7 @@
 use std::fmt::Write as _;
 use std::time::Duration;
 
-use ipam_operator::validate::{MAX_TOLD, Options, validate};
+use ipam_validate::{MAX_TOLD, Options, validate};
 use rustix::time::{ClockId, clock_gettime};
 
 /// Bytes of the large spec, and of the small one that it is compared with.

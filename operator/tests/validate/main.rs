@@ -16,7 +16,7 @@ use std::os::unix::process::ExitStatusExt as _;
 use std::process::Output;
 use std::time::Duration;
 
-use ipam_operator::validate::{Options, Report, human, validate};
+use ipam_validate::{Options, Report, human, validate};
 
 /// Nothing here takes a tenth of it.
 const PATIENCE: Duration = Duration::from_mins(2);

@@ -1,7 +1,7 @@
 //! What is said about nodes: how many fit, and which gets what.
 
-use ipam_operator::validate::plan::Fit;
-use ipam_operator::validate::{MAX_NODES, Nodes, Options, validate};
+use ipam_validate::plan::Fit;
+use ipam_validate::{MAX_NODES, Nodes, Options, validate};
 
 use crate::{cidr_pool, ip_pool};
 

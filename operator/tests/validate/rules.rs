@@ -1,6 +1,6 @@
 //! Which mistakes are found, and where.
 
-use ipam_operator::validate::{Options, validate};
+use ipam_validate::{Options, validate};
 
 use crate::{cidr_pool, has, ip_pool, judged, mistakes, strictly, words};
 

@@ -190,7 +190,7 @@ fn awaits_report(server: &Server, node: &str) -> bool {
 /// Whether the pool is to serve the Node.
 pub(super) fn is_selected(layout: &Layout, node: &Value) -> bool {
     layout.selects(node)
-        && node["metadata"]["annotations"][ipam_operator::index::CORDON] != "true"
+        && node["metadata"]["annotations"][ipam_reconciler::index::CORDON] != "true"
         && node["metadata"]["deletionTimestamp"].is_null()
 }
 

@@ -2,7 +2,7 @@
 //! that may be so; the agent says which addresses.
 
 use ipam_core::{AddrRange, PoolKey};
-use ipam_node_agent::lost::DISCARD;
+use ipam_node_agent::standing::DISCARD;
 
 use super::{Broken, broken};
 use crate::admin::value_to_discard;

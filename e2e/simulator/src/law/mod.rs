@@ -12,7 +12,7 @@ use std::sync::Arc;
 
 use ipam_core::plan::Claim;
 use ipam_core::{AddrRange, Cidr, PoolKey};
-use ipam_operator::election::given::Given;
+use ipam_reconciler::given::Given;
 use serde_json::Value;
 
 use crate::admin::may_share;

@@ -5,7 +5,7 @@ use std::net::IpAddr;
 
 use ipam_core::plan::Claim;
 use ipam_core::{AddrRange, PoolKey, PoolKind};
-use ipam_operator::pool::{FORCE_ALL, FORCE_RELEASE};
+use ipam_reconciler::pool::{FORCE_ALL, FORCE_RELEASE};
 use serde_json::Value;
 
 use super::liveness::{claims, is_selected};

@@ -1,0 +1,371 @@
+//! The conditions of a pool, and the Warning events when one changes. Each message says the state, the cause and the next step.
+
+use ipam_core::plan::{Plan, Standing, Usage};
+use ipam_core::{PoolKey, PoolKind};
+use k8s_openapi::apimachinery::pkg::apis::meta::v1::Condition;
+
+use super::conditions::{DEGRADED, EXHAUSTED, READY, RELEASING, Verdict, bounded_list};
+use super::releases::{Cause, Releases};
+use super::{Note, Observation, exhausted_reason, room};
+use crate::index::Leaving;
+use crate::pool::{FORCE_RELEASE, PoolRecord, RELEASE_POOLS};
+
+/// Whether a pool serves nodes, whatever its spec says.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub(super) enum Outlook {
+    /// It serves nodes.
+    Serving {
+        /// Whether its status has no room for all blocks.
+        is_full: bool,
+    },
+    /// It is being deleted.
+    Deleting,
+    /// This older pool has addresses of it.
+    Overlap(PoolKey),
+}
+
+/// What the plan does not say, in words.
+pub(super) struct Troubles<'a> {
+    /// Addresses that two nodes use.
+    pub(super) duplicates: &'a [String],
+    /// Nodes that may use an address which is to be a gateway.
+    pub(super) gateways: &'a [String],
+    /// Nodes that use addresses and have no block of them.
+    pub(super) without_block: &'a [String],
+}
+
+/// While so many blocks are left of a pool that is being deleted, an event names the nodes each time one is released.
+const LAST_FEW: usize = 8;
+
+pub(super) fn verdicts(
+    seen: &Observation<'_>,
+    releases: &Releases<'_>,
+    outlook: &Outlook,
+    plan: &Plan,
+    troubles: &Troubles<'_>,
+) -> Vec<Verdict> {
+    let named = |standing| {
+        let of_it = plan.assignments.iter().filter(move |a| a.standing == standing);
+        of_it.map(|a| described(releases, &a.node)).collect::<Vec<_>>()
+    };
+    let (departed, outdated) = (named(Standing::Departed), named(Standing::Outdated));
+    let degraded = match outdated.len() {
+        _ if !troubles.duplicates.is_empty() => {
+            Verdict::new(DEGRADED, true, DUPLICATE, duplicate_text(troubles.duplicates))
+        }
+        0 => Verdict::new(DEGRADED, false, "AsSpecified", String::new()),
+        _ => Verdict::new(DEGRADED, true, "StaleBlocks", stale_text(&outdated)),
+    };
+    let ready = ready(seen, outlook, plan, &departed, &outdated, troubles.gateways);
+    vec![ready, exhausted(seen, outlook, plan), degraded, releasing(seen, &departed, troubles.without_block)]
+}
+
+/// The reason while two nodes use one address.
+const DUPLICATE: &str = "DuplicateAddress";
+
+fn duplicate_text(duplicates: &[String]) -> String {
+    format!(
+        "Addresses in use on two nodes: {}. Check the pods, and delete one of the two.",
+        bounded_list(duplicates, "; ")
+    )
+}
+
+fn releasing(seen: &Observation<'_>, departed: &[String], without_block: &[String]) -> Verdict {
+    let blocks = (!departed.is_empty()).then(|| releasing_text(seen, departed));
+    let addresses = (!without_block.is_empty()).then(|| without_block_text(without_block));
+    let reason = match (&blocks, &addresses) {
+        (Some(_), _) => "BlocksInUse",
+        (None, Some(_)) => "InUseWithoutBlock",
+        (None, None) => return Verdict::new(RELEASING, false, "NothingToRelease", String::new()),
+    };
+    let texts: Vec<String> = blocks.into_iter().chain(addresses).collect();
+    let text = format!(
+        "{} To release the block or the addresses of a node at once {RISK}: {}",
+        texts.join(" "),
+        force_release(seen)
+    );
+    Verdict::new(RELEASING, true, reason, text)
+}
+
+/// The words by which a message is recognised that names such addresses.
+const WITHOUT_BLOCK: &str = "use addresses without a block";
+
+fn without_block_text(nodes: &[String]) -> String {
+    format!(
+        "Pods {WITHOUT_BLOCK} of this pool on {}. No other node gets these addresses. They are free when the pods are deleted. If the \
+         machine is lost, delete its Node first.",
+        counted_list(nodes)
+    )
+}
+
+/// What an admin risks who releases addresses by force.
+const RISK: &str = "(addresses in use may be assigned twice)";
+
+/// The command that releases the block of a node by force.
+fn force_release(seen: &Observation<'_>) -> String {
+    let PoolRecord { key, namespace, .. } = seen.pool;
+    format!("kubectl annotate -n {namespace} {} {} {FORCE_RELEASE}=NODE", key.kind.kind().to_lowercase(), key.name)
+}
+
+fn ready(
+    seen: &Observation<'_>,
+    outlook: &Outlook,
+    plan: &Plan,
+    departed: &[String],
+    outdated: &[String],
+    gateways: &[String],
+) -> Verdict {
+    match outlook {
+        Outlook::Deleting => Verdict::new(READY, false, "Deleting", deleting_text(seen, departed)),
+        Outlook::Overlap(older) => {
+            let text = format!(
+                "{older} is older and has addresses of this pool, so this pool assigns no blocks. Delete {older}, edit one of the two, or \
+                 annotate both with {}=true.",
+                ipam_core::overlap::ALLOW_OVERLAP_ANNOTATION
+            );
+            Verdict::new(READY, false, "Overlap", text)
+        }
+        Outlook::Serving { .. } if !outdated.is_empty() || !gateways.is_empty() => {
+            let blocks = (!outdated.is_empty()).then(|| stale_text(outdated));
+            let gateways = (!gateways.is_empty()).then(|| gateways_text(gateways));
+            let texts: Vec<String> = blocks.into_iter().chain(gateways).collect();
+            Verdict::new(READY, false, "EditDeferred", texts.join(" "))
+        }
+        Outlook::Serving { .. } => {
+            let matches_none = plan.unserved.is_empty() && plan.assignments.len() == departed.len();
+            let text = if matches_none { "nodeSelector matches no node." } else { "" };
+            Verdict::new(READY, true, "Valid", text.to_owned())
+        }
+    }
+}
+
+fn deleting_text(seen: &Observation<'_>, departed: &[String]) -> String {
+    if departed.is_empty() {
+        return "The pool is being deleted. No node has a block of it.".to_owned();
+    }
+    let waits = format!("The pool is being deleted and waits for the blocks of {}.", counted_list(departed));
+    match seen.no_place {
+        Some(why) => format!(
+            "{waits} Their agents cannot report, because the API server accepts no IPAMNodes: {why}. To stop waiting {RISK}: \
+             ipam-controller {} --ippools-namespace={}",
+            RELEASE_POOLS, seen.pool.namespace
+        ),
+        None => {
+            format!("{waits} Delete the pods that use it. To release a block at once {RISK}: {}", force_release(seen))
+        }
+    }
+}
+
+fn stale_text(outdated: &[String]) -> String {
+    format!(
+        "Blocks of an earlier spec are in use on {}. Each node gets its new block when the agent reports no address of the old one in use. \
+         Delete the pods there to change it sooner.",
+        counted_list(outdated)
+    )
+}
+
+fn gateways_text(gateways: &[String]) -> String {
+    format!(
+        "Gateway change pending: pods may use the new gateway address on {}. Nodes keep the previous gateway until the agents there report \
+         the address as free.",
+        counted_list(gateways)
+    )
+}
+
+fn releasing_text(seen: &Observation<'_>, departed: &[String]) -> String {
+    let by_time = match seen.grace {
+        Some(grace) => format!(", or when its Node has been gone for {}", span(grace)),
+        None => String::new(),
+    };
+    format!(
+        "Blocks are being released by {}. A block is free when the agent reports no address in use{by_time}.",
+        counted_list(departed)
+    )
+}
+
+/// A span of time, to the unit that says it exactly.
+fn span(time: std::time::Duration) -> String {
+    match time.as_secs() {
+        seconds if seconds % 3600 == 0 => format!("{} h", seconds / 3600),
+        seconds if seconds % 60 == 0 => format!("{} min", seconds / 60),
+        seconds => format!("{seconds} s"),
+    }
+}
+
+fn exhausted(seen: &Observation<'_>, outlook: &Outlook, plan: &Plan) -> Verdict {
+    let Outlook::Serving { is_full } = *outlook else {
+        return Verdict::new(EXHAUSTED, false, "NotServing", String::new());
+    };
+    let key = &seen.pool.key;
+    let without_block = match plan.unserved.len() {
+        0 => return Verdict::new(EXHAUSTED, false, "AllNodesServed", String::new()),
+        1 => format!("1 node ({}) has no block", plan.unserved[0]),
+        count => format!("{count} nodes ({}) have no block", bounded_list(&plan.unserved, ", ")),
+    };
+    if !seen.beside.unreported.is_empty() {
+        return Verdict::new(EXHAUSTED, true, AWAITING_REPORTS, awaiting_text(seen, &without_block));
+    }
+    if is_full {
+        let text = format!(
+            "{without_block}, because the status of the pool has reached its limit of {} kB (etcd stores 1.5 MiB). Split the nodes among \
+             several pools by nodeSelector.",
+            room::MOST_BYTES / 1000
+        );
+        return Verdict::new(EXHAUSTED, true, "StatusFull", text);
+    }
+    if plan.blocks_free > 0 {
+        let text = format!(
+            "{without_block}, because its static prefix is in use on another node or by another pool. Drain that node: the operator's log \
+             names it."
+        );
+        return Verdict::new(EXHAUSTED, true, exhausted_reason(key.kind), text);
+    }
+    let network = if key.kind == PoolKind::IpPool { "subnet" } else { "cidr" };
+    let releasing = plan.assignments.iter().any(|given| given.standing == Standing::Departed);
+    let wait = if releasing { ", or wait for the blocks that are being released" } else { "" };
+    let text =
+        format!("{without_block}, because no block is free. Enlarge spec.{network}, or select fewer nodes{wait}.");
+    Verdict::new(EXHAUSTED, true, exhausted_reason(key.kind), text)
+}
+
+/// The reason while new blocks wait for reports.
+const AWAITING_REPORTS: &str = "AwaitingAgentReports";
+
+/// Which reports new blocks wait for, and what ends the wait.
+fn awaiting_text(seen: &Observation<'_>, without_block: &str) -> String {
+    let limit = match (seen.beside.limit, seen.grace) {
+        (Some(limit), _) => format!(", for at most {}", span(limit)),
+        (None, Some(grace)) => format!(", or until a Node has been gone for {}", span(grace)),
+        (None, None) => String::new(),
+    };
+    format!(
+        "{without_block}, because allocation records are missing or may be from an earlier time. New blocks wait for the agent reports of \
+         {}{limit}. Check that these agents run. To stop waiting for a node {RISK}: {}",
+        counted_list(&seen.beside.unreported),
+        force_release(seen)
+    )
+}
+
+fn counted_list(nodes: &[String]) -> String {
+    match nodes.len() {
+        0 => "no node".to_owned(),
+        1 => format!("node {}", bounded_list(nodes, ", ")),
+        count => format!("{count} nodes: {}", bounded_list(nodes, ", ")),
+    }
+}
+
+/// Each node with what is known of its block.
+pub(super) fn all_described(releases: &Releases<'_>, nodes: &[String]) -> Vec<String> {
+    nodes.iter().map(|node| described(releases, node)).collect()
+}
+
+/// A node with what is known of its block.
+fn described(releases: &Releases<'_>, node: &str) -> String {
+    let why = match releases.leaving(node) {
+        _ if !releases.exists(node) => ", Node gone",
+        Some(Leaving::Cordoned) => ", cordoned",
+        Some(Leaving::Terminating) => ", Node terminating",
+        None => "",
+    };
+    format!("{node} ({}{why})", in_words(releases.counted(node)))
+}
+
+fn in_words(counted: Usage) -> String {
+    match counted {
+        Usage::Unknown => "not reported".to_owned(),
+        Usage::Empty => "0 in use".to_owned(),
+        Usage::Held(count) => format!("{count} in use"),
+    }
+}
+
+/// The events about conditions that changed, and about blocks that are released without a report.
+pub(super) fn notes(
+    seen: &Observation<'_>,
+    releases: &Releases<'_>,
+    outlook: &Outlook,
+    plan: &Plan,
+    verdicts: &[Verdict],
+) -> Vec<Note> {
+    let before = &seen.pool.status.summary.conditions;
+    let mut notes = Vec::new();
+    for verdict in verdicts {
+        let old = before.iter().find(|condition| condition.type_ == verdict.kind);
+        if is_news(seen, outlook, plan, verdict, old) {
+            let (reason, text) = (word(verdict), &verdict.message);
+            notes.push(if reason == BLOCKS_RELEASING {
+                // A series keeps its first note, so this one names no node.
+                Note::normal(reason, "Nodes lose their blocks. The condition Releasing names them, and what ends it.")
+            } else {
+                Note::warning(reason, text)
+            });
+        }
+    }
+    notes.extend(releases.lost(&plan.assignments).into_iter().map(|(release, cause, counted)| {
+        let (reason, why) = match cause {
+            Cause::Forced => ("ForcedRelease", "the annotation force-release names the node".to_owned()),
+            Cause::Expired => {
+                let grace = seen.grace.map(span).unwrap_or_default();
+                ("GraceExpired", format!("its Node has been gone for {grace} (--released-block-grace)"))
+            }
+        };
+        let last = match counted {
+            Usage::Unknown => "The agent has not reported it.".to_owned(),
+            Usage::Empty | Usage::Held(_) => format!("Last report: {}.", in_words(counted)),
+        };
+        let (node, range) = (&release.claim.node, &release.claim.range);
+        let text = format!("Block {range} of node {node} is released, because {why}. {last}");
+        Note { node: Some(node.clone()), ..Note::warning(reason, &text) }
+    }));
+    notes
+}
+
+/// The reason of the event about blocks that begin to be released.
+const BLOCKS_RELEASING: &str = "BlocksReleasing";
+
+/// Whether an event is published about a condition that was `old` before.
+fn is_news(seen: &Observation<'_>, outlook: &Outlook, plan: &Plan, verdict: &Verdict, old: Option<&Condition>) -> bool {
+    let turned = old.is_none_or(|old| old.reason != verdict.reason);
+    let reworded = old.is_none_or(|old| old.message != verdict.message);
+    let newly_says =
+        |words: &str| verdict.message.contains(words) && old.is_none_or(|old| !old.message.contains(words));
+    match (verdict.kind, verdict.reason) {
+        // The message changes with the report of each agent.
+        (EXHAUSTED, AWAITING_REPORTS) => turned,
+        (EXHAUSTED, _) => verdict.holds && reworded,
+        (READY, "Overlap") | (DEGRADED, DUPLICATE) => turned || reworded,
+        (READY, "EditDeferred") => turned || is_of_another_spec(seen, old),
+        (READY, "Deleting") => {
+            let is_stuck = newly_says(RELEASE_POOLS);
+            !plan.assignments.is_empty() && (turned || is_stuck || fell_to_the_last_few(seen, plan))
+        }
+        (RELEASING, _) => {
+            let is_new = has_newly_departed(seen, plan) || newly_says(WITHOUT_BLOCK);
+            verdict.holds && matches!(outlook, Outlook::Serving { .. }) && is_new
+        }
+        _ => false,
+    }
+}
+
+fn word(verdict: &Verdict) -> &'static str {
+    match verdict.reason {
+        "Deleting" => "PoolInUse",
+        "BlocksInUse" => BLOCKS_RELEASING,
+        reason => reason,
+    }
+}
+
+fn is_of_another_spec(seen: &Observation<'_>, old: Option<&Condition>) -> bool {
+    old.is_some_and(|old| old.observed_generation != Some(seen.pool.generation))
+}
+
+fn has_newly_departed(seen: &Observation<'_>, plan: &Plan) -> bool {
+    let recorded: std::collections::HashSet<&str> =
+        seen.pool.status.releasing.iter().map(|release| release.claim.node.as_str()).collect();
+    let mut departed = plan.assignments.iter().filter(|assignment| assignment.standing == Standing::Departed);
+    departed.any(|assignment| !recorded.contains(assignment.node.as_str()))
+}
+
+fn fell_to_the_last_few(seen: &Observation<'_>, plan: &Plan) -> bool {
+    let left = plan.assignments.len();
+    left <= LAST_FEW && left < seen.pool.status.releasing.len()
+}

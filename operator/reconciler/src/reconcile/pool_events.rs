@@ -1,0 +1,338 @@
+//! What an event means for the work to be done.
+//!
+//! The rules that keep the operator quiet are here: a node that only beats its heart, the echo of a write of our own, and
+//! an event older than such a write wake nothing; new counts wake a pool only when they may be written.
+
+use std::collections::HashSet;
+use std::time::Instant;
+
+use ipam_core::plan::Assignment;
+use ipam_core::{AddrRange, PoolKey, PoolKind};
+use kube::runtime::watcher::Event;
+
+use super::beside::blocks;
+use super::pool_task::PoolTask;
+use super::timing::QUIET;
+use super::{Reconciler, block_log, node_writes::queue_holders};
+use crate::calls::PoolRef;
+use crate::index::{Labels, NodeMeta};
+use crate::ipam_node::IpamNodeRecord;
+use crate::objects::{RawObject, is_older};
+use crate::pool::{PoolRecord, StatusRecord, created};
+
+impl Reconciler {
+    pub(super) fn observe_node(&mut self, event: Event<(String, NodeMeta)>, now: Instant) {
+        match event {
+            Event::Init => self.node_list.begin(),
+            Event::InitApply((name, meta)) => {
+                self.node_list.name(&name);
+                self.node_is_there(&name, meta, now);
+            }
+            Event::Apply((name, meta)) => self.node_is_there(&name, meta, now),
+            Event::Delete((name, _)) => self.node_is_gone(&name, now),
+            Event::InitDone => {
+                for name in self.node_list.finish(self.nodes.names()) {
+                    self.node_is_gone(&name, now);
+                }
+            }
+        }
+    }
+
+    fn node_is_there(&mut self, name: &str, meta: NodeMeta, now: Instant) {
+        let joins = !self.nodes.contains(name);
+        let (before, left) = (self.nodes.labels(name).cloned(), self.nodes.leaving().get(name).copied());
+        if self.nodes.apply(name, meta) {
+            self.absences.comes(name);
+            // Should it go again before anybody looks, its time begins anew.
+            self.orphaned.remove(name);
+            self.gone.remove(name);
+            self.queue.push(name);
+            let turns = joins || left != self.nodes.leaving().get(name).copied();
+            self.wake_pools_that_select(name, before.as_ref().filter(|_| !turns), now);
+        }
+    }
+
+    /// Looks at the pools whose selector takes the node now and did not by the labels `before`, or the other way round; without
+    /// labels from before, at all pools.
+    fn wake_pools_that_select(&mut self, name: &str, before: Option<&Labels>, now: Instant) {
+        let labels = self.nodes.labels(name);
+        let Some((before, labels)) = before.zip(labels) else { return self.wake_pools(now) };
+        for task in self.pools.values_mut() {
+            // A spec that is invalid selects nobody anew. Whether it is read again is for its own event to say.
+            let selects = |labels: &Labels| task.record.spec.as_ref().is_ok_and(|pool| pool.selects(name, labels));
+            if selects(before) != selects(labels) {
+                task.due.wake(now);
+            }
+        }
+    }
+
+    fn node_is_gone(&mut self, name: &str, now: Instant) {
+        if self.nodes.delete(name) {
+            self.absences.goes(name, now, self.settings.released_block_grace);
+            self.queue.push(name);
+            self.wake_pools(now);
+        }
+    }
+
+    pub(super) fn observe_pool(&mut self, kind: PoolKind, event: Event<RawObject>, now: Instant) {
+        match event {
+            Event::Init => self.pool_list(kind, super::Relist::begin),
+            Event::InitApply(object) => {
+                self.pool_list(kind, |list| list.name(object.name()));
+                let known = self.pools.get(&PoolKey::new(kind, object.name())).map(|task| &task.record);
+                let is_ours = self.pool_lists.get(&kind).is_some_and(|list| list.has_written(object.name()));
+                let is_older = known.is_some_and(|known| self.is_replaced_by_an_older(known, &object));
+                let known = known.map(|known| (known.uid.as_str(), known.resource_version.as_str()));
+                if is_older || (!is_ours && self.is_put_back(known, &object)) {
+                    return self.went_back(now);
+                }
+                self.pool_is_there(kind, object, now);
+            }
+            Event::Apply(object) => self.pool_is_there(kind, object, now),
+            Event::Delete(object) => self.pool_is_gone(&PoolKey::new(kind, object.name()), now),
+            Event::InitDone => {
+                let ours = self.pools.keys().filter(|key| key.kind == kind).map(|key| &key.name);
+                let gone = self.pool_lists.get_mut(&kind).map(|list| list.finish(ours)).unwrap_or_default();
+                for name in gone {
+                    self.pool_is_gone(&PoolKey::new(kind, name), now);
+                }
+            }
+        }
+    }
+
+    fn pool_list(&mut self, kind: PoolKind, with: impl FnOnce(&mut super::Relist)) {
+        if let Some(list) = self.pool_lists.get_mut(&kind) {
+            with(list);
+        }
+    }
+
+    fn pool_is_there(&mut self, kind: PoolKind, object: RawObject, now: Instant) {
+        let key = PoolKey::new(kind, object.name());
+        let recreated = |task: &PoolTask| object.metadata.uid.as_deref() != Some(&task.record.uid);
+        match self.pools.get_mut(&key) {
+            Some(task) if recreated(task) => {
+                self.pool_is_gone(&key, now);
+                self.pool_is_new(key, &object, now);
+            }
+            // The answer to the call under way may say that this is its echo.
+            Some(task) if task.call.is_some() => task.arrived = Some(object),
+            Some(_) => self.renew(&key, &object, now),
+            None => self.pool_is_new(key, &object, now),
+        }
+    }
+
+    /// A list never names an object at an older version than we know, unless that object was put back to an earlier state, or we have
+    /// written it since the list began.
+    fn is_put_back(&self, known: Option<(&str, &str)>, object: &RawObject) -> bool {
+        let same = |uid: &str| object.metadata.uid.as_deref() == Some(uid);
+        self.is_leading()
+            && known.is_some_and(|(uid, version)| same(uid) && is_older(object.resource_version(), version))
+    }
+
+    /// Nor does a list name another pool of the same name that was created before the known one. A known pool without a version is doubted
+    /// already, and proves nothing.
+    fn is_replaced_by_an_older(&self, known: &PoolRecord, object: &RawObject) -> bool {
+        let is_another = object.metadata.uid.as_deref() != Some(&known.uid);
+        let is_trusted = self.is_leading() && !known.resource_version.is_empty();
+        is_trusted && is_another && created(&object.metadata) < known.life.created
+    }
+
+    fn renew(&mut self, key: &PoolKey, object: &RawObject, now: Instant) {
+        let (is_leading, sees_losses) = (self.is_leading(), self.sees_losses());
+        let Some(task) = self.pools.get_mut(key).filter(|task| !task.knows(object)) else { return };
+        self.metrics.forget_spec_errors(&task.record);
+        let record = PoolRecord::read(key.kind, object, Some(&task.record));
+        let before = std::mem::replace(&mut task.record, record.clone());
+        task.due.wake(now);
+        let doubt = task.doubt.take();
+        for node in doubt.iter().flat_map(|doubt| &doubt.held) {
+            self.queue.push(node);
+        }
+        // No other write gives the status that was sent: it is sent only where it differs from the last.
+        let is_done = task.unanswered.as_ref() == Some(&record.status);
+        let mut changed = Vec::new();
+        if before.status != record.status {
+            if !before.status.has_blocks_of(&record.status) {
+                self.changed_pools.insert(key.clone());
+                // No entry is made for a block that the status no longer records.
+                let recorded: HashSet<(&str, AddrRange)> = blocks(&record.status).collect();
+                let ipam_nodes = &self.ipam_nodes;
+                let may_have_entry = |given: &Assignment| {
+                    recorded.contains(&(given.node.as_str(), given.block.range))
+                        || !ipam_nodes.has_no_entry(&given.node, key)
+                };
+                task.applied.iter_mut().for_each(|applied| applied.assignments.retain(&may_have_entry));
+            }
+            // A write of ours without an answer, or the write of another.
+            if is_leading {
+                changed = block_log::log(key, &before.status, &record.status, &self.metrics);
+            }
+            // IPAMNodes may have gone before it was wiped.
+            if sees_losses {
+                let lost = lost_claims(&before.status, &record.status, task.unanswered.as_ref());
+                let unused = task.just_assigned();
+                self.status_lost(key, lost, |node| unused.contains(node), now);
+            }
+        }
+        // A write upon the version before can take effect no more. What was read before a rollback proves nothing.
+        let unanswered = self.pools.get_mut(key).map(|task| &mut task.unanswered);
+        let unanswered = unanswered.filter(|_| !before.resource_version.is_empty());
+        if unanswered.and_then(Option::take).is_some() {
+            self.changed_pools.insert(key.clone());
+        }
+        self.metrics.spec_errors(&record);
+        self.metrics.status(key, &before.status, &record.status);
+        for node in &record.life.force_release {
+            self.queue.push(node);
+        }
+        self.note_change(&before, &record, now);
+        if let Some(doubt) = doubt.filter(|_| is_done) {
+            let (uid, resource_version) = (record.uid.clone(), record.resource_version.clone());
+            let pool = PoolRef { key: key.clone(), uid, resource_version, call: self.calls };
+            self.note(&pool, doubt.notes.into_iter().chain(changed));
+            self.apply(key, doubt.plan);
+        }
+    }
+
+    fn pool_is_new(&mut self, key: PoolKey, object: &RawObject, now: Instant) {
+        let mut task = PoolTask::new(PoolRecord::read(key.kind, object, None));
+        task.lively_until = self.lively_until;
+        task.due.wake(now);
+        self.metrics.began(&task.record);
+        self.changed_pools.insert(key.clone());
+        // Blocks of a pool that shares addresses are unavailable to others while it is gone.
+        if task.record.life.allows_overlap {
+            self.wake_pools(now);
+        }
+        self.pools.insert(key, task);
+        self.queue_missing_ipam_nodes();
+        self.overlaps_stale = true;
+    }
+
+    fn pool_is_gone(&mut self, key: &PoolKey, now: Instant) {
+        if let Some(mut task) = self.pools.remove(key) {
+            for node in task.end_doubt() {
+                self.queue.push(&node);
+            }
+            self.status_lost(key, task.blocks(), |node| task.has_just_assigned(node), now);
+            self.overlaps_stale = true;
+            self.changed_pools.insert(key.clone());
+            queue_holders(&mut self.queue, &self.ipam_nodes, key);
+            // A node whose first entry is being written right now is not yet known to hold one.
+            for assignment in task.applied.iter().flat_map(|applied| &applied.assignments) {
+                self.queue.push(&assignment.node);
+            }
+            for node in task.call.iter().flat_map(|call| &call.held) {
+                self.queue.push(node);
+            }
+            self.metrics.forget(&task.record);
+        }
+    }
+
+    /// Takes in the event that came while a call was under way.
+    pub(super) fn catch_up(&mut self, key: &PoolKey, now: Instant) {
+        let Some(task) = self.pools.get_mut(key) else { return };
+        if let Some(object) = task.arrived.take() {
+            self.renew(key, &object, now);
+        }
+    }
+
+    pub(super) fn observe_ipam_node(&mut self, event: Event<RawObject>, now: Instant) {
+        match event {
+            Event::Init => {
+                self.ipam_node_list.begin();
+                self.queue.lost_sight();
+            }
+            Event::InitApply(object) => {
+                self.ipam_node_list.name(object.name());
+                let known = self.ipam_nodes.get(object.name());
+                let is_ours = self.ipam_node_list.has_written(object.name());
+                let known = known.map(|known| (known.uid.as_str(), known.resource_version.as_str()));
+                if !is_ours && self.is_put_back(known, &object) {
+                    return self.went_back(now);
+                }
+                self.ipam_node_is_there(&object, now);
+            }
+            Event::Apply(object) => self.ipam_node_is_there(&object, now),
+            Event::Delete(object) => self.ipam_node_is_gone(object.name(), now),
+            Event::InitDone => {
+                for name in self.ipam_node_list.finish(self.ipam_nodes.all().keys()) {
+                    self.ipam_node_is_gone(&name, now);
+                }
+            }
+        }
+    }
+
+    fn ipam_node_is_there(&mut self, object: &RawObject, now: Instant) {
+        let name = object.name();
+        let Ok(before) = self.ipam_nodes.apply(name, IpamNodeRecord::read(object)) else { return };
+        if let Some(before) = before.as_ref().filter(|_| self.is_leading()) {
+            self.ipam_nodes.note_edit(name, before);
+        }
+        self.queue.push(name);
+        self.note_report(name, now);
+        self.note_entries(name, before.as_ref());
+        let Some(record) = self.ipam_nodes.get(name) else { return };
+        let reports_changed = before.as_ref().is_none_or(|before| before.reports != record.reports);
+        for (key, task) in &mut self.pools {
+            if task.awaits(name) || (reports_changed && task.bars_addresses()) {
+                task.due.wake(now);
+            }
+            if record.has_released(key) && task.waits_for_blocks() {
+                task.due.wake(now);
+            } else if before.as_ref().map(|before| before.counted(key)) != Some(record.counted(key)) {
+                task.due.by(counts_at(task, now));
+            }
+        }
+    }
+
+    /// A block that an entry has assigned may be in use from then on, also by an agent of an IPAMNode that another has replaced.
+    pub(super) fn note_entries(&mut self, name: &str, before: Option<&IpamNodeRecord>) {
+        let Some(record) = self.ipam_nodes.get(name) else { return };
+        let is_another = before.is_some_and(|before| before.uid != record.uid);
+        for (key, task) in &mut self.pools {
+            if is_another || record.block(key).is_some() {
+                task.forget_just_assigned(name);
+            }
+        }
+    }
+
+    /// Somebody deleted an IPAMNode: it is made anew from the first record, and its counts are no longer known. What is held
+    /// outside its blocks stays unavailable until the agent has reported it again.
+    fn ipam_node_is_gone(&mut self, name: &str, now: Instant) {
+        self.queue.lost(name);
+        if let Some(gone) = self.ipam_nodes.delete(name) {
+            self.pools.values_mut().for_each(|task| task.forget_just_assigned(name));
+            self.ipam_node_lost(name, &gone, now);
+            // A Node whose records are lost may be there, and heard of later. The finalizer keeps a report that counts, so an IPAMNode with
+            // one did not go in order.
+            let is_lost = self.is_awaited(name) || self.is_recorded(name) || self.report_counts(name, &gone, now);
+            if self.nodes.contains(name) || is_lost {
+                self.keep_report(name, &gone, now);
+            }
+            self.queue.push(name);
+            for task in self.pools.values_mut() {
+                task.due.by(counts_at(task, now));
+            }
+            self.wake_pools_that_wait_for(name, now);
+        }
+    }
+}
+
+/// The nodes whose blocks a status says no more, with these. One that we have written, though no answer told, gives up what is free.
+fn lost_claims(
+    before: &StatusRecord,
+    now: &StatusRecord,
+    unanswered: Option<&StatusRecord>,
+) -> Vec<(String, AddrRange)> {
+    let said: HashSet<(&str, AddrRange)> = blocks(now).collect();
+    if unanswered.is_some_and(|sent| blocks(sent).collect::<HashSet<_>>() == said) {
+        return Vec::new();
+    }
+    blocks(before).filter(|block| !said.contains(block)).map(|(node, range)| (node.to_owned(), range)).collect()
+}
+
+/// New counts bear waiting, and come in bursts.
+pub(super) fn counts_at(task: &PoolTask, now: Instant) -> Instant {
+    task.counts_at(now).max(now + QUIET)
+}

@@ -1,0 +1,545 @@
+//! Recovery: records of blocks are lost, or may be from an earlier time.
+//!
+//! Two records say who has which block: the pool's status and the IPAMNode. The agents' journals know it, too. So the operator
+//! requests reports: it writes a new ID into `spec.reportRequest` of an IPAMNode, and the agent repeats the ID in its next report.
+//! Until then the earlier report of that node proves nothing: it releases no block.
+//!
+//! | what the leader sees | what it requests | what waits |
+//! | --- | --- | --- |
+//! | both records of a block are gone | a report of that node | nobody: the block is reserved for its node |
+//! | the API server is back in an earlier state, or may be | reports of all nodes | new blocks, for at most [`PAUSE`] |
+//! | the Lease says that blocks were assigned, and nothing is recorded but reports | reports of all nodes | new blocks, for at most [`PAUSE`] |
+//! | nothing is recorded, and the Lease says that blocks were assigned | reports of all nodes | new blocks, until all have reported |
+//!
+//! "May be" is what the Lease says to the next leader, by [`Given::Unrecorded`] or [`Given::Doubtful`].
+//! A Node that joins meanwhile is not waited for.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::time::{Duration, Instant};
+
+use ipam_core::plan::{Claim, ClaimSource};
+use ipam_core::{AddrRange, PoolKey};
+
+use super::pool_task::Applied;
+use super::{NodeAction, PoolTask, Reconciler};
+use crate::given::Given;
+use crate::index::key_of;
+use crate::ipam_node::{IpamNodeRecord, claim_of};
+
+/// For how long new blocks wait for reports where records are there, and may be from an earlier time.
+pub(super) const PAUSE: Duration = Duration::from_mins(2);
+
+/// Pool, node and block.
+pub(super) type Reserved = (PoolKey, String, AddrRange);
+
+/// Which reports are requested, and which blocks are reserved.
+#[derive(Debug, Default)]
+pub(super) struct Recovery {
+    /// Node → ID of the request that its agent has not answered.
+    awaited: BTreeMap<String, String>,
+    /// The awaited nodes that an admin has named in an annotation of force-release.
+    force_released: BTreeSet<String>,
+    /// Blocks of which no record is left, or may be. A reservation ends when a status records the block, when the node's agent has
+    /// answered, when the grace of a Node that is gone has ended, or when an admin releases it.
+    reserved: Reservations,
+    /// Until when no pool assigns a new block.
+    pause: Pause,
+    /// The awaited nodes for which the pause waits: those whose Nodes existed when it began.
+    pausing: BTreeSet<String>,
+    /// Whether the records are to be compared with the Lease, once all is listed.
+    examines: bool,
+    /// Whether the API server is back in an earlier state.
+    went_back: bool,
+    /// What the Lease is known to say.
+    said: Given,
+    /// What another leader made the Lease say, until the records are compared with it.
+    inherited: Given,
+    /// Whether this leader has seen records. If there are none any more, all blocks were released in order.
+    saw_records: bool,
+    /// Nodes with a call that waits for the Lease.
+    held: BTreeSet<String>,
+}
+
+/// The reserved blocks.
+#[derive(Debug, Default)]
+struct Reservations {
+    by_node: BTreeMap<String, BTreeSet<(PoolKey, AddrRange)>>,
+    /// Nodes whose reserved blocks have changed since the occupancy was brought up to date.
+    changed: BTreeSet<String>,
+}
+
+impl Reservations {
+    fn insert(&mut self, (key, node, range): Reserved) {
+        self.changed.insert(node.clone());
+        self.by_node.entry(node).or_default().insert((key, range));
+    }
+
+    /// Keeps the blocks of the node that `which` accepts.
+    fn retain(&mut self, node: &str, which: impl Fn(&PoolKey, &AddrRange) -> bool) {
+        let Some(blocks) = self.by_node.get_mut(node) else { return };
+        let before = blocks.len();
+        blocks.retain(|(key, range)| which(key, range));
+        if blocks.len() != before {
+            self.changed.insert(node.to_owned());
+        }
+        if blocks.is_empty() {
+            self.by_node.remove(node);
+        }
+    }
+
+    fn of_node(&self, node: &str) -> impl Iterator<Item = &(PoolKey, AddrRange)> {
+        self.by_node.get(node).into_iter().flatten()
+    }
+}
+
+/// How long new blocks wait.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
+enum Pause {
+    /// They do not.
+    #[default]
+    None,
+    /// Until all have reported, and no longer than this.
+    Until(Instant),
+    /// Until all have reported.
+    UntilReported,
+}
+
+impl Recovery {
+    /// The nodes whose reports are awaited, by name.
+    #[cfg(test)]
+    pub(super) fn awaited_nodes(&self) -> Vec<&String> {
+        self.awaited.keys().collect()
+    }
+
+    /// The request that the node's agent has not answered.
+    pub(super) fn request_to(&self, node: &str) -> Option<&String> {
+        self.awaited.get(node)
+    }
+
+    /// The nodes for which all pools wait.
+    pub(super) fn pausing(&self) -> Vec<String> {
+        if self.is_paused() { self.pausing.iter().cloned().collect() } else { Vec::new() }
+    }
+
+    /// Whether no pool assigns a new block.
+    pub(super) fn is_paused(&self) -> bool {
+        self.pause != Pause::None && !self.pausing.is_empty()
+    }
+
+    /// When the pause ends, whoever has reported.
+    pub(super) fn pause_ends(&self) -> Option<Instant> {
+        match self.pause {
+            Pause::Until(end) if self.is_paused() => Some(end),
+            _ => None,
+        }
+    }
+
+    /// Whether the next leader has to request reports, too.
+    fn is_for_the_next_leader(&self) -> bool {
+        self.is_paused() || !self.reserved.by_node.is_empty()
+    }
+
+    /// The longest time that new blocks wait; `None` without a limit.
+    pub(super) fn limit(&self) -> Option<Duration> {
+        matches!(self.pause, Pause::Until(_)).then_some(PAUSE)
+    }
+
+    /// Whether the Lease does not say yet that the next leader has to request reports. Until it does, no pool is written either: one
+    /// record that is there would make the next leader believe that not all are lost.
+    pub(super) fn waits_for_the_word(&self) -> bool {
+        self.is_for_the_next_leader() && self.said < Given::Doubtful
+    }
+
+    /// Whether calls wait for the Lease.
+    pub(super) fn holds_calls(&self) -> bool {
+        !self.held.is_empty()
+    }
+
+    /// The reserved blocks of a pool.
+    pub(super) fn of(&self, key: &PoolKey) -> Vec<Claim> {
+        let of_pool = self.reserved().filter(|(of, ..)| *of == key);
+        let claim = |(_, node, range): (&PoolKey, &String, &AddrRange)| Claim {
+            node: node.clone(),
+            range: *range,
+            gateway: None,
+            source: ClaimSource::IpamNode,
+        };
+        of_pool.map(claim).collect()
+    }
+
+    /// The nodes whose reserved blocks have changed since this was asked last.
+    pub(super) fn take_changed(&mut self) -> BTreeSet<String> {
+        std::mem::take(&mut self.reserved.changed)
+    }
+
+    /// The reserved blocks of a node.
+    pub(super) fn reserved_of(&self, node: &str) -> impl Iterator<Item = &(PoolKey, AddrRange)> {
+        self.reserved.of_node(node)
+    }
+
+    /// Every reserved block, with its node.
+    pub(super) fn reserved(&self) -> impl Iterator<Item = (&PoolKey, &String, &AddrRange)> {
+        let by_node = self.reserved.by_node.iter();
+        by_node.flat_map(|(node, blocks)| blocks.iter().map(move |(key, range)| (key, node, range)))
+    }
+
+    /// A status records these now.
+    pub(super) fn recorded(&mut self, key: &PoolKey, applied: &Applied) {
+        let nodes: Vec<String> = self.reserved.by_node.keys().cloned().collect();
+        for node in nodes {
+            let recorded = applied.of(&node).map(|given| given.block.range);
+            self.reserved.retain(&node, |of, range| of != key || recorded != Some(*range));
+        }
+    }
+}
+
+impl Reconciler {
+    /// Begins with what the Lease said when this leader acquired it.
+    pub(super) fn begin_by(&mut self, given: Given) {
+        let before = std::mem::take(&mut self.recovery.reserved);
+        let changed = before.changed.into_iter().chain(before.by_node.into_keys()).collect();
+        let reserved = Reservations { changed, ..Reservations::default() };
+        self.recovery = Recovery { said: given, inherited: given, examines: true, reserved, ..Recovery::default() };
+    }
+
+    /// The API server is back in an earlier state: all blocks that are known are reserved until the records are listed and compared.
+    pub(super) fn reserve_all(&mut self) {
+        for (key, task) in &self.pools {
+            let plans = task.applied.iter().chain(task.call.iter().filter_map(|call| call.applies.as_ref()));
+            let assignments = plans.flat_map(|applied| &applied.assignments);
+            let blocks = assignments.map(|given| (key.clone(), given.node.clone(), given.block.range));
+            for block in blocks {
+                self.recovery.reserved.insert(block);
+            }
+        }
+        for (node, record) in self.ipam_nodes.all() {
+            let claims = record.blocks.iter().map(key_of).filter_map(|key| Some((record.claim(node, &key)?, key)));
+            claims.for_each(|(claim, key)| self.recovery.reserved.insert((key, claim.node, claim.range)));
+        }
+        self.recovery.went_back = true;
+    }
+
+    /// What is known is not what the API server has: the records are to be compared once they are listed.
+    pub(super) fn doubt_records(&mut self) {
+        self.recovery.examines = true;
+    }
+
+    /// The Lease is known to say this of assigned blocks.
+    pub(super) fn lease_gives(&mut self, given: Given) {
+        // Without a change each held node would be looked at with each event, and wake the others.
+        if std::mem::replace(&mut self.recovery.said, given) != given {
+            self.release_held();
+        }
+    }
+
+    /// Nodes whose calls waited for the Lease are looked at again.
+    pub(super) fn release_held(&mut self) {
+        for node in std::mem::take(&mut self.recovery.held) {
+            self.queue.push(&node);
+        }
+    }
+
+    /// What the Lease is to say.
+    pub(super) fn wants_lease_to_say(&self) -> Given {
+        let said = self.recovery.said;
+        if self.recovery.is_for_the_next_leader() {
+            return self.recovery_word();
+        }
+        if self.recovery.examines {
+            return said;
+        }
+        let may_forget = matches!(said, Given::Nothing | Given::Doubtful) || self.recovery.saw_records;
+        if may_forget && !self.assigns() && !self.is_in_use() { Given::Nothing } else { Given::Recorded }
+    }
+
+    /// What the Lease is to say during a recovery. Where nothing was ever assigned as far as anybody knows, the next leader need not wait
+    /// without end.
+    fn recovery_word(&self) -> Given {
+        let is_known =
+            self.recovery.pause == Pause::UntilReported || !self.recovery.reserved.by_node.is_empty() || self.assigns();
+        let was_doubtful = self.recovery.said == Given::Doubtful;
+        if was_doubtful && !is_known { Given::Doubtful } else { Given::Unrecorded }
+    }
+
+    /// Whether a block is assigned, or about to be.
+    fn assigns(&self) -> bool {
+        self.pools.values().any(PoolTask::assigns) || self.ipam_nodes.all().values().any(has_blocks)
+    }
+
+    /// Whether an agent reports addresses in use outside its blocks.
+    fn is_in_use(&self) -> bool {
+        self.occupancy.has_outside_blocks()
+    }
+
+    /// Notes that there are records. From now on this leader sees if they go.
+    pub(super) fn note_records(&mut self) {
+        self.recovery.saw_records = self.recovery.saw_records || self.assigns();
+    }
+
+    /// Whether a report of the node is awaited.
+    pub(super) fn is_awaited(&self, node: &str) -> bool {
+        self.recovery.awaited.contains_key(node)
+    }
+
+    /// Whether a call would do more than the Lease would let the next leader know of. If so it waits for the Lease.
+    pub(super) fn waits_for_the_lease(&mut self, node: &str, action: &NodeAction) -> bool {
+        // One report in a new IPAMNode makes the next leader believe that not all records are lost, unless the Lease says otherwise.
+        let creates = matches!(action, NodeAction::Create { .. });
+        let needs = if self.recovery.is_for_the_next_leader() && (creates || self.is_awaited(node)) {
+            self.recovery_word()
+        } else if action.blocks().is_empty() {
+            Given::Nothing
+        } else {
+            Given::Recorded
+        };
+        let waits = self.recovery.said < needs;
+        if waits {
+            self.recovery.held.insert(node.to_owned());
+        }
+        waits
+    }
+
+    /// Compares what is listed with what the Lease said. Only once all is listed.
+    pub(super) fn examine(&mut self, now: Instant) {
+        if !std::mem::take(&mut self.recovery.examines) {
+            return;
+        }
+        self.forget_reports_of_missing_nodes(now);
+        let inherited = std::mem::take(&mut self.recovery.inherited);
+        let went_back = std::mem::take(&mut self.recovery.went_back);
+        let is_all_lost = match self.recovery.said {
+            Given::Nothing | Given::Doubtful => false,
+            Given::Recorded => !self.is_anything_recorded(),
+            // Another leader has begun, and some agents may have reported since.
+            Given::Unrecorded => !self.assigns(),
+        };
+        // An agent may have reported to an IPAMNode that was created after all records were lost.
+        let may_be_lost = self.recovery.said == Given::Recorded && !self.assigns();
+        if !is_all_lost && !may_be_lost && !went_back && inherited < Given::Doubtful {
+            return;
+        }
+        self.recovery.pause = if is_all_lost { Pause::UntilReported } else { Pause::Until(now + PAUSE) };
+        self.recovery.pausing = self.nodes.names().filter(|node| self.runs_agent(node)).cloned().collect();
+        if self.recovery.pausing.is_empty() && self.nodes.names().next().is_some() {
+            tracing::warn!("--agent-node-selector matches no Node, so new blocks wait for no report");
+        }
+        let reserved = self.recovery.reserved.by_node.keys();
+        // The earlier report of a node without a Node proves no more than another.
+        let with_blocks = self.ipam_nodes.all().iter().filter(|(_, known)| has_blocks(known)).map(|(node, _)| node);
+        let nodes = self.recovery.pausing.iter().chain(self.recovery.awaited.keys()).chain(reserved).chain(with_blocks);
+        let nodes: BTreeSet<String> = nodes.cloned().collect();
+        self.recovery.awaited.clear();
+        self.request_reports(nodes, now);
+    }
+
+    /// Whether an agent is to run on the node.
+    fn runs_agent(&self, node: &str) -> bool {
+        let labels = self.nodes.labels(node);
+        self.settings.agent_nodes.iter().all(|(key, value)| labels.is_some_and(|labels| labels.get(key) == Some(value)))
+    }
+
+    /// Whether any record says that a block is assigned, or an agent has reported.
+    fn is_anything_recorded(&self) -> bool {
+        let has_claims = |task: &PoolTask| task.record.status.claims().next().is_some();
+        let tells = |record: &IpamNodeRecord| has_blocks(record) || record.has_spoken();
+        self.pools.values().any(has_claims) || self.ipam_nodes.all().values().any(tells)
+    }
+
+    /// A status does not record these blocks any more, or is gone with its pool. Those that no IPAMNode has are lost. `was_unused` says of
+    /// a node whether its block was free until this leader assigned it.
+    pub(super) fn status_lost(
+        &mut self,
+        key: &PoolKey,
+        lost: impl IntoIterator<Item = (String, AddrRange)>,
+        was_unused: impl Fn(&str) -> bool,
+        now: Instant,
+    ) {
+        if !self.sees_losses() {
+            return;
+        }
+        let is_recorded = |node: &str| {
+            let has_entry = |known: &IpamNodeRecord| known.block(key).is_some();
+            self.ipam_nodes.get(node).is_some_and(has_entry)
+        };
+        // A block that was free until this leader assigned it is not in use before a write that may have made an entry.
+        let is_unused = |node: &str| was_unused(node) && self.ipam_nodes.has_no_entry(node, key);
+        let blocks = lost.into_iter().filter(|(node, _)| !is_recorded(node) && !is_unused(node));
+        let blocks: Vec<Reserved> = blocks.map(|(node, range)| (key.clone(), node, range)).collect();
+        self.reserve(blocks, now);
+    }
+
+    /// An IPAMNode is gone. Those of its blocks are lost that no status records.
+    pub(super) fn ipam_node_lost(&mut self, node: &str, gone: &IpamNodeRecord, now: Instant) {
+        if !self.sees_losses() {
+            return;
+        }
+        let is_recorded = |key: &PoolKey| {
+            let status = self.pools.get(key).map(|task| &task.record.status);
+            status.is_some_and(|status| status.claims().any(|claim| claim.node == node))
+        };
+        let entries = gone.blocks.iter().chain(gone.unedited.iter().flatten());
+        let lost = entries.filter(|entry| {
+            let key = key_of(entry);
+            !is_recorded(&key) && (gone.unsettled || !gone.is_over(&key))
+        });
+        let lost = lost.filter_map(|entry| Some((key_of(entry), node.to_owned(), claim_of(node, entry)?.range)));
+        let lost: Vec<Reserved> = lost.collect();
+        self.reserve(lost, now);
+    }
+
+    /// Whether what is gone was there while this leader led. What was known before may have gone in order meanwhile.
+    pub(super) fn sees_losses(&self) -> bool {
+        self.is_leading() && !self.recovery.examines
+    }
+
+    /// Reserves blocks for their nodes, and requests reports of these.
+    fn reserve(&mut self, blocks: Vec<Reserved>, now: Instant) {
+        let nodes: BTreeSet<String> = blocks.iter().map(|(_, node, _)| node.clone()).collect();
+        if nodes.is_empty() {
+            return;
+        }
+        for block in blocks {
+            self.recovery.reserved.insert(block);
+        }
+        self.request_reports(nodes, now);
+    }
+
+    /// Requests a report of each of these nodes.
+    fn request_reports(&mut self, nodes: BTreeSet<String>, now: Instant) {
+        tracing::warn!(
+            nodes = nodes.len(),
+            "records of blocks are missing or from an earlier time: requesting reports"
+        );
+        for node in nodes {
+            let id = format!("{:016x}", self.random.u64(..));
+            self.ipam_nodes.doubt_report(&node);
+            self.queue.push(&node);
+            self.recovery.awaited.insert(node, id);
+        }
+        self.note_awaited(now);
+    }
+
+    /// The node's IPAMNode has changed: its report may be the one that is awaited.
+    pub(super) fn note_report(&mut self, node: &str, now: Instant) {
+        let Some(request) = self.recovery.request_to(node) else { return };
+        let answer = self.ipam_nodes.get(node).and_then(|known| known.answers.as_ref());
+        if answer == Some(request) {
+            self.end_wait(node, now);
+        } else {
+            self.ipam_nodes.doubt_report(node);
+        }
+    }
+
+    /// The report of the node is awaited no more, and its reserved blocks are released.
+    pub(super) fn end_wait(&mut self, node: &str, now: Instant) {
+        if self.recovery.awaited.remove(node).is_none() {
+            return;
+        }
+        self.recovery.force_released.remove(node);
+        self.recovery.pausing.remove(node);
+        self.ipam_nodes.end_doubt(node);
+        self.queue.push(node);
+        self.recovery.reserved.retain(node, |_, _| false);
+        // Its report counts again.
+        let has_block = |task: &PoolTask| task.applied.as_ref().is_some_and(|applied| applied.of(node).is_some());
+        self.pools.values_mut().filter(|task| has_block(task)).for_each(|task| task.due.wake(now));
+        self.note_awaited(now);
+    }
+
+    /// No pool waits any more for a node that an admin names on a pool. Its reserved blocks of that pool, and of pools that are gone, are
+    /// released. Its earlier report still proves nothing: the annotation can be older than the loss of records, and it is about one
+    /// pool. So the wait goes on as long as the node has a Node or a block.
+    pub(super) fn end_waits_by_hand(&mut self, now: Instant) {
+        if self.recovery.awaited.is_empty() {
+            return;
+        }
+        let recovery = &self.recovery;
+        // Nothing can be annotated on a pool that is gone.
+        let is_meant = |named: &PoolKey, of: &PoolKey| named == of || !self.pools.contains_key(of);
+        let is_for = |(key, node): &(&PoolKey, &String)| {
+            let is_reserved = || recovery.reserved_of(node).any(|(of, _)| is_meant(key, of));
+            let is_new = || recovery.awaited.contains_key(*node) && !recovery.force_released.contains(*node);
+            recovery.pausing.contains(*node) || is_reserved() || is_new()
+        };
+        let named = self.pools.iter();
+        let named = named.flat_map(|(key, task)| task.record.life.force_release.iter().map(move |node| (key, node)));
+        let named: Vec<_> = named.filter(is_for).map(|(key, node)| (key.clone(), node.clone())).collect();
+        for (pool, node) in named {
+            tracing::warn!(%pool, %node, "no new block waits for the report of this node: the annotation force-release names it");
+            self.recovery.pausing.remove(&node);
+            self.recovery.force_released.insert(node.clone());
+            self.queue.push(&node);
+            let pools = &self.pools;
+            self.recovery.reserved.retain(&node, |of, _| *of != pool && pools.contains_key(of));
+            self.note_awaited(now);
+        }
+    }
+
+    /// Whether the report of the node decides nothing any more: it has no Node, an admin has released it, and no record has a block of
+    /// it.
+    pub(super) fn is_released_by_hand(&self, node: &str) -> bool {
+        let has_blocks = || self.ipam_nodes.get(node).is_some_and(has_blocks);
+        let is_reserved = || self.recovery.reserved_of(node).next().is_some();
+        let is_released = !self.nodes.contains(node) && self.recovery.force_released.contains(node);
+        is_released && !has_blocks() && !is_reserved() && !self.is_recorded(node)
+    }
+
+    /// Ends the pause when its time has come.
+    pub(super) fn end_pause(&mut self, now: Instant) {
+        if self.recovery.pause_ends().is_some_and(|end| end <= now) {
+            tracing::warn!(
+                nodes = self.recovery.awaited.len(),
+                "blocks are assigned again, though these nodes have not reported"
+            );
+            self.recovery.pause = Pause::None;
+            self.recovery.pausing.clear();
+            self.pause_is_over(now);
+        }
+    }
+
+    /// Pools show which nodes they wait for, and assign blocks again when there is none.
+    fn note_awaited(&mut self, now: Instant) {
+        self.metrics.nodes_awaiting_report(self.recovery.awaited.len());
+        if self.recovery.pause == Pause::None {
+            return;
+        }
+        if self.recovery.pausing.is_empty() {
+            self.recovery.pause = Pause::None;
+            self.pause_is_over(now);
+            return;
+        }
+        for task in self.pools.values_mut() {
+            task.due.by(super::pool_events::counts_at(task, now));
+        }
+    }
+
+    /// Grants that waited rest on new plans: those from during the pause do not know all reports.
+    fn pause_is_over(&mut self, now: Instant) {
+        self.pools.values_mut().for_each(|task| task.applied = None);
+        self.wake_pools(now);
+        // Entries that lacked a grant get one, also those of a Node that is gone.
+        for node in self.nodes.names().chain(self.ipam_nodes.all().keys()) {
+            self.queue.push(node);
+        }
+    }
+}
+
+fn has_blocks(record: &IpamNodeRecord) -> bool {
+    !record.blocks.is_empty()
+}
+
+impl PoolTask {
+    /// Whether a block of it is assigned, or about to be.
+    fn assigns(&self) -> bool {
+        let plans = self.applied.iter().chain(self.call.iter().filter_map(|call| call.applies.as_ref()));
+        self.record.status.claims().next().is_some() || plans.into_iter().any(|applied| !applied.assignments.is_empty())
+    }
+
+    /// Nodes and the blocks that they may use, by the status or by what IPAMNodes are derived from.
+    pub(super) fn blocks(&self) -> BTreeSet<(String, AddrRange)> {
+        let planned = self.applied.iter().flat_map(|applied| &applied.assignments);
+        let planned = planned.map(|given| (given.node.clone(), given.block.range));
+        let recorded = self.record.status.claims().map(|claim| (claim.node.clone(), claim.range));
+        recorded.chain(planned).collect()
+    }
+}
