@@ -8,7 +8,6 @@
 //! Functions block: tests call them from any thread, with or without an async runtime around them.
 
 pub mod assets;
-pub mod bench;
 pub mod binaries;
 pub mod cases;
 pub mod chart;
@@ -25,7 +24,7 @@ pub mod mutants;
 pub mod netns;
 pub mod outage;
 mod pki;
-mod ports;
+pub mod ports;
 pub mod process;
 pub mod progress;
 pub mod reviews;

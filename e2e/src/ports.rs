@@ -12,14 +12,14 @@ use crate::lock::Lock;
 const RANGE: std::ops::Range<u16> = 21_000..31_000;
 
 /// A TCP port on 127.0.0.1 kept from other harnesses until dropped.
-pub(crate) struct Port {
+pub struct Port {
     number: u16,
     _lock: Lock,
 }
 
 impl Port {
     /// The first port, in an order that differs by process, which nobody listens on and no other harness keeps.
-    pub(crate) fn reserve() -> Result<Self> {
+    pub fn reserve() -> Result<Self> {
         let directory = assets::cache::base()?.join("ports");
         let size = u32::from(RANGE.end - RANGE.start);
         let first = std::process::id().wrapping_mul(31) % size;
@@ -33,7 +33,8 @@ impl Port {
         bail!("no free TCP port on 127.0.0.1 in {}-{}", RANGE.start, RANGE.end - 1)
     }
 
-    pub(crate) fn number(&self) -> u16 {
+    /// Its number.
+    pub fn number(&self) -> u16 {
         self.number
     }
 }

@@ -215,7 +215,7 @@ pub(crate) fn children_of(parent: Pid) -> Vec<Pid> {
 }
 
 /// Resident memory of a process, now and at most, in KiB.
-pub(crate) fn memory_of(pid: i32) -> Result<(u64, u64)> {
+pub fn memory_of(pid: i32) -> Result<(u64, u64)> {
     let read = |name: &str| {
         let value = status_field(pid, name).with_context(|| format!("no {name} of process {pid}"))?;
         value.trim_end_matches(" kB").parse::<u64>().with_context(|| format!("{name} is {value:?}"))

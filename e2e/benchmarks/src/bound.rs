@@ -7,8 +7,8 @@ use anyhow::Result;
 use tokio::time::timeout;
 
 use super::finding::Finding;
-use crate::eventually::Late;
-use crate::progress::say;
+use ipam_e2e::eventually::Late;
+use ipam_e2e::progress::say;
 
 /// A list of rows that must be measured within a time.
 pub(super) struct Bound {
@@ -77,8 +77,8 @@ mod tests {
     use anyhow::bail;
 
     use super::*;
-    use crate::bench::stats::Samples;
-    use crate::eventually::eventually_blocking;
+    use crate::stats::Samples;
+    use ipam_e2e::eventually::eventually_blocking;
 
     #[test]
     fn a_wait_that_runs_out_is_a_missed_row() {

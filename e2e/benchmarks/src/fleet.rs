@@ -23,7 +23,7 @@ use tokio_util::sync::CancellationToken;
 
 use super::large::DEADLINE;
 use super::stage::NAMESPACE;
-use crate::control_plane::ControlPlane;
+use ipam_e2e::control_plane::ControlPlane;
 
 /// A journal that keeps nothing.
 struct Forgetful(Position);
@@ -193,7 +193,7 @@ impl Base {
                     tokio::spawn(async move {
                         let name = recruit.name.clone();
                         if let Err(error) = Box::pin(base.serve(recruit)).await {
-                            crate::progress::say(&format!("bench: the agent of {name}: {error:#}"));
+                            ipam_e2e::progress::say(&format!("bench: the agent of {name}: {error:#}"));
                         }
                     });
                 }

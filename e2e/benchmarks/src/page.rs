@@ -18,7 +18,7 @@ pub(super) fn with_table(page: &str, table: &str) -> Result<String> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::binaries::workspace;
+    use ipam_e2e::binaries::workspace;
 
     #[test]
     fn only_the_text_between_the_markers_is_replaced() {
@@ -37,7 +37,7 @@ mod tests {
 
     #[test]
     fn the_page_of_the_repository_has_both_markers() {
-        let page = std::fs::read_to_string(workspace().join(crate::bench::PAGE)).unwrap();
+        let page = std::fs::read_to_string(workspace().join(crate::PAGE)).unwrap();
         assert!(with_table(&page, "").is_ok());
     }
 }

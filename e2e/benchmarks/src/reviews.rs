@@ -16,9 +16,9 @@ use super::load::AT_ONCE;
 use super::meter::Meter;
 use super::stage::Stage;
 use super::stats::{Samples, Unit, number};
-use crate::cluster::Operator;
-use crate::eventually::eventually_blocking;
-use crate::reviews::{Campaign, Client, Report, answered, beside, run, stall};
+use ipam_e2e::cluster::Operator;
+use ipam_e2e::eventually::eventually_blocking;
+use ipam_e2e::reviews::{Campaign, Client, Report, answered, beside, run, stall};
 
 /// Pools that are known in the second measurement.
 const POOLS: u32 = 10_000;

@@ -18,8 +18,8 @@ use super::meter::Memory;
 use super::requests::Requests;
 use super::stage::{NAMESPACE, Stage};
 use super::stats::{Samples, Unit, number};
-use crate::eventually::eventually;
-use crate::progress::Step;
+use ipam_e2e::eventually::eventually;
+use ipam_e2e::progress::Step;
 
 const AGENTS: u32 = 50;
 /// Edits of the pool that change the spec of every IPAMNode.

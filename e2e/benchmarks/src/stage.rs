@@ -10,12 +10,12 @@ use tokio::runtime::Runtime;
 
 use super::Context as Bench;
 use super::flags::Flags;
-use crate::binaries;
-use crate::chart::webhook::Webhook;
-use crate::chart::{self, Release, grants, pods};
-use crate::cluster::{self, Operator};
-use crate::control_plane::ControlPlane;
-use crate::eventually::eventually_blocking;
+use ipam_e2e::binaries;
+use ipam_e2e::chart::webhook::Webhook;
+use ipam_e2e::chart::{self, Release, grants, pods};
+use ipam_e2e::cluster::{self, Operator};
+use ipam_e2e::control_plane::ControlPlane;
+use ipam_e2e::eventually::eventually_blocking;
 
 /// Namespace of the release and of the pools.
 pub(super) const NAMESPACE: &str = "kube-system";

@@ -17,7 +17,7 @@ use super::large::{DEADLINE, Large, POOL, STILL};
 use super::load;
 use super::stage::NAMESPACE;
 use super::stats::{Samples, Unit};
-use crate::eventually::Late;
+use ipam_e2e::eventually::Late;
 
 const JOINS: u32 = 25;
 pub(super) const TIME_AIM: f64 = 0.1;

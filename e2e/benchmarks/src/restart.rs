@@ -8,7 +8,7 @@ use super::finding::Finding;
 use super::large::{DEADLINE, Large, STILL};
 use super::requests::Requests;
 use super::stats::Samples;
-use crate::eventually::eventually_blocking;
+use ipam_e2e::eventually::eventually_blocking;
 
 const RESTARTS: u32 = 5;
 const DECISION_AIM: f64 = 3.0;

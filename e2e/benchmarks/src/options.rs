@@ -88,7 +88,7 @@ mod tests {
     #[test]
     fn without_names_every_row_has_full_size() {
         let run = parse(&[]).unwrap();
-        assert_eq!((run.nodes, run.names.len(), run.allow_dirty, run.write), (super::super::NODES, 3, false, false));
+        assert_eq!((run.nodes, run.names.len(), run.allow_dirty, run.write), (crate::NODES, 3, false, false));
     }
 
     #[test]

@@ -3,11 +3,13 @@
 use std::time::Duration;
 
 use anyhow::{Context, Result};
+use ipam_reconciler::reconcile::STATUS_BYTES_PER_MINUTE;
 use k8s_openapi::api::core::v1::Node;
 use kube::Api;
 use kube::api::DeleteParams;
 
 use super::bound::Bound;
+use super::burst;
 use super::churn;
 use super::finding::Finding;
 use super::fleet::Fleet;
@@ -20,6 +22,8 @@ use super::stats::{Samples, Unit, number};
 /// For all of it.
 const LIMIT: Duration = Duration::from_mins(15);
 const JOINS: u32 = 10;
+/// Counts the bytes of pool statuses that the operator has written.
+const WRITTEN: &str = "nv_ipam_controller_pool_status_written_bytes_total";
 
 pub(super) fn measure(stage: &Stage<'_>, nodes: u32) -> Result<Vec<Finding>> {
     Bound::run(LIMIT, |bound| {
@@ -29,16 +33,22 @@ pub(super) fn measure(stage: &Stage<'_>, nodes: u32) -> Result<Vec<Finding>> {
         let applied = large.apply(bound.left())?;
         let written = format!("all IPAMNodes after {}", Unit::Time.show(applied.ipam_nodes.as_secs_f64()));
         bound.found(Finding::new(what, Samples::times([applied.status])).also(written));
-        let done = joins(bound, &mut large, &at).and_then(|()| deleted(bound, &mut large, &at));
+        let done = joins(bound, &mut large, &at)
+            .and_then(|()| burst::measure(bound, &mut large, &at))
+            .and_then(|()| deleted(bound, &mut large, &at));
         large.unless_ended(done)
     })
 }
 
 fn joins(bound: &mut Bound, large: &mut Large<'_>, at: &str) -> Result<()> {
-    let what = bound.begin(format!("{at}: one node joins: Node created → all 8 blocks"));
+    let what = bound.begin(format!("{at}: one node joins alone: Node created → all 8 blocks"));
     let mut joined = Joined::default();
     for _ in 0..JOINS {
+        // Each join is the only one for as long as the operator needs to save up for its bytes again.
+        let before = large.counter(WRITTEN)?;
         joined.add(large, bound.left())?;
+        let bytes = large.counter(WRITTEN)?.saturating_sub(before);
+        std::thread::sleep(Duration::from_mins(1).mul_f64(number(bytes) / number(STATUS_BYTES_PER_MINUTE)));
     }
     let memory = large.meter().memory()?;
     let also = format!(

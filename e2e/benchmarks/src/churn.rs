@@ -19,8 +19,8 @@ use super::minute::{Minute, PODS};
 use super::restart;
 use super::stage::NAMESPACE;
 use super::stats::{Samples, Unit, number};
-use crate::eventually::eventually;
-use crate::progress::Step;
+use ipam_e2e::eventually::eventually;
+use ipam_e2e::progress::Step;
 
 /// Nodes that leave and nodes that join in the minute.
 const NODES: u32 = 50;

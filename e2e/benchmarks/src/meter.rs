@@ -6,8 +6,8 @@ use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result};
 
-use crate::eventually::Late;
-use crate::process::{Process, memory_of};
+use ipam_e2e::eventually::Late;
+use ipam_e2e::process::{Process, memory_of};
 
 /// The kernel's unit in /proc/PID/stat.
 const TICKS_PER_SECOND: u64 = 100;

@@ -4,7 +4,7 @@ use std::process::Command;
 
 use anyhow::{Context, Result, bail, ensure};
 
-use crate::binaries::workspace;
+use ipam_e2e::binaries::workspace;
 
 /// The commit that is checked out.
 #[derive(Clone, PartialEq, Eq, Debug)]

@@ -7,6 +7,7 @@
 mod agent;
 mod agents;
 mod bound;
+mod burst;
 mod calls;
 mod churn;
 mod finding;
@@ -49,11 +50,11 @@ use std::process::{Command, ExitCode};
 
 use anyhow::{Context as _, Result, ensure};
 
-use crate::binaries::workspace;
-use crate::progress::say;
 use finding::Finding;
 use flags::Flags;
 use head::Head;
+use ipam_e2e::binaries::workspace;
+use ipam_e2e::progress::say;
 use large::{Applied, DEADLINE, Large, one_pool};
 use lone::Lone;
 use options::{Options, Run};

@@ -71,6 +71,6 @@ async fn deleted(stage: &Stage<'_>, within: Duration) -> Result<(Duration, u32)>
         reached = format!("{releasing} of {reported} blocks are not free after {} s", began.elapsed().as_secs());
         tokio::time::sleep(LOOK).await;
     }
-    let late = crate::eventually::Late { what: "the pool is gone".to_owned(), within, reached };
+    let late = ipam_e2e::eventually::Late { what: "the pool is gone".to_owned(), within, reached };
     bail!(late)
 }

@@ -1,4 +1,4 @@
-//! The benchmark table: `cargo benchmarks`; see the module `bench`.
+//! The benchmark table: `cargo benchmarks`; see the crate `ipam_benchmarks`.
 
 use std::process::ExitCode;
 
@@ -7,5 +7,5 @@ fn main() -> ExitCode {
     if arguments.next_if(|word| word == ipam_e2e::warden::AS_WARDEN).is_some() {
         return ipam_e2e::warden::main(arguments);
     }
-    ipam_e2e::bench::main(arguments)
+    ipam_benchmarks::main(arguments)
 }

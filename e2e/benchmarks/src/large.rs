@@ -17,10 +17,10 @@ use super::bound::in_time;
 use super::load;
 use super::meter::{Memory, Meter};
 use super::stage::{NAMESPACE, Stage, pool};
-use crate::cluster::Operator;
-use crate::eventually::{Late, eventually_blocking};
-use crate::http;
-use crate::progress::Step;
+use ipam_e2e::cluster::Operator;
+use ipam_e2e::eventually::{Late, eventually_blocking};
+use ipam_e2e::http;
+use ipam_e2e::progress::Step;
 
 /// Name, subnet and gateway of the pool of a cluster that has one.
 pub(super) const POOL: &str = "bench";

@@ -15,7 +15,7 @@ use super::load;
 use super::relay::{CountingRelay, Traffic};
 use super::stage::NAMESPACE;
 use super::stats::{Samples, Unit};
-use crate::eventually::eventually;
+use ipam_e2e::eventually::eventually;
 
 const JOINS: usize = 7;
 const OWN_AIM: f64 = 4_000.0;

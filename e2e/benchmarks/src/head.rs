@@ -9,7 +9,7 @@ use anyhow::{Context, Result, ensure};
 
 use super::flags::Flags;
 use super::source::Source;
-use crate::assets::{Tool, printed_version};
+use ipam_e2e::assets::{Tool, printed_version};
 
 /// File systems without a disk, on which a sync costs nothing.
 const WITHOUT_DISK: [&str; 2] = ["tmpfs", "ramfs"];
@@ -148,7 +148,7 @@ proc /proc proc rw 0 0
     #[test]
     fn a_dirty_tree_and_other_sizes_stand_in_the_head() {
         let source = Source::now().unwrap();
-        let head = Head { size: Some("7 nodes".into()), ..Head::begin(source, crate::bench::NODES).unwrap() };
+        let head = Head { size: Some("7 nodes".into()), ..Head::begin(source, crate::NODES).unwrap() };
         let lines = head.lines(None).unwrap().join("\n");
         assert!(lines.contains("7 nodes") && lines.contains("Load average at the start"), "{lines}");
     }

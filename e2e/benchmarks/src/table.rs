@@ -18,7 +18,7 @@ mod tests {
     use std::time::Duration;
 
     use super::*;
-    use crate::bench::stats::Samples;
+    use crate::stats::Samples;
 
     #[test]
     fn a_table_has_its_head_and_one_line_per_row() {

@@ -79,7 +79,7 @@ fn split(argument: &str) -> (&str, &str) {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::chart;
+    use ipam_e2e::chart;
 
     fn words(text: &str) -> Vec<String> {
         text.split(' ').map(str::to_owned).collect()

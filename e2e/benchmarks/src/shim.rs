@@ -12,7 +12,7 @@ use super::agent::Agent;
 use super::finding::Finding;
 use super::lone::{Lone, POOL};
 use super::stats::{Samples, Unit};
-use crate::binaries;
+use ipam_e2e::binaries;
 
 const RUNS: u32 = 500;
 /// The first runs fill the page cache and are not counted.

@@ -8,7 +8,7 @@ use super::finding::Finding;
 use super::large::{DEADLINE, Large, STILL};
 use super::load;
 use super::stats::Samples;
-use crate::eventually::eventually_blocking;
+use ipam_e2e::eventually::eventually_blocking;
 
 const BEATS: u32 = 200;
 const ROUNDS: u32 = 5;

@@ -17,7 +17,7 @@ use super::large::{Large, STILL, one_pool};
 use super::reports;
 use super::stage::{NAMESPACE, Stage};
 use super::stats::Samples;
-use crate::eventually::eventually_blocking;
+use ipam_e2e::eventually::eventually_blocking;
 
 /// For all of it.
 const LIMIT: Duration = Duration::from_mins(10);

@@ -13,10 +13,10 @@ use tokio::time::Instant;
 
 use super::meter::Meter;
 use super::stage::Stage;
-use crate::binaries;
-use crate::http;
-use crate::ports::Port;
-use crate::process::Process;
+use ipam_e2e::binaries;
+use ipam_e2e::http;
+use ipam_e2e::ports::Port;
+use ipam_e2e::process::Process;
 
 const READY: Duration = Duration::from_mins(1);
 
@@ -105,7 +105,7 @@ fn placement(home: &Path, plugin: &Path, probes: u16, metrics: u16) -> Vec<Strin
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::bench::flags::PLACED;
+    use crate::flags::PLACED;
 
     #[test]
     fn an_agent_is_placed_by_flags_the_head_hides() {
