@@ -9,7 +9,7 @@ use serde_json::{Value, json};
 use super::action::Action;
 use super::catalogue::{POOLS, manifest};
 use super::server::{Server, text};
-use super::world::node_name;
+use super::size::node_name;
 
 /// Labels that select a node, and that do not.
 const SELECTED: [&str; 2] = ["x", "y"];

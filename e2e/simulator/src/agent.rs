@@ -22,34 +22,16 @@ use serde_json::Value;
 
 use super::action;
 use super::activity::Activity;
+use super::clock::Clock;
 use super::disk::{Disk, Replaced};
 use super::process::{Heard, Killed, Process};
 use super::records::{AssignmentId, pool_of_entry, range_of_entry};
-use super::replica::Clock;
+use super::request::IF_NAME;
 use super::server::Server;
 use collect::Objects;
 
-/// The interface of every pod.
-pub(super) const IF_NAME: &str = "net1";
 /// How an ADD is refused whose block waits for a confirmation.
 pub(super) const UNCONFIRMED: &str = "ADD refused: Unconfirmed";
-/// An address that was freed is not allocated again for so many seconds, unless a pod asks for it by name.
-pub(super) const COOLDOWN: i64 = 2;
-
-/// What a pod asks for.
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub(super) enum Wish {
-    /// Any address.
-    Any,
-    /// Any address, and the agent dies after the record is durable and before it answers: the runtime then deletes the pod.
-    AnyAndCrash,
-    /// Any address, and after so many steps of the disk the agent is killed, or with `power` the node's power is cut.
-    AnyAndCut { after: u8, power: bool },
-    /// The address this far into the node's block, by its value or by its index.
-    Named(u8),
-    /// Any address, and one of another pool: the one of this number.
-    Two(u8),
-}
 
 /// An address that a pod really has.
 #[derive(Clone, PartialEq, Eq, Debug)]

@@ -12,8 +12,9 @@ use serde_json::Value;
 
 use super::activity::Activity;
 use super::agent::{Held, Node};
+use super::clock::Clock;
 use super::records::{Assignment, AssignmentId, POOL_KINDS, Records, plural_of, pool_of_entry};
-use super::replica::{Clock, Replica};
+use super::replica::Replica;
 use super::server::{Change, Server, text};
 
 /// By force-release.

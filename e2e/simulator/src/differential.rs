@@ -32,9 +32,10 @@ use tokio::sync::watch::{Receiver, channel};
 use tokio_util::sync::CancellationToken;
 
 use super::action::Disk as State;
+use super::clock::Clock;
 use super::disk::{Disk, OpenStore};
 use super::process::{Heard, Killed, Process};
-use super::replica::Clock;
+use super::request::IF_NAME;
 use super::server::{Backup, Change, NAMESPACE, Server, text};
 use super::watch::Told;
 
@@ -296,7 +297,7 @@ impl Pair {
     async fn add(&mut self, agents: &mut Agents) -> Result<(), String> {
         self.made += 1;
         let name = POOLS[self.rng.usize(0..POOLS.len())];
-        let owner = Owner::new(format!("pod-{}", self.made), super::agent::IF_NAME);
+        let owner = Owner::new(format!("pod-{}", self.made), IF_NAME);
         let attachment = Attachment {
             pod_name: owner.container_id.clone(),
             pod_namespace: "default".to_owned(),

@@ -11,6 +11,9 @@ use super::action::Disk as State;
 /// Zeros that the journal writes ahead: some records, so that journals grow and are compacted within a history.
 const CHUNK: usize = 512;
 
+/// An address that was freed is not allocated again for so many seconds, unless a pod asks for it by name.
+pub(super) const COOLDOWN: i64 = 2;
+
 /// What survives a crash.
 #[derive(Default, Debug)]
 pub(super) struct Disk {
@@ -233,7 +236,7 @@ impl Owed {
 
 /// The ledger of a journal, as a start reads it.
 fn replayed(mut opened: Opened<FakeDisk>) -> (Ledger, Opened<FakeDisk>) {
-    let mut ledger = Ledger::new(super::agent::COOLDOWN);
+    let mut ledger = Ledger::new(COOLDOWN);
     opened.take_changes().iter().for_each(|change| ledger.apply(change));
     (ledger, opened)
 }

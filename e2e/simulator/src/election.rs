@@ -10,22 +10,14 @@ use ipam_operator::election::campaign::{Campaign, Next, Tried};
 use ipam_operator::election::mark::{Keeper, Mark, mark};
 use ipam_reconciler::given::{Wish, Word};
 use jiff::Timestamp;
-use k8s_openapi::api::coordination::v1::Lease;
 
 use super::action::Fate;
-use super::replica::Clock;
+use super::clock::Clock;
 use super::server::{NAMESPACE, Server};
-use super::wire::Wire;
+use super::wire::{Answer, Wire};
 
 /// A leader looks after its Lease so much later than the real one would: so much less to play.
 const LATE_RENEWAL: Duration = RETRY_PERIOD.saturating_mul(2);
-
-/// The answer to a call about the Lease.
-#[derive(Debug)]
-pub(super) enum Answer {
-    Read(Result<Option<Lease>, String>),
-    Written(Result<Lease, String>),
-}
 
 /// A call about the Lease.
 enum Call {

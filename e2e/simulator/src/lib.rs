@@ -70,12 +70,15 @@ mod admin;
 mod agent;
 mod allowed;
 mod answer;
+pub mod broken;
 mod catalogue;
-mod compound;
+mod clock;
+mod dice;
 pub mod differential;
 mod disk;
 mod election;
 mod generate;
+mod given;
 pub mod known;
 pub mod law;
 mod layout;
@@ -83,7 +86,6 @@ pub mod long;
 pub mod many;
 pub mod model;
 mod object;
-mod operators;
 mod orphan;
 mod overlay;
 mod process;
@@ -95,6 +97,7 @@ mod runtime;
 mod server;
 mod settle;
 mod shrink;
+mod size;
 mod story;
 mod watch;
 mod wire;
@@ -107,6 +110,7 @@ use ipam_core::AddrRange;
 use tokio::runtime::Runtime;
 
 use action::Action;
+use broken::Broken;
 use world::World;
 
 pub use generate::history;
@@ -128,7 +132,7 @@ pub struct Failure {
     /// Whether it broke only after the last step, when nothing went wrong any more.
     pub settling: bool,
     /// Which law, in words.
-    pub law: law::Broken,
+    pub law: Broken,
     /// Entries that restores put in place and that no report proves.
     pub unproven: Vec<Unproven>,
 }
@@ -165,13 +169,13 @@ impl Simulator {
         catch_unwind(AssertUnwindSafe(|| self.play_on(history))).unwrap_or_else(|panic| {
             let words = panic.downcast_ref::<String>().map(String::as_str).or(panic.downcast_ref::<&str>().copied());
             let what = words.unwrap_or("without words").to_owned();
-            let law = law::Broken { law: "no-panic", what };
+            let law = Broken { law: "no-panic", what };
             Err(Failure { history: history.to_vec(), settling: false, law, unproven: Vec::new() })
         })
     }
 
     fn play_on(&self, history: &[Action]) -> Result<World, Failure> {
-        let mut world = World::new(self.runtime.clone());
+        let mut world = World::new(self.runtime.clone(), law::check);
         let mut played = history.len();
         let mut end = Ok(());
         for (place, &action) in history.iter().enumerate() {

@@ -2,9 +2,9 @@
 //! histories none. Of such a history the steps before the first of them stay the same, and so do the seeds by which mutants are found.
 
 use super::action::{Action, Fate};
-use super::generate::Dice;
+use super::dice::Dice;
+use super::size::{MOST_NODES, NODES, REPLICAS};
 use super::story::LEASE_OVER;
-use super::world::{MOST_NODES, NODES, REPLICAS};
 
 /// HTTP codes that any call may be answered with.
 const CODES: [u16; 10] = [401, 403, 404, 409, 410, 422, 429, 500, 503, 504];

@@ -25,9 +25,9 @@ use ipam_node_agent::watch::{FIRST_WORD, InForce};
 use serde::Deserialize as _;
 use tokio::sync::watch::Receiver;
 
+use super::clock::Clock;
 use super::disk::{Disk, OpenStore};
 use super::object::Object;
-use super::replica::Clock;
 use super::server::Change;
 use super::watch::{Told, Watch};
 

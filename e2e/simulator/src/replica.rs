@@ -6,18 +6,16 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use ipam_core::PoolKind;
-use ipam_operator::election::LEASE_NAME;
 use ipam_operator::election::campaign::Next;
-use ipam_reconciler::given::Given;
 use ipam_reconciler::index::{CORDON, Labels, Leaving, NodeMeta};
 use ipam_reconciler::metrics::Metrics;
 use ipam_reconciler::objects::RawObject;
 use ipam_reconciler::reconcile::model::Model;
 use ipam_reconciler::reconcile::{Command, Now, Observed, Outcome, Reconciler, Settings};
-use jiff::Timestamp;
 use kube::runtime::watcher::Event;
 
 use super::action::Fate;
+use super::clock::Clock;
 use super::election::{Election, Stepped};
 use super::object::Object;
 use super::server::{Change, Server, text};
@@ -98,28 +96,6 @@ impl Sight {
         if self.listed.iter().all(|listed| *listed) {
             self.since.get_or_insert(now);
         }
-    }
-}
-
-/// The simulator's time: since the start.
-#[derive(Clone, Copy, Debug)]
-pub(super) struct Clock {
-    /// The instant that counts as the start.
-    pub(super) start: Instant,
-    /// Time since.
-    pub(super) elapsed: Duration,
-}
-
-impl Clock {
-    /// The simulated instant.
-    pub(super) fn instant(self) -> Instant {
-        self.start + self.elapsed
-    }
-
-    /// What a wall clock shows that is `skew` seconds off.
-    pub(super) fn wall(self, skew: i64) -> Timestamp {
-        let second = 1_800_000_000 + i64::try_from(self.elapsed.as_secs()).unwrap_or_default() + skew;
-        Timestamp::from_second(second).unwrap_or_default()
     }
 }
 
@@ -368,12 +344,6 @@ impl Replica {
     pub(super) fn expire_watches(&mut self, server: &Server) {
         self.watches.iter_mut().for_each(|watch| watch.expire_if_restored(server));
     }
-}
-
-/// What the Lease on the server says of blocks given.
-pub(super) fn given(server: &Server) -> Given {
-    let lease = server.get("leases", LEASE_NAME).and_then(|object| object.lease());
-    lease.map_or(Given::Nothing, |lease| Given::of(&lease))
 }
 
 fn event<T>(told: Told, read: &dyn Fn(&Object) -> Option<T>) -> Event<T> {

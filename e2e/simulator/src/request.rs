@@ -6,11 +6,27 @@ use ipam_core::ledger::{Attachment, Grant, Owner, Pick, Request};
 use ipam_core::{AddrRange, Family};
 use ipam_crds::{AddressRange, NodeBlock};
 
-use super::agent::{IF_NAME, Wish};
 use super::process::pool_of;
 
 /// The network of every pod.
 pub(super) const NETWORK: &str = "net";
+/// The interface of every pod.
+pub(super) const IF_NAME: &str = "net1";
+
+/// What a pod asks for.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(super) enum Wish {
+    /// Any address.
+    Any,
+    /// Any address, and the agent dies after the record is durable and before it answers: the runtime then deletes the pod.
+    AnyAndCrash,
+    /// Any address, and after so many steps of the disk the agent is killed, or with `power` the node's power is cut.
+    AnyAndCut { after: u8, power: bool },
+    /// The address this far into the node's block, by its value or by its index.
+    Named(u8),
+    /// Any address, and one of another pool: the one of this number.
+    Two(u8),
+}
 
 /// The request of the `number`-th pod for an address of each block. No pod asks for the gateway by name.
 pub(super) fn request(container: String, number: u32, blocks: &[NodeBlock], wish: Wish) -> Option<Request> {

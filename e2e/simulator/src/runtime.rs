@@ -1,75 +1,8 @@
 //! What container runtimes, nodes and their disks do beyond the plain course, and how often.
 
 use super::action::{Action, Disk, Fate, PodList};
-use super::agent::Wish;
-use super::generate::{Dice, Make};
-use super::process::Killed;
+use super::dice::{Dice, Make};
 use super::story::Story;
-use super::wire::lock;
-use super::world::{MOST_NODES, World};
-
-/// Whether the action is one on a node.
-pub(super) const fn is_on_node(action: Action) -> bool {
-    matches!(
-        action,
-        Action::AgentHear { .. }
-            | Action::AgentLoseWatch { .. }
-            | Action::Add { .. }
-            | Action::AddAndCrash { .. }
-            | Action::AddByName { .. }
-            | Action::CopyStore { .. }
-            | Action::PutStoreBack { .. }
-            | Action::Delete { .. }
-            | Action::Report { .. }
-            | Action::AgentKill { .. }
-            | Action::AgentStart { .. }
-            | Action::Disk { .. }
-            | Action::Drain { .. }
-            | Action::Wipe { .. }
-            | Action::AddTwo { .. }
-            | Action::AddAgain { .. }
-            | Action::AddAndCut { .. }
-            | Action::Check { .. }
-            | Action::DeleteAgain { .. }
-            | Action::Vanish { .. }
-            | Action::RuntimeGc { .. }
-            | Action::CheckPods { .. }
-            | Action::PowerCut { .. }
-            | Action::FailSync { .. }
-            | Action::AgentHearAndKill { .. }
-            | Action::TurnClock { .. }
-            | Action::WithoutAgent { .. }
-    )
-}
-
-impl World {
-    /// Plays an action on a node that is none of the plain course.
-    pub(super) fn act_on_runtime(&mut self, action: Action) {
-        let clock = self.clock;
-        let at = |index: u8| usize::from(index % MOST_NODES);
-        match action {
-            Action::AddTwo { node, pool, other } => _ = self.add(node, pool.into(), Wish::Two(other)),
-            Action::AddAndCut { node, pool, after, power } => {
-                _ = self.add(node, pool.into(), Wish::AnyAndCut { after: after % 8, power });
-            }
-            Action::AddAgain { node, pod } => self.nodes[at(node)].add_again(pod.into(), clock),
-            Action::Check { node, pod } => self.nodes[at(node)].check(pod.into(), clock),
-            Action::DeleteAgain { node } => self.nodes[at(node)].delete_again(clock),
-            Action::Vanish { node, pod } => self.nodes[at(node)].vanish(pod.into()),
-            Action::RuntimeGc { node, foreign } => self.nodes[at(node)].runtime_gc(foreign, clock),
-            Action::CheckPods { node, list } => self.nodes[at(node)].check_pods(list, clock),
-            Action::PowerCut { node, luck } => self.nodes[at(node)].lose_power(luck),
-            Action::FailSync { node, after } => self.nodes[at(node)].fail_sync(after % 4),
-            Action::AgentHearAndKill { node, saved } => {
-                let killed = if saved { Killed::BeforeItIsInForce } else { Killed::BeforeSaving };
-                self.nodes[at(node)].hear_and_die(killed, &lock(&self.server), clock);
-            }
-            Action::TurnClock { node, minutes } => self.nodes[at(node)].turn_clock(i64::from(minutes) * 60),
-            Action::WithoutAgent { node } => self.nodes[at(node)].go_without_agent(),
-            _ => {}
-        }
-    }
-}
 
 /// HTTP codes of errors that the API server answers with.
 const CODES: [u16; 10] = [401, 403, 404, 409, 410, 422, 429, 500, 503, 504];

@@ -6,10 +6,12 @@ use std::time::Duration;
 use serde_json::json;
 
 use super::action::{Action, Disk, Fate};
-use super::law::{self, Broken};
+use super::broken::{Broken, broken};
+use super::law;
 use super::server::text;
+use super::size::REPLICAS;
 use super::wire::lock;
-use super::world::{REPLICAS, World};
+use super::world::World;
 
 /// Simulated time until all must be at rest: longer than the longest pause after failures, a lease and a process that stands
 /// still together.
@@ -79,11 +81,11 @@ fn come_to_rest(world: &mut World) -> Result<(), Broken> {
         } else if at >= since + QUIET && wrong.is_none() {
             match law::at_rest(world) {
                 Ok(()) => return Ok(()),
-                Err(broken) => wrong = Some(broken),
+                Err(law) => wrong = Some(law),
             }
         }
     }
-    wrong.map_or_else(|| law::broken("all-comes-to-rest", format!("not at rest after {} s", LONGEST.as_secs())), Err)
+    wrong.map_or_else(|| broken("all-comes-to-rest", format!("not at rest after {} s", LONGEST.as_secs())), Err)
 }
 
 /// What changes whenever a replica makes a call, an agent writes a report or an object changes.

@@ -21,7 +21,6 @@ use tokio::sync::watch;
 
 use super::action::Fate;
 use super::answer::error_response;
-use super::election::Answer;
 use super::server::{NAMESPACE, Server};
 
 /// The server, shared by the world and the calls.
@@ -51,6 +50,13 @@ pub(super) struct Made {
     pub(super) outcome: Outcome,
     /// Whether a request was sent: a process that no longer leads sends none.
     pub(super) is_sent: bool,
+}
+
+/// The answer to a call about the Lease.
+#[derive(Debug)]
+pub(super) enum Answer {
+    Read(Result<Option<Lease>, String>),
+    Written(Result<Lease, String>),
 }
 
 impl Wire {

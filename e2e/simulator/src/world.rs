@@ -1,5 +1,9 @@
 //! The whole cluster in one value, and what each action does to it.
 
+mod compound;
+mod nodes;
+mod operators;
+
 use std::rc::Rc;
 use std::time::{Duration, Instant};
 
@@ -10,29 +14,24 @@ use super::Unproven;
 use super::action::{Action, Fate};
 use super::activity::Activity;
 use super::admin::{self, pool_at};
-use super::agent::{Added, Node, UNCONFIRMED, Wish};
+use super::agent::Node;
 use super::allowed::{Allowed, key_of};
-use super::disk::Replaced;
-use super::law::{self, Broken};
+use super::broken::Broken;
+use super::clock::Clock;
 use super::orphan::Orphans;
 use super::records::{AssignmentId, Records};
-use super::replica::{Clock, Replica};
-use super::runtime;
-use super::server::{Backup, PLURALS, Server};
+use super::replica::Replica;
+use super::server::{Backup, PLURALS};
+use super::size::{MOST_NODES, NODES, REPLICAS, node_name};
 use super::wire::{Shared, lock};
+use nodes::{is_on_node, node_of};
 
-/// Machines that there are from the start.
-pub(super) const NODES: u8 = 4;
-/// Machines that there may be. Those after the first [`NODES`] are there once an action names them.
-pub(super) const MOST_NODES: u8 = 12;
-/// Replicas of the operator that there may be.
-pub(super) const REPLICAS: u8 = 3;
 /// The longest time that passes at once while all is left to settle: leaders are to renew in time.
-pub(super) const LONGEST_PASS: Duration = Duration::from_secs(2);
+const LONGEST_PASS: Duration = Duration::from_secs(2);
 /// After this long without news an operator decides upon what it has heard.
-pub(super) const QUIET: Duration = Duration::from_millis(15);
+const QUIET: Duration = Duration::from_millis(15);
 /// After this long an agent may write its next report.
-pub(super) const REPORTS_APART: Duration = Duration::from_secs(1);
+const REPORTS_APART: Duration = Duration::from_secs(1);
 
 /// What was there when a backup was put in place.
 #[derive(Clone, Debug)]
@@ -40,6 +39,10 @@ pub(super) struct PutBack {
     /// The number of uids that there had been.
     pub(super) uids: u64,
 }
+
+/// Checks the laws that must hold after each call. The crate gives it to the world: the laws read the world, so the world must not
+/// import them.
+pub(super) type Check = fn(&mut World) -> Result<(), Broken>;
 
 /// The cluster.
 pub struct World {
@@ -79,13 +82,15 @@ pub struct World {
     pub(super) by_hand: Option<&'static str>,
     /// Entries that restores put in place and that no report proves.
     pub(super) unproven: Vec<Unproven>,
+    /// Checks the laws after each call.
+    check: Check,
     /// The first law that was broken.
     broken: Option<Broken>,
 }
 
 impl World {
-    /// An empty cluster: machines whose agents run, and no replica yet.
-    pub(super) fn new(runtime: Rc<Runtime>) -> Self {
+    /// An empty cluster: machines whose agents run, and no replica yet. The world calls `check` after each call to the server.
+    pub(super) fn new(runtime: Rc<Runtime>, check: Check) -> Self {
         let clock = Clock { start: Instant::now(), elapsed: Duration::from_mins(1) };
         let nodes = (0..NODES).map(|node| Node::new(&node_name(node), clock)).collect();
         let replicas = (0..REPLICAS).map(|_| None).collect();
@@ -110,6 +115,7 @@ impl World {
             has_been_led: false,
             by_hand: None,
             unproven: Vec::new(),
+            check,
             broken: None,
         }
     }
@@ -181,7 +187,7 @@ impl World {
     /// Checks the laws, and keeps the first that is broken.
     pub(super) fn look(&mut self) {
         if self.broken.is_none() {
-            self.broken = law::check(self).err();
+            self.broken = (self.check)(self).err();
         }
     }
 
@@ -217,115 +223,9 @@ impl World {
                 self.on_node(Action::Report { node, fate: Fate::Done });
             }
             _ if admin::is_of_admin(action) => self.admin(action),
-            _ if runtime::is_on_node(action) => self.on_node(action),
+            _ if is_on_node(action) => self.on_node(action),
             _ => self.on_replica(action),
         }
-    }
-
-    pub(super) fn on_node(&mut self, action: Action) {
-        self.build(node_of(action));
-        self.act_on_node(action);
-        self.look();
-    }
-
-    fn act_on_node(&mut self, action: Action) {
-        let (clock, shared) = (self.clock, self.server.clone());
-        let at = |index: u8| usize::from(index % MOST_NODES);
-        // An ADD calls the server by itself.
-        let wish = match action {
-            Action::Add { node, pool } => Some((node, pool, Wish::Any)),
-            Action::AddAndCrash { node, pool } => Some((node, pool, Wish::AnyAndCrash)),
-            Action::AddByName { node, pool, place } => Some((node, pool, Wish::Named(place))),
-            _ => None,
-        };
-        if let Some((node, pool, wish)) = wish {
-            self.add(node, pool.into(), wish);
-            return;
-        }
-        let mut server = lock(&shared);
-        match action {
-            Action::AgentHear { node, words } => self.nodes[at(node)].hear(words.into(), &server, clock),
-            Action::AgentLoseWatch { node } => self.nodes[at(node)].lose_watch(),
-            Action::CopyStore { node } => self.nodes[at(node)].copy_store(),
-            // Of an IPAMNode that was restored the agent alone knows that it is of before: not played, as the docs have it deleted.
-            Action::PutStoreBack { node } if self.is_restored(node, &server) => {}
-            Action::PutStoreBack { node } => {
-                if let Some(replaced) = self.nodes[at(node)].put_store_back() {
-                    self.activity.count(match replaced {
-                        Replaced::Deleted => "stores deleted",
-                        Replaced::PutBack => "stores put back",
-                    });
-                }
-            }
-            Action::Delete { node, pod } => self.nodes[at(node)].delete(pod.into(), clock),
-            Action::Report { node, fate } => {
-                if let Some(patch) = self.nodes[at(node)].report(&mut server, fate, clock) {
-                    self.orphans.report(node_name(node), patch);
-                }
-            }
-            Action::AgentKill { node } => {
-                if self.nodes[at(node)].crash() {
-                    self.activity.count("agents killed");
-                }
-            }
-            Action::AgentStart { node } => self.nodes[at(node)].start(clock),
-            Action::Wipe { node } => {
-                if self.nodes[at(node)].wipe() {
-                    self.activity.count("nodes set up anew");
-                }
-            }
-            Action::Disk { node, is } => self.nodes[at(node)].set_disk(is, clock),
-            Action::Drain { node } => {
-                while self.nodes[at(node)].held().next().is_some() {
-                    self.nodes[at(node)].delete(0, clock);
-                }
-            }
-            _ => {
-                drop(server);
-                self.act_on_runtime(action);
-            }
-        }
-    }
-
-    /// CNI ADD of a new pod.
-    pub(super) fn add(&mut self, node: u8, pool: usize, wish: Wish) -> Added {
-        self.confirm(node);
-        let mut added = self.nodes[usize::from(node % MOST_NODES)].add(pool, wish, self.clock, &self.records);
-        // The request has woken an idle grant.
-        if added == Added::Refused(UNCONFIRMED) && self.confirm(node) {
-            added = self.nodes[usize::from(node % MOST_NODES)].add(pool, wish, self.clock, &self.records);
-        }
-        match (added, wish) {
-            (Added::Served, Wish::Two(_)) => self.activity.count("pods served from two pools"),
-            (Added::Served, Wish::Named(_)) => self.activity.count("pods served by name"),
-            (Added::Served, _) => self.activity.count("pods served"),
-            (Added::Crashed, _) => self.activity.count("agents killed after the record of an ADD"),
-            (Added::Refused(why), _) => self.activity.count(why),
-            (Added::Cut | Added::NotAsked, _) => {}
-        }
-        added
-    }
-
-    /// An ADD waits for the confirmation of a grant. Mostly the report that asks for it reaches the server meanwhile. Whether it did.
-    fn confirm(&mut self, node: u8) -> bool {
-        let waits = self.nodes[usize::from(node % MOST_NODES)].waits_for_confirmation(self.clock);
-        if waits {
-            self.report(node);
-        }
-        waits
-    }
-
-    /// How long it takes until the next report of the agent is due.
-    pub(super) fn until_report(&self, node: u8) -> Duration {
-        let due = self.nodes[usize::from(node % MOST_NODES)].due(self.clock);
-        due.unwrap_or_default().saturating_sub(self.clock.elapsed)
-    }
-
-    /// The agent writes the report that is due.
-    pub(super) fn report(&mut self, node: u8) {
-        let (clock, shared) = (self.clock, self.server.clone());
-        self.nodes[usize::from(node % MOST_NODES)].report(&mut lock(&shared), Fate::Done, clock);
-        self.look();
     }
 
     pub(super) fn admin(&mut self, action: Action) {
@@ -372,12 +272,6 @@ impl World {
         }
     }
 
-    /// Whether the node's IPAMNode is one that a restore brought back.
-    fn is_restored(&self, node: u8, server: &Server) -> bool {
-        let object = server.get("ipamnodes", &node_name(node));
-        self.restoring.is_some() || object.is_some_and(|object| self.is_of_before(object))
-    }
-
     /// Whether an admin has destroyed records of blocks.
     pub(super) fn has_lost_records(&self) -> bool {
         self.records.has_lost()
@@ -403,51 +297,4 @@ impl World {
     pub(super) fn end_newest_pod(&mut self, node: u8) {
         self.nodes[usize::from(node)].delete_newest(self.clock);
     }
-}
-
-/// The machine that an action is about; the first if it is about none.
-const fn node_of(action: Action) -> u8 {
-    match action {
-        Action::AgentHear { node, .. }
-        | Action::AgentLoseWatch { node }
-        | Action::Add { node, .. }
-        | Action::AddAndCrash { node, .. }
-        | Action::AddByName { node, .. }
-        | Action::AddTwo { node, .. }
-        | Action::AddAgain { node, .. }
-        | Action::AddAndCut { node, .. }
-        | Action::Check { node, .. }
-        | Action::DeleteAgain { node }
-        | Action::Vanish { node, .. }
-        | Action::RuntimeGc { node, .. }
-        | Action::CheckPods { node, .. }
-        | Action::PowerCut { node, .. }
-        | Action::FailSync { node, .. }
-        | Action::AgentHearAndKill { node, .. }
-        | Action::TurnClock { node, .. }
-        | Action::WithoutAgent { node }
-        | Action::CopyStore { node }
-        | Action::PutStoreBack { node }
-        | Action::Delete { node, .. }
-        | Action::Report { node, .. }
-        | Action::AgentKill { node }
-        | Action::AgentStart { node }
-        | Action::Disk { node, .. }
-        | Action::Drain { node }
-        | Action::Wipe { node }
-        | Action::NodeJoins { node }
-        | Action::NodeLeaves { node }
-        | Action::NodeTerminates { node }
-        | Action::Relabel { node }
-        | Action::Cordon { node }
-        | Action::RemoveIpamNode { node }
-        | Action::DiscardReport { node }
-        | Action::ForceRelease { node, .. } => node,
-        _ => 0,
-    }
-}
-
-/// The name of a node.
-pub(super) fn node_name(node: u8) -> String {
-    format!("node-{}", node % MOST_NODES)
 }

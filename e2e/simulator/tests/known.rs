@@ -6,8 +6,8 @@
 use std::collections::BTreeMap;
 
 use ipam_simulator::action::Action;
+use ipam_simulator::broken::Broken;
 use ipam_simulator::known::{FAULTS, class};
-use ipam_simulator::law::Broken;
 use ipam_simulator::recorded::{Recorded, fault_of, known_faults};
 use ipam_simulator::{Failure, Simulator};
 use serde_json::Value;

@@ -4,6 +4,7 @@
 //! Each step checks what it prints. The first failed check ends the demo with an error. All addresses and blocks in the
 //! output come from the cluster.
 
+mod ending;
 mod network;
 mod outage;
 mod pods;

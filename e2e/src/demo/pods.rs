@@ -1,13 +1,12 @@
 //! Pods on both networks: their addresses, pings between them, and the reuse of an address.
 
-use std::net::IpAddr;
 use std::time::Duration;
 
 use anyhow::{Context, Result, bail, ensure};
 use serde_json::Value;
 
 use super::network::{address, rdma, requesting, storage};
-use super::scene::Scene;
+use super::scene::{RunningPod, Scene};
 use crate::cluster;
 use crate::netns::{CniError, Pod};
 
@@ -18,15 +17,6 @@ const PING_DEADLINE: Duration = Duration::from_secs(10);
 const PODS: [(&str, usize); 4] = [("app-1", 0), ("app-2", 0), ("app-3", 1), ("app-4", 2)];
 /// The pod that requests a certain address.
 const FIXED: &str = "fixed-address";
-
-/// A pod with its addresses and CNI results on both networks.
-pub(super) struct RunningPod {
-    pub(super) pod: Pod,
-    /// Index of the node.
-    pub(super) node: usize,
-    pub(super) rdma: (IpAddr, Value),
-    storage: (IpAddr, Value),
-}
 
 impl Scene {
     /// Starts two pods on the first node and one on each other node, each on both networks.

@@ -1,6 +1,6 @@
 //! Pods that come and go: ADDs and DELs at a steady rate, each made once.
 
-use std::collections::{BTreeMap, VecDeque};
+use std::collections::VecDeque;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::thread::JoinHandle;
@@ -10,16 +10,13 @@ use anyhow::{Context as _, Result, anyhow};
 use serde_json::{Value, json};
 
 use super::book::Book;
-use super::scene::{POOLS, Scene};
+use super::scene::{Held, POOLS, Scene};
 use crate::netns::{CniError, Pod};
 
 /// Callers on each node, whose calls may overlap.
 const CALLERS: usize = 2;
 /// Interfaces that a caller has at most; it adds and removes by turns once it has them all.
 const INTERFACES: usize = 10;
-
-/// Node → pool → addresses held.
-pub(super) type Held = BTreeMap<String, BTreeMap<&'static str, usize>>;
 
 /// The callers.
 pub(super) struct Load {

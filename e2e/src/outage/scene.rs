@@ -9,7 +9,6 @@ use serde_json::{Value, json};
 use tokio::runtime::Runtime;
 
 use super::SOON;
-use super::load::Held;
 use crate::cluster::{Agent, Operator, register_node};
 use crate::control_plane::ControlPlane;
 use crate::eventually::eventually_blocking;
@@ -22,6 +21,9 @@ pub(super) const POOLS: [(&str, &str); 2] = [("ippools", "flat"), ("cidrpools", 
 const NODES: u8 = 3;
 /// Label of the nodes that the pools select.
 const GROUP: &str = "e2e.nv-ipam.invalid/group";
+
+/// Node → pool → addresses held.
+pub(super) type Held = BTreeMap<String, BTreeMap<&'static str, usize>>;
 
 /// All that runs besides the control plane.
 pub(super) struct Scene<'a> {

@@ -9,11 +9,12 @@ use ipam_crds::{BlockState, NodeBlock};
 use ipam_node_agent::allocator::{Allocator, Failure, Unlisted};
 
 use super::super::activity::{AGENT, EXPECTED};
+use super::super::clock::Clock;
+use super::super::disk::COOLDOWN;
 use super::super::process::pool_of;
 use super::super::records::Records;
-use super::super::replica::Clock;
-use super::super::request::{NETWORK, request, told_address};
-use super::{Added, COOLDOWN, Held, Node, Pod, Wish};
+use super::super::request::{IF_NAME, NETWORK, Wish, request, told_address};
+use super::{Added, Held, Node, Pod};
 
 impl Node {
     /// CNI ADD of a new pod in the `pick`-th pool that this node knows.
@@ -236,7 +237,7 @@ impl Node {
     /// CNI DEL of what was deleted last, and of a container that never was: both succeed and free nothing.
     pub(crate) fn delete_again(&mut self, clock: Clock) {
         let Some((pools, owner)) = self.deleted.clone() else { return };
-        let unknown = Owner::new("never-was", super::IF_NAME);
+        let unknown = Owner::new("never-was", IF_NAME);
         for (owner, what) in [(owner, "DEL repeated"), (unknown, "DEL of an unknown container")] {
             let (of, by) = (pools.clone(), owner.clone());
             match self.free(clock, |allocator| async move { allocator.release(of, by).await }) {

@@ -8,7 +8,7 @@ use k8s_openapi::api::core::v1::Pod;
 use kube::core::PartialObjectMeta;
 
 use super::super::action::PodList;
-use super::super::replica::Clock;
+use super::super::clock::Clock;
 use super::Node;
 
 /// So many checks find a pod missing before the one that frees its addresses.

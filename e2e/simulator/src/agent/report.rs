@@ -10,8 +10,8 @@ use serde::Deserialize as _;
 use serde_json::Value;
 
 use super::super::action::Fate;
+use super::super::clock::Clock;
 use super::super::object::Object;
-use super::super::replica::Clock;
 use super::super::server::{Server, text};
 use super::Node;
 

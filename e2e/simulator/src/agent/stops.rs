@@ -1,7 +1,7 @@
 //! How an agent starts and ends: an orderly start, kill -9, and a power cut of its node.
 
+use super::super::clock::Clock;
 use super::super::process::Process;
-use super::super::replica::Clock;
 use super::collect::Objects;
 use super::{Node, Reservation};
 

@@ -7,7 +7,7 @@ use super::order::{
 use crate::Failure;
 use crate::action::{Action, Fate};
 use crate::admin::pool_at;
-use crate::world::REPLICAS;
+use crate::size::REPLICAS;
 
 /// A pool that has the address goes without its finalizer, and the IPAMNode of the node is deleted. The records were written before. No
 /// replica that runs looks between the first and the last of these, or one whose call was on its way looks once: it waits after the

@@ -9,7 +9,7 @@ use crate::Failure;
 use crate::action::Action;
 use crate::admin::pool_at;
 use crate::catalogue::manifest;
-use crate::world::{REPLICAS, node_name};
+use crate::size::{REPLICAS, node_name};
 
 /// The longest time that a leader lives without its Lease, in milliseconds.
 pub(super) const LEASE: u32 = 10_000;

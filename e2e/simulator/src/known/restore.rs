@@ -7,7 +7,7 @@ use super::order::{
 use crate::Failure;
 use crate::action::Action;
 use crate::admin::pool_at;
-use crate::world::{MOST_NODES, REPLICAS, node_name};
+use crate::size::{MOST_NODES, REPLICAS, node_name};
 
 /// A restore takes back a block that is in use. No leader runs on that remembers it. The agent of its node is down until a
 /// leader has acted, so that it does not report the block in time. Then a pod gets the address on another node, or the Node leaves, so that

@@ -2,8 +2,9 @@
 
 use serde_json::Value;
 
-use super::liveness::{Seen, claims};
-use super::{Broken, broken, condition};
+use super::condition;
+use super::seen::{Seen, claims};
+use crate::broken::{Broken, broken};
 use crate::layout::Layout;
 
 /// Ready, Exhausted and Releasing, and the generation that they are about.

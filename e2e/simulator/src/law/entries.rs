@@ -3,8 +3,8 @@
 use ipam_core::{AddrRange, PoolKind};
 use serde_json::Value;
 
-use super::liveness::{NO_AGENT, Seen, claims};
-use super::{Broken, broken};
+use super::seen::{NO_AGENT, Seen, claims};
+use crate::broken::{Broken, broken};
 use crate::layout::{Block, Layout};
 use crate::records::{pool_of_entry, range_of_entry};
 

@@ -1,198 +1,18 @@
 //! What must have come about once no fault has happened for a while. Judged by the objects on the server and by what pods really
 //! have, never by what the code says of itself.
 
-use ipam_core::{AddrRange, PoolKey};
+use ipam_core::PoolKey;
 use serde_json::Value;
 
 use super::lost::{LOST, lost};
-use super::{Broken, broken, condition};
+use super::seen::{NO_AGENT, Seen, claims};
+use super::{condition, conditions, entries};
+use crate::broken::{Broken, broken};
 use crate::layout::{Block, Layout, overlapped};
-use crate::records::{block_of_entry, plural_of, pool_of_entry, range_of_entry};
-use crate::server::{Server, text};
+use crate::records::{block_of_entry, pool_of_entry};
+use crate::server::text;
 use crate::wire::lock;
 use crate::world::World;
-
-/// No agent runs on a node: its block waits for a report without end.
-pub(super) const NO_AGENT: &str = "a node has no agent";
-
-/// All that a law of this kind looks at.
-pub(super) struct Seen<'a> {
-    pub(super) world: &'a World,
-    pub(super) server: &'a Server,
-    pub(super) layouts: &'a [Layout],
-    /// Pools that may not serve, with the older one that serves.
-    pub(super) overlapped: &'a [(PoolKey, PoolKey)],
-}
-
-impl Seen<'_> {
-    /// Counts a check of the law, and whether it is left out for the first reason that holds. Whether it is.
-    pub(super) fn leaves_out(&self, law: &'static str, reasons: &[(&'static str, bool)]) -> bool {
-        let reason = reasons.iter().find(|(_, holds)| *holds).map(|(reason, _)| *reason);
-        self.world.allowed.judge(law, reason)
-    }
-
-    /// Whether the pool is to serve nodes.
-    pub(super) fn serves(&self, layout: &Layout) -> bool {
-        layout.is_valid && !layout.is_deleting && !self.is_overlapped(layout)
-    }
-
-    pub(super) fn is_overlapped(&self, layout: &Layout) -> bool {
-        self.overlapped.iter().any(|(loser, _)| *loser == layout.key)
-    }
-
-    pub(super) fn object(&self, layout: &Layout) -> &Value {
-        self.server.get(plural_of(&layout.key), &layout.key.name).map_or(&Value::Null, |object| object)
-    }
-
-    /// The names of the nodes that the pool is to serve.
-    pub(super) fn selected(&self, layout: &Layout) -> Vec<String> {
-        let nodes = self.server.list("nodes").filter(|node| is_selected(layout, node));
-        nodes.map(|node| text(node, "/metadata/name")).collect()
-    }
-
-    /// The selected nodes that have no allocation.
-    pub(super) fn unserved(&self, layout: &Layout) -> Vec<String> {
-        let served = claims(self.object(layout), "allocations");
-        self.selected(layout).into_iter().filter(|node| !served.iter().any(|(of, _)| of == node)).collect()
-    }
-
-    /// Whether no agent of that name can report any more: there is no IPAMNode, and without a Node none is created.
-    pub(super) fn is_out_of_reach(&self, node: &str) -> bool {
-        self.server.get("nodes", node).is_none() && self.server.get("ipamnodes", node).is_none()
-    }
-
-    /// Whether no agent ever runs there: its block waits for a report without end.
-    pub(super) fn is_without_agent(&self, node: &str) -> bool {
-        self.world.nodes.iter().any(|it| it.name == node && !it.has_agent())
-    }
-
-    /// Whether a report of the node is awaited that no agent makes: its IPAMNode has a block of the pool that may have been in use.
-    fn awaits_no_agent(&self, node: &str, key: &PoolKey) -> bool {
-        self.is_without_agent(node) && (!self.was_never_used(node, key) || awaits_report(self.server, node))
-    }
-
-    /// Whether the node's IPAMNode says that the block was free when it was assigned, and no report has named its grant.
-    fn was_never_used(&self, node: &str, key: &PoolKey) -> bool {
-        let entries = self.server.get("ipamnodes", node).and_then(|object| object["spec"]["pools"].as_array());
-        let own = entries.into_iter().flatten().find(|entry| pool_of_entry(entry) == *key);
-        own.is_some_and(|entry| {
-            let is_reported = self.world.records.is_reported(node, &text(entry, "/grant"));
-            entry["neverUsed"] == true && !is_reported
-        })
-    }
-
-    /// Whether pods of the node have addresses of the pool.
-    pub(super) fn is_in_use(&self, node: &str, key: &PoolKey) -> bool {
-        let mut nodes = self.world.nodes.iter().filter(|it| it.name == node);
-        nodes.any(|it| it.held().any(|(_, held)| held.pool == *key))
-    }
-
-    /// Whether pods of the node may have addresses of the pool without a record.
-    pub(super) fn has_lost(&self, node: &str, key: &PoolKey) -> bool {
-        lost(self.world, node).iter().any(|(pool, _)| pool == key)
-    }
-
-    /// Whether the operator waits for agents because records are missing, as they may be by what the model knows, and for whom
-    /// that cannot be helped.
-    pub(super) fn recovers(&self, layout: &Layout) -> bool {
-        let silent = condition(self.object(layout), "Exhausted").filter(|it| it["reason"] == "AwaitingAgentReports");
-        let may_be_lost = self.world.has_lost_records() || self.server.restores() > 0;
-        let Some(silent) = silent.filter(|_| may_be_lost) else { return false };
-        let message = text(silent, "/message");
-        let words: Vec<&str> = message.split(|c: char| !c.is_ascii_alphanumeric() && c != '-').collect();
-        let mut awaited = self.world.nodes.iter().filter(|node| words.contains(&node.name.as_str()));
-        let unserved = self.unserved(layout);
-        awaited.any(|node| !node.has_agent() || (!unserved.contains(&node.name) && self.is_out_of_reach(&node.name)))
-    }
-
-    /// Whether the node's agent reports addresses of the pool as in use, of this block or of another.
-    fn reports(&self, node: &str, key: &PoolKey) -> bool {
-        let object = self.server.get("ipamnodes", node);
-        let mut reports = object.and_then(|object| object["status"]["pools"].as_array()).into_iter().flatten();
-        reports.any(|report| pool_of_entry(report) == *key && !reported(report).is_empty())
-    }
-
-    /// Whether a report that `which` picks, by node and pool, has addresses of the range in use, of a pool that is not to share them
-    /// with this one.
-    pub(super) fn is_reported(
-        &self,
-        layout: &Layout,
-        range: &AddrRange,
-        which: impl Fn(&str, &PoolKey) -> bool,
-    ) -> bool {
-        self.server.list("ipamnodes").any(|object| {
-            let node = text(object, "/metadata/name");
-            let mut reports = object["status"]["pools"].as_array().into_iter().flatten();
-            reports.any(|report| {
-                let key = pool_of_entry(report);
-                self.counts(layout, &key)
-                    && which(&node, &key)
-                    && reported(report).iter().any(|held| held.overlaps(range))
-            })
-        })
-    }
-
-    /// The same of what pods have, reported or not.
-    fn is_held(&self, layout: &Layout, range: &AddrRange, which: impl Fn(&str, &PoolKey) -> bool) -> bool {
-        self.world.nodes.iter().any(|node| {
-            let counts = |pool: &PoolKey| self.counts(layout, pool) && which(&node.name, pool);
-            node.held().any(|(_, held)| range.contains(held.addr) && counts(&held.pool))
-        })
-    }
-
-    /// Whether addresses of the other pool may not be those of this one, too.
-    pub(super) fn counts(&self, layout: &Layout, key: &PoolKey) -> bool {
-        let other = self.layouts.iter().find(|other| other.key == *key);
-        *key == layout.key || other.is_none_or(|other| !other.shares_with(layout))
-    }
-
-    /// Whether an address is reported twice.
-    pub(super) fn is_contradicted(&self, layout: &Layout) -> bool {
-        self.world.nodes.iter().any(|node| self.is_contradicted_on(layout, &node.name))
-    }
-
-    /// Whether an address that the agent of this node reports of the pool is reported by another, too, or of a pool that is not to
-    /// share it.
-    pub(super) fn is_contradicted_on(&self, layout: &Layout, node: &str) -> bool {
-        let Some(object) = self.server.get("ipamnodes", node) else { return false };
-        let reports = object["status"]["pools"].as_array().into_iter().flatten();
-        let mut own = reports.filter(|report| pool_of_entry(report) == layout.key).flat_map(reported);
-        let is_other = |other: &str, key: &PoolKey| other != node || *key != layout.key;
-        own.any(|range| self.is_reported(layout, &range, is_other) || self.is_held(layout, &range, is_other))
-    }
-
-    /// Whether the block's gateway is in use by a pod as far as the operator can know, so that nodes keep the one of before.
-    pub(super) fn gateway_waits(&self, layout: &Layout, block: &Block) -> bool {
-        let Some(range) = block.gateway.and_then(|gateway| AddrRange::new(gateway, gateway)) else { return false };
-        // That what is being released comes free has a law of its own.
-        let is_released = claims(self.object(layout), "releasing").iter().all(|(_, block)| !block.overlaps(&range));
-        // An agent that has lost its records reports those addresses.
-        let is_reported = self.is_reported(layout, &range, |_, _| true);
-        !is_released || is_reported || self.has_block_without_agent(layout, |block| block.overlaps(&range))
-    }
-
-    /// Whether a node without an agent has a block that `which` picks, of this pool or of one that does not share with it.
-    pub(super) fn has_block_without_agent(&self, layout: &Layout, which: impl Fn(&AddrRange) -> bool) -> bool {
-        let pools = self.layouts.iter().filter(|other| self.counts(layout, &other.key));
-        let lists = pools.map(|other| self.object(other));
-        let mut blocks =
-            lists.flat_map(|object| claims(object, "allocations").into_iter().chain(claims(object, "releasing")));
-        blocks.any(|(node, block)| self.is_without_agent(&node) && which(&block))
-    }
-}
-
-/// Whether the operator has requested a report of the node that the agent has not made.
-fn awaits_report(server: &Server, node: &str) -> bool {
-    let object = server.get("ipamnodes", node);
-    object.is_some_and(|it| it["spec"]["reportRequest"] != it["status"]["reportRequest"])
-}
-
-/// Whether the pool is to serve the Node.
-pub(super) fn is_selected(layout: &Layout, node: &Value) -> bool {
-    layout.selects(node)
-        && node["metadata"]["annotations"][ipam_reconciler::index::CORDON] != "true"
-        && node["metadata"]["deletionTimestamp"].is_null()
-}
 
 /// Once all has settled.
 pub(crate) fn check(world: &World) -> Result<(), Broken> {
@@ -204,8 +24,8 @@ pub(crate) fn check(world: &World) -> Result<(), Broken> {
         every_selected_node_has_a_block(&seen, layout)?;
         assignments_end(&seen, layout)?;
         what_is_released_is_free(&seen, layout)?;
-        super::conditions::agree(&seen, layout)?;
-        super::entries::agree(&seen, layout)?;
+        conditions::agree(&seen, layout)?;
+        entries::agree(&seen, layout)?;
     }
     deleted_pools_go(&seen)?;
     ipam_nodes_go(&seen)?;
@@ -280,28 +100,6 @@ fn is_free(seen: &Seen<'_>, layout: &Layout, block: &Block) -> bool {
     let reported = seen.is_reported(layout, &block.range, |_, _| true);
     let in_use = seen.is_held(layout, &block.range, |_, _| true);
     !claimed && !told && !reported && !in_use
-}
-
-/// The addresses that a report says are in use.
-pub(super) fn reported(report: &Value) -> Vec<AddrRange> {
-    if report["used"].as_i64().is_none_or(|used| used <= 0) {
-        return Vec::new();
-    }
-    let runs = report["held"].as_array().cloned().unwrap_or_default();
-    let runs: Vec<AddrRange> = runs.iter().filter_map(range_of_entry).collect();
-    if runs.is_empty() { range_of_entry(report).into_iter().collect() } else { runs }
-}
-
-/// Nodes and blocks of one list of a pool's status.
-pub(super) fn claims(object: &Value, list: &str) -> Vec<(String, AddrRange)> {
-    let entries = object["status"][list].as_array().into_iter().flatten();
-    let claim = |entry: &Value| {
-        let node = text(entry, "/nodeName");
-        let prefix = entry["prefix"].as_str().and_then(|prefix| ipam_core::Cidr::parse(prefix).ok());
-        let range = prefix.map(|(prefix, _)| prefix.range()).or_else(|| range_of_entry(entry))?;
-        Some((node, range))
-    };
-    entries.filter_map(claim).collect()
 }
 
 fn what_is_released_is_free(seen: &Seen<'_>, layout: &Layout) -> Result<(), Broken> {

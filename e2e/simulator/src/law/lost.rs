@@ -4,8 +4,9 @@
 use ipam_core::{AddrRange, PoolKey};
 use ipam_node_agent::standing::DISCARD;
 
-use super::{Broken, broken};
 use crate::admin::value_to_discard;
+use crate::agent::Node;
+use crate::broken::{Broken, broken};
 use crate::wire::lock;
 use crate::world::World;
 
@@ -15,7 +16,7 @@ pub(super) const LOST: &str = "an agent has lost its records";
 /// The addresses that pods of the node may have without a record: its store was lost in this history.
 pub(super) fn lost(world: &World, node: &str) -> Vec<(PoolKey, AddrRange)> {
     let nodes = world.nodes.iter().filter(|it| it.name == node && it.has_lost_its_store());
-    nodes.flat_map(crate::agent::Node::lost).collect()
+    nodes.flat_map(Node::lost).collect()
 }
 
 /// An agent reports addresses without a record only after its store was lost, and until an admin discards them by the command that

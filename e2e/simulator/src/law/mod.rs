@@ -2,47 +2,25 @@
 
 mod conditions;
 mod entries;
-pub(super) mod liveness;
+mod liveness;
 mod lost;
 mod safety;
+mod seen;
 pub(super) mod service;
-
-use std::fmt::{self, Display, Formatter};
-use std::sync::Arc;
 
 use ipam_core::plan::Claim;
 use ipam_core::{AddrRange, Cidr, PoolKey};
-use ipam_reconciler::given::Given;
 use serde_json::Value;
 
 use crate::admin::may_share;
-
-use crate::object::Object;
+use crate::agent::Node;
+use crate::broken::{Broken, broken};
+use crate::given::told_without_mark;
 use crate::records::pool_of_entry;
-use crate::replica::{Replica, given};
+use crate::replica::Replica;
 use crate::server::{Server, text};
 use crate::wire::lock;
 use crate::world::World;
-
-/// A law that was broken.
-#[derive(Clone, PartialEq, Eq, Debug)]
-pub struct Broken {
-    /// Which law: a name that stays the same whatever broke it.
-    pub law: &'static str,
-    /// What broke it.
-    pub what: String,
-}
-
-impl Display for Broken {
-    fn fmt(&self, f: &mut Formatter<'_>) -> fmt::Result {
-        write!(f, "{}: {}", self.law, self.what)
-    }
-}
-
-/// The law is broken by this.
-pub(super) fn broken<T>(law: &'static str, what: String) -> Result<T, Broken> {
-    Err(Broken { law, what })
-}
 
 /// After each step: no two replicas lead, no node is told of a block before the Lease says so, no address is held by two pods,
 /// none that a pod holds is recorded as another node's, and no pool goes away while a pod holds an address of it.
@@ -55,7 +33,7 @@ pub fn check(world: &mut World) -> Result<(), Broken> {
     if let Some((node, wrong)) = world.nodes.iter().find_map(|node| Some((&node.name, node.wrong()?))) {
         return broken("agent-keeps-its-rules", format!("the agent of {node} {wrong}"));
     }
-    let moves = world.nodes.iter().map(crate::agent::Node::moves).sum();
+    let moves = world.nodes.iter().map(Node::moves).sum();
     let seen = (lock(&world.server).news(), moves);
     let before = std::mem::replace(&mut world.checked, seen);
     let clock = world.clock();
@@ -90,13 +68,8 @@ pub(super) fn at_rest(world: &World) -> Result<(), Broken> {
 }
 
 /// A node is told of a block only after the Lease says that blocks are given, for one who leads when all records are gone.
-pub(super) fn what_is_given_is_marked(world: &World) -> Result<(), Broken> {
-    let server = lock(&world.server);
-    if given(&server) != Given::Nothing {
-        return Ok(());
-    }
-    let is_told = |object: &&Arc<Object>| object["spec"]["pools"].as_array().is_some_and(|pools| !pools.is_empty());
-    match server.list("ipamnodes").find(is_told) {
+fn what_is_given_is_marked(world: &World) -> Result<(), Broken> {
+    match told_without_mark(&lock(&world.server)) {
         None => Ok(()),
         Some(object) => broken(
             "lease-says-so-first",
@@ -161,7 +134,7 @@ pub fn nodes_are_told(world: &World) -> Result<(), Broken> {
             let is_lost = || lost::lost(world, &node).iter().any(|(of, _)| *of == key);
             let has_no_agent = || world.nodes.iter().any(|it| it.name == node && !it.has_agent());
             let reason = || {
-                let no_agent = has_no_agent().then_some(liveness::NO_AGENT);
+                let no_agent = has_no_agent().then_some(seen::NO_AGENT);
                 no_agent.or_else(|| is_lost().then_some(lost::LOST))
             };
             let reason = if is_known || !is_orphaned { None } else { reason() };

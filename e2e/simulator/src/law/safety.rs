@@ -8,10 +8,10 @@ use ipam_core::{AddrRange, PoolKey, PoolKind};
 use ipam_reconciler::pool::{FORCE_ALL, FORCE_RELEASE};
 use serde_json::Value;
 
-use super::liveness::{claims, is_selected};
-use super::{Broken, broken};
+use super::seen::{claims, is_selected, reported};
 use crate::agent::{Held, Node};
 use crate::allowed::{is_destroyed, key_of, shared, taken_back};
+use crate::broken::{Broken, broken};
 use crate::layout::{Layout, overlapped};
 use crate::records::{Assignment, POOL_KINDS, Records, pool_of_entry, range_of_entry};
 use crate::server::{Change, Server, text};
@@ -219,10 +219,8 @@ fn why_it_may_be_of_another(records: &Records, held: &Held, block: &Recorded<'_>
 fn is_reported(server: &Server, node: &str, held: &Held) -> bool {
     let Some(object) = server.get("ipamnodes", node) else { return false };
     let mut reports = object["status"]["pools"].as_array().into_iter().flatten();
-    reports.any(|report| {
-        pool_of_entry(report) == held.pool
-            && super::liveness::reported(report).iter().any(|run| run.contains(held.addr))
-    })
+    reports
+        .any(|report| pool_of_entry(report) == held.pool && reported(report).iter().any(|run| run.contains(held.addr)))
 }
 
 /// Once all has settled: what pods have is recorded as their node's. Where an admin destroyed the record, the agent reports it, unless there

@@ -6,10 +6,13 @@ use std::time::Duration;
 use ipam_core::AddrRange;
 use serde_json::Value;
 
-use super::liveness::{claims, reported};
-use super::{Broken, broken, has_reason};
-use crate::agent::{Added, COOLDOWN, UNCONFIRMED, Wish};
+use super::has_reason;
+use super::seen::{claims, reported};
+use crate::agent::{Added, UNCONFIRMED};
+use crate::broken::{Broken, broken};
+use crate::disk::COOLDOWN;
 use crate::records::range_of_entry;
+use crate::request::Wish;
 use crate::wire::lock;
 use crate::world::World;
 use ipam_node_agent::status::{UNREACHED, WRITE_TIMEOUT};

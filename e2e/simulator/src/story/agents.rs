@@ -3,7 +3,7 @@
 use super::calls::swift_return;
 use super::{change, moves_on, one_serves};
 use crate::action::{Action, Disk, Fate};
-use crate::generate::Dice;
+use crate::dice::Dice;
 
 /// A node's IPAMNode is deleted by hand and made anew while its agent has not yet heard or been heard.
 pub(super) fn reborn(dice: &mut Dice) -> Vec<Action> {

@@ -2,7 +2,7 @@
 
 use super::{LEASE_OVER, call, change, decide, moves_on, one_serves, seen_by_pods};
 use crate::action::{Action, Fate};
-use crate::generate::Dice;
+use crate::dice::Dice;
 
 /// One replica stops with calls under way, or gives them up; they arrive when another has long gone on.
 pub(super) fn late_calls(dice: &mut Dice) -> Vec<Action> {

@@ -6,7 +6,7 @@ mod calls;
 mod records;
 
 use super::action::{Action, Fate};
-use super::generate::Dice;
+use super::dice::Dice;
 pub(super) use records::{first_block, loss};
 
 /// Makes the actions of one.

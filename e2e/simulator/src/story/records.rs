@@ -2,7 +2,7 @@
 
 use super::{LEASE_OVER, call, change, decide, moves_on, one_serves};
 use crate::action::{Action, Fate};
-use crate::generate::Dice;
+use crate::dice::Dice;
 
 /// The store goes back to a state before blocks went from node to node.
 pub(super) fn restore(dice: &mut Dice) -> Vec<Action> {

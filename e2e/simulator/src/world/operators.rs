@@ -4,12 +4,15 @@ use std::time::Duration;
 
 use ipam_reconciler::given::Given;
 
-use super::action::{Action, Fate};
-use super::election::{Election, Stepped};
-use super::replica::{Delivered, Replica, given};
-use super::server::Server;
-use super::wire::{Wire, lock};
-use super::world::{REPLICAS, World};
+use super::World;
+use crate::action::{Action, Fate};
+use crate::clock::Clock;
+use crate::election::{Election, Stepped};
+use crate::given::given;
+use crate::replica::{Delivered, Replica};
+use crate::server::Server;
+use crate::size::REPLICAS;
+use crate::wire::{Wire, lock};
 
 /// Steps that one try of an election may take: a write, a read and a write, each sent and answered, and one to begin.
 const STEPS_OF_A_TRY: usize = 8;
@@ -137,13 +140,13 @@ impl World {
     }
 
     /// Whether all who lead have heard of all pools, and none of their calls is on its way.
-    pub(super) fn leaders_know_pools(&self, server: &Server) -> bool {
+    pub(crate) fn leaders_know_pools(&self, server: &Server) -> bool {
         let mut leaders = self.replicas.iter().flatten().filter(|replica| replica.is_leading());
         leaders.all(|replica| replica.knows_pools(server) && replica.calls() == 0) && self.orphans.is_empty()
     }
 
     /// Whether all who lead have heard of all pools and have decided what is due.
-    pub(super) fn leaders_have_decided(&self, server: &Server) -> bool {
+    pub(crate) fn leaders_have_decided(&self, server: &Server) -> bool {
         let now = self.clock.elapsed;
         let mut leaders = self.replicas.iter().flatten().filter(|replica| replica.is_leading());
         let decided = leaders.all(|replica| replica.next_wake(self.clock).is_none_or(|wake| wake > now));
@@ -151,7 +154,7 @@ impl World {
     }
 
     /// Whether a replica does not run, or has nothing to do for now.
-    pub(super) fn has_settled_replica(&self, replica: u8) -> bool {
+    pub(crate) fn has_settled_replica(&self, replica: u8) -> bool {
         let now = self.clock.elapsed;
         self.replicas[usize::from(replica)].as_ref().is_none_or(|it| {
             let has_time = it.next_campaign() > now && it.next_wake(self.clock).is_none_or(|wake| wake > now);
@@ -160,7 +163,7 @@ impl World {
     }
 
     /// Whether a block waits for its agent's report for ever.
-    pub(super) fn waits_without_end(&self) -> bool {
+    pub(crate) fn waits_without_end(&self) -> bool {
         let mut graces = self.replicas.iter().flatten().map(Replica::grace);
         graces.any(|grace| grace.is_none())
     }
@@ -223,7 +226,7 @@ impl World {
     }
 
     /// Nothing of those who do not wait for it is on its way any more.
-    pub(super) fn forget_orphans(&mut self) {
+    pub(crate) fn forget_orphans(&mut self) {
         self.orphans.forget();
     }
 
@@ -237,7 +240,7 @@ impl World {
     }
 }
 
-fn within(it: &mut Replica, action: Action, clock: super::replica::Clock) {
+fn within(it: &mut Replica, action: Action, clock: Clock) {
     match action {
         Action::HearAgain { watch, .. } => it.hear_again(watch.into(), clock),
         Action::LoseWatch { watch, .. } => it.lose_watch(watch.into()),

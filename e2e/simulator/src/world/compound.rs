@@ -6,16 +6,18 @@ use std::time::Duration;
 use ipam_reconciler::pool::FORCE_RELEASE;
 use serde_json::{Value, json};
 
-use super::action::{Action, Disk, Fate};
-use super::admin;
-use super::agent::Wish;
-use super::law::what_is_given_is_marked;
-use super::records::{AssignmentId, range_of_entry};
-use super::replica::Replica;
-use super::server::{Backup, NAMESPACE, text};
-use super::wire::lock;
-use super::world::{LONGEST_PASS, PutBack, QUIET, REPLICAS, REPORTS_APART, World, node_name};
-use super::{RESTORE, UNDEFINE, Unproven};
+use super::{LONGEST_PASS, PutBack, QUIET, REPORTS_APART, World};
+use crate::action::{Action, Disk, Fate};
+use crate::admin;
+use crate::agent::Node;
+use crate::given::told_without_mark;
+use crate::records::{AssignmentId, range_of_entry};
+use crate::replica::Replica;
+use crate::request::Wish;
+use crate::server::{Backup, NAMESPACE, text};
+use crate::size::{REPLICAS, node_name};
+use crate::wire::lock;
+use crate::{RESTORE, UNDEFINE, Unproven};
 
 /// A backup that is put in place is older than this. By the age of its Lease the next leader knows that it may be one, however far the
 /// wall clocks of two replicas are apart.
@@ -48,7 +50,7 @@ impl World {
         }
         self.put_in_place(&backup, last);
         // The backup can be from the time between a restore under a leader and the next write of the Lease.
-        self.is_unmarked = what_is_given_is_marked(self).is_err();
+        self.is_unmarked = told_without_mark(&lock(&self.server)).is_some();
         for node in self.machines() {
             // What is reported is what was then.
             self.nodes[usize::from(node)].lose_word();
@@ -141,11 +143,11 @@ impl World {
     }
 
     /// Every connection that a restore has cut is known to be cut.
-    pub(super) fn break_watches(&mut self) {
+    pub(crate) fn break_watches(&mut self) {
         let shared = self.server.clone();
         let server = lock(&shared);
         self.replicas.iter_mut().flatten().for_each(|replica| replica.expire_watches(&server));
-        self.nodes.iter_mut().for_each(super::agent::Node::lose_watch);
+        self.nodes.iter_mut().for_each(Node::lose_watch);
     }
 
     /// The definitions are deleted and installed again. Every machine is registered, as the docs say.

@@ -1,0 +1,23 @@
+//! The law that a history broke, and what broke it.
+
+use std::fmt::{self, Display, Formatter};
+
+/// A law that was broken.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub struct Broken {
+    /// Which law: a name that stays the same whatever broke it.
+    pub law: &'static str,
+    /// What broke it.
+    pub what: String,
+}
+
+impl Display for Broken {
+    fn fmt(&self, f: &mut Formatter<'_>) -> fmt::Result {
+        write!(f, "{}: {}", self.law, self.what)
+    }
+}
+
+/// The law is broken by this.
+pub(super) fn broken<T>(law: &'static str, what: String) -> Result<T, Broken> {
+    Err(Broken { law, what })
+}
