@@ -26,7 +26,6 @@ use ipam_e2e::progress::Step;
 pub(super) const POOL: &str = "bench";
 pub(super) const SUBNET: &str = "10.0.0.0/8";
 pub(super) const GATEWAY: &str = "10.0.0.1";
-pub(super) const BLOCK_SIZE: i64 = 64;
 /// Long enough for anything that is not broken.
 pub(super) const DEADLINE: Duration = Duration::from_mins(2);
 /// How long the operator has to be at rest before a measurement begins.

@@ -56,7 +56,7 @@ impl Case {
     fn new(nodes: usize, joins: bool) -> Result<Self> {
         let spec = IpPoolSpec {
             subnet: large::SUBNET.to_owned(),
-            per_node_block_size: large::BLOCK_SIZE,
+            per_node_block_size: super::stage::BLOCK_SIZE,
             gateway: Some(large::GATEWAY.to_owned()),
             common: CommonSpec::default(),
         };

@@ -122,7 +122,7 @@ fn status(node: &IPAMNode, held: &[AddressRange]) -> IPAMNodeStatus {
         ended: block.state == BlockState::Releasing && held.is_empty(),
         idle: false,
         used: i64::try_from(held.len()).unwrap_or(i64::MAX),
-        capacity: super::large::BLOCK_SIZE,
+        capacity: super::stage::BLOCK_SIZE,
         held: held.to_vec(),
     });
     IPAMNodeStatus {

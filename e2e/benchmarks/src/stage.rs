@@ -17,6 +17,8 @@ use ipam_e2e::cluster::{self, Operator};
 use ipam_e2e::control_plane::ControlPlane;
 use ipam_e2e::eventually::eventually_blocking;
 
+/// Addresses of the block that each node gets.
+pub(super) const BLOCK_SIZE: i64 = 64;
 /// Namespace of the release and of the pools.
 pub(super) const NAMESPACE: &str = "kube-system";
 const RELEASE: &str = "nv-ipam";
@@ -105,6 +107,6 @@ impl<'a> Stage<'a> {
 pub(super) fn pool(name: &str, subnet: &str) -> Value {
     json!({
         "apiVersion": "nv-ipam.nvidia.com/v1alpha1", "kind": "IPPool", "metadata": {"name": name, "namespace": NAMESPACE},
-        "spec": {"subnet": subnet, "perNodeBlockSize": super::large::BLOCK_SIZE},
+        "spec": {"subnet": subnet, "perNodeBlockSize": BLOCK_SIZE},
     })
 }

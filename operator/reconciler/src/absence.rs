@@ -4,8 +4,9 @@
 //! and its agent may have given addresses. So one who leads counts for itself, by the clock that nobody sets: never from before it
 //! led with all it knows in sync, and never across a list that was begun anew, which does not tell who came and went before it.
 
-use std::collections::HashMap;
 use std::time::{Duration, Instant};
+
+use crate::index::Map;
 
 /// For this long, or for the whole grace if that is shorter, a leader must have seen a Node missing without a break. A kubelet
 /// that can reach the API server registers its Node within seconds of its start; minutes leave room for one that is upgraded.
@@ -20,7 +21,7 @@ pub struct Absences {
     /// Since when nothing that happens to a Node is missed.
     in_sight: Option<Instant>,
     /// Nodes that went since then, and when.
-    gone: HashMap<String, Instant>,
+    gone: Map<String, Instant>,
     /// Number of names at which those that went too long ago to matter are dropped.
     full: usize,
 }

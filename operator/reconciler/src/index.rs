@@ -3,6 +3,7 @@
 //! Keeps of a Node its name, its labels and whether it leaves: nothing else of it can ever wake anything.
 
 use std::collections::{BTreeMap, BTreeSet, HashMap, HashSet};
+use std::hash::{BuildHasherDefault, DefaultHasher};
 use std::ops::Deref;
 use std::sync::Arc;
 
@@ -13,6 +14,10 @@ use ipam_crds::NodeBlock;
 use crate::ipam_node::IpamNodeRecord;
 pub use crate::ipam_node::key_of;
 use crate::objects::is_older;
+
+/// A map whose order depends on nothing but what was done with it, so that a history can be played again.
+pub type Map<K, V> = HashMap<K, V, BuildHasherDefault<DefaultHasher>>;
+type Set<T> = HashSet<T, BuildHasherDefault<DefaultHasher>>;
 
 /// Labels of a node. A copy costs nothing: all who know the node share one.
 #[derive(Clone, PartialEq, Eq, Default, Debug)]
@@ -82,9 +87,9 @@ impl From<Labels> for NodeMeta {
 /// The progress of one watch: whether a full list was seen, and what the list under way has named so far.
 #[derive(Clone, PartialEq, Eq, Debug, Default)]
 pub struct Relist {
-    named: Option<HashSet<String>>,
+    named: Option<Set<String>>,
     /// Objects that this leader has written since the list began. The list may name them at an earlier version.
-    written: HashSet<String>,
+    written: Set<String>,
     synced: bool,
 }
 
@@ -96,7 +101,7 @@ impl Relist {
 
     /// A list begins.
     pub fn begin(&mut self) {
-        self.named = Some(HashSet::new());
+        self.named = Some(Set::default());
         self.written.clear();
     }
 
@@ -200,9 +205,9 @@ pub struct NoNews;
 /// Every IPAMNode, by name.
 #[derive(Clone, PartialEq, Debug, Default)]
 pub struct IpamNodes {
-    records: HashMap<String, IpamNodeRecord>,
+    records: Map<String, IpamNodeRecord>,
     /// Node → what the writes of ours say of which it is not known whether they took effect, the latest last.
-    sent: HashMap<String, Vec<Vec<NodeBlock>>>,
+    sent: Map<String, Vec<Vec<NodeBlock>>>,
     /// Nodes whose record has changed since [`IpamNodes::take_changed`].
     changed: BTreeSet<String>,
 }
@@ -342,7 +347,7 @@ impl IpamNodes {
     }
 
     /// All of them.
-    pub fn all(&self) -> &HashMap<String, IpamNodeRecord> {
+    pub fn all(&self) -> &Map<String, IpamNodeRecord> {
         &self.records
     }
 }

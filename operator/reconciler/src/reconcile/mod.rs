@@ -25,7 +25,7 @@ mod recovery;
 mod steps;
 mod timing;
 
-use std::collections::{BTreeMap, BTreeSet, HashMap};
+use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
@@ -39,7 +39,7 @@ pub use crate::calls::{
 };
 use crate::decide::{Decision, MetadataPatch, NoPlace, Note, Observation, decide};
 use crate::given::{Wish, Word};
-use crate::index::{IpamNodes, NodeMeta, Nodes, Relist};
+use crate::index::{IpamNodes, Map, NodeMeta, Nodes, Relist};
 use crate::metrics::Metrics;
 use crate::objects::RawObject;
 use crate::pool::{FENCED_BY, FINALIZER, FORCE_RELEASE, Life, PoolRecord};
@@ -146,9 +146,9 @@ pub struct Reconciler {
     pool_lists: BTreeMap<PoolKind, Relist>,
     queue: NodeQueue,
     /// Nodes that are gone and have entries of pools that are gone, too, and since when we know.
-    orphaned: HashMap<String, Instant>,
+    orphaned: Map<String, Instant>,
     /// Nodes that are gone and have an IPAMNode, and since when we know.
-    gone: HashMap<String, Instant>,
+    gone: Map<String, Instant>,
     /// Which node may use which addresses, by all records.
     occupancy: Occupancy,
     /// Pools of which a block has changed since the occupancy was brought up to date.
@@ -195,8 +195,8 @@ impl Reconciler {
             ipam_node_list: Relist::default(),
             pool_lists: BTreeMap::from(lists),
             queue: NodeQueue::default(),
-            orphaned: HashMap::new(),
-            gone: HashMap::new(),
+            orphaned: Map::default(),
+            gone: Map::default(),
             occupancy: Occupancy::new(),
             changed_pools: BTreeSet::new(),
             recovery: Recovery::default(),
