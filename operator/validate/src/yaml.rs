@@ -266,7 +266,7 @@ mod tests {
 
     #[test]
     fn manifests_mean_what_another_parser_takes_them_for() {
-        let root = std::path::Path::new(env!("CARGO_MANIFEST_DIR")).join("../crds");
+        let root = std::path::Path::new(env!("CARGO_MANIFEST_DIR")).join("../../crds");
         let folders = [root.join("examples"), root];
         let entries = folders.iter().flat_map(|folder| std::fs::read_dir(folder).unwrap());
         let files =
