@@ -21,7 +21,7 @@ pub use http::Site;
 pub use listen::BindAddress;
 pub use shutdown::Shutdown;
 
-/// An error with its causes: "service error" alone tells nobody that the connection was refused.
+/// An error with its causes, for logs: "service error" alone does not say that the connection was refused.
 pub fn chain(error: &dyn std::error::Error) -> String {
     let causes = std::iter::successors(error.source(), |cause| cause.source());
     causes.fold(error.to_string(), |text, cause| format!("{text}: {cause}"))

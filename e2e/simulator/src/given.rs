@@ -14,7 +14,7 @@ pub(super) fn given(server: &Server) -> Given {
     lease.map_or(Given::Nothing, |lease| Given::of(&lease))
 }
 
-/// The first IPAMNode that is told of blocks although the Lease does not say that blocks are given.
+/// The first IPAMNode with blocks, where the Lease does not say that blocks were assigned.
 pub(super) fn told_without_mark(server: &Server) -> Option<&Arc<Object>> {
     if given(server) != Given::Nothing {
         return None;

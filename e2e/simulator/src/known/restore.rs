@@ -5,7 +5,7 @@ use super::order::{
     names_pod_of, names_pool, pools_with_the_address, writer, writes,
 };
 use crate::Failure;
-use crate::action::Action;
+use crate::action::{Action, Disk};
 use crate::admin::pool_at;
 use crate::size::{MOST_NODES, REPLICAS, node_name};
 
@@ -38,6 +38,8 @@ fn while_down(history: &[Action], node: u8) -> &[Action] {
         | Action::PutStoreBack { node: it }
         | Action::Wipe { node: it }
         | Action::FailSync { node: it, .. } => it == node,
+        // It runs, and can record nothing.
+        Action::Disk { node: it, is } => it == node && is != Disk::Well,
         _ => false,
     };
     let starts = |action| matches!(action, Action::AgentStart { node: it } if it == node);

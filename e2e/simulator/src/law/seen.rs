@@ -93,10 +93,10 @@ impl Seen<'_> {
     /// Whether the operator waits for agents because records are missing, as they may be by what the model knows, and for whom
     /// that cannot be helped.
     pub(super) fn recovers(&self, layout: &Layout) -> bool {
-        let silent = condition(self.object(layout), "Exhausted").filter(|it| it["reason"] == "AwaitingAgentReports");
+        let awaits = condition(self.object(layout), "Exhausted").filter(|it| it["reason"] == "AwaitingAgentReports");
         let may_be_lost = self.world.has_lost_records() || self.server.restores() > 0;
-        let Some(silent) = silent.filter(|_| may_be_lost) else { return false };
-        let message = text(silent, "/message");
+        let Some(awaits) = awaits.filter(|_| may_be_lost) else { return false };
+        let message = text(awaits, "/message");
         let words: Vec<&str> = message.split(|c: char| !c.is_ascii_alphanumeric() && c != '-').collect();
         let mut awaited = self.world.nodes.iter().filter(|node| words.contains(&node.name.as_str()));
         let unserved = self.unserved(layout);
@@ -159,7 +159,7 @@ impl Seen<'_> {
         own.any(|range| self.is_reported(layout, &range, is_other) || self.is_held(layout, &range, is_other))
     }
 
-    /// Whether the block's gateway is in use by a pod as far as the operator can know, so that nodes keep the one of before.
+    /// Whether the block's gateway is in use by a pod as far as the operator can know, so that nodes keep the earlier one.
     pub(super) fn gateway_waits(&self, layout: &Layout, block: &Block) -> bool {
         let Some(range) = block.gateway.and_then(|gateway| AddrRange::new(gateway, gateway)) else { return false };
         // That what is being released comes free has a law of its own.

@@ -72,7 +72,7 @@ impl World {
             Action::AgentHear { node, words } => self.nodes[at(node)].hear(words.into(), &server, clock),
             Action::AgentLoseWatch { node } => self.nodes[at(node)].lose_watch(),
             Action::CopyStore { node } => self.nodes[at(node)].copy_store(),
-            // Of an IPAMNode that was restored the agent alone knows that it is of before: not played, as the docs have it deleted.
+            // Only the agent can see that a restored IPAMNode is an earlier one. The docs have an admin delete it, so it is not played.
             Action::PutStoreBack { node } if self.is_restored(node, &server) => {}
             Action::PutStoreBack { node } => {
                 if let Some(replaced) = self.nodes[at(node)].put_store_back() {

@@ -214,7 +214,7 @@ pub fn decide(seen: &Observation<'_>) -> Decision {
     } else if let Some(older) = &seen.beside.in_the_way {
         Outlook::Overlap(older.clone())
     } else {
-        Outlook::Serving { is_full: false }
+        Outlook::Serving { is_full: false, withheld: BTreeSet::new() }
     };
     match (&seen.pool.spec, outlook) {
         (Ok(pool), Outlook::Serving { .. }) => serve(seen, pool),
@@ -276,10 +276,14 @@ fn serve(seen: &Observation<'_>, pool: &Pool) -> Decision {
     dropped.append(&mut plan.dropped);
     let claimed: HashSet<(&str, AddrRange)> = claims.iter().map(|claim| (claim.node.as_str(), claim.range)).collect();
     let is_new = |given: &Assignment| !claimed.contains(&(given.node.as_str(), given.block.range));
+    // The annotation force-release names a node because of the block that it has. It gets another once its name is gone.
+    let named = plan.assignments.iter().filter(|given| is_new(given) && seen.pool.life.forces(&given.node));
+    let withheld: BTreeSet<String> = named.map(|given| given.node.clone()).collect();
+    room::take_out(pool, &mut plan, &withheld);
     let is_full = room::fit(seen.pool, pool, &mut plan, &claims, &is_new);
     let new = plan.assignments.iter().filter(|given| is_new(given));
     let just_assigned = new.map(|given| given.node.clone()).collect();
-    Decision { just_assigned, ..conclude(seen, &releases, &Outlook::Serving { is_full }, plan, dropped) }
+    Decision { just_assigned, ..conclude(seen, &releases, &Outlook::Serving { is_full, withheld }, plan, dropped) }
 }
 
 /// Takes back all that was given, whatever the spec says.
@@ -324,7 +328,7 @@ fn conclude(
         only_counts: counts_only,
         ..Decision::default()
     };
-    decision.patch = patch(seen, &plan, news);
+    decision.patch = patch(seen, outlook, &plan, news);
     if news != status::News::Nothing && !decision.counts_deferred {
         decision.status = Some(status);
         decision.notes = notes;
@@ -339,7 +343,7 @@ fn conclude(
 /// free; both at the version that was decided upon, so that neither rests on an old status. It goes after the status has said
 /// that nobody has a block: what became of the last ones is told while there is a pool to tell it of, and whoever looks
 /// once more before the pool is gone finds no block in its status that would be taken back all over again.
-fn patch(seen: &Observation<'_>, plan: &Plan, news: status::News) -> Option<MetadataPatch> {
+fn patch(seen: &Observation<'_>, outlook: &Outlook, plan: &Plan, news: status::News) -> Option<MetadataPatch> {
     let life = &seen.pool.life;
     match (life.deleting, life.is_sealed(), plan.assignments.is_empty()) {
         (false, false, false) => return Some(MetadataPatch::Seal),
@@ -350,7 +354,7 @@ fn patch(seen: &Observation<'_>, plan: &Plan, news: status::News) -> Option<Meta
         return None;
     }
     // Before a status that gives a node a block of which no admin has spoken: a name that stayed on would let go of it.
-    let named = forced(seen, plan);
+    let named = forced(seen, outlook, plan);
     (named != life.force_release).then_some(MetadataPatch::Force(named))
 }
 
@@ -368,7 +372,7 @@ const FORCED_BYTES: usize = 128 * 1024;
 /// The nodes that the annotation is to name from now on: those for which it has work. A name that stayed on would let go
 /// of a block that the node gets later, of which no admin has spoken; so would `*`, of everybody's. (Of more names than an
 /// annotation holds, the first take its place; the condition goes on naming the others.)
-fn forced(seen: &Observation<'_>, plan: &Plan) -> BTreeSet<String> {
+fn forced(seen: &Observation<'_>, outlook: &Outlook, plan: &Plan) -> BTreeSet<String> {
     let life = &seen.pool.life;
     let losing = plan.assignments.iter().filter(|assignment| assignment.standing != Standing::Serving);
     let losing = losing.map(|assignment| &assignment.node).filter(|node| life.forces_all() || life.forces(node));
@@ -380,7 +384,9 @@ fn forced(seen: &Observation<'_>, plan: &Plan) -> BTreeSet<String> {
     let ends_wait = |node: &&String| life.forces(node) || (life.forces_all() && !is_served(node));
     let unreported = seen.beside.unreported.iter().filter(ends_wait);
     // An agent that still reports what was let go of would bar the block again, without the annotation.
-    let strays = elsewhere::forced_strays(seen, &plan.assignments);
+    let waits_for_a_block =
+        |node: &String| matches!(outlook, Outlook::Serving { withheld, .. } if withheld.contains(node));
+    let strays = elsewhere::forced_strays(seen, &plan.assignments).filter(|node| !waits_for_a_block(node));
     // Until the status says that a block is free, the name is what lets go of it.
     let recorded = seen.pool.status.releasing.iter().map(|release| &release.claim.node);
     let recorded = recorded.filter(|node| life.forces_all() || life.forces(node));

@@ -78,15 +78,20 @@ pub(super) fn fit(
         left -= size;
         dropped.insert(node.to_owned());
     }
-    for given in plan.assignments.extract_if(.., |given| dropped.contains(&given.node)) {
-        // A static block is not free for other nodes.
-        plan.blocks_free = plan.blocks_free.saturating_add(u128::from(pool.static_index(&given.node).is_none()));
-        plan.capacity = plan.capacity.saturating_sub(pool.capacity(&given.block));
-    }
+    take_out(pool, plan, &dropped);
     let is_full = !dropped.is_empty();
     plan.unserved.extend(dropped);
     plan.unserved.sort_unstable();
     is_full
+}
+
+/// Takes the assignments of these nodes out of `plan`.
+pub(super) fn take_out(pool: &Pool, plan: &mut Plan, nodes: &BTreeSet<String>) {
+    for given in plan.assignments.extract_if(.., |given| nodes.contains(&given.node)) {
+        // A static block is not free for other nodes.
+        plan.blocks_free = plan.blocks_free.saturating_add(u128::from(pool.static_index(&given.node).is_none()));
+        plan.capacity = plan.capacity.saturating_sub(pool.capacity(&given.block));
+    }
 }
 
 /// Whether the status has room for the times of all entries of `status.releasing`.

@@ -1,5 +1,7 @@
 //! The conditions of a pool, and the Warning events when one changes. Each message says the state, the cause and the next step.
 
+use std::collections::BTreeSet;
+
 use ipam_core::plan::{Plan, Standing, Usage};
 use ipam_core::{PoolKey, PoolKind};
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::Condition;
@@ -17,6 +19,8 @@ pub(super) enum Outlook {
     Serving {
         /// Whether its status has no room for all blocks.
         is_full: bool,
+        /// Nodes that get a block once their names are gone from the annotation force-release.
+        withheld: BTreeSet<String>,
     },
     /// It is being deleted.
     Deleting,
@@ -131,8 +135,9 @@ fn ready(
             let texts: Vec<String> = blocks.into_iter().chain(gateways).collect();
             Verdict::new(READY, false, "EditDeferred", texts.join(" "))
         }
-        Outlook::Serving { .. } => {
-            let matches_none = plan.unserved.is_empty() && plan.assignments.len() == departed.len();
+        Outlook::Serving { withheld, .. } => {
+            let waits = !plan.unserved.is_empty() || !withheld.is_empty();
+            let matches_none = !waits && plan.assignments.len() == departed.len();
             let text = if matches_none { "nodeSelector matches no node." } else { "" };
             Verdict::new(READY, true, "Valid", text.to_owned())
         }
@@ -193,7 +198,7 @@ fn span(time: std::time::Duration) -> String {
 }
 
 fn exhausted(seen: &Observation<'_>, outlook: &Outlook, plan: &Plan) -> Verdict {
-    let Outlook::Serving { is_full } = *outlook else {
+    let Outlook::Serving { is_full, .. } = outlook else {
         return Verdict::new(EXHAUSTED, false, "NotServing", String::new());
     };
     let key = &seen.pool.key;
@@ -205,7 +210,7 @@ fn exhausted(seen: &Observation<'_>, outlook: &Outlook, plan: &Plan) -> Verdict 
     if !seen.beside.unreported.is_empty() {
         return Verdict::new(EXHAUSTED, true, AWAITING_REPORTS, awaiting_text(seen, &without_block));
     }
-    if is_full {
+    if *is_full {
         let text = format!(
             "{without_block}, because the status of the pool has reached its limit of {} kB (etcd stores 1.5 MiB). Split the nodes among \
              several pools by nodeSelector.",

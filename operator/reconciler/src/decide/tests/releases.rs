@@ -272,9 +272,10 @@ fn a_node_that_is_served_again_ends_the_annotation_that_let_go_of_its_former_blo
     let record = PoolRecord { life: record.life.clone(), ..written(&record, &decision) };
     assert_eq!(scene.decide(&record).patch, None, "its word would bar the block");
     scene.nodes.insert("n1".into(), BTreeMap::new());
-    let decision = scene.decide(&record);
-    let record = PoolRecord { life: record.life.clone(), ..written(&record, &decision) };
     assert_eq!(scene.decide(&record).patch, Some(MetadataPatch::Force(BTreeSet::new())));
+    let mut record = PoolRecord { life: record.life.clone(), ..record };
+    record.life.force_release.clear();
+    assert!(scene.decide(&record).assignments.unwrap().iter().any(|given| given.node == "n1"));
 }
 
 #[test]
@@ -408,4 +409,25 @@ fn the_grace_is_said_as_it_was_set() {
         let message = &condition(&status, RELEASING).message;
         assert!(message.contains(said), "{message}");
     }
+}
+
+#[test]
+fn a_force_released_node_gets_another_block_once_its_name_is_gone() {
+    let (mut scene, record) = departed();
+    // The node is back, and the spec does not have its block any more.
+    let larger = IP_SPEC.replace("\"perNodeBlockSize\":4", "\"perNodeBlockSize\":8");
+    let mut record = PoolRecord { status: record.status, ..pool(&larger, 2, &json!({})) };
+    record.life.force_release = BTreeSet::from(["n1".to_owned()]);
+    scene.report("n1", 3);
+    scene.ipam_nodes.get_mut("n1").unwrap().blocks[0].state = BlockState::Revoked;
+    scene.nodes.insert("n1".into(), BTreeMap::new());
+    let has_block = |decision: &Decision| decision.assignments.iter().flatten().any(|given| given.node == "n1");
+    let decision = scene.decide(&record);
+    assert!(!has_block(&decision) && decision.patch.is_none(), "the status says first that the block is released");
+    let mut record = PoolRecord { life: record.life.clone(), ..written(&record, &decision) };
+    let decision = scene.decide(&record);
+    assert!(!has_block(&decision), "the admin did not speak of that block");
+    assert_eq!(decision.patch, Some(MetadataPatch::Force(BTreeSet::new())));
+    record.life.force_release.clear();
+    assert!(has_block(&scene.decide(&record)));
 }
