@@ -11,7 +11,7 @@ use std::path::{Path, PathBuf};
 
 use syn::buffer::{Cursor, TokenBuffer};
 use syn::visit::{Visit, visit_macro, visit_path};
-use syn::{Attribute, File, Item, Macro, UseTree, Visibility};
+use syn::{Attribute, File, Item, Macro, UseTree};
 
 /// The crates that are shipped, and what they are made of.
 const CRATES: [&str; 11] = [
@@ -42,8 +42,8 @@ type Uses = BTreeMap<Module, Names>;
 struct Names {
     /// Paths that begin with `crate`, `self`, `super` or one of its modules.
     paths: BTreeSet<Vec<String>>,
-    /// Names that it passes on with `pub use`, and what they stand for.
-    passed_on: BTreeMap<String, Vec<String>>,
+    /// Names that it imports, and what they stand for. Its children can use them, and others those that are public.
+    imported: BTreeMap<String, Vec<String>>,
 }
 
 fn root() -> PathBuf {
@@ -146,9 +146,7 @@ impl Visit<'_> for Paths<'_> {
                 let mut found = Vec::new();
                 leaves(&line.tree, Vec::new(), &mut found);
                 for (name, path) in found {
-                    if !matches!(line.vis, Visibility::Inherited) {
-                        self.names.passed_on.insert(name, path.clone());
-                    }
+                    self.names.imported.insert(name, path.clone());
                     self.note(path);
                 }
             }
@@ -194,9 +192,12 @@ fn target(from: &Module, path: &[String], all: &Uses) -> Module {
             "self" => {}
             "super" => drop(at.pop()),
             _ if all.contains_key(&child) => at = child,
-            _ => match all[&at].passed_on.get(first) {
+            _ => match all[&at].imported.get(first) {
                 // What another crate has under this name.
-                Some(stands_for) if stands_for[0] != *first => return target(&at, stands_for, all),
+                Some(stands_for) if stands_for[0] != *first => {
+                    let path: Vec<String> = stands_for.iter().chain(later).cloned().collect();
+                    return target(&at, &path, all);
+                }
                 _ => break,
             },
         }
@@ -291,10 +292,16 @@ fn every_crate_of_the_workspace_is_looked_at() {
     assert_eq!(members, CRATES.into_iter().chain(TEST_CRATES).collect());
 }
 
+/// The lines before the tests at the end of a file.
+fn without_tests(text: &str) -> usize {
+    let code = text.split("#[cfg(test)]\nmod tests {").next().unwrap_or_default();
+    code.lines().count()
+}
+
 #[test]
 fn no_shipped_crate_is_too_large() {
     for name in CRATES {
-        let lines: usize = modules(&root().join(name).join("src")).values().map(|text| text.lines().count()).sum();
+        let lines: usize = modules(&root().join(name).join("src")).values().map(|text| without_tests(text)).sum();
         assert!(lines <= MOST_LINES, "{name} has {lines} lines");
     }
 }

@@ -26,6 +26,10 @@ use ipam_e2e::progress::Step;
 pub(super) const POOL: &str = "bench";
 pub(super) const SUBNET: &str = "10.0.0.0/8";
 pub(super) const GATEWAY: &str = "10.0.0.1";
+/// Metric: bytes of pool statuses that the operator has written.
+pub(super) const WRITTEN: &str = "nv_ipam_controller_pool_status_written_bytes_total";
+/// Metric: the statuses that it has written.
+pub(super) const PUTS: &str = "nv_ipam_controller_pool_status_writes_total";
 /// Long enough for anything that is not broken.
 pub(super) const DEADLINE: Duration = Duration::from_mins(2);
 /// How long the operator has to be at rest before a measurement begins.

@@ -15,7 +15,7 @@ use crate::ipam_node::IpamNodeRecord;
 pub use crate::ipam_node::key_of;
 use crate::objects::is_older;
 
-/// A map whose order depends on nothing but what was done with it, so that a history can be played again.
+/// A hash map with a fixed hasher, so that the simulator can replay the order of its entries.
 pub type Map<K, V> = HashMap<K, V, BuildHasherDefault<DefaultHasher>>;
 type Set<T> = HashSet<T, BuildHasherDefault<DefaultHasher>>;
 

@@ -174,7 +174,7 @@ impl IpamNodeRecord {
         !self.is_doubted && self.is_there(entry) && (is_idle || self.was_never_used(entry))
     }
 
-    /// Whether a Releasing entry can be revoked.
+    /// Whether a Releasing entry has a grant that is idle or was never used.
     pub fn has_unused_releasing(&self) -> bool {
         self.blocks.iter().any(|block| block.state == BlockState::Releasing && self.is_unused(block))
     }

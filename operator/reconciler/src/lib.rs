@@ -3,7 +3,7 @@
 //! The way of an event through the crate: [`objects`] (as they are on the wire) → [`index`], [`pool`], [`ipam_node`] (plain data) →
 //! [`reconcile`] (what is due) → [`decide`] (what is right; pure) → [`calls`] (what is to be called).
 //!
-//! Never: makes a call or reads a clock, gives an address to two nodes, takes away what an invalid spec gave before.
+//! Never: makes a call or decides by a clock, gives an address to two nodes, takes away what an invalid spec gave before.
 
 pub mod absence;
 pub mod calls;

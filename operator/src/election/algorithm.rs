@@ -2,7 +2,7 @@
 //!
 //! The clocks of two hosts are never compared: a lease counts as held for its own duration since *we* saw it change.
 //! It must never say that we lead longer than the renew deadline after the last write that succeeded began, nor that the Lease says
-//! of blocks given what it may not say: see [`super::given`].
+//! of blocks given what it may not say: see [`ipam_reconciler::given`].
 
 use std::time::{Duration, Instant};
 

@@ -1,4 +1,4 @@
-//! What the Controllers want the Lease to say, and what it says: the two ends between them and whoever writes the Lease.
+//! What the Controllers want the Lease to say, and what it says: the two ends between them and the election.
 
 use ipam_reconciler::given::{Wish, Word};
 use tokio::sync::watch;

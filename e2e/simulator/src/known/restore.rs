@@ -47,6 +47,15 @@ fn while_down(history: &[Action], node: u8) -> &[Action] {
     at.map_or(&[], |at| &history[at..])
 }
 
+/// Whether the disk of the node fails after this history.
+fn has_a_bad_disk(history: &[Action], node: u8) -> bool {
+    let disk = |action: &Action| match *action {
+        Action::Disk { node: it, is } if it == node => Some(is),
+        _ => None,
+    };
+    history.iter().rev().find_map(disk).is_some_and(|is| is != Disk::Well)
+}
+
 /// Whether the action is to take the block of the pool that the law names from the node.
 fn takes_block(failure: &Failure, action: Action, node: u8) -> bool {
     match action {
@@ -69,8 +78,11 @@ fn takes_block(failure: &Failure, action: Action, node: u8) -> bool {
 pub(super) fn is_of_an_agent_that_was_down(failure: &Failure) -> bool {
     has_put_back(failure, |it| {
         let is_of = |node: u8| {
-            let released =
-                after(after(while_down(it.since, node), |action| takes_block(failure, action, node)), writes);
+            // A full disk lasts from before the backup, too.
+            let down =
+                if has_a_bad_disk(it.until, node) { while_down(it.until, node) } else { while_down(it.since, node) };
+            let down = &down[down.len().saturating_sub(it.since.len())..];
+            let released = after(after(down, |action| takes_block(failure, action, node)), writes);
             has(released, |action| adds_on(action, |of| of != node && is_user(failure, of)))
                 && (failure.settling || has(it.later, |action| adds_on(action, |of| of == node)))
         };

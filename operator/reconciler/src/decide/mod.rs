@@ -358,11 +358,11 @@ fn patch(seen: &Observation<'_>, outlook: &Outlook, plan: &Plan, news: status::N
     (named != life.force_release).then_some(MetadataPatch::Force(named))
 }
 
-/// Whether the plan releases a block that the status does not say is released. `*` stands for what the status says.
+/// Whether the plan releases a block that is not yet in `status.releasing`. A stale block stays in `status.allocations`.
 fn releases_more(seen: &Observation<'_>, plan: &Plan) -> bool {
     let recorded: HashSet<&str> =
         seen.pool.status.releasing.iter().map(|release| release.claim.node.as_str()).collect();
-    let mut losing = plan.assignments.iter().filter(|assignment| assignment.standing != Standing::Serving);
+    let mut losing = plan.assignments.iter().filter(|assignment| assignment.standing == Standing::Departed);
     losing.any(|assignment| !recorded.contains(assignment.node.as_str()))
 }
 

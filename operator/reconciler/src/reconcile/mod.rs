@@ -2,8 +2,7 @@
 //!
 //! It makes no call and is told the time, so that whole histories are tested without a server. What is to be done is a [`Key`]: a pool,
 //! or the IPAMNode of a node. Whoever drives it takes the keys that are woken ([`Reconciler::take_wakes`]) and asks for the next
-//! [`Step`] of each: in the operator these are the Controllers of [`crate::controllers`], in tests the [`model`] of what a Controller
-//! promises.
+//! [`Step`] of each: in the operator these are kube-runtime's Controllers, in tests the [`model`] of what a Controller promises.
 //!
 //! What it holds to:
 //! * Nothing is decided before every watch has seen a full list, and nothing at all by one who does not lead.
@@ -127,7 +126,7 @@ enum Leads {
     No,
     /// Not every watch has listed.
     Listing,
-    /// All have, and the Lease is to be written once more.
+    /// All watches have listed. A write of the Lease is awaited.
     Listed,
     /// The Lease was written after the last list.
     Confirmed,
@@ -238,9 +237,8 @@ impl Reconciler {
 
     /// Whether anything may be decided.
     ///
-    /// A list can be from a backup that was restored after the Lease was written. That restore takes the Lease back, too. So a write of
-    /// the Lease that begins after the list shows that it is not. This holds for the first lists of a leader, and for a list that a
-    /// watch makes because it broke.
+    /// A watch can list a restored backup before the leader notices. The restore also resets the Lease, so the next write of it fails.
+    /// So the leader decides only after a write that began after the last list.
     fn decides(&self) -> bool {
         self.leads == Leads::Confirmed && self.is_synced()
     }
@@ -423,8 +421,14 @@ impl Reconciler {
         let (let_go, elsewhere) = (decision.let_go, decision.elsewhere);
         // Only a status write of ours has assigned what was free.
         let just_assigned = if decision.status.is_some() { decision.just_assigned } else { BTreeSet::new() };
-        let applies =
-            decision.assignments.map(|given| Applied { let_go, elsewhere, just_assigned, ..Applied::new(spec, given) });
+        let ended_pauses = self.recovery.ended_pauses();
+        let applies = decision.assignments.map(|given| Applied {
+            let_go,
+            elsewhere,
+            just_assigned,
+            ended_pauses,
+            ..Applied::new(spec, given)
+        });
         if let Some(patch) = decision.patch {
             let change = change(&record.life, &patch);
             task.call = Some(Call { patch: Some(patch), ..Call::new(call, now) });
@@ -455,7 +459,7 @@ impl Reconciler {
             Some(Command::Confirm { pool })
         } else {
             if let Some(applied) = applies {
-                self.apply(key, applied);
+                self.apply(key, applied, now);
             }
             None
         }
@@ -535,7 +539,7 @@ impl Reconciler {
         let pool = PoolRef { resource_version: version, ..pool.clone() };
         self.note(&pool, call.notes.into_iter().chain(changed));
         if let Some(applied) = call.applies {
-            self.apply(&pool.key, applied);
+            self.apply(&pool.key, applied, now);
         }
     }
 
@@ -547,9 +551,15 @@ impl Reconciler {
         }
     }
 
-    /// From now on IPAMNodes are derived from this; those that may differ are looked at.
-    fn apply(&mut self, key: &PoolKey, mut new: Applied) {
+    /// From now on IPAMNodes are derived from this plan, and those that may differ are looked at. If a wait for reports has ended since it
+    /// was made, the pool is decided again instead.
+    fn apply(&mut self, key: &PoolKey, mut new: Applied, now: Instant) {
         let Some(task) = self.pools.get_mut(key) else { return };
+        if new.ended_pauses != self.recovery.ended_pauses() {
+            self.recovery.recorded(key, &new);
+            task.due.wake(now);
+            return;
+        }
         if let Some(before) = &task.applied {
             new.follow(before);
         }

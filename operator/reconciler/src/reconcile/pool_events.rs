@@ -12,7 +12,6 @@ use kube::runtime::watcher::Event;
 
 use super::beside::blocks;
 use super::pool_task::PoolTask;
-use super::timing::QUIET;
 use super::{Reconciler, block_log, node_writes::queue_holders};
 use crate::calls::PoolRef;
 use crate::index::{Labels, NodeMeta};
@@ -190,7 +189,7 @@ impl Reconciler {
             let (uid, resource_version) = (record.uid.clone(), record.resource_version.clone());
             let pool = PoolRef { key: key.clone(), uid, resource_version, call: self.calls };
             self.note(&pool, doubt.notes.into_iter().chain(changed));
-            self.apply(key, doubt.plan);
+            self.apply(key, doubt.plan, now);
         }
     }
 
@@ -281,7 +280,7 @@ impl Reconciler {
             if record.has_released(key) && task.waits_for_blocks() {
                 task.due.wake(now);
             } else if before.as_ref().map(|before| before.counted(key)) != Some(record.counted(key)) {
-                task.due.by(counts_at(task, now));
+                task.due.by(task.burst_of_counts_at(now));
             }
         }
     }
@@ -312,7 +311,7 @@ impl Reconciler {
             }
             self.queue.push(name);
             for task in self.pools.values_mut() {
-                task.due.by(counts_at(task, now));
+                task.due.by(task.burst_of_counts_at(now));
             }
             self.wake_pools_that_wait_for(name, now);
         }
@@ -330,9 +329,4 @@ fn lost_claims(
         return Vec::new();
     }
     blocks(before).filter(|block| !said.contains(block)).map(|(node, range)| (node.to_owned(), range)).collect()
-}
-
-/// New counts bear waiting, and come in bursts.
-pub(super) fn counts_at(task: &PoolTask, now: Instant) -> Instant {
-    task.counts_at(now).max(now + QUIET)
 }

@@ -8,7 +8,7 @@ use std::time::{Duration, Instant};
 use ipam_core::plan::{Assignment, Standing};
 use ipam_core::{AddrRange, Pool, PoolKey};
 
-use super::timing::{Backoff, Due};
+use super::timing::{Backoff, Due, QUIET};
 use crate::decide::{Elsewhere, MetadataPatch, Note, outside_of};
 use crate::ipam_node::IpamNodeRecord;
 use crate::objects::{RawObject, is_older};
@@ -107,6 +107,8 @@ pub(super) struct Applied {
     pub(super) waits: bool,
     /// Nodes whose block was free until a status write of this leader assigned it.
     pub(super) just_assigned: BTreeSet<String>,
+    /// How many waits for reports had ended when it was made.
+    pub(super) ended_pauses: u32,
     /// Blocks outside the network of the spec from which nodes may allocate. None as a rule.
     pub(super) beyond: Vec<AddrRange>,
 }
@@ -123,6 +125,7 @@ impl Applied {
             elsewhere: Elsewhere::default(),
             waits,
             just_assigned: BTreeSet::new(),
+            ended_pauses: 0,
             beyond,
         }
     }
@@ -294,6 +297,11 @@ impl PoolTask {
     /// When new counts of addresses may be written.
     pub(super) fn counts_at(&self, now: Instant) -> Instant {
         self.written_at.map_or(now, |at| at + self.counts_every(now))
+    }
+
+    /// The same where more counts may follow at once.
+    pub(super) fn burst_of_counts_at(&self, now: Instant) -> Instant {
+        self.counts_at(now).max(now + QUIET)
     }
 
     fn counts_every(&self, now: Instant) -> Duration {

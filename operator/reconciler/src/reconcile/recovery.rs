@@ -44,6 +44,8 @@ pub(super) struct Recovery {
     reserved: Reservations,
     /// Until when no pool assigns a new block.
     pause: Pause,
+    /// How many pauses have ended. A plan from before the end of one does not know the last reports.
+    ended_pauses: u32,
     /// The awaited nodes for which the pause waits: those whose Nodes existed when it began.
     pausing: BTreeSet<String>,
     /// Whether the records are to be compared with the Lease, once all is listed.
@@ -132,6 +134,11 @@ impl Recovery {
             Pause::Until(end) if self.is_paused() => Some(end),
             _ => None,
         }
+    }
+
+    /// How many pauses have ended.
+    pub(super) const fn ended_pauses(&self) -> u32 {
+        self.ended_pauses
     }
 
     /// Whether the next leader has to request reports, too.
@@ -509,12 +516,13 @@ impl Reconciler {
             return;
         }
         for task in self.pools.values_mut() {
-            task.due.by(super::pool_events::counts_at(task, now));
+            task.due.by(task.burst_of_counts_at(now));
         }
     }
 
-    /// Grants that waited rest on new plans: those from during the pause do not know all reports.
+    /// Drops all plans, because they do not know the last reports. Plans under way are dropped when they arrive.
     fn pause_is_over(&mut self, now: Instant) {
+        self.recovery.ended_pauses += 1;
         self.pools.values_mut().for_each(|task| task.applied = None);
         self.wake_pools(now);
         // Entries that lacked a grant get one, also those of a Node that is gone.

@@ -431,3 +431,16 @@ fn a_force_released_node_gets_another_block_once_its_name_is_gone() {
     record.life.force_release.clear();
     assert!(has_block(&scene.decide(&record)));
 }
+
+#[test]
+fn force_release_of_all_means_stale_blocks_too() {
+    let (mut scene, record) = departed();
+    // n1 has left, and the spec does not have the block of n2 any more, of which an address is in use.
+    let larger = IP_SPEC.replace("\"perNodeBlockSize\":4", "\"perNodeBlockSize\":8");
+    let mut record = PoolRecord { status: record.status, ..pool(&larger, 2, &json!({})) };
+    scene.report("n1", 1);
+    scene.report("n2", 1);
+    record.life.force_release = BTreeSet::from(["*".to_owned()]);
+    let decision = scene.decide(&record);
+    assert_eq!(decision.patch, Some(MetadataPatch::Force(BTreeSet::from(["n1".to_owned(), "n2".to_owned()]))));
+}

@@ -44,13 +44,9 @@ fn an_ended_grant_is_replaced_only_after_all_nodes_have_reported() {
     assert_ne!(grant_and_request(&world, "n2").0, grant);
 }
 
-#[test]
-fn a_grant_that_waited_for_reports_leaves_out_what_they_have_in_use() {
-    let mut world = found_after_a_restore(&["n1", "n2"]);
-    world.settle();
-    world.answer("n2");
-    world.settle();
-    let (n1, n2) = ["n1", "n2"].map(|node| world.reconciler.ipam_nodes.get(node).unwrap()).into();
+/// n1 answers. It uses an address of the block of n2, outside its own block.
+fn answer_with_use(world: &mut World) {
+    let [n1, n2] = ["n1", "n2"].map(|node| world.reconciler.ipam_nodes.get(node).unwrap());
     let used = &n2.blocks[0].start_ip;
     let report = json!({"name": "blue", "poolType": "IPPool", "startIP": used, "endIP": used, "used": 1, "capacity": 0,
         "held": [{"startIP": used, "endIP": used}]});
@@ -60,7 +56,10 @@ fn a_grant_that_waited_for_reports_leaves_out_what_they_have_in_use() {
         "status": {"observedGeneration": n1.generation, "reportRequest": n1.request, "pools": [report]},
     }));
     world.tell(Observed::IpamNode(Event::Apply(answer)));
-    // The IPAMNode is looked at before the pool.
+}
+
+/// Nothing is under way, and the IPAMNode of n2 is looked at before the pool. No new grant of it may allocate the address.
+fn ensure_left_out(world: &mut World) {
     let mut calls = world.poll();
     calls.iter().cloned().for_each(|call| world.succeed(call));
     calls.extend(world.settle());
@@ -69,6 +68,35 @@ fn a_grant_that_waited_for_reports_leaves_out_what_they_have_in_use() {
     let granted: Vec<&&NodeBlock> = written.iter().filter(|block| block.grant != "6500000000000001").collect();
     assert!(!granted.is_empty(), "{calls:#?}");
     assert!(granted.iter().all(|block| !block.held_elsewhere.is_empty()), "{granted:#?}");
+}
+
+#[test]
+fn a_grant_that_waited_for_reports_leaves_out_what_they_have_in_use() {
+    let mut world = found_after_a_restore(&["n1", "n2"]);
+    world.settle();
+    world.answer("n2");
+    world.settle();
+    answer_with_use(&mut world);
+    ensure_left_out(&mut world);
+}
+
+#[test]
+fn a_status_write_from_the_wait_for_reports_makes_no_grant() {
+    let mut world = found_after_a_restore(&["n1", "n2"]);
+    world.settle();
+    world.answer("n2");
+    world.settle();
+    // Another condition is being written when the last report arrives.
+    world.node_joins("n3");
+    let mut calls = world.calls();
+    calls.extend(world.calls());
+    let status = calls.iter().position(|call| matches!(call, Command::WriteStatus { .. })).map(|at| calls.remove(at));
+    for call in calls {
+        world.succeed(call);
+    }
+    answer_with_use(&mut world);
+    world.succeed(status.unwrap());
+    ensure_left_out(&mut world);
 }
 
 #[test]
