@@ -12,7 +12,7 @@ use std::io;
 use std::sync::Arc;
 use std::thread;
 
-use ipam_core::ledger::{Allocation, Change, Ledger, Owner, Refusal, Request, Reservation};
+use ipam_core::ledger::{Allocation, Change, GrantStep, Ledger, Owner, Refusal, Request, Reservation};
 use ipam_core::{GrantId, NodePool, PoolKey};
 use tokio::sync::mpsc::error::TrySendError;
 use tokio::sync::{mpsc, oneshot, watch};
@@ -143,11 +143,11 @@ impl Allocator {
         self.ask(|reply| Command::Rest { grants, reply }).await?
     }
 
-    /// The API server has heard that these grants are idle, and the journal does not know it. They allocate nothing until they are
-    /// confirmed again.
-    pub async fn withdraw(&self, grants: Vec<GrantId>) -> Result<(), Failure> {
+    /// The API server has heard that these grants are idle or have ended, and the journal does not know it. They allocate nothing from
+    /// now on; an idle one does once it is confirmed again.
+    pub async fn withdraw(&self, steps: Vec<(PoolKey, GrantId, GrantStep)>) -> Result<(), Failure> {
         let (reply, answer) = oneshot::channel();
-        self.commands.send(Command::Withdraw { grants, reply }).await.map_err(|_| Failure::Stopped)?;
+        self.commands.send(Command::Withdraw { steps, reply }).await.map_err(|_| Failure::Stopped)?;
         answer.await.map_err(|_| Failure::Stopped)
     }
 

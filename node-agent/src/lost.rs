@@ -6,7 +6,7 @@
 //! may have got the address by then. Only an admin knows when all those pods are gone. The annotation [`DISCARD`] then says so;
 //! deleting the IPAMNode does not.
 
-use ipam_core::ledger::Holding;
+use ipam_core::ledger::{GrantStep, Holding};
 use ipam_core::{AddrRange, GrantId, NodePool, PoolKey};
 use ipam_crds::{AddressRange, BlockUse, HELD_RUNS, LedgerPosition, PoolType};
 use serde::{Deserialize, Serialize};
@@ -20,11 +20,16 @@ use crate::text::shortened;
 /// the length of a condition.
 const ADDRESSES: usize = 256;
 
-/// The grants that the report `standing` has as idle, if the journal had come to `found` at the start and is older than the
-/// report: the journal may have them as confirmed.
-pub fn idle(standing: &Standing, found: Position) -> Vec<GrantId> {
-    let reports = standing.status.pools.iter().filter(|report| report.idle && is_older(found, standing));
-    reports.filter_map(|report| report.grant.as_ref()?.parse().ok()).collect()
+/// The grants that the report `standing` has as idle or ended, if the journal had come to `found` at the start and is older than
+/// the report: the journal may have them as confirmed.
+pub fn withdrawn(standing: &Standing, found: Position) -> Vec<(PoolKey, GrantId, GrantStep)> {
+    let of_report = |report: &BlockUse| {
+        let idle = report.idle.then_some(GrantStep::Idle);
+        let step = if report.ended { GrantStep::Ended } else { idle? };
+        Some((PoolKey::new(report.pool_type.into(), report.name.clone()), report.grant.as_ref()?.parse().ok()?, step))
+    };
+    let reports = standing.status.pools.iter().filter(|_| is_older(found, standing));
+    reports.filter_map(of_report).collect()
 }
 
 /// Whether a journal that had come to `found` is older than the report.
@@ -191,12 +196,16 @@ mod tests {
     }
 
     #[test]
-    fn a_store_that_is_behind_may_have_an_idle_grant_as_confirmed() {
-        let mut shown = standing();
-        let report = &mut shown.status.pools[0];
-        (report.idle, report.grant, report.used, report.held) = (true, Some("0000000000000007".into()), 0, Vec::new());
-        let found = |sequence| idle(&shown, Position { epoch: 3, sequence });
-        assert_eq!((found(4), found(5)), (vec![GrantId::from_number(7)], vec![]));
+    fn a_store_that_is_behind_may_have_an_idle_or_ended_grant_as_confirmed() {
+        for (is_ended, step) in [(false, GrantStep::Idle), (true, GrantStep::Ended)] {
+            let mut shown = standing();
+            let report = &mut shown.status.pools[0];
+            (report.idle, report.ended) = (!is_ended, is_ended);
+            (report.grant, report.used, report.held) = (Some("0000000000000007".into()), 0, Vec::new());
+            let found = |sequence| withdrawn(&shown, Position { epoch: 3, sequence });
+            let blue = PoolKey::new(PoolKind::IpPool, "blue");
+            assert_eq!((found(4), found(5)), (vec![(blue, GrantId::from_number(7), step)], vec![]));
+        }
     }
 
     #[test]

@@ -12,9 +12,9 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use futures::{Stream, StreamExt, stream};
-use ipam_core::GrantId;
 use ipam_core::ledger::GrantStep;
 use ipam_core::node_pool::Pause;
+use ipam_core::{GrantId, PoolKey};
 use ipam_crds::{BlockState, IPAMNode, NodeBlock};
 use kube::core::DeserializeGuard;
 use kube::runtime::WatchStreamExt;
@@ -31,7 +31,7 @@ use crate::allocator::{Allocator, Source};
 use crate::blocks::usable;
 use crate::contact::Offline;
 use crate::found::Found;
-use crate::lost::{Lost, idle};
+use crate::lost::{Lost, withdrawn};
 use crate::metrics::Metrics;
 use crate::note::Noted;
 use crate::problem::Problem;
@@ -90,8 +90,8 @@ pub struct Blocks {
     found: Option<Found>,
     /// What was compared, and is still noted on disk.
     compared: Option<Found>,
-    /// Grants that the report has as idle and the journal, which is older, may have as confirmed.
-    withdrawn: Vec<GrantId>,
+    /// Grants that the report has as idle or ended and the journal, which is older, may have as confirmed.
+    withdrawn: Vec<(PoolKey, GrantId, GrantStep)>,
 }
 
 impl Blocks {
@@ -226,12 +226,12 @@ impl Blocks {
     }
 
     /// What the report that stands tells as held and this agent may have no record of, at the first sight of it. Grants that it has
-    /// as idle allocate nothing before they are confirmed again.
+    /// as idle allocate nothing before they are confirmed again, and ended ones never again.
     async fn missing(&mut self) -> Option<Lost> {
         let found = self.found.take_if(|_| self.standing.is_some())?;
         let standing = self.standing.as_ref()?;
         let lost = Lost::find(standing, found.position);
-        self.withdrawn = idle(standing, found.position);
+        self.withdrawn = withdrawn(standing, found.position);
         self.compared = Some(found);
         if !self.withdrawn.is_empty() {
             // An allocator that has stopped allocates nothing.
@@ -240,14 +240,18 @@ impl Blocks {
         lost
     }
 
-    /// Whether the journal has none of the withdrawn grants as confirmed any more.
+    /// Whether the journal has what the report says of the withdrawn grants.
     async fn has_withdrawn(&mut self) -> bool {
         if self.withdrawn.is_empty() {
             return true;
         }
         let Ok(holdings) = self.allocator.holdings().await else { return false };
-        let mut grants = holdings.pools.iter().filter_map(|holding| holding.grant);
-        if !grants.any(|grant| grant.step == GrantStep::Confirmed && self.withdrawn.contains(&grant.id)) {
+        let is_recorded = |(_, id, to): &(PoolKey, GrantId, GrantStep)| {
+            let grant = holdings.pools.iter().filter_map(|holding| holding.grant).find(|grant| grant.id == *id);
+            grant
+                .is_none_or(|grant| grant.step == *to || (*to == GrantStep::Idle && grant.step != GrantStep::Confirmed))
+        };
+        if self.withdrawn.iter().all(is_recorded) {
             self.withdrawn.clear();
         }
         self.withdrawn.is_empty()

@@ -14,7 +14,7 @@ use ipam_crds::{IPAMNode, LedgerPosition, NodeBlock};
 use ipam_node_agent::allocator::{Allocator, Source, Worker};
 use ipam_node_agent::blocks::usable;
 use ipam_node_agent::gc::Observations;
-use ipam_node_agent::lost::{Lost, idle};
+use ipam_node_agent::lost::{Lost, withdrawn};
 use ipam_node_agent::metrics::Metrics;
 use ipam_node_agent::note::Noted;
 use ipam_node_agent::spec::NodeSpec;
@@ -260,8 +260,8 @@ impl Process {
         let first = self.found.take_if(|_| self.standing.is_some()).zip(self.standing.clone());
         let lost = first.as_ref().and_then(|(found, standing)| Lost::find(standing, *found));
         if let Some((found, standing)) = &first {
-            let idle = idle(standing, *found);
-            drop(self.ask(|allocator| async move { allocator.withdraw(idle).await }));
+            let steps = withdrawn(standing, *found);
+            drop(self.ask(|allocator| async move { allocator.withdraw(steps).await }));
         }
         let was_copy = std::mem::take(&mut self.is_copy);
         let confirmed = self.starting.take().is_some() || was_copy;

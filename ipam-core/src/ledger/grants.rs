@@ -20,8 +20,8 @@ pub const MOST_ENDED: usize = 8192;
 pub(super) struct Grants {
     /// The grant of each pool that has not ended, and its step.
     current: BTreeMap<PoolKey, (GrantId, GrantStep)>,
-    /// Confirmed grants that are to become idle: the API server has heard so from a later journal than this one.
-    withdrawn: BTreeSet<GrantId>,
+    /// Steps, idle or ended, that the API server has heard of from a later journal than this one, until they are recorded.
+    withdrawn: BTreeMap<GrantId, (PoolKey, GrantStep)>,
     ended: BTreeSet<GrantId>,
     /// Every ID up to this one that is not current counts as ended.
     ended_to: Option<GrantId>,
@@ -44,12 +44,17 @@ impl Grants {
 
     /// Whether the node allocates from the grant.
     pub(super) fn allows(&self, pool: &PoolKey, id: GrantId) -> bool {
-        self.step(pool, id) == Some(GrantStep::Confirmed) && !self.withdrawn.contains(&id)
+        self.step(pool, id) == Some(GrantStep::Confirmed) && !self.withdrawn.contains_key(&id)
     }
 
-    /// These grants are to become idle, whether addresses are in use or not. Until that is recorded they allocate nothing.
-    pub(super) fn withdraw(&mut self, grants: impl IntoIterator<Item = GrantId>) {
-        self.withdrawn.extend(grants);
+    /// These grants are to take these steps, whether addresses are in use or not. Until that is recorded they allocate nothing.
+    pub(super) fn withdraw(&mut self, steps: impl IntoIterator<Item = (PoolKey, GrantId, GrantStep)>) {
+        self.withdrawn.extend(steps.into_iter().map(|(pool, id, step)| (id, (pool, step))));
+    }
+
+    /// Whether the API server has heard from a later journal that the grant is at this step.
+    fn is_withdrawn(&self, id: GrantId, to: GrantStep) -> bool {
+        self.withdrawn.get(&id).is_some_and(|(_, step)| *step == to)
     }
 
     /// Records a step. An ended grant stays ended.
@@ -58,9 +63,12 @@ impl Grants {
             if self.current.get(pool).is_some_and(|(current, _)| *current == id) {
                 self.current.remove(pool);
             }
+            self.withdrawn.remove(&id);
             self.ended.insert(id);
         } else if can_follow(self.step(pool, id), step) {
-            self.withdrawn.remove(&id);
+            if !self.is_withdrawn(id, GrantStep::Ended) {
+                self.withdrawn.remove(&id);
+            }
             let before = self.current.insert(pool.clone(), (id, step));
             // A pool has one grant. Another that was not ended before is ended by its successor.
             self.ended.extend(before.map(|(before, _)| before).filter(|before| *before != id));
@@ -93,18 +101,28 @@ impl Grants {
         let mut steps = Vec::new();
         let mut step = |pool: &PoolKey, id, step| steps.push(Change::Grant { pool: pool.clone(), id, step });
         let mut ending = 0;
+        for (id, (pool, to)) in &self.withdrawn {
+            if *to == GrantStep::Ended {
+                step(pool, *id, GrantStep::Ended);
+                ending += 1;
+            }
+        }
         for (pool, (id, _)) in &self.current {
-            if granted.get(pool).is_none_or(|(granted, ..)| granted != id) {
+            let is_granted = granted.get(pool).is_some_and(|(granted, ..)| granted == id);
+            if !is_granted && !self.is_withdrawn(*id, GrantStep::Ended) {
                 step(pool, *id, GrantStep::Ended);
                 ending += 1;
             }
         }
         for (pool, (id, state, in_use)) in granted {
+            if self.is_withdrawn(id, GrantStep::Ended) {
+                continue;
+            }
             let known = self.step(pool, id);
             if known.is_none() {
                 step(pool, id, first);
             }
-            if known == Some(GrantStep::Confirmed) && self.withdrawn.contains(&id) {
+            if known == Some(GrantStep::Confirmed) && self.is_withdrawn(id, GrantStep::Idle) {
                 step(pool, id, GrantStep::Idle);
             }
             if known.or(Some(first)) != Some(GrantStep::Ended) && state == PoolState::Releasing && !in_use {

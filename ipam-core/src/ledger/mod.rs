@@ -223,10 +223,10 @@ impl Ledger {
         if is_requested { idle.iter().map(seen).collect() } else { Vec::new() }
     }
 
-    /// The API server has heard that these grants are idle, from a later journal than this one. They allocate nothing from now on, and
-    /// become idle with the next [steps](Ledger::grant_steps).
-    pub fn withdraw(&mut self, grants: impl IntoIterator<Item = GrantId>) {
-        self.grants.withdraw(grants);
+    /// The API server has heard from a later journal than this one that these grants are idle or have ended. They allocate nothing
+    /// from now on, and take these steps with the next [steps](Ledger::grant_steps).
+    pub fn withdraw(&mut self, steps: impl IntoIterator<Item = (PoolKey, GrantId, GrantStep)>) {
+        self.grants.withdraw(steps);
     }
 
     /// Forgets the addresses whose cooldown is over at `now`. Decisions are the same without it; only their cost grows

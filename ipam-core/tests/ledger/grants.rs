@@ -179,13 +179,33 @@ fn a_withdrawn_grant_allocates_nothing_from_then_on() {
     spec(&mut ledger, &[granted(7)]);
     confirm(&mut ledger, 7);
     next(&mut ledger, "x");
-    ledger.withdraw([GrantId::from_number(7)]);
+    ledger.withdraw([(key("a"), GrantId::from_number(7), GrantStep::Idle)]);
     assert_eq!(next(&mut ledger, "y"), "Unconfirmed", "before it is recorded");
     settle(&mut ledger);
     assert_eq!(step(&ledger), Some(GrantStep::Idle));
     wake(&mut ledger, &["a"]);
     confirm(&mut ledger, 7);
     assert_eq!(next(&mut ledger, "y"), "192.168.0.2");
+}
+
+#[test]
+fn a_grant_that_ended_by_a_later_journal_never_allocates() {
+    for is_known in [true, false] {
+        let mut ledger = Ledger::new(0);
+        if is_known {
+            spec(&mut ledger, &[granted(7)]);
+            confirm(&mut ledger, 7);
+        }
+        ledger.withdraw([(key("a"), GrantId::from_number(7), GrantStep::Ended)]);
+        if is_known {
+            assert_eq!(next(&mut ledger, "y"), "Unconfirmed", "before it is recorded");
+        }
+        spec(&mut ledger, &[granted(7)]);
+        assert_eq!(step(&ledger), Some(GrantStep::Ended));
+        confirm(&mut ledger, 7);
+        assert_eq!(next(&mut ledger, "y"), "Unconfirmed");
+        assert_eq!(ledger.grant_steps(), []);
+    }
 }
 
 #[test]

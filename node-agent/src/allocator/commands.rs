@@ -4,7 +4,7 @@ use std::collections::HashSet;
 use std::net::IpAddr;
 
 use ipam_core::ledger::{
-    Allocation, Attachment, Change, Holding, Ledger, Owner, Refusal, Request, Reservation, SpecVersion,
+    Allocation, Attachment, Change, GrantStep, Holding, Ledger, Owner, Refusal, Request, Reservation, SpecVersion,
 };
 use ipam_core::node_pool::Pause;
 use ipam_core::{GrantId, NodePool, PoolKey};
@@ -52,7 +52,7 @@ pub(super) enum Command {
     Configure { pools: Vec<NodePool>, source: Source, reply: Sender<()> },
     Confirm { grants: Vec<(PoolKey, GrantId)>, reply: Sender<Result<usize, Failure>> },
     Rest { grants: Vec<(PoolKey, GrantId)>, reply: Sender<Result<usize, Failure>> },
-    Withdraw { grants: Vec<GrantId>, reply: Sender<()> },
+    Withdraw { steps: Vec<(PoolKey, GrantId, GrantStep)>, reply: Sender<()> },
     Reservations { reply: Sender<Vec<Reservation>> },
     Holdings { reply: Sender<Holdings> },
     Close,
@@ -182,8 +182,8 @@ impl Command {
             }
             Self::Confirm { grants, reply } => released(reply, ledger.confirm(&grants)),
             Self::Rest { grants, reply } => released(reply, ledger.rest(&grants)),
-            Self::Withdraw { grants, reply } => {
-                ledger.withdraw(grants);
+            Self::Withdraw { steps, reply } => {
+                ledger.withdraw(steps);
                 (Vec::new(), Deferred::Done(reply))
             }
             Self::Reservations { reply } => {
