@@ -1,6 +1,6 @@
 //! The Kubernetes client: where its configuration comes from, and how long it may wait.
 //!
-//! Opens no connection: a daemon starts with the API server away.
+//! Opens no connection, so a daemon can start while the API server is unreachable.
 
 mod shared;
 
@@ -14,11 +14,11 @@ use kube::{Client, Config};
 
 use crate::metrics::Requests;
 
-/// A server that does not answer SYN within this time is taken for away.
+/// A server that does not answer SYN within this time counts as unreachable.
 const CONNECT_TIMEOUT: Duration = Duration::from_secs(5);
 /// A request body that cannot be written within this time is given up.
 const WRITE_TIMEOUT: Duration = Duration::from_secs(30);
-/// Longer than a watch is asked to last (290 s), so that only a dead connection meets it.
+/// Longer than a watch is requested to last (290 s), so that only a dead connection exceeds it.
 const READ_TIMEOUT: Duration = Duration::from_secs(320);
 
 /// Why there is no client, and what to do about it.
@@ -29,7 +29,7 @@ pub enum ClusterError {
     Kubeconfig {
         /// The file.
         path: PathBuf,
-        /// Who named it.
+        /// The flag or environment variable that its path comes from.
         origin: &'static str,
         /// What is wrong.
         why: Box<kube::config::KubeconfigError>,
@@ -52,8 +52,8 @@ pub async fn client(kubeconfig: Option<&Path>, requests: &Requests) -> Result<Cl
     made(counted(timed(kubeconfig).await?, requests))
 }
 
-/// The same, with one connection for all calls and watches where the server speaks HTTP/2: for a client of which a cluster
-/// has thousands.
+/// Like [`client`], with one connection for all calls and watches if the server supports HTTP/2. For agents, of which a
+/// cluster has thousands.
 pub async fn shared_client(kubeconfig: Option<&Path>, requests: &Requests) -> Result<Client, ClusterError> {
     let config = timed(kubeconfig).await?;
     made(if shared::is_special(&config) { counted(config, requests) } else { shared::client(&config, requests) })
@@ -73,8 +73,8 @@ async fn timed(kubeconfig: Option<&Path>) -> Result<Config, ClusterError> {
     config.write_timeout = Some(WRITE_TIMEOUT);
     config.read_timeout = Some(READ_TIMEOUT);
     config.reset_reader_on_write = true;
-    // The caller decides whether a call is made again: a write that was done and answered by an error would meet its own
-    // effect, and one of a leader may be sent again when it leads no more.
+    // The caller decides whether a call is repeated. A write that was done but answered with an error would conflict with its
+    // own effect. A leader's call might be repeated after it has lost the Lease.
     config.default_retry = false;
     install_tls_provider();
     Ok(config)
@@ -82,7 +82,7 @@ async fn timed(kubeconfig: Option<&Path>) -> Result<Config, ClusterError> {
 
 /// Makes ring the process's TLS provider; a second call changes nothing.
 pub fn install_tls_provider() {
-    // An error says that one is installed already.
+    // An error means that one is installed already.
     drop(rustls::crypto::ring::default_provider().install_default());
 }
 

@@ -1,8 +1,8 @@
-//! `--feature-gates`: which of the reference's gates are known, and what they open.
+//! `--feature-gates`: the feature gates of NVIDIA's nv-ipam that are supported, and what they enable.
 
 use crate::gosyntax;
 
-/// The gates as set. Defaults are the reference's: beta on, alpha off.
+/// The feature gates. Defaults are those of NVIDIA's nv-ipam: beta on, alpha off.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct FeatureGates {
     /// `ContextualLogging`: log lines carry the fields of the spans around them.
@@ -22,7 +22,7 @@ impl Default for FeatureGates {
 const KNOWN: &str = "AllAlpha, AllBeta, ContextualLogging, LoggingAlphaOptions, LoggingBetaOptions";
 
 impl FeatureGates {
-    /// Reads `Name=bool,…`; a gate named by itself wins over `AllAlpha` and `AllBeta`, wherever it stands.
+    /// Parses `Name=bool,…`. A gate named by itself takes precedence over `AllAlpha` and `AllBeta`, whatever the order.
     pub fn parse(text: &str) -> Result<Self, String> {
         let (mut all, mut single, mut wrong) = (Vec::new(), Vec::new(), Vec::new());
         for pair in text.split(',').map(str::trim).filter(|pair| !pair.is_empty()) {

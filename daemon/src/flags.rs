@@ -1,6 +1,6 @@
 //! The flags of behaviour.md §9 that both daemons have: raw as typed, then one conversion into useful types.
 //!
-//! Decides what a command line means and names every mistake at once. Touches nothing but the text of the flags.
+//! Decides what a command line means and reports all of its errors at once. Reads nothing but the text of the flags.
 
 use std::ffi::OsString;
 use std::fmt;
@@ -15,12 +15,12 @@ use crate::gosyntax;
 use crate::listen::BindAddress;
 use crate::logging::{Format, LogConfig, VModule};
 
-/// Collects the mistakes of a command line, so that one run names them all.
+/// Collects the errors of a command line, so that one run reports them all.
 #[derive(Clone, PartialEq, Eq, Default, Debug)]
 pub struct Mistakes(Vec<String>);
 
 impl Mistakes {
-    /// The value read from `--flag`, or notes the mistake and goes on with `fallback`.
+    /// Returns the value read from `--flag`, or records the error and returns `fallback`.
     pub fn take<T>(&mut self, flag: &str, typed: &str, read: Result<T, String>, fallback: T) -> T {
         read.unwrap_or_else(|why| {
             self.add(flag, typed, &why);
@@ -28,12 +28,12 @@ impl Mistakes {
         })
     }
 
-    /// Notes that `--flag typed` is wrong; `why` completes the sentence.
+    /// Records that `--flag typed` is invalid. `why` completes the sentence.
     pub fn add(&mut self, flag: &str, typed: &str, why: &str) {
         self.0.push(format!("--{flag} {typed:?} {why}"));
     }
 
-    /// `value` if no mistake was noted.
+    /// Returns `value` if no error was recorded.
     pub fn into_result<T>(self, value: T) -> Result<T, Self> {
         if self.0.is_empty() { Ok(value) } else { Err(self) }
     }
@@ -47,9 +47,9 @@ impl fmt::Display for Mistakes {
 
 impl std::error::Error for Mistakes {}
 
-/// Prints what clap has to say of a command line, be it help or a mistake. Returns its exit code.
+/// Prints clap's help or error message. Returns its exit code.
 pub fn print_usage(usage: &clap::Error) -> ExitCode {
-    // Where the text cannot be written there is nothing else to do.
+    // If the text cannot be written, there is nothing else to do.
     drop(usage.print());
     u8::try_from(usage.exit_code()).map_or(ExitCode::FAILURE, ExitCode::from)
 }
@@ -96,7 +96,7 @@ pub struct CommonFlags {
     metrics_bind_address: String,
 }
 
-/// What the flags of both daemons mean.
+/// The parsed flags of both daemons.
 #[derive(Clone, PartialEq, Debug)]
 pub struct Common {
     /// How to log.
@@ -112,7 +112,7 @@ pub struct Common {
 }
 
 impl CommonFlags {
-    /// What the flags mean; mistakes go to `mistakes`, and a default stands in for the value.
+    /// Parses the flags. Errors go to `mistakes`, and a default replaces an invalid value.
     pub fn read(&self, mistakes: &mut Mistakes) -> Common {
         let gates = FeatureGates::parse(&self.feature_gates);
         let gates = mistakes.take("feature-gates", &self.feature_gates, gates, FeatureGates::default());
@@ -159,7 +159,7 @@ impl CommonFlags {
         log
     }
 
-    /// The reference refuses options of a closed gate, so that an alpha option is never used by chance.
+    /// Rejects options of a gate that is off, as NVIDIA's nv-ipam does, so that an alpha option is never used by accident.
     fn check_gates(&self, gates: FeatureGates, log: &LogConfig, mistakes: &mut Mistakes) {
         let closed = "needs the feature gate, add --feature-gates LoggingAlphaOptions=true";
         if log.format == Format::Json && !gates.logging_beta_options {
@@ -187,11 +187,10 @@ pub fn namespace(text: &str) -> Result<(), String> {
     Err("is no namespace; it takes 1 to 63 of a-z, 0-9 and '-', with '-' neither first nor last".to_owned())
 }
 
-/// Parses a command line as Go programs do: of a flag given twice the last one counts, `--version` may have a value, and
-/// the word after a flag is its value also when it starts with a dash, so that a mistyped one is judged as a value.
+/// Parses a command line as Go programs do. Of a repeated flag the last value counts, and `--version` may have a value. The
+/// word after a flag is its value even if it starts with a dash, so that a mistyped value is reported as a value.
 ///
-/// `--help` and `--version` come back as errors too; [`clap::Error::print`] and [`clap::Error::exit_code`] tell them
-/// apart.
+/// `--help` and `--version` are also returned as errors. [`clap::Error::print`] and [`clap::Error::exit_code`] distinguish them.
 pub fn parse<F: Parser>(args: impl IntoIterator<Item = OsString>) -> Result<F, clap::Error> {
     let dashes = |arg: Arg| if arg.get_action().takes_values() { arg.allow_hyphen_values(true) } else { arg };
     let command = F::command().args_override_self(true).version(env!("CARGO_PKG_VERSION")).mut_args(dashes);
@@ -199,7 +198,7 @@ pub fn parse<F: Parser>(args: impl IntoIterator<Item = OsString>) -> Result<F, c
     F::from_arg_matches_mut(&mut matches)
 }
 
-/// As [`parse`], but what is unknown and a last flag without its value go to `mistakes`, so that they hide no other.
+/// Like [`parse`], but unknown flags and a last flag without its value go to `mistakes`, so that they do not hide other errors.
 pub fn parse_known<F: Parser>(
     args: impl IntoIterator<Item = OsString>,
     mistakes: &mut Mistakes,
@@ -210,7 +209,7 @@ pub fn parse_known<F: Parser>(
             Ok(flags) => return Ok(flags),
             Err(error) => error,
         };
-        // Each round takes one word away, so that there is an end.
+        // Each round removes one word, so the loop ends.
         if let Some(flag) = valueless(&error, &args) {
             mistakes.0.push(format!("{flag} is the last word, want a value behind it"));
             args.pop();
@@ -231,7 +230,7 @@ pub fn parse_known<F: Parser>(
     }
 }
 
-/// The last word, if the error is that it is a flag that needs a value.
+/// The last word, if the error is that this flag lacks its value.
 fn valueless(error: &clap::Error, args: &[OsString]) -> Option<String> {
     let Some(ContextValue::String(value)) = error.get(ContextKind::InvalidValue) else { return None };
     let last = args.last()?.to_str().filter(|last| last.starts_with('-') && !last.contains('='))?;

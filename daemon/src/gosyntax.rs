@@ -1,4 +1,4 @@
-//! The spellings that Go's flag packages take for durations, booleans and quantities.
+//! The spellings that Go's flag packages accept for durations, booleans and quantities.
 //!
 //! Decides only whether a text is a value. Messages complete the sentence "--flag \"VALUE\" …".
 
@@ -7,7 +7,7 @@ use std::time::Duration;
 const NANOS: [(&str, f64); 8] =
     [("ns", 1.0), ("us", 1e3), ("µs", 1e3), ("μs", 1e3), ("ms", 1e6), ("s", 1e9), ("m", 60e9), ("h", 3600e9)];
 
-/// Reads a duration as Go's `time.ParseDuration` does ("5s", "1m30s", "1.5h", "0"); negative ones are refused.
+/// Reads a duration as Go's `time.ParseDuration` does ("5s", "1m30s", "1.5h", "0"); negative ones are rejected.
 pub fn duration(text: &str) -> Result<Duration, String> {
     let wrong = || "is no duration; write for example \"5s\", \"1m30s\" or \"500ms\"".to_owned();
     let digits = text.strip_prefix('+').unwrap_or(text);

@@ -1,7 +1,7 @@
 //! The small HTTP server behind /healthz, /readyz and /metrics.
 //!
-//! Decides what these three paths answer; knows nothing of what they tell. A slow or hostile client costs one of a
-//! bounded number of connections and is cut off by deadlines; it never delays another.
+//! Serves these three paths, and knows nothing about the content. A slow or hostile client takes one of a limited number of
+//! connections, until a deadline closes it. It never delays another client.
 
 use std::collections::HashMap;
 use std::convert::Infallible;
@@ -21,7 +21,7 @@ use tokio::time::timeout;
 use tokio_util::sync::CancellationToken;
 use tracing::{debug, warn};
 
-/// Says whether all is well, or in a few words what is not.
+/// A health check: an error has a short reason.
 pub type Check = Arc<dyn Fn() -> Result<(), String> + Send + Sync>;
 
 /// Connections served at a time; a kubelet and a scraper need two.
@@ -30,17 +30,17 @@ const CONNECTIONS: usize = 32;
 const HEAD_TIMEOUT: Duration = Duration::from_secs(5);
 /// Longest life of a connection. Scrapers that keep connections alive open a new one then.
 const CONNECTION_LIFE: Duration = Duration::from_mins(2);
-/// Pause after a failed `accept`, which is mostly a lack of file descriptors and passes.
+/// Pause after a failed `accept`. The usual cause is a temporary lack of file descriptors.
 const ACCEPT_PAUSE: Duration = Duration::from_millis(100);
 
 /// What one port serves; a path whose part is `None` does not exist there.
 #[derive(Clone, Default)]
 pub struct Site {
-    /// `/healthz`: whether the process works at all; a failure gets it restarted.
+    /// `/healthz`: whether the process works at all; the kubelet restarts it after a failure.
     pub live: Option<Check>,
-    /// `/readyz`: whether it does its duty.
+    /// `/readyz`: whether the process can do its work.
     pub ready: Option<Check>,
-    /// `/metrics`, in the OpenMetrics text format for whoever takes that, else in the Prometheus text format.
+    /// `/metrics`, in the OpenMetrics text format if the client accepts it, else in the Prometheus text format.
     pub metrics: Option<Arc<Registry>>,
 }
 
@@ -90,7 +90,7 @@ impl Site {
             let connection = server.serve_connection(TokioIo::new(stream), service);
             tokio::select! {
                 () = stop.cancelled() => {}
-                // Errors here are the client's; a port scan is no news.
+                // Errors here are caused by clients, for example by a port scan, and are not logged.
                 done = timeout(CONNECTION_LIFE, connection) => drop(done),
             }
             drop(place);
@@ -148,8 +148,8 @@ fn encoded(registry: &Registry, open_metrics: bool) -> Answer {
     }
 }
 
-/// The same in the format that came before OpenMetrics: there the comments of a counter or an info name it as its samples do, with
-/// `_total` or `_info`, an info is a gauge, `unknown` is `untyped`, and neither units nor an end are said.
+/// Converts OpenMetrics text into the older Prometheus text format. There the comments of a counter or an info name it with
+/// `_total` or `_info`, as its samples do. An info is a gauge, and `unknown` is `untyped`. Units and the end are not written.
 fn prometheus_text(open_metrics: &str) -> String {
     let types = open_metrics.lines().filter_map(|line| line.strip_prefix("# TYPE ")?.split_once(' '));
     let suffixes: HashMap<&str, &str> = types

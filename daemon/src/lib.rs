@@ -1,6 +1,6 @@
 //! What both daemons share: the common flags, logging, probes and metrics, signals and the Kubernetes client.
 //!
-//! Decides how a daemon is told things and how it tells things. Knows nothing about pools or addresses, never ends the
+//! Decides how a daemon reads its configuration and how it reports. Knows nothing about pools or addresses, never ends the
 //! process by itself, and installs nothing global but the log subscriber and the TLS provider, both from `main`.
 
 pub mod cluster;

@@ -44,12 +44,12 @@ impl BindAddress {
         Ok(Self::Host { host: host.to_owned(), port })
     }
 
-    /// Listens there; `None` when off. Errors name the address.
+    /// Listens on the address. Returns `None` if it is off. Errors name the address.
     pub async fn bind(&self) -> io::Result<Option<TcpListener>> {
         let bound = match self {
             Self::Off => return Ok(None),
             Self::Any { port } => match TcpListener::bind(("::", *port)).await {
-                // A host without IPv6 has no "::"; one whose port is taken says so and must not be asked twice.
+                // A host without IPv6 has no "::". If the port is in use, IPv4 must not be tried as well.
                 Err(error) if error.kind() != io::ErrorKind::AddrInUse => TcpListener::bind(("0.0.0.0", *port)).await,
                 bound => bound,
             },

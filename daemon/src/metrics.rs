@@ -36,7 +36,7 @@ pub fn own<'a>(registry: &'a mut Registry, prefix: &str) -> &'a mut Registry {
     own
 }
 
-/// Requests to the API server. Clones count together.
+/// Requests to the API server. Clones share their values.
 #[derive(Clone, Debug)]
 pub struct Requests {
     total: Family<RequestLabels, Counter>,
@@ -55,7 +55,7 @@ struct MethodLabels {
     method: &'static str,
 }
 
-/// 5 ms to 41 s.
+/// A histogram with buckets from 5 ms to 41 s.
 fn durations() -> Histogram {
     Histogram::new(exponential_buckets(0.005, 2.0, 14))
 }
@@ -81,7 +81,7 @@ impl Requests {
     }
 }
 
-/// The label for a method. Others are no methods of the Kubernetes API.
+/// The label for a method: `other` for those that the Kubernetes API does not use.
 fn name(method: &Method) -> &'static str {
     [
         ("GET", Method::GET),
@@ -136,7 +136,7 @@ where
     }
 }
 
-/// A request that is counted when it ends, also if its caller waits no longer.
+/// A request that is counted when it ends, even if its caller no longer waits.
 struct Pending {
     method: &'static str,
     status: Option<StatusCode>,
@@ -150,7 +150,7 @@ impl Drop for Pending {
     }
 }
 
-/// Reads the state of this process at each scrape. Shows nothing where `/proc` cannot be read.
+/// Reads the state of this process at each scrape. Exports nothing if `/proc` cannot be read.
 #[derive(Debug)]
 struct Exposed;
 
@@ -176,7 +176,7 @@ impl Collector for Exposed {
     }
 }
 
-/// What `/proc` says of this process.
+/// The state of this process, from `/proc`.
 struct ProcessState {
     cpu_seconds: f64,
     resident_bytes: u64,

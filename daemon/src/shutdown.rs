@@ -1,6 +1,6 @@
-//! SIGTERM and SIGINT: the first asks for an orderly end, the second for an immediate one.
+//! SIGTERM and SIGINT: the first signal requests a graceful shutdown, the second an immediate one.
 //!
-//! Never ends the process: `main` does, with what [`Shutdown::bounded`] says.
+//! Never ends the process: `main` does, after [`Shutdown::bounded`] has returned.
 
 use std::io;
 use std::time::Duration;
@@ -9,12 +9,12 @@ use tokio::signal::unix::{SignalKind, signal};
 use tokio_util::sync::CancellationToken;
 use tracing::{info, warn};
 
-/// The wish to end.
+/// The tokens that request a shutdown.
 #[derive(Clone, Default, Debug)]
 pub struct Shutdown {
-    /// Cancelled by the first signal, or by whoever must stop the daemon: finish what is under way.
+    /// Cancelled by the first signal, or by a part of the daemon that must stop it: finish the work in progress.
     pub stop: CancellationToken,
-    /// Cancelled by the second signal: leave at once.
+    /// Cancelled by the second signal: exit at once.
     pub abandon: CancellationToken,
 }
 
@@ -43,7 +43,7 @@ impl Shutdown {
         Ok(shutdown)
     }
 
-    /// Runs `work` to its end; once `stop` is cancelled it has `grace` left, and with `abandon` nothing.
+    /// Runs `work` to its end. After `stop` is cancelled it has `grace` left, and after `abandon` no time.
     pub async fn bounded<T>(&self, grace: Duration, work: impl Future<Output = T>) -> Result<T, Unfinished> {
         let expired = async {
             self.stop.cancelled().await;

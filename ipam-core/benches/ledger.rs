@@ -17,7 +17,7 @@ use std::time::{Duration, Instant};
 use criterion::{BenchmarkId, Criterion};
 use ipam_core::ledger::{Attachment, Change, Ledger, Owner, Pick, Request};
 use ipam_core::node_pool::PoolState;
-use ipam_core::{AddrRange, Cidr, NodePool, PoolKey, PoolKind, RunSet};
+use ipam_core::{AddrRange, Cidr, NodePool, PoolKey, PoolKind, RangeSet};
 
 const HELD: [u32; 3] = [10, 10_000, 100_000];
 const COOLDOWN_SECONDS: i64 = 60;
@@ -50,8 +50,8 @@ fn node_pool(range: AddrRange, subnet: Cidr) -> NodePool {
         range,
         subnet,
         gateway: Some(range.first()),
-        exclusions: RunSet::new(),
-        elsewhere: RunSet::new(),
+        exclusions: RangeSet::new(),
+        elsewhere: RangeSet::new(),
         routes: Vec::new(),
         default_gateway: true,
     }

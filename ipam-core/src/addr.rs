@@ -1,9 +1,9 @@
 //! Addresses, CIDRs and address ranges of both families, as numbers.
 //!
-//! Text is read here and nowhere else. An IPv4-mapped IPv6 address (`::ffff:a.b.c.d`) is refused: some readers take it
-//! for IPv4 and some for IPv6, and an address that two components read differently is an address given twice.
+//! Only this module parses the text of addresses. It rejects an IPv4-mapped IPv6 address (`::ffff:a.b.c.d`): some
+//! programs parse it as IPv4, some as IPv6. If two components parse an address differently, it can be assigned twice.
 
-mod slip;
+mod suggestion;
 
 use std::fmt;
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
@@ -44,7 +44,7 @@ impl Family {
         }
     }
 
-    /// The address that is the number `value`, which is cut to the family's width.
+    /// The address with the number `value`, truncated to the family's width.
     pub fn addr(self, value: u128) -> IpAddr {
         match self {
             Self::V4 => IpAddr::V4(Ipv4Addr::from_bits(u32::try_from(value & Self::V4.max()).unwrap_or(u32::MAX))),
@@ -76,7 +76,7 @@ pub enum ParseError {
     /// Empty text.
     #[error("must not be empty")]
     Empty,
-    /// Blanks around the value.
+    /// Leading or trailing whitespace.
     #[error("has blanks around it; write {0:?}")]
     Blanks(String),
     /// A CIDR where an address is wanted.
@@ -85,7 +85,7 @@ pub enum ParseError {
     /// An address where a CIDR is wanted.
     #[error("has no prefix length; write for example \"{0}/{1}\"")]
     NoPrefixLength(IpAddr, u8),
-    /// A prefix length that is no number or too large for the family.
+    /// A prefix length that is not a number or too large for the family.
     #[error("has a bad prefix length; {family} takes 0 to {max}", max = family.bits())]
     PrefixLength {
         /// The family of the address part.
@@ -97,23 +97,23 @@ pub enum ParseError {
     /// Two addresses where one is wanted.
     #[error("is a range; write one address, \"{0}\" or \"{1}\"")]
     Range(IpAddr, IpAddr),
-    /// A slip that is known.
+    /// A common error with a known correction.
     #[error("{what}; write {write:?}")]
     Meant {
-        /// What is wrong.
+        /// The error.
         what: &'static str,
-        /// What would be right.
+        /// The suggested value.
         write: String,
     },
-    /// Anything else.
+    /// Any other text that is not an address.
     #[error("is not an IP address such as \"192.168.0.1\" or \"fd00::1\"")]
     NotAnAddress,
-    /// Anything else, where a CIDR is wanted.
+    /// Any other text that is not a CIDR.
     #[error("is not a network such as \"192.168.0.0/16\" or \"fd00::/64\"")]
     NotANetwork,
 }
 
-/// Reads one address. Refuses what [`ParseError`] lists.
+/// Parses one address. [`ParseError`] lists what it rejects.
 pub fn parse_addr(text: &str) -> Result<IpAddr, ParseError> {
     if text.is_empty() {
         return Err(ParseError::Empty);
@@ -126,17 +126,17 @@ pub fn parse_addr(text: &str) -> Result<IpAddr, ParseError> {
         return Err(match parse_addr(alone) {
             Ok(_) => ParseError::NotAlone(alone.to_owned()),
             Err(mapped @ ParseError::Mapped(_)) => mapped,
-            Err(_) => slip::of_address(text).unwrap_or(ParseError::NotAnAddress),
+            Err(_) => suggestion::of_address(text).unwrap_or(ParseError::NotAnAddress),
         });
     }
     match text.parse::<IpAddr>() {
         Ok(IpAddr::V6(v6)) => v6.to_ipv4_mapped().map_or(Ok(IpAddr::V6(v6)), |v4| Err(ParseError::Mapped(v4))),
         Ok(v4) => Ok(v4),
-        Err(_) => Err(slip::of_address(text).unwrap_or(ParseError::NotAnAddress)),
+        Err(_) => Err(suggestion::of_address(text).unwrap_or(ParseError::NotAnAddress)),
     }
 }
 
-/// A network: an address whose bits behind the prefix length are zero.
+/// A network: an address whose host bits are zero.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug)]
 pub struct Cidr {
     family: Family,
@@ -145,7 +145,7 @@ pub struct Cidr {
 }
 
 impl Cidr {
-    /// The network of `prefix_len` bits that holds `addr`; `None` if the prefix length is too large for the family.
+    /// The network of `prefix_len` bits that contains `addr`; `None` if the prefix length is too large for the family.
     pub fn containing(addr: IpAddr, prefix_len: u8) -> Option<Self> {
         let family = Family::of(addr);
         (prefix_len <= family.bits()).then(|| Self {
@@ -155,7 +155,7 @@ impl Cidr {
         })
     }
 
-    /// The smallest network that holds all of `range`; for the range of a network, that network.
+    /// The smallest network that contains `range`. For the range of a network, it is that network.
     pub fn enclosing(range: &AddrRange) -> Self {
         let family = range.family;
         let differing = u128::BITS - (range.first ^ range.last).leading_zeros();
@@ -169,7 +169,7 @@ impl Cidr {
         Self { family, network: 0, prefix_len: 0 }
     }
 
-    /// Reads `address/length`. Bits behind the prefix are allowed and dropped; [`HostBits`] says whether there were any.
+    /// Parses `address/length`. Host bits are allowed and dropped; [`HostBits`] is whether any were set.
     pub fn parse(text: &str) -> Result<(Self, HostBits), ParseError> {
         if text.is_empty() {
             return Err(ParseError::Empty);
@@ -182,18 +182,18 @@ impl Cidr {
             return Err(match parse_addr(text) {
                 Ok(addr) => ParseError::NoPrefixLength(addr, Family::of(addr).bits()),
                 Err(mapped @ ParseError::Mapped(_)) => mapped,
-                Err(_) => slip::of_network(text).unwrap_or(ParseError::NotANetwork),
+                Err(_) => suggestion::of_network(text).unwrap_or(ParseError::NotANetwork),
             });
         };
         let addr = parse_addr(addr).map_err(|error| match error {
             ParseError::Mapped(_) => error,
-            _ => slip::of_network(text).unwrap_or(ParseError::NotANetwork),
+            _ => suggestion::of_network(text).unwrap_or(ParseError::NotANetwork),
         })?;
         let family = Family::of(addr);
         let bad_length = ParseError::PrefixLength { family };
-        // "+8" and "08" are numbers for Rust; nobody else reads them as a prefix length.
+        // Rust parses "+8" and "08" as numbers, but other programs do not accept them as a prefix length.
         if len.is_empty() || !len.bytes().all(|b| b.is_ascii_digit()) || (len.len() > 1 && len.starts_with('0')) {
-            return Err(slip::of_network(text).unwrap_or(bad_length));
+            return Err(suggestion::of_network(text).unwrap_or(bad_length));
         }
         let cidr = len.parse().ok().and_then(|len| Self::containing(addr, len)).ok_or(bad_length)?;
         let host_bits = if cidr.network == number(addr) { HostBits::Zero } else { HostBits::Set };
@@ -224,8 +224,8 @@ impl Cidr {
         }
     }
 
-    /// The addresses that a host may have, by behaviour.md §4: all of them in a /31, /32, /127 and /128; otherwise without
-    /// the network address, and in IPv4 without the broadcast address (IPv6 has none).
+    /// The host addresses of the network (behaviour.md §4). In a /31, /32, /127 and /128 these are all addresses.
+    /// Otherwise the network address is not one, nor is the broadcast address in IPv4. IPv6 has no broadcast address.
     pub fn hosts(&self) -> AddrRange {
         let all = self.range();
         if self.is_point_to_point() {
@@ -235,7 +235,7 @@ impl Cidr {
         AddrRange { first: all.first + 1, last, ..all }
     }
 
-    /// /31, /32, /127 and /128, which have neither network nor broadcast address.
+    /// Whether this is a /31, /32, /127 or /128, which has neither network nor broadcast address.
     pub const fn is_point_to_point(&self) -> bool {
         self.family.bits() - self.prefix_len <= 1
     }
@@ -252,7 +252,7 @@ impl fmt::Display for Cidr {
     }
 }
 
-/// Whether a CIDR as written had bits set behind its prefix, as in `192.168.0.5/16`.
+/// Whether the text of a CIDR had host bits set, as in `192.168.0.5/16`.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum HostBits {
     /// The address was the network address.
@@ -277,7 +277,7 @@ pub struct AddrRange {
 }
 
 impl AddrRange {
-    /// From `first` to `last`; `None` if they are of two families or in the wrong order.
+    /// The range from `first` to `last`; `None` if their families differ or `first` is greater than `last`.
     pub fn new(first: IpAddr, last: IpAddr) -> Option<Self> {
         if Family::of(first) != Family::of(last) {
             return None;
@@ -310,7 +310,7 @@ impl AddrRange {
         (self.first, self.last)
     }
 
-    /// Number of addresses; `u128::MAX` stands for the one more that all of IPv6 has.
+    /// Number of addresses, saturating: all of IPv6 has one more than `u128::MAX`.
     pub const fn size(&self) -> u128 {
         (self.last - self.first).saturating_add(1)
     }
@@ -330,7 +330,7 @@ impl AddrRange {
         self.intersection(other).is_some()
     }
 
-    /// The addresses that both hold.
+    /// The addresses that are in both ranges; `None` if there are none.
     pub fn intersection(&self, other: &Self) -> Option<Self> {
         if self.family != other.family {
             return None;

@@ -1,9 +1,9 @@
-//! What works, but not as its author may think.
+//! Advice about valid specs that may not do what their author expects.
 //!
-//! Nothing here refuses: a pool that [`Pool::parse`] takes is served, whatever is advised. The webhook and `validate` show
-//! the same advice, from the spec alone ([`advise`]), its annotation ([`advise_annotation`]), the nodes there are
-//! ([`advise_nodes`]), and of an edit from who has which block ([`left_out`](crate::edit::left_out)). Every number in a
-//! message comes from the pool's own arithmetic.
+//! Advice rejects nothing: a pool that [`Pool::parse`] accepts is served, whatever the advice is. The webhook and
+//! `validate` show the same advice. It is about the spec alone ([`advise`]), its annotation ([`advise_annotation`]), the
+//! nodes of the cluster ([`advise_nodes`]), and the nodes that an edit deselects ([`left_out`](crate::edit::left_out)).
+//! Every number in a message is computed by the pool itself.
 
 mod exclusions;
 mod nodes;
@@ -18,21 +18,21 @@ use crate::spec::PoolSpec;
 
 pub use nodes::advise_nodes;
 
-/// Pieces of advice of one code that are given; the last of them counts the rest.
+/// Maximum number of advice items of one code. The last of them counts the rest.
 const MOST_OF_A_KIND: usize = 8;
 
-/// One word for what is surprising.
+/// The kind of advice, as one word.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug)]
 pub enum AdviceCode {
     /// The old spelling of a field is used.
     DeprecatedField,
-    /// Bits are set behind a prefix length, and are dropped.
+    /// Host bits are set, and are dropped.
     HostBits,
-    /// The network is of a kind that pods cannot use as others: loopback, multicast and the like.
+    /// Pods cannot use addresses of this network: loopback, multicast and the like.
     SpecialRange,
-    /// The gateway is an address that no host answers from: a network or broadcast address.
+    /// The gateway is not a host address: it is a network or broadcast address.
     GatewayIsNoHost,
-    /// The gateway lies in some node's block, which then has one address less than the others.
+    /// The gateway is in a node's block, which then has one address less than the others.
     GatewayInBlock,
     /// A large part of the network belongs to no block.
     WastedAddresses,
@@ -40,13 +40,13 @@ pub enum AdviceCode {
     NothingToGive,
     /// Some blocks are excluded as a whole, and no node gets one.
     ExcludedBlocks,
-    /// An exclusion bars nothing, since no pod could have got these addresses anyway.
+    /// An exclusion has no effect, since its addresses could not be allocated anyway.
     ExclusionWithoutEffect,
-    /// An exclusion repeats what earlier ones say.
+    /// Earlier exclusions cover an exclusion.
     RepeatedExclusion,
     /// An exclusion and an earlier one share addresses.
     OverlappingExclusions,
-    /// A route stands twice.
+    /// A route occurs twice.
     RepeatedRoute,
     /// A route leads to addresses that pods reach without the gateway.
     RouteInsidePool,
@@ -56,15 +56,15 @@ pub enum AdviceCode {
     BarrenStaticPrefix,
     /// No node is selected.
     NoNodeSelected,
-    /// A static entry is for a node that is not there or not selected, or that cannot be.
+    /// A static entry is for a node that does not exist, is not selected, or cannot exist.
     StaticForNoNode,
     /// Fewer nodes can be served than are selected.
     TooSmall,
     /// Many more nodes could be served than are selected.
     TooLarge,
-    /// An edit of the selector leaves out nodes whose pods may hold addresses.
+    /// An edit of the selector deselects nodes whose pods may use addresses.
     NodesLeftOut,
-    /// An annotation has a value that says nothing.
+    /// An annotation has a value without effect.
     AnnotationWithoutEffect,
 }
 
@@ -94,7 +94,7 @@ impl AdviceCode {
         Self::AnnotationWithoutEffect,
     ];
 
-    /// The word, as it stands in `-o json` and in the table of cases.
+    /// The code as one word, as in `-o json` and the table of cases.
     pub const fn as_str(self) -> &'static str {
         match self {
             Self::DeprecatedField => "DeprecatedField",
@@ -128,15 +128,14 @@ impl fmt::Display for AdviceCode {
     }
 }
 
-/// One surprise in a valid spec.
+/// One piece of advice about a valid spec.
 #[derive(Clone, PartialEq, Eq, PartialOrd, Ord, Debug)]
 pub struct Advice {
     /// Full path of the field, for example `spec.exclusions[2]`.
     pub field: String,
-    /// The kind of surprise.
+    /// The kind of advice.
     pub code: AdviceCode,
-    /// Names the value, says what comes of it and what could be written instead. Starts in lower case; the field is not
-    /// repeated.
+    /// Names the value, its effect and an alternative. Starts with a lower-case letter and does not repeat the field.
     pub message: String,
 }
 
@@ -152,10 +151,10 @@ impl fmt::Display for Advice {
     }
 }
 
-/// What is surprising in a spec, whatever nodes there are. `pool` is `spec` parsed.
+/// The advice about a spec, whatever nodes there are. `pool` is `spec` parsed.
 ///
-/// In the order of the fields as [`Pool::parse`] takes them; at most eight of each code, the last of which counts the
-/// others.
+/// It is in the order in which [`Pool::parse`] checks the fields. There are at most eight items of each code, the last of
+/// which counts the others.
 pub fn advise(spec: &PoolSpec, pool: &Pool) -> Vec<Advice> {
     let mut advice = Vec::new();
     shape::advise(spec, pool, &mut advice);
@@ -164,7 +163,7 @@ pub fn advise(spec: &PoolSpec, pool: &Pool) -> Vec<Advice> {
     advice
 }
 
-/// What is surprising about the value of [`ALLOW_OVERLAP_ANNOTATION`]: one that means neither yes nor no.
+/// The advice about the value of [`ALLOW_OVERLAP_ANNOTATION`], if it is neither `true`, `false` nor empty.
 pub fn advise_annotation(value: Option<&str>) -> Option<Advice> {
     let value = value.filter(|value| !matches!(*value, "true" | "false" | ""))?;
     let message = format!(
@@ -174,7 +173,7 @@ pub fn advise_annotation(value: Option<&str>) -> Option<Advice> {
     Some(Advice::new("metadata.annotations", AdviceCode::AnnotationWithoutEffect, message))
 }
 
-/// Gathers advice of one code and counts what is too much.
+/// Collects advice of one code, and counts what exceeds the limit.
 struct OfAKind {
     code: AdviceCode,
     given: Vec<Advice>,

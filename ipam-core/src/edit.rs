@@ -1,7 +1,8 @@
-//! Which blocks an edit of a pool would move or drop, or bar addresses of, while pods may hold them.
+//! Which blocks an edit of a pool would move or remove, or exclude addresses of, while pods may use them.
 //!
-//! The webhook refuses such an edit, the operator defers it: both by this answer. Growing and additions displace nobody.
-//! It must never call a block free that nobody has reported empty: what is not known counts as held.
+//! The webhook rejects such an edit, and the operator defers it. Both use this result. An edit that only adds blocks and
+//! addresses affects no node. A block counts as free only if an agent has reported it empty: unknown use counts as in
+//! use.
 
 mod barred;
 mod left_out;
@@ -12,27 +13,27 @@ use std::collections::BTreeSet;
 
 use crate::spec::PoolSpec;
 use crate::words::listed;
-use crate::{AddrRange, Claim, Pool, RunSet};
+use crate::{AddrRange, Claim, Pool, RangeSet};
 
 use barred::Barred;
 pub use left_out::left_out;
 use moved::Moved;
 pub use report::violations;
 
-/// What is known of the addresses of a pool that a node's pods hold.
+/// The addresses of a pool in use on a node, as far as they are known.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub enum Held {
-    /// No agent has told. Every address of the block counts as held.
+    /// No agent has reported. Every address of the block counts as in use.
     Unknown,
-    /// So many, but not which. Unless there are none, any address of the block may be one of them.
+    /// This many, but it is unknown which. Unless it is zero, any address of the block may be one of them.
     Count(u64),
-    /// Exactly these, as numbers of the family of the node's block. They may lie outside the block: a pod can ask for any
+    /// Exactly these, as numbers of the family of the node's block. They may be outside the block: a pod can request any
     /// address of an IPPool's subnet.
-    Addresses(RunSet),
+    Addresses(RangeSet),
 }
 
 impl Held {
-    /// Whether it is known that nothing is held.
+    /// Whether it is known that no address is in use.
     pub fn is_empty(&self) -> bool {
         match self {
             Self::Unknown => false,
@@ -41,7 +42,7 @@ impl Held {
         }
     }
 
-    /// How many addresses are held, if that is known; saturates.
+    /// Number of addresses in use, if known; saturates.
     pub fn count(&self) -> Option<u64> {
         match self {
             Self::Unknown => None,
@@ -50,17 +51,18 @@ impl Held {
         }
     }
 
-    /// The addresses that may be held, of a node whose block gives from `hosts`.
-    fn possible(&self, hosts: &AddrRange) -> RunSet {
+    /// The addresses that may be in use on a node whose block has the host addresses `hosts`.
+    fn possible(&self, hosts: &AddrRange) -> RangeSet {
         match self {
             Self::Addresses(held) => held.clone(),
-            Self::Count(0) => RunSet::new(),
-            Self::Unknown | Self::Count(_) => RunSet::from_iter([hosts.numbers()]),
+            Self::Count(0) => RangeSet::new(),
+            Self::Unknown | Self::Count(_) => RangeSet::from_iter([hosts.numbers()]),
         }
     }
 }
 
-/// Those of the nodes whose pods may hold addresses, the first `most` by name, each with how many; `None` if there is none.
+/// A list of the nodes whose pods may use addresses, with the number of addresses: the first `most`, and a count of the
+/// rest. `None` if there is no such node.
 pub fn holders_listed(nodes: &[(&str, Held)], most: usize) -> Option<String> {
     let holders: Vec<_> = nodes.iter().filter(|(_, held)| !held.is_empty()).collect();
     let named = holders.iter().map(|(node, held)| match held.count() {
@@ -70,39 +72,39 @@ pub fn holders_listed(nodes: &[(&str, Held)], most: usize) -> Option<String> {
     (!holders.is_empty()).then(|| listed(named, most))
 }
 
-/// A node whose addresses an edit would take away.
+/// A node that would lose addresses by an edit.
 #[derive(Clone, PartialEq, Eq, Debug)]
-pub struct Displaced {
+pub struct AffectedNode {
     /// The node's name.
     pub node: String,
     /// Its block.
     pub range: AddrRange,
-    /// How many addresses its pods hold; `None` if nobody has told, which counts as held.
+    /// Number of addresses in use; `None` if no agent has reported, which counts as in use.
     pub held: Option<u64>,
-    /// Full paths of the fields to blame, in the order of the spec.
+    /// Full paths of the fields that cause it, in the order of the spec.
     pub fields: Vec<String>,
 }
 
-/// The nodes whose given block the edit from `old` to `new_spec` would move or drop, or of which it would exclude or make
-/// the gateway an address that may be held. By node name.
+/// The nodes that an edit from `old` to `new_spec` affects, sorted by name. The edit would move or remove their block, or
+/// would exclude or make the gateway an address that may be in use.
 ///
-/// `new` is `new_spec` parsed. `claims` are the records of who has which block, `usage` tells what is held of it. A block
-/// that the old spec did not have either was displaced before and is not blamed on this edit. If there is no `old`,
-/// every block must agree with the new spec, and exclusions and gateway are not judged, for nobody can say what of them
-/// is new. An `old` that is invalid is compared field by field as far as it can be read.
+/// `new` is `new_spec` parsed. `claims` are the records of which node has which block, and `usage` returns the addresses
+/// in use. A block that is not in the old spec either was affected earlier, and is not reported again. Without `old`,
+/// every block must agree with the new spec. Exclusions and gateway are not checked then, because it is unknown which of
+/// them are new. An `old` that is invalid is compared field by field as far as it parses.
 pub fn displaced(
     new: &Pool,
     old: Option<&PoolSpec>,
     new_spec: &PoolSpec,
     claims: &[Claim],
     usage: &dyn Fn(&str) -> Held,
-) -> Vec<Displaced> {
+) -> Vec<AffectedNode> {
     if old == Some(new_spec) {
         return Vec::new();
     }
     let moved = Moved::new(new, old, new_spec);
     let barred = old.map(|old| Barred::new(new, old, new_spec));
-    let mut found: Vec<Displaced> = claims
+    let mut found: Vec<AffectedNode> = claims
         .iter()
         .filter_map(|claim| {
             let held = usage(&claim.node);
@@ -113,7 +115,7 @@ pub fn displaced(
             if fields.is_empty() {
                 fields.extend(barred.iter().flat_map(|barred| barred.fields(claim, &held)));
             }
-            (!fields.is_empty()).then(|| Displaced {
+            (!fields.is_empty()).then(|| AffectedNode {
                 node: claim.node.clone(),
                 range: claim.range,
                 held: held.count(),
@@ -126,7 +128,7 @@ pub fn displaced(
     found
 }
 
-/// A field of a spec, in the order in which the fields stand there.
+/// A field of a spec. The variants are in the order of the fields.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug)]
 enum Field {
     Network(&'static str),

@@ -10,12 +10,13 @@ use thiserror::Error;
 
 /// The ID of a grant.
 ///
-/// The first 32 bits are the Unix second in which it was made, and the last 32 bits are random. So IDs are ordered by age,
-/// as far as the clocks of their makers agree. As text it has 16 lower-case hexadecimal digits.
+/// The first 32 bits are the Unix second in which the operator made it, and the last 32 bits are random. So IDs are
+/// ordered by age, as far as the clocks of the operator's replicas agree. As text it has 16 lower-case hexadecimal
+/// digits.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug)]
 pub struct GrantId(u64);
 
-/// Not the text of a grant ID.
+/// The text is not a grant ID.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Error)]
 #[error("must have 16 lower-case hexadecimal digits")]
 pub struct InvalidGrantId;

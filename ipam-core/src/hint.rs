@@ -1,12 +1,12 @@
-//! What to write instead of a field that no pool has: spellings of other resources, of older systems, and slips.
+//! Hints for unknown fields: names from other resources and older systems, and misspellings.
 //!
-//! The API server drops unknown fields without a word (unless asked to be strict), so whoever sees the text as it was
-//! written, as `validate` does, is the only one who can say.
+//! The API server drops unknown fields without an error, unless the request is strict. So only a program that reads the
+//! original manifest, as `validate` does, can report them.
 
 use crate::PoolKind;
 
-/// What to say about the unknown field `field` of the object at `path` (as in `spec.nodeSelector`, indexes left in), in a
-/// pool of `kind`. `None` if nothing useful comes to mind. Completes the sentence "`PATH.FIELD` is unknown; …".
+/// The hint for the unknown field `field` of the object at `path` (as in `spec.nodeSelector`, indexes left in) in a pool
+/// of `kind`. `None` if there is no useful hint. Completes the sentence "`PATH.FIELD` is unknown; …".
 pub fn unknown_field_hint(kind: PoolKind, path: &str, field: &str) -> Option<String> {
     let place = without_indexes(path);
     if let Some((_, _, hint)) = FOREIGN.iter().find(|(at, name, _)| *at == place && name.eq_ignore_ascii_case(field)) {
@@ -20,27 +20,27 @@ pub fn unknown_field_hint(kind: PoolKind, path: &str, field: &str) -> Option<Str
     nearest(field, known_fields(kind, &place).iter().copied()).map(|known| format!("did you mean {known}?"))
 }
 
-/// What is wrong with labels in a node selector or a term of one, and what to write. The definitions declare the field only to
-/// refuse it with these words: of a field that they do not declare no API server would say what to write, and most drop it.
+/// The error for `matchLabels` in a node selector or in one of its terms. The CRDs declare this field only to reject it
+/// with this message. Without the declaration, no API server would suggest a correction, and most would drop the field.
 pub const MATCH_LABELS: &str = "a node selector has no matchLabels; write nodeSelectorTerms: [{matchExpressions: [{key: KEY, \
     operator: In, values: [VALUE]}]}], with an expression for each label";
 
-/// What is wrong with the field `field` of the object at `path` (as in `spec.nodeSelector`, indexes left in), if it is one that
-/// is declared only to be refused.
+/// The error for the field `field` of the object at `path`, if the CRDs declare this field only to reject it. `path` is
+/// as in `spec.nodeSelector`, indexes left in.
 pub fn refused_field(path: &str, field: &str) -> Option<&'static str> {
     let is_selector = matches!(&*without_indexes(path), "spec.nodeSelector" | "spec.nodeSelector.nodeSelectorTerms");
     (is_selector && field == "matchLabels").then_some(MATCH_LABELS)
 }
 
-/// The one of `known` that `word` is a slip of the pen away from, without regard to case.
+/// The entry of `known` that is closest to `word`, ignoring case; `None` if none is close.
 pub fn nearest<'a>(word: &str, known: impl IntoIterator<Item = &'a str>) -> Option<&'a str> {
     let (distance, nearest) = known.into_iter().map(|known| (distance(known, word), known)).min()?;
     (distance <= 2.max(word.len() / 4)).then_some(nearest)
 }
 
-/// Fields that other resources have at this place, and what stands for them here.
+/// Fields of other resources at this path, and what to write instead.
 const FOREIGN: [(&str, &str, &str); 6] = [
-    // With a slip in the capitals, that is; for the right spelling see [`refused_field`].
+    // For spellings with other capitals. For the exact spelling see [`refused_field`].
     ("spec.nodeSelector", "matchLabels", MATCH_LABELS),
     ("spec.nodeSelector", "matchExpressions", "write it in a term: nodeSelectorTerms: [{matchExpressions: […]}]"),
     ("spec.nodeSelector", "matchFields", "write it in a term: nodeSelectorTerms: [{matchFields: […]}]"),
@@ -53,7 +53,7 @@ const FOREIGN: [(&str, &str, &str); 6] = [
     ("spec.routes", "gw", "leave it out: every route goes by the pool's gateway"),
 ];
 
-/// What is known under another name elsewhere.
+/// Names of fields in other systems, and the field to write instead.
 const RENAMED: [(PoolKind, &[&str], &str); 8] = [
     (PoolKind::IpPool, &["cidr", "range", "network", "ipRange"], "subnet"),
     (PoolKind::IpPool, &["blockSize", "perNodeNetworkPrefix", "size"], "perNodeBlockSize, a number of addresses"),
@@ -110,8 +110,8 @@ fn without_indexes(path: &str) -> String {
     path.split('.').map(|part| part.split('[').next().unwrap_or_default()).collect::<Vec<_>>().join(".")
 }
 
-/// Insertions, deletions and changes from one text to the other, without regard to case (Levenshtein). Texts that differ
-/// much in length are far apart anyway and are not compared.
+/// The Levenshtein distance of the two texts, ignoring case. It is `usize::MAX` without a comparison if the lengths
+/// differ by more than 8 bytes, or if `other` is longer than 64.
 fn distance(one: &str, other: &str) -> usize {
     let (one, other) = (one.to_ascii_lowercase(), other.to_ascii_lowercase());
     if one.len().abs_diff(other.len()) > 8 || other.len() > 64 {

@@ -32,7 +32,7 @@ impl fmt::Display for PoolKind {
     }
 }
 
-/// Names one pool of the pools' namespace. An IPPool and a CIDRPool may bear the same name and are then two pools.
+/// Identifies one pool of the pools' namespace. An IPPool and a CIDRPool with the same name are two different pools.
 #[derive(Clone, PartialEq, Eq, PartialOrd, Ord, Hash, Debug)]
 pub struct PoolKey {
     /// The kind.

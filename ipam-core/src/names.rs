@@ -1,4 +1,4 @@
-//! The syntax of names that Kubernetes and CNI define. Each function says yes or no; saying why is the caller's part.
+//! The syntax of names that Kubernetes and CNI define. Each function only checks a name; the caller explains the error.
 
 /// A CNI network name (CNI spec: "must start with an alphanumeric character, optionally followed by any combination of
 /// one or more alphanumeric characters, underscore, dot (.) or hyphen (-)").

@@ -1,32 +1,32 @@
-//! What one node may give from one pool: the parsed form of an entry of `IPAMNode.spec.pools`.
+//! The share of one node in one pool: the parsed form of an entry of `IPAMNode.spec.pools`.
 //!
-//! This module only describes. Which address a pod gets, and who holds what, is for the ledger to decide.
+//! This module only describes. The ledger decides which address a pod gets, and records which addresses are in use.
 
 use std::fmt;
 use std::net::IpAddr;
 
 use crate::addr::number;
-use crate::{AddrRange, Cidr, Family, GrantId, PoolKey, RunSet};
+use crate::{AddrRange, Cidr, Family, GrantId, PoolKey, RangeSet};
 
-/// Whether a node may still give from its block.
+/// Whether a node may allocate new addresses from its block.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug)]
 pub enum PoolState {
-    /// New addresses are given.
+    /// New addresses are allocated.
     Active,
-    /// No new addresses are given; those given before are served until they are released.
+    /// No new addresses are allocated. Addresses in use are served until they are freed.
     Releasing,
-    /// The block is the node's, but no new addresses are given for now; those given before are served.
+    /// The block is assigned to the node, but no new addresses are allocated for now. Addresses in use are served.
     Paused(Pause),
 }
 
-/// Why a node gives nothing new from a block that it is told to give from.
+/// Why a node allocates no new addresses from an Active block.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug)]
 pub enum Pause {
     /// The API server has not confirmed the grant of the block, or the grant has ended.
     Unconfirmed,
-    /// The node has not heard of its blocks for longer than its admin allows.
+    /// The agent has been without the API server for longer than `--offline-limit`.
     Offline,
-    /// The node knows of the block from before its start alone: somebody else may have it now.
+    /// The agent has just started and has the block only from its saved copy: another node may have the block now.
     Starting,
 }
 
@@ -57,54 +57,54 @@ impl fmt::Display for Pause {
     }
 }
 
-/// What a node needs to know of one pool, and all it needs to know (behaviour.md §4).
+/// All that a node needs to know about one pool (behaviour.md §4).
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct NodePool {
     /// The pool.
     pub key: PoolKey,
-    /// Whether new addresses are given.
+    /// Whether new addresses are allocated.
     pub state: PoolState,
     /// The grant of the block. New addresses are allocated only once the grant is confirmed; `None` needs no grant.
     pub grant: Option<GrantId>,
-    /// The first to the last address that the node gives from. In an IPPool the block, in a CIDRPool the hosts of the
-    /// node's prefix.
+    /// The addresses from which the node allocates. In an IPPool these are the block, in a CIDRPool the host addresses of
+    /// the node's prefix.
     pub range: AddrRange,
-    /// Gives answers their prefix length, and says which addresses may be asked for by name. In an IPPool the pool's
-    /// subnet, in a CIDRPool the node's prefix.
+    /// The network that defines the prefix length of answers and the addresses that a request may name. In an IPPool this
+    /// is the pool's subnet, in a CIDRPool the node's prefix.
     pub subnet: Cidr,
-    /// The gateway, if the pool has one. It may lie in `range`, and is then not given.
+    /// The gateway, if the pool has one. If it is in `range`, it is not allocated dynamically.
     pub gateway: Option<IpAddr>,
-    /// Addresses of `range` that are not given: the pool's exclusions and the per-node ones, as numbers of `range`'s
-    /// family. The gateway is not part of them.
-    pub exclusions: RunSet,
-    /// Addresses that are not given by any means, not even by name: pods of other nodes hold them, or may, or pods of this one
-    /// of which there is no record. These may lie outside `range`.
-    pub elsewhere: RunSet,
-    /// Destinations that pods reach by the gateway, as the pool lists them.
+    /// Addresses of `range` that are not allocated dynamically: the pool's exclusions and the per-node ones, as numbers
+    /// of `range`'s family. The gateway is not part of them.
+    pub exclusions: RangeSet,
+    /// Unavailable addresses, which are not even allocated if a request names them. Pods on other nodes may use them, or
+    /// pods on this node without a record. They may be outside `range`.
+    pub elsewhere: RangeSet,
+    /// Destinations that pods reach through the gateway, as the pool lists them.
     pub routes: Vec<Cidr>,
     /// Whether the gateway is also the pods' default gateway.
     pub default_gateway: bool,
 }
 
 impl NodePool {
-    /// Number of addresses that the node can give: those of the range without the exclusions, what is held elsewhere and the
-    /// gateway. Saturates.
+    /// Number of addresses that the node can allocate: those of the range without exclusions, unavailable addresses and
+    /// the gateway. Saturates.
     pub fn capacity(&self) -> u128 {
         let (first, last) = self.range.numbers();
-        let barred: RunSet = self.exclusions.runs().chain(self.elsewhere.runs()).collect();
+        let barred: RangeSet = self.exclusions.runs().chain(self.elsewhere.runs()).collect();
         let open = barred.gaps_in(first, last);
         let gateway_takes_one =
             self.gateway.is_some_and(|gateway| self.range.contains(gateway) && !barred.contains(number(gateway)));
         open.saturating_sub(u128::from(gateway_takes_one))
     }
 
-    /// Whether `addr` is one that pods hold, or may, of which this node has no record.
+    /// Whether `addr` is unavailable: a pod may use it, and this node has no record of that.
     pub fn is_held_elsewhere(&self, addr: IpAddr) -> bool {
         Family::of(addr) == self.family() && self.elsewhere.contains(number(addr))
     }
 
-    /// Routes of an answer: the pool's, and the default route of the range's family if the gateway is the default
-    /// gateway; sorted, without doubles. Empty without a gateway, since a route needs one.
+    /// Routes of an answer, sorted and without duplicates: the routes of the pool, and the default route if the gateway
+    /// is the default gateway. Empty without a gateway, since a route needs one.
     pub fn effective_routes(&self) -> Vec<Cidr> {
         if self.gateway.is_none() {
             return Vec::new();
@@ -118,7 +118,7 @@ impl NodePool {
         routes
     }
 
-    /// The family of the addresses given.
+    /// The family of the addresses of `range`.
     pub const fn family(&self) -> Family {
         self.range.family()
     }

@@ -1,26 +1,26 @@
 //! Which node may use which addresses, of which pool, and by which evidence.
 //!
 //! Every record that the operator has is a source: the status of a pool, an IPAMNode, a reservation. A source has facts.
-//! [`Occupancy::replace`] exchanges all facts of one source and returns what has changed. A pool has to be looked at again if
-//! [`Touched::concerns`] it, or if it begins or ends to share addresses with others.
+//! [`Occupancy::replace`] replaces all facts of one source and returns what has changed. A pool must be reconciled again
+//! if [`Touched::concerns`] it, or if it starts or stops sharing addresses with other pools.
 //!
-//! Addresses that a node uses inside its own block are no facts while the agent may allocate from that block: the block is. So
-//! the number of facts grows with the number of blocks, not of addresses.
+//! While the agent may allocate from a block, the block is the fact, and not the addresses in use inside it. So the
+//! number of facts grows with the number of blocks, not of addresses.
 
 use std::collections::{BTreeMap, BTreeSet, HashMap, HashSet};
 use std::sync::Arc;
 
-use crate::{AddrRange, Family, PoolKey, RunSet};
+use crate::{AddrRange, Family, PoolKey, RangeSet};
 
 /// Why a node may use addresses.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug)]
 pub enum Evidence {
-    /// The status of the pool records the block, or a status write whose outcome is unknown does.
+    /// The status of the pool records the block, or a status write whose outcome is unknown may record it.
     Recorded,
     /// The IPAMNode of the node has an entry for the block, and the agent may allocate from it.
     Entry,
-    /// The IPAMNode has an entry for the block, and the agent has reported that it allocates no more from it. What is still in use is
-    /// [`Evidence::InUse`].
+    /// The IPAMNode has an entry for the block, and the agent has reported that it no longer allocates from it. Addresses
+    /// that are still in use are [`Evidence::InUse`].
     StoppedEntry,
     /// The agent reports addresses in use inside a block of [`Evidence::StoppedEntry`].
     InUse,
@@ -41,7 +41,7 @@ pub struct Fact {
     pub node: Arc<str>,
     /// The addresses.
     pub range: AddrRange,
-    /// Why.
+    /// Why the node may use the addresses.
     pub evidence: Evidence,
 }
 
@@ -50,11 +50,11 @@ pub struct Fact {
 pub enum Source {
     /// The status of a pool.
     Status(PoolKey),
-    /// A write of a pool's status of which it is not known whether it takes effect.
+    /// A write of a pool's status whose outcome is unknown.
     StatusWrite(PoolKey),
     /// The IPAMNode of a node, with its report.
     IpamNode(String),
-    /// The last report in an IPAMNode of this name that was deleted, until the agent reports in another.
+    /// The last report of a deleted IPAMNode of this name, until the agent reports in a new one.
     DeletedIpamNode(String),
     /// The blocks that recovery reserves for a node.
     Reservations(String),
@@ -76,7 +76,7 @@ pub struct Occupancy {
 }
 
 impl Occupancy {
-    /// Nothing is in use.
+    /// An occupancy without facts.
     pub fn new() -> Self {
         Self::default()
     }
@@ -86,7 +86,7 @@ impl Occupancy {
         Fact { pool: self.names.pool(pool), node: self.names.node(node), range, evidence }
     }
 
-    /// The source has these facts from now on, in whatever order, and no others. Returns what that changes.
+    /// Replaces all facts of the source with these, in whatever order. Returns what has changed.
     pub fn replace(&mut self, source: &Source, mut facts: Vec<Fact>) -> Touched {
         facts.sort_unstable();
         facts.dedup();
@@ -133,7 +133,7 @@ impl Occupancy {
         self.outside.get(pool).into_iter().flatten().filter_map(|place| self.get(*place))
     }
 
-    /// Number of names that facts share, and of names that are not yet dropped.
+    /// Number of names that facts share, including unused names that are not dropped yet.
     pub fn names(&self) -> usize {
         self.names.nodes.len() + self.names.pools.len()
     }
@@ -143,9 +143,10 @@ impl Occupancy {
         !self.outside.is_empty()
     }
 
-    /// The facts by which `pool` must not assign these addresses of its `network` to any node that does not have them: those of other
-    /// pools, but for pools that `shares` accepts, because both may have the same addresses. And those that no record of `pool` covers.
-    /// A gateway in use is among them, also where it is still the gateway of the pool.
+    /// The facts that make addresses of `network` unavailable to nodes of `pool` that do not have them. These are the
+    /// facts of other pools, except pools that `shares` accepts, because both may have the same addresses. The others are
+    /// facts that no record of `pool` covers. A gateway in use is among them, also if it is still the gateway of the
+    /// pool.
     pub fn unavailable<'a>(
         &'a self,
         pool: &'a PoolKey,
@@ -207,8 +208,8 @@ impl Occupancy {
     }
 }
 
-/// Places of the facts of one family, by size class and first address. A range of class `c` has less than `2^c` addresses, so one that
-/// overlaps another begins less than `2^c` addresses before it.
+/// Places of the facts of one family, by size class and first address. A range of class `c` has less than `2^c`
+/// addresses. So if it begins before a range that it overlaps, it begins less than `2^c` addresses before.
 #[derive(Clone, Default, Debug)]
 struct Index {
     places: BTreeSet<(u32, u128, u32)>,
@@ -256,11 +257,11 @@ const fn class(range: &AddrRange) -> u32 {
 struct Names {
     pools: HashSet<Arc<PoolKey>>,
     nodes: HashSet<Arc<str>>,
-    /// Number of names from which on unused ones are looked for.
+    /// Number of names at which unused names are dropped.
     full: usize,
 }
 
-/// Fewer names than this are never looked through.
+/// Unused names are not dropped while there are fewer names than this.
 const FEW_NAMES: usize = 1024;
 
 impl Names {
@@ -282,7 +283,7 @@ impl Names {
         name
     }
 
-    /// Autoscaling makes new names for ever.
+    /// Drops names that no fact uses. Autoscaling creates new node names without end.
     fn forget_unused(&mut self) {
         if self.nodes.len() + self.pools.len() < self.full.max(FEW_NAMES) {
             return;
@@ -293,12 +294,12 @@ impl Names {
     }
 }
 
-/// What an exchange of facts has changed.
+/// What a replacement of facts has changed.
 #[derive(Clone, PartialEq, Eq, Default, Debug)]
 pub struct Touched {
-    /// Pool → addresses of facts that matter to other pools.
+    /// Pool → addresses of its facts that have changed.
     by_pool: BTreeMap<Arc<PoolKey>, Addresses>,
-    /// Pools of which a fact has changed that matters to the pool itself.
+    /// Pools with a changed fact that matters to the pool itself.
     own: BTreeSet<Arc<PoolKey>>,
 }
 
@@ -308,7 +309,7 @@ impl Touched {
         self.by_pool.is_empty()
     }
 
-    /// Takes in what another exchange has changed.
+    /// Adds what another replacement has changed.
     pub fn extend(&mut self, other: Self) {
         for (pool, addresses) in other.by_pool {
             self.by_pool.entry(pool).or_default().extend(&addresses);
@@ -316,7 +317,7 @@ impl Touched {
         self.own.extend(other.own);
     }
 
-    /// Whether a pool with this network has to be looked at. `shares` are the pools that may have the same addresses.
+    /// Whether a pool with this network must be reconciled again. `shares` accepts the pools that may have the same addresses.
     pub fn concerns(&self, pool: &PoolKey, network: Option<&AddrRange>, shares: &dyn Fn(&PoolKey) -> bool) -> bool {
         if self.own.contains(pool) {
             return true;
@@ -326,8 +327,8 @@ impl Touched {
         own || self.reaches(pool, network, shares)
     }
 
-    /// Whether facts of other pools have changed about addresses of `range`, which `pool` has. `shares` are the pools that may have
-    /// the same addresses.
+    /// Whether facts of other pools about addresses of `range` have changed. `pool` has these addresses. `shares` accepts
+    /// the pools that may have the same addresses.
     pub fn reaches(&self, pool: &PoolKey, range: &AddrRange, shares: &dyn Fn(&PoolKey) -> bool) -> bool {
         let mut others = self.by_pool.iter().filter(|(of, _)| ***of != *pool);
         others.any(|(of, addresses)| addresses.intersect(range) && !shares(of))
@@ -344,8 +345,8 @@ impl Touched {
 /// A set of addresses of both families.
 #[derive(Clone, PartialEq, Eq, Default, Debug)]
 pub struct Addresses {
-    v4: RunSet,
-    v6: RunSet,
+    v4: RangeSet,
+    v6: RangeSet,
 }
 
 impl Addresses {

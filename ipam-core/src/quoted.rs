@@ -1,11 +1,11 @@
-//! Values of users in messages: quoted, and cut when they are long, so that no message grows with an input.
+//! User input in messages: quoted and truncated, so that the length of a message is bounded.
 
 use std::fmt;
 
-/// Characters of a value that are shown. Every right value of a spec but a label key is shorter.
+/// Number of characters of a value that are shown. All valid values of a spec are shorter, except label keys.
 const MOST: usize = 80;
 
-/// Shows a text in quotes, with escapes, and cut behind its first 80 characters.
+/// Displays a text in quotes, with escapes, truncated after its first 80 characters.
 pub(crate) struct Quoted<'a>(pub(crate) &'a str);
 
 impl fmt::Display for Quoted<'_> {

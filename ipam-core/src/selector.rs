@@ -12,7 +12,7 @@ use crate::spec::{NodeSelectorSpec, NodeSelectorTermSpec, RequirementSpec};
 use crate::words::counted;
 use crate::{Reason, Violation};
 
-/// The only field that `matchFields` knows.
+/// The only field that `matchFields` supports.
 const NAME_FIELD: &str = "metadata.name";
 
 /// A valid node selector.
@@ -99,12 +99,12 @@ impl Requirement {
     }
 }
 
-/// A label that is absent or no integer is neither greater nor less than anything.
+/// The integer value of a label. If the label is absent or not an integer, neither `Gt` nor `Lt` matches.
 fn integer(value: Option<&String>) -> Option<i64> {
     value?.parse().ok()
 }
 
-/// What comes back is complete only if nothing was found.
+/// Parses a term and adds its errors to `found`. The returned term is complete only if there are none.
 fn parse_term(spec: &NodeSelectorTermSpec, field: &str, found: &mut Vec<Violation>) -> Term {
     let mut term = Term { on_labels: Vec::new(), on_name: Vec::new() };
     for (i, requirement) in spec.match_expressions.iter().enumerate() {

@@ -1,4 +1,4 @@
-//! Pool specs as a user wrote them: every value may be wrong. [`crate::Pool::parse`] is the only reader.
+//! Pool specs as the user wrote them: every value may be invalid. [`crate::Pool::parse`] validates them.
 //!
 //! Field names and meanings are those of behaviour.md §2; absent lists are empty.
 
@@ -22,7 +22,7 @@ impl PoolSpec {
         }
     }
 
-    /// `subnet` or `cidr` without bits behind the prefix, if it can be read, whatever else is wrong with the spec.
+    /// `subnet` or `cidr` without host bits, if it parses, even if the rest of the spec is invalid.
     pub fn network(&self) -> Option<Cidr> {
         let text = match self {
             Self::Ip(spec) => &spec.subnet,
@@ -31,7 +31,7 @@ impl PoolSpec {
         Cidr::parse(text).ok().map(|(network, _)| network)
     }
 
-    /// What both kinds have.
+    /// The fields that both kinds have.
     pub const fn common(&self) -> &CommonSpec {
         match self {
             Self::Ip(spec) => &spec.common,
@@ -47,9 +47,9 @@ pub struct IpPoolSpec {
     pub subnet: String,
     /// `perNodeBlockSize`, in addresses.
     pub per_node_block_size: i64,
-    /// `gateway`. An empty text counts as absent: the reference takes it so.
+    /// `gateway`. An empty text counts as absent, as in NVIDIA nv-ipam.
     pub gateway: Option<String>,
-    /// The rest.
+    /// The fields that both kinds have.
     pub common: CommonSpec,
 }
 
@@ -64,11 +64,11 @@ pub struct CidrPoolSpec {
     pub gateway_index: Option<i64>,
     /// `staticAllocations`.
     pub static_allocations: Vec<StaticAllocationSpec>,
-    /// The rest.
+    /// The fields that both kinds have.
     pub common: CommonSpec,
 }
 
-/// What both kinds of specs have.
+/// The fields that both kinds of specs have.
 #[derive(Clone, PartialEq, Eq, Default, Debug)]
 pub struct CommonSpec {
     /// `exclusions`.
@@ -106,9 +106,9 @@ pub struct IndexRangeSpec {
 /// `staticAllocations[]`.
 #[derive(Clone, PartialEq, Eq, Default, Debug)]
 pub struct StaticAllocationSpec {
-    /// `nodeName`; absent or empty reserves the prefix for nobody.
+    /// `nodeName`. If it is absent or empty, the prefix is reserved and assigned to no node.
     pub node_name: Option<String>,
-    /// `gateway`; absent or empty means by `gatewayIndex`.
+    /// `gateway`. If it is absent or empty, `gatewayIndex` applies.
     pub gateway: Option<String>,
     /// `prefix`.
     pub prefix: String,

@@ -1,31 +1,31 @@
-//! What is wrong with an input, in a form that serves people, metrics and machines alike.
+//! Errors in an input, in a form for users, metrics and programs.
 
 use std::fmt;
 
-/// One word for why something is refused. The same word is a metric label, part of a condition and a gRPC detail.
+/// The reason of an error, as one word. The same word is a metric label, part of a condition and a gRPC detail.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug)]
 pub enum Reason {
     /// A required value is absent or empty.
     Required,
-    /// A text is not of the form that the field takes.
+    /// A text does not have the format of the field.
     Malformed,
-    /// A number is below or above what the field takes.
+    /// A number is below the minimum or above the maximum of the field.
     OutOfRange,
     /// An address or prefix is not inside the pool's network, or of the other family.
     OutsidePool,
-    /// Bits are set behind the prefix length.
+    /// Host bits are set.
     HostBits,
-    /// An end lies before its start.
+    /// The end of a range is lower than its start.
     Inverted,
-    /// The same thing stands twice.
+    /// A value occurs twice.
     Duplicate,
-    /// A value is none of those that the field takes.
+    /// A value is not one of those that the field accepts.
     Unsupported,
-    /// A field makes no sense without, or together with, another.
+    /// A field requires another field or value, or conflicts with it.
     Conflict,
     /// Another pool of the namespace has some of these addresses.
     Overlap,
-    /// An edit would move or drop blocks, or bar addresses, that pods may hold.
+    /// An edit would move or remove blocks, or make addresses unavailable, that pods may use.
     InUse,
 }
 
@@ -45,7 +45,7 @@ impl Reason {
         Self::InUse,
     ];
 
-    /// The word.
+    /// The reason as one word.
     pub const fn as_str(self) -> &'static str {
         match self {
             Self::Required => "Required",
@@ -69,14 +69,14 @@ impl fmt::Display for Reason {
     }
 }
 
-/// One mistake in a spec or request.
+/// One error in a spec or request.
 #[derive(Clone, PartialEq, Eq, PartialOrd, Ord, Debug)]
 pub struct Violation {
     /// Full path of the field, for example `spec.exclusions[2].endIP`.
     pub field: String,
-    /// The kind of mistake.
+    /// The reason of the error.
     pub reason: Reason,
-    /// Names the value and says what would be right. Starts in lower case; the field is not repeated.
+    /// Names the value and what is required. Starts with a lower-case letter and does not repeat the field.
     pub message: String,
 }
 

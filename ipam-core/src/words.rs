@@ -2,7 +2,7 @@
 
 use std::fmt::Display;
 
-/// The number and what is counted: `one` of 1, else `many`. So that no message speaks of "1 nodes".
+/// The number and its noun: `one` for 1, else `many`. So no message contains "1 nodes".
 pub fn counted(count: impl Display, one: &str, many: &str) -> String {
     let number = count.to_string();
     let noun = if number == "1" { one } else { many };

@@ -5,7 +5,7 @@
 
 use ipam_core::addr::{number, parse_addr};
 use ipam_core::node_pool::{Pause, PoolState};
-use ipam_core::{AddrRange, Cidr, GrantId, NodePool, PoolKey, RunSet};
+use ipam_core::{AddrRange, Cidr, GrantId, NodePool, PoolKey, RangeSet};
 use ipam_crds::{AddressRange, BlockState, NodeBlock};
 
 use crate::lost::Lost;
@@ -100,8 +100,8 @@ fn node_pool(key: PoolKey, block: &NodeBlock) -> Result<NodePool, Vec<String>> {
 
 /// What of the ranges in `field` is in the block. An unreadable one refuses the entry: to ignore it would give what must not
 /// be given.
-fn within(field: &str, barred: &[AddressRange], block: Option<AddrRange>, wrong: &mut Vec<String>) -> RunSet {
-    let mut set = RunSet::new();
+fn within(field: &str, barred: &[AddressRange], block: Option<AddrRange>, wrong: &mut Vec<String>) -> RangeSet {
+    let mut set = RangeSet::new();
     for (index, barred) in barred.iter().enumerate() {
         match range(&barred.start_ip, &barred.end_ip) {
             Ok(barred) => {

@@ -6,14 +6,14 @@
 //! | `Node` | the IPAMNode of that name, while the Node exists |
 //! | `IPAMNode` | the IPAMNode, once its Node is gone |
 //!
-//! All have one reconcile function. It asks the state machine for the next step, makes the call and reports the outcome, until there is
-//! nothing more to do. It decides nothing.
+//! All have one reconcile function. It gets the next step from the state machine, makes the call and returns the outcome, until no
+//! step is left. It decides nothing.
 //!
 //! The state machine knows which keys an event concerns. So it gets each event before the Controllers, and names the keys to reconcile.
 //! A Controller reconciles only keys in its store. The watches fill the stores with names alone, because the state machine has all else.
 //! The end of a pause and the times of nodes have a timer here, because a node with neither object has no Controller that waits.
 //!
-//! Kubernetes Events are published beside all this, one try each. No pool waits for the API server to store one.
+//! Kubernetes Events are published independently of the Controllers, with one try each. No pool waits for the API server to store one.
 
 use std::convert::Infallible;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -35,20 +35,20 @@ use kube::runtime::reflector::store::Writer;
 use tokio::sync::{Notify, watch};
 use tokio_util::sync::CancellationToken;
 
-use crate::act::Actor;
-use crate::election::Lead;
-use crate::election::mark::Mark;
+use crate::api_writer::ApiWriter;
+use crate::election::Leadership;
+use crate::election::marker::MarkerHandle;
 use crate::metrics::Metrics;
 use crate::watch::Watched;
 use ipam_reconciler::objects::{Kind, NodeObject, RawObject};
-use ipam_reconciler::reconcile::{Key, Now, Observed, PoolEvent, Reconciler, Settings, Step, map_event};
+use ipam_reconciler::reconcile::{Key, Now, Observed, PublishEvent, Reconciler, Settings, Step, map_event};
 
-/// Pools of one kind reconciled at one time. With thousands of pools the calls of one moment would otherwise keep the API server busy
-/// for longer than a leader may go without renewing its Lease.
+/// Pools of one kind reconciled at one time. Without this limit, the calls of thousands of pools would keep the API server busy for
+/// longer than the renew deadline of the Lease.
 const POOLS_AT_ONCE: u16 = 16;
 /// IPAMNodes reconciled at one time.
 const NODES_AT_ONCE: u16 = 48;
-/// Changes of the watches taken in before others have their turn.
+/// Watch events taken in before other tasks get a turn.
 const EVENTS_AT_ONCE: usize = 256;
 /// Kubernetes Events that wait to be published, as many as client-go keeps. Further ones are dropped.
 const MOST_PENDING: usize = 1000;
@@ -62,14 +62,14 @@ pub type Watches = Box<dyn Fn() -> SelectAll<BoxStream<'static, Watched>> + Send
 pub struct Controllers {
     shared: Arc<Shared>,
     watches: Watches,
-    mark: Mark,
-    pending: mpsc::Receiver<PoolEvent>,
+    marker: MarkerHandle,
+    pending: mpsc::Receiver<PublishEvent>,
 }
 
 /// What the reconcile functions share.
 struct Shared {
     state: Mutex<State>,
-    actor: Actor,
+    actor: ApiWriter,
     metrics: Arc<Metrics>,
     synced: Arc<AtomicBool>,
     /// Wakes the loop of [`Controllers::run`]: it has something else to do or to wait for.
@@ -80,37 +80,38 @@ struct Shared {
 
 struct State {
     reconciler: Reconciler,
-    mark: Mark,
+    marker: MarkerHandle,
     /// Where woken keys go; `None` while this process does not lead.
     wakes: Option<Wakes>,
     /// Where Kubernetes Events go that are to be published.
-    pending: mpsc::Sender<PoolEvent>,
-    /// When the timer beside the Controllers ends.
+    pending: mpsc::Sender<PublishEvent>,
+    /// When the timer of the state machine ends.
     next_tick: Option<Instant>,
 }
 
 impl Controllers {
-    /// Controllers that call the API server through `actor`, read `watches`, and tell the next leader by `mark` what was assigned.
-    /// `synced` is set once every watch has seen a full list, and stays set. A watch that breaks is no reason to refuse reviews, because
-    /// no other process would answer them. A write that is based on an old view is refused by its version.
+    /// Returns Controllers that call the API server through `actor`, read `watches`, and pass the allocation state to the next leader
+    /// through `marker`. `synced` is set once every watch has delivered a full list, and stays set. A broken watch is not a reason to
+    /// refuse reviews, because no other process would answer them. The API server refuses a write that is based on an old version.
     pub fn new(
         settings: Settings,
-        actor: Actor,
+        actor: ApiWriter,
         watches: Watches,
-        mark: Mark,
+        marker: MarkerHandle,
         metrics: Arc<Metrics>,
         synced: Arc<AtomicBool>,
     ) -> Self {
         let reconciler = Reconciler::new(settings, metrics.reconciler.clone());
         let (sender, pending) = mpsc::channel(MOST_PENDING);
-        let state = Mutex::new(State { reconciler, mark: mark.clone(), wakes: None, pending: sender, next_tick: None });
+        let state =
+            Mutex::new(State { reconciler, marker: marker.clone(), wakes: None, pending: sender, next_tick: None });
         let shared = Shared { state, actor, metrics, synced, loop_wake: Notify::new(), ends: CancellationToken::new() };
-        Self { shared: Arc::new(shared), watches, mark, pending }
+        Self { shared: Arc::new(shared), watches, marker, pending }
     }
 
-    /// Runs until `stop`, then waits for the calls under way. Reconciles nothing until `lead` says that this process leads. A process
-    /// that has led ends with its lead.
-    pub async fn run(mut self, mut lead: watch::Receiver<Lead>, stop: CancellationToken) {
+    /// Runs until `stop`, then waits for the calls under way. Reconciles nothing until this process leads, by `lead`. A process that
+    /// loses its leadership ends.
+    pub async fn run(mut self, mut lead: watch::Receiver<Leadership>, stop: CancellationToken) {
         // A watch makes no call before it is polled. So a process that leads at once lists once.
         let mut events = (self.watches)();
         while !lead.borrow_and_update().holds(now()) {
@@ -121,7 +122,7 @@ impl Controllers {
             }
         }
         self.shared.metrics.leader(true);
-        let word = self.mark.word();
+        let word = self.marker.word();
         self.shared.with(|reconciler, now| reconciler.lead(word, now.instant));
         let (mut stores, wakes, mut controllers) = begin(&self.shared);
         let mut publishing = publish(self.shared.clone(), self.pending);
@@ -140,7 +141,7 @@ impl Controllers {
             tokio::select! {
                 () = stop.cancelled() => break,
                 Some(event) = events.next() => self.shared.take(event, &mut events, Some(&mut stores)),
-                () = self.mark.changed() => self.shared.with(|_, _| ()),
+                () = self.marker.changed() => self.shared.with(|_, _| ()),
                 () = self.shared.loop_wake.notified() => {}
                 () = at(next_tick) => self.shared.with(|reconciler, now| reconciler.tick(now.instant)),
                 () = &mut publishing => unreachable!("events are published until the end"),
@@ -155,8 +156,8 @@ impl Controllers {
     }
 }
 
-/// Publishes Kubernetes Events. Nothing waits for those that are not published at the end.
-fn publish(shared: Arc<Shared>, pending: mpsc::Receiver<PoolEvent>) -> BoxFuture<'static, ()> {
+/// Publishes Kubernetes Events. The process does not wait for pending events when it ends.
+fn publish(shared: Arc<Shared>, pending: mpsc::Receiver<PublishEvent>) -> BoxFuture<'static, ()> {
     let publish = move |event| {
         let shared = shared.clone();
         async move { shared.actor.publish(event).await }
@@ -164,7 +165,7 @@ fn publish(shared: Arc<Shared>, pending: mpsc::Receiver<PoolEvent>) -> BoxFuture
     pending.for_each_concurrent(PUBLISHED_AT_ONCE, publish).boxed()
 }
 
-/// Waits until then; without a time for ever.
+/// Waits until `time`; without a time for ever.
 async fn at(time: Option<Instant>) {
     match time {
         Some(time) => tokio::time::sleep_until(time.into()).await,
@@ -173,12 +174,12 @@ async fn at(time: Option<Instant>) {
 }
 
 impl Shared {
-    /// The state, unless a change of it panicked. Nothing is decided by half a change: the process ends.
+    /// Returns the state. If a change of it panicked, the process ends, because a half-changed state must decide nothing.
     fn lock(&self) -> MutexGuard<'_, State> {
         self.state.lock().unwrap_or_else(|_| unreachable!("the state machine is used after a panic in it"))
     }
 
-    /// What the loop does next: when its timer ends, and whether all is to be listed again.
+    /// Returns when the timer of the loop ends, and whether all watches must list again.
     fn turn(&self) -> (Option<Instant>, bool) {
         let mut state = self.lock();
         state.next_tick = state.reconciler.next_tick();
@@ -188,11 +189,11 @@ impl Shared {
     /// Changes the state machine. Then wakes keys and requests writes of the Lease.
     fn with<T>(&self, change: impl FnOnce(&mut Reconciler, Now) -> T) -> T {
         let mut state = self.lock();
-        let State { reconciler, mark, wakes, pending, next_tick } = &mut *state;
+        let State { reconciler, marker, wakes, pending, next_tick } = &mut *state;
         let now = Now { instant: now(), wall: Timestamp::now() };
         if wakes.is_some() {
-            // A later write of the Lease may say less than the one that the last decision relied on.
-            reconciler.lease_says(mark.word(), now.instant);
+            // A later write of the Lease may have a lower state than the one that the last decision relied on.
+            reconciler.on_lease_state(marker.word(), now.instant);
         }
         let result = change(reconciler, now);
         let woken = reconciler.take_wakes(now);
@@ -200,7 +201,7 @@ impl Shared {
             for key in woken {
                 wakes.send(key);
             }
-            mark.want(reconciler.wants_of_lease());
+            marker.want(reconciler.lease_request());
             let (pools, ipam_nodes) = reconciler.queued(now.instant);
             self.metrics.reconciler.queued(pools, ipam_nodes);
         }
@@ -210,14 +211,14 @@ impl Shared {
         for event in reconciler.take_events() {
             if let Err(refused) = pending.try_send(event) {
                 let why = if refused.is_full() { "too many wait" } else { "the operator ends" };
-                let PoolEvent { pool, note } = refused.into_inner();
+                let PublishEvent { pool, note } = refused.into_inner();
                 tracing::warn!(pool = %pool.key, reason = note.reason, "event not published: {why}");
             }
         }
         result
     }
 
-    /// Takes in `event` and those that are there already.
+    /// Takes in `event` and the events that are ready, [`EVENTS_AT_ONCE`] at most.
     fn take(
         &self,
         event: Watched,
@@ -254,7 +255,7 @@ impl Shared {
     }
 }
 
-/// Does what is to be done about `key`, call by call.
+/// Reconciles `key`, call by call.
 async fn reconcile(shared: Arc<Shared>, key: Key) -> Result<Action, Infallible> {
     while !shared.ends.is_cancelled() {
         match shared.with(|reconciler, now| reconciler.step(&key, now)) {
@@ -269,7 +270,7 @@ async fn reconcile(shared: Arc<Shared>, key: Key) -> Result<Action, Infallible> 
     Ok(Action::await_change())
 }
 
-/// Where keys go that are woken.
+/// The queues of woken keys, one for each Controller.
 struct Wakes {
     ip_pools: UnboundedSender<ObjectRef<RawObject>>,
     cidr_pools: UnboundedSender<ObjectRef<RawObject>>,
@@ -278,7 +279,7 @@ struct Wakes {
 }
 
 impl Wakes {
-    /// A Controller that has ended is woken by nothing.
+    /// Sends the key to its Controller. A Controller that has ended does not get it.
     fn send(&self, key: Key) {
         let object = |kind: Kind, name: &str| ObjectRef::new_with(name, kind);
         let sent = match key {
@@ -319,7 +320,8 @@ impl Stores {
     }
 }
 
-/// The stores of the Controllers, where woken keys go, and a future that runs them until [`Shared::ends`] and the end of their calls.
+/// Returns the stores of the Controllers, the queues of their woken keys, and a future that runs the Controllers. It ends after
+/// [`Shared::ends`] and the last call.
 fn begin(shared: &Arc<Shared>) -> (Stores, Wakes, BoxFuture<'static, ()>) {
     let pools = |kind| {
         let key = move |object: &RawObject| Key::Pool(PoolKey::new(kind, object.name()));
@@ -361,8 +363,7 @@ where
         )
         .for_each(|reconciled| {
             match reconciled {
-                // The object is gone, and the state machine knows what that means for others. Or the process ends before the
-                // store is filled.
+                // The object is gone, and the state machine has that event, too. Or the process ends before the store is filled.
                 Ok(_) | Err(Error::ObjectNotFound(_) | Error::RunnerError(_)) => {}
                 Err(error) => tracing::error!(error = %ipam_daemon::chain(&error), "a Controller failed"),
             }

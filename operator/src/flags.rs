@@ -11,44 +11,44 @@ use crate::release_pools;
 use ipam_reconciler::reconcile::{STATUS_BYTES_PER_MINUTE, Settings};
 use ipam_webhook::flags::{WebhookConfig, WebhookFlags};
 
-/// nv-ipam operator: gives blocks of IPPools and CIDRPools to nodes
+/// nv-ipam operator: assigns blocks of IPPools and CIDRPools to nodes
 #[derive(Parser, Debug)]
 #[command(name = "ipam-controller")]
 #[command(
-    after_help = "ipam-controller validate FILE... judges manifests without a cluster, ipam-controller release-pools lets \
-        pools go when no operator runs: see their --help"
+    after_help = "Commands: ipam-controller validate FILE... checks manifests without a cluster. ipam-controller release-pools removes \
+        the finalizers of pools when no operator runs. Each has its own --help."
 )]
 struct Flags {
     #[command(flatten)]
     common: CommonFlags,
-    /// Let one of several replicas work at a time
+    /// Elect a leader, so that one of several replicas is active at a time
     #[arg(long, num_args = 0..=1, require_equals = true, default_value = "false", default_missing_value = "true",
         value_name = "BOOL")]
     leader_elect: String,
-    /// Namespace of the Lease of the election
+    /// Namespace of the leader election's Lease
     #[arg(long, default_value = "kube-system", value_name = "NAMESPACE")]
     leader_elect_namespace: String,
-    /// Time after which the block of a Node that is gone is free although its agent has not reported it empty; 0 = never
+    /// Time after which the block of a deleted Node is released without a report of its agent; 0 = never
     #[arg(long, default_value = "24h", value_name = "DURATION")]
     released_block_grace: String,
-    /// Labels of the nodes that run an agent, as KEY=VALUE,...; a recovery awaits no other node. By default every node runs one
+    /// Labels of the nodes that run an agent, as KEY=VALUE,...; a recovery awaits reports of these nodes alone. By default, all nodes
     #[arg(long, default_value = "", value_name = "LABELS")]
     agent_node_selector: String,
-    /// Bytes of pool statuses that may be written in a minute, over all pools; at 5,000 nodes a status has 390 kB
+    /// Most bytes of pool statuses that the operator writes in a minute, for all pools together; at 5,000 nodes a status has 390 kB
     #[arg(long, default_value_t = STATUS_BYTES_PER_MINUTE.to_string(), value_name = "BYTES")]
     status_bytes_per_minute: String,
     #[command(flatten)]
     webhook: WebhookFlags,
 }
 
-/// What the flags mean.
+/// The configuration from the flags.
 #[derive(Clone, PartialEq, Debug)]
 pub struct Config {
     /// The flags that both daemons have.
     pub common: Common,
     /// The namespace of the election's Lease; `None` to work without an election.
     pub elect_in: Option<String>,
-    /// What the reconciler is told.
+    /// The settings of the reconciler.
     pub settings: Settings,
     /// The webhook; `None` if it is off.
     pub webhook: Option<WebhookConfig>,
@@ -57,14 +57,14 @@ pub struct Config {
 /// Why there is no configuration.
 #[derive(Debug, thiserror::Error)]
 pub enum FlagError {
-    /// What clap says beyond that: above all the text of `--help` or `--version`, which are no failures.
+    /// Another error of clap, or the text of `--help` or `--version`, which is not a failure.
     #[error(transparent)]
     Usage(#[from] clap::Error),
-    /// A word where a command or the first flag belongs.
+    /// An unknown word in the place of a command or the first flag.
     #[error("there is no command {0:?}; want {validate} or {release_pools}, or flags alone to run the operator",
         validate = ipam_validate::command::NAME, release_pools = release_pools::NAME)]
     NoCommand(String),
-    /// Values that are wrong, all of them.
+    /// All invalid flags and values.
     #[error(transparent)]
     Mistakes(#[from] Mistakes),
 }
@@ -73,7 +73,7 @@ impl Config {
     /// Reads a command line, program name first.
     pub fn parse(args: impl IntoIterator<Item = OsString>) -> Result<Self, FlagError> {
         let args: Vec<OsString> = args.into_iter().collect();
-        // What follows was typed for that command; nothing can be said of it.
+        // The arguments after the word are meant for that command, so they are not checked.
         if let Some(word) = args.get(1).filter(|word| !word.as_encoded_bytes().starts_with(b"-")) {
             return Err(FlagError::NoCommand(word.to_string_lossy().into_owned()));
         }

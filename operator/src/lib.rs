@@ -1,11 +1,11 @@
-//! The operator (`ipam-controller`): gives blocks of pools to nodes and tells each node its share in an IPAMNode.
+//! The operator (`ipam-controller`): assigns blocks of pools to nodes, and writes the blocks of each node into its IPAMNode.
 //!
-//! The way of an event: [`watch`] (what the API server tells) → [`ipam_reconciler`] (what is right, and what is due) → [`act`] (calls).
-//! [`controllers`] are kube-runtime's loops around them, [`election`] says whether this replica may act at all.
+//! The path of an event: [`watch`] (events of the API server) → [`ipam_reconciler`] (decisions and due steps) → [`api_writer`] (calls).
+//! [`controllers`] runs kube-runtime's Controllers around them. [`election`] decides whether this replica may act.
 //!
-//! Never: writes the spec of a pool or the status of an IPAMNode, acts while another replica may lead.
+//! The operator never writes the spec of a pool or the status of an IPAMNode, and never acts while another replica may lead.
 
-pub mod act;
+pub mod api_writer;
 pub mod controllers;
 pub mod election;
 pub mod flags;

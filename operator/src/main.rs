@@ -1,4 +1,4 @@
-//! `ipam-controller`: gives blocks of addresses to nodes. Everything is in the library.
+//! `ipam-controller`: assigns blocks of addresses to nodes. All code is in the library.
 
 use std::process::ExitCode;
 

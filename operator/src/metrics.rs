@@ -12,7 +12,7 @@ use prometheus_client::registry::Registry;
 use crate::election::LEASE_NAME;
 use crate::watch::RESOURCES;
 
-/// Begins the names of the metrics that no other component of a cluster has.
+/// The prefix of the metrics that no other component of a cluster has.
 const PREFIX: &str = "nv_ipam_controller";
 
 /// Every metric.
@@ -20,7 +20,7 @@ const PREFIX: &str = "nv_ipam_controller";
 pub struct Metrics {
     /// Requests to the API server.
     pub requests: Requests,
-    /// What is decided, written and waits.
+    /// Metrics of decisions, writes and queues.
     pub reconciler: Arc<ipam_reconciler::metrics::Metrics>,
     leader: Family<NameLabels, Gauge>,
     watch_failures: Family<WatchLabels, Counter>,
@@ -44,7 +44,7 @@ impl Default for Metrics {
             leader: Family::default(),
             watch_failures: Family::default(),
         };
-        // Whatever can be counted is there from the start, so that its first increase shows.
+        // Every series exists from the start, so that its first increase is visible.
         metrics.leader(false);
         for resource in RESOURCES {
             drop(metrics.watch_failures.get_or_create(&WatchLabels { resource }));
@@ -68,7 +68,7 @@ impl Metrics {
         self.watch_failures.get_or_create(&WatchLabels { resource }).inc();
     }
 
-    /// Whether this replica is the leader.
+    /// Sets whether this replica is the leader.
     pub fn leader(&self, leads: bool) {
         self.leader.get_or_create(&NameLabels { name: LEASE_NAME }).set(i64::from(leads));
     }

@@ -1,4 +1,4 @@
-//! `ipam-controller release-pools`: takes our finalizers off pools and IPAMNodes, for when no operator runs that would do so.
+//! `ipam-controller release-pools`: removes the operator's finalizers from pools and IPAMNodes while no operator runs.
 //!
 //! The chart calls it at the end of an uninstall. An admin calls it when a namespace or a CustomResourceDefinition waits for
 //! objects that no operator releases. It does not check whether addresses are in use: an IPAMNode that is not being deleted stays,
@@ -26,32 +26,32 @@ use ipam_reconciler::{ipam_node, pool};
 /// Name of the subcommand.
 pub const NAME: &str = ipam_reconciler::pool::RELEASE_POOLS;
 
-/// Calls under way at one time: an uninstall of 5,000 nodes is to end within the time that the chart gives the Job.
+/// Calls under way at one time: an uninstall of 5,000 nodes must end within the time that the chart allows the Job.
 const AT_ONCE: usize = 32;
-/// Rounds over all objects before somebody who writes them all the time is taken for a running operator.
+/// Rounds over all objects. If finalizers are left after these, other clients still change the objects, and the command fails.
 const ROUNDS: u32 = 10;
-/// Pools asked for at a time.
+/// Objects on one page of a list.
 const PAGE: u32 = 500;
 
-/// Let pools and IPAMNodes be deleted without an operator: take the finalizers nv-ipam.nvidia.com/pool-in-use and
-/// nv-ipam.nvidia.com/node-in-use off them
+/// Remove the finalizers nv-ipam.nvidia.com/pool-in-use and nv-ipam.nvidia.com/node-in-use from pools and IPAMNodes, so that
+/// they can be deleted without an operator
 #[derive(Parser, Debug)]
 #[command(name = "ipam-controller release-pools", bin_name = "ipam-controller release-pools")]
 #[command(after_help = "While an operator runs, annotate the pool instead: nv-ipam.nvidia.com/force-release=NODE. \
-    Exit status: 0 no such object has the finalizer any more, 1 some do, 2 wrong usage.")]
+    Exit status: 0 no finalizer is left, 1 some are left, 2 invalid flags.")]
 struct Flags {
-    /// Of every pool and IPAMNode, not only of those that are being deleted; the operator must have been stopped before
+    /// Also from pools and IPAMNodes that are not being deleted; stop the operator first
     #[arg(long)]
     all: bool,
     /// Namespace of the pools
     #[arg(long, default_value = "kube-system", value_name = "NAMESPACE")]
     ippools_namespace: String,
-    /// Path of a kubeconfig; without it, that of KUBECONFIG, of the pod's service account, or ~/.kube/config
+    /// Path of a kubeconfig. Default: KUBECONFIG, the pod's service account, or ~/.kube/config
     #[arg(long, value_name = "PATH")]
     kubeconfig: Option<PathBuf>,
 }
 
-/// Runs the subcommand; `args` are those behind its name.
+/// Runs the subcommand with the arguments after its name.
 pub fn main(args: impl IntoIterator<Item = OsString>) -> ExitCode {
     let args = std::iter::once(OsString::from(NAME)).chain(args);
     let flags = match Flags::try_parse_from(args) {
@@ -71,7 +71,7 @@ pub fn main(args: impl IntoIterator<Item = OsString>) -> ExitCode {
     }
 }
 
-/// Tells whoever started it. Where the text cannot be written there is nobody to tell.
+/// Prints a message to stderr. A failure to print is ignored.
 fn say(what: &str) {
     drop(writeln!(std::io::stderr(), "ipam-controller {NAME}: {what}"));
 }
@@ -88,10 +88,10 @@ fn run(flags: &Flags) -> Result<()> {
     Ok(())
 }
 
-/// Takes our finalizers off the pools and IPAMNodes of a namespace that are being deleted, or off all; returns how many there were.
+/// Removes our finalizers from the pools and IPAMNodes of a namespace that are being deleted, or from all. Returns how many had one.
 ///
 /// # Errors
-/// When a call fails, or somebody puts the finalizer on again.
+/// When a call fails, or another client adds the finalizer again.
 pub async fn release(client: &Client, namespace: &str, all: bool) -> Result<usize> {
     let flat = release_kind(Api::<IPPool>::namespaced(client.clone(), namespace), pool::FINALIZER, all).await?;
     let routed = release_kind(Api::<CIDRPool>::namespaced(client.clone(), namespace), pool::FINALIZER, all).await?;
@@ -125,7 +125,7 @@ where
                     say(&format!("{kind} {name} released"));
                     released.insert(name);
                 }
-                // Changed or gone since it was listed: the next round sees how it stands.
+                // The object was changed or deleted since the list. The next round lists it again.
                 Err(kube::Error::Api(status)) if matches!(status.code, 404 | 409) => {}
                 Err(error) => return Err(error).with_context(|| format!("cannot release {kind} {name}")),
             }
@@ -138,7 +138,7 @@ where
     )
 }
 
-/// The objects that have the finalizer, by their metadata. None if there is no such definition.
+/// Returns the metadata of the objects that have the finalizer; nothing if the CRD does not exist.
 async fn sealed<K>(api: &Api<K>, finalizer: &str, all: bool) -> kube::Result<Vec<PartialObjectMeta<K>>>
 where
     K: Resource<DynamicType = ()> + Clone + std::fmt::Debug + serde::de::DeserializeOwned,
@@ -161,7 +161,7 @@ where
     }
 }
 
-/// At the version that was seen: a finalizer that another has put on since stays.
+/// Removes the finalizer at the listed version, so that a finalizer that another client has added since stays.
 async fn take_off<K>(api: &Api<K>, object: &PartialObjectMeta<K>, finalizer: &str) -> kube::Result<()>
 where
     K: Resource<DynamicType = ()> + Clone + std::fmt::Debug + serde::de::DeserializeOwned,

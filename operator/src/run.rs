@@ -15,22 +15,22 @@ use kube::Client;
 use tokio::sync::watch;
 use tokio_util::sync::CancellationToken;
 
-use crate::act::Actor;
+use crate::api_writer::ApiWriter;
 use crate::controllers::{Controllers, Watches};
-use crate::election::mark::{Keeper, mark};
-use crate::election::{Election, Lead, Lost, identity};
+use crate::election::marker::{MarkerWriter, marker};
+use crate::election::{Election, Leadership, LeadershipLost, identity};
 use crate::flags::{Config, FlagError};
 use crate::metrics::Metrics;
 use crate::release_pools;
 use crate::watch::Watched;
 use ipam_webhook::Webhook;
-use ipam_webhook::known::Known;
+use ipam_webhook::cache::AdmissionCache;
 
-/// Time for calls under way to end once we are told to stop. With the pause between renewals it stays within the renew
-/// deadline, so that nothing is written that another leader might write.
+/// Time for calls under way to end after a stop signal. With the pause between renewals it stays within the renew deadline, so
+/// the process writes nothing while another leader may write.
 const GRACE: Duration = Duration::from_secs(7);
 
-/// The exit code for wrong flags, whether clap finds them wrong or we do; the node agent's is the same.
+/// The exit code for invalid flags, found by clap or by this crate. The node agent has the same.
 const WRONG_FLAGS: u8 = 2;
 
 /// Runs the operator to its end.
@@ -72,7 +72,7 @@ fn complain(error: &dyn std::error::Error) {
 }
 
 fn run_to_end(config: Config) -> anyhow::Result<()> {
-    // One thread: the work is waiting for the API server, and each thread more has its own heap.
+    // One thread: the work is mostly waiting for the API server, and each further thread has its own heap.
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
     let ended = runtime.block_on(run(config));
     runtime.shutdown_background();
@@ -92,19 +92,19 @@ async fn run(config: Config) -> anyhow::Result<()> {
         Some(webhook) => Some(Webhook::start(webhook, &namespace, shutdown.stop.clone()).await?),
         None => None,
     };
-    // What is told while reviews are still taken is what they are judged by: the work ends after them.
+    // Reviews are judged by the events of the watches. So the work ends after the last review.
     let stop = CancellationToken::new();
     serve(&config, &metrics, &synced, webhook.as_ref(), &stop).await?;
     if let Some(webhook) = &webhook {
         webhook.keep_certificates(client.clone(), identity.clone(), stop.clone());
     }
 
-    let (lead, told) = watch::channel(if config.elect_in.is_some() { Lead::No } else { Lead::Always });
-    let actor = Actor::new(client.clone(), namespace.clone(), identity.clone(), told);
+    let (lead, told) = watch::channel(if config.elect_in.is_some() { Leadership::No } else { Leadership::Always });
+    let actor = ApiWriter::new(client.clone(), namespace.clone(), identity.clone(), told);
     let known = webhook.as_ref().map(Webhook::known);
     let watches = watches(client.clone(), namespace, known);
-    let (mark, keeper) = mark();
-    let controllers = Controllers::new(config.settings, actor, watches, mark, metrics, synced);
+    let (marker, keeper) = marker();
+    let controllers = Controllers::new(config.settings, actor, watches, marker, metrics, synced);
     let election = match config.elect_in {
         Some(namespace) => Either::Left(Election::new(client, &namespace, identity, keeper)),
         None => Either::Right(keeper),
@@ -116,8 +116,8 @@ async fn run(config: Config) -> anyhow::Result<()> {
     Ok(())
 }
 
-/// The watches, through which the webhook hears what the Controllers hear.
-fn watches(client: Client, namespace: String, known: Option<Arc<RwLock<Known>>>) -> Watches {
+/// Returns the watches. The webhook's cache gets the same events as the Controllers.
+fn watches(client: Client, namespace: String, known: Option<Arc<RwLock<AdmissionCache>>>) -> Watches {
     Box::new(move || {
         let streams = crate::watch::all(&client, &namespace);
         let Some(known) = &known else { return streams };
@@ -129,7 +129,7 @@ fn watches(client: Client, namespace: String, known: Option<Arc<RwLock<Known>>>)
     })
 }
 
-fn hear(known: &RwLock<Known>, event: &Watched) {
+fn hear(known: &RwLock<AdmissionCache>, event: &Watched) {
     if let Ok(event) = event {
         known.write().unwrap_or_else(PoisonError::into_inner).observe(event);
     }
@@ -137,7 +137,7 @@ fn hear(known: &RwLock<Known>, event: &Watched) {
 
 /// Runs the work and the webhook. Whichever ends first ends the other: reviews first, then the work.
 async fn together(
-    work: impl Future<Output = Result<(), Lost>>,
+    work: impl Future<Output = Result<(), LeadershipLost>>,
     webhook: Option<Webhook>,
     stop: &CancellationToken,
     stop_work: &CancellationToken,
@@ -154,7 +154,7 @@ async fn together(
     };
     let work = async {
         let ended = work.await;
-        // One who lost the lead works no more, but lets go of the API servers' reviews as anyone does.
+        // A process that lost the leadership ends its work, and the webhook ends its reviews as at any other stop.
         stop.cancel();
         anyhow::Ok(ended?)
     };
@@ -162,14 +162,14 @@ async fn together(
     worked.and(reviewed)
 }
 
-/// Runs the Controllers, in an election if there is one, until `stop`. The Lease is given up after the last call ended. Without an
-/// election nothing outlives this process that would say of blocks given.
+/// Runs the Controllers, in an election if there is one, until `stop`. The Lease is released after the last call has ended. Without
+/// an election, no Lease keeps the allocation state after this process.
 async fn work(
     controllers: Controllers,
-    election: Either<Election, Keeper>,
-    lead: watch::Sender<Lead>,
+    election: Either<Election, MarkerWriter>,
+    lead: watch::Sender<Leadership>,
     stop: CancellationToken,
-) -> Result<(), Lost> {
+) -> Result<(), LeadershipLost> {
     let controllers = controllers.run(lead.subscribe(), stop.clone());
     let mut election = match election {
         Either::Left(election) => election,

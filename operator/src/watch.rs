@@ -1,7 +1,7 @@
-//! The four watches, as one stream. They never stop: what breaks is renewed after a short pause, and said once.
+//! The four watches, as one stream. They never stop: a broken watch is renewed after a short pause, and logged once.
 //!
-//! Pools are listed from the API server's store and not from its cache (no streaming list), so that a fresh start begins
-//! with what is true. Nodes come as metadata, of which name, labels and whether they leave are passed on.
+//! Objects are listed from etcd and not from the API server's cache (no streaming list), so that a new process begins with
+//! the current state. Nodes are read as metadata. Only name, labels and the reason to leave are passed on.
 
 use std::time::Duration;
 
@@ -73,8 +73,8 @@ fn lean(event: Event<NodeObject>) -> Event<(String, NodeMeta)> {
     }
 }
 
-/// Pauses before a broken watch is renewed. They stay short: four watches of one process are no load on an API server that
-/// is ill, and one that is back is to be heard at once.
+/// Pauses before a broken watch is renewed. They stay short: four watches are no load for a failing API server, and the
+/// operator needs its events as soon as it is back.
 #[derive(Default)]
 struct Pauses {
     failures: u32,
@@ -101,18 +101,18 @@ impl Iterator for Pauses {
 }
 
 impl Backoff for Pauses {
-    /// Called at each event, also at the word that a list is about to be asked for: that is no success yet.
+    /// Does nothing. It is called at each event, also at the start of a list, which is not a success yet.
     fn reset(&mut self) {}
 }
 
-/// Says when a watch breaks and when it works again, once each.
+/// Logs when a watch breaks and when it works again, once each.
 fn told<T: Send + 'static>(
     events: impl Stream<Item = Result<Event<T>, Error>> + Send + 'static,
     watch: &'static str,
 ) -> impl Stream<Item = Result<Event<T>, &'static str>> + Send {
     let mut broken = false;
     events.map(move |event| match event {
-        // A list that begins has not worked yet.
+        // A list that begins has not succeeded yet.
         Ok(Event::Init) => Ok(Event::Init),
         Ok(event) => {
             if std::mem::take(&mut broken) {
@@ -129,7 +129,7 @@ fn told<T: Send + 'static>(
     })
 }
 
-/// A watch that was quiet for long is told that its version is gone. That is the normal course of things.
+/// Whether the version of the watch has expired. That is normal for a watch that had no event for long.
 fn is_expiry(error: &Error) -> bool {
     matches!(error, Error::WatchError(status) if status.code == 410)
 }

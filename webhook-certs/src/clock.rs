@@ -1,10 +1,10 @@
-//! What time it is. Decides nothing; certificates are judged by wall-clock time, and a test turns the clock by hand.
+//! The clock of the certificates, which are valid by wall-clock time. Tests set it by hand.
 
 use std::sync::Arc;
 
 use jiff::Timestamp;
 
-/// Tells the wall-clock time whenever it is asked. It may jump in either direction.
+/// Returns the current wall-clock time, which may jump in either direction.
 pub type Clock = Arc<dyn Fn() -> Timestamp + Send + Sync>;
 
 /// The clock of the machine.

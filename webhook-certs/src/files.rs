@@ -1,8 +1,8 @@
 //! Certificates from a directory: a mounted Secret, or files that an admin puts there.
 //!
 //! Decides when the two files have changed and belong together. Must never watch the files themselves: a mounted Secret is
-//! replaced by swapping the symbolic link `..data` beside them, and on some file systems nobody tells of a change. So the
-//! bytes are read again every second, which costs a few system calls.
+//! replaced by swapping the symbolic link `..data` next to them, and some file systems report no changes. So it reads the
+//! bytes again every second, which costs a few system calls.
 
 use std::fs;
 use std::io::{self, Read as _};
@@ -18,16 +18,16 @@ use crate::served::ServerCertificates;
 /// How often the files are read.
 pub const PERIOD: Duration = Duration::from_secs(1);
 
-/// How often a pair that changes under the reader is read again before it is judged as it is.
+/// How often a pair that changes during the read is read before it is used as it is.
 const TRIES: u32 = 3;
 
-/// Feeds `certificates` with `tls.crt` and `tls.key` of `directory` until `stop`. The first look is taken at once; the
-/// directory need not exist yet.
+/// Offers `tls.crt` and `tls.key` of `directory` to `certificates` until `stop` is cancelled. The first read is immediate.
+/// The directory need not exist yet.
 pub async fn watch(directory: PathBuf, certificates: ServerCertificates, stop: CancellationToken) {
     watch_every(PERIOD, directory, certificates, stop).await;
 }
 
-/// [`watch`] at another pace.
+/// [`watch`] with another period.
 pub async fn watch_every(
     period: Duration,
     directory: PathBuf,
@@ -44,7 +44,7 @@ pub async fn watch_every(
         });
         tokio::select! {
             () = stop.cancelled() => return,
-            // It cannot panic; if the runtime is going away, so are we.
+            // The task cannot panic. If the runtime shuts down, this loop ends too.
             looked = looked => reader = looked.ok(),
         }
         tokio::select! {
@@ -56,7 +56,7 @@ pub async fn watch_every(
 
 struct Reader {
     directory: PathBuf,
-    /// What was read last, and what it was found to be.
+    /// The contents read last, and the result of parsing them.
     seen: Option<(Contents, Result<Pair, Problem>)>,
 }
 
@@ -67,7 +67,8 @@ struct Contents {
 }
 
 impl Reader {
-    /// Parses only what is new; offers always, for time makes a certificate valid or expired.
+    /// Reads the files and offers the pair. Parses only new contents, but always offers, because certificates become valid
+    /// and expire.
     fn look(&mut self, certificates: &ServerCertificates) {
         let contents = self.read();
         let parsed = match self.seen.take() {
@@ -78,7 +79,7 @@ impl Reader {
         self.seen = Some((contents, parsed));
     }
 
-    /// The two files of one moment: a swap between the two reads shows when the first is read again.
+    /// Both files at one moment. If they are swapped between the two reads, the second read of the first file shows it.
     fn read(&self) -> Contents {
         let mut certificates = read(&self.directory, File::Certificate);
         for _ in 1..TRIES {

@@ -1,11 +1,11 @@
-//! The certificates of the admission webhook: loaded, judged, swapped while serving.
+//! The certificates of the admission webhook: loading, checks, and replacement while serving.
 //!
-//! [`ServerCertificates`] is what a TLS server asks at each handshake. It is fed by [`files::watch`] (a mounted Secret that
-//! cert-manager, OpenShift or an admin keeps) or by [`self_managed`] (a CA of our own, kept in a Secret).
+//! A TLS server reads [`ServerCertificates`] at each handshake. Its source is [`files::watch`] (a mounted Secret that
+//! cert-manager, OpenShift or an admin manages) or [`self_managed`] (a CA of the webhook, in a Secret).
 //!
-//! Decides which pair of certificate and key is fit to be shown to a client, and when one replaces another. Must never: show
-//! a certificate outside its validity, give up a pair that works for one that does not, close a connection because of a
-//! swap, or write a private key anywhere but into its Secret.
+//! Decides which pair of certificate and key can be presented to a client, and when one replaces another. Must never: present
+//! a certificate outside its validity, replace a valid pair by an invalid one, close a connection because of a replacement,
+//! or write a private key anywhere except into its Secret.
 
 pub mod clock;
 pub mod files;

@@ -1,4 +1,4 @@
-//! What the certificates tell Prometheus. Labels are a fixed set of words.
+//! The metrics of the certificates. Label values are a fixed set of strings.
 
 use prometheus_client::encoding::EncodeLabelSet;
 use prometheus_client::metrics::counter::Counter;

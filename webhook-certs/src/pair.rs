@@ -1,7 +1,7 @@
 //! A certificate chain and its private key, parsed from PEM and found to belong together.
 //!
-//! Decides everything that can be said of a pair without a clock, and by a given time whether it is valid. Pure: reads no
-//! file and no clock. Takes any bytes: work and memory are bounded by [`MAX_BYTES`] and [`MAX_CHAIN`], and nothing panics.
+//! Checks everything about a pair that needs no clock, and whether it is valid at a given time. Pure: reads no file and no
+//! clock. Accepts any bytes: work and memory are bounded by [`MAX_BYTES`] and [`MAX_CHAIN`], and nothing panics.
 
 use std::fmt;
 use std::sync::Arc;
@@ -24,20 +24,20 @@ pub const MAX_BYTES: usize = 1 << 20;
 /// The longest chain. Public CAs use three or four; a bundle of root certificates in place of a chain has more than a hundred.
 pub const MAX_CHAIN: usize = 32;
 
-/// Names shown of a certificate; it may have hundreds.
+/// Most names of a certificate that are shown. It may have hundreds.
 const MAX_NAMES: usize = 16;
 
 /// Longest text taken over from a certificate, in characters.
 const MAX_TEXT: usize = 256;
 
-/// A chain and its key. The key agrees with the first certificate, which is for servers and names a host.
+/// A chain and its key. The key matches the first certificate, which is for servers and names a host.
 #[derive(Clone)]
 pub struct Pair {
     key: Arc<CertifiedKey>,
     info: Arc<CertificateInfo>,
 }
 
-/// What may be told of a certificate.
+/// The facts of a certificate for logs and metrics.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct CertificateInfo {
     /// Valid from this second on.
@@ -67,8 +67,8 @@ impl CertificateInfo {
 }
 
 impl Pair {
-    /// Parses the contents of `tls.crt` and `tls.key`: any chain, leaf first; a key in PKCS#1, PKCS#8 or SEC1. The validity
-    /// is judged by [`CertificateInfo::valid_at`].
+    /// Parses the contents of `tls.crt` and `tls.key`: any chain, leaf first; a key in PKCS#1, PKCS#8 or SEC1.
+    /// [`CertificateInfo::valid_at`] checks the validity.
     ///
     /// # Errors
     /// The first thing that makes the pair unfit to serve.
@@ -81,18 +81,18 @@ impl Pair {
         }
         let key = any_supported_type(&key).map_err(|_| Problem::Key)?;
         let key = CertifiedKey::new(chain, key);
-        // Before what the first certificate lacks: a CA that stands in front has no names either.
+        // Checked before other errors of the first certificate: a CA in the first place has no names either.
         agree(&key)?;
         let info = read?;
         Ok(Self { key: Arc::new(key), info: Arc::new(info) })
     }
 
-    /// What may be told of the leaf.
+    /// The facts of the leaf for logs and metrics.
     pub fn info(&self) -> &CertificateInfo {
         &self.info
     }
 
-    /// What rustls serves.
+    /// The certificate and key that rustls serves.
     pub fn certified_key(&self) -> &Arc<CertifiedKey> {
         &self.key
     }
@@ -118,12 +118,12 @@ impl PartialEq for Pair {
 
 impl Eq for Pair {}
 
-/// The certificates of a file, as they stand there and without a judgement of any.
+/// The certificates of a file in their order, without any checks.
 pub(crate) fn certificates(pem: &[u8]) -> Result<Vec<CertificateDer<'static>>, Problem> {
     pem::chain(pem)
 }
 
-/// Reads every certificate, for a client would choke on a broken one, and tells of the first.
+/// Parses every certificate, because a client would reject an invalid one. Returns the facts of the first.
 fn read_all(chain: &[CertificateDer<'static>]) -> Result<CertificateInfo, Problem> {
     let mut leaf = None;
     for (at, der) in chain.iter().enumerate() {
@@ -173,7 +173,7 @@ fn host(name: &GeneralName<'_>) -> Option<String> {
 
 fn agree(key: &CertifiedKey) -> Result<(), Problem> {
     match key.keys_match() {
-        // Every key of the provider can say its public key; one that cannot is not refused for it.
+        // Every key of the provider has a known public key. A key without one is not rejected for that.
         Ok(()) | Err(Error::InconsistentKeys(InconsistentKeys::Unknown)) => Ok(()),
         Err(Error::InconsistentKeys(_)) => Err(Problem::Mismatch { belongs_to: owner(key) }),
         Err(error) => Err(Problem::Certificate { number: 1, why: bounded(&error.to_string()) }),
@@ -186,13 +186,14 @@ fn owner(key: &CertifiedKey) -> Option<usize> {
     key.cert.iter().position(|der| belongs(der).is_ok()).map(|at| at + 1)
 }
 
-/// A time "without end" is the last second of the year 9999 (RFC 5280, 4.1.2.5), a little later than a timestamp can be.
+/// Converts a time. "Without end" is the last second of the year 9999 (RFC 5280, 4.1.2.5), which is slightly later than the
+/// latest timestamp.
 pub(crate) fn timestamp(time: ASN1Time) -> Timestamp {
     let nearest = if time.timestamp() < 0 { Timestamp::MIN } else { Timestamp::MAX };
     Timestamp::from_second(time.timestamp()).unwrap_or(nearest)
 }
 
-/// Text from a certificate may hold anything; control characters would garble a log.
+/// Text from a certificate, truncated and without control characters, which would garble a log.
 fn bounded(text: &str) -> String {
     text.chars().take(MAX_TEXT).map(|c| if c.is_control() { '\u{fffd}' } else { c }).collect()
 }

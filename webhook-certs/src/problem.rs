@@ -1,4 +1,4 @@
-//! What may be wrong with a certificate or its key, in words that name the file and what would be right.
+//! Problems of a certificate or its key, with messages that name the file and what is expected.
 //!
 //! Nothing of a file's content goes into a message, beyond names and times: one of the two files is a private key.
 
@@ -31,7 +31,7 @@ impl fmt::Display for File {
     }
 }
 
-/// Why a pair is not served. Two equal problems are told once.
+/// Why a pair is not served. Equal problems are reported once.
 #[derive(Clone, PartialEq, Eq, Debug, thiserror::Error)]
 pub enum Problem {
     /// The file is not there, or may not be read.
@@ -39,7 +39,7 @@ pub enum Problem {
     Unreadable {
         /// Which file.
         file: File,
-        /// The operating system's words.
+        /// The error message of the operating system.
         why: String,
     },
     /// The file is longer than any certificate or key.
@@ -58,7 +58,7 @@ pub enum Problem {
         /// What is wrong.
         why: &'static str,
     },
-    /// There is PEM, or nothing, but not what belongs there.
+    /// The file lacks the expected PEM block.
     #[error("{file} holds no {wanted}{hint}")]
     Missing {
         /// Which file.
@@ -68,7 +68,7 @@ pub enum Problem {
         /// What may have happened, with its punctuation.
         hint: &'static str,
     },
-    /// More certificates than a chain has.
+    /// The file has more certificates than a chain.
     #[error(
         "tls.crt holds more than {limit} certificates; it should hold the server's, then those that lead to its CA"
     )]
@@ -106,7 +106,7 @@ pub enum Problem {
     NotYetValid {
         /// Begin of the validity.
         not_before: Timestamp,
-        /// The time of the judgement; no part of what makes two problems equal.
+        /// The time of the check, which is ignored when two problems are compared.
         now: Judged,
     },
     /// The certificate has expired.
@@ -114,13 +114,13 @@ pub enum Problem {
     Expired {
         /// End of the validity.
         not_after: Timestamp,
-        /// The time of the judgement; no part of what makes two problems equal.
+        /// The time of the check, which is ignored when two problems are compared.
         now: Judged,
     },
-    /// Something stands in the way of keeping certificates of our own; nothing is done until it is out of the way.
+    /// An obstacle prevents self-managed certificates. Nothing is done until it is removed.
     #[error("{0}")]
     Blocked(String),
-    /// The API server refuses what keeping certificates of our own needs, or does not answer.
+    /// Self-managed certificates cannot be maintained, for example because the API server rejects a call or does not answer.
     #[error("the webhook's own certificates cannot be kept: {0}")]
     Unkept(String),
 }
@@ -152,7 +152,7 @@ fn of_another(belongs_to: Option<usize>) -> String {
     })
 }
 
-/// The time at which a certificate was judged. Equal to every other: time alone makes no new problem.
+/// The time at which a certificate was checked. Equal to every other, because time alone is not a new problem.
 #[derive(Clone, Copy, Debug)]
 pub struct Judged(pub Timestamp);
 

@@ -1,7 +1,7 @@
-//! The certificate that is shown to clients, and its replacement while connections stand.
+//! The certificate that is presented to clients, and its replacement while connections are open.
 //!
-//! Decides which pair is served: the one that was offered last among those valid when offered, for as long as it is valid.
-//! Must never show one outside its validity: that is looked at in every handshake, not when a timer happens to run.
+//! Decides which pair is served: the last one that was valid when offered, for as long as it is valid. A certificate outside
+//! its validity must never be presented, so every handshake checks that, and not a timer.
 
 use std::fmt;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -30,26 +30,26 @@ pub struct ServerCertificates {
 struct Shared {
     clock: Clock,
     serving: ArcSwapOption<Pair>,
-    /// What is wrong with what was offered last, or with what is served.
+    /// The problem of the last offer, which may be the pair that is served.
     problem: Mutex<Option<Problem>>,
-    /// Whether the log says that what is served is not valid.
+    /// Whether the log has reported that the served pair is not valid.
     lapsed: AtomicBool,
     metrics: Metrics,
 }
 
-/// What became of an offer.
+/// The result of an offer.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub enum Offer {
-    /// The next handshake is answered with it.
+    /// The next handshake uses the offered pair.
     Swapped,
-    /// It is served already.
+    /// The offered pair is already served.
     Unchanged,
-    /// It is not served; what was served before still is, while it is valid.
+    /// The offered pair is not served. The previous pair is still served while it is valid.
     Refused(Problem),
 }
 
 impl ServerCertificates {
-    /// Nothing is served yet.
+    /// The certificates of a server that has none to serve yet.
     pub fn new(clock: Clock) -> Self {
         let shared = Shared {
             clock,
@@ -61,8 +61,8 @@ impl ServerCertificates {
         Self { shared: Arc::new(shared) }
     }
 
-    /// Takes a pair, or the reason why there is none, into service if it is valid now. Says what is new in the log, each
-    /// problem once; offering the same again is free and notices what the passing of time has made of it.
+    /// Serves the offered pair if it is valid now. The log reports changes, and each problem once. Offering the same pair
+    /// again costs nothing, and detects that it has become valid or has expired.
     pub fn offer(&self, offered: &Result<Pair, Problem>) -> Offer {
         let judged = offered.as_ref().map_err(Clone::clone).and_then(|pair| {
             pair.info().valid_at(self.now())?;
@@ -83,7 +83,7 @@ impl ServerCertificates {
         let recovered = self.problem().take().is_some();
         let info = pair.info();
         if self.pair().is_some_and(|serving| *serving == *pair) {
-            // That it is valid again is said in its place.
+            // `note_validity` logs that the pair is valid again.
             if recovered && !self.shared.lapsed.load(Ordering::Relaxed) {
                 info!(serial = info.serial, "the certificate found is the one that the webhook serves");
             }
@@ -108,8 +108,8 @@ impl ServerCertificates {
         warn!(reason = problem.reason(), "{problem}; {keeps}");
     }
 
-    /// Says when what is served ceases to be valid, and when it is valid again because the clock was set right. If it is what was
-    /// offered again, its refusal has said so.
+    /// Logs when the served pair ceases to be valid, and when a corrected clock makes it valid again. If that pair was
+    /// offered again, its refusal is already in the log.
     fn note_validity(&self) {
         let Some(pair) = self.pair() else { return };
         let invalid = pair.info().valid_at(self.now()).err();
@@ -123,7 +123,7 @@ impl ServerCertificates {
         }
     }
 
-    /// What is served, if that is valid now.
+    /// The certificate that is served, if it is valid now.
     pub fn current(&self) -> Option<CertificateInfo> {
         self.valid().map(|pair| pair.info().clone())
     }
@@ -133,7 +133,7 @@ impl ServerCertificates {
         self.valid().is_some()
     }
 
-    /// Ready, or in a few words why not: for a readiness probe.
+    /// The result of a readiness probe: an error with a short reason if no client can be served.
     pub fn readiness(&self) -> Result<(), String> {
         if self.is_ready() {
             return Ok(());
@@ -143,17 +143,18 @@ impl ServerCertificates {
         Err(format!("the webhook has no valid certificate: {}", why.as_deref().unwrap_or("none was found yet")))
     }
 
-    /// What is wrong with what was offered last. `None` when it is served.
+    /// The problem of the last offer. `None` if its pair is served.
     pub fn last_problem(&self) -> Option<Problem> {
         self.problem().clone()
     }
 
     /// A TLS server's configuration: these certificates, TLS 1.2 and 1.3 by ring, HTTP/2 and HTTP/1.1, no client certificates.
     ///
-    /// Sessions are not resumed: a resumed one would go on under the certificate of the first, whatever became of that.
+    /// Sessions are not resumed: a resumed session would continue with the certificate of the first one, even if that has
+    /// expired.
     ///
     /// # Errors
-    /// When the crypto provider lacks what TLS needs; it does not.
+    /// If the crypto provider lacks what TLS needs, which never happens.
     pub fn server_config(&self) -> Result<ServerConfig, rustls::Error> {
         let provider = Arc::new(crypto::ring::default_provider());
         let builder = ServerConfig::builder_with_provider(provider).with_safe_default_protocol_versions()?;
@@ -164,7 +165,7 @@ impl ServerCertificates {
         Ok(config)
     }
 
-    /// Counters, and the validity of what is served, for a registry; names begin with `webhook_certificate`.
+    /// Registers counters, and the validity of the served certificate. Names begin with `webhook_certificate`.
     pub fn register(&self, registry: &mut prometheus_client::registry::Registry) {
         self.shared.metrics.register(registry);
         registry.register_collector(Box::new(Validity(self.clone())));
@@ -174,12 +175,12 @@ impl ServerCertificates {
         (self.shared.clock)()
     }
 
-    /// Counts a write to keep our own certificates.
+    /// Counts a write for self-managed certificates.
     pub(crate) fn repaired(&self, what: &'static str) {
         self.shared.metrics.repaired(what);
     }
 
-    /// What is served, valid or not.
+    /// The pair that is served, valid or not.
     pub(crate) fn pair(&self) -> Option<Arc<Pair>> {
         self.shared.serving.load_full()
     }
@@ -190,14 +191,14 @@ impl ServerCertificates {
     }
 
     fn problem(&self) -> MutexGuard<'_, Option<Problem>> {
-        // A panic elsewhere leaves it whole: it is only ever replaced.
+        // A panic elsewhere leaves the value consistent, because it is only replaced as a whole.
         self.shared.problem.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 
 impl ResolvesServerCert for ServerCertificates {
-    /// `None` refuses the handshake: a client is better off with that than with an expired certificate, for it may ask
-    /// another replica.
+    /// `None` refuses the handshake. That is better for a client than an expired certificate, because it may try another
+    /// replica.
     fn resolve(&self, _: ClientHello<'_>) -> Option<Arc<CertifiedKey>> {
         self.valid().map(|pair| pair.certified_key().clone())
     }
@@ -209,7 +210,7 @@ impl fmt::Debug for ServerCertificates {
     }
 }
 
-/// Reads the validity when it is asked, for time passes without an event.
+/// A collector that reads the validity at each scrape, because time passes without an event.
 #[derive(Debug)]
 struct Validity(ServerCertificates);
 

@@ -1,8 +1,8 @@
 //! A client whose calls and watches share one connection, by HTTP/2.
 //!
 //! With HTTP/1.1 a watch keeps its connection to itself, so each report of an otherwise idle agent would open another one: a
-//! TLS handshake per report for the API server of a large cluster. Pings find out that a connection is dead, in the times
-//! that client-go uses. Decides nothing else than kube's own client does.
+//! TLS handshake per report for the API server of a large cluster. Pings detect a dead connection, with the timeouts of
+//! client-go. In everything else the client behaves like kube's own.
 
 use std::time::Duration;
 
@@ -18,17 +18,17 @@ use tower::{BoxError, ServiceBuilder};
 
 use crate::metrics::Requests;
 
-/// Time without a sign of the server until it is asked for one.
+/// Time without data from the server after which the client pings it.
 const PING_AFTER: Duration = Duration::from_secs(30);
-/// Time that it then has.
+/// Time that the server has to answer a ping.
 const PING_TIMEOUT: Duration = Duration::from_secs(15);
 
-/// Whether kube's own client must be taken, which knows proxies and renews what a program logs in with.
+/// Whether kube's own client is required: it supports proxies, and renews credentials of exec and auth provider plugins.
 pub(super) fn is_special(config: &Config) -> bool {
     config.proxy_url.is_some() || config.auth_info.exec.is_some() || config.auth_info.auth_provider.is_some()
 }
 
-/// A client by `config`. A server that speaks no HTTP/2 is served by HTTP/1.1.
+/// A client for `config`. It uses HTTP/1.1 if the server does not support HTTP/2.
 pub(super) fn client(config: &Config, requests: &Requests) -> Result<Client, Error> {
     let mut tcp = HttpConnector::new();
     tcp.enforce_http(false);

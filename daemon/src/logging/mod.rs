@@ -1,7 +1,7 @@
 //! Log lines as klog writes them: text to stderr, or JSON to stdout (errors to stderr when the stream is split).
 //!
-//! Decides which line is written where and how. A log line that cannot be written is dropped: a full disk under a
-//! container's log must not stop addresses from being given.
+//! Decides which line is written where and how. A log line that cannot be written is dropped: a full disk under a container's
+//! log must not stop the allocation of addresses.
 
 mod format;
 mod output;
@@ -75,14 +75,15 @@ impl Default for LogConfig {
 }
 
 impl LogConfig {
-    /// Whether a line of this origin is written. Ours: info always, debug from 1, trace from 5. Libraries say much
-    /// that is of use to their authors only: warnings always, but for the client's on calls, info from 6, debug from 8, trace from 10.
+    /// Whether a line of this origin is written. This project's own lines: info always, debug from 1, trace from 5. Lines of
+    /// libraries are mostly of use to their authors only: warnings always, info from 6, debug from 8, trace from 10. The
+    /// client's lines about failed calls need 6.
     pub fn allows(&self, metadata: &Metadata<'_>) -> bool {
         let target = metadata.target();
         let verbosity = self.verbosity.max(self.vmodule.level(metadata.module_path().unwrap_or(target)));
         let ours = target.starts_with("ipam");
         if target == "kube_client::client::builder" && verbosity < 6 {
-            // Each failed call is an error line there, without a word of which; whoever made the call says that.
+            // The client logs an error line for each failed call, without naming the call. Its caller logs that.
             return false;
         }
         let most = match (ours, verbosity) {
@@ -94,7 +95,7 @@ impl LogConfig {
         *metadata.level() <= most
     }
 
-    /// The most talkative level that any origin may reach.
+    /// The most verbose level that any origin may reach.
     fn ceiling(&self) -> LevelFilter {
         match self.verbosity.max(self.vmodule.highest()) {
             ..=0 => LevelFilter::INFO,

@@ -82,7 +82,7 @@ impl Output {
         Self { info: Arc::clone(&stream), errors: stream }
     }
 
-    /// Writes one whole line. What cannot be written is lost: there is nowhere to say so.
+    /// Writes one whole line. A line that cannot be written is lost, because there is nowhere to report it.
     pub(super) fn write(&self, is_error: bool, line: &[u8]) {
         let stream = if is_error { &self.errors } else { &self.info };
         drop(lock(stream).write(line));

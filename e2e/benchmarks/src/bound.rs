@@ -15,6 +15,7 @@ pub(super) struct Bound {
     ends: Instant,
     limit: Duration,
     doing: String,
+    expected: Vec<String>,
     found: Vec<Finding>,
 }
 
@@ -24,7 +25,8 @@ impl Bound {
     /// # Errors
     /// Those of `work`, except a wait that ran out.
     pub(super) fn run(limit: Duration, work: impl FnOnce(&mut Self) -> Result<()>) -> Result<Vec<Finding>> {
-        let mut bound = Self { ends: Instant::now() + limit, limit, doing: String::new(), found: Vec::new() };
+        let (doing, expected, found) = (String::new(), Vec::new(), Vec::new());
+        let mut bound = Self { ends: Instant::now() + limit, limit, doing, expected, found };
         match work(&mut bound) {
             Ok(()) => Ok(bound.found),
             Err(error) => bound.end(error),
@@ -35,8 +37,17 @@ impl Bound {
         let Some(late) = error.downcast_ref::<Late>() else { return Err(error.context(self.doing)) };
         say(&format!("bench: {}: {error:#}", self.doing));
         let aim = format!("all of it within {} s", self.limit.as_secs());
+        let is_missing = |row: &String| *row != self.doing && !self.found.iter().any(|found| found.is_about(row));
+        let missing = self.expected.iter().filter(|row| is_missing(row));
+        let missing: Vec<_> = missing.map(|row| Finding::unfinished(row, aim.clone(), "not begun")).collect();
         self.found.push(Finding::unfinished(self.doing, aim, &late.reached));
+        self.found.extend(missing);
         Ok(self.found)
+    }
+
+    /// Names rows that are measured later. If an earlier row does not finish, they are missed, too.
+    pub(super) fn expect(&mut self, rows: impl IntoIterator<Item = String>) {
+        self.expected.extend(rows);
     }
 
     /// Names the row that is measured next.
@@ -85,11 +96,13 @@ mod tests {
         let found = Bound::run(Duration::from_mins(1), |bound| {
             let what = bound.begin("first");
             bound.found(Finding::new(what, Samples::times([])));
+            bound.expect(["first", "second", "third"].map(str::to_owned));
             bound.begin("second");
             eventually_blocking("all", Duration::ZERO, || -> Result<()> { bail!("3 of 5") })
         });
         let cells: Vec<_> = found.unwrap().iter().map(Finding::cells).collect();
-        assert_eq!((cells.len(), cells[1][0].as_str(), cells[1][7].as_str()), (2, "second", "**missed**"));
+        assert_eq!((cells.len(), cells[1][0].as_str(), cells[1][7].as_str()), (3, "second", "**missed**"));
+        assert_eq!((cells[2][0].as_str(), cells[2][7].as_str()), ("third", "**missed**"));
         assert!(cells[1][6].contains("3 of 5") && cells[1][2] == "all of it within 60 s", "{:?}", cells[1]);
     }
 

@@ -27,8 +27,13 @@ const TIME_AIM: f64 = 10.0;
 /// Bytes of pool statuses that the operator writes meanwhile.
 const BYTES_AIM: f64 = 60_000_000.0;
 
+/// The name of the first row.
+pub(super) fn row(at: &str) -> String {
+    format!("{at}: {JOINS} nodes join within a minute: Node created → all blocks")
+}
+
 pub(super) fn measure(bound: &mut Bound, large: &mut Large<'_>, at: &str) -> Result<()> {
-    let what = bound.begin(format!("{at}: {JOINS} nodes join within a minute: Node created → all blocks"));
+    let what = bound.begin(row(at));
     let (before, puts) = (large.counter(WRITTEN)?, large.counter(PUTS)?);
     let names: Vec<String> = (0..JOINS).map(|_| large.newcomer()).collect();
     let times = large.block_on(join_all(&large.client(), &names, large.pools.len(), bound.left()))?;

@@ -123,6 +123,11 @@ impl Finding {
         format!("{}: n {n}, median {median}, {worse}{also} (aim {}: {})", self.what, self.aim(), self.verdict())
     }
 
+    /// Whether it is the row of this name, or the first of those that begin with it.
+    pub(super) fn is_about(&self, row: &str) -> bool {
+        self.what.strip_prefix(row).is_some_and(|rest| rest.is_empty() || rest.starts_with(':'))
+    }
+
     /// The cells of the table, in the order of [`COLUMNS`].
     pub(super) fn cells(&self) -> [String; COLUMNS.len()] {
         let [n, median, worse] = self.figures();

@@ -7,7 +7,7 @@ use std::time::Instant;
 
 use anyhow::{Result, ensure};
 use ipam_core::{Pool, PoolKind, advise};
-use ipam_webhook::known::Known;
+use ipam_webhook::cache::AdmissionCache;
 use ipam_webhook::{answer, judge, review};
 
 use super::finding::Finding;
@@ -47,7 +47,7 @@ pub(super) fn measure() -> Result<Vec<Finding>> {
 }
 
 fn times(body: &str) -> Result<Times> {
-    let known = Known::new("kube-system");
+    let known = AdmissionCache::new("kube-system");
     let read = || review::read(PoolKind::IpPool, body.as_bytes()).map_err(|unread| anyhow::anyhow!(unread.message));
     let draft = read()?.new.filter(|new| new.unread.is_empty());
     let Some(spec) = draft.map(|new| new.spec) else { anyhow::bail!("the review has no spec that reads") };

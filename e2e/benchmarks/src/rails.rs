@@ -28,6 +28,7 @@ const URGENT: f64 = 2.0 / 3.0;
 pub(super) fn measure(stage: &Stage<'_>, nodes: u32) -> Result<Vec<Finding>> {
     Bound::run(LIMIT, |bound| {
         let at = format!("{nodes} nodes, 8 pools");
+        bound.expect([lone_row(&at), burst::row(&at), rest_row(&at), deleted_row(&at)]);
         let what = bound.begin(format!("{at} applied → full statuses"));
         let mut large = Large::begin(stage, nodes, eight_pools())?;
         let applied = large.apply(bound.left())?;
@@ -40,8 +41,20 @@ pub(super) fn measure(stage: &Stage<'_>, nodes: u32) -> Result<Vec<Finding>> {
     })
 }
 
+fn lone_row(at: &str) -> String {
+    format!("{at}: one node joins alone: Node created → all 8 blocks")
+}
+
+fn rest_row(at: &str) -> String {
+    format!("{at}, in-process agents, {PODS} pods a minute")
+}
+
+fn deleted_row(at: &str) -> String {
+    format!("{at}, the same with one deleted node")
+}
+
 fn joins(bound: &mut Bound, large: &mut Large<'_>, at: &str) -> Result<()> {
-    let what = bound.begin(format!("{at}: one node joins alone: Node created → all 8 blocks"));
+    let what = bound.begin(lone_row(at));
     let mut joined = Joined::default();
     for _ in 0..JOINS {
         // Until the byte budget of urgent status writes is full again, so that joins do not delay each other.
@@ -63,11 +76,11 @@ fn joins(bound: &mut Bound, large: &mut Large<'_>, at: &str) -> Result<()> {
 
 /// A minute of pods on a cluster at rest, and one that begins with the deletion of a node that died with pods on it.
 fn deleted(bound: &mut Bound, large: &mut Large<'_>, at: &str) -> Result<()> {
-    let what = bound.begin(format!("{at}, in-process agents, {PODS} pods a minute"));
+    let what = bound.begin(rest_row(at));
     let fleet = Fleet::start(large.stage.plane, &large.pool_names())?;
     let mut members = churn::begin(large, &fleet, bound.left())?;
     found(bound, &what, &Minute::play(large, &mut members, 0, async |_, _| Ok(()))?);
-    let what = bound.begin(format!("{at}, the same with one deleted node"));
+    let what = bound.begin(deleted_row(at));
     let mut dead = members.pop().context("no agent is left")?;
     let nodes: Api<Node> = Api::all(large.client());
     let minute = Minute::play(large, &mut members, 0, async |number, _| {

@@ -1,4 +1,4 @@
-//! What happened in a run, counted by the model alone: a run in which something never happens proves nothing about it.
+//! Counts of what happened in a run, by the model alone: a run in which something never happens proves nothing about it.
 
 use std::borrow::Cow;
 use std::collections::{BTreeMap, BTreeSet};
@@ -7,7 +7,7 @@ use std::fmt::{self, Display, Formatter};
 use serde::{Deserialize, Serialize};
 
 /// Each of these must happen in a run of the tests.
-pub const EXPECTED: [&str; 60] = [
+pub const EXPECTED: [&str; 69] = [
     "pods served",
     "pods served by name",
     "agents killed after the record of an ADD",
@@ -56,7 +56,16 @@ pub const EXPECTED: [&str; 60] = [
     "calls answered 500",
     "calls answered 503",
     "calls answered 504",
-    "calls done and answered by an HTTP error",
+    "calls done and answered 401",
+    "calls done and answered 403",
+    "calls done and answered 404",
+    "calls done and answered 409",
+    "calls done and answered 410",
+    "calls done and answered 422",
+    "calls done and answered 429",
+    "calls done and answered 500",
+    "calls done and answered 503",
+    "calls done and answered 504",
     "HTTP errors of the Lease",
     "candidates that collided",
     "leaderships lost",
@@ -70,7 +79,7 @@ pub const EXPECTED: [&str; 60] = [
     "grants became idle",
 ];
 
-/// So must each of these, which happen on nodes.
+/// Each of these must happen, too. They happen on nodes.
 pub const AGENT: [&str; 23] = [
     "ADD refused: disk failed",
     "ADD repeated",
@@ -97,10 +106,10 @@ pub const AGENT: [&str; 23] = [
     "reports without an answer",
 ];
 
-/// Words of the sources, or of a file.
+/// A text of the source code, or of a file.
 type Words = Cow<'static, str>;
 
-/// Counts, by what they count.
+/// Counts, by name.
 #[derive(Clone, PartialEq, Eq, Default, Debug, Serialize, Deserialize)]
 pub struct Activity {
     counts: BTreeMap<Words, u64>,
@@ -111,17 +120,17 @@ pub struct Activity {
 }
 
 impl Activity {
-    /// One more of `what`.
+    /// Counts `what` once.
     pub fn count(&mut self, what: &'static str) {
         self.add(what, 1);
     }
 
-    /// So many more of `what`.
+    /// Adds `count` to the count of `what`.
     pub fn add(&mut self, what: impl Into<Words>, count: u64) {
         *self.counts.entry(what.into()).or_default() += count;
     }
 
-    /// The same checks, with only what had happened by then.
+    /// The same checks, with the counts of `then`.
     #[must_use]
     pub fn counted_until(self, then: &Self) -> Self {
         Self { counts: then.counts.clone(), ..self }
@@ -142,12 +151,12 @@ impl Activity {
         }
     }
 
-    /// So many more checks of a law.
+    /// Adds checks of a law.
     pub fn check(&mut self, law: impl Into<Words>, checks: u64) {
         *self.checks.entry(law.into()).or_default() += checks;
     }
 
-    /// So many more violations of the law that are allowed for this reason.
+    /// Adds violations of the law that are allowed for this reason.
     pub fn allow(&mut self, law: impl Into<Words>, reason: impl Into<Words>, uses: u64) {
         *self.allowed.entry(law.into()).or_default().entry(reason.into()).or_default() += uses;
     }
@@ -157,7 +166,7 @@ impl Activity {
         self.allowed.values().flat_map(BTreeMap::keys).map(Words::as_ref).collect()
     }
 
-    /// Of each law that allows violations the share of its checks, in percent, that each reason left out.
+    /// The share of its checks that each reason left out, for each law that allows violations.
     pub fn shares(&self) -> Vec<Share> {
         let of_law = |(law, reasons): (&Words, &BTreeMap<Words, u64>)| {
             let checks = self.checks.get(law).copied().unwrap_or_default();
@@ -172,7 +181,7 @@ impl Activity {
         self.allowed.iter().flat_map(of_law).collect()
     }
 
-    /// How many there were of `what`.
+    /// The count of `what`.
     pub fn of(&self, what: &str) -> u64 {
         self.counts.get(what).copied().unwrap_or_default()
     }
@@ -205,7 +214,7 @@ pub struct Share {
 }
 
 impl Share {
-    /// Whether the reason left out more than so many percent of the law's checks.
+    /// Whether the reason left out more than this many percent of the law's checks.
     pub const fn is_above(&self, percent: u64) -> bool {
         self.uses * 100 > self.checks * percent
     }

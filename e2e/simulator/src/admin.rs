@@ -1,4 +1,4 @@
-//! What the simulated admin does to the API server. What the server refuses is an action that made no sense.
+//! The admin's actions on the API server. If the server rejects one, it was impossible in the current state.
 
 use ipam_core::overlap::ALLOW_OVERLAP_ANNOTATION;
 use ipam_node_agent::standing::DISCARD;
@@ -11,10 +11,10 @@ use super::catalogue::{POOLS, manifest};
 use super::server::{Server, text};
 use super::size::node_name;
 
-/// Labels that select a node, and that do not.
+/// The label values that select a node, and that do not.
 const SELECTED: [&str; 2] = ["x", "y"];
 
-/// Does what `action` says to the objects of the server. Whether the server did it.
+/// Applies `action` to the objects of the server. Returns whether the server accepted it.
 pub(super) fn act(server: &mut Server, action: Action) -> bool {
     match action {
         Action::NodeJoins { node } => {
@@ -66,7 +66,7 @@ pub(super) const fn is_of_admin(action: Action) -> bool {
     )
 }
 
-/// What the action counts as if it changes an object. Records are lost only where there are some.
+/// The name by which the action is counted if it changes an object. Records are lost only where there are some.
 pub(super) fn counted(server: &Server, action: Action) -> Option<&'static str> {
     match action {
         Action::ForceRelease { .. } | Action::ForceAll { .. } => Some("force-releases"),
@@ -96,18 +96,18 @@ pub(super) fn pool_at(pool: u8) -> (&'static str, &'static str) {
     POOLS[usize::from(pool) % POOLS.len()]
 }
 
-/// Whether a pool says that it may share addresses with others that say so, too.
+/// Whether a pool may share addresses with others that allow it, too.
 pub(super) fn may_share(pool: &Value) -> bool {
     pool["metadata"]["annotations"][ALLOW_OVERLAP_ANNOTATION] == "true"
 }
 
-/// What the command in the Ready condition of the IPAMNode says. Whether that is news.
+/// Runs the command in the Ready condition of the IPAMNode. Returns whether there is one and the server accepted it.
 fn discard_report(server: &mut Server, name: &str) -> bool {
     let Some(value) = server.get("ipamnodes", name).and_then(|object| value_to_discard(object)) else { return false };
     server.merge("ipamnodes", name, false, &json!({"metadata": {"annotations": {DISCARD: value}}})).is_ok()
 }
 
-/// The value by which the report is discarded, as the Ready condition of the IPAMNode says it.
+/// The value that discards the report, as in the Ready condition of the IPAMNode.
 pub(super) fn value_to_discard(object: &Value) -> Option<String> {
     let mut conditions = object["status"]["conditions"].as_array().into_iter().flatten();
     let message = conditions.find(|condition| condition["type"] == "Ready")?["message"].as_str()?;
@@ -130,7 +130,7 @@ fn relabel(server: &mut Server, name: &str) -> bool {
     server.merge("nodes", name, false, &json!({"metadata": {"labels": {"group": next}}})).is_ok()
 }
 
-/// The Node is deleted. One that is Terminating is drained: its finalizer is removed, and it goes.
+/// Deletes the Node. A Node that is Terminating counts as drained: its finalizer is removed.
 fn leave(server: &mut Server, name: &str) -> bool {
     if server.merge("nodes", name, false, &json!({"metadata": {"finalizers": null}})).is_err() {
         return false;
@@ -138,7 +138,7 @@ fn leave(server: &mut Server, name: &str) -> bool {
     server.get("nodes", name).is_none() || server.delete("nodes", name, &json!({})).is_ok()
 }
 
-/// The IPAMNode is deleted by force: without its finalizers.
+/// Deletes the IPAMNode by force: without its finalizers.
 fn remove_ipam_node(server: &mut Server, name: &str) -> bool {
     if server.merge("ipamnodes", name, false, &json!({"metadata": {"finalizers": null}})).is_err() {
         return false;
@@ -157,7 +157,7 @@ fn cordon(server: &mut Server, name: &str) -> bool {
     server.merge("nodes", name, false, &json!({"metadata": {"annotations": {CORDON: next}}})).is_ok()
 }
 
-/// `kubectl apply`: made if it is not there, else the spec is replaced.
+/// `kubectl apply`: creates the pool if it does not exist, else replaces its spec.
 fn apply(server: &mut Server, pool: u8, spec: u8) -> bool {
     let (plural, name, object) = manifest(pool, spec);
     match server.get(plural, name) {

@@ -30,7 +30,7 @@ use super::request::IF_NAME;
 use super::server::Server;
 use collect::Objects;
 
-/// How an ADD is refused whose block waits for a confirmation.
+/// The result of an ADD that is refused because its block waits for a confirmation.
 pub(super) const UNCONFIRMED: &str = "ADD refused: Unconfirmed";
 
 /// An address that a pod really has.
@@ -47,16 +47,16 @@ pub(super) struct Held {
 struct Pod {
     /// Its addresses.
     held: Vec<Held>,
-    /// What it has asked for.
+    /// Its request.
     request: Request,
-    /// Whether the journal has it: the store is not of a time before it.
+    /// Whether the journal has its addresses: the store is not from an earlier time.
     is_recorded: bool,
 }
 
-/// What came of an ADD.
+/// The result of an ADD.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(super) enum Added {
-    /// There was nothing to ask for.
+    /// There was nothing to request.
     NotAsked,
     /// The pod has its address.
     Served,
@@ -64,7 +64,7 @@ pub(super) enum Added {
     Crashed,
     /// The agent was killed, or the power of its node was cut, before it answered. The address may be recorded.
     Cut,
-    /// By the agent, for this reason, or because it does not run.
+    /// The agent refused it for this reason, or does not run.
     Refused(&'static str),
 }
 
@@ -76,30 +76,30 @@ pub(super) struct Node {
     process: Option<Process>,
     /// No agent has ever run here, and none will.
     without_agent: bool,
-    /// What the wall clock shows, in Unix seconds, and how far it is off.
+    /// The wall clock, in Unix seconds, and how far it is off.
     wall: Arc<AtomicI64>,
     skew: i64,
     /// The pods that really run, by container.
     pods: BTreeMap<String, Pod>,
     /// The pods that the API server has.
     objects: Objects,
-    /// What the runtime has to delete, and could not yet.
+    /// What the runtime must delete, and could not yet.
     to_delete: Vec<(Vec<PoolKey>, Owner)>,
     /// What was deleted last.
     deleted: Option<(Vec<PoolKey>, Owner)>,
     /// There may be records of pods that are gone and that no DEL frees.
     has_leftovers: bool,
-    /// When each address was freed, by the wall clock, since the store is what it is and the clock has not jumped.
+    /// When each address was freed, by the wall clock. Empty after the store was replaced or the clock has jumped.
     freed: BTreeMap<(PoolKey, IpAddr), i64>,
-    /// Pods of whose addresses nothing tells that is left, since somebody has taken the agent's store away, or also the report
-    /// that told of them.
+    /// Pods whose addresses are in no record and no report any more, since the agent's store was replaced, or also the
+    /// report that had them.
     unknown: BTreeSet<String>,
     made: u32,
-    /// Changes with what pods hold.
+    /// Changes with the addresses of pods.
     moves: u64,
-    /// What the agent did that none may do.
+    /// The first violation of the agent's rules.
     wrong: Option<String>,
-    /// The agent's store was deleted or put back, or the machine was set up again.
+    /// The agent's store was deleted or restored, or the machine was reinstalled.
     has_lost_its_store: bool,
     activity: Activity,
 }
@@ -131,7 +131,7 @@ impl Node {
         node
     }
 
-    /// No agent ever runs here. Only where none has heard of anything yet.
+    /// Makes this a node on which no agent ever runs. Does nothing once the agent has received something.
     pub(super) fn go_without_agent(&mut self) {
         let has_heard = self.process.as_ref().is_some_and(|process| process.in_force.is_some());
         if !self.without_agent && self.disk.noted().is_none() && !has_heard {
@@ -146,17 +146,17 @@ impl Node {
         !self.without_agent
     }
 
-    /// The wall clock jumps.
+    /// The wall clock jumps by this many seconds.
     pub(super) fn turn_clock(&mut self, seconds: i64) {
         self.skew += seconds;
-        // By the clock their cooldown may be over, or not have begun.
+        // By the clock, their cooldown may be over, or not have begun.
         self.freed.clear();
         if seconds != 0 && !self.without_agent {
             self.activity.count("clocks of nodes turned");
         }
     }
 
-    /// The machine is reinstalled: pods and disk are gone. Whether it had pods or had heard of blocks.
+    /// Reinstalls the machine: pods and disk are gone. Returns whether it had pods or a saved spec.
     pub(super) fn wipe(&mut self) -> bool {
         let was_used = !self.pods.is_empty() || self.disk.noted().is_some();
         self.process = None;
@@ -170,13 +170,13 @@ impl Node {
         was_used
     }
 
-    /// Somebody makes a copy of the agent's store.
+    /// Copies the agent's store.
     pub(super) fn copy_store(&mut self) {
         self.disk.copy();
     }
 
-    /// Somebody ends the agent and puts the copy in place of its store, or deletes the store. The pods run on.
-    /// What became of the store; `None` if it is as before.
+    /// Ends the agent and replaces its store by the copy, or deletes the store. The pods continue to run. Returns what
+    /// happened to the store; `None` if it is as before.
     pub(super) fn put_store_back(&mut self) -> Option<Replaced> {
         self.crash();
         self.freed.clear();
@@ -194,12 +194,13 @@ impl Node {
         replaced
     }
 
-    /// Nothing tells any more what pods of this node hold without a record in the journal.
+    /// Handles the loss of all knowledge about addresses that pods of this node use without a record in the journal.
     pub(super) fn lose_word(&mut self) {
         self.forget(None);
     }
 
-    /// Another report is in place. If the store was lost and no agent has found that out, nothing tells what only the report before had.
+    /// Handles a replaced report. If the store was lost and no agent has detected that, only the previous report had
+    /// those addresses.
     pub(super) fn lose_report(&mut self, server: &Server) {
         if self.disk.went_back() {
             let object = server.get("ipamnodes", &self.name).and_then(|object| IPAMNode::deserialize(&***object).ok());
@@ -212,12 +213,12 @@ impl Node {
         self.pods.iter().flat_map(|(name, pod)| pod.held.iter().map(move |held| (name.as_str(), held)))
     }
 
-    /// Whether anything tells of the pod's addresses: the journal, or what the agent had reported when it was taken away.
+    /// Whether the pod's addresses are known: from the journal, or from the report at the time when the journal was replaced.
     pub(super) fn is_known(&self, pod: &str) -> bool {
         !self.unknown.contains(pod)
     }
 
-    /// Whether the agent says that it reports addresses of which it has no record.
+    /// Whether the agent reports addresses of which it has no record.
     pub(super) fn says_lost(&self) -> bool {
         self.process.as_ref().is_some_and(|process| process.noted.lost().is_some())
     }
@@ -227,7 +228,7 @@ impl Node {
         self.has_lost_its_store
     }
 
-    /// The addresses of which the agent says that it reports them without a record.
+    /// The addresses that the agent reports without a record.
     pub(super) fn lost(&self) -> Vec<(PoolKey, AddrRange)> {
         let noted = self.process.as_ref().map(|process| &process.noted).or_else(|| self.disk.noted());
         let lost = noted.and_then(Noted::lost).and_then(|lost| serde_json::to_value(lost).ok()).unwrap_or_default();
@@ -238,33 +239,33 @@ impl Node {
         lost["pools"].as_array().into_iter().flatten().flat_map(of_pool).collect()
     }
 
-    /// What the agent did that none may do, in words.
+    /// The first violation of the agent's rules, as text.
     pub(super) fn wrong(&self) -> Option<&str> {
         self.wrong.as_deref()
     }
 
-    /// Keeps the first of what the agent did that none may do.
+    /// Keeps the first violation of the agent's rules.
     fn blame(&mut self, wrong: Option<String>) {
         self.wrong = self.wrong.take().or(wrong);
     }
 
-    /// Another number after what pods hold has changed.
+    /// A number that changes with the addresses of pods.
     pub(super) fn moves(&self) -> u64 {
         self.moves
     }
 
-    /// What happened here.
+    /// Counts of what happened on this node.
     pub(super) fn activity(&self) -> &Activity {
         &self.activity
     }
 
-    /// Whether the agent knows all that the server says, and has told all that is worth telling.
+    /// Whether the agent has received all events, and no report is due.
     pub(super) fn is_idle(&self, server: &Server, clock: Clock) -> bool {
         let Some(process) = &self.process else { return true };
         process.watch.is_current(server) && self.due(clock).is_none_or(|due| due > clock.elapsed)
     }
 
-    /// Whether it runs, has room on its disk, and nothing to do for now.
+    /// Whether the agent runs, its disk works, and it has nothing to do for now.
     pub(super) fn has_settled(&self, server: &Server, clock: Clock) -> bool {
         let has_cleaned_up = !self.has_leftovers && self.to_delete.is_empty();
         let works = self.process.is_some() && self.disk.is_well() && has_cleaned_up;
@@ -281,7 +282,7 @@ impl Node {
         i64::try_from(clock.elapsed.as_secs()).unwrap_or_default() + self.skew
     }
 
-    /// Asks the agent. `None` if it does not answer: it does not run, or its store fails, which ends it.
+    /// Sends a request to the agent. `None` if it does not answer: it does not run, or its store fails, which ends it.
     fn ask<T, F: Future<Output = Result<T, Failure>>>(
         &mut self,
         clock: Clock,
@@ -299,7 +300,7 @@ impl Node {
         let process = self.process.as_ref()?;
         let (answer, works) = process.ask(question);
         self.activity.add("journals compacted", process.compactions());
-        // A process that ends closes its connections, and that is no answer.
+        // A process that ends closes its connections, and that is not an answer.
         let answer = answer.filter(|answer| !matches!(answer, Err(Failure::Stopped)));
         let has_failed = self.disk.failed_syncs() > failed;
         if works.is_err() {
@@ -317,18 +318,18 @@ impl Node {
         answer
     }
 
-    /// All that is recorded. `None` if the question ends the agent, because its disk fails.
+    /// All records. `None` if the request ends the agent, because its disk fails.
     fn acknowledged(&mut self) -> Option<Vec<Reservation>> {
         let answer = self.ask_now(|allocator| async move { allocator.reservations().await });
         answer.and_then(Result::ok)
     }
 
-    /// The same; nothing if it does not answer.
+    /// All records; none if the agent does not answer.
     fn reservations(&mut self) -> Vec<Reservation> {
         self.acknowledged().unwrap_or_default()
     }
 
-    /// The watch tells up to `count` words.
+    /// Delivers up to `count` events of the watch.
     pub(super) fn hear(&mut self, count: usize, server: &Server, clock: Clock) {
         for _ in 0..count {
             if !self.hear_one(server, None, clock) {
@@ -337,12 +338,12 @@ impl Node {
         }
     }
 
-    /// The watch tells all there is, and the agent is killed in the midst of the first spec.
+    /// Delivers all events of the watch, and kills the agent while it processes the first spec.
     pub(super) fn hear_and_die(&mut self, killed: Killed, server: &Server, clock: Clock) {
         while self.hear_one(server, Some(killed), clock) {}
     }
 
-    /// The watch tells one word. Whether it did, and the agent still runs.
+    /// Delivers one event of the watch. Returns whether there was one and the agent still runs.
     fn hear_one(&mut self, server: &Server, killed: Option<Killed>, clock: Clock) -> bool {
         let Some(process) = &mut self.process else { return false };
         let Some(told) = process.watch.next(server) else { return false };
@@ -355,7 +356,7 @@ impl Node {
             Heard::Killed => {
                 self.activity.count("agents killed while a spec was saved");
                 self.crash();
-                // The spec that was saved may say so, too.
+                // The saved spec may have discarded the addresses, too.
                 if had_lost && self.lost().is_empty() {
                     self.forget(None);
                 }
@@ -369,7 +370,7 @@ impl Node {
             Heard::Nothing | Heard::Object => {}
         }
         if had_lost && !self.says_lost() {
-            // An admin says that no pod has what the earlier report told.
+            // An admin has discarded the addresses of the earlier report.
             self.forget(None);
         }
         self.note_comparison();
@@ -387,7 +388,8 @@ impl Node {
         has_ended
     }
 
-    /// What came of the comparison of journal and report is on disk, so that no later start has to make it again.
+    /// Records that the rollback is detected, once the result of the comparison of journal and report is on disk. Then no
+    /// later start compares again.
     fn note_comparison(&mut self) {
         let is_noted = |process: &Process| process.has_compared() && process.noted == process.durable;
         if self.disk.went_back() && self.process.as_ref().is_some_and(is_noted) {
@@ -395,7 +397,7 @@ impl Node {
         }
     }
 
-    /// Nothing tells what pods hold that is neither in the journal nor in the report.
+    /// Marks pods as unknown whose addresses are neither in the journal nor in the report.
     fn forget(&mut self, report: Option<&Standing>) {
         let (ledger, lost) = (self.disk.ledger(), self.lost());
         let reports = || report.iter().flat_map(|standing| &standing.status.pools);
@@ -408,7 +410,7 @@ impl Node {
         self.unknown.extend(unknown.map(|(name, _)| name.clone()));
     }
 
-    /// The disk fails, or is well again; what could not be saved is saved then.
+    /// Sets the state of the disk. If it works again, the agent saves what it could not save.
     pub(super) fn set_disk(&mut self, is: action::Disk, clock: Clock) {
         self.disk.set(is);
         if let Some(process) = &mut self.process {
@@ -419,12 +421,12 @@ impl Node {
         }
     }
 
-    /// After so many more syncs of the journal one fails.
+    /// After this many more syncs of the journal, one fails.
     pub(super) fn fail_sync(&mut self, after: u8) {
         self.disk.fail_sync(after.into());
     }
 
-    /// The watch breaks and begins anew.
+    /// The watch breaks and lists again.
     pub(super) fn lose_watch(&mut self) {
         if let Some(process) = &mut self.process {
             process.watch.expire();
@@ -437,7 +439,7 @@ impl Node {
     }
 }
 
-/// Whether a report tells that the address may be held of the pool.
+/// Whether by the report the address of the pool may be in use.
 fn tells(report: &BlockUse, pool: &PoolKey, addr: IpAddr) -> bool {
     let is_in = |first: &str, last: &str| range(first, last).is_some_and(|range| range.contains(addr));
     let is_told = report.held.iter().any(|run| is_in(&run.start_ip, &run.end_ip));

@@ -1,5 +1,5 @@
-//! Violations that an admin has accepted, so that the laws allow them: each names an assignment, and so pool, node, block and which
-//! time the node had it, and ends when the fact is recorded again.
+//! Violations that the laws allow, because an admin has accepted them. Each names an assignment: pool, node, block, and
+//! which assignment of this block to this node. It ends when the assignment is recorded again.
 
 use std::cell::RefCell;
 use std::collections::{BTreeMap, BTreeSet};
@@ -17,49 +17,49 @@ use super::records::{Assignment, AssignmentId, POOL_KINDS, Records, plural_of, p
 use super::replica::Replica;
 use super::server::{Change, Server, text};
 
-/// By force-release.
+/// The block was force-released.
 const FORCED: &str = "force-release";
-/// By time, once a leader has seen the Node missing for the grace.
+/// The grace was over: a leader had seen the Node missing for that long.
 const EXPIRED: &str = "grace";
-/// Nothing tells of it, since the definitions were deleted and then the node's own object.
+/// No report has it, since the CRDs and then the node's own object were deleted.
 const UNHEARD: &str = "nobody can report it";
-/// The agent's store was deleted or put back, and the report that told of it is gone, too.
+/// The agent's store was deleted or restored, and the report that had the address is gone, too.
 const NO_RECORD: &str = "store and report lost";
 
-/// By a leader that began after a backup was put in place under another one: it does not know what that took back.
+/// The leader began after a backup was restored under another one: it does not know what the restore took back.
 const FORGOTTEN: &str = "a later leader after a restore";
 
-/// What an operator decided by an annotation takes effect within this time.
+/// What an operator decided because of an annotation takes effect within this time.
 const DECIDED: Duration = Duration::from_secs(15);
 
-/// What is allowed at the moment.
+/// The violations that are allowed at the moment.
 #[derive(Default)]
 pub(super) struct Allowed {
-    /// After how long replicas that start let time release the block of a Node that is gone; `None` is never.
+    /// The grace of replicas that start: how long a Node must be gone before its block is released; `None` is never.
     pub(super) grace: Option<Duration>,
-    /// Assignments that were released whatever pods have, and why.
+    /// Assignments that were released even if addresses are in use, and why.
     waived: BTreeMap<AssignmentId, &'static str>,
     /// Assignments among these that are recorded again, and since when.
     recorded_since: BTreeMap<AssignmentId, Duration>,
-    /// Addresses that pods had of such an assignment when it ended to be waived: they have them until they end.
+    /// Addresses of such an assignment that were in use when its waiver ended. They are allowed until their pods end.
     waived_addresses: BTreeMap<(AssignmentId, IpAddr), &'static str>,
-    /// Pools and nodes of which this holds for addresses that the model could not attribute to an assignment.
+    /// Pools and nodes of which addresses are waived that the model could not attribute to an assignment.
     waived_nodes: BTreeSet<(PoolKey, String)>,
     /// The nodes that each pool's annotation names.
     named: BTreeMap<PoolKey, BTreeSet<String>>,
-    /// Assignments that were released by force, and that the last backup records.
+    /// Assignments that were force-released, and that the last backup records.
     forced: BTreeMap<AssignmentId, Assignment>,
-    /// Pools whose finalizer an admin took off, and that have none yet.
+    /// Pools whose finalizer an admin removed, and that have none yet.
     unguarded: BTreeSet<PoolKey>,
-    /// Assignments whose record went with a wiped status, and that no status records again.
+    /// Assignments whose record was lost with a wiped status, and that no status records again.
     wiped: BTreeSet<AssignmentId>,
-    /// Whether the definitions were deleted.
+    /// Whether the CRDs were deleted.
     undefined: bool,
     activity: RefCell<Activity>,
 }
 
 impl Allowed {
-    /// Counts a check of the law, and whether a violation of it is allowed, for a reason. Whether it is.
+    /// Counts a check of the law, and an allowed violation if there is a reason. Returns whether there is one.
     pub(super) fn judge(&self, law: &'static str, reason: Option<&'static str>) -> bool {
         let mut activity = self.activity.borrow_mut();
         activity.check(law, 1);
@@ -69,7 +69,7 @@ impl Allowed {
         reason.is_some()
     }
 
-    /// Adds how often checks were made, and left out for what.
+    /// Adds the counts of checks and of allowed violations.
     pub(super) fn count(&self, activity: &mut Activity) {
         activity.join(&self.activity.borrow());
     }
@@ -79,7 +79,7 @@ impl Allowed {
         self.waived.iter().filter(|(_, cause)| **cause == EXPIRED).map(|(id, _)| *id).collect()
     }
 
-    /// Why the address may be given to others.
+    /// Why the address may be assigned to others.
     pub(super) fn released(&self, node: &Node, pod: &str, held: &Held) -> Option<&'static str> {
         if !node.is_known(pod) {
             return Some(NO_RECORD);
@@ -89,22 +89,22 @@ impl Allowed {
         held.assignment.map_or_else(unattributed, waived)
     }
 
-    /// Why the pool may go while the pod has the address.
+    /// Why the pool may be deleted while the pod has the address.
     pub(super) fn gone(&self, records: &Records, node: &Node, pod: &str, held: &Held) -> Option<&'static str> {
         let unguarded = || self.unguarded.contains(&held.pool).then_some("finalizer removed by hand");
         let lost = || is_destroyed(records, held).then_some("record destroyed by hand");
         self.released(node, pod, held).or_else(unguarded).or_else(lost)
     }
 
-    /// Why the address need not be recorded as the node's.
+    /// Why the address need not be recorded for the node.
     pub(super) fn unrecorded(&self, node: &Node, pod: &str, held: &Held, is_invalid: bool) -> Option<&'static str> {
-        // While a spec is invalid, a status that was wiped is not put right.
+        // While a spec is invalid, a wiped status is not repaired.
         let is_wiped = || held.assignment.is_some_and(|id| self.wiped.contains(&id));
         let wiped = || (is_invalid && is_wiped()).then_some("wiped while invalid");
         self.released(node, pod, held).or_else(wiped)
     }
 
-    /// A replica begins to lead after a backup was put in place under another leader.
+    /// A replica acquires the Lease after a backup was restored under another leader.
     pub(super) fn forget_restored(&mut self, records: &Records) {
         for it in records.taken_back() {
             self.waived.entry(it.id).or_insert(FORGOTTEN);
@@ -121,22 +121,22 @@ impl Allowed {
         self.forced.retain(|id, _| records.recorded().iter().any(|it| it.id == *id));
     }
 
-    /// An admin takes the pool's finalizer off.
+    /// An admin removes the pool's finalizer.
     pub(super) fn unguard(&mut self, pool: PoolKey) {
         self.unguarded.insert(pool);
     }
 
-    /// An admin deletes the definitions.
+    /// An admin deletes the CRDs.
     pub(super) fn undefine(&mut self) {
         self.undefined = true;
     }
 
-    /// Whether an admin has deleted the definitions.
+    /// Whether an admin has deleted the CRDs.
     pub(super) const fn is_undefined(&self) -> bool {
         self.undefined
     }
 
-    /// The store was put back: pools that had no finalizer then have none now.
+    /// A backup was restored: pools that had no finalizer then have none now.
     pub(super) fn restore(&mut self, server: &Server) {
         for (plural, kind) in POOL_KINDS {
             for object in server.list(plural).filter(|object| !is_guarded(object)) {
@@ -145,8 +145,8 @@ impl Allowed {
         }
     }
 
-    /// A Node leaves, or its IPAMNode is deleted by hand, of whose pods nothing tells any more: the statuses' records were destroyed
-    /// before, and nobody creates an object to report in.
+    /// A Node leaves, or its IPAMNode is deleted by hand. No report can have its addresses any more: the records in
+    /// statuses were destroyed before, and no IPAMNode is created for it.
     pub(super) fn leaves_unheard(&mut self, server: &Server, records: &Records, node: &Node) {
         let is_gone = server.get("nodes", &node.name).is_none();
         if (self.undefined || is_gone) && server.get("ipamnodes", &node.name).is_none() {
@@ -154,7 +154,7 @@ impl Allowed {
         }
     }
 
-    /// Allows what a node has of the assignments that `which` picks.
+    /// Waives the node's assignments that `which` accepts.
     fn waive(&mut self, records: &Records, node: &Node, which: impl Fn(&Assignment) -> bool, cause: &'static str) {
         let of_node = records.all().filter(|it| it.node == node.name && which(it));
         for it in of_node {
@@ -162,7 +162,7 @@ impl Allowed {
         }
     }
 
-    /// Looks at what there is now, and was since the version `since`.
+    /// Reads the current state, and the changes since the version `since`.
     pub(super) fn renew(
         &mut self,
         (server, records, nodes): (&Server, &Records, &[Node]),
@@ -170,7 +170,7 @@ impl Allowed {
         since: u64,
         (all_decided, clock): (bool, Clock),
     ) {
-        // A leader that has not decided since the last annotation may still go by the one before.
+        // A leader that has not decided since the last annotation may still act on the previous one.
         if !all_decided {
             self.recorded_since.clear();
         }
@@ -195,11 +195,11 @@ impl Allowed {
         }
     }
 
-    /// What admins have written on pools since: nodes whose blocks are to be released (for `*` the operator writes their names).
+    /// Reads what admins have written on pools since: the nodes to force-release (for `*` the operator writes their names).
     fn read_pools(&mut self, server: &Server, records: &Records, nodes: &[Node], since: u64) {
         for (plural, kind) in POOL_KINDS {
             let now = server.list(plural).map(|object| &***object);
-            // The last state of one that is gone says nothing: its finalizer is gone, too.
+            // The last state of a deleted pool has no meaning: its finalizer is gone, too.
             let events = server.since(plural, since).iter().filter(|event| event.change == Change::Applied);
             let events = events.map(|event| &**event.object);
             for object in events.chain(now) {
@@ -218,8 +218,8 @@ impl Allowed {
         }
     }
 
-    /// The blocks that the node has of the pool at this moment are to be released. Where agents are waited for because the records
-    /// are lost, that also ends the waiting for this one, whatever it has of any pool.
+    /// Waives the blocks that the node has of the pool at this moment. If the operator awaits reports because records are
+    /// missing, the force-release also ends the wait for this node, for its blocks of all pools.
     fn force(&mut self, records: &Records, node: &Node, pool: &PoolKey) {
         let undefined = self.undefined;
         self.waive(records, node, |it| it.pool == *pool || (undefined && records.lost_by(it.id).is_some()), FORCED);
@@ -228,8 +228,8 @@ impl Allowed {
         self.forced.extend(blocks.map(|it| (it.id, it.clone())));
     }
 
-    /// A restore records again what was released by force after the backup: its agent may never have heard of that. `kept` is the
-    /// last assignment that was made before the backup.
+    /// Waives what a restore records again and an admin had force-released after the backup: the agent may not know of
+    /// that. `kept` is the last assignment that was made before the backup.
     pub(super) fn force_again(&mut self, records: &Records, kept: AssignmentId) {
         let forced: Vec<&Assignment> = self.forced.range(..=kept).map(|(_, it)| it).collect();
         let is_it = |it: &Assignment, of: &Assignment| (&it.pool, &it.node, it.range) == (&of.pool, &of.node, of.range);
@@ -241,7 +241,8 @@ impl Allowed {
         }
     }
 
-    /// A node that is named no more, has its block and is told so will have it like any other.
+    /// Records which waived assignments are normal again: the annotation does not name the node, and status and IPAMNode
+    /// have the block.
     fn note_those_recorded_again(&mut self, server: &Server, records: &Records, now: Duration) {
         let is_allocated = |it: &Assignment| {
             let object = server.get(plural_of(&it.pool), &it.pool.name);
@@ -265,7 +266,8 @@ impl Allowed {
         }
     }
 
-    /// What was recorded again stays so once no decision from before is under way any more. The pods that run then keep their addresses.
+    /// Ends the waivers of assignments that are recorded again, once no earlier decision is under way. The pods that run
+    /// then keep their addresses.
     fn end_those_recorded_again(&mut self, nodes: &[Node], now: Duration) {
         let is_over = |id: &AssignmentId| self.recorded_since.get(id).is_some_and(|since| *since + DECIDED <= now);
         let held: BTreeSet<(AssignmentId, IpAddr)> =
@@ -281,13 +283,13 @@ impl Allowed {
     }
 }
 
-/// Why a status may say that another node has the address: a restore took back what says otherwise.
+/// Why a status may record the address for another node: a restore took back the record of this one.
 pub(super) fn taken_back(records: &Records, held: &Held) -> Option<&'static str> {
     let lost = held.assignment.and_then(|id| records.lost_by(id)).filter(|cause| *cause == super::RESTORE);
     lost.map(|_| "a restore took the record back")
 }
 
-/// Why two pools may have one address each: the later of the two assignments was made while they might share.
+/// Why two pools may both have an address: the later of the two assignments was made while they could share.
 pub(super) fn shared(records: &Records, pair: [(&PoolKey, Option<AssignmentId>); 2]) -> Option<&'static str> {
     let [(one, first), (other, second)] = pair;
     let (first, second) = (records.get(first?)?, records.get(second?)?);
@@ -296,7 +298,7 @@ pub(super) fn shared(records: &Records, pair: [(&PoolKey, Option<AssignmentId>);
     (one != other && (knew(first, second) || knew(second, first))).then_some("pools share addresses")
 }
 
-/// Whether an admin destroyed the records of the assignment. Of a status that was wiped the IPAMNode is a copy.
+/// Whether an admin destroyed the records of the assignment. A wiped status does not count, since the IPAMNode is a copy.
 pub(super) fn is_destroyed(records: &Records, held: &Held) -> bool {
     let cause = held.assignment.and_then(|id| records.lost_by(id));
     cause.is_some_and(|cause| cause != super::WIPE)

@@ -4,7 +4,7 @@ use http::Response;
 use http::header::{CONTENT_TYPE, RETRY_AFTER};
 use serde_json::{Value, json};
 
-/// What the API server answers instead of doing, or after doing, what it was asked for.
+/// The error that the API server returns instead of doing a request, or after doing it.
 pub(super) fn error_response(code: u16) -> Response<Vec<u8>> {
     let mut body = failure(code, "injected by the simulation");
     let mut response = Response::builder().status(code).header(CONTENT_TYPE, "application/json");

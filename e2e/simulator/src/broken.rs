@@ -5,7 +5,7 @@ use std::fmt::{self, Display, Formatter};
 /// A law that was broken.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct Broken {
-    /// Which law: a name that stays the same whatever broke it.
+    /// The name of the law. It does not depend on what broke it.
     pub law: &'static str,
     /// What broke it.
     pub what: String,
@@ -17,7 +17,7 @@ impl Display for Broken {
     }
 }
 
-/// The law is broken by this.
+/// The error that this broke the law.
 pub(super) fn broken<T>(law: &'static str, what: String) -> Result<T, Broken> {
     Err(Broken { law, what })
 }

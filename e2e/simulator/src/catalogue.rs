@@ -1,5 +1,6 @@
-//! The pools that the simulated admin applies: small networks, so that blocks run out and come back often; of both kinds and
-//! families; with blocks of one address and of the whole subnet; some over the addresses of others, by mistake and on purpose.
+//! The pools that the simulated admin applies. Networks are small, so that blocks run out and are reused often. There are
+//! pools of both kinds and families, with blocks of one address and of the whole subnet. Some overlap others, by mistake
+//! or on purpose.
 
 use ipam_core::overlap::ALLOW_OVERLAP_ANNOTATION;
 use serde_json::{Value, json};
@@ -14,7 +15,7 @@ pub(super) const POOLS: [(&str, &str); 7] = [
     ("ippools", "east"),
     ("cidrpools", "west"),
 ];
-/// Pools that may have the addresses of one another, as networks of their own: both say so from the start.
+/// Pools that may have the same addresses, as separate networks: both have the annotation from the start.
 const APART: [&str; 2] = ["east", "west"];
 
 /// The `spec`-th manifest of the `pool`-th pool.
@@ -42,7 +43,7 @@ fn selector() -> Value {
     json!({"nodeSelectorTerms": [{"matchExpressions": [{"key": "group", "operator": "In", "values": ["x"]}]}]})
 }
 
-/// Three blocks for four nodes; grown, with other sizes, moved, with exclusions, and with a spec that cannot work.
+/// Three blocks for four nodes; then larger, with other block sizes, moved, with exclusions, and with an invalid spec.
 fn blue() -> Vec<Value> {
     vec![
         json!({"subnet": "10.0.0.0/28", "perNodeBlockSize": 4, "nodeSelector": selector()}),

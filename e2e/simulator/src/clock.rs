@@ -9,7 +9,7 @@ use jiff::Timestamp;
 pub(super) struct Clock {
     /// The instant that counts as the start.
     pub(super) start: Instant,
-    /// Time since.
+    /// The time since the start.
     pub(super) elapsed: Duration,
 }
 
@@ -19,7 +19,7 @@ impl Clock {
         self.start + self.elapsed
     }
 
-    /// What a wall clock shows that is `skew` seconds off.
+    /// The time of a wall clock that is `skew` seconds off.
     pub(super) fn wall(self, skew: i64) -> Timestamp {
         let second = 1_800_000_000 + i64::try_from(self.elapsed.as_secs()).unwrap_or_default() + skew;
         Timestamp::from_second(second).unwrap_or_default()

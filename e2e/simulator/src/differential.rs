@@ -1,6 +1,7 @@
-//! The agent's real watch (`node_agent::watch::Blocks`, with its real files) and allocator thread beside the simulator's model of them.
-//! Both take in the same events and requests, and end and start again at the same places: in good order, within a record, and within a
-//! spec. After each step both must have the same in force and on disk, and must allocate and report the same.
+//! Compares the agent's real watch (`ipam_node_agent::watch::Blocks`, with its real files) and allocator thread with the
+//! simulator's model of them. Both receive the same events and requests, and end and start again at the same places:
+//! gracefully, within a record, and within a spec. After each step both must have the same in force and on disk, and must
+//! allocate and report the same.
 
 use std::cell::{Cell, RefCell};
 use std::collections::VecDeque;
@@ -46,13 +47,13 @@ const STARTS: usize = 5;
 const CHANGES: usize = 6;
 /// The pools that the object may name.
 const POOLS: [&str; 2] = ["blue", "red"];
-/// No pause of the real watch is to end by itself: time is in the simulator's hand.
+/// No pause of the real watch may end by itself: the simulator controls time.
 const NEVER: Duration = Duration::from_hours(1);
 
-/// Plays the events of a seed through both.
+/// Plays the events of a seed through both, and compares them.
 ///
 /// # Errors
-/// They differ, in words; or a folder or thread cannot be made.
+/// The difference between the two, as text; or a folder or thread cannot be created.
 pub fn agents_agree(seed: u64) -> Result<(), String> {
     let failed = |error: std::io::Error| error.to_string();
     let folder = tempfile::tempdir().map_err(failed)?;
@@ -70,18 +71,18 @@ pub fn agents_agree(seed: u64) -> Result<(), String> {
         made: 0,
     };
     (0..STARTS).try_for_each(|start| {
-        // The model is asked and must answer at once, however long the runtime has not been asked for leave.
+        // The model must answer at once, so tokio must not make it yield, however long it has run.
         let run = tokio::task::unconstrained(pair.run(folder.path()));
         runtime.block_on(run).map_err(|difference| format!("start {start}: {difference}"))
     })
 }
 
-/// What both have in common, and what outlives their starts.
+/// The state that both share, and that outlives their starts.
 struct Pair {
     rng: fastrand::Rng,
     server: Server,
     backup: Option<Backup>,
-    /// Of the model, and the journal of the original.
+    /// The disk of the model, and the one of the original's journal.
     disks: [Disk; 2],
     /// The node's clock, in Unix seconds.
     wall: Arc<AtomicI64>,
@@ -111,12 +112,12 @@ enum End {
     InGoodOrder,
     /// At once, between two events.
     Killed,
-    /// After so many steps of the journal's disk, in an ADD; with or without the power of the node.
+    /// After this many steps of the journal's disk, in an ADD; with or without a power cut of the node.
     InRecord {
         after: u8,
         power: bool,
     },
-    /// In the first event that brings another spec.
+    /// While both process the first event that has another spec.
     InSpec(Killed),
 }
 
@@ -158,7 +159,7 @@ impl Pair {
         Ok(())
     }
 
-    /// Starts both, or `None` if neither can start, for want of room on the disk.
+    /// Starts both; `None` if neither can start, because the disk has no room.
     async fn start(&mut self, folder: &Path) -> Result<Option<(Agents, Position)>, String> {
         let [model_disk, journal] = &mut self.disks;
         let model = Process::start(NODE, model_disk, &self.wall, self.clock)?;
@@ -194,7 +195,7 @@ impl Pair {
         Ok(Some((Agents { model, allocator, ended, file, in_force, reports, events, is_idle, follow }, found)))
     }
 
-    /// Both end.
+    /// Ends both.
     async fn end(&mut self, mut agents: Agents, end: End) -> Result<(), String> {
         match end {
             End::InGoodOrder => agents.allocator.close().await,
@@ -216,7 +217,7 @@ impl Pair {
         }
         let Agents { model, allocator, ended, follow, .. } = agents;
         drop((model, follow, allocator));
-        // What the original had begun to save is saved: such work cannot be interrupted.
+        // The original completes a save that it has begun: such work cannot be interrupted.
         tokio::task::spawn_blocking(|| ()).await.map_err(|error| error.to_string())?;
         let ended = ended.await.map_err(|error| error.to_string())?;
         if !matches!(end, End::InRecord { .. }) {
@@ -234,13 +235,13 @@ impl Pair {
         Ok(())
     }
 
-    /// Both take in an event. With `killed`, both are in the midst of it if it brings another spec. Whether they are.
+    /// Delivers an event to both. With `killed`, both stop within it if it has another spec. Returns whether they do.
     async fn hear(&mut self, agents: &mut Agents, told: Told, killed: Option<Killed>) -> Result<bool, String> {
         agents.events.borrow_mut().push_back(Ok(event(&told)?));
         let heard = agents.model.hear(told, &mut self.disks[0], killed, self.clock);
         if matches!(heard, Heard::Killed) {
-            // The first look at the event begins to save the spec, and later ones go on. They may put it in force, of which the journal
-            // must not learn.
+            // The first poll of the event begins to save the spec, and later polls continue. They may put it in force,
+            // but the journal must not record that.
             if killed == Some(Killed::BeforeItIsInForce) {
                 agents.allocator.close().await;
                 agents.poll(self.rng.u8(1..4)).await;
@@ -252,7 +253,7 @@ impl Pair {
         Ok(false)
     }
 
-    /// Before anything is heard of the server, it is known to be away, and both go by what they had saved.
+    /// Before its first event, the API server is known to be unreachable, and both use what they had saved.
     async fn miss_server(&mut self, agents: &mut Agents) -> Result<(), String> {
         agents.events.borrow_mut().push_back(Err(watcher::Error::NoResourceVersion));
         agents.poll(u8::MAX).await;
@@ -267,10 +268,10 @@ impl Pair {
         self.wall.store(i64::try_from(self.clock.elapsed.as_secs()).unwrap_or_default(), Ordering::Relaxed);
     }
 
-    /// The disk is full from now on, or well again.
+    /// Sets the disk to full, or makes it work again.
     fn set_disk(&mut self, folder: &Path, is: State) -> Result<(), String> {
         self.disks.iter_mut().for_each(|disk| disk.set(is));
-        // It prevents each new file, and no removal.
+        // A folder of this name prevents each new file, but no removal.
         let obstacle = folder.join(".spec.json.new");
         let done = match (is, obstacle.is_dir()) {
             (State::Full, false) => std::fs::create_dir(obstacle),
@@ -326,7 +327,7 @@ impl Pair {
         same("DEL", "freed", &words(model), &words(Some(original)))
     }
 
-    /// Both write their reports if these are due, and hear the same of them.
+    /// Both write their reports if due, and receive the same outcome.
     async fn report(&mut self, agents: &mut Agents) -> Result<(), String> {
         let (model, original) = agents.next(self.clock).await?;
         same("report", "next", &what_is_next(&model), &what_is_next(&original))?;
@@ -358,7 +359,7 @@ impl Pair {
         same(when, "report", &what_is_next(&model), &what_is_next(&original))
     }
 
-    /// Somebody changes the IPAMNode, by whatever there is. Whether the store of the server was put back, which breaks watches.
+    /// Changes the IPAMNode in a random way. Returns whether the store of the server was restored, which breaks watches.
     fn change(&mut self, found: Position) -> bool {
         let spec = json!({"pools": self.pools()});
         let is_there = self.server.get("ipamnodes", NODE).is_some();
@@ -402,7 +403,7 @@ impl Pair {
         names.iter().map(&mut pool).collect()
     }
 
-    /// A report of this agent, of an earlier one, or of one that had come further.
+    /// A report of this agent, of an earlier one, or of one whose journal had a later position.
     fn status(&mut self, found: Position) -> Value {
         let epoch = found.epoch + self.rng.u64(0..3);
         json!({"observedGeneration": 1, "ledger": {"epoch": epoch, "sequence": self.rng.u64(0..3)},
@@ -412,7 +413,7 @@ impl Pair {
 }
 
 impl Agents {
-    /// Lets the original go on until it waits for the next event, or has been woken so many times.
+    /// Polls the original until it waits for the next event, or this many times.
     async fn poll(&mut self, most: u8) {
         self.is_idle.set(false);
         let mut polls = 0;
@@ -425,14 +426,14 @@ impl Agents {
         .await;
     }
 
-    /// What is in use by both.
+    /// The addresses in use, by both.
     async fn holdings(&self) -> Result<(Holdings, Holdings), String> {
         let model = self.model.ask(|allocator| async move { allocator.holdings().await }).0;
         let model = model.ok_or("the model does not answer")?.map_err(|error| error.to_string())?;
         Ok((model, self.allocator.holdings().await.map_err(|error| error.to_string())?))
     }
 
-    /// What both reporters do next. That of the original hears of each change of what is in force, as the real loop tells it.
+    /// What both reporters do next. The original's reporter is notified of each change of what is in force, as in the real loop.
     async fn next(&mut self, clock: Clock) -> Result<(Next, Next), String> {
         if self.in_force.has_changed().map_err(|error| error.to_string())? {
             self.in_force.mark_unchanged();
@@ -442,7 +443,7 @@ impl Agents {
         if let (Next::Rest(grants), Next::Rest(same)) = (&model, &original)
             && grants == same
         {
-            // Both do so, and look again.
+            // Both make the grants idle, and look again.
             let (one, other) = (grants.clone(), grants.clone());
             drop(self.model.to_rest(clock));
             drop(self.model.ask(|allocator| async move { allocator.rest(one).await }));
@@ -463,7 +464,7 @@ impl Agents {
     }
 }
 
-/// The same word as the original hears it.
+/// The same event, in the type of the original.
 fn event(told: &Told) -> Result<Event<DeserializeGuard<IPAMNode>>, String> {
     let read = |object: &Value| serde_json::from_str(&object.to_string()).map_err(|error| error.to_string());
     Ok(match told {
@@ -475,7 +476,7 @@ fn event(told: &Told) -> Result<Event<DeserializeGuard<IPAMNode>>, String> {
     })
 }
 
-/// An answer, in words. No answer is one of an allocator that has stopped.
+/// An answer as text. No answer means that the allocator has stopped.
 fn words<T: Debug>(answer: Option<Result<T, Failure>>) -> String {
     match answer.unwrap_or(Err(Failure::Stopped)) {
         Ok(answer) => format!("{answer:?}"),

@@ -1,5 +1,5 @@
-//! The disk of a node: the agent's real journal on a simulated disk, a model of the files beside it, how all of that fails, and how
-//! it goes back.
+//! The disk of a node: the agent's real journal on a simulated disk, and a model of the files next to it. Both have
+//! faults, and restores of earlier states.
 
 use ipam_core::ledger::{Ledger, Reservation};
 use ipam_node_agent::note::Noted;
@@ -8,35 +8,35 @@ use ipam_node_agent::store::{Journal, Opened, Position, StoreError};
 
 use super::action::Disk as State;
 
-/// Zeros that the journal writes ahead: some records, so that journals grow and are compacted within a history.
+/// Zeros that the journal writes ahead: room for some records, so that journals grow and are compacted within a history.
 const CHUNK: usize = 512;
 
-/// An address that was freed is not allocated again for so many seconds, unless a pod asks for it by name.
+/// Seconds in which a freed address is not allocated again, unless a pod requests it by value or index.
 pub(super) const COOLDOWN: i64 = 2;
 
 /// What survives a crash.
 #[derive(Default, Debug)]
 pub(super) struct Disk {
     store: Store,
-    /// A copy of the store that somebody has made.
+    /// The copy of the store, if one was made.
     copy: Option<Store>,
-    /// How it is.
+    /// The state of the disk.
     is: State,
     /// One of the next syncs fails.
     fails: bool,
-    /// How far the journal had come that was put in place of a later one, until its agent has compared it with its report and
-    /// has noted on disk what came of that. (An agent that is started again and again before it hears anything cannot know.)
+    /// The position of a journal that replaced a later one, until its agent has compared it with its report and has saved
+    /// the result. (An agent that starts again and again before it receives anything cannot know.)
     went_back: Option<Position>,
-    /// What the journal must say at the next start.
+    /// What the journal must have at the next start.
     owed: Option<Owed>,
-    /// The step at which it is cut.
+    /// The step at which the disk is cut.
     cut_at: Option<usize>,
 }
 
 /// The agent's folder.
 #[derive(Default, Debug)]
 struct Store {
-    /// With the journal.
+    /// The files, with the journal.
     files: FakeDisk,
     /// The copy of the spec.
     noted: Option<Noted>,
@@ -50,12 +50,12 @@ struct Owed {
     more: bool,
 }
 
-/// What became of a store in whose place another was put.
+/// What happened to a store that was replaced.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(super) enum Replaced {
-    /// It is deleted.
+    /// The store is deleted.
     Deleted,
-    /// An earlier state of it is there.
+    /// An earlier state of the store is there.
     PutBack,
 }
 
@@ -63,7 +63,7 @@ pub(super) enum Replaced {
 pub(super) struct OpenStore {
     pub(super) ledger: Ledger,
     pub(super) journal: Journal<FakeDisk>,
-    /// How far the journal had come before.
+    /// The position of the journal before.
     pub(super) found: Position,
 }
 
@@ -75,7 +75,7 @@ impl Store {
 }
 
 impl Disk {
-    /// Opens the store as an agent that starts does. `Ok(None)` if it cannot start.
+    /// Opens the store like an agent that starts. `Ok(None)` if it cannot start.
     ///
     /// # Errors
     /// The journal is not what the agent had acknowledged.
@@ -96,22 +96,23 @@ impl Disk {
         Ok(Some(OpenStore { ledger, journal, found }))
     }
 
-    /// What is in use by the journal.
+    /// The addresses in use, by the journal.
     pub(super) fn ledger(&self) -> Ledger {
         Opened::read(self.store.files.clone()).map_or_else(|_| Ledger::new(0), |opened| replayed(opened).0)
     }
 
-    /// The agent ends: `reservations` are acknowledged. `more` if a request was under way.
+    /// Sets what the journal must have when the agent starts again: `reservations` are acknowledged. `more` is whether a
+    /// request was under way.
     pub(super) fn owes(&mut self, reservations: Vec<Reservation>, more: bool) {
         self.owed = Some(Owed { reservations, more });
     }
 
-    /// Whether it does what it is asked, and will.
+    /// Whether the disk works, and no sync is to fail.
     pub(super) fn is_well(&self) -> bool {
         self.is == State::Well && !self.fails
     }
 
-    /// It fails, or is well again.
+    /// Sets the state of the disk.
     pub(super) fn set(&mut self, is: State) {
         self.is = is;
         self.fails &= is != State::Well;
@@ -126,18 +127,18 @@ impl Disk {
         }
     }
 
-    /// After so many more syncs one fails.
+    /// After this many more syncs, one fails.
     pub(super) fn fail_sync(&mut self, after: usize) {
         self.fails = true;
         self.store.files.fail_sync_at(self.store.files.syncs() + 1 + after);
     }
 
-    /// Syncs that have failed.
+    /// Number of syncs that have failed.
     pub(super) fn failed_syncs(&self) -> usize {
         self.store.files.failed_syncs()
     }
 
-    /// After so many more steps nothing reaches the disk.
+    /// After this many more steps, nothing reaches the disk.
     pub(super) fn cut(&mut self, after: usize) {
         let at = self.store.files.steps() + after;
         self.store.files.cut_at(at);
@@ -149,13 +150,13 @@ impl Disk {
         self.cut_at.is_some_and(|at| self.store.files.steps() >= at)
     }
 
-    /// The process was killed. What it had written is in the system's memory.
+    /// The process was killed. What it had written is in the memory of the system.
     pub(super) fn is_killed(&mut self) {
         self.cut_at = None;
         self.store.files.end_cut();
     }
 
-    /// The power was cut, by chance with or without each part of what was not synced.
+    /// The power was cut. Each part of the unsynced data is kept or lost by chance.
     pub(super) fn lose_power(&mut self, seed: u64) {
         self.cut_at = None;
         let mut rng = fastrand::Rng::with_seed(seed);
@@ -168,23 +169,23 @@ impl Disk {
         self.store.noted.as_ref()
     }
 
-    /// Whether an earlier state of the store was put in place, and no agent has found that out yet.
+    /// Whether an earlier state of the store was restored, and no agent has detected it yet.
     pub(super) fn went_back(&self) -> bool {
         self.went_back.is_some()
     }
 
-    /// That was found out.
+    /// Records that an agent has detected it.
     pub(super) fn is_known_to_have_gone_back(&mut self) {
         self.went_back = None;
     }
 
-    /// Somebody makes a copy of the store.
+    /// Copies the store.
     pub(super) fn copy(&mut self) {
         self.copy = Some(self.store.copied());
     }
 
-    /// The copy takes the place of the store; without one the store is deleted. Not while an agent runs. What became of the store;
-    /// `None` if it is as before.
+    /// Replaces the store by the copy; deletes it if there is no copy. Not while an agent runs. Returns what happened to
+    /// the store; `None` if it is as before.
     pub(super) fn put_back(&mut self) -> Option<Replaced> {
         if self.is == State::ReadOnly {
             return None;
@@ -210,7 +211,7 @@ impl Disk {
         self.store.noted.is_none() && !self.store.files.has("journal")
     }
 
-    /// Saves the spec as the agent's file does. Whether that worked.
+    /// Saves the spec like the agent's file. Returns whether that worked.
     pub(super) fn save(&mut self, noted: &Noted) -> bool {
         let works = self.is == State::Well;
         if works {
@@ -234,7 +235,7 @@ impl Owed {
     }
 }
 
-/// The ledger of a journal, as a start reads it.
+/// The ledger of a journal, as an agent reads it at its start.
 fn replayed(mut opened: Opened<FakeDisk>) -> (Ledger, Opened<FakeDisk>) {
     let mut ledger = Ledger::new(COOLDOWN);
     opened.take_changes().iter().for_each(|change| ledger.apply(change));

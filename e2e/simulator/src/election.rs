@@ -1,5 +1,5 @@
-//! The election of one replica: the real loop, with each of its calls in the simulator's hand. Between a read of the Lease and the
-//! write that follows from it anything may happen, and so between a write and its answer.
+//! The election of one replica: the real loop, with the simulator in control of its calls. Anything may happen between a
+//! read of the Lease and the write that follows from it, and between a write and its answer.
 
 use std::time::{Duration, Instant};
 
@@ -7,8 +7,8 @@ use futures::FutureExt as _;
 use ipam_operator::election::LEASE_NAME;
 use ipam_operator::election::algorithm::RETRY_PERIOD;
 use ipam_operator::election::campaign::{Campaign, Next, Tried};
-use ipam_operator::election::mark::{Keeper, Mark, mark};
-use ipam_reconciler::given::{Wish, Word};
+use ipam_operator::election::marker::{MarkerHandle, MarkerWriter, marker};
+use ipam_reconciler::allocation_state::{LeaseRequest, LeaseState};
 use jiff::Timestamp;
 
 use super::action::Fate;
@@ -16,7 +16,7 @@ use super::clock::Clock;
 use super::server::{NAMESPACE, Server};
 use super::wire::{Answer, Wire};
 
-/// A leader looks after its Lease so much later than the real one would: so much less to play.
+/// How much later than a real leader a simulated one renews its Lease, so that there is less to play.
 const LATE_RENEWAL: Duration = RETRY_PERIOD.saturating_mul(2);
 
 /// A call about the Lease.
@@ -25,16 +25,16 @@ enum Call {
     Sent(Next),
     /// On its way back.
     Answered(Answer),
-    /// It is not answered.
+    /// No answer comes.
     Unanswered,
 }
 
-/// What came of a step.
+/// The result of a step.
 #[derive(Default)]
 pub(super) struct Stepped {
     /// Leadership is lost.
     pub(super) lost: bool,
-    /// The call that is given up and still on its way.
+    /// The call that is abandoned and still on its way.
     pub(super) late: Option<Next>,
 }
 
@@ -42,8 +42,8 @@ pub(super) struct Stepped {
 pub(super) struct Election {
     name: String,
     campaign: Campaign,
-    mark: Mark,
-    keeper: Keeper,
+    marker: MarkerHandle,
+    keeper: MarkerWriter,
     call: Option<Call>,
     /// When the next step is due.
     due: Duration,
@@ -51,14 +51,14 @@ pub(super) struct Election {
 }
 
 impl Election {
-    /// A process that starts now. `number` tells its pauses from those of others.
+    /// A process that starts now. `number` is the seed of its pauses.
     pub(super) fn new(name: &str, number: u32, clock: Clock) -> Self {
         let mut rng = fastrand::Rng::with_seed(number.into());
         let jitter = Box::new(move || rng.f64());
-        let (mark, keeper) = mark();
+        let (marker, keeper) = marker();
         let campaign = Campaign::new(name.to_owned(), NAMESPACE, clock.instant(), jitter);
         let name = name.to_owned();
-        Self { name, campaign, mark, keeper, call: None, due: Duration::ZERO, written: false }
+        Self { name, campaign, marker, keeper, call: None, due: Duration::ZERO, written: false }
     }
 
     /// What is on its way arrives, and what is due begins.
@@ -78,19 +78,19 @@ impl Election {
         Stepped { lost, late: late.or(given_up) }
     }
 
-    /// Asks what is next. Whether leadership is lost, and the call that is given up on its way.
+    /// Takes the next step. Returns whether leadership is lost, and the call that is abandoned on its way.
     fn go_on(&mut self, clock: Clock, wall: Timestamp) -> (bool, Option<Next>) {
         let next = self.campaign.next(clock.instant(), wall, self.keeper.wish());
         self.keeper.say(self.campaign.word());
         if let Some(tried) = self.campaign.take_tried() {
             self.written = tried == Tried::Written;
-            // Whatever is still under way is of a try that has ended.
+            // A call that is still under way is of a try that has ended.
             let call = self.call.take();
             self.due = self.due_at(&next, clock);
-            return (matches!(next, Next::Lost(_)), sent(call));
+            return (matches!(next, Next::LeadershipLost(_)), sent(call));
         }
         match next {
-            Next::Lost(_) => return (true, sent(self.call.take())),
+            Next::LeadershipLost(_) => return (true, sent(self.call.take())),
             Next::Wait(_) => self.due = self.due_at(&next, clock),
             call => {
                 self.call = Some(Call::Sent(call));
@@ -134,7 +134,7 @@ impl Election {
         matches!(self.call, Some(Call::Sent(_)))
     }
 
-    /// Whether a write has come to nothing because another process has written the Lease by now.
+    /// Whether a write failed because another process has written the Lease by now.
     pub(super) fn has_collided(&self, server: &Server) -> bool {
         let lease = server.get("leases", LEASE_NAME).and_then(|object| object.lease());
         let holder = lease.and_then(|lease| lease.spec?.holder_identity).filter(|holder| !holder.is_empty());
@@ -142,19 +142,19 @@ impl Election {
         is_refused && holder.is_some_and(|holder| holder != self.name)
     }
 
-    /// Until when the process leads, by its own clock. One that stands still does not know better.
+    /// When leadership ends, by the process's own clock. A stopped process cannot know that it has lost the Lease.
     pub(super) fn leads_until(&self) -> Option<Instant> {
         self.campaign.leads_until()
     }
 
-    /// What may be relied upon.
-    pub(super) fn word(&self) -> Word {
-        self.mark.word()
+    /// The state of the Lease that the leader may rely on.
+    pub(super) fn word(&self) -> LeaseState {
+        self.marker.word()
     }
 
-    /// The leader asks this of the Lease. Where calls wait for it, the next try is due at once.
-    pub(super) fn want(&mut self, wish: Wish, clock: Clock) {
-        self.mark.want(wish);
+    /// The leader requests this of the Lease. If calls wait for it, the next try is due at once.
+    pub(super) fn want(&mut self, wish: LeaseRequest, clock: Clock) {
+        self.marker.want(wish);
         if !self.is_under_way() && self.keeper.presses().now_or_never().is_some() {
             self.campaign.press(clock.instant());
             self.due = clock.elapsed;

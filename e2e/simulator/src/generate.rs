@@ -1,5 +1,5 @@
-//! From a seed to a history. Each history has a temper of its own: which pools it is about, which things happen often in it,
-//! and which never.
+//! Makes a history from a seed. Each history has its own mix: which pools it is about, which actions are frequent in it,
+//! and which are absent.
 
 use super::action::{Action, Disk, Fate};
 use super::dice::{Dice, Make};
@@ -28,15 +28,15 @@ pub fn history(seed: u64, steps: usize) -> Vec<Action> {
     history
 }
 
-/// The machines that a history is about: mostly [`NODES`]. By a chance of its own, so that all others are what they were before there
-/// was this.
+/// The number of machines of a history: mostly [`NODES`]. It is chosen with a seed of its own, so that the other choices
+/// stay the same as without it.
 fn machines(seed: u64) -> u8 {
     let mut rng = fastrand::Rng::with_seed(seed ^ MACHINES);
     if rng.u8(0..LARGE_APART) == 0 { rng.u8(NODES + 1..=MOST_NODES) } else { NODES }
 }
 
-/// In some histories all records are lost. By a chance of its own, so that all others are what they were before there was this, and
-/// the seeds by which mutants are found with them.
+/// Adds a loss of all records to some histories. It is chosen with a seed of its own, so that the other histories stay
+/// the same as without it. So do the seeds by which mutants are found.
 fn lose_records(seed: u64, of: &Dice, history: &mut Vec<Action>) {
     let mut dice = of.apart(!seed);
     if dice.rng.u8(0..LOSSES_APART) == 0 {
@@ -48,13 +48,13 @@ fn lose_records(seed: u64, of: &Dice, history: &mut Vec<Action>) {
     }
 }
 
-/// One of so many histories is about a loss of all records.
+/// One of this many histories is about a loss of all records.
 const LOSSES_APART: u8 = 8;
-/// Makes another seed of a history's, for what is laid over it.
+/// Makes the seed for the overlay from that of the history.
 const OVERLAY: u64 = 0x5ea5_0000_0000_0000;
-/// Makes another seed of a history's, for the number of machines.
+/// Makes the seed for the number of machines from that of the history.
 const MACHINES: u64 = 0x3ac4_0000_0000_0000;
-/// One of so many histories has more machines than [`NODES`].
+/// One of this many histories has more machines than [`NODES`].
 const LARGE_APART: u8 = 8;
 
 /// A cluster that works: some nodes, a pool or two, an operator.
@@ -75,15 +75,15 @@ fn opening(dice: &mut Dice) -> Vec<Action> {
     history
 }
 
-/// Weights of a history.
+/// Weights of the actions of a history.
 struct Temper {
     weights: Vec<(u32, Make)>,
     total: u32,
-    /// How often a story begins, of a hundred actions.
+    /// How often a story begins instead of an action, in percent.
     stories: u32,
 }
 
-/// What keeps a cluster going; always there.
+/// Actions of normal operation; every history has them.
 const COURSE: [(u32, Make); 16] = [
     (8, |dice| Action::Round { replica: dice.replica() }),
     (6, |_| Action::Crowd),
@@ -103,7 +103,7 @@ const COURSE: [(u32, Make); 16] = [
     (8, |dice| Action::Campaign { replica: dice.replica(), fate: Fate::Done }),
 ];
 
-/// What an admin does and what goes wrong; each history has some of it.
+/// Actions of an admin, and faults; each history has some of them.
 const TROUBLE: [(u32, Make); 43] = [
     (1, |_| Action::Backup),
     (1, |_| Action::Restore),
@@ -160,11 +160,11 @@ impl Temper {
         };
         weights.push((dice.rng.u32(0..5), spoils));
         for (weight, make) in TROUBLE.into_iter().chain(super::runtime::TROUBLE) {
-            // Some troubles are absent from a history, some are frequent in it.
+            // Some faults are absent from a history, some are frequent in it.
             let factor = [0, 0, 1, 1, 3][dice.rng.usize(0..5)];
             weights.push((weight * factor, make));
         }
-        // Whoever is killed comes back some day.
+        // Killed processes start again some day.
         weights.push((3, |dice| Action::Start { replica: dice.replica(), skew: 0 }));
         weights.push((3, |dice| Action::AgentStart { node: dice.node() }));
         let total = weights.iter().map(|(weight, _)| weight).sum();

@@ -1,11 +1,14 @@
-//! Faults of the product that are known and not yet removed. Each has a committed history that shows it
-//! (`e2e/simulator/known-faults/NAME.json`), and a test plays them: a history that breaks no law any more must go from the list.
+//! Known faults of the product that are not removed yet. Each has a committed history that shows it
+//! (`e2e/simulator/known-faults/NAME.json`), and a test plays them. If a history breaks no law any more, its fault must
+//! be removed from the list.
 //!
-//! A fresh seed that shows a known fault is counted, and fails a run only where one fault shows too often ([`MOST`]). A fault is
-//! recognised by the law that breaks and by what the shortest history cannot do without: actions in their order, and the node, pool or
-//! address that the law names. What a recogniser does not bind, its comment says with the reason. No fault explains a panic.
+//! A fresh seed that shows a known fault is counted. It fails a run only if one fault shows too often ([`MOST`]). A fault
+//! is recognised by the law that breaks and by the necessary parts of the shortest history. These are actions in their
+//! order, and the node, pool or address that the law names. If a recogniser does not check a part, its comment has the
+//! reason. No fault explains a panic.
 //!
-//! The test `a_near_miss_is_not_the_known_fault` changes the history of each file so that its cause is missing, too late, or of others.
+//! The test `a_near_miss_is_not_the_known_fault` changes the history of each file: its cause is missing, too late, or of
+//! other objects.
 
 mod loss;
 mod order;
@@ -13,8 +16,8 @@ mod other;
 mod restore;
 
 use super::Failure;
-use loss::{is_of_a_node_that_left, is_of_a_node_that_left_before_a_leader, is_of_a_pool_removed_by_hand};
-use other::{is_of_a_call_of_a_former_leader, is_of_an_awaited_node};
+use loss::{is_of_a_node_that_left_before_a_leader, is_of_a_pool_removed_by_hand};
+use other::{is_of_a_call_of_a_former_leader, is_of_a_last_release};
 use restore::{
     is_of_a_deleted_report, is_of_a_grant_never_used, is_of_a_lost_store, is_of_an_agent_that_is_down,
     is_of_an_agent_that_was_down, is_of_pools_that_stopped_sharing,
@@ -31,40 +34,35 @@ pub struct Fault {
     shows: fn(&Failure) -> bool,
 }
 
-/// The most histories in ten thousand that may show one known fault. More of them are likely to be another fault. The most frequent one
-/// shows in about one of ten thousand.
+/// Maximum number of histories in ten thousand that may show one known fault. More of them are likely to be another
+/// fault. The most frequent one shows in about one of ten thousand.
 pub const MOST: u64 = 5;
 
-/// So many may show it in a run of any length.
+/// In a run of any length, this many histories may show a fault.
 pub const FEW: u64 = 5;
 
-/// The laws that a double use of an address breaks.
+/// The laws that a duplicate address breaks.
 const TWICE: &[&str] = &["one-holder", "address-has-one-node"];
 
-/// The laws that records which are gone break.
+/// The laws that missing records break.
 const UNRECORDED: &[&str] = &["one-holder", "address-has-one-node", "held-is-recorded"];
 
-/// The laws that a block breaks which is released while it is in use.
+/// The laws that a block breaks if it is released while it is in use.
 const USED: &[&str] = &["one-holder", "address-has-one-node", "held-is-recorded", "pool-in-use-stays"];
 
 /// The laws that a call of a former leader breaks.
 const LATE_CALL: &[&str] = &["one-holder", "address-has-one-node", other::LEASE_FIRST];
 
-/// All of them. The first that fits counts, so that the one with more conditions stands before the one with fewer.
-pub const FAULTS: [Fault; 11] = [
+/// All known faults. The first match counts, so a fault with more conditions comes before one with fewer.
+pub const FAULTS: [Fault; 10] = [
     Fault { name: "agent-is-down-after-a-restore", laws: UNRECORDED, shows: is_of_an_agent_that_is_down },
     Fault { name: "pool-and-ipam-node-deleted-by-hand", laws: UNRECORDED, shows: is_of_a_pool_removed_by_hand },
-    Fault {
-        name: "node-leaves-before-it-is-asked",
-        laws: &["selected-node-has-a-block"],
-        shows: is_of_a_node_that_left,
-    },
     Fault { name: "report-deleted-with-its-ipam-node", laws: TWICE, shows: is_of_a_deleted_report },
     Fault { name: "pools-stop-sharing-before-a-restore", laws: TWICE, shows: is_of_pools_that_stopped_sharing },
     Fault {
-        name: "node-without-an-agent-is-awaited",
+        name: "leader-ends-before-it-marks-the-last-release",
         laws: &["selected-node-has-a-block"],
-        shows: is_of_an_awaited_node,
+        shows: is_of_a_last_release,
     },
     Fault {
         name: "node-leaves-before-the-next-leader",
@@ -77,8 +75,8 @@ pub const FAULTS: [Fault; 11] = [
         shows: is_of_a_call_of_a_former_leader,
     },
     Fault { name: "store-lost-beside-a-restore", laws: TWICE, shows: is_of_a_lost_store },
-    Fault { name: "agent-is-down-before-a-restore", laws: TWICE, shows: is_of_an_agent_that_was_down },
     Fault { name: "never-used-grant-of-a-backup", laws: USED, shows: is_of_a_grant_never_used },
+    Fault { name: "agent-is-down-before-a-restore", laws: TWICE, shows: is_of_an_agent_that_was_down },
 ];
 
 /// The known fault that the shortest history shows.

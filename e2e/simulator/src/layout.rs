@@ -1,5 +1,5 @@
-//! A pool's spec as the model reads it: which blocks there are, what of each may be allocated, and which nodes are selected. Written
-//! apart from the code that it judges; the networks here are small, so that it lists what that code computes.
+//! A pool's spec as the model reads it: its blocks, the allocatable addresses of each, and the selected nodes. It is
+//! independent of the code that it checks. The networks here are small, so that it lists what that code computes.
 
 use std::net::IpAddr;
 
@@ -9,15 +9,15 @@ use serde_json::Value;
 use super::admin::may_share;
 use super::server::{Server, text};
 
-/// Blocks listed of a network, at most: there are four nodes, and few blocks of theirs are ever taken.
+/// Maximum number of blocks listed of a network: there are at most twelve nodes, and few blocks are ever assigned to them.
 const MOST_BLOCKS: u128 = 64;
 
 /// A block.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub(super) struct Block {
-    /// All of it, as a status records it.
+    /// All addresses of the block, as a status records it.
     pub(super) range: AddrRange,
-    /// What an agent allocates from, exclusions and gateway included.
+    /// The addresses from which an agent allocates, including exclusions and the gateway.
     pub(super) hosts: AddrRange,
     pub(super) gateway: Option<IpAddr>,
     /// Whether a static allocation names it, and for which node.
@@ -33,10 +33,10 @@ pub(super) struct Layout {
     pub(super) network: AddrRange,
     pub(super) prefix_len: u8,
     pub(super) blocks: Vec<Block>,
-    /// Whether a spec with these values can work.
+    /// Whether the spec is valid.
     pub(super) is_valid: bool,
     pub(super) exclusions: Vec<AddrRange>,
-    /// Places within a block that are excluded, counted from its first address.
+    /// Excluded offsets within a block, counted from its first address.
     pub(super) per_node: Vec<(u128, u128)>,
     pub(super) routes: Vec<String>,
     pub(super) default_gateway: bool,
@@ -47,12 +47,12 @@ pub(super) struct Layout {
 }
 
 impl Layout {
-    /// Whether nothing is assigned and nothing released, because the spec cannot work and the pool is not being deleted.
+    /// Whether no block is assigned and none released, because the spec is invalid and the pool is not being deleted.
     pub(super) fn is_frozen(&self) -> bool {
         !self.is_valid && !self.is_deleting
     }
 
-    /// Every pool that there is.
+    /// All pools.
     pub(super) fn all(server: &Server) -> Vec<Self> {
         let kinds = super::records::POOL_KINDS.into_iter();
         kinds
@@ -60,7 +60,7 @@ impl Layout {
             .collect()
     }
 
-    /// What the manifest of a pool says.
+    /// Reads the manifest of a pool.
     pub(super) fn read(kind: PoolKind, object: &Value) -> Option<Self> {
         let spec = &object["spec"];
         let cidr = spec["subnet"].as_str().or(spec["cidr"].as_str())?;
@@ -126,7 +126,7 @@ impl Layout {
         Some(starts.filter_map(block).collect())
     }
 
-    /// Whether the Node is to have a block.
+    /// Whether the pool selects the Node.
     pub(super) fn selects(&self, node: &Value) -> bool {
         if self.selector.is_null() {
             return true;
@@ -140,31 +140,32 @@ impl Layout {
         terms.any(|term| term["matchExpressions"].as_array().is_some_and(|all| all.iter().all(holds)))
     }
 
-    /// Whether the address of the block may be allocated to a pod that does not ask for it by name.
+    /// Whether the address of the block may be allocated dynamically.
     pub(super) fn allows(&self, block: &Block, addr: u128) -> bool {
         let family = block.range.family();
         let place = addr - block.range.numbers().0;
         let from_hosts = addr - block.hosts.numbers().0;
-        // The places of an IPPool's block begin with its first address, and those of a prefix with its network address.
+        // The offsets of an IPPool's block begin with its first address, and those of a prefix with its network address.
         let place = if self.key.kind == PoolKind::IpPool { from_hosts } else { place };
         let is_excluded = self.exclusions.iter().any(|range| range.contains(family.addr(addr)))
             || self.per_node.iter().any(|(first, last)| (*first..=*last).contains(&place));
         !is_excluded && block.gateway != Some(family.addr(addr))
     }
 
-    /// The addresses of the block that pods get without asking for one by name.
+    /// The addresses of the block that may be allocated dynamically.
     pub(super) fn open<'a>(&'a self, block: &'a Block) -> impl Iterator<Item = IpAddr> + 'a {
         let (first, last) = block.hosts.numbers();
         let family = block.hosts.family();
         (first..=last).filter(|addr| self.allows(block, *addr)).map(move |addr| family.addr(addr))
     }
 
-    /// The block that is just this range.
+    /// The block that is exactly this range.
     fn block(&self, range: &AddrRange) -> Option<&Block> {
         self.blocks.iter().find(|block| block.range == *range)
     }
 
-    /// The block that is just this range, if the spec lets the node have it: its own static one, or else one that no entry names.
+    /// The block that is exactly this range, if the spec allows it for the node: its own static one, or else one that no
+    /// entry names.
     pub(super) fn block_of(&self, node: &str, range: &AddrRange) -> Option<&Block> {
         let own = self.blocks.iter().find(|block| block.static_for.as_deref() == Some(node));
         match own {
@@ -173,7 +174,7 @@ impl Layout {
         }
     }
 
-    /// Whether the two may not both serve.
+    /// Whether only one of the two may serve.
     pub(super) fn conflicts_with(&self, other: &Self) -> bool {
         self.key != other.key && !self.shares_with(other) && self.network.overlaps(&other.network)
     }
@@ -214,7 +215,8 @@ fn network(addr: IpAddr, prefix_len: u8) -> Option<AddrRange> {
     AddrRange::from_numbers(all.family(), number & !mask, number | mask)
 }
 
-/// Without the network address, and in IPv4 without the broadcast address, unless there are two addresses or one.
+/// The host addresses: without the network address, and in IPv4 without the broadcast address, unless there are two
+/// addresses or one.
 fn hosts(network: &AddrRange) -> AddrRange {
     let (first, last) = network.numbers();
     if last - first <= 1 {

@@ -1,68 +1,86 @@
 //! A deterministic simulation of a whole cluster around the operator's and the agent's real decisions.
 //!
-//! From a seed comes a history: what the watches tell and when, which calls are lost and which only their answers, who
-//! crashes, stands still or starts, and what an admin does. After each call the safety laws ([`law`]) are checked against what pods
-//! really have. At the end no fault happens any more. Within six simulated minutes every liveness law must then hold, by the objects
-//! on the server and by real ADD requests. They must hold again once all pods have ended, and again once all pools are deleted. No wall
-//! clock, no threads: the same seed gives the same history, and a history that breaks a law is shrunk to the shortest one that still
+//! A seed makes a history. It decides which events the watches deliver and when, and which calls and answers are lost. It
+//! also decides which processes crash, are stopped or start, and what an admin does. After each call the safety laws
+//! ([`law`]) are checked against the addresses that pods really have. At the end no more faults happen. Within six
+//! simulated minutes every liveness law must then hold, by the objects on the server and by real ADD requests. They must
+//! hold again once all pods have ended, and again once all pools are deleted. There is no wall clock, and there are no
+//! threads: the same seed makes the same history. A history that breaks a law is shrunk to the shortest one that still
 //! does.
 //!
-//! What the code says of itself counts for nothing, with three exceptions. Once records are lost, the message of `AwaitingAgentReports` says whose
-//! report the operator awaits. The reason `InvalidSpec` says that nothing is assigned or released. An agent whose store was lost says
-//! which addresses it reports without a record; the model says until when.
+//! The laws ignore what the code reports about itself, with three exceptions. Once records are lost, the message of
+//! `AwaitingAgentReports` names the nodes whose report the operator awaits. The reason `InvalidSpec` means that nothing
+//! is assigned or released. An agent whose store was lost reports addresses without a record; the model decides until
+//! when.
 //!
-//! What an admin has accepted is allowed by name ([`allowed`]): each reason is counted with the checks that it leaves out. Pools with an
-//! invalid spec are the exception: what they assign and release is not checked, and not counted. What happened is counted, too
-//! ([`activity`]), so that a run in which something never happens does not count as a proof of it.
+//! What an admin has accepted is allowed by name ([`allowed`]): each reason is counted with the checks that it leaves
+//! out. Pools with an invalid spec are the exception: what they assign and release is not checked, and not counted. What
+//! happened is counted, too ([`activity`]), so that a run in which something never happens does not count as a proof of
+//! it.
 //!
-//! Real code: `operator::reconcile` with all it decides by, `operator::act` (its calls, answered by a model of the API server),
-//! the loop of the election with its mark of blocks given, and the agent's reading of blocks, its notes and its comparison of journal
-//! and report. Of the agent also the allocator (`Allocator::inline`), the journal on a simulated disk (`store::fake`), the reporter
+//! Real code of the operator: `ipam_reconciler::reconcile` with all its decisions, the calls of
+//! `ipam_operator::api_writer`, and the loop of the election with the allocation state of the Lease. A model of the API
+//! server answers the calls. Real code of the agent: how it reads blocks, accepts specs, and compares journal and report;
+//! also the allocator (`Allocator::inline`), the journal on a simulated disk (`store::fake`), the reporter
 //! (`status::Reports`) and the garbage collection (`gc::Observations`, `gc::Suspects`).
 //!
 //! Modelled: the API server, and time. On the agent's side:
 //! * the loop of its watch (`process.rs`). [`differential`] compares it with `watch::Blocks` on the same events;
-//! * the files beside the journal (`disk.rs`). [`differential`] compares `spec.json` and `seen.json`, and nothing compares
+//! * the files next to the journal (`disk.rs`). [`differential`] compares `spec.json`, and nothing compares
 //!   `uncompared.json`. They become records of the journal later;
-//! * the gRPC service and the container runtime, which ask the allocator here without a wire (`agent/cni.rs`);
+//! * the gRPC service and the container runtime, which call the allocator directly here (`agent/cni.rs`);
 //! * the lists of pods (`agent/collect.rs`), and the pauses of the reporter's and the collector's loops.
 //!
-//! What the model of the API server ([`server`]) promises, and `tests/model.rs` compares with the real one: which writes conflict by
-//! version or uid, which preconditions a deletion has, that a write which changes nothing makes no version, what `generation` counts,
-//! that `spec` and `status` are written apart, merge and JSON patches, finalizers, and the events of a watch in their order. An update of
-//! a Lease that is not there creates it.
-//! kube-runtime's Controllers are `operator::reconcile::model`, which says what of it `operator/tests/controllers.rs` compares with the real
-//! ones. Not modelled is how many keys are reconciled at one time.
-//! What the model has of its own, and nothing compares: a watch that lags, fails or lists again ([`watch`]), the moment at which a replica
-//! hears that it leads, a Lease call that is given up or late, a restore, and the order of the steps of the agent's report loop. The agent's
-//! report, what is in use and what is in force are read in one step.
+//! `e2e/tests/model.rs` compares these properties of the model of the API server ([`server`]) with the real one:
+//! * which writes conflict by version or uid, and which preconditions a deletion has;
+//! * that a write without a change makes no version, and what `generation` counts;
+//! * that `spec` and `status` are written separately, merge and JSON patches, and finalizers;
+//! * the events of a watch in their order;
+//! * that an update of a Lease that does not exist creates it.
 //!
-//! Played: watches that lag, repeat themselves, leave out what was soon outdated, are answered by an error, or break and list again
-//! (a list that is answered by an error is one that comes later); calls and reports that
-//! are lost, whose answer is lost, or that arrive when whoever made them is long dead or has given them up (a creation, which no
-//! version fences, within the time for which an IPAMNode outlives its Node); replicas and agents that are killed, start, and stand
-//! still beyond their lease; skewed clocks; agents that start while the API server cannot be heard; pods that ask for an address of
-//! their node's block by its value or index, or for two; requests that are repeated; nodes that are replaced under new names; disks
-//! that are full, cannot be written, fail a sync, lose their power or are lost with their node; agents that are killed within a record
-//! or a spec; clocks of nodes that jump; nodes without an agent; lists of pods that lag, are empty or fail; DEL and GC that never come;
-//! agents' stores that are deleted, or put back to an earlier state, while pods run; an admin who edits, deletes, relabels, wipes,
-//! restores a backup (also under a running leader), forces (one node, or `*`), allows pools to share addresses and takes that back,
-//! takes finalizers off, and deletes the definitions with all that there is of them. What some of this breaks today is listed by file
-//! in `known-faults`, such as an IPAMNode that is deleted by hand beside its pool, and a Node that leaves before its agent was asked.
+//! kube-runtime's Controllers are `ipam_reconciler::reconcile::model`, which lists what `operator/tests/controllers.rs`
+//! compares with the real ones. Not modelled is how many keys are reconciled at one time.
+//! Nothing compares these properties of the model: a watch that lags, fails or lists again ([`watch`]), the moment at
+//! which a replica learns that it leads, a Lease call that is late or timed out, and a restore. Nor does anything compare
+//! the order of the steps of the agent's report loop. The agent's report, what is in use and what is in force are read in
+//! one step.
 //!
-//! Not judged: how long a leader waits for a node without an agent. It keeps the node's blocks and IPAMNode today, and after a
-//! loss of all records it waits for its report. The checks that this leaves out are counted.
+//! Played on the API server and the operator:
+//! * watches that lag, repeat events, skip outdated events, return an error, or break and list again; a list that fails
+//!   is one that comes later;
+//! * calls and reports that are lost, whose answer is lost, or that arrive after their sender has died or stopped
+//!   waiting; also creations, which no version makes conditional;
+//! * replicas and agents that are killed, start, and are stopped beyond their Lease; skewed clocks;
+//! * an admin who edits, deletes, relabels, wipes, and restores a backup, also under a running leader;
+//! * an admin who force-releases (one node, or `*`), allows pools to share addresses and revokes that, removes
+//!   finalizers, and deletes the CRDs with all their objects.
 //!
-//! Not played: a call that is on its way while a store is put back, because no API server runs then; a Pod object that is deleted while
-//! its containers run; a last look at a pod that is answered from an earlier state;
-//! a creation by a former leader that arrives after its object was deleted by hand; an agent's store that is lost before the IPAMNode of
-//! a restore is deleted; an agent
-//! whose own store was put back and which hears nothing for long, or starts again before it does (it cannot know then); addresses
-//! that pods ask for by name outside their node's block, or the gateway's (`allocateDefaultGateway`); a second interface of a pod in
-//! one network, and an IPAMNode that the agent cannot read, which the agent's own tests have; a list from a stale cache, because
-//! the watches ask for the most recent one; events that are published; `--offline-limit`, the
-//! webhooks, and more than twelve nodes. Random steps of one history never both wipe a status and delete an IPAMNode by hand: then
-//! nothing that is left tells who has what.
+//! Played on nodes:
+//! * agents that start while the API server is unreachable, are killed within a record or a spec, or do not exist;
+//! * pods that request an address of their node's block by its value or index, or two addresses; requests that are
+//!   repeated; DEL and GC that never come; lists of pods that lag, are empty or fail;
+//! * nodes that are replaced under new names; clocks of nodes that jump;
+//! * disks that are full, cannot be written, fail a sync, lose their power or are lost with their node;
+//! * agents' stores that are deleted, or restored to an earlier state, while pods run.
+//!
+//! The files in `known-faults` list what some of this breaks today. Examples are an IPAMNode that is deleted by hand
+//! together with its pool, and a Node that leaves before its agent has reported.
+//!
+//! Not checked: how long a leader waits for a node without an agent. It keeps the node's blocks and IPAMNode today, and
+//! after a loss of all records it waits for its report. The checks that this leaves out are counted.
+//!
+//! Not played:
+//! * a call that is on its way while a store is restored, because no API server runs then;
+//! * a Pod object that is deleted while its containers run; a last look at a pod that is answered from an earlier state;
+//! * an agent's store that is lost before the IPAMNode of a restore is deleted;
+//! * an agent whose own store was restored and which receives nothing for long, or starts again before it does (it cannot
+//!   know then);
+//! * requests for an address outside their node's block by its value, or for the gateway (`allocateDefaultGateway`);
+//! * a second interface of a pod in one network, and an IPAMNode that the agent cannot read, which the agent's own tests have;
+//! * a list from a stale cache, because the watches request the most recent one;
+//! * events that are published; `--offline-limit`; the webhooks; more than twelve nodes.
+//!
+//! Random steps of one history never both wipe a status and delete an IPAMNode by hand: then no record of the assignment is left.
 
 pub mod action;
 pub mod activity;
@@ -117,27 +135,28 @@ pub use generate::history;
 pub use many::{End, Found, Played, Totals, play_many};
 pub use shrink::shrink;
 
-/// The admin's action that puts an earlier state of the API server in place.
+/// The admin's action that restores an earlier state of the API server.
 const RESTORE: &str = "a restore";
 /// The admin's action that removes a pool's status.
 const WIPE: &str = "a wiped status";
-/// The admin's action that deletes the definitions.
+/// The admin's action that deletes the CRDs.
 const UNDEFINE: &str = "the definitions' deletion";
 
 /// A history that broke a law.
 #[derive(Clone, Debug)]
 pub struct Failure {
-    /// The steps, the last of which broke it; then, if `settling`, all was left to settle.
+    /// The steps, the last of which broke the law; then, if `settling`, all was left to settle.
     pub history: Vec<Action>,
-    /// Whether it broke only after the last step, when nothing went wrong any more.
+    /// Whether the law broke only after the last step, when no more faults happened.
     pub settling: bool,
-    /// Which law, in words.
+    /// The law, and what broke it.
     pub law: Broken,
-    /// Entries that restores put in place and that no report proves.
+    /// Entries of restored objects that no report proves.
     pub unproven: Vec<Unproven>,
 }
 
-/// A restore put an entry in place whose grant no report had in the backup, and that was used or revoked after the backup was made.
+/// An entry that a restore brought back. No report of the backup had its grant, and the grant was used or revoked after
+/// the backup was made.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct Unproven {
     /// The node of the IPAMNode.
@@ -152,7 +171,7 @@ pub struct Simulator {
 }
 
 impl Simulator {
-    /// One.
+    /// A simulator.
     ///
     /// # Errors
     /// The runtime for the operator's calls cannot be built.
@@ -164,7 +183,7 @@ impl Simulator {
     /// Plays a history, then lets all settle.
     ///
     /// # Errors
-    /// A law was broken. That the code panics is one, too.
+    /// A law was broken. A panic of the code counts as one, too.
     pub fn play(&self, history: &[Action]) -> Result<World, Failure> {
         catch_unwind(AssertUnwindSafe(|| self.play_on(history))).unwrap_or_else(|panic| {
             let words = panic.downcast_ref::<String>().map(String::as_str).or(panic.downcast_ref::<&str>().copied());

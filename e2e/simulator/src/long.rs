@@ -1,4 +1,4 @@
-//! A run over very many seeds that goes on past failures, and that may be ended and taken up again.
+//! A run over very many seeds that continues after failures, and that can be interrupted and resumed.
 
 use std::collections::BTreeMap;
 use std::fmt::Write as _;
@@ -12,10 +12,10 @@ use serde::{Deserialize, Serialize};
 use super::action::Action;
 use super::{End, Totals, play_many};
 
-/// Seeds between two entries in the file.
+/// Number of seeds between two writes of the file.
 const BATCH: u64 = 2_000;
 
-/// What is kept of a run.
+/// The state of a run, as the file keeps it.
 #[derive(Serialize, Deserialize, Debug)]
 pub struct Long {
     /// The first seed.
@@ -26,7 +26,7 @@ pub struct Long {
     pub steps: usize,
     /// The next seed to be played.
     pub next: u64,
-    /// What was found so far.
+    /// The failures so far.
     pub found: Vec<Entry>,
     /// How much was played so far, and what happened.
     pub totals: Totals,
@@ -48,7 +48,7 @@ pub struct Entry {
 }
 
 impl Entry {
-    /// In one line.
+    /// The entry in one line.
     pub fn line(&self) -> String {
         let known = self.known.as_deref().unwrap_or("NOT KNOWN");
         let what: String = self.what.chars().take(200).collect();
@@ -59,19 +59,19 @@ impl Entry {
 /// Some seeds that were played together.
 #[derive(Debug)]
 pub struct Batch {
-    /// How many.
+    /// Number of seeds.
     pub seeds: u32,
-    /// How long that took.
+    /// How long they took, in seconds.
     pub seconds: f64,
-    /// What was found in them.
+    /// The failures in them.
     pub found: Vec<Entry>,
 }
 
 impl Long {
-    /// The run that `file` keeps, or a new one.
+    /// The run in `file`, or a new one.
     ///
     /// # Errors
-    /// The file does not read, or keeps another run.
+    /// The file does not parse, or has another run.
     pub fn open(file: &Path, seeds: Range<u64>, steps: usize) -> Result<Self> {
         if !file.exists() {
             let (found, totals) = (Vec::new(), Totals::default());
@@ -83,16 +83,16 @@ impl Long {
         Ok(kept)
     }
 
-    /// The run that `file` keeps.
+    /// The run in `file`.
     ///
     /// # Errors
-    /// The file does not read.
+    /// The file does not parse.
     pub fn read(file: &Path) -> Result<Self> {
         let text = std::fs::read_to_string(file).with_context(|| format!("{} cannot be read", file.display()))?;
         serde_json::from_str(&text).with_context(|| format!("{} keeps no run", file.display()))
     }
 
-    /// Plays some more and keeps what came of it; `None` once all are played.
+    /// Plays the next batch and saves the result; `None` once all are played.
     ///
     /// # Errors
     /// A simulator cannot be made, or the file cannot be written.
@@ -140,7 +140,7 @@ impl Long {
         text
     }
 
-    /// What is wrong with the run so far, seeds that show an unknown fault first.
+    /// The errors of the run so far, seeds that show an unknown fault first.
     pub fn wrong(&self) -> Vec<String> {
         let unknown = self.found.iter().filter(|found| found.known.is_none()).map(Entry::line);
         let known = self.found.iter().filter_map(|found| found.known.as_deref());

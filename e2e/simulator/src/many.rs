@@ -1,4 +1,4 @@
-//! Many seeds side by side. What is found does not depend on how many threads look.
+//! Plays many seeds in parallel. The result does not depend on the number of threads.
 
 use std::collections::BTreeMap;
 use std::fmt::{self, Display, Formatter};
@@ -24,10 +24,10 @@ pub struct Found {
     pub known: Option<&'static Fault>,
 }
 
-/// Fewer histories than this are too few to say what a run never does and which share of its checks a reason leaves out.
+/// A run of fewer histories is too small to check what never happens and which share of its checks a reason leaves out.
 pub const ENOUGH: u64 = 30_000;
 
-/// The most of the checks of a law that one reason may leave out, in percent.
+/// Maximum share of the checks of a law that one reason may leave out, in percent.
 const MOST_ALLOWED: u64 = 5;
 
 /// What was played.
@@ -35,14 +35,14 @@ const MOST_ALLOWED: u64 = 5;
 pub struct Totals {
     /// Seeds that were played.
     pub seeds: u64,
-    /// What happened in those that broke no law.
+    /// What happened in histories that broke no law.
     pub activity: Activity,
-    /// In how many histories each reason allowed a violation.
+    /// Reason → number of histories in which it allowed a violation.
     pub allowed_in: BTreeMap<String, u64>,
 }
 
 impl Totals {
-    /// Adds what was played elsewhere.
+    /// Adds the totals of another run.
     pub fn join(&mut self, other: &Self) {
         self.seeds += other.seeds;
         self.activity.join(&other.activity);
@@ -51,8 +51,9 @@ impl Totals {
         }
     }
 
-    /// What is wrong with a run that showed these known faults: one shows too often, something never happened, or a reason left out too
-    /// many checks of a law. A run of fewer than [`ENOUGH`] histories is judged by the faults alone.
+    /// The errors of a run that showed these known faults. An error is a fault that shows too often, something that never
+    /// happened, or a reason that left out too many checks of a law. In a run of fewer than [`ENOUGH`] histories only the
+    /// faults are checked.
     pub fn wrong<'a>(&self, known: impl IntoIterator<Item = &'a str>) -> Vec<String> {
         let mut hits = BTreeMap::<&str, u64>::new();
         known.into_iter().for_each(|name| *hits.entry(name).or_default() += 1);
@@ -86,30 +87,30 @@ impl Display for Totals {
 /// What was played, and what was found.
 #[derive(Default, Debug)]
 pub struct Played {
-    /// How much, and what happened.
+    /// How many seeds were played, and what happened.
     pub totals: Totals,
-    /// Steps of those that broke no law, those in which all was left to settle not counted.
+    /// Steps of histories that broke no law, without the steps in which all was left to settle.
     pub steps: u64,
     /// The seeds that broke a law, in rising order.
     pub found: Vec<Found>,
 }
 
 impl Played {
-    /// What is wrong with the run, apart from faults that are not known.
+    /// The errors of the run, without unknown faults.
     pub fn wrong(&self) -> Vec<String> {
         self.totals.wrong(self.found.iter().filter_map(|found| Some(found.known?.name)))
     }
 
-    /// The lowest seed that shows a fault which is not known.
+    /// The lowest seed that shows an unknown fault.
     pub fn failure(&self) -> Option<&Found> {
         self.found.iter().find(|found| found.known.is_none())
     }
 }
 
-/// When playing ends.
+/// When a run ends.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum End {
-    /// With the first seed that shows a fault which is not known.
+    /// With the first seed that shows an unknown fault.
     AtFirstFailure,
     /// With the last seed.
     AtLastSeed,

@@ -15,7 +15,7 @@ impl Model {
         self.0.answer(request)
     }
 
-    /// What a watch of this plural tells from the beginning: whether the object was deleted, and the object.
+    /// The events of a watch of this plural from the beginning: whether the object was deleted, and the object.
     pub fn events(&self, plural: &str) -> Vec<(bool, Value)> {
         let Some(plural) = PLURALS.into_iter().find(|known| *known == plural) else { return Vec::new() };
         let event = |event: &super::server::Event| (event.change == Change::Deleted, (**event.object).clone());

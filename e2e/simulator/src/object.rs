@@ -1,4 +1,4 @@
-//! An object as the model server keeps it: its JSON, and what is read out of it, each at most once however many ask.
+//! An object as the model server stores it: its JSON, and what is parsed from it, each at most once.
 
 use std::fmt::{self, Display, Formatter};
 use std::ops::Deref;
@@ -20,7 +20,7 @@ pub(super) struct Object {
 }
 
 impl Object {
-    /// This state.
+    /// The state with this JSON.
     pub(super) fn new(json: Value) -> Self {
         Self { json, raw: OnceLock::new(), claims: OnceLock::new(), lease: OnceLock::new() }
     }
@@ -35,7 +35,7 @@ impl Object {
         self.lease.get_or_init(|| Lease::deserialize(&self.json).ok()).clone()
     }
 
-    /// Who has which block, if this is a pool, by its status: served or being taken back.
+    /// The blocks of nodes by the status, assigned or being released, if this is a pool.
     pub(super) fn claims(&self) -> &[Claim] {
         self.claims.get_or_init(|| {
             let lists = ["allocations", "releasing"].into_iter().map(|list| &self.json["status"][list]);

@@ -1,5 +1,4 @@
-//! What is still on its way when nobody waits for it any more: calls of replicas and reports of agents that were killed, or have
-//! given up waiting. Each arrives at any time, or never.
+//! Calls of replicas and reports of agents whose sender was killed or has stopped waiting. Each arrives at any time, or never.
 
 use ipam_operator::election::campaign::Next;
 use ipam_reconciler::reconcile::Command;
@@ -13,31 +12,31 @@ enum Orphan {
     Lease { call: Box<Next> },
 }
 
-/// All of it.
+/// All such calls and reports.
 #[derive(Default)]
 pub(super) struct Orphans {
     on_their_way: Vec<Orphan>,
 }
 
 impl Orphans {
-    /// A replica's call.
+    /// Adds a replica's call.
     pub(super) fn call(&mut self, wire: Wire, command: Command) {
         self.on_their_way.push(Orphan::Call { wire: Box::new(wire), command: Box::new(command) });
     }
 
-    /// A replica's call about the Lease. A read changes nothing, whenever it arrives.
+    /// Adds a replica's call about the Lease. A read changes nothing, whenever it arrives.
     pub(super) fn lease(&mut self, call: Next) {
         if call != Next::Read {
             self.on_their_way.push(Orphan::Lease { call: Box::new(call) });
         }
     }
 
-    /// The report of a node's agent.
+    /// Adds the report of a node's agent.
     pub(super) fn report(&mut self, node: String, patch: Value) {
         self.on_their_way.push(Orphan::Report { node, patch });
     }
 
-    /// One arrives. Nobody hears of the answer. Whether one arrived.
+    /// Delivers one. Its answer is dropped. Returns whether there was one.
     pub(super) fn arrive(&mut self, pick: usize, server: &Shared) -> bool {
         let Some(place) = pick.checked_rem(self.on_their_way.len()) else { return false };
         match self.on_their_way.remove(place) {
@@ -48,12 +47,12 @@ impl Orphans {
         true
     }
 
-    /// Whether no call or report is on its way, those about the Lease apart.
+    /// Whether no call or report is on its way, except calls about the Lease.
     pub(super) fn is_empty(&self) -> bool {
         self.on_their_way.iter().all(|orphan| matches!(orphan, Orphan::Lease { .. }))
     }
 
-    /// None of it arrives.
+    /// Drops all of them.
     pub(super) fn forget(&mut self) {
         self.on_their_way.clear();
     }

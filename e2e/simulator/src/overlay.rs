@@ -1,5 +1,6 @@
-//! Faults that are laid over a history that is otherwise what it was without them: each kind by a chance of its own, and in half of all
-//! histories none. Of such a history the steps before the first of them stay the same, and so do the seeds by which mutants are found.
+//! Adds faults to a history that otherwise stays as it was. Each kind has a probability of its own, and half of all
+//! histories get none. The steps before the first added fault stay the same, and so do the seeds by which mutants are
+//! found.
 
 use super::action::{Action, Fate};
 use super::dice::Dice;
@@ -11,7 +12,7 @@ const CODES: [u16; 10] = [401, 403, 404, 409, 410, 422, 429, 500, 503, 504];
 /// Steps of a history that build the cluster.
 const OPENING: usize = 15;
 
-/// Lays faults over `history`, or none.
+/// Adds faults to `history`, or none.
 pub(super) fn overlay(dice: &mut Dice, history: &mut Vec<Action>) {
     match dice.rng.u8(0..32) {
         0..=3 => errors(dice, history),
@@ -49,19 +50,19 @@ fn insert(dice: &mut Dice, history: &mut Vec<Action>, story: Vec<Action>) {
     drop(history.splice(at..at, story));
 }
 
-/// Somewhere after the opening and before the last quarter.
+/// A place after the opening and before the last quarter.
 fn place(dice: &mut Dice, history: &[Action]) -> usize {
     let last = history.len() * 3 / 4;
     dice.rng.usize(OPENING.min(last)..=last)
 }
 
-/// The fate of a call that an HTTP error meets, mostly before the effect.
+/// The fate of a call that gets an HTTP error, mostly before the effect.
 fn error(dice: &mut Dice) -> Fate {
     let code = CODES[dice.rng.usize(0..CODES.len())];
     if dice.rng.u8(0..3) == 0 { Fate::ErrorAfter(code) } else { Fate::ErrorBefore(code) }
 }
 
-/// The fate of a call that goes wrong in any way.
+/// The fate of a call that fails in any way.
 fn failure(dice: &mut Dice) -> Fate {
     match dice.rng.u8(0..8) {
         0 => Fate::Lost,
@@ -71,7 +72,7 @@ fn failure(dice: &mut Dice) -> Fate {
     }
 }
 
-/// Calls of the operator meet HTTP errors, or are lost: single ones, and sometimes all of a time.
+/// Calls of the operator get HTTP errors, or are lost: single calls, and sometimes all of a time.
 fn errors(dice: &mut Dice, history: &mut [Action]) {
     let apart = dice.rng.u8(1..5);
     for place in OPENING.min(history.len())..history.len() {
@@ -97,12 +98,12 @@ fn clocks(dice: &mut Dice, history: &mut Vec<Action>) {
     }
 }
 
-/// A backup is put in place while a leader runs. Its watches break at once, one by one, or at the end.
+/// A backup is restored while a leader runs. Its watches break at once, one by one, or at the end.
 fn restore(dice: &mut Dice, history: &mut Vec<Action>) {
     insert(dice, history, vec![Action::Backup]);
     let breaks = dice.rng.bool();
     let replica = 0;
-    // Mostly the agents have heard of their own reports by then.
+    // Mostly the agents have received their own reports by then.
     let mut story = Vec::new();
     if dice.rng.u8(0..8) > 0 {
         story.extend((0..dice.machines).map(|node| Action::AgentHear { node, words: 64 }));
@@ -125,7 +126,7 @@ fn restore(dice: &mut Dice, history: &mut Vec<Action>) {
     insert(dice, history, story);
 }
 
-/// The leader goes, and two others stand for the Lease step by step.
+/// The leader ends or is stopped, and two others compete for the Lease step by step.
 fn collision(dice: &mut Dice) -> Vec<Action> {
     let (one, other) = (1, 2);
     let mut story: Vec<Action> = [one, other].map(|replica| Action::Start { replica, skew: 0 }).into();
@@ -197,7 +198,7 @@ fn third_replica(dice: &mut Dice, history: &mut Vec<Action>) {
     insert(dice, history, starts.into());
 }
 
-/// What the second replica does, done by the third.
+/// Replaces the second replica in an action by the third.
 const fn of_third(action: Action, third: u8) -> Action {
     match action {
         Action::Hear { replica: 1, watch, words } => Action::Hear { replica: third, watch, words },

@@ -1,5 +1,6 @@
-//! The agent's process on one node: its real allocator on its real journal, its real reporter and collector, and a model of its
-//! watch (`node-agent/src/watch.rs`) around the real decisions about specs. Disk and time are in the simulator's hand.
+//! The agent's process on one node: its real allocator on its real journal, and its real reporter and collector. A model
+//! of its watch (`node-agent/src/watch.rs`) surrounds the real decisions about specs. The simulator controls disk and
+//! time.
 
 use std::cell::{Cell, RefCell};
 use std::pin::pin;
@@ -40,7 +41,7 @@ pub(super) struct Process {
     metrics: Arc<Metrics>,
     /// Compactions of the journal that were counted.
     compactions: Cell<u64>,
-    /// Moves with every change of what is in use or configured.
+    /// Changes with every change of what is in use or configured.
     changes: RefCell<Receiver<u64>>,
     /// What the garbage collection has counted.
     pub(super) observations: Observations,
@@ -56,15 +57,16 @@ pub(super) struct Process {
     /// Objects that the watch has delivered.
     arrivals: u64,
     listed: Option<IPAMNode>,
-    /// Until when nothing new is given from the copy on disk for want of a first word; `None` once that was heard or missed.
+    /// Until when nothing new is allocated from the copy on disk, while the first event is awaited; `None` once it came
+    /// or is overdue.
     starting: Option<Duration>,
-    /// How far the journal had come before this start; `None` once it was compared with the report that the server has.
+    /// The position of the journal before this start; `None` once it was compared with the report that the server has.
     found: Option<Position>,
-    /// When the next report is due, once somebody has asked: to find out takes the whole report.
+    /// When the next report is due, if it is known: to find out takes the whole report.
     due: Cell<Due>,
 }
 
-/// When a report is due, as far as that was found out.
+/// When a report is due, as far as it is known.
 #[derive(Clone, Copy)]
 enum Due {
     Unasked,
@@ -76,7 +78,7 @@ enum Due {
 #[derive(Debug)]
 pub(super) struct StoreFailed;
 
-/// When an agent that takes in a word of the watch is killed.
+/// When an agent is killed that processes an event of the watch.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(super) enum Killed {
     /// Before the spec is saved.
@@ -85,21 +87,21 @@ pub(super) enum Killed {
     BeforeItIsInForce,
 }
 
-/// What a word of the watch makes known.
+/// The result of an event of the watch.
 pub(super) enum Heard {
-    /// Nothing yet.
+    /// Nothing is known yet.
     Nothing,
-    /// A spec, in the midst of which the agent is killed.
+    /// A spec, and the agent is killed while it processes it.
     Killed,
-    /// The object, or that there is none.
+    /// The object, or that it does not exist.
     Object,
-    /// The object, for the first time since the start: what it reports was compared with the journal. With it the report, if
-    /// that is of a later time than the journal.
+    /// The object, for the first time since the start: its report was compared with the journal. Has the report, if that
+    /// is of a later time than the journal.
     FirstReport(Option<Box<Standing>>),
 }
 
 impl Process {
-    /// One that starts with what is on `disk`; `Ok(None)` if it cannot. `wall` is the node's clock, in Unix seconds.
+    /// A process that starts with what is on `disk`; `Ok(None)` if it cannot. `wall` is the node's clock, in Unix seconds.
     ///
     /// # Errors
     /// The journal is not what the agent had acknowledged.
@@ -137,14 +139,14 @@ impl Process {
         };
         if let Some(noted) = disk.noted() {
             (process.noted, process.durable) = (noted.clone(), noted.clone());
-            // Whoever puts a store back sees to it that the server can be heard.
+            // An admin who restores a store makes sure that the API server is reachable.
             process.starting = Some(if disk.went_back() { Duration::MAX } else { clock.elapsed + FIRST_WORD });
             process.put(clock);
         }
         Ok(Some(process))
     }
 
-    /// Asks the allocator and plays it. The answer, if there is one, and whether the store still works.
+    /// Sends a request to the allocator and runs it. Returns the answer, if there is one, and whether the store still works.
     pub(super) fn ask<T, F: Future<Output = T>>(
         &self,
         question: impl FnOnce(Allocator) -> F,
@@ -167,13 +169,13 @@ impl Process {
         self.is_broken.get()
     }
 
-    /// Compactions of the journal since the last time this was asked.
+    /// Compactions of the journal since the last call of this function.
     pub(super) fn compactions(&self) -> u64 {
         let now = self.metrics.compactions.get();
         now - self.compactions.replace(now)
     }
 
-    /// The pools in force, Active or not: the agent is to refuse by itself.
+    /// A pool in force, Active or not: the agent must refuse by itself.
     pub(super) fn block(&self, pick: usize) -> Option<&NodeBlock> {
         let blocks = &self.in_force.as_ref()?.spec.blocks;
         blocks.get(pick.checked_rem(blocks.len())?)
@@ -210,7 +212,7 @@ impl Process {
         }
     }
 
-    /// What the reporter does next. As its own loop, it asks nobody before the server has shown the object.
+    /// What the reporter does next. Like its own loop, it waits until the server has shown the object.
     pub(super) fn next(&self, clock: Clock, skew: i64) -> Next {
         let Some(in_force) = self.in_force.as_ref().filter(|it| it.standing.is_some()) else { return Next::Wait };
         let Some(Ok(holdings)) = self.ask(|allocator| async move { allocator.holdings().await }).0 else {
@@ -227,7 +229,7 @@ impl Process {
         }
     }
 
-    /// The grants that the reporter wants to be idle now, which it then asks the allocator for.
+    /// The grants that the reporter makes idle now. The caller must request that of the allocator.
     pub(super) fn to_rest(&self, clock: Clock) -> Option<Vec<(PoolKey, GrantId)>> {
         let Next::Rest(grants) = self.next(clock, 0) else { return None };
         self.due.set(Due::Unasked);
@@ -235,20 +237,20 @@ impl Process {
         Some(grants)
     }
 
-    /// The write has ended, so long after it began.
+    /// Records that the write has ended, this long after it began.
     pub(super) fn ended(&mut self, write: Write, outcome: &Outcome, took: Duration, clock: Clock) {
         self.due.set(Due::Unasked);
         self.reports.borrow_mut().ended(write, outcome, (clock.instant() + took).into());
     }
 
-    /// After too long without a first word it goes by the copy on disk.
+    /// Uses the copy on disk if the first event is overdue.
     pub(super) fn goes_on(&mut self, clock: Clock) {
         if self.starting.take_if(|until| *until <= clock.elapsed).is_some() {
             self.put(clock);
         }
     }
 
-    /// Takes in what the watch tells; may be killed in the midst of it.
+    /// Processes an event of the watch; may be killed meanwhile.
     pub(super) fn hear(&mut self, told: Told, disk: &mut Disk, killed: Option<Killed>, clock: Clock) -> Heard {
         let object = match self.observe(told) {
             Known::NotYet => return Heard::Nothing,
@@ -286,14 +288,14 @@ impl Process {
         })
     }
 
-    /// The disk may be well again: what could not be saved is.
+    /// Saves what could not be saved, if the disk works again.
     pub(super) fn save_again(&mut self, disk: &mut Disk, clock: Clock) {
         if self.durable != self.noted && self.save(disk) {
             self.put(clock);
         }
     }
 
-    /// What the watch says the object is now, or that there is none, once that is known. As the agent's own watch has it.
+    /// The object by the events of the watch, or that it does not exist, once that is known. Like the agent's own watch.
     fn observe(&mut self, told: Told) -> Known {
         match told {
             Told::Init => {
@@ -312,14 +314,14 @@ impl Process {
         }
     }
 
-    /// The report that the server shows.
+    /// Records the report that the server shows.
     fn see(&mut self, object: Option<&IPAMNode>) {
         self.arrivals += u64::from(object.is_some());
         let standing = object.map(|object| Standing { arrival: self.arrivals, ..Standing::from(object) });
         self.standing = standing;
     }
 
-    /// Saves what is noted. Whether that worked.
+    /// Saves `noted`. Returns whether that worked.
     fn save(&mut self, disk: &mut Disk) -> bool {
         let saved = disk.save(&self.noted);
         if saved {
@@ -341,7 +343,7 @@ impl Process {
         self.is_in_force(clock);
     }
 
-    /// Another report of the same spec is in force.
+    /// Puts another report of the same spec in force.
     fn show(&mut self, clock: Clock) {
         let standing = self.to_report_to();
         let Some(in_force) = self.in_force.as_mut().filter(|in_force| in_force.standing != standing) else { return };
@@ -349,26 +351,26 @@ impl Process {
         self.is_in_force(clock);
     }
 
-    /// The reporter hears of it, and that the server is there.
+    /// Notifies the reporter of what is in force, and that the server is reachable.
     fn is_in_force(&self, clock: Clock) {
         self.due.set(Due::Unasked);
         self.reports.borrow_mut().heard(clock.instant().into());
     }
 
-    /// The report that another may take the place of: not while it alone tells what is held without a record.
+    /// The report that another may replace: `None` while only that report has addresses in use without a record.
     fn to_report_to(&self) -> Option<Standing> {
         self.standing.clone().filter(|_| self.noted.lost() == self.durable.lost())
     }
 }
 
-/// What a watch has said of the one object so far.
+/// What a watch has shown of the one object so far.
 enum Known {
     NotYet,
     Absent,
     Object(Box<IPAMNode>),
 }
 
-/// Whether the report is of a later time than that of a journal which had come so far.
+/// Whether the report is of a later time than a journal at this position.
 fn is_later(report: &Standing, found: Position) -> bool {
     let position =
         |ledger: LedgerPosition| Some((u64::try_from(ledger.epoch).ok()?, u64::try_from(ledger.sequence).ok()?));
@@ -379,7 +381,7 @@ fn read(object: &Object) -> Option<IPAMNode> {
     IPAMNode::deserialize(&**object).ok()
 }
 
-/// The pool that an entry is of.
+/// The pool of an entry.
 pub(super) fn pool_of(block: &NodeBlock) -> PoolKey {
     PoolKey::new(block.pool_type.into(), block.name.clone())
 }

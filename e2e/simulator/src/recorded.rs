@@ -1,4 +1,4 @@
-//! Histories as files: they stay what they are when the generator changes what a seed means.
+//! Histories as files: they stay the same when the generator makes other histories of the seeds.
 
 use std::path::{Path, PathBuf};
 
@@ -11,16 +11,16 @@ use super::action::Action;
 #[derive(Clone, PartialEq, Eq, Serialize, Deserialize, Debug)]
 #[serde(rename_all = "camelCase")]
 pub struct Recorded {
-    /// The law, by today's name.
+    /// The law, by its current name.
     pub law: String,
-    /// Why, in the product or in the simulator.
+    /// The cause, in the product or in the simulator.
     pub cause: String,
     /// What ends the failure.
     #[serde(flatten)]
     pub mend: Mend,
     /// Where it was found: commit, seed and steps.
     pub found: String,
-    /// What happens.
+    /// The actions.
     pub history: Vec<Action>,
 }
 
@@ -29,20 +29,20 @@ pub fn fault_of(file: &str) -> &str {
     file.split_once('.').map_or(file, |(name, _)| name)
 }
 
-/// What ends a failure: the one field of a file that says in which folder it belongs.
+/// What ends a failure. The file belongs in the folder of this field.
 #[derive(Clone, PartialEq, Eq, Serialize, Deserialize, Debug)]
 #[serde(rename_all = "camelCase")]
 pub enum Mend {
     /// A known fault: the decision of the redesign that will remove it.
     RemovedBy(String),
-    /// A regression history: the commit that mended it.
+    /// A regression history: the commit that fixed it.
     MendedBy(String),
 }
 
-/// Reads one.
+/// Reads a recorded history.
 ///
 /// # Errors
-/// The file cannot be read, or is none.
+/// The file cannot be read, or is not a recorded history.
 pub fn read(file: &Path) -> Result<Recorded> {
     let text = std::fs::read_to_string(file).with_context(|| format!("{} cannot be read", file.display()))?;
     serde_json::from_str(&text).with_context(|| format!("{} is no history", file.display()))
@@ -51,7 +51,7 @@ pub fn read(file: &Path) -> Result<Recorded> {
 /// All known faults, by name.
 ///
 /// # Errors
-/// The folder or a file in it cannot be read, or a file does not say what will remove the fault.
+/// The folder or a file in it cannot be read, or a file does not name what will remove the fault.
 pub fn known_faults() -> Result<Vec<(String, Recorded)>> {
     all("known-faults", |mend| matches!(mend, Mend::RemovedBy(_)))
 }
@@ -59,7 +59,7 @@ pub fn known_faults() -> Result<Vec<(String, Recorded)>> {
 /// All histories that broke a law once and must not break it again, by name.
 ///
 /// # Errors
-/// The folder or a file in it cannot be read, or a file does not say what mended it.
+/// The folder or a file in it cannot be read, or a file does not name what fixed it.
 pub fn regressions() -> Result<Vec<(String, Recorded)>> {
     all("regressions", |mend| matches!(mend, Mend::MendedBy(_)))
 }

@@ -1,5 +1,5 @@
-//! What the statuses of pools have recorded over time, as the model reads it from each change: which block was assigned to which
-//! node, and what became of that assignment. The same block assigned again is another assignment.
+//! What the statuses of pools have recorded over time, as the model reads it from each change. It is which block was
+//! assigned to which node, and what happened to that assignment. The same block assigned again is another assignment.
 
 use std::collections::{BTreeMap, BTreeSet, HashMap};
 
@@ -16,7 +16,7 @@ use super::server::{Change, Event, Server, text};
 /// The plurals of pools, with their kinds.
 pub(super) const POOL_KINDS: [(&str, PoolKind); 2] = [("ippools", PoolKind::IpPool), ("cidrpools", PoolKind::CidrPool)];
 
-/// A status was wiped, and nothing repeats what it recorded, or its pool is gone.
+/// A status was wiped, and no IPAMNode repeats what it recorded, or its pool is gone.
 const NO_COPY: &str = "a wiped status without a copy";
 
 /// Identifies an assignment. A later assignment has a higher ID.
@@ -29,7 +29,7 @@ pub(super) struct Assignment {
     pub(super) pool: PoolKey,
     pub(super) node: String,
     pub(super) range: AddrRange,
-    /// The number of the record. One that is recorded again has another.
+    /// The number of the record. It changes when the assignment is recorded again.
     recorded: AssignmentId,
     /// The pools that might have the same addresses when it was recorded or recorded again, with the number of that record.
     pub(super) shared_with: BTreeMap<PoolKey, AssignmentId>,
@@ -39,13 +39,13 @@ pub(super) struct Assignment {
 #[derive(Default, Debug)]
 pub(super) struct Records {
     last: AssignmentId,
-    /// What statuses record now.
+    /// Assignments that statuses record now.
     recorded: Vec<Assignment>,
-    /// What no status records any more because an admin destroyed the record, by name of the cause.
+    /// Assignments whose record an admin destroyed and that no status records any more, with the cause.
     lost: Vec<(Assignment, &'static str)>,
-    /// Whether there ever was one of these.
+    /// Whether an admin has ever destroyed a record.
     has_lost: bool,
-    /// Which assignment a grant is of: by node and grant.
+    /// Node and grant → assignment.
     told: HashMap<(String, String), AssignmentId>,
     /// Assignments whose agent has reported that the grant has ended, with no address in use.
     reported_empty: BTreeSet<AssignmentId>,
@@ -55,16 +55,16 @@ pub(super) struct Records {
     ended: BTreeSet<(String, String)>,
     /// Assignments whose Node a leader has seen missing for the grace.
     expired: BTreeSet<AssignmentId>,
-    /// Who had addresses last.
+    /// The last node of each block.
     holders: BTreeMap<(PoolKey, AddrRange), String>,
-    /// Pools that may have the addresses of one another, as far as every leader has heard.
+    /// Pools that may have the same addresses, as far as every leader knows.
     pub(super) sharing: BTreeSet<(PoolKey, PoolKey)>,
-    /// The last assignment before the backup that was put in place last.
+    /// The last assignment before the backup that was restored last.
     kept: AssignmentId,
-    /// Node and grant of the last reports that have the grant as idle; none after a restore.
+    /// Node and grant of the last reports in which the grant is idle; empty after a restore.
     idle: BTreeSet<(String, String)>,
     was_restored: bool,
-    /// The version up to which all was read.
+    /// The version up to which all changes were read.
     seen: u64,
 }
 
@@ -74,10 +74,10 @@ impl Records {
         self.last
     }
 
-    /// A backup is put in place that was made after this assignment.
+    /// A backup is restored that was made after this assignment.
     pub(super) fn restore(&mut self, kept: AssignmentId) {
         self.kept = kept;
-        // What was assigned since the backup is not in it, however its record was lost before.
+        // What was assigned since the backup is not in it, whatever destroyed its record before.
         let since = self.lost.iter_mut().filter(|(it, _)| it.recorded > kept);
         since.for_each(|(_, cause)| *cause = super::RESTORE);
         // The restored reports are from before what the agents know.
@@ -85,7 +85,7 @@ impl Records {
         self.was_restored = true;
     }
 
-    /// The IPAMNode of the node is gone by hand. What was lost from a status alone is lost for good.
+    /// The IPAMNode of the node is deleted by hand. A record that only a status had lost has no copy any more.
     pub(super) fn lose_copies(&mut self, node: &str) {
         self.lose_for_good(|it| it.node == node);
     }
@@ -95,7 +95,7 @@ impl Records {
         wiped.for_each(|(_, cause)| *cause = NO_COPY);
     }
 
-    /// A leader has seen the Nodes of these missing for the grace.
+    /// Sets the assignments whose Nodes a leader has seen missing for the grace.
     pub(super) fn note_expired(&mut self, expired: BTreeSet<AssignmentId>) {
         self.expired = expired;
     }
@@ -110,7 +110,7 @@ impl Records {
         self.lost.iter().filter(|(_, cause)| *cause == super::RESTORE).map(|(it, _)| it)
     }
 
-    /// Reads what has changed. `by_hand` names the admin's action that changed it, if it was one.
+    /// Reads the changes. `by_hand` names the admin's action that made them, if it was one.
     pub(super) fn read(&mut self, server: &Server, by_hand: Option<&'static str>, activity: &mut Activity) {
         if server.news() <= self.seen {
             return;
@@ -136,9 +136,9 @@ impl Records {
         }
     }
 
-    /// After a restore: every pool is compared.
+    /// Compares every pool, after a restore.
     fn read_all(&mut self, server: &Server, by_hand: Option<&'static str>, activity: &mut Activity) {
-        // Of what was lost by hand the restore took back the record of what was assigned after the backup.
+        // Of the records that were lost by hand, the restore took back those of assignments made after the backup.
         let kept = self.kept;
         self.lost.iter_mut().filter(|(it, _)| it.id > kept).for_each(|(_, cause)| *cause = super::RESTORE);
         let mut keys: BTreeSet<PoolKey> = self.recorded.iter().map(|it| it.pool.clone()).collect();
@@ -243,7 +243,7 @@ impl Records {
         }
     }
 
-    /// Whether the last report has the grant of this assignment as idle.
+    /// Whether the grant of this assignment is idle by the last report.
     fn is_idle(&self, server: &Server, it: &Assignment) -> bool {
         let object = server.get("ipamnodes", &it.node);
         let mut entries = object.and_then(|object| object["spec"]["pools"].as_array()).into_iter().flatten();
@@ -312,7 +312,7 @@ impl Records {
         self.reported.contains(&(node.to_owned(), grant.to_owned()))
     }
 
-    /// Why the agent of the node may allocate nothing from a grant. `is_forgotten` says that its store was lost.
+    /// Why the agent of the node may allocate nothing from a grant. `is_forgotten` is whether its store was lost.
     pub(super) fn forbids(&self, node: &str, grant: &str, is_forgotten: bool) -> Option<&'static str> {
         let is_unreported = !self.is_reported(node, grant);
         let it = (node.to_owned(), grant.to_owned());
@@ -334,7 +334,7 @@ impl Records {
         self.told.extend(told);
     }
 
-    /// The assignment of this block to this node that is recorded, or else the last one that was lost.
+    /// The recorded assignment of this block to this node, or else the last one that was lost.
     fn find(&self, pool: &PoolKey, node: &str, range: Option<AddrRange>) -> Option<AssignmentId> {
         let range = range?;
         let is_it = |it: &&Assignment| it.pool == *pool && it.node == node && it.range.contains_range(&range);
@@ -352,7 +352,7 @@ impl Records {
         self.find(pool, node, Some(*range)).is_some()
     }
 
-    /// All that statuses record.
+    /// All recorded assignments.
     pub(super) fn recorded(&self) -> &[Assignment] {
         &self.recorded
     }
@@ -362,7 +362,7 @@ impl Records {
         self.recorded.iter().chain(self.lost.iter().map(|(it, _)| it))
     }
 
-    /// Whether an admin destroyed the record of the assignment, and how, and no status records it again.
+    /// How an admin destroyed the record of the assignment, if no status records it again.
     pub(super) fn lost_by(&self, id: AssignmentId) -> Option<&'static str> {
         self.lost.iter().find(|(it, _)| it.id == id).map(|(_, cause)| *cause)
     }
@@ -373,8 +373,8 @@ impl Records {
         self.recorded.iter().chain(lost).find(|it| it.id == id)
     }
 
-    /// Notes which pools may have the addresses of one another by what the server says. One that is no longer allowed stays
-    /// noted while a leader has not heard of that. Where two pools begin to share, so do the blocks that they have assigned.
+    /// Records which pools may share addresses, by the objects on the server. A pair that may not any more stays recorded
+    /// until all leaders know. When two pools begin to share, so do the blocks that they have assigned.
     pub(super) fn note_sharing(&mut self, server: &Server, all_leaders_know: bool) {
         let mut pools = Vec::new();
         for (plural, kind) in POOL_KINDS {
@@ -412,13 +412,13 @@ pub(super) fn plural_of(key: &PoolKey) -> &'static str {
     if key.kind == PoolKind::IpPool { "ippools" } else { "cidrpools" }
 }
 
-/// The pool that an entry of an IPAMNode is of.
+/// The pool of an entry of an IPAMNode.
 pub(super) fn pool_of_entry(entry: &Value) -> PoolKey {
     let kind = if entry["poolType"] == "IPPool" { PoolKind::IpPool } else { PoolKind::CidrPool };
     PoolKey::new(kind, text(entry, "/name"))
 }
 
-/// The block that an entry of an IPAMNode is about, as a status records it: of a CIDRPool the whole prefix.
+/// The block of an entry of an IPAMNode, as a status records it: in a CIDRPool the whole prefix.
 pub(super) fn block_of_entry(entry: &Value) -> Option<AddrRange> {
     if pool_of_entry(entry).kind == PoolKind::IpPool {
         return range_of_entry(entry);
@@ -426,7 +426,7 @@ pub(super) fn block_of_entry(entry: &Value) -> Option<AddrRange> {
     Some(ipam_core::Cidr::parse(entry["subnet"].as_str()?).ok()?.0.range())
 }
 
-/// The addresses that an entry of an IPAMNode names.
+/// The addresses of an entry of an IPAMNode.
 pub(super) fn range_of_entry(entry: &Value) -> Option<AddrRange> {
     AddrRange::new(entry["startIP"].as_str()?.parse().ok()?, entry["endIP"].as_str()?.parse().ok()?)
 }

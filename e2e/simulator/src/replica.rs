@@ -1,5 +1,6 @@
-//! One replica of the operator: the real state machine, the real election and the real calls, with everything around them
-//! in the simulator's hand: when a watch tells, when a call reaches the server, when its answer comes back, and whether.
+//! One replica of the operator: the real state machine, the real election and the real calls. The simulator controls
+//! everything around them: when a watch delivers events, when a call reaches the server, when its answer comes back, and
+//! whether.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
@@ -32,25 +33,26 @@ pub(super) struct Replica {
     election: Election,
     wire: Wire,
     watches: Vec<Watch>,
-    /// Calls on their way to the server, each with whether the replica led when it made it. One that does not lead sends nothing.
+    /// Calls on their way to the server, each with whether the replica led when it made it. A replica that does not lead
+    /// sends nothing.
     sent: Vec<(Command, bool)>,
     /// Answers on their way back.
     answers: Vec<Outcome>,
     leading: bool,
-    /// Until when it leads, or led at last, by the simulator's clock.
+    /// When its leadership ends, or last ended, by the simulator's clock.
     pub(super) led_until: Duration,
     /// How far this host's wall clock is off, in seconds.
     skew: i64,
     /// Until when the process is stopped (SIGSTOP), by the simulator's clock.
     pub(super) frozen_until: Duration,
-    /// Steps that a process which slept through its deadline still does before its timer ends it.
+    /// Steps that a process that slept through its deadline still does before its timer ends it.
     last_steps: u32,
-    /// After how long it lets time release the block of a Node that is gone.
+    /// The grace: how long a Node must be gone before its block is released.
     grace: Option<Duration>,
     sight: Sight,
 }
 
-/// What became of a call that was made.
+/// The result of making a call.
 pub(super) struct Delivered {
     /// The call, if it is still on its way.
     pub(super) late: Option<Command>,
@@ -58,10 +60,10 @@ pub(super) struct Delivered {
     pub(super) is_sent: bool,
 }
 
-/// Which Nodes a replica has heard of, and since when it has seen others missing.
+/// The Nodes that a replica knows, and since when it has seen others missing.
 #[derive(Default)]
 struct Sight {
-    /// Which watches have told a whole list since it leads.
+    /// Which watches have delivered a whole list since it leads.
     listed: [bool; WATCHED.len()],
     /// Since when it leads with all of them listed.
     since: Option<Duration>,
@@ -86,7 +88,7 @@ impl Sight {
             }
             Told::Changed(Change::Deleted, object) if watch == 3 => {
                 let name = text(object, "/metadata/name");
-                // The watch may say it again.
+                // The watch may deliver it again.
                 if self.nodes.remove(&name) {
                     self.gone.insert(name, now);
                 }
@@ -121,18 +123,18 @@ impl Replica {
         }
     }
 
-    /// What it has sent and what may reach the server after its end, a call about the Lease apart.
+    /// The calls that it has sent and that may reach the server after its end, and the one about the Lease.
     pub(super) fn into_sent(self) -> (Vec<Command>, Option<Next>) {
         let sent = self.sent.into_iter().filter_map(|(command, leads)| leads.then_some(command));
         (sent.collect(), self.election.into_sent())
     }
 
-    /// The wall clock jumps by so many seconds.
+    /// The wall clock jumps by this many seconds.
     pub(super) fn jump(&mut self, seconds: i64) {
         self.skew += seconds;
     }
 
-    /// After how long it lets time release the block of a Node that is gone; `None` is never.
+    /// How long a Node must be gone before its block is released; `None` is never.
     pub(super) fn grace(&self) -> Option<Duration> {
         self.grace
     }
@@ -161,7 +163,7 @@ impl Replica {
         self.leading
     }
 
-    /// Until when it leads, by its own clock. One that stands still does not know better.
+    /// When its leadership ends, by its own clock. A stopped replica cannot know that it has lost the Lease.
     pub(super) fn leads_until(&self) -> Option<Instant> {
         self.election.leads_until()
     }
@@ -176,12 +178,12 @@ impl Replica {
         &self.election
     }
 
-    /// When it has something to do, if nothing happens before.
+    /// When it has something to do, if no event comes before.
     pub(super) fn next_wake(&self, clock: Clock) -> Option<Duration> {
         self.controllers.next_due(&self.reconciler).map(|wake| wake.saturating_duration_since(clock.start))
     }
 
-    /// The state machine has changed: the keys that it has woken go to their Controllers.
+    /// Passes the keys that the state machine has woken to their Controllers.
     fn pass_on(&mut self, clock: Clock) {
         let now = self.now(clock);
         self.controllers.take_wakes(&mut self.reconciler, now);
@@ -191,12 +193,12 @@ impl Replica {
         Now { instant: clock.instant(), wall: clock.wall(self.skew) }
     }
 
-    /// Whether it has heard of all pools as they are.
+    /// Whether it has received the current state of all pools.
     pub(super) fn knows_pools(&self, server: &Server) -> bool {
         self.watches.iter().take(2).all(|watch| watch.is_current(server))
     }
 
-    /// Whether nothing is under way or untold.
+    /// Whether no call is under way and no event is pending.
     pub(super) fn has_done_all(&self, server: &Server) -> bool {
         let told = self.watches.iter().all(|watch| watch.is_current(server));
         told && self.sent.is_empty() && self.answers.is_empty()
@@ -204,7 +206,7 @@ impl Replica {
 
     /// Whether the process ends now: it has led, and its time is over.
     pub(super) fn is_past_its_deadline(&mut self, clock: Clock) -> bool {
-        // One that has read a Lease which another process released does not lead, and is about to write.
+        // A replica that has read a Lease that another process released does not lead, and is about to write.
         let is_over = self.leads_until().map_or(!self.election.is_under_way(), |until| until <= clock.instant());
         let over = self.leading && is_over;
         if over && self.last_steps > 0 {
@@ -214,7 +216,7 @@ impl Replica {
         over
     }
 
-    /// One watch tells up to `count` words.
+    /// Delivers up to `count` events of one watch.
     pub(super) fn hear(&mut self, watch: usize, count: usize, server: &Server, clock: Clock) {
         let index = watch % WATCHED.len();
         for _ in 0..count {
@@ -223,7 +225,7 @@ impl Replica {
         }
     }
 
-    /// A watch tells all there is, of each object only the last.
+    /// Delivers all pending events of a watch, but only the last of each object.
     pub(super) fn hear_last(&mut self, watch: usize, server: &Server, clock: Clock) {
         let index = watch % WATCHED.len();
         for told in self.watches[index].rest(server) {
@@ -231,7 +233,7 @@ impl Replica {
         }
     }
 
-    /// A watch says its last word again.
+    /// Delivers the last event of a watch again.
     pub(super) fn hear_again(&mut self, watch: usize, clock: Clock) {
         let index = watch % WATCHED.len();
         if let Some(told) = self.watches[index].repeat() {
@@ -239,17 +241,17 @@ impl Replica {
         }
     }
 
-    /// Whether it sees which Nodes are missing: it leads, and has listed all kinds.
+    /// Whether it tracks missing Nodes: it leads, and has listed all kinds.
     pub(super) const fn sees_nodes(&self) -> bool {
         self.sight.since.is_some()
     }
 
-    /// A watch breaks and begins anew.
+    /// A watch breaks and lists again.
     pub(super) fn lose_watch(&mut self, watch: usize) {
         self.watches[watch % WATCHED.len()].expire();
     }
 
-    /// The watch of Nodes is answered by an error. Whom it sees missing, it sees missing from now on.
+    /// The watch of Nodes returns an error. All missing Nodes count as missing only from now on.
     pub(super) fn watch_fails(&mut self, clock: Clock) {
         self.sight.since = self.sight.since.map(|_| clock.elapsed);
         self.reconciler.nodes_out_of_sight(clock.instant());
@@ -272,24 +274,24 @@ impl Replica {
         self.pass_on(clock);
     }
 
-    /// Decides what is due; the calls are then on their way.
+    /// Decides what is due, and sends the calls.
     pub(super) fn decide(&mut self, clock: Clock) {
         if self.leading {
-            self.reconciler.lease_says(self.election.word(), clock.instant());
+            self.reconciler.on_lease_state(self.election.word(), clock.instant());
         }
         let leads = self.leads_until().is_some_and(|until| until > clock.instant());
         let now = self.now(clock);
         let commands = self.controllers.poll(&mut self.reconciler, now);
         self.pass_on(clock);
         drop(self.reconciler.take_events());
-        tracing::debug!(leads = self.leading, lease = ?self.reconciler.wants_of_lease(), ?commands, "decided");
+        tracing::debug!(leads = self.leading, lease = ?self.reconciler.lease_request(), ?commands, "decided");
         self.sent.extend(commands.into_iter().map(|command| (command, leads)));
         if self.leading {
-            self.election.want(self.reconciler.wants_of_lease(), clock);
+            self.election.want(self.reconciler.lease_request(), clock);
         }
     }
 
-    /// A call reaches the server, or does not. `None` if there is no call.
+    /// Delivers a call to the server, or does not. `None` if there is no call.
     pub(super) fn deliver(&mut self, call: usize, fate: Fate, clock: Clock) -> Option<Delivered> {
         let (command, _) = self.sent.remove(call.checked_rem(self.sent.len())?);
         let leads = self.leads_until().is_some_and(|until| until > clock.instant());
@@ -299,7 +301,7 @@ impl Replica {
         Some(Delivered { late, is_sent })
     }
 
-    /// An answer arrives.
+    /// Delivers an answer.
     pub(super) fn settle(&mut self, answer: usize, clock: Clock) {
         if !self.answers.is_empty() {
             let outcome = self.answers.remove(answer % self.answers.len());
@@ -308,7 +310,7 @@ impl Replica {
         }
     }
 
-    /// All answers that are on their way arrive.
+    /// Delivers all answers that are on their way.
     pub(super) fn settle_all(&mut self, clock: Clock) {
         for outcome in std::mem::take(&mut self.answers) {
             self.controllers.settle(&mut self.reconciler, outcome, clock.instant());
@@ -316,11 +318,11 @@ impl Replica {
         self.pass_on(clock);
     }
 
-    /// The next step of the election.
+    /// Takes the next step of the election.
     pub(super) fn step_election(&mut self, fate: Fate, clock: Clock) -> Stepped {
         let stepped = self.election.step(&self.wire, fate, clock, clock.wall(self.skew));
         if self.leading {
-            self.reconciler.lease_says(self.election.word(), clock.instant());
+            self.reconciler.on_lease_state(self.election.word(), clock.instant());
         }
         if let Some(until) = self.leads_until() {
             self.led_until = until.saturating_duration_since(clock.start);
@@ -335,12 +337,12 @@ impl Replica {
         stepped
     }
 
-    /// Stops in good order: the write that releases the Lease, if it has it.
+    /// Shuts down gracefully: returns the write that releases the Lease, if it has it.
     pub(super) fn release(&mut self, clock: Clock) -> Option<Next> {
         self.election.release(clock.wall(self.skew))
     }
 
-    /// Watches whose connection a restore has cut begin anew.
+    /// Makes the watches list again whose connection a restore has cut.
     pub(super) fn expire_watches(&mut self, server: &Server) {
         self.watches.iter_mut().for_each(|watch| watch.expire_if_restored(server));
     }

@@ -1,4 +1,4 @@
-//! What a pod asks for, and whether the answer is one that its node's entry of the pool allows.
+//! What a pod requests, and whether its node's entry of the pool allows the answer.
 
 use std::net::IpAddr;
 
@@ -13,22 +13,22 @@ pub(super) const NETWORK: &str = "net";
 /// The interface of every pod.
 pub(super) const IF_NAME: &str = "net1";
 
-/// What a pod asks for.
+/// What a pod requests.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(super) enum Wish {
     /// Any address.
     Any,
     /// Any address, and the agent dies after the record is durable and before it answers: the runtime then deletes the pod.
     AnyAndCrash,
-    /// Any address, and after so many steps of the disk the agent is killed, or with `power` the node's power is cut.
+    /// Any address, and after this many steps of the disk the agent is killed, or with `power` the node's power is cut.
     AnyAndCut { after: u8, power: bool },
     /// The address this far into the node's block, by its value or by its index.
     Named(u8),
-    /// Any address, and one of another pool: the one of this number.
+    /// Any address, and one of another pool, by its number.
     Two(u8),
 }
 
-/// The request of the `number`-th pod for an address of each block. No pod asks for the gateway by name.
+/// The request of the `number`-th pod for an address of each block. No pod requests the gateway.
 pub(super) fn request(container: String, number: u32, blocks: &[NodeBlock], wish: Wish) -> Option<Request> {
     let attachment = Attachment {
         pod_name: container.clone(),
@@ -53,7 +53,7 @@ pub(super) fn request(container: String, number: u32, blocks: &[NodeBlock], wish
     (!is_gateway).then_some(asked)
 }
 
-/// What is wrong with an answer, by the entry that the agent goes by; `cools` says whether the address was freed just now.
+/// The error of an answer, by the agent's entry of the pool. `cools` is whether the address was freed just now.
 pub(super) fn told_address(block: &NodeBlock, grant: &Grant, wish: Wish, cools: bool) -> Option<String> {
     let addr = grant.addr;
     let is_in = |run: &AddressRange| range(&run.start_ip, &run.end_ip).is_some_and(|range| range.contains(addr));
@@ -75,7 +75,7 @@ pub(super) fn told_address(block: &NodeBlock, grant: &Grant, wish: Wish, cools: 
     Some(format!("allocates {addr} of {:?}, which {what}", block.name))
 }
 
-/// Whether mask, gateway and routes of the answer are others than those of the entry.
+/// The error if mask, gateway or routes of the answer differ from the entry.
 fn wrong_answer(block: &NodeBlock, grant: &Grant) -> Option<String> {
     let prefix_len = block.subnet.rsplit_once('/').and_then(|(_, length)| length.parse().ok());
     let mut routes: Vec<String> = block.routes.iter().map(|route| route.dst.clone()).collect();

@@ -1,4 +1,4 @@
-//! What container runtimes, nodes and their disks do beyond the plain course, and how often.
+//! Rare actions and faults of container runtimes, nodes and their disks, and how often they happen.
 
 use super::action::{Action, Disk, Fate, PodList};
 use super::dice::{Dice, Make};
@@ -16,7 +16,7 @@ fn list(dice: &mut Dice) -> PodList {
     lists[dice.rng.usize(0..lists.len())]
 }
 
-/// What goes wrong on nodes, and requests that are rare; each history has some of it.
+/// Faults on nodes, and rare requests; each history has some of them.
 pub(super) const TROUBLE: [(u32, Make); 16] = [
     (6, |dice| Action::AddTwo { node: dice.node(), pool: dice.any(), other: dice.any() }),
     (4, |dice| Action::AddAgain { node: dice.node(), pod: dice.any() }),
@@ -36,10 +36,10 @@ pub(super) const TROUBLE: [(u32, Make); 16] = [
     (2, |dice| Action::Drain { node: dice.node() }),
 ];
 
-/// Short courses of events on one node.
+/// Short sequences of events on one node.
 pub(super) const STORIES: [Story; 4] = [journal_and_spec, power_cut, failing_journal, missing_pods];
 
-/// The agent is killed between the record of an ADD and the spec that it has heard, in either order.
+/// The agent is killed between the record of an ADD and the spec that it has received, in either order.
 fn journal_and_spec(dice: &mut Dice) -> Vec<Action> {
     let (replica, node) = (dice.replica(), dice.node());
     let mut story = vec![Action::AgentWork { node }];
@@ -71,7 +71,7 @@ fn power_cut(dice: &mut Dice) -> Vec<Action> {
     story
 }
 
-/// A sync fails, or the journal has no more room, while pods come and go and repeat themselves.
+/// A sync fails, or the journal has no more room, while pods start and end and requests are repeated.
 fn failing_journal(dice: &mut Dice) -> Vec<Action> {
     let node = dice.node();
     let fails = Action::FailSync { node, after: dice.any() };

@@ -1,8 +1,9 @@
 //! A model of the API server: versions, conditional writes, finalizers, and a history that watches read at their own pace.
 //!
-//! It knows the objects that the operator and the agents deal with, by plural and name, and judges no content. What the
-//! real one does with versions it does too: a write names the version it is based on or it conflicts, a write that changes
-//! nothing leaves no trace, `spec` and `status` are written apart, an object with finalizers goes only when the last one does.
+//! It has the objects that the operator and the agents use, by plural and name, and does not validate their content. It
+//! handles versions like the real one. A write that names another version than the current one conflicts. A write that
+//! changes nothing makes no version. `spec` and `status` are written separately. An object with finalizers is deleted
+//! only when the last one is removed.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
@@ -17,26 +18,26 @@ use super::object::Object;
 /// Where pools and IPAMNodes live.
 pub(super) const NAMESPACE: &str = "kube-system";
 
-/// By so much versions rise in a restore.
+/// How much a restore increases versions.
 pub(super) const RESTORE_BUMP: u64 = 1_000_000;
 
 /// How an object changed.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(super) enum Change {
-    /// It is there, new or changed.
+    /// The object exists, new or changed.
     Applied,
-    /// It is gone.
+    /// The object is deleted.
     Deleted,
 }
 
-/// One line of the history.
+/// One entry of the history.
 #[derive(Clone, Debug)]
 pub(super) struct Event {
     /// The version that the change made.
     pub(super) version: u64,
     /// What happened.
     pub(super) change: Change,
-    /// The object after it, or as it was last.
+    /// The object after the change, or its last state.
     pub(super) object: Arc<Object>,
 }
 
@@ -50,23 +51,23 @@ fn place(plural: &'static str) -> usize {
     PLURALS.iter().position(|known| *known == plural).unwrap_or_default()
 }
 
-/// The server's memory.
+/// The state of the server.
 #[derive(Clone, Default, Debug)]
 pub(super) struct Server {
     objects: Objects,
-    /// All that the last backup had which was put in place.
+    /// All objects of the backup that was restored last.
     restored: Objects,
     version: u64,
     /// The version of the last change to anything but a lease.
     news: u64,
-    /// Requests of replicas but those about leases.
+    /// Requests of replicas, except those about leases.
     requests: u64,
     uids: u64,
-    /// How often a backup was put in place.
+    /// How often a backup was restored.
     restores: u64,
-    /// What happened, for each of [`PLURALS`].
+    /// The changes, for each of [`PLURALS`].
     history: [Vec<Event>; PLURALS.len()],
-    /// The name and the gateway of each IPPool that there has been. No restore takes this back.
+    /// The name and each gateway of all IPPools that ever existed. No restore takes this back.
     gateways: BTreeSet<(String, String)>,
 }
 
@@ -77,7 +78,7 @@ impl Backup {
     }
 }
 
-/// A copy of everything, as a backup of etcd is one.
+/// A copy of all objects, like a backup of etcd.
 #[derive(Clone, Debug)]
 pub(super) struct Backup {
     objects: Objects,
@@ -85,7 +86,7 @@ pub(super) struct Backup {
     news: u64,
 }
 
-/// Why a request was not done: HTTP code and words.
+/// Why a request was refused: HTTP code and message.
 pub(super) type Refused = (u16, String);
 
 impl Server {
@@ -104,7 +105,7 @@ impl Server {
         self.version
     }
 
-    /// The version of the last change that any law speaks of: renewals of leases are none.
+    /// The version of the last change that any law is about: renewals of leases are not.
     pub(super) fn news(&self) -> u64 {
         self.news
     }
@@ -114,17 +115,17 @@ impl Server {
         self.requests
     }
 
-    /// The number of uids given so far.
+    /// The number of uids made so far.
     pub(super) fn uids(&self) -> u64 {
         self.uids
     }
 
-    /// How often a backup was put in place.
+    /// How often a backup was restored.
     pub(super) fn restores(&self) -> u64 {
         self.restores
     }
 
-    /// What happened to objects of `plural` after `version`, oldest first.
+    /// The changes of objects of `plural` after `version`, oldest first.
     pub(super) fn since(&self, plural: &'static str, version: u64) -> &[Event] {
         let history = &self.history[place(plural)];
         &history[history.partition_point(|event| event.version <= version)..]
@@ -150,7 +151,7 @@ impl Server {
         self.news != backup.news
     }
 
-    /// Puts a backup in place as `etcdutl snapshot restore --bump-revision` does: versions go on, history does not.
+    /// Restores a backup like `etcdutl snapshot restore --bump-revision`: versions continue, history does not.
     pub(super) fn restore(&mut self, backup: &Backup) {
         self.version += RESTORE_BUMP;
         self.restores += 1;
@@ -254,7 +255,7 @@ impl Server {
         self.update(plural, name, old, new)
     }
 
-    /// Deletes an object, or marks it if it has finalizers.
+    /// Deletes an object, or marks it as being deleted if it has finalizers.
     pub(super) fn delete(&mut self, plural: &'static str, name: &str, preconditions: &Value) -> Result<(), Refused> {
         let old = self.found(plural, name)?;
         precondition(&old, &json!({ "metadata": preconditions }))?;
@@ -270,7 +271,7 @@ impl Server {
         Ok(())
     }
 
-    /// Takes all objects of a kind away, whatever their finalizers; returns them.
+    /// Deletes all objects of a kind, whatever their finalizers; returns them.
     pub(super) fn sweep(&mut self, plural: &'static str) -> Vec<Arc<Object>> {
         let all: Vec<Arc<Object>> = self.list(plural).cloned().collect();
         for object in &all {
@@ -309,7 +310,7 @@ impl Server {
         Ok(self.put(plural, name, object))
     }
 
-    /// Whether the address is the gateway of the IPPool, or was.
+    /// Whether the address is or was the gateway of the IPPool.
     pub(super) fn has_been_gateway(&self, pool: &str, address: &str) -> bool {
         self.gateways.contains(&(pool.to_owned(), address.to_owned()))
     }
@@ -389,7 +390,7 @@ impl Server {
     }
 }
 
-/// uid and resourceVersion, as far as they are named, are those of the object.
+/// Checks that uid and resourceVersion, as far as they are named, are those of the object.
 fn precondition(object: &Value, named: &Value) -> Result<(), Refused> {
     for field in ["uid", "resourceVersion"] {
         let wanted = &named["metadata"][field];

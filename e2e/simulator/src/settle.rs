@@ -1,5 +1,5 @@
-//! The end of a history: nothing goes wrong any more, and everything must come to rest: with the pods that there are, once all pods have
-//! ended, and once all pools are deleted.
+//! The end of a history. No more faults happen. Everything must come to rest with the pods that there are, once all pods
+//! have ended, and once all pools are deleted.
 
 use std::time::Duration;
 
@@ -13,11 +13,11 @@ use super::size::REPLICAS;
 use super::wire::lock;
 use super::world::World;
 
-/// Simulated time until all must be at rest: longer than the longest pause after failures, a lease and a process that stands
-/// still together.
+/// Simulated time within which all must be at rest: longer than the longest pause after failures, a Lease and a stopped
+/// process together.
 const LONGEST: Duration = Duration::from_mins(6);
 
-/// So long nothing must happen before the laws of the end are asked.
+/// How long nothing must happen before the laws of the end are checked.
 const QUIET: Duration = Duration::from_secs(12);
 
 /// Lets all settle with the pods that there are, then ends all pods and lets all settle again.
@@ -37,10 +37,10 @@ pub(super) fn settle(world: &mut World) -> Result<(), Broken> {
         let clock = world.clock();
         world.nodes[usize::from(node)].collect(clock);
         let it = &world.nodes[usize::from(node)];
-        // Without a Node the operator would not create it again, and the block would wait for a report without end.
+        // Without a Node the operator would not create the IPAMNode again, and the block would wait for a report without end.
         let has_node = lock(&world.server).get("nodes", &it.name).is_some();
         if it.says_lost() && has_node {
-            // As the agent says that an admin should, now that no pod runs there.
+            // An admin does so because of the Ready condition, now that no pod runs there.
             step(world, Action::DiscardReport { node })?;
         }
     }
@@ -60,7 +60,7 @@ fn delete_pools(world: &World) {
     }
 }
 
-/// Every agent looks for pods that are gone, as it does by itself every few minutes.
+/// Runs the garbage collection of every agent, as it runs by itself every few minutes.
 fn collect(world: &mut World) {
     let clock = world.clock();
     for node in &mut world.nodes {
@@ -68,7 +68,7 @@ fn collect(world: &mut World) {
     }
 }
 
-/// Goes on until nothing has happened for a while and all is as it must be.
+/// Continues until nothing has happened for a while and all laws of the end hold.
 fn come_to_rest(world: &mut World) -> Result<(), Broken> {
     let end = world.clock().elapsed + LONGEST;
     let (mut last, mut since) = (activity(world), world.clock().elapsed);
@@ -94,7 +94,7 @@ fn activity(world: &World) -> (u64, u64) {
     (server.news(), server.requests())
 }
 
-/// Everybody does what there is for him to do, and time passes until somebody has something to do again.
+/// Lets every agent and replica do what is due, and lets time pass until something is due again.
 fn round(world: &mut World) -> Result<(), Broken> {
     for node in world.machines() {
         if world.has_settled_agent(node) {
@@ -116,7 +116,7 @@ fn round(world: &mut World) -> Result<(), Broken> {
                 break;
             }
             step(world, Action::Work { replica })?;
-            // What was on its way before the history ended.
+            // Calls that were on their way before the history ended.
             step(world, Action::Call { replica, call: 0, fate: Fate::Done })?;
             step(world, Action::Answer { replica, answer: 0 })?;
         }

@@ -2,7 +2,7 @@
 
 use super::{Failure, Simulator};
 
-/// Leaves out of a failing history whatever it fails without.
+/// Removes from a failing history all actions that it does not need to fail.
 pub fn shrink(simulator: &Simulator, mut failure: Failure) -> Failure {
     let mut piece = failure.history.len().div_ceil(2).max(1);
     loop {

@@ -1,4 +1,4 @@
-//! One watch of one kind: it lists, follows the history at its own pace, breaks, and lists anew.
+//! One watch of one kind: it lists, follows the history at its own pace, breaks, and lists again.
 
 use std::collections::VecDeque;
 use std::sync::Arc;
@@ -8,7 +8,7 @@ use serde_json::Value;
 use super::object::Object;
 use super::server::{Change, Event, Server};
 
-/// What a watch tells next.
+/// The next event of a watch.
 #[derive(Clone, Debug)]
 pub(super) enum Told {
     /// A list begins.
@@ -27,9 +27,9 @@ pub(super) struct Watch {
     plural: &'static str,
     /// Watches only the object of this name.
     only: Option<String>,
-    /// The version up to which everything is told or waits in `listed`; `None` before a list.
+    /// The version up to which every event is delivered or waits in `listed`; `None` before a list.
     at: Option<u64>,
-    /// The number of restores before the list. A connection from before the last restore tells nothing until it breaks.
+    /// The number of restores before the list. A connection from before the last restore delivers nothing until it breaks.
     restores: u64,
     /// What is left of the list.
     listed: VecDeque<Told>,
@@ -37,12 +37,12 @@ pub(super) struct Watch {
 }
 
 impl Watch {
-    /// One that begins with a list.
+    /// A watch that begins with a list.
     pub(super) fn new(plural: &'static str, only: Option<String>) -> Self {
         Self { plural, only, at: None, restores: 0, listed: VecDeque::new(), last: None }
     }
 
-    /// Loses its place: the next word is a new list.
+    /// Loses its place: the next event is the start of a list.
     pub(super) fn expire(&mut self) {
         *self = Self::new(self.plural, self.only.take());
     }
@@ -54,13 +54,13 @@ impl Watch {
         }
     }
 
-    /// Whether everything that happened is told.
+    /// Whether all events are delivered.
     pub(super) fn is_current(&self, server: &Server) -> bool {
         let is_connected = self.restores == server.restores();
         is_connected && self.listed.is_empty() && self.at.is_some_and(|at| self.next_event(server, at).is_none())
     }
 
-    /// The next word, if there is one.
+    /// The next event, if there is one.
     pub(super) fn next(&mut self, server: &Server) -> Option<Told> {
         if self.at.is_none() {
             let matching = server.list(self.plural).filter(|object| self.is_ours(object)).cloned();
@@ -82,7 +82,7 @@ impl Watch {
         Some(told)
     }
 
-    /// All that is untold, of each object only its last state; a list is told to its end first.
+    /// All pending events, but only the last of each object; a list is completed first.
     pub(super) fn rest(&mut self, server: &Server) -> Vec<Told> {
         let Some(at) = self.at.filter(|_| self.restores == server.restores()) else { return Vec::new() };
         let mut told: Vec<Told> = self.listed.drain(..).collect();
@@ -98,7 +98,7 @@ impl Watch {
         told
     }
 
-    /// The last word once more, if it was about a change.
+    /// The last event once more, if it was about a change.
     pub(super) fn repeat(&self) -> Option<Told> {
         self.last.clone().filter(|told| matches!(told, Told::Changed(..)) && self.listed.is_empty())
     }

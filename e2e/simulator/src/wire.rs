@@ -7,9 +7,9 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use http::{Request, Response};
 use http_body_util::{BodyExt as _, Full};
-use ipam_operator::act::Actor;
+use ipam_operator::api_writer::ApiWriter;
 use ipam_operator::election::campaign::Next;
-use ipam_operator::election::{LEASE_NAME, Lead};
+use ipam_operator::election::{LEASE_NAME, Leadership};
 use ipam_reconciler::reconcile::{CallError, Command, Outcome};
 use k8s_openapi::api::coordination::v1::Lease;
 use kube::api::PostParams;
@@ -26,7 +26,7 @@ use super::server::{NAMESPACE, Server};
 /// The server, shared by the world and the calls.
 pub(super) type Shared = Arc<Mutex<Server>>;
 
-/// The server for a moment.
+/// Locks the server.
 pub(super) fn lock(server: &Shared) -> MutexGuard<'_, Server> {
     server.lock().unwrap_or_else(PoisonError::into_inner)
 }
@@ -37,9 +37,9 @@ pub(super) struct Wire {
     runtime: Rc<Runtime>,
     server: Shared,
     client: Client,
-    actor: Actor,
-    lead: watch::Sender<Lead>,
-    /// The fate of the request that comes next.
+    actor: ApiWriter,
+    lead: watch::Sender<Leadership>,
+    /// The fate of the next request.
     fate: Arc<Mutex<Fate>>,
     /// Requests sent so far.
     sent: Arc<AtomicU64>,
@@ -48,7 +48,7 @@ pub(super) struct Wire {
 /// A call that was made.
 pub(super) struct Made {
     pub(super) outcome: Outcome,
-    /// Whether a request was sent: a process that no longer leads sends none.
+    /// Whether a request was sent: a process that does not lead any more sends none.
     pub(super) is_sent: bool,
 }
 
@@ -76,21 +76,21 @@ impl Wire {
             }
         });
         let entered = runtime.enter();
-        let (lead, told) = watch::channel(Lead::No);
+        let (lead, told) = watch::channel(Leadership::No);
         let client = Client::new(service, NAMESPACE);
-        let actor = Actor::new(client.clone(), NAMESPACE.to_owned(), identity.to_owned(), told);
+        let actor = ApiWriter::new(client.clone(), NAMESPACE.to_owned(), identity.to_owned(), told);
         drop(entered);
         Self { runtime, server: server.clone(), client, actor, lead, fate, sent }
     }
 
-    /// Makes a call now; `leads` says whether whoever makes it leads at this moment.
+    /// Makes a call now; `leads` is whether its sender leads at this moment.
     pub(super) fn make(&self, command: Command, fate: Fate, leads: bool) -> Made {
         let unanswered = command.clone().failed(CallError::Failed("no answer".to_owned()));
         if matches!(fate, Fate::Lost | Fate::Late) {
             return Made { outcome: unanswered, is_sent: leads };
         }
-        // The real look at the lease is upon a clock that the simulator has not.
-        self.lead.send_replace(if leads { Lead::Always } else { Lead::No });
+        // The real check of the Lease uses a clock that the simulator does not control.
+        self.lead.send_replace(if leads { Leadership::Always } else { Leadership::No });
         self.set(fate);
         let sent = self.sent.load(Ordering::Relaxed);
         let outcome = self.runtime.block_on(self.actor.perform(command));
@@ -98,12 +98,12 @@ impl Wire {
         Made { outcome: if fate == Fate::AnswerLost { unanswered } else { outcome }, is_sent }
     }
 
-    /// A call that was sent long ago arrives.
+    /// Delivers a call that was sent long ago.
     pub(super) fn arrive(&self, command: Command) {
         drop(self.make(command, Fate::AnswerLost, true));
     }
 
-    /// Makes a call about the Lease. Those that no HTTP error meets spare the way through the client, for there are many.
+    /// Makes a call about the Lease. Calls without an HTTP error bypass the client, because there are many.
     pub(super) fn vote(&self, call: Next, fate: Fate) -> Answer {
         if matches!(fate, Fate::ErrorBefore(_) | Fate::ErrorAfter(_)) {
             return self.vote_by_http(call, fate);
@@ -128,7 +128,7 @@ impl Wire {
             Next::Replace(lease) => {
                 Answer::Written(self.runtime.block_on(api.replace(LEASE_NAME, &params, &lease)).map_err(why))
             }
-            Next::Read | Next::Wait(_) | Next::Lost(_) => {
+            Next::Read | Next::Wait(_) | Next::LeadershipLost(_) => {
                 Answer::Read(self.runtime.block_on(api.get_opt(LEASE_NAME)).map_err(why))
             }
         }
@@ -150,13 +150,13 @@ fn answer(server: &Shared, request: &Request<Vec<u8>>, fate: Fate) -> Response<V
     }
 }
 
-/// A call about the Lease, done on the server.
+/// Executes a call about the Lease on the server.
 pub(super) fn vote(server: &mut Server, call: Next) -> Answer {
     let value = |lease: &Lease| serde_json::to_value(lease).unwrap_or(Value::Null);
     let written = match call {
         Next::Create(lease) => server.create("leases", value(&lease)),
         Next::Replace(lease) => server.replace("leases", false, &value(&lease)),
-        Next::Read | Next::Wait(_) | Next::Lost(_) => {
+        Next::Read | Next::Wait(_) | Next::LeadershipLost(_) => {
             return Answer::Read(Ok(server.get("leases", LEASE_NAME).and_then(|object| object.lease())));
         }
     };

@@ -26,22 +26,22 @@ use super::size::{MOST_NODES, NODES, REPLICAS, node_name};
 use super::wire::{Shared, lock};
 use nodes::{is_on_node, node_of};
 
-/// The longest time that passes at once while all is left to settle: leaders are to renew in time.
+/// The longest time that passes at once while all is left to settle, so that leaders renew in time.
 const LONGEST_PASS: Duration = Duration::from_secs(2);
-/// After this long without news an operator decides upon what it has heard.
+/// After this long without an event, an operator decides on what it has received.
 const QUIET: Duration = Duration::from_millis(15);
 /// After this long an agent may write its next report.
 const REPORTS_APART: Duration = Duration::from_secs(1);
 
-/// What was there when a backup was put in place.
+/// The state of the server when a backup was restored.
 #[derive(Clone, Debug)]
 pub(super) struct PutBack {
-    /// The number of uids that there had been.
+    /// The number of uids made until then.
     pub(super) uids: u64,
 }
 
-/// Checks the laws that must hold after each call. The crate gives it to the world: the laws read the world, so the world must not
-/// import them.
+/// Checks the laws that must hold after each call. The crate passes it to the world: the laws read the world, so the
+/// world must not import them.
 pub(super) type Check = fn(&mut World) -> Result<(), Broken>;
 
 /// The cluster.
@@ -56,23 +56,23 @@ pub struct World {
     pub(super) runtime: Rc<Runtime>,
     pub(super) clock: Clock,
     pub(super) starts: u32,
-    /// What the laws do not speak of, for an admin has taken it upon himself.
+    /// The violations that the laws allow, because an admin has accepted them.
     pub(super) allowed: Allowed,
     /// The last backup, the last assignment before it, and when it was made.
     pub(super) backup: Option<(Backup, AssignmentId, Duration)>,
-    /// What was there when a backup was put in place under a running leader.
+    /// The state of the server when a backup was restored under a running leader.
     pub(super) put_back: Option<PutBack>,
-    /// Whether a backup was put in place whose Lease does not say that blocks are given, and it was not written since.
+    /// Whether a backup was restored whose Lease does not record assigned blocks, and the Lease was not written since.
     pub(super) is_unmarked: bool,
-    /// The pools that went with their definitions.
+    /// The pools that were deleted with their CRDs.
     pub(super) swept: Vec<(&'static str, Value)>,
-    /// The machines that were registered when the store was put back, until the operator is started again.
+    /// The machines that were in use when the store was restored, until the operator is started again.
     pub(super) restoring: Option<Vec<u8>>,
-    /// What the laws were checked at last: the server's news and the nodes' moves.
+    /// The state at the last check of the laws: the server's news and the nodes' moves.
     pub(super) checked: (u64, u64),
-    /// What happened so far.
+    /// Counts of what happened so far.
     pub(super) activity: Activity,
-    /// What had happened when the history was over.
+    /// Counts of what had happened when the history was over.
     at_end: Option<Activity>,
     /// Which blocks were assigned to which nodes.
     pub(super) records: Records,
@@ -80,7 +80,7 @@ pub struct World {
     pub(super) has_been_led: bool,
     /// The admin's action that is under way, if it changes what is recorded.
     pub(super) by_hand: Option<&'static str>,
-    /// Entries that restores put in place and that no report proves.
+    /// Entries of restored objects that no report proves.
     pub(super) unproven: Vec<Unproven>,
     /// Checks the laws after each call.
     check: Check,
@@ -125,7 +125,7 @@ impl World {
         0..u8::try_from(self.nodes.len()).unwrap_or(MOST_NODES)
     }
 
-    /// The machines up to this one are there.
+    /// Adds the machines up to this one.
     fn build(&mut self, node: u8) {
         for node in self.machines().end..=node % MOST_NODES {
             self.activity.count("machines added");
@@ -145,7 +145,7 @@ impl World {
         self.clock
     }
 
-    /// What happened in the history, without what the end of it did to ask the laws of the end; and all checks.
+    /// Counts of what happened in the history, without what its end did to check the laws; and all checks.
     pub fn activity(&self) -> Activity {
         let mut activity = self.activity.clone();
         self.allowed.count(&mut activity);
@@ -156,12 +156,12 @@ impl World {
         }
     }
 
-    /// The history is over. What happens from now on is counted no more.
+    /// Ends the history. What happens from now on is not counted.
     pub(super) fn end_history(&mut self) {
         self.at_end = Some(self.activity());
     }
 
-    /// Something happens, and the laws are checked after each call that it makes.
+    /// Performs an action, and checks the laws after each call that it makes.
     pub(super) fn step(&mut self, action: Action) -> Result<(), Broken> {
         tracing::info!(?action, "step");
         let before = lock(&self.server).version();
@@ -174,7 +174,7 @@ impl World {
         self.broken.take().map_or(Ok(()), Err)
     }
 
-    /// Tells whoever traces what the server has changed since this version.
+    /// Traces the changes of the server since this version.
     fn tell_changes(&self, before: u64) {
         let server = lock(&self.server);
         for plural in PLURALS {
@@ -252,13 +252,13 @@ impl World {
 
     fn note_by_hand(&mut self, action: Action) {
         match action {
-            // Whoever deletes it says that nobody holds what it alone tells.
+            // By deleting it, an admin confirms that no pod has addresses that only its report has.
             Action::RemoveIpamNode { node } => {
                 self.note_unheard(node);
                 self.nodes[usize::from(node % MOST_NODES)].lose_word();
                 self.records.lose_copies(&node_name(node));
             }
-            // Nothing told of it but that machine.
+            // Only the agent of that machine knew of its addresses.
             Action::NodeLeaves { node } => self.note_unheard(node),
             Action::Strip { pool } => {
                 let (plural, name) = pool_at(pool);
@@ -282,7 +282,7 @@ impl World {
         self.nodes[usize::from(node)].has_settled(&lock(&self.server), self.clock)
     }
 
-    /// How long nothing happens unless somebody does something, in milliseconds.
+    /// How long nothing happens without an action, in milliseconds.
     pub(super) fn quiet_for(&self) -> u32 {
         let now = self.clock;
         let agents = self.nodes.iter().filter_map(|node| node.due(now));

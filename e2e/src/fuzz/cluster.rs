@@ -8,7 +8,7 @@ use std::time::{Duration, Instant};
 
 use ipam_core::{AddrRange, Cidr, PoolKey, PoolKind};
 use ipam_crds::BlockUse;
-use ipam_reconciler::given::Word;
+use ipam_reconciler::allocation_state::LeaseState;
 use ipam_reconciler::index::Labels;
 use ipam_reconciler::ipam_node::FINALIZER;
 use ipam_reconciler::metrics::Metrics;
@@ -160,7 +160,7 @@ impl Cluster {
     }
 
     fn lead(&mut self) {
-        self.reconciler.lead(Word::default(), self.now);
+        self.reconciler.lead(LeaseState::default(), self.now);
         for kind in [PoolKind::IpPool, PoolKind::CidrPool] {
             self.hear(Observed::Pool(kind, Event::Init));
             let objects: Vec<RawObject> =
@@ -189,7 +189,7 @@ impl Cluster {
         for second in 1..=ROUNDS {
             self.now += Duration::from_secs(1);
             let wall = Timestamp::UNIX_EPOCH + Duration::from_secs(1_800_000_000 + u64::from(second));
-            self.reconciler.lease_says(self.reconciler.wants_of_lease().granted(), self.now);
+            self.reconciler.on_lease_state(self.reconciler.lease_request().granted(), self.now);
             for command in self.controllers.poll(&mut self.reconciler, Now { instant: self.now, wall }) {
                 // A confirmation changes nothing in the API.
                 if !matches!(command, Command::Confirm { .. }) {

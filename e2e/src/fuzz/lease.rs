@@ -3,7 +3,7 @@
 use std::time::{Duration, Instant};
 
 use ipam_operator::election::algorithm::{Candidate, RENEW_DEADLINE, Step};
-use ipam_reconciler::given::{BLOCKS_GIVEN, Given};
+use ipam_reconciler::allocation_state::{ALLOCATION_STATE, AllocationState};
 use jiff::Timestamp;
 use k8s_openapi::api::coordination::v1::Lease;
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::MicroTime;
@@ -20,7 +20,7 @@ pub(super) fn run(data: &[u8]) {
 }
 
 /// The Lease is taken over at this time, if it can be. `says` compares what it says of blocks before and after.
-fn taken_over(lease: &Lease, wall: Timestamp, says: fn(Given, Given) -> bool) {
+fn taken_over(lease: &Lease, wall: Timestamp, says: fn(AllocationState, AllocationState) -> bool) {
     let now = Instant::now();
     let mut candidate = Candidate::new("us".to_owned(), "ns", "lease");
     candidate.observe(Some(lease.clone()), now);
@@ -36,7 +36,7 @@ fn taken_over(lease: &Lease, wall: Timestamp, says: fn(Given, Given) -> bool) {
     candidate.observe(Some(lease.clone()), later);
     match candidate.step(later, wall) {
         Step::Replace(written) => {
-            let (before, after) = (Given::of(lease), Given::of(&written));
+            let (before, after) = (AllocationState::of(lease), AllocationState::of(&written));
             assert!(says(before, after), "the Lease says {after:?} of blocks given, after {before:?}");
             replaced(candidate, lease, written, later);
         }
@@ -48,7 +48,7 @@ fn taken_over(lease: &Lease, wall: Timestamp, says: fn(Given, Given) -> bool) {
 fn replaced(mut candidate: Candidate, read: &Lease, written: Lease, now: Instant) {
     let others = |lease: &Lease| {
         let mut metadata = lease.metadata.clone();
-        metadata.annotations.get_or_insert_default().remove(BLOCKS_GIVEN);
+        metadata.annotations.get_or_insert_default().remove(ALLOCATION_STATE);
         metadata
     };
     assert_eq!(others(read), others(&written));
@@ -61,7 +61,7 @@ fn replaced(mut candidate: Candidate, read: &Lease, written: Lease, now: Instant
     other.observe(Some(written.clone()), now);
     assert!(matches!(other.step(now, Timestamp::UNIX_EPOCH), Step::Follow { .. }), "two lead by one lease");
     let released = candidate.release(Timestamp::UNIX_EPOCH);
-    assert_eq!(released.as_ref().map(Given::of), Some(Given::of(&written)));
+    assert_eq!(released.as_ref().map(AllocationState::of), Some(AllocationState::of(&written)));
     // Another writes over it.
     let mut taken = written;
     taken.spec.get_or_insert_default().holder_identity = Some("thief".to_owned());
@@ -77,11 +77,12 @@ pub(super) fn seeds() -> Vec<Vec<u8>> {
     given_up["holderIdentity"] = json!("");
     given_up["leaseDurationSeconds"] = json!(1);
     let lease = |spec: &serde_json::Value, given: &str| {
-        let annotations = json!({BLOCKS_GIVEN: given, "other.example/mark": "kept"});
+        let annotations = json!({ALLOCATION_STATE: given, "other.example/mark": "kept"});
         json!({"apiVersion": "coordination.k8s.io/v1", "kind": "Lease", "spec": spec, "metadata": {
             "name": "dd1643cf.nvidia.com", "namespace": "kube-system", "uid": "u", "resourceVersion": "41",
             "labels": {"a": "b"}, "annotations": annotations}})
     };
-    let all = [lease(&spec, "true"), lease(&given_up, "unrecorded"), lease(&spec, "maybe"), json!({"metadata": {}})];
+    let all =
+        [lease(&spec, "Allocated"), lease(&given_up, "Recovering"), lease(&spec, "maybe"), json!({"metadata": {}})];
     all.iter().map(|lease| lease.to_string().into_bytes()).collect()
 }

@@ -7,8 +7,8 @@ use ipam_reconciler::index::Labels;
 use ipam_reconciler::objects::RawObject;
 use ipam_reconciler::reconcile::Observed;
 use ipam_webhook::answer;
+use ipam_webhook::cache::AdmissionCache;
 use ipam_webhook::judge::{RefusalStatus, Verdict, judge};
-use ipam_webhook::known::Known;
 use ipam_webhook::review::{Operation, read};
 use kube::runtime::watcher::Event;
 use serde_json::{Value as Json, json};
@@ -20,9 +20,9 @@ const LONGEST: usize = 200_000;
 
 /// What the webhook knows: pools that are in the way of some of the seeds, one that may be shared, and nodes that hold
 /// addresses of the pool that the table of cases is about, or have not told.
-pub fn known() -> &'static Known {
-    static KNOWN: LazyLock<Known> = LazyLock::new(|| {
-        let mut known = Known::new("kube-system");
+pub fn known() -> &'static AdmissionCache {
+    static KNOWN: LazyLock<AdmissionCache> = LazyLock::new(|| {
+        let mut known = AdmissionCache::new("kube-system");
         for (kind, name, spec, may_overlap) in [
             ("IPPool", "first", json!({"subnet": "10.1.0.0/16", "perNodeBlockSize": 4}), "false"),
             ("IPPool", "shared", json!({"subnet": "10.2.0.0/16", "perNodeBlockSize": 4}), "true"),
@@ -49,7 +49,7 @@ pub fn known() -> &'static Known {
     &KNOWN
 }
 
-fn hear(known: &mut Known, object: &Json, what: impl Fn(Event<RawObject>) -> Observed) {
+fn hear(known: &mut AdmissionCache, object: &Json, what: impl Fn(Event<RawObject>) -> Observed) {
     let object: Result<RawObject, _> = serde_json::from_str(&object.to_string());
     assert!(object.is_ok(), "{:?}", object.as_ref().err());
     if let Ok(object) = object {

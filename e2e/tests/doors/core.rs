@@ -2,7 +2,7 @@
 
 use std::collections::BTreeSet;
 
-use ipam_core::overlap::{Contender, Contenders, settle, violation};
+use ipam_core::overlap::{OverlapCandidate, OverlapCandidates, settle, violation};
 use ipam_core::spec::PoolSpec;
 use ipam_core::{
     Advice, Claim, NodeRef, Pool, PoolKey, PoolKind, Usage, Violation, advise, advise_annotation, advise_nodes,
@@ -43,7 +43,7 @@ pub(crate) fn say(case: &Case, created: &dyn Fn(&Other) -> i64) -> Said {
     if !is_untouched && judge(case.kind(), &case.pool, &case.spec).is_ok() {
         said.advice.extend(advise_annotation(case.allow_overlap.as_deref()));
     }
-    let others: Contenders = others(case, created).into_iter().collect();
+    let others: OverlapCandidates = others(case, created).into_iter().collect();
     if let Some(contender) = own(case, &case.spec, case.allow_overlap.as_deref()) {
         let old = case.old.as_ref().and_then(|old| own(case, old, case.old_allow_overlap.as_deref()));
         said.violations.extend(violation(&contender, &others.conflicts_made(old.as_ref(), &contender)));
@@ -91,18 +91,23 @@ pub(crate) const fn created(age: Age) -> i64 {
 }
 
 /// The case's pool beside others, if its network can be read.
-fn own(case: &Case, spec: &serde_json::Value, annotation: Option<&str>) -> Option<Contender> {
+fn own(case: &Case, spec: &serde_json::Value, annotation: Option<&str>) -> Option<OverlapCandidate> {
     let network = read(case.kind(), spec).0.network()?;
     let key = PoolKey::new(case.kind(), &case.pool);
-    Some(Contender { key, network, created: created(Age::Same), allows_overlap: Contender::allows(annotation) })
+    Some(OverlapCandidate {
+        key,
+        network,
+        created: created(Age::Same),
+        allows_overlap: OverlapCandidate::allows(annotation),
+    })
 }
 
-fn others(case: &Case, created: &dyn Fn(&Other) -> i64) -> Vec<Contender> {
+fn others(case: &Case, created: &dyn Fn(&Other) -> i64) -> Vec<OverlapCandidate> {
     let other = |other: &Other| {
         let kind = PoolKind::from_kind(&other.kind).unwrap();
         let (_, pool) = judge(kind, &other.name, &other.spec).unwrap();
-        let allows_overlap = Contender::allows(other.allow_overlap.as_deref());
-        Contender { key: pool.key().clone(), network: pool.network(), created: created(other), allows_overlap }
+        let allows_overlap = OverlapCandidate::allows(other.allow_overlap.as_deref());
+        OverlapCandidate { key: pool.key().clone(), network: pool.network(), created: created(other), allows_overlap }
     };
     case.others.iter().map(other).collect()
 }

@@ -3,7 +3,7 @@
 use std::collections::BTreeMap;
 
 use ipam_core::overlap::ALLOW_OVERLAP_ANNOTATION;
-use ipam_core::plan::{Assignment, Standing};
+use ipam_core::plan::{Assignment, BlockPhase};
 use ipam_core::{Block, Claim, Family, Held, PoolKey};
 use ipam_crds::read::judge;
 use ipam_crds::{AddressRange, BlockState, BlockUse, NodeBlock};
@@ -79,7 +79,7 @@ pub(crate) fn told(case: &Case) -> BTreeMap<String, (NodeBlock, Option<BlockUse>
     let key = PoolKey::new(case.kind(), &case.pool);
     let pool = case.old.as_ref().and_then(|old| judge(case.kind(), &case.pool, old).ok()).map(|(_, pool)| pool);
     let told = |claim: Claim| {
-        let standing = if case.leaving.contains(&claim.node) { Standing::Departed } else { Standing::Serving };
+        let standing = if case.leaving.contains(&claim.node) { BlockPhase::Releasing } else { BlockPhase::Active };
         let block = Block { range: claim.range, gateway: claim.gateway };
         let assignment = Assignment { node: claim.node.clone(), block, standing };
         let told = NodeBlock { grant: GRANT.to_owned(), ..entry(&key, pool.as_ref(), &assignment, None) };

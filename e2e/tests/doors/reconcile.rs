@@ -10,7 +10,7 @@ use std::time::{Duration, Instant};
 use ipam_core::{AdviceCode, Claim, Held, PoolKey, PoolKind};
 use ipam_crds::{BlockUse, NodeBlock};
 use ipam_e2e::cases::{Age, Case, Refusal, fleet, load};
-use ipam_reconciler::given::Word;
+use ipam_reconciler::allocation_state::LeaseState;
 use ipam_reconciler::index::Labels;
 use ipam_reconciler::ipam_node::FINALIZER;
 use ipam_reconciler::metrics::Metrics;
@@ -90,7 +90,7 @@ impl<'a> Cluster<'a> {
 
     /// Every watch begins with a list.
     fn lead(&mut self) {
-        self.reconciler.lead(Word::default(), self.now);
+        self.reconciler.lead(LeaseState::default(), self.now);
         for kind in [PoolKind::IpPool, PoolKind::CidrPool] {
             let listed = self.pools.iter().filter(|(key, _)| key.kind == kind);
             let listed: Vec<Observed> =
@@ -159,7 +159,7 @@ impl<'a> Cluster<'a> {
         for _ in 0..ROUNDS {
             self.now += Duration::from_secs(1);
             let wall = Timestamp::from_second(1_800_000_000).unwrap();
-            self.reconciler.lease_says(self.reconciler.wants_of_lease().granted(), self.now);
+            self.reconciler.on_lease_state(self.reconciler.lease_request().granted(), self.now);
             for command in self.controllers.poll(&mut self.reconciler, Now { instant: self.now, wall }) {
                 self.perform(command);
             }

@@ -152,7 +152,7 @@ impl Site<'_> {
 
     /// What the Lease says of blocks given.
     fn given(&self) -> String {
-        let jsonpath = r"jsonpath={.metadata.annotations.nv-ipam\.nvidia\.com/blocks-given}";
+        let jsonpath = r"jsonpath={.metadata.annotations.nv-ipam\.nvidia\.com/allocation-state}";
         self.kubectl(&["get", "lease", "dd1643cf.nvidia.com", "-o", jsonpath], "")
     }
 }
@@ -172,7 +172,7 @@ fn definitions_come_back(leader_changes: bool) {
     site.api().create(IPPOOLS, "p", &ip_spec("10.88.0.0/24", 4));
     let _agents = [0, 1, 2].map(|node| site.agent(node));
     let before = [site.pod(1, "one"), site.pod(2, "two"), site.pod(2, "three")];
-    assert_eq!(site.given(), "true");
+    assert_eq!(site.given(), "Allocated");
 
     if leader_changes {
         operator.process().kill().unwrap();
@@ -194,7 +194,7 @@ fn definitions_come_back(leader_changes: bool) {
         pod.check("net1", &network(), result).unwrap();
     }
     eventually_blocking("all is recorded again", SOON, || match site.given().as_str() {
-        "true" => Ok(()),
+        "Allocated" => Ok(()),
         other => Err(other.to_owned()),
     })
     .unwrap();

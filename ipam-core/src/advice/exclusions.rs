@@ -1,9 +1,9 @@
-//! Advice on exclusions: those that say nothing new, or bar what nobody could get.
+//! Advice about exclusions: those without effect, repeated or overlapping ones, and wholly excluded blocks.
 
 use super::{Advice, AdviceCode, OfAKind};
 use crate::addr::parse_addr;
 use crate::spec::{ExclusionSpec, PoolSpec};
-use crate::{AddrRange, Cidr, Pool, PoolKind, RunSet};
+use crate::{AddrRange, Cidr, Pool, PoolKind, RangeSet};
 
 pub(super) fn advise(spec: &PoolSpec, pool: &Pool, advice: &mut Vec<Advice>) {
     let common = spec.common();
@@ -32,14 +32,14 @@ fn range(exclusion: &ExclusionSpec) -> Option<AddrRange> {
     AddrRange::new(parse_addr(&exclusion.start_ip).ok()?, parse_addr(&exclusion.end_ip).ok()?)
 }
 
-/// Whether some node could give an address of `range` if it were not excluded.
+/// Whether an address of `range` could be allocated if it were not excluded.
 fn could_be_given(range: &AddrRange, pool: &Pool) -> bool {
     let Some((first, last)) = pool.grid().touched(range) else { return false };
     if pool.key().kind == PoolKind::IpPool {
         return true;
     }
-    // A run that goes over the bounds of a prefix has its neighbours' ends; only the two at its ends need a look, and a
-    // third if it has one as a whole.
+    // The range contains the host addresses of each prefix between the first and the last one. Only in these two it may
+    // have no host address.
     [first, last]
         .into_iter()
         .filter_map(|index| pool.grid().range(index))
@@ -47,7 +47,7 @@ fn could_be_given(range: &AddrRange, pool: &Pool) -> bool {
         || last - first > 1
 }
 
-/// Entries that earlier ones cover or touch. Looks at each entry once.
+/// Adds advice about entries that earlier ones cover or overlap. Looks at each entry once.
 fn repeated(
     path: &str,
     entries: impl Iterator<Item = Option<(u128, u128)>>,
@@ -56,7 +56,7 @@ fn repeated(
 ) {
     let (mut double, mut partial) =
         (OfAKind::new(AdviceCode::RepeatedExclusion), OfAKind::new(AdviceCode::OverlappingExclusions));
-    let mut covered = RunSet::new();
+    let mut covered = RangeSet::new();
     for (i, entry) in entries.enumerate() {
         let Some((first, last)) = entry else { continue };
         let field = format_args!("{path}[{i}]");
@@ -72,7 +72,7 @@ fn repeated(
     partial.finish(advice);
 }
 
-/// Whole blocks that no node gets, unless that are all, which is said elsewhere.
+/// Adds advice about wholly excluded blocks. If these are all blocks, `shape.rs` advises on it.
 fn excluded_blocks(pool: &Pool, advice: &mut Vec<Advice>) {
     let (count, total) = (pool.barren_count(), pool.block_count());
     if count > 0 && pool.has_exclusions() && pool.not_given().gaps_in(0, pool.grid().last_index()) > 0 {

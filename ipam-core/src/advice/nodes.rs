@@ -1,4 +1,4 @@
-//! Advice that needs to know which nodes there are.
+//! Advice that depends on the nodes of the cluster.
 
 use std::collections::BTreeSet;
 
@@ -8,14 +8,14 @@ use crate::quoted::Quoted;
 use crate::words::counted;
 use crate::{Family, NodeRef, Pool, PoolKind};
 
-/// An IPv4 pool with this many times the blocks that are wanted is called large, if more than [`MANY_FREE`] stay free. IPv6
-/// ranges are meant to be sparse.
+/// An IPv4 pool is too large if it has at least this many times the blocks it needs, and more than [`MANY_FREE`] stay
+/// free. IPv6 ranges are meant to be sparse.
 const MUCH_LARGER: u128 = 8;
-/// Free blocks that are nothing to speak of: room for a rack or two to come, which most pools of a small cluster have.
+/// This many free blocks are normal in a small cluster: room for one or two more racks.
 const MANY_FREE: u128 = 64;
 
-/// What is surprising about a pool among these nodes, which must be all nodes of the cluster. Nothing is said if there are
-/// none: a cluster that is being set up gets its pools first.
+/// The advice about a pool and these nodes, which must be all nodes of the cluster. Without nodes there is none: a
+/// cluster that is being set up gets its pools first.
 pub fn advise_nodes(pool: &Pool, nodes: &[NodeRef<'_>]) -> Vec<Advice> {
     let mut advice = Vec::new();
     if nodes.is_empty() {
@@ -34,7 +34,7 @@ pub fn advise_nodes(pool: &Pool, nodes: &[NodeRef<'_>]) -> Vec<Advice> {
 }
 
 fn statics(pool: &Pool, selected: &BTreeSet<&str>, advice: &mut Vec<Advice>) {
-    // What no node can be called needs no list of nodes to be told.
+    // `shape.rs` advises on names that no node can have, which needs no list of nodes.
     let mut unknown = OfAKind::new(AdviceCode::StaticForNoNode);
     for (node, prefix) in pool.static_nodes().filter(|(node, _)| is_dns_subdomain(node) && !selected.contains(node)) {
         unknown.add("spec.staticAllocations".to_owned(), || {
@@ -71,7 +71,7 @@ fn size(pool: &Pool, selected: &BTreeSet<&str>, advice: &mut Vec<Advice>) {
     }
 }
 
-/// Whether a pool makes so many more blocks than are wanted that somebody may have mistaken its size.
+/// Whether a pool has so many more blocks than it needs that its size may be a mistake.
 const fn is_much_larger(blocks: u128, wanting: u128) -> bool {
     wanting > 0 && blocks / wanting >= MUCH_LARGER && blocks - wanting > MANY_FREE
 }

@@ -1,4 +1,4 @@
-//! Advice on the network, its cut into blocks, the gateway, routes and the node selector.
+//! Advice about the network, its blocks, the gateway, routes and the node selector.
 
 use std::collections::BTreeSet;
 use std::net::IpAddr;
@@ -11,7 +11,7 @@ use crate::spec::{CidrPoolSpec, IpPoolSpec, NodeSelectorTermSpec, PoolSpec};
 use crate::words::counted;
 use crate::{AddrRange, Cidr, Pool, PoolKind};
 
-/// A network of which less than one part in this many is outside all blocks is well cut.
+/// There is advice about unused addresses if they are at least one part in this many of the host addresses.
 const WORTH_MENTION: u128 = 10;
 
 /// Networks that hosts do not use as their own (RFC 1122 §3.2.1.3, RFC 5771, RFC 1112 §4; RFC 4291 §2.4).
@@ -26,7 +26,7 @@ const SPECIAL: [(&str, &str); 8] = [
     ("ff00::/8", "multicast"),
 ];
 
-/// What stands before the exclusions.
+/// Advice about the fields before the exclusions.
 pub(super) fn advise(spec: &PoolSpec, pool: &Pool, advice: &mut Vec<Advice>) {
     match spec {
         PoolSpec::Ip(spec) => of_ip_pool(spec, pool, advice),
@@ -34,7 +34,7 @@ pub(super) fn advise(spec: &PoolSpec, pool: &Pool, advice: &mut Vec<Advice>) {
     }
 }
 
-/// What stands behind the exclusions.
+/// Advice about the fields after the exclusions.
 pub(super) fn advise_rest(spec: &PoolSpec, pool: &Pool, advice: &mut Vec<Advice>) {
     let common = spec.common();
     let terms = common.node_selector.iter().flat_map(|selector| &selector.terms).enumerate();
@@ -112,7 +112,7 @@ fn special_range(field: &str, network: &Cidr, advice: &mut Vec<Advice>) {
     }
 }
 
-/// Addresses behind the last block are given to nobody.
+/// Addresses after the last block are not assigned to any node.
 fn block_size(spec: &IpPoolSpec, pool: &Pool, advice: &mut Vec<Advice>) {
     const FIELD: &str = "spec.perNodeBlockSize";
     let (hosts, blocks) = (pool.network().hosts().size(), pool.block_count());
@@ -130,7 +130,7 @@ fn block_size(spec: &IpPoolSpec, pool: &Pool, advice: &mut Vec<Advice>) {
     nothing_to_give(FIELD, pool, advice);
 }
 
-/// Blocks of which exclusions and gateway leave nothing are skipped; if that are all, nobody is served.
+/// Blocks in which exclusions and gateway leave no address are skipped. If these are all blocks, no node is served.
 fn nothing_to_give(field: &str, pool: &Pool, advice: &mut Vec<Advice>) {
     let last = pool.grid().last_index();
     if pool.not_given().gaps_in(0, last) == 0 && !serves_by_name(pool) {

@@ -1,4 +1,4 @@
-//! Addresses that a new spec excludes or makes the gateway, and the old one did not.
+//! Addresses that a new spec excludes or makes the gateway, and the old spec does not.
 
 use std::collections::BTreeMap;
 use std::net::IpAddr;
@@ -6,26 +6,26 @@ use std::net::IpAddr;
 use super::{Field, Fields, Held};
 use crate::addr::{number, parse_addr};
 use crate::spec::{CommonSpec, PoolSpec};
-use crate::{AddrRange, Claim, Pool, RunSet};
+use crate::{AddrRange, Claim, Pool, RangeSet};
 
-/// Fields named for one node; the rest says nothing new.
+/// Maximum number of fields that are reported for one node. More would add no information.
 const MOST_FIELDS: usize = 8;
 
-/// What of the exclusions and the gateway is new.
+/// The exclusions and the gateway that are new.
 pub(super) struct Barred<'a> {
     new: &'a Pool,
     new_spec: &'a PoolSpec,
     old: Excluded,
     old_gateway: OldGateway,
-    /// Excluded now and not before: addresses.
-    added: RunSet,
-    /// The same for places in each block.
-    added_places: RunSet,
+    /// Addresses that only the new spec excludes.
+    added: RangeSet,
+    /// Offsets in each block that only the new spec excludes.
+    added_places: RangeSet,
     exclusions: Cover,
     per_node: Cover,
 }
 
-/// How the old spec made gateways.
+/// The gateway rule of the old spec.
 enum OldGateway {
     Shared(Option<IpAddr>),
     Index(Option<i64>),
@@ -34,8 +34,8 @@ enum OldGateway {
 /// Exclusions of a spec, as far as they can be read.
 #[derive(Default)]
 struct Excluded {
-    addresses: RunSet,
-    places: RunSet,
+    addresses: RangeSet,
+    places: RangeSet,
 }
 
 impl<'a> Barred<'a> {
@@ -65,7 +65,7 @@ impl<'a> Barred<'a> {
         }
     }
 
-    /// The fields to blame if an address that the claim's node may hold is barred anew. Empty if none is.
+    /// The fields that newly exclude an address that the claim's node may use, or make it the gateway. Empty if there are none.
     pub(super) fn fields(&self, claim: &Claim, held: &Held) -> Fields {
         if claim.range.family() != self.new.network().family() {
             return Fields::new();
@@ -86,8 +86,8 @@ impl<'a> Barred<'a> {
         fields
     }
 
-    /// What may be held and could be given: where it is not told which addresses are, those that were excluded are not.
-    fn possible(&self, claim: &Claim, held: &Held) -> RunSet {
+    /// The addresses that may be in use. If it is unknown which are in use, they are those that the old spec does not exclude.
+    fn possible(&self, claim: &Claim, held: &Held) -> RangeSet {
         let possible = held.possible(&self.new.hosts(&claim.range));
         if matches!(held, Held::Addresses(_)) {
             return possible;
@@ -97,7 +97,7 @@ impl<'a> Barred<'a> {
         possible.without(&self.old.addresses).without(&places.collect())
     }
 
-    /// Places of the block, of which the addresses `first..=last` may be held.
+    /// The new per-node exclusions of the addresses of the block in `first..=last`, which may be in use.
     fn places(&self, block: &AddrRange, first: u128, last: u128) -> Vec<Field> {
         let (base, end) = block.numbers();
         let (first, last) = (first.max(base), last.min(end));
@@ -112,14 +112,15 @@ impl<'a> Barred<'a> {
             .collect()
     }
 
-    fn gateway(&self, claim: &Claim, possible: &RunSet) -> Option<Field> {
+    fn gateway(&self, claim: &Claim, possible: &RangeSet) -> Option<Field> {
         let index = self.new.index_for(&claim.node, &claim.range)?;
         let gateway = self.new.block(index)?.gateway?;
         let is_new = self.old_gateway_of(claim) != Some(gateway);
         (is_new && possible.contains(number(gateway))).then(|| self.gateway_field(claim, gateway))
     }
 
-    /// The record is asked first: it says what gateway the node has, wherever that came from.
+    /// The gateway of the block in the old spec. For a CIDRPool the record takes precedence: it has the gateway of the
+    /// node, whatever its origin.
     fn old_gateway_of(&self, claim: &Claim) -> Option<IpAddr> {
         match self.old_gateway {
             OldGateway::Shared(gateway) => gateway,
@@ -153,7 +154,7 @@ fn place_runs(spec: &CommonSpec) -> impl Iterator<Item = (usize, (u128, u128))> 
     })
 }
 
-/// Which of a list of runs is the first to have a number.
+/// Finds the first of a list of runs that contains a number.
 #[derive(Default)]
 struct Cover {
     /// First number → last number and the entry. The parts never overlap.
@@ -162,9 +163,9 @@ struct Cover {
 
 impl Cover {
     fn of(entries: impl Iterator<Item = (usize, (u128, u128))>) -> Self {
-        let (mut parts, mut covered) = (BTreeMap::new(), RunSet::new());
+        let (mut parts, mut covered) = (BTreeMap::new(), RangeSet::new());
         for (i, (first, last)) in entries {
-            let own: RunSet = [(first, last)].into_iter().collect();
+            let own: RangeSet = [(first, last)].into_iter().collect();
             parts.extend(own.without(&covered).runs().map(|(from, to)| (from, (to, i))));
             covered.insert(first, last);
         }

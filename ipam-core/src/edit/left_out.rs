@@ -1,4 +1,4 @@
-//! Nodes that an edit of the selector leaves without their blocks.
+//! Nodes that an edit of the selector deselects.
 
 use std::collections::BTreeSet;
 
@@ -10,11 +10,11 @@ use crate::{Advice, AdviceCode};
 /// Nodes that are named; the rest is counted. API servers show 256 characters of a warning.
 const MOST_NAMED: usize = 3;
 
-/// What to say of an edit from `old` to `new` after which nodes are no longer selected that have a block of which addresses may be
-/// held. It is let through: nothing is taken from their pods. Nodes are sorted by name.
+/// The advice about an edit from `old` to `new` that deselects nodes with addresses that may be in use. The edit is
+/// accepted, since pods keep their addresses. Nodes are sorted by name.
 ///
-/// `claims` are the records of who has which block, without those that are being taken back already; `is_selected` says whether
-/// the new spec selects a node, `usage` what is held of its block.
+/// `claims` are the records of which node has which block, without blocks that are being released already. `is_selected`
+/// returns whether the new spec selects a node, and `usage` the addresses in use.
 pub fn left_out(
     old: &PoolSpec,
     new: &PoolSpec,

@@ -1,4 +1,4 @@
-//! Blocks that a new spec no longer has, or no longer lets their node have.
+//! Blocks that a new spec does not have any more, or does not allow for their node any more.
 
 use std::cell::OnceCell;
 use std::collections::BTreeMap;
@@ -7,11 +7,11 @@ use super::{Field, Fields, Held};
 use crate::spec::{PoolSpec, StaticAllocationSpec};
 use crate::{AddrRange, Cidr, Claim, Pool};
 
-/// The comparison of two grids.
+/// The comparison of two block layouts.
 pub(super) struct Moved<'a> {
     new: &'a Pool,
     new_spec: &'a PoolSpec,
-    /// `None` also if the old spec is invalid: then nobody knows from which spec the blocks are.
+    /// `None` also if the old spec is invalid: then it is unknown from which spec the blocks are.
     old: Option<Pool>,
     statics: OnceCell<StaticFields<'a>>,
 }
@@ -22,7 +22,7 @@ impl<'a> Moved<'a> {
         Self { new, new_spec, old, statics: OnceCell::new() }
     }
 
-    /// The fields to blame if the claimed block, or a held address outside it, would be lost. Empty if none is.
+    /// The fields that remove the claimed block, or an address in use outside it. Empty if there are none.
     pub(super) fn fields(&self, claim: &Claim, held: &Held) -> Fields {
         let had = |pool: &Pool| pool.index_for(&claim.node, &claim.range).is_some();
         if !had(self.new) {
@@ -49,7 +49,7 @@ impl<'a> Moved<'a> {
         fields
     }
 
-    /// A pod may have asked for an address outside its node's block; it must stay in the network.
+    /// Whether an address in use is outside the new network. A pod may have requested an address outside its node's block.
     fn loses_an_address_outside_blocks(&self, claim: &Claim, held: &Held) -> bool {
         let (Held::Addresses(held), Some(old)) = (held, &self.old) else { return false };
         let (new, old) = (self.new.network(), old.network());
@@ -80,7 +80,7 @@ impl<'a> Moved<'a> {
     }
 }
 
-/// Where static entries stand in the spec.
+/// Indexes of the static entries in the spec.
 struct StaticFields<'a> {
     by_node: BTreeMap<&'a str, usize>,
     by_prefix: BTreeMap<AddrRange, usize>,
@@ -100,7 +100,8 @@ impl<'a> StaticFields<'a> {
         Self { by_node: by_node.collect(), by_prefix: by_prefix.collect() }
     }
 
-    /// The entry that gives the node another prefix, and the one that gives the node's prefix to another or to nobody.
+    /// The entry that assigns another prefix to the node, and the one that assigns the node's prefix to another node or
+    /// only reserves it.
     fn to_blame(&self, claim: &Claim) -> impl Iterator<Item = Field> {
         let of_node = self.by_node.get(claim.node.as_str()).copied().map(Field::StaticPrefix);
         let of_prefix = self.by_prefix.get(&claim.range).copied().map(Field::StaticNode);

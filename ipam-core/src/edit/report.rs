@@ -1,21 +1,21 @@
-//! What to tell the one who edits.
+//! Error messages about an edit that affects nodes.
 
 use std::collections::BTreeMap;
 
-use super::Displaced;
+use super::AffectedNode;
 use crate::spec::PoolSpec;
 use crate::words::{counted, listed};
 use crate::{AddrRange, Reason, Violation};
 
 /// Nodes that a message names; the rest is counted.
 const MOST_NAMED: usize = 5;
-/// Fields that are complained of; the first suffice to see what is wrong.
+/// Maximum number of fields that are reported. The first suffice to see the error.
 const MOST_FIELDS: usize = 16;
 
-/// One violation for each field to blame, with the nodes concerned. `old` is what should be kept, as far as it is known.
-pub fn violations(displaced: &[Displaced], old: Option<&PoolSpec>, new: &PoolSpec) -> Vec<Violation> {
+/// One violation for each field that causes it, with the affected nodes. `old` has the values to keep, as far as they are known.
+pub fn violations(displaced: &[AffectedNode], old: Option<&PoolSpec>, new: &PoolSpec) -> Vec<Violation> {
     let mut order: Vec<&str> = Vec::new();
-    let mut by_field: BTreeMap<&str, Vec<&Displaced>> = BTreeMap::new();
+    let mut by_field: BTreeMap<&str, Vec<&AffectedNode>> = BTreeMap::new();
     for one in displaced {
         for field in &one.fields {
             let nodes = by_field.entry(field).or_insert_with(|| {
@@ -29,7 +29,7 @@ pub fn violations(displaced: &[Displaced], old: Option<&PoolSpec>, new: &PoolSpe
     said.map(|(field, nodes)| Violation::new(*field, Reason::InUse, message(field, nodes, old, new))).collect()
 }
 
-fn message(field: &str, nodes: &[&Displaced], old: Option<&PoolSpec>, new: &PoolSpec) -> String {
+fn message(field: &str, nodes: &[&AffectedNode], old: Option<&PoolSpec>, new: &PoolSpec) -> String {
     let value = value_of(new, field).map(|value| format!("{value} ")).unwrap_or_default();
     let named = listed(nodes.iter().map(|one| named(&one.node, &one.range, one.held)), MOST_NAMED);
     let kept = match old.filter(|_| !is_element(field)).and_then(|old| value_of(old, field)) {
@@ -43,7 +43,7 @@ fn message(field: &str, nodes: &[&Displaced], old: Option<&PoolSpec>, new: &Pool
     )
 }
 
-/// A node, its block, and how many addresses of it are held, if that is known.
+/// A node, its block, and the number of its addresses in use, if known.
 fn named(node: &str, range: &AddrRange, held: Option<u64>) -> String {
     match held {
         Some(held) => format!("{node:?} ({range} has {held} held)"),
@@ -56,7 +56,7 @@ fn is_element(field: &str) -> bool {
     field.contains('[')
 }
 
-/// The value of a field that can be blamed, as it is written in YAML.
+/// The value of a field that can cause a violation, as it is written in YAML.
 fn value_of(spec: &PoolSpec, field: &str) -> Option<String> {
     if let Some(index) = element(field, "spec.exclusions[") {
         let exclusion = spec.common().exclusions.get(index)?;

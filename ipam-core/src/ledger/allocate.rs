@@ -9,17 +9,17 @@ use crate::NodePool;
 use crate::node_pool::{Pause, PoolState};
 
 impl Ledger {
-    /// One address of each pool of the request, or none at all. Changes nothing: the answer's changes are to be
-    /// [applied](Ledger::apply) before the next request is decided, and made durable before anyone hears of the grants.
+    /// One address of each pool of the request, or none at all. Changes nothing. The caller must [apply](Ledger::apply)
+    /// the changes before it decides the next request, and make them durable before it answers.
     ///
-    /// * In a pool where the owner holds an address already, that one is the answer, without a change, whatever has become
-    ///   of the pool's block; in the others a new one is found. So a repeat gives the same answer, and a repeat with one
-    ///   more pool adds to it. [`Refusal::AlreadyHeld`] if another address is asked for, or if the held one is no longer
-    ///   in the pool's subnet and so could not be given the right mask.
-    /// * A pool that is not configured is [`Refusal::UnknownPool`], also for a repeat: mask and gateway are not known. The
-    ///   reservation survives, for [`check`](Ledger::check) and [`release`](Ledger::release).
-    /// * Addresses named by value, gateway or index may be excluded ones, and do not wait for the cooldown, which is there
-    ///   against accidental early reuse. They must not be held by another owner, here or on another node.
+    /// * If the owner already has an address of a pool, the answer is that one, without a change, even if the block has
+    ///   changed. In the other pools a new address is allocated. So a repeated request gets the same answer, and one more
+    ///   pool adds to it. [`Refusal::AlreadyHeld`] if the request names another address, or if the address is not in the
+    ///   pool's subnet any more, so that its mask would be wrong.
+    /// * A pool that is not configured is [`Refusal::UnknownPool`], also for a repeated request: mask and gateway are not
+    ///   known. The reservation survives, for [`check`](Ledger::check) and [`release`](Ledger::release).
+    /// * Addresses named by value, gateway or index may be excluded ones, and need not wait for the cooldown, which only
+    ///   prevents accidental early reuse. They must not be in use by another owner, here or on another node.
     pub fn allocate(&self, request: &Request, now: i64) -> Result<Allocation, Refusal> {
         let mut violations = request_violations(request);
         if !pool_count_is_valid(request) {
@@ -46,7 +46,7 @@ impl Ledger {
         Ok(allocation)
     }
 
-    /// The address for one pool, and the change that reserves it if the owner does not hold it already.
+    /// The address for one pool, and the change that reserves it if the owner does not have it already.
     fn decide(
         &self,
         book: &Book,
@@ -102,7 +102,7 @@ fn repeat(pool: &NodePool, held: IpAddr, wanted: Option<IpAddr>) -> Result<IpAdd
 }
 
 fn grant(pool: &NodePool, addr: IpAddr, pick: Pick) -> Grant {
-    // The pod that is the gateway needs no way to it. By value the gateway is an address like any other.
+    // The pod that is the gateway needs no gateway. By value the gateway is an address like any other.
     let is_gateway = pick == Pick::Gateway;
     Grant {
         pool: pool.key.clone(),

@@ -1,10 +1,10 @@
-//! The book of one pool: who holds which address, where the round robin stands, and what cools down.
+//! The book of one pool: the addresses in use and their owners, the place of the round robin, and the cooldowns.
 //!
-//! A *stray* is an address held in a book whose pool is gone, or has another subnet by now. Its holder still uses it, so
-//! no other pool may give it, although the pools that are configured know nothing of it.
+//! A *stray* is an address in use whose pool is gone, or has another subnet by now. Its owner still uses it, so no other
+//! pool may allocate it, although the configured pools do not know of it.
 //!
-//! What may not be given dynamically is kept as one set of runs, so that the next free address is found in logarithmic
-//! time whatever the size of the range. The set is derived: from what is remembered and from the configured pool.
+//! One set of runs has all addresses that may not be allocated dynamically. So the next free address is found in
+//! logarithmic time, whatever the size of the range. The set is derived from the records and from the configured pool.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::net::IpAddr;
@@ -13,7 +13,7 @@ use super::cooling::Cooling;
 use super::holding::{Holding, covered, hull, runs};
 use super::{Change, Owner, PoolUsage, Refusal, Reservation};
 use crate::addr::number;
-use crate::{NodePool, PoolKey, RunSet};
+use crate::{NodePool, PoolKey, RangeSet};
 
 #[derive(Clone, Debug)]
 pub(super) struct Book {
@@ -27,8 +27,8 @@ pub(super) struct Book {
     cooling: Cooling,
     /// Strays of other books in the pool's range. Empty without a pool.
     foreign: BTreeSet<IpAddr>,
-    /// Of the pool's range: exclusions, what is held elsewhere, gateway, `held`, `cooling` and `foreign`. Empty without a pool.
-    blocked: RunSet,
+    /// Of the pool's range: exclusions, unavailable addresses, gateway, `held`, `cooling` and `foreign`. Empty without a pool.
+    blocked: RangeSet,
 }
 
 impl Book {
@@ -40,7 +40,7 @@ impl Book {
             cursor: None,
             cooling: Cooling::new(cooldown_seconds),
             foreign: BTreeSet::new(),
-            blocked: RunSet::new(),
+            blocked: RangeSet::new(),
         }
     }
 
@@ -70,7 +70,7 @@ impl Book {
         })
     }
 
-    /// `None` without a pool and with nothing held: then there is nothing to tell.
+    /// The use of the pool; `None` without a pool and an address in use: then there is nothing to report.
     pub(super) fn holding(&self, key: &PoolKey, most_runs: usize) -> Option<Holding> {
         let held = self.held.keys().copied();
         let range = self.pool.as_ref().map(|pool| pool.range).or_else(|| hull(held.clone()))?;
@@ -116,12 +116,12 @@ impl Book {
         }
     }
 
-    /// What is held here and stray.
+    /// The strays among the addresses in use here.
     pub(super) fn strays(&self) -> impl Iterator<Item = &Reservation> {
         self.held.values().filter(|held| self.is_stray(held.addr))
     }
 
-    /// The holder of `addr`, if it is held here and stray.
+    /// The reservation of `addr`, if it is a stray of this book.
     pub(super) fn stray_holder(&self, addr: IpAddr) -> Option<&Reservation> {
         self.holder(addr).filter(|held| self.is_stray(held.addr))
     }
@@ -130,7 +130,7 @@ impl Book {
         self.pool.as_ref().is_none_or(|pool| !pool.subnet.contains(addr))
     }
 
-    /// `addr` is no stray any more.
+    /// Records that `addr` is not a stray any more.
     pub(super) fn end_stray(&mut self, addr: IpAddr) {
         if self.foreign.remove(&addr) && !self.held.contains_key(&addr) && !self.cooling.contains(addr) {
             self.unblock(addr);
@@ -138,7 +138,7 @@ impl Book {
     }
 
     fn block_anew(&mut self) {
-        self.blocked = RunSet::new();
+        self.blocked = RangeSet::new();
         let Some(pool) = &self.pool else { return };
         let (first, last) = pool.range.numbers();
         self.blocked = pool.exclusions.clipped(first, last);
@@ -149,7 +149,7 @@ impl Book {
         self.blocked.extend(taken.filter(|&addr| pool.range.contains(addr)).map(|addr| (number(addr), number(addr))));
     }
 
-    /// An owner that held another address lets go of it, and so does another owner of this address.
+    /// Records a reservation. It replaces another address of this owner, and another owner of this address.
     pub(super) fn reserve(&mut self, reservation: Reservation, moves_cursor: bool) {
         let addr = reservation.addr;
         if let Some(before) = self.owners.remove(&reservation.owner) {
@@ -168,8 +168,8 @@ impl Book {
         }
     }
 
-    /// A release tells the time, so what has cooled down by then is forgotten: memory stays bounded by the releases
-    /// within one cooldown.
+    /// Frees the address of the owner. Cooldowns that are over by then are forgotten: memory stays bounded by the
+    /// releases within one cooldown.
     pub(super) fn release(&mut self, owner: &Owner, at: i64) {
         let Some(addr) = self.owners.remove(owner) else { return };
         self.held.remove(&addr);
@@ -198,8 +198,8 @@ impl Book {
         }
     }
 
-    /// The next free address after the cursor, wrapping at the end of the range; `None` if every one is held or cools
-    /// down.
+    /// The next free address after the cursor, wrapping at the end of the range; `None` if every one is in use or in its
+    /// cooldown.
     pub(super) fn next_free(&self, pool: &NodePool, now: i64) -> Option<IpAddr> {
         let (first, last) = pool.range.numbers();
         let start = match self.cursor {
@@ -208,14 +208,14 @@ impl Book {
         };
         let before_start = || start.checked_sub(1).and_then(|end| self.blocked.first_gap(first, end));
         let gap = self.blocked.first_gap(start, last).or_else(before_start);
-        // What has cooled down but is not yet forgotten is still among the blocked.
+        // Addresses whose cooldown is over are still among the blocked until they are forgotten.
         let cooled =
             self.cooling.cooled(now).filter(|addr| gives(pool, *addr) && !self.foreign.contains(addr)).map(number);
         let best = cooled.chain(gap).min_by_key(|&candidate| (candidate < start, candidate))?;
         Some(pool.family().addr(best))
     }
 
-    /// Why [`Book::next_free`] has found nothing. Looks at all that is held and cooling in the range.
+    /// Why [`Book::next_free`] has found no address. Looks at all that is in use and cooling in the range.
     pub(super) fn exhausted(&self, pool: &NodePool, now: i64) -> Refusal {
         let waiting: Vec<_> = self
             .cooling
@@ -245,7 +245,7 @@ impl Book {
     }
 }
 
-/// Whether `pool` gives `addr` dynamically when nobody holds it.
+/// Whether `pool` allocates `addr` dynamically if it is not in use.
 fn gives(pool: &NodePool, addr: IpAddr) -> bool {
     let barred = pool.exclusions.contains(number(addr)) || pool.is_held_elsewhere(addr);
     pool.range.contains(addr) && pool.gateway != Some(addr) && !barred

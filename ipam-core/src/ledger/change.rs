@@ -1,20 +1,20 @@
-//! What is remembered: reservations, and the changes that a journal keeps.
+//! Reservations, and the changes that a journal records.
 
 use std::net::IpAddr;
 
 use super::owner::{Attachment, Owner};
 use crate::{GrantId, PoolKey};
 
-/// One address held by one owner.
+/// One address and its owner.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct Reservation {
-    /// The pool that it was given from.
+    /// The pool that the address was allocated from.
     pub pool: PoolKey,
-    /// Who holds it.
+    /// The owner of the address.
     pub owner: Owner,
     /// The address.
     pub addr: IpAddr,
-    /// What it is held for.
+    /// What the address is used for.
     pub attachment: Attachment,
     /// When it was made, in Unix seconds.
     pub created: i64,
@@ -23,36 +23,36 @@ pub struct Reservation {
 /// One step of a ledger's history.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub enum Change {
-    /// An address is held from now on.
+    /// An address is in use from now on.
     Reserve {
-        /// By whom, in which pool.
+        /// The owner, the pool and the address.
         reservation: Reservation,
-        /// Whether the address was found by round robin, which goes on behind it.
+        /// Whether round robin found the address, and continues after it.
         moves_cursor: bool,
     },
-    /// What the owner holds in the pool is given back.
+    /// The address of the owner in the pool is freed.
     Release {
         /// The pool.
         pool: PoolKey,
-        /// Who held it.
+        /// The owner.
         owner: Owner,
         /// When, in Unix seconds: the start of the cooldown.
         at: i64,
     },
-    /// The last address found by round robin. For snapshots and for records taken over from elsewhere.
+    /// The last address found by round robin. For snapshots and for records of an older store.
     Cursor {
         /// The pool.
         pool: PoolKey,
-        /// The address; it need not be held.
+        /// The address; it need not be in use.
         addr: IpAddr,
     },
-    /// An address that was given back and may still cool down. For snapshots.
+    /// An address that was freed and may still be in its cooldown. For snapshots.
     Cooling {
         /// The pool.
         pool: PoolKey,
         /// The address.
         addr: IpAddr,
-        /// When it was given back, in Unix seconds.
+        /// When it was freed, in Unix seconds.
         since: i64,
     },
     /// A grant takes a step.
@@ -85,7 +85,7 @@ pub enum GrantStep {
     Confirmed,
     /// It was confirmed, no address was in use, and the node needs another confirmation before it allocates again.
     Idle,
-    /// The node allocates nothing from it any more.
+    /// The node does not allocate from it any more.
     Ended,
 }
 

@@ -28,7 +28,7 @@ impl Cooling {
         self.order.insert((since, addr));
     }
 
-    /// Whether it was there.
+    /// Removes an address; returns whether it was there.
     pub(super) fn remove(&mut self, addr: IpAddr) -> bool {
         let Some(since) = self.since.remove(&addr) else { return false };
         self.order.remove(&(since, addr))
@@ -38,12 +38,12 @@ impl Cooling {
         self.since.contains_key(&addr)
     }
 
-    /// By address.
+    /// The addresses and when they were freed, by address.
     pub(super) fn iter(&self) -> impl Iterator<Item = (IpAddr, i64)> + '_ {
         self.since.iter().map(|(&addr, &since)| (addr, since))
     }
 
-    /// Those whose cooldown is over at `now`; one may come twice. Costs no more than their number.
+    /// The addresses whose cooldown is over at `now`; one may come twice. Costs no more than their number.
     pub(super) fn cooled(&self, now: i64) -> impl Iterator<Item = IpAddr> + '_ {
         let over = move |entry: &&(i64, IpAddr)| self.seconds_left(entry.0, now).is_none();
         let long_ago = self.order.iter().take_while(over);
@@ -51,7 +51,7 @@ impl Cooling {
         long_ago.chain(clock_set_back).map(|&(_, addr)| addr)
     }
 
-    /// Forgets those whose cooldown is over at `now`, and returns them.
+    /// Removes the addresses whose cooldown is over at `now`, and returns them.
     pub(super) fn prune(&mut self, now: i64) -> Vec<IpAddr> {
         let mut over: Vec<_> = self.cooled(now).collect();
         over.retain(|&addr| self.remove(addr));

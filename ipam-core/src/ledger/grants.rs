@@ -1,8 +1,9 @@
 //! Grants on one node: which are seen, which the API server has confirmed, which are idle, and which have ended.
 //!
-//! A grant is *seen*, then *confirmed*, and at last *ended*. The node allocates from a confirmed grant alone. A grant of which no
-//! address is in use can become *idle*: the API server may then hear that the node needs a new confirmation. So the operator can give
-//! the block to another node if this one is gone. An idle grant is *seen* again once a pod requests an address.
+//! A grant is *seen*, then *confirmed*, and at last *ended*. The node allocates only from a confirmed grant. A grant of
+//! which no address is in use can become *idle*: the node may then report that it needs a new confirmation. So the
+//! operator can assign the block to another node if this one is gone. An idle grant is *seen* again once a pod requests
+//! an address.
 //!
 //! An ended grant never allocates again, whatever spec has it: the operator may have assigned its block to another node.
 
@@ -20,7 +21,7 @@ pub const MOST_ENDED: usize = 8192;
 pub(super) struct Grants {
     /// The grant of each pool that has not ended, and its step.
     current: BTreeMap<PoolKey, (GrantId, GrantStep)>,
-    /// Steps, idle or ended, that the API server has heard of from a later journal than this one, until they are recorded.
+    /// Steps, idle or ended, that the API server has received from a later journal than this one, until they are recorded.
     withdrawn: BTreeMap<GrantId, (PoolKey, GrantStep)>,
     ended: BTreeSet<GrantId>,
     /// Every ID up to this one that is not current counts as ended.
@@ -52,7 +53,7 @@ impl Grants {
         self.withdrawn.extend(steps.into_iter().map(|(pool, id, step)| (id, (pool, step))));
     }
 
-    /// Whether the API server has heard from a later journal that the grant is at this step.
+    /// Whether the API server has received from a later journal that the grant is at this step.
     fn is_withdrawn(&self, id: GrantId, to: GrantStep) -> bool {
         self.withdrawn.get(&id).is_some_and(|(_, step)| *step == to)
     }

@@ -1,7 +1,7 @@
-//! What a node tells of a pool: how much of it is held, and which addresses, as runs.
+//! What a node reports of a pool: how many addresses are in use, and which, as runs.
 //!
-//! Only describes what the books say. A report must have a bounded length, so beyond a number of runs it tells fewer and longer
-//! ones that cover all that is held. It must never leave out an address: what it does not name may be given by others.
+//! It only describes the records. A report must have a bounded length. So beyond a number of runs it has fewer and longer
+//! ones that cover all addresses in use. It must never omit an address: another node may allocate what it does not name.
 
 use std::net::IpAddr;
 
@@ -9,21 +9,21 @@ use std::collections::BTreeSet;
 
 use super::GrantStep;
 use crate::addr::number;
-use crate::{AddrRange, Family, GrantId, PoolKey, RunSet};
+use crate::{AddrRange, Family, GrantId, PoolKey, RangeSet};
 
-/// What is held of one pool, whether the node still has a block of it or not.
+/// The addresses of one pool in use, whether the node still has a block of it or not.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct Holding {
     /// The pool.
     pub key: PoolKey,
-    /// First to last address that the node gives from. Of a pool that is not configured: from the first to the last
-    /// address held (of its first family, should a pool of this name have been of both).
+    /// The addresses from which the node allocates. For a pool that is not configured: from the first to the last address
+    /// in use. If a pool of this name was of both families, only the first family counts.
     pub range: AddrRange,
-    /// Every address held from this pool, those outside `range` included. Zero means that the node uses nothing of it.
+    /// Number of addresses of this pool in use, including those outside `range`. Zero means that the node uses no address of it.
     pub used: u64,
-    /// Addresses that can be given dynamically when nothing is held, saturating; zero if the pool is not configured.
+    /// Addresses that can be allocated dynamically when none is in use, saturating; zero if the pool is not configured.
     pub capacity: u128,
-    /// Runs in rising order that cover all that is held, and nothing else if they have `used` addresses in all.
+    /// Runs in rising order that cover all addresses in use, and no others if they have `used` addresses in all.
     pub runs: Vec<AddrRange>,
     /// The grant of the configured block, and its step; `None` if the pool is not configured or the grant is not recorded.
     pub grant: Option<GrantUse>,
@@ -39,7 +39,7 @@ pub struct GrantUse {
 }
 
 impl Holding {
-    /// What may be held of a pool that is not configured, as at most `most` runs (2 or more); `None` without any.
+    /// The use of a pool that is not configured, as at most `most` runs (2 or more); `None` without any.
     pub fn unconfigured(key: PoolKey, held: &[AddrRange], most: usize) -> Option<Self> {
         let first = *held.iter().min()?;
         let last = held.iter().filter(|run| run.family() == first.family()).map(AddrRange::last).max()?;
@@ -49,14 +49,13 @@ impl Holding {
         Some(holding)
     }
 
-    /// Adds addresses that the pool is barred from giving, for they may be held, too; some may be known to be. `most` is 2 or
-    /// more.
+    /// Adds unavailable addresses, because they may be in use, too. Some may be counted already. `most` is 2 or more.
     pub fn join(&mut self, held: &[AddrRange], most: usize) {
         let more = [Family::V4, Family::V6].map(|family| set(held, family).without(&set(&self.runs, family)).size());
         let more = more.into_iter().fold(0, u128::saturating_add);
         self.used = self.used.saturating_add(u64::try_from(more).unwrap_or(u64::MAX));
         if self.capacity > 0 {
-            // They were taken off it, and they count as used.
+            // The capacity was without them, and they count as used.
             let (first, last) = self.range.numbers();
             let own = set(held, self.range.family()).clipped(first, last).size();
             self.capacity = self.capacity.saturating_add(own);
@@ -74,7 +73,7 @@ impl Holding {
 }
 
 /// The addresses of one family.
-fn set(ranges: &[AddrRange], family: Family) -> RunSet {
+fn set(ranges: &[AddrRange], family: Family) -> RangeSet {
     ranges.iter().filter(|range| range.family() == family).map(AddrRange::numbers).collect()
 }
 
@@ -89,9 +88,9 @@ pub(super) fn runs(addrs: impl Iterator<Item = IpAddr>) -> Vec<AddrRange> {
     runs
 }
 
-/// The same runs, or if they are more than `most` (which is at least 2, for the families stay apart), that many which cover them.
-/// The narrowest gaps within `own` are closed first: those addresses are nobody else's anyhow. What lies outside is told as
-/// exactly as there is room for, since others are kept from it.
+/// The same runs, or at most `most` runs that cover them. `most` is at least 2, since the two families cannot be joined.
+/// The narrowest gaps within `own` are closed first: other nodes cannot allocate these addresses anyway. Outside it, the
+/// runs are as exact as possible, because what they cover is unavailable to other nodes.
 pub(super) fn covered(runs: Vec<AddrRange>, own: &AddrRange, most: usize) -> Vec<AddrRange> {
     let surplus = runs.len().saturating_sub(most);
     if surplus == 0 {
@@ -113,7 +112,7 @@ pub(super) fn covered(runs: Vec<AddrRange>, own: &AddrRange, most: usize) -> Vec
     cover
 }
 
-/// How dear it is to close the gap between two neighbours: first by where it is, then by its length. `None` between families.
+/// The cost of closing the gap between two neighbours: first by its place, then by its length. `None` between families.
 fn price(before: &AddrRange, after: &AddrRange, own: &AddrRange) -> Option<(u8, u128)> {
     let hull = AddrRange::new(before.first(), after.last())?;
     let place = if own.contains_range(&hull) {

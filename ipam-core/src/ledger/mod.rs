@@ -1,12 +1,12 @@
-//! The ledger: which address of which pool is held by which interface of which sandbox, on one node.
+//! The ledger: which interface of which sandbox uses which address of which pool, on one node.
 //!
-//! It decides ([`Ledger::allocate`], [`Ledger::check`], [`Ledger::release`] change nothing) and it remembers
-//! ([`Ledger::apply`], the only mutation of what is held). The caller makes the [`Change`]s durable before it tells
-//! anyone. What is remembered depends on the applied changes alone, never on what is configured, so a journal may be
-//! replayed before the pools are known. The rules are those of behaviour.md §4.
+//! It decides: [`Ledger::allocate`], [`Ledger::check`] and [`Ledger::release`] change nothing. It records:
+//! [`Ledger::apply`] is the only mutation of what is in use. The caller makes the [`Change`]s durable before it answers.
+//! The records depend on the applied changes alone, never on the configured pools. So a journal may be replayed before
+//! the pools are known. The rules are those of behaviour.md §4.
 //!
-//! It never reads a clock (time is an argument, in Unix seconds), never enumerates a range, and never lets go of an
-//! address because a pool's configuration changed or vanished.
+//! It never reads a clock (time is an argument, in Unix seconds) and never enumerates a range. It never frees an address
+//! because a pool's configuration changed or vanished.
 
 mod allocate;
 mod book;
@@ -40,12 +40,13 @@ pub use validate::subject_violations;
 pub struct PoolUsage {
     /// The pool.
     pub key: PoolKey,
-    /// First to last address that the node gives from.
+    /// The addresses from which the node allocates.
     pub range: AddrRange,
-    /// Every address held from this pool. Static requests may take excluded addresses, the gateway and addresses of the
-    /// subnet outside `range`, so this may be more than `capacity`. Zero means that the node uses nothing of the pool.
+    /// Number of addresses of this pool in use. Static requests may take excluded addresses, the gateway and addresses of
+    /// the subnet outside `range`, so this may be more than `capacity`. Zero means that the node uses no address of the
+    /// pool.
     pub used: u64,
-    /// Addresses that can be given dynamically when nothing is held, saturating.
+    /// Addresses that can be allocated dynamically when none is in use, saturating.
     pub capacity: u128,
 }
 
@@ -58,11 +59,11 @@ enum Source {
     Current(Option<SpecVersion>),
 }
 
-/// What is held on one node, and the rules by which more is given.
+/// The addresses in use on one node, and the rules for further allocations.
 #[derive(Clone, Debug)]
 pub struct Ledger {
     cooldown_seconds: u64,
-    /// A book stays when its pool is no longer configured: for what is held, and for the cursor should the pool return.
+    /// A book stays when its pool is not configured any more: for addresses in use, and for the cursor if the pool returns.
     books: BTreeMap<PoolKey, Book>,
     grants: Grants,
     /// Where the pools come from.
@@ -70,8 +71,8 @@ pub struct Ledger {
 }
 
 impl Ledger {
-    /// An empty ledger without pools. An address is not given dynamically within `cooldown_seconds` of its release; zero
-    /// and less mean no such wait.
+    /// An empty ledger without pools. An address is not allocated dynamically within `cooldown_seconds` of its release;
+    /// zero and less mean no such wait.
     pub fn new(cooldown_seconds: i64) -> Self {
         Self {
             cooldown_seconds: u64::try_from(cooldown_seconds).unwrap_or(0),
@@ -81,10 +82,10 @@ impl Ledger {
         }
     }
 
-    /// Sets the pools of this node: the whole set, of which the first entry for a key counts. What is held stays held,
-    /// also in pools that are no longer configured or whose range changed; what is held of a pool that is gone, or that has
-    /// another subnet by now, is given by no other pool either. A cursor inside the new range keeps its place;
-    /// one outside is ignored, and the order starts at the range's first address.
+    /// Sets the pools of this node: the whole set, of which the first entry for a key counts. Addresses in use stay in
+    /// use, also in pools that are not configured any more or whose range changed. If the pool is gone or has another
+    /// subnet, no other pool allocates them either. A cursor inside the new range keeps its place; one outside is
+    /// ignored, and the order starts at the range's first address.
     pub fn configure(&mut self, pools: Vec<NodePool>) {
         self.source = Source::Current(None);
         self.set_pools(pools);
@@ -117,9 +118,9 @@ impl Ledger {
         self.tell_strays();
     }
 
-    /// Whether the owner's reservations stand (the CNI plugin's CHECK): one in each of `pools`, and, when `expected` is not
-    /// empty, each reserved address among `expected`. `expected` may hold addresses of other IPAM plugins too: a CNI
-    /// prevResult lists all that the chain has made. The pools need not be configured, since a reservation outlives that.
+    /// Whether the owner still has its reservations (CHECK of the CNI plugin): one in each of `pools`, and each among
+    /// `expected`, unless `expected` is empty. `expected` may contain addresses of other IPAM plugins too: a CNI
+    /// prevResult lists all addresses of the chain. The pools need not be configured, since a reservation outlives that.
     pub fn check(&self, pools: &[PoolKey], owner: &Owner, expected: &[IpAddr]) -> Result<(), Refusal> {
         let violations = subject_violations(pools, owner);
         if !violations.is_empty() {
@@ -136,8 +137,8 @@ impl Ledger {
         Ok(())
     }
 
-    /// The changes that give back what `owner` holds in `pools`. `now` starts the cooldown. What is unknown needs no
-    /// change: releasing twice, or in a pool that is not configured, is no mistake.
+    /// The changes that free the addresses of `owner` in `pools`. `now` starts the cooldown. An unknown owner or pool
+    /// needs no change: to release twice, or in a pool that is not configured, is not an error.
     pub fn release(&self, pools: &[PoolKey], owner: &Owner, now: i64) -> Vec<Change> {
         let mut changes = Vec::new();
         for (index, key) in pools.iter().enumerate() {
@@ -156,7 +157,7 @@ impl Ledger {
             Change::Reserve { reservation, moves_cursor } => {
                 let book = self.book(&reservation.pool);
                 book.reserve(reservation.clone(), *moves_cursor);
-                // No decision makes a stray; a history that is read after the pools are known may.
+                // No decision makes a stray, but a journal that is replayed after the pools are known may contain one.
                 if book.stray_holder(reservation.addr).is_some() {
                     self.tell_strays();
                 }
@@ -223,8 +224,8 @@ impl Ledger {
         if is_requested { idle.iter().map(seen).collect() } else { Vec::new() }
     }
 
-    /// The API server has heard from a later journal than this one that these grants are idle or have ended. They allocate nothing
-    /// from now on, and take these steps with the next [steps](Ledger::grant_steps).
+    /// Records that the API server has received from a later journal than this one that these grants are idle or have
+    /// ended. They allocate no more, and take these steps with the next [steps](Ledger::grant_steps).
     pub fn withdraw(&mut self, steps: impl IntoIterator<Item = (PoolKey, GrantId, GrantStep)>) {
         self.grants.withdraw(steps);
     }
@@ -237,12 +238,12 @@ impl Ledger {
         }
     }
 
-    /// Everything held, by pool and then by address, also in pools that are not configured.
+    /// Every address in use, by pool and then by address, also in pools that are not configured.
     pub fn reservations(&self) -> impl Iterator<Item = &Reservation> {
         self.books.values().flat_map(Book::reservations)
     }
 
-    /// What `owner` holds in `pool`.
+    /// The reservation of `owner` in `pool`.
     pub fn held_by(&self, pool: &PoolKey, owner: &Owner) -> Option<&Reservation> {
         self.books.get(pool)?.held_by(owner)
     }
@@ -252,8 +253,8 @@ impl Ledger {
         self.books.values().filter_map(Book::usage).collect()
     }
 
-    /// What is held of each pool that is configured or of which anything is held, by key, as no more than `most_runs` runs (at
-    /// least 2) in each. Takes time in proportion to what is held.
+    /// The use of each pool that is configured or has addresses in use, by key, as no more than `most_runs` runs (at
+    /// least 2) in each. Takes time in proportion to the addresses in use.
     pub fn holdings(&self, most_runs: usize) -> Vec<Holding> {
         let holding = |(key, book): (&PoolKey, &Book)| {
             let mut holding = book.holding(key, most_runs)?;
@@ -264,14 +265,14 @@ impl Ledger {
         self.books.iter().filter_map(holding).collect()
     }
 
-    /// The shortest changes that, applied to a new ledger, give one that decides as this one does: what is held, the
-    /// cursors, and what still cools down.
+    /// The shortest changes that, applied to a new ledger, make one that decides as this one does: addresses in use,
+    /// cursors, cooldowns and grants.
     pub fn snapshot(&self) -> Vec<Change> {
         let books = self.books.iter().flat_map(|(key, book)| book.snapshot(key));
         books.chain(self.grants.snapshot()).collect()
     }
 
-    /// Who holds `addr` as a stray of any pool.
+    /// The reservation of `addr`, if it is a stray of any pool.
     fn stray_holder(&self, addr: IpAddr) -> Option<&Reservation> {
         self.books.values().find_map(|book| book.stray_holder(addr))
     }

@@ -1,4 +1,4 @@
-//! Who holds an address, and what for.
+//! The owner of an address, and what the address is used for.
 
 use std::fmt;
 
@@ -24,7 +24,7 @@ impl fmt::Display for Owner {
     }
 }
 
-/// What an address is held for; kept for people and for garbage collection. An empty text means "not told".
+/// What an address is used for; kept for users and for garbage collection. An empty text means that it is unknown.
 #[derive(Clone, PartialEq, Eq, PartialOrd, Ord, Hash, Default, Debug)]
 pub struct Attachment {
     /// Name of the pod.

@@ -1,4 +1,4 @@
-//! Why the ledger says no. Each message names the pool and the value, and what would be right.
+//! Why the ledger refuses a request. Each message names the pool and the value, and what would be right.
 
 use std::fmt::Write as _;
 use std::net::IpAddr;
@@ -11,42 +11,43 @@ use crate::{AddrRange, Cidr, Pause, PoolKey, Violation};
 /// A request that is not granted, or a check that fails. Nothing has changed.
 #[derive(Clone, PartialEq, Eq, Debug, Error)]
 pub enum Refusal {
-    /// The request makes no sense, now or later; all its mistakes.
+    /// The request is invalid, now or later; all its errors.
     #[error("{}", joined(.0, "; "))]
     Invalid(Vec<Violation>),
-    /// This node has nothing of the pool.
+    /// This node has no block of the pool.
     #[error("no {pool} on this node: {}", known_pools(.known))]
     UnknownPool {
-        /// The pool asked for.
+        /// The requested pool.
         pool: PoolKey,
         /// The pools that the node has.
         known: Vec<PoolKey>,
     },
-    /// Every address that the node may give is held, or cools down.
+    /// Every address from which the node may allocate is in use or in its cooldown.
     #[error("{pool} has no free address on this node: {held} held in {range}{}", cooling_part(*.cooling, *.free_in_seconds))]
     Exhausted {
         /// The pool.
         pool: PoolKey,
-        /// What the node gives from.
+        /// The addresses from which the node allocates.
         range: AddrRange,
-        /// Addresses of the range that are held.
+        /// Addresses of the range that are in use.
         held: usize,
         /// Addresses that wait for the end of their cooldown.
         cooling: usize,
         /// Seconds until the first of these is free.
         free_in_seconds: Option<u64>,
     },
-    /// The address wanted by value, gateway or index is held by another owner.
+    /// The address wanted by value, gateway or index is in use by another owner.
     #[error("{addr} of {pool} is held by {}", holder_name(.holder))]
     AddressTaken {
         /// The pool.
         pool: PoolKey,
         /// The address.
         addr: IpAddr,
-        /// Who holds it.
+        /// The owner of the address.
         holder: Box<Reservation>,
     },
-    /// The address wanted by value, gateway or index is one that pods of other nodes hold, or may, or pods of this one without a record.
+    /// The address wanted by value, gateway or index is unavailable: pods on other nodes may use it, or pods on this node
+    /// without a record.
     #[error("{addr} of {pool} is held on another node, as far as its agent has told, or on this one without a record")]
     HeldElsewhere {
         /// The pool.
@@ -54,12 +55,12 @@ pub enum Refusal {
         /// The address.
         addr: IpAddr,
     },
-    /// The owner holds something else than it asks for now.
+    /// The owner has another address than it requests now.
     #[error("this container and interface already hold {held} of {pool}, but {}; delete the attachment first", .conflict)]
     AlreadyHeld {
         /// The pool.
         pool: PoolKey,
-        /// What is held.
+        /// The address of the owner.
         held: IpAddr,
         /// What does not agree with it.
         conflict: HeldConflict,
@@ -69,7 +70,7 @@ pub enum Refusal {
     NotReserved {
         /// The pool.
         pool: PoolKey,
-        /// Who was thought to hold one.
+        /// The owner in the request.
         owner: Owner,
     },
     /// A check found a reservation of another address.
@@ -79,10 +80,10 @@ pub enum Refusal {
         pool: PoolKey,
         /// What is reserved.
         held: IpAddr,
-        /// What the caller believes to have.
+        /// The addresses that the caller expects.
         expected: Vec<IpAddr>,
     },
-    /// The node is told to give no new addresses from its block, for good or until a contradiction is over.
+    /// The node may not allocate from its block: the block is being released, or is suspended because of a duplicate address.
     #[error(
         "{pool} gives no new addresses on this node: the operator takes its block {range} back, or has suspended it because \
          an address is held on two nodes; the pool's conditions say which"
@@ -93,7 +94,7 @@ pub enum Refusal {
         /// The block's addresses.
         range: AddrRange,
     },
-    /// The node gives no new addresses from its block for now.
+    /// The node allocates no new addresses from its block for now.
     #[error("{pool} gives no new addresses on this node for now: {pause}")]
     Paused {
         /// The pool.
@@ -124,7 +125,7 @@ impl Refusal {
 /// Why an owner's reservation does not answer its request.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Error)]
 pub enum HeldConflict {
-    /// Another address is asked for.
+    /// Another address is requested.
     #[error("{0} is asked for")]
     Asked(IpAddr),
     /// The pool has a new subnet on this node: the old address would get a mask and a gateway that are not its own.

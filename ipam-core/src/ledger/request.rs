@@ -1,4 +1,4 @@
-//! What is asked of the ledger, and what it answers when it agrees.
+//! Requests to the ledger, and its answers.
 
 use std::net::IpAddr;
 
@@ -42,17 +42,17 @@ impl Pick {
 pub struct Request {
     /// The pools, in the order of the answer.
     pub pools: Vec<PoolKey>,
-    /// Who asks.
+    /// The owner.
     pub owner: Owner,
-    /// What for; the pod's name and namespace must be told.
+    /// The pod and the interface; the pod's name and namespace are required.
     pub attachment: Attachment,
-    /// Addresses wanted by value, at most one for each pool. A pool whose subnet has none of them is given from by `pick`.
+    /// Addresses wanted by value, at most one for each pool. In a pool whose subnet has none of them, `pick` chooses.
     pub requested: Vec<IpAddr>,
-    /// How the rest is chosen; must be [`Pick::Next`] beside `requested`.
+    /// How the rest is chosen; must be [`Pick::Next`] together with `requested`.
     pub pick: Pick,
 }
 
-/// One address, as the interface is to have it.
+/// One address, with the settings of its interface.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct Grant {
     /// The pool that it comes from.
@@ -61,7 +61,7 @@ pub struct Grant {
     pub addr: IpAddr,
     /// Its mask: bits of the pool's subnet, or of the node's prefix.
     pub prefix_len: u8,
-    /// The pool's gateway; `None` also when the gateway itself is given by [`Pick::Gateway`].
+    /// The pool's gateway; `None` also when [`Pick::Gateway`] allocates the gateway itself.
     pub gateway: Option<IpAddr>,
     /// Destinations behind `gateway`, sorted, without doubles; empty without a gateway.
     pub routes: Vec<Cidr>,
@@ -72,7 +72,7 @@ pub struct Grant {
 pub struct Allocation {
     /// One for each pool of the request, in its order.
     pub grants: Vec<Grant>,
-    /// What to [`apply`](super::Ledger::apply), and to make durable before anyone hears of the grants. Empty when the owner
-    /// held all of it already.
+    /// What to [`apply`](super::Ledger::apply), and to make durable before the answer. Empty when the owner has all
+    /// addresses already.
     pub changes: Vec<Change>,
 }

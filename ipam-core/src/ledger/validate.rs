@@ -1,4 +1,4 @@
-//! What makes a request senseless, whatever is free. Fields are named as on the wire (behaviour.md §5).
+//! What makes a request invalid, whatever is free. Fields are named as on the wire (behaviour.md §5).
 
 use std::net::IpAddr;
 
@@ -17,8 +17,8 @@ const POD_NAME_FIELD: &str = "parameters.metadata.k8s_pod_name";
 const POD_NAMESPACE_FIELD: &str = "parameters.metadata.k8s_pod_namespace";
 const REQUESTED_FIELD: &str = "parameters.requested_ips";
 
-/// What is wrong with whom a call is about: it takes one or two pools, each once and none without a name, a container and
-/// an interface. All calls need these (behaviour.md §5).
+/// The errors of the subject of a call: it needs one or two pools, each once and with a name, a container and an
+/// interface. All calls need these (behaviour.md §5).
 pub fn subject_violations(pools: &[PoolKey], owner: &Owner) -> Vec<Violation> {
     let mut violations = Vec::new();
     if pools.is_empty() {
@@ -29,7 +29,7 @@ pub fn subject_violations(pools: &[PoolKey], owner: &Owner) -> Vec<Violation> {
         let message = format!("names {} pools; at most {MAX_POOLS} are allowed", pools.len());
         violations.push(Violation::new(POOLS_FIELD, Reason::OutOfRange, message));
     }
-    // The work for a request must not grow with its nonsense, so too many entries are not looked at one by one.
+    // The work for a request must not grow with its errors, so too many entries are not checked one by one.
     for (index, key) in pools.iter().enumerate().take_while(|_| !too_many) {
         let field = || format!("{POOLS_FIELD}[{index}]");
         if key.name.is_empty() {
@@ -44,7 +44,7 @@ pub fn subject_violations(pools: &[PoolKey], owner: &Owner) -> Vec<Violation> {
     violations
 }
 
-/// What is wrong with a request for addresses that can be judged without its pools.
+/// The errors of a request for addresses that can be found without its pools.
 pub(super) fn request_violations(request: &Request) -> Vec<Violation> {
     let mut violations = subject_violations(&request.pools, &request.owner);
     require(&mut violations, POD_NAME_FIELD, &request.attachment.pod_name, "the pod's name");
@@ -61,7 +61,7 @@ pub(super) fn request_violations(request: &Request) -> Vec<Violation> {
     violations
 }
 
-/// Whether the number of pools is one that requests may have.
+/// Whether the number of pools is valid.
 pub(super) fn pool_count_is_valid(request: &Request) -> bool {
     (1..=MAX_POOLS).contains(&request.pools.len())
 }
@@ -79,7 +79,7 @@ pub(super) fn wanted(request: &Request, pools: &[&NodePool]) -> (Vec<Option<IpAd
     (wanted, violations)
 }
 
-/// Gives each requested address to the pool whose subnet holds it.
+/// Assigns each requested address to the pool whose subnet contains it.
 fn requested(requested: &[IpAddr], pools: &[&NodePool]) -> (Vec<Option<IpAddr>>, Vec<Violation>) {
     let mut wanted = vec![None; pools.len()];
     if requested.len() > MAX_POOLS {
@@ -103,7 +103,7 @@ fn requested(requested: &[IpAddr], pools: &[&NodePool]) -> (Vec<Option<IpAddr>>,
     (wanted, violations)
 }
 
-/// Why `addr` has found none of `pools`, of which some have found an address.
+/// Why `addr` could not be assigned to one of `pools`, some of which have an address already.
 fn why_not(addr: IpAddr, wanted: &[Option<IpAddr>], pools: &[&NodePool]) -> (Reason, String) {
     let fitting = pools.iter().zip(wanted).find(|(pool, _)| pool.subnet.hosts().contains(addr));
     if let Some((NodePool { key, .. }, Some(other))) = fitting {
@@ -117,7 +117,7 @@ fn why_not(addr: IpAddr, wanted: &[Option<IpAddr>], pools: &[&NodePool]) -> (Rea
     (Reason::OutsidePool, format!("{addr} is in no pool asked for; these are {}", subnets.join(", ")))
 }
 
-/// The one address that `pick` means in `pool`; `None` if it means no certain one.
+/// The one address that `pick` means in `pool`; `None` if any free address will do.
 fn picked(pick: Pick, pool: &NodePool) -> Result<Option<IpAddr>, Violation> {
     match pick {
         Pick::Next => Ok(None),

@@ -1,21 +1,20 @@
-//! Records that say which node has which block. Reading one judges only its form; whether it is honoured is the plan's
-//! decision.
+//! Records of which node has which block. Parsing checks only the format. The plan decides which claims are kept.
 
 use std::net::IpAddr;
 
 use crate::addr::{HostBits, parse_addr};
 use crate::{AddrRange, Cidr};
 
-/// Where a claim was read, in falling order of trust.
+/// The source of a claim, in falling order of trust.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug)]
 pub enum ClaimSource {
     /// `status.allocations` of the pool, which is written first.
     Status,
-    /// `spec.pools` of the node's IPAMNode: the second record, for when the first is missing or spoilt.
+    /// `spec.pools` of the node's IPAMNode: the second record, for when the first is missing or damaged.
     IpamNode,
 }
 
-/// A record that says a node has a block.
+/// A record that a node has a block.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct Claim {
     /// The node's name.
@@ -24,19 +23,19 @@ pub struct Claim {
     pub range: AddrRange,
     /// The gateway that was recorded. A block that agrees with the spec has the spec's gateway instead.
     pub gateway: Option<IpAddr>,
-    /// Where this was read.
+    /// The source of the record.
     pub source: ClaimSource,
 }
 
 impl Claim {
-    /// Reads an IPPool's record. `None` if the node has no name, an end is no address, or the ends do not make a range.
+    /// Parses an IPPool's record. `None` if the node has no name, an address is invalid, or the two are not a range.
     pub fn from_ip_range(node: &str, start: &str, end: &str, source: ClaimSource) -> Option<Self> {
         let range = AddrRange::new(parse_addr(start).ok()?, parse_addr(end).ok()?)?;
         Self::new(node, range, None, source)
     }
 
-    /// Reads a CIDRPool's record. `None` if the node has no name or the prefix is none (bits behind its length make it
-    /// none). A gateway that does not parse counts as absent: it says nothing about who has the block.
+    /// Parses a CIDRPool's record. `None` if the node has no name, or the prefix is invalid or has host bits. A gateway
+    /// that is invalid or outside the prefix counts as absent: it does not matter for the assignment.
     pub fn from_prefix(node: &str, prefix: &str, gateway: Option<&str>, source: ClaimSource) -> Option<Self> {
         let (prefix, HostBits::Zero) = Cidr::parse(prefix).ok()? else { return None };
         let gateway = gateway.and_then(|text| parse_addr(text).ok()).filter(|addr| prefix.contains(*addr));

@@ -1,17 +1,17 @@
-//! Which block a node without one gets: step 3 of [`super::plan`].
+//! Assigns blocks to nodes that have none: step 3 of [`super::plan`].
 
+use super::candidates::Candidate;
 use super::keep::{Holders, Kept};
-use super::roster::Row;
-use super::{Assignment, Plan, Standing};
-use crate::{AddrRange, Block, Pool, RunSet};
+use super::{Assignment, BlockPhase, Plan};
+use crate::{AddrRange, Block, Pool, RangeSet};
 
-/// Serves the selected nodes that have no block, in name order, from what is not `barred`, and sums up.
+/// Assigns blocks without `barred` addresses to the selected nodes that have none, in name order. Returns the whole plan.
 pub(super) fn give(pool: &Pool, mut kept: Kept<'_>, barred: &[AddrRange]) -> Plan {
     let mut giver = Giver::new(pool, &kept.holders, barred);
     let mut unserved = Vec::new();
     for row in kept.rows.iter_mut().filter(|row| row.is_selected && row.block.is_none()) {
         match giver.block_for(row.name, &mut kept.dropped) {
-            Some(block) => row.block = Some((block, Standing::Serving)),
+            Some(block) => row.block = Some((block, BlockPhase::Active)),
             None => unserved.push(row.name.to_owned()),
         }
     }
@@ -19,32 +19,32 @@ pub(super) fn give(pool: &Pool, mut kept: Kept<'_>, barred: &[AddrRange]) -> Pla
     let assignments: Vec<Assignment> = kept.rows.iter().filter_map(assignment).collect();
     let capacity = assignments
         .iter()
-        .filter(|assignment| assignment.standing == Standing::Serving)
+        .filter(|assignment| assignment.standing == BlockPhase::Active)
         .fold(0_u128, |sum, assignment| sum.saturating_add(pool.capacity(&assignment.block)));
     Plan { assignments, unserved, dropped: kept.dropped, blocks_total: pool.block_count(), blocks_free, capacity }
 }
 
-fn assignment(row: &Row<'_>) -> Option<Assignment> {
+fn assignment(row: &Candidate<'_>) -> Option<Assignment> {
     let (block, standing) = row.block?;
     Some(Assignment { node: row.name.to_owned(), block, standing })
 }
 
 struct Giver<'a> {
     pool: &'a Pool,
-    /// Who has a block from earlier. Blocks given now need not be in it: a grid's blocks never overlap one another.
+    /// Blocks that nodes have kept. Newly assigned blocks need not be in it: blocks of one grid never overlap.
     holders: &'a Holders<'a>,
-    /// Indexes of the blocks with an address that others may hold.
-    barred: RunSet,
-    /// Indexes of the blocks that are not to be had: given, reserved, overlapped by what is kept, barred, or wholly
-    /// excluded.
-    taken: RunSet,
-    /// No block below this one is free. It only rises, which makes serving all nodes one walk over the runs.
+    /// Indexes of the blocks with an unavailable address.
+    barred: RangeSet,
+    /// Indexes of the blocks that cannot be assigned: those assigned, reserved, overlapped by a kept block, with an
+    /// unavailable address, or wholly excluded.
+    taken: RangeSet,
+    /// No block before this one is free. It only increases, so all nodes together need one pass over the runs.
     lowest: u128,
 }
 
 impl<'a> Giver<'a> {
     fn new(pool: &'a Pool, holders: &'a Holders<'a>, barred: &[AddrRange]) -> Self {
-        let barred: RunSet = barred.iter().filter_map(|range| pool.grid().touched(range)).collect();
+        let barred: RangeSet = barred.iter().filter_map(|range| pool.grid().touched(range)).collect();
         let mut taken = pool.not_given();
         taken.extend(barred.runs());
         taken.extend(holders.ranges().filter_map(|range| pool.grid().touched(range)));
@@ -59,7 +59,7 @@ impl<'a> Giver<'a> {
         self.pool.block(index?)
     }
 
-    /// The node's static block, unless another node, or somebody beside this pool, still has a part of it.
+    /// The node's static block, unless another node has a part of it or an address of it is unavailable.
     fn free_static(&self, node: &str, index: u128, dropped: &mut Vec<String>) -> Option<u128> {
         let range = self.pool.grid().range(index)?;
         if self.barred.contains(index) {
@@ -80,7 +80,7 @@ impl<'a> Giver<'a> {
         Some(index)
     }
 
-    /// Blocks that one more node could be given; saturates.
+    /// Number of blocks that can still be assigned; saturates.
     fn free(&self) -> u128 {
         self.taken.gaps_in(0, self.pool.grid().last_index())
     }

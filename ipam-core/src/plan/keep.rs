@@ -1,25 +1,25 @@
-//! Which earlier records are honoured: steps 1 and 2 of [`super::plan`].
+//! Which claims are kept: steps 1 and 2 of [`super::plan`].
 
 use std::collections::BTreeMap;
 
-use super::roster::{Heard, Roster, Row};
-use super::{Claim, ClaimSource, Standing, Usage};
+use super::candidates::{Candidate, Candidates, Heard};
+use super::{BlockPhase, Claim, ClaimSource, Usage};
 use crate::{AddrRange, Block, Family, Pool};
 
-/// Blocks that stay with their nodes.
+/// Blocks that nodes keep.
 pub(super) struct Kept<'a> {
     pool: &'a Pool,
     usage: &'a dyn Fn(&str) -> Usage,
     /// All nodes, by name.
-    pub(super) rows: Vec<Row<'a>>,
+    pub(super) rows: Vec<Candidate<'a>>,
     pub(super) holders: Holders<'a>,
     pub(super) dropped: Vec<String>,
 }
 
 impl<'a> Kept<'a> {
-    /// Hears all records. Those that agree with the spec come first, however little they are trusted, so that no block
-    /// of a sound record is barred by a remnant of an earlier spec.
-    pub(super) fn new(pool: &'a Pool, roster: Roster<'a>, usage: &'a dyn Fn(&str) -> Usage) -> Self {
+    /// Processes all claims. Claims that agree with the spec come first, whatever their source. So a remnant of an
+    /// earlier spec never takes a block from a valid claim.
+    pub(super) fn new(pool: &'a Pool, roster: Candidates<'a>, usage: &'a dyn Fn(&str) -> Usage) -> Self {
         let mut kept = Self { pool, usage, rows: roster.rows, holders: Holders::default(), dropped: Vec::new() };
         let mut outdated = Vec::new();
         for heard in roster.claims {
@@ -54,7 +54,7 @@ impl<'a> Kept<'a> {
             return;
         }
         if let Some(block) = self.pool.block(index) {
-            self.insert(row, block, Standing::Serving);
+            self.insert(row, block, BlockPhase::Active);
         }
     }
 
@@ -78,11 +78,11 @@ impl<'a> Kept<'a> {
             return;
         }
         let gateway = claim.gateway.or_else(|| self.pool.gateway_for_outdated(&claim.range));
-        self.insert(row, Block { range: claim.range, gateway }, Standing::Outdated);
+        self.insert(row, Block { range: claim.range, gateway }, BlockPhase::Stale);
     }
 
-    /// A node has one block. A further record of the pool's status that says otherwise is worth telling; an IPAMNode that
-    /// lags behind the status is not.
+    /// Whether the node has a block already; it can have only one. A different range in the pool's status is added to
+    /// `dropped`. A different range in an IPAMNode is not, because it may lag behind the status.
     fn has_block_already(&mut self, row: usize, claim: &Claim) -> bool {
         let Some((block, _)) = &self.rows[row].block else { return false };
         if claim.source == ClaimSource::Status && claim.range != block.range {
@@ -92,26 +92,26 @@ impl<'a> Kept<'a> {
         true
     }
 
-    fn insert(&mut self, row: usize, block: Block, standing: Standing) {
+    fn insert(&mut self, row: usize, block: Block, standing: BlockPhase) {
         let row = &mut self.rows[row];
-        let standing = if row.is_selected { standing } else { Standing::Departed };
+        let standing = if row.is_selected { standing } else { BlockPhase::Releasing };
         row.block = Some((block, standing));
         self.holders.insert(block.range, row.name);
     }
 }
 
-/// Who has which addresses; ranges in it never overlap.
+/// The ranges that nodes have. They never overlap.
 #[derive(Default)]
 pub(super) struct Holders<'a> {
-    /// Family and first address → all that the node has, and the node.
+    /// Family and first address → the range and its node.
     ranges: BTreeMap<(Family, u128), (AddrRange, &'a str)>,
 }
 
 impl<'a> Holders<'a> {
-    /// A node that has an address of `range`, and all that it has.
+    /// A node that has an address of `range`, and its whole range.
     pub(super) fn of(&self, range: &AddrRange) -> Option<(&'a str, AddrRange)> {
         let (_, last) = range.numbers();
-        // Ranges are apart, so the one that starts last before the end of `range` is also the one that ends last.
+        // Ranges are disjoint, so the last one that starts before the end of `range` is also the last one that ends.
         let (_, (held, node)) = self.ranges.range(..=(range.family(), last)).next_back()?;
         held.overlaps(range).then_some((*node, *held))
     }

@@ -1,9 +1,9 @@
-//! A valid pool: a network cut into blocks, and what may be given of each block.
+//! A valid pool: a network divided into blocks, and the allocatable addresses of each block.
 //!
-//! [`Pool::parse`] is the only way to make one, so everything else here may rely on the rules of behaviour.md §10 and
-//! checks nothing again. A pool knows nothing of nodes' records: who has which block is [`crate::plan()`]'s decision.
+//! [`Pool::parse`] is the only constructor, so the other code relies on the rules of behaviour.md §10 and does not check
+//! them again. A pool has no records of nodes: [`crate::plan()`] decides which node has which block.
 
-mod grid;
+mod layout;
 mod parse;
 
 use std::collections::BTreeMap;
@@ -12,11 +12,11 @@ use std::net::IpAddr;
 use crate::addr::number;
 use crate::node_pool::PoolState;
 use crate::selector::NodeSelector;
-use crate::{AddrRange, Cidr, NodePool, PoolKey, PoolKind, RunSet};
+use crate::{AddrRange, Cidr, NodePool, PoolKey, PoolKind, RangeSet};
 
-pub(crate) use grid::Grid;
+pub(crate) use layout::BlockLayout;
 
-/// The share of one node.
+/// The block of one node.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
 pub struct Block {
     /// IPPool: startIP to endIP. CIDRPool: the whole prefix, network address to last address.
@@ -25,7 +25,7 @@ pub struct Block {
     pub gateway: Option<IpAddr>,
 }
 
-/// How blocks come by a gateway.
+/// How a block gets its gateway.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 enum GatewayRule {
     /// No gateway.
@@ -36,12 +36,12 @@ enum GatewayRule {
     Index(u128),
 }
 
-/// A prefix taken out of the grid's dynamic blocks.
+/// A prefix that is not assigned dynamically.
 #[derive(Clone, PartialEq, Eq, Debug)]
 struct StaticEntry {
-    /// The node it is for; without one it is only reserved.
+    /// The node that gets the prefix; without one, the prefix is only reserved.
     node: Option<String>,
-    /// Wins over the pool's rule.
+    /// The gateway of the prefix. It takes precedence over the pool's rule.
     gateway: Option<IpAddr>,
 }
 
@@ -50,18 +50,18 @@ struct StaticEntry {
 pub struct Pool {
     key: PoolKey,
     network: Cidr,
-    grid: Grid,
-    /// Addresses that no node gives, as numbers; clipped to nothing, since the spec keeps them inside the network.
-    exclusions: RunSet,
-    /// Places in a block that no node gives, counted from the block's first address.
-    per_node: RunSet,
+    grid: BlockLayout,
+    /// Excluded addresses, as numbers. They are not clipped, since the spec keeps them inside the network.
+    exclusions: RangeSet,
+    /// Excluded offsets in each block, counted from the block's first address.
+    per_node: RangeSet,
     gateway: GatewayRule,
     /// By index of the block in the grid.
     statics: BTreeMap<u128, StaticEntry>,
     /// Node name → index of its static block.
     static_by_node: BTreeMap<String, u128>,
-    /// Blocks of which no address could be given: indexes in the grid.
-    barren: RunSet,
+    /// Indexes of the blocks in which no address can be allocated.
+    barren: RangeSet,
     selector: Option<NodeSelector>,
     routes: Vec<Cidr>,
     default_gateway: bool,
@@ -73,22 +73,22 @@ impl Pool {
         &self.key
     }
 
-    /// `spec.subnet` or `spec.cidr`, without bits behind the prefix.
+    /// `spec.subnet` or `spec.cidr`, without host bits.
     pub fn network(&self) -> Cidr {
         self.network
     }
 
-    /// Whether a node of this name and these labels is to have a block.
+    /// Whether the pool selects a node with this name and these labels.
     pub fn selects(&self, node: &str, labels: &BTreeMap<String, String>) -> bool {
         self.selector.as_ref().is_none_or(|selector| selector.matches(node, labels))
     }
 
-    /// Number of blocks that the network is cut into, static and wholly excluded ones included. Saturates.
+    /// Number of blocks of the network, including static and wholly excluded ones. Saturates.
     pub fn block_count(&self) -> u128 {
         self.grid.count()
     }
 
-    /// Number of addresses that a node can give from `block`; saturates.
+    /// Number of addresses that a node can allocate from `block`; saturates.
     pub fn capacity(&self, block: &Block) -> u128 {
         let hosts = self.hosts(&block.range);
         if self.per_node.is_empty() && !self.touches_exclusions(&hosts) {
@@ -98,7 +98,7 @@ impl Pool {
         self.node_pool(block).capacity()
     }
 
-    /// What the node that has `block` may give (behaviour.md §4).
+    /// The share of the node that has `block` (behaviour.md §4).
     pub fn node_pool(&self, block: &Block) -> NodePool {
         let range = self.hosts(&block.range);
         NodePool {
@@ -109,39 +109,42 @@ impl Pool {
             subnet: self.subnet_of(&block.range),
             gateway: block.gateway,
             exclusions: self.exclusions_in(&block.range, &range),
-            elsewhere: RunSet::new(),
+            elsewhere: RangeSet::new(),
             routes: self.routes.clone(),
             default_gateway: self.default_gateway,
         }
     }
 
-    /// The addresses of a block that its node gives from, exclusions and gateway not yet taken off.
+    /// The host addresses of a block, including excluded ones and the gateway.
     pub(crate) fn hosts(&self, range: &AddrRange) -> AddrRange {
         match self.key.kind {
             PoolKind::IpPool => *range,
-            // A range that is no prefix can only come from a record that was spoilt; its ends still bind.
+            // A range that is not a prefix is from a damaged record. Its ends are still a limit.
             PoolKind::CidrPool => Cidr::enclosing(range).hosts().intersection(range).unwrap_or(*range),
         }
     }
 
-    /// The network that answers from this block name.
+    /// The network that defines the prefix length of answers from this block.
     fn subnet_of(&self, range: &AddrRange) -> Cidr {
         match self.key.kind {
             PoolKind::CidrPool => Cidr::enclosing(range),
             PoolKind::IpPool if self.network.range().contains_range(range) => self.network,
-            // A block of an earlier subnet: the earlier mask is no longer known, today's is the likeliest, if it fits.
+            // A block of an earlier subnet. The earlier mask is unknown; the current one is the most likely, if the block fits.
             PoolKind::IpPool => Cidr::containing(range.first(), self.network.prefix_len())
                 .filter(|subnet| subnet.range().contains_range(range))
                 .unwrap_or_else(|| Cidr::enclosing(range)),
         }
     }
 
-    /// The pool's exclusions and the per-node ones in `hosts`, for a block that starts where `block` does.
-    fn exclusions_in(&self, block: &AddrRange, hosts: &AddrRange) -> RunSet {
+    /// The pool's exclusions and the per-node ones in `hosts`, for a block that begins at the first address of `block`.
+    fn exclusions_in(&self, block: &AddrRange, hosts: &AddrRange) -> RangeSet {
         let (base, _) = block.numbers();
         let (first, last) = hosts.numbers();
-        let mut set =
-            if self.network.family() == hosts.family() { self.exclusions.clipped(first, last) } else { RunSet::new() };
+        let mut set = if self.network.family() == hosts.family() {
+            self.exclusions.clipped(first, last)
+        } else {
+            RangeSet::new()
+        };
         for (start, end) in self.per_node.runs() {
             set.insert(base.saturating_add(start).max(first), base.saturating_add(end).min(last));
         }
@@ -154,13 +157,13 @@ impl Pool {
     }
 }
 
-/// What planning asks of a pool. Blocks are named by their index in the grid.
+/// The interface for planning. A block is identified by its index in the grid.
 impl Pool {
-    pub(crate) fn grid(&self) -> &Grid {
+    pub(crate) fn grid(&self) -> &BlockLayout {
         &self.grid
     }
 
-    /// The block at `index`, with the gateway that the spec gives it.
+    /// The block at `index`, with its gateway from the spec.
     pub(crate) fn block(&self, index: u128) -> Option<Block> {
         let range = self.grid.range(index)?;
         Some(Block { range, gateway: self.gateway_of(index, &range) })
@@ -180,7 +183,7 @@ impl Pool {
         }
     }
 
-    /// The gateway of the spec; `None` if it has none, or each block its own.
+    /// The gateway of the spec; `None` if it has none, or each block has its own.
     pub const fn gateway(&self) -> Option<IpAddr> {
         match self.gateway {
             GatewayRule::Shared(gateway) => Some(gateway),
@@ -188,7 +191,7 @@ impl Pool {
         }
     }
 
-    /// The gateway that a block outside the grid has, if its record named none.
+    /// The gateway of a block outside the grid, if its record has none.
     pub(crate) fn gateway_for_outdated(&self, range: &AddrRange) -> Option<IpAddr> {
         match self.gateway {
             GatewayRule::Shared(gateway) => Some(gateway).filter(|addr| self.subnet_of(range).contains(*addr)),
@@ -196,12 +199,12 @@ impl Pool {
         }
     }
 
-    /// The index of the block that a static entry gives to `node`.
+    /// The index of the block that a static entry reserves for `node`.
     pub fn static_index(&self, node: &str) -> Option<u128> {
         self.static_by_node.get(node).copied()
     }
 
-    /// The index of the block that is exactly `range`, if the spec lets `node` have it.
+    /// The index of the block that is exactly `range`, if the spec allows it for `node`.
     pub(crate) fn index_for(&self, node: &str, range: &AddrRange) -> Option<u128> {
         let index = self.grid.index_of(range)?;
         let is_allowed = match self.static_index(node) {
@@ -216,24 +219,24 @@ impl Pool {
         self.statics.contains_key(&index)
     }
 
-    /// Indexes of the blocks that are never given dynamically: static ones and those of which no address could be given.
-    pub(crate) fn not_given(&self) -> RunSet {
+    /// Indexes of the blocks that are never assigned dynamically: static ones, and those in which no address can be allocated.
+    pub(crate) fn not_given(&self) -> RangeSet {
         let mut set = self.barren.clone();
         set.extend(self.statics.keys().map(|&index| (index, index)));
         set
     }
 
-    /// Whether exclusions and gateway leave no address of the block at `index`.
+    /// Whether exclusions and gateway leave no address in the block at `index`.
     pub(crate) fn is_barren(&self, index: u128) -> bool {
         self.barren.contains(index)
     }
 
-    /// Number of blocks that exclusions and gateway leave no address of; saturates.
+    /// Number of blocks in which exclusions and gateway leave no address; saturates.
     pub(crate) fn barren_count(&self) -> u128 {
         self.barren.size()
     }
 
-    /// Whether there are exclusions, of addresses or of places in blocks.
+    /// Whether there are exclusions, of addresses or of offsets in blocks.
     pub(crate) fn has_exclusions(&self) -> bool {
         !self.exclusions.is_empty() || !self.per_node.is_empty()
     }
@@ -248,7 +251,7 @@ impl Pool {
         self.selector.is_some()
     }
 
-    /// The nodes that static entries name, by name, with their prefixes.
+    /// The nodes of static entries, sorted by name, with their prefixes.
     pub(crate) fn static_nodes(&self) -> impl Iterator<Item = (&str, AddrRange)> {
         self.static_by_node.iter().filter_map(|(node, &index)| Some((node.as_str(), self.grid.range(index)?)))
     }

@@ -5,7 +5,7 @@ use std::net::IpAddr;
 use ipam_core::addr::number;
 use ipam_core::ledger::{Allocation, Attachment, Change, Ledger, Owner, Pick, Refusal, Request};
 use ipam_core::node_pool::PoolState;
-use ipam_core::{AddrRange, Cidr, NodePool, PoolKey, PoolKind, RunSet};
+use ipam_core::{AddrRange, Cidr, NodePool, PoolKey, PoolKind, RangeSet};
 
 pub(crate) fn ip(text: &str) -> IpAddr {
     text.parse().expect("an address")
@@ -28,8 +28,8 @@ pub(crate) fn pool(name: &str, first: &str, last: &str, subnet: &str) -> NodePoo
         range: AddrRange::new(ip(first), ip(last)).expect("a range"),
         subnet: cidr(subnet),
         gateway: None,
-        exclusions: RunSet::new(),
-        elsewhere: RunSet::new(),
+        exclusions: RangeSet::new(),
+        elsewhere: RangeSet::new(),
         routes: Vec::new(),
         default_gateway: false,
     }

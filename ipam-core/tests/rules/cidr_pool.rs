@@ -18,8 +18,8 @@ fn prefixes_are_given_in_order_with_the_gateway_at_its_index() {
     let pool = cidr_pool(CidrPoolSpec { gateway_index: Some(1), ..cidr_spec("192.168.0.0/16", 24) });
     let plan = fresh(&pool, &["node2", "node1"]);
     let expected = [
-        "node1: 192.168.0.0-192.168.0.255 gw=192.168.0.1 Serving",
-        "node2: 192.168.1.0-192.168.1.255 gw=192.168.1.1 Serving",
+        "node1: 192.168.0.0-192.168.0.255 gw=192.168.0.1 Active",
+        "node2: 192.168.1.0-192.168.1.255 gw=192.168.1.1 Active",
     ];
     assert_eq!(rendered(&plan), expected);
     assert_eq!((plan.capacity, plan.blocks_total, plan.blocks_free), (2 * 253, 256, 254));
@@ -40,9 +40,9 @@ fn the_documented_static_entries_are_reserved() {
         ])
     };
     let expected = [
-        "node-1: 192.168.0.0-192.168.0.255 gw=192.168.0.1 Serving",
-        "node-2: 192.168.2.0-192.168.2.255 gw=192.168.2.1 Serving",
-        "node-33: 192.168.33.0-192.168.33.255 gw=192.168.33.10 Serving",
+        "node-1: 192.168.0.0-192.168.0.255 gw=192.168.0.1 Active",
+        "node-2: 192.168.2.0-192.168.2.255 gw=192.168.2.1 Active",
+        "node-33: 192.168.33.0-192.168.33.255 gw=192.168.33.10 Active",
     ];
     assert_eq!(rendered(&fresh(&cidr_pool(spec), &["node-1", "node-2", "node-33"])), expected);
 }
@@ -56,17 +56,17 @@ fn a_static_entry_of_a_node_that_is_not_there_is_reserved_all_the_same() {
 #[test]
 fn a_static_entry_without_gateway_has_the_one_at_the_index() {
     let spec = CidrPoolSpec { gateway_index: Some(7), ..with_statics(vec![static_entry("n1", "192.168.9.0/24", "")]) };
-    assert_eq!(rendered(&fresh(&cidr_pool(spec), &["n1"])), ["n1: 192.168.9.0-192.168.9.255 gw=192.168.9.7 Serving"]);
+    assert_eq!(rendered(&fresh(&cidr_pool(spec), &["n1"])), ["n1: 192.168.9.0-192.168.9.255 gw=192.168.9.7 Active"]);
 }
 
 #[rstest]
-#[case("fd52:2eb5:44::/48", 120, Some(1), "n1: fd52:2eb5:44::-fd52:2eb5:44::ff gw=fd52:2eb5:44::1 Serving")]
-#[case("192.168.100.0/24", 31, None, "n1: 192.168.100.0-192.168.100.1 Serving")]
-#[case("192.168.100.0/24", 31, Some(0), "n1: 192.168.100.0-192.168.100.1 gw=192.168.100.0 Serving")]
-#[case("192.168.100.0/24", 32, None, "n1: 192.168.100.0-192.168.100.0 Serving")]
-#[case("192.168.100.0/24", 24, Some(254), "n1: 192.168.100.0-192.168.100.255 gw=192.168.100.254 Serving")]
-#[case("fd00::/8", 64, Some(1), "n1: fd00::-fd00::ffff:ffff:ffff:ffff gw=fd00::1 Serving")]
-#[case("::/0", 1, None, "n1: ::-7fff:ffff:ffff:ffff:ffff:ffff:ffff:ffff Serving")]
+#[case("fd52:2eb5:44::/48", 120, Some(1), "n1: fd52:2eb5:44::-fd52:2eb5:44::ff gw=fd52:2eb5:44::1 Active")]
+#[case("192.168.100.0/24", 31, None, "n1: 192.168.100.0-192.168.100.1 Active")]
+#[case("192.168.100.0/24", 31, Some(0), "n1: 192.168.100.0-192.168.100.1 gw=192.168.100.0 Active")]
+#[case("192.168.100.0/24", 32, None, "n1: 192.168.100.0-192.168.100.0 Active")]
+#[case("192.168.100.0/24", 24, Some(254), "n1: 192.168.100.0-192.168.100.255 gw=192.168.100.254 Active")]
+#[case("fd00::/8", 64, Some(1), "n1: fd00::-fd00::ffff:ffff:ffff:ffff gw=fd00::1 Active")]
+#[case("::/0", 1, None, "n1: ::-7fff:ffff:ffff:ffff:ffff:ffff:ffff:ffff Active")]
 fn a_cidr_is_cut_into_prefixes(
     #[case] cidr: &str,
     #[case] len: i64,

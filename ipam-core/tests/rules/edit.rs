@@ -2,7 +2,7 @@
 
 use ipam_core::edit::{left_out, violations};
 use ipam_core::spec::{CidrPoolSpec, CommonSpec, IpPoolSpec, NodeSelectorSpec, PoolSpec};
-use ipam_core::{Claim, Displaced, Held, Pool, Reason, RunSet, addr, displaced};
+use ipam_core::{AffectedNode, Claim, Held, Pool, RangeSet, Reason, addr, displaced};
 use rstest::rstest;
 
 use crate::support::{cidr_spec, claim, exclusion, ip_spec, places, prefix_claim, static_entry};
@@ -16,11 +16,11 @@ fn holding(runs: &[(&str, &str)]) -> Held {
 }
 
 /// `node: field, field` for each displaced node.
-fn told(found: &[Displaced]) -> Vec<String> {
+fn told(found: &[AffectedNode]) -> Vec<String> {
     found.iter().map(|one| format!("{}: {}", one.node, one.fields.join(", "))).collect()
 }
 
-fn edit(old: &PoolSpec, new: &PoolSpec, claims: &[Claim], held: &Held) -> Vec<Displaced> {
+fn edit(old: &PoolSpec, new: &PoolSpec, claims: &[Claim], held: &Held) -> Vec<AffectedNode> {
     let pool = Pool::parse("pool1", new).unwrap();
     displaced(&pool, Some(old), new, claims, &|_| held.clone())
 }
@@ -121,7 +121,7 @@ fn a_static_entry_that_goes_leaves_its_node_the_prefix() {
 #[case::unknown(Held::Unknown, true)]
 #[case::some(Held::Count(1), true)]
 #[case::none(Held::Count(0), false)]
-#[case::told_none(Held::Addresses(RunSet::new()), false)]
+#[case::told_none(Held::Addresses(RangeSet::new()), false)]
 #[case::this_one(holding(&[("10.0.0.6", "10.0.0.6")]), true)]
 #[case::another(holding(&[("10.0.0.7", "10.0.0.7")]), false)]
 fn an_exclusion_displaces_who_may_hold_one_of_its_addresses(#[case] held: Held, #[case] is_displaced: bool) {

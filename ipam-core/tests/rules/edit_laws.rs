@@ -2,7 +2,7 @@
 //! block that the spec no longer has was displaced.
 
 use ipam_core::spec::{CidrPoolSpec, CommonSpec, ExclusionSpec, IpPoolSpec, PoolSpec, StaticAllocationSpec};
-use ipam_core::{Claim, ClaimSource, Held, NodeRef, Pool, Standing, Usage, addr, displaced, plan};
+use ipam_core::{BlockPhase, Claim, ClaimSource, Held, NodeRef, Pool, Usage, addr, displaced, plan};
 use proptest::prelude::*;
 
 use crate::support::{labels, recorded};
@@ -124,7 +124,7 @@ proptest! {
                 prop_assert!(!is_displaced, "{} holds nothing", claim.node);
                 continue;
             }
-            let kept = now.is_some_and(|now| now.block.range == claim.range && now.standing == Standing::Serving);
+            let kept = now.is_some_and(|now| now.block.range == claim.range && now.standing == BlockPhase::Active);
             prop_assert!(kept || is_displaced, "{} loses {} by {new:?}", claim.node, claim.range);
             if let (true, Held::Addresses(held)) = (is_displaced && kept, held(&claim.node)) {
                 let now = after.node_pool(&now.unwrap().block);

@@ -17,8 +17,8 @@ fn with(common: CommonSpec) -> IpPoolSpec {
 fn blocks_of_four_start_behind_the_network_address() {
     let pool = ip_pool(IpPoolSpec { gateway: Some("192.168.0.1".into()), ..ip_spec("192.168.0.0/16", 4) });
     let expected = [
-        "node1: 192.168.0.1-192.168.0.4 gw=192.168.0.1 Serving",
-        "node2: 192.168.0.5-192.168.0.8 gw=192.168.0.1 Serving",
+        "node1: 192.168.0.1-192.168.0.4 gw=192.168.0.1 Active",
+        "node2: 192.168.0.5-192.168.0.8 gw=192.168.0.1 Active",
     ];
     let plan = fresh(&pool, &["node1", "node2"]);
     assert_eq!(rendered(&plan), expected);
@@ -207,7 +207,7 @@ fn a_gateway_is_an_address_of_the_subnet(#[case] gateway: &str, #[case] expected
 #[test]
 fn an_empty_gateway_is_no_gateway() {
     let spec = IpPoolSpec { gateway: Some(String::new()), ..ip_spec("192.168.0.0/24", 4) };
-    assert_eq!(rendered(&fresh(&ip_pool(spec), &["n1"])), ["n1: 192.168.0.1-192.168.0.4 Serving"]);
+    assert_eq!(rendered(&fresh(&ip_pool(spec), &["n1"])), ["n1: 192.168.0.1-192.168.0.4 Active"]);
 }
 
 #[rstest]

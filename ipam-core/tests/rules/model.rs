@@ -4,7 +4,7 @@ use std::collections::{BTreeMap, BTreeSet};
 
 use ipam_core::addr::{number, parse_addr};
 use ipam_core::spec::{CidrPoolSpec, CommonSpec, IpPoolSpec, PoolSpec};
-use ipam_core::{AddrRange, Cidr, Claim, ClaimSource, Family, Standing, Usage};
+use ipam_core::{AddrRange, BlockPhase, Cidr, Claim, ClaimSource, Family, Usage};
 
 /// A pool as lists of addresses.
 pub(crate) struct NaivePool {
@@ -24,7 +24,7 @@ pub(crate) struct NaivePool {
 pub(crate) struct NaiveAssignment {
     pub(crate) node: String,
     pub(crate) range: (u128, u128),
-    pub(crate) standing: Standing,
+    pub(crate) standing: BlockPhase,
 }
 
 fn value(text: &str) -> u128 {
@@ -115,7 +115,7 @@ impl NaivePool {
         claims: &[Claim],
         usage: &dyn Fn(&str) -> Usage,
     ) -> (Vec<NaiveAssignment>, Vec<String>) {
-        let mut given: Vec<(String, AddrRange, Standing)> = Vec::new();
+        let mut given: Vec<(String, AddrRange, BlockPhase)> = Vec::new();
         let ordered = by_trust(claims);
         for must_agree in [true, false] {
             for claim in &ordered {
@@ -129,9 +129,9 @@ impl NaivePool {
                     continue;
                 }
                 let standing = match (nodes.contains(&claim.node.as_str()), agreed) {
-                    (false, _) => Standing::Departed,
-                    (true, Some(_)) => Standing::Serving,
-                    (true, None) => Standing::Outdated,
+                    (false, _) => BlockPhase::Releasing,
+                    (true, Some(_)) => BlockPhase::Active,
+                    (true, None) => BlockPhase::Stale,
                 };
                 given.push((claim.node.clone(), claim.range, standing));
             }
@@ -148,7 +148,7 @@ impl NaivePool {
                 None => (0..self.blocks.len()).find(|at| is_dynamic(at) && is_free(at)),
             };
             match at {
-                Some(at) => given.push((node.to_owned(), self.range(at), Standing::Serving)),
+                Some(at) => given.push((node.to_owned(), self.range(at), BlockPhase::Active)),
                 None => unserved.push(node.to_owned()),
             }
         }

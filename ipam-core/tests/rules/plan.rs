@@ -2,7 +2,7 @@
 
 use std::collections::BTreeMap;
 
-use ipam_core::plan::{plan_beside, wind_down};
+use ipam_core::plan::{plan_with_unavailable, release_all};
 use ipam_core::spec::{CidrPoolSpec, IpPoolSpec};
 use ipam_core::{AddrRange, Claim, ClaimSource, NodeRef, Pool, Usage};
 use rstest::rstest;
@@ -49,7 +49,7 @@ fn a_block_of_a_node_that_left_stays_with_its_name(#[case] nodes: &[&str]) {
     let claims = [claim("left", "10.0.0.1", "10.0.0.4")];
     for usage in [Usage::Unknown, Usage::Held(0), Usage::Held(2)] {
         let plan = plan_for(&fours(), nodes, &claims, &|_| usage);
-        assert!(rendered(&plan).contains(&"left: 10.0.0.1-10.0.0.4 Departed".to_owned()), "{plan:?}");
+        assert!(rendered(&plan).contains(&"left: 10.0.0.1-10.0.0.4 Releasing".to_owned()), "{plan:?}");
         assert!(!blocks(&plan).contains(&"a: 10.0.0.1-10.0.0.4".to_owned()));
         assert_eq!(plan.capacity, 4 * nodes.len() as u128, "a departed node's addresses do not count");
     }
@@ -59,7 +59,7 @@ fn a_block_of_a_node_that_left_stays_with_its_name(#[case] nodes: &[&str]) {
 fn a_block_of_a_node_that_left_is_free_once_it_is_known_empty() {
     let claims = [claim("left", "10.0.0.1", "10.0.0.4")];
     let plan = plan_for(&fours(), &["a"], &claims, &empty);
-    assert_eq!(rendered(&plan), ["a: 10.0.0.1-10.0.0.4 Serving"]);
+    assert_eq!(rendered(&plan), ["a: 10.0.0.1-10.0.0.4 Active"]);
     assert_eq!(plan.dropped, [""; 0], "the normal course of things");
 }
 
@@ -69,7 +69,7 @@ fn no_new_block_has_an_address_that_others_may_hold() {
     let (names, labels) = (["a", "b", "c"], BTreeMap::new());
     let nodes = names.map(|name| NodeRef { name, labels: &labels });
     let claims = [claim("a", "10.0.0.5", "10.0.0.8")];
-    let plan = plan_beside(&fours(), &nodes, &claims, &unknown, &barred);
+    let plan = plan_with_unavailable(&fours(), &nodes, &claims, &unknown, &barred);
     assert_eq!(blocks(&plan), ["a: 10.0.0.5-10.0.0.8", "b: 10.0.0.13-10.0.0.16", "c: 10.0.0.17-10.0.0.20"]);
     assert_eq!(plan.blocks_free, 63 - 5);
 }
@@ -79,7 +79,7 @@ fn a_static_prefix_with_an_address_that_others_may_hold_is_waited_for() {
     let spec = CidrPoolSpec { static_allocations: vec![static_entry("a", "10.0.7.0/24", "")], ..twenty_fours() };
     let labels = BTreeMap::new();
     let nodes = [NodeRef { name: "a", labels: &labels }];
-    let plan = plan_beside(&cidr_pool(spec), &nodes, &[], &unknown, &[range("10.0.7.9-10.0.7.9")]);
+    let plan = plan_with_unavailable(&cidr_pool(spec), &nodes, &[], &unknown, &[range("10.0.7.9-10.0.7.9")]);
     assert_eq!(plan.unserved, ["a"]);
     assert!(plan.dropped[0].contains("may be held elsewhere"), "{:?}", plan.dropped);
 }
@@ -93,8 +93,8 @@ fn a_pool_that_winds_down_keeps_what_is_not_known_empty_and_gives_nothing() {
         claim("a", "10.0.0.5", "10.0.0.8"),
     ];
     let usage = |node: &str| if node == "c" { Usage::Empty } else { Usage::Unknown };
-    let plan = wind_down(&claims, &usage);
-    assert_eq!(rendered(&plan), ["a: 10.0.0.5-10.0.0.8 Departed", "b: 10.0.0.1-10.0.0.4 Departed"]);
+    let plan = release_all(&claims, &usage);
+    assert_eq!(rendered(&plan), ["a: 10.0.0.5-10.0.0.8 Releasing", "b: 10.0.0.1-10.0.0.4 Releasing"]);
 }
 
 fn range(text: &str) -> AddrRange {
@@ -105,7 +105,7 @@ fn range(text: &str) -> AddrRange {
 #[test]
 fn a_node_that_comes_back_serves_its_old_block() {
     let claims = [claim("back", "10.0.0.9", "10.0.0.12")];
-    assert_eq!(rendered(&plan_for(&fours(), &["back"], &claims, &unknown)), ["back: 10.0.0.9-10.0.0.12 Serving"]);
+    assert_eq!(rendered(&plan_for(&fours(), &["back"], &claims, &unknown)), ["back: 10.0.0.9-10.0.0.12 Active"]);
 }
 
 #[test]
@@ -153,7 +153,7 @@ fn a_status_entry_edited_to_nonsense_is_repaired_from_the_ipam_node() {
         second_claim("b", "10.0.0.5", "10.0.0.8"),
     ];
     let plan = plan_for(&fours(), &["a", "b"], &claims, &unknown);
-    assert_eq!(rendered(&plan), ["a: 10.0.0.1-10.0.0.4 Serving", "b: 10.0.0.5-10.0.0.8 Serving"]);
+    assert_eq!(rendered(&plan), ["a: 10.0.0.1-10.0.0.4 Active", "b: 10.0.0.5-10.0.0.8 Active"]);
 }
 
 #[test]
@@ -172,14 +172,14 @@ fn a_node_has_one_block_even_if_the_status_names_two() {
 fn a_record_that_disagrees_with_the_spec_is_replaced_only_when_known_empty(#[case] start: &str, #[case] end: &str) {
     let claims = [claim("a", start, end)];
     let replaced = plan_for(&fours(), &["a"], &claims, &empty);
-    assert_eq!(rendered(&replaced), ["a: 10.0.0.1-10.0.0.4 Serving"]);
+    assert_eq!(rendered(&replaced), ["a: 10.0.0.1-10.0.0.4 Active"]);
     assert_eq!(
         replaced.dropped,
         [format!("node \"a\": {start}-{end} no longer agrees with the spec and is empty; given up")]
     );
     for usage in [Usage::Unknown, Usage::Held(1)] {
         let kept = plan_for(&fours(), &["a"], &claims, &|_| usage);
-        assert_eq!(rendered(&kept), [format!("a: {start}-{end} Outdated")]);
+        assert_eq!(rendered(&kept), [format!("a: {start}-{end} Stale")]);
         assert_eq!((kept.unserved.len(), kept.capacity), (0, 0));
     }
 }
@@ -196,14 +196,14 @@ fn no_new_block_overlaps_an_outdated_one_that_cuts_across_the_grid() {
 fn an_outdated_record_never_bars_one_that_agrees() {
     let claims = [claim("a", "10.0.0.3", "10.0.0.9"), claim("b", "10.0.0.5", "10.0.0.8")];
     let plan = plan_for(&fours(), &["a", "b"], &claims, &unknown);
-    assert_eq!(rendered(&plan), ["a: 10.0.0.1-10.0.0.4 Serving", "b: 10.0.0.5-10.0.0.8 Serving"]);
+    assert_eq!(rendered(&plan), ["a: 10.0.0.1-10.0.0.4 Active", "b: 10.0.0.5-10.0.0.8 Active"]);
     assert!(plan.dropped[0].contains("overlaps 10.0.0.5-10.0.0.8 of node \"b\""), "{:?}", plan.dropped);
 }
 
 #[test]
 fn a_departed_node_keeps_an_outdated_block_too_while_it_may_be_held() {
     let claims = [claim("left", "10.0.0.3", "10.0.0.9")];
-    assert_eq!(rendered(&plan_for(&fours(), &[], &claims, &unknown)), ["left: 10.0.0.3-10.0.0.9 Departed"]);
+    assert_eq!(rendered(&plan_for(&fours(), &[], &claims, &unknown)), ["left: 10.0.0.3-10.0.0.9 Releasing"]);
     assert_eq!(rendered(&plan_for(&fours(), &[], &claims, &empty)), [""; 0]);
 }
 
@@ -212,11 +212,11 @@ fn a_block_that_exclusions_cover_by_now_is_kept_unless_known_empty() {
     let common = excluding(&[("10.0.0.1", "10.0.0.4")]);
     let pool = ip_pool(IpPoolSpec { common, ..ip_spec("10.0.0.0/24", 4) });
     let claims = [claim("a", "10.0.0.1", "10.0.0.4"), second_claim("a", "10.0.0.1", "10.0.0.4")];
-    assert_eq!(rendered(&plan_for(&pool, &["a"], &claims, &unknown)), ["a: 10.0.0.1-10.0.0.4 Serving"]);
+    assert_eq!(rendered(&plan_for(&pool, &["a"], &claims, &unknown)), ["a: 10.0.0.1-10.0.0.4 Active"]);
     let replaced = plan_for(&pool, &["a"], &claims, &empty);
-    assert_eq!(rendered(&replaced), ["a: 10.0.0.5-10.0.0.8 Serving"]);
+    assert_eq!(rendered(&replaced), ["a: 10.0.0.5-10.0.0.8 Active"]);
     assert_eq!(replaced.dropped.len(), 1, "{:?}", replaced.dropped);
-    assert_eq!(rendered(&plan_for(&pool, &[], &claims, &unknown)), ["a: 10.0.0.1-10.0.0.4 Departed"]);
+    assert_eq!(rendered(&plan_for(&pool, &[], &claims, &unknown)), ["a: 10.0.0.1-10.0.0.4 Releasing"]);
     assert_eq!(rendered(&plan_for(&pool, &[], &claims, &empty)), [""; 0]);
 }
 
@@ -224,7 +224,7 @@ fn a_block_that_exclusions_cover_by_now_is_kept_unless_known_empty() {
 fn a_changed_gateway_is_updated_in_place() {
     let claims = [prefix_claim("a", "10.0.3.0/24", Some("10.0.3.200"))];
     let plan = plan_for(&cidr_pool(twenty_fours()), &["a"], &claims, &unknown);
-    assert_eq!(rendered(&plan), ["a: 10.0.3.0-10.0.3.255 gw=10.0.3.1 Serving"]);
+    assert_eq!(rendered(&plan), ["a: 10.0.3.0-10.0.3.255 gw=10.0.3.1 Active"]);
 }
 
 #[test]
@@ -232,7 +232,7 @@ fn an_outdated_prefix_keeps_the_gateway_it_was_given_with() {
     let claims = [prefix_claim("a", "10.0.2.0/23", Some("10.0.2.9"))];
     let pool = cidr_pool(twenty_fours());
     let plan = plan_for(&pool, &["a", "b"], &claims, &unknown);
-    assert_eq!(rendered(&plan)[0], "a: 10.0.2.0-10.0.3.255 gw=10.0.2.9 Outdated");
+    assert_eq!(rendered(&plan)[0], "a: 10.0.2.0-10.0.3.255 gw=10.0.2.9 Stale");
     let node = pool.node_pool(&plan.assignments[0].block);
     assert_eq!((node.range.to_string(), node.subnet.to_string()), ("10.0.2.1-10.0.3.254".into(), "10.0.2.0/23".into()));
 }
@@ -241,10 +241,10 @@ fn an_outdated_prefix_keeps_the_gateway_it_was_given_with() {
 fn an_outdated_ip_pool_block_keeps_the_subnets_mask_and_gateway() {
     let pool = ip_pool(IpPoolSpec { gateway: Some("10.0.0.1".into()), ..ip_spec("10.0.0.0/24", 4) });
     let plan = plan_for(&pool, &["a"], &[claim("a", "10.0.0.9", "10.0.0.16")], &unknown);
-    assert_eq!(rendered(&plan), ["a: 10.0.0.9-10.0.0.16 gw=10.0.0.1 Outdated"]);
+    assert_eq!(rendered(&plan), ["a: 10.0.0.9-10.0.0.16 gw=10.0.0.1 Stale"]);
     assert_eq!(pool.node_pool(&plan.assignments[0].block).subnet.to_string(), "10.0.0.0/24");
     let elsewhere = plan_for(&pool, &["a"], &[claim("a", "10.9.0.9", "10.9.0.16")], &unknown);
-    assert_eq!(rendered(&elsewhere), ["a: 10.9.0.9-10.9.0.16 Outdated"], "the gateway is in another network");
+    assert_eq!(rendered(&elsewhere), ["a: 10.9.0.9-10.9.0.16 Stale"], "the gateway is in another network");
     assert_eq!(pool.node_pool(&elsewhere.assignments[0].block).subnet.to_string(), "10.9.0.0/24");
 }
 
@@ -253,9 +253,9 @@ fn a_node_with_a_static_entry_moves_to_it_only_when_its_block_is_known_empty() {
     let spec = CidrPoolSpec { static_allocations: vec![static_entry("a", "10.0.7.0/24", "")], ..twenty_fours() };
     let pool = cidr_pool(spec);
     let claims = [prefix_claim("a", "10.0.0.0/24", None)];
-    assert_eq!(rendered(&plan_for(&pool, &["a"], &claims, &unknown)), ["a: 10.0.0.0-10.0.0.255 Outdated"]);
+    assert_eq!(rendered(&plan_for(&pool, &["a"], &claims, &unknown)), ["a: 10.0.0.0-10.0.0.255 Stale"]);
     let moved = plan_for(&pool, &["a"], &claims, &empty);
-    assert_eq!(rendered(&moved), ["a: 10.0.7.0-10.0.7.255 gw=10.0.7.1 Serving"]);
+    assert_eq!(rendered(&moved), ["a: 10.0.7.0-10.0.7.255 gw=10.0.7.1 Active"]);
 }
 
 #[test]
@@ -264,7 +264,7 @@ fn a_static_prefix_that_another_node_still_holds_is_waited_for() {
     let pool = cidr_pool(CidrPoolSpec { static_allocations: entries, ..twenty_fours() });
     let claims = [prefix_claim("b", "10.0.0.0/24", None)];
     let waiting = plan_for(&pool, &["a", "b"], &claims, &unknown);
-    assert_eq!(rendered(&waiting), ["b: 10.0.0.0-10.0.0.255 Outdated"]);
+    assert_eq!(rendered(&waiting), ["b: 10.0.0.0-10.0.0.255 Stale"]);
     assert_eq!(waiting.unserved, ["a"]);
     assert_eq!(
         waiting.dropped,

@@ -1,21 +1,21 @@
-//! `RunSet` against a plain set of small numbers.
+//! `RangeSet` against a plain set of small numbers.
 
 use std::collections::BTreeSet;
 
-use ipam_core::RunSet;
+use ipam_core::RangeSet;
 use proptest::prelude::*;
 
 const SMALL: u128 = 40;
 
 #[test]
 fn runs_that_touch_become_one() {
-    let set: RunSet = [(1, 2), (5, 6), (3, 4)].into_iter().collect();
+    let set: RangeSet = [(1, 2), (5, 6), (3, 4)].into_iter().collect();
     assert_eq!(set.runs().collect::<Vec<_>>(), [(1, 6)]);
 }
 
 #[test]
 fn the_ends_of_all_numbers_are_members_like_others() {
-    let mut set = RunSet::new();
+    let mut set = RangeSet::new();
     set.insert(u128::MAX, u128::MAX);
     set.insert(0, 0);
     assert!(set.contains(u128::MAX) && set.contains(0) && !set.contains(1));
@@ -31,7 +31,7 @@ fn the_ends_of_all_numbers_are_members_like_others() {
 
 #[test]
 fn bounds_in_the_wrong_order_are_an_empty_question() {
-    let mut set: RunSet = [(3, 20)].into_iter().collect();
+    let mut set: RangeSet = [(3, 20)].into_iter().collect();
     set.insert(9, 2);
     assert_eq!(set.runs().collect::<Vec<_>>(), [(3, 20)]);
     assert!(!set.intersects(10, 5));
@@ -50,8 +50,8 @@ fn steps() -> impl Strategy<Value = Vec<Step>> {
     prop::collection::vec(prop_oneof![insert, (0..SMALL).prop_map(Step::Remove)], 0..24)
 }
 
-fn built(steps: &[Step]) -> (RunSet, BTreeSet<u128>) {
-    let (mut set, mut model) = (RunSet::new(), BTreeSet::new());
+fn built(steps: &[Step]) -> (RangeSet, BTreeSet<u128>) {
+    let (mut set, mut model) = (RangeSet::new(), BTreeSet::new());
     for step in steps {
         match *step {
             Step::Insert(first, last) => {

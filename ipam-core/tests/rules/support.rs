@@ -98,7 +98,7 @@ pub(crate) fn empty(_node: &str) -> Usage {
     Usage::Empty
 }
 
-/// `node: first-last Standing`, with ` gw=…` where there is a gateway.
+/// `node: first-last BlockPhase`, with ` gw=…` where there is a gateway.
 pub(crate) fn rendered(plan: &Plan) -> Vec<String> {
     plan.assignments
         .iter()

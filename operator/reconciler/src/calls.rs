@@ -1,11 +1,12 @@
-//! Calls to the API server as plain data: what is asked for, and what became of it.
+//! Calls to the API server and their outcomes, as plain data.
 //!
-//! Every call that changes something names the version that it was decided upon; a creation names none. Who makes the calls decides how.
+//! Every call that changes an object names the version that the decision is based on. A CREATE names none. The caller decides how a call is
+//! made.
 
 use ipam_core::PoolKey;
 use ipam_crds::NodeBlock;
 
-use crate::decide::{NoPlace, Note};
+use crate::decide::{CreateBlocked, PoolEvent};
 use crate::pool::StatusRecord;
 
 /// A call to be made.
@@ -22,29 +23,29 @@ pub enum Command {
     PatchPool {
         /// The pool.
         pool: PoolRef,
-        /// What is to change.
+        /// The change.
         patch: PoolPatch,
     },
-    /// Ask for a pool's current version.
+    /// Read a pool's current version.
     Confirm {
         /// The pool.
         pool: PoolRef,
     },
-    /// Create an IPAMNode, write the spec of one if its version is still this one, or delete it if it is.
+    /// Create an IPAMNode, or update or delete it if its version is still this one.
     WriteIpamNode(NodeWrite),
 }
 
-/// A Kubernetes Event to be published about a pool. Nothing waits for it: conditions or the log say the same.
+/// A Kubernetes Event to be published about a pool. Nothing waits for it, because conditions or the log show the same.
 #[derive(Clone, PartialEq, Debug)]
-pub struct PoolEvent {
+pub struct PublishEvent {
     /// The pool.
     pub pool: PoolRef,
-    /// What the event says.
-    pub note: Note,
+    /// The event.
+    pub note: PoolEvent,
 }
 
 impl Command {
-    /// The outcome of a call that is not made, or of which it is unknown whether it was made.
+    /// The outcome of a call that was not made, or whose result is unknown.
     pub fn failed(self, why: CallError) -> Outcome {
         match self {
             Self::WriteStatus { pool, .. } | Self::PatchPool { pool, .. } | Self::Confirm { pool } => {
@@ -58,13 +59,13 @@ impl Command {
 /// A change of a pool's metadata.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub enum PoolPatch {
-    /// All finalizers that it is to have, those of others included.
+    /// The new `metadata.finalizers`, those of others included.
     Finalizers(Vec<String>),
-    /// The annotation of this name is to say this; without a value it is taken away.
+    /// The name of an annotation and its new value. `None` removes the annotation.
     Annotation(&'static str, Option<String>),
 }
 
-/// A pool as a call names it.
+/// The pool of a call.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct PoolRef {
     /// Kind and name.
@@ -73,8 +74,8 @@ pub struct PoolRef {
     pub uid: String,
     /// `metadata.resourceVersion`.
     pub resource_version: String,
-    /// Which call this is. A pool that goes and comes back, as in a restore, keeps its uid: the answer to a call from before is no
-    /// answer to one from after.
+    /// Number of the call. A pool that is deleted and restored keeps its uid, so the uid does not show whether an answer belongs to the
+    /// call under way.
     pub call: u64,
 }
 
@@ -83,15 +84,15 @@ pub struct PoolRef {
 pub struct NodeWrite {
     /// The node's name.
     pub node: String,
-    /// What is to be done.
+    /// The action.
     pub action: NodeAction,
 }
 
-/// What is to be done with an IPAMNode.
+/// An action on an IPAMNode.
 #[derive(Clone, PartialEq, Debug)]
 pub enum NodeAction {
-    /// Create it without blocks. No version makes a creation conditional, so it may take effect at any later time. It assigns
-    /// nothing, whenever that is.
+    /// Create it without blocks. No version makes a CREATE conditional, so it may take effect at any later time. Even then it assigns
+    /// nothing.
     Create {
         /// `spec.reportRequest`.
         request: Option<String>,
@@ -106,7 +107,7 @@ pub enum NodeAction {
         finalizers: Vec<String>,
         /// The new `spec.reportRequest`.
         request: Option<String>,
-        /// The value of an annotation that makes a new version, though nothing else may be new.
+        /// The value of an annotation that makes a new version even if nothing else changes.
         fence: Option<String>,
     },
     /// Delete it, if uid and version are these.
@@ -131,7 +132,7 @@ impl NodeAction {
     }
 }
 
-/// What became of a call.
+/// The outcome of a call.
 #[derive(Debug)]
 pub enum Outcome {
     /// Of [`Command::WriteStatus`], [`Command::PatchPool`] and [`Command::Confirm`]: the version that the pool has now.
@@ -140,7 +141,7 @@ pub enum Outcome {
     IpamNode(NodeWrite, Result<Option<NodeVersion>, CallError>),
 }
 
-/// Which state of an IPAMNode a write has made.
+/// The version of an IPAMNode that a write made.
 #[derive(Clone, PartialEq, Eq, Debug, Default)]
 pub struct NodeVersion {
     /// `metadata.uid`.
@@ -154,12 +155,12 @@ pub struct NodeVersion {
 /// Why a call failed.
 #[derive(Clone, PartialEq, Eq, Debug, thiserror::Error)]
 pub enum CallError {
-    /// The object is not in the state that the call was based on: observe again.
+    /// The object has changed since the version of the call: observe it again.
     #[error("the object has changed meanwhile: {0}")]
     Conflict(String),
-    /// Nothing can be created where it was to be, and nobody mends that by trying again.
+    /// The API server accepts no new IPAMNode, and a retry does not help.
     #[error("there is no place for it: {0}")]
-    NoPlace(NoPlace),
+    CreateBlocked(CreateBlocked),
     /// Anything else.
     #[error("{0}")]
     Failed(String),

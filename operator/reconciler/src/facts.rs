@@ -13,7 +13,7 @@ pub fn of_status(occupancy: &mut Occupancy, pool: &PoolKey, status: &StatusRecor
     claims.map(|claim| occupancy.fact(pool, &claim.node, claim.range, Evidence::Recorded)).collect()
 }
 
-/// The facts by which `pool` must not assign addresses to nodes that do not have them. `shares` accepts the pools that may have the same
+/// The facts by which addresses of `pool` are unavailable to nodes that do not have them. `shares` accepts the pools that may have the same
 /// addresses.
 pub fn unavailable(occupancy: &Occupancy, pool: &Pool, shares: &dyn Fn(&PoolKey) -> bool) -> Vec<Fact> {
     let (key, network) = (pool.key(), pool.network().range());
@@ -24,8 +24,7 @@ pub fn unavailable(occupancy: &Occupancy, pool: &Pool, shares: &dyn Fn(&PoolKey)
     occupancy.unavailable(key, &network, shares).filter(|fact| !is_gateway(fact)).cloned().collect()
 }
 
-/// Facts of an IPAMNode: its entries, and what its agent reports. `sent` are the blocks in writes of which it is not known whether they took
-/// effect.
+/// Facts of an IPAMNode: its entries, and what its agent reports. `sent` are the blocks of writes whose outcome is unknown.
 pub fn of_ipam_node(
     occupancy: &mut Occupancy,
     node: &str,
@@ -33,11 +32,11 @@ pub fn of_ipam_node(
     sent: &[Vec<NodeBlock>],
 ) -> Vec<Fact> {
     let mut facts = Vec::new();
-    for entry in record.blocks.iter().chain(record.unedited.iter().flatten()) {
+    for entry in record.blocks.iter().chain(record.intended_blocks.iter().flatten()) {
         let key = key_of(entry);
-        let is_released = record.has_released(&key) && record.unedited.is_none();
+        let is_released = record.has_released(&key) && record.intended_blocks.is_none();
         let Some(claim) = claim_of(node, entry).filter(|_| !is_released) else { continue };
-        // The record of the status counts until the operator has released a block whose grant is over.
+        // If the grant is over, the record in the status counts until the operator has released the block.
         let is_stopped = has_stopped(record, &key, sent) && record.block(&key) == Some(entry) && !record.is_over(&key);
         let evidence = if is_stopped { Evidence::StoppedEntry } else { Evidence::Entry };
         facts.push(occupancy.fact(&key, node, claim.range, evidence));
@@ -54,10 +53,10 @@ pub fn of_ipam_node(
 fn has_stopped(record: &IpamNodeRecord, key: &PoolKey, sent: &[Vec<NodeBlock>]) -> bool {
     let entry = record.block(key);
     let keeps = |blocks: &Vec<NodeBlock>| blocks.iter().find(|block| key_of(block) == *key) == entry;
-    record.has_stopped(key) && (!record.unsettled || (!sent.is_empty() && sent.iter().all(keeps)))
+    record.has_stopped(key) && (!record.write_in_flight || (!sent.is_empty() && sent.iter().all(keeps)))
 }
 
-/// The addresses that the agent reports in use, as far as no entry stands for them.
+/// The addresses that the agent reports in use, except those inside a block from which it may still allocate.
 fn in_use(
     node: &str,
     record: &IpamNodeRecord,

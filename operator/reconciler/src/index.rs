@@ -1,6 +1,6 @@
-//! What the watches have told, as plain data. Says of each event whether it is news; decides nothing else.
+//! Nodes and IPAMNodes as the watches report them, as plain data. Returns for each event whether it changes anything. Decides nothing else.
 //!
-//! Keeps of a Node its name, its labels and whether it leaves: nothing else of it can ever wake anything.
+//! Of a Node it keeps the name, the labels and whether the Node leaves. No other change of a Node wakes a pool or node.
 
 use std::collections::{BTreeMap, BTreeSet, HashMap, HashSet};
 use std::hash::{BuildHasherDefault, DefaultHasher};
@@ -19,12 +19,12 @@ use crate::objects::is_older;
 pub type Map<K, V> = HashMap<K, V, BuildHasherDefault<DefaultHasher>>;
 type Set<T> = HashSet<T, BuildHasherDefault<DefaultHasher>>;
 
-/// Labels of a node. A copy costs nothing: all who know the node share one.
+/// Labels of a node. Clones share one map, so a clone is cheap.
 #[derive(Clone, PartialEq, Eq, Default, Debug)]
 pub struct Labels(Arc<BTreeMap<String, String>>);
 
 impl Labels {
-    /// None.
+    /// No labels.
     pub fn new() -> Self {
         Self::default()
     }
@@ -56,8 +56,8 @@ impl FromIterator<(String, String)> for Labels {
     }
 }
 
-/// Annotation of a Node: with the value `"true"` no pool serves it any more, and its blocks are taken back as those of a node
-/// that no pool selects.
+/// Annotation of a Node. With the value `"true"`, no pool serves the node, and its blocks are released like those of a node that no pool
+/// selects.
 pub const CORDON: &str = "nv-ipam.nvidia.com/cordon";
 
 /// Why no pool serves a Node that still exists. Its blocks are released while its agent runs.
@@ -69,7 +69,7 @@ pub enum Leaving {
     Terminating,
 }
 
-/// What is kept of a Node besides its name.
+/// Data of a Node besides its name.
 #[derive(Clone, PartialEq, Eq, Debug, Default)]
 pub struct NodeMeta {
     /// `metadata.labels`.
@@ -86,15 +86,15 @@ impl From<Labels> for NodeMeta {
 
 /// The progress of one watch: whether a full list was seen, and what the list under way has named so far.
 #[derive(Clone, PartialEq, Eq, Debug, Default)]
-pub struct Relist {
+pub struct ListSync {
     named: Option<Set<String>>,
     /// Objects that this leader has written since the list began. The list may name them at an earlier version.
     written: Set<String>,
     synced: bool,
 }
 
-impl Relist {
-    /// What was listed so far is no longer good enough: another list must be complete first.
+impl ListSync {
+    /// Discards all lists so far: another list must complete first.
     pub fn expire(&mut self) {
         *self = Self::default();
     }
@@ -124,9 +124,9 @@ impl Relist {
         }
     }
 
-    /// The list is complete: which of the `known` objects it did not name, and which are gone therefore.
+    /// The list is complete. Returns the `known` objects that it did not name: they are gone.
     pub fn finish<'a>(&mut self, known: impl Iterator<Item = &'a String>) -> Vec<String> {
-        // The rest of a list that was begun before it was known to be no good says nothing of what is gone.
+        // `expire` was called during this list, so the list does not show which objects are gone.
         let Some(named) = self.named.take() else { return Vec::new() };
         self.synced = true;
         known.filter(|name| !named.contains(*name)).cloned().collect()
@@ -137,7 +137,7 @@ impl Relist {
         self.named.is_some()
     }
 
-    /// Whether a list was complete since the last [`Relist::expire`].
+    /// Whether a list was complete since the last [`ListSync::expire`].
     pub fn is_synced(&self) -> bool {
         self.synced
     }
@@ -151,7 +151,7 @@ pub struct Nodes {
 }
 
 impl Nodes {
-    /// A node is there. Whether that is news: a new name, other labels, or another reason to leave.
+    /// Adds or updates a node. Returns whether that changes anything: a new name, other labels, or another reason to leave.
     pub fn apply(&mut self, name: &str, meta: impl Into<NodeMeta>) -> bool {
         let NodeMeta { labels, leaving } = meta.into();
         let before = match leaving {
@@ -166,7 +166,7 @@ impl Nodes {
         true
     }
 
-    /// A node is gone. Whether that is news.
+    /// Removes a node. Returns whether it was known.
     pub fn delete(&mut self, name: &str) -> bool {
         self.leaving.remove(name);
         self.labels.remove(name).is_some()
@@ -177,12 +177,12 @@ impl Nodes {
         &self.leaving
     }
 
-    /// Whether there is such a node.
+    /// Whether the node exists.
     pub fn contains(&self, name: &str) -> bool {
         self.labels.contains_key(name)
     }
 
-    /// The labels of a node, if there is such a node.
+    /// The labels of a node, if it exists.
     pub fn labels(&self, name: &str) -> Option<&Labels> {
         self.labels.get(name)
     }
@@ -192,36 +192,36 @@ impl Nodes {
         self.labels.keys()
     }
 
-    /// All nodes, as planning wants them.
+    /// All nodes, as the plan takes them.
     pub fn refs(&self) -> Vec<NodeRef<'_>> {
         self.labels.iter().map(|(name, labels)| NodeRef { name, labels: &labels.0 }).collect()
     }
 }
 
-/// What was told is known already.
+/// The event changes nothing.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub struct NoNews;
+pub struct Unchanged;
 
 /// Every IPAMNode, by name.
 #[derive(Clone, PartialEq, Debug, Default)]
 pub struct IpamNodes {
     records: Map<String, IpamNodeRecord>,
-    /// Node → what the writes of ours say of which it is not known whether they took effect, the latest last.
+    /// Node → the blocks of this leader's writes whose outcome is unknown, the latest last.
     sent: Map<String, Vec<Vec<NodeBlock>>>,
     /// Nodes whose record has changed since [`IpamNodes::take_changed`].
     changed: BTreeSet<String>,
 }
 
 impl IpamNodes {
-    /// An IPAMNode reads so. Returns what it was before.
+    /// Stores the record of an IPAMNode. Returns the one before.
     ///
     /// # Errors
-    /// It is no news: the echo of a write of ours, or an event that was on its way while we wrote.
-    pub fn apply(&mut self, name: &str, mut record: IpamNodeRecord) -> Result<Option<IpamNodeRecord>, NoNews> {
+    /// [`Unchanged`] if the version is not newer than the known one, as in the echo of this leader's own write.
+    pub fn apply(&mut self, name: &str, mut record: IpamNodeRecord) -> Result<Option<IpamNodeRecord>, Unchanged> {
         if let Some(known) = self.records.get(name) {
             let (read, had) = (record.resource_version.as_str(), known.resource_version.as_str());
             if known.uid == record.uid && (read == had || is_older(read, had)) {
-                return Err(NoNews);
+                return Err(Unchanged);
             }
         }
         let known = self.records.get(name).filter(|known| known.uid == record.uid);
@@ -231,39 +231,39 @@ impl IpamNodes {
         Ok(self.records.insert(name.to_owned(), record))
     }
 
-    /// Compares what an IPAMNode reads now with what it read before, which nobody but us should change. What we told is kept
-    /// until it stands there again.
+    /// Detects that another writer has changed the blocks of an IPAMNode since the record `before`. The blocks that the operator wrote are
+    /// kept until the object has them again.
     pub fn note_edit(&mut self, name: &str, before: &IpamNodeRecord) {
         let Some(known) = self.records.get_mut(name) else { return };
-        // Of an object that was doubted, and of another of the same name, nobody knows who wrote it.
+        // Who wrote an object is unknown if it replaces another of the same name, or if its record was invalidated.
         if before.uid != known.uid || before.resource_version.is_empty() {
             return;
         }
-        // A newer version settles what became of a write: it is this one, or came before it and has made it fail.
-        let sent = self.sent.remove(name).filter(|_| before.unsettled).unwrap_or_default();
-        let told = before.unedited.as_ref().unwrap_or(&before.blocks);
+        // A newer version settles the outcome of a write: it is the result of that write, or it made the write fail.
+        let sent = self.sent.remove(name).filter(|_| before.write_in_flight).unwrap_or_default();
+        let told = before.intended_blocks.as_ref().unwrap_or(&before.blocks);
         if known.blocks != *told && !sent.contains(&known.blocks) {
-            known.unedited = Some(sent.last().unwrap_or(told).clone());
+            known.intended_blocks = Some(sent.last().unwrap_or(told).clone());
         }
     }
 
-    /// What an IPAMNode says is what we would tell, whoever wrote it.
+    /// Accepts the blocks of an IPAMNode as what the operator would write, and drops the intended ones.
     pub fn accept(&mut self, name: &str) {
-        if self.records.get(name).is_some_and(|known| known.unedited.is_some())
+        if self.records.get(name).is_some_and(|known| known.intended_blocks.is_some())
             && let Some(known) = self.get_mut(name)
         {
-            known.unedited = None;
+            known.intended_blocks = None;
         }
     }
 
-    /// An IPAMNode is gone. Returns what it was.
+    /// Removes an IPAMNode. Returns its record.
     pub fn delete(&mut self, name: &str) -> Option<IpamNodeRecord> {
         self.sent.remove(name);
         self.changed.insert(name.to_owned());
         self.records.remove(name)
     }
 
-    /// The nodes whose record has changed, or may have, since this was asked last.
+    /// The nodes whose record has changed, or may have, since the last call.
     pub fn take_changed(&mut self) -> BTreeSet<String> {
         std::mem::take(&mut self.changed)
     }
@@ -287,7 +287,7 @@ impl IpamNodes {
         }
     }
 
-    /// No other report of a node is awaited. One that a leader has requested, and the agent has not made, is missing still.
+    /// The wait for another report of the node is over. The report stays doubted if the agent has not answered `spec.reportRequest`.
     pub fn end_doubt(&mut self, name: &str) {
         if let Some(known) = self.get_mut(name) {
             known.is_doubted = known.is_unanswered();
@@ -297,47 +297,47 @@ impl IpamNodes {
     /// A write that leaves the node with `blocks` is about to be sent.
     pub fn begin_write(&mut self, name: &str, blocks: &[NodeBlock]) {
         if let Some(known) = self.get_mut(name) {
-            known.unsettled = true;
+            known.write_in_flight = true;
             let sent = self.sent.entry(name.to_owned()).or_default();
             sent.retain(|earlier| earlier != blocks);
             sent.push(blocks.to_vec());
         }
     }
 
-    /// The entry of a pool in the last write of the node, of which it is not known whether it took effect.
+    /// The entry of a pool in the node's last write whose outcome is unknown.
     pub fn sent(&self, name: &str, key: &PoolKey) -> Option<&NodeBlock> {
         self.sent.get(name)?.last()?.iter().find(|block| key_of(block) == *key)
     }
 
-    /// What the writes of the node say of which it is not known whether they took effect.
+    /// The blocks of the node's writes whose outcome is unknown.
     pub fn all_sent(&self, name: &str) -> &[Vec<NodeBlock>] {
         self.sent.get(name).map_or(&[], Vec::as_slice)
     }
 
-    /// The write of the node that was begun last is done. If it has not `succeeded`, it may have taken effect all the same.
+    /// The last write of the node has ended. If it has not `succeeded`, it may still have taken effect.
     pub fn end_write(&mut self, name: &str, succeeded: bool) {
         if succeeded {
             self.sent.remove(name);
         }
     }
 
-    /// What was read and written before counts for nothing until it is read anew, at whatever version.
-    pub fn doubt_all(&mut self) {
+    /// Invalidates all records until the objects are read again, at any version.
+    pub fn invalidate_all(&mut self) {
         self.sent.clear();
         self.changed.extend(self.records.keys().cloned());
         for record in self.records.values_mut() {
             record.resource_version.clear();
-            record.unedited = None;
+            record.intended_blocks = None;
             record.fenced = false;
         }
     }
 
-    /// Whether the node has no entry of the pool, and no write under way may give it one. An IPAMNode is created without entries.
+    /// Whether the node has no entry of the pool, and no write in flight may add one. An IPAMNode is created without entries.
     pub fn has_no_entry(&self, name: &str, key: &PoolKey) -> bool {
-        self.records.get(name).is_none_or(|known| !known.unsettled && known.block(key).is_none())
+        self.records.get(name).is_none_or(|known| !known.write_in_flight && known.block(key).is_none())
     }
 
-    /// How far the node's block of a pool is held. `Empty` means that others may have it.
+    /// Usage of the node's block of a pool. `Empty` means that the operator can assign the block to another node.
     pub fn usage(&self, name: &str, key: &PoolKey) -> Usage {
         match self.records.get(name) {
             Some(known) if known.has_released(key) => Usage::Empty,
@@ -346,7 +346,7 @@ impl IpamNodes {
         }
     }
 
-    /// All of them.
+    /// All records, by node name.
     pub fn all(&self) -> &Map<String, IpamNodeRecord> {
         &self.records
     }
@@ -389,7 +389,7 @@ mod tests {
 
     #[test]
     fn what_a_second_list_does_not_name_is_gone() {
-        let mut list = Relist::default();
+        let mut list = ListSync::default();
         let known = ["a".to_owned(), "b".to_owned()];
         assert!(!list.is_synced());
         list.begin();

@@ -1,14 +1,14 @@
-//! An IPAMNode as the operator knows it, and what its spec has to be.
+//! The operator's record of an IPAMNode, and the entries that its spec is to have.
 //!
-//! The spec is the operator's to write and the status the agent's: this module reads both and derives the first. It
-//! derives only from what pools' statuses say, so that an IPAMNode never tells what the first record does not.
+//! The operator writes the spec, and the agent writes the status. This module reads both and derives the spec from the statuses of pools
+//! alone. So an IPAMNode never assigns a block that the first record does not have.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::net::IpAddr;
 
 use ipam_core::node_pool::PoolState;
-use ipam_core::plan::{Assignment, Claim, ClaimSource, Standing, Usage};
-use ipam_core::{AddrRange, Block, Cidr, GrantId, NodePool, Pool, PoolKey, PoolKind, RunSet};
+use ipam_core::plan::{Assignment, BlockPhase, Claim, ClaimSource, Usage};
+use ipam_core::{AddrRange, Block, Cidr, GrantId, NodePool, Pool, PoolKey, PoolKind, RangeSet};
 use ipam_crds::{
     AddressRange, BlockState, BlockUse, IPAMNodeSpec, IPAMNodeStatus, LedgerPosition, NodeBlock, PoolType,
     RouteDestination,
@@ -21,7 +21,7 @@ use crate::objects::RawObject;
 /// patch as the finalizer.
 pub const FINALIZER: &str = "nv-ipam.nvidia.com/node-in-use";
 
-/// An IPAMNode object, read.
+/// An IPAMNode as read from the API server, with what this leader knows about it.
 #[derive(Clone, PartialEq, Debug, Default)]
 #[expect(clippy::struct_excessive_bools, reason = "each is a fact of its own")]
 pub struct IpamNodeRecord {
@@ -31,10 +31,10 @@ pub struct IpamNodeRecord {
     pub generation: i64,
     /// `metadata.resourceVersion`: changes with anything.
     pub resource_version: String,
-    /// `spec.pools`; empty if the spec does not read, and then written anew.
+    /// `spec.pools`; empty if the spec does not parse, and then written again.
     pub blocks: Vec<NodeBlock>,
-    /// What `blocks` were before another hand changed them while we led; `None` as a rule.
-    pub unedited: Option<Vec<NodeBlock>>,
+    /// The `blocks` that the operator intended, if another writer has changed them under this leader. Usually `None`.
+    pub intended_blocks: Option<Vec<NodeBlock>>,
     /// `spec.reportRequest`.
     pub request: Option<String>,
     /// `status.reportRequest`: the request that the report answers.
@@ -43,25 +43,24 @@ pub struct IpamNodeRecord {
     pub is_doubted: bool,
     /// Generation of the spec that the agent works with.
     pub observed_generation: Option<i64>,
-    /// What the agent counts; empty if the status does not read.
+    /// `status.pools`, the counts of the agent; empty if the status does not parse.
     pub reports: Vec<BlockUse>,
     /// Grants of current entries, and of entries before an edit by hand, that the agent has reported since this leader started.
     pub reported: BTreeSet<String>,
-    /// Of each entry that is Releasing the generation since which it is, as far as we know: that of now, or an earlier one that we
-    /// have seen.
+    /// Pool of each Releasing entry → the first generation in which this leader has seen the entry Releasing.
     pub releasing: BTreeMap<PoolKey, i64>,
-    /// How far the agent's journal had come then.
+    /// Position of the agent's journal at the time of the report.
     pub ledger: Option<LedgerPosition>,
     /// `metadata.finalizers`, ours and those of others.
     pub finalizers: Vec<String>,
-    /// Whether it is being deleted, and stays for a finalizer.
+    /// Whether it is being deleted, and a finalizer keeps it.
     pub deleting: bool,
-    /// Whether the object has changed since this leader listed it first: a write that a former leader sent names an earlier version,
-    /// so the API server refuses it.
+    /// Whether the object has changed since this leader first listed it. Then a write that a former leader sent names an earlier version,
+    /// and the API server refuses it.
     pub fenced: bool,
-    /// Whether a write of ours, upon this version, may have succeeded or may still: the agent may have been told
-    /// something else than `blocks`. A newer version settles it, for such a write succeeds upon its own version only.
-    pub unsettled: bool,
+    /// Whether a write of this leader at this version may have succeeded, or may still succeed. Then the object may have other entries than
+    /// `blocks`. A newer version settles that, because such a write succeeds only at its own version.
+    pub write_in_flight: bool,
 }
 
 impl IpamNodeRecord {
@@ -74,7 +73,7 @@ impl IpamNodeRecord {
             generation: object.metadata.generation.unwrap_or_default(),
             resource_version: object.resource_version().to_owned(),
             blocks: spec.pools,
-            unedited: None,
+            intended_blocks: None,
             request: spec.report_request,
             answers: status.report_request,
             is_doubted: false,
@@ -86,7 +85,7 @@ impl IpamNodeRecord {
             finalizers: object.metadata.finalizers.clone().unwrap_or_default(),
             deleting: object.metadata.deletion_timestamp.is_some(),
             fenced: false,
-            unsettled: false,
+            write_in_flight: false,
         };
         record.is_doubted = record.is_unanswered();
         record
@@ -102,8 +101,8 @@ impl IpamNodeRecord {
         self.finalizers.iter().any(|finalizer| finalizer == FINALIZER)
     }
 
-    /// The finalizers that it is to have: those of others, and ours if it `is_kept`, in the order that they have. The API server takes
-    /// no new one for an object that is being deleted.
+    /// The finalizers to write, in the order of the present ones: those of others, and ours if the object `is_kept`. The API server accepts
+    /// no new finalizer for an object that is being deleted.
     pub fn finalizers_for(&self, is_kept: bool) -> Vec<String> {
         let mut finalizers = self.finalizers.clone();
         if !is_kept {
@@ -114,8 +113,8 @@ impl IpamNodeRecord {
         finalizers
     }
 
-    /// Whether the agent has told what it holds, in this very object and as its disk knows it.
-    pub fn has_spoken(&self) -> bool {
+    /// Whether the agent has reported in this object, after it saved the spec on disk.
+    pub fn has_reported(&self) -> bool {
         self.observed_generation.is_some()
     }
 
@@ -124,18 +123,18 @@ impl IpamNodeRecord {
         self.blocks.iter().find(|block| is_of(key, block.pool_type, &block.name))
     }
 
-    /// The entry of a pool as it was told by an operator, whatever another hand has made of it since.
+    /// The entry of a pool as the operator wrote it, whatever another writer has made of it since.
     pub fn told(&self, key: &PoolKey) -> Option<&NodeBlock> {
-        let blocks = self.unedited.as_ref().unwrap_or(&self.blocks);
+        let blocks = self.intended_blocks.as_ref().unwrap_or(&self.blocks);
         blocks.iter().find(|block| is_of(key, block.pool_type, &block.name))
     }
 
-    /// The agent's count for a pool.
+    /// The agent's report about a pool.
     pub fn report(&self, key: &PoolKey) -> Option<&BlockUse> {
         self.reports.iter().find(|report| is_of(key, report.pool_type, &report.name))
     }
 
-    /// Addresses of the pool that pods on the node hold, as far as the agent has said.
+    /// Number of addresses of the pool in use on the node, by the last report.
     pub fn used(&self, key: &PoolKey) -> u64 {
         self.report(key).map_or(0, |report| u64::try_from(report.used).unwrap_or(0))
     }
@@ -149,10 +148,10 @@ impl IpamNodeRecord {
     /// A report from an earlier time releases nothing: the node may use the block by a later grant.
     pub fn has_released(&self, key: &PoolKey) -> bool {
         let is_revoked = self.told(key).is_some_and(|told| told.state == BlockState::Revoked);
-        !self.unsettled && self.fenced && (is_revoked || !self.is_doubted) && self.is_over(key)
+        !self.write_in_flight && self.fenced && (is_revoked || !self.is_doubted) && self.is_over(key)
     }
 
-    /// Whether the grant of the node's entry is over, whatever a write under way makes of the entry.
+    /// Whether the grant of the node's entry is over, whatever a write in flight makes of the entry.
     pub fn is_over(&self, key: &PoolKey) -> bool {
         let Some(told) = self.told(key).filter(|told| self.is_there(told)) else { return false };
         let is_unused = self.report(key).is_some_and(|report| report.used == 0);
@@ -164,11 +163,11 @@ impl IpamNodeRecord {
         self.report_about(entry).is_some_and(|report| report.ended)
     }
 
-    /// Whether no address of this entry is in use, and none can be before a report that this version of the object does not have: a
-    /// write that names this version revokes the grant.
+    /// Whether no address of this entry is in use at this version of the object. Before the agent allocates one, it makes a report that
+    /// this version does not have. So a write that names this version revokes the grant.
     ///
-    /// Either the agent reports that the grant is idle. Or it was never used: the block was free when the grant was made, no report has
-    /// the grant, and none has an address of the pool in use. An agent that reports no grants may allocate from any entry.
+    /// Either the agent reports that the grant is idle. Or it was never used: the block was free when the grant was made, no report has the
+    /// grant, and none has an address of the pool in use. An agent that reports no grants may allocate from any entry.
     pub fn is_unused(&self, entry: &NodeBlock) -> bool {
         let is_idle = self.report_about(entry).is_some_and(|report| report.idle && report.used == 0);
         !self.is_doubted && self.is_there(entry) && (is_idle || self.was_never_used(entry))
@@ -186,17 +185,17 @@ impl IpamNodeRecord {
         entry.never_used && !is_reported && others.is_none_or(is_empty)
     }
 
-    /// Whether the object has the grant of this entry, or no entry of its pool. One of another grant may be a write of ours whose
-    /// answer was lost.
+    /// Whether the object has the grant of this entry, or no entry of its pool. An entry with another grant may be from a write of this
+    /// leader whose answer was lost.
     fn is_there(&self, entry: &NodeBlock) -> bool {
         self.block(&key_of(entry)).is_none_or(|block| block.grant == entry.grant)
     }
 
-    /// Takes over which grants were reported when the object was as in `before`.
+    /// Takes over from the record `before` which grants were reported, and since when entries are Releasing.
     pub fn follow(&mut self, before: Option<&Self>) {
         let earlier = before.filter(|before| before.uid == self.uid);
         let entries =
-            earlier.into_iter().flat_map(|before| before.blocks.iter().chain(before.unedited.iter().flatten()));
+            earlier.into_iter().flat_map(|before| before.blocks.iter().chain(before.intended_blocks.iter().flatten()));
         let grants: BTreeSet<&String> = entries.chain(&self.blocks).map(|block| &block.grant).collect();
         let reports = earlier.into_iter().flat_map(|before| &before.reports).chain(&self.reports);
         let reported = earlier.into_iter().flat_map(|before| &before.reported);
@@ -207,7 +206,7 @@ impl IpamNodeRecord {
         self.note_releasing(blocks, &since);
     }
 
-    /// The object has `blocks` at `generation` in this version, by a write of ours.
+    /// The object has `blocks` at `generation` in this version, by a write of this leader.
     pub fn written(
         &mut self,
         resource_version: String,
@@ -219,11 +218,12 @@ impl IpamNodeRecord {
         let since = std::mem::take(&mut self.releasing);
         self.fenced |= self.resource_version != resource_version;
         (self.resource_version, self.generation, self.finalizers) = (resource_version, generation, finalizers);
-        (self.unsettled, self.unedited) = (false, None);
+        (self.write_in_flight, self.intended_blocks) = (false, None);
         self.note_releasing(&before, &since);
     }
 
-    /// Notes since when entries are Releasing. `before` are the blocks of an earlier version, and `since` what was noted of them.
+    /// Records since when entries are Releasing. `before` are the blocks of an earlier version, and `since` are the generations recorded
+    /// for them.
     fn note_releasing(&mut self, before: &[NodeBlock], since: &BTreeMap<PoolKey, i64>) {
         let is_same = |one: &NodeBlock, other: &NodeBlock| {
             (key_of(one), &one.grant, one.state) == (key_of(other), &other.grant, other.state)
@@ -252,15 +252,15 @@ impl IpamNodeRecord {
         !self.is_doubted && has_heard && counted_this
     }
 
-    /// How many addresses of the pool the agent counts, however old that word is.
+    /// Number of addresses of the pool in use by the last report, however old that is.
     pub fn counted(&self, key: &PoolKey) -> Usage {
         let report = self.report(key).and_then(|report| u64::try_from(report.used).ok());
         report.map_or(Usage::Unknown, Usage::Held)
     }
 
-    /// What the entry of a pool says about who has which block: the second record, should the pool's status be lost. An entry whose
-    /// grant is over says nothing: the status has released the block, or is about to. Nor does one whose grant has ended while the addresses
-    /// in use are outside the block: the node has them by a later grant, which a restore took back.
+    /// The claim by the entry of a pool: the second record, in case the status of the pool is lost. `None` if the grant is over, because
+    /// the status has released the block or is about to. Also `None` if the grant has ended and all addresses in use are outside the block:
+    /// the node has them by a later grant, which a restore undid.
     pub fn claim(&self, node: &str, key: &PoolKey) -> Option<Claim> {
         let entry = self.block(key).filter(|_| !self.is_over(key))?;
         let claim = claim_of(node, entry)?;
@@ -270,12 +270,12 @@ impl IpamNodeRecord {
     }
 }
 
-/// The pool that an entry is of.
+/// The pool of an entry.
 pub fn key_of(block: &NodeBlock) -> PoolKey {
     PoolKey::new(block.pool_type.into(), block.name.as_str())
 }
 
-/// What an entry says about who has which block.
+/// The claim by an entry: which block its node has.
 pub fn claim_of(node: &str, block: &NodeBlock) -> Option<Claim> {
     match block.pool_type {
         PoolType::IPPool => Claim::from_ip_range(node, &block.start_ip, &block.end_ip, ClaimSource::IpamNode),
@@ -283,20 +283,20 @@ pub fn claim_of(node: &str, block: &NodeBlock) -> Option<Claim> {
     }
 }
 
-/// Whether an entry is about just this block, and lets its node give of it no address that is not in it.
+/// Whether an entry is about exactly this block, and allows its node no address outside the block.
 pub fn is_about(block: &NodeBlock, range: &AddrRange) -> bool {
     let (Ok(first), Ok(last)) = (block.start_ip.parse(), block.end_ip.parse()) else { return false };
     let is_inside = AddrRange::new(first, last).is_some_and(|told| range.contains_range(&told));
     is_inside && claim_of("-", block).is_some_and(|claim| claim.range == *range)
 }
 
-/// Whether a report names exactly the addresses that are held, and not runs that cover them, or none at all.
+/// Whether a report lists exactly the addresses in use. Otherwise it lists ranges that include free addresses, or lists none.
 pub fn is_exact(report: &BlockUse) -> bool {
     let told: u128 = held_ranges(report).iter().map(AddrRange::size).fold(0, u128::saturating_add);
     !report.held.is_empty() && u128::try_from(report.used) == Ok(told)
 }
 
-/// The addresses that a report says may be held: those told, or else any of the range that was counted.
+/// The addresses that may be in use by a report: the listed ranges, or the whole counted range if none are listed.
 pub fn held_ranges(report: &BlockUse) -> Vec<AddrRange> {
     let range = |start: &str, end: &str| AddrRange::new(start.parse().ok()?, end.parse().ok()?);
     if report.held.is_empty() {
@@ -305,17 +305,17 @@ pub fn held_ranges(report: &BlockUse) -> Vec<AddrRange> {
     report.held.iter().filter_map(|run| range(&run.start_ip, &run.end_ip)).collect()
 }
 
-/// Bars the node of an entry from giving these addresses, and no others: pods on other nodes hold them, or may. They are no
-/// exclusions, of which pods can have one by name.
-pub fn bar(block: &mut NodeBlock, elsewhere: &[AddrRange]) {
+/// Makes these addresses, and no others, unavailable in an entry: pods on other nodes use them, or may. They are not exclusions, because a
+/// pod can request an excluded address.
+pub fn bar(block: &mut NodeBlock, unavailable_addresses: &[AddrRange]) {
     let range = |start: &str, end: &str| AddrRange::new(start.parse().ok()?, end.parse().ok()?);
     let Some(own) = range(&block.start_ip, &block.end_ip) else { return };
-    let inside = elsewhere.iter().filter_map(|held| held.intersection(&own));
-    let all: RunSet = inside.map(|range| range.numbers()).collect();
+    let inside = unavailable_addresses.iter().filter_map(|held| held.intersection(&own));
+    let all: RangeSet = inside.map(|range| range.numbers()).collect();
     block.held_elsewhere = ranges(&own, &all);
 }
 
-/// The addresses that an entry bars its node from giving, for others may hold them.
+/// The addresses that are unavailable in an entry, because other nodes may use them.
 pub fn barred(block: &NodeBlock) -> impl Iterator<Item = AddrRange> {
     let range = |run: &AddressRange| AddrRange::new(run.start_ip.parse().ok()?, run.end_ip.parse().ok()?);
     block.held_elsewhere.iter().filter_map(range)
@@ -337,18 +337,19 @@ pub fn pool_type_of(kind: PoolKind) -> PoolType {
     }
 }
 
-/// The entry for `assignment` in the IPAMNode of its node, whose current record is `known`. Its grant is empty if a new one is
-/// to be made.
+/// The entry for `assignment` in the IPAMNode of its node, whose current record is `known`. It has the grant of the known entry, or none.
+/// [`grant`] makes a new grant where one is needed.
 ///
-/// * Serving: as the pool's spec has it, Active. A grant that has ended or was revoked is replaced.
-/// * Departed: the entry that was told, Releasing.
-/// * Outdated: the entry that was told, untouched, since the spec that it came from is gone. Active while addresses are
-///   held, since the last good state is served; Releasing once the agent counts none, to learn whether that stays so.
+/// * Active: as the spec of the pool has it.
+/// * Releasing: the known entry, in state Releasing.
+/// * Stale: the known entry, unchanged, because its spec is gone. It stays Active while addresses are in use, so that the last valid spec
+///   is served. It becomes Releasing when the agent reports none in use, to find out whether that stays so.
 ///
 /// A block that is to be released is revoked at once if it was never used or its grant is idle.
 ///
-/// What was told is what is there, unless another hand has changed it while we led. If there is no such entry, the closest that
-/// today's spec can say of the block; of a spec that is not valid (`None`), the bare range.
+/// The known entry is the one in the object, or the intended one if another writer has changed the object under this leader. If there is
+/// none, the current spec describes the block as well as it can. With an invalid spec (`None`), the entry has only the addresses and the
+/// gateway of the block.
 pub fn entry(key: &PoolKey, pool: Option<&Pool>, assignment: &Assignment, known: Option<&IpamNodeRecord>) -> NodeBlock {
     let fresh = || pool.map_or_else(|| bare(key, assignment), |pool| block_of(&pool.node_pool(&assignment.block)));
     let told = known.and_then(|known| same_entry(key, assignment, known));
@@ -360,23 +361,23 @@ pub fn entry(key: &PoolKey, pool: Option<&Pool>, assignment: &Assignment, known:
     };
     let kept = || told.cloned().unwrap_or_else(fresh);
     match assignment.standing {
-        Standing::Serving => same_grant(fresh()),
-        Standing::Departed => NodeBlock { state: losing(BlockState::Releasing, told, known), ..kept() },
-        Standing::Outdated => NodeBlock { state: losing(outdated_state(told, known), told, known), ..kept() },
+        BlockPhase::Active => same_grant(fresh()),
+        BlockPhase::Releasing => NodeBlock { state: losing(BlockState::Releasing, told, known), ..kept() },
+        BlockPhase::Stale => NodeBlock { state: losing(outdated_state(told, known), told, known), ..kept() },
     }
 }
 
-/// The entry of the IPAMNode, if it is about this very block.
+/// The entry of the IPAMNode, if it is about exactly this block.
 fn same_entry<'a>(key: &PoolKey, assignment: &Assignment, known: &'a IpamNodeRecord) -> Option<&'a NodeBlock> {
     known.told(key).filter(|told| is_about(told, &assignment.block.range))
 }
 
-/// The state of an entry of which the node loses the block: `state`, unless the grant is revoked, or can be because it was never
-/// used or is idle.
+/// The state of an entry whose block the node loses: `state`, unless the grant is revoked or can be. It can be revoked if it was never used
+/// or is idle, or if it is over and the object is not fenced.
 fn losing(state: BlockState, told: Option<&NodeBlock>, known: Option<&IpamNodeRecord>) -> BlockState {
     let is_revoked = |told: &NodeBlock| told.state == BlockState::Revoked;
     let is_unused = |told: &NodeBlock| known.is_some_and(|known| known.is_unused(told));
-    // This write changes the version, so that no write of a former leader can follow it.
+    // This write makes a new version, so that no write of a former leader succeeds after it.
     let is_over = |told: &NodeBlock| {
         known.is_some_and(|known| !known.fenced && !known.is_doubted && known.is_over(&key_of(told)))
     };
@@ -389,12 +390,11 @@ fn outdated_state(told: Option<&NodeBlock>, known: Option<&IpamNodeRecord>) -> B
     if report.is_some_and(|report| report.used == 0) { BlockState::Releasing } else { BlockState::Active }
 }
 
-/// Gives an entry that needs one a new grant, with the ID that `make` returns for the least second that it may have. `sent` is a write
-/// of this entry whose outcome is unknown: its grant is used again. `is_new` says that the operator has just assigned the block, which
-/// was free.
+/// Makes a new grant for an entry that needs one. `make` returns its ID for the earliest second that the ID may have. `sent` is this entry
+/// in a write whose outcome is unknown: its grant is used again. `is_new`: the operator has just assigned the block, which was free.
 ///
-/// An entry needs a grant if it has none, or if it is Active with one that is over. A revoked one needs another if no write of this leader
-/// has changed the object yet, so that this write does.
+/// An entry needs a grant if it has none, or if it is Active with a grant that has ended or was revoked. A revoked entry needs another
+/// grant if the object has not changed since this leader first listed it, so that this write changes it.
 pub fn grant(
     entry: &mut NodeBlock,
     known: Option<&IpamNodeRecord>,
@@ -416,7 +416,7 @@ pub fn grant(
         (entry.grant, entry.never_used) = (sent.grant.clone(), sent.never_used);
         return;
     }
-    // Nothing is in use of a grant that has ended without use, or was revoked because nothing was in use.
+    // No address is in use by a grant that has ended without use, or that was revoked because none was in use.
     let was_unused = told.zip(known).is_some_and(|(told, known)| {
         let is_empty = !known.is_doubted && known.has_ended(told) && known.used(&key_of(told)) == 0;
         is_over && (is_empty || (told.state == BlockState::Revoked && known.is_unused(told)))
@@ -457,7 +457,7 @@ fn block_of(from: &NodePool) -> NodeBlock {
     }
 }
 
-fn ranges(within: &AddrRange, set: &RunSet) -> Vec<AddressRange> {
+fn ranges(within: &AddrRange, set: &RangeSet) -> Vec<AddressRange> {
     let family = within.family();
     set.runs()
         .map(|(first, last)| AddressRange {

@@ -1,18 +1,18 @@
-//! The operator's state machine: who gets which block, what pools say of it, and which calls are due.
+//! The operator's state machine: which node has which block, the statuses of pools, and which calls are due.
 //!
-//! The way of an event through the crate: [`objects`] (as they are on the wire) → [`index`], [`pool`], [`ipam_node`] (plain data) →
-//! [`reconcile`] (what is due) → [`decide`] (what is right; pure) → [`calls`] (what is to be called).
+//! The path of an event through the crate: [`objects`] (as on the wire) → [`index`], [`pool`], [`ipam_node`] (plain data) → [`reconcile`]
+//! (what is due) → [`decide`] (the decision; pure) → [`calls`] (the calls to make).
 //!
-//! Never: makes a call or decides by a clock, gives an address to two nodes, takes away what an invalid spec gave before.
+//! The crate makes no call and bases no decision on a clock. It never assigns an address to two nodes. An invalid spec releases no block.
 
-pub mod absence;
+pub mod allocation_state;
 pub mod calls;
 pub mod decide;
 pub mod facts;
-pub mod given;
 pub mod index;
 pub mod ipam_node;
 pub mod metrics;
+pub mod node_absence;
 pub mod objects;
 pub mod pool;
 pub mod reconcile;

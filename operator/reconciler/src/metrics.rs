@@ -1,4 +1,4 @@
-//! Metrics of what is decided, written and waits. Labels are bounded by the number of pools and of reasons, never by nodes.
+//! Metrics of decisions, writes and queues. Labels are bounded by the number of pools and of reasons, never by nodes.
 
 use std::time::Duration;
 
@@ -47,7 +47,7 @@ struct NameLabels {
     name: &'static str,
 }
 
-/// Histograms are of kinds: one for each pool would be most of the operator's memory where there are thousands.
+/// Labels of histograms. Histograms for each pool would take most of the memory of an operator with thousands of pools.
 #[derive(Clone, PartialEq, Eq, Hash, Debug, EncodeLabelSet)]
 struct KindLabels {
     kind: &'static str,
@@ -93,7 +93,7 @@ struct ResultLabels {
     result: &'static str,
 }
 
-/// 0.25 ms to 66 s: a call is given up after 40 s.
+/// 0.25 ms to 66 s: a call times out after 40 s.
 fn durations() -> Histogram {
     Histogram::new(exponential_buckets(0.000_25, 2.0, 19))
 }
@@ -174,7 +174,7 @@ impl Metrics {
         r.register("nodes_awaiting_report", help, self.nodes_awaiting_report.clone());
     }
 
-    /// Whatever can be counted is there from the start, so that its first increase shows.
+    /// Creates the counters and gauges without a pool, so that their first increase is visible.
     fn begin(&self) {
         for result in RESULTS {
             drop(self.ipam_node_writes.get_or_create(&ResultLabels { result }));
@@ -186,12 +186,12 @@ impl Metrics {
         }
     }
 
-    /// The counters that each pool has from its start to its end.
+    /// The counters that a pool has as long as it exists.
     fn pool_counters(&self) -> [&Family<PoolLabels, Counter>; 4] {
         [&self.status_writes, &self.status_written, &self.assigned, &self.released]
     }
 
-    /// The gauges of a pool alone.
+    /// The gauges with the labels of a pool only.
     fn pool_gauges(&self) -> [&Family<PoolLabels, Gauge>; 7] {
         [
             &self.status_size,
@@ -204,12 +204,12 @@ impl Metrics {
         ]
     }
 
-    /// A pool was decided about.
+    /// A decision about a pool was made.
     pub fn planned(&self, key: &PoolKey, took: Duration) {
         self.plan_duration.get_or_create(&kind_labels(key)).observe(took.as_secs_f64());
     }
 
-    /// The call about a pool is done, this long after the decision.
+    /// The call about a pool has ended, this long after the decision.
     pub fn called(&self, key: &PoolKey, result: &Result<String, CallError>, took: Duration) {
         self.call_duration.get_or_create(&kind_labels(key)).observe(took.as_secs_f64());
         let result = result.as_ref().map_or_else(word, |_| "ok");
@@ -223,7 +223,7 @@ impl Metrics {
         self.status_size.get_or_create(&pool_labels(key)).set(i64::try_from(bytes).unwrap_or(i64::MAX));
     }
 
-    /// So many blocks of a pool were assigned and released.
+    /// These numbers of blocks of a pool were assigned and released.
     pub fn blocks_changed(&self, key: &PoolKey, assigned: u64, released: u64) {
         self.assigned.get_or_create(&pool_labels(key)).inc_by(assigned);
         self.released.get_or_create(&pool_labels(key)).inc_by(released);
@@ -280,13 +280,13 @@ impl Metrics {
         }
     }
 
-    /// An IPAMNode was written, or not.
+    /// A write of an IPAMNode has ended.
     pub fn ipam_node_written(&self, result: &Result<Option<NodeVersion>, CallError>) {
         let result = result.as_ref().map_or_else(word, |_| "ok");
         self.ipam_node_writes.get_or_create(&ResultLabels { result }).inc();
     }
 
-    /// So many pools and IPAMNodes wait for a decision or a call.
+    /// These numbers of pools and IPAMNodes wait for a decision or a call.
     pub fn queued(&self, pools: usize, ipam_nodes: usize) {
         for (name, count) in [(POOLS, pools), (IPAM_NODES, ipam_nodes)] {
             self.queue_depth.get_or_create(&NameLabels { name }).set(number(count));
@@ -298,26 +298,26 @@ impl Metrics {
         self.nodes_awaiting_report.set(number(count));
     }
 
-    /// So many addresses of a pool are reported by two agents.
+    /// Two agents report this number of addresses of a pool as in use.
     pub fn duplicate_addresses(&self, key: &PoolKey, count: usize) {
         self.duplicates.get_or_create(&pool_labels(key)).set(number(count));
     }
 
-    /// These are the errors in a pool's spec now.
+    /// Adds the errors in the spec of a pool.
     pub fn spec_errors(&self, pool: &PoolRecord) {
         for violation in errors(pool) {
             self.spec_errors.get_or_create(&reason_labels(&pool.key, violation.reason.as_str())).inc();
         }
     }
 
-    /// The errors in this pool's spec are to be shown again, or no longer.
+    /// Removes the errors in the spec of a pool.
     pub fn forget_spec_errors(&self, pool: &PoolRecord) {
         for violation in errors(pool) {
             self.spec_errors.remove(&reason_labels(&pool.key, violation.reason.as_str()));
         }
     }
 
-    /// A pool is gone, with all of its metrics.
+    /// Removes all metrics of a pool that is gone.
     pub fn forget(&self, pool: &PoolRecord) {
         let key = &pool.key;
         for family in self.pool_counters() {
@@ -342,7 +342,7 @@ impl Metrics {
     }
 }
 
-/// The operator's conditions with their values. Another writer can add any number of others.
+/// The operator's conditions with their values. Other writers can add any number of conditions, which are left out.
 fn condition_labels<'a>(
     key: &'a PoolKey,
     conditions: &'a [Condition],
@@ -362,7 +362,7 @@ fn errors(pool: &PoolRecord) -> &[Violation] {
 fn word(error: &CallError) -> &'static str {
     match error {
         CallError::Conflict(_) => "conflict",
-        CallError::Failed(_) | CallError::NoPlace(_) => "error",
+        CallError::Failed(_) | CallError::CreateBlocked(_) => "error",
     }
 }
 

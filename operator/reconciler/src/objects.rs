@@ -1,11 +1,11 @@
-//! What is read of an object on the wire: little metadata, and spec and status as text.
+//! Objects as read from the API server: some of the metadata, and spec and status as JSON text.
 //!
-//! Decides nothing. Two things follow from keeping the text: an object with a spec or status that does not read is an
-//! object like any other (whoever reads the text says what is wrong with it, and no watch stops), and the status of
-//! 5,000 allocations that we wrote ourselves comes back without being read at all.
+//! Decides nothing. Spec and status stay text for two reasons. An object whose spec or status does not parse is an object like any other:
+//! no watch stops, and the code that parses the text reports the error. And the status of 5,000 allocations that this operator wrote itself
+//! comes back without being parsed at all.
 //!
-//! Text can be kept only while the type of a watch event stands before its object, which is the order in which every API
-//! server writes them (apimachinery's `WatchEvent`). The other order would break the watch, loudly.
+//! Text can be kept only while the type of a watch event comes before its object. Every API server writes them in this order
+//! (apimachinery's `WatchEvent`). The other order would make the watch fail with an error.
 
 use std::borrow::Cow;
 use std::collections::BTreeMap;
@@ -27,10 +27,10 @@ pub enum Kind {
     IpamNode,
 }
 
-/// An object of our API, unread.
+/// An object of our API, with spec and status unparsed.
 #[derive(Clone, Debug, Deserialize)]
 pub struct RawObject {
-    /// Name, uid, versions, times of creation and deletion, finalizers, and the annotations of our group; labels, other
+    /// Name, namespace, uid, versions, times of creation and deletion, finalizers, and the annotations of our group. Labels, other
     /// annotations and managed fields are dropped while reading.
     #[serde(deserialize_with = "lean_metadata")]
     pub metadata: ObjectMeta,
@@ -91,7 +91,7 @@ impl Resource for RawObject {
     }
 }
 
-/// A Node, asked for and read as metadata alone.
+/// A Node, requested and read as metadata only.
 #[derive(Clone, Debug, Deserialize)]
 pub struct NodeObject {
     /// Name, version, time of deletion, labels, and the annotations of our group.
@@ -132,7 +132,7 @@ impl Resource for NodeObject {
     }
 }
 
-/// What an answer to a write is read for; the rest of it is skipped.
+/// The part of the answer to a write that is read. The rest is skipped.
 #[derive(Clone, Debug, Deserialize)]
 pub struct Written {
     /// As in [`RawObject`].
@@ -144,7 +144,7 @@ pub struct Written {
 #[serde(rename_all = "camelCase", default)]
 struct LeanMetadata {
     name: Option<String>,
-    /// Commands that people are told to paste name it.
+    /// Commands in conditions name it.
     namespace: Option<String>,
     uid: Option<String>,
     resource_version: Option<String>,
@@ -203,8 +203,8 @@ fn lean_metadata_with_labels<'de, D: Deserializer<'de>>(deserializer: D) -> Resu
     })
 }
 
-/// Whether version `read` is older than `known`: an event that was on its way while we wrote. Versions that are no
-/// numbers say nothing of their order; a write based on the wrong one is then refused by the API server.
+/// Whether version `read` is older than `known`, as in an event from before a write of this leader. The order of versions that are not
+/// numbers is unknown. The API server refuses a write that is based on the wrong one.
 pub fn is_older(read: &str, known: &str) -> bool {
     matches!((read.parse::<u64>(), known.parse::<u64>()), (Ok(read), Ok(known)) if read < known)
 }

@@ -1,13 +1,13 @@
-//! A pool as the operator knows it: its spec judged, its status read as far as it can be.
+//! The operator's record of a pool: its parsed spec, and its status as far as it parses.
 //!
-//! Never refuses an object. What does not read in a spec becomes a [`Violation`]; what does not read in a status is
-//! left out, and remembered as a reason to write the status anew.
+//! Reading never refuses an object. What is invalid in a spec becomes a [`Violation`]. What does not parse in a status is left out, and the
+//! operator then writes the status again.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::io::Write;
 use std::sync::Arc;
 
-use ipam_core::overlap::{ALLOW_OVERLAP_ANNOTATION, Contender};
+use ipam_core::overlap::{ALLOW_OVERLAP_ANNOTATION, OverlapCandidate};
 use ipam_core::plan::{Claim, ClaimSource};
 use ipam_core::{AddrRange, Pool, PoolKey, PoolKind, Violation};
 use ipam_crds::{
@@ -22,10 +22,10 @@ use serde_json::value::RawValue;
 
 use crate::objects::RawObject;
 
-/// A pool object, read.
+/// A pool as read from the API server.
 #[derive(Clone, PartialEq, Debug)]
 pub struct PoolRecord {
-    /// Which pool.
+    /// Kind and name.
     pub key: PoolKey,
     /// `metadata.namespace`.
     pub namespace: String,
@@ -35,36 +35,37 @@ pub struct PoolRecord {
     pub generation: i64,
     /// `metadata.resourceVersion`: changes with anything.
     pub resource_version: String,
-    /// What the rest of the metadata says.
-    pub life: Life,
-    /// The bytes of the metadata, annotations and managed fields among them.
+    /// The rest of the metadata.
+    pub life: PoolMetadata,
+    /// The bytes of the metadata that [`RawObject`] keeps: not those of labels, annotations of others and managed fields.
     pub metadata_bytes: usize,
     /// The spec as the API server sends it.
     pub spec_text: Arc<str>,
-    /// The spec of this generation, or all that is wrong with it.
+    /// The spec of this generation, or all errors in it.
     pub spec: Result<Arc<Pool>, Vec<Violation>>,
     /// The status.
     pub status: StatusRecord,
 }
 
-/// Keeps a pool from vanishing while its blocks may be in use.
+/// The finalizer of a pool, which keeps it while its blocks may be in use.
 pub const FINALIZER: &str = "nv-ipam.nvidia.com/pool-in-use";
-/// Names nodes, with commas between them, whose blocks are let go of whatever their agents say. It counts for blocks that
-/// are being taken back; names for which nothing is left to do are taken out of it, and it goes with the last. `*` names
-/// all whose blocks are being taken back when it is read, whose names take its place, and nobody who leaves later.
+/// Annotation of a pool that force-releases the blocks of the nodes that it names, separated by commas, whatever their agents report. It
+/// applies to blocks that are being released, and new blocks do not wait for reports of these nodes. The operator removes a name for which
+/// nothing is left to do, and the annotation with the last name. It replaces `*` by the names of all nodes whose blocks are being released
+/// at that time, not of nodes that leave later.
 pub const FORCE_RELEASE: &str = "nv-ipam.nvidia.com/force-release";
 
 /// A random ID that makes a new version of a pool or an IPAMNode, so that no earlier write without an answer can take effect.
 pub const FENCED_BY: &str = "nv-ipam.nvidia.com/fenced-by";
 
-/// Stands for all nodes in [`FORCE_RELEASE`].
+/// The name for all nodes in [`FORCE_RELEASE`].
 pub const FORCE_ALL: &str = "*";
 /// Command of `ipam-controller` that removes the finalizers of pools where no operator runs.
 pub const RELEASE_POOLS: &str = "release-pools";
 
-/// What a pool's metadata says about its life.
+/// Parsed metadata of a pool.
 #[derive(Clone, PartialEq, Eq, Default, Debug)]
-pub struct Life {
+pub struct PoolMetadata {
     /// `metadata.creationTimestamp`, in seconds since 1970.
     pub created: i64,
     /// Whether it is being deleted.
@@ -73,7 +74,7 @@ pub struct Life {
     pub finalizers: Vec<String>,
     /// Nodes that [`FORCE_RELEASE`] names.
     pub force_release: BTreeSet<String>,
-    /// Whether it may share addresses with other pools that say so, too.
+    /// Whether it may share addresses with other pools that allow it, too.
     pub allows_overlap: bool,
 }
 
@@ -82,7 +83,7 @@ pub fn created(metadata: &ObjectMeta) -> i64 {
     metadata.creation_timestamp.as_ref().map_or(0, |Time(at)| at.as_second())
 }
 
-impl Life {
+impl PoolMetadata {
     fn read(metadata: &ObjectMeta) -> Self {
         let annotation = |key: &str| metadata.annotations.as_ref().and_then(|all| all.get(key)).map(String::as_str);
         let named = annotation(FORCE_RELEASE).unwrap_or_default().split(',').map(str::trim);
@@ -91,45 +92,45 @@ impl Life {
             deleting: metadata.deletion_timestamp.is_some(),
             finalizers: metadata.finalizers.clone().unwrap_or_default(),
             force_release: named.filter(|name| !name.is_empty()).map(str::to_owned).collect(),
-            allows_overlap: Contender::allows(annotation(ALLOW_OVERLAP_ANNOTATION)),
+            allows_overlap: OverlapCandidate::allows(annotation(ALLOW_OVERLAP_ANNOTATION)),
         }
     }
 
-    /// Whether our finalizer is on it.
+    /// Whether it has our finalizer.
     pub fn is_sealed(&self) -> bool {
         self.finalizers.iter().any(|finalizer| finalizer == FINALIZER)
     }
 
-    /// Whether the admin lets go of the node's block.
-    pub fn forces(&self, node: &str) -> bool {
+    /// Whether the admin force-releases the node's block.
+    pub fn force_releases(&self, node: &str) -> bool {
         self.force_release.contains(node)
     }
 
-    /// Whether the admin lets go of all blocks that are being taken back.
-    pub fn forces_all(&self) -> bool {
+    /// Whether the admin force-releases all blocks that are being released.
+    pub fn force_releases_all(&self) -> bool {
         self.force_release.contains(FORCE_ALL)
     }
 }
 
-/// A block that is being taken back.
+/// A block that is being released.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct Release {
     /// The node and its block.
     pub claim: Claim,
-    /// Since when; `None` if the record does not say. That of a large pool has no room for times.
+    /// Since when; `None` if the status has no time. The status of a large pool has no room for times.
     pub since: Option<Timestamp>,
-    /// Since when there is no such Node.
+    /// Since when the Node is gone.
     pub node_gone_since: Option<Timestamp>,
 }
 
-/// What a pool's status says, for both kinds alike.
+/// The status of a pool of either kind.
 #[derive(Clone, PartialEq, Default, Debug)]
 pub struct StatusRecord {
-    /// Who has which block. Claims of a status in good order stand by node name.
+    /// Which node has which block. The operator writes them in the order of node names.
     pub allocations: Vec<Claim>,
-    /// Whose block is being taken back, in the same order.
+    /// The blocks that are being released, in the same order.
     pub releasing: Vec<Release>,
-    /// Whether all of the status was understood. If not, it is written anew.
+    /// Whether all of the status was parsed. If not, the operator writes it again.
     pub intact: bool,
     /// The rest.
     pub summary: Summary,
@@ -139,15 +140,15 @@ pub struct StatusRecord {
 #[derive(Clone, PartialEq, Default, Debug, Deserialize)]
 #[serde(rename_all = "camelCase", default)]
 pub struct Summary {
-    /// The generation that the status speaks of.
+    /// The generation of the spec that the status is about.
     pub observed_generation: Option<i64>,
-    /// Ready, Exhausted, Degraded, and whatever others may have added.
+    /// The conditions of the operator, and those that others have added.
     pub conditions: Vec<Condition>,
-    /// Nodes by how they are served.
+    /// Numbers of nodes: served, unserved, releasing.
     pub nodes: Option<NodeCounts>,
-    /// Blocks of the grid.
+    /// Numbers of blocks: all, and free.
     pub blocks: Option<BlockCounts>,
-    /// Addresses in serving blocks.
+    /// Numbers of addresses: in Active blocks, and in use.
     pub addresses: Option<AddressCounts>,
 }
 
@@ -157,8 +158,8 @@ impl PoolRecord {
         self.spec.as_ref().ok().map(|pool| pool.network().range())
     }
 
-    /// Reads `object`. The spec is taken from `before` if the texts are the same. The generation does not tell: a restored API server
-    /// assigns it a second time.
+    /// Reads `object`. The spec is taken from `before` if the texts are the same. The generation is not compared, because a restored API
+    /// server assigns it a second time.
     pub fn read(kind: PoolKind, object: &RawObject, before: Option<&Self>) -> Self {
         let uid = object.metadata.uid.clone().unwrap_or_default();
         let generation = object.metadata.generation.unwrap_or_default();
@@ -171,7 +172,7 @@ impl PoolRecord {
             spec: known.map_or_else(|| read_spec(kind, object), |record| record.spec.clone()),
             status: read_status(kind, object.status.as_deref()),
             resource_version: object.resource_version().to_owned(),
-            life: Life::read(&object.metadata),
+            life: PoolMetadata::read(&object.metadata),
             metadata_bytes: bytes_of(&object.metadata),
             uid,
             generation,
@@ -179,14 +180,14 @@ impl PoolRecord {
     }
 }
 
-/// The API server's schema refuses a spec with a value of the wrong type; one comes only from a changed CRD or a damaged
-/// store, and is told field by field like any other mistake.
+/// Parses the spec. The API server's schema refuses a value of the wrong type. So such a value comes only from a changed CRD or a damaged
+/// store. It is reported as an error of its field, like any other.
 fn read_spec(kind: PoolKind, object: &RawObject) -> Result<Arc<Pool>, Vec<Violation>> {
     let (spec, unread) = read::read_text(kind, object.spec.as_deref().map(RawValue::get));
     read::parse(object.name(), &spec, unread).map(Arc::new)
 }
 
-/// Both kinds of allocation in one: what is absent is empty.
+/// An allocation of either kind. Absent fields are empty.
 #[derive(Deserialize, Default)]
 #[serde(rename_all = "camelCase", default)]
 struct AnyAllocation {
@@ -219,7 +220,7 @@ impl AnyAllocation {
         Some(Release { claim, since: time(&self.since), node_gone_since: time(&self.node_gone_since) })
     }
 
-    /// Whether the claim says all that the entry said; a gateway that does not parse is dropped silently otherwise.
+    /// Whether the claim has all that the entry has. A gateway that does not parse is missing in the claim.
     fn said_by(&self, claim: &Claim) -> bool {
         self.gateway.is_some() == claim.gateway.is_some()
     }
@@ -233,13 +234,13 @@ struct Allocations {
     releasing: Vec<AnyAllocation>,
 }
 
-/// The status of a pool from its JSON. What does not read is left out, and noted as not intact.
+/// The status of a pool from its JSON. What does not parse is left out, and the record is not intact.
 pub fn read_status(kind: PoolKind, text: Option<&RawValue>) -> StatusRecord {
     let Some(text) = text.map(RawValue::get) else {
         return StatusRecord { intact: true, ..StatusRecord::default() };
     };
-    // A status in good order is read straight from the text; only a spoilt one is taken apart piece by piece. A list is
-    // one of those, although serde would take an empty one for a struct whose fields are all absent.
+    // A valid status is parsed at once. Only an invalid one is parsed piece by piece. A list is invalid, although serde would take an empty
+    // one for a struct whose fields are all absent.
     if !text.starts_with('{') {
         return salvage(kind, text);
     }
@@ -266,7 +267,7 @@ fn record(kind: PoolKind, entries: &Allocations, summary: Summary, whole: bool) 
     StatusRecord { allocations, releasing, intact, summary }
 }
 
-/// Takes what reads, piece by piece: nothing that is wrong with one piece, however deep or large, spoils another.
+/// Takes all pieces that parse. An error in one piece, however deep or large, does not affect another.
 fn salvage(kind: PoolKind, text: &str) -> StatusRecord {
     let status: BTreeMap<String, &RawValue> = serde_json::from_str(text).unwrap_or_default();
     let field = |name: &str| status.get(name).copied();
@@ -311,17 +312,17 @@ impl StatusRecord {
             && self.claims().zip(other.claims()).all(is_same)
     }
 
-    /// All blocks that it records, those that are released included.
+    /// All recorded blocks, including those that are being released.
     pub fn claims(&self) -> impl Iterator<Item = &Claim> {
         self.allocations.iter().chain(self.releasing.iter().map(|release| &release.claim))
     }
 
-    /// The bytes of the status of a pool of `kind` that says this.
+    /// The bytes of this status for a pool of `kind`.
     pub fn bytes(&self, kind: PoolKind) -> u64 {
         u64::try_from(bytes_of(&self.body(kind))).unwrap_or(u64::MAX)
     }
 
-    /// The status of a pool of `kind` that says this.
+    /// This status as the API has it for a pool of `kind`.
     pub fn body(&self, kind: PoolKind) -> StatusBody {
         let Summary { observed_generation, conditions, nodes, blocks, addresses } = self.summary.clone();
         match kind {
@@ -350,7 +351,7 @@ impl StatusRecord {
 /// The bytes of the value as JSON.
 fn bytes_of(value: &impl Serialize) -> usize {
     let mut counter = Counter(0);
-    // Nothing in it fails to be written.
+    // Serializing such a value never fails.
     drop(serde_json::to_writer(&mut counter, value));
     counter.0
 }
@@ -401,7 +402,7 @@ fn times(release: &Release) -> (Option<Time>, Option<Time>) {
     (release.since.map(Time), release.node_gone_since.map(Time))
 }
 
-/// A CIDRPool's range is always a whole prefix, so its size tells the length.
+/// The prefix in CIDR notation. The range of a CIDRPool is always a whole prefix, so its size determines the length.
 fn prefix_text(claim: &Claim) -> String {
     let (first, last) = claim.range.numbers();
     let host_bits = (last ^ first).count_ones();

@@ -1,8 +1,8 @@
-//! Who leads: client-go's algorithm as a state machine without clock, calls or randomness.
+//! client-go's algorithm of leader election, as a state machine without clock, calls or randomness.
 //!
-//! The clocks of two hosts are never compared: a lease counts as held for its own duration since *we* saw it change.
-//! It must never say that we lead longer than the renew deadline after the last write that succeeded began, nor that the Lease says
-//! of blocks given what it may not say: see [`ipam_reconciler::given`].
+//! Leadership does not depend on the clocks of two hosts: a Lease is held for its own duration since *this process* saw it change.
+//! This process leads no longer than the renew deadline after the start of its last successful write. It relies on no allocation
+//! state that the Lease may not have: see [`ipam_reconciler::allocation_state`].
 
 use std::time::{Duration, Instant};
 
@@ -10,36 +10,36 @@ use jiff::Timestamp;
 use k8s_openapi::api::coordination::v1::{Lease, LeaseSpec};
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::{MicroTime, ObjectMeta};
 
-use ipam_reconciler::given::Given;
+use ipam_reconciler::allocation_state::AllocationState;
 
-/// How long a lease is good for since it was seen to change.
+/// How long a Lease is valid after this process saw it change.
 pub const LEASE_DURATION: Duration = Duration::from_secs(15);
-/// How long the holder may go on without a write that succeeds.
+/// How long the holder may lead without a successful write.
 pub const RENEW_DEADLINE: Duration = Duration::from_secs(10);
 /// Pause between two tries.
 pub const RETRY_PERIOD: Duration = Duration::from_secs(2);
-/// After this long without a leader, a backup may have been put in place of the API server's store meanwhile.
+/// After this long without a leader, the API server's store may have been restored from a backup meanwhile.
 pub const ABSENCE: Duration = Duration::from_mins(1);
 /// A follower's pause is longer by up to this many retry periods, so that followers do not try in step.
 pub const JITTER: f64 = 1.2;
 
-/// One who would lead.
+/// A candidate in the election.
 #[derive(Clone, PartialEq, Debug)]
 pub struct Candidate {
     identity: String,
     lease: ObjectMeta,
     seen: Option<Seen>,
     renewed: Option<Instant>,
-    /// What the Lease is to say of blocks given; `None` for what it says.
-    wanted: Option<Given>,
-    /// What it may be relied upon to say: what our last write made it say, and what was sent since.
-    given: Given,
-    /// The renew times of the last write that succeeded and of those since, by which we know our own Lease. One that names us with
-    /// another time is from a backup.
+    /// The allocation state that the Lease must have; `None` to keep its state.
+    wanted: Option<AllocationState>,
+    /// The allocation state to rely on: the lowest of the last successful write and of the writes sent since.
+    given: AllocationState,
+    /// The renew times of the last successful write and of the writes since. A Lease that names this process with another renew time is
+    /// from a backup.
     sent: Vec<Option<MicroTime>>,
 }
 
-/// The lease as last read or written, and when it was first seen so.
+/// The Lease as last read or written, and when this process first saw it so.
 #[derive(Clone, PartialEq, Debug)]
 struct Seen {
     lease: Lease,
@@ -53,43 +53,51 @@ pub enum Step {
     Create(Lease),
     /// Replace the lease by this one, which carries the version that it is based on.
     Replace(Lease),
-    /// Somebody else leads.
+    /// Another process leads.
     Follow {
-        /// Who.
+        /// The identity of that process.
         holder: String,
     },
 }
 
 impl Candidate {
-    /// One named `identity`, for the lease `name` in `namespace`.
+    /// Returns the candidate `identity` for the Lease `name` in `namespace`.
     pub fn new(identity: String, namespace: &str, name: &str) -> Self {
         let lease =
             ObjectMeta { name: Some(name.to_owned()), namespace: Some(namespace.to_owned()), ..ObjectMeta::default() };
-        Self { identity, lease, seen: None, renewed: None, wanted: None, given: Given::Nothing, sent: Vec::new() }
+        Self {
+            identity,
+            lease,
+            seen: None,
+            renewed: None,
+            wanted: None,
+            given: AllocationState::NoneAllocated,
+            sent: Vec::new(),
+        }
     }
 
-    /// The lease reads so, or is absent.
+    /// Takes in the Lease as read, or its absence.
     pub fn observe(&mut self, lease: Option<Lease>, now: Instant) {
         let same = |seen: &Seen| lease.as_ref().is_some_and(|lease| lease.spec == seen.lease.spec);
         let since = self.seen.as_ref().filter(|seen| same(seen)).map_or(now, |seen| seen.since);
-        // A Lease that is gone is another's only once another has made it anew.
+        // A deleted Lease is lost only once another process has created it again.
         if lease.as_ref().is_some_and(|lease| !self.holds(lease) || !self.has_sent(lease)) {
             self.renewed = None;
         }
         self.seen = lease.map(|lease| Seen { lease, since });
     }
 
-    /// From now on the Lease is to say this of blocks given. Only for one who leads.
-    pub fn want(&mut self, given: Option<Given>) {
+    /// Sets the allocation state that the next write must have. Only for a leader.
+    pub fn want(&mut self, given: Option<AllocationState>) {
         self.wanted = given;
     }
 
-    /// What the Lease may be relied upon to say of blocks given.
-    pub fn given(&self) -> Given {
+    /// Returns the allocation state of the Lease to rely on.
+    pub fn given(&self) -> AllocationState {
         self.given
     }
 
-    /// What to do, by what was observed last. A write that follows from it may take effect from now on.
+    /// Returns the next step, by the last observation. If it is a write, that may take effect from now on.
     pub fn step(&mut self, now: Instant, wall: Timestamp) -> Step {
         let mut step = self.next_step(now, wall);
         if let Step::Create(lease) | Step::Replace(lease) = &mut step {
@@ -97,24 +105,25 @@ impl Candidate {
             if self.renewed.is_some() {
                 self.sent.push(renew_time(lease));
             }
-            self.given = self.given.min(Given::of(lease));
+            self.given = self.given.min(AllocationState::of(lease));
         }
         step
     }
 
-    /// What the next write makes the Lease say. A Lease that was deleted while this process leads counts as this process wrote it. A
-    /// Lease that another process renewed long ago may be from a backup, and so may all records: then the care of [`Given::doubted`].
-    fn next_given(&self, wall: Timestamp) -> Given {
+    /// Returns the allocation state of the next write. For a Lease that was deleted while this process leads, the last state to rely on
+    /// counts. A Lease that another process renewed long ago may be from a backup, and so may all records. Then the state is
+    /// [`AllocationState::doubted`].
+    fn next_given(&self, wall: Timestamp) -> AllocationState {
         let is_old = |lease: &Lease| !self.holds(lease) && is_absent(lease, wall);
         let says = match &self.seen {
-            Some(seen) if is_old(&seen.lease) => Given::of(&seen.lease).doubted(),
-            Some(seen) => Given::of(&seen.lease),
+            Some(seen) if is_old(&seen.lease) => AllocationState::of(&seen.lease).doubted(),
+            Some(seen) => AllocationState::of(&seen.lease),
             None => self.given,
         };
         self.wanted.unwrap_or(says)
     }
 
-    /// Whether the Lease, which names us, is one that we have written.
+    /// Whether this process has written the Lease, which names it as the holder.
     fn has_sent(&self, lease: &Lease) -> bool {
         self.renewed.is_none() || self.sent.contains(&renew_time(lease))
     }
@@ -140,27 +149,27 @@ impl Candidate {
         Step::Replace(lease)
     }
 
-    /// A write that began at `began` succeeded; the lease is now this.
+    /// A write that began at `began` succeeded, and the Lease is now `lease`.
     pub fn wrote(&mut self, lease: Lease, began: Instant, now: Instant) {
         if self.holds(&lease) {
             self.sent = vec![renew_time(&lease)];
             self.renewed = Some(began);
-            self.given = Given::of(&lease);
+            self.given = AllocationState::of(&lease);
         }
         self.observe(Some(lease), now);
     }
 
-    /// Whether the Lease names us, and is not one that we have written.
+    /// Whether the Lease names this process as the holder, though this process did not write it.
     pub fn leads_no_more(&self) -> bool {
         self.renewed.is_none() && self.seen.as_ref().is_some_and(|seen| self.holds(&seen.lease))
     }
 
-    /// Until when we lead, without another write.
+    /// Until when this process leads without another write.
     pub fn leads_until(&self) -> Option<Instant> {
         self.renewed.map(|renewed| renewed + RENEW_DEADLINE)
     }
 
-    /// The lease given up, for the next leader not to wait; `None` if it is not ours.
+    /// Returns the Lease without a holder, so that the next leader need not wait; `None` if this process does not hold it.
     pub fn release(&self, wall: Timestamp) -> Option<Lease> {
         let mut lease = self.seen.as_ref().map(|seen| seen.lease.clone()).filter(|lease| self.holds(lease))?;
         let transitions = lease.spec.as_ref().and_then(|spec| spec.lease_transitions).unwrap_or_default();
@@ -202,7 +211,7 @@ fn is_absent(lease: &Lease, wall: Timestamp) -> bool {
     renewed.is_some_and(|since| since > ABSENCE)
 }
 
-/// The holder's own word on how long its lease is good; ours, if it says nothing.
+/// The duration that the holder has set in its Lease; [`LEASE_DURATION`] if it has set none.
 fn duration(spec: &LeaseSpec) -> Duration {
     let said = spec.lease_duration_seconds.and_then(|seconds| u64::try_from(seconds).ok());
     said.map_or(LEASE_DURATION, Duration::from_secs)
@@ -227,7 +236,7 @@ mod tests {
         Candidate::new(identity.to_owned(), "ns", "lease")
     }
 
-    /// The lease that `step` writes, as the server would give it back.
+    /// The Lease that `step` writes, as the server would return it.
     fn written(step: Step, version: &str) -> Lease {
         let (Step::Create(mut lease) | Step::Replace(mut lease)) = step else { panic!("follows: {step:?}") };
         lease.metadata.resource_version = Some(version.to_owned());
@@ -258,7 +267,7 @@ mod tests {
     fn a_follower_waits_for_the_lease_duration_since_it_saw_the_lease_change() {
         let start = Instant::now();
         let (_, mut b, lease) = leader_and_follower(start);
-        // Seen again without a change: the time does not start anew.
+        // The Lease is seen again without a change: the time does not start over.
         b.observe(Some(lease), start + 14 * SECOND);
         assert_eq!(b.step(start + 14 * SECOND, wall(14)), Step::Follow { holder: "a".to_owned() });
         let taken = written(b.step(start + 15 * SECOND, wall(15)), "2").spec.unwrap();
@@ -271,7 +280,7 @@ mod tests {
         let start = Instant::now();
         let (mut a, mut b) = (candidate("a"), candidate("b"));
         a.observe(None, start);
-        // The holder's clock is a day behind; its lease is held all the same.
+        // The holder's clock is a day behind, and it still holds its Lease.
         let lease = written(a.step(start, wall(-86_400)), "1");
         b.observe(Some(lease), start);
         assert!(matches!(b.step(start + SECOND, wall(1)), Step::Follow { .. }));
@@ -347,35 +356,41 @@ mod tests {
     fn what_the_lease_says_of_blocks_given_passes_to_the_next_leader_who_may_rely_on_it_once_it_has_written_it() {
         let start = Instant::now();
         let (mut a, mut b, _) = leader_and_follower(start);
-        assert_eq!(a.given(), Given::Nothing, "a Lease that is new says nothing");
-        a.want(Some(Given::Unrecorded));
+        assert_eq!(a.given(), AllocationState::NoneAllocated, "a Lease that is new says nothing");
+        a.want(Some(AllocationState::Recovering));
         let marked = written(a.step(start + SECOND, wall(1)), "2");
-        assert_eq!(a.given(), Given::Nothing, "not yet answered");
+        assert_eq!(a.given(), AllocationState::NoneAllocated, "not yet answered");
         a.wrote(marked.clone(), start + SECOND, start + SECOND);
-        assert_eq!((a.given(), Given::of(&marked)), (Given::Unrecorded, Given::Unrecorded));
+        assert_eq!(
+            (a.given(), AllocationState::of(&marked)),
+            (AllocationState::Recovering, AllocationState::Recovering)
+        );
         b.observe(Some(marked), start + SECOND);
-        assert_eq!(b.given(), Given::Nothing, "that is another's word");
+        assert_eq!(b.given(), AllocationState::NoneAllocated, "that is another's word");
         let taken = written(b.step(start + 16 * SECOND, wall(16)), "3");
         b.wrote(taken.clone(), start + 16 * SECOND, start + 16 * SECOND);
-        assert_eq!((b.given(), Given::of(&taken)), (Given::Unrecorded, Given::Unrecorded));
+        assert_eq!(
+            (b.given(), AllocationState::of(&taken)),
+            (AllocationState::Recovering, AllocationState::Recovering)
+        );
     }
 
     #[test]
     fn a_lease_that_nobody_has_renewed_for_long_may_be_from_a_backup() {
         let start = Instant::now();
         for (said, after, then) in [
-            (Given::Recorded, 60, Given::Recorded),
-            (Given::Recorded, 61, Given::Unrecorded),
-            (Given::Recorded, -61, Given::Unrecorded),
-            (Given::Nothing, 61, Given::Doubtful),
-            (Given::Unrecorded, 20, Given::Unrecorded),
+            (AllocationState::Allocated, 60, AllocationState::Allocated),
+            (AllocationState::Allocated, 61, AllocationState::Recovering),
+            (AllocationState::Allocated, -61, AllocationState::Recovering),
+            (AllocationState::NoneAllocated, 61, AllocationState::Doubtful),
+            (AllocationState::Recovering, 20, AllocationState::Recovering),
         ] {
             let (mut a, mut b, _) = leader_and_follower(start);
             a.want(Some(said));
             let lease = written(a.step(start, wall(0)), "2");
             b.observe(Some(lease), start);
             let taken = written(b.step(start + 15 * SECOND, wall(after)), "3");
-            assert_eq!(Given::of(&taken), then, "{said:?} after {after} s");
+            assert_eq!(AllocationState::of(&taken), then, "{said:?} after {after} s");
         }
     }
 
@@ -399,16 +414,19 @@ mod tests {
     fn while_the_answer_is_missing_the_lesser_of_two_words_counts_whichever_way_it_turns() {
         let start = Instant::now();
         let (mut a, _, _) = leader_and_follower(start);
-        for (from, to) in [(Given::Recorded, Given::Unrecorded), (Given::Unrecorded, Given::Recorded)] {
+        for (from, to) in [
+            (AllocationState::Allocated, AllocationState::Recovering),
+            (AllocationState::Recovering, AllocationState::Allocated),
+        ] {
             a.want(Some(from));
             let known = written(a.step(start, wall(0)), "2");
             a.wrote(known, start, start);
             a.want(Some(to));
             let sent = written(a.step(start, wall(0)), "3");
-            assert_eq!(a.given(), Given::Recorded, "no agent is asked by a word that may not be there");
-            // It was read, which does not tell whether what was sent may still arrive; another write does.
+            assert_eq!(a.given(), AllocationState::Allocated, "no agent is asked by a word that may not be there");
+            // A read does not show whether the sent write may still arrive. Another write does.
             a.observe(Some(sent), start);
-            assert_eq!(a.given(), Given::Recorded);
+            assert_eq!(a.given(), AllocationState::Allocated);
             let again = written(a.step(start, wall(0)), "4");
             a.wrote(again, start, start);
             assert_eq!(a.given(), to);
@@ -419,14 +437,18 @@ mod tests {
     fn a_lease_that_is_deleted_and_one_that_is_given_up_say_what_they_are_to_say() {
         let start = Instant::now();
         let (mut a, _, _) = leader_and_follower(start);
-        a.want(Some(Given::Recorded));
+        a.want(Some(AllocationState::Allocated));
         let marked = written(a.step(start, wall(0)), "2");
         a.wrote(marked, start, start);
-        a.want(Some(Given::Unrecorded));
-        assert_eq!(Given::of(&a.release(wall(1)).unwrap()), Given::Unrecorded, "whoever leads next has to ask");
+        a.want(Some(AllocationState::Recovering));
+        assert_eq!(
+            AllocationState::of(&a.release(wall(1)).unwrap()),
+            AllocationState::Recovering,
+            "whoever leads next has to ask"
+        );
         a.want(None);
         a.observe(None, start);
-        assert_eq!(Given::of(&written(a.step(start, wall(1)), "3")), Given::Recorded);
+        assert_eq!(AllocationState::of(&written(a.step(start, wall(1)), "3")), AllocationState::Allocated);
     }
 
     #[test]

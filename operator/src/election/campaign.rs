@@ -10,8 +10,8 @@ use jiff::Timestamp;
 use k8s_openapi::api::coordination::v1::Lease;
 
 use super::algorithm::{Candidate, RENEW_DEADLINE, RETRY_PERIOD, Step, follow_pause};
-use super::{LEASE_NAME, Lost};
-use ipam_reconciler::given::{Wish, Word};
+use super::{LEASE_NAME, LeadershipLost};
+use ipam_reconciler::allocation_state::{LeaseRequest, LeaseState};
 
 /// A source of numbers in 0..1, by which the pauses of followers differ.
 pub type Jitter = Box<dyn FnMut() -> f64 + Send>;
@@ -19,7 +19,7 @@ pub type Jitter = Box<dyn FnMut() -> f64 + Send>;
 /// What to do next.
 #[derive(Clone, PartialEq, Debug)]
 pub enum Next {
-    /// Nothing before this instant. A call under way is given up then.
+    /// Nothing before this instant. A call under way is cancelled then.
     Wait(Instant),
     /// Read the Lease; [`Campaign::was_read`] takes the answer.
     Read,
@@ -28,7 +28,7 @@ pub enum Next {
     /// Replace the Lease at the version that this one names; [`Campaign::was_written`] takes the answer.
     Replace(Lease),
     /// Leadership is lost.
-    Lost(Lost),
+    LeadershipLost(LeadershipLost),
 }
 
 /// How a try ended.
@@ -53,7 +53,7 @@ pub struct Campaign {
     jitter: Jitter,
 }
 
-/// Where a try stands.
+/// The state of a try.
 #[derive(Clone, PartialEq, Debug)]
 enum State {
     /// The next try begins at this instant.
@@ -64,7 +64,7 @@ enum State {
     ToWrite(Instant),
     /// A call is under way.
     Calling(Call, Instant),
-    Lost(Lost),
+    LeadershipLost(LeadershipLost),
 }
 
 #[derive(Clone, Copy, PartialEq, Debug)]
@@ -86,11 +86,11 @@ impl Campaign {
         Self { candidate, state: State::Pausing(now), has_led: false, confirmed: 0, tried: None, jitter }
     }
 
-    /// The next call or pause, for a leader that wants `wish` of the Lease.
-    pub fn next(&mut self, now: Instant, wall: Timestamp, wish: Wish) -> Next {
+    /// Returns the next call or pause. A leader requests `wish` of the Lease.
+    pub fn next(&mut self, now: Instant, wall: Timestamp, wish: LeaseRequest) -> Next {
         self.candidate.want(wish.given);
         match &self.state {
-            State::Lost(lost) => Next::Lost(lost.clone()),
+            State::LeadershipLost(lost) => Next::LeadershipLost(lost.clone()),
             State::Pausing(until) | State::Calling(_, until) if *until > now => Next::Wait(*until),
             State::Pausing(_) => self.begin(now, wall, wish.confirm),
             State::Calling(..) => self.give_up(now),
@@ -109,7 +109,8 @@ impl Campaign {
             Ok(lease) => {
                 self.candidate.observe(lease, now);
                 let is_restored = self.has_led && self.candidate.leads_no_more();
-                self.state = if is_restored { State::Lost(Lost::Restored) } else { State::ToWrite(end) };
+                self.state =
+                    if is_restored { State::LeadershipLost(LeadershipLost::Restored) } else { State::ToWrite(end) };
             }
             Err(error) => self.end_try(Tried::Failed(error), now),
         }
@@ -130,7 +131,7 @@ impl Campaign {
         }
     }
 
-    /// Calls wait for a write of the Lease: a leader does not wait for its next try.
+    /// Begins the next try of a leader at once, because calls wait for a write of the Lease.
     pub fn press(&mut self, now: Instant) {
         if let State::Pausing(until) = &mut self.state
             && self.has_led
@@ -139,7 +140,7 @@ impl Campaign {
         }
     }
 
-    /// How the last try ended, once.
+    /// Returns how the last try ended, once for each try.
     pub fn take_tried(&mut self) -> Option<Tried> {
         self.tried.take()
     }
@@ -149,13 +150,13 @@ impl Campaign {
         self.candidate.leads_until()
     }
 
-    /// What may be relied upon.
-    pub fn word(&self) -> Word {
-        Word { given: self.candidate.given(), confirmed: self.confirmed }
+    /// Returns the state of the Lease to rely on.
+    pub fn word(&self) -> LeaseState {
+        LeaseState { given: self.candidate.given(), confirmed: self.confirmed }
     }
 
     /// The Lease without a holder, for a process that stops; `None` if this process does not hold it.
-    pub fn release(&mut self, wall: Timestamp, wish: Wish) -> Option<Lease> {
+    pub fn release(&mut self, wall: Timestamp, wish: LeaseRequest) -> Option<Lease> {
         self.candidate.want(wish.given);
         self.candidate.release(wall)
     }
@@ -167,13 +168,13 @@ impl Campaign {
         }
         match self.leads_until().filter(|deadline| *deadline > now) {
             Some(deadline) => self.write(deadline, true, now, wall, confirm),
-            None => self.lose(Lost::Deadline),
+            None => self.lose(LeadershipLost::Deadline),
         }
     }
 
     fn write(&mut self, end: Instant, is_unread: bool, now: Instant, wall: Timestamp, confirm: u64) -> Next {
         let next = match self.candidate.step(now, wall) {
-            Step::Follow { holder } if self.has_led => return self.lose(Lost::Taken(holder)),
+            Step::Follow { holder } if self.has_led => return self.lose(LeadershipLost::Taken(holder)),
             Step::Follow { holder } => {
                 self.end_try(Tried::Follows(holder), now);
                 return self.pause();
@@ -188,7 +189,7 @@ impl Campaign {
     /// The call under way was not answered in time.
     fn give_up(&mut self, now: Instant) -> Next {
         if self.has_led {
-            return self.lose(Lost::Deadline);
+            return self.lose(LeadershipLost::Deadline);
         }
         self.end_try(Tried::Failed("no answer in time".to_owned()), now);
         self.pause()
@@ -199,8 +200,8 @@ impl Campaign {
         let pause = if self.has_led { RETRY_PERIOD } else { follow_pause((self.jitter)()) };
         let deadline = self.leads_until().filter(|_| self.has_led);
         self.state = match deadline {
-            Some(deadline) if deadline <= now => State::Lost(Lost::Deadline),
-            None if self.has_led => State::Lost(Lost::Deadline),
+            Some(deadline) if deadline <= now => State::LeadershipLost(LeadershipLost::Deadline),
+            None if self.has_led => State::LeadershipLost(LeadershipLost::Deadline),
             deadline => State::Pausing(deadline.map_or(now + pause, |deadline| deadline.min(now + pause))),
         };
     }
@@ -208,14 +209,14 @@ impl Campaign {
     fn pause(&self) -> Next {
         match &self.state {
             State::Pausing(until) => Next::Wait(*until),
-            State::Lost(lost) => Next::Lost(lost.clone()),
+            State::LeadershipLost(lost) => Next::LeadershipLost(lost.clone()),
             State::ToRead(end) | State::ToWrite(end) | State::Calling(_, end) => Next::Wait(*end),
         }
     }
 
-    fn lose(&mut self, lost: Lost) -> Next {
-        self.state = State::Lost(lost.clone());
-        Next::Lost(lost)
+    fn lose(&mut self, lost: LeadershipLost) -> Next {
+        self.state = State::LeadershipLost(lost.clone());
+        Next::LeadershipLost(lost)
     }
 }
 

@@ -1,12 +1,12 @@
-//! Leader election on a Lease: makes the calls and pauses that [`campaign`] asks for.
+//! Leader election on a Lease: makes the calls and pauses that [`campaign`] returns.
 //!
-//! Ends with an error when leadership is lost; the process then ends too, for what it has begun may not be its to
-//! finish. A Lease keeps two replicas from working side by side; what keeps them from doing harm if they do is the
-//! resourceVersion in every write.
+//! The election ends with an error when leadership is lost. The process then ends too, because another leader may own the
+//! work that it has begun. The Lease keeps two replicas from working at the same time. If they do so anyway, the
+//! resourceVersion in every write prevents harm.
 
 pub mod algorithm;
 pub mod campaign;
-pub mod mark;
+pub mod marker;
 
 use std::collections::hash_map::RandomState;
 use std::hash::{BuildHasher, Hasher};
@@ -25,9 +25,9 @@ use tokio_util::sync::CancellationToken;
 
 use algorithm::RENEW_DEADLINE;
 use campaign::{Campaign, Next, Tried};
-use mark::Keeper;
+use marker::MarkerWriter;
 
-/// The Lease of the reference system: during an upgrade the two take turns.
+/// The Lease of NVIDIA nv-ipam, so that its controller and this operator do not work at the same time during an upgrade.
 pub const LEASE_NAME: &str = "dd1643cf.nvidia.com";
 
 /// How long an answer is awaited after a stop.
@@ -35,22 +35,22 @@ const LAST_ANSWER: Duration = Duration::from_secs(2);
 
 /// Leadership is lost. The process must end.
 #[derive(Clone, PartialEq, Eq, Debug, thiserror::Error)]
-pub enum Lost {
+pub enum LeadershipLost {
     /// No renewal succeeded in time.
     #[error("leadership is lost: the Lease could not be renewed within {} s", RENEW_DEADLINE.as_secs())]
     Deadline,
-    /// The Lease is one that this process did not write last.
+    /// This process did not write the Lease, which names it as the holder.
     #[error("leadership is lost: the Lease is not the one that was written last, as after a restore of etcd")]
     Restored,
-    /// Somebody else holds the Lease.
+    /// Another process holds the Lease.
     #[error("leadership is lost: the Lease is held by {0:?}")]
     Taken(String),
 }
 
-/// Until when this process may act, for those who are about to.
+/// Until when this process may act.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub enum Lead {
-    /// It does not lead, or no more.
+pub enum Leadership {
+    /// It does not lead, or no longer.
     No,
     /// It leads until this instant of the monotonic clock, unless it renews its Lease before.
     Until(Instant),
@@ -58,7 +58,7 @@ pub enum Lead {
     Always,
 }
 
-impl Lead {
+impl Leadership {
     /// Whether this process leads at `now`.
     pub fn holds(self, now: Instant) -> bool {
         match self {
@@ -69,13 +69,13 @@ impl Lead {
     }
 }
 
-/// An election that we stand in.
+/// An election with this process as a candidate.
 pub struct Election {
     api: Api<Lease>,
     campaign: Campaign,
-    mark: Keeper,
+    marker: MarkerWriter,
     leading: bool,
-    /// Whom we have said to follow.
+    /// The leader that the log named last.
     told: Option<String>,
     failing: bool,
 }
@@ -87,30 +87,34 @@ enum Answer {
 }
 
 impl Election {
-    /// Stands for the Lease in `namespace` as `identity`, and keeps in it what `mark` is asked for.
-    pub fn new(client: Client, namespace: &str, identity: String, mark: Keeper) -> Self {
+    /// Returns the candidate `identity` for the Lease in `namespace`, which writes the allocation state that `marker` requests.
+    pub fn new(client: Client, namespace: &str, identity: String, marker: MarkerWriter) -> Self {
         let campaign = Campaign::new(identity, namespace, now(), Box::new(random));
         let api = Api::namespaced(client, namespace);
-        Self { api, campaign, mark, leading: false, told: None, failing: false }
+        Self { api, campaign, marker, leading: false, told: None, failing: false }
     }
 
-    /// Tries to lead, tells `lead` until when it does, and renews until `stop`. Ends earlier only when leadership is lost.
-    /// The Lease is still held then: see [`Election::release`].
+    /// Acquires and renews the Lease until `stop`, and sends to `lead` until when this process leads. Ends earlier only when leadership
+    /// is lost. It does not release the Lease: see [`Election::release`].
     ///
-    /// A stop does not break a try off at once: a Lease taken by a call whose answer nobody awaits could not be given up, and the
-    /// next leader would have to wait for it to run out.
-    pub async fn run(&mut self, lead: &watch::Sender<Lead>, stop: &CancellationToken) -> Result<(), Lost> {
+    /// After a stop, it still waits for the answer of a call. Without the answer to a call that acquires the Lease, this process could
+    /// not release it, and the next leader would wait until it expires.
+    pub async fn run(
+        &mut self,
+        lead: &watch::Sender<Leadership>,
+        stop: &CancellationToken,
+    ) -> Result<(), LeadershipLost> {
         let mut call: Option<BoxFuture<'static, Answer>> = None;
         let mut out_of_patience = pin!(async {
             stop.cancelled().await;
             tokio::time::sleep(LAST_ANSWER).await;
         });
         loop {
-            let next = self.campaign.next(now(), Timestamp::now(), self.mark.wish());
+            let next = self.campaign.next(now(), Timestamp::now(), self.marker.wish());
             self.say(lead);
             let until = match next {
                 Next::Wait(until) => until,
-                Next::Lost(lost) => return Err(lost),
+                Next::LeadershipLost(lost) => return Err(lost),
                 begun => {
                     call = self.begin(begun);
                     continue;
@@ -125,22 +129,22 @@ impl Election {
                 () = stop.cancelled(), if call.is_none() => return Ok(()),
                 () = &mut out_of_patience => return Ok(()),
                 // Calls wait for a write of the Lease.
-                () = self.mark.presses(), if call.is_none() && self.leading => self.campaign.press(now()),
+                () = self.marker.presses(), if call.is_none() && self.leading => self.campaign.press(now()),
                 () = tokio::time::sleep_until(until.into()) => call = None,
             }
         }
     }
 
-    /// Gives the Lease up, so that the next leader need not wait for it to run out.
+    /// Releases the Lease, so that the next leader need not wait until it expires.
     pub async fn release(&mut self) {
-        let Some(lease) = self.campaign.release(Timestamp::now(), self.mark.wish()) else { return };
+        let Some(lease) = self.campaign.release(Timestamp::now(), self.marker.wish()) else { return };
         match self.api.replace(LEASE_NAME, &PostParams::default(), &lease).await {
             Ok(_) => tracing::info!(lease = LEASE_NAME, "lease released"),
             Err(error) => tracing::warn!(lease = LEASE_NAME, %error, "lease not released"),
         }
     }
 
-    /// The call that is to be made, if it is one.
+    /// Returns the call of `next`, if it is one.
     fn begin(&self, next: Next) -> Option<BoxFuture<'static, Answer>> {
         let api = self.api.clone();
         match next {
@@ -152,7 +156,7 @@ impl Election {
                 let replaced = async move { api.replace(LEASE_NAME, &PostParams::default(), &lease).await };
                 Some(replaced.map(Answer::Written).boxed())
             }
-            Next::Wait(_) | Next::Lost(_) => None,
+            Next::Wait(_) | Next::LeadershipLost(_) => None,
         }
     }
 
@@ -164,12 +168,12 @@ impl Election {
         }
     }
 
-    /// Tells the rest of the process what changed: until when it leads, and what the Lease says.
-    fn say(&mut self, lead: &watch::Sender<Lead>) {
-        self.mark.say(self.campaign.word());
-        let leads = self.campaign.leads_until().map_or(Lead::No, Lead::Until);
+    /// Sends changes to the rest of the process: until when it leads, and the state of the Lease.
+    fn say(&mut self, lead: &watch::Sender<Leadership>) {
+        self.marker.say(self.campaign.word());
+        let leads = self.campaign.leads_until().map_or(Leadership::No, Leadership::Until);
         lead.send_if_modified(|told| std::mem::replace(told, leads) != leads);
-        if leads != Lead::No && !std::mem::replace(&mut self.leading, true) {
+        if leads != Leadership::No && !std::mem::replace(&mut self.leading, true) {
             tracing::info!(lease = LEASE_NAME, "leading");
         }
         if let Some(tried) = self.campaign.take_tried() {
@@ -177,7 +181,7 @@ impl Election {
         }
     }
 
-    /// Logs what changed: who is followed, and when calls begin and cease to fail.
+    /// Logs changes: which leader this process follows, and when calls begin and cease to fail.
     fn note(&mut self, tried: Tried) {
         let error = match tried {
             Tried::Failed(error) => error,
@@ -202,7 +206,7 @@ impl Election {
     }
 }
 
-/// The answer to the call under way, if there is one.
+/// Waits for the answer to the call under way; without a call for ever.
 async fn answered(call: &mut Option<BoxFuture<'static, Answer>>) -> Answer {
     match call {
         Some(call) => call.await,
@@ -215,14 +219,14 @@ fn now() -> Instant {
     tokio::time::Instant::now().into_std()
 }
 
-/// A number in 0..1. It spreads load and guards nothing.
+/// Returns a number in 0..1. It spreads load and is not for security.
 fn random() -> f64 {
     let bits = u32::try_from(RandomState::new().build_hasher().finish() >> 32).unwrap_or_default();
     f64::from(bits) / f64::from(u32::MAX)
 }
 
-/// The name of this process in elections and events: host name and a UUID, as client-go's users make it, so that a
-/// process that was started anew is not taken for its forerunner.
+/// Returns the name of this process in elections and events: host name and a UUID, as with client-go. The UUID
+/// distinguishes a restarted process from the one before.
 pub fn identity() -> io::Result<String> {
     let uuid = std::fs::read_to_string("/proc/sys/kernel/random/uuid")?;
     let host = rustix::system::uname().nodename().to_string_lossy().into_owned();

@@ -9,9 +9,9 @@ use kube::client::Body;
 use serde_json::{Value, json};
 
 use super::algorithm::RETRY_PERIOD;
-use ipam_reconciler::given::{BLOCKS_GIVEN, Given, Wish};
+use ipam_reconciler::allocation_state::{ALLOCATION_STATE, AllocationState, LeaseRequest};
 
-use super::mark::{Mark, mark};
+use super::marker::{MarkerHandle, marker};
 use super::*;
 
 /// One Lease, replaced only at its version.
@@ -79,9 +79,9 @@ impl LeaseServer {
 
     /// Starts a candidate; tells when it leads, and how it ended.
     fn stand(&self, identity: &str, stop: &CancellationToken) -> Standing {
-        let (mark, keeper) = mark();
+        let (marker, keeper) = marker();
         let mut election = Election::new(self.client(), "ns", identity.to_owned(), keeper);
-        let (sender, leads) = watch::channel(Lead::No);
+        let (sender, leads) = watch::channel(Leadership::No);
         let stop = stop.clone();
         let ended = tokio::spawn(async move {
             let ended = election.run(&sender, &stop).await;
@@ -90,12 +90,12 @@ impl LeaseServer {
             }
             ended
         });
-        Standing { mark, leads, ended }
+        Standing { marker, leads, ended }
     }
 
     fn word(&self) -> Value {
         let held = self.lease.lock().unwrap_or_else(PoisonError::into_inner);
-        held.1.as_ref().map_or(Value::Null, |lease| lease["metadata"]["annotations"][BLOCKS_GIVEN].clone())
+        held.1.as_ref().map_or(Value::Null, |lease| lease["metadata"]["annotations"][ALLOCATION_STATE].clone())
     }
 
     fn writes(&self) -> u64 {
@@ -104,9 +104,9 @@ impl LeaseServer {
 }
 
 struct Standing {
-    mark: Mark,
-    leads: watch::Receiver<Lead>,
-    ended: tokio::task::JoinHandle<Result<(), Lost>>,
+    marker: MarkerHandle,
+    leads: watch::Receiver<Leadership>,
+    ended: tokio::task::JoinHandle<Result<(), LeadershipLost>>,
 }
 
 impl Standing {
@@ -125,7 +125,7 @@ async fn one_leads_and_the_other_follows_until_the_lease_is_released() {
     first.leads().await;
     let mut second = server.stand("second", &other_stop);
     assert_eq!(server.holder(), "first");
-    assert_eq!(*second.leads.borrow(), Lead::No);
+    assert_eq!(*second.leads.borrow(), Leadership::No);
     stop.cancel();
     first.ended.await.unwrap().unwrap();
     assert_eq!(server.holder(), "", "released");
@@ -157,8 +157,8 @@ async fn a_leader_that_reads_anothers_name_in_the_lease_ends() {
         lease["spec"]["holderIdentity"] = json!("usurper");
         lease["metadata"]["resourceVersion"] = json!(version);
     }
-    assert_eq!(first.ended.await.unwrap(), Err(Lost::Taken("usurper".into())));
-    assert_eq!(*first.leads.borrow(), Lead::No, "at once, for whoever is about to act");
+    assert_eq!(first.ended.await.unwrap(), Err(LeadershipLost::Taken("usurper".into())));
+    assert_eq!(*first.leads.borrow(), Leadership::No, "at once, for whoever is about to act");
 }
 
 #[tokio::test(start_paused = true)]
@@ -180,7 +180,7 @@ async fn a_leader_that_cannot_renew_ends_at_the_renew_deadline() {
     first.leads().await;
     let led = now();
     server.away.store(true, std::sync::atomic::Ordering::SeqCst);
-    assert_eq!(first.ended.await.unwrap(), Err(Lost::Deadline));
+    assert_eq!(first.ended.await.unwrap(), Err(LeadershipLost::Deadline));
     let led = now() - led;
     assert!(led <= RENEW_DEADLINE + Duration::from_secs(1), "led for {led:?}");
     assert!(led + RETRY_PERIOD >= RENEW_DEADLINE, "gave up after {led:?}");
@@ -194,28 +194,28 @@ fn two_processes_never_share_an_identity() {
     assert_eq!(one.split_once('_').unwrap().1.len(), 36);
 }
 
-fn saying(given: Given) -> Wish {
-    Wish { given: Some(given), ..Wish::default() }
+fn saying(given: AllocationState) -> LeaseRequest {
+    LeaseRequest { given: Some(given), ..LeaseRequest::default() }
 }
 
 #[tokio::test(start_paused = true)]
-async fn the_word_that_calls_wait_for_is_written_at_once_and_any_other_with_the_next_renewal() {
+async fn a_requested_state_is_written_at_once() {
     let (server, stop) = (LeaseServer::default(), CancellationToken::new());
     let mut first = server.stand("first", &stop);
     first.leads().await;
     let began = now();
-    for (given, word) in [(Given::Recorded, "true"), (Given::Unrecorded, "unrecorded")] {
-        first.mark.want(saying(given));
-        first.mark.changed().await;
-        assert_eq!((first.mark.word().given, server.word()), (given, json!(word)));
+    let states = [
+        (AllocationState::Allocated, json!("Allocated")),
+        (AllocationState::Recovering, json!("Recovering")),
+        (AllocationState::Allocated, json!("Allocated")),
+        (AllocationState::NoneAllocated, Value::Null),
+    ];
+    for (state, annotation) in states {
+        first.marker.want(saying(state));
+        first.marker.changed().await;
+        assert_eq!((first.marker.word().given, server.word()), (state, annotation));
     }
-    assert_eq!(now(), began, "nobody waited");
-    let writes = server.writes();
-    first.mark.want(saying(Given::Recorded));
-    tokio::time::sleep(RETRY_PERIOD / 2).await;
-    assert_eq!((server.writes(), server.word()), (writes, json!("unrecorded")));
-    tokio::time::sleep(RETRY_PERIOD).await;
-    assert_eq!((server.writes(), server.word()), (writes + 1, json!("true")), "it rides on the renewal");
+    assert_eq!(now(), began);
 }
 
 #[tokio::test(start_paused = true)]
@@ -224,20 +224,20 @@ async fn a_word_that_cannot_be_written_floods_nobody_and_the_next_leader_reads_i
     let mut first = server.stand("first", &stop);
     first.leads().await;
     server.away.store(true, std::sync::atomic::Ordering::SeqCst);
-    first.mark.want(saying(Given::Unrecorded));
+    first.marker.want(saying(AllocationState::Recovering));
     tokio::time::sleep(RETRY_PERIOD * 2).await;
-    assert_eq!(first.mark.word().given, Given::Nothing);
+    assert_eq!(first.marker.word().given, AllocationState::NoneAllocated);
     server.away.store(false, std::sync::atomic::Ordering::SeqCst);
     tokio::time::sleep(RETRY_PERIOD).await;
-    assert_eq!(first.mark.word().given, Given::Unrecorded);
+    assert_eq!(first.marker.word().given, AllocationState::Recovering);
     stop.cancel();
     first.ended.await.unwrap().unwrap();
     let mut second = server.stand("second", &other_stop);
     second.leads().await;
-    assert_eq!(second.mark.word().given, Given::Unrecorded, "known as soon as it leads");
+    assert_eq!(second.marker.word().given, AllocationState::Recovering, "known as soon as it leads");
     other_stop.cancel();
     second.ended.await.unwrap().unwrap();
-    assert_eq!(server.word(), json!("unrecorded"));
+    assert_eq!(server.word(), json!("Recovering"));
 }
 
 #[tokio::test(start_paused = true)]
@@ -245,13 +245,13 @@ async fn one_more_write_that_a_leader_asks_for_is_made_at_once_and_answers_what_
     let (server, stop) = (LeaseServer::default(), CancellationToken::new());
     let mut first = server.stand("first", &stop);
     first.leads().await;
-    assert_eq!(first.mark.word().confirmed, 0, "it was not asked for");
+    assert_eq!(first.marker.word().confirmed, 0, "it was not asked for");
     let (began, writes) = (now(), server.writes());
-    first.mark.want(Wish { confirm: 1, ..saying(Given::Nothing) });
-    first.mark.changed().await;
-    assert_eq!((first.mark.word().confirmed, server.writes(), now()), (1, writes + 1, began));
+    first.marker.want(LeaseRequest { confirm: 1, ..saying(AllocationState::NoneAllocated) });
+    first.marker.changed().await;
+    assert_eq!((first.marker.word().confirmed, server.writes(), now()), (1, writes + 1, began));
     server.away.store(true, std::sync::atomic::Ordering::SeqCst);
-    first.mark.want(Wish { confirm: 2, ..saying(Given::Nothing) });
+    first.marker.want(LeaseRequest { confirm: 2, ..saying(AllocationState::NoneAllocated) });
     tokio::time::sleep(RETRY_PERIOD * 2).await;
-    assert_eq!(first.mark.word().confirmed, 1, "a write that failed confirms nothing");
+    assert_eq!(first.marker.word().confirmed, 1, "a write that failed confirms nothing");
 }

@@ -13,7 +13,7 @@ use std::collections::HashMap;
 use std::time::Duration;
 
 use http::StatusCode;
-use ipam_operator::election::Lead;
+use ipam_operator::election::Leadership;
 use serde_json::{Value, json};
 use server::{Call, Server};
 
@@ -174,13 +174,13 @@ async fn an_ipam_node_is_created_empty_and_gets_each_block_by_a_patch_at_its_ver
 async fn nothing_is_sent_by_one_who_slept_until_another_may_lead() {
     let end = tokio::time::Instant::now() + Duration::from_secs(10);
     let nothing_given = objects(&["n1"], vec![pool(10, &spec(), &json!({}))]);
-    let mut server = Server::start_with(nothing_given, Lead::Until(end.into_std()));
+    let mut server = Server::start_with(nothing_given, Leadership::Until(end.into_std()));
     let call = status_write(&mut server).await;
     tokio::time::sleep_until(end).await;
     call.answer(&written("blue", 100));
     server.radio_silence().await;
     let end = end + Duration::from_mins(5);
-    server.lead.send_replace(Lead::Until(end.into_std()));
+    server.lead.send_replace(Leadership::Until(end.into_std()));
     assert_eq!(server.call().await.name(), format!("PATCH {IPAMNODES}/n1"), "what was refused before");
 }
 
@@ -265,7 +265,7 @@ async fn a_follower_calls_nothing_until_it_leads() {
     let mut server = Server::start(objects(&["n1", "n2"], vec![pool(10, &spec(), &json!({}))]), false);
     server.tell(NODES, "MODIFIED", &node("n2", 6)).await;
     server.radio_silence().await;
-    server.lead.send_replace(Lead::Always);
+    server.lead.send_replace(Leadership::Always);
     let call = status_write(&mut server).await;
     assert_eq!(call.body["status"]["allocations"].as_array().unwrap().len(), 2);
 }
@@ -280,7 +280,7 @@ async fn a_new_leader_lists_everything_anew_before_it_decides() {
     let mut ipam_node = written("n1", 30);
     ipam_node["spec"] = json!({"pools": [block]});
     server.hold(IPAMNODES, vec![ipam_node]);
-    server.lead.send_replace(Lead::Always);
+    server.lead.send_replace(Leadership::Always);
     let call = status_write(&mut server).await;
     let expected = json!([{"nodeName": "n1", "startIP": "192.168.0.9", "endIP": "192.168.0.12"}]);
     assert_eq!(call.body["status"]["allocations"], expected);

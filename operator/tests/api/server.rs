@@ -14,9 +14,9 @@ use http::{Request, Response, StatusCode};
 use http_body_util::combinators::UnsyncBoxBody;
 use http_body_util::{BodyExt, Full, StreamBody};
 use hyper::body::{Bytes, Frame};
-use ipam_operator::act::Actor;
+use ipam_operator::api_writer::ApiWriter;
 use ipam_operator::controllers::Controllers;
-use ipam_operator::election::Lead;
+use ipam_operator::election::Leadership;
 use ipam_operator::metrics::Metrics;
 use ipam_reconciler::reconcile::Settings;
 use kube::Client;
@@ -71,7 +71,7 @@ pub(crate) struct Server {
     objects: Objects,
     /// Kubernetes Events of type Normal, which are answered at once. All other calls are handed to the test.
     pub(crate) normal_events: Arc<Mutex<Vec<Value>>>,
-    pub(crate) lead: watch::Sender<Lead>,
+    pub(crate) lead: watch::Sender<Leadership>,
     stop: CancellationToken,
     controller: tokio::task::JoinHandle<()>,
 }
@@ -79,11 +79,11 @@ pub(crate) struct Server {
 impl Server {
     /// Starts a controller against a server that holds `objects`, by list path.
     pub(crate) fn start(objects: HashMap<&'static str, Vec<Value>>, leads: bool) -> Self {
-        Self::start_with(objects, if leads { Lead::Always } else { Lead::No })
+        Self::start_with(objects, if leads { Leadership::Always } else { Leadership::No })
     }
 
     /// The same, with a lead that may end.
-    pub(crate) fn start_with(objects: HashMap<&'static str, Vec<Value>>, lead: Lead) -> Self {
+    pub(crate) fn start_with(objects: HashMap<&'static str, Vec<Value>>, lead: Leadership) -> Self {
         let (service, handle) = tower_test::mock::pair::<Request<Body>, Response<Answer>>();
         let client = Client::new(service, "kube-system");
         let (call_sender, calls) = mpsc::unbounded_channel();
@@ -93,14 +93,14 @@ impl Server {
         tokio::spawn(serve(handle, objects.clone(), call_sender, watch_sender, Arc::clone(&normal_events)));
 
         let (lead, told) = watch::channel(lead);
-        let actor = Actor::new(client.clone(), "kube-system".into(), "test".into(), told.clone());
+        let actor = ApiWriter::new(client.clone(), "kube-system".into(), "test".into(), told.clone());
         let events = Box::new(move || ipam_operator::watch::all(&client, "kube-system"));
         let (metrics, synced) = (Arc::new(Metrics::default()), Arc::new(AtomicBool::new(false)));
         let stop = CancellationToken::new();
-        let (mark, keeper) = ipam_operator::election::mark::mark();
+        let (marker, keeper) = ipam_operator::election::marker::marker();
         tokio::spawn(keeper.grant_all());
         let controller = tokio::spawn(
-            Controllers::new(Settings::default(), actor, events, mark, metrics, synced).run(told, stop.clone()),
+            Controllers::new(Settings::default(), actor, events, marker, metrics, synced).run(told, stop.clone()),
         );
         Self { calls, watches, objects, normal_events, lead, stop, controller }
     }

@@ -49,9 +49,9 @@ fn pool(pool: &Value) -> Vec<String> {
     let file = text(&pool["file"]);
     let name = format!("{} {}/{}", text(&pool["kind"]), text(&pool["namespace"]), text(&pool["name"]));
     let whose = format!("{}, {name}", document(pool));
-    let said = |one: &Value, mark: &str| {
+    let said = |one: &Value, marker: &str| {
         assert!(!text(&one["reason"]).is_empty() || !text(&one["code"]).is_empty(), "no word for it: {one}");
-        format!("{file}:{}: {whose}: {mark}{}: {}", place(one), text(&one["field"]), text(&one["message"]))
+        format!("{file}:{}: {whose}: {marker}{}: {}", place(one), text(&one["field"]), text(&one["message"]))
     };
     let problems = list(&pool["problems"]);
     let mut lines: Vec<String> = problems.iter().take(MOST).map(|problem| said(problem, "")).collect();

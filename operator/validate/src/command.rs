@@ -1,5 +1,5 @@
-//! The command line of `validate`, the files it names, and the exit status: 0 when every pool is fine, 1 when something is
-//! refused, 2 when the command line is wrong, a file cannot be read, or what is named holds nothing at all.
+//! The command line of `validate`, the files that it names, and the exit status: 0 if every pool is valid, 1 if something is
+//! rejected, 2 if the command line is invalid, a file cannot be read, or an argument has no documents.
 
 use std::collections::BTreeMap;
 use std::ffi::{OsStr, OsString};
@@ -15,53 +15,53 @@ use super::{Judge, MAX_BYTES, Nodes, Options, human};
 /// Name of the subcommand.
 pub const NAME: &str = "validate";
 
-/// Files and folders that are walked through at most. More is a folder that nobody meant.
+/// Most manifests that are collected from folders. A folder with more is likely named by mistake.
 const MAX_FILES: usize = 100_000;
 
-/// Judge manifests of IPPools and CIDRPools as the API server, the webhook and the operator would, without any of them
+/// Check manifests of IPPools and CIDRPools as the API server, the webhook and the operator would, without a cluster
 #[derive(Parser, Debug)]
 #[command(name = "ipam-controller validate", bin_name = "ipam-controller validate")]
 #[command(
-    after_help = "Exit status: 0 all pools are fine, 1 something is refused, 2 wrong usage, or a FILE that cannot be read or has \
-                  no document in it. A FILE of other kinds alone, or of an empty list, is fine."
+    after_help = "Exit status: 0 all pools are valid, 1 something is refused, 2 invalid flags, or a FILE that cannot be read or has \
+                  no document. A FILE with other kinds alone, or with an empty list, is valid."
 )]
 struct Flags {
     /// Manifests: files, folders (their .yaml, .yml and .json files), or - for standard input
     #[arg(required = true, value_name = "FILE")]
     files: Vec<PathBuf>,
-    /// Look into folders of folders too
+    /// Read subfolders, too
     #[arg(short = 'R', long)]
     recursive: bool,
-    /// Refuse fields that nobody knows, instead of a warning
+    /// Refuse unknown fields, instead of warning
     #[arg(long)]
     strict: bool,
-    /// Form of the output
+    /// Format of the output
     #[arg(short, long, value_enum, default_value_t = Output::Text)]
     output: Output,
-    /// Namespace in which the operator serves pools; manifests without one are taken to be applied there
+    /// Namespace in which the operator serves pools; the default of manifests without a namespace
     #[arg(long, value_name = "NAMESPACE")]
     ippools_namespace: Option<String>,
-    /// Say how many of so many nodes would get a block
+    /// Print how many of N nodes would get a block
     #[arg(long, value_name = "N", conflicts_with = "node_list")]
     nodes: Option<usize>,
-    /// Say which of these nodes would get a block: names with commas, or a file of Node objects or of lines as
-    /// "kubectl get nodes --show-labels" prints them. Without labels every node counts as selected
+    /// Print which of these nodes would get a block: names with commas, or a file of Node objects or of lines as
+    /// "kubectl get nodes --show-labels" prints them. Nodes without known labels count as selected
     #[arg(long, value_name = "NAMES|FILE")]
     node_list: Option<String>,
-    /// Print the plan: which node would get which block
+    /// Print which node would get which block
     #[arg(long)]
     explain: bool,
 }
 
 #[derive(Clone, Copy, PartialEq, Eq, Debug, ValueEnum)]
 enum Output {
-    /// A line for each mistake
+    /// A line for each error
     Text,
     /// One JSON object
     Json,
 }
 
-/// Runs the subcommand; `args` are those behind its name.
+/// Runs the subcommand; `args` are those after its name.
 pub fn main(args: impl IntoIterator<Item = OsString>) -> ExitCode {
     let args = std::iter::once(OsString::from(NAME)).chain(args);
     let flags = match Flags::try_parse_from(args) {
@@ -104,14 +104,14 @@ fn run(flags: &Flags, out: &mut impl Write) -> Result<Verdict, String> {
     Ok(Verdict { fine: report.is_fine(), readable })
 }
 
-/// Gives `judge` all files; answers whether there was something to read in all that the command line names.
+/// Passes all files to `judge`. Returns whether everything that the command line names could be read and has a document.
 fn judge_all(flags: &Flags, judge: &mut Judge<'_>) -> bool {
     let mut readable = true;
     let mut unreadable = |path: &Path, error: &io::Error| {
         readable = false;
         complain(&format!("cannot read {}: {error}", path.display()));
     };
-    // What was read of each that is named. A folder may have empty files beside others.
+    // Documents read for each argument. Some files of a folder may be empty.
     let mut documents: BTreeMap<usize, usize> = BTreeMap::new();
     for (named, path) in files(flags, &mut unreadable) {
         match read(&path) {
@@ -128,7 +128,7 @@ fn judge_all(flags: &Flags, judge: &mut Judge<'_>) -> bool {
     readable
 }
 
-/// What the flags mean, or all that is wrong with them.
+/// Parses the flags, or returns all errors in them.
 fn options(flags: &Flags) -> Result<Options, String> {
     let mut wrong = Vec::new();
     let mut nodes = None;
@@ -158,10 +158,10 @@ fn options(flags: &Flags) -> Result<Options, String> {
     }
 }
 
-/// A file if there is one of that name, else names.
+/// Reads the file if one of that name exists, else parses a list of names.
 fn node_list(list: &str) -> Result<Nodes, String> {
     match read(Path::new(list)) {
-        // It may be a pipe, which can be opened but once.
+        // It may be a pipe, which can be opened only once.
         Ok(bytes) => Nodes::from_file(list, &bytes),
         Err(error) if error.kind() != io::ErrorKind::NotFound => Err(error.to_string()),
         Err(_) if list.contains('/') => Err("there is no file of this name".to_owned()),
@@ -173,7 +173,7 @@ fn is_stdin(path: &Path) -> bool {
     path == Path::new("-")
 }
 
-/// The content of a file, a byte more than is allowed at most: enough to see that it is too large.
+/// The content of a file, or one byte more than `MAX_BYTES`, which shows that it is too large.
 fn read(path: &Path) -> io::Result<Vec<u8>> {
     let limit = u64::try_from(MAX_BYTES).unwrap_or(u64::MAX).saturating_add(1);
     let mut bytes = Vec::new();
@@ -185,7 +185,7 @@ fn read(path: &Path) -> io::Result<Vec<u8>> {
     Ok(bytes)
 }
 
-/// The files meant, folders opened, in the order of the command line and of names; each with the place of its name there.
+/// All files of the command line and its folders, ordered by argument and then by name. Each has the index of its argument.
 fn files(flags: &Flags, complain: &mut impl FnMut(&Path, &io::Error)) -> Vec<(usize, PathBuf)> {
     let mut found = Vec::new();
     let mut named = Vec::new();
@@ -215,7 +215,7 @@ fn folder(path: &Path, recursive: bool, found: &mut Vec<PathBuf>, complain: &mut
         if found.len() >= MAX_FILES {
             return complain(&path, &io::Error::other("there are too many files"));
         }
-        // A link to a folder is not followed: it may lead back to where it stands.
+        // Symbolic links to folders are not followed, because they may form a loop.
         let is_folder = path.is_dir();
         if is_folder && recursive && !path.is_symlink() {
             folder(&path, recursive, found, complain);

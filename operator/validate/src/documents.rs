@@ -1,4 +1,4 @@
-//! Bytes to documents: encoding, size, and whether they are YAML or JSON.
+//! Parses bytes into documents: checks encoding and size, and detects YAML or JSON.
 
 use std::rc::Rc;
 
@@ -7,7 +7,7 @@ use super::{MAX_BYTES, json, yaml};
 
 const START: Place = Place { line: 1, column: 1 };
 
-/// Calls `each` with every document of a file. Documents that do not read are among them.
+/// Calls `each` with every document of a file, or with the error of an invalid one.
 pub(super) fn read(file: &str, bytes: &[u8], mut each: impl FnMut(Result<Rc<Node>, Unread>)) {
     let text = match text(bytes) {
         Ok(text) => text,

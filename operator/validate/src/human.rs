@@ -1,5 +1,5 @@
-//! A report in words. Each mistake is a line of its own that begins as compilers' lines do, so that editors find the place.
-//! Whatever a manifest holds, no control character of it reaches a terminal.
+//! A report as text. Each error is a line that begins with its place, as compilers write it, so that editors find the place.
+//! Control characters of a manifest never reach a terminal.
 
 use std::fmt::{self, Write};
 
@@ -100,7 +100,7 @@ fn summary(report: &Report, out: &mut impl Write) -> fmt::Result {
     line(out, &text)
 }
 
-/// A number that stands for all beyond it if it is the largest there is.
+/// Formats a number. `i64::MAX` stands for all larger numbers.
 fn number(number: i64) -> String {
     if number == i64::MAX { "more than 9,000,000,000,000,000,000".to_owned() } else { number.to_string() }
 }

@@ -1,4 +1,4 @@
-//! JSON text to trees. Each value is found as a piece of the text, so that its place is known.
+//! Parses JSON text into trees. Each value is a slice of the text, so that its place is known.
 
 use std::borrow::Cow;
 use std::fmt;
@@ -10,7 +10,7 @@ use serde_json::value::RawValue;
 
 use super::tree::{MAX_DEPTH, MAX_NODES, Member, Node, Place, Unread, Value};
 
-/// Reads all values in `text`, one behind the other as `kubectl` takes them.
+/// Parses all values in `text`, which may follow each other as for `kubectl`.
 pub(super) fn documents(text: &str) -> Result<Vec<Rc<Node>>, Unread> {
     let mut reader = Reader { lines: Lines::new(text), nodes: 0 };
     let values = serde_json::Deserializer::from_str(text).into_iter::<&RawValue>();
@@ -71,7 +71,7 @@ fn scalar(text: &str) -> Value {
     }
 }
 
-/// The members of an object as they stand, doubled names included.
+/// The members of an object in the order of the text, including duplicate names.
 struct Members<'a>(Vec<(Cow<'a, str>, &'a RawValue)>);
 
 impl<'de: 'a, 'a> Deserialize<'de> for Members<'a> {
@@ -108,7 +108,7 @@ impl<'a> Lines<'a> {
         Self { text, starts: std::iter::once(0).chain(breaks).collect() }
     }
 
-    /// The place of `piece`, which is a part of the text itself and no copy.
+    /// The place of `piece`, which must be a slice of the text itself and not a copy.
     fn place(&self, piece: &str) -> Place {
         let offset = piece.as_ptr().addr().saturating_sub(self.text.as_ptr().addr());
         let line = self.starts.partition_point(|start| *start <= offset);
@@ -119,7 +119,7 @@ impl<'a> Lines<'a> {
 
 fn unread(error: &serde_json::Error) -> Unread {
     let at = Place { line: error.line().max(1), column: error.column().max(1) };
-    // The error ends with the place, which is told in our own way.
+    // The error ends with the place, which is reported separately.
     let text = error.to_string();
     let what = text.split(" at line ").next().unwrap_or(&text);
     Unread { at, message: format!("does not read as JSON: {what}") }

@@ -1,12 +1,12 @@
 //! `ipam-controller validate`: the rules of pools for manifests in Git, without a cluster.
 //!
-//! Decides nothing of its own: the schema is the CustomResourceDefinition's, the rules are `ipam-core`'s, which webhook and
-//! reconcile ask too. What it adds is reading files as kubectl would, the line of every mistake, and a look at the given
-//! pools together. Everything but [`command`] is a function of bytes: no file, no clock, no network; and whatever the
-//! bytes are, time and memory stay in proportion to their number.
+//! It has no rules of its own: the schema is that of the CustomResourceDefinition, and the rules are those of `ipam-core`,
+//! which the webhook and reconcile also apply. It adds parsing of files as kubectl does it, the line of each error, and
+//! checks across all pools. Everything except [`command`] is a function of bytes, without file, clock or network. Time and
+//! memory are proportional to the number of bytes, whatever they are.
 //!
-//! bytes → `documents` (`yaml` or `json`) → trees → `objects` → pools → `schema`, `metadata`, `Pool::parse` → [`Report`], in
-//! words by [`human`].
+//! bytes → `documents` (`yaml` or `json`) → trees → `objects` → pools → `schema`, `metadata`, `Pool::parse` → [`Report`],
+//! written as text by [`human`].
 
 pub mod command;
 mod documents;
@@ -34,19 +34,20 @@ use tree::Node;
 
 /// Largest file that is read, in bytes. The API server takes objects of 3 MB at most; this leaves room for many in a file.
 pub const MAX_BYTES: usize = 16 << 20;
-/// Most problems and most warnings that are told of one pool; the rest is counted.
+/// Most problems and most warnings that are reported for one pool. The others are counted.
 pub const MAX_TOLD: usize = 1_000;
 
-/// How to judge.
+/// Options of a validation.
 #[derive(Clone, Debug, Default)]
 pub struct Options {
-    /// Whether a field that nobody knows is a mistake, as `kubectl --validate=strict` has it, or a warning.
+    /// Whether an unknown field is an error, as with `kubectl --validate=strict`, or a warning.
     pub strict: bool,
-    /// The namespace of pools that name none; a pool that names another is warned about. `None`: kube-system, and any.
+    /// The namespace of pools without one. A pool in another namespace gets a warning. `None` stands for kube-system, without
+    /// warnings.
     pub namespace: Option<String>,
     /// Nodes to plan for.
     pub nodes: Option<Nodes>,
-    /// Whether to tell which node would get which block.
+    /// Whether to report which node would get which block.
     pub explain: bool,
 }
 
@@ -56,7 +57,7 @@ impl Options {
     }
 }
 
-/// Judges all sources, each a name and its content, together.
+/// Validates all sources together. Each is a name and its content.
 pub fn validate<'a>(sources: impl IntoIterator<Item = (&'a str, &'a [u8])>, options: &Options) -> Report {
     let mut judge = Judge::new(options);
     for (file, bytes) in sources {
@@ -65,7 +66,7 @@ pub fn validate<'a>(sources: impl IntoIterator<Item = (&'a str, &'a [u8])>, opti
     judge.finish()
 }
 
-/// Takes one file after the other, so that only one is held at a time.
+/// Validates one file after another, so that only one is in memory at a time.
 pub struct Judge<'a> {
     options: &'a Options,
     report: Report,
@@ -73,13 +74,13 @@ pub struct Judge<'a> {
 }
 
 impl<'a> Judge<'a> {
-    /// A judge who has seen nothing yet.
+    /// A validation without any files yet.
     pub fn new(options: &'a Options) -> Self {
         Self { options, report: Report::default(), together: Together::default() }
     }
 
-    /// Judges the content of one file, `-` for standard input. Answers how many documents are in it, broken ones included; an
-    /// empty one is none.
+    /// Validates the content of one file, `-` for standard input. Returns the number of documents in it, including invalid
+    /// ones. Empty documents do not count.
     pub fn add(&mut self, file: &str, bytes: &[u8]) -> usize {
         let mut number = 0;
         documents::read(file, bytes, |document| {
@@ -113,7 +114,7 @@ impl<'a> Judge<'a> {
         self.report.pools.push(judged.into_report());
     }
 
-    /// What was found.
+    /// Returns the report.
     pub fn finish(self) -> Report {
         self.report
     }

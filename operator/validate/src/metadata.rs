@@ -1,4 +1,4 @@
-//! What the API server asks of an object around its spec: `metadata`, and the names of the fields beside it.
+//! What the API server requires of an object outside its spec: `metadata`, and the names of top-level fields.
 
 use ipam_core::hint::nearest;
 use ipam_core::overlap::ALLOW_OVERLAP_ANNOTATION;
@@ -29,17 +29,17 @@ const META: [&str; 15] = [
     "uid",
 ];
 
-/// What is read of a pool's metadata.
+/// The metadata of a pool that validation uses.
 #[derive(Default)]
 pub(super) struct Metadata {
-    /// Empty if there is none that could be read.
+    /// Empty if it is missing or cannot be read.
     pub(super) name: String,
     pub(super) namespace: Option<String>,
     /// Value of [`ALLOW_OVERLAP_ANNOTATION`].
     pub(super) allow_overlap: Option<String>,
 }
 
-/// Judges all of `object` but its spec.
+/// Validates `object` except its spec.
 pub(super) fn check(object: &Node) -> (Metadata, Vec<Finding>) {
     let mut found = Found(Vec::new());
     found.unknown("", object, &FIELDS);
@@ -101,7 +101,7 @@ impl Found {
         }
     }
 
-    /// The text in the field `name` of metadata; notes a value of another type.
+    /// The text in the field `name` of metadata. Adds an error for a value of another type.
     fn text<'a>(&mut self, node: &'a Node, name: &str) -> Option<&'a str> {
         let member = node.member(name)?;
         match &member.node.value {
@@ -123,7 +123,7 @@ impl Found {
         }
     }
 
-    /// A map of texts: labels or annotations.
+    /// Validates a map of strings: labels or annotations.
     fn texts(&mut self, node: &Node, name: &str, key: impl Fn(&str) -> bool, value: impl Fn(&str) -> bool) {
         let Some(member) = node.member(name).filter(|member| member.node.value != Value::Null) else { return };
         let path = below("metadata", name);
@@ -150,7 +150,7 @@ impl Found {
                     );
                     self.add(&field, Reason::Malformed, message, node.at);
                 }
-                // kubectl leaves a value out that is null.
+                // kubectl omits a null value.
                 Value::Null => {}
                 other => self.add(&field, Reason::Malformed, not_a_text(other), node.at),
             }

@@ -1,4 +1,4 @@
-//! The nodes that a plan is made for: a mere number, names, or what `kubectl get nodes` printed.
+//! The nodes of a plan: a count, names, or the output of `kubectl get nodes`.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -9,23 +9,23 @@ use super::tree::{Node, shortened};
 
 /// Most nodes that are planned for.
 pub const MAX_NODES: usize = 100_000;
-/// Mistakes in a list of nodes that are told one by one.
+/// Most errors in a list of nodes that are reported. The others are counted.
 const MAX_TOLD: usize = 10;
 
 /// Nodes to plan for.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct Nodes {
     by_name: BTreeMap<String, BTreeMap<String, String>>,
-    /// Whether somebody named them.
+    /// Whether the user has named them.
     real: bool,
     labels_known: bool,
 }
 
 impl Nodes {
-    /// `count` nodes, node-1 and so on, with zeros in front so that their order by name is that by number.
+    /// `count` nodes, node-1 and so on, padded with zeros so that they sort by number.
     ///
     /// # Errors
-    /// More than [`MAX_NODES`].
+    /// If `count` is more than [`MAX_NODES`].
     pub fn numbered(count: usize) -> Result<Self, String> {
         if count > MAX_NODES {
             return Err(format!("is more than the {MAX_NODES} nodes that are planned for"));
@@ -35,21 +35,21 @@ impl Nodes {
         Ok(Self { by_name, real: false, labels_known: false })
     }
 
-    /// Names with commas between them.
+    /// Nodes from a comma-separated list of names.
     ///
     /// # Errors
-    /// What is no name of a node, or stands twice.
+    /// The invalid and the duplicate names, up to a limit.
     pub fn named(names: &str) -> Result<Self, String> {
         let mut list = List::default();
         names.split(',').map(str::trim).filter(|name| !name.is_empty()).for_each(|name| list.add(name, None));
         list.into_nodes()
     }
 
-    /// The content of a file: Node objects (YAML or JSON, a List of them too), or lines as `kubectl get nodes` prints them, of
-    /// which the first word counts, and the last if it has labels (`--show-labels`).
+    /// Nodes from the content of a file: Node objects (YAML or JSON, also in a List), or lines as `kubectl get nodes` prints
+    /// them. In a line the first word is the name, and the last one the labels, if it has any (`--show-labels`).
     ///
     /// # Errors
-    /// What is no node, all of it, up to a bound.
+    /// The entries that are not valid nodes, up to a limit.
     pub fn from_file(file: &str, bytes: &[u8]) -> Result<Self, String> {
         let mut list = List::default();
         let mut are_objects = false;
@@ -69,7 +69,7 @@ impl Nodes {
         list.into_nodes()
     }
 
-    /// Whether selectors can be judged.
+    /// Whether the labels are known, so that selectors can be evaluated.
     pub(super) const fn labels_are_known(&self) -> bool {
         self.labels_known
     }

@@ -1,5 +1,5 @@
-//! Which objects of a document are pools. Lists are opened; other kinds are told apart from mistyped ones, for a pool that
-//! is skipped because of a slip in its kind is a pool that nobody checked.
+//! Finds the pools among the objects of a document, including those in lists. It distinguishes other kinds from misspelled
+//! ones, because it would otherwise skip a pool with a misspelled kind without an error.
 
 use ipam_core::hint::nearest;
 use ipam_core::{PoolKind, Reason};
@@ -8,24 +8,24 @@ use ipam_crds::{GROUP, VERSION};
 use super::report::Problem;
 use super::tree::{Node, Value, shortened};
 
-/// What an object turned out to be.
+/// The classification of an object.
 pub(super) enum Object<'a> {
     /// A pool.
     Pool(PoolKind, &'a Node),
-    /// Something that is not ours to judge.
+    /// An object of another kind, which is not validated.
     Other,
-    /// Neither for sure.
+    /// An object that may be a pool, but cannot be identified, with the error.
     Stray(&'a Node, Problem),
 }
 
-/// What a list says about those of its items that do not say it themselves.
+/// The `apiVersion` and `kind` that a list provides for items without them.
 #[derive(Clone, Copy, Default)]
 struct Inherited<'a> {
     api_version: Option<&'a str>,
     kind: Option<&'a str>,
 }
 
-/// Calls `each` with all objects in `document`, and the position of those that stand in a list.
+/// Calls `each` with all objects in `document`, and the position of those in a list.
 pub(super) fn objects<'a>(document: &'a Node, each: &mut impl FnMut(Option<usize>, Object<'a>)) {
     open(document, Inherited::default(), None, &mut 0, each);
 }
@@ -65,7 +65,7 @@ fn is_list(api_version: &str, kind: &str) -> bool {
     (api_version == "v1" && kind == "List") || (group(api_version) == GROUP && kind != "List")
 }
 
-/// What an object says of itself, or its list for it.
+/// The `apiVersion` and `kind` of an object, its own or those of its list.
 #[derive(Clone, Copy)]
 struct Told<'a> {
     api_version: Option<&'a str>,

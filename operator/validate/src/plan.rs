@@ -2,7 +2,7 @@
 
 use std::fmt;
 
-use ipam_core::plan::{Assignment, Claim, ClaimSource, NodeRef, Standing, Usage, plan};
+use ipam_core::plan::{Assignment, BlockPhase, Claim, ClaimSource, NodeRef, Usage, plan};
 use ipam_core::spec::PoolSpec;
 use ipam_core::{Advice, Cidr, Pool, PoolKind, advise_nodes};
 use serde::Serialize;
@@ -10,22 +10,22 @@ use serde::Serialize;
 use super::nodes::Nodes;
 use super::tree::Node;
 
-/// How the nodes fare.
+/// How a pool would serve the given nodes.
 #[derive(Clone, PartialEq, Eq, Debug, Serialize)]
 #[serde(rename_all = "camelCase")]
 pub struct Fit {
-    /// Nodes that were asked about and that the pool selects. Of nodes whose labels are not known all count as selected.
+    /// Given nodes that the pool selects. If their labels are not known, all of them count as selected.
     pub selected: usize,
     /// Selected nodes that get a block.
     pub served: usize,
-    /// Nodes that the pool could serve in all. Numbers beyond 2^63-1 are told as 2^63-1.
+    /// Nodes that the pool could serve in total. Saturates at 2^63-1.
     pub room: i64,
-    /// Addresses for pods in the blocks of the served nodes. Numbers beyond 2^63-1 are told as 2^63-1.
+    /// Addresses for pods in the blocks of the served nodes. Saturates at 2^63-1.
     pub addresses: i64,
-    /// Who gets what, if that was asked for, by node.
+    /// The blocks of the served nodes, by node, if requested.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub plan: Option<Vec<Share>>,
-    /// Selected nodes without a block, if that was asked for.
+    /// Selected nodes without a block, if requested.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     pub unserved: Vec<String>,
 }
@@ -34,7 +34,7 @@ pub struct Fit {
 #[derive(Clone, PartialEq, Eq, Debug, Serialize)]
 #[serde(untagged)]
 pub enum Block {
-    /// Of an IPPool.
+    /// A block of an IPPool.
     Run {
         /// First address.
         #[serde(rename = "startIP")]
@@ -43,9 +43,9 @@ pub enum Block {
         #[serde(rename = "endIP")]
         end_ip: String,
     },
-    /// Of a CIDRPool.
+    /// A block of a CIDRPool.
     Prefix {
-        /// In CIDR notation.
+        /// The prefix in CIDR notation.
         prefix: String,
     },
 }
@@ -75,7 +75,7 @@ pub struct Share {
     pub addresses: i64,
 }
 
-/// Plans `pool` for `nodes`. What the manifest's own status says was given is kept, if the nodes are real ones.
+/// Plans `pool` for `nodes`. If the user has named the nodes, they keep the blocks in the manifest's status.
 pub(super) fn fit(spec: &PoolSpec, pool: &Pool, object: &Node, nodes: &Nodes, explain: bool) -> Fit {
     let for_all = (!nodes.labels_are_known()).then(|| without_selector(spec, pool)).flatten();
     let pool = for_all.as_ref().unwrap_or(pool);
@@ -95,7 +95,7 @@ pub(super) fn fit(spec: &PoolSpec, pool: &Pool, object: &Node, nodes: &Nodes, ex
     }
 }
 
-/// What surprises about `pool` among `nodes`, if those are the cluster's and not a mere number.
+/// Advice about `pool` and `nodes`. Empty if the nodes are only a count.
 pub(super) fn advice(spec: &PoolSpec, pool: &Pool, nodes: &Nodes) -> Vec<Advice> {
     if !nodes.are_real() {
         return Vec::new();
@@ -128,7 +128,7 @@ fn claims(pool: &Pool, object: &Node) -> Vec<Claim> {
 }
 
 fn shares(pool: &Pool, assignments: &[Assignment]) -> Vec<Share> {
-    let serving = assignments.iter().filter(|assignment| assignment.standing == Standing::Serving);
+    let serving = assignments.iter().filter(|assignment| assignment.standing == BlockPhase::Active);
     serving
         .map(|Assignment { node, block, .. }| Share {
             node: node.clone(),

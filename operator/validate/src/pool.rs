@@ -1,10 +1,10 @@
-//! One pool: what metadata, schema and `ipam-core` say about it, each mistake once.
+//! Validates one pool by metadata, schema and `ipam-core`, and reports each error once.
 
 use std::collections::HashSet;
 
 use ipam_core::addr::Cidr;
 use ipam_core::spec::PoolSpec;
-use ipam_core::{Advice, Contender, Pool, PoolKey, PoolKind, Reason, Violation, advise, advise_annotation};
+use ipam_core::{Advice, OverlapCandidate, Pool, PoolKey, PoolKind, Reason, Violation, advise, advise_annotation};
 use ipam_crds::{CIDRPoolSpec, IPPoolSpec};
 use serde_json::Value as Json;
 
@@ -14,18 +14,18 @@ use super::schema::{self, Finding, Grade};
 use super::tree::{Node, Place, Value, doubled, shortened};
 use super::{MAX_TOLD, Options, plan};
 
-/// Longest message that is passed on; a value of a megabyte is not to be read anyway.
+/// Longest message, in characters. A value may be a megabyte long.
 const MAX_MESSAGE: usize = 1_000;
 
-/// A pool that was looked at by itself.
+/// A pool that was validated by itself.
 pub(super) struct Judged {
     pub(super) origin: Origin,
     pub(super) key: PoolKey,
     pub(super) namespace: String,
     pub(super) allows_overlap: bool,
-    /// `spec.subnet` or `spec.cidr`, if it reads; also when something else in the spec is wrong.
+    /// `spec.subnet` or `spec.cidr`, if it can be parsed, even if the spec has other errors.
     pub(super) network: Option<Cidr>,
-    /// Where the name stands, and the network.
+    /// The places of the name and of the network.
     pub(super) name_at: Place,
     pub(super) network_at: Place,
     pub(super) problems: Vec<Problem>,
@@ -41,7 +41,7 @@ const fn network_field(kind: PoolKind) -> &'static str {
     }
 }
 
-/// Judges the pool in `object`.
+/// Validates the pool in `object`.
 pub(super) fn judge(kind: PoolKind, object: &Node, origin: Origin, options: &Options) -> Judged {
     let (metadata, mut found) = metadata::check(object);
     doubled(object, "", &mut |field, first, again| found.push(twice(field, first, again)));
@@ -53,7 +53,7 @@ pub(super) fn judge(kind: PoolKind, object: &Node, origin: Origin, options: &Opt
     let network = pool.as_ref().and_then(|(spec, _)| network(spec));
     let problems = united(&found, violations, object);
     let mut nodes = None;
-    // A spec with a mistake may parse all the same, by the stand-ins for what is wrong: nobody asked about that one.
+    // A spec with an error may still parse, with stand-ins for its invalid values. Such a spec gets no advice.
     if let (Some((spec, Some(pool))), true) = (&pool, problems.is_empty()) {
         let advice =
             advice(spec, pool, options).into_iter().chain(advise_annotation(metadata.allow_overlap.as_deref()));
@@ -64,7 +64,7 @@ pub(super) fn judge(kind: PoolKind, object: &Node, origin: Origin, options: &Opt
         problems,
         key: PoolKey::new(kind, metadata.name),
         namespace: metadata.namespace.unwrap_or_else(|| options.default_namespace().to_owned()),
-        allows_overlap: Contender::allows(metadata.allow_overlap.as_deref()),
+        allows_overlap: OverlapCandidate::allows(metadata.allow_overlap.as_deref()),
         name_at: object.locate("metadata.name"),
         network_at: object.locate(network_field(kind)),
         origin,
@@ -74,7 +74,7 @@ pub(super) fn judge(kind: PoolKind, object: &Node, origin: Origin, options: &Opt
     }
 }
 
-/// The spec with the types that the schema wants, and what the schema says.
+/// The spec with the types that the schema requires, and the findings of the schema.
 fn spec(kind: PoolKind, object: &Node) -> (Json, Vec<Finding>) {
     match object.member("spec") {
         Some(member) => schema::check(kind, &member.node, member.place()),
@@ -88,7 +88,7 @@ fn twice(field: String, first: Place, again: Place) -> Finding {
     Finding { grade: Grade::Form, problem }
 }
 
-/// Takes names that nobody knows out of `found` and makes them warnings, unless they are to be mistakes.
+/// Moves unknown fields from `found` to warnings, unless `strict` makes them errors.
 fn set_aside_unknown(found: &mut Vec<Finding>, strict: bool) -> Vec<Warning> {
     if strict {
         return Vec::new();
@@ -116,7 +116,7 @@ fn elsewhere(metadata: &Metadata, object: &Node, options: &Options) -> Option<Wa
     })
 }
 
-/// What `ipam-core` makes of the spec. `None` for the spec only if it could not be read at all.
+/// The spec as parsed by `ipam-core`, and its errors. The spec is `None` only if it could not be deserialized.
 type Parsed = (Option<(PoolSpec, Option<Pool>)>, Vec<Violation>);
 
 fn core(kind: PoolKind, name: &str, value: Json) -> Parsed {
@@ -125,7 +125,7 @@ fn core(kind: PoolKind, name: &str, value: Json) -> Parsed {
         PoolKind::CidrPool => serde_json::from_value(value).map(|spec: CIDRPoolSpec| PoolSpec::from(&spec)),
     };
     match spec {
-        // The schema gave the value its types, so this is for a schema and a type that have grown apart.
+        // The value has the types of the schema, so this happens only if the schema and the Rust type differ.
         Err(error) => (None, vec![Violation::new("spec", Reason::Malformed, error.to_string())]),
         Ok(spec) => match Pool::parse(name, &spec) {
             Ok(pool) => (Some((spec, Some(pool))), Vec::new()),
@@ -159,7 +159,8 @@ fn placed(advice: Advice, object: &Node) -> Warning {
     }
 }
 
-/// Every mistake once: of a value that could not be judged the schema's word counts, else the rules', which know more.
+/// All errors, each once. For a value that was not validated the schema's error counts, else that of the rules, which has
+/// more detail.
 fn united(found: &[Finding], violations: Vec<Violation>, object: &Node) -> Vec<Problem> {
     let unjudged: HashSet<&str> =
         found.iter().filter(|finding| finding.grade == Grade::Form).map(|finding| &*finding.problem.field).collect();

@@ -1,4 +1,4 @@
-//! What validation says, as data. [`super::human`] puts it into words; as JSON it is what `-o json` prints.
+//! The result of a validation, as data. [`super::human`] writes it as text, and `-o json` prints it as JSON.
 
 use ipam_core::{PoolKind, Reason};
 use serde::ser::SerializeStruct as _;
@@ -6,19 +6,19 @@ use serde::{Serialize, Serializer};
 
 use super::tree::Place;
 
-/// What became of all that was given.
+/// The result for all sources.
 #[derive(Clone, PartialEq, Debug, Default)]
 pub struct Report {
     /// Pools, in the order of files and documents.
     pub pools: Vec<PoolReport>,
-    /// Documents that could not be told to be pools or something else.
+    /// Documents that cannot be parsed, and objects that may be pools.
     pub strays: Vec<Stray>,
-    /// Objects of other kinds, which were not judged.
+    /// Number of objects of other kinds, which were not validated.
     pub skipped: usize,
 }
 
 impl Report {
-    /// Whether nothing is wrong. Warnings do not count.
+    /// Whether there are no errors. Warnings do not count.
     pub fn is_fine(&self) -> bool {
         self.strays.is_empty() && self.pools.iter().all(PoolReport::is_fine)
     }
@@ -50,7 +50,7 @@ pub struct Origin {
     pub place: Place,
 }
 
-/// A pool and what is to be said about it.
+/// A pool and the findings about it.
 #[derive(Clone, PartialEq, Debug, Serialize)]
 pub struct PoolReport {
     /// Where it was read.
@@ -59,65 +59,65 @@ pub struct PoolReport {
     /// IPPool or CIDRPool.
     #[serde(serialize_with = "kind")]
     pub kind: PoolKind,
-    /// Its namespace; the pools' namespace where the manifest names none.
+    /// Its namespace; the pools' namespace if the manifest has none.
     pub namespace: String,
-    /// Its name; empty if it has none that could be read.
+    /// Its name; empty if it is missing or cannot be read.
     pub name: String,
-    /// What is wrong, by place. At most [`super::MAX_TOLD`].
+    /// Errors, sorted by place. At most [`super::MAX_TOLD`].
     pub problems: Vec<Problem>,
-    /// Problems beyond those.
+    /// Number of errors beyond those.
     #[serde(skip_serializing_if = "is_zero")]
     pub untold: usize,
-    /// What works but surprises.
+    /// Valid settings with unexpected effects.
     pub warnings: Vec<Warning>,
-    /// How the nodes that were asked about would fare.
+    /// How the pool would serve the given nodes.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub nodes: Option<super::plan::Fit>,
 }
 
 impl PoolReport {
-    /// Whether nothing is wrong with it.
+    /// Whether the pool has no errors.
     pub fn is_fine(&self) -> bool {
         self.problems.is_empty()
     }
 }
 
-/// A mistake.
+/// An error in a manifest.
 #[derive(Clone, PartialEq, Eq, Debug, Serialize)]
 pub struct Problem {
     /// Full path of the field, as the API server writes it; empty for the document as a whole.
     pub field: String,
-    /// The kind of mistake.
+    /// The kind of error.
     #[serde(serialize_with = "reason")]
     pub reason: Reason,
-    /// Names the value and says what would be right.
+    /// The value, and what is expected instead.
     pub message: String,
-    /// Where the field stands, or the object that lacks it.
+    /// The place of the field, or of the object that lacks it.
     #[serde(flatten)]
     pub place: Place,
 }
 
-/// Something that works, but not as one would think.
+/// A valid setting with an unexpected effect.
 #[derive(Clone, PartialEq, Eq, Debug, Serialize)]
 pub struct Warning {
     /// Full path of the field.
     pub field: String,
-    /// One word for what surprises.
+    /// One word for the kind of warning.
     pub code: String,
-    /// What surprises, and what to write instead.
+    /// The effect, and what to write instead.
     pub message: String,
-    /// Where the field stands.
+    /// The place of the field.
     #[serde(flatten)]
     pub place: Place,
 }
 
-/// A document that is no pool for sure, and nothing else for sure.
+/// A document that cannot be parsed, or an object that may be a pool.
 #[derive(Clone, PartialEq, Debug, Serialize)]
 pub struct Stray {
     /// Where it was read.
     #[serde(flatten)]
     pub origin: Origin,
-    /// Why.
+    /// What is wrong with it.
     pub problem: Problem,
 }
 

@@ -36,7 +36,7 @@ fn number(text: &str) -> Option<Value> {
     integer(&plain).map(Value::Int).or_else(|| float(&plain, text))
 }
 
-/// With Go's prefixes: 0x, 0o and 0b, and a bare 0 for octal.
+/// Parses an integer with Go's prefixes: 0x, 0o and 0b, and a leading 0 for octal.
 fn integer(text: &str) -> Option<i128> {
     let (sign, digits) = match text.split_at_checked(1)? {
         ("-", rest) => (-1, rest),
@@ -59,7 +59,7 @@ fn integer(text: &str) -> Option<i128> {
 }
 
 fn float(digits: &str, text: &str) -> Option<Value> {
-    // Rust also reads words such as "infinity", which are texts here.
+    // Rust also parses words such as "infinity", which are strings here.
     let is_number = digits.bytes().all(|b| b.is_ascii_digit() || matches!(b, b'+' | b'-' | b'.' | b'e' | b'E'));
     let value: f64 = digits.parse().ok().filter(|_| is_number)?;
     value.is_finite().then(|| Value::Float(value, text.into()))

@@ -1,8 +1,8 @@
-//! What the API server's schema says about a spec: types, required fields, limits, names that it does not know.
+//! Validates a spec by the API server's schema: types, required fields, limits, unknown fields.
 //!
-//! The schema is the one in the CustomResourceDefinition, so a rule written there is a rule here. Patterns and CEL rules are
-//! left to `ipam-core`, which has each of them in full. Never stops at a mistake: what is wrong is replaced by a stand-in
-//! that no rule takes for right, so that the rest can be judged.
+//! The schema is the one in the CustomResourceDefinition, so a rule there is a rule here. `ipam-core` checks patterns and CEL
+//! rules, and has each of them in full. Validation continues after an error: a stand-in that no rule accepts as valid
+//! replaces the invalid value, so that the rest can be validated.
 
 use std::sync::LazyLock;
 
@@ -14,18 +14,18 @@ use serde_json::{Map, Value as Json};
 use super::report::Problem;
 use super::tree::{Node, Place, Value, below, shortened};
 
-/// What kind of mistake a [`Finding`] is.
+/// The kind of error of a [`Finding`].
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(super) enum Grade {
-    /// The value is missing or of the wrong type: nothing at or below it was judged.
+    /// The value is missing or of the wrong type. Nothing at or below it was validated.
     Form,
-    /// The value is beyond a limit; it was judged all the same.
+    /// The value is beyond a limit, but was validated.
     Limit,
-    /// The field is not known, and is dropped by the API server unless it is asked to be strict.
+    /// The field is unknown. The API server drops it, unless it validates strictly.
     Unknown,
 }
 
-/// A mistake that the schema shows.
+/// An error that the schema finds.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub(super) struct Finding {
     pub(super) grade: Grade,
@@ -49,7 +49,8 @@ fn of_spec(kind: PoolKind) -> &'static JSONSchemaProps {
     }
 }
 
-/// Judges `node`, the spec of a pool of `kind`, whose own mistakes are shown at `place`. What comes back has the types that the schema wants.
+/// Validates `node`, the spec of a pool of `kind`. Errors of the spec as a whole are at `place`. The returned value has the
+/// types that the schema requires.
 pub(super) fn check(kind: PoolKind, node: &Node, place: Place) -> (Json, Vec<Finding>) {
     let mut checker = Checker { kind, found: Vec::new() };
     let value = checker.value(node, place, "spec", of_spec(kind));
@@ -91,7 +92,7 @@ impl Checker {
                 self.add(Grade::Form, &field, Reason::Unsupported, why.to_owned(), member.at);
             } else if let Some(schema) = known.and_then(|known| known.get(&*member.name)) {
                 if matches!(member.node.value, Value::Null) && !required.contains(&&*member.name) {
-                    // The API server takes such a field for absent; templates leave many of them.
+                    // The API server treats such a field as absent. Templates produce many of them.
                     continue;
                 }
                 let value = self.value(&member.node, member.place(), &field, schema);
@@ -171,7 +172,7 @@ impl Checker {
     }
 }
 
-/// The API server takes 4.0 and 1e2 for whole numbers, as JSON has but one kind of number.
+/// The value as an integer. The API server also accepts 4.0 and 1e2, because JSON has only one type of number.
 fn whole(value: &Value) -> Option<i128> {
     match value {
         Value::Int(number) => Some(*number),
@@ -220,7 +221,7 @@ fn quoted(value: &Value, text: &str) -> String {
     )
 }
 
-/// Whether the text would be right if it stood there without quotes.
+/// Whether the text would be valid without quotes.
 fn unquoted(text: &str, schema: &JSONSchemaProps) -> bool {
     match (schema.type_.as_deref(), super::scalar::resolve(text)) {
         (Some("integer"), value) => whole(&value).is_some(),
@@ -229,8 +230,8 @@ fn unquoted(text: &str, schema: &JSONSchemaProps) -> bool {
     }
 }
 
-/// A value of the right type that every rule of `ipam-core` refuses, or takes for nothing: that a field is given remains
-/// true of it, and what other fields need of it is not missed.
+/// A value of the right type that every rule of `ipam-core` rejects or treats as empty. The field still counts as present, so
+/// that rules of other fields do not report it as missing.
 fn stand_in(schema: &JSONSchemaProps) -> Json {
     match schema.type_.as_deref() {
         Some("object") => {
@@ -262,10 +263,10 @@ mod tests {
     /// Keywords that [`Checker`] reads.
     const READ: [&str; 9] =
         ["type", "format", "minimum", "maximum", "maxLength", "maxItems", "required", "properties", "items"];
-    /// Keywords that judge nothing, and those whose rules `ipam-core` has.
+    /// Keywords without a rule, and those whose rules `ipam-core` has.
     const LEFT: [&str; 8] = [
         "description",
-        // Of a field that is refused as a whole.
+        // Of a field that is rejected as a whole.
         "additionalProperties",
         "pattern",
         "x-kubernetes-validations",

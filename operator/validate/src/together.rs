@@ -1,13 +1,13 @@
-//! What only several pools together show: one name twice, one address in two pools.
+//! Checks across pools: duplicate names, and addresses that two pools have.
 
 use std::collections::{BTreeMap, HashMap};
 
-use ipam_core::{Contender, Contenders, PoolKey, Reason, overlap};
+use ipam_core::{OverlapCandidate, OverlapCandidates, PoolKey, Reason, overlap};
 
 use super::pool::Judged;
 use super::report::{Origin, Problem};
 
-/// Pools in the way of one that are looked for: files with thousands that overlap each other must not take hours.
+/// Most conflicts that are searched for one pool: files with thousands of overlapping pools must not take hours.
 const MOST_CONFLICTS: usize = 100;
 
 /// The pools so far.
@@ -19,12 +19,12 @@ pub(super) struct Together {
 #[derive(Default)]
 struct Pools {
     origins: HashMap<PoolKey, Origin>,
-    networks: Contenders,
+    networks: OverlapCandidates,
 }
 
 impl Together {
-    /// Compares a pool with those that came before it, which stand in its way where they meet: in a file nothing else tells
-    /// which of two is the older.
+    /// Compares a pool with the earlier ones. Of two that overlap the earlier one counts as older, because files have no
+    /// other order.
     pub(super) fn add(&mut self, pool: &mut Judged) {
         if pool.key.name.is_empty() {
             return;
@@ -39,7 +39,8 @@ impl Together {
         let created = i64::try_from(pools.origins.len()).unwrap_or(i64::MAX);
         pools.origins.insert(pool.key.clone(), pool.origin.clone());
         let Some(network) = pool.network else { return };
-        let contender = Contender { key: pool.key.clone(), network, created, allows_overlap: pool.allows_overlap };
+        let contender =
+            OverlapCandidate { key: pool.key.clone(), network, created, allows_overlap: pool.allows_overlap };
         let conflicts = pools.networks.conflicts_among(&contender, MOST_CONFLICTS);
         if let Some(violation) = overlap::violation(&contender, &conflicts) {
             let first = conflicts.first().and_then(|other| pools.origins.get(&other.key));

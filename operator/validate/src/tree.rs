@@ -1,4 +1,4 @@
-//! A manifest as a tree of values that know where they stand. YAML and JSON both end here; nothing is judged.
+//! A manifest as a tree of values with their places in the file, for YAML and JSON. Nothing is validated here.
 
 use std::borrow::Cow;
 use std::collections::HashMap;
@@ -7,18 +7,18 @@ use std::rc::Rc;
 
 use serde::Serialize;
 
-/// Deepest nesting that is read. A pool needs 8 levels; the bound keeps every walk over a tree off the end of the stack.
+/// Deepest nesting that is accepted. A pool needs 8 levels. The limit keeps recursion over a tree from overflowing the stack.
 pub(super) const MAX_DEPTH: usize = 64;
-/// Most values that one document may have, each alias counted as what it stands for. 10,000 pools in one List need
-/// some 600,000; the bound is what ends a document of aliases of aliases.
+/// Most values that one document may have, with each alias counted in full. 10,000 pools in one List need some 600,000. The
+/// limit stops a document with aliases of aliases.
 pub(super) const MAX_NODES: usize = 1_000_000;
 
 /// A place in a file.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug, Serialize)]
 pub struct Place {
-    /// Counted from 1.
+    /// Line number, from 1.
     pub line: usize,
-    /// Counted from 1: characters in YAML, bytes in JSON.
+    /// Column number, from 1: in characters for YAML, in bytes for JSON.
     pub column: usize,
 }
 
@@ -28,7 +28,7 @@ impl fmt::Display for Place {
     }
 }
 
-/// Why a text is no tree, and where that shows.
+/// Why a text cannot be parsed, and where.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub(super) struct Unread {
     pub(super) at: Place,
@@ -40,7 +40,7 @@ pub(super) struct Unread {
 pub(super) struct Node {
     pub(super) value: Value,
     pub(super) at: Place,
-    /// Values in this tree, itself included; saturates.
+    /// Number of values in this tree, including itself. Saturates.
     pub(super) weight: usize,
     /// Levels of lists and objects in it; 0 for a scalar.
     pub(super) height: usize,
@@ -49,21 +49,21 @@ pub(super) struct Node {
 #[derive(PartialEq, Debug)]
 pub(super) enum Value {
     Null,
-    /// With the text that was read as a truth value: `on` is one in YAML 1.1.
+    /// A boolean with its original text: `on` is one in YAML 1.1.
     Bool(bool, Box<str>),
     Int(i128),
-    /// With the text that was read as a number.
+    /// A number with its original text.
     Float(f64, Box<str>),
     Text(Box<str>),
     List(Vec<Rc<Node>>),
-    /// In the order of the file; a name that stands twice is here twice.
+    /// The members in the order of the file, including duplicate names.
     Map(Vec<Member>),
 }
 
 #[derive(Clone, PartialEq, Debug)]
 pub(super) struct Member {
     pub(super) name: Box<str>,
-    /// Where the name stands.
+    /// The place of the name.
     pub(super) at: Place,
     pub(super) node: Rc<Node>,
 }
@@ -91,7 +91,7 @@ impl Node {
         if let Value::List(items) = &self.value { items } else { &[] }
     }
 
-    /// The member of this name; of two the last, as kubectl has it.
+    /// The member of this name. Of duplicates the last one counts, as in kubectl.
     pub(super) fn member(&self, name: &str) -> Option<&Member> {
         self.members().iter().rfind(|member| &*member.name == name)
     }
@@ -104,8 +104,8 @@ impl Node {
         if let Value::Text(text) = &self.value { Some(text) } else { None }
     }
 
-    /// The value at a path such as `exclusions[2].endIP`, or the place nearest to it: what is missing is to be written
-    /// where its parent stands.
+    /// The place of the value at a path such as `exclusions[2].endIP`. For a missing value it is the place of its nearest
+    /// existing parent.
     pub(super) fn locate(&self, path: &str) -> Place {
         let mut node = self;
         let mut at = self.at;
@@ -135,7 +135,7 @@ fn measure<'a>(children: impl Iterator<Item = &'a Rc<Node>>) -> (usize, usize) {
 }
 
 impl Member {
-    /// Where a mistake in the member's value is shown: at a short value itself, at the name of a list or object.
+    /// The place where an error in the member's value is reported: the value itself, or the name of a list, object or null.
     pub(super) fn place(&self) -> Place {
         match self.node.value {
             Value::List(_) | Value::Map(_) | Value::Null => self.at,
@@ -145,7 +145,7 @@ impl Member {
 }
 
 impl Value {
-    /// What this is, for people: `"a" is text`.
+    /// A description of the value for messages: `"a" is a text`.
     pub(super) fn described(&self) -> String {
         match self {
             Self::Null => "null is no value".to_owned(),
@@ -159,7 +159,7 @@ impl Value {
     }
 }
 
-/// `text`, cut where it gets too long to be shown.
+/// `text`, truncated to 100 characters.
 pub(super) fn shortened(text: &str) -> Cow<'_, str> {
     const LONGEST: usize = 100;
     match text.char_indices().nth(LONGEST) {
@@ -180,7 +180,7 @@ fn steps(path: &str) -> impl Iterator<Item = Step<'_>> {
     })
 }
 
-/// Names that stand more than once in one object: full path, where first, where again.
+/// Finds duplicate names within each object. Calls `found` with the full path, the previous place, and the new place.
 pub(super) fn doubled(node: &Node, path: &str, found: &mut impl FnMut(String, Place, Place)) {
     for (index, item) in node.items().iter().enumerate() {
         doubled(item, &format!("{path}[{index}]"), found);
@@ -195,7 +195,7 @@ pub(super) fn doubled(node: &Node, path: &str, found: &mut impl FnMut(String, Pl
     }
 }
 
-/// The path of the field `name` of the object at `path`. A name without a character is written as `""`.
+/// The path of the field `name` of the object at `path`. An empty name is written as `""`.
 pub(super) fn below(path: &str, name: &str) -> String {
     let name = if name.is_empty() { "\"\"".into() } else { shortened(name) };
     if path.is_empty() { name.into_owned() } else { format!("{path}.{name}") }

@@ -1,5 +1,5 @@
-//! YAML text to trees, one for each document. A document that does not parse hides none of the others; what a document
-//! may cost is bounded before it is built, aliases included.
+//! Parses YAML text into trees, one for each document. An invalid document does not hide the others. The size of a document,
+//! with its aliases in full, is limited before its tree is built.
 
 use std::collections::{HashMap, HashSet};
 use std::rc::Rc;
@@ -9,7 +9,7 @@ use granit_parser::{Event, Marker, Parser, ScalarStyle, ScanError, Span, StrInpu
 use super::scalar;
 use super::tree::{MAX_DEPTH, MAX_NODES, Member, Node, Place, Unread, Value};
 
-/// Reads all documents in `text`, in order. Empty ones are left out.
+/// Parses all documents in `text`, in order. Empty ones are omitted.
 pub(super) fn documents(text: &str, mut each: impl FnMut(Result<Rc<Node>, Unread>)) {
     if let Some(unread) = directive(text) {
         each(Err(unread));
@@ -32,7 +32,8 @@ pub(super) fn documents(text: &str, mut each: impl FnMut(Result<Rc<Node>, Unread
     }
 }
 
-/// A directive before the first document. It is good YAML, but kubectl takes what stands before the first `---` for a document.
+/// The error for a directive before the first document. It is valid YAML, but kubectl parses the text before the first `---`
+/// as a document.
 fn directive(text: &str) -> Option<Unread> {
     let is_nothing = |line: &str| line.trim().is_empty() || line.trim_start().starts_with('#');
     let (number, line) = text.lines().enumerate().find(|(_, line)| !is_nothing(line))?;
@@ -72,12 +73,12 @@ fn place(marker: &Marker) -> Place {
     Place { line: marker.line(), column: marker.col() + 1 }
 }
 
-/// A list or object whose end has not come yet.
+/// A list or object whose end has not been parsed yet.
 struct Open {
     at: Place,
     anchor: usize,
     items: Vec<Rc<Node>>,
-    /// Of an object: its members so far, the name that waits for its value, and what `<<` brings in.
+    /// For an object: its members so far, the name that waits for its value, and what `<<` merges.
     object: Option<Members>,
 }
 
@@ -93,7 +94,7 @@ struct Builder {
     open: Vec<Open>,
     root: Option<Rc<Node>>,
     anchors: HashMap<usize, Rc<Node>>,
-    /// Values so far, each alias as what it stands for.
+    /// Number of values so far, with each alias counted in full.
     nodes: usize,
 }
 
@@ -202,7 +203,7 @@ impl Members {
         Ok(())
     }
 
-    /// What an object says itself wins over what `<<` brings in, and of that the first.
+    /// The members of the object. Its own take precedence over those that `<<` merges, and of these the first does.
     fn into_members(self) -> Vec<Member> {
         let mut all = self.own;
         if self.merged.is_empty() {

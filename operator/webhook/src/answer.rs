@@ -1,4 +1,4 @@
-//! The bytes of an answer: always an `AdmissionReview`, with the uid of the question where there was one.
+//! Serializes answers: always an `AdmissionReview`, with the uid of the request if it had one.
 
 use std::borrow::Cow;
 
@@ -9,9 +9,9 @@ use serde::Serialize;
 use super::judge::{Refusal, RefusalStatus, VIOLATIONS_SHOWN, Verdict};
 use super::review::REVIEW_VERSION;
 
-/// Longest warning. The API server cuts longer ones, in characters, once all warnings of an answer are over 4096.
+/// Longest warning, in characters. The API server truncates longer ones if all warnings of an answer exceed 4096.
 const WARNING_LENGTH: usize = 256;
-/// Length of all warnings of an answer, for the same reason.
+/// Longest total of all warnings of an answer, in characters, for the same reason.
 const WARNINGS_LENGTH: usize = 4096;
 
 #[derive(Serialize)]
@@ -69,7 +69,7 @@ pub fn answer(uid: &str, key: &PoolKey, verdict: &Verdict) -> Vec<u8> {
     write(&Response { uid, allowed: verdict.refusal.is_none(), status, warnings: bounded(&verdict.warnings) })
 }
 
-/// The answer to what is no review for us.
+/// The answer to a request that is not a review of a pool, or that was not reviewed.
 pub fn unread(uid: &str, status: RefusalStatus, message: &str) -> Vec<u8> {
     let status = Status {
         metadata: Empty {},
@@ -84,7 +84,7 @@ pub fn unread(uid: &str, status: RefusalStatus, message: &str) -> Vec<u8> {
 
 fn write(response: &Response<'_>) -> Vec<u8> {
     let envelope = Envelope { api_version: REVIEW_VERSION, kind: "AdmissionReview", response };
-    // Texts and numbers alone: nothing in it can fail to be written.
+    // The envelope has only strings, numbers and booleans, so serialization cannot fail.
     serde_json::to_vec(&envelope).unwrap_or_default()
 }
 
@@ -113,7 +113,7 @@ fn cause(violation: &Violation) -> Cause<'_> {
     }
 }
 
-/// The word of meta/v1's `CauseType` that comes closest.
+/// The closest `CauseType` of meta/v1.
 const fn cause_reason(reason: Reason) -> &'static str {
     match reason {
         Reason::Required => "FieldValueRequired",
@@ -123,7 +123,7 @@ const fn cause_reason(reason: Reason) -> &'static str {
     }
 }
 
-/// As many warnings as the API server passes on whole, and how many are left out.
+/// The warnings that the API server forwards in full. If some are omitted, the last entry has their number.
 fn bounded(warnings: &[String]) -> Vec<Cow<'_, str>> {
     let mut room = WARNINGS_LENGTH - WARNING_LENGTH;
     let mut kept = Vec::new();

@@ -1,6 +1,6 @@
 //! One connection: handshake, requests, end.
 //!
-//! It tells the roster what it is doing and ends when the roster says so; it decides nothing about its own fate.
+//! It reports its progress to the connection table, and ends when the table signals it. The table decides which connections end.
 
 use std::convert::Infallible;
 use std::io;
@@ -21,33 +21,33 @@ use tokio::net::TcpStream;
 use tokio_rustls::server::TlsStream;
 use tower::ServiceExt as _;
 
-use super::roster::{Id, Protocol, Signals};
+use super::connections::{Id, Protocol, Signals};
+use super::routes::Cut;
 use super::shared::Shared;
-use super::site::Cut;
 
-/// Longest time before a certificate's end at which connections made with it are asked to be opened anew.
+/// Longest time before a certificate expires at which its clients are asked to reconnect.
 const LONGEST_MARGIN: Duration = Duration::from_mins(5);
 /// HTTP/2: bytes that a client may send ahead on one stream, and on all of a connection.
 const STREAM_WINDOW: u32 = 256 << 10;
 const CONNECTION_WINDOW: u32 = 1 << 20;
-/// HTTP/2: how often a client that says nothing is asked whether it is there, and how long it has to answer.
+/// HTTP/2: time without data after which the server pings a client, and how long the client has to answer.
 const PING_EVERY: Duration = Duration::from_secs(30);
 const PING_ANSWER: Duration = Duration::from_secs(10);
 
-/// A connection with a place in the roster, which it leaves when dropped.
+/// A connection with an entry in the connection table. Dropping it removes the entry.
 pub(super) struct Connection {
     pub(super) id: Id,
     pub(super) signals: Signals,
     pub(super) shared: Arc<Shared>,
 }
 
-/// The certificate that the connection was made with is no longer valid: it is closed without an answer.
+/// The certificate of the connection has expired: the connection is closed without an answer.
 #[derive(Debug, thiserror::Error)]
 #[error("the certificate of this connection has expired")]
 struct Expired;
 
 impl Connection {
-    /// Serves until the client is gone or the roster says so.
+    /// Serves until the client closes the connection or the connection table ends it.
     pub(super) async fn run(self, stream: TcpStream) {
         let this = Arc::new(self);
         tokio::select! {
@@ -58,7 +58,7 @@ impl Connection {
     }
 
     async fn serve(self: Arc<Self>, stream: TcpStream) {
-        // Answers are written whole; waiting for more to send with them would only delay them.
+        // Each answer is written as a whole, so Nagle's algorithm would only delay it.
         drop(stream.set_nodelay(true));
         let before = self.shared.expiry();
         let stream = match self.shared.acceptor.accept(stream).await {
@@ -70,7 +70,7 @@ impl Connection {
         };
         let protocol =
             if stream.get_ref().1.alpn_protocol() == Some(b"h2") { Protocol::Http2 } else { Protocol::Http1 };
-        // The certificate may have been exchanged during the handshake: the one that ends first counts.
+        // The certificate may have been replaced during the handshake. The earlier expiry counts.
         let not_after = before.into_iter().chain(self.shared.expiry()).min();
         let retires = not_after.and_then(|not_after| retires(not_after, self.shared.wall()));
         self.shared.roster().greeted(self.id, Instant::now(), protocol, retires, not_after);
@@ -83,7 +83,7 @@ impl Connection {
     async fn http1(self: Arc<Self>, stream: TlsStream<TcpStream>) {
         let io = TokioIo::new(Heard { stream, connection: self.clone() });
         let mut server = http1::Builder::new();
-        // The roster cuts off slow heads: it tells them from connections that are idle, which hyper does not.
+        // The connection table closes connections with slow heads. Unlike hyper, it distinguishes them from idle connections.
         server.timer(TokioTimer::new()).header_read_timeout(None).max_buf_size(self.shared.limits.head_bytes);
         let answering = self.clone();
         let service = service_fn(move |request| answering.clone().answer(request));
@@ -108,7 +108,7 @@ impl Connection {
 
     async fn drive<C: GracefulConnection>(&self, connection: C) {
         let mut connection = pin!(connection);
-        // Errors here are the client's: gone in the middle, no HTTP, and the like.
+        // Errors here are caused by the client, such as an aborted connection or invalid HTTP.
         tokio::select! {
             _ = connection.as_mut() => return,
             () = self.signals.retire.cancelled() => connection.as_mut().graceful_shutdown(),
@@ -120,7 +120,7 @@ impl Connection {
         let is_in_time = self.shared.roster().begin(self.id, Instant::now(), self.shared.wall());
         let _at_work = AtWork(&self);
         if !is_in_time {
-            // With HTTP/2 an error ends no more than its stream.
+            // With HTTP/2 an error ends only its stream, so the connection is closed here.
             self.signals.cut.cancel();
             return Err(Expired);
         }
@@ -134,7 +134,7 @@ impl Connection {
                 self.signals.retire.cancel();
             }
         } else if is_last || response.status() != StatusCode::OK {
-            // The client closes then, having read the answer: so no request of its own crosses our closing.
+            // The client closes the connection after it has read the answer, so none of its requests is lost.
             response.headers_mut().insert(header::CONNECTION, HeaderValue::from_static("close"));
         }
         Ok(response)
@@ -149,7 +149,7 @@ impl Drop for Connection {
     }
 }
 
-/// When a connection is to end, with an answer, whose certificate ends at `not_after`.
+/// The time from which a connection whose certificate expires at `not_after` is asked to close.
 fn retires(not_after: SystemTime, wall: SystemTime) -> Option<Instant> {
     let left = not_after.duration_since(wall).unwrap_or_default();
     Instant::now().checked_add(left.saturating_sub(LONGEST_MARGIN.min(left / 10)))
@@ -164,7 +164,7 @@ impl Drop for AtWork<'_> {
     }
 }
 
-/// A stream that tells the roster when something was read from it.
+/// A stream that reports received data to the connection table.
 struct Heard {
     stream: TlsStream<TcpStream>,
     connection: Arc<Connection>,

@@ -6,7 +6,7 @@ use std::time::Duration;
 use clap::Args;
 use ipam_daemon::{BindAddress, Mistakes, gosyntax};
 
-/// As typed.
+/// The webhook flags as typed.
 #[derive(Args, Debug)]
 pub struct WebhookFlags {
     /// Serve the validating webhook
@@ -16,7 +16,7 @@ pub struct WebhookFlags {
     /// Where the webhook listens
     #[arg(long, default_value = ":9443", value_name = "ADDRESS", help_heading = "Webhook")]
     webhook_bind_address: String,
-    /// "files": tls.crt and tls.key in --webhook-cert-dir, kept by others; "self-managed": a CA of our own, kept in a Secret
+    /// "files": tls.crt and tls.key in --webhook-cert-dir, written by another program; "self-managed": the operator's own CA, in a Secret
     #[arg(long, default_value = "files", value_name = "SOURCE", help_heading = "Webhook")]
     webhook_certificates: String,
     /// Directory of tls.crt and tls.key, for --webhook-certificates=files
@@ -30,37 +30,37 @@ pub struct WebhookFlags {
     /// Namespace of the webhook's Service and Secret, for --webhook-certificates=self-managed; empty means that of the pools
     #[arg(long, default_value = "", value_name = "NAMESPACE", help_heading = "Webhook")]
     webhook_namespace: String,
-    /// Service that the API server reaches the webhook by, for --webhook-certificates=self-managed
+    /// Service through which the API server reaches the webhook, for --webhook-certificates=self-managed
     #[arg(long, default_value = "nv-ipam-webhook", value_name = "NAME", help_heading = "Webhook")]
     webhook_service: String,
     /// Secret of the certificates, for --webhook-certificates=self-managed
     #[arg(long, default_value = "nv-ipam-webhook-server-cert", value_name = "NAME", help_heading = "Webhook")]
     webhook_secret: String,
-    /// ValidatingWebhookConfiguration whose caBundle is kept right, for --webhook-certificates=self-managed
+    /// ValidatingWebhookConfiguration whose caBundle the operator writes, for --webhook-certificates=self-managed
     #[arg(long, default_value = "nv-ipam-validating-webhook", value_name = "NAME", help_heading = "Webhook")]
     webhook_configuration: String,
-    /// How long reviews are still taken after SIGTERM: until the API servers have heard that this replica is leaving
+    /// How long the webhook accepts reviews after SIGTERM, until the API servers use other replicas
     #[arg(long, default_value = "5s", value_name = "DURATION", help_heading = "Webhook")]
     webhook_drain: String,
 }
 
-/// What the flags mean.
+/// The parsed webhook flags.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct WebhookConfig {
     /// Where to listen.
     pub bind: BindAddress,
     /// Where the certificates come from.
     pub certificates: CertificateSource,
-    /// How long reviews are still taken once the end is asked for.
+    /// How long the webhook still accepts reviews after a shutdown is requested.
     pub drain: Duration,
 }
 
-/// Who keeps the certificates.
+/// The source of the certificates.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub enum CertificateSource {
-    /// Others: `tls.crt` and `tls.key` lie in this directory.
+    /// `tls.crt` and `tls.key` in this directory, which another program or an admin maintains.
     Files(PathBuf),
-    /// We.
+    /// A CA and a leaf that the webhook creates and keeps in a Secret.
     SelfManaged {
         /// Namespace of the Service and the Secret.
         namespace: String,
@@ -73,11 +73,11 @@ pub enum CertificateSource {
     },
 }
 
-/// A drain longer than this is a mistyped one: pods are killed 30 s after SIGTERM unless they ask for more.
+/// Longest drain that is accepted. A longer one is likely a typo: pods are killed 30 s after SIGTERM unless they request more.
 const LONGEST_DRAIN: Duration = Duration::from_mins(10);
 
 impl WebhookFlags {
-    /// What the flags mean, `None` if the webhook is off; mistakes go to `mistakes` even then. `pools` is the namespace of
+    /// Parses the flags. Returns `None` if the webhook is off. Errors go to `mistakes` even then. `pools` is the namespace of
     /// the pools.
     pub fn read(&self, pools: &str, mistakes: &mut Mistakes) -> Option<WebhookConfig> {
         let on = mistakes.take("webhook", &self.webhook, gosyntax::boolean(&self.webhook), false);
@@ -149,7 +149,7 @@ impl WebhookFlags {
     }
 }
 
-/// A DNS subdomain (RFC 1123), as names of objects are.
+/// Whether `text` is a DNS subdomain (RFC 1123), as object names must be.
 fn is_name(text: &str) -> bool {
     let label = |label: &str| {
         let inner = label.bytes().all(|b| b.is_ascii_lowercase() || b.is_ascii_digit() || b == b'-');

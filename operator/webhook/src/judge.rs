@@ -1,9 +1,10 @@
-//! The decision about a review: what is refused, in which words, and what is let through with a warning.
+//! The decision about a review: what is rejected, with which message, and what is allowed with a warning.
 //!
-//! Pure: a review and what is known go in, a verdict comes out. The rules are `ipam-core`'s, the same that reconcile goes by; what
-//! is decided here is only which of them a change may be held to:
-//! * Whoever does not touch the spec is never refused, however bad the spec may be: status, labels, finalizers.
-//! * What is not known counts against a change that takes blocks away, and never against anything else.
+//! Pure: a review and an [`AdmissionCache`] go in, a [`Verdict`] comes out. The rules are those of `ipam-core`, which
+//! reconcile also applies. This module only decides which of them apply to a change:
+//! * A write of the status, labels or finalizers is never rejected, however invalid the spec is. A write that leaves the spec
+//!   unchanged is rejected only if it removes the annotation that permits an overlap.
+//! * Unknown use of addresses counts against a change that removes blocks, and against no other change.
 
 use std::collections::BTreeMap;
 use std::fmt::Write as _;
@@ -13,38 +14,38 @@ use ipam_core::{
     Advice, Held, Pool, Reason, Violation, advise, advise_annotation, advise_nodes, displaced, edit, overlap,
 };
 
-use super::draft::Draft;
-use super::known::Known;
+use super::cache::AdmissionCache;
+use super::pool_object::ReviewedPool;
 use super::review::{Operation, Review};
 
-/// What is answered.
+/// The decision about a review.
 #[derive(Clone, PartialEq, Eq, Default, Debug)]
 pub struct Verdict {
-    /// Why not; `None` to let it through.
+    /// Why the request is rejected; `None` allows it.
     pub refusal: Option<Refusal>,
-    /// What people are told besides. Short, and few.
+    /// Warnings for the user. Short, and few.
     pub warnings: Vec<String>,
 }
 
-/// Why something is refused.
+/// Why a request is rejected.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct Refusal {
-    /// The code and word with which the API server refuses such things itself.
+    /// The status code and reason with which the API server rejects such requests itself.
     pub status: RefusalStatus,
-    /// Every mistake, in the order of the fields; none if the review was not for us.
+    /// All errors: first those of the spec itself, in the order of the fields. At least one.
     pub violations: Vec<Violation>,
-    /// The same for people.
+    /// The errors as text for the user.
     pub message: String,
 }
 
-/// The kinds of refusals that the API has.
+/// The status reasons of the API that a rejection may have.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum RefusalStatus {
-    /// The object can never be right.
+    /// The object is invalid by itself.
     Invalid,
-    /// The object would be right at another time or in other company.
+    /// The object conflicts with other pools, or with addresses in use.
     Forbidden,
-    /// The request makes no sense.
+    /// The request is invalid.
     BadRequest,
 }
 
@@ -58,7 +59,7 @@ impl RefusalStatus {
         }
     }
 
-    /// The API's word.
+    /// The status reason of the API.
     pub const fn as_str(self) -> &'static str {
         match self {
             Self::Invalid => "Invalid",
@@ -68,19 +69,19 @@ impl RefusalStatus {
     }
 }
 
-/// The specs of a review, judged by themselves: the part that takes time and needs nothing else.
+/// The specs of a review, validated by themselves. This part takes the most time and needs no other objects.
 #[derive(Debug)]
 pub struct Parsed {
-    /// Of the new spec; absent if it is not to be judged.
+    /// The new spec; absent if it need not be validated.
     new: Option<Result<Pool, Vec<Violation>>>,
     warnings: Vec<String>,
 }
 
 impl Parsed {
-    /// Reads the new spec, if it is to be judged.
+    /// Parses the new spec, if it must be validated.
     pub fn of(review: &Review) -> Self {
         let judged = review.new.as_ref().filter(|new| !review.status_only && touches_spec(new, review.old.as_ref()));
-        let new = judged.map(Draft::parse);
+        let new = judged.map(ReviewedPool::parse);
         let mut advice = match (judged, &new) {
             (Some(draft), Some(Ok(pool))) => advise(&draft.spec, pool),
             _ => Vec::new(),
@@ -92,13 +93,13 @@ impl Parsed {
         Self { new, warnings: advice.iter().map(ToString::to_string).collect() }
     }
 
-    /// The verdict.
-    pub fn judge(self, review: &Review, known: &Known) -> Verdict {
+    /// Decides about the review by its parsed specs and the cache.
+    pub fn judge(self, review: &Review, known: &AdmissionCache) -> Verdict {
         let served = known.serves(&review.namespace);
         let Self { new: parsed, mut warnings } = self;
         let mut violations = Vec::new();
         if let (Operation::Delete, Some(old), true) = (review.operation, &review.old, served) {
-            warnings.extend(farewell(review, old, known));
+            warnings.extend(deletion_warnings(review, old, known));
         }
         if let (Some(new), false) = (&review.new, review.status_only) {
             if served {
@@ -118,39 +119,39 @@ impl Parsed {
                 _ => {}
             }
         }
-        // What is wrong with the spec itself comes first.
+        // Errors of the spec itself come first.
         let mut all = parsed.and_then(Result::err).unwrap_or_default();
         all.append(&mut violations);
         Verdict { refusal: (!all.is_empty()).then(|| Refusal::of(all)), warnings }
     }
 }
 
-/// Judges a review.
-pub fn judge(review: &Review, known: &Known) -> Verdict {
+/// Decides about a review.
+pub fn judge(review: &Review, known: &AdmissionCache) -> Verdict {
     Parsed::of(review).judge(review, known)
 }
 
-/// The new pool, if it is new or comes with another spec or annotation.
-fn annotation_changed(review: &Review) -> Option<&Draft> {
+/// The new pool, if it is created, or if its spec or annotation changes.
+fn annotation_changed(review: &Review) -> Option<&ReviewedPool> {
     let (new, old) = (review.new.as_ref().filter(|_| !review.status_only)?, review.old.as_ref());
     let is_other = old.is_some_and(|old| old.allow_overlap != new.allow_overlap);
     (is_other || touches_spec(new, old)).then_some(new)
 }
 
-fn touches_spec(new: &Draft, old: Option<&Draft>) -> bool {
+fn touches_spec(new: &ReviewedPool, old: Option<&ReviewedPool>) -> bool {
     old.is_none_or(|old| !old.has_spec_of(new))
 }
 
-/// Other pools with the same addresses, as far as this change brings that about. One that goes away serves nobody anew.
-fn overlap_of(review: &Review, new: &Draft, known: &Known) -> Option<Violation> {
+/// Overlaps with other pools that this change adds. A pool that is being deleted adds none, unless its spec changes.
+fn overlap_of(review: &Review, new: &ReviewedPool, known: &AdmissionCache) -> Option<Violation> {
     let old = review.old.as_ref();
     let contender = new.contender(review.kind).filter(|_| !new.is_going || touches_spec(new, old))?;
     let before = old.and_then(|old| old.contender(review.kind));
     overlap::violation(&contender, &known.conflicts_made(before.as_ref(), &contender))
 }
 
-/// Blocks that the change would move or drop while their addresses may be held.
-fn taken_away(review: &Review, new: &Draft, pool: &Pool, known: &Known) -> Vec<Violation> {
+/// Errors for blocks that the change would move or remove while their addresses may be in use.
+fn taken_away(review: &Review, new: &ReviewedPool, pool: &Pool, known: &AdmissionCache) -> Vec<Violation> {
     let Some(old) = &review.old else { return Vec::new() };
     let key = review.key();
     let stays = |record: &Record<'_>| !record.is_leaving || known.selects(pool, &record.claim.node) != Some(false);
@@ -160,8 +161,8 @@ fn taken_away(review: &Review, new: &Draft, pool: &Pool, known: &Known) -> Vec<V
     edit::violations(&found, Some(&old.spec), &new.spec)
 }
 
-/// Nodes that the change leaves without their blocks, which are taken back once their pods are gone.
-fn left_out(review: &Review, new: &Draft, pool: &Pool, known: &Known) -> Option<Advice> {
+/// A warning about nodes that lose their blocks by the change. The operator releases these blocks once their pods are gone.
+fn left_out(review: &Review, new: &ReviewedPool, pool: &Pool, known: &AdmissionCache) -> Option<Advice> {
     let (old, key) = (review.old.as_ref()?, review.key());
     let given = records(review, old, known).into_iter().filter(|record| !record.is_leaving);
     let claims: Vec<Claim> = given.map(|record| record.claim.clone()).collect();
@@ -169,16 +170,16 @@ fn left_out(review: &Review, new: &Draft, pool: &Pool, known: &Known) -> Option<
     edit::left_out(&old.spec, &new.spec, &claims, &is_selected, &|node| known.held(&key, node))
 }
 
-/// A record of who has which block.
+/// A block of a node, from one record.
 struct Record<'a> {
     claim: &'a Claim,
-    /// Whether the block is being taken back. While its node is not selected no spec changes that: it goes once it is empty.
-    /// A node that is selected keeps it, if the spec has it.
+    /// Whether the block is being released. If its node is not selected, no spec changes that: the block is released once it
+    /// is empty. A selected node keeps the block if the spec still has it.
     is_leaving: bool,
 }
 
-/// Who has which block: what the status says, and what the IPAMNodes say besides.
-fn records<'a>(review: &Review, old: &'a Draft, known: &'a Known) -> Vec<Record<'a>> {
+/// The blocks of the pool's nodes: those in the status, and those that only IPAMNodes have.
+fn records<'a>(review: &Review, old: &'a ReviewedPool, known: &'a AdmissionCache) -> Vec<Record<'a>> {
     let in_status =
         old.claims.iter().map(|claim| (claim, false)).chain(old.releasing.iter().map(|claim| (claim, true)));
     let mut by_node = BTreeMap::new();
@@ -189,11 +190,11 @@ fn records<'a>(review: &Review, old: &'a Draft, known: &'a Known) -> Vec<Record<
     by_node.into_values().collect()
 }
 
-/// Nodes that a warning names; the rest is counted.
+/// Most nodes that a warning names. The others are counted.
 const MOST_NAMED: usize = 5;
 
-/// What one who deletes a pool is told: who still holds addresses of it.
-fn farewell(review: &Review, old: &Draft, known: &Known) -> Option<String> {
+/// The warning for the deletion of a pool: the nodes where its addresses are still in use.
+fn deletion_warnings(review: &Review, old: &ReviewedPool, known: &AdmissionCache) -> Option<String> {
     let key = review.key();
     let mut nodes: Vec<&str> =
         records(review, old, known).into_iter().map(|record| record.claim.node.as_str()).collect();
@@ -203,11 +204,11 @@ fn farewell(review: &Review, old: &Draft, known: &Known) -> Option<String> {
     Some(format!("addresses of this pool are still held: {named}; the pool goes once they are given back"))
 }
 
-/// Mistakes that are spelled out; of a spec with thousands the first ones tell enough.
+/// Most errors that an answer lists. A spec may have thousands.
 pub const VIOLATIONS_SHOWN: usize = 50;
 
 impl Refusal {
-    /// A refusal for these mistakes, of which there is at least one.
+    /// A refusal for these errors, of which there is at least one.
     pub fn of(violations: Vec<Violation>) -> Self {
         let by_others = |violation: &Violation| is_by_others(violation.reason);
         let status = if violations.iter().all(by_others) { RefusalStatus::Forbidden } else { RefusalStatus::Invalid };
@@ -215,7 +216,7 @@ impl Refusal {
     }
 }
 
-/// Whether the mistake lies not in the object but in what else there is.
+/// Whether the cause is other objects, and not the object itself.
 const fn is_by_others(reason: Reason) -> bool {
     matches!(reason, Reason::Overlap | Reason::InUse)
 }

@@ -1,27 +1,27 @@
-//! The validating webhook: says at once, and in words, what reconcile would say later in a condition.
+//! The validating admission webhook: rejects at once what the operator would otherwise report later in a condition.
 //!
-//! The way of a review: [`server`] (connections) → [`site`] (requests) → [`review`] (bytes → what is asked) → [`judge`] (pure, by
-//! what is [`known`]) → [`answer`] (bytes). It is served on every replica, on a thread of its own, so that neither a burst of
-//! reconciling nor one of reviews delays the other.
+//! Data flow of a review: [`server`] (connections) → [`routes`] (requests) → [`review`] (bytes to a review) → [`judge`]
+//! (pure, reads [`cache`]) → [`answer`] (bytes). Every replica serves reviews on a thread of its own, so that neither a burst
+//! of reconciles nor one of reviews delays the other.
 //!
-//! Never: the only guard (reconcile decides by the same rules), a reason to wait for whoever does not write pools, a write of any
-//! kind. A review has no side effects.
+//! The webhook is never the only guard, because reconcile applies the same rules. It delays no requests except those that
+//! write pools. It never writes: a review has no side effects.
 
 pub mod answer;
+pub mod cache;
 mod connection;
-pub mod draft;
+mod connections;
 pub mod flags;
 pub mod judge;
-pub mod known;
-mod lanes;
 pub mod limits;
+mod memory_budget;
 pub mod metrics;
+pub mod pool_object;
 pub mod review;
-mod room;
-mod roster;
+pub mod routes;
 pub mod server;
 pub mod shared;
-pub mod site;
+mod worker_pools;
 
 use std::sync::{Arc, RwLock};
 use std::time::{Duration, SystemTime};
@@ -35,42 +35,43 @@ use prometheus_client::registry::Registry;
 use tokio::sync::oneshot;
 use tokio_util::sync::CancellationToken;
 
+use cache::AdmissionCache;
 use flags::{CertificateSource, WebhookConfig};
-use known::Known;
 use limits::Limits;
 use metrics::WebhookMetrics;
+use routes::AdmissionService;
 use server::Server;
-use site::Site;
 
 /// A running webhook.
 pub struct Webhook {
     source: CertificateSource,
     certificates: ServerCertificates,
     metrics: WebhookMetrics,
-    known: Arc<RwLock<Known>>,
+    known: Arc<RwLock<AdmissionCache>>,
     leaving: CancellationToken,
     longest_end: Duration,
     ended: oneshot::Receiver<()>,
 }
 
-/// The server's thread ended without having been asked to.
+/// The server's thread ended although no shutdown was requested.
 #[derive(Debug, thiserror::Error)]
 #[error("the webhook server ended by itself")]
 pub struct Ended;
 
 impl Webhook {
-    /// Listens, and serves until `leaving` and for the drain after it. Until there is a certificate every handshake fails.
+    /// Starts to listen, and serves until `leaving` is cancelled and the drain is over. Every handshake fails until there is
+    /// a certificate.
     ///
     /// # Errors
-    /// When it cannot listen.
+    /// If the webhook cannot listen on its address, or its TLS configuration or thread cannot be created.
     pub async fn start(config: &WebhookConfig, namespace: &str, leaving: CancellationToken) -> anyhow::Result<Self> {
         let bound = config.bind.bind().await.context("--webhook-bind-address")?;
         let listener = bound.context("--webhook-bind-address is off")?;
         tracing::info!(address = %listener.local_addr()?, "serving the webhook");
         let certificates = ServerCertificates::new(system_clock());
         let (metrics, known, limits) =
-            (WebhookMetrics::default(), Arc::new(RwLock::new(Known::new(namespace))), Limits::default());
-        let router = Site::new(known.clone(), metrics.clone(), limits).router();
+            (WebhookMetrics::default(), Arc::new(RwLock::new(AdmissionCache::new(namespace))), Limits::default());
+        let router = AdmissionService::new(known.clone(), metrics.clone(), limits).router();
         let expiry = {
             let certificates = certificates.clone();
             Arc::new(move || certificates.current().map(|current| current.not_after.into()))
@@ -97,18 +98,18 @@ impl Webhook {
             if let Err(error) = runtime.block_on(work) {
                 tracing::error!("webhook: {error:#}");
             }
-            // Whoever waits hears it from the end of the sender, also if this thread panics before.
+            // `Webhook::ended` returns when this sender is dropped, also if the thread panics earlier.
             drop(alive);
         })?;
         Ok(Self { source, certificates, metrics, known, leaving, longest_end: grace + limits.finish, ended })
     }
 
-    /// What the judgements go by, for whoever hears the news.
-    pub fn known(&self) -> Arc<RwLock<Known>> {
+    /// The cache that decisions use. The caller passes watch events to it.
+    pub fn known(&self) -> Arc<RwLock<AdmissionCache>> {
         self.known.clone()
     }
 
-    /// Keeps the certificates until `stop`, if that is for us to do; `instance` names this replica in events.
+    /// Manages the certificates until `stop` is cancelled, if they are self-managed. `instance` names this replica in events.
     pub fn keep_certificates(&self, client: Client, instance: String, stop: CancellationToken) {
         let CertificateSource::SelfManaged { namespace, service, secret, configuration } = self.source.clone() else {
             return;
@@ -119,18 +120,18 @@ impl Webhook {
         tokio::spawn(SelfManaged::new(client, settings, self.certificates.clone()).run(stop));
     }
 
-    /// The longest time that the end takes.
+    /// The longest time that a shutdown takes.
     pub fn longest_end(&self) -> Duration {
         self.longest_end
     }
 
-    /// Shows the metrics of reviews and certificates.
+    /// Registers the metrics of reviews and certificates.
     pub fn register(&self, registry: &mut Registry) {
         self.metrics.register(registry);
         self.certificates.register(registry);
     }
 
-    /// Whether reviews are served, or in a few words why not.
+    /// The readiness check: whether the webhook serves reviews, or a short reason why not.
     pub fn readiness(&self) -> impl Fn() -> Result<(), String> + Send + Sync + use<> {
         let (certificates, leaving) = (self.certificates.clone(), self.leaving.clone());
         move || {
@@ -144,15 +145,15 @@ impl Webhook {
     /// Waits until the server has ended.
     ///
     /// # Errors
-    /// If nobody asked for it.
+    /// If the server ended without a requested shutdown.
     pub async fn ended(self) -> Result<(), Ended> {
-        // Nothing is ever sent: the end of the sender is what tells.
+        // The thread never sends a value. It drops the sender when it ends.
         drop(self.ended.await);
         if self.leaving.is_cancelled() { Ok(()) } else { Err(Ended) }
     }
 }
 
-/// One thread for connections and small reviews, and few for large ones.
+/// A runtime with one thread for connections and small reviews, and a few for large ones.
 fn runtime() -> std::io::Result<tokio::runtime::Runtime> {
-    tokio::runtime::Builder::new_current_thread().enable_all().max_blocking_threads(lanes::THREADS).build()
+    tokio::runtime::Builder::new_current_thread().enable_all().max_blocking_threads(worker_pools::THREADS).build()
 }

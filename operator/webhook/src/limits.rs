@@ -1,51 +1,51 @@
-//! How much of this process a client of the webhook may take, and for how long.
+//! Limits on the resources of this process that a client of the webhook may use, and for how long.
 //!
-//! The clients are the API servers of one cluster: a handful, each with some connections that it keeps. Everything beyond that is a
-//! mistake or an attack, and is bounded here.
+//! The clients are the API servers of one cluster: a handful, each with some persistent connections. Anything beyond that is
+//! an error or an attack, and is limited here.
 
 use std::time::Duration;
 
-/// The bounds. All times are measured by the server's own monotonic clock.
+/// The limits. All times are measured by the server's own monotonic clock.
 #[derive(Clone, Copy, Debug)]
 pub struct Limits {
-    /// Connections at a time, those in the handshake included. When all places are taken, the one that has been stuck in its
-    /// handshake or in a request's head for longest makes room, else one that never asked anything, else the one that has been
-    /// idle for longest; if all are at work, the newcomer is closed.
+    /// Connections at a time, including those in the handshake. If all places are taken, the server closes the connection
+    /// longest in its handshake or in a request's head. Without one it closes the one longest idle, first those that never
+    /// had a request. If all have requests in progress, it closes the new connection.
     pub connections: usize,
     /// From the accepted connection to the end of the TLS handshake.
     pub handshake: Duration,
     /// From the first byte of a request (HTTP/1.1), or from the handshake to the first request (HTTP/2), to the end of its head.
     pub head: Duration,
-    /// From the end of a request's head to the end of its body. The API server gives a webhook ten seconds unless told
-    /// otherwise, and thirty at most; one that is still sending by then has given up waiting.
+    /// From the end of a request's head to the end of its body. By then the API server has usually stopped waiting: its
+    /// webhook timeout is 10 s by default, and 30 s at most.
     pub body: Duration,
-    /// How long a body that is here may wait for its turn to be judged. With the time that it took to come, most of what the API
-    /// server gives.
+    /// Longest time that a complete body waits to be reviewed. With the time to receive the body, this is most of the API
+    /// server's timeout.
     pub turn: Duration,
-    /// How long a connection may be without a request. Longer than the 90 s after which an API server's client closes an
-    /// idle connection itself: were we first, a request sent in the same moment would be lost.
+    /// Longest time that a connection may be without a request. Longer than the 90 s after which an API server's client
+    /// closes an idle connection: if the server closed first, a request sent in the same moment would be lost.
     pub idle: Duration,
-    /// How long a connection is used before it is asked, with an answer, to be opened anew. Spreads the API servers over
-    /// the replicas again after one of them was restarted.
+    /// Age at which a connection's client is asked to reconnect. This spreads the API servers over the replicas again after
+    /// one of them was restarted.
     pub life: Duration,
-    /// Time for requests under way once connections are closed at the end.
+    /// Time for requests in progress at shutdown, after the server has stopped accepting connections.
     pub finish: Duration,
     /// Bytes of one request's head.
     pub head_bytes: usize,
-    /// Bytes of one request's body. The API server takes objects of 3 MiB and sends the old one along with the new.
+    /// Bytes of one request's body. The API server accepts objects of 3 MiB, and sends the old object along with the new one.
     pub body_bytes: usize,
-    /// Bytes of all bodies in memory, those that wait for their turn and those that are being judged included. When more come
-    /// in, the request that is there for longest and not being judged is given up.
+    /// Bytes of all bodies in memory, including those that wait to be reviewed and those being reviewed. When more arrive,
+    /// the server aborts the oldest request that is not being reviewed.
     pub all_body_bytes: usize,
-    /// Requests at a time, from their heads until their answers are taken; more than there are connections, so that only HTTP/2
-    /// can have so many. When more come, the oldest that is not being judged is given up, with its connection if it is answered.
-    /// Each takes 21 KiB beside its body.
+    /// Requests at a time, from the head of each until its answer is sent. This is more than `connections`, so only HTTP/2
+    /// can reach it. When more arrive, the server aborts the oldest request that is not being reviewed. If that one is
+    /// answered, its connection is closed. Each request takes 21 KiB in addition to its body.
     pub requests: usize,
-    /// Requests at a time on one connection (HTTP/2). Who has more opens another one.
+    /// Requests at a time on one connection (HTTP/2). A client with more opens another connection.
     pub streams: u32,
-    /// A body of more than this is judged on a thread of its own, so that the others need not wait for it.
+    /// A larger body is reviewed on a thread of its own, so that other requests do not wait for it.
     pub aside_bytes: usize,
-    /// A body of more than this waits for others of its size alone, and not those below for it.
+    /// A larger body waits only for others of its size, and smaller bodies do not wait for it.
     pub large_bytes: usize,
 }
 

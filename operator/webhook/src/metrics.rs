@@ -1,4 +1,4 @@
-//! What the webhook tells Prometheus. Labels are words of ours, never anything that a client sent.
+//! The metrics of the webhook. Label values are fixed strings, never input of a client.
 
 use std::time::Duration;
 
@@ -12,7 +12,7 @@ use prometheus_client::registry::{Registry, Unit};
 use super::judge::Verdict;
 use super::review::Review;
 
-/// Every metric of the webhook. Clones count together.
+/// All metrics of the webhook. Clones share their values.
 #[derive(Clone, Debug)]
 pub struct WebhookMetrics {
     reviews: Family<ReviewLabels, Counter>,
@@ -57,7 +57,7 @@ impl Default for WebhookMetrics {
 }
 
 impl WebhookMetrics {
-    /// Shows these metrics in `registry`, each with the prefix `webhook`.
+    /// Registers these metrics in `registry`, each with the prefix `webhook`.
     pub fn register(&self, registry: &mut Registry) {
         let r = registry.sub_registry_with_prefix("webhook");
         r.register("reviews", "Reviews by kind, operation and verdict", self.reviews.clone());

@@ -1,7 +1,8 @@
-//! From the bytes of an `AdmissionReview` (admission.k8s.io/v1) to what is to be judged, or to why it cannot be.
+//! Parses the bytes of an `AdmissionReview` (admission.k8s.io/v1) into a [`Review`], or into the reason why it cannot be
+//! reviewed.
 //!
-//! A pure function of the bytes: never panics, reads each byte a bounded number of times, and keeps of an object only what a
-//! judgement needs. Whatever is wrong, the uid is salvaged where there is one, since an answer without it helps nobody.
+//! A pure function of the bytes: it never panics, reads each byte a bounded number of times, and keeps only what a decision
+//! needs. It recovers the uid of an invalid body if there is one, because an answer without the uid is useless.
 
 use std::borrow::Cow;
 use std::cell::RefCell;
@@ -11,28 +12,28 @@ use serde::Deserialize;
 use serde::de::{DeserializeSeed, Deserializer, IgnoredAny, MapAccess, Visitor};
 use serde_json::value::RawValue;
 
-use super::draft::Draft;
+use super::pool_object::ReviewedPool;
 
-/// The only version that this server speaks.
+/// The only version that this server supports.
 pub const REVIEW_VERSION: &str = "admission.k8s.io/v1";
-/// Longest uid that is taken for one; the API server's have 36 characters.
+/// Longest uid that is accepted, in bytes. The API server's have 36 characters.
 const UID_LENGTH: usize = 256;
-/// Longest piece of what a client sent that is repeated to it.
+/// Longest quotation of a client's input in an answer, in characters.
 const QUOTE_LENGTH: usize = 100;
 
-/// What is being done to a pool.
+/// The operation on a pool.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Operation {
-    /// It is made.
+    /// The pool is created.
     Create,
-    /// It is changed.
+    /// The pool is updated.
     Update,
-    /// It is to go.
+    /// The pool is deleted.
     Delete,
 }
 
 impl Operation {
-    /// The word for metrics.
+    /// The value of the metric label.
     pub const fn as_str(self) -> &'static str {
         match self {
             Self::Create => "create",
@@ -42,42 +43,42 @@ impl Operation {
     }
 }
 
-/// A request to judge something that happens to a pool.
+/// A request to review an operation on a pool.
 #[derive(Debug)]
 pub struct Review {
-    /// To be repeated in the answer.
+    /// The uid of the request, which the answer repeats.
     pub uid: String,
     /// Kind of the pool.
     pub kind: PoolKind,
-    /// What is being done.
+    /// The operation on the pool.
     pub operation: Operation,
     /// The pool's namespace.
     pub namespace: String,
     /// Whether the status alone is being written.
     pub status_only: bool,
     /// The pool as it is to be; absent for DELETE.
-    pub new: Option<Draft>,
+    pub new: Option<ReviewedPool>,
     /// The pool as it is; absent for CREATE.
-    pub old: Option<Draft>,
+    pub old: Option<ReviewedPool>,
 }
 
 impl Review {
-    /// Which pool this is about.
+    /// The key of the pool under review.
     pub fn key(&self) -> PoolKey {
         let name = self.new.as_ref().or(self.old.as_ref()).map_or("", |draft| &draft.name);
         PoolKey::new(self.kind, name)
     }
 }
 
-/// Why there is nothing to judge.
+/// Why a body cannot be reviewed.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct Unread {
     /// The uid, if one was found; else empty.
     pub uid: String,
-    /// Whether it is a review as the API server sends them, only not one for us. Such a one is answered with HTTP 200 like
-    /// any other, since the API server shows people the message of no other answer.
+    /// Whether the body is a complete review, but not one that this path supports. It is then answered with HTTP 200 like any
+    /// other review, because the API server shows the message of no other status to users.
     pub is_review: bool,
-    /// What is wrong, and what would be right.
+    /// The error, and what is expected instead.
     pub message: String,
 }
 
@@ -124,7 +125,7 @@ struct Gvk<'a> {
 /// Reads a review of pools of `kind`, which the path of the request names.
 ///
 /// # Errors
-/// When it is no review, or one of something else.
+/// If the body is not a review, or reviews something else.
 pub fn read(kind: PoolKind, body: &[u8]) -> Result<Review, Unread> {
     let salvaged = |message: String| Unread { uid: salvage_uid(body), is_review: false, message };
     let envelope: Envelope<'_> = serde_json::from_slice(body)
@@ -186,11 +187,11 @@ fn review(kind: PoolKind, request: &Request<'_>) -> Result<Review, String> {
     })
 }
 
-fn draft(kind: PoolKind, field: &str, text: &str) -> Result<Draft, String> {
-    Draft::read(kind, text).map_err(|error| format!("request.{field} is no object: {}", cut(&error.to_string())))
+fn draft(kind: PoolKind, field: &str, text: &str) -> Result<ReviewedPool, String> {
+    ReviewedPool::read(kind, text).map_err(|error| format!("request.{field} is no object: {}", cut(&error.to_string())))
 }
 
-/// The beginning of a text that a client sent.
+/// The beginning of a client's input, for messages.
 fn cut(text: &str) -> Cow<'_, str> {
     match text.char_indices().nth(QUOTE_LENGTH) {
         Some((end, _)) => format!("{}…", &text[..end]).into(),
@@ -198,17 +199,17 @@ fn cut(text: &str) -> Cow<'_, str> {
     }
 }
 
-/// `request.uid` of a body that is otherwise spoilt, in whatever place it breaks off; empty if there is none.
+/// `request.uid` of an invalid body, wherever its JSON breaks off; empty if there is none.
 pub fn salvage_uid(body: &[u8]) -> String {
     let found = RefCell::new(String::new());
     let mut deserializer = serde_json::Deserializer::from_slice(body);
-    // The error, if any, has been told already; what was found before it is what counts.
+    // The caller reports the error, if any. Only the uid found before it counts here.
     drop(Within { path: &["request", "uid"], found: &found }.deserialize(&mut deserializer));
     let uid = found.into_inner();
     if uid.len() > UID_LENGTH { String::new() } else { uid }
 }
 
-/// Walks objects along `path` and keeps the text at its end.
+/// Follows `path` through nested objects and stores the string at its end.
 struct Within<'a> {
     path: &'a [&'a str],
     found: &'a RefCell<String>,

@@ -1,6 +1,6 @@
-//! The accept loop: takes connections in, keeps an eye on them, and ends without losing a request.
+//! The accept loop: accepts connections, enforces their time limits, and shuts down without losing a request.
 //!
-//! Nothing that a client does, or leaves undone, happens in this loop: each connection is a task of its own, handshake included.
+//! The loop never waits for a client: each connection is a task of its own, including its handshake.
 
 use std::io;
 use std::pin::pin;
@@ -18,14 +18,14 @@ use tokio_util::sync::CancellationToken;
 use tokio_util::task::TaskTracker;
 
 use super::connection::Connection;
+use super::connections::{ConnectionTable, Protocol};
 use super::limits::Limits;
 use super::metrics::WebhookMetrics;
-use super::roster::{Protocol, Roster};
 use super::shared::{Expiry, Shared, WallClock};
 
-/// How often connections are looked at; times are kept to within this.
+/// How often all connections are checked; time limits have this accuracy.
 const SWEEP: Duration = Duration::from_millis(250);
-/// Pause after a failed `accept`, which is mostly a lack of file descriptors and passes.
+/// Pause after a failed `accept`. The usual cause is a temporary lack of file descriptors.
 const ACCEPT_PAUSE: Duration = Duration::from_millis(100);
 
 /// A server, ready to run.
@@ -36,7 +36,7 @@ pub struct Server {
 }
 
 impl Server {
-    /// Serves what `router` answers on `listener`.
+    /// A server that answers requests on `listener` by `router`.
     pub fn new(
         listener: TcpListener,
         tls: ServerConfig,
@@ -51,7 +51,7 @@ impl Server {
             router,
             limits,
             metrics,
-            roster: Mutex::new(Roster::new(limits)),
+            roster: Mutex::new(ConnectionTable::new(limits)),
             closing: AtomicBool::new(false),
             expiry,
             wall,
@@ -59,11 +59,11 @@ impl Server {
         Self { listener, shared: Arc::new(shared), connections: TaskTracker::new() }
     }
 
-    /// Runs until `stop`, and then ends in three steps, so that no request is lost:
-    /// 1. For `grace`, connections are still accepted, since those who send them hear late that we are leaving. Every answer
-    ///    asks its client to close the connection.
-    /// 2. No more is accepted; what is idle is closed and what is under way is finished.
-    /// 3. What has not ended after [`Limits::finish`] is cut off.
+    /// Runs until `stop` is cancelled, and then shuts down in three steps, so that no request is lost:
+    /// 1. For `grace`, it still accepts connections, because API servers learn late that this replica is leaving. Every
+    ///    answer asks its client to close the connection.
+    /// 2. It accepts no more connections, closes idle ones and finishes the requests in progress.
+    /// 3. It closes connections that have not ended after [`Limits::finish`].
     pub async fn run(self, stop: CancellationToken, grace: Duration) {
         let closing = async {
             stop.cancelled().await;
@@ -72,7 +72,7 @@ impl Server {
             tokio::time::sleep(grace).await;
         };
         self.accept_until(closing).await;
-        // Those in the queue of the listener have been accepted by the system already.
+        // The system has already accepted the connections in the listener's queue.
         while let Some(Ok((stream, _))) = self.listener.accept().now_or_never() {
             self.take(stream);
         }

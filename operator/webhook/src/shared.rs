@@ -7,31 +7,31 @@ use std::time::SystemTime;
 use axum::Router;
 use tokio_rustls::TlsAcceptor;
 
+use super::connections::ConnectionTable;
 use super::limits::Limits;
 use super::metrics::WebhookMetrics;
-use super::roster::Roster;
 
-/// When the certificate that is served now ends; `None` while there is none.
+/// Returns when the certificate that is served now expires, or `None` if there is none.
 pub type Expiry = Arc<dyn Fn() -> Option<SystemTime> + Send + Sync>;
 
-/// What the clock on the wall says, by which certificates end. It may jump, as the server's own, monotonic one does not.
+/// Returns the wall-clock time, by which certificates expire. It may jump, unlike the server's own monotonic clock.
 pub type WallClock = Arc<dyn Fn() -> SystemTime + Send + Sync>;
 
-/// What connections share.
+/// The state that connections share.
 pub(super) struct Shared {
     pub(super) acceptor: TlsAcceptor,
     pub(super) router: Router,
     pub(super) limits: Limits,
     pub(super) metrics: WebhookMetrics,
-    pub(super) roster: Mutex<Roster>,
+    pub(super) roster: Mutex<ConnectionTable>,
     pub(super) closing: AtomicBool,
     pub(super) expiry: Expiry,
     pub(super) wall: WallClock,
 }
 
 impl Shared {
-    pub(super) fn roster(&self) -> MutexGuard<'_, Roster> {
-        // Nothing panics while it is held.
+    pub(super) fn roster(&self) -> MutexGuard<'_, ConnectionTable> {
+        // No code panics while it holds this lock.
         self.roster.lock().unwrap_or_else(PoisonError::into_inner)
     }
 

@@ -1,4 +1,4 @@
-//! From the bytes of a file to the PEM blocks that belong there. Bounded before anything is decoded.
+//! Extracts the expected PEM blocks from the bytes of a file. Size is limited before anything is decoded.
 
 use rustls::pki_types::pem::{Error, PemObject as _};
 use rustls::pki_types::{CertificateDer, PrivateKeyDer};
@@ -6,7 +6,7 @@ use rustls::pki_types::{CertificateDer, PrivateKeyDer};
 use super::{MAX_BYTES, MAX_CHAIN};
 use crate::problem::{File, Problem};
 
-/// What a file without any certificate is told.
+/// The problem of a file without any certificate.
 pub(super) const NO_CERTIFICATE: Problem =
     Problem::Missing { file: File::Certificate, wanted: "certificate (a PEM block BEGIN CERTIFICATE)", hint: "" };
 
@@ -23,7 +23,7 @@ pub(super) fn chain(bytes: &[u8]) -> Result<Vec<CertificateDer<'static>>, Proble
     if chain.is_empty() { Err(no_certificate(bytes)) } else { Ok(chain) }
 }
 
-/// The first private key, as Go takes it: parameters of a curve may come before it.
+/// The first private key. As in Go, parameters of a curve may precede it.
 pub(super) fn key(bytes: &[u8]) -> Result<PrivateKeyDer<'static>, Problem> {
     short(bytes, File::Key)?;
     match PrivateKeyDer::from_pem_slice(bytes) {
@@ -66,7 +66,7 @@ fn contains(bytes: &[u8], text: &[u8]) -> bool {
     bytes.windows(text.len()).any(|window| window == text)
 }
 
-/// The parser's own words may quote the file.
+/// The problem of invalid PEM. The parser's error message is not used, because it may quote the file.
 fn broken(error: &Error, file: File) -> Problem {
     let why = match error {
         Error::MissingSectionEnd { .. } => "a block has no END line, as if the file were half written",

@@ -1,56 +1,59 @@
-//! What is to be done next about the Secret, the webhook configuration and the certificate served. Pure: sees what was read,
-//! remembers nothing, calls nobody, and takes the time as an argument.
+//! The next step for the Secret, the webhook configuration and the served certificate. Pure: the inputs are the objects that
+//! were read and the time. It has no state and makes no calls.
 //!
-//! Every replica decides for itself, by the same rules, and every write is guarded by the resourceVersion of what was
-//! decided on: of two that write, one wins and the other looks again.
+//! Every replica decides by the same rules. Every write is conditioned on the resourceVersion of the object that was read. Of
+//! two concurrent writes one succeeds, and the other replica reads again.
 //!
 //! # Order of a change
-//! A new CA is written into the Secret beside the old ones; whoever sees it there writes all of them into the
-//! configuration; whoever sees it there, and has given the API servers time to see it too, serves the new leaf. So no leaf
-//! is shown that the API server has not been told to trust.
+//! 1. A replica writes a new CA into the Secret, in addition to the old ones.
+//! 2. A replica that reads it in the Secret writes all of its CAs into the configuration.
+//! 3. A replica that reads it in the configuration gives the API servers time to read it too, and then serves the new leaf.
 //!
-//! When the Secret is gone, its CA is kept by those who remember it. A replica that has just started, or has not looked since
-//! that CA was made, remembers nothing: if it is the first to see that the Secret is gone, the leaf that others serve is not
-//! trusted until they look again, a few seconds later. The CAs that stand in the configuration are no help there: whoever may
-//! write one could have put his own.
+//! So no replica presents a leaf whose CA the configuration does not trust yet.
 //!
-//! # When an old CA goes
-//! No replica tells the others what it serves. It need not: a leaf is never shown after its end (see
-//! [`ServerCertificates`](crate::ServerCertificates)), every leaf of a CA stood in the Secret before anybody served it, and a
-//! leaf is replaced by one that ends later. So when the last leaf that a CA signed has ended, nobody serves any of its
-//! leaves. That end is noted in the Secret when the CA is replaced, and the old CA goes an hour after it.
+//! If the Secret is deleted, a replica that remembers its CA keeps that CA trusted. A replica that has just started, or has
+//! not read the Secret since that CA was created, remembers nothing. Such a replica may be the first to find the Secret
+//! missing. The leaf that others serve is then not trusted until they read again, a few seconds later. The CAs in the
+//! configuration are not used for this: a client that may write the configuration could have added its own CA.
 //!
-//! Time is a proof here and no guess, because both sides go by it: an API server, too, refuses a leaf after its end, whatever
-//! it trusts. So a CA without a leaf that lasts lends its trust to nothing that anybody could serve. Reports of what each
-//! replica serves would let a CA go earlier, and would have to be believed of a replica that is cut off; the hour is for
-//! clocks that differ.
+//! # When an old CA is removed
+//! Replicas do not report to each other what they serve. Three facts make that unnecessary. A leaf is never presented after
+//! it has expired (see [`ServerCertificates`](crate::ServerCertificates)). Every leaf of a CA was in the Secret before any
+//! replica served it. A leaf is replaced by one that expires later. So when the last leaf that a CA signed has expired, no
+//! replica serves any of its leaves. When the CA is replaced, the Secret records that expiry, and the old CA is removed an
+//! hour after it.
+//!
+//! Time is a proof here, because both sides apply it: an API server also rejects an expired leaf, whatever it trusts. So a CA
+//! whose leaves have all expired adds trust to nothing that a replica could serve. Reports of what each replica serves would
+//! allow an earlier removal, but a report of a disconnected replica might be outdated. The hour is for clocks that differ.
 
 use std::sync::Arc;
 use std::time::Duration;
 
 use jiff::Timestamp;
 
-/// A certificate in DER. Two are the same certificate if and only if the bytes are.
+/// A certificate in DER. Two certificates are equal if and only if their bytes are.
 pub type Der = Arc<[u8]>;
 
-/// CAs kept in the Secret beside the one that signs. Each change adds one, so this many changes can happen within the life
-/// of a leaf before a replica that slept through all of them is forgotten.
+/// Most CAs in the Secret in addition to the one that signs. Each change adds one. After more changes within the lifetime of
+/// a leaf, the CA of a replica that missed all of them is removed.
 pub const OLD_AUTHORITIES: usize = 7;
 
-/// How long things live.
+/// Lifetimes and margins of certificates.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Lives {
-    /// From the signing of a leaf to its end. It is replaced when a third of this is left.
+    /// Lifetime of a leaf from its signing. The leaf is replaced when a third of this is left.
     pub leaf: Duration,
-    /// From the making of a CA to its end. It is replaced when a third of this is left.
+    /// Lifetime of a CA from its creation. The CA is replaced when a third of this is left.
     pub authority: Duration,
-    /// How far before their making certificates begin to be valid. More than a year: what a replica makes whose clock is a
-    /// year ahead is then valid for the others and for the API server, and one whose clock is a year behind takes theirs.
+    /// How long before their creation certificates begin to be valid. More than a year: certificates of a replica whose clock
+    /// is a year ahead are then valid for the others and for the API server. A replica whose clock is a year behind accepts
+    /// theirs.
     pub backdate: Duration,
-    /// How long after the configuration trusts a new CA a leaf of it is served, if there is another that can be served. An
-    /// API server learns of the configuration by a watch, mostly within a second.
+    /// How long the configuration must have trusted a new CA before its leaf is served, if another leaf can still be served.
+    /// An API server watches the configuration, and mostly sees a change within a second.
     pub propagation: Duration,
-    /// How far the clocks of two replicas may be apart when an old CA is dropped.
+    /// How far the clocks of two replicas may differ. An old CA is removed this long after its last leaf has expired.
     pub skew: Duration,
 }
 
@@ -84,20 +87,20 @@ impl Dated {
         self.not_before <= now && now <= self.not_after
     }
 
-    /// Whether at most a third of `life` is left. Counted from the end, for the beginning is dated back.
+    /// Whether at most a third of `life` is left. Counted from the end, because the start is backdated.
     fn due(&self, life: Duration, now: Timestamp) -> bool {
         self.not_after.duration_since(now) <= signed(life / 3)
     }
 }
 
-/// What stands in the Secret.
+/// The content of the Secret.
 #[derive(Clone, PartialEq, Eq, Hash, Debug)]
 pub struct Standing {
-    /// The CAs, never none; the first signs, the others may still have a leaf that somebody serves.
+    /// The CAs, at least one. The first signs. A replica may still serve a leaf of one of the others.
     pub authorities: Vec<Dated>,
-    /// The leaf, signed by the first CA, for the names wanted; or what is wrong with it.
+    /// The leaf, signed by the first CA, for the required names; or why it cannot be used.
     pub leaf: Result<Dated, Unfit>,
-    /// When the last leaf of the other CAs ends.
+    /// When the last leaf of the other CAs expires.
     pub retire_after: Option<Timestamp>,
 }
 
@@ -106,7 +109,7 @@ pub struct Standing {
 pub struct Unfit {
     /// What is wrong with it.
     pub why: String,
-    /// If nothing but names is lacking, the names that it has: a replica of another configuration may want them.
+    /// The names of the leaf, if it only lacks required ones: a replica with another configuration may require these.
     pub names: Vec<String>,
 }
 
@@ -128,11 +131,11 @@ impl Standing {
 /// The Secret, as it was read.
 #[derive(Clone, PartialEq, Eq, Hash, Debug)]
 pub enum Secret {
-    /// There is none.
+    /// There is no Secret.
     Absent,
-    /// Somebody else keeps it; says who.
+    /// Another program manages the Secret. The text names it.
     Foreign(String),
-    /// No CA can be read from it; says why.
+    /// No CA can be read from the Secret. The text is the reason.
     Damaged(String),
     /// A CA can be read.
     Standing(Standing),
@@ -141,27 +144,27 @@ pub enum Secret {
 /// The webhook configuration, as it was read.
 #[derive(Clone, PartialEq, Eq, Hash, Debug)]
 pub enum Configuration {
-    /// There is none: nobody calls us, and there is nothing to keep right.
+    /// There is no configuration: no API server calls the webhook, and no `caBundle` needs to be written.
     Absent,
-    /// Somebody else writes its bundles; says who.
+    /// Another program writes its bundles. The text names it.
     Foreign(String),
     /// For each webhook in it the CAs that the API server trusts there.
     Bundles(Vec<Vec<Der>>),
 }
 
-/// What this replica serves, with what stood in the Secret when it was taken into service.
+/// What this replica serves, and the CAs of the Secret that has that leaf.
 #[derive(Clone, PartialEq, Eq, Hash, Debug)]
 pub struct Served {
     /// The leaf.
     pub leaf: Dated,
-    /// The CAs that stood there, the one that signed it first.
+    /// The CAs of that Secret. The first one signed the leaf.
     pub authorities: Vec<Dated>,
-    /// When the last leaf of the other CAs ends.
+    /// When the last leaf of the other CAs expires.
     pub retire_after: Option<Timestamp>,
 }
 
 impl Served {
-    /// The leaf that stands in the Secret, once it is served.
+    /// The state once the leaf of the Secret is served. `None` if that leaf cannot be used.
     pub fn of(standing: &Standing) -> Option<Self> {
         let leaf = standing.leaf.as_ref().ok()?.clone();
         Some(Self { leaf, authorities: standing.authorities.clone(), retire_after: standing.retire_after })
@@ -172,12 +175,13 @@ impl Served {
     }
 }
 
-/// All that a decision rests on.
+/// The inputs of a decision.
 #[derive(Clone, Debug)]
 pub struct View<'a> {
     /// The configuration, read first.
     pub configuration: &'a Configuration,
-    /// The Secret, read after it: a bundle is never written from a Secret older than the one that stands there was.
+    /// The Secret, read after the configuration. So a bundle is never written from a Secret older than that of the present
+    /// bundle.
     pub secret: &'a Secret,
     /// What this replica serves.
     pub served: Option<&'a Served>,
@@ -185,16 +189,16 @@ pub struct View<'a> {
     pub trusted_for: Duration,
 }
 
-/// Why a certificate is made.
+/// Why a certificate is created.
 #[derive(Clone, PartialEq, Eq, Hash, Debug)]
 pub enum Cause {
     /// There is no Secret.
     Missing,
-    /// The Secret, or its leaf, cannot be used; says why.
+    /// The Secret or its leaf cannot be used. The text is the reason.
     Damaged(String),
-    /// What stands there is outside its validity: time has passed, or a clock has jumped.
+    /// The present certificate is outside its validity: time has passed, or a clock has jumped.
     Invalid,
-    /// Its time has come.
+    /// The certificate is due for renewal.
     Due,
 }
 
@@ -203,39 +207,39 @@ pub enum Cause {
 pub enum Step {
     /// Write the Secret with a new CA and a leaf of it.
     NewAuthority {
-        /// Why.
+        /// Why the CA is created.
         cause: Cause,
         /// CAs that stay trusted.
         keep: Vec<Dated>,
-        /// When the last leaf of those ends.
+        /// When the last leaf of those CAs expires.
         retire_after: Option<Timestamp>,
     },
-    /// Write the Secret with a new leaf of the CA that stands there.
+    /// Write the Secret with a new leaf of its CA.
     NewLeaf {
-        /// Why.
+        /// Why the leaf is created.
         cause: Cause,
-        /// Names that it has to have beside those wanted here. Two replicas that want different names, as during an upgrade,
-        /// thus agree on a leaf that has them all, instead of replacing each other's for ever.
+        /// Names of the leaf in addition to those that this replica requires. If two replicas require different names, as
+        /// during an upgrade, they agree on a leaf with all of them, instead of replacing each other's without end.
         names: Vec<String>,
     },
     /// Write the Secret with these CAs after the one that signs, and nothing else changed.
     KeepAuthorities {
         /// CAs that stay trusted.
         keep: Vec<Dated>,
-        /// When the last leaf of those ends.
+        /// When the last leaf of those CAs expires.
         retire_after: Option<Timestamp>,
     },
     /// Write these CAs into every webhook of the configuration.
     Trust(Vec<Der>),
     /// Serve the leaf of the Secret.
     Serve,
-    /// All is as it should be, or time has to pass.
+    /// Do nothing: no change is needed, or time has to pass.
     Rest,
-    /// Nothing may be done; says why and what would help.
+    /// No step is allowed. The text is the reason, with a remedy.
     Blocked(String),
 }
 
-/// The next step. After it has succeeded, or has failed for a conflict, look again.
+/// The next step. After it has succeeded, or has failed with a conflict, the caller reads and decides again.
 pub fn decide(view: &View<'_>, lives: &Lives, now: Timestamp) -> Step {
     if let Configuration::Foreign(who) = view.configuration {
         return Step::Blocked(who.clone());
@@ -248,7 +252,7 @@ pub fn decide(view: &View<'_>, lives: &Lives, now: Timestamp) -> Step {
     }
 }
 
-/// What works is put to use before anything is renewed, so that a Secret that cannot be written costs nothing for a long time.
+/// Valid certificates are served before any are renewed, so a Secret that cannot be written has no effect for a long time.
 fn of_standing(view: &View<'_>, standing: &Standing, lives: &Lives, now: Timestamp) -> Step {
     if !standing.signer().valid(now) {
         return new_authority(view, Cause::Invalid, standing.authorities.clone(), lives, now);
@@ -262,7 +266,7 @@ fn of_standing(view: &View<'_>, standing: &Standing, lives: &Lives, now: Timesta
     };
     let served = view.served.filter(|served| served.leaf.valid(now));
     if let Some(forgotten) = served.filter(|served| !standing.trusts(served.authority())) {
-        // Another Secret was put in place of ours: the leaf served meanwhile must stay trusted until all serve the other.
+        // Another Secret has replaced ours. The CA of the served leaf must stay trusted until all replicas serve the new leaf.
         return keep(standing, std::slice::from_ref(forgotten.authority()), Some(forgotten.leaf.not_after), now);
     }
     if !trusted(view.configuration, standing) {
@@ -284,7 +288,7 @@ fn renew(view: &View<'_>, standing: &Standing, leaf: &Dated, lives: &Lives, now:
         return Step::NewLeaf { cause: Cause::Due, names: Vec::new() };
     }
     let old = &standing.authorities[1..];
-    // Where nobody noted when the last leaf ends, no leaf outlives its CA.
+    // Without a recorded expiry of the last leaf, that of its CA counts: no leaf outlives its CA.
     let over = standing.retire_after.is_some_and(|last| now.duration_since(last) > signed(lives.skew));
     if over && !old.is_empty() {
         return Step::KeepAuthorities { keep: Vec::new(), retire_after: None };
@@ -295,8 +299,8 @@ fn renew(view: &View<'_>, standing: &Standing, leaf: &Dated, lives: &Lives, now:
     Step::Rest
 }
 
-/// `standing` are the CAs that the Secret trusts now. Those that it trusted when this replica took its leaf from there are
-/// kept also if it does not say so any more, for it may be gone.
+/// The step for a new CA. `standing` are the CAs that the Secret has now. Those that it had when this replica last saw its
+/// leaf there stay trusted too, because the Secret may have been deleted.
 fn new_authority(view: &View<'_>, cause: Cause, standing: Vec<Dated>, lives: &Lives, now: Timestamp) -> Step {
     let mut keep: Vec<Dated> = view.served.map(|served| served.authorities.clone()).unwrap_or_default();
     let fresh: Vec<Dated> = standing.into_iter().filter(|authority| !keep.contains(authority)).collect();
@@ -306,8 +310,8 @@ fn new_authority(view: &View<'_>, cause: Cause, standing: Vec<Dated>, lives: &Li
     Step::NewAuthority { cause, keep, retire_after }
 }
 
-/// No leaf of a CA that signs no more ends later: what was signed until now lives so long, unless a clock was ahead, and then
-/// this replica has seen that leaf, or the note of its end.
+/// The latest expiry of any leaf of the replaced CAs. Leaves signed until now expire within the lifetime of a leaf, unless a
+/// clock was ahead. In that case this replica has seen that leaf, or the record of its expiry.
 fn last_end(view: &View<'_>, lives: &Lives, now: Timestamp) -> Timestamp {
     let noted = match view.secret {
         Secret::Standing(standing) => standing.leaf.as_ref().ok().map(|leaf| leaf.not_after).max(standing.retire_after),
@@ -318,7 +322,7 @@ fn last_end(view: &View<'_>, lives: &Lives, now: Timestamp) -> Timestamp {
     noted.max(remembered).map_or(by_now, |last| last.max(by_now))
 }
 
-/// The CAs after the first that the Secret is to have: those it has and `more`, but for those that have ended.
+/// The CAs after the first that the Secret should have: those that it has and `more`, except expired ones.
 fn keep(standing: &Standing, more: &[Dated], last: Option<Timestamp>, now: Timestamp) -> Step {
     let old = more.iter().chain(&standing.authorities[1..]).cloned().collect();
     let keep = lasting(old, now);
@@ -331,7 +335,7 @@ fn lasting(mut authorities: Vec<Dated>, now: Timestamp) -> Vec<Dated> {
     authorities
 }
 
-/// Whether every webhook trusts exactly the CAs of the Secret. In which order and spelling does not matter.
+/// Whether every webhook trusts exactly the CAs of the Secret. Their order and PEM formatting do not matter.
 fn trusted(configuration: &Configuration, standing: &Standing) -> bool {
     let Configuration::Bundles(bundles) = configuration else { return true };
     let wanted = standing.bundle();

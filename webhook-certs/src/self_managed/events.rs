@@ -1,5 +1,5 @@
-//! What has been done, told in an event on the Secret. Its namespace is ours; an event on the configuration, which has no
-//! namespace, would need rights in another.
+//! Events on the Secret about the writes of this module. The operator may create events in the Secret's namespace. The
+//! configuration has no namespace, so an event on it would need permissions in another one.
 
 use jiff::Timestamp;
 use k8s_openapi::api::core::v1::{ObjectReference, Secret};
@@ -8,20 +8,20 @@ use k8s_openapi::apimachinery::pkg::apis::meta::v1::MicroTime;
 use kube::api::{Api, ObjectMeta, PostParams};
 use kube::{Client, ResourceExt as _};
 
-/// Who reports.
+/// The reporting controller of the events.
 const REPORTER: &str = "nv-ipam-webhook-certificates";
 
-/// The API server's limit is 1 KiB.
+/// Longest note, in characters. The API server's limit is 1 KiB.
 const LONGEST_NOTE: usize = 900;
 
-/// One thing that was done.
+/// A completed write, to be reported as an event.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub(super) struct Note {
-    /// Whether somebody should look.
+    /// Whether the event is a warning.
     pub(super) warning: bool,
-    /// One word.
+    /// The reason of the event: one word.
     pub(super) reason: &'static str,
-    /// What and why.
+    /// What was written, and why.
     pub(super) text: String,
 }
 
@@ -33,12 +33,12 @@ pub(super) struct Events {
 }
 
 impl Events {
-    /// In `namespace`; `instance` names this replica.
+    /// Posts events in `namespace`. `instance` names this replica.
     pub(super) fn new(client: Client, namespace: &str, instance: String) -> Self {
         Self { api: Api::namespaced(client, namespace), namespace: namespace.to_owned(), instance }
     }
 
-    /// The log has said it already, so an event that cannot be posted is no harm.
+    /// Posts an event. A failure does no harm, because the log has the note already.
     pub(super) async fn post(&self, secret: &Secret, note: &Note, now: Timestamp) {
         let event = self.event(secret, note, now);
         if let Err(error) = self.api.create(&PostParams::default(), &event).await {

@@ -1,7 +1,7 @@
-//! What the Secret holds, read and judged; and new keys and certificates to put there.
+//! Parses and checks the contents of the Secret, and creates new keys and certificates for it.
 //!
-//! Decides whether a CA and a leaf can be used, whatever the time. Must never trust more than the Secret's own words: a
-//! leaf counts only if the CA in the same Secret signed it. Takes any bytes without panic.
+//! Decides whether a CA and a leaf can be used, whatever the time. Must trust only the content of the Secret: a leaf counts
+//! only if the CA in the same Secret signed it. Accepts any bytes without a panic.
 
 use std::collections::BTreeMap;
 use std::time::Duration;
@@ -31,7 +31,7 @@ pub(super) const AUTHORITY_KEY: &str = "ca.key";
 /// Contents of the Secret, by key.
 pub(super) type Data = BTreeMap<String, Vec<u8>>;
 
-/// A CA that signs, with what else stands in the Secret.
+/// A CA that signs, with the other contents of the Secret.
 pub(super) struct Material {
     pub(super) standing: Standing,
     /// The leaf with its key, if it is fit.
@@ -40,7 +40,7 @@ pub(super) struct Material {
 }
 
 impl Material {
-    /// Reads a Secret. `names` are the DNS names that a fit leaf has.
+    /// Parses a Secret. `names` are the DNS names that a leaf must have.
     ///
     /// # Errors
     /// Why no CA can be read.
@@ -59,7 +59,7 @@ impl Material {
     /// A new CA, a leaf of it for `names`, and the old CAs that stay trusted.
     ///
     /// # Errors
-    /// When the machine gives no random numbers.
+    /// If the machine provides no random numbers.
     pub(super) fn create(
         names: &[String],
         keep: &[Dated],
@@ -85,7 +85,7 @@ impl Material {
     /// The same CAs and a new leaf for `names`.
     ///
     /// # Errors
-    /// When the machine gives no random numbers, or a name cannot be a DNS name.
+    /// If the machine provides no random numbers, or a name cannot be a DNS name.
     pub(super) fn with_new_leaf(&self, names: &[String], lives: &Lives, now: Timestamp) -> Result<Data, rcgen::Error> {
         let key = KeyPair::generate()?;
         let mut params = CertificateParams::new(names.to_vec())?;
@@ -113,7 +113,7 @@ impl Material {
     }
 }
 
-/// These CAs in PEM, as they stand in `ca.crt` and in a `caBundle`.
+/// These CAs in PEM, as in `ca.crt` and in a `caBundle`.
 pub(super) fn bundle<'a>(ders: impl Iterator<Item = &'a Der>) -> String {
     let config = pem::EncodeConfig::new().set_line_ending(pem::LineEnding::LF);
     ders.map(|der| pem::encode_config(&pem::Pem::new("CERTIFICATE", der.to_vec()), config)).collect()
@@ -152,7 +152,7 @@ fn dated_of(der: &CertificateDer<'_>) -> Option<Dated> {
 
 fn authority_key(pem: &[u8], signer: &Dated) -> Result<KeyPair, String> {
     let text = str::from_utf8(pem).ok().filter(|text| text.len() <= pair::MAX_BYTES);
-    // The parser's own words may quote the key.
+    // The parser's error message may quote the key.
     let key = text.and_then(|text| KeyPair::from_pem(text).ok());
     let key = key.ok_or("ca.key holds no private key in PKCS#8")?;
     let (_, certificate) = X509Certificate::from_der(&signer.der).map_err(|_| "ca.crt does not parse")?;
@@ -174,7 +174,7 @@ fn fit_leaf(certificate: &[u8], key: &[u8], signer: &Dated, names: &[String]) ->
     Ok((Dated { der: Der::from(der.as_ref()), not_before, not_after }, pair))
 }
 
-/// At the leaf's own end, so that the present time plays no part and no leaf outlives its CA.
+/// Verifies the leaf at the time of its own expiry, so that the present time does not matter and no leaf outlives its CA.
 fn signed_by(leaf: &ParsedCertificate<'_>, end: Timestamp, signer: &Dated) -> Result<(), String> {
     let mut roots = RootCertStore::empty();
     roots.add(CertificateDer::from(signer.der.to_vec())).map_err(|error| format!("ca.crt: {error}"))?;

@@ -1,15 +1,16 @@
-//! Certificates of our own, for clusters where nobody else makes any: a CA and a leaf in a Secret, and the `caBundle` of the
-//! webhook configuration kept right.
+//! Self-managed certificates, for clusters without another issuer: a CA and a leaf in a Secret, and a correct `caBundle` in
+//! the webhook configuration.
 //!
-//! [`decide`] says what is to be done, this module reads and writes. Every replica does the same; who comes second looks again
-//! and takes what the first has made.
+//! [`decide`] determines the next step, and this module reads and writes. Every replica does the same. A replica whose write
+//! conflicts with another one reads again, and uses what the other has written.
 //!
-//! Must never overwrite what another program keeps, write a configuration beyond its `caBundle`s, or serve a leaf that the
-//! configuration does not trust.
+//! Must never overwrite what another program manages, write more of a configuration than its `caBundle`s, or serve a leaf
+//! that the configuration does not trust.
 //!
-//! What it heals: a Secret that is deleted, emptied or spoilt; a `caBundle` that is wiped or overwritten; a clock that was
-//! wrong. It tells each in the log, in the metric `webhook_certificate_repairs` and in an event on the Secret, with one of the
-//! reasons `WebhookCAIssued`, `WebhookCertificateIssued`, `WebhookCARetired`, `WebhookCAKept`, `WebhookCABundleWritten`.
+//! It repairs a Secret that is deleted, emptied or damaged, a `caBundle` that is cleared or overwritten, and the effects of a
+//! wrong clock. It reports each repair in the log, in the metric `webhook_certificate_repairs` and in an event on the Secret.
+//! The reasons are `WebhookCAIssued`, `WebhookCertificateIssued`, `WebhookCARetired`, `WebhookCAKept`,
+//! `WebhookCABundleWritten`.
 //!
 //! RBAC, in the namespace of the Secret:
 //!
@@ -25,8 +26,8 @@
 //! | --- | --- | --- | --- |
 //! | admissionregistration.k8s.io | validatingwebhookconfigurations | the configuration's | get, update |
 //!
-//! To distrust a key that somebody has stolen: delete the Secret and restart all replicas at once. Without the restart the
-//! old CA stays in the bundle until its last leaf has ended.
+//! To distrust a stolen key, delete the Secret and restart all replicas at once. Without the restart the old CA stays in the
+//! bundle until its last leaf has expired.
 
 pub mod decide;
 mod events;
@@ -50,16 +51,17 @@ use decide::{Cause, Configuration, Der, Lives, Served, Step, View};
 use events::{Events, Note};
 use material::{Data, Material};
 
-/// How often the Secret and the configuration are looked at: so long may a wiped `caBundle` stay wiped.
+/// How often the Secret and the configuration are read. A cleared `caBundle` may stay cleared for this long.
 pub const PERIOD: Duration = Duration::from_secs(5);
 
 /// Longest wait for an answer of the API server.
 const PATIENCE: Duration = Duration::from_secs(20);
 
-/// Steps taken in a row. From nothing to serving are three, and a lost race costs one more; beyond, somebody works against us.
+/// Most steps in a row. Serving from an empty state needs three, and each conflict one more. If more are needed, another
+/// program undoes the changes.
 const STEPS: u32 = 12;
 
-/// What is kept, and where.
+/// What is managed, and where.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct Settings {
     /// Namespace of the Secret.
@@ -72,13 +74,13 @@ pub struct Settings {
     pub names: Vec<String>,
     /// This replica, in events.
     pub instance: String,
-    /// Pause between two looks; [`PERIOD`] in earnest.
+    /// Pause between two checks; [`PERIOD`] in production.
     pub period: Duration,
-    /// How long certificates live.
+    /// Lifetimes of the certificates.
     pub lives: Lives,
 }
 
-/// Keeps the certificates, for one replica.
+/// Manages the certificates for one replica.
 pub struct SelfManaged {
     secrets: Api<Secret>,
     configurations: Api<DynamicObject>,
@@ -90,7 +92,7 @@ pub struct SelfManaged {
     trusted: Option<(Der, Instant)>,
 }
 
-/// What one look has found.
+/// The objects that one check has read.
 struct Seen {
     secret: Option<Secret>,
     material: Option<Material>,
@@ -102,19 +104,19 @@ struct Seen {
 /// A call that did not succeed.
 #[derive(Debug)]
 enum Failure {
-    /// Somebody else was faster: look again.
+    /// Another client wrote first: read again.
     Conflict,
-    /// Anything else.
+    /// Any other failure, with its message.
     Other(String),
 }
 
 impl SelfManaged {
-    /// Nothing is read or written yet.
+    /// Creates the manager, which reads and writes nothing yet.
     pub fn new(client: Client, settings: Settings, certificates: ServerCertificates) -> Self {
         let kind = ApiResource::erase::<ValidatingWebhookConfiguration>(&());
         Self {
             secrets: Api::namespaced(client.clone(), &settings.namespace),
-            // Untyped, for a newer API server's fields must survive being written back.
+            // Untyped, because fields of a newer API server must survive a write.
             configurations: Api::all_with(client.clone(), &kind),
             events: Events::new(client, &settings.namespace, settings.instance.clone()),
             settings,
@@ -124,7 +126,7 @@ impl SelfManaged {
         }
     }
 
-    /// Keeps everything right until `stop`.
+    /// Checks and repairs until `stop` is cancelled.
     pub async fn run(mut self, stop: CancellationToken) {
         loop {
             let period = self.settings.period;
@@ -139,7 +141,7 @@ impl SelfManaged {
         }
     }
 
-    /// Looks and acts until nothing is left to do.
+    /// Takes steps until nothing is left to do.
     async fn settle(&mut self) {
         for _ in 0..STEPS {
             match self.step().await {
@@ -155,7 +157,7 @@ impl SelfManaged {
         self.certificates.offer(&Err(Problem::Unkept(why.to_owned())));
     }
 
-    /// One look and one step; whether there may be another.
+    /// Reads the objects and takes one step. Returns whether another may follow.
     async fn step(&mut self) -> Result<bool, Failure> {
         let seen = self.look().await?;
         let now = self.certificates.now();
@@ -178,8 +180,8 @@ impl SelfManaged {
         Ok(true)
     }
 
-    /// The configuration first: the Secret is then at least as new as the one that the configuration was written from, and a
-    /// bundle written at this version of the configuration never takes back what a newer Secret has brought.
+    /// Reads the configuration first. The Secret is then at least as new as the one that the configuration was written from.
+    /// So a bundle written at this version of the configuration never reverts one that a newer Secret has caused.
     async fn look(&self) -> Result<Seen, Failure> {
         let object = answered(self.configurations.get_opt(&self.settings.configuration)).await?;
         let secret = answered(self.secrets.get_opt(&self.settings.secret)).await?;
@@ -199,7 +201,7 @@ impl SelfManaged {
         }
     }
 
-    /// By the monotonic clock, for the other may jump.
+    /// How long the configuration has trusted the CA that signs. By the monotonic clock, because the wall clock may jump.
     fn trusted_for(&mut self, seen: &Seen) -> Duration {
         let signer = seen.material.as_ref().map(|material| material.standing.signer().der.clone());
         let trusts = |der: &Der| match &seen.configuration {
@@ -223,13 +225,13 @@ impl SelfManaged {
         else {
             return;
         };
-        // If the clock has jumped since the decision, the next look decides anew.
+        // If the clock has jumped since the decision, the next check decides again.
         if !matches!(self.certificates.offer(&Ok(pair)), Offer::Refused(_)) {
             self.served = Served::of(&material.standing);
         }
     }
 
-    /// Nothing is wrong any more, and what the Secret says beside the leaf is remembered for the day when it is gone.
+    /// Clears the last problem, and remembers the CAs of the Secret in case it is deleted.
     fn settled(&mut self, seen: &Seen) {
         if let Some(pair) = self.certificates.pair() {
             self.certificates.offer(&Ok(pair.as_ref().clone()));
@@ -272,7 +274,7 @@ impl SelfManaged {
         Ok(())
     }
 
-    /// What the Secret is to hold, and how that is told.
+    /// The new contents of the Secret, and how the write is reported.
     fn contents(&self, seen: &Seen, step: Step, now: Timestamp) -> Result<Contents, Failure> {
         let Settings { names, lives, .. } = &self.settings;
         let failed = |error: rcgen::Error| Failure::Other(format!("no certificate could be made: {error}"));
@@ -315,7 +317,7 @@ impl SelfManaged {
     }
 }
 
-/// Contents of the Secret, the end of the last old leaf, the word for metrics, and the event.
+/// Contents of the Secret, the expiry of the last old leaf, the metric label, and the event.
 type Contents = (Data, Option<Timestamp>, &'static str, Note);
 
 fn issued(reason: &'static str, what: &str, cause: &Cause) -> Note {
@@ -338,14 +340,14 @@ fn kept(keep: &[decide::Dated]) -> Note {
     Note { warning: false, reason: "WebhookCAKept", text }
 }
 
-/// 404 to a replacement says that somebody has deleted what was read.
+/// The result of a replacement. 404 means that the object was deleted after it was read, and counts as a conflict.
 async fn replaced<T>(call: impl Future<Output = kube::Result<T>>) -> Result<T, Failure> {
     let gone = |error: &kube::Error| matches!(error, kube::Error::Api(status) if status.code == 404);
     let call = async { call.await.map(Some).or_else(|error| if gone(&error) { Ok(None) } else { Err(error) }) };
     answered(call).await?.ok_or(Failure::Conflict)
 }
 
-/// 409 says that somebody else has written or created.
+/// The result of a call, within a time limit. 409 means that another client has written or created the object.
 async fn answered<T>(call: impl Future<Output = kube::Result<T>>) -> Result<T, Failure> {
     let answer = tokio::time::timeout(PATIENCE, call).await;
     match answer.map_err(|_| Failure::Other(format!("no answer within {} s", PATIENCE.as_secs())))? {

@@ -1,7 +1,7 @@
-//! The two objects in the API, read into plain data and changed.
+//! Reads the two API objects into plain data, and changes them.
 //!
-//! Decides whose they are: a Secret or a configuration that another program keeps is left alone. Must never change more of
-//! a configuration than its `caBundle`s, nor lose a field that this build does not know.
+//! Decides which program manages them: a Secret or a configuration that another program manages is not changed. Must never
+//! change more of a configuration than its `caBundle`s, or lose a field that this build does not know.
 
 use std::collections::BTreeMap;
 
@@ -14,10 +14,10 @@ use serde_json::Value;
 use super::decide::{Configuration, Der};
 use super::material::{self, Data};
 
-/// When the last leaf of the old CAs in `ca.crt` ends.
+/// The annotation with the time when the last leaf of the old CAs in `ca.crt` expires.
 pub(super) const RETIRE_AFTER: &str = "nv-ipam.nvidia.com/retire-old-cas-after";
 
-/// What others write on a Secret that they keep.
+/// Annotations of Secrets that other programs manage, and these programs.
 const SECRET_KEEPERS: [(&str, &str); 4] = [
     ("cert-manager.io/certificate-name", "cert-manager"),
     ("service.beta.openshift.io/originating-service-name", "OpenShift's service CA"),
@@ -25,7 +25,7 @@ const SECRET_KEEPERS: [(&str, &str); 4] = [
     ("service.beta.openshift.io/expiry", "OpenShift's service CA"),
 ];
 
-/// What makes others write `caBundle`.
+/// Annotations that make other programs write `caBundle`, and these programs.
 const INJECTORS: [(&str, &str); 5] = [
     ("cert-manager.io/inject-ca-from", "cert-manager"),
     ("cert-manager.io/inject-ca-from-secret", "cert-manager"),
@@ -34,7 +34,7 @@ const INJECTORS: [(&str, &str); 5] = [
     ("service.alpha.openshift.io/inject-cabundle", "OpenShift's service CA"),
 ];
 
-/// Who else keeps the Secret, in words that say what to do.
+/// If another program manages the Secret, a message with its name and a remedy.
 pub(super) fn secret_keeper(secret: &Secret) -> Option<String> {
     let name = secret.metadata.name.as_deref().unwrap_or_default();
     let (annotation, who) = found(&secret.metadata, &SECRET_KEEPERS)?;
@@ -49,7 +49,7 @@ pub(super) fn data(secret: &Secret) -> Data {
     secret.data.iter().flatten().map(|(key, value)| (key.clone(), value.0.clone())).collect()
 }
 
-/// What is noted beside them. A time that does not parse is none.
+/// The time in the annotation [`RETIRE_AFTER`]. An invalid time counts as absent.
 pub(super) fn retire_after(secret: &Secret) -> Option<Timestamp> {
     secret.metadata.annotations.as_ref()?.get(RETIRE_AFTER)?.parse().ok()
 }
@@ -66,8 +66,7 @@ pub(super) fn new_secret(namespace: &str, name: &str) -> Secret {
     Secret { metadata, type_: Some("kubernetes.io/tls".to_owned()), ..Secret::default() }
 }
 
-/// Puts these contents in place of all that the Secret held. Its type cannot be changed, so one that somebody else created
-/// keeps the type that it has.
+/// Replaces all contents of the Secret. Its type is immutable, so a Secret that another client created keeps its type.
 pub(super) fn fill(secret: &mut Secret, data: Data, retire_after: Option<Timestamp>) {
     secret.data = Some(data.into_iter().map(|(key, value)| (key, ByteString(value))).collect());
     let annotations = secret.metadata.annotations.get_or_insert_default();
@@ -77,7 +76,7 @@ pub(super) fn fill(secret: &mut Secret, data: Data, retire_after: Option<Timesta
     };
 }
 
-/// What the configuration says.
+/// The CAs in the configuration, or why another program manages it.
 pub(super) fn configuration(object: Option<&DynamicObject>) -> Configuration {
     let Some(object) = object else { return Configuration::Absent };
     let name = object.metadata.name.as_deref().unwrap_or_default();
@@ -113,7 +112,7 @@ fn bundled(base64: &Value) -> Vec<Der> {
 
 fn found(metadata: &ObjectMeta, known: &[(&'static str, &'static str)]) -> Option<(&'static str, &'static str)> {
     let annotations = metadata.annotations.as_ref()?;
-    // An injector takes "false" for a no; a name that is empty names nothing.
+    // An injector treats "false" as disabled, and an empty name refers to nothing.
     let says =
         |annotation: &str| annotations.get(annotation).is_some_and(|value| !value.is_empty() && value != "false");
     known.iter().copied().find(|(annotation, _)| says(annotation))

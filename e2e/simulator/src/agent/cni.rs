@@ -1,4 +1,4 @@
-//! What the container runtime asks of the agent: ADD, CHECK, DEL and GC, also repeated, and what of the answers no agent may give.
+//! The requests of the container runtime to the agent (ADD, CHECK, DEL and GC, also repeated), and the rules for its answers.
 
 use std::collections::{BTreeSet, HashSet};
 use std::net::IpAddr;
@@ -57,7 +57,7 @@ impl Node {
         }
     }
 
-    /// For an [`Wish::AnyAndCut`] the disk is cut some steps later. What is recorded until then.
+    /// Cuts the disk some steps later, for an [`Wish::AnyAndCut`]. Returns what is recorded until then.
     fn cut_disk(&mut self, wish: Wish) -> Vec<Reservation> {
         let Wish::AnyAndCut { after, .. } = wish else { return Vec::new() };
         let before = self.reservations();
@@ -65,7 +65,7 @@ impl Node {
         before
     }
 
-    /// The pod has its addresses, by the grants that were in force.
+    /// Records that the pod has its addresses, by the grants that were in force.
     fn serve(&mut self, request: Request, answer: &Allocation, in_force: &[(PoolKey, String)], records: &Records) {
         let assignment = |pool: &PoolKey| {
             let (_, grant) = in_force.iter().find(|(of, _)| of == pool)?;
@@ -82,7 +82,7 @@ impl Node {
         self.moves += 1;
     }
 
-    /// There is no answer, and a record or none. The runtime deletes the pod, or never does.
+    /// Handles an ADD without an answer. There may be a record. The runtime deletes the pod, or never does.
     fn unanswered(&mut self, request: Request, wish: Wish, before: Vec<Reservation>) -> Added {
         let is_cut = self.disk.is_cut();
         self.leave(request);
@@ -90,7 +90,7 @@ impl Node {
         if is_cut { Added::Cut } else { Added::Refused("ADD refused: disk failed") }
     }
 
-    /// The pod does not come to run. The runtime deletes it, or never does.
+    /// Handles a pod that does not start. The runtime deletes it, or never does.
     fn leave(&mut self, request: Request) {
         self.objects.delete(&request.owner.container_id);
         if self.made.is_multiple_of(2) {
@@ -98,7 +98,8 @@ impl Node {
         }
     }
 
-    /// The cut of an [`Wish::AnyAndCut`], which came after `before` was recorded and during the record of what is `served`, or later.
+    /// Ends the agent, for an [`Wish::AnyAndCut`]. The cut came after `before` was recorded, and while `served` was
+    /// recorded or later.
     fn end_of_add(&mut self, wish: Wish, mut before: Vec<Reservation>, served: Option<&Allocation>) {
         let Wish::AnyAndCut { after, power } = wish else { return };
         let reserved = served.iter().flat_map(|allocation| &allocation.changes);
@@ -109,7 +110,7 @@ impl Node {
         self.end(before, served.is_none(), power.then_some(after));
     }
 
-    /// What is wrong with the addresses of an answer.
+    /// Checks the addresses of an answer.
     fn judge(&mut self, allocation: &Allocation, blocks: &[NodeBlock], wish: Wish, clock: Clock) {
         let now = self.now(clock);
         for (grant, block) in allocation.grants.iter().zip(blocks) {
@@ -119,7 +120,7 @@ impl Node {
         }
     }
 
-    /// Whether the agent may allocate from these blocks.
+    /// Checks whether the agent may allocate from these blocks.
     fn judge_grants(&mut self, blocks: &[NodeBlock], records: &Records) {
         for block in blocks.iter().filter(|block| !block.grant.is_empty()) {
             let why = records.forbids(&self.name, &block.grant, self.has_lost_its_store);
@@ -157,7 +158,7 @@ impl Node {
         }
     }
 
-    /// Whether the agent knows the pools of the addresses, each with a subnet that has the address.
+    /// Whether the agent's spec has the pools of the addresses, each with a subnet that contains the address.
     fn is_configured(&self, held: &[Held]) -> bool {
         let in_force = self.process.as_ref().and_then(|process| process.in_force.as_ref());
         let blocks = in_force.map(|in_force| &in_force.spec.blocks[..]).unwrap_or_default();
@@ -169,7 +170,7 @@ impl Node {
         })
     }
 
-    /// CNI CHECK of the `pick`-th pod: it succeeds, whatever has become of its pool.
+    /// CNI CHECK of the `pick`-th pod: it must succeed, even if its pool has changed.
     pub(crate) fn check(&mut self, pick: usize, clock: Clock) {
         let Some(name) = self.pod(pick) else { return };
         let Some(pod) = self.pods.get(&name).filter(|pod| pod.is_recorded) else { return };
@@ -190,7 +191,7 @@ impl Node {
         }
     }
 
-    /// CNI DEL of the `pick`-th pod. Without an agent the pod is gone all the same, and the runtime tries again later.
+    /// CNI DEL of the `pick`-th pod. Without an agent the pod still ends, and the runtime tries again later.
     pub(crate) fn delete(&mut self, pick: usize, clock: Clock) {
         if let Some(pod) = self.pod(pick).and_then(|name| self.end_pod(&name)) {
             self.to_delete.push((pod.request.pools, pod.request.owner));
@@ -207,7 +208,7 @@ impl Node {
         }
     }
 
-    /// The `pick`-th pod is gone, and the runtime never deletes it.
+    /// The `pick`-th pod ends, and the runtime never deletes it.
     pub(crate) fn vanish(&mut self, pick: usize) {
         if self.pod(pick).and_then(|name| self.end_pod(&name)).is_some() {
             self.has_leftovers = true;
@@ -223,7 +224,7 @@ impl Node {
         Some(pod)
     }
 
-    /// The runtime tries again to delete what it could not.
+    /// The runtime tries again to delete what it could not delete.
     pub(super) fn retry_deletes(&mut self, clock: Clock) {
         for (pools, owner) in std::mem::take(&mut self.to_delete) {
             let (of, by) = (pools.clone(), owner.clone());
@@ -234,7 +235,7 @@ impl Node {
         }
     }
 
-    /// CNI DEL of what was deleted last, and of a container that never was: both succeed and free nothing.
+    /// CNI DEL of what was deleted last, and of a container that never existed: both must succeed and free nothing.
     pub(crate) fn delete_again(&mut self, clock: Clock) {
         let Some((pools, owner)) = self.deleted.clone() else { return };
         let unknown = Owner::new("never-was", IF_NAME);
@@ -248,7 +249,7 @@ impl Node {
         }
     }
 
-    /// CNI GC with the pods that run; with `foreign`, that of another network, which has none.
+    /// CNI GC with the pods that run, or with `foreign` of another network, which has none.
     pub(crate) fn runtime_gc(&mut self, foreign: bool, clock: Clock) {
         let known = self.reservations().into_iter().map(|it| it.pool);
         let pools: BTreeSet<PoolKey> = known.chain(self.held().map(|(_, held)| held.pool.clone())).collect();
@@ -267,7 +268,7 @@ impl Node {
         }
     }
 
-    /// Asks for something that frees addresses, and notes which it were. None of them may be in use.
+    /// Sends a request that frees addresses, and records which it freed. None of them may be in use.
     pub(super) fn free<T, F: Future<Output = Result<T, Failure>>>(
         &mut self,
         clock: Clock,
@@ -289,7 +290,7 @@ impl Node {
     }
 }
 
-/// What an ADD that the agent refuses counts as.
+/// The name by which a refused ADD is counted.
 fn refused(failure: &Failure) -> &'static str {
     let reason = match failure {
         Failure::Refused(refusal) => Refusal::reason(refusal),

@@ -1,4 +1,4 @@
-//! The garbage collection of the agent, by its real decisions, and the pods that the API server has.
+//! The garbage collection of the agent, with its real decisions, and the Pod objects of the API server.
 
 use std::collections::BTreeMap;
 
@@ -11,14 +11,14 @@ use super::super::action::PodList;
 use super::super::clock::Clock;
 use super::Node;
 
-/// So many checks find a pod missing before the one that frees its addresses.
+/// Number of checks that find a pod missing before the one that frees its addresses.
 const CHECKS_BEFORE: u32 = 1;
 
 /// The Pod objects of a node.
 #[derive(Default, Debug)]
 pub(super) struct Objects {
     pods: BTreeMap<String, PartialObjectMeta<Pod>>,
-    /// As they were at the check before.
+    /// The pods at the previous check.
     earlier: Pods,
 }
 

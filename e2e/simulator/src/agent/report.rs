@@ -1,4 +1,4 @@
-//! The reports of the agent, by its real reporter, and what the API server answers.
+//! The reports of the agent, by its real reporter, and the API server's answers.
 
 use std::time::Duration;
 
@@ -55,7 +55,7 @@ impl Node {
         (fate == Fate::Late).then_some(patch)
     }
 
-    /// Grants of which no address has been in use for a while become idle.
+    /// Makes grants idle of which no address has been in use for a while.
     fn rest(&mut self, clock: Clock) {
         let Some(grants) = self.process.as_ref().and_then(|process| process.to_rest(clock)) else { return };
         if let Some(Ok(count)) = self.ask(clock, |allocator| async move { allocator.rest(grants).await }) {
@@ -63,7 +63,7 @@ impl Node {
         }
     }
 
-    /// Whether a report is due that can confirm a grant. Of each four pods one does not wait for it.
+    /// Whether a report is due that can confirm a grant. One of four pods does not wait for it.
     pub(crate) fn waits_for_confirmation(&self, clock: Clock) -> bool {
         let is_due = self.due(clock).is_some_and(|due| due <= clock.elapsed);
         let write =
@@ -71,7 +71,7 @@ impl Node {
         write.is_some_and(|write| write.wants_object())
     }
 
-    /// Records what an answer confirms. Whether that worked.
+    /// Records the confirmations of an answer. Returns whether that worked.
     fn records_all(&mut self, confirmed: Vec<(PoolKey, GrantId)>, clock: Clock) -> bool {
         if confirmed.is_empty() {
             return true;
@@ -87,7 +87,7 @@ fn confirmed(write: &Write, object: &Object) -> Vec<(PoolKey, GrantId)> {
     IPAMNode::deserialize(&**object).map(|object| write.confirmed(&object)).unwrap_or_default()
 }
 
-/// What the reporter makes of an error of the server.
+/// The reporter's outcome for an error of the server.
 fn refused(code: u16) -> Outcome {
     Outcome::from(&kube::Error::Api(Box::new(Status::failure("refused", "Refused").with_code(code))))
 }

@@ -1,4 +1,4 @@
-//! How an agent starts and ends: an orderly start, kill -9, and a power cut of its node.
+//! How an agent starts and ends: a normal start, kill -9, and a power cut of its node.
 
 use super::super::clock::Clock;
 use super::super::process::Process;
@@ -20,7 +20,7 @@ impl Node {
         }
     }
 
-    /// kill -9. Whether the agent ran.
+    /// kill -9. Returns whether the agent ran.
     pub(crate) fn crash(&mut self) -> bool {
         let runs = self.process.is_some();
         if let Some(acknowledged) = self.acknowledged() {
@@ -29,7 +29,7 @@ impl Node {
         runs
     }
 
-    /// The power of the node is cut: its pods are gone, too. For an odd `luck` the runtime deletes what is left of them later.
+    /// Cuts the power of the node: its pods end, too. For an odd `luck` the runtime deletes what is left of them later.
     pub(crate) fn lose_power(&mut self, luck: u8) {
         match self.acknowledged() {
             Some(acknowledged) => self.end(acknowledged, false, Some(luck)),
@@ -37,7 +37,7 @@ impl Node {
         }
     }
 
-    /// The process ends by a kill, or by a power cut. `more` if a request was under way.
+    /// Ends the process by a kill, or by a power cut. `more` is whether a request was under way.
     pub(super) fn end(&mut self, acknowledged: Vec<Reservation>, more: bool, power: Option<u8>) {
         self.process = None;
         self.has_leftovers = true;

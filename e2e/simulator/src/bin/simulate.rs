@@ -1,6 +1,7 @@
-//! Simulates clusters: `cargo sim [--seeds FIRST..LAST] [--steps N] [--brief | --json] [--long FILE]`, or
-//! `-- --history FILE [--trace]`, or `-- --again FILE`. A failure prints its seed and, unless brief, the shortest history that breaks the law; the status is then 1.
-//! With `--long` every seed is played whatever fails, and FILE keeps what was found, so that a run that was ended goes on with it.
+//! Simulates clusters: `cargo sim [--seeds FIRST..LAST] [--steps N] [--brief | --json] [--long FILE]`, or `-- --history
+//! FILE [--trace]`, or `-- --again FILE`. A failure prints its seed and, unless brief, the shortest history that breaks
+//! the law; the status is then 1. With `--long` every seed is played despite failures, and FILE keeps the result, so that
+//! an interrupted run can continue.
 
 use std::io::Write as _;
 use std::path::PathBuf;
@@ -27,7 +28,7 @@ struct Flags {
     /// Print a line of JSON for each seed that breaks a law, and nothing else.
     #[arg(long, conflicts_with_all = ["brief", "long", "history"])]
     json: bool,
-    /// Play every seed whatever fails, and keep the state of the run in FILE. The same command continues an interrupted run.
+    /// Play every seed despite failures, and keep the state of the run in FILE. The same command continues an interrupted run.
     #[arg(long, value_name = "FILE")]
     long: Option<PathBuf>,
     /// Play the history in FILE instead of seeds.
@@ -36,7 +37,7 @@ struct Flags {
     /// Print to stderr each action of the history, what the operator and the agents log, the calls, and what the API server changes.
     #[arg(long, requires = "history")]
     trace: bool,
-    /// Play again what a long run has found and kept in FILE, and print what each shows now.
+    /// Play again the failures that a long run has kept in FILE, and print what each shows now.
     #[arg(long, value_name = "FILE", conflicts_with_all = ["seeds", "long", "history", "brief", "json"])]
     again: Option<PathBuf>,
 }
@@ -84,7 +85,7 @@ fn main() -> anyhow::Result<ExitCode> {
     verdict(&played.wrong())
 }
 
-/// Says what is wrong with a run, and ends with status 1 if anything is.
+/// Prints the errors of a run. Returns status 1 if there are any.
 fn verdict(wrong: &[String]) -> anyhow::Result<ExitCode> {
     for what in wrong {
         writeln!(std::io::stderr(), "error: {what}")?;
@@ -133,7 +134,7 @@ fn replay(file: &std::path::Path) -> anyhow::Result<ExitCode> {
     }
 }
 
-/// Status 1 if a history still breaks a law by an unknown fault.
+/// Plays the failures of a long run again. Returns status 1 if a history still breaks a law by an unknown fault.
 fn again(file: &std::path::Path) -> anyhow::Result<ExitCode> {
     let (long, simulator, mut out) = (Long::read(file)?, Simulator::new()?, std::io::stdout());
     let mut unknown = 0_u32;

@@ -1,17 +1,18 @@
-//! Faults that a loss of records by hand shows: the definitions, an IPAMNode, a pool, or a status.
+//! Faults that a loss of records by hand shows: of the CRDs, an IPAMNode, a pool, or a status.
 
 use super::order::{
     LEASE, adds_for_a_user, after, around, deletes_ipam_node, ends, ends_a_leader, has, is_undefine, is_user, looks,
-    names_node, names_pool, pools_with_the_address, put_backs, running, waits_for_reports, writes,
+    names_pool, pools_with_the_address, put_backs, running, writes,
 };
 use crate::Failure;
 use crate::action::{Action, Fate};
 use crate::admin::pool_at;
 use crate::size::REPLICAS;
 
-/// A pool that has the address goes without its finalizer, and the IPAMNode of the node is deleted. The records were written before. No
-/// replica that runs looks between the first and the last of these, or one whose call was on its way looks once: it waits after the
-/// conflict. Or the pool is made anew before the IPAMNode is deleted, and no replica that runs looks after that.
+/// A pool that has the address is deleted without its finalizer, and the IPAMNode of the node is deleted. The records
+/// were written before. No running replica reads its watches between the first and the last of these. A replica whose
+/// call was on its way may read once: it waits after the conflict. Or the pool is created again before the IPAMNode is
+/// deleted, and no running replica reads its watches after that.
 pub(super) fn is_of_a_pool_removed_by_hand(failure: &Failure) -> bool {
     let history = &failure.history;
     let pools = pools_with_the_address(failure, history);
@@ -49,12 +50,13 @@ pub(super) fn is_of_a_pool_removed_by_hand(failure: &Failure) -> bool {
         && !has(history, is_undefine)
 }
 
-/// A leader writes before all three, and none that still runs at the last looks between them, or one looks once whose call was on its way.
+/// Whether a leader writes before all three, and no replica that still runs at the last reads its watches between them.
+/// One look is allowed to a replica whose call was on its way.
 fn is_unseen(history: &[Action], mut places: [usize; 3]) -> bool {
     places.sort_unstable();
     let [first, .., last] = places;
     let has_call = matches!(history[..first].last(), Some(Action::Call { fate: Fate::Done, .. }));
-    // A leader that ends before the last of them takes what it knows with it.
+    // A leader that ends before the last of them loses what it knows.
     let knows = |at: usize, replica: u8| {
         let ends_between = has(&history[at..last], |action| ends(action, replica));
         looks(history[at], replica) && !ends_between && running_at(history, last).any(|it| it == replica)
@@ -63,14 +65,15 @@ fn is_unseen(history: &[Action], mut places: [usize; 3]) -> bool {
     has(&history[..first], writes) && (first..last).filter(is_look).count() <= usize::from(has_call)
 }
 
-/// The IPAMNode of a node on which a pod has the address is deleted, and no replica that runs then looks later.
+/// Whether the IPAMNode of a node on which a pod has the address is deleted, and no replica that runs then reads its
+/// watches later.
 fn is_last_deletion_unseen(failure: &Failure) -> bool {
     let history = &failure.history;
     let mut places = (0..history.len()).filter(|at| deletes_ipam_node(failure, history[*at]));
     places.any(|at| !running_at(history, at).any(|replica| has(&history[at..], |action| looks(action, replica))))
 }
 
-/// The replicas that run here: none that let its Lease run out, and none that stands still.
+/// The replicas that run here, without those whose Lease has expired and those that are stopped.
 fn running_at(history: &[Action], at: usize) -> impl Iterator<Item = u8> {
     let has_expired = move |replica: u8| {
         let own = history[..at].iter().rposition(|action| {
@@ -82,18 +85,6 @@ fn running_at(history: &[Action], at: usize) -> impl Iterator<Item = u8> {
         times.sum::<u32>() >= LEASE || has(later, stands_still)
     };
     running(&history[..at]).into_iter().filter(move |replica| !has_expired(*replica))
-}
-
-/// A Node leaves for whose report the operator waits without a limit, and it does not come back. This is bound to what the condition
-/// says: many orders lead to a Lease that says that blocks were assigned where no record is there.
-pub(super) fn is_of_a_node_that_left(failure: &Failure) -> bool {
-    let leaves = |action| matches!(action, Action::NodeLeaves { node } if names_node(failure, node));
-    let joins = |action| matches!(action, Action::NodeJoins { node } if names_node(failure, node));
-    // A restore and the definitions' deletion register the machines again.
-    let comes_back = |later: &[Action]| has(later, |action| joins(action) || is_undefine(action));
-    waits_for_reports(failure)
-        && put_backs(&failure.history).is_empty()
-        && around(&failure.history, leaves).any(|(_, _, later)| !comes_back(later))
 }
 
 /// All records are lost, and a leader ends. Later a Node leaves whose pod has the address, and another leader does not wait for its report.

@@ -1,4 +1,4 @@
-//! What the recognisers of known faults read from a failure: whom the law names, and what happens in which order.
+//! What the recognisers of known faults read from a failure: which objects the law names, and the order of the actions.
 
 use std::collections::BTreeSet;
 use std::net::IpAddr;
@@ -11,13 +11,13 @@ use crate::admin::pool_at;
 use crate::catalogue::manifest;
 use crate::size::{REPLICAS, node_name};
 
-/// The longest time that a leader lives without its Lease, in milliseconds.
+/// The longest time for which a leader runs without a renewal of its Lease, in milliseconds.
 pub(super) const LEASE: u32 = 10_000;
 
-/// A backup that is put in place. One that is put in place is used up, so that each belongs to the last backup before it.
+/// A restore of a backup. A backup is used up by its restore, so each restore belongs to the last backup before it.
 #[derive(Clone, Copy)]
 pub(super) struct PutBack<'a> {
-    /// Whether replicas run on, and if so whether their watches break.
+    /// Whether the watches break, if replicas run during the restore; `None` if none runs.
     pub(super) live: Option<bool>,
     /// What happens before the backup is made.
     pub(super) before: &'a [Action],
@@ -30,12 +30,12 @@ pub(super) struct PutBack<'a> {
 }
 
 impl PutBack<'_> {
-    /// Replicas run on.
+    /// Whether replicas run during the restore.
     pub(super) const fn is_live(&self) -> bool {
         self.live.is_some()
     }
 
-    /// A leader may have assigned or released a block that the restore takes back.
+    /// Whether a leader may have assigned or released a block that the restore takes back.
     pub(super) fn takes_back_writes(&self) -> bool {
         has(self.since, writes)
     }
@@ -95,7 +95,7 @@ pub(super) fn waits_for_reports(failure: &Failure) -> bool {
     names(failure, "AwaitingAgentReports") && !failure.law.what.contains("for at most")
 }
 
-/// The address that what broke the law begins with.
+/// The address at the start of what broke the law.
 pub(super) fn address(failure: &Failure) -> Option<IpAddr> {
     failure.law.what.split(' ').next()?.parse().ok()
 }
@@ -113,7 +113,7 @@ pub(super) fn adds_for_a_user(failure: &Failure, history: &[Action]) -> bool {
         && has(history, |action| adds_on(action, |node| is_user(failure, node)))
 }
 
-/// Whether a pod starts on such a node.
+/// Whether a pod starts on a node that `is_it` accepts.
 pub(super) fn adds_on(action: Action, is_it: impl Fn(u8) -> bool) -> bool {
     match action {
         Action::Crowd => true,
@@ -148,12 +148,12 @@ pub(super) const fn is_undefine(action: Action) -> bool {
     matches!(action, Action::Undefine { .. })
 }
 
-/// The IPAMNode of a node is deleted on which a pod has the address.
+/// Whether the IPAMNode of a node is deleted on which a pod has the address.
 pub(super) fn deletes_ipam_node(failure: &Failure, action: Action) -> bool {
     matches!(action, Action::RemoveIpamNode { node } if is_user(failure, node))
 }
 
-/// A replica may make calls.
+/// Whether a replica may make calls.
 pub(super) const fn writes(action: Action) -> bool {
     writer(action).is_some()
 }
@@ -169,7 +169,7 @@ pub(super) const fn writer(action: Action) -> Option<u8> {
     }
 }
 
-/// This replica looks at its watches.
+/// Whether this replica reads its watches.
 pub(super) const fn looks(action: Action, of: u8) -> bool {
     match action {
         Action::Hear { replica, .. }
@@ -182,7 +182,7 @@ pub(super) const fn looks(action: Action, of: u8) -> bool {
     }
 }
 
-/// This replica ends.
+/// Whether this replica ends.
 pub(super) fn ends(action: Action, of: u8) -> bool {
     match action {
         Action::Kill { replica } | Action::Stop { replica, .. } => replica % REPLICAS == of,
@@ -191,7 +191,7 @@ pub(super) fn ends(action: Action, of: u8) -> bool {
     }
 }
 
-/// A leader ends here, or does not renew its Lease in time.
+/// Whether a leader ends here, or does not renew its Lease in time.
 pub(super) const fn ends_a_leader(action: Action) -> bool {
     match action {
         Action::Kill { .. } | Action::Stop { .. } | Action::Freeze { .. } => true,
@@ -200,7 +200,7 @@ pub(super) const fn ends_a_leader(action: Action) -> bool {
     }
 }
 
-/// The replicas that run after this. A Lease that runs out ends some of them, which the actions do not show.
+/// The replicas that run after this. A Lease that expires ends some of them, which the actions do not show.
 pub(super) fn running(history: &[Action]) -> BTreeSet<u8> {
     let mut running = BTreeSet::new();
     for &action in history {

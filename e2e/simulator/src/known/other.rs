@@ -1,21 +1,34 @@
-//! Faults that neither a restore nor the definitions' deletion shows alone.
+//! Faults that neither a restore nor a deletion of the CRDs shows alone.
 
-use super::order::{adds_for_a_user, after, ends_a_leader, has, names_node, names_pool, waits_for_reports, writes};
+use super::order::{
+    adds_for_a_user, after, around, ends_a_leader, has, is_undefine, names_node, names_pool, put_backs,
+    waits_for_reports, writes,
+};
 use crate::Failure;
 use crate::action::Action;
 
-/// The law that the Lease says first that blocks are assigned.
+/// The law that the Lease must record assigned blocks before an IPAMNode gets one.
 pub(super) const LEASE_FIRST: &str = "lease-says-so-first";
 
-/// The operator waits without a limit for the agent of a node that has none. The Lease says that blocks were assigned, and no record is
-/// there. This is bound to what the condition says and not to the order of actions: many orders lead there.
-pub(super) fn is_of_an_awaited_node(failure: &Failure) -> bool {
-    let is_named = |action| matches!(action, Action::WithoutAgent { node } if names_node(failure, node));
-    waits_for_reports(failure) && has(&failure.history, is_named)
+/// The operator awaits the report of a node without a limit, although no record was lost: neither a restore nor a deletion of the CRDs took
+/// one. Another leader wrote before. The node has no agent, or its Node left and does not come back.
+pub(super) fn is_of_a_last_release(failure: &Failure) -> bool {
+    let history = &failure.history;
+    let is_without_agent = |action| matches!(action, Action::WithoutAgent { node } if names_node(failure, node));
+    let leaves = |action| matches!(action, Action::NodeLeaves { node } if names_node(failure, node));
+    let joins = |action| matches!(action, Action::NodeJoins { node } if names_node(failure, node));
+    let has_left = || around(history, leaves).any(|(_, _, later)| !has(later, joins));
+    let starts = |action| matches!(action, Action::Start { .. });
+    waits_for_reports(failure)
+        && has(after(history, starts), starts)
+        && has(history, writes)
+        && put_backs(history).is_empty()
+        && !has(history, is_undefine)
+        && (has(history, is_without_agent) || has_left())
 }
 
-/// The status of the pool that is named is wiped, and the leader ends or stands still with a call under way. Another leads, and writes. Then the call
-/// arrives. The law about the Lease names no pool, and is broken without a pod.
+/// The status of the named pool is wiped, and the leader ends or is stopped with a call under way. Another leader writes.
+/// Then the call arrives. The law about the Lease names no pool, and is broken without a pod.
 pub(super) fn is_of_a_call_of_a_former_leader(failure: &Failure) -> bool {
     let is_of_the_lease = failure.law.law == LEASE_FIRST;
     let wipes = |action| matches!(action, Action::WipeStatus { pool } if is_of_the_lease || names_pool(failure, pool));

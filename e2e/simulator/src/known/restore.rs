@@ -9,9 +9,9 @@ use crate::action::{Action, Disk};
 use crate::admin::pool_at;
 use crate::size::{MOST_NODES, REPLICAS, node_name};
 
-/// A restore takes back a block that is in use. No leader runs on that remembers it. The agent of its node is down until a
-/// leader has acted, so that it does not report the block in time. Then a pod gets the address on another node, or the Node leaves, so that
-/// no report can say that the address is in use.
+/// A restore takes back a block that is in use. No leader that knows of it continues to run. The agent of its node is
+/// down until a leader has acted, so that it does not report the block in time. Then a pod gets the address on another
+/// node, or the Node leaves, so that no report can have the address as in use.
 pub(super) fn is_of_an_agent_that_is_down(failure: &Failure) -> bool {
     has_put_back(failure, |it| {
         let acted = it.later.iter().rposition(|action| writes(*action));
@@ -26,44 +26,38 @@ pub(super) fn is_of_an_agent_that_is_down(failure: &Failure) -> bool {
     })
 }
 
-/// The agent of this node is down after this history.
+/// Whether the agent of this node is down after this history.
 fn is_down(history: &[Action], node: u8) -> bool {
     !while_down(history, node).is_empty()
 }
 
-/// What happens from the end of the node's agent on, if it is down after this history.
+/// What happens from the end of the node's agent onwards, if it is down after this history.
 fn while_down(history: &[Action], node: u8) -> &[Action] {
     let kills = |action: &Action| match *action {
         Action::AgentKill { node: it }
         | Action::PutStoreBack { node: it }
         | Action::Wipe { node: it }
+        | Action::AddAndCrash { node: it, .. }
         | Action::FailSync { node: it, .. } => it == node,
-        // It runs, and can record nothing.
+        // The agent runs, but cannot record anything.
         Action::Disk { node: it, is } => it == node && is != Disk::Well,
         _ => false,
     };
     let starts = |action| matches!(action, Action::AgentStart { node: it } if it == node);
-    let at = history.iter().rposition(kills).filter(|at| !has(&history[*at..], starts));
+    let joins = |action| matches!(action, Action::NodeJoins { node: it } if it == node);
+    let at = history.iter().rposition(kills);
+    let at = at.filter(|at| has(&history[..*at], joins) && !has(&history[*at..], starts));
     at.map_or(&[], |at| &history[at..])
 }
 
-/// Whether the disk of the node fails after this history.
-fn has_a_bad_disk(history: &[Action], node: u8) -> bool {
-    let disk = |action: &Action| match *action {
-        Action::Disk { node: it, is } if it == node => Some(is),
-        _ => None,
-    };
-    history.iter().rev().find_map(disk).is_some_and(|is| is != Disk::Well)
-}
-
-/// Whether the action is to take the block of the pool that the law names from the node.
+/// Whether by the action the node loses its block of the pool that the law names.
 fn takes_block(failure: &Failure, action: Action, node: u8) -> bool {
     match action {
         Action::Cordon { node: it }
         | Action::Relabel { node: it }
         | Action::NodeTerminates { node: it }
         | Action::NodeLeaves { node: it } => it == node,
-        // An older pool with the address takes it, too.
+        // The node also loses it to an older pool with the address.
         Action::Apply { pool, .. } | Action::Remove { pool } => {
             names_pool(failure, pool) || pools_with_the_address(failure, &failure.history).contains(pool_at(pool).1)
         }
@@ -71,18 +65,15 @@ fn takes_block(failure: &Failure, action: Action, node: u8) -> bool {
     }
 }
 
-/// After the backup the agent of a node ends, and does not run again before the backup is put in place. Meanwhile the node loses its block,
-/// a leader acts, and a pod starts on another node that has the address by the law. So the agent does not know of the release, and allocates
-/// from the restored block before an operator has heard of the other node.
-/// Not bound: why the block was free without a report. An admin forced it, the grace was over, or the grant was idle.
+/// The agent of a node ends or cannot write, and is so when the backup is put in place. Meanwhile the node loses its block. After the backup a
+/// leader acts, and a pod starts on another node that has the address by the law. So the agent does not know of the release, and allocates
+/// from the restored block before an operator knows of the other node.
+/// Not checked: why the block was free without a report. An admin force-released it, the grace was over, or the grant was idle.
 pub(super) fn is_of_an_agent_that_was_down(failure: &Failure) -> bool {
     has_put_back(failure, |it| {
         let is_of = |node: u8| {
-            // A full disk lasts from before the backup, too.
-            let down =
-                if has_a_bad_disk(it.until, node) { while_down(it.until, node) } else { while_down(it.since, node) };
-            let down = &down[down.len().saturating_sub(it.since.len())..];
-            let released = after(after(down, |action| takes_block(failure, action, node)), writes);
+            let taken = after(while_down(it.until, node), |action| takes_block(failure, action, node));
+            let released = after(&taken[taken.len().saturating_sub(it.since.len())..], writes);
             has(released, |action| adds_on(action, |of| of != node && is_user(failure, of)))
                 && (failure.settling || has(it.later, |action| adds_on(action, |of| of == node)))
         };
@@ -90,9 +81,10 @@ pub(super) fn is_of_an_agent_that_was_down(failure: &Failure) -> bool {
     })
 }
 
-/// A restore puts a grant in place that no report of the backup has. After the backup the agent reported it, or the operator revoked it.
-/// So the agent has the grant and the operator takes it for one that was never used, or the agent confirms it once more.
-/// This is bound to the state of the restored objects and not to the order of actions: many orders lead there.
+/// A restore brings back a grant that no report of the backup has. After the backup the agent reported it, or the
+/// operator revoked it. So the agent has the grant and the operator treats it as never used, or the agent confirms it
+/// once more.
+/// Checked is the state of the restored objects and not the order of actions: many orders lead there.
 pub(super) fn is_of_a_grant_never_used(failure: &Failure) -> bool {
     let address = address(failure);
     failure.unproven.iter().any(|it| {
@@ -102,8 +94,9 @@ pub(super) fn is_of_a_grant_never_used(failure: &Failure) -> bool {
     })
 }
 
-/// A restore takes back a block that is in use, so that its addresses are outside blocks, and reports alone say that they are in use. The
-/// IPAMNode with such a report is deleted by hand. Then a replica leads that did not lead before, and does not know the report.
+/// A restore takes back a block that is in use, so that its addresses are outside blocks, and only reports have them as
+/// in use. The IPAMNode with such a report is deleted by hand. Then a replica leads that did not lead before, and does
+/// not know the report.
 pub(super) fn is_of_a_deleted_report(failure: &Failure) -> bool {
     let is_led_by_another = |before: &[Action], later: &[Action]| {
         let starts =
@@ -119,9 +112,9 @@ pub(super) fn is_of_a_deleted_report(failure: &Failure) -> bool {
     })
 }
 
-/// Two pools with the address are applied, and one of them stopped sharing addresses before the backup, while a pod had it. A restore takes
-/// back what a leader wrote of them.
-/// Not bound: which of the two pools has which block. That follows from the specs, the creation times and the order of nodes.
+/// Two pools with the address are applied, and one of them stopped sharing addresses before the backup, while a pod had
+/// it. A restore takes back what a leader wrote about them.
+/// Not checked: which of the two pools has which block. That follows from the specs, the creation times and the order of nodes.
 pub(super) fn is_of_pools_that_stopped_sharing(failure: &Failure) -> bool {
     has_put_back(failure, |it| {
         let pools = pools_with_the_address(failure, it.until);
@@ -135,10 +128,12 @@ pub(super) fn is_of_pools_that_stopped_sharing(failure: &Failure) -> bool {
     })
 }
 
-/// After the backup a node is to lose its block, a leader acts, and pods start, at the latest after the restore. The backup is put in place, and a pod starts on the node,
-/// at the latest as the history settles. The node's store is lost after that leader acted, and before one acts after the restore. By the law a pod on it and one on another node have the address.
-/// Not bound: whether a store that is put back is an earlier one or deleted, and whether a replica runs. The agent does not know of
-/// the release in any case.
+/// After the backup a node loses its block, a leader acts, and pods start, at the latest after the restore. The backup is
+/// restored, and a pod starts on the node, at the latest as the history settles. The node's store is lost after that
+/// leader acted, and before a leader acts after the restore. By the law, a pod on this node and one on another node have
+/// the address.
+/// Not checked: whether a restored store is an earlier one or deleted, and whether a replica runs. In any case the agent
+/// does not know of the release.
 pub(super) fn is_of_a_lost_store(failure: &Failure) -> bool {
     has_put_back(failure, |it| {
         let loses_store = |action| match action {

@@ -7,7 +7,7 @@ use super::seen::{Seen, claims};
 use crate::broken::{Broken, broken};
 use crate::layout::Layout;
 
-/// Ready, Exhausted and Releasing, and the generation that they are about.
+/// Checks Ready, Exhausted, Degraded and Releasing, and the observed generation.
 pub(super) fn agree(seen: &Seen<'_>, layout: &Layout) -> Result<(), Broken> {
     let object = seen.object(layout);
     let wrong = |what: &str, got: &Value| {
@@ -46,7 +46,7 @@ pub(super) fn agree(seen: &Seen<'_>, layout: &Layout) -> Result<(), Broken> {
     Ok(())
 }
 
-/// The reason for Ready.
+/// The expected reason of Ready.
 fn ready_reason(seen: &Seen<'_>, layout: &Layout) -> &'static str {
     if layout.is_deleting {
         return "Deleting";
@@ -62,7 +62,7 @@ fn ready_reason(seen: &Seen<'_>, layout: &Layout) -> &'static str {
     if is_outdated { "EditDeferred" } else { "Valid" }
 }
 
-/// Whether the gateway of a block may be in use, so that nodes keep the one of before and the pool says so.
+/// Whether the gateway of a block may be in use, so that nodes keep the previous one and the pool reports that.
 fn gateway_may_wait(seen: &Seen<'_>, layout: &Layout) -> bool {
     let mut blocks = claims(seen.object(layout), "allocations").into_iter();
     blocks.any(|(node, range)| layout.block_of(&node, &range).is_some_and(|block| seen.gateway_waits(layout, block)))

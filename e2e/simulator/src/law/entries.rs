@@ -1,4 +1,4 @@
-//! An IPAMNode says of each block what the pool's status and spec say, once all has settled.
+//! The entries of an IPAMNode agree with the pool's status and spec, once all has settled.
 
 use ipam_core::{AddrRange, PoolKind};
 use serde_json::Value;
@@ -8,7 +8,7 @@ use crate::broken::{Broken, broken};
 use crate::layout::{Block, Layout};
 use crate::records::{pool_of_entry, range_of_entry};
 
-/// State, addresses, mask, gateway, exclusions and routes of each entry of the pool.
+/// Checks state, addresses, mask, gateway, exclusions and routes of each entry of the pool.
 pub(super) fn agree(seen: &Seen<'_>, layout: &Layout) -> Result<(), Broken> {
     let object = seen.object(layout);
     for (list, state) in [("allocations", "Active"), ("releasing", "Releasing")] {
@@ -16,7 +16,7 @@ pub(super) fn agree(seen: &Seen<'_>, layout: &Layout) -> Result<(), Broken> {
             let Some(ipam_node) = seen.server.get("ipamnodes", &node) else { continue };
             let mut entries = ipam_node["spec"]["pools"].as_array().into_iter().flatten();
             let Some(entry) = entries.find(|entry| pool_of_entry(entry) == layout.key) else { continue };
-            // An invalid pool changes no entry, also where a late write has left another block in it.
+            // An invalid pool changes no entry, even if a late write has left another block in it.
             let is_left = layout.is_frozen() && !range_of_entry(entry).is_some_and(|it| range.contains_range(&it));
             if state == "Active" && entry["state"] == state && has_ended(ipam_node, entry) && !is_left {
                 return broken(
@@ -67,13 +67,13 @@ fn has_ended(ipam_node: &Value, entry: &Value) -> bool {
     has_none || reports.any(is_of_it)
 }
 
-/// Addresses that the entry bars and that no other agent reports as in use. What was the gateway is barred as long as blocks are
-/// being released or are of an earlier spec: that this ends has laws of its own.
+/// Addresses that are unavailable by the entry and that no other agent reports as in use. A previous gateway is
+/// unavailable as long as blocks are being released or are of an earlier spec. Other laws check that this ends.
 fn barred_for_nobody(seen: &Seen<'_>, layout: &Layout, node: &str, entry: &Value) -> Option<AddrRange> {
     let law = "held-elsewhere-is-true";
     let mut runs = entry["heldElsewhere"].as_array().into_iter().flatten().filter_map(range_of_entry);
     let unreported = runs.find(|run| {
-        // The agent itself may have given what is to be the gateway.
+        // The agent itself may have allocated the address that is to be the gateway.
         let is_gateway = layout.blocks.iter().any(|block| block.gateway == Some(run.first()));
         !seen.is_reported(layout, run, |other, key| is_gateway || other != node || *key != layout.key)
     });
@@ -109,7 +109,7 @@ fn barred_for_nobody(seen: &Seen<'_>, layout: &Layout, node: &str, entry: &Value
     unreported.filter(|_| !is_left_out)
 }
 
-/// What the entry says otherwise than the spec.
+/// The field of the entry that differs from the spec.
 fn of_spec(seen: &Seen<'_>, layout: &Layout, block: &Block, entry: &Value) -> Result<(), &'static str> {
     let text = |field: &str| entry[field].as_str().unwrap_or_default().to_owned();
     if (text("startIP"), text("endIP")) != (block.hosts.first().to_string(), block.hosts.last().to_string()) {

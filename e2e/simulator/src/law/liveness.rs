@@ -1,5 +1,5 @@
-//! What must have come about once no fault has happened for a while. Judged by the objects on the server and by what pods really
-//! have, never by what the code says of itself.
+//! Laws that must hold once no fault has happened for a while. They check the objects on the server and the addresses
+//! that pods really have, never what the code reports about itself.
 
 use ipam_core::PoolKey;
 use serde_json::Value;
@@ -14,7 +14,7 @@ use crate::server::text;
 use crate::wire::lock;
 use crate::world::World;
 
-/// Once all has settled.
+/// Checks these laws, once all has settled.
 pub(crate) fn check(world: &World) -> Result<(), Broken> {
     let server = lock(&world.server);
     let layouts = Layout::all(&server);
@@ -60,7 +60,7 @@ fn every_selected_node_has_a_block(seen: &Seen<'_>, layout: &Layout) -> Result<(
     Ok(())
 }
 
-/// A pool has blocks assigned only to nodes that it is to serve, and of another spec only while they are in use.
+/// A pool assigns blocks only to nodes that it must serve, and blocks of another spec only while they are in use.
 fn assignments_end(seen: &Seen<'_>, layout: &Layout) -> Result<(), Broken> {
     if layout.is_frozen() {
         return Ok(());
@@ -82,7 +82,7 @@ fn assignments_end(seen: &Seen<'_>, layout: &Layout) -> Result<(), Broken> {
     Ok(())
 }
 
-/// Whether no record, no report and no pod says that anybody may use an address of the block.
+/// Whether by all records, reports and pods no address of the block may be in use.
 fn is_free(seen: &Seen<'_>, layout: &Layout, block: &Block) -> bool {
     let counts = |key: &PoolKey| seen.counts(layout, key);
     let claimed = seen.layouts.iter().filter(|other| counts(&other.key)).any(|other| {
@@ -108,8 +108,8 @@ fn what_is_released_is_free(seen: &Seen<'_>, layout: &Layout) -> Result<(), Brok
     }
     for (node, range) in claims(seen.object(layout), "releasing") {
         let law = "unused-block-is-released";
-        // The law is about blocks whose agent is empty. An agent that has lost its records is not. Whether it may report addresses that
-        // no pod has is judged, and counted, by `report-is-true`.
+        // The law is about blocks whose agent is empty. An agent that has lost its records is not. `report-is-true`
+        // checks, and counts, whether it may report addresses that no pod has.
         let is_reported = || seen.has_lost(&node, &layout.key) && seen.reports(&node, &layout.key);
         let is_kept = !seen.is_in_use(&node, &layout.key) && !is_reported();
         let is_gone = is_kept && seen.is_out_of_reach(&node) && seen.world.waits_without_end();
@@ -144,13 +144,13 @@ fn has_block(pool: &Value, node: &str) -> bool {
     ["allocations", "releasing"].into_iter().any(|list| claims(pool, list).iter().any(|(of, _)| of == node))
 }
 
-/// An IPAMNode goes with its Node once nothing of it is in use.
+/// An IPAMNode is deleted with its Node once none of its addresses is in use.
 fn ipam_nodes_go(seen: &Seen<'_>) -> Result<(), Broken> {
     for object in seen.server.list("ipamnodes") {
         let node = text(object, "/metadata/name");
         let is_in_use = seen.world.nodes.iter().any(|it| it.name == node && it.held().next().is_some());
         let has_blocks = object["spec"]["pools"].as_array().is_some_and(|pools| !pools.is_empty());
-        // After a loss of all records the leader waits for a report that never comes.
+        // Only an IPAMNode without a Node must go. After a loss of all records the leader may await a report that never comes.
         if seen.server.get("nodes", &node).is_some() {
             continue;
         }
@@ -172,7 +172,7 @@ fn ipam_nodes_go(seen: &Seen<'_>) -> Result<(), Broken> {
     Ok(())
 }
 
-/// The IPAMNode of each node tells how many addresses its pods have.
+/// The IPAMNode of each node reports how many addresses its pods have.
 fn reports_are_true(seen: &Seen<'_>) -> Result<(), Broken> {
     for node in seen.world.nodes.iter().filter(|node| node.has_agent()) {
         let Some(object) = seen.server.get("ipamnodes", &node.name) else { continue };

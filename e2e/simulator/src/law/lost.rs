@@ -1,5 +1,5 @@
-//! Addresses that pods of a node may have without a record, after its agent's store was deleted or put back. The model says when
-//! that may be so; the agent says which addresses.
+//! Addresses that pods of a node may have without a record, after its agent's store was deleted or restored. The model
+//! decides when that is possible, and the agent reports which addresses.
 
 use ipam_core::{AddrRange, PoolKey};
 use ipam_node_agent::standing::DISCARD;
@@ -19,8 +19,8 @@ pub(super) fn lost(world: &World, node: &str) -> Vec<(PoolKey, AddrRange)> {
     nodes.flat_map(Node::lost).collect()
 }
 
-/// An agent reports addresses without a record only after its store was lost, and until an admin discards them by the command that
-/// the IPAMNode says.
+/// An agent reports addresses without a record only after its store was lost, and until an admin discards them by the
+/// command in the IPAMNode's condition.
 pub(super) fn ends(world: &World) -> Result<(), Broken> {
     let server = lock(&world.server);
     for node in world.nodes.iter().filter(|node| node.says_lost()) {

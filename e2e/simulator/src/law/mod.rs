@@ -1,4 +1,4 @@
-//! What must hold after every step, and what must come to be once nothing goes wrong any more.
+//! The laws that must hold after every step, and those that must hold once no more faults happen.
 
 mod conditions;
 mod entries;
@@ -22,11 +22,13 @@ use crate::server::{Server, text};
 use crate::wire::lock;
 use crate::world::World;
 
-/// After each step: no two replicas lead, no node is told of a block before the Lease says so, no address is held by two pods,
-/// none that a pod holds is recorded as another node's, and no pool goes away while a pod holds an address of it.
+/// Checks the laws after each step. At most one replica leads. No IPAMNode gets a block before the Lease records assigned
+/// blocks. No address is used by two pods, and none in use is recorded for another node. No pool is deleted while a pod
+/// has an address of it.
 pub fn check(world: &mut World) -> Result<(), Broken> {
     one_leads(world)?;
-    // A restore under a leader takes the mark back, or a node's release. The leader writes it again once it has heard of that.
+    // A restore under a leader takes back the state of the Lease, or a node's release. The leader writes it again once it
+    // knows of that.
     if !world.allowed.judge("lease-says-so-first", world.is_unmarked.then_some("a restore under a leader")) {
         what_is_given_is_marked(world)?;
     }
@@ -57,7 +59,7 @@ pub fn check(world: &mut World) -> Result<(), Broken> {
     safety::no_address_is_used_twice(world)
 }
 
-/// Once nothing has happened for a while: what must have come about.
+/// Checks the laws that must hold once nothing has happened for a while.
 pub(super) fn at_rest(world: &World) -> Result<(), Broken> {
     what_is_given_is_marked(world)?;
     nodes_are_told(world)?;
@@ -67,7 +69,7 @@ pub(super) fn at_rest(world: &World) -> Result<(), Broken> {
     liveness::check(world)
 }
 
-/// A node is told of a block only after the Lease says that blocks are given, for one who leads when all records are gone.
+/// An IPAMNode gets a block only after the Lease records assigned blocks. A later leader needs that when all records are gone.
 fn what_is_given_is_marked(world: &World) -> Result<(), Broken> {
     match told_without_mark(&lock(&world.server)) {
         None => Ok(()),
@@ -78,7 +80,8 @@ fn what_is_given_is_marked(world: &World) -> Result<(), Broken> {
     }
 }
 
-/// Each by its own clock: one that stands still wakes up as a leader and must know by itself that it is none.
+/// At most one replica leads, by its own clock. A stopped replica wakes up as a leader and must find out by itself that
+/// it is not.
 fn one_leads(world: &World) -> Result<(), Broken> {
     let now = world.clock().instant();
     let leads = |replica: &&Replica| replica.leads_until().is_some_and(|until| until > now);
@@ -88,7 +91,7 @@ fn one_leads(world: &World) -> Result<(), Broken> {
     }
 }
 
-/// Who has which block, by the statuses of all pools.
+/// Which node has which block, by the statuses of all pools.
 fn claims(world: &World) -> Vec<(String, String, Claim)> {
     let server = lock(&world.server);
     let mut claims = Vec::new();
@@ -101,8 +104,8 @@ fn claims(world: &World) -> Vec<(String, String, Claim)> {
     claims
 }
 
-/// Once all has settled: every node is told what the statuses record, and nothing else. Of a pool whose spec is invalid a node
-/// knows what it was told before: what an entry is to say nobody can know then.
+/// Once all has settled: every IPAMNode has the blocks that the statuses record, and no others. Pools with an invalid
+/// spec are not checked: their entries stay as they were, because the correct content is unknown.
 pub fn nodes_are_told(world: &World) -> Result<(), Broken> {
     let recorded = claims(world);
     let server = lock(&world.server);
@@ -110,7 +113,7 @@ pub fn nodes_are_told(world: &World) -> Result<(), Broken> {
         if is_invalid(&server, pool) {
             continue;
         }
-        // A name without a Node and without an IPAMNode has nobody to tell.
+        // Without a Node and an IPAMNode there is no object to write.
         if server.get("nodes", node).is_none() && server.get("ipamnodes", node).is_none() {
             continue;
         }
@@ -127,7 +130,7 @@ pub fn nodes_are_told(world: &World) -> Result<(), Broken> {
         for pool in object["spec"]["pools"].as_array().into_iter().flatten() {
             let name = pool_name(pool);
             let is_recorded = recorded.iter().any(|(of, in_pool, _)| *of == node && *in_pool == name);
-            // What a pool that vanished had given is taken back as long as it takes.
+            // Blocks of a pool that is gone are being released as long as addresses are in use.
             let is_orphaned = pool["state"] == "Releasing";
             let is_known = is_recorded || (is_orphaned && holds(world, &node, pool)) || is_invalid(&server, &name);
             let key = pool_of_entry(pool);
@@ -149,7 +152,7 @@ pub fn nodes_are_told(world: &World) -> Result<(), Broken> {
     Ok(())
 }
 
-/// Once all has settled: of two pools over the same addresses one has nodes that it serves, at most.
+/// Once all has settled: of two pools with the same addresses, at most one serves nodes.
 pub fn the_older_serves(world: &World) -> Result<(), Broken> {
     let server = lock(&world.server);
     let mut serving: Vec<(&str, Cidr, bool)> = Vec::new();
@@ -198,7 +201,7 @@ fn is_invalid(server: &Server, pool: &str) -> bool {
     object.is_some_and(|object| has_reason(object, "InvalidSpec"))
 }
 
-/// The ranges of a pool that an IPAMNode tells.
+/// The ranges of a pool in an IPAMNode.
 fn told(object: &Value, pool: &str) -> Vec<AddrRange> {
     let entries = object["spec"]["pools"].as_array().into_iter().flatten();
     let ours = entries.filter(|entry| pool_name(entry) == pool);

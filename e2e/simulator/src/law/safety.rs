@@ -1,4 +1,4 @@
-//! What must hold after every call: no address is used twice, and nothing that is in use is lost.
+//! Laws that must hold after every call: no address is used twice, and no record of an address in use is lost.
 
 use std::collections::BTreeMap;
 use std::net::IpAddr;
@@ -18,7 +18,7 @@ use crate::server::{Change, Server, text};
 use crate::wire::lock;
 use crate::world::World;
 
-/// No pool goes while a pod has an address of it, unless its definition is deleted.
+/// No pool is deleted while a pod has an address of it, unless its CRD is deleted.
 pub(super) fn no_pool_in_use_goes(world: &World, since: u64) -> Result<(), Broken> {
     if world.by_hand == Some(crate::UNDEFINE) {
         return Ok(());
@@ -43,8 +43,8 @@ pub(super) fn no_pool_in_use_goes(world: &World, since: u64) -> Result<(), Broke
     Ok(())
 }
 
-/// No IPAMNode gets an Active block that no status records for its node, as assigned or as being released (its write may have been
-/// on its way when the release was recorded), unless an admin destroyed the record.
+/// No IPAMNode gets an Active block that no status records for its node, unless an admin destroyed the record. A block
+/// that is recorded as being released is allowed: the write may have been on its way when the release was recorded.
 pub(super) fn what_is_assigned_is_recorded(world: &World, since: u64) -> Result<(), Broken> {
     if world.by_hand.is_some() {
         return Ok(());
@@ -66,8 +66,8 @@ pub(super) fn what_is_assigned_is_recorded(world: &World, since: u64) -> Result<
     Ok(())
 }
 
-/// The names that the operator writes in place of `*` are of nodes that may lose something of the pool: not of a node that the pool
-/// serves, whose block is Active.
+/// The names that the operator writes in place of `*` are of nodes that may lose something of the pool. They do not
+/// include a node that the pool serves and whose block is Active.
 pub(super) fn only_releasing_nodes_are_forced(world: &World, since: u64) -> Result<(), Broken> {
     if world.by_hand.is_some() {
         return Ok(());
@@ -102,8 +102,8 @@ fn forced_names(pool: &Value) -> Vec<String> {
     words.filter(|word| !word.is_empty()).map(str::to_owned).collect()
 }
 
-/// Whether the node has an Active block of the pool by its status and its IPAMNode, and nothing says that it is to lose it: the block
-/// is of the spec, the pool is to serve, and the Node was selected in each state that a watch may still show.
+/// Whether the node has an Active block of the pool by its status and its IPAMNode, and no reason to lose it. The block
+/// is of the spec, the pool must serve, and the Node was selected in each state that a watch may still deliver.
 fn is_in_service(server: &Server, pool: &Value, key: &PoolKey, node: &str) -> bool {
     let is_releasing = claims(pool, "releasing").iter().any(|(of, _)| of == node);
     let ipam_node = server.get("ipamnodes", node);
@@ -127,7 +127,7 @@ struct Holder<'a> {
     held: &'a Held,
 }
 
-/// No address is had by two pods, and none is recorded as another node's.
+/// No address is used by two pods, and none in use is recorded for another node.
 pub(super) fn no_address_is_used_twice(world: &World) -> Result<(), Broken> {
     let mut holders: BTreeMap<IpAddr, Vec<Holder<'_>>> = BTreeMap::new();
     let (allowed, records) = (&world.allowed, &world.records);
@@ -189,9 +189,9 @@ fn recorded_as_its_own(world: &World, holders: &BTreeMap<IpAddr, Vec<Holder<'_>>
     Ok(())
 }
 
-/// Whether the address is the gateway of the pool, or was, and the node with the block cannot allocate it: its entry has this gateway or
-/// names the address as unavailable. Before it has an entry, the address must be the gateway of the spec. An admin can make an address in
-/// use the gateway.
+/// Whether the address is or was the gateway of the pool, and the node with the block cannot allocate it. Its entry has
+/// this gateway or names the address as unavailable. Before it has an entry, the address must be the gateway of the spec.
+/// An admin can make an address in use the gateway.
 fn is_gateway(server: &Server, held: &Held, block: &Recorded<'_>) -> bool {
     if held.pool != block.pool || held.pool.kind != PoolKind::IpPool {
         return false;
@@ -215,7 +215,7 @@ fn why_it_may_be_of_another(records: &Records, held: &Held, block: &Recorded<'_>
     taken_back(records, held).or_else(|| shared(records, [(&held.pool, held.assignment), (&block.pool, id)]))
 }
 
-/// Whether the node's agent reports that the address is in use.
+/// Whether the node's agent reports the address as in use.
 fn is_reported(server: &Server, node: &str, held: &Held) -> bool {
     let Some(object) = server.get("ipamnodes", node) else { return false };
     let mut reports = object["status"]["pools"].as_array().into_iter().flatten();
@@ -223,8 +223,8 @@ fn is_reported(server: &Server, node: &str, held: &Held) -> bool {
         .any(|report| pool_of_entry(report) == held.pool && reported(report).iter().any(|run| run.contains(held.addr)))
 }
 
-/// Once all has settled: what pods have is recorded as their node's. Where an admin destroyed the record, the agent reports it, unless there
-/// is no pool that assigns blocks.
+/// Once all has settled: the addresses of pods are recorded for their node. If an admin destroyed the record, the agent
+/// must report them, unless no pool assigns blocks.
 pub(super) fn what_is_held_is_recorded(world: &World) -> Result<(), Broken> {
     let server = lock(&world.server);
     let has_pools = Layout::all(&server).iter().any(|pool| pool.is_valid && !pool.is_deleting);
@@ -245,7 +245,7 @@ pub(super) fn what_is_held_is_recorded(world: &World) -> Result<(), Broken> {
                 || (is_destroyed && is_reported(&server, &node.name, held));
             let is_invalid = object.is_some_and(|object| super::has_reason(object, "InvalidSpec"));
             let reason = || {
-                // With the definitions each IPAMNode went, also one that repeated a block which a late status write had removed.
+                // With the CRDs each IPAMNode was deleted, also one that repeated a block that a late status write had removed.
                 let is_lost = is_destroyed || (world.allowed.is_undefined() && object.is_none());
                 let unasked = (is_lost && !has_pools).then_some("no pool assigns blocks");
                 let beside = || is_beside() && is_reported(&server, &node.name, held);

@@ -13,23 +13,23 @@ use crate::world::World;
 /// No agent runs on a node: its block waits for a report without end.
 pub(super) const NO_AGENT: &str = "a node has no agent";
 
-/// All that a law of this kind looks at.
+/// The state that these laws read.
 pub(super) struct Seen<'a> {
     pub(super) world: &'a World,
     pub(super) server: &'a Server,
     pub(super) layouts: &'a [Layout],
-    /// Pools that may not serve, with the older one that serves.
+    /// Pools that may not serve, each with the older pool that serves.
     pub(super) overlapped: &'a [(PoolKey, PoolKey)],
 }
 
 impl Seen<'_> {
-    /// Counts a check of the law, and whether it is left out for the first reason that holds. Whether it is.
+    /// Counts a check of the law, and the first reason that applies. Returns whether the check is left out.
     pub(super) fn leaves_out(&self, law: &'static str, reasons: &[(&'static str, bool)]) -> bool {
         let reason = reasons.iter().find(|(_, holds)| *holds).map(|(reason, _)| *reason);
         self.world.allowed.judge(law, reason)
     }
 
-    /// Whether the pool is to serve nodes.
+    /// Whether the pool must serve nodes.
     pub(super) fn serves(&self, layout: &Layout) -> bool {
         layout.is_valid && !layout.is_deleting && !self.is_overlapped(layout)
     }
@@ -42,7 +42,7 @@ impl Seen<'_> {
         self.server.get(plural_of(&layout.key), &layout.key.name).map_or(&Value::Null, |object| object)
     }
 
-    /// The names of the nodes that the pool is to serve.
+    /// The names of the nodes that the pool must serve.
     pub(super) fn selected(&self, layout: &Layout) -> Vec<String> {
         let nodes = self.server.list("nodes").filter(|node| is_selected(layout, node));
         nodes.map(|node| text(node, "/metadata/name")).collect()
@@ -64,12 +64,13 @@ impl Seen<'_> {
         self.world.nodes.iter().any(|it| it.name == node && !it.has_agent())
     }
 
-    /// Whether a report of the node is awaited that no agent makes: its IPAMNode has a block of the pool that may have been in use.
+    /// Whether a report is awaited of a node without an agent: its block of the pool may have been in use, or the
+    /// operator requested it.
     pub(super) fn awaits_no_agent(&self, node: &str, key: &PoolKey) -> bool {
         self.is_without_agent(node) && (!self.was_never_used(node, key) || awaits_report(self.server, node))
     }
 
-    /// Whether the node's IPAMNode says that the block was free when it was assigned, and no report has named its grant.
+    /// Whether by the node's IPAMNode the block was free when it was assigned, and no report has named its grant.
     fn was_never_used(&self, node: &str, key: &PoolKey) -> bool {
         let entries = self.server.get("ipamnodes", node).and_then(|object| object["spec"]["pools"].as_array());
         let own = entries.into_iter().flatten().find(|entry| pool_of_entry(entry) == *key);
@@ -90,8 +91,8 @@ impl Seen<'_> {
         lost(self.world, node).iter().any(|(pool, _)| pool == key)
     }
 
-    /// Whether the operator waits for agents because records are missing, as they may be by what the model knows, and for whom
-    /// that cannot be helped.
+    /// Whether the operator awaits reports because records may be missing, by what the model knows, and one of the
+    /// reports cannot come.
     pub(super) fn recovers(&self, layout: &Layout) -> bool {
         let awaits = condition(self.object(layout), "Exhausted").filter(|it| it["reason"] == "AwaitingAgentReports");
         let may_be_lost = self.world.has_lost_records() || self.server.restores() > 0;
@@ -110,8 +111,8 @@ impl Seen<'_> {
         reports.any(|report| pool_of_entry(report) == *key && !reported(report).is_empty())
     }
 
-    /// Whether a report that `which` picks, by node and pool, has addresses of the range in use, of a pool that is not to share them
-    /// with this one.
+    /// Whether a report that `which` accepts, by node and pool, has addresses of the range in use. Reports of pools that
+    /// share addresses with this one do not count.
     pub(super) fn is_reported(
         &self,
         layout: &Layout,
@@ -130,7 +131,7 @@ impl Seen<'_> {
         })
     }
 
-    /// The same of what pods have, reported or not.
+    /// The same for the addresses that pods have, reported or not.
     pub(super) fn is_held(&self, layout: &Layout, range: &AddrRange, which: impl Fn(&str, &PoolKey) -> bool) -> bool {
         self.world.nodes.iter().any(|node| {
             let counts = |pool: &PoolKey| self.counts(layout, pool) && which(&node.name, pool);
@@ -138,19 +139,19 @@ impl Seen<'_> {
         })
     }
 
-    /// Whether addresses of the other pool may not be those of this one, too.
+    /// Whether addresses of the other pool are unavailable to this one.
     pub(super) fn counts(&self, layout: &Layout, key: &PoolKey) -> bool {
         let other = self.layouts.iter().find(|other| other.key == *key);
         *key == layout.key || other.is_none_or(|other| !other.shares_with(layout))
     }
 
-    /// Whether an address is reported twice.
+    /// Whether the pool has a duplicate address.
     pub(super) fn is_contradicted(&self, layout: &Layout) -> bool {
         self.world.nodes.iter().any(|node| self.is_contradicted_on(layout, &node.name))
     }
 
-    /// Whether an address that the agent of this node reports of the pool is reported by another, too, or of a pool that is not to
-    /// share it.
+    /// Whether the agent of this node reports an address of the pool that is also reported or used elsewhere. Elsewhere
+    /// is another node, or a pool that may not share it.
     pub(super) fn is_contradicted_on(&self, layout: &Layout, node: &str) -> bool {
         let Some(object) = self.server.get("ipamnodes", node) else { return false };
         let reports = object["status"]["pools"].as_array().into_iter().flatten();
@@ -159,17 +160,17 @@ impl Seen<'_> {
         own.any(|range| self.is_reported(layout, &range, is_other) || self.is_held(layout, &range, is_other))
     }
 
-    /// Whether the block's gateway is in use by a pod as far as the operator can know, so that nodes keep the earlier one.
+    /// Whether a pod may use the block's gateway, as far as the operator can know, so that nodes keep the earlier one.
     pub(super) fn gateway_waits(&self, layout: &Layout, block: &Block) -> bool {
         let Some(range) = block.gateway.and_then(|gateway| AddrRange::new(gateway, gateway)) else { return false };
-        // That what is being released comes free has a law of its own.
+        // Another law checks that a block that is being released becomes free.
         let is_released = claims(self.object(layout), "releasing").iter().all(|(_, block)| !block.overlaps(&range));
         // An agent that has lost its records reports those addresses.
         let is_reported = self.is_reported(layout, &range, |_, _| true);
         !is_released || is_reported || self.has_block_without_agent(layout, |block| block.overlaps(&range))
     }
 
-    /// Whether a node without an agent has a block that `which` picks, of this pool or of one that does not share with it.
+    /// Whether a node without an agent has a block that `which` accepts, of this pool or of one that does not share with it.
     pub(super) fn has_block_without_agent(&self, layout: &Layout, which: impl Fn(&AddrRange) -> bool) -> bool {
         let pools = self.layouts.iter().filter(|other| self.counts(layout, &other.key));
         let lists = pools.map(|other| self.object(other));
@@ -185,14 +186,14 @@ fn awaits_report(server: &Server, node: &str) -> bool {
     object.is_some_and(|it| it["spec"]["reportRequest"] != it["status"]["reportRequest"])
 }
 
-/// Whether the pool is to serve the Node.
+/// Whether the pool must serve the Node.
 pub(super) fn is_selected(layout: &Layout, node: &Value) -> bool {
     layout.selects(node)
         && node["metadata"]["annotations"][ipam_reconciler::index::CORDON] != "true"
         && node["metadata"]["deletionTimestamp"].is_null()
 }
 
-/// The addresses that a report says are in use.
+/// The addresses in use, by a report.
 pub(super) fn reported(report: &Value) -> Vec<AddrRange> {
     if report["used"].as_i64().is_none_or(|used| used <= 0) {
         return Vec::new();

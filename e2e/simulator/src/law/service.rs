@@ -1,4 +1,4 @@
-//! A pod that asks for an address gets one where one is free, once all has settled.
+//! A pod that requests an address gets one if one is free, once all has settled.
 
 use std::net::IpAddr;
 use std::time::Duration;
@@ -20,7 +20,7 @@ use ipam_node_agent::status::{UNREACHED, WRITE_TIMEOUT};
 /// Reports that may come before the confirmation of a grant: the first may be about grants of other pools that become idle meanwhile.
 const REPORTS: usize = 2;
 
-/// A pod asks for an address of each Active block. All laws are checked while these pods run, and then they end.
+/// Requests an address of each Active block for a pod. All laws are checked while these pods run, and then they end.
 pub(crate) fn check(world: &mut World) -> Result<(), Broken> {
     let mut served = Vec::new();
     for node in world.machines() {
@@ -41,13 +41,14 @@ pub(crate) fn check(world: &mut World) -> Result<(), Broken> {
                 if added != Added::Refused(UNCONFIRMED) {
                     break;
                 }
-                // It has woken an idle grant. The confirmation waits for the write that is under way, or for its next try.
+                // The request has woken an idle grant. The confirmation waits for the write that is under way, or for its
+                // next try.
                 world.clock.elapsed += world.until_report(node).min(WRITE_TIMEOUT + UNREACHED);
                 world.report(node);
                 added = world.add(node, place, Wish::Any);
             }
             if added == Added::Refused("ADD refused: Exhausted") {
-                // A clock that was set back lets addresses cool down for twice the time at most.
+                // If a clock was set back, a cooldown takes at most twice its time.
                 world.clock.elapsed += Duration::from_secs(2 * COOLDOWN.unsigned_abs());
                 added = world.add(node, place, Wish::Any);
             }
@@ -62,7 +63,7 @@ pub(crate) fn check(world: &mut World) -> Result<(), Broken> {
             }
         }
     }
-    // The answers of CHECK are judged with the rules of the agents.
+    // The rules of the agents check the answers of CHECK.
     super::check(world)?;
     for node in served {
         world.end_newest_pod(node);
@@ -70,8 +71,8 @@ pub(crate) fn check(world: &mut World) -> Result<(), Broken> {
     Ok(())
 }
 
-/// Whether the pool of the entry is invalid and does not assign this block to the node. Such a pool changes no entry, and the agent may have
-/// reported that the grant has ended.
+/// Whether the pool of the entry is invalid and does not assign this block to the node. Such a pool changes no entry, and
+/// the agent may have reported that the grant has ended.
 fn is_stopped(world: &World, node: &str, entry: &Value) -> bool {
     let plural = if entry["poolType"] == "CIDRPool" { "cidrpools" } else { "ippools" };
     let server = lock(&world.server);
@@ -83,7 +84,7 @@ fn is_stopped(world: &World, node: &str, entry: &Value) -> bool {
     has_reason(pool, "InvalidSpec") && !is_assigned
 }
 
-/// An address of the entry that nobody has and that is not excluded.
+/// An address of the entry that is not in use, not excluded and not unavailable.
 fn free_address(world: &World, node: u8, object: &Value, entry: &Value) -> Option<IpAddr> {
     let range = range_of_entry(entry)?;
     let it = &world.nodes[usize::from(node)];

@@ -1,11 +1,11 @@
-//! Agents and what they have noted: disks that fail, stores that are lost, reports about another object.
+//! Agents and their saved state: disks that fail, stores that are lost, reports about another object.
 
 use super::calls::swift_return;
 use super::{change, moves_on, one_serves};
 use crate::action::{Action, Disk, Fate};
 use crate::dice::Dice;
 
-/// A node's IPAMNode is deleted by hand and made anew while its agent has not yet heard or been heard.
+/// A node's IPAMNode is deleted by hand and created again before its agent has received that or has reported.
 pub(super) fn reborn(dice: &mut Dice) -> Vec<Action> {
     let (replica, node) = (dice.replica(), dice.node());
     let mut story = vec![Action::Drain { node }];
@@ -16,7 +16,7 @@ pub(super) fn reborn(dice: &mut Dice) -> Vec<Action> {
             3 => Action::Report { node, fate: Fate::Late },
             4 => Action::Report { node, fate: Fate::Done },
             5 => Action::Pass(1000),
-            // Only where histories have it at all, lest a second record be lost besides.
+            // Only in histories that delete IPAMNodes at all, so that no second record is lost, too.
             6 if dice.removes_ipam_nodes => Action::RemoveIpamNode { node },
             _ => Action::Drain { node },
         });
@@ -28,7 +28,7 @@ pub(super) fn reborn(dice: &mut Dice) -> Vec<Action> {
     story
 }
 
-/// A disk fails while a block is taken back, and the agent starts by what is on it.
+/// A disk fails while a block is being released, and the agent starts from what is on it.
 pub(super) fn bad_disk(dice: &mut Dice) -> Vec<Action> {
     let (replica, node) = (dice.replica(), dice.node());
     let is = if dice.rng.bool() { Disk::Full } else { Disk::ReadOnly };
@@ -39,8 +39,8 @@ pub(super) fn bad_disk(dice: &mut Dice) -> Vec<Action> {
     story
 }
 
-/// A report about one IPAMNode arrives when another of its name is at the same generation and tells the same, and pods hold
-/// what that report says is empty.
+/// A report about one IPAMNode arrives when another one of its name has the same generation and the same content. Pods
+/// use addresses that the report has as free.
 pub(super) fn word_of_another(dice: &mut Dice) -> Vec<Action> {
     if !dice.removes_ipam_nodes {
         return swift_return(dice);
@@ -70,7 +70,7 @@ pub(super) fn word_of_another(dice: &mut Dice) -> Vec<Action> {
     story
 }
 
-/// The store of a node's agent is deleted, or an earlier one put in its place, while its pods run.
+/// The store of a node's agent is deleted, or replaced by an earlier one, while its pods run.
 pub(super) fn lost_store(dice: &mut Dice) -> Vec<Action> {
     let (replica, node) = (dice.replica(), dice.node());
     let mut story = vec![Action::Crowd];
@@ -91,7 +91,7 @@ pub(super) fn lost_store(dice: &mut Dice) -> Vec<Action> {
     story
 }
 
-/// An agent starts while the server cannot be heard: at first it gives nothing, then it goes by what it had noted.
+/// An agent starts while the API server is unreachable: at first it allocates nothing, then it uses its saved spec.
 pub(super) fn lonely_start(dice: &mut Dice) -> Vec<Action> {
     let (replica, node) = (dice.replica(), dice.node());
     let mut story = vec![Action::AgentWork { node }, Action::AgentKill { node }];

@@ -1,10 +1,10 @@
-//! Replicas of the operator and their calls: late ones, lists of long ago, and blocks that go from node to node meanwhile.
+//! Replicas of the operator and their calls: late calls, old lists, and blocks that are reassigned meanwhile.
 
 use super::{LEASE_OVER, call, change, decide, moves_on, one_serves, seen_by_pods};
 use crate::action::{Action, Fate};
 use crate::dice::Dice;
 
-/// One replica stops with calls under way, or gives them up; they arrive when another has long gone on.
+/// One replica stops with calls under way, or stops waiting for them. They arrive when another has long continued.
 pub(super) fn late_calls(dice: &mut Dice) -> Vec<Action> {
     let (old, node) = (dice.replica(), dice.node());
     let other = 1 - old;
@@ -44,7 +44,7 @@ pub(super) fn late_creation(dice: &mut Dice) -> Vec<Action> {
     let other = 1 - old;
     let mut story = vec![Action::Start { replica: other, skew: 0 }];
     if dice.rng.bool() {
-        // Its IPAMNode is gone, so that another is to be made.
+        // Its IPAMNode is deleted, so that another must be created.
         story.extend([Action::Drain { node }, Action::NodeLeaves { node }, Action::Round { replica: old }]);
         story.extend([Action::Rest(50), Action::Round { replica: old }]);
     }
@@ -63,7 +63,7 @@ pub(super) fn late_creation(dice: &mut Dice) -> Vec<Action> {
     }
     story.extend([Action::NodeJoins { node: dice.node() }, Action::Round { replica: other }]);
     if sleeps {
-        // It wakes up, and has not yet looked at its lease.
+        // It wakes up, and has not checked its Lease yet.
         story.push(Action::Pass(60_000));
     }
     let late = Action::Call { replica: old, call: 0, fate: Fate::Done };
@@ -72,7 +72,7 @@ pub(super) fn late_creation(dice: &mut Dice) -> Vec<Action> {
     story
 }
 
-/// One who follows with lists of long ago comes to lead.
+/// A follower with old lists acquires the Lease.
 pub(super) fn old_lists(dice: &mut Dice) -> Vec<Action> {
     let (old, node) = (dice.replica(), dice.node());
     let new = 1 - old;
@@ -91,7 +91,7 @@ pub(super) fn old_lists(dice: &mut Dice) -> Vec<Action> {
     story
 }
 
-/// A node is unselected and selected again faster than what follows from it is done.
+/// A node is deselected and selected again before the consequences are done.
 pub(super) fn turns_and_returns(dice: &mut Dice) -> Vec<Action> {
     let (replica, node) = (dice.replica(), dice.node());
     let mut story = vec![Action::Drain { node }];
@@ -108,7 +108,7 @@ pub(super) fn turns_and_returns(dice: &mut Dice) -> Vec<Action> {
     story
 }
 
-/// A node is unselected for long, then goes, and its block is waited for.
+/// A node is deselected for long, then leaves, and the operator waits for its block.
 pub(super) fn departure(dice: &mut Dice) -> Vec<Action> {
     let (replica, node) = (dice.replica(), dice.node());
     let mut story = vec![Action::Crowd];
@@ -124,7 +124,8 @@ pub(super) fn departure(dice: &mut Dice) -> Vec<Action> {
     story
 }
 
-/// A node that has released its block gets one again and loses it before its IPAMNode has it. The answer to that status is lost.
+/// A node that has released its block gets one again and loses it before its IPAMNode has it. The answer to that status
+/// write is lost.
 pub(super) fn unanswered_release(dice: &mut Dice) -> Vec<Action> {
     let (replica, node) = (dice.replica(), dice.node());
     let turn = if dice.rng.bool() { Action::Cordon { node } } else { Action::Relabel { node } };
@@ -142,7 +143,7 @@ pub(super) fn unanswered_release(dice: &mut Dice) -> Vec<Action> {
     story
 }
 
-/// A node is to get a block and another gets it, while the calls of whoever gave it to the first are still on their way.
+/// A replica assigns a block to one node and the next leader to another, while the calls of the first are still on their way.
 pub(super) fn trade(dice: &mut Dice) -> Vec<Action> {
     let old = dice.replica();
     let new = 1 - old;
@@ -162,7 +163,8 @@ pub(super) fn trade(dice: &mut Dice) -> Vec<Action> {
     story
 }
 
-/// A node whose block was taken out of its IPAMNode comes back and leaves again before it is told, and another waits for the block.
+/// A node whose block was removed from its IPAMNode returns and leaves again before its IPAMNode is written. Another
+/// waits for the block.
 pub(super) fn swift_return(dice: &mut Dice) -> Vec<Action> {
     let replica = dice.replica();
     let (one, other, mut story) = one_serves(dice, replica);
@@ -187,7 +189,7 @@ pub(super) fn swift_return(dice: &mut Dice) -> Vec<Action> {
     story
 }
 
-/// A node has been left out for longer than the grace when its Node goes.
+/// A node has been deselected for longer than the grace when its Node is deleted.
 pub(super) fn long_unselected(dice: &mut Dice) -> Vec<Action> {
     let mut story = vec![Action::Grace(90), Action::Kill { replica: 0 }, Action::Kill { replica: 1 }];
     story.extend([Action::Start { replica: 0, skew: 0 }, Action::Rest(LEASE_OVER)]);

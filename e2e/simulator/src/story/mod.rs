@@ -1,5 +1,5 @@
-//! Short courses of events that chance alone would hardly ever string together: those after which a call, a list, a report or a
-//! disk of long ago meets a world that has moved on. Each is a frame, filled by chance; the laws know nothing of them.
+//! Short sequences of events that random choice alone would hardly ever produce. An old call, list, report or disk meets
+//! a cluster that has changed. Each is a frame with random parts; the laws do not depend on them.
 
 mod agents;
 mod calls;
@@ -9,10 +9,10 @@ use super::action::{Action, Fate};
 use super::dice::Dice;
 pub(super) use records::{first_block, loss};
 
-/// Makes the actions of one.
+/// Makes the actions of a story.
 pub(super) type Story = fn(&mut Dice) -> Vec<Action>;
 
-/// All of them.
+/// All stories.
 pub(super) const STORIES: [Story; 16] = [
     calls::late_calls,
     calls::late_creation,
@@ -32,10 +32,10 @@ pub(super) const STORIES: [Story; 16] = [
     agents::lonely_start,
 ];
 
-/// Longer than a lease lasts and an operator waits for its lease.
+/// In seconds, longer than a Lease lasts and an operator waits for it.
 pub(super) const LEASE_OVER: u8 = 20;
 
-/// What an admin or a node may do to the world at any time; mostly to the one node that the story is about.
+/// An action of an admin or a node that can happen at any time; mostly on the node that the story is about.
 fn change(dice: &mut Dice, node: u8) -> Action {
     let node = if dice.rng.u8(0..3) == 0 { dice.node() } else { node };
     match dice.rng.u8(0..12) {
@@ -49,7 +49,7 @@ fn change(dice: &mut Dice, node: u8) -> Action {
     }
 }
 
-/// The world moves on under a replica that works.
+/// The cluster changes while a replica works.
 fn moves_on(dice: &mut Dice, replica: u8, node: u8) -> Vec<Action> {
     let mut story = Vec::new();
     for _ in 0..dice.rng.u8(1..=3) {
@@ -61,7 +61,7 @@ fn moves_on(dice: &mut Dice, replica: u8, node: u8) -> Vec<Action> {
     story
 }
 
-/// Agents hear, and pods are started before anybody could put right what they heard.
+/// Agents receive events, and pods are started before anything can correct what the agents received.
 fn seen_by_pods(dice: &mut Dice, replica: u8) -> Vec<Action> {
     let mut story: Vec<Action> = (0..dice.machines).map(|node| Action::AgentHear { node, words: 64 }).collect();
     story.push(Action::Crowd);
@@ -71,7 +71,7 @@ fn seen_by_pods(dice: &mut Dice, replica: u8) -> Vec<Action> {
     story
 }
 
-/// Two nodes that begin anew, the second cordoned and without blocks. The first has some if there are any.
+/// Two nodes that are created again, the second cordoned and without blocks. The first has some if there are any.
 fn one_serves(dice: &mut Dice, replica: u8) -> (u8, u8, Vec<Action>) {
     let one = dice.node();
     let other = (one + dice.rng.u8(1..dice.machines)) % dice.machines;
@@ -84,7 +84,7 @@ fn one_serves(dice: &mut Dice, replica: u8) -> (u8, u8, Vec<Action>) {
     (one, other, story)
 }
 
-/// A replica decides, and nothing of it is answered.
+/// A replica decides, and none of its calls is answered.
 fn decide(replica: u8) -> [Action; 3] {
     [Action::Listen { replica }, Action::Pass(15), Action::Decide { replica }]
 }

@@ -1,10 +1,10 @@
-//! Records that are lost or go back: a backup is put in place, or the definitions are deleted.
+//! Records that are lost or restored: a backup is restored, or the CRDs are deleted.
 
 use super::{LEASE_OVER, call, change, decide, moves_on, one_serves};
 use crate::action::{Action, Fate};
 use crate::dice::Dice;
 
-/// The store goes back to a state before blocks went from node to node.
+/// The store is restored to a state before blocks were reassigned.
 pub(super) fn restore(dice: &mut Dice) -> Vec<Action> {
     let node = dice.node();
     let mut story = vec![Action::Backup, Action::Drain { node }];
@@ -18,7 +18,7 @@ pub(super) fn restore(dice: &mut Dice) -> Vec<Action> {
     story
 }
 
-/// The store goes back to a state in which a node had a block that is another's by now, and the agents live on.
+/// The store is restored to a state in which a node had a block that another node has by now, and the agents continue to run.
 pub(super) fn earlier_state(dice: &mut Dice) -> Vec<Action> {
     let replica = dice.replica();
     let (one, other, mut story) = one_serves(dice, replica);
@@ -29,9 +29,9 @@ pub(super) fn earlier_state(dice: &mut Dice) -> Vec<Action> {
     story
 }
 
-/// The definitions are deleted while pods run, and installed again; the pools are applied again at once, or later. Leaders change at
-/// any point of it, agents answer one by one, and nodes want blocks meanwhile. No story among the others: see
-/// [`crate::generate`].
+/// The CRDs are deleted while pods run, and installed again; the pools are applied again at once, or later. Leaders
+/// change at any point of it, agents report one by one, and nodes need blocks meanwhile. It is not one of the random
+/// stories: see [`crate::generate`].
 pub(crate) fn loss(dice: &mut Dice) -> Vec<Action> {
     let (old, node) = (dice.replica(), dice.node());
     let new = 1 - old;
@@ -76,7 +76,7 @@ pub(crate) fn loss(dice: &mut Dice) -> Vec<Action> {
     story
 }
 
-/// The very first blocks are given step by step, while nobody looks after the Lease.
+/// The very first blocks are assigned step by step, while no replica renews the Lease.
 pub(crate) fn first_block(dice: &mut Dice) -> Vec<Action> {
     let (replica, node) = (0, dice.node());
     let mut story = vec![Action::Start { replica, skew: 0 }, Action::Campaign { replica, fate: Fate::Done }];
@@ -88,7 +88,7 @@ pub(crate) fn first_block(dice: &mut Dice) -> Vec<Action> {
     story
 }
 
-/// A leader makes some calls, and some agents answer.
+/// A leader makes some calls, and some agents report.
 fn asks(dice: &mut Dice, replica: u8) -> Vec<Action> {
     let mut story = vec![Action::Listen { replica }];
     for _ in 0..dice.rng.u8(1..4) {

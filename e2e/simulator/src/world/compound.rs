@@ -1,5 +1,5 @@
-//! Actions that are made of many calls: what a cluster does when nothing is slow, and what an admin does with all of it at once. The
-//! laws are checked after each call.
+//! Actions that consist of many calls: what a cluster does when nothing is slow, and what an admin does with the whole
+//! cluster. The laws are checked after each call.
 
 use std::time::Duration;
 
@@ -19,12 +19,12 @@ use crate::size::{REPLICAS, node_name};
 use crate::wire::lock;
 use crate::{RESTORE, UNDEFINE, Unproven};
 
-/// A backup that is put in place is older than this. By the age of its Lease the next leader knows that it may be one, however far the
-/// wall clocks of two replicas are apart.
+/// A backup is at least this old when it is restored. By the age of its Lease the next leader knows that it may be one,
+/// however far the wall clocks of two replicas are apart.
 const BACKUP_AGE: Duration = Duration::from_mins(6);
 
 impl World {
-    /// Time passes while those who lead look after their lease.
+    /// Time passes while leaders renew their Lease.
     pub(super) fn rest(&mut self, seconds: u8) {
         for _ in 0..seconds.div_ceil(2) {
             self.clock.elapsed += LONGEST_PASS;
@@ -34,7 +34,7 @@ impl World {
         }
     }
 
-    /// A store is put back as the docs say: the operator is stopped first, and nothing is on its way.
+    /// Restores a backup as the docs describe: the operator is stopped first, and nothing is on its way.
     pub(super) fn restore(&mut self) {
         let Some((backup, last, made)) = self.backup.take() else { return };
         for replica in 0..REPLICAS {
@@ -43,7 +43,7 @@ impl World {
         self.clock.elapsed = self.clock.elapsed.max(made + BACKUP_AGE);
         self.forget_orphans();
         self.restoring = Some(self.machines_in_use());
-        // What was put back under a leader is put back once more, by the steps of the docs.
+        // What a restore under a leader brought back is now restored by the steps of the docs.
         self.put_back = None;
         if lock(&self.server).differs_from(&backup) {
             self.activity.count("restores");
@@ -52,15 +52,15 @@ impl World {
         // The backup can be from the time between a restore under a leader and the next write of the Lease.
         self.is_unmarked = told_without_mark(&lock(&self.server)).is_some();
         for node in self.machines() {
-            // What is reported is what was then.
+            // The restored reports are from the time of the backup.
             self.nodes[usize::from(node)].lose_word();
             self.on_node(Action::AgentLoseWatch { node });
             self.on_node(Action::AgentHear { node, words: 64 });
         }
     }
 
-    /// A store is put back while replicas run, and their calls are on their way. Every machine registers again, and every pool is
-    /// applied again, as a program does that keeps manifests applied.
+    /// Restores a backup while replicas run, and their calls are on their way. Every machine registers again, and every
+    /// pool is applied again, as by a program that keeps manifests applied.
     pub(super) fn restore_live(&mut self, breaks: bool) {
         let Some((backup, last, made)) = self.backup.take() else { return };
         while self.clock.elapsed < made + BACKUP_AGE {
@@ -74,7 +74,7 @@ impl World {
         let machines = self.machines_in_use();
         let pools = self.pools_as_applied();
         let uids = lock(&self.server).uids();
-        // An answer of the server from before comes before any list of the one from after.
+        // An answer of the server from before the restore comes before any list from after it.
         let clock = self.clock;
         self.replicas.iter_mut().flatten().for_each(|replica| replica.settle_all(clock));
         self.put_back = Some(PutBack { uids });
@@ -111,7 +111,7 @@ impl World {
     }
 
     fn put_in_place(&mut self, backup: &Backup, last: AssignmentId) {
-        // No API server runs while a store is put back, so what was on its way ends with it.
+        // No API server runs during a restore, so what was on its way ends with it.
         self.forget_orphans();
         self.by_hand = Some(RESTORE);
         self.records.restore(last);
@@ -123,7 +123,7 @@ impl World {
         self.by_hand = None;
     }
 
-    /// Notes the entries of the backup that no report in it proves, and that were used or revoked since it was made.
+    /// Records the entries of the backup that no report in it proves, and that were used or revoked since it was made.
     fn note_unproven(&mut self, backup: &Backup) {
         let server = lock(&self.server);
         for object in backup.list("ipamnodes") {
@@ -136,13 +136,13 @@ impl World {
         }
     }
 
-    /// Whether the object is one from before a restore under a running leader.
+    /// Whether the object is from before a restore under a running leader.
     pub(super) fn is_of_before(&self, object: &Value) -> bool {
         let number = || object["metadata"]["uid"].as_str()?.strip_prefix("uid-")?.parse::<u64>().ok();
         self.put_back.as_ref().is_some_and(|put_back| number().is_some_and(|number| number <= put_back.uids))
     }
 
-    /// Every connection that a restore has cut is known to be cut.
+    /// Breaks every connection that a restore has cut.
     pub(crate) fn break_watches(&mut self) {
         let shared = self.server.clone();
         let server = lock(&shared);
@@ -150,7 +150,7 @@ impl World {
         self.nodes.iter_mut().for_each(Node::lose_watch);
     }
 
-    /// The definitions are deleted and installed again. Every machine is registered, as the docs say.
+    /// The CRDs are deleted and installed again. Every machine is registered, as the docs require.
     pub(super) fn undefine(&mut self, breaks: bool) {
         for node in self.machines() {
             let it = &self.nodes[usize::from(node)];
@@ -183,7 +183,7 @@ impl World {
         }
     }
 
-    /// What the docs say is to be done after that and before the operator starts: every machine is registered, and its agent runs.
+    /// The steps of the docs after a restore and before the operator starts: every machine is registered, and its agent runs.
     pub(super) fn rebuild(&mut self) {
         let Some(machines) = self.restoring.take() else { return };
         for node in machines {
@@ -205,11 +205,11 @@ impl World {
         self.work_against(replica, Fate::Done);
     }
 
-    /// The same, and each of its calls meets the fate.
+    /// Like `work`, but each of the calls meets the fate.
     pub(super) fn work_against(&mut self, replica: u8, fate: Fate) {
         self.campaign_if_due(replica);
         self.listen(replica);
-        // A burst of news is over only when it is quiet.
+        // A burst of events is over only after a quiet time.
         self.clock.elapsed += QUIET;
         self.decide_and_call(replica, fate);
     }
@@ -217,7 +217,7 @@ impl World {
     /// A replica decides, and its calls are made and answered. Returns whether there were any.
     fn decide_and_call(&mut self, replica: u8, fate: Fate) -> bool {
         self.on_replica(Action::Decide { replica });
-        // Calls may wait for the Lease to say more.
+        // Calls may wait for a write of the Lease.
         let now = self.clock.elapsed;
         if self.awake(replica).is_some_and(|it| it.is_leading() && it.next_campaign() <= now) {
             self.campaign_if_due(replica);
@@ -261,7 +261,7 @@ impl World {
     }
 }
 
-/// A pool as its manifest has it.
+/// A pool as in its manifest.
 fn as_applied(pool: &Value) -> Value {
     let mut annotations = pool["metadata"]["annotations"].as_object().cloned().unwrap_or_default();
     annotations.remove(FORCE_RELEASE);

@@ -72,7 +72,8 @@ impl World {
             Action::AgentHear { node, words } => self.nodes[at(node)].hear(words.into(), &server, clock),
             Action::AgentLoseWatch { node } => self.nodes[at(node)].lose_watch(),
             Action::CopyStore { node } => self.nodes[at(node)].copy_store(),
-            // Only the agent can see that a restored IPAMNode is an earlier one. The docs have an admin delete it, so it is not played.
+            // Only the agent can detect that a restored IPAMNode is an earlier one. The docs have an admin delete it, so
+            // it is not played.
             Action::PutStoreBack { node } if self.is_restored(node, &server) => {}
             Action::PutStoreBack { node } => {
                 if let Some(replaced) = self.nodes[at(node)].put_store_back() {
@@ -112,7 +113,7 @@ impl World {
         }
     }
 
-    /// Plays an action on a node that is none of the plain course.
+    /// Performs a less common action on a node.
     fn act_on_runtime(&mut self, action: Action) {
         let clock = self.clock;
         let at = |index: u8| usize::from(index % MOST_NODES);
@@ -139,7 +140,7 @@ impl World {
         }
     }
 
-    /// Whether the node's IPAMNode is one that a restore brought back.
+    /// Whether the node's IPAMNode is from a restore.
     fn is_restored(&self, node: u8, server: &Server) -> bool {
         let object = server.get("ipamnodes", &node_name(node));
         self.restoring.is_some() || object.is_some_and(|object| self.is_of_before(object))
@@ -164,7 +165,8 @@ impl World {
         added
     }
 
-    /// An ADD waits for the confirmation of a grant. Mostly the report that asks for it reaches the server meanwhile. Whether it did.
+    /// An ADD waits for the confirmation of a grant. Mostly the report that requests it reaches the server meanwhile.
+    /// Returns whether it did.
     fn confirm(&mut self, node: u8) -> bool {
         let waits = self.nodes[usize::from(node % MOST_NODES)].waits_for_confirmation(self.clock);
         if waits {

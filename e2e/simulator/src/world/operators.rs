@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use ipam_reconciler::given::Given;
+use ipam_reconciler::allocation_state::AllocationState;
 
 use super::World;
 use crate::action::{Action, Fate};
@@ -82,7 +82,8 @@ impl World {
         }
     }
 
-    /// A whole try, if one is due or under way. Of its calls the writes meet the fate; one that is lost loses the reads, too.
+    /// Plays a whole try, if one is due or under way. The writes meet the fate. If the fate is a lost call, the reads are
+    /// lost, too.
     fn campaign(&mut self, replica: u8, fate: Fate) {
         for step in 0..STEPS_OF_A_TRY {
             let Some(it) = self.awake(replica) else { return };
@@ -113,7 +114,7 @@ impl World {
             self.activity.count("HTTP errors of the Lease");
         }
         if leads && !led {
-            // The first leader takes the place of nobody.
+            // The first leader replaces no other.
             self.activity.add("leader changes", self.has_been_led.into());
             self.has_been_led = true;
             if self.put_back.is_some() {
@@ -123,7 +124,7 @@ impl World {
         if let Some(call) = late {
             self.orphans.lease(call);
         }
-        if wrote && given(&lock(&self.server)) != Given::Nothing {
+        if wrote && given(&lock(&self.server)) != AllocationState::NoneAllocated {
             self.is_unmarked = false;
         }
         if lost {
@@ -139,13 +140,13 @@ impl World {
         }
     }
 
-    /// Whether all who lead have heard of all pools, and none of their calls is on its way.
+    /// Whether all leaders have received the current state of all pools, and no call is on its way.
     pub(crate) fn leaders_know_pools(&self, server: &Server) -> bool {
         let mut leaders = self.replicas.iter().flatten().filter(|replica| replica.is_leading());
         leaders.all(|replica| replica.knows_pools(server) && replica.calls() == 0) && self.orphans.is_empty()
     }
 
-    /// Whether all who lead have heard of all pools and have decided what is due.
+    /// Whether all leaders have received the current state of all pools and have decided what is due.
     pub(crate) fn leaders_have_decided(&self, server: &Server) -> bool {
         let now = self.clock.elapsed;
         let mut leaders = self.replicas.iter().flatten().filter(|replica| replica.is_leading());
@@ -162,13 +163,13 @@ impl World {
         })
     }
 
-    /// Whether a block waits for its agent's report for ever.
+    /// Whether a replica has no grace, so that a block waits for its agent's report without end.
     pub(crate) fn waits_without_end(&self) -> bool {
         let mut graces = self.replicas.iter().flatten().map(Replica::grace);
         graces.any(|grace| grace.is_none())
     }
 
-    /// The replica, if it runs and does not stand still.
+    /// The replica, if it runs and is not stopped.
     pub(super) fn awake(&mut self, replica: u8) -> Option<&mut Replica> {
         let now = self.clock.elapsed;
         self.replicas[usize::from(replica % REPLICAS)].as_mut().filter(|it| it.frozen_until <= now)
@@ -184,7 +185,7 @@ impl World {
         let name = format!("replica-{}", self.starts);
         let wire = Wire::new(self.runtime.clone(), &self.server, &name);
         let grace = self.allowed.grace;
-        // Where blocks are let go of by time, the replicas' clocks are as close as an admin has to keep them.
+        // If time releases blocks, the replicas' clocks are as close as an admin must keep them.
         let skew = if grace.is_some() { skew / 8 } else { skew };
         let election = Election::new(&name, self.starts, self.clock);
         self.replicas[place] = Some(Replica::start(skew.into(), grace, self.starts.into(), wire, election));
@@ -194,7 +195,7 @@ impl World {
         }
     }
 
-    /// The process ends at once. Whether it ran.
+    /// Ends the process at once. Returns whether it ran.
     pub(super) fn kill(&mut self, replica: u8) -> bool {
         let Some(it) = self.replicas[usize::from(replica % REPLICAS)].take() else { return false };
         let wire = it.wire();
@@ -225,7 +226,7 @@ impl World {
         self.kill(replica);
     }
 
-    /// Nothing of those who do not wait for it is on its way any more.
+    /// Drops all calls and reports whose sender does not wait for them.
     pub(crate) fn forget_orphans(&mut self) {
         self.orphans.forget();
     }
@@ -252,7 +253,7 @@ fn within(it: &mut Replica, action: Action, clock: Clock) {
     }
 }
 
-/// What a call counts as.
+/// The name by which a call is counted.
 const fn called(fate: Fate) -> &'static str {
     match fate {
         Fate::Done => "calls made",
@@ -270,7 +271,17 @@ const fn called(fate: Fate) -> &'static str {
         Fate::ErrorBefore(503) => "calls answered 503",
         Fate::ErrorBefore(504) => "calls answered 504",
         Fate::ErrorBefore(_) => "calls answered otherwise",
-        Fate::ErrorAfter(_) => "calls done and answered by an HTTP error",
+        Fate::ErrorAfter(401) => "calls done and answered 401",
+        Fate::ErrorAfter(403) => "calls done and answered 403",
+        Fate::ErrorAfter(404) => "calls done and answered 404",
+        Fate::ErrorAfter(409) => "calls done and answered 409",
+        Fate::ErrorAfter(410) => "calls done and answered 410",
+        Fate::ErrorAfter(422) => "calls done and answered 422",
+        Fate::ErrorAfter(429) => "calls done and answered 429",
+        Fate::ErrorAfter(500) => "calls done and answered 500",
+        Fate::ErrorAfter(503) => "calls done and answered 503",
+        Fate::ErrorAfter(504) => "calls done and answered 504",
+        Fate::ErrorAfter(_) => "calls done and answered otherwise",
     }
 }
 

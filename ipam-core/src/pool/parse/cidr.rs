@@ -3,16 +3,16 @@
 use std::collections::{BTreeMap, BTreeSet};
 
 use super::{Findings, common, given};
-use crate::pool::{GatewayRule, Grid, StaticEntry};
+use crate::pool::{BlockLayout, GatewayRule, StaticEntry};
 use crate::quoted::Quoted;
 use crate::spec::{CidrPoolSpec, StaticAllocationSpec};
-use crate::{Cidr, Pool, PoolKey, PoolKind, Reason, RunSet};
+use crate::{Cidr, Pool, PoolKey, PoolKind, RangeSet, Reason};
 
-/// `None` only if something was found.
+/// Parses the spec and adds its errors to `findings`. `None` only if there are errors.
 pub(super) fn parse(name: &str, spec: &CidrPoolSpec, findings: &mut Findings) -> Option<Pool> {
     let cidr = findings.exact_network(&"spec.cidr", &spec.cidr);
     let prefix_len = prefix_len(spec.per_node_network_prefix, cidr.as_ref(), findings);
-    // Any prefix of this length will do to judge indexes by.
+    // Gateway indexes and offsets are checked against a sample: any prefix of this length will do.
     let sample = cidr.zip(prefix_len).and_then(|(cidr, len)| Cidr::containing(cidr.network(), len));
     let block_size = sample.map(|prefix| prefix.range().size());
     let gateway = gateway_index(spec.gateway_index, sample.as_ref(), findings);
@@ -25,10 +25,10 @@ pub(super) fn parse(name: &str, spec: &CidrPoolSpec, findings: &mut Findings) ->
     let routes = common::routes(&spec.common, cidr.as_ref(), &needs_gateway, findings);
 
     let network = cidr?;
-    let grid = Grid::of_prefixes(&network, prefix_len?)?;
+    let grid = BlockLayout::of_prefixes(&network, prefix_len?)?;
     let mut blocked = per_node.clone();
     blocked.extend(gateway.map(|place| (place, place)));
-    let barren = if findings.0.is_empty() { grid.barren(&blocked, &exclusions) } else { RunSet::new() };
+    let barren = if findings.0.is_empty() { grid.barren(&blocked, &exclusions) } else { RangeSet::new() };
     let (statics, static_by_node) = index_statics(statics, &grid);
     Some(Pool {
         key: PoolKey::new(PoolKind::CidrPool, name),
@@ -46,7 +46,7 @@ pub(super) fn parse(name: &str, spec: &CidrPoolSpec, findings: &mut Findings) ->
     })
 }
 
-/// The prefix length if it is one at all, also if the pool's own is longer: other values can be judged by it.
+/// The prefix length if it is valid for the family, even if the CIDR's own is longer: other values are checked against it.
 fn prefix_len(value: i64, cidr: Option<&Cidr>, findings: &mut Findings) -> Option<u8> {
     let (low, high) = cidr.map_or((1, 128), |cidr| (cidr.prefix_len().max(1), cidr.family().bits()));
     let len = u8::try_from(value).ok().filter(|len| (1..=high).contains(len));
@@ -58,7 +58,7 @@ fn prefix_len(value: i64, cidr: Option<&Cidr>, findings: &mut Findings) -> Optio
     len
 }
 
-/// The gateway's place must be one that a host may have: index 0 is the network address, except where there is none.
+/// Checks that the gateway is at the index of a host address. Index 0 is the network address, except in prefixes without one.
 fn gateway_index(value: Option<i64>, prefix: Option<&Cidr>, findings: &mut Findings) -> Option<u128> {
     let value = value?;
     let index = u128::try_from(value).ok();
@@ -71,7 +71,7 @@ fn gateway_index(value: Option<i64>, prefix: Option<&Cidr>, findings: &mut Findi
     }
     let message = match (prefix, hosts) {
         (Some(prefix), Some((first, last))) => {
-            // The field's own type ends there.
+            // The type of the field ends there.
             let last = last.min(u128::from(i32::MAX.unsigned_abs()));
             format!("{value} is no host's index in a /{}; write {first} to {last}", prefix.prefix_len())
         }
@@ -81,7 +81,7 @@ fn gateway_index(value: Option<i64>, prefix: Option<&Cidr>, findings: &mut Findi
     None
 }
 
-/// What static entries are judged by, as far as it is known.
+/// The values that static entries are checked against, as far as they are known.
 struct Statics {
     cidr: Option<Cidr>,
     prefix_len: Option<u8>,
@@ -98,7 +98,7 @@ impl Statics {
                 let message = format!("{} has an earlier entry already; a node has one prefix", Quoted(node));
                 findings.add(field("nodeName"), Reason::Duplicate, message);
             }
-            // The prefix is the last of an entry's fields, but the gateway is judged by it.
+            // Errors are in the order of the fields. The prefix is the last one, but the gateway is checked against it.
             let mut of_prefix = Findings::default();
             let prefix = self.prefix(&field("prefix"), &spec.prefix, &mut of_prefix);
             if let Some(prefix) = prefix.filter(|prefix| !prefixes.insert(*prefix)) {
@@ -127,7 +127,7 @@ impl Statics {
 
 type StaticMaps = (BTreeMap<u128, StaticEntry>, BTreeMap<String, u128>);
 
-fn index_statics(entries: Vec<(Cidr, StaticEntry)>, grid: &Grid) -> StaticMaps {
+fn index_statics(entries: Vec<(Cidr, StaticEntry)>, grid: &BlockLayout) -> StaticMaps {
     let (mut statics, mut by_node) = (BTreeMap::new(), BTreeMap::new());
     for (prefix, entry) in entries {
         let Some(index) = grid.index_of(&prefix.range()) else { continue };

@@ -5,7 +5,7 @@ use crate::addr::number;
 use crate::quoted::Quoted;
 use crate::selector::NodeSelector;
 use crate::spec::{CommonSpec, ExclusionSpec, IndexRangeSpec, NodeSelectorSpec};
-use crate::{Cidr, Family, Reason, RunSet};
+use crate::{Cidr, Family, RangeSet, Reason};
 
 /// `spec.exclusions`: both ends parse, lie in the network and are in order. They may overlap one another.
 pub(super) fn exclusions(
@@ -13,8 +13,8 @@ pub(super) fn exclusions(
     network: Option<&Cidr>,
     called: &str,
     findings: &mut Findings,
-) -> RunSet {
-    let mut set = RunSet::new();
+) -> RangeSet {
+    let mut set = RangeSet::new();
     for (i, exclusion) in list.iter().enumerate() {
         let ExclusionSpec { start_ip, end_ip } = exclusion;
         let start = findings.addr_in(&format_args!("spec.exclusions[{i}].startIP"), start_ip, network, called);
@@ -23,7 +23,7 @@ pub(super) fn exclusions(
         let (Some(start), Some(end)) = (start, end) else { continue };
         let (start_family, end_family) = (Family::of(start), Family::of(end));
         if start_family != end_family {
-            // One of the two is outside the network, and is told so, unless the network is unknown.
+            // One of the two is outside the network, and that is an error already, unless the network is unknown.
             if network.is_none() {
                 let message = format!("\"{end}\" is {end_family}, but startIP is {start_family}");
                 findings.add(end_field(), Reason::Conflict, message);
@@ -43,8 +43,8 @@ pub(super) fn per_node_exclusions(
     list: &[IndexRangeSpec],
     block_size: Option<u128>,
     findings: &mut Findings,
-) -> RunSet {
-    let mut set = RunSet::new();
+) -> RangeSet {
+    let mut set = RangeSet::new();
     for (i, range) in list.iter().enumerate() {
         let end_field = format!("spec.perNodeExclusions[{i}].endIndex");
         let start = index(&format!("spec.perNodeExclusions[{i}].startIndex"), range.start_index, block_size, findings);
@@ -74,7 +74,7 @@ pub(super) fn node_selector(spec: Option<&NodeSelectorSpec>, findings: &mut Find
     NodeSelector::parse(spec?, "spec.nodeSelector").map_err(|mut found| findings.0.append(&mut found)).ok()
 }
 
-/// The field that gives a pool its gateway, and whether it is set (rightly or wrongly).
+/// The field that sets a pool's gateway, and whether it is set, valid or not.
 pub(super) struct NeedsGateway {
     pub(super) field: &'static str,
     pub(super) given: bool,
@@ -88,8 +88,8 @@ pub(super) fn default_gateway(spec: &CommonSpec, needs: &NeedsGateway, findings:
     }
 }
 
-/// `spec.routes` need a gateway; each is of the pool's family, and none is the default route beside `defaultGateway`.
-/// Bits behind a destination's prefix are masked, as routing tables do.
+/// `spec.routes` need a gateway and must be of the pool's family. A default route is an error if `defaultGateway` is set.
+/// Host bits of a destination are dropped, as in routing tables.
 pub(super) fn routes(
     spec: &CommonSpec,
     network: Option<&Cidr>,

@@ -5,13 +5,13 @@ use std::net::IpAddr;
 
 use super::{Findings, common, given};
 use crate::addr::number;
-use crate::pool::{GatewayRule, Grid};
+use crate::pool::{BlockLayout, GatewayRule};
 use crate::spec::IpPoolSpec;
-use crate::{Cidr, Pool, PoolKey, PoolKind, Reason, RunSet};
+use crate::{Cidr, Pool, PoolKey, PoolKind, RangeSet, Reason};
 
-/// `None` only if something was found.
+/// Parses the spec and adds its errors to `findings`. `None` only if there are errors.
 pub(super) fn parse(name: &str, spec: &IpPoolSpec, findings: &mut Findings) -> Option<Pool> {
-    // Bits behind the prefix are masked without a word: "subnet: 192.168.0.1/16" has always been accepted.
+    // Host bits are dropped without an error: "subnet: 192.168.0.1/16" has always been accepted.
     let subnet = findings.network(&"spec.subnet", &spec.subnet).map(|(subnet, _)| subnet);
     let block_size = block_size(spec.per_node_block_size, subnet.as_ref(), findings);
     let gateway = gateway(spec, subnet.as_ref(), findings);
@@ -23,10 +23,10 @@ pub(super) fn parse(name: &str, spec: &IpPoolSpec, findings: &mut Findings) -> O
     let routes = common::routes(&spec.common, subnet.as_ref(), &needs_gateway, findings);
 
     let network = subnet?;
-    let grid = Grid::of_addresses(&network, block_size?)?;
+    let grid = BlockLayout::of_addresses(&network, block_size?)?;
     let mut blocked = exclusions.clone();
     blocked.extend(gateway.map(number).map(|gateway| (gateway, gateway)));
-    let barren = if findings.0.is_empty() { grid.barren(&per_node, &blocked) } else { RunSet::new() };
+    let barren = if findings.0.is_empty() { grid.barren(&per_node, &blocked) } else { RangeSet::new() };
     Some(Pool {
         key: PoolKey::new(PoolKind::IpPool, name),
         network,
@@ -43,7 +43,7 @@ pub(super) fn parse(name: &str, spec: &IpPoolSpec, findings: &mut Findings) -> O
     })
 }
 
-/// The block size, also if it is too large for the subnet: other values can be judged by it all the same.
+/// The block size, even if it is too large for the subnet: other values are checked against it.
 fn block_size(size: i64, subnet: Option<&Cidr>, findings: &mut Findings) -> Option<u128> {
     const FIELD: &str = "spec.perNodeBlockSize";
     let usable = subnet.map(|subnet| subnet.hosts().size());

@@ -1,7 +1,7 @@
-//! From a spec as written to a valid [`Pool`], or to everything that is wrong with it (behaviour.md §10).
+//! Parses a spec into a valid [`Pool`], or finds all its errors (behaviour.md §10).
 //!
-//! Every rule looks only at the values it needs: a mistake in one field must never hide one in another. Mistakes come
-//! out in the order in which the fields stand in the spec.
+//! Each rule uses only the values it needs: an error in one field must never hide an error in another. Errors are in the
+//! order of the fields in the spec.
 
 mod cidr;
 mod common;
@@ -35,7 +35,7 @@ impl Pool {
     }
 }
 
-/// The name doubles as the name of a CNI network (CNI spec, section 1).
+/// Checks the name, which is also the name of a CNI network (CNI spec, section 1).
 fn check_name(name: &str, findings: &mut Findings) {
     if name.is_empty() {
         findings.add("metadata.name", Reason::Required, "must not be empty");
@@ -48,7 +48,7 @@ fn check_name(name: &str, findings: &mut Findings) {
     }
 }
 
-/// The mistakes found so far.
+/// The errors found so far.
 #[derive(Default)]
 struct Findings(Vec<Violation>);
 
@@ -57,7 +57,7 @@ impl Findings {
         self.0.push(Violation::new(field, reason, message));
     }
 
-    /// Notes why `text` is no address or network.
+    /// Adds the error that `text` is not an address or network.
     fn add_unread(&mut self, field: &dyn Display, text: &str, error: &ParseError) {
         let field = field.to_string();
         match error {
@@ -67,18 +67,18 @@ impl Findings {
         }
     }
 
-    /// Reads an address.
+    /// Parses an address.
     fn addr(&mut self, field: &dyn Display, text: &str) -> Option<IpAddr> {
         parse_addr(text).map_err(|error| self.add_unread(field, text, &error)).ok()
     }
 
-    /// Reads a network; whether bits behind its prefix are a mistake is for the caller to say.
+    /// Parses a network. The caller decides whether host bits are an error.
     fn network(&mut self, field: &dyn Display, text: &str) -> Option<(Cidr, HostBits)> {
         Cidr::parse(text).map_err(|error| self.add_unread(field, text, &error)).ok()
     }
 
-    /// Reads a network that must be written without bits behind its prefix. With such bits it is a mistake, but known
-    /// well enough to judge other values by.
+    /// Parses a network that must not have host bits. If it has, that is an error, but the network is still returned to
+    /// check other values against it.
     fn exact_network(&mut self, field: &dyn Display, text: &str) -> Option<Cidr> {
         let (network, host_bits) = self.network(field, text)?;
         if host_bits == HostBits::Set {
@@ -88,8 +88,8 @@ impl Findings {
         Some(network)
     }
 
-    /// Reads an address that must be in `network`, as far as that is known. `called` says what the network is. The field is
-    /// written out only if there is something to say of it: to write ten thousands costs more than to judge them.
+    /// Parses an address that must be in `network`, as far as that is known. `called` names the network in the message.
+    /// The field is formatted only if there is an error: to format ten thousand fields costs more than to check them.
     fn addr_in(&mut self, field: &dyn Display, text: &str, network: Option<&Cidr>, called: &str) -> Option<IpAddr> {
         let addr = self.addr(field, text)?;
         if let Some(network) = network.filter(|network| !network.contains(addr)) {
@@ -99,7 +99,7 @@ impl Findings {
     }
 }
 
-/// A text field that may be left out; an empty text counts as left out.
+/// The value of an optional text field. An empty text counts as absent.
 fn given(text: Option<&String>) -> Option<&str> {
     text.map(String::as_str).filter(|text| !text.is_empty())
 }

@@ -4,7 +4,7 @@ use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 
 use ipam_core::ledger::{Owner, Pick, Request};
 use ipam_core::node_pool::PoolState;
-use ipam_core::{AddrRange, Cidr, NodePool, PoolKey, RunSet};
+use ipam_core::{AddrRange, Cidr, NodePool, PoolKey, RangeSet};
 
 use crate::support::{cidr, key};
 
@@ -73,8 +73,8 @@ impl NaivePool {
             range: AddrRange::new(self.addr(self.first), self.addr(self.last)).unwrap(),
             subnet: self.subnet,
             gateway: self.gateway.map(|offset| self.addr(offset)),
-            exclusions: runs.collect::<RunSet>().clipped(network + self.first, network + self.last),
-            elsewhere: RunSet::new(),
+            exclusions: runs.collect::<RangeSet>().clipped(network + self.first, network + self.last),
+            elsewhere: RangeSet::new(),
             routes: Vec::new(),
             default_gateway: false,
         }

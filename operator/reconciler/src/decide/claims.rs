@@ -1,37 +1,36 @@
-//! Which records of earlier decisions are put before the plan.
+//! The records of earlier decisions that the plan is based on.
 //!
-//! A pool's status is the first record and the IPAMNodes, derived from it, the second; a status takes no block away while
-//! the IPAMNode of its node has an entry whose grant is not over. So where the two differ, the status was wiped, edited or put back to
-//! an earlier state, and the IPAMNode stands: its node may allocate from the block. So does what a write under way may be telling the
-//! node. Two cases are otherwise: the agent is known to have released the entry, or we ourselves have told the node what the
-//! status says.
+//! The status of a pool is the first record. The IPAMNodes, derived from it, are the second. A status drops no block while the IPAMNode of
+//! its node has an entry whose grant is not over. So if the two differ, the status was wiped, edited or restored to an earlier state. Then
+//! the IPAMNode counts, because its node may allocate from the block. The same holds for a write whose outcome is unknown. The status
+//! counts in two cases: the entry is released, or this leader has itself assigned the block of the status to the node.
 
 use std::collections::{HashMap, HashSet};
 
 use ipam_core::occupancy::Evidence;
 use ipam_core::plan::{Assignment, Claim, ClaimSource};
-use ipam_core::{AddrRange, Family, PoolKey, RunSet};
+use ipam_core::{AddrRange, Family, PoolKey, RangeSet};
 
-use super::Observation;
+use super::DecisionInput;
 use crate::ipam_node::IpamNodeRecord;
 
-/// The claims that count for the pool `key`, and in words those that do not.
+/// The claims that count for the pool `key`, and messages about those that do not.
 ///
-/// Trusted are a status entry that the IPAMNode of its node repeats, and an IPAMNode's entry that stands against the
-/// status. A status entry that is not trusted is left out if it overlaps a trusted claim, or if its node has one. What is
-/// only reserved comes last. It counts for nodes of which nothing is recorded, unless another node may use addresses of it, too.
-pub(super) fn gather(key: &PoolKey, seen: &Observation<'_>) -> (Vec<Claim>, Vec<String>) {
+/// A status entry is trusted if the IPAMNode of its node has the same block. An entry of an IPAMNode is trusted if it prevails over the
+/// status. Any other status entry is left out if it overlaps a trusted claim, or if its node has one. Reserved blocks come last. They count
+/// for nodes of which nothing is recorded, unless another node may use addresses of the block, too.
+pub(super) fn gather(key: &PoolKey, seen: &DecisionInput<'_>) -> (Vec<Claim>, Vec<String>) {
     let (mut claims, dropped) = recorded(key, seen);
-    let reserved = &seen.beside.reserved;
+    let reserved = &seen.other_pools.reserved;
     if !reserved.is_empty() {
         let named: HashSet<String> = claims.iter().map(|claim| claim.node.clone()).collect();
         let mut recorded = Ranges::default();
         for claim in &claims {
             recorded.insert(claim);
         }
-        // A pool that assigns no block keeps both claims, so that its finalizer stays until both nodes have reported. A pod of
-        // any node may have the gateway.
-        let assigns = !seen.pool.life.deleting && seen.beside.in_the_way.is_none();
+        // A pool that assigns no block keeps both claims, so that its finalizer stays until both nodes have reported. The gateway does not
+        // count, because a pod on any node may have it.
+        let assigns = !seen.pool.life.deleting && seen.other_pools.older_overlap.is_none();
         let is_of_others = |claim: &Claim| {
             let facts = seen.occupancy.overlapping(&claim.range).filter(|fact| *fact.pool == *key);
             let mut others = facts.filter(|fact| *fact.node != *claim.node && fact.evidence != Evidence::Gateway);
@@ -44,7 +43,7 @@ pub(super) fn gather(key: &PoolKey, seen: &Observation<'_>) -> (Vec<Claim>, Vec<
     (claims, dropped)
 }
 
-fn recorded(key: &PoolKey, seen: &Observation<'_>) -> (Vec<Claim>, Vec<String>) {
+fn recorded(key: &PoolKey, seen: &DecisionInput<'_>) -> (Vec<Claim>, Vec<String>) {
     let status = &seen.pool.status;
     let entries: Vec<&Claim> =
         status.allocations.iter().chain(status.releasing.iter().map(|release| &release.claim)).collect();
@@ -82,9 +81,9 @@ fn recorded(key: &PoolKey, seen: &Observation<'_>) -> (Vec<Claim>, Vec<String>) 
     (claims, dropped.collect())
 }
 
-/// Blocks that the status does not record and that a write under way may be telling their nodes of: the status that gave them
-/// was wiped before any IPAMNode could repeat it.
-fn being_told(key: &PoolKey, seen: &Observation<'_>, first: &HashMap<&str, &Claim>) -> Vec<Claim> {
+/// Blocks that the status does not record, and that a write with an unknown outcome may assign. The status that assigned them was wiped
+/// before any IPAMNode had them.
+fn being_told(key: &PoolKey, seen: &DecisionInput<'_>, first: &HashMap<&str, &Claim>) -> Vec<Claim> {
     let unrecorded = seen.told.iter().filter(|told| !first.contains_key(told.node.as_str()));
     let has_entry = |node: &str| seen.ipam_nodes.get(node).is_some_and(|known| known.claim(node, key).is_some());
     let under_way = unrecorded.filter(|told| !has_entry(&told.node) && !seen.ipam_nodes.has_no_entry(&told.node, key));
@@ -97,29 +96,29 @@ fn being_told(key: &PoolKey, seen: &Observation<'_>, first: &HashMap<&str, &Clai
     under_way.map(claim).collect()
 }
 
-/// What the IPAMNode of the claim's node says of the pool.
-fn own_claim<'a>(key: &PoolKey, seen: &'a Observation<'_>, claim: &Claim) -> Option<(&'a IpamNodeRecord, Claim)> {
+/// The record and the claim of the IPAMNode of the claim's node.
+fn own_claim<'a>(key: &PoolKey, seen: &'a DecisionInput<'_>, claim: &Claim) -> Option<(&'a IpamNodeRecord, Claim)> {
     let record = seen.ipam_nodes.get(&claim.node)?;
     Some((record, record.claim(&claim.node, key)?))
 }
 
-/// Whether the IPAMNode's `claim` stands against a status that says `recorded` of the node.
+/// Whether the `claim` of the IPAMNode prevails over a status that records the block `recorded` for the node.
 fn stands(
     key: &PoolKey,
-    seen: &Observation<'_>,
+    seen: &DecisionInput<'_>,
     record: &IpamNodeRecord,
     claim: &Claim,
     recorded: Option<AddrRange>,
 ) -> bool {
     match told(seen.told, &claim.node) {
         Some(told) if told == claim.range => true,
-        // We told the node what the status says; another hand has edited the IPAMNode since.
+        // This leader assigned the block of the status to the node. Another writer has edited the IPAMNode since.
         told @ Some(_) if told == recorded => false,
         _ => !record.has_released(key),
     }
 }
 
-/// The block that we have told the node of.
+/// The block of the node by `told`, the plan in force.
 fn told(told: &[Assignment], node: &str) -> Option<AddrRange> {
     let place = told.binary_search_by(|assignment| assignment.node.as_str().cmp(node)).ok()?;
     Some(told.get(place)?.block.range)
@@ -128,8 +127,8 @@ fn told(told: &[Assignment], node: &str) -> Option<AddrRange> {
 /// Addresses of both families.
 #[derive(Default)]
 struct Ranges {
-    v4: RunSet,
-    v6: RunSet,
+    v4: RangeSet,
+    v6: RangeSet,
 }
 
 impl Ranges {

@@ -1,19 +1,19 @@
-//! Conditions of a pool: how a verdict becomes one, and when its transition time moves (only when the status flips).
+//! Conditions of a pool: how an update changes them. The transition time changes only with the status.
 
 use jiff::Timestamp;
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::{Condition, Time};
 
-/// True while nodes are served by the spec. False: `InvalidSpec` and `EditDeferred` while what was given before stands (of
-/// all nodes, or of those named), `Overlap` and `Deleting` while nobody is served.
+/// True while nodes are served by the spec. False with `InvalidSpec` and `EditDeferred` while blocks or gateways of an earlier spec stay in
+/// use. False with `Overlap` and `Deleting` while no node is served.
 pub const READY: &str = "Ready";
 /// True while selected nodes are left without a block.
 pub const EXHAUSTED: &str = "Exhausted";
-/// True while nodes keep blocks that the spec no longer has.
+/// True while nodes keep blocks of an earlier spec, or two nodes use one address.
 pub const DEGRADED: &str = "Degraded";
-/// True while blocks are being taken back from nodes that may still hold addresses of them.
+/// True while blocks are being released, or pods use addresses without a block.
 pub const RELEASING: &str = "Releasing";
 
-/// All of them.
+/// The types of all conditions of the operator.
 pub const CONDITIONS: [&str; 4] = [READY, EXHAUSTED, DEGRADED, RELEASING];
 
 /// Names beyond this many bytes are only counted, so that messages stay readable. A message with two lists is short enough for an event.
@@ -21,16 +21,16 @@ const LIST_BYTES: usize = 300;
 /// The same for the errors of a spec.
 pub(super) const ERROR_BYTES: usize = 900;
 
-/// What a condition is to say.
+/// The new content of a condition.
 #[derive(Clone, PartialEq, Eq, Debug)]
-pub(super) struct Verdict {
+pub(super) struct ConditionUpdate {
     pub(super) kind: &'static str,
     pub(super) holds: bool,
     pub(super) reason: &'static str,
     pub(super) message: String,
 }
 
-impl Verdict {
+impl ConditionUpdate {
     pub(super) fn new(kind: &'static str, holds: bool, reason: &'static str, message: String) -> Self {
         Self { kind, holds, reason, message }
     }
@@ -40,31 +40,36 @@ impl Verdict {
     }
 }
 
-/// Whether `conditions` say already what `verdict` says, about this generation.
-pub(super) fn stands(conditions: &[Condition], verdict: &Verdict, generation: i64) -> bool {
+/// Whether `conditions` already have the content of `update`, for this generation.
+pub(super) fn stands(conditions: &[Condition], update: &ConditionUpdate, generation: i64) -> bool {
     conditions.iter().any(|old| {
-        old.type_ == verdict.kind
-            && old.status == verdict.status()
-            && old.reason == verdict.reason
-            && old.message == verdict.message
+        old.type_ == update.kind
+            && old.status == update.status()
+            && old.reason == update.reason
+            && old.message == update.message
             && old.observed_generation == Some(generation)
     })
 }
 
-/// The conditions with the verdicts in them: each in the place of its forerunner, new ones at the end, others untouched.
-pub(super) fn merge(before: &[Condition], verdicts: Vec<Verdict>, generation: i64, now: Timestamp) -> Vec<Condition> {
+/// The conditions after the updates. Each update replaces the condition of its type, or comes last. Other conditions stay.
+pub(super) fn merge(
+    before: &[Condition],
+    condition_updates: Vec<ConditionUpdate>,
+    generation: i64,
+    now: Timestamp,
+) -> Vec<Condition> {
     let mut conditions = before.to_vec();
-    for verdict in verdicts {
-        let place = conditions.iter().position(|old| old.type_ == verdict.kind);
+    for update in condition_updates {
+        let place = conditions.iter().position(|old| old.type_ == update.kind);
         let since = place
             .map(|place| &conditions[place])
-            .filter(|old| old.status == verdict.status())
+            .filter(|old| old.status == update.status())
             .map_or_else(|| Time(whole_seconds(now)), |old| old.last_transition_time.clone());
         let condition = Condition {
-            type_: verdict.kind.to_owned(),
-            status: verdict.status().to_owned(),
-            reason: verdict.reason.to_owned(),
-            message: verdict.message,
+            type_: update.kind.to_owned(),
+            status: update.status().to_owned(),
+            reason: update.reason.to_owned(),
+            message: update.message,
             observed_generation: Some(generation),
             last_transition_time: since,
         };
@@ -76,7 +81,7 @@ pub(super) fn merge(before: &[Condition], verdicts: Vec<Verdict>, generation: i6
     conditions
 }
 
-/// The API keeps seconds; a finer time would come back changed and look like news.
+/// The time in whole seconds. The API keeps seconds, so a finer time would differ from the one read back.
 pub(super) fn whole_seconds(now: Timestamp) -> Timestamp {
     Timestamp::from_second(now.as_second()).unwrap_or(now)
 }

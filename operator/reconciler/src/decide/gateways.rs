@@ -1,44 +1,44 @@
-//! Gateways that are to become addresses that pods may hold.
+//! Gateways that have to wait, because pods may use the new gateway as their own address.
 //!
-//! No pod is told a gateway that another pod has. So where an edit makes an address the gateway, nodes keep the gateway
-//! that they were told before until the agents of all nodes that could give that address have said, about an entry that
-//! bars it, that nobody holds it. What no agent has said counts as held.
+//! No pod gets a gateway that another pod has as its address. So if an edit makes an address the gateway, nodes keep their previous gateway
+//! at first. All nodes that could allocate the address get an entry in which it is unavailable. The new gateway follows when their agents
+//! have since reported the address as free. Without such a report, the address counts as in use.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::net::IpAddr;
 
 use ipam_core::addr::parse_addr;
-use ipam_core::plan::{Assignment, Plan, Standing};
+use ipam_core::plan::{Assignment, BlockPhase, Plan};
 use ipam_core::{Block, PoolKind};
 use ipam_crds::{BlockState, NodeBlock};
 
-use super::Observation;
-use super::elsewhere::is_let_go;
+use super::DecisionInput;
+use super::unavailable_addresses::is_revoked;
 use crate::ipam_node::{IpamNodeRecord, held_ranges};
 
-/// What waits, and for whom.
+/// The nodes that new gateways wait for.
 #[derive(Clone, PartialEq, Eq, Debug, Default)]
 pub(super) struct Deferred {
-    /// Node → the address that it may hold and that is to be a gateway.
+    /// Node → the address that it may use and that is to be a gateway.
     pub(super) holders: BTreeMap<String, IpAddr>,
 }
 
 impl Deferred {
-    /// In words, for a condition.
+    /// The nodes and addresses as text for a condition.
     pub(super) fn described(&self) -> Vec<String> {
         self.holders.iter().map(|(node, gateway)| format!("{node} (may use {gateway})")).collect()
     }
 }
 
-/// Puts the gateways of before into `plan` where those of the spec have to wait.
-pub(super) fn defer(seen: &Observation<'_>, plan: &mut Plan) -> Deferred {
+/// Puts the previous gateways into `plan` where those of the spec have to wait.
+pub(super) fn defer(seen: &DecisionInput<'_>, plan: &mut Plan) -> Deferred {
     let (mut deferred, mut free) = (Deferred::default(), BTreeSet::new());
     let mut kept: BTreeMap<usize, Option<IpAddr>> = BTreeMap::new();
     for (place, gateway, told) in changing(seen, &plan.assignments) {
         if free.contains(&gateway) {
             continue;
         }
-        // An IPPool's gateway is one for all: asked about once.
+        // An IPPool has one gateway for all nodes, so its users are looked up once.
         let is_known = seen.pool.key.kind == PoolKind::IpPool && !deferred.holders.is_empty();
         let holders =
             if is_known { Vec::new() } else { holders(seen, &plan.assignments, &plan.assignments[place], gateway) };
@@ -53,21 +53,21 @@ pub(super) fn defer(seen: &Observation<'_>, plan: &mut Plan) -> Deferred {
     for (place, assignment) in plan.assignments.iter_mut().enumerate() {
         let is_new = || entry(seen, assignment).is_none();
         let gateway = kept.get(&place).copied().or_else(|| of_all.filter(|_| is_new()));
-        if let Some(gateway) = gateway.filter(|_| assignment.standing == Standing::Serving) {
+        if let Some(gateway) = gateway.filter(|_| assignment.standing == BlockPhase::Active) {
             assignment.block.gateway = gateway;
         }
     }
     deferred
 }
 
-/// Assignments whose node was told another gateway than the one that it is to have, or may have been, with both. None as a
-/// rule; then this is one comparison with what we told last, or one look at each IPAMNode.
+/// Assignments whose node has, or may have, another gateway than the planned one: place, planned gateway, previous gateway. Usually there
+/// are none. Then this is one comparison with the plan in force, or one look at each IPAMNode.
 fn changing<'a>(
-    seen: &'a Observation<'_>,
+    seen: &'a DecisionInput<'_>,
     assignments: &'a [Assignment],
 ) -> impl Iterator<Item = (usize, IpAddr, Option<IpAddr>)> + 'a {
     let mut told = seen.told.iter().peekable();
-    let serving = assignments.iter().enumerate().filter(|(_, given)| given.standing == Standing::Serving);
+    let serving = assignments.iter().enumerate().filter(|(_, given)| given.standing == BlockPhase::Active);
     serving.filter_map(move |(place, given)| {
         while told.next_if(|told| told.node < given.node).is_some() {}
         let gateway = given.block.gateway?;
@@ -80,23 +80,23 @@ fn changing<'a>(
     })
 }
 
-/// This very block with the gateway that the node of `given` was told last; `told` is what we told it. An entry that a write
-/// under way may have changed does not say it, nor does one that is not there: then it is what we told, or what the status
-/// says that is served. `None` if the block is new to the node.
-fn before(seen: &Observation<'_>, given: &Assignment, told: Option<&Assignment>) -> Option<Block> {
+/// The block of `given` with the gateway that its node had last; `told` is its assignment in the plan in force. The entry of the node
+/// counts if no write may have changed it. Otherwise the plan in force counts, or else the entry, or else the status. `None` if the block
+/// is new to the node.
+fn before(seen: &DecisionInput<'_>, given: &Assignment, told: Option<&Assignment>) -> Option<Block> {
     let entry = entry(seen, given);
-    let is_settled = seen.ipam_nodes.get(&given.node).is_some_and(|record| !record.unsettled);
+    let is_settled = seen.ipam_nodes.get(&given.node).is_some_and(|record| !record.write_in_flight);
     if let Some(entry) = entry.filter(|_| is_settled) {
         return Some(Block { gateway: gateway_of(entry), ..given.block });
     }
-    let told = told.filter(|told| told.standing == Standing::Serving && told.block.range == given.block.range);
+    let told = told.filter(|told| told.standing == BlockPhase::Active && told.block.range == given.block.range);
     let of_entry = || entry.map(|entry| Block { gateway: gateway_of(entry), ..given.block });
     told.map(|told| told.block).or_else(of_entry).or_else(|| recorded(seen, given))
 }
 
-/// The block by the status, which has those of a CIDRPool. Its entries stand by node name; one of a status
-/// that was spoilt is not looked for, as the plan does not rest on it either.
-fn recorded(seen: &Observation<'_>, given: &Assignment) -> Option<Block> {
+/// The block with the gateway in the status, which has gateways of CIDRPools only. Status entries are in the order of node names. An entry
+/// of a damaged status that is not in this order may be missed. The plan does not depend on it either.
+fn recorded(seen: &DecisionInput<'_>, given: &Assignment) -> Option<Block> {
     if seen.pool.key.kind == PoolKind::IpPool {
         return None;
     }
@@ -106,8 +106,8 @@ fn recorded(seen: &Observation<'_>, given: &Assignment) -> Option<Block> {
     Some(Block { gateway: claim.gateway, ..given.block })
 }
 
-/// The node's entry, if it is about this very block.
-fn entry<'a>(seen: &'a Observation<'_>, given: &Assignment) -> Option<&'a NodeBlock> {
+/// The node's entry, if it is about exactly this block.
+fn entry<'a>(seen: &'a DecisionInput<'_>, given: &Assignment) -> Option<&'a NodeBlock> {
     let record = seen.ipam_nodes.get(&given.node)?;
     let is_same = record.claim(&given.node, &seen.pool.key)?.range == given.block.range;
     record.block(&seen.pool.key).filter(|_| is_same)
@@ -117,21 +117,21 @@ fn gateway_of(entry: &NodeBlock) -> Option<IpAddr> {
     entry.gateway.as_deref().and_then(|text| parse_addr(text).ok())
 }
 
-/// Nodes that may hold the address which is to be the gateway of `given`.
-fn holders(seen: &Observation<'_>, all: &[Assignment], given: &Assignment, gateway: IpAddr) -> Vec<String> {
+/// Nodes that may use the address that is to be the gateway of `given`.
+fn holders(seen: &DecisionInput<'_>, all: &[Assignment], given: &Assignment, gateway: IpAddr) -> Vec<String> {
     let key = &seen.pool.key;
     let may_give: Vec<&Assignment> = match key.kind {
         PoolKind::IpPool => all.iter().filter(|other| other.block.range.contains(gateway)).collect(),
-        // Prefixes are apart, and each has its gateway within.
+        // Prefixes do not overlap, and the gateway of each is inside.
         PoolKind::CidrPool => vec![given],
     };
     let by_block = may_give.into_iter().filter(|other| {
         let record = seen.ipam_nodes.get(&other.node);
         !record.is_some_and(|record| is_free(seen, record, gateway))
     });
-    // No node is kept from allocating what an admin has released by force, so no gateway waits for it either.
+    // Addresses that an admin has force-released are available to other nodes, so no gateway waits for them either.
     let outside = seen.occupancy.outside_blocks(key).filter(|fact| fact.range.contains(gateway));
-    let outside = outside.filter(|fact| !is_let_go(seen, all, &fact.node));
+    let outside = outside.filter(|fact| !is_revoked(seen, all, &fact.node));
     let mut names: Vec<String> =
         by_block.map(|other| other.node.clone()).chain(outside.map(|fact| fact.node.as_ref().to_owned())).collect();
     names.sort_unstable();
@@ -139,16 +139,16 @@ fn holders(seen: &Observation<'_>, all: &[Assignment], given: &Assignment, gatew
     names
 }
 
-/// Whether the node cannot give the address any more, and its agent has said so since that nobody holds it.
-fn is_free(seen: &Observation<'_>, record: &IpamNodeRecord, gateway: IpAddr) -> bool {
+/// Whether the node can no longer allocate the address, and its agent has since reported it as free.
+fn is_free(seen: &DecisionInput<'_>, record: &IpamNodeRecord, gateway: IpAddr) -> bool {
     let key = &seen.pool.key;
     let (Some(entry), Some(report)) = (record.block(key), record.report(key)) else { return false };
-    if record.unsettled || record.is_doubted {
-        // It may have been told something else since, by which it could give the address.
+    if record.write_in_flight || record.is_doubted {
+        // By a write in flight the node may be able to allocate the address. A doubted report proves nothing.
         return false;
     }
     if gateway_of(entry) == Some(gateway) {
-        // It was told so when nobody held it.
+        // The entry got this gateway when no pod used the address.
         return true;
     }
     let in_run = |run: &ipam_crds::AddressRange| {

@@ -1,80 +1,79 @@
-//! What is to be said about one pool, given all that is known. Pure: the same observation gives the same decision.
+//! The decision about one pool. Pure: the same input makes the same decision.
 //!
-//! Never takes away what an invalid spec gave before, never frees a block that may be in use, never moves a condition's
-//! transition time without the status having flipped, and says nothing twice: what was said stands in the status itself,
-//! so a restart repeats nothing.
+//! An invalid spec releases no block. A block that may be in use never becomes free. The transition time of a condition changes only with
+//! its status. No event is published twice, also not after a restart, because the status itself shows what was reported before.
 
 mod claims;
+mod condition_updates;
 mod conditions;
-mod elsewhere;
 mod former;
 mod gateways;
 mod releases;
 mod room;
 mod status;
-mod verdicts;
+mod unavailable_addresses;
 
 use std::collections::{BTreeMap, BTreeSet, HashSet};
 use std::time::{Duration, Instant};
 
 use ipam_core::occupancy::{Evidence, Fact};
-use ipam_core::plan::{Assignment, Claim, NodeRef, Plan, Standing, plan_beside, wind_down};
+use ipam_core::plan::{Assignment, BlockPhase, Claim, NodeRef, Plan, plan_with_unavailable, release_all};
 use ipam_core::{AddrRange, Occupancy, Pool, PoolKey, PoolKind, Violation};
 use jiff::Timestamp;
 
-use crate::absence::Absences;
 use crate::index::{IpamNodes, Leaving};
+use crate::node_absence::NodeAbsences;
 use crate::pool::{PoolRecord, StatusRecord, Summary};
-use conditions::{ERROR_BYTES, Verdict, bounded, clipped, merge, stands};
+use condition_updates::{PoolPhase, Problems};
+use conditions::{ConditionUpdate, ERROR_BYTES, bounded, clipped, merge, stands};
 use releases::Releases;
-use verdicts::{Outlook, Troubles};
 
-pub use elsewhere::Elsewhere;
+pub use unavailable_addresses::UnavailableAddresses;
 
 pub use conditions::{CONDITIONS, DEGRADED, EXHAUSTED, READY, RELEASING};
 
-/// Longest note that the API server takes in an event, in bytes.
+/// Longest note of an event that the API server accepts, in bytes.
 const NOTE_BYTES: usize = 1024;
 
-/// All that a decision about a pool rests on.
-pub struct Observation<'a> {
+/// The input of a decision about a pool.
+pub struct DecisionInput<'a> {
     /// The pool.
     pub pool: &'a PoolRecord,
     /// Every node of the cluster, by name.
     pub nodes: &'a [NodeRef<'a>],
-    /// Those of them that leave: no pool serves them.
+    /// The nodes that leave, and why. No pool serves them.
     pub leaving: &'a BTreeMap<String, Leaving>,
     /// Every IPAMNode.
     pub ipam_nodes: &'a IpamNodes,
     /// Which node may use which addresses, by all records.
     pub occupancy: &'a Occupancy,
-    /// Who has which block by what nodes were told since this operator leads, by node name; empty if nothing was.
+    /// The assignments of the plan in force, which IPAMNodes are derived from, by node name; empty without such a plan.
     pub told: &'a [Assignment],
     /// Nodes whose block was free until a status write of this leader assigned it, and that have had no entry of it since.
     pub just_assigned: &'a BTreeSet<String>,
-    /// Gateways of before that were barred by what nodes were told; `None` if nothing was told since this operator leads.
+    /// Previous gateways that the plan in force makes unavailable; `None` without such a plan.
     pub former: Option<&'a [AddrRange]>,
-    /// What other pools mean for this one.
-    pub beside: &'a Beside,
-    /// How long a block waits for its agent's word once its Node is gone; `None` for ever.
+    /// What other pools and recovery require of this one.
+    pub other_pools: &'a OtherPools,
+    /// How long a block waits for its agent's report once its Node is gone; `None` without a limit.
     pub grace: Option<Duration>,
-    /// How long Nodes are missing by what this operator has seen.
-    pub absences: &'a Absences,
-    /// Why no IPAMNode can be made, in which agents would report.
-    pub no_place: Option<NoPlace>,
-    /// Whether it is time to write a status in which nothing but counts of addresses is new.
+    /// How long this leader has seen Nodes missing.
+    pub absences: &'a NodeAbsences,
+    /// Why no IPAMNode can be created, so that no agent can report; `None` otherwise.
+    pub no_place: Option<CreateBlocked>,
+    /// Whether a status can be written in which only counts of addresses are new.
     pub counts_due: bool,
     /// The wall clock, for transition times and the grace.
     pub now: Timestamp,
-    /// The clock that nobody sets, for what this operator has seen.
+    /// The monotonic clock, for the time that this leader has seen Nodes missing.
     pub instant: Instant,
 }
 
-/// What other pools mean for a pool.
+/// What other pools and recovery require of a pool.
 #[derive(Clone, PartialEq, Eq, Debug, Default)]
-pub struct Beside {
-    /// The older pool that has addresses of this one; while there is one, this one serves nobody.
-    pub in_the_way: Option<PoolKey>,
+pub struct OtherPools {
+    /// The older pool that has addresses of this one. While there is one, this pool serves no node.
+    pub older_overlap: Option<PoolKey>,
     /// The facts by which addresses of the pool are unavailable: those of other pools, and those that no record of this one covers.
     pub unavailable: Vec<Fact>,
     /// The pools that may have the same addresses as this one, because all of them allow it.
@@ -90,16 +89,17 @@ pub struct Beside {
     pub limit: Option<Duration>,
 }
 
-impl Observation<'_> {
-    /// The addresses of the pool that nodes may use of other pools, with the node: a whole block until the agent has reported that it
-    /// allocates no more from it, then what is in use. A node may still allocate from a block of an earlier network.
+impl DecisionInput<'_> {
+    /// The addresses of this pool that nodes may use from other pools, with the node. A block counts until the agent has reported that it
+    /// no longer allocates from it. Then only addresses in use count. Blocks of an earlier network are included: a node may still allocate
+    /// there.
     fn in_use_of_others(&self, assignments: &[Assignment]) -> Vec<(&str, AddrRange)> {
         let own = &self.pool.key;
         let network = self.pool.network();
         let beyond = outside_of(network.as_ref(), assignments);
         let beyond: Vec<&Fact> = beyond.flat_map(|range| self.occupancy.overlapping(range)).collect();
-        let is_of_another = |fact: &&Fact| *fact.pool != *own && !self.beside.sharing.contains(&*fact.pool);
-        let others = || self.beside.unavailable.iter().chain(beyond.iter().copied()).filter(is_of_another);
+        let is_of_another = |fact: &&Fact| *fact.pool != *own && !self.other_pools.sharing.contains(&*fact.pool);
+        let others = || self.other_pools.unavailable.iter().chain(beyond.iter().copied()).filter(is_of_another);
         let stopped = others().filter(|fact| fact.evidence == Evidence::StoppedEntry);
         let stopped: HashSet<(&PoolKey, &str, AddrRange)> = stopped.map(of_fact).collect();
         let in_use = others().filter(|fact| match fact.evidence {
@@ -117,7 +117,7 @@ pub(crate) fn outside_of<'a>(
     network: Option<&'a AddrRange>,
     assignments: &'a [Assignment],
 ) -> impl Iterator<Item = &'a AddrRange> {
-    let allocating = assignments.iter().filter(|given| given.standing != Standing::Departed);
+    let allocating = assignments.iter().filter(|given| given.standing != BlockPhase::Releasing);
     let blocks = allocating.map(|given| &given.block.range);
     blocks.filter(move |range| network.is_some_and(|network| !network.contains_range(range)))
 }
@@ -126,44 +126,44 @@ fn of_fact(fact: &Fact) -> (&PoolKey, &str, AddrRange) {
     (&fact.pool, &fact.node, fact.range)
 }
 
-/// Why nothing can be created, in words for people that stay the same from one try to the next.
+/// Why no IPAMNode can be created. The message stays the same from one try to the next.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, thiserror::Error)]
-pub enum NoPlace {
+pub enum CreateBlocked {
     /// The namespace has a deletion timestamp.
     #[error("their namespace is being deleted")]
     NamespaceEnds,
-    /// The CustomResourceDefinition has one.
+    /// The CustomResourceDefinition has a deletion timestamp.
     #[error("their CustomResourceDefinition is being deleted")]
     DefinitionEnds,
-    /// Either of the two is gone.
+    /// The namespace or the CustomResourceDefinition is gone.
     #[error("their namespace or their CustomResourceDefinition is not there")]
     Gone,
 }
 
-/// What is to be done.
+/// What is to be done about one pool.
 #[derive(Clone, PartialEq, Debug, Default)]
 pub struct Decision {
-    /// The change of the pool's metadata that comes before all else.
+    /// The change of the pool's metadata, made before any other write.
     pub patch: Option<MetadataPatch>,
-    /// The status to be written; `None` if the one that was read is right.
+    /// The status to be written; `None` if the present one stays.
     pub status: Option<StatusRecord>,
-    /// Who has which block, by node name; `None` if the spec is invalid and what was given before stands.
+    /// Which node has which block, by node name; `None` if the spec is invalid and all blocks stay as they are.
     pub assignments: Option<Vec<Assignment>>,
     /// Nodes whose entries are to be revoked, whatever their agents report.
-    pub let_go: BTreeSet<String>,
-    /// What nodes may not give of their blocks, for others hold it.
-    pub elsewhere: Elsewhere,
+    pub revoked: BTreeSet<String>,
+    /// Addresses that nodes must not allocate from their blocks, because other nodes may use them.
+    pub unavailable_addresses: UnavailableAddresses,
     /// Nodes that get a block which was free.
     pub just_assigned: BTreeSet<String>,
-    /// How many times two agents report an address as in use; `None` if that is as before.
+    /// Number of duplicate addresses; `None` if it is unchanged.
     pub duplicates: Option<usize>,
-    /// When a grace ends.
+    /// When the next grace ends.
     pub expires: Option<Timestamp>,
     /// Events to be published once the status is written.
-    pub notes: Vec<Note>,
-    /// Records that were not honoured, for the log.
+    pub notes: Vec<PoolEvent>,
+    /// Messages for the log about records that do not count.
     pub dropped: Vec<String>,
-    /// Whether only new counts of addresses wait for their time.
+    /// Whether a status with new counts of addresses waits until counts are due.
     pub counts_deferred: bool,
     /// Whether only counts of addresses are new in the status.
     pub only_counts: bool,
@@ -172,22 +172,22 @@ pub struct Decision {
 /// A change of a pool's metadata.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub enum MetadataPatch {
-    /// Put our finalizer on it, before the first block is given.
+    /// Add our finalizer, before the first block is assigned.
     Seal,
-    /// Take our finalizer off: the pool is being deleted, and none of its blocks may be in use.
+    /// Remove our finalizer: the pool is being deleted, and none of its blocks may be in use.
     Unseal,
-    /// The annotation that lets go of blocks is to name these nodes alone; if none, it has done what it could and goes.
+    /// Let the annotation force-release name only these nodes. If there are none, remove it.
     Force(BTreeSet<String>),
-    /// A new version and nothing else, by an ID that was not used before. No decision asks for it: [`crate::reconcile`] does.
+    /// Make a new version and change nothing else, by a new ID. Only [`crate::reconcile`] makes this patch.
     Fence(String),
 }
 
 /// A Kubernetes Event about the pool.
 #[derive(Clone, PartialEq, Eq, Debug)]
-pub struct Note {
-    /// Whether it needs attention. Otherwise it says what the operator has done.
+pub struct PoolEvent {
+    /// Whether it needs attention. Otherwise it is about an action of the operator.
     pub is_warning: bool,
-    /// A word such as `InvalidSpec` or `NoFreeRanges`.
+    /// The reason, such as `InvalidSpec` or `NoFreeRanges`.
     pub reason: &'static str,
     /// The message, short enough for the API.
     pub text: String,
@@ -195,7 +195,7 @@ pub struct Note {
     pub node: Option<String>,
 }
 
-impl Note {
+impl PoolEvent {
     /// A Warning event.
     pub(crate) fn warning(reason: &'static str, text: &str) -> Self {
         Self { is_warning: true, reason, text: clipped(text, NOTE_BYTES).to_owned(), node: None }
@@ -208,22 +208,22 @@ impl Note {
 }
 
 /// Decides about one pool.
-pub fn decide(seen: &Observation<'_>) -> Decision {
+pub fn decide(seen: &DecisionInput<'_>) -> Decision {
     let outlook = if seen.pool.life.deleting {
-        Outlook::Deleting
-    } else if let Some(older) = &seen.beside.in_the_way {
-        Outlook::Overlap(older.clone())
+        PoolPhase::Deleting
+    } else if let Some(older) = &seen.other_pools.older_overlap {
+        PoolPhase::Overlap(older.clone())
     } else {
-        Outlook::Serving { is_full: false, withheld: BTreeSet::new() }
+        PoolPhase::Serving { is_full: false, withheld: BTreeSet::new() }
     };
     match (&seen.pool.spec, outlook) {
-        (Ok(pool), Outlook::Serving { .. }) => serve(seen, pool),
-        (Err(violations), Outlook::Serving { .. }) => refuse(seen, violations),
+        (Ok(pool), PoolPhase::Serving { .. }) => serve(seen, pool),
+        (Err(violations), PoolPhase::Serving { .. }) => refuse(seen, violations),
         (_, outlook) => end(seen, &outlook),
     }
 }
 
-/// The reason word for a pool of `kind` that has no block left.
+/// The reason for a pool of `kind` that has no block left.
 pub const fn exhausted_reason(kind: PoolKind) -> &'static str {
     match kind {
         PoolKind::IpPool => "NoFreeRanges",
@@ -231,32 +231,32 @@ pub const fn exhausted_reason(kind: PoolKind) -> &'static str {
     }
 }
 
-fn refuse(seen: &Observation<'_>, violations: &[Violation]) -> Decision {
+fn refuse(seen: &DecisionInput<'_>, violations: &[Violation]) -> Decision {
     let pool = seen.pool;
     let said: Vec<String> =
         violations.iter().map(|one| format!("{}: {}: {}", one.field, one.reason, one.message)).collect();
-    let verdict = Verdict::new(READY, false, "InvalidSpec", bounded(&said, "; ", ERROR_BYTES));
+    let update = ConditionUpdate::new(READY, false, "InvalidSpec", bounded(&said, "; ", ERROR_BYTES));
     let before = &pool.status.summary;
-    if before.observed_generation == Some(pool.generation) && stands(&before.conditions, &verdict, pool.generation) {
-        // Nothing is taken back until the spec is mended, and who leaves meanwhile is not meant.
+    if before.observed_generation == Some(pool.generation) && stands(&before.conditions, &update, pool.generation) {
+        // No block is released until the spec is valid. `*` does not mean nodes that leave before that.
         let releasing = pool.status.releasing.iter().map(|release| &release.claim.node);
         let is_served = |node: &&String| pool.status.allocations.iter().any(|claim| claim.node == **node);
-        let unreported = seen.beside.unreported.iter().filter(|node| !is_served(node));
+        let unreported = seen.other_pools.unreported.iter().filter(|node| !is_served(node));
         let meant = || releasing.chain(unreported).cloned().collect();
-        let patch = pool.life.forces_all().then(|| MetadataPatch::Force(meant()));
+        let patch = pool.life.force_releases_all().then(|| MetadataPatch::Force(meant()));
         return Decision { patch, ..Decision::default() };
     }
-    let note = Note::warning("InvalidSpec", &verdict.message);
+    let note = PoolEvent::warning("InvalidSpec", &update.message);
     let summary = Summary {
         observed_generation: Some(pool.generation),
-        conditions: merge(&before.conditions, vec![verdict], pool.generation, seen.now),
+        conditions: merge(&before.conditions, vec![update], pool.generation, seen.now),
         ..before.clone()
     };
     let status = StatusRecord { summary, ..pool.status.clone() };
     Decision { status: Some(status), notes: vec![note], ..Decision::default() }
 }
 
-fn serve(seen: &Observation<'_>, pool: &Pool) -> Decision {
+fn serve(seen: &DecisionInput<'_>, pool: &Pool) -> Decision {
     let releases = Releases::new(seen);
     let (claims, mut dropped) = claims::gather(pool.key(), seen);
     let usage = |node: &str| releases.usage(node);
@@ -267,61 +267,61 @@ fn serve(seen: &Observation<'_>, pool: &Pool) -> Decision {
         open = seen.nodes.iter().filter(|node| !seen.leaving.contains_key(node.name)).copied().collect();
         &open
     };
-    let unavailable: Vec<AddrRange> = if seen.beside.unreported.is_empty() {
-        seen.beside.unavailable.iter().map(|fact| fact.range).collect()
+    let unavailable: Vec<AddrRange> = if seen.other_pools.unreported.is_empty() {
+        seen.other_pools.unavailable.iter().map(|fact| fact.range).collect()
     } else {
         vec![pool.network().range()]
     };
-    let mut plan = plan_beside(pool, nodes, &claims, &usage, &unavailable);
+    let mut plan = plan_with_unavailable(pool, nodes, &claims, &usage, &unavailable);
     dropped.append(&mut plan.dropped);
     let claimed: HashSet<(&str, AddrRange)> = claims.iter().map(|claim| (claim.node.as_str(), claim.range)).collect();
     let is_new = |given: &Assignment| !claimed.contains(&(given.node.as_str(), given.block.range));
     // The annotation force-release names a node because of the block that it has. It gets another once its name is gone.
-    let named = plan.assignments.iter().filter(|given| is_new(given) && seen.pool.life.forces(&given.node));
+    let named = plan.assignments.iter().filter(|given| is_new(given) && seen.pool.life.force_releases(&given.node));
     let withheld: BTreeSet<String> = named.map(|given| given.node.clone()).collect();
     room::take_out(pool, &mut plan, &withheld);
     let is_full = room::fit(seen.pool, pool, &mut plan, &claims, &is_new);
     let new = plan.assignments.iter().filter(|given| is_new(given));
     let just_assigned = new.map(|given| given.node.clone()).collect();
-    Decision { just_assigned, ..conclude(seen, &releases, &Outlook::Serving { is_full, withheld }, plan, dropped) }
+    Decision { just_assigned, ..conclude(seen, &releases, &PoolPhase::Serving { is_full, withheld }, plan, dropped) }
 }
 
-/// Takes back all that was given, whatever the spec says.
-fn end(seen: &Observation<'_>, outlook: &Outlook) -> Decision {
+/// Releases all blocks, whatever the spec is.
+fn end(seen: &DecisionInput<'_>, outlook: &PoolPhase) -> Decision {
     let releases = Releases::new(seen);
     let (claims, dropped) = claims::gather(&seen.pool.key, seen);
-    let mut plan = wind_down(&claims, &|node| releases.usage(node));
+    let mut plan = release_all(&claims, &|node| releases.usage(node));
     plan.blocks_total = seen.pool.spec.as_ref().map_or(0, |pool| pool.block_count());
     conclude(seen, &releases, outlook, plan, dropped)
 }
 
 fn conclude(
-    seen: &Observation<'_>,
+    seen: &DecisionInput<'_>,
     releases: &Releases<'_>,
-    outlook: &Outlook,
+    outlook: &PoolPhase,
     mut plan: Plan,
     dropped: Vec<String>,
 ) -> Decision {
-    let (mut elsewhere, duplicates) = elsewhere::find(seen, &plan.assignments);
+    let (mut unavailable_addresses, duplicates) = unavailable_addresses::find(seen, &plan.assignments);
     let gateways = gateways::defer(seen, &mut plan);
-    elsewhere.bar(&gateways.holders);
-    elsewhere.bar_beside(&seen.in_use_of_others(&plan.assignments), &plan.assignments);
-    elsewhere.bar_gateways_in_use(seen, &plan.assignments);
-    elsewhere.bar_former(former::find(seen, &plan.assignments), &plan.assignments);
-    elsewhere.tidy();
-    let mut without_block = elsewhere::without_block(seen, &plan.assignments);
-    // What is in use there was released by an admin or by the grace.
-    without_block.retain(|node| releases.let_go(node).is_none());
-    let without_block = verdicts::all_described(releases, &without_block);
-    let troubles = Troubles { duplicates: &duplicates, gateways: &gateways.described(), without_block: &without_block };
-    let verdicts = verdicts::verdicts(seen, releases, outlook, &plan, &troubles);
-    let notes = verdicts::notes(seen, releases, outlook, &plan, &verdicts);
-    let status = status::compose(seen, releases, &plan, verdicts);
+    unavailable_addresses.bar(&gateways.holders);
+    unavailable_addresses.bar_beside(&seen.in_use_of_others(&plan.assignments), &plan.assignments);
+    unavailable_addresses.bar_gateways_in_use(seen, &plan.assignments);
+    unavailable_addresses.bar_former(former::find(seen, &plan.assignments), &plan.assignments);
+    unavailable_addresses.tidy();
+    let mut without_block = unavailable_addresses::without_block(seen, &plan.assignments);
+    // Nodes whose addresses an admin or the end of the grace has released are left out.
+    without_block.retain(|node| releases.revoked(node).is_none());
+    let without_block = condition_updates::all_described(releases, &without_block);
+    let troubles = Problems { duplicates: &duplicates, gateways: &gateways.described(), without_block: &without_block };
+    let condition_updates = condition_updates::condition_updates(seen, releases, outlook, &plan, &troubles);
+    let notes = condition_updates::notes(seen, releases, outlook, &plan, &condition_updates);
+    let status = status::compose(seen, releases, &plan, condition_updates);
     let news = status::news(&seen.pool.status, &status);
-    let counts_only = news == status::News::CountsOnly;
+    let counts_only = news == status::StatusChange::CountsOnly;
     let mut decision = Decision {
-        let_go: releases.let_go_of(&plan.assignments),
-        elsewhere,
+        revoked: releases.revoked_of(&plan.assignments),
+        unavailable_addresses,
         duplicates: Some(duplicates.len()),
         expires: releases.next_expiry(&plan.assignments),
         counts_deferred: counts_only && !seen.counts_due,
@@ -329,67 +329,73 @@ fn conclude(
         ..Decision::default()
     };
     decision.patch = patch(seen, outlook, &plan, news);
-    if news != status::News::Nothing && !decision.counts_deferred {
+    if news != status::StatusChange::Nothing && !decision.counts_deferred {
         decision.status = Some(status);
         decision.notes = notes;
-        // New counts are no reason to say again what was said when the blocks were decided upon.
+        // New counts are no reason to log again what was logged when the blocks were decided.
         decision.dropped = if counts_only { Vec::new() } else { dropped };
     }
     decision.assignments = Some(plan.assignments);
     decision
 }
 
-/// Which change of metadata is due. The finalizer is there before the first block is given and goes when the last is
-/// free; both at the version that was decided upon, so that neither rests on an old status. It goes after the status has said
-/// that nobody has a block: what became of the last ones is told while there is a pool to tell it of, and whoever looks
-/// once more before the pool is gone finds no block in its status that would be taken back all over again.
-fn patch(seen: &Observation<'_>, outlook: &Outlook, plan: &Plan, news: status::News) -> Option<MetadataPatch> {
+/// The change of metadata that is due. The finalizer is added before the first block is assigned, and removed when the last block is free.
+/// Both name the version of this decision, so that neither is based on an old status. The finalizer is removed only once the status shows
+/// that no node has a block. So the events about the last blocks are published while the pool exists. And a later decision about the
+/// deleted pool finds no block in its status that would be released again.
+fn patch(
+    seen: &DecisionInput<'_>,
+    outlook: &PoolPhase,
+    plan: &Plan,
+    news: status::StatusChange,
+) -> Option<MetadataPatch> {
     let life = &seen.pool.life;
     match (life.deleting, life.is_sealed(), plan.assignments.is_empty()) {
         (false, false, false) => return Some(MetadataPatch::Seal),
-        (true, true, true) => return (news != status::News::Blocks).then_some(MetadataPatch::Unseal),
+        (true, true, true) => return (news != status::StatusChange::Blocks).then_some(MetadataPatch::Unseal),
         _ => {}
     }
-    if life.force_release.is_empty() || (life.forces_all() && releases_more(seen, plan)) {
+    if life.force_release.is_empty() || (life.force_releases_all() && releases_more(seen, plan)) {
         return None;
     }
-    // Before a status that gives a node a block of which no admin has spoken: a name that stayed on would let go of it.
+    // This comes before a status that assigns a node a new block. A name that stays would release a block that the admin did not mean.
     let named = forced(seen, outlook, plan);
     (named != life.force_release).then_some(MetadataPatch::Force(named))
 }
 
 /// Whether the plan releases a block that is not yet in `status.releasing`. A stale block stays in `status.allocations`.
-fn releases_more(seen: &Observation<'_>, plan: &Plan) -> bool {
+fn releases_more(seen: &DecisionInput<'_>, plan: &Plan) -> bool {
     let recorded: HashSet<&str> =
         seen.pool.status.releasing.iter().map(|release| release.claim.node.as_str()).collect();
-    let mut losing = plan.assignments.iter().filter(|assignment| assignment.standing == Standing::Departed);
+    let mut losing = plan.assignments.iter().filter(|assignment| assignment.standing == BlockPhase::Releasing);
     losing.any(|assignment| !recorded.contains(assignment.node.as_str()))
 }
 
-/// Most bytes of names that take the place of `*`: an object's annotations together may have 256 KiB.
+/// Most bytes of the names that replace `*`. All annotations of an object together can have 256 KiB.
 const FORCED_BYTES: usize = 128 * 1024;
 
-/// The nodes that the annotation is to name from now on: those for which it has work. A name that stayed on would let go
-/// of a block that the node gets later, of which no admin has spoken; so would `*`, of everybody's. (Of more names than an
-/// annotation holds, the first take its place; the condition goes on naming the others.)
-fn forced(seen: &Observation<'_>, outlook: &Outlook, plan: &Plan) -> BTreeSet<String> {
+/// The nodes that the annotation is to name from now on: those for which something is left to do. A name that stays would release a block
+/// that the node gets later and that the admin did not mean. `*` would release such blocks of all nodes. If the names do not fit into an
+/// annotation, it names the first of them, and the condition still names the others.
+fn forced(seen: &DecisionInput<'_>, outlook: &PoolPhase, plan: &Plan) -> BTreeSet<String> {
     let life = &seen.pool.life;
-    let losing = plan.assignments.iter().filter(|assignment| assignment.standing != Standing::Serving);
-    let losing = losing.map(|assignment| &assignment.node).filter(|node| life.forces_all() || life.forces(node));
-    // The name of an awaited node ends the wait. `*` stands for none that is served: it is meant for blocks that are released.
+    let losing = plan.assignments.iter().filter(|assignment| assignment.standing != BlockPhase::Active);
+    let losing =
+        losing.map(|assignment| &assignment.node).filter(|node| life.force_releases_all() || life.force_releases(node));
+    // The name of an awaited node ends the wait. `*` does not mean nodes that are served: it is about blocks that are being released.
     let is_served = |node: &String| {
         let place = plan.assignments.binary_search_by(|given| given.node.cmp(node));
-        place.is_ok_and(|place| plan.assignments[place].standing == Standing::Serving)
+        place.is_ok_and(|place| plan.assignments[place].standing == BlockPhase::Active)
     };
-    let ends_wait = |node: &&String| life.forces(node) || (life.forces_all() && !is_served(node));
-    let unreported = seen.beside.unreported.iter().filter(ends_wait);
-    // An agent that still reports what was let go of would bar the block again, without the annotation.
+    let ends_wait = |node: &&String| life.force_releases(node) || (life.force_releases_all() && !is_served(node));
+    let unreported = seen.other_pools.unreported.iter().filter(ends_wait);
+    // Without the annotation, addresses that the agent still reports would be unavailable again.
     let waits_for_a_block =
-        |node: &String| matches!(outlook, Outlook::Serving { withheld, .. } if withheld.contains(node));
-    let strays = elsewhere::forced_strays(seen, &plan.assignments).filter(|node| !waits_for_a_block(node));
-    // Until the status says that a block is free, the name is what lets go of it.
+        |node: &String| matches!(outlook, PoolPhase::Serving { withheld, .. } if withheld.contains(node));
+    let strays = unavailable_addresses::forced_strays(seen, &plan.assignments).filter(|node| !waits_for_a_block(node));
+    // The name releases the block until the status shows it as free.
     let recorded = seen.pool.status.releasing.iter().map(|release| &release.claim.node);
-    let recorded = recorded.filter(|node| life.forces_all() || life.forces(node));
+    let recorded = recorded.filter(|node| life.force_releases_all() || life.force_releases(node));
     let named = losing.chain(unreported).chain(recorded).cloned().chain(strays).collect::<BTreeSet<_>>();
     let mut bytes = 0;
     let fits = |name: &String| {

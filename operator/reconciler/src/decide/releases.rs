@@ -1,44 +1,44 @@
-//! When a block that is being taken back is free for others.
+//! When a block that is being released is free for other nodes.
 //!
-//! By the agent's report; by an admin; or by time, once the Node is gone, as the status records and this leader has itself seen for
-//! a while. Never because a Node is gone, a label changed, or a record is missing.
+//! It is free by the report of the agent, by an admin, or by time. Time counts once the Node is gone, as the status records it and as this
+//! leader has itself seen for a while. A missing Node, a changed label or a missing record alone frees no block.
 
 use std::collections::{BTreeSet, HashMap};
 use std::time::Duration;
 
-use ipam_core::plan::{Assignment, Claim, Standing, Usage};
+use ipam_core::plan::{Assignment, BlockPhase, Claim, Usage};
 use jiff::Timestamp;
 
-use super::Observation;
+use super::DecisionInput;
 use super::conditions::whole_seconds;
 use crate::index::Leaving;
 use crate::pool::Release;
 
-/// By so much a wall clock may be set in the course of things, and seconds are lost by the API.
+/// Tolerance for adjustments of the wall clock, and for fractions of seconds that the API drops.
 const CLOCK_SET: Duration = Duration::from_secs(5);
 
-/// Why a block is let go of without its agent's word.
+/// Why a block is released without a report of its agent.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(super) enum Cause {
-    /// An admin names the node.
+    /// The annotation force-release names the node.
     Forced,
-    /// The Node has been gone for as long as an admin wants to wait.
+    /// The Node has been gone for the whole grace.
     Expired,
 }
 
-/// Blocks being taken back, and what may be done with them.
+/// Blocks that are being released, and when they are free.
 pub(super) struct Releases<'a> {
-    seen: &'a Observation<'a>,
+    seen: &'a DecisionInput<'a>,
     recorded: HashMap<&'a str, &'a Release>,
 }
 
 impl<'a> Releases<'a> {
-    pub(super) fn new(seen: &'a Observation<'a>) -> Self {
+    pub(super) fn new(seen: &'a DecisionInput<'a>) -> Self {
         let recorded = seen.pool.status.releasing.iter().map(|release| (release.claim.node.as_str(), release));
         Self { seen, recorded: recorded.collect() }
     }
 
-    /// Whether there is such a Node.
+    /// Whether the Node exists.
     pub(super) fn exists(&self, node: &str) -> bool {
         self.seen.nodes.binary_search_by(|known| known.name.cmp(node)).is_ok()
     }
@@ -48,9 +48,9 @@ impl<'a> Releases<'a> {
         self.seen.leaving.get(node).copied()
     }
 
-    /// Whether the node's block, if it is to lose it, is let go of.
-    pub(super) fn let_go(&self, node: &str) -> Option<Cause> {
-        if self.seen.pool.life.forces(node) {
+    /// Why the block of a node that loses it is released without a report; `None` if it is not.
+    pub(super) fn revoked(&self, node: &str) -> Option<Cause> {
+        if self.seen.pool.life.force_releases(node) {
             return Some(Cause::Forced);
         }
         let expiry = self.expiry(node)?;
@@ -59,17 +59,17 @@ impl<'a> Releases<'a> {
 
     /// When the grace of the node's block ends, if its Node stays missing.
     fn expiry(&self, node: &str) -> Option<Timestamp> {
-        let Observation { absences, now, instant, grace, .. } = self.seen;
+        let DecisionInput { absences, now, instant, grace, .. } = self.seen;
         let gone_since = self.seen_missing_since(node).or_else(|| self.gone_since(node))?;
         let unseen = absences.observed_at(node, (*grace)?, *instant).saturating_duration_since(*instant);
         Some(later(gone_since, (*grace)?)?.max(later(*now, unseen)?))
     }
 
-    /// How far the node's block is held. One that is force-released, or whose grace is over, is free once its entry is revoked, or if the
-    /// node has none. One that was just assigned is free until the node has an entry.
+    /// Usage of the node's block. A block that is force-released, or whose grace is over, is free once its entry is revoked, or if the node
+    /// has no entry. A block that was just assigned is free until the node has an entry.
     pub(super) fn usage(&self, node: &str) -> Usage {
         let (ipam_nodes, key) = (self.seen.ipam_nodes, &self.seen.pool.key);
-        let is_free = self.let_go(node).is_some() || self.seen.just_assigned.contains(node);
+        let is_free = self.revoked(node).is_some() || self.seen.just_assigned.contains(node);
         let is_fenced = self.seen.just_assigned.contains(node) || ipam_nodes.get(node).is_none_or(|known| known.fenced);
         if is_free && is_fenced && ipam_nodes.has_no_entry(node, key) {
             return Usage::Empty;
@@ -77,34 +77,35 @@ impl<'a> Releases<'a> {
         ipam_nodes.usage(node, key)
     }
 
-    /// What was last counted of the node's block.
+    /// Usage of the node's block by the last report.
     pub(super) fn counted(&self, node: &str) -> Usage {
         let (ipam_nodes, key) = (self.seen.ipam_nodes, &self.seen.pool.key);
         ipam_nodes.get(node).map_or(Usage::Unknown, |record| record.counted(key))
     }
 
     /// The nodes whose entries are to be revoked, whatever their agents report.
-    pub(super) fn let_go_of(&self, assignments: &[Assignment]) -> BTreeSet<String> {
-        let losing = assignments.iter().filter(|assignment| assignment.standing != Standing::Serving);
-        losing.map(|assignment| &assignment.node).filter(|node| self.let_go(node).is_some()).cloned().collect()
+    pub(super) fn revoked_of(&self, assignments: &[Assignment]) -> BTreeSet<String> {
+        let losing = assignments.iter().filter(|assignment| assignment.standing != BlockPhase::Active);
+        losing.map(|assignment| &assignment.node).filter(|node| self.revoked(node).is_some()).cloned().collect()
     }
 
     /// When the next grace ends.
     pub(super) fn next_expiry(&self, assignments: &[Assignment]) -> Option<Timestamp> {
-        let departed = assignments.iter().filter(|assignment| assignment.standing == Standing::Departed);
+        let departed = assignments.iter().filter(|assignment| assignment.standing == BlockPhase::Releasing);
         let ends = departed.filter_map(|assignment| self.expiry(&assignment.node));
         ends.filter(|end| *end > self.seen.now).min()
     }
 
-    /// How the status records that `claim` is being taken back.
+    /// The entry of `status.releasing` for `claim`.
     pub(super) fn record(&self, claim: Claim) -> Release {
         let since = self.recorded.get(claim.node.as_str()).and_then(|release| release.since);
         let node_gone_since = self.gone_since(&claim.node);
         Release { claim, since: Some(since.unwrap_or_else(|| whole_seconds(self.seen.now))), node_gone_since }
     }
 
-    /// Since when the Node is gone, as the status records it. It is now if the status records nothing, a time in the future (the wall
-    /// clock was set back), or an earlier absence (the Node returned while the status could not be written).
+    /// Since when the Node is gone, as the status records it. The time is now if the status records none, or one in the future (the wall
+    /// clock was set back). It is also now if the recorded time is of an earlier absence (the Node returned while the status could not be
+    /// written).
     fn gone_since(&self, node: &str) -> Option<Timestamp> {
         if self.exists(node) {
             return None;
@@ -118,7 +119,7 @@ impl<'a> Releases<'a> {
         Some(recorded.filter(is_past).filter(of_this).unwrap_or_else(|| whole_seconds(self.seen.now)))
     }
 
-    /// Where the status has no room for times: since when this leader has seen the Node missing.
+    /// Since when this leader has seen the Node missing, if the status has no room for times.
     fn seen_missing_since(&self, node: &str) -> Option<Timestamp> {
         let has_no_times = self.recorded.get(node).is_some_and(|release| release.since.is_none());
         if !has_no_times || self.exists(node) {
@@ -128,7 +129,7 @@ impl<'a> Releases<'a> {
         self.seen.now.checked_sub(jiff::SignedDuration::try_from(missing).ok()?).ok()
     }
 
-    /// Blocks that the status records and the plan has no more, though their agents have not said that they are empty.
+    /// Released blocks that the plan no longer has, though their agents have not reported them as unused.
     pub(super) fn lost(&self, assignments: &[Assignment]) -> Vec<(&'a Release, Cause, Usage)> {
         if self.recorded.is_empty() {
             return Vec::new();
@@ -137,7 +138,7 @@ impl<'a> Releases<'a> {
         let gone = self.seen.pool.status.releasing.iter().filter(|release| !kept.contains(release.claim.node.as_str()));
         let lost = gone.filter_map(|release| {
             let node = release.claim.node.as_str();
-            Some((release, self.let_go(node)?, self.counted(node)))
+            Some((release, self.revoked(node)?, self.counted(node)))
         });
         lost.filter(|(.., counted)| *counted != Usage::Held(0)).collect()
     }

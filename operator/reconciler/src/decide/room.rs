@@ -1,21 +1,19 @@
-//! How many blocks the status of a pool has room for.
-//!
-//! etcd takes no object of more than 1.5 MiB. A status that is too large could not be written at all, not even to release a block. So a
-//! pool assigns no new block beyond [`MOST_BYTES`], and releasing one never makes a status larger than that: entries of
-//! `status.releasing` have no times then.
+//! etcd accepts no object of more than 1.5 MiB. A status that is too large could not be written at all, not even to release a block. So a
+//! pool assigns no new block beyond [`MOST_BYTES`]. Releasing a block never makes a status larger than that: entries of `status.releasing`
+//! have no times then.
 
 use std::cmp::Reverse;
 use std::collections::{BTreeSet, HashSet};
 
-use ipam_core::plan::{Assignment, Claim, Plan, Standing};
+use ipam_core::plan::{Assignment, BlockPhase, Claim, Plan};
 use ipam_core::{Family, Pool, PoolKind};
 
 use crate::pool::PoolRecord;
 
 /// Bytes of an object up to which blocks are assigned. 15,000 nodes with short names and IPv4 addresses have 1.2 MB.
 pub(super) const MOST_BYTES: usize = 1_400_000;
-/// Bytes of conditions and counts at most, and of names of fields. The annotation `force-release` can grow by 128 KiB later, for which there
-/// is room up to what etcd takes.
+/// Most bytes of conditions, counts and names of fields. The annotation `force-release` can grow by 128 KiB later. There is room for that
+/// up to the limit of etcd.
 const REST: usize = 16_000;
 /// Bytes that the times add to an entry of `status.releasing`.
 const TIMES: usize = r#","since":"2026-01-02T03:04:05Z","nodeGoneSince":"2026-01-02T03:04:05Z""#.len();
@@ -38,7 +36,7 @@ const fn entry(kind: PoolKind, family: Family) -> usize {
     }
 }
 
-/// The bytes of an assignment in a status, at most.
+/// The most bytes of an assignment in a status.
 fn bytes(pool: &PoolRecord, assignment: &Assignment) -> usize {
     assignment.node.len() + entry(pool.key.kind, assignment.block.range.family())
 }
@@ -52,8 +50,8 @@ fn size(pool: &PoolRecord, assignments: &[Assignment]) -> usize {
     assignments.iter().map(|assignment| bytes(pool, assignment)).sum()
 }
 
-/// Takes the assignments that `is_new` accepts out of `plan` for which the status has no room. Their nodes are not served then. Nodes
-/// without one of the `claims` lose theirs first, and of these the last ones by name. Returns whether there were some.
+/// Removes assignments that `is_new` accepts from `plan` if the status has no room for them, so that their nodes are not served. Nodes
+/// without one of the `claims` lose theirs first, and of these the last ones by name. Returns whether any were removed.
 pub(super) fn fit(
     record: &PoolRecord,
     pool: &Pool,
@@ -85,7 +83,7 @@ pub(super) fn fit(
     is_full
 }
 
-/// Takes the assignments of these nodes out of `plan`.
+/// Removes the assignments of these nodes from `plan`.
 pub(super) fn take_out(pool: &Pool, plan: &mut Plan, nodes: &BTreeSet<String>) {
     for given in plan.assignments.extract_if(.., |given| nodes.contains(&given.node)) {
         // A static block is not free for other nodes.
@@ -96,6 +94,6 @@ pub(super) fn take_out(pool: &Pool, plan: &mut Plan, nodes: &BTreeSet<String>) {
 
 /// Whether the status has room for the times of all entries of `status.releasing`.
 pub(super) fn has_room_for_times(pool: &PoolRecord, assignments: &[Assignment]) -> bool {
-    let releasing = assignments.iter().filter(|assignment| assignment.standing == Standing::Departed).count();
+    let releasing = assignments.iter().filter(|assignment| assignment.standing == BlockPhase::Releasing).count();
     releasing == 0 || size(pool, assignments) + releasing * TIMES <= room(pool)
 }

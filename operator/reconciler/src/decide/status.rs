@@ -1,34 +1,34 @@
-//! The status that a plan asks for, and how far it is news.
+//! The status for a plan, and how it differs from the previous one.
 
 use ipam_core::PoolKind;
-use ipam_core::plan::{Assignment, Claim, ClaimSource, Plan, Standing};
+use ipam_core::plan::{Assignment, BlockPhase, Claim, ClaimSource, Plan};
 use ipam_crds::{AddressCounts, BlockCounts, NodeCounts};
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::Condition;
 
-use super::Observation;
-use super::conditions::{Verdict, merge};
+use super::DecisionInput;
+use super::conditions::{ConditionUpdate, merge};
 use super::releases::Releases;
 use super::room;
 use crate::pool::{Release, StatusRecord, Summary};
 
 /// How a status differs from the one that was read.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub(super) enum News {
-    /// It does not.
+pub(super) enum StatusChange {
+    /// It does not differ.
     Nothing,
-    /// In counts of addresses, and in messages that name them.
+    /// Only in the number of addresses in use, and in messages.
     CountsOnly,
-    /// In what is said, but not in who has which block.
+    /// In the summary, but not in which node has which block.
     Words,
-    /// In who has which block.
+    /// In which node has which block, or the previous status is not intact.
     Blocks,
 }
 
 pub(super) fn compose(
-    seen: &Observation<'_>,
+    seen: &DecisionInput<'_>,
     releases: &Releases<'_>,
     plan: &Plan,
-    verdicts: Vec<Verdict>,
+    condition_updates: Vec<ConditionUpdate>,
 ) -> StatusRecord {
     let kind = seen.pool.key.kind;
     let has_times = room::has_room_for_times(seen.pool, &plan.assignments);
@@ -36,35 +36,35 @@ pub(super) fn compose(
     for assignment in &plan.assignments {
         let claim = recorded(kind, assignment);
         match assignment.standing {
-            Standing::Serving | Standing::Outdated => allocations.push(claim),
-            Standing::Departed if has_times => releasing.push(releases.record(claim)),
-            Standing::Departed => releasing.push(Release { claim, since: None, node_gone_since: None }),
+            BlockPhase::Active | BlockPhase::Stale => allocations.push(claim),
+            BlockPhase::Releasing if has_times => releasing.push(releases.record(claim)),
+            BlockPhase::Releasing => releasing.push(Release { claim, since: None, node_gone_since: None }),
         }
     }
-    let summary = summary(seen, plan, verdicts, allocations.len(), releasing.len());
+    let summary = summary(seen, plan, condition_updates, allocations.len(), releasing.len());
     StatusRecord { allocations, releasing, intact: true, summary }
 }
 
-pub(super) fn news(old: &StatusRecord, new: &StatusRecord) -> News {
+pub(super) fn news(old: &StatusRecord, new: &StatusRecord) -> StatusChange {
     if !old.intact || !same(&old.allocations, &new.allocations) || old.releasing != new.releasing {
-        News::Blocks
+        StatusChange::Blocks
     } else if old.summary == new.summary {
-        News::Nothing
+        StatusChange::Nothing
     } else if countless(&old.summary) == countless(&new.summary) {
-        News::CountsOnly
+        StatusChange::CountsOnly
     } else {
-        News::Words
+        StatusChange::Words
     }
 }
 
-/// The blocks are compared whatever their source.
+/// Whether both have the same blocks, whatever their source.
 fn same(old: &[Claim], new: &[Claim]) -> bool {
     let alike =
         |(old, new): (&Claim, &Claim)| (&old.node, old.range, old.gateway) == (&new.node, new.range, new.gateway);
     old.len() == new.len() && old.iter().zip(new).all(alike)
 }
 
-/// A summary without what changes with every address.
+/// A summary without what changes with every address: messages, and the number of addresses in use.
 fn countless(summary: &Summary) -> Summary {
     let silent = |condition: &Condition| Condition { message: String::new(), ..condition.clone() };
     Summary {
@@ -74,15 +74,21 @@ fn countless(summary: &Summary) -> Summary {
     }
 }
 
-fn summary(seen: &Observation<'_>, plan: &Plan, verdicts: Vec<Verdict>, served: usize, departed: usize) -> Summary {
+fn summary(
+    seen: &DecisionInput<'_>,
+    plan: &Plan,
+    condition_updates: Vec<ConditionUpdate>,
+    served: usize,
+    departed: usize,
+) -> Summary {
     let pool = seen.pool;
     let records = seen.ipam_nodes.all().values();
     let used = records.fold(0_u64, |sum, record| sum.saturating_add(record.used(&pool.key)));
     Summary {
         observed_generation: Some(pool.generation),
-        conditions: merge(&pool.status.summary.conditions, verdicts, pool.generation, seen.now),
+        conditions: merge(&pool.status.summary.conditions, condition_updates, pool.generation, seen.now),
         nodes: Some(NodeCounts {
-            // A node on an outdated block is served: it gives from that block.
+            // A node with a Stale block is served: it allocates from that block.
             served: saturate(served),
             unserved: saturate(plan.unserved.len()),
             releasing: saturate(departed),
@@ -92,7 +98,7 @@ fn summary(seen: &Observation<'_>, plan: &Plan, verdicts: Vec<Verdict>, served: 
     }
 }
 
-/// Counts in a status stop at the largest number that the API can say.
+/// A count for a status, at most the largest number of the API.
 fn saturate<From, To: TryFrom<From> + Bounded>(count: From) -> To {
     To::try_from(count).unwrap_or(To::MOST)
 }

@@ -14,10 +14,10 @@ use crate::objects::RawObject;
 use crate::pool::FORCE_RELEASE;
 
 mod cordon;
-mod elsewhere;
 mod gateways;
 mod releases;
 mod room;
+mod unavailable_addresses;
 
 const IP_SPEC: &str = r#"{"subnet":"192.168.0.0/16","perNodeBlockSize":4,"gateway":"192.168.0.1"}"#;
 const TINY_SPEC: &str = r#"{"subnet":"10.0.0.0/29","perNodeBlockSize":3}"#;
@@ -53,10 +53,10 @@ struct Scene {
     nodes: BTreeMap<String, BTreeMap<String, String>>,
     leaving: BTreeMap<String, Leaving>,
     ipam_nodes: IpamNodes,
-    beside: Beside,
+    other_pools: OtherPools,
     grace: Option<Duration>,
-    absences: Absences,
-    no_place: Option<NoPlace>,
+    absences: NodeAbsences,
+    no_place: Option<CreateBlocked>,
     told: Vec<Assignment>,
     just_assigned: BTreeSet<String>,
     former: Option<Vec<AddrRange>>,
@@ -67,8 +67,8 @@ struct Scene {
 impl Scene {
     fn of(nodes: &[&str]) -> Self {
         let nodes = nodes.iter().map(|name| ((*name).to_owned(), BTreeMap::new())).collect();
-        let mut absences = Absences::default();
-        absences.keep_sight(instant(0));
+        let mut absences = NodeAbsences::default();
+        absences.resume(instant(0));
         Self { nodes, absences, ..Self::default() }
     }
 
@@ -81,8 +81,8 @@ impl Scene {
         let nodes: Vec<NodeRef<'_>> = self.nodes.iter().map(|(name, labels)| NodeRef { name, labels }).collect();
         let occupancy = self.occupancy();
         let unavailable = pool.spec.as_ref().map(|pool| facts::unavailable(&occupancy, pool, &|_| false));
-        let beside = Beside { unavailable: unavailable.unwrap_or_default(), ..self.beside.clone() };
-        decide(&Observation {
+        let other_pools = OtherPools { unavailable: unavailable.unwrap_or_default(), ..self.other_pools.clone() };
+        decide(&DecisionInput {
             pool,
             nodes: &nodes,
             leaving: &self.leaving,
@@ -91,7 +91,7 @@ impl Scene {
             told: &self.told,
             just_assigned: &self.just_assigned,
             former: self.former.as_deref(),
-            beside: &beside,
+            other_pools: &other_pools,
             grace: self.grace,
             absences: &self.absences,
             no_place: self.no_place,
@@ -107,7 +107,7 @@ impl Scene {
             let facts = crate::facts::of_ipam_node(&mut occupancy, node, record, &[]);
             occupancy.replace(&Source::IpamNode(node.clone()), facts);
         }
-        for claim in &self.beside.reserved {
+        for claim in &self.other_pools.reserved {
             let key = PoolKey::new(PoolKind::IpPool, "blue");
             let fact = occupancy.fact(&key, &claim.node, claim.range, Evidence::Reserved);
             occupancy.replace(&Source::Reservations(claim.node.clone()), vec![fact]);
@@ -143,7 +143,7 @@ impl Scene {
                 self.ipam_nodes.get_mut(node).unwrap().fenced = true;
             }
             let known = self.ipam_nodes.get(node).unwrap();
-            let is_out = assignment.standing != Standing::Serving && known.has_released(&pool.key);
+            let is_out = assignment.standing != BlockPhase::Active && known.has_released(&pool.key);
             let mut new = (!is_out).then(|| entry(&pool.key, pool.spec.as_deref().ok(), assignment, Some(known)));
             if let Some(new) = &mut new {
                 grant(new, Some(known), None, false, |least| GrantId::new(least, 7));
@@ -153,7 +153,7 @@ impl Scene {
                 self.ipam_nodes.begin_write(node, &blocks);
                 self.ipam_nodes.end_write(node, true);
                 let record = self.ipam_nodes.get_mut(node).unwrap();
-                (record.blocks, record.generation, record.unsettled) = (blocks, record.generation + 1, false);
+                (record.blocks, record.generation, record.write_in_flight) = (blocks, record.generation + 1, false);
             }
         }
     }
@@ -200,10 +200,10 @@ fn a_block_that_is_reserved_for_two_nodes_is_assigned_to_neither() {
     let (pool, mut scene) = (pool(IP_SPEC, 1, &json!({})), Scene::of(&["n1", "n2"]));
     let range = AddrRange::new("192.168.0.9".parse().unwrap(), "192.168.0.12".parse().unwrap()).unwrap();
     let reserved = |node: &str| Claim { node: node.to_owned(), range, gateway: None, source: ClaimSource::IpamNode };
-    scene.beside.reserved = vec![reserved("n2")];
+    scene.other_pools.reserved = vec![reserved("n2")];
     let status = scene.decide(&pool).status.unwrap();
     assert_eq!(blocks(&status), ["n1=192.168.0.1-192.168.0.4", "n2=192.168.0.9-192.168.0.12"]);
-    scene.beside.reserved.push(reserved("n1"));
+    scene.other_pools.reserved.push(reserved("n1"));
     let status = scene.decide(&pool).status.unwrap();
     assert_eq!(blocks(&status), ["n1=192.168.0.1-192.168.0.4", "n2=192.168.0.5-192.168.0.8"]);
     // While the pool is deleted, its finalizer stays until both have reported.

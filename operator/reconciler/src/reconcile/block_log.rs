@@ -1,10 +1,10 @@
-//! Who had which block when: a line of the log, and a count, for each block whose record in a pool's status changes.
+//! The history of blocks: a log line and a count for each block whose record in a pool's status changes.
 
 use std::collections::{BTreeMap, BTreeSet};
 
 use ipam_core::{AddrRange, PoolKey};
 
-use crate::decide::Note;
+use crate::decide::PoolEvent;
 use crate::metrics::Metrics;
 use crate::pool::StatusRecord;
 
@@ -12,7 +12,7 @@ const ASSIGNED: &str = "block assigned";
 const RELEASED: &str = "block released";
 
 /// Logs and counts what changes from one status of the pool to the next. Returns the events about it.
-pub(super) fn log(pool: &PoolKey, before: &StatusRecord, after: &StatusRecord, metrics: &Metrics) -> Vec<Note> {
+pub(super) fn log(pool: &PoolKey, before: &StatusRecord, after: &StatusRecord, metrics: &Metrics) -> Vec<PoolEvent> {
     let (mut assigned, mut released) = (Vec::new(), Vec::new());
     for (node, block, what) in changes(before, after) {
         tracing::info!(%pool, node, %block, "{what}");
@@ -30,18 +30,21 @@ pub(super) fn log(pool: &PoolKey, before: &StatusRecord, after: &StatusRecord, m
 
 /// The event about blocks that were assigned or released. Events of one reason about one node are one series, which keeps its first note. So
 /// an event about several nodes names none.
-fn event(reason: &'static str, what: &str, blocks: &[(&str, AddrRange)]) -> Option<Note> {
+fn event(reason: &'static str, what: &str, blocks: &[(&str, AddrRange)]) -> Option<PoolEvent> {
     match blocks {
         [] => None,
         [(node, block)] => {
             let text = format!("Block {block} was {what} node {node}.");
-            Some(Note { node: Some((*node).to_owned()), ..Note::normal(reason, &text) })
+            Some(PoolEvent { node: Some((*node).to_owned()), ..PoolEvent::normal(reason, &text) })
         }
-        _ => Some(Note::normal(reason, &format!("Blocks were {what} several nodes. The operator's log names each."))),
+        _ => Some(PoolEvent::normal(
+            reason,
+            &format!("Blocks were {what} several nodes. The operator's log names each."),
+        )),
     }
 }
 
-/// Each node's block that changes, with what happens to it. In the order of the nodes; a release comes before an assignment.
+/// Returns each changed block with its node and the change, sorted by node. A release comes before an assignment.
 fn changes<'a>(before: &'a StatusRecord, after: &'a StatusRecord) -> Vec<(&'a str, AddrRange, &'static str)> {
     if before.allocations == after.allocations && before.releasing == after.releasing {
         return Vec::new();

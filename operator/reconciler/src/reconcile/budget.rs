@@ -1,8 +1,8 @@
 //! How many bytes of pool statuses may be written, over all pools.
 //!
-//! A status lists the block of each node, and each write sends all of it. At 5,000 nodes it has 390 kB, so that a few pools under pod
-//! churn would fill etcd and keep the API server from renewing the Lease. Writes that a user waits for (a block assigned, released, another
-//! condition) have two thirds of the bytes of a minute, and counts of addresses one third. A lone write never waits.
+//! A status lists the block of each node, and each write sends all of it. At 5,000 nodes it has 390 kB. So a few pools under pod
+//! churn would fill etcd and keep the API server too busy to renew the Lease. Writes that a user waits for (a block assigned or
+//! released, another condition) get two thirds of the bytes. Counts of addresses get one third. A lone write never waits.
 
 use std::time::{Duration, Instant};
 
@@ -15,19 +15,19 @@ pub(super) struct Budget {
     counts: Bucket,
 }
 
-/// A token bucket, in bytes. A write may take more than there is, and the next one then waits until that is made up for.
+/// A token bucket, in bytes. A write may take more than the bucket holds. The next write then waits until it has refilled.
 #[derive(Debug)]
 struct Bucket {
     /// Bytes in a minute.
     rate: u64,
-    /// The most that it holds: what may be written at once after a pause.
+    /// Its capacity: the bytes that may be written at once after a pause.
     most: u64,
     /// When it is full again if nothing more is taken.
     full_at: Option<Instant>,
 }
 
 impl Budget {
-    /// So many bytes in a minute.
+    /// Returns a budget of `per_minute` bytes in a minute.
     pub(super) const fn new(per_minute: u64) -> Self {
         let counts = per_minute / 3;
         let urgent = per_minute - counts;
@@ -44,7 +44,7 @@ impl Budget {
         self.counts.ready_at(now).max(self.urgent.ready_at(now))
     }
 
-    /// A status of so many bytes is written. It has counts in any case.
+    /// Takes the bytes of a status write. Every write takes from the share of counts, because every status has counts.
     pub(super) fn take(&mut self, bytes: u64, only_counts: bool, now: Instant) {
         self.counts.take(bytes, now);
         if !only_counts {
@@ -58,7 +58,7 @@ impl Bucket {
         Self { rate, most, full_at: None }
     }
 
-    /// The time in which so many bytes come in.
+    /// The time in which the bucket gains `bytes`.
     fn time_for(&self, bytes: u64) -> Duration {
         let nanos = u128::from(bytes) * MINUTE.as_nanos() / u128::from(self.rate.max(1));
         Duration::from_nanos(u64::try_from(nanos).unwrap_or(u64::MAX))
@@ -67,7 +67,7 @@ impl Bucket {
     /// When it has a byte or more.
     fn ready_at(&self, now: Instant) -> Instant {
         let Some(full_at) = self.full_at else { return now };
-        // It fills from empty in this time, so it has a byte from this long before it is full.
+        // The bucket fills from empty in `time_for(most)`, so it has a byte from that long before it is full.
         now + full_at.saturating_duration_since(now + self.time_for(self.most))
     }
 

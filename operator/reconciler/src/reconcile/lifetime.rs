@@ -1,7 +1,7 @@
 //! The lifetime of an IPAMNode: created for each Node, kept while its agent's report counts, deleted after its Node.
 //!
-//! It is created without blocks, because no version makes a creation conditional: one of a former leader may take effect at any
-//! later time, and then assigns nothing.
+//! The operator creates it without blocks, because no version makes a creation conditional. A creation by a former leader may take
+//! effect at any later time, and then assigns nothing.
 
 use std::time::{Duration, Instant};
 
@@ -14,13 +14,14 @@ use super::recovery::PAUSE;
 use crate::ipam_node::IpamNodeRecord;
 
 impl Reconciler {
-    /// Whether a node without an IPAMNode is to have one: its Node exists, and it `has_blocks` or a pool could assign it one. While
-    /// the namespace or the definitions are being deleted the API server would refuse each try.
+    /// Whether a node without an IPAMNode is to have one. Its Node exists, and it `has_blocks`, a pool could assign it one, or its agent is
+    /// to report again which addresses are in use.
     pub(super) fn is_to_have_ipam_node(&self, node: &str, has_blocks: bool) -> bool {
-        self.nodes.contains(node) && (has_blocks || self.pools.values().any(|task| !task.record.life.deleting))
+        let may_get_block = || self.pools.values().any(|task| !task.record.life.deleting);
+        self.nodes.contains(node) && (has_blocks || may_get_block() || self.keeps_report(node))
     }
 
-    /// Each Node without an IPAMNode is to be looked at: a pool has been created.
+    /// Queues each Node without an IPAMNode, because a pool was created.
     pub(super) fn queue_missing_ipam_nodes(&mut self) {
         for node in self.nodes.names().filter(|node| self.ipam_nodes.get(node).is_none()) {
             self.queue.push(node);
@@ -36,7 +37,8 @@ impl Reconciler {
     /// Whether the agent reports addresses in use that no admin has released.
     fn reports_use(&self, node: &str, known: &IpamNodeRecord) -> bool {
         let is_released = |task: &PoolTask| {
-            task.record.life.forces(node) || task.applied.as_ref().is_some_and(|applied| applied.let_go.contains(node))
+            task.record.life.force_releases(node)
+                || task.applied.as_ref().is_some_and(|applied| applied.revoked.contains(node))
         };
         let is_free = |report: &BlockUse| {
             let key = PoolKey::new(report.pool_type.into(), report.name.as_str());
@@ -45,20 +47,20 @@ impl Reconciler {
         known.reports.iter().any(|report| report.used > 0 && !is_free(report))
     }
 
-    /// Whether a status still records a block of the node. Should this leader end before the status is written, the next one asks
-    /// the agent about it once more.
+    /// Whether a status still records a block of the node. If this leader ends before it writes the status without that block, the
+    /// next leader requests a report again.
     pub(super) fn is_recorded(&self, node: &str) -> bool {
         self.pools.values().filter_map(|task| task.applied.as_ref()).any(|applied| applied.of(node).is_some())
     }
 
-    /// Notes since when an IPAMNode, or a report of a deleted one, has no Node. After the grace the report no longer counts.
+    /// Records since when an IPAMNode, or the report of a deleted one, has no Node. After the grace the report no longer counts.
     pub(super) fn note_gone(&mut self, node: &str, now: Instant) {
         if self.ipam_nodes.get(node).is_none() && self.is_released_by_hand(node) {
             self.forget_report(node, now);
             self.end_wait(node, now);
         }
         let known = self.ipam_nodes.get(node);
-        // The pool ends the grace of a block.
+        // The decision about the pool ends the grace of a block.
         let reports = known.is_some_and(|known| known.blocks.is_empty() && self.reports_use(node, known));
         let is_awaited = self.keeps_report(node) || self.is_awaited(node);
         let is_empty = known.is_none_or(|known| known.blocks.is_empty());
@@ -78,8 +80,8 @@ impl Reconciler {
         self.end_wait(node, now);
     }
 
-    /// No record is left of the report in a deleted IPAMNode, and the next leader will not know it. So it counts for a short while only
-    /// without its Node.
+    /// Drops the report of a deleted IPAMNode once its Node was missing for [`PAUSE`], or for the grace if that is shorter. No record of
+    /// the report is left, so the next leader does not have it.
     fn end_lost_report(&mut self, node: &str, now: Instant) {
         if !self.keeps_report(node) {
             return;
@@ -96,7 +98,7 @@ impl Reconciler {
         self.gone_after(node, self.settings.released_block_grace?, now)
     }
 
-    /// When the Node will have been missing for so long; `None` while it exists.
+    /// When the Node will have been missing for `time`; `None` while it exists.
     fn gone_after(&self, node: &str, time: Duration, now: Instant) -> Option<Instant> {
         let seen = self.absences.observed_at(node, time, now);
         Some((*self.gone.get(node)? + time).max(seen))

@@ -1,23 +1,23 @@
-//! The operator as a state machine: events and outcomes of calls go in, calls to be made come out.
+//! The operator as a state machine: its input is events and outcomes of calls, its output is the calls to make.
 //!
-//! It makes no call and is told the time, so that whole histories are tested without a server. What is to be done is a [`Key`]: a pool,
-//! or the IPAMNode of a node. Whoever drives it takes the keys that are woken ([`Reconciler::take_wakes`]) and asks for the next
-//! [`Step`] of each: in the operator these are kube-runtime's Controllers, in tests the [`model`] of what a Controller promises.
+//! It makes no call and gets the time as an argument, so tests play whole histories without a server. It reconciles a [`Key`]: a pool,
+//! or the IPAMNode of a node. Its driver takes the woken keys ([`Reconciler::take_wakes`]) and requests the next [`Step`] of each.
+//! In the operator the driver is kube-runtime's Controllers. In tests it is the [`model`] of what a Controller promises.
 //!
-//! What it holds to:
-//! * Nothing is decided before every watch has seen a full list, and nothing at all by one who does not lead.
-//! * One call per pool at a time. A status is sent with the resourceVersion that it was decided upon.
-//! * An IPAMNode is derived only from statuses that we wrote, or that the API server confirmed to be current while we
-//!   led; the entry of any other pool stays as it is.
+//! Invariants:
+//! * It decides only as the leader, after every watch has delivered a full list and the Lease was written after that.
+//! * A pool has one call under way at a time. A status write names the resourceVersion that its decision is based on.
+//! * An IPAMNode is derived only from statuses that this leader wrote, or that the API server confirmed as current while it led.
+//!   Entries of other pools stay as they are.
 //! * No change, no call.
 
-mod beside;
 mod block_log;
 mod budget;
 mod lifetime;
 pub mod model;
 mod node_queue;
 mod node_writes;
+mod other_pools;
 mod pool_events;
 mod pool_task;
 mod recovery;
@@ -32,16 +32,16 @@ use ipam_core::{Occupancy, PoolKey, PoolKind};
 use jiff::Timestamp;
 use kube::runtime::watcher::Event;
 
-use crate::absence::Absences;
+use crate::allocation_state::{LeaseRequest, LeaseState};
 pub use crate::calls::{
-    CallError, Command, NodeAction, NodeVersion, NodeWrite, Outcome, PoolEvent, PoolPatch, PoolRef,
+    CallError, Command, NodeAction, NodeVersion, NodeWrite, Outcome, PoolPatch, PoolRef, PublishEvent,
 };
-use crate::decide::{Decision, MetadataPatch, NoPlace, Note, Observation, decide};
-use crate::given::{Wish, Word};
-use crate::index::{IpamNodes, Map, NodeMeta, Nodes, Relist};
+use crate::decide::{CreateBlocked, Decision, DecisionInput, MetadataPatch, PoolEvent, decide};
+use crate::index::{IpamNodes, ListSync, Map, NodeMeta, Nodes};
 use crate::metrics::Metrics;
+use crate::node_absence::NodeAbsences;
 use crate::objects::RawObject;
-use crate::pool::{FENCED_BY, FINALIZER, FORCE_RELEASE, Life, PoolRecord};
+use crate::pool::{FENCED_BY, FINALIZER, FORCE_RELEASE, PoolMetadata, PoolRecord};
 use budget::Budget;
 use node_queue::NodeQueue;
 use node_writes::queue_holders;
@@ -49,14 +49,14 @@ use pool_task::{Applied, Call, LIVELY, PoolTask, changed_nodes};
 use recovery::Recovery;
 pub use steps::{Key, Step};
 
-/// Something that a watch tells.
+/// An event of a watch.
 #[derive(Debug)]
 pub enum Observed {
-    /// About a Node: its name, and what is kept of it.
+    /// Of a Node: its name, and what the operator keeps of it.
     Node(Event<(String, NodeMeta)>),
-    /// About a pool.
+    /// Of a pool.
     Pool(PoolKind, Event<RawObject>),
-    /// About an IPAMNode.
+    /// Of an IPAMNode.
     IpamNode(Event<RawObject>),
 }
 
@@ -71,7 +71,7 @@ impl Observed {
     }
 }
 
-/// The event with something else in place of its object.
+/// Returns the event with `of` applied to its object.
 pub fn map_event<T, K>(event: &Event<T>, of: impl Fn(&T) -> K) -> Event<K> {
     match event {
         Event::Init => Event::Init,
@@ -82,30 +82,30 @@ pub fn map_event<T, K>(event: &Event<T>, of: impl Fn(&T) -> K) -> Event<K> {
     }
 }
 
-/// The two clocks.
+/// The time of both clocks.
 #[derive(Clone, Copy, Debug)]
 pub struct Now {
     /// For pauses and deadlines.
     pub instant: Instant,
-    /// For what people read.
+    /// For times in a status, the grace of a block, and grant IDs.
     pub wall: Timestamp,
 }
 
-/// What an admin has set.
+/// The configuration of the reconciler.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct Settings {
-    /// How long a block waits for its agent's word once its Node is gone; `None` for ever.
+    /// How long a block whose Node is gone waits for the agent's report; `None` for ever.
     pub released_block_grace: Option<Duration>,
     /// Labels of the nodes that run an agent; empty if all do.
     pub agent_nodes: BTreeMap<String, String>,
     /// Bytes of pool statuses that may be written in a minute, over all pools.
     pub status_bytes_per_minute: u64,
-    /// Seed of the random numbers in grant IDs. No two leaders may have the same.
+    /// Seed of the random numbers in IDs. No two leaders may have the same.
     pub seed: u64,
 }
 
-/// Default of [`Settings::status_bytes_per_minute`]. With 5,000 nodes the statuses of 8 pools have 3 MB, so that a block of a burst of
-/// joins waits for eight seconds at most.
+/// Default of [`Settings::status_bytes_per_minute`]. With 5,000 nodes the statuses of 8 pools have 3 MB. So a block in a burst of
+/// joins waits for at most eight seconds.
 pub const STATUS_BYTES_PER_MINUTE: u64 = 36_000_000;
 
 impl Default for Settings {
@@ -137,61 +137,61 @@ enum Leads {
 pub struct Reconciler {
     settings: Settings,
     nodes: Nodes,
-    absences: Absences,
+    absences: NodeAbsences,
     ipam_nodes: IpamNodes,
     pools: BTreeMap<PoolKey, PoolTask>,
-    node_list: Relist,
-    ipam_node_list: Relist,
-    pool_lists: BTreeMap<PoolKind, Relist>,
+    node_list: ListSync,
+    ipam_node_list: ListSync,
+    pool_lists: BTreeMap<PoolKind, ListSync>,
     queue: NodeQueue,
-    /// Nodes that are gone and have entries of pools that are gone, too, and since when we know.
+    /// Nodes without a Node object whose IPAMNodes have entries of deleted pools, and since when this leader knows.
     orphaned: Map<String, Instant>,
-    /// Nodes that are gone and have an IPAMNode, and since when we know.
+    /// Nodes without a Node object that have an IPAMNode, or a kept or awaited report, and since when this leader knows.
     gone: Map<String, Instant>,
     /// Which node may use which addresses, by all records.
     occupancy: Occupancy,
-    /// Pools of which a block has changed since the occupancy was brought up to date.
+    /// Pools whose blocks have changed since the last update of `occupancy`.
     changed_pools: BTreeSet<PoolKey>,
     /// Which reports are requested, and which blocks are reserved, because records are lost.
     recovery: Recovery,
-    /// Whether it has to be settled which of the pools with the same addresses is served.
+    /// Whether the overlaps of pools must be computed again.
     overlaps_stale: bool,
-    /// Why no IPAMNode can be made, as was told last.
-    no_place: Option<NoPlace>,
-    /// Until when pools that turn up take part in what follows a list of everything.
+    /// Why no IPAMNode can be created, by the last creation; `None` if one can.
+    no_place: Option<CreateBlocked>,
+    /// Until when a new pool writes counts more often, as all pools do after a list of everything.
     lively_until: Option<Instant>,
-    /// Whether everything is to be listed again.
+    /// Whether all watches must list again.
     wants_lists: bool,
     /// Kubernetes Events to be published.
-    events: Vec<PoolEvent>,
-    /// How many calls about pools were begun.
+    events: Vec<PublishEvent>,
+    /// Number of calls about pools so far, which is the ID of the last one.
     calls: u64,
-    /// How much may be written.
+    /// How many bytes of statuses may be written.
     budget: Budget,
     leads: Leads,
-    /// Whether no pool is looked at before the Lease says something else.
+    /// Whether no pool is decided before the Lease has another state.
     waits_for_the_lease: bool,
-    /// The last request for a write of the Lease.
+    /// Number of the last request for a write of the Lease.
     lease_write: u64,
-    /// Makes grant IDs.
+    /// Makes the IDs of grants, report requests and fences.
     random: fastrand::Rng,
     metrics: Arc<Metrics>,
 }
 
 impl Reconciler {
-    /// One that knows nothing and does not lead.
+    /// Returns a state machine without any object, which does not lead.
     pub fn new(settings: Settings, metrics: Arc<Metrics>) -> Self {
-        let lists = [PoolKind::IpPool, PoolKind::CidrPool].map(|kind| (kind, Relist::default()));
+        let lists = [PoolKind::IpPool, PoolKind::CidrPool].map(|kind| (kind, ListSync::default()));
         let budget = Budget::new(settings.status_bytes_per_minute);
         let random = fastrand::Rng::with_seed(settings.seed);
         Self {
             settings,
             nodes: Nodes::default(),
-            absences: Absences::default(),
+            absences: NodeAbsences::default(),
             ipam_nodes: IpamNodes::default(),
             pools: BTreeMap::new(),
-            node_list: Relist::default(),
-            ipam_node_list: Relist::default(),
+            node_list: ListSync::default(),
+            ipam_node_list: ListSync::default(),
             pool_lists: BTreeMap::from(lists),
             queue: NodeQueue::default(),
             orphaned: Map::default(),
@@ -214,15 +214,15 @@ impl Reconciler {
         }
     }
 
-    /// Whether every watch has seen a full list.
+    /// Whether every watch has delivered a full list.
     pub fn is_synced(&self) -> bool {
         let ours = self.node_list.is_synced() && self.ipam_node_list.is_synced();
-        ours && self.pool_lists.values().all(Relist::is_synced)
+        ours && self.pool_lists.values().all(ListSync::is_synced)
     }
 
-    /// From now on we lead, by a Lease that says `word`: nothing read before counts, and every pool is looked at once all has been
-    /// listed again. What a watch told before may lag behind the writes of the last leader, by any time.
-    pub fn lead(&mut self, word: Word, now: Instant) {
+    /// Begins the leadership by a Lease with the state `word`. Earlier events may lag behind the writes of the last leader, by any
+    /// time. So no earlier read counts, and each pool is decided only after all watches have listed again.
+    pub fn lead(&mut self, word: LeaseState, now: Instant) {
         self.leads = Leads::Listing;
         self.lease_write = word.confirmed;
         self.start_over(now);
@@ -235,7 +235,7 @@ impl Reconciler {
         self.leads != Leads::No
     }
 
-    /// Whether anything may be decided.
+    /// Whether the state machine may decide.
     ///
     /// A watch can list a restored backup before the leader notices. The restore also resets the Lease, so the next write of it fails.
     /// So the leader decides only after a write that began after the last list.
@@ -243,37 +243,37 @@ impl Reconciler {
         self.leads == Leads::Confirmed && self.is_synced()
     }
 
-    /// What is wanted of the Lease.
-    pub fn wants_of_lease(&self) -> Wish {
-        Wish { given: Some(self.wants_lease_to_say()), confirm: self.lease_write }
+    /// Returns the state that the Lease must have, and the last request for a write.
+    pub fn lease_request(&self) -> LeaseRequest {
+        LeaseRequest { given: Some(self.wanted_state()), confirm: self.lease_write }
     }
 
-    /// The Lease is known to say this. What waited for it is looked at again.
-    pub fn lease_says(&mut self, word: Word, now: Instant) {
+    /// Takes in the known state of the Lease, and wakes the keys that waited for it.
+    pub fn on_lease_state(&mut self, word: LeaseState, now: Instant) {
         let is_confirmed = self.leads == Leads::Listed && word.confirmed >= self.lease_write;
         if is_confirmed {
             self.leads = Leads::Confirmed;
         }
-        self.lease_gives(word.given);
+        self.on_allocation_state(word.given);
         if is_confirmed {
             self.wake_all();
         }
         self.tend(now);
     }
 
-    /// The API server has an earlier state than we know.
-    fn went_back(&mut self, now: Instant) {
+    /// The API server is back in an earlier state: reserves all known blocks, and lists again.
+    fn rolled_back(&mut self, now: Instant) {
         self.reserve_all();
         self.start_over(now);
     }
 
-    /// What is known is not what the API server has, such as after a restore: no decision before all is listed again. What
-    /// was known stays as a guess for the lists to replace, whatever their versions.
+    /// Marks all known objects as untrusted, such as after a restore. The leader decides nothing before all watches have listed
+    /// again. The lists replace the known objects, whatever their versions.
     fn start_over(&mut self, now: Instant) {
         for list in [&mut self.node_list, &mut self.ipam_node_list].into_iter().chain(self.pool_lists.values_mut()) {
             list.expire();
         }
-        self.absences.lose_sight();
+        self.absences.reset();
         if self.leads == Leads::Listed {
             self.leads = Leads::Listing;
         }
@@ -286,24 +286,24 @@ impl Reconciler {
             task.lively_until = Some(now + LIVELY);
             task.record.resource_version.clear();
         }
-        self.ipam_nodes.doubt_all();
+        self.ipam_nodes.invalidate_all();
         self.lively_until = Some(now + LIVELY);
         self.wants_lists = true;
         self.wake_pools(now);
     }
 
-    /// Whether all watches are to begin again.
+    /// Whether all watches must list again.
     pub fn wants_lists(&self) -> bool {
         self.wants_lists
     }
 
-    /// Whether all watches are to begin again; asking takes the wish away.
+    /// Whether all watches must list again. Resets the flag.
     pub fn take_wish_for_lists(&mut self) -> bool {
         std::mem::take(&mut self.wants_lists)
     }
 
-    /// Returns the Kubernetes Events to be published since the last time.
-    pub fn take_events(&mut self) -> Vec<PoolEvent> {
+    /// Returns the Kubernetes Events to publish since the last call.
+    pub fn take_events(&mut self) -> Vec<PublishEvent> {
         std::mem::take(&mut self.events)
     }
 
@@ -315,22 +315,23 @@ impl Reconciler {
         pools_idle && trusts_lists && self.queue.is_empty() && !self.recovery.holds_calls()
     }
 
-    /// The watch of Nodes fails. It may go on without a new list, so that it is not known who came and went meanwhile.
+    /// The watch of Nodes failed. It may resume without a new list, so Nodes may have come and gone unseen.
     pub fn nodes_out_of_sight(&mut self, now: Instant) {
-        self.absences.lose_sight();
-        self.keep_sight(now);
+        self.absences.reset();
+        self.resume(now);
     }
 
-    /// What happens to Nodes is missed while they are listed, and counts for nothing while another leads.
-    fn keep_sight(&mut self, now: Instant) {
+    /// Resumes or resets the observation of missing Nodes. A list does not show which Nodes came and went before it, and only a
+    /// leader observes.
+    fn resume(&mut self, now: Instant) {
         if self.is_leading() && self.is_synced() && !self.node_list.is_under_way() {
-            self.absences.keep_sight(now);
+            self.absences.resume(now);
         } else {
-            self.absences.lose_sight();
+            self.absences.reset();
         }
     }
 
-    /// Takes in what a watch tells.
+    /// Takes in an event of a watch.
     fn take_in(&mut self, event: Observed, now: Instant) {
         let was_synced = self.is_synced();
         let is_listed = matches!(event.keys(), Event::InitDone);
@@ -340,7 +341,7 @@ impl Reconciler {
             Observed::IpamNode(event) => self.observe_ipam_node(event, now),
         }
         self.note_occupancy(now);
-        self.keep_sight(now);
+        self.resume(now);
         if is_listed && self.is_leading() && self.is_synced() {
             self.lease_write += 1;
             self.leads = Leads::Listed;
@@ -351,7 +352,7 @@ impl Reconciler {
         self.tend(now);
     }
 
-    /// Takes in what became of a call.
+    /// Takes in the outcome of a call.
     pub fn settle(&mut self, outcome: Outcome, now: Instant) {
         match outcome {
             Outcome::Pool(pool, result) => self.settle_pool(&pool, result, now),
@@ -362,10 +363,10 @@ impl Reconciler {
     }
 
     fn look_at_pool(&mut self, key: &PoolKey, now: Now) -> Option<Command> {
-        let beside = self.beside(key);
+        let other_pools = self.other_pools(key);
         let task = self.pools.get_mut(key)?;
         let (began, none) = (Instant::now(), BTreeSet::new());
-        let decision = decide(&Observation {
+        let decision = decide(&DecisionInput {
             pool: &task.record,
             nodes: &self.nodes.refs(),
             leaving: self.nodes.leaving(),
@@ -373,8 +374,8 @@ impl Reconciler {
             occupancy: &self.occupancy,
             told: task.applied.as_ref().map(|applied| applied.assignments.as_slice()).unwrap_or_default(),
             just_assigned: task.applied.as_ref().map_or(&none, |applied| &applied.just_assigned),
-            former: task.applied.as_ref().map(|applied| applied.elsewhere.former.as_slice()),
-            beside: &beside,
+            former: task.applied.as_ref().map(|applied| applied.unavailable_addresses.former.as_slice()),
+            other_pools: &other_pools,
             grace: self.settings.released_block_grace,
             absences: &self.absences,
             no_place: self.no_place,
@@ -396,13 +397,13 @@ impl Reconciler {
         self.start_call(key, decision, now.instant)
     }
 
-    /// The call that `decision` asks for. Without a new status the version decided upon may still be an old one:
-    /// unless it is known to be current, that is asked first.
+    /// Returns the call that `decision` needs. Without a new status, the version of the decision may be an old one. Unless it is
+    /// known to be current, the call confirms it first.
     fn start_call(&mut self, key: &PoolKey, decision: Decision, now: Instant) -> Option<Command> {
         let task = self.pools.get_mut(key)?;
         let may_write = self.budget.urgent_at(now);
         if decision.status.is_some() && may_write > now {
-            // All of it is decided again then. Whatever happens before joins in.
+            // The pool is decided again then, with all events until then.
             let wait = may_write.saturating_duration_since(now);
             tracing::info!(pool = %key, ?wait, "the status waits for bytes of --status-bytes-per-minute");
             task.not_before = Some(may_write);
@@ -418,13 +419,13 @@ impl Reconciler {
         let (uid, resource_version) = (record.uid.clone(), record.resource_version.clone());
         let pool = PoolRef { key: key.clone(), uid, resource_version, call };
         let spec = record.spec.as_ref().ok().cloned();
-        let (let_go, elsewhere) = (decision.let_go, decision.elsewhere);
-        // Only a status write of ours has assigned what was free.
+        let (revoked, unavailable_addresses) = (decision.revoked, decision.unavailable_addresses);
+        // Only a status write of this leader assigns a free block.
         let just_assigned = if decision.status.is_some() { decision.just_assigned } else { BTreeSet::new() };
         let ended_pauses = self.recovery.ended_pauses();
         let applies = decision.assignments.map(|given| Applied {
-            let_go,
-            elsewhere,
+            revoked,
+            unavailable_addresses,
             just_assigned,
             ended_pauses,
             ..Applied::new(spec, given)
@@ -435,7 +436,7 @@ impl Reconciler {
             return Some(Command::PatchPool { pool, patch: change });
         }
         if decision.status.is_some() && task.doubt.is_some() {
-            // What became of the last status is found out first: of one write at a time it may be unknown whether it was done.
+            // The outcome of the last status write must be known first: at most one write may have an unknown outcome.
             task.call = Some(Call::new(call, now));
             Some(Command::Confirm { pool })
         } else if let Some(status) = decision.status {
@@ -448,8 +449,8 @@ impl Reconciler {
             let notes = decision.notes;
             task.call = Some(Call { status: Some(status), bytes, applies, notes, ..Call::new(call, now) });
             Some(Command::WriteStatus { pool, status: sent })
-        } else if applies.is_some() && task.unanswered.is_some() {
-            // The status is right as it is. A write that was sent before must not change it later.
+        } else if applies.is_some() && task.unacknowledged.is_some() {
+            // The status is right already. This patch makes a new version, so that an earlier write cannot change the status later.
             let patch = MetadataPatch::Fence(format!("{:016x}", self.random.u64(..)));
             let change = change(&record.life, &patch);
             task.call = Some(Call { patch: Some(patch), ..Call::new(call, now) });
@@ -478,7 +479,7 @@ impl Reconciler {
                     list.wrote(&pool.key.name);
                 }
                 task.not_before = None;
-                // To have read back is no success of the write that is tried again now: its pauses go on to grow.
+                // A read back is not a success of the write that is retried now, so the pauses keep growing.
                 if call.reads_back() {
                     task.due.by(now);
                 } else {
@@ -486,15 +487,15 @@ impl Reconciler {
                 }
                 self.succeed(pool, call, version, now);
             }
-            // A version that is not the one decided upon: the watch is about to tell of it.
+            // The version is not the one of the decision. An event of the watch follows.
             Ok(_) => task.due.by(now + task.backoff.pause()),
             Err(error) => {
                 let pause = task.backoff.pause();
                 task.doubt(&mut call);
                 match &error {
-                    // The event that caused it brings what to decide upon next.
+                    // The event of the other write causes the next decision.
                     CallError::Conflict(_) => tracing::debug!(pool = %pool.key, %error, "observing again"),
-                    CallError::NoPlace(_) | CallError::Failed(_) => {
+                    CallError::CreateBlocked(_) | CallError::Failed(_) => {
                         task.not_before = Some(now + pause);
                         tracing::warn!(pool = %pool.key, %error, ?pause, "call failed");
                     }
@@ -512,23 +513,23 @@ impl Reconciler {
             self.metrics.status_written(&pool.key, call.bytes);
             self.metrics.status(&pool.key, &task.record.status, &status);
             changed = block_log::log(&pool.key, &task.record.status, &status, &self.metrics);
-            if task.unanswered.is_some() || !status.has_blocks_of(&task.record.status) {
+            if task.unacknowledged.is_some() || !status.has_blocks_of(&task.record.status) {
                 self.changed_pools.insert(pool.key.clone());
             }
-            (task.record.status, task.unanswered) = (status, None);
+            (task.record.status, task.unacknowledged) = (status, None);
             task.record.resource_version.clone_from(&version);
             task.written_at = Some(now);
             if task.record.life.deleting || !task.record.life.force_release.is_empty() {
-                // Once it is said that nobody has a block any more, the finalizer goes; and the name that let go of one, with it.
+                // After this status, the next decision may remove the finalizer, or node names from the force-release annotation.
                 task.due.by(now);
             }
         }
         if let Some(patch) = call.patch {
-            // What was to be done besides waits for this.
+            // The rest of the decision waited for this patch.
             note_patched(&mut task.record, &patch, &version);
             task.due.by(now);
-            // An earlier write names another version.
-            if task.unanswered.take().is_some() {
+            // An earlier write names another version, so it fails.
+            if task.unacknowledged.take().is_some() {
                 self.changed_pools.insert(pool.key.clone());
             }
         }
@@ -543,16 +544,16 @@ impl Reconciler {
         }
     }
 
-    /// Counts events about a pool, and has them published.
-    fn note(&mut self, pool: &PoolRef, notes: impl Iterator<Item = Note>) {
+    /// Counts events about a pool, and queues them for publishing.
+    fn note(&mut self, pool: &PoolRef, notes: impl Iterator<Item = PoolEvent>) {
         for note in notes {
             self.metrics.noted(&pool.key, note.reason);
-            self.events.push(PoolEvent { pool: pool.clone(), note });
+            self.events.push(PublishEvent { pool: pool.clone(), note });
         }
     }
 
-    /// From now on IPAMNodes are derived from this plan, and those that may differ are looked at. If a wait for reports has ended since it
-    /// was made, the pool is decided again instead.
+    /// Derives IPAMNodes from this plan from now on, and queues the nodes whose IPAMNodes may differ. If a wait for reports has ended
+    /// since the plan was made, the pool is decided again instead.
     fn apply(&mut self, key: &PoolKey, mut new: Applied, now: Instant) {
         let Some(task) = self.pools.get_mut(key) else { return };
         if new.ended_pauses != self.recovery.ended_pauses() {
@@ -588,8 +589,8 @@ impl Reconciler {
     }
 }
 
-/// What `patch` means for a pool whose metadata says `life`.
-fn change(life: &Life, patch: &MetadataPatch) -> PoolPatch {
+/// Returns the call for `patch` on a pool with the metadata `life`.
+fn change(life: &PoolMetadata, patch: &MetadataPatch) -> PoolPatch {
     let others = life.finalizers.iter().filter(|finalizer| *finalizer != FINALIZER).cloned();
     match patch {
         MetadataPatch::Seal => PoolPatch::Finalizers(others.chain([FINALIZER.to_owned()]).collect()),

@@ -29,11 +29,11 @@ pub struct Model {
     /// Keys with a call under way.
     running: BTreeSet<Key>,
     stores: BTreeMap<Watch, Store>,
-    /// Chooses among the keys that are due; without it the first one has its turn.
+    /// Chooses among the keys that are due. Without it, the first key is next.
     random: Option<fastrand::Rng>,
 }
 
-/// A Controller, by what its keys are.
+/// A Controller, by the kind of its keys.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug)]
 enum Watch {
     Pools(PoolKind),
@@ -45,7 +45,7 @@ enum Watch {
 #[derive(Debug, Default)]
 struct Store {
     keys: BTreeSet<Key>,
-    /// Those of a list that is not whole yet.
+    /// Names of a list that is not complete yet.
     listed: BTreeSet<Key>,
 }
 
@@ -65,7 +65,7 @@ impl Model {
         Self { random: Some(fastrand::Rng::with_seed(seed)), ..Self::default() }
     }
 
-    /// A watch tells something: first the store of its Controller, then the state machine.
+    /// Takes in an event of a watch: first into the store of its Controller, then into the state machine.
     pub fn observe(&mut self, reconciler: &mut Reconciler, event: Observed, now: Instant) {
         let watch = match &event {
             Observed::Pool(kind, _) => Watch::Pools(*kind),
@@ -115,7 +115,7 @@ impl Model {
         self.running.remove(key)
     }
 
-    /// When the next key is due that has no step under way, or the state machine.
+    /// When the next key without a step under way is due, or the next tick of the state machine.
     pub fn next_due(&self, reconciler: &Reconciler) -> Option<Instant> {
         let idle = self.scheduled.iter().filter(|(key, _)| !self.running.contains(*key));
         idle.map(|(_, at)| *at).chain(reconciler.next_tick()).min()
@@ -145,7 +145,7 @@ impl Model {
         calls
     }
 
-    /// Takes in what became of a call.
+    /// Takes in the outcome of a call.
     pub fn settle(&mut self, reconciler: &mut Reconciler, outcome: Outcome, now: Instant) {
         let keys = match &outcome {
             Outcome::Pool(pool, _) => vec![Key::Pool(pool.key.clone())],

@@ -1,5 +1,5 @@
-//! Which IPAMNodes are to be looked at, when, and which are being written. Keeps writes of one node apart in time; knows nothing of
-//! what is written.
+//! The queue of IPAMNodes: which are due for a reconcile, when, and which are being written. A node has one write at a time. The
+//! queue does not know what is written.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::time::Instant;
@@ -18,18 +18,18 @@ pub(super) struct NodeQueue {
     active: usize,
 }
 
-/// What is to be done about one node.
+/// The pending work of one node.
 #[derive(Clone, PartialEq, Eq, Debug, Default)]
 struct Work {
-    /// It is to be looked at.
+    /// Whether the node is due for a reconcile.
     is_ready: bool,
-    /// With nothing wrong, it is to be looked at then.
+    /// When the node is due, for another reason than a failed write.
     later: Option<Instant>,
-    /// Its last write failed, and is tried again then.
+    /// When the last write, which failed, is retried.
     again: Option<Instant>,
-    /// Pauses after its failed writes, and the time before which none is tried again.
+    /// The pauses after failed writes, and the time before which no write is retried.
     failures: Option<(Backoff, Instant)>,
-    /// It is being written, and whether the IPAMNode may have gone since the write began.
+    /// `Some` while a write is under way: whether the IPAMNode may have been deleted since the write began.
     writing: Option<bool>,
 }
 
@@ -38,7 +38,7 @@ impl Work {
         self.is_ready || self.again.is_some() || self.writing.is_some()
     }
 
-    /// What has waited for its time is ready.
+    /// Makes the work ready whose time has come.
     fn promote(&mut self, now: Instant) {
         for time in [&mut self.later, &mut self.again] {
             if time.is_some_and(|at| at <= now) {
@@ -48,14 +48,14 @@ impl Work {
     }
 }
 
-/// Whether a node is to be looked at.
+/// When a node is due.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(super) enum Turn {
     /// Now.
     Now,
-    /// Then, if nothing happens before.
+    /// At this instant, unless the node is woken before.
     At(Instant),
-    /// Not until something happens. One that is being written waits for the end of that.
+    /// Not before the node is woken. A node that is being written waits for the end of the write.
     None,
 }
 
@@ -78,19 +78,19 @@ impl NodeQueue {
         result
     }
 
-    /// The node is to be looked at.
+    /// Makes the node due.
     pub(super) fn push(&mut self, node: &str) {
         self.edit(node, |work| work.is_ready = true);
         self.woken.insert(node.to_owned());
     }
 
-    /// The node is to be looked at no later than `at`.
+    /// Makes the node due no later than `at`.
     pub(super) fn push_at(&mut self, node: &str, at: Instant) {
         self.edit(node, |work| work.later = Some(work.later.map_or(at, |known| known.min(at))));
         self.woken.insert(node.to_owned());
     }
 
-    /// Whether the node is to be looked at. If it is, that is done with this.
+    /// Returns when the node is due. After [`Turn::Now`] it is no longer due.
     pub(super) fn take(&mut self, node: &str, now: Instant) -> Turn {
         self.edit(node, |work| {
             work.promote(now);
@@ -115,7 +115,7 @@ impl NodeQueue {
         }
     }
 
-    /// When the next node is to be looked at that waits for its time.
+    /// When the next node that waits for its time is due.
     pub(super) fn next_later(&self) -> Option<Instant> {
         self.later.first().map(|(at, _)| *at)
     }
@@ -142,17 +142,17 @@ impl NodeQueue {
         self.edit(node, |work| work.writing = Some(false));
     }
 
-    /// The node's IPAMNode has gone. An answer that comes after this may be older.
+    /// The node's IPAMNode was deleted. An answer that arrives after this may be older than the deletion.
     pub(super) fn lost(&mut self, node: &str) {
         self.edit(node, |work| work.writing = work.writing.map(|_| true));
     }
 
-    /// A list began, which may leave out what was written and deleted before it.
+    /// A list began. It may lack an object that was written and deleted before it.
     pub(super) fn lost_sight(&mut self) {
         self.nodes.values_mut().for_each(|work| work.writing = work.writing.map(|_| true));
     }
 
-    /// A write of the node is done. Whether what it made may be gone already.
+    /// A write of the node succeeded. Returns whether its object may be deleted already.
     pub(super) fn succeed(&mut self, node: &str) -> bool {
         self.edit(node, |work| {
             work.failures = None;
@@ -160,13 +160,13 @@ impl NodeQueue {
         })
     }
 
-    /// Nothing is to be written of the node: its failures are forgotten.
+    /// Resets the failures of the node, because it needs no write.
     pub(super) fn forget(&mut self, node: &str) {
         self.edit(node, |work| work.failures = None);
     }
 
-    /// A write of the node failed: it is looked at again after a pause, whatever happens to it meanwhile. After a `conflict` it
-    /// may be looked at before that: the event that caused it brings what to decide upon.
+    /// A write of the node failed. The node is due again after a pause, whatever happens meanwhile. After a `conflict` the event of
+    /// the other write may make it due earlier.
     pub(super) fn fail(&mut self, node: &str, conflict: bool, now: Instant) {
         self.edit(node, |work| {
             work.writing = None;

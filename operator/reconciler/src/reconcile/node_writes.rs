@@ -1,17 +1,17 @@
-//! IPAMNodes: what each is to say, when it is written, and what is known of it while that is under way.
+//! IPAMNodes: the spec of each, when it is written, and what is known of it while a write is under way.
 //!
-//! Never tells a node anything about a pool that a status write under way may overtake: the node waits for the answer.
+//! While a status write under way may change the node's entry of the pool, the node waits for the answer.
 
 use std::time::Instant;
 
-use ipam_core::plan::Standing;
+use ipam_core::plan::BlockPhase;
 use ipam_core::{AddrRange, GrantId, PoolKey};
 use ipam_crds::{BlockState, NodeBlock};
 
 use super::node_queue::{NodeQueue, Turn};
 use super::pool_task::{Applied, PoolTask};
 use super::{CallError, Command, NodeAction, NodeVersion, NodeWrite, Now, Reconciler, Step};
-use crate::decide::NoPlace;
+use crate::decide::CreateBlocked;
 use crate::index::{IpamNodes, key_of};
 use crate::ipam_node::{IpamNodeRecord, bar, barred, entry, grant, is_about, sort};
 
@@ -46,14 +46,14 @@ impl Reconciler {
         }
     }
 
-    /// Whether a status under way, or one whose write failed, changes the node's part of a pool. The node is back in the queue once
-    /// that is settled. A node that joins two pools thus gets both blocks in one write too.
+    /// Whether a status write that is under way, or that failed, changes the node's part of a pool. The node returns to the queue once
+    /// the outcome is known. So a node that joins two pools also gets both blocks in one write.
     fn waits_for_a_status(&mut self, node: &str) -> bool {
         let known = self.ipam_nodes.get(node);
         self.pools.values_mut().any(|task| task.holds_up(node, known))
     }
 
-    /// What is to be done with a node's IPAMNode, if anything.
+    /// Returns the due action on a node's IPAMNode, if any.
     fn wanted(&mut self, node: &str, clocks: Now) -> Option<NodeAction> {
         let now = clocks.instant;
         let mut blocks = self.blocks_of(node, now);
@@ -68,11 +68,11 @@ impl Reconciler {
         let finalizers = known.finalizers_for(is_kept);
         let request = self.recovery.request_to(node).or(known.request.as_ref()).cloned();
         let is_as_wanted = blocks == known.blocks && finalizers == known.finalizers && request == known.request;
-        // Writing what is there already tells whether the write before, whose answer was lost, has changed it. It makes a new version, so
-        // that the write before cannot do so later.
-        if !is_as_wanted || known.unsettled {
+        // After a lost answer, the operator writes even an unchanged spec again. The answer shows whether the earlier write took effect.
+        // The new version makes the earlier write fail from then on.
+        if !is_as_wanted || known.write_in_flight {
             let version = known.resource_version.clone();
-            let fence = known.unsettled.then(|| format!("{:016x}", self.random.u64(..)));
+            let fence = known.write_in_flight.then(|| format!("{:016x}", self.random.u64(..)));
             return Some(NodeAction::Update { version, blocks, finalizers, request, fence });
         }
         let is_awaited = (self.is_awaited(node) && !is_released) || self.is_recorded(node);
@@ -80,7 +80,7 @@ impl Reconciler {
         ends.then(|| NodeAction::Delete(known.uid.clone(), known.resource_version.clone()))
     }
 
-    /// The entries that the node is to have, in order. Of new ones the grant is empty.
+    /// Returns the entries that the node must have, in order. A new entry has an empty grant.
     fn blocks_of(&self, node: &str, now: Instant) -> Vec<NodeBlock> {
         let known = self.ipam_nodes.get(node);
         let mut blocks = self.orphans(node, now);
@@ -94,29 +94,29 @@ impl Reconciler {
         blocks
     }
 
-    /// The node's entry of a pool. One that the node is to lose stays until the status has released the block.
+    /// Returns the node's entry of a pool. The entry of a block that the node loses stays until the status has released the block.
     fn entry_of(&self, node: &str, key: &PoolKey, applied: &Applied) -> Option<NodeBlock> {
         let given = applied.of(node)?;
         let known = self.ipam_nodes.get(node);
         let has_entry = || known.is_some_and(|known| known.block(key).is_some());
-        let is_let_go = given.standing != Standing::Serving && applied.let_go.contains(node);
-        // Without an entry the write of one that is revoked stops a write of a former leader that would make one.
+        let is_revoked = given.standing != BlockPhase::Active && applied.revoked.contains(node);
+        // If there is no entry and the object is not fenced, a revoked entry is written. So a former leader's write of an entry fails.
         let is_fenced = known.is_none_or(|known| known.fenced);
-        if is_let_go && !has_entry() && is_fenced {
+        if is_revoked && !has_entry() && is_fenced {
             return None;
         }
         let mut block = entry(key, applied.pool.as_deref(), given, known);
-        bar(&mut block, applied.elsewhere.held.get(node).map_or(&[], Vec::as_slice));
-        if is_let_go {
+        bar(&mut block, applied.unavailable_addresses.held.get(node).map_or(&[], Vec::as_slice));
+        if is_revoked {
             block.state = BlockState::Revoked;
-        } else if applied.elsewhere.suspended.contains(node) && block.state == BlockState::Active {
+        } else if applied.unavailable_addresses.suspended.contains(node) && block.state == BlockState::Active {
             block.state = BlockState::Releasing;
         }
         Some(block)
     }
 
-    /// Makes the grants that entries lack. An entry that no plan in force has made stays as it is, unless the status of an invalid
-    /// pool has its block: such a pool serves on as before.
+    /// Makes the missing grants of entries. An entry without a plan in force stays as it is, unless the status of an invalid pool has
+    /// its block: such a pool is served as before.
     ///
     /// While recovery waits for reports, other nodes may use the addresses. Then no Active entry gets a new grant.
     fn grant(&mut self, node: &str, blocks: &mut Vec<NodeBlock>, now: Now) {
@@ -127,7 +127,7 @@ impl Reconciler {
             let key = key_of(block);
             let before = (block.grant.clone(), block.never_used);
             let Some(task) = self.pools.get(&key) else {
-                // Only a grant can end.
+                // Only an entry with a grant can end.
                 if block.grant.is_empty() {
                     block.grant = GrantId::new(second, self.random.u32(..)).to_string();
                 }
@@ -140,7 +140,7 @@ impl Reconciler {
                 let used: Vec<AddrRange> = self.used_elsewhere(node, &key).chain(barred(block)).collect();
                 bar(block, &used);
             }
-            // A write that is tried again makes no other grant.
+            // A repeated write keeps its grant.
             let sent = self.ipam_nodes.sent(node, &key).filter(|sent| is_same_range(sent, block)).cloned();
             let is_new = task.has_just_assigned(node);
             let random = &mut self.random;
@@ -158,22 +158,22 @@ impl Reconciler {
         self.occupancy.outside_blocks(key).filter(move |fact| *fact.node != *node).map(|fact| fact.range)
     }
 
-    /// Entries of pools that are not there: each was removed against its finalizer. Addresses may be held all the same, and
-    /// a pool made anew is to hear of them; so they are taken back like others.
+    /// Returns the entries of pools that do not exist: each was deleted in spite of its finalizer. Their addresses may be in use, and a
+    /// pool that is created again must know that. So these blocks are released like others.
     fn orphans(&self, node: &str, now: Instant) -> Vec<NodeBlock> {
         let Some(known) = self.ipam_nodes.get(node) else { return Vec::new() };
         if self.orphan_expiry(node, now).is_some_and(|expiry| expiry <= now) {
             return Vec::new();
         }
-        let is_unused = |block: &NodeBlock| known.is_unused(block) && !known.unsettled;
-        let stays = |key: &PoolKey| !self.pools.contains_key(key) && (known.unsettled || !known.is_over(key));
-        let told = known.unedited.as_ref().unwrap_or(&known.blocks);
+        let is_unused = |block: &NodeBlock| known.is_unused(block) && !known.write_in_flight;
+        let stays = |key: &PoolKey| !self.pools.contains_key(key) && (known.write_in_flight || !known.is_over(key));
+        let told = known.intended_blocks.as_ref().unwrap_or(&known.blocks);
         let added = known.blocks.iter().filter(|block| known.told(&key_of(block)).is_none());
         let orphans = told.iter().chain(added).filter(|block| stays(&key_of(block)) && !is_unused(block));
         orphans.map(|block| NodeBlock { state: BlockState::Releasing, ..block.clone() }).collect()
     }
 
-    /// Remembers since when the entries of a Node that is gone have neither Node nor pool, and looks again in time.
+    /// Records since when entries have neither Node nor pool, and queues the node for the end of the grace.
     fn note_orphans(&mut self, node: &str, now: Instant) {
         let has_orphans = self
             .ipam_nodes
@@ -219,7 +219,7 @@ impl Reconciler {
             self.note_place(None, now);
         }
         if self.queue.succeed(node) && self.ipam_nodes.get(node).is_none() {
-            // What was written may be gone again: to believe in it would leave the node without its blocks.
+            // The written object may be deleted already. If the operator relied on it, the node would stay without its blocks.
             self.queue.push(node);
         } else {
             let is_kept = !matches!(action, NodeAction::Delete(..)) && !self.nodes.contains(node);
@@ -229,10 +229,10 @@ impl Reconciler {
             if changes {
                 self.wake_pools_that_await(node, now);
             }
-            let can_be_revoked = self.ipam_nodes.get(node).is_some_and(IpamNodeRecord::has_unused_releasing);
-            // Only now is it known that the write before, whose answer was lost, changed nothing. No watch tells of a
-            // write that changes nothing, so what waited for that is looked at here.
-            // One that is new gets its blocks, one whose Node is gone may be deleted, and a grant may be revoked.
+            let can_be_revoked = self.loses_an_unused_grant(node);
+            // If the blocks are unchanged, an earlier write whose answer was lost took no effect. The event of this write wakes nothing,
+            // because its version is known by now. So the node is queued here.
+            // A new IPAMNode gets its blocks, one without a Node may be deleted, and a grant may be revoked.
             if !changes || is_kept || creates || can_be_revoked {
                 self.queue.push(node);
             }
@@ -240,20 +240,34 @@ impl Reconciler {
         self.wake_pools_that_wait_for(node, now);
     }
 
+    /// Whether the node has an entry with a grant that is idle or was never used, and is to lose the block. The entry of a stale block is
+    /// Active until the agent reports.
+    fn loses_an_unused_grant(&self, node: &str) -> bool {
+        let Some(known) = self.ipam_nodes.get(node) else { return false };
+        let is_losing = |task: &PoolTask| {
+            let given = task.applied.as_ref().and_then(|applied| applied.of(node));
+            given.is_some_and(|given| given.standing != BlockPhase::Active)
+        };
+        let is_unused = |key: &PoolKey| {
+            known.block(key).is_some_and(|entry| entry.state == BlockState::Active && known.is_unused(entry))
+        };
+        known.has_unused_releasing() || self.pools.iter().any(|(key, task)| is_losing(task) && is_unused(key))
+    }
+
     fn ipam_node_is_not_written(&mut self, write: &NodeWrite, error: &CallError, now: Instant) {
         let node = &write.node;
         match error {
             CallError::Conflict(_) => tracing::debug!(%node, %error, "observing again"),
-            CallError::NoPlace(_) | CallError::Failed(_) => tracing::warn!(%node, %error, "IPAMNode not written"),
+            CallError::CreateBlocked(_) | CallError::Failed(_) => tracing::warn!(%node, %error, "IPAMNode not written"),
         }
-        if let CallError::NoPlace(why) = error {
+        if let CallError::CreateBlocked(why) = error {
             self.note_place(Some(*why), now);
         }
         self.queue.fail(node, matches!(error, CallError::Conflict(_)), now);
     }
 
-    /// Whether IPAMNodes can be made, and if not, why. Pools that wait for agents to report say so.
-    fn note_place(&mut self, no_place: Option<NoPlace>, now: Instant) {
+    /// Records whether IPAMNodes can be created, and if not, why. Pools that are being deleted show that in a condition.
+    fn note_place(&mut self, no_place: Option<CreateBlocked>, now: Instant) {
         if self.no_place != no_place {
             self.no_place = no_place;
             let waiting = self.pools.values_mut().filter(|task| task.record.life.deleting);
@@ -261,16 +275,16 @@ impl Reconciler {
         }
     }
 
-    /// Pools that bar addresses until the agent of the node answers: it need not, once it has no entry.
+    /// Wakes the pools that wait for a report of the node's agent. They need none once the node has no entry.
     fn wake_pools_that_await(&mut self, node: &str, now: Instant) {
         let awaiting = self.pools.values_mut().filter(|task| task.awaits(node));
         awaiting.for_each(|task| task.due.wake(now));
     }
 
-    /// A block that waits for its release is free, now that its grant is revoked or its entry is gone.
+    /// Wakes the pools with a block of the node that is free now, because its grant is over or its entry is gone.
     pub(super) fn wake_pools_that_wait_for(&mut self, node: &str, now: Instant) {
         for (key, task) in &mut self.pools {
-            let loses = |applied: &Applied| applied.of(node).is_some_and(|given| given.standing != Standing::Serving);
+            let loses = |applied: &Applied| applied.of(node).is_some_and(|given| given.standing != BlockPhase::Active);
             let has_released = |known: &IpamNodeRecord| known.has_released(key);
             let is_free =
                 || self.ipam_nodes.has_no_entry(node, key) || self.ipam_nodes.get(node).is_some_and(has_released);
@@ -280,9 +294,9 @@ impl Reconciler {
         }
     }
 
-    /// Notes what a write of ours has made, without waiting for the watch to tell.
+    /// Records the result of a write of this leader, without waiting for the watch event.
     fn note_written(&mut self, node: &str, action: &NodeAction, version: Option<NodeVersion>) {
-        // Of one that is deleted the watch tells when it is gone, which a finalizer of others may put off.
+        // The watch reports when a deleted object is gone, which a finalizer of others may delay.
         let Some(version) = version else { return };
         let blocks = action.blocks().to_vec();
         let finalizers = match action {
@@ -317,7 +331,7 @@ impl Reconciler {
 }
 
 impl PoolTask {
-    /// Whether the spec is invalid, and the status has just this block for the node.
+    /// Whether the spec is invalid, and the status has exactly this block for the node.
     fn serves_on(&self, node: &str, block: &NodeBlock) -> bool {
         let mut claims = self.record.status.allocations.iter();
         self.record.spec.is_err() && claims.any(|claim| claim.node == node && is_about(block, &claim.range))
@@ -328,7 +342,7 @@ fn is_same_range(one: &NodeBlock, other: &NodeBlock) -> bool {
     (&one.start_ip, &one.end_ip) == (&other.start_ip, &other.end_ip)
 }
 
-/// Every node whose IPAMNode has an entry of the pool is to be looked at.
+/// Queues every node whose IPAMNode has an entry of the pool.
 pub(super) fn queue_holders(queue: &mut NodeQueue, ipam_nodes: &IpamNodes, key: &PoolKey) {
     for (node, _) in ipam_nodes.all().iter().filter(|(_, record)| record.block(key).is_some()) {
         queue.push(node);

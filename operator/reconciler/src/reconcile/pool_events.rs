@@ -1,7 +1,7 @@
-//! What an event means for the work to be done.
+//! Which work an event causes.
 //!
-//! The rules that keep the operator quiet are here: a node that only beats its heart, the echo of a write of our own, and
-//! an event older than such a write wake nothing; new counts wake a pool only when they may be written.
+//! The rules that keep the operator quiet are here. A heartbeat of a Node, the echo of the operator's own write, and an event
+//! older than such a write wake nothing. New counts wake a pool only when they may be written.
 
 use std::collections::HashSet;
 use std::time::Instant;
@@ -10,7 +10,7 @@ use ipam_core::plan::Assignment;
 use ipam_core::{AddrRange, PoolKey, PoolKind};
 use kube::runtime::watcher::Event;
 
-use super::beside::blocks;
+use super::other_pools::blocks;
 use super::pool_task::PoolTask;
 use super::{Reconciler, block_log, node_writes::queue_holders};
 use crate::calls::PoolRef;
@@ -42,7 +42,7 @@ impl Reconciler {
         let (before, left) = (self.nodes.labels(name).cloned(), self.nodes.leaving().get(name).copied());
         if self.nodes.apply(name, meta) {
             self.absences.comes(name);
-            // Should it go again before anybody looks, its time begins anew.
+            // If the Node is deleted again before the next step, its grace starts over.
             self.orphaned.remove(name);
             self.gone.remove(name);
             self.queue.push(name);
@@ -51,13 +51,13 @@ impl Reconciler {
         }
     }
 
-    /// Looks at the pools whose selector takes the node now and did not by the labels `before`, or the other way round; without
-    /// labels from before, at all pools.
+    /// Wakes the pools that select the node by its labels and did not by the labels `before`, or the other way round. Without
+    /// `before` it wakes all pools.
     fn wake_pools_that_select(&mut self, name: &str, before: Option<&Labels>, now: Instant) {
         let labels = self.nodes.labels(name);
         let Some((before, labels)) = before.zip(labels) else { return self.wake_pools(now) };
         for task in self.pools.values_mut() {
-            // A spec that is invalid selects nobody anew. Whether it is read again is for its own event to say.
+            // An invalid spec selects no further node. Only an event of the pool can change that.
             let selects = |labels: &Labels| task.record.spec.as_ref().is_ok_and(|pool| pool.selects(name, labels));
             if selects(before) != selects(labels) {
                 task.due.wake(now);
@@ -75,15 +75,15 @@ impl Reconciler {
 
     pub(super) fn observe_pool(&mut self, kind: PoolKind, event: Event<RawObject>, now: Instant) {
         match event {
-            Event::Init => self.pool_list(kind, super::Relist::begin),
+            Event::Init => self.pool_list(kind, super::ListSync::begin),
             Event::InitApply(object) => {
                 self.pool_list(kind, |list| list.name(object.name()));
                 let known = self.pools.get(&PoolKey::new(kind, object.name())).map(|task| &task.record);
                 let is_ours = self.pool_lists.get(&kind).is_some_and(|list| list.has_written(object.name()));
                 let is_older = known.is_some_and(|known| self.is_replaced_by_an_older(known, &object));
                 let known = known.map(|known| (known.uid.as_str(), known.resource_version.as_str()));
-                if is_older || (!is_ours && self.is_put_back(known, &object)) {
-                    return self.went_back(now);
+                if is_older || (!is_ours && self.is_rolled_back(known, &object)) {
+                    return self.rolled_back(now);
                 }
                 self.pool_is_there(kind, object, now);
             }
@@ -99,7 +99,7 @@ impl Reconciler {
         }
     }
 
-    fn pool_list(&mut self, kind: PoolKind, with: impl FnOnce(&mut super::Relist)) {
+    fn pool_list(&mut self, kind: PoolKind, with: impl FnOnce(&mut super::ListSync)) {
         if let Some(list) = self.pool_lists.get_mut(&kind) {
             with(list);
         }
@@ -113,23 +113,23 @@ impl Reconciler {
                 self.pool_is_gone(&key, now);
                 self.pool_is_new(key, &object, now);
             }
-            // The answer to the call under way may say that this is its echo.
-            Some(task) if task.call.is_some() => task.arrived = Some(object),
+            // The answer to the call under way may show that this event is its echo.
+            Some(task) if task.call.is_some() => task.pending_event = Some(object),
             Some(_) => self.renew(&key, &object, now),
             None => self.pool_is_new(key, &object, now),
         }
     }
 
-    /// A list never names an object at an older version than we know, unless that object was put back to an earlier state, or we have
-    /// written it since the list began.
-    fn is_put_back(&self, known: Option<(&str, &str)>, object: &RawObject) -> bool {
+    /// Whether a list has `object` in an older version than the known one. Then the object is back in an earlier state, or this leader
+    /// has written it since the list began.
+    fn is_rolled_back(&self, known: Option<(&str, &str)>, object: &RawObject) -> bool {
         let same = |uid: &str| object.metadata.uid.as_deref() == Some(uid);
         self.is_leading()
             && known.is_some_and(|(uid, version)| same(uid) && is_older(object.resource_version(), version))
     }
 
-    /// Nor does a list name another pool of the same name that was created before the known one. A known pool without a version is doubted
-    /// already, and proves nothing.
+    /// Whether a list has another pool of the same name that was created before the known one. That also means an earlier state. A known
+    /// pool without a version is untrusted already, and proves nothing.
     fn is_replaced_by_an_older(&self, known: &PoolRecord, object: &RawObject) -> bool {
         let is_another = object.metadata.uid.as_deref() != Some(&known.uid);
         let is_trusted = self.is_leading() && !known.resource_version.is_empty();
@@ -147,8 +147,8 @@ impl Reconciler {
         for node in doubt.iter().flat_map(|doubt| &doubt.held) {
             self.queue.push(node);
         }
-        // No other write gives the status that was sent: it is sent only where it differs from the last.
-        let is_done = task.unanswered.as_ref() == Some(&record.status);
+        // No other write results in the status that was sent, because the operator sends it only if it differs from the last one.
+        let is_done = task.unacknowledged.as_ref() == Some(&record.status);
         let mut changed = Vec::new();
         if before.status != record.status {
             if !before.status.has_blocks_of(&record.status) {
@@ -162,21 +162,21 @@ impl Reconciler {
                 };
                 task.applied.iter_mut().for_each(|applied| applied.assignments.retain(&may_have_entry));
             }
-            // A write of ours without an answer, or the write of another.
+            // A write of this leader without an answer, or a write of another client.
             if is_leading {
                 changed = block_log::log(key, &before.status, &record.status, &self.metrics);
             }
-            // IPAMNodes may have gone before it was wiped.
+            // IPAMNodes may have been deleted before the status was wiped.
             if sees_losses {
-                let lost = lost_claims(&before.status, &record.status, task.unanswered.as_ref());
+                let lost = lost_claims(&before.status, &record.status, task.unacknowledged.as_ref());
                 let unused = task.just_assigned();
                 self.status_lost(key, lost, |node| unused.contains(node), now);
             }
         }
-        // A write upon the version before can take effect no more. What was read before a rollback proves nothing.
-        let unanswered = self.pools.get_mut(key).map(|task| &mut task.unanswered);
-        let unanswered = unanswered.filter(|_| !before.resource_version.is_empty());
-        if unanswered.and_then(Option::take).is_some() {
+        // A write at the version before can no longer take effect. A version from before a rollback proves nothing.
+        let unacknowledged = self.pools.get_mut(key).map(|task| &mut task.unacknowledged);
+        let unacknowledged = unacknowledged.filter(|_| !before.resource_version.is_empty());
+        if unacknowledged.and_then(Option::take).is_some() {
             self.changed_pools.insert(key.clone());
         }
         self.metrics.spec_errors(&record);
@@ -199,7 +199,7 @@ impl Reconciler {
         task.due.wake(now);
         self.metrics.began(&task.record);
         self.changed_pools.insert(key.clone());
-        // Blocks of a pool that shares addresses are unavailable to others while it is gone.
+        // While a pool that shares addresses does not exist, its blocks are unavailable to other pools.
         if task.record.life.allows_overlap {
             self.wake_pools(now);
         }
@@ -217,7 +217,7 @@ impl Reconciler {
             self.overlaps_stale = true;
             self.changed_pools.insert(key.clone());
             queue_holders(&mut self.queue, &self.ipam_nodes, key);
-            // A node whose first entry is being written right now is not yet known to hold one.
+            // A node whose first entry is being written is not yet known to have one.
             for assignment in task.applied.iter().flat_map(|applied| &applied.assignments) {
                 self.queue.push(&assignment.node);
             }
@@ -231,7 +231,7 @@ impl Reconciler {
     /// Takes in the event that came while a call was under way.
     pub(super) fn catch_up(&mut self, key: &PoolKey, now: Instant) {
         let Some(task) = self.pools.get_mut(key) else { return };
-        if let Some(object) = task.arrived.take() {
+        if let Some(object) = task.pending_event.take() {
             self.renew(key, &object, now);
         }
     }
@@ -247,8 +247,8 @@ impl Reconciler {
                 let known = self.ipam_nodes.get(object.name());
                 let is_ours = self.ipam_node_list.has_written(object.name());
                 let known = known.map(|known| (known.uid.as_str(), known.resource_version.as_str()));
-                if !is_ours && self.is_put_back(known, &object) {
-                    return self.went_back(now);
+                if !is_ours && self.is_rolled_back(known, &object) {
+                    return self.rolled_back(now);
                 }
                 self.ipam_node_is_there(&object, now);
             }
@@ -285,7 +285,7 @@ impl Reconciler {
         }
     }
 
-    /// A block that an entry has assigned may be in use from then on, also by an agent of an IPAMNode that another has replaced.
+    /// A block with an entry may be in use from then on. So may each block of the node, if another IPAMNode has replaced the known one.
     pub(super) fn note_entries(&mut self, name: &str, before: Option<&IpamNodeRecord>) {
         let Some(record) = self.ipam_nodes.get(name) else { return };
         let is_another = before.is_some_and(|before| before.uid != record.uid);
@@ -296,15 +296,15 @@ impl Reconciler {
         }
     }
 
-    /// Somebody deleted an IPAMNode: it is made anew from the first record, and its counts are no longer known. What is held
-    /// outside its blocks stays unavailable until the agent has reported it again.
+    /// An IPAMNode was deleted. If its Node exists, the operator creates it again, and adds the blocks of the statuses. Its counts are
+    /// unknown. Addresses in use outside its blocks stay unavailable until the agent has reported again.
     fn ipam_node_is_gone(&mut self, name: &str, now: Instant) {
         self.queue.lost(name);
         if let Some(gone) = self.ipam_nodes.delete(name) {
             self.pools.values_mut().for_each(|task| task.forget_just_assigned(name));
             self.ipam_node_lost(name, &gone, now);
-            // A Node whose records are lost may be there, and heard of later. The finalizer keeps a report that counts, so an IPAMNode with
-            // one did not go in order.
+            // A Node whose records are lost may exist, and its event may arrive later. The finalizer keeps an IPAMNode whose report counts,
+            // so such an IPAMNode was not deleted in order.
             let is_lost = self.is_awaited(name) || self.is_recorded(name) || self.report_counts(name, &gone, now);
             if self.nodes.contains(name) || is_lost {
                 self.keep_report(name, &gone, now);
@@ -318,14 +318,15 @@ impl Reconciler {
     }
 }
 
-/// The nodes whose blocks a status says no more, with these. One that we have written, though no answer told, gives up what is free.
+/// Returns the nodes and blocks that a status no longer records. A status that this leader sent without an answer loses none, because
+/// it releases only free blocks.
 fn lost_claims(
     before: &StatusRecord,
     now: &StatusRecord,
-    unanswered: Option<&StatusRecord>,
+    unacknowledged: Option<&StatusRecord>,
 ) -> Vec<(String, AddrRange)> {
     let said: HashSet<(&str, AddrRange)> = blocks(now).collect();
-    if unanswered.is_some_and(|sent| blocks(sent).collect::<HashSet<_>>() == said) {
+    if unacknowledged.is_some_and(|sent| blocks(sent).collect::<HashSet<_>>() == said) {
         return Vec::new();
     }
     blocks(before).filter(|block| !said.contains(block)).map(|(node, range)| (node.to_owned(), range)).collect()

@@ -5,16 +5,16 @@ use std::collections::BTreeSet;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use ipam_core::plan::{Assignment, Standing};
+use ipam_core::plan::{Assignment, BlockPhase};
 use ipam_core::{AddrRange, Pool, PoolKey};
 
-use super::timing::{Backoff, Due, QUIET};
-use crate::decide::{Elsewhere, MetadataPatch, Note, outside_of};
+use super::timing::{Backoff, Debounce, QUIET};
+use crate::decide::{MetadataPatch, PoolEvent, UnavailableAddresses, outside_of};
 use crate::ipam_node::IpamNodeRecord;
 use crate::objects::{RawObject, is_older};
 use crate::pool::{PoolRecord, StatusRecord};
 
-/// Statuses in which only counts of addresses are new are written no more often than this.
+/// The shortest time between two status writes in which only counts of addresses are new.
 pub(super) const COUNTS_EVERY: Duration = Duration::from_secs(10);
 /// The same during [`LIVELY`].
 const COUNTS_WHILE_LIVELY: Duration = Duration::from_secs(1);
@@ -22,51 +22,51 @@ const COUNTS_WHILE_LIVELY: Duration = Duration::from_secs(1);
 /// one another.
 pub(super) const LIVELY: Duration = Duration::from_secs(15);
 
-/// One pool.
+/// The work on one pool.
 #[derive(Debug)]
 pub(super) struct PoolTask {
     pub(super) record: PoolRecord,
-    pub(super) due: Due,
+    pub(super) due: Debounce,
     pub(super) backoff: Backoff,
-    /// No call is made before this time, whatever happens: the last one failed.
+    /// No call is made before this time, whatever happens: the last one failed, or a status waits for its bytes.
     pub(super) not_before: Option<Instant>,
-    /// The call under way. While there is one, events of the pool wait in `arrived`.
+    /// The call under way. While there is one, events of the pool wait in `pending_event`.
     pub(super) call: Option<Call>,
-    pub(super) arrived: Option<RawObject>,
-    /// The last status whose write failed. It may have been written all the same, also later.
-    pub(super) unanswered: Option<StatusRecord>,
-    /// The plan of a status write that failed: whether it was written is not known before the pool is read again.
+    pub(super) pending_event: Option<RawObject>,
+    /// The last status whose write failed. The write may have taken effect, or may do so later.
+    pub(super) unacknowledged: Option<StatusRecord>,
+    /// The plan of a failed status write, until a read of the pool shows whether the write took effect.
     pub(super) doubt: Option<Doubt>,
-    /// The resourceVersion that we wrote, or that the API server confirmed to be current while we led.
+    /// The resourceVersion that this leader wrote, or that the API server confirmed as current while it led.
     pub(super) confirmed: Option<String>,
-    /// What IPAMNodes are derived from: the last valid plan that a confirmed status records.
+    /// The plan that IPAMNodes are derived from: the last valid one that a confirmed status records.
     pub(super) applied: Option<Applied>,
     pub(super) written_at: Option<Instant>,
-    /// Until when counts are written without much ado.
+    /// Until when counts are written more often, see [`LIVELY`].
     pub(super) lively_until: Option<Instant>,
     /// The older pool that has addresses of this one.
-    pub(super) in_the_way: Option<PoolKey>,
+    pub(super) older_overlap: Option<PoolKey>,
 }
 
-/// What is done once the call under way has succeeded.
+/// The call under way, and what follows once it has succeeded.
 #[derive(Debug)]
 pub(super) struct Call {
     /// [`PoolRef::call`].
     pub(super) id: u64,
     pub(super) began: Instant,
-    /// What was sent; with neither the call only confirms that our version is current.
+    /// The status that was sent. With neither status nor patch, the call only confirms that the known version is current.
     pub(super) status: Option<StatusRecord>,
     /// The size of that status.
     pub(super) bytes: u64,
     pub(super) patch: Option<MetadataPatch>,
     pub(super) applies: Option<Applied>,
-    pub(super) notes: Vec<Note>,
+    pub(super) notes: Vec<PoolEvent>,
     /// Nodes that wait for the outcome.
     pub(super) held: BTreeSet<String>,
 }
 
 impl Call {
-    /// A call about to be sent, with nobody waiting for it yet.
+    /// Returns a call about to be sent, for which no node waits yet.
     pub(super) fn new(id: u64, began: Instant) -> Self {
         Self { id, began, status: None, bytes: 0, patch: None, applies: None, notes: Vec::new(), held: BTreeSet::new() }
     }
@@ -76,40 +76,40 @@ impl Call {
         self.status.is_some() || self.patch.is_some()
     }
 
-    /// Whether it only asks which version the API server has, so that it is known what became of an earlier write.
+    /// Whether it only reads the current version, which shows the outcome of an earlier write.
     pub(super) fn reads_back(&self) -> bool {
         !self.writes() && self.applies.is_none()
     }
 }
 
-/// The plan of [`PoolTask::unanswered`], while it is not known whether that was written. No other status is written meanwhile.
+/// The plan of [`PoolTask::unacknowledged`], while the outcome of that write is unknown. No other status is written meanwhile.
 #[derive(Debug)]
 pub(super) struct Doubt {
     pub(super) plan: Applied,
     /// The events of that write.
-    pub(super) notes: Vec<Note>,
-    /// Nodes that wait until that is known.
+    pub(super) notes: Vec<PoolEvent>,
+    /// Nodes that wait until the outcome is known.
     pub(super) held: BTreeSet<String>,
 }
 
-/// Who has which block, and the spec that says what that means for a node.
+/// The plan in force: the block of each node, and the spec from which the entries are made.
 #[derive(Clone, Debug)]
 pub(super) struct Applied {
-    /// `None` if the spec is not valid; then all that was given is being taken back.
+    /// `None` if the spec is invalid. Then all blocks are being released.
     pub(super) pool: Option<Arc<Pool>>,
-    /// By node name.
+    /// Sorted by node name.
     pub(super) assignments: Vec<Assignment>,
     /// Nodes whose entries are revoked, whatever their agents report.
-    pub(super) let_go: BTreeSet<String>,
-    /// What nodes may not give, for others hold it.
-    pub(super) elsewhere: Elsewhere,
-    /// Whether a block waits for its addresses to be unheld. Asked with every report of an agent.
+    pub(super) revoked: BTreeSet<String>,
+    /// Addresses that nodes must not allocate, because other nodes may use them.
+    pub(super) unavailable_addresses: UnavailableAddresses,
+    /// Whether a block is Releasing or Stale, so that it waits until its addresses are free. Checked with every report of an agent.
     pub(super) waits: bool,
     /// Nodes whose block was free until a status write of this leader assigned it.
     pub(super) just_assigned: BTreeSet<String>,
-    /// How many waits for reports had ended when it was made.
+    /// How many waits for reports had ended when the plan was made.
     pub(super) ended_pauses: u32,
-    /// Blocks outside the network of the spec from which nodes may allocate. None as a rule.
+    /// Blocks outside the network of the spec from which nodes may allocate. Usually empty.
     pub(super) beyond: Vec<AddrRange>,
 }
 
@@ -117,12 +117,12 @@ impl Applied {
     pub(super) fn new(pool: Option<Arc<Pool>>, assignments: Vec<Assignment>) -> Self {
         let network = pool.as_ref().map(|pool| pool.network().range());
         let beyond = outside_of(network.as_ref(), &assignments).copied().collect();
-        let waits = assignments.iter().any(|assignment| assignment.standing != Standing::Serving);
+        let waits = assignments.iter().any(|assignment| assignment.standing != BlockPhase::Active);
         Self {
             pool,
             assignments,
-            let_go: BTreeSet::new(),
-            elsewhere: Elsewhere::default(),
+            revoked: BTreeSet::new(),
+            unavailable_addresses: UnavailableAddresses::default(),
             waits,
             just_assigned: BTreeSet::new(),
             ended_pauses: 0,
@@ -130,7 +130,7 @@ impl Applied {
         }
     }
 
-    /// Takes over what the plan before this one knew of blocks that are the same.
+    /// Keeps `just_assigned` of the plan `before` for unchanged blocks.
     pub(super) fn follow(&mut self, before: &Self) {
         let block = |applied: &Self, node: &str| applied.of(node).map(|given| given.block.range);
         let same = before.just_assigned.iter().filter(|node| block(before, node) == block(self, node));
@@ -143,7 +143,7 @@ impl Applied {
         self.assignments.get(place)
     }
 
-    /// Whether the node's part is another here than in `old`.
+    /// Whether the node's part differs from that in `old`.
     fn differs_for(&self, node: &str, old: Option<&Self>) -> bool {
         match old {
             Some(old) if old.is_of_the_spec_of(self) => old.part_of(node) != self.part_of(node),
@@ -152,17 +152,17 @@ impl Applied {
         }
     }
 
-    /// All that the node's entry is made from, besides the spec.
+    /// All that the node's entry is made from, except the spec.
     fn part_of(&self, node: &str) -> (Option<&Assignment>, bool, Option<&Vec<AddrRange>>, bool) {
-        let Elsewhere { held, suspended, .. } = &self.elsewhere;
-        (self.of(node), self.let_go.contains(node), held.get(node), suspended.contains(node))
+        let UnavailableAddresses { held, suspended, .. } = &self.unavailable_addresses;
+        (self.of(node), self.revoked.contains(node), held.get(node), suspended.contains(node))
     }
 
-    /// Nodes whose part is made of other things besides their block, in this or in `other`.
+    /// Nodes whose part has more than their block, in this plan or in `other`.
     pub(super) fn specials<'a>(&'a self, other: &'a Self) -> impl Iterator<Item = &'a String> {
         [self, other].into_iter().flat_map(|applied| {
-            let Elsewhere { held, suspended, .. } = &applied.elsewhere;
-            applied.let_go.iter().chain(held.keys()).chain(suspended)
+            let UnavailableAddresses { held, suspended, .. } = &applied.unavailable_addresses;
+            applied.revoked.iter().chain(held.keys()).chain(suspended)
         })
     }
 
@@ -178,18 +178,18 @@ impl PoolTask {
     pub(super) fn new(record: PoolRecord) -> Self {
         Self {
             record,
-            due: Due::default(),
+            due: Debounce::default(),
             backoff: Backoff::default(),
             not_before: None,
             call: None,
-            arrived: None,
-            unanswered: None,
+            pending_event: None,
+            unacknowledged: None,
             doubt: None,
             confirmed: None,
             applied: None,
             written_at: None,
             lively_until: None,
-            in_the_way: None,
+            older_overlap: None,
         }
     }
 
@@ -198,22 +198,22 @@ impl PoolTask {
         self.due.wake_again();
     }
 
-    /// Whether the pool was woken since the last time.
+    /// Whether the pool was woken since the last call.
     pub(super) fn take_woken(&mut self) -> bool {
         self.due.take_woken()
     }
 
-    /// When the pool is to be looked at, if at all.
+    /// When the pool is due for a decision, if at all.
     pub(super) fn due_at(&self) -> Option<Instant> {
         let at = self.due.at()?;
         Some(self.not_before.map_or(at, |earliest| at.max(earliest)))
     }
 
-    /// A call failed. If it was to write a status, that may be written all the same: nodes whose part it changes wait until the
-    /// pool's version is known again.
+    /// A call failed. If it was a status write, it may have taken effect. Nodes whose part it changes wait until the pool's version is
+    /// known again.
     pub(super) fn doubt(&mut self, call: &mut Call) {
         let Some(status) = call.status.take() else { return };
-        self.unanswered = Some(status);
+        self.unacknowledged = Some(status);
         let Some(plan) = call.applies.take() else { return };
         self.doubt = Some(Doubt { plan, notes: std::mem::take(&mut call.notes), held: self.end_doubt() });
         self.confirmed = None;
@@ -224,8 +224,8 @@ impl PoolTask {
         self.doubt.take().map(|doubt| doubt.held).unwrap_or_default()
     }
 
-    /// Whether a status write that is under way, or of which it is not known whether it took effect, changes the node's part of
-    /// the pool. The node is noted then, for the queue once that is settled.
+    /// Whether a status write that is under way, or whose outcome is unknown, changes the node's part of the pool. If so, the node
+    /// returns to the queue once the outcome is known.
     ///
     /// Before the first plan of this leader any plan may change an entry that the node has.
     pub(super) fn holds_up(&mut self, node: &str, known: Option<&IpamNodeRecord>) -> bool {
@@ -240,7 +240,7 @@ impl PoolTask {
         true
     }
 
-    /// Whether `object` says nothing that we do not know: the echo of our own write, or an event older than it.
+    /// Whether `object` is not newer than the known version: the echo of this leader's own write, or an event older than it.
     pub(super) fn knows(&self, object: &RawObject) -> bool {
         let (read, known) = (object.resource_version(), self.record.resource_version.as_str());
         object.metadata.uid.as_deref() == Some(&self.record.uid) && (read == known || is_older(read, known))
@@ -263,21 +263,23 @@ impl PoolTask {
         }
     }
 
-    /// Whether a block of the pool waits for its addresses to be unheld.
+    /// Whether a block of the pool waits until its addresses are free.
     pub(super) fn waits_for_blocks(&self) -> bool {
         self.applied.as_ref().is_some_and(|applied| applied.waits)
     }
 
-    /// Whether something waits for the next word of the node's agent, whatever it says.
+    /// Whether the pool waits for the next report of the node's agent, whatever its content.
     pub(super) fn awaits(&self, node: &str) -> bool {
-        self.applied.as_ref().is_some_and(|applied| applied.elsewhere.awaited.contains(node))
+        self.applied.as_ref().is_some_and(|applied| applied.unavailable_addresses.awaited.contains(node))
     }
 
-    /// Whether nodes may not give some of their addresses, for others may hold them. Any report may end that, also one that counts as
-    /// many addresses as before.
+    /// Whether addresses are unavailable to their nodes, because other nodes may use them. Any report may end that, also one with the
+    /// same count.
     pub(super) fn bars_addresses(&self) -> bool {
-        let elsewhere = self.applied.as_ref().map(|applied| &applied.elsewhere);
-        elsewhere.is_some_and(|elsewhere| !elsewhere.held.is_empty() || !elsewhere.suspended.is_empty())
+        let unavailable_addresses = self.applied.as_ref().map(|applied| &applied.unavailable_addresses);
+        unavailable_addresses.is_some_and(|unavailable_addresses| {
+            !unavailable_addresses.held.is_empty() || !unavailable_addresses.suspended.is_empty()
+        })
     }
 
     /// Blocks outside the network of the spec from which nodes may allocate, also by a status write under way.
@@ -299,7 +301,7 @@ impl PoolTask {
         self.written_at.map_or(now, |at| at + self.counts_every(now))
     }
 
-    /// The same where more counts may follow at once.
+    /// The same, with time for more counts that may follow at once.
     pub(super) fn burst_of_counts_at(&self, now: Instant) -> Instant {
         self.counts_at(now).max(now + QUIET)
     }
@@ -310,7 +312,7 @@ impl PoolTask {
     }
 }
 
-/// The nodes whose part of the pool is another in `new` than in `old`. Both stand by node name.
+/// Returns the nodes whose part of the pool differs between `old` and `new`. Both are sorted by node name.
 pub(super) fn changed_nodes<'a>(old: &'a [Assignment], new: &'a [Assignment]) -> Vec<&'a str> {
     let (mut old, mut new) = (old.iter().peekable(), new.iter().peekable());
     let mut changed = Vec::new();
@@ -338,7 +340,7 @@ mod tests {
     fn given(node: &str, first: &str) -> Assignment {
         let first = first.parse().unwrap();
         let range = AddrRange::new(first, first).unwrap();
-        Assignment { node: node.to_owned(), block: Block { range, gateway: None }, standing: Standing::Serving }
+        Assignment { node: node.to_owned(), block: Block { range, gateway: None }, standing: BlockPhase::Active }
     }
 
     #[test]

@@ -1,18 +1,18 @@
 //! Recovery: records of blocks are lost, or may be from an earlier time.
 //!
-//! Two records say who has which block: the pool's status and the IPAMNode. The agents' journals know it, too. So the operator
+//! Two records have the block of each node: the pool's status and the IPAMNode. The agents' journals have it, too. So the operator
 //! requests reports: it writes a new ID into `spec.reportRequest` of an IPAMNode, and the agent repeats the ID in its next report.
 //! Until then the earlier report of that node proves nothing: it releases no block.
 //!
 //! | what the leader sees | what it requests | what waits |
 //! | --- | --- | --- |
-//! | both records of a block are gone | a report of that node | nobody: the block is reserved for its node |
+//! | both records of a block are gone | a report of that node | nothing: the block is reserved for its node |
 //! | the API server is back in an earlier state, or may be | reports of all nodes | new blocks, for at most [`PAUSE`] |
-//! | the Lease says that blocks were assigned, and nothing is recorded but reports | reports of all nodes | new blocks, for at most [`PAUSE`] |
-//! | nothing is recorded, and the Lease says that blocks were assigned | reports of all nodes | new blocks, until all have reported |
+//! | the Lease has `Allocated`, and only reports are recorded | reports of all nodes | new blocks, for at most [`PAUSE`] |
+//! | the Lease has `Allocated`, and nothing is recorded | reports of all nodes | new blocks, until all have reported |
 //!
-//! "May be" is what the Lease says to the next leader, by [`Given::Unrecorded`] or [`Given::Doubtful`].
-//! A Node that joins meanwhile is not waited for.
+//! "May be" means: the new leader found [`AllocationState::Recovering`] or [`AllocationState::Doubtful`] in the Lease.
+//! With `Recovering` and no recorded block, new blocks also wait until all have reported. No pool waits for a Node that joins meanwhile.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::time::{Duration, Instant};
@@ -22,11 +22,11 @@ use ipam_core::{AddrRange, PoolKey};
 
 use super::pool_task::Applied;
 use super::{NodeAction, PoolTask, Reconciler};
-use crate::given::Given;
+use crate::allocation_state::AllocationState;
 use crate::index::key_of;
 use crate::ipam_node::{IpamNodeRecord, claim_of};
 
-/// For how long new blocks wait for reports where records are there, and may be from an earlier time.
+/// How long new blocks wait for reports if records exist and may be from an earlier time.
 pub(super) const PAUSE: Duration = Duration::from_mins(2);
 
 /// Pool, node and block.
@@ -39,23 +39,23 @@ pub(super) struct Recovery {
     awaited: BTreeMap<String, String>,
     /// The awaited nodes that an admin has named in an annotation of force-release.
     force_released: BTreeSet<String>,
-    /// Blocks of which no record is left, or may be. A reservation ends when a status records the block, when the node's agent has
-    /// answered, when the grace of a Node that is gone has ended, or when an admin releases it.
+    /// Blocks whose records are lost, or may be. A reservation ends when a status records the block, the node's agent answers, the
+    /// grace of a missing Node ends, or an admin force-releases it.
     reserved: Reservations,
     /// Until when no pool assigns a new block.
     pause: Pause,
-    /// How many pauses have ended. A plan from before the end of one does not know the last reports.
+    /// How many pauses have ended. A plan from before such an end does not include the last reports.
     ended_pauses: u32,
-    /// The awaited nodes for which the pause waits: those whose Nodes existed when it began.
+    /// The awaited nodes for which the pause waits: those that run an agent and whose Nodes existed when it began.
     pausing: BTreeSet<String>,
-    /// Whether the records are to be compared with the Lease, once all is listed.
+    /// Whether the records must be compared with the Lease once all watches have listed.
     examines: bool,
     /// Whether the API server is back in an earlier state.
-    went_back: bool,
-    /// What the Lease is known to say.
-    said: Given,
-    /// What another leader made the Lease say, until the records are compared with it.
-    inherited: Given,
+    rolled_back: bool,
+    /// The known state of the Lease.
+    said: AllocationState,
+    /// The state that the Lease had when this leader acquired it, until the records are compared with it.
+    inherited: AllocationState,
     /// Whether this leader has seen records. If there are none any more, all blocks were released in order.
     saw_records: bool,
     /// Nodes with a call that waits for the Lease.
@@ -66,7 +66,7 @@ pub(super) struct Recovery {
 #[derive(Debug, Default)]
 struct Reservations {
     by_node: BTreeMap<String, BTreeSet<(PoolKey, AddrRange)>>,
-    /// Nodes whose reserved blocks have changed since the occupancy was brought up to date.
+    /// Nodes whose reserved blocks have changed since the last update of the occupancy.
     changed: BTreeSet<String>,
 }
 
@@ -97,12 +97,12 @@ impl Reservations {
 /// How long new blocks wait.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 enum Pause {
-    /// They do not.
+    /// New blocks do not wait.
     #[default]
     None,
-    /// Until all have reported, and no longer than this.
+    /// Until all agents have reported, but no longer than this.
     Until(Instant),
-    /// Until all have reported.
+    /// Until all agents have reported.
     UntilReported,
 }
 
@@ -128,7 +128,7 @@ impl Recovery {
         self.pause != Pause::None && !self.pausing.is_empty()
     }
 
-    /// When the pause ends, whoever has reported.
+    /// When the pause ends, even if reports are missing.
     pub(super) fn pause_ends(&self) -> Option<Instant> {
         match self.pause {
             Pause::Until(end) if self.is_paused() => Some(end),
@@ -151,10 +151,10 @@ impl Recovery {
         matches!(self.pause, Pause::Until(_)).then_some(PAUSE)
     }
 
-    /// Whether the Lease does not say yet that the next leader has to request reports. Until it does, no pool is written either: one
-    /// record that is there would make the next leader believe that not all are lost.
-    pub(super) fn waits_for_the_word(&self) -> bool {
-        self.is_for_the_next_leader() && self.said < Given::Doubtful
+    /// Whether the state of the Lease does not yet make the next leader request reports. Until it does, no pool is written either: a
+    /// single record would show the next leader that not all records are lost.
+    pub(super) fn waits_for_the_lease_state(&self) -> bool {
+        self.is_for_the_next_leader() && self.said < AllocationState::Doubtful
     }
 
     /// Whether calls wait for the Lease.
@@ -174,7 +174,7 @@ impl Recovery {
         of_pool.map(claim).collect()
     }
 
-    /// The nodes whose reserved blocks have changed since this was asked last.
+    /// Returns the nodes whose reserved blocks have changed since the last call.
     pub(super) fn take_changed(&mut self) -> BTreeSet<String> {
         std::mem::take(&mut self.reserved.changed)
     }
@@ -190,7 +190,7 @@ impl Recovery {
         by_node.flat_map(|(node, blocks)| blocks.iter().map(move |(key, range)| (key, node, range)))
     }
 
-    /// A status records these now.
+    /// Ends the reservations of the blocks that a status records now.
     pub(super) fn recorded(&mut self, key: &PoolKey, applied: &Applied) {
         let nodes: Vec<String> = self.reserved.by_node.keys().cloned().collect();
         for node in nodes {
@@ -201,15 +201,15 @@ impl Recovery {
 }
 
 impl Reconciler {
-    /// Begins with what the Lease said when this leader acquired it.
-    pub(super) fn begin_by(&mut self, given: Given) {
+    /// Begins with the state that the Lease had when this leader acquired it.
+    pub(super) fn begin_by(&mut self, given: AllocationState) {
         let before = std::mem::take(&mut self.recovery.reserved);
         let changed = before.changed.into_iter().chain(before.by_node.into_keys()).collect();
         let reserved = Reservations { changed, ..Reservations::default() };
         self.recovery = Recovery { said: given, inherited: given, examines: true, reserved, ..Recovery::default() };
     }
 
-    /// The API server is back in an earlier state: all blocks that are known are reserved until the records are listed and compared.
+    /// Reserves all known blocks until the records are listed and compared, because the API server is back in an earlier state.
     pub(super) fn reserve_all(&mut self) {
         for (key, task) in &self.pools {
             let plans = task.applied.iter().chain(task.call.iter().filter_map(|call| call.applies.as_ref()));
@@ -223,49 +223,60 @@ impl Reconciler {
             let claims = record.blocks.iter().map(key_of).filter_map(|key| Some((record.claim(node, &key)?, key)));
             claims.for_each(|(claim, key)| self.recovery.reserved.insert((key, claim.node, claim.range)));
         }
-        self.recovery.went_back = true;
+        self.recovery.rolled_back = true;
     }
 
-    /// What is known is not what the API server has: the records are to be compared once they are listed.
+    /// The known state is not that of the API server: the records will be compared once they are listed.
     pub(super) fn doubt_records(&mut self) {
         self.recovery.examines = true;
     }
 
-    /// The Lease is known to say this of assigned blocks.
-    pub(super) fn lease_gives(&mut self, given: Given) {
-        // Without a change each held node would be looked at with each event, and wake the others.
+    /// Takes in the known state of the Lease.
+    pub(super) fn on_allocation_state(&mut self, given: AllocationState) {
+        // Without this check, each event would queue every waiting node again, and these would wake the others.
         if std::mem::replace(&mut self.recovery.said, given) != given {
             self.release_held();
         }
     }
 
-    /// Nodes whose calls waited for the Lease are looked at again.
+    /// Queues the nodes whose calls waited for the Lease.
     pub(super) fn release_held(&mut self) {
         for node in std::mem::take(&mut self.recovery.held) {
             self.queue.push(&node);
         }
     }
 
-    /// What the Lease is to say.
-    pub(super) fn wants_lease_to_say(&self) -> Given {
+    /// Returns the state that the Lease must have.
+    pub(super) fn wanted_state(&self) -> AllocationState {
         let said = self.recovery.said;
         if self.recovery.is_for_the_next_leader() {
-            return self.recovery_word();
+            return self.recovery_state();
         }
         if self.recovery.examines {
             return said;
         }
-        let may_forget = matches!(said, Given::Nothing | Given::Doubtful) || self.recovery.saw_records;
-        if may_forget && !self.assigns() && !self.is_in_use() { Given::Nothing } else { Given::Recorded }
+        let may_forget =
+            matches!(said, AllocationState::NoneAllocated | AllocationState::Doubtful) || self.recovery.saw_records;
+        if may_forget && !self.has_records() && !self.is_in_use() {
+            AllocationState::NoneAllocated
+        } else {
+            AllocationState::Allocated
+        }
     }
 
-    /// What the Lease is to say during a recovery. Where nothing was ever assigned as far as anybody knows, the next leader need not wait
-    /// without end.
-    fn recovery_word(&self) -> Given {
+    /// Returns the state that the Lease must have during a recovery. If no block is known to have been assigned, the next leader need not
+    /// wait without a limit.
+    fn recovery_state(&self) -> AllocationState {
         let is_known =
             self.recovery.pause == Pause::UntilReported || !self.recovery.reserved.by_node.is_empty() || self.assigns();
-        let was_doubtful = self.recovery.said == Given::Doubtful;
-        if was_doubtful && !is_known { Given::Doubtful } else { Given::Unrecorded }
+        let was_doubtful = self.recovery.said == AllocationState::Doubtful;
+        if was_doubtful && !is_known { AllocationState::Doubtful } else { AllocationState::Recovering }
+    }
+
+    /// Whether a status or an IPAMNode has a block. A status write without an answer does not count: no node gets a block by it, so it leaves
+    /// no mark in the Lease if it fails.
+    fn has_records(&self) -> bool {
+        self.pools.values().any(PoolTask::has_records) || self.ipam_nodes.all().values().any(has_blocks)
     }
 
     /// Whether a block is assigned, or about to be.
@@ -278,7 +289,7 @@ impl Reconciler {
         self.occupancy.has_outside_blocks()
     }
 
-    /// Notes that there are records. From now on this leader sees if they go.
+    /// Remembers that this leader has seen records. From then on it sees whether they disappear.
     pub(super) fn note_records(&mut self) {
         self.recovery.saw_records = self.recovery.saw_records || self.assigns();
     }
@@ -288,16 +299,16 @@ impl Reconciler {
         self.recovery.awaited.contains_key(node)
     }
 
-    /// Whether a call would do more than the Lease would let the next leader know of. If so it waits for the Lease.
+    /// Whether a call needs a state of the Lease that would make the next leader more careful than the known one. If so it waits for it.
     pub(super) fn waits_for_the_lease(&mut self, node: &str, action: &NodeAction) -> bool {
-        // One report in a new IPAMNode makes the next leader believe that not all records are lost, unless the Lease says otherwise.
+        // A report in a new IPAMNode shows the next leader that not all records are lost, unless the Lease has another state.
         let creates = matches!(action, NodeAction::Create { .. });
         let needs = if self.recovery.is_for_the_next_leader() && (creates || self.is_awaited(node)) {
-            self.recovery_word()
+            self.recovery_state()
         } else if action.blocks().is_empty() {
-            Given::Nothing
+            AllocationState::NoneAllocated
         } else {
-            Given::Recorded
+            AllocationState::Allocated
         };
         let waits = self.recovery.said < needs;
         if waits {
@@ -306,23 +317,23 @@ impl Reconciler {
         waits
     }
 
-    /// Compares what is listed with what the Lease said. Only once all is listed.
+    /// Compares the listed records with the state of the Lease, once all watches have listed.
     pub(super) fn examine(&mut self, now: Instant) {
         if !std::mem::take(&mut self.recovery.examines) {
             return;
         }
         self.forget_reports_of_missing_nodes(now);
         let inherited = std::mem::take(&mut self.recovery.inherited);
-        let went_back = std::mem::take(&mut self.recovery.went_back);
+        let rolled_back = std::mem::take(&mut self.recovery.rolled_back);
         let is_all_lost = match self.recovery.said {
-            Given::Nothing | Given::Doubtful => false,
-            Given::Recorded => !self.is_anything_recorded(),
-            // Another leader has begun, and some agents may have reported since.
-            Given::Unrecorded => !self.assigns(),
+            AllocationState::NoneAllocated | AllocationState::Doubtful => false,
+            AllocationState::Allocated => !self.is_anything_recorded(),
+            // Another leader has begun a recovery, and some agents may have reported since.
+            AllocationState::Recovering => !self.assigns(),
         };
-        // An agent may have reported to an IPAMNode that was created after all records were lost.
-        let may_be_lost = self.recovery.said == Given::Recorded && !self.assigns();
-        if !is_all_lost && !may_be_lost && !went_back && inherited < Given::Doubtful {
+        // An agent may have reported in an IPAMNode that was created after all records were lost.
+        let may_be_lost = self.recovery.said == AllocationState::Allocated && !self.assigns();
+        if !is_all_lost && !may_be_lost && !rolled_back && inherited < AllocationState::Doubtful {
             return;
         }
         self.recovery.pause = if is_all_lost { Pause::UntilReported } else { Pause::Until(now + PAUSE) };
@@ -331,7 +342,7 @@ impl Reconciler {
             tracing::warn!("--agent-node-selector matches no Node, so new blocks wait for no report");
         }
         let reserved = self.recovery.reserved.by_node.keys();
-        // The earlier report of a node without a Node proves no more than another.
+        // An earlier report also proves nothing if its Node is missing.
         let with_blocks = self.ipam_nodes.all().iter().filter(|(_, known)| has_blocks(known)).map(|(node, _)| node);
         let nodes = self.recovery.pausing.iter().chain(self.recovery.awaited.keys()).chain(reserved).chain(with_blocks);
         let nodes: BTreeSet<String> = nodes.cloned().collect();
@@ -339,21 +350,21 @@ impl Reconciler {
         self.request_reports(nodes, now);
     }
 
-    /// Whether an agent is to run on the node.
+    /// Whether the node runs an agent, by [`super::Settings::agent_nodes`].
     fn runs_agent(&self, node: &str) -> bool {
         let labels = self.nodes.labels(node);
         self.settings.agent_nodes.iter().all(|(key, value)| labels.is_some_and(|labels| labels.get(key) == Some(value)))
     }
 
-    /// Whether any record says that a block is assigned, or an agent has reported.
+    /// Whether any record has a block, or an agent has reported.
     fn is_anything_recorded(&self) -> bool {
         let has_claims = |task: &PoolTask| task.record.status.claims().next().is_some();
-        let tells = |record: &IpamNodeRecord| has_blocks(record) || record.has_spoken();
+        let tells = |record: &IpamNodeRecord| has_blocks(record) || record.has_reported();
         self.pools.values().any(has_claims) || self.ipam_nodes.all().values().any(tells)
     }
 
-    /// A status does not record these blocks any more, or is gone with its pool. Those that no IPAMNode has are lost. `was_unused` says of
-    /// a node whether its block was free until this leader assigned it.
+    /// A status no longer records these blocks, or was deleted with its pool. Blocks without an entry in an IPAMNode are lost.
+    /// `was_unused` returns whether the block of a node was free until this leader assigned it.
     pub(super) fn status_lost(
         &mut self,
         key: &PoolKey,
@@ -375,7 +386,7 @@ impl Reconciler {
         self.reserve(blocks, now);
     }
 
-    /// An IPAMNode is gone. Those of its blocks are lost that no status records.
+    /// An IPAMNode was deleted. Its blocks that no status records are lost.
     pub(super) fn ipam_node_lost(&mut self, node: &str, gone: &IpamNodeRecord, now: Instant) {
         if !self.sees_losses() {
             return;
@@ -384,17 +395,17 @@ impl Reconciler {
             let status = self.pools.get(key).map(|task| &task.record.status);
             status.is_some_and(|status| status.claims().any(|claim| claim.node == node))
         };
-        let entries = gone.blocks.iter().chain(gone.unedited.iter().flatten());
+        let entries = gone.blocks.iter().chain(gone.intended_blocks.iter().flatten());
         let lost = entries.filter(|entry| {
             let key = key_of(entry);
-            !is_recorded(&key) && (gone.unsettled || !gone.is_over(&key))
+            !is_recorded(&key) && (gone.write_in_flight || !gone.is_over(&key))
         });
         let lost = lost.filter_map(|entry| Some((key_of(entry), node.to_owned(), claim_of(node, entry)?.range)));
         let lost: Vec<Reserved> = lost.collect();
         self.reserve(lost, now);
     }
 
-    /// Whether what is gone was there while this leader led. What was known before may have gone in order meanwhile.
+    /// Whether a deleted record existed while this leader led. A record from before may have been deleted in order meanwhile.
     pub(super) fn sees_losses(&self) -> bool {
         self.is_leading() && !self.recovery.examines
     }
@@ -426,7 +437,7 @@ impl Reconciler {
         self.note_awaited(now);
     }
 
-    /// The node's IPAMNode has changed: its report may be the one that is awaited.
+    /// The node's IPAMNode has changed: its report may be the awaited one.
     pub(super) fn note_report(&mut self, node: &str, now: Instant) {
         let Some(request) = self.recovery.request_to(node) else { return };
         let answer = self.ipam_nodes.get(node).and_then(|known| known.answers.as_ref());
@@ -437,7 +448,7 @@ impl Reconciler {
         }
     }
 
-    /// The report of the node is awaited no more, and its reserved blocks are released.
+    /// Ends the wait for the node's report, and releases its reserved blocks.
     pub(super) fn end_wait(&mut self, node: &str, now: Instant) {
         if self.recovery.awaited.remove(node).is_none() {
             return;
@@ -453,15 +464,15 @@ impl Reconciler {
         self.note_awaited(now);
     }
 
-    /// No pool waits any more for a node that an admin names on a pool. Its reserved blocks of that pool, and of pools that are gone, are
-    /// released. Its earlier report still proves nothing: the annotation can be older than the loss of records, and it is about one
-    /// pool. So the wait goes on as long as the node has a Node or a block.
+    /// Ends the pause for each node that an admin force-releases on a pool. Its reserved blocks of that pool, and of deleted pools, are
+    /// released. Its earlier report still proves nothing: the annotation can be older than the loss of records, and it concerns one
+    /// pool. So the report stays awaited as long as the node has a Node or a block.
     pub(super) fn end_waits_by_hand(&mut self, now: Instant) {
         if self.recovery.awaited.is_empty() {
             return;
         }
         let recovery = &self.recovery;
-        // Nothing can be annotated on a pool that is gone.
+        // A deleted pool cannot have an annotation.
         let is_meant = |named: &PoolKey, of: &PoolKey| named == of || !self.pools.contains_key(of);
         let is_for = |(key, node): &(&PoolKey, &String)| {
             let is_reserved = || recovery.reserved_of(node).any(|(of, _)| is_meant(key, of));
@@ -482,8 +493,8 @@ impl Reconciler {
         }
     }
 
-    /// Whether the report of the node decides nothing any more: it has no Node, an admin has released it, and no record has a block of
-    /// it.
+    /// Whether the report of the node no longer matters: the node has no Node, an admin has force-released it, and no record has a
+    /// block of it.
     pub(super) fn is_released_by_hand(&self, node: &str) -> bool {
         let has_blocks = || self.ipam_nodes.get(node).is_some_and(has_blocks);
         let is_reserved = || self.recovery.reserved_of(node).next().is_some();
@@ -504,7 +515,7 @@ impl Reconciler {
         }
     }
 
-    /// Pools show which nodes they wait for, and assign blocks again when there is none.
+    /// Updates the nodes that the conditions of pools show as awaited. Ends the pause when there is none.
     fn note_awaited(&mut self, now: Instant) {
         self.metrics.nodes_awaiting_report(self.recovery.awaited.len());
         if self.recovery.pause == Pause::None {
@@ -520,12 +531,12 @@ impl Reconciler {
         }
     }
 
-    /// Drops all plans, because they do not know the last reports. Plans under way are dropped when they arrive.
+    /// Drops all plans, because they do not include the last reports. Plans under way are dropped when they arrive.
     fn pause_is_over(&mut self, now: Instant) {
         self.recovery.ended_pauses += 1;
         self.pools.values_mut().for_each(|task| task.applied = None);
         self.wake_pools(now);
-        // Entries that lacked a grant get one, also those of a Node that is gone.
+        // Entries that lacked a grant get one, also those of a missing Node.
         for node in self.nodes.names().chain(self.ipam_nodes.all().keys()) {
             self.queue.push(node);
         }
@@ -539,11 +550,17 @@ fn has_blocks(record: &IpamNodeRecord) -> bool {
 impl PoolTask {
     /// Whether a block of it is assigned, or about to be.
     fn assigns(&self) -> bool {
-        let plans = self.applied.iter().chain(self.call.iter().filter_map(|call| call.applies.as_ref()));
-        self.record.status.claims().next().is_some() || plans.into_iter().any(|applied| !applied.assignments.is_empty())
+        let mut planned = self.call.iter().filter_map(|call| call.applies.as_ref());
+        self.has_records() || planned.any(|applied| !applied.assignments.is_empty())
     }
 
-    /// Nodes and the blocks that they may use, by the status or by what IPAMNodes are derived from.
+    /// Whether its status has a block.
+    fn has_records(&self) -> bool {
+        let is_applied = self.applied.as_ref().is_some_and(|applied| !applied.assignments.is_empty());
+        is_applied || self.record.status.claims().next().is_some()
+    }
+
+    /// Nodes and the blocks that they may use, by the status or by the plan that IPAMNodes are derived from.
     pub(super) fn blocks(&self) -> BTreeSet<(String, AddrRange)> {
         let planned = self.applied.iter().flat_map(|applied| &applied.assignments);
         let planned = planned.map(|given| (given.node.clone(), given.block.range));

@@ -1,4 +1,4 @@
-//! The steps of a key: which keys are woken, and what is to be done next about each.
+//! The steps of a key: which keys are woken, and the next step of each.
 
 use std::time::Instant;
 
@@ -19,19 +19,19 @@ pub enum Key {
     IpamNode(String),
 }
 
-/// What is to be done next about a key.
+/// The next step of a key.
 #[derive(Debug)]
 pub enum Step {
-    /// This call. Once [`Reconciler::settle`] knows its outcome, there may be another step.
+    /// Make this call. After [`Reconciler::settle`] with its outcome, there may be another step.
     Call(Box<Command>),
-    /// Nothing before this instant, if nothing happens before.
+    /// Nothing before this instant, unless the key is woken.
     Wait(Instant),
-    /// Nothing, until it is woken.
+    /// Nothing, until the key is woken.
     Done,
 }
 
 impl Reconciler {
-    /// Returns the keys that were woken since the last time. Each is to be stepped, if a step is under way, after it.
+    /// Returns the keys that were woken since the last call. The driver steps each of them, after a step that is under way.
     pub fn take_wakes(&mut self, now: Now) -> Vec<Key> {
         if !self.decides() {
             return Vec::new();
@@ -41,7 +41,7 @@ impl Reconciler {
             if let Some(key) = self.key_of_node(&node) {
                 keys.push(key);
             } else {
-                // A node without both objects has no Controller and needs no call. What the operator knows of it is updated here.
+                // A node with neither object has no Controller and needs no call. Its known state is updated here.
                 drop(self.step_node(&node, now));
                 is_changed = true;
             }
@@ -63,7 +63,7 @@ impl Reconciler {
         self.recovery.pause_ends().into_iter().chain(self.queue.next_later()).min()
     }
 
-    /// Does what is due besides keys, and wakes the nodes whose time has come: a node without both objects has no Controller that waits.
+    /// Does the due work that has no key, and wakes the nodes whose time has come. A node with neither object has no Controller that waits.
     pub fn tick(&mut self, now: Instant) {
         self.tend(now);
     }
@@ -76,8 +76,8 @@ impl Reconciler {
         self.ipam_nodes.get(node).map(|_| Key::IpamNode(node.to_owned()))
     }
 
-    /// The store of a Controller has the object of this key, or without a key all objects. A key that was woken before is woken again:
-    /// the Controller did not find its object.
+    /// The store of a Controller now has the object of this key, or all objects if `key` is `None`. A key that was woken before is woken
+    /// again, because the Controller did not find its object.
     fn is_stored(&mut self, key: Option<&Key>) {
         match key {
             Some(Key::Pool(key)) => self.pools.get_mut(key).into_iter().for_each(PoolTask::wake_again),
@@ -132,7 +132,7 @@ impl Reconciler {
         step
     }
 
-    /// What is due besides keys.
+    /// Does the due work that has no key.
     pub(super) fn tend(&mut self, now: Instant) {
         if !self.decides() {
             return;
@@ -143,7 +143,7 @@ impl Reconciler {
         self.end_pause(now);
         self.settle_overlaps(now);
         self.queue.promote(now);
-        let waits_for_the_lease = self.recovery.waits_for_the_word();
+        let waits_for_the_lease = self.recovery.waits_for_the_lease_state();
         if std::mem::replace(&mut self.waits_for_the_lease, waits_for_the_lease) && !waits_for_the_lease {
             self.wake_all();
             self.release_held();
@@ -151,7 +151,7 @@ impl Reconciler {
     }
 
     fn step_pool(&mut self, key: &PoolKey, now: Now) -> Step {
-        let waits_for_the_lease = self.recovery.waits_for_the_word();
+        let waits_for_the_lease = self.recovery.waits_for_the_lease_state();
         loop {
             let Some(task) = self.pools.get_mut(key) else { return Step::Done };
             if task.call.is_some() || waits_for_the_lease {
@@ -163,7 +163,7 @@ impl Reconciler {
                 return due.map_or(Step::Done, Step::Wait);
             }
             task.due.take(now.instant);
-            // What was sent for other pools matters to this one.
+            // Writes that were sent for other pools matter to this one.
             self.note_occupancy(now.instant);
             if let Some(call) = self.look_at_pool(key, now) {
                 return Step::Call(Box::new(call));

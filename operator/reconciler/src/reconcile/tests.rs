@@ -7,18 +7,18 @@ use serde_json::{Value, json};
 
 use super::model::Model;
 use super::*;
-use crate::given::Given;
+use crate::allocation_state::AllocationState;
 use crate::index::Leaving;
 use crate::ipam_node::IpamNodeRecord;
 use crate::pool::StatusRecord;
 
 mod absences;
-mod beside;
 mod bytes;
 mod earlier_state;
 mod edits;
 mod fence;
 mod lifetime;
+mod other_pools;
 mod outside;
 mod places;
 mod races;
@@ -107,7 +107,7 @@ fn conflict_means_observe_again() {
 #[test]
 fn nothing_is_decided_before_every_cache_is_in_sync() {
     let mut world = World::empty();
-    world.reconciler.lead(Word::default(), world.now);
+    world.reconciler.lead(LeaseState::default(), world.now);
     world.tell(Observed::Pool(PoolKind::IpPool, Event::Init));
     world.tell(Observed::Pool(PoolKind::IpPool, Event::InitApply(blue())));
     world.tell(Observed::Pool(PoolKind::IpPool, Event::InitDone));
@@ -119,30 +119,30 @@ fn nothing_is_decided_before_every_cache_is_in_sync() {
     world.tell(Observed::IpamNode(Event::Init));
     world.now += Duration::from_mins(1);
     assert!(!world.reconciler.is_synced() && world.poll().is_empty() && world.next_wake().is_none());
-    let earlier = world.reconciler.wants_of_lease();
+    let earlier = world.reconciler.lease_request();
     world.tell(Observed::IpamNode(Event::InitDone));
     assert!(world.reconciler.is_synced());
     assert!(world.poll().is_empty() && world.next_wake().is_none() && !world.reconciler.is_idle());
-    world.reconciler.lease_says(earlier.granted(), world.now);
+    world.reconciler.on_lease_state(earlier.granted(), world.now);
     assert!(world.poll().is_empty(), "a write that was asked for earlier says nothing of these lists");
-    world.reconciler.lease_says(world.reconciler.wants_of_lease().granted(), world.now);
+    world.reconciler.on_lease_state(world.reconciler.lease_request().granted(), world.now);
     assert!(!world.poll().is_empty());
 }
 
 #[test]
 fn lists_from_before_a_restore_are_confirmed_by_no_write_that_was_asked_for_after_them() {
     let mut world = World::empty();
-    world.reconciler.lead(Word::default(), world.now);
+    world.reconciler.lead(LeaseState::default(), world.now);
     world.list(&["n1"], &[blue()], vec![empty("n1")]);
     world.now += Duration::from_mins(1);
-    let asked = world.reconciler.wants_of_lease();
+    let asked = world.reconciler.lease_request();
     // A watch sees an earlier state, and all is listed once more.
     let earlier = pool_object("blue", 9, 1, SPEC, &json!({}));
     world.tell(Observed::Pool(PoolKind::IpPool, Event::Init));
     world.tell(Observed::Pool(PoolKind::IpPool, Event::InitApply(earlier.clone())));
     assert!(world.reconciler.take_wish_for_lists());
     world.list(&["n1"], &[earlier], vec![empty("n1")]);
-    world.reconciler.lease_says(asked.granted(), world.now);
+    world.reconciler.on_lease_state(asked.granted(), world.now);
     assert!(world.poll().is_empty(), "the write was asked for before the new lists");
     world.confirmed = asked.confirm;
     assert!(!world.settle().is_empty());
@@ -167,7 +167,7 @@ fn a_follower_keeps_warm_and_does_nothing_until_it_leads() {
     world.node_joins("n2");
     assert!(world.reconciler.is_synced());
     assert!(world.calls().is_empty() && world.next_wake().is_none());
-    world.reconciler.lead(Word::default(), world.now);
+    world.reconciler.lead(LeaseState::default(), world.now);
     assert!(world.calls().is_empty(), "what was listed before may be what the last leader has changed since");
     world.list(&["n1", "n2"], &[blue()], vec![]);
     assert_eq!(status_of(&only(world.calls())).allocations.len(), 2);

@@ -1,39 +1,39 @@
-//! When something is to be looked at. Pure: time is told, never asked.
+//! When a pool is due, and how long to wait after failures. Pure: the time is an argument.
 
 use std::time::{Duration, Instant};
 
-/// A burst of events is over when none has come for this long. Short, for each join waits for it; what comes while a
-/// status is being written is drawn together anyway.
+/// A burst of events is over when no event has come for this long. It is short, because each join waits for it. Events
+/// during a status write are joined anyway.
 pub(super) const QUIET: Duration = Duration::from_millis(10);
-/// A burst that does not end is served after this long all the same.
+/// A burst that does not end is handled after this long.
 const LONGEST_BURST: Duration = Duration::from_millis(400);
 /// The first pause after a failure; each further one is twice as long.
 const FIRST_PAUSE: Duration = Duration::from_millis(500);
 /// The longest pause after failures.
 const LONGEST_PAUSE: Duration = Duration::from_secs(30);
 
-/// When a pool is to be looked at, with bursts of reasons drawn together.
+/// When a pool is due for a decision. Bursts of events are joined.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
-pub(super) struct Due {
+pub(super) struct Debounce {
     burst_began: Option<Instant>,
     at: Option<Instant>,
-    /// Whether the time became earlier since [`Due::take_woken`].
+    /// Whether the time became earlier since [`Debounce::take_woken`].
     is_woken: bool,
-    /// Whether a look was due and could not be made.
+    /// Whether a decision was due and could not be made.
     is_blocked: bool,
 }
 
-impl Due {
-    /// Something happened: look once it is quiet, but not later than a burst may last.
+impl Debounce {
+    /// Makes the pool due once the burst is over, at the latest after [`LONGEST_BURST`].
     pub(super) fn wake(&mut self, now: Instant) {
         let began = *self.burst_began.get_or_insert(now);
         let at = (now + QUIET).min(began + LONGEST_BURST);
-        // A later time needs no other step: the step that waits asks again.
+        // A later time needs no other step: the waiting step checks the time again.
         self.is_woken |= self.is_blocked || self.at.is_none_or(|known| at < known);
         (self.at, self.is_blocked) = (Some(at), false);
     }
 
-    /// Look no later than `at`, for a reason that bears waiting.
+    /// Makes the pool due no later than `at`, for a reason that can wait.
     pub(super) fn by(&mut self, at: Instant) {
         if self.is_blocked || self.at.is_none_or(|known| at < known) {
             self.at = Some(self.at.map_or(at, |known| known.min(at)));
@@ -41,27 +41,27 @@ impl Due {
         }
     }
 
-    /// A look is due and cannot be made. The next wake leads to a step, whatever its time.
+    /// A decision is due and cannot be made. The next wake causes a step, whatever its time.
     pub(super) fn block(&mut self) {
         self.is_blocked = self.at.is_some();
     }
 
-    /// Wakes once more, if there is something to look at.
+    /// Wakes the pool once more, if a decision is pending.
     pub(super) fn wake_again(&mut self) {
         self.is_woken = self.at.is_some();
     }
 
-    /// Whether it was woken since the last time.
+    /// Whether the pool was woken since the last call.
     pub(super) fn take_woken(&mut self) -> bool {
         std::mem::take(&mut self.is_woken)
     }
 
-    /// When to look, if at all.
+    /// When the pool is due, if at all.
     pub(super) fn at(&self) -> Option<Instant> {
         self.at
     }
 
-    /// Takes the order to look, if it is time.
+    /// Whether the pool is due. If so, it is no longer due afterwards.
     pub(super) fn take(&mut self, now: Instant) -> bool {
         let due = self.at.is_some_and(|at| at <= now);
         if due {
@@ -85,7 +85,7 @@ impl Backoff {
         FIRST_PAUSE.saturating_mul(factor).min(LONGEST_PAUSE)
     }
 
-    /// It worked.
+    /// Resets the pauses after a success.
     pub(super) fn reset(&mut self) {
         self.failures = 0;
     }
@@ -97,7 +97,7 @@ mod tests {
 
     #[test]
     fn a_burst_is_served_once_after_it_falls_quiet() {
-        let (start, mut due) = (Instant::now(), Due::default());
+        let (start, mut due) = (Instant::now(), Debounce::default());
         for step in 0..10 {
             due.wake(start + Duration::from_millis(5 * step));
         }
@@ -109,7 +109,7 @@ mod tests {
 
     #[test]
     fn a_burst_without_end_is_served_after_the_longest_time() {
-        let (start, mut due) = (Instant::now(), Due::default());
+        let (start, mut due) = (Instant::now(), Debounce::default());
         let mut now = start;
         while !due.take(now) {
             assert!(now <= start + LONGEST_BURST, "never served");
@@ -121,7 +121,7 @@ mod tests {
 
     #[test]
     fn a_reason_that_bears_waiting_does_not_put_off_an_urgent_one() {
-        let (now, mut due) = (Instant::now(), Due::default());
+        let (now, mut due) = (Instant::now(), Debounce::default());
         due.wake(now);
         due.by(now + Duration::from_secs(10));
         assert_eq!(due.at(), Some(now + QUIET));
@@ -129,7 +129,7 @@ mod tests {
 
     #[test]
     fn a_look_that_was_due_and_could_not_be_is_asked_for_again() {
-        let (now, mut due) = (Instant::now(), Due::default());
+        let (now, mut due) = (Instant::now(), Debounce::default());
         due.wake(now);
         assert!(due.take_woken() && !due.take_woken());
         due.wake(now + QUIET);

@@ -16,7 +16,7 @@ fn campaign(identity: &str, now: Instant) -> Campaign {
 
 impl Campaign {
     fn asks(&mut self, now: Instant) -> Next {
-        self.next(now, wall(), Wish::default())
+        self.next(now, wall(), LeaseRequest::default())
     }
 }
 
@@ -87,7 +87,7 @@ fn a_leader_loses_at_the_deadline_however_its_calls_fail() {
     let (mut hangs, _) = leader("one", start);
     assert!(matches!(hangs.asks(start + RETRY_PERIOD), Next::Replace(_)));
     assert_eq!(hangs.asks(start + RETRY_PERIOD), Next::Wait(end), "the call is awaited until the deadline");
-    assert_eq!(hangs.asks(end), Next::Lost(Lost::Deadline));
+    assert_eq!(hangs.asks(end), Next::LeadershipLost(LeadershipLost::Deadline));
     let (mut fails, _) = leader("two", start);
     let mut now = start;
     loop {
@@ -95,10 +95,10 @@ fn a_leader_loses_at_the_deadline_however_its_calls_fail() {
             Next::Wait(until) => now = until,
             Next::Read => fails.was_read(no_answer(), now),
             Next::Create(_) | Next::Replace(_) => fails.was_written(no_answer(), now),
-            Next::Lost(lost) => break assert_eq!((lost, now), (Lost::Deadline, end)),
+            Next::LeadershipLost(lost) => break assert_eq!((lost, now), (LeadershipLost::Deadline, end)),
         }
     }
-    assert_eq!(fails.asks(now), Next::Lost(Lost::Deadline), "for ever");
+    assert_eq!(fails.asks(now), Next::LeadershipLost(LeadershipLost::Deadline), "for ever");
 }
 
 #[test]
@@ -112,7 +112,7 @@ fn a_leader_that_reads_another_holder_is_lost() {
     lease.spec.as_mut().unwrap().holder_identity = Some("other".to_owned());
     leader.was_read(Ok(Some(lease)), now);
     assert_eq!(leader.leads_until(), None);
-    assert_eq!(leader.asks(now), Next::Lost(Lost::Taken("other".to_owned())));
+    assert_eq!(leader.asks(now), Next::LeadershipLost(LeadershipLost::Taken("other".to_owned())));
 }
 
 #[test]
@@ -148,7 +148,7 @@ fn a_write_that_began_before_the_request_does_not_answer_it() {
     let (mut one, _) = leader("one", start);
     let later = start + RETRY_PERIOD;
     let renewal = written(one.asks(later), "2");
-    let wish = Wish { confirm: 1, ..Wish::default() };
+    let wish = LeaseRequest { confirm: 1, ..LeaseRequest::default() };
     assert!(matches!(one.next(later, wall(), wish), Next::Wait(_)));
     one.was_written(Ok(renewal), later);
     assert_eq!(one.word().confirmed, 0);

@@ -10,8 +10,9 @@ use ipam_reconciler::reconcile::Observed;
 
 /// A review of IPPool `p` in namespace `pools`.
 fn review(old: Option<&Value>, new: Option<&Value>) -> Review {
-    let draft =
-        |object: Option<&Value>| object.map(|object| Draft::read(PoolKind::IpPool, &object.to_string()).unwrap());
+    let draft = |object: Option<&Value>| {
+        object.map(|object| ReviewedPool::read(PoolKind::IpPool, &object.to_string()).unwrap())
+    };
     let operation = match (old, new) {
         (None, _) => Operation::Create,
         (_, None) => Operation::Delete,
@@ -54,19 +55,19 @@ fn raw<T: serde::de::DeserializeOwned>(object: &Value) -> T {
 }
 
 /// What is known when another pool has this subnet.
-fn beside(subnet: &str) -> Known {
-    let mut known = Known::new("pools");
+fn beside(subnet: &str) -> AdmissionCache {
+    let mut known = AdmissionCache::new("pools");
     stand(&mut known, "other", subnet);
     known
 }
 
-fn stand(known: &mut Known, name: &str, subnet: &str) {
+fn stand(known: &mut AdmissionCache, name: &str, subnet: &str) {
     let pool = json!({"metadata": {"name": name}, "spec": {"subnet": subnet, "perNodeBlockSize": 4}});
     known.observe(&Observed::Pool(PoolKind::IpPool, Event::Apply(raw(&pool))));
 }
 
 /// All nodes there are.
-fn nodes(known: &mut Known, names: &[&str]) {
+fn nodes(known: &mut AdmissionCache, names: &[&str]) {
     let listed = names.iter().map(|name| Event::InitApply(((*name).to_owned(), NodeMeta::default())));
     for event in [Event::Init].into_iter().chain(listed).chain([Event::InitDone]) {
         known.observe(&Observed::Node(event));
@@ -74,8 +75,8 @@ fn nodes(known: &mut Known, names: &[&str]) {
 }
 
 /// What is known when the agent of `n` counts so many held addresses.
-fn holding(used: i64) -> Known {
-    let mut known = Known::new("pools");
+fn holding(used: i64) -> AdmissionCache {
+    let mut known = AdmissionCache::new("pools");
     let block = json!({"name": "p", "poolType": "IPPool", "state": "Active", "startIP": "10.0.0.1", "endIP": "10.0.0.4",
         "subnet": "10.0.0.0/24"});
     let report = json!({"name": "p", "poolType": "IPPool", "startIP": "10.0.0.1", "endIP": "10.0.0.4", "used": used,
@@ -129,18 +130,18 @@ fn whoever_does_not_touch_the_spec_is_never_refused_however_bad_it_is() {
         assert_eq!(verdict, Verdict::default(), "{new}");
     }
     let unreadable = pool(&json!({"subnet": 7}));
-    assert_eq!(judge(&review(Some(&unreadable), Some(&unreadable)), &Known::default()), Verdict::default());
+    assert_eq!(judge(&review(Some(&unreadable), Some(&unreadable)), &AdmissionCache::default()), Verdict::default());
     let mut status = review(Some(&bad), Some(&pool(&json!({"subnet": "other"}))));
     status.status_only = true;
-    assert_eq!(judge(&status, &Known::default()), Verdict::default());
+    assert_eq!(judge(&status, &AdmissionCache::default()), Verdict::default());
 }
 
 #[test]
 fn an_edit_of_a_bad_spec_must_make_it_good() {
     let bad = pool(&json!({"subnet": "nonsense", "perNodeBlockSize": 4}));
-    assert!(judge(&review(Some(&bad), Some(&pool(&small()))), &Known::default()).refusal.is_none());
+    assert!(judge(&review(Some(&bad), Some(&pool(&small()))), &AdmissionCache::default()).refusal.is_none());
     let worse = pool(&json!({"subnet": "nonsense", "perNodeBlockSize": 0}));
-    assert_eq!(reasons(&judge(&review(Some(&bad), Some(&worse)), &Known::default())).len(), 2);
+    assert_eq!(reasons(&judge(&review(Some(&bad), Some(&worse)), &AdmissionCache::default())).len(), 2);
 }
 
 #[test]
@@ -168,10 +169,13 @@ fn of_several_overlaps_an_edit_is_told_those_that_it_makes() {
 #[test]
 fn a_spec_with_values_of_wrong_types_is_refused_field_by_field() {
     let spec = json!({"subnet": 7, "perNodeBlockSize": 0, "exclusions": "none", "gateway": "10.0.0.1"});
-    let found = reasons(&judge(&review(None, Some(&pool(&spec))), &Known::default()));
+    let found = reasons(&judge(&review(None, Some(&pool(&spec))), &AdmissionCache::default()));
     let fields: Vec<_> = found.iter().map(|(field, _)| field.as_str()).collect();
     assert_eq!(fields, ["spec.perNodeBlockSize", "spec.subnet", "spec.exclusions"]);
-    assert_eq!(reasons(&judge(&review(None, Some(&json!({"metadata": {"name": "p"}}))), &Known::default())).len(), 1);
+    assert_eq!(
+        reasons(&judge(&review(None, Some(&json!({"metadata": {"name": "p"}}))), &AdmissionCache::default())).len(),
+        1
+    );
 }
 
 #[test]
@@ -181,7 +185,7 @@ fn withdrawing_the_annotation_of_a_pool_that_overlaps_is_a_conflict() {
         "/metadata/annotations",
         json!({"nv-ipam.nvidia.com/allow-overlap": "true", "kubectl.kubernetes.io/last-applied-configuration": "…"}),
     );
-    let mut known = Known::new("pools");
+    let mut known = AdmissionCache::new("pools");
     let other = with(allowing.clone(), "/metadata/name", json!("other"));
     known.observe(&Observed::Pool(PoolKind::IpPool, Event::Apply(raw(&other))));
     let verdict = judge(&review(Some(&allowing), Some(&pool(&small()))), &known);
@@ -197,7 +201,8 @@ fn withdrawing_the_annotation_of_a_pool_that_overlaps_is_a_conflict() {
 fn an_annotation_that_says_nothing_is_warned_of_when_it_comes_and_with_each_new_spec_and_not_otherwise() {
     let yes =
         |spec: &Value| with(pool(spec), "/metadata/annotations", json!({"nv-ipam.nvidia.com/allow-overlap": "yes"}));
-    let warnings = |old: Option<&Value>, new: &Value| judge(&review(old, Some(new)), &Known::new("pools")).warnings;
+    let warnings =
+        |old: Option<&Value>, new: &Value| judge(&review(old, Some(new)), &AdmissionCache::new("pools")).warnings;
     let of_small = yes(&small());
     for old in [None, Some(pool(&small())), Some(yes(&json!({"subnet": "10.0.0.0/25", "perNodeBlockSize": 4})))] {
         let said = warnings(old.as_ref(), &of_small);
@@ -232,7 +237,7 @@ fn a_selector_that_leaves_out_a_node_whose_pods_hold_addresses_is_let_through_wi
 #[test]
 fn an_edit_that_takes_a_block_away_names_node_and_count_and_unknown_counts_as_held() {
     let moved = with(given(), "/spec/subnet", json!("10.9.0.0/24"));
-    for (known, part) in [(holding(3), "3 held"), (Known::new("pools"), "not reported: counts as held")] {
+    for (known, part) in [(holding(3), "3 held"), (AdmissionCache::new("pools"), "not reported: counts as held")] {
         let verdict = judge(&review(Some(&given()), Some(&moved)), &known);
         assert_eq!(reasons(&verdict), [("spec.subnet".to_owned(), Reason::InUse)]);
         let (status, message) = refused(&verdict);
@@ -254,8 +259,8 @@ fn a_block_that_is_being_taken_back_hinders_an_edit_only_if_its_node_is_selected
     let entry = json!({"nodeName": "n", "startIP": "10.0.0.1", "endIP": "10.0.0.4", "since": "2026-01-01T00:00:00Z"});
     let leaving = with(pool(&small()), "/status", json!({"releasing": [entry]}));
     let moved = with(leaving.clone(), "/spec/subnet", json!("10.9.0.0/24"));
-    let mut known = Known::new("pools");
-    let asked = |known: &Known| reasons(&judge(&review(Some(&leaving), Some(&moved)), known));
+    let mut known = AdmissionCache::new("pools");
+    let asked = |known: &AdmissionCache| reasons(&judge(&review(Some(&leaving), Some(&moved)), known));
     assert_eq!(asked(&known), [("spec.subnet".to_owned(), Reason::InUse)], "nobody knows which nodes there are");
     nodes(&mut known, &["m"]);
     assert!(asked(&known).is_empty(), "the node is gone: the spec has no say in when its block is free");
@@ -276,7 +281,7 @@ fn a_deletion_is_let_through_and_says_who_holds_how_many() {
     let verdict = judge(&review(Some(&given()), None), &holding(3));
     assert!(verdict.refusal.is_none());
     assert!(verdict.warnings[0].contains("n (3 held)"), "{:?}", verdict.warnings);
-    let unknown = judge(&review(Some(&given()), None), &Known::new("pools"));
+    let unknown = judge(&review(Some(&given()), None), &AdmissionCache::new("pools"));
     assert!(unknown.warnings[0].contains("n (not reported)"), "{:?}", unknown.warnings);
     assert_eq!(judge(&review(Some(&given()), None), &holding(0)), Verdict::default());
 }
@@ -285,10 +290,10 @@ fn a_deletion_is_let_through_and_says_who_holds_how_many() {
 fn what_works_but_surprises_is_said_of_the_spec_and_of_the_nodes() {
     let spec = json!({"subnet": "10.0.0.0/24", "perNodeBlockSize": 4, "gateway": "10.0.0.1", "defautGateway": true,
         "nodeSelector": {"nodeSelectorTerms": [{"matchExpressions": [{"key": "gpu", "operator": "Exists"}]}]}});
-    let warnings = judge(&review(None, Some(&pool(&spec))), &Known::default()).warnings;
+    let warnings = judge(&review(None, Some(&pool(&spec))), &AdmissionCache::default()).warnings;
     assert!(warnings.iter().any(|warning| warning.starts_with("spec.defautGateway")), "{warnings:?}");
     assert!(!warnings.iter().any(|warning| warning.starts_with("spec.nodeSelector")), "nodes are not known yet");
-    let mut known = Known::default();
+    let mut known = AdmissionCache::default();
     nodes(&mut known, &["n"]);
     let warnings = judge(&review(None, Some(&pool(&spec))), &known).warnings;
     assert!(warnings.iter().any(|warning| warning.starts_with("spec.nodeSelector")), "{warnings:?}");
@@ -316,7 +321,7 @@ fn a_status_that_names_one_node_for_thousands_of_blocks_takes_no_longer_than_one
         old["status"] = json!({"allocations": (0..60_000).map(entry).collect::<Vec<_>>()});
         let review = review(Some(&old), Some(&pool(&json!({"subnet": "10.0.0.0/8", "perNodeBlockSize": 8}))));
         let began = std::time::Instant::now();
-        assert!(judge(&review, &Known::new("pools")).refusal.is_some());
+        assert!(judge(&review, &AdmissionCache::new("pools")).refusal.is_some());
         began.elapsed()
     };
     let (many, one) = (took(&|at| format!("n{at}")), took(&|_| "n".to_owned()));

@@ -8,12 +8,12 @@ use http_body_util::{BodyExt as _, Full};
 use hyper::body::Bytes;
 use hyper::client::conn::{http1, http2};
 use hyper_util::rt::{TokioExecutor, TokioIo};
-use ipam_webhook::known::Known;
+use ipam_webhook::cache::AdmissionCache;
 use ipam_webhook::limits::Limits;
 use ipam_webhook::metrics::WebhookMetrics;
+use ipam_webhook::routes::{AdmissionService, PATHS};
 use ipam_webhook::server::Server;
 use ipam_webhook::shared::{Expiry, WallClock};
-use ipam_webhook::site::{PATHS, Site};
 use ipam_webhook_certs::{Offer, Pair, ServerCertificates, system_clock};
 use prometheus_client::registry::Registry;
 use rustls::pki_types::ServerName;
@@ -42,7 +42,7 @@ pub(crate) struct Hook {
     pub(crate) stop: CancellationToken,
     pub(crate) ended: JoinHandle<()>,
     /// Whoever holds its lock keeps every judgement waiting.
-    pub(crate) known: Arc<RwLock<Known>>,
+    pub(crate) known: Arc<RwLock<AdmissionCache>>,
     roots: RootCertStore,
     registry: Registry,
 }
@@ -74,8 +74,8 @@ impl Hook {
         let metrics = WebhookMetrics::default();
         let mut registry = Registry::default();
         metrics.register(&mut registry);
-        let known = Arc::new(RwLock::new(Known::new("pools")));
-        let router = Site::new(known.clone(), metrics.clone(), limits).router();
+        let known = Arc::new(RwLock::new(AdmissionCache::new("pools")));
+        let router = AdmissionService::new(known.clone(), metrics.clone(), limits).router();
         let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
         let port = listener.local_addr().unwrap().port();
         let server =

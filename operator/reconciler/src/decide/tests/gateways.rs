@@ -23,7 +23,7 @@ fn step(scene: &mut Scene, record: &PoolRecord) -> (PoolRecord, Decision) {
     let record = decision.status.as_ref().map_or_else(|| record.clone(), |_| written(record, &decision));
     let assignments = decision.assignments.as_ref().unwrap();
     scene.write_ipam_nodes(&record, assignments);
-    for (node, held) in &decision.elsewhere.held {
+    for (node, held) in &decision.unavailable_addresses.held {
         let known = scene.ipam_nodes.get_mut(node).unwrap();
         let before = known.blocks.clone();
         crate::ipam_node::bar(&mut known.blocks[0], held);
@@ -71,7 +71,7 @@ fn a_report_from_before_the_address_was_barred_does_not_count() {
     let (mut scene, record) = moved();
     let (record, decision) = step(&mut scene, &record);
     assert_eq!(gateways(&scene), [Some("192.168.0.1"); 2], "a pod may have got it since");
-    assert!(decision.elsewhere.awaited.contains("n2") && decision.elsewhere.awaited.len() == 1);
+    assert!(decision.unavailable_addresses.awaited.contains("n2") && decision.unavailable_addresses.awaited.len() == 1);
     let (record, _) = step(&mut scene, &record);
     assert_eq!(gateways(&scene), [Some("192.168.0.1"); 2]);
     scene.report("n2", 0);
@@ -154,12 +154,12 @@ fn a_gateway_that_goes_back_waits_for_a_node_whose_last_write_is_not_settled() {
     let away = PoolRecord { status: record.status, ..pool(&away, 2, &json!({})) };
     let decision = scene.decide(&away);
     scene.told = decision.assignments.clone().unwrap();
-    scene.ipam_nodes.get_mut("n1").unwrap().unsettled = true;
+    scene.ipam_nodes.get_mut("n1").unwrap().write_in_flight = true;
     let status = decision.status.unwrap_or_else(|| away.status.clone());
     let back = PoolRecord { status, ..pool(IP_SPEC, 3, &json!({})) };
     let decision = scene.decide(&back);
     assert_eq!(decision.assignments.unwrap()[0].block.gateway, Some("192.168.9.9".parse().unwrap()));
-    assert!(decision.elsewhere.held.contains_key("n1"), "a pod on n1 may hold 192.168.0.1");
+    assert!(decision.unavailable_addresses.held.contains_key("n1"), "a pod on n1 may hold 192.168.0.1");
 }
 
 #[test]
@@ -206,21 +206,25 @@ fn a_gateway_of_before_is_given_to_nobody_until_all_agents_have_reported_about_t
         let (record, decision) = step(&mut scene, &record);
         assert_eq!(gateways(&scene), [Some("192.168.9.9"); 2], "the new one is told at once");
         assert!(is_barred(&scene), "in the same write");
-        assert!(decision.elsewhere.awaited.contains("n2"));
-        scene.former = (!leader_changes).then_some(decision.elsewhere.former);
+        assert!(decision.unavailable_addresses.awaited.contains("n2"));
+        scene.former = (!leader_changes).then_some(decision.unavailable_addresses.former);
         scene.report("n1", 0);
         // What n2 says is about the entry of before.
         let (record, decision) = step(&mut scene, &record);
-        assert!(is_barred(&scene) && decision.elsewhere.awaited.contains("n2"), "n2 has not answered");
-        scene.former = (!leader_changes).then_some(decision.elsewhere.former);
+        assert!(is_barred(&scene) && decision.unavailable_addresses.awaited.contains("n2"), "n2 has not answered");
+        scene.former = (!leader_changes).then_some(decision.unavailable_addresses.former);
         hold(&mut scene, "n2", "192.168.0.1");
         let (record, decision) = step(&mut scene, &record);
         assert!(is_barred(&scene), "now it is known to be held");
-        scene.former = (!leader_changes).then_some(decision.elsewhere.former);
+        scene.former = (!leader_changes).then_some(decision.unavailable_addresses.former);
         scene.report("n2", 0);
         scene.report("n1", 0);
         let decision = scene.decide(&record);
-        assert_eq!((decision.elsewhere.held.len(), decision.elsewhere.awaited.len()), (0, 0), "free at last");
+        assert_eq!(
+            (decision.unavailable_addresses.held.len(), decision.unavailable_addresses.awaited.len()),
+            (0, 0),
+            "free at last"
+        );
     }
 }
 
@@ -231,9 +235,10 @@ fn a_gateway_of_before_is_barred_although_no_entry_names_it_any_more() {
     let away = IP_SPEC.replace("192.168.0.1\"", "192.168.9.9\"");
     let far = IP_SPEC.replace("192.168.0.1\"", "192.168.8.8\"");
     let decision = scene.decide(&PoolRecord { status: record.status.clone(), ..pool(&far, 2, &json!({})) });
-    (scene.told, scene.former) = (decision.assignments.unwrap(), Some(decision.elsewhere.former));
-    scene.ipam_nodes.get_mut("n2").unwrap().unsettled = true;
-    let former = scene.decide(&PoolRecord { status: record.status, ..pool(&away, 3, &json!({})) }).elsewhere.former;
+    (scene.told, scene.former) = (decision.assignments.unwrap(), Some(decision.unavailable_addresses.former));
+    scene.ipam_nodes.get_mut("n2").unwrap().write_in_flight = true;
+    let former =
+        scene.decide(&PoolRecord { status: record.status, ..pool(&away, 3, &json!({})) }).unavailable_addresses.former;
     let said: Vec<String> = former.iter().map(|range| range.first().to_string()).collect();
     assert_eq!(said, ["192.168.0.1", "192.168.8.8"]);
 }
@@ -259,7 +264,7 @@ fn a_gateway_in_use_is_unavailable_in_a_stale_block() {
     hold(&mut scene, "n1", "192.168.0.2");
     hold(&mut scene, "n2", "192.168.0.1");
     let decision = scene.decide(&record);
-    let held = &decision.elsewhere.held["n2"];
+    let held = &decision.unavailable_addresses.held["n2"];
     assert!(held.iter().any(|range| range.to_string() == "192.168.0.2-192.168.0.2"), "{held:?}");
-    assert!(decision.elsewhere.awaited.contains("n1"), "its next report can end that");
+    assert!(decision.unavailable_addresses.awaited.contains("n1"), "its next report can end that");
 }

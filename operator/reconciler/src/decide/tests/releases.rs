@@ -61,7 +61,7 @@ fn a_report_about_another_grant_releases_nothing() {
         |record| record.reports[0].grant = Some("6500000000000009".into()),
         |record| record.reports[0].grant = None,
         |record| record.reports[0].ended = false,
-        |record| record.unsettled = true,
+        |record| record.write_in_flight = true,
         |record| (record.blocks[0].grant, record.reports[0].grant) = (String::new(), Some(String::new())),
     ];
     for (number, spoil) in spoil.iter().enumerate() {
@@ -130,10 +130,10 @@ fn the_block_of_a_node_that_is_gone_is_let_go_of_after_the_grace() {
     scene.report("n1", 3);
     scene.grace = Some(Duration::from_hours(1));
     let waiting = scene.decide(&record);
-    assert_eq!((waiting.expires, waiting.let_go.len()), (Some(at(3600)), 0));
+    assert_eq!((waiting.expires, waiting.revoked.len()), (Some(at(3600)), 0));
     scene.second = 3600;
     let decision = scene.decide(&record);
-    assert!(decision.let_go.contains("n1") && decision.assignments.unwrap().len() == 2, "its grant is revoked first");
+    assert!(decision.revoked.contains("n1") && decision.assignments.unwrap().len() == 2, "its grant is revoked first");
     scene.ipam_nodes.get_mut("n1").unwrap().blocks[0].state = BlockState::Revoked;
     let decision = scene.decide(&record);
     assert_eq!(releasing(decision.status.as_ref().unwrap()), [""; 0]);
@@ -152,24 +152,24 @@ fn a_leader_lets_go_of_no_block_by_time_before_it_has_itself_seen_the_node_missi
     scene.grace = Some(Duration::from_hours(1));
     // It began to lead when the grace had long passed; nobody knows whether the Node was back meanwhile.
     scene.second = 7200;
-    scene.absences = Absences::default();
-    let lets_go = |scene: &Scene| scene.decide(&record).let_go.contains("n1");
-    assert!(!lets_go(&scene), "not even in sync");
-    scene.absences.keep_sight(instant(7200));
+    scene.absences = NodeAbsences::default();
+    let revokes = |scene: &Scene| scene.decide(&record).revoked.contains("n1");
+    assert!(!revokes(&scene), "not even in sync");
+    scene.absences.resume(instant(7200));
     let decision = scene.decide(&record);
-    assert_eq!((decision.let_go.len(), decision.expires), (0, Some(at(7500))));
+    assert_eq!((decision.revoked.len(), decision.expires), (0, Some(at(7500))));
     // It comes back for a moment in which the pool is not looked at.
     scene.absences.comes("n1");
     scene.absences.goes("n1", instant(7499), scene.grace);
     scene.second = 7500;
     let decision = scene.decide(&record);
-    assert_eq!(decision.let_go.len(), 0);
+    assert_eq!(decision.revoked.len(), 0);
     let since = decision.status.expect("the record is of another absence").releasing[0].node_gone_since;
     assert_eq!((since, decision.expires), (Some(at(7500)), Some(at(7500 + 3600))));
     // One that was only ever missing is let go of.
-    scene.absences = Absences::default();
-    scene.absences.keep_sight(instant(7200));
-    assert!(lets_go(&scene));
+    scene.absences = NodeAbsences::default();
+    scene.absences.resume(instant(7200));
+    assert!(revokes(&scene));
 }
 
 #[test]
@@ -199,7 +199,7 @@ fn a_grace_begins_again_when_the_wall_clock_is_set_back() {
 fn neither_a_node_that_is_there_nor_a_grace_of_zero_lets_go_by_time() {
     let (mut scene, record) = departed();
     scene.second = 1_000_000_000;
-    assert_eq!(scene.decide(&record).let_go.len(), 0, "no grace");
+    assert_eq!(scene.decide(&record).revoked.len(), 0, "no grace");
     scene.grace = Some(Duration::from_hours(1));
     scene.nodes.insert("n1".into(), BTreeMap::new());
     let unselected = IP_SPEC.replace(
@@ -208,7 +208,7 @@ fn neither_a_node_that_is_there_nor_a_grace_of_zero_lets_go_by_time() {
     );
     let record = PoolRecord { status: record.status, ..pool(&unselected, 2, &json!({})) };
     let decision = scene.decide(&record);
-    assert_eq!(decision.let_go.len(), 0);
+    assert_eq!(decision.revoked.len(), 0);
     assert_eq!(decision.status.unwrap().releasing[0].node_gone_since, None);
 }
 
@@ -218,7 +218,7 @@ fn an_admin_lets_go_of_a_block_and_the_annotation_goes_when_it_has_done_its_work
     scene.report("n1", 2);
     record.life.force_release = BTreeSet::from(["n1".to_owned(), "n2".to_owned(), "typo".to_owned()]);
     let decision = scene.decide(&record);
-    assert_eq!(decision.let_go, BTreeSet::from(["n1".to_owned()]), "a node that is served keeps its block");
+    assert_eq!(decision.revoked, BTreeSet::from(["n1".to_owned()]), "a node that is served keeps its block");
     let left = BTreeSet::from(["n1".to_owned()]);
     assert_eq!(decision.patch, Some(MetadataPatch::Force(left.clone())), "there is no work for the other names");
     record.life.force_release = left;
@@ -228,7 +228,7 @@ fn an_admin_lets_go_of_a_block_and_the_annotation_goes_when_it_has_done_its_work
     assert_eq!(decision.assignments.unwrap().len(), 2, "not while the write is under way");
     scene.ipam_nodes.end_write("n1", true);
     let known = scene.ipam_nodes.get_mut("n1").unwrap();
-    (known.blocks[0].state, known.unsettled) = (BlockState::Revoked, false);
+    (known.blocks[0].state, known.write_in_flight) = (BlockState::Revoked, false);
     let decision = scene.decide(&record);
     assert_eq!(decision.notes[0].reason, "ForcedRelease");
     assert!(decision.notes[0].text.contains("2 in use"), "{:?}", decision.notes);
@@ -245,12 +245,12 @@ fn an_admin_who_lets_go_of_all_blocks_lets_go_of_none_that_is_taken_back_later()
     record.life.force_release = BTreeSet::from(["*".to_owned()]);
     let decision = scene.decide(&record);
     let now = BTreeSet::from(["n1".to_owned()]);
-    assert_eq!((decision.patch, decision.let_go.len()), (Some(MetadataPatch::Force(now.clone())), 0));
+    assert_eq!((decision.patch, decision.revoked.len()), (Some(MetadataPatch::Force(now.clone())), 0));
     // While the agent of n1 lives on and keeps the annotation there, n2 leaves.
     record.life.force_release = now.clone();
     scene.nodes.remove("n2");
     let decision = scene.decide(&record);
-    assert_eq!((decision.let_go, decision.assignments.unwrap().len()), (now, 2));
+    assert_eq!((decision.revoked, decision.assignments.unwrap().len()), (now, 2));
     // While a spec is invalid, nothing is taken back; who leaves then is not meant either.
     let broken = PoolRecord { status: record.status, ..pool("{}", 2, &json!({})) };
     let mut broken = written(&broken, &scene.decide(&broken));
@@ -314,7 +314,7 @@ fn a_deleted_pool_whose_agents_have_nothing_to_report_in_says_the_one_command_th
     let decision = scene.decide(&record);
     assert!(!condition(decision.status.as_ref().unwrap(), READY).message.contains("release-pools"));
     let record = written(&record, &decision);
-    scene.no_place = Some(NoPlace::NamespaceEnds);
+    scene.no_place = Some(CreateBlocked::NamespaceEnds);
     let decision = scene.decide(&record);
     let said = &condition(decision.status.as_ref().unwrap(), READY).message;
     for words in ["2 nodes: n1", "namespace is being deleted", "ipam-controller release-pools --ippools-namespace=net"]
@@ -384,7 +384,7 @@ fn a_pool_in_the_way_of_which_an_older_one_stands_serves_nobody_and_heals() {
     scene.write_ipam_nodes(&record, first.assignments.as_ref().unwrap());
     let record = written(&record, &first);
     let older = PoolKey::new(PoolKind::CidrPool, "older");
-    scene.beside.in_the_way = Some(older);
+    scene.other_pools.older_overlap = Some(older);
     let decision = scene.decide(&record);
     let status = decision.status.as_ref().unwrap();
     let ready = condition(status, READY);
@@ -394,7 +394,7 @@ fn a_pool_in_the_way_of_which_an_older_one_stands_serves_nobody_and_heals() {
     assert_eq!(decision.notes[0].reason, "Overlap");
     let record = written(&record, &decision);
     assert_eq!(scene.decide(&record).status, None, "said once");
-    scene.beside = Beside::default();
+    scene.other_pools = OtherPools::default();
     let status = scene.decide(&record).status.unwrap();
     assert_eq!(blocks(&status), blocks(first.status.as_ref().unwrap()));
     assert_eq!(condition(&status, READY).status, "True");

@@ -56,9 +56,9 @@ fn a_pool_with_a_full_status_releases_all_its_blocks() {
     scene.second = 60;
     assert_eq!(scene.decide(&record).status, None, "the same is decided again");
     // The grace counts from when this leader has seen the Nodes missing.
-    assert_eq!(scene.decide(&record).let_go.len(), 0);
+    assert_eq!(scene.decide(&record).revoked.len(), 0);
     scene.second = 3601;
-    assert_eq!(scene.decide(&record).let_go.len(), status.releasing.len());
+    assert_eq!(scene.decide(&record).revoked.len(), status.releasing.len());
 }
 
 #[test]

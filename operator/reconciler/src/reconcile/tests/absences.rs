@@ -1,7 +1,7 @@
 //! Blocks of Nodes that are gone, and leaders who have not seen for how long.
 
 use super::*;
-use crate::absence::OBSERVED;
+use crate::node_absence::OBSERVED;
 
 /// A leader that has just started. By the status `n1` has been gone for much longer than the grace.
 fn after_a_long_absence() -> World {

@@ -19,7 +19,7 @@ fn found_after_a_restore(nodes: &[&str]) -> World {
     };
     let n2 = ipam_nodes.iter().position(|object| object.name() == "n2").unwrap();
     ipam_nodes[n2] = ended(&ipam_nodes[n2]);
-    World::led_by(Given::Unrecorded, nodes, &[pool], ipam_nodes)
+    World::led_by(AllocationState::Recovering, nodes, &[pool], ipam_nodes)
 }
 
 /// The grant of the node's entry, and the request in its IPAMNode.
@@ -128,7 +128,7 @@ fn the_report_that_an_earlier_leader_requested_is_still_awaited() {
         "finalizers": [crate::ipam_node::FINALIZER]},
         "spec": {"pools": spec["pools"], "reportRequest": request}, "status": {"observedGeneration": 2, "pools": [report]}}),
     );
-    let mut world = World::led_by(Given::Recorded, &["n1"], &[pool], ipam_nodes);
+    let mut world = World::led_by(AllocationState::Allocated, &["n1"], &[pool], ipam_nodes);
     world.settle();
     assert_eq!(world.status().releasing.len(), 1, "the report is from before the request");
     world.answer("n2");
@@ -174,8 +174,8 @@ fn an_object_that_we_wrote_during_a_list_is_no_sign_of_a_restore() {
 fn a_node_that_runs_no_agent_is_not_awaited() {
     let mut world = World::empty();
     world.reconciler.settings.agent_nodes = [("os".to_owned(), "linux".to_owned())].into();
-    world.lease = Given::Recorded;
-    world.reconciler.lead(Word { given: Given::Recorded, ..Word::default() }, world.now);
+    world.lease = AllocationState::Allocated;
+    world.reconciler.lead(LeaseState { given: AllocationState::Allocated, ..LeaseState::default() }, world.now);
     world.list(&["n1", "n2"], &[blue()], vec![]);
     let labels = crate::index::Labels::from([("os".to_owned(), "linux".to_owned())]);
     world.tell(Observed::Node(Event::Apply(("n1".into(), labels.into()))));

@@ -1,6 +1,6 @@
 //! IPAMNodes that another hand changes while we lead: entries that no spec can make anew, too.
 
-use ipam_core::plan::{Assignment, Standing};
+use ipam_core::plan::{Assignment, BlockPhase};
 use ipam_crds::{NodeBlock, RouteDestination};
 
 use super::*;
@@ -161,7 +161,7 @@ fn our_own_write_is_no_edit_whether_its_answer_or_its_echo_comes_first_or_is_los
         } else {
             world.fail(write, CallError::Failed("connection reset".into()));
         }
-        assert!(world.reconciler.ipam_nodes.get("n1").unwrap().unedited.is_none());
+        assert!(world.reconciler.ipam_nodes.get("n1").unwrap().intended_blocks.is_none());
         world.tell(Observed::Node(Event::Delete(("n1".into(), NodeMeta::default()))));
         world.settle();
         assert_eq!((told(&world, "n1").routes.len(), told(&world, "n1").state), (1, BlockState::Releasing));
@@ -191,7 +191,7 @@ fn a_prefix_whose_ends_another_hand_moved_while_nobody_led_is_told_anew() {
     let pool = PoolRecord::read(PoolKind::CidrPool, &pool, None).spec.unwrap();
     let range = ipam_core::AddrRange::new("10.0.1.0".parse().unwrap(), "10.0.1.255".parse().unwrap()).unwrap();
     let block = ipam_core::Block { range, gateway: None };
-    let given = Assignment { node: "n1".to_owned(), block, standing: Standing::Departed };
+    let given = Assignment { node: "n1".to_owned(), block, standing: BlockPhase::Releasing };
     let right = crate::ipam_node::entry(&key, Some(&pool), &given, None);
     let ends = |start: &str, end: &str| {
         let block = NodeBlock { start_ip: start.to_owned(), end_ip: end.to_owned(), ..right.clone() };

@@ -1,6 +1,6 @@
 //! A block is free only when no write that was sent earlier can assign it again.
 
-use super::races::statuses;
+use super::races::{status_json, statuses};
 use super::*;
 use crate::index::Leaving;
 
@@ -54,9 +54,9 @@ fn a_leader_frees_what_another_released_only_after_a_write_of_its_own() {
 fn the_first_status_of_a_leader_holds_up_the_nodes_whose_blocks_it_releases() {
     let mut world = leader_that_finds(n1("Active", false));
     // A write of the leader before arrives, and the agent reports at once.
-    let mut arrived = n1("Releasing", true);
-    arrived.metadata.resource_version = Some("51".into());
-    world.tell(Observed::IpamNode(Event::Apply(arrived)));
+    let mut pending_event = n1("Releasing", true);
+    pending_event.metadata.resource_version = Some("51".into());
+    world.tell(Observed::IpamNode(Event::Apply(pending_event)));
     let calls = world.calls();
     let [Command::WriteStatus { status, .. }] = &calls[..] else { panic!("{calls:#?}") };
     assert!(status.releasing.is_empty(), "{calls:#?}");
@@ -142,4 +142,22 @@ fn a_block_whose_first_entry_got_no_answer_is_released_though_no_agent_runs() {
     world.now += Duration::from_secs(1);
     world.settle();
     assert!(world.status().allocations.is_empty() && world.status().releasing.is_empty(), "{:#?}", world.status());
+}
+
+#[test]
+fn a_stale_block_whose_first_entry_got_no_answer_is_replaced_though_no_agent_runs() {
+    let mut world = World::new(&["n1"], &[blue()], vec![]);
+    world.has_agents = false;
+    let status = only(world.calls());
+    world.succeed(status);
+    let write = only(world.calls());
+    world.pool_reads(2, r#"{"subnet":"192.168.0.0/16","perNodeBlockSize":2}"#, &status_json(&world.status()));
+    for call in world.calls() {
+        world.succeed(call);
+    }
+    world.fail(write, CallError::Failed("no answer".into()));
+    world.settle();
+    world.now += Duration::from_secs(1);
+    world.settle();
+    assert_eq!(world.blocks(), ["n1=192.168.0.1-192.168.0.2"], "{:#?}", world.status());
 }

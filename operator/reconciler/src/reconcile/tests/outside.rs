@@ -1,6 +1,6 @@
 //! Addresses that pods use outside the block of their node.
 
-use super::beside::{made, range, status};
+use super::other_pools::{made, range, status};
 use super::*;
 
 /// An IPAMNode as told at `version`: its block, and what its agent says that it holds.
@@ -179,8 +179,8 @@ fn a_contradiction_ends_with_a_report_that_counts_as_many_addresses_as_before() 
     let mut world = World::new(&["n1", "n2"], &[blue()], ipam_nodes);
     world.settle();
     assert_eq!(world.reconciler.ipam_nodes.get("n2").unwrap().blocks[0].state, BlockState::Releasing);
-    let elsewhere = n1(900, &[("192.168.0.2", "192.168.0.2"), ("192.168.0.4", "192.168.0.4")]);
-    world.tell(Observed::IpamNode(Event::Apply(elsewhere)));
+    let unavailable_addresses = n1(900, &[("192.168.0.2", "192.168.0.2"), ("192.168.0.4", "192.168.0.4")]);
+    world.tell(Observed::IpamNode(Event::Apply(unavailable_addresses)));
     world.settle();
     assert_eq!(world.reconciler.ipam_nodes.get("n2").unwrap().blocks[0].state, BlockState::Active);
 }

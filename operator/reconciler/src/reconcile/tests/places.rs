@@ -14,14 +14,14 @@ fn a_deleted_pool_says_the_way_out_while_ipam_nodes_cannot_be_made() {
     deleted.metadata.deletion_timestamp =
         object(&json!({"metadata": {"deletionTimestamp": "2026-01-01T00:00:00Z"}})).metadata.deletion_timestamp;
     // Its IPAMNode went with the namespace.
-    let mut world = World::led_by(Given::Nothing, &["n1"], &[deleted], vec![]);
+    let mut world = World::led_by(AllocationState::NoneAllocated, &["n1"], &[deleted], vec![]);
     let (mut refused, mut said) = (0, 0);
     while refused < 4 {
         for call in world.calls() {
             let makes = matches!(&call, Command::WriteIpamNode(NodeWrite { action: NodeAction::Create { .. }, .. }));
             refused += usize::from(makes);
             if makes {
-                world.fail(call, CallError::NoPlace(NoPlace::NamespaceEnds));
+                world.fail(call, CallError::CreateBlocked(CreateBlocked::NamespaceEnds));
             } else {
                 said += usize::from(matches!(&call, Command::WriteStatus { .. }) && refused > 0);
                 world.succeed(call);

@@ -10,7 +10,7 @@ pub(super) fn status_json(record: &StatusRecord) -> Value {
 
 impl World {
     /// The pool's spec or status is another now.
-    fn pool_reads(&mut self, generation: i64, spec: &str, status: &Value) {
+    pub(super) fn pool_reads(&mut self, generation: i64, spec: &str, status: &Value) {
         self.version += 1;
         let object = pool_object("blue", self.version, generation, spec, status);
         self.tell(Observed::Pool(PoolKind::IpPool, Event::Apply(object)));
@@ -20,7 +20,7 @@ impl World {
         self.reconciler.pools[&PoolKey::new(PoolKind::IpPool, "blue")].record.status.clone()
     }
 
-    fn blocks(&self) -> Vec<String> {
+    pub(super) fn blocks(&self) -> Vec<String> {
         self.status().allocations.iter().map(|claim| format!("{}={}", claim.node, claim.range)).collect()
     }
 }
@@ -265,7 +265,7 @@ fn told_nothing() -> RawObject {
 
 #[test]
 fn a_creation_whose_answer_is_lost_keeps_no_block_from_being_let_go_of() {
-    let mut world = World::led_by(Given::Nothing, &["n1"], &[blue()], vec![]);
+    let mut world = World::led_by(AllocationState::NoneAllocated, &["n1"], &[blue()], vec![]);
     for call in world.calls() {
         match call {
             Command::WriteIpamNode(_) => world.fail(call, CallError::Failed("connection reset".into())),
@@ -438,7 +438,7 @@ fn a_failed_status_write_that_the_watch_shows_assigns_its_blocks() {
     assert_eq!(sent.allocations.len(), 1);
     world.fail(assign, CallError::Failed("504".into()));
     world.pool_reads(1, SPEC, &status_json(&sent));
-    let calls = world.poll();
+    let calls = world.calls();
     assert!(calls.iter().any(Command::assigns), "no other call comes first: {calls:#?}");
 }
 

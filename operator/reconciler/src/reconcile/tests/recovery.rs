@@ -5,9 +5,14 @@ use super::*;
 
 impl World {
     /// One who comes to lead by a Lease that says `given`, with nothing decided yet.
-    pub(super) fn led_by(given: Given, nodes: &[&str], pools: &[RawObject], ipam_nodes: Vec<RawObject>) -> Self {
+    pub(super) fn led_by(
+        given: AllocationState,
+        nodes: &[&str],
+        pools: &[RawObject],
+        ipam_nodes: Vec<RawObject>,
+    ) -> Self {
         let mut world = Self::empty();
-        world.reconciler.lead(Word { given, ..Word::default() }, world.now);
+        world.reconciler.lead(LeaseState { given, ..LeaseState::default() }, world.now);
         world.lease = given;
         world.list(nodes, pools, ipam_nodes);
         world
@@ -90,11 +95,11 @@ fn asked(calls: &[Command]) -> Vec<&str> {
 
 #[test]
 fn a_leader_that_finds_nothing_recorded_though_blocks_were_given_asks_every_node_before_it_gives() {
-    let mut world = World::led_by(Given::Recorded, &["n1", "n2", "n3"], &[blue()], vec![]);
+    let mut world = World::led_by(AllocationState::Allocated, &["n1", "n2", "n3"], &[blue()], vec![]);
     let calls = world.settle();
     assert_eq!(asked(&calls), ["n1", "n2", "n3"]);
     assert!(statuses(&calls).iter().all(|status| status.allocations.is_empty()));
-    assert_eq!(world.reconciler.wants_lease_to_say(), Given::Unrecorded);
+    assert_eq!(world.reconciler.wanted_state(), AllocationState::Recovering);
     assert!(world.said().contains("AwaitingAgentReports: 3 nodes (n1, n2, n3) have no block"), "{}", world.said());
     assert!(
         world.said().contains("3 nodes: n1, n2, n3") && world.said().contains("force-release=NODE"),
@@ -115,7 +120,7 @@ fn a_leader_that_finds_nothing_recorded_though_blocks_were_given_asks_every_node
     world.settle();
     let blocks: Vec<_> = world.status().allocations.iter().map(|claim| claim.range.to_string()).collect();
     assert_eq!(blocks, ["192.168.0.5-192.168.0.8", "192.168.0.9-192.168.0.12", "192.168.0.13-192.168.0.16"]);
-    assert_eq!(world.reconciler.wants_lease_to_say(), Given::Recorded);
+    assert_eq!(world.reconciler.wanted_state(), AllocationState::Allocated);
 }
 
 #[test]
@@ -124,9 +129,9 @@ fn a_leader_by_a_lease_that_says_nothing_or_that_finds_any_record_asks_nobody() 
     let mut heard = World::empty();
     heard.hear("n1", None);
     for (given, pools, ipam_nodes) in [
-        (Given::Nothing, vec![blue()], vec![]),
-        (Given::Recorded, vec![pool], vec![]),
-        (Given::Recorded, vec![blue()], ipam_nodes),
+        (AllocationState::NoneAllocated, vec![blue()], vec![]),
+        (AllocationState::Allocated, vec![pool], vec![]),
+        (AllocationState::Allocated, vec![blue()], ipam_nodes),
     ] {
         let mut world = World::led_by(given, &["n1", "n2"], &pools, ipam_nodes);
         let calls = world.settle();
@@ -141,7 +146,7 @@ fn a_leader_by_a_lease_that_says_nothing_or_that_finds_any_record_asks_nobody() 
 fn a_leader_continues_the_recovery_of_the_last_one_without_nodes_that_are_gone() {
     let (pool, mut ipam_nodes) = left_behind(&["n1"]);
     ipam_nodes.push(silent("n4"));
-    let mut world = World::led_by(Given::Unrecorded, &["n1", "n2"], &[pool], ipam_nodes);
+    let mut world = World::led_by(AllocationState::Recovering, &["n1", "n2"], &[pool], ipam_nodes);
     world.has_agents = false;
     world.settle();
     assert_eq!(awaited(&world), ["n1", "n2"]);
@@ -152,43 +157,61 @@ fn a_leader_continues_the_recovery_of_the_last_one_without_nodes_that_are_gone()
 
 #[test]
 fn no_agent_is_asked_and_no_node_is_told_before_the_lease_says_so() {
-    let mut world = World::led_by(Given::Recorded, &["n1"], &[blue()], vec![]);
+    let mut world = World::led_by(AllocationState::Allocated, &["n1"], &[blue()], vec![]);
     world.lease_fails = true;
     assert!(nodes_written(&world.settle()).is_empty());
-    assert_eq!(world.reconciler.wants_lease_to_say(), Given::Unrecorded);
+    assert_eq!(world.reconciler.wanted_state(), AllocationState::Recovering);
     assert!(!world.reconciler.is_idle(), "a call waits");
-    world.say(Given::Unrecorded);
+    world.say(AllocationState::Recovering);
     assert_eq!(asked(&world.calls()), ["n1"]);
 
-    let mut world = World::led_by(Given::Nothing, &["n1"], &[blue()], vec![]);
+    let mut world = World::led_by(AllocationState::NoneAllocated, &["n1"], &[blue()], vec![]);
     world.lease_fails = true;
     let calls = world.settle();
     assert!(asked(&calls) == ["n1"] && !statuses(&calls).is_empty(), "an empty IPAMNode and no block: {calls:#?}");
-    assert_eq!(world.reconciler.wants_lease_to_say(), Given::Recorded);
-    world.say(Given::Recorded);
+    assert_eq!(world.reconciler.wanted_state(), AllocationState::Allocated);
+    world.say(AllocationState::Allocated);
     assert_eq!(nodes_written(&world.calls()).len(), 1);
 }
 
 #[test]
+fn a_status_write_marks_the_lease_once_it_is_done() {
+    let mut world = World::led_by(AllocationState::NoneAllocated, &["n1"], &[blue()], vec![]);
+    world.lease_fails = true;
+    let is_status = |call: &Command| matches!(call, Command::WriteStatus { .. });
+    let (first, others): (Vec<_>, Vec<_>) = world.calls().into_iter().partition(is_status);
+    for call in others {
+        world.succeed(call);
+    }
+    assert_eq!(world.reconciler.wanted_state(), AllocationState::NoneAllocated);
+    for call in first {
+        world.fail(call, CallError::Failed("410".into()));
+    }
+    assert_eq!(world.reconciler.wanted_state(), AllocationState::NoneAllocated, "it may have failed");
+    world.settle();
+    assert_eq!(world.reconciler.wanted_state(), AllocationState::Allocated);
+}
+
+#[test]
 fn a_lease_that_says_the_same_wakes_no_node() {
-    let mut world = World::led_by(Given::Recorded, &["n1", "n2"], &[blue()], vec![]);
+    let mut world = World::led_by(AllocationState::Allocated, &["n1", "n2"], &[blue()], vec![]);
     world.lease_fails = true;
     world.settle();
     assert!(!world.reconciler.is_idle(), "calls wait for the Lease");
-    world.say(Given::Recorded);
+    world.say(AllocationState::Allocated);
     assert_eq!(world.next_wake(), None);
-    world.say(Given::Unrecorded);
+    world.say(AllocationState::Recovering);
     assert_eq!(world.calls().iter().filter(|call| is_creation(call)).count(), 2);
 }
 
 #[test]
 fn nothing_given_leaves_the_lease_as_it_is_and_what_was_given_stays_said() {
-    let mut world = World::led_by(Given::Nothing, &["n1"], &[], vec![]);
+    let mut world = World::led_by(AllocationState::NoneAllocated, &["n1"], &[], vec![]);
     assert!(world.settle().is_empty());
-    assert_eq!(world.reconciler.wants_lease_to_say(), Given::Nothing);
-    let mut heard = World::led_by(Given::Recorded, &[], &[], vec![]);
+    assert_eq!(world.reconciler.wanted_state(), AllocationState::NoneAllocated);
+    let mut heard = World::led_by(AllocationState::Allocated, &[], &[], vec![]);
     heard.settle();
-    assert_eq!(heard.reconciler.wants_lease_to_say(), Given::Recorded);
+    assert_eq!(heard.reconciler.wanted_state(), AllocationState::Allocated);
 }
 
 #[test]
@@ -198,7 +221,7 @@ fn a_leader_that_sees_all_records_go_assigns_the_same_blocks_once_there_is_a_poo
     let before = world.status();
     world.lose_all(&["n1", "n2"]);
     assert!(world.settle().is_empty(), "where there is no pool no try would come to an end");
-    assert_eq!(world.reconciler.wants_lease_to_say(), Given::Unrecorded);
+    assert_eq!(world.reconciler.wanted_state(), AllocationState::Recovering);
     world.apply_again();
     world.settle();
     assert_eq!(awaited(&world), ["n1", "n2"]);
@@ -206,14 +229,14 @@ fn a_leader_that_sees_all_records_go_assigns_the_same_blocks_once_there_is_a_poo
     world.answer("n1");
     world.answer("n2");
     world.settle();
-    assert_eq!(world.reconciler.wants_lease_to_say(), Given::Recorded);
+    assert_eq!(world.reconciler.wanted_state(), AllocationState::Allocated);
 }
 
 #[test]
 fn nobody_is_asked_for_the_sake_of_a_pool_that_is_going_away() {
     let mut going = blue();
     going.metadata.deletion_timestamp = leaving_since();
-    let mut world = World::led_by(Given::Recorded, &["n1"], &[going], vec![]);
+    let mut world = World::led_by(AllocationState::Allocated, &["n1"], &[going], vec![]);
     let calls = world.settle();
     assert!(nodes_written(&calls).is_empty(), "{calls:#?}");
     assert_eq!(awaited(&world), ["n1"]);
@@ -253,7 +276,7 @@ fn of_what_we_have_given_up_ourselves_nobody_is_asked() {
 #[test]
 fn an_admin_lets_go_of_those_who_are_silent_by_name_or_all_and_the_name_goes_though_no_agent_speaks() {
     for named in ["n1", "*"] {
-        let mut world = World::led_by(Given::Recorded, &["n1"], &[blue()], vec![]);
+        let mut world = World::led_by(AllocationState::Allocated, &["n1"], &[blue()], vec![]);
         world.settle();
         let calls = force(&mut world, named);
         let lifted = |call: &Command| {
@@ -262,13 +285,13 @@ fn an_admin_lets_go_of_those_who_are_silent_by_name_or_all_and_the_name_goes_tho
         assert!(calls.iter().any(lifted), "{calls:#?}");
         assert!(forced(&world).is_empty(), "{named}: {:?} would let go of the block that n1 has now", forced(&world));
         assert_eq!(world.status().allocations.len(), 1);
-        assert_eq!(world.reconciler.wants_lease_to_say(), Given::Recorded);
+        assert_eq!(world.reconciler.wanted_state(), AllocationState::Allocated);
     }
 }
 
 #[test]
 fn a_silent_node_that_is_gone_is_waited_for_until_the_grace_is_over() {
-    let mut world = World::led_by(Given::Recorded, &["n1", "n2"], &[blue()], vec![]);
+    let mut world = World::led_by(AllocationState::Allocated, &["n1", "n2"], &[blue()], vec![]);
     let calls = world.calls();
     // Whether n1's was made nobody knows.
     for call in calls {
@@ -291,7 +314,7 @@ fn a_silent_node_that_is_gone_is_waited_for_until_the_grace_is_over() {
 
 #[test]
 fn a_node_that_joins_during_a_recovery_is_not_awaited() {
-    let mut world = World::led_by(Given::Recorded, &["n1"], &[blue()], vec![]);
+    let mut world = World::led_by(AllocationState::Allocated, &["n1"], &[blue()], vec![]);
     world.settle();
     world.node_joins("n2");
     world.settle();
@@ -320,15 +343,15 @@ fn a_block_without_records_is_reserved_and_nobody_waits() {
     assert_eq!(given("n1"), Some(of_n1), "n1 gets its own block");
     assert!(given("n0").is_some_and(|range| !range.overlaps(&of_n1)), "n0 does not wait: {calls:#?}");
     assert_eq!(awaited(&world), ["n1"]);
-    assert_eq!(world.lease, Given::Unrecorded, "the next leader does not know of it");
+    assert_eq!(world.lease, AllocationState::Recovering, "the next leader does not know of it");
 }
 
 #[test]
 fn where_there_is_no_place_for_an_ipam_node_none_may_have_been_made() {
-    let mut world = World::led_by(Given::Recorded, &["n1"], &[blue()], vec![]);
+    let mut world = World::led_by(AllocationState::Allocated, &["n1"], &[blue()], vec![]);
     for call in world.calls() {
         match call {
-            Command::WriteIpamNode(_) => world.fail(call, CallError::NoPlace(NoPlace::Gone)),
+            Command::WriteIpamNode(_) => world.fail(call, CallError::CreateBlocked(CreateBlocked::Gone)),
             call => world.succeed(call),
         }
     }
@@ -377,21 +400,21 @@ fn forced(world: &World) -> &std::collections::BTreeSet<String> {
 fn where_all_was_given_back_in_good_order_the_next_leader_asks_nobody() {
     let mut world = World::new(&["cp", "n1"], &[of_n1(10, &json!({}))], vec![]);
     world.settle();
-    assert_eq!(world.lease, Given::Recorded);
+    assert_eq!(world.lease, AllocationState::Allocated);
     world.tell(Observed::Node(Event::Delete(("n1".into(), NodeMeta::default()))));
     world.settle();
     report(&mut world, "n1", 0);
     world.settle();
     assert_eq!(world.reconciler.ipam_nodes.all().keys().collect::<Vec<_>>(), ["cp"]);
-    assert_eq!(world.reconciler.wants_lease_to_say(), Given::Nothing);
+    assert_eq!(world.reconciler.wanted_state(), AllocationState::NoneAllocated);
 }
 
 #[test]
 fn the_lease_says_that_blocks_were_assigned_while_an_agent_reports_use() {
-    let mut world = World::led_by(Given::Nothing, &["n1"], &[], vec![in_use_without_a_block()]);
+    let mut world = World::led_by(AllocationState::NoneAllocated, &["n1"], &[], vec![in_use_without_a_block()]);
     world.settle();
     assert!(awaited(&world).is_empty());
-    assert_eq!(world.reconciler.wants_lease_to_say(), Given::Recorded);
+    assert_eq!(world.reconciler.wanted_state(), AllocationState::Allocated);
 }
 
 /// It reports an address in use, and has no block.
@@ -406,7 +429,7 @@ fn in_use_without_a_block() -> RawObject {
 
 #[test]
 fn where_reports_alone_are_left_new_blocks_wait_for_others_but_not_for_ever() {
-    let mut world = World::led_by(Given::Recorded, &["n1", "n2"], &[blue()], vec![in_use_without_a_block()]);
+    let mut world = World::led_by(AllocationState::Allocated, &["n1", "n2"], &[blue()], vec![in_use_without_a_block()]);
     world.has_agents = false;
     world.settle();
     assert_eq!(awaited(&world), ["n1", "n2"]);
@@ -423,18 +446,18 @@ fn a_recovery_ends_with_the_last_report() {
     before.settle();
     let (n1, status) = (at_version(&before, "n1", "50"), status_json(&before.status()));
     let pool = pool_object("blue", 40, 1, SPEC, &status);
-    let mut world = World::led_by(Given::Unrecorded, &["n1"], &[pool], vec![n1]);
+    let mut world = World::led_by(AllocationState::Recovering, &["n1"], &[pool], vec![n1]);
     world.settle();
     world.answer("n1");
     world.settle();
-    assert_eq!((awaited(&world).len(), world.lease), (0, Given::Recorded));
+    assert_eq!((awaited(&world).len(), world.lease), (0, AllocationState::Allocated));
     world.node_joins("cp");
     assert!(awaited(&world).is_empty(), "{:?}", awaited(&world));
 }
 
 #[test]
 fn a_label_of_a_node_does_not_undo_what_an_admin_has_said() {
-    let mut world = World::led_by(Given::Recorded, &["n1", "n2"], &[blue()], vec![]);
+    let mut world = World::led_by(AllocationState::Allocated, &["n1", "n2"], &[blue()], vec![]);
     world.settle();
     force(&mut world, "n1");
     assert_eq!(world.reconciler.recovery.pausing(), ["n2"]);
@@ -457,7 +480,7 @@ fn the_name_that_let_go_of_a_block_goes_with_it_though_the_agent_never_spoke() {
 
 #[test]
 fn a_block_given_after_its_node_was_let_go_of_is_nobody_elses() {
-    let mut world = World::led_by(Given::Recorded, &["n1"], &[blue()], vec![]);
+    let mut world = World::led_by(AllocationState::Allocated, &["n1"], &[blue()], vec![]);
     world.settle();
     force(&mut world, "n1");
     let of_n1 = world.status().allocations[0].range;

@@ -9,7 +9,7 @@ pub(super) struct World {
     pub(super) now: Instant,
     pub(super) version: u64,
     /// What the Lease was made to say last, and whether it cannot be written; otherwise it is at once.
-    pub(super) lease: Given,
+    pub(super) lease: AllocationState,
     pub(super) lease_fails: bool,
     /// The last request for a write of the Lease that is answered.
     pub(super) confirmed: u64,
@@ -46,7 +46,7 @@ impl World {
         let missing: Vec<RawObject> = nodes.iter().filter(|node| !has_one(node)).map(|node| empty(node)).collect();
         ipam_nodes.extend(missing);
         let mut world = Self::empty();
-        world.reconciler.lead(Word::default(), world.now);
+        world.reconciler.lead(LeaseState::default(), world.now);
         world.list(nodes, pools, ipam_nodes);
         world
     }
@@ -57,7 +57,7 @@ impl World {
             controllers: Model::default(),
             now: Instant::now(),
             version: 100,
-            lease: Given::Nothing,
+            lease: AllocationState::NoneAllocated,
             lease_fails: false,
             confirmed: 0,
             has_agents: true,
@@ -102,14 +102,14 @@ impl World {
     pub(super) fn calls_after(&mut self, time: Duration) -> Vec<Command> {
         self.now += time;
         let mut calls = self.poll();
-        let wish = self.reconciler.wants_of_lease();
+        let wish = self.reconciler.lease_request();
         if self.confirmed != wish.confirm {
             // The Lease is written once more, with what it says.
             self.confirmed = wish.confirm;
             self.say(self.lease);
             calls.extend(self.poll());
         }
-        let wanted = self.reconciler.wants_lease_to_say();
+        let wanted = self.reconciler.wanted_state();
         if !self.lease_fails && wanted != self.lease {
             self.lease = wanted;
             self.say(wanted);
@@ -152,8 +152,8 @@ impl World {
     }
 
     /// The Lease says `given` from now on.
-    pub(super) fn say(&mut self, given: Given) {
-        self.reconciler.lease_says(Word { given, confirmed: self.confirmed }, self.now);
+    pub(super) fn say(&mut self, given: AllocationState) {
+        self.reconciler.on_lease_state(LeaseState { given, confirmed: self.confirmed }, self.now);
     }
 
     /// The API server does what `command` asks.

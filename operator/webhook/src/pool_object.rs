@@ -1,11 +1,11 @@
-//! A pool object of a review, as far as a judgement needs it.
+//! The fields of a pool object that a decision needs.
 
 use std::borrow::Cow;
 
 use ipam_core::overlap::ALLOW_OVERLAP_ANNOTATION;
 use ipam_core::plan::Claim;
 use ipam_core::spec::PoolSpec;
-use ipam_core::{Contender, Pool, PoolKey, PoolKind, Violation};
+use ipam_core::{OverlapCandidate, Pool, PoolKey, PoolKind, Violation};
 use ipam_crds::read;
 use serde::Deserialize;
 use serde::de::IgnoredAny;
@@ -14,24 +14,24 @@ use serde_json::value::RawValue;
 use ipam_reconciler::objects::RawObject;
 use ipam_reconciler::pool::{StatusRecord, read_status};
 
-/// One side of a review.
+/// A pool object: the old or new one of a review, or one from a watch.
 #[derive(Debug)]
-pub struct Draft {
+pub struct ReviewedPool {
     /// `metadata.name`.
     pub name: String,
-    /// `metadata.creationTimestamp`, in seconds since 1970; absent if it does not read.
+    /// `metadata.creationTimestamp`, in seconds since 1970, if there is one.
     pub created: Option<i64>,
-    /// Whether the pool is going away.
+    /// Whether the pool is being deleted.
     pub is_going: bool,
     /// Value of the annotation that lets other pools have the same addresses.
     pub allow_overlap: Option<String>,
-    /// The spec, as far as it reads.
+    /// The spec, as far as it can be parsed.
     pub spec: PoolSpec,
-    /// What of the spec does not read. The schema of the CRD lets no such spec through.
+    /// The parts of the spec that cannot be parsed. The schema of the CRD rejects such a spec.
     pub unread: Vec<Violation>,
-    /// Who has which block, as the status says.
+    /// The assigned blocks, from the status.
     pub claims: Vec<Claim>,
-    /// Whose block is being taken back, as the status says.
+    /// The blocks that are being released, from the status.
     pub releasing: Vec<Claim>,
 }
 
@@ -63,11 +63,11 @@ struct Annotations<'a> {
     allow_overlap: Option<Cow<'a, str>>,
 }
 
-impl Draft {
+impl ReviewedPool {
     /// Reads an object of `kind` from its JSON.
     ///
     /// # Errors
-    /// When it is no JSON object with the metadata of an object. A spec or status that does not read is no error.
+    /// If `text` is not a JSON object with valid object metadata. An invalid spec or status is not an error.
     pub fn read(kind: PoolKind, text: &str) -> Result<Self, serde_json::Error> {
         let Object { metadata, spec, status } = serde_json::from_str(text)?;
         let allow_overlap = metadata.annotations.and_then(|annotations| annotations.allow_overlap);
@@ -81,7 +81,7 @@ impl Draft {
         })
     }
 
-    /// The same from an object that a watch told of.
+    /// Reads an object of `kind` from a watch.
     pub(super) fn of(kind: PoolKind, object: &RawObject) -> Self {
         let annotations = object.metadata.annotations.as_ref();
         let allow_overlap = annotations.and_then(|all| all.get(ALLOW_OVERLAP_ANNOTATION)).cloned();
@@ -94,7 +94,7 @@ impl Draft {
         }
     }
 
-    /// Without metadata.
+    /// A pool without metadata, from its spec and status.
     fn of_texts(kind: PoolKind, spec: Option<&RawValue>, status: Option<&RawValue>) -> Self {
         let (spec, unread) = read::read_text(kind, spec.map(RawValue::get));
         let StatusRecord { allocations, releasing, .. } = read_status(kind, status);
@@ -103,31 +103,31 @@ impl Draft {
         Self { name, created, is_going: false, allow_overlap: None, spec, unread, claims: allocations, releasing }
     }
 
-    /// The spec judged by itself.
+    /// Parses and validates the spec, without regard to other objects.
     ///
     /// # Errors
-    /// All that is wrong with it.
+    /// All errors of the spec.
     pub fn parse(&self) -> Result<Pool, Vec<Violation>> {
         read::parse(&self.name, &self.spec, self.unread.clone())
     }
 
-    /// Whether the spec is right by itself.
+    /// Whether the spec is valid by itself.
     pub fn is_valid(&self) -> bool {
         self.parse().is_ok()
     }
 
-    /// Whether the two specs say the same.
+    /// Whether the two specs are equal.
     pub fn has_spec_of(&self, other: &Self) -> bool {
         (&self.spec, &self.unread) == (&other.spec, &other.unread)
     }
 
-    /// The pool as others could be in its way, if its network reads, whatever else is wrong with the spec.
-    pub fn contender(&self, kind: PoolKind) -> Option<Contender> {
-        Some(Contender {
+    /// The pool as a candidate for overlaps, if its network can be parsed. Other errors of the spec do not matter.
+    pub fn contender(&self, kind: PoolKind) -> Option<OverlapCandidate> {
+        Some(OverlapCandidate {
             key: PoolKey::new(kind, &self.name),
             network: self.spec.network()?,
             created: self.created.unwrap_or(i64::MAX),
-            allows_overlap: Contender::allows(self.allow_overlap.as_deref()),
+            allows_overlap: OverlapCandidate::allows(self.allow_overlap.as_deref()),
         })
     }
 }

@@ -24,12 +24,12 @@ fn astray() -> (Scene, PoolRecord) {
 #[test]
 fn a_node_on_an_outdated_block_is_barred_from_what_others_hold_of_it() {
     let (scene, record) = astray();
-    let barred = |record: &PoolRecord| scene.decide(record).elsewhere.held.get("n1").map(Vec::len);
+    let barred = |record: &PoolRecord| scene.decide(record).unavailable_addresses.held.get("n1").map(Vec::len);
     assert_eq!(barred(&record), Some(1));
     let resized = IP_SPEC.replace("\"perNodeBlockSize\":4", "\"perNodeBlockSize\":8");
     let edited = PoolRecord { status: record.status, ..pool(&resized, 2, &json!({})) };
     let given = scene.decide(&edited).assignments.unwrap();
-    assert_eq!(given.iter().find(|one| one.node == "n1").unwrap().standing, Standing::Outdated);
+    assert_eq!(given.iter().find(|one| one.node == "n1").unwrap().standing, BlockPhase::Stale);
     assert_eq!(barred(&edited), Some(1), "it goes on giving from the block");
 }
 
@@ -39,7 +39,7 @@ fn what_a_served_node_holds_elsewhere_bars_others_whoever_is_let_go_of() {
         let (scene, mut record) = astray();
         record.life.force_release = BTreeSet::from([named.to_owned()]);
         let decision = scene.decide(&record);
-        assert!(decision.elsewhere.held.contains_key("n1"), "{named}");
+        assert!(decision.unavailable_addresses.held.contains_key("n1"), "{named}");
         assert_eq!(decision.patch, Some(MetadataPatch::Force(BTreeSet::new())), "{named}");
     }
 }

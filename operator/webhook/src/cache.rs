@@ -1,50 +1,50 @@
-//! What the watches have told that a judgement needs besides the object itself: which networks are taken, who holds what of
-//! which pool, and which nodes there are.
+//! State from watches that a decision needs besides the object itself: networks of other pools, blocks and addresses in use
+//! of each node, and nodes.
 //!
-//! Decides nothing. It is fed with the very events that the controller is fed with, on every replica, leader or not. It keeps
-//! of each object a digest, so that 10,000 pools are a few megabytes and a question costs no walk over all of them.
+//! Decides nothing. On every replica, leader or not, it receives the same events as the controller. It stores a digest of
+//! each object, so that 10,000 pools take a few megabytes and no query scans all of them.
 
 use std::collections::{BTreeMap, BTreeSet, HashMap};
 
 use ipam_core::addr::{number, parse_addr};
 use ipam_core::plan::{Claim, NodeRef};
-use ipam_core::{Contender, Contenders, Held, Pool, PoolKey, PoolKind, RunSet};
+use ipam_core::{Held, OverlapCandidate, OverlapCandidates, Pool, PoolKey, PoolKind, RangeSet};
 use ipam_crds::{BlockState, BlockUse};
 use kube::runtime::watcher::Event;
 
-use super::draft::Draft;
-use ipam_reconciler::index::{NodeMeta, Nodes, Relist};
+use super::pool_object::ReviewedPool;
+use ipam_reconciler::index::{ListSync, NodeMeta, Nodes};
 use ipam_reconciler::ipam_node::IpamNodeRecord;
 use ipam_reconciler::objects::RawObject;
 use ipam_reconciler::reconcile::Observed;
 
-/// What is known.
+/// The state from watches that decisions use.
 #[derive(Default, Debug)]
-pub struct Known {
-    /// Where the pools are that are served; empty if that is not to be asked.
+pub struct AdmissionCache {
+    /// The namespace whose pools are served; empty serves every namespace.
     namespace: String,
     pools: BTreeSet<PoolKey>,
-    contenders: Contenders,
+    contenders: OverlapCandidates,
     nodes: Nodes,
     holdings: HashMap<PoolKey, BTreeMap<String, Holding>>,
-    /// Of which pools a node has blocks.
+    /// The pools of which a node has blocks, by node name.
     blocks: HashMap<String, Vec<PoolKey>>,
-    pool_lists: [Relist; 2],
-    node_list: Relist,
-    ipam_node_list: Relist,
+    pool_lists: [ListSync; 2],
+    node_list: ListSync,
+    ipam_node_list: ListSync,
 }
 
-/// What an IPAMNode says about one pool.
+/// The block of one pool in one IPAMNode, and its use.
 #[derive(Clone, PartialEq, Debug)]
 struct Holding {
     claim: Claim,
-    /// Whether the node is told to take back and give no more.
+    /// Whether the block is Releasing: the agent allocates no more addresses from it.
     is_leaving: bool,
     held: Held,
 }
 
-impl Known {
-    /// Nothing, of the pools of `namespace`.
+impl AdmissionCache {
+    /// An empty cache for the pools of `namespace`.
     pub fn new(namespace: impl Into<String>) -> Self {
         Self { namespace: namespace.into(), ..Self::default() }
     }
@@ -59,35 +59,36 @@ impl Known {
         &self.namespace
     }
 
-    /// The pools that `new` may not serve beside and `old`, its state before, might have; oldest first.
-    pub fn conflicts_made(&self, old: Option<&Contender>, new: &Contender) -> Vec<&Contender> {
+    /// The pools that conflict with `new`, but did not conflict with `old`, its previous state; oldest first.
+    pub fn conflicts_made(&self, old: Option<&OverlapCandidate>, new: &OverlapCandidate) -> Vec<&OverlapCandidate> {
         self.contenders.conflicts_made(old, new)
     }
 
-    /// All nodes, or `None` while that is not known.
+    /// All nodes, or `None` until the node list is in sync.
     pub fn nodes(&self) -> Option<Vec<NodeRef<'_>>> {
         self.node_list.is_synced().then(|| self.nodes.refs())
     }
 
-    /// Whether the pool would serve the node: there is one, selected and not leaving. `None` while nodes are not known.
+    /// Whether the pool would serve the node: the node exists, is selected and is not leaving. `None` until the node list is
+    /// in sync.
     pub fn selects(&self, pool: &Pool, node: &str) -> Option<bool> {
         let labels = self.nodes.labels(node).filter(|_| !self.nodes.leaving().contains_key(node));
         self.node_list.is_synced().then(|| labels.is_some_and(|labels| pool.selects(node, labels)))
     }
 
-    /// What the node's pods hold of a pool.
+    /// The addresses of a pool that are in use on the node, as its agent reports.
     pub fn held(&self, key: &PoolKey, node: &str) -> Held {
         let holding = self.holdings.get(key).and_then(|nodes| nodes.get(node));
         holding.map_or(Held::Unknown, |holding| holding.held.clone())
     }
 
-    /// Who has which block of a pool, as the IPAMNodes say, and whether it is being taken back.
+    /// The blocks of a pool in all IPAMNodes, each with whether it is Releasing.
     pub fn claims(&self, key: &PoolKey) -> impl Iterator<Item = (&Claim, bool)> {
         let holdings = self.holdings.get(key).into_iter().flat_map(BTreeMap::values);
         holdings.map(|holding| (&holding.claim, holding.is_leaving))
     }
 
-    /// Takes in what a watch tells.
+    /// Applies an event of a watch.
     pub fn observe(&mut self, event: &Observed) {
         match event {
             Observed::Node(event) => self.observe_node(event),
@@ -136,9 +137,9 @@ impl Known {
     }
 
     fn pool_is_there(&mut self, kind: PoolKind, object: &RawObject) {
-        let draft = Draft::of(kind, object);
+        let draft = ReviewedPool::of(kind, object);
         let key = PoolKey::new(kind, object.name());
-        // A pool that was never valid has given nothing and gives nothing: it is in nobody's way.
+        // An invalid pool without blocks assigns nothing, so it conflicts with no other pool.
         let gives = draft.is_valid() || !(draft.claims.is_empty() && draft.releasing.is_empty());
         match draft.contender(kind).filter(|_| gives) {
             Some(contender) => self.contenders.insert(contender),
@@ -199,14 +200,14 @@ impl Known {
     }
 }
 
-/// What an agent says that is held. Runs count only if they make up the whole number: an older agent tells none.
+/// The addresses in use that an agent reports. Ranges count only if they add up to `used`: older agents report none.
 fn held(report: &BlockUse) -> Held {
     let Ok(used) = u64::try_from(report.used) else { return Held::Unknown };
     let runs = report
         .held
         .iter()
         .map(|run| Some((number(parse_addr(&run.start_ip).ok()?), number(parse_addr(&run.end_ip).ok()?))));
-    let runs: Option<RunSet> = runs.map(|run| run.filter(|(first, last)| first <= last)).collect();
+    let runs: Option<RangeSet> = runs.map(|run| run.filter(|(first, last)| first <= last)).collect();
     runs.filter(|runs| runs.size() == u128::from(used)).map_or(Held::Count(used), Held::Addresses)
 }
 

@@ -1,18 +1,18 @@
-//! A set of numbers kept as runs: disjoint intervals that never touch.
+//! A set of numbers, stored as runs: disjoint intervals that never touch.
 //!
-//! One structure serves for exclusions (which may overlap as written), addresses in use on a node, and blocks taken in a
-//! pool. Cost goes with the number of runs, never with the number of members.
+//! It represents exclusions (which may overlap as written), addresses in use on a node, and assigned blocks of a pool.
+//! The cost depends on the number of runs, never on the number of members.
 
 use std::collections::BTreeMap;
 
-/// A set of `u128`, held as maximal runs of consecutive members.
+/// A set of `u128`, stored as maximal runs of consecutive members.
 #[derive(Clone, PartialEq, Eq, Default, Debug)]
-pub struct RunSet {
+pub struct RangeSet {
     /// First member of a run → last member. Neighbouring runs are apart by at least one number.
     runs: BTreeMap<u128, u128>,
 }
 
-impl RunSet {
+impl RangeSet {
     /// The empty set.
     pub const fn new() -> Self {
         Self { runs: BTreeMap::new() }
@@ -38,7 +38,7 @@ impl RunSet {
         self.runs().fold(0, |sum: u128, (first, last)| sum.saturating_add((last - first).saturating_add(1)))
     }
 
-    /// The run that holds `value`.
+    /// The run that contains `value`.
     pub fn run_of(&self, value: u128) -> Option<(u128, u128)> {
         let (&first, &last) = self.runs.range(..=value).next_back()?;
         (value <= last).then_some((first, last))
@@ -77,7 +77,7 @@ impl RunSet {
         self.runs.insert(first, last);
     }
 
-    /// Takes one member out; does nothing if it is none.
+    /// Removes `value`; does nothing if it is not a member.
     pub fn remove(&mut self, value: u128) {
         let Some((first, last)) = self.run_of(value) else { return };
         self.runs.remove(&first);
@@ -119,7 +119,7 @@ impl RunSet {
         Self { runs: self.runs_in(first, last).collect() }
     }
 
-    /// Members of this set that `other` has not.
+    /// Members of this set that are not in `other`.
     #[must_use]
     pub fn without(&self, other: &Self) -> Self {
         let mut rest = Self::new();
@@ -151,7 +151,7 @@ impl RunSet {
         open.saturating_add(rest)
     }
 
-    /// The runs as far as they lie in `first..=last`, in rising order.
+    /// The runs, clipped to `first..=last`, in rising order.
     fn runs_in(&self, first: u128, last: u128) -> impl Iterator<Item = (u128, u128)> + '_ {
         let from = self.run_of(first).map_or(first, |(start, _)| start);
         // `from > last` only if the bounds are in the wrong order; a range like that would panic.
@@ -162,7 +162,7 @@ impl RunSet {
     }
 }
 
-impl FromIterator<(u128, u128)> for RunSet {
+impl FromIterator<(u128, u128)> for RangeSet {
     fn from_iter<T: IntoIterator<Item = (u128, u128)>>(iter: T) -> Self {
         let mut set = Self::new();
         set.extend(iter);
@@ -170,7 +170,7 @@ impl FromIterator<(u128, u128)> for RunSet {
     }
 }
 
-impl Extend<(u128, u128)> for RunSet {
+impl Extend<(u128, u128)> for RangeSet {
     fn extend<T: IntoIterator<Item = (u128, u128)>>(&mut self, iter: T) {
         for (first, last) in iter {
             self.insert(first, last);

@@ -1,16 +1,16 @@
-//! What a text that is no address or network was probably meant to be.
+//! Suggestions for texts that are not a valid address or network.
 //!
-//! Asked only once reading has failed. It never makes a wrong text right: it only says what to write, and says so only if
-//! that reads.
+//! The parser calls this module only after parsing has failed. A suggestion never makes an invalid text valid. It is only
+//! part of the error, and only if the suggested text parses.
 
 use std::net::{IpAddr, Ipv4Addr};
 
 use super::{AddrRange, Cidr, ParseError, parse_addr};
 
-/// Longest text that is looked at; a longer one is no slip.
+/// Length of the longest text that gets a suggestion, in bytes.
 const LONGEST: usize = 128;
 
-/// The slip in a text that should be an address.
+/// The suggestion for a text that is not a valid address.
 pub(super) fn of_address(text: &str) -> Option<ParseError> {
     if text.len() > LONGEST {
         return None;
@@ -24,7 +24,7 @@ pub(super) fn of_address(text: &str) -> Option<ParseError> {
     })
 }
 
-/// The slip in a text that should be a network.
+/// The suggestion for a text that is not a valid network.
 pub(super) fn of_network(text: &str) -> Option<ParseError> {
     if text.len() > LONGEST {
         return None;
@@ -46,7 +46,7 @@ pub(super) fn of_network(text: &str) -> Option<ParseError> {
     })
 }
 
-/// Texts that may have been meant, with what is wrong with the one that was written.
+/// Possible corrections of a text, each with the error that it corrects.
 fn candidates(text: &str) -> impl Iterator<Item = (&'static str, String)> {
     let zone =
         text.split_once('%').map(|(addr, _)| ("has a zone, which means something on one host only", addr.to_owned()));
@@ -65,7 +65,7 @@ fn squeezed(text: &str) -> Option<String> {
     (squeezed != text).then_some(squeezed)
 }
 
-/// `10.000.0.01` without its leading zeros, in decimal as people mean it.
+/// `10.000.0.01` without its leading zeros, read as decimal.
 fn without_leading_zeros(text: &str) -> Option<String> {
     let parts: Vec<&str> = text.split('.').collect();
     let is_dotted =
@@ -77,7 +77,7 @@ fn without_leading_zeros(text: &str) -> Option<String> {
     is_dotted.then(|| plain.collect::<Vec<_>>().join(".")).filter(|plain| plain != text)
 }
 
-/// `10.1` as people write networks, filled up with zeros.
+/// `10.1`, a short form of a network, padded with zeros to four parts.
 fn short(addr: &str) -> Option<String> {
     let addr = addr.trim_end_matches('.');
     let parts = addr.split('.').count();
@@ -85,7 +85,7 @@ fn short(addr: &str) -> Option<String> {
         .then(|| format!("{addr}{}", ".0".repeat(4 - parts)))
 }
 
-/// `10.0.0.0/255.255.255.0`. A mask with holes is no slip but no mask.
+/// The suggestion for `10.0.0.0/255.255.255.0`. A mask with holes is not a valid mask and gets none.
 fn with_mask(text: &str) -> Option<ParseError> {
     let (addr, mask) = text.split_once('/')?;
     let (addr, mask) = (addr.trim().parse::<Ipv4Addr>().ok()?, mask.trim().parse::<Ipv4Addr>().ok()?.to_bits());
@@ -93,7 +93,7 @@ fn with_mask(text: &str) -> Option<ParseError> {
     (len == mask.count_ones()).then(|| ParseError::Meant { what: "has a mask", write: format!("{addr}/{len}") })
 }
 
-/// The ends of `10.0.0.1-10.0.0.9`.
+/// The first and the last address of `10.0.0.1-10.0.0.9`.
 fn range_in(text: &str) -> Option<(IpAddr, IpAddr)> {
     let (first, last) = text.split_once('-')?;
     Some((parse_addr(first.trim()).ok()?, parse_addr(last.trim()).ok()?))

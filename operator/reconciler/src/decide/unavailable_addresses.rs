@@ -1,32 +1,32 @@
-//! Addresses that a node has in its block and may not give: others hold them, as their agents report, or they are to be a
-//! gateway. And whether somebody has given one already.
+//! Addresses that a node has in its block and must not allocate: other nodes may use them, or they are to be, or were, a gateway. And
+//! addresses that two nodes use already.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::net::IpAddr;
 
 use ipam_core::occupancy::{Evidence, Fact};
-use ipam_core::plan::{Assignment, Standing};
+use ipam_core::plan::{Assignment, BlockPhase};
 use ipam_core::{AddrRange, PoolKey};
 
-use super::Observation;
+use super::DecisionInput;
 use super::former::Former;
 use crate::ipam_node::{held_ranges, is_exact};
 
-/// What nodes may not give of their blocks.
+/// Addresses that nodes must not allocate from their blocks.
 #[derive(Clone, PartialEq, Eq, Debug, Default)]
-pub struct Elsewhere {
-    /// Node → addresses of its block that other nodes hold, or that are to be a gateway.
+pub struct UnavailableAddresses {
+    /// Node → addresses of its block that other nodes may use, or that are to be, or were, a gateway.
     pub held: BTreeMap<String, Vec<AddrRange>>,
-    /// Nodes that give no more until a contradiction is over.
+    /// Nodes that allocate no more addresses until duplicate addresses are gone.
     pub suspended: BTreeSet<String>,
-    /// Nodes whose next word, whatever it is, something waits for.
+    /// Nodes whose next report the pool waits for, whatever it contains.
     pub awaited: BTreeSet<String>,
-    /// Addresses that were the gateway, and that pods on any node may hold.
+    /// Addresses that were the gateway, and that pods on any node may use.
     pub former: Vec<AddrRange>,
 }
 
-impl Elsewhere {
-    /// Lets nodes give no more an address that they may hold already, and wait for their word that they do not.
+impl UnavailableAddresses {
+    /// Makes an address unavailable on each node that may use it, and waits for their reports that it is free.
     pub(super) fn bar(&mut self, holders: &BTreeMap<String, IpAddr>) {
         for (node, addr) in holders {
             self.held.entry(node.clone()).or_default().extend(AddrRange::new(*addr, *addr));
@@ -34,7 +34,7 @@ impl Elsewhere {
         }
     }
 
-    /// Lets no node allocate what other nodes may use of another pool. None as a rule.
+    /// Makes addresses unavailable that nodes may use from another pool. Usually there are none.
     pub(super) fn bar_beside(&mut self, in_use: &[(&str, AddrRange)], assignments: &[Assignment]) {
         if in_use.is_empty() {
             return;
@@ -48,17 +48,17 @@ impl Elsewhere {
         }
     }
 
-    /// Lets no node allocate a gateway in use that is not the gateway of its entry: one of another spec, or the present one where the block
-    /// is of another spec. None as a rule.
-    pub(super) fn bar_gateways_in_use(&mut self, seen: &Observation<'_>, assignments: &[Assignment]) {
+    /// Makes each gateway in use unavailable on nodes whose entry has another gateway: a gateway of another spec, or the present one where
+    /// the block is of another spec. Usually there are none.
+    pub(super) fn bar_gateways_in_use(&mut self, seen: &DecisionInput<'_>, assignments: &[Assignment]) {
         let present = seen.pool.spec.as_ref().ok().and_then(|pool| pool.gateway());
         let range = present.and_then(|addr| AddrRange::new(addr, addr));
         let present_in_use = range.iter().flat_map(|range| seen.occupancy.overlapping(range));
         let is_it = |fact: &&Fact| {
             let is_of_pool = fact.evidence == Evidence::Gateway && *fact.pool == seen.pool.key;
-            is_of_pool && !is_let_go(seen, assignments, &fact.node)
+            is_of_pool && !is_revoked(seen, assignments, &fact.node)
         };
-        let mut facts = seen.beside.unavailable.iter().chain(present_in_use).filter(is_it).peekable();
+        let mut facts = seen.other_pools.unavailable.iter().chain(present_in_use).filter(is_it).peekable();
         if facts.peek().is_none() {
             return;
         }
@@ -66,7 +66,7 @@ impl Elsewhere {
         for fact in facts {
             let is_present = present == Some(fact.range.first());
             for given in allocating.overlapping(&fact.range).filter(|given| given.node != *fact.node) {
-                if given.standing == Standing::Outdated || !is_present {
+                if given.standing == BlockPhase::Stale || !is_present {
                     self.held.entry(given.node.clone()).or_default().push(fact.range);
                     self.awaited.insert(fact.node.to_string());
                 }
@@ -74,7 +74,7 @@ impl Elsewhere {
         }
     }
 
-    /// Brings the addresses of each node in order, so that equal ones compare as equal.
+    /// Sorts the addresses of each node, so that equal ones compare as equal.
     pub(super) fn tidy(&mut self) {
         for held in self.held.values_mut() {
             held.sort_unstable();
@@ -82,9 +82,9 @@ impl Elsewhere {
         }
     }
 
-    /// Lets nobody give a gateway of before.
+    /// Makes previous gateways unavailable on all nodes.
     pub(super) fn bar_former(&mut self, former: Former, assignments: &[Assignment]) {
-        let gives = assignments.iter().filter(|given| given.standing != Standing::Departed);
+        let gives = assignments.iter().filter(|given| given.standing != BlockPhase::Releasing);
         for given in gives.filter(|_| !former.gateways.is_empty()) {
             let of_block = former.gateways.iter().filter(|range| range.overlaps(&given.block.range));
             let of_block: Vec<AddrRange> = of_block.copied().collect();
@@ -97,13 +97,13 @@ impl Elsewhere {
     }
 }
 
-/// The assignments whose nodes may allocate, by address. Those of a pool do not overlap.
+/// The assignments whose nodes may allocate, by address. Assignments of a pool do not overlap.
 struct Allocating<'a>(Vec<&'a Assignment>);
 
 impl<'a> Allocating<'a> {
-    /// A node on an outdated block allocates like any other. Only one that is losing its block does not.
+    /// A node with a Stale block allocates like any other. Only a node that is losing its block does not.
     fn new(assignments: &'a [Assignment]) -> Self {
-        let allocating = assignments.iter().filter(|given| given.standing != Standing::Departed);
+        let allocating = assignments.iter().filter(|given| given.standing != BlockPhase::Releasing);
         let mut allocating: Vec<&Assignment> = allocating.collect();
         allocating.sort_unstable_by_key(|given| given.block.range);
         Self(allocating)
@@ -120,21 +120,22 @@ impl<'a> Allocating<'a> {
     }
 }
 
-/// Looks for addresses in use outside the blocks of their nodes. There are none as a rule.
+/// The addresses that are unavailable because nodes use them outside their blocks, and descriptions of duplicate addresses. Usually there
+/// are none.
 ///
-/// Also in words: duplicate addresses. The node that uses one outside its block stops allocating from the pool: its record is the newer, or
-/// is from before a rollback.
-pub(super) fn find(seen: &Observation<'_>, assignments: &[Assignment]) -> (Elsewhere, Vec<String>) {
-    let (mut elsewhere, mut duplicates) = (Elsewhere::default(), Vec::new());
+/// A node that uses a duplicate address outside its block stops allocating from the pool: its record is the newer, or is from before a
+/// rollback.
+pub(super) fn find(seen: &DecisionInput<'_>, assignments: &[Assignment]) -> (UnavailableAddresses, Vec<String>) {
+    let (mut unavailable_addresses, mut duplicates) = (UnavailableAddresses::default(), Vec::new());
     let outside = seen.occupancy.outside_blocks(&seen.pool.key);
     let outside: BTreeSet<(&str, AddrRange)> = outside.map(|fact| (&*fact.node, fact.range)).collect();
     let allocating = Allocating::new(if outside.is_empty() { &[] } else { assignments });
     for (node, range) in outside {
-        if is_let_go(seen, assignments, node) {
+        if is_revoked(seen, assignments, node) {
             continue;
         }
         for other in allocating.overlapping(&range).filter(|other| other.node != *node) {
-            elsewhere.held.entry(other.node.clone()).or_default().push(range);
+            unavailable_addresses.held.entry(other.node.clone()).or_default().push(range);
         }
         for (other, common, is_certain) in users(seen, node, &range) {
             if is_certain {
@@ -142,7 +143,7 @@ pub(super) fn find(seen: &Observation<'_>, assignments: &[Assignment]) -> (Elsew
                     "{} on node {other} and on node {node}, which allocates no more addresses",
                     addresses(&common)
                 ));
-                elsewhere.suspended.insert(node.to_owned());
+                unavailable_addresses.suspended.insert(node.to_owned());
             } else {
                 duplicates.push(format!(
                     "{} perhaps on node {other} and on node {node}, one of which has too many addresses to report each",
@@ -152,27 +153,27 @@ pub(super) fn find(seen: &Observation<'_>, assignments: &[Assignment]) -> (Elsew
         }
     }
     for Duplicate { range, node, other, pool } in duplicates_beside(seen) {
-        let is_older = seen.beside.older.contains(pool);
-        // The other pool says the same, of the same node.
+        let is_older = seen.other_pools.older.contains(pool);
+        // The decision about the other pool names the same node.
         let yields = if is_older { node } else { other };
         duplicates.push(format!(
             "{} on node {node} and, of {pool}, on node {other}; node {yields} allocates no more addresses",
             addresses(&range)
         ));
         if is_older {
-            elsewhere.suspended.insert(node.to_owned());
+            unavailable_addresses.suspended.insert(node.to_owned());
         }
     }
     duplicates.sort_unstable();
-    (elsewhere, duplicates)
+    (unavailable_addresses, duplicates)
 }
 
-/// The addresses in words.
+/// The addresses as text.
 fn addresses(range: &AddrRange) -> String {
     if range.first() == range.last() { range.first().to_string() } else { range.to_string() }
 }
 
-/// Addresses that one node uses of this pool, and another node of another pool.
+/// Addresses that one node uses from this pool, and another node from another pool.
 #[derive(PartialEq, Eq, PartialOrd, Ord)]
 struct Duplicate<'a> {
     range: AddrRange,
@@ -181,10 +182,10 @@ struct Duplicate<'a> {
     pool: &'a PoolKey,
 }
 
-/// Looks through what is in use of other pools and may not be. There is nothing as a rule.
-fn duplicates_beside<'a>(seen: &'a Observation<'_>) -> BTreeSet<Duplicate<'a>> {
+/// Finds addresses in use from this pool and from another that must not share them. Usually there are none.
+fn duplicates_beside<'a>(seen: &'a DecisionInput<'_>) -> BTreeSet<Duplicate<'a>> {
     let key = &seen.pool.key;
-    let others = seen.beside.unavailable.iter().filter(|fact| *fact.pool != *key);
+    let others = seen.other_pools.unavailable.iter().filter(|fact| *fact.pool != *key);
     let others: BTreeSet<(&PoolKey, &str)> = others.map(|fact| (&*fact.pool, &*fact.node)).collect();
     let mut found = BTreeSet::new();
     for (pool, other) in others {
@@ -198,45 +199,46 @@ fn duplicates_beside<'a>(seen: &'a Observation<'_>) -> BTreeSet<Duplicate<'a>> {
     found
 }
 
-/// The addresses that the agent names as in use of a pool. A count without addresses proves nothing, nor do runs that only cover them.
-fn named_in_use(seen: &Observation<'_>, node: &str, pool: &PoolKey) -> Vec<AddrRange> {
+/// The addresses of a pool that the agent lists as in use. A count without addresses proves nothing, and neither do ranges that include
+/// free addresses.
+fn named_in_use(seen: &DecisionInput<'_>, node: &str, pool: &PoolKey) -> Vec<AddrRange> {
     let report = seen.ipam_nodes.get(node).and_then(|record| record.report(pool));
     report.filter(|report| is_exact(report)).map(held_ranges).unwrap_or_default()
 }
 
-/// The nodes that may use an address of `range`, which is of this pool.
-fn nodes_with<'a>(seen: &Observation<'a>, range: &AddrRange) -> BTreeSet<&'a str> {
+/// The nodes that may use an address of `range` from this pool.
+fn nodes_with<'a>(seen: &DecisionInput<'a>, range: &AddrRange) -> BTreeSet<&'a str> {
     let facts = seen.occupancy.overlapping(range).filter(|fact| *fact.pool == seen.pool.key);
     facts.map(|fact| &*fact.node).collect()
 }
 
-/// The nodes that hold addresses of the pool, as far as their agents have said, and have no block of it, by name: one was let go
-/// of while pods had them, or the node has them from before a restore. Nobody else is given these addresses.
-pub(super) fn without_block(seen: &Observation<'_>, assignments: &[Assignment]) -> Vec<String> {
+/// The nodes that report addresses of the pool in use and have no block of it, by name. The block was released while pods used them, or the
+/// node has them from before a restore. These addresses are unavailable to other nodes.
+pub(super) fn without_block(seen: &DecisionInput<'_>, assignments: &[Assignment]) -> Vec<String> {
     let has_block = |node: &str| assignments.binary_search_by(|given| given.node.as_str().cmp(node)).is_ok();
     let nodes = seen.occupancy.outside_blocks(&seen.pool.key).map(|fact| &*fact.node);
     let nodes: BTreeSet<&str> = nodes.filter(|node| !has_block(node)).collect();
     nodes.into_iter().map(str::to_owned).collect()
 }
 
-/// The nodes that the annotation names and that still report what they were to lose.
-pub(super) fn forced_strays(seen: &Observation<'_>, assignments: &[Assignment]) -> impl Iterator<Item = String> {
+/// The nodes that the annotation force-release names, and that still report addresses outside a block.
+pub(super) fn forced_strays(seen: &DecisionInput<'_>, assignments: &[Assignment]) -> impl Iterator<Item = String> {
     let outside = seen.occupancy.outside_blocks(&seen.pool.key).map(|fact| &*fact.node);
-    outside.filter(|node| is_let_go(seen, assignments, node)).map(str::to_owned)
+    outside.filter(|node| is_revoked(seen, assignments, node)).map(str::to_owned)
 }
 
-/// Whether an admin has spoken of what the node reports. One that is served again has a block that no admin has spoken of: it
-/// is named no longer, and what it still reports bars others again.
-pub(super) fn is_let_go(seen: &Observation<'_>, assignments: &[Assignment], node: &str) -> bool {
+/// Whether an admin has force-released what the node reports. A node that is served again has a block that the admin did not mean. So its
+/// name is removed, and addresses that it still reports are unavailable to others again.
+pub(super) fn is_revoked(seen: &DecisionInput<'_>, assignments: &[Assignment], node: &str) -> bool {
     let is_served = || {
         let place = assignments.binary_search_by(|given| given.node.as_str().cmp(node));
-        place.is_ok_and(|place| assignments[place].standing == Standing::Serving)
+        place.is_ok_and(|place| assignments[place].standing == BlockPhase::Active)
     };
-    seen.pool.life.forces(node) && !is_served()
+    seen.pool.life.force_releases(node) && !is_served()
 }
 
-/// Other nodes whose agents report an address of `range` in use; which; and whether that is certain of both.
-fn users<'a>(seen: &Observation<'a>, node: &str, range: &AddrRange) -> Vec<(&'a str, AddrRange, bool)> {
+/// Other nodes whose agents report addresses of `range` in use, the first such addresses, and whether both reports are exact.
+fn users<'a>(seen: &DecisionInput<'a>, node: &str, range: &AddrRange) -> Vec<(&'a str, AddrRange, bool)> {
     let key = &seen.pool.key;
     let own = seen.ipam_nodes.get(node).and_then(|record| record.report(key)).is_some_and(is_exact);
     let mut found = Vec::new();

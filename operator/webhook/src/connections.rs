@@ -1,7 +1,7 @@
-//! Which connections there are, what each is doing, and who has to go.
+//! The table of open connections: the state of each, and which of them must close.
 //!
-//! Decides; closes nothing itself but by the token that each connection watches. It must never name a connection that has a
-//! request under way, unless that connection's time is up.
+//! It decides, and closes a connection only by the token that the connection watches. It never closes a connection with a
+//! request in progress, except at shutdown after [`Limits::finish`].
 
 use std::collections::HashMap;
 use std::time::{Instant, SystemTime};
@@ -10,7 +10,7 @@ use tokio_util::sync::CancellationToken;
 
 use super::limits::Limits;
 
-/// Names a connection; counted up, so that of two the smaller is the older.
+/// Identifies a connection. Ids increase, so a smaller id is an older connection.
 pub(super) type Id = u64;
 
 /// What a connection is doing.
@@ -20,72 +20,73 @@ enum Stage {
     Handshake,
     /// No request is under way.
     Idle,
-    /// The first bytes of a request are here, but not all of its head. With HTTP/2 also all that comes before the first request:
-    /// a client opens such a connection for a request that it has.
+    /// Part of a request's head has arrived. With HTTP/2 also the time from the handshake to the first request, because a
+    /// client opens such a connection only to send one.
     Head,
-    /// So many requests are under way.
+    /// This number of requests is in progress.
     Busy(u32),
 }
 
-/// How a connection speaks.
+/// The HTTP version of a connection.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(super) enum Protocol {
-    /// One request after the other; the server can end it without loss only with an answer.
+    /// One request after another. The server can close the connection without losing a request only with an answer.
     Http1,
-    /// Many requests at once; the server can end it at any time without loss.
+    /// Concurrent requests. The server can close the connection at any time without losing a request.
     Http2,
 }
 
-/// What ends a connection.
+/// The signals that end a connection.
 #[derive(Clone, Default, Debug)]
 pub(super) struct Signals {
-    /// Finish what is under way and take no more.
+    /// Finish the requests in progress and accept no more.
     pub(super) retire: CancellationToken,
     /// Close at once.
     pub(super) cut: CancellationToken,
 }
 
 #[derive(Debug)]
-struct Seat {
+struct ConnectionState {
     stage: Stage,
     since: Instant,
     protocol: Protocol,
-    /// A request has come on it. What never brought one makes room before those that did.
+    /// Whether the connection has had a request. Idle connections without one are evicted first.
     was_asked: bool,
-    /// From here on the connection is asked to end with its next answer.
+    /// From then on the client is asked to close the connection.
     retires: Instant,
-    /// From here on nothing is answered on it.
+    /// From then on the server answers no request on the connection.
     expires: Option<SystemTime>,
     signals: Signals,
 }
 
-/// How many were cut off in the middle of what.
+/// Numbers of connections closed during the handshake and during a request's head.
 #[derive(Clone, Copy, PartialEq, Eq, Default, Debug)]
 pub(super) struct Swept {
     pub(super) handshakes: usize,
     pub(super) heads: usize,
 }
 
-/// All connections.
+/// The table of all connections.
 #[derive(Debug)]
-pub(super) struct Roster {
-    seats: HashMap<Id, Seat>,
+pub(super) struct ConnectionTable {
+    seats: HashMap<Id, ConnectionState>,
     next: Id,
     limits: Limits,
 }
 
-impl Roster {
-    /// An empty one.
+impl ConnectionTable {
+    /// An empty table.
     pub(super) fn new(limits: Limits) -> Self {
         Self { seats: HashMap::new(), next: 0, limits }
     }
 
-    /// How many there are.
+    /// The number of connections.
     pub(super) fn len(&self) -> usize {
         self.seats.len()
     }
 
-    /// A connection was accepted. `None` if there is no place for it. The one that made room, if any, is told to close.
+    /// Adds an accepted connection. If the table is full, it evicts another one. Returns `None` if all have requests in
+    /// progress.
     pub(super) fn enter(&mut self, now: Instant) -> Option<(Id, Signals)> {
         if self.seats.len() >= self.limits.connections {
             let id = self.weakest()?;
@@ -94,7 +95,7 @@ impl Roster {
         let (id, signals) = (self.next, Signals::default());
         self.next += 1;
         let retires = now + self.limits.life;
-        let seat = Seat {
+        let seat = ConnectionState {
             stage: Stage::Handshake,
             since: now,
             protocol: Protocol::Http1,
@@ -107,7 +108,8 @@ impl Roster {
         Some((id, signals))
     }
 
-    /// The handshake is done. From `retires` on the connection is to end, and after `expires` nothing is answered on it.
+    /// Records the end of a handshake. From `retires` on the connection is to close, and from `expires` on nothing is
+    /// answered on it.
     pub(super) fn greeted(
         &mut self,
         id: Id,
@@ -123,14 +125,14 @@ impl Roster {
         }
     }
 
-    /// Bytes came in that may begin a request.
+    /// Records received bytes that may begin a request.
     pub(super) fn heard(&mut self, id: Id, now: Instant) {
         if let Some(seat) = self.seats.get_mut(&id).filter(|seat| seat.stage == Stage::Idle) {
             (seat.stage, seat.since) = (Stage::Head, now);
         }
     }
 
-    /// A request's head is complete. `false` if nothing may be answered on this connection any more.
+    /// Records a complete request head. Returns `false` if nothing may be answered on this connection any more.
     pub(super) fn begin(&mut self, id: Id, now: Instant, wall: SystemTime) -> bool {
         let Some(seat) = self.seats.get_mut(&id) else { return false };
         seat.stage = match seat.stage {
@@ -141,7 +143,7 @@ impl Roster {
         seat.expires.is_none_or(|at| wall < at)
     }
 
-    /// A request is answered.
+    /// Records that a request is answered.
     pub(super) fn end(&mut self, id: Id, now: Instant) {
         let Some(seat) = self.seats.get_mut(&id) else { return };
         if let Stage::Busy(count @ 2..) = seat.stage {
@@ -156,26 +158,26 @@ impl Roster {
         self.seats.get(&id).is_none_or(|seat| seat.retires <= now)
     }
 
-    /// The connection is closed.
+    /// Removes a closed connection.
     pub(super) fn leave(&mut self, id: Id) {
         self.seats.remove(&id);
     }
 
-    /// The connections of this protocol finish what is under way and take no more.
+    /// Makes the connections of this protocol finish their requests and accept no more.
     pub(super) fn retire_all(&self, protocol: Protocol) {
         for seat in self.seats.values().filter(|seat| seat.protocol == protocol) {
             seat.signals.retire.cancel();
         }
     }
 
-    /// Every connection is closed at once.
+    /// Closes every connection at once.
     pub(super) fn cut_all(&self) {
         for seat in self.seats.values() {
             seat.signals.cut.cancel();
         }
     }
 
-    /// Tells those whose time is up.
+    /// Closes the connections that have exceeded a time limit, and retires old HTTP/2 connections.
     pub(super) fn sweep(&mut self, now: Instant, wall: SystemTime) -> Swept {
         let mut swept = Swept::default();
         let mut overdue = Vec::new();
@@ -199,10 +201,10 @@ impl Roster {
         swept
     }
 
-    /// Who goes first when there is no room: of those that are stuck the oldest, else of those that never asked anything, else
-    /// the one idle for longest.
+    /// The connection to evict when the table is full: the one longest in its handshake or a request's head, else the one
+    /// longest idle without any request, else the one longest idle.
     fn weakest(&self) -> Option<Id> {
-        let rank = |seat: &Seat| match seat.stage {
+        let rank = |seat: &ConnectionState| match seat.stage {
             Stage::Handshake | Stage::Head => Some(0),
             Stage::Idle => Some(1 + u8::from(seat.was_asked)),
             Stage::Busy(_) => None,
@@ -227,8 +229,8 @@ mod tests {
 
     const WALL: SystemTime = SystemTime::UNIX_EPOCH;
 
-    fn roster(connections: usize) -> (Roster, Instant) {
-        (Roster::new(Limits { connections, ..Limits::default() }), Instant::now())
+    fn roster(connections: usize) -> (ConnectionTable, Instant) {
+        (ConnectionTable::new(Limits { connections, ..Limits::default() }), Instant::now())
     }
 
     fn is_cut(signals: &Signals) -> bool {

@@ -1,20 +1,20 @@
-//! Everyone a plan is about: the selected nodes and those that records name, in name order.
+//! The nodes of a plan: the selected nodes and those with claims, in name order.
 //!
-//! Names are compared here once; from then on a node is its row. That is most of what makes a plan of thousands of nodes
-//! a matter of milliseconds.
+//! Names are compared only here. Later steps use the row of a node. That is the main reason why a plan of thousands of
+//! nodes takes milliseconds.
 
 use std::iter::Peekable;
 
-use super::{Claim, ClaimSource, NodeRef, Standing};
+use super::{BlockPhase, Claim, ClaimSource, NodeRef};
 use crate::{AddrRange, Block, Pool};
 
 /// One node.
-pub(super) struct Row<'a> {
+pub(super) struct Candidate<'a> {
     pub(super) name: &'a str,
-    /// Whether the pool's selector takes the node. False for a node that is gone, too.
+    /// Whether the pool selects the node. Also false for a node that is gone.
     pub(super) is_selected: bool,
-    /// What the node has, as far as the plan has come.
-    pub(super) block: Option<(Block, Standing)>,
+    /// The block of the node, as far as the plan has come.
+    pub(super) block: Option<(Block, BlockPhase)>,
 }
 
 /// A claim and the row of its node.
@@ -24,13 +24,13 @@ pub(super) struct Heard<'a> {
     pub(super) claim: &'a Claim,
 }
 
-/// Rows by name, and claims in the order in which they are heard.
-pub(super) struct Roster<'a> {
-    pub(super) rows: Vec<Row<'a>>,
+/// Rows by name, and claims in the order of processing.
+pub(super) struct Candidates<'a> {
+    pub(super) rows: Vec<Candidate<'a>>,
     pub(super) claims: Vec<Heard<'a>>,
 }
 
-impl<'a> Roster<'a> {
+impl<'a> Candidates<'a> {
     pub(super) fn new(pool: &Pool, nodes: &[NodeRef<'a>], claims: &'a [Claim]) -> Self {
         let mut names = selected_names(pool, nodes).into_iter().peekable();
         let sorted = sorted_claims(claims);
@@ -41,19 +41,19 @@ impl<'a> Roster<'a> {
             push_before(&mut rows, &mut names, &first.node);
             ranked.hear(rows.len(), of_node);
             let is_selected = names.next_if(|name| *name == first.node).is_some();
-            rows.push(Row { name: &first.node, is_selected, block: None });
+            rows.push(Candidate { name: &first.node, is_selected, block: None });
         }
         rows.extend(names.map(selected_row));
         Self { rows, claims: ranked.in_order() }
     }
 }
 
-const fn selected_row(name: &str) -> Row<'_> {
-    Row { name, is_selected: true, block: None }
+const fn selected_row(name: &str) -> Candidate<'_> {
+    Candidate { name, is_selected: true, block: None }
 }
 
 /// Moves the names that come before `next` into rows.
-fn push_before<'a>(rows: &mut Vec<Row<'a>>, names: &mut Peekable<impl Iterator<Item = &'a str>>, next: &str) {
+fn push_before<'a>(rows: &mut Vec<Candidate<'a>>, names: &mut Peekable<impl Iterator<Item = &'a str>>, next: &str) {
     while let Some(name) = names.next_if(|name| *name < next) {
         rows.push(selected_row(name));
     }
@@ -69,14 +69,15 @@ fn selected_names<'a>(pool: &Pool, nodes: &[NodeRef<'a>]) -> Vec<&'a str> {
 
 fn sorted_claims(claims: &[Claim]) -> Vec<&Claim> {
     let mut sorted: Vec<&Claim> = claims.iter().collect();
-    // All fields take part, so that the order of telling has no say. Stable, since it takes the sorted records of the
-    // two sources, one behind the other, in one pass.
+    // All fields are compared, so that the order of the claims does not matter. The stable sort merges the records of the
+    // two sources, which are sorted and concatenated, in one pass.
     sorted.sort_by(|a, b| (&a.node, a.source, a.range, a.gateway).cmp(&(&b.node, b.source, b.range, b.gateway)));
     sorted
 }
 
-/// Claims by trust: a record of the pool's status that the node's IPAMNode repeats, then one that it does not, then one
-/// that only the IPAMNode has. A spoilt record thus never takes a block from a sound one. Within a rank, by name.
+/// Claims by trust: first those in both the pool's status and the node's IPAMNode, then those only in the status, then
+/// those only in the IPAMNode. So a damaged record never takes a block from a valid one. Within a rank, they are sorted
+/// by node name.
 #[derive(Default)]
 struct Ranked<'a> {
     repeated: Vec<Heard<'a>>,
@@ -85,7 +86,7 @@ struct Ranked<'a> {
 }
 
 impl<'a> Ranked<'a> {
-    /// Hears all claims of one node, which are sorted. An IPAMNode's that repeats the status says nothing more.
+    /// Adds all claims of one node, which are sorted. A claim of an IPAMNode that repeats the status is skipped.
     fn hear(&mut self, row: usize, of_node: &[&'a Claim]) {
         let is_told = |range: &AddrRange, source: ClaimSource| {
             of_node.binary_search_by(|other| (other.source, other.range).cmp(&(source, *range))).is_ok()

@@ -1,10 +1,10 @@
-//! The cut of a network into blocks of equal size, as arithmetic: a block is a number, and none is ever listed.
+//! The division of a network into blocks of equal size, as arithmetic: a block is an index, and blocks are never listed.
 
-use crate::{AddrRange, Cidr, Family, RunSet};
+use crate::{AddrRange, Cidr, Family, RangeSet};
 
 /// Consecutive blocks of equal size, numbered from 0.
 #[derive(Clone, PartialEq, Eq, Debug)]
-pub(crate) struct Grid {
+pub(crate) struct BlockLayout {
     family: Family,
     /// First address of block 0.
     first: u128,
@@ -12,13 +12,13 @@ pub(crate) struct Grid {
     block_size: u128,
     /// Index of the last block. A count would not fit if all of IPv6 were cut into single addresses.
     last_index: u128,
-    /// First and last place in a block that a host may have.
+    /// First and last offset in a block that a host may have.
     hosts: (u128, u128),
 }
 
-impl Grid {
-    /// Runs of `block_size` addresses from the subnet's first host to its last at most (behaviour.md §3, IPPool).
-    /// `None` if not even one fits, or the size is 0.
+impl BlockLayout {
+    /// Blocks of `block_size` addresses, from the subnet's first host address to at most its last (behaviour.md §3,
+    /// IPPool). `None` if no block fits, or the size is 0.
     pub(super) fn of_addresses(subnet: &Cidr, block_size: u128) -> Option<Self> {
         let hosts = subnet.hosts();
         let last_index = hosts.size().checked_div(block_size)?.checked_sub(1)?;
@@ -49,7 +49,7 @@ impl Grid {
         self.last_index.saturating_add(1)
     }
 
-    /// The addresses of the block at `index`; `None` behind the last.
+    /// The addresses of the block at `index`; `None` after the last.
     pub(crate) fn range(&self, index: u128) -> Option<AddrRange> {
         if index > self.last_index {
             return None;
@@ -75,13 +75,13 @@ impl Grid {
         (from <= self.last_index).then_some((from, to.min(self.last_index)))
     }
 
-    /// Blocks of which no address can be given, because each place of a host is blocked: in all blocks alike
-    /// (`everywhere`, places counted from the block's start) or by its address (`at`).
+    /// Indexes of the blocks without an address that can be allocated. Each host address is blocked, either by its offset
+    /// in all blocks (`everywhere`) or by its address (`at`).
     ///
-    /// A block like that either lies inside one run of `at`, which arithmetic finds, or holds an end of a run, of which
-    /// there are two. So the cost goes with the number of runs alone.
-    pub(super) fn barren(&self, everywhere: &RunSet, at: &RunSet) -> RunSet {
-        let mut barren = RunSet::new();
+    /// Such a block either is inside one run of `at`, which arithmetic finds, or contains an end of a run, of which there
+    /// are two. So the cost depends on the number of runs alone.
+    pub(super) fn barren(&self, everywhere: &RangeSet, at: &RangeSet) -> RangeSet {
+        let mut barren = RangeSet::new();
         let (Some(low), Some(high)) =
             (everywhere.first_gap(self.hosts.0, self.hosts.1), everywhere.last_gap(self.hosts.0, self.hosts.1))
         else {
@@ -103,7 +103,7 @@ impl Grid {
         barren
     }
 
-    /// First and last index of the blocks whose places `low` to `high` all lie in `first..=last`.
+    /// First and last index of the blocks whose offsets `low` to `high` are all in `first..=last`.
     fn inside(&self, first: u128, last: u128, low: u128, high: u128) -> Option<(u128, u128)> {
         let from = first.saturating_sub(self.first).saturating_sub(low).div_ceil(self.block_size);
         let to = last.checked_sub(self.first)?.checked_sub(high)? / self.block_size;
@@ -111,8 +111,9 @@ impl Grid {
         (from <= to).then_some((from, to))
     }
 
-    /// Goes from one place that is free in all blocks to the next, skipping runs of blocked addresses as a whole.
-    fn is_barren(&self, index: u128, everywhere: &RunSet, at: &RunSet) -> bool {
+    /// Whether no address of the block at `index` can be allocated. It looks at the offsets that are free in all blocks,
+    /// and skips whole runs of blocked addresses.
+    fn is_barren(&self, index: u128, everywhere: &RangeSet, at: &RangeSet) -> bool {
         let base = self.first + index * self.block_size;
         let mut place = self.hosts.0;
         while let Some(free) = everywhere.first_gap(place, self.hosts.1) {

@@ -1,31 +1,30 @@
-//! How much of all requests is in memory at a time: the bytes of their bodies, and how many there are, from their heads until their
-//! answers are taken.
+//! Limits on all requests in memory: the bytes of their bodies, and their number, each from its head until its answer is sent.
 //!
-//! An honest body is here within milliseconds, and its answer gone as fast, so the one that is there for longest is the one to give
-//! up when there is no room, whether it is still coming, waits for its turn, or is answered. Waiting instead would let a few
-//! stalled clients stop all others. What is being judged is never given up: there are few of those, and their memory would not
-//! come back any sooner.
+//! A well-behaved client sends its body within milliseconds and reads the answer as fast. So if there is no room, the oldest
+//! request is aborted, whether its body is still arriving, waits to be reviewed, or is answered. If new requests waited
+//! instead, a few stalled clients could block all others. A request that is being reviewed is never aborted: there are few of
+//! those, and aborting one would not free its memory any sooner.
 
 use std::collections::BTreeMap;
 use std::sync::{Arc, Mutex, PoisonError};
 
 use tokio_util::sync::CancellationToken;
 
-/// Room for so much of something.
+/// A budget of `size` units that requests reserve.
 #[derive(Debug)]
-pub(super) struct Room {
+pub(super) struct MemoryBudget {
     state: Mutex<State>,
     size: usize,
 }
 
 #[derive(Default, Debug)]
 struct State {
-    /// Those that may be given up, by age, oldest first.
+    /// Requests that may be aborted, oldest first.
     waiting: BTreeMap<u64, Waiting>,
-    /// Those that are being judged.
+    /// Requests that are being reviewed.
     judged: BTreeMap<u64, usize>,
     next: u64,
-    /// What all of them take.
+    /// Units that all requests have reserved.
     held: usize,
 }
 
@@ -35,42 +34,43 @@ struct Waiting {
     give_up: CancellationToken,
 }
 
-/// The share that a request has of the room, until dropped.
+/// A request's share of the budget. Dropping it releases the share.
 #[derive(Debug)]
-pub(super) struct Share {
-    room: Arc<Room>,
+pub(super) struct Reservation {
+    room: Arc<MemoryBudget>,
     id: u64,
 }
 
-impl Room {
-    /// Room of this size.
+impl MemoryBudget {
+    /// A budget of this size.
     pub(super) fn new(size: usize) -> Self {
         Self { state: Mutex::default(), size }
     }
 
-    /// A request begins, which takes nothing yet. `give_up` is cancelled when others need the room more.
-    pub(super) fn begin(self: &Arc<Self>, give_up: CancellationToken) -> Share {
+    /// Registers a request, which reserves nothing yet. `give_up` is cancelled when the request is aborted to make room.
+    pub(super) fn begin(self: &Arc<Self>, give_up: CancellationToken) -> Reservation {
         let mut state = self.state();
         let id = state.next;
         state.next += 1;
         state.waiting.insert(id, Waiting { takes: 0, give_up });
-        Share { room: self.clone(), id }
+        Reservation { room: self.clone(), id }
     }
 
-    /// What is taken.
+    /// The units reserved.
     #[cfg(test)]
     fn held(&self) -> usize {
         self.state().held
     }
 
     fn state(&self) -> std::sync::MutexGuard<'_, State> {
-        // Nothing panics while it is held.
+        // No code panics while it holds this lock.
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 
-impl Share {
-    /// Takes so much more. The oldest are given up until it fits, this one perhaps among them: `false` then.
+impl Reservation {
+    /// Reserves `more` units, and aborts the oldest requests until they fit. Returns `false` if this request is itself
+    /// aborted, or if no room can be made.
     pub(super) fn grow(&self, more: usize) -> bool {
         let mut state = self.room.state();
         while state.held + more > self.room.size {
@@ -87,7 +87,7 @@ impl Share {
         true
     }
 
-    /// It is being judged from now on. `false` if it was given up before.
+    /// Marks the request as being reviewed. Returns `false` if it was aborted before.
     pub(super) fn keep(&self) -> bool {
         let mut state = self.room.state();
         let Some(Waiting { takes, .. }) = state.waiting.remove(&self.id) else { return false };
@@ -95,8 +95,8 @@ impl Share {
         true
     }
 
-    /// It is answered, and the answer waits to be taken. From now on `give_up` is cancelled in the place of what was before.
-    /// `false` if it was given up already.
+    /// Marks the request as answered, with its answer still to be sent. `give_up` replaces the previous token. Returns
+    /// `false` if the request was already aborted.
     pub(super) fn wait_again(&self, give_up: CancellationToken) -> bool {
         let mut state = self.room.state();
         let judged = state.judged.remove(&self.id);
@@ -105,7 +105,7 @@ impl Share {
     }
 }
 
-impl Drop for Share {
+impl Drop for Reservation {
     fn drop(&mut self) {
         let mut state = self.room.state();
         let waiting = state.waiting.remove(&self.id).map(|own| own.takes);
@@ -118,14 +118,14 @@ impl Drop for Share {
 mod tests {
     use super::*;
 
-    fn begin(room: &Arc<Room>) -> (Share, CancellationToken) {
+    fn begin(room: &Arc<MemoryBudget>) -> (Reservation, CancellationToken) {
         let give_up = CancellationToken::new();
         (room.begin(give_up.clone()), give_up)
     }
 
     #[test]
     fn the_oldest_is_given_up_when_there_is_no_room() {
-        let room = Arc::new(Room::new(100));
+        let room = Arc::new(MemoryBudget::new(100));
         let ((old, of_old), (new, of_new)) = (begin(&room), begin(&room));
         assert!(old.grow(60) && new.grow(40));
         assert!(new.grow(1));
@@ -136,7 +136,7 @@ mod tests {
 
     #[test]
     fn what_is_being_judged_keeps_its_room_until_it_is_done() {
-        let room = Arc::new(Room::new(100));
+        let room = Arc::new(MemoryBudget::new(100));
         let ((judged, of_judged), (waiting, of_waiting), (new, _)) = (begin(&room), begin(&room), begin(&room));
         assert!(judged.grow(60) && judged.keep() && waiting.grow(40));
         assert!(new.grow(40), "the one that waits makes room");
@@ -148,7 +148,7 @@ mod tests {
 
     #[test]
     fn one_that_needs_more_than_there_is_gives_itself_up_and_all_room_comes_back() {
-        let room = Arc::new(Room::new(100));
+        let room = Arc::new(MemoryBudget::new(100));
         let (only, of_only) = begin(&room);
         assert!(only.grow(100) && !only.grow(1));
         assert!(of_only.is_cancelled());
@@ -159,7 +159,7 @@ mod tests {
 
     #[test]
     fn an_answer_that_is_not_taken_is_as_old_as_its_request() {
-        let room = Arc::new(Room::new(2));
+        let room = Arc::new(MemoryBudget::new(2));
         let ((answered, of_request), (other, of_other)) = (begin(&room), begin(&room));
         let of_answer = CancellationToken::new();
         assert!(answered.grow(1) && answered.keep() && other.grow(1));

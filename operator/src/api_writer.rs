@@ -24,73 +24,73 @@ use serde::Serialize;
 use serde_json::json;
 use tokio::sync::watch;
 
-use crate::election::Lead;
-use ipam_reconciler::decide::{NoPlace, Note};
+use crate::election::Leadership;
+use ipam_reconciler::decide::{CreateBlocked, PoolEvent};
 use ipam_reconciler::objects::{Kind, RawObject, Written};
 use ipam_reconciler::pool::{FENCED_BY, StatusBody, StatusRecord};
 use ipam_reconciler::reconcile::{
-    CallError, Command, NodeAction, NodeVersion, NodeWrite, Outcome, PoolEvent, PoolPatch, PoolRef,
+    CallError, Command, NodeAction, NodeVersion, NodeWrite, Outcome, PoolPatch, PoolRef, PublishEvent,
 };
 
-/// Asks for the answer's metadata alone: a status of 5,000 allocations need not come back.
+/// Requests only the metadata of the answer: a status of 5,000 allocations need not come back.
 const METADATA_ONLY: HeaderValue =
     HeaderValue::from_static("application/json;as=PartialObjectMetadata;g=meta.k8s.io;v=v1,application/json");
-/// Who writes, in managed fields.
+/// The operator's name in managed fields.
 const FIELD_MANAGER: &str = "nv-ipam-controller";
-/// Who reports, in events.
+/// The operator's name in events.
 const REPORTER: &str = "nv-ipam-controller";
 
 /// Makes calls to one API server about one namespace.
 #[derive(Clone)]
-pub struct Actor {
+pub struct ApiWriter {
     client: Client,
     recorder: Recorder,
     namespace: String,
-    lead: watch::Receiver<Lead>,
+    lead: watch::Receiver<Leadership>,
 }
 
-impl Actor {
-    /// For the pools of `namespace`; `instance` names this replica in events, and `lead` says until when it may act.
-    pub fn new(client: Client, namespace: String, instance: String, lead: watch::Receiver<Lead>) -> Self {
+impl ApiWriter {
+    /// Returns a writer for the pools of `namespace`. `instance` names this replica in events, and `lead` limits when it may act.
+    pub fn new(client: Client, namespace: String, instance: String, lead: watch::Receiver<Leadership>) -> Self {
         let reporter = Reporter { controller: REPORTER.to_owned(), instance: Some(instance) };
         let recorder = Recorder::new(client.clone(), reporter);
         Self { client, recorder, namespace, lead }
     }
 
-    /// Makes the call and says what became of it. A call without an answer in time counts as failed, though it may take
-    /// effect: a server that went away without a word would hold up what waits for the answer for minutes.
+    /// Makes the call and returns its outcome. A call without an answer in time counts as failed, though it may take effect.
+    /// Otherwise a server that disappears without closing the connection would block the waiting keys for minutes.
     ///
-    /// A process that slept since it decided on the call may have lost the lead without knowing. Whatever else a call names
-    /// the version that it is based on, and fails; a creation cannot, so that none may be sent that late.
+    /// A process that was suspended since the decision may have lost its leadership without noticing. Every other write names the
+    /// version that it is based on, and fails. A creation names none, so it must not be sent that late.
     pub async fn perform(&self, command: Command) -> Outcome {
         if !self.lead.borrow().holds(tokio::time::Instant::now().into_std()) {
             return command.failed(CallError::Failed("not sent: this process leads no more".to_owned()));
         }
         match command {
             Command::WriteStatus { pool, status } => {
-                let result = answered(self.write_status(&pool, &status), PATIENCE).await;
+                let result = answered(self.write_status(&pool, &status), CALL_TIMEOUT).await;
                 // Dropping the addresses of 5,000 nodes here keeps the status no longer than the call.
                 drop(status);
                 Outcome::Pool(pool, result)
             }
             Command::PatchPool { pool, patch } => {
-                let result = answered(self.patch_pool(&pool, &patch), PATIENCE).await;
+                let result = answered(self.patch_pool(&pool, &patch), CALL_TIMEOUT).await;
                 Outcome::Pool(pool, result)
             }
             Command::Confirm { pool } => {
-                let result = answered(self.current_version(&pool), PATIENCE).await;
+                let result = answered(self.current_version(&pool), CALL_TIMEOUT).await;
                 Outcome::Pool(pool, result)
             }
             Command::WriteIpamNode(write) => {
-                let result = answered(self.write_ipam_node(&write), PATIENCE).await;
+                let result = answered(self.write_ipam_node(&write), CALL_TIMEOUT).await;
                 Outcome::IpamNode(write, result)
             }
         }
     }
 
-    /// Publishes a Kubernetes Event while this process leads. Events of one reason about one pool and node are one series. It is tried once,
-    /// and a failure is logged. The condition or the log says the same.
-    pub async fn publish(&self, PoolEvent { pool, note }: PoolEvent) {
+    /// Publishes a Kubernetes Event while this process leads. Events of one reason about one pool and node are one series. There is one
+    /// try, and a failure is logged. A condition or the log has the same information.
+    pub async fn publish(&self, PublishEvent { pool, note }: PublishEvent) {
         if !self.lead.borrow().holds(tokio::time::Instant::now().into_std()) {
             return;
         }
@@ -105,7 +105,7 @@ impl Actor {
         tracing::warn!(pool = %pool.key, reason, error, "event not published");
     }
 
-    /// The pool, as events name it.
+    /// Returns the reference to the pool for events.
     fn reference(&self, pool: &PoolRef) -> ObjectReference {
         ObjectReference {
             api_version: Some(format!("{GROUP}/{VERSION}")),
@@ -144,7 +144,7 @@ impl Actor {
         Ok(written.metadata.resource_version.unwrap_or_default())
     }
 
-    /// A merge patch with uid and version changes what it names, conditionally, and nothing else.
+    /// Patches the pool's metadata. A merge patch with uid and version is conditional, and changes only the fields that it names.
     async fn patch_pool(&self, pool: &PoolRef, change: &PoolPatch) -> Result<String, CallError> {
         let mut metadata = json!({"uid": pool.uid, "resourceVersion": pool.resource_version});
         match change {
@@ -156,7 +156,7 @@ impl Actor {
         Ok(written.metadata.resource_version.unwrap_or_default())
     }
 
-    /// The version that the pool has now, read from the API server's store and from no cache.
+    /// Returns the current version of the pool, read from etcd and not from a cache.
     async fn current_version(&self, pool: &PoolRef) -> Result<String, CallError> {
         let path = format!("{}/{}", self.path(Kind::Pool(pool.key.kind)), pool.key.name);
         let request = Request::get(path).header(ACCEPT, METADATA_ONLY).body(Vec::new());
@@ -179,8 +179,8 @@ impl Actor {
                 Ok(Some(version(&made)))
             }
             NodeAction::Update { version: at, blocks, finalizers, request, fence } => {
-                // A merge patch with a version replaces both lists as a whole, conditionally, and leaves labels,
-                // annotations and owners that others have set.
+                // A merge patch with a version is conditional. It replaces both lists as a whole, and keeps the labels,
+                // annotations and owners of other clients.
                 let body = ipam_node_patch(at, blocks, finalizers, request.as_ref(), fence.as_ref());
                 let made = self.call(Method::PATCH, &path, MERGE_PATCH, &body).await?;
                 Ok(Some(version(&made)))
@@ -218,8 +218,8 @@ impl Actor {
 }
 
 /// Longer than an API server takes for a write at its worst, admission included.
-const PATIENCE: Duration = Duration::from_secs(40);
-/// An API server can keep events in another etcd than the rest, which then may not answer while all else does.
+const CALL_TIMEOUT: Duration = Duration::from_secs(40);
+/// An API server can keep events in a separate etcd, which may fail to answer while the main one works.
 const EVENT_PATIENCE: Duration = Duration::from_secs(10);
 
 async fn answered<T>(call: impl Future<Output = Result<T, CallError>>, patience: Duration) -> Result<T, CallError> {
@@ -244,7 +244,7 @@ fn ipam_node_patch(
     json!({"metadata": metadata, "spec": spec(blocks, request)})
 }
 
-/// A request is never taken back, so an absent one is not written.
+/// Returns the spec of an IPAMNode. An absent request is not written, because a request is never removed.
 fn spec(blocks: &[NodeBlock], request: Option<&String>) -> serde_json::Value {
     let mut spec = json!({"pools": blocks});
     if let Some(request) = request {
@@ -262,12 +262,12 @@ fn version(written: &Written) -> NodeVersion {
     }
 }
 
-/// 409 says that the object is another than we thought, and 404 that it is gone; but where something is to be created,
-/// see [`no_place`].
+/// Converts an error of a call. 409 means that the object has changed, and 404 that it is gone. For a creation see
+/// [`no_place`].
 fn call_error(error: kube::Error, creates: bool) -> CallError {
     let kube::Error::Api(status) = error else { return CallError::Failed(ipam_daemon::chain(&error)) };
     if let Some(why) = no_place(&status).filter(|_| creates) {
-        return CallError::NoPlace(why);
+        return CallError::CreateBlocked(why);
     }
     match status.code {
         404 | 409 => CallError::Conflict(status.message),
@@ -275,19 +275,22 @@ fn call_error(error: kube::Error, creates: bool) -> CallError {
     }
 }
 
-/// What keeps anything from being created. A namespace that ends is told by the admission plugin NamespaceLifecycle as a cause of
-/// 403, a definition that ends by the API server's handler of custom resources as 405, and the lack of either as 404.
-fn no_place(refusal: &Status) -> Option<NoPlace> {
+/// Returns why nothing can be created, if that is the cause of `refusal`. For a terminating namespace, the admission plugin
+/// NamespaceLifecycle answers 403 with a cause. For a terminating CRD, the API server's handler of custom resources answers 405.
+/// If the namespace or the CRD does not exist, the answer is 404.
+fn no_place(refusal: &Status) -> Option<CreateBlocked> {
     let causes = refusal.details.iter().flat_map(|details| &details.causes);
     match refusal.code {
-        403 if causes.into_iter().any(|cause| cause.reason == "NamespaceTerminating") => Some(NoPlace::NamespaceEnds),
-        405 => Some(NoPlace::DefinitionEnds),
-        404 => Some(NoPlace::Gone),
+        403 if causes.into_iter().any(|cause| cause.reason == "NamespaceTerminating") => {
+            Some(CreateBlocked::NamespaceEnds)
+        }
+        405 => Some(CreateBlocked::DefinitionEnds),
+        404 => Some(CreateBlocked::Gone),
         _ => None,
     }
 }
 
-fn event(note: Note) -> Event {
+fn event(note: PoolEvent) -> Event {
     let secondary = note.node.map(|name| ObjectReference {
         api_version: Some("v1".to_owned()),
         kind: Some("Node".to_owned()),
@@ -314,9 +317,9 @@ mod tests {
     #[test]
     fn what_cannot_be_created_at_all_is_told_from_what_is_forbidden_or_has_changed() {
         let ends = json!({"code": 403, "message": "m", "details": {"causes": [{"reason": "NamespaceTerminating"}]}});
-        assert_eq!(answered(true, &ends), CallError::NoPlace(NoPlace::NamespaceEnds));
-        for (code, why) in [(405, NoPlace::DefinitionEnds), (404, NoPlace::Gone)] {
-            assert_eq!(answered(true, &json!({"code": code, "message": "m"})), CallError::NoPlace(why));
+        assert_eq!(answered(true, &ends), CallError::CreateBlocked(CreateBlocked::NamespaceEnds));
+        for (code, why) in [(405, CreateBlocked::DefinitionEnds), (404, CreateBlocked::Gone)] {
+            assert_eq!(answered(true, &json!({"code": code, "message": "m"})), CallError::CreateBlocked(why));
         }
         let forbidden = json!({"code": 403, "message": "m"});
         assert_eq!(answered(true, &forbidden), CallError::Failed("m (403)".to_owned()));

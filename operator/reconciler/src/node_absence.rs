@@ -1,45 +1,45 @@
-//! How long Nodes are missing by what this process has itself seen: before that is long enough, no block is let go of by time.
+//! How long this leader has seen Nodes missing. Until that is long enough, time releases no block.
 //!
-//! The moment that a status records was written by whoever led then. Since then the Node may have been back while nobody looked,
-//! and its agent may have given addresses. So one who leads counts for itself, by the clock that nobody sets: never from before it
-//! led with all it knows in sync, and never across a list that was begun anew, which does not tell who came and went before it.
+//! The time in a status may be from an earlier leader. Since then the Node may have been back while no leader watched, and its agent may
+//! have allocated addresses. So each leader measures absences itself, by the monotonic clock. It starts when it leads and all its lists are
+//! in sync. It starts again when a watch lists again, because a list does not show which Nodes came and went before it.
 
 use std::time::{Duration, Instant};
 
 use crate::index::Map;
 
-/// For this long, or for the whole grace if that is shorter, a leader must have seen a Node missing without a break. A kubelet
-/// that can reach the API server registers its Node within seconds of its start; minutes leave room for one that is upgraded.
+/// How long a leader must have seen a Node missing without a break; the whole grace, if that is shorter. A kubelet that can reach the API
+/// server registers its Node within seconds of its start. Minutes leave time for an upgrade of the kubelet.
 pub const OBSERVED: Duration = Duration::from_mins(5);
 
-/// Fewer names than this are not worth a look for those that are no longer needed.
+/// Below this number of names, expired ones are not looked for.
 const FEW: usize = 1024;
 
-/// Since when Nodes are in sight, and which of them were seen to go.
+/// Since when this leader misses no event of a Node, and which Nodes went since.
 #[derive(Clone, PartialEq, Eq, Debug, Default)]
-pub struct Absences {
-    /// Since when nothing that happens to a Node is missed.
+pub struct NodeAbsences {
+    /// Since when this leader misses no event of a Node.
     in_sight: Option<Instant>,
-    /// Nodes that went since then, and when.
+    /// Nodes that went since then, and when each went.
     gone: Map<String, Instant>,
-    /// Number of names at which those that went too long ago to matter are dropped.
+    /// Number of names at which expired ones are dropped: those of Nodes that went too long ago to matter.
     full: usize,
 }
 
-impl Absences {
-    /// From now on nothing that happens to a Node is missed, if that was not so before.
-    pub fn keep_sight(&mut self, now: Instant) {
+impl NodeAbsences {
+    /// This leader misses no event of a Node from now on, or already from before.
+    pub fn resume(&mut self, now: Instant) {
         self.in_sight.get_or_insert(now);
     }
 
-    /// What happens to Nodes may be missed: what was seen before counts no more.
-    pub fn lose_sight(&mut self) {
+    /// Events of Nodes may be missed. Forgets what was seen before.
+    pub fn reset(&mut self) {
         if self.in_sight.is_some() {
             *self = Self::default();
         }
     }
 
-    /// The Node goes. After `grace` it no longer matters when that was.
+    /// The Node is gone. The time of that matters until both `grace` and [`OBSERVED`] are over.
     pub fn goes(&mut self, node: &str, now: Instant, grace: Option<Duration>) {
         let (Some(grace), Some(_)) = (grace, self.in_sight) else { return };
         if self.gone.len() >= self.full.max(FEW) {
@@ -50,24 +50,24 @@ impl Absences {
         self.gone.insert(node.to_owned(), now);
     }
 
-    /// The Node is there.
+    /// The Node exists.
     pub fn comes(&mut self, node: &str) {
         self.gone.remove(node);
     }
 
-    /// How long ago the Node, which is missing, was seen to go; `None` if it was never there since all were in sight, or that was
-    /// longer ago than the grace.
+    /// How long ago this leader saw the missing Node go. `None` if the Node has not existed since this leader misses no event, or if it
+    /// went longer ago than the grace.
     pub fn went_before(&self, node: &str, now: Instant) -> Option<Duration> {
         self.gone.get(node).map(|went| now.saturating_duration_since(*went))
     }
 
-    /// For how long the Node, which is missing, was seen missing.
+    /// For how long this leader has seen that the Node is missing.
     pub fn missing_for(&self, node: &str, now: Instant) -> Duration {
         let since = self.gone.get(node).copied().or(self.in_sight);
         since.map(|since| now.saturating_duration_since(since)).unwrap_or_default()
     }
 
-    /// When the Node, if it stays missing, will have been seen missing for long enough to let go of its blocks after `grace`.
+    /// When this leader will have seen the Node missing for long enough to release its blocks after `grace`, if the Node stays missing.
     pub fn observed_at(&self, node: &str, grace: Duration, now: Instant) -> Instant {
         let since = self.gone.get(node).copied().or(self.in_sight);
         since.unwrap_or(now) + grace.min(OBSERVED)
@@ -82,10 +82,10 @@ mod tests {
 
     #[test]
     fn a_node_is_missing_for_as_long_as_it_was_seen_to_be_and_no_longer() {
-        let (start, mut absences) = (Instant::now(), Absences::default());
+        let (start, mut absences) = (Instant::now(), NodeAbsences::default());
         assert_eq!(absences.observed_at("n", HOUR, start), start + OBSERVED, "nobody looks: never");
-        absences.keep_sight(start);
-        absences.keep_sight(start + HOUR);
+        absences.resume(start);
+        absences.resume(start + HOUR);
         assert_eq!(absences.observed_at("n", HOUR, start + HOUR), start + OBSERVED);
         assert_eq!(absences.observed_at("n", Duration::from_secs(9), start), start + Duration::from_secs(9));
         assert_eq!(absences.missing_for("n", start + HOUR), HOUR, "it was never there");
@@ -96,15 +96,15 @@ mod tests {
         absences.comes("n");
         absences.goes("n", start + HOUR * 2, Some(HOUR));
         assert_eq!(absences.observed_at("n", HOUR, start + HOUR * 2), start + HOUR * 2 + OBSERVED);
-        absences.lose_sight();
-        absences.keep_sight(start + HOUR * 3);
+        absences.reset();
+        absences.resume(start + HOUR * 3);
         assert_eq!(absences.observed_at("n", HOUR, start + HOUR * 3), start + HOUR * 3 + OBSERVED);
     }
 
     #[test]
     fn those_that_went_long_ago_are_forgotten_and_count_as_missing_all_the_same() {
-        let (start, mut absences) = (Instant::now(), Absences::default());
-        absences.keep_sight(start);
+        let (start, mut absences) = (Instant::now(), NodeAbsences::default());
+        absences.resume(start);
         for number in 0..10 * FEW {
             let now = start + Duration::from_mins(u64::try_from(number).unwrap());
             absences.goes(&number.to_string(), now, Some(HOUR));

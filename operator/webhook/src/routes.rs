@@ -1,7 +1,7 @@
-//! What is answered to which request: an axum router around the judgement.
+//! The HTTP routes of the webhook: an axum router around [`Parsed::judge`].
 //!
-//! Every answer is an `AdmissionReview`. What was asked rightly is answered with HTTP 200 whatever the verdict; a request that no
-//! API server sends gets the HTTP status that fits and, in the body, words for whoever looks.
+//! Every answer is an `AdmissionReview`. A valid request is answered with HTTP 200, whatever the verdict. A request that no
+//! API server sends gets the HTTP status that fits, and an explanation in the body.
 
 use std::sync::{Arc, PoisonError, RwLock};
 use std::time::Instant;
@@ -18,12 +18,12 @@ use ipam_core::PoolKind;
 use tokio::time::timeout;
 use tokio_util::sync::CancellationToken;
 
+use super::cache::AdmissionCache;
 use super::judge::{Parsed, RefusalStatus};
-use super::known::Known;
-use super::lanes::Lanes;
 use super::limits::Limits;
+use super::memory_budget::{MemoryBudget, Reservation};
 use super::metrics::WebhookMetrics;
-use super::room::{Room, Share};
+use super::worker_pools::WorkerPools;
 use super::{answer, review};
 
 /// The paths, and the kind of pool that is reviewed at each (behaviour.md §1).
@@ -32,24 +32,31 @@ pub const PATHS: [(&str, PoolKind); 2] = [
     ("/validate-nv-ipam-nvidia-com-v1alpha1-cidrpool", PoolKind::CidrPool),
 ];
 
-/// What every request needs.
+/// The state that every request needs.
 #[derive(Clone)]
-pub struct Site {
-    known: Arc<RwLock<Known>>,
+pub struct AdmissionService {
+    known: Arc<RwLock<AdmissionCache>>,
     metrics: WebhookMetrics,
     limits: Limits,
-    /// For the bytes of all bodies.
-    bodies: Arc<Room>,
-    /// For all requests.
-    requests: Arc<Room>,
-    lanes: Lanes,
+    /// Budget for the bytes of all bodies.
+    bodies: Arc<MemoryBudget>,
+    /// Budget for the number of requests.
+    requests: Arc<MemoryBudget>,
+    lanes: WorkerPools,
 }
 
-impl Site {
-    /// Judges by what `known` holds at the time.
-    pub fn new(known: Arc<RwLock<Known>>, metrics: WebhookMetrics, limits: Limits) -> Self {
-        let (bodies, requests) = (Room::new(limits.all_body_bytes), Room::new(limits.requests));
-        Self { known, metrics, limits, bodies: Arc::new(bodies), requests: Arc::new(requests), lanes: Lanes::default() }
+impl AdmissionService {
+    /// A service that decides by the current content of `known`.
+    pub fn new(known: Arc<RwLock<AdmissionCache>>, metrics: WebhookMetrics, limits: Limits) -> Self {
+        let (bodies, requests) = (MemoryBudget::new(limits.all_body_bytes), MemoryBudget::new(limits.requests));
+        Self {
+            known,
+            metrics,
+            limits,
+            bodies: Arc::new(bodies),
+            requests: Arc::new(requests),
+            lanes: WorkerPools::default(),
+        }
     }
 
     /// The router of all paths.
@@ -58,7 +65,7 @@ impl Site {
             move |State(site): State<Self>, request: Request| async move { site.answer(kind, request).await }
         };
         let routes = PATHS.into_iter().fold(Router::new(), |router, (path, kind)| {
-            // Other methods are answered by us, as everything is.
+            // The service also answers other methods, like every request.
             router.route(path, any(review(Some(kind))))
         });
         routes.fallback(review(None)).with_state(self)
@@ -89,8 +96,9 @@ impl Site {
         respond(status, Bytes::from_owner(Answer { bytes, _place: place }))
     }
 
-    /// That of its request, or, if that was given up, a new one. Who needs the room of an answer closes its connection.
-    fn place_of_answer(&self, request: Share, cut: &CancellationToken) -> Share {
+    /// The reservation for an answer: that of its request, or a new one if the request was aborted. If others need the room,
+    /// the answer's connection is closed.
+    fn place_of_answer(&self, request: Reservation, cut: &CancellationToken) -> Reservation {
         if request.wait_again(cut.clone()) {
             return request;
         }
@@ -101,7 +109,7 @@ impl Site {
         place
     }
 
-    /// The body, within its limits of time and size.
+    /// Receives the body, within its limits of time and size.
     async fn receive(&self, body: &mut Body, place: &Place) -> Result<Bytes, Failure> {
         let all = async {
             let (mut received, mut size) = (Received::default(), 0_usize);
@@ -125,7 +133,7 @@ impl Site {
         }
     }
 
-    /// Judges at once what is small, and on a thread of its own, in its turn, what is large.
+    /// Reviews a small body at once. A larger one waits for a place and is reviewed on a thread of its own.
     async fn judge(
         &self,
         kind: Option<PoolKind>,
@@ -149,7 +157,7 @@ impl Site {
         let (own, share) = (self.clone(), place.body.clone());
         let work = move || {
             let answer = own.judge_now(kind, &head, &body);
-            // Here, and not where the client waits: one that leaves ends no judgement that is under way.
+            // Dropped by the thread and not by the handler: a client that disconnects does not stop a review in progress.
             drop((body, share, lane));
             answer
         };
@@ -177,7 +185,7 @@ impl Site {
                 return answer;
             }
         };
-        // Specs are read before the lock is taken: a large one must not keep the watches waiting.
+        // Specs are parsed before the lock is acquired, so that a large one does not delay watch events.
         let parsed = Parsed::of(&review);
         let verdict = {
             let known = self.known.read().unwrap_or_else(PoisonError::into_inner);
@@ -188,7 +196,7 @@ impl Site {
     }
 }
 
-/// The kind to review, or why the request is none that can be answered otherwise.
+/// The kind of pool to review, or the status and message for a request that no API server sends.
 fn asked_rightly(kind: Option<PoolKind>, head: &Parts) -> Result<PoolKind, (StatusCode, String)> {
     let Some(kind) = kind else {
         let known = PATHS.map(|(path, _)| path).join(" and ");
@@ -217,40 +225,40 @@ fn respond(status: StatusCode, bytes: Bytes) -> Response {
     response
 }
 
-/// Takes in the rest of a body without keeping it. A stream of HTTP/2 that is not read to its end is reset, and a client that
-/// is still sending may then miss the answer.
+/// Reads the rest of a body and discards it. An HTTP/2 stream that is not read to its end is reset, and a client that is
+/// still sending may then miss the answer.
 async fn passed_over(mut body: Body) {
     while let Some(Ok(_)) = body.frame().await {}
 }
 
-/// Closes the connection that a request came by. Goes along with the request.
+/// Closes the connection of a request, which has it as an extension.
 #[derive(Clone, Default)]
 pub(super) struct Cut(pub(super) CancellationToken);
 
-/// The room that a request has.
+/// The reservations of a request.
 struct Place {
-    request: Share,
-    /// Shared with a judgement, which goes on when its client has left.
-    body: Arc<Share>,
-    /// Cancelled when others need the room more.
+    request: Reservation,
+    /// Shared with the review, which continues after its client has disconnected.
+    body: Arc<Reservation>,
+    /// Cancelled when the request is aborted to make room.
     give_up: CancellationToken,
 }
 
 impl Place {
-    fn take(requests: &Arc<Room>, bodies: &Arc<Room>) -> Self {
+    fn take(requests: &Arc<MemoryBudget>, bodies: &Arc<MemoryBudget>) -> Self {
         let give_up = CancellationToken::new();
         let request = requests.begin(give_up.clone());
-        // If there is no room for it, it is given up, and that is seen before its body is.
+        // If there is no room, `give_up` is cancelled, and `receive` sees that before the body.
         request.grow(1);
         Self { request, body: Arc::new(bodies.begin(give_up.clone())), give_up }
     }
 }
 
-/// The bytes of an answer. They keep their place until whoever writes them has let go of the last of them: with HTTP/2 a client
-/// says how much of each answer it takes, and when.
+/// The bytes of an answer. They keep their reservation until hyper has dropped the last of them, because an HTTP/2 client
+/// decides how much of each answer it reads, and when.
 struct Answer {
     bytes: Vec<u8>,
-    _place: Share,
+    _place: Reservation,
 }
 
 impl AsRef<[u8]> for Answer {
@@ -259,8 +267,8 @@ impl AsRef<[u8]> for Answer {
     }
 }
 
-/// What is here of a body. One piece is the body as it is. Of several each is copied at once and let go of: a piece keeps alive
-/// what was read along with it, and thus a body that comes byte by byte would take forty times what it is counted for.
+/// The received part of a body. A single piece is used as it is. Several pieces are copied and dropped at once, because each
+/// keeps alive what was read along with it: a body that arrives byte by byte would take forty times its counted size.
 #[derive(Default)]
 struct Received {
     first: Bytes,
@@ -283,7 +291,7 @@ impl Received {
     }
 }
 
-/// Why there is no body to judge.
+/// Why a body was not reviewed.
 #[derive(Clone, Copy, Debug)]
 enum Failure {
     Broken,

@@ -1,20 +1,20 @@
-//! The conditions of a pool, and the Warning events when one changes. Each message says the state, the cause and the next step.
+//! The conditions of a pool, and the events when one changes. Each message has the state, the cause and the next step.
 
 use std::collections::BTreeSet;
 
-use ipam_core::plan::{Plan, Standing, Usage};
+use ipam_core::plan::{BlockPhase, Plan, Usage};
 use ipam_core::{PoolKey, PoolKind};
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::Condition;
 
-use super::conditions::{DEGRADED, EXHAUSTED, READY, RELEASING, Verdict, bounded_list};
+use super::conditions::{ConditionUpdate, DEGRADED, EXHAUSTED, READY, RELEASING, bounded_list};
 use super::releases::{Cause, Releases};
-use super::{Note, Observation, exhausted_reason, room};
+use super::{DecisionInput, PoolEvent, exhausted_reason, room};
 use crate::index::Leaving;
 use crate::pool::{FORCE_RELEASE, PoolRecord, RELEASE_POOLS};
 
-/// Whether a pool serves nodes, whatever its spec says.
+/// Whether a pool serves nodes, apart from errors in its spec.
 #[derive(Clone, PartialEq, Eq, Debug)]
-pub(super) enum Outlook {
+pub(super) enum PoolPhase {
     /// It serves nodes.
     Serving {
         /// Whether its status has no room for all blocks.
@@ -28,8 +28,8 @@ pub(super) enum Outlook {
     Overlap(PoolKey),
 }
 
-/// What the plan does not say, in words.
-pub(super) struct Troubles<'a> {
+/// Problems that are not in the plan, as text.
+pub(super) struct Problems<'a> {
     /// Addresses that two nodes use.
     pub(super) duplicates: &'a [String],
     /// Nodes that may use an address which is to be a gateway.
@@ -38,27 +38,27 @@ pub(super) struct Troubles<'a> {
     pub(super) without_block: &'a [String],
 }
 
-/// While so many blocks are left of a pool that is being deleted, an event names the nodes each time one is released.
+/// If at most this many blocks of a deleted pool are left, an event names their nodes each time a block is released.
 const LAST_FEW: usize = 8;
 
-pub(super) fn verdicts(
-    seen: &Observation<'_>,
+pub(super) fn condition_updates(
+    seen: &DecisionInput<'_>,
     releases: &Releases<'_>,
-    outlook: &Outlook,
+    outlook: &PoolPhase,
     plan: &Plan,
-    troubles: &Troubles<'_>,
-) -> Vec<Verdict> {
+    troubles: &Problems<'_>,
+) -> Vec<ConditionUpdate> {
     let named = |standing| {
         let of_it = plan.assignments.iter().filter(move |a| a.standing == standing);
         of_it.map(|a| described(releases, &a.node)).collect::<Vec<_>>()
     };
-    let (departed, outdated) = (named(Standing::Departed), named(Standing::Outdated));
+    let (departed, outdated) = (named(BlockPhase::Releasing), named(BlockPhase::Stale));
     let degraded = match outdated.len() {
         _ if !troubles.duplicates.is_empty() => {
-            Verdict::new(DEGRADED, true, DUPLICATE, duplicate_text(troubles.duplicates))
+            ConditionUpdate::new(DEGRADED, true, DUPLICATE, duplicate_text(troubles.duplicates))
         }
-        0 => Verdict::new(DEGRADED, false, "AsSpecified", String::new()),
-        _ => Verdict::new(DEGRADED, true, "StaleBlocks", stale_text(&outdated)),
+        0 => ConditionUpdate::new(DEGRADED, false, "AsSpecified", String::new()),
+        _ => ConditionUpdate::new(DEGRADED, true, "StaleBlocks", stale_text(&outdated)),
     };
     let ready = ready(seen, outlook, plan, &departed, &outdated, troubles.gateways);
     vec![ready, exhausted(seen, outlook, plan), degraded, releasing(seen, &departed, troubles.without_block)]
@@ -74,13 +74,13 @@ fn duplicate_text(duplicates: &[String]) -> String {
     )
 }
 
-fn releasing(seen: &Observation<'_>, departed: &[String], without_block: &[String]) -> Verdict {
+fn releasing(seen: &DecisionInput<'_>, departed: &[String], without_block: &[String]) -> ConditionUpdate {
     let blocks = (!departed.is_empty()).then(|| releasing_text(seen, departed));
     let addresses = (!without_block.is_empty()).then(|| without_block_text(without_block));
     let reason = match (&blocks, &addresses) {
         (Some(_), _) => "BlocksInUse",
         (None, Some(_)) => "InUseWithoutBlock",
-        (None, None) => return Verdict::new(RELEASING, false, "NothingToRelease", String::new()),
+        (None, None) => return ConditionUpdate::new(RELEASING, false, "NothingToRelease", String::new()),
     };
     let texts: Vec<String> = blocks.into_iter().chain(addresses).collect();
     let text = format!(
@@ -88,10 +88,10 @@ fn releasing(seen: &Observation<'_>, departed: &[String], without_block: &[Strin
         texts.join(" "),
         force_release(seen)
     );
-    Verdict::new(RELEASING, true, reason, text)
+    ConditionUpdate::new(RELEASING, true, reason, text)
 }
 
-/// The words by which a message is recognised that names such addresses.
+/// The text in messages about addresses in use without a block.
 const WITHOUT_BLOCK: &str = "use addresses without a block";
 
 fn without_block_text(nodes: &[String]) -> String {
@@ -102,49 +102,49 @@ fn without_block_text(nodes: &[String]) -> String {
     )
 }
 
-/// What an admin risks who releases addresses by force.
+/// The risk of a force-release, for messages.
 const RISK: &str = "(addresses in use may be assigned twice)";
 
-/// The command that releases the block of a node by force.
-fn force_release(seen: &Observation<'_>) -> String {
+/// The command that force-releases the block of a node.
+fn force_release(seen: &DecisionInput<'_>) -> String {
     let PoolRecord { key, namespace, .. } = seen.pool;
     format!("kubectl annotate -n {namespace} {} {} {FORCE_RELEASE}=NODE", key.kind.kind().to_lowercase(), key.name)
 }
 
 fn ready(
-    seen: &Observation<'_>,
-    outlook: &Outlook,
+    seen: &DecisionInput<'_>,
+    outlook: &PoolPhase,
     plan: &Plan,
     departed: &[String],
     outdated: &[String],
     gateways: &[String],
-) -> Verdict {
+) -> ConditionUpdate {
     match outlook {
-        Outlook::Deleting => Verdict::new(READY, false, "Deleting", deleting_text(seen, departed)),
-        Outlook::Overlap(older) => {
+        PoolPhase::Deleting => ConditionUpdate::new(READY, false, "Deleting", deleting_text(seen, departed)),
+        PoolPhase::Overlap(older) => {
             let text = format!(
                 "{older} is older and has addresses of this pool, so this pool assigns no blocks. Delete {older}, edit one of the two, or \
                  annotate both with {}=true.",
                 ipam_core::overlap::ALLOW_OVERLAP_ANNOTATION
             );
-            Verdict::new(READY, false, "Overlap", text)
+            ConditionUpdate::new(READY, false, "Overlap", text)
         }
-        Outlook::Serving { .. } if !outdated.is_empty() || !gateways.is_empty() => {
+        PoolPhase::Serving { .. } if !outdated.is_empty() || !gateways.is_empty() => {
             let blocks = (!outdated.is_empty()).then(|| stale_text(outdated));
             let gateways = (!gateways.is_empty()).then(|| gateways_text(gateways));
             let texts: Vec<String> = blocks.into_iter().chain(gateways).collect();
-            Verdict::new(READY, false, "EditDeferred", texts.join(" "))
+            ConditionUpdate::new(READY, false, "EditDeferred", texts.join(" "))
         }
-        Outlook::Serving { withheld, .. } => {
+        PoolPhase::Serving { withheld, .. } => {
             let waits = !plan.unserved.is_empty() || !withheld.is_empty();
             let matches_none = !waits && plan.assignments.len() == departed.len();
             let text = if matches_none { "nodeSelector matches no node." } else { "" };
-            Verdict::new(READY, true, "Valid", text.to_owned())
+            ConditionUpdate::new(READY, true, "Valid", text.to_owned())
         }
     }
 }
 
-fn deleting_text(seen: &Observation<'_>, departed: &[String]) -> String {
+fn deleting_text(seen: &DecisionInput<'_>, departed: &[String]) -> String {
     if departed.is_empty() {
         return "The pool is being deleted. No node has a block of it.".to_owned();
     }
@@ -177,7 +177,7 @@ fn gateways_text(gateways: &[String]) -> String {
     )
 }
 
-fn releasing_text(seen: &Observation<'_>, departed: &[String]) -> String {
+fn releasing_text(seen: &DecisionInput<'_>, departed: &[String]) -> String {
     let by_time = match seen.grace {
         Some(grace) => format!(", or when its Node has been gone for {}", span(grace)),
         None => String::new(),
@@ -188,7 +188,7 @@ fn releasing_text(seen: &Observation<'_>, departed: &[String]) -> String {
     )
 }
 
-/// A span of time, to the unit that says it exactly.
+/// A duration, in the largest unit that shows it exactly.
 fn span(time: std::time::Duration) -> String {
     match time.as_secs() {
         seconds if seconds % 3600 == 0 => format!("{} h", seconds / 3600),
@@ -197,18 +197,18 @@ fn span(time: std::time::Duration) -> String {
     }
 }
 
-fn exhausted(seen: &Observation<'_>, outlook: &Outlook, plan: &Plan) -> Verdict {
-    let Outlook::Serving { is_full, .. } = outlook else {
-        return Verdict::new(EXHAUSTED, false, "NotServing", String::new());
+fn exhausted(seen: &DecisionInput<'_>, outlook: &PoolPhase, plan: &Plan) -> ConditionUpdate {
+    let PoolPhase::Serving { is_full, .. } = outlook else {
+        return ConditionUpdate::new(EXHAUSTED, false, "NotServing", String::new());
     };
     let key = &seen.pool.key;
     let without_block = match plan.unserved.len() {
-        0 => return Verdict::new(EXHAUSTED, false, "AllNodesServed", String::new()),
+        0 => return ConditionUpdate::new(EXHAUSTED, false, "AllNodesServed", String::new()),
         1 => format!("1 node ({}) has no block", plan.unserved[0]),
         count => format!("{count} nodes ({}) have no block", bounded_list(&plan.unserved, ", ")),
     };
-    if !seen.beside.unreported.is_empty() {
-        return Verdict::new(EXHAUSTED, true, AWAITING_REPORTS, awaiting_text(seen, &without_block));
+    if !seen.other_pools.unreported.is_empty() {
+        return ConditionUpdate::new(EXHAUSTED, true, AWAITING_REPORTS, awaiting_text(seen, &without_block));
     }
     if *is_full {
         let text = format!(
@@ -216,29 +216,29 @@ fn exhausted(seen: &Observation<'_>, outlook: &Outlook, plan: &Plan) -> Verdict 
              several pools by nodeSelector.",
             room::MOST_BYTES / 1000
         );
-        return Verdict::new(EXHAUSTED, true, "StatusFull", text);
+        return ConditionUpdate::new(EXHAUSTED, true, "StatusFull", text);
     }
     if plan.blocks_free > 0 {
         let text = format!(
             "{without_block}, because its static prefix is in use on another node or by another pool. Drain that node: the operator's log \
              names it."
         );
-        return Verdict::new(EXHAUSTED, true, exhausted_reason(key.kind), text);
+        return ConditionUpdate::new(EXHAUSTED, true, exhausted_reason(key.kind), text);
     }
     let network = if key.kind == PoolKind::IpPool { "subnet" } else { "cidr" };
-    let releasing = plan.assignments.iter().any(|given| given.standing == Standing::Departed);
+    let releasing = plan.assignments.iter().any(|given| given.standing == BlockPhase::Releasing);
     let wait = if releasing { ", or wait for the blocks that are being released" } else { "" };
     let text =
         format!("{without_block}, because no block is free. Enlarge spec.{network}, or select fewer nodes{wait}.");
-    Verdict::new(EXHAUSTED, true, exhausted_reason(key.kind), text)
+    ConditionUpdate::new(EXHAUSTED, true, exhausted_reason(key.kind), text)
 }
 
 /// The reason while new blocks wait for reports.
 const AWAITING_REPORTS: &str = "AwaitingAgentReports";
 
 /// Which reports new blocks wait for, and what ends the wait.
-fn awaiting_text(seen: &Observation<'_>, without_block: &str) -> String {
-    let limit = match (seen.beside.limit, seen.grace) {
+fn awaiting_text(seen: &DecisionInput<'_>, without_block: &str) -> String {
+    let limit = match (seen.other_pools.limit, seen.grace) {
         (Some(limit), _) => format!(", for at most {}", span(limit)),
         (None, Some(grace)) => format!(", or until a Node has been gone for {}", span(grace)),
         (None, None) => String::new(),
@@ -246,7 +246,7 @@ fn awaiting_text(seen: &Observation<'_>, without_block: &str) -> String {
     format!(
         "{without_block}, because allocation records are missing or may be from an earlier time. New blocks wait for the agent reports of \
          {}{limit}. Check that these agents run. To stop waiting for a node {RISK}: {}",
-        counted_list(&seen.beside.unreported),
+        counted_list(&seen.other_pools.unreported),
         force_release(seen)
     )
 }
@@ -285,23 +285,26 @@ fn in_words(counted: Usage) -> String {
 
 /// The events about conditions that changed, and about blocks that are released without a report.
 pub(super) fn notes(
-    seen: &Observation<'_>,
+    seen: &DecisionInput<'_>,
     releases: &Releases<'_>,
-    outlook: &Outlook,
+    outlook: &PoolPhase,
     plan: &Plan,
-    verdicts: &[Verdict],
-) -> Vec<Note> {
+    condition_updates: &[ConditionUpdate],
+) -> Vec<PoolEvent> {
     let before = &seen.pool.status.summary.conditions;
     let mut notes = Vec::new();
-    for verdict in verdicts {
-        let old = before.iter().find(|condition| condition.type_ == verdict.kind);
-        if is_news(seen, outlook, plan, verdict, old) {
-            let (reason, text) = (word(verdict), &verdict.message);
+    for update in condition_updates {
+        let old = before.iter().find(|condition| condition.type_ == update.kind);
+        if is_news(seen, outlook, plan, update, old) {
+            let (reason, text) = (word(update), &update.message);
             notes.push(if reason == BLOCKS_RELEASING {
                 // A series keeps its first note, so this one names no node.
-                Note::normal(reason, "Nodes lose their blocks. The condition Releasing names them, and what ends it.")
+                PoolEvent::normal(
+                    reason,
+                    "Nodes lose their blocks. The condition Releasing names them, and what ends it.",
+                )
             } else {
-                Note::warning(reason, text)
+                PoolEvent::warning(reason, text)
             });
         }
     }
@@ -319,7 +322,7 @@ pub(super) fn notes(
         };
         let (node, range) = (&release.claim.node, &release.claim.range);
         let text = format!("Block {range} of node {node} is released, because {why}. {last}");
-        Note { node: Some(node.clone()), ..Note::warning(reason, &text) }
+        PoolEvent { node: Some(node.clone()), ..PoolEvent::warning(reason, &text) }
     }));
     notes
 }
@@ -328,15 +331,20 @@ pub(super) fn notes(
 const BLOCKS_RELEASING: &str = "BlocksReleasing";
 
 /// Whether an event is published about a condition that was `old` before.
-fn is_news(seen: &Observation<'_>, outlook: &Outlook, plan: &Plan, verdict: &Verdict, old: Option<&Condition>) -> bool {
-    let turned = old.is_none_or(|old| old.reason != verdict.reason);
-    let reworded = old.is_none_or(|old| old.message != verdict.message);
-    let newly_says =
-        |words: &str| verdict.message.contains(words) && old.is_none_or(|old| !old.message.contains(words));
-    match (verdict.kind, verdict.reason) {
+fn is_news(
+    seen: &DecisionInput<'_>,
+    outlook: &PoolPhase,
+    plan: &Plan,
+    update: &ConditionUpdate,
+    old: Option<&Condition>,
+) -> bool {
+    let turned = old.is_none_or(|old| old.reason != update.reason);
+    let reworded = old.is_none_or(|old| old.message != update.message);
+    let newly_says = |words: &str| update.message.contains(words) && old.is_none_or(|old| !old.message.contains(words));
+    match (update.kind, update.reason) {
         // The message changes with the report of each agent.
         (EXHAUSTED, AWAITING_REPORTS) => turned,
-        (EXHAUSTED, _) => verdict.holds && reworded,
+        (EXHAUSTED, _) => update.holds && reworded,
         (READY, "Overlap") | (DEGRADED, DUPLICATE) => turned || reworded,
         (READY, "EditDeferred") => turned || is_of_another_spec(seen, old),
         (READY, "Deleting") => {
@@ -345,32 +353,32 @@ fn is_news(seen: &Observation<'_>, outlook: &Outlook, plan: &Plan, verdict: &Ver
         }
         (RELEASING, _) => {
             let is_new = has_newly_departed(seen, plan) || newly_says(WITHOUT_BLOCK);
-            verdict.holds && matches!(outlook, Outlook::Serving { .. }) && is_new
+            update.holds && matches!(outlook, PoolPhase::Serving { .. }) && is_new
         }
         _ => false,
     }
 }
 
-fn word(verdict: &Verdict) -> &'static str {
-    match verdict.reason {
+fn word(update: &ConditionUpdate) -> &'static str {
+    match update.reason {
         "Deleting" => "PoolInUse",
         "BlocksInUse" => BLOCKS_RELEASING,
         reason => reason,
     }
 }
 
-fn is_of_another_spec(seen: &Observation<'_>, old: Option<&Condition>) -> bool {
+fn is_of_another_spec(seen: &DecisionInput<'_>, old: Option<&Condition>) -> bool {
     old.is_some_and(|old| old.observed_generation != Some(seen.pool.generation))
 }
 
-fn has_newly_departed(seen: &Observation<'_>, plan: &Plan) -> bool {
+fn has_newly_departed(seen: &DecisionInput<'_>, plan: &Plan) -> bool {
     let recorded: std::collections::HashSet<&str> =
         seen.pool.status.releasing.iter().map(|release| release.claim.node.as_str()).collect();
-    let mut departed = plan.assignments.iter().filter(|assignment| assignment.standing == Standing::Departed);
+    let mut departed = plan.assignments.iter().filter(|assignment| assignment.standing == BlockPhase::Releasing);
     departed.any(|assignment| !recorded.contains(assignment.node.as_str()))
 }
 
-fn fell_to_the_last_few(seen: &Observation<'_>, plan: &Plan) -> bool {
+fn fell_to_the_last_few(seen: &DecisionInput<'_>, plan: &Plan) -> bool {
     let left = plan.assignments.len();
     left <= LAST_FEW && left < seen.pool.status.releasing.len()
 }

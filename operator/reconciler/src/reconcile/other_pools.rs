@@ -1,72 +1,76 @@
-//! What pools mean for one another: which stands in whose way, and which addresses nodes have from elsewhere.
+//! Relations between pools: which pools overlap, and which addresses nodes may use from other pools.
 
 use std::collections::{BTreeSet, HashSet};
 use std::sync::Arc;
 use std::time::Instant;
 
 use ipam_core::occupancy::{Evidence, Source, Touched};
-use ipam_core::overlap::{Contender, settle};
+use ipam_core::overlap::{OverlapCandidate, settle};
 use ipam_core::{AddrRange, PoolKey};
 
 use super::Reconciler;
 use super::pool_task::PoolTask;
-use crate::decide::Beside;
+use crate::decide::OtherPools;
 use crate::facts;
 use crate::ipam_node::IpamNodeRecord;
 use crate::pool::{PoolRecord, StatusRecord};
 
 impl Reconciler {
-    /// Decides anew which pool stands in whose way, if pools have changed. The answer depends on the pools alone, so that
-    /// every leader comes to the same one.
+    /// Decides again which pool yields to which older one, if pools have changed. The result depends on the pools alone, so
+    /// every leader gets the same one.
     pub(super) fn settle_overlaps(&mut self, now: Instant) {
         if !std::mem::take(&mut self.overlaps_stale) {
             return;
         }
-        let contenders: Vec<Contender> = self.pools.values().filter_map(|task| contender(&task.record)).collect();
+        let contenders: Vec<OverlapCandidate> =
+            self.pools.values().filter_map(|task| contender(&task.record)).collect();
         let losers = settle(&contenders);
         for (key, task) in &mut self.pools {
-            let in_the_way = losers.get(key);
-            if task.in_the_way.as_ref() != in_the_way {
-                task.in_the_way = in_the_way.cloned();
+            let older_overlap = losers.get(key);
+            if task.older_overlap.as_ref() != older_overlap {
+                task.older_overlap = older_overlap.cloned();
                 task.due.wake(now);
             }
         }
     }
 
-    /// What is beside the pool `key`.
-    pub(super) fn beside(&self, key: &PoolKey) -> Beside {
-        let Some(task) = self.pools.get(key) else { return Beside::default() };
-        let mut beside =
-            Beside { in_the_way: task.in_the_way.clone(), reserved: self.recovery.of(key), ..Beside::default() };
-        (beside.unreported, beside.limit) = (self.recovery.pausing(), self.recovery.limit());
-        let Ok(pool) = &task.record.spec else { return beside };
+    /// Returns what other pools mean for the pool `key`.
+    pub(super) fn other_pools(&self, key: &PoolKey) -> OtherPools {
+        let Some(task) = self.pools.get(key) else { return OtherPools::default() };
+        let mut other_pools = OtherPools {
+            older_overlap: task.older_overlap.clone(),
+            reserved: self.recovery.of(key),
+            ..OtherPools::default()
+        };
+        (other_pools.unreported, other_pools.limit) = (self.recovery.pausing(), self.recovery.limit());
+        let Ok(pool) = &task.record.spec else { return other_pools };
         let shares = self.shares_with(task);
-        beside.sharing = self.pools.keys().filter(|other| *other != key && shares(other)).cloned().collect();
-        beside.unavailable = facts::unavailable(&self.occupancy, pool, &shares);
+        other_pools.sharing = self.pools.keys().filter(|other| *other != key && shares(other)).cloned().collect();
+        other_pools.unavailable = facts::unavailable(&self.occupancy, pool, &shares);
         let seniority = (task.record.life.created, key);
-        let others: BTreeSet<&PoolKey> = beside.unavailable.iter().map(|fact| &*fact.pool).collect();
+        let others: BTreeSet<&PoolKey> = other_pools.unavailable.iter().map(|fact| &*fact.pool).collect();
         let is_older = |other: &&PoolKey| {
             let created = self.pools.get(*other).map(|other| other.record.life.created);
             created.is_some_and(|created| (created, *other) < seniority)
         };
-        beside.older = others.into_iter().filter(is_older).cloned().collect();
-        beside
+        other_pools.older = others.into_iter().filter(is_older).cloned().collect();
+        other_pools
     }
 
-    /// Tells which pools may have the same addresses as the pool of `task`: both allow it.
+    /// Returns a test for pools that may have the same addresses as the pool of `task`: both must allow it.
     fn shares_with(&self, task: &PoolTask) -> impl Fn(&PoolKey) -> bool {
         let allows = |other: &PoolKey| self.pools.get(other).is_some_and(|other| other.record.life.allows_overlap);
         move |other| task.record.life.allows_overlap && allows(other)
     }
 
-    /// Takes in what has changed of the records, and wakes the pools that this concerns.
+    /// Updates the occupancy by the changed records, and wakes the pools that this concerns.
     pub(super) fn note_occupancy(&mut self, now: Instant) {
         let mut touched = Touched::default();
         for node in self.ipam_nodes.take_changed() {
             let record = self.ipam_nodes.get(&node);
             let sent = self.ipam_nodes.all_sent(&node);
             let facts = record.map(|record| facts::of_ipam_node(&mut self.occupancy, &node, record, sent));
-            if record.is_some_and(IpamNodeRecord::has_spoken) {
+            if record.is_some_and(IpamNodeRecord::has_reported) {
                 touched.extend(self.occupancy.replace(&Source::DeletedIpamNode(node.clone()), Vec::new()));
             }
             touched.extend(self.occupancy.replace(&Source::IpamNode(node), facts.unwrap_or_default()));
@@ -90,11 +94,11 @@ impl Reconciler {
         self.wake_concerned(&touched, now);
     }
 
-    /// The IPAMNode of a Node that exists was deleted. What its agent last reported outside of its block stays unavailable until the agent
+    /// An IPAMNode was deleted. The addresses that its agent last reported in use outside its blocks stay unavailable until the agent
     /// has reported again.
     pub(super) fn keep_report(&mut self, node: &str, gone: &IpamNodeRecord, now: Instant) {
         let mut facts = facts::of_ipam_node(&mut self.occupancy, node, gone, &[]);
-        facts.retain(|fact| gone.has_spoken() && fact.evidence == Evidence::OutsideBlock);
+        facts.retain(|fact| gone.has_reported() && fact.evidence == Evidence::OutsideBlock);
         if !facts.is_empty() {
             let touched = self.occupancy.replace(&Source::DeletedIpamNode(node.to_owned()), facts);
             self.wake_concerned(&touched, now);
@@ -106,8 +110,8 @@ impl Reconciler {
         self.occupancy.of(&Source::DeletedIpamNode(node.to_owned())).next().is_some()
     }
 
-    /// Everything is listed. Of a Node that is missing then, a report in a deleted IPAMNode counts no more: the order in which both went is
-    /// not known, and a process that started later does not know the report either.
+    /// Drops the reports of deleted IPAMNodes whose Nodes are missing after a full list. The order of both deletions is unknown, and a
+    /// process that started later does not have the report either.
     pub(super) fn forget_reports_of_missing_nodes(&mut self, now: Instant) {
         let deleted = self.occupancy.sources().filter_map(|source| match source {
             Source::DeletedIpamNode(node) => Some(node),
@@ -119,7 +123,7 @@ impl Reconciler {
         }
     }
 
-    /// The report in a deleted IPAMNode counts no more.
+    /// Drops the report of a deleted IPAMNode.
     pub(super) fn forget_report(&mut self, node: &str, now: Instant) {
         let touched = self.occupancy.replace(&Source::DeletedIpamNode(node.to_owned()), Vec::new());
         self.wake_concerned(&touched, now);
@@ -143,7 +147,7 @@ impl Reconciler {
         }
     }
 
-    /// Whether the change from one record of a pool to the next is one that others may feel.
+    /// Marks the overlaps as stale if what they depend on has changed. Wakes all pools if the pool begins or ends to share addresses.
     pub(super) fn note_change(&mut self, old: &PoolRecord, new: &PoolRecord, now: Instant) {
         let same_spec = match (&old.spec, &new.spec) {
             (Ok(one), Ok(two)) => Arc::ptr_eq(one, two),
@@ -152,16 +156,16 @@ impl Reconciler {
         };
         let same_life = old.life.allows_overlap == new.life.allows_overlap && old.life.created == new.life.created;
         self.overlaps_stale |= !(same_spec && same_life);
-        // Blocks outside today's network bar pools of other networks, too.
+        // Blocks outside the current network are unavailable to pools of other networks, too.
         if old.life.allows_overlap != new.life.allows_overlap {
             self.wake_pools(now);
         }
     }
 }
 
-fn contender(record: &PoolRecord) -> Option<Contender> {
+fn contender(record: &PoolRecord) -> Option<OverlapCandidate> {
     let pool = record.spec.as_ref().ok()?;
-    Some(Contender {
+    Some(OverlapCandidate {
         key: record.key.clone(),
         network: pool.network(),
         created: record.life.created,
@@ -170,10 +174,10 @@ fn contender(record: &PoolRecord) -> Option<Contender> {
 }
 
 impl PoolTask {
-    /// The blocks of status writes of which it is not known whether they take effect, apart from those that the status records.
+    /// The blocks of status writes with an unknown outcome, except the blocks that the status records already.
     fn sent_blocks(&self) -> Vec<(&str, AddrRange)> {
         let under_way = self.call.iter().filter_map(|call| call.status.as_ref());
-        let sent = under_way.chain(&self.unanswered).flat_map(blocks);
+        let sent = under_way.chain(&self.unacknowledged).flat_map(blocks);
         let mut recorded: Option<HashSet<(&str, AddrRange)>> = None;
         let is_new = |block: &(&str, AddrRange)| {
             !recorded.get_or_insert_with(|| blocks(&self.record.status).collect()).contains(block)

@@ -105,13 +105,13 @@ fn a_pool_edited_onto_the_addresses_that_another_is_moved_away_from_gives_none_o
 #[test]
 fn what_nodes_have_of_a_pool_made_anew_with_another_network_is_given_by_no_other_pool() {
     let older = r#"{"subnet":"192.168.0.0/16","perNodeBlockSize":8}"#;
-    let elsewhere = r#"{"subnet":"10.0.0.0/24","perNodeBlockSize":4}"#;
+    let unavailable_addresses = r#"{"subnet":"10.0.0.0/24","perNodeBlockSize":4}"#;
     let mut world = World::new(&["n1"], &[made("blue", 10, 2, SPEC, &json!({}))], vec![]);
     world.settle();
     report(&mut world, "n1", 2);
     // Its finalizer was taken off by hand, and the manifest of another pool over its addresses was there before, in vain.
     world.tell(Observed::Pool(PoolKind::IpPool, Event::Delete(blue())));
-    let mut anew = made("blue", 900, 4, elsewhere, &json!({}));
+    let mut anew = made("blue", 900, 4, unavailable_addresses, &json!({}));
     anew.metadata.uid = Some("another".to_owned());
     world.tell(Observed::Pool(PoolKind::IpPool, Event::Apply(anew)));
     world.tell(Observed::Pool(PoolKind::IpPool, Event::Apply(made("aa-older", 901, 1, older, &json!({})))));
@@ -163,8 +163,9 @@ fn a_block_of_an_invalid_deleted_pool_serves_others() {
 #[test]
 fn a_pool_that_comes_in_the_way_takes_nothing_that_the_younger_has_not_given_back() {
     // The younger served before the older came to have its addresses by an edit.
-    let elsewhere = r#"{"subnet":"10.0.0.0/24","perNodeBlockSize":4}"#;
-    let (older, younger) = (made("zz-older", 10, 1, elsewhere, &json!({})), made("blue", 11, 2, SPEC, &json!({})));
+    let unavailable_addresses = r#"{"subnet":"10.0.0.0/24","perNodeBlockSize":4}"#;
+    let (older, younger) =
+        (made("zz-older", 10, 1, unavailable_addresses, &json!({})), made("blue", 11, 2, SPEC, &json!({})));
     let mut world = World::new(&["n1", "n2"], &[older, younger], vec![]);
     world.settle();
     let mut edited = made("zz-older", 500, 1, WIDE, &json!({}));
@@ -222,12 +223,12 @@ fn a_list_that_names_a_pool_created_before_the_known_one_means_that_all_is_liste
         pool.metadata.creation_timestamp = Some(serde_json::from_value(json!(created)).unwrap());
         pool
     };
-    for (created, is_put_back) in [("2026-01-01T00:00:01Z", true), ("2026-01-01T00:00:03Z", false)] {
+    for (created, is_rolled_back) in [("2026-01-01T00:00:01Z", true), ("2026-01-01T00:00:03Z", false)] {
         let mut world = World::new(&["n1"], &[pool("uid-blue", "2026-01-01T00:00:02Z")], vec![]);
         world.settle();
         world.tell(Observed::Pool(PoolKind::IpPool, Event::Init));
         world.tell(Observed::Pool(PoolKind::IpPool, Event::InitApply(pool("uid-other", created))));
-        assert_eq!(world.reconciler.take_wish_for_lists(), is_put_back, "{created}");
+        assert_eq!(world.reconciler.take_wish_for_lists(), is_rolled_back, "{created}");
         world.list(&["n1"], &[pool("uid-other", created)], vec![]);
         assert!(!world.reconciler.take_wish_for_lists(), "{created}: once is enough");
         world.settle();
@@ -244,7 +245,7 @@ fn a_leader_gives_nobody_else_what_it_saw_given_before_the_api_server_was_restor
     world.tell(Observed::Pool(PoolKind::IpPool, Event::InitApply(blue())));
     // Of the earlier state nobody has a block, and a node that would be the first by name has joined.
     world.list(&["n0", "n1"], &[blue()], vec![]);
-    assert_eq!(world.reconciler.wants_lease_to_say(), Given::Unrecorded, "while it is not known what is left");
+    assert_eq!(world.reconciler.wanted_state(), AllocationState::Recovering, "while it is not known what is left");
     let mut calls = world.settle();
     assert_eq!(status(&world, "blue").allocations.len(), 1, "n1 may hold what nobody knows");
     world.answer("n0");
