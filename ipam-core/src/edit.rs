@@ -4,10 +4,10 @@
 //! addresses affects no node. A block counts as free only if an agent has reported it empty: unknown use counts as in
 //! use.
 
-mod barred;
-mod left_out;
-mod moved;
+mod deselected;
+mod newly_excluded;
 mod report;
+mod resized;
 
 use std::collections::BTreeSet;
 
@@ -15,10 +15,10 @@ use crate::spec::PoolSpec;
 use crate::words::listed;
 use crate::{AddrRange, Claim, Pool, RangeSet};
 
-use barred::Barred;
-pub use left_out::left_out;
-use moved::Moved;
+pub use deselected::left_out;
+use newly_excluded::NewlyExcluded;
 pub use report::violations;
+use resized::Resized;
 
 /// The addresses of a pool in use on a node, as far as they are known.
 #[derive(Clone, PartialEq, Eq, Debug)]
@@ -102,8 +102,8 @@ pub fn displaced(
     if old == Some(new_spec) {
         return Vec::new();
     }
-    let moved = Moved::new(new, old, new_spec);
-    let barred = old.map(|old| Barred::new(new, old, new_spec));
+    let moved = Resized::new(new, old, new_spec);
+    let barred = old.map(|old| NewlyExcluded::new(new, old, new_spec));
     let mut found: Vec<AffectedNode> = claims
         .iter()
         .filter_map(|claim| {

@@ -122,8 +122,8 @@ impl Controllers {
             }
         }
         self.shared.metrics.leader(true);
-        let word = self.marker.word();
-        self.shared.with(|reconciler, now| reconciler.lead(word, now.instant));
+        let state = self.marker.state();
+        self.shared.with(|reconciler, now| reconciler.lead(state, now.instant));
         let (mut stores, wakes, mut controllers) = begin(&self.shared);
         let mut publishing = publish(self.shared.clone(), self.pending);
         self.shared.lock().wakes = Some(wakes);
@@ -193,7 +193,7 @@ impl Shared {
         let now = Now { instant: now(), wall: Timestamp::now() };
         if wakes.is_some() {
             // A later write of the Lease may have a lower state than the one that the last decision relied on.
-            reconciler.on_lease_state(marker.word(), now.instant);
+            reconciler.on_lease_state(marker.state(), now.instant);
         }
         let result = change(reconciler, now);
         let woken = reconciler.take_wakes(now);
@@ -201,7 +201,7 @@ impl Shared {
             for key in woken {
                 wakes.send(key);
             }
-            marker.want(reconciler.lease_request());
+            marker.send(reconciler.lease_request());
             let (pools, ipam_nodes) = reconciler.queued(now.instant);
             self.metrics.reconciler.queued(pools, ipam_nodes);
         }

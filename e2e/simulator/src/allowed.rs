@@ -22,7 +22,7 @@ const FORCED: &str = "force-release";
 /// The grace was over: a leader had seen the Node missing for that long.
 const EXPIRED: &str = "grace";
 /// No report has it, since the CRDs and then the node's own object were deleted.
-const UNHEARD: &str = "nobody can report it";
+const UNREPORTED: &str = "no report can show it";
 /// The agent's store was deleted or restored, and the report that had the address is gone, too.
 const NO_RECORD: &str = "store and report lost";
 
@@ -150,7 +150,7 @@ impl Allowed {
     pub(super) fn leaves_unheard(&mut self, server: &Server, records: &Records, node: &Node) {
         let is_gone = server.get("nodes", &node.name).is_none();
         if (self.undefined || is_gone) && server.get("ipamnodes", &node.name).is_none() {
-            self.waive(records, node, |it| records.lost_by(it.id).is_some(), UNHEARD);
+            self.waive(records, node, |it| records.lost_by(it.id).is_some(), UNREPORTED);
         }
     }
 

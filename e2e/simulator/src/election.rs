@@ -80,8 +80,8 @@ impl Election {
 
     /// Takes the next step. Returns whether leadership is lost, and the call that is abandoned on its way.
     fn go_on(&mut self, clock: Clock, wall: Timestamp) -> (bool, Option<Next>) {
-        let next = self.campaign.next(clock.instant(), wall, self.keeper.wish());
-        self.keeper.say(self.campaign.word());
+        let next = self.campaign.next(clock.instant(), wall, self.keeper.request());
+        self.keeper.publish(self.campaign.state());
         if let Some(tried) = self.campaign.take_tried() {
             self.written = tried == Tried::Written;
             // A call that is still under way is of a try that has ended.
@@ -148,14 +148,14 @@ impl Election {
     }
 
     /// The state of the Lease that the leader may rely on.
-    pub(super) fn word(&self) -> LeaseState {
-        self.marker.word()
+    pub(super) fn state(&self) -> LeaseState {
+        self.marker.state()
     }
 
     /// The leader requests this of the Lease. If calls wait for it, the next try is due at once.
-    pub(super) fn want(&mut self, wish: LeaseRequest, clock: Clock) {
-        self.marker.want(wish);
-        if !self.is_under_way() && self.keeper.presses().now_or_never().is_some() {
+    pub(super) fn want(&mut self, request: LeaseRequest, clock: Clock) {
+        self.marker.send(request);
+        if !self.is_under_way() && self.keeper.unfulfilled().now_or_never().is_some() {
             self.campaign.press(clock.instant());
             self.due = clock.elapsed;
         }
@@ -163,7 +163,7 @@ impl Election {
 
     /// The write that releases the Lease, for a process that stops, if it has it.
     pub(super) fn release(&mut self, wall: Timestamp) -> Option<Next> {
-        self.campaign.release(wall, self.keeper.wish()).map(Next::Replace)
+        self.campaign.release(wall, self.keeper.request()).map(Next::Replace)
     }
 
     /// The call about the Lease that may arrive after the end of the process.

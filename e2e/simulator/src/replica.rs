@@ -277,7 +277,7 @@ impl Replica {
     /// Decides what is due, and sends the calls.
     pub(super) fn decide(&mut self, clock: Clock) {
         if self.leading {
-            self.reconciler.on_lease_state(self.election.word(), clock.instant());
+            self.reconciler.on_lease_state(self.election.state(), clock.instant());
         }
         let leads = self.leads_until().is_some_and(|until| until > clock.instant());
         let now = self.now(clock);
@@ -322,14 +322,14 @@ impl Replica {
     pub(super) fn step_election(&mut self, fate: Fate, clock: Clock) -> Stepped {
         let stepped = self.election.step(&self.wire, fate, clock, clock.wall(self.skew));
         if self.leading {
-            self.reconciler.on_lease_state(self.election.word(), clock.instant());
+            self.reconciler.on_lease_state(self.election.state(), clock.instant());
         }
         if let Some(until) = self.leads_until() {
             self.led_until = until.saturating_duration_since(clock.start);
             if !self.leading && until > clock.instant() {
                 self.leading = true;
                 self.sight = Sight::default();
-                self.reconciler.lead(self.election.word(), clock.instant());
+                self.reconciler.lead(self.election.state(), clock.instant());
                 self.watches.iter_mut().for_each(Watch::expire);
             }
         }

@@ -97,7 +97,7 @@ fn check(pool: &Pool, nodes: &[NodeRef<'_>], made: &Plan) {
     ranges.sort_unstable();
     assert!(ranges.is_sorted_by(|one, next| !one.overlaps(next)), "two nodes have one address: {ranges:?}");
     let mut capacity: u128 = 0;
-    for assignment in made.assignments.iter().filter(|assignment| assignment.standing == BlockPhase::Active) {
+    for assignment in made.assignments.iter().filter(|assignment| assignment.phase == BlockPhase::Active) {
         let block = &assignment.block;
         assert!(pool.network().range().contains_range(&block.range), "{block:?} lies outside of the pool");
         assert_eq!(pool.capacity(block), pool.node_pool(block).capacity(), "{block:?} is counted in two ways");
@@ -120,7 +120,7 @@ fn check_kept(claims: &[Claim], usage: &dyn Fn(&str) -> Usage, made: &Plan) {
         assert!(is_kept, "{claim:?} is dropped, though pods may use it");
     }
     for assignment in made.assignments.iter().filter(|one| usage(&one.node) == Usage::Empty) {
-        assert_eq!(assignment.standing, BlockPhase::Active, "{assignment:?} is empty and stays");
+        assert_eq!(assignment.phase, BlockPhase::Active, "{assignment:?} is empty and stays");
     }
 }
 

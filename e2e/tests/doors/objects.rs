@@ -79,9 +79,9 @@ pub(crate) fn told(case: &Case) -> BTreeMap<String, (NodeBlock, Option<BlockUse>
     let key = PoolKey::new(case.kind(), &case.pool);
     let pool = case.old.as_ref().and_then(|old| judge(case.kind(), &case.pool, old).ok()).map(|(_, pool)| pool);
     let told = |claim: Claim| {
-        let standing = if case.leaving.contains(&claim.node) { BlockPhase::Releasing } else { BlockPhase::Active };
+        let phase = if case.leaving.contains(&claim.node) { BlockPhase::Releasing } else { BlockPhase::Active };
         let block = Block { range: claim.range, gateway: claim.gateway };
-        let assignment = Assignment { node: claim.node.clone(), block, standing };
+        let assignment = Assignment { node: claim.node.clone(), block, phase };
         let told = NodeBlock { grant: GRANT.to_owned(), ..entry(&key, pool.as_ref(), &assignment, None) };
         let said = report(&told, &case.held_by(&claim.node).unwrap());
         (claim.node, (told, said))

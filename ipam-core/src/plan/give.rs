@@ -19,14 +19,14 @@ pub(super) fn give(pool: &Pool, mut kept: Kept<'_>, barred: &[AddrRange]) -> Pla
     let assignments: Vec<Assignment> = kept.rows.iter().filter_map(assignment).collect();
     let capacity = assignments
         .iter()
-        .filter(|assignment| assignment.standing == BlockPhase::Active)
+        .filter(|assignment| assignment.phase == BlockPhase::Active)
         .fold(0_u128, |sum, assignment| sum.saturating_add(pool.capacity(&assignment.block)));
     Plan { assignments, unserved, dropped: kept.dropped, blocks_total: pool.block_count(), blocks_free, capacity }
 }
 
 fn assignment(row: &Candidate<'_>) -> Option<Assignment> {
-    let (block, standing) = row.block?;
-    Some(Assignment { node: row.name.to_owned(), block, standing })
+    let (block, phase) = row.block?;
+    Some(Assignment { node: row.name.to_owned(), block, phase })
 }
 
 struct Giver<'a> {

@@ -92,10 +92,10 @@ impl<'a> Kept<'a> {
         true
     }
 
-    fn insert(&mut self, row: usize, block: Block, standing: BlockPhase) {
+    fn insert(&mut self, row: usize, block: Block, phase: BlockPhase) {
         let row = &mut self.rows[row];
-        let standing = if row.is_selected { standing } else { BlockPhase::Releasing };
-        row.block = Some((block, standing));
+        let phase = if row.is_selected { phase } else { BlockPhase::Releasing };
+        row.block = Some((block, phase));
         self.holders.insert(block.range, row.name);
     }
 }

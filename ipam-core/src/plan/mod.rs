@@ -60,7 +60,7 @@ pub struct Assignment {
     /// Its block.
     pub block: Block,
     /// The state of the block.
-    pub standing: BlockPhase,
+    pub phase: BlockPhase,
 }
 
 /// The result of [`plan`].

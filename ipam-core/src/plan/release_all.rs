@@ -21,7 +21,7 @@ pub fn release_all(claims: &[Claim], usage: &dyn Fn(&str) -> Usage) -> Plan {
     let assignments = held.map(|claim| Assignment {
         node: claim.node.clone(),
         block: Block { range: claim.range, gateway: claim.gateway },
-        standing: BlockPhase::Releasing,
+        phase: BlockPhase::Releasing,
     });
     Plan { assignments: assignments.collect(), ..Plan::default() }
 }

@@ -124,7 +124,7 @@ proptest! {
                 prop_assert!(!is_displaced, "{} holds nothing", claim.node);
                 continue;
             }
-            let kept = now.is_some_and(|now| now.block.range == claim.range && now.standing == BlockPhase::Active);
+            let kept = now.is_some_and(|now| now.block.range == claim.range && now.phase == BlockPhase::Active);
             prop_assert!(kept || is_displaced, "{} loses {} by {new:?}", claim.node, claim.range);
             if let (true, Held::Addresses(held)) = (is_displaced && kept, held(&claim.node)) {
                 let now = after.node_pool(&now.unwrap().block);

@@ -24,7 +24,7 @@ pub(crate) struct NaivePool {
 pub(crate) struct NaiveAssignment {
     pub(crate) node: String,
     pub(crate) range: (u128, u128),
-    pub(crate) standing: BlockPhase,
+    pub(crate) phase: BlockPhase,
 }
 
 fn value(text: &str) -> u128 {
@@ -128,12 +128,12 @@ impl NaivePool {
                 {
                     continue;
                 }
-                let standing = match (nodes.contains(&claim.node.as_str()), agreed) {
+                let phase = match (nodes.contains(&claim.node.as_str()), agreed) {
                     (false, _) => BlockPhase::Releasing,
                     (true, Some(_)) => BlockPhase::Active,
                     (true, None) => BlockPhase::Stale,
                 };
-                given.push((claim.node.clone(), claim.range, standing));
+                given.push((claim.node.clone(), claim.range, phase));
             }
         }
         let mut unserved = Vec::new();
@@ -154,7 +154,7 @@ impl NaivePool {
         }
         given.sort_by(|a, b| a.0.cmp(&b.0));
         let assignments =
-            given.into_iter().map(|(node, range, standing)| NaiveAssignment { node, range: range.numbers(), standing });
+            given.into_iter().map(|(node, range, phase)| NaiveAssignment { node, range: range.numbers(), phase });
         (assignments.collect(), unserved)
     }
 

@@ -189,10 +189,10 @@ proptest! {
         let claims = claims(&naive, &seeds);
         let plan = plan_for(&pool, &names(&nodes), &claims, &usage_of(usage));
         let (expected, unserved) = naive.plan(&names(&nodes), &claims, &usage_of(usage));
-        let short = |node: &str, range: (u128, u128), standing| (node.to_owned(), range, standing);
+        let short = |node: &str, range: (u128, u128), phase| (node.to_owned(), range, phase);
         prop_assert_eq!(
-            plan.assignments.iter().map(|a| short(&a.node, a.block.range.numbers(), a.standing)).collect::<Vec<_>>(),
-            expected.iter().map(|a| short(&a.node, a.range, a.standing)).collect::<Vec<_>>()
+            plan.assignments.iter().map(|a| short(&a.node, a.block.range.numbers(), a.phase)).collect::<Vec<_>>(),
+            expected.iter().map(|a| short(&a.node, a.range, a.phase)).collect::<Vec<_>>()
         );
         prop_assert_eq!(&plan.unserved, &unserved);
         prop_assert_eq!(plan.blocks_total, naive.blocks.len() as u128);
@@ -207,7 +207,7 @@ proptest! {
         let claims = claims(&naive, &seeds);
         let plan = plan_for(&pool, &names(&nodes), &claims, &usage_of(usage));
         let mut capacity = 0;
-        for assignment in plan.assignments.iter().filter(|a| a.standing == BlockPhase::Active) {
+        for assignment in plan.assignments.iter().filter(|a| a.phase == BlockPhase::Active) {
             let at = naive.blocks.iter().position(|block| *block == assignment.block.range.numbers()).unwrap();
             let gateway = naive.gateways[at].map(|value| naive.family().addr(value));
             prop_assert_eq!(assignment.block.gateway, gateway);
@@ -232,7 +232,7 @@ proptest! {
         let claims = claims(&NaivePool::of(&spec), &seeds);
         let plan = plan_for(&pool, &names(&nodes), &claims, &usage_of(usage));
         prop_assert_eq!(overlapping(&plan), None);
-        for assignment in plan.assignments.iter().filter(|a| a.standing == BlockPhase::Active) {
+        for assignment in plan.assignments.iter().filter(|a| a.phase == BlockPhase::Active) {
             prop_assert!(pool.network().range().contains_range(&assignment.block.range));
         }
     }
@@ -265,7 +265,7 @@ proptest! {
         let second = plan_for(&pool, &names(&after), &recorded(&first, source), &usage);
         for old in &first.assignments {
             // A block that disagrees with the spec, or whose node is not to have one, may go once it is empty.
-            let is_wanted = old.standing == BlockPhase::Active && after.contains(&old.node);
+            let is_wanted = old.phase == BlockPhase::Active && after.contains(&old.node);
             let may_go = usage(&old.node) == Usage::Empty && !is_wanted;
             let new = second.assignments.iter().find(|new| new.node == old.node);
             prop_assert!(may_go || new.is_some_and(|new| new.block.range == old.block.range), "{} moved", old.node);

@@ -104,7 +104,7 @@ pub(crate) fn rendered(plan: &Plan) -> Vec<String> {
         .iter()
         .map(|assignment| {
             let gateway = assignment.block.gateway.map(|addr| format!(" gw={addr}")).unwrap_or_default();
-            format!("{}: {}{gateway} {:?}", assignment.node, assignment.block.range, assignment.standing)
+            format!("{}: {}{gateway} {:?}", assignment.node, assignment.block.range, assignment.phase)
         })
         .collect()
 }

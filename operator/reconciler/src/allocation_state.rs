@@ -72,7 +72,7 @@ impl AllocationState {
 #[derive(Clone, Copy, PartialEq, Eq, Default, Debug)]
 pub struct LeaseRequest {
     /// The state that the Lease is to have; `None` if it stays.
-    pub given: Option<AllocationState>,
+    pub allocation: Option<AllocationState>,
     /// Number of a request for one more write of the Lease, which grows with each request. A write answers the requests that were made
     /// before it began.
     pub confirm: u64,
@@ -82,7 +82,7 @@ pub struct LeaseRequest {
 #[derive(Clone, Copy, PartialEq, Eq, Default, Debug)]
 pub struct LeaseState {
     /// The state that the Lease has.
-    pub given: AllocationState,
+    pub allocation: AllocationState,
     /// The last request for a write that was answered.
     pub confirmed: u64,
 }
@@ -90,7 +90,7 @@ pub struct LeaseState {
 impl LeaseRequest {
     /// The state of the Lease once the request is done.
     pub fn granted(self) -> LeaseState {
-        LeaseState { given: self.given.unwrap_or_default(), confirmed: self.confirm }
+        LeaseState { allocation: self.allocation.unwrap_or_default(), confirmed: self.confirm }
     }
 }
 

@@ -360,7 +360,7 @@ pub fn entry(key: &PoolKey, pool: Option<&Pool>, assignment: &Assignment, known:
         entry
     };
     let kept = || told.cloned().unwrap_or_else(fresh);
-    match assignment.standing {
+    match assignment.phase {
         BlockPhase::Active => same_grant(fresh()),
         BlockPhase::Releasing => NodeBlock { state: losing(BlockState::Releasing, told, known), ..kept() },
         BlockPhase::Stale => NodeBlock { state: losing(outdated_state(told, known), told, known), ..kept() },

@@ -33,7 +33,7 @@ pub struct Candidate {
     /// The allocation state that the Lease must have; `None` to keep its state.
     wanted: Option<AllocationState>,
     /// The allocation state to rely on: the lowest of the last successful write and of the writes sent since.
-    given: AllocationState,
+    allocation: AllocationState,
     /// The renew times of the last successful write and of the writes since. A Lease that names this process with another renew time is
     /// from a backup.
     sent: Vec<Option<MicroTime>>,
@@ -71,7 +71,7 @@ impl Candidate {
             seen: None,
             renewed: None,
             wanted: None,
-            given: AllocationState::NoneAllocated,
+            allocation: AllocationState::NoneAllocated,
             sent: Vec::new(),
         }
     }
@@ -88,13 +88,13 @@ impl Candidate {
     }
 
     /// Sets the allocation state that the next write must have. Only for a leader.
-    pub fn want(&mut self, given: Option<AllocationState>) {
-        self.wanted = given;
+    pub fn want(&mut self, allocation: Option<AllocationState>) {
+        self.wanted = allocation;
     }
 
     /// Returns the allocation state of the Lease to rely on.
-    pub fn given(&self) -> AllocationState {
-        self.given
+    pub fn allocation(&self) -> AllocationState {
+        self.allocation
     }
 
     /// Returns the next step, by the last observation. If it is a write, that may take effect from now on.
@@ -105,7 +105,7 @@ impl Candidate {
             if self.renewed.is_some() {
                 self.sent.push(renew_time(lease));
             }
-            self.given = self.given.min(AllocationState::of(lease));
+            self.allocation = self.allocation.min(AllocationState::of(lease));
         }
         step
     }
@@ -118,7 +118,7 @@ impl Candidate {
         let says = match &self.seen {
             Some(seen) if is_old(&seen.lease) => AllocationState::of(&seen.lease).doubted(),
             Some(seen) => AllocationState::of(&seen.lease),
-            None => self.given,
+            None => self.allocation,
         };
         self.wanted.unwrap_or(says)
     }
@@ -154,7 +154,7 @@ impl Candidate {
         if self.holds(&lease) {
             self.sent = vec![renew_time(&lease)];
             self.renewed = Some(began);
-            self.given = AllocationState::of(&lease);
+            self.allocation = AllocationState::of(&lease);
         }
         self.observe(Some(lease), now);
     }
@@ -356,21 +356,21 @@ mod tests {
     fn what_the_lease_says_of_blocks_given_passes_to_the_next_leader_who_may_rely_on_it_once_it_has_written_it() {
         let start = Instant::now();
         let (mut a, mut b, _) = leader_and_follower(start);
-        assert_eq!(a.given(), AllocationState::NoneAllocated, "a Lease that is new says nothing");
+        assert_eq!(a.allocation(), AllocationState::NoneAllocated, "a Lease that is new says nothing");
         a.want(Some(AllocationState::Recovering));
         let marked = written(a.step(start + SECOND, wall(1)), "2");
-        assert_eq!(a.given(), AllocationState::NoneAllocated, "not yet answered");
+        assert_eq!(a.allocation(), AllocationState::NoneAllocated, "not yet answered");
         a.wrote(marked.clone(), start + SECOND, start + SECOND);
         assert_eq!(
-            (a.given(), AllocationState::of(&marked)),
+            (a.allocation(), AllocationState::of(&marked)),
             (AllocationState::Recovering, AllocationState::Recovering)
         );
         b.observe(Some(marked), start + SECOND);
-        assert_eq!(b.given(), AllocationState::NoneAllocated, "that is another's word");
+        assert_eq!(b.allocation(), AllocationState::NoneAllocated, "that is another's word");
         let taken = written(b.step(start + 16 * SECOND, wall(16)), "3");
         b.wrote(taken.clone(), start + 16 * SECOND, start + 16 * SECOND);
         assert_eq!(
-            (b.given(), AllocationState::of(&taken)),
+            (b.allocation(), AllocationState::of(&taken)),
             (AllocationState::Recovering, AllocationState::Recovering)
         );
     }
@@ -423,13 +423,13 @@ mod tests {
             a.wrote(known, start, start);
             a.want(Some(to));
             let sent = written(a.step(start, wall(0)), "3");
-            assert_eq!(a.given(), AllocationState::Allocated, "no agent is asked by a word that may not be there");
+            assert_eq!(a.allocation(), AllocationState::Allocated, "no agent is asked by a word that may not be there");
             // A read does not show whether the sent write may still arrive. Another write does.
             a.observe(Some(sent), start);
-            assert_eq!(a.given(), AllocationState::Allocated);
+            assert_eq!(a.allocation(), AllocationState::Allocated);
             let again = written(a.step(start, wall(0)), "4");
             a.wrote(again, start, start);
-            assert_eq!(a.given(), to);
+            assert_eq!(a.allocation(), to);
         }
     }
 

@@ -86,19 +86,19 @@ impl Campaign {
         Self { candidate, state: State::Pausing(now), has_led: false, confirmed: 0, tried: None, jitter }
     }
 
-    /// Returns the next call or pause. A leader requests `wish` of the Lease.
-    pub fn next(&mut self, now: Instant, wall: Timestamp, wish: LeaseRequest) -> Next {
-        self.candidate.want(wish.given);
+    /// Returns the next call or pause. A leader requests `request` of the Lease.
+    pub fn next(&mut self, now: Instant, wall: Timestamp, request: LeaseRequest) -> Next {
+        self.candidate.want(request.allocation);
         match &self.state {
             State::LeadershipLost(lost) => Next::LeadershipLost(lost.clone()),
             State::Pausing(until) | State::Calling(_, until) if *until > now => Next::Wait(*until),
-            State::Pausing(_) => self.begin(now, wall, wish.confirm),
+            State::Pausing(_) => self.begin(now, wall, request.confirm),
             State::Calling(..) => self.give_up(now),
             State::ToRead(end) => {
                 self.state = State::Calling(Call::Read, *end);
                 Next::Read
             }
-            State::ToWrite(end) => self.write(*end, false, now, wall, wish.confirm),
+            State::ToWrite(end) => self.write(*end, false, now, wall, request.confirm),
         }
     }
 
@@ -151,13 +151,13 @@ impl Campaign {
     }
 
     /// Returns the state of the Lease to rely on.
-    pub fn word(&self) -> LeaseState {
-        LeaseState { given: self.candidate.given(), confirmed: self.confirmed }
+    pub fn state(&self) -> LeaseState {
+        LeaseState { allocation: self.candidate.allocation(), confirmed: self.confirmed }
     }
 
     /// The Lease without a holder, for a process that stops; `None` if this process does not hold it.
-    pub fn release(&mut self, wall: Timestamp, wish: LeaseRequest) -> Option<Lease> {
-        self.candidate.want(wish.given);
+    pub fn release(&mut self, wall: Timestamp, request: LeaseRequest) -> Option<Lease> {
+        self.candidate.want(request.allocation);
         self.candidate.release(wall)
     }
 

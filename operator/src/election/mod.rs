@@ -110,7 +110,7 @@ impl Election {
             tokio::time::sleep(LAST_ANSWER).await;
         });
         loop {
-            let next = self.campaign.next(now(), Timestamp::now(), self.marker.wish());
+            let next = self.campaign.next(now(), Timestamp::now(), self.marker.request());
             self.say(lead);
             let until = match next {
                 Next::Wait(until) => until,
@@ -129,7 +129,7 @@ impl Election {
                 () = stop.cancelled(), if call.is_none() => return Ok(()),
                 () = &mut out_of_patience => return Ok(()),
                 // Calls wait for a write of the Lease.
-                () = self.marker.presses(), if call.is_none() && self.leading => self.campaign.press(now()),
+                () = self.marker.unfulfilled(), if call.is_none() && self.leading => self.campaign.press(now()),
                 () = tokio::time::sleep_until(until.into()) => call = None,
             }
         }
@@ -137,7 +137,7 @@ impl Election {
 
     /// Releases the Lease, so that the next leader need not wait until it expires.
     pub async fn release(&mut self) {
-        let Some(lease) = self.campaign.release(Timestamp::now(), self.marker.wish()) else { return };
+        let Some(lease) = self.campaign.release(Timestamp::now(), self.marker.request()) else { return };
         match self.api.replace(LEASE_NAME, &PostParams::default(), &lease).await {
             Ok(_) => tracing::info!(lease = LEASE_NAME, "lease released"),
             Err(error) => tracing::warn!(lease = LEASE_NAME, %error, "lease not released"),
@@ -170,7 +170,7 @@ impl Election {
 
     /// Sends changes to the rest of the process: until when it leads, and the state of the Lease.
     fn say(&mut self, lead: &watch::Sender<Leadership>) {
-        self.marker.say(self.campaign.word());
+        self.marker.publish(self.campaign.state());
         let leads = self.campaign.leads_until().map_or(Leadership::No, Leadership::Until);
         lead.send_if_modified(|told| std::mem::replace(told, leads) != leads);
         if leads != Leadership::No && !std::mem::replace(&mut self.leading, true) {

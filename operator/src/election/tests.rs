@@ -93,7 +93,7 @@ impl LeaseServer {
         Standing { marker, leads, ended }
     }
 
-    fn word(&self) -> Value {
+    fn state(&self) -> Value {
         let held = self.lease.lock().unwrap_or_else(PoisonError::into_inner);
         held.1.as_ref().map_or(Value::Null, |lease| lease["metadata"]["annotations"][ALLOCATION_STATE].clone())
     }
@@ -194,8 +194,8 @@ fn two_processes_never_share_an_identity() {
     assert_eq!(one.split_once('_').unwrap().1.len(), 36);
 }
 
-fn saying(given: AllocationState) -> LeaseRequest {
-    LeaseRequest { given: Some(given), ..LeaseRequest::default() }
+fn saying(allocation: AllocationState) -> LeaseRequest {
+    LeaseRequest { allocation: Some(allocation), ..LeaseRequest::default() }
 }
 
 #[tokio::test(start_paused = true)]
@@ -211,9 +211,9 @@ async fn a_requested_state_is_written_at_once() {
         (AllocationState::NoneAllocated, Value::Null),
     ];
     for (state, annotation) in states {
-        first.marker.want(saying(state));
+        first.marker.send(saying(state));
         first.marker.changed().await;
-        assert_eq!((first.marker.word().given, server.word()), (state, annotation));
+        assert_eq!((first.marker.state().allocation, server.state()), (state, annotation));
     }
     assert_eq!(now(), began);
 }
@@ -224,20 +224,20 @@ async fn a_word_that_cannot_be_written_floods_nobody_and_the_next_leader_reads_i
     let mut first = server.stand("first", &stop);
     first.leads().await;
     server.away.store(true, std::sync::atomic::Ordering::SeqCst);
-    first.marker.want(saying(AllocationState::Recovering));
+    first.marker.send(saying(AllocationState::Recovering));
     tokio::time::sleep(RETRY_PERIOD * 2).await;
-    assert_eq!(first.marker.word().given, AllocationState::NoneAllocated);
+    assert_eq!(first.marker.state().allocation, AllocationState::NoneAllocated);
     server.away.store(false, std::sync::atomic::Ordering::SeqCst);
     tokio::time::sleep(RETRY_PERIOD).await;
-    assert_eq!(first.marker.word().given, AllocationState::Recovering);
+    assert_eq!(first.marker.state().allocation, AllocationState::Recovering);
     stop.cancel();
     first.ended.await.unwrap().unwrap();
     let mut second = server.stand("second", &other_stop);
     second.leads().await;
-    assert_eq!(second.marker.word().given, AllocationState::Recovering, "known as soon as it leads");
+    assert_eq!(second.marker.state().allocation, AllocationState::Recovering, "known as soon as it leads");
     other_stop.cancel();
     second.ended.await.unwrap().unwrap();
-    assert_eq!(server.word(), json!("Recovering"));
+    assert_eq!(server.state(), json!("Recovering"));
 }
 
 #[tokio::test(start_paused = true)]
@@ -245,13 +245,13 @@ async fn one_more_write_that_a_leader_asks_for_is_made_at_once_and_answers_what_
     let (server, stop) = (LeaseServer::default(), CancellationToken::new());
     let mut first = server.stand("first", &stop);
     first.leads().await;
-    assert_eq!(first.marker.word().confirmed, 0, "it was not asked for");
+    assert_eq!(first.marker.state().confirmed, 0, "it was not asked for");
     let (began, writes) = (now(), server.writes());
-    first.marker.want(LeaseRequest { confirm: 1, ..saying(AllocationState::NoneAllocated) });
+    first.marker.send(LeaseRequest { confirm: 1, ..saying(AllocationState::NoneAllocated) });
     first.marker.changed().await;
-    assert_eq!((first.marker.word().confirmed, server.writes(), now()), (1, writes + 1, began));
+    assert_eq!((first.marker.state().confirmed, server.writes(), now()), (1, writes + 1, began));
     server.away.store(true, std::sync::atomic::Ordering::SeqCst);
-    first.marker.want(LeaseRequest { confirm: 2, ..saying(AllocationState::NoneAllocated) });
+    first.marker.send(LeaseRequest { confirm: 2, ..saying(AllocationState::NoneAllocated) });
     tokio::time::sleep(RETRY_PERIOD * 2).await;
-    assert_eq!(first.marker.word().confirmed, 1, "a write that failed confirms nothing");
+    assert_eq!(first.marker.state().confirmed, 1, "a write that failed confirms nothing");
 }

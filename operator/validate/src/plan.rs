@@ -128,7 +128,7 @@ fn claims(pool: &Pool, object: &Node) -> Vec<Claim> {
 }
 
 fn shares(pool: &Pool, assignments: &[Assignment]) -> Vec<Share> {
-    let serving = assignments.iter().filter(|assignment| assignment.standing == BlockPhase::Active);
+    let serving = assignments.iter().filter(|assignment| assignment.phase == BlockPhase::Active);
     serving
         .map(|Assignment { node, block, .. }| Share {
             node: node.clone(),

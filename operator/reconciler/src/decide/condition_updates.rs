@@ -48,8 +48,8 @@ pub(super) fn condition_updates(
     plan: &Plan,
     troubles: &Problems<'_>,
 ) -> Vec<ConditionUpdate> {
-    let named = |standing| {
-        let of_it = plan.assignments.iter().filter(move |a| a.standing == standing);
+    let named = |phase| {
+        let of_it = plan.assignments.iter().filter(move |a| a.phase == phase);
         of_it.map(|a| described(releases, &a.node)).collect::<Vec<_>>()
     };
     let (departed, outdated) = (named(BlockPhase::Releasing), named(BlockPhase::Stale));
@@ -226,7 +226,7 @@ fn exhausted(seen: &DecisionInput<'_>, outlook: &PoolPhase, plan: &Plan) -> Cond
         return ConditionUpdate::new(EXHAUSTED, true, exhausted_reason(key.kind), text);
     }
     let network = if key.kind == PoolKind::IpPool { "subnet" } else { "cidr" };
-    let releasing = plan.assignments.iter().any(|given| given.standing == BlockPhase::Releasing);
+    let releasing = plan.assignments.iter().any(|given| given.phase == BlockPhase::Releasing);
     let wait = if releasing { ", or wait for the blocks that are being released" } else { "" };
     let text =
         format!("{without_block}, because no block is free. Enlarge spec.{network}, or select fewer nodes{wait}.");
@@ -374,7 +374,7 @@ fn is_of_another_spec(seen: &DecisionInput<'_>, old: Option<&Condition>) -> bool
 fn has_newly_departed(seen: &DecisionInput<'_>, plan: &Plan) -> bool {
     let recorded: std::collections::HashSet<&str> =
         seen.pool.status.releasing.iter().map(|release| release.claim.node.as_str()).collect();
-    let mut departed = plan.assignments.iter().filter(|assignment| assignment.standing == BlockPhase::Releasing);
+    let mut departed = plan.assignments.iter().filter(|assignment| assignment.phase == BlockPhase::Releasing);
     departed.any(|assignment| !recorded.contains(assignment.node.as_str()))
 }
 

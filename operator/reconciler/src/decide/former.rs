@@ -29,7 +29,7 @@ pub(super) fn find(seen: &DecisionInput<'_>, assignments: &[Assignment]) -> Form
         // Only pods on the node of a prefix use its gateway, and the agent there does not allocate it twice.
         return Former::default();
     }
-    let serving = assignments.iter().filter(|given| given.standing == BlockPhase::Active);
+    let serving = assignments.iter().filter(|given| given.phase == BlockPhase::Active);
     let mut now: BTreeSet<Option<IpAddr>> = serving.map(|given| given.block.gateway).collect();
     if now.is_empty() {
         // If the spec serves no node, the gateway of the entries is the current one.

@@ -53,7 +53,7 @@ pub(super) fn defer(seen: &DecisionInput<'_>, plan: &mut Plan) -> Deferred {
     for (place, assignment) in plan.assignments.iter_mut().enumerate() {
         let is_new = || entry(seen, assignment).is_none();
         let gateway = kept.get(&place).copied().or_else(|| of_all.filter(|_| is_new()));
-        if let Some(gateway) = gateway.filter(|_| assignment.standing == BlockPhase::Active) {
+        if let Some(gateway) = gateway.filter(|_| assignment.phase == BlockPhase::Active) {
             assignment.block.gateway = gateway;
         }
     }
@@ -67,7 +67,7 @@ fn changing<'a>(
     assignments: &'a [Assignment],
 ) -> impl Iterator<Item = (usize, IpAddr, Option<IpAddr>)> + 'a {
     let mut told = seen.told.iter().peekable();
-    let serving = assignments.iter().enumerate().filter(|(_, given)| given.standing == BlockPhase::Active);
+    let serving = assignments.iter().enumerate().filter(|(_, given)| given.phase == BlockPhase::Active);
     serving.filter_map(move |(place, given)| {
         while told.next_if(|told| told.node < given.node).is_some() {}
         let gateway = given.block.gateway?;
@@ -89,7 +89,7 @@ fn before(seen: &DecisionInput<'_>, given: &Assignment, told: Option<&Assignment
     if let Some(entry) = entry.filter(|_| is_settled) {
         return Some(Block { gateway: gateway_of(entry), ..given.block });
     }
-    let told = told.filter(|told| told.standing == BlockPhase::Active && told.block.range == given.block.range);
+    let told = told.filter(|told| told.phase == BlockPhase::Active && told.block.range == given.block.range);
     let of_entry = || entry.map(|entry| Block { gateway: gateway_of(entry), ..given.block });
     told.map(|told| told.block).or_else(of_entry).or_else(|| recorded(seen, given))
 }

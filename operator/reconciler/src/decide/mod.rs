@@ -117,7 +117,7 @@ pub(crate) fn outside_of<'a>(
     network: Option<&'a AddrRange>,
     assignments: &'a [Assignment],
 ) -> impl Iterator<Item = &'a AddrRange> {
-    let allocating = assignments.iter().filter(|given| given.standing != BlockPhase::Releasing);
+    let allocating = assignments.iter().filter(|given| given.phase != BlockPhase::Releasing);
     let blocks = allocating.map(|given| &given.block.range);
     blocks.filter(move |range| network.is_some_and(|network| !network.contains_range(range)))
 }
@@ -367,7 +367,7 @@ fn patch(
 fn releases_more(seen: &DecisionInput<'_>, plan: &Plan) -> bool {
     let recorded: HashSet<&str> =
         seen.pool.status.releasing.iter().map(|release| release.claim.node.as_str()).collect();
-    let mut losing = plan.assignments.iter().filter(|assignment| assignment.standing == BlockPhase::Releasing);
+    let mut losing = plan.assignments.iter().filter(|assignment| assignment.phase == BlockPhase::Releasing);
     losing.any(|assignment| !recorded.contains(assignment.node.as_str()))
 }
 
@@ -379,13 +379,13 @@ const FORCED_BYTES: usize = 128 * 1024;
 /// annotation, it names the first of them, and the condition still names the others.
 fn forced(seen: &DecisionInput<'_>, outlook: &PoolPhase, plan: &Plan) -> BTreeSet<String> {
     let life = &seen.pool.life;
-    let losing = plan.assignments.iter().filter(|assignment| assignment.standing != BlockPhase::Active);
+    let losing = plan.assignments.iter().filter(|assignment| assignment.phase != BlockPhase::Active);
     let losing =
         losing.map(|assignment| &assignment.node).filter(|node| life.force_releases_all() || life.force_releases(node));
     // The name of an awaited node ends the wait. `*` does not mean nodes that are served: it is about blocks that are being released.
     let is_served = |node: &String| {
         let place = plan.assignments.binary_search_by(|given| given.node.cmp(node));
-        place.is_ok_and(|place| plan.assignments[place].standing == BlockPhase::Active)
+        place.is_ok_and(|place| plan.assignments[place].phase == BlockPhase::Active)
     };
     let ends_wait = |node: &&String| life.force_releases(node) || (life.force_releases_all() && !is_served(node));
     let unreported = seen.other_pools.unreported.iter().filter(ends_wait);

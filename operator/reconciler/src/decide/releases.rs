@@ -85,13 +85,13 @@ impl<'a> Releases<'a> {
 
     /// The nodes whose entries are to be revoked, whatever their agents report.
     pub(super) fn revoked_of(&self, assignments: &[Assignment]) -> BTreeSet<String> {
-        let losing = assignments.iter().filter(|assignment| assignment.standing != BlockPhase::Active);
+        let losing = assignments.iter().filter(|assignment| assignment.phase != BlockPhase::Active);
         losing.map(|assignment| &assignment.node).filter(|node| self.revoked(node).is_some()).cloned().collect()
     }
 
     /// When the next grace ends.
     pub(super) fn next_expiry(&self, assignments: &[Assignment]) -> Option<Timestamp> {
-        let departed = assignments.iter().filter(|assignment| assignment.standing == BlockPhase::Releasing);
+        let departed = assignments.iter().filter(|assignment| assignment.phase == BlockPhase::Releasing);
         let ends = departed.filter_map(|assignment| self.expiry(&assignment.node));
         ends.filter(|end| *end > self.seen.now).min()
     }

@@ -94,6 +94,6 @@ pub(super) fn take_out(pool: &Pool, plan: &mut Plan, nodes: &BTreeSet<String>) {
 
 /// Whether the status has room for the times of all entries of `status.releasing`.
 pub(super) fn has_room_for_times(pool: &PoolRecord, assignments: &[Assignment]) -> bool {
-    let releasing = assignments.iter().filter(|assignment| assignment.standing == BlockPhase::Releasing).count();
+    let releasing = assignments.iter().filter(|assignment| assignment.phase == BlockPhase::Releasing).count();
     releasing == 0 || size(pool, assignments) + releasing * TIMES <= room(pool)
 }

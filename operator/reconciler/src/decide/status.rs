@@ -35,7 +35,7 @@ pub(super) fn compose(
     let (mut allocations, mut releasing) = (Vec::with_capacity(plan.assignments.len()), Vec::new());
     for assignment in &plan.assignments {
         let claim = recorded(kind, assignment);
-        match assignment.standing {
+        match assignment.phase {
             BlockPhase::Active | BlockPhase::Stale => allocations.push(claim),
             BlockPhase::Releasing if has_times => releasing.push(releases.record(claim)),
             BlockPhase::Releasing => releasing.push(Release { claim, since: None, node_gone_since: None }),

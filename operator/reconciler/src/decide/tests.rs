@@ -143,7 +143,7 @@ impl Scene {
                 self.ipam_nodes.get_mut(node).unwrap().fenced = true;
             }
             let known = self.ipam_nodes.get(node).unwrap();
-            let is_out = assignment.standing != BlockPhase::Active && known.has_released(&pool.key);
+            let is_out = assignment.phase != BlockPhase::Active && known.has_released(&pool.key);
             let mut new = (!is_out).then(|| entry(&pool.key, pool.spec.as_deref().ok(), assignment, Some(known)));
             if let Some(new) = &mut new {
                 grant(new, Some(known), None, false, |least| GrantId::new(least, 7));

@@ -66,7 +66,7 @@ impl UnavailableAddresses {
         for fact in facts {
             let is_present = present == Some(fact.range.first());
             for given in allocating.overlapping(&fact.range).filter(|given| given.node != *fact.node) {
-                if given.standing == BlockPhase::Stale || !is_present {
+                if given.phase == BlockPhase::Stale || !is_present {
                     self.held.entry(given.node.clone()).or_default().push(fact.range);
                     self.awaited.insert(fact.node.to_string());
                 }
@@ -84,7 +84,7 @@ impl UnavailableAddresses {
 
     /// Makes previous gateways unavailable on all nodes.
     pub(super) fn bar_former(&mut self, former: Former, assignments: &[Assignment]) {
-        let gives = assignments.iter().filter(|given| given.standing != BlockPhase::Releasing);
+        let gives = assignments.iter().filter(|given| given.phase != BlockPhase::Releasing);
         for given in gives.filter(|_| !former.gateways.is_empty()) {
             let of_block = former.gateways.iter().filter(|range| range.overlaps(&given.block.range));
             let of_block: Vec<AddrRange> = of_block.copied().collect();
@@ -103,7 +103,7 @@ struct Allocating<'a>(Vec<&'a Assignment>);
 impl<'a> Allocating<'a> {
     /// A node with a Stale block allocates like any other. Only a node that is losing its block does not.
     fn new(assignments: &'a [Assignment]) -> Self {
-        let allocating = assignments.iter().filter(|given| given.standing != BlockPhase::Releasing);
+        let allocating = assignments.iter().filter(|given| given.phase != BlockPhase::Releasing);
         let mut allocating: Vec<&Assignment> = allocating.collect();
         allocating.sort_unstable_by_key(|given| given.block.range);
         Self(allocating)
@@ -232,7 +232,7 @@ pub(super) fn forced_strays(seen: &DecisionInput<'_>, assignments: &[Assignment]
 pub(super) fn is_revoked(seen: &DecisionInput<'_>, assignments: &[Assignment], node: &str) -> bool {
     let is_served = || {
         let place = assignments.binary_search_by(|given| given.node.as_str().cmp(node));
-        place.is_ok_and(|place| assignments[place].standing == BlockPhase::Active)
+        place.is_ok_and(|place| assignments[place].phase == BlockPhase::Active)
     };
     seen.pool.life.force_releases(node) && !is_served()
 }

@@ -226,7 +226,7 @@ impl Reconciler {
         self.leads = Leads::Listing;
         self.lease_write = word.confirmed;
         self.start_over(now);
-        self.begin_by(word.given);
+        self.begin_by(word.allocation);
         self.wants_lists = false;
     }
 
@@ -245,7 +245,7 @@ impl Reconciler {
 
     /// Returns the state that the Lease must have, and the last request for a write.
     pub fn lease_request(&self) -> LeaseRequest {
-        LeaseRequest { given: Some(self.wanted_state()), confirm: self.lease_write }
+        LeaseRequest { allocation: Some(self.wanted_state()), confirm: self.lease_write }
     }
 
     /// Takes in the known state of the Lease, and wakes the keys that waited for it.
@@ -254,7 +254,7 @@ impl Reconciler {
         if is_confirmed {
             self.leads = Leads::Confirmed;
         }
-        self.on_allocation_state(word.given);
+        self.on_allocation_state(word.allocation);
         if is_confirmed {
             self.wake_all();
         }

@@ -99,7 +99,7 @@ impl Reconciler {
         let given = applied.of(node)?;
         let known = self.ipam_nodes.get(node);
         let has_entry = || known.is_some_and(|known| known.block(key).is_some());
-        let is_revoked = given.standing != BlockPhase::Active && applied.revoked.contains(node);
+        let is_revoked = given.phase != BlockPhase::Active && applied.revoked.contains(node);
         // If there is no entry and the object is not fenced, a revoked entry is written. So a former leader's write of an entry fails.
         let is_fenced = known.is_none_or(|known| known.fenced);
         if is_revoked && !has_entry() && is_fenced {
@@ -246,7 +246,7 @@ impl Reconciler {
         let Some(known) = self.ipam_nodes.get(node) else { return false };
         let is_losing = |task: &PoolTask| {
             let given = task.applied.as_ref().and_then(|applied| applied.of(node));
-            given.is_some_and(|given| given.standing != BlockPhase::Active)
+            given.is_some_and(|given| given.phase != BlockPhase::Active)
         };
         let is_unused = |key: &PoolKey| {
             known.block(key).is_some_and(|entry| entry.state == BlockState::Active && known.is_unused(entry))
@@ -284,7 +284,7 @@ impl Reconciler {
     /// Wakes the pools with a block of the node that is free now, because its grant is over or its entry is gone.
     pub(super) fn wake_pools_that_wait_for(&mut self, node: &str, now: Instant) {
         for (key, task) in &mut self.pools {
-            let loses = |applied: &Applied| applied.of(node).is_some_and(|given| given.standing != BlockPhase::Active);
+            let loses = |applied: &Applied| applied.of(node).is_some_and(|given| given.phase != BlockPhase::Active);
             let has_released = |known: &IpamNodeRecord| known.has_released(key);
             let is_free =
                 || self.ipam_nodes.has_no_entry(node, key) || self.ipam_nodes.get(node).is_some_and(has_released);

@@ -117,7 +117,7 @@ impl Applied {
     pub(super) fn new(pool: Option<Arc<Pool>>, assignments: Vec<Assignment>) -> Self {
         let network = pool.as_ref().map(|pool| pool.network().range());
         let beyond = outside_of(network.as_ref(), &assignments).copied().collect();
-        let waits = assignments.iter().any(|assignment| assignment.standing != BlockPhase::Active);
+        let waits = assignments.iter().any(|assignment| assignment.phase != BlockPhase::Active);
         Self {
             pool,
             assignments,
@@ -340,7 +340,7 @@ mod tests {
     fn given(node: &str, first: &str) -> Assignment {
         let first = first.parse().unwrap();
         let range = AddrRange::new(first, first).unwrap();
-        Assignment { node: node.to_owned(), block: Block { range, gateway: None }, standing: BlockPhase::Active }
+        Assignment { node: node.to_owned(), block: Block { range, gateway: None }, phase: BlockPhase::Active }
     }
 
     #[test]

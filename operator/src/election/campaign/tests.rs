@@ -148,12 +148,12 @@ fn a_write_that_began_before_the_request_does_not_answer_it() {
     let (mut one, _) = leader("one", start);
     let later = start + RETRY_PERIOD;
     let renewal = written(one.asks(later), "2");
-    let wish = LeaseRequest { confirm: 1, ..LeaseRequest::default() };
-    assert!(matches!(one.next(later, wall(), wish), Next::Wait(_)));
+    let request = LeaseRequest { confirm: 1, ..LeaseRequest::default() };
+    assert!(matches!(one.next(later, wall(), request), Next::Wait(_)));
     one.was_written(Ok(renewal), later);
-    assert_eq!(one.word().confirmed, 0);
+    assert_eq!(one.state().confirmed, 0);
     one.press(later);
-    let next = written(one.next(later, wall(), wish), "3");
+    let next = written(one.next(later, wall(), request), "3");
     one.was_written(Ok(next), later);
-    assert_eq!(one.word().confirmed, 1);
+    assert_eq!(one.state().confirmed, 1);
 }

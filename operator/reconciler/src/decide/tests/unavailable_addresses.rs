@@ -29,7 +29,7 @@ fn a_node_on_an_outdated_block_is_barred_from_what_others_hold_of_it() {
     let resized = IP_SPEC.replace("\"perNodeBlockSize\":4", "\"perNodeBlockSize\":8");
     let edited = PoolRecord { status: record.status, ..pool(&resized, 2, &json!({})) };
     let given = scene.decide(&edited).assignments.unwrap();
-    assert_eq!(given.iter().find(|one| one.node == "n1").unwrap().standing, BlockPhase::Stale);
+    assert_eq!(given.iter().find(|one| one.node == "n1").unwrap().phase, BlockPhase::Stale);
     assert_eq!(barred(&edited), Some(1), "it goes on giving from the block");
 }
 

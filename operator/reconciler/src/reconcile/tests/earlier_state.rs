@@ -175,7 +175,7 @@ fn a_node_that_runs_no_agent_is_not_awaited() {
     let mut world = World::empty();
     world.reconciler.settings.agent_nodes = [("os".to_owned(), "linux".to_owned())].into();
     world.lease = AllocationState::Allocated;
-    world.reconciler.lead(LeaseState { given: AllocationState::Allocated, ..LeaseState::default() }, world.now);
+    world.reconciler.lead(LeaseState { allocation: AllocationState::Allocated, ..LeaseState::default() }, world.now);
     world.list(&["n1", "n2"], &[blue()], vec![]);
     let labels = crate::index::Labels::from([("os".to_owned(), "linux".to_owned())]);
     world.tell(Observed::Node(Event::Apply(("n1".into(), labels.into()))));

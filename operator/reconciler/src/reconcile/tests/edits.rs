@@ -191,7 +191,7 @@ fn a_prefix_whose_ends_another_hand_moved_while_nobody_led_is_told_anew() {
     let pool = PoolRecord::read(PoolKind::CidrPool, &pool, None).spec.unwrap();
     let range = ipam_core::AddrRange::new("10.0.1.0".parse().unwrap(), "10.0.1.255".parse().unwrap()).unwrap();
     let block = ipam_core::Block { range, gateway: None };
-    let given = Assignment { node: "n1".to_owned(), block, standing: BlockPhase::Releasing };
+    let given = Assignment { node: "n1".to_owned(), block, phase: BlockPhase::Releasing };
     let right = crate::ipam_node::entry(&key, Some(&pool), &given, None);
     let ends = |start: &str, end: &str| {
         let block = NodeBlock { start_ip: start.to_owned(), end_ip: end.to_owned(), ..right.clone() };

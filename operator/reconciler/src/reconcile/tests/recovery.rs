@@ -12,7 +12,7 @@ impl World {
         ipam_nodes: Vec<RawObject>,
     ) -> Self {
         let mut world = Self::empty();
-        world.reconciler.lead(LeaseState { given, ..LeaseState::default() }, world.now);
+        world.reconciler.lead(LeaseState { allocation: given, ..LeaseState::default() }, world.now);
         world.lease = given;
         world.list(nodes, pools, ipam_nodes);
         world

@@ -153,7 +153,7 @@ impl World {
 
     /// The Lease says `given` from now on.
     pub(super) fn say(&mut self, given: AllocationState) {
-        self.reconciler.on_lease_state(LeaseState { given, confirmed: self.confirmed }, self.now);
+        self.reconciler.on_lease_state(LeaseState { allocation: given, confirmed: self.confirmed }, self.now);
     }
 
     /// The API server does what `command` asks.

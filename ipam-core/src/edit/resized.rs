@@ -8,7 +8,7 @@ use crate::spec::{PoolSpec, StaticAllocationSpec};
 use crate::{AddrRange, Cidr, Claim, Pool};
 
 /// The comparison of two block layouts.
-pub(super) struct Moved<'a> {
+pub(super) struct Resized<'a> {
     new: &'a Pool,
     new_spec: &'a PoolSpec,
     /// `None` also if the old spec is invalid: then it is unknown from which spec the blocks are.
@@ -16,7 +16,7 @@ pub(super) struct Moved<'a> {
     statics: OnceCell<StaticFields<'a>>,
 }
 
-impl<'a> Moved<'a> {
+impl<'a> Resized<'a> {
     pub(super) fn new(new: &'a Pool, old: Option<&PoolSpec>, new_spec: &'a PoolSpec) -> Self {
         let old = old.and_then(|old| Pool::parse(&new.key().name, old).ok());
         Self { new, new_spec, old, statics: OnceCell::new() }

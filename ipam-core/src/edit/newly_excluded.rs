@@ -12,7 +12,7 @@ use crate::{AddrRange, Claim, Pool, RangeSet};
 const MOST_FIELDS: usize = 8;
 
 /// The exclusions and the gateway that are new.
-pub(super) struct Barred<'a> {
+pub(super) struct NewlyExcluded<'a> {
     new: &'a Pool,
     new_spec: &'a PoolSpec,
     old: Excluded,
@@ -38,7 +38,7 @@ struct Excluded {
     places: RangeSet,
 }
 
-impl<'a> Barred<'a> {
+impl<'a> NewlyExcluded<'a> {
     pub(super) fn new(new: &'a Pool, old: &PoolSpec, new_spec: &'a PoolSpec) -> Self {
         let family = new.network().family();
         let read = |spec: &CommonSpec| Excluded {
