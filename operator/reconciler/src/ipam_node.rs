@@ -359,11 +359,15 @@ pub fn entry(key: &PoolKey, pool: Option<&Pool>, assignment: &Assignment, known:
         }
         entry
     };
-    let kept = || told.cloned().unwrap_or_else(fresh);
+    let kept = |fresh: NodeBlock| told.cloned().unwrap_or(fresh);
     match assignment.phase {
         BlockPhase::Active => same_grant(fresh()),
-        BlockPhase::Releasing => NodeBlock { state: losing(BlockState::Releasing, told, known), ..kept() },
-        BlockPhase::Stale => NodeBlock { state: losing(outdated_state(told, known), told, known), ..kept() },
+        BlockPhase::Releasing => {
+            // If the node is served again, it gets the gateway of the spec once no pod may have it as its address.
+            let without_gateway = NodeBlock { gateway: None, ..fresh() };
+            NodeBlock { state: losing(BlockState::Releasing, told, known), ..kept(without_gateway) }
+        }
+        BlockPhase::Stale => NodeBlock { state: losing(outdated_state(told, known), told, known), ..kept(fresh()) },
     }
 }
 

@@ -55,6 +55,7 @@ pub fn check(world: &mut World) -> Result<(), Broken> {
     }
     safety::no_pool_in_use_goes(world, before.0)?;
     safety::what_is_assigned_is_recorded(world, before.0)?;
+    safety::no_pod_has_a_gateway(world)?;
     safety::only_releasing_nodes_are_forced(world, before.0)?;
     safety::no_address_is_used_twice(world)
 }

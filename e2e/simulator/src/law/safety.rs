@@ -66,6 +66,59 @@ pub(super) fn what_is_assigned_is_recorded(world: &World, since: u64) -> Result<
     Ok(())
 }
 
+/// No pod has an address that is the gateway in an Active entry of its IPPool, unless an admin destroyed or gave up a record of either. No
+/// pod of the simulator requests the gateway.
+pub(super) fn no_pod_has_a_gateway(world: &World) -> Result<(), Broken> {
+    if world.by_hand.is_some() {
+        return Ok(());
+    }
+    let server = lock(&world.server);
+    let gateways = gateways(&server);
+    for node in &world.nodes {
+        for (pod, held) in node.held().filter(|(_, held)| held.pool.kind == PoolKind::IpPool) {
+            let Some(of_entry) = gateways.get(&(held.pool.clone(), held.addr)) else {
+                world.allowed.judge("gateway-is-free", None);
+                continue;
+            };
+            let lost = || is_destroyed(&world.records, held).then_some("record destroyed by hand");
+            // A status of an IPPool does not record gateways.
+            let is_unknown = || {
+                let is_lost = |name: &str| world.allowed.is_undefined() || has_lost_ipam_node(&server, name);
+                is_lost(of_entry) || is_lost(&node.name)
+            };
+            let unknown = || is_unknown().then_some("an IPAMNode was deleted by hand");
+            let restored = || (server.restores() > 0).then_some("a restore brought back the gateway");
+            let reason = world.allowed.released(node, pod, held).or_else(lost).or_else(unknown).or_else(restored);
+            if !world.allowed.judge("gateway-is-free", reason) {
+                let (addr, there) = (held.addr, &node.name);
+                let what = format!("{of_entry} has the gateway {addr} of {}, which {pod} on {there} holds", held.pool);
+                return broken("gateway-is-free", what);
+            }
+        }
+    }
+    Ok(())
+}
+
+/// The gateways in Active entries of IPPools, and a node that has each.
+fn gateways(server: &Server) -> BTreeMap<(PoolKey, IpAddr), String> {
+    let mut found = BTreeMap::new();
+    for object in server.list("ipamnodes") {
+        let entries = object["spec"]["pools"].as_array().into_iter().flatten();
+        for entry in entries.filter(|entry| entry["state"] == "Active" && entry["poolType"] == "IPPool") {
+            if let Some(gateway) = entry["gateway"].as_str().and_then(|text| text.parse().ok()) {
+                found.insert((pool_of_entry(entry), gateway), text(object, "/metadata/name"));
+            }
+        }
+    }
+    found
+}
+
+/// Whether an IPAMNode of this name was deleted.
+fn has_lost_ipam_node(server: &Server, name: &str) -> bool {
+    let mut events = server.since("ipamnodes", 0).iter();
+    events.any(|event| event.change == Change::Deleted && text(&event.object, "/metadata/name") == name)
+}
+
 /// The names that the operator writes in place of `*` are of nodes that may lose something of the pool. They do not
 /// include a node that the pool serves and whose block is Active.
 pub(super) fn only_releasing_nodes_are_forced(world: &World, since: u64) -> Result<(), Broken> {

@@ -95,7 +95,9 @@ impl Seen<'_> {
     /// reports cannot come.
     pub(super) fn recovers(&self, layout: &Layout) -> bool {
         let awaits = condition(self.object(layout), "Exhausted").filter(|it| it["reason"] == "AwaitingAgentReports");
-        let may_be_lost = self.world.has_lost_records() || self.server.restores() > 0;
+        // With the CRDs a report of addresses in use outside a block may have been deleted, too.
+        let is_undefined = self.world.allowed.is_undefined();
+        let may_be_lost = self.world.has_lost_records() || is_undefined || self.server.restores() > 0;
         let Some(awaits) = awaits.filter(|_| may_be_lost) else { return false };
         let message = text(awaits, "/message");
         let words: Vec<&str> = message.split(|c: char| !c.is_ascii_alphanumeric() && c != '-').collect();

@@ -1,9 +1,10 @@
 //! Gateways that have to wait, because pods may use the new gateway as their own address.
 //!
 //! No pod gets a gateway that another pod has as its address. So if an edit makes an address the gateway, nodes keep their previous gateway
-//! at first. All nodes that could allocate the address get an entry in which it is unavailable. The new gateway follows when their agents
-//! have since reported the address as free. Without such a report, the address counts as in use.
+//! at first, and new nodes get the previous one, too. All nodes that could allocate the address get an entry in which it is unavailable.
+//! The new gateway follows when their agents have since reported the address as free. Without such a report, the address counts as in use.
 
+use std::cell::LazyCell;
 use std::collections::{BTreeMap, BTreeSet};
 use std::net::IpAddr;
 
@@ -53,11 +54,37 @@ pub(super) fn defer(seen: &DecisionInput<'_>, plan: &mut Plan) -> Deferred {
     for (place, assignment) in plan.assignments.iter_mut().enumerate() {
         let is_new = || entry(seen, assignment).is_none();
         let gateway = kept.get(&place).copied().or_else(|| of_all.filter(|_| is_new()));
-        if let Some(gateway) = gateway.filter(|_| assignment.phase == BlockPhase::Active) {
+        if let Some(gateway) = gateway.filter(|_| gets_gateway(seen, assignment)) {
             assignment.block.gateway = gateway;
         }
     }
     deferred
+}
+
+/// Nodes with a block of an earlier spec that contains the gateway of the spec, and that gateway. Their entries have another gateway. Usually
+/// there are none.
+pub(super) fn in_stale_blocks<'a>(
+    seen: &'a DecisionInput<'_>,
+    assignments: &'a [Assignment],
+) -> impl Iterator<Item = (String, IpAddr)> + 'a {
+    let gateway = seen.pool.spec.as_ref().ok().and_then(|pool| pool.gateway());
+    let stale = assignments.iter().filter(|given| given.phase == BlockPhase::Stale);
+    gateway.into_iter().flat_map(move |gateway| {
+        let with_gateway = stale.clone().filter(move |given| given.block.range.contains(gateway));
+        let has_another = move |entry: &NodeBlock| gateway_of(entry) != Some(gateway);
+        let those = with_gateway.filter(move |given| entry(seen, given).is_some_and(has_another));
+        those.map(move |given| (given.node.clone(), gateway))
+    })
+}
+
+/// Whether the entry of this block gets the gateway of the plan. An entry of a block that the node loses, or that is of an earlier spec,
+/// keeps the gateway that it has.
+fn gets_gateway(seen: &DecisionInput<'_>, given: &Assignment) -> bool {
+    match given.phase {
+        BlockPhase::Active => true,
+        BlockPhase::Releasing => false,
+        BlockPhase::Stale => entry(seen, given).is_none(),
+    }
 }
 
 /// Assignments whose node has, or may have, another gateway than the planned one: place, planned gateway, previous gateway. Usually there
@@ -67,15 +94,17 @@ fn changing<'a>(
     assignments: &'a [Assignment],
 ) -> impl Iterator<Item = (usize, IpAddr, Option<IpAddr>)> + 'a {
     let mut told = seen.told.iter().peekable();
-    let serving = assignments.iter().enumerate().filter(|(_, given)| given.phase == BlockPhase::Active);
-    serving.filter_map(move |(place, given)| {
+    let of_another = LazyCell::new(|| block_with_another_gateway(seen, assignments));
+    let to_set = assignments.iter().enumerate().filter(|(_, given)| gets_gateway(seen, given));
+    to_set.filter_map(move |(place, given)| {
         while told.next_if(|told| told.node < given.node).is_some() {}
         let gateway = given.block.gateway?;
         let told = told.peek().filter(|told| told.node == given.node);
-        if told.is_some_and(|told| told.block == given.block) {
+        // The entry of a block that was Releasing or Stale has the gateway of before.
+        if told.is_some_and(|told| told.phase == BlockPhase::Active && told.block == given.block) {
             return None;
         }
-        let before = before(seen, given, told.copied())?.gateway;
+        let before = before(seen, given, told.copied()).or(*of_another)?.gateway;
         (before != Some(gateway)).then_some((place, gateway, before))
     })
 }
@@ -92,6 +121,21 @@ fn before(seen: &DecisionInput<'_>, given: &Assignment, told: Option<&Assignment
     let told = told.filter(|told| told.phase == BlockPhase::Active && told.block.range == given.block.range);
     let of_entry = || entry.map(|entry| Block { gateway: gateway_of(entry), ..given.block });
     told.map(|told| told.block).or_else(of_entry).or_else(|| recorded(seen, given))
+}
+
+/// A block of the IPPool with its gateway, if that is not the gateway of the spec: by an entry, or because the gateway of the spec is inside
+/// and there is no entry.
+fn block_with_another_gateway(seen: &DecisionInput<'_>, assignments: &[Assignment]) -> Option<Block> {
+    let (key, gateway) = (&seen.pool.key, seen.pool.spec.as_ref().ok()?.gateway()?);
+    let of_entry = |(node, record): (&String, &IpamNodeRecord)| {
+        let gateway = gateway_of(record.block(key)?);
+        Some(Block { range: record.claim(node, key)?.range, gateway })
+    };
+    let mut of_entries = seen.ipam_nodes.all().iter().filter_map(of_entry);
+    let is_unknown = |given: &&Assignment| given.phase != BlockPhase::Active && entry(seen, given).is_none();
+    let mut with_gateway = assignments.iter().filter(|given| given.block.range.contains(gateway));
+    let unknown = || with_gateway.find(is_unknown).map(|given| Block { gateway: None, ..given.block });
+    of_entries.find(|block| block.gateway != Some(gateway)).or_else(unknown)
 }
 
 /// The block with the gateway in the status, which has gateways of CIDRPools only. Status entries are in the order of node names. An entry

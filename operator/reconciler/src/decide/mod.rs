@@ -306,7 +306,7 @@ fn conclude(
     let gateways = gateways::defer(seen, &mut plan);
     unavailable_addresses.bar(&gateways.holders);
     unavailable_addresses.bar_beside(&seen.in_use_of_others(&plan.assignments), &plan.assignments);
-    unavailable_addresses.bar_gateways_in_use(seen, &plan.assignments);
+    unavailable_addresses.bar_gateway(gateways::in_stale_blocks(seen, &plan.assignments));
     unavailable_addresses.bar_former(former::find(seen, &plan.assignments), &plan.assignments);
     unavailable_addresses.tidy();
     let mut without_block = unavailable_addresses::without_block(seen, &plan.assignments);

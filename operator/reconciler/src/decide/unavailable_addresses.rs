@@ -4,7 +4,6 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::net::IpAddr;
 
-use ipam_core::occupancy::{Evidence, Fact};
 use ipam_core::plan::{Assignment, BlockPhase};
 use ipam_core::{AddrRange, PoolKey};
 
@@ -48,29 +47,10 @@ impl UnavailableAddresses {
         }
     }
 
-    /// Makes each gateway in use unavailable on nodes whose entry has another gateway: a gateway of another spec, or the present one where
-    /// the block is of another spec. Usually there are none.
-    pub(super) fn bar_gateways_in_use(&mut self, seen: &DecisionInput<'_>, assignments: &[Assignment]) {
-        let present = seen.pool.spec.as_ref().ok().and_then(|pool| pool.gateway());
-        let range = present.and_then(|addr| AddrRange::new(addr, addr));
-        let present_in_use = range.iter().flat_map(|range| seen.occupancy.overlapping(range));
-        let is_it = |fact: &&Fact| {
-            let is_of_pool = fact.evidence == Evidence::Gateway && *fact.pool == seen.pool.key;
-            is_of_pool && !is_revoked(seen, assignments, &fact.node)
-        };
-        let mut facts = seen.other_pools.unavailable.iter().chain(present_in_use).filter(is_it).peekable();
-        if facts.peek().is_none() {
-            return;
-        }
-        let allocating = Allocating::new(assignments);
-        for fact in facts {
-            let is_present = present == Some(fact.range.first());
-            for given in allocating.overlapping(&fact.range).filter(|given| given.node != *fact.node) {
-                if given.phase == BlockPhase::Stale || !is_present {
-                    self.held.entry(given.node.clone()).or_default().push(fact.range);
-                    self.awaited.insert(fact.node.to_string());
-                }
-            }
+    /// Makes the gateway of the spec unavailable in a node's block of an earlier spec.
+    pub(super) fn bar_gateway(&mut self, in_stale_blocks: impl Iterator<Item = (String, IpAddr)>) {
+        for (node, gateway) in in_stale_blocks {
+            self.held.entry(node).or_default().extend(AddrRange::new(gateway, gateway));
         }
     }
 

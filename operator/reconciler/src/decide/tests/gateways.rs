@@ -244,27 +244,70 @@ fn a_gateway_of_before_is_barred_although_no_entry_names_it_any_more() {
 }
 
 #[test]
-fn a_gateway_in_use_is_unavailable_in_a_stale_block() {
+fn a_node_that_comes_back_while_its_block_is_released_waits_for_the_gateway_too() {
+    for has_entry in [false, true] {
+        let (mut scene, record) = moved();
+        hold(&mut scene, "n2", "192.168.0.6");
+        let (record, decision) = step(&mut scene, &record);
+        scene.told = decision.assignments.unwrap();
+        // n1 has a pod, so its block is released only once the pod is gone.
+        hold(&mut scene, "n1", "192.168.0.3");
+        hold(&mut scene, "n2", "192.168.0.6");
+        let labels = scene.nodes.remove("n1").unwrap();
+        let decision = scene.decide(&record);
+        let record = written(&record, &decision);
+        scene.told = decision.assignments.unwrap();
+        if has_entry {
+            scene.write_ipam_nodes(&record, &scene.told.clone());
+            assert_eq!(gateways(&scene), [Some("192.168.0.1"); 2]);
+        }
+        scene.nodes.insert("n1".to_owned(), labels);
+        let decision = scene.decide(&record);
+        let told: Vec<_> = decision.assignments.unwrap().iter().map(|given| given.block.gateway).collect();
+        assert_eq!(told, [Some("192.168.0.1".parse().unwrap()); 2], "n2 may use the new one, entry {has_entry}");
+    }
+}
+
+/// `n2` has a block of an earlier spec without gateway, and a pod there has an address. `n1` joins after the edit, which makes the second
+/// address of that block the gateway.
+fn resized(in_use: &str) -> (Scene, PoolRecord) {
     let mut scene = Scene::of(&["n2"]);
     let record = pool(r#"{"subnet":"192.168.0.0/16","perNodeBlockSize":2}"#, 1, &json!({}));
     let decision = scene.decide(&record);
     scene.write_ipam_nodes(&record, decision.assignments.as_ref().unwrap());
-    hold(&mut scene, "n2", "192.168.0.1");
+    hold(&mut scene, "n2", in_use);
     let status = written(&record, &decision).status;
     let edited = r#"{"subnet":"192.168.0.0/16","perNodeBlockSize":4,"gateway":"192.168.0.2"}"#;
-    let mut record = PoolRecord { status, ..pool(edited, 2, &json!({})) };
     scene.nodes.insert("n1".into(), BTreeMap::new());
-    (record, _) = step(&mut scene, &record);
-    assert_eq!(
-        (scene.block_of("n2").end_ip.as_str(), scene.block_of("n2").gateway.as_deref()),
-        ("192.168.0.2", None),
-        "stale"
-    );
-    scene.ipam_nodes.get_mut("n1").unwrap().blocks[0].gateway = Some("192.168.0.2".to_owned());
-    hold(&mut scene, "n1", "192.168.0.2");
+    (scene, PoolRecord { status, ..pool(edited, 2, &json!({})) })
+}
+
+#[test]
+fn the_gateway_is_unavailable_in_a_stale_block() {
+    let (mut scene, record) = resized("192.168.0.1");
+    for _ in 0..2 {
+        let (_, decision) = step(&mut scene, &record);
+        let stale = scene.block_of("n2");
+        assert_eq!((stale.end_ip.as_str(), stale.gateway.as_deref()), ("192.168.0.2", None), "stale");
+        let held = &decision.unavailable_addresses.held["n2"];
+        assert!(held.iter().any(|range| range.to_string() == "192.168.0.2-192.168.0.2"), "{held:?}");
+        hold(&mut scene, "n2", "192.168.0.1");
+        scene.report("n1", 0);
+    }
+    assert_eq!(gateways(&scene), [Some("192.168.0.2"), None], "no pod of n2 has the gateway");
+}
+
+#[test]
+fn a_new_node_does_not_get_a_gateway_that_a_pod_on_a_stale_block_has() {
+    let (mut scene, record) = resized("192.168.0.2");
+    for _ in 0..2 {
+        let (record, _) = step(&mut scene, &record);
+        assert_eq!(gateways(&scene), [None; 2]);
+        assert_eq!(condition(&record.status, READY).reason, "EditDeferred");
+        hold(&mut scene, "n2", "192.168.0.2");
+        scene.report("n1", 0);
+    }
     hold(&mut scene, "n2", "192.168.0.1");
-    let decision = scene.decide(&record);
-    let held = &decision.unavailable_addresses.held["n2"];
-    assert!(held.iter().any(|range| range.to_string() == "192.168.0.2-192.168.0.2"), "{held:?}");
-    assert!(decision.unavailable_addresses.awaited.contains("n1"), "its next report can end that");
+    step(&mut scene, &record);
+    assert_eq!(gateways(&scene), [Some("192.168.0.2"), None]);
 }

@@ -146,12 +146,14 @@ fn a_block_whose_first_entry_got_no_answer_is_released_though_no_agent_runs() {
 
 #[test]
 fn a_stale_block_whose_first_entry_got_no_answer_is_replaced_though_no_agent_runs() {
-    let mut world = World::new(&["n1"], &[blue()], vec![]);
+    // Without a gateway, no other news wakes the pool.
+    let spec = |size: u32| format!(r#"{{"subnet":"192.168.0.0/16","perNodeBlockSize":{size}}}"#);
+    let mut world = World::new(&["n1"], &[pool_object("blue", 10, 1, &spec(4), &json!({}))], vec![]);
     world.has_agents = false;
     let status = only(world.calls());
     world.succeed(status);
     let write = only(world.calls());
-    world.pool_reads(2, r#"{"subnet":"192.168.0.0/16","perNodeBlockSize":2}"#, &status_json(&world.status()));
+    world.pool_reads(2, &spec(2), &status_json(&world.status()));
     for call in world.calls() {
         world.succeed(call);
     }
