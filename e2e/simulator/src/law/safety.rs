@@ -8,7 +8,7 @@ use ipam_core::{AddrRange, PoolKey, PoolKind};
 use ipam_reconciler::pool::{FORCE_ALL, FORCE_RELEASE};
 use serde_json::Value;
 
-use super::seen::{claims, is_selected, reported};
+use super::seen::{awaits_report, claims, is_selected, reported};
 use crate::agent::{Held, Node};
 use crate::allowed::{is_destroyed, key_of, shared, taken_back};
 use crate::broken::{Broken, broken};
@@ -87,8 +87,7 @@ pub(super) fn no_pod_has_a_gateway(world: &World) -> Result<(), Broken> {
                 is_lost(of_entry) || is_lost(&node.name)
             };
             let unknown = || is_unknown().then_some("an IPAMNode was deleted by hand");
-            let restored = || (server.restores() > 0).then_some("a restore brought back the gateway");
-            let reason = world.allowed.released(node, pod, held).or_else(lost).or_else(unknown).or_else(restored);
+            let reason = world.allowed.released(node, pod, held).or_else(lost).or_else(unknown);
             if !world.allowed.judge("gateway-is-free", reason) {
                 let (addr, there) = (held.addr, &node.name);
                 let what = format!("{of_entry} has the gateway {addr} of {}, which {pod} on {there} holds", held.pool);
@@ -137,7 +136,7 @@ pub(super) fn only_releasing_nodes_are_forced(world: &World, since: u64) -> Resu
             let pool = PoolKey::new(kind, name);
             for node in now {
                 // Where records are missing, the name ends the wait for the node's report.
-                let is_awaited = world.has_lost_records() || server.restores() > 0;
+                let is_awaited = awaits_report(&server, &node);
                 let is_wrong = is_in_service(&server, before, &pool, &node);
                 let reason = (is_wrong && is_awaited).then_some("records may be missing");
                 if !world.allowed.judge("force-all-names-releasing-nodes", reason) && is_wrong {

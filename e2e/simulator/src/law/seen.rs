@@ -94,14 +94,15 @@ impl Seen<'_> {
     /// Whether the operator awaits reports because records may be missing, by what the model knows, and one of the
     /// reports cannot come.
     pub(super) fn recovers(&self, layout: &Layout) -> bool {
-        let awaits = condition(self.object(layout), "Exhausted").filter(|it| it["reason"] == "AwaitingAgentReports");
+        let awaits =
+            condition(self.object(layout), "Exhausted").is_some_and(|it| it["reason"] == "AwaitingAgentReports");
         // With the CRDs a report of addresses in use outside a block may have been deleted, too.
         let is_undefined = self.world.allowed.is_undefined();
         let may_be_lost = self.world.has_lost_records() || is_undefined || self.server.restores() > 0;
-        let Some(awaits) = awaits.filter(|_| may_be_lost) else { return false };
-        let message = text(awaits, "/message");
-        let words: Vec<&str> = message.split(|c: char| !c.is_ascii_alphanumeric() && c != '-').collect();
-        let mut awaited = self.world.nodes.iter().filter(|node| words.contains(&node.name.as_str()));
+        if !awaits || !may_be_lost {
+            return false;
+        }
+        let mut awaited = self.world.nodes.iter().filter(|node| awaits_report(self.server, &node.name));
         let unserved = self.unserved(layout);
         awaited.any(|node| !node.has_agent() || (!unserved.contains(&node.name) && self.is_out_of_reach(&node.name)))
     }
@@ -183,7 +184,7 @@ impl Seen<'_> {
 }
 
 /// Whether the operator has requested a report of the node that the agent has not made.
-fn awaits_report(server: &Server, node: &str) -> bool {
+pub(super) fn awaits_report(server: &Server, node: &str) -> bool {
     let object = server.get("ipamnodes", node);
     object.is_some_and(|it| it["spec"]["reportRequest"] != it["status"]["reportRequest"])
 }
