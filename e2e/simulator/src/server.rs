@@ -120,6 +120,11 @@ impl Server {
         self.uids
     }
 
+    /// The objects of the backup that was restored last.
+    pub(super) fn restored(&self, plural: &'static str) -> impl Iterator<Item = &Object> {
+        self.restored[place(plural)].values().map(|object| &**object)
+    }
+
     /// How often a backup was restored.
     pub(super) fn restores(&self) -> u64 {
         self.restores

@@ -305,7 +305,7 @@ pub fn held_ranges(report: &BlockUse) -> Vec<AddrRange> {
     report.held.iter().filter_map(|run| range(&run.start_ip, &run.end_ip)).collect()
 }
 
-/// Makes these addresses, and no others, unavailable in an entry: pods on other nodes use them, or may. They are not exclusions, because a
+/// Makes these addresses, and no others, unavailable in an entry: pods on other nodes use them, or may, or they are a gateway. They are not exclusions, because a
 /// pod can request an excluded address.
 pub fn bar(block: &mut NodeBlock, unavailable_addresses: &[AddrRange]) {
     let range = |start: &str, end: &str| AddrRange::new(start.parse().ok()?, end.parse().ok()?);
@@ -348,7 +348,8 @@ pub fn pool_type_of(kind: PoolKind) -> PoolType {
 /// A block that is to be released is revoked at once if it was never used or its grant is idle.
 ///
 /// The known entry is the one in the object, or the intended one if another writer has changed the object under this leader. If there is
-/// none, the current spec describes the block as well as it can. With an invalid spec (`None`), the entry has only the addresses and the
+/// none, the current spec describes the block as well as it can; a block that is being released gets no gateway then. With an invalid spec
+/// (`None`), the entry has only the addresses and the
 /// gateway of the block.
 pub fn entry(key: &PoolKey, pool: Option<&Pool>, assignment: &Assignment, known: Option<&IpamNodeRecord>) -> NodeBlock {
     let fresh = || pool.map_or_else(|| bare(key, assignment), |pool| block_of(&pool.node_pool(&assignment.block)));
@@ -359,11 +360,11 @@ pub fn entry(key: &PoolKey, pool: Option<&Pool>, assignment: &Assignment, known:
         }
         entry
     };
-    let kept = |fresh: NodeBlock| told.cloned().unwrap_or(fresh);
+    let kept = |otherwise: NodeBlock| told.cloned().unwrap_or(otherwise);
     match assignment.phase {
         BlockPhase::Active => same_grant(fresh()),
         BlockPhase::Releasing => {
-            // If the node is served again, it gets the gateway of the spec once no pod may have it as its address.
+            // A pod may have the gateway of the spec. The entry gets it when the node is served again and no pod may have the address.
             let without_gateway = NodeBlock { gateway: None, ..fresh() };
             NodeBlock { state: losing(BlockState::Releasing, told, known), ..kept(without_gateway) }
         }

@@ -8,7 +8,7 @@ use ipam_core::{AddrRange, PoolKey, PoolKind};
 use ipam_reconciler::pool::{FORCE_ALL, FORCE_RELEASE};
 use serde_json::Value;
 
-use super::seen::{awaits_report, claims, is_selected, reported};
+use super::seen::{claims, is_selected, may_await_report, reported};
 use crate::agent::{Held, Node};
 use crate::allowed::{is_destroyed, key_of, shared, taken_back};
 use crate::broken::{Broken, broken};
@@ -66,7 +66,8 @@ pub(super) fn what_is_assigned_is_recorded(world: &World, since: u64) -> Result<
     Ok(())
 }
 
-/// No pod has an address that is the gateway in an Active entry of its IPPool, unless an admin destroyed or gave up a record of either. No
+/// No pod has an address that is the gateway in an Active entry of its IPPool, unless an admin destroyed or gave up the record of the address or of the
+/// gateway. No
 /// pod of the simulator requests the gateway.
 pub(super) fn no_pod_has_a_gateway(world: &World) -> Result<(), Broken> {
     if world.by_hand.is_some() {
@@ -86,8 +87,10 @@ pub(super) fn no_pod_has_a_gateway(world: &World) -> Result<(), Broken> {
                 let is_lost = |name: &str| world.allowed.is_undefined() || has_lost_ipam_node(&server, name);
                 is_lost(of_entry) || is_lost(&node.name)
             };
-            let unknown = || is_unknown().then_some("an IPAMNode was deleted by hand");
-            let reason = world.allowed.released(node, pod, held).or_else(lost).or_else(unknown);
+            let unknown = || is_unknown().then_some("an IPAMNode was deleted");
+            let is_restored = || had_gateway(&server, &held.pool, held.addr);
+            let restored = || is_restored().then_some("a restore brought back the gateway");
+            let reason = world.allowed.released(node, pod, held).or_else(lost).or_else(unknown).or_else(restored);
             if !world.allowed.judge("gateway-is-free", reason) {
                 let (addr, there) = (held.addr, &node.name);
                 let what = format!("{of_entry} has the gateway {addr} of {}, which {pod} on {there} holds", held.pool);
@@ -112,7 +115,15 @@ fn gateways(server: &Server) -> BTreeMap<(PoolKey, IpAddr), String> {
     found
 }
 
-/// Whether an IPAMNode of this name was deleted.
+/// Whether the address was the gateway of the IPPool in the state that was restored last.
+fn had_gateway(server: &Server, pool: &PoolKey, addr: IpAddr) -> bool {
+    let is_it = |object: &Value| object["gateway"].as_str().is_some_and(|text| text.parse() == Ok(addr));
+    let entries = server.restored("ipamnodes").filter_map(|object| object["spec"]["pools"].as_array()).flatten();
+    let mut pools = server.restored("ippools").filter(|object| object["metadata"]["name"] == pool.name);
+    pools.any(|object| is_it(&object["spec"])) || entries.filter(|it| pool_of_entry(it) == *pool).any(is_it)
+}
+
+/// Whether an IPAMNode of this name was deleted, by hand or in order.
 fn has_lost_ipam_node(server: &Server, name: &str) -> bool {
     let mut events = server.since("ipamnodes", 0).iter();
     events.any(|event| event.change == Change::Deleted && text(&event.object, "/metadata/name") == name)
@@ -136,7 +147,7 @@ pub(super) fn only_releasing_nodes_are_forced(world: &World, since: u64) -> Resu
             let pool = PoolKey::new(kind, name);
             for node in now {
                 // Where records are missing, the name ends the wait for the node's report.
-                let is_awaited = awaits_report(&server, &node);
+                let is_awaited = may_await_report(&server, &node);
                 let is_wrong = is_in_service(&server, before, &pool, &node);
                 let reason = (is_wrong && is_awaited).then_some("records may be missing");
                 if !world.allowed.judge("force-all-names-releasing-nodes", reason) && is_wrong {

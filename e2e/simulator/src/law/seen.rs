@@ -102,7 +102,7 @@ impl Seen<'_> {
         if !awaits || !may_be_lost {
             return false;
         }
-        let mut awaited = self.world.nodes.iter().filter(|node| awaits_report(self.server, &node.name));
+        let mut awaited = self.world.nodes.iter().filter(|node| may_await_report(self.server, &node.name));
         let unserved = self.unserved(layout);
         awaited.any(|node| !node.has_agent() || (!unserved.contains(&node.name) && self.is_out_of_reach(&node.name)))
     }
@@ -184,9 +184,14 @@ impl Seen<'_> {
 }
 
 /// Whether the operator has requested a report of the node that the agent has not made.
-pub(super) fn awaits_report(server: &Server, node: &str) -> bool {
+fn awaits_report(server: &Server, node: &str) -> bool {
     let object = server.get("ipamnodes", node);
     object.is_some_and(|it| it["spec"]["reportRequest"] != it["status"]["reportRequest"])
+}
+
+/// The same, or the operator may wait for it: without an IPAMNode there is no place for the request.
+pub(super) fn may_await_report(server: &Server, node: &str) -> bool {
+    server.get("ipamnodes", node).is_none() || awaits_report(server, node)
 }
 
 /// Whether the pool must serve the Node.

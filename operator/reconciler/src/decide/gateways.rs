@@ -31,54 +31,74 @@ impl Deferred {
     }
 }
 
-/// Puts the previous gateways into `plan` where those of the spec have to wait.
-pub(super) fn defer(seen: &DecisionInput<'_>, plan: &mut Plan) -> Deferred {
+/// Puts the previous gateways into `plan` where those of the spec have to wait. `just_assigned` are the nodes of new blocks.
+pub(super) fn defer(seen: &DecisionInput<'_>, just_assigned: &BTreeSet<String>, plan: &mut Plan) -> Deferred {
+    let is_shared = seen.pool.key.kind == PoolKind::IpPool;
     let (mut deferred, mut free) = (Deferred::default(), BTreeSet::new());
     let mut kept: BTreeMap<usize, Option<IpAddr>> = BTreeMap::new();
-    for (place, gateway, told) in changing(seen, &plan.assignments) {
+    for (place, gateway, previous) in changing(seen, &plan.assignments) {
         if free.contains(&gateway) {
             continue;
         }
         // An IPPool has one gateway for all nodes, so its users are looked up once.
-        let is_known = seen.pool.key.kind == PoolKind::IpPool && !deferred.holders.is_empty();
-        let holders =
-            if is_known { Vec::new() } else { holders(seen, &plan.assignments, &plan.assignments[place], gateway) };
-        if holders.is_empty() && !is_known {
-            free.insert(gateway);
-            continue;
+        if !is_shared || deferred.holders.is_empty() {
+            let given = &plan.assignments[place];
+            let holders = holders(seen, just_assigned, &plan.assignments, given, gateway);
+            if holders.is_empty() {
+                free.insert(gateway);
+                continue;
+            }
+            deferred.holders.extend(holders.into_iter().map(|node| (node, gateway)));
         }
-        deferred.holders.extend(holders.into_iter().map(|node| (node, gateway)));
-        kept.insert(place, told);
+        kept.extend(previous.map(|block| (place, block.gateway)));
     }
-    let of_all = kept.values().next().copied().filter(|_| seen.pool.key.kind == PoolKind::IpPool);
+    if deferred.holders.is_empty() {
+        return deferred;
+    }
+    // A new node of an IPPool gets the gateway that the others have, if its network contains it.
+    let of_entries = || previous_of_pool(seen).map(|block| block.gateway);
+    let network = seen.pool.network();
+    let previous = kept.values().next().copied().or_else(of_entries).flatten();
+    let previous = previous.filter(|gateway| network.is_some_and(|network| network.contains(*gateway)));
     for (place, assignment) in plan.assignments.iter_mut().enumerate() {
-        let is_new = || entry(seen, assignment).is_none();
-        let gateway = kept.get(&place).copied().or_else(|| of_all.filter(|_| is_new()));
-        if let Some(gateway) = gateway.filter(|_| gets_gateway(seen, assignment)) {
+        let gateway = kept.get(&place).copied();
+        let is_new = is_shared && gateway.is_none() && entry(seen, assignment).is_none();
+        if is_new && gets_gateway(seen, assignment) {
+            assignment.block.gateway = previous;
+        }
+        if let Some(gateway) = gateway {
             assignment.block.gateway = gateway;
         }
     }
     deferred
 }
 
-/// Nodes with a block of an earlier spec that contains the gateway of the spec, and that gateway. Their entries have another gateway. Usually
-/// there are none.
-pub(super) fn in_stale_blocks<'a>(
-    seen: &'a DecisionInput<'_>,
-    assignments: &'a [Assignment],
-) -> impl Iterator<Item = (String, IpAddr)> + 'a {
-    let gateway = seen.pool.spec.as_ref().ok().and_then(|pool| pool.gateway());
-    let stale = assignments.iter().filter(|given| given.phase == BlockPhase::Stale);
-    gateway.into_iter().flat_map(move |gateway| {
-        let with_gateway = stale.clone().filter(move |given| given.block.range.contains(gateway));
-        let has_another = move |entry: &NodeBlock| gateway_of(entry) != Some(gateway);
-        let those = with_gateway.filter(move |given| entry(seen, given).is_some_and(has_another));
-        those.map(move |given| (given.node.clone(), gateway))
-    })
+/// The gateways of an IPPool that a node must not allocate, because other nodes have them or are to have them: those of its Active blocks in
+/// the plan, and that of the spec. The node's own entry has another one. Usually there are none.
+pub(super) fn of_other_nodes(seen: &DecisionInput<'_>, assignments: &[Assignment]) -> Vec<(String, IpAddr)> {
+    let Some(of_spec) = seen.pool.spec.as_ref().ok().and_then(|pool| pool.gateway()) else { return Vec::new() };
+    let active = assignments.iter().filter(|given| given.phase == BlockPhase::Active);
+    let mut gateways: BTreeSet<IpAddr> = active.filter_map(|given| given.block.gateway).collect();
+    gateways.insert(of_spec);
+    let own = |given: &Assignment| match given.phase {
+        BlockPhase::Active => given.block.gateway,
+        BlockPhase::Releasing | BlockPhase::Stale => {
+            let is_settled = seen.ipam_nodes.get(&given.node).is_some_and(|record| !record.write_in_flight);
+            entry(seen, given).filter(|_| is_settled).and_then(gateway_of)
+        }
+    };
+    let mut found = Vec::new();
+    for given in assignments.iter().filter(|given| given.phase != BlockPhase::Releasing) {
+        let inside = gateways.iter().filter(|gateway| given.block.range.contains(**gateway));
+        found.extend(
+            inside.filter(|gateway| own(given) != Some(**gateway)).map(|gateway| (given.node.clone(), *gateway)),
+        );
+    }
+    found
 }
 
 /// Whether the entry of this block gets the gateway of the plan. An entry of a block that the node loses, or that is of an earlier spec,
-/// keeps the gateway that it has.
+/// keeps the gateway that it has. If it has no entry, that of a stale block gets the gateway of the plan, and the other one gets none.
 fn gets_gateway(seen: &DecisionInput<'_>, given: &Assignment) -> bool {
     match given.phase {
         BlockPhase::Active => true,
@@ -87,25 +107,27 @@ fn gets_gateway(seen: &DecisionInput<'_>, given: &Assignment) -> bool {
     }
 }
 
-/// Assignments whose node has, or may have, another gateway than the planned one: place, planned gateway, previous gateway. Usually there
-/// are none. Then this is one comparison with the plan in force, or one look at each IPAMNode.
+/// Assignments whose node has, or may have, another gateway than the planned one: place, planned gateway, the block with the previous
+/// gateway. A new block has no previous gateway; it is among them if a node of the IPPool may have another gateway than the spec. Usually
+/// there are none. Then this is one comparison with the plan in force, or one look at each IPAMNode.
 fn changing<'a>(
     seen: &'a DecisionInput<'_>,
     assignments: &'a [Assignment],
-) -> impl Iterator<Item = (usize, IpAddr, Option<IpAddr>)> + 'a {
+) -> impl Iterator<Item = (usize, IpAddr, Option<Block>)> + 'a {
     let mut told = seen.told.iter().peekable();
-    let of_another = LazyCell::new(|| block_with_another_gateway(seen, assignments));
+    let differs = LazyCell::new(|| previous_of_pool(seen).is_some() || is_unknown(seen, assignments));
     let to_set = assignments.iter().enumerate().filter(|(_, given)| gets_gateway(seen, given));
     to_set.filter_map(move |(place, given)| {
         while told.next_if(|told| told.node < given.node).is_some() {}
         let gateway = given.block.gateway?;
         let told = told.peek().filter(|told| told.node == given.node);
-        // The entry of a block that was Releasing or Stale has the gateway of before.
+        // Only the entry of an Active block is known to have the gateway of the plan.
         if told.is_some_and(|told| told.phase == BlockPhase::Active && told.block == given.block) {
             return None;
         }
-        let before = before(seen, given, told.copied()).or(*of_another)?.gateway;
-        (before != Some(gateway)).then_some((place, gateway, before))
+        let previous = before(seen, given, told.copied());
+        let changes = previous.map_or_else(|| *differs, |block| block.gateway != Some(gateway));
+        changes.then_some((place, gateway, previous))
     })
 }
 
@@ -118,24 +140,34 @@ fn before(seen: &DecisionInput<'_>, given: &Assignment, told: Option<&Assignment
     if let Some(entry) = entry.filter(|_| is_settled) {
         return Some(Block { gateway: gateway_of(entry), ..given.block });
     }
-    let told = told.filter(|told| told.phase == BlockPhase::Active && told.block.range == given.block.range);
+    let told = told.filter(|told| told.block.range == given.block.range);
+    let of_told = |told: &Assignment| match (told.phase, entry) {
+        (BlockPhase::Active, _) => Some(told.block),
+        (_, Some(_)) => None,
+        // The entry with the previous gateway is gone.
+        (_, None) => Some(Block { gateway: None, ..given.block }),
+    };
     let of_entry = || entry.map(|entry| Block { gateway: gateway_of(entry), ..given.block });
-    told.map(|told| told.block).or_else(of_entry).or_else(|| recorded(seen, given))
+    told.and_then(of_told).or_else(of_entry).or_else(|| recorded(seen, given))
 }
 
-/// A block of the IPPool with its gateway, if that is not the gateway of the spec: by an entry, or because the gateway of the spec is inside
-/// and there is no entry.
-fn block_with_another_gateway(seen: &DecisionInput<'_>, assignments: &[Assignment]) -> Option<Block> {
+/// A block of the IPPool whose entry has another gateway than the spec, with that gateway: that of the first such node by name.
+fn previous_of_pool(seen: &DecisionInput<'_>) -> Option<Block> {
     let (key, gateway) = (&seen.pool.key, seen.pool.spec.as_ref().ok()?.gateway()?);
     let of_entry = |(node, record): (&String, &IpamNodeRecord)| {
         let gateway = gateway_of(record.block(key)?);
-        Some(Block { range: record.claim(node, key)?.range, gateway })
+        Some((node.clone(), Block { range: record.claim(node, key)?.range, gateway }))
     };
-    let mut of_entries = seen.ipam_nodes.all().iter().filter_map(of_entry);
-    let is_unknown = |given: &&Assignment| given.phase != BlockPhase::Active && entry(seen, given).is_none();
+    let of_entries = seen.ipam_nodes.all().iter().filter_map(of_entry);
+    let others = of_entries.filter(|(_, block)| block.gateway != Some(gateway));
+    others.min_by(|(one, _), (other, _)| one.cmp(other)).map(|(_, block)| block)
+}
+
+/// Whether the gateway of the spec is in a block whose entry is gone. A pod there may have it.
+fn is_unknown(seen: &DecisionInput<'_>, assignments: &[Assignment]) -> bool {
+    let Some(gateway) = seen.pool.spec.as_ref().ok().and_then(|pool| pool.gateway()) else { return false };
     let mut with_gateway = assignments.iter().filter(|given| given.block.range.contains(gateway));
-    let unknown = || with_gateway.find(is_unknown).map(|given| Block { gateway: None, ..given.block });
-    of_entries.find(|block| block.gateway != Some(gateway)).or_else(unknown)
+    with_gateway.any(|given| given.phase != BlockPhase::Active && entry(seen, given).is_none())
 }
 
 /// The block with the gateway in the status, which has gateways of CIDRPools only. Status entries are in the order of node names. An entry
@@ -161,17 +193,24 @@ fn gateway_of(entry: &NodeBlock) -> Option<IpAddr> {
     entry.gateway.as_deref().and_then(|text| parse_addr(text).ok())
 }
 
-/// Nodes that may use the address that is to be the gateway of `given`.
-fn holders(seen: &DecisionInput<'_>, all: &[Assignment], given: &Assignment, gateway: IpAddr) -> Vec<String> {
+/// Nodes that may use the address that is to be the gateway of `given`. Nobody uses an address of a new block.
+fn holders(
+    seen: &DecisionInput<'_>,
+    just_assigned: &BTreeSet<String>,
+    all: &[Assignment],
+    given: &Assignment,
+    gateway: IpAddr,
+) -> Vec<String> {
     let key = &seen.pool.key;
     let may_give: Vec<&Assignment> = match key.kind {
         PoolKind::IpPool => all.iter().filter(|other| other.block.range.contains(gateway)).collect(),
         // Prefixes do not overlap, and the gateway of each is inside.
         PoolKind::CidrPool => vec![given],
     };
-    let by_block = may_give.into_iter().filter(|other| {
-        let record = seen.ipam_nodes.get(&other.node);
-        !record.is_some_and(|record| is_free(seen, record, gateway))
+    let is_new = |node: &String| just_assigned.contains(node) || seen.just_assigned.contains(node);
+    let by_block = may_give.into_iter().filter(|other| match entry(seen, other) {
+        Some(entry) => !is_free(seen, other, entry, gateway),
+        None => !is_new(&other.node),
     });
     // Addresses that an admin has force-released are available to other nodes, so no gateway waits for them either.
     let outside = seen.occupancy.outside_blocks(key).filter(|fact| fact.range.contains(gateway));
@@ -183,10 +222,9 @@ fn holders(seen: &DecisionInput<'_>, all: &[Assignment], given: &Assignment, gat
     names
 }
 
-/// Whether the node can no longer allocate the address, and its agent has since reported it as free.
-fn is_free(seen: &DecisionInput<'_>, record: &IpamNodeRecord, gateway: IpAddr) -> bool {
-    let key = &seen.pool.key;
-    let (Some(entry), Some(report)) = (record.block(key), record.report(key)) else { return false };
+/// Whether the node can no longer allocate the address, and its agent has since reported it as free. `entry` is that of the block.
+fn is_free(seen: &DecisionInput<'_>, given: &Assignment, entry: &NodeBlock, gateway: IpAddr) -> bool {
+    let Some(record) = seen.ipam_nodes.get(&given.node) else { return false };
     if record.write_in_flight || record.is_doubted {
         // By a write in flight the node may be able to allocate the address. A doubted report proves nothing.
         return false;
@@ -195,6 +233,7 @@ fn is_free(seen: &DecisionInput<'_>, record: &IpamNodeRecord, gateway: IpAddr) -
         // The entry got this gateway when no pod used the address.
         return true;
     }
+    let Some(report) = record.report(&seen.pool.key) else { return false };
     let in_run = |run: &ipam_crds::AddressRange| {
         let ends = (run.start_ip.parse::<IpAddr>(), run.end_ip.parse::<IpAddr>());
         matches!(ends, (Ok(first), Ok(last)) if (first..=last).contains(&gateway))

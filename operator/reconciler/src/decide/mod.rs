@@ -282,8 +282,10 @@ fn serve(seen: &DecisionInput<'_>, pool: &Pool) -> Decision {
     room::take_out(pool, &mut plan, &withheld);
     let is_full = room::fit(seen.pool, pool, &mut plan, &claims, &is_new);
     let new = plan.assignments.iter().filter(|given| is_new(given));
-    let just_assigned = new.map(|given| given.node.clone()).collect();
-    Decision { just_assigned, ..conclude(seen, &releases, &PoolPhase::Serving { is_full, withheld }, plan, dropped) }
+    let just_assigned: BTreeSet<String> = new.map(|given| given.node.clone()).collect();
+    let decision =
+        conclude(seen, &releases, &PoolPhase::Serving { is_full, withheld }, (plan, &just_assigned), dropped);
+    Decision { just_assigned, ..decision }
 }
 
 /// Releases all blocks, whatever the spec is.
@@ -292,21 +294,21 @@ fn end(seen: &DecisionInput<'_>, outlook: &PoolPhase) -> Decision {
     let (claims, dropped) = claims::gather(&seen.pool.key, seen);
     let mut plan = release_all(&claims, &|node| releases.usage(node));
     plan.blocks_total = seen.pool.spec.as_ref().map_or(0, |pool| pool.block_count());
-    conclude(seen, &releases, outlook, plan, dropped)
+    conclude(seen, &releases, outlook, (plan, &BTreeSet::new()), dropped)
 }
 
 fn conclude(
     seen: &DecisionInput<'_>,
     releases: &Releases<'_>,
     outlook: &PoolPhase,
-    mut plan: Plan,
+    (mut plan, just_assigned): (Plan, &BTreeSet<String>),
     dropped: Vec<String>,
 ) -> Decision {
     let (mut unavailable_addresses, duplicates) = unavailable_addresses::find(seen, &plan.assignments);
-    let gateways = gateways::defer(seen, &mut plan);
+    let gateways = gateways::defer(seen, just_assigned, &mut plan);
     unavailable_addresses.bar(&gateways.holders);
     unavailable_addresses.bar_beside(&seen.in_use_of_others(&plan.assignments), &plan.assignments);
-    unavailable_addresses.bar_gateway(gateways::in_stale_blocks(seen, &plan.assignments));
+    unavailable_addresses.bar_gateways(gateways::of_other_nodes(seen, &plan.assignments));
     unavailable_addresses.bar_former(former::find(seen, &plan.assignments), &plan.assignments);
     unavailable_addresses.tidy();
     let mut without_block = unavailable_addresses::without_block(seen, &plan.assignments);

@@ -1,4 +1,4 @@
-//! Addresses that a node has in its block and must not allocate: other nodes may use them, or they are to be, or were, a gateway. And
+//! Addresses that a node has in its block and must not allocate: other nodes may use them, or they are, were or are to be a gateway. And
 //! addresses that two nodes use already.
 
 use std::collections::{BTreeMap, BTreeSet};
@@ -14,7 +14,7 @@ use crate::ipam_node::{held_ranges, is_exact};
 /// Addresses that nodes must not allocate from their blocks.
 #[derive(Clone, PartialEq, Eq, Debug, Default)]
 pub struct UnavailableAddresses {
-    /// Node → addresses of its block that other nodes may use, or that are to be, or were, a gateway.
+    /// Node → addresses of its block that other nodes may use, or that are, were or are to be a gateway.
     pub held: BTreeMap<String, Vec<AddrRange>>,
     /// Nodes that allocate no more addresses until duplicate addresses are gone.
     pub suspended: BTreeSet<String>,
@@ -47,9 +47,9 @@ impl UnavailableAddresses {
         }
     }
 
-    /// Makes the gateway of the spec unavailable in a node's block of an earlier spec.
-    pub(super) fn bar_gateway(&mut self, in_stale_blocks: impl Iterator<Item = (String, IpAddr)>) {
-        for (node, gateway) in in_stale_blocks {
+    /// Makes the gateways of other nodes unavailable.
+    pub(super) fn bar_gateways(&mut self, of_other_nodes: Vec<(String, IpAddr)>) {
+        for (node, gateway) in of_other_nodes {
             self.held.entry(node).or_default().extend(AddrRange::new(gateway, gateway));
         }
     }

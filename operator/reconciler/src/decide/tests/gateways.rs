@@ -295,6 +295,54 @@ fn the_gateway_is_unavailable_in_a_stale_block() {
         scene.report("n1", 0);
     }
     assert_eq!(gateways(&scene), [Some("192.168.0.2"), None], "no pod of n2 has the gateway");
+    // While the next gateway waits for a pod, n1 keeps this one.
+    let next = r#"{"subnet":"192.168.0.0/16","perNodeBlockSize":4,"gateway":"192.168.0.6"}"#;
+    hold(&mut scene, "n1", "192.168.0.6");
+    let record = PoolRecord { status: written(&record, &scene.decide(&record)).status, ..pool(next, 3, &json!({})) };
+    let (_, decision) = step(&mut scene, &record);
+    assert_eq!(gateways(&scene), [Some("192.168.0.2"), None]);
+    let held = &decision.unavailable_addresses.held["n2"];
+    assert!(held.iter().any(|range| range.to_string() == "192.168.0.2-192.168.0.2"), "{held:?}");
+}
+
+#[test]
+fn a_new_node_gets_the_gateway_of_another_network_at_once() {
+    for (in_use, gateway) in [("10.0.0.2", Some("192.168.0.1")), ("192.168.0.1", None)] {
+        let mut scene = Scene::of(&["n2"]);
+        let before = r#"{"subnet":"10.0.0.0/24","perNodeBlockSize":4,"gateway":"10.0.0.1"}"#;
+        let record = pool(before, 1, &json!({}));
+        let decision = scene.decide(&record);
+        scene.write_ipam_nodes(&record, decision.assignments.as_ref().unwrap());
+        // n2 keeps its block, or has an address outside it from before a restore.
+        hold(&mut scene, "n2", in_use);
+        let status = written(&record, &decision).status;
+        scene.nodes.insert("n1".into(), BTreeMap::new());
+        let (_, decision) = step(&mut scene, &PoolRecord { status, ..pool(IP_SPEC, 2, &json!({})) });
+        let planned = decision.assignments.unwrap();
+        let of_n1 = planned.iter().find(|given| given.node == "n1").unwrap();
+        assert_eq!(of_n1.block.gateway, gateway.map(|text| text.parse().unwrap()), "n2 uses {in_use}");
+    }
+}
+
+#[test]
+fn a_node_that_left_with_an_earlier_gateway_delays_no_new_node() {
+    let (mut scene, record) = moved();
+    let away = IP_SPEC.replace("192.168.0.1\"", "192.168.0.2\"");
+    let (mut record, _) = step(&mut scene, &PoolRecord { status: record.status, ..pool(&away, 2, &json!({})) });
+    scene.report("n1", 0);
+    scene.report("n2", 0);
+    for _ in 0..2 {
+        record = step(&mut scene, &record).0;
+    }
+    assert_eq!(gateways(&scene), [Some("192.168.0.2"); 2]);
+    scene.ipam_nodes.get_mut("n2").unwrap().blocks[0].gateway = Some("192.168.0.1".to_owned());
+    scene.nodes.remove("n2");
+    // The agent of n1, whose block has the gateway, has not yet reported.
+    scene.ipam_nodes.get_mut("n1").unwrap().reports.clear();
+    scene.nodes.insert("n3".into(), BTreeMap::new());
+    let (record, _) = step(&mut scene, &record);
+    assert_eq!(scene.block_of("n3").gateway.as_deref(), Some("192.168.0.2"));
+    assert_eq!(condition(&record.status, READY).reason, "Valid");
 }
 
 #[test]
