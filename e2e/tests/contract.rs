@@ -246,3 +246,61 @@ fn targets_without_tests_are_read_from_manifests() {
     assert_eq!(kept_out("p", manifest), ["p/tests/slow/", "p/tests/dear.rs"]);
     assert!(all_kept_out().contains(&"e2e/tests/cert_manager/".to_owned()), "{:?}", all_kept_out());
 }
+
+/// The Rust files below `folder`, by their paths in the repository.
+fn sources(folder: &Path, found: &mut BTreeMap<String, String>) {
+    for entry in fs::read_dir(folder).unwrap().map(Result::unwrap) {
+        let (path, name) = (entry.path(), entry.file_name());
+        let is_of_it = !name.to_string_lossy().starts_with('.') && name != "target";
+        if path.is_dir() && is_of_it {
+            sources(&path, found);
+        } else if path.extension().is_some_and(|extension| extension == "rs") {
+            let name = path.strip_prefix(repository()).unwrap().display().to_string();
+            found.insert(name, fs::read_to_string(&path).unwrap());
+        }
+    }
+}
+
+/// The files and tests in backticks that do not exist. A name alone is of the file before it in the line.
+fn unknown_names(page: &str, sources: &BTreeMap<String, String>) -> Vec<String> {
+    let mut unknown = Vec::new();
+    for (at, line) in page.lines().enumerate() {
+        let mut files: Vec<&String> = Vec::new();
+        for text in line.split('`').skip(1).step_by(2).filter(|text| !text.contains([' ', '{', '*'])) {
+            let (file, name) = text.split_once("::").map_or((text, None), |(file, name)| (file, Some(name)));
+            let is_file = file.ends_with(".rs");
+            if is_file {
+                let ends =
+                    |path: &&String| path.strip_suffix(file).is_some_and(|rest| rest.is_empty() || rest.ends_with('/'));
+                files = sources.keys().filter(ends).collect();
+            }
+            // A test is a sentence.
+            let is_test = |name: &str| {
+                name.matches('_').count() >= 4 && name.chars().all(|c| c == '_' || c.is_ascii_alphanumeric())
+            };
+            let name = if is_file { name } else { Some(text).filter(|text| is_test(text)) };
+            let has = |name: &str| files.iter().any(|file| sources[*file].contains(&format!(" {name}")));
+            if (is_file && files.is_empty()) || !name.is_none_or(has) {
+                unknown.push(format!("line {}: {text}", at + 1));
+            }
+        }
+    }
+    unknown
+}
+
+#[test]
+fn every_file_and_test_that_architecture_names_exists() {
+    let mut found = BTreeMap::new();
+    sources(&repository(), &mut found);
+    let page = fs::read_to_string(repository().join("ARCHITECTURE.md")).unwrap();
+    assert_eq!(unknown_names(&page, &found), Vec::<String>::new());
+}
+
+#[test]
+fn a_file_or_test_that_does_not_exist_is_found() {
+    let sources = BTreeMap::from([("a/src/b.rs".to_owned(), "fn it_has_a_name_of_words() {}".to_owned())]);
+    let page =
+        "`b.rs::it_has_a_name_of_words` and `it_has_another_name_of_words`\n`src/c.rs`, `a_field`\n`b.rs::it_has_none`";
+    let expected = ["line 1: it_has_another_name_of_words", "line 2: src/c.rs", "line 3: b.rs::it_has_none"];
+    assert_eq!(unknown_names(page, &sources), expected);
+}

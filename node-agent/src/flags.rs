@@ -93,7 +93,7 @@ pub struct Config {
     pub node: String,
     /// `--bind-address`.
     pub bind: AgentAddress,
-    /// `--store-file`: where the reference keeps its reservations. Never written.
+    /// `--store-file`: the store of NVIDIA's agent, which this agent imports and puts away.
     pub store_file: PathBuf,
     /// How addresses of pods that are gone are given back.
     pub stale: StaleConfig,
@@ -220,8 +220,7 @@ impl CniFlags {
 }
 
 impl Config {
-    /// Where the journal is kept: the name of the store file with ".d" appended, so that the reference's file is never
-    /// touched and a way back to it stays open.
+    /// Where the journal is kept: the name of the store file with ".d" appended.
     pub fn store_directory(&self) -> PathBuf {
         let mut name = self.store_file.clone().into_os_string();
         name.push(".d");

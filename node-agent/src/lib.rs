@@ -16,6 +16,7 @@ mod files;
 pub mod flags;
 pub mod found;
 pub mod gc;
+pub mod import;
 pub mod install;
 pub mod lost;
 pub mod metrics;
@@ -30,7 +31,6 @@ pub mod spec_file;
 pub mod standing;
 pub mod status;
 pub mod store;
-pub mod takeover;
 mod text;
 pub mod watch;
 

@@ -22,6 +22,7 @@ use crate::contact::Offline;
 use crate::flags::{Config, Flags};
 use crate::found::Found;
 use crate::gc::Collector;
+use crate::import::{self, Import};
 use crate::install::install;
 use crate::metrics::Metrics;
 use crate::ready::Readiness;
@@ -29,8 +30,7 @@ use crate::rpc::Rpc;
 use crate::socket::Listener;
 use crate::spec_file::SpecFile;
 use crate::status::Reporter;
-use crate::store::{Opened, RealDirectory, StoreError};
-use crate::takeover;
+use crate::store::{Opened, RealDirectory, Store as _, StoreError};
 use crate::watch::{Blocks, FIRST_WORD, events};
 
 /// Time that calls under way have at the end.
@@ -104,12 +104,15 @@ impl Agent {
     ) -> anyhow::Result<Self> {
         let readiness = Readiness::default();
         serve_http(config, &readiness, registry, &shutdown.stop).await?;
-        let (allocator, ended, found) = open_store(config, &metrics)?;
+        // First the lock, so that this agent takes no socket from one of its kind that still ends. Then the socket, so that no other
+        // agent serves when the older store is read. Callers wait meanwhile.
+        let directory = RealDirectory::lock(&config.store_directory())?;
+        let listener = Listener::bind(&config.bind)?;
+        let (allocator, ended, found) = open_store(config, directory, &metrics)?;
         let (told, in_force) = watch::channel(None);
         let file = SpecFile::new(&config.store_directory(), &config.node, &config.common.namespace);
         let mut blocks = Blocks::new(allocator.clone(), file, readiness.clone(), told);
         blocks.load(FIRST_WORD, found).await;
-        let listener = Listener::bind(&config.bind)?;
         Ok(Self { allocator, ended, listener, blocks, in_force, readiness, metrics })
     }
 
@@ -118,6 +121,7 @@ impl Agent {
         let Self { allocator, ended, listener, blocks, in_force, readiness, metrics } = self;
         let rpc = Rpc::new(allocator.clone(), readiness.clone(), Arc::clone(&metrics));
         // The socket takes connections since it was bound; from here on somebody answers.
+        let replaced = listener.replaced();
         let serving = tokio::spawn(listener.serve(rpc, stop.clone()));
         readiness.set_serving(true);
         info!(address = %config.bind, "taking calls");
@@ -133,6 +137,7 @@ impl Agent {
             end = &mut ended => Some(store_end(end)),
             end = &mut serving => Some(end.map_err(anyhow::Error::from).and_then(|end| Ok(end?))),
             end = &mut keeping => Some(end.map_err(anyhow::Error::from).and_then(|end| end)),
+            replaced = replaced => Some(Err(replaced.into())),
         };
         readiness.set_serving(false);
         stop.cancel();
@@ -176,24 +181,30 @@ async fn serve_http(
     Ok(())
 }
 
-/// Reads the journal, or on the first start on a node the reference's store, and starts the allocator with it. Also tells how
-/// far the journal had come.
-fn open_store(config: &Config, metrics: &Arc<Metrics>) -> anyhow::Result<(Allocator, Ended, Found)> {
-    let mut opened = Opened::read(RealDirectory::lock(&config.store_directory())?)?;
-    let found = Found::note(&config.store_directory(), opened.position());
-    let mut changes = opened.take_changes();
-    if opened.is_new() {
-        changes = takeover::read(&config.store_file)?;
-        if !changes.is_empty() {
-            info!(path = %config.store_file.display(), "first start: the older store is taken over");
-        }
-    }
+/// Reads the journal, imports the store of NVIDIA's agent, and starts the allocator with both. Returns also how far the journal had come.
+fn open_store(
+    config: &Config,
+    directory: RealDirectory,
+    metrics: &Arc<Metrics>,
+) -> anyhow::Result<(Allocator, Ended, Found)> {
+    let mut opened = Opened::read(directory)?;
+    let before = opened.position();
+    let found = Found::note(&config.store_directory(), before);
     let mut ledger = Ledger::new(config.cooldown_seconds);
-    for change in &changes {
+    for change in &opened.take_changes() {
         ledger.apply(change);
     }
-    drop(changes);
+    let import = Import::read(&config.store_file)?;
+    if let Some(import) = &import {
+        import.record(&mut ledger);
+    }
     let journal = opened.begin(&ledger.snapshot())?;
+    match import {
+        // On a full disk the journal goes on without what was imported, so the file stays.
+        Some(import) if journal.position().epoch > before.epoch => import.put_away(),
+        Some(_) => {}
+        None => import::reserve_place(&config.store_file),
+    }
     info!(held = ledger.reservations().count(), "store open");
     let (allocator, ended) = Allocator::start(ledger, Box::new(journal), system_clock(), Arc::clone(metrics))?;
     Ok((allocator, ended, found))

@@ -36,6 +36,8 @@ const CALL_TIMEOUT: Duration = Duration::from_secs(30);
 /// A peer that does not answer a ping within this is gone.
 const KEEPALIVE: Duration = Duration::from_secs(30);
 const ACCEPT_PAUSE: Duration = Duration::from_millis(100);
+/// Time between two checks that the path still leads to the socket of this agent.
+const PATH_CHECK: Duration = Duration::from_secs(1);
 
 /// A bound address.
 #[derive(Debug)]
@@ -54,11 +56,27 @@ pub struct SocketFile {
     identity: (u64, u64),
 }
 
+/// The path does not lead to the socket of this agent any more.
+#[derive(Debug, thiserror::Error)]
+#[error(
+    "{path} is not the socket of this agent any more: it was removed, or another agent has put its own there. Two agents on one node \
+     assign addresses twice; stop the other one, for example the DaemonSet of NVIDIA's nv-ipam"
+)]
+pub struct Replaced {
+    path: String,
+}
+
+impl SocketFile {
+    fn is_at(path: &Path, identity: (u64, u64)) -> bool {
+        fs::symlink_metadata(path).is_ok_and(|found| (found.dev(), found.ino()) == identity)
+    }
+}
+
 impl Drop for SocketFile {
     fn drop(&mut self) {
         // An agent that ends with calls still under way has let go of the store's lock by now, and the next one may have
         // put its own socket here: to take that away would cut the node off.
-        if fs::symlink_metadata(&self.path).is_ok_and(|found| (found.dev(), found.ino()) == self.identity) {
+        if Self::is_at(&self.path, self.identity) {
             drop(fs::remove_file(&self.path));
         }
     }
@@ -75,6 +93,21 @@ impl Listener {
                 listener.set_nonblocking(true)?;
                 Ok(Self::Tcp(TcpListener::from_std(listener)?))
             }
+        }
+    }
+
+    /// Waits until the path does not lead to this socket any more. For a TCP port that never happens.
+    pub fn replaced(&self) -> impl Future<Output = Replaced> + use<> {
+        let socket = match self {
+            Self::Unix(_, file) => Some((file.path.clone(), file.identity)),
+            Self::Tcp(_) => None,
+        };
+        async move {
+            let Some((path, identity)) = socket else { return std::future::pending().await };
+            while SocketFile::is_at(&path, identity) {
+                tokio::time::sleep(PATH_CHECK).await;
+            }
+            Replaced { path: path.display().to_string() }
         }
     }
 
@@ -241,6 +274,23 @@ mod tests {
         fs::rename(&next, &path).unwrap();
         drop(ending);
         assert!(path.exists());
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn an_agent_learns_that_its_path_leads_elsewhere() {
+        let directory = tempfile::tempdir().unwrap();
+        let path = directory.path().join("daemon.sock");
+        for other in [true, false] {
+            let listener = Listener::bind(&address(&path)).unwrap();
+            let mut replaced = Box::pin(listener.replaced());
+            assert!(futures::poll!(&mut replaced).is_pending());
+            fs::remove_file(&path).unwrap();
+            let _other = other.then(|| std::os::unix::net::UnixListener::bind(&path).unwrap());
+            assert!(replaced.await.to_string().contains("daemon.sock"));
+            drop(listener);
+            assert_eq!(path.exists(), other, "the socket of another agent stays");
+            drop(fs::remove_file(&path));
+        }
     }
 
     #[tokio::test]

@@ -274,19 +274,43 @@ fn a_kubeconfig_that_is_missing_ends_the_agent_with_a_line_that_names_it() {
     assert!(stderr.contains("/nowhere/kubeconfig") && stderr.contains("--kubeconfig"), "{stderr}");
 }
 
-const OLDER_STORE: &str = r#"{"version":1,"checksum":383484302,"pools":{"blue":{"name":"blue","entries":{"old_net1":
-    {"container_id":"old","interface_name":"net1","ip_address":"192.168.0.2","metadata":{"create_time":
-    "2024-01-02T03:04:05Z","pod_uuid":"","pod_name":"pod-old","pod_namespace":"default",
-    "device_id":"","pool_config_snapshot":""}}},"last_pool_config":"","last_reserved_ip":"192.168.0.2"}}}"#;
+/// A store of NVIDIA's agent with these containers and addresses of "blue".
+fn older_store(entries: &[(&str, &str)]) -> String {
+    let entry = |(container, addr): &(&str, &str)| {
+        format!(
+            r#""{container}_net1":{{"container_id":"{container}","interface_name":"net1","ip_address":"{addr}","metadata":{{"create_time":"2024-01-02T03:04:05Z","pod_uuid":"","pod_name":"pod-{container}","pod_namespace":"default","device_id":"","pool_config_snapshot":""}}}}"#
+        )
+    };
+    let entries: Vec<_> = entries.iter().map(entry).collect();
+    let pools = format!(
+        r#"{{"blue":{{"name":"blue","entries":{{{}}},"last_pool_config":"","last_reserved_ip":"192.168.0.2"}}}}"#,
+        entries.join(",")
+    );
+    let with = |checksum: u32| format!(r#"{{"version":1,"checksum":{checksum},"pools":{pools}}}"#);
+    // FNV-1a of the text with a checksum of 0.
+    let fnv = |hash: u32, byte: u8| (hash ^ u32::from(byte)).wrapping_mul(0x0100_0193);
+    with(with(0).bytes().fold(0x811c_9dc5, fnv))
+}
+
+/// The files beside the store that have an imported one.
+fn kept(home: &Home) -> Vec<String> {
+    let files = std::fs::read_dir(home.0.path()).unwrap().map(|entry| entry.unwrap().path());
+    let mut kept: Vec<_> = files.filter(|path| path.display().to_string().contains("store.imported-")).collect();
+    kept.sort();
+    kept.iter().map(|path| std::fs::read_to_string(path).unwrap()).collect()
+}
 
 #[tokio::test]
-async fn the_older_store_is_taken_over_once_and_left_as_it_was() {
+async fn an_older_store_is_imported_once_and_put_away() {
     let home = Home::new();
-    // The older store is taken over where there is no journal.
     save_copy(&home.path("store.d"), "kube-system", wide());
-    std::fs::write(home.path("store"), OLDER_STORE).unwrap();
+    let older = older_store(&[("old", "192.168.0.2")]);
+    std::fs::write(home.path("store"), &older).unwrap();
     let (mut agent, client) = home.start().await;
     client.is_allocated(with_ips(parameters(&["blue"], "old"), &["192.168.0.2"]), deadline()).await.unwrap();
+    let placeholder = std::fs::read_to_string(home.path("store")).unwrap();
+    assert_eq!(placeholder, r#"{"version":1,"checksum":0,"pools":{}}"#);
+    assert_eq!(kept(&home), [older]);
     agent.signal(Signal::TERM);
     agent.wait().await;
     confirm_in(&home.path("store.d"), &wide().blocks);
@@ -296,19 +320,100 @@ async fn the_older_store_is_taken_over_once_and_left_as_it_was() {
     client.deallocate(parameters(&["blue"], "old"), deadline()).await.unwrap();
     agent.signal(Signal::TERM);
     agent.wait().await;
-    assert_eq!(std::fs::read_to_string(home.path("store")).unwrap(), OLDER_STORE);
     let (_agent, client) = home.start().await;
     let gone = client.is_allocated(parameters(&["blue"], "old"), deadline()).await.unwrap_err();
-    assert_eq!(gone.code(), tonic::Code::NotFound, "what was given back after the takeover does not come back");
+    assert_eq!(gone.code(), tonic::Code::NotFound, "what was released after the import does not come back");
+}
+
+#[tokio::test]
+async fn beside_a_running_agent_nothing_is_imported() {
+    let home = Home::new().with_spec();
+    let older = older_store(&[("old", "192.168.0.2")]);
+    std::fs::write(home.path("store"), &older).unwrap();
+    // NVIDIA's agent still serves.
+    let other = std::os::unix::net::UnixListener::bind(home.path("daemon.sock")).unwrap();
+    let (code, stderr) = home.run(|_| {});
+    assert_eq!(code, Some(1));
+    assert!(stderr.contains("another process listens there; stop it first"), "{stderr}");
+    assert_eq!((std::fs::read_to_string(home.path("store")).unwrap(), kept(&home)), (older, Vec::new()));
+    // It allocates another address, and ends.
+    std::fs::write(home.path("store"), older_store(&[("late", "192.168.0.3"), ("old", "192.168.0.2")])).unwrap();
+    drop(other);
+    let (_agent, client) = home.start().await;
+    for (container, addr) in [("old", "192.168.0.2"), ("late", "192.168.0.3")] {
+        client.is_allocated(with_ips(parameters(&["blue"], container), &[addr]), deadline()).await.unwrap();
+    }
+}
+
+#[tokio::test]
+async fn after_a_rollback_the_changed_store_is_imported_again() {
+    let home = Home::new().with_spec();
+    std::fs::write(home.path("store"), older_store(&[("old", "192.168.0.2")])).unwrap();
+    let (mut agent, client) = home.start().await;
+    let given = client.allocate(parameters(&["blue"], "ours"), deadline()).await.unwrap();
+    assert_eq!(given[0].ip, "192.168.0.3/16");
+    agent.signal(Signal::TERM);
+    agent.wait().await;
+    // NVIDIA's agent on the file that was kept knows nothing of "ours", and allocates its address again.
+    let back = older_store(&[("late", "192.168.0.4"), ("old", "192.168.0.2"), ("twice", "192.168.0.3")]);
+    std::fs::write(home.path("store"), &back).unwrap();
+    let log = home.path("log");
+    let (mut agent, client) = home
+        .start_with(|command| {
+            command.stderr(std::fs::File::create(&log).unwrap());
+        })
+        .await;
+    for (container, addr) in
+        [("old", "192.168.0.2"), ("ours", "192.168.0.3"), ("twice", "192.168.0.3"), ("late", "192.168.0.4")]
+    {
+        client.is_allocated(with_ips(parameters(&["blue"], container), &[addr]), deadline()).await.unwrap();
+    }
+    let log = std::fs::read_to_string(&log).unwrap();
+    assert!(log.contains("two pods may use one address") && log.contains("default/pod-twice"), "{log}");
+    assert_eq!(kept(&home).len(), 2);
+    // The address is free once both pods are gone, and also then after a restart.
+    client.deallocate(parameters(&["blue"], "ours"), deadline()).await.unwrap();
+    agent.signal(Signal::TERM);
+    agent.wait().await;
+    let (_agent, client) = home.start().await;
+    let asked = || with_ips(parameters(&["blue"], "next"), &["192.168.0.3"]);
+    let taken = client.allocate(asked(), deadline()).await.unwrap_err();
+    assert!(taken.message().contains("pod-twice"), "{taken:?}");
+    client.deallocate(parameters(&["blue"], "twice"), deadline()).await.unwrap();
+    assert_eq!(client.allocate(asked(), deadline()).await.unwrap()[0].ip, "192.168.0.3/16");
+}
+
+#[tokio::test]
+async fn without_an_older_store_a_placeholder_keeps_nvidias_agent_from_starting_empty() {
+    let home = Home::new().with_spec();
+    let (_agent, _client) = home.start().await;
+    assert!(std::fs::read_to_string(home.path("store")).unwrap().contains(r#""checksum":0"#));
+}
+
+#[tokio::test]
+async fn an_agent_whose_socket_is_replaced_ends() {
+    let home = Home::new().with_spec();
+    let log = home.path("log");
+    let (mut agent, _client) = home
+        .start_with(|command| {
+            command.stderr(std::fs::File::create(&log).unwrap());
+        })
+        .await;
+    std::fs::remove_file(home.path("daemon.sock")).unwrap();
+    let _other = std::os::unix::net::UnixListener::bind(home.path("daemon.sock")).unwrap();
+    assert_eq!(agent.wait().await, Some(1));
+    let log = std::fs::read_to_string(&log).unwrap();
+    assert!(log.contains("daemon.sock is not the socket of this agent any more"), "{log}");
+    assert!(home.path("daemon.sock").exists(), "the other agent keeps its socket");
 }
 
 #[test]
 fn an_older_store_that_cannot_be_read_stops_the_start() {
     let home = Home::new();
-    std::fs::write(home.path("store"), &OLDER_STORE[..100]).unwrap();
+    std::fs::write(home.path("store"), &older_store(&[("old", "192.168.0.2")])[..100]).unwrap();
     let (code, stderr) = home.run(|_| {});
     assert_eq!(code, Some(1));
-    assert!(stderr.contains("cannot be taken over"), "{stderr}");
+    assert!(stderr.contains("cannot import") && stderr.contains("Repair the file"), "{stderr}");
 }
 
 #[test]

@@ -7,11 +7,11 @@ use std::fs;
 use std::path::Path;
 
 use ipam_node_agent::found::Found;
+use ipam_node_agent::import::Import;
 use ipam_node_agent::note::Noted;
 use ipam_node_agent::spec::NodeSpec;
 use ipam_node_agent::spec_file::SpecFile;
 use ipam_node_agent::store::Position;
-use ipam_node_agent::takeover;
 use serde_json::{Value, json};
 use tempfile::TempDir;
 
@@ -73,18 +73,23 @@ fn uncompared(folder: &Path, bytes: &[u8]) {
 fn older_store(folder: &Path, bytes: &[u8]) {
     let path = folder.join("store");
     put(&path, bytes);
-    let changes = match takeover::read(&path) {
-        Ok(changes) => changes,
+    let import = match Import::read(&path) {
+        Ok(import) => import,
         Err(error) => {
             let message = error.to_string();
             assert!(message.len() < LONGEST + bytes.len(), "{} bytes", message.len());
             let Some(mended) = with_checksum(bytes, &message) else { return };
             put(&path, &mended);
-            let Ok(changes) = takeover::read(&path) else { return };
-            changes
+            let Ok(import) = Import::read(&path) else { return };
+            import
         }
     };
-    let ledger = replayed(&changes);
+    let Some(import) = import else { return };
+    let mut ledger = replayed(&[]);
+    import.record(&mut ledger);
+    let once = ledger.snapshot();
+    import.record(&mut ledger);
+    assert_eq!(once, ledger.snapshot(), "a second import changes something");
     let addresses: BTreeSet<_> = ledger.reservations().map(|held| (&held.pool, held.addr)).collect();
     assert_eq!(addresses.len(), ledger.reservations().count(), "an address is held twice");
     assert_eq!(held(&replayed(&ledger.snapshot())), held(&ledger));

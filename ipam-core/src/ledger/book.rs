@@ -21,13 +21,15 @@ pub(super) struct Book {
     held: BTreeMap<IpAddr, Reservation>,
     /// The address of each owner in `held`: one each.
     owners: BTreeMap<Owner, IpAddr>,
+    /// What an older store records of addresses or owners that `held` has otherwise. Usually empty.
+    contested: Vec<Reservation>,
     /// The last address found by round robin; it may lie outside the pool's present range.
     cursor: Option<IpAddr>,
-    /// Never an address of `held`.
+    /// Never an address of `held` or `contested`.
     cooling: Cooling,
     /// Strays of other books in the pool's range. Empty without a pool.
     foreign: BTreeSet<IpAddr>,
-    /// Of the pool's range: exclusions, unavailable addresses, gateway, `held`, `cooling` and `foreign`. Empty without a pool.
+    /// Of the pool's range: exclusions, unavailable addresses, gateway, `held`, `contested`, `cooling` and `foreign`. Empty without a pool.
     blocked: RangeSet,
 }
 
@@ -37,6 +39,7 @@ impl Book {
             pool: None,
             held: BTreeMap::new(),
             owners: BTreeMap::new(),
+            contested: Vec::new(),
             cursor: None,
             cooling: Cooling::new(cooldown_seconds),
             foreign: BTreeSet::new(),
@@ -49,52 +52,71 @@ impl Book {
     }
 
     pub(super) fn held_by(&self, owner: &Owner) -> Option<&Reservation> {
-        self.held.get(self.owners.get(owner)?)
+        let held = self.owners.get(owner).and_then(|addr| self.held.get(addr));
+        held.or_else(|| self.contested.iter().find(|held| held.owner == *owner))
     }
 
     pub(super) fn holder(&self, addr: IpAddr) -> Option<&Reservation> {
-        self.held.get(&addr)
+        self.held.get(&addr).or_else(|| self.contested.iter().find(|held| held.addr == addr))
     }
 
     pub(super) fn reservations(&self) -> impl Iterator<Item = &Reservation> {
-        self.held.values()
+        self.held.values().chain(&self.contested)
+    }
+
+    /// The addresses in use, in rising order.
+    fn addrs(&self) -> Vec<IpAddr> {
+        let mut addrs: Vec<IpAddr> = self.held.keys().copied().chain(self.only_contested()).collect();
+        addrs.sort_unstable();
+        addrs
+    }
+
+    /// How many addresses are in use.
+    fn used(&self) -> u64 {
+        u64::try_from(self.held.len() + self.only_contested().len()).unwrap_or(u64::MAX)
+    }
+
+    /// The addresses that only an older store has.
+    fn only_contested(&self) -> BTreeSet<IpAddr> {
+        self.contested.iter().map(|held| held.addr).filter(|addr| !self.held.contains_key(addr)).collect()
+    }
+
+    /// Whether an older store has an address of the owner that is contested.
+    pub(super) fn has_contested(&self, owner: &Owner) -> bool {
+        self.contested.iter().any(|held| held.owner == *owner)
     }
 
     pub(super) fn usage(&self) -> Option<PoolUsage> {
         let pool = self.pool.as_ref()?;
-        Some(PoolUsage {
-            key: pool.key.clone(),
-            range: pool.range,
-            used: u64::try_from(self.held.len()).unwrap_or(u64::MAX),
-            capacity: pool.capacity(),
-        })
+        Some(PoolUsage { key: pool.key.clone(), range: pool.range, used: self.used(), capacity: pool.capacity() })
     }
 
     /// The use of the pool; `None` without a pool and an address in use: then there is nothing to report.
     pub(super) fn holding(&self, key: &PoolKey, most_runs: usize) -> Option<Holding> {
-        let held = self.held.keys().copied();
-        let range = self.pool.as_ref().map(|pool| pool.range).or_else(|| hull(held.clone()))?;
+        let held = self.addrs();
+        let range = self.pool.as_ref().map(|pool| pool.range).or_else(|| hull(held.iter().copied()))?;
         Some(Holding {
             key: key.clone(),
             range,
-            used: u64::try_from(self.held.len()).unwrap_or(u64::MAX),
+            used: self.used(),
             capacity: self.pool.as_ref().map_or(0, NodePool::capacity),
-            runs: covered(runs(held), &range, most_runs),
+            runs: covered(runs(held.into_iter()), &range, most_runs),
             grant: None,
         })
     }
 
     /// Whether an address of the pool is in use, inside the configured range or outside.
     pub(super) fn is_in_use(&self) -> bool {
-        !self.held.is_empty()
+        !self.held.is_empty() || !self.contested.is_empty()
     }
 
     pub(super) fn snapshot(&self, key: &PoolKey) -> Vec<Change> {
         let held = self.held.values().cloned();
         let reserves = held.map(|reservation| Change::Reserve { reservation, moves_cursor: false });
+        let contested = self.contested.iter().map(|held| Change::Contested { reservation: held.clone() });
         let cursor = self.cursor.map(|addr| Change::Cursor { pool: key.clone(), addr });
         let cooling = self.cooling.iter().map(|(addr, since)| Change::Cooling { pool: key.clone(), addr, since });
-        reserves.chain(cursor).chain(cooling).collect()
+        reserves.chain(contested).chain(cursor).chain(cooling).collect()
     }
 
     pub(super) fn configure(&mut self, pool: Option<NodePool>) {
@@ -118,7 +140,7 @@ impl Book {
 
     /// The strays among the addresses in use here.
     pub(super) fn strays(&self) -> impl Iterator<Item = &Reservation> {
-        self.held.values().filter(|held| self.is_stray(held.addr))
+        self.reservations().filter(|held| self.is_stray(held.addr))
     }
 
     /// The reservation of `addr`, if it is a stray of this book.
@@ -132,7 +154,7 @@ impl Book {
 
     /// Records that `addr` is not a stray any more.
     pub(super) fn end_stray(&mut self, addr: IpAddr) {
-        if self.foreign.remove(&addr) && !self.held.contains_key(&addr) && !self.cooling.contains(addr) {
+        if self.foreign.remove(&addr) && self.holder(addr).is_none() && !self.cooling.contains(addr) {
             self.unblock(addr);
         }
     }
@@ -145,6 +167,7 @@ impl Book {
         self.blocked.extend(pool.elsewhere.clipped(first, last).runs());
         let cooling = self.cooling.iter().map(|(addr, _)| addr);
         let held = self.held.keys().chain(&self.foreign).copied();
+        let held = held.chain(self.contested.iter().map(|held| held.addr));
         let taken = held.chain(cooling).chain(pool.gateway);
         self.blocked.extend(taken.filter(|&addr| pool.range.contains(addr)).map(|addr| (number(addr), number(addr))));
     }
@@ -168,14 +191,30 @@ impl Book {
         }
     }
 
-    /// Frees the address of the owner. Cooldowns that are over by then are forgotten: memory stays bounded by the
+    /// Records what an older store has of an address or an owner that has another record here.
+    pub(super) fn contest(&mut self, reservation: Reservation) {
+        if self.reservations().any(|held| (&held.owner, held.addr) == (&reservation.owner, reservation.addr)) {
+            return;
+        }
+        self.cooling.remove(reservation.addr);
+        self.block(reservation.addr);
+        self.contested.push(reservation);
+    }
+
+    /// Frees the addresses of the owner. Cooldowns that are over by then are forgotten: memory stays bounded by the
     /// releases within one cooldown.
     pub(super) fn release(&mut self, owner: &Owner, at: i64) {
-        let Some(addr) = self.owners.remove(owner) else { return };
-        self.held.remove(&addr);
-        self.unblock(addr);
-        self.cool(addr, at);
-        self.expire(at);
+        let contested = self.contested.extract_if(.., |held| held.owner == *owner).map(|held| held.addr);
+        let mut freed: Vec<IpAddr> = contested.collect();
+        if let Some(addr) = self.owners.remove(owner) {
+            self.held.remove(&addr);
+            freed.push(addr);
+        }
+        for addr in freed {
+            self.unblock(addr);
+            self.cool(addr, at);
+            self.expire(at);
+        }
     }
 
     pub(super) fn set_cursor(&mut self, addr: IpAddr) {
@@ -183,7 +222,7 @@ impl Book {
     }
 
     pub(super) fn cool(&mut self, addr: IpAddr, since: i64) {
-        if self.held.contains_key(&addr) {
+        if self.holder(addr).is_some() {
             return;
         }
         self.cooling.insert(addr, since);
@@ -226,7 +265,7 @@ impl Book {
         Refusal::Exhausted {
             pool: pool.key.clone(),
             range: pool.range,
-            held: self.held.keys().chain(&self.foreign).filter(|&&addr| pool.range.contains(addr)).count(),
+            held: self.addrs().iter().chain(&self.foreign).filter(|&&addr| pool.range.contains(addr)).count(),
             cooling: waiting.len(),
             free_in_seconds: waiting.into_iter().min(),
         }
@@ -239,7 +278,8 @@ impl Book {
     }
 
     fn unblock(&mut self, addr: IpAddr) {
-        if self.pool.as_ref().is_some_and(|pool| gives(pool, addr)) && !self.foreign.contains(&addr) {
+        let is_taken = self.foreign.contains(&addr) || self.holder(addr).is_some();
+        if self.pool.as_ref().is_some_and(|pool| gives(pool, addr)) && !is_taken {
             self.blocked.remove(number(addr));
         }
     }

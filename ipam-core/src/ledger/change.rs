@@ -55,6 +55,18 @@ pub enum Change {
         /// When it was freed, in Unix seconds.
         since: i64,
     },
+    /// An older store records the address for another owner than this ledger, or another address of the owner. Both may be in use.
+    Contested {
+        /// The owner and the address of the older store.
+        reservation: Reservation,
+    },
+    /// The reservations of an older store are recorded.
+    Imported {
+        /// The path of the store.
+        source: String,
+        /// SHA-256 of its content.
+        digest: [u8; 32],
+    },
     /// A grant takes a step.
     Grant {
         /// The pool of its block.

@@ -68,6 +68,8 @@ pub struct Ledger {
     grants: Grants,
     /// Where the pools come from.
     source: Source,
+    /// Path of each older store that was imported → SHA-256 of its content.
+    imported: BTreeMap<String, [u8; 32]>,
 }
 
 impl Ledger {
@@ -79,6 +81,7 @@ impl Ledger {
             books: BTreeMap::new(),
             grants: Grants::default(),
             source: Source::Copy,
+            imported: BTreeMap::new(),
         }
     }
 
@@ -151,7 +154,8 @@ impl Ledger {
     }
 
     /// Records one change. Total: any sequence of changes leaves a ledger in which each address of a pool has one holder
-    /// and each owner one address per pool. Where a sequence says otherwise (no ledger produces one) the later change wins.
+    /// and each owner one address per pool, apart from contested ones. Where a sequence says otherwise (no ledger produces
+    /// one) the later change wins.
     pub fn apply(&mut self, change: &Change) {
         match change {
             Change::Reserve { reservation, moves_cursor } => {
@@ -164,13 +168,22 @@ impl Ledger {
             }
             Change::Release { pool, owner, at } => {
                 let Some(book) = self.books.get_mut(pool) else { return };
+                let was_contested = book.has_contested(owner);
                 let held = book.held_by(owner).map(|held| held.addr);
                 let stray = held.filter(|&addr| book.stray_holder(addr).is_some());
                 book.release(owner, *at);
                 if let Some(addr) = stray.filter(|&addr| self.stray_holder(addr).is_none()) {
                     self.books.values_mut().for_each(|book| book.end_stray(addr));
                 }
+                if was_contested {
+                    self.tell_strays();
+                }
             }
+            Change::Contested { reservation } => {
+                self.book(&reservation.pool).contest(reservation.clone());
+                self.tell_strays();
+            }
+            Change::Imported { source, digest } => drop(self.imported.insert(source.clone(), *digest)),
             Change::Cursor { pool, addr } => self.book(pool).set_cursor(*addr),
             Change::Cooling { pool, addr, since } => self.book(pool).cool(*addr, *since),
             Change::Grant { pool, id, step } => self.grants.apply(pool, *id, *step),
@@ -265,11 +278,23 @@ impl Ledger {
         self.books.iter().filter_map(holding).collect()
     }
 
+    /// SHA-256 of the content of the older store when it was imported last.
+    pub fn imported(&self, source: &str) -> Option<&[u8; 32]> {
+        self.imported.get(source)
+    }
+
+    /// The reservation of the address.
+    pub fn holder(&self, pool: &PoolKey, addr: IpAddr) -> Option<&Reservation> {
+        self.books.get(pool)?.holder(addr)
+    }
+
     /// The shortest changes that, applied to a new ledger, make one that decides as this one does: addresses in use,
     /// cursors, cooldowns and grants.
     pub fn snapshot(&self) -> Vec<Change> {
         let books = self.books.iter().flat_map(|(key, book)| book.snapshot(key));
-        books.chain(self.grants.snapshot()).collect()
+        let imported =
+            self.imported.iter().map(|(source, digest)| Change::Imported { source: source.clone(), digest: *digest });
+        books.chain(self.grants.snapshot()).chain(imported).collect()
     }
 
     /// The reservation of `addr`, if it is a stray of any pool.

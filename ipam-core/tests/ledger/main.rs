@@ -3,6 +3,7 @@
 #![expect(clippy::expect_used, clippy::panic, clippy::unwrap_used, reason = "what cannot be set up fails the test")]
 
 mod answers;
+mod contested;
 mod cooldown;
 mod grants;
 mod history;

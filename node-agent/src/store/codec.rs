@@ -20,6 +20,8 @@ const COOLING: u8 = 4;
 const GRANT: u8 = 5;
 const GRANTS_ENDED_TO: u8 = 6;
 const SPEC: u8 = 7;
+const CONTESTED: u8 = 8;
+const IMPORTED: u8 = 9;
 
 /// `changes` as a payload.
 pub(super) fn encode(changes: &[Change]) -> Vec<u8> {
@@ -86,6 +88,15 @@ fn encode_change(out: &mut Vec<u8>, change: &Change) {
         Change::GrantsEndedTo { id } => {
             out.push(GRANTS_ENDED_TO);
             out.extend(id.number().to_le_bytes());
+        }
+        Change::Contested { reservation } => {
+            out.push(CONTESTED);
+            encode_reservation(out, reservation);
+        }
+        Change::Imported { source, digest } => {
+            out.push(IMPORTED);
+            encode_text(out, source);
+            out.extend(digest);
         }
         Change::Spec { version } => {
             out.push(SPEC);
@@ -237,6 +248,8 @@ fn decode_change(input: &mut Input<'_>) -> Result<Change, String> {
         COOLING => Ok(Change::Cooling { pool: input.pool()?, addr: input.addr()?, since: input.i64()? }),
         GRANT => Ok(Change::Grant { pool: input.pool()?, id: input.grant()?, step: input.grant_step()? }),
         GRANTS_ENDED_TO => Ok(Change::GrantsEndedTo { id: input.grant()? }),
+        CONTESTED => Ok(Change::Contested { reservation: input.reservation()? }),
+        IMPORTED => Ok(Change::Imported { source: input.text()?, digest: input.array()? }),
         SPEC => Ok(Change::Spec { version: SpecVersion { created: input.i64()?, generation: input.i64()? } }),
         other => Err(format!("unknown kind of change {other}")),
     }
@@ -252,14 +265,19 @@ pub(super) mod tests {
         let pool = ("[a-z0-9.]{0,12}", any::<bool>())
             .prop_map(|(name, ip)| PoolKey::new(if ip { PoolKind::IpPool } else { PoolKind::CidrPool }, name));
         let owner = (".{0,8}", ".{0,5}").prop_map(|(container, interface)| Owner::new(container, interface));
-        let parts = (pool, owner, any::<IpAddr>(), any::<i64>(), any::<bool>(), any::<[String; 5]>(), 0..10u8);
+        let parts = (pool, owner, any::<IpAddr>(), any::<i64>(), any::<bool>(), any::<[String; 5]>(), 0..12u8);
         parts.prop_map(|(pool, owner, addr, time, moves_cursor, texts, kind)| match kind {
-            0 => {
+            kind @ (0 | 10) => {
                 let [pod_name, pod_namespace, pod_uid, device_id, network] = texts;
                 let attachment = Attachment { pod_name, pod_namespace, pod_uid, device_id, network };
                 let reservation = Reservation { pool, owner, addr, attachment, created: time };
-                Change::Reserve { reservation, moves_cursor }
+                if kind == 0 {
+                    Change::Reserve { reservation, moves_cursor }
+                } else {
+                    Change::Contested { reservation }
+                }
             }
+            11 => Change::Imported { source: texts[0].clone(), digest: [time.to_le_bytes()[0]; 32] },
             1 => Change::Release { pool, owner, at: time },
             2 => Change::Cursor { pool, addr },
             3 => Change::Cooling { pool, addr, since: time },
@@ -280,7 +298,8 @@ pub(super) mod tests {
     fn text_bytes(change: &Change) -> usize {
         let of_owner = |owner: &Owner| owner.container_id.len() + owner.if_name.len();
         match change {
-            Change::Reserve { reservation: r, .. } => {
+            Change::Imported { source, .. } => source.len(),
+            Change::Reserve { reservation: r, .. } | Change::Contested { reservation: r } => {
                 let Attachment { pod_name, pod_namespace, pod_uid, device_id, network } = &r.attachment;
                 let texts = [pod_name, pod_namespace, pod_uid, device_id, network];
                 r.pool.name.len() + of_owner(&r.owner) + texts.iter().map(|text| text.len()).sum::<usize>()

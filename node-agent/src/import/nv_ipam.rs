@@ -1,8 +1,7 @@
-//! The reference's store file, version 1 (behaviour.md §7): what it holds must never be given again.
+//! The format of NVIDIA's store, version 1 (behaviour.md §7).
 //!
-//! Read once, at the first start on a node, and never written: the original stays for a way back. A file that cannot be
-//! read to the last entry, or whose checksum is not that of what it says, stops the start, since what it holds and nobody
-//! knows would be given twice.
+//! A file that cannot be read to its last entry, or whose checksum does not match its content, stops the start: addresses that it records
+//! and this agent does not know would be allocated again.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::net::IpAddr;
@@ -18,10 +17,10 @@ use serde_json::ser::Formatter;
 /// Why the file's reservations are not known.
 #[derive(Debug, thiserror::Error)]
 #[error(
-    "{path} looks like the store of another nv-ipam but cannot be taken over: {why}. Starting without it would give \
-     addresses that pods hold; repair the file, or move it away once every pod that uses these pools is gone from this node"
+    "cannot import {path}, the store of nv-ipam: {why}. Without it this agent would allocate addresses that pods use. Repair the file, \
+     or move it away once no pod on this node uses these pools"
 )]
-pub struct TakeoverError {
+pub struct ImportError {
     path: String,
     why: String,
 }
@@ -109,22 +108,36 @@ impl Formatter for AsGo {
     }
 }
 
-/// What the file holds, as changes; empty if there is none. An empty file is the reference's before its first write.
-pub fn read(path: &Path) -> Result<Vec<Change>, TakeoverError> {
-    let failed = |why: String| TakeoverError { path: path.display().to_string(), why };
-    let text = match fs::read(path) {
-        Ok(text) if text.is_empty() => return Ok(Vec::new()),
-        Ok(text) => text,
-        Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(Vec::new()),
-        Err(error) => return Err(failed(error.to_string())),
-    };
-    changes(&text).map_err(failed)
+/// A store that was read.
+#[derive(PartialEq, Eq, Debug)]
+pub(super) struct Content {
+    pub(super) text: Vec<u8>,
+    /// Its records.
+    pub(super) records: Vec<Change>,
 }
 
-fn changes(text: &[u8]) -> Result<Vec<Change>, String> {
+/// The content of the file. `None` if there is no file, or the placeholder of this agent. NVIDIA's agent leaves an empty file before its
+/// first write.
+pub(super) fn read(path: &Path) -> Result<Option<Content>, ImportError> {
+    let failed = |why: String| ImportError { path: path.display().to_string(), why };
+    let text = match fs::read(path) {
+        Ok(text) if text.is_empty() => return Ok(None),
+        Ok(text) => text,
+        Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(None),
+        Err(error) => return Err(failed(error.to_string())),
+    };
+    let records = changes(&text).map_err(failed)?;
+    Ok(records.map(|records| Content { text, records }))
+}
+
+/// `None` for the placeholder.
+fn changes(text: &[u8]) -> Result<Option<Vec<Change>>, String> {
     let mut file: File = serde_json::from_slice(text).map_err(|error| error.to_string())?;
     if file.version != 1 {
         return Err(format!("it is of version {}, only 1 is known", file.version));
+    }
+    if file.checksum == 0 && file.pools.as_ref().is_none_or(BTreeMap::is_empty) {
+        return Ok(None);
     }
     file.verify()?;
     let mut changes = Vec::new();
@@ -135,7 +148,7 @@ fn changes(text: &[u8]) -> Result<Vec<Change>, String> {
         };
         pool_changes(&pool_key, pool, &mut changes).map_err(|why| format!("pools[{key:?}]{why}"))?;
     }
-    Ok(changes)
+    Ok(Some(changes))
 }
 
 fn pool_changes(key: &PoolKey, pool: Pool, changes: &mut Vec<Change>) -> Result<(), String> {
@@ -216,9 +229,9 @@ mod tests {
     }
 
     #[test]
-    fn every_reservation_and_the_place_of_the_round_robin_are_taken_over() {
+    fn every_reservation_and_the_place_of_the_round_robin_are_read() {
         let mut ledger = Ledger::new(0);
-        for change in changes(FILE.as_bytes()).unwrap() {
+        for change in changes(FILE.as_bytes()).unwrap().unwrap() {
             ledger.apply(&change);
         }
         let held: Vec<_> = ledger.reservations().map(|held| (held.pool.to_string(), held.addr.to_string())).collect();
@@ -237,9 +250,11 @@ mod tests {
     fn no_file_and_an_empty_file_hold_nothing() {
         let directory = tempfile::tempdir().unwrap();
         let path = directory.path().join("store");
-        assert_eq!(read(&path).unwrap(), []);
-        fs::write(&path, "").unwrap();
-        assert_eq!(read(&path).unwrap(), []);
+        assert_eq!(read(&path).unwrap(), None);
+        for text in ["", crate::import::PLACEHOLDER] {
+            fs::write(&path, text).unwrap();
+            assert_eq!(read(&path).unwrap(), None);
+        }
     }
 
     #[test]
@@ -276,7 +291,7 @@ mod tests {
         let released =
             FILE.replace("a\\u0026b\\u003c\\u003e\"}", "a&b<>\"},\"released_at\":\"2024-01-02T03:04:06.5Z\"");
         assert_ne!(released, FILE);
-        let found = changes(released.as_bytes()).unwrap();
+        let found = changes(released.as_bytes()).unwrap().unwrap();
         let pool = PoolKey::new(PoolKind::IpPool, "blue");
         assert_eq!(found[0], Change::Cooling { pool, addr: "10.0.0.2".parse().unwrap(), since: 1_704_164_646 });
     }

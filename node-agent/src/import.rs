@@ -1,0 +1,151 @@
+//! The import of NVIDIA's store: what it records is never allocated again.
+//!
+//! The journal records the digest of the imported file. So a file that another agent has changed since is imported again, and one that
+//! has not changed is not. Afterwards the file is kept under a dated name, and a placeholder on which NVIDIA's agent refuses to start
+//! takes its place: started on the old file, it would allocate addresses that this agent has allocated since.
+//!
+//! Call it only once the agent has the lock of its store and its socket: an agent that still serves would go on changing the file.
+
+mod nv_ipam;
+
+use std::path::{Path, PathBuf};
+use std::{fs, io};
+
+use ipam_core::PoolKey;
+use ipam_core::ledger::{Change, Ledger, Reservation};
+use tracing::{info, warn};
+
+use crate::files;
+pub use nv_ipam::ImportError;
+
+/// A store that NVIDIA's agent refuses ("checksum not set in store file"), and that has no reservations.
+const PLACEHOLDER: &str = r#"{"version":1,"checksum":0,"pools":{}}"#;
+
+/// An older store that was read.
+#[derive(Debug)]
+pub struct Import {
+    path: PathBuf,
+    digest: [u8; 32],
+    records: Vec<Change>,
+}
+
+/// A reservation of the older store that the ledger contradicts.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub struct Conflict {
+    /// What the older store records.
+    pub older: Reservation,
+    /// What the ledger records: another owner of the address, or another address of the owner.
+    pub own: Reservation,
+}
+
+impl Import {
+    /// Reads the store `path`. `None` if there is none, or only the placeholder.
+    ///
+    /// # Errors
+    /// The file cannot be read to its last record.
+    pub fn read(path: &Path) -> Result<Option<Self>, ImportError> {
+        let Some(nv_ipam::Content { text, records }) = nv_ipam::read(path)? else { return Ok(None) };
+        Ok(Some(Self { path: path.to_owned(), digest: digest(&text), records }))
+    }
+
+    /// Records in `ledger` what it does not know of this store. Nothing is durable yet: the next snapshot has it.
+    pub fn record(&self, ledger: &mut Ledger) {
+        let source = self.path.display().to_string();
+        if ledger.imported(&source) == Some(&self.digest) {
+            return;
+        }
+        let (changes, conflicts) = missing(ledger, &self.records);
+        let reserved = changes.iter().filter(|change| matches!(change, Change::Reserve { .. })).count();
+        for change in &changes {
+            ledger.apply(change);
+        }
+        ledger.apply(&Change::Imported { source, digest: self.digest });
+        info!(path = %self.path.display(), reserved, conflicts = conflicts.len(), "imported the store of nv-ipam");
+        for Conflict { older, own } in conflicts {
+            warn!(
+                address = %older.addr,
+                pool = %older.pool,
+                owner = %older.owner,
+                pod = %pod(&older),
+                other_address = %own.addr,
+                other_owner = %own.owner,
+                other_pod = %pod(&own),
+                "the store of nv-ipam and the journal disagree: two pods may use one address. It stays unavailable until both are gone. \
+                 Delete one of these pods"
+            );
+        }
+    }
+
+    /// Keeps the file under a dated name, and puts the placeholder in its place. To be called once the import is durable.
+    pub fn put_away(&self) {
+        if let Err(error) = self.replace() {
+            warn!(
+                path = %self.path.display(),
+                %error,
+                "cannot put the imported store of nv-ipam away; do not start nv-ipam on it: it would allocate addresses that are in use"
+            );
+        }
+    }
+
+    fn replace(&self) -> io::Result<()> {
+        // The name of the moment: a file that is imported again keeps its own copy.
+        let now = jiff::Timestamp::now().strftime("%Y%m%dT%H%M%S%.3fZ").to_string();
+        let mut kept = self.path.clone().into_os_string();
+        kept.push(format!(".imported-{now}"));
+        fs::hard_link(&self.path, &kept)?;
+        files::replace(&self.path, PLACEHOLDER.as_bytes(), 0o600)?;
+        info!(path = %self.path.display(), kept = %Path::new(&kept).display(), "the imported store is kept under another name");
+        Ok(())
+    }
+}
+
+/// Puts the placeholder where no older store is, so that NVIDIA's agent does not start with an empty store beside addresses in use.
+pub fn reserve_place(path: &Path) {
+    let is_empty =
+        fs::metadata(path).map_or_else(|error| error.kind() == io::ErrorKind::NotFound, |found| found.len() == 0);
+    if is_empty && let Err(error) = files::replace(path, PLACEHOLDER.as_bytes(), 0o600) {
+        warn!(path = %path.display(), %error, "cannot write the placeholder on which nv-ipam refuses to start");
+    }
+}
+
+/// The changes that add to `ledger` what `records` have and it has not, and the conflicts. A conflicting address is contested: it is
+/// free once both owners have released it.
+fn missing(ledger: &Ledger, records: &[Change]) -> (Vec<Change>, Vec<Conflict>) {
+    let (mut changes, mut conflicts) = (Vec::new(), Vec::new());
+    let is_known = |pool: &PoolKey| ledger.reservations().any(|held| held.pool == *pool);
+    for record in records {
+        match record {
+            Change::Reserve { reservation, .. } => {
+                let of_owner = ledger.held_by(&reservation.pool, &reservation.owner);
+                let own = of_owner.or_else(|| ledger.holder(&reservation.pool, reservation.addr));
+                match own {
+                    None => changes.push(record.clone()),
+                    Some(own) if (&own.owner, own.addr) == (&reservation.owner, reservation.addr) => {}
+                    Some(own) => {
+                        conflicts.push(Conflict { older: reservation.clone(), own: own.clone() });
+                        changes.push(Change::Contested { reservation: reservation.clone() });
+                    }
+                }
+            }
+            // The round robin of a pool that this agent has allocated from goes on here.
+            Change::Cursor { pool, .. } if is_known(pool) => {}
+            _ => changes.push(record.clone()),
+        }
+    }
+    (changes, conflicts)
+}
+
+/// SHA-256.
+fn digest(text: &[u8]) -> [u8; 32] {
+    let digest = ring::digest::digest(&ring::digest::SHA256, text);
+    let mut bytes = [0; 32];
+    bytes.copy_from_slice(digest.as_ref());
+    bytes
+}
+
+fn pod(reservation: &Reservation) -> String {
+    format!("{}/{}", reservation.attachment.pod_namespace, reservation.attachment.pod_name)
+}
+
+#[cfg(test)]
+mod tests;
