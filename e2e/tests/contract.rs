@@ -268,7 +268,7 @@ fn unknown_names(page: &str, sources: &BTreeMap<String, String>) -> Vec<String> 
         let mut files: Vec<&String> = Vec::new();
         for text in line.split('`').skip(1).step_by(2).filter(|text| !text.contains([' ', '{', '*'])) {
             let (file, name) = text.split_once("::").map_or((text, None), |(file, name)| (file, Some(name)));
-            let is_file = file.ends_with(".rs");
+            let is_file = Path::new(file).extension().is_some_and(|extension| extension == "rs");
             if is_file {
                 let ends =
                     |path: &&String| path.strip_suffix(file).is_some_and(|rest| rest.is_empty() || rest.ends_with('/'));

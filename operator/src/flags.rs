@@ -186,6 +186,7 @@ mod tests {
     fn released_block_grace_is_a_go_duration_and_zero_means_never() {
         let grace = |args: &[&str]| read(args).unwrap().settings.released_block_grace;
         assert_eq!(grace(&[]), Some(Duration::from_hours(24)));
+        assert_eq!(grace(&[]), Settings::default().released_block_grace);
         assert_eq!(grace(&["--released-block-grace=90m"]), Some(Duration::from_mins(90)));
         assert_eq!(grace(&["--released-block-grace=0"]), None);
         for wrong in ["-1h", "soon", "5"] {

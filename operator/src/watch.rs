@@ -14,7 +14,7 @@ use kube::runtime::{WatchStreamExt, watcher::Error};
 use kube::{Api, Client};
 use tokio::time::Instant;
 
-use ipam_reconciler::index::{CORDON, Leaving, NodeMeta};
+use ipam_reconciler::cluster_cache::{CORDON, Leaving, NodeMeta};
 use ipam_reconciler::objects::{Kind, NodeObject, RawObject};
 use ipam_reconciler::reconcile::Observed;
 

@@ -2,7 +2,7 @@
 
 use ipam_core::overlap::ALLOW_OVERLAP_ANNOTATION;
 use ipam_node_agent::standing::DISCARD;
-use ipam_reconciler::index::CORDON;
+use ipam_reconciler::cluster_cache::CORDON;
 use ipam_reconciler::pool::{FORCE_ALL, FORCE_RELEASE};
 use serde_json::{Value, json};
 

@@ -8,7 +8,7 @@ use std::time::{Duration, Instant};
 
 use ipam_core::PoolKind;
 use ipam_operator::election::campaign::Next;
-use ipam_reconciler::index::{CORDON, Labels, Leaving, NodeMeta};
+use ipam_reconciler::cluster_cache::{CORDON, Labels, Leaving, NodeMeta};
 use ipam_reconciler::metrics::Metrics;
 use ipam_reconciler::objects::RawObject;
 use ipam_reconciler::reconcile::model::Model;

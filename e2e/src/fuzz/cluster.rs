@@ -9,7 +9,7 @@ use std::time::{Duration, Instant};
 use ipam_core::{AddrRange, Cidr, PoolKey, PoolKind};
 use ipam_crds::BlockUse;
 use ipam_reconciler::allocation_state::LeaseState;
-use ipam_reconciler::index::Labels;
+use ipam_reconciler::cluster_cache::Labels;
 use ipam_reconciler::ipam_node::FINALIZER;
 use ipam_reconciler::metrics::Metrics;
 use ipam_reconciler::objects::RawObject;

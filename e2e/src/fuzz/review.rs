@@ -3,7 +3,7 @@
 use std::sync::LazyLock;
 
 use ipam_core::PoolKind;
-use ipam_reconciler::index::Labels;
+use ipam_reconciler::cluster_cache::Labels;
 use ipam_reconciler::objects::RawObject;
 use ipam_reconciler::reconcile::Observed;
 use ipam_webhook::answer;

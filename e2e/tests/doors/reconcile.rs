@@ -11,7 +11,7 @@ use ipam_core::{AdviceCode, Claim, Held, PoolKey, PoolKind};
 use ipam_crds::{BlockUse, NodeBlock};
 use ipam_e2e::cases::{Age, Case, Refusal, fleet, load};
 use ipam_reconciler::allocation_state::LeaseState;
-use ipam_reconciler::index::Labels;
+use ipam_reconciler::cluster_cache::Labels;
 use ipam_reconciler::ipam_node::FINALIZER;
 use ipam_reconciler::metrics::Metrics;
 use ipam_reconciler::objects::RawObject;

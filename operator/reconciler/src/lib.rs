@@ -7,9 +7,9 @@
 
 pub mod allocation_state;
 pub mod calls;
+pub mod cluster_cache;
 pub mod decide;
 pub mod facts;
-pub mod index;
 pub mod ipam_node;
 pub mod metrics;
 pub mod node_absence;

@@ -6,7 +6,7 @@
 
 use std::time::{Duration, Instant};
 
-use crate::index::Map;
+use crate::cluster_cache::Map;
 
 /// How long a leader must have seen a Node missing without a break; the whole grace, if that is shorter. A kubelet that can reach the API
 /// server registers its Node within seconds of its start. Minutes leave time for an upgrade of the kubelet.

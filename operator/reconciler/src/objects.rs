@@ -246,7 +246,7 @@ mod tests {
         let node: NodeObject = serde_json::from_str(text).unwrap();
         assert_eq!(node.metadata.labels.unwrap()["a"], "b");
         let annotations = node.metadata.annotations.unwrap();
-        assert!(annotations.len() == 1 && annotations[crate::index::CORDON] == "true", "{annotations:?}");
+        assert!(annotations.len() == 1 && annotations[crate::cluster_cache::CORDON] == "true", "{annotations:?}");
         assert!(node.metadata.managed_fields.is_none());
     }
 

@@ -13,7 +13,7 @@ use ipam_crds::{BlockState, BlockUse};
 use kube::runtime::watcher::Event;
 
 use super::pool_object::ReviewedPool;
-use ipam_reconciler::index::{ListSync, NodeMeta, Nodes};
+use ipam_reconciler::cluster_cache::{ListSync, NodeMeta, Nodes};
 use ipam_reconciler::ipam_node::IpamNodeRecord;
 use ipam_reconciler::objects::RawObject;
 use ipam_reconciler::reconcile::Observed;

@@ -197,7 +197,7 @@ pub(super) fn may_await_report(server: &Server, node: &str) -> bool {
 /// Whether the pool must serve the Node.
 pub(super) fn is_selected(layout: &Layout, node: &Value) -> bool {
     layout.selects(node)
-        && node["metadata"]["annotations"][ipam_reconciler::index::CORDON] != "true"
+        && node["metadata"]["annotations"][ipam_reconciler::cluster_cache::CORDON] != "true"
         && node["metadata"]["deletionTimestamp"].is_null()
 }
 

@@ -6,10 +6,10 @@ use ipam_core::plan::{BlockPhase, Plan, Usage};
 use ipam_core::{PoolKey, PoolKind};
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::Condition;
 
-use super::conditions::{ConditionUpdate, DEGRADED, EXHAUSTED, READY, RELEASING, bounded_list};
+use super::condition_merge::{ConditionUpdate, DEGRADED, EXHAUSTED, READY, RELEASING, bounded_list};
 use super::releases::{Cause, Releases};
-use super::{DecisionInput, PoolEvent, exhausted_reason, room};
-use crate::index::Leaving;
+use super::{DecisionInput, PoolEvent, exhausted_reason, status_size};
+use crate::cluster_cache::Leaving;
 use crate::pool::{FORCE_RELEASE, PoolRecord, RELEASE_POOLS};
 
 /// Whether a pool serves nodes, apart from errors in its spec.
@@ -214,7 +214,7 @@ fn exhausted(seen: &DecisionInput<'_>, outlook: &PoolPhase, plan: &Plan) -> Cond
         let text = format!(
             "{without_block}, because the status of the pool has reached its limit of {} kB (etcd stores 1.5 MiB). Split the nodes among \
              several pools by nodeSelector.",
-            room::MOST_BYTES / 1000
+            status_size::MOST_BYTES / 1000
         );
         return ConditionUpdate::new(EXHAUSTED, true, "StatusFull", text);
     }

@@ -4,13 +4,13 @@
 //! its status. No event is published twice, also not after a restart, because the status itself shows what was reported before.
 
 mod claims;
+mod condition_merge;
 mod condition_updates;
-mod conditions;
-mod former;
 mod gateways;
+mod previous_gateways;
 mod releases;
-mod room;
 mod status;
+mod status_size;
 mod unavailable_addresses;
 
 use std::collections::{BTreeMap, BTreeSet, HashSet};
@@ -21,16 +21,16 @@ use ipam_core::plan::{Assignment, BlockPhase, Claim, NodeRef, Plan, plan_with_un
 use ipam_core::{AddrRange, Occupancy, Pool, PoolKey, PoolKind, Violation};
 use jiff::Timestamp;
 
-use crate::index::{IpamNodes, Leaving};
+use crate::cluster_cache::{IpamNodes, Leaving};
 use crate::node_absence::NodeAbsences;
 use crate::pool::{PoolRecord, StatusRecord, Summary};
+use condition_merge::{ConditionUpdate, ERROR_BYTES, bounded, clipped, merge, stands};
 use condition_updates::{PoolPhase, Problems};
-use conditions::{ConditionUpdate, ERROR_BYTES, bounded, clipped, merge, stands};
 use releases::Releases;
 
 pub use unavailable_addresses::UnavailableAddresses;
 
-pub use conditions::{CONDITIONS, DEGRADED, EXHAUSTED, READY, RELEASING};
+pub use condition_merge::{CONDITIONS, DEGRADED, EXHAUSTED, READY, RELEASING};
 
 /// Longest note of an event that the API server accepts, in bytes.
 const NOTE_BYTES: usize = 1024;
@@ -279,8 +279,8 @@ fn serve(seen: &DecisionInput<'_>, pool: &Pool) -> Decision {
     // The annotation force-release names a node because of the block that it has. It gets another once its name is gone.
     let named = plan.assignments.iter().filter(|given| is_new(given) && seen.pool.life.force_releases(&given.node));
     let withheld: BTreeSet<String> = named.map(|given| given.node.clone()).collect();
-    room::take_out(pool, &mut plan, &withheld);
-    let is_full = room::fit(seen.pool, pool, &mut plan, &claims, &is_new);
+    status_size::take_out(pool, &mut plan, &withheld);
+    let is_full = status_size::fit(seen.pool, pool, &mut plan, &claims, &is_new);
     let new = plan.assignments.iter().filter(|given| is_new(given));
     let just_assigned: BTreeSet<String> = new.map(|given| given.node.clone()).collect();
     let decision =
@@ -309,7 +309,7 @@ fn conclude(
     unavailable_addresses.bar(&gateways.holders);
     unavailable_addresses.bar_beside(&seen.in_use_of_others(&plan.assignments), &plan.assignments);
     unavailable_addresses.bar_gateways(gateways::of_other_nodes(seen, &plan.assignments));
-    unavailable_addresses.bar_former(former::find(seen, &plan.assignments), &plan.assignments);
+    unavailable_addresses.bar_former(previous_gateways::find(seen, &plan.assignments), &plan.assignments);
     unavailable_addresses.tidy();
     let mut without_block = unavailable_addresses::without_block(seen, &plan.assignments);
     // Nodes whose addresses an admin or the end of the grace has released are left out.

@@ -10,8 +10,8 @@ use ipam_core::plan::{Assignment, BlockPhase, Claim, Usage};
 use jiff::Timestamp;
 
 use super::DecisionInput;
-use super::conditions::whole_seconds;
-use crate::index::Leaving;
+use super::condition_merge::whole_seconds;
+use crate::cluster_cache::Leaving;
 use crate::pool::Release;
 
 /// Tolerance for adjustments of the wall clock, and for fractions of seconds that the API drops.

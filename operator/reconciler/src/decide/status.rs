@@ -6,9 +6,9 @@ use ipam_crds::{AddressCounts, BlockCounts, NodeCounts};
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::Condition;
 
 use super::DecisionInput;
-use super::conditions::{ConditionUpdate, merge};
+use super::condition_merge::{ConditionUpdate, merge};
 use super::releases::Releases;
-use super::room;
+use super::status_size;
 use crate::pool::{Release, StatusRecord, Summary};
 
 /// How a status differs from the one that was read.
@@ -31,7 +31,7 @@ pub(super) fn compose(
     condition_updates: Vec<ConditionUpdate>,
 ) -> StatusRecord {
     let kind = seen.pool.key.kind;
-    let has_times = room::has_room_for_times(seen.pool, &plan.assignments);
+    let has_times = status_size::has_room_for_times(seen.pool, &plan.assignments);
     let (mut allocations, mut releasing) = (Vec::with_capacity(plan.assignments.len()), Vec::new());
     for assignment in &plan.assignments {
         let claim = recorded(kind, assignment);

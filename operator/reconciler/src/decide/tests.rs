@@ -16,7 +16,7 @@ use crate::pool::FORCE_RELEASE;
 mod cordon;
 mod gateways;
 mod releases;
-mod room;
+mod status_size;
 mod unavailable_addresses;
 
 const IP_SPEC: &str = r#"{"subnet":"192.168.0.0/16","perNodeBlockSize":4,"gateway":"192.168.0.1"}"#;

@@ -8,7 +8,7 @@ use ipam_core::plan::{Assignment, BlockPhase};
 use ipam_core::{AddrRange, PoolKey};
 
 use super::DecisionInput;
-use super::former::Former;
+use super::previous_gateways::Former;
 use crate::ipam_node::{held_ranges, is_exact};
 
 /// Addresses that nodes must not allocate from their blocks.

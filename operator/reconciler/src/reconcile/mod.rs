@@ -11,7 +11,7 @@
 //!   Entries of other pools stay as they are.
 //! * No change, no call.
 
-mod block_log;
+mod block_history;
 mod budget;
 mod lifetime;
 pub mod model;
@@ -20,6 +20,7 @@ mod node_writes;
 mod other_pools;
 mod pool_events;
 mod pool_task;
+mod pool_writes;
 mod recovery;
 mod steps;
 mod timing;
@@ -36,16 +37,14 @@ use crate::allocation_state::{LeaseRequest, LeaseState};
 pub use crate::calls::{
     CallError, Command, NodeAction, NodeVersion, NodeWrite, Outcome, PoolPatch, PoolRef, PublishEvent,
 };
-use crate::decide::{CreateBlocked, Decision, DecisionInput, MetadataPatch, PoolEvent, decide};
-use crate::index::{IpamNodes, ListSync, Map, NodeMeta, Nodes};
+use crate::cluster_cache::{IpamNodes, ListSync, Map, NodeMeta, Nodes};
+use crate::decide::CreateBlocked;
 use crate::metrics::Metrics;
 use crate::node_absence::NodeAbsences;
 use crate::objects::RawObject;
-use crate::pool::{FENCED_BY, FINALIZER, FORCE_RELEASE, PoolMetadata, PoolRecord};
 use budget::Budget;
 use node_queue::NodeQueue;
-use node_writes::queue_holders;
-use pool_task::{Applied, Call, LIVELY, PoolTask, changed_nodes};
+use pool_task::{LIVELY, PoolTask};
 use recovery::Recovery;
 pub use steps::{Key, Step};
 
@@ -362,254 +361,11 @@ impl Reconciler {
         self.tend(now);
     }
 
-    fn look_at_pool(&mut self, key: &PoolKey, now: Now) -> Option<Command> {
-        let other_pools = self.other_pools(key);
-        let task = self.pools.get_mut(key)?;
-        let (began, none) = (Instant::now(), BTreeSet::new());
-        let decision = decide(&DecisionInput {
-            pool: &task.record,
-            nodes: &self.nodes.refs(),
-            leaving: self.nodes.leaving(),
-            ipam_nodes: &self.ipam_nodes,
-            occupancy: &self.occupancy,
-            told: task.applied.as_ref().map(|applied| applied.assignments.as_slice()).unwrap_or_default(),
-            just_assigned: task.applied.as_ref().map_or(&none, |applied| &applied.just_assigned),
-            former: task.applied.as_ref().map(|applied| applied.unavailable_addresses.former.as_slice()),
-            other_pools: &other_pools,
-            grace: self.settings.released_block_grace,
-            absences: &self.absences,
-            no_place: self.no_place,
-            counts_due: task.counts_due(now.instant) && self.budget.counts_at(now.instant) <= now.instant,
-            now: now.wall,
-            instant: now.instant,
-        });
-        self.metrics.planned(key, began.elapsed());
-        if let Some(count) = decision.duplicates {
-            self.metrics.duplicate_addresses(key, count);
-        }
-        if decision.counts_deferred {
-            task.due.by(task.counts_at(now.instant).max(self.budget.counts_at(now.instant)));
-        }
-        if let Some(expires) = decision.expires {
-            let wait = Duration::try_from(expires.duration_since(now.wall)).unwrap_or_default();
-            task.due.by(now.instant + wait);
-        }
-        self.start_call(key, decision, now.instant)
-    }
-
-    /// Returns the call that `decision` needs. Without a new status, the version of the decision may be an old one. Unless it is
-    /// known to be current, the call confirms it first.
-    fn start_call(&mut self, key: &PoolKey, decision: Decision, now: Instant) -> Option<Command> {
-        let task = self.pools.get_mut(key)?;
-        let may_write = self.budget.urgent_at(now);
-        if decision.status.is_some() && may_write > now {
-            // The pool is decided again then, with all events until then.
-            let wait = may_write.saturating_duration_since(now);
-            tracing::info!(pool = %key, ?wait, "the status waits for bytes of --status-bytes-per-minute");
-            task.not_before = Some(may_write);
-            task.due.by(may_write);
-            return None;
-        }
-        for line in &decision.dropped {
-            tracing::warn!(pool = %key, "record not honoured: {line}");
-        }
-        let record = &task.record;
-        self.calls += 1;
-        let call = self.calls;
-        let (uid, resource_version) = (record.uid.clone(), record.resource_version.clone());
-        let pool = PoolRef { key: key.clone(), uid, resource_version, call };
-        let spec = record.spec.as_ref().ok().cloned();
-        let (revoked, unavailable_addresses) = (decision.revoked, decision.unavailable_addresses);
-        // Only a status write of this leader assigns a free block.
-        let just_assigned = if decision.status.is_some() { decision.just_assigned } else { BTreeSet::new() };
-        let ended_pauses = self.recovery.ended_pauses();
-        let applies = decision.assignments.map(|given| Applied {
-            revoked,
-            unavailable_addresses,
-            just_assigned,
-            ended_pauses,
-            ..Applied::new(spec, given)
-        });
-        if let Some(patch) = decision.patch {
-            let change = change(&record.life, &patch);
-            task.call = Some(Call { patch: Some(patch), ..Call::new(call, now) });
-            return Some(Command::PatchPool { pool, patch: change });
-        }
-        if decision.status.is_some() && task.doubt.is_some() {
-            // The outcome of the last status write must be known first: at most one write may have an unknown outcome.
-            task.call = Some(Call::new(call, now));
-            Some(Command::Confirm { pool })
-        } else if let Some(status) = decision.status {
-            let sent = status.clone();
-            let bytes = status.bytes(key.kind);
-            self.budget.take(bytes, decision.only_counts, now);
-            if !status.has_blocks_of(&task.record.status) {
-                self.changed_pools.insert(key.clone());
-            }
-            let notes = decision.notes;
-            task.call = Some(Call { status: Some(status), bytes, applies, notes, ..Call::new(call, now) });
-            Some(Command::WriteStatus { pool, status: sent })
-        } else if applies.is_some() && task.unacknowledged.is_some() {
-            // The status is right already. This patch makes a new version, so that an earlier write cannot change the status later.
-            let patch = MetadataPatch::Fence(format!("{:016x}", self.random.u64(..)));
-            let change = change(&record.life, &patch);
-            task.call = Some(Call { patch: Some(patch), ..Call::new(call, now) });
-            Some(Command::PatchPool { pool, patch: change })
-        } else if (applies.is_some() && !task.is_confirmed()) || task.doubt.is_some() {
-            task.call = Some(Call { applies, ..Call::new(call, now) });
-            Some(Command::Confirm { pool })
-        } else {
-            if let Some(applied) = applies {
-                self.apply(key, applied, now);
-            }
-            None
-        }
-    }
-
-    fn settle_pool(&mut self, pool: &PoolRef, result: Result<String, CallError>, now: Instant) {
-        let Some(task) = self.pools.get_mut(&pool.key).filter(|task| task.record.uid == pool.uid) else { return };
-        let Some(mut call) = task.call.take_if(|call| call.id == pool.call) else { return };
-        for node in std::mem::take(&mut call.held) {
-            self.queue.push(&node);
-        }
-        self.metrics.called(&pool.key, &result, now.saturating_duration_since(call.began));
-        match result {
-            Ok(version) if call.writes() || version == pool.resource_version => {
-                if let Some(list) = self.pool_lists.get_mut(&pool.key.kind).filter(|_| call.writes()) {
-                    list.wrote(&pool.key.name);
-                }
-                task.not_before = None;
-                // A read back is not a success of the write that is retried now, so the pauses keep growing.
-                if call.reads_back() {
-                    task.due.by(now);
-                } else {
-                    task.backoff.reset();
-                }
-                self.succeed(pool, call, version, now);
-            }
-            // The version is not the one of the decision. An event of the watch follows.
-            Ok(_) => task.due.by(now + task.backoff.pause()),
-            Err(error) => {
-                let pause = task.backoff.pause();
-                task.doubt(&mut call);
-                match &error {
-                    // The event of the other write causes the next decision.
-                    CallError::Conflict(_) => tracing::debug!(pool = %pool.key, %error, "observing again"),
-                    CallError::CreateBlocked(_) | CallError::Failed(_) => {
-                        task.not_before = Some(now + pause);
-                        tracing::warn!(pool = %pool.key, %error, ?pause, "call failed");
-                    }
-                }
-                task.due.by(now + pause);
-            }
-        }
-        self.catch_up(&pool.key, now);
-    }
-
-    fn succeed(&mut self, pool: &PoolRef, call: Call, version: String, now: Instant) {
-        let Some(task) = self.pools.get_mut(&pool.key) else { return };
-        let mut changed = Vec::new();
-        if let Some(status) = call.status {
-            self.metrics.status_written(&pool.key, call.bytes);
-            self.metrics.status(&pool.key, &task.record.status, &status);
-            changed = block_log::log(&pool.key, &task.record.status, &status, &self.metrics);
-            if task.unacknowledged.is_some() || !status.has_blocks_of(&task.record.status) {
-                self.changed_pools.insert(pool.key.clone());
-            }
-            (task.record.status, task.unacknowledged) = (status, None);
-            task.record.resource_version.clone_from(&version);
-            task.written_at = Some(now);
-            if task.record.life.deleting || !task.record.life.force_release.is_empty() {
-                // After this status, the next decision may remove the finalizer, or node names from the force-release annotation.
-                task.due.by(now);
-            }
-        }
-        if let Some(patch) = call.patch {
-            // The rest of the decision waited for this patch.
-            note_patched(&mut task.record, &patch, &version);
-            task.due.by(now);
-            // An earlier write names another version, so it fails.
-            if task.unacknowledged.take().is_some() {
-                self.changed_pools.insert(pool.key.clone());
-            }
-        }
-        task.confirmed = Some(version.clone());
-        for node in task.end_doubt() {
-            self.queue.push(&node);
-        }
-        let pool = PoolRef { resource_version: version, ..pool.clone() };
-        self.note(&pool, call.notes.into_iter().chain(changed));
-        if let Some(applied) = call.applies {
-            self.apply(&pool.key, applied, now);
-        }
-    }
-
-    /// Counts events about a pool, and queues them for publishing.
-    fn note(&mut self, pool: &PoolRef, notes: impl Iterator<Item = PoolEvent>) {
-        for note in notes {
-            self.metrics.noted(&pool.key, note.reason);
-            self.events.push(PublishEvent { pool: pool.clone(), note });
-        }
-    }
-
-    /// Derives IPAMNodes from this plan from now on, and queues the nodes whose IPAMNodes may differ. If a wait for reports has ended
-    /// since the plan was made, the pool is decided again instead.
-    fn apply(&mut self, key: &PoolKey, mut new: Applied, now: Instant) {
-        let Some(task) = self.pools.get_mut(key) else { return };
-        if new.ended_pauses != self.recovery.ended_pauses() {
-            self.recovery.recorded(key, &new);
-            task.due.wake(now);
-            return;
-        }
-        if let Some(before) = &task.applied {
-            new.follow(before);
-        }
-        if let Some(old) = task.applied.as_ref().filter(|old| old.is_of_the_spec_of(&new)) {
-            for node in changed_nodes(&old.assignments, &new.assignments) {
-                self.queue.push(node);
-            }
-            for node in old.specials(&new) {
-                self.queue.push(node);
-            }
-        } else {
-            let old = task.applied.iter().flat_map(|old| &old.assignments);
-            for assignment in old.chain(&new.assignments) {
-                self.queue.push(&assignment.node);
-            }
-            queue_holders(&mut self.queue, &self.ipam_nodes, key);
-        }
-        self.recovery.recorded(key, &new);
-        task.applied = Some(new);
-    }
-
     fn wake_pools(&mut self, now: Instant) {
         for task in self.pools.values_mut() {
             task.due.wake(now);
         }
     }
-}
-
-/// Returns the call for `patch` on a pool with the metadata `life`.
-fn change(life: &PoolMetadata, patch: &MetadataPatch) -> PoolPatch {
-    let others = life.finalizers.iter().filter(|finalizer| *finalizer != FINALIZER).cloned();
-    match patch {
-        MetadataPatch::Seal => PoolPatch::Finalizers(others.chain([FINALIZER.to_owned()]).collect()),
-        MetadataPatch::Unseal => PoolPatch::Finalizers(others.collect()),
-        MetadataPatch::Force(nodes) => {
-            let named: Vec<&str> = nodes.iter().map(String::as_str).collect();
-            PoolPatch::Annotation(FORCE_RELEASE, (!named.is_empty()).then(|| named.join(",")))
-        }
-        MetadataPatch::Fence(id) => PoolPatch::Annotation(FENCED_BY, Some(id.clone())),
-    }
-}
-
-fn note_patched(record: &mut PoolRecord, patch: &MetadataPatch, version: &str) {
-    if let MetadataPatch::Force(nodes) = patch {
-        record.life.force_release.clone_from(nodes);
-    } else if let PoolPatch::Finalizers(finalizers) = change(&record.life, patch) {
-        record.life.finalizers = finalizers;
-    }
-    version.clone_into(&mut record.resource_version);
 }
 
 #[cfg(test)]

@@ -11,8 +11,8 @@ use ipam_crds::{BlockState, NodeBlock};
 use super::node_queue::{NodeQueue, Turn};
 use super::pool_task::{Applied, PoolTask};
 use super::{CallError, Command, NodeAction, NodeVersion, NodeWrite, Now, Reconciler, Step};
+use crate::cluster_cache::{IpamNodes, key_of};
 use crate::decide::CreateBlocked;
-use crate::index::{IpamNodes, key_of};
 use crate::ipam_node::{IpamNodeRecord, bar, barred, entry, grant, is_about, sort};
 
 impl Reconciler {

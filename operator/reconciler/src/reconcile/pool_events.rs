@@ -12,9 +12,9 @@ use kube::runtime::watcher::Event;
 
 use super::other_pools::blocks;
 use super::pool_task::PoolTask;
-use super::{Reconciler, block_log, node_writes::queue_holders};
+use super::{Reconciler, block_history, node_writes::queue_holders};
 use crate::calls::PoolRef;
-use crate::index::{Labels, NodeMeta};
+use crate::cluster_cache::{Labels, NodeMeta};
 use crate::ipam_node::IpamNodeRecord;
 use crate::objects::{RawObject, is_older};
 use crate::pool::{PoolRecord, StatusRecord, created};
@@ -164,7 +164,7 @@ impl Reconciler {
             }
             // A write of this leader without an answer, or a write of another client.
             if is_leading {
-                changed = block_log::log(key, &before.status, &record.status, &self.metrics);
+                changed = block_history::log(key, &before.status, &record.status, &self.metrics);
             }
             // IPAMNodes may have been deleted before the status was wiped.
             if sees_losses {

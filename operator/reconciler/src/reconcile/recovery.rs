@@ -23,7 +23,7 @@ use ipam_core::{AddrRange, PoolKey};
 use super::pool_task::Applied;
 use super::{NodeAction, PoolTask, Reconciler};
 use crate::allocation_state::AllocationState;
-use crate::index::key_of;
+use crate::cluster_cache::key_of;
 use crate::ipam_node::{IpamNodeRecord, claim_of};
 
 /// How long new blocks wait for reports if records exist and may be from an earlier time.

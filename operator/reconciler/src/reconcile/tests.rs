@@ -8,9 +8,9 @@ use serde_json::{Value, json};
 use super::model::Model;
 use super::*;
 use crate::allocation_state::AllocationState;
-use crate::index::Leaving;
+use crate::cluster_cache::Leaving;
 use crate::ipam_node::IpamNodeRecord;
-use crate::pool::StatusRecord;
+use crate::pool::{FENCED_BY, FINALIZER, FORCE_RELEASE, PoolRecord, StatusRecord};
 
 mod absences;
 mod bytes;
@@ -441,7 +441,7 @@ fn labels_that_change_no_selection_make_no_plan() {
     world.settle();
     let labelled = |world: &mut World, labels: &[&str]| {
         let labels = labels.iter().map(|label| ((*label).to_owned(), "yes".to_owned()));
-        let labels: crate::index::Labels = labels.collect();
+        let labels: crate::cluster_cache::Labels = labels.collect();
         world.tell(Observed::Node(Event::Apply(("n1".to_owned(), labels.into()))));
     };
     let due = |world: &World| world.reconciler.pools.values().filter(|task| task.due.at().is_some()).count();

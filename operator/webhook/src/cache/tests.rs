@@ -4,7 +4,7 @@ use ipam_core::PoolKind;
 use serde_json::{Value, json};
 
 use super::*;
-use ipam_reconciler::index::Labels;
+use ipam_reconciler::cluster_cache::Labels;
 
 fn object(value: &Value) -> RawObject {
     serde_json::from_str(&value.to_string()).unwrap()

@@ -5,7 +5,7 @@ use kube::runtime::watcher::Event;
 use serde_json::{Value, json};
 
 use super::*;
-use ipam_reconciler::index::{Labels, NodeMeta};
+use ipam_reconciler::cluster_cache::{Labels, NodeMeta};
 use ipam_reconciler::reconcile::Observed;
 
 /// A review of IPPool `p` in namespace `pools`.

@@ -177,7 +177,7 @@ fn a_node_that_runs_no_agent_is_not_awaited() {
     world.lease = AllocationState::Allocated;
     world.reconciler.lead(LeaseState { allocation: AllocationState::Allocated, ..LeaseState::default() }, world.now);
     world.list(&["n1", "n2"], &[blue()], vec![]);
-    let labels = crate::index::Labels::from([("os".to_owned(), "linux".to_owned())]);
+    let labels = crate::cluster_cache::Labels::from([("os".to_owned(), "linux".to_owned())]);
     world.tell(Observed::Node(Event::Apply(("n1".into(), labels.into()))));
     world.settle();
     assert_eq!(awaited(&world), ["n1"]);

@@ -2,7 +2,7 @@
 
 use super::races::{status_json, statuses};
 use super::*;
-use crate::index::Leaving;
+use crate::cluster_cache::Leaving;
 
 /// An IPAMNode with one entry, and the report about its grant.
 fn n1(state: &str, ended: bool) -> RawObject {

@@ -461,7 +461,7 @@ fn a_label_of_a_node_does_not_undo_what_an_admin_has_said() {
     world.settle();
     force(&mut world, "n1");
     assert_eq!(world.reconciler.recovery.pausing(), ["n2"]);
-    let labels = crate::index::Labels::from([("rack".to_owned(), "2".to_owned())]);
+    let labels = crate::cluster_cache::Labels::from([("rack".to_owned(), "2".to_owned())]);
     world.tell(Observed::Node(Event::Apply(("n1".into(), labels.into()))));
     assert_eq!(world.reconciler.recovery.pausing(), ["n2"]);
     assert_eq!(awaited(&world), ["n1", "n2"], "its earlier report still releases nothing");

@@ -1,6 +1,6 @@
 //! Pools whose status is as large as etcd can store it.
 
-use super::super::room::{MOST_BYTES, fit};
+use super::super::status_size::{MOST_BYTES, fit};
 use super::*;
 
 const LARGE_SPEC: &str = r#"{"subnet":"10.0.0.0/14","perNodeBlockSize":4}"#;
