@@ -103,7 +103,7 @@ pub fn displaced(
         return Vec::new();
     }
     let moved = Resized::new(new, old, new_spec);
-    let barred = old.map(|old| NewlyExcluded::new(new, old, new_spec));
+    let newly_excluded = old.map(|old| NewlyExcluded::new(new, old, new_spec));
     let mut found: Vec<AffectedNode> = claims
         .iter()
         .filter_map(|claim| {
@@ -113,7 +113,7 @@ pub fn displaced(
             }
             let mut fields = moved.fields(claim, &held);
             if fields.is_empty() {
-                fields.extend(barred.iter().flat_map(|barred| barred.fields(claim, &held)));
+                fields.extend(newly_excluded.iter().flat_map(|of_edit| of_edit.fields(claim, &held)));
             }
             (!fields.is_empty()).then(|| AffectedNode {
                 node: claim.node.clone(),

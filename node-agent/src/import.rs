@@ -27,25 +27,48 @@ pub struct Import {
     path: PathBuf,
     digest: [u8; 32],
     records: Vec<Change>,
+    /// No agent of NVIDIA's starts on the file until it is put away.
+    _lock: Option<fs::File>,
 }
 
 /// A reservation of the older store that the ledger contradicts.
 #[derive(Clone, PartialEq, Eq, Debug)]
-pub struct Conflict {
+struct Conflict {
     /// What the older store records.
-    pub older: Reservation,
+    older: Reservation,
     /// What the ledger records: another owner of the address, or another address of the owner.
-    pub own: Reservation,
+    own: Reservation,
+}
+
+impl Conflict {
+    fn log(&self) {
+        let Self { older, own } = self;
+        let meaning = if own.owner == older.owner {
+            "they have another address of one interface: both addresses stay unavailable until its pod is gone"
+        } else {
+            "two pods may use one address: it stays unavailable until both are gone; delete one of them"
+        };
+        warn!(
+            pool = %older.pool,
+            address = %older.addr,
+            owner = %older.owner,
+            pod = %pod(older),
+            journal_address = %own.addr,
+            journal_owner = %own.owner,
+            journal_pod = %pod(own),
+            "the store of nv-ipam and the journal disagree; {meaning}"
+        );
+    }
 }
 
 impl Import {
     /// Reads the store `path`. `None` if there is none, or only the placeholder.
     ///
     /// # Errors
-    /// The file cannot be read to its last record.
+    /// Another process has locked the file, or it cannot be read to its last record.
     pub fn read(path: &Path) -> Result<Option<Self>, ImportError> {
-        let Some(nv_ipam::Content { text, records }) = nv_ipam::read(path)? else { return Ok(None) };
-        Ok(Some(Self { path: path.to_owned(), digest: digest(&text), records }))
+        let Some(nv_ipam::Content { file, text, records }) = nv_ipam::read(path)? else { return Ok(None) };
+        Ok(Some(Self { path: path.to_owned(), digest: digest(&text), records, _lock: Some(file) }))
     }
 
     /// Records in `ledger` what it does not know of this store. Nothing is durable yet: the next snapshot has it.
@@ -61,18 +84,8 @@ impl Import {
         }
         ledger.apply(&Change::Imported { source, digest: self.digest });
         info!(path = %self.path.display(), reserved, conflicts = conflicts.len(), "imported the store of nv-ipam");
-        for Conflict { older, own } in conflicts {
-            warn!(
-                address = %older.addr,
-                pool = %older.pool,
-                owner = %older.owner,
-                pod = %pod(&older),
-                other_address = %own.addr,
-                other_owner = %own.owner,
-                other_pod = %pod(&own),
-                "the store of nv-ipam and the journal disagree: two pods may use one address. It stays unavailable until both are gone. \
-                 Delete one of these pods"
-            );
+        for conflict in conflicts {
+            conflict.log();
         }
     }
 
@@ -93,7 +106,10 @@ impl Import {
         let mut kept = self.path.clone().into_os_string();
         kept.push(format!(".imported-{now}"));
         fs::hard_link(&self.path, &kept)?;
-        files::replace(&self.path, PLACEHOLDER.as_bytes(), 0o600)?;
+        if let Err(error) = files::replace(&self.path, PLACEHOLDER.as_bytes(), 0o600) {
+            drop(fs::remove_file(&kept));
+            return Err(error);
+        }
         info!(path = %self.path.display(), kept = %Path::new(&kept).display(), "the imported store is kept under another name");
         Ok(())
     }

@@ -345,6 +345,20 @@ async fn beside_a_running_agent_nothing_is_imported() {
     }
 }
 
+#[test]
+fn a_store_that_another_process_has_locked_is_not_imported() {
+    let home = Home::new();
+    let older = older_store(&[("old", "192.168.0.2")]);
+    std::fs::write(home.path("store"), &older).unwrap();
+    // NVIDIA's agent on another socket.
+    let file = std::fs::File::open(home.path("store")).unwrap();
+    file.lock().unwrap();
+    let (code, stderr) = home.run(|_| {});
+    assert_eq!(code, Some(1));
+    assert!(stderr.contains("stop nv-ipam on this node first"), "{stderr}");
+    assert_eq!((std::fs::read_to_string(home.path("store")).unwrap(), kept(&home)), (older, Vec::new()));
+}
+
 #[tokio::test]
 async fn after_a_rollback_the_changed_store_is_imported_again() {
     let home = Home::new().with_spec();

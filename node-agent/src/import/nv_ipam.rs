@@ -4,6 +4,7 @@
 //! and this agent does not know would be allocated again.
 
 use std::collections::{BTreeMap, BTreeSet};
+use std::io::Read as _;
 use std::net::IpAddr;
 use std::path::Path;
 use std::{fs, io};
@@ -109,25 +110,34 @@ impl Formatter for AsGo {
 }
 
 /// A store that was read.
-#[derive(PartialEq, Eq, Debug)]
+#[derive(Debug)]
 pub(super) struct Content {
+    /// The file, locked as NVIDIA's agent locks it while it runs.
+    pub(super) file: fs::File,
     pub(super) text: Vec<u8>,
     /// Its records.
     pub(super) records: Vec<Change>,
 }
 
-/// The content of the file. `None` if there is no file, or the placeholder of this agent. NVIDIA's agent leaves an empty file before its
+/// Locks and reads the file. `None` if there is no file, or the placeholder of this agent. NVIDIA's agent leaves an empty file before its
 /// first write.
 pub(super) fn read(path: &Path) -> Result<Option<Content>, ImportError> {
     let failed = |why: String| ImportError { path: path.display().to_string(), why };
-    let text = match fs::read(path) {
-        Ok(text) if text.is_empty() => return Ok(None),
-        Ok(text) => text,
+    let mut file = match fs::File::open(path) {
+        Ok(file) => file,
         Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(None),
         Err(error) => return Err(failed(error.to_string())),
     };
-    let records = changes(&text).map_err(failed)?;
-    Ok(records.map(|records| Content { text, records }))
+    file.try_lock().map_err(|error| match error {
+        fs::TryLockError::WouldBlock => {
+            failed("another process has locked it; stop nv-ipam on this node first".to_owned())
+        }
+        fs::TryLockError::Error(error) => failed(error.to_string()),
+    })?;
+    let mut text = Vec::new();
+    file.read_to_end(&mut text).map_err(|error| failed(error.to_string()))?;
+    let records = if text.is_empty() { None } else { changes(&text).map_err(failed)? };
+    Ok(records.map(|records| Content { file, text, records }))
 }
 
 /// `None` for the placeholder.
@@ -250,10 +260,10 @@ mod tests {
     fn no_file_and_an_empty_file_hold_nothing() {
         let directory = tempfile::tempdir().unwrap();
         let path = directory.path().join("store");
-        assert_eq!(read(&path).unwrap(), None);
+        assert!(read(&path).unwrap().is_none());
         for text in ["", crate::import::PLACEHOLDER] {
             fs::write(&path, text).unwrap();
-            assert_eq!(read(&path).unwrap(), None);
+            assert!(read(&path).unwrap().is_none());
         }
     }
 

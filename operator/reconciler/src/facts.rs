@@ -4,7 +4,7 @@ use ipam_core::occupancy::{Evidence, Fact, Occupancy};
 use ipam_core::{AddrRange, Pool, PoolKey};
 use ipam_crds::{BlockUse, NodeBlock};
 
-use crate::ipam_node::{IpamNodeRecord, claim_of, held_ranges, key_of};
+use crate::ipam_node::{IpamNodeRecord, claim_of, gateway_of, held_ranges, key_of};
 use crate::pool::StatusRecord;
 
 /// Facts of a pool's status: the blocks that it records.
@@ -66,7 +66,7 @@ fn in_use(
     let key = &PoolKey::new(report.pool_type.into(), report.name.as_str());
     let own = record.claim(node, key).map(|claim| claim.range);
     // A pod on any node may have the gateway of its pool, by `allocateDefaultGateway`.
-    let gateway = record.block(key).and_then(|entry| entry.gateway.as_deref()?.parse().ok());
+    let gateway = record.block(key).and_then(gateway_of);
     let gateway = gateway.and_then(|addr| AddrRange::new(addr, addr));
     let evidence = |range: &AddrRange| {
         if own.is_some_and(|own| own.contains_range(range)) {

@@ -6,6 +6,7 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::net::IpAddr;
 
+use ipam_core::addr::parse_addr;
 use ipam_core::node_pool::PoolState;
 use ipam_core::plan::{Assignment, BlockPhase, Claim, ClaimSource, Usage};
 use ipam_core::{AddrRange, Block, Cidr, GrantId, NodePool, Pool, PoolKey, PoolKind, RangeSet};
@@ -305,9 +306,9 @@ pub fn held_ranges(report: &BlockUse) -> Vec<AddrRange> {
     report.held.iter().filter_map(|run| range(&run.start_ip, &run.end_ip)).collect()
 }
 
-/// Makes these addresses, and no others, unavailable in an entry: pods on other nodes use them, or may, or they are a gateway. They are not exclusions, because a
-/// pod can request an excluded address.
-pub fn bar(block: &mut NodeBlock, unavailable_addresses: &[AddrRange]) {
+/// Makes these addresses, and no others, unavailable in an entry: pods on other nodes use them, or may, or they are a gateway. They are not
+/// exclusions, because a pod can request an excluded address.
+pub fn set_unavailable(block: &mut NodeBlock, unavailable_addresses: &[AddrRange]) {
     let range = |start: &str, end: &str| AddrRange::new(start.parse().ok()?, end.parse().ok()?);
     let Some(own) = range(&block.start_ip, &block.end_ip) else { return };
     let inside = unavailable_addresses.iter().filter_map(|held| held.intersection(&own));
@@ -315,8 +316,13 @@ pub fn bar(block: &mut NodeBlock, unavailable_addresses: &[AddrRange]) {
     block.held_elsewhere = ranges(&own, &all);
 }
 
-/// The addresses that are unavailable in an entry, because other nodes may use them.
-pub fn barred(block: &NodeBlock) -> impl Iterator<Item = AddrRange> {
+/// The gateway in an entry.
+pub fn gateway_of(block: &NodeBlock) -> Option<IpAddr> {
+    block.gateway.as_deref().and_then(|text| parse_addr(text).ok())
+}
+
+/// The addresses that are unavailable in an entry: other nodes may use them, or they are a gateway.
+pub fn unavailable(block: &NodeBlock) -> impl Iterator<Item = AddrRange> {
     let range = |run: &AddressRange| AddrRange::new(run.start_ip.parse().ok()?, run.end_ip.parse().ok()?);
     block.held_elsewhere.iter().filter_map(range)
 }

@@ -172,7 +172,7 @@ fn stale_text(outdated: &[String]) -> String {
 fn gateways_text(gateways: &[String]) -> String {
     format!(
         "Gateway change pending: pods may use the new gateway address on {}. Nodes keep the previous gateway until the agents there report \
-         the address as free.",
+         the address as free. If an agent does not run any more, cordon its node for nv-ipam, and force-release the block.",
         counted_list(gateways)
     )
 }

@@ -8,14 +8,13 @@ use std::cell::LazyCell;
 use std::collections::{BTreeMap, BTreeSet};
 use std::net::IpAddr;
 
-use ipam_core::addr::parse_addr;
 use ipam_core::plan::{Assignment, BlockPhase, Plan};
 use ipam_core::{Block, PoolKind};
 use ipam_crds::{BlockState, NodeBlock};
 
 use super::DecisionInput;
 use super::unavailable_addresses::is_revoked;
-use crate::ipam_node::{IpamNodeRecord, held_ranges};
+use crate::ipam_node::{gateway_of, held_ranges};
 
 /// The nodes that new gateways wait for.
 #[derive(Clone, PartialEq, Eq, Debug, Default)]
@@ -56,9 +55,11 @@ pub(super) fn defer(seen: &DecisionInput<'_>, just_assigned: &BTreeSet<String>, 
         return deferred;
     }
     // A new node of an IPPool gets the gateway that the others have, if its network contains it.
-    let of_entries = || previous_of_pool(seen).map(|block| block.gateway);
+    let previous = match kept.values().next() {
+        Some(of_others) => *of_others,
+        None => others(seen).min().and_then(|(_, gateway)| gateway),
+    };
     let network = seen.pool.network();
-    let previous = kept.values().next().copied().or_else(of_entries).flatten();
     let previous = previous.filter(|gateway| network.is_some_and(|network| network.contains(*gateway)));
     for (place, assignment) in plan.assignments.iter_mut().enumerate() {
         let gateway = kept.get(&place).copied();
@@ -115,7 +116,7 @@ fn changing<'a>(
     assignments: &'a [Assignment],
 ) -> impl Iterator<Item = (usize, IpAddr, Option<Block>)> + 'a {
     let mut told = seen.told.iter().peekable();
-    let differs = LazyCell::new(|| previous_of_pool(seen).is_some() || is_unknown(seen, assignments));
+    let differs = LazyCell::new(|| others(seen).next().is_some() || is_unknown(seen, assignments));
     let to_set = assignments.iter().enumerate().filter(|(_, given)| gets_gateway(seen, given));
     to_set.filter_map(move |(place, given)| {
         while told.next_if(|told| told.node < given.node).is_some() {}
@@ -151,16 +152,12 @@ fn before(seen: &DecisionInput<'_>, given: &Assignment, told: Option<&Assignment
     told.and_then(of_told).or_else(of_entry).or_else(|| recorded(seen, given))
 }
 
-/// A block of the IPPool whose entry has another gateway than the spec, with that gateway: that of the first such node by name.
-fn previous_of_pool(seen: &DecisionInput<'_>) -> Option<Block> {
-    let (key, gateway) = (&seen.pool.key, seen.pool.spec.as_ref().ok()?.gateway()?);
-    let of_entry = |(node, record): (&String, &IpamNodeRecord)| {
-        let gateway = gateway_of(record.block(key)?);
-        Some((node.clone(), Block { range: record.claim(node, key)?.range, gateway }))
-    };
-    let of_entries = seen.ipam_nodes.all().iter().filter_map(of_entry);
-    let others = of_entries.filter(|(_, block)| block.gateway != Some(gateway));
-    others.min_by(|(one, _), (other, _)| one.cmp(other)).map(|(_, block)| block)
+/// The nodes of an IPPool whose entries have another gateway than the spec, with that gateway.
+fn others<'a>(seen: &'a DecisionInput<'_>) -> impl Iterator<Item = (&'a String, Option<IpAddr>)> + 'a {
+    let gateway = seen.pool.spec.as_ref().ok().and_then(|pool| pool.gateway());
+    let records = seen.ipam_nodes.all().iter().filter(move |_| gateway.is_some());
+    let of_entries = records.filter_map(|(node, record)| Some((node, gateway_of(record.block(&seen.pool.key)?))));
+    of_entries.filter(move |(_, of_entry)| *of_entry != gateway)
 }
 
 /// Whether the gateway of the spec is in a block whose entry is gone. A pod there may have it.
@@ -189,11 +186,7 @@ fn entry<'a>(seen: &'a DecisionInput<'_>, given: &Assignment) -> Option<&'a Node
     record.block(&seen.pool.key).filter(|_| is_same)
 }
 
-fn gateway_of(entry: &NodeBlock) -> Option<IpAddr> {
-    entry.gateway.as_deref().and_then(|text| parse_addr(text).ok())
-}
-
-/// Nodes that may use the address that is to be the gateway of `given`. Nobody uses an address of a new block.
+/// Nodes that may use the address that is to be the gateway of `given`. No pod has an address of a new block.
 fn holders(
     seen: &DecisionInput<'_>,
     just_assigned: &BTreeSet<String>,
@@ -238,9 +231,9 @@ fn is_free(seen: &DecisionInput<'_>, given: &Assignment, entry: &NodeBlock, gate
         let ends = (run.start_ip.parse::<IpAddr>(), run.end_ip.parse::<IpAddr>());
         matches!(ends, (Ok(first), Ok(last)) if (first..=last).contains(&gateway))
     };
-    let barred = entry.state == BlockState::Releasing || entry.held_elsewhere.iter().any(in_run);
+    let is_unavailable = entry.state == BlockState::Releasing || entry.held_elsewhere.iter().any(in_run);
     let is_last_word = record.observed_generation == Some(record.generation)
         && (&report.start_ip, &report.end_ip) == (&entry.start_ip, &entry.end_ip);
     let is_held = report.used != 0 && held_ranges(report).iter().any(|range| range.contains(gateway));
-    barred && is_last_word && !is_held
+    is_unavailable && is_last_word && !is_held
 }

@@ -52,7 +52,7 @@ pub struct DecisionInput<'a> {
     /// Nodes whose block was free until a status write of this leader assigned it, and that have had no entry of it since.
     pub just_assigned: &'a BTreeSet<String>,
     /// Previous gateways that the plan in force makes unavailable; `None` without such a plan.
-    pub former: Option<&'a [AddrRange]>,
+    pub previous_gateways: Option<&'a [AddrRange]>,
     /// What other pools and recovery require of this one.
     pub other_pools: &'a OtherPools,
     /// How long a block waits for its agent's report once its Node is gone; `None` without a limit.
@@ -306,10 +306,10 @@ fn conclude(
 ) -> Decision {
     let (mut unavailable_addresses, duplicates) = unavailable_addresses::find(seen, &plan.assignments);
     let gateways = gateways::defer(seen, just_assigned, &mut plan);
-    unavailable_addresses.bar(&gateways.holders);
-    unavailable_addresses.bar_beside(&seen.in_use_of_others(&plan.assignments), &plan.assignments);
-    unavailable_addresses.bar_gateways(gateways::of_other_nodes(seen, &plan.assignments));
-    unavailable_addresses.bar_former(previous_gateways::find(seen, &plan.assignments), &plan.assignments);
+    unavailable_addresses.add_new_gateways(&gateways.holders);
+    unavailable_addresses.add_beside(&seen.in_use_of_others(&plan.assignments), &plan.assignments);
+    unavailable_addresses.add_gateways(gateways::of_other_nodes(seen, &plan.assignments));
+    unavailable_addresses.add_previous_gateways(previous_gateways::find(seen, &plan.assignments), &plan.assignments);
     unavailable_addresses.tidy();
     let mut without_block = unavailable_addresses::without_block(seen, &plan.assignments);
     // Nodes whose addresses an admin or the end of the grace has released are left out.

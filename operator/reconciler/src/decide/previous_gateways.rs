@@ -4,20 +4,19 @@
 //! address is not outside its block. After a change of the gateway, the previous one stays unavailable until every agent has reported about
 //! an entry with another gateway. From then on, a previous gateway in use is reported outside a block.
 
-use std::collections::BTreeSet;
+use std::collections::{BTreeMap, BTreeSet};
 use std::net::IpAddr;
 
 use ipam_core::addr::parse_addr;
 use ipam_core::plan::{Assignment, BlockPhase};
 use ipam_core::{AddrRange, PoolKind};
-use ipam_crds::NodeBlock;
 
 use super::DecisionInput;
-use crate::ipam_node::{IpamNodeRecord, barred};
+use crate::ipam_node::{IpamNodeRecord, gateway_of, unavailable};
 
 /// Previous gateways that are unavailable, and the nodes whose reports end that.
 #[derive(Clone, PartialEq, Eq, Debug, Default)]
-pub(super) struct Former {
+pub(super) struct PreviousGateways {
     /// Addresses that were the gateway, and may still be for some agent.
     pub(super) gateways: Vec<AddrRange>,
     /// Nodes that have not reported about an entry with another gateway.
@@ -25,20 +24,55 @@ pub(super) struct Former {
 }
 
 /// Finds gateways other than those that `assignments` are to have. Usually there are none, and this costs one comparison for each node.
-pub(super) fn find(seen: &DecisionInput<'_>, assignments: &[Assignment]) -> Former {
+pub(super) fn find(seen: &DecisionInput<'_>, assignments: &[Assignment]) -> PreviousGateways {
     if seen.pool.key.kind != PoolKind::IpPool {
         // Only pods on the node of a prefix use its gateway, and the agent there does not allocate it twice.
-        return Former::default();
+        return PreviousGateways::default();
     }
-    let (mut former, current) = (Former::default(), current(seen, assignments));
-    for range in candidates(seen, &current) {
-        let awaited = awaited(seen, assignments, &current, &range);
-        if !awaited.is_empty() {
-            former.gateways.push(range);
-            former.awaited.extend(awaited);
+    let mut found = PreviousGateways::default();
+    let current = current(seen, assignments);
+    let candidates = candidates(seen, &current);
+    if candidates.is_empty() {
+        return found;
+    }
+    let answers = Answers::new(seen, assignments, &current);
+    for range in candidates {
+        let mut with_gateway = answers.with.range(range.first()..=range.last()).flat_map(|(_, nodes)| nodes).peekable();
+        if with_gateway.peek().is_some() || !answers.missing.is_empty() {
+            found.awaited.extend(with_gateway.map(|node| (*node).to_owned()));
+            found.gateways.push(range);
         }
     }
-    former
+    if !found.gateways.is_empty() {
+        found.awaited.extend(answers.missing.into_iter().map(str::to_owned));
+    }
+    found
+}
+
+/// What the agents have reported about entries.
+struct Answers<'a> {
+    /// Nodes whose agents have not reported about the present entry, or that have none yet.
+    missing: BTreeSet<&'a str>,
+    /// Gateway that is not current → the other nodes whose entry has it.
+    with: BTreeMap<IpAddr, Vec<&'a str>>,
+}
+
+impl<'a> Answers<'a> {
+    fn new(seen: &'a DecisionInput<'_>, assignments: &'a [Assignment], current: &BTreeSet<IpAddr>) -> Self {
+        let block = |record: &'a IpamNodeRecord| record.block(&seen.pool.key);
+        let has_entry = |node: &str| seen.ipam_nodes.get(node).and_then(block).is_some();
+        let without_entry = assignments.iter().map(|given| given.node.as_str()).filter(|node| !has_entry(node));
+        let mut answers = Self { missing: without_entry.collect(), with: BTreeMap::new() };
+        for (node, record) in seen.ipam_nodes.all() {
+            let Some(entry) = block(record) else { continue };
+            if record.write_in_flight || record.observed_generation != Some(record.generation) {
+                answers.missing.insert(node);
+            } else if let Some(gateway) = gateway_of(entry).filter(|gateway| !current.contains(gateway)) {
+                answers.with.entry(gateway).or_default().push(node);
+            }
+        }
+        answers
+    }
 }
 
 /// The gateways that Active blocks are to have. If the spec serves no node, the one gateway of the entries is the current one.
@@ -61,35 +95,11 @@ fn candidates(seen: &DecisionInput<'_>, current: &BTreeSet<IpAddr>) -> BTreeSet<
     let mut gateways: BTreeSet<IpAddr> = texts.into_iter().filter_map(|text| parse_addr(text).ok()).collect();
     gateways.extend(seen.told.iter().filter_map(|told| told.block.gateway));
     let mut ranges: BTreeSet<AddrRange> = gateways.into_iter().filter_map(|addr| AddrRange::new(addr, addr)).collect();
-    match seen.former {
-        Some(former) => ranges.extend(former),
-        None => ranges.extend(entries().flat_map(barred)),
+    match seen.previous_gateways {
+        Some(previous) => ranges.extend(previous),
+        None => ranges.extend(entries().flat_map(unavailable)),
     }
     // A current gateway is unavailable on each node whose entry has another one.
     let is_current = |range: &AddrRange| range.size() == 1 && current.contains(&range.first());
     ranges.into_iter().filter(|range| !is_current(range)).collect()
-}
-
-/// The nodes whose agents have not reported about an entry with another gateway than these addresses. A current gateway is none of them.
-fn awaited(
-    seen: &DecisionInput<'_>,
-    assignments: &[Assignment],
-    current: &BTreeSet<IpAddr>,
-    addrs: &AddrRange,
-) -> BTreeSet<String> {
-    let key = &seen.pool.key;
-    let has_answered = |record: &IpamNodeRecord| {
-        let gateway = record.block(key).and_then(gateway_of);
-        let is_another = gateway.is_none_or(|gateway| current.contains(&gateway) || !addrs.contains(gateway));
-        is_another && !record.write_in_flight && record.observed_generation == Some(record.generation)
-    };
-    let has_entry = |node: &str| seen.ipam_nodes.get(node).is_some_and(|record| record.block(key).is_some());
-    let without_entry = assignments.iter().map(|given| given.node.as_str()).filter(|node| !has_entry(node));
-    let with_entry = seen.ipam_nodes.all().iter().filter(|(_, record)| record.block(key).is_some());
-    let unanswered = with_entry.filter(|(_, record)| !has_answered(record)).map(|(node, _)| node.as_str());
-    without_entry.chain(unanswered).map(str::to_owned).collect()
-}
-
-fn gateway_of(entry: &NodeBlock) -> Option<IpAddr> {
-    entry.gateway.as_deref().and_then(|text| parse_addr(text).ok())
 }

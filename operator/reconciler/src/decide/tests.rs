@@ -59,7 +59,7 @@ struct Scene {
     no_place: Option<CreateBlocked>,
     told: Vec<Assignment>,
     just_assigned: BTreeSet<String>,
-    former: Option<Vec<AddrRange>>,
+    previous_gateways: Option<Vec<AddrRange>>,
     second: i64,
     counts_wait: bool,
 }
@@ -90,7 +90,7 @@ impl Scene {
             occupancy: &occupancy,
             told: &self.told,
             just_assigned: &self.just_assigned,
-            former: self.former.as_deref(),
+            previous_gateways: self.previous_gateways.as_deref(),
             other_pools: &other_pools,
             grace: self.grace,
             absences: &self.absences,
@@ -333,7 +333,7 @@ fn a_cidr_pools_changed_gateway_is_updated_in_place() {
     scene.write_ipam_nodes(&one, decision.assignments.as_ref().unwrap());
     let one = written(&one, &decision);
     let barred = AddrRange::new("10.0.0.2".parse().unwrap(), "10.0.0.2".parse().unwrap()).unwrap();
-    crate::ipam_node::bar(&mut scene.ipam_nodes.get_mut("n1").unwrap().blocks[0], &[barred]);
+    crate::ipam_node::set_unavailable(&mut scene.ipam_nodes.get_mut("n1").unwrap().blocks[0], &[barred]);
     scene.report("n1", 0);
     let two = PoolRecord { status: one.status, ..pool_of(PoolKind::CidrPool, &spec(2), 2, &json!({})) };
     let status = scene.decide(&two).status.unwrap();

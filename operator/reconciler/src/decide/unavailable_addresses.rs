@@ -8,7 +8,7 @@ use ipam_core::plan::{Assignment, BlockPhase};
 use ipam_core::{AddrRange, PoolKey};
 
 use super::DecisionInput;
-use super::previous_gateways::Former;
+use super::previous_gateways::PreviousGateways;
 use crate::ipam_node::{held_ranges, is_exact};
 
 /// Addresses that nodes must not allocate from their blocks.
@@ -21,12 +21,12 @@ pub struct UnavailableAddresses {
     /// Nodes whose next report the pool waits for, whatever it contains.
     pub awaited: BTreeSet<String>,
     /// Addresses that were the gateway, and that pods on any node may use.
-    pub former: Vec<AddrRange>,
+    pub previous_gateways: Vec<AddrRange>,
 }
 
 impl UnavailableAddresses {
     /// Makes an address unavailable on each node that may use it, and waits for their reports that it is free.
-    pub(super) fn bar(&mut self, holders: &BTreeMap<String, IpAddr>) {
+    pub(super) fn add_new_gateways(&mut self, holders: &BTreeMap<String, IpAddr>) {
         for (node, addr) in holders {
             self.held.entry(node.clone()).or_default().extend(AddrRange::new(*addr, *addr));
             self.awaited.insert(node.clone());
@@ -34,7 +34,7 @@ impl UnavailableAddresses {
     }
 
     /// Makes addresses unavailable that nodes may use from another pool. Usually there are none.
-    pub(super) fn bar_beside(&mut self, in_use: &[(&str, AddrRange)], assignments: &[Assignment]) {
+    pub(super) fn add_beside(&mut self, in_use: &[(&str, AddrRange)], assignments: &[Assignment]) {
         if in_use.is_empty() {
             return;
         }
@@ -48,7 +48,7 @@ impl UnavailableAddresses {
     }
 
     /// Makes the gateways of other nodes unavailable.
-    pub(super) fn bar_gateways(&mut self, of_other_nodes: Vec<(String, IpAddr)>) {
+    pub(super) fn add_gateways(&mut self, of_other_nodes: Vec<(String, IpAddr)>) {
         for (node, gateway) in of_other_nodes {
             self.held.entry(node).or_default().extend(AddrRange::new(gateway, gateway));
         }
@@ -63,17 +63,18 @@ impl UnavailableAddresses {
     }
 
     /// Makes previous gateways unavailable on all nodes.
-    pub(super) fn bar_former(&mut self, former: Former, assignments: &[Assignment]) {
-        let gives = assignments.iter().filter(|given| given.phase != BlockPhase::Releasing);
-        for given in gives.filter(|_| !former.gateways.is_empty()) {
-            let of_block = former.gateways.iter().filter(|range| range.overlaps(&given.block.range));
-            let of_block: Vec<AddrRange> = of_block.copied().collect();
-            if !of_block.is_empty() {
-                self.held.entry(given.node.clone()).or_default().extend(of_block);
+    pub(super) fn add_previous_gateways(&mut self, previous: PreviousGateways, assignments: &[Assignment]) {
+        if previous.gateways.is_empty() {
+            return;
+        }
+        let allocating = Allocating::new(assignments);
+        for range in &previous.gateways {
+            for given in allocating.overlapping(range) {
+                self.held.entry(given.node.clone()).or_default().push(*range);
             }
         }
-        self.awaited.extend(former.awaited);
-        self.former = former.gateways;
+        self.awaited.extend(previous.awaited);
+        self.previous_gateways = previous.gateways;
     }
 }
 

@@ -13,7 +13,7 @@ use super::pool_task::{Applied, PoolTask};
 use super::{CallError, Command, NodeAction, NodeVersion, NodeWrite, Now, Reconciler, Step};
 use crate::cluster_cache::{IpamNodes, key_of};
 use crate::decide::CreateBlocked;
-use crate::ipam_node::{IpamNodeRecord, bar, barred, entry, grant, is_about, sort};
+use crate::ipam_node::{IpamNodeRecord, entry, grant, is_about, set_unavailable, sort, unavailable};
 
 impl Reconciler {
     pub(super) fn step_node(&mut self, node: &str, clocks: Now) -> Step {
@@ -106,7 +106,7 @@ impl Reconciler {
             return None;
         }
         let mut block = entry(key, applied.pool.as_deref(), given, known);
-        bar(&mut block, applied.unavailable_addresses.held.get(node).map_or(&[], Vec::as_slice));
+        set_unavailable(&mut block, applied.unavailable_addresses.held.get(node).map_or(&[], Vec::as_slice));
         if is_revoked {
             block.state = BlockState::Revoked;
         } else if applied.unavailable_addresses.suspended.contains(node) && block.state == BlockState::Active {
@@ -137,8 +137,8 @@ impl Reconciler {
                 if !task.serves_on(node, block) {
                     continue;
                 }
-                let used: Vec<AddrRange> = self.used_elsewhere(node, &key).chain(barred(block)).collect();
-                bar(block, &used);
+                let used: Vec<AddrRange> = self.used_elsewhere(node, &key).chain(unavailable(block)).collect();
+                set_unavailable(block, &used);
             }
             // A repeated write keeps its grant.
             let sent = self.ipam_nodes.sent(node, &key).filter(|sent| is_same_range(sent, block)).cloned();

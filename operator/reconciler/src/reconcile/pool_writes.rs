@@ -24,7 +24,10 @@ impl Reconciler {
             occupancy: &self.occupancy,
             told: task.applied.as_ref().map(|applied| applied.assignments.as_slice()).unwrap_or_default(),
             just_assigned: task.applied.as_ref().map_or(&none, |applied| &applied.just_assigned),
-            former: task.applied.as_ref().map(|applied| applied.unavailable_addresses.former.as_slice()),
+            previous_gateways: task
+                .applied
+                .as_ref()
+                .map(|applied| applied.unavailable_addresses.previous_gateways.as_slice()),
             other_pools: &other_pools,
             grace: self.settings.released_block_grace,
             absences: &self.absences,

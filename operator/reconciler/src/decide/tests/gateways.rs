@@ -26,7 +26,7 @@ fn step(scene: &mut Scene, record: &PoolRecord) -> (PoolRecord, Decision) {
     for (node, held) in &decision.unavailable_addresses.held {
         let known = scene.ipam_nodes.get_mut(node).unwrap();
         let before = known.blocks.clone();
-        crate::ipam_node::bar(&mut known.blocks[0], held);
+        crate::ipam_node::set_unavailable(&mut known.blocks[0], held);
         known.generation += i64::from(known.blocks != before);
     }
     (record, decision)
@@ -207,16 +207,16 @@ fn a_gateway_of_before_is_given_to_nobody_until_all_agents_have_reported_about_t
         assert_eq!(gateways(&scene), [Some("192.168.9.9"); 2], "the new one is told at once");
         assert!(is_barred(&scene), "in the same write");
         assert!(decision.unavailable_addresses.awaited.contains("n2"));
-        scene.former = (!leader_changes).then_some(decision.unavailable_addresses.former);
+        scene.previous_gateways = (!leader_changes).then_some(decision.unavailable_addresses.previous_gateways);
         scene.report("n1", 0);
         // What n2 says is about the entry of before.
         let (record, decision) = step(&mut scene, &record);
         assert!(is_barred(&scene) && decision.unavailable_addresses.awaited.contains("n2"), "n2 has not answered");
-        scene.former = (!leader_changes).then_some(decision.unavailable_addresses.former);
+        scene.previous_gateways = (!leader_changes).then_some(decision.unavailable_addresses.previous_gateways);
         hold(&mut scene, "n2", "192.168.0.1");
         let (record, decision) = step(&mut scene, &record);
         assert!(is_barred(&scene), "now it is known to be held");
-        scene.former = (!leader_changes).then_some(decision.unavailable_addresses.former);
+        scene.previous_gateways = (!leader_changes).then_some(decision.unavailable_addresses.previous_gateways);
         scene.report("n2", 0);
         scene.report("n1", 0);
         let decision = scene.decide(&record);
@@ -235,10 +235,13 @@ fn a_gateway_of_before_is_barred_although_no_entry_names_it_any_more() {
     let away = IP_SPEC.replace("192.168.0.1\"", "192.168.9.9\"");
     let far = IP_SPEC.replace("192.168.0.1\"", "192.168.8.8\"");
     let decision = scene.decide(&PoolRecord { status: record.status.clone(), ..pool(&far, 2, &json!({})) });
-    (scene.told, scene.former) = (decision.assignments.unwrap(), Some(decision.unavailable_addresses.former));
+    (scene.told, scene.previous_gateways) =
+        (decision.assignments.unwrap(), Some(decision.unavailable_addresses.previous_gateways));
     scene.ipam_nodes.get_mut("n2").unwrap().write_in_flight = true;
-    let former =
-        scene.decide(&PoolRecord { status: record.status, ..pool(&away, 3, &json!({})) }).unavailable_addresses.former;
+    let former = scene
+        .decide(&PoolRecord { status: record.status, ..pool(&away, 3, &json!({})) })
+        .unavailable_addresses
+        .previous_gateways;
     let said: Vec<String> = former.iter().map(|range| range.first().to_string()).collect();
     assert_eq!(said, ["192.168.0.1", "192.168.8.8"]);
 }
