@@ -3,8 +3,10 @@
 use std::time::Duration;
 
 use anyhow::{Context, Result};
+use ipam_crds::{IPAMNode, IPAMNodeSpec};
 use ipam_reconciler::ipam_node::FINALIZER;
-use kube::Client;
+use kube::api::{Patch, PatchParams, PostParams};
+use kube::{Api, Client};
 use serde_json::{Value, json};
 use tokio::runtime::Runtime;
 
@@ -14,7 +16,7 @@ use ipam_e2e::binaries;
 use ipam_e2e::chart::webhook::Webhook;
 use ipam_e2e::chart::{self, Release, grants, pods};
 use ipam_e2e::cluster::{self, Operator};
-use ipam_e2e::control_plane::ControlPlane;
+use ipam_e2e::control_plane::{self, ControlPlane};
 use ipam_e2e::eventually::eventually_blocking;
 
 /// Addresses of the block that each node gets.
@@ -92,14 +94,15 @@ impl<'a> Stage<'a> {
     pub(super) fn assign(&self, node: &str, pools: &Value) -> Result<()> {
         let [deployment] = &self.release.objects("deployments")?[..] else { anyhow::bail!("not one Deployment") };
         let account = pods::account(&deployment["spec"]["template"])?;
-        let kubectl = self.plane.kubectl().with(self.plane.token(NAMESPACE, account, None)?);
-        let object = json!({
-            "apiVersion": "nv-ipam.nvidia.com/v1alpha1", "kind": "IPAMNode",
-            "metadata": {"name": node, "namespace": NAMESPACE},
-        });
-        kubectl.run_with(&["create", "-f", "-"], &object.to_string())?;
-        let patch = json!({"metadata": {"finalizers": [FINALIZER]}, "spec": {"pools": pools}}).to_string();
-        kubectl.run(&["patch", "ipamnode", node, "-n", NAMESPACE, "--type=merge", "-p", &patch]).map(drop)
+        let kubeconfig = self.plane.token(NAMESPACE, account, None)?;
+        let spec = json!({"metadata": {"finalizers": [FINALIZER]}, "spec": {"pools": pools}});
+        // Not by kubectl, which reads an object before it changes it: the operator may list them, and read none alone.
+        self.runtime.block_on(async {
+            let api: Api<IPAMNode> = Api::namespaced(control_plane::client(&kubeconfig).await?, NAMESPACE);
+            api.create(&PostParams::default(), &IPAMNode::new(node, IPAMNodeSpec::default())).await?;
+            api.patch(node, &PatchParams::default(), &Patch::Merge(spec)).await?;
+            Ok(())
+        })
     }
 }
 
