@@ -92,7 +92,9 @@ impl Allowed {
     /// Why the pool may be deleted while the pod has the address.
     pub(super) fn gone(&self, records: &Records, node: &Node, pod: &str, held: &Held) -> Option<&'static str> {
         let unguarded = || self.unguarded.contains(&held.pool).then_some("finalizer removed by hand");
-        let lost = || is_destroyed(records, held).then_some("record destroyed by hand");
+        // To delete the pool destroys no record: the finalizer keeps it.
+        let is_by_this = held.assignment.is_some_and(|id| records.is_lost_last(id));
+        let lost = || (!is_by_this && is_destroyed(records, held)).then_some("record destroyed by hand");
         self.released(node, pod, held).or_else(unguarded).or_else(lost)
     }
 

@@ -43,6 +43,8 @@ pub(super) struct Records {
     recorded: Vec<Assignment>,
     /// Assignments whose record an admin destroyed and that no status records any more, with the cause.
     lost: Vec<(Assignment, &'static str)>,
+    /// Those of them that were recorded by the pool that the last change has deleted.
+    lost_last: BTreeSet<AssignmentId>,
     /// Whether an admin has ever destroyed a record.
     has_lost: bool,
     /// Node and grant → assignment.
@@ -112,6 +114,7 @@ impl Records {
 
     /// Reads the changes. `by_hand` names the admin's action that made them, if it was one.
     pub(super) fn read(&mut self, server: &Server, by_hand: Option<&'static str>, activity: &mut Activity) {
+        self.lost_last.clear();
         if server.news() <= self.seen {
             return;
         }
@@ -128,7 +131,11 @@ impl Records {
                 if !is_there && by_hand.is_some() {
                     self.lose_for_good(|it| it.pool == key);
                 }
+                let lost = self.lost.len();
                 self.update(server, &key, claims, &event.object, by_hand, activity);
+                if !is_there {
+                    self.lost_last.extend(self.lost[lost..].iter().map(|(it, _)| it.id));
+                }
             }
         }
         for event in server.since("ipamnodes", since) {
@@ -365,6 +372,11 @@ impl Records {
     /// How an admin destroyed the record of the assignment, if no status records it again.
     pub(super) fn lost_by(&self, id: AssignmentId) -> Option<&'static str> {
         self.lost.iter().find(|(it, _)| it.id == id).map(|(_, cause)| *cause)
+    }
+
+    /// Whether the pool still recorded the assignment when the last change deleted it.
+    pub(super) fn is_lost_last(&self, id: AssignmentId) -> bool {
+        self.lost_last.contains(&id)
     }
 
     /// The assignment, if a status records it or an admin destroyed its record.
