@@ -1,9 +1,10 @@
 //! The call to the agent: connect, one request, and what its answer means to the runtime. The only I/O besides the log
-//! and the conf file. One deadline covers everything; nothing is tried twice, because the runtime does that.
+//! and the conf file. DEL without an answer leaves its request in the agent's spool. One deadline covers everything; nothing is tried twice, because the runtime does that.
 //!
 //! One call is one request. ADD above all never releases anything, however it ends: see [`Agent::add`].
 
 use ipam_node_api::client::AgentClient;
+use ipam_node_api::spool::Spool;
 use ipam_node_api::v1::{IpamParameters, ReleaseUnlistedRequest};
 use tokio::time::Instant;
 use tonic::Code as Grpc;
@@ -30,18 +31,54 @@ pub(crate) fn call(version: SpecVersion, plan: Plan, log: &mut Log) -> Result<St
 }
 
 async fn ask(version: SpecVersion, plan: Plan, deadline: Instant, log: &mut Log) -> Result<String, CniError> {
+    let spool = Spool::of(&plan.agent);
+    if let (Action::Add(parameters), Some(spool)) = (&plan.action, &spool) {
+        spool.withdraw(parameters).map_err(|error| unspooled(spool, &error))?;
+    }
     let connected = AgentClient::connect(&plan.agent, deadline).await.map_err(|error| CniError::unreachable(&error));
-    let agent = match (connected, &plan.action) {
+    let (agent, action) = match (connected, plan.action) {
         (Err(error), Action::Status) => return Err(CniError { code: Code::NotAvailable, ..error }),
-        (connected, _) => Agent { client: connected?, deadline },
+        (Err(error), Action::Del(parameters)) => return leave(spool, &parameters, error, log),
+        (Err(error), _) => return Err(error),
+        (Ok(client), action) => (Agent { client, deadline }, action),
     };
-    match plan.action {
+    match action {
         Action::Add(parameters) => agent.add(version, parameters, log).await,
-        Action::Del(parameters) => agent.del(parameters).await,
+        Action::Del(parameters) => match agent.del(parameters.clone()).await {
+            Err(error) if error.code == Code::TryAgainLater => leave(spool, &parameters, error, log),
+            done => done,
+        },
         Action::Check(parameters) => agent.check(parameters).await,
         Action::Status => agent.status().await,
         Action::Gc(request) => agent.gc(request, log).await,
     }
+}
+
+/// DEL without an answer of the agent: leaves the request in the agent's spool, so that the pod can go away. Without a spool the call fails
+/// with `error`, and the runtime repeats it.
+fn leave(
+    spool: Option<Spool>,
+    parameters: &IpamParameters,
+    error: CniError,
+    log: &mut Log,
+) -> Result<String, CniError> {
+    match spool.map(|spool| spool.leave(parameters)) {
+        Some(Ok(())) => {
+            log.line(Level::Warning, "the agent frees the addresses when it is back", &[("error", &error)]);
+            Ok(String::new())
+        }
+        Some(Err(why)) => {
+            log.line(Level::Warning, "cannot leave the request in the agent's spool", &[("error", &why)]);
+            Err(error)
+        }
+        None => Err(error),
+    }
+}
+
+/// A request to free the addresses stays behind, and would free what this ADD gets.
+fn unspooled(spool: &Spool, error: &std::io::Error) -> CniError {
+    let path = spool.path().display();
+    CniError::new(Code::TryAgainLater, format!("cannot remove an earlier DEL of this interface from {path}: {error}"))
 }
 
 struct Agent {

@@ -19,7 +19,7 @@ use tokio::sync::{mpsc, oneshot, watch};
 use tracing::{info, warn};
 
 use crate::metrics::Metrics;
-use crate::store::{Store, StoreError, change_bytes};
+use crate::store::{Store, StoreError, payload_bytes};
 use commands::{Command, Deferred};
 pub use commands::{Holdings, Source, Unlisted};
 
@@ -27,6 +27,10 @@ pub use commands::{Holdings, Source, Unlisted};
 const QUEUE: usize = 1024;
 /// Requests decided together; bounds how long the first of them waits for the last.
 const BATCH: usize = 256;
+/// Room for the release of one address: more than its record takes when each has a record of its own and names are of usual length.
+const RELEASE_BYTES: usize = 256;
+/// Releases that have room on a full disk, at most.
+const MOST_RELEASES: usize = 4096;
 
 /// Tells the time in Unix seconds.
 pub type Clock = Arc<dyn Fn() -> i64 + Send + Sync>;
@@ -58,6 +62,7 @@ pub enum Failure {
 pub struct Allocator {
     commands: mpsc::Sender<Command>,
     changed: watch::Receiver<u64>,
+    full: watch::Receiver<Option<String>>,
 }
 
 /// How the thread ends: with the error of the store that ended it, if one did.
@@ -88,9 +93,11 @@ impl Allocator {
     pub fn inline(ledger: Ledger, store: Box<dyn Store>, clock: Clock, metrics: Arc<Metrics>) -> (Self, Worker) {
         let (commands, queue) = mpsc::channel(QUEUE);
         let (versions, changed) = watch::channel(0);
-        let worker = Worker { ledger, store, clock, metrics, versions, queue, steps_wait: false, closed: false };
+        let (is_full, full) = watch::channel(None);
+        let worker =
+            Worker { ledger, store, clock, metrics, versions, full: is_full, queue, steps_wait: false, closed: false };
         worker.publish();
-        (Self { commands, changed }, worker)
+        (Self { commands, changed, full }, worker)
     }
 
     /// One address of each pool; returns when they are durable.
@@ -110,7 +117,12 @@ impl Allocator {
 
     /// Gives back what `owner` holds in `pools`; returns how many addresses that were, when that is durable.
     pub async fn release(&self, pools: Vec<PoolKey>, owner: Owner) -> Result<usize, Failure> {
-        self.ask(|reply| Command::Release { pools, owner, reply }).await?
+        self.ask(|reply| Command::Release { pools, owner, until: i64::MAX, reply }).await?
+    }
+
+    /// The same for what was allocated until then, in Unix seconds. Later allocations stay.
+    pub async fn release_until(&self, pools: Vec<PoolKey>, owner: Owner, until: i64) -> Result<usize, Failure> {
+        self.ask(|reply| Command::Release { pools, owner, until, reply }).await?
     }
 
     /// Gives back what a network holds beyond the attachments listed; returns how many addresses that were.
@@ -166,9 +178,19 @@ impl Allocator {
         self.ask(|reply| Command::Holdings { reply }).await
     }
 
-    /// Moves with every change of what is held or configured.
+    /// Moves with every change of what is held or configured, and when the disk becomes full or has room again.
     pub fn changes(&self) -> watch::Receiver<u64> {
         self.changed.clone()
+    }
+
+    /// Why the disk has no room for allocations; `None` while it has. Moves with each change.
+    pub fn full(&self) -> watch::Receiver<Option<String>> {
+        self.full.clone()
+    }
+
+    /// Looks whether the disk has room for allocations, as each of them does.
+    pub async fn look_for_room(&self) -> Result<(), Failure> {
+        self.ask(|reply| Command::LookForRoom { reply }).await
     }
 
     async fn ask<T>(&self, command: impl FnOnce(oneshot::Sender<T>) -> Command) -> Result<T, Failure> {
@@ -188,6 +210,7 @@ pub struct Worker {
     clock: Clock,
     metrics: Arc<Metrics>,
     versions: watch::Sender<u64>,
+    full: watch::Sender<Option<String>>,
     queue: mpsc::Receiver<Command>,
     /// Steps of grants wait for room on the disk.
     steps_wait: bool,
@@ -199,7 +222,7 @@ pub struct Worker {
 #[derive(Default)]
 struct Batch {
     changes: Vec<Change>,
-    /// Upper bound of the payload of `changes`.
+    /// What `changes` take in the payload of a record.
     bytes: usize,
     answers: Vec<Deferred>,
     configured: bool,
@@ -253,29 +276,74 @@ impl Worker {
         if command.ends_batch() {
             self.step_grants(batch)?;
         }
-        let bytes = command.journal_bytes(&self.ledger);
-        if bytes > 0 {
-            match self.store.make_room(batch.bytes + bytes) {
-                Ok(()) => {}
-                Err(full) if full.is_harmless() => {
-                    self.metrics.store_full.inc();
-                    command.refuse(&full);
-                    return Ok(());
-                }
-                Err(broken) => return Err(broken),
+        batch.configured |= matches!(command, Command::Configure { .. });
+        let frees = command.frees();
+        if matches!(command, Command::LookForRoom { .. }) {
+            let spare = self.spare(1);
+            self.make_room(batch.bytes, spare)?;
+        }
+        let (changes, answer) = command.decide(&mut self.ledger, (self.clock)());
+        let reserved = changes.iter().filter(|change| matches!(change, Change::Reserve { .. })).count();
+        let spare = if frees { 0 } else { self.spare(reserved) };
+        let full = match self.add(batch, changes, spare)? {
+            // The grant waits for room, not for the API server.
+            None if self.steps_wait && answer.waits_for_confirmation() => self.make_room(batch.bytes, self.spare(1))?,
+            full => full,
+        };
+        match full {
+            None => batch.answers.push(answer),
+            Some(full) => {
+                self.metrics.store_full.inc();
+                answer.refuse(&full);
             }
         }
-        batch.configured |= matches!(command, Command::Configure { .. });
-        let (changes, answer) = command.decide(&mut self.ledger, (self.clock)());
-        if !changes.is_empty() {
-            batch.bytes += bytes;
+        Ok(())
+    }
+
+    /// Makes room for a record with `bytes` of payload, and for `spare` bytes more. Otherwise returns why there is none.
+    fn make_room(&mut self, bytes: usize, spare: usize) -> Result<Option<StoreError>, StoreError> {
+        match self.store.make_room(bytes, spare) {
+            Ok(()) => {
+                // Room for a release alone does not mean that there is room for an allocation.
+                if spare > 0 && self.full.send_replace(None).is_some() {
+                    info!("the disk has space again, addresses are allocated");
+                    self.move_version();
+                }
+                Ok(None)
+            }
+            Err(full) if full.is_harmless() => {
+                if self.full.send_replace(Some(full.to_string())).is_none() {
+                    warn!(error = %full, "the disk is full: no address is allocated until it has space");
+                    self.move_version();
+                }
+                Ok(Some(full))
+            }
+            Err(broken) => Err(broken),
         }
+    }
+
+    /// Adds changes to the batch and records them in the ledger. If there is no room for them and for `spare` bytes more, nothing is changed,
+    /// and the error says so.
+    fn add(&mut self, batch: &mut Batch, changes: Vec<Change>, spare: usize) -> Result<Option<StoreError>, StoreError> {
+        if changes.is_empty() {
+            return Ok(None);
+        }
+        let bytes = payload_bytes(&changes);
+        if let Some(full) = self.make_room(batch.bytes + bytes, spare)? {
+            return Ok(Some(full));
+        }
+        batch.bytes += bytes;
         for change in &changes {
             self.ledger.apply(change);
         }
         batch.changes.extend(changes);
-        batch.answers.push(answer);
-        Ok(())
+        Ok(None)
+    }
+
+    /// Bytes that no change may use but a release: so many that each address in use can be freed on a full disk, and `more` addresses.
+    fn spare(&self, more: usize) -> usize {
+        let held = usize::try_from(self.ledger.in_use()).unwrap_or(usize::MAX);
+        held.saturating_add(more).min(MOST_RELEASES) * RELEASE_BYTES
     }
 
     /// Adds the steps of grants that follow from the batch. Without room on the disk they wait for the next batch, whatever that
@@ -286,28 +354,17 @@ impl Worker {
         if steps.is_empty() {
             return Ok(());
         }
-        let texts = |change: &Change| if let Change::Grant { pool, .. } = change { pool.name.len() } else { 0 };
-        let bytes: usize = steps.iter().map(|change| change_bytes(texts(change))).sum();
-        match self.store.make_room(batch.bytes + bytes) {
-            Ok(()) => {}
-            Err(full) if full.is_harmless() => {
-                if !has_waited {
-                    self.metrics.store_full.inc();
-                    warn!(
-                        error = %full,
-                        "the disk is full: the agent uses no new block and reports no released block as ended; free space, the agent tries again"
-                    );
-                }
-                self.steps_wait = true;
-                return Ok(());
+        let spare = self.spare(0);
+        if let Some(full) = self.add(batch, steps, spare)? {
+            self.steps_wait = true;
+            if !has_waited {
+                self.metrics.store_full.inc();
+                warn!(
+                    error = %full,
+                    "the disk is full: the agent uses no new block and reports no released block as ended; free space, the agent tries again"
+                );
             }
-            Err(broken) => return Err(broken),
         }
-        batch.bytes += bytes;
-        for step in &steps {
-            self.ledger.apply(step);
-        }
-        batch.changes.extend(steps);
         Ok(())
     }
 
@@ -328,7 +385,8 @@ impl Worker {
             self.publish();
         }
         let position = self.store.position();
-        batch.answers.into_iter().for_each(|answer| answer.tell(position));
+        let full = self.full.borrow().clone();
+        batch.answers.into_iter().for_each(|answer| answer.tell(position, full.as_ref()));
         if changed && self.store.wants_compaction() {
             self.compact()?;
         }
@@ -337,6 +395,10 @@ impl Worker {
 
     fn publish(&self) {
         self.metrics.set_usage(&self.ledger.usage());
+        self.move_version();
+    }
+
+    fn move_version(&self) {
         self.versions.send_modify(|version| *version = version.wrapping_add(1));
     }
 

@@ -10,11 +10,16 @@ use ipam_daemon::{Common, CommonFlags, Mistakes, gosyntax};
 use ipam_node_api::AgentAddress;
 
 const LOG_LEVELS: [&str; 6] = ["verbose", "debug", "info", "warning", "error", "panic"];
+/// Default of `--store-file`.
+pub const STORE_FILE: &str = "/var/lib/cni/nv-ipam/store";
 const SOCKET: &str = "unix:///var/lib/cni/nv-ipam/daemon.sock";
 
 /// The node agent of NVIDIA-compatible IPAM: gives addresses of its node's blocks to pods.
 #[derive(Parser, Debug)]
 #[command(name = "ipam-node", max_term_width = 120)]
+#[command(
+    after_help = "Commands: ipam-node store shows, checks and exports the store of the agent on this node. See ipam-node store --help"
+)]
 pub struct Flags {
     #[command(flatten)]
     common: CommonFlags,
@@ -25,7 +30,7 @@ pub struct Flags {
     #[arg(long, default_value = SOCKET, value_name = "ADDRESS")]
     bind_address: String,
     /// The reference's store file. The journal is kept beside it, in the directory of this name with ".d" appended
-    #[arg(long, default_value = "/var/lib/cni/nv-ipam/store", value_name = "PATH")]
+    #[arg(long, default_value = STORE_FILE, value_name = "PATH")]
     store_file: String,
     /// Time between two checks for addresses whose pod is gone
     #[arg(long, default_value = "1m", value_name = "DURATION")]
@@ -219,12 +224,17 @@ impl CniFlags {
     }
 }
 
+/// The folder of the journal that belongs to a `--store-file`.
+pub fn directory_of(store_file: &Path) -> PathBuf {
+    let mut name = store_file.to_owned().into_os_string();
+    name.push(".d");
+    name.into()
+}
+
 impl Config {
     /// Where the journal is kept: the name of the store file with ".d" appended.
     pub fn store_directory(&self) -> PathBuf {
-        let mut name = self.store_file.clone().into_os_string();
-        name.push(".d");
-        name.into()
+        directory_of(&self.store_file)
     }
 
     /// Checks that what the flags name is there, as the reference does; all that is missing at once.

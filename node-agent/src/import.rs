@@ -1,12 +1,14 @@
-//! The import of NVIDIA's store: what it records is never allocated again.
+//! The import of the stores of nv-ipam: what they record is never allocated again. There are two: the file of its agent, and the folders of the
+//! oldest versions.
 //!
-//! The journal records the digest of the imported file. So a file that another agent has changed since is imported again, and one that
+//! The journal records the digest of each imported store. So a file that another agent has changed since is imported again, and one that
 //! has not changed is not. Afterwards the file is kept under a dated name, and a placeholder on which NVIDIA's agent refuses to start
 //! takes its place: started on the old file, it would allocate addresses that this agent has allocated since.
 //!
 //! Call it only once the agent has the lock of its store and its socket: an agent that still serves would go on changing the file.
 
-mod nv_ipam;
+mod host_local;
+pub(crate) mod nv_ipam;
 
 use std::path::{Path, PathBuf};
 use std::{fs, io};
@@ -16,7 +18,17 @@ use ipam_core::ledger::{Change, Ledger, Reservation};
 use tracing::{info, warn};
 
 use crate::files;
-pub use nv_ipam::ImportError;
+
+/// Why the reservations of an older store are not known.
+#[derive(Debug, thiserror::Error)]
+#[error(
+    "cannot import {path}, the store of nv-ipam: {why}. Without it this agent would allocate addresses that pods use. Repair the file, \
+     or move it away once no pod on this node uses these pools"
+)]
+pub struct ImportError {
+    path: String,
+    why: String,
+}
 
 /// A store that NVIDIA's agent refuses ("checksum not set in store file"), and that has no reservations.
 const PLACEHOLDER: &str = r#"{"version":1,"checksum":0,"pools":{}}"#;
@@ -27,8 +39,8 @@ pub struct Import {
     path: PathBuf,
     digest: [u8; 32],
     records: Vec<Change>,
-    /// No agent of NVIDIA's starts on the file until it is put away.
-    _lock: Option<fs::File>,
+    /// Nobody else changes the store until it is put away.
+    _locks: Vec<fs::File>,
 }
 
 /// A reservation of the older store that the ledger contradicts.
@@ -62,13 +74,23 @@ impl Conflict {
 }
 
 impl Import {
-    /// Reads the store `path`. `None` if there is none, or only the placeholder.
+    /// Reads the store file `path`. `None` if there is none, or only the placeholder.
     ///
     /// # Errors
     /// Another process has locked the file, or it cannot be read to its last record.
     pub fn read(path: &Path) -> Result<Option<Self>, ImportError> {
         let Some(nv_ipam::Content { file, text, records }) = nv_ipam::read(path)? else { return Ok(None) };
-        Ok(Some(Self { path: path.to_owned(), digest: digest(&text), records, _lock: Some(file) }))
+        Ok(Some(Self { path: path.to_owned(), digest: digest(&text), records, _locks: vec![file] }))
+    }
+
+    /// Reads the folders of the oldest versions, in `state/host-local` beside the store file `path`. `None` if there are none.
+    ///
+    /// # Errors
+    /// Another process has locked a folder, or a file in it cannot be read.
+    pub fn read_host_local(path: &Path) -> Result<Option<Self>, ImportError> {
+        let path = path.with_file_name("state").join("host-local");
+        let Some(host_local::Content { locks, text, records }) = host_local::read(&path)? else { return Ok(None) };
+        Ok(Some(Self { path, digest: digest(&text), records, _locks: locks }))
     }
 
     /// Records in `ledger` what it does not know of this store. Nothing is durable yet: the next snapshot has it.
@@ -89,7 +111,13 @@ impl Import {
         }
     }
 
-    /// Keeps the file under a dated name, and puts the placeholder in its place. To be called once the import is durable.
+    /// Whether this store has what `ledger` does not.
+    pub fn has_news(&self, ledger: &Ledger) -> bool {
+        let is_of_address = |change: &Change| matches!(change, Change::Reserve { .. } | Change::Contested { .. });
+        missing(ledger, &self.records).0.iter().any(is_of_address)
+    }
+
+    /// Keeps the store under a dated name, and puts the placeholder in the place of a file. To be called once the import is durable.
     pub fn put_away(&self) {
         if let Err(error) = self.replace() {
             warn!(
@@ -105,6 +133,11 @@ impl Import {
         let now = jiff::Timestamp::now().strftime("%Y%m%dT%H%M%S%.3fZ").to_string();
         let mut kept = self.path.clone().into_os_string();
         kept.push(format!(".imported-{now}"));
+        if self.path.is_dir() {
+            fs::rename(&self.path, &kept)?;
+            info!(path = %self.path.display(), kept = %Path::new(&kept).display(), "the imported store is kept under another name");
+            return Ok(());
+        }
         fs::hard_link(&self.path, &kept)?;
         if let Err(error) = files::replace(&self.path, PLACEHOLDER.as_bytes(), 0o600) {
             drop(fs::remove_file(&kept));
@@ -131,7 +164,7 @@ fn missing(ledger: &Ledger, records: &[Change]) -> (Vec<Change>, Vec<Conflict>) 
     let is_known = |pool: &PoolKey| ledger.reservations().any(|held| held.pool == *pool);
     for record in records {
         match record {
-            Change::Reserve { reservation, .. } => {
+            Change::Reserve { reservation, .. } | Change::Contested { reservation } => {
                 let of_owner = ledger.held_by(&reservation.pool, &reservation.owner);
                 let own = of_owner.or_else(|| ledger.holder(&reservation.pool, reservation.addr));
                 match own {

@@ -11,6 +11,7 @@
 
 pub mod allocator;
 pub mod blocks;
+pub mod command;
 pub mod contact;
 mod files;
 pub mod flags;
@@ -23,11 +24,13 @@ pub mod metrics;
 pub mod note;
 pub mod problem;
 pub mod ready;
+pub mod room;
 pub mod rpc;
 pub mod run;
 pub mod socket;
 pub mod spec;
 pub mod spec_file;
+pub mod spool;
 pub mod standing;
 pub mod status;
 pub mod store;

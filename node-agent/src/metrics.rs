@@ -53,6 +53,8 @@ pub struct Metrics {
     pub compactions: Counter,
     /// How often the disk was full: requests that were refused, and grants whose steps began to wait.
     pub store_full: Counter,
+    /// 1 while the disk has no room for allocations.
+    pub disk_full: Gauge,
     /// Addresses given back because their pod is gone.
     pub stale_released: Counter,
     /// 1 while the watch of the node's blocks is in order.
@@ -81,6 +83,7 @@ impl Default for Metrics {
             known: Mutex::default(),
             compactions: Counter::default(),
             store_full: Counter::default(),
+            disk_full: Gauge::default(),
             stale_released: Counter::default(),
             watch_up: Gauge::default(),
             report_failures: Counter::default(),
@@ -118,6 +121,7 @@ impl Metrics {
             "How often the disk was full: requests refused, and grants that began to wait",
             metrics.store_full.clone(),
         );
+        r.register("disk_full", "Whether the disk has no room for allocations", metrics.disk_full.clone());
         r.register("stale_released", "Addresses given back because their pod is gone", metrics.stale_released.clone());
         r.register("watch_up", "Whether the watch of the node's blocks is in order", metrics.watch_up.clone());
         r.register("report_failures", "Status reports the API server did not take", metrics.report_failures.clone());

@@ -1,9 +1,9 @@
 //! Whether the agent does its duty: the truth behind /readyz and behind the answer to the plugin's STATUS.
 
-use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Arc, Mutex, PoisonError};
 
-/// Shared by all tasks; each part is set by the one that knows. The store has no part: without it nothing runs.
+/// Shared by all tasks; each part is set by the one that knows.
 #[derive(Clone, Default, Debug)]
 pub struct Readiness(Arc<Parts>);
 
@@ -11,6 +11,7 @@ pub struct Readiness(Arc<Parts>);
 struct Parts {
     serving: AtomicBool,
     blocks_known: AtomicBool,
+    disk_full: Mutex<Option<String>>,
 }
 
 impl Readiness {
@@ -22,6 +23,11 @@ impl Readiness {
     /// A spec was seen, from the API server or from disk.
     pub fn blocks_are_known(&self) {
         self.0.blocks_known.store(true, Ordering::SeqCst);
+    }
+
+    /// The disk has no room for allocations, and why; or it has.
+    pub fn set_disk_full(&self, full: Option<String>) {
+        *self.0.disk_full.lock().unwrap_or_else(PoisonError::into_inner) = full;
     }
 
     /// Fails until the node's blocks are known.
@@ -36,6 +42,9 @@ impl Readiness {
     pub fn check(&self) -> Result<(), String> {
         if !self.0.serving.load(Ordering::SeqCst) {
             return Err("the socket does not take calls".to_owned());
+        }
+        if let Some(full) = &*self.0.disk_full.lock().unwrap_or_else(PoisonError::into_inner) {
+            return Err(full.clone());
         }
         self.blocks()
     }

@@ -3,7 +3,7 @@
 //! Decides codes and messages, never addresses. All mistakes of a request are told in one message, each with the name of
 //! its field in the `.proto`; the reason words go along as metadata under [`REASON_KEY`].
 
-mod convert;
+pub(crate) mod convert;
 
 use std::sync::Arc;
 use std::time::{Duration, Instant};

@@ -12,12 +12,14 @@ use anyhow::{Context, anyhow};
 use ipam_core::ledger::Ledger;
 use ipam_daemon::http::Check;
 use ipam_daemon::{Mistakes, Shutdown, Site, cluster};
+use ipam_node_api::spool::Spool;
 use prometheus_client::registry::Registry;
 use tokio::sync::watch;
 use tokio_util::sync::CancellationToken;
-use tracing::{error, info};
+use tracing::{error, info, warn};
 
 use crate::allocator::{Allocator, Ended, system_clock};
+use crate::command;
 use crate::contact::Offline;
 use crate::flags::{Config, Flags};
 use crate::found::Found;
@@ -26,9 +28,11 @@ use crate::import::{self, Import};
 use crate::install::install;
 use crate::metrics::Metrics;
 use crate::ready::Readiness;
+use crate::room;
 use crate::rpc::Rpc;
 use crate::socket::Listener;
 use crate::spec_file::SpecFile;
+use crate::spool;
 use crate::status::Reporter;
 use crate::store::{Opened, RealDirectory, Store as _, StoreError};
 use crate::watch::{Blocks, FIRST_WORD, events};
@@ -40,6 +44,12 @@ const GRACE: Duration = Duration::from_secs(10);
 
 /// The program: runs until a signal, or until it cannot go on. 0 after an orderly end, 2 for a wrong command line, 1 else.
 pub fn main(args: impl IntoIterator<Item = OsString>) -> ExitCode {
+    let mut args = args.into_iter().peekable();
+    let program = args.next();
+    if args.next_if(|argument| argument == command::NAME).is_some() {
+        return command::main(args);
+    }
+    let args = program.into_iter().chain(args);
     let mut mistakes = Mistakes::default();
     let config = match ipam_daemon::flags::parse_known::<Flags>(args, &mut mistakes) {
         Ok(flags) => flags.read(mistakes).and_then(|config| config.check_paths().map(|()| config)),
@@ -113,6 +123,14 @@ impl Agent {
         let file = SpecFile::new(&config.store_directory(), &config.node, &config.common.namespace);
         let mut blocks = Blocks::new(allocator.clone(), file, readiness.clone(), told);
         blocks.load(FIRST_WORD, found).await;
+        if let Some(spool) = Spool::of(&config.bind) {
+            match spool.create() {
+                Ok(()) => spool::apply(&spool, &allocator).await,
+                Err(error) => {
+                    warn!(path = %spool.path().display(), %error, "there is no spool, so DEL fails while this agent is away");
+                }
+            }
+        }
         Ok(Self { allocator, ended, listener, blocks, in_force, readiness, metrics })
     }
 
@@ -127,6 +145,10 @@ impl Agent {
         info!(address = %config.bind, "taking calls");
         install(&config.cni)?;
         let closing = allocator.clone();
+        if let Some(spool) = Spool::of(&config.bind) {
+            tokio::spawn(spool::follow(spool, allocator.clone(), stop.clone()));
+        }
+        tokio::spawn(room::follow(allocator.clone(), readiness.clone(), Arc::clone(&metrics), stop.clone()));
         let served = CancellationToken::new();
         let keeping = housekeeping(config.clone(), allocator, blocks, in_force, metrics, stop.clone(), served.clone());
         let (mut serving, mut keeping, mut ended) = (serving, tokio::spawn(keeping), ended);
@@ -194,17 +216,14 @@ fn open_store(
     for change in &opened.take_changes() {
         ledger.apply(change);
     }
-    let import = Import::read(&config.store_file)?;
-    if let Some(import) = &import {
-        import.record(&mut ledger);
-    }
+    let imports = [Import::read_host_local(&config.store_file)?, Import::read(&config.store_file)?];
+    imports.iter().flatten().for_each(|import| import.record(&mut ledger));
     let journal = opened.begin(&ledger.snapshot())?;
-    match import {
-        // On a full disk the journal goes on without what was imported, so the file stays.
-        Some(import) if journal.position().epoch > before.epoch => import.put_away(),
-        Some(_) => {}
-        None => import::reserve_place(&config.store_file),
+    // On a full disk the journal goes on without what was imported, so the stores stay.
+    if journal.position().epoch > before.epoch {
+        imports.iter().flatten().for_each(Import::put_away);
     }
+    import::reserve_place(&config.store_file);
     info!(held = ledger.reservations().count(), "store open");
     let (allocator, ended) = Allocator::start(ledger, Box::new(journal), system_clock(), Arc::clone(metrics))?;
     Ok((allocator, ended, found))

@@ -27,6 +27,7 @@ use tracing::{debug, info, warn};
 
 use crate::allocator::{Allocator, Failure, Holdings};
 use crate::metrics::Metrics;
+use crate::problem::Problem;
 use crate::standing::Standing;
 use crate::store::Position;
 use crate::text::shortened;
@@ -95,10 +96,12 @@ impl Report {
         };
         let mut pools: Vec<_> = held.iter().map(block_use).collect();
         pools.sort_by(|a, b| (a.pool_type, &a.name).cmp(&(b.pool_type, &b.name)));
-        let ready = match &in_force.problems[..] {
+        let full = holdings.full.as_deref().map(disk_full);
+        let problems: Vec<_> = full.iter().chain(&in_force.problems).collect();
+        let ready = match &problems[..] {
             [] => (SERVING.to_owned(), "all blocks of this node are served".to_owned()),
             [first, ..] => {
-                let sentences: Vec<_> = in_force.problems.iter().map(|problem| problem.sentence.as_str()).collect();
+                let sentences: Vec<_> = problems.iter().map(|problem| problem.sentence.as_str()).collect();
                 (first.reason.to_owned(), shortened(sentences.join("; "), MESSAGE))
             }
         };
@@ -173,6 +176,13 @@ impl Report {
             conditions: vec![condition],
         }
     }
+}
+
+/// The disk has no room for allocations, `why`.
+fn disk_full(why: &str) -> Problem {
+    let sentence =
+        format!("the agent refuses ADD: {why}; DEL works as long as the journal has room that it keeps for it");
+    Problem { reason: "DiskFull", sentence }
 }
 
 fn ready_condition(status: &IPAMNodeStatus) -> Option<&Condition> {
@@ -427,7 +437,6 @@ pub(crate) mod tests {
     use ipam_crds::{IPAMNodeSpec, PoolType};
 
     use super::*;
-    use crate::problem::Problem;
     use crate::spec::NodeSpec;
 
     fn range(first: &str, last: &str) -> AddrRange {
@@ -439,7 +448,7 @@ pub(crate) mod tests {
         let runs = (used > 0).then(|| range("10.0.0.1", &format!("10.0.0.{used}")));
         let range = range("10.0.0.1", "10.0.0.4");
         let holding = Holding { key, range, used, capacity: u128::MAX, runs: runs.into_iter().collect(), grant: None };
-        Holdings { pools: vec![holding], position: Position { epoch: 3, sequence } }
+        Holdings { pools: vec![holding], position: Position { epoch: 3, sequence }, full: None }
     }
 
     pub(super) fn in_force(problems: Vec<Problem>) -> InForce {
@@ -509,6 +518,17 @@ pub(crate) mod tests {
         assert_eq!(answer.urgency(Some(&report(1))), Urgency::Soon);
         let unsaved = Report::new(&InForce { saved: Some(1), ..requested }, &holdings(1, 7)).unwrap();
         assert_eq!(unsaved.status(None, jiff::Timestamp::now()).report_request, None);
+    }
+
+    #[test]
+    fn a_full_disk_is_the_first_problem_and_is_reported_soon() {
+        let full = Holdings { full: Some("no space left in /x".into()), ..holdings(1, 7) };
+        let problems = vec![Problem { reason: "Offline", sentence: "away".into() }];
+        let report = |problems| Report::new(&in_force(problems), &full).unwrap();
+        let (reason, message) = report(problems).ready;
+        assert_eq!(reason, "DiskFull");
+        assert!(message.contains("no space left in /x") && message.ends_with("; away"), "{message}");
+        assert_eq!(super::tests::report(1).urgency(Some(&report(Vec::new()))), Urgency::Soon);
     }
 
     #[test]

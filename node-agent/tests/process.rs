@@ -15,6 +15,7 @@ use ipam_crds::NodeBlock;
 use ipam_node_agent::spec::NodeSpec;
 use ipam_node_api::AgentAddress;
 use ipam_node_api::client::AgentClient;
+use ipam_node_api::spool::Spool;
 use ipam_node_api::v1::{PoolType, ReleaseUnlistedRequest};
 use rustix::process::{Pid, Signal, kill_process};
 
@@ -438,4 +439,132 @@ fn a_damaged_journal_stops_the_start_and_says_what_to_do() {
     let (code, stderr) = home.run(|_| {});
     assert_eq!(code, Some(1));
     assert!(stderr.contains("store.d/journal") && stderr.contains("move the file away"), "{stderr}");
+}
+
+/// Runs `ipam-node store`: exit code, stdout and stderr.
+fn store(home: &Home, words: &[&str]) -> (Option<i32>, String, String) {
+    let mut command = Command::new(env!("CARGO_BIN_EXE_ipam-node"));
+    let words = words.iter().map(|word| (*word).to_owned());
+    common::run(command.arg("store").args(words).arg(format!("--store-file={}", home.path("store").display())))
+}
+
+#[tokio::test]
+async fn the_store_is_shown_and_checked_beside_a_running_agent() {
+    let home = Home::new().with_spec();
+    let (mut agent, client) = home.start().await;
+    for container in ["c1", "c2"] {
+        client.allocate(parameters(&["blue"], container), deadline()).await.unwrap();
+    }
+    let (code, shown, stderr) = store(&home, &["show", "-o", "json"]);
+    assert_eq!(code, Some(0), "{stderr}");
+    let shown: serde_json::Value = serde_json::from_str(&shown).unwrap();
+    let containers: Vec<_> =
+        shown["addresses"].as_array().unwrap().iter().map(|one| (&one["containerID"], &one["address"])).collect();
+    assert_eq!(containers, [(&"c1".into(), &"192.168.0.2".into()), (&"c2".into(), &"192.168.0.3".into())]);
+    let (_, yaml, _) = store(&home, &["show", "--output=yaml", "--address=192.168.0.3"]);
+    assert!(yaml.contains("containerID: c2") && !yaml.contains("containerID: c1"), "{yaml}");
+    for (filter, lines) in [("--pool=blue", 3), ("--pool=other", 1), ("--pod=nobody", 1)] {
+        assert_eq!(store(&home, &["show", filter]).1.lines().count(), lines, "{filter}");
+    }
+    let (code, text, _) = store(&home, &["check"]);
+    assert!(code == Some(0) && text.contains("is intact") && text.contains("2 addresses of 1 pools"), "{text}");
+
+    let (code, _, stderr) = store(&home, &["export", "--write"]);
+    assert_eq!(code, Some(1));
+    assert!(stderr.contains("in use by another process"), "{stderr}");
+    agent.signal(Signal::TERM);
+    agent.wait().await;
+    // A flipped bit in the first record.
+    let journal = home.path("store.d/journal");
+    let mut bytes = std::fs::read(&journal).unwrap();
+    bytes[40] ^= 1;
+    std::fs::write(&journal, bytes).unwrap();
+    let (code, _, stderr) = store(&home, &["check"]);
+    assert!(code == Some(1) && stderr.contains("is damaged"), "{stderr}");
+    let (code, _, stderr) = store(&Home::new(), &["show"]);
+    assert!(code == Some(1) && stderr.contains("there is no journal in"), "{stderr}");
+    assert_eq!(store(&home, &["what"]).0, Some(2));
+}
+
+#[tokio::test]
+async fn the_way_to_nvidias_agent_and_back_keeps_every_address() {
+    let home = Home::new().with_spec();
+    let older = older_store(&[("old", "192.168.0.2")]);
+    std::fs::write(home.path("store"), &older).unwrap();
+    let (mut agent, client) = home.start().await;
+    client.allocate(parameters(&["blue"], "new"), deadline()).await.unwrap();
+    agent.signal(Signal::TERM);
+    agent.wait().await;
+
+    let (_, printed, _) = store(&home, &["export", "--format=nv-ipam-v1"]);
+    let (code, said, stderr) = store(&home, &["export", "--write"]);
+    assert_eq!(code, Some(0), "{stderr}");
+    assert!(said.contains("has the 2 addresses in use"), "{said}");
+    let written = std::fs::read_to_string(home.path("store")).unwrap();
+    assert_eq!(written, printed);
+    for part in
+        ["\"old_net1\"", "\"new_net1\"", "\"ip_address\":\"192.168.0.3\"", "\"last_reserved_ip\":\"192.168.0.3\""]
+    {
+        assert!(written.contains(part), "{part} is not in {written}");
+    }
+    // That agent allocates and frees, and ours comes back.
+    std::fs::write(home.path("store"), older_store(&[("old", "192.168.0.2"), ("theirs", "192.168.0.9")])).unwrap();
+    let (code, _, stderr) = store(&home, &["export", "--write"]);
+    assert!(code == Some(1) && stderr.contains("Start ipam-node once"), "{stderr}");
+    let (_agent, client) = home.start().await;
+    for (container, addr) in [("old", "192.168.0.2"), ("new", "192.168.0.3"), ("theirs", "192.168.0.9")] {
+        client.is_allocated(with_ips(parameters(&["blue"], container), &[addr]), deadline()).await.unwrap();
+    }
+}
+
+#[tokio::test]
+async fn the_files_of_the_oldest_versions_are_imported_and_put_away() {
+    let home = Home::new().with_spec();
+    let pool = home.path("state/host-local/blue");
+    std::fs::create_dir_all(&pool).unwrap();
+    for (name, text) in [("192.168.0.2", "older\r\nnet1"), ("last_reserved_ip.0", "192.168.0.2"), ("lock", "")] {
+        std::fs::write(pool.join(name), text).unwrap();
+    }
+    let (_agent, client) = home.start().await;
+    client.is_allocated(with_ips(parameters(&["blue"], "older"), &["192.168.0.2"]), deadline()).await.unwrap();
+    let given = client.allocate(parameters(&["blue"], "new"), deadline()).await.unwrap();
+    assert_eq!(given[0].ip, "192.168.0.3/16");
+    client.deallocate(parameters(&["blue"], "older"), deadline()).await.unwrap();
+    let kept: Vec<_> = std::fs::read_dir(home.path("state")).unwrap().map(|entry| entry.unwrap().file_name()).collect();
+    assert!(matches!(&kept[..], [one] if one.to_string_lossy().starts_with("host-local.imported-")), "{kept:?}");
+}
+
+#[tokio::test]
+async fn what_the_plugin_left_while_no_agent_ran_is_freed_before_the_next_one_serves() {
+    let home = Home::new().with_spec();
+    let (mut agent, client) = home.start().await;
+    for container in ["c1", "c2"] {
+        client.allocate(parameters(&["blue"], container), deadline()).await.unwrap();
+    }
+    agent.signal(Signal::TERM);
+    agent.wait().await;
+    let spool = Spool::of(&AgentAddress::Unix(home.path("daemon.sock"))).unwrap();
+    spool.leave(&parameters(&["blue"], "c1")).unwrap();
+    std::fs::write(spool.path().join("0.del"), "no request").unwrap();
+    // Left before the address was allocated, as if the clock had gone back: it frees nothing.
+    spool.leave(&parameters(&["blue"], "c2")).unwrap();
+    let note = spool.notes().unwrap().into_iter().find(|note| {
+        let request = note.request.clone().ok().and_then(|request| request.parameters);
+        request.is_some_and(|parameters| parameters.cni_containerid == "c2")
+    });
+    let long_ago = std::time::SystemTime::UNIX_EPOCH + Duration::from_secs(1_000_000_000);
+    std::fs::File::options().write(true).open(note.unwrap().path).unwrap().set_modified(long_ago).unwrap();
+
+    let (_agent, client) = home.start().await;
+    let gone = client.is_allocated(parameters(&["blue"], "c1"), deadline()).await.unwrap_err();
+    assert_eq!(gone.code(), tonic::Code::NotFound);
+    client.is_allocated(parameters(&["blue"], "c2"), deadline()).await.unwrap();
+    assert_eq!(std::fs::read_dir(spool.path()).unwrap().count(), 0, "what was applied, or never can be, is taken away");
+    // While the agent runs, too.
+    spool.leave(&parameters(&["blue"], "c2")).unwrap();
+    let until = deadline();
+    while client.is_allocated(parameters(&["blue"], "c2"), deadline()).await.is_ok() {
+        assert!(tokio::time::Instant::now() < until, "the note is not applied");
+        tokio::time::sleep(Duration::from_millis(20)).await;
+    }
 }

@@ -29,7 +29,7 @@ use ipam_e2e::control_plane::ControlPlane;
 struct Forgetful(Position);
 
 impl Store for Forgetful {
-    fn make_room(&mut self, _: usize) -> Result<(), StoreError> {
+    fn make_room(&mut self, _: usize, _: usize) -> Result<(), StoreError> {
         Ok(())
     }
 

@@ -44,7 +44,7 @@ impl Kept {
 }
 
 impl Store for Kept {
-    fn make_room(&mut self, _: usize) -> Result<(), StoreError> {
+    fn make_room(&mut self, _: usize, _: usize) -> Result<(), StoreError> {
         Ok(())
     }
 

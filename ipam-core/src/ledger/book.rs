@@ -72,7 +72,7 @@ impl Book {
     }
 
     /// How many addresses are in use.
-    fn used(&self) -> u64 {
+    pub(super) fn used(&self) -> u64 {
         u64::try_from(self.held.len() + self.only_contested().len()).unwrap_or(u64::MAX)
     }
 

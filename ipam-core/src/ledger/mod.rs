@@ -261,6 +261,11 @@ impl Ledger {
         self.books.get(pool)?.held_by(owner)
     }
 
+    /// Number of addresses in use, also in pools that are not configured.
+    pub fn in_use(&self) -> u64 {
+        self.books.values().map(Book::used).sum()
+    }
+
     /// How full each configured pool is, by key.
     pub fn usage(&self) -> Vec<PoolUsage> {
         self.books.values().filter_map(Book::usage).collect()

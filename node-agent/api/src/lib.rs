@@ -9,6 +9,7 @@
 pub mod address;
 #[cfg(feature = "client")]
 pub mod client;
+pub mod spool;
 
 pub use address::AgentAddress;
 

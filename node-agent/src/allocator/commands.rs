@@ -4,7 +4,7 @@ use std::collections::HashSet;
 use std::net::IpAddr;
 
 use ipam_core::ledger::{
-    Allocation, Attachment, Change, GrantStep, Holding, Ledger, Owner, Refusal, Request, Reservation, SpecVersion,
+    Allocation, Change, GrantStep, Holding, Ledger, Owner, Refusal, Request, Reservation, SpecVersion,
 };
 use ipam_core::node_pool::Pause;
 use ipam_core::{GrantId, NodePool, PoolKey};
@@ -12,7 +12,7 @@ use ipam_crds::HELD_RUNS;
 use tokio::sync::oneshot::Sender;
 
 use super::Failure;
-use crate::store::{Position, StoreError, change_bytes};
+use crate::store::{Position, StoreError};
 
 /// What is held, and where the journal stands with it.
 #[derive(Clone, PartialEq, Eq, Default, Debug)]
@@ -21,6 +21,8 @@ pub struct Holdings {
     pub pools: Vec<Holding>,
     /// Where the journal stands.
     pub position: Position,
+    /// Why the disk has no room for allocations; `None` while it has.
+    pub full: Option<String>,
 }
 
 /// What a network's garbage collection keeps: everything else that the network holds in the pools is given back.
@@ -46,7 +48,7 @@ pub enum Source {
 pub(super) enum Command {
     Allocate { request: Request, reply: Sender<Result<Allocation, Failure>> },
     Check { pools: Vec<PoolKey>, owner: Owner, expected: Vec<IpAddr>, reply: Sender<Result<(), Failure>> },
-    Release { pools: Vec<PoolKey>, owner: Owner, reply: Sender<Result<usize, Failure>> },
+    Release { pools: Vec<PoolKey>, owner: Owner, until: i64, reply: Sender<Result<usize, Failure>> },
     ReleaseUnlisted { unlisted: Unlisted, reply: Sender<Result<usize, Failure>> },
     ReleaseStale { stale: Vec<Reservation>, reply: Sender<Result<usize, Failure>> },
     Configure { pools: Vec<NodePool>, source: Source, reply: Sender<()> },
@@ -55,6 +57,7 @@ pub(super) enum Command {
     Withdraw { steps: Vec<(PoolKey, GrantId, GrantStep)>, reply: Sender<()> },
     Reservations { reply: Sender<Vec<Reservation>> },
     Holdings { reply: Sender<Holdings> },
+    LookForRoom { reply: Sender<()> },
     Close,
 }
 
@@ -70,16 +73,34 @@ pub(super) enum Deferred {
 }
 
 impl Deferred {
-    /// `position` is where the journal stands now that all is durable.
-    pub(super) fn tell(self, position: Position) {
+    /// `position` is where the journal stands now that all is durable, `full` why the disk has no room for allocations.
+    pub(super) fn tell(self, position: Position, full: Option<&String>) {
         match self {
             Self::Allocation(reply, answer) => drop(reply.send(answer)),
             Self::Checked(reply, answer) => drop(reply.send(answer)),
             Self::Released(reply, count) => drop(reply.send(Ok(count))),
             Self::Done(reply) => drop(reply.send(())),
             Self::Reservations(reply, held) => drop(reply.send(held)),
-            Self::Holdings(reply, pools) => drop(reply.send(Holdings { pools, position })),
+            Self::Holdings(reply, pools) => drop(reply.send(Holdings { pools, position, full: full.cloned() })),
             Self::Nothing => {}
+        }
+    }
+}
+
+impl Deferred {
+    /// Whether a request is refused until the API server confirms a grant.
+    pub(super) const fn waits_for_confirmation(&self) -> bool {
+        matches!(self, Self::Allocation(_, Err(Failure::Refused(Refusal::Paused { pause: Pause::Unconfirmed, .. }))))
+    }
+
+    /// Answers instead that there is no room for the changes.
+    pub(super) fn refuse(self, full: &StoreError) {
+        let failure = Failure::Full(full.to_string());
+        match self {
+            Self::Allocation(reply, _) => drop(reply.send(Err(failure))),
+            Self::Released(reply, _) => drop(reply.send(Err(failure))),
+            // These change nothing.
+            Self::Checked(..) | Self::Done(_) | Self::Reservations(..) | Self::Holdings(..) | Self::Nothing => {}
         }
     }
 }
@@ -99,47 +120,18 @@ impl Command {
             | Self::Close => false,
             Self::Reservations { reply } => reply.is_closed(),
             Self::Holdings { reply } => reply.is_closed(),
+            Self::LookForRoom { reply } => reply.is_closed(),
         }
     }
 
-    /// An upper bound of what the decision writes to the journal; 0 if it never writes.
-    pub(super) fn journal_bytes(&self, ledger: &Ledger) -> usize {
-        match self {
-            // What has its record already needs no room: a repeat is answered on a full disk, too.
-            Self::Allocate { request, .. } => text_bytes_of_request(request, ledger),
-            Self::Release { pools, owner, .. } => {
-                let held = pools.iter().filter(|pool| ledger.held_by(pool, owner).is_some());
-                held.map(|pool| release_bytes(pool, owner)).sum()
-            }
-            Self::ReleaseUnlisted { unlisted, .. } => {
-                let released = unlisted.held(ledger);
-                released.iter().map(|(pool, owner)| release_bytes(pool, owner)).sum()
-            }
-            Self::ReleaseStale { stale, .. } => stale.iter().map(|held| release_bytes(&held.pool, &held.owner)).sum(),
-            Self::Confirm { grants, .. } | Self::Rest { grants, .. } => {
-                grants.iter().map(|(pool, _)| change_bytes(pool.name.len())).sum()
-            }
-            _ => 0,
-        }
+    /// Whether all that the decision writes frees addresses.
+    pub(super) const fn frees(&self) -> bool {
+        matches!(self, Self::Release { .. } | Self::ReleaseUnlisted { .. } | Self::ReleaseStale { .. })
     }
 
     /// Whether the answer tells of the whole state, so that it must be the state at the end of its batch.
     pub(super) const fn ends_batch(&self) -> bool {
         matches!(self, Self::Holdings { .. })
-    }
-
-    /// Answers that there is no room.
-    pub(super) fn refuse(self, full: &StoreError) {
-        let failure = Failure::Full(full.to_string());
-        match self {
-            Self::Allocate { reply, .. } => drop(reply.send(Err(failure))),
-            Self::Release { reply, .. }
-            | Self::ReleaseUnlisted { reply, .. }
-            | Self::ReleaseStale { reply, .. }
-            | Self::Confirm { reply, .. }
-            | Self::Rest { reply, .. } => drop(reply.send(Err(failure))),
-            _ => {}
-        }
     }
 
     /// The changes to make, and the answer to give once they are durable. Touches what is configured, never what is held.
@@ -159,7 +151,10 @@ impl Command {
                 let answer = ledger.check(&pools, &owner, &expected);
                 (Vec::new(), Deferred::Checked(reply, answer.map_err(Failure::from)))
             }
-            Self::Release { pools, owner, reply } => released(reply, ledger.release(&pools, &owner, now)),
+            Self::Release { mut pools, owner, until, reply } => {
+                pools.retain(|pool| ledger.held_by(pool, &owner).is_none_or(|held| held.created <= until));
+                released(reply, ledger.release(&pools, &owner, now))
+            }
             Self::ReleaseUnlisted { unlisted, reply } => {
                 let held = unlisted.held(ledger);
                 released(
@@ -190,6 +185,7 @@ impl Command {
                 (Vec::new(), Deferred::Reservations(reply, ledger.reservations().cloned().collect()))
             }
             Self::Holdings { reply } => (Vec::new(), Deferred::Holdings(reply, ledger.holdings(HELD_RUNS))),
+            Self::LookForRoom { reply } => (Vec::new(), Deferred::Done(reply)),
             Self::Close => (Vec::new(), Deferred::Nothing),
         }
     }
@@ -212,22 +208,4 @@ impl Unlisted {
 fn released(reply: Sender<Result<usize, Failure>>, changes: Vec<Change>) -> (Vec<Change>, Deferred) {
     let count = changes.len();
     (changes, Deferred::Released(reply, count))
-}
-
-fn release_bytes(pool: &PoolKey, owner: &Owner) -> usize {
-    change_bytes(pool.name.len() + owner.container_id.len() + owner.if_name.len())
-}
-
-/// An upper bound of what granting `request` writes.
-fn text_bytes_of_request(request: &Request, ledger: &Ledger) -> usize {
-    let Attachment { pod_name, pod_namespace, pod_uid, device_id, network } = &request.attachment;
-    let Owner { container_id, if_name } = &request.owner;
-    let texts = [pod_name, pod_namespace, pod_uid, device_id, network, container_id, if_name];
-    let shared: usize = texts.iter().map(|text| text.len()).sum();
-    let missing: Vec<_> =
-        request.pools.iter().filter(|pool| ledger.held_by(pool, &request.owner).is_none()).cloned().collect();
-    let woken = ledger.wake(&missing);
-    let name = |change: &Change| if let Change::Grant { pool, .. } = change { pool.name.len() } else { 0 };
-    let wakes: usize = woken.iter().map(|change| change_bytes(name(change))).sum();
-    wakes + missing.iter().map(|pool| change_bytes(shared + pool.name.len())).sum::<usize>()
 }

@@ -10,21 +10,15 @@ use std::path::Path;
 use std::{fs, io};
 
 use ipam_core::addr::parse_addr;
-use ipam_core::ledger::{Attachment, Change, Owner, Reservation};
+use ipam_core::ledger::{Attachment, Change, Ledger, Owner, Reservation};
 use ipam_core::{PoolKey, PoolKind};
 use serde::{Deserialize, Serialize};
 use serde_json::ser::Formatter;
 
-/// Why the file's reservations are not known.
-#[derive(Debug, thiserror::Error)]
-#[error(
-    "cannot import {path}, the store of nv-ipam: {why}. Without it this agent would allocate addresses that pods use. Repair the file, \
-     or move it away once no pod on this node uses these pools"
-)]
-pub struct ImportError {
-    path: String,
-    why: String,
-}
+use super::ImportError;
+
+/// What names of CIDRPools begin with.
+const CIDR_POOL: &str = "cidrpool/";
 
 /// The file, with its fields in the order in which the reference writes them: the checksum is over that text.
 #[derive(Serialize, Deserialize)]
@@ -36,7 +30,7 @@ struct File {
     pools: Option<BTreeMap<String, Pool>>,
 }
 
-#[derive(Serialize, Deserialize)]
+#[derive(Serialize, Deserialize, Default)]
 struct Pool {
     #[serde(default)]
     name: String,
@@ -76,11 +70,17 @@ impl File {
     /// FNV-1a of this as the reference writes it, with a checksum of 0 (behaviour.md §7).
     fn computed_checksum(&mut self) -> Result<u32, String> {
         let written = std::mem::take(&mut self.checksum);
+        let text = self.written();
+        self.checksum = written;
+        Ok(text?.bytes().fold(0x811c_9dc5, |hash: u32, byte| (hash ^ u32::from(byte)).wrapping_mul(0x0100_0193)))
+    }
+
+    /// The text as the reference writes it.
+    fn written(&self) -> Result<String, String> {
         let mut text = Vec::new();
         let done = self.serialize(&mut serde_json::Serializer::with_formatter(&mut text, AsGo));
-        self.checksum = written;
         done.map_err(|error| error.to_string())?;
-        Ok(text.iter().fold(0x811c_9dc5, |hash: u32, byte| (hash ^ u32::from(*byte)).wrapping_mul(0x0100_0193)))
+        String::from_utf8(text).map_err(|error| error.to_string())
     }
 
     fn verify(&mut self) -> Result<(), String> {
@@ -107,6 +107,58 @@ impl Formatter for AsGo {
         }
         writer.write_all(rest.as_bytes())
     }
+}
+
+/// The store of NVIDIA's agent that has what `ledger` has. Cooldowns and the names of networks have no place in it.
+///
+/// # Errors
+/// The store cannot be encoded.
+pub(crate) fn text(ledger: &Ledger) -> Result<String, String> {
+    let mut pools = BTreeMap::<String, Pool>::new();
+    for held in ledger.reservations() {
+        let entries = pools.entry(key_of(&held.pool)).or_default().entries.get_or_insert_default();
+        let Owner { container_id, if_name } = &held.owner;
+        let mut name = format!("{container_id}_{if_name}");
+        // A second address of one owner. That agent frees the one with the plain name.
+        while entries.contains_key(&name) {
+            name.push('+');
+        }
+        entries.insert(name, entry(held));
+    }
+    for change in ledger.snapshot() {
+        if let Change::Cursor { pool, addr } = change {
+            pools.entry(key_of(&pool)).or_default().last_reserved_ip = addr.to_string();
+        }
+    }
+    for (name, pool) in &mut pools {
+        pool.name.clone_from(name);
+        pool.entries.get_or_insert_default();
+    }
+    let mut file = File { version: 1, checksum: 0, pools: Some(pools) };
+    file.checksum = file.computed_checksum()?;
+    file.written()
+}
+
+/// The name of a pool in the file.
+fn key_of(pool: &PoolKey) -> String {
+    match pool.kind {
+        PoolKind::IpPool => pool.name.clone(),
+        PoolKind::CidrPool => format!("{CIDR_POOL}{}", pool.name),
+    }
+}
+
+fn entry(held: &Reservation) -> Entry {
+    let Reservation { owner, addr, attachment, created, .. } = held.clone();
+    let metadata = Metadata {
+        create_time: jiff::Timestamp::from_second(created).unwrap_or_default().to_string(),
+        pod_uuid: attachment.pod_uid,
+        pod_name: attachment.pod_name,
+        pod_namespace: attachment.pod_namespace,
+        device_id: attachment.device_id,
+        pool_config_snapshot: String::new(),
+    };
+    let Owner { container_id, if_name: interface_name } = owner;
+    Entry { container_id, interface_name, ip_address: addr.to_string(), metadata, released_at: None }
 }
 
 /// A store that was read.
@@ -152,7 +204,7 @@ fn changes(text: &[u8]) -> Result<Option<Vec<Change>>, String> {
     file.verify()?;
     let mut changes = Vec::new();
     for (key, pool) in file.pools.unwrap_or_default() {
-        let pool_key = match key.strip_prefix("cidrpool/") {
+        let pool_key = match key.strip_prefix(CIDR_POOL) {
             Some(name) => PoolKey::new(PoolKind::CidrPool, name),
             None => PoolKey::new(PoolKind::IpPool, key.as_str()),
         };
@@ -162,21 +214,23 @@ fn changes(text: &[u8]) -> Result<Option<Vec<Change>>, String> {
 }
 
 fn pool_changes(key: &PoolKey, pool: Pool, changes: &mut Vec<Change>) -> Result<(), String> {
-    let (mut holders, mut owners) = (BTreeMap::new(), BTreeSet::new());
+    let (mut holders, mut owners) = (BTreeSet::new(), BTreeSet::new());
     for (name, entry) in pool.entries.unwrap_or_default() {
         let released = entry.released_at.as_deref().map(seconds);
         let reservation = reservation(key, entry).map_err(|why| format!(".entries[{name:?}]: {why}"))?;
-        if let Some(other) = holders.insert(reservation.addr, name.clone()) {
-            return Err(format!(": {} is held by {other:?} and {name:?}", reservation.addr));
-        }
         if let Some(since) = released {
-            changes.push(Change::Cooling { pool: key.clone(), addr: reservation.addr, since });
+            if holders.insert(reservation.addr) {
+                changes.push(Change::Cooling { pool: key.clone(), addr: reservation.addr, since });
+            }
             continue;
         }
-        if !owners.insert(reservation.owner.clone()) {
-            return Err(format!(".entries[{name:?}]: {} holds another address too", reservation.owner));
-        }
-        changes.push(Change::Reserve { reservation, moves_cursor: false });
+        let (is_new, is_only) = (holders.insert(reservation.addr), owners.insert(reservation.owner.clone()));
+        changes.push(if is_new && is_only {
+            Change::Reserve { reservation, moves_cursor: false }
+        } else {
+            // Two pods may use the address, or one pod two: it stays unavailable until all of them are gone.
+            Change::Contested { reservation }
+        });
     }
     // `<nil>` is how Go writes an address that is none, in some places.
     if !matches!(pool.last_reserved_ip.as_str(), "" | "<nil>") {
@@ -269,13 +323,9 @@ mod tests {
 
     #[test]
     fn a_file_that_cannot_be_read_to_the_last_entry_stops_the_start() {
-        let second = r#","c3_x":{"container_id":"c3","interface_name":"x","ip_address":"10.0.0.2"}},"last_pool"#;
-        let other = r#","x":{"container_id":"c1","interface_name":"net1","ip_address":"10.0.0.3"}},"last_pool"#;
         for (text, part) in [
             (edited("10.0.0.2", "10.0.0.299"), "entries[\"c1_net1\"]"),
             (edited("\"version\":1", "\"version\":2"), "version 2"),
-            (edited("},\"last_pool", second), "10.0.0.2 is held by \"c1_net1\" and \"c3_x\""),
-            (edited("},\"last_pool", other), "holds another address too"),
             ("{".to_owned(), ""),
         ] {
             let directory = tempfile::tempdir().unwrap();
@@ -284,6 +334,53 @@ mod tests {
             let message = read(&path).unwrap_err().to_string();
             assert!(message.contains(part) && message.contains("move it away"), "{message}");
         }
+    }
+
+    #[test]
+    fn an_address_of_two_owners_and_an_owner_of_two_addresses_are_contested() {
+        let second = r#","c3_x":{"container_id":"c3","interface_name":"x","ip_address":"10.0.0.2"}},"last_pool"#;
+        let other = r#","x":{"container_id":"c1","interface_name":"net1","ip_address":"10.0.0.3"}},"last_pool"#;
+        for (entry, container, address) in [(second, "c3", "10.0.0.2"), (other, "c1", "10.0.0.3")] {
+            let found = changes(edited("},\"last_pool", entry).as_bytes()).unwrap().unwrap();
+            let contested = found.iter().find_map(|change| match change {
+                Change::Contested { reservation } => Some(reservation),
+                _ => None,
+            });
+            let contested = contested.map(|it| (it.owner.container_id.as_str(), it.addr.to_string()));
+            assert_eq!(contested, Some((container, address.to_owned())));
+        }
+    }
+
+    #[test]
+    fn what_is_exported_is_imported_again_without_a_difference() {
+        let mut ledger = Ledger::new(0);
+        for change in changes(FILE.as_bytes()).unwrap().unwrap() {
+            ledger.apply(&change);
+        }
+        let (held, blue) = (ledger.reservations().cloned().collect::<Vec<_>>(), PoolKey::new(PoolKind::IpPool, "blue"));
+        let contested = [
+            Reservation { owner: Owner::new("c7", "<&>"), ..held[0].clone() },
+            Reservation { addr: "10.0.0.77".parse().unwrap(), ..held[0].clone() },
+        ];
+        for reservation in contested {
+            ledger.apply(&Change::Contested { reservation });
+        }
+        let text = text(&ledger).unwrap();
+        let again = changes(text.as_bytes()).unwrap().unwrap();
+        let mut imported = Ledger::new(0);
+        for change in &again {
+            imported.apply(change);
+        }
+        let sorted = |ledger: &Ledger| {
+            let mut held: Vec<_> = ledger.reservations().cloned().collect();
+            held.sort_by_key(|held| (held.pool.clone(), held.addr, held.owner.clone()));
+            held
+        };
+        assert_eq!(sorted(&imported), sorted(&ledger));
+        assert_eq!(sorted(&imported).len(), 4);
+        assert!(imported.snapshot().contains(&Change::Cursor { pool: blue, addr: "10.0.0.9".parse().unwrap() }));
+        let empty = super::text(&Ledger::new(0)).unwrap();
+        assert_eq!(changes(empty.as_bytes()), Ok(Some(Vec::new())), "no placeholder: that agent starts on it");
     }
 
     #[test]

@@ -16,7 +16,7 @@ fn reserve(container: &str, addr: &str) -> Change {
 }
 
 fn import(digest: u8, records: Vec<Change>) -> Import {
-    Import { path: "/store".into(), digest: [digest; 32], records, _lock: None }
+    Import { path: "/store".into(), digest: [digest; 32], records, _locks: Vec::new() }
 }
 
 fn held(ledger: &Ledger) -> Vec<(String, IpAddr)> {
@@ -66,7 +66,7 @@ fn an_imported_file_is_kept_and_another_agent_refuses_what_is_in_its_place() {
     let directory = tempfile::tempdir().unwrap();
     let path = directory.path().join("store");
     fs::write(&path, "old").unwrap();
-    let import = Import { path: path.clone(), digest: [0; 32], records: Vec::new(), _lock: None };
+    let import = Import { path: path.clone(), digest: [0; 32], records: Vec::new(), _locks: Vec::new() };
     import.put_away();
     assert_eq!(fs::read_to_string(&path).unwrap(), PLACEHOLDER);
     let kept = fs::read_dir(directory.path()).unwrap().map(|entry| entry.unwrap().path());

@@ -150,7 +150,7 @@ pub(super) fn check(request: IsAllocatedRequest) -> Result<(Vec<PoolKey>, Owner,
 }
 
 /// Pools and owner; whatever else the message says does not matter for giving back.
-pub(super) fn release(request: DeallocateRequest) -> Result<(Vec<PoolKey>, Owner), Vec<Violation>> {
+pub(crate) fn release(request: DeallocateRequest) -> Result<(Vec<PoolKey>, Owner), Vec<Violation>> {
     let mut mistakes = Mistakes::default();
     let parameters = mistakes.parameters(request.parameters);
     let subject = mistakes.subject(&parameters);

@@ -11,7 +11,8 @@
 //!   in the file. On a full disk the old file is written over by what was read of it instead, which comes to the same and
 //!   takes no room: an agent must be able to start there, for its pods' sake.
 
-use std::io;
+use std::path::Path;
+use std::{fs, io};
 
 use ipam_core::ledger::Change;
 use tracing::warn;
@@ -24,12 +25,10 @@ const NEW_FILE: &str = "journal.new";
 const MAGIC: [u8; 8] = *b"ipamjnl1";
 /// Zeros written ahead in one go: some thousand records.
 const CHUNK: usize = if cfg!(test) { 8 * 1024 } else { 256 * 1024 };
-/// More zeros are written once fewer than a chunk divided by this are left. What is left serves releases while the disk is full.
+/// More zeros are written once fewer than a chunk divided by this are left.
 const LOW_WATER: usize = 4;
 /// A journal is compacted only after it has grown by this many chunks.
 const MIN_COMPACTION: usize = 4;
-/// Version and count in front of the changes of a payload.
-const PAYLOAD_HEADER: usize = 5;
 
 /// What a directory's journal says, read and checked; nothing is written yet.
 #[derive(Debug)]
@@ -108,6 +107,48 @@ impl<D: Directory> Opened<D> {
     }
 }
 
+/// What a journal has, for a program that only looks at it.
+#[derive(Debug)]
+pub struct Contents {
+    /// The path of the file.
+    pub file: String,
+    /// The whole history, in order.
+    pub changes: Vec<Change>,
+    /// How far it has come.
+    pub position: Position,
+    /// Bytes of the file that have records.
+    pub used: usize,
+    /// Bytes of the file.
+    pub bytes: usize,
+    /// Whether a record that was cut off is behind the last one.
+    pub is_torn: bool,
+}
+
+/// Reads the journal in a folder without its lock. `None` if there is none.
+///
+/// # Errors
+/// The file cannot be read, or is damaged.
+pub fn contents(directory: &Path) -> Result<Option<Contents>, StoreError> {
+    let file = directory.join(FILE).display().to_string();
+    let mut before = None;
+    loop {
+        let bytes = match fs::read(directory.join(FILE)) {
+            Ok(bytes) => bytes,
+            Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(None),
+            Err(source) => return Err(StoreError::Io { doing: "read", place: file, source }),
+        };
+        match replay(&bytes) {
+            Ok(Replayed { epoch, changes, end, sequence, torn }) => {
+                let position = Position { epoch, sequence: sequence.saturating_sub(1) };
+                return Ok(Some(Contents { file, changes, position, used: end, bytes: bytes.len(), is_torn: torn }));
+            }
+            // An agent that appends while the file is read can look like damage. Damage is the same when it is read again.
+            Err(what) if before.as_ref() == Some(&bytes) => return Err(StoreError::Damaged { file, what }),
+            Err(_) => before = Some(bytes),
+        }
+    }
+}
+
 impl Old {
     /// Writes over the file what was read of it: only then is it known to be on the disk, and its tail to be zero.
     fn taken_up<D: Directory>(self, directory: &D, chunk: usize) -> Result<OpenFile<D::File>, StoreError> {
@@ -149,9 +190,9 @@ struct OpenFile<F> {
 }
 
 impl<D: Directory> Store for Journal<D> {
-    fn make_room(&mut self, bytes: usize) -> Result<(), StoreError> {
+    fn make_room(&mut self, bytes: usize, spare: usize) -> Result<(), StoreError> {
         self.usable()?;
-        let needed = self.file.end + record::size(PAYLOAD_HEADER + bytes) + record::HEADER;
+        let needed = self.file.end + record::size(codec::HEADER + bytes) + record::HEADER + spare;
         if needed + self.file.chunk / LOW_WATER <= self.file.len {
             return Ok(());
         }

@@ -15,7 +15,7 @@ use std::io;
 use ipam_core::ledger::Change;
 
 pub use disk::{Directory, DiskFile, RealDirectory};
-pub use journal::{Journal, Opened};
+pub use journal::{Contents, Journal, Opened, contents};
 
 /// Why the store does not do what it is asked.
 #[derive(Debug, thiserror::Error)]
@@ -77,8 +77,9 @@ pub struct Position {
 
 /// A durable history of changes. One owner; no call returns before what it says is durable.
 pub trait Store: Send {
-    /// Makes sure that records of `bytes` payload in all fit. [`StoreError::Full`] changes nothing.
-    fn make_room(&mut self, bytes: usize) -> Result<(), StoreError>;
+    /// Makes sure that a record with `bytes` of payload fits, and leaves `spare` bytes for later ones. [`StoreError::Full`] changes
+    /// nothing.
+    fn make_room(&mut self, bytes: usize, spare: usize) -> Result<(), StoreError>;
 
     /// Makes all of `changes` durable, or none of them. On an error the store must not be used any more.
     fn commit(&mut self, changes: &[Change]) -> Result<(), StoreError>;
@@ -93,7 +94,7 @@ pub trait Store: Send {
     fn compact(&mut self, snapshot: &[Change]) -> Result<(), StoreError>;
 }
 
-/// An upper bound of the payload that a change with `text_bytes` of text in it takes.
-pub const fn change_bytes(text_bytes: usize) -> usize {
-    text_bytes + codec::FIXED_BYTES
+/// Bytes that `changes` take in the payload of a record.
+pub fn payload_bytes(changes: &[Change]) -> usize {
+    codec::bytes(changes)
 }

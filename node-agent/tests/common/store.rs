@@ -59,7 +59,7 @@ impl Control {
 }
 
 impl Store for Controlled {
-    fn make_room(&mut self, _bytes: usize) -> Result<(), StoreError> {
+    fn make_room(&mut self, _bytes: usize, _spare: usize) -> Result<(), StoreError> {
         if self.full.load(Ordering::SeqCst) { Err(StoreError::Full { place: "test".into() }) } else { Ok(()) }
     }
 

@@ -1,0 +1,32 @@
+//! Follows whether the disk has room for allocations, so that everybody who asks for the agent's state gets that answer.
+//!
+//! While it has none, callers may stop coming. So this task looks for room by itself.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use tokio_util::sync::CancellationToken;
+
+use crate::allocator::Allocator;
+use crate::metrics::Metrics;
+use crate::ready::Readiness;
+
+/// Pause between two looks while the disk is full.
+const LOOK: Duration = Duration::from_secs(5);
+
+/// Follows it until `stop`.
+pub async fn follow(allocator: Allocator, readiness: Readiness, metrics: Arc<Metrics>, stop: CancellationToken) {
+    let mut state = allocator.full();
+    loop {
+        let full = state.borrow_and_update().clone();
+        let is_full = full.is_some();
+        metrics.disk_full.set(i64::from(is_full));
+        readiness.set_disk_full(full);
+        tokio::select! {
+            () = stop.cancelled() => return,
+            changed = state.changed() => if changed.is_err() { return },
+            // An allocator that is busy or has stopped changes nothing.
+            () = tokio::time::sleep(LOOK), if is_full => drop(allocator.look_for_room().await),
+        }
+    }
+}
