@@ -1,5 +1,6 @@
 //! The call to the agent: connect, one request, and what its answer means to the runtime. The only I/O besides the log
-//! and the conf file. DEL without an answer leaves its request in the agent's spool. One deadline covers everything; nothing is tried twice, because the runtime does that.
+//! and the conf file. One deadline covers everything; nothing is tried twice, because the runtime does that. DEL without an
+//! answer leaves its request in the agent's spool.
 //!
 //! One call is one request. ADD above all never releases anything, however it ends: see [`Agent::add`].
 
@@ -78,7 +79,12 @@ fn leave(
 /// A request to free the addresses stays behind, and would free what this ADD gets.
 fn unspooled(spool: &Spool, error: &std::io::Error) -> CniError {
     let path = spool.path().display();
-    CniError::new(Code::TryAgainLater, format!("cannot remove an earlier DEL of this interface from {path}: {error}"))
+    CniError::new(
+        Code::TryAgainLater,
+        format!(
+            "cannot remove the note of an earlier DEL of this interface from {path}, and it would free the new addresses: {error}"
+        ),
+    )
 }
 
 struct Agent {

@@ -19,7 +19,7 @@ use tokio::sync::{mpsc, oneshot, watch};
 use tracing::{info, warn};
 
 use crate::metrics::Metrics;
-use crate::store::{Store, StoreError, payload_bytes};
+use crate::store::{Store, StoreError, payload_bytes, room_for_releases};
 use commands::{Command, Deferred};
 pub use commands::{Holdings, Source, Unlisted};
 
@@ -27,10 +27,6 @@ pub use commands::{Holdings, Source, Unlisted};
 const QUEUE: usize = 1024;
 /// Requests decided together; bounds how long the first of them waits for the last.
 const BATCH: usize = 256;
-/// Room for the release of one address: more than its record takes when each has a record of its own and names are of usual length.
-const RELEASE_BYTES: usize = 256;
-/// Releases that have room on a full disk, at most.
-const MOST_RELEASES: usize = 4096;
 
 /// Tells the time in Unix seconds.
 pub type Clock = Arc<dyn Fn() -> i64 + Send + Sync>;
@@ -306,17 +302,20 @@ impl Worker {
             Ok(()) => {
                 // Room for a release alone does not mean that there is room for an allocation.
                 if spare > 0 && self.full.send_replace(None).is_some() {
-                    info!("the disk has space again, addresses are allocated");
+                    info!("the disk has space again: the agent serves ADD");
                     self.move_version();
                 }
                 Ok(None)
             }
-            Err(full) if full.is_harmless() => {
-                if self.full.send_replace(Some(full.to_string())).is_none() {
-                    warn!(error = %full, "the disk is full: no address is allocated until it has space");
+            Err(StoreError::Full { place }) => {
+                let state = format!(
+                    "no space left for the journal in {place}; the agent refuses ADD until there is space, DEL and CHECK work"
+                );
+                if self.full.send_replace(Some(state)).is_none() {
+                    warn!(place, "the disk is full: the agent refuses ADD until there is space, DEL and CHECK work");
                     self.move_version();
                 }
-                Ok(Some(full))
+                Ok(Some(StoreError::Full { place }))
             }
             Err(broken) => Err(broken),
         }
@@ -342,8 +341,8 @@ impl Worker {
 
     /// Bytes that no change may use but a release: so many that each address in use can be freed on a full disk, and `more` addresses.
     fn spare(&self, more: usize) -> usize {
-        let held = usize::try_from(self.ledger.in_use()).unwrap_or(usize::MAX);
-        held.saturating_add(more).min(MOST_RELEASES) * RELEASE_BYTES
+        let in_use = usize::try_from(self.ledger.in_use()).unwrap_or(usize::MAX);
+        room_for_releases(in_use.saturating_add(more))
     }
 
     /// Adds the steps of grants that follow from the batch. Without room on the disk they wait for the next batch, whatever that

@@ -39,7 +39,7 @@ pub struct Import {
     path: PathBuf,
     digest: [u8; 32],
     records: Vec<Change>,
-    /// Nobody else changes the store until it is put away.
+    /// No other process changes the store until it is put away.
     _locks: Vec<fs::File>,
 }
 

@@ -1,6 +1,6 @@
-//! Follows whether the disk has room for allocations, so that everybody who asks for the agent's state gets that answer.
+//! Follows whether the disk has room for allocations: for `/readyz`, for the plugin's STATUS and for the metric.
 //!
-//! While it has none, callers may stop coming. So this task looks for room by itself.
+//! While it has none, no request may come that would find the space. So this task looks for room by itself.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -17,6 +17,8 @@ const LOOK: Duration = Duration::from_secs(5);
 /// Follows it until `stop`.
 pub async fn follow(allocator: Allocator, readiness: Readiness, metrics: Arc<Metrics>, stop: CancellationToken) {
     let mut state = allocator.full();
+    // A disk can be full at the start.
+    drop(allocator.look_for_room().await);
     loop {
         let full = state.borrow_and_update().clone();
         let is_full = full.is_some();

@@ -96,7 +96,7 @@ impl Report {
         };
         let mut pools: Vec<_> = held.iter().map(block_use).collect();
         pools.sort_by(|a, b| (a.pool_type, &a.name).cmp(&(b.pool_type, &b.name)));
-        let full = holdings.full.as_deref().map(disk_full);
+        let full = holdings.full.clone().map(|sentence| Problem { reason: "DiskFull", sentence });
         let problems: Vec<_> = full.iter().chain(&in_force.problems).collect();
         let ready = match &problems[..] {
             [] => (SERVING.to_owned(), "all blocks of this node are served".to_owned()),
@@ -176,13 +176,6 @@ impl Report {
             conditions: vec![condition],
         }
     }
-}
-
-/// The disk has no room for allocations, `why`.
-fn disk_full(why: &str) -> Problem {
-    let sentence =
-        format!("the agent refuses ADD: {why}; DEL works as long as the journal has room that it keeps for it");
-    Problem { reason: "DiskFull", sentence }
 }
 
 fn ready_condition(status: &IPAMNodeStatus) -> Option<&Condition> {

@@ -156,58 +156,95 @@ async fn an_inline_worker_answers_when_it_is_played() {
     assert!(matches!(allocator.allocate(request("c2")).await, Err(Failure::Stopped)));
 }
 
+/// An agent on a small disk of its own, with a wide block.
+struct Small {
+    disk: FakeDisk,
+    allocator: Allocator,
+    worker: Worker,
+    metrics: Arc<Metrics>,
+}
+
+impl Small {
+    async fn new() -> Self {
+        let disk = FakeDisk::default();
+        let journal = Opened::read(disk.clone()).unwrap().with_chunk(512).begin(&[]).unwrap();
+        let (metrics, _) = Metrics::registered();
+        let clock = Arc::new(|| 0);
+        let (allocator, mut worker) = Allocator::inline(Ledger::new(0), Box::new(journal), clock, Arc::clone(&metrics));
+        let wide = NodeBlock { end_ip: "192.168.9.9".into(), ..blue() };
+        played(&mut worker, assign(&allocator, &[wide])).await;
+        Self { disk, allocator, worker, metrics }
+    }
+
+    async fn add(&mut self, number: u32) -> Result<(), Failure> {
+        let (allocator, request) = (self.allocator.clone(), request(&format!("c{number}")));
+        played(&mut self.worker, allocator.allocate(request)).await.map(drop)
+    }
+
+    async fn free(&mut self, container: impl Into<String>) -> usize {
+        let (allocator, owner) = (self.allocator.clone(), Owner::new(container.into(), "net1"));
+        let blue = vec![PoolKey::new(PoolKind::IpPool, "blue")];
+        played(&mut self.worker, allocator.release(blue, owner)).await.unwrap()
+    }
+}
+
 #[tokio::test]
 async fn a_full_disk_refuses_only_what_needs_a_record() {
-    let disk = FakeDisk::default();
-    let journal = Opened::read(disk.clone()).unwrap().with_chunk(512).begin(&[]).unwrap();
-    let (metrics, _) = Metrics::registered();
-    let (allocator, mut worker) = Allocator::inline(Ledger::new(0), Box::new(journal), Arc::new(|| 0), metrics);
-    let wide = NodeBlock { end_ip: "192.168.9.9".into(), ..blue() };
-    played(&mut worker, assign(&allocator, &[wide])).await;
-    disk.fill();
+    let mut small = Small::new().await;
+    small.disk.fill();
     let mut served = 0;
     let full = loop {
-        match played(&mut worker, allocator.allocate(request(&format!("c{served}")))).await {
-            Ok(_) => served += 1,
+        match small.add(served).await {
+            Ok(()) => served += 1,
             Err(failure) => break failure,
         }
     };
     assert!(matches!(full, Failure::Full(_)) && served > 0, "{served}: {full}");
-    played(&mut worker, allocator.allocate(request("c0"))).await.unwrap();
-    let blue = vec![PoolKey::new(PoolKind::IpPool, "blue")];
-    let released = played(&mut worker, allocator.release(blue, Owner::new("never-was", "net1"))).await;
-    assert_eq!(released.unwrap(), 0);
+    small.add(0).await.unwrap();
+    assert_eq!(small.free("never-was").await, 0);
 }
 
 #[tokio::test]
 async fn every_address_in_use_can_be_freed_on_a_full_disk_and_nothing_else_takes_that_room() {
-    let disk = FakeDisk::default();
-    let journal = Opened::read(disk.clone()).unwrap().with_chunk(512).begin(&[]).unwrap();
-    let (metrics, _) = Metrics::registered();
-    let (allocator, mut worker) = Allocator::inline(Ledger::new(0), Box::new(journal), Arc::new(|| 0), metrics);
-    let wide = NodeBlock { end_ip: "192.168.9.9".into(), ..blue() };
-    played(&mut worker, assign(&allocator, &[wide])).await;
+    let mut small = Small::new().await;
     let mut held = 0;
     while held < 300 {
-        played(&mut worker, allocator.allocate(request(&format!("c{held}")))).await.unwrap();
+        small.add(held).await.unwrap();
         held += 1;
     }
-    disk.fill();
-    while played(&mut worker, allocator.allocate(request(&format!("c{held}")))).await.is_ok() {
+    small.disk.fill();
+    while small.add(held).await.is_ok() {
         held += 1;
     }
-    assert!(allocator.full().borrow().is_some(), "the state is told");
-    played(&mut worker, allocator.allocate(request("c0"))).await.unwrap();
-    let blue = || vec![PoolKey::new(PoolKind::IpPool, "blue")];
+    assert!(small.allocator.full().borrow().is_some(), "the agent knows that the disk is full");
+    small.add(0).await.unwrap();
     for number in 0..held {
-        for (container, count) in [(format!("c{number}"), 1), (format!("c{number}"), 0), ("never-was".to_owned(), 0)] {
-            let released = played(&mut worker, allocator.release(blue(), Owner::new(container, "net1"))).await;
-            assert_eq!(released.unwrap(), count, "release {number} of {held}");
-        }
+        assert_eq!(small.free(format!("c{number}")).await, 1, "release {number} of {held}");
+        assert_eq!(small.free(format!("c{number}")).await, 0);
+        assert_eq!(small.free("never-was").await, 0);
     }
-    // Nobody requests an address, and the space is noticed.
-    disk.set_room(None);
-    played(&mut worker, allocator.look_for_room()).await.unwrap();
-    assert_eq!(*allocator.full().borrow(), None);
-    played(&mut worker, allocator.allocate(request("c0"))).await.unwrap();
+    // Without a request, the agent finds the space.
+    small.disk.set_room(None);
+    let allocator = small.allocator.clone();
+    played(&mut small.worker, allocator.look_for_room()).await.unwrap();
+    assert_eq!(*small.allocator.full().borrow(), None);
+    small.add(0).await.unwrap();
+}
+
+#[tokio::test]
+async fn a_compaction_leaves_the_room_to_free_every_address() {
+    let mut small = Small::new().await;
+    for number in 0..300 {
+        small.add(number).await.unwrap();
+    }
+    // Until a release leads to a compaction, after which nothing else has made room.
+    let mut compactions = small.metrics.compactions.get();
+    while small.free("c0").await == 1 && small.metrics.compactions.get() == compactions {
+        small.add(0).await.unwrap();
+        compactions = small.metrics.compactions.get();
+    }
+    small.disk.fill();
+    for number in 1..300 {
+        assert_eq!(small.free(format!("c{number}")).await, 1, "release {number}");
+    }
 }

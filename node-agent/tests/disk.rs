@@ -101,7 +101,7 @@ impl Node {
         loop {
             if let Ok(client) = AgentClient::connect(&address, until).await
                 && client
-                    .is_allocated(parameters(&["blue"], "nobody"), until)
+                    .is_allocated(parameters(&["blue"], "no-container"), until)
                     .await
                     .is_err_and(|it| it.code() == Code::NotFound)
             {
@@ -170,7 +170,7 @@ async fn on_a_full_disk_every_pod_can_be_removed_and_new_ones_come_when_there_is
         held += 1;
     }
     unwell(&client).await;
-    // Nobody requests an address any more.
+    // No request for an address follows.
     node.make_room();
     let until = deadline();
     while client.probe(until).await.is_err() {

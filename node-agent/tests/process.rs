@@ -463,7 +463,7 @@ async fn the_store_is_shown_and_checked_beside_a_running_agent() {
     assert_eq!(containers, [(&"c1".into(), &"192.168.0.2".into()), (&"c2".into(), &"192.168.0.3".into())]);
     let (_, yaml, _) = store(&home, &["show", "--output=yaml", "--address=192.168.0.3"]);
     assert!(yaml.contains("containerID: c2") && !yaml.contains("containerID: c1"), "{yaml}");
-    for (filter, lines) in [("--pool=blue", 3), ("--pool=other", 1), ("--pod=nobody", 1)] {
+    for (filter, lines) in [("--pool=blue", 3), ("--pool=other", 1), ("--pod=absent", 1)] {
         assert_eq!(store(&home, &["show", filter]).1.lines().count(), lines, "{filter}");
     }
     let (code, text, _) = store(&home, &["check"]);

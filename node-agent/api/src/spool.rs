@@ -58,7 +58,7 @@ impl Spool {
         &self.0
     }
 
-    /// Makes the folder for root alone: whoever writes there can free any address.
+    /// Makes the folder for root alone: a process that can write there can free any address.
     ///
     /// # Errors
     /// It cannot be made, or something else has its name.

@@ -18,7 +18,7 @@ use ipam_core::ledger::Change;
 use tracing::warn;
 
 use super::disk::{Directory, DiskFile};
-use super::{Position, Store, StoreError, codec, record};
+use super::{Position, Store, StoreError, codec, record, room_for_releases};
 
 const FILE: &str = "journal";
 const NEW_FILE: &str = "journal.new";
@@ -131,7 +131,8 @@ pub struct Contents {
 pub fn contents(directory: &Path) -> Result<Option<Contents>, StoreError> {
     let file = directory.join(FILE).display().to_string();
     let mut before = None;
-    loop {
+    // An agent that appends while the file is read can look like damage. Damage is the same when it is read again.
+    for is_last in [false, false, false, true] {
         let bytes = match fs::read(directory.join(FILE)) {
             Ok(bytes) => bytes,
             Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(None),
@@ -142,11 +143,11 @@ pub fn contents(directory: &Path) -> Result<Option<Contents>, StoreError> {
                 let position = Position { epoch, sequence: sequence.saturating_sub(1) };
                 return Ok(Some(Contents { file, changes, position, used: end, bytes: bytes.len(), is_torn: torn }));
             }
-            // An agent that appends while the file is read can look like damage. Damage is the same when it is read again.
-            Err(what) if before.as_ref() == Some(&bytes) => return Err(StoreError::Damaged { file, what }),
+            Err(what) if is_last || before.as_ref() == Some(&bytes) => return Err(StoreError::Damaged { file, what }),
             Err(_) => before = Some(bytes),
         }
     }
+    Ok(None)
 }
 
 impl Old {
@@ -289,7 +290,8 @@ fn new_file<D: Directory>(
     let mut bytes = MAGIC.to_vec();
     bytes.extend(record::encode(epoch, 0, &codec::encode(snapshot)));
     let end = bytes.len();
-    let len = end + chunk;
+    let in_use = |change: &&Change| matches!(change, Change::Reserve { .. } | Change::Contested { .. });
+    let len = end + chunk.max(room_for_releases(snapshot.iter().filter(in_use).count()) + record::HEADER);
     bytes.resize(len, 0);
     let written = directory.create(NEW_FILE).and_then(|mut file| {
         file.reserve(0, offset(len))?;

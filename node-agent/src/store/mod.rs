@@ -1,6 +1,7 @@
 //! What makes the ledger durable.
 //!
-//! Decides when a change is safe and what is read back after a crash; knows nothing of what a change means. It never
+//! Decides when a change is safe and what is read back after a crash. Of a change it knows only whether an address is in use by it: the
+//! file always has room to free all of them. It never
 //! retries a failed write or sync: after one, nobody can say what the disk holds, so the store refuses all further work
 //! and the process is to end.
 
@@ -90,8 +91,19 @@ pub trait Store: Send {
     /// Whether the history has outgrown the state, so that [`Store::compact`] is worth its cost.
     fn wants_compaction(&self) -> bool;
 
-    /// Replaces the history by `snapshot`, which must be equal to it. [`StoreError::Full`] changes nothing.
+    /// Replaces the history by `snapshot`, which must be equal to it, with room to free all addresses in use. [`StoreError::Full`] changes
+    /// nothing.
     fn compact(&mut self, snapshot: &[Change]) -> Result<(), StoreError>;
+}
+
+/// Room for the release of one address: more than its record takes when each has a record of its own and names are of usual length.
+const RELEASE_BYTES: usize = 256;
+/// Releases that have room on a full disk, at most.
+const MOST_RELEASES: usize = 4096;
+
+/// Bytes for the releases of so many addresses.
+pub fn room_for_releases(addresses: usize) -> usize {
+    addresses.min(MOST_RELEASES) * RELEASE_BYTES
 }
 
 /// Bytes that `changes` take in the payload of a record.

@@ -332,8 +332,8 @@ fn a_cidr_pools_changed_gateway_is_updated_in_place() {
     let decision = scene.decide(&one);
     scene.write_ipam_nodes(&one, decision.assignments.as_ref().unwrap());
     let one = written(&one, &decision);
-    let barred = AddrRange::new("10.0.0.2".parse().unwrap(), "10.0.0.2".parse().unwrap()).unwrap();
-    crate::ipam_node::set_unavailable(&mut scene.ipam_nodes.get_mut("n1").unwrap().blocks[0], &[barred]);
+    let unavailable = AddrRange::new("10.0.0.2".parse().unwrap(), "10.0.0.2".parse().unwrap()).unwrap();
+    crate::ipam_node::set_unavailable(&mut scene.ipam_nodes.get_mut("n1").unwrap().blocks[0], &[unavailable]);
     scene.report("n1", 0);
     let two = PoolRecord { status: one.status, ..pool_of(PoolKind::CidrPool, &spec(2), 2, &json!({})) };
     let status = scene.decide(&two).status.unwrap();
