@@ -467,7 +467,7 @@ async fn the_store_is_shown_and_checked_beside_a_running_agent() {
         assert_eq!(store(&home, &["show", filter]).1.lines().count(), lines, "{filter}");
     }
     let (code, text, _) = store(&home, &["check"]);
-    assert!(code == Some(0) && text.contains("is intact") && text.contains("2 addresses of 1 pools"), "{text}");
+    assert!(code == Some(0) && text.contains("is intact") && text.contains("addresses in use: 2\n"), "{text}");
 
     let (code, _, stderr) = store(&home, &["export", "--write"]);
     assert_eq!(code, Some(1));

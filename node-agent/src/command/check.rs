@@ -19,7 +19,7 @@ pub(super) fn run(flags: &Flags) -> Result<String, String> {
     let pools: BTreeSet<_> = store.ledger.reservations().map(|held| &held.pool).collect();
     let Position { epoch, sequence } = store.journal.position;
     let mut text = format!(
-        "{} is intact: epoch {epoch}, sequence {sequence}, {} of {} bytes used\n{} addresses of {} pools are in use\n",
+        "{} is intact: epoch {epoch}, sequence {sequence}, {} of {} bytes used\naddresses in use: {}\npools with addresses in use: {}\n",
         store.journal.file,
         store.journal.used,
         store.journal.bytes,
