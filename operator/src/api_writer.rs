@@ -60,8 +60,8 @@ impl ApiWriter {
     /// Makes the call and returns its outcome. A call without an answer in time counts as failed, though it may take effect.
     /// Otherwise a server that disappears without closing the connection would block the waiting keys for minutes.
     ///
-    /// A process that was suspended since the decision may have lost its leadership without noticing. Every other write names the
-    /// version that it is based on, and fails. A creation names none, so it must not be sent that late.
+    /// A process that was suspended since the decision may have lost its leadership without noticing. A late call does no harm: each names
+    /// a version, and a CREATE assigns no block. It would only cost the API server work, so it is not sent.
     pub async fn perform(&self, command: Command) -> Outcome {
         if !self.lead.borrow().holds(tokio::time::Instant::now().into_std()) {
             return command.failed(CallError::Failed("not sent: this process leads no more".to_owned()));
@@ -328,5 +328,26 @@ mod tests {
             assert_eq!(answered(false, &changed), CallError::Conflict("m".to_owned()));
         }
         assert_eq!(answered(false, &ends), CallError::Failed("m (403)".to_owned()), "it is there");
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn nothing_is_sent_once_the_lease_has_ended() {
+        let now = tokio::time::Instant::now().into_std();
+        for (leadership, is_sent) in [
+            (Leadership::Until(now + Duration::from_secs(1)), true),
+            (Leadership::Until(now), false),
+            (Leadership::No, false),
+        ] {
+            let (service, mut requests) =
+                tower_test::mock::pair::<Request<kube::client::Body>, http::Response<kube::client::Body>>();
+            let (_lead, told) = watch::channel(leadership);
+            let writer = ApiWriter::new(Client::new(service, "pools"), "pools".to_owned(), "a".to_owned(), told);
+            let write = NodeWrite { node: "n1".to_owned(), action: NodeAction::Create { request: None } };
+            // Without an answer the call ends by its time limit.
+            let outcome = writer.perform(Command::WriteIpamNode(write)).await;
+            let Outcome::IpamNode(_, Err(CallError::Failed(why))) = outcome else { panic!("{outcome:?}") };
+            let request = futures::poll!(std::pin::pin!(requests.next_request()));
+            assert_eq!((request.is_ready(), why.starts_with("not sent")), (is_sent, !is_sent), "{leadership:?}: {why}");
+        }
     }
 }
