@@ -2,7 +2,6 @@
 
 #![expect(clippy::panic, reason = "a target panics where something does not hold")]
 
-use std::collections::BTreeSet;
 use std::fs;
 use std::path::Path;
 
@@ -16,7 +15,7 @@ use serde_json::{Value, json};
 use tempfile::TempDir;
 
 use super::node::allocates_soundly;
-use super::store::{held, replayed};
+use super::store::{held, replayed, reserved_once};
 
 /// First byte of an input: which file it is.
 const SPEC: u8 = 0;
@@ -90,8 +89,7 @@ fn older_store(folder: &Path, bytes: &[u8]) {
     let once = ledger.snapshot();
     import.record(&mut ledger);
     assert_eq!(once, ledger.snapshot(), "a second import changes something");
-    let addresses: BTreeSet<_> = ledger.reservations().map(|held| (&held.pool, held.addr)).collect();
-    assert_eq!(addresses.len(), ledger.reservations().count(), "an address is held twice");
+    reserved_once(&ledger);
     assert_eq!(held(&replayed(&ledger.snapshot())), held(&ledger));
 }
 

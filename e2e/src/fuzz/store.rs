@@ -131,6 +131,16 @@ pub(super) fn replayed(changes: &[Change]) -> Ledger {
     ledger
 }
 
+/// Each address of a pool has one owner, and each owner one address. What an older store had twice is contested, apart from the first.
+pub(super) fn reserved_once(ledger: &Ledger) {
+    let (mut addresses, mut owners) = (BTreeSet::new(), BTreeSet::new());
+    for change in ledger.snapshot() {
+        let Change::Reserve { reservation: Reservation { pool, addr, owner, .. }, .. } = change else { continue };
+        assert!(addresses.insert((pool.clone(), addr)), "{addr} of {pool} is reserved twice, the second time by {owner}");
+        assert!(owners.insert((pool.clone(), owner.clone())), "{owner} has two addresses of {pool}, the second is {addr}");
+    }
+}
+
 /// All that is held, in an order of its own.
 pub(super) fn held(ledger: &Ledger) -> BTreeSet<String> {
     ledger.reservations().map(|held| format!("{held:?}")).collect()
@@ -152,10 +162,7 @@ pub(super) fn run(data: &[u8]) {
         }
     };
     let ledger = replayed(&opened.take_changes());
-    let mut addresses = BTreeSet::new();
-    for Reservation { pool, addr, owner, .. } in ledger.reservations() {
-        assert!(addresses.insert((pool.clone(), *addr)), "{addr} of {pool} is held twice, the second time by {owner}");
-    }
+    reserved_once(&ledger);
     kept(&memory, opened, &ledger);
 }
 
