@@ -34,9 +34,12 @@ impl Budget {
         Self { urgent: Bucket::new(urgent, urgent / 2), counts: Bucket::new(counts, counts / 4) }
     }
 
-    /// When a status may be written that a user waits for; `now` if at once.
-    pub(super) fn urgent_at(&self, now: Instant) -> Instant {
-        self.urgent.ready_at(now)
+    /// Takes the bytes of a status that a user waits for, and returns when it may be written; `now` if at once. Who asks first writes
+    /// first: a pool that waits has its bytes, whatever other pools ask for meanwhile.
+    pub(super) fn take_turn(&mut self, bytes: u64, now: Instant) -> Instant {
+        let turn = self.urgent.ready_at(now);
+        self.urgent.take(bytes, now);
+        turn
     }
 
     /// When a status may be written in which only counts of addresses are new.
@@ -44,12 +47,9 @@ impl Budget {
         self.counts.ready_at(now).max(self.urgent.ready_at(now))
     }
 
-    /// Takes the bytes of a status write. Every write takes from the share of counts, because every status has counts.
-    pub(super) fn take(&mut self, bytes: u64, only_counts: bool, now: Instant) {
+    /// Takes the bytes of a status write from the share of counts, because every status has counts.
+    pub(super) fn take_counts(&mut self, bytes: u64, now: Instant) {
         self.counts.take(bytes, now);
-        if !only_counts {
-            self.urgent.take(bytes, now);
-        }
     }
 }
 
@@ -86,21 +86,29 @@ mod tests {
 
     #[test]
     fn a_lone_write_waits_for_nothing() {
-        let (now, budget) = (Instant::now(), Budget::new(36_000_000));
-        assert_eq!((budget.urgent_at(now), budget.counts_at(now)), (now, now));
+        let (now, mut budget) = (Instant::now(), Budget::new(36_000_000));
+        assert_eq!((budget.counts_at(now), budget.take_turn(STATUS, now)), (now, now));
+    }
+
+    /// Writes statuses one after another from `now` until `end`. Returns their bytes.
+    fn write(budget: &mut Budget, only_counts: bool, mut now: Instant, end: Instant) -> u64 {
+        let mut written = 0;
+        loop {
+            let at = if only_counts { budget.counts_at(now) } else { budget.take_turn(STATUS, now) };
+            if at > end {
+                return written;
+            }
+            now = at.max(now);
+            budget.take_counts(STATUS, now);
+            written += STATUS;
+        }
     }
 
     #[test]
     fn a_minute_of_writes_has_the_bytes_of_a_minute_and_the_burst() {
         for only_counts in [false, true] {
-            let mut budget = Budget::new(36_000_000);
-            let (start, mut now, mut written) = (Instant::now(), Instant::now(), 0);
-            while now < start + MINUTE {
-                let at = if only_counts { budget.counts_at(now) } else { budget.urgent_at(now) };
-                now = at.max(now);
-                budget.take(STATUS, only_counts, now);
-                written += STATUS;
-            }
+            let (start, mut budget) = (Instant::now(), Budget::new(36_000_000));
+            let written = write(&mut budget, only_counts, start, start + MINUTE);
             let (rate, most) = if only_counts { (12_000_000, 3_000_000) } else { (24_000_000, 12_000_000) };
             assert!(written >= rate && written <= rate + most + 2 * STATUS, "{written}");
         }
@@ -109,30 +117,30 @@ mod tests {
     #[test]
     fn counts_leave_the_bytes_of_what_a_user_waits_for() {
         let (now, mut budget) = (Instant::now(), Budget::new(36_000_000));
-        while budget.counts_at(now) == now {
-            budget.take(STATUS, true, now);
-        }
-        let mut urgent = 0;
-        while budget.urgent_at(now) == now {
-            budget.take(STATUS, false, now);
-            urgent += STATUS;
-        }
+        write(&mut budget, true, now, now);
+        let urgent = write(&mut budget, false, now, now);
         assert!(urgent >= 12_000_000, "{urgent}");
         assert!(budget.counts_at(now) > now + MINUTE / 2, "counts come last");
-        let wait = budget.urgent_at(now).saturating_duration_since(now);
-        assert!(wait < Duration::from_secs(1), "{wait:?}");
+        let wait = budget.take_turn(STATUS, now).saturating_duration_since(now);
+        assert!(wait < Duration::from_secs(2), "{wait:?}");
     }
 
     #[test]
     fn what_is_not_written_adds_up_to_the_burst_alone() {
         let (now, mut budget) = (Instant::now(), Budget::new(36_000_000));
-        budget.take(STATUS, false, now);
+        budget.take_turn(STATUS, now);
         let later = now + 60 * MINUTE;
-        let mut written = 0;
-        while budget.urgent_at(later) == later {
-            budget.take(STATUS, false, later);
-            written += STATUS;
-        }
+        let written = write(&mut budget, false, later, later);
         assert!(written <= 12_000_000 + STATUS, "{written}");
+    }
+
+    #[test]
+    fn turns_follow_one_another_in_the_order_of_the_requests() {
+        let (now, mut budget) = (Instant::now(), Budget::new(36_000_000));
+        write(&mut budget, false, now, now);
+        let turns: Vec<Instant> = (0..8).map(|_| budget.take_turn(STATUS, now)).collect();
+        let apart: Vec<Duration> = turns.windows(2).map(|pair| pair[1] - pair[0]).collect();
+        let wanted = MINUTE.mul_f64(390_000.0 / 24_000_000.0);
+        assert!(apart.iter().all(|apart| apart.abs_diff(wanted) < Duration::from_millis(1)), "{apart:?}");
     }
 }

@@ -30,6 +30,8 @@ pub(super) struct PoolTask {
     pub(super) backoff: Backoff,
     /// No call is made before this time, whatever happens: the last one failed, or a status waits for its bytes.
     pub(super) not_before: Option<Instant>,
+    /// When the next status may be written that a user waits for. Its bytes are taken from the budget already.
+    pub(super) turn: Option<Instant>,
     /// The call under way. While there is one, events of the pool wait in `pending_event`.
     pub(super) call: Option<Call>,
     pub(super) pending_event: Option<RawObject>,
@@ -181,6 +183,7 @@ impl PoolTask {
             due: Debounce::default(),
             backoff: Backoff::default(),
             not_before: None,
+            turn: None,
             call: None,
             pending_event: None,
             unacknowledged: None,

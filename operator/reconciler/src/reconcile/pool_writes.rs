@@ -54,14 +54,16 @@ impl Reconciler {
     /// known to be current, the call confirms it first.
     fn start_call(&mut self, key: &PoolKey, decision: Decision, now: Instant) -> Option<Command> {
         let task = self.pools.get_mut(key)?;
-        let may_write = self.budget.urgent_at(now);
-        if decision.status.is_some() && may_write > now {
-            // The pool is decided again then, with all events until then.
-            let wait = may_write.saturating_duration_since(now);
-            tracing::info!(pool = %key, ?wait, "the status waits for bytes of --status-bytes-per-minute");
-            task.not_before = Some(may_write);
-            task.due.by(may_write);
-            return None;
+        if let Some(status) = decision.status.as_ref().filter(|_| !decision.only_counts) {
+            let turn = *task.turn.get_or_insert_with(|| self.budget.take_turn(status.bytes(key.kind), now));
+            if turn > now {
+                // The pool is decided again then, with all events until then.
+                let wait = turn.saturating_duration_since(now);
+                tracing::info!(pool = %key, ?wait, "the status waits for bytes of --status-bytes-per-minute");
+                task.not_before = Some(turn);
+                task.due.by(turn);
+                return None;
+            }
         }
         for line in &decision.dropped {
             tracing::warn!(pool = %key, "record not honoured: {line}");
@@ -95,7 +97,10 @@ impl Reconciler {
         } else if let Some(status) = decision.status {
             let sent = status.clone();
             let bytes = status.bytes(key.kind);
-            self.budget.take(bytes, decision.only_counts, now);
+            self.budget.take_counts(bytes, now);
+            if !decision.only_counts {
+                task.turn = None;
+            }
             if !status.has_blocks_of(&task.record.status) {
                 self.changed_pools.insert(key.clone());
             }

@@ -41,6 +41,31 @@ fn joins_of_a_burst_share_statuses_of_bounded_bytes_and_all_are_served() {
     }
 }
 
+/// Eight pools over the same nodes, of which one joins each second, and bytes for eight statuses in ten seconds.
+#[test]
+fn pools_that_wait_for_bytes_are_written_in_turn() {
+    let spec = |number: u8| SPEC.replace("192.168", &format!("10.{number}"));
+    let pools: Vec<RawObject> =
+        (0..8).map(|number| pool_object(&format!("p{number}"), 10, 1, &spec(number), &json!({}))).collect();
+    let mut world = World::new(&["n"], &pools, vec![]);
+    world.settle();
+    world.now += 60 * SECOND;
+    world.reconciler.budget = Budget::new(50_000);
+    let mut written: BTreeMap<PoolKey, Vec<u32>> = BTreeMap::new();
+    for at in 0..120 {
+        world.node_joins(&format!("n{at}"));
+        for call in world.calls_after(SECOND) {
+            if let Command::WriteStatus { pool, .. } = &call {
+                written.entry(pool.key.clone()).or_default().push(at);
+            }
+            world.succeed(call);
+        }
+    }
+    let counts: Vec<usize> = written.values().map(Vec::len).collect();
+    let (fewest, most) = (counts.iter().min().unwrap(), counts.iter().max().unwrap());
+    assert!(counts.len() == 8 && fewest + 1 >= *most && *most < 100, "{written:?}");
+}
+
 #[test]
 fn counts_wait_longer_than_a_block() {
     let mut world = World::new(&["n1"], &[blue()], vec![]);
