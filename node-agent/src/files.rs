@@ -23,7 +23,7 @@ pub(crate) fn remove(path: &Path) -> io::Result<()> {
     sync_parent(path)
 }
 
-fn sync_parent(path: &Path) -> io::Result<()> {
+pub(crate) fn sync_parent(path: &Path) -> io::Result<()> {
     match path.parent() {
         Some(directory) => File::open(directory)?.sync_all(),
         None => Ok(()),

@@ -135,6 +135,7 @@ impl Import {
         kept.push(format!(".imported-{now}"));
         if self.path.is_dir() {
             fs::rename(&self.path, &kept)?;
+            files::sync_parent(&self.path)?;
             info!(path = %self.path.display(), kept = %Path::new(&kept).display(), "the imported store is kept under another name");
             return Ok(());
         }

@@ -16,6 +16,7 @@ use super::clock::Clock;
 use super::records::{Assignment, AssignmentId, POOL_KINDS, Records, plural_of, pool_of_entry};
 use super::replica::Replica;
 use super::server::{Change, Server, text};
+use super::unheard::Unheard;
 
 /// The block was force-released.
 const FORCED: &str = "force-release";
@@ -55,6 +56,7 @@ pub(super) struct Allowed {
     wiped: BTreeSet<AssignmentId>,
     /// Whether the CRDs were deleted.
     undefined: bool,
+    pub(super) unheard: Unheard,
     activity: RefCell<Activity>,
 }
 
@@ -87,6 +89,14 @@ impl Allowed {
         let unattributed = || self.waived_nodes.contains(&(held.pool.clone(), node.name.clone())).then_some(FORCED);
         let waived = |id| self.waived.get(&id).or_else(|| self.waived_addresses.get(&(id, held.addr))).copied();
         held.assignment.map_or_else(unattributed, waived)
+    }
+
+    /// Whether an admin has force-released what the node has of the pool.
+    pub(super) fn is_forced(&self, records: &Records, pool: &PoolKey, node: &str) -> bool {
+        let is_of_it = |it: &Assignment| it.pool == *pool && it.node == node;
+        let mut forced = self.waived.iter().filter(|(_, cause)| **cause == FORCED);
+        self.waived_nodes.contains(&(pool.clone(), node.to_owned()))
+            || forced.any(|(id, _)| records.get(*id).is_some_and(is_of_it))
     }
 
     /// Why the pool may be deleted while the pod has the address.
@@ -139,7 +149,8 @@ impl Allowed {
     }
 
     /// A backup was restored: pools that had no finalizer then have none now.
-    pub(super) fn restore(&mut self, server: &Server) {
+    pub(super) fn restore(&mut self, server: &Server, nodes: &[Node]) {
+        self.unheard.restored(nodes);
         for (plural, kind) in POOL_KINDS {
             for object in server.list(plural).filter(|object| !is_guarded(object)) {
                 self.unguarded.insert(PoolKey::new(kind, text(object, "/metadata/name")));
@@ -176,6 +187,7 @@ impl Allowed {
         if !all_decided {
             self.recorded_since.clear();
         }
+        self.unheard.renew((server, nodes), since, (all_decided, clock.elapsed, DECIDED));
         if server.version() != since {
             self.read_pools(server, records, nodes, since);
             self.note_those_recorded_again(server, records, clock.elapsed);

@@ -36,7 +36,7 @@ pub struct Fault {
 
 /// Maximum number of histories in ten thousand that may show one known fault. More of them are likely to be another
 /// fault. The most frequent one shows in about one of ten thousand.
-pub const MOST: u64 = 5;
+pub const MOST: u64 = 3;
 
 /// In a run of any length, this many histories may show a fault.
 pub const FEW: u64 = 5;

@@ -117,6 +117,7 @@ mod settle;
 mod shrink;
 mod size;
 mod story;
+mod unheard;
 mod watch;
 mod wire;
 mod world;

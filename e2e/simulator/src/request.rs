@@ -4,7 +4,7 @@ use std::net::IpAddr;
 
 use ipam_core::ledger::{Attachment, Grant, Owner, Pick, Request};
 use ipam_core::{AddrRange, Family};
-use ipam_crds::{AddressRange, NodeBlock};
+use ipam_crds::{AddressRange, BlockState, NodeBlock};
 
 use super::process::pool_of;
 
@@ -61,6 +61,8 @@ pub(super) fn told_address(block: &NodeBlock, grant: &Grant, wish: Wish, cools: 
     let is_named = matches!(wish, Wish::Named(_));
     let what = if !is_in_block {
         "is outside its block"
+    } else if block.state != BlockState::Active {
+        "is of a block that is being released"
     } else if gateway(block) == Some(addr) {
         "is the gateway"
     } else if block.held_elsewhere.iter().any(is_in) {

@@ -12,6 +12,7 @@ use http::header::{ACCEPT, CONTENT_TYPE};
 use http::{Method, Request, Response, StatusCode};
 use serde_json::{Value, json};
 
+use super::activity::{Activity, error_name};
 use super::answer::failure;
 use super::object::Object;
 
@@ -63,6 +64,7 @@ pub(super) struct Server {
     /// Requests of replicas, except those about leases.
     requests: u64,
     uids: u64,
+    errors: Activity,
     /// How often a backup was restored.
     restores: u64,
     /// The changes, for each of [`PLURALS`].
@@ -120,9 +122,19 @@ impl Server {
         self.uids
     }
 
-    /// The objects of the backup that was restored last.
-    pub(super) fn restored(&self, plural: &'static str) -> impl Iterator<Item = &Object> {
-        self.restored[place(plural)].values().map(|object| &**object)
+    /// Counts an error that the API server returns in place of the answer, by the kind of request. `is_done` is whether it does the
+    /// request.
+    pub(super) fn count_error(&mut self, request: &Request<Vec<u8>>, code: u16, is_done: bool) {
+        let path = request.uri().path();
+        let object =
+            ["pools", "ipamnodes", "leases"].into_iter().find(|object| path.contains(object)).unwrap_or("other");
+        let part = if path.ends_with("/status") { "/status" } else { "" };
+        self.errors.add(error_name(&format!("{} {object}{part}", request.method()), code, is_done), 1);
+    }
+
+    /// The errors that were returned, by kind of request.
+    pub(super) const fn errors(&self) -> &Activity {
+        &self.errors
     }
 
     /// How often a backup was restored.

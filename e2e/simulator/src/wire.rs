@@ -141,9 +141,14 @@ impl Wire {
 
 fn answer(server: &Shared, request: &Request<Vec<u8>>, fate: Fate) -> Response<Vec<u8>> {
     match fate {
-        Fate::ErrorBefore(code) => error_response(code),
+        Fate::ErrorBefore(code) => {
+            lock(server).count_error(request, code, false);
+            error_response(code)
+        }
         Fate::ErrorAfter(code) => {
-            drop(lock(server).answer(request));
+            let mut server = lock(server);
+            server.count_error(request, code, true);
+            drop(server.answer(request));
             error_response(code)
         }
         Fate::Done | Fate::AnswerLost | Fate::Lost | Fate::Late => lock(server).answer(request),

@@ -149,6 +149,7 @@ impl World {
     pub fn activity(&self) -> Activity {
         let mut activity = self.activity.clone();
         self.allowed.count(&mut activity);
+        activity.join(lock(&self.server).errors());
         self.nodes.iter().for_each(|node| activity.join(node.activity()));
         match &self.at_end {
             Some(then) => activity.counted_until(then),

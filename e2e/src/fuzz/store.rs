@@ -136,8 +136,14 @@ pub(super) fn reserved_once(ledger: &Ledger) {
     let (mut addresses, mut owners) = (BTreeSet::new(), BTreeSet::new());
     for change in ledger.snapshot() {
         let Change::Reserve { reservation: Reservation { pool, addr, owner, .. }, .. } = change else { continue };
-        assert!(addresses.insert((pool.clone(), addr)), "{addr} of {pool} is reserved twice, the second time by {owner}");
-        assert!(owners.insert((pool.clone(), owner.clone())), "{owner} has two addresses of {pool}, the second is {addr}");
+        assert!(
+            addresses.insert((pool.clone(), addr)),
+            "{addr} of {pool} is reserved twice, the second time by {owner}"
+        );
+        assert!(
+            owners.insert((pool.clone(), owner.clone())),
+            "{owner} has two addresses of {pool}, the second is {addr}"
+        );
     }
 }
 

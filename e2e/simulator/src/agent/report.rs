@@ -10,6 +10,7 @@ use serde::Deserialize as _;
 use serde_json::Value;
 
 use super::super::action::Fate;
+use super::super::activity::error_name;
 use super::super::clock::Clock;
 use super::super::object::Object;
 use super::super::server::{Server, text};
@@ -33,7 +34,8 @@ impl Node {
         };
         let outcome = match (fate, answer) {
             (Fate::ErrorBefore(code) | Fate::ErrorAfter(code), _) | (Fate::Done, Some(Err((code, _)))) => {
-                self.activity.count("reports refused by HTTP code");
+                let is_done = matches!(fate, Fate::ErrorAfter(_));
+                self.activity.add(error_name("PATCH ipamnodes/status", code, is_done), 1);
                 refused(code)
             }
             (Fate::Done, Some(Ok(object))) => {

@@ -39,6 +39,9 @@ pub(super) fn agree(seen: &Seen<'_>, layout: &Layout) -> Result<(), Broken> {
     if contradicts && !seen.is_contradicted(layout) {
         return wrong("no DuplicateAddress", &object["status"]["conditions"]);
     }
+    if !contradicts && seen.serves(layout) && seen.is_reported_twice(layout) {
+        return wrong("DuplicateAddress", &object["status"]["conditions"]);
+    }
     let releasing = condition(object, "Releasing").map_or(&Value::Null, |it| &it["reason"]);
     if (*releasing == "BlocksInUse") == claims(object, "releasing").is_empty() {
         return wrong("whether blocks are Releasing", &object["status"]);

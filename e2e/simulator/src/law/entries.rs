@@ -78,12 +78,18 @@ fn barred_for_nobody(seen: &Seen<'_>, layout: &Layout, node: &str, entry: &Value
         !seen.is_reported(layout, run, |other, key| is_gateway || other != node || *key != layout.key)
     });
     let is = |reason: &dyn Fn() -> bool| unreported.is_some() && reason();
+    // Which node had it, statuses do not say: any block from before may.
+    let was_gateway = || {
+        let is_gateway = |run: AddrRange| seen.server.has_been_gateway(&layout.key.name, &run.first().to_string());
+        layout.key.kind == PoolKind::CidrPool || unreported.is_some_and(is_gateway)
+    };
     let changes = || {
-        seen.layouts.iter().filter(|other| seen.counts(layout, &other.key)).any(|other| {
-            let object = seen.object(other);
-            !claims(object, "releasing").is_empty()
-                || claims(object, "allocations").iter().any(|(node, range)| other.block_of(node, range).is_none())
-        })
+        was_gateway()
+            && seen.layouts.iter().filter(|other| seen.counts(layout, &other.key)).any(|other| {
+                let object = seen.object(other);
+                !claims(object, "releasing").is_empty()
+                    || claims(object, "allocations").iter().any(|(node, range)| other.block_of(node, range).is_none())
+            })
     };
     // A pool with an invalid spec keeps its blocks, in its status or, where that was wiped, in IPAMNodes. An invalid spec overlaps no other
     // pool.

@@ -22,14 +22,18 @@ use crate::server::{Server, text};
 use crate::wire::lock;
 use crate::world::World;
 
+pub(super) use safety::is_reported;
+
 /// Checks the laws after each step. At most one replica leads. No IPAMNode gets a block before the Lease records assigned
 /// blocks. No address is used by two pods, and none in use is recorded for another node. No pool is deleted while a pod
 /// has an address of it.
 pub fn check(world: &mut World) -> Result<(), Broken> {
     one_leads(world)?;
     // A restore under a leader takes back the state of the Lease, or a node's release. The leader writes it again once it
-    // knows of that.
-    if !world.allowed.judge("lease-says-so-first", world.is_unmarked.then_some("a restore under a leader")) {
+    // knows of that. The law can break with a change alone.
+    let has_news = world.checked.0 != lock(&world.server).news();
+    let reason = world.is_unmarked.then_some("a restore under a leader");
+    if has_news && !world.allowed.judge("lease-says-so-first", reason) {
         what_is_given_is_marked(world)?;
     }
     if let Some((node, wrong)) = world.nodes.iter().find_map(|node| Some((&node.name, node.wrong()?))) {

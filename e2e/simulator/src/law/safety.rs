@@ -1,6 +1,6 @@
 //! Laws that must hold after every call: no address is used twice, and no record of an address in use is lost.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::net::IpAddr;
 
 use ipam_core::plan::Claim;
@@ -74,7 +74,7 @@ pub(super) fn no_pod_has_a_gateway(world: &World) -> Result<(), Broken> {
         return Ok(());
     }
     let server = lock(&world.server);
-    let gateways = gateways(&server);
+    let (gateways, mut with_gateway) = (gateways(&server), BTreeSet::new());
     for node in &world.nodes {
         for (pod, held) in node.held().filter(|(_, held)| held.pool.kind == PoolKind::IpPool) {
             let Some(of_entry) = gateways.get(&(held.pool.clone(), held.addr)) else {
@@ -82,15 +82,11 @@ pub(super) fn no_pod_has_a_gateway(world: &World) -> Result<(), Broken> {
                 continue;
             };
             let lost = || is_destroyed(&world.records, held).then_some("record destroyed by hand");
+            with_gateway.insert((held.pool.clone(), held.addr, node.name.clone(), pod.to_owned()));
             // A status of an IPPool does not record gateways.
-            let is_unknown = || {
-                let is_lost = |name: &str| world.allowed.is_undefined() || has_lost_ipam_node(&server, name);
-                is_lost(of_entry) || is_lost(&node.name)
-            };
-            let unknown = || is_unknown().then_some("an IPAMNode was deleted");
-            let is_restored = || had_gateway(&server, &held.pool, held.addr);
-            let restored = || is_restored().then_some("a restore brought back the gateway");
-            let reason = world.allowed.released(node, pod, held).or_else(lost).or_else(unknown).or_else(restored);
+            let unheard = || world.allowed.unheard.allows_gateway(&held.pool, held.addr, &node.name, pod);
+            let unheard = || unheard().then_some("an IPAMNode was deleted or restored");
+            let reason = world.allowed.released(node, pod, held).or_else(lost).or_else(unheard);
             if !world.allowed.judge("gateway-is-free", reason) {
                 let (addr, there) = (held.addr, &node.name);
                 let what = format!("{of_entry} has the gateway {addr} of {}, which {pod} on {there} holds", held.pool);
@@ -98,6 +94,7 @@ pub(super) fn no_pod_has_a_gateway(world: &World) -> Result<(), Broken> {
             }
         }
     }
+    world.allowed.unheard.retain(&with_gateway);
     Ok(())
 }
 
@@ -113,20 +110,6 @@ fn gateways(server: &Server) -> BTreeMap<(PoolKey, IpAddr), String> {
         }
     }
     found
-}
-
-/// Whether the address was the gateway of the IPPool in the state that was restored last.
-fn had_gateway(server: &Server, pool: &PoolKey, addr: IpAddr) -> bool {
-    let is_it = |object: &Value| object["gateway"].as_str().is_some_and(|text| text.parse() == Ok(addr));
-    let entries = server.restored("ipamnodes").filter_map(|object| object["spec"]["pools"].as_array()).flatten();
-    let mut pools = server.restored("ippools").filter(|object| object["metadata"]["name"] == pool.name);
-    pools.any(|object| is_it(&object["spec"])) || entries.filter(|it| pool_of_entry(it) == *pool).any(is_it)
-}
-
-/// Whether an IPAMNode of this name was deleted, by hand or in order.
-fn has_lost_ipam_node(server: &Server, name: &str) -> bool {
-    let mut events = server.since("ipamnodes", 0).iter();
-    events.any(|event| event.change == Change::Deleted && text(&event.object, "/metadata/name") == name)
 }
 
 /// The names that the operator writes in place of `*` are of nodes that may lose something of the pool. They do not
@@ -279,7 +262,7 @@ fn why_it_may_be_of_another(records: &Records, held: &Held, block: &Recorded<'_>
 }
 
 /// Whether the node's agent reports the address as in use.
-fn is_reported(server: &Server, node: &str, held: &Held) -> bool {
+pub(crate) fn is_reported(server: &Server, node: &str, held: &Held) -> bool {
     let Some(object) = server.get("ipamnodes", node) else { return false };
     let mut reports = object["status"]["pools"].as_array().into_iter().flatten();
     reports
@@ -302,7 +285,8 @@ pub(super) fn what_is_held_is_recorded(world: &World) -> Result<(), Broken> {
             let is_beside = || {
                 let mut others = node.held().filter(|(_, other)| other.pool == *pool).map(|(_, other)| other.addr);
                 let own = claims.iter().find(|claim| claim.node == node.name);
-                server.restores() > 0 && own.is_some_and(|own| others.any(|addr| own.range.contains(addr)))
+                taken_back(&world.records, held).is_some()
+                    && own.is_some_and(|own| others.any(|addr| own.range.contains(addr)))
             };
             let is_recorded = claims.iter().any(|claim| claim.node == node.name && claim.range.contains(addr))
                 || (is_destroyed && is_reported(&server, &node.name, held));

@@ -5,6 +5,7 @@ use serde_json::Value;
 
 use super::condition;
 use super::lost::lost;
+use crate::agent::Node;
 use crate::layout::{Block, Layout};
 use crate::records::{plural_of, pool_of_entry, range_of_entry};
 use crate::server::{Server, text};
@@ -96,13 +97,14 @@ impl Seen<'_> {
     pub(super) fn recovers(&self, layout: &Layout) -> bool {
         let awaits =
             condition(self.object(layout), "Exhausted").is_some_and(|it| it["reason"] == "AwaitingAgentReports");
-        // With the CRDs a report of addresses in use outside a block may have been deleted, too.
-        let is_undefined = self.world.allowed.is_undefined();
-        let may_be_lost = self.world.has_lost_records() || is_undefined || self.server.restores() > 0;
-        if !awaits || !may_be_lost {
+        if !awaits {
             return false;
         }
-        let mut awaited = self.world.nodes.iter().filter(|node| may_await_report(self.server, &node.name));
+        // With its IPAMNode, a report of addresses in use outside a block may have been lost, too.
+        let may_be_lost =
+            |node: &Node| self.world.has_lost_records() || self.world.allowed.unheard.contains(&node.name);
+        let mut awaited =
+            self.world.nodes.iter().filter(|node| may_be_lost(node) && may_await_report(self.server, &node.name));
         let unserved = self.unserved(layout);
         awaited.any(|node| !node.has_agent() || (!unserved.contains(&node.name) && self.is_out_of_reach(&node.name)))
     }
@@ -151,6 +153,25 @@ impl Seen<'_> {
     /// Whether the pool has a duplicate address.
     pub(super) fn is_contradicted(&self, layout: &Layout) -> bool {
         self.world.nodes.iter().any(|node| self.is_contradicted_on(layout, &node.name))
+    }
+
+    /// Whether two agents report an address of the pool. The operator sees that. An address outside the blocks that an admin has
+    /// force-released does not count: the operator takes it for free.
+    pub(super) fn is_reported_twice(&self, layout: &Layout) -> bool {
+        let mut found: Vec<(String, AddrRange)> = Vec::new();
+        for object in self.server.list("ipamnodes") {
+            let node = text(object, "/metadata/name");
+            for report in object["status"]["pools"].as_array().into_iter().flatten() {
+                let is_forced = || self.world.allowed.is_forced(&self.world.records, &layout.key, &node);
+                if pool_of_entry(report) == layout.key && (report["grant"].is_string() || !is_forced()) {
+                    found.extend(reported(report).into_iter().map(|range| (node.clone(), range)));
+                }
+            }
+        }
+        let is_twice = |(node, range): &(String, AddrRange)| {
+            found.iter().any(|(other, there)| other != node && there.overlaps(range))
+        };
+        found.iter().any(is_twice)
     }
 
     /// Whether the agent of this node reports an address of the pool that is also reported or used elsewhere. Elsewhere

@@ -117,7 +117,7 @@ impl World {
         self.records.restore(last);
         self.note_unproven(backup);
         lock(&self.server).restore(backup);
-        self.allowed.restore(&lock(&self.server));
+        self.allowed.restore(&lock(&self.server), &self.nodes);
         self.look();
         self.allowed.force_again(&self.records, last);
         self.by_hand = None;

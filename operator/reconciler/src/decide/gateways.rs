@@ -32,6 +32,7 @@ impl Deferred {
 
 /// Puts the previous gateways into `plan` where those of the spec have to wait. `just_assigned` are the nodes of new blocks.
 pub(super) fn defer(seen: &DecisionInput<'_>, just_assigned: &BTreeSet<String>, plan: &mut Plan) -> Deferred {
+    keep_of_stale(seen, plan);
     let is_shared = seen.pool.key.kind == PoolKind::IpPool;
     let (mut deferred, mut free) = (Deferred::default(), BTreeSet::new());
     let mut kept: BTreeMap<usize, Option<IpAddr>> = BTreeMap::new();
@@ -72,6 +73,16 @@ pub(super) fn defer(seen: &DecisionInput<'_>, just_assigned: &BTreeSet<String>, 
         }
     }
     deferred
+}
+
+/// A block of an earlier spec keeps the gateway of its entry. So the entry gets this gateway again if the IPAMNode is deleted by hand and
+/// written before the next plan.
+fn keep_of_stale(seen: &DecisionInput<'_>, plan: &mut Plan) {
+    for assignment in plan.assignments.iter_mut().filter(|given| given.phase == BlockPhase::Stale) {
+        if let Some(entry) = entry(seen, assignment) {
+            assignment.block.gateway = gateway_of(entry);
+        }
+    }
 }
 
 /// The gateways of an IPPool that a node must not allocate, because other nodes have them or are to have them: those of its Active blocks in
@@ -143,10 +154,10 @@ fn before(seen: &DecisionInput<'_>, given: &Assignment, told: Option<&Assignment
     }
     let told = told.filter(|told| told.block.range == given.block.range);
     let of_told = |told: &Assignment| match (told.phase, entry) {
-        (BlockPhase::Active, _) => Some(told.block),
+        (BlockPhase::Active, _) | (BlockPhase::Stale, None) => Some(told.block),
         (_, Some(_)) => None,
         // The entry with the previous gateway is gone.
-        (_, None) => Some(Block { gateway: None, ..given.block }),
+        (BlockPhase::Releasing, None) => Some(Block { gateway: None, ..given.block }),
     };
     let of_entry = || entry.map(|entry| Block { gateway: gateway_of(entry), ..given.block });
     told.and_then(of_told).or_else(of_entry).or_else(|| recorded(seen, given))

@@ -309,6 +309,19 @@ fn the_gateway_is_unavailable_in_a_stale_block() {
 }
 
 #[test]
+fn the_entry_of_a_stale_block_gets_its_gateway_again_after_the_ipam_node_is_deleted() {
+    let (mut scene, record) = resized("192.168.0.2");
+    let (record, decision) = step(&mut scene, &record);
+    let told = decision.assignments.unwrap();
+    // Where the IPAMNode of n2 is deleted, the Node's controller writes the entry by this plan, before the next one.
+    assert_eq!((told[1].node.as_str(), told[1].phase, told[1].block.gateway), ("n2", BlockPhase::Stale, None));
+    scene.told = told;
+    scene.ipam_nodes.delete("n2");
+    let planned = scene.decide(&record).assignments.unwrap();
+    assert_eq!(planned[1].block.gateway, None, "a pod of n2 may have 192.168.0.2");
+}
+
+#[test]
 fn a_new_node_gets_the_gateway_of_another_network_at_once() {
     for (in_use, gateway) in [("10.0.0.2", Some("192.168.0.1")), ("192.168.0.1", None)] {
         let mut scene = Scene::of(&["n2"]);

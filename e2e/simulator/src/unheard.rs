@@ -1,0 +1,78 @@
+//! Nodes of which the operator may not know all. Their IPAMNodes were deleted or restored, and their agents have not yet reported all
+//! addresses in use since then.
+
+use std::cell::RefCell;
+use std::collections::{BTreeMap, BTreeSet};
+use std::net::IpAddr;
+use std::time::Duration;
+
+use ipam_core::PoolKey;
+
+use super::agent::Node;
+use super::law::is_reported;
+use super::server::{Change, Server, text};
+
+/// A pod with the gateway of its pool: pool, address, node and pod.
+type WithGateway = (PoolKey, IpAddr, String, String);
+
+/// These nodes, and what was decided without them.
+#[derive(Default)]
+pub(super) struct Unheard {
+    /// Since when all addresses in use on the node are reported; `None` if they are not.
+    nodes: BTreeMap<String, Option<Duration>>,
+    /// Pods whose address became a gateway while their node was one of these.
+    with_gateway: RefCell<BTreeSet<WithGateway>>,
+}
+
+impl Unheard {
+    /// All reports are those of a backup.
+    pub(super) fn restored(&mut self, nodes: &[Node]) {
+        self.nodes.extend(nodes.iter().map(|node| (node.name.clone(), None)));
+    }
+
+    /// Reads the changes since the version `since`. `decided` is the time within which an operator acts on a report. A leader that has
+    /// not decided since the last change may act on the reports of before.
+    pub(super) fn renew(
+        &mut self,
+        (server, nodes): (&Server, &[Node]),
+        since: u64,
+        (all_decided, now, decided): (bool, Duration, Duration),
+    ) {
+        let events = server.since("ipamnodes", since).iter();
+        let deleted = events.filter(|event| event.change == Change::Deleted);
+        self.nodes.extend(deleted.map(|event| (text(&event.object, "/metadata/name"), None)));
+        for (name, since) in &mut self.nodes {
+            let mut of_name = nodes.iter().filter(|node| node.name == *name);
+            let is_heard = server.get("ipamnodes", name).is_some()
+                && of_name.all(|node| node.has_agent() && has_reported(server, node));
+            *since = if is_heard && all_decided { Some(since.unwrap_or(now)) } else { None };
+        }
+        self.nodes.retain(|_, since| since.is_none_or(|since| since + decided > now));
+    }
+
+    /// Whether the node is one of these.
+    pub(super) fn contains(&self, node: &str) -> bool {
+        self.nodes.contains_key(node)
+    }
+
+    /// Whether the address of the pod became a gateway while the node was one of these.
+    pub(super) fn allows_gateway(&self, pool: &PoolKey, addr: IpAddr, node: &str, pod: &str) -> bool {
+        let found = (pool.clone(), addr, node.to_owned(), pod.to_owned());
+        let mut allowed = self.with_gateway.borrow_mut();
+        if self.contains(node) {
+            allowed.insert(found);
+            return true;
+        }
+        allowed.contains(&found)
+    }
+
+    /// Ends what was allowed for pods whose address is no gateway any more. `with_gateway` are those whose address is one.
+    pub(super) fn retain(&self, with_gateway: &BTreeSet<WithGateway>) {
+        self.with_gateway.borrow_mut().retain(|found| with_gateway.contains(found));
+    }
+}
+
+/// Whether the agent has reported all addresses in use of which it has a record.
+fn has_reported(server: &Server, node: &Node) -> bool {
+    node.held().filter(|(pod, _)| node.is_known(pod)).all(|(_, held)| is_reported(server, &node.name, held))
+}
