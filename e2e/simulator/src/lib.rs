@@ -8,15 +8,18 @@
 //! threads: the same seed makes the same history. A history that breaks a law is shrunk to the shortest one that still
 //! does.
 //!
-//! The laws ignore what the code reports about itself, with three exceptions. Once records are lost, the message of
-//! `AwaitingAgentReports` names the nodes whose report the operator awaits. The reason `InvalidSpec` means that nothing
-//! is assigned or released. An agent whose store was lost reports addresses without a record; the model decides until
-//! when.
+//! The laws ignore what the code reports about itself, with three exceptions. The reason `AwaitingAgentReports` means
+//! that new blocks wait for reports; it counts only where, by what the model knows, records may be missing. The reason
+//! `InvalidSpec` means that nothing is assigned or released. An agent whose store was lost reports addresses without a
+//! record; the model decides until when. The laws read no message. A recogniser of a known fault ([`known`]) does: the
+//! message of `AwaitingAgentReports` says whether the wait has a limit.
 //!
 //! What an admin has accepted is allowed by name ([`allowed`]): each reason is counted with the checks that it leaves
-//! out. Pools with an invalid spec are the exception: what they assign and release is not checked, and not counted. What
-//! happened is counted, too ([`activity`]), so that a run in which something never happens does not count as a proof of
-//! it.
+//! out. Two kinds of checks are left out without a count. What pools with an invalid spec assign and release is not
+//! checked. The check that follows each change by an admin leaves out `assigned-is-recorded`, `gateway-is-free` and
+//! `force-all-names-releasing-nodes`; after the deletion of the CRDs also `pool-in-use-stays`. The next check has them
+//! again. What happened is counted, too ([`activity`]), so that a run in which something never happens does not count as
+//! a proof of it.
 //!
 //! Real code of the operator: `ipam_reconciler::reconcile` with all its decisions, the calls of
 //! `ipam_operator::api_writer`, and the loop of the election with the allocation state of the Lease. A model of the API
