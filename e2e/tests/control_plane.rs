@@ -57,7 +57,8 @@ fn objects_outlive_the_api_server() {
     let plane = ControlPlane::start().unwrap();
     plane.kubectl().run(&["create", "namespace", "kept"]).unwrap();
     plane.kill_apiserver().unwrap();
-    assert!(plane.kubectl().run(&["get", "namespace", "kept", "--request-timeout=2s"]).is_err());
+    let error = plane.kubectl().run(&["get", "namespace", "kept", "--request-timeout=2s"]).unwrap_err().to_string();
+    assert!(error.contains("refused"), "the connection is to be refused, not the object to be missing: {error}");
     plane.start_apiserver().unwrap();
     plane.kubectl().run(&["get", "namespace", "kept"]).unwrap();
 }

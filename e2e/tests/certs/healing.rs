@@ -17,7 +17,8 @@ fn lives() -> Lives {
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn two_replicas_that_start_at_once_end_with_one_ca_that_the_api_server_trusts() {
     let cluster = Cluster::new(ControlPlane::shared().unwrap()).await;
-    assert!(cluster.review().await.is_err(), "without certificates nothing is reviewed");
+    let error = cluster.review().await.unwrap_err().to_string();
+    assert!(error.contains("failed calling webhook"), "without certificates nothing is reviewed: {error}");
     let _running = cluster.start(lives());
     let (_, cas) = cluster.right("from nothing to the first review").await;
     assert_eq!(String::from_utf8(cas).unwrap().matches("BEGIN CERTIFICATE").count(), 1, "one CA");
