@@ -45,8 +45,8 @@ const CERT_MANAGER: Module = Module {
     main_go: Some(include_str!("../../assets/cert-manager/main.go")),
 };
 
-/// The first release that fetches the toolchain a go.mod asks for.
-const OLDEST_GO: super::Version = super::Version(1, 21);
+/// The release that the go.mod files ask for. An older one would have to fetch it, which `GOTOOLCHAIN` or the network may not allow.
+const OLDEST_GO: super::Version = super::Version(1, 26);
 
 /// Everything the build of a tool depends on, for the name of its cache folder. The tools of a control plane share a folder;
 /// others have one for each module, so that a new version of one builds none of the others anew.
@@ -213,6 +213,7 @@ fn required<'a>(go_mod: &'a str, module: &str) -> Option<&'a str> {
 
 #[cfg(test)]
 mod tests {
+    use super::super::Version;
     use super::*;
 
     #[test]
@@ -220,6 +221,22 @@ mod tests {
         let version = required(KUBERNETES.go_mod, "k8s.io/kubernetes").unwrap();
         assert!(version.starts_with("v1."), "{version}");
         assert!(flags()[1].contains(&format!("gitVersion={version}")), "{:?}", flags());
+    }
+
+    #[test]
+    fn the_modules_and_all_texts_ask_for_the_same_go() {
+        let modules = [KUBERNETES, ETCD, HELM, CERT_MANAGER];
+        let go = |module: &Module| module.go_mod.lines().find_map(|line| Version::find(line.strip_prefix("go ")?));
+        assert_eq!(modules.iter().filter_map(go).max(), Some(OLDEST_GO));
+        let Version(major, minor) = OLDEST_GO;
+        for (file, wanted) in [
+            ("README.md", format!("Go {major}.{minor} or newer")),
+            (".ci/run", format!("Go {major}.{minor} or newer")),
+            (".github/workflows/ci.yaml", format!("go-version: \"{major}.{minor}\"")),
+        ] {
+            let text = fs::read_to_string(crate::binaries::workspace().join(file)).unwrap();
+            assert!(text.contains(&wanted), "{file} must say {wanted:?}");
+        }
     }
 
     #[test]
