@@ -47,6 +47,9 @@ impl Found {
 /// The line that names the commit, up to the commit.
 const COMMIT: &str = "Played on commit `";
 
+/// The line after it: what that commit does not have.
+const LATER: &str = "A patch that is newer than this commit was played alone, and its row was put in by hand.";
+
 /// The page of the simulator's list.
 pub fn simulator_page(mutants: &[Mutant], found: &BTreeMap<String, Found>, commit: &str) -> String {
     let mut page = format!(
@@ -61,7 +64,8 @@ pub fn simulator_page(mutants: &[Mutant], found: &BTreeMap<String, Found>, commi
          `cargo mutants --check` says which rows are missing, and what has changed since the commit below.\n\n\
          To see the steps, apply `e2e/mutants/NAME.patch` in a copy of the tree. Then run\n\
          `cargo sim --seeds SEED --steps {STEPS}`, which prints the shortest history that breaks the law.\n\n\
-         {COMMIT}{commit}`.\n\n\
+         {COMMIT}{commit}`.\n\
+         {LATER}\n\n\
          | mutant | rule | seed | what the seed shows |\n| --- | --- | --- | --- |\n"
     );
     for mutant in mutants {
@@ -92,7 +96,8 @@ pub fn tests_page(mutants: &[Mutant], found: &BTreeSet<String>, commit: &str) ->
          the tree, where the test must fail, and writes this page. `cargo mutants --tests NAME...` plays some and prints their rows.\n\
          `cargo mutants --check` says which rows are missing, and what has changed since the commit below.\n\n\
          To run a test by hand: `cargo test -p PACKAGE TARGET -- --exact NAME`.\n\n\
-         {COMMIT}{commit}`.\n\n\
+         {COMMIT}{commit}`.\n\
+         {LATER}\n\n\
          | mutant | rule | test | result |\n| --- | --- | --- | --- |\n"
     );
     for mutant in mutants {
