@@ -7,9 +7,10 @@ use std::net::IpAddr;
 use std::time::Duration;
 
 use ipam_core::PoolKey;
+use serde_json::Value;
 
 use super::agent::Node;
-use super::law::is_reported;
+use super::law::{is_reported, reported};
 use super::server::{Change, Server, text};
 
 /// A pod with the gateway of its pool: pool, address, node and pod.
@@ -39,7 +40,8 @@ impl Unheard {
         (all_decided, now, decided): (bool, Duration, Duration),
     ) {
         let events = server.since("ipamnodes", since).iter();
-        let deleted = events.filter(|event| event.change == Change::Deleted);
+        // The operator deletes one that has neither blocks nor addresses in use. That says nothing about the node.
+        let deleted = events.filter(|event| event.change == Change::Deleted && says_something(&event.object));
         self.nodes.extend(deleted.map(|event| (text(&event.object, "/metadata/name"), None)));
         for (name, since) in &mut self.nodes {
             let mut of_name = nodes.iter().filter(|node| node.name == *name);
@@ -70,6 +72,13 @@ impl Unheard {
     pub(super) fn retain(&self, with_gateway: &BTreeSet<WithGateway>) {
         self.with_gateway.borrow_mut().retain(|found| with_gateway.contains(found));
     }
+}
+
+/// Whether the IPAMNode has a block, or reports an address in use.
+fn says_something(ipam_node: &Value) -> bool {
+    let has_blocks = ipam_node["spec"]["pools"].as_array().is_some_and(|blocks| !blocks.is_empty());
+    let mut reports = ipam_node["status"]["pools"].as_array().into_iter().flatten();
+    has_blocks || reports.any(|report| !reported(report).is_empty())
 }
 
 /// Whether the agent has reported all addresses in use of which it has a record.

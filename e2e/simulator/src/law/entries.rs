@@ -78,18 +78,11 @@ fn barred_for_nobody(seen: &Seen<'_>, layout: &Layout, node: &str, entry: &Value
         !seen.is_reported(layout, run, |other, key| is_gateway || other != node || *key != layout.key)
     });
     let is = |reason: &dyn Fn() -> bool| unreported.is_some() && reason();
-    // Which node had it, statuses do not say: any block from before may.
-    let was_gateway = || {
-        let is_gateway = |run: AddrRange| seen.server.has_been_gateway(&layout.key.name, &run.first().to_string());
-        layout.key.kind == PoolKind::CidrPool || unreported.is_some_and(is_gateway)
-    };
+    // A new leader takes each unavailable address for a previous gateway, until each node with a block of the pool has reported.
+    let object = seen.object(layout);
     let changes = || {
-        was_gateway()
-            && seen.layouts.iter().filter(|other| seen.counts(layout, &other.key)).any(|other| {
-                let object = seen.object(other);
-                !claims(object, "releasing").is_empty()
-                    || claims(object, "allocations").iter().any(|(node, range)| other.block_of(node, range).is_none())
-            })
+        !claims(object, "releasing").is_empty()
+            || claims(object, "allocations").iter().any(|(node, range)| layout.block_of(node, range).is_none())
     };
     // A pool with an invalid spec keeps its blocks, in its status or, where that was wiped, in IPAMNodes. An invalid spec overlaps no other
     // pool.
@@ -104,8 +97,10 @@ fn barred_for_nobody(seen: &Seen<'_>, layout: &Layout, node: &str, entry: &Value
                 || entries.any(|entry| range_of_entry(entry).is_some_and(|range| range.contains_range(&run)))
         })
     };
-    // After a change of leader it may have been a gateway, which any node with a block may have allocated.
-    let waits = || seen.has_block_without_agent(layout, |_| true);
+    let waits = || {
+        let blocks = claims(object, "allocations").into_iter().chain(claims(object, "releasing"));
+        blocks.map(|(node, _)| node).any(|node| seen.is_without_agent(&node))
+    };
     let reasons = [
         ("blocks are released or of an earlier spec", is(&changes)),
         ("an invalid pool has the block", is_of_invalid()),
