@@ -139,8 +139,9 @@ impl Allowed {
     }
 
     /// An admin deletes the CRDs.
-    pub(super) fn undefine(&mut self) {
+    pub(super) fn undefine(&mut self, nodes: &[Node]) {
         self.undefined = true;
+        self.unheard.add_all(nodes);
     }
 
     /// Whether an admin has deleted the CRDs.
@@ -150,7 +151,7 @@ impl Allowed {
 
     /// A backup was restored: pools that had no finalizer then have none now.
     pub(super) fn restore(&mut self, server: &Server, nodes: &[Node]) {
-        self.unheard.restored(nodes);
+        self.unheard.add_all(nodes);
         for (plural, kind) in POOL_KINDS {
             for object in server.list(plural).filter(|object| !is_guarded(object)) {
                 self.unguarded.insert(PoolKey::new(kind, text(object, "/metadata/name")));

@@ -26,8 +26,8 @@ pub(super) struct Unheard {
 }
 
 impl Unheard {
-    /// All reports are those of a backup.
-    pub(super) fn restored(&mut self, nodes: &[Node]) {
+    /// All reports are those of a backup, or were deleted with the definitions.
+    pub(super) fn add_all(&mut self, nodes: &[Node]) {
         self.nodes.extend(nodes.iter().map(|node| (node.name.clone(), None)));
     }
 

@@ -223,7 +223,7 @@ pub(super) fn is_selected(layout: &Layout, node: &Value) -> bool {
 }
 
 /// The addresses in use, by a report.
-pub(in crate) fn reported(report: &Value) -> Vec<AddrRange> {
+pub(crate) fn reported(report: &Value) -> Vec<AddrRange> {
     if report["used"].as_i64().is_none_or(|used| used <= 0) {
         return Vec::new();
     }

@@ -161,7 +161,7 @@ impl World {
             self.nodes[usize::from(node)].lose_word();
             self.records.lose_copies(&node_name(node));
         }
-        self.allowed.undefine();
+        self.allowed.undefine(&self.nodes);
         self.by_hand = Some(UNDEFINE);
         lock(&self.server).sweep("ipamnodes");
         let mut has_records = false;
