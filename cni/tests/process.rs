@@ -8,6 +8,8 @@ use std::process::{Child, ExitStatus};
 use std::time::{Duration, Instant};
 
 use assert_cmd::Command;
+use ipam_node_api::AgentAddress;
+use ipam_node_api::spool::Spool;
 use serde_json::{Value, json};
 use support::{Agent, Asked, Script, environment, network};
 
@@ -55,6 +57,28 @@ fn add_and_del_speak_the_protocol_on_standard_output_only() {
     );
     plugin(&environment("DEL")).write_stdin(config).assert().success().stderr("").stdout("");
     assert!(matches!(agent.asked().as_slice(), [Asked::Allocate(_), Asked::Deallocate(_)]));
+}
+
+/// The note is on the disk before the plugin succeeds: its file is synced before it gets its name, and the folder afterwards.
+#[test]
+fn a_note_of_del_is_on_the_disk_before_the_plugin_ends() {
+    let agent = Agent::away();
+    let spool = Spool::of(&agent.socket().parse::<AgentAddress>().unwrap()).unwrap();
+    spool.create().unwrap();
+    let (config, trace) = (network("1.1.0", &ipam(&agent, "pool1")).to_string(), agent.dir.path().join("trace"));
+    let mut strace = Command::new("strace");
+    let calls = "trace=fsync,fdatasync,rename,renameat,renameat2";
+    strace.args(["-f", "-y", "-e", calls, "-o"]).arg(&trace).arg(assert_cmd::cargo::cargo_bin!("nv-ipam"));
+    strace.env_clear().envs(environment("DEL")).env("PATH", std::env::var_os("PATH").unwrap()).timeout(PATIENCE);
+    strace.write_stdin(config).assert().success().stdout("");
+    let [note] = &spool.notes().unwrap()[..] else { panic!("no note") };
+    let trace = std::fs::read_to_string(trace).unwrap();
+    let line = |what: &dyn Fn(&str) -> bool| trace.lines().position(|line| what(line) && line.ends_with("= 0"));
+    let (name, folder) = (note.path.file_name().unwrap().to_str().unwrap(), spool.path().to_str().unwrap());
+    let named = line(&|line| line.contains(" rename") && line.contains(name));
+    let of_file = line(&|line| line.contains("sync(") && line.contains(&format!("{folder}/")));
+    let of_folder = line(&|line| line.contains("sync(") && line.contains(&format!("{folder}>")));
+    assert!(of_file.is_some() && of_file < named && named < of_folder, "{trace}");
 }
 
 #[test]

@@ -53,6 +53,8 @@
 //!   is one that comes later;
 //! * calls and reports that are lost, whose answer is lost, or that arrive after their sender has died or stopped
 //!   waiting; also creations, which no version makes conditional;
+//! * ten HTTP errors, before and after the call takes effect, for each kind of call. A run must show each of them for each
+//!   kind, apart from the deletion of an IPAMNode and the creation of the Lease, which are rare;
 //! * replicas and agents that are killed, start, and are stopped beyond their Lease; skewed clocks;
 //! * an admin who edits, deletes, relabels, wipes, and restores a backup, also under a running leader;
 //! * an admin who force-releases (one node, or `*`), allows pools to share addresses and revokes that, removes
