@@ -438,6 +438,16 @@ pub(super) fn block_of_entry(entry: &Value) -> Option<AddrRange> {
     Some(ipam_core::Cidr::parse(entry["subnet"].as_str()?).ok()?.0.range())
 }
 
+/// The addresses in use, by a report.
+pub(crate) fn reported(report: &Value) -> Vec<AddrRange> {
+    if report["used"].as_i64().is_none_or(|used| used <= 0) {
+        return Vec::new();
+    }
+    let runs = report["held"].as_array().cloned().unwrap_or_default();
+    let runs: Vec<AddrRange> = runs.iter().filter_map(range_of_entry).collect();
+    if runs.is_empty() { range_of_entry(report).into_iter().collect() } else { runs }
+}
+
 /// The addresses of an entry of an IPAMNode.
 pub(super) fn range_of_entry(entry: &Value) -> Option<AddrRange> {
     AddrRange::new(entry["startIP"].as_str()?.parse().ok()?, entry["endIP"].as_str()?.parse().ok()?)

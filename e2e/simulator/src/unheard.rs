@@ -9,8 +9,8 @@ use std::time::Duration;
 use ipam_core::PoolKey;
 use serde_json::Value;
 
-use super::agent::Node;
-use super::law::{is_reported, reported};
+use super::agent::{Held, Node};
+use super::records::{pool_of_entry, reported};
 use super::server::{Change, Server, text};
 
 /// A pod with the gateway of its pool: pool, address, node and pod.
@@ -84,4 +84,12 @@ fn says_something(ipam_node: &Value) -> bool {
 /// Whether the agent has reported all addresses in use of which it has a record.
 fn has_reported(server: &Server, node: &Node) -> bool {
     node.held().filter(|(pod, _)| node.is_known(pod)).all(|(_, held)| is_reported(server, &node.name, held))
+}
+
+/// Whether the node's agent reports the address as in use.
+pub(crate) fn is_reported(server: &Server, node: &str, held: &Held) -> bool {
+    let Some(object) = server.get("ipamnodes", node) else { return false };
+    let mut reports = object["status"]["pools"].as_array().into_iter().flatten();
+    reports
+        .any(|report| pool_of_entry(report) == held.pool && reported(report).iter().any(|run| run.contains(held.addr)))
 }

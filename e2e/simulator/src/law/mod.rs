@@ -22,9 +22,6 @@ use crate::server::{Server, text};
 use crate::wire::lock;
 use crate::world::World;
 
-pub(super) use safety::is_reported;
-pub(super) use seen::reported;
-
 /// Checks the laws after each step. At most one replica leads. No IPAMNode gets a block before the Lease records assigned
 /// blocks. No address is used by two pods, and none in use is recorded for another node. No pool is deleted while a pod
 /// has an address of it.

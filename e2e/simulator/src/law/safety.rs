@@ -8,13 +8,14 @@ use ipam_core::{AddrRange, PoolKey, PoolKind};
 use ipam_reconciler::pool::{FORCE_ALL, FORCE_RELEASE};
 use serde_json::Value;
 
-use super::seen::{claims, is_selected, may_await_report, reported};
+use super::seen::{claims, is_selected, may_await_report};
 use crate::agent::{Held, Node};
 use crate::allowed::{is_destroyed, key_of, shared, taken_back};
 use crate::broken::{Broken, broken};
 use crate::layout::{Layout, overlapped};
 use crate::records::{Assignment, POOL_KINDS, Records, pool_of_entry, range_of_entry};
 use crate::server::{Change, Server, text};
+use crate::unheard::is_reported;
 use crate::wire::lock;
 use crate::world::World;
 
@@ -259,14 +260,6 @@ fn why_it_may_be_of_another(records: &Records, held: &Held, block: &Recorded<'_>
     let is_it = |it: &&Assignment| it.pool == block.pool && it.node == block.node && it.range == block.range;
     let id = records.recorded().iter().find(is_it).map(|it| it.id);
     taken_back(records, held).or_else(|| shared(records, [(&held.pool, held.assignment), (&block.pool, id)]))
-}
-
-/// Whether the node's agent reports the address as in use.
-pub(crate) fn is_reported(server: &Server, node: &str, held: &Held) -> bool {
-    let Some(object) = server.get("ipamnodes", node) else { return false };
-    let mut reports = object["status"]["pools"].as_array().into_iter().flatten();
-    reports
-        .any(|report| pool_of_entry(report) == held.pool && reported(report).iter().any(|run| run.contains(held.addr)))
 }
 
 /// Once all has settled: the addresses of pods are recorded for their node. If an admin destroyed the record, the agent

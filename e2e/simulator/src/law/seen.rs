@@ -7,7 +7,7 @@ use super::condition;
 use super::lost::lost;
 use crate::agent::Node;
 use crate::layout::{Block, Layout};
-use crate::records::{plural_of, pool_of_entry, range_of_entry};
+use crate::records::{plural_of, pool_of_entry, range_of_entry, reported};
 use crate::server::{Server, text};
 use crate::world::World;
 
@@ -220,16 +220,6 @@ pub(super) fn is_selected(layout: &Layout, node: &Value) -> bool {
     layout.selects(node)
         && node["metadata"]["annotations"][ipam_reconciler::cluster_cache::CORDON] != "true"
         && node["metadata"]["deletionTimestamp"].is_null()
-}
-
-/// The addresses in use, by a report.
-pub(crate) fn reported(report: &Value) -> Vec<AddrRange> {
-    if report["used"].as_i64().is_none_or(|used| used <= 0) {
-        return Vec::new();
-    }
-    let runs = report["held"].as_array().cloned().unwrap_or_default();
-    let runs: Vec<AddrRange> = runs.iter().filter_map(range_of_entry).collect();
-    if runs.is_empty() { range_of_entry(report).into_iter().collect() } else { runs }
 }
 
 /// Nodes and blocks of one list of a pool's status.

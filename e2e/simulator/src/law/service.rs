@@ -7,11 +7,11 @@ use ipam_core::AddrRange;
 use serde_json::Value;
 
 use super::has_reason;
-use super::seen::{claims, reported};
+use super::seen::claims;
 use crate::agent::{Added, UNCONFIRMED};
 use crate::broken::{Broken, broken};
 use crate::disk::COOLDOWN;
-use crate::records::range_of_entry;
+use crate::records::{range_of_entry, reported};
 use crate::request::Wish;
 use crate::wire::lock;
 use crate::world::World;
