@@ -5,13 +5,14 @@
 mod support;
 
 use std::process::{Child, ExitStatus};
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 use assert_cmd::Command;
 use ipam_node_api::AgentAddress;
 use ipam_node_api::spool::Spool;
 use serde_json::{Value, json};
 use support::{Agent, Asked, Script, environment, network};
+use wait_timeout::ChildExt as _;
 
 /// Nothing here takes a tenth of it.
 const PATIENCE: Duration = Duration::from_mins(1);
@@ -25,18 +26,12 @@ fn plugin(environment: &[(&str, &str)]) -> Command {
 
 /// Waits until the plugin ends. If it still runs after [`PATIENCE`], it is killed and the test fails.
 fn ended(plugin: &mut Child) -> ExitStatus {
-    let until = Instant::now() + PATIENCE;
-    loop {
-        if let Some(status) = plugin.try_wait().unwrap() {
-            return status;
-        }
-        if Instant::now() >= until {
-            drop(plugin.kill());
-            drop(plugin.wait());
-            panic!("the plugin still ran after {PATIENCE:?} and was killed");
-        }
-        std::thread::sleep(Duration::from_millis(5));
+    if let Some(status) = plugin.wait_timeout(PATIENCE).unwrap() {
+        return status;
     }
+    drop(plugin.kill());
+    drop(plugin.wait());
+    panic!("the plugin still ran after {PATIENCE:?} and was killed")
 }
 
 /// The places of the test instead of those of the machine.

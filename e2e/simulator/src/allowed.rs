@@ -16,7 +16,7 @@ use super::clock::Clock;
 use super::records::{Assignment, AssignmentId, POOL_KINDS, Records, plural_of, pool_of_entry};
 use super::replica::Replica;
 use super::server::{Change, Server, text};
-use super::unheard::Unheard;
+use super::unreported::Unreported;
 
 /// The block was force-released.
 const FORCED: &str = "force-release";
@@ -56,7 +56,7 @@ pub(super) struct Allowed {
     wiped: BTreeSet<AssignmentId>,
     /// Whether the CRDs were deleted.
     undefined: bool,
-    pub(super) unheard: Unheard,
+    pub(super) unreported: Unreported,
     activity: RefCell<Activity>,
 }
 
@@ -141,7 +141,7 @@ impl Allowed {
     /// An admin deletes the CRDs.
     pub(super) fn undefine(&mut self, nodes: &[Node]) {
         self.undefined = true;
-        self.unheard.add_all(nodes);
+        self.unreported.add_all(nodes);
     }
 
     /// Whether an admin has deleted the CRDs.
@@ -151,7 +151,7 @@ impl Allowed {
 
     /// A backup was restored: pools that had no finalizer then have none now.
     pub(super) fn restore(&mut self, server: &Server, nodes: &[Node]) {
-        self.unheard.add_all(nodes);
+        self.unreported.add_all(nodes);
         for (plural, kind) in POOL_KINDS {
             for object in server.list(plural).filter(|object| !is_guarded(object)) {
                 self.unguarded.insert(PoolKey::new(kind, text(object, "/metadata/name")));
@@ -161,7 +161,7 @@ impl Allowed {
 
     /// A Node leaves, or its IPAMNode is deleted by hand. No report can have its addresses any more: the records in
     /// statuses were destroyed before, and no IPAMNode is created for it.
-    pub(super) fn leaves_unheard(&mut self, server: &Server, records: &Records, node: &Node) {
+    pub(super) fn leaves_unreported(&mut self, server: &Server, records: &Records, node: &Node) {
         let is_gone = server.get("nodes", &node.name).is_none();
         if (self.undefined || is_gone) && server.get("ipamnodes", &node.name).is_none() {
             self.waive(records, node, |it| records.lost_by(it.id).is_some(), UNREPORTED);
@@ -188,7 +188,7 @@ impl Allowed {
         if !all_decided {
             self.recorded_since.clear();
         }
-        self.unheard.renew((server, nodes), since, (all_decided, clock.elapsed, DECIDED));
+        self.unreported.renew((server, nodes), since, (all_decided, clock.elapsed, DECIDED));
         if server.version() != since {
             self.read_pools(server, records, nodes, since);
             self.note_those_recorded_again(server, records, clock.elapsed);

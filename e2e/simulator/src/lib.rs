@@ -122,7 +122,7 @@ mod settle;
 mod shrink;
 mod size;
 mod story;
-mod unheard;
+mod unreported;
 mod watch;
 mod wire;
 mod world;

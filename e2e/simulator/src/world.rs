@@ -246,21 +246,21 @@ impl World {
         self.by_hand = None;
     }
 
-    fn note_unheard(&mut self, node: u8) {
+    fn note_unreported(&mut self, node: u8) {
         let it = &self.nodes[usize::from(node % MOST_NODES)];
-        self.allowed.leaves_unheard(&lock(&self.server), &self.records, it);
+        self.allowed.leaves_unreported(&lock(&self.server), &self.records, it);
     }
 
     fn note_by_hand(&mut self, action: Action) {
         match action {
             // By deleting it, an admin confirms that no pod has addresses that only its report has.
             Action::RemoveIpamNode { node } => {
-                self.note_unheard(node);
+                self.note_unreported(node);
                 self.nodes[usize::from(node % MOST_NODES)].lose_word();
                 self.records.lose_copies(&node_name(node));
             }
             // Only the agent of that machine knew of its addresses.
-            Action::NodeLeaves { node } => self.note_unheard(node),
+            Action::NodeLeaves { node } => self.note_unreported(node),
             Action::Strip { pool } => {
                 let (plural, name) = pool_at(pool);
                 self.allowed.unguard(key_of(plural, name));

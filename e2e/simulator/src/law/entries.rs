@@ -29,16 +29,17 @@ pub(super) fn agree(seen: &Seen<'_>, layout: &Layout) -> Result<(), Broken> {
             }
             let is_other = entry["state"] != state;
             let is_suspended = || is_other && entry["state"] == "Releasing" && seen.is_contradicted_on(layout, &node);
-            if !seen.leaves_out("state-is-told", &[("addresses are held twice", is_suspended())]) && is_other {
+            if !seen.leaves_out("entry-agrees-with-status", &[("addresses are held twice", is_suspended())]) && is_other
+            {
                 return broken(
-                    "state-is-told",
-                    format!("{range} of {} is in {list}, and {node} is told {entry}", layout.key),
+                    "entry-agrees-with-status",
+                    format!("{range} of {} is in {list}, and the IPAMNode of {node} has {entry}", layout.key),
                 );
             }
             if let Some(run) = barred_for_nobody(seen, layout, &node, entry) {
                 return broken(
                     "held-elsewhere-is-true",
-                    format!("{node} is told that {run} is held, which no other agent reports: {entry}"),
+                    format!("{run} is unavailable to {node}, and no other agent reports it: {entry}"),
                 );
             }
             let block = layout.block_of(&node, &range);
@@ -47,8 +48,8 @@ pub(super) fn agree(seen: &Seen<'_>, layout: &Layout) -> Result<(), Broken> {
             {
                 let of = format!("{range} of {}", layout.key);
                 return broken(
-                    "spec-is-told",
-                    format!("{node} is told another {what} of {of} than its spec has: {entry}"),
+                    "entry-agrees-with-spec",
+                    format!("the IPAMNode of {node} has another {what} of {of} than the spec: {entry}"),
                 );
             }
         }
@@ -129,7 +130,7 @@ fn of_spec(seen: &Seen<'_>, layout: &Layout, block: &Block, entry: &Value) -> Re
     }
     let gateway = block.gateway.map(|gateway| gateway.to_string()).unwrap_or_default();
     let waits = text("gateway") != gateway && seen.gateway_waits(layout, block);
-    let waits = seen.leaves_out("spec-is-told", &[("the gateway may be in use", waits)]);
+    let waits = seen.leaves_out("entry-agrees-with-spec", &[("the gateway may be in use", waits)]);
     if text("gateway") != gateway && !waits {
         return Err("gateway");
     }

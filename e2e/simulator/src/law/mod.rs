@@ -78,7 +78,7 @@ fn what_is_given_is_marked(world: &World) -> Result<(), Broken> {
         None => Ok(()),
         Some(object) => broken(
             "lease-says-so-first",
-            format!("{} is told of blocks before the Lease says so", text(object, "/metadata/name")),
+            format!("{} has blocks before the Lease says so", text(object, "/metadata/name")),
         ),
     }
 }
@@ -123,8 +123,8 @@ pub fn nodes_are_told(world: &World) -> Result<(), Broken> {
         let told = server.get("ipamnodes", node).map(|object| told(object, pool)).unwrap_or_default();
         if !told.iter().any(|range| claim.range.contains_range(range)) {
             return broken(
-                "node-is-told",
-                format!("{pool} records {} for {node}, which is told {told:?}", claim.range),
+                "ipam-node-has-its-blocks",
+                format!("{pool} records {} for {node}, whose IPAMNode has {told:?}", claim.range),
             );
         }
     }
@@ -144,10 +144,10 @@ pub fn nodes_are_told(world: &World) -> Result<(), Broken> {
                 no_agent.or_else(|| is_lost().then_some(lost::LOST))
             };
             let reason = if is_known || !is_orphaned { None } else { reason() };
-            if !world.allowed.judge("nothing-else-is-told", reason) && !is_known {
+            if !world.allowed.judge("ipam-node-has-no-other-block", reason) && !is_known {
                 return broken(
-                    "nothing-else-is-told",
-                    format!("{node} is told of {name}, which records nothing of it: {pool}"),
+                    "ipam-node-has-no-other-block",
+                    format!("the IPAMNode of {node} has a block of {name}, which records none: {pool}"),
                 );
             }
         }

@@ -15,7 +15,7 @@ use crate::broken::{Broken, broken};
 use crate::layout::{Layout, overlapped};
 use crate::records::{Assignment, POOL_KINDS, Records, pool_of_entry, range_of_entry};
 use crate::server::{Change, Server, text};
-use crate::unheard::is_reported;
+use crate::unreported::is_reported;
 use crate::wire::lock;
 use crate::world::World;
 
@@ -85,9 +85,9 @@ pub(super) fn no_pod_has_a_gateway(world: &World) -> Result<(), Broken> {
             let lost = || is_destroyed(&world.records, held).then_some("record destroyed by hand");
             with_gateway.insert((held.pool.clone(), held.addr, node.name.clone(), pod.to_owned()));
             // A status of an IPPool does not record gateways.
-            let unheard = || world.allowed.unheard.allows_gateway(&held.pool, held.addr, &node.name, pod);
-            let unheard = || unheard().then_some("an IPAMNode was deleted or restored");
-            let reason = world.allowed.released(node, pod, held).or_else(lost).or_else(unheard);
+            let unreported = || world.allowed.unreported.allows_gateway(&held.pool, held.addr, &node.name, pod);
+            let unreported = || unreported().then_some("an IPAMNode was deleted or restored");
+            let reason = world.allowed.released(node, pod, held).or_else(lost).or_else(unreported);
             if !world.allowed.judge("gateway-is-free", reason) {
                 let (addr, there) = (held.addr, &node.name);
                 let what = format!("{of_entry} has the gateway {addr} of {}, which {pod} on {there} holds", held.pool);
@@ -95,7 +95,7 @@ pub(super) fn no_pod_has_a_gateway(world: &World) -> Result<(), Broken> {
             }
         }
     }
-    world.allowed.unheard.retain(&with_gateway);
+    world.allowed.unreported.retain(&with_gateway);
     Ok(())
 }
 

@@ -41,7 +41,7 @@ fn joins_of_a_burst_share_statuses_of_bounded_bytes_and_all_are_served() {
     }
 }
 
-/// Eight pools over the same nodes, of which one joins each second, and bytes for eight statuses in ten seconds.
+/// A node joins each second, and needs a block of each of eight pools. The bytes are for a few statuses of each pool.
 #[test]
 fn pools_that_wait_for_bytes_are_written_in_turn() {
     let spec = |number: u8| SPEC.replace("192.168", &format!("10.{number}"));
@@ -63,7 +63,7 @@ fn pools_that_wait_for_bytes_are_written_in_turn() {
     }
     let counts: Vec<usize> = written.values().map(Vec::len).collect();
     let (fewest, most) = (counts.iter().min().unwrap(), counts.iter().max().unwrap());
-    assert!(counts.len() == 8 && fewest + 1 >= *most && *most < 100, "{written:?}");
+    assert!(counts.len() == 8 && fewest + 1 >= *most && (3..30).contains(most), "{written:?}");
 }
 
 #[test]

@@ -16,23 +16,23 @@ use super::server::{Change, Server, text};
 /// A pod with the gateway of its pool: pool, address, node and pod.
 type WithGateway = (PoolKey, IpAddr, String, String);
 
-/// These nodes, and what was decided without them.
+/// These nodes, and what was decided without their reports.
 #[derive(Default)]
-pub(super) struct Unheard {
+pub(super) struct Unreported {
     /// Since when all addresses in use on the node are reported; `None` if they are not.
     nodes: BTreeMap<String, Option<Duration>>,
     /// Pods whose address became a gateway while their node was one of these.
     with_gateway: RefCell<BTreeSet<WithGateway>>,
 }
 
-impl Unheard {
+impl Unreported {
     /// All reports are those of a backup, or were deleted with the definitions.
     pub(super) fn add_all(&mut self, nodes: &[Node]) {
         self.nodes.extend(nodes.iter().map(|node| (node.name.clone(), None)));
     }
 
     /// Reads the changes since the version `since`. `decided` is the time within which an operator acts on a report. A leader that has
-    /// not decided since the last change may act on the reports of before.
+    /// not decided since the last change may act on earlier reports.
     pub(super) fn renew(
         &mut self,
         (server, nodes): (&Server, &[Node]),
@@ -41,13 +41,13 @@ impl Unheard {
     ) {
         let events = server.since("ipamnodes", since).iter();
         // The operator deletes one that has neither blocks nor addresses in use. That says nothing about the node.
-        let deleted = events.filter(|event| event.change == Change::Deleted && says_something(&event.object));
+        let deleted = events.filter(|event| event.change == Change::Deleted && has_content(&event.object));
         self.nodes.extend(deleted.map(|event| (text(&event.object, "/metadata/name"), None)));
         for (name, since) in &mut self.nodes {
             let mut of_name = nodes.iter().filter(|node| node.name == *name);
-            let is_heard = server.get("ipamnodes", name).is_some()
+            let is_reported_since = server.get("ipamnodes", name).is_some()
                 && of_name.all(|node| node.has_agent() && has_reported(server, node));
-            *since = if is_heard && all_decided { Some(since.unwrap_or(now)) } else { None };
+            *since = if is_reported_since && all_decided { Some(since.unwrap_or(now)) } else { None };
         }
         self.nodes.retain(|_, since| since.is_none_or(|since| since + decided > now));
     }
@@ -75,7 +75,7 @@ impl Unheard {
 }
 
 /// Whether the IPAMNode has a block, or reports an address in use.
-fn says_something(ipam_node: &Value) -> bool {
+fn has_content(ipam_node: &Value) -> bool {
     let has_blocks = ipam_node["spec"]["pools"].as_array().is_some_and(|blocks| !blocks.is_empty());
     let mut reports = ipam_node["status"]["pools"].as_array().into_iter().flatten();
     has_blocks || reports.any(|report| !reported(report).is_empty())
