@@ -60,7 +60,7 @@ pub fn simulator_page(mutants: &[Mutant], found: &BTreeMap<String, Found>, commi
          A patch begins with two lines: `Rule: ID text` and `Law: NAME[, NAME]`. A law is named by its first argument to\n\
          `broken` in the [laws](../simulator/src/law/mod.rs). The search goes on where another law breaks, such as `no-panic`.\n\n\
          `cargo mutants --all` applies each patch to a copy of the tree, plays it and writes this page.\n\
-         `cargo mutants NAME...` plays some and prints their rows. `cargo mutants --turn N` plays two of each list, others with each N.\n\
+         `cargo mutants NAME...` plays some and prints their rows. `cargo mutants --turn N` plays one of each list, another with each N.\n\
          `cargo mutants --check` says which rows are missing, and what has changed since the commit below.\n\n\
          To see the steps, apply `e2e/mutants/NAME.patch` in a copy of the tree. Then run\n\
          `cargo sim --seeds SEED --steps {STEPS}`, which prints the shortest history that breaks the law.\n\n\
