@@ -91,14 +91,6 @@ impl Allowed {
         held.assignment.map_or_else(unattributed, waived)
     }
 
-    /// Whether an admin has force-released what the node has of the pool.
-    pub(super) fn is_forced(&self, records: &Records, pool: &PoolKey, node: &str) -> bool {
-        let is_of_it = |it: &Assignment| it.pool == *pool && it.node == node;
-        let mut forced = self.waived.iter().filter(|(_, cause)| **cause == FORCED);
-        self.waived_nodes.contains(&(pool.clone(), node.to_owned()))
-            || forced.any(|(id, _)| records.get(*id).is_some_and(is_of_it))
-    }
-
     /// Why the pool may be deleted while the pod has the address.
     pub(super) fn gone(&self, records: &Records, node: &Node, pod: &str, held: &Held) -> Option<&'static str> {
         let unguarded = || self.unguarded.contains(&held.pool).then_some("finalizer removed by hand");

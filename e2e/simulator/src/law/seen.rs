@@ -155,15 +155,13 @@ impl Seen<'_> {
         self.world.nodes.iter().any(|node| self.is_contradicted_on(layout, &node.name))
     }
 
-    /// Whether two agents report an address of the pool. The operator sees that. An address outside the blocks that an admin has
-    /// force-released does not count: the operator takes it for free.
+    /// Whether two agents report an address of the pool. The operator sees that.
     pub(super) fn is_reported_twice(&self, layout: &Layout) -> bool {
         let mut found: Vec<(String, AddrRange)> = Vec::new();
         for object in self.server.list("ipamnodes") {
             let node = text(object, "/metadata/name");
             for report in object["status"]["pools"].as_array().into_iter().flatten() {
-                let is_forced = || self.world.allowed.is_forced(&self.world.records, &layout.key, &node);
-                if pool_of_entry(report) == layout.key && (report["grant"].is_string() || !is_forced()) {
+                if pool_of_entry(report) == layout.key {
                     found.extend(reported(report).into_iter().map(|range| (node.clone(), range)));
                 }
             }

@@ -171,11 +171,16 @@ fn others<'a>(seen: &'a DecisionInput<'_>) -> impl Iterator<Item = (&'a String, 
     of_entries.filter(move |(_, of_entry)| *of_entry != gateway)
 }
 
-/// Whether the gateway of the spec is in a block whose entry is gone. A pod there may have it.
+/// Whether a pod may have the gateway of the spec from an entry that is gone: it is in a block without an entry, or no entry has it as the
+/// gateway and an agent reports it outside a block.
 fn is_unknown(seen: &DecisionInput<'_>, assignments: &[Assignment]) -> bool {
     let Some(gateway) = seen.pool.spec.as_ref().ok().and_then(|pool| pool.gateway()) else { return false };
     let mut with_gateway = assignments.iter().filter(|given| given.block.range.contains(gateway));
+    let key = &seen.pool.key;
+    let is_reported = || seen.occupancy.outside_blocks(key).any(|fact| fact.range.contains(gateway));
+    let mut entries = seen.ipam_nodes.all().values().filter_map(|record| record.block(key));
     with_gateway.any(|given| given.phase != BlockPhase::Active && entry(seen, given).is_none())
+        || (is_reported() && entries.all(|entry| gateway_of(entry) != Some(gateway)))
 }
 
 /// The block with the gateway in the status, which has gateways of CIDRPools only. Status entries are in the order of node names. An entry

@@ -112,10 +112,9 @@ pub(super) fn find(seen: &DecisionInput<'_>, assignments: &[Assignment]) -> (Una
     let outside: BTreeSet<(&str, AddrRange)> = outside.map(|fact| (&*fact.node, fact.range)).collect();
     let allocating = Allocating::new(if outside.is_empty() { &[] } else { assignments });
     for (node, range) in outside {
-        if is_revoked(seen, assignments, node) {
-            continue;
-        }
-        for other in allocating.overlapping(&range).filter(|other| other.node != *node) {
+        // Addresses that an admin has force-released are available to other nodes. That two nodes then report one is a duplicate all the same.
+        let is_available = is_revoked(seen, assignments, node);
+        for other in allocating.overlapping(&range).filter(|other| other.node != *node && !is_available) {
             unavailable_addresses.held.entry(other.node.clone()).or_default().push(range);
         }
         for (other, common, is_certain) in users(seen, node, &range) {

@@ -375,3 +375,33 @@ fn a_new_node_does_not_get_a_gateway_that_a_pod_on_a_stale_block_has() {
     step(&mut scene, &record);
     assert_eq!(gateways(&scene), [Some("192.168.0.2"), None]);
 }
+
+#[test]
+fn a_gateway_that_a_pod_has_from_a_lost_entry_is_deferred() {
+    let mut scene = Scene::of(&["n1", "n2"]);
+    let record = pool(IP_SPEC, 1, &json!({}));
+    let decision = scene.decide(&record);
+    scene.write_ipam_nodes(&record, decision.assignments.as_ref().unwrap());
+    let record = written(&record, &decision);
+    // The entries are lost with the CRDs. The agent of n1 reports a pod that has the gateway of the new pool.
+    hold(&mut scene, "n1", "192.168.0.1");
+    for node in ["n1", "n2"] {
+        scene.ipam_nodes.get_mut(node).unwrap().blocks.clear();
+    }
+    let (record, _) = step(&mut scene, &record);
+    assert_eq!((gateways(&scene), condition(&record.status, READY).reason.as_str()), ([None; 2], "EditDeferred"));
+    for node in ["n1", "n2"] {
+        scene.report(node, 0);
+    }
+    let (mut record, _) = step(&mut scene, &record);
+    assert_eq!(gateways(&scene), [Some("192.168.0.1"); 2]);
+    assert_eq!(condition(&record.status, READY).reason, "Valid");
+    // An established gateway of which a pod on a node without a block has the address: no new node waits.
+    hold(&mut scene, "n1", "192.168.0.1");
+    scene.ipam_nodes.get_mut("n1").unwrap().blocks.clear();
+    scene.leaving.insert("n1".to_owned(), Leaving::Cordoned);
+    record.status.allocations.retain(|claim| claim.node != "n1");
+    scene.nodes.insert("n3".into(), BTreeMap::new());
+    step(&mut scene, &record);
+    assert_eq!(scene.block_of("n3").gateway.as_deref(), Some("192.168.0.1"));
+}

@@ -45,6 +45,24 @@ fn what_a_served_node_holds_elsewhere_bars_others_whoever_is_let_go_of() {
 }
 
 #[test]
+fn a_force_released_address_that_another_node_reports_is_a_duplicate() {
+    let (mut scene, mut record) = astray();
+    // n1 gets no more, and an admin has force-released what its pod has. The block is assigned to n2.
+    scene.leaving.insert("n1".to_owned(), Leaving::Cordoned);
+    record.life.force_release = BTreeSet::from(["n1".to_owned()]);
+    record.status.allocations.retain(|claim| claim.node == "n1");
+    record.status.allocations[0].node = "n2".to_owned();
+    scene.ipam_nodes.get_mut("n2").unwrap().blocks =
+        std::mem::take(&mut scene.ipam_nodes.get_mut("n1").unwrap().blocks);
+    holds(&mut scene, "n2", &["192.168.0.2"]);
+    let decision = scene.decide(&record);
+    let degraded = condition(decision.status.as_ref().unwrap(), DEGRADED);
+    assert_eq!((degraded.status.as_str(), degraded.reason.as_str()), ("True", "DuplicateAddress"));
+    assert!(degraded.message.contains("192.168.0.2 on node n2 and on node n1"), "{}", degraded.message);
+    assert_eq!(decision.unavailable_addresses.held.get("n2"), None, "the admin has made it available");
+}
+
+#[test]
 fn what_a_node_without_a_block_holds_is_said_with_what_to_do_for_as_long_as_it_is_barred() {
     let (mut scene, mut record) = departed();
     // n1 lives on. An admin has let go of its block while a pod had an address of it.
