@@ -60,7 +60,7 @@ pub const EXPECTED: [&str; 49] = [
 ];
 
 /// Each of these must happen, too. They happen on nodes.
-pub const AGENT: [&str; 22] = [
+pub const AGENT: [&str; 23] = [
     "ADD refused: disk failed",
     "ADD repeated",
     "ADD repeated and refused",
@@ -82,6 +82,7 @@ pub const AGENT: [&str; 22] = [
     "pods kept by the last look",
     "pods served from two pools",
     "power cuts of nodes",
+    "reports discarded",
     "reports without an answer",
 ];
 
@@ -108,8 +109,11 @@ pub struct Activity {
     counts: BTreeMap<Words, u64>,
     /// How often each law that allows violations was checked.
     checks: BTreeMap<Words, u64>,
-    /// How often a violation of each of these laws was allowed, by reason.
+    /// How many checks of each of these laws were left out, by reason.
     allowed: BTreeMap<Words, BTreeMap<Words, u64>>,
+    /// Checks in which an address really was assigned to two, by the reason for which that is allowed.
+    #[serde(default)]
+    happened: BTreeMap<Words, u64>,
 }
 
 impl Activity {
@@ -137,6 +141,9 @@ impl Activity {
         for (law, checks) in &other.checks {
             self.check(law.clone(), *checks);
         }
+        for (reason, checks) in &other.happened {
+            self.happens(reason.clone(), *checks);
+        }
         for (law, reasons) in &other.allowed {
             for (reason, uses) in reasons {
                 self.allow(law.clone(), reason.clone(), *uses);
@@ -149,12 +156,22 @@ impl Activity {
         *self.checks.entry(law.into()).or_default() += checks;
     }
 
-    /// Adds violations of the law that are allowed for this reason.
+    /// Adds checks of the law that are left out for this reason.
     pub fn allow(&mut self, law: impl Into<Words>, reason: impl Into<Words>, uses: u64) {
         *self.allowed.entry(law.into()).or_default().entry(reason.into()).or_default() += uses;
     }
 
-    /// The reasons for which violations were allowed.
+    /// Adds checks in which an address really was assigned to two, which is allowed for this reason.
+    pub fn happens(&mut self, reason: impl Into<Words>, checks: u64) {
+        *self.happened.entry(reason.into()).or_default() += checks;
+    }
+
+    /// The reasons for which an address really was assigned to two.
+    pub fn happened(&self) -> BTreeSet<&str> {
+        self.happened.keys().map(Words::as_ref).collect()
+    }
+
+    /// The reasons for which checks were left out.
     pub fn reasons(&self) -> BTreeSet<&str> {
         self.allowed.values().flat_map(BTreeMap::keys).map(Words::as_ref).collect()
     }
@@ -214,7 +231,10 @@ impl Display for Activity {
     fn fmt(&self, f: &mut Formatter<'_>) -> fmt::Result {
         self.counts.iter().try_for_each(|(what, count)| writeln!(f, "{count:>12}  {what}"))?;
         self.checks.iter().try_for_each(|(law, count)| writeln!(f, "{count:>12}  checks of {law}"))?;
-        self.shares().iter().try_for_each(|share| writeln!(f, "{share}"))
+        self.shares().iter().try_for_each(|share| writeln!(f, "{share}"))?;
+        self.happened.iter().try_for_each(|(reason, checks)| {
+            writeln!(f, "{checks:>12}  checks found an address assigned twice, as {reason} allows")
+        })
     }
 }
 
@@ -242,6 +262,6 @@ impl Display for Share {
     fn fmt(&self, f: &mut Formatter<'_>) -> fmt::Result {
         let hundredths = self.uses * 10_000 / self.checks.max(1);
         let (percent, rest) = (hundredths / 100, hundredths % 100);
-        write!(f, "{percent:>9}.{rest:02} %  of the checks of {}, allowed: {}", self.law, self.reason)
+        write!(f, "{percent:>9}.{rest:02} %  of the checks of {} are left out: {}", self.law, self.reason)
     }
 }

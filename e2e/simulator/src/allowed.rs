@@ -16,7 +16,7 @@ use super::clock::Clock;
 use super::records::{Assignment, AssignmentId, POOL_KINDS, Records, plural_of, pool_of_entry};
 use super::replica::Replica;
 use super::server::{Change, Server, text};
-use super::unreported::Unreported;
+use super::unreported::{Unreported, has_reported};
 
 /// The block was force-released.
 const FORCED: &str = "force-release";
@@ -42,6 +42,8 @@ pub(super) struct Allowed {
     waived: BTreeMap<AssignmentId, &'static str>,
     /// Assignments among these that are recorded again, and since when.
     recorded_since: BTreeMap<AssignmentId, Duration>,
+    /// Assignments of which no leader knows, or no report, and since when their agents report all addresses in use.
+    reported_since: BTreeMap<AssignmentId, Duration>,
     /// Addresses of such an assignment that were in use when its waiver ended. They are allowed until their pods end.
     waived_addresses: BTreeMap<(AssignmentId, IpAddr), &'static str>,
     /// Pools and nodes of which addresses are waived that the model could not attribute to an assignment.
@@ -69,6 +71,11 @@ impl Allowed {
             activity.allow(law, reason, 1);
         }
         reason.is_some()
+    }
+
+    /// Counts that an address really is assigned to two, which is allowed for this reason.
+    pub(super) fn happens(&self, reason: &'static str) {
+        self.activity.borrow_mut().happens(reason, 1);
     }
 
     /// Adds the counts of checks and of allowed violations.
@@ -187,6 +194,7 @@ impl Allowed {
             self.wiped.retain(|id| !records.recorded().iter().any(|it| it.id == *id));
         }
         self.end_those_recorded_again(nodes, clock.elapsed);
+        self.end_those_reported((server, records, nodes), all_decided, clock.elapsed);
         self.waived_nodes.retain(|(pool, name)| {
             let unattributed = |held: &Held| held.pool == *pool && held.assignment.is_none();
             let mut there = nodes.iter().filter(|node| node.name == *name);
@@ -273,6 +281,35 @@ impl Allowed {
         }
     }
 
+    /// Ends the waivers of assignments of which nothing was known, once the agent has reported all addresses in use and no earlier
+    /// decision is under way. Addresses that are also assigned elsewhere by then are allowed until their pods end.
+    fn end_those_reported(
+        &mut self,
+        (server, records, nodes): (&Server, &Records, &[Node]),
+        all_decided: bool,
+        now: Duration,
+    ) {
+        let unknown =
+            self.waived.iter().filter(|(_, cause)| [FORGOTTEN, UNREPORTED].contains(cause)).map(|(id, _)| *id);
+        let is_reported = |it: &Assignment| {
+            let mut there = nodes.iter().filter(|node| node.name == it.node);
+            server.get("ipamnodes", &it.node).is_some()
+                && there.all(|node| node.has_agent() && has_reported(server, node))
+        };
+        let reported: Vec<AssignmentId> =
+            unknown.filter(|id| all_decided && records.get(*id).is_some_and(is_reported)).collect();
+        self.reported_since.retain(|id, _| reported.contains(id));
+        for id in reported {
+            if *self.reported_since.entry(id).or_insert(now) + DECIDED > now {
+                continue;
+            }
+            let (Some(it), Some(cause)) = (records.get(id), self.waived.remove(&id)) else { continue };
+            let there = nodes.iter().filter(|node| node.name == it.node).flat_map(Node::held).map(|(_, held)| held);
+            let kept = there.filter(|held| held.assignment == Some(id) && is_elsewhere(records, nodes, it, held.addr));
+            self.waived_addresses.extend(kept.map(|held| ((id, held.addr), cause)));
+        }
+    }
+
     /// Ends the waivers of assignments that are recorded again, once no earlier decision is under way. The pods that run
     /// then keep their addresses.
     fn end_those_recorded_again(&mut self, nodes: &[Node], now: Duration) {
@@ -288,6 +325,13 @@ impl Allowed {
             self.forced.remove(&id);
         }
     }
+}
+
+/// Whether the address that a pod on `node` has of this assignment is also recorded for another node, or a pod there has it.
+fn is_elsewhere(records: &Records, nodes: &[Node], it: &Assignment, addr: IpAddr) -> bool {
+    let is_recorded = |other: &Assignment| other.node != it.node && other.range.contains(addr);
+    let mut others = nodes.iter().filter(|node| node.name != it.node).flat_map(Node::held);
+    records.recorded().iter().any(is_recorded) || others.any(|(_, held)| held.addr == addr)
 }
 
 /// Why a status may record the address for another node: a restore took back the record of this one.

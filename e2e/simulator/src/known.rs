@@ -2,7 +2,7 @@
 //! (`e2e/simulator/known-faults/NAME.json`), and a test plays them. If a history breaks no law any more, its fault must
 //! be removed from the list.
 //!
-//! A fresh seed that shows a known fault is counted. It fails a run only if one fault shows too often ([`MOST`]). A fault
+//! A fresh seed that shows a known fault is counted. It fails a run only if one fault shows too often ([`Fault::most`]). A fault
 //! is recognised by the law that breaks and by the necessary parts of the shortest history. These are actions in their
 //! order, and the node, pool or address that the law names. If a recogniser does not check a part, its comment has the
 //! reason. No fault explains a panic.
@@ -28,18 +28,21 @@ use restore::{
 pub struct Fault {
     /// The name of its file.
     pub name: &'static str,
+    /// Histories in a million that show it, by the long runs of 200 steps. The rarest count as ten.
+    per_million: u64,
     /// The laws that it breaks.
     laws: &'static [&'static str],
     /// Whether a shortest history is one of this fault.
     shows: fn(&Failure) -> bool,
 }
 
-/// Maximum number of histories in ten thousand that may show one known fault. More of them are likely to be another
-/// fault. The most frequent one shows in about one of ten thousand.
-pub const MOST: u64 = 3;
-
-/// In a run of any length, this many histories may show a fault.
-pub const FEW: u64 = 5;
+impl Fault {
+    /// Maximum number of so many histories that may show this fault: twice as many as in the long runs, and three. More of them are likely to
+    /// be another fault.
+    pub const fn most(&self, histories: u64) -> u64 {
+        3 + 2 * self.per_million * histories / 1_000_000
+    }
+}
 
 /// The laws that a duplicate address breaks.
 const TWICE: &[&str] = &["one-holder", "address-has-one-node"];
@@ -55,28 +58,46 @@ const LATE_CALL: &[&str] = &["one-holder", "address-has-one-node", other::LEASE_
 
 /// All known faults. The first match counts, so a fault with more conditions comes before one with fewer.
 pub const FAULTS: [Fault; 10] = [
-    Fault { name: "agent-is-down-after-a-restore", laws: UNRECORDED, shows: is_of_an_agent_that_is_down },
-    Fault { name: "pool-and-ipam-node-deleted-by-hand", laws: UNRECORDED, shows: is_of_a_pool_removed_by_hand },
-    Fault { name: "report-deleted-with-its-ipam-node", laws: TWICE, shows: is_of_a_deleted_report },
-    Fault { name: "pools-stop-sharing-before-a-restore", laws: TWICE, shows: is_of_pools_that_stopped_sharing },
+    Fault {
+        name: "agent-is-down-after-a-restore",
+        per_million: 10,
+        laws: UNRECORDED,
+        shows: is_of_an_agent_that_is_down,
+    },
+    Fault {
+        name: "pool-and-ipam-node-deleted-by-hand",
+        per_million: 60,
+        laws: UNRECORDED,
+        shows: is_of_a_pool_removed_by_hand,
+    },
+    Fault { name: "report-deleted-with-its-ipam-node", per_million: 10, laws: TWICE, shows: is_of_a_deleted_report },
+    Fault {
+        name: "pools-stop-sharing-before-a-restore",
+        per_million: 10,
+        laws: TWICE,
+        shows: is_of_pools_that_stopped_sharing,
+    },
     Fault {
         name: "leader-ends-before-it-marks-the-last-release",
+        per_million: 10,
         laws: &["selected-node-has-a-block"],
         shows: is_of_a_last_release,
     },
     Fault {
         name: "node-leaves-before-the-next-leader",
+        per_million: 10,
         laws: UNRECORDED,
         shows: is_of_a_node_that_left_before_a_leader,
     },
     Fault {
         name: "call-of-a-former-leader-after-a-wiped-status",
+        per_million: 10,
         laws: LATE_CALL,
         shows: is_of_a_call_of_a_former_leader,
     },
-    Fault { name: "store-lost-beside-a-restore", laws: TWICE, shows: is_of_a_lost_store },
-    Fault { name: "never-used-grant-of-a-backup", laws: USED, shows: is_of_a_grant_never_used },
-    Fault { name: "agent-is-down-before-a-restore", laws: TWICE, shows: is_of_an_agent_that_was_down },
+    Fault { name: "store-lost-beside-a-restore", per_million: 10, laws: TWICE, shows: is_of_a_lost_store },
+    Fault { name: "never-used-grant-of-a-backup", per_million: 100, laws: USED, shows: is_of_a_grant_never_used },
+    Fault { name: "agent-is-down-before-a-restore", per_million: 10, laws: TWICE, shows: is_of_an_agent_that_was_down },
 ];
 
 /// The known fault that the shortest history shows.

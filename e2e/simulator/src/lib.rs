@@ -11,15 +11,22 @@
 //! The laws ignore what the code reports about itself, with three exceptions. The reason `AwaitingAgentReports` means
 //! that new blocks wait for reports; it counts only where, by what the model knows, records may be missing. The reason
 //! `InvalidSpec` means that nothing is assigned or released. An agent whose store was lost reports addresses without a
-//! record; the model decides until when. The laws read no message. A recogniser of a known fault ([`known`]) does: the
-//! message of `AwaitingAgentReports` says whether the wait has a limit.
+//! record; the model decides until when. Two messages are read. The Ready condition of an IPAMNode has the value that
+//! discards such addresses: the simulated admin uses it, and a law requires it. And a recogniser of a known fault
+//! ([`known`]) reads in the message of `AwaitingAgentReports` whether the wait has a limit.
 //!
 //! What an admin has accepted is allowed by name ([`allowed`]): each reason is counted with the checks that it leaves
-//! out. Two kinds of checks are left out without a count. What pools with an invalid spec assign and release is not
-//! checked. The check that follows each change by an admin leaves out `assigned-is-recorded`, `gateway-is-free` and
-//! `force-all-names-releasing-nodes`; after the deletion of the CRDs also `pool-in-use-stays`. The next check has them
-//! again. What happened is counted, too ([`activity`]), so that a run in which something never happens does not count as
-//! a proof of it.
+//! out, and with the checks that found an address really assigned twice. These checks are left out without a count:
+//! * what pools with an invalid spec assign and release;
+//! * after a change by an admin, in one check, `assigned-is-recorded`, `gateway-is-free` and
+//!   `force-all-names-releasing-nodes`; after the deletion of the CRDs also `pool-in-use-stays`;
+//! * `assigned-is-recorded` for a block whose record was destroyed and is not recorded again;
+//! * whether a grant was ended or idle, once a store was lost or a node was set up anew;
+//! * CHECK and a repeated ADD of a pod of which the agent has no record;
+//! * `force-all-names-releasing-nodes` for a node that was deselected, cordoned or deleted since the last restore.
+//!
+//! What happened is counted, too ([`activity`]), so that a run in which something never happens does not count as a
+//! proof of it.
 //!
 //! Real code of the operator: `ipam_reconciler::reconcile` with all its decisions, the calls of
 //! `ipam_operator::api_writer`, and the loop of the election with the allocation state of the Lease. A model of the API
@@ -33,6 +40,11 @@
 //!   `uncompared.json`. They become records of the journal later;
 //! * the gRPC service and the container runtime, which call the allocator directly here (`agent/cni.rs`);
 //! * the lists of pods (`agent/collect.rs`), and the pauses of the reporter's and the collector's loops.
+//!
+//! On the operator's side:
+//! * what its caches keep of an object (`replica.rs`, like `ipam_operator::watch`);
+//! * the order of a start and of an end (`ipam_operator::run`): a leader that loses the Lease ends, and one that gains it lists again;
+//! * renewals of the Lease, which come up to four seconds late (`election.rs`).
 //!
 //! `e2e/tests/model.rs` compares these properties of the model of the API server ([`server`]) with the real one:
 //! * which writes conflict by version or uid, and which preconditions a deletion has;
@@ -54,7 +66,8 @@
 //! * calls and reports that are lost, whose answer is lost, or that arrive after their sender has died or stopped
 //!   waiting; also creations, which no version makes conditional;
 //! * ten HTTP errors, before and after the call takes effect, for each kind of call. A run must show each of them for each
-//!   kind, apart from the deletion of an IPAMNode and the creation of the Lease, which are rare;
+//!   kind. For reads and for patches of pools, one of before and after is enough. The deletion of an IPAMNode and the
+//!   creation of the Lease are too rare to require any;
 //! * replicas and agents that are killed, start, and are stopped beyond their Lease; skewed clocks;
 //! * an admin who edits, deletes, relabels, wipes, and restores a backup, also under a running leader;
 //! * an admin who force-releases (one node, or `*`), allows pools to share addresses and revokes that, removes
@@ -72,7 +85,11 @@
 //! together with its pool, and a Node that leaves before its agent has reported.
 //!
 //! Not checked: how long a leader waits for a node without an agent. It keeps the node's blocks and IPAMNode today, and
-//! after a loss of all records it waits for its report. The checks that this leaves out are counted.
+//! after a deletion of the CRDs it waits for its report. The checks that this leaves out are counted.
+//!
+//! Narrower than in a cluster: a backup that is restored is six minutes old or older; the skew of a node's clock is an
+//! eighth of the drawn one where blocks have a grace; a restore starts all agents with working disks, and one under a
+//! leader applies all pools again.
 //!
 //! Not played:
 //! * a call that is on its way while a store is restored, because no API server runs then;

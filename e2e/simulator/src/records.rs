@@ -45,8 +45,6 @@ pub(super) struct Records {
     lost: Vec<(Assignment, &'static str)>,
     /// Those of them that were recorded by the pool that the last change has deleted.
     lost_last: BTreeSet<AssignmentId>,
-    /// Whether an admin has ever destroyed a record.
-    has_lost: bool,
     /// Node and grant → assignment.
     told: HashMap<(String, String), AssignmentId>,
     /// Assignments whose agent has reported that the grant has ended, with no address in use.
@@ -100,11 +98,6 @@ impl Records {
     /// Sets the assignments whose Nodes a leader has seen missing for the grace.
     pub(super) fn note_expired(&mut self, expired: BTreeSet<AssignmentId>) {
         self.expired = expired;
-    }
-
-    /// Whether an admin has destroyed records of blocks.
-    pub(super) const fn has_lost(&self) -> bool {
-        self.has_lost
     }
 
     /// Assignments whose record a restore took back.
@@ -178,7 +171,6 @@ impl Records {
             match by_hand {
                 Some(cause) => {
                     let cause = if cause == super::WIPE && !is_copied(server, &it) { NO_COPY } else { cause };
-                    self.has_lost = true;
                     activity.count("blocks lost from the records");
                     self.lost.push((it, cause));
                 }

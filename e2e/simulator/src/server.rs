@@ -63,6 +63,7 @@ pub(super) struct Server {
     news: u64,
     /// Requests of replicas, except those about leases.
     requests: u64,
+    lease_requests: u64,
     uids: u64,
     errors: Activity,
     /// How often a backup was restored.
@@ -115,6 +116,11 @@ impl Server {
     /// The number of requests of replicas so far, those about leases and events not counted.
     pub(super) fn requests(&self) -> u64 {
         self.requests
+    }
+
+    /// The number of requests about leases so far.
+    pub(super) fn lease_requests(&self) -> u64 {
+        self.lease_requests
     }
 
     /// The number of uids made so far.
@@ -388,7 +394,8 @@ impl Server {
         let words: Vec<&str> = path.trim_start_matches('/').split('/').collect();
         let place = words.iter().position(|word| PLURALS.contains(word)).ok_or((404, format!("no {path}")))?;
         let plural = PLURALS.into_iter().find(|plural| *plural == words[place]).ok_or((404, format!("no {path}")))?;
-        self.requests += u64::from(plural != "leases");
+        let counts = if plural == "leases" { &mut self.lease_requests } else { &mut self.requests };
+        *counts += 1;
         let (name, status) = (words.get(place + 1).copied(), words.get(place + 2) == Some(&"status"));
         let patch_type = request.headers().get(CONTENT_TYPE).and_then(|value| value.to_str().ok());
         match (request.method(), name) {

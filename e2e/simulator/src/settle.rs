@@ -72,13 +72,20 @@ fn collect(world: &mut World) {
 fn come_to_rest(world: &mut World) -> Result<(), Broken> {
     let end = world.clock().elapsed + LONGEST;
     let (mut last, mut since) = (activity(world), world.clock().elapsed);
+    let mut renewed = lock(&world.server).lease_requests();
     let mut wrong = None;
     while world.clock().elapsed < end {
         round(world)?;
         let (now, at) = (activity(world), world.clock().elapsed);
         if now != last {
             (last, since, wrong) = (now, at, None);
+            renewed = lock(&world.server).lease_requests();
         } else if at >= since + QUIET && wrong.is_none() {
+            let tries = lock(&world.server).lease_requests() - renewed;
+            if tries > most_tries(at - since) {
+                let what = format!("{tries} requests about the Lease within {} s", (at - since).as_secs());
+                return broken("all-comes-to-rest", what);
+            }
             match law::at_rest(world) {
                 Ok(()) => return Ok(()),
                 Err(law) => wrong = Some(law),
@@ -86,6 +93,11 @@ fn come_to_rest(world: &mut World) -> Result<(), Broken> {
         }
     }
     wrong.map_or_else(|| broken("all-comes-to-rest", format!("not at rest after {} s", LONGEST.as_secs())), Err)
+}
+
+/// Requests about the Lease that all replicas together may make in this time: each reads and writes it every two seconds, with some jitter.
+fn most_tries(time: Duration) -> u64 {
+    (time.as_secs() + 4) * u64::from(REPLICAS)
 }
 
 /// What changes whenever a replica makes a call, an agent writes a report or an object changes.

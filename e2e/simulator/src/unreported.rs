@@ -82,7 +82,7 @@ fn has_content(ipam_node: &Value) -> bool {
 }
 
 /// Whether the agent has reported all addresses in use of which it has a record.
-fn has_reported(server: &Server, node: &Node) -> bool {
+pub(super) fn has_reported(server: &Server, node: &Node) -> bool {
     node.held().filter(|(pod, _)| node.is_known(pod)).all(|(_, held)| is_reported(server, &node.name, held))
 }
 

@@ -273,11 +273,6 @@ impl World {
         }
     }
 
-    /// Whether an admin has destroyed records of blocks.
-    pub(super) fn has_lost_records(&self) -> bool {
-        self.records.has_lost()
-    }
-
     /// Whether a node's agent runs and has nothing to do for now.
     pub(super) fn has_settled_agent(&self, node: u8) -> bool {
         self.nodes[usize::from(node)].has_settled(&lock(&self.server), self.clock)

@@ -57,6 +57,11 @@ impl Node {
         }
     }
 
+    /// The place of the pool among those that this node knows.
+    pub(crate) fn place_of(&self, pool: &PoolKey) -> Option<usize> {
+        self.process.as_ref()?.grants().iter().position(|(of, _)| of == pool)
+    }
+
     /// Cuts the disk some steps later, for an [`Wish::AnyAndCut`]. Returns what is recorded until then.
     fn cut_disk(&mut self, wish: Wish) -> Vec<Reservation> {
         let Wish::AnyAndCut { after, .. } = wish else { return Vec::new() };
@@ -229,7 +234,12 @@ impl Node {
         for (pools, owner) in std::mem::take(&mut self.to_delete) {
             let (of, by) = (pools.clone(), owner.clone());
             match self.free(clock, |allocator| async move { allocator.release(of, by).await }) {
-                Some(Ok(_)) => self.deleted = Some((pools, owner)),
+                Some(Ok(_)) => {
+                    let is_left = |it: &Reservation| it.owner == owner && pools.contains(&it.pool);
+                    let left = self.reservations().into_iter().find(is_left);
+                    self.blame(left.map(|it| format!("has {} of {} after DEL of {owner}", it.addr, it.pool)));
+                    self.deleted = Some((pools, owner));
+                }
                 _ => self.to_delete.push((pools, owner)),
             }
         }

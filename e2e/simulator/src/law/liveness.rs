@@ -11,6 +11,7 @@ use crate::broken::{Broken, broken};
 use crate::layout::{Block, Layout, overlapped};
 use crate::records::{block_of_entry, pool_of_entry};
 use crate::server::text;
+use crate::unreported::is_reported;
 use crate::wire::lock;
 use crate::world::World;
 
@@ -187,13 +188,20 @@ fn reports_are_true(seen: &Seen<'_>) -> Result<(), Broken> {
             let used = reports.iter().find(|report| pool_of_entry(report) == layout.key).map(|it| it["used"].as_u64());
             let used = used.flatten().unwrap_or_default();
             let is_of_it = |pod: &str, key: &PoolKey| *key == layout.key && node.is_known(pod);
-            let held = node.held().filter(|(pod, held)| is_of_it(pod, &held.pool)).count();
-            let is_wrong = u64::try_from(held).ok() != Some(used);
+            let held: Vec<_> = node.held().filter(|(pod, held)| is_of_it(pod, &held.pool)).collect();
+            let unlisted = held.iter().find(|(_, held)| !is_reported(seen.server, &node.name, held));
+            let is_wrong = u64::try_from(held.len()).ok() != Some(used) || unlisted.is_some();
             let is_lost = is_wrong && seen.has_lost(&node.name, &layout.key);
             if !seen.leaves_out("report-is-true", &[(LOST, is_lost)]) && is_wrong {
                 return broken(
                     "report-is-true",
-                    format!("{} reports {used} addresses of {}, and pods have {held}", node.name, layout.key),
+                    format!(
+                        "{} reports {used} addresses of {}, and pods have {}, of which {:?} is not listed",
+                        node.name,
+                        layout.key,
+                        held.len(),
+                        unlisted.map(|(_, held)| held.addr)
+                    ),
                 );
             }
         }

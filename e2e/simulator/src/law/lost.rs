@@ -1,12 +1,15 @@
 //! Addresses that pods of a node may have without a record, after its agent's store was deleted or restored. The model
 //! decides when that is possible, and the agent reports which addresses.
 
+use std::sync::Arc;
+
 use ipam_core::{AddrRange, PoolKey};
 use ipam_node_agent::standing::DISCARD;
 
 use crate::admin::value_to_discard;
 use crate::agent::Node;
 use crate::broken::{Broken, broken};
+use crate::object::Object;
 use crate::wire::lock;
 use crate::world::World;
 
@@ -25,10 +28,13 @@ pub(super) fn ends(world: &World) -> Result<(), Broken> {
     let server = lock(&world.server);
     for node in world.nodes.iter().filter(|node| node.says_lost()) {
         let object = server.get("ipamnodes", &node.name);
-        let is_discarded = object.is_some_and(|object| {
-            let value = value_to_discard(object);
-            value.is_some() && object["metadata"]["annotations"][DISCARD].as_str() == value.as_deref()
-        });
+        let value = object.and_then(|object| value_to_discard(object));
+        if object.is_some() && value.is_none() {
+            let what = format!("the condition of {} does not say how to discard the addresses: {object:?}", node.name);
+            return broken("lost-records-end", what);
+        }
+        let annotated = |object: &Arc<Object>| object["metadata"]["annotations"][DISCARD].as_str() == value.as_deref();
+        let is_discarded = value.is_some() && object.is_some_and(annotated);
         if is_discarded || !node.has_lost_its_store() {
             let what = format!("the agent of {} still reports addresses without a record: {object:?}", node.name);
             return broken("lost-records-end", what);

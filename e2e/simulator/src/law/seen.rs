@@ -100,9 +100,9 @@ impl Seen<'_> {
         if !awaits {
             return false;
         }
-        // With its IPAMNode, a report of addresses in use outside a block may have been lost, too.
+        // After a restore the wait has a limit. With its IPAMNode, a report of addresses in use outside a block may have been lost, too.
         let may_be_lost =
-            |node: &Node| self.world.has_lost_records() || self.world.allowed.unreported.contains(&node.name);
+            |node: &Node| self.world.allowed.is_undefined() || self.world.allowed.unreported.contains(&node.name);
         let mut awaited =
             self.world.nodes.iter().filter(|node| may_be_lost(node) && may_await_report(self.server, &node.name));
         let unserved = self.unserved(layout);

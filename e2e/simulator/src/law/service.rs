@@ -11,7 +11,7 @@ use super::seen::claims;
 use crate::agent::{Added, UNCONFIRMED};
 use crate::broken::{Broken, broken};
 use crate::disk::COOLDOWN;
-use crate::records::{range_of_entry, reported};
+use crate::records::{pool_of_entry, range_of_entry, reported};
 use crate::request::Wish;
 use crate::wire::lock;
 use crate::world::World;
@@ -33,9 +33,14 @@ pub(crate) fn check(world: &mut World) -> Result<(), Broken> {
         let Some(object) = lock(&world.server).get("ipamnodes", &name).cloned() else { continue };
         let entries = object["spec"]["pools"].as_array().into_iter().flatten();
         let is_served = |entry: &Value| entry["state"] == "Active" && !is_stopped(world, &name, entry);
-        let entries: Vec<_> = entries.enumerate().filter(|(_, entry)| is_served(entry)).collect();
-        for (place, entry) in entries {
+        for entry in entries.filter(|entry| is_served(entry)).collect::<Vec<_>>() {
             let free = free_address(world, node, &object, entry);
+            let Some(place) = world.nodes[usize::from(node)].place_of(&pool_of_entry(entry)) else {
+                return broken(
+                    "free-address-is-served",
+                    format!("the agent of {name} does not have this entry: {entry}"),
+                );
+            };
             let mut added = world.add(node, place, Wish::Any);
             for _ in 0..REPORTS {
                 if added != Added::Refused(UNCONFIRMED) {
