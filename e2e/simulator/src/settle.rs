@@ -82,8 +82,9 @@ fn come_to_rest(world: &mut World) -> Result<(), Broken> {
             renewed = lock(&world.server).lease_requests();
         } else if at >= since + QUIET && wrong.is_none() {
             let tries = lock(&world.server).lease_requests() - renewed;
-            if tries > most_tries(at - since) {
-                let what = format!("{tries} requests about the Lease within {} s", (at - since).as_secs());
+            let quiet = at.saturating_sub(since);
+            if tries > most_tries(quiet) {
+                let what = format!("{tries} requests about the Lease within {} s", quiet.as_secs());
                 return broken("all-comes-to-rest", what);
             }
             match law::at_rest(world) {
