@@ -8,13 +8,14 @@ use std::io::{BufRead as _, BufReader, Read as _, Write as _};
 use std::net::{SocketAddr, TcpListener, TcpStream};
 use std::path::PathBuf;
 use std::process::{Child, Command, Stdio};
-use std::sync::mpsc::{Receiver, RecvTimeoutError, channel};
+use std::sync::mpsc::{Receiver, channel};
 use std::time::{Duration, Instant};
 
 use common::{blue, deadline, parameters, save_spec};
 use ipam_crds::NodeBlock;
 use ipam_node_agent::spec::NodeSpec;
 use ipam_node_api::client::AgentClient;
+use rustix::io::ioctl_fionread;
 use rustix::process::{Pid, Signal, kill_process};
 use serde_json::{Value, json};
 use tonic::Code;
@@ -311,12 +312,12 @@ fn buffered_lines_come_at_the_flush_frequency_and_not_before() {
     assert_eq!(serde_json::from_str::<Value>(&line).unwrap()["msg"], "ipam-node starts");
     drop(agent);
 
-    let mut agent = home.start(&flags("1h"));
-    let lines = agent.stdout();
-    // By the time that the plugin is installed much has been logged.
     std::fs::remove_file(home.path("conf/nv-ipam.conf")).ok();
+    let mut agent = home.start(&flags("1h"));
+    // The agent has logged its start before it installs the conf file.
     agent.wait_for("the conf file", || home.path("conf/nv-ipam.conf").exists().then_some(()));
-    assert_eq!(lines.recv_timeout(Duration::from_millis(200)), Err(RecvTimeoutError::Timeout));
+    assert_eq!(ioctl_fionread(agent.0.stdout.as_ref().unwrap()).unwrap(), 0, "bytes on standard output");
+    let lines = agent.stdout();
     agent.terminate();
     assert!(lines.recv_timeout(PATIENCE).unwrap().contains("ipam-node starts"), "the end flushes");
 }

@@ -22,7 +22,7 @@ use tokio_util::sync::CancellationToken;
 
 use crate::common::store::{Verdict, controlled};
 use crate::common::{Node, assign, blue, confirmed_ledger, green, parameters};
-use crate::server::{Call, NODE, Server, blocks, object};
+use crate::server::{Call, NODE, Server, StoppedClock, blocks, object};
 
 /// A reporter on `node` that was told `first`.
 fn reporter(node: &Node, first: InForce) -> (Server, watch::Sender<Option<InForce>>) {
@@ -113,8 +113,10 @@ async fn a_report_is_one_patch_of_the_status_and_without_news_there_is_silence()
     assert_eq!(call.body[0]["value"], "u1", "no other object of this name takes the report");
     assert_eq!(call.body[1]["value"], "3", "no other version of the object takes the report");
     assert!(call.accept.contains("as=PartialObjectMetadata;"), "the answer is as short as can be: {}", call.accept);
+    let clock = StoppedClock::stop();
     call.answer(200, &object(3, &blocks()));
-    server.silence(Duration::from_millis(1500)).await;
+    clock.pass(&node.allocator, Duration::from_secs(20)).await;
+    server.assert_no_call();
 }
 
 #[tokio::test]
@@ -126,9 +128,13 @@ async fn the_first_address_is_reported_soon_with_its_place_and_further_ones_can_
     let call = server.call().await;
     assert_eq!(reported(&call)["pools"][0]["used"], 1);
     assert_eq!(reported(&call)["pools"][0]["held"], json!([{"startIP": "192.168.0.2", "endIP": "192.168.0.2"}]));
+    let clock = StoppedClock::stop();
     call.answer(200, &object(3, &blocks()));
     node.add(parameters(&["blue"], "c2")).await.unwrap();
-    server.silence(Duration::from_millis(1500)).await;
+    clock.pass(&node.allocator, Duration::from_millis(9900)).await;
+    server.assert_no_call();
+    clock.pass(&node.allocator, Duration::from_millis(200)).await;
+    assert_eq!(reported(&server.call_now().await)["pools"][0]["used"], 2);
 }
 
 #[tokio::test]
@@ -217,10 +223,13 @@ async fn a_restart_without_news_writes_nothing_and_a_status_of_another_hand_is_w
     let call = server.call().await;
     let status = reported(&call).clone();
     call.answer(200, &object(3, &blocks()));
+    let clock = StoppedClock::stop();
     let (mut server, told) = reporter(&node, in_force(blue(), &status));
-    server.silence(Duration::from_millis(300)).await;
+    clock.pass(&node.allocator, Duration::from_secs(20)).await;
+    server.assert_no_call();
     told.send_replace(Some(in_force(blue(), &json!({}))));
-    let call = server.call().await;
+    clock.pass(&node.allocator, Duration::ZERO).await;
+    let call = server.call_now().await;
     assert_eq!(*reported(&call), status, "the transition time too");
 }
 
@@ -238,6 +247,11 @@ async fn a_report_that_fails_is_tried_again() {
 async fn nothing_is_reported_before_the_api_server_has_shown_the_object() {
     let node = Node::start(&[blue()]).await;
     let unseen = InForce { standing: None, ..in_force(blue(), &json!({})) };
-    let (mut server, _told) = reporter(&node, unseen);
-    server.silence(Duration::from_millis(300)).await;
+    let clock = StoppedClock::stop();
+    let (mut server, told) = reporter(&node, unseen);
+    clock.pass(&node.allocator, Duration::from_secs(20)).await;
+    server.assert_no_call();
+    told.send_replace(Some(in_force(blue(), &json!({}))));
+    clock.pass(&node.allocator, Duration::ZERO).await;
+    reported(&server.call_now().await);
 }
