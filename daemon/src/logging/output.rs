@@ -37,7 +37,7 @@ impl Sink {
             }
             #[cfg(test)]
             Self::Memory { written, buffer, size } if *size == 0 => {
-                debug_assert!(buffer.buffer().is_empty());
+                assert!(buffer.buffer().is_empty());
                 written.write_all(line)
             }
             #[cfg(test)]

@@ -44,6 +44,7 @@ fn a_cidr_pool_node_gives_the_hosts_of_its_prefix_with_the_prefixs_mask(
 ) {
     let node = node_pool(&cidr_pool(cidr_spec(cidr, len)), 1);
     assert_eq!((node.range.to_string().as_str(), node.subnet.to_string().as_str()), (range, subnet));
+    assert_eq!(node.state, PoolState::Active);
 }
 
 #[test]

@@ -7,7 +7,6 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::net::IpAddr;
 
 use ipam_core::addr::parse_addr;
-use ipam_core::node_pool::PoolState;
 use ipam_core::plan::{Assignment, BlockPhase, Claim, ClaimSource, Usage};
 use ipam_core::{AddrRange, Block, Cidr, GrantId, NodePool, Pool, PoolKey, PoolKind, RangeSet};
 use ipam_crds::{
@@ -449,8 +448,8 @@ fn bare(key: &PoolKey, assignment: &Assignment) -> NodeBlock {
     }
 }
 
+/// The entry of a block that agrees with the pool. It is Active, as is each block of `Pool::node_pool`.
 fn block_of(from: &NodePool) -> NodeBlock {
-    debug_assert_eq!(from.state, PoolState::Active, "a fresh block is one to give from");
     NodeBlock {
         name: from.key.name.clone(),
         pool_type: pool_type_of(from.key.kind),
