@@ -54,6 +54,13 @@ impl Home {
         save_spec(&self.path("store.d"), "kube-system", spec);
     }
 
+    /// Saves an address in use as the oldest versions of NVIDIA's agent did.
+    pub(crate) fn save_host_local(&self, pool: &str, address: &str, owner: &str) {
+        let folder = self.path("state/host-local").join(pool);
+        std::fs::create_dir_all(&folder).unwrap();
+        std::fs::write(folder.join(address), owner).unwrap();
+    }
+
     pub(crate) fn path(&self, name: &str) -> PathBuf {
         self.0.path().join(name)
     }
