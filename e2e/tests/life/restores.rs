@@ -2,12 +2,17 @@
 //! installed again: addresses in use are assigned to no other node.
 
 use ipam_e2e::cluster::{Agent, Operator, install_crds};
-use ipam_e2e::netns::{BRIDGE, Node, Pod, Sandbox};
+use ipam_e2e::netns::{BRIDGE, CniError, Node, Pod, Sandbox};
 use ipam_e2e::{ControlPlane, eventually_blocking};
 use serde_json::{Value, json};
 
 use crate::api::{Api, CIDRPOOLS, IPAMNODES, IPPOOLS, SOON, text};
 use crate::stage::{GROUP, ip_spec};
+
+/// CNI's code of a call that can succeed later.
+const TRY_AGAIN_LATER: i64 = 11;
+/// How the agent refuses an ADD whose grant the API server has not confirmed.
+const UNCONFIRMED: &str = "the API server has not confirmed the block yet";
 
 /// A cluster that is put back.
 struct Site<'a> {
@@ -36,16 +41,34 @@ impl Site<'_> {
         self.plane.kubectl().run_with(&namespaced, input).unwrap()
     }
 
-    /// A pod with an address; ADD waits until the agent knows a block.
+    /// A pod with an address. ADD is repeated only while the agent waits for the confirmation of its grant.
     fn pod(&self, node: usize, name: &str) -> (Pod, Value) {
+        self.await_block(self.nodes[node].name());
         let pod = self.nodes[node].pod("default", name, &format!("uid-{name}")).unwrap();
-        let what = format!("{name} gets an address");
-        let result = eventually_blocking(&what, SOON, || {
-            // A runtime tidies up after a failed ADD.
-            pod.add("net1", &network()).inspect_err(|_| drop(pod.del("net1", &network())))
+        let result = eventually_blocking(&format!("{name} gets an address"), SOON, || match pod.add("net1", &network()) {
+            Err(CniError::Refused { code: TRY_AGAIN_LATER, message, .. }) if message.contains(UNCONFIRMED) => {
+                // A runtime tidies up after a failed ADD.
+                pod.del("net1", &network()).unwrap();
+                Err(message)
+            }
+            answer => Ok(answer),
         });
-        let result = result.unwrap();
+        let result = result.unwrap().unwrap_or_else(|error| panic!("{name} gets no address: {error}"));
         (pod, result)
+    }
+
+    /// Waits until the agent of a node reports the Active block that it has of the pool.
+    fn await_block(&self, node: &str) {
+        eventually_blocking(&format!("the agent of {node} has a block"), SOON, || {
+            let object = self.api().find(IPAMNODES, node).ok_or("there is no IPAMNode")?;
+            let of_pool = |part: &str| object[part]["pools"].as_array()?.iter().find(|entry| entry["name"] == "p").cloned();
+            let is_seen = object["metadata"]["generation"] == object["status"]["observedGeneration"];
+            let has_block = of_pool("spec").zip(of_pool("status")).is_some_and(|(assigned, reported)| {
+                assigned["state"] == "Active" && assigned["grant"] == reported["grant"]
+            });
+            if is_seen && has_block { Ok(()) } else { Err(object.to_string()) }
+        })
+        .unwrap();
     }
 
     /// The Lease of the backup is an hour old.
