@@ -21,6 +21,8 @@ use serde_json::{Value, json};
 const SEQUENCES: u64 = 6;
 const CALLS: usize = 60;
 const NAMES: [&str; 2] = ["one", "two"];
+/// An event that does not come for this long fails the test.
+const PATIENCE: Duration = Duration::from_mins(2);
 const FINALIZER: &str = "example.com/kept";
 
 /// Which version or uid a call names.
@@ -75,6 +77,9 @@ impl Side {
     }
 
     fn path(&self, plural: &str) -> String {
+        if plural == "nodes" {
+            return "/api/v1/nodes".to_owned();
+        }
         format!("/apis/{}/namespaces/{}/{plural}", api_version(plural), self.namespace)
     }
 
@@ -96,6 +101,7 @@ impl Side {
 const fn api_version(plural: &str) -> &'static str {
     match plural.as_bytes() {
         b"leases" => "coordination.k8s.io/v1",
+        b"nodes" => "v1",
         _ => "nv-ipam.nvidia.com/v1alpha1",
     }
 }
@@ -125,11 +131,16 @@ fn request(
     let object = |metadata: Value| {
         let kind = match plural {
             "ippools" => "IPPool",
+            "cidrpools" => "CIDRPool",
             "leases" => "Lease",
+            "nodes" => "Node",
             _ => "IPAMNode",
         };
         let mut metadata = metadata;
-        (metadata["name"], metadata["namespace"]) = (json!(name), json!(namespace));
+        metadata["name"] = json!(name);
+        if plural != "nodes" {
+            metadata["namespace"] = json!(namespace);
+        }
         json!({"apiVersion": api_version(plural), "kind": kind, "metadata": metadata})
     };
     match call {
@@ -162,6 +173,7 @@ fn request(
         Call::MergeMetadata { finalizer, annotation, version } => {
             let mut metadata = json!({"finalizers": finalizers(*finalizer)});
             metadata["annotations"] = json!({"example.com/a": annotation.map(|number| number.to_string())});
+            metadata["labels"] = json!({"group": annotation.map(|number| format!("group-{}", number % 2))});
             if *version != Named::Nothing {
                 metadata["resourceVersion"] = named(now, "resourceVersion", *version);
             }
@@ -199,6 +211,12 @@ fn spec(plural: &str, number: u8) -> Value {
     if plural == "ippools" {
         return json!({"subnet": "10.0.0.0/24", "perNodeBlockSize": 4 + number % 3});
     }
+    if plural == "cidrpools" {
+        return json!({"cidr": "10.0.0.0/16", "perNodeNetworkPrefix": 26 + number % 3});
+    }
+    if plural == "nodes" {
+        return json!({});
+    }
     let end = format!("10.0.0.{}", 1 + number % 3);
     let block = json!({"name": "blue", "poolType": "IPPool", "state": "Active", "subnet": "10.0.0.0/24",
         "startIP": "10.0.0.1", "endIP": end});
@@ -209,6 +227,9 @@ fn status(plural: &str, number: u8) -> Value {
     if plural == "ippools" {
         let end = format!("10.0.0.{}", 1 + number % 3);
         return json!({"allocations": [{"nodeName": "node", "startIP": "10.0.0.1", "endIP": end}]});
+    }
+    if plural == "cidrpools" {
+        return json!({"allocations": [{"nodeName": "node", "prefix": format!("10.0.{}.0/26", number % 3)}]});
     }
     json!({"observedGeneration": number % 3})
 }
@@ -222,6 +243,11 @@ fn dice(rng: &mut fastrand::Rng, plural: &str) -> (usize, Call) {
     let call = match rng.u8(0..12) {
         // Of a Lease only what the operator does to it, and an admin who deletes it.
         3..=10 if plural == "leases" => Call::Replace { spec: number, finalizer: false, version },
+        // Of a Node only what admins and kubelets do to it, by its metadata.
+        3..=6 | 9 | 10 if plural == "nodes" => {
+            let annotation = rng.bool().then_some(number);
+            Call::MergeMetadata { finalizer: rng.bool(), annotation, version }
+        }
         0 => Call::Get,
         1 | 2 => Call::Create { spec: number },
         3 | 4 => Call::Replace { spec: number, finalizer: rng.bool(), version },
@@ -238,18 +264,21 @@ fn dice(rng: &mut fastrand::Rng, plural: &str) -> (usize, Call) {
     (rng.usize(0..NAMES.len()), call)
 }
 
-/// What both servers must say alike of an object. A Lease has no generation.
+/// What both servers must say alike of an object. Leases and Nodes have no generation. A real Node has defaults in spec and status, of
+/// which the simulator reads nothing.
 fn seen(object: &Value) -> Value {
     let metadata = &object["metadata"];
+    let is_node = object["kind"] == "Node";
     let empty = |value: &Value| value.as_array().is_none_or(Vec::is_empty);
     json!({
         "name": metadata["name"],
-        "generation": if object["kind"] == "Lease" { Value::Null } else { metadata["generation"].clone() },
+        "generation": if is_node || object["kind"] == "Lease" { Value::Null } else { metadata["generation"].clone() },
         "finalizers": if empty(&metadata["finalizers"]) { Value::Null } else { metadata["finalizers"].clone() },
         "annotation": metadata["annotations"]["example.com/a"],
+        "group": metadata["labels"]["group"],
         "terminating": !metadata["deletionTimestamp"].is_null(),
-        "spec": object["spec"],
-        "status": object["status"],
+        "spec": if is_node { Value::Null } else { object["spec"].clone() },
+        "status": if is_node { Value::Null } else { object["status"].clone() },
     })
 }
 
@@ -283,15 +312,34 @@ async fn version(side: &mut Side, plural: &str) -> String {
     list["metadata"]["resourceVersion"].as_str().unwrap().to_owned()
 }
 
-/// What a real watch has told of the objects since `version`.
+/// The events of a real watch of the objects since `version`. The test creates a marker object and reads the watch up to its event, so that
+/// all earlier events have come.
 async fn real_events(side: &mut Side, plural: &str, version: &str, seed: u64) -> Vec<(bool, Value)> {
-    let path = format!("{}?watch=true&resourceVersion={version}&timeoutSeconds=2", side.path(plural));
+    let marker = format!("marker-{seed}-end");
+    assert_eq!(side.make(plural, &marker, &Call::Create { spec: 1 }).await, 200);
+    let path = format!("{}?watch=true&resourceVersion={version}", side.path(plural));
     let Server::Real(client) = &side.server else { return Vec::new() };
-    let request = Request::get(path).body(Vec::new()).unwrap();
-    let text = tokio::time::timeout(Duration::from_secs(30), client.request_text(request)).await.unwrap().unwrap();
-    let events = text.lines().map(|line| serde_json::from_str::<Value>(line).unwrap());
-    let events = events.map(|event| (event["type"] == "DELETED", event["object"].clone()));
-    events.filter(|(_, object)| is_of(object, seed)).collect()
+    let response = client.send(Request::get(path).body(Body::empty()).unwrap()).await.unwrap();
+    assert_eq!(response.status().as_u16(), 200);
+    let watch = async {
+        let (mut body, mut unread, mut events) = (response.into_body(), Vec::new(), Vec::new());
+        loop {
+            let frame = body.frame().await.expect("the watch ends before the marker").unwrap();
+            unread.extend_from_slice(&frame.into_data().unwrap_or_default());
+            while let Some(end) = unread.iter().position(|byte| *byte == b'\n') {
+                let line: Vec<u8> = unread.drain(..=end).collect();
+                let mut event: Value = serde_json::from_slice(&line).unwrap();
+                if event["object"]["metadata"]["name"] == marker.as_str() {
+                    return events;
+                }
+                let is_deleted = event["type"] == "DELETED";
+                events.push((is_deleted, event["object"].take()));
+            }
+        }
+    };
+    let mut events = tokio::time::timeout(PATIENCE, watch).await.unwrap();
+    events.retain(|(_, object)| is_of(object, seed));
+    events
 }
 
 /// The seed of this commit.
@@ -317,7 +365,7 @@ async fn the_model_answers_as_the_real_api_server() {
     let mut codes = std::collections::BTreeMap::<u16, usize>::new();
     let fresh = fresh_seed();
     std::io::stderr().write_all(format!("fresh seed {fresh}\n").as_bytes()).unwrap();
-    for plural in ["ippools", "ipamnodes", "leases"] {
+    for plural in ["ippools", "cidrpools", "ipamnodes", "nodes", "leases"] {
         let model = Side { server: Server::Model(Box::default()), namespace: namespace.clone() };
         let mut sides = [model, Side { server: Server::Real(client.clone()), namespace: namespace.clone() }];
         for seed in (0..SEQUENCES).chain([fresh]) {
