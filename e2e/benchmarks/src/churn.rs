@@ -80,7 +80,7 @@ fn churn(large: &mut Large<'_>, fleet: &Fleet, members: &mut Vec<Member>) -> Res
     let mut newcomers: Vec<String> = (0..count).map(|_| large.newcomer()).collect();
     let nodes: Api<Node> = Api::all(large.client());
     let mut gone = Vec::new();
-    let minute = Minute::play(large, members, usize::try_from(count)?, async |turn, members| {
+    let minute = Minute::play(large, members, async |turn, members| {
         if turn % (PODS / count) == 0
             && let Some(name) = newcomers.pop()
         {
@@ -98,14 +98,15 @@ fn churn(large: &mut Large<'_>, fleet: &Fleet, members: &mut Vec<Member>) -> Res
     let also = format!("of them reports {}, other writes {}", minute.reports().show(50), minute.writes().show(50));
     let held = format!("memory {}, at most {}", resident(memory.now), resident(memory.most));
     Ok(vec![
-        Finding::new(format!("{what}: API requests"), minute.requests()).reference("no reports").also(also),
-        Finding::new("the same: etcd's log", minute.log()).also(minute.puts().show(50)),
-        Finding::new("the same: operator", minute.cpu()).also(held),
+        minute.row(format!("{what}: API requests"), minute.requests(), &also).reference("no reports"),
+        minute.row("the same: etcd's log".to_owned(), minute.log(), &minute.puts().show(50)),
+        minute.row("the same: operator".to_owned(), minute.cpu(), &held),
     ])
 }
 
 /// A drained node leaves. Its agent reports by itself that nothing is in use.
 async fn leave(nodes: &Api<Node>, members: &mut Vec<Member>) -> Result<Member> {
+    ensure!(!members.is_empty(), "no agent is idle");
     let mut member = members.swap_remove(fastrand::usize(..members.len()));
     member.drain().await?;
     let done = nodes.delete(&member.name, &DeleteParams::default()).await;

@@ -79,11 +79,11 @@ fn deleted(bound: &mut Bound, large: &mut Large<'_>, at: &str) -> Result<()> {
     let what = bound.begin(rest_row(at));
     let fleet = Fleet::start(large.stage.plane, &large.pool_names())?;
     let mut members = churn::begin(large, &fleet, bound.left())?;
-    found(bound, &what, &Minute::play(large, &mut members, 0, async |_, _| Ok(()))?);
+    found(bound, &what, &Minute::play(large, &mut members, async |_, _| Ok(()))?);
     let what = bound.begin(deleted_row(at));
     let mut dead = members.pop().context("no agent is left")?;
     let nodes: Api<Node> = Api::all(large.client());
-    let minute = Minute::play(large, &mut members, 0, async |number, _| {
+    let minute = Minute::play(large, &mut members, async |number, _| {
         // At once, so that what the deletion itself costs is part of the minute.
         if number == 0 {
             dead.add().await?;
@@ -99,6 +99,6 @@ fn deleted(bound: &mut Bound, large: &mut Large<'_>, at: &str) -> Result<()> {
 fn found(bound: &mut Bound, what: &str, minute: &Minute) {
     let requests = format!("reports {}, other writes {}", minute.reports().show(50), minute.writes().show(50));
     let written = format!("{}; operator {}", minute.puts().show(50), minute.cpu().show(50));
-    bound.found(Finding::new(format!("{what}: API requests"), minute.requests()).also(requests));
-    bound.found(Finding::new(format!("{what}: etcd's log"), minute.log()).also(written));
+    bound.found(minute.row(format!("{what}: API requests"), minute.requests(), &requests));
+    bound.found(minute.row(format!("{what}: etcd's log"), minute.log(), &written));
 }
