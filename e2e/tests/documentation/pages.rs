@@ -21,7 +21,9 @@ const SINGLE_PAGES: [&str; 5] =
 /// The pages whose prose is checked.
 pub(crate) fn markdown() -> Vec<Page> {
     let mut files: Vec<PathBuf> = SINGLE_PAGES.iter().map(|page| workspace().join(page)).collect();
-    collect_markdown(&workspace().join("docs"), &mut files);
+    for folder in ["docs", "e2e"] {
+        collect_markdown(&workspace().join(folder), &mut files);
+    }
     files.sort();
     files.into_iter().map(|file| Page { text: fs::read_to_string(&file).unwrap(), place: relative(&file) }).collect()
 }

@@ -6,8 +6,11 @@ use pulldown_cmark::{Event, Options, Parser, Tag, TagEnd};
 
 use crate::pages::{self, Page};
 
+/// Pages whose tables have no longest cell. A test compares the cells of the contract with the code, and `cargo mutants` writes the others
+/// with texts of the product. Banned words count in these cells, too.
+const TABLES: [&str; 3] = ["e2e/behaviour.md", "e2e/mutants/README.md", "e2e/mutants/tests/README.md"];
 /// Longest sentence, in words.
-const SENTENCE: usize = 30;
+const SENTENCE: usize = 25;
 /// Longest table cell, in words.
 const CELL: usize = 20;
 /// Words on the front page, code blocks and links' targets not counted.
@@ -114,6 +117,9 @@ fn violations(page: &Page) -> Vec<String> {
         if let Some(word) = banned(&piece) {
             found.push(format!("{}: the word {word:?} in: {piece}", page.place));
         }
+        if kind == Kind::Cell && TABLES.contains(&page.place.as_str()) {
+            continue;
+        }
         if kind == Kind::Cell && words(&piece) > CELL {
             found.push(format!("{}: a table cell of {} words (most: {CELL}): {piece}", page.place, words(&piece)));
         }
@@ -155,9 +161,12 @@ fn checker_finds_each_kind_of_violation() {
     let long = |count: usize| vec!["word"; count].join(" ");
     assert_eq!(violations(&page("Nobody assigns `a block that is told` here.")).len(), 1);
     assert_eq!(violations(&page("The agent\nis *told* of a block.")).len(), 1);
-    assert_eq!(violations(&page(&format!("{}. {}.", long(30), long(30)))).len(), 0);
-    assert_eq!(violations(&page(&format!("- {} `x`, e.g. {}", long(20), long(10)))).len(), 1);
+    assert_eq!(violations(&page(&format!("{}. {}.", long(25), long(25)))).len(), 0);
+    assert_eq!(violations(&page(&format!("- {} `x`, e.g. {}", long(15), long(10)))).len(), 1);
     assert_eq!(violations(&page(&format!("| a | b |\n| - | - |\n| {} | {} |", long(20), long(21)))).len(), 1);
+    let list = |cell: &str| Page { place: TABLES[0].to_owned(), text: format!("| a |\n| - |\n| {cell} |") };
+    assert_eq!(violations(&list(&long(40))).len(), 0);
+    assert_eq!(violations(&list("nobody")).len(), 1);
     assert_eq!(violations(&page("<details>\nNobody assigns it.\n</details>")).len(), 1);
     assert_eq!(violations(&page(&format!("```\nnobody is told {}\n```", long(40)))).len(), 0);
 }
