@@ -14,7 +14,7 @@ pub(crate) struct Page {
     pub(crate) text: String,
 }
 
-/// Markdown files that a user or contributor reads first. The other pages follow with the rewrite of their subjects.
+/// Pages outside `docs` and `e2e`. ARCHITECTURE.md and the pages of the crates are not checked yet.
 const SINGLE_PAGES: [&str; 5] =
     ["README.md", "CONTRIBUTING.md", "SECURITY.md", "CHANGELOG.md", "charts/nv-ipam/README.md"];
 
