@@ -260,7 +260,11 @@ fn pod(members: &mut Vec<Member>, settled: &BTreeSet<String>, running: &mut Runn
     for (is_add, member) in [(true, begins), (false, ends)] {
         let Some(mut member) = member else { continue };
         running.start(is_add, async move {
-            if is_add { member.add().await? } else { member.remove().await? }
+            if is_add {
+                member.add().await?
+            } else {
+                member.remove().await?
+            }
             Ok(member)
         });
     }

@@ -45,14 +45,15 @@ impl Site<'_> {
     fn pod(&self, node: usize, name: &str) -> (Pod, Value) {
         self.await_block(self.nodes[node].name());
         let pod = self.nodes[node].pod("default", name, &format!("uid-{name}")).unwrap();
-        let result = eventually_blocking(&format!("{name} gets an address"), SOON, || match pod.add("net1", &network()) {
-            Err(CniError::Refused { code: TRY_AGAIN_LATER, message, .. }) if message.contains(UNCONFIRMED) => {
-                // A runtime tidies up after a failed ADD.
-                pod.del("net1", &network()).unwrap();
-                Err(message)
-            }
-            answer => Ok(answer),
-        });
+        let result =
+            eventually_blocking(&format!("{name} gets an address"), SOON, || match pod.add("net1", &network()) {
+                Err(CniError::Refused { code: TRY_AGAIN_LATER, message, .. }) if message.contains(UNCONFIRMED) => {
+                    // A runtime tidies up after a failed ADD.
+                    pod.del("net1", &network()).unwrap();
+                    Err(message)
+                }
+                answer => Ok(answer),
+            });
         let result = result.unwrap().unwrap_or_else(|error| panic!("{name} gets no address: {error}"));
         (pod, result)
     }
@@ -61,7 +62,8 @@ impl Site<'_> {
     fn await_block(&self, node: &str) {
         eventually_blocking(&format!("the agent of {node} has a block"), SOON, || {
             let object = self.api().find(IPAMNODES, node).ok_or("there is no IPAMNode")?;
-            let of_pool = |part: &str| object[part]["pools"].as_array()?.iter().find(|entry| entry["name"] == "p").cloned();
+            let of_pool =
+                |part: &str| object[part]["pools"].as_array()?.iter().find(|entry| entry["name"] == "p").cloned();
             let is_seen = object["metadata"]["generation"] == object["status"]["observedGeneration"];
             let has_block = of_pool("spec").zip(of_pool("status")).is_some_and(|(assigned, reported)| {
                 assigned["state"] == "Active" && assigned["grant"] == reported["grant"]
