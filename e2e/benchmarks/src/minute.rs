@@ -261,9 +261,9 @@ fn pod(members: &mut Vec<Member>, settled: &BTreeSet<String>, running: &mut Runn
         let Some(mut member) = member else { continue };
         running.start(is_add, async move {
             if is_add {
-                member.add().await?
+                member.add().await?;
             } else {
-                member.remove().await?
+                member.remove().await?;
             }
             Ok(member)
         });
