@@ -38,7 +38,7 @@ pub const EXPECTED: [&str; 49] = [
     "finalizers removed by hand",
     "stores deleted",
     "stores put back",
-    "nodes set up anew",
+    "nodes reinstalled",
     "agents killed",
     "replicas killed",
     "replicas stopped",

@@ -305,7 +305,7 @@ impl Allowed {
             }
             let (Some(it), Some(cause)) = (records.get(id), self.waived.remove(&id)) else { continue };
             let there = nodes.iter().filter(|node| node.name == it.node).flat_map(Node::held).map(|(_, held)| held);
-            let kept = there.filter(|held| held.assignment == Some(id) && is_elsewhere(records, nodes, it, held.addr));
+            let kept = there.filter(|held| held.assignment == Some(id) && is_elsewhere(records, nodes, &it.node, held));
             self.waived_addresses.extend(kept.map(|held| ((id, held.addr), cause)));
         }
     }
@@ -327,11 +327,11 @@ impl Allowed {
     }
 }
 
-/// Whether the address that a pod on `node` has of this assignment is also recorded for another node, or a pod there has it.
-fn is_elsewhere(records: &Records, nodes: &[Node], it: &Assignment, addr: IpAddr) -> bool {
-    let is_recorded = |other: &Assignment| other.node != it.node && other.range.contains(addr);
-    let mut others = nodes.iter().filter(|node| node.name != it.node).flat_map(Node::held);
-    records.recorded().iter().any(is_recorded) || others.any(|(_, held)| held.addr == addr)
+/// Whether an address of the node is also recorded for another node, or used by a pod there.
+pub(super) fn is_elsewhere(records: &Records, nodes: &[Node], node: &str, held: &Held) -> bool {
+    let is_recorded = |it: &Assignment| it.pool == held.pool && it.node != node && it.range.contains(held.addr);
+    let mut others = nodes.iter().filter(|it| it.name != node).flat_map(Node::held).map(|(_, other)| other);
+    records.recorded().iter().any(is_recorded) || others.any(|other| other.pool == held.pool && other.addr == held.addr)
 }
 
 /// Why a status may record the address for another node: a restore took back the record of this one.

@@ -21,7 +21,7 @@
 //! * after a change by an admin, in one check, `assigned-is-recorded`, `gateway-is-free` and
 //!   `force-all-names-releasing-nodes`; after the deletion of the CRDs also `pool-in-use-stays`;
 //! * `assigned-is-recorded` for a block whose record was destroyed and is not recorded again;
-//! * whether a grant was ended or idle, once a store was lost or a node was set up anew;
+//! * whether a grant was ended or idle, once a store was lost or a node was reinstalled;
 //! * CHECK and a repeated ADD of a pod of which the agent has no record;
 //! * `force-all-names-releasing-nodes` for a node that was deselected, cordoned or deleted since the last restore.
 //!
@@ -66,7 +66,7 @@
 //! * calls and reports that are lost, whose answer is lost, or that arrive after their sender has died or stopped
 //!   waiting; also creations, which no version makes conditional;
 //! * ten HTTP errors, before and after the call takes effect, for each kind of call. A run must show each of them for each
-//!   kind. For reads and for patches of pools, one of before and after is enough. The deletion of an IPAMNode and the
+//!   kind. For reads and for patches of pools, an error on one side of the effect is enough. The deletion of an IPAMNode and the
 //!   creation of the Lease are too rare to require any;
 //! * replicas and agents that are killed, start, and are stopped beyond their Lease; skewed clocks;
 //! * an admin who edits, deletes, relabels, wipes, and restores a backup, also under a running leader;

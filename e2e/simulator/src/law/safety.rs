@@ -10,7 +10,7 @@ use serde_json::Value;
 
 use super::seen::{claims, is_selected, may_await_report};
 use crate::agent::{Held, Node};
-use crate::allowed::{is_destroyed, key_of, shared, taken_back};
+use crate::allowed::{is_destroyed, is_elsewhere, key_of, shared, taken_back};
 use crate::broken::{Broken, broken};
 use crate::layout::{Layout, overlapped};
 use crate::records::{Assignment, POOL_KINDS, Records, pool_of_entry, range_of_entry};
@@ -177,14 +177,16 @@ struct Holder<'a> {
 /// No address is used by two pods, and none in use is recorded for another node.
 pub(super) fn no_address_is_used_twice(world: &World) -> Result<(), Broken> {
     let mut holders: BTreeMap<IpAddr, Vec<Holder<'_>>> = BTreeMap::new();
-    let mut waived = Vec::new();
     let (allowed, records) = (&world.allowed, &world.records);
     for node in &world.nodes {
         for (pod, held) in node.held() {
             let reason = allowed.released(node, pod, held);
             allowed.judge("one-holder", reason);
             if let Some(reason) = reason {
-                waived.push((node, held, reason));
+                // So a reason shows whether it is needed.
+                if is_elsewhere(records, &world.nodes, &node.name, held) {
+                    allowed.happens(reason);
+                }
                 continue;
             }
             let there = holders.entry(held.addr).or_default();
@@ -201,24 +203,7 @@ pub(super) fn no_address_is_used_twice(world: &World) -> Result<(), Broken> {
             there.push(Holder { node, pod, held });
         }
     }
-    count_those_assigned_twice(world, &holders, &waived);
     recorded_as_its_own(world, &holders)
-}
-
-/// Counts the allowed addresses that really are recorded for another node, or that a pod there has. So a reason shows whether it is needed.
-fn count_those_assigned_twice(
-    world: &World,
-    holders: &BTreeMap<IpAddr, Vec<Holder<'_>>>,
-    waived: &[(&Node, &Held, &'static str)],
-) {
-    for (node, held, reason) in waived {
-        let is_there = |other: &&Node| other.name != node.name;
-        let mut others = holders.get(&held.addr).into_iter().flatten().map(|holder| holder.node);
-        let mut blocks = world.records.recorded().iter().filter(|it| it.pool == held.pool && it.node != node.name);
-        if others.any(|other| is_there(&other)) || blocks.any(|it| it.range.contains(held.addr)) {
-            world.allowed.happens(reason);
-        }
-    }
 }
 
 /// A block that a status records.

@@ -97,7 +97,7 @@ impl World {
             Action::AgentStart { node } => self.nodes[at(node)].start(clock),
             Action::Wipe { node } => {
                 if self.nodes[at(node)].wipe() {
-                    self.activity.count("nodes set up anew");
+                    self.activity.count("nodes reinstalled");
                 }
             }
             Action::Disk { node, is } => self.nodes[at(node)].set_disk(is, clock),

@@ -69,7 +69,7 @@ const DUPLICATE: &str = "DuplicateAddress";
 
 fn duplicate_text(duplicates: &[String]) -> String {
     format!(
-        "Addresses in use on two nodes: {}. Check the pods, and delete one of the two.",
+        "Addresses in use on two nodes: {}. Check the pods, and delete one of the two. If the machine of one is lost, delete its Node.",
         bounded_list(duplicates, "; ")
     )
 }

@@ -36,7 +36,7 @@ pub(super) fn defer(seen: &DecisionInput<'_>, just_assigned: &BTreeSet<String>, 
     let is_shared = seen.pool.key.kind == PoolKind::IpPool;
     let (mut deferred, mut free) = (Deferred::default(), BTreeSet::new());
     let mut kept: BTreeMap<usize, Option<IpAddr>> = BTreeMap::new();
-    for (place, gateway, previous) in changing(seen, &plan.assignments) {
+    for (place, gateway, previous) in changing(seen, just_assigned, &plan.assignments) {
         if free.contains(&gateway) {
             continue;
         }
@@ -124,10 +124,11 @@ fn gets_gateway(seen: &DecisionInput<'_>, given: &Assignment) -> bool {
 /// there are none. Then this is one comparison with the plan in force, or one look at each IPAMNode.
 fn changing<'a>(
     seen: &'a DecisionInput<'_>,
+    just_assigned: &'a BTreeSet<String>,
     assignments: &'a [Assignment],
 ) -> impl Iterator<Item = (usize, IpAddr, Option<Block>)> + 'a {
     let mut told = seen.told.iter().peekable();
-    let differs = LazyCell::new(|| others(seen).next().is_some() || is_unknown(seen, assignments));
+    let differs = LazyCell::new(|| others(seen).next().is_some() || is_unknown(seen, just_assigned, assignments));
     let to_set = assignments.iter().enumerate().filter(|(_, given)| gets_gateway(seen, given));
     to_set.filter_map(move |(place, given)| {
         while told.next_if(|told| told.node < given.node).is_some() {}
@@ -171,16 +172,26 @@ fn others<'a>(seen: &'a DecisionInput<'_>) -> impl Iterator<Item = (&'a String, 
     of_entries.filter(move |(_, of_entry)| *of_entry != gateway)
 }
 
-/// Whether a pod may have the gateway of the spec from an entry that is gone: it is in a block without an entry, or no entry has it as the
-/// gateway and an agent reports it outside a block.
-fn is_unknown(seen: &DecisionInput<'_>, assignments: &[Assignment]) -> bool {
+/// Whether a pod may have the gateway of the spec as an ordinary address, from an entry that is gone.
+///
+/// That is so if the gateway is in a block that is no longer assigned and has no entry. It is also so if an agent reports it outside a block,
+/// an earlier leader has assigned a block that has no entry, and no entry has it as the gateway. While all blocks are new, a reported gateway
+/// says nothing: after a migration each address in use is outside a block, and a pod can have the gateway by `allocateDefaultGateway`.
+fn is_unknown(seen: &DecisionInput<'_>, just_assigned: &BTreeSet<String>, assignments: &[Assignment]) -> bool {
     let Some(gateway) = seen.pool.spec.as_ref().ok().and_then(|pool| pool.gateway()) else { return false };
-    let mut with_gateway = assignments.iter().filter(|given| given.block.range.contains(gateway));
     let key = &seen.pool.key;
-    let is_reported = || seen.occupancy.outside_blocks(key).any(|fact| fact.range.contains(gateway));
+    let without_entry = || assignments.iter().filter(|given| entry(seen, given).is_none());
     let mut entries = seen.ipam_nodes.all().values().filter_map(|record| record.block(key));
-    with_gateway.any(|given| given.phase != BlockPhase::Active && entry(seen, given).is_none())
-        || (is_reported() && entries.all(|entry| gateway_of(entry) != Some(gateway)))
+    let is_in = |given: &Assignment| given.phase != BlockPhase::Active && given.block.range.contains(gateway);
+    without_entry().any(is_in)
+        || (seen.occupancy.outside_blocks(key).any(|fact| fact.range.contains(gateway))
+            && without_entry().any(|given| !is_new(seen, just_assigned, &given.node))
+            && entries.all(|entry| gateway_of(entry) != Some(gateway)))
+}
+
+/// Whether this leader has assigned the node its block and has not yet written the entry.
+fn is_new(seen: &DecisionInput<'_>, just_assigned: &BTreeSet<String>, node: &str) -> bool {
+    just_assigned.contains(node) || seen.just_assigned.contains(node)
 }
 
 /// The block with the gateway in the status, which has gateways of CIDRPools only. Status entries are in the order of node names. An entry
@@ -216,10 +227,9 @@ fn holders(
         // Prefixes do not overlap, and the gateway of each is inside.
         PoolKind::CidrPool => vec![given],
     };
-    let is_new = |node: &String| just_assigned.contains(node) || seen.just_assigned.contains(node);
     let by_block = may_give.into_iter().filter(|other| match entry(seen, other) {
         Some(entry) => !is_free(seen, other, entry, gateway),
-        None => !is_new(&other.node),
+        None => !is_new(seen, just_assigned, &other.node),
     });
     // Addresses that an admin has force-released are available to other nodes, so no gateway waits for them either.
     let outside = seen.occupancy.outside_blocks(key).filter(|fact| fact.range.contains(gateway));

@@ -345,13 +345,18 @@ fn releasing(status: &StatusRecord) -> Vec<String> {
     status.releasing.iter().map(|release| format!("{}={}", release.claim.node, release.claim.range)).collect()
 }
 
-/// `n1` has left `n2`; its IPAMNode says Releasing.
-fn departed() -> (Scene, PoolRecord) {
-    let mut scene = Scene::of(&["n1", "n2"]);
+/// Each of these nodes has its block of the pool, by status and IPAMNode.
+fn served(nodes: &[&str]) -> (Scene, PoolRecord) {
+    let mut scene = Scene::of(nodes);
     let record = pool(IP_SPEC, 1, &json!({}));
     let decision = scene.decide(&record);
     scene.write_ipam_nodes(&record, decision.assignments.as_ref().unwrap());
-    let record = written(&record, &decision);
+    (scene, written(&record, &decision))
+}
+
+/// `n1` has left `n2`; its IPAMNode says Releasing.
+fn departed() -> (Scene, PoolRecord) {
+    let (mut scene, record) = served(&["n1", "n2"]);
     scene.nodes.remove("n1");
     let decision = scene.decide(&record);
     scene.write_ipam_nodes(&record, decision.assignments.as_ref().unwrap());
@@ -469,11 +474,7 @@ fn a_block_that_the_spec_no_longer_has_is_kept_until_the_agent_says_that_it_rele
 
 #[test]
 fn used_addresses_are_summed_and_written_alone_only_when_it_is_time() {
-    let mut scene = Scene::of(&["n1", "n2"]);
-    let record = pool(IP_SPEC, 1, &json!({}));
-    let decision = scene.decide(&record);
-    scene.write_ipam_nodes(&record, decision.assignments.as_ref().unwrap());
-    let record = written(&record, &decision);
+    let (mut scene, record) = served(&["n1", "n2"]);
     scene.report("n1", 2);
     scene.report("n2", 3);
     scene.counts_wait = true;

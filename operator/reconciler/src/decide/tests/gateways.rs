@@ -376,27 +376,39 @@ fn a_new_node_does_not_get_a_gateway_that_a_pod_on_a_stale_block_has() {
     assert_eq!(gateways(&scene), [Some("192.168.0.2"), None]);
 }
 
-#[test]
-fn a_gateway_that_a_pod_has_from_a_lost_entry_is_deferred() {
-    let mut scene = Scene::of(&["n1", "n2"]);
-    let record = pool(IP_SPEC, 1, &json!({}));
-    let decision = scene.decide(&record);
-    scene.write_ipam_nodes(&record, decision.assignments.as_ref().unwrap());
-    let record = written(&record, &decision);
-    // The entries are lost with the CRDs. The agent of n1 reports a pod that has the gateway of the new pool.
+/// The nodes have no entries. The agent of `n1` reports a pod with the address that is the gateway of the spec.
+fn with_the_gateway_in_use() -> (Scene, PoolRecord) {
+    let (mut scene, record) = served(&["n1", "n2"]);
     hold(&mut scene, "n1", "192.168.0.1");
     for node in ["n1", "n2"] {
         scene.ipam_nodes.get_mut(node).unwrap().blocks.clear();
     }
+    (scene, record)
+}
+
+#[test]
+fn a_gateway_that_a_pod_has_from_a_lost_entry_is_deferred() {
+    // The CRDs were deleted. An earlier leader has recorded the blocks again, and has written no entry.
+    let (mut scene, record) = with_the_gateway_in_use();
     let (record, _) = step(&mut scene, &record);
     assert_eq!((gateways(&scene), condition(&record.status, READY).reason.as_str()), ([None; 2], "EditDeferred"));
     for node in ["n1", "n2"] {
         scene.report(node, 0);
     }
+    let (record, _) = step(&mut scene, &record);
+    assert_eq!(gateways(&scene), [Some("192.168.0.1"); 2]);
+    assert_eq!(condition(&record.status, READY).reason, "Valid");
+}
+
+#[test]
+fn a_gateway_that_a_pod_has_by_request_delays_no_node() {
+    // After a migration no block is assigned yet, and each address in use is outside a block.
+    let (mut scene, record) = with_the_gateway_in_use();
+    let record = PoolRecord { status: pool(IP_SPEC, 1, &json!({})).status, ..record };
     let (mut record, _) = step(&mut scene, &record);
     assert_eq!(gateways(&scene), [Some("192.168.0.1"); 2]);
     assert_eq!(condition(&record.status, READY).reason, "Valid");
-    // An established gateway of which a pod on a node without a block has the address: no new node waits.
+    // A node joins whose predecessor has left with such a pod. The entry of n2 has the gateway.
     hold(&mut scene, "n1", "192.168.0.1");
     scene.ipam_nodes.get_mut("n1").unwrap().blocks.clear();
     scene.leaving.insert("n1".to_owned(), Leaving::Cordoned);

@@ -4,11 +4,7 @@ use super::*;
 
 #[test]
 fn a_node_that_leaves_gives_no_more_and_its_block_is_nobody_elses() {
-    let mut scene = Scene::of(&["n1", "n2"]);
-    let record = pool(IP_SPEC, 1, &json!({}));
-    let decision = scene.decide(&record);
-    scene.write_ipam_nodes(&record, decision.assignments.as_ref().unwrap());
-    let record = written(&record, &decision);
+    let (mut scene, record) = served(&["n1", "n2"]);
     scene.nodes.remove("n1");
     scene.nodes.insert("n3".into(), BTreeMap::new());
     scene.second = 30;

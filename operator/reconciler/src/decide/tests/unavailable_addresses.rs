@@ -12,13 +12,10 @@ fn holds(scene: &mut Scene, node: &str, addrs: &[&str]) {
 
 /// `n1` has the first block, and a pod on `n2` has an address of it.
 fn astray() -> (Scene, PoolRecord) {
-    let mut scene = Scene::of(&["n1", "n2"]);
-    let record = pool(IP_SPEC, 1, &json!({}));
-    let decision = scene.decide(&record);
-    scene.write_ipam_nodes(&record, decision.assignments.as_ref().unwrap());
+    let (mut scene, record) = served(&["n1", "n2"]);
     holds(&mut scene, "n1", &["192.168.0.2"]);
     holds(&mut scene, "n2", &["192.168.0.3"]);
-    (scene, written(&record, &decision))
+    (scene, record)
 }
 
 #[test]
@@ -47,7 +44,7 @@ fn what_a_served_node_holds_elsewhere_bars_others_whoever_is_let_go_of() {
 #[test]
 fn a_force_released_address_that_another_node_reports_is_a_duplicate() {
     let (mut scene, mut record) = astray();
-    // n1 gets no more, and an admin has force-released what its pod has. The block is assigned to n2.
+    // n1 is cordoned. An admin has force-released the address of its pod, and the operator has assigned the block to n2.
     scene.leaving.insert("n1".to_owned(), Leaving::Cordoned);
     record.life.force_release = BTreeSet::from(["n1".to_owned()]);
     record.status.allocations.retain(|claim| claim.node == "n1");
@@ -59,7 +56,7 @@ fn a_force_released_address_that_another_node_reports_is_a_duplicate() {
     let degraded = condition(decision.status.as_ref().unwrap(), DEGRADED);
     assert_eq!((degraded.status.as_str(), degraded.reason.as_str()), ("True", "DuplicateAddress"));
     assert!(degraded.message.contains("192.168.0.2 on node n2 and on node n1"), "{}", degraded.message);
-    assert_eq!(decision.unavailable_addresses.held.get("n2"), None, "the admin has made it available");
+    assert_eq!(decision.unavailable_addresses.held.get("n2"), None, "n2 may allocate it");
 }
 
 #[test]
