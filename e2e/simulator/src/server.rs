@@ -113,9 +113,14 @@ impl Server {
         self.news
     }
 
-    /// The number of requests of replicas so far, those about leases and events not counted.
+    /// The number of requests so far, those about leases and events not counted.
     pub(super) fn requests(&self) -> u64 {
         self.requests
+    }
+
+    /// An agent writes its report, by a call of this server.
+    pub(super) fn count_report(&mut self) {
+        self.requests += 1;
     }
 
     /// The number of requests about leases so far.

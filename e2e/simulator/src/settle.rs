@@ -101,7 +101,7 @@ fn most_tries(time: Duration) -> u64 {
     (time.as_secs() + 4) * u64::from(REPLICAS)
 }
 
-/// What changes whenever a replica makes a call, an agent writes a report or an object changes.
+/// What changes whenever a replica makes a call, an agent writes a report, also one that changes nothing, or an object changes.
 fn activity(world: &World) -> (u64, u64) {
     let server = lock(&world.server);
     (server.news(), server.requests())

@@ -37,6 +37,9 @@ fn no_history_breaks_a_law_but_by_a_known_fault() {
     show(&all.to_string());
     assert!(all.seeds >= ENOUGH, "{} histories are too few to judge what never happened", all.seeds);
     assert_eq!(all.wrong([]), Vec::<String>::new(), "{all}");
+    // About one history in 2,500 shows it. When the operator does so no longer, the excuse goes.
+    let twice = all.activity.happened();
+    assert!(twice.contains("no report can show it"), "no history needs this excuse of allowed.rs: {twice:?}");
 }
 
 /// Shows what was played in the log of a run that succeeds, too: the harness captures `println!`, and not this.
@@ -99,19 +102,6 @@ fn each_history_that_failed_once_breaks_no_law_now() {
             panic!("e2e/simulator/regressions/{name}.json breaks a law again: {}", failure.law);
         }
     }
-}
-
-/// The law allows that addresses that no report can show are assigned again. The operator still does so in this history (seed 800649 of
-/// commit d85584e). When it does so no longer, this fails, and the excuse goes.
-#[test]
-fn addresses_that_no_report_can_show_are_still_allowed() {
-    let simulator = Simulator::new().unwrap();
-    let recorded = recorded::regressions().unwrap();
-    let (_, it) = recorded.iter().find(|(name, _)| name == "node-gone-before-all-records-are-deleted").unwrap();
-    let world = simulator.play(&it.history).unwrap_or_else(|failure| panic!("{}", failure.law));
-    let activity = world.activity();
-    let happened = activity.happened();
-    assert!(happened.contains("no report can show it"), "take the excuse out of allowed.rs: {happened:?}");
 }
 
 #[test]

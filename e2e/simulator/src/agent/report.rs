@@ -24,6 +24,7 @@ impl Node {
         let write = self.process.as_ref()?.write(clock, self.skew)?;
         let patch = write.patch();
         let reaches = matches!(fate, Fate::Done | Fate::AnswerLost | Fate::ErrorAfter(_));
+        server.count_report();
         let answer = reaches.then(|| server.json_patch("ipamnodes", &self.name, true, patch.clone()));
         if matches!(answer, Some(Ok(_))) {
             self.activity.count("reports written");
