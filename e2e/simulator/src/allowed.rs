@@ -30,6 +30,9 @@ const NO_RECORD: &str = "store and report lost";
 /// The leader began after a backup was restored under another one: it does not know what the restore took back.
 const FORGOTTEN: &str = "a later leader after a restore";
 
+/// The reasons that end once the agent has reported all addresses in use.
+const END_BY_REPORT: [&str; 2] = [FORGOTTEN, UNREPORTED];
+
 /// What an operator decided because of an annotation takes effect within this time.
 const DECIDED: Duration = Duration::from_secs(15);
 
@@ -171,7 +174,11 @@ impl Allowed {
     fn waive(&mut self, records: &Records, node: &Node, which: impl Fn(&Assignment) -> bool, cause: &'static str) {
         let of_node = records.all().filter(|it| it.node == node.name && which(it));
         for it in of_node {
-            self.waived.entry(it.id).or_insert(cause);
+            let known = self.waived.entry(it.id).or_insert(cause);
+            // A report ends what nobody knew of, and not what an admin or the grace has released.
+            if END_BY_REPORT.contains(known) {
+                *known = cause;
+            }
         }
     }
 
@@ -289,8 +296,7 @@ impl Allowed {
         all_decided: bool,
         now: Duration,
     ) {
-        let unknown =
-            self.waived.iter().filter(|(_, cause)| [FORGOTTEN, UNREPORTED].contains(cause)).map(|(id, _)| *id);
+        let unknown = self.waived.iter().filter(|(_, cause)| END_BY_REPORT.contains(cause)).map(|(id, _)| *id);
         let is_reported = |it: &Assignment| {
             let mut there = nodes.iter().filter(|node| node.name == it.node);
             server.get("ipamnodes", &it.node).is_some()

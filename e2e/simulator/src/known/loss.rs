@@ -10,8 +10,8 @@ use crate::admin::pool_at;
 use crate::size::REPLICAS;
 
 /// A pool that has the address is deleted without its finalizer, and the IPAMNode of the node is deleted. The records
-/// were written before. No running replica reads its watches between the first and the last of these. A replica whose
-/// call was on its way may read once: it waits after the conflict. Or the pool is created again before the IPAMNode is
+/// were written before. No running replica reads its watches between the first and the last of these; a pool that was deleted before goes with
+/// its finalizer. A replica whose call was on its way may read once: it waits after the conflict. Or the pool is created again before the IPAMNode is
 /// deleted, and no running replica reads its watches after that.
 pub(super) fn is_of_a_pool_removed_by_hand(failure: &Failure) -> bool {
     let history = &failure.history;
@@ -33,7 +33,10 @@ pub(super) fn is_of_a_pool_removed_by_hand(failure: &Failure) -> bool {
         let (stripped, gone) = (places(&|it| deletes(it, pool)), places(&|it| removes(it, pool)));
         let ipam_nodes = places(&|it| deletes_ipam_node(failure, it));
         let mut all = stripped.iter().flat_map(|a| gone.iter().map(move |b| (*a, *b)));
-        all.any(|(strip, remove)| ipam_nodes.iter().any(|it| is_unseen(history, [strip, remove, *it])))
+        all.any(|(strip, remove)| {
+            let first = if remove < strip { strip } else { remove };
+            ipam_nodes.iter().any(|it| is_unseen(history, [strip, first, *it]))
+        })
     };
     let mut stripped = history.iter().filter_map(|action| match action {
         Action::Strip { pool } if is_of_it(*pool) => Some(*pool),

@@ -75,14 +75,17 @@ impl<'a> Answers<'a> {
     }
 }
 
-/// The gateways that Active blocks are to have. If the spec serves no node, the one gateway of the entries is the current one.
+/// The gateways that Active blocks are to have. If there are none, the one gateway of all entries is the current one, those that are still to
+/// be written included.
 fn current(seen: &DecisionInput<'_>, assignments: &[Assignment]) -> BTreeSet<IpAddr> {
     let mut active = assignments.iter().filter(|given| given.phase == BlockPhase::Active).peekable();
     if active.peek().is_some() {
         return active.filter_map(|given| given.block.gateway).collect();
     }
-    let entries = seen.ipam_nodes.all().values().filter_map(|record| record.block(&seen.pool.key));
-    let of_entries: BTreeSet<Option<IpAddr>> = entries.map(gateway_of).collect();
+    let block = |record: &'_ IpamNodeRecord| record.block(&seen.pool.key).map(gateway_of);
+    let new = assignments.iter().filter(|given| seen.ipam_nodes.get(&given.node).and_then(block).is_none());
+    let new = new.map(|given| given.block.gateway);
+    let of_entries: BTreeSet<Option<IpAddr>> = seen.ipam_nodes.all().values().filter_map(block).chain(new).collect();
     if of_entries.len() == 1 { of_entries.into_iter().flatten().collect() } else { BTreeSet::new() }
 }
 

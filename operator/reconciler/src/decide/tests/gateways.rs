@@ -247,6 +247,25 @@ fn a_gateway_of_before_is_barred_although_no_entry_names_it_any_more() {
 }
 
 #[test]
+fn the_gateway_of_a_stale_block_is_unavailable_to_a_node_that_has_no_entry_yet() {
+    let spec = r#"{"subnet":"192.168.0.0/16","perNodeBlockSize":4,"gateway":"192.168.0.2"}"#;
+    let mut scene = Scene::of(&["n1", "n2"]);
+    let record = pool(spec, 1, &json!({}));
+    let decision = scene.decide(&record);
+    // The leader ends before it writes the entry of n1, which is to have the block with the gateway.
+    scene.write_ipam_nodes(&record, &decision.assignments.as_ref().unwrap()[1..]);
+    hold(&mut scene, "n2", "192.168.0.6");
+    let edited = r#"{"subnet":"192.168.0.0/16","perNodeBlockSize":16}"#;
+    let record = PoolRecord { status: written(&record, &decision).status, ..pool(edited, 2, &json!({})) };
+    let decision = scene.decide(&record);
+    let given = decision.assignments.unwrap();
+    assert!(given.iter().all(|given| given.phase == BlockPhase::Stale), "both keep their blocks: {given:?}");
+    assert_eq!(given[0].block.gateway, None, "the entry of n1 is written by the spec");
+    let unavailable = &decision.unavailable_addresses.held["n1"];
+    assert!(unavailable.iter().any(|range| range.contains("192.168.0.2".parse().unwrap())), "{unavailable:?}");
+}
+
+#[test]
 fn a_node_that_comes_back_while_its_block_is_released_waits_for_the_gateway_too() {
     for has_entry in [false, true] {
         let (mut scene, record) = moved();
