@@ -22,7 +22,7 @@ use crate::election::{Election, Leadership, LeadershipLost, identity};
 use crate::flags::{Config, FlagError};
 use crate::metrics::Metrics;
 use crate::release_pools;
-use crate::watch::Watched;
+use crate::watch::{FirstLists, Watched};
 use ipam_webhook::Webhook;
 use ipam_webhook::cache::AdmissionCache;
 
@@ -88,13 +88,14 @@ async fn run(config: Config) -> anyhow::Result<()> {
     tracing::info!(version = env!("CARGO_PKG_VERSION"), %namespace, %identity, "starting");
 
     let synced = Arc::new(AtomicBool::new(false));
+    let lists = Arc::new(FirstLists::default());
     let webhook = match &config.webhook {
         Some(webhook) => Some(Webhook::start(webhook, &namespace, shutdown.stop.clone()).await?),
         None => None,
     };
     // Reviews are judged by the events of the watches. So the work ends after the last review.
     let stop = CancellationToken::new();
-    serve(&config, &metrics, &synced, webhook.as_ref(), &stop).await?;
+    serve(&config, &metrics, (&synced, &lists), webhook.as_ref(), &stop).await?;
     if let Some(webhook) = &webhook {
         webhook.keep_certificates(client.clone(), identity.clone(), stop.clone());
     }
@@ -102,7 +103,7 @@ async fn run(config: Config) -> anyhow::Result<()> {
     let (lead, told) = watch::channel(if config.elect_in.is_some() { Leadership::No } else { Leadership::Always });
     let actor = ApiWriter::new(client.clone(), namespace.clone(), identity.clone(), told);
     let known = webhook.as_ref().map(Webhook::known);
-    let watches = watches(client.clone(), namespace, known);
+    let watches = watches(client.clone(), namespace, lists, known);
     let (marker, keeper) = marker();
     let controllers = Controllers::new(config.settings, actor, watches, marker, metrics, synced);
     let election = match config.elect_in {
@@ -117,9 +118,14 @@ async fn run(config: Config) -> anyhow::Result<()> {
 }
 
 /// Returns the watches. The webhook's cache gets the same events as the Controllers.
-fn watches(client: Client, namespace: String, known: Option<Arc<RwLock<AdmissionCache>>>) -> Watches {
+fn watches(
+    client: Client,
+    namespace: String,
+    lists: Arc<FirstLists>,
+    known: Option<Arc<RwLock<AdmissionCache>>>,
+) -> Watches {
     Box::new(move || {
-        let streams = crate::watch::all(&client, &namespace);
+        let streams = crate::watch::all(&client, &namespace, &lists);
         let Some(known) = &known else { return streams };
         let told = streams.into_iter().map(|stream| {
             let known = known.clone();
@@ -186,15 +192,17 @@ async fn work(
 async fn serve(
     config: &Config,
     metrics: &Metrics,
-    synced: &Arc<AtomicBool>,
+    (synced, lists): (&Arc<AtomicBool>, &Arc<FirstLists>),
     webhook: Option<&Webhook>,
     stop: &CancellationToken,
 ) -> anyhow::Result<()> {
-    let synced = synced.clone();
+    let (synced, lists) = (synced.clone(), lists.clone());
     let reviews = webhook.map(Webhook::readiness);
     let ready = move || {
-        let synced = synced.load(Ordering::Relaxed);
-        synced.then_some(()).ok_or_else(|| "caches are not in sync yet".to_owned())?;
+        if !synced.load(Ordering::Relaxed) {
+            lists.check()?;
+            return Err("caches are not in sync yet".to_owned());
+        }
         reviews.as_ref().map_or(Ok(()), |reviews| reviews())
     };
     let mut registry = ipam_daemon::metrics::registry(&metrics.requests);

@@ -3,6 +3,8 @@
 //! Objects are listed from etcd and not from the API server's cache (no streaming list), so that a new process begins with
 //! the current state. Nodes are read as metadata. Only name, labels and the reason to leave are passed on.
 
+use std::collections::{BTreeMap, BTreeSet};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
 use futures::stream::{BoxStream, SelectAll};
@@ -26,13 +28,16 @@ pub const RESOURCES: [&str; 4] = ["ippools", "cidrpools", "ipamnodes", NODES];
 /// An event, or the name of the watch that broke.
 pub type Watched = Result<Observed, &'static str>;
 
-/// All watches of an operator for the pools of `namespace`.
-pub fn all(client: &Client, namespace: &str) -> SelectAll<BoxStream<'static, Watched>> {
+/// Different causes that are logged until a watch works again.
+const MOST_CAUSES: usize = 4;
+
+/// All watches of an operator for the pools of `namespace`. They note in `lists` what has arrived.
+pub fn all(client: &Client, namespace: &str, lists: &Arc<FirstLists>) -> SelectAll<BoxStream<'static, Watched>> {
     let pools = [("ippools", PoolKind::IpPool), ("cidrpools", PoolKind::CidrPool)].map(|(name, kind)| {
-        objects(client, namespace, Kind::Pool(kind), name, move |event| Observed::Pool(kind, event))
+        objects(client, namespace, Kind::Pool(kind), name, lists, move |event| Observed::Pool(kind, event))
     });
-    let ipam_nodes = objects(client, namespace, Kind::IpamNode, "ipamnodes", Observed::IpamNode);
-    futures::stream::select_all(pools.into_iter().chain([ipam_nodes, nodes(client)]))
+    let ipam_nodes = objects(client, namespace, Kind::IpamNode, "ipamnodes", lists, Observed::IpamNode);
+    futures::stream::select_all(pools.into_iter().chain([ipam_nodes, nodes(client, lists)]))
 }
 
 fn objects(
@@ -40,17 +45,18 @@ fn objects(
     namespace: &str,
     kind: Kind,
     name: &'static str,
+    lists: &Arc<FirstLists>,
     wrap: impl Fn(Event<RawObject>) -> Observed + Send + 'static,
 ) -> BoxStream<'static, Watched> {
     let api: Api<RawObject> = Api::namespaced_with(client.clone(), namespace, &kind);
     let events = watcher(api, watcher::Config::default()).backoff(Pauses::default());
-    told(events, name).map(move |event| event.map(&wrap)).boxed()
+    told(events, name, Arc::clone(lists)).map(move |event| event.map(&wrap)).boxed()
 }
 
-fn nodes(client: &Client) -> BoxStream<'static, Watched> {
+fn nodes(client: &Client, lists: &Arc<FirstLists>) -> BoxStream<'static, Watched> {
     let api: Api<NodeObject> = Api::all(client.clone());
     let events = watcher(api, watcher::Config::default()).backoff(Pauses::default());
-    told(events, NODES).map(|event| event.map(|event| Observed::Node(lean(event)))).boxed()
+    told(events, NODES, Arc::clone(lists)).map(|event| event.map(|event| Observed::Node(lean(event)))).boxed()
 }
 
 fn lean(event: Event<NodeObject>) -> Event<(String, NodeMeta)> {
@@ -105,28 +111,74 @@ impl Backoff for Pauses {
     fn reset(&mut self) {}
 }
 
-/// Logs when a watch breaks and when it works again, once each.
+/// Logs each cause for which a watch breaks, once until it works again, and when it does. Notes the first list.
 fn told<T: Send + 'static>(
     events: impl Stream<Item = Result<Event<T>, Error>> + Send + 'static,
     watch: &'static str,
+    lists: Arc<FirstLists>,
 ) -> impl Stream<Item = Result<Event<T>, &'static str>> + Send {
-    let mut broken = false;
+    let mut causes = BTreeSet::new();
     events.map(move |event| match event {
         // A list that begins has not succeeded yet.
         Ok(Event::Init) => Ok(Event::Init),
         Ok(event) => {
-            if std::mem::take(&mut broken) {
+            if !std::mem::take(&mut causes).is_empty() {
                 tracing::info!(watch, "watch works again");
+            }
+            if matches!(event, Event::InitDone) {
+                lists.arrived(watch);
             }
             Ok(event)
         }
         Err(error) => {
-            if !std::mem::replace(&mut broken, true) && !is_expiry(&error) {
-                tracing::warn!(watch, error = %ipam_daemon::chain(&error), "watch broke, renewing it");
+            if !is_expiry(&error) {
+                let error = ipam_daemon::chain(&error).to_string();
+                lists.failed(watch, &error);
+                if causes.len() < MOST_CAUSES && causes.insert(error.clone()) {
+                    tracing::warn!(watch, error, "watch broke, renewing it");
+                }
             }
             Err(watch)
         }
     })
+}
+
+/// The first lists of the watches that have not arrived yet. Nothing is decided before the last of them.
+#[derive(Debug)]
+pub struct FirstLists(Mutex<BTreeMap<&'static str, String>>);
+
+impl Default for FirstLists {
+    fn default() -> Self {
+        Self(Mutex::new(RESOURCES.map(|watch| (watch, String::new())).into()))
+    }
+}
+
+impl FirstLists {
+    fn missing(&self) -> MutexGuard<'_, BTreeMap<&'static str, String>> {
+        self.0.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    fn arrived(&self, watch: &str) {
+        self.missing().remove(watch);
+    }
+
+    fn failed(&self, watch: &str, error: &str) {
+        self.missing().get_mut(watch).into_iter().for_each(|cause| error.clone_into(cause));
+    }
+
+    /// Which lists are missing, and why.
+    ///
+    /// # Errors
+    /// At least one is.
+    pub fn check(&self) -> Result<(), String> {
+        let missing = self.missing();
+        let named = missing.iter().map(|(watch, cause)| match cause.as_str() {
+            "" => (*watch).to_owned(),
+            cause => format!("{watch} ({cause})"),
+        });
+        let named: Vec<_> = named.collect();
+        if named.is_empty() { Ok(()) } else { Err(format!("waiting for the first list of {}", named.join(", "))) }
+    }
 }
 
 /// Whether the version of the watch has expired. That is normal for a watch that had no event for long.
@@ -137,6 +189,32 @@ fn is_expiry(error: &Error) -> bool {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn lists_that_are_missing_are_named_with_their_cause() {
+        let lists = FirstLists::default();
+        lists.arrived(NODES);
+        lists.failed("ipamnodes", "the server could not find the requested resource (404)");
+        lists.failed(NODES, "later");
+        let missing = lists.check().unwrap_err();
+        let expected = "waiting for the first list of cidrpools, ipamnodes (the server could not find the requested resource (404)), ippools";
+        assert_eq!(missing, expected);
+        ["cidrpools", "ipamnodes", "ippools"].into_iter().for_each(|watch| lists.arrived(watch));
+        assert_eq!(lists.check(), Ok(()));
+    }
+
+    #[tokio::test]
+    async fn each_cause_is_logged_once_and_an_expired_version_is_none() {
+        let status = |code: u16| -> Error {
+            let status = serde_json::json!({"code": code, "message": code.to_string()});
+            Error::WatchError(serde_json::from_value(status).unwrap())
+        };
+        let lists = Arc::new(FirstLists::default());
+        let events = [Err(status(410)), Err(status(403)), Err(status(403)), Err(status(503)), Ok(Event::<()>::InitDone)];
+        let seen: Vec<_> = told(futures::stream::iter(events), NODES, Arc::clone(&lists)).collect().await;
+        assert_eq!(seen.iter().filter(|event| event.is_err()).count(), 4);
+        assert_eq!(lists.check().unwrap_err(), "waiting for the first list of cidrpools, ipamnodes, ippools");
+    }
 
     #[tokio::test(start_paused = true)]
     async fn a_watch_is_renewed_within_a_second_however_long_the_server_was_away() {

@@ -94,7 +94,7 @@ impl Server {
 
         let (lead, told) = watch::channel(lead);
         let actor = ApiWriter::new(client.clone(), "kube-system".into(), "test".into(), told.clone());
-        let events = Box::new(move || ipam_operator::watch::all(&client, "kube-system"));
+        let events = Box::new(move || ipam_operator::watch::all(&client, "kube-system", &Arc::default()));
         let (metrics, synced) = (Arc::new(Metrics::default()), Arc::new(AtomicBool::new(false)));
         let stop = CancellationToken::new();
         let (marker, keeper) = ipam_operator::election::marker::marker();

@@ -55,7 +55,7 @@ fn main() -> anyhow::Result<ExitCode> {
     if let Some(file) = &flags.history {
         if flags.trace {
             let format = tracing_subscriber::fmt().without_time().with_writer(std::io::stderr);
-            let ours = "ipam_simulator=debug,ipam_operator=debug,ipam_node_agent=debug";
+            let ours = "ipam_simulator=debug,ipam_operator=debug,ipam_reconciler=debug,ipam_node_agent=debug";
             format.with_env_filter(ours).init();
         }
         return replay(file);

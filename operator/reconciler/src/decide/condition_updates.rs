@@ -2,14 +2,14 @@
 
 use std::collections::BTreeSet;
 
-use ipam_core::plan::{BlockPhase, Plan, Usage};
+use ipam_core::plan::{Assignment, BlockPhase, Plan, Usage};
 use ipam_core::{PoolKey, PoolKind};
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::Condition;
 
-use super::condition_merge::{ConditionUpdate, DEGRADED, EXHAUSTED, READY, RELEASING, bounded_list};
+use super::condition_merge::{ConditionUpdate, DEGRADED, EXHAUSTED, READY, RELEASING, bounded_list, clipped};
 use super::releases::{Cause, Releases};
 use super::{DecisionInput, PoolEvent, exhausted_reason, status_size};
-use crate::cluster_cache::Leaving;
+use crate::cluster_cache::{CORDON, Leaving};
 use crate::pool::{FORCE_RELEASE, PoolRecord, RELEASE_POOLS};
 
 /// Whether a pool serves nodes, apart from errors in its spec.
@@ -38,9 +38,6 @@ pub(super) struct Problems<'a> {
     pub(super) without_block: &'a [String],
 }
 
-/// If at most this many blocks of a deleted pool are left, an event names their nodes each time a block is released.
-const LAST_FEW: usize = 8;
-
 pub(super) fn condition_updates(
     seen: &DecisionInput<'_>,
     releases: &Releases<'_>,
@@ -53,16 +50,35 @@ pub(super) fn condition_updates(
         of_it.map(|a| described(releases, &a.node)).collect::<Vec<_>>()
     };
     let (departed, outdated) = (named(BlockPhase::Releasing), named(BlockPhase::Stale));
+    let with_error = |given: &Assignment| Some((given.node.clone(), (seen.write_error)(&given.node)?));
+    let unwritten: Vec<(String, String)> = plan.assignments.iter().filter_map(with_error).collect();
     let degraded = match outdated.len() {
         _ if !troubles.duplicates.is_empty() => {
             ConditionUpdate::new(DEGRADED, true, DUPLICATE, duplicate_text(troubles.duplicates))
         }
+        _ if !unwritten.is_empty() => ConditionUpdate::new(DEGRADED, true, NOT_WRITTEN, not_written_text(&unwritten)),
         0 => ConditionUpdate::new(DEGRADED, false, "AsSpecified", String::new()),
         _ => ConditionUpdate::new(DEGRADED, true, "StaleBlocks", stale_text(&outdated)),
     };
     let ready = ready(seen, outlook, plan, &departed, &outdated, troubles.gateways);
     vec![ready, exhausted(seen, outlook, plan), degraded, releasing(seen, &departed, troubles.without_block)]
 }
+
+/// The reason while IPAMNodes cannot be written.
+const NOT_WRITTEN: &str = "NodesNotUpdated";
+
+fn not_written_text(unwritten: &[(String, String)]) -> String {
+    let nodes: Vec<String> = unwritten.iter().map(|(node, _)| node.clone()).collect();
+    let error = unwritten.last().map_or("", |(_, error)| error);
+    format!(
+        "The IPAMNodes of {} cannot be written, so their agents do not know their blocks of this pool. The operator tries again. Last error: {}",
+        counted_list(&nodes),
+        clipped(error, ERROR_LENGTH)
+    )
+}
+
+/// Most bytes of an error in a message.
+const ERROR_LENGTH: usize = 300;
 
 /// The reason while two nodes use one address.
 const DUPLICATE: &str = "DuplicateAddress";
@@ -120,7 +136,7 @@ fn ready(
     gateways: &[String],
 ) -> ConditionUpdate {
     match outlook {
-        PoolPhase::Deleting => ConditionUpdate::new(READY, false, "Deleting", deleting_text(seen, departed)),
+        PoolPhase::Deleting => ConditionUpdate::new(READY, false, "Deleting", deleting_text(seen, plan, departed)),
         PoolPhase::Overlap(older) => {
             let text = format!(
                 "{older} is older and has addresses of this pool, so this pool assigns no blocks. Delete {older}, edit one of the two, or \
@@ -131,7 +147,7 @@ fn ready(
         }
         PoolPhase::Serving { .. } if !outdated.is_empty() || !gateways.is_empty() => {
             let blocks = (!outdated.is_empty()).then(|| stale_text(outdated));
-            let gateways = (!gateways.is_empty()).then(|| gateways_text(gateways));
+            let gateways = (!gateways.is_empty()).then(|| gateways_text(seen, gateways));
             let texts: Vec<String> = blocks.into_iter().chain(gateways).collect();
             ConditionUpdate::new(READY, false, "EditDeferred", texts.join(" "))
         }
@@ -144,12 +160,13 @@ fn ready(
     }
 }
 
-fn deleting_text(seen: &DecisionInput<'_>, departed: &[String]) -> String {
+fn deleting_text(seen: &DecisionInput<'_>, plan: &Plan, departed: &[String]) -> String {
     if departed.is_empty() {
         return "The pool is being deleted. No node has a block of it.".to_owned();
     }
     let waits = format!("The pool is being deleted and waits for the blocks of {}.", counted_list(departed));
-    match seen.no_place {
+    let lacks_ipam_node = plan.assignments.iter().any(|given| seen.ipam_nodes.get(&given.node).is_none());
+    match seen.no_place.filter(|_| lacks_ipam_node) {
         Some(why) => format!(
             "{waits} Their agents cannot report, because the API server accepts no IPAMNodes: {why}. To stop waiting {RISK}: \
              ipam-controller {} --ippools-namespace={}",
@@ -169,17 +186,18 @@ fn stale_text(outdated: &[String]) -> String {
     )
 }
 
-fn gateways_text(gateways: &[String]) -> String {
+fn gateways_text(seen: &DecisionInput<'_>, gateways: &[String]) -> String {
     format!(
         "Gateway change pending: pods may use the new gateway address on {}. Nodes keep the previous gateway until the agents there report \
-         the address as free. If an agent does not run any more, cordon its node for nv-ipam, and force-release the block.",
-        counted_list(gateways)
+         the address as free. If an agent does not run any more {RISK}: kubectl annotate node NODE {CORDON}=true; {}",
+        counted_list(gateways),
+        force_release(seen)
     )
 }
 
 fn releasing_text(seen: &DecisionInput<'_>, departed: &[String]) -> String {
     let by_time = match seen.grace {
-        Some(grace) => format!(", or when its Node has been gone for {}", span(grace)),
+        Some(grace) => format!(", or when the leader has seen its Node missing for {}", span(grace)),
         None => String::new(),
     };
     format!(
@@ -272,7 +290,8 @@ fn described(releases: &Releases<'_>, node: &str) -> String {
         Some(Leaving::Terminating) => ", Node terminating",
         None => "",
     };
-    format!("{node} ({}{why})", in_words(releases.counted(node)))
+    let doubt = if releases.is_doubted(node) { ", report requested" } else { "" };
+    format!("{node} ({}{why}{doubt})", in_words(releases.counted(node)))
 }
 
 fn in_words(counted: Usage) -> String {
@@ -296,16 +315,7 @@ pub(super) fn notes(
     for update in condition_updates {
         let old = before.iter().find(|condition| condition.type_ == update.kind);
         if is_news(seen, outlook, plan, update, old) {
-            let (reason, text) = (word(update), &update.message);
-            notes.push(if reason == BLOCKS_RELEASING {
-                // A series keeps its first note, so this one names no node.
-                PoolEvent::normal(
-                    reason,
-                    "Nodes lose their blocks. The condition Releasing names them, and what ends it.",
-                )
-            } else {
-                PoolEvent::warning(reason, text)
-            });
+            notes.push(event_of(update, plan));
         }
     }
     notes.extend(releases.lost(&plan.assignments).into_iter().map(|(release, cause, counted)| {
@@ -327,8 +337,26 @@ pub(super) fn notes(
     notes
 }
 
-/// The reason of the event about blocks that begin to be released.
-const BLOCKS_RELEASING: &str = "BlocksReleasing";
+/// The event about a condition that changed. Events of one reason about one pool and node are a series, which keeps its first note. So a
+/// note that changes is about a node, or says where the current state is.
+fn event_of(update: &ConditionUpdate, plan: &Plan) -> PoolEvent {
+    match (update.kind, update.reason) {
+        (RELEASING, "BlocksInUse") => {
+            PoolEvent::normal("BlocksReleasing", "Nodes lose their blocks. The condition Releasing names them, and what ends it.")
+        }
+        (READY, "Deleting") if update.message.contains(RELEASE_POOLS) => {
+            PoolEvent::warning("IPAMNodesRefused", &update.message)
+        }
+        (READY, "Deleting") => PoolEvent::normal(
+            "PoolInUse",
+            "The pool is being deleted and waits for the blocks of nodes. The condition Ready names them, and what ends it.",
+        ),
+        (EXHAUSTED, reason) => {
+            PoolEvent { node: plan.unserved.last().cloned(), ..PoolEvent::warning(reason, &update.message) }
+        }
+        (_, reason) => PoolEvent::warning(reason, &update.message),
+    }
+}
 
 /// Whether an event is published about a condition that was `old` before.
 fn is_news(
@@ -346,24 +374,16 @@ fn is_news(
         (EXHAUSTED, AWAITING_REPORTS) => turned,
         (EXHAUSTED, _) => update.holds && reworded,
         (READY, "Overlap") | (DEGRADED, DUPLICATE) => turned || reworded,
+        (DEGRADED, NOT_WRITTEN) => turned,
         (READY, "EditDeferred") => turned || is_of_another_spec(seen, old),
         (READY, "Deleting") => {
-            let is_stuck = newly_says(RELEASE_POOLS);
-            !plan.assignments.is_empty() && (turned || is_stuck || fell_to_the_last_few(seen, plan))
+            !plan.assignments.is_empty() && (turned || newly_says(RELEASE_POOLS))
         }
         (RELEASING, _) => {
             let is_new = has_newly_departed(seen, plan) || newly_says(WITHOUT_BLOCK);
             update.holds && matches!(outlook, PoolPhase::Serving { .. }) && is_new
         }
         _ => false,
-    }
-}
-
-fn word(update: &ConditionUpdate) -> &'static str {
-    match update.reason {
-        "Deleting" => "PoolInUse",
-        "BlocksInUse" => BLOCKS_RELEASING,
-        reason => reason,
     }
 }
 
@@ -376,9 +396,4 @@ fn has_newly_departed(seen: &DecisionInput<'_>, plan: &Plan) -> bool {
         seen.pool.status.releasing.iter().map(|release| release.claim.node.as_str()).collect();
     let mut departed = plan.assignments.iter().filter(|assignment| assignment.phase == BlockPhase::Releasing);
     departed.any(|assignment| !recorded.contains(assignment.node.as_str()))
-}
-
-fn fell_to_the_last_few(seen: &DecisionInput<'_>, plan: &Plan) -> bool {
-    let left = plan.assignments.len();
-    left <= LAST_FEW && left < seen.pool.status.releasing.len()
 }

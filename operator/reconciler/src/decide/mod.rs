@@ -21,7 +21,7 @@ use ipam_core::plan::{Assignment, BlockPhase, Claim, NodeRef, Plan, plan_with_un
 use ipam_core::{AddrRange, Occupancy, Pool, PoolKey, PoolKind, Violation};
 use jiff::Timestamp;
 
-use crate::cluster_cache::{IpamNodes, Leaving};
+use crate::cluster_cache::{CORDON, IpamNodes, Leaving};
 use crate::node_absence::NodeAbsences;
 use crate::pool::{PoolRecord, StatusRecord, Summary};
 use condition_merge::{ConditionUpdate, ERROR_BYTES, bounded, clipped, merge, stands};
@@ -61,6 +61,8 @@ pub struct DecisionInput<'a> {
     pub absences: &'a NodeAbsences,
     /// Why no IPAMNode can be created, so that no agent can report; `None` otherwise.
     pub no_place: Option<CreateBlocked>,
+    /// The error for which an IPAMNode has not been written for a while, by node.
+    pub write_error: &'a dyn Fn(&str) -> Option<String>,
     /// Whether a status can be written in which only counts of addresses are new.
     pub counts_due: bool,
     /// The wall clock, for transition times and the grace.
@@ -145,6 +147,8 @@ pub enum CreateBlocked {
 pub struct Decision {
     /// The change of the pool's metadata, made before any other write.
     pub patch: Option<MetadataPatch>,
+    /// Events to publish once the patch is made.
+    pub patch_notes: Vec<PoolEvent>,
     /// The status to be written; `None` if the present one stays.
     pub status: Option<StatusRecord>,
     /// Which node has which block, by node name; `None` if the spec is invalid and all blocks stay as they are.
@@ -331,6 +335,9 @@ fn conclude(
         ..Decision::default()
     };
     decision.patch = patch(seen, outlook, &plan, news);
+    if let Some(MetadataPatch::Force(named)) = &decision.patch {
+        decision.patch_notes = refused_releases(seen, &plan, named);
+    }
     if news != status::StatusChange::Nothing && !decision.counts_deferred {
         decision.status = Some(status);
         decision.notes = notes;
@@ -364,6 +371,29 @@ fn patch(
     let named = forced(seen, outlook, plan);
     (named != life.force_release).then_some(MetadataPatch::Force(named))
 }
+
+/// The answer to each name that the annotation loses because the node is served.
+fn refused_releases(seen: &DecisionInput<'_>, plan: &Plan, named: &BTreeSet<String>) -> Vec<PoolEvent> {
+    let is_refused = |given: &&Assignment| {
+        let is_new = seen.just_assigned.contains(&given.node);
+        given.phase == BlockPhase::Active && !is_new && !named.contains(&given.node)
+    };
+    let life = &seen.pool.life;
+    let names = |given: &&Assignment| !life.force_releases_all() && life.force_releases(&given.node);
+    let refused = plan.assignments.iter().filter(names).filter(is_refused).take(MOST_REFUSED);
+    let event = |given: &Assignment| {
+        let text = format!(
+            "Node {} is served, so its block is not released, and the annotation force-release does not name the node any more. To take its \
+             block: kubectl annotate node {} {CORDON}=true, and annotate the pool again.",
+            given.node, given.node
+        );
+        PoolEvent { node: Some(given.node.clone()), ..PoolEvent::warning("ForcedReleaseRefused", &text) }
+    };
+    refused.map(event).collect()
+}
+
+/// Events about names of one annotation, at most.
+const MOST_REFUSED: usize = 8;
 
 /// Whether the plan releases a block that is not yet in `status.releasing`. A stale block stays in `status.allocations`.
 fn releases_more(seen: &DecisionInput<'_>, plan: &Plan) -> bool {

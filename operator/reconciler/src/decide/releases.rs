@@ -43,6 +43,11 @@ impl<'a> Releases<'a> {
         self.seen.nodes.binary_search_by(|known| known.name.cmp(node)).is_ok()
     }
 
+    /// Whether the last report may be from before a restore, so that it releases nothing, and another is requested.
+    pub(super) fn is_doubted(&self, node: &str) -> bool {
+        self.seen.ipam_nodes.get(node).is_some_and(|known| known.is_doubted)
+    }
+
     /// Why no pool serves the node, if it leaves.
     pub(super) fn leaving(&self, node: &str) -> Option<Leaving> {
         self.seen.leaving.get(node).copied()

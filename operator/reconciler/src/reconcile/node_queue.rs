@@ -27,11 +27,26 @@ struct Work {
     later: Option<Instant>,
     /// When the last write, which failed, is retried.
     again: Option<Instant>,
-    /// The pauses after failed writes, and the time before which no write is retried.
-    failures: Option<(Backoff, Instant)>,
+    /// The writes that failed in a row.
+    failures: Option<Failures>,
     /// `Some` while a write is under way: whether the IPAMNode may have been deleted since the write began.
     writing: Option<bool>,
 }
+
+/// Writes of one node that failed in a row.
+#[derive(Clone, PartialEq, Eq, Debug)]
+struct Failures {
+    backoff: Backoff,
+    /// Before this time no write is retried.
+    until: Instant,
+    /// How many were not answered with a conflict.
+    errors: u32,
+    /// The last of these errors.
+    error: String,
+}
+
+/// From this many errors in a row on, the pools of the node show the error.
+const LASTING: u32 = 3;
 
 impl Work {
     fn is_active(&self) -> bool {
@@ -97,7 +112,7 @@ impl NodeQueue {
             if work.writing.is_some() {
                 return Turn::None;
             }
-            let until = work.failures.map(|(_, until)| until).filter(|until| *until > now);
+            let until = work.failures.as_ref().map(|failures| failures.until).filter(|until| *until > now);
             if work.is_ready && until.is_none() {
                 work.is_ready = false;
                 return Turn::Now;
@@ -165,17 +180,27 @@ impl NodeQueue {
         self.edit(node, |work| work.failures = None);
     }
 
-    /// A write of the node failed. The node is due again after a pause, whatever happens meanwhile. After a `conflict` the event of
-    /// the other write may make it due earlier.
-    pub(super) fn fail(&mut self, node: &str, conflict: bool, now: Instant) {
+    /// A write of the node failed; `error` is why, unless another write was the cause. The node is due again after a pause, whatever happens
+    /// meanwhile. After the write of another, its event may make the node due earlier.
+    pub(super) fn fail(&mut self, node: &str, error: Option<String>, now: Instant) {
         self.edit(node, |work| {
             work.writing = None;
-            let (backoff, until) = work.failures.get_or_insert((Backoff::default(), now));
-            let again = now + backoff.pause();
-            *until = if conflict { now } else { again };
+            let first = || Failures { backoff: Backoff::default(), until: now, errors: 0, error: String::new() };
+            let failures = work.failures.get_or_insert_with(first);
+            let again = now + failures.backoff.pause();
+            failures.until = if error.is_some() { again } else { now };
+            if let Some(error) = error {
+                (failures.errors, failures.error) = (failures.errors.saturating_add(1), error);
+            }
             work.again = Some(again);
         });
         self.woken.insert(node.to_owned());
+    }
+
+    /// The error of the last write, if writes of the node have failed for a while.
+    pub(super) fn lasting_error(&self, node: &str) -> Option<&str> {
+        let failures = self.nodes.get(node)?.failures.as_ref()?;
+        (failures.errors >= LASTING).then_some(failures.error.as_str())
     }
 
     /// Nodes waiting to be written, or being written.
@@ -214,14 +239,26 @@ mod tests {
     fn a_failed_write_is_tried_again_after_a_pause() {
         let (now, mut queue) = (Instant::now(), NodeQueue::default());
         queue.begin("a");
-        queue.fail("a", false, now);
+        queue.fail("a", Some("refused".to_owned()), now);
         queue.push("a");
         let Turn::At(wake) = queue.take("a", now) else { panic!("whatever happens to it") };
         assert!(wake > now && wake < now + Duration::from_secs(2));
         assert_eq!(queue.take("a", wake), Turn::Now);
-        queue.fail("a", true, wake);
+        queue.fail("a", None, wake);
         queue.push("a");
         assert_eq!(queue.take("a", wake), Turn::Now, "after a conflict an event is reason enough");
+    }
+
+    #[test]
+    fn an_error_lasts_from_the_third_in_a_row_until_a_write_succeeds() {
+        let (now, mut queue) = (Instant::now(), NodeQueue::default());
+        for (error, lasting) in [(Some("x"), None), (None, None), (Some("y"), None), (Some("z"), Some("z")), (None, Some("z"))] {
+            queue.begin("a");
+            queue.fail("a", error.map(str::to_owned), now);
+            assert_eq!(queue.lasting_error("a"), lasting, "{error:?}");
+        }
+        queue.succeed("a");
+        assert_eq!(queue.lasting_error("a"), None);
     }
 
     #[test]

@@ -30,7 +30,9 @@ impl Reconciler {
             self.note_orphans(node, now);
             self.note_gone(node, now);
             let Some(action) = self.wanted(node, clocks) else {
+                let had_error = self.queue.lasting_error(node).is_some();
                 self.queue.forget(node);
+                self.wake_pools_that_show(node, had_error, now);
                 self.ipam_nodes.accept(node);
                 // The agent may have reported while the status that the node waited for was written.
                 self.wake_pools_that_wait_for(node, now);
@@ -203,12 +205,22 @@ impl Reconciler {
     ) {
         self.metrics.ipam_node_written(&result);
         self.ipam_nodes.end_write(&write.node, result.is_ok());
+        let had_error = self.queue.lasting_error(&write.node).is_some();
         match result {
             Ok(version) => {
                 self.ipam_node_list.wrote(&write.node);
                 self.ipam_node_is_written(write, version, now);
             }
             Err(error) => self.ipam_node_is_not_written(write, &error, now),
+        }
+        self.wake_pools_that_show(&write.node, had_error, now);
+    }
+
+    /// Wakes the pools with a block of the node if the node has an error to show that it had not before, or the other way round.
+    fn wake_pools_that_show(&mut self, node: &str, had_error: bool, now: Instant) {
+        if self.queue.lasting_error(node).is_some() != had_error {
+            let is_of_node = |task: &&mut PoolTask| task.applied.as_ref().is_some_and(|applied| applied.of(node).is_some());
+            self.pools.values_mut().filter(is_of_node).for_each(|task| task.due.wake(now));
         }
     }
 
@@ -263,7 +275,11 @@ impl Reconciler {
         if let CallError::CreateBlocked(why) = error {
             self.note_place(Some(*why), now);
         }
-        self.queue.fail(node, matches!(error, CallError::Conflict(_)), now);
+        let why = match error {
+            CallError::Conflict(_) => None,
+            CallError::CreateBlocked(_) | CallError::Failed(_) => Some(error.to_string()),
+        };
+        self.queue.fail(node, why, now);
     }
 
     /// Records whether IPAMNodes can be created, and if not, why. Pools that are being deleted show that in a condition.

@@ -32,6 +32,7 @@ impl Reconciler {
             grace: self.settings.released_block_grace,
             absences: &self.absences,
             no_place: self.no_place,
+            write_error: &|node| self.queue.lasting_error(node).map(str::to_owned),
             counts_due: task.counts_due(now.instant) && self.budget.counts_at(now.instant) <= now.instant,
             now: now.wall,
             instant: now.instant,
@@ -87,7 +88,9 @@ impl Reconciler {
         });
         if let Some(patch) = decision.patch {
             let change = change(&record.life, &patch);
-            task.call = Some(Call { patch: Some(patch), ..Call::new(call, now) });
+            // The events about the status come with it: the next decision has them again.
+            let notes = decision.patch_notes;
+            task.call = Some(Call { patch: Some(patch), notes, ..Call::new(call, now) });
             return Some(Command::PatchPool { pool, patch: change });
         }
         if decision.status.is_some() && task.doubt.is_some() {

@@ -217,6 +217,9 @@ fn an_admin_lets_go_of_a_block_and_the_annotation_goes_when_it_has_done_its_work
     assert_eq!(decision.revoked, BTreeSet::from(["n1".to_owned()]), "a node that is served keeps its block");
     let left = BTreeSet::from(["n1".to_owned()]);
     assert_eq!(decision.patch, Some(MetadataPatch::Force(left.clone())), "there is no work for the other names");
+    let [answer] = &decision.patch_notes[..] else { panic!("{:?}", decision.patch_notes) };
+    assert_eq!((answer.reason, answer.node.as_deref()), ("ForcedReleaseRefused", Some("n2")));
+    assert!(answer.text.contains("kubectl annotate node n2 nv-ipam.nvidia.com/cordon=true"), "{}", answer.text);
     record.life.force_release = left;
     assert_eq!(scene.decide(&record).patch, None, "there is work for it");
     scene.ipam_nodes.begin_write("n1", &[]);
@@ -299,7 +302,7 @@ fn a_pool_that_is_being_deleted_waits_for_all_its_blocks_and_says_for_which() {
         let ready = condition(status, READY);
         assert_eq!((ready.status.as_str(), ready.reason.as_str()), ("False", "Deleting"));
         assert!(ready.message.contains("2 nodes: n1 (2 in use), n2 (not reported)"), "{}", ready.message);
-        assert_eq!(decision.notes[0].reason, "PoolInUse");
+        assert_eq!((decision.notes[0].reason, decision.notes[0].is_warning), ("PoolInUse", false));
     }
 }
 
@@ -311,13 +314,15 @@ fn a_deleted_pool_whose_agents_have_nothing_to_report_in_says_the_one_command_th
     assert!(!condition(decision.status.as_ref().unwrap(), READY).message.contains("release-pools"));
     let record = written(&record, &decision);
     scene.no_place = Some(CreateBlocked::NamespaceEnds);
+    assert_eq!(scene.decide(&record).status, None, "each node has an IPAMNode to report in");
+    drop(scene.ipam_nodes.delete("n2"));
     let decision = scene.decide(&record);
     let said = &condition(decision.status.as_ref().unwrap(), READY).message;
     for words in ["2 nodes: n1", "namespace is being deleted", "ipam-controller release-pools --ippools-namespace=net"]
     {
         assert!(said.contains(words), "{said}");
     }
-    assert_eq!(decision.notes.iter().map(|note| note.reason).collect::<Vec<_>>(), ["PoolInUse"]);
+    assert_eq!(decision.notes.iter().map(|note| note.reason).collect::<Vec<_>>(), ["IPAMNodesRefused"]);
     let record = written(&record, &decision);
     let decision = scene.decide(&record);
     assert_eq!((decision.status, decision.notes), (None, vec![]), "said once");
