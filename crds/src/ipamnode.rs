@@ -182,6 +182,18 @@ pub struct IPAMNodeStatus {
     /// replaced.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub ledger: Option<LedgerPosition>,
+    /// ID of the agent's store. It changes if the store was deleted or replaced by another.
+    #[serde(rename = "storeID", default, skip_serializing_if = "Option::is_none")]
+    #[schemars(length(max = IDENTITY_LENGTH))]
+    pub store_id: Option<String>,
+    /// UUID of the machine, as its firmware shows it. If not set, the firmware shows none.
+    #[serde(rename = "systemUUID", default, skip_serializing_if = "Option::is_none")]
+    #[schemars(length(max = IDENTITY_LENGTH))]
+    pub system_uuid: Option<String>,
+    /// ID of the boot in which the agent made this report. It changes with each start of the machine.
+    #[serde(rename = "bootID", default, skip_serializing_if = "Option::is_none")]
+    #[schemars(length(max = IDENTITY_LENGTH))]
+    pub boot_id: Option<String>,
     /// Conditions of the agent. The only type is Ready.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     #[x_kube(merge_strategy = ListMerge::Map(vec!["type".into()]))]
@@ -226,6 +238,9 @@ pub struct BlockUse {
     #[x_kube(merge_strategy = ListMerge::Atomic)]
     pub held: Vec<AddressRange>,
 }
+
+/// Maximum length of the IDs of store, machine and boot.
+const IDENTITY_LENGTH: usize = 64;
 
 /// Maximum number of ranges of addresses in use in a report.
 pub const HELD_RUNS: usize = 64;

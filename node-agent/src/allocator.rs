@@ -132,11 +132,11 @@ impl Allocator {
     }
 
     /// Sets the pools of this node. The steps of their grants are durable when it returns, unless the disk is full: then they
-    /// wait for room.
-    pub async fn configure(&self, pools: Vec<NodePool>, source: Source) -> Result<(), Failure> {
+    /// wait for room. The `note` is durable together with these steps. Returns whether it is; on a full disk it is not.
+    pub async fn configure(&self, pools: Vec<NodePool>, source: Source, note: Option<String>) -> Result<bool, Failure> {
         // Waits for a place instead of failing: a spec that is turned away would never be told again.
         let (reply, answer) = oneshot::channel();
-        self.commands.send(Command::Configure { pools, source, reply }).await.map_err(|_| Failure::Stopped)?;
+        self.commands.send(Command::Configure { pools, source, note, reply }).await.map_err(|_| Failure::Stopped)?;
         answer.await.map_err(|_| Failure::Stopped)
     }
 
@@ -290,7 +290,7 @@ impl Worker {
             None => batch.answers.push(answer),
             Some(full) => {
                 self.metrics.store_full.inc();
-                answer.refuse(&full);
+                batch.answers.push(answer.refused(&full));
             }
         }
         Ok(())

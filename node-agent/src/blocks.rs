@@ -12,9 +12,8 @@ use crate::lost::Lost;
 use crate::note::Noted;
 use crate::problem::Problem;
 
-/// The pools of `noted`, of which the copy on disk is `durable`, and what is wrong with them. With `pause`, no new address is
-/// allocated from any of them.
-pub fn usable(noted: &Noted, durable: &Noted, pause: Option<Pause>) -> (Vec<NodePool>, Vec<Problem>) {
+/// The pools of `noted`, and what is wrong with them. With `pause`, no new address is allocated from any of them.
+pub fn usable(noted: &Noted, pause: Option<Pause>) -> (Vec<NodePool>, Vec<Problem>) {
     let (mut pools, sentences) = node_pools(&noted.spec.blocks);
     let invalid = |sentence| Problem { reason: "InvalidBlocks", sentence };
     let mut problems: Vec<_> = noted.lost.iter().map(Lost::problem).collect();
@@ -29,14 +28,16 @@ pub fn usable(noted: &Noted, durable: &Noted, pause: Option<Pause>) -> (Vec<Node
             problems.push(Problem { reason: pause.as_str(), sentence });
         }
     }
-    if noted != durable {
-        let sentence = format!(
-            "the agent cannot save generation {} of the IPAMNode to its disk, and tries again; its report is about an earlier one",
-            noted.spec.generation.unwrap_or_default()
-        );
-        problems.push(Problem { reason: "Unsaved", sentence });
-    }
     (pools, problems)
+}
+
+/// That the journal has only `durable` of `noted`, if that is so.
+pub fn unsaved(noted: &Noted, durable: &Noted) -> Option<Problem> {
+    let sentence = format!(
+        "the agent cannot save generation {} of the IPAMNode to its disk, and tries again; its report is about an earlier one",
+        noted.spec.generation.unwrap_or_default()
+    );
+    (noted != durable).then_some(Problem { reason: "Unsaved", sentence })
 }
 
 /// The usable blocks, and one sentence for each entry that is none.
@@ -202,8 +203,8 @@ pub(crate) mod tests {
         );
     }
 
-    fn states(noted: &Noted, durable: &Noted, silence: Option<Pause>) -> Vec<PoolState> {
-        usable(noted, durable, silence).0.iter().map(|pool| pool.state).collect()
+    fn states(noted: &Noted, silence: Option<Pause>) -> Vec<PoolState> {
+        usable(noted, silence).0.iter().map(|pool| pool.state).collect()
     }
 
     fn noted(generation: i64, blocks: &[NodeBlock]) -> Noted {
@@ -219,11 +220,10 @@ pub(crate) mod tests {
     #[test]
     fn a_block_whose_copy_is_not_on_disk_is_used_and_the_problem_is_reported() {
         let both = [good(), block("red", "10.0.0.1", "10.0.0.2", "10.0.0.0/24", "10.0.0.1")];
-        assert_eq!(states(&noted(2, &both), &Noted::default(), None), [PoolState::Active, PoolState::Active]);
-        let (_, problems) = usable(&noted(2, &both), &noted(1, &[good()]), None);
-        assert!(problems.len() == 1 && problems[0].reason == "Unsaved", "{problems:?}");
-        assert!(problems[0].sentence.contains("generation 2"), "{problems:?}");
-        assert_eq!(usable(&noted(1, &[good()]), &noted(1, &[good()]), None).1, []);
+        assert_eq!(states(&noted(2, &both), None), [PoolState::Active, PoolState::Active]);
+        let problem = unsaved(&noted(2, &both), &noted(1, &[good()])).unwrap();
+        assert!(problem.reason == "Unsaved" && problem.sentence.contains("generation 2"), "{problem:?}");
+        assert_eq!(unsaved(&noted(1, &[good()]), &noted(1, &[good()])), None);
     }
 
     #[test]
@@ -244,11 +244,8 @@ pub(crate) mod tests {
     fn a_block_that_is_being_released_stays_so_and_an_active_one_pauses_offline() {
         let releasing = NodeBlock { state: BlockState::Releasing, name: "old".into(), ..good() };
         let noted = noted(1, &[good(), releasing]);
-        assert_eq!(
-            states(&noted, &noted, Some(Pause::Offline)),
-            [PoolState::Paused(Pause::Offline), PoolState::Releasing]
-        );
-        assert_eq!(states(&noted, &noted, None), [PoolState::Active, PoolState::Releasing]);
+        assert_eq!(states(&noted, Some(Pause::Offline)), [PoolState::Paused(Pause::Offline), PoolState::Releasing]);
+        assert_eq!(states(&noted, None), [PoolState::Active, PoolState::Releasing]);
     }
 
     proptest! {

@@ -17,12 +17,6 @@ pub(crate) fn replace(path: &Path, bytes: &[u8], mode: u32) -> io::Result<()> {
     sync_parent(path)
 }
 
-/// Takes the file `path` away, also over a crash.
-pub(crate) fn remove(path: &Path) -> io::Result<()> {
-    fs::remove_file(path)?;
-    sync_parent(path)
-}
-
 pub(crate) fn sync_parent(path: &Path) -> io::Result<()> {
     match path.parent() {
         Some(directory) => File::open(directory)?.sync_all(),

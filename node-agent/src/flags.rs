@@ -9,6 +9,8 @@ use clap::Parser;
 use ipam_daemon::{Common, CommonFlags, Mistakes, gosyntax};
 use ipam_node_api::AgentAddress;
 
+use crate::identity::{BOOT_ID, SYSTEM_UUID};
+
 const LOG_LEVELS: [&str; 6] = ["verbose", "debug", "info", "warning", "error", "panic"];
 /// Default of `--store-file`.
 pub const STORE_FILE: &str = "/var/lib/cni/nv-ipam/store";
@@ -45,6 +47,16 @@ pub struct Flags {
     /// same. 0 means without limit: blocks cannot be taken away before this agent says that they are empty
     #[arg(long, default_value = "0", value_name = "DURATION")]
     offline_limit: String,
+    /// After another machine has reported under this node's name, the addresses of its pods are unavailable for this time; 0 means until an
+    /// admin discards that report
+    #[arg(long, default_value = "24h", value_name = "DURATION")]
+    replaced_machine_grace: String,
+    /// File with the ID of this boot
+    #[arg(long, default_value = BOOT_ID, value_name = "PATH")]
+    boot_id_file: String,
+    /// File with the UUID of this machine. Without it, the places where Linux shows the UUID of the firmware
+    #[arg(long, default_value = "", value_name = "PATH")]
+    system_uuid_file: String,
     #[command(flatten)]
     cni: CniFlags,
 }
@@ -106,6 +118,12 @@ pub struct Config {
     pub cooldown_seconds: i64,
     /// `--offline-limit`; `None` for 0, which means no limit.
     pub offline_limit: Option<Duration>,
+    /// `--replaced-machine-grace`; `None` for 0, which means without end.
+    pub replaced_machine_grace: Option<Duration>,
+    /// `--boot-id-file`.
+    pub boot_id_file: PathBuf,
+    /// `--system-uuid-file`, or the places where Linux shows the UUID of the firmware.
+    pub system_uuid_files: Vec<PathBuf>,
     /// What to install.
     pub cni: CniConfig,
 }
@@ -150,6 +168,12 @@ impl Flags {
             stale: self.stale(m),
             cooldown_seconds: self.cooldown(m),
             offline_limit: self.offline_limit(m),
+            replaced_machine_grace: self.replaced_machine_grace(m),
+            boot_id_file: absolute(m, "boot-id-file", &self.boot_id_file),
+            system_uuid_files: match self.system_uuid_file.as_str() {
+                "" => SYSTEM_UUID.map(PathBuf::from).into(),
+                path => vec![absolute(m, "system-uuid-file", path)],
+            },
             cni: self.cni.read(m),
         };
         mistakes.into_result(config)
@@ -186,6 +210,12 @@ impl Flags {
             limit => Ok(Some(limit)),
         });
         m.take("offline-limit", &self.offline_limit, limit, None)
+    }
+
+    fn replaced_machine_grace(&self, m: &mut Mistakes) -> Option<Duration> {
+        let text = &self.replaced_machine_grace;
+        let grace = m.take("replaced-machine-grace", text, gosyntax::duration(text), Duration::ZERO);
+        Some(grace).filter(|grace| !grace.is_zero())
     }
 
     fn cooldown(&self, m: &mut Mistakes) -> i64 {

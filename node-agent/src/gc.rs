@@ -4,8 +4,14 @@
 //! look at the single pod right before the release. While the API server is away nothing is released and nothing is
 //! counted. A reservation that does not name its pod counts as valid, and so does one of a static pod whose mirror is
 //! absent. The sandbox itself is not asked: the runtime's CRI socket is not among what the agent is given.
+//!
+//! A list without any pod, or without the agent's own, is of another cluster or of another node: nothing is counted.
+//!
+//! A pod can have addresses of a sandbox that was replaced and never deleted. Such an address is freed if the pod's network-status has an
+//! address that a later sandbox got for the same interface, and not this one.
 
 use std::collections::{HashMap, HashSet};
+use std::net::IpAddr;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -21,18 +27,24 @@ use tracing::{debug, info, warn};
 use crate::allocator::Allocator;
 use crate::flags::StaleConfig;
 use crate::metrics::Metrics;
+use crate::network_status::{NETWORK_STATUS, addresses_of};
 
 /// Time that one question to the API server may take.
 const API_TIMEOUT: Duration = Duration::from_secs(15);
-/// Pods listed per page.
-const PAGE: u32 = 200;
 
-/// The pods of this node: (namespace, name) → every UID that the pod is known by.
-///
-/// A static pod is known to the runtime by the hash of its manifest and to the API server by the UID of its mirror, which
-/// carries the hash as an annotation.
+/// The pods of this node, by namespace and name.
 #[derive(Clone, PartialEq, Eq, Default, Debug)]
-pub struct Pods(HashMap<(String, String), Vec<String>>);
+pub struct Pods(HashMap<(String, String), Known>);
+
+/// What the API server tells of a pod.
+#[derive(Clone, PartialEq, Eq, Default, Debug)]
+struct Known {
+    /// Every UID that the pod is known by. A static pod is known to the runtime by the hash of its manifest and to the API server by the UID
+    /// of its mirror, which carries the hash as an annotation.
+    uids: Vec<String>,
+    /// Its annotation [`NETWORK_STATUS`]; empty if it has none.
+    status: String,
+}
 
 const STATIC_POD_HASHES: [&str; 2] = ["kubernetes.io/config.hash", "kubernetes.io/config.mirror"];
 
@@ -40,11 +52,25 @@ impl Pods {
     /// Adds a pod.
     pub fn add(&mut self, pod: &PartialObjectMeta<Pod>) {
         let metadata = &pod.metadata;
-        let annotations = metadata.annotations.iter().flatten();
-        let hashes = annotations.filter(|(key, _)| STATIC_POD_HASHES.contains(&key.as_str())).map(|(_, hash)| hash);
+        let annotations = || metadata.annotations.iter().flatten();
+        let status = annotations().find(|(key, _)| *key == NETWORK_STATUS).map(|(_, status)| status.clone());
+        let hashes = annotations().filter(|(key, _)| STATIC_POD_HASHES.contains(&key.as_str())).map(|(_, hash)| hash);
         let uids = metadata.uid.iter().chain(hashes).cloned().collect();
         let key = (metadata.namespace.clone().unwrap_or_default(), metadata.name.clone().unwrap_or_default());
-        self.0.insert(key, uids);
+        self.0.insert(key, Known { uids, status: status.unwrap_or_default() });
+    }
+
+    /// Whether the list can be that of the agent's node.
+    fn is_credible(&self, own: Option<&(String, String)>) -> bool {
+        own.map_or(!self.0.is_empty(), |own| self.0.contains_key(own))
+    }
+
+    /// Whether the pod has one of `later` on the reservation's interface, and not the reservation's address.
+    fn has_replaced(&self, reservation: &Reservation, later: &[IpAddr]) -> bool {
+        let Attachment { pod_name, pod_namespace, pod_uid, .. } = &reservation.attachment;
+        let Some(known) = self.0.get(&(pod_namespace.clone(), pod_name.clone())) else { return false };
+        let has = addresses_of(&known.status, &reservation.owner.if_name);
+        known.uids.contains(pod_uid) && !has.contains(&reservation.addr) && later.iter().any(|addr| has.contains(addr))
     }
 
     /// Whether it is certain that the pod of an attachment no longer exists. Without a UID the name decides.
@@ -54,7 +80,7 @@ impl Pods {
     /// earlier pod has ended.
     pub fn lack(&self, attachment: &Attachment) -> bool {
         let Attachment { pod_name, pod_namespace, pod_uid, .. } = attachment;
-        let known = self.0.get(&(pod_namespace.clone(), pod_name.clone()));
+        let known = self.0.get(&(pod_namespace.clone(), pod_name.clone())).map(|known| &known.uids);
         match known {
             Some(uids) if pod_uid.is_empty() || uids.contains(pod_uid) => false,
             Some(uids) => is_of_api_server(pod_uid) || uids.iter().any(|uid| !is_of_api_server(uid)),
@@ -74,17 +100,54 @@ fn is_of_api_server(uid: &str) -> bool {
             .all(|(at, byte)| if hyphens.contains(&at) { byte == b'-' } else { byte.is_ascii_hexdigit() })
 }
 
-/// How often each reservation was seen without its pod.
+/// The addresses that later sandboxes of the same pod got of the same pool for the same interface, for each reservation that has such.
+fn later_addresses(held: &[Reservation]) -> HashMap<(&PoolKey, &Owner), Vec<IpAddr>> {
+    let mut of_interface = HashMap::<_, Vec<&Reservation>>::new();
+    for reservation in held.iter().filter(|reservation| !reservation.attachment.pod_uid.is_empty()) {
+        let Reservation { pool, owner, attachment, .. } = reservation;
+        let interface = (pool, attachment.pod_uid.as_str(), owner.if_name.as_str(), attachment.network.as_str());
+        of_interface.entry(interface).or_default().push(reservation);
+    }
+    let mut later = HashMap::new();
+    for reservations in of_interface.into_values().filter(|reservations| reservations.len() > 1) {
+        for one in &reservations {
+            // Two of the same second have no order.
+            let others = reservations.iter().filter(|other| other.created > one.created).map(|other| other.addr);
+            let others: Vec<_> = others.collect();
+            if !others.is_empty() {
+                later.insert((&one.pool, &one.owner), others);
+            }
+        }
+    }
+    later
+}
+
+/// How often each reservation was seen without its pod, or with a later sandbox of it.
 #[derive(Default, Debug)]
 pub struct Observations {
     /// Keyed by all that makes a reservation: one given anew is another one.
     missing: HashMap<(PoolKey, Owner, i64), u32>,
 }
 
+/// A reservation to free, if the last look confirms it.
+#[derive(Debug)]
+struct Suspect {
+    reservation: Reservation,
+    /// The addresses of later sandboxes for the same interface.
+    later: Vec<IpAddr>,
+}
+
+impl Suspect {
+    /// Whether these pods prove that the pod is gone, or that a later sandbox has taken its place.
+    fn is_stale(&self, pods: &Pods) -> bool {
+        pods.lack(&self.reservation.attachment) || pods.has_replaced(&self.reservation, &self.later)
+    }
+}
+
 /// Reservations whose pods were missing often enough. Each pod needs one last look before its addresses are freed.
 #[derive(Default, Debug)]
 pub struct Suspects {
-    stale: Vec<Reservation>,
+    stale: Vec<Suspect>,
     /// The pods that the last look has found.
     here: Pods,
 }
@@ -94,7 +157,9 @@ impl Suspects {
     pub fn pods(&self) -> Vec<(String, String)> {
         let mut pods = Vec::new();
         let mut known = HashSet::new();
-        for Attachment { pod_name, pod_namespace, .. } in self.stale.iter().map(|reservation| &reservation.attachment) {
+        for Attachment { pod_name, pod_namespace, .. } in
+            self.stale.iter().map(|suspect| &suspect.reservation.attachment)
+        {
             if known.insert((pod_namespace, pod_name)) {
                 pods.push((pod_namespace.clone(), pod_name.clone()));
             }
@@ -109,9 +174,8 @@ impl Suspects {
 
     /// The reservations to free, once each pod had its last look.
     pub fn confirmed(self) -> Vec<Reservation> {
-        let Self { mut stale, here } = self;
-        stale.retain(|reservation| here.lack(&reservation.attachment));
-        stale
+        let Self { stale, here } = self;
+        stale.into_iter().filter(|suspect| suspect.is_stale(&here)).map(|suspect| suspect.reservation).collect()
     }
 }
 
@@ -120,18 +184,21 @@ impl Observations {
     pub fn observe(&mut self, held: &[Reservation], pods: &Pods, checks_before: u32) -> Suspects {
         let mut missing = HashMap::new();
         let mut stale = Vec::new();
+        let mut later = later_addresses(held);
         for reservation in held {
             let attachment = &reservation.attachment;
             // No pod has such a name, so nobody can say whether it is gone.
             let unknown_owner =
                 ![&attachment.pod_name, &attachment.pod_namespace].into_iter().all(|name| is_name(name));
-            if unknown_owner || !pods.lack(attachment) {
+            let later = later.remove(&(&reservation.pool, &reservation.owner)).unwrap_or_default();
+            let is_stale = || pods.lack(attachment) || pods.has_replaced(reservation, &later);
+            if unknown_owner || !is_stale() {
                 continue;
             }
             let key = (reservation.pool.clone(), reservation.owner.clone(), reservation.created);
             let count = self.missing.get(&key).copied().unwrap_or(0).saturating_add(1);
             if count > checks_before {
-                stale.push(reservation.clone());
+                stale.push(Suspect { reservation: reservation.clone(), later });
             }
             missing.insert(key, count);
         }
@@ -151,6 +218,8 @@ pub struct Collector {
     client: Client,
     node: String,
     config: StaleConfig,
+    /// Namespace and name of the agent's own pod, if it is one.
+    own: Option<(String, String)>,
     allocator: Allocator,
     metrics: Arc<Metrics>,
     observations: Observations,
@@ -159,7 +228,14 @@ pub struct Collector {
 impl Collector {
     /// Nothing is observed yet.
     pub fn new(client: Client, node: &str, config: StaleConfig, allocator: Allocator, metrics: Arc<Metrics>) -> Self {
-        Self { client, node: node.to_owned(), config, allocator, metrics, observations: Observations::default() }
+        let observations = Observations::default();
+        Self { client, node: node.to_owned(), config, own: None, allocator, metrics, observations }
+    }
+
+    /// The agent is this pod, by namespace and name. A list without it is not believed.
+    #[must_use]
+    pub fn of_pod(self, own: Option<(String, String)>) -> Self {
+        Self { own, ..self }
     }
 
     /// Checks at each interval until `stop`.
@@ -184,7 +260,7 @@ impl Collector {
         }
     }
 
-    /// One check. The reservations are read before the pods: a pod of the list is never too old for them.
+    /// One check.
     pub async fn check(&mut self) -> Result<(), String> {
         let held = self.allocator.reservations().await.map_err(|error| error.to_string())?;
         if held.is_empty() {
@@ -192,6 +268,9 @@ impl Collector {
             return Ok(());
         }
         let pods = self.pods_of_node().await?;
+        if !pods.is_credible(self.own.as_ref()) {
+            return Err("the API server lists no pod on this node, or not the agent's own pod".to_owned());
+        }
         let mut suspects = self.observations.observe(&held, &pods, self.config.checks_before);
         drop(held);
         for (namespace, name) in suspects.pods() {
@@ -216,20 +295,13 @@ impl Collector {
         Ok(())
     }
 
+    /// From the API server's cache, which can be behind: the last look is not.
     async fn pods_of_node(&self) -> Result<Pods, String> {
         let api = Api::<PartialObjectMeta<Pod>>::all(self.client.clone());
-        let mut params = ListParams::default().fields(&format!("spec.nodeName={}", self.node)).limit(PAGE);
+        let params = ListParams::default().fields(&format!("spec.nodeName={}", self.node)).match_any();
         let mut pods = Pods::default();
-        loop {
-            let page = within(api.list(&params)).await?;
-            for pod in &page.items {
-                pods.add(pod);
-            }
-            match page.metadata.continue_.filter(|token| !token.is_empty()) {
-                Some(token) => params.continue_token = Some(token),
-                None => return Ok(pods),
-            }
-        }
+        within(api.list(&params)).await?.items.iter().for_each(|pod| pods.add(pod));
+        Ok(pods)
     }
 
     async fn pod(&self, namespace: &str, name: &str) -> Result<Option<PartialObjectMeta<Pod>>, String> {
@@ -283,6 +355,54 @@ mod tests {
             attachment,
             created,
         }
+    }
+
+    /// Two sandboxes of pod "a": the earlier one has .2, the later one .3.
+    fn sandboxes(created: [i64; 2]) -> [Reservation; 2] {
+        let at = |container: &str, addr: &str, created| Reservation {
+            owner: Owner::new(container, "net1"),
+            addr: addr.parse().unwrap(),
+            ..reservation("a", U1, created)
+        };
+        [at("c1", "10.0.0.2", created[0]), at("c2", "10.0.0.3", created[1])]
+    }
+
+    fn with_status(uid: &str, ips: &[&str]) -> PartialObjectMeta<Pod> {
+        let status = serde_json::json!([{"name": "default/blue", "interface": "net1", "ips": ips}]).to_string();
+        pod("a", uid, &[(NETWORK_STATUS, &status)])
+    }
+
+    #[test]
+    fn the_address_of_a_sandbox_that_was_replaced_is_stale_once_the_pod_has_that_of_the_later_one() {
+        let held = sandboxes([5, 6]);
+        let observe = |held: &[Reservation], seen: &PartialObjectMeta<Pod>, last: &PartialObjectMeta<Pod>| {
+            let mut observations = Observations::default();
+            observations.observe(held, &pods(std::slice::from_ref(seen)), 1);
+            let mut suspects = observations.observe(held, &pods(std::slice::from_ref(seen)), 1);
+            suspects.found(last);
+            suspects.confirmed()
+        };
+        let later = with_status(U1, &["10.0.0.3"]);
+        assert_eq!(observe(&held, &later, &later), held[..1]);
+        for other in [
+            with_status(U1, &["10.0.0.2"]),
+            with_status(U1, &["10.0.0.2", "10.0.0.3"]),
+            with_status(U1, &["10.0.0.4"]),
+            pod("a", U1, &[]),
+        ] {
+            assert_eq!(observe(&held, &later, &other), [], "the last look counts: {:?}", other.metadata.annotations);
+        }
+        assert_eq!(observe(&sandboxes([5, 5]), &later, &later), [], "nobody knows which is the later one");
+        assert_eq!(observe(&sandboxes([6, 5]), &later, &later), [], "the clock was set back");
+    }
+
+    #[test]
+    fn a_list_without_a_pod_or_without_the_agents_own_is_not_credible() {
+        let own = ("default".to_owned(), "agent".to_owned());
+        assert!(!Pods::default().is_credible(None));
+        assert!(pods(&[pod("a", U1, &[])]).is_credible(None));
+        assert!(!pods(&[pod("a", U1, &[])]).is_credible(Some(&own)));
+        assert!(pods(&[pod("agent", U2, &[])]).is_credible(Some(&own)));
     }
 
     #[test]

@@ -5,12 +5,16 @@
 //! them. A record of such an address proves nothing: it may be of a pod that was gone when the report was made, and another pod
 //! may have got the address by then. Only an admin knows when all those pods are gone. The annotation [`DISCARD`] then says so;
 //! deleting the IPAMNode does not.
+//!
+//! A report of an earlier boot of the same machine has lost nothing: no pod of that boot runs any more. Pods of another machine that had
+//! this node's name may run on. As with a Node that is gone, their addresses become available after a grace.
 
 use ipam_core::ledger::{GrantStep, Holding};
 use ipam_core::{AddrRange, GrantId, NodePool, PoolKey};
 use ipam_crds::{AddressRange, BlockUse, HELD_RUNS, LedgerPosition, PoolType};
 use serde::{Deserialize, Serialize};
 
+use crate::identity::Identity;
 use crate::problem::Problem;
 use crate::standing::{DISCARD, Standing};
 use crate::store::Position;
@@ -20,23 +24,36 @@ use crate::text::shortened;
 /// the length of a condition.
 const ADDRESSES: usize = 256;
 
-/// The grants that the report `standing` has as idle or ended, if the journal had come to `found` at the start and is older than
-/// the report: the journal may have them as confirmed.
-pub fn withdrawn(standing: &Standing, found: Position) -> Vec<(PoolKey, GrantId, GrantStep)> {
+/// A journal as an agent finds it at its start.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub struct Found {
+    /// How far it had come.
+    pub position: Position,
+    /// Its store, and the machine and the boot of this start.
+    pub identity: Identity,
+    /// Until when addresses that pods of another machine may use stay unavailable, in Unix seconds; `None` is until they are discarded.
+    pub until: Option<i64>,
+}
+
+impl Found {
+    /// Whether the report has what this journal may lack.
+    pub fn is_behind(&self, standing: &Standing) -> bool {
+        let number = |number: u64| i64::try_from(number).unwrap_or(i64::MAX);
+        let found = (number(self.position.epoch), number(self.position.sequence));
+        let reported = standing.status.ledger.map(|LedgerPosition { epoch, sequence }| (epoch, sequence));
+        reported.is_some_and(|reported| found < reported) || self.identity.is_another_store(&standing.identity())
+    }
+}
+
+/// The grants that the report `standing` has as idle or ended, if the journal lacks what the report has: it may have them as confirmed.
+pub fn withdrawn(standing: &Standing, found: &Found) -> Vec<(PoolKey, GrantId, GrantStep)> {
     let of_report = |report: &BlockUse| {
         let idle = report.idle.then_some(GrantStep::Idle);
         let step = if report.ended { GrantStep::Ended } else { idle? };
         Some((PoolKey::new(report.pool_type.into(), report.name.clone()), report.grant.as_ref()?.parse().ok()?, step))
     };
-    let reports = standing.status.pools.iter().filter(|_| is_older(found, standing));
+    let reports = standing.status.pools.iter().filter(|_| found.is_behind(standing));
     reports.filter_map(of_report).collect()
-}
-
-/// Whether a journal that had come to `found` is older than the report.
-fn is_older(found: Position, standing: &Standing) -> bool {
-    let number = |number: u64| i64::try_from(number).unwrap_or(i64::MAX);
-    let reported = standing.status.ledger.map(|LedgerPosition { epoch, sequence }| (epoch, sequence));
-    reported.is_some_and(|reported| (number(found.epoch), number(found.sequence)) < reported)
 }
 
 /// Addresses that pods may use without a record, until an admin discards them.
@@ -56,6 +73,9 @@ struct LostOfPool {
     pool_type: PoolType,
     name: String,
     held: Vec<AddressRange>,
+    /// Until when, in Unix seconds, if another machine reported them; `None` is until they are discarded.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    until: Option<i64>,
 }
 
 impl LostOfPool {
@@ -69,16 +89,39 @@ impl LostOfPool {
 }
 
 impl Lost {
-    /// The addresses in use by the report `standing`, if the journal had come to `found` at the start and is older than the
-    /// report. A journal that is as far as the report, or further, has all of it: the pods have freed what it does not have.
-    pub fn find(standing: &Standing, found: Position) -> Option<Self> {
-        if !is_older(found, standing) {
+    /// The addresses in use by the report `standing`, if the journal lacks what the report has. A journal that is as far as the report, or
+    /// further, has all of it: the pods have freed what it does not have.
+    pub fn find(standing: &Standing, found: &Found) -> Option<Self> {
+        let reported = standing.identity();
+        if !found.is_behind(standing) || found.identity.is_another_boot(&reported) {
             return None;
         }
+        let until = found.until.filter(|_| found.identity.is_another_machine(&reported));
         let reports = standing.status.pools.iter().filter(|report| report.used > 0);
-        let pools: Vec<_> = reports.map(of_pool).filter(|pool| !pool.held.is_empty()).collect();
+        let pools = reports.map(|report| LostOfPool { until, ..of_pool(report) });
+        let pools: Vec<_> = pools.filter(|pool| !pool.held.is_empty()).collect();
         let Standing { namespace, name: node, resource_version, .. } = standing.clone();
         (!pools.is_empty()).then_some(Self { namespace, node, resource_version, pools })
+    }
+
+    /// Those that another machine reported; `None` if there are none.
+    pub(crate) fn of_other_machines(self) -> Option<Self> {
+        self.only(|pool| pool.until.is_some())
+    }
+
+    /// Those that are unavailable at this time, in Unix seconds; `None` if none are.
+    pub fn at(self, now: i64) -> Option<Self> {
+        self.only(|pool| pool.until.is_none_or(|until| now < until))
+    }
+
+    fn only(mut self, is_kept: impl Fn(&LostOfPool) -> bool) -> Option<Self> {
+        self.pools.retain(is_kept);
+        (!self.pools.is_empty()).then_some(self)
+    }
+
+    /// When the next of them become available by themselves, in Unix seconds.
+    pub fn next_end(&self) -> Option<i64> {
+        self.pools.iter().filter_map(|pool| pool.until).min()
     }
 
     /// Whether an admin has discarded these addresses in the object that shows `standing`.
@@ -129,15 +172,30 @@ impl Lost {
             format!("{} of {}", ranges.join(", "), lost.key())
         };
         let addresses = self.pools.iter().map(of_pool).collect::<Vec<_>>().join("; ");
+        let addresses = shortened(addresses, ADDRESSES);
         let Self { namespace, node, resource_version, .. } = self;
-        let sentence = format!(
-            "the agent's store is older than this node's last report, because it was deleted or restored, or because another agent \
-             uses this node's name; the agent has no record of addresses of that report and does not allocate them: {}. When no \
-             pod of this node uses them (an address that is still in use would be assigned twice): kubectl -n {namespace} \
-             annotate ipamnode {node} --overwrite {DISCARD}={resource_version}",
-            shortened(addresses, ADDRESSES)
+        let command = format!(
+            "When no pod uses them (an address that is still in use would be assigned twice): kubectl -n {namespace} annotate ipamnode \
+             {node} --overwrite {DISCARD}={resource_version}"
         );
-        Problem { reason: "StoreWentBack", sentence }
+        let ends = self.pools.iter().map(|pool| pool.until).collect::<Option<Vec<_>>>();
+        match ends.and_then(|ends| jiff::Timestamp::from_second(ends.into_iter().max()?).ok()) {
+            Some(until) => Problem {
+                reason: "MachineReplaced",
+                sentence: format!(
+                    "another machine reported under this node's name, and pods may still run there; until {until} the agent does not \
+                     allocate the addresses of that report: {addresses}. {command}"
+                ),
+            },
+            None => Problem {
+                reason: "StoreWentBack",
+                sentence: format!(
+                    "the agent's store is older than this node's last report, because it was deleted or restored, or because another \
+                     agent uses this node's name; the agent has no record of addresses of that report and does not allocate them: \
+                     {addresses}. {command}"
+                ),
+            },
+        }
     }
 }
 
@@ -146,7 +204,7 @@ fn of_pool(report: &BlockUse) -> LostOfPool {
     let whole = || vec![AddressRange { start_ip: report.start_ip.clone(), end_ip: report.end_ip.clone() }];
     let mut held = if report.held.is_empty() { whole() } else { report.held.clone() };
     held.retain(|told| range(told).is_some());
-    LostOfPool { pool_type: report.pool_type, name: report.name.clone(), held }
+    LostOfPool { pool_type: report.pool_type, name: report.name.clone(), held, until: None }
 }
 
 /// One address, or the first and the last.
@@ -191,8 +249,55 @@ mod tests {
         }
     }
 
+    fn at(epoch: u64, sequence: u64) -> Found {
+        Found { position: Position { epoch, sequence }, identity: Identity::default(), until: Some(1_000) }
+    }
+
     fn find(epoch: u64, sequence: u64) -> Option<Lost> {
-        Lost::find(&standing(), Position { epoch, sequence })
+        Lost::find(&standing(), &at(epoch, sequence))
+    }
+
+    /// The report of this store, machine and boot.
+    fn reported_by(store: &str, machine: &str, boot: &str) -> Standing {
+        let mut standing = standing();
+        let [store, machine, boot] = [store, machine, boot].map(|id| Some(id.to_owned()));
+        (standing.status.store_id, standing.status.system_uuid, standing.status.boot_id) = (store, machine, boot);
+        standing
+    }
+
+    /// The start of store "s" on machine "m" in boot "b".
+    fn start(epoch: u64) -> Found {
+        let [store, machine, boot] = ["s", "m", "b"].map(|id| Some(id.to_owned()));
+        Found { identity: Identity { store, machine, boot }, ..at(epoch, 0) }
+    }
+
+    #[test]
+    fn another_store_has_lost_what_the_report_has_however_far_it_has_come() {
+        assert_eq!(Lost::find(&reported_by("s", "m", "b"), &start(4)), None);
+        for epoch in [0, 3, 4, 90] {
+            let lost = Lost::find(&reported_by("t", "m", "b"), &start(epoch)).unwrap();
+            assert_eq!((lost.problem().reason, lost.next_end()), ("StoreWentBack", None), "{epoch}");
+        }
+    }
+
+    #[test]
+    fn nothing_of_an_earlier_boot_of_this_machine_is_lost() {
+        for store in ["s", "t"] {
+            assert_eq!(Lost::find(&reported_by(store, "m", "a"), &start(0)), None, "{store}");
+        }
+    }
+
+    #[test]
+    fn addresses_of_another_machine_of_this_name_are_unavailable_until_the_grace_is_over() {
+        let lost = Lost::find(&reported_by("t", "n", "a"), &start(0)).unwrap();
+        let Problem { reason, sentence } = lost.problem();
+        assert!(reason == "MachineReplaced" && sentence.contains("until 1970-01-01T00:16:40Z"), "{sentence}");
+        assert!(sentence.ends_with("discard-report=41"), "{sentence}");
+        assert_eq!(lost.next_end(), Some(1_000));
+        assert_eq!((lost.clone().at(999), lost.clone().at(1_000)), (Some(lost.clone()), None));
+        assert_eq!(lost.clone().of_other_machines(), Some(lost));
+        let never = Lost::find(&reported_by("t", "n", "a"), &Found { until: None, ..start(0) }).unwrap();
+        assert_eq!((never.problem().reason, never.clone().of_other_machines()), ("StoreWentBack", None));
     }
 
     #[test]
@@ -202,7 +307,7 @@ mod tests {
             let report = &mut shown.status.pools[0];
             (report.idle, report.ended) = (!is_ended, is_ended);
             (report.grant, report.used, report.held) = (Some("0000000000000007".into()), 0, Vec::new());
-            let found = |sequence| withdrawn(&shown, Position { epoch: 3, sequence });
+            let found = |sequence| withdrawn(&shown, &at(3, sequence));
             let blue = PoolKey::new(PoolKind::IpPool, "blue");
             assert_eq!((found(4), found(5)), (vec![(blue, GrantId::from_number(7), step)], vec![]));
         }
@@ -218,13 +323,13 @@ mod tests {
             assert_eq!(lost.pools[0].held, [told("10.0.0.2", "10.0.0.4"), told("10.0.0.9", "10.0.0.9")]);
             assert!(!lost.is_discarded_by(&standing()));
         }
-        let nothing = Lost::find(&Standing::default(), Position::default());
+        let nothing = Lost::find(&Standing::default(), &at(0, 0));
         assert_eq!(nothing, None, "an object without a report");
     }
 
     fn found_in(version: &str) -> Lost {
         let standing = Standing { resource_version: version.into(), ..standing() };
-        Lost::find(&standing, Position::default()).unwrap()
+        Lost::find(&standing, &at(0, 0)).unwrap()
     }
 
     #[test]
@@ -243,7 +348,7 @@ mod tests {
         assert_eq!(both, found_in("42"), "an equal report adds nothing but its version");
         let mut other = standing();
         other.status.pools[0].name = "red".into();
-        let earlier = Lost::find(&other, Position::default());
+        let earlier = Lost::find(&other, &at(0, 0));
         let both = found_in("43").and(earlier);
         assert_eq!(both.pools.iter().map(|pool| pool.name.as_str()).collect::<Vec<_>>(), ["blue", "red"]);
         let discards = |value: &str| both.is_discarded_by(&Standing { discard: Some(value.into()), ..standing() });
@@ -263,7 +368,7 @@ mod tests {
         longest.name = "n".repeat(253);
         longest.resource_version = u64::MAX.to_string();
         longest.status.pools[0].held = (0..99).map(|last| told(&format!("10.0.0.{last}"), "10.0.0.99")).collect();
-        let Problem { sentence, .. } = Lost::find(&longest, Position::default()).unwrap().problem();
+        let Problem { sentence, .. } = Lost::find(&longest, &at(0, 0)).unwrap().problem();
         assert!(sentence.len() <= crate::status::MESSAGE, "{}: {sentence}", sentence.len());
         assert!(sentence.ends_with(&format!("{}", u64::MAX)) && sentence.contains(&longest.name), "{sentence}");
     }
@@ -272,10 +377,10 @@ mod tests {
     fn a_report_without_addresses_may_mean_each_of_its_range() {
         let mut standing = standing();
         standing.status.pools[0].held.clear();
-        let lost = Lost::find(&standing, Position::default()).unwrap();
+        let lost = Lost::find(&standing, &at(0, 0)).unwrap();
         assert_eq!(lost.pools[0].held, [told("10.0.0.1", "10.0.0.8")]);
         standing.status.pools[0].used = 0;
-        assert_eq!(Lost::find(&standing, Position::default()), None);
+        assert_eq!(Lost::find(&standing, &at(0, 0)), None);
     }
 
     #[test]

@@ -1,36 +1,160 @@
-//! What the agent knows of its IPAMNode: what is in force, and what the copy on disk has.
+//! What the agent records in the journal beside the addresses: the spec in force, addresses without a record, and how far the journal
+//! had come before it was compared with this node's report.
 //!
 //! Decides without disk and clock. The grants in the journal decide from which of these blocks the agent allocates: a spec that
 //! comes back after a restore has grants that have ended.
+//!
+//! Each start begins a new epoch of the journal. A start that ends before it has seen this node's report must leave behind from where
+//! it came: after enough of them a store that was deleted or restored would pass for one that is ahead of the report. So the position is
+//! recorded with the new epoch. It goes once it was compared, together with what follows from that, and before another report
+//! is written, for of that one it would be too early.
 
+use ipam_core::ledger::{Change, Ledger};
 use serde::{Deserialize, Serialize};
+use tracing::warn;
 
-use crate::lost::Lost;
+use crate::identity::Identity;
+use crate::lost::{Found, Lost};
 use crate::spec::NodeSpec;
 use crate::standing::Standing;
+use crate::store::Position;
 
-/// The spec in force, and what this node's reports have as in use without a record in the journal.
+const VERSION: u32 = 1;
+
+/// The spec in force, and what is known of this node's reports.
 #[derive(Clone, PartialEq, Eq, Default, Debug, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
 pub struct Noted {
-    /// The last spec of the API server.
+    /// The last spec of the API server. Empty before the first, and if the object does not exist.
     pub spec: NodeSpec,
+    /// The store, and the machine and the boot in which it was used last.
+    #[serde(default)]
+    pub identity: Identity,
     /// What this node's reports have as in use without a record in the journal.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub(crate) lost: Option<Lost>,
+    /// How far the journal had come before the first start that has not yet compared it with this node's report; `None` once one has.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub uncompared: Option<Position>,
+}
+
+/// The object that a note is about.
+#[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
+pub struct Subject {
+    /// The node.
+    pub node: String,
+    /// The namespace of its IPAMNode.
+    pub namespace: String,
+}
+
+#[derive(Serialize, Deserialize)]
+struct Recorded {
+    version: u32,
+    #[serde(flatten)]
+    subject: Subject,
+    #[serde(flatten)]
+    noted: Noted,
+}
+
+impl Subject {
+    /// `noted` as the journal records it.
+    pub fn text(&self, noted: &Noted) -> String {
+        let recorded = Recorded { version: VERSION, subject: self.clone(), noted: noted.clone() };
+        // A value of these types always has a text.
+        serde_json::to_string(&recorded).unwrap_or_default()
+    }
+
+    /// What the journal has recorded last; nothing if it is new.
+    ///
+    /// # Errors
+    /// Why what is recorded cannot be used.
+    pub fn read(&self, text: &str) -> Result<Noted, String> {
+        let recorded: Recorded = serde_json::from_str(text).map_err(|error| error.to_string())?;
+        if recorded.version != VERSION {
+            return Err(format!("it is of version {}, this agent knows {VERSION}", recorded.version));
+        }
+        let Subject { node, namespace } = &recorded.subject;
+        if *self != recorded.subject {
+            return Err(format!("it is about node {node:?} in namespace {namespace:?}"));
+        }
+        Ok(recorded.noted)
+    }
+}
+
+/// The note of a journal, for an agent that starts.
+#[derive(Clone, Debug)]
+pub struct Start {
+    pub(crate) subject: Subject,
+    /// What the agent begins with.
+    pub(crate) noted: Noted,
+    /// What the journal has of it.
+    pub(crate) durable: Noted,
+}
+
+impl Start {
+    /// Reads the note of `ledger`, whose journal has come to `position`, and replaces it by one that has the position from which this start,
+    /// or an earlier one that could not compare, came. A note that cannot be used may have had addresses without a record. The journal
+    /// then counts as older than any report. `here` is this machine and boot, and the ID of the store if it has none.
+    pub fn new(subject: Subject, ledger: &mut Ledger, position: Position, here: Identity) -> Self {
+        let durable = match ledger.note().map(|text| subject.read(text)) {
+            None => Noted::default(),
+            Some(Ok(noted)) => noted,
+            Some(Err(why)) => {
+                warn!(why, "the recorded blocks cannot be used, waiting for the API server");
+                let noted = Noted { uncompared: Some(Position::default()), identity: here, ..Noted::default() };
+                return Self { subject, durable: Noted::default(), noted }.applied(ledger);
+            }
+        };
+        let lost = if here.is_another_boot(&durable.identity) {
+            // No pod of the earlier boot runs any more.
+            durable.lost.clone().and_then(Lost::of_other_machines)
+        } else {
+            durable.lost.clone()
+        };
+        let identity = Identity { store: durable.identity.store.clone().or(here.store), ..here };
+        let uncompared = durable.uncompared.or(Some(position));
+        let noted = Noted { spec: durable.spec.clone(), identity, lost, uncompared };
+        Self { subject, noted, durable }.applied(ledger)
+    }
+
+    fn applied(self, ledger: &mut Ledger) -> Self {
+        ledger.apply(&Change::Note { text: self.subject.text(&self.noted) });
+        self
+    }
+
+    /// The journal has begun a new epoch with the ledger.
+    #[must_use]
+    pub fn recorded(self) -> Self {
+        Self { durable: self.noted.clone(), ..self }
+    }
+
+    /// What its notes are about.
+    pub const fn subject(&self) -> &Subject {
+        &self.subject
+    }
+
+    /// What the agent begins with.
+    pub const fn noted(&self) -> &Noted {
+        &self.noted
+    }
+
+    /// What the journal has of it.
+    pub const fn durable(&self) -> &Noted {
+        &self.durable
+    }
 }
 
 impl Noted {
     /// `spec`, with nothing known before it.
     pub fn first(spec: NodeSpec) -> Self {
-        Self { spec, lost: None }
+        Self { spec, ..Self::default() }
     }
 
     /// What is noted once the API server has sent `spec`. Addresses without a record stay, whatever object the spec is of: that an
     /// object was deleted or replaced does not mean that no pod uses them.
     #[must_use]
     pub fn followed_by(&self, spec: NodeSpec) -> Self {
-        Self { spec, lost: self.lost.clone() }
+        Self { spec, ..self.clone() }
     }
 
     /// The same without the addresses that an admin has discarded in the object that shows `standing`.
@@ -40,17 +164,43 @@ impl Noted {
         Self { lost: self.lost.filter(|lost| !is_discarded(lost)), ..self }
     }
 
-    /// The same where the newest object also reports `lost` as in use without a record here. An annotation of the same object
-    /// discards earlier addresses only: call [`Self::discarded_by`] first.
+    /// The same once the journal was compared with the report of the newest object, which has `lost` as in use without a record
+    /// here. An annotation of the same object discards earlier addresses only: call [`Self::discarded_by`] first.
     #[must_use]
-    pub fn missing(self, lost: Option<Lost>) -> Self {
-        let Some(found) = lost else { return self };
-        Self { lost: Some(found.and(self.lost)), ..self }
+    pub fn compared(self, lost: Option<Lost>) -> Self {
+        let lost = match lost {
+            Some(found) => Some(found.and(self.lost)),
+            None => self.lost,
+        };
+        Self { lost, uncompared: None, ..self }
+    }
+
+    /// The journal as it was before it is compared; `None` if it has been. Addresses that pods of another machine may use stay unavailable
+    /// until `until`, in Unix seconds.
+    pub fn found(&self, until: Option<i64>) -> Option<Found> {
+        self.uncompared.map(|position| Found { position, identity: self.identity.clone(), until })
+    }
+
+    /// The same without addresses that were unavailable until now, in Unix seconds.
+    #[must_use]
+    pub fn at(self, now: i64) -> Self {
+        Self { lost: self.lost.and_then(|lost| lost.at(now)), ..self }
+    }
+
+    /// When the next addresses become available by themselves, in Unix seconds.
+    pub fn next_end(&self) -> Option<i64> {
+        self.lost.as_ref().and_then(Lost::next_end)
     }
 
     /// What this node's reports have as in use without a record in the journal.
     pub const fn lost(&self) -> Option<&Lost> {
         self.lost.as_ref()
+    }
+
+    /// Whether a report may take the place of the one that stands, if the journal has `durable` of this: not while that report alone has
+    /// addresses without a record, nor while the next start would compare it with what was there before this one.
+    pub fn allows_a_report(&self, durable: &Self) -> bool {
+        self.lost == durable.lost && durable.uncompared.is_none()
     }
 
     /// The generation of this object that the copy `durable` has: this one if it has just this spec, or an earlier one. An
@@ -91,8 +241,8 @@ mod tests {
 
     #[test]
     fn addresses_without_a_record_stay_until_the_annotation_has_their_version() {
-        let lost = Lost::find(&standing("41", None), Position::default());
-        let noted = Noted::first(spec("a", 7, &["x"])).missing(lost.clone());
+        let lost = Lost::find(&standing("41", None), &found());
+        let noted = Noted::first(spec("a", 7, &["x"])).compared(lost.clone());
         assert!(noted.lost().is_some());
         let after = |spec: NodeSpec, standing: Option<&Standing>| noted.followed_by(spec).discarded_by(standing);
         for spec in [spec("a", 8, &[]), spec("b", 1, &["x"]), NodeSpec::default()] {
@@ -106,11 +256,49 @@ mod tests {
 
     #[test]
     fn what_is_found_together_with_the_annotation_stays() {
-        let noted = Noted::first(spec("a", 7, &["x"])).missing(Lost::find(&standing("41", None), Position::default()));
+        let noted = Noted::first(spec("a", 7, &["x"])).compared(Lost::find(&standing("41", None), &found()));
         let shown = standing("50", Some("41"));
-        let found = Lost::find(&shown, Position::default());
-        let after = noted.followed_by(noted.spec.clone()).discarded_by(Some(&shown)).missing(found.clone());
+        let found = Lost::find(&shown, &found());
+        let after = noted.followed_by(noted.spec.clone()).discarded_by(Some(&shown)).compared(found.clone());
         assert_eq!(after.lost(), found.as_ref());
+    }
+
+    fn found() -> Found {
+        Found { position: Position::default(), identity: Identity::default(), until: None }
+    }
+
+    fn subject() -> Subject {
+        Subject { node: "node1".into(), namespace: "pools".into() }
+    }
+
+    #[test]
+    fn the_first_of_the_starts_that_could_not_compare_counts() {
+        let mut ledger = Ledger::new(0);
+        let uncompared = |ledger: &mut Ledger, epoch| {
+            let start = Start::new(subject(), ledger, Position { epoch, sequence: 1 }, Identity::default());
+            assert_eq!(subject().read(ledger.note().unwrap()), Ok(start.noted().clone()), "the journal has it");
+            start.noted().uncompared.map(|position| position.epoch)
+        };
+        for epoch in 3..6 {
+            assert_eq!(uncompared(&mut ledger, epoch), Some(3));
+        }
+        ledger.apply(&Change::Note { text: subject().text(&Noted::default()) });
+        assert_eq!(uncompared(&mut ledger, 6), Some(6), "the start before it has compared");
+    }
+
+    #[test]
+    fn a_note_that_cannot_be_used_counts_as_older_than_any_report() {
+        let other = Subject { node: "node2".into(), ..subject() };
+        let of_later = subject().text(&Noted::default()).replace("\"version\":1", "\"version\":2");
+        for text in ["", "{}", &of_later, &other.text(&Noted::first(spec("a", 7, &["x"])))] {
+            assert!(subject().read(text).is_err(), "{text}");
+            let mut ledger = Ledger::new(0);
+            ledger.apply(&Change::Note { text: text.to_owned() });
+            let start = Start::new(subject(), &mut ledger, Position { epoch: 9, sequence: 1 }, Identity::default());
+            let unknown = Noted { uncompared: Some(Position::default()), ..Noted::default() };
+            assert_eq!((start.noted(), start.durable()), (&unknown, &Noted::default()), "{text}");
+            assert_eq!(subject().read(ledger.note().unwrap()), Ok(unknown), "{text}");
+        }
     }
 
     #[test]

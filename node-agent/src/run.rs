@@ -4,6 +4,7 @@
 //! needs the API server. End: no new calls, those under way finish, the allocator's thread ends, the lock is let go.
 
 use std::ffi::OsString;
+use std::path::PathBuf;
 use std::process::ExitCode;
 use std::sync::Arc;
 use std::time::Duration;
@@ -22,16 +23,16 @@ use crate::allocator::{Allocator, Ended, system_clock};
 use crate::command;
 use crate::contact::Offline;
 use crate::flags::{Config, Flags};
-use crate::found::Found;
 use crate::gc::Collector;
+use crate::identity::Identity;
 use crate::import::{self, Import};
 use crate::install::install;
 use crate::metrics::Metrics;
+use crate::note::{Start, Subject};
 use crate::ready::Readiness;
 use crate::room;
 use crate::rpc::Rpc;
 use crate::socket::Listener;
-use crate::spec_file::SpecFile;
 use crate::spool;
 use crate::status::Reporter;
 use crate::store::{Opened, RealDirectory, Store as _, StoreError};
@@ -118,11 +119,11 @@ impl Agent {
         // agent serves when the older store is read. Callers wait meanwhile.
         let directory = RealDirectory::lock(&config.store_directory())?;
         let listener = Listener::bind(&config.bind)?;
-        let (allocator, ended, found) = open_store(config, directory, &metrics)?;
+        let (allocator, ended, start) = open_store(config, directory, &metrics)?;
         let (told, in_force) = watch::channel(None);
-        let file = SpecFile::new(&config.store_directory(), &config.node, &config.common.namespace);
-        let mut blocks = Blocks::new(allocator.clone(), file, readiness.clone(), told);
-        blocks.load(FIRST_WORD, found).await;
+        let blocks = Blocks::new(allocator.clone(), start, readiness.clone(), told);
+        let mut blocks = blocks.with_grace(config.replaced_machine_grace, system_clock());
+        blocks.load(FIRST_WORD).await;
         if let Some(spool) = Spool::of(&config.bind) {
             match spool.create() {
                 Ok(()) => spool::apply(&spool, &allocator).await,
@@ -203,30 +204,41 @@ async fn serve_http(
     Ok(())
 }
 
-/// Reads the journal, imports the store of NVIDIA's agent, and starts the allocator with both. Returns also how far the journal had come.
+/// Reads the journal, imports the store of NVIDIA's agent, and starts the allocator with both. Returns also what the journal has
+/// noted.
 fn open_store(
     config: &Config,
     directory: RealDirectory,
     metrics: &Arc<Metrics>,
-) -> anyhow::Result<(Allocator, Ended, Found)> {
+) -> anyhow::Result<(Allocator, Ended, Start)> {
     let mut opened = Opened::read(directory)?;
     let before = opened.position();
-    let found = Found::note(&config.store_directory(), before);
     let mut ledger = Ledger::new(config.cooldown_seconds);
     for change in &opened.take_changes() {
         ledger.apply(change);
     }
     let imports = [Import::read_host_local(&config.store_file)?, Import::read(&config.store_file)?];
     imports.iter().flatten().for_each(|import| import.record(&mut ledger));
+    let subject = Subject { node: config.node.clone(), namespace: config.common.namespace.clone() };
+    let here = Identity::read([config.boot_id_file.as_path()], config.system_uuid_files.iter().map(PathBuf::as_path));
+    let mut start = Start::new(subject, &mut ledger, before, here);
     let journal = opened.begin(&ledger.snapshot())?;
     // On a full disk the journal goes on without what was imported, so the stores stay.
     if journal.position().epoch > before.epoch {
+        start = start.recorded();
         imports.iter().flatten().for_each(Import::put_away);
     }
     import::reserve_place(&config.store_file);
     info!(held = ledger.reservations().count(), "store open");
     let (allocator, ended) = Allocator::start(ledger, Box::new(journal), system_clock(), Arc::clone(metrics))?;
-    Ok((allocator, ended, found))
+    Ok((allocator, ended, start))
+}
+
+/// Namespace and name of the agent's pod, where its manifest tells them.
+fn own_pod() -> Option<(String, String)> {
+    let [namespace, name] =
+        ["POD_NAMESPACE", "POD_NAME"].map(|name| std::env::var(name).ok().filter(|it| !it.is_empty()));
+    namespace.zip(name)
 }
 
 /// Everything that needs the API server, whose absence stops none of the calls: the collection until `stop`, the watch until all calls
@@ -244,7 +256,8 @@ async fn housekeeping(
     let (node, namespace) = (&config.node, &config.common.namespace);
     let reporter = Reporter::new(client.clone(), namespace, node, allocator.clone(), in_force, Arc::clone(&metrics));
     let relist = reporter.relist();
-    let collector = Collector::new(client.clone(), node, config.stale, allocator, Arc::clone(&metrics));
+    let collector =
+        Collector::new(client.clone(), node, config.stale, allocator, Arc::clone(&metrics)).of_pod(own_pod());
     let (client, limit) = match config.offline_limit.map(|limit| Offline::watch(client.clone(), limit)) {
         Some((client, limit)) => (client, Some(limit)),
         None => (client, None),

@@ -3,6 +3,8 @@
 use ipam_crds::{IPAMNode, IPAMNodeStatus};
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::ObjectMeta;
 
+use crate::identity::Identity;
+
 /// The annotation of an IPAMNode by which an admin discards the addresses of an earlier report. Its value is the resourceVersion
 /// of the object in which the agent found that report. So it never discards what the agent finds later, and it may stay.
 pub const DISCARD: &str = "nv-ipam.nvidia.com/discard-report";
@@ -24,6 +26,14 @@ pub struct Standing {
     pub discard: Option<String>,
     /// Counts what the watch has delivered. A restored API server may show once more what it showed before.
     pub arrival: u64,
+}
+
+impl Standing {
+    /// Of what the report is.
+    pub fn identity(&self) -> Identity {
+        let IPAMNodeStatus { store_id, system_uuid, boot_id, .. } = &self.status;
+        Identity { store: store_id.clone(), machine: system_uuid.clone(), boot: boot_id.clone() }
+    }
 }
 
 /// With the arrival 0.

@@ -26,6 +26,7 @@ use tokio_util::sync::CancellationToken;
 use tracing::{debug, info, warn};
 
 use crate::allocator::{Allocator, Failure, Holdings};
+use crate::identity::Identity;
 use crate::metrics::Metrics;
 use crate::problem::Problem;
 use crate::standing::Standing;
@@ -66,6 +67,8 @@ pub struct Report {
     pub pools: Vec<BlockUse>,
     /// How far the journal had come. That it went on is no news by itself.
     pub ledger: LedgerPosition,
+    /// The store, the machine and the boot.
+    pub identity: Identity,
     /// Reason and message of the Ready condition.
     pub ready: (String, String),
     /// Grants that the answer to this report can confirm. They are no part of the status.
@@ -110,7 +113,8 @@ impl Report {
         // A request is answered once the disk has the spec that it came with: a restart must not go by an earlier one.
         let request = in_force.spec.report_request.clone().filter(|_| in_force.saved == in_force.spec.generation);
         let unconfirmed = holdings.pools.iter().filter_map(unconfirmed).collect();
-        Some(Self { uid, generation, request, version, pools, ledger, ready, unconfirmed })
+        let identity = in_force.identity.clone();
+        Some(Self { uid, generation, request, version, pools, ledger, identity, ready, unconfirmed })
     }
 
     /// The report that the API server shows.
@@ -124,6 +128,7 @@ impl Report {
             version: status.agent_version.clone().unwrap_or_default(),
             pools: status.pools.clone(),
             ledger: status.ledger.unwrap_or_default(),
+            identity: standing.identity(),
             ready: ready.unwrap_or_default(),
             unconfirmed: Vec::new(),
         }
@@ -142,8 +147,8 @@ impl Report {
                 !turned && without_counts(a) == without_counts(b)
             });
         let rest = |report: &Self| {
-            let Self { uid, generation, request, version, ready, .. } = report.clone();
-            (uid, generation, request, version, ready)
+            let Self { uid, generation, request, version, identity, ready, .. } = report.clone();
+            (uid, generation, request, version, identity, ready)
         };
         if !same_pools || rest(self) != rest(last) {
             Urgency::Soon
@@ -167,7 +172,11 @@ impl Report {
             observed_generation: self.generation,
             last_transition_time: since.unwrap_or(Time(now)),
         };
+        let Identity { store: store_id, machine: system_uuid, boot: boot_id } = self.identity.clone();
         IPAMNodeStatus {
+            store_id,
+            system_uuid,
+            boot_id,
             observed_generation: self.generation,
             report_request: self.request.clone(),
             agent_version: Some(self.version.clone()),

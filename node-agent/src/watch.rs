@@ -7,14 +7,12 @@
 //!
 //! Without an IPAMNode object the node has no blocks: nothing is given until it is back, while DEL and CHECK are served.
 
-use std::io;
 use std::sync::Arc;
 use std::time::Duration;
 
 use futures::{Stream, StreamExt, stream};
-use ipam_core::ledger::GrantStep;
+use ipam_core::NodePool;
 use ipam_core::node_pool::Pause;
-use ipam_core::{GrantId, PoolKey};
 use ipam_crds::{BlockState, IPAMNode, NodeBlock};
 use kube::core::DeserializeGuard;
 use kube::runtime::WatchStreamExt;
@@ -27,21 +25,22 @@ use tokio::time::Instant;
 use tokio_util::sync::CancellationToken;
 use tracing::{debug, info, warn};
 
-use crate::allocator::{Allocator, Source};
-use crate::blocks::usable;
+use crate::allocator::{Allocator, Clock, Source, system_clock};
+use crate::blocks::{unsaved, usable};
 use crate::contact::Offline;
-use crate::found::Found;
+use crate::identity::Identity;
 use crate::lost::{Lost, withdrawn};
 use crate::metrics::Metrics;
-use crate::note::Noted;
+use crate::note::{Noted, Start, Subject};
 use crate::problem::Problem;
 use crate::ready::Readiness;
 use crate::spec::NodeSpec;
-use crate::spec_file::SpecFile;
 use crate::standing::{DISCARD, Standing};
 
-/// Pause until the agent tries again to save what it could not save.
-const SAVE_AGAIN: Duration = Duration::from_secs(2);
+/// Longest time between two looks at the wall clock.
+const LOOK_AT_CLOCK: Duration = Duration::from_mins(1);
+/// Pause until the agent tries again to record what it could not record.
+const RECORD_AGAIN: Duration = Duration::from_secs(2);
 /// How long an agent that starts waits for the first word of the API server. One that is there answers in milliseconds, and
 /// one that is not mostly refuses as fast; the blocks may have become another node's while the agent was away.
 pub const FIRST_WORD: Duration = Duration::from_secs(2);
@@ -58,6 +57,8 @@ pub struct InForce {
     pub problems: Vec<Problem>,
     /// Addresses that pods may use without a record.
     pub lost: Option<Lost>,
+    /// The store, the machine and the boot.
+    pub identity: Identity,
     /// The report that the API server has; `None` before it has shown the object to this process, and while the disk does not
     /// know what only that report tells.
     pub standing: Option<Standing>,
@@ -69,12 +70,12 @@ pub type Told = Result<Event<DeserializeGuard<IPAMNode>>, watcher::Error>;
 /// Puts specs in force.
 pub struct Blocks {
     allocator: Allocator,
-    file: SpecFile,
+    subject: Subject,
     readiness: Readiness,
     in_force: Sender<Option<InForce>>,
     /// What the API server, or at first the disk, said last.
     noted: Noted,
-    /// What was on disk when a save last succeeded.
+    /// What the journal has of it.
     durable: Noted,
     /// Whether `noted` is the copy from before the start.
     is_copy: bool,
@@ -83,24 +84,21 @@ pub struct Blocks {
     arrivals: u64,
     /// The API server was away for longer than an admin allows.
     offline: bool,
+    /// How long addresses that pods of another machine may use stay unavailable; `None` is without limit.
+    grace: Option<Duration>,
+    clock: Clock,
     /// How long nothing new is given from the copy on disk, for the API server may say otherwise; `None` once it was heard
     /// or missed.
     patience: Option<Duration>,
-    /// How far the journal had come before this start; `None` once it was compared with the report that the API server has.
-    found: Option<Found>,
-    /// What was compared, and is still noted on disk.
-    compared: Option<Found>,
-    /// Grants that the report has as idle or ended and the journal, which is older, may have as confirmed.
-    withdrawn: Vec<(PoolKey, GrantId, GrantStep)>,
 }
 
 impl Blocks {
-    /// Nothing is in force yet. `in_force` is told of every change.
-    pub fn new(allocator: Allocator, file: SpecFile, readiness: Readiness, in_force: Sender<Option<InForce>>) -> Self {
-        let (noted, durable) = (Noted::default(), Noted::default());
+    /// Nothing is in force yet. `start` is what the journal has. `in_force` receives every change.
+    pub fn new(allocator: Allocator, start: Start, readiness: Readiness, in_force: Sender<Option<InForce>>) -> Self {
+        let Start { subject, noted, durable } = start;
         Self {
             allocator,
-            file,
+            subject,
             readiness,
             in_force,
             noted,
@@ -109,152 +107,84 @@ impl Blocks {
             standing: None,
             arrivals: 0,
             offline: false,
+            grace: None,
+            clock: system_clock(),
             patience: None,
-            found: None,
-            compared: None,
-            withdrawn: Vec::new(),
         }
     }
 
-    /// Puts the copy on disk in force, if there is a usable one. Nothing new is given from it before the API server has
-    /// answered, failed, or kept silent for `patience`. `found` is how far the journal had come before this start.
-    pub async fn load(&mut self, patience: Duration, found: impl Into<Found>) {
-        self.found = Some(found.into());
-        match self.file.load() {
-            Ok(Some(noted)) => {
-                let path = self.file.path().display();
-                info!(%path, generation = noted.spec.generation, "using the blocks saved last");
-                (self.noted, self.durable, self.patience) = (noted.clone(), noted, Some(patience));
-                self.put().await;
-            }
-            Ok(None) => {}
-            Err(why) => {
-                let path = self.file.path().display();
-                warn!(%path, why, "the saved blocks cannot be used, waiting for the API server");
-                // The file may have had addresses without a record, so the journal counts as older than any report.
-                self.found = self.found.take().map(Found::of_unknown_age);
-            }
+    /// Addresses that pods of another machine of this name may use become available after `grace`, by `clock`; never without one.
+    #[must_use]
+    pub fn with_grace(self, grace: Option<Duration>, clock: Clock) -> Self {
+        Self { grace, clock, ..self }
+    }
+
+    /// Puts the recorded spec in force, if there is one. Nothing new is allocated from it before the API server has answered, or has
+    /// failed to for `patience`.
+    pub async fn load(&mut self, patience: Duration) {
+        if self.noted.spec.generation.is_some() {
+            info!(generation = self.noted.spec.generation, "using the blocks recorded last");
+            self.patience = Some(patience);
+            self.put().await;
         }
     }
 
-    /// Puts what the API server has sent in force and saves it.
+    /// Puts what the API server has sent in force and records it.
     async fn tell(&mut self, noted: Noted) {
         log_changes(&self.noted.spec, &noted.spec);
         if self.noted.lost.is_some() && noted.lost.is_none() {
             info!(annotation = DISCARD, "addresses of an earlier report discarded");
         }
         self.noted = noted;
-        // Saved first, so that the report on it can be about this generation.
-        if let Err(error) = self.save().await {
-            let path = self.file.path().display();
-            warn!(%path, error, "cannot save the blocks, trying again");
-        }
-        self.forget_or_put_first().await;
         self.put().await;
     }
 
-    /// What the journal does not have yet of withdrawn grants it has once the pools are configured.
-    async fn forget_or_put_first(&mut self) {
-        if !self.withdrawn.is_empty() {
-            self.put().await;
-        }
-        self.forget_found().await;
-    }
-
-    /// The disk may take its time; the calls of the runtime must not wait for it.
-    async fn save(&mut self) -> Result<(), String> {
-        let (file, noted) = (self.file.clone(), self.noted.clone());
-        let saving = tokio::task::spawn_blocking(move || file.save(&noted).map(|()| noted));
-        self.durable = saving.await.map_err(|error| error.to_string())?.map_err(|error| error.to_string())?;
-        Ok(())
-    }
-
-    async fn save_again(&mut self) {
-        if self.durable != self.noted {
-            match self.save().await {
-                Ok(()) => info!(path = %self.file.path().display(), "blocks saved again"),
-                Err(error) => return debug!(error, "still cannot save the blocks"),
-            }
-        } else if !self.forget_found().await {
-            return;
-        }
-        self.forget_found().await;
-        self.put().await;
-    }
-
-    /// Once the disk knows what the comparison of journal and report has shown, the next start need not make it. Whether there
-    /// was something to forget, and it is forgotten.
-    async fn forget_found(&mut self) -> bool {
-        if self.noted.lost != self.durable.lost || self.compared.is_none() || !self.has_withdrawn().await {
-            return false;
-        }
-        let Some(found) = self.compared.take() else { return false };
-        let again = found.clone();
-        let forgetting = tokio::task::spawn_blocking(move || found.forget());
-        if let Err(error) = forgetting.await.map_err(io::Error::other).flatten() {
-            warn!(%error, "cannot take away the note of how far the journal had come, trying again; until then nothing is reported");
-            self.compared = Some(again);
-        }
-        self.compared.is_none()
-    }
-
-    /// Why nothing is given from what is known.
+    /// Why nothing is allocated from what is known.
     fn silence(&self) -> Option<Pause> {
         let starting = self.patience.map(|_| Pause::Starting);
         starting.or_else(|| self.offline.then_some(Pause::Offline))
     }
 
-    async fn put(&self) {
-        let (pools, problems) = usable(&self.noted, &self.durable, self.silence());
+    async fn put(&mut self) {
+        let (pools, problems) = usable(&self.noted, self.silence());
         for Problem { reason, sentence } in &problems {
             warn!(reason, problem = sentence, "a block cannot be used");
         }
         info!(generation = self.noted.spec.generation, pools = pools.len(), "blocks in force");
+        self.configure(pools, problems).await;
+        if let Some(Problem { reason, sentence }) = unsaved(&self.noted, &self.durable) {
+            warn!(reason, problem = sentence, "the blocks are in force and not recorded");
+        }
+    }
+
+    /// Tries again to record what could not be recorded.
+    async fn put_again(&mut self) {
+        let (pools, problems) = usable(&self.noted, self.silence());
+        self.configure(pools, problems).await;
+        if self.durable == self.noted {
+            info!(generation = self.noted.spec.generation, "blocks recorded");
+        }
+    }
+
+    /// Configures the allocator, and records what is not recorded yet.
+    async fn configure(&mut self, pools: Vec<NodePool>, mut problems: Vec<Problem>) {
         let source = if self.is_copy { Source::Copy } else { Source::ApiServer(self.noted.spec.version()) };
-        if self.allocator.configure(pools, source).await.is_ok() {
-            let Noted { spec, lost, .. } = self.noted.clone();
-            let (saved, standing) = (self.noted.generation_in(&self.durable), self.to_report_to());
-            self.in_force.send_replace(Some(InForce { spec, saved, problems, lost, standing }));
-            self.readiness.blocks_are_known();
+        let note = (self.noted != self.durable).then(|| self.subject.text(&self.noted));
+        // An allocator that has stopped allocates nothing.
+        let Ok(is_recorded) = self.allocator.configure(pools, source, note).await else { return };
+        if is_recorded {
+            self.durable = self.noted.clone();
         }
+        problems.extend(unsaved(&self.noted, &self.durable));
+        let Noted { spec, lost, identity, .. } = self.noted.clone();
+        let (saved, standing) = (self.noted.generation_in(&self.durable), self.to_report_to());
+        self.in_force.send_replace(Some(InForce { spec, saved, problems, lost, identity, standing }));
+        self.readiness.blocks_are_known();
     }
 
-    /// The report that another may take the place of: not while it alone tells what is held without a record, nor while the
-    /// next start would compare with it what was found before this one.
+    /// The report that another may take the place of.
     fn to_report_to(&self) -> Option<Standing> {
-        self.standing.clone().filter(|_| self.noted.lost == self.durable.lost && self.compared.is_none())
-    }
-
-    /// What the report that stands tells as held and this agent may have no record of, at the first sight of it. Grants that it has
-    /// as idle allocate nothing before they are confirmed again, and ended ones never again.
-    async fn missing(&mut self) -> Option<Lost> {
-        let found = self.found.take_if(|_| self.standing.is_some())?;
-        let standing = self.standing.as_ref()?;
-        let lost = Lost::find(standing, found.position);
-        self.withdrawn = withdrawn(standing, found.position);
-        self.compared = Some(found);
-        if !self.withdrawn.is_empty() {
-            // An allocator that has stopped allocates nothing.
-            drop(self.allocator.withdraw(self.withdrawn.clone()).await);
-        }
-        lost
-    }
-
-    /// Whether the journal has what the report says of the withdrawn grants.
-    async fn has_withdrawn(&mut self) -> bool {
-        if self.withdrawn.is_empty() {
-            return true;
-        }
-        let Ok(holdings) = self.allocator.holdings().await else { return false };
-        let is_recorded = |(_, id, to): &(PoolKey, GrantId, GrantStep)| {
-            let grant = holdings.pools.iter().filter_map(|holding| holding.grant).find(|grant| grant.id == *id);
-            grant
-                .is_none_or(|grant| grant.step == *to || (*to == GrantStep::Idle && grant.step != GrantStep::Confirmed))
-        };
-        if self.withdrawn.iter().all(is_recorded) {
-            self.withdrawn.clear();
-        }
-        self.withdrawn.is_empty()
+        self.standing.clone().filter(|_| self.noted.allows_a_report(&self.durable))
     }
 
     /// Follows a stream of events of the one object until `stop`. With `limit`, nothing new is given while the API server
@@ -277,8 +207,15 @@ impl Blocks {
                     self.go_on().await;
                     continue;
                 }
-                () = tokio::time::sleep(SAVE_AGAIN), if self.durable != self.noted || self.compared.is_some() => {
-                    self.save_again().await;
+                () = tokio::time::sleep(RECORD_AGAIN), if self.durable != self.noted => {
+                    self.put_again().await;
+                    continue;
+                }
+                () = self.end_of_grace() => {
+                    let noted = self.noted.clone().at((self.clock)());
+                    if self.noted != noted {
+                        self.tell(noted).await;
+                    }
                     continue;
                 }
                 heard = turn(state.limit.as_mut(), self.offline) => {
@@ -297,6 +234,13 @@ impl Blocks {
                 Err(_) => self.go_on().await,
             }
         }
+    }
+
+    /// Waits until it is time to look whether addresses of another machine are available again. The wall clock may be set meanwhile.
+    async fn end_of_grace(&self) {
+        let Some(end) = self.noted.next_end() else { return std::future::pending().await };
+        let left = u64::try_from(end.saturating_sub((self.clock)())).unwrap_or_default();
+        tokio::time::sleep(Duration::from_secs(left).clamp(Duration::from_millis(100), LOOK_AT_CLOCK)).await;
     }
 
     /// The API server was heard, or was missed.
@@ -364,14 +308,18 @@ impl Blocks {
                 return warn!(error, "this node's IPAMNode cannot be read, serving what is known");
             }
         };
-        let lost = self.missing().await;
         let was_copy = std::mem::take(&mut self.is_copy);
         let (told, confirmed) = (self.in_force.borrow().is_some(), self.patience.take().is_some() || was_copy);
-        let noted = self.noted.followed_by(spec).discarded_by(self.standing.as_ref()).missing(lost);
+        let mut noted = self.noted.followed_by(spec).discarded_by(self.standing.as_ref());
+        let until = self.grace.and_then(|grace| (self.clock)().checked_add_unsigned(grace.as_secs()));
+        if let Some((found, standing)) = self.noted.found(until).zip(self.standing.as_ref()) {
+            // Grants that the report has as idle allocate nothing before they are confirmed again, and ended ones never again.
+            drop(self.allocator.withdraw(withdrawn(standing, &found)).await);
+            noted = noted.compared(Lost::find(standing, &found));
+        }
         if !told || self.noted != noted {
             return self.tell(noted).await;
         }
-        self.forget_or_put_first().await;
         if confirmed {
             self.put().await;
         } else {

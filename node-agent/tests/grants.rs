@@ -41,7 +41,7 @@ fn controlled_allocator(blocks: &[NodeBlock]) -> (Allocator, Ended, Control) {
 
 async fn configure(allocator: &Allocator, generation: i64, blocks: &[NodeBlock]) {
     let source = Source::ApiServer(Some(SpecVersion { created: 0, generation }));
-    allocator.configure(node_pools(blocks).0, source).await.unwrap();
+    allocator.configure(node_pools(blocks).0, source, None).await.unwrap();
 }
 
 async fn add(allocator: &Allocator) -> Result<(), Failure> {
@@ -137,7 +137,7 @@ async fn a_crash_between_the_end_and_its_report_keeps_the_end() {
     configure(&allocator, 2, &[releasing()]).await;
     // Nothing was reported. Of what was not synced the power cut keeps nothing.
     let (allocator, _ended) = restart(&disk.after_cut(&mut || false));
-    allocator.configure(node_pools(&[blue()]).0, Source::Copy).await.unwrap();
+    allocator.configure(node_pools(&[blue()]).0, Source::Copy, None).await.unwrap();
     assert!(is_unconfirmed(&add(&allocator).await), "the copy on disk has the grant as Active");
     configure(&allocator, 3, &[blue()]).await;
     allocator.confirm(grants(&[blue()])).await.unwrap();
@@ -152,7 +152,7 @@ async fn a_crash_after_the_confirmation_keeps_it_for_a_start_without_the_api_ser
     configure(&allocator, 1, &[blue()]).await;
     allocator.confirm(grants(&[blue()])).await.unwrap();
     let (allocator, _ended) = restart(&disk.after_cut(&mut || false));
-    allocator.configure(node_pools(&[blue()]).0, Source::Copy).await.unwrap();
+    allocator.configure(node_pools(&[blue()]).0, Source::Copy, None).await.unwrap();
     add(&allocator).await.unwrap();
 }
 

@@ -10,7 +10,7 @@ use std::process::{Child, Command, Stdio};
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
-use common::{blue, confirm_in, deadline, parameters, save_copy, save_spec, with_ips};
+use common::{blue, confirm_in, deadline, parameters, save_spec, save_unconfirmed, with_ips};
 use ipam_crds::NodeBlock;
 use ipam_node_agent::spec::NodeSpec;
 use ipam_node_api::AgentAddress;
@@ -304,7 +304,7 @@ fn kept(home: &Home) -> Vec<String> {
 #[tokio::test]
 async fn an_older_store_is_imported_once_and_put_away() {
     let home = Home::new();
-    save_copy(&home.path("store.d"), "kube-system", wide());
+    save_unconfirmed(&home.path("store.d"), "kube-system", wide());
     let older = older_store(&[("old", "192.168.0.2")]);
     std::fs::write(home.path("store"), &older).unwrap();
     let (mut agent, client) = home.start().await;

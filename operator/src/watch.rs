@@ -132,7 +132,7 @@ fn told<T: Send + 'static>(
         }
         Err(error) => {
             if !is_expiry(&error) {
-                let error = ipam_daemon::chain(&error).to_string();
+                let error = ipam_daemon::chain(&error);
                 lists.failed(watch, &error);
                 if causes.len() < MOST_CAUSES && causes.insert(error.clone()) {
                     tracing::warn!(watch, error, "watch broke, renewing it");
@@ -199,7 +199,9 @@ mod tests {
         let missing = lists.check().unwrap_err();
         let expected = "waiting for the first list of cidrpools, ipamnodes (the server could not find the requested resource (404)), ippools";
         assert_eq!(missing, expected);
-        ["cidrpools", "ipamnodes", "ippools"].into_iter().for_each(|watch| lists.arrived(watch));
+        for watch in ["cidrpools", "ipamnodes", "ippools"] {
+            lists.arrived(watch);
+        }
         assert_eq!(lists.check(), Ok(()));
     }
 
@@ -210,7 +212,8 @@ mod tests {
             Error::WatchError(serde_json::from_value(status).unwrap())
         };
         let lists = Arc::new(FirstLists::default());
-        let events = [Err(status(410)), Err(status(403)), Err(status(403)), Err(status(503)), Ok(Event::<()>::InitDone)];
+        let events =
+            [Err(status(410)), Err(status(403)), Err(status(403)), Err(status(503)), Ok(Event::<()>::InitDone)];
         let seen: Vec<_> = told(futures::stream::iter(events), NODES, Arc::clone(&lists)).collect().await;
         assert_eq!(seen.iter().filter(|event| event.is_err()).count(), 4);
         assert_eq!(lists.check().unwrap_err(), "waiting for the first list of cidrpools, ipamnodes, ippools");

@@ -1,10 +1,11 @@
-//! In-process agents: thousands of them as tasks of this program. Each has a connection of its own, the watch, the files beside the
-//! journal, the ledger and the reports of the real one. It has no socket, no garbage collection and no token of its own, and its
+//! In-process agents: thousands of them as tasks of this program. Each has a connection of its own, the watch,
+//! the ledger and the reports of the real one. It has no socket, no garbage collection and no token of its own, and its
 //! journal keeps nothing. The rows that use them measure the API server and the operator.
 
 use std::collections::VecDeque;
 use std::path::PathBuf;
 use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
 
 use anyhow::{Context, Result, anyhow};
 use ipam_core::ledger::{Attachment, Change, Ledger, Owner, Pick, Refusal, Request};
@@ -12,9 +13,10 @@ use ipam_core::node_pool::Pause;
 use ipam_core::{PoolKey, PoolKind};
 use ipam_daemon::cluster::shared_client;
 use ipam_node_agent::allocator::{Allocator, Failure, system_clock};
+use ipam_node_agent::identity::Identity;
 use ipam_node_agent::metrics::Metrics;
+use ipam_node_agent::note::{Start, Subject};
 use ipam_node_agent::ready::Readiness;
-use ipam_node_agent::spec_file::SpecFile;
 use ipam_node_agent::status::Reporter;
 use ipam_node_agent::store::{Position, Store, StoreError};
 use ipam_node_agent::watch::{Blocks, events};
@@ -24,6 +26,9 @@ use tokio_util::sync::CancellationToken;
 use super::large::DEADLINE;
 use super::stage::NAMESPACE;
 use ipam_e2e::control_plane::ControlPlane;
+
+/// The epoch of the next agent's journal.
+static EPOCH: AtomicU64 = AtomicU64::new(1);
 
 /// A journal that keeps nothing.
 struct Forgetful(Position);
@@ -127,6 +132,7 @@ fn interface(pod: &str, place: usize) -> Owner {
 struct Recruit {
     name: String,
     allocator: Allocator,
+    start: Start,
     stop: CancellationToken,
 }
 
@@ -145,12 +151,7 @@ impl Fleet {
         let (metrics, _) = Metrics::registered();
         let stop = CancellationToken::new();
         let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
-        let base = Base {
-            kubeconfig: plane.kubeconfig(),
-            directory: plane.directory().join("fleet"),
-            metrics: Arc::clone(&metrics),
-            stop: stop.clone(),
-        };
+        let base = Base { kubeconfig: plane.kubeconfig(), metrics: Arc::clone(&metrics), stop: stop.clone() };
         std::thread::Builder::new().name("fleet".to_owned()).spawn(move || runtime.block_on(base.run(enlisted)))?;
         let pools = pools.iter().map(|pool| PoolKey::new(PoolKind::IpPool, pool.as_str())).collect();
         Ok(Self { recruits, pools, metrics, stop })
@@ -158,10 +159,15 @@ impl Fleet {
 
     /// The agent of a node, which need not exist yet.
     pub(super) fn enlist(&self, name: String) -> Result<Member> {
-        let store = Box::new(Forgetful(Position { epoch: 1, sequence: 0 }));
-        let (allocator, _) = Allocator::start(Ledger::new(0), store, system_clock(), Arc::clone(&self.metrics))?;
+        // Later than what any agent of this program has reported.
+        let position = Position { epoch: EPOCH.fetch_add(1, Ordering::Relaxed), sequence: 0 };
+        let subject = Subject { node: name.clone(), namespace: NAMESPACE.to_owned() };
+        let mut ledger = Ledger::new(0);
+        let start = Start::new(subject, &mut ledger, position, Identity::default()).recorded();
+        let store = Box::new(Forgetful(position));
+        let (allocator, _) = Allocator::start(ledger, store, system_clock(), Arc::clone(&self.metrics))?;
         let stop = self.stop.child_token();
-        let recruit = Recruit { name: name.clone(), allocator: allocator.clone(), stop: stop.clone() };
+        let recruit = Recruit { name: name.clone(), allocator: allocator.clone(), start, stop: stop.clone() };
         self.recruits.send(recruit).map_err(|_| anyhow!("the fleet has ended"))?;
         Ok(Member { name, allocator, pools: Arc::clone(&self.pools), stop, pods: VecDeque::new(), made: 0 })
     }
@@ -176,7 +182,6 @@ impl Drop for Fleet {
 /// What all agents share.
 struct Base {
     kubeconfig: PathBuf,
-    directory: PathBuf,
     metrics: Arc<Metrics>,
     stop: CancellationToken,
 }
@@ -203,13 +208,10 @@ impl Base {
 
     /// What `ipam-node` does beside its socket and its garbage collection.
     async fn serve(&self, recruit: Recruit) -> Result<()> {
-        let Recruit { name, allocator, stop } = recruit;
-        let directory = self.directory.join(&name);
-        std::fs::create_dir_all(&directory)?;
+        let Recruit { name, allocator, start, stop } = recruit;
         let client = shared_client(Some(&self.kubeconfig), &self.metrics.requests).await?;
         let (told, in_force) = watch::channel(None);
-        let file = SpecFile::new(&directory, &name, NAMESPACE);
-        let blocks = Blocks::new(allocator.clone(), file, Readiness::default(), told);
+        let blocks = Blocks::new(allocator.clone(), start, Readiness::default(), told);
         let metrics = &self.metrics;
         let reporter = Reporter::new(client.clone(), NAMESPACE, &name, allocator, in_force, Arc::clone(metrics));
         let watching =

@@ -132,6 +132,7 @@ fn status(node: &IPAMNode, held: &[AddressRange]) -> IPAMNodeStatus {
         pools: blocks.collect(),
         ledger: Some(LedgerPosition { epoch: 1, sequence: 1 }),
         conditions: Vec::new(),
+        ..IPAMNodeStatus::default()
     }
 }
 

@@ -15,7 +15,6 @@ use ipam_core::ledger::{Owner, Request, Reservation};
 use ipam_core::{AddrRange, PoolKey};
 use ipam_crds::{BlockUse, IPAMNode};
 use ipam_node_agent::allocator::{Allocator, Failure};
-use ipam_node_agent::note::Noted;
 use ipam_node_agent::standing::Standing;
 use serde::Deserialize as _;
 use serde_json::Value;
@@ -95,6 +94,9 @@ pub(super) struct Node {
     /// report that had them.
     unknown: BTreeSet<String>,
     made: u32,
+    /// Starts of the machine, and of its agent.
+    boots: u32,
+    starts: u32,
     /// Changes with the addresses of pods.
     moves: u64,
     /// The first violation of the agent's rules.
@@ -122,6 +124,8 @@ impl Node {
             freed: BTreeMap::new(),
             unknown: BTreeSet::new(),
             made: 0,
+            boots: 0,
+            starts: 0,
             moves: 0,
             wrong: None,
             has_lost_its_store: false,
@@ -134,11 +138,16 @@ impl Node {
     /// Makes this a node on which no agent ever runs. Does nothing once the agent has received something.
     pub(super) fn go_without_agent(&mut self) {
         let has_heard = self.process.as_ref().is_some_and(|process| process.in_force.is_some());
-        if !self.without_agent && self.disk.noted().is_none() && !has_heard {
+        if !self.without_agent && self.has_no_spec() && !has_heard {
             self.wipe();
             self.without_agent = true;
             self.activity.count("nodes without an agent");
         }
+    }
+
+    /// Whether the agent has recorded no spec.
+    fn has_no_spec(&self) -> bool {
+        self.disk.noted(&self.name).spec.generation.is_none()
     }
 
     /// Whether an agent runs here, or has run.
@@ -158,7 +167,7 @@ impl Node {
 
     /// Reinstalls the machine: pods and disk are gone. Returns whether it had pods or a saved spec.
     pub(super) fn wipe(&mut self) -> bool {
-        let was_used = !self.pods.is_empty() || self.disk.noted().is_some();
+        let was_used = !self.pods.is_empty() || !self.has_no_spec();
         self.process = None;
         self.pods.clear();
         self.objects = Objects::default();
@@ -166,6 +175,7 @@ impl Node {
         self.freed.clear();
         self.moves += 1;
         self.disk = Disk::default();
+        self.boots += 1;
         self.has_lost_its_store = true;
         was_used
     }
@@ -230,8 +240,8 @@ impl Node {
 
     /// The addresses that the agent reports without a record.
     pub(super) fn lost(&self) -> Vec<(PoolKey, AddrRange)> {
-        let noted = self.process.as_ref().map(|process| &process.noted).or_else(|| self.disk.noted());
-        let lost = noted.and_then(Noted::lost).and_then(|lost| serde_json::to_value(lost).ok()).unwrap_or_default();
+        let noted = self.process.as_ref().map_or_else(|| self.disk.noted(&self.name), |it| it.noted.clone());
+        let lost = noted.lost().and_then(|lost| serde_json::to_value(lost).ok()).unwrap_or_default();
         let of_pool = |entry: &Value| {
             let runs = entry["held"].as_array().into_iter().flatten().filter_map(range_of_entry);
             runs.map(|run| (pool_of_entry(entry), run)).collect::<Vec<_>>()
@@ -348,7 +358,7 @@ impl Node {
         let Some(process) = &mut self.process else { return false };
         let Some(told) = process.watch.next(server) else { return false };
         let had_lost = process.noted.lost().is_some();
-        let heard = process.hear(told, &mut self.disk, killed, clock);
+        let heard = process.hear(told, killed, clock);
         if self.has_ended() {
             return false;
         }
@@ -414,7 +424,7 @@ impl Node {
     pub(super) fn set_disk(&mut self, is: action::Disk, clock: Clock) {
         self.disk.set(is);
         if let Some(process) = &mut self.process {
-            process.save_again(&mut self.disk, clock);
+            process.put_again(clock);
         }
         if !self.has_ended() {
             self.note_comparison();

@@ -1,13 +1,12 @@
-//! Compares the agent's real watch (`ipam_node_agent::watch::Blocks`, with its real files) and allocator thread with the
+//! Compares the agent's real watch (`ipam_node_agent::watch::Blocks`) and allocator thread with the
 //! simulator's model of them. Both receive the same events and requests, and end and start again at the same places:
-//! gracefully, within a record, and within a spec. After each step both must have the same in force and on disk, and must
+//! gracefully, within a record, and within a spec. After each step both must have the same in force and in its journal, and must
 //! allocate and report the same.
 
 use std::cell::{Cell, RefCell};
 use std::collections::VecDeque;
 use std::fmt::Debug;
 use std::future::poll_fn;
-use std::path::Path;
 use std::pin::Pin;
 use std::rc::Rc;
 use std::sync::Arc;
@@ -20,9 +19,9 @@ use ipam_core::ledger::{Allocation, Attachment, Owner, Pick, Request};
 use ipam_core::{PoolKey, PoolKind};
 use ipam_crds::IPAMNode;
 use ipam_node_agent::allocator::{Allocator, Ended, Failure, Holdings};
+use ipam_node_agent::identity::Identity;
 use ipam_node_agent::metrics::Metrics;
 use ipam_node_agent::ready::Readiness;
-use ipam_node_agent::spec_file::SpecFile;
 use ipam_node_agent::status::{Next, Outcome, Reports};
 use ipam_node_agent::store::Position;
 use ipam_node_agent::watch::{self, Blocks, FIRST_WORD, InForce};
@@ -37,7 +36,7 @@ use super::clock::Clock;
 use super::disk::{Disk, OpenStore};
 use super::process::{Heard, Killed, Process};
 use super::request::IF_NAME;
-use super::server::{Backup, Change, NAMESPACE, Server, text};
+use super::server::{Backup, Change, Server, text};
 use super::watch::Told;
 
 const NODE: &str = "node-0";
@@ -56,10 +55,7 @@ const NEVER: Duration = Duration::from_hours(1);
 /// The difference between the two, as text; or a folder or thread cannot be created.
 pub fn agents_agree(seed: u64) -> Result<(), String> {
     let failed = |error: std::io::Error| error.to_string();
-    let folder = tempfile::tempdir().map_err(failed)?;
-    // With one thread for blocking work, such work is done in order.
-    let mut runtime = tokio::runtime::Builder::new_current_thread();
-    let runtime = runtime.enable_time().max_blocking_threads(1).build().map_err(failed)?;
+    let runtime = tokio::runtime::Builder::new_current_thread().enable_time().build().map_err(failed)?;
     let mut pair = Pair {
         rng: fastrand::Rng::with_seed(seed),
         server: Server::default(),
@@ -69,10 +65,11 @@ pub fn agents_agree(seed: u64) -> Result<(), String> {
         clock: Clock { start: Instant::now(), elapsed: Duration::from_mins(1) },
         pods: Vec::new(),
         made: 0,
+        boots: 0,
     };
     (0..STARTS).try_for_each(|start| {
         // The model must answer at once, so tokio must not make it yield, however long it has run.
-        let run = tokio::task::unconstrained(pair.run(folder.path()));
+        let run = tokio::task::unconstrained(pair.run());
         runtime.block_on(run).map_err(|difference| format!("start {start}: {difference}"))
     })
 }
@@ -90,6 +87,8 @@ struct Pair {
     /// Pods that have an address.
     pods: Vec<Owner>,
     made: u32,
+    /// Starts of the machine.
+    boots: u32,
 }
 
 /// Both agents between a start and an end.
@@ -97,7 +96,6 @@ struct Agents {
     model: Process,
     allocator: Allocator,
     ended: Ended,
-    file: SpecFile,
     in_force: Receiver<Option<InForce>>,
     reports: Reports,
     events: Rc<RefCell<VecDeque<watch::Told>>>,
@@ -123,8 +121,8 @@ enum End {
 
 impl Pair {
     /// From one start to the next.
-    async fn run(&mut self, folder: &Path) -> Result<(), String> {
-        let Some((mut agents, found)) = self.start(folder).await? else { return Ok(()) };
+    async fn run(&mut self) -> Result<(), String> {
+        let Some((mut agents, found)) = self.start().await? else { return Ok(()) };
         self.compare(&mut agents, "after the start").await?;
         if self.rng.u8(0..4) == 0 {
             self.miss_server(&mut agents).await?;
@@ -134,7 +132,7 @@ impl Pair {
                 agents.model.watch.expire();
             }
             if self.rng.u8(0..16) == 0 {
-                self.set_disk(folder, State::Full)?;
+                self.set_disk(State::Full);
             }
             for _ in 0..self.rng.u8(0..4) {
                 let Some(told) = agents.model.watch.next(&self.server) else { break };
@@ -154,19 +152,25 @@ impl Pair {
         };
         self.end(agents, end).await?;
         if self.rng.bool() {
-            self.set_disk(folder, State::Well)?;
+            self.set_disk(State::Well);
         }
         Ok(())
     }
 
     /// Starts both; `None` if neither can start, because the disk has no room.
-    async fn start(&mut self, folder: &Path) -> Result<Option<(Agents, Position)>, String> {
+    async fn start(&mut self) -> Result<Option<(Agents, Position)>, String> {
         let [model_disk, journal] = &mut self.disks;
-        let model = Process::start(NODE, model_disk, &self.wall, self.clock)?;
-        let (model, OpenStore { ledger, journal, found }) = match (model, journal.open()?) {
+        self.boots += u32::from(self.rng.u8(0..4) == 0);
+        let here = Identity {
+            store: Some(self.rng.u32(..).to_string()),
+            machine: Some(NODE.to_owned()),
+            boot: Some(self.boots.to_string()),
+        };
+        let model = Process::start(NODE, model_disk, here.clone(), &self.wall, self.clock)?;
+        let (model, OpenStore { ledger, journal, start }) = match (model, journal.open(NODE, here)?) {
             (Some(model), Some(store)) => (model, store),
             (None, None) => {
-                self.set_disk(folder, State::Well)?;
+                self.set_disk(State::Well);
                 return Ok(None);
             }
             (model, _) => {
@@ -178,9 +182,9 @@ impl Pair {
         let (allocator, ended) = Allocator::start(ledger, Box::new(journal), wall, Arc::new(Metrics::default()))
             .map_err(|error| error.to_string())?;
         let (sender, in_force) = channel(None);
-        let file = SpecFile::new(folder, NODE, NAMESPACE);
-        let mut blocks = Blocks::new(allocator.clone(), file.clone(), Readiness::default(), sender);
-        blocks.load(NEVER, found).await;
+        let found = start.noted().uncompared.unwrap_or_default();
+        let mut blocks = Blocks::new(allocator.clone(), start, Readiness::default(), sender);
+        blocks.load(NEVER).await;
         let (events, is_idle) = (Rc::<RefCell<VecDeque<watch::Told>>>::default(), Rc::new(Cell::new(false)));
         let (taken, idle) = (Rc::clone(&events), Rc::clone(&is_idle));
         let stream = stream::poll_fn(move |_| {
@@ -192,7 +196,7 @@ impl Pair {
         });
         let follow = Box::pin(blocks.follow(stream, None, Arc::new(Metrics::default()), CancellationToken::new()));
         let reports = Reports::new(self.clock.instant().into());
-        Ok(Some((Agents { model, allocator, ended, file, in_force, reports, events, is_idle, follow }, found)))
+        Ok(Some((Agents { model, allocator, ended, in_force, reports, events, is_idle, follow }, found)))
     }
 
     /// Ends both.
@@ -217,8 +221,6 @@ impl Pair {
         }
         let Agents { model, allocator, ended, follow, .. } = agents;
         drop((model, follow, allocator));
-        // The original completes a save that it has begun: such work cannot be interrupted.
-        tokio::task::spawn_blocking(|| ()).await.map_err(|error| error.to_string())?;
         let ended = ended.await.map_err(|error| error.to_string())?;
         if !matches!(end, End::InRecord { .. }) {
             ended.map_err(|error| error.to_string())?;
@@ -238,13 +240,11 @@ impl Pair {
     /// Delivers an event to both. With `killed`, both stop within it if it has another spec. Returns whether they do.
     async fn hear(&mut self, agents: &mut Agents, told: Told, killed: Option<Killed>) -> Result<bool, String> {
         agents.events.borrow_mut().push_back(Ok(event(&told)?));
-        let heard = agents.model.hear(told, &mut self.disks[0], killed, self.clock);
+        let heard = agents.model.hear(told, killed, self.clock);
         if matches!(heard, Heard::Killed) {
-            // The first poll of the event begins to save the spec, and later polls continue. They may put it in force,
-            // but the journal must not record that.
+            // What the original puts in force after the record ends with it.
             if killed == Some(Killed::BeforeItIsInForce) {
-                agents.allocator.close().await;
-                agents.poll(self.rng.u8(1..4)).await;
+                agents.poll(u8::MAX).await;
             }
             return Ok(true);
         }
@@ -269,16 +269,8 @@ impl Pair {
     }
 
     /// Sets the disk to full, or makes it work again.
-    fn set_disk(&mut self, folder: &Path, is: State) -> Result<(), String> {
+    fn set_disk(&mut self, is: State) {
         self.disks.iter_mut().for_each(|disk| disk.set(is));
-        // A folder of this name prevents each new file, but no removal.
-        let obstacle = folder.join(".spec.json.new");
-        let done = match (is, obstacle.is_dir()) {
-            (State::Full, false) => std::fs::create_dir(obstacle),
-            (State::Well, true) => std::fs::remove_dir(obstacle),
-            _ => Ok(()),
-        };
-        done.map_err(|error| error.to_string())
     }
 
     /// Some pods start and end.
@@ -352,7 +344,8 @@ impl Pair {
 
     async fn compare(&mut self, agents: &mut Agents, when: &str) -> Result<(), String> {
         same(when, "in force", &agents.model.in_force, &*agents.in_force.borrow())?;
-        same(when, "saved", &self.disks[0].noted().cloned(), &agents.file.load()?)?;
+        let [model, original] = self.disks.each_ref().map(|disk| disk.noted(NODE));
+        same(when, "recorded", &model, &original)?;
         let (model, original) = agents.holdings().await?;
         same(when, "in use", &model, &original)?;
         let (model, original) = agents.next(self.clock).await?;

@@ -36,8 +36,6 @@
 //!
 //! Modelled: the API server, and time. On the agent's side:
 //! * the loop of its watch (`process.rs`). [`differential`] compares it with `watch::Blocks` on the same events;
-//! * the files next to the journal (`disk.rs`). [`differential`] compares `spec.json`, and nothing compares
-//!   `uncompared.json`. They become records of the journal later;
 //! * the gRPC service and the container runtime, which call the allocator directly here (`agent/cni.rs`);
 //! * the lists of pods (`agent/collect.rs`), and the pauses of the reporter's and the collector's loops.
 //!

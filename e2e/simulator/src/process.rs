@@ -10,18 +10,19 @@ use std::task::{Context, Poll, Waker};
 use std::time::Duration;
 
 use ipam_core::node_pool::Pause;
-use ipam_core::{GrantId, PoolKey};
-use ipam_crds::{IPAMNode, LedgerPosition, NodeBlock};
+use ipam_core::{GrantId, NodePool, PoolKey};
+use ipam_crds::{IPAMNode, NodeBlock};
 use ipam_node_agent::allocator::{Allocator, Source, Worker};
-use ipam_node_agent::blocks::usable;
+use ipam_node_agent::blocks::{unsaved, usable};
 use ipam_node_agent::gc::Observations;
+use ipam_node_agent::identity::Identity;
 use ipam_node_agent::lost::{Lost, withdrawn};
 use ipam_node_agent::metrics::Metrics;
-use ipam_node_agent::note::Noted;
+use ipam_node_agent::note::{Noted, Subject};
+use ipam_node_agent::problem::Problem;
 use ipam_node_agent::spec::NodeSpec;
 use ipam_node_agent::standing::Standing;
 use ipam_node_agent::status::{Next, Outcome, Reports, Write};
-use ipam_node_agent::store::Position;
 use ipam_node_agent::watch::{FIRST_WORD, InForce};
 use serde::Deserialize as _;
 use tokio::sync::watch::Receiver;
@@ -47,7 +48,8 @@ pub(super) struct Process {
     pub(super) observations: Observations,
     pub(super) in_force: Option<InForce>,
     pub(super) noted: Noted,
-    /// What was on disk when a save last succeeded.
+    subject: Subject,
+    /// What the journal has of it.
     pub(super) durable: Noted,
     pub(super) watch: Watch,
     reports: RefCell<Reports>,
@@ -60,8 +62,6 @@ pub(super) struct Process {
     /// Until when nothing new is allocated from the copy on disk, while the first event is awaited; `None` once it came
     /// or is overdue.
     starting: Option<Duration>,
-    /// The position of the journal before this start; `None` once it was compared with the report that the server has.
-    found: Option<Position>,
     /// When the next report is due, if it is known: to find out takes the whole report.
     due: Cell<Due>,
 }
@@ -81,9 +81,9 @@ pub(super) struct StoreFailed;
 /// When an agent is killed that processes an event of the watch.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(super) enum Killed {
-    /// Before the spec is saved.
+    /// Before the spec is recorded.
     BeforeSaving,
-    /// When the spec is saved, and before it is in force.
+    /// When the spec is recorded, and before the reporter knows of it.
     BeforeItIsInForce,
 }
 
@@ -108,10 +108,11 @@ impl Process {
     pub(super) fn start(
         node: &str,
         disk: &mut Disk,
+        here: Identity,
         wall: &Arc<AtomicI64>,
         clock: Clock,
     ) -> Result<Option<Self>, String> {
-        let Some(OpenStore { ledger, journal, found }) = disk.open()? else { return Ok(None) };
+        let Some(OpenStore { ledger, journal, start }) = disk.open(node, here)? else { return Ok(None) };
         let wall = Arc::clone(wall);
         let wall = Arc::new(move || wall.load(Ordering::Relaxed));
         let metrics = Arc::new(Metrics::default());
@@ -125,8 +126,9 @@ impl Process {
             is_broken: Cell::new(false),
             observations: Observations::default(),
             in_force: None,
-            noted: Noted::default(),
-            durable: Noted::default(),
+            noted: start.noted().clone(),
+            durable: start.durable().clone(),
+            subject: start.subject().clone(),
             watch: Watch::new("ipamnodes", Some(node.to_owned())),
             reports: RefCell::new(Reports::new(clock.instant().into())),
             is_copy: true,
@@ -134,11 +136,9 @@ impl Process {
             arrivals: 0,
             listed: None,
             starting: None,
-            found: Some(found),
             due: Cell::new(Due::Unasked),
         };
-        if let Some(noted) = disk.noted() {
-            (process.noted, process.durable) = (noted.clone(), noted.clone());
+        if process.noted.spec.generation.is_some() {
             // An admin who restores a store makes sure that the API server is reachable.
             process.starting = Some(if disk.went_back() { Duration::MAX } else { clock.elapsed + FIRST_WORD });
             process.put(clock);
@@ -189,7 +189,7 @@ impl Process {
 
     /// Whether the journal was compared with the report that the server had.
     pub(super) const fn has_compared(&self) -> bool {
-        self.found.is_none()
+        self.noted.uncompared.is_none()
     }
 
     /// When the next report is due.
@@ -251,7 +251,7 @@ impl Process {
     }
 
     /// Processes an event of the watch; may be killed meanwhile.
-    pub(super) fn hear(&mut self, told: Told, disk: &mut Disk, killed: Option<Killed>, clock: Clock) -> Heard {
+    pub(super) fn hear(&mut self, told: Told, killed: Option<Killed>, clock: Clock) -> Heard {
         let object = match self.observe(told) {
             Known::NotYet => return Heard::Nothing,
             Known::Absent => None,
@@ -259,38 +259,40 @@ impl Process {
         };
         self.see(object.as_ref());
         let spec = object.as_ref().map(NodeSpec::from).unwrap_or_default();
-        let first = self.found.take_if(|_| self.standing.is_some()).zip(self.standing.clone());
-        let lost = first.as_ref().and_then(|(found, standing)| Lost::find(standing, *found));
-        if let Some((found, standing)) = &first {
-            let steps = withdrawn(standing, *found);
-            drop(self.ask(|allocator| async move { allocator.withdraw(steps).await }));
-        }
         let was_copy = std::mem::take(&mut self.is_copy);
         let confirmed = self.starting.take().is_some() || was_copy;
-        let noted = self.noted.followed_by(spec).discarded_by(self.standing.as_ref()).missing(lost);
+        let mut noted = self.noted.followed_by(spec).discarded_by(self.standing.as_ref());
+        let first = self.noted.found(None).zip(self.standing.clone());
+        if let Some((found, standing)) = &first {
+            let steps = withdrawn(standing, found);
+            drop(self.ask(|allocator| async move { allocator.withdraw(steps).await }));
+            noted = noted.compared(Lost::find(standing, found));
+        }
         if self.in_force.is_none() || self.noted != noted {
             self.noted = noted;
             if killed == Some(Killed::BeforeSaving) {
                 return Heard::Killed;
             }
-            self.save(disk);
+            let is_configured = self.configure();
             if killed == Some(Killed::BeforeItIsInForce) {
                 return Heard::Killed;
             }
-            self.put(clock);
+            if is_configured {
+                self.publish(clock);
+            }
         } else if confirmed {
             self.put(clock);
         } else {
             self.show(clock);
         }
         first.map_or(Heard::Object, |(found, standing)| {
-            Heard::FirstReport(Some(standing).filter(|standing| is_later(standing, found)).map(Box::new))
+            Heard::FirstReport(Some(standing).filter(|standing| found.is_behind(standing)).map(Box::new))
         })
     }
 
-    /// Saves what could not be saved, if the disk works again.
-    pub(super) fn save_again(&mut self, disk: &mut Disk, clock: Clock) {
-        if self.durable != self.noted && self.save(disk) {
+    /// Tries again to record what could not be recorded.
+    pub(super) fn put_again(&mut self, clock: Clock) {
+        if self.durable != self.noted {
             self.put(clock);
         }
     }
@@ -321,25 +323,37 @@ impl Process {
         self.standing = standing;
     }
 
-    /// Saves `noted`. Returns whether that worked.
-    fn save(&mut self, disk: &mut Disk) -> bool {
-        let saved = disk.save(&self.noted);
-        if saved {
-            self.durable.clone_from(&self.noted);
+    fn put(&mut self, clock: Clock) {
+        if self.configure() {
+            self.publish(clock);
         }
-        saved
     }
 
-    fn put(&mut self, clock: Clock) {
-        let pause = self.starting.map(|_| Pause::Starting);
-        let (pools, problems) = usable(&self.noted, &self.durable, pause);
+    /// The pools of what is noted, and what is wrong with them.
+    fn usable(&self) -> (Vec<NodePool>, Vec<Problem>) {
+        usable(&self.noted, self.starting.map(|_| Pause::Starting))
+    }
+
+    /// Configures the allocator, and records what is not recorded yet. Returns whether the allocator still works.
+    fn configure(&mut self) -> bool {
+        let (pools, _) = self.usable();
         let source = if self.is_copy { Source::Copy } else { Source::ApiServer(self.noted.spec.version()) };
-        if !matches!(self.ask(|allocator| async move { allocator.configure(pools, source).await }).0, Some(Ok(()))) {
-            return;
+        let note = (self.noted != self.durable).then(|| self.subject.text(&self.noted));
+        let answer = self.ask(|allocator| async move { allocator.configure(pools, source, note).await }).0;
+        let Some(Ok(is_recorded)) = answer else { return false };
+        if is_recorded {
+            self.durable.clone_from(&self.noted);
         }
+        true
+    }
+
+    fn publish(&mut self, clock: Clock) {
+        let (_, mut problems) = self.usable();
+        problems.extend(unsaved(&self.noted, &self.durable));
         let spec = self.noted.spec.clone();
         let (saved, lost) = (self.noted.generation_in(&self.durable), self.noted.lost().cloned());
-        self.in_force = Some(InForce { spec, saved, problems, lost, standing: self.to_report_to() });
+        let identity = self.noted.identity.clone();
+        self.in_force = Some(InForce { spec, saved, problems, lost, identity, standing: self.to_report_to() });
         self.is_in_force(clock);
     }
 
@@ -357,9 +371,9 @@ impl Process {
         self.reports.borrow_mut().heard(clock.instant().into());
     }
 
-    /// The report that another may replace: `None` while only that report has addresses in use without a record.
+    /// The report that another may replace.
     fn to_report_to(&self) -> Option<Standing> {
-        self.standing.clone().filter(|_| self.noted.lost() == self.durable.lost())
+        self.standing.clone().filter(|_| self.noted.allows_a_report(&self.durable))
     }
 }
 
@@ -368,13 +382,6 @@ enum Known {
     NotYet,
     Absent,
     Object(Box<IPAMNode>),
-}
-
-/// Whether the report is of a later time than a journal at this position.
-fn is_later(report: &Standing, found: Position) -> bool {
-    let position =
-        |ledger: LedgerPosition| Some((u64::try_from(ledger.epoch).ok()?, u64::try_from(ledger.sequence).ok()?));
-    report.status.ledger.and_then(position).is_some_and(|at| at > (found.epoch, found.sequence))
 }
 
 fn read(object: &Object) -> Option<IPAMNode> {

@@ -1,15 +1,15 @@
-//! The files beside an agent's journal: the spec seen last, the note of how far the journal had come, and the older store.
+//! What an agent reads beside addresses: the note in its journal, and the older store.
 
 #![expect(clippy::panic, reason = "a target panics where something does not hold")]
 
 use std::fs;
 use std::path::Path;
 
-use ipam_node_agent::found::Found;
+use ipam_core::ledger::{Change, Ledger};
+use ipam_node_agent::identity::Identity;
 use ipam_node_agent::import::Import;
-use ipam_node_agent::note::Noted;
+use ipam_node_agent::note::{Noted, Start, Subject};
 use ipam_node_agent::spec::NodeSpec;
-use ipam_node_agent::spec_file::SpecFile;
 use ipam_node_agent::store::Position;
 use serde_json::{Value, json};
 use tempfile::TempDir;
@@ -17,11 +17,10 @@ use tempfile::TempDir;
 use super::node::allocates_soundly;
 use super::store::{held, replayed, reserved_once};
 
-/// First byte of an input: which file it is.
-const SPEC: u8 = 0;
-const UNCOMPARED: u8 = 1;
+/// First byte of an input: what it is.
+const NOTE: u8 = 0;
 const OLDER_STORE: u8 = 2;
-/// Longest text about a file that does not read, beyond the file itself.
+/// Longest text about something that does not read, beyond that itself.
 const LONGEST: usize = 2_000;
 
 pub(super) fn run(data: &[u8]) {
@@ -32,10 +31,10 @@ pub(super) fn run(data: &[u8]) {
     let Some((which, bytes)) = data.split_first() else { return };
     FOLDER.with(|folder| {
         let Some(folder) = folder else { panic!("no temporary folder") };
-        match *which % 3 {
-            SPEC => spec(folder.path(), bytes),
-            UNCOMPARED => uncompared(folder.path(), bytes),
-            _ => older_store(folder.path(), bytes),
+        if *which % 3 == OLDER_STORE {
+            older_store(folder.path(), bytes);
+        } else {
+            note(&String::from_utf8_lossy(bytes));
         }
     });
 }
@@ -44,29 +43,26 @@ fn put(path: &Path, bytes: &[u8]) {
     assert!(fs::write(path, bytes).is_ok(), "{} cannot be written", path.display());
 }
 
-fn spec(folder: &Path, bytes: &[u8]) {
-    let file = SpecFile::new(folder, "node1", "kube-system");
-    put(file.path(), bytes);
-    let noted = match file.load() {
-        Ok(noted) => noted.unwrap_or_default(),
-        Err(why) => {
-            assert!(!why.is_empty() && why.len() < LONGEST + bytes.len());
-            return;
-        }
-    };
-    assert!(file.save(&noted).is_ok());
-    assert_eq!(file.load(), Ok(Some(noted.clone())), "what is saved is loaded as something else");
-    allocates_soundly(&noted);
+fn subject() -> Subject {
+    Subject { node: "node1".into(), namespace: "kube-system".into() }
 }
 
-fn uncompared(folder: &Path, bytes: &[u8]) {
-    put(&folder.join("uncompared.json"), bytes);
-    let now = Position { epoch: 5, sequence: 5 };
-    let found = Found::note(folder, now);
-    assert_eq!(found, Found::note(folder, now), "a second start finds another position");
-    assert!(found.forget().is_ok());
-    let next = Found::note(folder, now);
-    assert!(next.forget().is_ok());
+fn note(text: &str) {
+    let noted = match subject().read(text) {
+        Ok(noted) => noted,
+        Err(why) => {
+            assert!(!why.is_empty() && why.len() < LONGEST + text.len());
+            Noted::default()
+        }
+    };
+    assert_eq!(subject().read(&subject().text(&noted)), Ok(noted.clone()), "what is noted is read as something else");
+    allocates_soundly(&noted);
+    let mut ledger = Ledger::new(0);
+    ledger.apply(&Change::Note { text: text.to_owned() });
+    let here = Identity { boot: Some("b".into()), ..Identity::default() };
+    let first = Start::new(subject(), &mut ledger, Position { epoch: 5, sequence: 5 }, here.clone());
+    let second = Start::new(subject(), &mut ledger, Position { epoch: 6, sequence: 0 }, here);
+    assert_eq!(first.noted(), second.noted(), "a second start finds another position");
 }
 
 fn older_store(folder: &Path, bytes: &[u8]) {
@@ -103,19 +99,17 @@ fn with_checksum(bytes: &[u8], message: &str) -> Option<Vec<u8>> {
     Some(file.to_string().into_bytes())
 }
 
-/// Each file as an agent writes it.
+/// Each as an agent writes it.
 pub(super) fn seeds() -> anyhow::Result<Vec<Vec<u8>>> {
     let blocks = |bytes: &Vec<u8>| Ok(serde_json::from_slice::<Value>(bytes)?["spec"]["pools"].take());
     let blocks: Vec<Value> = super::node::seeds().iter().map(blocks).collect::<anyhow::Result<_>>()?;
-    let folder = tempfile::tempdir()?;
     let mut seeds = Vec::new();
     for pools in blocks {
         let spec: NodeSpec = serde_json::from_value(json!({"uid": "u", "generation": 3, "blocks": pools}))?;
-        let file = SpecFile::new(folder.path(), "node1", "kube-system");
-        file.save(&Noted::first(spec))?;
-        seeds.push([&[SPEC], &fs::read(file.path())?[..]].concat());
+        let mut noted = Noted::first(spec);
+        noted.uncompared = Some(Position { epoch: 3, sequence: 4 });
+        seeds.push([&[NOTE], subject().text(&noted).as_bytes()].concat());
     }
-    seeds.push([&[UNCOMPARED], &b"[3,4]\n"[..]].concat());
     let entry = |container: &str, address: &str| {
         json!({"container_id": container, "interface_name": "net1", "ip_address": address, "metadata": {
             "create_time": "2024-01-02T03:04:05Z", "pod_uuid": "", "pod_name": container, "pod_namespace": "default",

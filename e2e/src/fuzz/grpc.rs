@@ -86,7 +86,7 @@ async fn calls(data: &[u8]) -> usize {
     assert!(started.is_ok(), "no thread for the allocator");
     let Ok((allocator, ended)) = started else { return 0 };
     let grants = pools.iter().filter_map(|pool| Some((pool.key.clone(), pool.grant?))).collect();
-    assert!(allocator.configure(pools.clone(), Source::ApiServer(None)).await.is_ok());
+    assert!(allocator.configure(pools.clone(), Source::ApiServer(None), None).await.is_ok());
     assert!(allocator.confirm(grants).await.is_ok());
     let readiness = Readiness::default();
     readiness.set_serving(true);

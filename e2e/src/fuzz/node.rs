@@ -11,7 +11,8 @@ use ipam_core::node_pool::PoolState;
 use ipam_core::{NodePool, PoolKey, PoolKind};
 use ipam_crds::IPAMNode;
 use ipam_node_agent::blocks::usable;
-use ipam_node_agent::lost::Lost;
+use ipam_node_agent::identity::Identity;
+use ipam_node_agent::lost::{Found, Lost};
 use ipam_node_agent::note::Noted;
 use ipam_node_agent::spec::NodeSpec;
 use ipam_node_agent::standing::Standing;
@@ -42,13 +43,14 @@ pub(super) fn run(data: &[u8]) {
     let Ok(DeserializeGuard(Ok(object))) = serde_json::from_slice::<DeserializeGuard<IPAMNode>>(data) else { return };
     let spec = NodeSpec::from(&object);
     let standing = Standing { arrival: 1, ..Standing::from(&object) };
-    let lost = Lost::find(&standing, Position { epoch: 1, sequence: 1 });
-    let noted = Noted::first(spec.clone()).missing(lost.clone());
+    let position = Position { epoch: 1, sequence: 1 };
+    let lost = Lost::find(&standing, &Found { position, identity: Identity::default(), until: None });
+    let noted = Noted::first(spec.clone()).compared(lost.clone());
     assert_eq!(noted.followed_by(spec), noted, "the same spec again changes something");
     allocates_soundly(&noted);
     // The agent allocates no address that the report has as in use and the store does not.
     let Some(lost) = lost else { return };
-    let (pools, _) = usable(&noted, &noted, None);
+    let (pools, _) = usable(&noted, None);
     for holding in lost.join(Vec::new()) {
         let own = pools.iter().filter(|pool| pool.key == holding.key);
         for (pool, run) in own.flat_map(|pool| holding.runs.iter().map(move |run| (pool, run))) {
@@ -60,7 +62,7 @@ pub(super) fn run(data: &[u8]) {
 
 /// Pools by this spec, and the addresses allocated from them, are sound. Returns the number of these addresses.
 pub(super) fn allocates_soundly(noted: &Noted) -> usize {
-    let (pools, problems) = usable(noted, noted, None);
+    let (pools, problems) = usable(noted, None);
     assert!(problems.iter().all(|problem| !problem.reason.is_empty() && !problem.sentence.is_empty()));
     let keys: BTreeSet<&PoolKey> = pools.iter().map(|pool| &pool.key).collect();
     assert_eq!(keys.len(), pools.len(), "a pool stands twice");

@@ -86,6 +86,11 @@ pub enum Change {
         /// Its version.
         version: SpecVersion,
     },
+    /// What the owner of the ledger records with it. The ledger does not read it. It replaces the note before.
+    Note {
+        /// The text.
+        text: String,
+    },
 }
 
 /// A step of a grant.

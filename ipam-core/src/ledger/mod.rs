@@ -70,6 +70,8 @@ pub struct Ledger {
     source: Source,
     /// Path of each older store that was imported → SHA-256 of its content.
     imported: BTreeMap<String, [u8; 32]>,
+    /// What the owner of the ledger records with it.
+    note: Option<String>,
 }
 
 impl Ledger {
@@ -82,6 +84,7 @@ impl Ledger {
             grants: Grants::default(),
             source: Source::Copy,
             imported: BTreeMap::new(),
+            note: None,
         }
     }
 
@@ -189,6 +192,7 @@ impl Ledger {
             Change::Grant { pool, id, step } => self.grants.apply(pool, *id, *step),
             Change::GrantsEndedTo { id } => self.grants.end_to(*id),
             Change::Spec { version } => self.grants.record(*version),
+            Change::Note { text } => self.note = Some(text.clone()),
         }
     }
 
@@ -288,18 +292,24 @@ impl Ledger {
         self.imported.get(source)
     }
 
+    /// The last note of the ledger's owner.
+    pub fn note(&self) -> Option<&str> {
+        self.note.as_deref()
+    }
+
     /// The reservation of the address.
     pub fn holder(&self, pool: &PoolKey, addr: IpAddr) -> Option<&Reservation> {
         self.books.get(pool)?.holder(addr)
     }
 
     /// The shortest changes that, applied to a new ledger, make one that decides as this one does: addresses in use,
-    /// cursors, cooldowns and grants.
+    /// cursors, cooldowns and grants. The note is among them.
     pub fn snapshot(&self) -> Vec<Change> {
         let books = self.books.iter().flat_map(|(key, book)| book.snapshot(key));
         let imported =
             self.imported.iter().map(|(source, digest)| Change::Imported { source: source.clone(), digest: *digest });
-        books.chain(self.grants.snapshot()).chain(imported).collect()
+        let note = self.note.iter().map(|text| Change::Note { text: text.clone() });
+        books.chain(self.grants.snapshot()).chain(imported).chain(note).collect()
     }
 
     /// The reservation of `addr`, if it is a stray of any pool.

@@ -51,7 +51,7 @@ pub(super) enum Command {
     Release { pools: Vec<PoolKey>, owner: Owner, until: i64, reply: Sender<Result<usize, Failure>> },
     ReleaseUnlisted { unlisted: Unlisted, reply: Sender<Result<usize, Failure>> },
     ReleaseStale { stale: Vec<Reservation>, reply: Sender<Result<usize, Failure>> },
-    Configure { pools: Vec<NodePool>, source: Source, reply: Sender<()> },
+    Configure { pools: Vec<NodePool>, source: Source, note: Option<String>, reply: Sender<bool> },
     Confirm { grants: Vec<(PoolKey, GrantId)>, reply: Sender<Result<usize, Failure>> },
     Rest { grants: Vec<(PoolKey, GrantId)>, reply: Sender<Result<usize, Failure>> },
     Withdraw { steps: Vec<(PoolKey, GrantId, GrantStep)>, reply: Sender<()> },
@@ -65,7 +65,9 @@ pub(super) enum Command {
 pub(super) enum Deferred {
     Allocation(Sender<Result<Allocation, Failure>>, Result<Allocation, Failure>),
     Checked(Sender<Result<(), Failure>>, Result<(), Failure>),
-    Released(Sender<Result<usize, Failure>>, usize),
+    Released(Sender<Result<usize, Failure>>, Result<usize, Failure>),
+    /// Whether the note is recorded.
+    Configured(Sender<bool>, bool),
     Done(Sender<()>),
     Reservations(Sender<Vec<Reservation>>, Vec<Reservation>),
     Holdings(Sender<Holdings>, Vec<Holding>),
@@ -78,7 +80,8 @@ impl Deferred {
         match self {
             Self::Allocation(reply, answer) => drop(reply.send(answer)),
             Self::Checked(reply, answer) => drop(reply.send(answer)),
-            Self::Released(reply, count) => drop(reply.send(Ok(count))),
+            Self::Released(reply, answer) => drop(reply.send(answer)),
+            Self::Configured(reply, is_recorded) => drop(reply.send(is_recorded)),
             Self::Done(reply) => drop(reply.send(())),
             Self::Reservations(reply, held) => drop(reply.send(held)),
             Self::Holdings(reply, pools) => drop(reply.send(Holdings { pools, position, full: full.cloned() })),
@@ -93,14 +96,15 @@ impl Deferred {
         matches!(self, Self::Allocation(_, Err(Failure::Refused(Refusal::Paused { pause: Pause::Unconfirmed, .. }))))
     }
 
-    /// Answers instead that there is no room for the changes.
-    pub(super) fn refuse(self, full: &StoreError) {
+    /// The answer where there is no room for the changes.
+    pub(super) fn refused(self, full: &StoreError) -> Self {
         let failure = Failure::Full(full.to_string());
         match self {
-            Self::Allocation(reply, _) => drop(reply.send(Err(failure))),
-            Self::Released(reply, _) => drop(reply.send(Err(failure))),
+            Self::Allocation(reply, _) => Self::Allocation(reply, Err(failure)),
+            Self::Released(reply, _) => Self::Released(reply, Err(failure)),
+            Self::Configured(reply, _) => Self::Configured(reply, false),
             // These change nothing.
-            Self::Checked(..) | Self::Done(_) | Self::Reservations(..) | Self::Holdings(..) | Self::Nothing => {}
+            Self::Checked(..) | Self::Done(_) | Self::Reservations(..) | Self::Holdings(..) | Self::Nothing => self,
         }
     }
 }
@@ -167,13 +171,15 @@ impl Command {
                 let changes = unchanged.map(|held| Change::Release { pool: held.pool, owner: held.owner, at: now });
                 released(reply, changes.collect())
             }
-            Self::Configure { pools, source, reply } => {
+            Self::Configure { pools, source, note, reply } => {
                 match source {
                     Source::ApiServer(Some(version)) => ledger.configure_spec(pools, version),
                     Source::ApiServer(None) => ledger.configure(pools),
                     Source::Copy => ledger.configure_copy(pools),
                 }
-                (Vec::new(), Deferred::Done(reply))
+                // The note is recorded together with the steps that follow from the pools, or not at all.
+                let noted = note.map(|text| [vec![Change::Note { text }], ledger.grant_steps()].concat());
+                (noted.unwrap_or_default(), Deferred::Configured(reply, true))
             }
             Self::Confirm { grants, reply } => released(reply, ledger.confirm(&grants)),
             Self::Rest { grants, reply } => released(reply, ledger.rest(&grants)),
@@ -207,5 +213,5 @@ impl Unlisted {
 
 fn released(reply: Sender<Result<usize, Failure>>, changes: Vec<Change>) -> (Vec<Change>, Deferred) {
     let count = changes.len();
-    (changes, Deferred::Released(reply, count))
+    (changes, Deferred::Released(reply, Ok(count)))
 }

@@ -22,6 +22,7 @@ const GRANTS_ENDED_TO: u8 = 6;
 const SPEC: u8 = 7;
 const CONTESTED: u8 = 8;
 const IMPORTED: u8 = 9;
+const NOTE: u8 = 10;
 
 /// `changes` as a payload.
 pub(super) fn encode(changes: &[Change]) -> Vec<u8> {
@@ -108,6 +109,10 @@ fn encode_change(out: &mut Vec<u8>, change: &Change) {
             out.extend(version.created.to_le_bytes());
             out.extend(version.generation.to_le_bytes());
         }
+        Change::Note { text } => {
+            out.push(NOTE);
+            encode_text(out, text);
+        }
     }
 }
 
@@ -149,7 +154,7 @@ fn encode_addr(out: &mut Vec<u8>, addr: IpAddr) {
     }
 }
 
-/// A text beyond 4 GiB cannot come here: a request is limited to kilobytes.
+/// A text beyond 4 GiB cannot come here: a request is limited to kilobytes, and an object of the API server to megabytes.
 fn encode_text(out: &mut Vec<u8>, text: &str) {
     out.extend(u32::try_from(text.len()).unwrap_or(u32::MAX).to_le_bytes());
     out.extend(text.as_bytes());
@@ -256,6 +261,7 @@ fn decode_change(input: &mut Input<'_>) -> Result<Change, String> {
         CONTESTED => Ok(Change::Contested { reservation: input.reservation()? }),
         IMPORTED => Ok(Change::Imported { source: input.text()?, digest: input.array()? }),
         SPEC => Ok(Change::Spec { version: SpecVersion { created: input.i64()?, generation: input.i64()? } }),
+        NOTE => Ok(Change::Note { text: input.text()? }),
         other => Err(format!("unknown kind of change {other}")),
     }
 }
@@ -270,7 +276,7 @@ pub(super) mod tests {
         let pool = ("[a-z0-9.]{0,12}", any::<bool>())
             .prop_map(|(name, ip)| PoolKey::new(if ip { PoolKind::IpPool } else { PoolKind::CidrPool }, name));
         let owner = (".{0,8}", ".{0,5}").prop_map(|(container, interface)| Owner::new(container, interface));
-        let parts = (pool, owner, any::<IpAddr>(), any::<i64>(), any::<bool>(), any::<[String; 5]>(), 0..12u8);
+        let parts = (pool, owner, any::<IpAddr>(), any::<i64>(), any::<bool>(), any::<[String; 5]>(), 0..13u8);
         parts.prop_map(|(pool, owner, addr, time, moves_cursor, texts, kind)| match kind {
             kind @ (0 | 10) => {
                 let [pod_name, pod_namespace, pod_uid, device_id, network] = texts;
@@ -282,6 +288,7 @@ pub(super) mod tests {
                     Change::Contested { reservation }
                 }
             }
+            12 => Change::Note { text: texts[0].clone() },
             11 => Change::Imported { source: texts[0].clone(), digest: [time.to_le_bytes()[0]; 32] },
             1 => Change::Release { pool, owner, at: time },
             2 => Change::Cursor { pool, addr },

@@ -14,6 +14,7 @@ mod record;
 use std::io;
 
 use ipam_core::ledger::Change;
+use serde::{Deserialize, Serialize};
 
 pub use disk::{Directory, DiskFile, RealDirectory};
 pub use journal::{Contents, Journal, Opened, contents};
@@ -68,7 +69,7 @@ impl StoreError {
 }
 
 /// How far a history has come: it only rises, by epoch, then by sequence.
-#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Default, Debug)]
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Default, Debug, Serialize, Deserialize)]
 pub struct Position {
     /// How many times the history was begun anew, by an opening or a compaction.
     pub epoch: u64,

@@ -26,7 +26,9 @@ async fn check(server: &mut Server, collector: &mut Collector, script: &[(&str, 
             assert_eq!((&call.method, call.path.as_str()), (&Method::GET, *path));
             assert!(call.accept.contains("PartialObjectMetadata"), "metadata only: {}", call.accept);
             if *path == "/api/v1/pods" {
-                assert!(call.query.contains("fieldSelector=spec.nodeName%3Dnode1"), "{}", call.query);
+                let query = &call.query;
+                assert!(query.contains("fieldSelector=spec.nodeName%3Dnode1"), "{query}");
+                assert!(query.contains("resourceVersion=0") && !query.contains("limit="), "from the cache: {query}");
             }
             call.answer(*status, body);
         }
@@ -55,9 +57,11 @@ async fn an_address_is_given_back_after_the_checks_and_a_last_look_at_its_pod() 
     let node = Node::start(&[blue()]).await;
     node.add(parameters(&["blue"], "c1")).await.unwrap();
     let (mut server, mut collector) = collector(&node, 1);
-    check(&mut server, &mut collector, &[(PODS, 200, pods(&[]))]).await.unwrap();
+    check(&mut server, &mut collector, &[(PODS, 200, pods(&[("another", "u2")]))]).await.unwrap();
     node.check(parameters(&["blue"], "c1")).await.unwrap();
-    check(&mut server, &mut collector, &[(PODS, 200, pods(&[])), (POD, 404, not_found())]).await.unwrap();
+    check(&mut server, &mut collector, &[(PODS, 200, pods(&[("another", "u2")])), (POD, 404, not_found())])
+        .await
+        .unwrap();
     let gone = node.check(parameters(&["blue"], "c1")).await.unwrap_err();
     assert_eq!(gone.code(), tonic::Code::NotFound);
 }
@@ -69,8 +73,8 @@ async fn a_pod_that_the_last_look_finds_keeps_its_address() {
     let (mut server, mut collector) = collector(&node, 1);
     let found = json!({"apiVersion": "meta.k8s.io/v1", "kind": "PartialObjectMetadata",
         "metadata": {"name": "pod-c1", "namespace": "default", "uid": "u"}});
-    check(&mut server, &mut collector, &[(PODS, 200, pods(&[]))]).await.unwrap();
-    check(&mut server, &mut collector, &[(PODS, 200, pods(&[])), (POD, 200, found)]).await.unwrap();
+    check(&mut server, &mut collector, &[(PODS, 200, pods(&[("another", "u2")]))]).await.unwrap();
+    check(&mut server, &mut collector, &[(PODS, 200, pods(&[("another", "u2")])), (POD, 200, found)]).await.unwrap();
     node.check(parameters(&["blue"], "c1")).await.unwrap();
 }
 
@@ -81,11 +85,26 @@ async fn while_the_api_server_is_away_nothing_is_given_back() {
     let (mut server, mut collector) = collector(&node, 1);
     let forbidden =
         json!({"kind": "Status", "apiVersion": "v1", "status": "Failure", "code": 403, "reason": "Forbidden"});
-    check(&mut server, &mut collector, &[(PODS, 200, pods(&[]))]).await.unwrap();
+    check(&mut server, &mut collector, &[(PODS, 200, pods(&[("another", "u2")]))]).await.unwrap();
     check(&mut server, &mut collector, &[(PODS, 403, forbidden.clone())]).await.unwrap_err();
-    let script = [(PODS, 200, pods(&[])), (POD, 403, forbidden)];
+    let script = [(PODS, 200, pods(&[("another", "u2")])), (POD, 403, forbidden)];
     check(&mut server, &mut collector, &script).await.unwrap_err();
     node.check(parameters(&["blue"], "c1")).await.unwrap();
+}
+
+#[tokio::test]
+async fn a_list_without_the_agents_own_pod_is_not_believed() {
+    let node = Node::start(&[blue()]).await;
+    node.add(parameters(&["blue"], "c1")).await.unwrap();
+    let (mut server, collector) = collector(&node, 0);
+    let mut collector = collector.of_pod(Some(("default".to_owned(), "agent".to_owned())));
+    for names in [&[][..], &[("another", "u2")]] {
+        check(&mut server, &mut collector, &[(PODS, 200, pods(names))]).await.unwrap_err();
+    }
+    node.check(parameters(&["blue"], "c1")).await.unwrap();
+    let script = [(PODS, 200, pods(&[("agent", "u3")])), (POD, 404, not_found())];
+    check(&mut server, &mut collector, &script).await.unwrap();
+    node.check(parameters(&["blue"], "c1")).await.unwrap_err();
 }
 
 #[tokio::test]

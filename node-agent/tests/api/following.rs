@@ -2,23 +2,26 @@
 
 use std::time::Duration;
 
+use ipam_node_agent::allocator::system_clock;
 use ipam_node_agent::contact::Offline;
-use ipam_node_agent::found::Found;
+use ipam_node_agent::identity::Identity;
 use ipam_node_agent::metrics::Metrics;
 use ipam_node_agent::note::Noted;
 use ipam_node_agent::spec::NodeSpec;
-use ipam_node_agent::spec_file::SpecFile;
 use ipam_node_agent::store::Position;
 use ipam_node_agent::watch::{Blocks, InForce, events};
 use serde_json::json;
 use tokio::sync::watch;
 use tokio_util::sync::CancellationToken;
 
-use crate::common::{Node, blue, confirm, parameters};
+use crate::common::{Node, blue, confirm, parameters, save_unconfirmed};
 use crate::server::{Call, Server, blocks, object};
 
 /// Far longer than any test takes.
 pub(crate) const NEVER: Duration = Duration::from_hours(1);
+
+/// How long addresses of another machine of this name are unavailable.
+pub(crate) const GRACE: Duration = Duration::from_secs(2);
 
 /// A journal further on than any that is reported.
 pub(crate) const AHEAD: Position = Position { epoch: u64::MAX, sequence: 0 };
@@ -27,40 +30,35 @@ pub(crate) const AHEAD: Position = Position { epoch: u64::MAX, sequence: 0 };
 pub(crate) struct Following {
     pub(crate) node: Node,
     pub(crate) server: Server,
-    pub(crate) file: SpecFile,
     pub(crate) in_force: watch::Receiver<Option<InForce>>,
-    pub(crate) directory: tempfile::TempDir,
+    stop: CancellationToken,
+    watching: tokio::task::JoinHandle<()>,
 }
 
 impl Following {
     pub(crate) async fn start(limit: Option<Duration>) -> Self {
-        Self::with(Node::open(tempfile::tempdir().unwrap()).await, tempfile::tempdir().unwrap(), limit, None).await
+        Self::with(Node::open_at(tempfile::tempdir().unwrap(), Some(AHEAD), Identity::default()).await, limit, None)
+            .await
     }
 
     /// One that finds generation 4 with one block on its disk, of which container c0 holds an address.
     pub(crate) async fn restart(patience: Duration) -> Self {
         let node = Node::start(&[blue()]).await;
         assert_eq!(node.address(parameters(&["blue"], "c0")).await, "192.168.0.2/16");
-        let node = Node::open(node.stop().await).await;
-        let directory = tempfile::tempdir().unwrap();
-        let file = SpecFile::new(directory.path(), "node1", "kube-system");
+        let directory = node.stop().await;
         let spec =
             NodeSpec { uid: "u1".into(), created: 0, generation: Some(4), blocks: vec![blue()], ..NodeSpec::default() };
-        file.save(&Noted::first(spec)).unwrap();
-        Self::with(node, directory, None, Some((patience, AHEAD))).await
+        save_unconfirmed(&directory.path().join("store.d"), "kube-system", spec);
+        Self::with(Node::open_at(directory, Some(AHEAD), Identity::default()).await, None, Some(patience)).await
     }
 
-    pub(crate) async fn with(
-        node: Node,
-        directory: tempfile::TempDir,
-        limit: Option<Duration>,
-        start: Option<(Duration, Position)>,
-    ) -> Self {
-        let file = SpecFile::new(directory.path(), "node1", "kube-system");
+    /// With `patience` it waits so long for the API server before it goes by what its journal has noted.
+    pub(crate) async fn with(node: Node, limit: Option<Duration>, patience: Option<Duration>) -> Self {
         let (told, in_force) = watch::channel(None);
-        let mut blocks = Blocks::new(node.allocator.clone(), file.clone(), node.readiness.clone(), told);
-        if let Some((patience, found)) = start {
-            blocks.load(patience, Found::note(directory.path(), found)).await;
+        let blocks = Blocks::new(node.allocator.clone(), node.start.clone(), node.readiness.clone(), told);
+        let mut blocks = blocks.with_grace(Some(GRACE), system_clock());
+        if let Some(patience) = patience {
+            blocks.load(patience).await;
         }
         let (client, server) = Server::new();
         let (stop, metrics) = (CancellationToken::new(), Metrics::registered().0);
@@ -68,13 +66,21 @@ impl Following {
             Some((client, limit)) => (client, Some(limit)),
             None => (client, None),
         };
-        tokio::spawn(blocks.follow(
-            events(client, "kube-system", "node1", std::sync::Arc::default()),
-            limit,
-            metrics,
-            stop,
-        ));
-        Self { node, server, file, in_force, directory }
+        let events = events(client, "kube-system", "node1", std::sync::Arc::default());
+        let watching = tokio::spawn(blocks.follow(events, limit, metrics, stop.clone()));
+        Self { node, server, in_force, stop, watching }
+    }
+
+    /// Ends the agent in order. Its store can be opened again.
+    pub(crate) async fn stop(self) -> tempfile::TempDir {
+        self.stop.cancel();
+        self.watching.await.unwrap();
+        self.node.stop().await
+    }
+
+    /// What its journal has noted last.
+    pub(crate) fn noted(&self) -> Noted {
+        self.node.disk.noted()
     }
 
     /// Answers the list that comes next, and waits until it is in force. Returns the watch that follows.

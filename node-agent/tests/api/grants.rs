@@ -50,7 +50,7 @@ impl Reporting {
 /// The API server assigns the block [`blue`]; nothing confirms its grant.
 async fn assign(allocator: &Allocator) {
     let version = SpecVersion { created: 0, generation: 3 };
-    allocator.configure(node_pools(&[blue()]).0, Source::ApiServer(Some(version))).await.unwrap();
+    allocator.configure(node_pools(&[blue()]).0, Source::ApiServer(Some(version)), None).await.unwrap();
 }
 
 /// An agent whose block is not confirmed.

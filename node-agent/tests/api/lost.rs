@@ -1,6 +1,6 @@
 //! A store that is behind the report that the object shows.
 
-use ipam_node_agent::found::Found;
+use ipam_node_agent::identity::Identity;
 use ipam_node_agent::standing::DISCARD;
 use ipam_node_agent::status::Report;
 use ipam_node_agent::store::Position;
@@ -36,21 +36,30 @@ fn annotated(version: &str, value: &str) -> Value {
     list
 }
 
-/// An agent that finds its journal behind the report, with what it noted in `directory` before.
-async fn behind(directory: TempDir) -> Following {
-    let node = Node::open(tempfile::tempdir().unwrap()).await;
-    let mut agent = Following::with(node, directory, None, Some((NEVER, Position { epoch: 2, sequence: 6 }))).await;
-    agent.server.call().await.answer(200, &reported_before("u1"));
+/// An agent that finds its journal behind the report.
+async fn behind() -> Following {
+    let mut agent =
+        started(tempfile::tempdir().unwrap(), Position { epoch: 2, sequence: 6 }, &reported_before("u1")).await;
     agent.until(|told| went_back(told) && told.standing.is_some()).await;
     agent
 }
 
-/// The next start, whose journal is ahead of the report that stands. The API server lists this.
-async fn restarted(directory: TempDir, list: &Value) -> Following {
-    let node = Node::open(tempfile::tempdir().unwrap()).await;
-    let mut agent = Following::with(node, directory, None, Some((NEVER, AHEAD))).await;
+/// The start of an agent whose journal had come to `position`. The API server lists this.
+async fn started(directory: TempDir, position: Position, list: &Value) -> Following {
+    started_in(directory, position, list, Identity::default()).await
+}
+
+/// The same on this machine and in this boot.
+async fn started_in(directory: TempDir, position: Position, list: &Value, here: Identity) -> Following {
+    let node = Node::open_at(directory, Some(position), here).await;
+    let mut agent = Following::with(node, None, Some(NEVER)).await;
     agent.server.call().await.answer(200, list);
     agent
+}
+
+/// The next start, whose journal is ahead of the report that stands. The API server lists this.
+async fn restarted(agent: Following, list: &Value) -> Following {
+    started(agent.stop().await, AHEAD, list).await
 }
 
 async fn report(agent: &Following) -> Report {
@@ -60,7 +69,7 @@ async fn report(agent: &Following) -> Report {
 
 #[tokio::test]
 async fn addresses_of_a_report_ahead_of_the_journal_stay_in_use_until_they_are_discarded() {
-    let agent = behind(tempfile::tempdir().unwrap()).await;
+    let agent = behind().await;
     agent.confirm().await;
     for named in ["192.168.0.2", "192.168.0.9"] {
         let refused = agent.node.add(with_ips(parameters(&["blue"], "c1"), &[named])).await.unwrap_err();
@@ -77,7 +86,8 @@ async fn addresses_of_a_report_ahead_of_the_journal_stay_in_use_until_they_are_d
     assert!(first.ready.0 == "StoreWentBack" && first.ready.1.ends_with(command), "{:?}", first.ready);
 
     // The next start is ahead of the report, and has the addresses from its disk.
-    let mut agent = restarted(agent.directory, &reported_before("u1")).await;
+    agent.node.del(parameters(&["blue"], "c1")).await.unwrap();
+    let mut agent = restarted(agent, &reported_before("u1")).await;
     agent.until(|told| went_back(told) && told.standing.is_some()).await;
     let lines = stream(agent.server.call().await);
     lines.send(line("MODIFIED", &reported_before("u2")["items"][0])).unwrap();
@@ -85,20 +95,21 @@ async fn addresses_of_a_report_ahead_of_the_journal_stay_in_use_until_they_are_d
     lines.send(line("MODIFIED", &annotated("5", "5")["items"][0])).unwrap();
     agent.until(|told| told.standing.as_ref().is_some_and(|standing| standing.resource_version == "5")).await;
     assert!(went_back(agent.in_force.borrow().as_ref().unwrap()), "another object or another value discards nothing");
-    assert!(agent.file.load().unwrap().unwrap().lost().is_some());
+    assert!(agent.noted().lost().is_some());
 
     // Only the annotation changes.
     lines.send(line("MODIFIED", &annotated("6", "4")["items"][0])).unwrap();
     agent.until(|told| told.problems.is_empty()).await;
-    assert_eq!(agent.file.load().unwrap().unwrap().lost(), None, "the next start does not have them");
+    assert_eq!(agent.noted().lost(), None, "the next start does not have them");
     assert_eq!(report(&agent).await.pools[0].used, 0);
-    assert_eq!(agent.add("c1").await.unwrap(), "192.168.0.2/16");
+    agent.confirm().await;
+    agent.node.add(with_ips(parameters(&["blue"], "c1"), &["192.168.0.2"])).await.unwrap();
 }
 
 #[tokio::test]
 async fn addresses_that_were_discarded_while_the_agent_was_away_are_free_at_its_start() {
-    let agent = behind(tempfile::tempdir().unwrap()).await;
-    let mut agent = restarted(agent.directory, &annotated("5", "4")).await;
+    let agent = behind().await;
+    let mut agent = restarted(agent, &annotated("5", "4")).await;
     agent.until(|told| told.standing.is_some()).await;
     assert_eq!(agent.in_force.borrow().as_ref().unwrap().problems, []);
     assert_eq!(agent.add("c1").await.unwrap(), "192.168.0.2/16");
@@ -106,26 +117,23 @@ async fn addresses_that_were_discarded_while_the_agent_was_away_are_free_at_its_
 
 #[tokio::test]
 async fn an_annotation_that_stays_discards_no_later_report() {
-    let node = Node::open(tempfile::tempdir().unwrap()).await;
-    let start = Some((NEVER, Position::default()));
-    let mut agent = Following::with(node, tempfile::tempdir().unwrap(), None, start).await;
-    agent.server.call().await.answer(200, &annotated("8", "4"));
+    let mut agent = started(tempfile::tempdir().unwrap(), Position::default(), &annotated("8", "4")).await;
     agent.until(|told| went_back(told) && told.standing.is_some()).await;
     assert!(report(&agent).await.ready.1.ends_with("discard-report=8"));
 }
 
 #[tokio::test]
 async fn discarded_addresses_are_reported_as_free_only_once_the_disk_knows_it() {
-    let mut agent = behind(tempfile::tempdir().unwrap()).await;
-    let obstacle = agent.directory.path().join(".spec.json.new");
-    std::fs::create_dir(&obstacle).unwrap();
+    let mut agent = behind().await;
+    agent.node.disk.set_full(true);
     let lines = stream(agent.server.call().await);
     lines.send(line("MODIFIED", &annotated("5", "4")["items"][0])).unwrap();
     agent.until(|told| !went_back(told)).await;
     assert_eq!(agent.in_force.borrow().as_ref().unwrap().standing, None, "nothing to report to");
-    std::fs::remove_dir(&obstacle).unwrap();
+    assert!(agent.noted().lost().is_some());
+    agent.node.disk.set_full(false);
     agent.until(|told| told.standing.is_some()).await;
-    assert_eq!(agent.file.load().unwrap().unwrap().lost(), None);
+    assert_eq!(agent.noted().lost(), None);
 }
 
 #[tokio::test]
@@ -133,11 +141,8 @@ async fn an_address_of_the_report_of_a_later_time_is_not_free_when_the_pod_that_
 {
     let node = Node::start(&[blue()]).await;
     assert_eq!(node.address(parameters(&["blue"], "c0")).await, "192.168.0.2/16");
-    let node = Node::open(node.stop().await).await;
     // The report, of a time at which the journal was further, tells the same address of whoever had it then.
-    let start = Some((NEVER, Position { epoch: 2, sequence: 6 }));
-    let mut agent = Following::with(node, tempfile::tempdir().unwrap(), None, start).await;
-    agent.server.call().await.answer(200, &reported_before("u1"));
+    let mut agent = started(node.stop().await, Position { epoch: 2, sequence: 6 }, &reported_before("u1")).await;
     agent.until(went_back).await;
     assert_eq!(agent.add("c0").await.unwrap(), "192.168.0.2/16", "a repeat is nothing new");
     let in_force = agent.in_force.borrow().clone().unwrap();
@@ -152,61 +157,118 @@ async fn an_address_of_the_report_of_a_later_time_is_not_free_when_the_pod_that_
 
 #[tokio::test]
 async fn a_store_that_went_back_is_found_also_after_starts_that_never_saw_the_report() {
-    let directory = tempfile::tempdir().unwrap();
-    // Each start raises the epoch. These end before the API server has spoken.
-    for epoch in 0..5 {
-        Found::note(directory.path(), Position { epoch, sequence: 0 });
+    let mut directory = tempfile::tempdir().unwrap();
+    // Each start begins a new epoch. These end before the API server has answered.
+    for _ in 0..5 {
+        directory = Node::open(directory).await.stop().await;
     }
-    let node = Node::open(tempfile::tempdir().unwrap()).await;
-    let mut agent = Following::with(node, directory, None, Some((NEVER, AHEAD))).await;
-    agent.server.call().await.answer(200, &reported_before("u1"));
+    let mut agent = started(directory, AHEAD, &reported_before("u1")).await;
     agent.until(|told| went_back(told) && told.standing.is_some()).await;
-    assert!(!agent.directory.path().join("uncompared.json").exists(), "of the next report it would be too early");
+    assert_eq!(agent.noted().uncompared, None, "of the next report it would be too early");
 }
 
 #[tokio::test]
 async fn nothing_is_reported_while_the_next_start_would_compare_what_is_compared_already() {
-    let directory = tempfile::tempdir().unwrap();
-    // What cannot be read as the note, nor taken away as one.
-    let obstacle = directory.path().join("uncompared.json");
-    std::fs::create_dir(&obstacle).unwrap();
-    let node = Node::open(tempfile::tempdir().unwrap()).await;
-    let mut agent = Following::with(node, directory, None, Some((NEVER, AHEAD))).await;
+    let node = Node::open_at(tempfile::tempdir().unwrap(), Some(AHEAD), Identity::default()).await;
+    node.disk.set_full(true);
+    let mut agent = Following::with(node, None, Some(NEVER)).await;
     agent.server.call().await.answer(200, &reported_before("u1"));
     agent.until(|told| told.spec.generation == Some(4)).await;
     assert_eq!(agent.in_force.borrow().as_ref().unwrap().standing, None, "nothing to report to");
-    std::fs::remove_dir(&obstacle).unwrap();
+    agent.node.disk.set_full(false);
     agent.until(|told| told.standing.is_some()).await;
+    assert_eq!(agent.noted().uncompared, None);
 }
 
 #[tokio::test]
 async fn a_report_that_alone_tells_what_is_held_is_not_replaced_before_the_disk_knows_it() {
-    let directory = tempfile::tempdir().unwrap();
-    let obstacle = directory.path().join(".spec.json.new");
-    std::fs::create_dir(&obstacle).unwrap();
-    let node = Node::open(tempfile::tempdir().unwrap()).await;
-    let mut agent = Following::with(node, directory, None, Some((NEVER, Position::default()))).await;
+    let node = Node::open_at(tempfile::tempdir().unwrap(), Some(Position::default()), Identity::default()).await;
+    node.disk.set_full(true);
+    let mut agent = Following::with(node, None, Some(NEVER)).await;
     agent.server.call().await.answer(200, &reported_before("u1"));
     agent.until(went_back).await;
     assert_eq!(agent.in_force.borrow().as_ref().unwrap().standing, None, "nothing to report to");
-    std::fs::remove_dir(&obstacle).unwrap();
+    agent.node.disk.set_full(false);
     agent.until(|told| told.standing.is_some()).await;
     assert!(went_back(agent.in_force.borrow().as_ref().unwrap()));
 }
 
 #[tokio::test]
 async fn the_next_start_has_the_addresses_also_when_a_full_disk_kept_an_earlier_spec() {
-    let mut agent = behind(tempfile::tempdir().unwrap()).await;
-    std::fs::create_dir(agent.directory.path().join(".spec.json.new")).unwrap();
+    let mut agent = behind().await;
+    agent.node.disk.set_full(true);
     let mut later = reported_before("u1");
     later["items"][0]["metadata"]["generation"] = json!(5);
     later["items"][0]["spec"]["pools"] = json!([]);
     let lines = stream(agent.server.call().await);
     lines.send(line("MODIFIED", &later["items"][0])).unwrap();
     agent.until(|told| told.spec.generation == Some(5)).await;
-    assert_eq!(agent.file.load().unwrap().unwrap().spec.generation, Some(4));
+    assert_eq!(agent.noted().spec.generation, Some(4));
     // The report that stands is this journal's own by now.
-    let mut agent = restarted(agent.directory, &later).await;
+    let mut agent = restarted(agent, &later).await;
     agent.until(|told| told.spec.generation == Some(5) && told.standing.is_some()).await;
     assert!(went_back(agent.in_force.borrow().as_ref().unwrap()), "{:?}", agent.in_force.borrow());
+}
+
+/// A machine and its boot, with the ID for a new store.
+fn identity(store: &str, machine: &str, boot: &str) -> Identity {
+    let [store, machine, boot] = [store, machine, boot].map(|id| Some(id.to_owned()));
+    Identity { store, machine, boot }
+}
+
+/// The report of [`reported_before`], made there.
+fn reported_on(here: &Identity) -> Value {
+    let mut list = reported_before("u1");
+    let status = &mut list["items"][0]["status"];
+    (status["storeID"], status["systemUUID"], status["bootID"]) =
+        (json!(here.store), json!(here.machine), json!(here.boot));
+    list
+}
+
+#[tokio::test]
+async fn after_another_boot_with_an_empty_disk_every_address_is_available() {
+    let mut directory = tempfile::tempdir().unwrap();
+    for boot in ["b", "c", "d"] {
+        let list = reported_on(&identity("s", "m", "a"));
+        let mut agent = started_in(directory, Position::default(), &list, identity("t", "m", boot)).await;
+        agent.until(|told| told.standing.is_some()).await;
+        let in_force = agent.in_force.borrow().clone().unwrap();
+        assert_eq!((in_force.problems, in_force.lost), (Vec::new(), None), "{boot}");
+        assert_eq!(in_force.identity, identity("t", "m", boot), "the next report says so");
+        assert_eq!(agent.add("c1").await.unwrap(), "192.168.0.2/16");
+        drop(agent.stop().await);
+        directory = tempfile::tempdir().unwrap();
+    }
+}
+
+#[tokio::test]
+async fn addresses_without_a_record_are_available_in_the_next_boot() {
+    let list = reported_on(&identity("s", "m", "a"));
+    let directory = tempfile::tempdir().unwrap();
+    let mut agent = started_in(directory, Position::default(), &list, identity("t", "m", "a")).await;
+    agent.until(went_back).await;
+    let mut agent = started_in(agent.stop().await, AHEAD, &list, identity("u", "m", "b")).await;
+    agent.until(|told| told.standing.is_some()).await;
+    let in_force = agent.in_force.borrow().clone().unwrap();
+    assert_eq!((in_force.problems, in_force.lost), (Vec::new(), None));
+    assert_eq!(in_force.identity, identity("t", "m", "b"), "the store is the same");
+    assert_eq!(agent.add("c1").await.unwrap(), "192.168.0.2/16");
+}
+
+#[tokio::test]
+async fn addresses_of_another_machine_of_this_name_are_available_after_the_grace() {
+    let list = reported_on(&identity("s", "n", "a"));
+    let directory = tempfile::tempdir().unwrap();
+    let mut agent = started_in(directory, AHEAD, &list, identity("t", "m", "b")).await;
+    agent.until(|told| told.standing.is_some()).await;
+    let replaced = |told: &InForce| told.problems.first().is_some_and(|problem| problem.reason == "MachineReplaced");
+    assert!(replaced(agent.in_force.borrow().as_ref().unwrap()), "{:?}", agent.in_force.borrow());
+    agent.confirm().await;
+    agent.node.add(with_ips(parameters(&["blue"], "c1"), &["192.168.0.2"])).await.unwrap_err();
+    // Another boot of the new machine says nothing about the other one.
+    let mut agent = started_in(agent.stop().await, AHEAD, &list, identity("u", "m", "c")).await;
+    agent.until(replaced).await;
+    agent.until(|told| told.lost.is_none()).await;
+    assert_eq!(agent.noted().lost(), None);
+    assert_eq!(agent.add("c1").await.unwrap(), "192.168.0.2/16");
 }

@@ -183,7 +183,7 @@ async fn a_report_counts_no_earlier_than_its_spec() {
         let runtime = tokio::runtime::Builder::new_current_thread().build().unwrap();
         runtime.block_on(async {
             allocator.allocate(request(PoolKind::IpPool, "blue", "c2")).await.unwrap();
-            allocator.configure(pools, Source::ApiServer(None)).await.unwrap();
+            allocator.configure(pools, Source::ApiServer(None), None).await.unwrap();
         });
     });
     store.answer(Verdict::Done);

@@ -103,8 +103,7 @@ async fn the_agent_watches_its_one_object_and_nothing_else() {
     call.answer(200, &list);
     agent.until(|told| told.spec.generation == Some(4)).await;
     assert_eq!(agent.add("c1").await.unwrap(), "192.168.0.2/16");
-    let saved = agent.file.load().unwrap().unwrap().spec;
-    assert_eq!(saved.generation, Some(4), "the spec is on disk for a start without API server");
+    assert_eq!(agent.noted().spec.generation, Some(4), "the journal has the spec for a start without API server");
     let call = agent.server.call().await;
     assert!(call.query.contains("watch=true") && call.query.contains("metadata.name%3Dnode1"), "{}", call.query);
     let lines = stream(call);
@@ -116,16 +115,14 @@ async fn the_agent_watches_its_one_object_and_nothing_else() {
 }
 
 #[tokio::test]
-async fn a_block_whose_copy_cannot_be_saved_is_used_and_saved_later() {
+async fn a_spec_that_a_full_disk_does_not_take_is_in_force_and_recorded_later() {
     let mut agent = Following::start(None).await;
-    // A directory stands where the temporary file of a replacement would go.
-    let obstacle = agent.directory.path().join(".spec.json.new");
-    std::fs::create_dir(&obstacle).unwrap();
+    agent.node.disk.set_full(true);
     let _lines = stream(agent.list(4).await);
-    assert_eq!(agent.file.load(), Ok(None));
-    assert_eq!(agent.add("c1").await.unwrap(), "192.168.0.2/16");
+    assert_eq!(agent.noted().spec, NodeSpec::default());
     agent.until(|told| told.saved.is_none() && told.problems.iter().any(|problem| problem.reason == "Unsaved")).await;
-    std::fs::remove_dir(&obstacle).unwrap();
+    agent.node.disk.set_full(false);
     agent.until(|told| told.saved == Some(4) && told.problems.is_empty()).await;
-    assert_eq!(agent.file.load().unwrap().unwrap().spec.generation, Some(4));
+    assert_eq!(agent.noted().spec.generation, Some(4));
+    assert_eq!(agent.add("c1").await.unwrap(), "192.168.0.2/16");
 }

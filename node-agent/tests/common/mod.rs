@@ -2,6 +2,7 @@
 
 #![allow(dead_code, reason = "each test binary uses its own part")]
 
+pub(crate) mod disk;
 pub(crate) mod store;
 
 use std::fs::File;
@@ -16,14 +17,14 @@ use ipam_core::{GrantId, PoolKey};
 use ipam_crds::{BlockState, NodeBlock, PoolType as BlockType};
 use ipam_node_agent::allocator::{Allocator, Source, system_clock};
 use ipam_node_agent::blocks::node_pools;
+use ipam_node_agent::identity::Identity;
 use ipam_node_agent::metrics::Metrics;
-use ipam_node_agent::note::Noted;
+use ipam_node_agent::note::{Noted, Start, Subject};
 use ipam_node_agent::ready::Readiness;
 use ipam_node_agent::rpc::Rpc;
 use ipam_node_agent::socket::Listener;
 use ipam_node_agent::spec::NodeSpec;
-use ipam_node_agent::spec_file::SpecFile;
-use ipam_node_agent::store::{Opened, RealDirectory};
+use ipam_node_agent::store::{Opened, Position, RealDirectory};
 use ipam_node_api::AgentAddress;
 use ipam_node_api::client::AgentClient;
 use ipam_node_api::v1::{AllocationInfo, IpamFeatures, IpamMetadata, IpamParameters};
@@ -31,6 +32,8 @@ use tempfile::TempDir;
 use tokio::time::Instant;
 use tokio_util::sync::CancellationToken;
 use tonic::Status;
+
+use disk::Disk;
 
 pub(crate) fn deadline() -> Instant {
     Instant::now() + Duration::from_secs(20)
@@ -127,7 +130,7 @@ pub(crate) fn with_gateway(parameters: IpamParameters) -> IpamParameters {
 pub(crate) async fn assign(allocator: &Allocator, blocks: &[NodeBlock]) {
     let (pools, problems) = node_pools(blocks);
     assert_eq!(problems, Vec::<String>::new());
-    allocator.configure(pools, Source::ApiServer(None)).await.unwrap();
+    allocator.configure(pools, Source::ApiServer(None), None).await.unwrap();
     confirm(allocator, blocks).await;
 }
 
@@ -154,24 +157,34 @@ pub(crate) fn confirmed_ledger(blocks: &[NodeBlock]) -> Ledger {
     ledger
 }
 
-/// Saves a spec as an agent does, with a journal in which its grants are confirmed.
+/// Records a spec in the journal of an agent that does not run, as an agent does once the API server has sent it and has confirmed its
+/// grants.
 pub(crate) fn save_spec(store: &Path, namespace: &str, spec: NodeSpec) {
     confirm_in(store, &spec.blocks);
-    save_copy(store, namespace, spec);
+    save_unconfirmed(store, namespace, spec);
 }
 
-/// Saves a spec in the folder of a store, without a journal.
-pub(crate) fn save_copy(store: &Path, namespace: &str, spec: NodeSpec) {
-    std::fs::create_dir_all(store).unwrap();
-    SpecFile::new(store, "node1", namespace).save(&Noted::first(spec)).unwrap();
+/// Records a spec in the journal of an agent that does not run. No grant is confirmed.
+pub(crate) fn save_unconfirmed(store: &Path, namespace: &str, spec: NodeSpec) {
+    let subject = Subject { node: "node1".into(), namespace: namespace.into() };
+    append(store, [Change::Note { text: subject.text(&Noted::first(spec)) }]);
 }
 
 /// Confirms the grants of these blocks in the journal of an agent that does not run.
 pub(crate) fn confirm_in(store: &Path, blocks: &[NodeBlock]) {
+    append(store, confirmations(blocks));
+}
+
+fn append(store: &Path, changes: impl IntoIterator<Item = Change>) {
     let mut opened = Opened::read(RealDirectory::lock(store).unwrap()).unwrap();
-    let mut changes = opened.take_changes();
-    changes.extend(confirmations(blocks));
-    drop(opened.begin(&changes).unwrap());
+    let mut all = opened.take_changes();
+    all.extend(changes);
+    drop(opened.begin(&all).unwrap());
+}
+
+/// The object that the notes of [`Node`] are about.
+pub(crate) fn subject() -> Subject {
+    Subject { node: "node1".into(), namespace: "kube-system".into() }
 }
 
 /// A running agent.
@@ -179,6 +192,9 @@ pub(crate) struct Node {
     pub(crate) client: AgentClient,
     pub(crate) allocator: Allocator,
     pub(crate) readiness: Readiness,
+    /// What the journal had noted.
+    pub(crate) start: Start,
+    pub(crate) disk: Disk,
     directory: TempDir,
     stop: CancellationToken,
     serving: tokio::task::JoinHandle<()>,
@@ -195,15 +211,23 @@ impl Node {
 
     /// An agent on a store that exists, without blocks.
     pub(crate) async fn open(directory: TempDir) -> Self {
+        Self::open_at(directory, None, Identity::default()).await
+    }
+
+    /// The same on this machine, with a journal that counts as one that had come to `position`.
+    pub(crate) async fn open_at(directory: TempDir, position: Option<Position>, here: Identity) -> Self {
         let mut opened = Opened::read(RealDirectory::lock(&directory.path().join("store.d")).unwrap()).unwrap();
         let mut ledger = Ledger::new(0);
         for change in opened.take_changes() {
             ledger.apply(&change);
         }
+        let start = Start::new(subject(), &mut ledger, position.unwrap_or(opened.position()), here);
         let journal = opened.begin(&ledger.snapshot()).unwrap();
+        let start = start.recorded();
+        let disk = Disk::new(start.durable());
+        let journal = disk.with(Box::new(journal));
         let (metrics, _) = Metrics::registered();
-        let (allocator, ended) =
-            Allocator::start(ledger, Box::new(journal), system_clock(), Arc::clone(&metrics)).unwrap();
+        let (allocator, ended) = Allocator::start(ledger, journal, system_clock(), Arc::clone(&metrics)).unwrap();
         let (readiness, stop) = (Readiness::default(), CancellationToken::new());
         let address = socket(directory.path());
         let listener = Listener::bind(&address).unwrap();
@@ -212,7 +236,7 @@ impl Node {
         let serving = listener.serve(rpc, stop.clone());
         let serving = tokio::spawn(async move { serving.await.unwrap() });
         let client = AgentClient::connect(&address, deadline()).await.unwrap();
-        Self { client, allocator, readiness, directory, stop, serving, ended }
+        Self { client, allocator, readiness, start, disk, directory, stop, serving, ended }
     }
 
     /// The API server assigns these blocks to the node, and confirms them.

@@ -108,24 +108,6 @@ impl Home {
     pub(crate) fn log(&self) -> String {
         std::fs::read_to_string(self.path("log")).unwrap()
     }
-
-    /// Waits until the agent has logged something.
-    pub(crate) async fn await_log(&self, text: &str) {
-        let until = deadline();
-        while !self.log().contains(text) {
-            assert!(tokio::time::Instant::now() < until, "{text:?} is not in the log: {}", self.log());
-            tokio::time::sleep(Duration::from_millis(5)).await;
-        }
-    }
-
-    /// Waits until a file of the store is there, or is not.
-    pub(crate) async fn await_file(&self, name: &str, there: bool) {
-        let until = deadline();
-        while self.path("store.d").join(name).exists() != there {
-            assert!(tokio::time::Instant::now() < until, "{name} there: {}, {}", !there, self.log());
-            tokio::time::sleep(Duration::from_millis(5)).await;
-        }
-    }
 }
 
 /// strace and the agent below it; neither outlives the test.

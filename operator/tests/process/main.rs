@@ -205,7 +205,7 @@ fn it_is_ready_once_its_caches_are_in_sync_and_alive_and_measured_before() {
     assert_eq!(get(&probes, "/healthz").0, 200);
     let (code, body) = get(&probes, "/readyz");
     assert_eq!(code, 503, "{body}");
-    assert!(body.contains("not in sync"), "{body}");
+    assert!(body.contains("waiting for the first list of") && body.contains("nodes"), "{body}");
     let (code, body) = get(&metrics, "/metrics");
     assert_eq!(code, 200, "{body}");
     // What can be counted is there before the first event.

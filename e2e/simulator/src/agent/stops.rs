@@ -1,5 +1,7 @@
 //! How an agent starts and ends: a normal start, kill -9, and a power cut of its node.
 
+use ipam_node_agent::identity::Identity;
+
 use super::super::clock::Clock;
 use super::super::process::Process;
 use super::collect::Objects;
@@ -11,7 +13,13 @@ impl Node {
         if self.process.is_some() || self.without_agent {
             return;
         }
-        match Process::start(&self.name, &mut self.disk, &self.wall, clock) {
+        self.starts += 1;
+        let here = Identity {
+            store: Some(format!("{}-{}", self.name, self.starts)),
+            machine: Some(self.name.clone()),
+            boot: Some(self.boots.to_string()),
+        };
+        match Process::start(&self.name, &mut self.disk, here, &self.wall, clock) {
             Ok(process) => self.process = process,
             Err(wrong) => self.blame(Some(wrong)),
         }
@@ -52,6 +60,7 @@ impl Node {
         if !self.disk.is_empty() {
             self.activity.count("power cuts of nodes");
         }
+        self.boots += 1;
         for pod in std::mem::take(&mut self.pods).into_values() {
             if luck % 2 == 1 {
                 self.to_delete.push((pod.request.pools, pod.request.owner));

@@ -341,9 +341,10 @@ pub(super) fn notes(
 /// note that changes is about a node, or says where the current state is.
 fn event_of(update: &ConditionUpdate, plan: &Plan) -> PoolEvent {
     match (update.kind, update.reason) {
-        (RELEASING, "BlocksInUse") => {
-            PoolEvent::normal("BlocksReleasing", "Nodes lose their blocks. The condition Releasing names them, and what ends it.")
-        }
+        (RELEASING, "BlocksInUse") => PoolEvent::normal(
+            "BlocksReleasing",
+            "Nodes lose their blocks. The condition Releasing names them, and what ends it.",
+        ),
         (READY, "Deleting") if update.message.contains(RELEASE_POOLS) => {
             PoolEvent::warning("IPAMNodesRefused", &update.message)
         }
@@ -371,14 +372,11 @@ fn is_news(
     let newly_says = |words: &str| update.message.contains(words) && old.is_none_or(|old| !old.message.contains(words));
     match (update.kind, update.reason) {
         // The message changes with the report of each agent.
-        (EXHAUSTED, AWAITING_REPORTS) => turned,
+        (EXHAUSTED, AWAITING_REPORTS) | (DEGRADED, NOT_WRITTEN) => turned,
         (EXHAUSTED, _) => update.holds && reworded,
         (READY, "Overlap") | (DEGRADED, DUPLICATE) => turned || reworded,
-        (DEGRADED, NOT_WRITTEN) => turned,
         (READY, "EditDeferred") => turned || is_of_another_spec(seen, old),
-        (READY, "Deleting") => {
-            !plan.assignments.is_empty() && (turned || newly_says(RELEASE_POOLS))
-        }
+        (READY, "Deleting") => !plan.assignments.is_empty() && (turned || newly_says(RELEASE_POOLS)),
         (RELEASING, _) => {
             let is_new = has_newly_departed(seen, plan) || newly_says(WITHOUT_BLOCK);
             update.holds && matches!(outlook, PoolPhase::Serving { .. }) && is_new

@@ -379,8 +379,8 @@ fn refused_releases(seen: &DecisionInput<'_>, plan: &Plan, named: &BTreeSet<Stri
         given.phase == BlockPhase::Active && !is_new && !named.contains(&given.node)
     };
     let life = &seen.pool.life;
-    let names = |given: &&Assignment| !life.force_releases_all() && life.force_releases(&given.node);
-    let refused = plan.assignments.iter().filter(names).filter(is_refused).take(MOST_REFUSED);
+    let is_meant = |given: &&Assignment| !life.force_releases_all() && life.force_releases(&given.node);
+    let refused = plan.assignments.iter().filter(is_meant).filter(is_refused).take(MOST_REFUSED);
     let event = |given: &Assignment| {
         let text = format!(
             "Node {} is served, so its block is not released, and the annotation force-release does not name the node any more. To take its \

@@ -252,7 +252,9 @@ mod tests {
     #[test]
     fn an_error_lasts_from_the_third_in_a_row_until_a_write_succeeds() {
         let (now, mut queue) = (Instant::now(), NodeQueue::default());
-        for (error, lasting) in [(Some("x"), None), (None, None), (Some("y"), None), (Some("z"), Some("z")), (None, Some("z"))] {
+        for (error, lasting) in
+            [(Some("x"), None), (None, None), (Some("y"), None), (Some("z"), Some("z")), (None, Some("z"))]
+        {
             queue.begin("a");
             queue.fail("a", error.map(str::to_owned), now);
             assert_eq!(queue.lasting_error("a"), lasting, "{error:?}");

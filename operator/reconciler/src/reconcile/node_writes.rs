@@ -219,7 +219,8 @@ impl Reconciler {
     /// Wakes the pools with a block of the node if the node has an error to show that it had not before, or the other way round.
     fn wake_pools_that_show(&mut self, node: &str, had_error: bool, now: Instant) {
         if self.queue.lasting_error(node).is_some() != had_error {
-            let is_of_node = |task: &&mut PoolTask| task.applied.as_ref().is_some_and(|applied| applied.of(node).is_some());
+            let is_of_node =
+                |task: &&mut PoolTask| task.applied.as_ref().is_some_and(|applied| applied.of(node).is_some());
             self.pools.values_mut().filter(is_of_node).for_each(|task| task.due.wake(now));
         }
     }

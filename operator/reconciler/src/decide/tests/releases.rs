@@ -403,7 +403,9 @@ fn a_pool_in_the_way_of_which_an_older_one_stands_serves_nobody_and_heals() {
 
 #[test]
 fn the_grace_is_said_as_it_was_set() {
-    for (seconds, said) in [(24 * 3600, "gone for 24 h."), (90 * 60, "gone for 90 min."), (45, "gone for 45 s.")] {
+    for (seconds, said) in
+        [(24 * 3600, "missing for 24 h."), (90 * 60, "missing for 90 min."), (45, "missing for 45 s.")]
+    {
         let (mut scene, record) = departed();
         (scene.grace, scene.second) = (Some(Duration::from_secs(seconds)), 1);
         let status = scene.decide(&record).status.unwrap();
