@@ -52,6 +52,47 @@ app.kubernetes.io/name: {{ include "nv-ipam.name" . }}
 app.kubernetes.io/instance: {{ .Release.Name }}
 {{- end }}
 
+{{/* Whether the cluster is OpenShift: not empty means yes. */}}
+{{- define "nv-ipam.openshift" -}}
+{{- $enabled := toString .Values.openshift.enabled -}}
+{{- if eq $enabled "auto" -}}
+{{- if or (eq .Values.webhook.certificates "openshift") (.Capabilities.APIVersions.Has "security.openshift.io/v1") -}}true{{- end -}}
+{{- else if eq $enabled "true" -}}true{{- end -}}
+{{- end }}
+
+{{/* A security context for a pod that restricted-v2 admits: this constraint assigns the user and the groups, and rejects fixed ones.
+     Takes the root and the context. */}}
+{{- define "nv-ipam.restricted" -}}
+{{- if include "nv-ipam.openshift" .root -}}
+{{- toYaml (omit (default dict .context) "runAsUser" "runAsGroup" "fsGroup") -}}
+{{- else -}}
+{{- toYaml (default dict .context) -}}
+{{- end -}}
+{{- end }}
+
+{{/* The agent's security contexts. The runtime of a privileged container drops no capability and applies no profile. SELinux of
+     OpenShift denies container_t the folders of the node; spc_t may write them. */}}
+{{- define "nv-ipam.agentPodSecurity" -}}
+{{- $context := default dict .Values.agent.podSecurityContext -}}
+{{- toYaml (ternary (omit $context "seccompProfile") $context .Values.agent.privileged) -}}
+{{- end }}
+{{- define "nv-ipam.agentSecurity" -}}
+{{- $context := deepCopy (default dict .Values.agent.securityContext) -}}
+{{- if .Values.agent.privileged -}}
+{{- $context = set (omit $context "allowPrivilegeEscalation" "capabilities" "seccompProfile") "privileged" true -}}
+{{- else if include "nv-ipam.openshift" . -}}
+{{- if not (or $context.seLinuxOptions (default dict .Values.agent.podSecurityContext).seLinuxOptions) -}}
+{{- $_ := set $context "seLinuxOptions" (dict "type" "spc_t") -}}
+{{- end -}}
+{{- end -}}
+{{- toYaml $context -}}
+{{- end }}
+
+{{/* The node's folder of CNI plugins. */}}
+{{- define "nv-ipam.cniBinDir" -}}
+{{- default (ternary "/var/lib/cni/bin" "/opt/cni/bin" (eq (include "nv-ipam.openshift" .) "true")) .Values.agent.cni.binDir -}}
+{{- end }}
+
 {{- define "nv-ipam.image" -}}
 {{- $tag := default .Chart.AppVersion .Values.image.tag -}}
 {{ .Values.image.repository }}{{ ternary "@" ":" (hasPrefix "sha256:" $tag) }}{{ $tag }}
@@ -115,7 +156,7 @@ readinessProbe:
 {{- if hasPrefix "unix://" .Values.agent.bindAddress -}}
 {{- $folders = append $folders (dir (trimPrefix "unix://" .Values.agent.bindAddress)) -}}
 {{- end -}}
-{{- if not .Values.agent.cni.skipBinaryCopy -}}{{- $folders = append $folders .Values.agent.cni.binDir -}}{{- end -}}
+{{- if not .Values.agent.cni.skipBinaryCopy -}}{{- $folders = append $folders (include "nv-ipam.cniBinDir" .) -}}{{- end -}}
 {{- if not .Values.agent.cni.skipConfigCreation -}}{{- $folders = append $folders .Values.agent.cni.confDir -}}{{- end -}}
 {{- $folders | uniq | toJson -}}
 {{- end }}

@@ -8,6 +8,7 @@
   "name" (list `^([a-z0-9]([-a-z0-9]{0,61}[a-z0-9])?)?$` "is no name of a namespace or prefix; it takes up to 63 of a-z, 0-9 and '-', with '-' neither first nor last")
   "object" (list `^([a-z0-9]([-a-z0-9.]{0,251}[a-z0-9])?)?$` "is no name of an object; it takes up to 253 of a-z, 0-9, '-' and '.'")
   "path" (list (printf `^(%s)+$` $name) "is no absolute path; write it from the root, without \".\" and \"..\", as in \"/var/lib/cni\"")
+  "folder" (list (printf `^(%s)*$` $name) "is no absolute path; write it from the root, without \".\" and \"..\", as in \"/var/lib/cni\"")
   "file" (list (printf `^(%s){2,}$` $name) "is no file in a folder of its own; write it from the root, without \".\" and \"..\", as in \"/var/lib/cni/nv-ipam/store\"")
   "duration" (list `^(0|([0-9]+([.][0-9]+)?(h|m|s|ms))+)?$` "is no duration; write numbers with h, m or s, as in \"1m30s\"")
   "interval" (list `^([0-9]+([.][0-9]+)?(h|m|s|ms))+$` "is no duration; write numbers with h, m or s, as in \"1m30s\"")
@@ -34,7 +35,7 @@
   (list "object" "agent.serviceAccount.name")
   (list "interval" "agent.staleIpCheck.interval") (list "interval" "agent.releasedIpCooldown")
   (list "duration" "agent.offlineLimit")
-  (list "path" "agent.cni.binDir") (list "path" "agent.cni.confDir") (list "path" "agent.cni.binFile")
+  (list "folder" "agent.cni.binDir") (list "path" "agent.cni.confDir") (list "path" "agent.cni.binFile")
   (list "path" "agent.cni.logFile") (list "agent" "agent.cni.daemonSocket")
 -}}
 {{- $form := index $forms (first $check) -}}

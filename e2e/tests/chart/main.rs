@@ -7,6 +7,8 @@ mod certificates;
 #[cfg(test)]
 mod lifecycle;
 #[cfg(test)]
+mod options;
+#[cfg(test)]
 mod policy;
 #[cfg(test)]
 mod rendered;
