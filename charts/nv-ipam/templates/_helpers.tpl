@@ -129,14 +129,21 @@ app.kubernetes.io/instance: {{ .Release.Name }}
 {{/* Probes of both daemons. Takes a component's values. */}}
 {{- define "nv-ipam.probes" -}}
 {{- if ne .healthProbeBindAddress "0" }}
+{{- with .startupProbe }}
+startupProbe:
+  httpGet: {path: /healthz, port: probes}
+  {{- toYaml . | nindent 2 }}
+{{- end }}
+{{- with .livenessProbe }}
 livenessProbe:
   httpGet: {path: /healthz, port: probes}
-  initialDelaySeconds: 10
-  periodSeconds: 20
+  {{- toYaml . | nindent 2 }}
+{{- end }}
+{{- with .readinessProbe }}
 readinessProbe:
   httpGet: {path: /readyz, port: probes}
-  initialDelaySeconds: 1
-  periodSeconds: 5
+  {{- toYaml . | nindent 2 }}
+{{- end }}
 {{- end }}
 {{- end }}
 

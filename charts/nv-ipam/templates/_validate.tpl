@@ -49,6 +49,26 @@
 {{- if and (gt (int .operator.replicas) 1) (not .operator.leaderElect) -}}
 {{- $mistakes = append $mistakes (printf "operator.replicas is %d with operator.leaderElect off: several operators would write at once; turn leaderElect on, or set replicas to 1" (int .operator.replicas)) -}}
 {{- end -}}
+{{- $strategy := default dict .operator.strategy -}}
+{{- if and (not .operator.leaderElect) $strategy (ne (toString $strategy.type) "Recreate") -}}
+{{- $mistakes = append $mistakes (printf "operator.strategy.type is %q with operator.leaderElect off: two operators would write at once during an upgrade; turn leaderElect on, or set the type to \"Recreate\"" (default "RollingUpdate" $strategy.type)) -}}
+{{- end -}}
+{{- if and (eq (toString $strategy.type) "Recreate") $strategy.rollingUpdate -}}
+{{- $mistakes = append $mistakes "operator.strategy has rollingUpdate with the type \"Recreate\"; leave rollingUpdate out" -}}
+{{- end -}}
+{{- with .operator.podDisruptionBudget -}}
+{{- $least := toString .minAvailable -}}
+{{- $most := toString .maxUnavailable -}}
+{{- if and (ne $least "") (ne $most "") -}}
+{{- $mistakes = append $mistakes "operator.podDisruptionBudget has minAvailable and maxUnavailable, which Kubernetes rejects; give one of them" -}}
+{{- end -}}
+{{- if and .create (or (eq $most "0") (eq $most "0%") (eq $least "100%") (and (regexMatch `^[0-9]+$` $least) (ge (int $least) (int $.Values.operator.replicas)) (gt (int $.Values.operator.replicas) 1))) -}}
+{{- $mistakes = append $mistakes (printf "operator.podDisruptionBudget lets no pod of %d be evicted: no node of theirs could be drained; write a lower minAvailable or a higher maxUnavailable" (int $.Values.operator.replicas)) -}}
+{{- end -}}
+{{- end -}}
+{{- if and .resourceQuota.create (not (or .operator.priorityClassName .agent.priorityClassName)) -}}
+{{- $mistakes = append $mistakes "resourceQuota.create is on, but neither the operator nor the agent has a priorityClassName; turn it off" -}}
+{{- end -}}
 {{- if eq (include "nv-ipam.operatorAccount" $) (include "nv-ipam.agentAccount" $) -}}
 {{- $mistakes = append $mistakes (printf "operator.serviceAccount.name and agent.serviceAccount.name are both %q: what the admission policy forbids an agent would be forbidden to the operator too; give each an account of its own" (include "nv-ipam.agentAccount" $)) -}}
 {{- end -}}

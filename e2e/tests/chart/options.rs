@@ -64,3 +64,55 @@ fn security_contexts_are_replaced_by_values() {
     assert_eq!(agent["containers"][0]["securityContext"], expected);
     assert_eq!(agent["securityContext"], json!({}));
 }
+
+#[test]
+fn one_operator_at_a_time_writes_without_election() {
+    let strategy = |values: &[&str]| only(&render(values), "Deployment")["spec"]["strategy"].clone();
+    let gapless = json!({"type": "RollingUpdate", "rollingUpdate": {"maxUnavailable": 0, "maxSurge": 1}});
+    assert_eq!(strategy(&[]), gapless);
+    let alone = ["operator.leaderElect=false", "operator.replicas=1"];
+    assert_eq!(strategy(&alone), json!({"type": "Recreate"}));
+    assert_eq!(strategy(&["operator.strategy.type=Recreate"]), json!({"type": "Recreate"}));
+}
+
+#[test]
+fn disruption_budget_never_blocks_drains_of_unready_replicas() {
+    let budget = |values: &[&str]| only(&render(values), "PodDisruptionBudget")["spec"].clone();
+    let default = budget(&[]);
+    assert_eq!((&default["minAvailable"], &default["maxUnavailable"]), (&json!(1), &Value::Null));
+    assert_eq!(default["unhealthyPodEvictionPolicy"], "AlwaysAllow");
+    let share = budget(&["operator.podDisruptionBudget.maxUnavailable=50%"]);
+    assert_eq!((&share["minAvailable"], &share["maxUnavailable"]), (&Value::Null, &json!("50%")));
+    for none in ["operator.podDisruptionBudget.create=false", "operator.replicas=1"] {
+        assert!(names(&render(&[none]), "PodDisruptionBudget").is_empty(), "{none}");
+    }
+}
+
+#[test]
+fn spread_constraints_select_the_operators_pods() {
+    let entry = "operator.topologySpreadConstraints[0]";
+    let fields = ["maxSkew=1", "topologyKey=zone", "whenUnsatisfiable=ScheduleAnyway"];
+    let values: Vec<String> = fields.iter().map(|field| format!("{entry}.{field}")).collect();
+    let objects = render(&values.iter().map(String::as_str).collect::<Vec<_>>());
+    let deployment = only(&objects, "Deployment");
+    let constraint = &deployment["spec"]["template"]["spec"]["topologySpreadConstraints"][0];
+    assert_eq!(constraint["labelSelector"], deployment["spec"]["selector"]);
+}
+
+#[test]
+fn each_daemon_has_three_probes_unless_values_say_otherwise() {
+    let objects = render(&["agent.startupProbe=null", "operator.livenessProbe.timeoutSeconds=7"]);
+    let [operator, agent, _] = pods(&objects).map(|pod| &pod["containers"][0]);
+    assert_eq!(operator["startupProbe"]["httpGet"]["path"], "/healthz");
+    assert_eq!(operator["livenessProbe"]["timeoutSeconds"], 7);
+    assert_eq!(operator["readinessProbe"]["httpGet"]["path"], "/readyz");
+    assert!(agent.get("startupProbe").is_none());
+    assert_eq!(agent["livenessProbe"]["timeoutSeconds"], 10);
+}
+
+#[test]
+fn quota_allows_the_priority_classes_of_both_daemons() {
+    let objects = render(&["resourceQuota.create=true"]);
+    let expression = &only(&objects, "ResourceQuota")["spec"]["scopeSelector"]["matchExpressions"][0];
+    assert_eq!(expression["values"], json!(["system-cluster-critical", "system-node-critical"]));
+}

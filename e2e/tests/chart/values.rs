@@ -90,6 +90,18 @@ fn a_mistyped_value_is_refused_with_its_path_and_what_would_be_right() {
         ("webhook.bindAddress=:65536", &["webhook.bindAddress \":65536\" is no address"]),
         ("agent.bindAddress=tcp://10.0.0.1:99999", &["agent.bindAddress \"tcp://10.0.0.1:99999\" is no address"]),
         ("operator.healthProbeBindAddress=127.0.0.1:8081", &["no kubelet can reach it", "\":8081\""]),
+        ("operator.livenessProbe.path=/x", &["/operator/livenessProbe", "'path'"]),
+        ("operator.podDisruptionBudget.maxUnavailable=x", &["/operator/podDisruptionBudget/maxUnavailable", "'x'"]),
+        ("operator.podDisruptionBudget.minAvailable=2", &["no pod of 2 be evicted", "a lower minAvailable"]),
+        ("operator.podDisruptionBudget.maxUnavailable=0", &["no pod of 2 be evicted", "a higher maxUnavailable"]),
+        (
+            "operator.podDisruptionBudget.minAvailable=1,operator.podDisruptionBudget.maxUnavailable=1",
+            &["minAvailable and maxUnavailable", "give one of them"],
+        ),
+        (
+            "operator.leaderElect=false,operator.replicas=1,operator.strategy.type=RollingUpdate",
+            &["operator.strategy.type is \"RollingUpdate\"", "set the type to \"Recreate\""],
+        ),
     ] {
         let said = template(&[value]).unwrap_err().to_string();
         for word in words {
