@@ -17,11 +17,13 @@
   "agent" (list (printf `^(unix://(%s){2,}|tcp://([^ /:]+|\[[0-9a-fA-F:.]+\]):%s)$` $name $port) "is no address of the agent; write unix:///FOLDER/NAME or tcp://IP:PORT")
   "size" (list `^([0-9]+(k|K|M|G|Ki|Mi|Gi)?)?$` "is no size; write a number, as in \"64Ki\"")
   "bundle" (list `^(LS0tLS[A-Za-z0-9+/=]+)?$` "is no PEM in base64; write what `base64 -w0 ca.crt` prints")
+  "registry" (list `^([^ @:/]+(:[0-9]+)?(/[^ @:/]+)*)?$` "is no registry; write it without scheme and without \"/\" at its end, as in \"registry.example.com:5000\"")
+  "digest" (list `^(sha256:[0-9a-f]{64})?$` "is no digest; write \"sha256:\" and 64 of 0-9 and a-f")
   "image" (list `^[^ @:]+(:[0-9]+/[^ @:]+)?$` "is no image repository; write it without tag, as in \"registry.example.com/nv-ipam\"")
 -}}
 {{- range $check := list
-  (list "name" "nameOverride") (list "name" "fullnameOverride") (list "name" "poolsNamespace")
-  (list "image" "image.repository")
+  (list "name" "nameOverride") (list "name" "fullnameOverride") (list "name" "namespaceOverride") (list "name" "poolsNamespace")
+  (list "image" "image.repository") (list "registry" "image.registry") (list "digest" "image.digest")
   (list "object" "webhook.secretName") (list "path" "webhook.certDir") (list "webhook" "webhook.bindAddress") (list "interval" "webhook.drain")
   (list "bundle" "webhook.caBundle")
   (list "interval" "webhook.certManager.duration") (list "interval" "webhook.certManager.renewBefore")
@@ -48,6 +50,23 @@
 {{- with .Values -}}
 {{- if and (gt (int .operator.replicas) 1) (not .operator.leaderElect) -}}
 {{- $mistakes = append $mistakes (printf "operator.replicas is %d with operator.leaderElect off: several operators would write at once; turn leaderElect on, or set replicas to 1" (int .operator.replicas)) -}}
+{{- end -}}
+{{- range $key := list "helm.sh/chart" "app.kubernetes.io/name" "app.kubernetes.io/instance" "app.kubernetes.io/component" "app.kubernetes.io/part-of" "app.kubernetes.io/version" "app.kubernetes.io/managed-by" -}}
+{{- if hasKey (default dict $.Values.commonLabels) $key -}}
+{{- $mistakes = append $mistakes (printf "commonLabels has %q, which the chart sets itself; leave it out" $key) -}}
+{{- end -}}
+{{- end -}}
+{{- if and .image.digest (hasPrefix "sha256:" .image.tag) -}}
+{{- $mistakes = append $mistakes "image.tag and image.digest are both digests; leave image.tag empty" -}}
+{{- end -}}
+{{- range $component := list "operator" "agent" -}}
+{{- range $field := list "registry" "digest" "repository" -}}
+{{- $form := index $forms (ternary "image" $field (eq $field "repository")) -}}
+{{- $value := default "" (index (default dict (index $.Values $component).image) $field) -}}
+{{- if and $value (not (regexMatch (first $form) $value)) -}}
+{{- $mistakes = append $mistakes (printf "%s.image.%s %q %s" $component $field $value (last $form)) -}}
+{{- end -}}
+{{- end -}}
 {{- end -}}
 {{- $strategy := default dict .operator.strategy -}}
 {{- if and (not .operator.leaderElect) $strategy (ne (toString $strategy.type) "Recreate") -}}

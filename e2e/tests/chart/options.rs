@@ -116,3 +116,57 @@ fn quota_allows_the_priority_classes_of_both_daemons() {
     let expression = &only(&objects, "ResourceQuota")["spec"]["scopeSelector"]["matchExpressions"][0];
     assert_eq!(expression["values"], json!(["system-cluster-critical", "system-node-critical"]));
 }
+
+#[test]
+fn all_objects_follow_the_namespace_override() {
+    let objects = render(&["namespaceOverride=system", "webhook.certificates=cert-manager", "openshift.enabled=true"]);
+    for object in &objects {
+        let namespace = object["metadata"]["namespace"].as_str();
+        assert!(namespace.is_none_or(|namespace| namespace == "system"), "{object}");
+    }
+    let text = serde_json::to_string(&objects).unwrap();
+    for words in ["system:serviceaccount:system:nv-ipam-node", "--ippools-namespace=system", "webhook.system.svc"] {
+        assert!(text.contains(words), "{words} is missing");
+    }
+    let pools = render(&["namespaceOverride=system", "poolsNamespace=pools"]);
+    assert!(serde_json::to_string(&pools).unwrap().contains("--ippools-namespace=pools"));
+}
+
+#[test]
+fn common_labels_and_annotations_are_on_all_objects_and_pods() {
+    let objects = render(&["commonLabels.team=net", "commonAnnotations.owner=me", "operator.podLabels.team=other"]);
+    for object in &objects {
+        assert_eq!(object["metadata"]["labels"]["team"], "net", "{object}");
+        assert_eq!(object["metadata"]["annotations"]["owner"], "me", "{object}");
+        let selector = &object["spec"]["selector"];
+        assert!(!selector.to_string().contains("team"), "{selector}");
+    }
+    for (kind, team) in [("Deployment", "other"), ("DaemonSet", "net"), ("Job", "net")] {
+        let metadata = &only(&objects, kind)["spec"]["template"]["metadata"];
+        assert_eq!((&metadata["labels"]["team"], &metadata["annotations"]["owner"]), (&json!(team), &json!("me")));
+    }
+}
+
+#[test]
+fn each_component_has_its_own_image_before_the_common_one() {
+    let digest = format!("sha256:{}", "0".repeat(64));
+    let of_digest = format!("image.digest={digest}");
+    let by_digest = format!("nv-ipam@{digest}");
+    for (values, operator, agent) in [
+        (&[][..], "nv-ipam:0.1.0", "nv-ipam:0.1.0"),
+        (&[&of_digest], &by_digest, &by_digest),
+        (&["image.registry=a.example:5000"], "a.example:5000/nv-ipam:0.1.0", "a.example:5000/nv-ipam:0.1.0"),
+        (&["image.registry=a", "global.imageRegistry=b"], "b/nv-ipam:0.1.0", "b/nv-ipam:0.1.0"),
+        (&["image.tag=v1", "operator.image.tag=v2"], "nv-ipam:v2", "nv-ipam:v1"),
+        (&[&of_digest, "operator.image.tag=v2"], "nv-ipam:v2", &by_digest),
+        (&["agent.image.repository=own", "agent.image.registry=c", "image.tag=v3"], "nv-ipam:v3", "c/own:v3"),
+    ] {
+        let objects = render(values);
+        let images = pods(&objects).map(|pod| pod["containers"][0]["image"].as_str().unwrap());
+        assert_eq!(images, [operator, agent, operator], "{values:?}");
+    }
+    let secrets = ["imagePullSecrets[0].name=a", "global.imagePullSecrets[0]=b", "global.imagePullSecrets[1].name=a"];
+    for pod in pods(&render(&secrets)) {
+        assert_eq!(pod["imagePullSecrets"], json!([{"name": "a"}, {"name": "b"}]));
+    }
+}
