@@ -68,6 +68,24 @@
 {{- end -}}
 {{- end -}}
 {{- end -}}
+{{- if and .operator.hostNetwork .agent.hostNetwork -}}
+{{- $webhook := ternary (list "webhook.bindAddress" .webhook.bindAddress) (list "" "0") (eq (include "nv-ipam.webhook" $) "true") -}}
+{{- range $of := list (list "operator.healthProbeBindAddress" .operator.healthProbeBindAddress) (list "operator.metricsBindAddress" .operator.metricsBindAddress) $webhook -}}
+{{- range $other := list "healthProbeBindAddress" "metricsBindAddress" -}}
+{{- $address := index $.Values.agent $other -}}
+{{- if and (ne (last $of) "0") (ne $address "0") (eq (include "nv-ipam.port" (last $of)) (include "nv-ipam.port" $address)) -}}
+{{- $mistakes = append $mistakes (printf "%s %q and agent.%s %q are one port of the node, because hostNetwork is on for both; give each its own" (first $of) (last $of) $other $address) -}}
+{{- end -}}
+{{- end -}}
+{{- end -}}
+{{- end -}}
+{{- if hasPrefix "tcp://" .agent.bindAddress -}}
+{{- if not (regexMatch `^tcp://(127[.]|localhost:|\[::1\]:)` .agent.bindAddress) -}}
+{{- $mistakes = append $mistakes (printf "agent.bindAddress %q lets every process that reaches it allocate and free addresses; write unix:///FOLDER/NAME, or for tests tcp://127.0.0.1:PORT" .agent.bindAddress) -}}
+{{- else if not .agent.hostNetwork -}}
+{{- $mistakes = append $mistakes (printf "agent.bindAddress %q is the loopback of the pod, which the plugin on the node does not reach; write unix:///FOLDER/NAME, or turn agent.hostNetwork on" .agent.bindAddress) -}}
+{{- end -}}
+{{- end -}}
 {{- $strategy := default dict .operator.strategy -}}
 {{- if and (not .operator.leaderElect) $strategy (ne (toString $strategy.type) "Recreate") -}}
 {{- $mistakes = append $mistakes (printf "operator.strategy.type is %q with operator.leaderElect off: two operators would write at once during an upgrade; turn leaderElect on, or set the type to \"Recreate\"" (default "RollingUpdate" $strategy.type)) -}}

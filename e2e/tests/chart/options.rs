@@ -150,15 +150,15 @@ fn common_labels_and_annotations_are_on_all_objects_and_pods() {
 #[test]
 fn each_component_has_its_own_image_before_the_common_one() {
     let digest = format!("sha256:{}", "0".repeat(64));
-    let of_digest = format!("image.digest={digest}");
-    let by_digest = format!("nv-ipam@{digest}");
+    let (of_digest, by_digest) = (format!("image.digest={digest}"), format!("nv-ipam@{digest}"));
+    let (of_digest, by_digest) = (of_digest.as_str(), by_digest.as_str());
     for (values, operator, agent) in [
         (&[][..], "nv-ipam:0.1.0", "nv-ipam:0.1.0"),
-        (&[&of_digest], &by_digest, &by_digest),
+        (&[of_digest], by_digest, by_digest),
         (&["image.registry=a.example:5000"], "a.example:5000/nv-ipam:0.1.0", "a.example:5000/nv-ipam:0.1.0"),
         (&["image.registry=a", "global.imageRegistry=b"], "b/nv-ipam:0.1.0", "b/nv-ipam:0.1.0"),
         (&["image.tag=v1", "operator.image.tag=v2"], "nv-ipam:v2", "nv-ipam:v1"),
-        (&[&of_digest, "operator.image.tag=v2"], "nv-ipam:v2", &by_digest),
+        (&[of_digest, "operator.image.tag=v2"], "nv-ipam:v2", by_digest),
         (&["agent.image.repository=own", "agent.image.registry=c", "image.tag=v3"], "nv-ipam:v3", "c/own:v3"),
     ] {
         let objects = render(values);
@@ -169,4 +169,77 @@ fn each_component_has_its_own_image_before_the_common_one() {
     for pod in pods(&render(&secrets)) {
         assert_eq!(pod["imagePullSecrets"], json!([{"name": "a"}, {"name": "b"}]));
     }
+}
+
+#[test]
+fn extra_objects_are_yaml_or_templates() {
+    let text = r#"{"apiVersion": "v1", "kind": "Secret", "metadata": {"name": "{{ .Release.Name }}-text"}}"#;
+    let object = r#"{"apiVersion": "v1", "kind": "ConfigMap", "metadata": {"name": "{{ .Release.Name }}-object"}}"#;
+    let text = format!("extraObjects[1]={}", json!(text));
+    let objects = render_with(&["--set-json", &format!("extraObjects[0]={object}"), "--set-json", &text]);
+    assert_eq!(only(&objects, "ConfigMap")["metadata"]["name"], "nv-ipam-object");
+    assert_eq!(only(&objects, "Secret")["metadata"]["name"], "nv-ipam-text");
+}
+
+#[test]
+fn extra_pools_live_with_the_pools_and_outlive_the_release() {
+    let pool = json!({"kind": "IPPool", "name": "rdma", "spec": {"subnet": "10.0.0.0/16", "perNodeBlockSize": 100}});
+    let objects = render_with(&["--set", "poolsNamespace=pools", "--set-json", &format!("extraPools=[{pool}]")]);
+    let rendered = only(&objects, "IPPool");
+    assert_eq!(rendered["spec"], pool["spec"]);
+    assert_eq!(rendered["metadata"]["namespace"], "pools");
+    assert_eq!(rendered["metadata"]["annotations"]["helm.sh/resource-policy"], "keep");
+}
+
+#[test]
+fn containers_beside_a_daemon_come_after_it() {
+    let of = |daemon: &str| {
+        let containers = json!([{"name": "beside", "image": "x"}]);
+        [format!("{daemon}.initContainers={containers}"), format!("{daemon}.extraContainers={containers}")]
+    };
+    let values = [of("operator"), of("agent")].concat();
+    let words: Vec<&str> = values.iter().flat_map(|value| ["--set-json", value]).collect();
+    let objects = render_with(&words);
+    for (pod, name) in pods(&objects)[..2].iter().zip(["controller", "node"]) {
+        let names = [&pod["containers"][0]["name"], &pod["containers"][1]["name"], &pod["initContainers"][0]["name"]];
+        assert_eq!(names.map(|name| name.as_str().unwrap()), [name, "beside", "beside"]);
+    }
+}
+
+#[test]
+fn webhook_is_reached_on_the_nodes_network_by_value() {
+    let values = ["operator.hostNetwork=true", "webhook.annotations.a=b", "webhook.labels.c=d"];
+    let objects = render(&[&values[..], &["webhook.certificates=cert-manager"]].concat());
+    let pod = pods(&objects)[0];
+    assert_eq!((&pod["hostNetwork"], &pod["dnsPolicy"]), (&json!(true), &json!("ClusterFirstWithHostNet")));
+    let metadata = &only(&objects, "ValidatingWebhookConfiguration")["metadata"];
+    assert_eq!(metadata["labels"]["c"], "d");
+    assert_eq!(metadata["annotations"]["a"], "b");
+    assert!(metadata["annotations"]["cert-manager.io/inject-ca-from"].is_string(), "{metadata}");
+}
+
+#[test]
+fn operator_tolerates_gpu_nodes_and_prefers_the_control_plane() {
+    let objects = render(&[]);
+    let pod = pods(&objects)[0];
+    let gpu = json!({"key": "nvidia.com/gpu", "operator": "Exists", "effect": "NoSchedule"});
+    assert!(pod["tolerations"].as_array().unwrap().contains(&gpu), "{pod}");
+    let preferred = &pod["affinity"]["nodeAffinity"]["preferredDuringSchedulingIgnoredDuringExecution"];
+    assert!(preferred.to_string().contains("node-role.kubernetes.io/control-plane"), "{preferred}");
+    let own = render(&["operator.affinity.podAffinity.x=y"]);
+    assert_eq!(pods(&own)[0]["affinity"], json!({"podAffinity": {"x": "y"}}));
+}
+
+#[test]
+fn service_accounts_take_labels_secrets_and_no_token_mount() {
+    let account = "agent.serviceAccount";
+    let values = ["labels.a=b", "imagePullSecrets[0].name=s", "automountServiceAccountToken=false"];
+    let values = values.map(|value| format!("{account}.{value}"));
+    let objects = render(&values.each_ref().map(String::as_str));
+    let is_it = |object: &&Value| object["kind"] == "ServiceAccount" && object["metadata"]["name"] == "nv-ipam-node";
+    let account = objects.iter().find(is_it).unwrap();
+    assert_eq!(account["metadata"]["labels"]["a"], "b");
+    assert_eq!(account["imagePullSecrets"], json!([{"name": "s"}]));
+    assert_eq!(account["automountServiceAccountToken"], false);
+    assert_eq!(pods(&objects)[1]["automountServiceAccountToken"], true, "the agent needs a token");
 }

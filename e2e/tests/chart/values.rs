@@ -95,6 +95,14 @@ fn a_mistyped_value_is_refused_with_its_path_and_what_would_be_right() {
         ("image.digest=sha256:12", &["image.digest \"sha256:12\" is no digest"]),
         ("agent.image.digest=x12", &["agent.image.digest \"x12\" is no digest"]),
         ("operator.image.command=x", &["/operator/image", "'command'"]),
+        ("agent.bindAddress=tcp://10.0.0.1:99", &["every process that reaches it", "write unix:///FOLDER/NAME"]),
+        ("agent.bindAddress=tcp://127.0.0.1:99", &["loopback of the pod", "turn agent.hostNetwork on"]),
+        (
+            "operator.hostNetwork=true,agent.hostNetwork=true",
+            &["operator.metricsBindAddress \":8080\" and agent.metricsBindAddress", "one port of the node"],
+        ),
+        ("extraPools[0].kind=Pool", &["/extraPools/0/kind", "'CIDRPool'"]),
+        ("extraObjects[0].kind=Secret", &["/extraObjects/0", "'apiVersion'"]),
         ("operator.livenessProbe.path=/x", &["/operator/livenessProbe", "'path'"]),
         ("operator.podDisruptionBudget.maxUnavailable=x", &["/operator/podDisruptionBudget/maxUnavailable", "'x'"]),
         ("operator.podDisruptionBudget.minAvailable=2", &["no pod of 2 be evicted", "a lower minAvailable"]),
@@ -123,6 +131,7 @@ fn what_just_fits_is_taken() {
         "webhook.drain=25s",
         "webhook.drain=1m30s,operator.terminationGracePeriodSeconds=95",
         "agent.cni.binDir=/opt/..x/.y/z",
+        "agent.bindAddress=tcp://127.0.0.1:99,agent.hostNetwork=true",
         "operator.resources=null,agent.tolerations=null,operator.terminationGracePeriodSeconds=null",
         // Without a webhook nobody drains.
         "webhook.certificates=none,webhook.drain=1h",
