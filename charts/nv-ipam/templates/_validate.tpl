@@ -22,7 +22,7 @@
   "image" (list `^[^ @:]+(:[0-9]+/[^ @:]+)?$` "is no image repository; write it without tag, as in \"registry.example.com/nv-ipam\"")
 -}}
 {{- range $check := list
-  (list "name" "nameOverride") (list "name" "fullnameOverride") (list "name" "namespaceOverride") (list "name" "poolsNamespace")
+  (list "name" "nameOverride") (list "name" "fullnameOverride") (list "name" "namespaceOverride") (list "name" "poolsNamespace") (list "name" "monitoring.dashboard.namespace")
   (list "image" "image.repository") (list "registry" "image.registry") (list "digest" "image.digest")
   (list "object" "webhook.secretName") (list "path" "webhook.certDir") (list "webhook" "webhook.bindAddress") (list "interval" "webhook.drain")
   (list "bundle" "webhook.caBundle")
@@ -84,6 +84,27 @@
 {{- $mistakes = append $mistakes (printf "agent.bindAddress %q lets every process that reaches it allocate and free addresses; write unix:///FOLDER/NAME, or for tests tcp://127.0.0.1:PORT" .agent.bindAddress) -}}
 {{- else if not .agent.hostNetwork -}}
 {{- $mistakes = append $mistakes (printf "agent.bindAddress %q is the loopback of the pod, which the plugin on the node does not reach; write unix:///FOLDER/NAME, or turn agent.hostNetwork on" .agent.bindAddress) -}}
+{{- end -}}
+{{- end -}}
+{{- if and .monitoring.serviceMonitor.create .monitoring.podMonitor.create -}}
+{{- $mistakes = append $mistakes "monitoring.serviceMonitor and monitoring.podMonitor would scrape each pod twice; turn one off" -}}
+{{- end -}}
+{{- if or .monitoring.service.create .monitoring.serviceMonitor.create .monitoring.podMonitor.create -}}
+{{- if and (eq .operator.metricsBindAddress "0") (eq .agent.metricsBindAddress "0") -}}
+{{- $mistakes = append $mistakes "monitoring has a Service or monitor, but operator.metricsBindAddress and agent.metricsBindAddress are \"0\": there is nothing to scrape; write \":8080\"" -}}
+{{- end -}}
+{{- range $component := list "operator" "agent" -}}
+{{- $metrics := (index $.Values $component).metricsBindAddress -}}
+{{- if regexMatch `^(127[.]|localhost:|\[::1\]:)` $metrics -}}
+{{- $mistakes = append $mistakes (printf "%s.metricsBindAddress %q listens where no Prometheus can reach it; write \":8080\", or \"0\" for none" $component $metrics) -}}
+{{- end -}}
+{{- end -}}
+{{- end -}}
+{{- $alerts := list -}}
+{{- range ($.Files.Get "files/alerts.yaml" | fromYaml).rules -}}{{- $alerts = append $alerts .alert -}}{{- end -}}
+{{- range default list .monitoring.rules.disabled -}}
+{{- if not (has . $alerts) -}}
+{{- $mistakes = append $mistakes (printf "monitoring.rules.disabled has %q, which is no alert; the alerts are %s" . (join ", " $alerts)) -}}
 {{- end -}}
 {{- end -}}
 {{- $strategy := default dict .operator.strategy -}}

@@ -243,3 +243,55 @@ fn service_accounts_take_labels_secrets_and_no_token_mount() {
     assert_eq!(account["automountServiceAccountToken"], false);
     assert_eq!(pods(&objects)[1]["automountServiceAccountToken"], true, "the agent needs a token");
 }
+
+/// Values that turn on what `monitoring` has, except the monitors.
+const MONITORING: [&str; 2] = ["monitoring.rules.create=true", "monitoring.dashboard.create=true"];
+
+#[test]
+fn monitors_select_the_pods_of_their_daemon() {
+    for (value, kind, endpoints) in [
+        ("monitoring.podMonitor.create=true", "PodMonitor", "podMetricsEndpoints"),
+        ("monitoring.serviceMonitor.create=true", "ServiceMonitor", "endpoints"),
+    ] {
+        let objects = render(&[value, "webhook.certificates=none"]);
+        assert_eq!(names(&objects, kind), ["nv-ipam-controller", "nv-ipam-node"].map(str::to_owned).into());
+        for monitor in objects.iter().filter(|object| object["kind"] == kind) {
+            let daemon = if monitor["metadata"]["name"] == "nv-ipam-node" { "DaemonSet" } else { "Deployment" };
+            let selector = &only(&objects, daemon)["spec"]["selector"];
+            assert_eq!(&monitor["spec"]["selector"], selector);
+            assert_eq!(monitor["spec"][endpoints][0]["port"], "metrics");
+        }
+        assert_eq!(names(&objects, "Service").len(), if kind == "ServiceMonitor" { 2 } else { 0 });
+    }
+    let without = ["--set", "monitoring.podMonitor.create=true", "--set-string", "agent.metricsBindAddress=0"];
+    let off = render_with(&without);
+    assert_eq!(names(&off, "PodMonitor"), ["nv-ipam-controller".to_owned()].into());
+}
+
+#[test]
+fn rules_lead_to_their_runbooks_and_name_the_agents() {
+    let objects = render(&[&MONITORING[..], &["monitoring.rules.disabled[0]=NvIpamNoLeader"]].concat());
+    let rules = only(&objects, "PrometheusRule")["spec"]["groups"][0]["rules"].as_array().unwrap();
+    assert!(rules.len() > 10, "{rules:?}");
+    for rule in rules {
+        let alert = rule["alert"].as_str().unwrap();
+        assert_ne!(alert, "NvIpamNoLeader");
+        let runbook = format!("docs/operations/alerts.md#{}", alert.to_lowercase());
+        assert_eq!(rule["annotations"]["runbook_url"], runbook);
+        assert!(rule["labels"]["severity"].is_string(), "{rule}");
+    }
+    let expressions = serde_json::to_string(rules).unwrap();
+    assert!(expressions.contains(r#"up{namespace=\"net\",pod=~\"nv-ipam-node-.+\"}"#), "{expressions}");
+}
+
+#[test]
+fn dashboard_is_json_with_a_query_in_each_panel() {
+    let objects = render(&MONITORING);
+    let text = only(&objects, "ConfigMap")["data"]["nv-ipam.json"].as_str().unwrap();
+    let dashboard: Value = serde_json::from_str(text).unwrap();
+    let panels = dashboard["panels"].as_array().unwrap();
+    assert!(panels.len() > 20, "{} panels", panels.len());
+    for panel in panels.iter().filter(|panel| panel["type"] != "row") {
+        assert!(panel["targets"][0]["expr"].is_string(), "{panel}");
+    }
+}

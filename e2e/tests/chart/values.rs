@@ -103,6 +103,16 @@ fn a_mistyped_value_is_refused_with_its_path_and_what_would_be_right() {
         ),
         ("extraPools[0].kind=Pool", &["/extraPools/0/kind", "'CIDRPool'"]),
         ("extraObjects[0].kind=Secret", &["/extraObjects/0", "'apiVersion'"]),
+        ("monitoring.rules.disabled[0]=Other", &["has \"Other\", which is no alert", "NvIpamNoLeader"]),
+        (
+            "monitoring.serviceMonitor.create=true,monitoring.podMonitor.create=true",
+            &["scrape each pod twice", "turn one off"],
+        ),
+        (
+            "monitoring.podMonitor.create=true,agent.metricsBindAddress=127.0.0.1:8080",
+            &["agent.metricsBindAddress \"127.0.0.1:8080\"", "no Prometheus can reach it"],
+        ),
+        ("monitoring.podMonitor.interval=soon", &["/monitoring/podMonitor/interval", "'soon'"]),
         ("operator.livenessProbe.path=/x", &["/operator/livenessProbe", "'path'"]),
         ("operator.podDisruptionBudget.maxUnavailable=x", &["/operator/podDisruptionBudget/maxUnavailable", "'x'"]),
         ("operator.podDisruptionBudget.minAvailable=2", &["no pod of 2 be evicted", "a lower minAvailable"]),
