@@ -107,6 +107,12 @@
 {{- $mistakes = append $mistakes (printf "monitoring.rules.disabled has %q, which is no alert; the alerts are %s" . (join ", " $alerts)) -}}
 {{- end -}}
 {{- end -}}
+{{- if and .networkPolicy.create .networkPolicy.egress.restrict (not .networkPolicy.egress.apiServerPorts) -}}
+{{- $mistakes = append $mistakes "networkPolicy.egress.restrict is on without networkPolicy.egress.apiServerPorts: the daemons could not reach the API server; write its ports, as in [443, 6443]" -}}
+{{- end -}}
+{{- if and .networkPolicy.create .operator.hostNetwork -}}
+{{- $mistakes = append $mistakes "networkPolicy.create is on with operator.hostNetwork, but no NetworkPolicy applies to pods on the network of their node; turn one off" -}}
+{{- end -}}
 {{- $strategy := default dict .operator.strategy -}}
 {{- if and (not .operator.leaderElect) $strategy (ne (toString $strategy.type) "Recreate") -}}
 {{- $mistakes = append $mistakes (printf "operator.strategy.type is %q with operator.leaderElect off: two operators would write at once during an upgrade; turn leaderElect on, or set the type to \"Recreate\"" (default "RollingUpdate" $strategy.type)) -}}

@@ -295,3 +295,29 @@ fn dashboard_is_json_with_a_query_in_each_panel() {
         assert!(panel["targets"][0]["expr"].is_string(), "{panel}");
     }
 }
+
+#[test]
+fn network_policies_open_probes_metrics_and_webhook_alone() {
+    let from = r#"networkPolicy.metricsFrom=[{"podSelector": {"matchLabels": {"app": "prometheus"}}}]"#;
+    let values = ["networkPolicy.create=true", "networkPolicy.egress.restrict=true"];
+    let words = [&["--set", values[0], "--set", values[1]][..], &["--set-json", from]].concat();
+    let objects = render_with(&words);
+    for (name, kind, ports) in [
+        ("nv-ipam-controller", "Deployment", &[8081, 8080, 9443][..]),
+        ("nv-ipam-node", "DaemonSet", &[8081, 8080]),
+    ] {
+        let is_it = |object: &&Value| object["kind"] == "NetworkPolicy" && object["metadata"]["name"] == name;
+        let policy = &objects.iter().find(is_it).unwrap()["spec"];
+        assert_eq!(policy["podSelector"], only(&objects, kind)["spec"]["selector"]);
+        let ingress = policy["ingress"].as_array().unwrap();
+        let open: Vec<i64> = ingress.iter().map(|rule| rule["ports"][0]["port"].as_i64().unwrap()).collect();
+        assert_eq!(open, ports);
+        assert!(ingress[1]["from"][0]["podSelector"].is_object(), "{policy}");
+        assert_eq!(policy["policyTypes"], json!(["Ingress", "Egress"]));
+        let egress = policy["egress"].as_array().unwrap();
+        let reached: Vec<&Value> = egress.iter().flat_map(|rule| rule["ports"].as_array().unwrap()).collect();
+        let reached: Vec<i64> = reached.iter().map(|port| port["port"].as_i64().unwrap()).collect();
+        assert_eq!(reached, [53, 53, 443, 6443]);
+    }
+    assert!(names(&render(&[]), "NetworkPolicy").is_empty());
+}

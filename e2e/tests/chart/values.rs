@@ -113,6 +113,12 @@ fn a_mistyped_value_is_refused_with_its_path_and_what_would_be_right() {
             &["agent.metricsBindAddress \"127.0.0.1:8080\"", "no Prometheus can reach it"],
         ),
         ("monitoring.podMonitor.interval=soon", &["/monitoring/podMonitor/interval", "'soon'"]),
+        (
+            "networkPolicy.create=true,networkPolicy.egress.restrict=true,networkPolicy.egress.apiServerPorts=null",
+            &["could not reach the API server", "as in [443, 6443]"],
+        ),
+        ("networkPolicy.create=true,operator.hostNetwork=true", &["no NetworkPolicy applies", "turn one off"]),
+        ("networkPolicy.metricsFrom[0].cidr=10.0.0.0/8", &["/networkPolicy/metricsFrom/0", "'cidr'"]),
         ("operator.livenessProbe.path=/x", &["/operator/livenessProbe", "'path'"]),
         ("operator.podDisruptionBudget.maxUnavailable=x", &["/operator/podDisruptionBudget/maxUnavailable", "'x'"]),
         ("operator.podDisruptionBudget.minAvailable=2", &["no pod of 2 be evicted", "a lower minAvailable"]),
