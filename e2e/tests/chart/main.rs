@@ -5,6 +5,8 @@
 #[cfg(test)]
 mod certificates;
 #[cfg(test)]
+mod dry_run;
+#[cfg(test)]
 mod lifecycle;
 #[cfg(test)]
 mod options;

@@ -22,3 +22,5 @@ mod prose;
 mod reasons;
 #[cfg(test)]
 mod sources;
+#[cfg(test)]
+mod values;
