@@ -106,7 +106,8 @@ fn strict_dry_run_rejects_a_field_that_is_unknown() {
     let plane = complete_plane();
     for (kind, group) in [("ServiceMonitor", "monitoring.coreos.com/v1"), ("Service", "v1")] {
         let spec = json!({"selector": {}, "unknown": 1});
-        let object = json!({"apiVersion": group, "kind": kind, "metadata": {"name": "x", "namespace": "default"}, "spec": spec});
+        let object =
+            json!({"apiVersion": group, "kind": kind, "metadata": {"name": "x", "namespace": "default"}, "spec": spec});
         let words = ["apply", "--server-side", "--dry-run=server", "--validate=strict", "-f", "-"];
         let said = plane.kubectl().run_with(&words, &object.to_string()).unwrap_err().to_string();
         assert!(said.contains("unknown"), "{said}");
@@ -122,14 +123,11 @@ fn operator_and_uninstall_job_fit_the_restricted_standard() {
     for words in [&[][..], &["--api-versions", "security.openshift.io/v1"]] {
         let objects = render_with(words);
         let create = |kind: &str| {
-            let mut spec = only(&objects, kind)["spec"]["template"]["spec"].clone();
-            spec["serviceAccountName"] = json!("default");
-            spec["automountServiceAccountToken"] = json!(false);
+            let spec = &only(&objects, kind)["spec"]["template"]["spec"];
             let metadata = json!({"name": kind.to_lowercase(), "namespace": namespace});
             let pod = json!({"apiVersion": "v1", "kind": "Pod", "metadata": metadata, "spec": spec});
             kubectl.run_with(&["create", "--dry-run=server", "--validate=strict", "-f", "-"], &pod.to_string())
         };
-        kubectl.run(&["create", "serviceaccount", "default", "-n", namespace]).ok();
         create("Deployment").unwrap();
         create("Job").unwrap();
         let said = create("DaemonSet").unwrap_err().to_string();

@@ -285,6 +285,15 @@ fn rules_lead_to_their_runbooks_and_name_the_agents() {
 }
 
 #[test]
+fn extra_rules_are_groups_of_their_own() {
+    let extra = r#"monitoring.rules.extra=[{"name": "own", "rules": [{"record": "a:b", "expr": "vector(1)"}]}]"#;
+    let objects = render_with(&["--set", MONITORING[0], "--set-json", extra]);
+    let groups = only(&objects, "PrometheusRule")["spec"]["groups"].as_array().unwrap();
+    let named: Vec<&str> = groups.iter().map(|group| group["name"].as_str().unwrap()).collect();
+    assert_eq!(named, ["nv-ipam", "own"]);
+}
+
+#[test]
 fn dashboard_is_json_with_a_query_in_each_panel() {
     let objects = render(&MONITORING);
     let text = only(&objects, "ConfigMap")["data"]["nv-ipam.json"].as_str().unwrap();
@@ -302,10 +311,9 @@ fn network_policies_open_probes_metrics_and_webhook_alone() {
     let values = ["networkPolicy.create=true", "networkPolicy.egress.restrict=true"];
     let words = [&["--set", values[0], "--set", values[1]][..], &["--set-json", from]].concat();
     let objects = render_with(&words);
-    for (name, kind, ports) in [
-        ("nv-ipam-controller", "Deployment", &[8081, 8080, 9443][..]),
-        ("nv-ipam-node", "DaemonSet", &[8081, 8080]),
-    ] {
+    for (name, kind, ports) in
+        [("nv-ipam-controller", "Deployment", &[8081, 8080, 9443][..]), ("nv-ipam-node", "DaemonSet", &[8081, 8080])]
+    {
         let is_it = |object: &&Value| object["kind"] == "NetworkPolicy" && object["metadata"]["name"] == name;
         let policy = &objects.iter().find(is_it).unwrap()["spec"];
         assert_eq!(policy["podSelector"], only(&objects, kind)["spec"]["selector"]);

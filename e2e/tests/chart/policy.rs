@@ -205,7 +205,11 @@ fn operator_creates_no_secret_but_its_own() {
     let namespace = release.namespace();
     let own = format!("{namespace}-nv-ipam-webhook-server-cert");
     let create = |name: &str, kind: &str| {
-        refusal(&operator, &["create", "--dry-run=server", "--validate=false", "-f", "-"], &secret(name, namespace, kind))
+        refusal(
+            &operator,
+            &["create", "--dry-run=server", "--validate=false", "-f", "-"],
+            &secret(name, namespace, kind),
+        )
     };
     let token = "bootstrap.kubernetes.io/token";
     let said = eventually_blocking("the policy is in force", SOON, || {
@@ -218,7 +222,10 @@ fn operator_creates_no_secret_but_its_own() {
     assert!(said.contains("with the type kubernetes.io/tls"), "{said}");
     assert_eq!(create(&own, "kubernetes.io/tls"), None);
     // Others create what they like.
-    plane().kubectl().run_with(&["create", "--dry-run=server", "-f", "-"], &secret("any", namespace, "Opaque")).unwrap();
+    plane()
+        .kubectl()
+        .run_with(&["create", "--dry-run=server", "-f", "-"], &secret("any", namespace, "Opaque"))
+        .unwrap();
 }
 
 #[test]

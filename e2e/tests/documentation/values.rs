@@ -170,6 +170,7 @@ fn comments_become_rows() {
         rows(&read).map(|key| (key.path.as_str(), key.description.as_deref())).collect();
     assert_eq!(found, [("a", Some("First line.")), ("b.c", Some("A | B.")), ("b.d", None), ("e", Some("All."))]);
     let described = keys(&text.replace("  d:\n  - {x: y}\n", ""));
-    let wanted = "| `a` | `\"\"` | First line. |\n| `b.c` | `1` | A \\| B. |\n| `e` | see [values.yaml](values.yaml) | All. |\n";
+    let wanted =
+        "| `a` | `\"\"` | First line. |\n| `b.c` | `1` | A \\| B. |\n| `e` | see [values.yaml](values.yaml) | All. |\n";
     assert!(table(&described).ends_with(wanted), "{}", table(&described));
 }
