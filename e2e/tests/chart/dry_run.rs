@@ -63,7 +63,7 @@ fn monitoring_definitions() -> [Value; 3] {
 }
 
 /// The shared control plane, with the definitions of all kinds that the chart can render.
-fn complete_plane() -> &'static ControlPlane {
+pub(crate) fn complete_plane() -> &'static ControlPlane {
     static READY: OnceLock<()> = OnceLock::new();
     READY.get_or_init(|| {
         install_cert_manager_definitions(plane());

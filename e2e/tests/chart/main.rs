@@ -7,6 +7,8 @@ mod certificates;
 #[cfg(test)]
 mod dry_run;
 #[cfg(test)]
+mod kustomize;
+#[cfg(test)]
 mod lifecycle;
 #[cfg(test)]
 mod options;

@@ -115,6 +115,8 @@ fn quota_allows_the_priority_classes_of_both_daemons() {
     let objects = render(&["resourceQuota.create=true"]);
     let expression = &only(&objects, "ResourceQuota")["spec"]["scopeSelector"]["matchExpressions"][0];
     assert_eq!(expression["values"], json!(["system-cluster-critical", "system-node-critical"]));
+    assert!(pods(&objects)[2].get("priorityClassName").is_none(), "the quota is gone when the Job runs");
+    assert_eq!(pods(&render(&[]))[2]["priorityClassName"], "system-cluster-critical");
 }
 
 #[test]
