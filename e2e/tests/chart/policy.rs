@@ -296,8 +296,8 @@ fn roles_of_the_cluster_read_and_edit_pools() {
     let verbs = |name: &str, resource: &str| -> Vec<String> {
         let is_it = |role: &&Value| role["metadata"]["name"].as_str().unwrap().ends_with(name);
         let role = roles.iter().find(is_it).unwrap();
-        let rules = role["rules"].as_array().unwrap().iter();
-        let of = rules.filter(|rule| rule["resources"].as_array().unwrap().iter().any(|it| it == resource));
+        let granted = role["rules"].as_array().unwrap().iter();
+        let of = granted.filter(|rule| rule["resources"].as_array().unwrap().iter().any(|it| it == resource));
         of.flat_map(|rule| serde_json::from_value::<Vec<String>>(rule["verbs"].clone()).unwrap()).collect()
     };
     assert_eq!(verbs("-view", "ipamnodes"), ["get", "list", "watch"]);

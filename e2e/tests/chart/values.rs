@@ -13,6 +13,16 @@ fn template(values: &[&str]) -> anyhow::Result<String> {
     helm(&words)
 }
 
+/// Each value is refused, with all of its words.
+fn assert_refused(cases: &[(&str, &[&str])]) {
+    for (value, words) in cases {
+        let said = template(&[value]).unwrap_err().to_string();
+        for word in *words {
+            assert!(said.contains(word), "{value}: {said} lacks {word}");
+        }
+    }
+}
+
 #[test]
 fn strict_lint_has_nothing_to_say_in_any_way_to_have_certificates() {
     let chart = chart::folder().display().to_string();
@@ -25,7 +35,7 @@ fn strict_lint_has_nothing_to_say_in_any_way_to_have_certificates() {
 
 #[test]
 fn a_mistyped_value_is_refused_with_its_path_and_what_would_be_right() {
-    for (value, words) in [
+    assert_refused(&[
         ("webhook.certificates=certmanager", &["/webhook/certificates", "'cert-manager'", "'self-managed'"][..]),
         ("webhook.certificate=none", &["/webhook", "'certificate'"]),
         ("operater.replicas=3", &["'operater'"]),
@@ -90,6 +100,12 @@ fn a_mistyped_value_is_refused_with_its_path_and_what_would_be_right() {
         ("webhook.bindAddress=:65536", &["webhook.bindAddress \":65536\" is no address"]),
         ("agent.bindAddress=tcp://10.0.0.1:99999", &["agent.bindAddress \"tcp://10.0.0.1:99999\" is no address"]),
         ("operator.healthProbeBindAddress=127.0.0.1:8081", &["no kubelet can reach it", "\":8081\""]),
+    ]);
+}
+
+#[test]
+fn a_mistyped_option_is_refused_with_its_path_and_what_would_be_right() {
+    assert_refused(&[
         ("commonLabels.app\\.kubernetes\\.io/name=x", &["commonLabels has \"app.kubernetes.io/name\"", "leave it out"]),
         ("image.registry=https://a.example", &["image.registry \"https://a.example\"", "without scheme"]),
         ("image.digest=sha256:12", &["image.digest \"sha256:12\" is no digest"]),
@@ -131,12 +147,7 @@ fn a_mistyped_value_is_refused_with_its_path_and_what_would_be_right() {
             "operator.leaderElect=false,operator.replicas=1,operator.strategy.type=RollingUpdate",
             &["operator.strategy.type is \"RollingUpdate\"", "set the type to \"Recreate\""],
         ),
-    ] {
-        let said = template(&[value]).unwrap_err().to_string();
-        for word in words {
-            assert!(said.contains(word), "{value}: {said} lacks {word}");
-        }
-    }
+    ]);
 }
 
 #[test]

@@ -32,8 +32,8 @@ fn each_alert_has_its_section() {
 fn each_alert_has_a_test_that_makes_it_fire() {
     let file: Value = serde_yaml::from_str(&fs::read_to_string(workspace().join(CASES)).unwrap()).unwrap();
     let tests = file["tests"].as_array().unwrap().iter().flat_map(|test| test["alert_rule_test"].as_array().unwrap());
-    let fires = tests.filter(|test| test["exp_alerts"].as_array().is_some_and(|alerts| !alerts.is_empty()));
-    let fired: BTreeSet<String> = fires.map(|test| test["alertname"].as_str().unwrap().to_owned()).collect();
+    let expecting = tests.filter(|test| test["exp_alerts"].as_array().is_some_and(|alerts| !alerts.is_empty()));
+    let fired: BTreeSet<String> = expecting.map(|test| test["alertname"].as_str().unwrap().to_owned()).collect();
     assert_eq!(fired, alerts(), "alerts with a test (left) and all alerts (right)");
 }
 
