@@ -26,9 +26,12 @@
 {{- default (include "nv-ipam.agent" .) .Values.agent.serviceAccount.name -}}
 {{- end }}
 
+{{/* The namespace of the operator and the agents. */}}
+{{- define "nv-ipam.namespace" -}}{{ default .Release.Namespace .Values.namespaceOverride }}{{- end }}
+
 {{/* Where the pools live, and where the Lease of the election. */}}
-{{- define "nv-ipam.poolsNamespace" -}}{{ default .Release.Namespace .Values.poolsNamespace }}{{- end }}
-{{- define "nv-ipam.electNamespace" -}}{{ default .Release.Namespace .Values.operator.leaderElectNamespace }}{{- end }}
+{{- define "nv-ipam.poolsNamespace" -}}{{ default (include "nv-ipam.namespace" .) .Values.poolsNamespace }}{{- end }}
+{{- define "nv-ipam.electNamespace" -}}{{ default (include "nv-ipam.namespace" .) .Values.operator.leaderElectNamespace }}{{- end }}
 
 {{/* Whether there is a webhook: not empty means yes. Without anybody who makes certificates there is one only if
      both were brought along. */}}
@@ -41,20 +44,121 @@
 {{- default (printf "%s-webhook-server-cert" (include "nv-ipam.fullname" .)) .Values.webhook.secretName -}}
 {{- end }}
 
-{{- define "nv-ipam.labels" -}}
-helm.sh/chart: {{ printf "%s-%s" .Chart.Name .Chart.Version | replace "+" "_" | trunc 63 | trimSuffix "-" }}
-{{ include "nv-ipam.selector" . }}
-app.kubernetes.io/version: {{ .Chart.AppVersion | quote }}
-app.kubernetes.io/managed-by: {{ .Release.Service }}
-{{- end }}
+{{/* What selects the pods of a component. Takes the root and the component. */}}
 {{- define "nv-ipam.selector" -}}
-app.kubernetes.io/name: {{ include "nv-ipam.name" . }}
-app.kubernetes.io/instance: {{ .Release.Name }}
+{{- toYaml (dict
+  "app.kubernetes.io/name" (include "nv-ipam.name" .root)
+  "app.kubernetes.io/instance" .root.Release.Name
+  "app.kubernetes.io/component" .component) -}}
 {{- end }}
 
+{{/* Labels of all objects, without the component. */}}
+{{- define "nv-ipam.labels" -}}
+{{- $own := dict
+  "helm.sh/chart" (printf "%s-%s" .Chart.Name .Chart.Version | replace "+" "_" | trunc 63 | trimSuffix "-")
+  "app.kubernetes.io/name" (include "nv-ipam.name" .)
+  "app.kubernetes.io/instance" .Release.Name
+  "app.kubernetes.io/part-of" "nv-ipam"
+  "app.kubernetes.io/version" .Chart.AppVersion
+  "app.kubernetes.io/managed-by" .Release.Service -}}
+{{- toYaml (merge $own (default dict .Values.commonLabels)) -}}
+{{- end }}
+
+{{/* The metadata of an object. Takes the root and a name. Optional: a namespace, a component, labels, annotations. */}}
+{{- define "nv-ipam.metadata" -}}
+metadata:
+  name: {{ .name }}
+  {{- with .namespace }}
+  namespace: {{ . }}
+  {{- end }}
+  {{- $labels := include "nv-ipam.labels" .root | fromYaml }}
+  {{- with .component }}
+  {{- $_ := set $labels "app.kubernetes.io/component" . }}
+  {{- end }}
+  labels: {{- toYaml (merge $labels (default dict .labels)) | nindent 4 }}
+  {{- with merge dict (default dict .annotations) (default dict .root.Values.commonAnnotations) }}
+  annotations: {{- toYaml . | nindent 4 }}
+  {{- end }}
+{{- end }}
+
+{{/* The metadata of a pod template. Takes the root, the component and the name of its main container. */}}
+{{- define "nv-ipam.podMetadata" -}}
+{{- $values := default dict (index .root.Values .component) -}}
+{{- $selector := include "nv-ipam.selector" . | fromYaml -}}
+metadata:
+  labels: {{- toYaml (merge $selector (default dict $values.podLabels) (default dict .root.Values.commonLabels)) | nindent 4 }}
+  annotations:
+    {{- $container := dict "kubectl.kubernetes.io/default-container" .container }}
+    {{- toYaml (merge dict (default dict $values.podAnnotations) $container (default dict .root.Values.commonAnnotations)) | nindent 4 }}
+{{- end }}
+
+{{/* Whether the cluster is OpenShift: not empty means yes. */}}
+{{- define "nv-ipam.openshift" -}}
+{{- $enabled := toString .Values.openshift.enabled -}}
+{{- if eq $enabled "auto" -}}
+{{- if or (eq .Values.webhook.certificates "openshift") (.Capabilities.APIVersions.Has "security.openshift.io/v1") -}}true{{- end -}}
+{{- else if eq $enabled "true" -}}true{{- end -}}
+{{- end }}
+
+{{/* A security context for a pod that restricted-v2 admits: this constraint assigns the user and the groups, and rejects fixed ones.
+     Takes the root and the context. */}}
+{{- define "nv-ipam.restricted" -}}
+{{- if include "nv-ipam.openshift" .root -}}
+{{- toYaml (omit (default dict .context) "runAsUser" "runAsGroup" "fsGroup") -}}
+{{- else -}}
+{{- toYaml (default dict .context) -}}
+{{- end -}}
+{{- end }}
+
+{{/* The agent's security contexts. The runtime of a privileged container drops no capability and applies no profile. SELinux of
+     OpenShift denies container_t the folders of the node; spc_t may write them. */}}
+{{- define "nv-ipam.agentPodSecurity" -}}
+{{- $context := default dict .Values.agent.podSecurityContext -}}
+{{- toYaml (ternary (omit $context "seccompProfile") $context .Values.agent.privileged) -}}
+{{- end }}
+{{- define "nv-ipam.agentSecurity" -}}
+{{- $context := deepCopy (default dict .Values.agent.securityContext) -}}
+{{- if .Values.agent.privileged -}}
+{{- $context = set (omit $context "allowPrivilegeEscalation" "capabilities" "seccompProfile") "privileged" true -}}
+{{- else if include "nv-ipam.openshift" . -}}
+{{- if not (or $context.seLinuxOptions (default dict .Values.agent.podSecurityContext).seLinuxOptions) -}}
+{{- $_ := set $context "seLinuxOptions" (dict "type" "spc_t") -}}
+{{- end -}}
+{{- end -}}
+{{- toYaml $context -}}
+{{- end }}
+
+{{/* The node's folder of CNI plugins. */}}
+{{- define "nv-ipam.cniBinDir" -}}
+{{- default (ternary "/var/lib/cni/bin" "/opt/cni/bin" (eq (include "nv-ipam.openshift" .) "true")) .Values.agent.cni.binDir -}}
+{{- end }}
+
+{{/* The image of a component and when it is pulled. Takes the root and the component, whose own fields come first: its tag or digest
+     replaces both of the common image. */}}
 {{- define "nv-ipam.image" -}}
-{{- $tag := default .Chart.AppVersion .Values.image.tag -}}
-{{ .Values.image.repository }}{{ ternary "@" ":" (hasPrefix "sha256:" $tag) }}{{ $tag }}
+{{- $common := .root.Values.image -}}
+{{- $own := default dict (index .root.Values .component).image -}}
+{{- $registry := coalesce $own.registry (default dict .root.Values.global).imageRegistry $common.registry -}}
+{{- $tag := ternary $own.tag $common.tag (or (not (empty $own.tag)) (not (empty $own.digest))) -}}
+{{- $digest := ternary $own.digest $common.digest (or (not (empty $own.tag)) (not (empty $own.digest)) (not (empty $own.repository))) -}}
+{{- if hasPrefix "sha256:" (toString $tag) -}}
+{{- $digest = $tag -}}
+{{- $tag = "" -}}
+{{- end -}}
+{{- if not $digest -}}{{- $tag = default .root.Chart.AppVersion $tag -}}{{- end -}}
+image: {{ with $registry }}{{ . }}/{{ end }}{{ default $common.repository $own.repository }}{{ with $tag }}:{{ . }}{{ end }}{{ with $digest }}@{{ . }}{{ end }}
+imagePullPolicy: {{ default $common.pullPolicy $own.pullPolicy }}
+{{- end }}
+
+{{/* Secrets to pull images with, each once; those of a parent chart may be names alone. */}}
+{{- define "nv-ipam.pullSecrets" -}}
+{{- $secrets := list -}}
+{{- range concat (default list .Values.imagePullSecrets) (default list (default dict .Values.global).imagePullSecrets) -}}
+{{- $secrets = append $secrets (ternary (dict "name" .) . (kindIs "string" .)) -}}
+{{- end -}}
+{{- with uniq $secrets -}}
+imagePullSecrets: {{- toYaml . | nindent 0 }}
+{{- end -}}
 {{- end }}
 
 {{/* The port of an address such as ":8080" or "[::1]:8080"; 0 when the listener is off. */}}
@@ -88,14 +192,21 @@ app.kubernetes.io/instance: {{ .Release.Name }}
 {{/* Probes of both daemons. Takes a component's values. */}}
 {{- define "nv-ipam.probes" -}}
 {{- if ne .healthProbeBindAddress "0" }}
+{{- with .startupProbe }}
+startupProbe:
+  httpGet: {path: /healthz, port: probes}
+  {{- toYaml . | nindent 2 }}
+{{- end }}
+{{- with .livenessProbe }}
 livenessProbe:
   httpGet: {path: /healthz, port: probes}
-  initialDelaySeconds: 10
-  periodSeconds: 20
+  {{- toYaml . | nindent 2 }}
+{{- end }}
+{{- with .readinessProbe }}
 readinessProbe:
   httpGet: {path: /readyz, port: probes}
-  initialDelaySeconds: 1
-  periodSeconds: 5
+  {{- toYaml . | nindent 2 }}
+{{- end }}
 {{- end }}
 {{- end }}
 
@@ -115,7 +226,7 @@ readinessProbe:
 {{- if hasPrefix "unix://" .Values.agent.bindAddress -}}
 {{- $folders = append $folders (dir (trimPrefix "unix://" .Values.agent.bindAddress)) -}}
 {{- end -}}
-{{- if not .Values.agent.cni.skipBinaryCopy -}}{{- $folders = append $folders .Values.agent.cni.binDir -}}{{- end -}}
+{{- if not .Values.agent.cni.skipBinaryCopy -}}{{- $folders = append $folders (include "nv-ipam.cniBinDir" .) -}}{{- end -}}
 {{- if not .Values.agent.cni.skipConfigCreation -}}{{- $folders = append $folders .Values.agent.cni.confDir -}}{{- end -}}
 {{- $folders | uniq | toJson -}}
 {{- end }}

@@ -8,6 +8,7 @@
   "name" (list `^([a-z0-9]([-a-z0-9]{0,61}[a-z0-9])?)?$` "is no name of a namespace or prefix; it takes up to 63 of a-z, 0-9 and '-', with '-' neither first nor last")
   "object" (list `^([a-z0-9]([-a-z0-9.]{0,251}[a-z0-9])?)?$` "is no name of an object; it takes up to 253 of a-z, 0-9, '-' and '.'")
   "path" (list (printf `^(%s)+$` $name) "is no absolute path; write it from the root, without \".\" and \"..\", as in \"/var/lib/cni\"")
+  "folder" (list (printf `^(%s)*$` $name) "is no absolute path; write it from the root, without \".\" and \"..\", as in \"/var/lib/cni\"")
   "file" (list (printf `^(%s){2,}$` $name) "is no file in a folder of its own; write it from the root, without \".\" and \"..\", as in \"/var/lib/cni/nv-ipam/store\"")
   "duration" (list `^(0|([0-9]+([.][0-9]+)?(h|m|s|ms))+)?$` "is no duration; write numbers with h, m or s, as in \"1m30s\"")
   "interval" (list `^([0-9]+([.][0-9]+)?(h|m|s|ms))+$` "is no duration; write numbers with h, m or s, as in \"1m30s\"")
@@ -16,11 +17,13 @@
   "agent" (list (printf `^(unix://(%s){2,}|tcp://([^ /:]+|\[[0-9a-fA-F:.]+\]):%s)$` $name $port) "is no address of the agent; write unix:///FOLDER/NAME or tcp://IP:PORT")
   "size" (list `^([0-9]+(k|K|M|G|Ki|Mi|Gi)?)?$` "is no size; write a number, as in \"64Ki\"")
   "bundle" (list `^(LS0tLS[A-Za-z0-9+/=]+)?$` "is no PEM in base64; write what `base64 -w0 ca.crt` prints")
+  "registry" (list `^([^ @:/]+(:[0-9]+)?(/[^ @:/]+)*)?$` "is no registry; write it without scheme and without \"/\" at its end, as in \"registry.example.com:5000\"")
+  "digest" (list `^(sha256:[0-9a-f]{64})?$` "is no digest; write \"sha256:\" and 64 of 0-9 and a-f")
   "image" (list `^[^ @:]+(:[0-9]+/[^ @:]+)?$` "is no image repository; write it without tag, as in \"registry.example.com/nv-ipam\"")
 -}}
 {{- range $check := list
-  (list "name" "nameOverride") (list "name" "fullnameOverride") (list "name" "poolsNamespace")
-  (list "image" "image.repository")
+  (list "name" "nameOverride") (list "name" "fullnameOverride") (list "name" "namespaceOverride") (list "name" "poolsNamespace") (list "name" "monitoring.dashboard.namespace")
+  (list "image" "image.repository") (list "registry" "image.registry") (list "digest" "image.digest")
   (list "object" "webhook.secretName") (list "path" "webhook.certDir") (list "webhook" "webhook.bindAddress") (list "interval" "webhook.drain")
   (list "bundle" "webhook.caBundle")
   (list "interval" "webhook.certManager.duration") (list "interval" "webhook.certManager.renewBefore")
@@ -34,7 +37,7 @@
   (list "object" "agent.serviceAccount.name")
   (list "interval" "agent.staleIpCheck.interval") (list "interval" "agent.releasedIpCooldown")
   (list "duration" "agent.offlineLimit")
-  (list "path" "agent.cni.binDir") (list "path" "agent.cni.confDir") (list "path" "agent.cni.binFile")
+  (list "folder" "agent.cni.binDir") (list "path" "agent.cni.confDir") (list "path" "agent.cni.binFile")
   (list "path" "agent.cni.logFile") (list "agent" "agent.cni.daemonSocket")
 -}}
 {{- $form := index $forms (first $check) -}}
@@ -47,6 +50,88 @@
 {{- with .Values -}}
 {{- if and (gt (int .operator.replicas) 1) (not .operator.leaderElect) -}}
 {{- $mistakes = append $mistakes (printf "operator.replicas is %d with operator.leaderElect off: several operators would write at once; turn leaderElect on, or set replicas to 1" (int .operator.replicas)) -}}
+{{- end -}}
+{{- range $key := list "helm.sh/chart" "app.kubernetes.io/name" "app.kubernetes.io/instance" "app.kubernetes.io/component" "app.kubernetes.io/part-of" "app.kubernetes.io/version" "app.kubernetes.io/managed-by" -}}
+{{- if hasKey (default dict $.Values.commonLabels) $key -}}
+{{- $mistakes = append $mistakes (printf "commonLabels has %q, which the chart sets itself; leave it out" $key) -}}
+{{- end -}}
+{{- end -}}
+{{- if and .image.digest (hasPrefix "sha256:" .image.tag) -}}
+{{- $mistakes = append $mistakes "image.tag and image.digest are both digests; leave image.tag empty" -}}
+{{- end -}}
+{{- range $component := list "operator" "agent" -}}
+{{- range $field := list "registry" "digest" "repository" -}}
+{{- $form := index $forms (ternary "image" $field (eq $field "repository")) -}}
+{{- $value := default "" (index (default dict (index $.Values $component).image) $field) -}}
+{{- if and $value (not (regexMatch (first $form) $value)) -}}
+{{- $mistakes = append $mistakes (printf "%s.image.%s %q %s" $component $field $value (last $form)) -}}
+{{- end -}}
+{{- end -}}
+{{- end -}}
+{{- if and .operator.hostNetwork .agent.hostNetwork -}}
+{{- $webhook := ternary (list "webhook.bindAddress" .webhook.bindAddress) (list "" "0") (eq (include "nv-ipam.webhook" $) "true") -}}
+{{- range $of := list (list "operator.healthProbeBindAddress" .operator.healthProbeBindAddress) (list "operator.metricsBindAddress" .operator.metricsBindAddress) $webhook -}}
+{{- range $other := list "healthProbeBindAddress" "metricsBindAddress" -}}
+{{- $address := index $.Values.agent $other -}}
+{{- if and (ne (last $of) "0") (ne $address "0") (eq (include "nv-ipam.port" (last $of)) (include "nv-ipam.port" $address)) -}}
+{{- $mistakes = append $mistakes (printf "%s %q and agent.%s %q are one port of the node, because hostNetwork is on for both; give each its own" (first $of) (last $of) $other $address) -}}
+{{- end -}}
+{{- end -}}
+{{- end -}}
+{{- end -}}
+{{- if hasPrefix "tcp://" .agent.bindAddress -}}
+{{- if not (regexMatch `^tcp://(127[.]|localhost:|\[::1\]:)` .agent.bindAddress) -}}
+{{- $mistakes = append $mistakes (printf "agent.bindAddress %q lets every process that reaches it allocate and free addresses; write unix:///FOLDER/NAME, or for tests tcp://127.0.0.1:PORT" .agent.bindAddress) -}}
+{{- else if not .agent.hostNetwork -}}
+{{- $mistakes = append $mistakes (printf "agent.bindAddress %q is the loopback of the pod, which the plugin on the node does not reach; write unix:///FOLDER/NAME, or turn agent.hostNetwork on" .agent.bindAddress) -}}
+{{- end -}}
+{{- end -}}
+{{- if and .monitoring.serviceMonitor.create .monitoring.podMonitor.create -}}
+{{- $mistakes = append $mistakes "monitoring.serviceMonitor and monitoring.podMonitor would scrape each pod twice; turn one off" -}}
+{{- end -}}
+{{- if or .monitoring.service.create .monitoring.serviceMonitor.create .monitoring.podMonitor.create -}}
+{{- if and (eq .operator.metricsBindAddress "0") (eq .agent.metricsBindAddress "0") -}}
+{{- $mistakes = append $mistakes "monitoring has a Service or monitor, but operator.metricsBindAddress and agent.metricsBindAddress are \"0\": there is nothing to scrape; write \":8080\"" -}}
+{{- end -}}
+{{- range $component := list "operator" "agent" -}}
+{{- $metrics := (index $.Values $component).metricsBindAddress -}}
+{{- if regexMatch `^(127[.]|localhost:|\[::1\]:)` $metrics -}}
+{{- $mistakes = append $mistakes (printf "%s.metricsBindAddress %q listens where no Prometheus can reach it; write \":8080\", or \"0\" for none" $component $metrics) -}}
+{{- end -}}
+{{- end -}}
+{{- end -}}
+{{- $alerts := list -}}
+{{- range ($.Files.Get "files/alerts.yaml" | fromYaml).rules -}}{{- $alerts = append $alerts .alert -}}{{- end -}}
+{{- range default list .monitoring.rules.disabled -}}
+{{- if not (has . $alerts) -}}
+{{- $mistakes = append $mistakes (printf "monitoring.rules.disabled has %q, which is no alert; the alerts are %s" . (join ", " $alerts)) -}}
+{{- end -}}
+{{- end -}}
+{{- if and .networkPolicy.create .networkPolicy.egress.restrict (not .networkPolicy.egress.apiServerPorts) -}}
+{{- $mistakes = append $mistakes "networkPolicy.egress.restrict is on without networkPolicy.egress.apiServerPorts: the daemons could not reach the API server; write its ports, as in [443, 6443]" -}}
+{{- end -}}
+{{- if and .networkPolicy.create .operator.hostNetwork -}}
+{{- $mistakes = append $mistakes "networkPolicy.create is on with operator.hostNetwork, but no NetworkPolicy applies to pods on the network of their node; turn one off" -}}
+{{- end -}}
+{{- $strategy := default dict .operator.strategy -}}
+{{- if and (not .operator.leaderElect) $strategy (ne (toString $strategy.type) "Recreate") -}}
+{{- $mistakes = append $mistakes (printf "operator.strategy.type is %q with operator.leaderElect off: two operators would write at once during an upgrade; turn leaderElect on, or set the type to \"Recreate\"" (default "RollingUpdate" $strategy.type)) -}}
+{{- end -}}
+{{- if and (eq (toString $strategy.type) "Recreate") $strategy.rollingUpdate -}}
+{{- $mistakes = append $mistakes "operator.strategy has rollingUpdate with the type \"Recreate\"; leave rollingUpdate out" -}}
+{{- end -}}
+{{- with .operator.podDisruptionBudget -}}
+{{- $least := toString .minAvailable -}}
+{{- $most := toString .maxUnavailable -}}
+{{- if and (ne $least "") (ne $most "") -}}
+{{- $mistakes = append $mistakes "operator.podDisruptionBudget has minAvailable and maxUnavailable, which Kubernetes rejects; give one of them" -}}
+{{- end -}}
+{{- if and .create (or (eq $most "0") (eq $most "0%") (eq $least "100%") (and (regexMatch `^[0-9]+$` $least) (ge (int $least) (int $.Values.operator.replicas)) (gt (int $.Values.operator.replicas) 1))) -}}
+{{- $mistakes = append $mistakes (printf "operator.podDisruptionBudget lets no pod of %d be evicted: no node of theirs could be drained; write a lower minAvailable or a higher maxUnavailable" (int $.Values.operator.replicas)) -}}
+{{- end -}}
+{{- end -}}
+{{- if and .resourceQuota.create (not (or .operator.priorityClassName .agent.priorityClassName)) -}}
+{{- $mistakes = append $mistakes "resourceQuota.create is on, but neither the operator nor the agent has a priorityClassName; turn it off" -}}
 {{- end -}}
 {{- if eq (include "nv-ipam.operatorAccount" $) (include "nv-ipam.agentAccount" $) -}}
 {{- $mistakes = append $mistakes (printf "operator.serviceAccount.name and agent.serviceAccount.name are both %q: what the admission policy forbids an agent would be forbidden to the operator too; give each an account of its own" (include "nv-ipam.agentAccount" $)) -}}

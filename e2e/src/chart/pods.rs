@@ -94,6 +94,8 @@ pub fn agent(release: &Release<'_>, node: &Node) -> Result<Agent> {
 pub fn agent_arguments(template: &Value, node: &str) -> Result<Vec<String>> {
     arguments(template, "/ipam-node", |field| match field {
         "spec.nodeName" => Some(node.to_owned()),
+        // The agent reads these from its environment. No argument has them.
+        "metadata.name" | "metadata.namespace" => Some(String::new()),
         _ => None,
     })
 }

@@ -4,13 +4,12 @@
 use std::fs;
 use std::path::Path;
 
-use ipam_e2e::assets;
 use ipam_e2e::chart::{self, Release};
 use ipam_e2e::cluster::await_crds;
 use ipam_e2e::{ControlPlane, eventually_blocking};
 use serde_json::json;
 
-use crate::stage::{SOON, WAYS, until};
+use crate::stage::{SOON, WAYS, install_cert_manager_definitions, until};
 
 /// What a release has in a cluster, apart from the definitions.
 const KINDS: [&str; 14] = [
@@ -54,16 +53,6 @@ fn older_chart(at: &Path) {
     // Rules about what is not there would not compile.
     schema.as_object_mut().unwrap().remove("x-kubernetes-validations");
     fs::write(&file, serde_yaml::to_string(&definition).unwrap()).unwrap();
-}
-
-/// The two definitions of cert-manager that the chart has objects of.
-fn install_cert_manager_definitions(plane: &ControlPlane) {
-    let folder = assets::cert_manager_crds().unwrap();
-    for name in ["certificates", "issuers"] {
-        let file = folder.join(format!("cert-manager.io_{name}.yaml")).display().to_string();
-        plane.kubectl().run(&["apply", "--server-side", "-f", &file]).unwrap();
-    }
-    await_crds(plane).unwrap();
 }
 
 #[test]

@@ -5,7 +5,13 @@
 #[cfg(test)]
 mod certificates;
 #[cfg(test)]
+mod dry_run;
+#[cfg(test)]
+mod kustomize;
+#[cfg(test)]
 mod lifecycle;
+#[cfg(test)]
+mod options;
 #[cfg(test)]
 mod policy;
 #[cfg(test)]

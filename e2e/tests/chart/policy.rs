@@ -1,5 +1,6 @@
-//! The admission policy, with real tokens: what an agent may write, and whom it leaves alone.
+//! The admission policies, with real tokens: what an agent and the operator may write, and whom they leave alone.
 
+use ipam_e2e::chart::service_ca::ServiceCa;
 use ipam_e2e::chart::{Release, grants, pods};
 use ipam_e2e::eventually_blocking;
 use ipam_e2e::kubectl::Kubectl;
@@ -180,4 +181,126 @@ fn blocks_of_ipam_nodes_come_by_patches_of_the_operator_alone() {
     // Another namespace has an operator of its own.
     let elsewhere = plane().namespace("unguarded").unwrap();
     admin.run_with(&["create", "-f", "-"], &with_block("n", &elsewhere, "10.0.0.4").to_string()).unwrap();
+}
+
+/// A Secret as the operator would create it.
+fn secret(name: &str, namespace: &str, kind: &str) -> String {
+    let data = json!({"tls.crt": "", "tls.key": ""});
+    let metadata = json!({"name": name, "namespace": namespace});
+    json!({"apiVersion": "v1", "kind": "Secret", "metadata": metadata, "type": kind, "data": data}).to_string()
+}
+
+/// A release that keeps its certificates itself, and kubectl with the token of its operator. No operator runs.
+fn self_managed() -> (Release<'static>, Kubectl) {
+    let release = release("own", &["webhook.certificates=self-managed"]);
+    let operator = account(&release, "operator");
+    grants::await_all(&release, &operator).unwrap();
+    let kubectl = plane().kubectl().with(plane().token(release.namespace(), &operator, None).unwrap());
+    (release, kubectl)
+}
+
+#[test]
+fn operator_creates_no_secret_but_its_own() {
+    let (release, operator) = self_managed();
+    let namespace = release.namespace();
+    let own = format!("{namespace}-nv-ipam-webhook-server-cert");
+    let create = |name: &str, kind: &str| {
+        refusal(
+            &operator,
+            &["create", "--dry-run=server", "--validate=false", "-f", "-"],
+            &secret(name, namespace, kind),
+        )
+    };
+    let token = "bootstrap.kubernetes.io/token";
+    let said = eventually_blocking("the policy is in force", SOON, || {
+        let said = create("bootstrap-token-abcdef", token).unwrap_or_default();
+        if said.contains("writes no Secret but") { Ok(said) } else { Err(said) }
+    })
+    .unwrap();
+    assert!(said.contains(&own), "{said}");
+    let said = create(&own, "Opaque").expect("another type is refused");
+    assert!(said.contains("with the type kubernetes.io/tls"), "{said}");
+    assert_eq!(create(&own, "kubernetes.io/tls"), None);
+    // Others create what they like.
+    plane()
+        .kubectl()
+        .run_with(&["create", "--dry-run=server", "-f", "-"], &secret("any", namespace, "Opaque"))
+        .unwrap();
+}
+
+#[test]
+fn operator_changes_nothing_of_its_webhooks_but_the_bundle() {
+    let (release, operator) = self_managed();
+    let [configuration] = &release.objects("validatingwebhookconfigurations").unwrap()[..] else { panic!() };
+    let name = configuration["metadata"]["name"].as_str().unwrap();
+    let path = format!("/apis/admissionregistration.k8s.io/v1/validatingwebhookconfigurations/{name}");
+    let update = |change: &dyn Fn(&mut Value)| {
+        let mut changed = release.object("validatingwebhookconfiguration", name).unwrap();
+        change(&mut changed);
+        refusal(&operator, &["replace", "--raw", &path, "-f", "-"], &changed.to_string())
+    };
+    let everything = json!([{"apiGroups": ["*"], "apiVersions": ["*"], "operations": ["*"], "resources": ["*/*"]}]);
+    eventually_blocking("the policy is in force", SOON, || {
+        let said = update(&|it| it["webhooks"][0]["rules"] = everything.clone()).unwrap_or_default();
+        if said.contains("but its caBundle") { Ok(()) } else { Err(said) }
+    })
+    .unwrap();
+    let elsewhere = |it: &mut Value| it["webhooks"][1]["clientConfig"]["service"]["name"] = json!("other");
+    let by_url = |it: &mut Value| it["webhooks"][0]["clientConfig"] = json!({"url": "https://example.com"});
+    let ignored = |it: &mut Value| it["webhooks"][0]["failurePolicy"] = json!("Ignore");
+    let unmatched = |it: &mut Value| it["webhooks"][0]["matchConditions"] = json!([]);
+    let fewer = |it: &mut Value| it["webhooks"].as_array_mut().unwrap().truncate(1);
+    let annotated = |it: &mut Value| it["metadata"]["annotations"]["a"] = json!("b");
+    let changes: [&dyn Fn(&mut Value); 6] = [&elsewhere, &by_url, &ignored, &unmatched, &fewer, &annotated];
+    for (at, change) in changes.iter().enumerate() {
+        let said = update(change).unwrap_or_else(|| panic!("change {at} was accepted"));
+        assert!(said.contains("but its caBundle"), "{at}: {said}");
+    }
+    let bundle = ServiceCa::new().unwrap().bundle().unwrap();
+    let trusted = |it: &mut Value| {
+        for webhook in it["webhooks"].as_array_mut().unwrap() {
+            webhook["clientConfig"]["caBundle"] = json!(bundle);
+        }
+    };
+    assert_eq!(update(&trusted), None);
+    let words = ["annotate", "validatingwebhookconfiguration", name, "a=b"];
+    plane().kubectl().run(&words).unwrap();
+}
+
+#[test]
+fn pools_that_no_operator_serves_are_created_with_a_warning() {
+    let (release, _) = two_nodes();
+    let elsewhere = plane().namespace("unserved").unwrap();
+    let create = |namespace: &str| {
+        let pool = json!({
+            "apiVersion": "nv-ipam.nvidia.com/v1alpha1", "kind": "IPPool", "metadata": {"name": "p", "namespace": namespace},
+            "spec": {"subnet": "10.0.0.0/24", "perNodeBlockSize": 8},
+        });
+        let output = plane().kubectl().output(&["create", "--dry-run=server", "-f", "-"], &pool.to_string()).unwrap();
+        assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
+        String::from_utf8_lossy(&output.stderr).into_owned()
+    };
+    let warning = format!("the operator serves pools in namespace {} only", release.namespace());
+    eventually_blocking("the policy is in force", SOON, || {
+        let said = create(&elsewhere);
+        if said.contains(&warning) { Ok(()) } else { Err(said) }
+    })
+    .unwrap();
+    assert!(!create(release.namespace()).contains(&warning));
+}
+
+#[test]
+fn roles_of_the_cluster_read_and_edit_pools() {
+    let release = release("roles", &["webhook.certificates=none"]);
+    let roles = release.objects("clusterroles").unwrap();
+    let verbs = |name: &str, resource: &str| -> Vec<String> {
+        let is_it = |role: &&Value| role["metadata"]["name"].as_str().unwrap().ends_with(name);
+        let role = roles.iter().find(is_it).unwrap();
+        let granted = role["rules"].as_array().unwrap().iter();
+        let of = granted.filter(|rule| rule["resources"].as_array().unwrap().iter().any(|it| it == resource));
+        of.flat_map(|rule| serde_json::from_value::<Vec<String>>(rule["verbs"].clone()).unwrap()).collect()
+    };
+    assert_eq!(verbs("-view", "ipamnodes"), ["get", "list", "watch"]);
+    assert_eq!(verbs("-edit", "ippools"), ["create", "update", "patch", "delete", "deletecollection"]);
+    assert!(verbs("-edit", "ipamnodes").is_empty(), "only the daemons write IPAMNodes");
 }

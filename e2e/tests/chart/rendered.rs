@@ -11,24 +11,25 @@ use serde_json::{Value, json};
 use crate::stage::WAYS;
 
 /// All objects that a release called `nv-ipam` in the namespace `net` has.
-fn render(values: &[&str]) -> Vec<Value> {
+pub(crate) fn render(values: &[&str]) -> Vec<Value> {
+    render_with(&values.iter().flat_map(|value| ["--set", value]).collect::<Vec<_>>())
+}
+
+/// The same with other arguments of `helm template`.
+pub(crate) fn render_with(arguments: &[&str]) -> Vec<Value> {
     let chart = chart::folder().display().to_string();
-    let mut words = vec!["template", "nv-ipam", &chart, "--namespace", "net"];
-    for value in values {
-        words.extend(["--set", value]);
-    }
-    let text = helm(&words).unwrap();
+    let text = helm(&[&["template", "nv-ipam", &chart, "--namespace", "net"], arguments].concat()).unwrap();
     let documents = serde_yaml::Deserializer::from_str(&text).map(|document| Value::deserialize(document).unwrap());
     documents.filter(|document| !document.is_null()).collect()
 }
 
-fn only<'a>(objects: &'a [Value], kind: &str) -> &'a Value {
+pub(crate) fn only<'a>(objects: &'a [Value], kind: &str) -> &'a Value {
     let found: Vec<&Value> = objects.iter().filter(|object| object["kind"] == kind).collect();
     let [one] = found[..] else { panic!("{} of {kind}", found.len()) };
     one
 }
 
-fn names(objects: &[Value], kind: &str) -> BTreeSet<String> {
+pub(crate) fn names(objects: &[Value], kind: &str) -> BTreeSet<String> {
     let named = objects.iter().filter(|object| object["kind"] == kind);
     named.map(|object| object["metadata"]["name"].as_str().unwrap().to_owned()).collect()
 }

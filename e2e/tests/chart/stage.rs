@@ -4,8 +4,8 @@ use std::sync::OnceLock;
 use std::time::Duration;
 
 use ipam_e2e::chart::{self, Release};
-use ipam_e2e::cluster::install_crds;
-use ipam_e2e::{ControlPlane, eventually_blocking};
+use ipam_e2e::cluster::{await_crds, install_crds};
+use ipam_e2e::{ControlPlane, assets, eventually_blocking};
 use serde_json::{Value, json};
 
 /// How long anything in the cluster may take to come about on a busy machine.
@@ -61,4 +61,14 @@ pub(crate) fn until(release: &Release<'_>, kind: &str, name: &str, what: &str, l
         if look(&object) { Ok(object) } else { Err(anyhow::anyhow!("{object}")) }
     })
     .unwrap()
+}
+
+/// The two definitions of cert-manager that the chart has objects of.
+pub(crate) fn install_cert_manager_definitions(plane: &ControlPlane) {
+    let folder = assets::cert_manager_crds().unwrap();
+    for name in ["certificates", "issuers"] {
+        let file = folder.join(format!("cert-manager.io_{name}.yaml")).display().to_string();
+        plane.kubectl().run(&["apply", "--server-side", "-f", &file]).unwrap();
+    }
+    await_crds(plane).unwrap();
 }

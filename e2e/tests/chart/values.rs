@@ -13,6 +13,16 @@ fn template(values: &[&str]) -> anyhow::Result<String> {
     helm(&words)
 }
 
+/// Each value is refused, with all of its words.
+fn assert_refused(cases: &[(&str, &[&str])]) {
+    for (value, words) in cases {
+        let said = template(&[value]).unwrap_err().to_string();
+        for word in *words {
+            assert!(said.contains(word), "{value}: {said} lacks {word}");
+        }
+    }
+}
+
 #[test]
 fn strict_lint_has_nothing_to_say_in_any_way_to_have_certificates() {
     let chart = chart::folder().display().to_string();
@@ -25,7 +35,7 @@ fn strict_lint_has_nothing_to_say_in_any_way_to_have_certificates() {
 
 #[test]
 fn a_mistyped_value_is_refused_with_its_path_and_what_would_be_right() {
-    for (value, words) in [
+    assert_refused(&[
         ("webhook.certificates=certmanager", &["/webhook/certificates", "'cert-manager'", "'self-managed'"][..]),
         ("webhook.certificate=none", &["/webhook", "'certificate'"]),
         ("operater.replicas=3", &["'operater'"]),
@@ -90,12 +100,54 @@ fn a_mistyped_value_is_refused_with_its_path_and_what_would_be_right() {
         ("webhook.bindAddress=:65536", &["webhook.bindAddress \":65536\" is no address"]),
         ("agent.bindAddress=tcp://10.0.0.1:99999", &["agent.bindAddress \"tcp://10.0.0.1:99999\" is no address"]),
         ("operator.healthProbeBindAddress=127.0.0.1:8081", &["no kubelet can reach it", "\":8081\""]),
-    ] {
-        let said = template(&[value]).unwrap_err().to_string();
-        for word in words {
-            assert!(said.contains(word), "{value}: {said} lacks {word}");
-        }
-    }
+    ]);
+}
+
+#[test]
+fn a_mistyped_option_is_refused_with_its_path_and_what_would_be_right() {
+    assert_refused(&[
+        ("commonLabels.app\\.kubernetes\\.io/name=x", &["commonLabels has \"app.kubernetes.io/name\"", "leave it out"]),
+        ("image.registry=https://a.example", &["image.registry \"https://a.example\"", "without scheme"]),
+        ("image.digest=sha256:12", &["image.digest \"sha256:12\" is no digest"]),
+        ("agent.image.digest=x12", &["agent.image.digest \"x12\" is no digest"]),
+        ("operator.image.command=x", &["/operator/image", "'command'"]),
+        ("agent.bindAddress=tcp://10.0.0.1:99", &["every process that reaches it", "write unix:///FOLDER/NAME"]),
+        ("agent.bindAddress=tcp://127.0.0.1:99", &["loopback of the pod", "turn agent.hostNetwork on"]),
+        (
+            "operator.hostNetwork=true,agent.hostNetwork=true",
+            &["operator.metricsBindAddress \":8080\" and agent.metricsBindAddress", "one port of the node"],
+        ),
+        ("extraPools[0].kind=Pool", &["/extraPools/0/kind", "'CIDRPool'"]),
+        ("extraObjects[0].kind=Secret", &["/extraObjects/0", "'apiVersion'"]),
+        ("monitoring.rules.disabled[0]=Other", &["has \"Other\", which is no alert", "NvIpamNoLeader"]),
+        (
+            "monitoring.serviceMonitor.create=true,monitoring.podMonitor.create=true",
+            &["scrape each pod twice", "turn one off"],
+        ),
+        (
+            "monitoring.podMonitor.create=true,agent.metricsBindAddress=127.0.0.1:8080",
+            &["agent.metricsBindAddress \"127.0.0.1:8080\"", "no Prometheus can reach it"],
+        ),
+        ("monitoring.podMonitor.interval=soon", &["/monitoring/podMonitor/interval", "'soon'"]),
+        (
+            "networkPolicy.create=true,networkPolicy.egress.restrict=true,networkPolicy.egress.apiServerPorts=null",
+            &["could not reach the API server", "as in [443, 6443]"],
+        ),
+        ("networkPolicy.create=true,operator.hostNetwork=true", &["no NetworkPolicy applies", "turn one off"]),
+        ("networkPolicy.metricsFrom[0].cidr=10.0.0.0/8", &["/networkPolicy/metricsFrom/0", "'cidr'"]),
+        ("operator.livenessProbe.path=/x", &["/operator/livenessProbe", "'path'"]),
+        ("operator.podDisruptionBudget.maxUnavailable=x", &["/operator/podDisruptionBudget/maxUnavailable", "'x'"]),
+        ("operator.podDisruptionBudget.minAvailable=2", &["no pod of 2 be evicted", "a lower minAvailable"]),
+        ("operator.podDisruptionBudget.maxUnavailable=0", &["no pod of 2 be evicted", "a higher maxUnavailable"]),
+        (
+            "operator.podDisruptionBudget.minAvailable=1,operator.podDisruptionBudget.maxUnavailable=1",
+            &["minAvailable and maxUnavailable", "give one of them"],
+        ),
+        (
+            "operator.leaderElect=false,operator.replicas=1,operator.strategy.type=RollingUpdate",
+            &["operator.strategy.type is \"RollingUpdate\"", "set the type to \"Recreate\""],
+        ),
+    ]);
 }
 
 #[test]
@@ -106,6 +158,7 @@ fn what_just_fits_is_taken() {
         "webhook.drain=25s",
         "webhook.drain=1m30s,operator.terminationGracePeriodSeconds=95",
         "agent.cni.binDir=/opt/..x/.y/z",
+        "agent.bindAddress=tcp://127.0.0.1:99,agent.hostNetwork=true",
         "operator.resources=null,agent.tolerations=null,operator.terminationGracePeriodSeconds=null",
         // Without a webhook nobody drains.
         "webhook.certificates=none,webhook.drain=1h",

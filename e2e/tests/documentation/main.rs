@@ -3,6 +3,8 @@
 //! `prose` checks the language. The other modules compare the pages with the code and resolve links. None needs a control plane.
 
 #[cfg(test)]
+mod alerts;
+#[cfg(test)]
 mod fields;
 #[cfg(test)]
 mod flags;
@@ -20,3 +22,5 @@ mod prose;
 mod reasons;
 #[cfg(test)]
 mod sources;
+#[cfg(test)]
+mod values;

@@ -26,7 +26,8 @@ const SOURCES: &[&str] = &[
 ];
 
 /// How the names of our metrics begin.
-const PREFIXES: [&str; 5] = ["nv_ipam_controller_", "ipam_node_", "rest_client_", "process_", "leader_election_"];
+pub(crate) const PREFIXES: [&str; 5] =
+    ["nv_ipam_controller_", "ipam_node_", "rest_client_", "process_", "leader_election_"];
 
 /// Name as scraped → type.
 type Metrics = BTreeMap<String, String>;
@@ -49,8 +50,7 @@ fn every_metric_is_documented_with_its_type() {
 
 #[test]
 fn no_page_names_a_metric_that_is_unknown() {
-    let mut known: BTreeSet<String> = of(&operator()).into_keys().collect();
-    known.extend(of(&ipam_node_agent::metrics::Metrics::registered().1).into_keys());
+    let known = known();
     for page in all() {
         let words = page.text.split(|c: char| !(c.is_ascii_alphanumeric() || c == '_'));
         let names = words.filter(|word| PREFIXES.iter().any(|prefix| word.starts_with(prefix)));
@@ -58,6 +58,13 @@ fn no_page_names_a_metric_that_is_unknown() {
             assert!(known.contains(name), "{} names {name}", page.place);
         }
     }
+}
+
+/// The names of all metrics, as scraped. Those of a histogram end without `_bucket`.
+pub(crate) fn known() -> BTreeSet<String> {
+    let mut known: BTreeSet<String> = of(&operator()).into_keys().collect();
+    known.extend(of(&ipam_node_agent::metrics::Metrics::registered().1).into_keys());
+    known
 }
 
 /// The metrics of an operator with the webhook and a valid certificate.

@@ -15,8 +15,8 @@ pub(crate) struct Page {
 }
 
 /// Pages outside `docs` and `e2e`. ARCHITECTURE.md and the pages of the crates are not checked yet.
-const SINGLE_PAGES: [&str; 5] =
-    ["README.md", "CONTRIBUTING.md", "SECURITY.md", "CHANGELOG.md", "charts/nv-ipam/README.md"];
+const SINGLE_PAGES: [&str; 6] =
+    ["README.md", "CONTRIBUTING.md", "SECURITY.md", "CHANGELOG.md", "charts/nv-ipam/README.md", "deploy/README.md"];
 
 /// The pages whose prose is checked.
 pub(crate) fn markdown() -> Vec<Page> {
