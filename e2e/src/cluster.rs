@@ -163,16 +163,16 @@ impl Agent {
             format!("--cni-nv-ipam-bin-file={}", binaries::build()?.plugin.display()),
         ];
         arguments.extend(extra.iter().map(|word| (*word).to_owned()));
-        Self::launch_as(node, &arguments)
+        Self::launch_as(node, &arguments, &[])
     }
 
-    /// Starts it with these flags alone, and waits for nothing.
+    /// Starts it with these flags and environment variables alone, and waits for nothing.
     ///
     /// # Errors
     /// When it does not build, or ends at once.
-    pub fn launch_as(node: &Node, arguments: &[String]) -> Result<Self> {
+    pub fn launch_as(node: &Node, arguments: &[String], environment: &[(String, String)]) -> Result<Self> {
         let mut command = node.entrance().command(&binaries::build()?.agent);
-        command.args(arguments);
+        command.args(arguments).envs(environment.iter().map(|(name, value)| (name, value)));
         Ok(Self { process: node.spawn("ipam-node", command)? })
     }
 

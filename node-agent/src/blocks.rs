@@ -203,8 +203,8 @@ pub(crate) mod tests {
         );
     }
 
-    fn states(noted: &Noted, silence: Option<Pause>) -> Vec<PoolState> {
-        usable(noted, silence).0.iter().map(|pool| pool.state).collect()
+    fn states(noted: &Noted, pause: Option<Pause>) -> Vec<PoolState> {
+        usable(noted, pause).0.iter().map(|pool| pool.state).collect()
     }
 
     fn noted(generation: i64, blocks: &[NodeBlock]) -> Noted {

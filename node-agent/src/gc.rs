@@ -392,7 +392,7 @@ mod tests {
         ] {
             assert_eq!(observe(&held, &later, &other), [], "the last look counts: {:?}", other.metadata.annotations);
         }
-        assert_eq!(observe(&sandboxes([5, 5]), &later, &later), [], "nobody knows which is the later one");
+        assert_eq!(observe(&sandboxes([5, 5]), &later, &later), [], "neither is the later one");
         assert_eq!(observe(&sandboxes([6, 5]), &later, &later), [], "the clock was set back");
     }
 

@@ -31,8 +31,8 @@ pub struct Found {
     pub position: Position,
     /// Its store, and the machine and the boot of this start.
     pub identity: Identity,
-    /// Until when addresses that pods of another machine may use stay unavailable, in Unix seconds; `None` is until they are discarded.
-    pub until: Option<i64>,
+    /// How long addresses that pods of another machine may use stay unavailable, in seconds; `None` is until they are discarded.
+    pub grace: Option<u64>,
 }
 
 impl Found {
@@ -73,9 +73,12 @@ struct LostOfPool {
     pool_type: PoolType,
     name: String,
     held: Vec<AddressRange>,
-    /// Until when, in Unix seconds, if another machine reported them; `None` is until they are discarded.
+    /// Whether another machine reported them.
+    #[serde(default)]
+    of_other_machine: bool,
+    /// How long they stay unavailable, in seconds in which an agent runs; `None` is until they are discarded.
     #[serde(default, skip_serializing_if = "Option::is_none")]
-    until: Option<i64>,
+    left: Option<u64>,
 }
 
 impl LostOfPool {
@@ -96,9 +99,10 @@ impl Lost {
         if !found.is_behind(standing) || found.identity.is_another_boot(&reported) {
             return None;
         }
-        let until = found.until.filter(|_| found.identity.is_another_machine(&reported));
+        let of_other_machine = found.identity.is_another_machine(&reported);
+        let left = found.grace.filter(|_| of_other_machine);
         let reports = standing.status.pools.iter().filter(|report| report.used > 0);
-        let pools = reports.map(|report| LostOfPool { until, ..of_pool(report) });
+        let pools = reports.map(|report| LostOfPool { of_other_machine, left, ..of_pool(report) });
         let pools: Vec<_> = pools.filter(|pool| !pool.held.is_empty()).collect();
         let Standing { namespace, name: node, resource_version, .. } = standing.clone();
         (!pools.is_empty()).then_some(Self { namespace, node, resource_version, pools })
@@ -106,12 +110,15 @@ impl Lost {
 
     /// Those that another machine reported; `None` if there are none.
     pub(crate) fn of_other_machines(self) -> Option<Self> {
-        self.only(|pool| pool.until.is_some())
+        self.only(|pool| pool.of_other_machine)
     }
 
-    /// Those that are unavailable at this time, in Unix seconds; `None` if none are.
-    pub fn at(self, now: i64) -> Option<Self> {
-        self.only(|pool| pool.until.is_none_or(|until| now < until))
+    /// Those that are still unavailable after so many seconds more; `None` if none are.
+    pub fn after(mut self, seconds: u64) -> Option<Self> {
+        for left in self.pools.iter_mut().filter_map(|pool| pool.left.as_mut()) {
+            *left = left.saturating_sub(seconds);
+        }
+        self.only(|pool| pool.left != Some(0))
     }
 
     fn only(mut self, is_kept: impl Fn(&LostOfPool) -> bool) -> Option<Self> {
@@ -119,9 +126,9 @@ impl Lost {
         (!self.pools.is_empty()).then_some(self)
     }
 
-    /// When the next of them become available by themselves, in Unix seconds.
-    pub fn next_end(&self) -> Option<i64> {
-        self.pools.iter().filter_map(|pool| pool.until).min()
+    /// After how many seconds the next of them become available by themselves.
+    pub fn next_end(&self) -> Option<u64> {
+        self.pools.iter().filter_map(|pool| pool.left).min()
     }
 
     /// Whether an admin has discarded these addresses in the object that shows `standing`.
@@ -178,24 +185,33 @@ impl Lost {
             "When no pod uses them (an address that is still in use would be assigned twice): kubectl -n {namespace} annotate ipamnode \
              {node} --overwrite {DISCARD}={resource_version}"
         );
-        let ends = self.pools.iter().map(|pool| pool.until).collect::<Option<Vec<_>>>();
-        match ends.and_then(|ends| jiff::Timestamp::from_second(ends.into_iter().max()?).ok()) {
-            Some(until) => Problem {
-                reason: "MachineReplaced",
-                sentence: format!(
-                    "another machine reported under this node's name, and pods may still run there; until {until} the agent does not \
-                     allocate the addresses of that report: {addresses}. {command}"
-                ),
-            },
-            None => Problem {
-                reason: "StoreWentBack",
-                sentence: format!(
-                    "the agent's store is older than this node's last report, because it was deleted or restored, or because another \
-                     agent uses this node's name; the agent has no record of addresses of that report and does not allocate them: \
-                     {addresses}. {command}"
-                ),
-            },
+        let is_of_others = self.pools.iter().all(|pool| pool.of_other_machine);
+        let longest = self.pools.iter().map(|pool| pool.left).collect::<Option<Vec<_>>>();
+        let time = match longest.and_then(|left| left.into_iter().max()) {
+            Some(left) => format!("for {} more", span(left)),
+            None => "until that report is discarded".to_owned(),
+        };
+        if is_of_others {
+            let sentence = format!(
+                "another machine reported under this node's name, and pods may still run there; {time}, the agent does not allocate the \
+                 addresses of that report: {addresses}. {command}"
+            );
+            return Problem { reason: "MachineReplaced", sentence };
         }
+        let sentence = format!(
+            "the agent's store is older than this node's last report, because it was deleted or restored, or because another agent uses \
+             this node's name; the agent has no record of addresses of that report and does not allocate them: {addresses}. {command}"
+        );
+        Problem { reason: "StoreWentBack", sentence }
+    }
+}
+
+/// A number of seconds, rounded up to hours or minutes if it is longer than one.
+fn span(seconds: u64) -> String {
+    match seconds {
+        3601.. => format!("{} h", seconds.div_ceil(3600)),
+        61.. => format!("{} min", seconds.div_ceil(60)),
+        _ => format!("{seconds} s"),
     }
 }
 
@@ -204,7 +220,7 @@ fn of_pool(report: &BlockUse) -> LostOfPool {
     let whole = || vec![AddressRange { start_ip: report.start_ip.clone(), end_ip: report.end_ip.clone() }];
     let mut held = if report.held.is_empty() { whole() } else { report.held.clone() };
     held.retain(|told| range(told).is_some());
-    LostOfPool { pool_type: report.pool_type, name: report.name.clone(), held, until: None }
+    LostOfPool { pool_type: report.pool_type, name: report.name.clone(), held, of_other_machine: false, left: None }
 }
 
 /// One address, or the first and the last.
@@ -250,7 +266,7 @@ mod tests {
     }
 
     fn at(epoch: u64, sequence: u64) -> Found {
-        Found { position: Position { epoch, sequence }, identity: Identity::default(), until: Some(1_000) }
+        Found { position: Position { epoch, sequence }, identity: Identity::default(), grace: Some(86_400) }
     }
 
     fn find(epoch: u64, sequence: u64) -> Option<Lost> {
@@ -291,13 +307,23 @@ mod tests {
     fn addresses_of_another_machine_of_this_name_are_unavailable_until_the_grace_is_over() {
         let lost = Lost::find(&reported_by("t", "n", "a"), &start(0)).unwrap();
         let Problem { reason, sentence } = lost.problem();
-        assert!(reason == "MachineReplaced" && sentence.contains("until 1970-01-01T00:16:40Z"), "{sentence}");
+        assert!(reason == "MachineReplaced" && sentence.contains("; for 24 h more, the agent does not"), "{sentence}");
         assert!(sentence.ends_with("discard-report=41"), "{sentence}");
-        assert_eq!(lost.next_end(), Some(1_000));
-        assert_eq!((lost.clone().at(999), lost.clone().at(1_000)), (Some(lost.clone()), None));
+        let after = |seconds| lost.clone().after(seconds);
+        assert_eq!((lost.next_end(), after(86_400)), (Some(86_400), None));
+        let later = after(86_340).unwrap();
+        assert_eq!(later.next_end(), Some(60));
+        assert!(later.problem().sentence.contains("for 60 s more"));
+        assert_eq!(lost.clone().of_other_machines(), Some(lost.clone()), "whatever boot this machine is in");
+    }
+
+    #[test]
+    fn without_a_grace_addresses_of_another_machine_stay_unavailable_in_each_boot_of_this_one() {
+        let lost = Lost::find(&reported_by("t", "n", "a"), &Found { grace: None, ..start(0) }).unwrap();
+        let Problem { reason, sentence } = lost.problem();
+        assert!(reason == "MachineReplaced" && sentence.contains("until that report is discarded"), "{sentence}");
+        assert_eq!((lost.next_end(), lost.clone().after(u64::MAX)), (None, Some(lost.clone())));
         assert_eq!(lost.clone().of_other_machines(), Some(lost));
-        let never = Lost::find(&reported_by("t", "n", "a"), &Found { until: None, ..start(0) }).unwrap();
-        assert_eq!((never.problem().reason, never.clone().of_other_machines()), ("StoreWentBack", None));
     }
 
     #[test]
@@ -368,9 +394,14 @@ mod tests {
         longest.name = "n".repeat(253);
         longest.resource_version = u64::MAX.to_string();
         longest.status.pools[0].held = (0..99).map(|last| told(&format!("10.0.0.{last}"), "10.0.0.99")).collect();
-        let Problem { sentence, .. } = Lost::find(&longest, &at(0, 0)).unwrap().problem();
-        assert!(sentence.len() <= crate::status::MESSAGE, "{}: {sentence}", sentence.len());
-        assert!(sentence.ends_with(&format!("{}", u64::MAX)) && sentence.contains(&longest.name), "{sentence}");
+        for (machine, reason) in [(None, "StoreWentBack"), (Some("n".to_owned()), "MachineReplaced")] {
+            longest.status.system_uuid = machine;
+            let problem = Lost::find(&longest, &Found { grace: None, ..start(0) }).unwrap().problem();
+            let sentence = problem.sentence;
+            assert_eq!(problem.reason, reason);
+            assert!(sentence.len() <= crate::status::MESSAGE, "{}: {sentence}", sentence.len());
+            assert!(sentence.ends_with(&format!("{}", u64::MAX)) && sentence.contains(&longest.name), "{sentence}");
+        }
     }
 
     #[test]

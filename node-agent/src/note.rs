@@ -176,19 +176,19 @@ impl Noted {
     }
 
     /// The journal as it was before it is compared; `None` if it has been. Addresses that pods of another machine may use stay unavailable
-    /// until `until`, in Unix seconds.
-    pub fn found(&self, until: Option<i64>) -> Option<Found> {
-        self.uncompared.map(|position| Found { position, identity: self.identity.clone(), until })
+    /// for `grace`, in seconds.
+    pub fn found(&self, grace: Option<u64>) -> Option<Found> {
+        self.uncompared.map(|position| Found { position, identity: self.identity.clone(), grace })
     }
 
-    /// The same without addresses that were unavailable until now, in Unix seconds.
+    /// The same after the agent has run for so many seconds more.
     #[must_use]
-    pub fn at(self, now: i64) -> Self {
-        Self { lost: self.lost.and_then(|lost| lost.at(now)), ..self }
+    pub fn after(self, seconds: u64) -> Self {
+        Self { lost: self.lost.and_then(|lost| lost.after(seconds)), ..self }
     }
 
-    /// When the next addresses become available by themselves, in Unix seconds.
-    pub fn next_end(&self) -> Option<i64> {
+    /// After how many seconds the next addresses become available by themselves.
+    pub fn next_end(&self) -> Option<u64> {
         self.lost.as_ref().and_then(Lost::next_end)
     }
 
@@ -264,7 +264,7 @@ mod tests {
     }
 
     fn found() -> Found {
-        Found { position: Position::default(), identity: Identity::default(), until: None }
+        Found { position: Position::default(), identity: Identity::default(), grace: None }
     }
 
     fn subject() -> Subject {

@@ -122,7 +122,7 @@ impl Agent {
         let (allocator, ended, start) = open_store(config, directory, &metrics)?;
         let (told, in_force) = watch::channel(None);
         let blocks = Blocks::new(allocator.clone(), start, readiness.clone(), told);
-        let mut blocks = blocks.with_grace(config.replaced_machine_grace, system_clock());
+        let mut blocks = blocks.with_grace(config.replaced_machine_grace);
         blocks.load(FIRST_WORD).await;
         if let Some(spool) = Spool::of(&config.bind) {
             match spool.create() {

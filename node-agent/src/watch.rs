@@ -25,7 +25,7 @@ use tokio::time::Instant;
 use tokio_util::sync::CancellationToken;
 use tracing::{debug, info, warn};
 
-use crate::allocator::{Allocator, Clock, Source, system_clock};
+use crate::allocator::{Allocator, Source};
 use crate::blocks::{unsaved, usable};
 use crate::contact::Offline;
 use crate::identity::Identity;
@@ -37,8 +37,8 @@ use crate::ready::Readiness;
 use crate::spec::NodeSpec;
 use crate::standing::{DISCARD, Standing};
 
-/// Longest time between two looks at the wall clock.
-const LOOK_AT_CLOCK: Duration = Duration::from_mins(1);
+/// Longest time until the rest of a grace is recorded: a restart loses no more of it.
+const RECORD_GRACE: Duration = Duration::from_hours(1);
 /// Pause until the agent tries again to record what it could not record.
 const RECORD_AGAIN: Duration = Duration::from_secs(2);
 /// How long an agent that starts waits for the first word of the API server. One that is there answers in milliseconds, and
@@ -86,7 +86,8 @@ pub struct Blocks {
     offline: bool,
     /// How long addresses that pods of another machine may use stay unavailable; `None` is without limit.
     grace: Option<Duration>,
-    clock: Clock,
+    /// Until when the time is counted for which such addresses have been unavailable.
+    counted: Instant,
     /// How long nothing new is given from the copy on disk, for the API server may say otherwise; `None` once it was heard
     /// or missed.
     patience: Option<Duration>,
@@ -108,15 +109,16 @@ impl Blocks {
             arrivals: 0,
             offline: false,
             grace: None,
-            clock: system_clock(),
+            counted: Instant::now(),
             patience: None,
         }
     }
 
-    /// Addresses that pods of another machine of this name may use become available after `grace`, by `clock`; never without one.
+    /// Addresses that pods of another machine of this name may use become available after the agent has run for `grace`; never without
+    /// one.
     #[must_use]
-    pub fn with_grace(self, grace: Option<Duration>, clock: Clock) -> Self {
-        Self { grace, clock, ..self }
+    pub fn with_grace(self, grace: Option<Duration>) -> Self {
+        Self { grace, ..self }
     }
 
     /// Puts the recorded spec in force, if there is one. Nothing new is allocated from it before the API server has answered, or has
@@ -140,13 +142,13 @@ impl Blocks {
     }
 
     /// Why nothing is allocated from what is known.
-    fn silence(&self) -> Option<Pause> {
+    fn pause(&self) -> Option<Pause> {
         let starting = self.patience.map(|_| Pause::Starting);
         starting.or_else(|| self.offline.then_some(Pause::Offline))
     }
 
     async fn put(&mut self) {
-        let (pools, problems) = usable(&self.noted, self.silence());
+        let (pools, problems) = usable(&self.noted, self.pause());
         for Problem { reason, sentence } in &problems {
             warn!(reason, problem = sentence, "a block cannot be used");
         }
@@ -159,7 +161,7 @@ impl Blocks {
 
     /// Tries again to record what could not be recorded.
     async fn put_again(&mut self) {
-        let (pools, problems) = usable(&self.noted, self.silence());
+        let (pools, problems) = usable(&self.noted, self.pause());
         self.configure(pools, problems).await;
         if self.durable == self.noted {
             info!(generation = self.noted.spec.generation, "blocks recorded");
@@ -212,10 +214,8 @@ impl Blocks {
                     continue;
                 }
                 () = self.end_of_grace() => {
-                    let noted = self.noted.clone().at((self.clock)());
-                    if self.noted != noted {
-                        self.tell(noted).await;
-                    }
+                    let seconds = self.count();
+                    self.tell(self.noted.clone().after(seconds)).await;
                     continue;
                 }
                 heard = turn(state.limit.as_mut(), self.offline) => {
@@ -236,11 +236,18 @@ impl Blocks {
         }
     }
 
-    /// Waits until it is time to look whether addresses of another machine are available again. The wall clock may be set meanwhile.
+    /// Waits until addresses of another machine are available, or until it is time to record how long they have been unavailable. A wall
+    /// clock that is set ends no grace: only time in which this process runs counts.
     async fn end_of_grace(&self) {
-        let Some(end) = self.noted.next_end() else { return std::future::pending().await };
-        let left = u64::try_from(end.saturating_sub((self.clock)())).unwrap_or_default();
-        tokio::time::sleep(Duration::from_secs(left).clamp(Duration::from_millis(100), LOOK_AT_CLOCK)).await;
+        let Some(left) = self.noted.next_end() else { return std::future::pending().await };
+        tokio::time::sleep_until(self.counted + Duration::from_secs(left).min(RECORD_GRACE)).await;
+    }
+
+    /// Whole seconds since the last call.
+    fn count(&mut self) -> u64 {
+        let seconds = self.counted.elapsed().as_secs();
+        self.counted += Duration::from_secs(seconds);
+        seconds
     }
 
     /// The API server was heard, or was missed.
@@ -311,11 +318,14 @@ impl Blocks {
         let was_copy = std::mem::take(&mut self.is_copy);
         let (told, confirmed) = (self.in_force.borrow().is_some(), self.patience.take().is_some() || was_copy);
         let mut noted = self.noted.followed_by(spec).discarded_by(self.standing.as_ref());
-        let until = self.grace.and_then(|grace| (self.clock)().checked_add_unsigned(grace.as_secs()));
-        if let Some((found, standing)) = self.noted.found(until).zip(self.standing.as_ref()) {
+        let found = self.noted.found(self.grace.map(|grace| grace.as_secs()));
+        if let Some((found, standing)) = found.zip(self.standing.as_ref()) {
             // Grants that the report has as idle allocate nothing before they are confirmed again, and ended ones never again.
             drop(self.allocator.withdraw(withdrawn(standing, &found)).await);
-            noted = noted.compared(Lost::find(standing, &found));
+            // What is found now is unavailable from now on.
+            let seconds = self.counted.elapsed().as_secs();
+            noted = noted.after(seconds).compared(Lost::find(standing, &found));
+            self.counted += Duration::from_secs(seconds);
         }
         if !told || self.noted != noted {
             return self.tell(noted).await;

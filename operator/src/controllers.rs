@@ -16,7 +16,6 @@
 //! Kubernetes Events are published independently of the Controllers, with one try each. No pool waits for the API server to store one.
 
 use std::convert::Infallible;
-use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard};
 use std::time::Instant;
 
@@ -71,7 +70,6 @@ struct Shared {
     state: Mutex<State>,
     actor: ApiWriter,
     metrics: Arc<Metrics>,
-    synced: Arc<AtomicBool>,
     /// Wakes the loop of [`Controllers::run`]: it has something else to do or to wait for.
     loop_wake: Notify,
     /// Cancelled when no further call is to be made.
@@ -91,21 +89,20 @@ struct State {
 
 impl Controllers {
     /// Returns Controllers that call the API server through `actor`, read `watches`, and pass the allocation state to the next leader
-    /// through `marker`. `synced` is set once every watch has delivered a full list, and stays set. A broken watch is not a reason to
-    /// refuse reviews, because no other process would answer them. The API server refuses a write that is based on an old version.
+    /// through `marker`. They reconcile nothing before every watch has delivered a full list. The API server refuses a write that is based
+    /// on an old version.
     pub fn new(
         settings: Settings,
         actor: ApiWriter,
         watches: Watches,
         marker: MarkerHandle,
         metrics: Arc<Metrics>,
-        synced: Arc<AtomicBool>,
     ) -> Self {
         let reconciler = Reconciler::new(settings, metrics.reconciler.clone());
         let (sender, pending) = mpsc::channel(MOST_PENDING);
         let state =
             Mutex::new(State { reconciler, marker: marker.clone(), wakes: None, pending: sender, next_tick: None });
-        let shared = Shared { state, actor, metrics, synced, loop_wake: Notify::new(), ends: CancellationToken::new() };
+        let shared = Shared { state, actor, metrics, loop_wake: Notify::new(), ends: CancellationToken::new() };
         Self { shared: Arc::new(shared), watches, marker, pending }
     }
 
@@ -246,10 +243,6 @@ impl Shared {
                 room -= 1;
                 // An event that is taken from the stream must be processed, because it does not come again.
                 next = if room == 0 { None } else { events.next().now_or_never().flatten() };
-            }
-            if !self.synced.load(Ordering::Relaxed) && reconciler.is_synced() {
-                self.synced.store(true, Ordering::Relaxed);
-                tracing::info!("caches are in sync");
             }
         });
     }

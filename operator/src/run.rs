@@ -3,7 +3,6 @@
 use std::ffi::OsString;
 use std::io::Write as _;
 use std::process::ExitCode;
-use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, PoisonError, RwLock};
 use std::time::Duration;
 
@@ -87,7 +86,6 @@ async fn run(config: Config) -> anyhow::Result<()> {
     let namespace = config.common.namespace.clone();
     tracing::info!(version = env!("CARGO_PKG_VERSION"), %namespace, %identity, "starting");
 
-    let synced = Arc::new(AtomicBool::new(false));
     let lists = Arc::new(FirstLists::default());
     let webhook = match &config.webhook {
         Some(webhook) => Some(Webhook::start(webhook, &namespace, shutdown.stop.clone()).await?),
@@ -95,7 +93,7 @@ async fn run(config: Config) -> anyhow::Result<()> {
     };
     // Reviews are judged by the events of the watches. So the work ends after the last review.
     let stop = CancellationToken::new();
-    serve(&config, &metrics, (&synced, &lists), webhook.as_ref(), &stop).await?;
+    serve(&config, &metrics, &lists, webhook.as_ref(), &stop).await?;
     if let Some(webhook) = &webhook {
         webhook.keep_certificates(client.clone(), identity.clone(), stop.clone());
     }
@@ -105,7 +103,7 @@ async fn run(config: Config) -> anyhow::Result<()> {
     let known = webhook.as_ref().map(Webhook::known);
     let watches = watches(client.clone(), namespace, lists, known);
     let (marker, keeper) = marker();
-    let controllers = Controllers::new(config.settings, actor, watches, marker, metrics, synced);
+    let controllers = Controllers::new(config.settings, actor, watches, marker, metrics);
     let election = match config.elect_in {
         Some(namespace) => Either::Left(Election::new(client, &namespace, identity, keeper)),
         None => Either::Right(keeper),
@@ -192,17 +190,14 @@ async fn work(
 async fn serve(
     config: &Config,
     metrics: &Metrics,
-    (synced, lists): (&Arc<AtomicBool>, &Arc<FirstLists>),
+    lists: &Arc<FirstLists>,
     webhook: Option<&Webhook>,
     stop: &CancellationToken,
 ) -> anyhow::Result<()> {
-    let (synced, lists) = (synced.clone(), lists.clone());
+    let lists = lists.clone();
     let reviews = webhook.map(Webhook::readiness);
     let ready = move || {
-        if !synced.load(Ordering::Relaxed) {
-            lists.check()?;
-            return Err("caches are not in sync yet".to_owned());
-        }
+        lists.check()?;
         reviews.as_ref().map_or(Ok(()), |reviews| reviews())
     };
     let mut registry = ipam_daemon::metrics::registry(&metrics.requests);

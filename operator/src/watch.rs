@@ -159,14 +159,18 @@ impl FirstLists {
     }
 
     fn arrived(&self, watch: &str) {
-        self.missing().remove(watch);
+        let mut missing = self.missing();
+        if missing.remove(watch).is_some() && missing.is_empty() {
+            tracing::info!("the caches are in sync");
+        }
     }
 
     fn failed(&self, watch: &str, error: &str) {
         self.missing().get_mut(watch).into_iter().for_each(|cause| error.clone_into(cause));
     }
 
-    /// Which lists are missing, and why.
+    /// Which lists are missing, and why. Once all have arrived, none is missing any more: a watch that breaks is no reason to refuse reviews,
+    /// because no other process would answer them.
     ///
     /// # Errors
     /// At least one is.

@@ -36,7 +36,8 @@
   (list "duration" "agent.logging.flushFrequency") (list "size" "agent.logging.jsonInfoBufferSize")
   (list "object" "agent.serviceAccount.name")
   (list "interval" "agent.staleIpCheck.interval") (list "interval" "agent.releasedIpCooldown")
-  (list "duration" "agent.offlineLimit")
+  (list "duration" "agent.offlineLimit") (list "duration" "agent.replacedMachineGrace")
+  (list "folder" "agent.bootIdFile") (list "folder" "agent.systemUuidFile")
   (list "folder" "agent.cni.binDir") (list "path" "agent.cni.confDir") (list "path" "agent.cni.binFile")
   (list "path" "agent.cni.logFile") (list "agent" "agent.cni.daemonSocket")
 -}}

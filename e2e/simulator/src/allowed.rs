@@ -175,7 +175,7 @@ impl Allowed {
         let of_node = records.all().filter(|it| it.node == node.name && which(it));
         for it in of_node {
             let known = self.waived.entry(it.id).or_insert(cause);
-            // A report ends what nobody knew of, and not what an admin or the grace has released.
+            // A report ends what no record had, and not what an admin or the grace has released.
             if END_BY_REPORT.contains(known) {
                 *known = cause;
             }

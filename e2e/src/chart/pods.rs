@@ -37,10 +37,11 @@ pub fn operator_arguments(release: &Release<'_>, webhook: Option<&Webhook>) -> R
     let template = &deployment["spec"]["template"];
     let account = account(template)?;
     grants::await_all(release, account)?;
-    let mut arguments = arguments(template, "/ipam-controller", |field| match field {
+    let container = Container::of(template, "/ipam-controller", |field| match field {
         "metadata.namespace" => Some(release.namespace().to_owned()),
         _ => None,
     })?;
+    let mut arguments = container.arguments;
     let kubeconfig = release.plane().token(release.namespace(), account, None)?;
     arguments.push(format!("--kubeconfig={}", kubeconfig.display()));
     if let Some(webhook) = webhook {
@@ -59,7 +60,7 @@ pub fn operator_arguments(release: &Release<'_>, webhook: Option<&Webhook>) -> R
 /// When the release has no DaemonSet, or the API server refuses the pod.
 pub fn agent_pod(release: &Release<'_>, node: &str) -> Result<PathBuf> {
     let template = agent_template(release)?;
-    let name = format!("agent-{node}");
+    let name = pod_name(node);
     let mut spec = template["spec"].clone();
     spec["nodeName"] = json!(node);
     let mut metadata = template["metadata"].clone();
@@ -81,10 +82,11 @@ pub fn agent(release: &Release<'_>, node: &Node) -> Result<Agent> {
         node.entrance().run(&["mkdir", "-p", &folder])?;
     }
     let kubeconfig = agent_pod(release, node.name())?;
-    let mut arguments = agent_arguments(&template, node.name())?;
+    let container = agent_container(&template, release.namespace(), node.name())?;
+    let mut arguments = container.arguments;
     arguments.push(format!("--kubeconfig={}", kubeconfig.display()));
     arguments.push(format!("--cni-nv-ipam-bin-file={}", binaries::build()?.plugin.display()));
-    Agent::launch_as(node, &arguments)
+    Agent::launch_as(node, &arguments, &container.environment)
 }
 
 /// The arguments that the pod template of the DaemonSet has for the agent of `node`.
@@ -92,12 +94,22 @@ pub fn agent(release: &Release<'_>, node: &Node) -> Result<Agent> {
 /// # Errors
 /// When the template runs another program.
 pub fn agent_arguments(template: &Value, node: &str) -> Result<Vec<String>> {
-    arguments(template, "/ipam-node", |field| match field {
+    // No argument has the namespace of the pod.
+    Ok(agent_container(template, "", node)?.arguments)
+}
+
+fn agent_container(template: &Value, namespace: &str, node: &str) -> Result<Container> {
+    Container::of(template, "/ipam-node", |field| match field {
         "spec.nodeName" => Some(node.to_owned()),
-        // The agent reads these from its environment. No argument has them.
-        "metadata.name" | "metadata.namespace" => Some(String::new()),
+        "metadata.name" => Some(pod_name(node)),
+        "metadata.namespace" => Some(namespace.to_owned()),
         _ => None,
     })
+}
+
+/// The name of the agent's pod on a node.
+fn pod_name(node: &str) -> String {
+    format!("agent-{node}")
 }
 
 /// The pod template of the release's DaemonSet.
@@ -122,7 +134,7 @@ pub fn complete_job(release: &Release<'_>) -> Result<String> {
     let template = &job["spec"]["template"];
     let account = account(template)?;
     grants::await_all(release, account)?;
-    let mut arguments = arguments(template, "/ipam-controller", |_| None)?;
+    let mut arguments = Container::of(template, "/ipam-controller", |_| None)?.arguments;
     let kubeconfig = release.plane().token(release.namespace(), account, None)?;
     arguments.push(format!("--kubeconfig={}", kubeconfig.display()));
     let output = child::output(Command::new(&binaries::build()?.controller).args(&arguments))?;
@@ -162,26 +174,35 @@ pub fn account(template: &Value) -> Result<&str> {
     template["spec"]["serviceAccountName"].as_str().context("a pod without a service account")
 }
 
-/// The arguments of the one container, with `$(NAME)` replaced as the kubelet does; `field` answers for the downward API.
-fn arguments(template: &Value, program: &str, field: impl Fn(&str) -> Option<String>) -> Result<Vec<String>> {
-    let container = &template["spec"]["containers"][0];
-    ensure!(container["command"] == json!([program]), "the container runs {}, not {program}", container["command"]);
-    let mut variables = Vec::new();
-    for variable in container["env"].as_array().into_iter().flatten() {
-        let name = variable["name"].as_str().context("a variable without a name")?;
-        let path = variable["valueFrom"]["fieldRef"]["fieldPath"].as_str().unwrap_or_default();
-        let value = variable["value"].as_str().map(str::to_owned).or_else(|| field(path));
-        variables.push((format!("$({name})"), value.with_context(|| format!("nothing is known of {name}: {path}"))?));
+/// How the kubelet starts the first container of a pod.
+struct Container {
+    arguments: Vec<String>,
+    environment: Vec<(String, String)>,
+}
+
+impl Container {
+    /// With `$(NAME)` replaced in the arguments, as the kubelet does; `field` answers for the downward API.
+    fn of(template: &Value, program: &str, field: impl Fn(&str) -> Option<String>) -> Result<Self> {
+        let container = &template["spec"]["containers"][0];
+        ensure!(container["command"] == json!([program]), "the container runs {}, not {program}", container["command"]);
+        let mut environment = Vec::new();
+        for variable in container["env"].as_array().into_iter().flatten() {
+            let name = variable["name"].as_str().context("a variable without a name")?;
+            let path = variable["valueFrom"]["fieldRef"]["fieldPath"].as_str().unwrap_or_default();
+            let value = variable["value"].as_str().map(str::to_owned).or_else(|| field(path));
+            environment.push((name.to_owned(), value.with_context(|| format!("nothing is known of {name}: {path}"))?));
+        }
+        let words = container["args"].as_array().context("a container without arguments")?;
+        let filled = words.iter().map(|word| {
+            let text = word.as_str().context("an argument that is no string")?.to_owned();
+            let fill = |text: String, (name, value): &(String, String)| text.replace(&format!("$({name})"), value);
+            Ok(environment.iter().fold(text, fill))
+        });
+        let arguments: Vec<String> = filled.collect::<Result<_>>()?;
+        let open = arguments.iter().find(|argument| argument.contains("$("));
+        ensure!(open.is_none(), "{open:?} names a variable that the pod does not have");
+        Ok(Self { arguments, environment })
     }
-    let words = container["args"].as_array().context("a container without arguments")?;
-    let filled = words.iter().map(|word| {
-        let text = word.as_str().context("an argument that is no string")?.to_owned();
-        Ok(variables.iter().fold(text, |text, (name, value)| text.replace(name, value)))
-    });
-    let filled: Vec<String> = filled.collect::<Result<_>>()?;
-    let open = filled.iter().find(|argument| argument.contains("$("));
-    ensure!(open.is_none(), "{open:?} names a variable that the pod does not have");
-    Ok(filled)
 }
 
 #[cfg(test)]
@@ -199,10 +220,12 @@ mod tests {
     #[test]
     fn variables_are_filled_in_and_one_that_is_not_there_is_an_error() {
         let field = |path: &str| (path == "spec.nodeName").then(|| "n1".to_owned());
-        let filled = arguments(&pod(&json!(["--a=$(NODE)", "$(PLAIN)"])), "/p", field).unwrap();
-        assert_eq!(filled, ["--a=n1", "x"]);
-        let error = arguments(&pod(&json!(["--a=$(NODES)"])), "/p", field).unwrap_err().to_string();
+        let filled = Container::of(&pod(&json!(["--a=$(NODE)", "$(PLAIN)"])), "/p", field).unwrap();
+        assert_eq!(filled.arguments, ["--a=n1", "x"]);
+        let environment = [("NODE", "n1"), ("PLAIN", "x")].map(|(name, value)| (name.to_owned(), value.to_owned()));
+        assert_eq!(filled.environment, environment);
+        let error = Container::of(&pod(&json!(["--a=$(NODES)"])), "/p", field).err().unwrap().to_string();
         assert!(error.contains("$(NODES)"), "{error}");
-        assert!(arguments(&pod(&json!([])), "/q", field).is_err());
+        assert!(Container::of(&pod(&json!([])), "/q", field).is_err());
     }
 }

@@ -44,7 +44,7 @@ pub(super) fn run(data: &[u8]) {
     let spec = NodeSpec::from(&object);
     let standing = Standing { arrival: 1, ..Standing::from(&object) };
     let position = Position { epoch: 1, sequence: 1 };
-    let lost = Lost::find(&standing, &Found { position, identity: Identity::default(), until: None });
+    let lost = Lost::find(&standing, &Found { position, identity: Identity::default(), grace: None });
     let noted = Noted::first(spec.clone()).compared(lost.clone());
     assert_eq!(noted.followed_by(spec), noted, "the same spec again changes something");
     allocates_soundly(&noted);

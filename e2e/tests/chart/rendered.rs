@@ -127,7 +127,13 @@ fn nobody_but_writers_of_pools_in_their_namespace_waits_for_the_webhook() {
 
 #[test]
 fn every_flag_of_both_daemons_is_reachable_by_values() {
-    let all = ["agent.offlineLimit=1h", "operator.releasedBlockGrace=1h"];
+    let all = [
+        "agent.offlineLimit=1h",
+        "agent.replacedMachineGrace=1h",
+        "agent.bootIdFile=/boot",
+        "agent.systemUuidFile=/uuid",
+        "operator.releasedBlockGrace=1h",
+    ];
     // Each daemon logs in both forms, for some flags belong to one of them.
     let as_json = ["logging.jsonInfoBufferSize=64Ki", "logging.jsonSplitStream=true", "logging.flushFrequency=1s"];
     let as_json = [&as_json[..], &["featureGates.LoggingAlphaOptions=true"]].concat();

@@ -203,9 +203,7 @@ impl Api {
     pub(crate) fn events(&self, pool: &str, reason: &str) -> Vec<String> {
         let path = format!("/apis/events.k8s.io/v1/namespaces/{}/events", self.namespace);
         let list = self.send("GET", &path, JSON, &Value::Null).unwrap();
-        let about = |event: &&Value| {
-            event["regarding"]["name"] == pool && event["reason"] == reason && event["type"] == "Warning"
-        };
+        let about = |event: &&Value| event["regarding"]["name"] == pool && event["reason"] == reason;
         list["items"].as_array().unwrap().iter().filter(about).map(|event| text(&event["note"])).collect()
     }
 

@@ -2,7 +2,6 @@
 
 use std::time::Duration;
 
-use ipam_node_agent::allocator::system_clock;
 use ipam_node_agent::contact::Offline;
 use ipam_node_agent::identity::Identity;
 use ipam_node_agent::metrics::Metrics;
@@ -56,7 +55,7 @@ impl Following {
     pub(crate) async fn with(node: Node, limit: Option<Duration>, patience: Option<Duration>) -> Self {
         let (told, in_force) = watch::channel(None);
         let blocks = Blocks::new(node.allocator.clone(), node.start.clone(), node.readiness.clone(), told);
-        let mut blocks = blocks.with_grace(Some(GRACE), system_clock());
+        let mut blocks = blocks.with_grace(Some(GRACE));
         if let Some(patience) = patience {
             blocks.load(patience).await;
         }

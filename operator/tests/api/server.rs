@@ -4,7 +4,6 @@
 use std::collections::HashMap;
 use std::convert::Infallible;
 use std::pin::pin;
-use std::sync::atomic::AtomicBool;
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
@@ -95,13 +94,12 @@ impl Server {
         let (lead, told) = watch::channel(lead);
         let actor = ApiWriter::new(client.clone(), "kube-system".into(), "test".into(), told.clone());
         let events = Box::new(move || ipam_operator::watch::all(&client, "kube-system", &Arc::default()));
-        let (metrics, synced) = (Arc::new(Metrics::default()), Arc::new(AtomicBool::new(false)));
+        let metrics = Arc::new(Metrics::default());
         let stop = CancellationToken::new();
         let (marker, keeper) = ipam_operator::election::marker::marker();
         tokio::spawn(keeper.grant_all());
-        let controller = tokio::spawn(
-            Controllers::new(Settings::default(), actor, events, marker, metrics, synced).run(told, stop.clone()),
-        );
+        let controller =
+            tokio::spawn(Controllers::new(Settings::default(), actor, events, marker, metrics).run(told, stop.clone()));
         Self { calls, watches, objects, normal_events, lead, stop, controller }
     }
 
