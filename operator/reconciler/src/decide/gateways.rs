@@ -189,9 +189,10 @@ fn is_unknown(seen: &DecisionInput<'_>, just_assigned: &BTreeSet<String>, assign
             && entries.all(|entry| gateway_of(entry) != Some(gateway)))
 }
 
-/// Whether this leader has assigned the node its block and has not yet written the entry.
+/// Whether this leader has assigned the node its block and has not yet begun to write the entry.
 fn is_new(seen: &DecisionInput<'_>, just_assigned: &BTreeSet<String>, node: &str) -> bool {
-    just_assigned.contains(node) || seen.just_assigned.contains(node)
+    let is_written = || seen.ipam_nodes.get(node).is_some_and(|record| record.write_in_flight);
+    just_assigned.contains(node) || (seen.just_assigned.contains(node) && !is_written())
 }
 
 /// The block with the gateway in the status, which has gateways of CIDRPools only. Status entries are in the order of node names. An entry

@@ -37,6 +37,30 @@ fn told(world: &World, node: &str) -> NodeBlock {
     world.reconciler.ipam_nodes.get(node).unwrap().blocks[0].clone()
 }
 
+#[test]
+fn a_new_gateway_waits_for_the_node_whose_first_entry_is_under_way() {
+    let pool = |version, generation, spec, status: &Value| pool_object("blue", version, generation, spec, status);
+    let before = r#"{"subnet":"192.168.0.0/28","perNodeBlockSize":1}"#;
+    let mut world = World::new(&["n1", "n2"], &[pool(10, 1, before, &Value::Null)], vec![]);
+    let status = only(world.calls());
+    world.succeed(status);
+    let entries = world.calls();
+    assert_eq!(nodes_written(&entries).len(), 2, "the second has 192.168.0.2");
+    world.version += 1;
+    let after = r#"{"subnet":"192.168.0.0/28","perNodeBlockSize":3,"gateway":"192.168.0.2"}"#;
+    let edited = pool(world.version, 2, after, &super::races::status_json(&world.status()));
+    world.tell(Observed::Pool(PoolKind::IpPool, Event::Apply(edited)));
+    world.node_joins("n3");
+    world.settle();
+    let gateway = |world: &World| told(world, "n3").gateway;
+    assert_eq!(gateway(&world), None, "the agent of n2 may have heard of its block");
+    for entry in entries {
+        world.succeed(entry);
+    }
+    world.settle();
+    assert_eq!(gateway(&world).as_deref(), Some("192.168.0.2"), "no agent has reported a grant, so none was used");
+}
+
 type Edit = (&'static str, fn(&mut Vec<NodeBlock>));
 
 const EDITS: [Edit; 8] = [
