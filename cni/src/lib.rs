@@ -21,7 +21,7 @@ use std::time::Instant;
 
 use environment::Environment;
 use log::{Level, Log};
-use mistake::{Field, Mistakes, shown};
+use mistake::{Field, Mistakes, member, shown};
 use serde_json::Value;
 use settings::Layers;
 
@@ -157,7 +157,7 @@ fn read_config(stdin: &mut impl std::io::Read) -> Result<Value, CniError> {
 
 /// The version to put into an answer: the caller's own words, which it surely understands.
 fn spoken(config: &Value) -> String {
-    match config.get("cniVersion") {
+    match member(config, "cniVersion") {
         None | Some(Value::Null) => SpecVersion::V0_1_0.to_string(),
         Some(Value::String(text)) if text.is_empty() => SpecVersion::V0_1_0.to_string(),
         Some(Value::String(text)) => text.clone(),
@@ -183,7 +183,7 @@ fn serve(
 
     let result = file.as_ref().map_err(Clone::clone).and_then(|_| {
         let version = plan::version(&root, command)?;
-        let input = plan::Input { environment, config: &root, layers: &layers, defaults, version };
+        let input = plan::Input { environment, config: &root, layers: &layers, defaults };
         let plan = plan::plan(command, &input)?;
         if !plan.overlooked.is_empty() {
             log.line(Level::Warning, "overlooked", &[("mistakes", &plan.overlooked)]);
@@ -204,7 +204,7 @@ fn serve(
 /// Wrong log settings are named with the other mistakes, where the command does not overlook them; the call is logged by
 /// the defaults.
 fn open_log(command: Command, environment: Environment<'_>, layers: &Layers<'_>, defaults: &Defaults) -> Log {
-    let (path, level) = layers.log(defaults, &mut Mistakes::default());
+    let (path, level) = layers.log(defaults, &mut Mistakes::default(), &mut Mistakes::default());
     let variable = |name| environment.raw(name).map(|value| value.to_string_lossy().into_owned()).unwrap_or_default();
     let (container, ifname, netns) = (variable("CNI_CONTAINERID"), variable("CNI_IFNAME"), variable("CNI_NETNS"));
     let context = [("command", command.as_str()), ("container", &container), ("ifname", &ifname), ("netns", &netns)];

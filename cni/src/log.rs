@@ -4,9 +4,9 @@
 //! A log must never fail a call, and never touch standard output, where the protocol stands.
 
 use std::fmt::{self, Write as _};
-use std::fs::{File, OpenOptions};
+use std::fs::{self, File, OpenOptions};
 use std::io::{self, Write as _};
-use std::os::unix::fs::OpenOptionsExt;
+use std::os::unix::fs::{MetadataExt, OpenOptionsExt};
 use std::path::{Path, PathBuf};
 use std::time::{SystemTime, UNIX_EPOCH};
 
@@ -71,7 +71,7 @@ impl Log {
         if level < self.level || self.failure.is_some() {
             return;
         }
-        let mut line = format!("{} {:<7} {message}", timestamp(SystemTime::now()), level.name());
+        let mut line = format!("{} [{}] {message}", timestamp(SystemTime::now()), level.name());
         for (key, value) in fields {
             push_field(&mut line, key, &value.to_string());
         }
@@ -101,13 +101,72 @@ pub(crate) fn nonblock() -> i32 {
     i32::try_from(rustix::fs::OFlags::NONBLOCK.bits()).unwrap_or(0)
 }
 
-/// Opens for appending.
+/// A log file of this size is kept under a dated name, and another one begins.
+const FULL: u64 = if cfg!(test) { 1000 } else { 100 << 20 };
+/// How many such files are kept.
+const KEPT: usize = 5;
+
+/// Opens for appending. Creates a missing folder.
 fn open(path: &Path) -> io::Result<File> {
-    let file = OpenOptions::new().append(true).create(true).mode(0o644).custom_flags(nonblock()).open(path)?;
+    let file = match append_to(path) {
+        Err(error) if error.kind() == io::ErrorKind::NotFound => {
+            fs::create_dir_all(path.parent().unwrap_or(path))?;
+            append_to(path)?
+        }
+        opened => opened?,
+    };
     if is_same_file(&file, rustix::stdio::stdout()) {
         return Err(io::Error::other("it is standard output, which belongs to the protocol"));
     }
-    Ok(file)
+    if file.metadata()?.len() < FULL {
+        return Ok(file);
+    }
+    // A line in a file that is too large is better than none.
+    Ok(rotate(path, &file).ok().flatten().unwrap_or(file))
+}
+
+fn append_to(path: &Path) -> io::Result<File> {
+    OpenOptions::new().append(true).create(true).mode(0o644).custom_flags(nonblock()).open(path)
+}
+
+/// Keeps the full file under a dated name, and returns a new one. `None` if another plugin is doing that.
+fn rotate(path: &Path, full: &File) -> io::Result<Option<File>> {
+    if full.try_lock().is_err() {
+        return Ok(None);
+    }
+    let (ours, current) = (full.metadata()?, fs::metadata(path)?);
+    if (ours.dev(), ours.ino()) == (current.dev(), current.ino()) {
+        let (stem, extension) = parts(path);
+        let now = timestamp(SystemTime::now()).replace(':', "-");
+        fs::rename(path, path.with_file_name(format!("{stem}-{now}{extension}")))?;
+        remove_oldest(path)?;
+    }
+    append_to(path).map(Some)
+}
+
+/// The name of the file before and from its last dot.
+fn parts(path: &Path) -> (String, String) {
+    let text =
+        |part: Option<&std::ffi::OsStr>| part.map(|part| part.to_string_lossy().into_owned()).unwrap_or_default();
+    let extension = text(path.extension());
+    (text(path.file_stem()), if extension.is_empty() { extension } else { format!(".{extension}") })
+}
+
+/// Removes the oldest of the dated files. Their names are in the order of time.
+fn remove_oldest(path: &Path) -> io::Result<()> {
+    let (stem, extension) = parts(path);
+    let is_dated = |name: &str| {
+        let date = name.strip_prefix(&format!("{stem}-")).and_then(|rest| rest.strip_suffix(&extension));
+        date.is_some_and(|date| date.len() == "2026-01-01T00-00-00.000Z".len() && date.ends_with('Z'))
+    };
+    let names =
+        fs::read_dir(path.parent().unwrap_or(path))?.filter_map(|entry| entry.ok()?.file_name().into_string().ok());
+    let mut dated: Vec<_> = names.filter(|name| is_dated(name)).collect();
+    dated.sort_unstable();
+    for name in dated.iter().take(dated.len().saturating_sub(KEPT)) {
+        fs::remove_file(path.with_file_name(name))?;
+    }
+    Ok(())
 }
 
 fn is_same_file(one: impl std::os::fd::AsFd, other: impl std::os::fd::AsFd) -> bool {
@@ -185,8 +244,8 @@ mod tests {
         assert_eq!(
             lines,
             [
-                r#"warning seen pools="a b" code=7 container=c1 args="a\nb""#,
-                r#"error   seen too container=c1 args="a\nb""#
+                r#"[warning] seen pools="a b" code=7 container=c1 args="a\nb""#,
+                r#"[error] seen too container=c1 args="a\nb""#
             ]
         );
         assert_eq!(log.failure(), None);
@@ -194,9 +253,37 @@ mod tests {
 
     #[test]
     fn a_log_file_that_cannot_be_opened_is_remembered_as_a_failure() {
-        let mut log = Log::new("/nonexistent/dir/log".into(), Level::Info, &[]);
+        let mut log = Log::new("/proc/nonexistent/log".into(), Level::Info, &[]);
         log.line(Level::Error, "lost", &[]);
-        assert!(log.failure().unwrap().starts_with("cannot write the log file /nonexistent/dir/log: "));
+        assert!(log.failure().unwrap().starts_with("cannot write the log file /proc/nonexistent/log: "));
+    }
+
+    #[test]
+    fn a_missing_folder_is_created() {
+        let directory = tempfile::tempdir().unwrap();
+        let path = directory.path().join("a/b/log");
+        Log::new(path.clone(), Level::Info, &[]).line(Level::Info, "seen", &[]);
+        assert!(std::fs::read_to_string(path).unwrap().contains("[info] seen"));
+    }
+
+    #[test]
+    fn a_full_file_is_kept_under_a_dated_name_and_the_oldest_are_removed() {
+        let directory = tempfile::tempdir().unwrap();
+        let (path, other) = (directory.path().join("cni.log"), directory.path().join("cni-notes.log"));
+        std::fs::write(&other, "").unwrap();
+        for year in 2001..=2006 {
+            std::fs::write(directory.path().join(format!("cni-{year}-01-01T00-00-00.000Z.log")), "").unwrap();
+        }
+        let write = || Log::new(path.clone(), Level::Info, &[]).line(Level::Info, "seen", &[]);
+        std::fs::write(&path, "x".repeat(usize::try_from(FULL).unwrap())).unwrap();
+        write();
+        write();
+        assert_eq!(std::fs::read_to_string(&path).unwrap().lines().count(), 2);
+        let names =
+            std::fs::read_dir(directory.path()).unwrap().map(|entry| entry.unwrap().file_name().into_string().unwrap());
+        let dated: Vec<_> = names.filter(|name| name.starts_with("cni-2")).collect();
+        assert_eq!(dated.len(), KEPT, "{dated:?}");
+        assert!(dated.iter().all(|name| !name.contains("2001")) && other.exists(), "{dated:?}");
     }
 
     #[test]

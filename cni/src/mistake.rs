@@ -57,14 +57,14 @@ impl<'a> Field<'a> {
 
     /// Whether the key is written down at all, `null` included.
     pub(crate) fn has(&self, key: &str) -> bool {
-        self.value.is_some_and(|value| value.get(key).is_some())
+        self.value.is_some_and(|value| member(value, key).is_some())
     }
 
     /// The member `key`; absent when this is not an object.
     pub(crate) fn get(&self, key: &str) -> Self {
         let separator = if self.path.is_empty() || self.path.ends_with(' ') { "" } else { "." };
         let path = format!("{}{separator}{key}", self.path);
-        let value = self.value.and_then(|value| value.get(key)).filter(|value| !value.is_null());
+        let value = self.value.and_then(|value| member(value, key)).filter(|value| !value.is_null());
         Self { path, value }
     }
 
@@ -129,6 +129,12 @@ impl<'a> Field<'a> {
     }
 }
 
+/// The member `key` of an object. Go programs read a key in any case, so the plugin does; the exact spelling wins.
+pub(crate) fn member<'a>(value: &'a Value, key: &str) -> Option<&'a Value> {
+    let object = value.as_object()?;
+    object.get(key).or_else(|| object.iter().find(|(name, _)| name.eq_ignore_ascii_case(key)).map(|(_, value)| value))
+}
+
 /// A value as it stands in a message: JSON on one line, cut when long.
 pub(crate) fn shown(value: &Value) -> String {
     let text = value.to_string();
@@ -178,6 +184,17 @@ mod tests {
         }
         assert!(mistakes.is_empty(), "{mistakes}");
         assert!(root.has("a") && !root.has("b"));
+    }
+
+    #[test]
+    fn keys_are_read_in_any_case_and_the_exact_one_wins() {
+        let document = json!({"poolname": "a", "PoolType": "b", "LOGFILE": null, "logLevel": "c", "loglevel": "d"});
+        let root = Field::document("", &document);
+        let mut mistakes = Mistakes::default();
+        let mut text = |key| root.get(key).text(&mut mistakes);
+        assert_eq!([text("poolName"), text("poolType"), text("logFile")], [Some("a"), Some("b"), None]);
+        assert_eq!(text("logLevel"), Some("c"));
+        assert!(root.has("logFile") && !root.has("confDir"));
     }
 
     #[test]

@@ -17,7 +17,7 @@ use crate::environment::{Environment, Interface, PodArgs, is_identifier};
 use crate::error::{CniError, Code};
 use crate::mistake::{Field, Mistakes};
 use crate::settings::{Defaults, Layers};
-use crate::version::{ResultForm, SpecVersion};
+use crate::version::SpecVersion;
 
 /// One call to the agent, complete.
 #[derive(Debug, Clone, PartialEq)]
@@ -59,8 +59,6 @@ pub(crate) struct Input<'a> {
     pub(crate) config: &'a Field<'a>,
     pub(crate) layers: &'a Layers<'a>,
     pub(crate) defaults: &'a Defaults,
-    /// What [`version`] read.
-    pub(crate) version: SpecVersion,
 }
 
 /// Reads the version of the configuration, and refuses one that is not spoken or does not have the command.
@@ -89,10 +87,10 @@ pub(crate) fn plan(command: Command, input: &Input<'_>) -> Result<Plan, CniError
     let network = reading.network_name();
     let _ = input.config.object("ipam", &mut reading.config);
     input.layers.check_conf_dir(&mut reading.comfort);
-    let (_, _) = input.layers.log(input.defaults, &mut reading.comfort);
+    let mut overlooked = Mistakes::default();
+    let (_, _) = input.layers.log(input.defaults, &mut reading.comfort, &mut overlooked);
     let timeout = input.layers.timeout(input.defaults, &mut reading.comfort);
     let agent = input.layers.agent(input.defaults, &mut reading.config);
-    let mut overlooked = Mistakes::default();
     let action = match command {
         Command::Add => reading.add(network),
         Command::Check => reading.check(network),
@@ -197,8 +195,10 @@ impl<'a> Reading<'a> {
                 self.environment.add(format_args!("CNI_ARGS.{name}"), "required for ADD, but not set");
             }
         }
+        if self.input.environment.raw("CNI_NETNS").is_none() {
+            self.environment.add("CNI_NETNS", "required for ADD, but not set");
+        }
         let requested_ips = self.requested_ips(&pod.ip);
-        self.check_room(&requested_ips);
         let features = self.features(!requested_ips.is_empty());
         let device_id = self.input.config.get("deviceID").text(&mut self.config).unwrap_or_default().to_owned();
         let mut parameters = self.parameters(network, pod)?;
@@ -249,22 +249,6 @@ impl<'a> Reading<'a> {
         }
         let texts = args_ip.split(',').map(str::trim).filter(|text| !text.is_empty());
         texts.filter_map(|text| parse_ip("CNI_ARGS.IP", text, &mut self.environment)).collect()
-    }
-
-    /// Two addresses of one family cannot be told in the oldest results. Where both are asked for by name that is known
-    /// before anything is reserved; of other addresses only the answer shows the family.
-    fn check_room(&mut self, requested: &[IpAddr]) {
-        let version = self.input.version;
-        for (family, is_ipv4) in [("IPv4", true), ("IPv6", false)] {
-            let count = requested.iter().filter(|address| address.is_ipv4() == is_ipv4).count();
-            if count > 1 && version.result_form() == ResultForm::PerFamily {
-                let problem = format_args!(
-                    "a result of {version} has room for one {family} address, but {count} are asked for; want cniVersion \
-                     0.3.0 or later"
-                );
-                self.config.add("cniVersion", problem);
-            }
-        }
     }
 
     fn features(&mut self, static_ips: bool) -> Option<IpamFeatures> {
@@ -327,14 +311,16 @@ fn texts(addresses: &[IpAddr]) -> Vec<String> {
 /// An address that may carry a prefix length; the length must be one, and is dropped: the pool decides it.
 fn parse_ip(field: &str, text: &str, mistakes: &mut Mistakes) -> Option<IpAddr> {
     let (address, length) = text.split_once('/').map_or((text, None), |(address, length)| (address, Some(length)));
-    let parsed = address.parse::<IpAddr>().ok().filter(|address| {
+    let is_valid = |address: &IpAddr| {
         let bits = if address.is_ipv4() { 32 } else { 128 };
         // `parse` alone would take a sign.
         let is_length = |text: &str| {
             text.bytes().all(|byte| byte.is_ascii_digit()) && text.parse::<u8>().is_ok_and(|length| length <= bits)
         };
         length.is_none_or(is_length)
-    });
+    };
+    // Go programs take ::ffff:10.0.0.5 for 10.0.0.5.
+    let parsed = address.parse().ok().filter(is_valid).map(|address| address.to_canonical());
     if parsed.is_none() {
         mistakes.add(field, format_args!("{text:?} is not an IP address, want one like 10.0.0.5 or 10.0.0.5/24"));
     }

@@ -13,7 +13,6 @@ use crate::version::{ResultForm, SpecVersion};
 /// One address given, in types that need no further checks.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) struct Allocation {
-    pool: String,
     address: IpNet,
     gateway: Option<IpAddr>,
     routes: Vec<IpNet>,
@@ -50,7 +49,7 @@ impl Allocation {
         if families.into_iter().any(|is_ipv4| is_ipv4 != address.addr().is_ipv4()) {
             return Err(format!("pool {pool}: {address} with a gateway or route of the other family"));
         }
-        Ok(Self { pool: pool.clone(), address, gateway, routes })
+        Ok(Self { address, gateway, routes })
     }
 
     fn is_ipv4(&self) -> bool {
@@ -68,14 +67,13 @@ impl Allocation {
     }
 }
 
-/// The result of ADD as JSON in the form of `version`.
-///
-/// Fails when the form has no room for what was given: up to 0.2.0 a result has one address per family.
+/// The result of ADD as JSON in the form of `version`. Up to 0.2.0 a result has the first address of each family. The others stay reserved
+/// until DEL.
 pub(crate) fn add_result(version: SpecVersion, allocations: &[Allocation]) -> Result<String, CniError> {
     match version.result_form() {
         ResultForm::PerFamily => {
-            let [ip4, ip6] = [true, false].map(|is_ipv4| one_of_family(version, allocations, is_ipv4));
-            json(&PerFamily { cni_version: version.as_str(), ip4: ip4?, ip6: ip6?, dns: Dns {} })
+            let [ip4, ip6] = [true, false].map(|is_ipv4| first_of_family(allocations, is_ipv4));
+            json(&PerFamily { cni_version: version.as_str(), ip4, ip6, dns: Dns {} })
         }
         form => {
             let with_version = form == ResultForm::IpsWithVersion;
@@ -95,27 +93,9 @@ pub(crate) fn version_result(cni_version: &str) -> Result<String, CniError> {
     json(&Versions { cni_version, supported_versions: SpecVersion::ALL.map(SpecVersion::as_str) })
 }
 
-fn one_of_family(
-    version: SpecVersion,
-    allocations: &[Allocation],
-    is_ipv4: bool,
-) -> Result<Option<FamilyIp>, CniError> {
-    let mut of_family = allocations.iter().filter(|one| one.is_ipv4() == is_ipv4);
-    let (first, second) = (of_family.next(), of_family.next());
-    if let (Some(first), Some(second)) = (first, second) {
-        let family = if is_ipv4 { "IPv4" } else { "IPv6" };
-        let message = format!(
-            "cniVersion: a result of {version} has room for one {family} address, but the pools {:?} and {:?} are both \
-             {family}; want cniVersion 0.3.0 or later",
-            first.pool, second.pool
-        );
-        return Err(CniError::new(Code::InvalidConfig, message));
-    }
-    Ok(first.map(|one| FamilyIp {
-        ip: one.address.to_string(),
-        gateway: one.gateway_text(),
-        routes: one.routes().collect(),
-    }))
+fn first_of_family(allocations: &[Allocation], is_ipv4: bool) -> Option<FamilyIp> {
+    let first = allocations.iter().find(|one| one.is_ipv4() == is_ipv4)?;
+    Some(FamilyIp { ip: first.address.to_string(), gateway: first.gateway_text(), routes: first.routes().collect() })
 }
 
 fn json(document: &impl Serialize) -> Result<String, CniError> {

@@ -81,9 +81,11 @@ impl<'a> Layers<'a> {
         self.winner(key, |field| field.text(mistakes))
     }
 
-    /// How long to wait for the agent. A mistake in one layer leaves it to the next.
+    /// How long to wait for the agent. 0 counts as absent, as in Go programs. A mistake in one layer leaves it to the next.
     pub(crate) fn timeout(&self, defaults: &Defaults, mistakes: &mut Mistakes) -> Duration {
-        let timeout = self.winner("daemonCallTimeoutSeconds", |field| field.whole(1..=MAX_TIMEOUT_SECONDS, mistakes));
+        let timeout = self.winner("daemonCallTimeoutSeconds", |field| {
+            field.whole(0..=MAX_TIMEOUT_SECONDS, mistakes).filter(|seconds| *seconds > 0)
+        });
         timeout.map_or(defaults.call_timeout, |(_, seconds)| Duration::from_secs(seconds.unsigned_abs()))
     }
 
@@ -154,12 +156,17 @@ impl<'a> Layers<'a> {
         }
     }
 
-    /// The log file and what goes into it.
-    pub(crate) fn log(&self, defaults: &Defaults, mistakes: &mut Mistakes) -> (PathBuf, Level) {
+    /// The log file and what goes into it. An unknown level is no reason to refuse a call.
+    pub(crate) fn log(
+        &self,
+        defaults: &Defaults,
+        mistakes: &mut Mistakes,
+        overlooked: &mut Mistakes,
+    ) -> (PathBuf, Level) {
         let file = self.text("logFile", mistakes).map_or_else(|| defaults.log_file.clone(), |(_, path)| path.into());
         let level = self.text("logLevel", mistakes).map_or(Level::Info, |(field, text)| {
             Level::parse(text).unwrap_or_else(|| {
-                mistakes.add(field.path(), format_args!("{text:?} is no level, want {}", Level::NAMES.join(", ")));
+                overlooked.add(field.path(), format_args!("{text:?} is no level, want {}", Level::NAMES.join(", ")));
                 Level::Info
             })
         });

@@ -159,11 +159,11 @@ fn a_network_without_a_name_is_refused() {
 #[test]
 fn a_log_file_that_cannot_be_written_fails_no_call_and_is_noted_once() {
     let agent = Agent::start(Script::default());
-    let ipam = json!({"poolName": "pool1", "logFile": "/nonexistent/dir/x.log", "logLevel": "verbose"});
+    let ipam = json!({"poolName": "pool1", "logFile": "/proc/nonexistent/x.log", "logLevel": "verbose"});
     let outcome = agent.run("ADD", &network("1.0.0", &ipam));
     assert_eq!(outcome.status, 0);
     assert!(outcome.stdout.starts_with("{\"cniVersion\":\"1.0.0\",\"ips\":"));
-    assert!(outcome.stderr.starts_with("nv-ipam: cannot write the log file /nonexistent/dir/x.log: "), "{outcome:?}");
+    assert!(outcome.stderr.starts_with("nv-ipam: cannot write the log file /proc/nonexistent/x.log: "), "{outcome:?}");
     assert_eq!(outcome.stderr.lines().count(), 1);
 }
 
@@ -177,7 +177,7 @@ fn each_call_leaves_one_line_with_its_fields_in_the_log() {
     let lines = text.lines().collect::<Vec<_>>();
     assert_eq!(lines.len(), 3, "{text}");
     for (line, level, command) in
-        [(lines[0], "info    done", "ADD"), (lines[1], "info    done", "DEL"), (lines[2], "error   failed", "DEL")]
+        [(lines[0], "[info] done", "ADD"), (lines[1], "[info] done", "DEL"), (lines[2], "[error] failed", "DEL")]
     {
         assert!(line.contains(level), "{line}");
         assert!(line.contains(" duration="), "{line}");

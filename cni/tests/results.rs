@@ -78,44 +78,13 @@ fn version_lists_what_is_spoken_and_answers_in_the_callers_version() {
 }
 
 #[test]
-fn an_add_whose_result_has_no_room_in_the_oldest_form_takes_nothing_from_the_add_before_it() {
+fn the_oldest_form_has_the_first_address_of_each_family() {
     let pools = vec![allocation("a", "10.0.0.2/24", "", &[]), allocation("b", "10.0.1.2/24", "", &[])];
     let agent = Agent::start(Script { allocate: Ok(pools), ..Script::default() });
-    let config = |version| network(version, &json!({"poolName": "a,b"}));
-    assert_eq!(agent.run("ADD", &config("1.0.0")).status, 0);
-    let (code, message) = error(&agent.run("ADD", &config("0.2.0")));
-    assert_eq!(code, 7);
-    assert!(message.contains(r#""a" and "b" are both IPv4; want cniVersion 0.3.0 or later"#), "{message}");
-    let asked = agent.asked();
-    assert!(
-        matches!(asked.as_slice(), [Asked::Allocate(first), Asked::Allocate(again)] if first == again),
-        "{asked:?}"
-    );
-    assert_eq!(agent.run("ADD", &config("0.3.0")).status, 0);
-    let log = std::fs::read_to_string(agent.log()).unwrap();
-    assert!(log.contains("what it names stays reserved until DEL") && log.contains("10.0.1.2/24"), "{log}");
-}
-
-#[test]
-fn static_addresses_of_one_family_are_refused_in_the_oldest_form_before_the_agent_is_asked() {
-    let agent = Agent::start(Script::default());
-    let add = |version, ips: &[&str]| {
-        let mut config = network(version, &json!({"poolName": "a,b"}));
-        config["runtimeConfig"] = json!({"ips": ips});
-        agent.run("ADD", &config)
-    };
-    for version in ["", "0.1.0", "0.2.0"] {
-        for (ips, family) in [(["10.0.0.2", "10.0.1.2/24"], "IPv4"), (["fd00::1", "fd00::2/64"], "IPv6")] {
-            let (code, message) = error(&add(version, &ips));
-            assert_eq!(code, 7, "{message}");
-            assert!(message.contains(&format!("has room for one {family} address")), "{message}");
-            assert!(message.ends_with("want cniVersion 0.3.0 or later"), "{message}");
-        }
-    }
-    assert_eq!(agent.asked(), []);
-    add("0.2.0", &["10.0.0.2", "fd00::2"]);
-    add("0.3.0", &["10.0.0.2", "10.0.1.2"]);
-    assert_eq!(agent.asked().len(), 2, "one of each family has room, and a list has room for all");
+    let mut config = network("0.2.0", &json!({"poolName": "a,b"}));
+    config["runtimeConfig"] = json!({"ips": ["10.0.0.2", "10.0.1.2"]});
+    let outcome = agent.run("ADD", &config);
+    assert_eq!(outcome.stdout, "{\"cniVersion\":\"0.2.0\",\"ip4\":{\"ip\":\"10.0.0.2/24\"},\"dns\":{}}\n");
 }
 
 #[test]

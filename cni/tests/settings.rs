@@ -58,8 +58,28 @@ fn the_timeout_comes_from_standard_input_then_the_conf_file_then_the_default() {
 /// Mistakes in what only ADD, CHECK and STATUS need to be right.
 fn careless() -> Value {
     json!({
-        "poolName": "p1", "logLevel": "warn", "logFile": 5, "daemonCallTimeoutSeconds": 0, "forcePoolName": "yes",
+        "poolName": "p1", "logLevel": 3, "logFile": 5, "daemonCallTimeoutSeconds": -1, "forcePoolName": "yes",
     })
+}
+
+#[test]
+fn what_the_reference_takes_is_taken() {
+    let agent = Agent::start(Script::default());
+    let ipam = json!({"PoolName": "pool1", "loglevel": "warn", "daemonCallTimeoutSeconds": 0});
+    assert_eq!(
+        agent
+            .run("ADD", &with(network("1.0.0", &ipam), &json!({"RuntimeConfig": {"IPs": ["::ffff:10.0.0.5/24"]}})))
+            .status,
+        0
+    );
+    let asked = agent.asked();
+    let [Asked::Allocate(parameters)] = &asked[..] else { panic!("{asked:?}") };
+    assert_eq!(
+        (&parameters.pools[..], &parameters.requested_ips[..]),
+        (&["pool1".to_owned()][..], &["10.0.0.5".to_owned()][..])
+    );
+    let log = std::fs::read_to_string(agent.log()).unwrap();
+    assert!(log.contains("logLevel: \\\"warn\\\" is no level"), "{log}");
 }
 
 #[test]
@@ -81,10 +101,10 @@ fn a_wrong_comfort_of_the_settings_keeps_no_pod_from_going_away() {
     assert!(matches!(&asked[..3], [Asked::Deallocate(_), Asked::Deallocate(_), Asked::Deallocate(_)]), "{asked:?}");
     assert!(matches!(&asked[3..], [Asked::Release(_), Asked::Release(_), Asked::Release(_)]), "{asked:?}");
     let log = std::fs::read_to_string(agent.log()).unwrap();
-    let overlooked = log.lines().filter(|line| line.contains(" warning overlooked ")).collect::<Vec<_>>();
+    let overlooked = log.lines().filter(|line| line.contains(" [warning] overlooked ")).collect::<Vec<_>>();
     assert_eq!(overlooked.len(), 6, "{log}");
     for line in overlooked {
-        for key in ["logLevel: ", "logFile: 5", "daemonCallTimeoutSeconds: 0", "forcePoolName: "] {
+        for key in ["logLevel: ", "logFile: 5", "daemonCallTimeoutSeconds: -1", "forcePoolName: "] {
             assert!(line.contains(key), "{line} lacks {key}");
         }
     }
@@ -99,7 +119,7 @@ fn what_del_overlooks_is_refused_where_a_pod_is_to_come_or_is_asked_about() {
     for command in ["ADD", "CHECK", "STATUS"] {
         let (code, message) = error(&agent.run(command, &config));
         assert_eq!(code, 7, "{command}: {message}");
-        for key in ["logLevel: \"warn\"", "logFile: 5", "daemonCallTimeoutSeconds: 0", "confDir: 7"] {
+        for key in ["logLevel: 3", "logFile: 5", "daemonCallTimeoutSeconds: -1", "confDir: 7"] {
             assert_eq!(message.matches(key).count(), 1, "{command}: {key} in {message}");
         }
     }
@@ -139,7 +159,7 @@ fn the_socket_and_the_log_file_can_come_from_any_layer() {
     elsewhere.run("ADD", &network("1.0.0", &json!({"poolName": "p1"})));
     assert_eq!(pools_asked(&agent), ["p1"]);
     let text = std::fs::read_to_string(&log).unwrap();
-    assert!(text.contains(" debug   asked "), "{text}");
+    assert!(text.contains(" [debug] asked "), "{text}");
     assert!(!elsewhere.log().exists());
     // `confDir` on standard input names another directory.
     agent.run(
@@ -201,14 +221,14 @@ fn wrong_values_in_the_conf_file_are_named_with_the_file() {
     let path = agent.dir.path().join("nv-ipam.conf");
     write_conf(
         &agent,
-        &json!({"daemonSocket": "/run/x", "daemonCallTimeoutSeconds": 0, "logLevel": "loud", "poolType": 3}),
+        &json!({"daemonSocket": "/run/x", "daemonCallTimeoutSeconds": -1, "logLevel": 3, "poolType": 3}),
     );
     let (code, message) = error(&agent.run("ADD", &network("1.0.0", &json!({"poolName": "p1"}))));
     assert_eq!(code, 7);
     let at = |field: &str| format!("{}: {field}: ", path.display());
     for expected in [
-        format!("{}\"loud\" is no level, want verbose, debug, info, warning, error, panic", at("logLevel")),
-        format!("{}0 is not what belongs here, want a whole number from 1 to 86400", at("daemonCallTimeoutSeconds")),
+        format!("{}3 is not what belongs here, want a string", at("logLevel")),
+        format!("{}-1 is not what belongs here, want a whole number from 0 to 86400", at("daemonCallTimeoutSeconds")),
         format!("{}\"/run/x\" has no known scheme", at("daemonSocket")),
         format!("{}3 is not what belongs here, want a string", at("poolType")),
     ] {

@@ -168,7 +168,8 @@ pub struct IPPoolStatus {
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     #[x_kube(merge_strategy = ListMerge::Atomic)]
     pub releasing: Vec<IPPoolRelease>,
-    /// Conditions of the pool, one for each of the types Ready, Exhausted, Degraded and Releasing.
+    /// Conditions of the pool, one for each of the types Ready, Exhausted, Degraded, Releasing
+    /// and AllocationPaused.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     #[x_kube(merge_strategy = ListMerge::Map(vec!["type".into()]))]
     pub conditions: Vec<Condition>,

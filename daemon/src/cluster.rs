@@ -45,15 +45,16 @@ pub enum ClusterError {
 }
 
 /// A client by `--kubeconfig`, else `KUBECONFIG`, else the pod's service account, else `~/.kube/config`, as
-/// controller-runtime looks for it. Needs a tokio runtime.
+/// controller-runtime looks for it. Needs a tokio runtime. By HTTP/1.1: a call that its caller gives up also ends its connection, so
+/// the next call does not wait on a dead one.
 ///
 /// `requests` counts its requests.
 pub async fn client(kubeconfig: Option<&Path>, requests: &Requests) -> Result<Client, ClusterError> {
     made(counted(timed(kubeconfig).await?, requests))
 }
 
-/// Like [`client`], with one connection for all calls and watches if the server supports HTTP/2. For agents, of which a
-/// cluster has thousands.
+/// Like [`client`], with one connection for all calls and watches if the server supports HTTP/2. Pings find a dead one within
+/// 45 s.
 pub async fn shared_client(kubeconfig: Option<&Path>, requests: &Requests) -> Result<Client, ClusterError> {
     let config = timed(kubeconfig).await?;
     made(if shared::is_special(&config) { counted(config, requests) } else { shared::client(&config, requests) })
@@ -130,8 +131,8 @@ mod tests {
         assert!(error.contains("/nowhere/kubeconfig") && error.contains("--kubeconfig"), "{error}");
     }
 
-    #[tokio::test]
-    async fn a_call_that_is_answered_by_an_error_is_made_once() {
+    /// A server's socket, and a kubeconfig that names it.
+    async fn server() -> (tokio::net::TcpListener, tempfile::NamedTempFile) {
         let listener = tokio::net::TcpListener::bind("127.0.0.1:0").await.unwrap();
         let address = listener.local_addr().unwrap();
         let file = tempfile::NamedTempFile::new().unwrap();
@@ -140,6 +141,28 @@ mod tests {
              clusters: [{{name: k, cluster: {{server: 'http://{address}'}}}}], users: [{{name: u, user: {{}}}}]}}"
         );
         std::fs::write(file.path(), text).unwrap();
+        (listener, file)
+    }
+
+    #[tokio::test]
+    async fn a_call_that_is_given_up_leaves_its_dead_connection() {
+        let (listener, file) = server().await;
+        let client = client(Some(file.path()), &Requests::default()).await.unwrap();
+        let version = || client.request_text(http::Request::get("/version").body(Vec::new()).unwrap());
+        let mut call = Box::pin(version());
+        let dead = tokio::select! {
+            _ = &mut call => panic!("nobody has answered"),
+            accepted = listener.accept() => accepted.unwrap(),
+        };
+        drop(call);
+        tokio::spawn(refuse_all(listener, std::sync::Arc::default()));
+        assert!(version().await.unwrap_err().to_string().contains("503"), "answered by another connection");
+        drop(dead);
+    }
+
+    #[tokio::test]
+    async fn a_call_that_is_answered_by_an_error_is_made_once() {
+        let (listener, file) = server().await;
         let requests = std::sync::Arc::new(std::sync::atomic::AtomicU32::new(0));
         tokio::spawn(refuse_all(listener, requests.clone()));
         for client in [

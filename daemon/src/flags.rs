@@ -69,6 +69,15 @@ pub struct CommonFlags {
     #[arg(long, num_args = 0..=1, require_equals = true, default_value = "false", default_missing_value = "true",
         value_name = "BOOL", help_heading = "Logging")]
     log_json_split_stream: String,
+    /// [Alpha] In text format with split streams, buffer info lines up to this size (512, 1K, 2Ki, …); 0 buffers none.
+    /// Needs the feature gate LoggingAlphaOptions
+    #[arg(long, default_value = "0", value_name = "QUANTITY", help_heading = "Logging")]
+    log_text_info_buffer_size: String,
+    /// [Alpha] In text format, write errors to stderr and the rest to stdout; without, all goes to stderr.
+    /// Needs the feature gate LoggingAlphaOptions
+    #[arg(long, num_args = 0..=1, require_equals = true, default_value = "false", default_missing_value = "true",
+        value_name = "BOOL", help_heading = "Logging")]
+    log_text_split_stream: String,
     /// "text" (to stderr) or "json" (gated by LoggingBetaOptions)
     #[arg(long, default_value = "text", value_name = "FORMAT", help_heading = "Logging")]
     logging_format: String,
@@ -137,20 +146,21 @@ impl CommonFlags {
 
     fn log(&self, gates: FeatureGates, mistakes: &mut Mistakes) -> LogConfig {
         let flush = gosyntax::duration(&self.log_flush_frequency);
-        let buffer = gosyntax::bytes(&self.log_json_info_buffer_size);
-        let split = gosyntax::boolean(&self.log_json_split_stream);
         let verbosity = gosyntax::integer(&self.verbosity, 0, i64::from(i32::MAX));
         let defaults = LogConfig::default();
+        let format = Format::parse(&self.logging_format);
+        let format = mistakes.take("logging-format", &self.logging_format, format, Format::Text);
+        let [text, json] = [
+            ("text", &self.log_text_info_buffer_size, &self.log_text_split_stream),
+            ("json", &self.log_json_info_buffer_size, &self.log_json_split_stream),
+        ]
+        .map(|(format, buffer, split)| streams(format, buffer, split, gates, mistakes));
+        let (info_buffer, split_stream) = if format == Format::Json { json } else { text };
         let log = LogConfig {
-            format: mistakes.take(
-                "logging-format",
-                &self.logging_format,
-                Format::parse(&self.logging_format),
-                Format::Text,
-            ),
+            format,
             flush_every: mistakes.take("log-flush-frequency", &self.log_flush_frequency, flush, defaults.flush_every),
-            info_buffer: mistakes.take("log-json-info-buffer-size", &self.log_json_info_buffer_size, buffer, 0),
-            split_stream: mistakes.take("log-json-split-stream", &self.log_json_split_stream, split, false),
+            info_buffer,
+            split_stream,
             verbosity: mistakes.take("v", &self.verbosity, verbosity, 0),
             vmodule: mistakes.take("vmodule", &self.vmodule, VModule::parse(&self.vmodule), VModule::default()),
             spans: gates.contextual_logging,
@@ -161,20 +171,27 @@ impl CommonFlags {
 
     /// Rejects options of a gate that is off, as NVIDIA's nv-ipam does, so that an alpha option is never used by accident.
     fn check_gates(&self, gates: FeatureGates, log: &LogConfig, mistakes: &mut Mistakes) {
-        let closed = "needs the feature gate, add --feature-gates LoggingAlphaOptions=true";
         if log.format == Format::Json && !gates.logging_beta_options {
             mistakes.add("logging-format", &self.logging_format, "needs --feature-gates LoggingBetaOptions=true");
         }
         if log.format == Format::Json && !self.vmodule.is_empty() {
             mistakes.add("vmodule", &self.vmodule, "works with --logging-format text only");
         }
-        if !gates.logging_alpha_options && log.split_stream {
-            mistakes.add("log-json-split-stream", &self.log_json_split_stream, closed);
-        }
-        if !gates.logging_alpha_options && log.info_buffer > 0 {
-            mistakes.add("log-json-info-buffer-size", &self.log_json_info_buffer_size, closed);
+    }
+}
+
+/// Reads size of the info buffer and split of the streams for one format. Both need a feature gate.
+fn streams(format: &str, buffer: &str, split: &str, gates: FeatureGates, mistakes: &mut Mistakes) -> (u64, bool) {
+    let names = ["info-buffer-size", "split-stream"].map(|name| format!("log-{format}-{name}"));
+    let size = mistakes.take(&names[0], buffer, gosyntax::bytes(buffer), 0);
+    let is_split = mistakes.take(&names[1], split, gosyntax::boolean(split), false);
+    let closed = "needs the feature gate, add --feature-gates LoggingAlphaOptions=true";
+    for (name, typed, _) in [(&names[1], split, is_split), (&names[0], buffer, size > 0)].iter().filter(|one| one.2) {
+        if !gates.logging_alpha_options {
+            mistakes.add(name, typed, closed);
         }
     }
+    (size, is_split)
 }
 
 /// Checks a namespace name: a DNS label of at most 63 characters.
@@ -226,7 +243,10 @@ pub fn parse_known<F: Parser>(
             Some(ContextValue::String(tip)) => format!("; did you mean {tip}?"),
             _ => String::new(),
         };
-        mistakes.0.push(format!("{unknown} is no flag of this program{tip}"));
+        // A manifest may have an empty word among its arguments, such as `args: [""]`.
+        if !unknown.is_empty() {
+            mistakes.0.push(format!("{unknown} is no flag of this program{tip}"));
+        }
     }
 }
 
@@ -299,15 +319,41 @@ mod tests {
     #[test]
     fn log_json_info_buffer_size_takes_a_quantity_behind_its_gate() {
         let gate = "--feature-gates=LoggingAlphaOptions=true";
-        assert_eq!(read(&[gate, "--log-json-info-buffer-size", "2Ki"]).unwrap().log.info_buffer, 2048);
+        assert_eq!(
+            read(&[gate, "--logging-format=json", "--log-json-info-buffer-size", "2Ki"]).unwrap().log.info_buffer,
+            2048
+        );
         refused(&["--log-json-info-buffer-size=2Ki"], &["LoggingAlphaOptions=true"]);
         refused(&[gate, "--log-json-info-buffer-size=2X"], &["\"2X\" is no size"]);
     }
 
     #[test]
+    fn the_flags_of_the_text_format_are_those_of_json() {
+        let gate = "--feature-gates=AllAlpha=true";
+        let text = ["--log-text-split-stream", "--log-text-info-buffer-size=2Ki"];
+        let log = read(&[&[gate][..], &text].concat()).unwrap().log;
+        assert_eq!((log.split_stream, log.info_buffer), (true, 2048));
+        let json = read(&[&[gate, "--logging-format=json"][..], &text].concat()).unwrap().log;
+        assert_eq!((json.split_stream, json.info_buffer), (false, 0), "of the other format");
+        refused(
+            &text,
+            &["--log-text-split-stream \"true\"", "--log-text-info-buffer-size \"2Ki\"", "LoggingAlphaOptions=true"],
+        );
+    }
+
+    #[test]
+    fn an_empty_word_is_no_flag_and_no_error() {
+        let args = ["daemon", "", "--v=1", "--vmodule", ""].map(OsString::from);
+        let mut mistakes = Mistakes::default();
+        let flags: Flags = parse_known(args, &mut mistakes).unwrap();
+        let common = flags.common.read(&mut mistakes);
+        assert_eq!(mistakes.into_result(common).unwrap().log.verbosity, 1);
+    }
+
+    #[test]
     fn log_json_split_stream_is_a_go_boolean_behind_its_gate() {
         let gate = "--feature-gates=AllAlpha=true";
-        assert!(read(&[gate, "--log-json-split-stream"]).unwrap().log.split_stream);
+        assert!(read(&[gate, "--logging-format=json", "--log-json-split-stream"]).unwrap().log.split_stream);
         assert!(!read(&[gate, "--log-json-split-stream=f"]).unwrap().log.split_stream);
         refused(&["--log-json-split-stream"], &["LoggingAlphaOptions=true"]);
         refused(&[gate, "--log-json-split-stream=maybe"], &["\"maybe\" is no boolean"]);

@@ -19,9 +19,10 @@ use tokio::sync::{mpsc, oneshot, watch};
 use tracing::{info, warn};
 
 use crate::metrics::Metrics;
-use crate::store::{Store, StoreError, payload_bytes, room_for_releases};
+use crate::problem::Problem;
 use commands::{Command, Deferred};
 pub use commands::{Holdings, Source, Unlisted};
+use ipam_node_store::{Store, StoreError, payload_bytes, room_for_releases};
 
 /// Requests that may wait; more are turned away, since a runtime that waits longer gives up anyhow.
 const QUEUE: usize = 1024;
@@ -45,6 +46,9 @@ pub enum Failure {
     /// The disk is full; nothing was changed.
     #[error("{0}")]
     Full(String),
+    /// The journal is damaged; nothing was changed.
+    #[error("{0}")]
+    Damaged(String),
     /// Too many requests wait.
     #[error("too many requests wait, try again")]
     Busy,
@@ -58,7 +62,7 @@ pub enum Failure {
 pub struct Allocator {
     commands: mpsc::Sender<Command>,
     changed: watch::Receiver<u64>,
-    full: watch::Receiver<Option<String>>,
+    full: watch::Receiver<Option<Problem>>,
 }
 
 /// How the thread ends: with the error of the store that ended it, if one did.
@@ -179,8 +183,8 @@ impl Allocator {
         self.changed.clone()
     }
 
-    /// Why the disk has no room for allocations; `None` while it has. Moves with each change.
-    pub fn full(&self) -> watch::Receiver<Option<String>> {
+    /// Why the store takes no allocations: the disk is full, or the journal is damaged. `None` while it does. Moves with each change.
+    pub fn full(&self) -> watch::Receiver<Option<Problem>> {
         self.full.clone()
     }
 
@@ -206,7 +210,7 @@ pub struct Worker {
     clock: Clock,
     metrics: Arc<Metrics>,
     versions: watch::Sender<u64>,
-    full: watch::Sender<Option<String>>,
+    full: watch::Sender<Option<Problem>>,
     queue: mpsc::Receiver<Command>,
     /// Steps of grants wait for room on the disk.
     steps_wait: bool,
@@ -307,17 +311,14 @@ impl Worker {
                 }
                 Ok(None)
             }
-            Err(StoreError::Full { place }) => {
-                let state = format!(
-                    "no space left for the journal in {place}; the agent refuses ADD until there is space, DEL and CHECK work"
-                );
-                if self.full.send_replace(Some(state)).is_none() {
-                    warn!(place, "the disk is full: the agent refuses ADD until there is space, DEL and CHECK work");
+            Err(error) => {
+                let Some(problem) = Problem::of_store(&error) else { return Err(error) };
+                if self.full.send_replace(Some(problem.clone())).is_none() {
+                    warn!(reason = problem.reason, "{}", problem.sentence);
                     self.move_version();
                 }
-                Ok(Some(StoreError::Full { place }))
+                Ok(Some(error))
             }
-            Err(broken) => Err(broken),
         }
     }
 

@@ -11,10 +11,9 @@ use ipam_node_api::AgentAddress;
 
 use crate::identity::{BOOT_ID, SYSTEM_UUID};
 
-const LOG_LEVELS: [&str; 6] = ["verbose", "debug", "info", "warning", "error", "panic"];
 /// Default of `--store-file`.
 pub const STORE_FILE: &str = "/var/lib/cni/nv-ipam/store";
-const SOCKET: &str = "unix:///var/lib/cni/nv-ipam/daemon.sock";
+pub(crate) const SOCKET: &str = "unix:///var/lib/cni/nv-ipam/daemon.sock";
 
 /// The node agent of NVIDIA-compatible IPAM: gives addresses of its node's blocks to pods.
 #[derive(Parser, Debug)]
@@ -72,7 +71,7 @@ struct CniFlags {
     /// Directory of the plugin's configuration file
     #[arg(long, default_value = "/etc/cni/net.d/nv-ipam.d", value_name = "PATH")]
     cni_conf_dir: String,
-    /// Timeout of the plugin's calls to the agent, in seconds
+    /// Timeout of the plugin's calls to the agent, in seconds; 0 means 5
     #[arg(long, default_value = "5", value_name = "SECONDS")]
     cni_daemon_call_timeout: String,
     /// Where the plugin reaches the agent
@@ -81,7 +80,7 @@ struct CniFlags {
     /// Log file of the plugin
     #[arg(long, default_value = "/var/log/nv-ipam-cni.log", value_name = "PATH")]
     cni_log_file: String,
-    /// Log level of the plugin: verbose, debug, info, warning, error or panic
+    /// Log level of the plugin: verbose, debug, info, warning, error or panic; any other means info
     #[arg(long, default_value = "info", value_name = "LEVEL")]
     cni_log_level: String,
     /// The plugin's binary, to be copied
@@ -230,14 +229,8 @@ impl CniFlags {
     fn read(&self, m: &mut Mistakes) -> CniConfig {
         let skip_binary = boolean(m, "cni-skip-nv-ipam-binary-copy", &self.cni_skip_nv_ipam_binary_copy);
         let skip_conf = boolean(m, "cni-skip-nv-ipam-config-creation", &self.cni_skip_nv_ipam_config_creation);
-        let timeout = gosyntax::integer(&self.cni_daemon_call_timeout, 1, 3600);
-        if !LOG_LEVELS.contains(&self.cni_log_level.as_str()) {
-            m.add(
-                "cni-log-level",
-                &self.cni_log_level,
-                &format!("is no log level; write one of {}", LOG_LEVELS.join(", ")),
-            );
-        }
+        // The plugin takes 0 for its default, and an unknown level for info.
+        let timeout = gosyntax::integer(&self.cni_daemon_call_timeout, 0, 3600);
         let binary = absolute(m, "cni-nv-ipam-bin-file", &self.cni_nv_ipam_bin_file);
         let bin_dir = absolute(m, "cni-bin-dir", &self.cni_bin_dir);
         let conf_dir = absolute(m, "cni-conf-dir", &self.cni_conf_dir);
@@ -424,20 +417,8 @@ mod tests {
     #[test]
     fn all_mistakes_are_told_at_once() {
         refused(
-            &[
-                "--cni-log-level=loud",
-                "--cni-daemon-call-timeout=0",
-                "--cni-force-pool-name=maybe",
-                "--v=x",
-                "--bind-address=x",
-            ],
-            &[
-                "--cni-log-level \"loud\"",
-                "--cni-daemon-call-timeout \"0\"",
-                "\"maybe\"",
-                "--v \"x\"",
-                "--bind-address",
-            ],
+            &["--cni-daemon-call-timeout=-1", "--cni-force-pool-name=maybe", "--v=x", "--bind-address=x"],
+            &["--cni-daemon-call-timeout \"-1\"", "\"maybe\"", "--v \"x\"", "--bind-address"],
         );
     }
 

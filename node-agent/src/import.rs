@@ -88,32 +88,54 @@ impl Import {
     /// # Errors
     /// Another process has locked a folder, or a file in it cannot be read.
     pub fn read_host_local(path: &Path) -> Result<Option<Self>, ImportError> {
-        let path = path.with_file_name("state").join("host-local");
-        let Some(host_local::Content { locks, text, records }) = host_local::read(&path)? else { return Ok(None) };
-        Ok(Some(Self { path, digest: digest(&text), records, _locks: locks }))
+        Self::read_folders(&path.with_file_name("state").join("host-local"))
     }
 
-    /// Records in `ledger` what it does not know of this store. Nothing is durable yet: the next snapshot has it.
-    pub fn record(&self, ledger: &mut Ledger) {
+    /// Reads a folder of host-local, which has a folder for each pool. `None` if it does not exist.
+    ///
+    /// # Errors
+    /// As for [`Self::read_host_local`].
+    pub fn read_folders(path: &Path) -> Result<Option<Self>, ImportError> {
+        let Some(host_local::Content { locks, text, records }) = host_local::read(path)? else { return Ok(None) };
+        Ok(Some(Self { path: path.to_owned(), digest: digest(&text), records, _locks: locks }))
+    }
+
+    /// Records in `ledger` what it does not know of this store, and returns these changes. Nothing is durable yet: the next snapshot has it.
+    pub fn record(&self, ledger: &mut Ledger) -> Vec<Change> {
         let source = self.path.display().to_string();
         if ledger.imported(&source) == Some(&self.digest) {
-            return;
+            return Vec::new();
         }
-        let (changes, conflicts) = missing(ledger, &self.records);
+        let (mut changes, conflicts) = missing(ledger, &self.records);
         let reserved = changes.iter().filter(|change| matches!(change, Change::Reserve { .. })).count();
+        changes.push(Change::Imported { source, digest: self.digest });
         for change in &changes {
             ledger.apply(change);
         }
-        ledger.apply(&Change::Imported { source, digest: self.digest });
         info!(path = %self.path.display(), reserved, conflicts = conflicts.len(), "imported the store of nv-ipam");
         for conflict in conflicts {
             conflict.log();
         }
+        changes
+    }
+
+    /// What [`Self::record`] would do.
+    pub(crate) fn preview(&self, ledger: &Ledger) -> Preview {
+        let (changes, conflicts) = missing(ledger, &self.records);
+        let new = changes.iter().filter_map(|change| match change {
+            Change::Reserve { reservation, .. } => Some(line(reservation)),
+            _ => None,
+        });
+        let new: Vec<_> = new.collect();
+        let all = self.records.iter().filter(|record| is_of_address(record)).count();
+        let known = all.saturating_sub(new.len() + conflicts.len());
+        let conflicts =
+            conflicts.iter().map(|Conflict { older, own }| format!("{}; the journal has {}", line(older), line(own)));
+        Preview { new, known, conflicts: conflicts.collect() }
     }
 
     /// Whether this store has what `ledger` does not.
     pub fn has_news(&self, ledger: &Ledger) -> bool {
-        let is_of_address = |change: &Change| matches!(change, Change::Reserve { .. } | Change::Contested { .. });
         missing(ledger, &self.records).0.iter().any(is_of_address)
     }
 
@@ -183,6 +205,26 @@ fn missing(ledger: &Ledger, records: &[Change]) -> (Vec<Change>, Vec<Conflict>) 
         }
     }
     (changes, conflicts)
+}
+
+/// What an import would do, one line for each address.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub(crate) struct Preview {
+    /// Addresses that the journal does not have.
+    pub(crate) new: Vec<String>,
+    /// How many addresses the journal has for the same owner.
+    pub(crate) known: usize,
+    /// Addresses that the journal has for another owner, or whose owner has another address there.
+    pub(crate) conflicts: Vec<String>,
+}
+
+fn is_of_address(change: &Change) -> bool {
+    matches!(change, Change::Reserve { .. } | Change::Contested { .. })
+}
+
+/// An address with its pool and owner, without control characters.
+fn line(held: &Reservation) -> String {
+    format!("{} {} {} {}", held.pool, held.addr, pod(held), held.owner).escape_debug().to_string()
 }
 
 /// SHA-256.

@@ -1,6 +1,6 @@
 //! The node agent (ipam-node): gives addresses of its node's blocks to pods, durably.
 //!
-//! The way of a call: [`rpc`] (wire → request) → [`allocator`] (one thread owns ledger and store) → [`store`] (journal,
+//! The way of a call: [`rpc`] (wire → request) → [`allocator`] (one thread owns ledger and store) → [`ipam_node_store`] (journal,
 //! one sync for a batch) → answer. Around it: [`watch`] brings the node's blocks, [`note`] is what the agent knows of them,
 //! [`lost`] has the addresses of a report that no record is left of, [`status`] reports what is in use and gets grants
 //! confirmed, [`gc`] frees what pods left behind, [`spool`] what a DEL has left without an agent, [`room`] follows whether the disk is full,
@@ -34,7 +34,6 @@ pub mod spec;
 pub mod spool;
 pub mod standing;
 pub mod status;
-pub mod store;
 mod text;
 pub mod watch;
 

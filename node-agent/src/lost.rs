@@ -17,8 +17,8 @@ use serde::{Deserialize, Serialize};
 use crate::identity::Identity;
 use crate::problem::Problem;
 use crate::standing::{DISCARD, Standing};
-use crate::store::Position;
 use crate::text::shortened;
+use ipam_node_store::Position;
 
 /// Longest list of addresses in the message. With the longest names of node and namespace, the command behind it is still within
 /// the length of a condition.

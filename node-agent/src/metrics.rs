@@ -55,6 +55,8 @@ pub struct Metrics {
     pub store_full: Counter,
     /// 1 while the disk has no room for allocations.
     pub disk_full: Gauge,
+    /// Whether the journal is damaged.
+    pub journal_damaged: Gauge,
     /// Addresses given back because their pod is gone.
     pub stale_released: Counter,
     /// 1 while the watch of the node's blocks is in order.
@@ -84,6 +86,7 @@ impl Default for Metrics {
             compactions: Counter::default(),
             store_full: Counter::default(),
             disk_full: Gauge::default(),
+            journal_damaged: Gauge::default(),
             stale_released: Counter::default(),
             watch_up: Gauge::default(),
             report_failures: Counter::default(),
@@ -122,6 +125,7 @@ impl Metrics {
             metrics.store_full.clone(),
         );
         r.register("disk_full", "Whether the disk has no room for allocations", metrics.disk_full.clone());
+        r.register("journal_damaged", "Whether the journal is damaged", metrics.journal_damaged.clone());
         r.register("stale_released", "Addresses given back because their pod is gone", metrics.stale_released.clone());
         r.register("watch_up", "Whether the watch of the node's blocks is in order", metrics.watch_up.clone());
         r.register("report_failures", "Status reports the API server did not take", metrics.report_failures.clone());

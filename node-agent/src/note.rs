@@ -17,7 +17,7 @@ use crate::identity::Identity;
 use crate::lost::{Found, Lost};
 use crate::spec::NodeSpec;
 use crate::standing::Standing;
-use crate::store::Position;
+use ipam_node_store::Position;
 
 const VERSION: u32 = 1;
 
@@ -36,6 +36,9 @@ pub struct Noted {
     /// How far the journal had come before the first start that has not yet compared it with this node's report; `None` once one has.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub uncompared: Option<Position>,
+    /// Whether an admin takes the journal for complete: the next comparison finds nothing.
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+    pub(crate) accepts_loss: bool,
 }
 
 /// The object that a note is about.
@@ -71,13 +74,48 @@ impl Subject {
     pub fn read(&self, text: &str) -> Result<Noted, String> {
         let recorded: Recorded = serde_json::from_str(text).map_err(|error| error.to_string())?;
         if recorded.version != VERSION {
-            return Err(format!("it is of version {}, this agent knows {VERSION}", recorded.version));
+            return Err(of_another_version(recorded.version));
         }
         let Subject { node, namespace } = &recorded.subject;
         if *self != recorded.subject {
             return Err(format!("it is about node {node:?} in namespace {namespace:?}"));
         }
         Ok(recorded.noted)
+    }
+}
+
+/// The note for a journal that a program without an API server opens when it has come to `position`. The agent compares this position with
+/// the report later. `None` if there is no note of this version: the journal then counts as older than any report.
+pub(crate) fn opened_at(ledger: &Ledger, position: Position) -> Option<Change> {
+    let mut recorded = recorded(ledger).ok()?;
+    recorded.noted.uncompared.get_or_insert(position);
+    Some(recorded.change())
+}
+
+/// The note with which the agent takes its journal for complete.
+///
+/// # Errors
+/// There is no note that can be used.
+pub(crate) fn accepting_loss(ledger: &Ledger) -> Result<Change, String> {
+    let mut recorded = recorded(ledger)?;
+    recorded.noted.lost = None;
+    recorded.noted.accepts_loss = true;
+    Ok(recorded.change())
+}
+
+fn recorded(ledger: &Ledger) -> Result<Recorded, String> {
+    let text = ledger.note().ok_or("no agent has used this store")?;
+    let recorded: Recorded = serde_json::from_str(text).map_err(|error| error.to_string())?;
+    if recorded.version == VERSION { Ok(recorded) } else { Err(of_another_version(recorded.version)) }
+}
+
+fn of_another_version(version: u32) -> String {
+    format!("it is of version {version}, this agent knows {VERSION}")
+}
+
+impl Recorded {
+    fn change(&self) -> Change {
+        Change::Note { text: self.subject.text(&self.noted) }
     }
 }
 
@@ -113,7 +151,8 @@ impl Start {
         };
         let identity = Identity { store: durable.identity.store.clone().or(here.store), ..here };
         let uncompared = durable.uncompared.or(Some(position));
-        let noted = Noted { spec: durable.spec.clone(), identity, lost, uncompared };
+        let accepts_loss = durable.accepts_loss;
+        let noted = Noted { spec: durable.spec.clone(), identity, lost, uncompared, accepts_loss };
         Self { subject, noted, durable }.applied(ledger)
     }
 
@@ -168,11 +207,11 @@ impl Noted {
     /// here. An annotation of the same object discards earlier addresses only: call [`Self::discarded_by`] first.
     #[must_use]
     pub fn compared(self, lost: Option<Lost>) -> Self {
-        let lost = match lost {
+        let lost = match lost.filter(|_| !self.accepts_loss) {
             Some(found) => Some(found.and(self.lost)),
             None => self.lost,
         };
-        Self { lost, uncompared: None, ..self }
+        Self { lost, uncompared: None, accepts_loss: false, ..self }
     }
 
     /// The journal as it was before it is compared; `None` if it has been. Addresses that pods of another machine may use stay unavailable
@@ -217,7 +256,7 @@ mod tests {
 
     use super::*;
     use crate::blocks::tests::block;
-    use crate::store::Position;
+    use ipam_node_store::Position;
 
     fn spec(uid: &str, generation: i64, names: &[&str]) -> NodeSpec {
         let blocks = names.iter().map(|name| block(name, "10.0.0.1", "10.0.0.4", "10.0.0.0/24", "10.0.0.1")).collect();
@@ -251,6 +290,24 @@ mod tests {
         for (value, stays) in [(None, true), (Some("40"), true), (Some("42"), true), (Some("41"), false)] {
             let after = after(noted.spec.clone(), Some(&standing("44", value)));
             assert_eq!((after.lost().is_some(), &after.spec), (stays, &noted.spec), "{value:?}");
+        }
+    }
+
+    #[test]
+    fn an_admin_who_accepts_the_loss_ends_it_and_the_next_comparison_finds_nothing() {
+        let lost = Lost::find(&standing("41", None), &found());
+        let mut ledger = Ledger::new(0);
+        assert!(accepting_loss(&ledger).is_err());
+        for noted in [Noted::default(), Noted::default().compared(lost.clone())] {
+            ledger.apply(&Change::Note { text: subject().text(&noted) });
+            ledger.apply(&accepting_loss(&ledger).unwrap());
+            ledger.apply(&opened_at(&ledger, Position { epoch: 4, sequence: 0 }).unwrap());
+            let start = Start::new(subject(), &mut ledger, Position { epoch: 5, sequence: 1 }, Identity::default());
+            assert_eq!(start.noted().uncompared, Some(Position { epoch: 4, sequence: 0 }));
+            assert_eq!(start.noted().lost(), None);
+            let compared = start.noted.compared(lost.clone());
+            assert_eq!((compared.lost(), compared.accepts_loss), (None, false));
+            assert_eq!(compared.compared(lost.clone()).lost(), lost.as_ref(), "the one after it does");
         }
     }
 

@@ -11,7 +11,7 @@ pub struct Readiness(Arc<Parts>);
 struct Parts {
     serving: AtomicBool,
     blocks_known: AtomicBool,
-    disk_full: Mutex<Option<String>>,
+    no_allocations: Mutex<Option<String>>,
 }
 
 impl Readiness {
@@ -25,9 +25,9 @@ impl Readiness {
         self.0.blocks_known.store(true, Ordering::SeqCst);
     }
 
-    /// The disk has no room for allocations, and why; or it has.
-    pub fn set_disk_full(&self, full: Option<String>) {
-        *self.0.disk_full.lock().unwrap_or_else(PoisonError::into_inner) = full;
+    /// Why the store takes no allocations; `None` if it does.
+    pub fn set_no_allocations(&self, why: Option<String>) {
+        *self.0.no_allocations.lock().unwrap_or_else(PoisonError::into_inner) = why;
     }
 
     /// Fails until the node's blocks are known.
@@ -43,8 +43,8 @@ impl Readiness {
         if !self.0.serving.load(Ordering::SeqCst) {
             return Err("the socket does not take calls".to_owned());
         }
-        if let Some(full) = &*self.0.disk_full.lock().unwrap_or_else(PoisonError::into_inner) {
-            return Err(full.clone());
+        if let Some(why) = &*self.0.no_allocations.lock().unwrap_or_else(PoisonError::into_inner) {
+            return Err(why.clone());
         }
         self.blocks()
     }

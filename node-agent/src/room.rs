@@ -1,4 +1,4 @@
-//! Follows whether the disk has room for allocations: for `/readyz`, for the plugin's STATUS and for the metric.
+//! Follows whether the store takes allocations: for `/readyz`, for the plugin's STATUS and for the metric.
 //!
 //! While it has none, no request may come that would find the space. So this task looks for room by itself.
 
@@ -9,6 +9,7 @@ use tokio_util::sync::CancellationToken;
 
 use crate::allocator::Allocator;
 use crate::metrics::Metrics;
+use crate::problem::DAMAGED;
 use crate::ready::Readiness;
 
 /// Pause between two looks while the disk is full.
@@ -21,9 +22,11 @@ pub async fn follow(allocator: Allocator, readiness: Readiness, metrics: Arc<Met
     drop(allocator.look_for_room().await);
     loop {
         let full = state.borrow_and_update().clone();
-        let is_full = full.is_some();
-        metrics.disk_full.set(i64::from(is_full));
-        readiness.set_disk_full(full);
+        let is = |reason| i64::from(full.as_ref().is_some_and(|problem| problem.reason == reason));
+        metrics.disk_full.set(is("DiskFull"));
+        metrics.journal_damaged.set(is(DAMAGED));
+        let is_full = is("DiskFull") == 1;
+        readiness.set_no_allocations(full.map(|problem| problem.sentence));
         tokio::select! {
             () = stop.cancelled() => return,
             changed = state.changed() => if changed.is_err() { return },

@@ -22,6 +22,7 @@ use tracing::{debug, error, info};
 
 use crate::allocator::{Allocator, Failure};
 use crate::metrics::Metrics;
+use crate::problem::DAMAGED;
 use crate::ready::Readiness;
 use crate::text::shortened;
 use crate::watch::FIRST_WORD;
@@ -218,6 +219,7 @@ fn status(refused: Refused) -> (Status, String) {
             let (code, reason) = match &failure {
                 Failure::Refused(refusal) => (refusal_code(refusal), refusal.reason()),
                 Failure::Full(_) => (Code::Internal, "DiskFull"),
+                Failure::Damaged(_) => (Code::Internal, DAMAGED),
                 Failure::Busy => (Code::Unavailable, "Busy"),
                 Failure::Stopped => (Code::Unavailable, "Stopping"),
             };

@@ -35,8 +35,8 @@ use crate::rpc::Rpc;
 use crate::socket::Listener;
 use crate::spool;
 use crate::status::Reporter;
-use crate::store::{Opened, RealDirectory, Store as _, StoreError};
 use crate::watch::{Blocks, FIRST_WORD, events};
+use ipam_node_store::{Damaged, Opened, Read, RealDirectory, Store as _, StoreError};
 
 /// Time that calls under way have at the end.
 const CALLS_GRACE: Duration = Duration::from_secs(3);
@@ -211,14 +211,19 @@ fn open_store(
     directory: RealDirectory,
     metrics: &Arc<Metrics>,
 ) -> anyhow::Result<(Allocator, Ended, Start)> {
-    let mut opened = Opened::read(directory)?;
+    let mut opened = match Opened::read_or_damaged(directory)? {
+        Read::Intact(opened) => opened,
+        Read::Damaged(damaged) => return open_damaged(config, damaged, metrics),
+    };
     let before = opened.position();
     let mut ledger = Ledger::new(config.cooldown_seconds);
     for change in &opened.take_changes() {
         ledger.apply(change);
     }
     let imports = [Import::read_host_local(&config.store_file)?, Import::read(&config.store_file)?];
-    imports.iter().flatten().for_each(|import| import.record(&mut ledger));
+    for import in imports.iter().flatten() {
+        import.record(&mut ledger);
+    }
     let subject = Subject { node: config.node.clone(), namespace: config.common.namespace.clone() };
     let here = Identity::read([config.boot_id_file.as_path()], config.system_uuid_files.iter().map(PathBuf::as_path));
     let mut start = Start::new(subject, &mut ledger, before, here);
@@ -231,6 +236,23 @@ fn open_store(
     import::reserve_place(&config.store_file);
     info!(held = ledger.reservations().count(), "store open");
     let (allocator, ended) = Allocator::start(ledger, Box::new(journal), system_clock(), Arc::clone(metrics))?;
+    Ok((allocator, ended, start))
+}
+
+/// Starts the allocator with what is before the damage of the journal. It imports nothing, because nothing can be recorded.
+fn open_damaged(
+    config: &Config,
+    mut damaged: Damaged<RealDirectory>,
+    metrics: &Arc<Metrics>,
+) -> anyhow::Result<(Allocator, Ended, Start)> {
+    error!("{}", damaged.error());
+    let mut ledger = Ledger::new(config.cooldown_seconds);
+    damaged.take_changes().iter().for_each(|change| ledger.apply(change));
+    let subject = Subject { node: config.node.clone(), namespace: config.common.namespace.clone() };
+    let here = Identity::read([config.boot_id_file.as_path()], config.system_uuid_files.iter().map(PathBuf::as_path));
+    let start = Start::new(subject, &mut ledger, damaged.position(), here);
+    let store = Box::new(damaged.into_store());
+    let (allocator, ended) = Allocator::start(ledger, store, system_clock(), Arc::clone(metrics))?;
     Ok((allocator, ended, start))
 }
 

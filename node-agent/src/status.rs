@@ -28,12 +28,12 @@ use tracing::{debug, info, warn};
 use crate::allocator::{Allocator, Failure, Holdings};
 use crate::identity::Identity;
 use crate::metrics::Metrics;
-use crate::problem::Problem;
+use crate::problem::DAMAGED;
 use crate::standing::Standing;
-use crate::store::Position;
 use crate::text::shortened;
 use crate::watch::InForce;
 use idle::Unused;
+use ipam_node_store::Position;
 pub use reports::{Next, Outcome, Reports, UNREACHED, WRITE_TIMEOUT, Write};
 
 /// Shortest time between two looks at what is held, which costs the allocator time when much is held.
@@ -99,8 +99,7 @@ impl Report {
         };
         let mut pools: Vec<_> = held.iter().map(block_use).collect();
         pools.sort_by(|a, b| (a.pool_type, &a.name).cmp(&(b.pool_type, &b.name)));
-        let full = holdings.full.clone().map(|sentence| Problem { reason: "DiskFull", sentence });
-        let problems: Vec<_> = full.iter().chain(&in_force.problems).collect();
+        let problems: Vec<_> = holdings.full.iter().chain(&in_force.problems).collect();
         let ready = match &problems[..] {
             [] => (SERVING.to_owned(), "all blocks of this node are served".to_owned()),
             [first, ..] => {
@@ -114,7 +113,17 @@ impl Report {
         let request = in_force.spec.report_request.clone().filter(|_| in_force.saved == in_force.spec.generation);
         let unconfirmed = holdings.pools.iter().filter_map(unconfirmed).collect();
         let identity = in_force.identity.clone();
-        Some(Self { uid, generation, request, version, pools, ledger, identity, ready, unconfirmed })
+        let report = Self { uid, generation, request, version, pools, ledger, identity, ready, unconfirmed };
+        if holdings.full.as_ref().is_some_and(|problem| problem.reason == DAMAGED) {
+            return Some(report.of_damaged_journal(in_force.standing.as_ref()?));
+        }
+        Some(report)
+    }
+
+    /// What an agent with a damaged journal reports: the addresses in use are those of its last report, and only the condition is new.
+    fn of_damaged_journal(self, standing: &Standing) -> Self {
+        let Self { uid, version, ready, .. } = self;
+        Self { uid, version, ready, ..Self::read(standing) }
     }
 
     /// The report that the API server shows.
@@ -439,6 +448,7 @@ pub(crate) mod tests {
     use ipam_crds::{IPAMNodeSpec, PoolType};
 
     use super::*;
+    use crate::problem::Problem;
     use crate::spec::NodeSpec;
 
     fn range(first: &str, last: &str) -> AddrRange {
@@ -524,13 +534,31 @@ pub(crate) mod tests {
 
     #[test]
     fn a_full_disk_is_the_first_problem_and_is_reported_soon() {
-        let full = Holdings { full: Some("no space left in /x".into()), ..holdings(1, 7) };
+        let full = Holdings {
+            full: Some(Problem { reason: "DiskFull", sentence: "no space left in /x".into() }),
+            ..holdings(1, 7)
+        };
         let problems = vec![Problem { reason: "Offline", sentence: "away".into() }];
         let report = |problems| Report::new(&in_force(problems), &full).unwrap();
         let (reason, message) = report(problems).ready;
         assert_eq!(reason, "DiskFull");
         assert!(message.contains("no space left in /x") && message.ends_with("; away"), "{message}");
         assert_eq!(super::tests::report(1).urgency(Some(&report(Vec::new()))), Urgency::Soon);
+    }
+
+    #[test]
+    fn a_damaged_journal_changes_only_the_condition_of_the_report() {
+        let damaged = Problem { reason: DAMAGED, sentence: "record 2 is unreadable".into() };
+        let damaged = Holdings { full: Some(damaged), ..holdings(1, 7) };
+        let mut in_force = in_force(Vec::new());
+        assert_eq!(Report::new(&in_force, &damaged), None, "nothing is known of the last report");
+        let last = report(3);
+        let status = last.status(None, jiff::Timestamp::now());
+        in_force.standing = Some(Standing { uid: last.uid.clone(), status, ..Standing::default() });
+        let now = Report::new(&in_force, &damaged).unwrap();
+        assert_eq!((&now.pools, now.generation, now.ledger), (&last.pools, last.generation, last.ledger));
+        assert_eq!(now.ready, (DAMAGED.to_owned(), "record 2 is unreadable".to_owned()));
+        assert!(now.unconfirmed.is_empty());
     }
 
     #[test]

@@ -32,6 +32,7 @@ use crate::identity::Identity;
 use crate::lost::{Lost, withdrawn};
 use crate::metrics::Metrics;
 use crate::note::{Noted, Start, Subject};
+use crate::problem::DAMAGED;
 use crate::problem::Problem;
 use crate::ready::Readiness;
 use crate::spec::NodeSpec;
@@ -186,7 +187,9 @@ impl Blocks {
 
     /// The report that another may take the place of.
     fn to_report_to(&self) -> Option<Standing> {
-        self.standing.clone().filter(|_| self.noted.allows_a_report(&self.durable))
+        // The report of an agent with a damaged journal keeps what the one before it has.
+        let is_damaged = || self.allocator.full().borrow().as_ref().is_some_and(|problem| problem.reason == DAMAGED);
+        self.standing.clone().filter(|_| self.noted.allows_a_report(&self.durable) || is_damaged())
     }
 
     /// Follows a stream of events of the one object until `stop`. With `limit`, nothing new is given while the API server

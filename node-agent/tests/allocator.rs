@@ -14,8 +14,8 @@ use ipam_core::{PoolKey, PoolKind};
 use ipam_crds::NodeBlock;
 use ipam_node_agent::allocator::{Allocator, Ended, Failure, Worker};
 use ipam_node_agent::metrics::Metrics;
-use ipam_node_agent::store::Opened;
-use ipam_node_agent::store::fake::FakeDisk;
+use ipam_node_store::Opened;
+use ipam_node_store::fake::FakeDisk;
 
 struct Rig {
     allocator: Allocator,

@@ -15,8 +15,8 @@ use ipam_crds::{BlockState, NodeBlock};
 use ipam_node_agent::allocator::{Allocator, Ended, Failure, Source};
 use ipam_node_agent::blocks::node_pools;
 use ipam_node_agent::metrics::Metrics;
-use ipam_node_agent::store::fake::FakeDisk;
-use ipam_node_agent::store::{Opened, Store};
+use ipam_node_store::fake::FakeDisk;
+use ipam_node_store::{Opened, Store};
 
 fn start(ledger: Ledger, store: Box<dyn Store>) -> (Allocator, Ended) {
     Allocator::start(ledger, store, Arc::new(|| 1_700_000_000), Metrics::registered().0).unwrap()

@@ -87,7 +87,6 @@ async fn a_static_request_that_can_never_be_met_is_invalid() {
         ("192.168.255.255", "broadcast address"),
         ("10.0.0.1", "is in no pool asked for"),
         ("192.168.0.3/16", "write the address alone"),
-        ("::ffff:192.168.0.3", "IPv4-mapped"),
         ("", "must not be empty"),
     ] {
         let answer = node.add(with_ips(parameters(&["blue"], "c1"), &[ip])).await;
@@ -95,6 +94,13 @@ async fn a_static_request_that_can_never_be_met_is_invalid() {
     }
     let two = node.add(with_ips(parameters(&["blue"], "c1"), &["192.168.0.3", "192.168.0.4"])).await;
     refused(two, Code::InvalidArgument, &["one address is given per pool"]);
+}
+
+#[tokio::test]
+async fn an_ipv4_mapped_request_means_the_ipv4_address() {
+    let node = Node::start(&[blue()]).await;
+    let answer = node.add(with_ips(parameters(&["blue"], "c1"), &["::ffff:192.168.0.3"])).await.unwrap();
+    assert_eq!(answer[0].ip, "192.168.0.3/16");
 }
 
 #[tokio::test]

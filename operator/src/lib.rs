@@ -7,6 +7,7 @@
 
 pub mod api_writer;
 pub mod controllers;
+pub mod definitions;
 pub mod election;
 pub mod flags;
 pub mod metrics;

@@ -57,6 +57,7 @@ impl Metrics {
     /// Adds these metrics to `registry`. Returns the part of it for metrics with the operator's prefix.
     pub fn register<'a>(&self, registry: &'a mut Registry) -> &'a mut Registry {
         registry.register("leader_election_master_status", "1 if this replica is the leader", self.leader.clone());
+        self.reconciler.register_queues(registry);
         let own = own(registry, PREFIX);
         self.reconciler.register(own);
         own.register("watch_failures", "Watches that broke, by resource", self.watch_failures.clone());

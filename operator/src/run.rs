@@ -16,8 +16,9 @@ use tokio_util::sync::CancellationToken;
 
 use crate::api_writer::ApiWriter;
 use crate::controllers::{Controllers, Watches};
+use crate::definitions::Definitions;
 use crate::election::marker::{MarkerWriter, marker};
-use crate::election::{Election, Leadership, LeadershipLost, identity};
+use crate::election::{Election, Leadership, identity};
 use crate::flags::{Config, FlagError};
 use crate::metrics::Metrics;
 use crate::release_pools;
@@ -81,19 +82,19 @@ fn run_to_end(config: Config) -> anyhow::Result<()> {
 async fn run(config: Config) -> anyhow::Result<()> {
     let shutdown = Shutdown::on_signals().context("cannot listen for signals")?;
     let metrics = Arc::new(Metrics::default());
-    let client = cluster::client(config.common.kubeconfig.as_deref(), &metrics.requests).await?;
+    let client = cluster::shared_client(config.common.kubeconfig.as_deref(), &metrics.requests).await?;
     let identity = identity().context("cannot make up an identity")?;
     let namespace = config.common.namespace.clone();
     tracing::info!(version = env!("CARGO_PKG_VERSION"), %namespace, %identity, "starting");
 
-    let lists = Arc::new(FirstLists::default());
+    let (definitions, lists) = (Arc::new(Definitions::default()), Arc::new(FirstLists::default()));
     let webhook = match &config.webhook {
         Some(webhook) => Some(Webhook::start(webhook, &namespace, shutdown.stop.clone()).await?),
         None => None,
     };
     // Reviews are judged by the events of the watches. So the work ends after the last review.
     let stop = CancellationToken::new();
-    serve(&config, &metrics, &lists, webhook.as_ref(), &stop).await?;
+    serve(&config, &metrics, (&definitions, &lists), webhook.as_ref(), &stop).await?;
     if let Some(webhook) = &webhook {
         webhook.keep_certificates(client.clone(), identity.clone(), stop.clone());
     }
@@ -102,13 +103,18 @@ async fn run(config: Config) -> anyhow::Result<()> {
     let actor = ApiWriter::new(client.clone(), namespace.clone(), identity.clone(), told);
     let known = webhook.as_ref().map(Webhook::known);
     let watches = watches(client.clone(), namespace, lists, known);
+    let definitions = Checked { definitions, client };
     let (marker, keeper) = marker();
-    let controllers = Controllers::new(config.settings, actor, watches, marker, metrics);
+    let controllers = Controllers::new(config.settings, actor, watches, marker, metrics.clone());
     let election = match config.elect_in {
-        Some(namespace) => Either::Left(Election::new(client, &namespace, identity, keeper)),
+        Some(namespace) => {
+            // A renewal must not wait behind other calls, nor on a connection that is dead.
+            let own = cluster::client(config.common.kubeconfig.as_deref(), &metrics.requests).await?;
+            Either::Left(Election::new(own, &namespace, identity, keeper))
+        }
         None => Either::Right(keeper),
     };
-    let work = work(controllers, election, lead, stop.clone());
+    let work = work(controllers, election, lead, definitions, stop.clone());
     let grace = GRACE + webhook.as_ref().map_or(Duration::ZERO, Webhook::longest_end);
     shutdown.bounded(grace, Box::pin(together(work, webhook, &shutdown.stop, &stop))).await??;
     tracing::info!("stopped");
@@ -141,7 +147,7 @@ fn hear(known: &RwLock<AdmissionCache>, event: &Watched) {
 
 /// Runs the work and the webhook. Whichever ends first ends the other: reviews first, then the work.
 async fn together(
-    work: impl Future<Output = Result<(), LeadershipLost>>,
+    work: impl Future<Output = anyhow::Result<()>>,
     webhook: Option<Webhook>,
     stop: &CancellationToken,
     stop_work: &CancellationToken,
@@ -160,43 +166,58 @@ async fn together(
         let ended = work.await;
         // A process that lost the leadership ends its work, and the webhook ends its reviews as at any other stop.
         stop.cancel();
-        anyhow::Ok(ended?)
+        ended
     };
     let (reviewed, worked) = tokio::join!(reviews, work);
     worked.and(reviewed)
 }
 
 /// Runs the Controllers, in an election if there is one, until `stop`. The Lease is released after the last call has ended. Without
-/// an election, no Lease keeps the allocation state after this process.
+/// an election, no Lease keeps the allocation state after this process. The work begins once the CustomResourceDefinitions have all
+/// fields, and ends with an error if they no longer have them.
 async fn work(
     controllers: Controllers,
     election: Either<Election, MarkerWriter>,
     lead: watch::Sender<Leadership>,
+    Checked { definitions, client }: Checked,
     stop: CancellationToken,
-) -> Result<(), LeadershipLost> {
+) -> anyhow::Result<()> {
+    if stop.run_until_cancelled(definitions.complete(&client)).await.is_none() {
+        return Ok(());
+    }
+    let lost = async { stop.run_until_cancelled(definitions.lost(&client)).await.unwrap_or(Ok(())) };
+    let lost = lost.map(|lost| lost.map_err(anyhow::Error::from));
     let controllers = controllers.run(lead.subscribe(), stop.clone());
     let mut election = match election {
         Either::Left(election) => election,
         Either::Right(keeper) => {
-            tokio::join!(controllers, keeper.grant_all());
+            tokio::try_join!(controllers.map(Ok), keeper.grant_all().map(Ok), lost)?;
             return Ok(());
         }
     };
-    tokio::try_join!(election.run(&lead, &stop), controllers.map(Ok))?;
+    let elected = async { Ok(election.run(&lead, &stop).await?) };
+    tokio::try_join!(elected, controllers.map(Ok), lost)?;
     election.release().await;
     Ok(())
+}
+
+/// The definitions, and the client that reads them.
+struct Checked {
+    definitions: Arc<Definitions>,
+    client: Client,
 }
 
 async fn serve(
     config: &Config,
     metrics: &Metrics,
-    lists: &Arc<FirstLists>,
+    (definitions, lists): (&Arc<Definitions>, &Arc<FirstLists>),
     webhook: Option<&Webhook>,
     stop: &CancellationToken,
 ) -> anyhow::Result<()> {
-    let lists = lists.clone();
+    let (definitions, lists) = (definitions.clone(), lists.clone());
     let reviews = webhook.map(Webhook::readiness);
     let ready = move || {
+        definitions.check()?;
         lists.check()?;
         reviews.as_ref().map_or(Ok(()), |reviews| reviews())
     };

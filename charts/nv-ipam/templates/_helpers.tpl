@@ -176,11 +176,11 @@ imagePullSecrets: {{- toYaml . | nindent 0 }}
 {{- with .logging.flushFrequency }}
 - --log-flush-frequency={{ . }}
 {{- end }}
-{{- with .logging.jsonInfoBufferSize }}
-- --log-json-info-buffer-size={{ . }}
+{{- with .logging.infoBufferSize }}
+- --log-{{ $.logging.format }}-info-buffer-size={{ . }}
 {{- end }}
-{{- if .logging.jsonSplitStream }}
-- --log-json-split-stream=true
+{{- if .logging.splitStream }}
+- --log-{{ .logging.format }}-split-stream=true
 {{- end }}
 {{- with .featureGates }}
 {{- $gates := list }}

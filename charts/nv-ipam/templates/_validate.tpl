@@ -29,11 +29,11 @@
   (list "interval" "webhook.certManager.duration") (list "interval" "webhook.certManager.renewBefore")
   (list "name" "operator.leaderElectNamespace") (list "duration" "operator.releasedBlockGrace")
   (list "listener" "operator.healthProbeBindAddress") (list "listener" "operator.metricsBindAddress")
-  (list "duration" "operator.logging.flushFrequency") (list "size" "operator.logging.jsonInfoBufferSize")
+  (list "duration" "operator.logging.flushFrequency") (list "size" "operator.logging.infoBufferSize")
   (list "object" "operator.serviceAccount.name")
   (list "agent" "agent.bindAddress") (list "file" "agent.storeFile")
   (list "listener" "agent.healthProbeBindAddress") (list "listener" "agent.metricsBindAddress")
-  (list "duration" "agent.logging.flushFrequency") (list "size" "agent.logging.jsonInfoBufferSize")
+  (list "duration" "agent.logging.flushFrequency") (list "size" "agent.logging.infoBufferSize")
   (list "object" "agent.serviceAccount.name")
   (list "interval" "agent.staleIpCheck.interval") (list "interval" "agent.releasedIpCooldown")
   (list "duration" "agent.offlineLimit") (list "duration" "agent.replacedMachineGrace")
@@ -201,8 +201,8 @@
 {{- $mistakes = append $mistakes (printf "%s.logging.vmodule works with %s.logging.format \"text\" only; leave vmodule empty or log text" $component $component) -}}
 {{- end -}}
 {{- $alpha := or (get $gates "LoggingAlphaOptions") (get $gates "AllAlpha") -}}
-{{- if and (or $logging.jsonSplitStream $logging.jsonInfoBufferSize) (not $alpha) -}}
-{{- $mistakes = append $mistakes (printf "%s.logging.jsonSplitStream and jsonInfoBufferSize are alpha; add %s.featureGates.LoggingAlphaOptions: true" $component $component) -}}
+{{- if and (or $logging.splitStream $logging.infoBufferSize) (not $alpha) -}}
+{{- $mistakes = append $mistakes (printf "%s.logging.splitStream and infoBufferSize are alpha; add %s.featureGates.LoggingAlphaOptions: true" $component $component) -}}
 {{- end -}}
 {{- end -}}
 {{- if and (not .agent.cni.skipConfigCreation) (ne .agent.cni.daemonSocket .agent.bindAddress) (hasPrefix "unix://" .agent.bindAddress) -}}

@@ -48,9 +48,9 @@ pub struct LogConfig {
     pub format: Format,
     /// `--log-flush-frequency`: longest time that a line stays in the buffer. Without a buffer it has no effect.
     pub flush_every: Duration,
-    /// `--log-json-info-buffer-size` in bytes; 0 writes each line at once.
+    /// `--log-text-info-buffer-size` or `--log-json-info-buffer-size` in bytes; 0 writes each line at once.
     pub info_buffer: u64,
-    /// `--log-json-split-stream`.
+    /// `--log-text-split-stream` or `--log-json-split-stream`.
     pub split_stream: bool,
     /// `-v`: see [`LogConfig::allows`].
     pub verbosity: i64,

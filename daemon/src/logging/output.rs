@@ -72,9 +72,9 @@ impl Output {
         };
         let stderr = || Arc::new(Mutex::new(Sink::Stderr));
         match (config.format, config.split_stream) {
-            (Format::Text, _) => Self::both(stderr()),
+            (Format::Text, false) => Self::both(stderr()),
             (Format::Json, false) => Self::both(stdout()),
-            (Format::Json, true) => Self { info: stdout(), errors: stderr() },
+            (_, true) => Self { info: stdout(), errors: stderr() },
         }
     }
 
@@ -102,7 +102,7 @@ pub struct Flusher {
 
 impl Flusher {
     pub(super) fn start(output: Output, config: &LogConfig) -> Self {
-        if config.format == Format::Text || config.info_buffer == 0 {
+        if (config.format == Format::Text && !config.split_stream) || config.info_buffer == 0 {
             return Self { output, stop: None, thread: None };
         }
         let (stop, stopped) = channel();

@@ -18,8 +18,8 @@ use ipam_node_agent::metrics::Metrics;
 use ipam_node_agent::note::{Start, Subject};
 use ipam_node_agent::ready::Readiness;
 use ipam_node_agent::status::Reporter;
-use ipam_node_agent::store::{Position, Store, StoreError};
 use ipam_node_agent::watch::{Blocks, events};
+use ipam_node_store::{Position, Store, StoreError};
 use tokio::sync::{mpsc, watch};
 use tokio_util::sync::CancellationToken;
 

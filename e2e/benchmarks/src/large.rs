@@ -105,7 +105,7 @@ impl<'a> Large<'a> {
         // Each is created without blocks, and gets its block in a second write.
         let wanted = 2 * u64::from(self.nodes);
         ensure!(count >= wanted, "{count} of {wanted} writes of IPAMNodes");
-        let waiting = self.counter("nv_ipam_controller_queue_depth{name=\"ipamnodes\"}")?;
+        let waiting = self.counter("workqueue_depth{name=\"ipamnodes\"}")?;
         ensure!(waiting == 0, "{waiting} IPAMNodes wait to be written");
         if self.pools.len() > 1 {
             // Each status brings a write of its own.

@@ -3,8 +3,8 @@
 use ipam_core::ledger::{Ledger, Reservation};
 use ipam_node_agent::identity::Identity;
 use ipam_node_agent::note::{Noted, Start, Subject};
-use ipam_node_agent::store::fake::FakeDisk;
-use ipam_node_agent::store::{Journal, Opened, Store as _, StoreError};
+use ipam_node_store::fake::FakeDisk;
+use ipam_node_store::{Journal, Opened, Store as _, StoreError};
 
 use super::action::Disk as State;
 use super::server::NAMESPACE;

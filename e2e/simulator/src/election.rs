@@ -83,7 +83,7 @@ impl Election {
         let next = self.campaign.next(clock.instant(), wall, self.keeper.request());
         self.keeper.publish(self.campaign.state());
         if let Some(tried) = self.campaign.take_tried() {
-            self.written = tried == Tried::Written;
+            self.written = matches!(tried, Tried::Written | Tried::Altered);
             // A call that is still under way is of a try that has ended.
             let call = self.call.take();
             self.due = self.due_at(&next, clock);

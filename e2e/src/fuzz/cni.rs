@@ -11,7 +11,7 @@ const COMMANDS: [&str; 6] = ["ADD", "DEL", "CHECK", "STATUS", "GC", "VERSION"];
 /// Longest answer beyond the input that it quotes.
 const LONGEST: usize = 10_000;
 /// A folder that does not exist.
-const NOWHERE: &str = "/nowhere/at/all";
+const NOWHERE: &str = "/proc/nowhere/at/all";
 
 pub(super) fn run(data: &[u8]) {
     let Some((first, stdin)) = data.split_first() else { return };
@@ -52,15 +52,17 @@ pub(super) fn run(data: &[u8]) {
 /// The same input where it names no socket, folder or file of this machine: whatever it says, nothing is asked or written.
 fn harmless(stdin: &[u8]) -> Vec<u8> {
     let Ok(mut config) = serde_json::from_slice::<Value>(stdin) else { return stdin.to_vec() };
-    for (key, nowhere) in [
+    let places = [
         ("daemonSocket", format!("unix://{NOWHERE}/daemon.sock")),
         ("confDir", NOWHERE.to_owned()),
         ("logFile", format!("{NOWHERE}/log")),
-    ] {
-        if let Some(value) = config.get_mut("ipam").and_then(|ipam| ipam.get_mut(key))
-            && value.is_string()
-        {
-            *value = nowhere.into();
+    ];
+    // The plugin reads keys in any case.
+    let sections = config.as_object_mut().into_iter().flatten().filter(|(key, _)| key.eq_ignore_ascii_case("ipam"));
+    for (key, value) in sections.filter_map(|(_, ipam)| ipam.as_object_mut()).flatten() {
+        let place = places.iter().find(|(name, _)| key.eq_ignore_ascii_case(name));
+        if let Some((_, nowhere)) = place.filter(|_| value.is_string()) {
+            *value = nowhere.clone().into();
         }
     }
     config.to_string().into_bytes()

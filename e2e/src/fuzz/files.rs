@@ -10,7 +10,7 @@ use ipam_node_agent::identity::Identity;
 use ipam_node_agent::import::Import;
 use ipam_node_agent::note::{Noted, Start, Subject};
 use ipam_node_agent::spec::NodeSpec;
-use ipam_node_agent::store::Position;
+use ipam_node_store::Position;
 use serde_json::{Value, json};
 use tempfile::TempDir;
 

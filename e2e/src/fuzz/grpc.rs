@@ -12,13 +12,13 @@ use ipam_node_agent::blocks::node_pools;
 use ipam_node_agent::metrics::Metrics;
 use ipam_node_agent::ready::Readiness;
 use ipam_node_agent::rpc::Rpc;
-use ipam_node_agent::store::{Position, Store, StoreError};
 use ipam_node_api::v1::ipam_garbage_service_server::IpamGarbageService as _;
 use ipam_node_api::v1::ipam_service_server::IpamService as _;
 use ipam_node_api::v1::{
     AllocateRequest, AllocateResponse, Attachment, DeallocateRequest, IpamFeatures, IpamMetadata, IpamParameters,
     IsAllocatedRequest, PoolType, ReleaseUnlistedRequest,
 };
+use ipam_node_store::{Position, Store, StoreError};
 use prost::Message;
 use tonic::{Code, Request, Status};
 

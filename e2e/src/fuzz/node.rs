@@ -16,7 +16,7 @@ use ipam_node_agent::lost::{Found, Lost};
 use ipam_node_agent::note::Noted;
 use ipam_node_agent::spec::NodeSpec;
 use ipam_node_agent::standing::Standing;
-use ipam_node_agent::store::Position;
+use ipam_node_store::Position;
 use kube::core::DeserializeGuard;
 use serde_json::json;
 

@@ -7,7 +7,7 @@ use std::io;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use ipam_core::ledger::{Change, Ledger, Reservation};
-use ipam_node_agent::store::{Directory, DiskFile, Journal, Opened, Store as _};
+use ipam_node_store::{Directory, DiskFile, Journal, Opened, Store as _};
 
 use super::node::reservation;
 

@@ -29,7 +29,7 @@ const BROKEN: usize = 1;
 const ENDS: Duration = Duration::from_secs(30);
 
 /// The metric that counts an operator's reviews.
-const REVIEWS: &str = "nv_ipam_controller_webhook_review_seconds_count";
+const REVIEWS: &str = "nv_ipam_controller_webhook_review_duration_seconds_count";
 
 /// What is done.
 #[derive(Clone, Copy, Debug)]

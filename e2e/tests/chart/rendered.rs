@@ -135,9 +135,11 @@ fn every_flag_of_both_daemons_is_reachable_by_values() {
         "operator.releasedBlockGrace=1h",
     ];
     // Each daemon logs in both forms, for some flags belong to one of them.
-    let as_json = ["logging.jsonInfoBufferSize=64Ki", "logging.jsonSplitStream=true", "logging.flushFrequency=1s"];
+    let as_json = ["logging.infoBufferSize=64Ki", "logging.splitStream=true", "logging.flushFrequency=1s"];
     let as_json = [&as_json[..], &["featureGates.LoggingAlphaOptions=true"]].concat();
     let as_text = ["logging.format=text", "logging.vmodule=rpc=5", "featureGates.ContextualLogging=true"];
+    let streams = ["logging.infoBufferSize=64Ki", "logging.splitStream=true", "featureGates.LoggingAlphaOptions=true"];
+    let as_text = [&as_text[..], &streams].concat();
     let of = |daemon: &str, values: &[&str]| values.iter().map(|value| format!("{daemon}.{value}")).collect::<Vec<_>>();
     let ways = [("self-managed", "agent", "operator"), ("cert-manager", "operator", "agent")];
     let both = ways.map(|(way, json, text)| {

@@ -187,7 +187,7 @@ fn values_that_contradict_each_other_are_all_named_at_once() {
         "webhook.certificates=cert-manager",
         "webhook.caBundle=LS0tLS1CRUdJTg==",
         "agent.logging.vmodule=rpc=5",
-        "operator.logging.jsonSplitStream=true",
+        "operator.logging.splitStream=true",
         "agent.bindAddress=unix:///run/other.sock",
         "agent.cni.confDir=conf",
         "operator.releasedBlockGrace=soon",

@@ -26,8 +26,8 @@ const SOURCES: &[&str] = &[
 ];
 
 /// How the names of our metrics begin.
-pub(crate) const PREFIXES: [&str; 5] =
-    ["nv_ipam_controller_", "ipam_node_", "rest_client_", "process_", "leader_election_"];
+pub(crate) const PREFIXES: [&str; 6] =
+    ["nv_ipam_controller_", "ipam_node_", "rest_client_", "workqueue_", "process_", "leader_election_"];
 
 /// Name as scraped → type.
 type Metrics = BTreeMap<String, String>;

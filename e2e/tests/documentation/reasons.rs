@@ -23,6 +23,7 @@ const CONDITIONS: &[&str] = &[
     "webhook-certs/src/self_managed",
     "node-agent/src/blocks.rs",
     "node-agent/src/lost.rs",
+    "node-agent/src/problem.rs",
     "node-agent/src/status.rs",
     "ipam-core/src/node_pool.rs",
 ];

@@ -12,7 +12,8 @@ use ipam_crds::HELD_RUNS;
 use tokio::sync::oneshot::Sender;
 
 use super::Failure;
-use crate::store::{Position, StoreError};
+use crate::problem::Problem;
+use ipam_node_store::{Position, StoreError};
 
 /// What is held, and where the journal stands with it.
 #[derive(Clone, PartialEq, Eq, Default, Debug)]
@@ -21,8 +22,8 @@ pub struct Holdings {
     pub pools: Vec<Holding>,
     /// Where the journal stands.
     pub position: Position,
-    /// Why the disk has no room for allocations; `None` while it has.
-    pub full: Option<String>,
+    /// Why the store takes no allocations; `None` while it does.
+    pub full: Option<Problem>,
 }
 
 /// What a network's garbage collection keeps: everything else that the network holds in the pools is given back.
@@ -75,8 +76,8 @@ pub(super) enum Deferred {
 }
 
 impl Deferred {
-    /// `position` is where the journal stands now that all is durable, `full` why the disk has no room for allocations.
-    pub(super) fn tell(self, position: Position, full: Option<&String>) {
+    /// `position` is where the journal stands now that all is durable, `full` why the store takes no allocations.
+    pub(super) fn tell(self, position: Position, full: Option<&Problem>) {
         match self {
             Self::Allocation(reply, answer) => drop(reply.send(answer)),
             Self::Checked(reply, answer) => drop(reply.send(answer)),
@@ -98,7 +99,9 @@ impl Deferred {
 
     /// The answer where there is no room for the changes.
     pub(super) fn refused(self, full: &StoreError) -> Self {
-        let failure = Failure::Full(full.to_string());
+        let why = full.to_string();
+        let failure =
+            if matches!(full, StoreError::Damaged { .. }) { Failure::Damaged(why) } else { Failure::Full(why) };
         match self {
             Self::Allocation(reply, _) => Self::Allocation(reply, Err(failure)),
             Self::Released(reply, _) => Self::Released(reply, Err(failure)),

@@ -5,7 +5,7 @@ use std::collections::BTreeSet;
 use clap::Args;
 
 use super::place::Place;
-use crate::store::Position;
+use ipam_node_store::Position;
 
 #[derive(Args, Debug)]
 pub(super) struct Flags {

@@ -7,7 +7,7 @@ use clap::{Args, ValueEnum};
 use super::place::{Place, Store};
 use crate::files;
 use crate::import::{Import, nv_ipam};
-use crate::store::RealDirectory;
+use ipam_node_store::RealDirectory;
 
 #[derive(Args, Debug)]
 pub(super) struct Flags {

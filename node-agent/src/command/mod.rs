@@ -1,11 +1,16 @@
-//! `ipam-node store`: looks at the agent's store without the agent, and takes it to another program.
+//! `ipam-node store`: looks at the agent's store without the agent, changes it, and takes it to another program and back.
 //!
 //! What only reads needs no lock, and works beside an agent that runs. What writes takes the lock of the store, so that it is refused while an
-//! agent runs.
+//! agent runs. `release` lets a running agent do it.
 
+mod accept_loss;
 mod check;
+mod compact;
+mod confirm;
 mod export;
+mod import;
 mod place;
+mod release;
 mod show;
 
 use std::ffi::OsString;
@@ -17,7 +22,7 @@ use clap::{Parser, Subcommand};
 /// Name of the command.
 pub const NAME: &str = "store";
 
-/// Look at the store of the agent on this node, or take it to another program
+/// Look at the store of the agent on this node, repair it, or take it to another program
 #[derive(Parser, Debug)]
 #[command(name = "ipam-node store", bin_name = "ipam-node store")]
 #[command(
@@ -36,6 +41,14 @@ enum Command {
     Check(check::Flags),
     /// Print the store in the format of nv-ipam, or write it where nv-ipam reads it
     Export(export::Flags),
+    /// Take over the addresses of a store of nv-ipam or host-local
+    Import(import::Flags),
+    /// Free one address, as CNI DEL does
+    Release(release::Flags),
+    /// Replace the journal by one that has only what counts
+    Compact(compact::Flags),
+    /// Make addresses available that the last report has in use and the journal does not have
+    AcceptLoss(accept_loss::Flags),
 }
 
 /// Runs the command; `args` are those after its name.
@@ -49,6 +62,10 @@ pub fn main(args: impl IntoIterator<Item = OsString>) -> ExitCode {
         Command::Show(flags) => show::run(flags),
         Command::Check(flags) => check::run(flags),
         Command::Export(flags) => export::run(flags),
+        Command::Import(flags) => import::run(flags),
+        Command::Release(flags) => release::run(flags),
+        Command::Compact(flags) => compact::run(flags),
+        Command::AcceptLoss(flags) => accept_loss::run(flags),
     };
     match done.and_then(|text| print(&text)) {
         Ok(()) => ExitCode::SUCCESS,

@@ -46,7 +46,9 @@ impl Mistakes {
     fn addresses(&mut self, texts: &[String]) -> Vec<IpAddr> {
         let mut addresses = Vec::new();
         for (index, text) in texts.iter().enumerate() {
-            match parse_addr(text) {
+            // Go programs take ::ffff:10.0.0.5 for 10.0.0.5.
+            let mapped = text.parse::<IpAddr>().ok().map(|addr| addr.to_canonical()).filter(IpAddr::is_ipv4);
+            match mapped.map_or_else(|| parse_addr(text), Ok) {
                 Ok(addr) => addresses.push(addr),
                 Err(why) => {
                     let text: String = text.chars().take(SHOWN).collect();

@@ -3,8 +3,8 @@
 use ipam_node_agent::identity::Identity;
 use ipam_node_agent::standing::DISCARD;
 use ipam_node_agent::status::Report;
-use ipam_node_agent::store::Position;
 use ipam_node_agent::watch::InForce;
+use ipam_node_store::Position;
 use serde_json::Value;
 use serde_json::json;
 use tempfile::TempDir;

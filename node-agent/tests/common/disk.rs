@@ -5,7 +5,7 @@ use std::sync::{Arc, Mutex};
 
 use ipam_core::ledger::Change;
 use ipam_node_agent::note::Noted;
-use ipam_node_agent::store::{Position, Store, StoreError};
+use ipam_node_store::{Position, Store, StoreError};
 
 use super::subject;
 

@@ -6,7 +6,7 @@ use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
 use ipam_core::ledger::Change;
-use ipam_node_agent::store::{Position, Store, StoreError};
+use ipam_node_store::{Position, Store, StoreError};
 
 /// What the test tells a commit to do.
 pub(crate) enum Verdict {

@@ -169,9 +169,13 @@ impl Metrics {
         r.register("pool_blocks_released_unreported", help, self.released_unreported.clone());
         let help = "Writes of IPAMNodes: ok, conflict (the object changed meanwhile and is read again) or error";
         r.register("ipam_node_writes", help, self.ipam_node_writes.clone());
-        r.register("queue_depth", "Objects that wait for a decision or a call", self.queue_depth.clone());
         let help = "Nodes whose agents have not made a requested report";
         r.register("nodes_awaiting_report", help, self.nodes_awaiting_report.clone());
+    }
+
+    /// The metric of the queues, which has the same name in each controller.
+    pub fn register_queues(&self, r: &mut Registry) {
+        r.register("workqueue_depth", "Objects that wait for a decision or a call", self.queue_depth.clone());
     }
 
     /// Creates the counters and gauges without a pool, so that their first increase is visible.

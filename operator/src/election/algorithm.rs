@@ -16,6 +16,8 @@ use ipam_reconciler::allocation_state::AllocationState;
 pub const LEASE_DURATION: Duration = Duration::from_secs(15);
 /// How long the holder may lead without a successful write.
 pub const RENEW_DEADLINE: Duration = Duration::from_secs(10);
+/// How long the answer to one call is awaited. After that, the next try uses another connection, because this one may be dead.
+pub const ANSWER: Duration = Duration::from_secs(4);
 /// Pause between two tries.
 pub const RETRY_PERIOD: Duration = Duration::from_secs(2);
 /// After this long without a leader, the API server's store may have been restored from a backup meanwhile.

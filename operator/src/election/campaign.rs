@@ -9,9 +9,9 @@ use std::time::Instant;
 use jiff::Timestamp;
 use k8s_openapi::api::coordination::v1::Lease;
 
-use super::algorithm::{Candidate, RENEW_DEADLINE, RETRY_PERIOD, Step, follow_pause};
+use super::algorithm::{ANSWER, Candidate, RETRY_PERIOD, Step, follow_pause};
 use super::{LEASE_NAME, LeadershipLost};
-use ipam_reconciler::allocation_state::{LeaseRequest, LeaseState};
+use ipam_reconciler::allocation_state::{AllocationState, LeaseRequest, LeaseState};
 
 /// A source of numbers in 0..1, by which the pauses of followers differ.
 pub type Jitter = Box<dyn FnMut() -> f64 + Send>;
@@ -36,6 +36,8 @@ pub enum Next {
 pub enum Tried {
     /// The Lease was written.
     Written,
+    /// The Lease was written, but the API server has stored another allocation state than this process sent.
+    Altered,
     /// Another process has the Lease.
     Follows(String),
     /// A call failed, for this reason.
@@ -58,11 +60,11 @@ pub struct Campaign {
 enum State {
     /// The next try begins at this instant.
     Pausing(Instant),
-    /// The Lease is to be read next. The try ends at the instant.
-    ToRead(Instant),
+    /// The Lease is to be read next.
+    ToRead,
     /// The Lease was read and is to be written next.
-    ToWrite(Instant),
-    /// A call is under way.
+    ToWrite,
+    /// A call is under way, whose answer is awaited until the instant.
     Calling(Call, Instant),
     LeadershipLost(LeadershipLost),
 }
@@ -76,6 +78,7 @@ enum Call {
         began: Instant,
         is_unread: bool,
         confirm: u64,
+        state: AllocationState,
     },
 }
 
@@ -94,40 +97,37 @@ impl Campaign {
             State::Pausing(until) | State::Calling(_, until) if *until > now => Next::Wait(*until),
             State::Pausing(_) => self.begin(now, wall, request.confirm),
             State::Calling(..) => self.give_up(now),
-            State::ToRead(end) => {
-                self.state = State::Calling(Call::Read, *end);
-                Next::Read
-            }
-            State::ToWrite(end) => self.write(*end, false, now, wall, request.confirm),
+            State::ToRead => self.call(Call::Read, Next::Read, now),
+            State::ToWrite => self.write(false, now, wall, request.confirm),
         }
     }
 
     /// The answer to [`Next::Read`].
     pub fn was_read(&mut self, answer: Result<Option<Lease>, String>, now: Instant) {
-        let State::Calling(Call::Read, end) = self.state else { return };
+        let State::Calling(Call::Read, _) = self.state else { return };
         match answer {
             Ok(lease) => {
                 self.candidate.observe(lease, now);
                 let is_restored = self.has_led && self.candidate.leads_no_more();
-                self.state =
-                    if is_restored { State::LeadershipLost(LeadershipLost::Restored) } else { State::ToWrite(end) };
+                self.state = if is_restored { State::LeadershipLost(LeadershipLost::Restored) } else { State::ToWrite };
             }
-            Err(error) => self.end_try(Tried::Failed(error), now),
+            Err(error) => drop(self.end_try(Tried::Failed(error), now)),
         }
     }
 
     /// The answer to [`Next::Create`] or [`Next::Replace`].
     pub fn was_written(&mut self, answer: Result<Lease, String>, now: Instant) {
-        let State::Calling(Call::Write { began, is_unread, confirm }, end) = self.state else { return };
+        let State::Calling(Call::Write { began, is_unread, confirm, state }, _) = self.state else { return };
         match answer {
             Ok(lease) => {
                 self.confirmed = confirm;
+                let tried = if AllocationState::of(&lease) == state { Tried::Written } else { Tried::Altered };
                 self.candidate.wrote(lease, began, now);
                 self.has_led |= self.leads_until().is_some();
-                self.end_try(Tried::Written, now);
+                self.end_try(tried, now);
             }
-            Err(_) if is_unread => self.state = State::ToRead(end),
-            Err(error) => self.end_try(Tried::Failed(error), now),
+            Err(_) if is_unread => self.state = State::ToRead,
+            Err(error) => drop(self.end_try(Tried::Failed(error), now)),
         }
     }
 
@@ -163,55 +163,49 @@ impl Campaign {
 
     fn begin(&mut self, now: Instant, wall: Timestamp, confirm: u64) -> Next {
         if !self.has_led {
-            self.state = State::Calling(Call::Read, now + RENEW_DEADLINE);
-            return Next::Read;
+            return self.call(Call::Read, Next::Read, now);
         }
-        match self.leads_until().filter(|deadline| *deadline > now) {
-            Some(deadline) => self.write(deadline, true, now, wall, confirm),
-            None => self.lose(LeadershipLost::Deadline),
+        if self.leads_until().is_some_and(|deadline| deadline > now) {
+            self.write(true, now, wall, confirm)
+        } else {
+            self.lose(LeadershipLost::Deadline)
         }
     }
 
-    fn write(&mut self, end: Instant, is_unread: bool, now: Instant, wall: Timestamp, confirm: u64) -> Next {
-        let next = match self.candidate.step(now, wall) {
-            Step::Follow { holder } if self.has_led => return self.lose(LeadershipLost::Taken(holder)),
-            Step::Follow { holder } => {
-                self.end_try(Tried::Follows(holder), now);
-                return self.pause();
-            }
-            Step::Create(lease) => Next::Create(lease),
-            Step::Replace(lease) => Next::Replace(lease),
-        };
-        self.state = State::Calling(Call::Write { began: now, is_unread, confirm }, end);
+    /// Begins a call. A leader awaits its answer no longer than it leads.
+    fn call(&mut self, call: Call, next: Next, now: Instant) -> Next {
+        let end = now + ANSWER;
+        self.state = State::Calling(call, self.leads_until().map_or(end, |deadline| deadline.min(end)));
         next
+    }
+
+    fn write(&mut self, is_unread: bool, now: Instant, wall: Timestamp, confirm: u64) -> Next {
+        let (state, next) = match self.candidate.step(now, wall) {
+            Step::Follow { holder } if self.has_led => return self.lose(LeadershipLost::Taken(holder)),
+            Step::Follow { holder } => return self.end_try(Tried::Follows(holder), now),
+            Step::Create(lease) => (AllocationState::of(&lease), Next::Create(lease)),
+            Step::Replace(lease) => (AllocationState::of(&lease), Next::Replace(lease)),
+        };
+        self.call(Call::Write { began: now, is_unread, confirm, state }, next, now)
     }
 
     /// The call under way was not answered in time.
     fn give_up(&mut self, now: Instant) -> Next {
-        if self.has_led {
-            return self.lose(LeadershipLost::Deadline);
-        }
-        self.end_try(Tried::Failed("no answer in time".to_owned()), now);
-        self.pause()
+        self.end_try(Tried::Failed(format!("no answer within {} s", ANSWER.as_secs())), now)
     }
 
-    fn end_try(&mut self, tried: Tried, now: Instant) {
+    fn end_try(&mut self, tried: Tried, now: Instant) -> Next {
         self.tried = Some(tried);
-        let pause = if self.has_led { RETRY_PERIOD } else { follow_pause((self.jitter)()) };
-        let deadline = self.leads_until().filter(|_| self.has_led);
-        self.state = match deadline {
-            Some(deadline) if deadline <= now => State::LeadershipLost(LeadershipLost::Deadline),
-            None if self.has_led => State::LeadershipLost(LeadershipLost::Deadline),
-            deadline => State::Pausing(deadline.map_or(now + pause, |deadline| deadline.min(now + pause))),
+        let until = if self.has_led {
+            let Some(deadline) = self.leads_until().filter(|deadline| *deadline > now) else {
+                return self.lose(LeadershipLost::Deadline);
+            };
+            deadline.min(now + RETRY_PERIOD)
+        } else {
+            now + follow_pause((self.jitter)())
         };
-    }
-
-    fn pause(&self) -> Next {
-        match &self.state {
-            State::Pausing(until) => Next::Wait(*until),
-            State::LeadershipLost(lost) => Next::LeadershipLost(lost.clone()),
-            State::ToRead(end) | State::ToWrite(end) | State::Calling(_, end) => Next::Wait(*end),
-        }
+        self.state = State::Pausing(until);
+        Next::Wait(until)
     }
 
     fn lose(&mut self, lost: LeadershipLost) -> Next {

@@ -23,6 +23,8 @@ use kube::{Api, Client};
 use tokio::sync::watch;
 use tokio_util::sync::CancellationToken;
 
+use ipam_reconciler::allocation_state::ALLOCATION_STATE;
+
 use algorithm::RENEW_DEADLINE;
 use campaign::{Campaign, Next, Tried};
 use marker::MarkerWriter;
@@ -78,6 +80,7 @@ pub struct Election {
     /// The leader that the log named last.
     told: Option<String>,
     failing: bool,
+    altered: bool,
 }
 
 /// The answer to a call.
@@ -91,7 +94,7 @@ impl Election {
     pub fn new(client: Client, namespace: &str, identity: String, marker: MarkerWriter) -> Self {
         let campaign = Campaign::new(identity, namespace, now(), Box::new(random));
         let api = Api::namespaced(client, namespace);
-        Self { api, campaign, marker, leading: false, told: None, failing: false }
+        Self { api, campaign, marker, leading: false, told: None, failing: false, altered: false }
     }
 
     /// Acquires and renews the Lease until `stop`, and sends to `lead` until when this process leads. Ends earlier only when leadership
@@ -185,7 +188,16 @@ impl Election {
     fn note(&mut self, tried: Tried) {
         let error = match tried {
             Tried::Failed(error) => error,
-            Tried::Written | Tried::Follows(_) => {
+            Tried::Written | Tried::Altered | Tried::Follows(_) => {
+                let altered = tried == Tried::Altered;
+                if altered && !std::mem::replace(&mut self.altered, altered) {
+                    tracing::warn!(
+                        lease = LEASE_NAME,
+                        annotation = ALLOCATION_STATE,
+                        "the API server changes the annotation of the Lease, so no node gets a first block: check the mutating admission of Leases"
+                    );
+                }
+                self.altered = altered;
                 if std::mem::take(&mut self.failing) {
                     tracing::info!(lease = LEASE_NAME, "lease can be read and written again");
                 }

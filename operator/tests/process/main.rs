@@ -13,7 +13,7 @@ use std::sync::mpsc::{Receiver, channel};
 use std::time::{Duration, Instant};
 
 use rustix::process::{Pid, Signal, kill_process};
-use serde_json::Value;
+use serde_json::{Value, json};
 use server::{Held, Server};
 
 /// Nothing here takes a tenth of it.
@@ -213,13 +213,47 @@ fn it_is_ready_once_its_caches_are_in_sync_and_alive_and_measured_before() {
         "leader_election_master_status{name=\"dd1643cf.nvidia.com\"} 1",
         "nv_ipam_controller_build_info{version=\"0.1.0\"} 1",
         "nv_ipam_controller_ipam_node_writes_total{result=\"error\"} 0",
-        "nv_ipam_controller_queue_depth{name=\"ipamnodes\"} 0",
+        "workqueue_depth{name=\"ipamnodes\"} 0",
         "nv_ipam_controller_watch_failures_total{resource=\"nodes\"} 0",
         "# TYPE process_resident_memory_bytes gauge",
     ] {
         assert!(body.lines().any(|it| it == line), "{line} in {body}");
     }
     server.release();
+    wait_for(&probes, "/readyz", 200);
+    assert_eq!(operator.terminate(), Some(0));
+}
+
+/// The schemas of our kinds, without this field of the status of an IPPool.
+fn schemas_without(field: &str) -> Value {
+    let schemas = ipam_crds::custom_resource_definitions().map(|definition| {
+        let kind = definition.spec.names.kind;
+        let schema = definition.spec.versions[0].schema.as_ref().unwrap().open_api_v3_schema.as_ref().unwrap();
+        let mut schema = serde_json::to_value(schema).unwrap();
+        if kind == "IPPool" {
+            schema["properties"]["status"]["properties"].as_object_mut().unwrap().remove(field);
+        }
+        schema["x-kubernetes-group-version-kind"] =
+            json!([{"group": ipam_crds::GROUP, "version": ipam_crds::VERSION, "kind": kind}]);
+        (kind, schema)
+    });
+    Value::Object(schemas.into_iter().collect())
+}
+
+#[test]
+fn it_does_not_work_while_the_definitions_lack_fields() {
+    let server = Server::start(Held::Nothing);
+    server.set_schemas(schemas_without("releasing"));
+    let operator = Operator::start("definitions", &server, &["--leader-elect", "--leader-elect-namespace=net"]);
+    let probes = operator.address("serving probes");
+    let until = Instant::now() + PATIENCE;
+    while !get(&probes, "/readyz").1.contains("ippools lacks status.releasing") {
+        assert!(Instant::now() < until, "{:?}", get(&probes, "/readyz"));
+        std::thread::sleep(Duration::from_millis(5));
+    }
+    let worked = |call: &String| call.contains("leases") || call.contains("ipamnodes");
+    assert!(!server.calls().iter().any(worked), "{:#?}", server.calls());
+    server.set_schemas(schemas_without("nothing"));
     wait_for(&probes, "/readyz", 200);
     assert_eq!(operator.terminate(), Some(0));
 }

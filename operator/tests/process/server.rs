@@ -19,6 +19,8 @@ struct State {
     held: Held,
     calls: Vec<String>,
     lease: Option<Value>,
+    /// The OpenAPI document of our group.
+    schemas: Option<Value>,
 }
 
 #[derive(Clone)]
@@ -33,7 +35,7 @@ impl Server {
     pub(crate) fn start(held: Held) -> Self {
         let listener = TcpListener::bind("127.0.0.1:0").unwrap();
         let address = listener.local_addr().unwrap();
-        let state = State { held, calls: Vec::new(), lease: None };
+        let state = State { held, calls: Vec::new(), lease: None, schemas: None };
         let shared = Shared(Arc::new((Mutex::new(state), Condvar::new())));
         let accepting = shared.clone();
         // Both kinds of thread end with the test's process; none of them holds what outlives it.
@@ -52,6 +54,11 @@ impl Server {
 
     pub(crate) fn release(&self) {
         self.shared.change(|state| state.held = Held::Nothing);
+    }
+
+    /// Serves the OpenAPI document with these schemas.
+    pub(crate) fn set_schemas(&self, schemas: Value) {
+        self.shared.change(|state| state.schemas = Some(schemas));
     }
 
     pub(crate) fn calls(&self) -> Vec<String> {
@@ -106,6 +113,10 @@ impl Shared {
     fn answer(&self, method: &str, path: &str, body: &[u8]) -> (&'static str, Value) {
         if path.contains("/leases") {
             return self.lease_call(method, body);
+        }
+        if path.starts_with("/openapi/") {
+            let schemas = self.0.0.lock().unwrap().schemas.clone();
+            return ("200 OK", json!({"components": {"schemas": schemas}}));
         }
         ("200 OK", json!({"apiVersion": "v1", "kind": "List", "metadata": {"resourceVersion": "1"}, "items": []}))
     }

@@ -2,6 +2,7 @@
 
 use std::time::Duration;
 
+use ipam_core::PoolKind;
 use prometheus_client::encoding::EncodeLabelSet;
 use prometheus_client::metrics::counter::Counter;
 use prometheus_client::metrics::family::Family;
@@ -10,7 +11,7 @@ use prometheus_client::metrics::histogram::{Histogram, exponential_buckets};
 use prometheus_client::registry::{Registry, Unit};
 
 use super::judge::Verdict;
-use super::review::Review;
+use super::review::{Operation, Review};
 
 /// All metrics of the webhook. Clones share their values.
 #[derive(Clone, Debug)]
@@ -44,7 +45,7 @@ struct ReasonLabels {
 
 impl Default for WebhookMetrics {
     fn default() -> Self {
-        Self {
+        let metrics = Self {
             reviews: Family::default(),
             refusals: Family::default(),
             seconds: Histogram::new(exponential_buckets(0.000_05, 2.0, 16)),
@@ -52,24 +53,47 @@ impl Default for WebhookMetrics {
             connections: Gauge::default(),
             handshake_failures: Family::default(),
             cut_off: Family::default(),
-        }
+        };
+        metrics.begin();
+        metrics
     }
 }
+
+/// Why clients are disconnected.
+const CUT_OFF: [&str; 6] = ["stalled", "broken", "oversized", "evicted", "busy", "turned_away"];
 
 impl WebhookMetrics {
     /// Registers these metrics in `registry`, each with the prefix `webhook`.
     pub fn register(&self, registry: &mut Registry) {
         let r = registry.sub_registry_with_prefix("webhook");
         r.register("reviews", "Reviews by kind, operation and verdict", self.reviews.clone());
-        r.register("refusals", "Mistakes that reviews were refused for, by reason", self.refusals.clone());
+        r.register("refusals", "Errors for which reviews were refused, by reason", self.refusals.clone());
         let help = "Time from a request's head to its answer";
-        r.register_with_unit("review", help, Unit::Seconds, self.seconds.clone());
+        r.register_with_unit("review_duration", help, Unit::Seconds, self.seconds.clone());
         r.register("reviews_in_flight", "Reviews under way", self.in_flight.clone());
         r.register("connections", "Open connections", self.connections.clone());
         let help = "TLS handshakes that failed: error (the client's), timeout";
         r.register("handshake_failures", help, self.handshake_failures.clone());
-        let help = "Clients cut off: stalled, broken (off by themselves), oversized, crowded_out (for others), busy (waited too long), turned_away (no place)";
+        let help = "Clients cut off: stalled, broken (off by themselves), oversized, evicted (for others), busy (waited too long), turned_away (no place)";
         r.register("cut_off", help, self.cut_off.clone());
+    }
+
+    /// Creates the counters whose labels are known, so that their first increase is visible.
+    fn begin(&self) {
+        for kind in [PoolKind::IpPool, PoolKind::CidrPool].map(PoolKind::kind) {
+            for operation in Operation::ALL.map(Operation::as_str) {
+                for verdict in ["allowed", "refused"] {
+                    drop(self.reviews.get_or_create(&ReviewLabels { kind, operation, verdict }));
+                }
+            }
+        }
+        drop(self.reviews.get_or_create(&ReviewLabels { kind: "", operation: "", verdict: "unread" }));
+        for reason in ["error", "timeout"] {
+            drop(self.handshake_failures.get_or_create(&ReasonLabels { reason }));
+        }
+        for reason in CUT_OFF {
+            drop(self.cut_off.get_or_create(&ReasonLabels { reason }));
+        }
     }
 
     pub(super) fn began(&self) {

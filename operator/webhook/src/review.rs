@@ -33,6 +33,9 @@ pub enum Operation {
 }
 
 impl Operation {
+    /// All operations.
+    pub const ALL: [Self; 3] = [Self::Create, Self::Update, Self::Delete];
+
     /// The value of the metric label.
     pub const fn as_str(self) -> &'static str {
         match self {

@@ -120,7 +120,7 @@ impl AdmissionService {
                     return Err(Failure::TooLarge);
                 }
                 if !place.body.grow(piece.len()) {
-                    return Err(Failure::CrowdedOut);
+                    return Err(Failure::Evicted);
                 }
                 received.push(piece);
             }
@@ -128,7 +128,7 @@ impl AdmissionService {
         };
         tokio::select! {
             biased;
-            () = place.give_up.cancelled() => Err(Failure::CrowdedOut),
+            () = place.give_up.cancelled() => Err(Failure::Evicted),
             received = timeout(self.limits.body, all) => received.unwrap_or(Err(Failure::TooSlow)),
         }
     }
@@ -149,10 +149,10 @@ impl AdmissionService {
             lane = timeout(self.limits.turn, self.lanes.enter(size > self.limits.large_bytes)) => {
                 lane.map_err(|_| Failure::TooBusy)?
             }
-            () = place.give_up.cancelled() => return Err(Failure::CrowdedOut),
+            () = place.give_up.cancelled() => return Err(Failure::Evicted),
         };
         if !(place.request.keep() && place.body.keep()) {
-            return Err(Failure::CrowdedOut);
+            return Err(Failure::Evicted);
         }
         let (own, share) = (self.clone(), place.body.clone());
         let work = move || {
@@ -297,7 +297,7 @@ enum Failure {
     Broken,
     TooLarge,
     TooSlow,
-    CrowdedOut,
+    Evicted,
     TooBusy,
 }
 
@@ -307,7 +307,7 @@ impl Failure {
             Self::Broken => StatusCode::BAD_REQUEST,
             Self::TooLarge => StatusCode::PAYLOAD_TOO_LARGE,
             Self::TooSlow => StatusCode::REQUEST_TIMEOUT,
-            Self::CrowdedOut | Self::TooBusy => StatusCode::SERVICE_UNAVAILABLE,
+            Self::Evicted | Self::TooBusy => StatusCode::SERVICE_UNAVAILABLE,
         }
     }
 
@@ -316,7 +316,7 @@ impl Failure {
             Self::Broken => "broken",
             Self::TooLarge => "oversized",
             Self::TooSlow => "stalled",
-            Self::CrowdedOut => "crowded_out",
+            Self::Evicted => "evicted",
             Self::TooBusy => "busy",
         }
     }
@@ -326,7 +326,7 @@ impl Failure {
             Self::Broken => "the body broke off".to_owned(),
             Self::TooLarge => format!("the body is larger than {} bytes", limits.body_bytes),
             Self::TooSlow => format!("the body was not here within {} s", limits.body.as_secs()),
-            Self::CrowdedOut => "there was no room for the body among those of other requests".to_owned(),
+            Self::Evicted => "there was no room for the body among those of other requests".to_owned(),
             Self::TooBusy => {
                 let seconds = limits.turn.as_secs();
                 format!("other large reviews took all places for {seconds} s; try again")

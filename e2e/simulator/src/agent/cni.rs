@@ -304,7 +304,7 @@ impl Node {
 fn refused(failure: &Failure) -> &'static str {
     let reason = match failure {
         Failure::Refused(refusal) => Refusal::reason(refusal),
-        Failure::Full(_) => "disk",
+        Failure::Full(_) | Failure::Damaged(_) => "disk",
         Failure::Busy | Failure::Stopped => "stopped",
     };
     let mut known = EXPECTED.into_iter().chain(AGENT);

@@ -90,7 +90,7 @@ pub(super) fn names_pool(failure: &Failure, pool: u8) -> bool {
     names(failure, pool_at(pool).1)
 }
 
-/// Whether a condition says that new blocks wait for reports, without a limit.
+/// Whether the conditions say that new blocks wait for reports, without a limit.
 pub(super) fn waits_for_reports(failure: &Failure) -> bool {
     names(failure, "AwaitingAgentReports") && !failure.law.what.contains("for at most")
 }

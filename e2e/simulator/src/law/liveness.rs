@@ -6,7 +6,7 @@ use serde_json::Value;
 
 use super::lost::{LOST, lost};
 use super::seen::{NO_AGENT, Seen, claims};
-use super::{condition, conditions, entries};
+use super::{conditions, entries};
 use crate::broken::{Broken, broken};
 use crate::layout::{Block, Layout, overlapped};
 use crate::records::{block_of_entry, pool_of_entry};
@@ -53,7 +53,7 @@ fn every_selected_node_has_a_block(seen: &Seen<'_>, layout: &Layout) -> Result<(
                     "{node} has no block of {}, although {} is free: {}",
                     layout.key,
                     free.range,
-                    condition(seen.object(layout), "Exhausted").unwrap_or(&Value::Null)
+                    seen.object(layout)["status"]["conditions"]
                 ),
             );
         }

@@ -13,8 +13,11 @@ pub const DEGRADED: &str = "Degraded";
 /// True while blocks are being released, or pods use addresses without a block.
 pub const RELEASING: &str = "Releasing";
 
+/// True while no new block is assigned, because allocation records may be missing and agents have not reported yet.
+pub const ALLOCATION_PAUSED: &str = "AllocationPaused";
+
 /// The types of all conditions of the operator.
-pub const CONDITIONS: [&str; 4] = [READY, EXHAUSTED, DEGRADED, RELEASING];
+pub const CONDITIONS: [&str; 5] = [READY, EXHAUSTED, DEGRADED, RELEASING, ALLOCATION_PAUSED];
 
 /// Names beyond this many bytes are only counted, so that messages stay readable. A message with two lists is short enough for an event.
 const LIST_BYTES: usize = 300;

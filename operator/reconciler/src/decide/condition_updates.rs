@@ -6,7 +6,9 @@ use ipam_core::plan::{Assignment, BlockPhase, Plan, Usage};
 use ipam_core::{PoolKey, PoolKind};
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::Condition;
 
-use super::condition_merge::{ConditionUpdate, DEGRADED, EXHAUSTED, READY, RELEASING, bounded_list, clipped};
+use super::condition_merge::{
+    ALLOCATION_PAUSED, ConditionUpdate, DEGRADED, EXHAUSTED, READY, RELEASING, bounded_list, clipped,
+};
 use super::releases::{Cause, Releases};
 use super::{DecisionInput, PoolEvent, exhausted_reason, status_size};
 use crate::cluster_cache::{CORDON, Leaving};
@@ -61,7 +63,8 @@ pub(super) fn condition_updates(
         _ => ConditionUpdate::new(DEGRADED, true, "StaleBlocks", stale_text(&outdated)),
     };
     let ready = ready(seen, outlook, plan, &departed, &outdated, troubles.gateways);
-    vec![ready, exhausted(seen, outlook, plan), degraded, releasing(seen, &departed, troubles.without_block)]
+    let releasing = releasing(seen, &departed, troubles.without_block);
+    vec![ready, exhausted(seen, outlook, plan), degraded, releasing, allocation_paused(seen, outlook)]
 }
 
 /// The reason while IPAMNodes cannot be written.
@@ -226,7 +229,9 @@ fn exhausted(seen: &DecisionInput<'_>, outlook: &PoolPhase, plan: &Plan) -> Cond
         count => format!("{count} nodes ({}) have no block", bounded_list(&plan.unserved, ", ")),
     };
     if !seen.other_pools.unreported.is_empty() {
-        return ConditionUpdate::new(EXHAUSTED, true, AWAITING_REPORTS, awaiting_text(seen, &without_block));
+        let text =
+            format!("{without_block}, because new blocks wait for agent reports. See the condition AllocationPaused.");
+        return ConditionUpdate::new(EXHAUSTED, true, AWAITING_REPORTS, text);
     }
     if *is_full {
         let text = format!(
@@ -254,19 +259,27 @@ fn exhausted(seen: &DecisionInput<'_>, outlook: &PoolPhase, plan: &Plan) -> Cond
 /// The reason while new blocks wait for reports.
 const AWAITING_REPORTS: &str = "AwaitingAgentReports";
 
-/// Which reports new blocks wait for, and what ends the wait.
-fn awaiting_text(seen: &DecisionInput<'_>, without_block: &str) -> String {
+/// Whether new blocks wait for reports, for which, and what ends the wait.
+fn allocation_paused(seen: &DecisionInput<'_>, outlook: &PoolPhase) -> ConditionUpdate {
+    let update = |holds, reason, text| ConditionUpdate::new(ALLOCATION_PAUSED, holds, reason, text);
+    if !matches!(outlook, PoolPhase::Serving { .. }) {
+        return update(false, "NotServing", String::new());
+    }
+    if seen.other_pools.unreported.is_empty() {
+        return update(false, "RecordsComplete", String::new());
+    }
     let limit = match (seen.other_pools.limit, seen.grace) {
         (Some(limit), _) => format!(", for at most {}", span(limit)),
         (None, Some(grace)) => format!(", or until a Node has been gone for {}", span(grace)),
         (None, None) => String::new(),
     };
-    format!(
-        "{without_block}, because allocation records are missing or may be from an earlier time. New blocks wait for the agent reports of \
-         {}{limit}. Check that these agents run. To stop waiting for a node {RISK}: {}",
+    let text = format!(
+        "Allocation records are missing or may be from an earlier time. New blocks wait for the agent reports of {}{limit}. To stop waiting \
+         for a node {RISK}: {}",
         counted_list(&seen.other_pools.unreported),
         force_release(seen)
-    )
+    );
+    update(true, AWAITING_REPORTS, text)
 }
 
 fn counted_list(nodes: &[String]) -> String {
@@ -371,8 +384,11 @@ fn is_news(
     let reworded = old.is_none_or(|old| old.message != update.message);
     let newly_says = |words: &str| update.message.contains(words) && old.is_none_or(|old| !old.message.contains(words));
     match (update.kind, update.reason) {
+        // The condition AllocationPaused has an event of the same reason.
+        (EXHAUSTED, AWAITING_REPORTS) => false,
         // The message changes with the report of each agent.
-        (EXHAUSTED, AWAITING_REPORTS) | (DEGRADED, NOT_WRITTEN) => turned,
+        (ALLOCATION_PAUSED, _) => update.holds && turned,
+        (DEGRADED, NOT_WRITTEN) => turned,
         (EXHAUSTED, _) => update.holds && reworded,
         (READY, "Overlap") | (DEGRADED, DUPLICATE) => turned || reworded,
         (READY, "EditDeferred") => turned || is_of_another_spec(seen, old),

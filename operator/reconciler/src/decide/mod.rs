@@ -30,7 +30,7 @@ use releases::Releases;
 
 pub use unavailable_addresses::UnavailableAddresses;
 
-pub use condition_merge::{CONDITIONS, DEGRADED, EXHAUSTED, READY, RELEASING};
+pub use condition_merge::{ALLOCATION_PAUSED, CONDITIONS, DEGRADED, EXHAUSTED, READY, RELEASING};
 
 /// Longest note of an event that the API server accepts, in bytes.
 const NOTE_BYTES: usize = 1024;

@@ -515,7 +515,7 @@ fn conditions_of_others_are_left_alone() {
         "lastTransitionTime": "2024-01-01T00:00:00Z"}]});
     let status = Scene::of(&["n1"]).decide(&pool(IP_SPEC, 1, &foreign)).status.unwrap();
     let kinds: Vec<_> = status.summary.conditions.iter().map(|condition| condition.type_.as_str()).collect();
-    assert_eq!(kinds, ["Audited", READY, EXHAUSTED, DEGRADED, RELEASING]);
+    assert_eq!(kinds, ["Audited", READY, EXHAUSTED, DEGRADED, RELEASING, ALLOCATION_PAUSED]);
 }
 
 #[test]

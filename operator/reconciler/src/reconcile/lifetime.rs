@@ -11,21 +11,58 @@ use ipam_crds::BlockUse;
 use super::Reconciler;
 use super::pool_task::PoolTask;
 use super::recovery::PAUSE;
+use super::timing::Backoff;
+use crate::decide::CreateBlocked;
 use crate::ipam_node::IpamNodeRecord;
 
+/// No IPAMNode can be created at present.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct NoPlace {
+    why: CreateBlocked,
+    /// Before this time no creation is tried, of any node.
+    until: Instant,
+    backoff: Backoff,
+}
+
 impl Reconciler {
-    /// Whether a node without an IPAMNode is to have one. Its Node exists, and it `has_blocks`, a pool could assign it one, or its agent is
-    /// to report again which addresses are in use.
-    pub(super) fn is_to_have_ipam_node(&self, node: &str, has_blocks: bool) -> bool {
-        let may_get_block = || self.pools.values().any(|task| !task.record.life.deleting);
-        self.nodes.contains(node) && (has_blocks || may_get_block() || self.keeps_report(node))
+    /// Why no IPAMNode can be created, by the last creation; `None` if one can.
+    pub(super) fn no_place(&self) -> Option<CreateBlocked> {
+        self.no_place.as_ref().map(|no_place| no_place.why)
     }
 
-    /// Queues each Node without an IPAMNode, because a pool was created.
-    pub(super) fn queue_missing_ipam_nodes(&mut self) {
+    /// Before which time no IPAMNode is created.
+    pub(super) fn creates_after(&self, now: Instant) -> Option<Instant> {
+        self.no_place.as_ref().map(|no_place| no_place.until).filter(|until| *until > now)
+    }
+
+    /// A creation was refused, as any other would be. All nodes wait, so that a namespace that is being deleted is not flooded. Pools that
+    /// are being deleted show the cause in a condition.
+    pub(super) fn creation_blocked(&mut self, why: CreateBlocked, now: Instant) {
+        let before = self.no_place();
+        let no_place = self.no_place.get_or_insert(NoPlace { why, until: now, backoff: Backoff::default() });
+        no_place.why = why;
+        if no_place.until <= now {
+            no_place.until = now + no_place.backoff.pause();
+        }
+        if before != Some(why) {
+            self.wake_deleted_pools(now);
+        }
+    }
+
+    /// A creation succeeded. The nodes that waited are due.
+    pub(super) fn creation_succeeded(&mut self, now: Instant) {
+        if self.no_place.take().is_none() {
+            return;
+        }
+        self.wake_deleted_pools(now);
         for node in self.nodes.names().filter(|node| self.ipam_nodes.get(node).is_none()) {
             self.queue.push(node);
         }
+    }
+
+    fn wake_deleted_pools(&mut self, now: Instant) {
+        let deleted = self.pools.values_mut().filter(|task| task.record.life.deleting);
+        deleted.for_each(|task| task.due.wake(now));
     }
 
     /// Whether the agent reports addresses in use that neither an admin nor the grace has released.

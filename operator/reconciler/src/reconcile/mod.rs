@@ -38,11 +38,11 @@ pub use crate::calls::{
     CallError, Command, NodeAction, NodeVersion, NodeWrite, Outcome, PoolPatch, PoolRef, PublishEvent,
 };
 use crate::cluster_cache::{IpamNodes, ListSync, Map, NodeMeta, Nodes};
-use crate::decide::CreateBlocked;
 use crate::metrics::Metrics;
 use crate::node_absence::NodeAbsences;
 use crate::objects::RawObject;
 use budget::Budget;
+use lifetime::NoPlace;
 use node_queue::NodeQueue;
 use pool_task::{LIVELY, PoolTask};
 use recovery::Recovery;
@@ -155,8 +155,8 @@ pub struct Reconciler {
     recovery: Recovery,
     /// Whether the overlaps of pools must be computed again.
     overlaps_stale: bool,
-    /// Why no IPAMNode can be created, by the last creation; `None` if one can.
-    no_place: Option<CreateBlocked>,
+    /// Whether IPAMNodes can be created, by the last creation.
+    no_place: Option<NoPlace>,
     /// Until when a new pool writes counts more often, as all pools do after a list of everything.
     lively_until: Option<Instant>,
     /// Whether all watches must list again.
@@ -311,7 +311,7 @@ impl Reconciler {
         let is_idle = |task: &PoolTask| task.call.is_none() && task.due.at().is_none();
         let pools_idle = self.pools.values().all(is_idle);
         let trusts_lists = matches!(self.leads, Leads::No | Leads::Confirmed);
-        pools_idle && trusts_lists && self.queue.is_empty() && !self.recovery.holds_calls()
+        pools_idle && trusts_lists && self.queue.is_empty() && self.recovery.held_calls() == 0
     }
 
     /// The watch of Nodes failed. It may resume without a new list, so Nodes may have come and gone unseen.

@@ -12,7 +12,6 @@ use super::node_queue::{NodeQueue, Turn};
 use super::pool_task::{Applied, PoolTask};
 use super::{CallError, Command, NodeAction, NodeVersion, NodeWrite, Now, Reconciler, Step};
 use crate::cluster_cache::{IpamNodes, key_of};
-use crate::decide::CreateBlocked;
 use crate::ipam_node::{IpamNodeRecord, entry, grant, is_about, set_unavailable, sort, unavailable};
 
 impl Reconciler {
@@ -41,6 +40,11 @@ impl Reconciler {
             if self.waits_for_the_lease(node, &action) {
                 return Step::Done;
             }
+            let creates = matches!(action, NodeAction::Create { .. });
+            if let Some(until) = self.creates_after(now).filter(|_| creates) {
+                self.queue.push_at(node, until);
+                return Step::Wait(until);
+            }
             self.queue.begin(node);
             self.ipam_nodes.begin_write(node, action.blocks());
             let write = NodeWrite { node: node.to_owned(), action };
@@ -62,7 +66,7 @@ impl Reconciler {
         self.grant(node, &mut blocks, clocks);
         let Some(known) = self.ipam_nodes.get(node) else {
             let request = self.recovery.request_to(node).cloned();
-            return self.is_to_have_ipam_node(node, !blocks.is_empty()).then_some(NodeAction::Create { request });
+            return self.nodes.contains(node).then_some(NodeAction::Create { request });
         };
         let is_released = self.is_released_by_hand(node);
         let may_report_use = known.is_doubted && known.has_finalizer() && !is_released;
@@ -229,7 +233,7 @@ impl Reconciler {
         let NodeWrite { node, action } = write;
         let creates = matches!(action, NodeAction::Create { .. });
         if creates {
-            self.note_place(None, now);
+            self.creation_succeeded(now);
         }
         if self.queue.succeed(node) && self.ipam_nodes.get(node).is_none() {
             // The written object may be deleted already. If the operator relied on it, the node would stay without its blocks.
@@ -274,22 +278,13 @@ impl Reconciler {
             CallError::CreateBlocked(_) | CallError::Failed(_) => tracing::warn!(%node, %error, "IPAMNode not written"),
         }
         if let CallError::CreateBlocked(why) = error {
-            self.note_place(Some(*why), now);
+            self.creation_blocked(*why, now);
         }
         let why = match error {
             CallError::Conflict(_) => None,
             CallError::CreateBlocked(_) | CallError::Failed(_) => Some(error.to_string()),
         };
         self.queue.fail(node, why, now);
-    }
-
-    /// Records whether IPAMNodes can be created, and if not, why. Pools that are being deleted show that in a condition.
-    fn note_place(&mut self, no_place: Option<CreateBlocked>, now: Instant) {
-        if self.no_place != no_place {
-            self.no_place = no_place;
-            let waiting = self.pools.values_mut().filter(|task| task.record.life.deleting);
-            waiting.for_each(|task| task.due.wake(now));
-        }
     }
 
     /// Wakes the pools that wait for a report of the node's agent. They need none once the node has no entry.

@@ -204,7 +204,6 @@ impl Reconciler {
             self.wake_pools(now);
         }
         self.pools.insert(key, task);
-        self.queue_missing_ipam_nodes();
         self.overlaps_stale = true;
     }
 

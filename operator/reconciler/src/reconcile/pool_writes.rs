@@ -13,7 +13,7 @@ use crate::pool::{FENCED_BY, FINALIZER, FORCE_RELEASE, PoolMetadata, PoolRecord}
 
 impl Reconciler {
     pub(super) fn look_at_pool(&mut self, key: &PoolKey, now: Now) -> Option<Command> {
-        let other_pools = self.other_pools(key);
+        let (other_pools, no_place) = (self.other_pools(key), self.no_place());
         let task = self.pools.get_mut(key)?;
         let (began, none) = (Instant::now(), BTreeSet::new());
         let decision = decide(&DecisionInput {
@@ -31,7 +31,7 @@ impl Reconciler {
             other_pools: &other_pools,
             grace: self.settings.released_block_grace,
             absences: &self.absences,
-            no_place: self.no_place,
+            no_place,
             write_error: &|node| self.queue.lasting_error(node).map(str::to_owned),
             counts_due: task.counts_due(now.instant) && self.budget.counts_at(now.instant) <= now.instant,
             now: now.wall,

@@ -157,9 +157,9 @@ impl Recovery {
         self.is_for_the_next_leader() && self.said < AllocationState::Doubtful
     }
 
-    /// Whether calls wait for the Lease.
-    pub(super) fn holds_calls(&self) -> bool {
-        !self.held.is_empty()
+    /// How many calls wait for the Lease.
+    pub(super) fn held_calls(&self) -> usize {
+        self.held.len()
     }
 
     /// The reserved blocks of a pool.

@@ -99,10 +99,10 @@ impl Reconciler {
         }
     }
 
-    /// The number of pools, and of IPAMNodes, that wait for a decision or a call, or whose call is under way.
+    /// The number of pools, and of IPAMNodes, that wait for a decision, the Lease or a call, or whose call is under way.
     pub fn queued(&self, now: Instant) -> (usize, usize) {
         let waits = |task: &&PoolTask| task.call.is_some() || task.due_at().is_some_and(|at| at <= now);
-        (self.pools.values().filter(waits).count(), self.queue.len())
+        (self.pools.values().filter(waits).count(), self.queue.len() + self.recovery.held_calls())
     }
 
     /// Wakes every key with something to do.

@@ -9,6 +9,7 @@ use super::model::Model;
 use super::*;
 use crate::allocation_state::AllocationState;
 use crate::cluster_cache::Leaving;
+use crate::decide::CreateBlocked;
 use crate::ipam_node::IpamNodeRecord;
 use crate::pool::{FENCED_BY, FINALIZER, FORCE_RELEASE, PoolRecord, StatusRecord};
 

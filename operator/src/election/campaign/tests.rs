@@ -2,6 +2,7 @@
 
 use std::time::Duration;
 
+use super::super::algorithm::RENEW_DEADLINE;
 use super::*;
 
 const SECOND: Duration = Duration::from_secs(1);
@@ -84,21 +85,46 @@ fn a_leader_writes_without_a_read_and_reads_after_a_failure() {
 fn a_leader_loses_at_the_deadline_however_its_calls_fail() {
     let start = Instant::now();
     let end = start + RENEW_DEADLINE;
-    let (mut hangs, _) = leader("one", start);
-    assert!(matches!(hangs.asks(start + RETRY_PERIOD), Next::Replace(_)));
-    assert_eq!(hangs.asks(start + RETRY_PERIOD), Next::Wait(end), "the call is awaited until the deadline");
-    assert_eq!(hangs.asks(end), Next::LeadershipLost(LeadershipLost::Deadline));
-    let (mut fails, _) = leader("two", start);
-    let mut now = start;
-    loop {
-        match fails.asks(now) {
-            Next::Wait(until) => now = until,
-            Next::Read => fails.was_read(no_answer(), now),
-            Next::Create(_) | Next::Replace(_) => fails.was_written(no_answer(), now),
-            Next::LeadershipLost(lost) => break assert_eq!((lost, now), (LeadershipLost::Deadline, end)),
+    for hangs in [true, false] {
+        let (mut leader, _) = leader("one", start);
+        let (mut now, mut calls) = (start, 0);
+        loop {
+            match leader.asks(now) {
+                Next::Wait(until) => now = until,
+                Next::LeadershipLost(lost) => break assert_eq!((lost, now), (LeadershipLost::Deadline, end)),
+                _ if hangs => calls += 1,
+                Next::Read => leader.was_read(no_answer(), now),
+                Next::Create(_) | Next::Replace(_) => leader.was_written(no_answer(), now),
+            }
         }
+        assert_eq!(calls, if hangs { 2 } else { 0 }, "one dead connection costs one call");
+        assert_eq!(leader.asks(now), Next::LeadershipLost(LeadershipLost::Deadline), "for ever");
     }
-    assert_eq!(fails.asks(now), Next::LeadershipLost(LeadershipLost::Deadline), "for ever");
+}
+
+#[test]
+fn a_leader_whose_write_hangs_goes_on_whether_or_not_the_write_took_effect() {
+    for took_effect in [true, false] {
+        let start = Instant::now();
+        let (mut leader, lease) = leader("one", start);
+        let renewal = start + RETRY_PERIOD;
+        let sent = written(leader.asks(renewal), "2");
+        assert_eq!(leader.asks(renewal), Next::Wait(renewal + ANSWER));
+        let again = renewal + ANSWER + RETRY_PERIOD;
+        assert_eq!(leader.asks(renewal + ANSWER), Next::Wait(again));
+        let retried = written(leader.asks(again), "3");
+        if took_effect {
+            leader.was_written(Err("conflict".to_owned()), again);
+            assert_eq!(leader.asks(again), Next::Read);
+            leader.was_read(Ok(Some(sent)), again);
+            let retried = written(leader.asks(again), "3");
+            leader.was_written(Ok(retried), again);
+        } else {
+            assert_eq!(lease.metadata.name, retried.metadata.name);
+            leader.was_written(Ok(retried), again);
+        }
+        assert_eq!(leader.leads_until(), Some(again + RENEW_DEADLINE));
+    }
 }
 
 #[test]
@@ -120,11 +146,30 @@ fn a_candidate_gives_up_a_call_and_takes_no_late_answer() {
     let start = Instant::now();
     let mut candidate = campaign("one", start);
     assert_eq!(candidate.asks(start), Next::Read);
-    let end = start + RENEW_DEADLINE;
+    let end = start + ANSWER;
     assert_eq!(candidate.asks(start + SECOND), Next::Wait(end));
     assert_eq!(candidate.asks(end), Next::Wait(end + follow_pause(0.5)));
     candidate.was_read(Ok(None), end);
     assert_eq!(candidate.asks(end), Next::Wait(end + follow_pause(0.5)));
+}
+
+#[test]
+fn a_lease_without_the_state_that_was_sent_is_altered() {
+    let start = Instant::now();
+    let (mut leader, _) = leader("one", start);
+    leader.take_tried();
+    let request = LeaseRequest { allocation: Some(AllocationState::Allocated), ..LeaseRequest::default() };
+    let mut now = start;
+    for (is_stripped, tried) in [(true, Tried::Altered), (false, Tried::Written)] {
+        now += RETRY_PERIOD;
+        let mut lease = written(leader.next(now, wall(), request), "2");
+        if is_stripped {
+            lease.metadata.annotations = None;
+        }
+        leader.was_written(Ok(lease), now);
+        assert_eq!(leader.take_tried(), Some(tried));
+    }
+    assert_eq!(leader.state().allocation, AllocationState::Allocated);
 }
 
 #[test]

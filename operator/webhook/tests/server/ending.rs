@@ -50,7 +50,7 @@ async fn no_review_is_lost_while_a_server_ends_under_load() {
         })
     });
     let load: Vec<_> = load.collect();
-    hook.await_metric("webhook_review_seconds_count", |count| count > 50).await;
+    hook.await_metric("webhook_review_duration_seconds_count", |count| count > 50).await;
     hook.stop.cancel();
     for worker in load {
         assert!(tokio::time::timeout(PATIENCE, worker).await.unwrap().unwrap() > 0);

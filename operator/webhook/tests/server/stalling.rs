@@ -61,7 +61,7 @@ async fn five_hundred_handshakes_and_five_hundred_bodies_that_stall_delay_nobody
     }
     assert!(hook.metric("webhook_connections") <= 1024);
     // There is room for half of what they have sent: the older ones had to give it up.
-    hook.await_metric("webhook_cut_off_total{reason=\"crowded_out\"}", |count| count >= 100).await;
+    hook.await_metric("webhook_cut_off_total{reason=\"evicted\"}", |count| count >= 100).await;
     for stream in &mut handshakes {
         assert_eq!(rest(stream).await, "");
     }
@@ -123,7 +123,7 @@ async fn send_whole(hook: &Hook, size: usize) -> impl tokio::io::AsyncRead + Unp
     stream
 }
 
-const CROWDED_OUT: &str = "webhook_cut_off_total{reason=\"crowded_out\"}";
+const EVICTED: &str = "webhook_cut_off_total{reason=\"evicted\"}";
 
 #[tokio::test(flavor = "multi_thread")]
 async fn whole_bodies_that_wait_for_their_turn_take_no_more_than_the_room_for_all() {
@@ -135,9 +135,9 @@ async fn whole_bodies_that_wait_for_their_turn_take_no_more_than_the_room_for_al
     for number in 1..=6_u64 {
         streams.push(send_whole(&hook, 9_000).await);
         hook.await_metric("webhook_reviews_in_flight", |count| count >= number.min(3)).await;
-        hook.await_metric(CROWDED_OUT, |count| count >= number.saturating_sub(3)).await;
+        hook.await_metric(EVICTED, |count| count >= number.saturating_sub(3)).await;
     }
-    assert_eq!(hook.metric(CROWDED_OUT), 3);
+    assert_eq!(hook.metric(EVICTED), 3);
     stopped.go_on();
     let mut answers = Vec::new();
     for stream in &mut streams {

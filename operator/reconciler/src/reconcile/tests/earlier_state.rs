@@ -107,12 +107,17 @@ fn new_blocks_wait_two_minutes_at_most_where_records_are_there() {
     world.now += Duration::from_secs(100);
     world.settle();
     assert_eq!(world.status().allocations.len(), 2);
-    assert!(world.said().contains("n1, n2"), "{}", world.said());
+    assert!(
+        world.said().contains("AllocationPaused=True") && world.said().contains("n1, n2, for at most 2 min"),
+        "{}",
+        world.said()
+    );
     world.now += Duration::from_secs(20);
     for _ in 0..2 {
         world.settle();
     }
     assert_eq!(world.status().allocations.len(), 3);
+    assert!(world.said().contains("AllocationPaused=False"), "{}", world.said());
     assert_eq!(awaited(&world), ["n1", "n2"], "their earlier reports prove nothing");
 }
 

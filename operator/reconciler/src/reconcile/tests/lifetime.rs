@@ -47,12 +47,36 @@ fn a_node_gets_an_empty_ipam_node_before_any_status_is_written() {
 }
 
 #[test]
-fn without_a_pool_no_ipam_node_is_created() {
+fn a_node_has_an_ipam_node_before_there_is_a_pool() {
     let mut world = World::new(&[], &[], vec![]);
     world.node_joins("n1");
-    assert!(world.settle().is_empty());
+    assert!(matches!(nodes_written(&world.settle())[..], [("n1", NodeAction::Create { .. })]));
     world.tell(Observed::Pool(PoolKind::IpPool, Event::Apply(blue())));
-    assert!(matches!(nodes_written(&world.settle())[0], ("n1", NodeAction::Create { .. })));
+    assert_eq!(left(&world.settle()), [("n1", 1, true)]);
+}
+
+#[test]
+fn while_no_ipam_node_can_be_created_one_is_tried_for_all() {
+    let mut world = World::new(&[], &[], vec![]);
+    for node in ["n1", "n2", "n3"] {
+        world.node_joins(node);
+    }
+    let mut tries = 0;
+    for _ in 0..3 {
+        // Creations that are under way together may all be refused.
+        let calls = world.calls_after(Duration::from_secs(40));
+        tries += calls.len();
+        for call in calls {
+            world.fail(call, CallError::CreateBlocked(CreateBlocked::NamespaceEnds));
+        }
+        assert!(world.calls_after(Duration::from_millis(400)).is_empty(), "all wait");
+    }
+    assert_eq!(tries, 9);
+    let mut calls = world.calls_after(Duration::from_secs(40)).into_iter();
+    world.succeed(calls.next().unwrap());
+    calls.for_each(|call| world.fail(call, CallError::CreateBlocked(CreateBlocked::NamespaceEnds)));
+    settled_after(&mut world, Duration::from_secs(40));
+    assert_eq!(world.reconciler.ipam_nodes.all().len(), 3);
 }
 
 #[test]

@@ -18,7 +18,7 @@ use ipam_core::ledger::Change;
 use tracing::warn;
 
 use super::disk::{Directory, DiskFile};
-use super::{Position, Store, StoreError, codec, record, room_for_releases};
+use super::{Damaged, Position, Store, StoreError, codec, record, room_for_releases};
 
 const FILE: &str = "journal";
 const NEW_FILE: &str = "journal.new";
@@ -68,21 +68,51 @@ impl<D> Opened<D> {
     }
 }
 
+/// A journal that was read.
+#[derive(Debug)]
+pub enum Read<D> {
+    /// It was read to its last record, or is absent.
+    Intact(Opened<D>),
+    /// It was read up to the damage.
+    Damaged(Damaged<D>),
+}
+
 impl<D: Directory> Opened<D> {
     /// Reads the journal of `directory`. An absent one is empty.
+    ///
+    /// # Errors
+    /// It cannot be read, or is damaged.
     pub fn read(directory: D) -> Result<Self, StoreError> {
+        match Self::read_or_damaged(directory)? {
+            Read::Intact(opened) => Ok(opened),
+            Read::Damaged(damaged) => Err(damaged.error()),
+        }
+    }
+
+    /// The same. Of a damaged journal it reads what is before the damage.
+    ///
+    /// # Errors
+    /// It cannot be read.
+    pub fn read_or_damaged(directory: D) -> Result<Read<D>, StoreError> {
         let bytes = directory.read(FILE).map_err(|error| failed(&directory, "read", error))?;
         let Some(mut bytes) = bytes else {
-            return Ok(Self { directory, epoch: 0, changes: Vec::new(), old: Old::default(), chunk: CHUNK });
+            let new = Self { directory, epoch: 0, changes: Vec::new(), old: Old::default(), chunk: CHUNK };
+            return Ok(Read::Intact(new));
         };
-        let replayed = replay(&bytes).map_err(|what| StoreError::Damaged { file: directory.path_of(FILE), what })?;
+        let replayed = match replay(&bytes) {
+            Ok(replayed) => replayed,
+            Err(Damage { what, before }) => {
+                let (file, position) = (directory.path_of(FILE), before.position());
+                return Ok(Read::Damaged(Damaged::new(directory, file, what, before.changes, position)));
+            }
+        };
         if replayed.torn {
             let file = directory.path_of(FILE);
             warn!(%file, offset = replayed.end, "dropped a record that was cut off by a crash; nobody was told of it");
         }
         let Replayed { epoch, changes, end, sequence, .. } = replayed;
         bytes[end..].fill(0);
-        Ok(Self { directory, epoch, changes, old: Old { bytes, end, sequence }, chunk: CHUNK })
+        Ok(Read::Intact(Self { directory, epoch, changes, old: Old { bytes, end, sequence }, chunk: CHUNK }))
     }
 
     /// The whole history, in order.
@@ -139,11 +169,14 @@ pub fn contents(directory: &Path) -> Result<Option<Contents>, StoreError> {
             Err(source) => return Err(StoreError::Io { doing: "read", place: file, source }),
         };
         match replay(&bytes) {
-            Ok(Replayed { epoch, changes, end, sequence, torn }) => {
-                let position = Position { epoch, sequence: sequence.saturating_sub(1) };
+            Ok(replayed) => {
+                let position = replayed.position();
+                let Replayed { changes, end, torn, .. } = replayed;
                 return Ok(Some(Contents { file, changes, position, used: end, bytes: bytes.len(), is_torn: torn }));
             }
-            Err(what) if is_last || before.as_ref() == Some(&bytes) => return Err(StoreError::Damaged { file, what }),
+            Err(Damage { what, .. }) if is_last || before.as_ref() == Some(&bytes) => {
+                return Err(StoreError::Damaged { file, what });
+            }
             Err(_) => before = Some(bytes),
         }
     }
@@ -314,6 +347,7 @@ fn new_file<D: Directory>(
     Ok(OpenFile { file, sequence: 1, end, len, compact_beyond, chunk })
 }
 
+#[derive(Default)]
 struct Replayed {
     epoch: u64,
     changes: Vec<Change>,
@@ -323,26 +357,48 @@ struct Replayed {
     torn: bool,
 }
 
-/// Reads a journal, or says what is damaged and where.
-fn replay(file: &[u8]) -> Result<Replayed, String> {
+impl Replayed {
+    /// How far the history has come.
+    const fn position(&self) -> Position {
+        Position { epoch: self.epoch, sequence: self.sequence.saturating_sub(1) }
+    }
+}
+
+/// What is damaged and where, and what was read before it.
+struct Damage {
+    what: String,
+    before: Replayed,
+}
+
+/// Reads a journal, or says what is damaged.
+fn replay(file: &[u8]) -> Result<Replayed, Damage> {
+    let mut read = Replayed::default();
+    match replay_into(file, &mut read) {
+        Ok(()) => {
+            read.torn = file[read.end.min(file.len())..].iter().any(|byte| *byte != 0);
+            Ok(read)
+        }
+        Err(what) => Err(Damage { what, before: read }),
+    }
+}
+
+fn replay_into(file: &[u8], read: &mut Replayed) -> Result<(), String> {
     if !file.starts_with(&MAGIC) {
         return Err("it does not start as a journal does".to_owned());
     }
     let Some(first) = record::at_if(file, MAGIC.len(), |_, sequence| sequence == 0) else {
         return Err(format!("the snapshot at offset {} is unreadable", MAGIC.len()));
     };
-    let epoch = first.epoch;
-    let (mut end, mut sequence, mut changes) = (MAGIC.len(), 0, Vec::new());
-    while let Some(found) = record::at_if(file, end, |e, s| (e, s) == (epoch, sequence)) {
+    (read.epoch, read.end) = (first.epoch, MAGIC.len());
+    while let Some(found) = record::at_if(file, read.end, |e, s| (e, s) == (read.epoch, read.sequence)) {
         let decoded = codec::decode(found.payload);
-        changes
-            .extend(decoded.map_err(|why| format!("record {sequence} at offset {end} is intact but unknown: {why}"))?);
-        end += found.size();
-        sequence += 1;
+        let changes = decoded
+            .map_err(|why| format!("record {} at offset {} is intact but unknown: {why}", read.sequence, read.end))?;
+        read.changes.extend(changes);
+        read.end += found.size();
+        read.sequence += 1;
     }
-    nothing_behind(file, end, epoch, sequence)?;
-    let torn = file[end.min(file.len())..].iter().any(|byte| *byte != 0);
-    Ok(Replayed { epoch, changes, end, sequence, torn })
+    nothing_behind(file, read.end, read.epoch, read.sequence)
 }
 
 /// Checks what follows the last readable record, `sequence - 1`.

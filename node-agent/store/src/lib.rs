@@ -6,6 +6,7 @@
 //! and the process is to end.
 
 mod codec;
+mod damaged;
 mod disk;
 pub mod fake;
 mod journal;
@@ -16,8 +17,9 @@ use std::io;
 use ipam_core::ledger::Change;
 use serde::{Deserialize, Serialize};
 
+pub use damaged::{Damaged, ReadOnly};
 pub use disk::{Directory, DiskFile, RealDirectory};
-pub use journal::{Contents, Journal, Opened, contents};
+pub use journal::{Contents, Journal, Opened, Read, contents};
 
 /// Why the store does not do what it is asked.
 #[derive(Debug, thiserror::Error)]
@@ -38,9 +40,9 @@ pub enum StoreError {
     },
     /// The journal is damaged in a place that was durable once.
     #[error(
-        "the journal {file} is damaged: {what}. Addresses that pods hold may be recorded behind the damage, so this agent \
-         does not start. Do not put an older copy in its place: it lacks what was given since, which would be given again. \
-         Drain this node; once every pod that uses these pools is gone from it, move the file away to start empty. \
+        "the journal {file} is damaged: {what}. Addresses in use may be recorded behind the damage, so the agent refuses ADD; DEL and \
+         CHECK work for what is before it. Do not put an older copy in its place: it lacks later addresses, which would be assigned twice. \
+         Drain this node. Once no pod on it uses these pools, move the file away and restart the agent. \
          The condition StoreWentBack of this node's IPAMNode then has the command that frees what was reported"
     )]
     Damaged {
@@ -79,8 +81,8 @@ pub struct Position {
 
 /// A durable history of changes. One owner; no call returns before what it says is durable.
 pub trait Store: Send {
-    /// Makes sure that a record with `bytes` of payload fits, and leaves `spare` bytes for later ones. [`StoreError::Full`] changes
-    /// nothing.
+    /// Makes sure that a record with `bytes` of payload fits, and leaves `spare` bytes for later ones; 0 for changes that only free addresses.
+    /// [`StoreError::Full`] changes nothing. A damaged journal takes only changes with `spare` 0.
     fn make_room(&mut self, bytes: usize, spare: usize) -> Result<(), StoreError>;
 
     /// Makes all of `changes` durable, or none of them. On an error the store must not be used any more.

@@ -272,7 +272,7 @@ pub(super) mod tests {
 
     use super::*;
 
-    pub(in crate::store) fn any_change() -> impl Strategy<Value = Change> {
+    pub(crate) fn any_change() -> impl Strategy<Value = Change> {
         let pool = ("[a-z0-9.]{0,12}", any::<bool>())
             .prop_map(|(name, ip)| PoolKey::new(if ip { PoolKind::IpPool } else { PoolKind::CidrPool }, name));
         let owner = (".{0,8}", ".{0,5}").prop_map(|(container, interface)| Owner::new(container, interface));

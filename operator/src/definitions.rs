@@ -1,0 +1,211 @@
+//! Whether the CustomResourceDefinitions in the cluster have the fields that the operator relies on.
+//!
+//! The API server drops a field that the definition does not have, and answers as if it were stored. With a definition of NVIDIA's
+//! nv-ipam, or of an earlier version, a block that is being released would so become free. Therefore the operator does not start to
+//! work before the fields are there, and ends when they go. Where the schemas cannot be read, nothing is checked.
+
+use std::sync::{Mutex, MutexGuard, PoisonError};
+use std::time::Duration;
+
+use http::Request;
+use ipam_crds::{GROUP, VERSION, custom_resource_definitions};
+use k8s_openapi::apiextensions_apiserver::pkg::apis::apiextensions::v1::{JSONSchemaProps, JSONSchemaPropsOrArray};
+use kube::Client;
+use serde_json::{Map, Value};
+
+/// Between two looks while fields are missing, or the schemas cannot be read.
+const SOON: Duration = Duration::from_secs(3);
+/// Between two looks while all is well.
+const LATER: Duration = Duration::from_mins(10);
+/// Fields of one kind that a message names.
+const MOST_FIELDS: usize = 4;
+
+/// The definitions lack fields.
+#[derive(Clone, PartialEq, Eq, Debug, thiserror::Error)]
+#[error(
+    "the CustomResourceDefinitions are not of this version: {0}. Install those of this version, as the chart does with crds.install=true"
+)]
+pub struct FieldsMissing(String);
+
+/// What is known of the definitions in the cluster.
+#[derive(Debug, Default)]
+pub struct Definitions {
+    missing: Mutex<Option<FieldsMissing>>,
+}
+
+impl Definitions {
+    /// Whether no field is known to be missing.
+    ///
+    /// # Errors
+    /// At least one is.
+    pub fn check(&self) -> Result<(), String> {
+        self.missing().as_ref().map_or(Ok(()), |missing| Err(missing.to_string()))
+    }
+
+    /// Waits while fields are missing.
+    pub async fn complete(&self, client: &Client) {
+        while let Some(missing) = look(client).await.ok().flatten() {
+            if self.missing().replace(missing.clone()).as_ref() != Some(&missing) {
+                tracing::error!("{missing}");
+            }
+            tokio::time::sleep(SOON).await;
+        }
+        self.missing().take();
+    }
+
+    /// Returns once fields are missing.
+    ///
+    /// # Errors
+    /// Always.
+    pub async fn lost(&self, client: &Client) -> Result<(), FieldsMissing> {
+        loop {
+            let pause = match look(client).await {
+                Ok(Some(missing)) => return Err(missing),
+                Ok(None) => LATER,
+                Err(error) => {
+                    tracing::debug!(error, "the schemas of the CustomResourceDefinitions cannot be read");
+                    SOON
+                }
+            };
+            tokio::time::sleep(pause).await;
+        }
+    }
+
+    fn missing(&self) -> MutexGuard<'_, Option<FieldsMissing>> {
+        self.missing.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+/// Reads the schemas. Every authenticated client may do that.
+async fn look(client: &Client) -> Result<Option<FieldsMissing>, String> {
+    let request = Request::get(format!("/openapi/v3/apis/{GROUP}/{VERSION}")).body(Vec::new());
+    let request = request.map_err(|error| error.to_string())?;
+    let document: Value = client.request(request).await.map_err(|error| ipam_daemon::chain(&error))?;
+    let missing = fields_missing(&document)?;
+    Ok((!missing.is_empty()).then(|| FieldsMissing(missing.join(", "))))
+}
+
+/// Which fields each kind lacks in the OpenAPI document of the API server.
+///
+/// # Errors
+/// The document does not have all kinds.
+fn fields_missing(document: &Value) -> Result<Vec<String>, String> {
+    let no_schemas = Map::new();
+    let schemas = document["components"]["schemas"].as_object().unwrap_or(&no_schemas);
+    let mut all = Vec::new();
+    for definition in custom_resource_definitions() {
+        let kind = definition.spec.names.kind;
+        let is_of_kind = |schema: &&Value| {
+            let kinds = schema["x-kubernetes-group-version-kind"].as_array();
+            kinds
+                .into_iter()
+                .flatten()
+                .any(|it| it["group"] == GROUP && it["version"] == VERSION && it["kind"] == *kind)
+        };
+        let found = schemas.values().find(is_of_kind).ok_or_else(|| format!("no schema of {kind}"))?;
+        if keeps_unknown(found) {
+            continue;
+        }
+        let ours = definition.spec.versions.into_iter().find_map(|version| version.schema?.open_api_v3_schema);
+        let mut missing = Vec::new();
+        // The specs of pools are the admin's. What the operator and the agents write must be stored.
+        let written = if kind == "IPAMNode" { &["spec", "status"][..] } else { &["status"] };
+        for (name, schema) in ours.iter().flat_map(properties) {
+            if written.contains(&name.as_str()) {
+                compare(name, schema, &found["properties"][name], &mut missing);
+            }
+        }
+        if !missing.is_empty() {
+            let more = missing.len().saturating_sub(MOST_FIELDS);
+            missing.truncate(MOST_FIELDS);
+            let more = if more == 0 { String::new() } else { format!(" and {more} more") };
+            all.push(format!("{} lacks {}{more}", definition.spec.names.plural, missing.join(", ")));
+        }
+    }
+    Ok(all)
+}
+
+/// Whether the API server stores all fields, whatever the schema has.
+fn keeps_unknown(schema: &Value) -> bool {
+    schema["x-kubernetes-preserve-unknown-fields"] == true
+}
+
+fn properties(schema: &JSONSchemaProps) -> impl Iterator<Item = (&String, &JSONSchemaProps)> {
+    schema.properties.iter().flatten()
+}
+
+/// Collects the paths that `found` lacks. A field of which the server keeps everything lacks nothing.
+fn compare(path: &str, ours: &JSONSchemaProps, found: &Value, missing: &mut Vec<String>) {
+    if !found.is_object() {
+        return missing.push(path.to_owned());
+    }
+    if keeps_unknown(found) {
+        return;
+    }
+    for (name, schema) in properties(ours) {
+        compare(&format!("{path}.{name}"), schema, &found["properties"][name], missing);
+    }
+    if let Some(JSONSchemaPropsOrArray::Schema(items)) = &ours.items {
+        compare(&format!("{path}[]"), items, &found["items"], missing);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use serde_json::json;
+
+    use super::*;
+
+    /// The document of an API server with the definitions of this version.
+    fn document() -> Value {
+        let schemas = custom_resource_definitions().map(|definition| {
+            let kind = definition.spec.names.kind;
+            let schema = definition.spec.versions[0].schema.as_ref().unwrap().open_api_v3_schema.as_ref().unwrap();
+            let mut schema = serde_json::to_value(schema).unwrap();
+            schema["x-kubernetes-group-version-kind"] = json!([{"group": GROUP, "version": VERSION, "kind": kind}]);
+            (format!("com.nvidia.nv-ipam.v1alpha1.{kind}"), schema)
+        });
+        json!({"components": {"schemas": Map::from_iter(schemas)}})
+    }
+
+    fn without(kind: &str, pointer: &str, field: &str) -> Value {
+        let mut document = document();
+        let schema = &mut document["components"]["schemas"][format!("com.nvidia.nv-ipam.v1alpha1.{kind}")];
+        let parent = schema.pointer_mut(pointer).unwrap();
+        parent.as_object_mut().unwrap().remove(field).unwrap();
+        document
+    }
+
+    #[test]
+    fn the_definitions_of_this_version_lack_nothing() {
+        assert_eq!(fields_missing(&document()), Ok(vec![]));
+    }
+
+    #[test]
+    fn each_missing_field_is_named_with_its_kind_and_path() {
+        let entry = "/properties/spec/properties/pools/items/properties";
+        for (kind, pointer, field, said) in [
+            ("IPPool", "/properties", "status", "ippools lacks status"),
+            ("CIDRPool", "/properties/status/properties", "releasing", "cidrpools lacks status.releasing"),
+            ("IPAMNode", entry, "grant", "ipamnodes lacks spec.pools[].grant"),
+        ] {
+            assert_eq!(fields_missing(&without(kind, pointer, field)), Ok(vec![said.to_owned()]));
+        }
+        assert_eq!(fields_missing(&without("IPPool", "/properties/spec/properties", "routes")), Ok(vec![]));
+    }
+
+    #[test]
+    fn a_definition_that_keeps_unknown_fields_lacks_nothing() {
+        for keeps in ["/properties/status", ""] {
+            let mut document = without("IPPool", keeps, "properties");
+            let schema = &mut document["components"]["schemas"]["com.nvidia.nv-ipam.v1alpha1.IPPool"];
+            schema.pointer_mut(keeps).unwrap()["x-kubernetes-preserve-unknown-fields"] = json!(true);
+            assert_eq!(fields_missing(&document), Ok(vec![]), "{keeps}");
+        }
+    }
+
+    #[test]
+    fn a_document_without_a_kind_says_nothing() {
+        assert_eq!(fields_missing(&json!({})), Err("no schema of IPPool".to_owned()));
+    }
+}
