@@ -72,11 +72,13 @@ fn while_no_ipam_node_can_be_created_one_is_tried_for_all() {
         assert!(world.calls_after(Duration::from_millis(400)).is_empty(), "all wait");
     }
     assert_eq!(tries, 9);
+    world.node_joins("n4");
+    assert!(world.calls_after(Duration::from_millis(400)).is_empty(), "a Node that joins waits, too");
     let mut calls = world.calls_after(Duration::from_secs(40)).into_iter();
     world.succeed(calls.next().unwrap());
     calls.for_each(|call| world.fail(call, CallError::CreateBlocked(CreateBlocked::NamespaceEnds)));
     settled_after(&mut world, Duration::from_secs(40));
-    assert_eq!(world.reconciler.ipam_nodes.all().len(), 3);
+    assert_eq!(world.reconciler.ipam_nodes.all().len(), 4);
 }
 
 #[test]
