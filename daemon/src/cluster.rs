@@ -151,7 +151,7 @@ mod tests {
         let version = || client.request_text(http::Request::get("/version").body(Vec::new()).unwrap());
         let mut call = Box::pin(version());
         let dead = tokio::select! {
-            _ = &mut call => panic!("nobody has answered"),
+            _ = &mut call => panic!("the server has not answered"),
             accepted = listener.accept() => accepted.unwrap(),
         };
         drop(call);

@@ -22,7 +22,7 @@ use crate::metrics::Metrics;
 use crate::problem::Problem;
 use commands::{Command, Deferred};
 pub use commands::{Holdings, Source, Unlisted};
-use ipam_node_store::{Store, StoreError, payload_bytes, room_for_releases};
+use ipam_node_store::{Room, Store, StoreError, payload_bytes, room_for_releases};
 
 /// Requests that may wait; more are turned away, since a runtime that waits longer gives up anyhow.
 const QUEUE: usize = 1024;
@@ -279,15 +279,15 @@ impl Worker {
         batch.configured |= matches!(command, Command::Configure { .. });
         let frees = command.frees();
         if matches!(command, Command::LookForRoom { .. }) {
-            let spare = self.spare(1);
-            self.make_room(batch.bytes, spare)?;
+            let room = self.room(1);
+            self.make_room(batch.bytes, room)?;
         }
         let (changes, answer) = command.decide(&mut self.ledger, (self.clock)());
         let reserved = changes.iter().filter(|change| matches!(change, Change::Reserve { .. })).count();
-        let spare = if frees { 0 } else { self.spare(reserved) };
-        let full = match self.add(batch, changes, spare)? {
+        let room = if frees { Room::Release } else { self.room(reserved) };
+        let full = match self.add(batch, changes, room)? {
             // The grant waits for room, not for the API server.
-            None if self.steps_wait && answer.waits_for_confirmation() => self.make_room(batch.bytes, self.spare(1))?,
+            None if self.steps_wait && answer.waits_for_confirmation() => self.make_room(batch.bytes, self.room(1))?,
             full => full,
         };
         match full {
@@ -300,12 +300,12 @@ impl Worker {
         Ok(())
     }
 
-    /// Makes room for a record with `bytes` of payload, and for `spare` bytes more. Otherwise returns why there is none.
-    fn make_room(&mut self, bytes: usize, spare: usize) -> Result<Option<StoreError>, StoreError> {
-        match self.store.make_room(bytes, spare) {
+    /// Makes room for a record with `bytes` of payload. Otherwise returns why there is none.
+    fn make_room(&mut self, bytes: usize, room: Room) -> Result<Option<StoreError>, StoreError> {
+        match self.store.make_room(bytes, room) {
             Ok(()) => {
                 // Room for a release alone does not mean that there is room for an allocation.
-                if spare > 0 && self.full.send_replace(None).is_some() {
+                if room != Room::Release && self.full.send_replace(None).is_some() {
                     info!("the disk has space again: the agent serves ADD");
                     self.move_version();
                 }
@@ -322,14 +322,13 @@ impl Worker {
         }
     }
 
-    /// Adds changes to the batch and records them in the ledger. If there is no room for them and for `spare` bytes more, nothing is changed,
-    /// and the error says so.
-    fn add(&mut self, batch: &mut Batch, changes: Vec<Change>, spare: usize) -> Result<Option<StoreError>, StoreError> {
+    /// Adds changes to the batch and records them in the ledger. If there is no room for them, nothing is changed, and the error says so.
+    fn add(&mut self, batch: &mut Batch, changes: Vec<Change>, room: Room) -> Result<Option<StoreError>, StoreError> {
         if changes.is_empty() {
             return Ok(None);
         }
         let bytes = payload_bytes(&changes);
-        if let Some(full) = self.make_room(batch.bytes + bytes, spare)? {
+        if let Some(full) = self.make_room(batch.bytes + bytes, room)? {
             return Ok(Some(full));
         }
         batch.bytes += bytes;
@@ -340,10 +339,10 @@ impl Worker {
         Ok(None)
     }
 
-    /// Bytes that no change may use but a release: so many that each address in use can be freed on a full disk, and `more` addresses.
-    fn spare(&self, more: usize) -> usize {
+    /// The room of a change that is no release. So many bytes stay that each address in use can be freed on a full disk, and `more` addresses.
+    fn room(&self, more: usize) -> Room {
         let in_use = usize::try_from(self.ledger.in_use()).unwrap_or(usize::MAX);
-        room_for_releases(in_use.saturating_add(more))
+        Room::Other { spare: room_for_releases(in_use.saturating_add(more)) }
     }
 
     /// Adds the steps of grants that follow from the batch. Without room on the disk they wait for the next batch, whatever that
@@ -354,8 +353,8 @@ impl Worker {
         if steps.is_empty() {
             return Ok(());
         }
-        let spare = self.spare(0);
-        if let Some(full) = self.add(batch, steps, spare)? {
+        let room = self.room(0);
+        if let Some(full) = self.add(batch, steps, room)? {
             self.steps_wait = true;
             if !has_waited {
                 self.metrics.store_full.inc();

@@ -224,7 +224,8 @@ fn is_of_address(change: &Change) -> bool {
 
 /// An address with its pool and owner, without control characters.
 fn line(held: &Reservation) -> String {
-    format!("{} {} {} {}", held.pool, held.addr, pod(held), held.owner).escape_debug().to_string()
+    let PoolKey { kind, name } = &held.pool;
+    format!("{} {name} {} {} {}", kind.kind(), held.addr, pod(held), held.owner).escape_debug().to_string()
 }
 
 /// SHA-256.

@@ -36,7 +36,7 @@ use crate::socket::Listener;
 use crate::spool;
 use crate::status::Reporter;
 use crate::watch::{Blocks, FIRST_WORD, events};
-use ipam_node_store::{Damaged, Opened, Read, RealDirectory, Store as _, StoreError};
+use ipam_node_store::{Damaged, Opened, Position, Read, RealDirectory, Store as _, StoreError};
 
 /// Time that calls under way have at the end.
 const CALLS_GRACE: Duration = Duration::from_secs(3);
@@ -224,9 +224,7 @@ fn open_store(
     for import in imports.iter().flatten() {
         import.record(&mut ledger);
     }
-    let subject = Subject { node: config.node.clone(), namespace: config.common.namespace.clone() };
-    let here = Identity::read([config.boot_id_file.as_path()], config.system_uuid_files.iter().map(PathBuf::as_path));
-    let mut start = Start::new(subject, &mut ledger, before, here);
+    let mut start = begun(config, &mut ledger, before);
     let journal = opened.begin(&ledger.snapshot())?;
     // On a full disk the journal goes on without what was imported, so the stores stay.
     if journal.position().epoch > before.epoch {
@@ -239,6 +237,13 @@ fn open_store(
     Ok((allocator, ended, start))
 }
 
+/// The note with which the agent begins: that of the ledger, whose journal has come to `position`.
+fn begun(config: &Config, ledger: &mut Ledger, position: Position) -> Start {
+    let subject = Subject { node: config.node.clone(), namespace: config.common.namespace.clone() };
+    let here = Identity::read([config.boot_id_file.as_path()], config.system_uuid_files.iter().map(PathBuf::as_path));
+    Start::new(subject, ledger, position, here)
+}
+
 /// Starts the allocator with what is before the damage of the journal. It imports nothing, because nothing can be recorded.
 fn open_damaged(
     config: &Config,
@@ -248,9 +253,7 @@ fn open_damaged(
     error!("{}", damaged.error());
     let mut ledger = Ledger::new(config.cooldown_seconds);
     damaged.take_changes().iter().for_each(|change| ledger.apply(change));
-    let subject = Subject { node: config.node.clone(), namespace: config.common.namespace.clone() };
-    let here = Identity::read([config.boot_id_file.as_path()], config.system_uuid_files.iter().map(PathBuf::as_path));
-    let start = Start::new(subject, &mut ledger, damaged.position(), here);
+    let start = begun(config, &mut ledger, damaged.position());
     let store = Box::new(damaged.into_store());
     let (allocator, ended) = Allocator::start(ledger, store, system_clock(), Arc::clone(metrics))?;
     Ok((allocator, ended, start))

@@ -12,10 +12,11 @@ use common::{assign, blue, confirmed_ledger, green};
 use ipam_core::ledger::{Attachment, Change, Ledger, Owner, Pick, Request};
 use ipam_core::{PoolKey, PoolKind};
 use ipam_crds::NodeBlock;
-use ipam_node_agent::allocator::{Allocator, Ended, Failure, Worker};
+use ipam_node_agent::allocator::{Allocator, Ended, Failure, Source, Worker};
+use ipam_node_agent::blocks::node_pools;
 use ipam_node_agent::metrics::Metrics;
-use ipam_node_store::Opened;
 use ipam_node_store::fake::FakeDisk;
+use ipam_node_store::{Opened, Read, RealDirectory};
 
 struct Rig {
     allocator: Allocator,
@@ -229,6 +230,27 @@ async fn every_address_in_use_can_be_freed_on_a_full_disk_and_nothing_else_takes
     played(&mut small.worker, allocator.look_for_room()).await.unwrap();
     assert_eq!(*small.allocator.full().borrow(), None);
     small.add(0).await.unwrap();
+}
+
+#[tokio::test]
+async fn a_damaged_journal_records_nothing_and_serves_releases_alone() {
+    let folder = tempfile::tempdir().unwrap();
+    let path = folder.path().join("store.d");
+    std::fs::create_dir(&path).unwrap();
+    std::fs::write(path.join("journal"), "no journal").unwrap();
+    let read = Opened::read_or_damaged(RealDirectory::lock(&path).unwrap()).unwrap();
+    let Read::Damaged(damaged) = read else { panic!("it is read") };
+    let (metrics, _) = Metrics::registered();
+    let blocks = [blue()];
+    let store = Box::new(damaged.into_store());
+    let (allocator, _ended) = Allocator::start(confirmed_ledger(&blocks), store, Arc::new(|| 0), metrics).unwrap();
+    let (pools, _) = node_pools(&blocks);
+    let note = Some("note".to_owned());
+    assert!(!allocator.configure(pools, Source::ApiServer(None), note).await.unwrap(), "the note is not recorded");
+    let refused = allocator.allocate(request("c1")).await.unwrap_err();
+    assert!(matches!(refused, Failure::Damaged(_)), "{refused}");
+    let pool = PoolKey::new(PoolKind::IpPool, "blue");
+    assert_eq!(allocator.release(vec![pool], Owner::new("c1", "net1")).await.unwrap(), 0);
 }
 
 #[tokio::test]

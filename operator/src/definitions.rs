@@ -17,6 +17,8 @@ use serde_json::{Map, Value};
 const SOON: Duration = Duration::from_secs(3);
 /// Between two looks while all is well.
 const LATER: Duration = Duration::from_mins(10);
+/// How long an answer is awaited.
+const ANSWER: Duration = Duration::from_secs(10);
 /// Fields of one kind that a message names.
 const MOST_FIELDS: usize = 4;
 
@@ -53,17 +55,30 @@ impl Definitions {
         self.missing().take();
     }
 
-    /// Returns once fields are missing.
+    /// Returns once fields are missing in two looks in a row: of several API servers, one can have an older document for a moment.
     ///
     /// # Errors
     /// Always.
     pub async fn lost(&self, client: &Client) -> Result<(), FieldsMissing> {
+        let (mut is_missing, mut is_unreadable) = (false, false);
         loop {
             let pause = match look(client).await {
-                Ok(Some(missing)) => return Err(missing),
-                Ok(None) => LATER,
+                Ok(None) => {
+                    (is_missing, is_unreadable) = (false, false);
+                    LATER
+                }
+                Ok(Some(missing)) if is_missing => return Err(missing),
+                Ok(Some(_)) => {
+                    is_missing = true;
+                    SOON
+                }
                 Err(error) => {
-                    tracing::debug!(error, "the schemas of the CustomResourceDefinitions cannot be read");
+                    if !std::mem::replace(&mut is_unreadable, true) {
+                        tracing::warn!(
+                            error,
+                            "the schemas of the CustomResourceDefinitions cannot be read, so their fields are not checked"
+                        );
+                    }
                     SOON
                 }
             };
@@ -80,7 +95,9 @@ impl Definitions {
 async fn look(client: &Client) -> Result<Option<FieldsMissing>, String> {
     let request = Request::get(format!("/openapi/v3/apis/{GROUP}/{VERSION}")).body(Vec::new());
     let request = request.map_err(|error| error.to_string())?;
-    let document: Value = client.request(request).await.map_err(|error| ipam_daemon::chain(&error))?;
+    let answer = tokio::time::timeout(ANSWER, client.request(request)).await;
+    let answer = answer.map_err(|_| format!("no answer within {} s", ANSWER.as_secs()))?;
+    let document: Value = answer.map_err(|error| ipam_daemon::chain(&error))?;
     let missing = fields_missing(&document)?;
     Ok((!missing.is_empty()).then(|| FieldsMissing(missing.join(", "))))
 }
@@ -152,6 +169,7 @@ fn compare(path: &str, ours: &JSONSchemaProps, found: &Value, missing: &mut Vec<
 
 #[cfg(test)]
 mod tests {
+    use kube::client::Body;
     use serde_json::json;
 
     use super::*;
@@ -202,6 +220,25 @@ mod tests {
             schema.pointer_mut(keeps).unwrap()["x-kubernetes-preserve-unknown-fields"] = json!(true);
             assert_eq!(fields_missing(&document), Ok(vec![]), "{keeps}");
         }
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn fields_are_lost_once_two_looks_in_a_row_miss_them() {
+        let (service, mut requests) = tower_test::mock::pair::<Request<Body>, http::Response<Body>>();
+        let client = Client::new(service, "pools");
+        let older = || without("IPPool", "/properties/status/properties", "releasing");
+        let serving = tokio::spawn(async move {
+            let mut looks = [document(), older(), document(), older(), json!({}), older()].into_iter();
+            while let Some((_, answer)) = requests.next_request().await {
+                let document = looks.next().unwrap();
+                answer.send_response(http::Response::new(Body::from(document.to_string().into_bytes())));
+            }
+            looks.len()
+        });
+        let lost = Definitions::default().lost(&client).await.unwrap_err();
+        drop(client);
+        assert_eq!(serving.await.unwrap(), 0, "it has looked at all of them");
+        assert!(lost.to_string().contains("ippools lacks status.releasing"), "{lost}");
     }
 
     #[test]

@@ -19,7 +19,7 @@ use ipam_node_agent::note::{Start, Subject};
 use ipam_node_agent::ready::Readiness;
 use ipam_node_agent::status::Reporter;
 use ipam_node_agent::watch::{Blocks, events};
-use ipam_node_store::{Position, Store, StoreError};
+use ipam_node_store::{Position, Room, Store, StoreError};
 use tokio::sync::{mpsc, watch};
 use tokio_util::sync::CancellationToken;
 
@@ -34,7 +34,7 @@ static EPOCH: AtomicU64 = AtomicU64::new(1);
 struct Forgetful(Position);
 
 impl Store for Forgetful {
-    fn make_room(&mut self, _: usize, _: usize) -> Result<(), StoreError> {
+    fn make_room(&mut self, _: usize, _: Room) -> Result<(), StoreError> {
         Ok(())
     }
 

@@ -18,7 +18,7 @@ use ipam_node_api::v1::{
     AllocateRequest, AllocateResponse, Attachment, DeallocateRequest, IpamFeatures, IpamMetadata, IpamParameters,
     IsAllocatedRequest, PoolType, ReleaseUnlistedRequest,
 };
-use ipam_node_store::{Position, Store, StoreError};
+use ipam_node_store::{Position, Room, Store, StoreError};
 use prost::Message;
 use tonic::{Code, Request, Status};
 
@@ -44,7 +44,7 @@ impl Kept {
 }
 
 impl Store for Kept {
-    fn make_room(&mut self, _: usize, _: usize) -> Result<(), StoreError> {
+    fn make_room(&mut self, _: usize, _: Room) -> Result<(), StoreError> {
         Ok(())
     }
 

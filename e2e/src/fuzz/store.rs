@@ -7,7 +7,7 @@ use std::io;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use ipam_core::ledger::{Change, Ledger, Reservation};
-use ipam_node_store::{Directory, DiskFile, Journal, Opened, Store as _};
+use ipam_node_store::{Directory, DiskFile, Journal, Opened, Room, Store as _};
 
 use super::node::reservation;
 
@@ -176,7 +176,7 @@ pub(super) fn run(data: &[u8]) {
 fn kept(memory: &Memory, opened: Opened<Memory>, ledger: &Ledger) {
     let mut journal = begun(opened, ledger);
     let change = Change::Reserve { reservation: reservation("late"), moves_cursor: false };
-    assert!(journal.make_room(1_000, 0).is_ok() && journal.commit(std::slice::from_ref(&change)).is_ok());
+    assert!(journal.make_room(1_000, Room::Release).is_ok() && journal.commit(std::slice::from_ref(&change)).is_ok());
     drop(journal);
     let wanted: Vec<Change> = ledger.snapshot().into_iter().chain([change]).collect();
     assert_eq!(held(&read(memory).1), held(&replayed(&wanted)), "the next start knows of something else");

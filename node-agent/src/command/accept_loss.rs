@@ -25,3 +25,40 @@ pub(super) fn run(flags: &Flags) -> Result<String, String> {
     store.commit(&[change])?;
     Ok("the agent takes its journal for complete when it starts\n".to_owned())
 }
+
+#[cfg(test)]
+mod tests {
+    use clap::Parser;
+    use ipam_core::ledger::{Change, Ledger};
+    use ipam_node_store::{Opened, Position, RealDirectory};
+
+    use super::*;
+    use crate::identity::Identity;
+    use crate::note::{Noted, Start, Subject};
+
+    #[derive(Parser)]
+    struct Line {
+        #[command(flatten)]
+        flags: Flags,
+    }
+
+    #[test]
+    fn the_position_that_the_agent_compares_stays() {
+        let folder = tempfile::tempdir().unwrap();
+        let store_file = folder.path().join("store");
+        let subject = Subject { node: "n1".into(), namespace: "pools".into() };
+        let directory = crate::flags::directory_of(&store_file);
+        let compared = [Change::Note { text: subject.text(&Noted::default()) }];
+        Opened::read(RealDirectory::lock(&directory).unwrap()).unwrap().begin(&compared).unwrap();
+        let line = ["accept-loss", "--yes", "--store-file", store_file.to_str().unwrap()];
+        run(&Line::parse_from(line).flags).unwrap();
+        let journal = ipam_node_store::contents(&directory).unwrap().unwrap();
+        assert_eq!(journal.position.epoch, 2, "the command begins another epoch");
+        let mut ledger = Ledger::new(0);
+        journal.changes.iter().for_each(|change| ledger.apply(change));
+        let start = Start::new(subject, &mut ledger, journal.position, Identity::default());
+        // The report of the agent can be later than this, and has grants as ended that the journal has as confirmed.
+        assert_eq!(start.noted().uncompared, Some(Position { epoch: 1, sequence: 0 }));
+        assert!(start.noted().accepts_loss);
+    }
+}

@@ -109,15 +109,20 @@ impl Writable {
     /// Makes `changes` durable. Returns whether the journal is a new file, which needs space for a second one.
     pub(super) fn commit(mut self, changes: &[Change]) -> Result<bool, String> {
         let before = self.opened.position();
+        for change in changes {
+            self.ledger.apply(change);
+        }
         // A new file begins a new epoch. The agent still compares the position before it with the report.
         let note = note::opened_at(&self.ledger, before);
-        note.iter().chain(changes).for_each(|change| self.ledger.apply(change));
+        if let Some(change) = &note {
+            self.ledger.apply(change);
+        }
         let mut journal = self.opened.begin(&self.ledger.snapshot()).map_err(|error| error.to_string())?;
         let Position { epoch, .. } = journal.position();
         if epoch > before.epoch {
             return Ok(true);
         }
-        let changes: Vec<_> = note.into_iter().chain(changes.iter().cloned()).collect();
+        let changes: Vec<_> = changes.iter().cloned().chain(note).collect();
         journal.commit(&changes).map_err(|error| error.to_string())?;
         Ok(false)
     }

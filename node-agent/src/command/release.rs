@@ -55,7 +55,9 @@ pub(super) fn run(flags: &Flags) -> Result<String, String> {
             let change = Change::Release { pool: held.pool.clone(), owner: held.owner.clone(), at };
             store.commit(&[change])?;
         }
-        Err(Refused::InUse(why)) => flags.ask_agent(held).map_err(|error| format!("{why}; {error}"))?,
+        Err(Refused::InUse(_)) => flags
+            .ask_agent(held)
+            .map_err(|error| format!("an agent uses the store, and only it can release the address: {error}"))?,
         Err(Refused::Failed(why)) => return Err(why),
     }
     Ok(format!("released {}\n", named(held)))
@@ -110,8 +112,12 @@ fn named(held: &Reservation) -> String {
         (namespace, name) => format!("pod {namespace}/{name}"),
     };
     let text = format!(
-        "{} of {pod} in {} (interface {}, sandbox {})",
-        held.addr, held.pool, held.owner.if_name, held.owner.container_id
+        "{} of {pod} in {} {} (interface {}, sandbox {})",
+        held.addr,
+        held.pool.kind.kind(),
+        held.pool.name,
+        held.owner.if_name,
+        held.owner.container_id
     );
     text.escape_debug().to_string()
 }

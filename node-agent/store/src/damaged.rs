@@ -5,7 +5,7 @@
 
 use ipam_core::ledger::Change;
 
-use super::{Position, Store, StoreError};
+use super::{Position, Room, Store, StoreError};
 
 /// What could be read of a damaged journal. It keeps the lock of the folder.
 #[derive(Debug)]
@@ -55,8 +55,8 @@ impl<D> Damaged<D> {
 pub struct ReadOnly<D>(Damaged<D>);
 
 impl<D: Send> Store for ReadOnly<D> {
-    fn make_room(&mut self, _bytes: usize, spare: usize) -> Result<(), StoreError> {
-        if spare == 0 { Ok(()) } else { Err(self.0.error()) }
+    fn make_room(&mut self, _bytes: usize, room: Room) -> Result<(), StoreError> {
+        if room == Room::Release { Ok(()) } else { Err(self.0.error()) }
     }
 
     fn commit(&mut self, _changes: &[Change]) -> Result<(), StoreError> {

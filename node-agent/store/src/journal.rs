@@ -18,7 +18,7 @@ use ipam_core::ledger::Change;
 use tracing::warn;
 
 use super::disk::{Directory, DiskFile};
-use super::{Damaged, Position, Store, StoreError, codec, record, room_for_releases};
+use super::{Damaged, Position, Room, Store, StoreError, codec, record, room_for_releases};
 
 const FILE: &str = "journal";
 const NEW_FILE: &str = "journal.new";
@@ -224,8 +224,12 @@ struct OpenFile<F> {
 }
 
 impl<D: Directory> Store for Journal<D> {
-    fn make_room(&mut self, bytes: usize, spare: usize) -> Result<(), StoreError> {
+    fn make_room(&mut self, bytes: usize, room: Room) -> Result<(), StoreError> {
         self.usable()?;
+        let spare = match room {
+            Room::Release => 0,
+            Room::Other { spare } => spare,
+        };
         let needed = self.file.end + record::size(codec::HEADER + bytes) + record::HEADER + spare;
         if needed + self.file.chunk / LOW_WATER <= self.file.len {
             return Ok(());

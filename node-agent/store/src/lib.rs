@@ -79,11 +79,25 @@ pub struct Position {
     pub sequence: u64,
 }
 
+/// What a record is for.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Room {
+    /// It only frees addresses.
+    Release,
+    /// Anything else. So many bytes stay for later releases.
+    Other {
+        /// The bytes.
+        spare: usize,
+    },
+}
+
 /// A durable history of changes. One owner; no call returns before what it says is durable.
 pub trait Store: Send {
-    /// Makes sure that a record with `bytes` of payload fits, and leaves `spare` bytes for later ones; 0 for changes that only free addresses.
-    /// [`StoreError::Full`] changes nothing. A damaged journal takes only changes with `spare` 0.
-    fn make_room(&mut self, bytes: usize, spare: usize) -> Result<(), StoreError>;
+    /// Makes sure that a record with `bytes` of payload fits.
+    ///
+    /// # Errors
+    /// [`StoreError::Full`] and [`StoreError::Damaged`] change nothing.
+    fn make_room(&mut self, bytes: usize, room: Room) -> Result<(), StoreError>;
 
     /// Makes all of `changes` durable, or none of them. On an error the store must not be used any more.
     fn commit(&mut self, changes: &[Change]) -> Result<(), StoreError>;

@@ -5,7 +5,7 @@ use std::sync::{Arc, Mutex};
 
 use ipam_core::ledger::Change;
 use ipam_node_agent::note::Noted;
-use ipam_node_store::{Position, Store, StoreError};
+use ipam_node_store::{Position, Room, Store, StoreError};
 
 use super::subject;
 
@@ -55,11 +55,11 @@ impl OnDisk {
 }
 
 impl Store for OnDisk {
-    fn make_room(&mut self, bytes: usize, spare: usize) -> Result<(), StoreError> {
+    fn make_room(&mut self, bytes: usize, room: Room) -> Result<(), StoreError> {
         if self.disk.is_full.load(Ordering::SeqCst) {
             return Err(StoreError::Full { place: "test".into() });
         }
-        self.inner.make_room(bytes, spare)
+        self.inner.make_room(bytes, room)
     }
 
     fn commit(&mut self, changes: &[Change]) -> Result<(), StoreError> {

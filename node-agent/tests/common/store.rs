@@ -6,7 +6,7 @@ use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
 use ipam_core::ledger::Change;
-use ipam_node_store::{Position, Store, StoreError};
+use ipam_node_store::{Position, Room, Store, StoreError};
 
 /// What the test tells a commit to do.
 pub(crate) enum Verdict {
@@ -59,7 +59,7 @@ impl Control {
 }
 
 impl Store for Controlled {
-    fn make_room(&mut self, _bytes: usize, _spare: usize) -> Result<(), StoreError> {
+    fn make_room(&mut self, _bytes: usize, _room: Room) -> Result<(), StoreError> {
         if self.full.load(Ordering::SeqCst) { Err(StoreError::Full { place: "test".into() }) } else { Ok(()) }
     }
 

@@ -253,7 +253,7 @@ fn after_a_failed_sync_nothing_is_accepted_and_no_sync_is_tried_again() {
     disk.fail_sync_at(disk.syncs() + 1);
     assert!(matches!(journal.commit(&[reserve(1)]), Err(StoreError::Io { .. })));
     let syncs = disk.syncs();
-    for refused in [journal.commit(&[reserve(2)]), journal.make_room(10, 0), journal.compact(&[])] {
+    for refused in [journal.commit(&[reserve(2)]), journal.make_room(10, Room::Release), journal.compact(&[])] {
         assert!(matches!(refused, Err(StoreError::Io { .. })));
     }
     assert_eq!(disk.syncs(), syncs);
@@ -265,18 +265,18 @@ fn a_full_disk_is_refused_before_anything_is_written_and_releases_have_room_left
     let (mut journal, mut ledger) = open(&disk).unwrap();
     disk.set_room(Some(disk.bytes(FILE).len()));
     let mut given = 0;
-    while journal.make_room(1000, 0).is_ok() {
+    while journal.make_room(1000, Room::Release).is_ok() {
         committed(&mut journal, &mut ledger, &[reserve(given)]);
         given += 1;
     }
     assert!(given > 10, "what is zero-filled ahead is used up first");
-    let refused = journal.make_room(1_000, 0).unwrap_err();
+    let refused = journal.make_room(1_000, Room::Release).unwrap_err();
     assert!(refused.is_harmless() && refused.to_string().contains("no space left"), "{refused}");
     assert!(journal.compact(&ledger.snapshot()).unwrap_err().is_harmless());
-    journal.make_room(100, 0).unwrap();
+    journal.make_room(100, Room::Release).unwrap();
     committed(&mut journal, &mut ledger, &[release(0)]);
     disk.set_room(None);
-    journal.make_room(1_000, 0).unwrap();
+    journal.make_room(1_000, Room::Release).unwrap();
     committed(&mut journal, &mut ledger, &[reserve(given)]);
     assert_eq!(open(&disk).unwrap().1.snapshot(), ledger.snapshot());
 }
@@ -298,14 +298,14 @@ fn an_agent_starts_on_a_full_disk_serves_what_is_held_and_gives_when_there_is_ro
         assert_eq!(found.snapshot(), ledger.snapshot());
         committed(&mut journal, &mut ledger, &[release(number)]);
         assert!(journal.position() > before, "positions never fall");
-        while journal.make_room(1_000, 0).is_ok() {
+        while journal.make_room(1_000, Room::Release).is_ok() {
             committed(&mut journal, &mut ledger, &[reserve(7), release(7)]);
         }
     }
     disk.set_room(None);
     let (mut journal, found) = open(&disk).unwrap();
     assert_eq!(found.snapshot(), ledger.snapshot());
-    journal.make_room(1_000, 0).unwrap();
+    journal.make_room(1_000, Room::Release).unwrap();
 }
 
 #[test]
