@@ -333,11 +333,12 @@ impl Allowed {
     }
 }
 
-/// Whether an address of the node is also recorded for another node, or used by a pod there.
+/// Whether an address of the node is also recorded for another node, or used by a pod there. The other one may have it from
+/// another pool: a pool that is gone, or has moved, does not keep the address from the others.
 pub(super) fn is_elsewhere(records: &Records, nodes: &[Node], node: &str, held: &Held) -> bool {
-    let is_recorded = |it: &Assignment| it.pool == held.pool && it.node != node && it.range.contains(held.addr);
-    let mut others = nodes.iter().filter(|it| it.name != node).flat_map(Node::held).map(|(_, other)| other);
-    records.recorded().iter().any(is_recorded) || others.any(|other| other.pool == held.pool && other.addr == held.addr)
+    let is_recorded = |it: &Assignment| it.node != node && it.range.contains(held.addr);
+    let mut others = nodes.iter().filter(|it| it.name != node).flat_map(Node::held);
+    records.recorded().iter().any(is_recorded) || others.any(|(_, other)| other.addr == held.addr)
 }
 
 /// Why a status may record the address for another node: a restore took back the record of this one.
