@@ -292,9 +292,9 @@ impl Worker {
         };
         match full {
             None => batch.answers.push(answer),
-            Some(full) => {
-                self.metrics.store_full.inc();
-                batch.answers.push(answer.refused(&full));
+            Some(why) => {
+                self.count(&why);
+                batch.answers.push(answer.refused(&why));
             }
         }
         Ok(())
@@ -354,17 +354,24 @@ impl Worker {
             return Ok(());
         }
         let room = self.room(0);
-        if let Some(full) = self.add(batch, steps, room)? {
+        if let Some(why) = self.add(batch, steps, room)? {
             self.steps_wait = true;
             if !has_waited {
-                self.metrics.store_full.inc();
+                self.count(&why);
                 warn!(
-                    error = %full,
-                    "the disk is full: the agent uses no new block and reports no released block as ended; free space, the agent tries again"
+                    error = %why,
+                    "the journal takes no records: the agent uses no new block and reports no released block as ended"
                 );
             }
         }
         Ok(())
+    }
+
+    /// Counts what the disk had no room for. A damaged journal takes nothing however much room there is.
+    fn count(&self, why: &StoreError) {
+        if why.is_harmless() {
+            self.metrics.store_full.inc();
+        }
     }
 
     /// Makes the batch durable, then tells.

@@ -100,26 +100,41 @@ impl Import {
         Ok(Some(Self { path: path.to_owned(), digest: digest(&text), records, _locks: locks }))
     }
 
-    /// Records in `ledger` what it does not know of this store, and returns these changes. Nothing is durable yet: the next snapshot has it.
-    pub fn record(&self, ledger: &mut Ledger) -> Vec<Change> {
-        let source = self.path.display().to_string();
-        if ledger.imported(&source) == Some(&self.digest) {
-            return Vec::new();
+    /// Records in `ledger` what it does not know of this store, unless the same content was imported before: what pods have released since
+    /// does not come back. Nothing is durable yet: the next snapshot has it.
+    pub fn record(&self, ledger: &mut Ledger) {
+        if ledger.imported(&self.source()) == Some(&self.digest) {
+            return;
         }
-        let (mut changes, conflicts) = missing(ledger, &self.records);
-        let reserved = changes.iter().filter(|change| matches!(change, Change::Reserve { .. })).count();
-        changes.push(Change::Imported { source, digest: self.digest });
+        let (changes, conflicts) = self.changes(ledger);
         for change in &changes {
             ledger.apply(change);
         }
+        let reserved = changes.iter().filter(|change| matches!(change, Change::Reserve { .. })).count();
         info!(path = %self.path.display(), reserved, conflicts = conflicts.len(), "imported the store of nv-ipam");
         for conflict in conflicts {
             conflict.log();
         }
-        changes
     }
 
-    /// What [`Self::record`] would do.
+    /// What `ledger` does not know of this store, whether or not the same content was imported before.
+    pub(crate) fn news(&self, ledger: &Ledger) -> Vec<Change> {
+        self.changes(ledger).0
+    }
+
+    /// The changes of an import, and the conflicts.
+    fn changes(&self, ledger: &Ledger) -> (Vec<Change>, Vec<Conflict>) {
+        let (mut changes, conflicts) = missing(ledger, &self.records);
+        changes.push(Change::Imported { source: self.source(), digest: self.digest });
+        (changes, conflicts)
+    }
+
+    /// The name of this store in the ledger.
+    fn source(&self) -> String {
+        self.path.display().to_string()
+    }
+
+    /// What an import of [`Self::news`] does.
     pub(crate) fn preview(&self, ledger: &Ledger) -> Preview {
         let (changes, conflicts) = missing(ledger, &self.records);
         let new = changes.iter().filter_map(|change| match change {

@@ -243,7 +243,8 @@ async fn a_damaged_journal_records_nothing_and_serves_releases_alone() {
     let (metrics, _) = Metrics::registered();
     let blocks = [blue()];
     let store = Box::new(damaged.into_store());
-    let (allocator, _ended) = Allocator::start(confirmed_ledger(&blocks), store, Arc::new(|| 0), metrics).unwrap();
+    let (ledger, clock) = (confirmed_ledger(&blocks), Arc::new(|| 0));
+    let (allocator, _ended) = Allocator::start(ledger, store, clock, Arc::clone(&metrics)).unwrap();
     let (pools, _) = node_pools(&blocks);
     let note = Some("note".to_owned());
     assert!(!allocator.configure(pools, Source::ApiServer(None), note).await.unwrap(), "the note is not recorded");
@@ -251,6 +252,7 @@ async fn a_damaged_journal_records_nothing_and_serves_releases_alone() {
     assert!(matches!(refused, Failure::Damaged(_)), "{refused}");
     let pool = PoolKey::new(PoolKind::IpPool, "blue");
     assert_eq!(allocator.release(vec![pool], Owner::new("c1", "net1")).await.unwrap(), 0);
+    assert_eq!(metrics.store_full.get(), 0, "the disk has room");
 }
 
 #[tokio::test]

@@ -15,8 +15,8 @@ use serde_json::{Map, Value};
 
 /// Between two looks while fields are missing, or the schemas cannot be read.
 const SOON: Duration = Duration::from_secs(3);
-/// Between two looks while all is well.
-const LATER: Duration = Duration::from_mins(10);
+/// Between two looks while all is well. Until the next look, an operator works with whatever definitions were applied meanwhile.
+const LATER: Duration = Duration::from_mins(1);
 /// How long an answer is awaited.
 const ANSWER: Duration = Duration::from_secs(10);
 /// Fields of one kind that a message names.
@@ -55,39 +55,36 @@ impl Definitions {
         self.missing().take();
     }
 
-    /// Returns once fields are missing in two looks in a row: of several API servers, one can have an older document for a moment.
-    ///
-    /// # Errors
-    /// Always.
-    pub async fn lost(&self, client: &Client) -> Result<(), FieldsMissing> {
-        let (mut is_missing, mut is_unreadable) = (false, false);
-        loop {
-            let pause = match look(client).await {
-                Ok(None) => {
-                    (is_missing, is_unreadable) = (false, false);
-                    LATER
-                }
-                Ok(Some(missing)) if is_missing => return Err(missing),
-                Ok(Some(_)) => {
-                    is_missing = true;
-                    SOON
-                }
-                Err(error) => {
-                    if !std::mem::replace(&mut is_unreadable, true) {
-                        tracing::warn!(
-                            error,
-                            "the schemas of the CustomResourceDefinitions cannot be read, so their fields are not checked"
-                        );
-                    }
-                    SOON
-                }
-            };
-            tokio::time::sleep(pause).await;
-        }
-    }
-
     fn missing(&self) -> MutexGuard<'_, Option<FieldsMissing>> {
         self.missing.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+/// Returns the missing fields once two looks in a row miss some: of several API servers, one can have an older document for a moment.
+pub async fn lost(client: &Client) -> FieldsMissing {
+    let (mut is_missing, mut is_unreadable) = (false, false);
+    loop {
+        let pause = match look(client).await {
+            Ok(None) => {
+                (is_missing, is_unreadable) = (false, false);
+                LATER
+            }
+            Ok(Some(missing)) if is_missing => return missing,
+            Ok(Some(_)) => {
+                is_missing = true;
+                SOON
+            }
+            Err(error) => {
+                if !std::mem::replace(&mut is_unreadable, true) {
+                    tracing::warn!(
+                        error,
+                        "the schemas of the CustomResourceDefinitions cannot be read, so their fields are not checked"
+                    );
+                }
+                SOON
+            }
+        };
+        tokio::time::sleep(pause).await;
     }
 }
 
@@ -235,7 +232,7 @@ mod tests {
             }
             looks.len()
         });
-        let lost = Definitions::default().lost(&client).await.unwrap_err();
+        let lost = lost(&client).await;
         drop(client);
         assert_eq!(serving.await.unwrap(), 0, "it has looked at all of them");
         assert!(lost.to_string().contains("ippools lacks status.releasing"), "{lost}");

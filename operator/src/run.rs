@@ -16,7 +16,7 @@ use tokio_util::sync::CancellationToken;
 
 use crate::api_writer::ApiWriter;
 use crate::controllers::{Controllers, Watches};
-use crate::definitions::Definitions;
+use crate::definitions::{self, Definitions};
 use crate::election::marker::{MarkerWriter, marker};
 use crate::election::{Election, Leadership, identity};
 use crate::flags::{Config, FlagError};
@@ -185,8 +185,8 @@ async fn work(
     if stop.run_until_cancelled(definitions.complete(&client)).await.is_none() {
         return Ok(());
     }
-    let lost = async { stop.run_until_cancelled(definitions.lost(&client)).await.unwrap_or(Ok(())) };
-    let lost = lost.map(|lost| lost.map_err(anyhow::Error::from));
+    let lost = stop.run_until_cancelled(definitions::lost(&client));
+    let lost = lost.map(|lost| lost.map_or(Ok(()), |missing| Err(anyhow::Error::from(missing))));
     let controllers = controllers.run(lead.subscribe(), stop.clone());
     let mut election = match election {
         Either::Left(election) => election,

@@ -151,6 +151,11 @@ async fn a_store_in_another_place_is_imported_by_a_command() {
     assert!(code == Some(0) && text.contains("addresses imported: 1\n  IPPool blue 192.168.0.2 "), "{text}{stderr}");
     let (code, text, stderr) = store(&home, &["import", &from]);
     assert!(code == Some(0) && text.contains("imported: 0\n") && text.contains("already: 1\n"), "{text}{stderr}");
+    // The same content again, after its address was freed by mistake.
+    let (code, _, stderr) = store(&home, &["release", "--address=192.168.0.2", "--yes"]);
+    assert_eq!(code, Some(0), "{stderr}");
+    let (code, text, stderr) = store(&home, &["import", &from]);
+    assert!(code == Some(0) && text.contains("addresses imported: 1\n"), "{text}{stderr}");
     let (_agent, client) = home.start().await;
     client.is_allocated(parameters(&["blue"], "old"), deadline()).await.unwrap();
     let (code, _, stderr) = store(&home, &["import", "--from=/nowhere"]);

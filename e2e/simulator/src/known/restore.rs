@@ -38,6 +38,9 @@ fn while_down(history: &[Action], node: u8) -> &[Action] {
         | Action::PutStoreBack { node: it }
         | Action::Wipe { node: it }
         | Action::AddAndCrash { node: it, .. }
+        | Action::AddAndCut { node: it, .. }
+        | Action::AgentHearAndKill { node: it, .. }
+        | Action::PowerCut { node: it, .. }
         | Action::FailSync { node: it, .. } => it == node,
         // The agent runs, but cannot record anything.
         Action::Disk { node: it, is } => it == node && is != Disk::Well,
