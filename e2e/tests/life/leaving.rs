@@ -109,8 +109,9 @@ fn a_pool_without_spare_blocks_outlives_the_replacement_of_its_nodes() {
     stage.api.create(IPPOOLS, "p", &stage.for_us(ip_spec("10.84.0.0/29", 3)));
     let before = stage.api.await_count(IPPOOLS, "p", 2);
     for (leaves, joins) in [(0, 2), (1, 3)] {
-        let pod = stage.resident(leaves, IPPOOLS, "p");
         let (old, new) = (&names[leaves], &names[joins]);
+        stage.await_told(old, "Active");
+        let pod = stage.resident(leaves, IPPOOLS, "p");
         // What drains a node keeps it by a finalizer until it is done.
         let finalizer = |value: &str| {
             let patch = format!(r#"{{"metadata":{{"finalizers":{value}}}}}"#);
