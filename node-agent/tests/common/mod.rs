@@ -160,14 +160,18 @@ pub(crate) fn confirmed_ledger(blocks: &[NodeBlock]) -> Ledger {
 /// Records a spec in the journal of an agent that does not run, as an agent does once the API server has sent it and has confirmed its
 /// grants.
 pub(crate) fn save_spec(store: &Path, namespace: &str, spec: NodeSpec) {
-    confirm_in(store, &spec.blocks);
-    save_unconfirmed(store, namespace, spec);
+    // In one go: a child that another test starts at this moment holds the lock of the store until it has become its program.
+    append(store, confirmations(&spec.blocks).into_iter().chain([note(namespace, spec)]));
 }
 
 /// Records a spec in the journal of an agent that does not run. No grant is confirmed.
 pub(crate) fn save_unconfirmed(store: &Path, namespace: &str, spec: NodeSpec) {
+    append(store, [note(namespace, spec)]);
+}
+
+fn note(namespace: &str, spec: NodeSpec) -> Change {
     let subject = Subject { node: "node1".into(), namespace: namespace.into() };
-    append(store, [Change::Note { text: subject.text(&Noted::first(spec)) }]);
+    Change::Note { text: subject.text(&Noted::first(spec)) }
 }
 
 /// Confirms the grants of these blocks in the journal of an agent that does not run.
