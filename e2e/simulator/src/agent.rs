@@ -407,9 +407,10 @@ impl Node {
         }
     }
 
-    /// Marks pods as unknown whose addresses are neither in the journal nor in the report.
+    /// Marks pods as unknown whose addresses are neither in the journal nor in the report. The pods of a report of an earlier boot have ended.
     fn forget(&mut self, report: Option<&Standing>) {
-        let (ledger, lost) = (self.disk.ledger(), self.lost());
+        let (ledger, lost, here) = (self.disk.ledger(), self.lost(), self.identity());
+        let report = report.filter(|standing| !here.is_another_boot(&standing.identity()));
         let reports = || report.iter().flat_map(|standing| &standing.status.pools);
         let is_known = |pod: &String, it: &Held| {
             ledger.held_by(&it.pool, &Owner::new(pod.clone(), IF_NAME)).is_some()

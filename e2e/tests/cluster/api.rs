@@ -215,9 +215,14 @@ impl Api {
         .unwrap()
     }
 
-    /// Removes a pool of which no pod uses an address, and waits until no node has a block of it.
+    /// Removes a pool of which no pod uses an address, and waits until it is gone and no node has a block of it.
     pub(crate) fn remove_pool(&self, kind: &str, name: &str) {
         self.delete(kind, name);
+        // Its finalizer may go later than its last block. A pool of the same name that is applied meanwhile would change this one.
+        eventually_blocking(&format!("{kind}/{name} is gone"), SOON, || {
+            self.find(kind, name).map_or(Ok(()), |pool| Err(pool.to_string()))
+        })
+        .unwrap();
         let of_it = |block: &Value| block["name"] == name && block["poolType"] == kind_of(kind);
         eventually_blocking(&format!("no node has a block of {kind}/{name}"), SOON, || {
             let holds = |node: &&Value| node["spec"]["pools"].as_array().is_some_and(|pools| pools.iter().any(of_it));

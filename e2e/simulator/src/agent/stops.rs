@@ -14,17 +14,22 @@ impl Node {
             return;
         }
         self.starts += 1;
-        let here = Identity {
-            store: Some(format!("{}-{}", self.name, self.starts)),
-            machine: Some(self.name.clone()),
-            boot: Some(self.boots.to_string()),
-        };
+        let here = self.identity();
         match Process::start(&self.name, &mut self.disk, here, &self.wall, clock) {
             Ok(process) => self.process = process,
             Err(wrong) => self.blame(Some(wrong)),
         }
         if self.process.is_some() {
             self.retry_deletes(clock);
+        }
+    }
+
+    /// This machine in this boot, and the ID that a new store gets.
+    pub(super) fn identity(&self) -> Identity {
+        Identity {
+            store: Some(format!("{}-{}", self.name, self.starts)),
+            machine: Some(self.name.clone()),
+            boot: Some(self.boots.to_string()),
         }
     }
 
