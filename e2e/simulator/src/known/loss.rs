@@ -2,7 +2,7 @@
 
 use super::order::{
     LEASE, PutBack, adds_for_a_user, after, around, deletes_ipam_node, ends, ends_a_leader, has, is_undefine, is_user,
-    looks, names_pool, pools_with_the_address, put_backs, running, writes,
+    looks, names_pool, pools_with_the_address, put_backs, running, starts_again, writes,
 };
 use crate::Failure;
 use crate::action::{Action, Fate};
@@ -91,15 +91,17 @@ fn running_at(history: &[Action], at: usize) -> impl Iterator<Item = u8> {
 }
 
 /// All records are lost, and a leader ends. Later a Node leaves whose pod has the address, and another leader does not wait for its report.
-/// A leader also ends with a restore of a backup that lacks these records.
+/// A leader also ends with a restore of a backup that lacks these records, and without an action when its Lease expires. It then starts again.
 pub(super) fn is_of_a_node_that_left_before_a_leader(failure: &Failure) -> bool {
     let history = &failure.history;
     let leaves = |action| matches!(action, Action::NodeLeaves { node } if is_user(failure, node));
     let ends = |action| ends_a_leader(action) || action == Action::Restore;
     let is_of_it = |(before, _, later): (&[Action], Action, &[Action])| {
         // The leader that requested the report ends before or after the Node leaves, and another one writes.
-        let ended_before = has(after(before, is_undefine), ends) && has(later, writes);
-        ended_before || (has(before, is_undefine) && has(after(later, ends), writes))
+        let lost = before.len() - after(before, is_undefine).len();
+        let ended_before = (has(&before[lost..], ends) || starts_again(before, lost)) && has(later, writes);
+        let ended_after = has(after(later, ends), writes) || starts_again(history, before.len());
+        ended_before || (has(before, is_undefine) && ended_after)
     };
     let lacks_them = |it: &PutBack<'_>| has(it.before, is_undefine);
     around(history, leaves).any(is_of_it)

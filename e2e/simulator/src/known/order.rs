@@ -212,6 +212,15 @@ pub(super) fn running(history: &[Action]) -> BTreeSet<u8> {
     running
 }
 
+/// Whether a replica starts in `history[from..]` that runs already by the actions: its Lease expired during rounds of another.
+pub(super) fn starts_again(history: &[Action], from: usize) -> bool {
+    (from..history.len()).any(|at| {
+        let Action::Start { replica: of, .. } = history[at] else { return false };
+        let is_of_another = |action| matches!(action, Action::Round { replica } if replica % REPLICAS != of % REPLICAS);
+        running(&history[..at]).contains(&(of % REPLICAS)) && has(&history[from..at], is_of_another)
+    })
+}
+
 /// The names of the applied pools whose network has the address.
 pub(super) fn pools_with_the_address(failure: &Failure, history: &[Action]) -> BTreeSet<&'static str> {
     let Some(addr) = address(failure) else { return BTreeSet::new() };
