@@ -155,14 +155,17 @@ impl Seen<'_> {
         self.world.nodes.iter().any(|node| self.is_contradicted_on(layout, &node.name))
     }
 
-    /// Whether two agents report an address of the pool. The operator sees that.
+    /// Whether two agents report an address of the pool that is no gateway. The operator sees that.
     pub(super) fn is_reported_twice(&self, layout: &Layout) -> bool {
         let mut found: Vec<(String, AddrRange)> = Vec::new();
         for object in self.server.list("ipamnodes") {
             let node = text(object, "/metadata/name");
+            let gateway = gateway_of(object, layout);
             for report in object["status"]["pools"].as_array().into_iter().flatten() {
                 if pool_of_entry(report) == layout.key {
-                    found.extend(reported(report).into_iter().map(|range| (node.clone(), range)));
+                    // By `allocateDefaultGateway`, pods of several nodes may have the gateway.
+                    let ranges = reported(report).into_iter().filter(|range| Some(*range) != gateway);
+                    found.extend(ranges.map(|range| (node.clone(), range)));
                 }
             }
         }
@@ -200,6 +203,14 @@ impl Seen<'_> {
             lists.flat_map(|object| claims(object, "allocations").into_iter().chain(claims(object, "releasing")));
         blocks.any(|(node, block)| self.is_without_agent(&node) && which(&block))
     }
+}
+
+/// The gateway that the IPAMNode has for the pool.
+fn gateway_of(ipam_node: &Value, layout: &Layout) -> Option<AddrRange> {
+    let mut entries = ipam_node["spec"]["pools"].as_array().into_iter().flatten();
+    let entry = entries.find(|entry| pool_of_entry(entry) == layout.key)?;
+    let gateway = entry["gateway"].as_str()?.parse().ok()?;
+    AddrRange::new(gateway, gateway)
 }
 
 /// Whether the operator has requested a report of the node that the agent has not made.
