@@ -238,6 +238,12 @@ impl Node {
         self.has_lost_its_store
     }
 
+    /// Whether the agent goes by the IPAMNode with this uid.
+    pub(super) fn knows_object(&self, uid: &str) -> bool {
+        let in_force = self.process.as_ref().and_then(|process| process.in_force.as_ref());
+        in_force.is_some_and(|in_force| in_force.spec.uid == uid)
+    }
+
     /// The addresses that the agent reports without a record.
     pub(super) fn lost(&self) -> Vec<(PoolKey, AddrRange)> {
         let noted = self.process.as_ref().map_or_else(|| self.disk.noted(&self.name), |it| it.noted.clone());
@@ -359,25 +365,25 @@ impl Node {
         let Some(told) = process.watch.next(server) else { return false };
         let had_lost = process.noted.lost().is_some();
         let heard = process.hear(told, killed, clock);
-        if self.has_ended() {
+        let has_ended = self.has_ended();
+        if matches!(heard, Heard::Killed) && !has_ended {
+            self.activity.count("agents killed while a spec was saved");
+            self.crash();
+        }
+        if has_ended || matches!(heard, Heard::Killed) {
+            // What is saved may have discarded the addresses, too.
+            if had_lost && self.lost().is_empty() {
+                self.forget(None);
+            }
             return false;
         }
         match heard {
-            Heard::Killed => {
-                self.activity.count("agents killed while a spec was saved");
-                self.crash();
-                // The saved spec may have discarded the addresses, too.
-                if had_lost && self.lost().is_empty() {
-                    self.forget(None);
-                }
-                return false;
-            }
             Heard::FirstReport(later) => {
                 if self.disk.went_back() {
                     self.forget(later.as_deref());
                 }
             }
-            Heard::Nothing | Heard::Object => {}
+            Heard::Nothing | Heard::Object | Heard::Killed => {}
         }
         if had_lost && !self.says_lost() {
             // An admin has discarded the addresses of the earlier report.

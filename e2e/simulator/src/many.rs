@@ -27,8 +27,10 @@ pub struct Found {
 /// A run of fewer histories is too small to check what never happens and which share of its checks a reason leaves out.
 pub const ENOUGH: u64 = 30_000;
 
-/// Maximum share of the checks of a law that all its reasons together may leave out, in percent.
+/// Maximum share of the checks of a law that one reason may leave out, in percent.
 const MOST_ALLOWED: u64 = 5;
+/// The same for all its reasons together. Longer histories have more of them.
+const MOST_TOGETHER: u64 = 6;
 
 /// What was played.
 #[derive(Clone, Default, Debug, Serialize, Deserialize)]
@@ -72,9 +74,9 @@ impl Totals {
                 wide.map(|share| format!("{}, at most {MOST_ALLOWED} % may be", share.to_string().trim_start())),
             );
             for (law, uses, checks) in self.activity.left_out() {
-                if uses * 100 > checks * MOST_ALLOWED {
+                if uses * 100 > checks * MOST_TOGETHER {
                     wrong.push(format!(
-                        "{law}: {uses} of {checks} checks are left out, at most {MOST_ALLOWED} % may be"
+                        "{law}: {uses} of {checks} checks are left out, at most {MOST_TOGETHER} % may be"
                     ));
                 }
             }
@@ -210,18 +212,15 @@ mod tests {
         assert!(!never.is_empty() && never.iter().all(|what| what.ends_with(": never")), "{never:?}");
         all.activity.allow("one-holder", "grace", 1);
         let wide: Vec<String> = all.wrong([]).into_iter().filter(|what| !never.contains(what)).collect();
-        assert!(
-            matches!(wide.as_slice(), [reason, law] if reason.contains("one-holder are left out: grace")
-                && law == "one-holder: 6 of 100 checks are left out, at most 5 % may be"),
-            "{wide:?}"
-        );
+        assert!(matches!(wide.as_slice(), [reason] if reason.contains("one-holder are left out: grace")), "{wide:?}");
         let mut halves = totals(ENOUGH);
         halves.activity.check("one-holder", 100);
         for reason in ["grace", "force-release"] {
-            halves.activity.allow("one-holder", reason, 3);
+            halves.activity.allow("one-holder", reason, 4);
         }
         let wide: Vec<String> = halves.wrong([]).into_iter().filter(|what| !never.contains(what)).collect();
-        assert!(matches!(wide.as_slice(), [what] if what.starts_with("one-holder: 6 of 100")), "{wide:?}");
+        let expected = "one-holder: 8 of 100 checks are left out, at most 6 % may be";
+        assert!(matches!(wide.as_slice(), [what] if what == expected), "{wide:?}");
         all.seeds = ENOUGH - 1;
         assert_eq!(all.wrong([]), Vec::<String>::new());
     }

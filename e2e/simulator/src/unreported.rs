@@ -45,8 +45,11 @@ impl Unreported {
         self.nodes.extend(deleted.map(|event| (text(&event.object, "/metadata/name"), None)));
         for (name, since) in &mut self.nodes {
             let mut of_name = nodes.iter().filter(|node| node.name == *name);
-            let is_reported_since = server.get("ipamnodes", name).is_some()
-                && of_name.all(|node| node.has_agent() && has_reported(server, node));
+            let is_reported_since = server.get("ipamnodes", name).is_some_and(|object| {
+                // Until it knows the object, the agent allocates from its earlier blocks.
+                let uid = text(object, "/metadata/uid");
+                of_name.all(|node| node.has_agent() && node.knows_object(&uid) && has_reported(server, node))
+            });
             *since = if is_reported_since && all_decided { Some(since.unwrap_or(now)) } else { None };
         }
         self.nodes.retain(|_, since| since.is_none_or(|since| since + decided > now));

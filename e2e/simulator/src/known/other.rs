@@ -10,8 +10,8 @@ use crate::action::Action;
 /// The law that the Lease must record assigned blocks before an IPAMNode gets one.
 pub(super) const LEASE_FIRST: &str = "lease-says-so-first";
 
-/// The operator awaits the report of a node without a limit, although no record was lost: neither a restore nor a deletion of the CRDs took
-/// one. Another leader wrote before. The node has no agent, or its Node left and does not come back.
+/// The operator awaits the report of a node without a limit, although neither a restore nor a deletion of the CRDs took a record. A leader
+/// that wrote has ended, or another one started. The node has no agent, or its Node left and does not come back.
 pub(super) fn is_of_a_last_release(failure: &Failure) -> bool {
     let history = &failure.history;
     let is_without_agent = |action| matches!(action, Action::WithoutAgent { node } if names_node(failure, node));
@@ -19,8 +19,9 @@ pub(super) fn is_of_a_last_release(failure: &Failure) -> bool {
     let joins = |action| matches!(action, Action::NodeJoins { node } if names_node(failure, node));
     let has_left = || around(history, leaves).any(|(_, _, later)| !has(later, joins));
     let starts = |action| matches!(action, Action::Start { .. });
+    let changes_the_leader = |action| starts(action) || ends_a_leader(action);
     waits_for_reports(failure)
-        && has(after(history, starts), starts)
+        && has(after(history, starts), changes_the_leader)
         && has(history, writes)
         && put_backs(history).is_empty()
         && !has(history, is_undefine)

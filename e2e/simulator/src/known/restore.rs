@@ -1,8 +1,8 @@
 //! Faults that a restore shows.
 
 use super::order::{
-    address, adds_for_a_user, adds_on, after, around, deletes_ipam_node, has, has_put_back, is_user, names,
-    names_pod_of, names_pool, pools_with_the_address, writer, writes,
+    address, adds_for_a_user, adds_on, after, around, deletes_ipam_node, has, has_put_back, is_undefine, is_user,
+    names, names_pod_of, names_pool, pools_with_the_address, writer, writes,
 };
 use crate::Failure;
 use crate::action::{Action, Disk};
@@ -98,7 +98,7 @@ pub(super) fn is_of_a_grant_never_used(failure: &Failure) -> bool {
 }
 
 /// A restore takes back a block that is in use, so that its addresses are outside blocks, and only reports have them as
-/// in use. The IPAMNode with such a report is deleted by hand. Then a replica leads that did not lead before, and does
+/// in use. The IPAMNode with such a report is deleted by hand, alone or with the CRDs. Then a replica leads that did not lead before, and does
 /// not know the report.
 pub(super) fn is_of_a_deleted_report(failure: &Failure) -> bool {
     let is_led_by_another = |before: &[Action], later: &[Action]| {
@@ -108,7 +108,7 @@ pub(super) fn is_of_a_deleted_report(failure: &Failure) -> bool {
         leaders.any(|leader| starts(leader) || !has(before, |action| writer(action) == Some(leader)))
     };
     has_put_back(failure, |it| {
-        let mut deletions = around(it.later, |action| deletes_ipam_node(failure, action));
+        let mut deletions = around(it.later, |action| deletes_ipam_node(failure, action) || is_undefine(action));
         it.takes_back_writes()
             && adds_for_a_user(failure, it.since)
             && deletions.any(|(before, _, later)| is_led_by_another(before, later))

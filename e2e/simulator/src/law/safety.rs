@@ -75,15 +75,19 @@ pub(super) fn no_pod_has_a_gateway(world: &World) -> Result<(), Broken> {
         return Ok(());
     }
     let server = lock(&world.server);
-    let (gateways, mut with_gateway) = (gateways(&server), BTreeSet::new());
+    let (gateways, mut with_gateway) = (gateways_of(&server, |entry| entry["state"] == "Active"), BTreeSet::new());
+    let of_any_entry = gateways_of(&server, |_| true);
     for node in &world.nodes {
         for (pod, held) in node.held().filter(|(_, held)| held.pool.kind == PoolKind::IpPool) {
-            let Some(of_entry) = gateways.get(&(held.pool.clone(), held.addr)) else {
+            let of_pool = (held.pool.clone(), held.addr);
+            if of_any_entry.contains_key(&of_pool) {
+                with_gateway.insert((held.pool.clone(), held.addr, node.name.clone(), pod.to_owned()));
+            }
+            let Some(of_entry) = gateways.get(&of_pool) else {
                 world.allowed.judge("gateway-is-free", None);
                 continue;
             };
             let lost = || is_destroyed(&world.records, held).then_some("record destroyed by hand");
-            with_gateway.insert((held.pool.clone(), held.addr, node.name.clone(), pod.to_owned()));
             // A status of an IPPool does not record gateways.
             let unreported = || world.allowed.unreported.allows_gateway(&held.pool, held.addr, &node.name, pod);
             let unreported = || unreported().then_some("an IPAMNode was deleted or restored");
@@ -99,12 +103,12 @@ pub(super) fn no_pod_has_a_gateway(world: &World) -> Result<(), Broken> {
     Ok(())
 }
 
-/// The gateways in Active entries of IPPools, and a node that has each.
-fn gateways(server: &Server) -> BTreeMap<(PoolKey, IpAddr), String> {
+/// The gateways in those entries of IPPools, and a node that has each.
+fn gateways_of(server: &Server, is_of: impl Fn(&Value) -> bool) -> BTreeMap<(PoolKey, IpAddr), String> {
     let mut found = BTreeMap::new();
     for object in server.list("ipamnodes") {
         let entries = object["spec"]["pools"].as_array().into_iter().flatten();
-        for entry in entries.filter(|entry| entry["state"] == "Active" && entry["poolType"] == "IPPool") {
+        for entry in entries.filter(|entry| entry["poolType"] == "IPPool" && is_of(entry)) {
             if let Some(gateway) = entry["gateway"].as_str().and_then(|text| text.parse().ok()) {
                 found.insert((pool_of_entry(entry), gateway), text(object, "/metadata/name"));
             }
