@@ -16,7 +16,7 @@ use kube::runtime::{WatchStreamExt, watcher::Error};
 use kube::{Api, Client};
 use tokio::time::Instant;
 
-use ipam_reconciler::cluster_cache::{CORDON, Leaving, NodeMeta};
+use ipam_reconciler::cluster_cache::NodeMeta;
 use ipam_reconciler::objects::{Kind, NodeObject, RawObject};
 use ipam_reconciler::reconcile::Observed;
 
@@ -60,20 +60,10 @@ fn nodes(client: &Client, lists: &Arc<FirstLists>) -> BoxStream<'static, Watched
 }
 
 fn lean(event: Event<NodeObject>) -> Event<(String, NodeMeta)> {
-    fn parts(node: NodeObject) -> (String, NodeMeta) {
-        let cordon = node.metadata.annotations.as_ref().and_then(|all| all.get(CORDON));
-        let leaving = if node.metadata.deletion_timestamp.is_some() {
-            Some(Leaving::Terminating)
-        } else {
-            cordon.filter(|value| *value == "true").map(|_| Leaving::Cordoned)
-        };
-        let labels = node.metadata.labels.unwrap_or_default().into();
-        (node.metadata.name.unwrap_or_default(), NodeMeta { labels, leaving })
-    }
     match event {
-        Event::Apply(node) => Event::Apply(parts(node)),
-        Event::Delete(node) => Event::Delete(parts(node)),
-        Event::InitApply(node) => Event::InitApply(parts(node)),
+        Event::Apply(node) => Event::Apply(NodeMeta::of(node)),
+        Event::Delete(node) => Event::Delete(NodeMeta::of(node)),
+        Event::InitApply(node) => Event::InitApply(NodeMeta::of(node)),
         Event::Init => Event::Init,
         Event::InitDone => Event::InitDone,
     }

@@ -17,7 +17,7 @@ mod restore;
 
 use super::Failure;
 use loss::{is_of_a_node_that_left_before_a_leader, is_of_a_pool_removed_by_hand};
-use other::{is_of_a_call_of_a_former_leader, is_of_a_last_release};
+use other::{is_of_a_call_of_a_former_leader, is_of_a_last_record_deleted, is_of_a_last_release};
 use restore::{
     is_of_a_deleted_report, is_of_a_grant_never_used, is_of_a_lost_store, is_of_an_agent_that_is_down,
     is_of_an_agent_that_was_down, is_of_pools_that_stopped_sharing,
@@ -28,7 +28,7 @@ use restore::{
 pub struct Fault {
     /// The name of its file.
     pub name: &'static str,
-    /// Histories in a million that show it, by the long runs of 200 steps. The rarest count as ten.
+    /// Histories in a million that show it, by the last long run of 200 steps, rounded up to 5, 10 or 30.
     per_million: u64,
     /// The laws that it breaks.
     laws: &'static [&'static str],
@@ -37,10 +37,10 @@ pub struct Fault {
 }
 
 impl Fault {
-    /// Maximum number of so many histories that may show this fault: twice as many as in the long runs, and three. More of them are likely to
+    /// Maximum number of so many histories that may show this fault: twice as many as in the last long run, and two. More of them are likely to
     /// be another fault.
     pub const fn most(&self, histories: u64) -> u64 {
-        3 + 2 * self.per_million * histories / 1_000_000
+        2 + 2 * self.per_million * histories / 1_000_000
     }
 }
 
@@ -57,20 +57,20 @@ const USED: &[&str] = &["one-holder", "address-has-one-node", "held-is-recorded"
 const LATE_CALL: &[&str] = &["one-holder", "address-has-one-node", other::LEASE_FIRST];
 
 /// All known faults. The first match counts, so a fault with more conditions comes before one with fewer.
-pub const FAULTS: [Fault; 10] = [
+pub const FAULTS: [Fault; 11] = [
     Fault {
         name: "agent-is-down-after-a-restore",
-        per_million: 10,
+        per_million: 5,
         laws: UNRECORDED,
         shows: is_of_an_agent_that_is_down,
     },
     Fault {
         name: "pool-and-ipam-node-deleted-by-hand",
-        per_million: 60,
+        per_million: 30,
         laws: UNRECORDED,
         shows: is_of_a_pool_removed_by_hand,
     },
-    Fault { name: "report-deleted-with-its-ipam-node", per_million: 10, laws: TWICE, shows: is_of_a_deleted_report },
+    Fault { name: "report-deleted-with-its-ipam-node", per_million: 5, laws: TWICE, shows: is_of_a_deleted_report },
     Fault {
         name: "pools-stop-sharing-before-a-restore",
         per_million: 10,
@@ -79,9 +79,15 @@ pub const FAULTS: [Fault; 10] = [
     },
     Fault {
         name: "leader-ends-before-it-marks-the-last-release",
-        per_million: 10,
+        per_million: 5,
         laws: &["selected-node-has-a-block"],
         shows: is_of_a_last_release,
+    },
+    Fault {
+        name: "last-record-deleted-without-a-leader",
+        per_million: 5,
+        laws: &["selected-node-has-a-block"],
+        shows: is_of_a_last_record_deleted,
     },
     Fault {
         name: "node-leaves-before-the-next-leader",
@@ -91,13 +97,13 @@ pub const FAULTS: [Fault; 10] = [
     },
     Fault {
         name: "call-of-a-former-leader-after-a-wiped-status",
-        per_million: 10,
+        per_million: 5,
         laws: LATE_CALL,
         shows: is_of_a_call_of_a_former_leader,
     },
     Fault { name: "store-lost-beside-a-restore", per_million: 10, laws: TWICE, shows: is_of_a_lost_store },
-    Fault { name: "never-used-grant-of-a-backup", per_million: 100, laws: USED, shows: is_of_a_grant_never_used },
-    Fault { name: "agent-is-down-before-a-restore", per_million: 10, laws: TWICE, shows: is_of_an_agent_that_was_down },
+    Fault { name: "never-used-grant-of-a-backup", per_million: 30, laws: USED, shows: is_of_a_grant_never_used },
+    Fault { name: "agent-is-down-before-a-restore", per_million: 5, laws: TWICE, shows: is_of_an_agent_that_was_down },
 ];
 
 /// The known fault that the shortest history shows.

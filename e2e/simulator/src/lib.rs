@@ -40,7 +40,8 @@
 //! * the lists of pods (`agent/collect.rs`), and the pauses of the reporter's and the collector's loops.
 //!
 //! On the operator's side:
-//! * what its caches keep of an object (`replica.rs`, like `ipam_operator::watch`);
+//! * the check of the Lease right before each call (`wire.rs`): the real one reads a clock that the simulator does not control;
+//! * its look at the fields of the CRDs (`ipam_operator::definitions`), which is not played;
 //! * the order of a start and of an end (`ipam_operator::run`): a leader that loses the Lease ends, and one that gains it lists again;
 //! * renewals of the Lease, which come up to four seconds late (`election.rs`).
 //!

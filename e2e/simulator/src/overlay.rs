@@ -41,6 +41,14 @@ pub(super) fn overlay(dice: &mut Dice, history: &mut Vec<Action>) {
             let story = collision(dice);
             insert(dice, history, story);
         }
+        16 => {
+            let story = first_lease(dice);
+            drop(history.splice(0..0, story));
+        }
+        17 => {
+            let story = departed_nodes(dice);
+            insert(dice, history, story);
+        }
         _ => {}
     }
 }
@@ -155,6 +163,28 @@ fn collision(dice: &mut Dice) -> Vec<Action> {
     }
     story.extend([one, other].map(|replica| Action::Work { replica }));
     story.extend([Action::Orphan { call: dice.any() }, Action::Crowd]);
+    story
+}
+
+/// The first replica gets errors while it creates the Lease.
+fn first_lease(dice: &mut Dice) -> Vec<Action> {
+    let mut story = vec![Action::Start { replica: 0, skew: 0 }];
+    for _ in 0..dice.rng.u8(2..8) {
+        let fate = if dice.rng.bool() { error(dice) } else { Fate::Done };
+        story.extend([Action::Lease { replica: 0, fate }, Action::Pass(dice.rng.u32(500..=3000))]);
+    }
+    story
+}
+
+/// Nodes come and leave, and the leader gets errors while it deletes their IPAMNodes.
+fn departed_nodes(dice: &mut Dice) -> Vec<Action> {
+    let (mut story, replica, node) = (Vec::new(), 0, MOST_NODES - 1);
+    for _ in 0..dice.rng.u8(1..4) {
+        story.extend([Action::NodeJoins { node }, Action::Work { replica }, Action::Work { replica }]);
+        story.push(Action::NodeLeaves { node });
+        story.extend((0..4).map(|_| Action::WorkAgainst { replica, fate: error(dice) }));
+        story.push(Action::Round { replica });
+    }
     story
 }
 

@@ -8,12 +8,13 @@ use std::time::{Duration, Instant};
 
 use ipam_core::PoolKind;
 use ipam_operator::election::campaign::Next;
-use ipam_reconciler::cluster_cache::{CORDON, Labels, Leaving, NodeMeta};
+use ipam_reconciler::cluster_cache::NodeMeta;
 use ipam_reconciler::metrics::Metrics;
-use ipam_reconciler::objects::RawObject;
+use ipam_reconciler::objects::{NodeObject, RawObject};
 use ipam_reconciler::reconcile::model::Model;
 use ipam_reconciler::reconcile::{Command, Now, Observed, Outcome, Reconciler, Settings};
 use kube::runtime::watcher::Event;
+use serde::Deserialize as _;
 
 use super::action::Fate;
 use super::clock::Clock;
@@ -364,15 +365,5 @@ fn raw(told: Told) -> Event<RawObject> {
 }
 
 fn node(object: &Object) -> Option<(String, NodeMeta)> {
-    let name = object["metadata"]["name"].as_str()?.to_owned();
-    let labels = object["metadata"]["labels"].as_object();
-    let labels = labels.into_iter().flatten();
-    let labels: Labels = labels.filter_map(|(key, value)| Some((key.clone(), value.as_str()?.to_owned()))).collect();
-    let cordoned = object["metadata"]["annotations"][CORDON] == "true";
-    let leaving = if object["metadata"]["deletionTimestamp"].is_string() {
-        Some(Leaving::Terminating)
-    } else {
-        cordoned.then_some(Leaving::Cordoned)
-    };
-    Some((name, NodeMeta { labels, leaving }))
+    NodeObject::deserialize(&**object).ok().map(NodeMeta::of)
 }

@@ -13,7 +13,7 @@ use ipam_crds::NodeBlock;
 
 use crate::ipam_node::IpamNodeRecord;
 pub use crate::ipam_node::key_of;
-use crate::objects::is_older;
+use crate::objects::{NodeObject, is_older};
 
 /// A hash map with a fixed hasher, so that the simulator can replay the order of its entries.
 pub type Map<K, V> = HashMap<K, V, BuildHasherDefault<DefaultHasher>>;
@@ -76,6 +76,20 @@ pub struct NodeMeta {
     pub labels: Labels,
     /// Whether it leaves, and why.
     pub leaving: Option<Leaving>,
+}
+
+impl NodeMeta {
+    /// Name and data of a Node.
+    pub fn of(node: NodeObject) -> (String, Self) {
+        let cordon = node.metadata.annotations.as_ref().and_then(|all| all.get(CORDON));
+        let leaving = if node.metadata.deletion_timestamp.is_some() {
+            Some(Leaving::Terminating)
+        } else {
+            cordon.filter(|value| *value == "true").map(|_| Leaving::Cordoned)
+        };
+        let labels = node.metadata.labels.unwrap_or_default().into();
+        (node.metadata.name.unwrap_or_default(), Self { labels, leaving })
+    }
 }
 
 impl From<Labels> for NodeMeta {

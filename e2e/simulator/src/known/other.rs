@@ -1,7 +1,7 @@
 //! Faults that neither a restore nor a deletion of the CRDs shows alone.
 
 use super::order::{
-    adds_for_a_user, after, around, ends_a_leader, has, is_undefine, names_node, names_pool, put_backs,
+    adds_for_a_user, after, around, ends_a_leader, has, is_undefine, names_node, names_pool, put_backs, starts_again,
     waits_for_reports, writes,
 };
 use crate::Failure;
@@ -10,22 +10,52 @@ use crate::action::Action;
 /// The law that the Lease must record assigned blocks before an IPAMNode gets one.
 pub(super) const LEASE_FIRST: &str = "lease-says-so-first";
 
-/// The operator awaits the report of a node without a limit, although neither a restore nor a deletion of the CRDs took a record. A leader
-/// that wrote has ended, or another one started. The node has no agent, or its Node left and does not come back.
-pub(super) fn is_of_a_last_release(failure: &Failure) -> bool {
+/// The operator awaits the report of a node without a limit, although neither a restore nor a deletion of the CRDs took a record. The node
+/// has no agent, or its Node left and does not come back.
+fn waits_for_a_node_without_an_agent(failure: &Failure) -> bool {
     let history = &failure.history;
     let is_without_agent = |action| matches!(action, Action::WithoutAgent { node } if names_node(failure, node));
     let leaves = |action| matches!(action, Action::NodeLeaves { node } if names_node(failure, node));
     let joins = |action| matches!(action, Action::NodeJoins { node } if names_node(failure, node));
     let has_left = || around(history, leaves).any(|(_, _, later)| !has(later, joins));
-    let starts = |action| matches!(action, Action::Start { .. });
-    let changes_the_leader = |action| starts(action) || ends_a_leader(action);
     waits_for_reports(failure)
-        && has(after(history, starts), changes_the_leader)
-        && has(history, writes)
         && put_backs(history).is_empty()
         && !has(history, is_undefine)
         && (has(history, is_without_agent) || has_left())
+}
+
+/// A node loses its block, a leader writes, and it ends. By then it has not marked the Lease.
+pub(super) fn is_of_a_last_release(failure: &Failure) -> bool {
+    let releases = |action| {
+        matches!(
+            action,
+            Action::Cordon { .. }
+                | Action::Relabel { .. }
+                | Action::NodeTerminates { .. }
+                | Action::NodeLeaves { .. }
+                | Action::Remove { .. }
+                | Action::ForceRelease { .. }
+                | Action::ForceAll { .. }
+        )
+    };
+    let history = &failure.history;
+    let is_of_it = |(_, _, later): (&[Action], Action, &[Action])| has(after(later, writes), ends_a_leader);
+    let has_ended = around(history, releases).any(is_of_it);
+    // Its Lease can also expire while it does nothing.
+    let has_started_again = around(history, releases).any(|(before, _, _)| starts_again(history, before.len()));
+    waits_for_a_node_without_an_agent(failure) && (has_ended || has_started_again)
+}
+
+/// A leader writes and ends. Then the named pool, whose finalizer was removed by hand, is deleted, or its status is wiped.
+pub(super) fn is_of_a_last_record_deleted(failure: &Failure) -> bool {
+    let history = &failure.history;
+    let strips = |action| matches!(action, Action::Strip { pool } if names_pool(failure, pool));
+    let removes = |action| matches!(action, Action::Remove { pool } if names_pool(failure, pool));
+    let wipes = |action| matches!(action, Action::WipeStatus { pool } if names_pool(failure, pool));
+    let is_of_it = |(before, _, later): (&[Action], Action, &[Action])| {
+        has(before, writes) && (has(later, wipes) || (has(history, strips) && has(later, removes)))
+    };
+    waits_for_a_node_without_an_agent(failure) && around(history, ends_a_leader).any(is_of_it)
 }
 
 /// The status of the named pool is wiped, and the leader ends or is stopped with a call under way. Another leader writes.

@@ -108,10 +108,29 @@ pub(super) fn is_of_a_deleted_report(failure: &Failure) -> bool {
         leaders.any(|leader| starts(leader) || !has(before, |action| writer(action) == Some(leader)))
     };
     has_put_back(failure, |it| {
-        let mut deletions = around(it.later, |action| deletes_ipam_node(failure, action) || is_undefine(action));
+        let mut deletions = around(it.later, |action| deletes_ipam_node(failure, action));
+        let mut with_the_crds = around(it.later, is_undefine);
         it.takes_back_writes()
             && adds_for_a_user(failure, it.since)
-            && deletions.any(|(before, _, later)| is_led_by_another(before, later))
+            && (deletions.any(|(before, _, later)| is_led_by_another(before, later))
+                || with_the_crds
+                    .any(|(before, _, later)| is_led_by_another(before, later) && is_silent(failure, later)))
+    })
+}
+
+/// Whether no user of the address has reported between the deletion of the CRDs and the next leader that starts and writes.
+fn is_silent(failure: &Failure, later: &[Action]) -> bool {
+    let starts = later.iter().position(|action| matches!(action, Action::Start { .. })).unwrap_or(later.len());
+    let next = later[starts..].iter().position(|action| writes(*action)).map_or(later.len(), |at| starts + at);
+    let deleted = &failure.history[..failure.history.len() - later.len()];
+    let mut users = (0..MOST_NODES).filter(|node| is_user(failure, *node));
+    users.any(|node| {
+        let reports = |action| match action {
+            Action::AgentWork { node: it } | Action::Report { node: it, .. } => it == node,
+            Action::Round { .. } => true,
+            _ => false,
+        };
+        is_down(deleted, node) || !has(&later[..next], reports)
     })
 }
 
