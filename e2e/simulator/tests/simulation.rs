@@ -1,5 +1,5 @@
-//! Histories of a simulated cluster, from seeds: no address is ever held twice, every pod that can be served is served, and
-//! everything comes to rest. A fixed range of seeds, and one that another commit has another of; `NV_IPAM_SEED` sets its start.
+//! Histories of a simulated cluster, from seeds: a law breaks only by a known fault, or where it allows that by name. A fixed range
+//! of seeds, and another range for each commit; `NV_IPAM_SEED` sets its start.
 //!
 //! `cargo sim --seeds 10000..100000` plays more of them, and one that fails is printed shrunk.
 
