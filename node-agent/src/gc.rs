@@ -310,7 +310,8 @@ impl Collector {
     }
 }
 
-async fn within<T>(question: impl Future<Output = kube::Result<T>>) -> Result<T, String> {
+/// The answer of the API server, or why there is none.
+pub(crate) async fn within<T>(question: impl Future<Output = kube::Result<T>>) -> Result<T, String> {
     match tokio::time::timeout(API_TIMEOUT, question).await {
         Ok(answer) => answer.map_err(|error| error.to_string()),
         Err(_) => Err(format!("no answer of the API server within {} s", API_TIMEOUT.as_secs())),

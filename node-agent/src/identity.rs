@@ -58,7 +58,12 @@ impl Identity {
 
     /// Whether `other` is certainly of another boot of the same machine.
     pub fn is_another_boot(&self, other: &Self) -> bool {
-        self.machine.is_some() && self.machine == other.machine && differ(self.boot.as_ref(), other.boot.as_ref())
+        self.is_same_machine(other) && differ(self.boot.as_ref(), other.boot.as_ref())
+    }
+
+    /// Whether `other` is certainly of the same machine.
+    pub fn is_same_machine(&self, other: &Self) -> bool {
+        self.machine.is_some() && self.machine == other.machine
     }
 
     /// Whether `other` is certainly of another machine.

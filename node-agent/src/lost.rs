@@ -8,9 +8,16 @@
 //!
 //! A report of an earlier boot of the same machine has lost nothing: no pod of that boot runs any more. Pods of another machine that had
 //! this node's name may run on. As with a Node that is gone, their addresses become available after a grace.
+//!
+//! Pods of this machine are on this node. So an address of a report of this machine becomes available once no pod of the node has it:
+//! see [`crate::reclaim`].
 
+use std::collections::BTreeSet;
+use std::net::IpAddr;
+
+use ipam_core::addr::number;
 use ipam_core::ledger::{GrantStep, Holding};
-use ipam_core::{AddrRange, GrantId, NodePool, PoolKey};
+use ipam_core::{AddrRange, Family, GrantId, NodePool, PoolKey, RangeSet};
 use ipam_crds::{AddressRange, BlockUse, HELD_RUNS, LedgerPosition, PoolType};
 use serde::{Deserialize, Serialize};
 
@@ -73,12 +80,25 @@ struct LostOfPool {
     pool_type: PoolType,
     name: String,
     held: Vec<AddressRange>,
-    /// Whether another machine reported them.
+    /// Which machine reported them.
     #[serde(default)]
-    of_other_machine: bool,
+    reporter: Reporter,
     /// How long they stay unavailable, in seconds in which an agent runs; `None` is until they are discarded.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     left: Option<u64>,
+}
+
+/// A machine that has reported under this node's name.
+#[derive(Clone, Copy, PartialEq, Eq, Default, Debug, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase")]
+enum Reporter {
+    /// One of the two machines has no UUID.
+    #[default]
+    Unknown,
+    /// The machine on which this agent runs.
+    Same,
+    /// Another one.
+    Other,
 }
 
 impl LostOfPool {
@@ -99,10 +119,16 @@ impl Lost {
         if !found.is_behind(standing) || found.identity.is_another_boot(&reported) {
             return None;
         }
-        let of_other_machine = found.identity.is_another_machine(&reported);
-        let left = found.grace.filter(|_| of_other_machine);
+        let machine = if found.identity.is_another_machine(&reported) {
+            Reporter::Other
+        } else if found.identity.is_same_machine(&reported) {
+            Reporter::Same
+        } else {
+            Reporter::Unknown
+        };
+        let left = found.grace.filter(|_| machine == Reporter::Other);
         let reports = standing.status.pools.iter().filter(|report| report.used > 0);
-        let pools = reports.map(|report| LostOfPool { of_other_machine, left, ..of_pool(report) });
+        let pools = reports.map(|report| LostOfPool { reporter: machine, left, ..of_pool(report) });
         let pools: Vec<_> = pools.filter(|pool| !pool.held.is_empty()).collect();
         let Standing { namespace, name: node, resource_version, .. } = standing.clone();
         (!pools.is_empty()).then_some(Self { namespace, node, resource_version, pools })
@@ -110,7 +136,7 @@ impl Lost {
 
     /// Those that another machine reported; `None` if there are none.
     pub(crate) fn of_other_machines(self) -> Option<Self> {
-        self.only(|pool| pool.of_other_machine)
+        self.only(|pool| pool.reporter == Reporter::Other)
     }
 
     /// Those that are still unavailable after so many seconds more; `None` if none are.
@@ -124,6 +150,28 @@ impl Lost {
     fn only(mut self, is_kept: impl Fn(&LostOfPool) -> bool) -> Option<Self> {
         self.pools.retain(is_kept);
         (!self.pools.is_empty()).then_some(self)
+    }
+
+    /// Whether a pod of this node may have the address: this machine reported it.
+    pub(crate) fn may_be_of_a_pod_here(&self, addr: IpAddr) -> bool {
+        let mut of_this_machine = self.pools.iter().filter(|pool| pool.reporter == Reporter::Same);
+        of_this_machine.any(|pool| pool.ranges().any(|range| range.contains(addr)))
+    }
+
+    /// Whether pods of this node have some of these addresses, if any.
+    pub(crate) fn is_of_this_machine(&self) -> bool {
+        self.pools.iter().any(|pool| pool.reporter == Reporter::Same)
+    }
+
+    /// Those that are still unavailable once the pods of this node have no other address than `in_use`; `None` if none are.
+    pub(crate) fn left_by(mut self, in_use: &BTreeSet<IpAddr>) -> Option<Self> {
+        for pool in self.pools.iter_mut().filter(|pool| pool.reporter == Reporter::Same) {
+            let Some(family) = pool.ranges().next().map(|range| range.family()) else { continue };
+            let is_kept =
+                |addr: &IpAddr| Family::of(*addr) == family && pool.ranges().any(|range| range.contains(*addr));
+            pool.held = runs(family, in_use.iter().copied().filter(is_kept));
+        }
+        self.only(|pool| !pool.held.is_empty())
     }
 
     /// After how many seconds the next of them become available by themselves.
@@ -185,7 +233,7 @@ impl Lost {
             "When no pod uses them (an address that is still in use would be assigned twice): kubectl -n {namespace} annotate ipamnode \
              {node} --overwrite {DISCARD}={resource_version}"
         );
-        let is_of_others = self.pools.iter().all(|pool| pool.of_other_machine);
+        let is_of_others = self.pools.iter().all(|pool| pool.reporter == Reporter::Other);
         let longest = self.pools.iter().map(|pool| pool.left).collect::<Option<Vec<_>>>();
         let time = match longest.and_then(|left| left.into_iter().max()) {
             Some(left) => format!("for {} more", span(left)),
@@ -198,9 +246,11 @@ impl Lost {
             );
             return Problem { reason: "MachineReplaced", sentence };
         }
+        let until = if self.is_of_this_machine() { " while a pod of this node may have them" } else { "" };
         let sentence = format!(
             "the agent's store is older than this node's last report, because it was deleted or restored, or because another agent uses \
-             this node's name; the agent has no record of addresses of that report and does not allocate them: {addresses}. {command}"
+             this node's name; the agent has no record of addresses of that report and does not allocate them{until}: {addresses}. \
+             {command}"
         );
         Problem { reason: "StoreWentBack", sentence }
     }
@@ -220,7 +270,18 @@ fn of_pool(report: &BlockUse) -> LostOfPool {
     let whole = || vec![AddressRange { start_ip: report.start_ip.clone(), end_ip: report.end_ip.clone() }];
     let mut held = if report.held.is_empty() { whole() } else { report.held.clone() };
     held.retain(|told| range(told).is_some());
-    LostOfPool { pool_type: report.pool_type, name: report.name.clone(), held, of_other_machine: false, left: None }
+    LostOfPool { pool_type: report.pool_type, name: report.name.clone(), held, reporter: Reporter::Unknown, left: None }
+}
+
+/// These addresses as runs.
+fn runs(family: Family, addresses: impl Iterator<Item = IpAddr>) -> Vec<AddressRange> {
+    let mut set = RangeSet::new();
+    set.extend(addresses.map(|addr| (number(addr), number(addr))));
+    let run = |(first, last): (u128, u128)| AddressRange {
+        start_ip: family.addr(first).to_string(),
+        end_ip: family.addr(last).to_string(),
+    };
+    set.runs().map(run).collect()
 }
 
 /// One address, or the first and the last.

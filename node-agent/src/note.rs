@@ -15,6 +15,7 @@ use tracing::warn;
 
 use crate::identity::Identity;
 use crate::lost::{Found, Lost};
+use crate::reclaim::Reclaim;
 use crate::spec::NodeSpec;
 use crate::standing::Standing;
 use ipam_node_store::Position;
@@ -212,6 +213,13 @@ impl Noted {
             None => self.lost,
         };
         Self { lost, uncompared: None, accepts_loss: false, ..self }
+    }
+
+    /// The same once no pod of this node has these addresses. It changes nothing if others were found meanwhile.
+    #[must_use]
+    pub fn reclaimed(self, reclaim: Reclaim) -> Self {
+        let is_of_it = self.lost.as_ref() == Some(&reclaim.lost);
+        Self { lost: if is_of_it { reclaim.left } else { self.lost }, ..self }
     }
 
     /// The journal as it was before it is compared; `None` if it has been. Addresses that pods of another machine may use stay unavailable

@@ -19,8 +19,8 @@ use kube::runtime::WatchStreamExt;
 use kube::runtime::utils::Backoff;
 use kube::runtime::watcher::{self, Event, watcher};
 use kube::{Api, Client};
-use tokio::sync::Notify;
 use tokio::sync::watch::Sender;
+use tokio::sync::{Notify, mpsc};
 use tokio::time::Instant;
 use tokio_util::sync::CancellationToken;
 use tracing::{debug, info, warn};
@@ -35,8 +35,9 @@ use crate::note::{Noted, Start, Subject};
 use crate::problem::DAMAGED;
 use crate::problem::Problem;
 use crate::ready::Readiness;
+use crate::reclaim::Reclaim;
 use crate::spec::NodeSpec;
-use crate::standing::{DISCARD, Standing};
+use crate::standing::Standing;
 
 /// Longest time until the rest of a grace is recorded: a restart loses no more of it.
 const RECORD_GRACE: Duration = Duration::from_hours(1);
@@ -89,6 +90,8 @@ pub struct Blocks {
     grace: Option<Duration>,
     /// Until when the time is counted for which such addresses have been unavailable.
     counted: Instant,
+    /// Addresses without a record that no pod has any more.
+    reclaims: mpsc::Receiver<Reclaim>,
     /// How long nothing new is given from the copy on disk, for the API server may say otherwise; `None` once it was heard
     /// or missed.
     patience: Option<Duration>,
@@ -111,8 +114,15 @@ impl Blocks {
             offline: false,
             grace: None,
             counted: Instant::now(),
+            reclaims: mpsc::channel(1).1,
             patience: None,
         }
+    }
+
+    /// Addresses without a record become available as `reclaims` says.
+    #[must_use]
+    pub fn with_reclaims(self, reclaims: mpsc::Receiver<Reclaim>) -> Self {
+        Self { reclaims, ..self }
     }
 
     /// Addresses that pods of another machine of this name may use become available after the agent has run for `grace`; never without
@@ -136,7 +146,7 @@ impl Blocks {
     async fn tell(&mut self, noted: Noted) {
         log_changes(&self.noted.spec, &noted.spec);
         if self.noted.lost.is_some() && noted.lost.is_none() {
-            info!(annotation = DISCARD, "addresses of an earlier report discarded");
+            info!("no address of an earlier report is unavailable any more");
         }
         self.noted = noted;
         self.put().await;
@@ -204,6 +214,7 @@ impl Blocks {
         let mut events = std::pin::pin!(events);
         let mut state = Following { listed: None, up: None, limit };
         let started = Instant::now();
+        let mut reclaims = std::mem::replace(&mut self.reclaims, mpsc::channel(1).1);
         loop {
             let event = tokio::select! {
                 () = stop.cancelled() => return,
@@ -214,6 +225,11 @@ impl Blocks {
                 }
                 () = tokio::time::sleep(RECORD_AGAIN), if self.durable != self.noted => {
                     self.put_again().await;
+                    continue;
+                }
+                Some(reclaim) = reclaims.recv() => {
+                    let noted = self.noted.clone().reclaimed(reclaim);
+                    self.tell(noted).await;
                     continue;
                 }
                 () = self.end_of_grace() => {

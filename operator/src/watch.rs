@@ -183,6 +183,7 @@ fn is_expiry(error: &Error) -> bool {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use ipam_reconciler::cluster_cache::{CORDON, Leaving};
 
     #[test]
     fn lists_that_are_missing_are_named_with_their_cause() {

@@ -60,7 +60,7 @@ pub const EXPECTED: [&str; 49] = [
 ];
 
 /// Each of these must happen, too. They happen on nodes.
-pub const AGENT: [&str; 23] = [
+pub const AGENT: [&str; 24] = [
     "ADD refused: disk failed",
     "ADD repeated",
     "ADD repeated and refused",
@@ -68,6 +68,7 @@ pub const AGENT: [&str; 23] = [
     "DEL repeated",
     "GC freed addresses",
     "GC without leftovers",
+    "addresses without a record reclaimed",
     "agents ended by a failed sync",
     "agents ended by their disk",
     "agents killed while a spec was saved",

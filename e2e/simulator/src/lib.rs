@@ -32,7 +32,8 @@
 //! `ipam_operator::api_writer`, and the loop of the election with the allocation state of the Lease. A model of the API
 //! server answers the calls. Real code of the agent: how it reads blocks, accepts specs, and compares journal and report;
 //! also the allocator (`Allocator::inline`), the journal on a simulated disk (`store::fake`), the reporter
-//! (`status::Reports`) and the garbage collection (`gc::Observations`, `gc::Suspects`).
+//! (`status::Reports`), the garbage collection (`gc::Observations`, `gc::Suspects`) and the checks for addresses without a record
+//! (`reclaim::Sightings`).
 //!
 //! Modelled: the API server, and time. On the agent's side:
 //! * the loop of its watch (`process.rs`). [`differential`] compares it with `watch::Blocks` on the same events;

@@ -4,6 +4,7 @@
 
 use super::action::{Action, Fate};
 use super::dice::Dice;
+use super::runtime::list;
 use super::size::{MOST_NODES, NODES, REPLICAS};
 use super::story::LEASE_OVER;
 
@@ -47,6 +48,10 @@ pub(super) fn overlay(dice: &mut Dice, history: &mut Vec<Action>) {
         }
         17 => {
             let story = departed_nodes(dice);
+            insert(dice, history, story);
+        }
+        18 => {
+            let story = wiped_store(dice);
             insert(dice, history, story);
         }
         _ => {}
@@ -185,6 +190,23 @@ fn departed_nodes(dice: &mut Dice) -> Vec<Action> {
         story.extend((0..4).map(|_| Action::WorkAgainst { replica, fate: error(dice) }));
         story.push(Action::Round { replica });
     }
+    story
+}
+
+/// The store of an agent is deleted while pods run, and the agent checks which of them have the addresses of its last report.
+fn wiped_store(dice: &mut Dice) -> Vec<Action> {
+    let (replica, node) = (0, dice.node());
+    let mut story = vec![Action::Round { replica }, Action::Crowd, Action::Round { replica }];
+    story.extend([Action::PutStoreBack { node }, Action::AgentStart { node }, Action::AgentHear { node, words: 64 }]);
+    for _ in 0..dice.rng.u8(2..6) {
+        match dice.rng.u8(0..4) {
+            0 => story.push(Action::Delete { node, pod: dice.any() }),
+            1 => story.push(Action::Crowd),
+            _ => {}
+        }
+        story.push(Action::CheckPods { node, list: list(dice) });
+    }
+    story.extend([Action::Crowd, Action::Round { replica }, Action::Crowd]);
     story
 }
 

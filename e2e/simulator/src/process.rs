@@ -20,6 +20,7 @@ use ipam_node_agent::lost::{Lost, withdrawn};
 use ipam_node_agent::metrics::Metrics;
 use ipam_node_agent::note::{Noted, Subject};
 use ipam_node_agent::problem::Problem;
+use ipam_node_agent::reclaim::{Reclaim, Sightings};
 use ipam_node_agent::spec::NodeSpec;
 use ipam_node_agent::standing::Standing;
 use ipam_node_agent::status::{Next, Outcome, Reports, Write};
@@ -46,6 +47,7 @@ pub(super) struct Process {
     changes: RefCell<Receiver<u64>>,
     /// What the garbage collection has counted.
     pub(super) observations: Observations,
+    pub(super) sightings: Sightings,
     pub(super) in_force: Option<InForce>,
     pub(super) noted: Noted,
     subject: Subject,
@@ -125,6 +127,7 @@ impl Process {
             worker: RefCell::new(worker),
             is_broken: Cell::new(false),
             observations: Observations::default(),
+            sightings: Sightings::default(),
             in_force: None,
             noted: start.noted().clone(),
             durable: start.durable().clone(),
@@ -288,6 +291,12 @@ impl Process {
         first.map_or(Heard::Object, |(found, standing)| {
             Heard::FirstReport(Some(standing).filter(|standing| found.is_behind(standing)).map(Box::new))
         })
+    }
+
+    /// Addresses without a record become available.
+    pub(super) fn reclaim(&mut self, reclaim: Reclaim, clock: Clock) {
+        self.noted = self.noted.clone().reclaimed(reclaim);
+        self.put(clock);
     }
 
     /// Tries again to record what could not be recorded.

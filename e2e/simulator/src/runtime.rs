@@ -11,7 +11,7 @@ fn code(dice: &mut Dice) -> u16 {
     CODES[dice.rng.usize(0..CODES.len())]
 }
 
-fn list(dice: &mut Dice) -> PodList {
+pub(super) fn list(dice: &mut Dice) -> PodList {
     let lists = [PodList::Exact, PodList::Lagging, PodList::Empty, PodList::Failing, PodList::LookFails];
     lists[dice.rng.usize(0..lists.len())]
 }

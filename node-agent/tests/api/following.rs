@@ -6,11 +6,12 @@ use ipam_node_agent::contact::Offline;
 use ipam_node_agent::identity::Identity;
 use ipam_node_agent::metrics::Metrics;
 use ipam_node_agent::note::Noted;
+use ipam_node_agent::reclaim::Reclaim;
 use ipam_node_agent::spec::NodeSpec;
 use ipam_node_agent::watch::{Blocks, InForce, events};
 use ipam_node_store::Position;
 use serde_json::json;
-use tokio::sync::watch;
+use tokio::sync::{mpsc, watch};
 use tokio_util::sync::CancellationToken;
 
 use crate::common::{Node, blue, confirm, parameters, save_unconfirmed};
@@ -53,9 +54,19 @@ impl Following {
 
     /// With `patience` it waits so long for the API server before it goes by what its journal has noted.
     pub(crate) async fn with(node: Node, limit: Option<Duration>, patience: Option<Duration>) -> Self {
+        Self::reclaiming(node, limit, patience, mpsc::channel(1).1).await
+    }
+
+    /// The same, and addresses without a record become available as `reclaims` says.
+    pub(crate) async fn reclaiming(
+        node: Node,
+        limit: Option<Duration>,
+        patience: Option<Duration>,
+        reclaims: mpsc::Receiver<Reclaim>,
+    ) -> Self {
         let (told, in_force) = watch::channel(None);
         let blocks = Blocks::new(node.allocator.clone(), node.start.clone(), node.readiness.clone(), told);
-        let mut blocks = blocks.with_grace(Some(GRACE));
+        let mut blocks = blocks.with_grace(Some(GRACE)).with_reclaims(reclaims);
         if let Some(patience) = patience {
             blocks.load(patience).await;
         }

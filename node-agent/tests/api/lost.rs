@@ -211,13 +211,13 @@ async fn the_next_start_has_the_addresses_also_when_a_full_disk_kept_an_earlier_
 }
 
 /// A machine and its boot, with the ID for a new store.
-fn identity(store: &str, machine: &str, boot: &str) -> Identity {
+pub(crate) fn identity(store: &str, machine: &str, boot: &str) -> Identity {
     let [store, machine, boot] = [store, machine, boot].map(|id| Some(id.to_owned()));
     Identity { store, machine, boot }
 }
 
 /// The report of [`reported_before`], made there.
-fn reported_on(here: &Identity) -> Value {
+pub(crate) fn reported_on(here: &Identity) -> Value {
     let mut list = reported_before("u1");
     let status = &mut list["items"][0]["status"];
     (status["storeID"], status["systemUUID"], status["bootID"]) =

@@ -9,6 +9,7 @@ mod collect;
 mod following;
 mod grants;
 mod lost;
+mod reclaim;
 mod report;
 mod server;
 mod start;

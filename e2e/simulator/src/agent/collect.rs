@@ -1,14 +1,17 @@
-//! The garbage collection of the agent, with its real decisions, and the Pod objects of the API server.
+//! The agent's checks of pods, with its real decisions, and the Pod objects of the API server.
 
 use std::collections::BTreeMap;
 
 use ipam_core::ledger::Attachment;
 use ipam_node_agent::gc::Pods;
+use ipam_node_agent::reclaim::{InUse, SeenPod, Sightings};
 use k8s_openapi::api::core::v1::Pod;
 use kube::core::PartialObjectMeta;
+use serde_json::json;
 
 use super::super::action::PodList;
 use super::super::clock::Clock;
+use super::super::request::IF_NAME;
 use super::Node;
 
 /// Number of checks that find a pod missing before the one that frees its addresses.
@@ -20,6 +23,8 @@ pub(super) struct Objects {
     pods: BTreeMap<String, PartialObjectMeta<Pod>>,
     /// The pods at the previous check.
     earlier: Pods,
+    /// The addresses of pods at the previous check for addresses without a record.
+    earlier_in_use: InUse,
 }
 
 impl Objects {
@@ -55,6 +60,7 @@ impl Node {
             self.activity.add("pod lists failed", self.process.is_some().into());
             return;
         }
+        self.check_lost(list, clock);
         let held = self.reservations();
         let pods = self.objects.list(list);
         let Some(process) = self.process.as_mut() else { return };
@@ -75,6 +81,52 @@ impl Node {
                 self.activity.count("garbage collections that free addresses");
             }
         }
+    }
+
+    /// One check whether pods have the addresses without a record. Its last look is exact, unless it fails.
+    fn check_lost(&mut self, answer: PodList, clock: Clock) {
+        let in_use = self.in_use();
+        let earlier = std::mem::replace(&mut self.objects.earlier_in_use, in_use.clone());
+        let Some(process) = self.process.as_mut() else { return };
+        let Some(lost) = process.in_force.as_ref().and_then(|in_force| in_force.lost.clone()) else {
+            process.sightings = Sightings::default();
+            return;
+        };
+        let seen = match answer {
+            PodList::Exact | PodList::LookFails => &in_use,
+            PodList::Lagging => &earlier,
+            // The list lacks the agent's own pod.
+            PodList::Empty | PodList::Failing => return,
+        };
+        if !process.sightings.observe(&lost, seen, CHECKS_BEFORE) || answer == PodList::LookFails {
+            return;
+        }
+        if let Some(reclaim) = process.sightings.confirmed(&in_use, CHECKS_BEFORE) {
+            process.reclaim(reclaim, clock);
+            self.activity.count("addresses without a record reclaimed");
+            self.has_ended();
+        }
+    }
+
+    /// What the pods of this node show by their annotations.
+    fn in_use(&self) -> InUse {
+        let mut in_use = InUse::default();
+        if !self.says_lost() {
+            return in_use;
+        }
+        for name in self.objects.pods.keys() {
+            let pod = self.pods.get(name);
+            let ips: Vec<_> = pod.iter().flat_map(|pod| &pod.held).map(|held| held.addr).collect();
+            let status = json!([{ "interface": IF_NAME, "ips": ips }]).to_string();
+            let annotations = pod.map(|_| json!({ "k8s.v1.cni.cncf.io/network-status": status }));
+            let ip = pod.map_or("", |_| "10.244.0.1");
+            let seen = json!({ "metadata": { "name": name, "annotations": annotations }, "spec": {}, "status": { "podIP": ip } });
+            let seen: Option<SeenPod> = serde_json::from_value(seen).ok();
+            if let Some(seen) = &seen {
+                in_use.add(seen);
+            }
+        }
+        in_use
     }
 
     /// The runtime and the agent's garbage collection find all pods that are gone.
