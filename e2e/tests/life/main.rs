@@ -23,3 +23,5 @@ mod records;
 mod restores;
 #[cfg(test)]
 mod stage;
+#[cfg(test)]
+mod stores;

@@ -6,7 +6,7 @@ use std::sync::OnceLock;
 use std::sync::atomic::{AtomicU32, Ordering};
 use std::time::Duration;
 
-use ipam_e2e::cluster::{Agent, Operator, install_crds};
+use ipam_e2e::cluster::{Agent, Operator, forget_pod, install_crds, run_pod};
 use ipam_e2e::netns::{BRIDGE, CniError, Node, Pod, Sandbox};
 use ipam_e2e::{ControlPlane, binaries, child, eventually_blocking};
 use serde_json::{Value, json};
@@ -92,9 +92,23 @@ impl Stage {
 
     /// A pod on a node, with a name of its own, in the network of a pool.
     pub(crate) fn pod(&self, node: usize, kind: &str, pool: &str) -> Resident {
-        static COUNT: AtomicU32 = AtomicU32::new(0);
-        let name = format!("pod-{}", COUNT.fetch_add(1, Ordering::Relaxed));
+        let name = pod_name();
         let pod = self.nodes[node].pod("default", &name, &format!("uid-{name}")).unwrap();
+        Self::in_network(pod, kind, pool)
+    }
+
+    /// The same with an object in the API server.
+    pub(crate) fn registered(&self, node: usize, kind: &str, pool: &str) -> Resident {
+        let pod = run_pod(self.plane, &self.nodes[node], &self.namespace, &pod_name()).unwrap();
+        Self::in_network(pod, kind, pool)
+    }
+
+    /// Removes the object of a [registered](Self::registered) pod.
+    pub(crate) fn forget(&self, pod: &Resident) {
+        forget_pod(self.plane, &self.namespace, pod.name()).unwrap();
+    }
+
+    fn in_network(pod: Pod, kind: &str, pool: &str) -> Resident {
         let network = json!({"cniVersion": "1.1.0", "name": "net", "type": "bridge", "bridge": BRIDGE,
             "ipam": {"type": "nv-ipam", "poolName": pool, "poolType": kind_of(kind).to_lowercase()}});
         Resident { pod, network, result: Value::Null }
@@ -104,12 +118,18 @@ impl Stage {
     pub(crate) fn resident(&self, node: usize, kind: &str, pool: &str) -> Resident {
         let mut pod = self.pod(node, kind, pool);
         pod.add().unwrap();
-        eventually_blocking(&format!("{} is known to hold an address", pod.pod.name()), SOON, || {
+        self.await_held(node, &[&pod]);
+        pod
+    }
+
+    /// Waits until the agent of a node has reported the addresses of these pods.
+    pub(crate) fn await_held(&self, node: usize, pods: &[&Resident]) {
+        eventually_blocking("the agent has reported the pods' addresses", SOON, || {
             let object = self.api.get(IPAMNODES, self.name(node));
-            if holds(&object, &pod.address()) { Ok(()) } else { Err(object["status"].to_string()) }
+            let is_held = pods.iter().all(|pod| holds(&object, &pod.address()));
+            if is_held { Ok(()) } else { Err(object["status"].to_string()) }
         })
         .unwrap();
-        pod
     }
 
     /// Waits until the blocks of just these nodes are being taken back.
@@ -183,6 +203,17 @@ impl Stage {
         agent.process().terminate(SOON).unwrap();
     }
 
+    /// Starts an agent with further flags on a node on which none runs.
+    pub(crate) fn start_agent(&mut self, node: usize, flags: &[&str]) {
+        let agent = Agent::start(self.plane, &self.nodes[node], &self.namespace, flags);
+        assert!(self.agents[node].replace(agent.unwrap()).is_none(), "one agent for each node");
+    }
+
+    /// Runs a program on a node.
+    pub(crate) fn on_node(&self, node: usize, words: &[&str]) {
+        self.nodes[node].entrance().run(words).unwrap();
+    }
+
     /// Waits until the agent of a node says that its first block is idle.
     pub(crate) fn await_idle(&self, node: usize) {
         eventually_blocking(&format!("{} has an idle block", self.name(node)), IDLE, || {
@@ -222,6 +253,12 @@ impl Stage {
     }
 }
 
+/// Another name with each call.
+fn pod_name() -> String {
+    static COUNT: AtomicU32 = AtomicU32::new(0);
+    format!("pod-{}", COUNT.fetch_add(1, Ordering::Relaxed))
+}
+
 /// Whether an IPAMNode's report names the address.
 fn holds(object: &Value, address: &str) -> bool {
     let bare: std::net::IpAddr = address.split('/').next().unwrap_or_default().parse().unwrap();
@@ -239,6 +276,11 @@ pub(crate) struct Resident {
 }
 
 impl Resident {
+    /// The name of the pod.
+    pub(crate) fn name(&self) -> &str {
+        self.pod.name()
+    }
+
     /// CNI ADD.
     pub(crate) fn add(&mut self) -> Result<(), CniError> {
         self.result = self.pod.add(INTERFACE, &self.network)?;
