@@ -2,6 +2,9 @@
 //!
 //! Decides who may connect (on a unix socket: root alone) and how much one caller may cost.
 
+mod authority;
+mod hpack;
+
 use std::fs::{self, DirBuilder, Permissions};
 use std::io;
 use std::os::unix::fs::{DirBuilderExt, FileTypeExt, MetadataExt, PermissionsExt};
@@ -24,6 +27,7 @@ use tonic::transport::server::Connected;
 use tracing::{info, warn};
 
 use crate::rpc::Rpc;
+use authority::Tolerant;
 
 /// Connections at a time. A runtime starts some dozen plugins at once, each with one.
 const CONNECTIONS: usize = 1024;
@@ -124,8 +128,9 @@ impl Listener {
         let stopped = async move { stop.cancelled().await };
         match self {
             Self::Unix(listener, file) => {
-                let incoming =
-                    bounded(listener, |listener| Box::pin(async { listener.accept().await.map(|(io, _)| io) }));
+                let incoming = bounded(listener, |listener| {
+                    Box::pin(async { listener.accept().await.map(|(io, _)| Tolerant::new(io)) })
+                });
                 let ended = router.serve_with_incoming_shutdown(incoming, stopped).await;
                 drop(file);
                 ended

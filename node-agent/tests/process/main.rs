@@ -5,6 +5,7 @@
 #[path = "../common/mod.rs"]
 mod common;
 
+mod authority;
 mod store;
 
 use std::collections::BTreeMap;
