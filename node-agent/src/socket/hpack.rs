@@ -1,5 +1,7 @@
 //! As much of HPACK (RFC 7541) as is needed to find a header and to replace its value.
 
+use std::sync::LazyLock;
+
 /// The length in bits of the Huffman code of each byte, RFC 7541 appendix B. The codes of one length are consecutive numbers in the
 /// order of the bytes, and those of the next length follow.
 #[rustfmt::skip]
@@ -13,9 +15,8 @@ const CODE_LENGTHS: [u8; 256] = [
     26, 26, 20, 19, 22, 23, 22, 25, 26, 26, 26, 27, 27, 26, 24, 25, 19, 21, 26, 27, 27, 26, 27, 24, 21, 21, 26, 26, 28, 27, 27, 27,
     20, 24, 20, 21, 22, 21, 21, 23, 22, 22, 25, 25, 24, 24, 26, 23, 26, 27, 26, 26, 27, 27, 27, 27, 27, 28, 27, 27, 27, 27, 27, 26,
 ];
-/// The longest code, and the shortest.
+/// The longest code.
 const LONGEST: u8 = 30;
-const SHORTEST: u8 = 5;
 
 /// Index of `:authority` in the static table.
 const AUTHORITY_INDEX: usize = 1;
@@ -27,7 +28,8 @@ const AUTHORITY: &[u8] = b":authority";
 /// The new value must be as long as the present one. The peer's table of headers then has the same size on both sides.
 pub(super) fn with_authority(block: &[u8], replacement: impl Fn(&[u8]) -> Option<Vec<u8>>) -> Option<Vec<u8>> {
     let mut reader = Reader { block, at: 0 };
-    while let Some(field) = reader.field()? {
+    while reader.at < block.len() {
+        let field = reader.field()?;
         let Some(value) = field.authority.and_then(|value| replacement(&value)) else { continue };
         let mut changed = block.get(..field.value_from)?.to_vec();
         push_string(&mut changed, &value);
@@ -51,10 +53,10 @@ struct Reader<'a> {
 }
 
 impl Reader<'_> {
-    /// The next header: `Some(None)` at the end, and `None` if the block cannot be read.
-    fn field(&mut self) -> Option<Option<Field>> {
-        let Some(&first) = self.block.get(self.at) else { return Some(None) };
-        let without_value = |reader: &Self| Some(Some(Field { value_from: reader.at, authority: None }));
+    /// The next header. `None` if the block cannot be read.
+    fn field(&mut self) -> Option<Field> {
+        let first = *self.block.get(self.at)?;
+        let without_value = |reader: &Self| Some(Field { value_from: reader.at, authority: None });
         // Indexed, or another size of the table: there is no value.
         if first & 0x80 != 0 {
             self.integer(7)?;
@@ -71,7 +73,7 @@ impl Reader<'_> {
         };
         let value_from = self.at;
         let value = self.string()?;
-        Some(Some(Field { value_from, authority: is_authority.then_some(value) }))
+        Some(Field { value_from, authority: is_authority.then_some(value) })
     }
 
     fn byte(&mut self) -> Option<u8> {
@@ -109,52 +111,65 @@ impl Reader<'_> {
 
 /// A string literal without Huffman coding.
 fn push_string(block: &mut Vec<u8>, text: &[u8]) {
-    match u8::try_from(text.len()) {
-        Ok(length @ ..0x7f) => block.push(length),
-        _ => {
-            block.push(0x7f);
-            let mut rest = text.len() - 0x7f;
-            while let Some(high) = Some(rest >> 7).filter(|high| *high > 0) {
-                block.push(0x80 | (rest & 0x7f) as u8);
-                rest = high;
-            }
-            block.push(rest as u8);
-        }
+    let most = 0x7f;
+    block.extend(u8::try_from(text.len().min(most)).ok());
+    let mut rest = text.len().checked_sub(most);
+    while let Some(number) = rest {
+        rest = Some(number >> 7).filter(|higher| *higher > 0);
+        let more = if rest.is_some() { 0x80 } else { 0 };
+        block.extend(u8::try_from(number & 0x7f | more).ok());
     }
     block.extend_from_slice(text);
 }
 
+/// All bytes in the order of their codes, each with the length of its code.
+static BYTES: LazyLock<Vec<(u8, u8)>> = LazyLock::new(|| {
+    let mut bytes: Vec<(u8, u8)> = CODE_LENGTHS.into_iter().zip(0..=u8::MAX).collect();
+    bytes.sort_unstable();
+    bytes
+});
+
 /// Decodes a Huffman-coded string; `None` if it is none.
 fn huffman(bytes: &[u8]) -> Option<Vec<u8>> {
     let mut text = Vec::new();
-    let (mut code, mut length) = (0_u32, 0_u8);
+    let mut symbol = Symbol::default();
     for bit in bytes.iter().flat_map(|byte| (0..8).rev().map(move |place| byte >> place & 1)) {
-        (code, length) = (code << 1 | u32::from(bit), length + 1);
-        if let Some(byte) = symbol(code, length) {
+        if let Some(byte) = symbol.add(bit) {
             text.push(byte);
-            (code, length) = (0, 0);
+            symbol = Symbol::default();
         }
-        if length > LONGEST {
+        if symbol.length > LONGEST {
             return None;
         }
     }
     // The padding is less than a byte of ones.
-    (length < 8 && code == (1 << length) - 1).then_some(text)
+    (symbol.length < 8 && symbol.code == (1 << symbol.length) - 1).then_some(text)
 }
 
-/// The byte with this code of so many bits.
-fn symbol(code: u32, length: u8) -> Option<u8> {
-    let mut first = 0;
-    for of in SHORTEST..=length {
-        let count = CODE_LENGTHS.iter().filter(|it| **it == of).count() as u32;
-        if of == length {
-            let place = code.checked_sub(first).filter(|place| *place < count)?;
-            let found = CODE_LENGTHS.iter().enumerate().filter(|(_, it)| **it == of).nth(place as usize)?;
-            return u8::try_from(found.0).ok();
+/// A code that has come in part.
+#[derive(Default)]
+struct Symbol {
+    code: usize,
+    length: u8,
+    /// The first code of this length, and its place among [`BYTES`].
+    first: usize,
+    place: usize,
+}
+
+impl Symbol {
+    /// Adds a bit; returns the byte if the code is complete.
+    fn add(&mut self, bit: u8) -> Option<u8> {
+        self.length += 1;
+        (self.code, self.first) = (self.code << 1 | usize::from(bit), self.first << 1);
+        let end = BYTES.partition_point(|(length, _)| *length <= self.length);
+        let place = self.place + self.code.checked_sub(self.first)?;
+        if place < end {
+            return BYTES.get(place).map(|(_, byte)| *byte);
         }
-        first = (first + count) << 1;
+        self.first += end - self.place;
+        self.place = end;
+        None
     }
-    None
 }
 
 #[cfg(test)]
@@ -219,7 +234,7 @@ mod tests {
         let length = |byte: u8| CODE_LENGTHS[usize::from(byte)];
         bytes.sort_by_key(|byte| (length(*byte), *byte));
         let mut codes = vec![(0, 0); 256];
-        let mut next = (0_u32, SHORTEST);
+        let mut next = (0_u32, 5);
         for byte in bytes {
             let code = next.0 << (length(byte) - next.1);
             codes[usize::from(byte)] = (code, length(byte));
@@ -239,7 +254,7 @@ mod tests {
         }
         bits.resize(bits.len().next_multiple_of(8), 1);
         let byte = |bits: &[u8]| bits.iter().fold(0, |byte, bit| byte << 1 | bit);
-        let coded: Vec<u8> = bits.chunks(8).map(byte).collect();
-        assert_eq!(huffman(&coded), Some(text));
+        let bytes: Vec<u8> = bits.chunks(8).map(byte).collect();
+        assert_eq!(huffman(&bytes), Some(text));
     }
 }

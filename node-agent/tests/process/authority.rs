@@ -43,11 +43,11 @@ async fn a_call_is_served_whatever_its_authority_is() {
         let mut socket = UnixStream::connect(home.path("daemon.sock")).await.unwrap();
         socket.write_all(b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n").await.unwrap();
         socket.write_all(&frame(4, 0, 0, &[])).await.unwrap();
-        // The second call finds the headers of the first one in the table: the last that entered has the index 62.
+        // The second call finds the headers of the first one in the table, in which the last that entered has the index 62.
         let path = literal(":path", "/nvidia.ipam.node.v1.IPAMService/IsAllocated");
         let rest = [literal("te", "trailers"), literal("content-type", "application/grpc")].concat();
         let first = [&[0x83, 0x86], &path[..], &literal(":authority", authority), &rest].concat();
-        let second = [0x83, 0x86, 65 | 0x80, 64 | 0x80, 63 | 0x80, 62 | 0x80];
+        let second = [0x83, 0x86, 0xc1, 0xc0, 0xbf, 0xbe];
         for (stream, headers) in [(1, &first[..]), (3, &second)] {
             socket.write_all(&frame(HEADERS, END[1], stream, headers)).await.unwrap();
             socket.write_all(&frame(0, END[0], stream, &[0; 5])).await.unwrap();
