@@ -352,7 +352,7 @@ pub(super) fn shared(records: &Records, pair: [(&PoolKey, Option<AssignmentId>);
     let [(one, first), (other, second)] = pair;
     let (first, second) = (records.get(first?)?, records.get(second?)?);
     // The later of the two was recorded, or recorded again, while both pools might have the address.
-    let knew = |it: &Assignment, than: &Assignment| it.shared_with.get(&than.pool).is_some_and(|at| *at > than.id);
+    let knew = |it: &Assignment, than: &Assignment| it.shared_with.get(&than.pool).is_some_and(|at| *at > than.first);
     (one != other && (knew(first, second) || knew(second, first))).then_some("pools share addresses")
 }
 

@@ -20,7 +20,7 @@ use loss::{is_of_a_node_that_left_before_a_leader, is_of_a_pool_removed_by_hand}
 use other::{is_of_a_call_of_a_former_leader, is_of_a_last_record_deleted, is_of_a_last_release};
 use restore::{
     is_of_a_deleted_report, is_of_a_grant_never_used, is_of_a_lost_store, is_of_an_agent_that_is_down,
-    is_of_an_agent_that_was_down, is_of_pools_that_stopped_sharing,
+    is_of_an_agent_that_was_down,
 };
 
 /// A fault that is known.
@@ -57,7 +57,7 @@ const USED: &[&str] = &["one-holder", "address-has-one-node", "held-is-recorded"
 const LATE_CALL: &[&str] = &["one-holder", "address-has-one-node", other::LEASE_FIRST];
 
 /// All known faults. The first match counts, so a fault with more conditions comes before one with fewer.
-pub const FAULTS: [Fault; 11] = [
+pub const FAULTS: [Fault; 10] = [
     Fault {
         name: "agent-is-down-after-a-restore",
         per_million: 5,
@@ -71,12 +71,6 @@ pub const FAULTS: [Fault; 11] = [
         shows: is_of_a_pool_removed_by_hand,
     },
     Fault { name: "report-deleted-with-its-ipam-node", per_million: 5, laws: TWICE, shows: is_of_a_deleted_report },
-    Fault {
-        name: "pools-stop-sharing-before-a-restore",
-        per_million: 10,
-        laws: TWICE,
-        shows: is_of_pools_that_stopped_sharing,
-    },
     Fault {
         name: "leader-ends-before-it-marks-the-last-release",
         per_million: 5,

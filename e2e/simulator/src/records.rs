@@ -26,6 +26,8 @@ pub(super) type AssignmentId = u64;
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub(super) struct Assignment {
     pub(super) id: AssignmentId,
+    /// Its number, or that of the assignment of a backup that a restore brought back as this one.
+    pub(super) first: AssignmentId,
     pub(super) pool: PoolKey,
     pub(super) node: String,
     pub(super) range: AddrRange,
@@ -61,6 +63,8 @@ pub(super) struct Records {
     pub(super) sharing: BTreeSet<(PoolKey, PoolKey)>,
     /// The last assignment before the backup that was restored last.
     kept: AssignmentId,
+    /// What statuses recorded at the last backup.
+    backup: Vec<Assignment>,
     /// Node and grant of the last reports in which the grant is idle; empty after a restore.
     idle: BTreeSet<(String, String)>,
     was_restored: bool,
@@ -72,6 +76,11 @@ impl Records {
     /// The last assignment so far.
     pub(super) const fn last(&self) -> AssignmentId {
         self.last
+    }
+
+    /// A backup is made.
+    pub(super) fn back_up(&mut self) {
+        self.backup.clone_from(&self.recorded);
     }
 
     /// A backup is restored that was made after this assignment.
@@ -181,12 +190,12 @@ impl Records {
             let is_known =
                 self.recorded.iter().any(|it| it.pool == *key && it.node == claim.node && it.range == claim.range);
             if !is_known {
-                self.assign(key, claim, activity);
+                self.assign(key, claim, by_hand == Some(super::RESTORE), activity);
             }
         }
     }
 
-    fn assign(&mut self, key: &PoolKey, claim: &Claim, activity: &mut Activity) {
+    fn assign(&mut self, key: &PoolKey, claim: &Claim, is_restored: bool, activity: &mut Activity) {
         let is_it = |it: &Assignment| it.pool == *key && it.node == claim.node && it.range == claim.range;
         self.last += 1;
         let (last, pairs) = (self.last, self.sharing.iter());
@@ -212,14 +221,21 @@ impl Records {
         }
         self.holders.retain(|(pool, range), _| pool != key || !range.overlaps(&claim.range));
         self.holders.insert((key.clone(), claim.range), claim.node.clone());
-        self.recorded.push(Assignment {
-            id: self.last,
+        let mut assigned = Assignment {
+            id: last,
+            first: last,
             pool: key.clone(),
             node: claim.node.clone(),
             range: claim.range,
             recorded: last,
             shared_with,
-        });
+        };
+        if let Some(earlier) = self.backup.iter().find(|it| is_restored && is_it(it)) {
+            // At that time it may have shared its addresses.
+            assigned.first = earlier.first;
+            assigned.shared_with.extend(earlier.shared_with.clone());
+        }
+        self.recorded.push(assigned);
     }
 
     fn cause_of_release(&self, server: &Server, it: &Assignment, object: &Object) -> &'static str {

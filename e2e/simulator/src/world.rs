@@ -199,6 +199,7 @@ impl World {
             Action::Grace(seconds) => self.allowed.grace = (seconds > 0).then(|| Duration::from_secs(seconds.into())),
             Action::Backup => {
                 self.allowed.back_up(&self.records);
+                self.records.back_up();
                 self.backup = Some((lock(&self.server).backup(), self.records.last(), self.clock.elapsed));
             }
             Action::Restore => self.restore(),

@@ -70,10 +70,6 @@ const NEAR: &[(&str, &[(&str, Change)])] = &[
         ("Strip", Without), ("Strip", Other("pool")), ("Remove", Without), ("Remove", Other("pool")), ("RemoveIpamNode", Without), ("RemoveIpamNode", First),
         ("RemoveIpamNode", Other("node")), ("Crowd", Without),
     ]),
-    ("pools-stop-sharing-before-a-restore", &[
-        ("Share", Without), ("Share", Last), ("Share", Other("pool")), ("Restore", Without), ("Restore", First), ("Restore", Become("Drain")),
-        ("Backup", Without), ("Backup", Last), ("Crowd", Without), ("Crowd", Last),
-    ]),
     ("report-deleted-with-its-ipam-node", &[
         ("RemoveIpamNode", Without), ("RemoveIpamNode", First), ("RemoveIpamNode", Last), ("RemoveIpamNode", Other("node")), ("Restore", Without),
         ("Restore", First), ("Restore", Last), ("Backup", Without), ("Backup", Last), ("Crowd", Without), ("Crowd", Last), ("Work", Without),

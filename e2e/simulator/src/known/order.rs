@@ -69,7 +69,7 @@ pub(super) fn has_put_back(failure: &Failure, is_it: impl Fn(PutBack<'_>) -> boo
 }
 
 /// Whether what broke the law names this node or pool, as a word.
-pub(super) fn names(failure: &Failure, name: &str) -> bool {
+fn names(failure: &Failure, name: &str) -> bool {
     failure.law.what.split(|c: char| !c.is_ascii_alphanumeric() && c != '-').any(|word| word == name)
 }
 

@@ -2,7 +2,7 @@
 
 use super::order::{
     address, adds_for_a_user, adds_on, after, around, deletes_ipam_node, has, has_put_back, is_undefine, is_user,
-    names, names_pod_of, names_pool, pools_with_the_address, writer, writes,
+    names_pod_of, names_pool, pools_with_the_address, writer, writes,
 };
 use crate::Failure;
 use crate::action::{Action, Disk};
@@ -131,22 +131,6 @@ fn is_silent(failure: &Failure, later: &[Action]) -> bool {
             _ => false,
         };
         is_down(deleted, node) || !has(&later[..next], reports)
-    })
-}
-
-/// Two pools with the address are applied, and one of them stopped sharing addresses before the backup, while a pod had
-/// it. A restore takes back what a leader wrote about them.
-/// Not checked: which of the two pools has which block. That follows from the specs, the creation times and the order of nodes.
-pub(super) fn is_of_pools_that_stopped_sharing(failure: &Failure) -> bool {
-    has_put_back(failure, |it| {
-        let pools = pools_with_the_address(failure, it.until);
-        let is_of_one = |pool| pools.contains(pool_at(pool).1);
-        let stops_sharing = has(it.before, |action| matches!(action, Action::Share { pool } if is_of_one(pool)));
-        // The second pod can start as the history settles.
-        let is_in_use = failure.settling && has(it.until, |action| adds_on(action, |_| true));
-        let is_used = is_in_use || adds_for_a_user(failure, it.until);
-        let is_named = pools.iter().any(|pool| names(failure, pool));
-        pools.len() > 1 && is_named && it.takes_back_writes() && is_used && stops_sharing
     })
 }
 
