@@ -179,7 +179,7 @@ pub struct Failure {
 }
 
 /// An entry that a restore brought back. No report of the backup had its grant, and the grant was used or revoked after
-/// the backup was made.
+/// the backup was made. Or a block that a restore brought back without its entry, which was written after the backup was made.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct Unproven {
     /// The node of the IPAMNode.

@@ -1,8 +1,11 @@
 //! Actions that consist of many calls: what a cluster does when nothing is slow, and what an admin does with the whole
 //! cluster. The laws are checked after each call.
 
+use std::sync::Arc;
 use std::time::Duration;
 
+use ipam_core::PoolKey;
+use ipam_core::plan::Claim;
 use ipam_reconciler::pool::FORCE_RELEASE;
 use serde_json::{Value, json};
 
@@ -11,7 +14,8 @@ use crate::action::{Action, Disk, Fate};
 use crate::admin;
 use crate::agent::Node;
 use crate::given::told_without_mark;
-use crate::records::{AssignmentId, range_of_entry};
+use crate::object::Object;
+use crate::records::{AssignmentId, POOL_KINDS, pool_of_entry, range_of_entry};
 use crate::replica::Replica;
 use crate::request::Wish;
 use crate::server::{Backup, NAMESPACE, text};
@@ -123,7 +127,8 @@ impl World {
         self.by_hand = None;
     }
 
-    /// Records the entries of the backup that no report in it proves, and that were used or revoked since it was made.
+    /// Records the entries of the backup that no report in it proves, and that were used or revoked since it was made. A block of the backup
+    /// can also have got its entry since then.
     fn note_unproven(&mut self, backup: &Backup) {
         let server = lock(&self.server);
         for object in backup.list("ipamnodes") {
@@ -133,6 +138,26 @@ impl World {
             let entries = entries(object).filter(|entry| entry["neverUsed"] == true && !reports(object, entry));
             let ranges = entries.filter(|entry| !is_in_force(entry)).filter_map(range_of_entry);
             self.unproven.extend(ranges.map(|range| Unproven { node: node.clone(), range }));
+        }
+        for (plural, kind) in POOL_KINDS {
+            for pool in backup.list(plural) {
+                let key = PoolKey::new(kind, text(pool, "/metadata/name"));
+                for Claim { node, range, .. } in pool.claims() {
+                    let is_of_it = |entry: &&Value| {
+                        let is_inside = range_of_entry(entry).is_some_and(|block| range.contains_range(&block));
+                        entry["state"] == "Active" && pool_of_entry(entry) == key && is_inside
+                    };
+                    let has_entry = |object: Option<&Arc<Object>>| {
+                        object.is_some_and(|object| entries(object).any(|entry| is_of_it(&entry)))
+                    };
+                    let of_node = |object: &&Arc<Object>| text(object, "/metadata/name") == *node;
+                    let before = backup.list("ipamnodes").find(of_node);
+                    // The entry was written after the backup.
+                    if !has_entry(before) && has_entry(server.get("ipamnodes", node)) {
+                        self.unproven.push(Unproven { node: node.clone(), range: *range });
+                    }
+                }
+            }
         }
     }
 
