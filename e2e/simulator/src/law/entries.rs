@@ -68,8 +68,15 @@ fn has_ended(ipam_node: &Value, entry: &Value) -> bool {
     has_none || reports.any(is_of_it)
 }
 
-/// Addresses that are unavailable by the entry and that no other agent reports as in use. A previous gateway is
-/// unavailable as long as blocks are being released or are of an earlier spec. Other laws check that this ends.
+/// Whether another pool, which may not share the addresses, has them in a Releasing block of another node.
+fn is_released_elsewhere(seen: &Seen<'_>, layout: &Layout, node: &str, run: &AddrRange) -> bool {
+    let others = seen.layouts.iter().filter(|other| other.key != layout.key && seen.counts(layout, &other.key));
+    let mut releasing = others.flat_map(|other| claims(seen.object(other), "releasing"));
+    releasing.any(|(of, range)| of != node && range.contains_range(run))
+}
+
+/// Addresses that are unavailable by the entry, that no other agent reports as in use, and that are in no block which another node still
+/// releases of another pool. A previous gateway is unavailable as long as blocks are being released or are of an earlier spec. Other laws check that this ends.
 fn barred_for_nobody(seen: &Seen<'_>, layout: &Layout, node: &str, entry: &Value) -> Option<AddrRange> {
     let law = "held-elsewhere-is-true";
     let mut runs = entry["heldElsewhere"].as_array().into_iter().flatten().filter_map(range_of_entry);
@@ -77,6 +84,7 @@ fn barred_for_nobody(seen: &Seen<'_>, layout: &Layout, node: &str, entry: &Value
         // The agent itself may have allocated the address that is to be the gateway.
         let is_gateway = layout.blocks.iter().any(|block| block.gateway == Some(run.first()));
         !seen.is_reported(layout, run, |other, key| is_gateway || other != node || *key != layout.key)
+            && !is_released_elsewhere(seen, layout, node, run)
     });
     let is = |reason: &dyn Fn() -> bool| unreported.is_some() && reason();
     // A new leader takes each unavailable address for a previous gateway, until each node with a block of the pool has reported.
