@@ -80,25 +80,24 @@ struct LostOfPool {
     pool_type: PoolType,
     name: String,
     held: Vec<AddressRange>,
-    /// Which machine reported them.
     #[serde(default)]
-    reporter: Reporter,
+    reported_by: ReportedBy,
     /// How long they stay unavailable, in seconds in which an agent runs; `None` is until they are discarded.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     left: Option<u64>,
 }
 
-/// A machine that has reported under this node's name.
+/// The machine that made a report under this node's name.
 #[derive(Clone, Copy, PartialEq, Eq, Default, Debug, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
-enum Reporter {
-    /// One of the two machines has no UUID.
+enum ReportedBy {
+    /// Unknown: it or this machine has no UUID.
     #[default]
     Unknown,
     /// The machine on which this agent runs.
-    Same,
+    ThisMachine,
     /// Another one.
-    Other,
+    OtherMachine,
 }
 
 impl LostOfPool {
@@ -119,16 +118,16 @@ impl Lost {
         if !found.is_behind(standing) || found.identity.is_another_boot(&reported) {
             return None;
         }
-        let machine = if found.identity.is_another_machine(&reported) {
-            Reporter::Other
+        let reported_by = if found.identity.is_another_machine(&reported) {
+            ReportedBy::OtherMachine
         } else if found.identity.is_same_machine(&reported) {
-            Reporter::Same
+            ReportedBy::ThisMachine
         } else {
-            Reporter::Unknown
+            ReportedBy::Unknown
         };
-        let left = found.grace.filter(|_| machine == Reporter::Other);
+        let left = found.grace.filter(|_| reported_by == ReportedBy::OtherMachine);
         let reports = standing.status.pools.iter().filter(|report| report.used > 0);
-        let pools = reports.map(|report| LostOfPool { reporter: machine, left, ..of_pool(report) });
+        let pools = reports.map(|report| LostOfPool { reported_by, left, ..of_pool(report) });
         let pools: Vec<_> = pools.filter(|pool| !pool.held.is_empty()).collect();
         let Standing { namespace, name: node, resource_version, .. } = standing.clone();
         (!pools.is_empty()).then_some(Self { namespace, node, resource_version, pools })
@@ -136,7 +135,7 @@ impl Lost {
 
     /// Those that another machine reported; `None` if there are none.
     pub(crate) fn of_other_machines(self) -> Option<Self> {
-        self.only(|pool| pool.reporter == Reporter::Other)
+        self.only(|pool| pool.reported_by == ReportedBy::OtherMachine)
     }
 
     /// Those that are still unavailable after so many seconds more; `None` if none are.
@@ -154,18 +153,18 @@ impl Lost {
 
     /// Whether a pod of this node may have the address: this machine reported it.
     pub(crate) fn may_be_of_a_pod_here(&self, addr: IpAddr) -> bool {
-        let mut of_this_machine = self.pools.iter().filter(|pool| pool.reporter == Reporter::Same);
+        let mut of_this_machine = self.pools.iter().filter(|pool| pool.reported_by == ReportedBy::ThisMachine);
         of_this_machine.any(|pool| pool.ranges().any(|range| range.contains(addr)))
     }
 
     /// Whether pods of this node have some of these addresses, if any.
     pub(crate) fn is_of_this_machine(&self) -> bool {
-        self.pools.iter().any(|pool| pool.reporter == Reporter::Same)
+        self.pools.iter().any(|pool| pool.reported_by == ReportedBy::ThisMachine)
     }
 
     /// Those that are still unavailable once the pods of this node have no other address than `in_use`; `None` if none are.
     pub(crate) fn left_by(mut self, in_use: &BTreeSet<IpAddr>) -> Option<Self> {
-        for pool in self.pools.iter_mut().filter(|pool| pool.reporter == Reporter::Same) {
+        for pool in self.pools.iter_mut().filter(|pool| pool.reported_by == ReportedBy::ThisMachine) {
             let Some(family) = pool.ranges().next().map(|range| range.family()) else { continue };
             let is_kept =
                 |addr: &IpAddr| Family::of(*addr) == family && pool.ranges().any(|range| range.contains(*addr));
@@ -233,7 +232,7 @@ impl Lost {
             "When no pod uses them (an address that is still in use would be assigned twice): kubectl -n {namespace} annotate ipamnode \
              {node} --overwrite {DISCARD}={resource_version}"
         );
-        let is_of_others = self.pools.iter().all(|pool| pool.reporter == Reporter::Other);
+        let is_of_others = self.pools.iter().all(|pool| pool.reported_by == ReportedBy::OtherMachine);
         let longest = self.pools.iter().map(|pool| pool.left).collect::<Option<Vec<_>>>();
         let time = match longest.and_then(|left| left.into_iter().max()) {
             Some(left) => format!("for {} more", span(left)),
@@ -270,7 +269,13 @@ fn of_pool(report: &BlockUse) -> LostOfPool {
     let whole = || vec![AddressRange { start_ip: report.start_ip.clone(), end_ip: report.end_ip.clone() }];
     let mut held = if report.held.is_empty() { whole() } else { report.held.clone() };
     held.retain(|told| range(told).is_some());
-    LostOfPool { pool_type: report.pool_type, name: report.name.clone(), held, reporter: Reporter::Unknown, left: None }
+    LostOfPool {
+        pool_type: report.pool_type,
+        name: report.name.clone(),
+        held,
+        reported_by: ReportedBy::Unknown,
+        left: None,
+    }
 }
 
 /// These addresses as runs.

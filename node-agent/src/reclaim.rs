@@ -120,19 +120,15 @@ impl Sightings {
         self.checks = self.checks.saturating_add(1);
         let of_interest = in_use.addresses.iter().filter(|addr| lost.may_be_of_a_pod_here(**addr));
         self.seen.extend(of_interest.map(|addr| (*addr, self.checks)));
-        self.checks > checks_before && lost.clone().left_by(&self.recent(checks_before)).as_ref() != Some(lost)
-    }
-
-    /// The addresses that a pod had in the last checks.
-    fn recent(&self, checks_before: u32) -> BTreeSet<IpAddr> {
-        let since = self.checks.saturating_sub(checks_before);
-        self.seen.iter().filter(|(_, check)| **check >= since).map(|(addr, _)| *addr).collect()
+        self.checks > checks_before && self.confirmed(&InUse::default(), checks_before).is_some()
     }
 
     /// What becomes available after the last look, if anything does.
     pub fn confirmed(&self, last_look: &InUse, checks_before: u32) -> Option<Reclaim> {
         let lost = self.lost.clone().filter(|_| last_look.unknown.is_none())?;
-        let mut in_use = self.recent(checks_before);
+        let since = self.checks.saturating_sub(checks_before);
+        let recent = self.seen.iter().filter(|(_, check)| **check >= since);
+        let mut in_use: BTreeSet<IpAddr> = recent.map(|(addr, _)| *addr).collect();
         in_use.extend(&last_look.addresses);
         let left = lost.clone().left_by(&in_use);
         (left.as_ref() != Some(&lost)).then_some(Reclaim { lost, left })

@@ -25,6 +25,8 @@ pub struct Reclaimer {
     in_force: watch::Receiver<Option<InForce>>,
     reclaims: mpsc::Sender<Reclaim>,
     sightings: Sightings,
+    /// The pod whose addresses were not known in the last check.
+    unknown: Option<String>,
 }
 
 impl Reclaimer {
@@ -37,17 +39,23 @@ impl Reclaimer {
         in_force: watch::Receiver<Option<InForce>>,
         reclaims: mpsc::Sender<Reclaim>,
     ) -> Self {
-        Self { client, node: node.to_owned(), config, own, in_force, reclaims, sightings: Sightings::default() }
+        let (node, sightings) = (node.to_owned(), Sightings::default());
+        Self { client, node, config, own, in_force, reclaims, sightings, unknown: None }
     }
 
     /// Checks at each interval until `stop`.
     pub async fn run(mut self, stop: CancellationToken) {
         stop.run_until_cancelled(async {
+            let mut is_failing = false;
             loop {
                 tokio::time::sleep(self.config.interval).await;
-                if let Err(error) = self.check().await {
-                    warn!(error, "cannot check whether pods have addresses without a record, none becomes available");
+                let result = self.check().await;
+                if let Err(error) = &result
+                    && !is_failing
+                {
+                    warn!(error, "cannot check whether pods have addresses without a record: none becomes available");
                 }
+                is_failing = result.is_err();
             }
         })
         .await;
@@ -64,17 +72,19 @@ impl Reclaimer {
             return Ok(());
         };
         let in_use = self.in_use(ListParams::default().match_any()).await?;
-        if let Some(pod) = &in_use.unknown() {
-            info!(pod, "addresses without a record stay unavailable: this pod does not show its addresses");
+        if let Some(pod) = in_use.unknown().filter(|pod| self.unknown.as_deref() != Some(*pod)) {
+            info!(
+                pod,
+                "addresses without a record stay unavailable: the network-status of this pod does not show all its addresses"
+            );
         }
+        self.unknown = in_use.unknown().map(str::to_owned);
         if !self.sightings.observe(&lost, &in_use, self.config.checks_before) {
             return Ok(());
         }
         let last_look = self.in_use(ListParams::default()).await?;
         if let Some(reclaim) = self.sightings.confirmed(&last_look, self.config.checks_before) {
-            info!(
-                "no pod of this node has the addresses without a record, or only some of them: the others become available"
-            );
+            info!("addresses without a record that no pod of this node has are available again");
             // Closed only at the end of the agent.
             drop(self.reclaims.send(reclaim).await);
         }

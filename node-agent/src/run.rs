@@ -30,7 +30,6 @@ use crate::install::install;
 use crate::metrics::Metrics;
 use crate::note::{Start, Subject};
 use crate::ready::Readiness;
-use crate::reclaim::Reclaim;
 use crate::reclaimer::Reclaimer;
 use crate::room;
 use crate::rpc::Rpc;
@@ -104,7 +103,6 @@ struct Agent {
     listener: Listener,
     blocks: Blocks,
     in_force: watch::Receiver<Option<crate::watch::InForce>>,
-    reclaims: mpsc::Sender<Reclaim>,
     readiness: Readiness,
     metrics: Arc<Metrics>,
 }
@@ -125,8 +123,7 @@ impl Agent {
         let (allocator, ended, start) = open_store(config, directory, &metrics)?;
         let (told, in_force) = watch::channel(None);
         let blocks = Blocks::new(allocator.clone(), start, readiness.clone(), told);
-        let (reclaims, reclaimed) = mpsc::channel(1);
-        let mut blocks = blocks.with_grace(config.replaced_machine_grace).with_reclaims(reclaimed);
+        let mut blocks = blocks.with_grace(config.replaced_machine_grace);
         blocks.load(FIRST_WORD).await;
         if let Some(spool) = Spool::of(&config.bind) {
             match spool.create() {
@@ -136,12 +133,12 @@ impl Agent {
                 }
             }
         }
-        Ok(Self { allocator, ended, listener, blocks, in_force, reclaims, readiness, metrics })
+        Ok(Self { allocator, ended, listener, blocks, in_force, readiness, metrics })
     }
 
     /// Serves until `stop`, or until the store is broken.
     async fn serve(self, config: &Config, stop: &CancellationToken) -> anyhow::Result<()> {
-        let Self { allocator, ended, listener, blocks, in_force, reclaims, readiness, metrics } = self;
+        let Self { allocator, ended, listener, blocks, in_force, readiness, metrics } = self;
         let rpc = Rpc::new(allocator.clone(), readiness.clone(), Arc::clone(&metrics));
         // The socket takes connections since it was bound; from here on somebody answers.
         let replaced = listener.replaced();
@@ -155,8 +152,7 @@ impl Agent {
         }
         tokio::spawn(room::follow(allocator.clone(), readiness.clone(), Arc::clone(&metrics), stop.clone()));
         let served = CancellationToken::new();
-        let keeping = Housekeeping { config: config.clone(), allocator, blocks, in_force, reclaims, metrics };
-        let keeping = keeping.run(stop.clone(), served.clone());
+        let keeping = housekeeping(config.clone(), allocator, blocks, in_force, metrics, stop.clone(), served.clone());
         let (mut serving, mut keeping, mut ended) = (serving, tokio::spawn(keeping), ended);
         // Whichever ends first ends the agent: none of them does by itself before it is told to stop.
         let early = tokio::select! {
@@ -271,34 +267,31 @@ fn own_pod() -> Option<(String, String)> {
     namespace.zip(name)
 }
 
-/// Everything that needs the API server, whose absence stops none of the calls.
-struct Housekeeping {
+/// Everything that needs the API server, whose absence stops none of the calls: the checks of pods until `stop`, the watch until all
+/// calls are `served`. Then comes the last report.
+async fn housekeeping(
     config: Config,
     allocator: Allocator,
     blocks: Blocks,
     in_force: watch::Receiver<Option<crate::watch::InForce>>,
-    reclaims: mpsc::Sender<Reclaim>,
     metrics: Arc<Metrics>,
-}
-
-impl Housekeeping {
-    /// The checks of pods until `stop`, the watch until all calls are `served`. Then comes the last report.
-    async fn run(self, stop: CancellationToken, served: CancellationToken) -> anyhow::Result<()> {
-        let Self { config, allocator, blocks, in_force, reclaims, metrics } = self;
-        let client = cluster::shared_client(config.common.kubeconfig.as_deref(), &metrics.requests).await?;
-        let (node, namespace) = (&config.node, &config.common.namespace);
-        let reclaimer = Reclaimer::new(client.clone(), node, config.stale, own_pod(), in_force.clone(), reclaims);
-        let reporter =
-            Reporter::new(client.clone(), namespace, node, allocator.clone(), in_force, Arc::clone(&metrics));
-        let relist = reporter.relist();
-        let collector =
-            Collector::new(client.clone(), node, config.stale, allocator, Arc::clone(&metrics)).of_pod(own_pod());
-        let (client, limit) = match config.offline_limit.map(|limit| Offline::watch(client.clone(), limit)) {
-            Some((client, limit)) => (client, Some(limit)),
-            None => (client, None),
-        };
-        let watching = blocks.follow(events(client, namespace, node, relist), limit, metrics, served.clone());
-        tokio::join!(watching, reporter.run(served), collector.run(stop.clone()), reclaimer.run(stop));
-        Ok(())
-    }
+    stop: CancellationToken,
+    served: CancellationToken,
+) -> anyhow::Result<()> {
+    let client = cluster::shared_client(config.common.kubeconfig.as_deref(), &metrics.requests).await?;
+    let (node, namespace) = (&config.node, &config.common.namespace);
+    let (sender, reclaims) = mpsc::channel(1);
+    let reclaimer = Reclaimer::new(client.clone(), node, config.stale, own_pod(), in_force.clone(), sender);
+    let reporter = Reporter::new(client.clone(), namespace, node, allocator.clone(), in_force, Arc::clone(&metrics));
+    let relist = reporter.relist();
+    let collector =
+        Collector::new(client.clone(), node, config.stale, allocator, Arc::clone(&metrics)).of_pod(own_pod());
+    let (client, limit) = match config.offline_limit.map(|limit| Offline::watch(client.clone(), limit)) {
+        Some((client, limit)) => (client, Some(limit)),
+        None => (client, None),
+    };
+    let blocks = blocks.with_reclaims(reclaims);
+    let watching = blocks.follow(events(client, namespace, node, relist), limit, metrics, served.clone());
+    tokio::join!(watching, reporter.run(served), collector.run(stop.clone()), reclaimer.run(stop));
+    Ok(())
 }

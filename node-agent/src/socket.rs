@@ -27,7 +27,7 @@ use tonic::transport::server::Connected;
 use tracing::{info, warn};
 
 use crate::rpc::Rpc;
-use authority::Tolerant;
+use authority::Incoming;
 
 /// Connections at a time. A runtime starts some dozen plugins at once, each with one.
 const CONNECTIONS: usize = 1024;
@@ -128,9 +128,8 @@ impl Listener {
         let stopped = async move { stop.cancelled().await };
         match self {
             Self::Unix(listener, file) => {
-                let incoming = bounded(listener, |listener| {
-                    Box::pin(async { listener.accept().await.map(|(io, _)| Tolerant::new(io)) })
-                });
+                let incoming =
+                    bounded(listener, |listener| Box::pin(async { listener.accept().await.map(|(io, _)| io) }));
                 let ended = router.serve_with_incoming_shutdown(incoming, stopped).await;
                 drop(file);
                 ended
@@ -194,7 +193,10 @@ where
         loop {
             let permit = Arc::clone(&room).acquire_owned().await.ok()?;
             match accept(&listener).await {
-                Ok(io) => return Some((Ok(Bounded { io, _permit: permit }), (listener, room))),
+                Ok(io) => {
+                    let connection = Bounded { io, incoming: Incoming::new(), _permit: permit };
+                    return Some((Ok(connection), (listener, room)));
+                }
                 Err(error) => {
                     // Mostly a lack of file descriptors, which passes.
                     warn!(%error, "cannot accept a connection");
@@ -209,6 +211,7 @@ where
 /// A connection that counts until it is closed.
 struct Bounded<S> {
     io: S,
+    incoming: Incoming,
     _permit: OwnedSemaphorePermit,
 }
 
@@ -222,7 +225,8 @@ impl<S: Connected> Connected for Bounded<S> {
 
 impl<S: AsyncRead + Unpin> AsyncRead for Bounded<S> {
     fn poll_read(mut self: Pin<&mut Self>, cx: &mut Context<'_>, buf: &mut ReadBuf<'_>) -> Poll<io::Result<()>> {
-        Pin::new(&mut self.io).poll_read(cx, buf)
+        let Self { io, incoming, .. } = &mut *self;
+        incoming.poll_read(Pin::new(io), cx, buf)
     }
 }
 

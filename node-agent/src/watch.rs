@@ -91,7 +91,7 @@ pub struct Blocks {
     /// Until when the time is counted for which such addresses have been unavailable.
     counted: Instant,
     /// Addresses without a record that no pod has any more.
-    reclaims: mpsc::Receiver<Reclaim>,
+    reclaims: Option<mpsc::Receiver<Reclaim>>,
     /// How long nothing new is given from the copy on disk, for the API server may say otherwise; `None` once it was heard
     /// or missed.
     patience: Option<Duration>,
@@ -114,7 +114,7 @@ impl Blocks {
             offline: false,
             grace: None,
             counted: Instant::now(),
-            reclaims: mpsc::channel(1).1,
+            reclaims: None,
             patience: None,
         }
     }
@@ -122,7 +122,7 @@ impl Blocks {
     /// Addresses without a record become available as `reclaims` says.
     #[must_use]
     pub fn with_reclaims(self, reclaims: mpsc::Receiver<Reclaim>) -> Self {
-        Self { reclaims, ..self }
+        Self { reclaims: Some(reclaims), ..self }
     }
 
     /// Addresses that pods of another machine of this name may use become available after the agent has run for `grace`; never without
@@ -146,7 +146,7 @@ impl Blocks {
     async fn tell(&mut self, noted: Noted) {
         log_changes(&self.noted.spec, &noted.spec);
         if self.noted.lost.is_some() && noted.lost.is_none() {
-            info!("no address of an earlier report is unavailable any more");
+            info!("all addresses of the earlier report are available again");
         }
         self.noted = noted;
         self.put().await;
@@ -214,7 +214,7 @@ impl Blocks {
         let mut events = std::pin::pin!(events);
         let mut state = Following { listed: None, up: None, limit };
         let started = Instant::now();
-        let mut reclaims = std::mem::replace(&mut self.reclaims, mpsc::channel(1).1);
+        let mut reclaims = self.reclaims.take();
         loop {
             let event = tokio::select! {
                 () = stop.cancelled() => return,
@@ -227,7 +227,7 @@ impl Blocks {
                     self.put_again().await;
                     continue;
                 }
-                Some(reclaim) = reclaims.recv() => {
+                Some(reclaim) = next(&mut reclaims) => {
                     let noted = self.noted.clone().reclaimed(reclaim);
                     self.tell(noted).await;
                     continue;
@@ -362,6 +362,11 @@ impl Blocks {
             });
         }
     }
+}
+
+/// The next reclaim; `None` at once where none can come.
+async fn next(reclaims: &mut Option<mpsc::Receiver<Reclaim>>) -> Option<Reclaim> {
+    reclaims.as_mut()?.recv().await
 }
 
 /// Waits for what changes whether the agent is offline: `true` once the API server is heard, `false` after too long

@@ -1,4 +1,4 @@
-//! Adds faults to a history that otherwise stays as it was. Each kind has a probability of its own, and half of all
+//! Adds faults to a history that otherwise stays as it was. Each kind has a probability of its own, and 13 of 32
 //! histories get none. The steps before the first added fault stay the same, and so do the seeds by which mutants are
 //! found.
 

@@ -9,8 +9,7 @@ use std::pin::Pin;
 use std::task::{Context, Poll, ready};
 
 use http::uri::Authority;
-use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
-use tonic::transport::server::Connected;
+use tokio::io::{AsyncRead, ReadBuf};
 
 use super::hpack::with_authority;
 
@@ -25,63 +24,44 @@ const END_HEADERS: u8 = 0x4;
 const PADDED: u8 = 0x8;
 const PRIORITY: u8 = 0x20;
 
-/// A connection of which any `:authority` is accepted.
-pub(super) struct Tolerant<S> {
-    io: S,
+/// What comes in on a connection, with any `:authority` replaced by a host.
+pub(super) struct Incoming {
     frames: Frames,
     /// What is to be read, from `read` on.
     ready: Vec<u8>,
     read: usize,
 }
 
-impl<S> Tolerant<S> {
-    pub(super) const fn new(io: S) -> Self {
-        Self { io, frames: Frames { next: Next::Payload(PREFACE), held: Vec::new() }, ready: Vec::new(), read: 0 }
+impl Incoming {
+    /// Nothing has come yet.
+    pub(super) const fn new() -> Self {
+        Self { frames: Frames::new(), ready: Vec::new(), read: 0 }
     }
-}
 
-impl<S: Connected> Connected for Tolerant<S> {
-    type ConnectInfo = S::ConnectInfo;
-
-    fn connect_info(&self) -> Self::ConnectInfo {
-        self.io.connect_info()
-    }
-}
-
-impl<S: AsyncRead + Unpin> AsyncRead for Tolerant<S> {
-    fn poll_read(mut self: Pin<&mut Self>, cx: &mut Context<'_>, buf: &mut ReadBuf<'_>) -> Poll<io::Result<()>> {
-        let this = &mut *self;
-        while this.read == this.ready.len() {
+    /// Reads from `io`, like its own `poll_read`. Headers pass once they have come in full.
+    pub(super) fn poll_read(
+        &mut self,
+        mut io: Pin<&mut impl AsyncRead>,
+        cx: &mut Context<'_>,
+        buf: &mut ReadBuf<'_>,
+    ) -> Poll<io::Result<()>> {
+        while self.read == self.ready.len() {
             let mut chunk = [0; 4096];
             let mut chunk = ReadBuf::new(&mut chunk);
-            ready!(Pin::new(&mut this.io).poll_read(cx, &mut chunk))?;
+            ready!(io.as_mut().poll_read(cx, &mut chunk))?;
             if chunk.filled().is_empty() {
                 // The end. Headers that did not come in full are no call.
                 return Poll::Ready(Ok(()));
             }
-            this.ready.clear();
-            this.read = 0;
-            this.frames.pass(chunk.filled(), &mut this.ready);
+            self.ready.clear();
+            self.read = 0;
+            self.frames.pass(chunk.filled(), &mut self.ready);
         }
-        let rest = this.ready.get(this.read..).unwrap_or_default();
+        let rest = self.ready.get(self.read..).unwrap_or_default();
         let taken = rest.len().min(buf.remaining());
         buf.put_slice(rest.get(..taken).unwrap_or_default());
-        this.read += taken;
+        self.read += taken;
         Poll::Ready(Ok(()))
-    }
-}
-
-impl<S: AsyncWrite + Unpin> AsyncWrite for Tolerant<S> {
-    fn poll_write(mut self: Pin<&mut Self>, cx: &mut Context<'_>, buf: &[u8]) -> Poll<io::Result<usize>> {
-        Pin::new(&mut self.io).poll_write(cx, buf)
-    }
-
-    fn poll_flush(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
-        Pin::new(&mut self.io).poll_flush(cx)
-    }
-
-    fn poll_shutdown(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
-        Pin::new(&mut self.io).poll_shutdown(cx)
     }
 }
 
@@ -103,6 +83,10 @@ enum Next {
 }
 
 impl Frames {
+    const fn new() -> Self {
+        Self { next: Next::Payload(PREFACE), held: Vec::new() }
+    }
+
     /// Passes what has come on to `out`, except headers that have not come in full.
     fn pass(&mut self, mut bytes: &[u8], out: &mut Vec<u8>) {
         while !bytes.is_empty() {
@@ -192,7 +176,7 @@ mod tests {
 
     /// All that passes if the bytes come in pieces of this length.
     fn passed(bytes: &[u8], length: usize) -> Vec<u8> {
-        let (mut frames, mut out) = (Frames { next: Next::Payload(PREFACE), held: Vec::new() }, Vec::new());
+        let (mut frames, mut out) = (Frames::new(), Vec::new());
         bytes.chunks(length).for_each(|piece| frames.pass(piece, &mut out));
         out
     }

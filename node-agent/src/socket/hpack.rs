@@ -68,12 +68,13 @@ impl Reader<'_> {
         }
         let name = self.integer(if first & 0x40 != 0 { 6 } else { 4 })?;
         let is_authority = match name {
-            0 => self.string()? == AUTHORITY,
+            0 => self.string()?.decoded()? == AUTHORITY,
             index => index == AUTHORITY_INDEX,
         };
         let value_from = self.at;
         let value = self.string()?;
-        Some(Field { value_from, authority: is_authority.then_some(value) })
+        let authority = if is_authority { Some(value.decoded()?) } else { None };
+        Some(Field { value_from, authority })
     }
 
     fn byte(&mut self) -> Option<u8> {
@@ -99,13 +100,25 @@ impl Reader<'_> {
         None
     }
 
-    /// A string literal, decoded, RFC 7541 section 5.2.
-    fn string(&mut self) -> Option<Vec<u8>> {
+    /// A string literal, RFC 7541 section 5.2.
+    fn string(&mut self) -> Option<Literal<'_>> {
         let is_huffman = self.block.get(self.at)? & 0x80 != 0;
         let length = self.integer(7)?;
         let bytes = self.block.get(self.at..self.at.checked_add(length)?)?;
         self.at += length;
-        if is_huffman { huffman(bytes) } else { Some(bytes.to_vec()) }
+        Some(Literal { is_huffman, bytes })
+    }
+}
+
+/// A string literal as it came.
+struct Literal<'a> {
+    is_huffman: bool,
+    bytes: &'a [u8],
+}
+
+impl Literal<'_> {
+    fn decoded(&self) -> Option<Vec<u8>> {
+        if self.is_huffman { huffman(self.bytes) } else { Some(self.bytes.to_vec()) }
     }
 }
 

@@ -75,15 +75,14 @@ pub(super) fn no_pod_has_a_gateway(world: &World) -> Result<(), Broken> {
         return Ok(());
     }
     let server = lock(&world.server);
-    let (gateways, mut with_gateway) = (gateways_of(&server, |entry| entry["state"] == "Active"), BTreeSet::new());
-    let of_any_entry = gateways_of(&server, |_| true);
+    let (gateways, mut with_gateway) = (gateways(&server), BTreeSet::new());
     for node in &world.nodes {
         for (pod, held) in node.held().filter(|(_, held)| held.pool.kind == PoolKind::IpPool) {
-            let of_pool = (held.pool.clone(), held.addr);
-            if of_any_entry.contains_key(&of_pool) {
+            let of_entries = gateways.get(&(held.pool.clone(), held.addr));
+            if of_entries.is_some() {
                 with_gateway.insert((held.pool.clone(), held.addr, node.name.clone(), pod.to_owned()));
             }
-            let Some(of_entry) = gateways.get(&of_pool) else {
+            let Some(of_entry) = of_entries.and_then(Option::as_ref) else {
                 world.allowed.judge("gateway-is-free", None);
                 continue;
             };
@@ -103,14 +102,17 @@ pub(super) fn no_pod_has_a_gateway(world: &World) -> Result<(), Broken> {
     Ok(())
 }
 
-/// The gateways in those entries of IPPools, and a node that has each.
-fn gateways_of(server: &Server, is_of: impl Fn(&Value) -> bool) -> BTreeMap<(PoolKey, IpAddr), String> {
+/// The gateways in entries of IPPools, and a node with an Active entry that has the gateway, if there is one.
+fn gateways(server: &Server) -> BTreeMap<(PoolKey, IpAddr), Option<String>> {
     let mut found = BTreeMap::new();
     for object in server.list("ipamnodes") {
         let entries = object["spec"]["pools"].as_array().into_iter().flatten();
-        for entry in entries.filter(|entry| entry["poolType"] == "IPPool" && is_of(entry)) {
+        for entry in entries.filter(|entry| entry["poolType"] == "IPPool") {
             if let Some(gateway) = entry["gateway"].as_str().and_then(|text| text.parse().ok()) {
-                found.insert((pool_of_entry(entry), gateway), text(object, "/metadata/name"));
+                let node: &mut Option<String> = found.entry((pool_of_entry(entry), gateway)).or_default();
+                if entry["state"] == "Active" {
+                    *node = Some(text(object, "/metadata/name"));
+                }
             }
         }
     }

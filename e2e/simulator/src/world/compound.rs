@@ -18,7 +18,7 @@ use crate::object::Object;
 use crate::records::{AssignmentId, POOL_KINDS, pool_of_entry, range_of_entry};
 use crate::replica::Replica;
 use crate::request::Wish;
-use crate::server::{Backup, NAMESPACE, text};
+use crate::server::{Backup, NAMESPACE, Server, text};
 use crate::size::{REPLICAS, node_name};
 use crate::wire::lock;
 use crate::{RESTORE, UNDEFINE, Unproven};
@@ -142,21 +142,9 @@ impl World {
         for (plural, kind) in POOL_KINDS {
             for pool in backup.list(plural) {
                 let key = PoolKey::new(kind, text(pool, "/metadata/name"));
-                for Claim { node, range, .. } in pool.claims() {
-                    let is_of_it = |entry: &&Value| {
-                        let is_inside = range_of_entry(entry).is_some_and(|block| range.contains_range(&block));
-                        entry["state"] == "Active" && pool_of_entry(entry) == key && is_inside
-                    };
-                    let has_entry = |object: Option<&Arc<Object>>| {
-                        object.is_some_and(|object| entries(object).any(|entry| is_of_it(&entry)))
-                    };
-                    let of_node = |object: &&Arc<Object>| text(object, "/metadata/name") == *node;
-                    let before = backup.list("ipamnodes").find(of_node);
-                    // The entry was written after the backup.
-                    if !has_entry(before) && has_entry(server.get("ipamnodes", node)) {
-                        self.unproven.push(Unproven { node: node.clone(), range: *range });
-                    }
-                }
+                let claims = pool.claims().iter().filter(|claim| is_entry_newer(backup, &server, &key, claim));
+                self.unproven
+                    .extend(claims.map(|Claim { node, range, .. }| Unproven { node: node.clone(), range: *range }));
             }
         }
     }
@@ -296,6 +284,17 @@ fn as_applied(pool: &Value) -> Value {
 
 fn entries(ipam_node: &Value) -> impl Iterator<Item = &Value> {
     ipam_node["spec"]["pools"].as_array().into_iter().flatten()
+}
+
+/// Whether the Active entry of this block was written after the backup.
+fn is_entry_newer(backup: &Backup, server: &Server, key: &PoolKey, claim: &Claim) -> bool {
+    let is_of_it = |entry: &Value| {
+        let is_inside = range_of_entry(entry).is_some_and(|block| claim.range.contains_range(&block));
+        entry["state"] == "Active" && pool_of_entry(entry) == *key && is_inside
+    };
+    let has_entry = |object: &Arc<Object>| entries(object).any(is_of_it);
+    let mut before = backup.list("ipamnodes").filter(|object| text(object, "/metadata/name") == claim.node);
+    !before.any(has_entry) && server.get("ipamnodes", &claim.node).is_some_and(has_entry)
 }
 
 /// Whether the agent has reported the grant of the entry.
