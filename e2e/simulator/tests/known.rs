@@ -54,6 +54,10 @@ const NEAR: &[(&str, &[(&str, Change)])] = &[
     ("leader-ends-before-it-marks-the-last-release.as-the-history-settles", &[
         ("WithoutAgent", Without), ("ForceAll", Without), ("ForceAll", Last), ("Kill", Without), ("Kill", First),
     ]),
+    ("leader-ends-before-it-marks-the-last-release.as-its-lease-expires", &[
+        ("WithoutAgent", Without), ("WithoutAgent", Other("node")), ("Cordon", Without), ("Cordon", Last), ("Round", Without), ("Round", First),
+        ("Round", Other("replica")),
+    ]),
     ("last-record-deleted-without-a-leader", &[
         ("WithoutAgent", Without), ("WithoutAgent", Other("node")), ("Strip", Without), ("Strip", Other("pool")), ("Remove", Without),
         ("Remove", First), ("Remove", Other("pool")), ("Pass", Without), ("Pass", Last),

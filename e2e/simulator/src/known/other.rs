@@ -1,8 +1,8 @@
 //! Faults that neither a restore nor a deletion of the CRDs shows alone.
 
 use super::order::{
-    adds_for_a_user, after, around, ends_a_leader, has, is_undefine, names_node, names_pool, put_backs, starts_again,
-    waits_for_reports, writes,
+    adds_for_a_user, after, around, ends_a_leader, falls_silent, has, is_undefine, names_node, names_pool, put_backs,
+    starts_again, waits_for_reports, writes,
 };
 use crate::Failure;
 use crate::action::Action;
@@ -41,9 +41,10 @@ pub(super) fn is_of_a_last_release(failure: &Failure) -> bool {
     let history = &failure.history;
     let is_of_it = |(_, _, later): (&[Action], Action, &[Action])| has(after(later, writes), ends_a_leader);
     let has_ended = around(history, releases).any(is_of_it);
-    // Its Lease can also expire while it does nothing.
-    let has_started_again = around(history, releases).any(|(before, _, _)| starts_again(history, before.len()));
-    waits_for_a_node_without_an_agent(failure) && (has_ended || has_started_again)
+    // Its Lease can also expire while it does nothing. Another leader starts then, or starts as the history settles.
+    let has_expired =
+        |(before, _, later): (&[Action], Action, &[Action])| starts_again(history, before.len()) || falls_silent(later);
+    waits_for_a_node_without_an_agent(failure) && (has_ended || around(history, releases).any(has_expired))
 }
 
 /// A leader writes and ends. Then the named pool, whose finalizer was removed by hand, is deleted, or its status is wiped.
