@@ -98,6 +98,12 @@ impl NodePool {
         open.saturating_sub(u128::from(gateway_takes_one))
     }
 
+    /// Number of unavailable addresses of the range, saturating.
+    pub fn unavailable(&self) -> u64 {
+        let (first, last) = self.range.numbers();
+        u64::try_from(self.elsewhere.clipped(first, last).size()).unwrap_or(u64::MAX)
+    }
+
     /// Whether `addr` is unavailable: a pod may use it, and this node has no record of that.
     pub fn is_held_elsewhere(&self, addr: IpAddr) -> bool {
         Family::of(addr) == self.family() && self.elsewhere.contains(number(addr))

@@ -12,6 +12,8 @@ use std::io;
 use std::sync::Arc;
 use std::thread;
 
+use std::net::IpAddr;
+
 use ipam_core::ledger::{Allocation, Change, GrantStep, Ledger, Owner, Refusal, Request, Reservation};
 use ipam_core::{GrantId, NodePool, PoolKey};
 use tokio::sync::mpsc::error::TrySendError;
@@ -28,6 +30,8 @@ use ipam_node_store::{Room, Store, StoreError, payload_bytes, room_for_releases}
 const QUEUE: usize = 1024;
 /// Requests decided together; bounds how long the first of them waits for the last.
 const BATCH: usize = 256;
+/// Reservations told together; bounds how long a request waits for them.
+const PAGE: usize = 256;
 
 /// Tells the time in Unix seconds.
 pub type Clock = Arc<dyn Fn() -> i64 + Send + Sync>;
@@ -43,12 +47,14 @@ pub enum Failure {
     /// The ledger says no.
     #[error(transparent)]
     Refused(#[from] Refusal),
-    /// The disk is full; nothing was changed.
-    #[error("{0}")]
-    Full(String),
-    /// The journal is damaged; nothing was changed.
-    #[error("{0}")]
-    Damaged(String),
+    /// The journal takes nothing for now; nothing was changed.
+    #[error("{text}")]
+    Store {
+        /// One word, as in [`Problem`].
+        reason: &'static str,
+        /// What is wrong.
+        text: String,
+    },
     /// Too many requests wait.
     #[error("too many requests wait, try again")]
     Busy,
@@ -106,12 +112,7 @@ impl Allocator {
     }
 
     /// Whether `owner` holds an address in each pool, and none but `expected` (when that is not empty).
-    pub async fn check(
-        &self,
-        pools: Vec<PoolKey>,
-        owner: Owner,
-        expected: Vec<std::net::IpAddr>,
-    ) -> Result<(), Failure> {
+    pub async fn check(&self, pools: Vec<PoolKey>, owner: Owner, expected: Vec<IpAddr>) -> Result<(), Failure> {
         self.ask(|reply| Command::Check { pools, owner, expected, reply }).await?
     }
 
@@ -126,8 +127,16 @@ impl Allocator {
     }
 
     /// Gives back what a network holds beyond the attachments listed; returns how many addresses that were.
-    pub async fn release_unlisted(&self, unlisted: Unlisted) -> Result<usize, Failure> {
-        self.ask(|reply| Command::ReleaseUnlisted { unlisted, reply }).await?
+    pub async fn release_unlisted(&self, unlisted: &Unlisted) -> Result<usize, Failure> {
+        let mut released = 0;
+        let mut pages = self.pages();
+        while let Some(mut page) = pages.next().await? {
+            page.retain(|held| unlisted.has(held));
+            if !page.is_empty() {
+                released += self.release_stale(page).await?;
+            }
+        }
+        Ok(released)
     }
 
     /// Gives back these reservations if they are still the same; returns how many were.
@@ -168,9 +177,18 @@ impl Allocator {
         drop(self.commands.send(Command::Close).await);
     }
 
-    /// Everything held.
+    /// All reservations at once, for a caller that needs them so.
     pub async fn reservations(&self) -> Result<Vec<Reservation>, Failure> {
-        self.ask(|reply| Command::Reservations { reply }).await
+        let (mut all, mut pages) = (Vec::new(), self.pages());
+        while let Some(page) = pages.next().await? {
+            all.extend(page);
+        }
+        Ok(all)
+    }
+
+    /// All reservations, in pages. A reservation that is made or ends meanwhile may be in a page or not.
+    pub const fn pages(&self) -> Pages<'_> {
+        Pages { allocator: self, behind: None, is_done: false }
     }
 
     /// What is held of each pool, all of it durable.
@@ -200,6 +218,28 @@ impl Allocator {
             TrySendError::Closed(_) => Failure::Stopped,
         })?;
         answer.await.map_err(|_| Failure::Stopped)
+    }
+}
+
+/// All reservations, by pool and address, in pages.
+pub struct Pages<'a> {
+    allocator: &'a Allocator,
+    /// The last address of the page before.
+    behind: Option<(PoolKey, IpAddr)>,
+    is_done: bool,
+}
+
+impl Pages<'_> {
+    /// The next page; `None` behind the last one.
+    pub async fn next(&mut self) -> Result<Option<Vec<Reservation>>, Failure> {
+        if self.is_done {
+            return Ok(None);
+        }
+        let behind = self.behind.take();
+        let page = self.allocator.ask(|reply| Command::Page { behind, reply }).await?;
+        self.behind = page.last().map(|last| (last.pool.clone(), last.addr));
+        self.is_done = page.len() < PAGE;
+        Ok(Some(page))
     }
 }
 
@@ -242,6 +282,11 @@ impl Worker {
         Ok(())
     }
 
+    /// Whether the journal takes nothing but releases, which it forgets.
+    pub fn is_waiting(&self) -> bool {
+        self.store.is_waiting()
+    }
+
     fn run(&mut self) -> Result<(), StoreError> {
         while !self.closed {
             let Some(first) = self.queue.blocking_recv() else { break };
@@ -253,6 +298,7 @@ impl Worker {
     /// Decides the first request together with those that wait behind it.
     fn batch(&mut self, first: Command) -> Result<(), StoreError> {
         let mut batch = Batch::default();
+        self.show_queue();
         self.ledger.expire((self.clock)());
         let mut next = Some(first);
         while let Some(command) = next {
@@ -264,13 +310,20 @@ impl Worker {
             self.decide(command, &mut batch)?;
             next = if full { None } else { self.queue.try_recv().ok() };
         }
-        self.finish(batch)
+        self.finish(batch)?;
+        self.show_queue();
+        Ok(())
+    }
+
+    fn show_queue(&self) {
+        self.metrics.queue.set(i64::try_from(self.queue.len()).unwrap_or(i64::MAX));
     }
 
     /// Decides one command. What it changes is in the ledger at once, so that the next one sees it, but is told to
     /// nobody before it is durable.
     fn decide(&mut self, command: Command, batch: &mut Batch) -> Result<(), StoreError> {
         if command.is_abandoned() {
+            self.metrics.abandoned.inc();
             return Ok(());
         }
         if command.ends_batch() {
@@ -279,12 +332,21 @@ impl Worker {
         batch.configured |= matches!(command, Command::Configure { .. });
         let frees = command.frees();
         if matches!(command, Command::LookForRoom { .. }) {
+            if self.store.is_waiting() {
+                self.compact()?;
+            }
             let room = self.room(1);
             self.make_room(batch.bytes, room)?;
         }
         let (changes, answer) = command.decide(&mut self.ledger, (self.clock)());
         let reserved = changes.iter().filter(|change| matches!(change, Change::Reserve { .. })).count();
         let room = if frees { Room::Release } else { self.room(reserved) };
+        if self.store.is_waiting() && answer.allocates() {
+            // What was read may not be on the disk, so that not even a repeated request may be told its address.
+            let why = self.make_room(batch.bytes, self.room(1))?;
+            batch.answers.push(if let Some(why) = why { answer.refused(&why) } else { answer });
+            return Ok(());
+        }
         let full = match self.add(batch, changes, room)? {
             // The grant waits for room, not for the API server.
             None if self.steps_wait && answer.waits_for_confirmation() => self.make_room(batch.bytes, self.room(1))?,
@@ -401,6 +463,7 @@ impl Worker {
 
     fn publish(&self) {
         self.metrics.set_usage(&self.ledger.usage());
+        self.metrics.set_journal(self.store.position(), self.store.bytes());
         self.move_version();
     }
 
@@ -409,9 +472,10 @@ impl Worker {
     }
 
     fn compact(&mut self) -> Result<(), StoreError> {
-        match self.store.compact(&self.ledger.snapshot()) {
+        match self.store.compact(&mut self.ledger.snapshot()) {
             Ok(()) => {
                 self.metrics.compactions.inc();
+                self.metrics.set_journal(self.store.position(), self.store.bytes());
                 info!("journal compacted");
                 Ok(())
             }

@@ -24,7 +24,7 @@ use kube::{Api, Client};
 use tokio_util::sync::CancellationToken;
 use tracing::{debug, info, warn};
 
-use crate::allocator::Allocator;
+use crate::allocator::{Allocator, Failure};
 use crate::flags::StaleConfig;
 use crate::metrics::Metrics;
 use crate::network_status::{NETWORK_STATUS, addresses_of};
@@ -67,10 +67,17 @@ impl Pods {
 
     /// Whether the pod has one of `later` on the reservation's interface, and not the reservation's address.
     fn has_replaced(&self, reservation: &Reservation, later: &[IpAddr]) -> bool {
+        let others = self.other_addresses(reservation);
+        later.iter().any(|addr| others.contains(addr))
+    }
+
+    /// What the pod has on the reservation's interface; empty if the reservation's address is among it, or if it is unknown.
+    fn other_addresses(&self, reservation: &Reservation) -> Vec<IpAddr> {
         let Attachment { pod_name, pod_namespace, pod_uid, .. } = &reservation.attachment;
-        let Some(known) = self.0.get(&(pod_namespace.clone(), pod_name.clone())) else { return false };
+        let known = self.0.get(&(pod_namespace.clone(), pod_name.clone()));
+        let Some(known) = known.filter(|known| known.uids.contains(pod_uid)) else { return Vec::new() };
         let has = addresses_of(&known.status, &reservation.owner.if_name);
-        known.uids.contains(pod_uid) && !has.contains(&reservation.addr) && later.iter().any(|addr| has.contains(addr))
+        if has.contains(&reservation.addr) { Vec::new() } else { has }
     }
 
     /// Whether it is certain that the pod of an attachment no longer exists. Without a UID the name decides.
@@ -98,6 +105,41 @@ fn is_of_api_server(uid: &str) -> bool {
             .bytes()
             .enumerate()
             .all(|(at, byte)| if hyphens.contains(&at) { byte == b'-' } else { byte.is_ascii_hexdigit() })
+}
+
+/// Which interface of which pod a reservation is for, whatever the sandbox. `None` without the pod's UID.
+fn interface_of(held: &Reservation) -> Option<Interface> {
+    let Reservation { pool, owner, attachment: Attachment { pod_uid, network, .. }, .. } = held;
+    (!pod_uid.is_empty()).then(|| (pool.clone(), pod_uid.clone(), owner.if_name.clone(), network.clone()))
+}
+
+type Interface = (PoolKey, String, String, String);
+
+/// The reservations that [`Observations::observe`] needs of all that are in use: those that these pods speak against, and the others of the
+/// same interfaces.
+///
+/// # Errors
+/// The allocator does not answer.
+pub async fn doubtful(allocator: &Allocator, pods: &Pods) -> Result<Vec<Reservation>, Failure> {
+    let (mut doubtful, mut interfaces) = (Vec::new(), HashSet::new());
+    let mut pages = allocator.pages();
+    while let Some(page) = pages.next().await? {
+        for held in page {
+            if !pods.other_addresses(&held).is_empty() {
+                interfaces.extend(interface_of(&held));
+            } else if pods.lack(&held.attachment) {
+                doubtful.push(held);
+            }
+        }
+    }
+    let mut pages = allocator.pages();
+    while !interfaces.is_empty()
+        && let Some(page) = pages.next().await?
+    {
+        let is_of_one = |held: &Reservation| interface_of(held).is_some_and(|one| interfaces.contains(&one));
+        doubtful.extend(page.into_iter().filter(is_of_one));
+    }
+    Ok(doubtful)
 }
 
 /// The addresses that later sandboxes of the same pod got of the same pool for the same interface, for each reservation that has such.
@@ -251,6 +293,14 @@ impl Collector {
                 result = self.check() => result,
             };
             match &result {
+                Ok(()) => {
+                    self.metrics.stale_checked.set(jiff::Timestamp::now().as_second());
+                }
+                Err(_) => {
+                    self.metrics.stale_checks_failed.inc();
+                }
+            }
+            match &result {
                 Ok(()) if failing => info!("checking for addresses of pods that are gone again"),
                 Ok(()) => {}
                 Err(error) if failing => debug!(error, "still cannot check for addresses of pods that are gone"),
@@ -262,8 +312,8 @@ impl Collector {
 
     /// One check.
     pub async fn check(&mut self) -> Result<(), String> {
-        let held = self.allocator.reservations().await.map_err(|error| error.to_string())?;
-        if held.is_empty() {
+        let first = self.allocator.pages().next().await.map_err(|error| error.to_string())?;
+        if first.is_none_or(|page| page.is_empty()) {
             self.observations = Observations::default();
             return Ok(());
         }
@@ -271,8 +321,8 @@ impl Collector {
         if !pods.is_credible(self.own.as_ref()) {
             return Err("the API server lists no pod on this node, or not the agent's own pod".to_owned());
         }
+        let held = doubtful(&self.allocator, &pods).await.map_err(|error| error.to_string())?;
         let mut suspects = self.observations.observe(&held, &pods, self.config.checks_before);
-        drop(held);
         for (namespace, name) in suspects.pods() {
             if let Some(pod) = self.pod(&namespace, &name).await? {
                 suspects.found(&pod);

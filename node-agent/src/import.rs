@@ -209,7 +209,7 @@ fn missing(ledger: &Ledger, records: &[Change]) -> (Vec<Change>, Vec<Conflict>) 
                     None => changes.push(record.clone()),
                     Some(own) if (&own.owner, own.addr) == (&reservation.owner, reservation.addr) => {}
                     Some(own) => {
-                        conflicts.push(Conflict { older: reservation.clone(), own: own.clone() });
+                        conflicts.push(Conflict { older: reservation.clone(), own });
                         changes.push(Change::Contested { reservation: reservation.clone() });
                     }
                 }

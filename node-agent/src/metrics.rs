@@ -6,6 +6,7 @@ use std::time::Duration;
 use ipam_core::PoolKey;
 use ipam_core::ledger::PoolUsage;
 use ipam_daemon::metrics::Requests;
+use ipam_node_store::Position;
 use prometheus_client::encoding::EncodeLabelSet;
 use prometheus_client::metrics::counter::Counter;
 use prometheus_client::metrics::family::Family;
@@ -39,6 +40,14 @@ pub struct PoolLabels {
     kind: &'static str,
 }
 
+/// A pool of this node from which nothing new is allocated.
+#[derive(Clone, PartialEq, Eq, Hash, Debug, EncodeLabelSet)]
+pub struct PauseLabels {
+    pool: String,
+    kind: &'static str,
+    reason: &'static str,
+}
+
 /// All metrics of the agent.
 pub struct Metrics {
     calls: Family<CallLabels, Counter>,
@@ -48,19 +57,42 @@ pub struct Metrics {
     sync_seconds: Histogram,
     held: Family<PoolLabels, Gauge>,
     capacity: Family<PoolLabels, Gauge>,
-    known: Mutex<Vec<PoolKey>>,
+    cooling: Family<PoolLabels, Gauge>,
+    unavailable: Family<PoolLabels, Gauge>,
+    paused: Family<PauseLabels, Gauge>,
+    /// The pools that are shown, and why each is paused.
+    known: Mutex<Vec<(PoolKey, Option<&'static str>)>>,
+    /// Requests that wait for the allocator.
+    pub queue: Gauge,
+    /// Requests whose caller was gone before the decision.
+    pub abandoned: Counter,
+    journal_bytes: Gauge,
+    journal_epoch: Gauge,
+    journal_sequence: Gauge,
     /// Journal compactions.
     pub compactions: Counter,
     /// How often the disk was full: requests that were refused, and grants whose steps began to wait.
     pub store_full: Counter,
     /// 1 while the disk has no room for allocations.
     pub disk_full: Gauge,
+    /// 1 while the disk can only be read.
+    pub disk_read_only: Gauge,
     /// Whether the journal is damaged.
     pub journal_damaged: Gauge,
     /// Addresses given back because their pod is gone.
     pub stale_released: Counter,
+    /// Checks for addresses of pods that are gone, which could not be made.
+    pub stale_checks_failed: Counter,
+    /// When the last such check was made, in Unix seconds.
+    pub stale_checked: Gauge,
+    /// Requests of the spool that wait.
+    pub spool_waiting: Gauge,
+    /// Requests of the spool that were applied.
+    pub spool_applied: Counter,
     /// 1 while the watch of the node's blocks is in order.
     pub watch_up: Gauge,
+    /// When the watch delivered the node's object last, in Unix seconds.
+    pub spec_received: Gauge,
     /// Status reports that the API server did not take.
     pub report_failures: Counter,
     /// Requests to the API server.
@@ -82,10 +114,24 @@ impl Default for Metrics {
             sync_seconds: seconds(),
             held: Family::default(),
             capacity: Family::default(),
+            cooling: Family::default(),
+            unavailable: Family::default(),
+            paused: Family::default(),
+            queue: Gauge::default(),
+            abandoned: Counter::default(),
+            journal_bytes: Gauge::default(),
+            journal_epoch: Gauge::default(),
+            journal_sequence: Gauge::default(),
+            stale_checks_failed: Counter::default(),
+            stale_checked: Gauge::default(),
+            spool_waiting: Gauge::default(),
+            spool_applied: Counter::default(),
+            spec_received: Gauge::default(),
             known: Mutex::default(),
             compactions: Counter::default(),
             store_full: Counter::default(),
             disk_full: Gauge::default(),
+            disk_read_only: Gauge::default(),
             journal_damaged: Gauge::default(),
             stale_released: Counter::default(),
             watch_up: Gauge::default(),
@@ -118,6 +164,22 @@ impl Metrics {
         );
         r.register("addresses_held", "Addresses of the pool that this node holds", metrics.held.clone());
         r.register("addresses_capacity", "Addresses that the node's block can give", metrics.capacity.clone());
+        r.register("addresses_cooling", "Addresses freed a short time ago", metrics.cooling.clone());
+        r.register(
+            "addresses_unavailable",
+            "Addresses of the block that pods without a record may use",
+            metrics.unavailable.clone(),
+        );
+        r.register("pool_paused", "Pools of which no new address is allocated, by reason", metrics.paused.clone());
+        r.register("queue_length", "Requests that wait for a decision", metrics.queue.clone());
+        r.register(
+            "requests_abandoned",
+            "Requests whose caller was gone before the decision",
+            metrics.abandoned.clone(),
+        );
+        r.register_with_unit("journal", "Size of the journal's records", Unit::Bytes, metrics.journal_bytes.clone());
+        r.register("journal_epoch", "How often the journal was begun anew", metrics.journal_epoch.clone());
+        r.register("journal_sequence", "Records of the journal since", metrics.journal_sequence.clone());
         r.register("journal_compactions", "Compactions of the journal", metrics.compactions.clone());
         r.register(
             "journal_full",
@@ -125,8 +187,32 @@ impl Metrics {
             metrics.store_full.clone(),
         );
         r.register("disk_full", "Whether the disk has no room for allocations", metrics.disk_full.clone());
+        r.register("disk_read_only", "Whether the journal's disk can only be read", metrics.disk_read_only.clone());
         r.register("journal_damaged", "Whether the journal is damaged", metrics.journal_damaged.clone());
         r.register("stale_released", "Addresses given back because their pod is gone", metrics.stale_released.clone());
+        r.register(
+            "stale_checks_failed",
+            "Checks for addresses of pods that are gone, which could not be made",
+            metrics.stale_checks_failed.clone(),
+        );
+        r.register_with_unit(
+            "stale_check_last_success_timestamp",
+            "When the last of these checks was made",
+            Unit::Seconds,
+            metrics.stale_checked.clone(),
+        );
+        r.register(
+            "spool_requests",
+            "Requests to free addresses that wait in the spool",
+            metrics.spool_waiting.clone(),
+        );
+        r.register("spool_applied", "Requests of the spool that were applied", metrics.spool_applied.clone());
+        r.register_with_unit(
+            "spec_received_timestamp",
+            "When the API server sent the node's blocks last",
+            Unit::Seconds,
+            metrics.spec_received.clone(),
+        );
         r.register("watch_up", "Whether the watch of the node's blocks is in order", metrics.watch_up.clone());
         r.register("report_failures", "Status reports the API server did not take", metrics.report_failures.clone());
         (Arc::new(metrics), registry)
@@ -149,23 +235,51 @@ impl Metrics {
         self.sync_seconds.observe(took.as_secs_f64());
     }
 
+    /// Shows how far the journal has come, and the bytes of its records.
+    pub fn set_journal(&self, position: Position, bytes: usize) {
+        self.journal_epoch.set(i64::try_from(position.epoch).unwrap_or(i64::MAX));
+        self.journal_sequence.set(i64::try_from(position.sequence).unwrap_or(i64::MAX));
+        self.journal_bytes.set(i64::try_from(bytes).unwrap_or(i64::MAX));
+    }
+
     /// Shows how full the pools are; those that are no longer there are no longer shown.
     pub fn set_usage(&self, usage: &[PoolUsage]) {
         let mut known = self.known.lock().unwrap_or_else(PoisonError::into_inner);
-        for gone in known.iter().filter(|key| !usage.iter().any(|pool| pool.key == **key)) {
-            self.held.remove(&labels(gone));
-            self.capacity.remove(&labels(gone));
+        for (key, pause) in known.iter() {
+            let now = usage.iter().find(|pool| pool.key == *key);
+            if now.is_none() {
+                let labels = labels(key);
+                for family in [&self.held, &self.capacity, &self.cooling, &self.unavailable] {
+                    family.remove(&labels);
+                }
+            }
+            if let Some(reason) = pause
+                && now.is_none_or(|pool| pool.pause != Some(reason))
+            {
+                self.paused.remove(&paused(key, reason));
+            }
         }
         for pool in usage {
-            self.held.get_or_create(&labels(&pool.key)).set(i64::try_from(pool.used).unwrap_or(i64::MAX));
-            self.capacity.get_or_create(&labels(&pool.key)).set(i64::try_from(pool.capacity).unwrap_or(i64::MAX));
+            let labels = labels(&pool.key);
+            self.held.get_or_create(&labels).set(i64::try_from(pool.used).unwrap_or(i64::MAX));
+            self.capacity.get_or_create(&labels).set(i64::try_from(pool.capacity).unwrap_or(i64::MAX));
+            self.cooling.get_or_create(&labels).set(i64::try_from(pool.cooling).unwrap_or(i64::MAX));
+            self.unavailable.get_or_create(&labels).set(i64::try_from(pool.unavailable).unwrap_or(i64::MAX));
+            if let Some(reason) = pool.pause {
+                self.paused.get_or_create(&paused(&pool.key, reason)).set(1);
+            }
         }
-        if known.len() != usage.len() || !known.iter().zip(usage).all(|(key, pool)| *key == pool.key) {
-            *known = usage.iter().map(|pool| pool.key.clone()).collect();
+        let is_same = |((key, pause), pool): (&(PoolKey, _), &PoolUsage)| *key == pool.key && *pause == pool.pause;
+        if known.len() != usage.len() || !known.iter().zip(usage).all(is_same) {
+            *known = usage.iter().map(|pool| (pool.key.clone(), pool.pause)).collect();
         }
     }
 }
 
 fn labels(key: &PoolKey) -> PoolLabels {
     PoolLabels { pool: key.name.clone(), kind: key.kind.kind() }
+}
+
+fn paused(key: &PoolKey, reason: &'static str) -> PauseLabels {
+    PauseLabels { pool: key.name.clone(), kind: key.kind.kind(), reason }
 }

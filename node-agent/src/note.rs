@@ -320,6 +320,29 @@ mod tests {
     }
 
     #[test]
+    fn another_boot_has_no_address_of_this_machine_in_use_and_keeps_those_of_another_machine() {
+        let boot =
+            |boot: &str| Identity { store: Some("s".into()), machine: Some("m".into()), boot: Some(boot.into()) };
+        let reported = |machine: &str, store: &str| {
+            let mut reported = standing("41", None);
+            let status = &mut reported.status;
+            (status.store_id, status.system_uuid) = (Some(store.into()), Some(machine.into()));
+            status.boot_id = Some("a".into());
+            reported
+        };
+        for (machine, stays) in [("m", false), ("n", true)] {
+            let here = Found { identity: boot("a"), grace: Some(60), ..found() };
+            let lost = Lost::find(&reported(machine, "t"), &here);
+            assert!(lost.is_some(), "{machine}");
+            let noted = Noted { identity: boot("a"), ..Noted::default() }.compared(lost.clone());
+            let mut ledger = Ledger::new(0);
+            ledger.apply(&Change::Note { text: subject().text(&noted) });
+            let start = Start::new(subject(), &mut ledger, Position::default(), boot("b"));
+            assert_eq!(start.noted().lost(), lost.as_ref().filter(|_| stays), "{machine}");
+        }
+    }
+
+    #[test]
     fn what_is_found_together_with_the_annotation_stays() {
         let noted = Noted::first(spec("a", 7, &["x"])).compared(Lost::find(&standing("41", None), &found()));
         let shown = standing("50", Some("41"));

@@ -24,6 +24,12 @@ impl Problem {
                     "no space left for the journal in {place}; the agent refuses ADD until there is space, DEL and CHECK work"
                 ),
             }),
+            StoreError::ReadOnly { place } => Some(Self {
+                reason: "DiskReadOnly",
+                sentence: format!(
+                    "the disk of the journal in {place} is read-only; the agent refuses ADD until it can write, DEL and CHECK work"
+                ),
+            }),
             StoreError::Damaged { .. } => Some(Self { reason: DAMAGED, sentence: error.to_string() }),
             StoreError::Locked { .. } | StoreError::Io { .. } => None,
         }

@@ -12,7 +12,7 @@ use crate::metrics::Metrics;
 use crate::problem::DAMAGED;
 use crate::ready::Readiness;
 
-/// Pause between two looks while the disk is full.
+/// Pause between two looks while the disk is full or read-only.
 const LOOK: Duration = Duration::from_secs(5);
 
 /// Follows it until `stop`.
@@ -24,14 +24,15 @@ pub async fn follow(allocator: Allocator, readiness: Readiness, metrics: Arc<Met
         let full = state.borrow_and_update().clone();
         let is = |reason| i64::from(full.as_ref().is_some_and(|problem| problem.reason == reason));
         metrics.disk_full.set(is("DiskFull"));
+        metrics.disk_read_only.set(is("DiskReadOnly"));
         metrics.journal_damaged.set(is(DAMAGED));
-        let is_full = is("DiskFull") == 1;
+        let can_heal = is("DiskFull") + is("DiskReadOnly") == 1;
         readiness.set_no_allocations(full.map(|problem| problem.sentence));
         tokio::select! {
             () = stop.cancelled() => return,
             changed = state.changed() => if changed.is_err() { return },
             // An allocator that is busy or has stopped changes nothing.
-            () = tokio::time::sleep(LOOK), if is_full => drop(allocator.look_for_room().await),
+            () = tokio::time::sleep(LOOK), if can_heal => drop(allocator.look_for_room().await),
         }
     }
 }

@@ -22,7 +22,6 @@ use tracing::{debug, error, info};
 
 use crate::allocator::{Allocator, Failure};
 use crate::metrics::Metrics;
-use crate::problem::DAMAGED;
 use crate::ready::Readiness;
 use crate::text::shortened;
 use crate::watch::FIRST_WORD;
@@ -143,7 +142,7 @@ impl Rpc {
         let unlisted = convert::unlisted(request)?;
         let network = unlisted.network.clone();
         subject.set(&unlisted.pools, &Owner::new("", ""));
-        let released = self.allocator.release_unlisted(unlisted).await?;
+        let released = self.allocator.release_unlisted(&unlisted).await?;
         if released > 0 {
             info!(pools = %subject.pools, network, released, "unlisted attachments given back");
         } else {
@@ -218,8 +217,7 @@ fn status(refused: Refused) -> (Status, String) {
         Refused::Failed(failure) => {
             let (code, reason) = match &failure {
                 Failure::Refused(refusal) => (refusal_code(refusal), refusal.reason()),
-                Failure::Full(_) => (Code::Internal, "DiskFull"),
-                Failure::Damaged(_) => (Code::Internal, DAMAGED),
+                Failure::Store { reason, .. } => (Code::Internal, *reason),
                 Failure::Busy => (Code::Unavailable, "Busy"),
                 Failure::Stopped => (Code::Unavailable, "Stopping"),
             };

@@ -127,7 +127,7 @@ impl Agent {
         blocks.load(FIRST_WORD).await;
         if let Some(spool) = Spool::of(&config.bind) {
             match spool.create() {
-                Ok(()) => spool::apply(&spool, &allocator).await,
+                Ok(()) => spool::apply(&spool, &allocator, &metrics).await,
                 Err(error) => {
                     warn!(path = %spool.path().display(), %error, "there is no spool, so DEL fails while this agent is away");
                 }
@@ -148,7 +148,7 @@ impl Agent {
         install(&config.cni)?;
         let closing = allocator.clone();
         if let Some(spool) = Spool::of(&config.bind) {
-            tokio::spawn(spool::follow(spool, allocator.clone(), stop.clone()));
+            tokio::spawn(spool::follow(spool, allocator.clone(), Arc::clone(&metrics), stop.clone()));
         }
         tokio::spawn(room::follow(allocator.clone(), readiness.clone(), Arc::clone(&metrics), stop.clone()));
         let served = CancellationToken::new();
@@ -212,28 +212,25 @@ fn open_store(
     directory: RealDirectory,
     metrics: &Arc<Metrics>,
 ) -> anyhow::Result<(Allocator, Ended, Start)> {
-    let mut opened = match Opened::read_or_damaged(directory)? {
+    let mut ledger = Ledger::new(config.cooldown_seconds);
+    let opened = match Opened::read_or_damaged(directory, |change| ledger.apply(change))? {
         Read::Intact(opened) => opened,
-        Read::Damaged(damaged) => return open_damaged(config, damaged, metrics),
+        Read::Damaged(damaged) => return open_damaged(config, ledger, damaged, metrics),
     };
     let before = opened.position();
-    let mut ledger = Ledger::new(config.cooldown_seconds);
-    for change in &opened.take_changes() {
-        ledger.apply(change);
-    }
     let imports = [Import::read_host_local(&config.store_file)?, Import::read(&config.store_file)?];
     for import in imports.iter().flatten() {
         import.record(&mut ledger);
     }
     let mut start = begun(config, &mut ledger, before);
-    let journal = opened.begin(&ledger.snapshot())?;
+    let journal = opened.begin(ledger.snapshot())?;
     // On a full disk the journal goes on without what was imported, so the stores stay.
     if journal.position().epoch > before.epoch {
         start = start.recorded();
         imports.iter().flatten().for_each(Import::put_away);
     }
     import::reserve_place(&config.store_file);
-    info!(held = ledger.reservations().count(), "store open");
+    info!(held = ledger.in_use(), "store open");
     let (allocator, ended) = Allocator::start(ledger, Box::new(journal), system_clock(), Arc::clone(metrics))?;
     Ok((allocator, ended, start))
 }
@@ -245,15 +242,14 @@ fn begun(config: &Config, ledger: &mut Ledger, position: Position) -> Start {
     Start::new(subject, ledger, position, here)
 }
 
-/// Starts the allocator with what is before the damage of the journal. It imports nothing, because nothing can be recorded.
+/// Starts the allocator with a ledger of what is before the damage of the journal. It imports nothing, because nothing can be recorded.
 fn open_damaged(
     config: &Config,
-    mut damaged: Damaged<RealDirectory>,
+    mut ledger: Ledger,
+    damaged: Damaged<RealDirectory>,
     metrics: &Arc<Metrics>,
 ) -> anyhow::Result<(Allocator, Ended, Start)> {
     error!("{}", damaged.error());
-    let mut ledger = Ledger::new(config.cooldown_seconds);
-    damaged.take_changes().iter().for_each(|change| ledger.apply(change));
     let start = begun(config, &mut ledger, damaged.position());
     let store = Box::new(damaged.into_store());
     let (allocator, ended) = Allocator::start(ledger, store, system_clock(), Arc::clone(metrics))?;

@@ -3,6 +3,7 @@
 //! At the start before anything is served, later now and then: a plugin that had no answer in time leaves a note, too. A note frees only what
 //! was allocated before it.
 
+use std::sync::Arc;
 use std::time::{Duration, UNIX_EPOCH};
 
 use ipam_node_api::spool::{Note, Spool};
@@ -10,31 +11,34 @@ use tokio_util::sync::CancellationToken;
 use tracing::{info, warn};
 
 use crate::allocator::Allocator;
+use crate::metrics::Metrics;
 use crate::rpc::convert;
 
 /// Pause between two looks.
 const LOOK: Duration = Duration::from_secs(10);
 
 /// Looks for notes until `stop`.
-pub async fn follow(spool: Spool, allocator: Allocator, stop: CancellationToken) {
+pub async fn follow(spool: Spool, allocator: Allocator, metrics: Arc<Metrics>, stop: CancellationToken) {
     loop {
         tokio::select! {
             () = stop.cancelled() => return,
-            () = tokio::time::sleep(LOOK) => apply(&spool, &allocator).await,
+            () = tokio::time::sleep(LOOK) => apply(&spool, &allocator, &metrics).await,
         }
     }
 }
 
 /// Applies the notes that are there, the oldest first. One that cannot be applied stays, unless it never can be.
-pub async fn apply(spool: &Spool, allocator: &Allocator) {
+pub async fn apply(spool: &Spool, allocator: &Allocator, metrics: &Metrics) {
     let notes = match spool.notes() {
         Ok(notes) => notes,
         Err(error) => return warn!(path = %spool.path().display(), %error, "cannot read the spool"),
     };
+    let mut waiting = 0;
     for note in notes {
         match released(&note, allocator).await {
             Ok(released) => {
                 info!(note = %note.path.display(), released, "applied a request that the plugin had left");
+                metrics.spool_applied.inc();
                 take_away(&note);
             }
             Err(Failed::Never(why)) => {
@@ -43,9 +47,11 @@ pub async fn apply(spool: &Spool, allocator: &Allocator) {
             }
             Err(Failed::Later(why)) => {
                 warn!(note = %note.path.display(), why, "cannot apply a request of the spool yet");
+                waiting += 1;
             }
         }
     }
+    metrics.spool_waiting.set(waiting);
 }
 
 enum Failed {

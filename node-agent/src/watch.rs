@@ -246,6 +246,9 @@ impl Blocks {
             let was_away = state.up == Some(false);
             if state.heard(&event) {
                 metrics.watch_up.set(i64::from(event.is_ok()));
+                if event.is_ok() {
+                    metrics.spec_received.set(jiff::Timestamp::now().as_second());
+                }
                 self.on_answer(event.is_ok(), was_away).await;
             }
             match event {

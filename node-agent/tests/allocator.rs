@@ -122,7 +122,10 @@ async fn a_full_disk_refuses_before_the_decision_and_the_agent_goes_on() {
     let rig = rig().await;
     rig.store.set_full(true);
     let refused = rig.allocator.allocate(request("c1")).await;
-    assert!(matches!(&refused, Err(Failure::Full(why)) if why.contains("no space left")), "{refused:?}");
+    assert!(
+        matches!(&refused, Err(Failure::Store { reason: "DiskFull", text }) if text.contains("no space left")),
+        "{refused:?}"
+    );
     assert!(rig.allocator.reservations().await.unwrap().is_empty());
     rig.store.set_full(false);
     rig.store.answer(Verdict::Done);
@@ -146,12 +149,13 @@ async fn played<T>(worker: &mut Worker, question: impl Future<Output = T>) -> T 
 #[tokio::test]
 async fn an_inline_worker_answers_when_it_is_played() {
     let disk = FakeDisk::default();
-    let journal = Opened::read(disk.clone()).unwrap().begin(&[]).unwrap();
+    let journal = Opened::read(disk.clone(), |_| {}).unwrap().begin([]).unwrap();
     let (metrics, _) = Metrics::registered();
     let (allocator, mut worker) = Allocator::inline(Ledger::new(0), Box::new(journal), Arc::new(|| 0), metrics);
     played(&mut worker, assign(&allocator, &[blue()])).await;
     played(&mut worker, allocator.allocate(request("c1"))).await.unwrap();
-    let recorded = Opened::read(disk.after_cut(&mut || false)).unwrap().take_changes();
+    let mut recorded = Vec::new();
+    Opened::read(disk.after_cut(&mut || false), |change| recorded.push(change.clone())).unwrap();
     assert!(matches!(recorded[..], [.., Change::Reserve { .. }]), "the answer came after its record: {recorded:?}");
     drop(worker);
     assert!(matches!(allocator.allocate(request("c2")).await, Err(Failure::Stopped)));
@@ -168,7 +172,7 @@ struct Small {
 impl Small {
     async fn new() -> Self {
         let disk = FakeDisk::default();
-        let journal = Opened::read(disk.clone()).unwrap().with_chunk(512).begin(&[]).unwrap();
+        let journal = Opened::read(disk.clone(), |_| {}).unwrap().with_chunk(512).begin([]).unwrap();
         let (metrics, _) = Metrics::registered();
         let clock = Arc::new(|| 0);
         let (allocator, mut worker) = Allocator::inline(Ledger::new(0), Box::new(journal), clock, Arc::clone(&metrics));
@@ -200,7 +204,7 @@ async fn a_full_disk_refuses_only_what_needs_a_record() {
             Err(failure) => break failure,
         }
     };
-    assert!(matches!(full, Failure::Full(_)) && served > 0, "{served}: {full}");
+    assert!(matches!(full, Failure::Store { reason: "DiskFull", .. }) && served > 0, "{served}: {full}");
     small.add(0).await.unwrap();
     assert_eq!(small.free("never-was").await, 0);
 }
@@ -238,7 +242,7 @@ async fn a_damaged_journal_records_nothing_and_serves_releases_alone() {
     let path = folder.path().join("store.d");
     std::fs::create_dir(&path).unwrap();
     std::fs::write(path.join("journal"), "no journal").unwrap();
-    let read = Opened::read_or_damaged(RealDirectory::lock(&path).unwrap()).unwrap();
+    let read = Opened::read_or_damaged(RealDirectory::lock(&path).unwrap(), |_| {}).unwrap();
     let Read::Damaged(damaged) = read else { panic!("it is read") };
     let (metrics, _) = Metrics::registered();
     let blocks = [blue()];
@@ -249,7 +253,7 @@ async fn a_damaged_journal_records_nothing_and_serves_releases_alone() {
     let note = Some("note".to_owned());
     assert!(!allocator.configure(pools, Source::ApiServer(None), note).await.unwrap(), "the note is not recorded");
     let refused = allocator.allocate(request("c1")).await.unwrap_err();
-    assert!(matches!(refused, Failure::Damaged(_)), "{refused}");
+    assert!(matches!(refused, Failure::Store { reason: "JournalDamaged", .. }), "{refused}");
     let pool = PoolKey::new(PoolKind::IpPool, "blue");
     assert_eq!(allocator.release(vec![pool], Owner::new("c1", "net1")).await.unwrap(), 0);
     assert_eq!(metrics.store_full.get(), 0, "the disk has room");

@@ -1,4 +1,4 @@
-//! The real binary on a small disk of its own (tmpfs in a mount namespace), which is full. It needs `unshare` and `nsenter` of util-linux.
+//! The real binary on a small disk of its own (tmpfs in a mount namespace), which is full or read-only. It needs `unshare` and `nsenter` of util-linux.
 
 #![expect(
     clippy::unwrap_used,
@@ -35,7 +35,7 @@ impl Drop for Process {
     }
 }
 
-/// A folder, in which `disk` is a small file system of the namespace of `holder` alone.
+/// An agent's node: a folder, in which `disk` is a small file system of the namespace of `holder` alone.
 struct Node {
     folder: tempfile::TempDir,
     holder: Process,
@@ -53,6 +53,12 @@ impl Node {
         let holder = Process(command.spawn().expect("the test needs unshare; install util-linux"));
         let node = Self { folder, holder };
         await_that("the disk is mounted", || node.inside("mounted").exists()).await;
+        let kubeconfig = "{apiVersion: v1, kind: Config, current-context: c, contexts: [{name: c, context: {cluster: k, user: u}}], \
+            clusters: [{name: k, cluster: {server: 'http://127.0.0.1:1'}}], users: [{name: u, user: {}}]}";
+        std::fs::write(node.path("kubeconfig"), kubeconfig).unwrap();
+        let block = NodeBlock { end_ip: "192.168.99.99".into(), ..blue() };
+        let spec = NodeSpec { uid: "u".into(), generation: Some(1), blocks: vec![block], ..NodeSpec::default() };
+        save_spec(&node.inside("store.d"), "kube-system", spec);
         node
     }
 
@@ -77,16 +83,29 @@ impl Node {
         }
     }
 
+    /// A command with the file systems of the holder.
+    fn enter(&self) -> Command {
+        let mut command = Command::new("nsenter");
+        command.args(["--target", &self.holder.0.id().to_string(), "--user", "--mount", "--preserve-credentials"]);
+        command
+    }
+
+    /// Mounts the disk anew: `ro` or `rw`.
+    fn remount(&self, how: &str) {
+        let mut command = self.enter();
+        command.args(["mount", "-o", &format!("remount,{how}")]).arg(self.path("disk"));
+        assert!(command.status().expect("the test needs nsenter and mount").success());
+    }
+
     fn make_room(&self) {
         std::fs::remove_file(self.inside("filler")).unwrap();
     }
 
     /// Starts the agent; returns once it answers calls.
     async fn start(&self) -> (Process, AgentClient) {
-        let mut command = Command::new("nsenter");
+        let mut command = self.enter();
         let flag = |name: &str, path: &Path| format!("--{name}={}", path.display());
         command
-            .args(["--target", &self.holder.0.id().to_string(), "--user", "--mount", "--preserve-credentials"])
             .arg(env!("CARGO_BIN_EXE_ipam-node"))
             .args(["--node-name=node1", "--health-probe-bind-address=0", "--metrics-bind-address=0"])
             .args(["--cni-skip-nv-ipam-binary-copy", "--cni-skip-nv-ipam-config-creation"])
@@ -133,16 +152,18 @@ async fn unwell(client: &AgentClient) -> String {
     }
 }
 
+/// Waits until STATUS succeeds.
+async fn well(client: &AgentClient) {
+    let until = deadline();
+    while let Err(status) = client.probe(until).await {
+        assert!(tokio::time::Instant::now() < until, "STATUS fails for too long: {status}");
+        tokio::time::sleep(Duration::from_millis(20)).await;
+    }
+}
+
 #[tokio::test]
 async fn on_a_full_disk_every_pod_can_be_removed_and_new_ones_come_when_there_is_space() {
     let node = Node::new().await;
-    let kubeconfig = "{apiVersion: v1, kind: Config, current-context: c, contexts: [{name: c, context: {cluster: k, user: u}}], \
-        clusters: [{name: k, cluster: {server: 'http://127.0.0.1:1'}}], users: [{name: u, user: {}}]}";
-    std::fs::write(node.path("kubeconfig"), kubeconfig).unwrap();
-    let block = NodeBlock { end_ip: "192.168.99.99".into(), ..blue() };
-    let spec = NodeSpec { uid: "u".into(), generation: Some(1), blocks: vec![block], ..NodeSpec::default() };
-    save_spec(&node.inside("store.d"), "kube-system", spec);
-
     let (agent, client) = node.start().await;
     client.probe(deadline()).await.unwrap();
     node.fill();
@@ -172,10 +193,31 @@ async fn on_a_full_disk_every_pod_can_be_removed_and_new_ones_come_when_there_is
     unwell(&client).await;
     // No request for an address follows.
     node.make_room();
-    let until = deadline();
-    while client.probe(until).await.is_err() {
-        assert!(tokio::time::Instant::now() < until, "the agent does not see that there is space");
-        tokio::time::sleep(Duration::from_millis(20)).await;
-    }
+    well(&client).await;
     client.allocate(parameters(&["blue"], "later"), deadline()).await.unwrap();
+}
+
+#[tokio::test]
+async fn on_a_read_only_disk_pods_can_be_removed_and_new_ones_come_when_it_can_be_written() {
+    let node = Node::new().await;
+    let (agent, client) = node.start().await;
+    for container in ["c0", "c1"] {
+        client.allocate(parameters(&["blue"], container), deadline()).await.unwrap();
+    }
+    drop(agent);
+    node.remount("ro");
+
+    let (_agent, client) = node.start().await;
+    client.is_allocated(parameters(&["blue"], "c0"), deadline()).await.expect("CHECK works");
+    client.deallocate(parameters(&["blue"], "c0"), deadline()).await.expect("DEL works");
+    let refused = client.allocate(parameters(&["blue"], "c2"), deadline()).await.unwrap_err();
+    assert_eq!(refused.code(), Code::Internal, "{refused}");
+    assert!(refused.message().contains("read-only"), "{refused}");
+    assert!(unwell(&client).await.contains("read-only"), "STATUS has the reason");
+    // No request for an address follows.
+    node.remount("rw");
+    well(&client).await;
+    client.allocate(parameters(&["blue"], "c2"), deadline()).await.unwrap();
+    let freed = client.is_allocated(parameters(&["blue"], "c0"), deadline()).await.unwrap_err();
+    assert_eq!(freed.code(), Code::NotFound, "{freed}");
 }

@@ -24,12 +24,9 @@ fn start(ledger: Ledger, store: Box<dyn Store>) -> (Allocator, Ended) {
 
 /// An allocator with what the journal on `disk` has.
 fn restart(disk: &FakeDisk) -> (Allocator, Ended) {
-    let mut opened = Opened::read(disk.clone()).unwrap();
     let mut ledger = Ledger::new(0);
-    for change in opened.take_changes() {
-        ledger.apply(&change);
-    }
-    let journal = opened.begin(&ledger.snapshot()).unwrap();
+    let opened = Opened::read(disk.clone(), |change| ledger.apply(change)).unwrap();
+    let journal = opened.begin(ledger.snapshot()).unwrap();
     start(ledger, Box::new(journal))
 }
 
@@ -162,7 +159,7 @@ async fn a_grant_that_a_full_disk_keeps_from_the_journal_is_seen_with_the_next_r
     store.set_full(true);
     configure(&allocator, 1, &[blue()]).await;
     assert_eq!(step(&allocator).await, None, "the report does not have the grant");
-    assert!(matches!(add(&allocator).await, Err(Failure::Full(_))));
+    assert!(matches!(add(&allocator).await, Err(Failure::Store { reason: "DiskFull", .. })));
     store.set_full(false);
     store.answer(Verdict::Done);
     // A request that changes nothing by itself.

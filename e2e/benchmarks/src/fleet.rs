@@ -51,7 +51,7 @@ impl Store for Forgetful {
         false
     }
 
-    fn compact(&mut self, _: &[Change]) -> Result<(), StoreError> {
+    fn compact(&mut self, _: &mut dyn Iterator<Item = Change>) -> Result<(), StoreError> {
         Ok(())
     }
 }

@@ -430,6 +430,8 @@ impl Node {
     /// Sets the state of the disk. If it works again, the agent saves what it could not save.
     pub(super) fn set_disk(&mut self, is: action::Disk, clock: Clock) {
         self.disk.set(is);
+        // The agent looks by itself every few seconds.
+        self.ask_now(|allocator| async move { allocator.look_for_room().await });
         if let Some(process) = &mut self.process {
             process.put_again(clock);
         }

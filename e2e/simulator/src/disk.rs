@@ -64,16 +64,16 @@ impl Disk {
     /// # Errors
     /// The journal is not what the agent had acknowledged.
     pub(super) fn open(&mut self, node: &str, here: Identity) -> Result<Option<OpenStore>, String> {
-        let opened = match Opened::read(self.store.clone()) {
+        let mut ledger = Ledger::new(COOLDOWN);
+        let opened = match Opened::read(self.store.clone(), |change| ledger.apply(change)) {
             Err(error @ StoreError::Damaged { .. }) => return Err(format!("finds its journal damaged: {error}")),
             Err(_) => return Ok(None),
             Ok(opened) => opened.with_chunk(CHUNK),
         };
         let before = opened.position();
-        let (mut ledger, opened) = replayed(opened);
         let mut start = Start::new(subject(node), &mut ledger, before, here);
         let failed = self.failed_syncs();
-        let Ok(journal) = opened.begin(&ledger.snapshot()) else { return Ok(None) };
+        let Ok(journal) = opened.begin(ledger.snapshot()) else { return Ok(None) };
         if self.failed_syncs() > failed {
             return Err("starts after a sync that failed".to_owned());
         }
@@ -86,7 +86,10 @@ impl Disk {
 
     /// The addresses in use, by the journal.
     pub(super) fn ledger(&self) -> Ledger {
-        Opened::read(self.store.clone()).map_or_else(|_| Ledger::new(0), |opened| replayed(opened).0)
+        let mut ledger = Ledger::new(COOLDOWN);
+        // Of a damaged journal nothing is known.
+        let opened = Opened::read(self.store.clone(), |change| ledger.apply(change));
+        if opened.is_ok() { ledger } else { Ledger::new(0) }
     }
 
     /// Sets what the journal must have when the agent starts again: `reservations` are acknowledged. `more` is whether a
@@ -200,7 +203,7 @@ fn subject(node: &str) -> Subject {
 
 impl Owed {
     fn compare(&self, ledger: &Ledger) -> Result<(), String> {
-        let lost = self.reservations.iter().find(|it| ledger.held_by(&it.pool, &it.owner) != Some(*it));
+        let lost = self.reservations.iter().find(|it| ledger.held_by(&it.pool, &it.owner).as_ref() != Some(*it));
         if let Some(lost) = lost {
             return Err(format!("starts without the record of {} of {} for {}", lost.addr, lost.pool, lost.owner));
         }
@@ -210,11 +213,4 @@ impl Owed {
             None => Ok(()),
         }
     }
-}
-
-/// The ledger of a journal, as an agent reads it at its start.
-fn replayed(mut opened: Opened<FakeDisk>) -> (Ledger, Opened<FakeDisk>) {
-    let mut ledger = Ledger::new(COOLDOWN);
-    opened.take_changes().iter().for_each(|change| ledger.apply(change));
-    (ledger, opened)
 }

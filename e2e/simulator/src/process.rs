@@ -3,10 +3,8 @@
 //! time.
 
 use std::cell::{Cell, RefCell};
-use std::pin::pin;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicI64, Ordering};
-use std::task::{Context, Poll, Waker};
 use std::time::Duration;
 
 use ipam_core::node_pool::Pause;
@@ -30,6 +28,7 @@ use tokio::sync::watch::Receiver;
 
 use super::clock::Clock;
 use super::disk::{Disk, OpenStore};
+use super::inline::{self, StoreFailed};
 use super::object::Object;
 use super::server::Change;
 use super::watch::{Told, Watch};
@@ -75,10 +74,6 @@ enum Due {
     Never,
     At(tokio::time::Instant),
 }
-
-/// The store has failed, so that the process ends.
-#[derive(Debug)]
-pub(super) struct StoreFailed;
 
 /// When an agent is killed that processes an event of the watch.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -154,17 +149,14 @@ impl Process {
         &self,
         question: impl FnOnce(Allocator) -> F,
     ) -> (Option<T>, Result<(), StoreFailed>) {
-        let mut answer = pin!(question(self.allocator.clone()));
-        let mut context = Context::from_waker(Waker::noop());
-        if let Poll::Ready(answer) = answer.as_mut().poll(&mut context) {
-            return (Some(answer), Ok(()));
-        }
-        let works = self.worker.borrow_mut().play().map_err(|_| StoreFailed);
+        let (answer, works) = inline::ask(&mut self.worker.borrow_mut(), question(self.allocator.clone()));
         self.is_broken.set(self.is_broken.get() || works.is_err());
-        match answer.poll(&mut context) {
-            Poll::Ready(answer) => (Some(answer), works),
-            Poll::Pending => (None, works),
-        }
+        (answer, works)
+    }
+
+    /// Whether the journal takes nothing but releases, which it forgets.
+    pub(super) fn is_waiting(&self) -> bool {
+        self.worker.borrow().is_waiting()
     }
 
     /// Whether the store has failed, so that the process has ended.

@@ -61,7 +61,7 @@ impl Store for Kept {
         false
     }
 
-    fn compact(&mut self, _: &[Change]) -> Result<(), StoreError> {
+    fn compact(&mut self, _: &mut dyn Iterator<Item = Change>) -> Result<(), StoreError> {
         Ok(())
     }
 }

@@ -105,18 +105,16 @@ impl DiskFile for MemoryFile {
 
 /// What a directory's journal says. Panics where a journal that was written is refused.
 fn read(memory: &Memory) -> (Opened<Memory>, Ledger) {
-    match Opened::read(memory.clone()) {
-        Ok(mut opened) => {
-            let ledger = replayed(&opened.take_changes());
-            (opened, ledger)
-        }
+    let mut ledger = Ledger::new(0);
+    match Opened::read(memory.clone(), |change| ledger.apply(change)) {
+        Ok(opened) => (opened, ledger),
         Err(error) => panic!("a journal that was written is refused: {error}"),
     }
 }
 
 /// A journal that begins with what was read.
 fn begun(opened: Opened<Memory>, ledger: &Ledger) -> Journal<Memory> {
-    match opened.begin(&ledger.snapshot()) {
+    match opened.begin(ledger.snapshot()) {
         Ok(journal) => journal,
         Err(error) => panic!("a journal cannot be begun: {error}"),
     }
@@ -159,7 +157,8 @@ pub(super) fn run(data: &[u8]) {
         None => return,
     };
     let memory = Memory::holding(bytes);
-    let mut opened = match Opened::read(memory.clone()) {
+    let mut ledger = Ledger::new(0);
+    let opened = match Opened::read(memory.clone(), |change| ledger.apply(change)) {
         Ok(opened) => opened,
         Err(error) => {
             let message = error.to_string();
@@ -167,7 +166,6 @@ pub(super) fn run(data: &[u8]) {
             return;
         }
     };
-    let ledger = replayed(&opened.take_changes());
     reserved_once(&ledger);
     kept(&memory, opened, &ledger);
 }
@@ -178,7 +176,7 @@ fn kept(memory: &Memory, opened: Opened<Memory>, ledger: &Ledger) {
     let change = Change::Reserve { reservation: reservation("late"), moves_cursor: false };
     assert!(journal.make_room(1_000, Room::Release).is_ok() && journal.commit(std::slice::from_ref(&change)).is_ok());
     drop(journal);
-    let wanted: Vec<Change> = ledger.snapshot().into_iter().chain([change]).collect();
+    let wanted: Vec<Change> = ledger.snapshot().chain([change]).collect();
     assert_eq!(held(&read(memory).1), held(&replayed(&wanted)), "the next start knows of something else");
 }
 

@@ -55,24 +55,18 @@ impl Ledger {
         request: &Request,
         now: i64,
     ) -> Result<(IpAddr, Option<Change>), Refusal> {
-        if let Some(held) = book.held_by(&request.owner) {
-            return repeat(pool, held.addr, wanted).map(|addr| (addr, None));
+        if let Some(held) = book.addr_of(&request.owner) {
+            return repeat(pool, held, wanted).map(|addr| (addr, None));
         }
-        match pool.state {
-            PoolState::Active if self.allows(pool) => {}
-            PoolState::Active => {
-                return Err(Refusal::Paused { pool: pool.key.clone(), pause: Pause::Unconfirmed });
-            }
-            PoolState::Releasing => return Err(Refusal::Releasing { pool: pool.key.clone(), range: pool.range }),
-            PoolState::Paused(pause) => return Err(Refusal::Paused { pool: pool.key.clone(), pause }),
+        if let Some(refusal) = self.pause(pool) {
+            return Err(refusal);
         }
         let addr = match wanted {
             Some(addr) if pool.is_held_elsewhere(addr) => {
                 return Err(Refusal::HeldElsewhere { pool: pool.key.clone(), addr });
             }
             Some(addr) => book.holder(addr).or_else(|| self.stray_holder(addr)).map_or(Ok(addr), |holder| {
-                let holder = Box::new(holder.clone());
-                Err(Refusal::AddressTaken { pool: pool.key.clone(), addr, holder })
+                Err(Refusal::AddressTaken { pool: pool.key.clone(), addr, holder: Box::new(holder) })
             }),
             None => book.next_free(pool, now).ok_or_else(|| book.exhausted(pool, now)),
         };
@@ -84,6 +78,17 @@ impl Ledger {
             created: now,
         };
         Ok((reservation.addr, Some(Change::Reserve { reservation, moves_cursor: wanted.is_none() })))
+    }
+
+    /// Why the node allocates no new addresses of the pool; `None` while it does.
+    pub(super) fn pause(&self, pool: &NodePool) -> Option<Refusal> {
+        let key = || pool.key.clone();
+        match pool.state {
+            PoolState::Active if self.allows(pool) => None,
+            PoolState::Active => Some(Refusal::Paused { pool: key(), pause: Pause::Unconfirmed }),
+            PoolState::Releasing => Some(Refusal::Releasing { pool: key(), range: pool.range }),
+            PoolState::Paused(pause) => Some(Refusal::Paused { pool: key(), pause }),
+        }
     }
 
     /// Whether the grant of the pool's block allows new addresses.

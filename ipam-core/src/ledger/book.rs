@@ -6,40 +6,49 @@
 //! One set of runs has all addresses that may not be allocated dynamically. So the next free address is found in
 //! logarithmic time, whatever the size of the range. The set is derived from the records and from the configured pool.
 
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::BTreeSet;
 use std::net::IpAddr;
 
 use super::cooling::Cooling;
-use super::holding::{Holding, covered, hull, runs};
+use super::held::Held;
+use super::holding::{Holding, Runs, covered, hull};
 use super::{Change, Owner, PoolUsage, Refusal, Reservation};
 use crate::addr::number;
 use crate::{NodePool, PoolKey, RangeSet};
 
 #[derive(Clone, Debug)]
 pub(super) struct Book {
+    key: PoolKey,
     pool: Option<NodePool>,
-    held: BTreeMap<IpAddr, Reservation>,
-    /// The address of each owner in `held`: one each.
-    owners: BTreeMap<Owner, IpAddr>,
+    /// Addresses that the pool allocates dynamically when none is in use; zero without a pool.
+    capacity: u128,
+    /// Unavailable addresses of the pool's range; zero without a pool.
+    unavailable: u64,
+    held: Held,
     /// What an older store records of addresses or owners that `held` has otherwise. Usually empty.
     contested: Vec<Reservation>,
+    /// The addresses of `held` and `contested`.
+    in_use: Runs,
     /// The last address found by round robin; it may lie outside the pool's present range.
     cursor: Option<IpAddr>,
     /// Never an address of `held` or `contested`.
     cooling: Cooling,
     /// Strays of other books in the pool's range. Empty without a pool.
     foreign: BTreeSet<IpAddr>,
-    /// Of the pool's range: exclusions, unavailable addresses, gateway, `held`, `contested`, `cooling` and `foreign`. Empty without a pool.
+    /// Of the pool's range: exclusions, unavailable addresses, gateway, `in_use`, `cooling` and `foreign`. Empty without a pool.
     blocked: RangeSet,
 }
 
 impl Book {
-    pub(super) const fn new(cooldown_seconds: u64) -> Self {
+    pub(super) fn new(key: PoolKey, cooldown_seconds: u64) -> Self {
         Self {
+            key,
             pool: None,
-            held: BTreeMap::new(),
-            owners: BTreeMap::new(),
+            capacity: 0,
+            unavailable: 0,
+            held: Held::default(),
             contested: Vec::new(),
+            in_use: Runs::default(),
             cursor: None,
             cooling: Cooling::new(cooldown_seconds),
             foreign: BTreeSet::new(),
@@ -51,24 +60,39 @@ impl Book {
         self.pool.as_ref()
     }
 
-    pub(super) fn held_by(&self, owner: &Owner) -> Option<&Reservation> {
-        let held = self.owners.get(owner).and_then(|addr| self.held.get(addr));
-        held.or_else(|| self.contested.iter().find(|held| held.owner == *owner))
+    /// The address of the owner.
+    pub(super) fn addr_of(&self, owner: &Owner) -> Option<IpAddr> {
+        let contested = || self.contested.iter().find(|held| held.owner == *owner).map(|held| held.addr);
+        self.held.addr_of(owner).or_else(contested)
     }
 
-    pub(super) fn holder(&self, addr: IpAddr) -> Option<&Reservation> {
-        self.held.get(&addr).or_else(|| self.contested.iter().find(|held| held.addr == addr))
+    pub(super) fn held_by(&self, owner: &Owner) -> Option<Reservation> {
+        let held = self.held.addr_of(owner).and_then(|addr| self.held.get(&self.key, addr));
+        held.or_else(|| self.contested.iter().find(|held| held.owner == *owner).cloned())
     }
 
-    pub(super) fn reservations(&self) -> impl Iterator<Item = &Reservation> {
-        self.held.values().chain(&self.contested)
+    pub(super) fn has(&self, addr: IpAddr) -> bool {
+        self.held.contains(addr) || self.contested.iter().any(|held| held.addr == addr)
     }
 
-    /// The addresses in use, in rising order.
-    fn addrs(&self) -> Vec<IpAddr> {
-        let mut addrs: Vec<IpAddr> = self.held.keys().copied().chain(self.only_contested()).collect();
-        addrs.sort_unstable();
-        addrs
+    pub(super) fn holder(&self, addr: IpAddr) -> Option<Reservation> {
+        let contested = || self.contested.iter().find(|held| held.addr == addr).cloned();
+        self.held.get(&self.key, addr).or_else(contested)
+    }
+
+    pub(super) fn reservations(&self) -> impl Iterator<Item = Reservation> {
+        self.held.behind(&self.key, None).chain(self.contested.iter().cloned())
+    }
+
+    /// The reservations of the next `most` addresses behind `addr`, or of the first ones. An address that is contested has more than one.
+    pub(super) fn page(&self, addr: Option<IpAddr>, most: usize) -> Vec<Reservation> {
+        let is_behind = |held: &&Reservation| addr.is_none_or(|addr| held.addr > addr);
+        let held = self.held.behind(&self.key, addr).take(most);
+        let mut page: Vec<_> = held.chain(self.contested.iter().filter(is_behind).cloned()).collect();
+        page.sort_by_key(|held| held.addr);
+        let next = page.chunk_by(|one, other| one.addr == other.addr).take(most).map(<[_]>::len).sum();
+        page.truncate(next);
+        page
     }
 
     /// How many addresses are in use.
@@ -78,7 +102,7 @@ impl Book {
 
     /// The addresses that only an older store has.
     fn only_contested(&self) -> BTreeSet<IpAddr> {
-        self.contested.iter().map(|held| held.addr).filter(|addr| !self.held.contains_key(addr)).collect()
+        self.contested.iter().map(|held| held.addr).filter(|addr| !self.held.contains(*addr)).collect()
     }
 
     /// Whether an older store has an address of the owner that is contested.
@@ -88,19 +112,27 @@ impl Book {
 
     pub(super) fn usage(&self) -> Option<PoolUsage> {
         let pool = self.pool.as_ref()?;
-        Some(PoolUsage { key: pool.key.clone(), range: pool.range, used: self.used(), capacity: pool.capacity() })
+        Some(PoolUsage {
+            key: self.key.clone(),
+            range: pool.range,
+            used: self.used(),
+            capacity: self.capacity,
+            cooling: self.cooling.len(),
+            unavailable: self.unavailable,
+            pause: None,
+        })
     }
 
     /// The use of the pool; `None` without a pool and an address in use: then there is nothing to report.
-    pub(super) fn holding(&self, key: &PoolKey, most_runs: usize) -> Option<Holding> {
-        let held = self.addrs();
-        let range = self.pool.as_ref().map(|pool| pool.range).or_else(|| hull(held.iter().copied()))?;
+    pub(super) fn holding(&self, most_runs: usize) -> Option<Holding> {
+        let runs = self.in_use.all();
+        let range = self.pool.as_ref().map(|pool| pool.range).or_else(|| hull(&runs))?;
         Some(Holding {
-            key: key.clone(),
+            key: self.key.clone(),
             range,
             used: self.used(),
-            capacity: self.pool.as_ref().map_or(0, NodePool::capacity),
-            runs: covered(runs(held.into_iter()), &range, most_runs),
+            capacity: self.capacity,
+            runs: covered(runs, &range, most_runs),
             grant: None,
         })
     }
@@ -110,17 +142,20 @@ impl Book {
         !self.held.is_empty() || !self.contested.is_empty()
     }
 
-    pub(super) fn snapshot(&self, key: &PoolKey) -> Vec<Change> {
-        let held = self.held.values().cloned();
+    pub(super) fn snapshot(&self) -> impl Iterator<Item = Change> {
+        let pool = || self.key.clone();
+        let held = self.held.behind(&self.key, None);
         let reserves = held.map(|reservation| Change::Reserve { reservation, moves_cursor: false });
         let contested = self.contested.iter().map(|held| Change::Contested { reservation: held.clone() });
-        let cursor = self.cursor.map(|addr| Change::Cursor { pool: key.clone(), addr });
-        let cooling = self.cooling.iter().map(|(addr, since)| Change::Cooling { pool: key.clone(), addr, since });
-        reserves.chain(contested).chain(cursor).chain(cooling).collect()
+        let cursor = self.cursor.map(|addr| Change::Cursor { pool: pool(), addr });
+        let cooling = self.cooling.iter().map(move |(addr, since)| Change::Cooling { pool: pool(), addr, since });
+        reserves.chain(contested).chain(cursor).chain(cooling)
     }
 
     pub(super) fn configure(&mut self, pool: Option<NodePool>) {
         if self.pool != pool {
+            self.capacity = pool.as_ref().map_or(0, NodePool::capacity);
+            self.unavailable = pool.as_ref().map_or(0, NodePool::unavailable);
             self.pool = pool;
             self.foreign.clear();
             self.block_anew();
@@ -130,7 +165,7 @@ impl Book {
     /// The strays of all books; those of this one are outside its range.
     pub(super) fn set_strays(&mut self, strays: &BTreeSet<IpAddr>) {
         let Some(pool) = &self.pool else { return };
-        let inside = strays.iter().copied().filter(|&addr| pool.range.contains(addr));
+        let inside = strays.range(pool.range.first()..=pool.range.last()).copied();
         let foreign: BTreeSet<_> = inside.collect();
         if self.foreign != foreign {
             self.foreign = foreign;
@@ -139,13 +174,19 @@ impl Book {
     }
 
     /// The strays among the addresses in use here.
-    pub(super) fn strays(&self) -> impl Iterator<Item = &Reservation> {
-        self.reservations().filter(|held| self.is_stray(held.addr))
+    pub(super) fn strays(&self) -> Vec<IpAddr> {
+        let contested = self.contested.iter().map(|held| held.addr).filter(|addr| self.is_stray(*addr));
+        match &self.pool {
+            Some(pool) => {
+                self.held.outside(pool.subnet.range().first(), pool.subnet.range().last()).chain(contested).collect()
+            }
+            None => self.held.addrs().chain(contested).collect(),
+        }
     }
 
-    /// The reservation of `addr`, if it is a stray of this book.
-    pub(super) fn stray_holder(&self, addr: IpAddr) -> Option<&Reservation> {
-        self.holder(addr).filter(|held| self.is_stray(held.addr))
+    /// Whether the address is in use and a stray of this book.
+    pub(super) fn has_stray(&self, addr: IpAddr) -> bool {
+        self.is_stray(addr) && self.has(addr)
     }
 
     fn is_stray(&self, addr: IpAddr) -> bool {
@@ -154,7 +195,7 @@ impl Book {
 
     /// Records that `addr` is not a stray any more.
     pub(super) fn end_stray(&mut self, addr: IpAddr) {
-        if self.foreign.remove(&addr) && self.holder(addr).is_none() && !self.cooling.contains(addr) {
+        if self.foreign.remove(&addr) && !self.has(addr) && !self.cooling.contains(addr) {
             self.unblock(addr);
         }
     }
@@ -165,27 +206,22 @@ impl Book {
         let (first, last) = pool.range.numbers();
         self.blocked = pool.exclusions.clipped(first, last);
         self.blocked.extend(pool.elsewhere.clipped(first, last).runs());
+        self.blocked.extend(self.in_use.within(&pool.range).runs());
         let cooling = self.cooling.iter().map(|(addr, _)| addr);
-        let held = self.held.keys().chain(&self.foreign).copied();
-        let held = held.chain(self.contested.iter().map(|held| held.addr));
-        let taken = held.chain(cooling).chain(pool.gateway);
+        let taken = cooling.chain(self.foreign.iter().copied()).chain(pool.gateway);
         self.blocked.extend(taken.filter(|&addr| pool.range.contains(addr)).map(|addr| (number(addr), number(addr))));
     }
 
     /// Records a reservation. It replaces another address of this owner, and another owner of this address.
-    pub(super) fn reserve(&mut self, reservation: Reservation, moves_cursor: bool) {
+    pub(super) fn reserve(&mut self, reservation: &Reservation, moves_cursor: bool) {
         let addr = reservation.addr;
-        if let Some(before) = self.owners.remove(&reservation.owner) {
-            self.held.remove(&before);
-            self.unblock(before);
-        }
-        if let Some(other) = self.held.remove(&addr) {
-            self.owners.remove(&other.owner);
+        if let Some(before) = self.held.addr_of(&reservation.owner) {
+            self.held.remove(before);
+            self.free(before);
         }
         self.cooling.remove(addr);
-        self.block(addr);
-        self.owners.insert(reservation.owner.clone(), addr);
-        self.held.insert(addr, reservation);
+        self.occupy(addr);
+        self.held.insert(reservation);
         if moves_cursor {
             self.cursor = Some(addr);
         }
@@ -193,11 +229,13 @@ impl Book {
 
     /// Records what an older store has of an address or an owner that has another record here.
     pub(super) fn contest(&mut self, reservation: Reservation) {
-        if self.reservations().any(|held| (&held.owner, held.addr) == (&reservation.owner, reservation.addr)) {
+        let is_same = |held: &Reservation| (&held.owner, held.addr) == (&reservation.owner, reservation.addr);
+        let of_address = self.held.get(&self.key, reservation.addr);
+        if of_address.iter().chain(&self.contested).any(is_same) {
             return;
         }
         self.cooling.remove(reservation.addr);
-        self.block(reservation.addr);
+        self.occupy(reservation.addr);
         self.contested.push(reservation);
     }
 
@@ -206,12 +244,12 @@ impl Book {
     pub(super) fn release(&mut self, owner: &Owner, at: i64) {
         let contested = self.contested.extract_if(.., |held| held.owner == *owner).map(|held| held.addr);
         let mut freed: Vec<IpAddr> = contested.collect();
-        if let Some(addr) = self.owners.remove(owner) {
-            self.held.remove(&addr);
+        if let Some(addr) = self.held.addr_of(owner) {
+            self.held.remove(addr);
             freed.push(addr);
         }
         for addr in freed {
-            self.unblock(addr);
+            self.free(addr);
             self.cool(addr, at);
             self.expire(at);
         }
@@ -222,7 +260,7 @@ impl Book {
     }
 
     pub(super) fn cool(&mut self, addr: IpAddr, since: i64) {
-        if self.holder(addr).is_some() {
+        if self.has(addr) {
             return;
         }
         self.cooling.insert(addr, since);
@@ -262,12 +300,27 @@ impl Book {
             .filter(|&(addr, _)| gives(pool, addr))
             .filter_map(|(_, since)| self.cooling.seconds_left(since, now))
             .collect();
+        let in_use = usize::try_from(self.in_use.within(&pool.range).size()).unwrap_or(usize::MAX);
         Refusal::Exhausted {
             pool: pool.key.clone(),
             range: pool.range,
-            held: self.addrs().iter().chain(&self.foreign).filter(|&&addr| pool.range.contains(addr)).count(),
+            held: in_use.saturating_add(self.foreign.len()),
             cooling: waiting.len(),
             free_in_seconds: waiting.into_iter().min(),
+        }
+    }
+
+    /// The address is in use from now on.
+    fn occupy(&mut self, addr: IpAddr) {
+        self.in_use.insert(addr);
+        self.block(addr);
+    }
+
+    /// The address has one reservation less.
+    fn free(&mut self, addr: IpAddr) {
+        if !self.has(addr) {
+            self.in_use.remove(addr);
+            self.unblock(addr);
         }
     }
 
@@ -278,7 +331,7 @@ impl Book {
     }
 
     fn unblock(&mut self, addr: IpAddr) {
-        let is_taken = self.foreign.contains(&addr) || self.holder(addr).is_some();
+        let is_taken = self.foreign.contains(&addr) || self.has(addr);
         if self.pool.as_ref().is_some_and(|pool| gives(pool, addr)) && !is_taken {
             self.blocked.remove(number(addr));
         }

@@ -34,6 +34,11 @@ impl Cooling {
         self.order.remove(&(since, addr))
     }
 
+    /// How many addresses there are.
+    pub(super) fn len(&self) -> u64 {
+        u64::try_from(self.since.len()).unwrap_or(u64::MAX)
+    }
+
     pub(super) fn contains(&self, addr: IpAddr) -> bool {
         self.since.contains_key(&addr)
     }

@@ -77,15 +77,40 @@ fn set(ranges: &[AddrRange], family: Family) -> RangeSet {
     ranges.iter().filter(|range| range.family() == family).map(AddrRange::numbers).collect()
 }
 
-/// Maximal runs of addresses that come in rising order, IPv4 first.
-pub(super) fn runs(addrs: impl Iterator<Item = IpAddr>) -> Vec<AddrRange> {
-    let mut runs: Vec<AddrRange> = Vec::new();
-    for addr in addrs {
-        let continued = runs.pop_if(|run| follows(run.last(), addr));
-        let first = continued.map_or(addr, |run| run.first());
-        runs.extend(AddrRange::new(first, addr));
+/// Addresses of both families, as runs: IPv4 first.
+#[derive(Clone, Default, Debug)]
+pub(super) struct Runs([RangeSet; 2]);
+
+impl Runs {
+    pub(super) fn insert(&mut self, addr: IpAddr) {
+        self.of(Family::of(addr)).insert(number(addr), number(addr));
     }
-    runs
+
+    pub(super) fn remove(&mut self, addr: IpAddr) {
+        self.of(Family::of(addr)).remove(number(addr));
+    }
+
+    fn of(&mut self, family: Family) -> &mut RangeSet {
+        let [v4, v6] = &mut self.0;
+        if family == Family::V4 { v4 } else { v6 }
+    }
+
+    /// Maximal runs, in rising order.
+    pub(super) fn all(&self) -> Vec<AddrRange> {
+        let [v4, v6] = &self.0;
+        let ranges = |set: &RangeSet, family: Family| {
+            let range = |(first, last)| AddrRange::new(family.addr(first), family.addr(last));
+            set.runs().filter_map(range).collect::<Vec<_>>()
+        };
+        [ranges(v4, Family::V4), ranges(v6, Family::V6)].concat()
+    }
+
+    /// Those in the range, as numbers.
+    pub(super) fn within(&self, range: &AddrRange) -> RangeSet {
+        let [v4, v6] = &self.0;
+        let (first, last) = range.numbers();
+        if range.family() == Family::V4 { v4.clipped(first, last) } else { v6.clipped(first, last) }
+    }
 }
 
 /// The same runs, or at most `most` runs that cover them. `most` is at least 2, since the two families cannot be joined.
@@ -125,11 +150,11 @@ fn price(before: &AddrRange, after: &AddrRange, own: &AddrRange) -> Option<(u8, 
     Some((place, number(after.first()) - number(before.last())))
 }
 
-/// From the first address to the last one of the same family, of addresses in rising order; `None` without any.
-pub(super) fn hull(mut addrs: impl DoubleEndedIterator<Item = IpAddr>) -> Option<AddrRange> {
-    let first = addrs.next()?;
-    let last = addrs.rfind(|addr| Family::of(*addr) == Family::of(first)).unwrap_or(first);
-    AddrRange::new(first, last)
+/// From the first address to the last one of the same family, of runs in rising order; `None` without any.
+pub(super) fn hull(runs: &[AddrRange]) -> Option<AddrRange> {
+    let first = runs.first()?;
+    let last = runs.iter().rfind(|run| run.family() == first.family()).unwrap_or(first);
+    AddrRange::new(first.first(), last.last())
 }
 
 fn follows(before: IpAddr, addr: IpAddr) -> bool {

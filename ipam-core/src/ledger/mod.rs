@@ -13,6 +13,7 @@ mod book;
 mod change;
 mod cooling;
 mod grants;
+mod held;
 mod holding;
 mod owner;
 mod refusal;
@@ -21,6 +22,7 @@ mod validate;
 
 use std::collections::BTreeMap;
 use std::net::IpAddr;
+use std::ops::Bound;
 
 use crate::node_pool::PoolState;
 use crate::{AddrRange, GrantId, NodePool, PoolKey};
@@ -48,6 +50,12 @@ pub struct PoolUsage {
     pub used: u64,
     /// Addresses that can be allocated dynamically when none is in use, saturating.
     pub capacity: u128,
+    /// Number of addresses that were freed a short time ago.
+    pub cooling: u64,
+    /// Number of unavailable addresses of `range`, saturating.
+    pub unavailable: u64,
+    /// One word for why the node allocates no new addresses from its block; `None` while it does.
+    pub pause: Option<&'static str>,
 }
 
 /// Where the pools of a node come from.
@@ -133,11 +141,11 @@ impl Ledger {
             return Err(Refusal::Invalid(violations));
         }
         for key in pools {
-            let Some(held) = self.books.get(key).and_then(|book| book.held_by(owner)) else {
+            let Some(held) = self.books.get(key).and_then(|book| book.addr_of(owner)) else {
                 return Err(self.missing(key, owner));
             };
-            if !expected.is_empty() && !expected.contains(&held.addr) {
-                return Err(Refusal::Mismatch { pool: key.clone(), held: held.addr, expected: expected.to_vec() });
+            if !expected.is_empty() && !expected.contains(&held) {
+                return Err(Refusal::Mismatch { pool: key.clone(), held, expected: expected.to_vec() });
             }
         }
         Ok(())
@@ -148,7 +156,7 @@ impl Ledger {
     pub fn release(&self, pools: &[PoolKey], owner: &Owner, now: i64) -> Vec<Change> {
         let mut changes = Vec::new();
         for (index, key) in pools.iter().enumerate() {
-            let held = self.books.get(key).is_some_and(|book| book.held_by(owner).is_some());
+            let held = self.books.get(key).is_some_and(|book| book.addr_of(owner).is_some());
             if held && !pools[..index].contains(key) {
                 changes.push(Change::Release { pool: key.clone(), owner: owner.clone(), at: now });
             }
@@ -163,19 +171,18 @@ impl Ledger {
         match change {
             Change::Reserve { reservation, moves_cursor } => {
                 let book = self.book(&reservation.pool);
-                book.reserve(reservation.clone(), *moves_cursor);
+                book.reserve(reservation, *moves_cursor);
                 // No decision makes a stray, but a journal that is replayed after the pools are known may contain one.
-                if book.stray_holder(reservation.addr).is_some() {
+                if book.has_stray(reservation.addr) {
                     self.tell_strays();
                 }
             }
             Change::Release { pool, owner, at } => {
                 let Some(book) = self.books.get_mut(pool) else { return };
                 let was_contested = book.has_contested(owner);
-                let held = book.held_by(owner).map(|held| held.addr);
-                let stray = held.filter(|&addr| book.stray_holder(addr).is_some());
+                let stray = book.addr_of(owner).filter(|&addr| book.has_stray(addr));
                 book.release(owner, *at);
-                if let Some(addr) = stray.filter(|&addr| self.stray_holder(addr).is_none()) {
+                if let Some(addr) = stray.filter(|&addr| !self.has_stray(addr)) {
                     self.books.values_mut().for_each(|book| book.end_stray(addr));
                 }
                 if was_contested {
@@ -255,13 +262,34 @@ impl Ledger {
         }
     }
 
-    /// Every address in use, by pool and then by address, also in pools that are not configured.
-    pub fn reservations(&self) -> impl Iterator<Item = &Reservation> {
+    /// Every address in use, by pool, also in pools that are not configured. Contested ones are behind the others of their pool, which are in
+    /// the order of their addresses.
+    pub fn reservations(&self) -> impl Iterator<Item = Reservation> {
         self.books.values().flat_map(Book::reservations)
     }
 
+    /// The next reservations behind an address of a pool, by pool and address, or the first ones: at least `most`, unless no more are
+    /// left. All reservations of a contested address are in one page.
+    pub fn page(&self, behind: Option<&(PoolKey, IpAddr)>, most: usize) -> Vec<Reservation> {
+        let from = behind.map_or(Bound::Unbounded, |(pool, _)| Bound::Included(pool));
+        let mut page: Vec<Reservation> = Vec::new();
+        for (key, book) in self.books.range::<PoolKey, _>((from, Bound::Unbounded)) {
+            let addr = behind.filter(|(pool, _)| pool == key).map(|(_, addr)| *addr);
+            page.extend(book.page(addr, most.saturating_sub(page.len())));
+            if page.len() >= most {
+                break;
+            }
+        }
+        page
+    }
+
+    /// The address of `owner` in `pool`.
+    pub fn addr_of(&self, pool: &PoolKey, owner: &Owner) -> Option<IpAddr> {
+        self.books.get(pool)?.addr_of(owner)
+    }
+
     /// The reservation of `owner` in `pool`.
-    pub fn held_by(&self, pool: &PoolKey, owner: &Owner) -> Option<&Reservation> {
+    pub fn held_by(&self, pool: &PoolKey, owner: &Owner) -> Option<Reservation> {
         self.books.get(pool)?.held_by(owner)
     }
 
@@ -272,14 +300,16 @@ impl Ledger {
 
     /// How full each configured pool is, by key.
     pub fn usage(&self) -> Vec<PoolUsage> {
-        self.books.values().filter_map(Book::usage).collect()
+        let usage =
+            |book: &Book| Some(PoolUsage { pause: self.pause(book.pool()?).map(|why| why.reason()), ..book.usage()? });
+        self.books.values().filter_map(usage).collect()
     }
 
     /// The use of each pool that is configured or has addresses in use, by key, as no more than `most_runs` runs (at
-    /// least 2) in each. Takes time in proportion to the addresses in use.
+    /// least 2) in each. Takes time in proportion to the runs of addresses in use.
     pub fn holdings(&self, most_runs: usize) -> Vec<Holding> {
         let holding = |(key, book): (&PoolKey, &Book)| {
-            let mut holding = book.holding(key, most_runs)?;
+            let mut holding = book.holding(most_runs)?;
             let grant = book.pool().and_then(|pool| pool.grant);
             holding.grant = grant.and_then(|id| Some(GrantUse { id, step: self.grants.step(key, id)? }));
             Some(holding)
@@ -298,36 +328,41 @@ impl Ledger {
     }
 
     /// The reservation of the address.
-    pub fn holder(&self, pool: &PoolKey, addr: IpAddr) -> Option<&Reservation> {
+    pub fn holder(&self, pool: &PoolKey, addr: IpAddr) -> Option<Reservation> {
         self.books.get(pool)?.holder(addr)
     }
 
     /// The shortest changes that, applied to a new ledger, make one that decides as this one does: addresses in use,
     /// cursors, cooldowns and grants. The note is among them.
-    pub fn snapshot(&self) -> Vec<Change> {
-        let books = self.books.iter().flat_map(|(key, book)| book.snapshot(key));
+    pub fn snapshot(&self) -> impl Iterator<Item = Change> {
+        let books = self.books.values().flat_map(Book::snapshot);
         let imported =
             self.imported.iter().map(|(source, digest)| Change::Imported { source: source.clone(), digest: *digest });
         let note = self.note.iter().map(|text| Change::Note { text: text.clone() });
-        books.chain(self.grants.snapshot()).chain(imported).chain(note).collect()
+        books.chain(self.grants.snapshot()).chain(imported).chain(note)
+    }
+
+    /// Whether the address is in use and a stray of any pool.
+    fn has_stray(&self, addr: IpAddr) -> bool {
+        self.books.values().any(|book| book.has_stray(addr))
     }
 
     /// The reservation of `addr`, if it is a stray of any pool.
-    fn stray_holder(&self, addr: IpAddr) -> Option<&Reservation> {
-        self.books.values().find_map(|book| book.stray_holder(addr))
+    fn stray_holder(&self, addr: IpAddr) -> Option<Reservation> {
+        self.books.values().find(|book| book.has_stray(addr))?.holder(addr)
     }
 
     fn tell_strays(&mut self) {
         if self.books.values().all(|book| book.pool().is_none()) {
             return;
         }
-        let strays = self.books.values().flat_map(Book::strays).map(|held| held.addr).collect();
+        let strays = self.books.values().flat_map(Book::strays).collect();
         self.books.values_mut().for_each(|book| book.set_strays(&strays));
     }
 
     fn book(&mut self, key: &PoolKey) -> &mut Book {
         let cooldown = self.cooldown_seconds;
-        self.books.entry(key.clone()).or_insert_with(|| Book::new(cooldown))
+        self.books.entry(key.clone()).or_insert_with(|| Book::new(key.clone(), cooldown))
     }
 
     /// The configured pool of `key`, with its book.

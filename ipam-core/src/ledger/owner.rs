@@ -16,6 +16,11 @@ impl Owner {
     pub fn new(container_id: impl Into<String>, if_name: impl Into<String>) -> Self {
         Self { container_id: container_id.into(), if_name: if_name.into() }
     }
+
+    /// The container ID and the name of the interface.
+    pub(super) fn parts(&self) -> (&str, &str) {
+        (&self.container_id, &self.if_name)
+    }
 }
 
 impl fmt::Display for Owner {

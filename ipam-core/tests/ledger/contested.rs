@@ -41,6 +41,20 @@ fn a_contested_address_is_reported_as_in_use_once() {
 }
 
 #[test]
+fn a_page_has_all_owners_of_a_contested_address() {
+    let ledger = contested();
+    let read = |behind: Option<&str>, most| -> Vec<_> {
+        let behind = behind.map(|addr| (key("a"), ip(addr)));
+        let page = ledger.page(behind.as_ref(), most).into_iter();
+        page.map(|held| format!("{} {}", held.owner.container_id, held.addr)).collect()
+    };
+    assert_eq!(read(None, 1), ["x 192.168.0.1", "y 192.168.0.1"]);
+    assert_eq!(read(None, 9), ["x 192.168.0.1", "y 192.168.0.1", "x 192.168.0.3"]);
+    assert_eq!(read(Some("192.168.0.1"), 1), ["x 192.168.0.3"]);
+    assert_eq!(read(Some("192.168.0.3"), 1), [""; 0]);
+}
+
+#[test]
 fn an_address_is_free_once_each_owner_has_released_it() {
     let mut ledger = contested();
     ledger.check(&[key("a")], &owner("y"), &[ip("192.168.0.1")]).unwrap();
@@ -49,7 +63,7 @@ fn an_address_is_free_once_each_owner_has_released_it() {
     assert_eq!(given, ["192.168.0.2", "192.168.0.3", "192.168.0.4", "Exhausted"], "y still has .1");
     release_at(&mut ledger, "y", &["a"], 0);
     assert_eq!(next(&mut ledger, "4"), "192.168.0.1");
-    assert!(!ledger.snapshot().iter().any(|change| matches!(change, Change::Contested { .. })));
+    assert!(!snapshot(&ledger).iter().any(|change| matches!(change, Change::Contested { .. })));
 }
 
 #[test]

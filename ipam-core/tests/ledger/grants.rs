@@ -214,7 +214,7 @@ fn a_copy_from_before_the_start_ends_no_grant() {
     spec(&mut before, &[granted(7)]);
     confirm(&mut before, 7);
     let mut ledger = Ledger::new(0);
-    apply(&mut ledger, &before.snapshot());
+    apply(&mut ledger, &snapshot(&before));
     ledger.configure_copy(vec![granted(6)]);
     assert_eq!(ledger.grant_steps(), []);
     ledger.configure_copy(vec![granted(7)]);
@@ -270,7 +270,7 @@ fn many_ended_grants_are_recorded_by_the_greatest_id() {
         spec(&mut ledger, &[granted(id)]);
     }
     let ended = |change: &&Change| matches!(change, Change::Grant { step: GrantStep::Ended, .. });
-    assert!(ledger.snapshot().iter().filter(ended).count() <= MOST_ENDED);
+    assert!(snapshot(&ledger).iter().filter(ended).count() <= MOST_ENDED);
     let mut read = restarted(&ledger, &[granted(many)]);
     assert_eq!(step(&read), Some(GrantStep::Seen), "the current grant stays");
     for id in [1, 5, many - 1] {

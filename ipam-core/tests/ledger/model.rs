@@ -178,10 +178,10 @@ impl Run {
     }
 
     fn restart(&mut self) {
-        let snapshot = self.ledger.snapshot();
+        let before = snapshot(&self.ledger);
         self.ledger = Ledger::new(COOLDOWN);
-        apply(&mut self.ledger, &snapshot);
-        assert_eq!(self.ledger.snapshot(), snapshot);
+        apply(&mut self.ledger, &before);
+        assert_eq!(snapshot(&self.ledger), before);
         self.configure(self.naive.pools.clone());
     }
 

@@ -105,9 +105,9 @@ fn two_pools_give_both_addresses_or_none() {
     for n in 0..3 {
         take(&mut ledger, &request(&n.to_string(), &["b"])).unwrap();
     }
-    let before = ledger.snapshot();
+    let before = snapshot(&ledger);
     for pools in [["a", "b"], ["b", "a"]] {
         assert!(matches!(take(&mut ledger, &request("x", &pools)), Err(Refusal::Exhausted { .. })));
-        assert_eq!(ledger.snapshot(), before);
+        assert_eq!(snapshot(&ledger), before);
     }
 }

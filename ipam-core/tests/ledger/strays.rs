@@ -32,7 +32,7 @@ fn it_is_the_same_after_a_restart_whatever_is_read_first() {
     assert_eq!(next(&mut restarted(&ledger, &[four()]), "1"), "192.168.0.3");
     let mut configured_first = Ledger::new(0);
     configured_first.configure(vec![four()]);
-    apply(&mut configured_first, &ledger.snapshot());
+    apply(&mut configured_first, &snapshot(&ledger));
     assert_eq!(next(&mut configured_first, "1"), "192.168.0.3");
 }
 

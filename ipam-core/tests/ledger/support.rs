@@ -91,6 +91,11 @@ pub(crate) fn picking(container: &str, pools: &[&str], pick: Pick) -> Request {
     Request { pick, ..request(container, pools) }
 }
 
+/// All that the ledger has.
+pub(crate) fn snapshot(ledger: &Ledger) -> Vec<Change> {
+    ledger.snapshot().collect()
+}
+
 pub(crate) fn apply(ledger: &mut Ledger, changes: &[Change]) {
     for change in changes {
         ledger.apply(change);
@@ -127,7 +132,7 @@ pub(crate) fn release_at(ledger: &mut Ledger, container: &str, pools: &[&str], n
 /// A ledger that has read the other's snapshot, with these pools.
 pub(crate) fn restarted(ledger: &Ledger, pools: &[NodePool]) -> Ledger {
     let mut fresh = Ledger::new(0);
-    apply(&mut fresh, &ledger.snapshot());
+    apply(&mut fresh, &snapshot(ledger));
     fresh.configure(pools.to_vec());
     fresh
 }

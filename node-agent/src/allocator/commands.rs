@@ -11,7 +11,7 @@ use ipam_core::{GrantId, NodePool, PoolKey};
 use ipam_crds::HELD_RUNS;
 use tokio::sync::oneshot::Sender;
 
-use super::Failure;
+use super::{Failure, PAGE};
 use crate::problem::Problem;
 use ipam_node_store::{Position, StoreError};
 
@@ -50,13 +50,12 @@ pub(super) enum Command {
     Allocate { request: Request, reply: Sender<Result<Allocation, Failure>> },
     Check { pools: Vec<PoolKey>, owner: Owner, expected: Vec<IpAddr>, reply: Sender<Result<(), Failure>> },
     Release { pools: Vec<PoolKey>, owner: Owner, until: i64, reply: Sender<Result<usize, Failure>> },
-    ReleaseUnlisted { unlisted: Unlisted, reply: Sender<Result<usize, Failure>> },
     ReleaseStale { stale: Vec<Reservation>, reply: Sender<Result<usize, Failure>> },
     Configure { pools: Vec<NodePool>, source: Source, note: Option<String>, reply: Sender<bool> },
     Confirm { grants: Vec<(PoolKey, GrantId)>, reply: Sender<Result<usize, Failure>> },
     Rest { grants: Vec<(PoolKey, GrantId)>, reply: Sender<Result<usize, Failure>> },
     Withdraw { steps: Vec<(PoolKey, GrantId, GrantStep)>, reply: Sender<()> },
-    Reservations { reply: Sender<Vec<Reservation>> },
+    Page { behind: Option<(PoolKey, IpAddr)>, reply: Sender<Vec<Reservation>> },
     Holdings { reply: Sender<Holdings> },
     LookForRoom { reply: Sender<()> },
     Close,
@@ -70,7 +69,7 @@ pub(super) enum Deferred {
     /// Whether the note is recorded.
     Configured(Sender<bool>, bool),
     Done(Sender<()>),
-    Reservations(Sender<Vec<Reservation>>, Vec<Reservation>),
+    Page(Sender<Vec<Reservation>>, Vec<Reservation>),
     Holdings(Sender<Holdings>, Vec<Holding>),
     Nothing,
 }
@@ -84,7 +83,7 @@ impl Deferred {
             Self::Released(reply, answer) => drop(reply.send(answer)),
             Self::Configured(reply, is_recorded) => drop(reply.send(is_recorded)),
             Self::Done(reply) => drop(reply.send(())),
-            Self::Reservations(reply, held) => drop(reply.send(held)),
+            Self::Page(reply, held) => drop(reply.send(held)),
             Self::Holdings(reply, pools) => drop(reply.send(Holdings { pools, position, full: full.cloned() })),
             Self::Nothing => {}
         }
@@ -97,17 +96,21 @@ impl Deferred {
         matches!(self, Self::Allocation(_, Err(Failure::Refused(Refusal::Paused { pause: Pause::Unconfirmed, .. }))))
     }
 
+    /// Whether it tells addresses to a caller.
+    pub(super) const fn allocates(&self) -> bool {
+        matches!(self, Self::Allocation(_, Ok(_)))
+    }
+
     /// The answer where there is no room for the changes.
     pub(super) fn refused(self, full: &StoreError) -> Self {
-        let why = full.to_string();
-        let failure =
-            if matches!(full, StoreError::Damaged { .. }) { Failure::Damaged(why) } else { Failure::Full(why) };
+        let reason = Problem::of_store(full).map_or("Failed", |problem| problem.reason);
+        let failure = Failure::Store { reason, text: full.to_string() };
         match self {
             Self::Allocation(reply, _) => Self::Allocation(reply, Err(failure)),
             Self::Released(reply, _) => Self::Released(reply, Err(failure)),
             Self::Configured(reply, _) => Self::Configured(reply, false),
             // These change nothing.
-            Self::Checked(..) | Self::Done(_) | Self::Reservations(..) | Self::Holdings(..) | Self::Nothing => self,
+            Self::Checked(..) | Self::Done(_) | Self::Page(..) | Self::Holdings(..) | Self::Nothing => self,
         }
     }
 }
@@ -118,14 +121,14 @@ impl Command {
         match self {
             Self::Allocate { reply, .. } => reply.is_closed(),
             Self::Check { reply, .. } => reply.is_closed(),
-            Self::Release { reply, .. } | Self::ReleaseUnlisted { reply, .. } => reply.is_closed(),
+            Self::Release { reply, .. } => reply.is_closed(),
             Self::ReleaseStale { .. }
             | Self::Configure { .. }
             | Self::Confirm { .. }
             | Self::Rest { .. }
             | Self::Withdraw { .. }
             | Self::Close => false,
-            Self::Reservations { reply } => reply.is_closed(),
+            Self::Page { reply, .. } => reply.is_closed(),
             Self::Holdings { reply } => reply.is_closed(),
             Self::LookForRoom { reply } => reply.is_closed(),
         }
@@ -133,7 +136,7 @@ impl Command {
 
     /// Whether all that the decision writes frees addresses.
     pub(super) const fn frees(&self) -> bool {
-        matches!(self, Self::Release { .. } | Self::ReleaseUnlisted { .. } | Self::ReleaseStale { .. })
+        matches!(self, Self::Release { .. } | Self::ReleaseStale { .. })
     }
 
     /// Whether the answer tells of the whole state, so that it must be the state at the end of its batch.
@@ -162,15 +165,10 @@ impl Command {
                 pools.retain(|pool| ledger.held_by(pool, &owner).is_none_or(|held| held.created <= until));
                 released(reply, ledger.release(&pools, &owner, now))
             }
-            Self::ReleaseUnlisted { unlisted, reply } => {
-                let held = unlisted.held(ledger);
-                released(
-                    reply,
-                    held.into_iter().map(|(pool, owner)| Change::Release { pool, owner, at: now }).collect(),
-                )
-            }
             Self::ReleaseStale { stale, reply } => {
-                let unchanged = stale.into_iter().filter(|held| ledger.held_by(&held.pool, &held.owner) == Some(held));
+                let is_unchanged =
+                    |held: &Reservation| ledger.held_by(&held.pool, &held.owner).is_some_and(|now| now == *held);
+                let unchanged = stale.into_iter().filter(is_unchanged);
                 let changes = unchanged.map(|held| Change::Release { pool: held.pool, owner: held.owner, at: now });
                 released(reply, changes.collect())
             }
@@ -190,9 +188,7 @@ impl Command {
                 ledger.withdraw(steps);
                 (Vec::new(), Deferred::Done(reply))
             }
-            Self::Reservations { reply } => {
-                (Vec::new(), Deferred::Reservations(reply, ledger.reservations().cloned().collect()))
-            }
+            Self::Page { behind, reply } => (Vec::new(), Deferred::Page(reply, ledger.page(behind.as_ref(), PAGE))),
             Self::Holdings { reply } => (Vec::new(), Deferred::Holdings(reply, ledger.holdings(HELD_RUNS))),
             Self::LookForRoom { reply } => (Vec::new(), Deferred::Done(reply)),
             Self::Close => (Vec::new(), Deferred::Nothing),
@@ -201,16 +197,13 @@ impl Command {
 }
 
 impl Unlisted {
-    /// What the network holds and does not list.
-    fn held(&self, ledger: &Ledger) -> Vec<(PoolKey, Owner)> {
-        let gone = |held: &&Reservation| {
-            // An unknown network is somebody else's, or nobody knows whose: never released here.
-            !held.attachment.network.is_empty()
-                && held.attachment.network == self.network
-                && self.pools.contains(&held.pool)
-                && !self.valid.contains(&held.owner)
-        };
-        ledger.reservations().filter(gone).map(|held| (held.pool.clone(), held.owner.clone())).collect()
+    /// Whether the reservation is one that the network has and does not list.
+    pub(super) fn has(&self, held: &Reservation) -> bool {
+        // An unknown network is somebody else's, or nobody knows whose: never released here.
+        !held.attachment.network.is_empty()
+            && held.attachment.network == self.network
+            && self.pools.contains(&held.pool)
+            && !self.valid.contains(&held.owner)
     }
 }
 

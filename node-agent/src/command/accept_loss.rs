@@ -49,7 +49,7 @@ mod tests {
         let subject = Subject { node: "n1".into(), namespace: "pools".into() };
         let directory = crate::flags::directory_of(&store_file);
         let compared = [Change::Note { text: subject.text(&Noted::default()) }];
-        Opened::read(RealDirectory::lock(&directory).unwrap()).unwrap().begin(&compared).unwrap();
+        Opened::read(RealDirectory::lock(&directory).unwrap(), |_| {}).unwrap().begin(compared).unwrap();
         let line = ["accept-loss", "--yes", "--store-file", store_file.to_str().unwrap()];
         run(&Line::parse_from(line).flags).unwrap();
         let journal = ipam_node_store::contents(&directory).unwrap().unwrap();

@@ -16,7 +16,7 @@ pub(super) struct Flags {
 /// What the journal has; an error if it cannot be read to its last record.
 pub(super) fn run(flags: &Flags) -> Result<String, String> {
     let store = flags.place.read()?;
-    let pools: BTreeSet<_> = store.ledger.reservations().map(|held| &held.pool).collect();
+    let pools: BTreeSet<_> = store.ledger.reservations().map(|held| held.pool).collect();
     let Position { epoch, sequence } = store.journal.position;
     let mut text = format!(
         "{} is intact: epoch {epoch}, sequence {sequence}, {} of {} bytes used\naddresses in use: {}\npools with addresses in use: {}\n",

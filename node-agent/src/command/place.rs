@@ -58,10 +58,9 @@ impl Place {
     /// The same. Without a store it begins a new one.
     pub(super) fn open_or_create(&self) -> Result<Writable, Refused> {
         let directory = RealDirectory::lock(&self.directory())?;
-        let mut opened = Opened::read(directory)?;
         // All cooldowns stay: the agent's flag decides how long they are.
         let mut ledger = Ledger::new(i64::MAX);
-        opened.take_changes().iter().for_each(|change| ledger.apply(change));
+        let opened = Opened::read(directory, |change| ledger.apply(change))?;
         Ok(Writable { ledger, opened })
     }
 }
@@ -117,7 +116,7 @@ impl Writable {
         if let Some(change) = &note {
             self.ledger.apply(change);
         }
-        let mut journal = self.opened.begin(&self.ledger.snapshot()).map_err(|error| error.to_string())?;
+        let mut journal = self.opened.begin(self.ledger.snapshot()).map_err(|error| error.to_string())?;
         let Position { epoch, .. } = journal.position();
         if epoch > before.epoch {
             return Ok(true);

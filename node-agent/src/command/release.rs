@@ -46,37 +46,37 @@ pub(super) fn run(flags: &Flags) -> Result<String, String> {
     let held = flags.select(store.ledger.reservations())?;
     flags
         .confirm
-        .ask(&format!("Release {}? If the pod still runs, the address can be assigned twice.", named(held)))?;
+        .ask(&format!("Release {}? If the pod still runs, the address can be assigned twice.", named(&held)))?;
     match flags.place.open() {
         Ok(store) => {
             // An agent may have run meanwhile.
             let held = flags.select(store.ledger.reservations())?;
             let at = jiff::Timestamp::now().as_second();
-            let change = Change::Release { pool: held.pool.clone(), owner: held.owner.clone(), at };
+            let change = Change::Release { pool: held.pool, owner: held.owner, at };
             store.commit(&[change])?;
         }
         Err(Refused::InUse(_)) => flags
-            .ask_agent(held)
+            .ask_agent(&held)
             .map_err(|error| format!("an agent uses the store, and only it can release the address: {error}"))?,
         Err(Refused::Failed(why)) => return Err(why),
     }
-    Ok(format!("released {}\n", named(held)))
+    Ok(format!("released {}\n", named(&held)))
 }
 
 impl Flags {
     /// The one reservation that is meant.
-    fn select<'a>(&self, all: impl Iterator<Item = &'a Reservation>) -> Result<&'a Reservation, String> {
-        let is_meant = |held: &&Reservation| {
+    fn select(&self, all: impl Iterator<Item = Reservation>) -> Result<Reservation, String> {
+        let is_meant = |held: &Reservation| {
             held.addr == self.address
                 && self.pool.as_ref().is_none_or(|pool| *pool == held.pool.name)
                 && self.container.as_ref().is_none_or(|container| *container == held.owner.container_id)
         };
-        let found: Vec<_> = all.filter(is_meant).collect();
-        match found[..] {
-            [one] => Ok(one),
-            [] => Err(format!("{} is not in use on this node; `ipam-node store show` prints what is", self.address)),
-            _ => {
-                let named: Vec<_> = found.into_iter().map(named).collect();
+        let mut found: Vec<_> = all.filter(is_meant).collect();
+        match found.pop() {
+            Some(one) if found.is_empty() => Ok(one),
+            None => Err(format!("{} is not in use on this node; `ipam-node store show` prints what is", self.address)),
+            Some(last) => {
+                let named: Vec<_> = found.iter().chain([&last]).map(named).collect();
                 Err(format!("several are meant, add --pool or --container: {}", named.join("; ")))
             }
         }

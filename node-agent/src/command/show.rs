@@ -73,7 +73,7 @@ struct Row<'a> {
 impl<'a> Row<'a> {
     fn new(ledger: &Ledger, held: &'a Reservation) -> Self {
         let Attachment { pod_name, pod_namespace, pod_uid, device_id, network } = &held.attachment;
-        let same = |other: Option<&Reservation>| other == Some(held);
+        let same = |other: Option<Reservation>| other.as_ref() == Some(held);
         Self {
             kind: held.pool.kind.kind(),
             pool: &held.pool.name,
@@ -108,8 +108,8 @@ impl Flags {
 /// The addresses in use.
 pub(super) fn run(flags: &Flags) -> Result<String, String> {
     let store = flags.place.read()?;
-    let held = store.ledger.reservations().filter(|held| flags.wants(held));
-    let addresses: Vec<_> = held.map(|held| Row::new(&store.ledger, held)).collect();
+    let held: Vec<_> = store.ledger.reservations().filter(|held| flags.wants(held)).collect();
+    let addresses: Vec<_> = held.iter().map(|held| Row::new(&store.ledger, held)).collect();
     let position = store.journal.position;
     let shown = Shown { epoch: position.epoch, sequence: position.sequence, addresses };
     match flags.output {
@@ -197,7 +197,8 @@ mod tests {
             ledger.apply(&Change::Reserve { reservation: held, moves_cursor: false });
         }
         ledger.apply(&Change::Contested { reservation: reservation("c3", "10.0.0.2", "other") });
-        let addresses: Vec<_> = ledger.reservations().map(|held| Row::new(&ledger, held)).collect();
+        let held: Vec<_> = ledger.reservations().collect();
+        let addresses: Vec<_> = held.iter().map(|held| Row::new(&ledger, held)).collect();
         let text = table(&addresses, false, 1000 + 4000);
         let lines: Vec<_> = text.lines().map(|line| line.split_whitespace().collect::<Vec<_>>().join(" ")).collect();
         assert_eq!(

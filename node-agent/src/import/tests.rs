@@ -20,7 +20,7 @@ fn import(digest: u8, records: Vec<Change>) -> Import {
 }
 
 fn held(ledger: &Ledger) -> Vec<(String, IpAddr)> {
-    ledger.reservations().map(|held| (held.owner.container_id.clone(), held.addr)).collect()
+    ledger.reservations().map(|held| (held.owner.container_id, held.addr)).collect()
 }
 
 #[test]

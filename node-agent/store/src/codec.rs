@@ -2,6 +2,8 @@
 //!
 //! Little endian; a text is a `u32` length and UTF-8; an address is 4 or 6 and its bytes. Every byte read is taken for
 //! hostile: decoding never panics and never allocates more than the input is long.
+//!
+//! A payload begins with the version, whether the next record continues it, and the number of its changes.
 
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 
@@ -10,8 +12,8 @@ use ipam_core::{GrantId, PoolKey, PoolKind};
 
 /// Version of this encoding, the first byte of each payload.
 const VERSION: u8 = 1;
-/// Version and count in front of the changes of a payload.
-pub(super) const HEADER: usize = 5;
+/// Bytes in front of the changes of a payload.
+pub(super) const HEADER: usize = 6;
 
 const RESERVE: u8 = 1;
 const RELEASE: u8 = 2;
@@ -24,14 +26,42 @@ const CONTESTED: u8 = 8;
 const IMPORTED: u8 = 9;
 const NOTE: u8 = 10;
 
-/// `changes` as a payload.
-pub(super) fn encode(changes: &[Change]) -> Vec<u8> {
-    let mut out = vec![VERSION];
-    out.extend(u32::try_from(changes.len()).unwrap_or(u32::MAX).to_le_bytes());
-    for change in changes {
-        encode_change(&mut out, change);
+/// A payload in the making.
+pub(super) struct Payload {
+    out: Vec<u8>,
+    count: u32,
+}
+
+impl Payload {
+    pub(super) fn new() -> Self {
+        Self { out: vec![0; HEADER], count: 0 }
     }
-    out
+
+    pub(super) fn push(&mut self, change: &Change) {
+        encode_change(&mut self.out, change);
+        self.count = self.count.saturating_add(1);
+    }
+
+    /// Bytes so far.
+    pub(super) const fn len(&self) -> usize {
+        self.out.len()
+    }
+
+    /// The payload. `continues` says that the next record has more of the same.
+    pub(super) fn finish(mut self, continues: bool) -> Vec<u8> {
+        let [a, b, c, d] = self.count.to_le_bytes();
+        self.out.splice(..HEADER, [VERSION, u8::from(continues), a, b, c, d]);
+        self.out
+    }
+}
+
+/// `changes` as a payload of one record.
+pub(super) fn encode(changes: &[Change]) -> Vec<u8> {
+    let mut payload = Payload::new();
+    for change in changes {
+        payload.push(change);
+    }
+    payload.finish(false)
 }
 
 /// Bytes that `changes` take in a payload, without its header.
@@ -39,8 +69,16 @@ pub(super) fn bytes(changes: &[Change]) -> usize {
     encode(changes).len() - HEADER
 }
 
+/// What a payload says.
+#[derive(PartialEq, Eq, Debug)]
+pub(super) struct Decoded {
+    pub(super) changes: Vec<Change>,
+    /// Whether the next record has more of the same.
+    pub(super) continues: bool,
+}
+
 /// The changes of a payload, or what is wrong with it.
-pub(super) fn decode(payload: &[u8]) -> Result<Vec<Change>, String> {
+pub(super) fn decode(payload: &[u8]) -> Result<Decoded, String> {
     let mut input = Input(payload);
     match input.byte()? {
         VERSION => {}
@@ -48,13 +86,18 @@ pub(super) fn decode(payload: &[u8]) -> Result<Vec<Change>, String> {
             return Err(format!("encoding version {other}, this agent knows {VERSION}; run the agent that wrote it"));
         }
     }
+    let continues = input.flag()?;
     let count = input.u32()?;
     // The count is not believed beforehand: nearly every change takes at least 16 bytes.
     let mut changes = Vec::with_capacity(usize::try_from(count).unwrap_or(0).min(payload.len() / 16));
     for _ in 0..count {
         changes.push(decode_change(&mut input)?);
     }
-    if input.0.is_empty() { Ok(changes) } else { Err(format!("{} bytes behind the last change", input.0.len())) }
+    if input.0.is_empty() {
+        Ok(Decoded { changes, continues })
+    } else {
+        Err(format!("{} bytes behind the last change", input.0.len()))
+    }
 }
 
 fn encode_change(out: &mut Vec<u8>, change: &Change) {
@@ -181,6 +224,14 @@ impl<'a> Input<'a> {
         self.array().map(|[byte]| byte)
     }
 
+    fn flag(&mut self) -> Result<bool, String> {
+        match self.byte()? {
+            0 => Ok(false),
+            1 => Ok(true),
+            other => Err(format!("{other} where 0 or 1 is wanted")),
+        }
+    }
+
     fn u32(&mut self) -> Result<u32, String> {
         self.array().map(u32::from_le_bytes)
     }
@@ -246,11 +297,7 @@ impl<'a> Input<'a> {
 fn decode_change(input: &mut Input<'_>) -> Result<Change, String> {
     match input.byte()? {
         RESERVE => {
-            let moves_cursor = match input.byte()? {
-                0 => false,
-                1 => true,
-                other => return Err(format!("{other} where 0 or 1 is wanted")),
-            };
+            let moves_cursor = input.flag()?;
             Ok(Change::Reserve { reservation: input.reservation()?, moves_cursor })
         }
         RELEASE => Ok(Change::Release { pool: input.pool()?, owner: input.owner()?, at: input.i64()? }),
@@ -315,13 +362,13 @@ pub(super) mod tests {
             let payload = encode(&changes);
             let promised: usize = changes.iter().map(|change| bytes(std::slice::from_ref(change))).sum();
             prop_assert_eq!(payload.len(), promised + HEADER);
-            prop_assert_eq!(decode(&payload), Ok(changes));
+            prop_assert_eq!(decode(&payload), Ok(Decoded { changes, continues: false }));
         }
 
         #[test]
         fn hostile_bytes_never_panic(bytes in prop::collection::vec(any::<u8>(), 0..300)) {
             let _ = decode(&bytes);
-            let mut versioned = vec![VERSION, 1, 0, 0, 0];
+            let mut versioned = vec![VERSION, 0, 1, 0, 0, 0];
             versioned.extend(bytes);
             let _ = decode(&versioned);
         }
@@ -335,6 +382,6 @@ pub(super) mod tests {
 
     #[test]
     fn a_payload_of_a_newer_agent_is_named_as_such() {
-        assert!(decode(&[9, 0, 0, 0, 0]).unwrap_err().contains("version 9"));
+        assert!(decode(&[9, 0, 0, 0, 0, 0]).unwrap_err().contains("version 9"));
     }
 }

@@ -14,24 +14,12 @@ pub struct Damaged<D> {
     directory: D,
     file: String,
     what: String,
-    changes: Vec<Change>,
     position: Position,
 }
 
 impl<D> Damaged<D> {
-    pub(super) const fn new(
-        directory: D,
-        file: String,
-        what: String,
-        changes: Vec<Change>,
-        position: Position,
-    ) -> Self {
-        Self { directory, file, what, changes, position }
-    }
-
-    /// The history before the damage, in order.
-    pub fn take_changes(&mut self) -> Vec<Change> {
-        std::mem::take(&mut self.changes)
+    pub(super) const fn new(directory: D, file: String, what: String, position: Position) -> Self {
+        Self { directory, file, what, position }
     }
 
     /// How far the history before the damage has come.
@@ -71,7 +59,7 @@ impl<D: Send> Store for ReadOnly<D> {
         false
     }
 
-    fn compact(&mut self, _snapshot: &[Change]) -> Result<(), StoreError> {
+    fn compact(&mut self, _snapshot: &mut dyn Iterator<Item = Change>) -> Result<(), StoreError> {
         Err(self.0.error())
     }
 }

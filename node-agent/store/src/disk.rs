@@ -61,8 +61,17 @@ impl RealDirectory {
             _ => {}
         }
         // Who could write here could give any address to anybody, so an older, wider mode is narrowed.
-        fs::set_permissions(path, Permissions::from_mode(0o700)).map_err(|error| failed("set the mode of", error))?;
+        let mode = fs::metadata(path).map_err(|error| failed("look at", error))?.permissions().mode();
+        if mode & 0o7777 != 0o700 {
+            fs::set_permissions(path, Permissions::from_mode(0o700))
+                .map_err(|error| failed("set the mode of", error))?;
+        }
         let lock = OpenOptions::new().write(true).create(true).truncate(false).mode(0o600).open(path.join(LOCK_FILE));
+        // A disk that can only be read may have the file.
+        let lock = lock.or_else(|error| match error.kind() {
+            io::ErrorKind::ReadOnlyFilesystem => File::open(path.join(LOCK_FILE)).map_err(|_| error),
+            _ => Err(error),
+        });
         let lock = lock.map_err(|error| failed("open the lock of", error))?;
         match lock.try_lock() {
             Ok(()) => {}

@@ -28,6 +28,8 @@ struct State {
     syncs: usize,
     failed_syncs: usize,
     room: Option<usize>,
+    copies_on_write: bool,
+    lies: bool,
     read_only: bool,
 }
 
@@ -88,6 +90,22 @@ impl FakeDisk {
     /// Bytes that all files together may take; `None` is no limit.
     pub fn set_room(&self, room: Option<usize>) {
         self.state().room = room;
+    }
+
+    /// Lets a write over a file need as much room as it has bytes, or not.
+    pub fn set_copy_on_write(&self, copies: bool) {
+        self.state().copies_on_write = copies;
+    }
+
+    /// Lets each sync succeed without an effect, or not.
+    pub fn set_lies(&self, lies: bool) {
+        self.state().lies = lies;
+    }
+
+    /// Whether the power is cut.
+    pub fn is_cut(&self) -> bool {
+        let state = self.state();
+        state.cut_at.is_some_and(|at| state.steps >= at)
     }
 
     /// Leaves no room beyond what all files take now.
@@ -254,6 +272,9 @@ impl Directory for FakeDisk {
     fn sync(&self) -> io::Result<()> {
         let mut state = self.state();
         state.step()?;
+        if state.lies {
+            return Ok(());
+        }
         state.durable = state.live.clone();
         state.unsynced_names.clear();
         Ok(())
@@ -278,7 +299,8 @@ impl DiskFile for FakeFile {
     fn write_at(&mut self, offset: u64, bytes: &[u8]) -> io::Result<()> {
         let mut state = self.disk.state();
         let start = place(offset)?;
-        state.check_room(self.inode, start + bytes.len())?;
+        let copied = if state.copies_on_write { state.inodes[self.inode].live.len() + bytes.len() } else { 0 };
+        state.check_room(self.inode, copied.max(start + bytes.len()))?;
         // A write that the cut hits is under way: any part of it may have reached the disk.
         let cut = state.step();
         if state.read_only {
@@ -298,6 +320,9 @@ impl DiskFile for FakeFile {
         if state.fail_sync_at == Some(state.syncs) {
             state.failed_syncs += 1;
             return Err(io::Error::other("bad sector"));
+        }
+        if state.lies {
+            return Ok(());
         }
         let inode = &mut state.inodes[self.inode];
         inode.durable = inode.live.clone();

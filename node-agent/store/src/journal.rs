@@ -1,4 +1,5 @@
-//! The append-only journal: one file, `journal`, of a magic, a snapshot, and one record for each commit since.
+//! The append-only journal: one file, `journal`, of a magic, a snapshot, and one record for each commit since. A long snapshot has several
+//! records. So neither it nor what is read of it has to be in memory as a whole.
 //!
 //! What holds at every moment, and what a reader may conclude from it:
 //! * A record is written only after the one before it is durable. So an unreadable record with an intact one behind it was
@@ -9,7 +10,8 @@
 //! * Each opening writes a new file with a new epoch (temporary file, sync, rename, sync of the directory). So what an
 //!   earlier process wrote but never synced is durable before anything is built on it, and no byte of an older tail is
 //!   in the file. On a full disk the old file is written over by what was read of it instead, which comes to the same and
-//!   takes no room: an agent must be able to start there, for its pods' sake.
+//!   takes no room: an agent must be able to start there, for its pods' sake. Where even that cannot be written, the journal
+//!   waits: it takes releases and forgets them at the next start. That is safe, and lets pods be removed.
 
 use std::path::Path;
 use std::{fs, io};
@@ -30,12 +32,11 @@ const LOW_WATER: usize = 4;
 /// A journal is compacted only after it has grown by this many chunks.
 const MIN_COMPACTION: usize = 4;
 
-/// What a directory's journal says, read and checked; nothing is written yet.
+/// A directory's journal, read and checked; nothing is written yet.
 #[derive(Debug)]
 pub struct Opened<D> {
     directory: D,
     epoch: u64,
-    changes: Vec<Change>,
     old: Old,
     chunk: usize,
 }
@@ -43,8 +44,7 @@ pub struct Opened<D> {
 /// The file that was read.
 #[derive(Default, Debug)]
 struct Old {
-    /// All of it, zeros behind its last intact record.
-    bytes: Vec<u8>,
+    /// Where its last intact record ends.
     end: usize,
     /// Sequence of the record that would come next.
     sequence: u64,
@@ -78,12 +78,12 @@ pub enum Read<D> {
 }
 
 impl<D: Directory> Opened<D> {
-    /// Reads the journal of `directory`. An absent one is empty.
+    /// Reads the journal of `directory`, and passes each change of the history to `apply`, in order. An absent one is empty.
     ///
     /// # Errors
-    /// It cannot be read, or is damaged.
-    pub fn read(directory: D) -> Result<Self, StoreError> {
-        match Self::read_or_damaged(directory)? {
+    /// It cannot be read, or is damaged. The changes before the damage are applied.
+    pub fn read(directory: D, apply: impl FnMut(&Change)) -> Result<Self, StoreError> {
+        match Self::read_or_damaged(directory, apply)? {
             Read::Intact(opened) => Ok(opened),
             Read::Damaged(damaged) => Err(damaged.error()),
         }
@@ -93,47 +93,42 @@ impl<D: Directory> Opened<D> {
     ///
     /// # Errors
     /// It cannot be read.
-    pub fn read_or_damaged(directory: D) -> Result<Read<D>, StoreError> {
+    pub fn read_or_damaged(directory: D, mut apply: impl FnMut(&Change)) -> Result<Read<D>, StoreError> {
         let bytes = directory.read(FILE).map_err(|error| failed(&directory, "read", error))?;
-        let Some(mut bytes) = bytes else {
-            let new = Self { directory, epoch: 0, changes: Vec::new(), old: Old::default(), chunk: CHUNK };
+        let Some(bytes) = bytes else {
+            let new = Self { directory, epoch: 0, old: Old::default(), chunk: CHUNK };
             return Ok(Read::Intact(new));
         };
-        let replayed = match replay(&bytes) {
+        let replayed = match replay(&bytes, &mut apply) {
             Ok(replayed) => replayed,
             Err(Damage { what, before }) => {
                 let (file, position) = (directory.path_of(FILE), before.position());
-                return Ok(Read::Damaged(Damaged::new(directory, file, what, before.changes, position)));
+                return Ok(Read::Damaged(Damaged::new(directory, file, what, position)));
             }
         };
         if replayed.torn {
             let file = directory.path_of(FILE);
             warn!(%file, offset = replayed.end, "dropped a record that was cut off by a crash; nobody was told of it");
         }
-        let Replayed { epoch, changes, end, sequence, .. } = replayed;
-        bytes[end..].fill(0);
-        Ok(Read::Intact(Self { directory, epoch, changes, old: Old { bytes, end, sequence }, chunk: CHUNK }))
-    }
-
-    /// The whole history, in order.
-    pub fn take_changes(&mut self) -> Vec<Change> {
-        std::mem::take(&mut self.changes)
+        let Replayed { epoch, end, sequence, .. } = replayed;
+        Ok(Read::Intact(Self { directory, epoch, old: Old { end, sequence }, chunk: CHUNK }))
     }
 
     /// Starts a new file with `snapshot`, which must be equal to the history; or goes on with the old one where there is no
-    /// room for another.
-    pub fn begin(self, snapshot: &[Change]) -> Result<Journal<D>, StoreError> {
-        let (next, is_new) = (self.epoch.saturating_add(1), self.is_new());
-        let Self { directory, epoch, old, chunk, .. } = self;
-        let (epoch, file) = match new_file(&directory, next, snapshot, chunk) {
-            Ok(file) => (next, file),
-            Err(full) if full.is_harmless() && !is_new => {
-                warn!(error = %full, "going on with the old journal: what is held is served, nothing may be given any more");
-                (epoch, old.taken_up(&directory, chunk)?)
+    /// room for another. It [waits](Store::is_waiting) where that cannot be written either.
+    pub fn begin(self, snapshot: impl IntoIterator<Item = Change>) -> Result<Journal<D>, StoreError> {
+        let next = self.epoch.saturating_add(1);
+        let Self { directory, epoch, old, chunk } = self;
+        let (epoch, state) = match new_file(&directory, next, &mut snapshot.into_iter(), chunk) {
+            Ok(file) => (next, State::Open(file)),
+            Err(Trouble::Lack(lack)) => {
+                let error = lack.error(&directory);
+                warn!(%error, "going on with the old journal: what is held is served, nothing may be given any more");
+                (epoch, old.taken_up(&directory, chunk).map_err(|trouble| trouble.error(&directory))?)
             }
-            Err(error) => return Err(error),
+            Err(trouble) => return Err(trouble.error(&directory)),
         };
-        Ok(Journal { directory, epoch, file, broken: false })
+        Ok(Journal { directory, epoch, state })
     }
 }
 
@@ -168,10 +163,11 @@ pub fn contents(directory: &Path) -> Result<Option<Contents>, StoreError> {
             Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(None),
             Err(source) => return Err(StoreError::Io { doing: "read", place: file, source }),
         };
-        match replay(&bytes) {
+        let mut changes = Vec::new();
+        match replay(&bytes, &mut |change| changes.push(change.clone())) {
             Ok(replayed) => {
                 let position = replayed.position();
-                let Replayed { changes, end, torn, .. } = replayed;
+                let Replayed { end, torn, .. } = replayed;
                 return Ok(Some(Contents { file, changes, position, used: end, bytes: bytes.len(), is_torn: torn }));
             }
             Err(Damage { what, .. }) if is_last || before.as_ref() == Some(&bytes) => {
@@ -185,16 +181,23 @@ pub fn contents(directory: &Path) -> Result<Option<Contents>, StoreError> {
 
 impl Old {
     /// Writes over the file what was read of it: only then is it known to be on the disk, and its tail to be zero.
-    fn taken_up<D: Directory>(self, directory: &D, chunk: usize) -> Result<OpenFile<D::File>, StoreError> {
-        let Self { bytes, end, sequence } = self;
-        let mut file = directory.open(FILE).map_err(|error| failed(directory, "open", error))?;
-        match file.write_at(0, &bytes) {
-            Ok(()) => {}
-            Err(error) if is_full(&error) => return Err(full(directory)),
-            Err(error) => return Err(failed(directory, "write", error)),
+    fn taken_up<D: Directory>(self, directory: &D, chunk: usize) -> Result<State<D::File>, Trouble> {
+        let Self { end, sequence } = self;
+        let read = directory.read(FILE).map_err(|error| Trouble::Failed("read", error))?;
+        let Some(mut bytes) = read else {
+            return Ok(State::Waiting(Waiting { sequence, chunk, lack: Lack::Room }));
+        };
+        bytes.iter_mut().skip(end).for_each(|byte| *byte = 0);
+        let written = directory.open(FILE).and_then(|mut file| file.write_at(0, &bytes).map(|()| file));
+        match written.map_err(|error| Trouble::of("write", error)) {
+            Ok(mut file) => {
+                file.sync().map_err(|error| Trouble::Failed("sync", error))?;
+                let compact_beyond = end + MIN_COMPACTION * chunk;
+                Ok(State::Open(OpenFile { file, sequence, end, len: bytes.len(), compact_beyond, chunk }))
+            }
+            Err(Trouble::Lack(lack)) => Ok(State::Waiting(Waiting { sequence, chunk, lack })),
+            Err(failed) => Err(failed),
         }
-        file.sync().map_err(|error| failed(directory, "sync", error))?;
-        Ok(OpenFile { file, sequence, end, len: bytes.len(), compact_beyond: end + MIN_COMPACTION * chunk, chunk })
     }
 }
 
@@ -203,9 +206,25 @@ impl Old {
 pub struct Journal<D: Directory> {
     directory: D,
     epoch: u64,
-    file: OpenFile<D::File>,
-    /// A write or sync has failed: what the disk holds is unknown.
-    broken: bool,
+    state: State<D::File>,
+}
+
+#[derive(Debug)]
+enum State<F> {
+    Open(OpenFile<F>),
+    Waiting(Waiting),
+    /// A write or sync has failed: what the disk holds is unknown. Has the sequence of the record that would come next.
+    Broken(u64),
+}
+
+/// Nothing could be written since the start.
+#[derive(Debug)]
+struct Waiting {
+    /// Sequence of the record that would come next.
+    sequence: u64,
+    /// Zeros written ahead in one go.
+    chunk: usize,
+    lack: Lack,
 }
 
 #[derive(Debug)]
@@ -223,96 +242,185 @@ struct OpenFile<F> {
     chunk: usize,
 }
 
+/// Why nothing was written.
+#[derive(Debug)]
+enum Trouble {
+    /// The disk takes nothing for now.
+    Lack(Lack),
+    /// What was being done has failed.
+    Failed(&'static str, io::Error),
+}
+
+/// What a disk lacks that takes nothing for now.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+enum Lack {
+    /// It is full.
+    Room,
+    /// It can only be read.
+    Writing,
+}
+
+impl Trouble {
+    fn of(doing: &'static str, error: io::Error) -> Self {
+        match error.kind() {
+            io::ErrorKind::StorageFull | io::ErrorKind::QuotaExceeded => Self::Lack(Lack::Room),
+            io::ErrorKind::ReadOnlyFilesystem => Self::Lack(Lack::Writing),
+            _ => Self::Failed(doing, error),
+        }
+    }
+
+    fn error<D: Directory>(self, directory: &D) -> StoreError {
+        match self {
+            Self::Lack(lack) => lack.error(directory),
+            Self::Failed(doing, source) => failed(directory, doing, source),
+        }
+    }
+}
+
+impl Lack {
+    fn error<D: Directory>(self, directory: &D) -> StoreError {
+        let place = directory.path_of(FILE);
+        match self {
+            Self::Room => StoreError::Full { place },
+            Self::Writing => StoreError::ReadOnly { place },
+        }
+    }
+}
+
 impl<D: Directory> Store for Journal<D> {
     fn make_room(&mut self, bytes: usize, room: Room) -> Result<(), StoreError> {
-        self.usable()?;
         let spare = match room {
+            Room::Release if self.is_waiting() => return Ok(()),
             Room::Release => 0,
             Room::Other { spare } => spare,
         };
-        let needed = self.file.end + record::size(codec::HEADER + bytes) + record::HEADER + spare;
-        if needed + self.file.chunk / LOW_WATER <= self.file.len {
-            return Ok(());
-        }
-        match self.extend(needed) {
-            Err(full) if full.is_harmless() && needed <= self.file.len => Ok(()),
-            result => result,
-        }
+        self.with_file(|file| file.make_room(bytes, spare))
     }
 
     fn commit(&mut self, changes: &[Change]) -> Result<(), StoreError> {
-        self.usable()?;
-        if changes.is_empty() {
+        // Only releases come while the journal waits: there is no room for anything else.
+        if changes.is_empty() || self.is_waiting() {
             return Ok(());
         }
-        let payload = codec::encode(changes);
-        let record = record::encode(self.epoch, self.file.sequence, &payload);
-        if self.file.end + record.len() + record::HEADER > self.file.len {
-            self.extend(self.file.end + record.len() + record::HEADER)?;
-        }
-        let written = self.file.file.write_at(offset(self.file.end), &record);
-        written.and_then(|()| self.file.file.sync()).map_err(|error| self.break_with("write", error))?;
-        self.file.end += record.len();
-        self.file.sequence += 1;
-        Ok(())
+        let epoch = self.epoch;
+        self.with_file(|file| file.append(epoch, changes))
     }
 
     fn position(&self) -> Position {
-        Position { epoch: self.epoch, sequence: self.file.sequence.saturating_sub(1) }
+        Position { epoch: self.epoch, sequence: self.state.sequence().saturating_sub(1) }
+    }
+
+    fn is_waiting(&self) -> bool {
+        matches!(self.state, State::Waiting(_))
+    }
+
+    fn bytes(&self) -> usize {
+        if let State::Open(file) = &self.state { file.end } else { 0 }
     }
 
     fn wants_compaction(&self) -> bool {
-        self.file.end > self.file.compact_beyond
+        if let State::Open(file) = &self.state { file.end > file.compact_beyond } else { false }
     }
 
-    fn compact(&mut self, snapshot: &[Change]) -> Result<(), StoreError> {
-        self.usable()?;
+    fn compact(&mut self, snapshot: &mut dyn Iterator<Item = Change>) -> Result<(), StoreError> {
+        let chunk = match &self.state {
+            State::Open(file) => file.chunk,
+            State::Waiting(waiting) => waiting.chunk,
+            State::Broken(_) => return Err(self.broken()),
+        };
         let epoch = self.epoch.saturating_add(1);
-        match new_file(&self.directory, epoch, snapshot, self.file.chunk) {
+        match new_file(&self.directory, epoch, snapshot, chunk) {
             Ok(file) => {
-                self.file = file;
+                self.state = State::Open(file);
                 self.epoch = epoch;
                 Ok(())
             }
-            Err(error) => {
-                self.broken = !error.is_harmless();
-                // Not again with the very next commit: a try costs as much as the state is long.
-                self.file.compact_beyond = self.file.end + MIN_COMPACTION * self.file.chunk;
-                Err(error)
+            Err(Trouble::Lack(lack)) => {
+                match &mut self.state {
+                    // Not again with the very next commit: a try costs as much as the state is long.
+                    State::Open(file) => file.compact_beyond = file.end + MIN_COMPACTION * chunk,
+                    State::Waiting(waiting) => waiting.lack = lack,
+                    State::Broken(_) => {}
+                }
+                Err(lack.error(&self.directory))
             }
+            Err(failed) => Err(self.break_with(failed)),
         }
     }
 }
 
 impl<D: Directory> Journal<D> {
-    fn usable(&self) -> Result<(), StoreError> {
-        if self.broken {
-            return Err(failed(&self.directory, "go on with", io::Error::other("an earlier write failed")));
+    /// What `act` does with the file. After a failure the journal is broken.
+    fn with_file(&mut self, act: impl FnOnce(&mut OpenFile<D::File>) -> Result<(), Trouble>) -> Result<(), StoreError> {
+        match &mut self.state {
+            State::Open(file) => match act(file) {
+                Ok(()) => Ok(()),
+                Err(Trouble::Lack(lack)) => Err(lack.error(&self.directory)),
+                Err(failed) => Err(self.break_with(failed)),
+            },
+            State::Waiting(waiting) => Err(waiting.lack.error(&self.directory)),
+            State::Broken(_) => Err(self.broken()),
         }
+    }
+
+    fn break_with(&mut self, trouble: Trouble) -> StoreError {
+        self.state = State::Broken(self.state.sequence());
+        trouble.error(&self.directory)
+    }
+
+    fn broken(&self) -> StoreError {
+        failed(&self.directory, "go on with", io::Error::other("an earlier write failed"))
+    }
+}
+
+impl<F> State<F> {
+    /// Sequence of the next record.
+    const fn sequence(&self) -> u64 {
+        match self {
+            Self::Open(file) => file.sequence,
+            Self::Waiting(waiting) => waiting.sequence,
+            Self::Broken(sequence) => *sequence,
+        }
+    }
+}
+
+impl<F: DiskFile> OpenFile<F> {
+    fn make_room(&mut self, bytes: usize, spare: usize) -> Result<(), Trouble> {
+        let needed = self.end + record::size(codec::HEADER + bytes) + record::HEADER + spare;
+        if needed + self.chunk / LOW_WATER <= self.len {
+            return Ok(());
+        }
+        match self.extend(needed) {
+            Err(Trouble::Lack(_)) if needed <= self.len => Ok(()),
+            result => result,
+        }
+    }
+
+    /// Writes a record, and makes it durable.
+    fn append(&mut self, epoch: u64, changes: &[Change]) -> Result<(), Trouble> {
+        let record = record::encode(epoch, self.sequence, &codec::encode(changes));
+        if self.end + record.len() + record::HEADER > self.len {
+            self.extend(self.end + record.len() + record::HEADER)?;
+        }
+        let written = self.file.write_at(offset(self.end), &record).and_then(|()| self.file.sync());
+        // Room was made before, so any error is final.
+        written.map_err(|error| Trouble::Failed("write", error))?;
+        self.end += record.len();
+        self.sequence += 1;
         Ok(())
     }
 
-    fn break_with(&mut self, doing: &'static str, error: io::Error) -> StoreError {
-        self.broken = true;
-        failed(&self.directory, doing, error)
-    }
-
     /// Writes zeros ahead, to `needed` bytes and a chunk more.
-    fn extend(&mut self, needed: usize) -> Result<(), StoreError> {
-        let len = needed.max(self.file.len) + self.file.chunk;
-        let more = vec![0; len - self.file.len];
-        let file = &mut self.file.file;
-        let at = offset(self.file.len);
-        let written = file.reserve(at, offset(more.len())).and_then(|()| file.write_at(at, &more));
-        match written {
-            // Zeros that did get there are as good as none.
-            Err(error) if is_full(&error) => return Err(full(&self.directory)),
-            Err(error) => return Err(self.break_with("extend", error)),
-            Ok(()) => {}
-        }
+    fn extend(&mut self, needed: usize) -> Result<(), Trouble> {
+        let len = needed.max(self.len) + self.chunk;
+        let more = vec![0; len - self.len];
+        let at = offset(self.len);
+        let written = self.file.reserve(at, offset(more.len())).and_then(|()| self.file.write_at(at, &more));
+        // Zeros that did get there are as good as none.
+        written.map_err(|error| Trouble::of("extend", error))?;
         // Durable together with the record that follows; a sync of its own tells lack of room apart from damage.
-        self.file.file.sync().map_err(|error| self.break_with("sync", error))?;
-        self.file.len = len;
+        self.file.sync().map_err(|error| Trouble::Failed("sync", error))?;
+        self.len = len;
         Ok(())
     }
 }
@@ -321,40 +429,62 @@ impl<D: Directory> Journal<D> {
 fn new_file<D: Directory>(
     directory: &D,
     epoch: u64,
-    snapshot: &[Change],
+    snapshot: &mut dyn Iterator<Item = Change>,
     chunk: usize,
-) -> Result<OpenFile<D::File>, StoreError> {
-    let mut bytes = MAGIC.to_vec();
-    bytes.extend(record::encode(epoch, 0, &codec::encode(snapshot)));
-    let end = bytes.len();
-    let in_use = |change: &&Change| matches!(change, Change::Reserve { .. } | Change::Contested { .. });
-    let len = end + chunk.max(room_for_releases(snapshot.iter().filter(in_use).count()) + record::HEADER);
-    bytes.resize(len, 0);
-    let written = directory.create(NEW_FILE).and_then(|mut file| {
-        file.reserve(0, offset(len))?;
-        file.write_at(0, &bytes)?;
-        Ok(file)
-    });
-    let mut file = match written {
-        Ok(file) => file,
-        Err(error) if is_full(&error) => {
+) -> Result<OpenFile<D::File>, Trouble> {
+    let written = directory.create(NEW_FILE).and_then(|file| with_snapshot(file, epoch, snapshot, chunk));
+    let mut new = written.map_err(|error| Trouble::of("write", error)).inspect_err(|trouble| {
+        if matches!(trouble, Trouble::Lack(_)) {
             // Left behind it would only take the room that is wanting; the next opening overwrites it.
             drop(directory.remove(NEW_FILE));
-            return Err(full(directory));
         }
-        Err(error) => return Err(failed(directory, "write", error)),
-    };
-    file.sync().map_err(|error| failed(directory, "sync", error))?;
-    directory.rename(NEW_FILE, FILE).map_err(|error| failed(directory, "replace", error))?;
-    directory.sync().map_err(|error| failed(directory, "sync the directory of", error))?;
+    })?;
+    new.file.sync().map_err(|error| Trouble::Failed("sync", error))?;
+    directory.rename(NEW_FILE, FILE).map_err(|error| Trouble::Failed("replace", error))?;
+    directory.sync().map_err(|error| Trouble::Failed("sync the directory of", error))?;
+    Ok(new)
+}
+
+/// Writes `snapshot` to an empty file, in records of about `chunk` bytes, with zeros behind them.
+fn with_snapshot<F: DiskFile>(
+    mut file: F,
+    epoch: u64,
+    snapshot: &mut dyn Iterator<Item = Change>,
+    chunk: usize,
+) -> io::Result<OpenFile<F>> {
+    let mut snapshot = snapshot.peekable();
+    let mut bytes = MAGIC.to_vec();
+    let (mut written, mut sequence, mut in_use) = (0, 0, 0);
+    loop {
+        let mut payload = codec::Payload::new();
+        while payload.len() < chunk
+            && let Some(change) = snapshot.next()
+        {
+            payload.push(&change);
+            in_use += usize::from(matches!(change, Change::Reserve { .. } | Change::Contested { .. }));
+        }
+        let continues = snapshot.peek().is_some();
+        bytes.extend(record::encode(epoch, sequence, &payload.finish(continues)));
+        sequence += 1;
+        if !continues {
+            break;
+        }
+        file.write_at(offset(written), &bytes)?;
+        written += bytes.len();
+        bytes.clear();
+    }
+    let end = written + bytes.len();
+    let len = end + chunk.max(room_for_releases(in_use) + record::HEADER);
+    bytes.resize(len - written, 0);
+    file.reserve(offset(written), offset(bytes.len()))?;
+    file.write_at(offset(written), &bytes)?;
     let compact_beyond = end + (MIN_COMPACTION * chunk).max(end);
-    Ok(OpenFile { file, sequence: 1, end, len, compact_beyond, chunk })
+    Ok(OpenFile { file, sequence, end, len, compact_beyond, chunk })
 }
 
 #[derive(Default)]
 struct Replayed {
     epoch: u64,
-    changes: Vec<Change>,
     end: usize,
     /// Sequence of the record that would come next.
     sequence: u64,
@@ -374,10 +504,10 @@ struct Damage {
     before: Replayed,
 }
 
-/// Reads a journal, or says what is damaged.
-fn replay(file: &[u8]) -> Result<Replayed, Damage> {
+/// Reads a journal and passes its changes to `apply`, or says what is damaged.
+fn replay(file: &[u8], apply: &mut impl FnMut(&Change)) -> Result<Replayed, Damage> {
     let mut read = Replayed::default();
-    match replay_into(file, &mut read) {
+    match replay_into(file, &mut read, apply) {
         Ok(()) => {
             read.torn = file[read.end.min(file.len())..].iter().any(|byte| *byte != 0);
             Ok(read)
@@ -386,7 +516,7 @@ fn replay(file: &[u8]) -> Result<Replayed, Damage> {
     }
 }
 
-fn replay_into(file: &[u8], read: &mut Replayed) -> Result<(), String> {
+fn replay_into(file: &[u8], read: &mut Replayed, apply: &mut impl FnMut(&Change)) -> Result<(), String> {
     if !file.starts_with(&MAGIC) {
         return Err("it does not start as a journal does".to_owned());
     }
@@ -394,13 +524,19 @@ fn replay_into(file: &[u8], read: &mut Replayed) -> Result<(), String> {
         return Err(format!("the snapshot at offset {} is unreadable", MAGIC.len()));
     };
     (read.epoch, read.end) = (first.epoch, MAGIC.len());
+    let mut continues = false;
     while let Some(found) = record::at_if(file, read.end, |e, s| (e, s) == (read.epoch, read.sequence)) {
         let decoded = codec::decode(found.payload);
-        let changes = decoded
+        let decoded = decoded
             .map_err(|why| format!("record {} at offset {} is intact but unknown: {why}", read.sequence, read.end))?;
-        read.changes.extend(changes);
+        decoded.changes.iter().for_each(&mut *apply);
+        continues = decoded.continues;
         read.end += found.size();
         read.sequence += 1;
+    }
+    // No crash can do this: a file is the journal only once its whole snapshot is durable.
+    if continues {
+        return Err(format!("record {} of the snapshot, at offset {}, is unreadable", read.sequence, read.end));
     }
     nothing_behind(file, read.end, read.epoch, read.sequence)
 }
@@ -425,14 +561,6 @@ fn nothing_behind(file: &[u8], end: usize, epoch: u64, sequence: u64) -> Result<
 
 fn failed<D: Directory>(directory: &D, doing: &'static str, source: io::Error) -> StoreError {
     StoreError::Io { doing, place: directory.path_of(FILE), source }
-}
-
-fn full<D: Directory>(directory: &D) -> StoreError {
-    StoreError::Full { place: directory.path_of(FILE) }
-}
-
-fn is_full(error: &io::Error) -> bool {
-    matches!(error.kind(), io::ErrorKind::StorageFull | io::ErrorKind::QuotaExceeded)
 }
 
 /// A position in a file; `usize` is 64 bits at most.

@@ -30,6 +30,12 @@ pub enum StoreError {
         /// The store's directory.
         place: String,
     },
+    /// The disk can only be read. Nothing was written and nothing is lost; the same call may succeed later.
+    #[error("the disk of the journal in {place} is read-only: nothing was changed")]
+    ReadOnly {
+        /// The store's directory.
+        place: String,
+    },
     /// Another process has the store open.
     #[error(
         "the store {place} is in use by another process; two agents on one store would give addresses twice, stop the other one"
@@ -66,7 +72,7 @@ pub enum StoreError {
 impl StoreError {
     /// Whether the process may go on with this store.
     pub const fn is_harmless(&self) -> bool {
-        matches!(self, Self::Full { .. })
+        matches!(self, Self::Full { .. } | Self::ReadOnly { .. })
     }
 }
 
@@ -105,12 +111,22 @@ pub trait Store: Send {
     /// Where the last durable record stands.
     fn position(&self) -> Position;
 
+    /// Whether nothing can be written before [`Store::compact`] succeeds. Releases are taken meanwhile, and are not durable.
+    fn is_waiting(&self) -> bool {
+        false
+    }
+
+    /// Bytes of the records, as far as the store knows.
+    fn bytes(&self) -> usize {
+        0
+    }
+
     /// Whether the history has outgrown the state, so that [`Store::compact`] is worth its cost.
     fn wants_compaction(&self) -> bool;
 
     /// Replaces the history by `snapshot`, which must be equal to it, with room to free all addresses in use. [`StoreError::Full`] changes
     /// nothing.
-    fn compact(&mut self, snapshot: &[Change]) -> Result<(), StoreError>;
+    fn compact(&mut self, snapshot: &mut dyn Iterator<Item = Change>) -> Result<(), StoreError>;
 }
 
 /// Room for the release of one address: more than its record takes when each has a record of its own and names are of usual length.

@@ -76,9 +76,10 @@ impl Store for OnDisk {
         self.inner.wants_compaction()
     }
 
-    fn compact(&mut self, snapshot: &[Change]) -> Result<(), StoreError> {
-        self.inner.compact(snapshot)?;
-        self.has_noted(snapshot);
+    fn compact(&mut self, snapshot: &mut dyn Iterator<Item = Change>) -> Result<(), StoreError> {
+        let snapshot: Vec<_> = snapshot.collect();
+        self.inner.compact(&mut snapshot.iter().cloned())?;
+        self.has_noted(&snapshot);
         Ok(())
     }
 }

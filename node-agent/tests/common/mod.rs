@@ -180,10 +180,10 @@ pub(crate) fn confirm_in(store: &Path, blocks: &[NodeBlock]) {
 }
 
 fn append(store: &Path, changes: impl IntoIterator<Item = Change>) {
-    let mut opened = Opened::read(RealDirectory::lock(store).unwrap()).unwrap();
-    let mut all = opened.take_changes();
+    let mut all = Vec::new();
+    let opened = Opened::read(RealDirectory::lock(store).unwrap(), |change| all.push(change.clone())).unwrap();
     all.extend(changes);
-    drop(opened.begin(&all).unwrap());
+    drop(opened.begin(all).unwrap());
 }
 
 /// The object that the notes of [`Node`] are about.
@@ -220,13 +220,11 @@ impl Node {
 
     /// The same on this machine, with a journal that counts as one that had come to `position`.
     pub(crate) async fn open_at(directory: TempDir, position: Option<Position>, here: Identity) -> Self {
-        let mut opened = Opened::read(RealDirectory::lock(&directory.path().join("store.d")).unwrap()).unwrap();
         let mut ledger = Ledger::new(0);
-        for change in opened.take_changes() {
-            ledger.apply(&change);
-        }
+        let store = RealDirectory::lock(&directory.path().join("store.d")).unwrap();
+        let opened = Opened::read(store, |change| ledger.apply(change)).unwrap();
         let start = Start::new(subject(), &mut ledger, position.unwrap_or(opened.position()), here);
-        let journal = opened.begin(&ledger.snapshot()).unwrap();
+        let journal = opened.begin(ledger.snapshot()).unwrap();
         let start = start.recorded();
         let disk = Disk::new(start.durable());
         let journal = disk.with(Box::new(journal));

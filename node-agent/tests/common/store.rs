@@ -83,7 +83,7 @@ impl Store for Controlled {
         false
     }
 
-    fn compact(&mut self, _snapshot: &[Change]) -> Result<(), StoreError> {
+    fn compact(&mut self, _snapshot: &mut dyn Iterator<Item = Change>) -> Result<(), StoreError> {
         Ok(())
     }
 }

@@ -194,11 +194,13 @@ async fn without_fallocate_the_journal_is_filled_with_zeros() {
 }
 
 #[tokio::test]
-async fn without_room_a_first_start_ends_with_an_error() {
-    let home = Home::new(None);
-    let mut agent = home.start(&["-e", "inject=fallocate:error=ENOSPC"]);
-    assert_eq!(agent.end().await, Some(1));
-    assert!(home.log().contains("no space left for the journal"), "{}", home.log());
+async fn without_room_a_first_start_serves_no_add_and_says_so() {
+    let home = Home::with_spec();
+    let (agent, client) =
+        home.serve(&["-e", "inject=fallocate:error=ENOSPC", "-e", "inject=pwrite64:error=ENOSPC"]).await;
+    let refused = add(&client, "first").await.unwrap_err();
+    assert!(refused.message().contains("no space left for the journal"), "{refused}");
+    agent.stop().await;
     assert!(!home.path("store.d/journal.new").exists(), "what was begun takes no room");
 }
 

@@ -267,7 +267,7 @@ impl Node {
         let valid: HashSet<Owner> = if foreign { HashSet::new() } else { owners.collect() };
         let network = if foreign { "another" } else { NETWORK };
         let unlisted = Unlisted { network: network.to_owned(), pools: pools.into_iter().collect(), valid };
-        match self.free(clock, |allocator| async move { allocator.release_unlisted(unlisted).await }) {
+        match self.free(clock, |allocator| async move { allocator.release_unlisted(&unlisted).await }) {
             Some(Ok(count)) if foreign && count > 0 => {
                 self.blame(Some(format!("frees {count} addresses in the GC of another network")));
             }
@@ -304,7 +304,7 @@ impl Node {
 fn refused(failure: &Failure) -> &'static str {
     let reason = match failure {
         Failure::Refused(refusal) => Refusal::reason(refusal),
-        Failure::Full(_) | Failure::Damaged(_) => "disk",
+        Failure::Store { .. } => "disk",
         Failure::Busy | Failure::Stopped => "stopped",
     };
     let mut known = EXPECTED.into_iter().chain(AGENT);

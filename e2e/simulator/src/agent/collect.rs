@@ -3,7 +3,7 @@
 use std::collections::BTreeMap;
 
 use ipam_core::ledger::Attachment;
-use ipam_node_agent::gc::Pods;
+use ipam_node_agent::gc::{Pods, doubtful};
 use ipam_node_agent::reclaim::{InUse, SeenPod, Sightings};
 use k8s_openapi::api::core::v1::Pod;
 use kube::core::PartialObjectMeta;
@@ -61,8 +61,12 @@ impl Node {
             return;
         }
         self.check_lost(list, clock);
-        let held = self.reservations();
         let pods = self.objects.list(list);
+        let held = self.ask_now(|allocator| {
+            let pods = &pods;
+            async move { doubtful(&allocator, pods).await }
+        });
+        let Some(Ok(held)) = held else { return };
         let Some(process) = self.process.as_mut() else { return };
         let mut suspects = process.observations.observe(&held, &pods, CHECKS_BEFORE);
         for (_, name) in suspects.pods() {

@@ -52,9 +52,11 @@ impl Node {
 
     /// Ends the process by a kill, or by a power cut. `more` is whether a request was under way.
     pub(super) fn end(&mut self, acknowledged: Vec<Reservation>, more: bool, power: Option<u8>) {
+        // A journal that waits forgets releases.
+        let forgets = self.process.as_ref().is_some_and(Process::is_waiting);
         self.process = None;
         self.has_leftovers = true;
-        self.disk.owes(acknowledged, more);
+        self.disk.owes(acknowledged, more || forgets);
         match power {
             None => self.disk.is_killed(),
             Some(luck) => self.lose_all(luck),

@@ -9,13 +9,15 @@ use super::*;
 
 /// Reads the journal as a restart does; the state is what the ledger makes of it.
 fn open(disk: &FakeDisk) -> Result<(Journal<FakeDisk>, Ledger), StoreError> {
-    let mut opened = Opened::read(disk.clone())?;
     let mut ledger = Ledger::new(60);
-    for change in opened.take_changes() {
-        ledger.apply(&change);
-    }
-    let journal = opened.begin(&ledger.snapshot())?;
+    let opened = Opened::read(disk.clone(), |change| ledger.apply(change))?;
+    let journal = opened.begin(ledger.snapshot())?;
     Ok((journal, ledger))
+}
+
+/// All that the ledger has.
+fn all(ledger: &Ledger) -> Vec<Change> {
+    ledger.snapshot().collect()
 }
 
 fn reserve(number: u32) -> Change {
@@ -47,18 +49,18 @@ fn committed(journal: &mut Journal<FakeDisk>, ledger: &mut Ledger, changes: &[Ch
 #[test]
 fn a_restart_finds_the_position_that_was_told_last() {
     let disk = FakeDisk::default();
-    assert_eq!(Opened::read(disk.clone()).unwrap().position(), Position::default(), "no journal");
+    assert_eq!(Opened::read(disk.clone(), |_| {}).unwrap().position(), Position::default(), "no journal");
     let mut before = Position::default();
     for number in 0..3 {
         let (mut journal, mut ledger) = open(&disk).unwrap();
         assert!(journal.position() > before, "an opening is progress");
         committed(&mut journal, &mut ledger, &[reserve(number)]);
         if number == 1 {
-            journal.compact(&ledger.snapshot()).unwrap();
+            journal.compact(&mut ledger.snapshot()).unwrap();
         }
         before = journal.position();
         drop(journal);
-        assert_eq!(Opened::read(disk.clone()).unwrap().position(), before);
+        assert_eq!(Opened::read(disk.clone(), |_| {}).unwrap().position(), before);
     }
 }
 
@@ -90,7 +92,7 @@ fn run(disk: &FakeDisk, steps: &[Step]) -> (Ledger, Ledger) {
                 }
                 journal.commit(changes)
             }
-            Step::Compact => journal.compact(&acknowledged.snapshot()),
+            Step::Compact => journal.compact(&mut acknowledged.snapshot()),
         };
         if done.is_err() {
             return (acknowledged, next);
@@ -109,8 +111,8 @@ fn choices(mut seed: u64) -> impl FnMut() -> bool {
 }
 
 fn is_one_of(found: &Ledger, acknowledged: &Ledger, under_way: &Ledger) -> bool {
-    let found = found.snapshot();
-    found == acknowledged.snapshot() || found == under_way.snapshot()
+    let found = all(found);
+    found == all(acknowledged) || found == all(under_way)
 }
 
 proptest! {
@@ -141,14 +143,14 @@ proptest! {
                     let Ok((mut journal, ledger)) = open(&image) else {
                         prop_assert!(!image.has(FILE), "only a first start needs room: cut at {cut}, variant {variant}");
                         image.set_room(None);
-                        prop_assert!(open(&image).unwrap().1.snapshot().is_empty() && acknowledged.snapshot().is_empty());
+                        prop_assert!(all(&open(&image).unwrap().1).is_empty() && all(&acknowledged).is_empty());
                         continue;
                     };
                     prop_assert!(is_one_of(&ledger, &acknowledged, &under_way), "cut at {cut}, variant {variant}");
                     let mut more = ledger.clone();
                     committed(&mut journal, &mut more, &[release(0)]);
                     image.set_room(None);
-                    prop_assert_eq!(open(&image).unwrap().1.snapshot(), more.snapshot());
+                    prop_assert_eq!(all(&open(&image).unwrap().1), all(&more));
                 }
             }
         }
@@ -186,9 +188,9 @@ fn a_bit_flipped_anywhere_is_refused_or_costs_at_most_what_a_crash_may() {
                 assert!(matches!(error, StoreError::Damaged { .. }), "offset {at}: {error}");
                 refused += 1;
             }
-            Ok((_, ledger)) if ledger.snapshot() == last.snapshot() => {}
+            Ok((_, ledger)) if all(&ledger) == all(last) => {}
             Ok((_, ledger)) => {
-                assert_eq!(ledger.snapshot(), before_last.snapshot(), "offset {at}");
+                assert_eq!(all(&ledger), all(before_last), "offset {at}");
                 dropped += 1;
             }
         }
@@ -216,7 +218,7 @@ fn a_file_cut_short_anywhere_is_refused_unless_only_zeros_are_lost() {
             }
             Ok((_, ledger)) => {
                 assert!(len >= used + record::HEADER, "{len} bytes");
-                assert_eq!(ledger.snapshot(), states.last().unwrap().snapshot(), "{len} bytes");
+                assert_eq!(all(&ledger), all(states.last().unwrap()), "{len} bytes");
             }
         }
     }
@@ -232,6 +234,29 @@ fn a_hole_before_an_intact_record_is_damage_and_says_where() {
     let message = open(&disk).unwrap_err().to_string();
     assert!(message.contains(&format!("record 3 at offset {third} is unreadable")), "{message}");
     assert!(message.contains("record 4 at offset"), "{message}");
+}
+
+#[test]
+fn a_long_snapshot_has_several_records_and_no_part_of_it_is_ever_taken_for_all() {
+    let disk = FakeDisk::default();
+    let (mut journal, mut ledger) = open(&disk).unwrap();
+    committed(&mut journal, &mut ledger, &(100..200).map(reserve).collect::<Vec<_>>());
+    journal.compact(&mut ledger.snapshot()).unwrap();
+    let end = journal.bytes();
+    let written = disk.bytes(FILE);
+    assert_eq!(all(&open(&disk).unwrap().1), all(&ledger));
+    let starts = std::iter::successors(Some(MAGIC.len()), |at| Some(at + record::at(&written, *at)?.size()));
+    let starts: Vec<_> = starts.take_while(|at| *at < end).collect();
+    assert!(starts.len() > 2, "{starts:?}");
+    for start in starts {
+        for lost in [start..start + record::HEADER, start..end] {
+            let mut file = written.clone();
+            file[lost].fill(0);
+            disk.overwrite(FILE, file);
+            let refused = open(&disk).unwrap_err().to_string();
+            assert!(refused.contains(&format!("offset {start}")), "{start}: {refused}");
+        }
+    }
 }
 
 proptest! {
@@ -253,7 +278,9 @@ fn after_a_failed_sync_nothing_is_accepted_and_no_sync_is_tried_again() {
     disk.fail_sync_at(disk.syncs() + 1);
     assert!(matches!(journal.commit(&[reserve(1)]), Err(StoreError::Io { .. })));
     let syncs = disk.syncs();
-    for refused in [journal.commit(&[reserve(2)]), journal.make_room(10, Room::Release), journal.compact(&[])] {
+    for refused in
+        [journal.commit(&[reserve(2)]), journal.make_room(10, Room::Release), journal.compact(&mut std::iter::empty())]
+    {
         assert!(matches!(refused, Err(StoreError::Io { .. })));
     }
     assert_eq!(disk.syncs(), syncs);
@@ -272,13 +299,13 @@ fn a_full_disk_is_refused_before_anything_is_written_and_releases_have_room_left
     assert!(given > 10, "what is zero-filled ahead is used up first");
     let refused = journal.make_room(1_000, Room::Release).unwrap_err();
     assert!(refused.is_harmless() && refused.to_string().contains("no space left"), "{refused}");
-    assert!(journal.compact(&ledger.snapshot()).unwrap_err().is_harmless());
+    assert!(journal.compact(&mut ledger.snapshot()).unwrap_err().is_harmless());
     journal.make_room(100, Room::Release).unwrap();
     committed(&mut journal, &mut ledger, &[release(0)]);
     disk.set_room(None);
     journal.make_room(1_000, Room::Release).unwrap();
     committed(&mut journal, &mut ledger, &[reserve(given)]);
-    assert_eq!(open(&disk).unwrap().1.snapshot(), ledger.snapshot());
+    assert_eq!(all(&open(&disk).unwrap().1), all(&ledger));
 }
 
 #[test]
@@ -286,7 +313,7 @@ fn an_agent_starts_on_a_full_disk_serves_what_is_held_and_gives_when_there_is_ro
     let disk = FakeDisk::default();
     let (mut journal, mut ledger) = open(&disk).unwrap();
     committed(&mut journal, &mut ledger, &[reserve(1), reserve(2)]);
-    let (before, end) = (journal.position(), journal.file.end);
+    let (before, end) = (journal.position(), journal.bytes());
     drop(journal);
     // A record that a crash cut off stands behind the last one.
     let mut bytes = disk.bytes(FILE);
@@ -295,7 +322,7 @@ fn an_agent_starts_on_a_full_disk_serves_what_is_held_and_gives_when_there_is_ro
     disk.fill();
     for number in 1..=2 {
         let (mut journal, found) = open(&disk).unwrap();
-        assert_eq!(found.snapshot(), ledger.snapshot());
+        assert_eq!(all(&found), all(&ledger));
         committed(&mut journal, &mut ledger, &[release(number)]);
         assert!(journal.position() > before, "positions never fall");
         while journal.make_room(1_000, Room::Release).is_ok() {
@@ -304,8 +331,42 @@ fn an_agent_starts_on_a_full_disk_serves_what_is_held_and_gives_when_there_is_ro
     }
     disk.set_room(None);
     let (mut journal, found) = open(&disk).unwrap();
-    assert_eq!(found.snapshot(), ledger.snapshot());
+    assert_eq!(all(&found), all(&ledger));
     journal.make_room(1_000, Room::Release).unwrap();
+}
+
+#[test]
+fn a_journal_that_cannot_be_written_takes_releases_until_it_can() {
+    let make: [fn(&FakeDisk); 2] = [|disk| disk.set_read_only(true), |disk| disk.set_copy_on_write(true)];
+    for make_unwritable in make {
+        let disk = FakeDisk::default();
+        let (mut journal, mut ledger) = open(&disk).unwrap();
+        committed(&mut journal, &mut ledger, &[reserve(1), reserve(2)]);
+        drop(journal);
+        disk.fill();
+        make_unwritable(&disk);
+        for _ in 0..2 {
+            let (mut journal, mut found) = open(&disk).unwrap();
+            assert_eq!(all(&found), all(&ledger), "a release was not durable");
+            assert!(journal.is_waiting());
+            let refused = journal.make_room(100, Room::Other { spare: 0 }).unwrap_err();
+            assert!(refused.is_harmless(), "{refused}");
+            journal.make_room(100, Room::Release).unwrap();
+            committed(&mut journal, &mut found, &[release(1)]);
+            assert!(journal.compact(&mut found.snapshot()).unwrap_err().is_harmless());
+            assert!(journal.is_waiting());
+        }
+        let (mut journal, mut found) = open(&disk).unwrap();
+        let before = journal.position();
+        committed(&mut journal, &mut found, &[release(1)]);
+        disk.set_read_only(false);
+        disk.set_copy_on_write(false);
+        disk.set_room(None);
+        journal.compact(&mut found.snapshot()).unwrap();
+        assert!(!journal.is_waiting() && journal.position() > before);
+        committed(&mut journal, &mut found, &[reserve(3)]);
+        assert_eq!(all(&open(&disk).unwrap().1), all(&found));
+    }
 }
 
 #[test]
@@ -327,10 +388,10 @@ fn compaction_is_wanted_when_the_history_outgrows_the_state_and_keeps_the_state(
     }
     assert!(commits > 100);
     let before = disk.bytes(FILE).len();
-    journal.compact(&ledger.snapshot()).unwrap();
+    journal.compact(&mut ledger.snapshot()).unwrap();
     assert!(disk.bytes(FILE).len() < before / 2 && !journal.wants_compaction());
     committed(&mut journal, &mut ledger, &[reserve(99)]);
-    assert_eq!(open(&disk).unwrap().1.snapshot(), ledger.snapshot());
+    assert_eq!(all(&open(&disk).unwrap().1), all(&ledger));
 }
 
 #[test]
@@ -341,7 +402,7 @@ fn a_compaction_without_room_is_not_tried_again_with_each_commit() {
         committed(&mut journal, &mut ledger, &[reserve(7), release(7)]);
     }
     disk.set_room(Some(disk.bytes(FILE).len()));
-    assert!(journal.compact(&ledger.snapshot()).unwrap_err().is_harmless());
+    assert!(journal.compact(&mut ledger.snapshot()).unwrap_err().is_harmless());
     assert!(!journal.wants_compaction());
     disk.set_room(None);
     let mut commits = 0;
@@ -350,8 +411,8 @@ fn a_compaction_without_room_is_not_tried_again_with_each_commit() {
         commits += 1;
     }
     assert!(commits > 10, "only after as many commits as make it worth its cost");
-    journal.compact(&ledger.snapshot()).unwrap();
-    assert_eq!(open(&disk).unwrap().1.snapshot(), ledger.snapshot());
+    journal.compact(&mut ledger.snapshot()).unwrap();
+    assert_eq!(all(&open(&disk).unwrap().1), all(&ledger));
 }
 
 #[test]
@@ -375,6 +436,6 @@ fn a_record_of_another_epoch_ends_the_history() {
         let mut file = file.clone();
         file[end..end + stray.len()].copy_from_slice(&stray);
         disk.overwrite(FILE, file);
-        assert_eq!(open(&disk).unwrap().1.snapshot(), states.last().unwrap().snapshot(), "epoch {other}");
+        assert_eq!(all(&open(&disk).unwrap().1), all(states.last().unwrap()), "epoch {other}");
     }
 }

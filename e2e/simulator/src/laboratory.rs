@@ -1,0 +1,566 @@
+//! The crash laboratory: the agent's real allocator and journal on a disk that loses power at each step of a history.
+//!
+//! A seed makes a history of ADD, DEL, GC, notes of the spool, specs, imports of an older store and restarts, on a disk that fills up, and
+//! whose syncs fail. The history is played to its end, and once for each step of the disk, where the power is cut or the agent is killed.
+//! Then an agent starts on what is left. [`Finding`] says which of these did not hold:
+//! * an address that ADD has answered is held by the same interface, until DEL, GC or a note has freed it;
+//! * an address that these have freed is free;
+//! * nothing else is held, apart from what the request at the cut may have done;
+//! * the agent allocates no address that is held.
+//!
+//! A disk whose syncs lie can lose what was answered. Then the agent finds an earlier state of the history, or refuses the journal. It never
+//! finds a mix of states.
+
+use std::collections::{BTreeMap, BTreeSet, HashSet};
+use std::fmt;
+use std::net::IpAddr;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicI64, Ordering};
+
+use fastrand::Rng;
+use ipam_core::ledger::{Attachment, Change, Ledger, Owner, Pick, Request, Reservation, SpecVersion};
+use ipam_core::{NodePool, PoolKey, PoolKind};
+use ipam_crds::NodeBlock;
+use ipam_node_agent::allocator::{Allocator, Failure, Source, Unlisted, Worker};
+use ipam_node_agent::blocks::node_pools;
+use ipam_node_agent::metrics::Metrics;
+use ipam_node_store::fake::FakeDisk;
+use ipam_node_store::{Journal, Opened, Store as _, StoreError};
+use serde_json::json;
+
+use super::inline::ask;
+
+/// Requests of a history.
+const REQUESTS: usize = 24;
+/// Containers that ask for addresses.
+const CONTAINERS: u8 = 8;
+/// Zeros that the journal writes ahead: room for some records, so that it grows and is compacted within a history.
+const CHUNK: usize = 512;
+/// States that a cut disk may be in, for each cut.
+const IMAGES: u64 = 2;
+
+/// One step of a history.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+enum Step {
+    Add {
+        container: u8,
+        pools: u8,
+    },
+    Del {
+        container: u8,
+        pools: u8,
+    },
+    /// The containers that the runtime still has, one bit each.
+    Gc {
+        valid: u8,
+    },
+    /// A DEL that the plugin left some seconds ago.
+    Note {
+        container: u8,
+        age: i64,
+    },
+    Spec {
+        size: u8,
+    },
+    /// A restart with an older store beside the journal.
+    Import {
+        container: u8,
+    },
+    Restart,
+    Fill,
+    ReadOnly,
+    /// The disk works again.
+    Repair,
+    /// The next sync of a file fails, which ends the agent.
+    FailSync,
+}
+
+impl Step {
+    fn any(rng: &mut Rng) -> Self {
+        let (container, pools) = (rng.u8(..CONTAINERS), rng.u8(..3));
+        match rng.u8(..24) {
+            0..10 => Self::Add { container, pools },
+            10..14 => Self::Del { container, pools },
+            14 => Self::Gc { valid: rng.u8(..) },
+            15 | 16 => Self::Note { container, age: rng.i64(0..8) },
+            17 | 18 => Self::Spec { size: rng.u8(..3) },
+            19 => Self::Import { container },
+            20 => Self::Restart,
+            21 => [Self::Fill, Self::ReadOnly][usize::from(container % 2)],
+            22 => Self::Repair,
+            _ => Self::FailSync,
+        }
+    }
+}
+
+/// Who holds which address: by pool and owner.
+type Held = BTreeMap<(PoolKey, Owner), IpAddr>;
+
+/// What did not hold.
+#[derive(Debug)]
+pub struct Finding {
+    seed: u64,
+    /// The step of the disk at which the power was cut; `None` if it was not.
+    cut: Option<usize>,
+    what: String,
+    history: Vec<Step>,
+}
+
+impl fmt::Display for Finding {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let Self { seed, cut, what, history } = self;
+        write!(f, "seed {seed}, cut {cut:?}: {what}\n{history:?}")
+    }
+}
+
+/// What was played.
+#[derive(Clone, Copy, Default, Debug)]
+pub struct Played {
+    /// Starts on what a cut or a kill had left.
+    pub cuts: u64,
+    /// Of them, those that had lost an answer to a lying disk.
+    pub lost: u64,
+    /// Of them, those that refused the journal of a lying disk.
+    pub refused: u64,
+    /// Starts with a disk that took nothing.
+    pub waiting: u64,
+}
+
+impl Played {
+    /// Adds what else was played.
+    pub const fn join(&mut self, other: Self) {
+        self.cuts += other.cuts;
+        self.lost += other.lost;
+        self.refused += other.refused;
+        self.waiting += other.waiting;
+    }
+}
+
+impl fmt::Display for Played {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let Self { cuts, lost, refused, waiting } = self;
+        write!(
+            f,
+            "{cuts} starts after a cut or a kill; lying disks lost answers in {lost} of them and were refused in {refused}; \
+             {waiting} times the disk took nothing before the cut"
+        )
+    }
+}
+
+/// Plays the history of a seed, with a cut at each of its steps.
+///
+/// # Errors
+/// What did not hold.
+pub fn play(seed: u64) -> Result<Played, Box<Finding>> {
+    let mut rng = Rng::with_seed(seed);
+    let lies = rng.u8(..4) == 0;
+    let mut history: Vec<_> = (0..REQUESTS).map(|_| Step::any(&mut rng)).collect();
+    // An older store that is imported again brings back what was freed since; which is no state of the history.
+    history.retain(|step| !lies || !matches!(step, Step::Import { .. }));
+    let mut played = Played::default();
+    let found = |cut| {
+        let history = history.clone();
+        move |what| Box::new(Finding { seed, cut, what, history })
+    };
+    let whole = Laboratory::run(&history, None, lies).map_err(found(None))?;
+    for cut in 0..whole.disk.steps() {
+        let lab = Laboratory::run(&history, Some(cut), lies).map_err(found(Some(cut)))?;
+        played.waiting += u64::from(lab.has_waited);
+        for image in 0..IMAGES {
+            let mut luck = Rng::with_seed(seed ^ (image << 32) ^ u64::try_from(cut).unwrap_or_default());
+            let disk = lab.disk.after_cut(&mut || luck.bool());
+            lab.start_on(&disk, &mut played).map_err(found(Some(cut)))?;
+        }
+        // The agent is killed instead: what it wrote is there.
+        lab.disk.end_cut();
+        repair(&lab.disk);
+        lab.start_on(&lab.disk, &mut played).map_err(found(Some(cut)))?;
+    }
+    Ok(played)
+}
+
+/// An agent, and what it has answered.
+struct Laboratory {
+    disk: FakeDisk,
+    lies: bool,
+    clock: Arc<AtomicI64>,
+    agent: Option<(Allocator, Worker)>,
+    size: u8,
+    generation: i64,
+    /// What was answered.
+    held: Held,
+    /// When each of them was allocated.
+    since: BTreeMap<(PoolKey, Owner), i64>,
+    /// The reservations of the older stores that there are, with their paths.
+    older: Vec<(String, Reservation)>,
+    /// Every state that was answered.
+    states: Vec<Held>,
+    /// What the request may have changed that had no answer.
+    open: Open,
+    has_waited: bool,
+}
+
+/// What a request without an answer may have done.
+#[derive(Clone, Default, Debug)]
+struct Open {
+    /// These may hold addresses now.
+    given: BTreeSet<(PoolKey, Owner)>,
+    /// These may hold none any more.
+    freed: BTreeSet<(PoolKey, Owner)>,
+    /// A release was answered, and a disk that takes nothing had not recorded it then.
+    forgotten: Held,
+}
+
+fn pools(size: u8) -> Vec<NodePool> {
+    let last = ["10.0.0.6", "10.0.0.9", "10.0.0.4"][usize::from(size % 3)];
+    let blue = json!({"name": "blue", "poolType": "IPPool", "grant": "6500000000000001", "state": "Active",
+        "startIP": "10.0.0.1", "endIP": last, "subnet": "10.0.0.0/24", "gateway": "10.0.0.1"});
+    let six = json!({"name": "six", "poolType": "CIDRPool", "grant": "6500000000000002", "state": "Active",
+        "startIP": "fd00::1", "endIP": "fd00::6", "subnet": "fd00::/120"});
+    let blocks: Vec<NodeBlock> = [blue, six].into_iter().filter_map(|it| serde_json::from_value(it).ok()).collect();
+    node_pools(&blocks).0
+}
+
+/// The pools of a request: one of them, or both.
+fn keys(pools: u8) -> Vec<PoolKey> {
+    let (blue, six) = (PoolKey::new(PoolKind::IpPool, "blue"), PoolKey::new(PoolKind::CidrPool, "six"));
+    match pools % 3 {
+        0 => vec![blue],
+        1 => vec![six],
+        _ => vec![blue, six],
+    }
+}
+
+fn repair(disk: &FakeDisk) {
+    disk.set_room(None);
+    disk.set_read_only(false);
+    disk.fail_sync_at(0);
+}
+
+fn owner(container: u8) -> Owner {
+    Owner::new(format!("c{container}"), "net1")
+}
+
+fn request(owner: Owner, pools: Vec<PoolKey>) -> Request {
+    let attachment = Attachment {
+        pod_name: owner.container_id.clone(),
+        pod_namespace: "default".to_owned(),
+        network: "net".to_owned(),
+        ..Attachment::default()
+    };
+    Request { pools, owner, attachment, requested: Vec::new(), pick: Pick::Next }
+}
+
+fn all(ledger: &Ledger) -> Held {
+    ledger.reservations().map(|it| ((it.pool, it.owner), it.addr)).collect()
+}
+
+impl Laboratory {
+    /// Plays a history until the power is cut.
+    fn run(history: &[Step], cut: Option<usize>, lies: bool) -> Result<Self, String> {
+        let mut lab = Self {
+            disk: FakeDisk::default(),
+            lies,
+            clock: Arc::new(AtomicI64::new(1_000)),
+            agent: None,
+            size: 0,
+            generation: 0,
+            held: Held::new(),
+            since: BTreeMap::new(),
+            older: Vec::new(),
+            states: vec![Held::new()],
+            open: Open::default(),
+            has_waited: false,
+        };
+        lab.disk.set_lies(lies);
+        if let Some(cut) = cut {
+            lab.disk.cut_at(cut);
+        }
+        lab.begin()?;
+        for step in history {
+            lab.clock.fetch_add(1, Ordering::Relaxed);
+            lab.step(*step)?;
+            if lab.agent.is_none() && !lab.disk.is_cut() {
+                lab.disk.fail_sync_at(0);
+                lab.begin()?;
+            }
+            if lab.disk.is_cut() {
+                break;
+            }
+        }
+        Ok(lab)
+    }
+
+    fn now(&self) -> i64 {
+        self.clock.load(Ordering::Relaxed)
+    }
+
+    fn step(&mut self, step: Step) -> Result<(), String> {
+        match step {
+            Step::Add { container, pools } => self.add(&owner(container), keys(pools)),
+            Step::Del { container, pools } => self.del(owner(container), keys(pools), i64::MAX),
+            Step::Note { container, age } => {
+                let until = self.now() - age;
+                self.del(owner(container), keys(2), until)
+            }
+            Step::Gc { valid } => self.gc(valid),
+            Step::Spec { size } => {
+                self.size = size;
+                self.configure();
+                Ok(())
+            }
+            Step::Import { container } => {
+                self.agent = None;
+                self.older.extend(self.older_store(container));
+                self.begin()
+            }
+            Step::Restart => {
+                self.agent = None;
+                self.begin()
+            }
+            Step::Fill => {
+                self.disk.fill();
+                Ok(())
+            }
+            Step::ReadOnly => {
+                self.disk.set_read_only(true);
+                Ok(())
+            }
+            Step::Repair => {
+                repair(&self.disk);
+                self.ask(|allocator| async move { allocator.look_for_room().await });
+                Ok(())
+            }
+            Step::FailSync => {
+                self.disk.fail_sync_at(self.disk.syncs() + 1);
+                Ok(())
+            }
+        }
+    }
+
+    /// The answer of the agent; `None` if it has none, because the agent ends.
+    fn ask<T, F: Future<Output = Result<T, Failure>>>(
+        &mut self,
+        question: impl FnOnce(Allocator) -> F,
+    ) -> Option<Result<T, Failure>> {
+        let (allocator, worker) = self.agent.as_mut()?;
+        let (answer, works) = ask(worker, question(allocator.clone()));
+        if works.is_err() {
+            self.agent = None;
+        }
+        answer.filter(|answer| !matches!(answer, Err(Failure::Stopped)))
+    }
+
+    /// The journal of a disk, and the ledger with it and the older stores that it does not have.
+    fn read(&self, disk: &FakeDisk) -> Result<(Opened<FakeDisk>, Ledger), StoreError> {
+        let mut ledger = Ledger::new(0);
+        let opened = Opened::read(disk.clone(), |change| ledger.apply(change))?.with_chunk(CHUNK);
+        for (path, reservation) in &self.older {
+            if ledger.imported(path).is_none() {
+                ledger.apply(&Change::Reserve { reservation: reservation.clone(), moves_cursor: false });
+                ledger.apply(&Change::Imported { source: path.clone(), digest: [0; 32] });
+            }
+        }
+        Ok((opened, ledger))
+    }
+
+    /// Starts the agent. Compares what it finds with what was answered.
+    fn begin(&mut self) -> Result<(), String> {
+        let (opened, ledger) = self.read(&self.disk).map_err(|error| format!("refuses its journal: {error}"))?;
+        let found = all(&ledger);
+        self.compare(&found)?;
+        let Ok(journal) = opened.begin(ledger.snapshot()) else { return Ok(()) };
+        if journal.is_waiting() {
+            self.has_waited = true;
+        } else {
+            self.settle(found, &ledger);
+        }
+        self.agent = Some(self.allocator(ledger, journal));
+        self.configure();
+        Ok(())
+    }
+
+    fn allocator(&self, ledger: Ledger, journal: Journal<FakeDisk>) -> (Allocator, Worker) {
+        let clock = Arc::clone(&self.clock);
+        let clock = Arc::new(move || clock.load(Ordering::Relaxed));
+        Allocator::inline(ledger, Box::new(journal), clock, Arc::new(Metrics::default()))
+    }
+
+    /// An older store with an address that nobody has, for a container without any.
+    fn older_store(&self, container: u8) -> Option<(String, Reservation)> {
+        let (pool, owner) = (keys(0).remove(0), owner(container));
+        let addr = IpAddr::from([10, 0, 0, 100 + container]);
+        let is_taken = self.held.iter().any(|(key, other)| key.1 == owner || *other == addr);
+        let Request { attachment, .. } = request(owner.clone(), Vec::new());
+        let reservation = Reservation { pool, owner, addr, attachment, created: 1 };
+        (!is_taken).then(|| (format!("older-{}", self.older.len()), reservation))
+    }
+
+    fn configure(&mut self) {
+        self.generation += 1;
+        let (pools, version) = (pools(self.size), SpecVersion { created: 1, generation: self.generation });
+        let note = Some(format!("spec {}", self.generation));
+        let grants: Vec<_> = pools.iter().filter_map(|pool| Some((pool.key.clone(), pool.grant?))).collect();
+        let source = Source::ApiServer(Some(version));
+        self.ask(|allocator| async move { allocator.configure(pools, source, note).await });
+        self.ask(|allocator| async move { allocator.confirm(grants).await });
+    }
+
+    fn add(&mut self, owner: &Owner, pools: Vec<PoolKey>) -> Result<(), String> {
+        let asked: BTreeSet<_> = pools.iter().map(|pool| (pool.clone(), owner.clone())).collect();
+        let question = request(owner.clone(), pools);
+        let was_there = self.agent.is_some();
+        match self.ask(|allocator| async move { allocator.allocate(question).await }) {
+            Some(Ok(allocation)) => {
+                let now = self.now();
+                for grant in allocation.grants {
+                    let key = (grant.pool, owner.clone());
+                    let mut others = self.held.iter().filter(|(other, addr)| **addr == grant.addr && **other != key);
+                    if let Some((other, addr)) = others.next() {
+                        return Err(format!("{addr} of {} is allocated to {owner}, and {} has it", key.0, other.1));
+                    }
+                    match self.held.insert(key.clone(), grant.addr) {
+                        Some(before) if before != grant.addr => {
+                            return Err(format!("{owner} had {before} and is answered {}", grant.addr));
+                        }
+                        Some(_) => {}
+                        None => drop(self.since.insert(key, now)),
+                    }
+                }
+                self.states.push(self.held.clone());
+            }
+            None if was_there => self.open.given = asked.into_iter().filter(|it| !self.held.contains_key(it)).collect(),
+            Some(Err(_)) | None => {}
+        }
+        Ok(())
+    }
+
+    fn del(&mut self, owner: Owner, pools: Vec<PoolKey>, until: i64) -> Result<(), String> {
+        let keys = pools.iter().map(|pool| (pool.clone(), owner.clone()));
+        let is_freed = |key: &(PoolKey, Owner)| {
+            self.held.contains_key(key) && self.since.get(key).is_none_or(|since| *since <= until)
+        };
+        let freed: BTreeSet<_> = keys.filter(is_freed).collect();
+        let answer = self.ask(|allocator| async move { allocator.release_until(pools, owner, until).await });
+        self.freed(freed, answer.as_ref())
+    }
+
+    fn gc(&mut self, valid: u8) -> Result<(), String> {
+        let valid: HashSet<_> = (0..CONTAINERS).filter(|at| valid >> at & 1 == 1).map(owner).collect();
+        let freed = self.held.keys().filter(|(_, owner)| !valid.contains(owner)).cloned().collect();
+        let unlisted = Unlisted { network: "net".to_owned(), pools: keys(2), valid };
+        let answer = self.ask(|allocator| async move { allocator.release_unlisted(&unlisted).await });
+        self.freed(freed, answer.as_ref())
+    }
+
+    fn freed(
+        &mut self,
+        freed: BTreeSet<(PoolKey, Owner)>,
+        answer: Option<&Result<usize, Failure>>,
+    ) -> Result<(), String> {
+        match answer {
+            Some(Ok(count)) if !(freed.len()..=freed.len() + self.unanswered()).contains(count) => {
+                return Err(format!("{count} addresses are freed instead of {}: {freed:?}", freed.len()));
+            }
+            Some(Ok(_)) => {
+                let forgets = self.agent.as_ref().is_some_and(|(_, worker)| worker.is_waiting());
+                for key in freed {
+                    self.since.remove(&key);
+                    if let Some(addr) = self.held.remove(&key).filter(|_| forgets) {
+                        self.open.forgotten.insert(key, addr);
+                    }
+                }
+                self.states.push(self.held.clone());
+            }
+            Some(Err(_)) => {}
+            None => self.open.freed = freed,
+        }
+        Ok(())
+    }
+
+    /// How many addresses the agent may have that do not count as answered.
+    fn unanswered(&self) -> usize {
+        let older = self.older.iter().filter(|(_, it)| !self.held.contains_key(&(it.pool.clone(), it.owner.clone())));
+        self.open.given.len() + self.open.forgotten.len() + older.count()
+    }
+
+    /// Whether a journal has what was answered.
+    fn compare(&self, found: &Held) -> Result<(), String> {
+        if self.lies && self.states.contains(found) {
+            return Ok(());
+        }
+        let Open { given, freed, forgotten } = &self.open;
+        let lost = self.held.iter().find(|(key, addr)| found.get(key) != Some(addr) && !freed.contains(key));
+        if let Some(((pool, owner), addr)) = lost {
+            return Err(format!("{addr} of {pool} was answered to {owner}, and the journal lacks it"));
+        }
+        let is_older = |key: &(PoolKey, Owner), addr: &IpAddr| {
+            self.older.iter().any(|(_, it)| (&it.pool, &it.owner, &it.addr) == (&key.0, &key.1, addr))
+        };
+        let is_known = |key: &(PoolKey, Owner), addr: &IpAddr| {
+            self.held.contains_key(key)
+                || given.contains(key)
+                || forgotten.get(key) == Some(addr)
+                || is_older(key, addr)
+        };
+        let extra = found.iter().find(|(key, addr)| !is_known(key, addr));
+        if let Some(((pool, owner), addr)) = extra {
+            return Err(format!("{addr} of {pool} is free, and {owner} has it in the journal"));
+        }
+        let addrs: BTreeSet<_> = found.iter().map(|((pool, _), addr)| (pool, addr)).collect();
+        if addrs.len() < found.len() {
+            return Err(format!("an address has two owners: {found:?}"));
+        }
+        Ok(())
+    }
+
+    /// What a restart has found is what was answered from now on.
+    fn settle(&mut self, found: Held, ledger: &Ledger) {
+        self.since = ledger.reservations().map(|it| ((it.pool, it.owner), it.created)).collect();
+        self.held = found;
+        self.open = Open::default();
+        self.states.push(self.held.clone());
+    }
+
+    /// Starts another agent on the disk, which compares, and allocates an address that is free.
+    fn start_on(&self, disk: &FakeDisk, played: &mut Played) -> Result<(), String> {
+        played.cuts += 1;
+        let (opened, ledger) = match self.read(disk) {
+            Ok(read) => read,
+            Err(StoreError::Damaged { .. }) if self.lies => {
+                played.refused += 1;
+                return Ok(());
+            }
+            Err(error) => return Err(format!("refuses its journal: {error}")),
+        };
+        let found = all(&ledger);
+        self.compare(&found)?;
+        played.lost += u64::from(self.lies && self.held != found);
+        let journal = opened.begin(ledger.snapshot()).map_err(|error| format!("does not start: {error}"))?;
+        let agent = self.allocator(ledger, journal);
+        let mut next = Self {
+            disk: disk.clone(),
+            lies: self.lies,
+            clock: Arc::clone(&self.clock),
+            agent: Some(agent),
+            size: self.size,
+            generation: self.generation,
+            held: found,
+            since: BTreeMap::new(),
+            older: self.older.clone(),
+            states: Vec::new(),
+            open: Open::default(),
+            has_waited: false,
+        };
+        next.configure();
+        next.add(&owner(CONTAINERS), keys(2))?;
+        for (key, addr) in next.held.clone() {
+            next.del(key.1, vec![key.0], i64::MAX)?;
+            if next.held.values().any(|other| *other == addr) {
+                return Err(format!("{addr} is held after its DEL"));
+            }
+        }
+        let left = all(&next.read(disk).map_err(|error| error.to_string())?.1);
+        if left.is_empty() { Ok(()) } else { Err(format!("these are held after their DEL: {left:?}")) }
+    }
+}
