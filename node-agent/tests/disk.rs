@@ -213,6 +213,8 @@ async fn on_a_read_only_disk_pods_can_be_removed_and_new_ones_come_when_it_can_b
     let refused = client.allocate(parameters(&["blue"], "c2"), deadline()).await.unwrap_err();
     assert_eq!(refused.code(), Code::Internal, "{refused}");
     assert!(refused.message().contains("read-only"), "{refused}");
+    let repeated = client.allocate(parameters(&["blue"], "c1"), deadline()).await.unwrap_err();
+    assert!(repeated.message().contains("read-only"), "its record may not be on the disk: {repeated}");
     assert!(unwell(&client).await.contains("read-only"), "STATUS has the reason");
     // No request for an address follows.
     node.remount("rw");
