@@ -60,20 +60,20 @@ pub struct CommonFlags {
     /// Maximum time between two flushes of buffered log lines
     #[arg(long, default_value = "5s", value_name = "DURATION", help_heading = "Logging")]
     log_flush_frequency: String,
-    /// [Alpha] In JSON format with split streams, buffer info lines up to this size (512, 1K, 2Ki, …); 0 buffers none.
+    /// Alpha feature: in JSON format with split streams, buffer info lines up to this size (512, 1K, 2Ki, …); 0 buffers none.
     /// Needs the feature gate LoggingAlphaOptions
     #[arg(long, default_value = "0", value_name = "QUANTITY", help_heading = "Logging")]
     log_json_info_buffer_size: String,
-    /// [Alpha] In JSON format, write errors to stderr and the rest to stdout; without, all goes to stdout.
+    /// Alpha feature: in JSON format, write errors to stderr and the rest to stdout; without, all goes to stdout.
     /// Needs the feature gate LoggingAlphaOptions
     #[arg(long, num_args = 0..=1, require_equals = true, default_value = "false", default_missing_value = "true",
         value_name = "BOOL", help_heading = "Logging")]
     log_json_split_stream: String,
-    /// [Alpha] In text format with split streams, buffer info lines up to this size (512, 1K, 2Ki, …); 0 buffers none.
+    /// Alpha feature: in text format with split streams, buffer info lines up to this size (512, 1K, 2Ki, …); 0 buffers none.
     /// Needs the feature gate LoggingAlphaOptions
     #[arg(long, default_value = "0", value_name = "QUANTITY", help_heading = "Logging")]
     log_text_info_buffer_size: String,
-    /// [Alpha] In text format, write errors to stderr and the rest to stdout; without, all goes to stderr.
+    /// Alpha feature: in text format, write errors to stderr and the rest to stdout; without, all goes to stderr.
     /// Needs the feature gate LoggingAlphaOptions
     #[arg(long, num_args = 0..=1, require_equals = true, default_value = "false", default_missing_value = "true",
         value_name = "BOOL", help_heading = "Logging")]

@@ -9,10 +9,9 @@
 mod commands;
 
 use std::io;
+use std::net::IpAddr;
 use std::sync::Arc;
 use std::thread;
-
-use std::net::IpAddr;
 
 use ipam_core::ledger::{Allocation, Change, GrantStep, Ledger, Owner, Refusal, Request, Reservation};
 use ipam_core::{GrantId, NodePool, PoolKey};
@@ -30,7 +29,7 @@ use ipam_node_store::{Room, Store, StoreError, payload_bytes, room_for_releases}
 const QUEUE: usize = 1024;
 /// Requests decided together; bounds how long the first of them waits for the last.
 const BATCH: usize = 256;
-/// Reservations told together; bounds how long a request waits for them.
+/// Reservations of one page; bounds how long a request waits for it.
 const PAGE: usize = 256;
 
 /// Tells the time in Unix seconds.
@@ -332,9 +331,7 @@ impl Worker {
         batch.configured |= matches!(command, Command::Configure { .. });
         let frees = command.frees();
         if matches!(command, Command::LookForRoom { .. }) {
-            if self.store.is_waiting() {
-                self.compact()?;
-            }
+            self.begin_again()?;
             let room = self.room(1);
             self.make_room(batch.bytes, room)?;
         }
@@ -368,7 +365,7 @@ impl Worker {
             Ok(()) => {
                 // Room for a release alone does not mean that there is room for an allocation.
                 if room != Room::Release && self.full.send_replace(None).is_some() {
-                    info!("the disk has space again: the agent serves ADD");
+                    info!("the journal takes records again: the agent serves ADD");
                     self.move_version();
                 }
                 Ok(None)
@@ -469,6 +466,22 @@ impl Worker {
 
     fn move_version(&self) {
         self.versions.send_modify(|version| *version = version.wrapping_add(1));
+    }
+
+    /// Has a journal that waits take records, if the disk does by now.
+    fn begin_again(&mut self) -> Result<(), StoreError> {
+        if !self.store.is_waiting() {
+            return Ok(());
+        }
+        match self.store.compact(&mut self.ledger.snapshot()) {
+            Ok(()) => {
+                self.metrics.set_journal(self.store.position(), self.store.bytes());
+                Ok(())
+            }
+            // The disk lacks the same as before, which the log has.
+            Err(lack) if lack.is_harmless() => Ok(()),
+            Err(broken) => Err(broken),
+        }
     }
 
     fn compact(&mut self) -> Result<(), StoreError> {

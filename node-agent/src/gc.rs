@@ -292,13 +292,10 @@ impl Collector {
                 () = stop.cancelled() => return,
                 result = self.check() => result,
             };
-            match &result {
-                Ok(()) => {
-                    self.metrics.stale_checked.set(jiff::Timestamp::now().as_second());
-                }
-                Err(_) => {
-                    self.metrics.stale_checks_failed.inc();
-                }
+            if result.is_ok() {
+                self.metrics.stale_checked.set(jiff::Timestamp::now().as_second());
+            } else {
+                self.metrics.stale_checks_failed.inc();
             }
             match &result {
                 Ok(()) if failing => info!("checking for addresses of pods that are gone again"),

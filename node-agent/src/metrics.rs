@@ -178,8 +178,12 @@ impl Metrics {
             metrics.abandoned.clone(),
         );
         r.register_with_unit("journal", "Size of the journal's records", Unit::Bytes, metrics.journal_bytes.clone());
-        r.register("journal_epoch", "How often the journal was begun anew", metrics.journal_epoch.clone());
-        r.register("journal_sequence", "Records of the journal since", metrics.journal_sequence.clone());
+        r.register("journal_epoch", "How often the journal was replaced by a new file", metrics.journal_epoch.clone());
+        r.register(
+            "journal_sequence",
+            "Records of the journal since it was replaced",
+            metrics.journal_sequence.clone(),
+        );
         r.register("journal_compactions", "Compactions of the journal", metrics.compactions.clone());
         r.register(
             "journal_full",

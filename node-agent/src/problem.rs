@@ -27,7 +27,7 @@ impl Problem {
             StoreError::ReadOnly { place } => Some(Self {
                 reason: "DiskReadOnly",
                 sentence: format!(
-                    "the disk of the journal in {place} is read-only; the agent refuses ADD until it can write, DEL and CHECK work"
+                    "the disk of the journal {place} is read-only; the agent refuses ADD until the disk is mounted writable, DEL and CHECK work"
                 ),
             }),
             StoreError::Damaged { .. } => Some(Self { reason: DAMAGED, sentence: error.to_string() }),

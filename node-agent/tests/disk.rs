@@ -90,7 +90,7 @@ impl Node {
         command
     }
 
-    /// Mounts the disk anew: `ro` or `rw`.
+    /// Remounts the disk: `ro` or `rw`.
     fn remount(&self, how: &str) {
         let mut command = self.enter();
         command.args(["mount", "-o", &format!("remount,{how}")]).arg(self.path("disk"));

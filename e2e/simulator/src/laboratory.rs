@@ -165,6 +165,13 @@ pub fn play(seed: u64) -> Result<Played, Box<Finding>> {
         move |what| Box::new(Finding { seed, cut, what, history })
     };
     let whole = Laboratory::run(&history, None, lies).map_err(found(None))?;
+    // What the last sync has not made durable, a cut at the end can take.
+    for image in 0..IMAGES {
+        let mut luck = Rng::with_seed(seed ^ (image << 32) ^ u64::MAX);
+        let disk = whole.disk.after_cut(&mut || luck.bool());
+        repair(&disk);
+        whole.start_on(&disk, &mut played).map_err(found(None))?;
+    }
     for cut in 0..whole.disk.steps() {
         let lab = Laboratory::run(&history, Some(cut), lies).map_err(found(Some(cut)))?;
         played.waiting += u64::from(lab.has_waited);
@@ -589,5 +596,21 @@ impl Laboratory {
         }
         let left = all(&next.read(disk).map_err(|error| error.to_string())?.1);
         if left.is_empty() { Ok(()) } else { Err(format!("these are held after their DEL: {left:?}")) }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn an_agent_that_cannot_write_answers_no_repeated_add() {
+        // The first ADD makes the file longer, so that the sync that fails is that of the second one's record.
+        let [first, add] = [1, 0].map(|container| Step::Add { container, pools: 0 });
+        let history = [first, Step::Del { container: 1, pools: 0 }, Step::FailSync { then_read_only: true }, add, add];
+        let lab = Laboratory::run(&history, None, false).unwrap();
+        let (_, read) = lab.read(&lab.disk).unwrap();
+        assert_eq!(all(&read).len(), 1, "the record is in the file, and may not be on the disk");
+        assert!(lab.has_waited && lab.held.is_empty(), "{:?}", lab.held);
     }
 }

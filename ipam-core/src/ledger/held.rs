@@ -8,7 +8,6 @@ use std::net::IpAddr;
 use std::ops::Bound;
 
 use hashbrown::HashTable;
-use hashbrown::hash_table::Entry;
 
 use super::{Attachment, Owner, Reservation};
 use crate::PoolKey;
@@ -51,11 +50,7 @@ impl Held {
         self.records.insert(addr, Record::new(reservation));
         let records = &self.records;
         let rehash = |addr: &IpAddr| records.get(addr).map_or(0, |record| hash(record.owner()));
-        if let Entry::Vacant(place) =
-            self.by_owner.entry(hash(owner.parts()), |addr| is_of(records, addr, owner), rehash)
-        {
-            place.insert(addr);
-        }
+        self.by_owner.insert_unique(hash(owner.parts()), addr, rehash);
     }
 
     /// Removes the reservation of the address.

@@ -8,7 +8,7 @@
 //! * The file is zero-filled ahead, and the last [`record::HEADER`] bytes always stay zero. A file that ends otherwise
 //!   has been cut short: refused.
 //! * Each opening writes a new file with a new epoch (temporary file, sync, rename, sync of the directory). So what an
-//!   earlier process wrote but never synced is durable before anything is built on it, and no byte of an older tail is
+//!   earlier process wrote but never synced is durable before anything depends on it, and no byte of an older tail is
 //!   in the file. On a full disk the old file is written over by what was read of it instead, which comes to the same and
 //!   takes no room: an agent must be able to start there, for its pods' sake. Where even that cannot be written, the journal
 //!   waits: it takes releases and forgets them at the next start. That is safe, and lets pods be removed.
@@ -123,8 +123,8 @@ impl<D: Directory> Opened<D> {
             Ok(file) => (next, State::Open(file)),
             Err(Trouble::Lack(lack)) => {
                 let error = lack.error(&directory);
-                warn!(%error, "going on with the old journal: what is held is served, nothing may be given any more");
-                (epoch, old.taken_up(&directory, chunk).map_err(|trouble| trouble.error(&directory))?)
+                warn!(%error, "the agent goes on with the old journal: DEL and CHECK work, ADD is refused while there is no room for its record");
+                (epoch, old.taken_up(&directory, chunk, lack).map_err(|trouble| trouble.error(&directory))?)
             }
             Err(trouble) => return Err(trouble.error(&directory)),
         };
@@ -180,12 +180,13 @@ pub fn contents(directory: &Path) -> Result<Option<Contents>, StoreError> {
 }
 
 impl Old {
-    /// Writes over the file what was read of it: only then is it known to be on the disk, and its tail to be zero.
-    fn taken_up<D: Directory>(self, directory: &D, chunk: usize) -> Result<State<D::File>, Trouble> {
+    /// Writes over the file what was read of it: only then is it known to be on the disk, and its tail to be zero. Without a file the
+    /// journal waits for what the disk lacks.
+    fn taken_up<D: Directory>(self, directory: &D, chunk: usize, lack: Lack) -> Result<State<D::File>, Trouble> {
         let Self { end, sequence } = self;
         let read = directory.read(FILE).map_err(|error| Trouble::Failed("read", error))?;
         let Some(mut bytes) = read else {
-            return Ok(State::Waiting(Waiting { sequence, chunk, lack: Lack::Room }));
+            return Ok(State::Waiting(Waiting { sequence, chunk, lack }));
         };
         bytes.iter_mut().skip(end).for_each(|byte| *byte = 0);
         let written = directory.open(FILE).and_then(|mut file| file.write_at(0, &bytes).map(|()| file));

@@ -31,7 +31,7 @@ pub enum StoreError {
         place: String,
     },
     /// The disk can only be read. Nothing was written and nothing is lost; the same call may succeed later.
-    #[error("the disk of the journal in {place} is read-only: nothing was changed")]
+    #[error("the disk of the journal {place} is read-only: mount it writable, nothing was changed")]
     ReadOnly {
         /// The store's directory.
         place: String,
@@ -79,7 +79,7 @@ impl StoreError {
 /// How far a history has come: it only rises, by epoch, then by sequence.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Default, Debug, Serialize, Deserialize)]
 pub struct Position {
-    /// How many times the history was begun anew, by an opening or a compaction.
+    /// How many times the journal was replaced by a new file, by an opening or a compaction.
     pub epoch: u64,
     /// Commits since.
     pub sequence: u64,

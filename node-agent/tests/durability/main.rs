@@ -194,7 +194,7 @@ async fn without_fallocate_the_journal_is_filled_with_zeros() {
 }
 
 #[tokio::test]
-async fn without_room_a_first_start_serves_no_add_and_says_so() {
+async fn without_room_to_write_an_agent_refuses_add_and_says_why() {
     let home = Home::with_spec();
     let (agent, client) =
         home.serve(&["-e", "inject=fallocate:error=ENOSPC", "-e", "inject=pwrite64:error=ENOSPC"]).await;

@@ -11,7 +11,7 @@ use ipam_node_agent::allocator::{Allocator, Failure, Unlisted};
 use super::super::activity::{AGENT, EXPECTED};
 use super::super::clock::Clock;
 use super::super::disk::COOLDOWN;
-use super::super::process::pool_of;
+use super::super::process::{Process, pool_of};
 use super::super::records::Records;
 use super::super::request::{IF_NAME, NETWORK, Wish, request, told_address};
 use super::{Added, Held, Node, Pod};
@@ -143,12 +143,17 @@ impl Node {
         let Some(name) = self.pod(pick) else { return };
         let Some(pod) = self.pods.get(&name).filter(|pod| pod.is_recorded) else { return };
         let (request, held) = (pod.request.clone(), pod.held.clone());
-        let must_be_served = request.requested.is_empty() && request.pick == Pick::Next && self.is_configured(&held);
+        let waits = self.process.as_ref().is_some_and(Process::is_waiting);
+        let must_be_served =
+            !waits && request.requested.is_empty() && request.pick == Pick::Next && self.is_configured(&held);
         let Some(answer) = self.ask(clock, |allocator| async move { allocator.allocate(request).await }) else {
             return;
         };
         let addrs: Vec<IpAddr> = held.iter().map(|it| it.addr).collect();
         match answer {
+            Ok(_) if waits => {
+                self.blame(Some(format!("answers a repeated ADD of {name}, though its journal takes no records")));
+            }
             Ok(allocation) => {
                 self.activity.count("ADD repeated");
                 let again: Vec<IpAddr> = allocation.grants.iter().map(|grant| grant.addr).collect();

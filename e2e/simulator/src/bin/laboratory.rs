@@ -1,4 +1,4 @@
-//! The crash laboratory: `cargo laboratory [--seeds FIRST..LAST]`. It plays seeds until one shows a fault, which it prints; the status is then 1.
+//! The crash laboratory: `cargo laboratory [--first N] [--cuts N]`. It plays seeds until one shows a fault, which it prints. Then the status is 1.
 
 use std::io::Write as _;
 use std::process::ExitCode;

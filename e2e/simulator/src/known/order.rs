@@ -222,7 +222,7 @@ pub(super) fn starts_again(history: &[Action], from: usize) -> bool {
 }
 
 /// Whether a replica writes in `history`, then another one has rounds, and the first does not write any more: its Lease expired.
-pub(super) fn falls_silent(history: &[Action]) -> bool {
+pub(super) fn expires_beside_another(history: &[Action]) -> bool {
     around(history, writes).any(|(_, action, later)| {
         let first = writer(action);
         let is_of = |action| writer(action) == first;

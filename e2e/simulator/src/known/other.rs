@@ -1,8 +1,8 @@
 //! Faults that neither a restore nor a deletion of the CRDs shows alone.
 
 use super::order::{
-    adds_for_a_user, after, around, ends_a_leader, falls_silent, has, is_undefine, names_node, names_pool, put_backs,
-    starts_again, waits_for_reports, writes,
+    adds_for_a_user, after, around, ends_a_leader, expires_beside_another, has, is_undefine, names_node, names_pool,
+    put_backs, starts_again, waits_for_reports, writes,
 };
 use crate::Failure;
 use crate::action::Action;
@@ -42,8 +42,9 @@ pub(super) fn is_of_a_last_release(failure: &Failure) -> bool {
     let is_of_it = |(_, _, later): (&[Action], Action, &[Action])| has(after(later, writes), ends_a_leader);
     let has_ended = around(history, releases).any(is_of_it);
     // Its Lease can also expire while it does nothing. Another leader starts then, or starts as the history settles.
-    let has_expired =
-        |(before, _, later): (&[Action], Action, &[Action])| starts_again(history, before.len()) || falls_silent(later);
+    let has_expired = |(before, _, later): (&[Action], Action, &[Action])| {
+        starts_again(history, before.len()) || expires_beside_another(later)
+    };
     waits_for_a_node_without_an_agent(failure) && (has_ended || around(history, releases).any(has_expired))
 }
 

@@ -370,6 +370,23 @@ fn a_journal_that_cannot_be_written_takes_releases_until_it_can() {
 }
 
 #[test]
+fn a_first_start_on_a_disk_that_takes_nothing_says_what_it_lacks() {
+    let disk = FakeDisk::default();
+    disk.set_read_only(true);
+    let (mut journal, found) = open(&disk).unwrap();
+    let refused = journal.make_room(100, Room::Other { spare: 0 }).unwrap_err();
+    assert!(matches!(refused, StoreError::ReadOnly { .. }), "{refused}");
+    disk.set_read_only(false);
+    disk.set_room(Some(0));
+    let (mut journal, _) = open(&disk).unwrap();
+    let refused = journal.make_room(100, Room::Other { spare: 0 }).unwrap_err();
+    assert!(matches!(refused, StoreError::Full { .. }), "{refused}");
+    disk.set_room(None);
+    journal.compact(&mut found.snapshot()).unwrap();
+    assert!(!journal.is_waiting());
+}
+
+#[test]
 fn a_sync_that_fails_while_the_old_file_is_taken_up_ends_the_start() {
     let (disk, _) = written();
     disk.fill();

@@ -53,7 +53,7 @@ pub(super) struct PoolTask {
 /// The call under way, and what follows once it has succeeded.
 #[derive(Debug)]
 pub(super) struct Call {
-    /// [`PoolRef::call`].
+    /// Tells this call apart from earlier ones of the pool.
     pub(super) id: u64,
     pub(super) began: Instant,
     /// The status that was sent. With neither status nor patch, the call only confirms that the known version is current.
