@@ -1,6 +1,7 @@
 //! An agent as a process on this host, with the flags and the token of its pod. Its folders and ports are its own.
 
 use std::path::{Path, PathBuf};
+use std::process::Command;
 use std::sync::atomic::{AtomicU32, Ordering};
 use std::time::Duration;
 
@@ -23,6 +24,7 @@ const READY: Duration = Duration::from_mins(1);
 /// A running agent.
 pub(super) struct Agent {
     process: Process,
+    arguments: Vec<String>,
     home: PathBuf,
     probes: Port,
     _metrics: Port,
@@ -42,7 +44,26 @@ impl Agent {
         let (probes, metrics) = (Port::reserve()?, Port::reserve()?);
         arguments.extend(placement(&home, &binaries::build()?.plugin, probes.number(), metrics.number()));
         let process = Process::start("ipam-node", &binaries::build()?.agent, &arguments, &home.join("log"))?;
-        Ok(Self { process, home, probes, _metrics: metrics })
+        Ok(Self { process, arguments, home, probes, _metrics: metrics })
+    }
+
+    /// Ends it as the kubelet does.
+    pub(super) fn stop(&mut self) -> Result<()> {
+        self.process.terminate(READY).map(drop)
+    }
+
+    /// Starts it again, and waits until it is ready.
+    pub(super) fn start_again(&mut self) -> Result<()> {
+        let program = &binaries::build()?.agent;
+        self.process = Process::start("ipam-node", program, &self.arguments, &self.home.join("log"))?;
+        self.await_ready()
+    }
+
+    /// The command that starts it, without the guard that [`Process`] puts before it.
+    pub(super) fn command(&self) -> Result<Command> {
+        let mut command = Command::new(&binaries::build()?.agent);
+        command.args(&self.arguments);
+        Ok(command)
     }
 
     /// Starts one, and waits until it is ready.

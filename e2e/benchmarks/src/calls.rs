@@ -1,7 +1,7 @@
 //! Calls to an agent that holds 10,000 addresses: one caller after another, and 32 at a time. Each answer is durable.
 
 use std::fs::File;
-use std::io::Write;
+use std::io::{Seek as _, Write};
 use std::ops::Range;
 use std::time::{Duration, Instant};
 
@@ -66,7 +66,7 @@ async fn one_caller(address: &AgentAddress) -> Result<Vec<Duration>> {
 
 /// Allocates an address for each container, or frees it: 32 callers, each on a connection that it keeps, each one call at a time.
 /// Answers how long the calls took, without connecting.
-async fn all(address: &AgentAddress, containers: Range<u32>, allocate: bool) -> Result<Duration> {
+pub(super) async fn all(address: &AgentAddress, containers: Range<u32>, allocate: bool) -> Result<Duration> {
     let connecting = (0..CALLERS).map(|_| AgentClient::connect(address, deadline()));
     let clients = try_join_all(connecting).await?;
     let share = |caller: usize| containers.clone().skip(caller).step_by(clients.len());
@@ -85,12 +85,12 @@ async fn all(address: &AgentAddress, containers: Range<u32>, allocate: bool) -> 
     Ok(began.elapsed())
 }
 
-fn deadline() -> tokio::time::Instant {
+pub(super) fn deadline() -> tokio::time::Instant {
     tokio::time::Instant::now() + DEADLINE
 }
 
 /// What a plugin sends; container ids are as long as real ones.
-fn parameters(number: u32) -> IpamParameters {
+pub(super) fn parameters(number: u32) -> IpamParameters {
     IpamParameters {
         pools: vec![POOL.to_owned()],
         cni_containerid: format!("{number:064x}"),
@@ -105,19 +105,38 @@ fn parameters(number: u32) -> IpamParameters {
     }
 }
 
-/// What the disk below the agent's store takes to make a small record durable, for comparison.
 fn syncs(agent: &Agent) -> Result<Vec<Duration>> {
-    let mut file = File::create(agent.home().join("sync"))?;
-    // Room ahead of the writes, as the journal has it: else each sync would pay for the file's growth.
-    file.write_all(&vec![0; 256 * 1024])?;
-    file.sync_all()?;
-    let mut file = File::options().write(true).open(agent.home().join("sync"))?;
-    let mut times = Vec::new();
-    for _ in 0..500 {
-        let began = Instant::now();
-        file.write_all(&[1; 300])?;
-        file.sync_data()?;
-        times.push(began.elapsed());
+    let mut probe = SyncProbe::new(agent)?;
+    (0..500).map(|_| probe.time()).collect()
+}
+
+/// What the disk below the agent's store takes to make a small record durable, for comparison.
+pub(super) struct SyncProbe(File);
+
+impl SyncProbe {
+    /// Records that have room in the file.
+    const RECORDS: u64 = 1_000;
+    const RECORD: [u8; 300] = [1; 300];
+
+    pub(super) fn new(agent: &Agent) -> Result<Self> {
+        let mut file = File::create(agent.home().join("sync"))?;
+        // Room ahead of the writes, as the journal has it: else each sync would pay for the file's growth.
+        for _ in 0..Self::RECORDS {
+            file.write_all(&[0; Self::RECORD.len()])?;
+        }
+        file.sync_all()?;
+        file.rewind()?;
+        Ok(Self(file))
     }
-    Ok(times)
+
+    /// Writes a record and syncs it.
+    pub(super) fn time(&mut self) -> Result<Duration> {
+        if self.0.stream_position()? >= self.0.metadata()?.len() {
+            self.0.rewind()?;
+        }
+        let began = Instant::now();
+        self.0.write_all(&Self::RECORD)?;
+        self.0.sync_data()?;
+        Ok(began.elapsed())
+    }
 }

@@ -15,6 +15,7 @@ mod flags;
 mod fleet;
 mod head;
 mod heartbeats;
+mod held;
 mod huge;
 mod joins;
 mod judge;
@@ -88,7 +89,7 @@ struct Row {
 }
 
 /// In the order of the table.
-const ROWS: [Row; 17] = [
+const ROWS: [Row; 18] = [
     Row { name: "plan", subject: Subject::Rules(plan::measure) },
     Row { name: "judge", subject: Subject::Rules(judge::measure) },
     Row { name: "pool", subject: Subject::Large(pool::measure) },
@@ -104,6 +105,7 @@ const ROWS: [Row; 17] = [
     Row { name: "shim", subject: Subject::Lone(shim::measure) },
     Row { name: "calls", subject: Subject::Lone(calls::measure) },
     Row { name: "agent-memory", subject: Subject::Lone(lone::memory) },
+    Row { name: "held", subject: Subject::Own(|stage, _| held::measure(stage)) },
     Row { name: "reviews", subject: Subject::Own(|stage, _| reviews::measure(stage)) },
     Row { name: "stalled", subject: Subject::Own(|stage, _| reviews::stalled(stage)) },
 ];

@@ -15,7 +15,9 @@ use ipam_core::ledger::{Owner, Request, Reservation};
 use ipam_core::{AddrRange, PoolKey};
 use ipam_crds::{BlockUse, IPAMNode};
 use ipam_node_agent::allocator::{Allocator, Failure};
-use ipam_node_agent::standing::Standing;
+use ipam_node_agent::lost::Lost;
+use ipam_node_agent::standing::{DISCARD, Standing};
+use ipam_node_store::Position;
 use serde::Deserialize as _;
 use serde_json::Value;
 
@@ -363,7 +365,8 @@ impl Node {
     fn hear_one(&mut self, server: &Server, killed: Option<Killed>, clock: Clock) -> bool {
         let Some(process) = &mut self.process else { return false };
         let Some(told) = process.watch.next(server) else { return false };
-        let had_lost = process.noted.lost().is_some();
+        let lost = process.noted.lost().and_then(version_of);
+        let store = process.noted.identity.store.clone();
         let heard = process.hear(told, killed, clock);
         let has_ended = self.has_ended();
         if matches!(heard, Heard::Killed) && !has_ended {
@@ -372,22 +375,18 @@ impl Node {
         }
         if has_ended || matches!(heard, Heard::Killed) {
             // What is saved may have discarded the addresses, too.
-            if had_lost && self.lost().is_empty() {
-                self.forget(None);
+            if let Some(version) = lost.filter(|_| self.lost().is_empty()) {
+                self.discard(&version, server);
             }
             return false;
         }
-        match heard {
-            Heard::FirstReport(later) => {
-                if self.disk.went_back() {
-                    self.forget(later.as_deref());
-                }
-            }
-            Heard::Nothing | Heard::Object | Heard::Killed => {}
+        if let Heard::FirstReport(standing) = heard
+            && let Some(at) = self.disk.went_back_to()
+        {
+            self.forget(Some(&*standing).filter(|standing| has_more(standing, at, store.as_ref())));
         }
-        if had_lost && !self.says_lost() {
-            // An admin has discarded the addresses of the earlier report.
-            self.forget(None);
+        if let Some(version) = lost.filter(|_| !self.says_lost()) {
+            self.discard(&version, server);
         }
         self.note_comparison();
         true
@@ -410,6 +409,20 @@ impl Node {
         let is_noted = |process: &Process| process.has_compared() && process.noted == process.durable;
         if self.disk.went_back() && self.process.as_ref().is_some_and(is_noted) {
             self.disk.is_known_to_have_gone_back();
+        }
+    }
+
+    /// Handles that the agent does not count addresses any more that only the report of this version has. An admin must have said so.
+    fn discard(&mut self, version: &str, server: &Server) {
+        let says = |object: &Value| {
+            object["metadata"]["name"] == *self.name && object["metadata"]["annotations"][DISCARD] == *version
+        };
+        let mut objects = server.since("ipamnodes", 0).iter().map(|event| &**event.object);
+        if objects.any(says) || server.get("ipamnodes", &self.name).is_some_and(|object| says(object)) {
+            self.forget(None);
+        } else {
+            let what = format!("discards the addresses of the report at version {version}, and no admin has said so");
+            self.blame(Some(what));
         }
     }
 
@@ -456,6 +469,20 @@ impl Node {
     pub(super) fn pools(&self) -> usize {
         self.process.as_ref().and_then(|it| it.in_force.as_ref()).map_or(0, |in_force| in_force.spec.blocks.len())
     }
+}
+
+/// The version of the report that has addresses without a record.
+fn version_of(lost: &Lost) -> Option<String> {
+    let lost = serde_json::to_value(lost).ok()?;
+    Some(lost["resourceVersion"].as_str()?.to_owned())
+}
+
+/// Whether the report is of a later time than the journal at this position, or of another store.
+fn has_more(standing: &Standing, at: Position, store: Option<&String>) -> bool {
+    let reported = standing.status.ledger.map(|it| (i128::from(it.epoch), i128::from(it.sequence)));
+    let is_later = reported.is_some_and(|it| it > (i128::from(at.epoch), i128::from(at.sequence)));
+    let of_store = standing.identity().store;
+    is_later || store.zip(of_store.as_ref()).is_some_and(|(own, other)| own != other)
 }
 
 /// Whether by the report the address of the pool may be in use.

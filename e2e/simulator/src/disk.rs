@@ -4,7 +4,7 @@ use ipam_core::ledger::{Ledger, Reservation};
 use ipam_node_agent::identity::Identity;
 use ipam_node_agent::note::{Noted, Start, Subject};
 use ipam_node_store::fake::FakeDisk;
-use ipam_node_store::{Journal, Opened, Store as _, StoreError};
+use ipam_node_store::{Journal, Opened, Position, Store as _, StoreError};
 
 use super::action::Disk as State;
 use super::server::NAMESPACE;
@@ -19,14 +19,15 @@ pub(super) const COOLDOWN: i64 = 2;
 #[derive(Default, Debug)]
 pub(super) struct Disk {
     store: FakeDisk,
-    /// The copy of the store, if one was made.
-    copy: Option<FakeDisk>,
+    /// The copy of the store, if one was made, with what `went_back` was then.
+    copy: Option<(FakeDisk, Option<Position>)>,
     /// The state of the disk.
     is: State,
     /// One of the next syncs fails.
     fails: bool,
-    /// The journal replaced a later one, and no agent has compared it with its report and recorded the result yet.
-    went_back: bool,
+    /// The journal replaced a later one, and no agent has compared it with its report and recorded the result yet. Has the position
+    /// of the journal when it was put in place, the least if that happened more than once.
+    went_back: Option<Position>,
     /// What the journal must have at the next start.
     owed: Option<Owed>,
     /// The step at which the disk is cut.
@@ -162,17 +163,22 @@ impl Disk {
 
     /// Whether an earlier state of the store was restored, and no agent has detected it yet.
     pub(super) const fn went_back(&self) -> bool {
+        self.went_back.is_some()
+    }
+
+    /// Where the journal stood that was put in place, while no agent has detected it yet.
+    pub(super) const fn went_back_to(&self) -> Option<Position> {
         self.went_back
     }
 
     /// Records that an agent has detected it.
     pub(super) const fn is_known_to_have_gone_back(&mut self) {
-        self.went_back = false;
+        self.went_back = None;
     }
 
     /// Copies the store.
     pub(super) fn copy(&mut self) {
-        self.copy = Some(self.store.copied());
+        self.copy = Some((self.store.copied(), self.went_back));
     }
 
     /// Replaces the store by the copy; deletes it if there is no copy. Not while an agent runs. Returns what happened to
@@ -182,10 +188,12 @@ impl Disk {
             return None;
         }
         let before = self.store.bytes("journal");
-        self.store = self.copy.as_ref().map(FakeDisk::copied).unwrap_or_default();
+        let (store, earlier) = self.copy.as_ref().map(|(copy, at)| (copy.copied(), *at)).unwrap_or_default();
+        self.store = store;
         self.set(self.is);
         self.owed = None;
-        self.went_back = true;
+        let at = Opened::read(self.store.clone(), |_| {}).map(|opened| opened.position()).unwrap_or_default();
+        self.went_back = Some(earlier.map_or(at, |earlier| earlier.min(at)));
         let replaced = if self.copy.is_none() { Replaced::Deleted } else { Replaced::PutBack };
         (self.store.bytes("journal") != before).then_some(replaced)
     }

@@ -7,7 +7,7 @@
 //! order, and the node, pool or address that the law names. If a recogniser does not check a part, its comment has the
 //! reason. No fault explains a panic.
 //!
-//! The test `a_near_miss_is_not_the_known_fault` changes the history of each file: its cause is missing, too late, or of
+//! The test `a_near_miss_is_not_the_known_fault` changes a history of each fault: its cause is missing, too late, or of
 //! other objects.
 
 mod loss;
@@ -17,6 +17,7 @@ mod restore;
 
 use super::Failure;
 use loss::{is_of_a_node_that_left_before_a_leader, is_of_a_pool_removed_by_hand};
+pub(crate) use order::address;
 use other::{is_of_a_call_of_a_former_leader, is_of_a_last_record_deleted, is_of_a_last_release};
 use restore::{
     is_of_a_deleted_report, is_of_a_grant_never_used, is_of_a_lost_store, is_of_an_agent_that_is_down,
@@ -42,6 +43,11 @@ impl Fault {
     pub const fn most(&self, histories: u64) -> u64 {
         2 + 2 * self.per_million * histories / 1_000_000
     }
+}
+
+/// Maximum number of so many histories that may show a known fault, of all faults together.
+pub fn most_together(histories: u64) -> u64 {
+    2 + 2 * FAULTS.iter().map(|fault| fault.per_million).sum::<u64>() * histories / 1_000_000
 }
 
 /// The laws that a duplicate address breaks.

@@ -21,7 +21,7 @@
 //! * after a change by an admin, in one check, `assigned-is-recorded`, `gateway-is-free` and
 //!   `force-all-names-releasing-nodes`; after the deletion of the CRDs also `pool-in-use-stays`;
 //! * `assigned-is-recorded` for a block whose record was destroyed and is not recorded again;
-//! * whether a grant was ended or idle, once a store was lost or a node was reinstalled;
+//! * whether a grant is ended or idle that a node had before its store was lost or the node was reinstalled;
 //! * CHECK and a repeated ADD of a pod of which the agent has no record;
 //! * `force-all-names-releasing-nodes` for a node that was deselected, cordoned or deleted since the last restore.
 //!
@@ -149,7 +149,7 @@ mod world;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::rc::Rc;
 
-use ipam_core::AddrRange;
+use ipam_core::{AddrRange, PoolKey};
 use tokio::runtime::Runtime;
 
 use action::Action;
@@ -184,6 +184,8 @@ pub struct Failure {
 /// the backup was made. Or a block that a restore brought back without its entry, which was written after the backup was made.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct Unproven {
+    /// The pool of the entry.
+    pub pool: PoolKey,
     /// The node of the IPAMNode.
     pub node: String,
     /// The addresses of the entry.

@@ -10,7 +10,7 @@ use std::thread;
 use serde::{Deserialize, Serialize};
 
 use super::activity::Activity;
-use super::known::{FAULTS, Fault, class};
+use super::known::{FAULTS, Fault, class, most_together};
 use super::{Failure, Simulator, history, shrink};
 
 /// A seed whose history breaks a law.
@@ -60,12 +60,16 @@ impl Totals {
         let mut hits = BTreeMap::<&str, u64>::new();
         known.into_iter().for_each(|name| *hits.entry(name).or_default() += 1);
         let most = |name: &str| FAULTS.iter().find(|fault| fault.name == name).map_or(0, |it| it.most(self.seeds));
-        let frequent =
-            hits.into_iter().map(|(name, hits)| (name, hits, most(name))).filter(|(_, hits, most)| hits > most);
+        let frequent = hits.iter().map(|(name, hits)| (*name, *hits, most(name))).filter(|(_, hits, most)| hits > most);
         let frequent = frequent.map(|(name, hits, most)| {
             format!("{hits} of {} histories show {name}, at most {most} may: is it that fault in each?", self.seeds)
         });
-        let mut wrong: Vec<String> = frequent.collect();
+        let all: u64 = hits.values().sum();
+        let together = (all > most_together(self.seeds)).then(|| {
+            let most = most_together(self.seeds);
+            format!("{all} of {} histories show known faults, at most {most} may", self.seeds)
+        });
+        let mut wrong: Vec<String> = frequent.chain(together).collect();
         if self.seeds >= ENOUGH {
             wrong.extend(self.activity.missing().into_iter().map(|what| format!("{what}: never")));
             let shares = self.activity.shares();
@@ -196,11 +200,20 @@ mod tests {
     fn a_known_fault_may_show_in_twice_as_many_histories_as_it_did_and_in_three() {
         let wrong = |seeds, name, hits| totals(seeds).wrong(vec![name; hits]).len();
         let frequent = "never-used-grant-of-a-backup";
-        assert_eq!((wrong(100, frequent, 2), wrong(100, frequent, 3)), (0, 1));
+        // The third is also one too many of all faults together.
+        assert_eq!((wrong(100, frequent, 2), wrong(100, frequent, 3)), (0, 2));
         assert_eq!((wrong(20_000, frequent, 3), wrong(20_000, frequent, 4)), (0, 1));
         let rare = "store-lost-beside-a-restore";
         assert_eq!((wrong(20_000, rare, 2), wrong(20_000, rare, 3)), (0, 1));
         assert_eq!(wrong(20_000, "gone", 1), 1, "no fault has this name");
+    }
+
+    #[test]
+    fn all_known_faults_together_have_a_limit() {
+        let twice: Vec<&str> = FAULTS.iter().flat_map(|fault| [fault.name; 2]).collect();
+        assert_eq!(totals(20_000).wrong(twice[..6].iter().copied()), Vec::<String>::new());
+        let wrong = totals(20_000).wrong(twice[..7].iter().copied());
+        assert!(matches!(&wrong[..], [what] if what.contains("at most 6 may")), "{wrong:?}");
     }
 
     #[test]

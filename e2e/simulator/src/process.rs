@@ -92,9 +92,8 @@ pub(super) enum Heard {
     Killed,
     /// The object, or that it does not exist.
     Object,
-    /// The object, for the first time since the start: its report was compared with the journal. Has the report, if that
-    /// is of a later time than the journal.
-    FirstReport(Option<Box<Standing>>),
+    /// The object with this report, for the first time since the start: the agent has compared it with the journal.
+    FirstReport(Box<Standing>),
 }
 
 impl Process {
@@ -280,9 +279,7 @@ impl Process {
         } else {
             self.show(clock);
         }
-        first.map_or(Heard::Object, |(found, standing)| {
-            Heard::FirstReport(Some(standing).filter(|standing| found.is_behind(standing)).map(Box::new))
-        })
+        first.map_or(Heard::Object, |(_, standing)| Heard::FirstReport(Box::new(standing)))
     }
 
     /// Addresses without a record become available.

@@ -33,7 +33,7 @@ pub fn fault_of(file: &str) -> &str {
 #[derive(Clone, PartialEq, Eq, Serialize, Deserialize, Debug)]
 #[serde(rename_all = "camelCase")]
 pub enum Mend {
-    /// A known fault: the decision of the redesign that will remove it.
+    /// A known fault: what will remove it, or `none` if it stays.
     RemovedBy(String),
     /// A regression history: the commit that fixed it.
     MendedBy(String),

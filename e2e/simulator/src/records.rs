@@ -53,6 +53,8 @@ pub(super) struct Records {
     reported_empty: BTreeSet<AssignmentId>,
     /// Nodes and grants that a report has named.
     reported: BTreeSet<(String, String)>,
+    /// Grants that an agent need not know, since its store was lost: node and grant.
+    forgotten: BTreeSet<(String, String)>,
     /// Nodes and grants that a report has named as ended.
     ended: BTreeSet<(String, String)>,
     /// Assignments whose Node a leader has seen missing for the grace.
@@ -327,10 +329,17 @@ impl Records {
         self.reported.contains(&(node.to_owned(), grant.to_owned()))
     }
 
-    /// Why the agent of the node may allocate nothing from a grant. `is_forgotten` is whether its store was lost.
-    pub(super) fn forbids(&self, node: &str, grant: &str, is_forgotten: bool) -> Option<&'static str> {
+    /// The store of the node's agent was lost. It need not know what became of the grants that its node has had.
+    pub(super) fn forget_grants(&mut self, node: &str) {
+        let of_node = self.told.keys().chain(&self.reported).filter(|(it, _)| it == node);
+        self.forgotten.extend(of_node.cloned().collect::<Vec<_>>());
+    }
+
+    /// Why the agent of the node may allocate nothing from a grant.
+    pub(super) fn forbids(&self, node: &str, grant: &str) -> Option<&'static str> {
         let is_unreported = !self.is_reported(node, grant);
         let it = (node.to_owned(), grant.to_owned());
+        let is_forgotten = self.forgotten.contains(&it);
         let has_ended = !is_forgotten && self.ended.contains(&it);
         let is_idle = !is_forgotten && self.idle.contains(&it);
         let why = is_unreported.then_some("no report has named it");

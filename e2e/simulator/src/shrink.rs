@@ -1,8 +1,9 @@
 //! The shortest history that still breaks the same law, by leaving out ever smaller pieces.
 
+use super::known::address;
 use super::{Failure, Simulator};
 
-/// Removes from a failing history all actions that it does not need to fail.
+/// Removes from a failing history all actions that it does not need to break the same law, for the same address if the law names one.
 pub fn shrink(simulator: &Simulator, mut failure: Failure) -> Failure {
     let mut piece = failure.history.len().div_ceil(2).max(1);
     loop {
@@ -13,7 +14,7 @@ pub fn shrink(simulator: &Simulator, mut failure: Failure) -> Failure {
             let mut shorter = failure.history.clone();
             shorter.drain(start..end);
             match simulator.play(&shorter) {
-                Err(still) if still.history.len() < failure.history.len() && still.law.law == failure.law.law => {
+                Err(still) if still.history.len() < failure.history.len() && is_same(&still, &failure) => {
                     failure = still;
                     shrunk = true;
                 }
@@ -26,4 +27,8 @@ pub fn shrink(simulator: &Simulator, mut failure: Failure) -> Failure {
         piece = if shrunk { piece } else { piece.div_ceil(2) };
         piece = piece.min(failure.history.len()).max(1);
     }
+}
+
+fn is_same(one: &Failure, other: &Failure) -> bool {
+    one.law.law == other.law.law && address(one) == address(other)
 }

@@ -47,14 +47,11 @@ impl Found {
 /// The line that names the commit, up to the commit.
 const COMMIT: &str = "Played on commit `";
 
-/// The line after it: what that commit does not have.
-const LATER: &str = "A patch that is newer than this commit was played alone, and its row was put in by hand.";
-
 /// The page of the simulator's list.
 pub fn simulator_page(mutants: &[Mutant], found: &BTreeMap<String, Found>, commit: &str) -> String {
     let mut page = format!(
         "# Mutants for the simulator\n\n\
-         Each patch here breaks one rule of the real code. The simulator must find each: a seed whose history of {STEPS} steps\n\
+         Each patch here breaks one rule of the real code. The simulator must find each by a seed. Its history of {STEPS} steps\n\
          breaks one of the laws that the patch names, and breaks no law on the unpatched tree. An ID such as 3.22 is a row of\n\
          [the contract](../behaviour.md), `invariant-5` an item in [ARCHITECTURE.md](../../ARCHITECTURE.md#invariants).\n\n\
          A patch begins with two lines: `Rule: ID text` and `Law: NAME[, NAME]`. A law is named by its first argument to\n\
@@ -64,8 +61,7 @@ pub fn simulator_page(mutants: &[Mutant], found: &BTreeMap<String, Found>, commi
          `cargo mutants --check` says which rows are missing, and what has changed since the commit below.\n\n\
          To see the steps, apply `e2e/mutants/NAME.patch` in a copy of the tree. Then run\n\
          `cargo sim --seeds SEED --steps {STEPS}`, which prints the shortest history that breaks the law.\n\n\
-         {COMMIT}{commit}`.\n\
-         {LATER}\n\n\
+         {COMMIT}{commit}`.\n\n\
          | mutant | rule | seed | what the seed shows |\n| --- | --- | --- | --- |\n"
     );
     for mutant in mutants {
@@ -89,15 +85,14 @@ pub(super) fn simulator_row(mutant: &Mutant, found: Option<&Found>) -> String {
 pub fn tests_page(mutants: &[Mutant], found: &BTreeSet<String>, commit: &str) -> String {
     let mut page = format!(
         "# Mutants for the tests\n\n\
-         Each patch here breaks one rule of the real code, and its header names the test that must fail. No simulator takes part.\n\
+         Each patch here breaks one rule of the real code, and its header names the test that must fail.\n\
          An ID such as 3.22 is a row of [the contract](../../behaviour.md), `invariant-5` an item in\n\
          [ARCHITECTURE.md](../../../ARCHITECTURE.md#invariants).\n\n\
          `cargo mutants --tests --all` runs each test without a patch, where it must pass. Then it applies each patch to a copy of\n\
          the tree, where the test must fail, and writes this page. `cargo mutants --tests NAME...` plays some and prints their rows.\n\
          `cargo mutants --check` says which rows are missing, and what has changed since the commit below.\n\n\
          To run a test by hand: `cargo test -p PACKAGE TARGET -- --exact NAME`.\n\n\
-         {COMMIT}{commit}`.\n\
-         {LATER}\n\n\
+         {COMMIT}{commit}`.\n\n\
          | mutant | rule | test | result |\n| --- | --- | --- | --- |\n"
     );
     for mutant in mutants {

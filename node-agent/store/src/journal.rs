@@ -417,10 +417,8 @@ impl<F: DiskFile> OpenFile<F> {
         let more = vec![0; len - self.len];
         let at = offset(self.len);
         let written = self.file.reserve(at, offset(more.len())).and_then(|()| self.file.write_at(at, &more));
-        // Zeros that did get there are as good as none.
+        // Zeros that did get there are as good as none. They become durable together with the record that follows.
         written.map_err(|error| Trouble::of("extend", error))?;
-        // Durable together with the record that follows; a sync of its own tells lack of room apart from damage.
-        self.file.sync().map_err(|error| Trouble::Failed("sync", error))?;
         self.len = len;
         Ok(())
     }

@@ -128,7 +128,7 @@ impl Node {
     /// Checks whether the agent may allocate from these blocks.
     fn judge_grants(&mut self, blocks: &[NodeBlock], records: &Records) {
         for block in blocks.iter().filter(|block| !block.grant.is_empty()) {
-            let why = records.forbids(&self.name, &block.grant, self.has_lost_its_store);
+            let why = records.forbids(&self.name, &block.grant);
             self.blame(why.map(|why| format!("allocates from the grant {} of {:?}: {why}", block.grant, block.name)));
         }
     }

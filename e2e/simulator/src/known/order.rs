@@ -69,7 +69,7 @@ pub(super) fn has_put_back(failure: &Failure, is_it: impl Fn(PutBack<'_>) -> boo
 }
 
 /// Whether what broke the law names this node or pool, as a word.
-fn names(failure: &Failure, name: &str) -> bool {
+pub(super) fn names(failure: &Failure, name: &str) -> bool {
     failure.law.what.split(|c: char| !c.is_ascii_alphanumeric() && c != '-').any(|word| word == name)
 }
 
@@ -96,7 +96,7 @@ pub(super) fn waits_for_reports(failure: &Failure) -> bool {
 }
 
 /// The address at the start of what broke the law.
-pub(super) fn address(failure: &Failure) -> Option<IpAddr> {
+pub(crate) fn address(failure: &Failure) -> Option<IpAddr> {
     failure.law.what.split(' ').next()?.parse().ok()
 }
 

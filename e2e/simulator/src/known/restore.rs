@@ -2,7 +2,7 @@
 
 use super::order::{
     address, adds_for_a_user, adds_on, after, around, deletes_ipam_node, has, has_put_back, is_undefine, is_user,
-    names_pod_of, names_pool, pools_with_the_address, writer, writes,
+    names, names_pod_of, names_pool, pools_with_the_address, writer, writes,
 };
 use crate::Failure;
 use crate::action::{Action, Disk};
@@ -27,7 +27,7 @@ pub(super) fn is_of_an_agent_that_is_down(failure: &Failure) -> bool {
 }
 
 /// Whether the agent of this node is down after this history.
-fn is_down(history: &[Action], node: u8) -> bool {
+pub(super) fn is_down(history: &[Action], node: u8) -> bool {
     !while_down(history, node).is_empty()
 }
 
@@ -93,7 +93,8 @@ pub(super) fn is_of_a_grant_never_used(failure: &Failure) -> bool {
     failure.unproven.iter().any(|it| {
         let is_user = (0..MOST_NODES)
             .any(|node| node_name(node) == it.node && (is_user(failure, node) || names_pod_of(failure, node)));
-        is_user && address.is_none_or(|address| it.range.contains(address))
+        // A law without an address names the pool.
+        is_user && address.map_or_else(|| names(failure, &it.pool.name), |address| it.range.contains(address))
     })
 }
 
@@ -124,14 +125,16 @@ fn is_silent(failure: &Failure, later: &[Action]) -> bool {
     let next = later[starts..].iter().position(|action| writes(*action)).map_or(later.len(), |at| starts + at);
     let deleted = &failure.history[..failure.history.len() - later.len()];
     let mut users = (0..MOST_NODES).filter(|node| is_user(failure, *node));
-    users.any(|node| {
-        let reports = |action| match action {
-            Action::AgentWork { node: it } | Action::Report { node: it, .. } => it == node,
-            Action::Round { .. } => true,
-            _ => false,
-        };
-        is_down(deleted, node) || !has(&later[..next], reports)
-    })
+    users.any(|node| is_down(deleted, node) || !has(&later[..next], |action| reports(action, node)))
+}
+
+/// Whether the node's agent may report.
+pub(super) fn reports(action: Action, node: u8) -> bool {
+    match action {
+        Action::AgentWork { node: it } | Action::Report { node: it, .. } => it == node,
+        Action::Round { .. } => true,
+        _ => false,
+    }
 }
 
 /// After the backup a node loses its block, a leader acts, and pods start, at the latest after the restore. The backup is

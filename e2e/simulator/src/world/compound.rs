@@ -136,15 +136,20 @@ impl World {
             let now = server.get("ipamnodes", &node);
             let is_in_force = |entry: &Value| now.is_some_and(|now| !reports(now, entry) && assigns(now, entry));
             let entries = entries(object).filter(|entry| entry["neverUsed"] == true && !reports(object, entry));
-            let ranges = entries.filter(|entry| !is_in_force(entry)).filter_map(range_of_entry);
-            self.unproven.extend(ranges.map(|range| Unproven { node: node.clone(), range }));
+            let unproven = entries.filter(|entry| !is_in_force(entry)).filter_map(|entry| {
+                Some(Unproven { pool: pool_of_entry(entry), node: node.clone(), range: range_of_entry(entry)? })
+            });
+            self.unproven.extend(unproven);
         }
         for (plural, kind) in POOL_KINDS {
             for pool in backup.list(plural) {
                 let key = PoolKey::new(kind, text(pool, "/metadata/name"));
                 let claims = pool.claims().iter().filter(|claim| is_entry_newer(backup, &server, &key, claim));
-                self.unproven
-                    .extend(claims.map(|Claim { node, range, .. }| Unproven { node: node.clone(), range: *range }));
+                self.unproven.extend(claims.map(|Claim { node, range, .. }| Unproven {
+                    pool: key.clone(),
+                    node: node.clone(),
+                    range: *range,
+                }));
             }
         }
     }

@@ -76,7 +76,11 @@ impl World {
             // it is not played.
             Action::PutStoreBack { node } if self.is_restored(node, &server) => {}
             Action::PutStoreBack { node } => {
-                if let Some(replaced) = self.nodes[at(node)].put_store_back() {
+                let replaced = self.nodes[at(node)].put_store_back();
+                if self.nodes[at(node)].has_lost_its_store() {
+                    self.records.forget_grants(&node_name(node));
+                }
+                if let Some(replaced) = replaced {
                     self.activity.count(match replaced {
                         Replaced::Deleted => "stores deleted",
                         Replaced::PutBack => "stores put back",
@@ -96,6 +100,7 @@ impl World {
             }
             Action::AgentStart { node } => self.nodes[at(node)].start(clock),
             Action::Wipe { node } => {
+                self.records.forget_grants(&node_name(node));
                 if self.nodes[at(node)].wipe() {
                     self.activity.count("nodes reinstalled");
                 }

@@ -1,5 +1,8 @@
 //! Crash, damage and full-disk tests of the journal, on a disk that can do all three on command.
 
+use std::collections::BTreeMap;
+use std::sync::{Arc, Mutex};
+
 use ipam_core::ledger::{Attachment, Ledger, Owner, Reservation};
 use ipam_core::{PoolKey, PoolKind};
 use proptest::prelude::*;
@@ -39,7 +42,7 @@ fn release(number: u32) -> Change {
     Change::Release { pool: PoolKey::new(PoolKind::IpPool, "pool"), owner, at: 1_700_000_100 }
 }
 
-fn committed(journal: &mut Journal<FakeDisk>, ledger: &mut Ledger, changes: &[Change]) {
+fn committed<D: Directory>(journal: &mut Journal<D>, ledger: &mut Ledger, changes: &[Change]) {
     journal.commit(changes).unwrap();
     for change in changes {
         ledger.apply(change);
@@ -455,4 +458,119 @@ fn a_record_of_another_epoch_ends_the_history() {
         disk.overwrite(FILE, file);
         assert_eq!(all(&open(&disk).unwrap().1), all(states.last().unwrap()), "epoch {other}");
     }
+}
+
+/// A folder in memory that counts the bytes written into its files.
+#[derive(Clone, Default)]
+struct Counted(Arc<Mutex<Folder>>);
+
+#[derive(Default)]
+struct Folder {
+    files: BTreeMap<String, Arc<Mutex<Vec<u8>>>>,
+    written: usize,
+}
+
+/// One of its files.
+struct CountedFile {
+    folder: Counted,
+    bytes: Arc<Mutex<Vec<u8>>>,
+}
+
+impl Directory for Counted {
+    type File = CountedFile;
+
+    fn read(&self, name: &str) -> io::Result<Option<Vec<u8>>> {
+        Ok(self.0.lock().unwrap().files.get(name).map(|bytes| bytes.lock().unwrap().clone()))
+    }
+
+    fn create(&self, name: &str) -> io::Result<CountedFile> {
+        self.0.lock().unwrap().files.insert(name.to_owned(), Arc::default());
+        self.open(name)
+    }
+
+    fn open(&self, name: &str) -> io::Result<CountedFile> {
+        let bytes = Arc::clone(&self.0.lock().unwrap().files[name]);
+        Ok(CountedFile { folder: self.clone(), bytes })
+    }
+
+    fn rename(&self, from: &str, to: &str) -> io::Result<()> {
+        let files = &mut self.0.lock().unwrap().files;
+        let file = files.remove(from).unwrap();
+        files.insert(to.to_owned(), file);
+        Ok(())
+    }
+
+    fn remove(&self, name: &str) -> io::Result<()> {
+        self.0.lock().unwrap().files.remove(name);
+        Ok(())
+    }
+
+    fn sync(&self) -> io::Result<()> {
+        Ok(())
+    }
+
+    fn path_of(&self, name: &str) -> String {
+        name.to_owned()
+    }
+}
+
+impl DiskFile for CountedFile {
+    fn reserve(&mut self, _offset: u64, _len: u64) -> io::Result<()> {
+        Ok(())
+    }
+
+    fn write_at(&mut self, offset: u64, bytes: &[u8]) -> io::Result<()> {
+        let start = usize::try_from(offset).unwrap();
+        let mut file = self.bytes.lock().unwrap();
+        let len = file.len().max(start + bytes.len());
+        file.resize(len, 0);
+        file[start..start + bytes.len()].copy_from_slice(bytes);
+        self.folder.0.lock().unwrap().written += bytes.len();
+        Ok(())
+    }
+
+    fn sync(&mut self) -> io::Result<()> {
+        Ok(())
+    }
+}
+
+#[test]
+fn a_day_of_pods_writes_three_times_its_records_at_most() {
+    let directory = Counted::default();
+    let mut ledger = Ledger::new(0);
+    let opened = Opened::read(directory.clone(), |_| {}).unwrap().with_chunk(256 * 1024);
+    let mut journal = opened.begin(ledger.snapshot()).unwrap();
+    let (mut records, mut largest) = (0, 0);
+    for pod in 0..20_000_u32 {
+        let add = Change::Reserve { reservation: of_a_pod(pod), moves_cursor: true };
+        let owner = of_a_pod(pod.saturating_sub(200)).owner;
+        let del = Change::Release { pool: PoolKey::new(PoolKind::IpPool, "pool"), owner, at: 1_700_000_000 };
+        let changes = if pod < 200 { vec![add] } else { vec![add, del] };
+        for change in changes {
+            let before = journal.bytes();
+            committed(&mut journal, &mut ledger, &[change]);
+            records += journal.bytes() - before;
+            largest = largest.max(journal.bytes() - before);
+            if journal.wants_compaction() {
+                journal.compact(&mut ledger.snapshot()).unwrap();
+            }
+        }
+    }
+    let written = directory.0.lock().unwrap().written;
+    assert!(journal.position().epoch > 5, "the journal was compacted");
+    assert!(written <= 3 * records, "{written} bytes for {records} bytes of records");
+    assert!(largest <= 512, "{largest} bytes for the record of one address");
+}
+
+/// The reservation of a pod whose texts have the usual lengths.
+fn of_a_pod(number: u32) -> Reservation {
+    let Change::Reserve { reservation, .. } = reserve(number) else { unreachable!() };
+    let attachment = Attachment {
+        pod_name: format!("training-worker-7f9c5d{number:08}"),
+        pod_namespace: "machine-learning".to_owned(),
+        pod_uid: format!("00000000-0000-4000-8000-{number:012x}"),
+        network: "rdma-network".to_owned(),
+        ..Attachment::default()
+    };
+    Reservation { owner: Owner::new(format!("{number:064x}"), "net1"), attachment, ..reservation }
 }
