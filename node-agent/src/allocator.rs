@@ -344,6 +344,7 @@ impl Worker {
             batch.answers.push(if let Some(why) = why { answer.refused(&why) } else { answer });
             return Ok(());
         }
+        let note = changes.iter().find(|change| matches!(change, Change::Note { .. })).cloned();
         let full = match self.add(batch, changes, room)? {
             // The grant waits for room, not for the API server.
             None if self.steps_wait && answer.waits_for_confirmation() => self.make_room(batch.bytes, self.room(1))?,
@@ -353,6 +354,10 @@ impl Worker {
             None => batch.answers.push(answer),
             Some(why) => {
                 self.count(&why);
+                // The journal gets it with the next compaction, which must not write an earlier one.
+                if let Some(note) = note {
+                    self.ledger.apply(&note);
+                }
                 batch.answers.push(answer.refused(&why));
             }
         }

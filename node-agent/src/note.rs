@@ -128,6 +128,8 @@ pub struct Start {
     pub(crate) noted: Noted,
     /// What the journal has of it.
     pub(crate) durable: Noted,
+    /// Whether the journal has what the ledger notes. Otherwise a compaction writes that, so that it must be recorded again.
+    pub(crate) is_recorded: bool,
 }
 
 impl Start {
@@ -141,7 +143,7 @@ impl Start {
             Some(Err(why)) => {
                 warn!(why, "the recorded blocks cannot be used, waiting for the API server");
                 let noted = Noted { uncompared: Some(Position::default()), identity: here, ..Noted::default() };
-                return Self { subject, durable: Noted::default(), noted }.applied(ledger);
+                return Self { subject, durable: Noted::default(), noted, is_recorded: false }.applied(ledger);
             }
         };
         let lost = if here.is_another_boot(&durable.identity) {
@@ -154,7 +156,7 @@ impl Start {
         let uncompared = durable.uncompared.or(Some(position));
         let accepts_loss = durable.accepts_loss;
         let noted = Noted { spec: durable.spec.clone(), identity, lost, uncompared, accepts_loss };
-        Self { subject, noted, durable }.applied(ledger)
+        Self { subject, noted, durable, is_recorded: false }.applied(ledger)
     }
 
     fn applied(self, ledger: &mut Ledger) -> Self {
@@ -165,7 +167,7 @@ impl Start {
     /// The journal has begun a new epoch with the ledger.
     #[must_use]
     pub fn recorded(self) -> Self {
-        Self { durable: self.noted.clone(), ..self }
+        Self { durable: self.noted.clone(), is_recorded: true, ..self }
     }
 
     /// What its notes are about.
@@ -181,6 +183,11 @@ impl Start {
     /// What the journal has of it.
     pub const fn durable(&self) -> &Noted {
         &self.durable
+    }
+
+    /// Whether the journal has what the ledger notes.
+    pub const fn is_recorded(&self) -> bool {
+        self.is_recorded
     }
 }
 

@@ -79,6 +79,8 @@ pub struct Blocks {
     noted: Noted,
     /// What the journal has of it.
     durable: Noted,
+    /// Whether the ledger notes what the journal has.
+    is_recorded: bool,
     /// Whether `noted` is the copy from before the start.
     is_copy: bool,
     standing: Option<Standing>,
@@ -100,7 +102,7 @@ pub struct Blocks {
 impl Blocks {
     /// Nothing is in force yet. `start` is what the journal has. `in_force` receives every change.
     pub fn new(allocator: Allocator, start: Start, readiness: Readiness, in_force: Sender<Option<InForce>>) -> Self {
-        let Start { subject, noted, durable } = start;
+        let Start { subject, noted, durable, is_recorded } = start;
         Self {
             allocator,
             subject,
@@ -108,6 +110,7 @@ impl Blocks {
             in_force,
             noted,
             durable,
+            is_recorded,
             is_copy: true,
             standing: None,
             arrivals: 0,
@@ -174,19 +177,25 @@ impl Blocks {
     async fn put_again(&mut self) {
         let (pools, problems) = usable(&self.noted, self.pause());
         self.configure(pools, problems).await;
-        if self.durable == self.noted {
+        if self.is_saved() {
             info!(generation = self.noted.spec.generation, "blocks recorded");
         }
+    }
+
+    /// Whether nothing is left to record.
+    fn is_saved(&self) -> bool {
+        self.is_recorded && self.durable == self.noted
     }
 
     /// Configures the allocator, and records what is not recorded yet.
     async fn configure(&mut self, pools: Vec<NodePool>, mut problems: Vec<Problem>) {
         let source = if self.is_copy { Source::Copy } else { Source::ApiServer(self.noted.spec.version()) };
-        let note = (self.noted != self.durable).then(|| self.subject.text(&self.noted));
+        let note = (!self.is_saved()).then(|| self.subject.text(&self.noted));
         // An allocator that has stopped allocates nothing.
         let Ok(is_recorded) = self.allocator.configure(pools, source, note).await else { return };
         if is_recorded {
             self.durable = self.noted.clone();
+            self.is_recorded = true;
         }
         problems.extend(unsaved(&self.noted, &self.durable));
         let Noted { spec, lost, identity, .. } = self.noted.clone();
@@ -223,7 +232,7 @@ impl Blocks {
                     self.go_on().await;
                     continue;
                 }
-                () = tokio::time::sleep(RECORD_AGAIN), if self.durable != self.noted => {
+                () = tokio::time::sleep(RECORD_AGAIN), if !self.is_saved() => {
                     self.put_again().await;
                     continue;
                 }

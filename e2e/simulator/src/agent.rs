@@ -366,6 +366,7 @@ impl Node {
         let Some(process) = &mut self.process else { return false };
         let Some(told) = process.watch.next(server) else { return false };
         let lost = process.noted.lost().and_then(version_of);
+        let recorded = process.durable.lost().and_then(version_of);
         let store = process.noted.identity.store.clone();
         let heard = process.hear(told, killed, clock);
         let has_ended = self.has_ended();
@@ -375,7 +376,7 @@ impl Node {
         }
         if has_ended || matches!(heard, Heard::Killed) {
             // What is saved may have discarded the addresses, too.
-            if let Some(version) = lost.filter(|_| self.lost().is_empty()) {
+            if let Some(version) = recorded.filter(|_| self.lost().is_empty()) {
                 self.discard(&version, server);
             }
             return false;

@@ -67,7 +67,10 @@ enum Step {
         container: u8,
     },
     Restart,
-    Fill,
+    /// The disk is full. If it `copies`, as Btrfs and ZFS do, a write over a file needs room, too.
+    Fill {
+        copies: bool,
+    },
     ReadOnly,
     /// The disk works again.
     Repair,
@@ -88,7 +91,8 @@ impl Step {
             17 | 18 => Self::Spec { size: rng.u8(..3) },
             19 => Self::Import { container },
             20 => Self::Restart,
-            21 => [Self::Fill, Self::ReadOnly][usize::from(container % 2)],
+            21 if container % 2 == 0 => Self::Fill { copies: container % 4 == 0 },
+            21 => Self::ReadOnly,
             22 => Self::Repair,
             _ => Self::FailSync { then_read_only: container % 2 == 0 },
         }
@@ -244,6 +248,7 @@ fn keys(pools: u8) -> Vec<PoolKey> {
 
 fn repair(disk: &FakeDisk) {
     disk.set_room(None);
+    disk.set_copy_on_write(false);
     disk.set_read_only(false);
     disk.fail_sync_at(0);
 }
@@ -339,8 +344,9 @@ impl Laboratory {
                 self.agent = None;
                 self.begin()
             }
-            Step::Fill => {
+            Step::Fill { copies } => {
                 self.disk.fill();
+                self.disk.set_copy_on_write(copies);
                 Ok(())
             }
             Step::ReadOnly => {
@@ -349,7 +355,11 @@ impl Laboratory {
             }
             Step::Repair => {
                 repair(&self.disk);
+                let has_waited = self.is_waiting();
                 self.ask(|allocator| async move { allocator.look_for_room().await });
+                if has_waited && !self.is_waiting() && !self.disk.is_cut() {
+                    self.settle_by_answer()?;
+                }
                 Ok(())
             }
             Step::FailSync { then_read_only } => {
@@ -371,6 +381,25 @@ impl Laboratory {
             self.agent = None;
         }
         answer.filter(|answer| !matches!(answer, Err(Failure::Stopped)))
+    }
+
+    /// Whether the journal forgets releases.
+    fn is_waiting(&self) -> bool {
+        self.agent.as_ref().is_some_and(|(_, worker)| worker.is_waiting())
+    }
+
+    /// The journal takes records again, and has what the agent has in memory.
+    fn settle_by_answer(&mut self) -> Result<(), String> {
+        let answer = self.ask(|allocator| async move { allocator.reservations().await });
+        let Some(Ok(reservations)) = answer else { return Ok(()) };
+        let mut found = Held::new();
+        for it in &reservations {
+            // A contested address of an older store is above all others, and not the one that the owner is answered.
+            found.entry((it.pool.clone(), it.owner.clone())).or_insert(it.addr);
+        }
+        self.compare(&found)?;
+        self.settle(found, reservations.into_iter());
+        Ok(())
     }
 
     /// The journal of a disk, and the ledger with it and the older stores that it does not have.
@@ -397,11 +426,13 @@ impl Laboratory {
         let (opened, ledger) = self.read(&self.disk).map_err(|error| format!("refuses its journal: {error}"))?;
         let found = all(&ledger);
         self.compare(&found)?;
+        // Also what a request without an answer had recorded.
+        self.states.push(found.clone());
         let Ok(journal) = opened.begin(ledger.snapshot()) else { return Ok(()) };
         if journal.is_waiting() {
             self.has_waited = true;
         } else {
-            self.settle(found, &ledger);
+            self.settle(found, ledger.reservations());
         }
         self.agent = Some(self.allocator(ledger, journal));
         self.configure();
@@ -443,7 +474,8 @@ impl Laboratory {
                 let now = self.now();
                 for grant in allocation.grants {
                     let key = (grant.pool, owner.clone());
-                    let mut others = self.held.iter().filter(|(other, addr)| **addr == grant.addr && **other != key);
+                    let is_other = |other: &(PoolKey, Owner)| *other != key && !self.open.freed.contains(other);
+                    let mut others = self.held.iter().filter(|(other, addr)| **addr == grant.addr && is_other(other));
                     if let Some((other, addr)) = others.next() {
                         return Err(format!("{addr} of {} is allocated to {owner}, and {} has it", key.0, other.1));
                     }
@@ -496,7 +528,7 @@ impl Laboratory {
                 return Err(format!("{count} addresses are freed instead of {}: {freed:?}", freed.len()));
             }
             Some(Ok(_)) => {
-                let forgets = self.agent.as_ref().is_some_and(|(_, worker)| worker.is_waiting());
+                let forgets = self.is_waiting();
                 for key in freed {
                     self.since.remove(&key);
                     if let Some(addr) = self.held.remove(&key).filter(|_| forgets) {
@@ -548,8 +580,8 @@ impl Laboratory {
     }
 
     /// What a restart has found is what was answered from now on.
-    fn settle(&mut self, found: Held, ledger: &Ledger) {
-        self.since = ledger.reservations().map(|it| ((it.pool, it.owner), it.created)).collect();
+    fn settle(&mut self, found: Held, reservations: impl Iterator<Item = Reservation>) {
+        self.since = reservations.map(|it| ((it.pool, it.owner), it.created)).collect();
         self.held = found;
         self.open = Open::default();
         self.states.push(self.held.clone());

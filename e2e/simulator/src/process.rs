@@ -52,6 +52,8 @@ pub(super) struct Process {
     subject: Subject,
     /// What the journal has of it.
     pub(super) durable: Noted,
+    /// Whether the ledger notes what the journal has.
+    is_recorded: bool,
     pub(super) watch: Watch,
     reports: RefCell<Reports>,
     /// Whether `noted` is the copy from before the start.
@@ -125,6 +127,7 @@ impl Process {
             in_force: None,
             noted: start.noted().clone(),
             durable: start.durable().clone(),
+            is_recorded: start.is_recorded(),
             subject: start.subject().clone(),
             watch: Watch::new("ipamnodes", Some(node.to_owned())),
             reports: RefCell::new(Reports::new(clock.instant().into())),
@@ -290,7 +293,7 @@ impl Process {
 
     /// Tries again to record what could not be recorded.
     pub(super) fn put_again(&mut self, clock: Clock) {
-        if self.durable != self.noted {
+        if !self.is_saved() {
             self.put(clock);
         }
     }
@@ -332,15 +335,21 @@ impl Process {
         usable(&self.noted, self.starting.map(|_| Pause::Starting))
     }
 
+    /// Whether nothing is left to record.
+    fn is_saved(&self) -> bool {
+        self.is_recorded && self.durable == self.noted
+    }
+
     /// Configures the allocator, and records what is not recorded yet. Returns whether the allocator still works.
     fn configure(&mut self) -> bool {
         let (pools, _) = self.usable();
         let source = if self.is_copy { Source::Copy } else { Source::ApiServer(self.noted.spec.version()) };
-        let note = (self.noted != self.durable).then(|| self.subject.text(&self.noted));
+        let note = (!self.is_saved()).then(|| self.subject.text(&self.noted));
         let answer = self.ask(|allocator| async move { allocator.configure(pools, source, note).await }).0;
         let Some(Ok(is_recorded)) = answer else { return false };
         if is_recorded {
             self.durable.clone_from(&self.noted);
+            self.is_recorded = true;
         }
         true
     }

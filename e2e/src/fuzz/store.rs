@@ -55,10 +55,6 @@ impl Directory for Memory {
 
     fn create(&self, name: &str) -> io::Result<MemoryFile> {
         self.files().insert(name.to_owned(), Vec::new());
-        self.open(name)
-    }
-
-    fn open(&self, name: &str) -> io::Result<MemoryFile> {
         Ok(MemoryFile { memory: self.clone(), names: [name.to_owned(), FILE.to_owned()] })
     }
 

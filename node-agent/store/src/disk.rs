@@ -21,8 +21,6 @@ pub trait Directory: Send {
     fn read(&self, name: &str) -> io::Result<Option<Vec<u8>>>;
     /// A new empty file; one of this name is emptied.
     fn create(&self, name: &str) -> io::Result<Self::File>;
-    /// A file that is there, as it is.
-    fn open(&self, name: &str) -> io::Result<Self::File>;
     /// Puts a file in the place of another, at once.
     fn rename(&self, from: &str, to: &str) -> io::Result<()>;
     /// Takes a file away; one that is absent is no error.
@@ -106,10 +104,6 @@ impl Directory for RealDirectory {
 
     fn create(&self, name: &str) -> io::Result<File> {
         OpenOptions::new().write(true).create(true).truncate(true).mode(0o600).open(self.path.join(name))
-    }
-
-    fn open(&self, name: &str) -> io::Result<File> {
-        OpenOptions::new().write(true).open(self.path.join(name))
     }
 
     fn rename(&self, from: &str, to: &str) -> io::Result<()> {

@@ -247,11 +247,6 @@ impl Directory for FakeDisk {
         Ok(FakeFile { disk: self.clone(), inode })
     }
 
-    fn open(&self, name: &str) -> io::Result<FakeFile> {
-        let inode = *self.state().live.get(name).ok_or(io::ErrorKind::NotFound)?;
-        Ok(FakeFile { disk: self.clone(), inode })
-    }
-
     fn rename(&self, from: &str, to: &str) -> io::Result<()> {
         let mut state = self.state();
         state.step()?;

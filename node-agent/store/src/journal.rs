@@ -9,9 +9,9 @@
 //!   has been cut short: refused.
 //! * Each opening writes a new file with a new epoch (temporary file, sync, rename, sync of the directory). So what an
 //!   earlier process wrote but never synced is durable before anything depends on it, and no byte of an older tail is
-//!   in the file. On a full disk the old file is written over by what was read of it instead, which comes to the same and
-//!   takes no room: an agent must be able to start there, for its pods' sake. Where even that cannot be written, the journal
-//!   waits: it takes releases and forgets them at the next start. That is safe, and lets pods be removed.
+//!   in the file. Where the new file cannot be written, because the disk is full or can only be read, the journal waits: it
+//!   takes releases and forgets them at the next start. That is safe, and lets pods be removed. Nothing is appended to
+//!   the old file: its position would move, though the start is not recorded in it.
 
 use std::path::Path;
 use std::{fs, io};
@@ -37,17 +37,9 @@ const MIN_COMPACTION: usize = 4;
 pub struct Opened<D> {
     directory: D,
     epoch: u64,
-    old: Old,
-    chunk: usize,
-}
-
-/// The file that was read.
-#[derive(Default, Debug)]
-struct Old {
-    /// Where its last intact record ends.
-    end: usize,
     /// Sequence of the record that would come next.
     sequence: u64,
+    chunk: usize,
 }
 
 impl<D> Opened<D> {
@@ -64,7 +56,7 @@ impl<D> Opened<D> {
 
     /// How far the history had come; the least there is if there is none.
     pub const fn position(&self) -> Position {
-        Position { epoch: self.epoch, sequence: self.old.sequence.saturating_sub(1) }
+        Position { epoch: self.epoch, sequence: self.sequence.saturating_sub(1) }
     }
 }
 
@@ -96,7 +88,7 @@ impl<D: Directory> Opened<D> {
     pub fn read_or_damaged(directory: D, mut apply: impl FnMut(&Change)) -> Result<Read<D>, StoreError> {
         let bytes = directory.read(FILE).map_err(|error| failed(&directory, "read", error))?;
         let Some(bytes) = bytes else {
-            let new = Self { directory, epoch: 0, old: Old::default(), chunk: CHUNK };
+            let new = Self { directory, epoch: 0, sequence: 0, chunk: CHUNK };
             return Ok(Read::Intact(new));
         };
         let replayed = match replay(&bytes, &mut apply) {
@@ -110,21 +102,24 @@ impl<D: Directory> Opened<D> {
             let file = directory.path_of(FILE);
             warn!(%file, offset = replayed.end, "dropped a record that was cut off by a crash; nobody was told of it");
         }
-        let Replayed { epoch, end, sequence, .. } = replayed;
-        Ok(Read::Intact(Self { directory, epoch, old: Old { end, sequence }, chunk: CHUNK }))
+        let Replayed { epoch, sequence, .. } = replayed;
+        Ok(Read::Intact(Self { directory, epoch, sequence, chunk: CHUNK }))
     }
 
-    /// Starts a new file with `snapshot`, which must be equal to the history; or goes on with the old one where there is no
-    /// room for another. It [waits](Store::is_waiting) where that cannot be written either.
+    /// Starts a new file with `snapshot`, which must be equal to the history. The journal [waits](Store::is_waiting) where the disk
+    /// takes none.
+    ///
+    /// # Errors
+    /// A write failed for another reason. What the disk holds is unknown.
     pub fn begin(self, snapshot: impl IntoIterator<Item = Change>) -> Result<Journal<D>, StoreError> {
         let next = self.epoch.saturating_add(1);
-        let Self { directory, epoch, old, chunk } = self;
+        let Self { directory, epoch, sequence, chunk } = self;
         let (epoch, state) = match new_file(&directory, next, &mut snapshot.into_iter(), chunk) {
             Ok(file) => (next, State::Open(file)),
             Err(Trouble::Lack(lack)) => {
                 let error = lack.error(&directory);
-                warn!(%error, "the agent goes on with the old journal: DEL and CHECK work, ADD is refused while there is no room for its record");
-                (epoch, old.taken_up(&directory, chunk, lack).map_err(|trouble| trouble.error(&directory))?)
+                warn!(%error, "the journal takes no records: DEL and CHECK work, ADD is refused");
+                (epoch, State::Waiting(Waiting { sequence, chunk, lack }))
             }
             Err(trouble) => return Err(trouble.error(&directory)),
         };
@@ -177,29 +172,6 @@ pub fn contents(directory: &Path) -> Result<Option<Contents>, StoreError> {
         }
     }
     Ok(None)
-}
-
-impl Old {
-    /// Writes over the file what was read of it: only then is it known to be on the disk, and its tail to be zero. Without a file the
-    /// journal waits for what the disk lacks.
-    fn taken_up<D: Directory>(self, directory: &D, chunk: usize, lack: Lack) -> Result<State<D::File>, Trouble> {
-        let Self { end, sequence } = self;
-        let read = directory.read(FILE).map_err(|error| Trouble::Failed("read", error))?;
-        let Some(mut bytes) = read else {
-            return Ok(State::Waiting(Waiting { sequence, chunk, lack }));
-        };
-        bytes.iter_mut().skip(end).for_each(|byte| *byte = 0);
-        let written = directory.open(FILE).and_then(|mut file| file.write_at(0, &bytes).map(|()| file));
-        match written.map_err(|error| Trouble::of("write", error)) {
-            Ok(mut file) => {
-                file.sync().map_err(|error| Trouble::Failed("sync", error))?;
-                let compact_beyond = end + MIN_COMPACTION * chunk;
-                Ok(State::Open(OpenFile { file, sequence, end, len: bytes.len(), compact_beyond, chunk }))
-            }
-            Err(Trouble::Lack(lack)) => Ok(State::Waiting(Waiting { sequence, chunk, lack })),
-            Err(failed) => Err(failed),
-        }
-    }
 }
 
 /// The journal, open for commits.

@@ -87,14 +87,23 @@ impl Home {
         }
     }
 
-    /// Starts the agent and waits until it answers.
+    /// Starts the agent and waits until STATUS succeeds.
     pub(crate) async fn serve(&self, faults: &[&str]) -> (Agent, AgentClient) {
+        self.serve_until(faults, async |client| client.probe(deadline()).await.is_ok()).await
+    }
+
+    /// Starts the agent and waits until it is up.
+    pub(crate) async fn serve_until(
+        &self,
+        faults: &[&str],
+        is_up: impl AsyncFn(&AgentClient) -> bool,
+    ) -> (Agent, AgentClient) {
         let mut agent = self.start(faults);
         let address = AgentAddress::Unix(self.path("daemon.sock"));
         let until = deadline();
         loop {
             if let Ok(client) = AgentClient::connect(&address, until).await
-                && client.probe(until).await.is_ok()
+                && is_up(&client).await
             {
                 return (agent, client);
             }

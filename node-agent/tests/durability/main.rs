@@ -196,8 +196,11 @@ async fn without_fallocate_the_journal_is_filled_with_zeros() {
 #[tokio::test]
 async fn without_room_to_write_an_agent_refuses_add_and_says_why() {
     let home = Home::with_spec();
-    let (agent, client) =
-        home.serve(&["-e", "inject=fallocate:error=ENOSPC", "-e", "inject=pwrite64:error=ENOSPC"]).await;
+    let faults = ["-e", "inject=fallocate:error=ENOSPC", "-e", "inject=pwrite64:error=ENOSPC"];
+    // Before it has missed the API server, it refuses for another reason.
+    let has_blocks =
+        async |client: &AgentClient| add(client, "first").await.is_err_and(|it| it.code() != tonic::Code::Unavailable);
+    let (agent, client) = home.serve_until(&faults, has_blocks).await;
     let refused = add(&client, "first").await.unwrap_err();
     assert!(refused.message().contains("no space left for the journal"), "{refused}");
     agent.stop().await;

@@ -54,9 +54,15 @@ impl Node {
     pub(super) fn end(&mut self, acknowledged: Vec<Reservation>, more: bool, power: Option<u8>) {
         // A journal that waits forgets releases.
         let forgets = self.process.as_ref().is_some_and(Process::is_waiting);
+        if forgets {
+            self.deleted = None;
+        }
         self.process = None;
         self.has_leftovers = true;
-        self.disk.owes(acknowledged, more || forgets);
+        // It may have read what is not on the disk, which a power cut takes. Until it has written a file, it answers no ADD with that.
+        if !(forgets && power.is_some()) {
+            self.disk.owes(acknowledged, more || forgets);
+        }
         match power {
             None => self.disk.is_killed(),
             Some(luck) => self.lose_all(luck),

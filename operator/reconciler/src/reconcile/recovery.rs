@@ -19,6 +19,7 @@ use std::time::{Duration, Instant};
 
 use ipam_core::plan::{Claim, ClaimSource};
 use ipam_core::{AddrRange, PoolKey};
+use ipam_crds::NodeBlock;
 
 use super::pool_task::Applied;
 use super::{NodeAction, PoolTask, Reconciler};
@@ -375,19 +376,22 @@ impl Reconciler {
         if !self.sees_losses() {
             return;
         }
-        let is_recorded = |node: &str| {
-            let has_entry = |known: &IpamNodeRecord| known.block(key).is_some();
-            self.ipam_nodes.get(node).is_some_and(has_entry)
+        // An entry, or one that a write in flight may make, with another block of the node does not record this one.
+        let is_recorded = |node: &str, range: &AddrRange| {
+            let known = self.ipam_nodes.get(node).into_iter().flat_map(|known| &known.blocks);
+            let mut entries =
+                known.chain(self.ipam_nodes.all_sent(node).iter().flatten()).filter(|it| key_of(it) == *key);
+            entries.any(|entry| claim_of(node, entry).is_some_and(|claim| claim.range == *range))
         };
         // A block that was free until this leader assigned it is not in use before a write that may have made an entry.
         let is_unused = |node: &str| was_unused(node) && self.ipam_nodes.has_no_entry(node, key);
-        let blocks = lost.into_iter().filter(|(node, _)| !is_recorded(node) && !is_unused(node));
+        let blocks = lost.into_iter().filter(|(node, range)| !is_recorded(node, range) && !is_unused(node));
         let blocks: Vec<Reserved> = blocks.map(|(node, range)| (key.clone(), node, range)).collect();
         self.reserve(blocks, now);
     }
 
-    /// An IPAMNode was deleted. Its blocks that no status records are lost.
-    pub(super) fn ipam_node_lost(&mut self, node: &str, gone: &IpamNodeRecord, now: Instant) {
+    /// An IPAMNode was deleted. Its blocks that no status records are lost, also those of `sent`: writes whose outcome is unknown.
+    pub(super) fn ipam_node_lost(&mut self, node: &str, gone: &IpamNodeRecord, sent: &[Vec<NodeBlock>], now: Instant) {
         if !self.sees_losses() {
             return;
         }
@@ -396,10 +400,8 @@ impl Reconciler {
             status.is_some_and(|status| status.claims().any(|claim| claim.node == node))
         };
         let entries = gone.blocks.iter().chain(gone.intended_blocks.iter().flatten());
-        let lost = entries.filter(|entry| {
-            let key = key_of(entry);
-            !is_recorded(&key) && (gone.write_in_flight || !gone.is_over(&key))
-        });
+        let entries = entries.filter(|entry| gone.write_in_flight || !gone.is_over(&key_of(entry)));
+        let lost = entries.chain(sent.iter().flatten()).filter(|entry| !is_recorded(&key_of(entry)));
         let lost = lost.filter_map(|entry| Some((key_of(entry), node.to_owned(), claim_of(node, entry)?.range)));
         let lost: Vec<Reserved> = lost.collect();
         self.reserve(lost, now);
