@@ -27,7 +27,7 @@ pub(super) fn is_of_an_agent_that_is_down(failure: &Failure) -> bool {
 }
 
 /// Whether the agent of this node is down after this history.
-pub(super) fn is_down(history: &[Action], node: u8) -> bool {
+fn is_down(history: &[Action], node: u8) -> bool {
     !while_down(history, node).is_empty()
 }
 
@@ -129,7 +129,7 @@ fn is_silent(failure: &Failure, later: &[Action]) -> bool {
 }
 
 /// Whether the node's agent may report.
-pub(super) fn reports(action: Action, node: u8) -> bool {
+fn reports(action: Action, node: u8) -> bool {
     match action {
         Action::AgentWork { node: it } | Action::Report { node: it, .. } => it == node,
         Action::Round { .. } => true,

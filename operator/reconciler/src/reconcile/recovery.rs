@@ -376,12 +376,10 @@ impl Reconciler {
         if !self.sees_losses() {
             return;
         }
-        // An entry, or one that a write in flight may make, with another block of the node does not record this one.
+        // An entry with another block of the node does not record this one.
         let is_recorded = |node: &str, range: &AddrRange| {
-            let known = self.ipam_nodes.get(node).into_iter().flat_map(|known| &known.blocks);
-            let mut entries =
-                known.chain(self.ipam_nodes.all_sent(node).iter().flatten()).filter(|it| key_of(it) == *key);
-            entries.any(|entry| claim_of(node, entry).is_some_and(|claim| claim.range == *range))
+            let known = self.ipam_nodes.get(node).and_then(|known| known.claim(node, key));
+            known.is_some_and(|claim| claim.range == *range)
         };
         // A block that was free until this leader assigned it is not in use before a write that may have made an entry.
         let is_unused = |node: &str| was_unused(node) && self.ipam_nodes.has_no_entry(node, key);
