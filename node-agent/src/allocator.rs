@@ -331,7 +331,9 @@ impl Worker {
         batch.configured |= matches!(command, Command::Configure { .. });
         let frees = command.frees();
         if matches!(command, Command::LookForRoom { .. }) {
-            self.begin_again()?;
+            if self.store.is_waiting() {
+                self.compact()?;
+            }
             let room = self.room(1);
             self.make_room(batch.bytes, room)?;
         }
@@ -473,35 +475,20 @@ impl Worker {
         self.versions.send_modify(|version| *version = version.wrapping_add(1));
     }
 
-    /// Has a journal that waits take records, if the disk does by now.
-    fn begin_again(&mut self) -> Result<(), StoreError> {
-        if !self.store.is_waiting() {
-            return Ok(());
-        }
-        match self.store.compact(&mut self.ledger.snapshot()) {
-            Ok(()) => {
-                self.metrics.set_journal(self.store.position(), self.store.bytes());
-                Ok(())
-            }
-            // The disk lacks the same as before, which the log has.
-            Err(lack) if lack.is_harmless() => Ok(()),
-            Err(broken) => Err(broken),
-        }
-    }
-
+    /// Writes the journal once more, as a snapshot. A journal that waits takes records from then on, if the disk does.
     fn compact(&mut self) -> Result<(), StoreError> {
+        let is_waiting = self.store.is_waiting();
         match self.store.compact(&mut self.ledger.snapshot()) {
             Ok(()) => {
                 self.metrics.compactions.inc();
                 self.metrics.set_journal(self.store.position(), self.store.bytes());
                 info!("journal compacted");
-                Ok(())
             }
-            Err(full) if full.is_harmless() => {
-                warn!(error = %full, "journal not compacted, going on with the old one");
-                Ok(())
-            }
-            Err(broken) => Err(broken),
+            // The log has said why the journal waits.
+            Err(lack) if lack.is_harmless() && is_waiting => {}
+            Err(lack) if lack.is_harmless() => warn!(error = %lack, "journal not compacted, going on with the old one"),
+            Err(broken) => return Err(broken),
         }
+        Ok(())
     }
 }

@@ -201,7 +201,7 @@ async fn kill_9_under_load_loses_no_acknowledged_address_and_doubles_none() {
     assert_eq!(agent.wait().await, Some(0));
 }
 
-/// Asks a restarted agent after everything that was told.
+/// Checks each answer that was given against a restarted agent.
 async fn verify(client: &AgentClient, told: &Told) {
     let told = told.lock().unwrap().clone();
     let mut holders = BTreeMap::new();

@@ -87,10 +87,11 @@ pub(super) fn no_pod_has_a_gateway(world: &World) -> Result<(), Broken> {
                 continue;
             };
             let lost = || is_destroyed(&world.records, held).then_some("record destroyed by hand");
-            // A status of an IPPool does not record gateways.
-            let unreported = || world.allowed.unreported.allows_gateway(&held.pool, held.addr, &node.name, pod);
-            let unreported = || unreported().then_some("an IPAMNode was deleted or restored");
-            let reason = world.allowed.released(node, pod, held).or_else(lost).or_else(unreported);
+            // A status of an IPPool does not record gateways. This is asked first: it remembers the pod for as long as the address is the
+            // gateway, and the other reasons may end before that.
+            let is_unreported = world.allowed.unreported.allows_gateway(&held.pool, held.addr, &node.name, pod);
+            let unreported = is_unreported.then_some("an IPAMNode was deleted or restored");
+            let reason = world.allowed.released(node, pod, held).or_else(lost).or(unreported);
             if !world.allowed.judge("gateway-is-free", reason) {
                 let (addr, there) = (held.addr, &node.name);
                 let what = format!("{of_entry} has the gateway {addr} of {}, which {pod} on {there} holds", held.pool);
