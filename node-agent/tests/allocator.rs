@@ -237,6 +237,25 @@ async fn every_address_in_use_can_be_freed_on_a_full_disk_and_nothing_else_takes
 }
 
 #[tokio::test]
+async fn a_journal_that_takes_records_again_has_the_last_note() {
+    let disk = FakeDisk::default();
+    disk.set_read_only(true);
+    let journal = Opened::read(disk.clone(), |_| {}).unwrap().begin([]).unwrap();
+    let mut ledger = Ledger::new(0);
+    ledger.apply(&Change::Note { text: "earlier".to_owned() });
+    let (metrics, _) = Metrics::registered();
+    let (allocator, mut worker) = Allocator::inline(ledger, Box::new(journal), Arc::new(|| 0), metrics);
+    let configured = allocator.configure(Vec::new(), Source::ApiServer(None), Some("last".to_owned()));
+    assert!(!played(&mut worker, configured).await, "the disk takes nothing");
+    disk.set_read_only(false);
+    played(&mut worker, allocator.look_for_room()).await.unwrap();
+    // The agent may end before it asks for the note again.
+    let mut found = Ledger::new(0);
+    Opened::read(disk, |change| found.apply(change)).unwrap();
+    assert_eq!(found.note(), Some("last"));
+}
+
+#[tokio::test]
 async fn a_damaged_journal_records_nothing_and_serves_releases_alone() {
     let folder = tempfile::tempdir().unwrap();
     let path = folder.path().join("store.d");

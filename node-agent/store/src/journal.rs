@@ -209,6 +209,8 @@ struct OpenFile<F> {
     end: usize,
     /// Bytes of the file; those behind `end` are zero.
     len: usize,
+    /// Of them, those that a sync has made durable.
+    synced: usize,
     /// Where the end must be for a compaction to be worth its cost.
     compact_beyond: usize,
     /// Zeros written ahead in one go.
@@ -372,14 +374,25 @@ impl<F: DiskFile> OpenFile<F> {
     /// Writes a record, and makes it durable.
     fn append(&mut self, epoch: u64, changes: &[Change]) -> Result<(), Trouble> {
         let record = record::encode(epoch, self.sequence, &codec::encode(changes));
-        if self.end + record.len() + record::HEADER > self.len {
-            self.extend(self.end + record.len() + record::HEADER)?;
+        let needed = self.end + record.len() + record::HEADER;
+        if needed > self.len {
+            self.extend(needed)?;
         }
-        let written = self.file.write_at(offset(self.end), &record).and_then(|()| self.file.sync());
+        // A crash may leave the start of the record and not the zeros behind it. The file would look cut short.
+        if needed > self.synced {
+            self.sync()?;
+        }
         // Room was made before, so any error is final.
-        written.map_err(|error| Trouble::Failed("write", error))?;
+        self.file.write_at(offset(self.end), &record).map_err(|error| Trouble::Failed("write", error))?;
+        self.sync()?;
         self.end += record.len();
         self.sequence += 1;
+        Ok(())
+    }
+
+    fn sync(&mut self) -> Result<(), Trouble> {
+        self.file.sync().map_err(|error| Trouble::Failed("write", error))?;
+        self.synced = self.len;
         Ok(())
     }
 
@@ -389,7 +402,8 @@ impl<F: DiskFile> OpenFile<F> {
         let more = vec![0; len - self.len];
         let at = offset(self.len);
         let written = self.file.reserve(at, offset(more.len())).and_then(|()| self.file.write_at(at, &more));
-        // Zeros that did get there are as good as none. They become durable together with the record that follows.
+        // Zeros that did get there are as good as none. They become durable together with the record that follows, or before one that
+        // reaches them.
         written.map_err(|error| Trouble::of("extend", error))?;
         self.len = len;
         Ok(())
@@ -410,7 +424,7 @@ fn new_file<D: Directory>(
             drop(directory.remove(NEW_FILE));
         }
     })?;
-    new.file.sync().map_err(|error| Trouble::Failed("sync", error))?;
+    new.sync()?;
     directory.rename(NEW_FILE, FILE).map_err(|error| Trouble::Failed("replace", error))?;
     directory.sync().map_err(|error| Trouble::Failed("sync the directory of", error))?;
     Ok(new)
@@ -450,7 +464,7 @@ fn with_snapshot<F: DiskFile>(
     file.reserve(offset(written), offset(bytes.len()))?;
     file.write_at(offset(written), &bytes)?;
     let compact_beyond = end + (MIN_COMPACTION * chunk).max(end);
-    Ok(OpenFile { file, sequence, end, len, compact_beyond, chunk })
+    Ok(OpenFile { file, sequence, end, len, synced: 0, compact_beyond, chunk })
 }
 
 #[derive(Default)]

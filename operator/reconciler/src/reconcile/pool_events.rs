@@ -299,10 +299,9 @@ impl Reconciler {
     /// unknown. Addresses in use outside its blocks stay unavailable until the agent has reported again.
     fn ipam_node_is_gone(&mut self, name: &str, now: Instant) {
         self.queue.lost(name);
-        let sent = self.ipam_nodes.all_sent(name).to_vec();
         if let Some(gone) = self.ipam_nodes.delete(name) {
             self.pools.values_mut().for_each(|task| task.forget_just_assigned(name));
-            self.ipam_node_lost(name, &gone, &sent, now);
+            self.ipam_node_lost(name, &gone, now);
             // A Node whose records are lost may exist, and its event may arrive later. The finalizer keeps an IPAMNode whose report counts,
             // so such an IPAMNode was not deleted in order.
             let is_lost = self.is_awaited(name) || self.is_recorded(name) || self.report_counts(name, &gone, now);

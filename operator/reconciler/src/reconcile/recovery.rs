@@ -19,7 +19,6 @@ use std::time::{Duration, Instant};
 
 use ipam_core::plan::{Claim, ClaimSource};
 use ipam_core::{AddrRange, PoolKey};
-use ipam_crds::NodeBlock;
 
 use super::pool_task::Applied;
 use super::{NodeAction, PoolTask, Reconciler};
@@ -388,8 +387,8 @@ impl Reconciler {
         self.reserve(blocks, now);
     }
 
-    /// An IPAMNode was deleted. Its blocks that no status records are lost, also those of `sent`: writes whose outcome is unknown.
-    pub(super) fn ipam_node_lost(&mut self, node: &str, gone: &IpamNodeRecord, sent: &[Vec<NodeBlock>], now: Instant) {
+    /// An IPAMNode was deleted. Its blocks that no status records are lost.
+    pub(super) fn ipam_node_lost(&mut self, node: &str, gone: &IpamNodeRecord, now: Instant) {
         if !self.sees_losses() {
             return;
         }
@@ -398,8 +397,10 @@ impl Reconciler {
             status.is_some_and(|status| status.claims().any(|claim| claim.node == node))
         };
         let entries = gone.blocks.iter().chain(gone.intended_blocks.iter().flatten());
-        let entries = entries.filter(|entry| gone.write_in_flight || !gone.is_over(&key_of(entry)));
-        let lost = entries.chain(sent.iter().flatten()).filter(|entry| !is_recorded(&key_of(entry)));
+        let lost = entries.filter(|entry| {
+            let key = key_of(entry);
+            !is_recorded(&key) && (gone.write_in_flight || !gone.is_over(&key))
+        });
         let lost = lost.filter_map(|entry| Some((key_of(entry), node.to_owned(), claim_of(node, entry)?.range)));
         let lost: Vec<Reserved> = lost.collect();
         self.reserve(lost, now);
