@@ -246,7 +246,7 @@ async fn a_journal_that_takes_records_again_has_the_last_note() {
     let (metrics, _) = Metrics::registered();
     let (allocator, mut worker) = Allocator::inline(ledger, Box::new(journal), Arc::new(|| 0), metrics);
     let configured = allocator.configure(Vec::new(), Source::ApiServer(None), Some("last".to_owned()));
-    assert!(!played(&mut worker, configured).await, "the disk takes nothing");
+    assert!(!played(&mut worker, configured).await.unwrap(), "the disk takes nothing");
     disk.set_read_only(false);
     played(&mut worker, allocator.look_for_room()).await.unwrap();
     // The agent may end before it asks for the note again.
