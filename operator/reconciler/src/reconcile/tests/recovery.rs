@@ -337,6 +337,27 @@ fn a_block_without_records_is_reserved_and_nobody_waits() {
     assert_eq!(world.lease, AllocationState::Recovering, "the next leader does not know of it");
 }
 
+#[test]
+fn a_block_is_reserved_though_an_entry_has_another_block_of_its_node() {
+    let mut world = World::new(&["n1", "n2"], &[blue()], vec![]);
+    world.settle();
+    let of_n1 = world.status().allocations[0].range;
+    let known = world.reconciler.ipam_nodes.get("n1").unwrap();
+    let mut blocks = json!(known.blocks);
+    (blocks[0]["startIP"], blocks[0]["endIP"]) = (json!("192.168.0.9"), json!("192.168.0.12"));
+    let edited = object(&json!({"metadata": {"name": "n1", "uid": known.uid, "generation": known.generation + 1,
+        "resourceVersion": "800", "finalizers": known.finalizers}, "spec": {"pools": blocks}}));
+    world.tell(Observed::IpamNode(Event::Apply(edited)));
+    world.version = 900;
+    let wiped = pool_object("blue", world.version, 1, SPEC, &Value::Null);
+    world.tell(Observed::Pool(PoolKind::IpPool, Event::Apply(wiped)));
+    world.node_joins("n0");
+    let calls = world.calls();
+    let claims: Vec<_> = statuses(&calls).into_iter().flat_map(|status| status.allocations.clone()).collect();
+    let of_n0 = claims.iter().find(|claim| claim.node == "n0").unwrap();
+    assert!(!of_n0.range.overlaps(&of_n1), "pods of n1 may have its addresses: {claims:?}");
+}
+
 /// A pool that selects n1 alone: the agent of "cp" is not there, and nobody minds.
 const OF_N1: &str = r#"{"subnet":"192.168.0.0/16","perNodeBlockSize":4,"nodeSelector":{"nodeSelectorTerms":[
     {"matchFields":[{"key":"metadata.name","operator":"In","values":["n1"]}]}]}}"#;
