@@ -391,7 +391,7 @@ impl<F: DiskFile> OpenFile<F> {
     }
 
     fn sync(&mut self) -> Result<(), Trouble> {
-        self.file.sync().map_err(|error| Trouble::Failed("write", error))?;
+        self.file.sync().map_err(|error| Trouble::Failed("sync", error))?;
         self.synced = self.len;
         Ok(())
     }
