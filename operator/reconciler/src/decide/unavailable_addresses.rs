@@ -114,8 +114,13 @@ pub(super) fn find(seen: &DecisionInput<'_>, assignments: &[Assignment]) -> (Una
     for (node, range) in outside {
         // Addresses that an admin has force-released are available to other nodes. That two nodes then report one is a duplicate all the same.
         let is_available = is_revoked(seen, assignments, node);
-        for other in allocating.overlapping(&range).filter(|other| other.node != *node && !is_available) {
-            unavailable_addresses.held.entry(other.node.clone()).or_default().push(range);
+        for other in allocating.overlapping(&range).filter(|other| other.node != *node) {
+            if is_available {
+                // Any report of it may make a duplicate, also one with the same count.
+                unavailable_addresses.awaited.insert(other.node.clone());
+            } else {
+                unavailable_addresses.held.entry(other.node.clone()).or_default().push(range);
+            }
         }
         for (other, common, is_certain) in users(seen, node, &range) {
             if is_certain {

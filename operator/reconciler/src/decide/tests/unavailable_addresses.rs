@@ -57,6 +57,8 @@ fn a_force_released_address_that_another_node_reports_is_a_duplicate() {
     assert_eq!((degraded.status.as_str(), degraded.reason.as_str()), ("True", "DuplicateAddress"));
     assert!(degraded.message.contains("192.168.0.2 on node n2 and on node n1"), "{}", degraded.message);
     assert_eq!(decision.unavailable_addresses.held.get("n2"), None, "n2 may allocate it");
+    let waits_for = BTreeSet::from(["n2".to_owned()]);
+    assert_eq!(decision.unavailable_addresses.awaited, waits_for, "a report of n2 may begin or end the duplicate");
 }
 
 #[test]
