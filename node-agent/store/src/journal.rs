@@ -6,7 +6,7 @@
 //!   durable once and has been damaged since: refused. Without one behind it, it is a write that a crash cut off, of which
 //!   nobody was told.
 //! * The file is zero-filled ahead, and the last [`record::HEADER`] bytes always stay zero. A file that ends otherwise
-//!   has been cut short: refused.
+//!   has been cut short: refused. The zeros are durable before a record reaches them.
 //! * Each opening writes a new file with a new epoch (temporary file, sync, rename, sync of the directory). So what an
 //!   earlier process wrote but never synced is durable before anything depends on it, and no byte of an older tail is
 //!   in the file. Where the new file cannot be written, because the disk is full or can only be read, the journal waits: it
