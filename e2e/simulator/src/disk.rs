@@ -40,6 +40,8 @@ struct Owed {
     reservations: Vec<Reservation>,
     /// A request was under way, so that the journal may have one record more.
     more: bool,
+    /// No power cut can take them.
+    is_durable: bool,
 }
 
 /// What happened to a store that was replaced.
@@ -95,8 +97,9 @@ impl Disk {
 
     /// Sets what the journal must have when the agent starts again: `reservations` are acknowledged. `more` is whether a
     /// request was under way.
-    pub(super) fn owes(&mut self, reservations: Vec<Reservation>, more: bool) {
-        self.owed = Some(Owed { reservations, more });
+    /// `is_durable` is whether no power cut can take them.
+    pub(super) fn owes(&mut self, reservations: Vec<Reservation>, more: bool, is_durable: bool) {
+        self.owed = Some(Owed { reservations, more, is_durable });
     }
 
     /// Whether the disk works, and no sync is to fail.
@@ -151,6 +154,7 @@ impl Disk {
     /// The power was cut. Each part of the unsynced data is kept or lost by chance.
     pub(super) fn lose_power(&mut self, seed: u64) {
         self.cut_at = None;
+        self.owed = self.owed.take().filter(|owed| owed.is_durable);
         let mut rng = fastrand::Rng::with_seed(seed);
         self.store = self.store.after_cut(&mut || rng.bool());
         self.set(self.is);

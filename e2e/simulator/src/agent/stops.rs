@@ -59,10 +59,8 @@ impl Node {
         }
         self.process = None;
         self.has_leftovers = true;
-        // It may have read what is not on the disk, which a power cut takes. Until it has written a file, it answers no ADD with that.
-        if !(forgets && power.is_some()) {
-            self.disk.owes(acknowledged, more || forgets);
-        }
+        // Until it has written a file, it may have read what is not on the disk. It answers no ADD with that.
+        self.disk.owes(acknowledged, more || forgets, !forgets);
         match power {
             None => self.disk.is_killed(),
             Some(luck) => self.lose_all(luck),

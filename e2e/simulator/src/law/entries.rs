@@ -1,6 +1,6 @@
 //! The entries of an IPAMNode agree with the pool's status and spec, once all has settled.
 
-use ipam_core::{AddrRange, PoolKind};
+use ipam_core::{AddrRange, PoolKind, RangeSet};
 use serde_json::Value;
 
 use super::seen::{NO_AGENT, Seen, claims};
@@ -71,8 +71,18 @@ fn has_ended(ipam_node: &Value, entry: &Value) -> bool {
 /// Whether another pool, which may not share the addresses, has them in a Releasing block of another node.
 fn is_released_elsewhere(seen: &Seen<'_>, layout: &Layout, node: &str, run: &AddrRange) -> bool {
     let others = seen.layouts.iter().filter(|other| other.key != layout.key && seen.counts(layout, &other.key));
-    let mut releasing = others.flat_map(|other| claims(seen.object(other), "releasing"));
-    releasing.any(|(of, range)| of != node && range.contains_range(run))
+    let releasing = others.flat_map(|other| claims(seen.object(other), "releasing"));
+    cover(releasing.filter(|(of, _)| of != node).map(|(_, range)| range), run)
+}
+
+/// Whether the ranges together have all addresses of the run.
+fn cover(ranges: impl Iterator<Item = AddrRange>, run: &AddrRange) -> bool {
+    let mut all = RangeSet::new();
+    for (first, last) in ranges.filter(|range| range.family() == run.family()).map(|range| range.numbers()) {
+        all.insert(first, last);
+    }
+    let (first, last) = run.numbers();
+    all.covers(first, last)
 }
 
 /// Addresses that are unavailable by the entry, that no other agent reports as in use, and that are in no block which another node still
@@ -98,13 +108,11 @@ fn barred_for_nobody(seen: &Seen<'_>, layout: &Layout, node: &str, entry: &Value
     let is_of_invalid = || {
         let is_it = |other: &&Layout| other.is_frozen() && seen.counts(layout, &other.key);
         let others = || seen.layouts.iter().filter(is_it);
-        let mut recorded = others().flat_map(|other| claims(seen.object(other), "allocations"));
+        let recorded = others().flat_map(|other| claims(seen.object(other), "allocations"));
         let entries = seen.server.list("ipamnodes").filter_map(|object| object["spec"]["pools"].as_array()).flatten();
-        let mut entries = entries.filter(|entry| others().any(|other| pool_of_entry(entry) == other.key));
-        unreported.is_some_and(|run| {
-            recorded.any(|(_, range)| range.contains_range(&run))
-                || entries.any(|entry| range_of_entry(entry).is_some_and(|range| range.contains_range(&run)))
-        })
+        let entries = entries.filter(|entry| others().any(|other| pool_of_entry(entry) == other.key));
+        let blocks = recorded.map(|(_, range)| range).chain(entries.filter_map(range_of_entry));
+        unreported.is_some_and(|run| cover(blocks, &run))
     };
     let waits = || {
         let blocks = claims(object, "allocations").into_iter().chain(claims(object, "releasing"));
