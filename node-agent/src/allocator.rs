@@ -484,7 +484,7 @@ impl Worker {
                 self.metrics.set_journal(self.store.position(), self.store.bytes());
                 info!("journal compacted");
             }
-            // The log has said why the journal waits.
+            // The agent logs once why the journal waits: see `make_room`.
             Err(lack) if lack.is_harmless() && is_waiting => {}
             Err(lack) if lack.is_harmless() => warn!(error = %lack, "journal not compacted, going on with the old one"),
             Err(broken) => return Err(broken),

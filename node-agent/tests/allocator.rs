@@ -249,7 +249,7 @@ async fn a_journal_that_takes_records_again_has_the_last_note() {
     assert!(!played(&mut worker, configured).await.unwrap(), "the disk takes nothing");
     disk.set_read_only(false);
     played(&mut worker, allocator.look_for_room()).await.unwrap();
-    // The agent may end before it asks for the note again.
+    // The note is there before the watch records it again: the agent may end in between.
     let mut found = Ledger::new(0);
     Opened::read(disk, |change| found.apply(change)).unwrap();
     assert_eq!(found.note(), Some("last"));

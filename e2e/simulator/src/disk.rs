@@ -96,8 +96,7 @@ impl Disk {
     }
 
     /// Sets what the journal must have when the agent starts again: `reservations` are acknowledged. `more` is whether a
-    /// request was under way.
-    /// `is_durable` is whether no power cut can take them.
+    /// request was under way, `is_durable` whether no power cut can take the reservations.
     pub(super) fn owes(&mut self, reservations: Vec<Reservation>, more: bool, is_durable: bool) {
         self.owed = Some(Owed { reservations, more, is_durable });
     }

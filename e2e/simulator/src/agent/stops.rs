@@ -59,7 +59,7 @@ impl Node {
         }
         self.process = None;
         self.has_leftovers = true;
-        // Until it has written a file, it may have read what is not on the disk. It answers no ADD with that.
+        // An agent whose journal waits may have read what is not on the disk. It answers no ADD with that.
         self.disk.owes(acknowledged, more || forgets, !forgets);
         match power {
             None => self.disk.is_killed(),

@@ -277,7 +277,7 @@ impl Laboratory {
         Allocator::inline(ledger, Box::new(journal), clock, Arc::new(Metrics::default()))
     }
 
-    /// An older store with an address that nobody has, for a container without any.
+    /// An older store with a free address, for a container without an address.
     fn older_store(&self, container: u8) -> Option<(String, Reservation)> {
         let (pool, owner) = (keys(0).remove(0), owner(container));
         let addr = IpAddr::from([10, 0, 0, 100 + container]);

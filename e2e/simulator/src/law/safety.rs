@@ -87,8 +87,8 @@ pub(super) fn no_pod_has_a_gateway(world: &World) -> Result<(), Broken> {
                 continue;
             };
             let lost = || is_destroyed(&world.records, held).then_some("record destroyed by hand");
-            // A status of an IPPool does not record gateways. This is asked first: it remembers the pod for as long as the address is the
-            // gateway, and the other reasons may end before that.
+            // A status of an IPPool does not record gateways. This call comes before the other reasons, because it remembers the pod for as
+            // long as the address is the gateway. They may end earlier.
             let is_unreported = world.allowed.unreported.allows_gateway(&held.pool, held.addr, &node.name, pod);
             let unreported = is_unreported.then_some("an IPAMNode was deleted or restored");
             let reason = world.allowed.released(node, pod, held).or_else(lost).or(unreported);

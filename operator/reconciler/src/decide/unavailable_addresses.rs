@@ -116,7 +116,7 @@ pub(super) fn find(seen: &DecisionInput<'_>, assignments: &[Assignment]) -> (Una
         let is_available = is_revoked(seen, assignments, node);
         for other in allocating.overlapping(&range).filter(|other| other.node != *node) {
             if is_available {
-                // Any report of it may make a duplicate, also one with the same count.
+                // Each report of that node may begin or end a duplicate, also one with the same count.
                 unavailable_addresses.awaited.insert(other.node.clone());
             } else {
                 unavailable_addresses.held.entry(other.node.clone()).or_default().push(range);
