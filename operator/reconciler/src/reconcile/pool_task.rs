@@ -37,7 +37,7 @@ pub(super) struct PoolTask {
     pub(super) pending_event: Option<RawObject>,
     /// The last status whose write failed. The write may have taken effect, or may do so later.
     pub(super) unacknowledged: Option<StatusRecord>,
-    /// The plan of a failed status write, until a read of the pool shows whether the write took effect.
+    /// The plan of a failed status write, until a later version of the pool shows whether the write took effect.
     pub(super) doubt: Option<Doubt>,
     /// The resourceVersion that this leader wrote, or that the API server confirmed as current while it led.
     pub(super) confirmed: Option<String>,
@@ -78,9 +78,9 @@ impl Call {
         self.status.is_some() || self.patch.is_some()
     }
 
-    /// Whether it only reads the current version, which shows the outcome of an earlier write.
-    pub(super) fn reads_back(&self) -> bool {
-        !self.writes() && self.applies.is_none()
+    /// Whether it only makes a new version, so that an earlier write cannot take effect any more.
+    pub(super) const fn is_fence(&self) -> bool {
+        matches!(self.patch, Some(MetadataPatch::Fence(_)))
     }
 }
 
@@ -222,7 +222,7 @@ impl PoolTask {
         self.confirmed = None;
     }
 
-    /// The pool's version is known. Returns the nodes that waited for that.
+    /// The last write has an outcome. Returns the nodes that waited for that.
     pub(super) fn end_doubt(&mut self) -> BTreeSet<String> {
         self.doubt.take().map(|doubt| doubt.held).unwrap_or_default()
     }

@@ -93,10 +93,13 @@ impl Reconciler {
             task.call = Some(Call { patch: Some(patch), notes, ..Call::new(call, now) });
             return Some(Command::PatchPool { pool, patch: change });
         }
-        if decision.status.is_some() && task.doubt.is_some() {
-            // The outcome of the last status write must be known first: at most one write may have an unknown outcome.
-            task.call = Some(Call::new(call, now));
-            Some(Command::Confirm { pool })
+        if task.doubt.is_some() {
+            // This patch makes a new version, so that the last status write cannot take effect later. If it has taken effect, the patch
+            // fails, and an event of the watch follows.
+            let patch = MetadataPatch::Fence(format!("{:016x}", self.random.u64(..)));
+            let change = change(&record.life, &patch);
+            task.call = Some(Call { patch: Some(patch), ..Call::new(call, now) });
+            Some(Command::PatchPool { pool, patch: change })
         } else if let Some(status) = decision.status {
             let sent = status.clone();
             let bytes = status.bytes(key.kind);
@@ -110,13 +113,7 @@ impl Reconciler {
             let notes = decision.notes;
             task.call = Some(Call { status: Some(status), bytes, applies, notes, ..Call::new(call, now) });
             Some(Command::WriteStatus { pool, status: sent })
-        } else if applies.is_some() && task.unacknowledged.is_some() {
-            // The status is right already. This patch makes a new version, so that an earlier write cannot change the status later.
-            let patch = MetadataPatch::Fence(format!("{:016x}", self.random.u64(..)));
-            let change = change(&record.life, &patch);
-            task.call = Some(Call { patch: Some(patch), ..Call::new(call, now) });
-            Some(Command::PatchPool { pool, patch: change })
-        } else if (applies.is_some() && !task.is_confirmed()) || task.doubt.is_some() {
+        } else if applies.is_some() && !task.is_confirmed() {
             task.call = Some(Call { applies, ..Call::new(call, now) });
             Some(Command::Confirm { pool })
         } else {
@@ -140,10 +137,8 @@ impl Reconciler {
                     list.wrote(&pool.key.name);
                 }
                 task.not_before = None;
-                // A read back is not a success of the write that is retried now, so the pauses keep growing.
-                if call.reads_back() {
-                    task.due.by(now);
-                } else {
+                // The write before it is retried now. It may fail again, so the pauses keep growing.
+                if !call.is_fence() {
                     task.backoff.reset();
                 }
                 self.succeed(pool, call, version, now);

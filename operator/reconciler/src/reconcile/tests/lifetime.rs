@@ -138,9 +138,9 @@ fn an_ipam_node_stays_until_the_status_says_that_its_block_is_free() {
     report(&mut world, "n1", 0);
     let status = only(world.calls());
     world.fail(status, CallError::Failed("connection refused".into()));
-    let read_back = only(world.calls_after(SECOND));
-    assert!(matches!(read_back, Command::Confirm { .. }), "the entry stays: {read_back:#?}");
-    world.succeed(read_back);
+    let fence = only(world.calls_after(SECOND));
+    assert!(is_fence(&fence), "the entry stays: {fence:#?}");
+    world.succeed(fence);
     let calls = settled_after(&mut world, SECOND);
     assert_eq!(left(&calls), [("n1", 0, false)]);
     assert!(matches!(nodes_written(&calls)[1..], [("n1", NodeAction::Delete(..))]), "{calls:#?}");

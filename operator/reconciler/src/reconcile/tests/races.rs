@@ -367,10 +367,7 @@ fn a_node_waits_while_a_failed_status_write_may_have_been_done() {
         world.tell(Observed::IpamNode(Event::Delete(object(&gone))));
         // The status is right, if the write was not done. A new version makes sure that it cannot be done any more.
         let fence = only(world.calls_after(Duration::from_secs(1)));
-        assert!(
-            matches!(&fence, Command::PatchPool { patch: PoolPatch::Annotation(FENCED_BY, Some(_)), .. }),
-            "{fence:?}"
-        );
+        assert!(is_fence(&fence), "{fence:?}");
         world.succeed(fence);
         let calls = world.settle();
         let written = nodes_written(&calls);
@@ -382,7 +379,7 @@ fn a_node_waits_while_a_failed_status_write_may_have_been_done() {
 }
 
 #[test]
-fn a_failed_status_write_is_read_back_before_the_next() {
+fn a_failed_status_write_is_fenced_before_the_next() {
     let mut world = World::new(&["n1"], &[blue()], vec![]);
     world.settle();
     world.tell(Observed::Node(Event::Delete(("n1".into(), NodeMeta::default()))));
@@ -391,11 +388,38 @@ fn a_failed_status_write_is_read_back_before_the_next() {
         assert_eq!(statuses(std::slice::from_ref(&write)).len(), 1, "{write:?}");
         world.fail(write, CallError::Failed("504".into()));
         assert!(world.calls_after(Duration::from_millis(pause - 1)).is_empty(), "before {pause} ms are over");
-        let read_back = only(world.calls_after(Duration::from_millis(1)));
-        assert!(matches!(read_back, Command::Confirm { .. }), "{read_back:?}");
-        world.succeed(read_back);
+        let fence = only(world.calls_after(Duration::from_millis(1)));
+        assert!(is_fence(&fence), "{fence:?}");
+        world.succeed(fence);
         write = only(world.calls_after(Duration::ZERO));
     }
+}
+
+#[test]
+fn a_node_waits_until_a_failed_status_write_cannot_arrive() {
+    let mut world = World::new(&["n1"], &[blue()], vec![]);
+    world.settle();
+    world.tell(n1_cordoned(true));
+    world.settle();
+    report(&mut world, "n1", 0);
+    world.settle();
+    world.tell(n1_cordoned(false));
+    let assign = only(world.calls());
+    world.succeed(assign);
+    // Before its IPAMNode has the block, the node is cordoned. The status that releases it is on its way for longer than the operator waits.
+    world.tell(n1_cordoned(true));
+    let release = only(world.calls());
+    let released = status_of(&release).clone();
+    world.fail(release, CallError::Failed("no answer".into()));
+    for error in ["no answer", "503"] {
+        let calls = world.calls_after(Duration::from_secs(4));
+        assert!(calls.iter().all(is_fence) && calls.len() == 1, "the block may be released: {calls:#?}");
+        calls.into_iter().for_each(|call| world.fail(call, CallError::Failed(error.into())));
+    }
+    // Now it arrives.
+    world.pool_reads(1, SPEC, &status_json(&released));
+    let calls = world.settle();
+    assert!(!calls.iter().any(Command::assigns), "the block is released: {calls:#?}");
 }
 
 #[test]

@@ -277,6 +277,11 @@ pub(super) fn nodes_written(calls: &[Command]) -> Vec<(&str, &NodeAction)> {
     writes.collect()
 }
 
+/// Whether it only makes a new version of a pool.
+pub(super) fn is_fence(call: &Command) -> bool {
+    matches!(call, Command::PatchPool { patch: PoolPatch::Annotation(FENCED_BY, Some(_)), .. })
+}
+
 pub(super) fn is_creation(call: &Command) -> bool {
     matches!(call, Command::WriteIpamNode(NodeWrite { action: NodeAction::Create { .. }, .. }))
 }
