@@ -49,8 +49,8 @@ pub(super) struct Allowed {
     reported_since: BTreeMap<AssignmentId, Duration>,
     /// Addresses of such an assignment that were in use when its waiver ended. They are allowed until their pods end.
     waived_addresses: BTreeMap<(AssignmentId, IpAddr), &'static str>,
-    /// Pools and nodes of which addresses are waived that the model could not attribute to an assignment.
-    waived_nodes: BTreeSet<(PoolKey, String)>,
+    /// Addresses in use, by pool and node, that the model could not attribute to an assignment, and why they are waived.
+    unattributed: BTreeMap<(PoolKey, String, IpAddr), &'static str>,
     /// The nodes that each pool's annotation names.
     named: BTreeMap<PoolKey, BTreeSet<String>>,
     /// Assignments that were force-released, and that the last backup records.
@@ -59,8 +59,6 @@ pub(super) struct Allowed {
     unguarded: BTreeSet<PoolKey>,
     /// Assignments whose record was lost with a wiped status, and that no status records again.
     wiped: BTreeSet<AssignmentId>,
-    /// Whether the CRDs were deleted.
-    undefined: bool,
     pub(super) unreported: Unreported,
     activity: RefCell<Activity>,
 }
@@ -96,7 +94,7 @@ impl Allowed {
         if !node.is_known(pod) {
             return Some(NO_RECORD);
         }
-        let unattributed = || self.waived_nodes.contains(&(held.pool.clone(), node.name.clone())).then_some(FORCED);
+        let unattributed = || self.unattributed.get(&(held.pool.clone(), node.name.clone(), held.addr)).copied();
         let waived = |id| self.waived.get(&id).or_else(|| self.waived_addresses.get(&(id, held.addr))).copied();
         held.assignment.map_or_else(unattributed, waived)
     }
@@ -142,13 +140,7 @@ impl Allowed {
 
     /// An admin deletes the CRDs.
     pub(super) fn undefine(&mut self, nodes: &[Node]) {
-        self.undefined = true;
         self.unreported.add_all(nodes);
-    }
-
-    /// Whether an admin has deleted the CRDs.
-    pub(super) const fn is_undefined(&self) -> bool {
-        self.undefined
     }
 
     /// A backup was restored: pools that had no finalizer then have none now.
@@ -165,8 +157,9 @@ impl Allowed {
     /// statuses were destroyed before, and no IPAMNode is created for it.
     pub(super) fn leaves_unreported(&mut self, server: &Server, records: &Records, node: &Node) {
         let is_gone = server.get("nodes", &node.name).is_none();
-        if (self.undefined || is_gone) && server.get("ipamnodes", &node.name).is_none() {
-            self.waive(records, node, |it| records.lost_by(it.id).is_some(), UNREPORTED);
+        if server.get("ipamnodes", &node.name).is_none() {
+            let is_unreported = |cause| is_gone || cause == super::UNDEFINE;
+            self.waive(records, node, |it| records.lost_by(it.id).is_some_and(is_unreported), UNREPORTED);
         }
     }
 
@@ -179,6 +172,14 @@ impl Allowed {
             if END_BY_REPORT.contains(known) {
                 *known = cause;
             }
+        }
+    }
+
+    /// Waives the node's addresses in use of pools that `which` accepts, where the model knows no assignment.
+    fn waive_unattributed(&mut self, node: &Node, which: impl Fn(&PoolKey) -> bool, cause: &'static str) {
+        let held = node.held().map(|(_, held)| held).filter(|held| held.assignment.is_none() && which(&held.pool));
+        for held in held {
+            self.unattributed.entry((held.pool.clone(), node.name.clone(), held.addr)).or_insert(cause);
         }
     }
 
@@ -202,17 +203,15 @@ impl Allowed {
         }
         self.end_those_recorded_again(nodes, clock.elapsed);
         self.end_those_reported((server, records, nodes), all_decided, clock.elapsed);
-        self.waived_nodes.retain(|(pool, name)| {
-            let unattributed = |held: &Held| held.pool == *pool && held.assignment.is_none();
+        self.unattributed.retain(|(pool, name, addr), _| {
+            let is_it = |held: &Held| held.pool == *pool && held.addr == *addr && held.assignment.is_none();
             let mut there = nodes.iter().filter(|node| node.name == *name);
-            there.any(|node| node.held().any(|(_, held)| unattributed(held)))
+            there.any(|node| node.held().any(|(_, held)| is_it(held)))
         });
         for replica in replicas.iter().flatten() {
             for node in nodes.iter().filter(|node| replica.may_expire(&node.name, clock)) {
                 self.waive(records, node, |_| true, EXPIRED);
-                for held in node.held().map(|(_, held)| held).filter(|held| held.assignment.is_none()) {
-                    self.waived_nodes.insert((held.pool.clone(), node.name.clone()));
-                }
+                self.waive_unattributed(node, |_| true, EXPIRED);
             }
         }
     }
@@ -234,18 +233,20 @@ impl Allowed {
                     words.filter(|name| !name.is_empty() && *name != FORCE_ALL).map(str::to_owned).collect();
                 let before = self.named.insert(pool.clone(), named.clone()).unwrap_or_default();
                 for node in nodes.iter().filter(|node| named.contains(&node.name) && !before.contains(&node.name)) {
-                    self.force(records, node, &pool);
+                    self.force(server, records, node, &pool);
                 }
             }
         }
     }
 
-    /// Waives the blocks that the node has of the pool at this moment. If the operator awaits reports because records are
-    /// missing, the force-release also ends the wait for this node, for its blocks of all pools.
-    fn force(&mut self, records: &Records, node: &Node, pool: &PoolKey) {
-        let undefined = self.undefined;
-        self.waive(records, node, |it| it.pool == *pool || (undefined && records.lost_by(it.id).is_some()), FORCED);
-        self.waived_nodes.insert((pool.clone(), node.name.clone()));
+    /// Waives the blocks that the node has of the pool at this moment. If the CRDs were deleted, the force-release also ends the wait for
+    /// this node, for its blocks of all pools. Nor does it wait for the blocks of pools that do not exist.
+    fn force(&mut self, server: &Server, records: &Records, node: &Node, pool: &PoolKey) {
+        let is_gone = |of: &PoolKey| server.get(plural_of(of), &of.name).is_none();
+        let is_lost =
+            |it: &Assignment| records.lost_by(it.id).is_some_and(|cause| cause == super::UNDEFINE || is_gone(&it.pool));
+        self.waive(records, node, |it| it.pool == *pool || is_lost(it), FORCED);
+        self.waive_unattributed(node, |of| of == pool, FORCED);
         let blocks = records.recorded().iter().filter(|it| it.node == node.name && it.pool == *pool);
         self.forced.extend(blocks.map(|it| (it.id, it.clone())));
     }

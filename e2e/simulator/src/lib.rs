@@ -18,9 +18,7 @@
 //! What an admin has accepted is allowed by name ([`allowed`]): each reason is counted with the checks that it leaves
 //! out, and with the checks that found an address really assigned twice. These checks are left out without a count:
 //! * what pools with an invalid spec assign and release;
-//! * after a change by an admin, in one check, `assigned-is-recorded`, `gateway-is-free` and
-//!   `force-all-names-releasing-nodes`; after the deletion of the CRDs also `pool-in-use-stays`;
-//! * `assigned-is-recorded` for a block whose record was destroyed and is not recorded again;
+//! * `pool-in-use-stays` for a pool that goes with its CRD;
 //! * whether a grant is ended or idle that a node had before its store was lost or the node was reinstalled;
 //! * CHECK and a repeated ADD of a pod of which the agent has no record;
 //! * `force-all-names-releasing-nodes` for a node that was deselected, cordoned or deleted since the last restore.

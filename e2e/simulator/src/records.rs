@@ -376,6 +376,11 @@ impl Records {
         self.find(pool, node, Some(*range)).is_some()
     }
 
+    /// Whether a status records the addresses for the node.
+    pub(super) fn has(&self, pool: &PoolKey, node: &str, range: &AddrRange) -> bool {
+        self.recorded.iter().any(|it| it.pool == *pool && it.node == node && it.range.contains_range(range))
+    }
+
     /// All recorded assignments.
     pub(super) fn recorded(&self) -> &[Assignment] {
         &self.recorded

@@ -43,6 +43,10 @@ const NEAR: &[(&str, &[(&str, Change)])] = &[
         ("Restore", First), ("Restore", Become("Drain")), ("Backup", Without), ("Backup", Last), ("Cordon", Without), ("Cordon", First),
         ("Cordon", Last), ("Cordon", Other("node")), ("Crowd", Without), ("Crowd", First),
     ]),
+    ("backup-without-the-lease", &[
+        ("Backup", Without), ("Backup", Last), ("Restore", Without), ("Restore", First), ("Restore", Last), ("Crowd", Without), ("Crowd", First),
+        ("Crowd", Last), ("Round", Without), ("Round", First), ("Work", Without), ("Work", First), ("NodeJoins", Without),
+    ]),
     ("call-of-a-former-leader-after-a-wiped-status", &[
         ("WipeStatus", Without), ("WipeStatus", Last), ("WipeStatus", Other("pool")), ("Kill", Without), ("Kill", First), ("Orphan", Without),
         ("Orphan", First), ("Orphan", Last), ("Crowd", Without), ("Start", First),
@@ -57,6 +61,10 @@ const NEAR: &[(&str, &[(&str, Change)])] = &[
     ("leader-ends-before-it-marks-the-last-release.as-its-lease-expires", &[
         ("WithoutAgent", Without), ("WithoutAgent", Other("node")), ("Cordon", Without), ("Cordon", Last), ("Round", Without), ("Round", First),
         ("Round", Other("replica")),
+    ]),
+    ("leader-ends-before-it-marks-the-last-release.of-an-edited-pool", &[
+        ("WithoutAgent", Without), ("WithoutAgent", Other("node")), ("Apply", Without), ("Apply", Other("pool")), ("Apply", Last),
+        ("Pass", Without), ("Pass", First),
     ]),
     ("last-record-deleted-without-a-leader", &[
         ("WithoutAgent", Without), ("WithoutAgent", Other("node")), ("Strip", Without), ("Strip", Other("pool")), ("Remove", Without),

@@ -10,6 +10,7 @@ use std::time::Instant;
 
 use ipam_simulator::known::class;
 use ipam_simulator::long::Long;
+use ipam_simulator::many::ENOUGH;
 use ipam_simulator::{End, Found, Played, Simulator, play_many, recorded};
 
 /// Simulates clusters from seeds and checks the laws. Ends with status 1 at the first seed that breaks one by an unknown fault.
@@ -82,6 +83,12 @@ fn main() -> anyhow::Result<ExitCode> {
         writeln!(out, "seed {} shows the known fault {}", found.seed, found.known.map_or("", |it| it.name))?;
     }
     write!(out, "{}", played.totals)?;
+    if seeds < ENOUGH {
+        writeln!(
+            out,
+            "{seeds} histories are too few: from {ENOUGH} on, what never happened and what a reason left out too often are errors"
+        )?;
+    }
     verdict(&played.wrong())
 }
 

@@ -158,6 +158,11 @@ pub(super) const fn writes(action: Action) -> bool {
     writer(action).is_some()
 }
 
+/// Whether a replica may acquire the Lease.
+pub(super) const fn campaigns(action: Action) -> bool {
+    writes(action) || matches!(action, Action::Campaign { .. } | Action::Lease { .. } | Action::Rest(_))
+}
+
 /// The replica that may make calls.
 pub(super) const fn writer(action: Action) -> Option<u8> {
     match action {
@@ -239,14 +244,21 @@ pub(super) fn pools_with_the_address(failure: &Failure, history: &[Action]) -> B
 
 /// The names and networks of the pools that are applied.
 pub(super) fn networks(history: &[Action]) -> Vec<(&'static str, AddrRange)> {
-    let of_pool = |action: Action| match action {
-        Action::Apply { pool, spec } => {
-            let (_, name, object) = manifest(pool, spec);
-            let network = object["spec"]["subnet"].as_str().or(object["spec"]["cidr"].as_str());
-            let (network, _) = network.and_then(|text| Cidr::parse(text).ok())?;
-            Some((name, network.range()))
-        }
-        _ => None,
-    };
-    history.iter().copied().filter_map(of_pool).collect()
+    history.iter().copied().filter_map(network).collect()
+}
+
+/// The name and the network of a pool that is applied.
+fn network(action: Action) -> Option<(&'static str, AddrRange)> {
+    let Action::Apply { pool, spec } = action else { return None };
+    let (_, name, object) = manifest(pool, spec);
+    let network = object["spec"]["subnet"].as_str().or(object["spec"]["cidr"].as_str());
+    let (network, _) = network.and_then(|text| Cidr::parse(text).ok())?;
+    Some((name, network.range()))
+}
+
+/// Whether the action applies a pool with another network than before.
+pub(super) fn moves(history: &[Action], action: Action) -> bool {
+    let is_earlier =
+        |it: &(&str, AddrRange)| network(action).is_some_and(|(name, range)| it.0 == name && it.1 != range);
+    around(history, |it| it == action).any(|(before, ..)| networks(before).iter().any(is_earlier))
 }

@@ -1,8 +1,8 @@
 //! Faults that neither a restore nor a deletion of the CRDs shows alone.
 
 use super::order::{
-    adds_for_a_user, after, around, ends_a_leader, expires_beside_another, has, is_undefine, names_node, names_pool,
-    put_backs, starts_again, waits_for_reports, writes,
+    adds_for_a_user, after, around, ends_a_leader, expires_beside_another, has, is_undefine, moves, names_node,
+    names_pool, put_backs, starts_again, waits_for_reports, writes,
 };
 use crate::Failure;
 use crate::action::Action;
@@ -24,8 +24,11 @@ fn waits_for_a_node_without_an_agent(failure: &Failure) -> bool {
         && (has(history, is_without_agent) || has_left())
 }
 
-/// A node loses its block, a leader writes, and it ends. By then it has not marked the Lease.
+/// A node loses its block, a leader writes, and it ends. By then it has not marked the Lease. An edit that moves the named pool takes blocks, too.
 pub(super) fn is_of_a_last_release(failure: &Failure) -> bool {
+    let history = &failure.history;
+    let is_edit =
+        |action| matches!(action, Action::Apply { pool, .. } if names_pool(failure, pool) && moves(history, action));
     let releases = |action| {
         matches!(
             action,
@@ -36,9 +39,8 @@ pub(super) fn is_of_a_last_release(failure: &Failure) -> bool {
                 | Action::Remove { .. }
                 | Action::ForceRelease { .. }
                 | Action::ForceAll { .. }
-        )
+        ) || is_edit(action)
     };
-    let history = &failure.history;
     let is_of_it = |(_, _, later): (&[Action], Action, &[Action])| has(after(later, writes), ends_a_leader);
     let has_ended = around(history, releases).any(is_of_it);
     // Its Lease can also expire while it does nothing. Another leader starts then, or starts as the history settles.

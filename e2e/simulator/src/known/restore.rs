@@ -1,8 +1,8 @@
 //! Faults that a restore shows.
 
 use super::order::{
-    address, adds_for_a_user, adds_on, after, around, deletes_ipam_node, has, has_put_back, is_undefine, is_user,
-    names, names_pod_of, names_pool, pools_with_the_address, writer, writes,
+    address, adds_for_a_user, adds_on, after, around, campaigns, deletes_ipam_node, has, has_put_back, is_undefine,
+    is_user, names, names_pod_of, names_pool, pools_with_the_address, writer, writes,
 };
 use crate::Failure;
 use crate::action::{Action, Disk};
@@ -95,6 +95,19 @@ pub(super) fn is_of_a_grant_never_used(failure: &Failure) -> bool {
             .any(|node| node_name(node) == it.node && (is_user(failure, node) || names_pod_of(failure, node)));
         // A law without an address names the pool.
         is_user && address.map_or_else(|| names(failure, &it.pool.name), |address| it.range.contains(address))
+    })
+}
+
+/// The backup is from before any replica could acquire the Lease, so the restored state is that of a new cluster. After the backup a leader
+/// assigns blocks and pods start, also on a node that has the address by the law. After the restore another leader assigns blocks
+/// at once, and a pod starts on the other node.
+/// Not checked: whether the agent reports late. The first leader requests no report.
+pub(super) fn is_of_a_backup_without_the_lease(failure: &Failure) -> bool {
+    has_put_back(failure, |it| {
+        !has(it.before, campaigns)
+            && it.takes_back_writes()
+            && adds_for_a_user(failure, after(it.since, writes))
+            && adds_for_a_user(failure, after(it.later, writes))
     })
 }
 

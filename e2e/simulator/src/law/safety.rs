@@ -19,6 +19,11 @@ use crate::unreported::is_reported;
 use crate::wire::lock;
 use crate::world::World;
 
+/// The last change is by an admin, who may do this.
+const BY_HAND: &str = "an admin did it";
+/// An admin destroyed the record.
+const DESTROYED: &str = "record destroyed by hand";
+
 /// No pool is deleted while a pod has an address of it, unless its CRD is deleted.
 pub(super) fn no_pool_in_use_goes(world: &World, since: u64) -> Result<(), Broken> {
     if world.by_hand == Some(crate::UNDEFINE) {
@@ -47,9 +52,7 @@ pub(super) fn no_pool_in_use_goes(world: &World, since: u64) -> Result<(), Broke
 /// No IPAMNode gets an Active block that no status records for its node, unless an admin destroyed the record. A block
 /// that is recorded as being released is allowed: the write may have been on its way when the release was recorded.
 pub(super) fn what_is_assigned_is_recorded(world: &World, since: u64) -> Result<(), Broken> {
-    if world.by_hand.is_some() {
-        return Ok(());
-    }
+    let by_hand = world.by_hand.map(|_| BY_HAND);
     let server = lock(&world.server);
     for event in server.since("ipamnodes", since).iter().filter(|event| event.change == Change::Applied) {
         let node = text(&event.object, "/metadata/name");
@@ -58,7 +61,11 @@ pub(super) fn what_is_assigned_is_recorded(world: &World, since: u64) -> Result<
         let entries = event.object["spec"]["pools"].as_array().into_iter().flatten();
         for entry in entries.filter(|entry| entry["state"] == "Active" && !was.contains(entry)) {
             let (pool, range) = (pool_of_entry(entry), range_of_entry(entry));
-            if !range.is_some_and(|range| world.records.knows(&pool, &node, &range)) {
+            let is_recorded = range.is_some_and(|range| world.records.has(&pool, &node, &range));
+            let is_lost = || range.is_some_and(|range| world.records.knows(&pool, &node, &range));
+            let reason = || by_hand.or_else(|| is_lost().then_some(DESTROYED));
+            let reason = if is_recorded { None } else { reason() };
+            if !world.allowed.judge("assigned-is-recorded", reason) && !is_recorded {
                 let what = format!("{node} is assigned a block that {pool} does not record: {entry}");
                 return broken("assigned-is-recorded", what);
             }
@@ -71,9 +78,7 @@ pub(super) fn what_is_assigned_is_recorded(world: &World, since: u64) -> Result<
 /// gateway. No
 /// pod of the simulator requests the gateway.
 pub(super) fn no_pod_has_a_gateway(world: &World) -> Result<(), Broken> {
-    if world.by_hand.is_some() {
-        return Ok(());
-    }
+    let by_hand = world.by_hand.map(|_| BY_HAND);
     let server = lock(&world.server);
     let (gateways, mut with_gateway) = (gateways(&server), BTreeSet::new());
     for node in &world.nodes {
@@ -86,12 +91,12 @@ pub(super) fn no_pod_has_a_gateway(world: &World) -> Result<(), Broken> {
                 world.allowed.judge("gateway-is-free", None);
                 continue;
             };
-            let lost = || is_destroyed(&world.records, held).then_some("record destroyed by hand");
+            let lost = || is_destroyed(&world.records, held).then_some(DESTROYED);
             // A status of an IPPool does not record gateways. This call comes before the other reasons, because it remembers the pod for as
             // long as the address is the gateway. They may end earlier.
             let is_unreported = world.allowed.unreported.allows_gateway(&held.pool, held.addr, &node.name, pod);
             let unreported = is_unreported.then_some("an IPAMNode was deleted or restored");
-            let reason = world.allowed.released(node, pod, held).or_else(lost).or(unreported);
+            let reason = world.allowed.released(node, pod, held).or_else(lost).or(unreported).or(by_hand);
             if !world.allowed.judge("gateway-is-free", reason) {
                 let (addr, there) = (held.addr, &node.name);
                 let what = format!("{of_entry} has the gateway {addr} of {}, which {pod} on {there} holds", held.pool);
@@ -123,9 +128,7 @@ fn gateways(server: &Server) -> BTreeMap<(PoolKey, IpAddr), Option<String>> {
 /// The names that the operator writes in place of `*` are of nodes that may lose something of the pool. They do not
 /// include a node that the pool serves and whose block is Active.
 pub(super) fn only_releasing_nodes_are_forced(world: &World, since: u64) -> Result<(), Broken> {
-    if world.by_hand.is_some() {
-        return Ok(());
-    }
+    let by_hand = world.by_hand.map(|_| BY_HAND);
     let server = lock(&world.server);
     for (plural, kind) in POOL_KINDS {
         for event in server.since(plural, since).iter().filter(|event| event.change == Change::Applied) {
@@ -140,7 +143,8 @@ pub(super) fn only_releasing_nodes_are_forced(world: &World, since: u64) -> Resu
                 // Where records are missing, the name ends the wait for the node's report.
                 let is_awaited = may_await_report(&server, &node);
                 let is_wrong = is_in_service(&server, before, &pool, &node);
-                let reason = (is_wrong && is_awaited).then_some("records may be missing");
+                let awaited = is_awaited.then_some("records may be missing");
+                let reason = if is_wrong { by_hand.or(awaited) } else { None };
                 if !world.allowed.judge("force-all-names-releasing-nodes", reason) && is_wrong {
                     let what = format!("{node} takes the place of * on {pool}, which serves it: {before}");
                     return broken("force-all-names-releasing-nodes", what);
@@ -299,7 +303,7 @@ pub(super) fn what_is_held_is_recorded(world: &World) -> Result<(), Broken> {
             let is_invalid = object.is_some_and(|object| super::has_reason(object, "InvalidSpec"));
             let reason = || {
                 // With the CRDs each IPAMNode was deleted, also one that repeated a block that a late status write had removed.
-                let is_lost = is_destroyed || (world.allowed.is_undefined() && object.is_none());
+                let is_lost = is_destroyed || (world.allowed.unreported.contains(&node.name) && object.is_none());
                 let unasked = (is_lost && !has_pools).then_some("no pool assigns blocks");
                 let beside = || is_beside() && is_reported(&server, &node.name, held);
                 let unrecorded = || world.allowed.unrecorded(node, pod, held, is_invalid);
