@@ -64,8 +64,8 @@
 //! * calls and reports that are lost, whose answer is lost, or that arrive after their sender has died or stopped
 //!   waiting; also creations, which no version makes conditional;
 //! * ten HTTP errors, before and after the call takes effect, for each kind of call. A run must show each of them for each
-//!   kind. For reads and for patches of pools, an error on one side of the effect is enough. The deletion of an IPAMNode and the
-//!   creation of the Lease are too rare to require any;
+//!   kind. For reads, patches of pools, the deletion of an IPAMNode and the creation of the Lease, an error on one side of the
+//!   effect is enough;
 //! * replicas and agents that are killed, start, and are stopped beyond their Lease; skewed clocks;
 //! * an admin who edits, deletes, relabels, wipes, and restores a backup, also under a running leader;
 //! * an admin who force-releases (one node, or `*`), allows pools to share addresses and revokes that, removes
@@ -96,6 +96,8 @@
 //! * an agent whose own store was restored and which receives nothing for long, or starts again before it does (it cannot
 //!   know then);
 //! * requests for an address outside their node's block by its value, or for the gateway (`allocateDefaultGateway`);
+//! * another machine under the name of a node, a machine without a UUID, and `--replaced-machine-grace`, which the agent's own tests have;
+//! * `--agent-node-selector`: it matches every node;
 //! * a second interface of a pod in one network, and an IPAMNode that the agent cannot read, which the agent's own tests have;
 //! * a list from a stale cache, because the watches request the most recent one;
 //! * events that are published; `--offline-limit`; the webhooks; more than twelve nodes.

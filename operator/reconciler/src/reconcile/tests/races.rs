@@ -414,7 +414,9 @@ fn a_node_waits_until_a_failed_status_write_cannot_arrive() {
     for error in ["no answer", "503"] {
         let calls = world.calls_after(Duration::from_secs(4));
         assert!(calls.iter().all(is_fence) && calls.len() == 1, "the block may be released: {calls:#?}");
-        calls.into_iter().for_each(|call| world.fail(call, CallError::Failed(error.into())));
+        for call in calls {
+            world.fail(call, CallError::Failed(error.into()));
+        }
     }
     // Now it arrives.
     world.pool_reads(1, SPEC, &status_json(&released));
