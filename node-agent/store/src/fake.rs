@@ -28,6 +28,8 @@ struct State {
     syncs: usize,
     failed_syncs: usize,
     room: Option<usize>,
+    /// The error of a write without room, if it is not the one of a full disk.
+    full: Option<io::ErrorKind>,
     copies_on_write: bool,
     lies: bool,
     read_only: bool,
@@ -90,6 +92,11 @@ impl FakeDisk {
     /// Bytes that all files together may take; `None` is no limit.
     pub fn set_room(&self, room: Option<usize>) {
         self.state().room = room;
+    }
+
+    /// Makes the limit of [`FakeDisk::set_room`] a quota. Otherwise it is the size of the disk.
+    pub fn set_quota(&self) {
+        self.state().full = Some(io::ErrorKind::QuotaExceeded);
     }
 
     /// Lets a write over a file need as much room as it has bytes, or not.
@@ -222,7 +229,7 @@ impl State {
         let others: usize = self.live.values().filter(|i| **i != inode).map(|i| self.inodes[*i].live.len()).sum();
         match self.room {
             Some(room) if others + len.max(self.inodes[inode].live.len()) > room => {
-                Err(io::Error::from(io::ErrorKind::StorageFull))
+                Err(io::Error::from(self.full.unwrap_or(io::ErrorKind::StorageFull)))
             }
             _ => Ok(()),
         }

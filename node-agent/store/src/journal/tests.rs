@@ -317,6 +317,29 @@ fn a_full_disk_is_refused_before_anything_is_written_and_releases_have_room_left
 }
 
 #[test]
+fn a_journal_over_its_quota_works_once_there_is_room() {
+    let disk = FakeDisk::default();
+    disk.set_quota();
+    let (mut journal, mut ledger) = open(&disk).unwrap();
+    committed(&mut journal, &mut ledger, &[reserve(1), reserve(2)]);
+    // The zeros that are there take the next record, and not one that is larger than they are.
+    disk.fill();
+    let refused = journal.make_room(2 * CHUNK, Room::Other { spare: 0 }).unwrap_err();
+    assert!(matches!(refused, StoreError::Full { .. }), "{refused}");
+    committed(&mut journal, &mut ledger, &[release(1)]);
+    drop(journal);
+    let (mut journal, mut ledger) = open(&disk).unwrap();
+    assert!(journal.is_waiting(), "a start needs room for a new file");
+    let refused = journal.make_room(100, Room::Other { spare: 0 }).unwrap_err();
+    assert!(matches!(refused, StoreError::Full { .. }), "{refused}");
+    committed(&mut journal, &mut ledger, &[release(2)]);
+    disk.set_room(None);
+    journal.compact(&mut ledger.snapshot()).unwrap();
+    committed(&mut journal, &mut ledger, &[reserve(3)]);
+    assert_eq!(all(&open(&disk).unwrap().1), all(&ledger));
+}
+
+#[test]
 fn a_journal_that_cannot_be_written_takes_releases_until_it_can() {
     let make: [fn(&FakeDisk); 2] = [|disk| disk.set_read_only(true), FakeDisk::fill];
     for make_unwritable in make {
