@@ -1,5 +1,6 @@
 //! Records of blocks that are lost, or from an earlier time: which reports are requested, and what waits for them.
 
+use super::other_pools::status;
 use super::races::{about_to_release, status_json, statuses};
 use super::*;
 
@@ -523,4 +524,25 @@ fn who_was_let_go_of_is_not_asked_where_a_status_of_ours_turns_out_to_be_written
     let read = pool_object("blue", world.version, 1, SPEC, &freed[0]);
     world.tell(Observed::Pool(PoolKind::IpPool, Event::Apply(read)));
     assert!(awaited(&world).is_empty(), "{:?}", awaited(&world));
+}
+
+#[test]
+fn a_force_release_keeps_reservations_of_other_pools() {
+    let red = r#"{"subnet":"10.0.0.0/16","perNodeBlockSize":4}"#;
+    let mut world = World::new(&["n1"], &[blue(), pool_object("red", 11, 1, red, &json!({}))], vec![]);
+    world.settle();
+    let of_n1 = status(&world, "red").allocations[0].range;
+    // All records of both blocks are lost, and an admin force-releases n1 on one pool.
+    world.lose("n1");
+    world.version = 900;
+    world.tell(Observed::Pool(PoolKind::IpPool, Event::Apply(pool_object("red", 900, 1, red, &Value::Null))));
+    let mut forced = pool_object("blue", 900, 1, SPEC, &Value::Null);
+    forced.metadata.annotations = Some([(FORCE_RELEASE.to_owned(), "n1".to_owned())].into());
+    world.tell(Observed::Pool(PoolKind::IpPool, Event::Apply(forced)));
+    let reserved: Vec<_> = world.reconciler.recovery.reserved().map(|(pool, node, _)| (&*pool.name, &**node)).collect();
+    assert_eq!(reserved, [("red", "n1")]);
+    world.node_joins("n0");
+    world.settle();
+    let claims = status(&world, "red").allocations;
+    assert_eq!(claims.iter().find(|claim| claim.node == "n1").map(|claim| claim.range), Some(of_n1), "{claims:?}");
 }
