@@ -79,3 +79,21 @@ fn what_a_vanished_pool_gave_is_not_let_go_of_across_a_return_that_nobody_looked
     assert!(world.calls_after(grace.saturating_sub(A_MINUTE)).is_empty());
     assert_eq!(nodes_written(&world.calls_after(A_MINUTE)).len(), 1);
 }
+
+#[test]
+fn an_entry_of_a_vanished_pool_outlasts_an_unobserved_grace() {
+    let mut world = World::new(&["n1"], &[blue()], vec![]);
+    world.settle();
+    world.tell(Observed::Pool(PoolKind::IpPool, Event::Delete(blue())));
+    world.tell(Observed::Node(Event::Delete(("n1".into(), NodeMeta::default()))));
+    world.settle();
+    let grace = Settings::default().released_block_grace.unwrap();
+    assert!(world.calls_after(grace.saturating_sub(A_MINUTE)).is_empty());
+    // The Node may have been back while the leader saw none.
+    world.reconciler.nodes_out_of_sight(world.now);
+    assert!(
+        world.calls_after(ALMOST).is_empty(),
+        "the grace is over, and the leader has seen the Node missing for 4 minutes"
+    );
+    assert_eq!(nodes_written(&world.calls_after(A_MINUTE)).len(), 1);
+}
