@@ -510,6 +510,31 @@ fn messages_stay_bounded_however_many_nodes_there_are() {
 }
 
 #[test]
+fn ipam_nodes_that_cannot_be_written_degrade_the_pool() {
+    let (mut scene, record) = served(&["n1", "n2", "n3"]);
+    scene.write_errors.insert("n2".into(), "admission webhook denied the request".into());
+    let decision = scene.decide(&record);
+    let degraded = condition(decision.status.as_ref().unwrap(), DEGRADED);
+    assert_eq!((degraded.status.as_str(), degraded.reason.as_str()), ("True", "NodesNotUpdated"));
+    assert_eq!(
+        degraded.message,
+        "The IPAMNodes of node n2 cannot be written, so their agents do not know their blocks of this pool. The operator tries again. \
+         Last error: admission webhook denied the request"
+    );
+    assert_eq!(decision.notes, [PoolEvent::warning("NodesNotUpdated", &degraded.message)]);
+    let record = written(&record, &decision);
+    scene.write_errors.insert("n3".into(), "forbidden ".repeat(100));
+    let decision = scene.decide(&record);
+    let message = &condition(decision.status.as_ref().unwrap(), DEGRADED).message;
+    assert!(message.contains("2 nodes: n2, n3") && message.contains("forbidden") && message.len() < 600, "{message}");
+    assert_eq!(decision.notes, [], "the event is published once");
+    let record = written(&record, &decision);
+    scene.write_errors.clear();
+    let status = scene.decide(&record).status.unwrap();
+    assert_eq!(condition(&status, DEGRADED).reason, "AsSpecified");
+}
+
+#[test]
 fn conditions_of_others_are_left_alone() {
     let foreign = json!({"conditions": [{"type": "Audited", "status": "True", "reason": "ByHand", "message": "",
         "lastTransitionTime": "2024-01-01T00:00:00Z"}]});

@@ -100,3 +100,30 @@ fn the_retries_of_a_node_step_no_pool() {
     assert!(retries > 5 && is_joined, "{retries}");
     assert_eq!(steps, 0, "pools have nothing to do");
 }
+
+#[test]
+fn a_pool_shows_a_lasting_error_until_a_write_succeeds() {
+    let mut world = World::new(&["n1"], &[blue()], vec![]);
+    // A report of the agent would wake the pool, too.
+    world.has_agents = false;
+    let status = only(world.calls());
+    world.succeed(status);
+    let degraded = |call: &Command| {
+        let conditions = &status_of(call).summary.conditions;
+        conditions.iter().find(|condition| condition.type_ == "Degraded").unwrap().reason.clone()
+    };
+    for _ in 0..2 {
+        let write = only(world.calls_after(10 * SECOND));
+        world.fail(write, CallError::Failed("forbidden".into()));
+        assert!(world.calls_after(Duration::from_millis(100)).is_empty(), "the error may not last");
+    }
+    let write = only(world.calls_after(10 * SECOND));
+    world.fail(write, CallError::Failed("forbidden".into()));
+    let status = only(world.calls());
+    assert_eq!(degraded(&status), "NodesNotUpdated");
+    world.succeed(status);
+    assert_eq!(world.warnings(), ["NodesNotUpdated"]);
+    let write = only(world.calls_after(10 * SECOND));
+    world.succeed(write);
+    assert_eq!(degraded(&only(world.calls())), "AsSpecified");
+}
