@@ -447,3 +447,31 @@ fn force_release_of_all_means_stale_blocks_too() {
     let decision = scene.decide(&record);
     assert_eq!(decision.patch, Some(MetadataPatch::Force(BTreeSet::from(["n1".to_owned(), "n2".to_owned()]))));
 }
+
+#[test]
+fn the_names_that_replace_all_fit_into_an_annotation() {
+    const MOST: usize = 128 * 1024;
+    let all = || BTreeSet::from(["*".to_owned()]);
+    let names: Vec<String> = (0..600).map(|number| format!("{number:03}{}", "n".repeat(250))).collect();
+    let (mut scene, record) = served(&names.iter().map(String::as_str).collect::<Vec<_>>());
+    scene.nodes.clear();
+    let decision = scene.decide(&record);
+    scene.write_ipam_nodes(&record, decision.assignments.as_ref().unwrap());
+    let mut record = written(&record, &decision);
+    record.life.force_release = all();
+    let Some(MetadataPatch::Force(first)) = scene.decide(&record).patch else { panic!("no names") };
+    let bytes: usize = first.iter().map(|name| name.len() + 1).sum();
+    assert!(bytes <= MOST && bytes + names[0].len() >= MOST, "{bytes} bytes");
+    assert!(first.iter().eq(&names[..first.len()]), "they are the first by name");
+    // The condition names the others, and an admin annotates the pool again.
+    record.life.force_release.clone_from(&first);
+    for node in &first {
+        scene.ipam_nodes.get_mut(node).unwrap().blocks[0].state = BlockState::Revoked;
+    }
+    let decision = scene.decide(&record);
+    let message = &condition(decision.status.as_ref().unwrap(), RELEASING).message;
+    assert!(message.contains(&format!("{} nodes", names.len() - first.len())), "{message}");
+    let mut record = written(&record, &decision);
+    record.life.force_release = all();
+    assert_eq!(scene.decide(&record).patch, Some(MetadataPatch::Force(names[first.len()..].iter().cloned().collect())));
+}
