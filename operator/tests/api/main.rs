@@ -8,6 +8,7 @@
 )]
 
 mod server;
+mod watches;
 
 use std::collections::HashMap;
 use std::time::Duration;
@@ -337,8 +338,11 @@ async fn an_event_that_the_api_server_does_not_store_holds_up_nothing() {
     drop(event);
 }
 
-#[tokio::test(start_paused = true)]
-async fn the_end_of_a_grace_needs_no_event() {
+/// The time for which the report of `n1` below counts.
+const REPORT_COUNTS: Duration = Duration::from_mins(2);
+
+/// `n1` has neither a Node nor an IPAMNode any more. What its agent reported last keeps the only block from `n2`.
+async fn missing_with_report() -> Server {
     let one_block = json!({"subnet": "192.168.0.0/24", "perNodeBlockSize": 254});
     let mut all = objects(&["n1", "n2"], vec![pool(10, &one_block, &json!({}))]);
     let mut of_n1 = written("n1", 40);
@@ -355,21 +359,27 @@ async fn the_end_of_a_grace_needs_no_event() {
     tokio::time::sleep(Duration::from_millis(5)).await;
     // The answer, and no event, leads to the wait.
     patch.answer(&written("n1", 41));
-    // n1 has neither object any more. What its agent reported last keeps the only block from n2 for two minutes.
-    let grace = Duration::from_mins(2);
-    let begun = tokio::time::Instant::now();
-    let answers = async {
-        loop {
-            let call = server.call_within(2 * grace).await;
-            let whom = call.body["status"]["allocations"][0]["nodeName"].clone();
-            call.answer(&written("blue", 100));
-            if whom == "n2" {
-                return;
-            }
+    server
+}
+
+/// Answers all calls until a status write assigns the first block to `n2`.
+async fn n2_is_served(server: &mut Server) {
+    loop {
+        let call = server.call_within(2 * REPORT_COUNTS).await;
+        let whom = call.body["status"]["allocations"][0]["nodeName"].clone();
+        call.answer(&written("blue", 100));
+        if whom == "n2" {
+            return;
         }
-    };
-    answers.await;
-    assert!(begun.elapsed() >= grace, "{:?}", begun.elapsed());
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn the_end_of_a_grace_needs_no_event() {
+    let mut server = missing_with_report().await;
+    let begun = tokio::time::Instant::now();
+    n2_is_served(&mut server).await;
+    assert!(begun.elapsed() >= REPORT_COUNTS, "{:?}", begun.elapsed());
 }
 
 /// The next two calls, in the order of their names: Controllers reconcile side by side.
