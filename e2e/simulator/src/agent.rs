@@ -157,6 +157,11 @@ impl Node {
         !self.without_agent
     }
 
+    /// Whether the agent has run and does not run now. It has the blocks of its disk when it starts.
+    pub(super) fn is_down(&self) -> bool {
+        self.process.is_none() && !self.disk.is_empty()
+    }
+
     /// The wall clock jumps by this many seconds.
     pub(super) fn turn_clock(&mut self, seconds: i64) {
         self.skew += seconds;

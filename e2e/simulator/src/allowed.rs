@@ -239,12 +239,12 @@ impl Allowed {
         }
     }
 
-    /// Waives the blocks that the node has of the pool at this moment. If the CRDs were deleted, the force-release also ends the wait for
-    /// this node, for its blocks of all pools. Nor does it wait for the blocks of pools that do not exist.
+    /// Waives the blocks that the node has of the pool at this moment. If the node's report was lost, too, the force-release also ends the
+    /// wait for it, for its lost blocks of all pools. Nor does it wait for lost blocks of pools that do not exist.
     fn force(&mut self, server: &Server, records: &Records, node: &Node, pool: &PoolKey) {
         let is_gone = |of: &PoolKey| server.get(plural_of(of), &of.name).is_none();
-        let is_lost =
-            |it: &Assignment| records.lost_by(it.id).is_some_and(|cause| cause == super::UNDEFINE || is_gone(&it.pool));
+        let is_awaited = self.unreported.contains(&node.name);
+        let is_lost = |it: &Assignment| records.lost_by(it.id).is_some() && (is_awaited || is_gone(&it.pool));
         self.waive(records, node, |it| it.pool == *pool || is_lost(it), FORCED);
         self.waive_unattributed(node, |of| of == pool, FORCED);
         let blocks = records.recorded().iter().filter(|it| it.node == node.name && it.pool == *pool);

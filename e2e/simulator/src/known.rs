@@ -20,8 +20,8 @@ use loss::{is_of_a_node_that_left_before_a_leader, is_of_a_pool_removed_by_hand}
 pub(crate) use order::address;
 use other::{is_of_a_call_of_a_former_leader, is_of_a_last_record_deleted, is_of_a_last_release};
 use restore::{
-    is_of_a_backup_without_the_lease, is_of_a_deleted_report, is_of_a_grant_never_used, is_of_a_lost_store,
-    is_of_an_agent_that_is_down, is_of_an_agent_that_was_down,
+    is_of_a_backup_that_seems_current, is_of_a_backup_without_the_lease, is_of_a_deleted_report,
+    is_of_a_grant_never_used, is_of_a_lost_store, is_of_an_agent_that_is_down, is_of_an_agent_that_was_down,
 };
 
 /// A fault that is known.
@@ -63,7 +63,7 @@ const USED: &[&str] = &["one-holder", "address-has-one-node", "held-is-recorded"
 const LATE_CALL: &[&str] = &["one-holder", "address-has-one-node", other::LEASE_FIRST];
 
 /// All known faults. The first match counts, so a fault with more conditions comes before one with fewer.
-pub const FAULTS: [Fault; 11] = [
+pub const FAULTS: [Fault; 12] = [
     Fault {
         name: "agent-is-down-after-a-restore",
         per_million: 5,
@@ -104,7 +104,13 @@ pub const FAULTS: [Fault; 11] = [
     Fault { name: "store-lost-beside-a-restore", per_million: 10, laws: TWICE, shows: is_of_a_lost_store },
     Fault { name: "never-used-grant-of-a-backup", per_million: 30, laws: USED, shows: is_of_a_grant_never_used },
     Fault { name: "agent-is-down-before-a-restore", per_million: 5, laws: TWICE, shows: is_of_an_agent_that_was_down },
-    Fault { name: "backup-without-the-lease", per_million: 5, laws: TWICE, shows: is_of_a_backup_without_the_lease },
+    Fault {
+        name: "backup-without-the-lease",
+        per_million: 5,
+        laws: UNRECORDED,
+        shows: is_of_a_backup_without_the_lease,
+    },
+    Fault { name: "backup-that-seems-current", per_million: 5, laws: USED, shows: is_of_a_backup_that_seems_current },
 ];
 
 /// The known fault that the shortest history shows.

@@ -47,6 +47,14 @@ const NEAR: &[(&str, &[(&str, Change)])] = &[
         ("Backup", Without), ("Backup", Last), ("Restore", Without), ("Restore", First), ("Restore", Last), ("Crowd", Without), ("Crowd", First),
         ("Crowd", Last), ("Round", Without), ("Round", First), ("Work", Without), ("Work", First), ("NodeJoins", Without),
     ]),
+    ("backup-without-the-lease.of-a-node-that-leaves", &[
+        ("Backup", Without), ("Backup", Last), ("Restore", Without), ("Restore", First), ("Restore", Last), ("Crowd", Without), ("Crowd", First),
+        ("Round", First), ("NodeLeaves", Without), ("NodeLeaves", First), ("NodeLeaves", Other("node")),
+    ]),
+    ("backup-that-seems-current", &[
+        ("Jump", Without), ("Jump", Last), ("Backup", Without), ("Backup", Last), ("Restore", Without), ("Restore", First),
+        ("Restore", Last), ("Crowd", Without), ("Crowd", First), ("Crowd", Last),
+    ]),
     ("call-of-a-former-leader-after-a-wiped-status", &[
         ("WipeStatus", Without), ("WipeStatus", Last), ("WipeStatus", Other("pool")), ("Kill", Without), ("Kill", First), ("Orphan", Without),
         ("Orphan", First), ("Orphan", Last), ("Crowd", Without), ("Start", First),
@@ -82,6 +90,10 @@ const NEAR: &[(&str, &[(&str, Change)])] = &[
         ("Strip", Without), ("Strip", Other("pool")), ("Remove", Without), ("Remove", Other("pool")), ("RemoveIpamNode", Without), ("RemoveIpamNode", First),
         ("RemoveIpamNode", Other("node")), ("Crowd", Without),
     ]),
+    ("pool-and-ipam-node-deleted-by-hand.of-a-pool-that-waited", &[
+        ("Strip", Without), ("Strip", Other("pool")), ("Remove", Without), ("Remove", Other("pool")), ("RemoveIpamNode", Without),
+        ("RemoveIpamNode", First), ("RemoveIpamNode", Other("node")), ("Add", Without),
+    ]),
     ("report-deleted-with-its-ipam-node", &[
         ("RemoveIpamNode", Without), ("RemoveIpamNode", First), ("RemoveIpamNode", Last), ("RemoveIpamNode", Other("node")), ("Restore", Without),
         ("Restore", First), ("Restore", Last), ("Backup", Without), ("Backup", Last), ("Crowd", Without), ("Crowd", Last), ("Work", Without),
@@ -89,6 +101,10 @@ const NEAR: &[(&str, &[(&str, Change)])] = &[
     ("report-deleted-with-its-ipam-node.with-the-crds", &[
         ("Undefine", Without), ("Undefine", First), ("Undefine", Last), ("Restore", Without), ("Restore", First), ("Restore", Last),
         ("Backup", Without), ("Backup", Last), ("Crowd", Without), ("Crowd", Last),
+    ]),
+    ("store-lost-beside-a-restore.of-a-node-that-terminated-before", &[
+        ("PutStoreBack", Without), ("PutStoreBack", First), ("PutStoreBack", Other("node")), ("NodeTerminates", Without), ("NodeTerminates", Last),
+        ("NodeTerminates", Other("node")), ("Restore", Without), ("Restore", First), ("Backup", Without), ("Backup", Last), ("Crowd", Without),
     ]),
     ("store-lost-beside-a-restore", &[
         ("Wipe", Without), ("Wipe", First), ("Wipe", Last), ("Wipe", Other("node")), ("Relabel", Without), ("Relabel", First), ("Relabel", Last),

@@ -11,8 +11,8 @@ use crate::size::REPLICAS;
 
 /// A pool that has the address is deleted without its finalizer, and the IPAMNode of the node is deleted. The records
 /// were written before. No running replica reads its watches between the first and the last of these; a pool that was deleted before goes with
-/// its finalizer. A replica whose call was on its way may read once: it waits after the conflict. Or the pool is created again before the IPAMNode is
-/// deleted, and no running replica reads its watches after that.
+/// its finalizer. A replica whose call was on its way may read once: it waits after the conflict. Or the pool is created again, and no
+/// running replica reads its watches after the IPAMNode was deleted.
 pub(super) fn is_of_a_pool_removed_by_hand(failure: &Failure) -> bool {
     let history = &failure.history;
     let pools = pools_with_the_address(failure, history);
@@ -44,8 +44,12 @@ pub(super) fn is_of_a_pool_removed_by_hand(failure: &Failure) -> bool {
     });
     let is_made_anew = |pool: u8| {
         let applied = |action: Action| matches!(action, Action::Apply { pool: it, .. } if pool_at(it) == pool_at(pool));
-        let gone = after(after(history, |action| deletes(action, pool)), |action| removes(action, pool));
-        has(gone, applied) && is_last_deletion_unseen(failure)
+        let place = |is_it: &dyn Fn(Action) -> bool| history.iter().position(|action| is_it(*action));
+        let places = (place(&|action| deletes(action, pool)), place(&|action| removes(action, pool)));
+        let (Some(strip), Some(remove)) = places else { return false };
+        has(&history[strip.max(remove)..], applied)
+            && has(after(history, writes), |action| deletes_ipam_node(failure, action))
+            && is_last_deletion_unseen(failure)
     };
     stripped.any(|pool| of(pool) || is_made_anew(pool))
         && adds_for_a_user(failure, after(history, writes))

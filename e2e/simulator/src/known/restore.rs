@@ -7,7 +7,7 @@ use super::order::{
 use crate::Failure;
 use crate::action::{Action, Disk};
 use crate::admin::pool_at;
-use crate::size::{MOST_NODES, REPLICAS, node_name};
+use crate::size::{BACKUP_SECONDS, MOST_NODES, REPLICAS, node_name};
 
 /// A restore takes back a block that is in use. No leader that knows of it continues to run. The agent of its node is
 /// down until a leader has acted, so that it does not report the block in time. Then a pod gets the address on another
@@ -107,8 +107,50 @@ pub(super) fn is_of_a_backup_without_the_lease(failure: &Failure) -> bool {
         !has(it.before, campaigns)
             && it.takes_back_writes()
             && adds_for_a_user(failure, after(it.since, writes))
-            && adds_for_a_user(failure, after(it.later, writes))
+            && (adds_for_a_user(failure, after(it.later, writes)) || leaves_unrecorded(failure, it.later))
     })
+}
+
+/// Whether the Node of a user leaves, where the law is about an address without a record.
+fn leaves_unrecorded(failure: &Failure, history: &[Action]) -> bool {
+    let leaves = |action| matches!(action, Action::NodeLeaves { node } if is_user(failure, node));
+    failure.law.law == "held-is-recorded" && has(history, leaves)
+}
+
+/// The Lease of the backup seems to be less than a minute old, because the wall clocks of the replica that wrote it and of the one that acquires
+/// it after the restore are off by about the age of the backup. So the leader takes the restored records for current ones. After the backup a pod
+/// started. The law names its pool or its node.
+/// Not checked: what the restored records release.
+pub(super) fn is_of_a_backup_that_seems_current(failure: &Failure) -> bool {
+    has_put_back(failure, |it| {
+        let Some(at) = it.later.iter().position(|action| writes(*action)) else { return false };
+        let read = writer(it.later[at]).map_or(0, |replica| offset(failure, &it.later[..at], replica));
+        let mut writers = it.before.iter().filter_map(|action| writer(*action));
+        let seems_current = |of: u8| (BACKUP_SECONDS + read - offset(failure, it.before, of)).abs() <= 2 * A_MINUTE;
+        let adds = |node: u8| {
+            (is_user(failure, node) || names_pod_of(failure, node))
+                && has(it.since, |action| adds_on(action, |of| of == node))
+        };
+        !it.is_live() && writers.any(seems_current) && (0..MOST_NODES).any(adds)
+    })
+}
+
+const A_MINUTE: i64 = 60;
+
+/// By how many seconds the wall clock of the replica is off after this history.
+fn offset(failure: &Failure, history: &[Action], of: u8) -> i64 {
+    let has_grace = has(&failure.history, |action| matches!(action, Action::Grace(_)));
+    let mut offset = 0;
+    for action in history {
+        match *action {
+            Action::Start { replica, skew } if replica % REPLICAS == of => {
+                offset = i64::from(if has_grace { skew / 8 } else { skew });
+            }
+            Action::Jump { replica, minutes } if replica % REPLICAS == of => offset += i64::from(minutes) * A_MINUTE,
+            _ => {}
+        }
+    }
+    offset
 }
 
 /// A restore takes back a block that is in use, so that its addresses are outside blocks, and only reports have them as
@@ -150,7 +192,7 @@ fn reports(action: Action, node: u8) -> bool {
     }
 }
 
-/// After the backup a node loses its block, a leader acts, and pods start, at the latest after the restore. The backup is
+/// A node loses its block, a leader acts after the backup, and pods start, at the latest after the restore. The backup is
 /// restored, and a pod starts on the node, at the latest as the history settles. The node's store is lost after that
 /// leader acted, and before a leader acts after the restore. By the law, a pod on this node and one on another node have
 /// the address.
@@ -163,7 +205,10 @@ pub(super) fn is_of_a_lost_store(failure: &Failure) -> bool {
             _ => None,
         };
         let is_of = |lost: u8| {
-            let released = after(after(it.since, |action| takes_block(failure, action, lost)), writes);
+            // A Node that terminates before the backup can lose it after the backup.
+            let is_losing = has(it.before, |action| matches!(action, Action::NodeTerminates { node } if node == lost));
+            let taken = after(it.since, |action| takes_block(failure, action, lost));
+            let released = after(if is_losing { it.since } else { taken }, writes);
             let is_of_another = |node| node != lost && is_user(failure, node);
             let until = it.later.iter().position(|action| writes(*action)).unwrap_or(it.later.len());
             let loses_its_store = |action| loses_store(action) == Some(lost);

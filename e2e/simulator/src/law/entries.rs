@@ -68,11 +68,15 @@ fn has_ended(ipam_node: &Value, entry: &Value) -> bool {
     has_none || reports.any(is_of_it)
 }
 
-/// Whether another pool, which may not share the addresses, has them in a Releasing block of another node.
+/// Whether another pool, which may not share the addresses, has them in a block of another node that is Releasing or of an earlier spec.
 fn is_released_elsewhere(seen: &Seen<'_>, layout: &Layout, node: &str, run: &AddrRange) -> bool {
     let others = seen.layouts.iter().filter(|other| other.key != layout.key && seen.counts(layout, &other.key));
-    let releasing = others.flat_map(|other| claims(seen.object(other), "releasing"));
-    cover(releasing.filter(|(of, _)| of != node).map(|(_, range)| range), run)
+    let blocks = others.flat_map(|other| {
+        let given = claims(seen.object(other), "allocations").into_iter();
+        let stale = given.filter(|(of, range)| other.block_of(of, range).is_none());
+        claims(seen.object(other), "releasing").into_iter().chain(stale)
+    });
+    cover(blocks.filter(|(of, _)| of != node).map(|(_, range)| range), run)
 }
 
 /// Whether the ranges together have all addresses of the run.
@@ -85,8 +89,8 @@ fn cover(ranges: impl Iterator<Item = AddrRange>, run: &AddrRange) -> bool {
     all.covers(first, last)
 }
 
-/// Addresses that are unavailable by the entry, that no other agent reports as in use, and that are in no block which another node still
-/// releases of another pool. A previous gateway is unavailable as long as blocks are being released or are of an earlier spec. Other laws check that this ends.
+/// Addresses that are unavailable by the entry, that no other agent reports as in use, and that are in no block of another pool which another node still
+/// releases or is to release. A previous gateway is unavailable as long as blocks are being released or are of an earlier spec. Other laws check that this ends.
 fn barred_for_nobody(seen: &Seen<'_>, layout: &Layout, node: &str, entry: &Value) -> Option<AddrRange> {
     let law = "held-elsewhere-is-true";
     let mut runs = entry["heldElsewhere"].as_array().into_iter().flatten().filter_map(range_of_entry);

@@ -19,13 +19,13 @@ use crate::records::{AssignmentId, POOL_KINDS, pool_of_entry, range_of_entry};
 use crate::replica::Replica;
 use crate::request::Wish;
 use crate::server::{Backup, NAMESPACE, Server, text};
-use crate::size::{REPLICAS, node_name};
+use crate::size::{BACKUP_SECONDS, REPLICAS, node_name};
 use crate::wire::lock;
 use crate::{RESTORE, UNDEFINE, Unproven};
 
 /// A backup is at least this old when it is restored. By the age of its Lease the next leader knows that it may be one,
 /// however far the wall clocks of two replicas are apart.
-const BACKUP_AGE: Duration = Duration::from_mins(6);
+const BACKUP_AGE: Duration = Duration::from_secs(BACKUP_SECONDS.unsigned_abs());
 
 impl World {
     /// Time passes while leaders renew their Lease.
@@ -173,7 +173,7 @@ impl World {
         for node in self.machines() {
             let it = &self.nodes[usize::from(node)];
             let has_ipam_node = lock(&self.server).get("ipamnodes", &it.name).is_some();
-            if has_ipam_node || it.pools() > 0 || it.held().next().is_some() {
+            if has_ipam_node || it.pools() > 0 || it.is_down() || it.held().next().is_some() {
                 admin::act(&mut lock(&self.server), Action::NodeJoins { node });
             }
             self.nodes[usize::from(node)].lose_word();

@@ -544,8 +544,9 @@ impl Reconciler {
     }
 }
 
+/// Whether it has a block, or is to get one again that another writer took away.
 fn has_blocks(record: &IpamNodeRecord) -> bool {
-    !record.blocks.is_empty()
+    !record.blocks.is_empty() || record.intended_blocks.as_ref().is_some_and(|intended| !intended.is_empty())
 }
 
 impl PoolTask {

@@ -195,6 +195,19 @@ fn a_status_write_marks_the_lease_once_it_is_done() {
 }
 
 #[test]
+fn the_lease_records_blocks_that_another_writer_took_away() {
+    let mut world = World::new(&["n1"], &[blue()], vec![]);
+    world.settle();
+    world.tell(Observed::Pool(PoolKind::IpPool, Event::Delete(blue())));
+    let mut without = empty("n1");
+    world.version += 1;
+    without.metadata.resource_version = Some(world.version.to_string());
+    world.tell(Observed::IpamNode(Event::Apply(without)));
+    assert_eq!(world.reconciler.wanted_state(), AllocationState::Allocated);
+    assert_eq!(nodes_written(&world.calls())[0].1.blocks().len(), 1, "it gets its block again");
+}
+
+#[test]
 fn a_lease_that_says_the_same_wakes_no_node() {
     let mut world = World::led_by(AllocationState::Allocated, &["n1", "n2"], &[blue()], vec![]);
     world.lease_fails = true;
