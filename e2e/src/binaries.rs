@@ -1,21 +1,23 @@
 //! Our own three binaries, built by cargo when somebody first asks, so that tests and the demo need nothing beforehand.
 //! cargo decides what is stale; the lock only keeps parallel tests from queueing up inside cargo without a word.
 //!
-//! `NV_IPAM_E2E_PROFILE=release` builds operator and agent as they are shipped, each by itself: the agent then has its own `agent`
-//! profile, as the plugin always has its own `shim` profile.
+//! `NV_IPAM_E2E_PROFILE=release` builds all three as they are in the images. The plugin is always built like that where Rust's target for
+//! musl can be had.
 
 use std::fs;
 use std::path::{Path, PathBuf};
-use std::process::{Command, Stdio};
 use std::sync::OnceLock;
 use std::time::Duration;
 
 use anyhow::{Context, Result, anyhow, bail, ensure};
+use ipam_images::cargo::{self, executable, rustc_side};
+use ipam_images::platform::Platform;
+use ipam_images::programs::Program;
 use serde_json::Value;
 
+use crate::assets;
 use crate::lock::Lock;
 use crate::progress::{Step, say};
-use crate::{assets, child};
 
 /// Paths of the binaries.
 #[derive(Clone, Debug)]
@@ -42,24 +44,51 @@ fn build_now() -> Result<Binaries> {
     let lock = target_folder().join("e2e-binaries.lock");
     let _lock = Lock::take(&lock, "building the binaries")?;
     let profile = std::env::var("NV_IPAM_E2E_PROFILE").unwrap_or_else(|_| "dev".to_owned());
-    let built = if profile == "release" {
-        let operator = ["--package=ipam-operator", "--bins", "--profile=release"];
-        let agent = ["--package=ipam-node-agent", "--bins", "--profile=agent"];
-        let mut built = cargo("cargo build of the operator as it is shipped", &operator, None)?;
-        built.extend(cargo("cargo build of the node agent as it is shipped", &agent, None)?);
-        built
-    } else {
-        let daemons = [selection(), &["--profile", &profile]].concat();
-        cargo("cargo build of operator and node agent", &daemons, None)?
+    let platform = Platform::of_this_machine();
+    if profile == "release" {
+        let platform = platform?;
+        return Ok(Binaries {
+            controller: as_shipped(Program::Operator, platform)?,
+            agent: as_shipped(Program::Agent, platform)?,
+            plugin: as_shipped(Program::Plugin, platform)?,
+        });
+    }
+    let daemons = [selection(), &["--profile", &profile]].concat();
+    let built = cargo_build("cargo build of operator and node agent", &daemons, None)?;
+    let plugin = match platform.and_then(|platform| platform.install().map(|()| platform)) {
+        Ok(platform) => as_shipped(Program::Plugin, platform)?,
+        Err(reason) => plugin_for_glibc(&reason, assets::are_pinned())?,
     };
-    let (target, flags) = static_target()?;
-    let plugin = ["--package=ipam-cni", "--bins", "--profile=shim", "--target", &target];
-    let built_plugin = cargo("cargo build of the CNI plugin", &plugin, flags)?;
     Ok(Binaries {
-        controller: executable(&built, "ipam-controller")?,
-        agent: executable(&built, "ipam-node")?,
-        plugin: executable(&built_plugin, "nv-ipam")?,
+        controller: executable(&built, Program::Operator.name())?,
+        agent: executable(&built, Program::Agent.name())?,
+        plugin,
     })
+}
+
+/// Builds a program as it is in the images.
+fn as_shipped(program: Program, platform: Platform) -> Result<PathBuf> {
+    let step = Step::start(&format!("cargo build of {} as it is shipped", program.name()));
+    let built = program.build(platform)?;
+    step.done();
+    Ok(built)
+}
+
+/// The plugin on a machine without the target for musl: linked statically against glibc.
+///
+/// # Errors
+/// When the tools are pinned. CI must test the plugin that is shipped.
+fn plugin_for_glibc(reason: &anyhow::Error, are_pinned: bool) -> Result<PathBuf> {
+    ensure!(!are_pinned, "cannot build the CNI plugin as it is shipped: {reason:#}");
+    say(&format!("{reason:#}; linking the plugin statically against glibc instead"));
+    let host = host()?;
+    let plugin = ["--package=ipam-cni", "--bins", "--profile=shim", "--target", &host];
+    let built = cargo_build(
+        "cargo build of the CNI plugin",
+        &plugin,
+        Some("-C target-feature=+crt-static -C relocation-model=static"),
+    )?;
+    executable(&built, Program::Plugin.name())
 }
 
 /// Where cargo builds to.
@@ -93,81 +122,15 @@ pub fn workspace() -> PathBuf {
     here.parent().unwrap_or(here).to_owned()
 }
 
-/// The plugin's target and compiler flags: musl where its standard library is installed or rustup can add it.
-fn static_target() -> Result<(String, Option<&'static str>)> {
-    let musl = format!("{}-unknown-linux-musl", std::env::consts::ARCH);
-    if has_standard_library(&musl)? {
-        return Ok((musl, None));
-    }
-    if assets::on_path("rustup").is_some() {
-        let title = format!("rustup target add {musl}");
-        let step = Step::start(&title);
-        let output = child::output(rustc_side("rustup").args(["target", "add", &musl])).context(title)?;
-        step.done();
-        if output.status.success() {
-            return Ok((musl, None));
-        }
-        say(String::from_utf8_lossy(&output.stderr).trim());
-    }
-    without_musl(&musl, assets::are_pinned())
-}
-
-/// The same where the target `musl` is not installed: glibc, linked statically.
-///
-/// # Errors
-/// When the tools are pinned. CI must test the plugin that is shipped.
-fn without_musl(musl: &str, are_pinned: bool) -> Result<(String, Option<&'static str>)> {
-    ensure!(
-        !are_pinned,
-        "cannot build the CNI plugin as it is shipped, because the target {musl} is not installed: run `rustup target \
-         add {musl}`"
-    );
-    say(&format!("no standard library for {musl}: linking the plugin statically against glibc instead"));
-    Ok((host()?, Some("-C target-feature=+crt-static -C relocation-model=static")))
-}
-
-fn has_standard_library(target: &str) -> Result<bool> {
-    let output = rustc_side("rustc")
-        .args(["--print", "target-libdir", "--target", target])
-        .output()
-        .context("cannot start rustc")?;
-    let folder = PathBuf::from(String::from_utf8_lossy(&output.stdout).trim());
-    let mut libraries = fs::read_dir(folder).into_iter().flatten().flatten();
-    Ok(libraries.any(|entry| entry.file_name().to_string_lossy().starts_with("libstd-")))
-}
-
 fn host() -> Result<String> {
     let output = rustc_side("rustc").arg("-vV").output().context("cannot start rustc")?;
     let said = String::from_utf8_lossy(&output.stdout).into_owned();
     said.lines().find_map(|line| line.strip_prefix("host: ")).map(str::to_owned).context("rustc -vV names no host")
 }
 
-/// A command run where rust-toolchain.toml applies.
-fn rustc_side(program: &str) -> Command {
-    let mut command = Command::new(program);
-    command.current_dir(workspace()).stdin(Stdio::null());
-    command
-}
-
-/// The cargo that runs us, or the one on the path, as if nobody had run us by it.
-pub(crate) fn cargo_command() -> Command {
-    let mut command = rustc_side(&std::env::var("CARGO").unwrap_or_else(|_| "cargo".to_owned()));
-    for (name, _) in std::env::vars_os() {
-        // What cargo tells the program it runs (us) is not for another cargo: some build scripts would take it for a change.
-        let name = name.to_string_lossy().into_owned();
-        if ["CARGO_PKG_", "CARGO_MANIFEST_", "CARGO_BIN_", "CARGO_CRATE_", "CARGO_PRIMARY_"]
-            .iter()
-            .any(|own| name.starts_with(own))
-        {
-            command.env_remove(name);
-        }
-    }
-    command
-}
-
 /// Runs `cargo build` and answers its messages, one JSON object per line.
-fn cargo(title: &str, arguments: &[&str], flags: Option<&str>) -> Result<Vec<Value>> {
-    let mut command = cargo_command();
+fn cargo_build(title: &str, arguments: &[&str], flags: Option<&str>) -> Result<Vec<Value>> {
+    let mut command = cargo::command();
     command.args(["build", "--quiet", "--message-format=json-render-diagnostics"]).args(arguments);
     if let Some(flags) = flags {
         command.env("RUSTFLAGS", flags);
@@ -190,37 +153,13 @@ fn cargo(title: &str, arguments: &[&str], flags: Option<&str>) -> Result<Vec<Val
     Ok(fs::read_to_string(messages.path())?.lines().filter_map(|line| serde_json::from_str(line).ok()).collect())
 }
 
-/// The path of a program among cargo's messages.
-fn executable(messages: &[Value], name: &str) -> Result<PathBuf> {
-    messages
-        .iter()
-        .filter(|message| {
-            message["reason"] == "compiler-artifact"
-                && message["target"]["name"] == name
-                && message["profile"]["test"] == false
-        })
-        .find_map(|message| message["executable"].as_str())
-        .map(PathBuf::from)
-        .with_context(|| format!("cargo built no program {name}"))
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
 
     #[test]
-    fn programs_are_found_in_what_cargo_says() {
-        let line = r#"{"reason":"compiler-artifact","target":{"name":"nv-ipam"},"profile":{"test":false},"executable":"/t/nv-ipam"}"#;
-        let test = line.replace("false", "true").replace("/t/", "/t/deps/");
-        let messages = ["{\"reason\":\"build-finished\"}", &test, line].map(|line| serde_json::from_str(line).unwrap());
-        assert_eq!(executable(&messages, "nv-ipam").unwrap(), PathBuf::from("/t/nv-ipam"));
-        assert!(executable(&messages, "other").is_err());
-    }
-
-    #[test]
     fn pinned_tools_require_the_musl_target() {
-        let error = without_musl("m-linux-musl", true).unwrap_err().to_string();
-        assert!(error.ends_with("run `rustup target add m-linux-musl`") && error.lines().count() == 1, "{error}");
-        assert!(without_musl("m-linux-musl", false).unwrap().1.is_some(), "else glibc, with flags");
+        let error = plugin_for_glibc(&anyhow!("run `rustup target add it`"), true).unwrap_err().to_string();
+        assert!(error.ends_with("as it is shipped: run `rustup target add it`"), "{error}");
     }
 }

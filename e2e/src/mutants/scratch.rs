@@ -17,7 +17,6 @@ use serde_json::Value;
 
 use super::search::{Missed, Player, search};
 use super::{Found, Mutant};
-use crate::binaries::cargo_command;
 use crate::lock::Lock;
 
 /// What of a tree is no source.
@@ -109,7 +108,7 @@ impl Scratch {
 
 /// Runs cargo in a folder and returns what it prints on standard output.
 fn cargo(folder: &Path, arguments: &[&str], variables: &[(&str, &Path)]) -> Result<String> {
-    let mut command = cargo_command();
+    let mut command = ipam_images::cargo::command();
     command.args(arguments).current_dir(folder).envs(variables.iter().copied());
     let output = command.output().context("cannot start cargo")?;
     ensure!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
