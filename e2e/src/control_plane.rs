@@ -81,12 +81,11 @@ impl ControlPlane {
     fn start_for(purpose: Purpose) -> Result<Self> {
         assets::ensure(&assets::CONTROL_PLANE)?;
         let state = StateDir::create()?;
-        pki::write(&state.join("pki"))?;
+        pki::write(&state.join("pki"), &[], &[])?;
         let (port, etcd_port, etcd_peer) = (Port::reserve()?, Port::reserve()?, Port::reserve()?);
         let etcd = start_etcd(purpose, &state, &etcd_port, &etcd_peer)?;
         let kubeconfig = state.join("kubeconfig");
-        let user =
-            json!({"client-certificate": state.join("pki/admin.crt"), "client-key": state.join("pki/admin.key")});
+        let user = pki::user(&state.join("pki"), pki::ADMIN);
         write_kubeconfig(&kubeconfig, &state, &port, &user)?;
         let kubectl = Kubectl::new(assets::path(Tool::Kubectl)?, kubeconfig);
         if purpose == Purpose::AuditedTests {
@@ -320,20 +319,8 @@ fn copy_folder(from: &Path, to: &Path) -> Result<()> {
     Ok(())
 }
 
-/// A kubeconfig is YAML, of which JSON is a part.
 fn write_kubeconfig(path: &Path, state: &StateDir, port: &Port, user: &serde_json::Value) -> Result<()> {
-    let cluster = json!({
-        "server": format!("https://127.0.0.1:{}", port.number()),
-        "certificate-authority": state.join("pki").join(pki::CA),
-    });
-    let config = json!({
-        "apiVersion": "v1", "kind": "Config", "current-context": "e2e", "preferences": {},
-        "contexts": [{"name": "e2e", "context": {"cluster": "e2e", "user": "e2e"}}],
-        "clusters": [{"name": "e2e", "cluster": cluster}],
-        "users": [{"name": "e2e", "user": user}],
-    });
-    std::fs::write(path, serde_json::to_vec_pretty(&config)?)
-        .with_context(|| format!("cannot write {}", path.display()))
+    pki::write_kubeconfig(path, &format!("https://127.0.0.1:{}", port.number()), &state.join("pki"), user)
 }
 
 /// Asks `/readyz` until it says ok. On a thread of its own: the caller may or may not be inside an async runtime.

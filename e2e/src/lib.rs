@@ -19,6 +19,7 @@ pub mod eventually;
 pub mod fuzz;
 pub mod http;
 pub mod kubectl;
+pub mod kubernetes;
 pub mod lock;
 pub mod mutants;
 pub mod netns;

@@ -36,8 +36,8 @@ pub struct Image {
     pub platform: Platform,
     /// The files, a list for each layer.
     pub layers: Vec<Vec<File>>,
-    /// The program that runs if the pod names none.
-    pub entrypoint: Option<String>,
+    /// The command line that runs if the pod names none; empty without one.
+    pub entrypoint: Vec<String>,
     /// The user of the program if the pod names none, as `UID:GID`. Without one, it is root.
     pub user: Option<String>,
     /// When it was created, in RFC 3339.
@@ -117,8 +117,8 @@ fn add_image(blobs: &mut Blobs, image: &Image) -> Result<(Value, u64)> {
         history.push(json!({"created": image.created, "created_by": format!("cargo images: {}", names.join(" "))}));
     }
     let mut settings = json!({"WorkingDir": "/", "Labels": image.labels});
-    if let Some(entrypoint) = &image.entrypoint {
-        settings["Entrypoint"] = json!([entrypoint]);
+    if !image.entrypoint.is_empty() {
+        settings["Entrypoint"] = json!(image.entrypoint);
     }
     if let Some(user) = &image.user {
         settings["User"] = json!(user);

@@ -160,7 +160,7 @@ impl Contents {
         Ok(archive::Image {
             platform: self.platform,
             layers,
-            entrypoint: image.entrypoint.map(|program| format!("/{}", program.name())),
+            entrypoint: image.entrypoint.map(|program| format!("/{}", program.name())).into_iter().collect(),
             user: (image.entrypoint == Some(Program::Operator)).then(|| USER.to_owned()),
             created: release.created.clone(),
             labels: release.labels(image),

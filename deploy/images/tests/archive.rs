@@ -19,7 +19,7 @@ fn image(platform: Platform) -> Image {
     Image {
         platform,
         layers: vec![vec![file("ipam-node", "a program", true)], vec![file("licenses/a/LICENSE", "words", false)]],
-        entrypoint: Some("/ipam-node".to_owned()),
+        entrypoint: vec!["/ipam-node".to_owned()],
         user: None,
         created: "2026-01-02T03:04:05Z".to_owned(),
         labels: BTreeMap::from([("org.opencontainers.image.version".to_owned(), "1".to_owned())]),

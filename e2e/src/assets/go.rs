@@ -185,7 +185,10 @@ fn ensure_go(tools: &[Tool]) -> Result<()> {
 
 fn package(tool: Tool) -> String {
     match tool {
-        Tool::KubeApiserver | Tool::Kubectl => format!("k8s.io/kubernetes/cmd/{}", tool.name()),
+        Tool::Multus => "gopkg.in/k8snetworkplumbingwg/multus-cni.v4/cmd/multus".to_owned(),
+        Tool::KubeApiserver | Tool::ControllerManager | Tool::Scheduler | Tool::Kubelet | Tool::Kubectl => {
+            format!("k8s.io/kubernetes/cmd/{}", tool.name())
+        }
         Tool::Etcd => "go.etcd.io/etcd/server/v3".to_owned(),
         Tool::Helm => "helm.sh/helm/v4/cmd/helm".to_owned(),
         Tool::CertManager => ".".to_owned(),

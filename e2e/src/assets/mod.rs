@@ -8,6 +8,7 @@
 //! CNI plugin must then be linked against musl, as it is shipped (`binaries`).
 
 pub(crate) mod cache;
+pub mod debian;
 mod go;
 mod version;
 
@@ -24,6 +25,14 @@ pub enum Tool {
     KubeApiserver,
     /// The store behind the API server.
     Etcd,
+    /// The controllers of Kubernetes.
+    ControllerManager,
+    /// Chooses nodes for pods.
+    Scheduler,
+    /// Runs the pods of a node.
+    Kubelet,
+    /// CNI: attaches further networks to a pod.
+    Multus,
     /// The command line client.
     Kubectl,
     /// The package manager that installs our chart.
@@ -43,8 +52,12 @@ pub enum Tool {
 }
 
 /// All tools; kube-apiserver first, because its build compiles most of what the others need.
-pub const ALL: [Tool; 10] = [
+pub const ALL: [Tool; 14] = [
     Tool::KubeApiserver,
+    Tool::ControllerManager,
+    Tool::Scheduler,
+    Tool::Kubelet,
+    Tool::Multus,
     Tool::Kubectl,
     Tool::Etcd,
     Tool::Helm,
@@ -59,6 +72,9 @@ pub const ALL: [Tool; 10] = [
 /// The tools of a control plane.
 pub const CONTROL_PLANE: [Tool; 3] = [Tool::KubeApiserver, Tool::Kubectl, Tool::Etcd];
 
+/// What a whole cluster needs besides those.
+pub const CLUSTER: [Tool; 4] = [Tool::ControllerManager, Tool::Scheduler, Tool::Kubelet, Tool::Multus];
+
 /// The standard CNI plugins.
 pub const PLUGINS: [Tool; 5] = [Tool::Bridge, Tool::Macvlan, Tool::HostDevice, Tool::Loopback, Tool::HostLocal];
 
@@ -68,6 +84,10 @@ impl Tool {
         match self {
             Self::KubeApiserver => "kube-apiserver",
             Self::Etcd => "etcd",
+            Self::ControllerManager => "kube-controller-manager",
+            Self::Scheduler => "kube-scheduler",
+            Self::Kubelet => "kubelet",
+            Self::Multus => "multus",
             Self::Kubectl => "kubectl",
             Self::Helm => "helm",
             Self::CertManager => "cert-manager",
@@ -167,8 +187,9 @@ fn find(tool: Tool) -> Option<PathBuf> {
 fn find_with_origin(tool: Tool) -> Option<(PathBuf, &'static str)> {
     let searched: &[&'static str] = match tool {
         _ if are_pinned() => &[],
-        // A program of our own making is nowhere else.
+        // A program of our own making is nowhere else. The programs of a whole cluster are all of one version.
         Tool::CertManager => &[],
+        tool if CLUSTER.contains(&tool) => &[],
         tool if tool.is_plugin() => &["CNI_PATH"],
         _ => &["KUBEBUILDER_ASSETS", "PATH"],
     };

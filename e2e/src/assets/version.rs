@@ -59,7 +59,9 @@ pub(super) fn printed(tool: Tool, path: &Path) -> String {
 fn ask(tool: Tool, path: &Path) -> Option<(bool, String)> {
     let arguments: &[&str] = match tool {
         Tool::Kubectl => &["version", "--client"],
-        Tool::KubeApiserver | Tool::Etcd => &["--version"],
+        Tool::KubeApiserver | Tool::ControllerManager | Tool::Scheduler | Tool::Kubelet | Tool::Multus | Tool::Etcd => {
+            &["--version"]
+        }
         Tool::Helm => &["version", "--short"],
         _ => &[],
     };

@@ -34,6 +34,14 @@ pub fn helm(arguments: &[&str]) -> Result<String> {
     run(arguments, home.path(), None)
 }
 
+/// Runs helm against a cluster; answers stdout. `home` is where it keeps its own files.
+///
+/// # Errors
+/// When it fails; the message is what it said.
+pub fn helm_on(kubeconfig: &Path, home: &Path, arguments: &[&str]) -> Result<String> {
+    run(arguments, home, Some(kubeconfig))
+}
+
 /// The arguments that the chart's default values give to the container of its `Deployment` or `DaemonSet`, as `kind` says.
 /// Variables of the pod are not filled in.
 ///

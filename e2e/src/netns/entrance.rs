@@ -64,7 +64,7 @@ impl Entrance {
     }
 
     /// Process id of pid 1 as seen one pid namespace above its own.
-    pub(super) fn pid_above(&self) -> Result<String> {
+    pub(crate) fn pid_above(&self) -> Result<String> {
         let ids = status_field(self.pid.as_raw_nonzero().get(), "NSpid").context("pid 1 of the namespaces has gone")?;
         ids.split_whitespace()
             .rev()
@@ -73,20 +73,20 @@ impl Entrance {
             .with_context(|| format!("NSpid {ids}: not in a namespace below"))
     }
 
-    pub(super) fn is_rootless(&self) -> bool {
+    pub(crate) fn is_rootless(&self) -> bool {
         self.rootless
     }
 }
 
 /// The processes that hold namespaces open. Dropping it ends everything inside.
-pub(super) struct Holder {
+pub(crate) struct Holder {
     outermost: Child,
     entrance: Entrance,
 }
 
 impl Holder {
     /// Starts `command`, which ends in `warden init`, `depth` processes below the one that we start.
-    pub(super) fn start(mut command: Command, depth: usize, rootless: bool) -> Result<Self> {
+    pub(crate) fn start(mut command: Command, depth: usize, rootless: bool) -> Result<Self> {
         let mut outermost = command
             .process_group(0)
             .stdin(Stdio::piped())
@@ -104,7 +104,7 @@ impl Holder {
         Ok(Self { outermost, entrance: Entrance { pid, rootless } })
     }
 
-    pub(super) fn entrance(&self) -> &Entrance {
+    pub(crate) fn entrance(&self) -> &Entrance {
         &self.entrance
     }
 }
@@ -129,7 +129,7 @@ fn descend(from: Pid, depth: usize) -> Result<Pid> {
 }
 
 /// Fails with one line when a program that we need is not installed.
-pub(super) fn need(programs: &[(&str, &str)]) -> Result<()> {
+pub(crate) fn need(programs: &[(&str, &str)]) -> Result<()> {
     for (program, package) in programs {
         // Administrators' folders are not always in a user's PATH.
         let there = crate::assets::on_path(program).is_some();
@@ -139,7 +139,7 @@ pub(super) fn need(programs: &[(&str, &str)]) -> Result<()> {
 }
 
 /// Waits for a file of a node to appear, seen from inside.
-pub(super) fn await_file(entrance: &Entrance, path: &str, within: Duration) -> Result<()> {
+pub(crate) fn await_file(entrance: &Entrance, path: &str, within: Duration) -> Result<()> {
     eventually_blocking(path, within, || match entrance.run(&["test", "-e", path]) {
         Ok(_) => Ok(()),
         Err(_) => Err(anyhow!("it is not there")),

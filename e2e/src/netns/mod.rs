@@ -7,10 +7,10 @@
 //! Root is used when we have it, else a user namespace. Nothing outside the sandbox changes, and all of it goes with the harness.
 
 mod cni;
-mod entrance;
+pub(crate) mod entrance;
 mod node;
 mod pod;
-mod sandbox;
+pub(crate) mod sandbox;
 
 pub use cni::CniError;
 pub use entrance::Entrance;

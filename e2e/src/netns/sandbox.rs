@@ -86,7 +86,7 @@ fn relay_words(socket: &Path, port: u16) -> Result<Vec<OsString>> {
     Ok(warden::words()?.into_iter().chain(ends.map(OsString::from)).collect())
 }
 
-pub(super) fn await_relay(relay: &mut Process) -> Result<()> {
+pub(crate) fn await_relay(relay: &mut Process) -> Result<()> {
     let log = relay.log().to_owned();
     relay.ready("it listens", RELAY_READY, || match std::fs::read_to_string(&log) {
         Ok(text) if text.contains(warden::relay::LISTENING) => Ok(()),
@@ -124,5 +124,5 @@ fn attempt(rootless: bool) -> Result<Holder> {
 }
 
 /// A pid namespace dies with its pid 1, and that with `unshare`; no mount travels out.
-pub(super) const UNSHARE: [&str; 8] =
+pub(crate) const UNSHARE: [&str; 8] =
     ["--net", "--mount", "--pid", "--fork", "--kill-child", "--mount-proc", "--propagation=private", "--"];

@@ -35,6 +35,13 @@ pub(super) fn run(program: &str, arguments: &[&str]) -> Result<ExitCode> {
     Ok(ExitCode::from(u8::try_from(code).unwrap_or(u8::MAX)))
 }
 
+/// Removes the cgroups of this name from all hierarchies once the harness has gone. Those of dying processes stay for a moment.
+pub(super) fn sweep_cgroups(name: &str) -> Result<ExitCode> {
+    wait_for_harness();
+    eventually_blocking("removing the cgroups", Duration::from_mins(1), || crate::kubernetes::cgroups::remove(name))?;
+    Ok(ExitCode::SUCCESS)
+}
+
 /// Removes `directory` once the harness has gone. Processes that are still dying may write into it for a moment.
 pub(super) fn sweep(directory: &str) -> Result<ExitCode> {
     wait_for_harness();

@@ -4,6 +4,7 @@
 //! * `init [ORIGINALS DIR:NAME,NAME...]`: pid 1 of a pid namespace; it ends, and with it all inside, when stdin closes; the
 //!   named entries of each DIR become the namespace's own;
 //! * `sweep DIR`: removes DIR when stdin closes;
+//! * `sweep-cgroups NAME`: removes the cgroups of this name when stdin closes;
 //! * `relay FROM TO`: carries TCP connections across network namespaces by way of a Unix socket;
 //! * `get HOST:PORT PATH`: one HTTP request, answer on stdout;
 //! * `ping ADDRESS MILLISECONDS`: an ICMP echo, so that no ping program need be installed.
@@ -48,6 +49,7 @@ fn dispatch(arguments: &[OsString]) -> Result<ExitCode> {
         ["guard", "--", program, rest @ ..] => guard::run(program, rest),
         ["init", rest @ ..] => init::run(rest),
         ["sweep", directory] => guard::sweep(directory),
+        ["sweep-cgroups", name] => guard::sweep_cgroups(name),
         ["relay", from, to] => relay::run(from, to),
         ["get", address, path] => get(address, path),
         ["ping", address, milliseconds] => ping::run(address, milliseconds),
