@@ -10,6 +10,7 @@
 pub mod assets;
 pub mod binaries;
 pub mod cases;
+mod cgroups;
 pub mod chart;
 pub mod child;
 pub mod cluster;

@@ -14,6 +14,7 @@ use serde_json::{Value, json};
 
 use super::{Kubernetes, images};
 use crate::assets::cache;
+use crate::cgroups;
 use crate::eventually::eventually_blocking;
 use crate::kubectl::Kubectl;
 use crate::lock::Lock;
@@ -137,7 +138,7 @@ fn down() -> Result<()> {
     eventually_blocking("the cluster ends", ENDS, || {
         ensure!(lock()?.is_some(), "its process runs");
         ensure!(!directory.exists(), "{} is there", directory.display());
-        Ok::<_, anyhow::Error>(())
+        cgroups::remove(&directory.file_name().unwrap_or_default().to_string_lossy())
     })?;
     let _ = fs::remove_file(file("cluster.json")?);
     print("The cluster has ended.")

@@ -4,8 +4,8 @@
 //! the nodes. The nodes have a second interface on the segment `br1`, for secondary networks. The machine reaches the API server by
 //! a relay on loopback. It needs root: kubelet and containerd mount and make cgroups.
 
-pub(crate) mod cgroups;
 pub mod command;
+mod groups;
 pub mod images;
 mod node;
 mod servers;
@@ -29,7 +29,7 @@ use crate::process::Process;
 use crate::state::StateDir;
 use crate::warden;
 
-use cgroups::Cgroups;
+use groups::Cgroups;
 pub use node::{Node, SECONDARY};
 
 /// Enough for a machine under heavy load.

@@ -143,24 +143,23 @@ fn prepare(inside: &Entrance, plan: &Plan<'_>) -> Result<()> {
     for plugin in plugins {
         inside.run(&["ln", "-s", &plugin.display().to_string(), "/opt/cni/bin/"])?;
     }
+    // One plugin and not a list: of a list, Multus keeps only the types of the plugins for DEL.
     let bridge = json!({
         "cniVersion": "1.0.0", "name": "pods",
-        "plugins": [{
-            "type": "bridge", "bridge": "cni0", "isGateway": true, "ipMasq": false, "hairpinMode": true,
-            "ipam": {
-                "type": "host-local", "dataDir": "/run/cni-ipam",
-                "ranges": [[{"subnet": pod_network(plan.index)}]], "routes": [{"dst": "0.0.0.0/0"}],
-            },
-        }],
+        "type": "bridge", "bridge": "cni0", "isGateway": true, "ipMasq": false, "hairpinMode": true,
+        "ipam": {
+            "type": "host-local", "dataDir": "/run/cni-ipam",
+            "ranges": [[{"subnet": pod_network(plan.index)}]], "routes": [{"dst": "0.0.0.0/0"}],
+        },
     });
     let multus = json!({
         "cniVersion": "1.0.0", "name": "multus", "type": "multus",
         "kubeconfig": plan.state.join("nodes.kubeconfig"),
-        "clusterNetwork": "/etc/cni/net.d/10-bridge.conflist",
+        "clusterNetwork": "/etc/cni/net.d/10-bridge.conf",
         "binDir": "/opt/cni/bin", "confDir": "/etc/cni/net.d",
         "logLevel": "error", "logFile": plan.state.join(plan.name).join("multus.log"),
     });
-    write(inside, "/etc/cni/net.d/10-bridge.conflist", &bridge.to_string())?;
+    write(inside, "/etc/cni/net.d/10-bridge.conf", &bridge.to_string())?;
     write(inside, "/etc/cni/net.d/00-multus.conf", &multus.to_string())
 }
 
@@ -239,6 +238,8 @@ fn start_kubelet(inside: &Entrance, plan: &Plan<'_>, folder: &Path) -> Result<Pr
         "evictionHard": {
             "memory.available": full, "nodefs.available": full, "nodefs.inodesFree": full, "imagefs.available": full,
         },
+        // A killed agent is started again within a second.
+        "crashLoopBackOff": {"maxContainerRestartPeriod": "1s"},
         "registryPullQPS": 0, "eventRecordQPS": 0, "syncFrequency": "5s", "maxPods": 250,
     });
     write(inside, "/run/kubelet.yaml", &config.to_string())?;

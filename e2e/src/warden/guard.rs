@@ -38,7 +38,7 @@ pub(super) fn run(program: &str, arguments: &[&str]) -> Result<ExitCode> {
 /// Removes the cgroups of this name from all hierarchies once the harness has gone. Those of dying processes stay for a moment.
 pub(super) fn sweep_cgroups(name: &str) -> Result<ExitCode> {
     wait_for_harness();
-    eventually_blocking("removing the cgroups", Duration::from_mins(1), || crate::kubernetes::cgroups::remove(name))?;
+    eventually_blocking("removing the cgroups", Duration::from_mins(1), || crate::cgroups::remove(name))?;
     Ok(ExitCode::SUCCESS)
 }
 

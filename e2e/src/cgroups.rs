@@ -1,55 +1,11 @@
-//! The cgroups below which kubelets make those of pods. They are this run's own, and go with it.
+//! Control groups of a run, in version 2 or in all hierarchies of version 1.
 
 use std::fs;
-use std::os::unix::process::CommandExt;
 use std::path::{Path, PathBuf};
-use std::process::{Child, Command, Stdio};
 
 use anyhow::{Context, Result, anyhow};
 
-use crate::progress::say;
-use crate::{child, warden};
-
 const ROOT: &str = "/sys/fs/cgroup";
-
-/// The cgroups of a run. A helper process removes them after the run, also if the harness is killed.
-pub(super) struct Cgroups {
-    name: String,
-    janitor: Child,
-}
-
-impl Cgroups {
-    /// Makes cgroups of this name for these nodes.
-    ///
-    /// # Errors
-    /// If this is not allowed here.
-    pub(super) fn create(name: &str, nodes: &[String]) -> Result<Self> {
-        let mut janitor: Command = warden::command()?;
-        janitor.args(["sweep-cgroups", name]).process_group(0).stdin(Stdio::piped()).stdout(Stdio::null());
-        let janitor = janitor.spawn().context("cannot start the janitor of the cgroups")?;
-        let made = Self { name: name.to_owned(), janitor };
-        for hierarchy in hierarchies()? {
-            for node in nodes {
-                make(&hierarchy, &[name, node]).with_context(|| format!("no cgroup below {}", hierarchy.display()))?;
-            }
-        }
-        Ok(made)
-    }
-
-    /// The `cgroupRoot` of a node's kubelet.
-    pub(super) fn root(&self, node: &str) -> String {
-        format!("/{}/{node}", self.name)
-    }
-}
-
-impl Drop for Cgroups {
-    fn drop(&mut self) {
-        drop(self.janitor.stdin.take());
-        if let Err(error) = child::ended(&mut self.janitor, child::AMPLE) {
-            say(&format!("the janitor of the cgroups {}: {error}", self.name));
-        }
-    }
-}
 
 /// The root folder of version 2, or those of all hierarchies of version 1.
 fn hierarchies() -> Result<Vec<PathBuf>> {
@@ -58,21 +14,30 @@ fn hierarchies() -> Result<Vec<PathBuf>> {
         return Ok(vec![root.to_owned()]);
     }
     let entries = fs::read_dir(root).context("there are no cgroups here")?;
-    let mut found: Vec<PathBuf> = entries
-        .flatten()
-        .map(|entry| entry.path())
-        .filter(|path| path.is_dir() && !path.is_symlink() && !path.ends_with("unified"))
-        .collect();
+    let mut found: Vec<PathBuf> =
+        entries.flatten().map(|entry| entry.path()).filter(|path| path.is_dir() && !path.is_symlink()).collect();
     found.sort();
     Ok(found)
 }
 
-/// Makes a cgroup below each other. Those of `cpuset` begin without processors, and those of version 2 without controllers.
+/// Makes cgroups in all hierarchies, each below the one before.
+///
+/// # Errors
+/// If this is not allowed here.
+pub(crate) fn create(names: &[&str]) -> Result<()> {
+    for hierarchy in hierarchies()? {
+        make(&hierarchy, names).with_context(|| format!("cannot make a cgroup below {}", hierarchy.display()))?;
+    }
+    Ok(())
+}
+
+/// Makes cgroups in one hierarchy. Those of `cpuset` begin without processors, and those of version 2 without controllers.
 fn make(hierarchy: &Path, names: &[&str]) -> Result<()> {
     let mut at = hierarchy.to_owned();
     for name in names {
         let parent = at.clone();
         at.push(name);
+        // Empty for version 1, and for a hierarchy of version 2 beside it.
         let controllers = fs::read_to_string(parent.join("cgroup.controllers")).unwrap_or_default();
         for controller in controllers.split_whitespace() {
             // Some controllers cannot be used here; kubelet says which one it needs.

@@ -1,0 +1,87 @@
+//! From `helm install` to pods that reach each other.
+
+use std::net::IpAddr;
+
+use ipam_core::Cidr;
+use ipam_e2e::eventually_blocking;
+use ipam_e2e::kubernetes::Kubernetes;
+use serde_json::{Value, json};
+
+use crate::stage::{NAMESPACE, SOON, apply, install, pool, stage};
+use crate::workload::{Pod, assert_unique, attached, delete, deployment, exec, network, ready, stores_have};
+
+const REPLICAS: usize = 20;
+
+/// The addresses that a pool has assigned to a node, as its status says: from the first to the last.
+fn block(pool: &Value, node: &str) -> (IpAddr, IpAddr) {
+    let allocations = pool["status"]["allocations"].as_array().unwrap();
+    let own = allocations.iter().find(|allocation| allocation["nodeName"] == node).unwrap();
+    if let Some(prefix) = own["prefix"].as_str() {
+        let range = Cidr::parse(prefix).unwrap().0.range();
+        return (range.first(), range.last());
+    }
+    let address = |field: &str| own[field].as_str().unwrap().parse().unwrap();
+    (address("startIP"), address("endIP"))
+}
+
+fn assert_within_blocks(cluster: &Kubernetes, pods: &[Pod]) {
+    for (interface, plural, name) in [("net1", "ippools", "rdma"), ("net2", "cidrpools", "storage")] {
+        let pool = cluster.get(&[plural, name, "-n", NAMESPACE]).unwrap();
+        for pod in pods {
+            let (first, last) = block(&pool, &pod.node);
+            let address = pod.addresses[interface];
+            assert!((first..=last).contains(&address), "{interface} of {pod:?} is not in {first}-{last}");
+        }
+    }
+}
+
+/// Whether `from` reaches the address by the interface.
+fn ping(cluster: &Kubernetes, from: &Pod, interface: &str, to: IpAddr) {
+    let what = format!("{} reaches {to} by {interface}", from.name);
+    let words = ["ping", "-c", "1", "-w", "5", "-I", interface, &to.to_string()];
+    eventually_blocking(&what, SOON, || exec(cluster, from, &words)).unwrap();
+}
+
+#[test]
+fn pods_on_two_nodes_get_addresses_and_reach_each_other() {
+    let cluster = stage();
+    install(&cluster, &[]);
+    apply(
+        &cluster,
+        &[
+            pool(
+                "IPPool",
+                "rdma",
+                &json!({"subnet": "192.168.0.0/16", "perNodeBlockSize": 100, "gateway": "192.168.0.1"}),
+            ),
+            pool(
+                "CIDRPool",
+                "storage",
+                &json!({"cidr": "10.50.0.0/16", "perNodeNetworkPrefix": 24, "gatewayIndex": 1}),
+            ),
+            network("rdma-net", "rdma", "ippool"),
+            network("storage-net", "storage", "cidrpool"),
+            deployment("app", REPLICAS, &["rdma-net", "storage-net"]),
+        ],
+    );
+    let pods = ready(&cluster, "app", REPLICAS);
+    assert_eq!(attached(&pods).len(), 2 * REPLICAS, "each pod has two interfaces: {pods:?}");
+    assert_unique(&pods);
+    assert_within_blocks(&cluster, &pods);
+    stores_have(&cluster, &attached(&pods));
+    let (near, far): (Vec<&Pod>, Vec<&Pod>) = pods.iter().partition(|pod| pod.node == pods[0].node);
+    assert!(!far.is_empty(), "all pods run on one node");
+    for pod in &far {
+        ping(&cluster, near[0], "net1", pod.addresses["net1"]);
+    }
+    // The blocks of a CIDRPool are networks of their own.
+    ping(&cluster, near[0], "net2", near[1].addresses["net2"]);
+    for interface in ["net1", "net2"] {
+        let shown = exec(&cluster, near[0], &["ip", "-4", "address", "show", interface]).unwrap();
+        assert!(shown.contains(&format!("inet {}/", near[0].addresses[interface])), "{shown}");
+    }
+    delete(&cluster, "app");
+    stores_have(&cluster, &[]);
+    let names = ["ippools/rdma", "cidrpools/storage"];
+    cluster.kubectl().run(&[&["delete", "-n", NAMESPACE, "--timeout=2m"], &names[..]].concat()).unwrap();
+}

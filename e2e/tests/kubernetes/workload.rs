@@ -1,0 +1,173 @@
+//! Pods with interfaces in secondary networks, and which addresses they have: by Multus, by the interface, and by the agents.
+
+use std::collections::BTreeMap;
+use std::net::IpAddr;
+
+use anyhow::Context as _;
+use ipam_e2e::eventually_blocking;
+use ipam_e2e::kubernetes::images::BUSYBOX;
+use ipam_e2e::kubernetes::{Kubernetes, SECONDARY, is_ready};
+use serde_json::{Value, json};
+
+use crate::stage::{NAMESPACE, SOON, items};
+
+/// Where the pods run.
+const PODS: &str = "default";
+const STATUS: &str = "k8s.v1.cni.cncf.io/network-status";
+
+/// A macvlan network with addresses of a pool.
+pub(crate) fn network(name: &str, pool: &str, kind: &str) -> Value {
+    let config = json!({
+        "cniVersion": "1.0.0", "name": name, "type": "macvlan", "master": SECONDARY, "mode": "bridge",
+        "ipam": {"type": "nv-ipam", "poolName": pool, "poolType": kind},
+    });
+    json!({
+        "apiVersion": "k8s.cni.cncf.io/v1", "kind": "NetworkAttachmentDefinition",
+        "metadata": {"name": name, "namespace": PODS}, "spec": {"config": config.to_string()},
+    })
+}
+
+/// A Deployment whose pods are attached to these networks.
+pub(crate) fn deployment(name: &str, replicas: usize, networks: &[&str]) -> Value {
+    let labels = json!({"app": name});
+    let annotations = json!({"k8s.v1.cni.cncf.io/networks": networks.join(",")});
+    // One half of the pods for each node.
+    let spread = json!({
+        "maxSkew": 1, "topologyKey": "kubernetes.io/hostname", "whenUnsatisfiable": "DoNotSchedule",
+        "labelSelector": {"matchLabels": labels},
+    });
+    let container = json!({"name": "app", "image": BUSYBOX, "command": ["/busybox", "sleep", "1000000"]});
+    let pod = json!({
+        "terminationGracePeriodSeconds": 0, "automountServiceAccountToken": false,
+        "topologySpreadConstraints": [spread], "containers": [container],
+    });
+    json!({
+        "apiVersion": "apps/v1", "kind": "Deployment", "metadata": {"name": name, "namespace": PODS},
+        "spec": {
+            "replicas": replicas, "selector": {"matchLabels": labels},
+            "template": {"metadata": {"labels": labels, "annotations": annotations}, "spec": pod},
+        },
+    })
+}
+
+/// An interface of a pod, as all who know of it say.
+#[derive(Clone, PartialEq, Eq, PartialOrd, Ord, Debug)]
+pub(crate) struct Attached {
+    pub(crate) pod: String,
+    pub(crate) interface: String,
+    pub(crate) address: IpAddr,
+}
+
+/// A pod that runs.
+#[derive(Clone, Debug)]
+pub(crate) struct Pod {
+    pub(crate) name: String,
+    pub(crate) node: String,
+    /// By the name of the interface.
+    pub(crate) addresses: BTreeMap<String, IpAddr>,
+}
+
+/// Waits until a Deployment has all its pods ready and none that ends, and answers them with what Multus wrote.
+pub(crate) fn ready(cluster: &Kubernetes, name: &str, replicas: usize) -> Vec<Pod> {
+    let selector = format!("app={name}");
+    let answer = eventually_blocking(&format!("all pods of {name} are ready"), SOON, || {
+        let pods = items(&cluster.get(&["pods", "-n", PODS, "-l", &selector])?);
+        let ready = pods.iter().filter(|pod| is_ready(pod)).count();
+        anyhow::ensure!(ready == replicas && pods.len() == replicas, "{ready} of {} are ready", pods.len());
+        pods.iter().map(read).collect::<anyhow::Result<Vec<Pod>>>()
+    });
+    // What a user would look at next.
+    answer.with_context(|| look(cluster)).unwrap()
+}
+
+/// Pools, pods and warnings.
+fn look(cluster: &Kubernetes) -> String {
+    let looks: [&[&str]; 3] = [
+        &["get", "ippools,cidrpools,ipamnodes,pods", "-A", "-o", "wide"],
+        &["get", "events", "-A", "--field-selector=type=Warning", "--sort-by=.lastTimestamp"],
+        &["logs", "-n", NAMESPACE, "-l", "app.kubernetes.io/name=nv-ipam", "--tail=40", "--prefix"],
+    ];
+    looks.map(|words| cluster.kubectl().run(words).unwrap_or_else(|error| format!("{error:#}"))).join("\n")
+}
+
+fn read(pod: &Value) -> anyhow::Result<Pod> {
+    let text = |place: &str| pod.pointer(place).and_then(Value::as_str).unwrap_or_default().to_owned();
+    let status: Value = serde_json::from_str(pod["metadata"]["annotations"][STATUS].as_str().unwrap_or("[]"))?;
+    let mut addresses = BTreeMap::new();
+    for network in status.as_array().into_iter().flatten().filter(|network| network["default"] != true) {
+        let interface = network["interface"].as_str().unwrap_or_default().to_owned();
+        addresses.insert(interface, network["ips"][0].as_str().unwrap_or_default().parse()?);
+    }
+    Ok(Pod { name: text("/metadata/name"), node: text("/spec/nodeName"), addresses })
+}
+
+/// All interfaces of pods, sorted.
+pub(crate) fn attached(pods: &[Pod]) -> Vec<Attached> {
+    let of = |pod: &Pod| {
+        let pod = pod.clone();
+        pod.addresses.into_iter().map(move |(interface, address)| Attached {
+            pod: pod.name.clone(),
+            interface,
+            address,
+        })
+    };
+    let mut all: Vec<Attached> = pods.iter().flat_map(of).collect();
+    all.sort();
+    all
+}
+
+/// All addresses in use by the stores of the agents, sorted.
+pub(crate) fn in_stores(cluster: &Kubernetes) -> anyhow::Result<Vec<Attached>> {
+    let agents = items(&cluster.get(&["pods", "-n", NAMESPACE, "-l", "app.kubernetes.io/component=agent"])?);
+    let mut all = Vec::new();
+    for agent in agents {
+        let name = agent["metadata"]["name"].as_str().unwrap_or_default();
+        let words = ["exec", "-n", NAMESPACE, name, "--", "/ipam-node", "store", "show", "-o", "json"];
+        let shown: Value = serde_json::from_str(&cluster.kubectl().run(&words)?)?;
+        for entry in shown["addresses"].as_array().into_iter().flatten() {
+            let text = |field: &str| entry[field].as_str().unwrap_or_default().to_owned();
+            all.push(Attached { pod: text("pod"), interface: text("interface"), address: text("address").parse()? });
+        }
+    }
+    all.sort();
+    Ok(all)
+}
+
+/// Waits until the stores have exactly these addresses.
+pub(crate) fn stores_have(cluster: &Kubernetes, wanted: &[Attached]) {
+    eventually_blocking("the stores have what pods have", SOON, || {
+        let all = in_stores(cluster)?;
+        let more: Vec<&Attached> = all.iter().filter(|it| !wanted.contains(it)).collect();
+        let less: Vec<&Attached> = wanted.iter().filter(|it| !all.contains(it)).collect();
+        anyhow::ensure!(all == wanted, "too many: {more:?}, missing: {less:?}");
+        Ok(())
+    })
+    .unwrap();
+}
+
+/// Fails if two interfaces have one address.
+pub(crate) fn assert_unique(pods: &[Pod]) {
+    let mut owners: BTreeMap<IpAddr, Attached> = BTreeMap::new();
+    for it in attached(pods) {
+        let earlier = owners.insert(it.address, it.clone());
+        assert_eq!(earlier, None, "{it:?} has the address of another");
+    }
+}
+
+/// Runs busybox in a pod; answers what it prints.
+pub(crate) fn exec(cluster: &Kubernetes, pod: &Pod, words: &[&str]) -> anyhow::Result<String> {
+    cluster.kubectl().run(&[&["exec", "-n", PODS, &pod.name, "--", "/busybox"], words].concat())
+}
+
+/// Deletes a Deployment, and waits until its pods are gone.
+pub(crate) fn delete(cluster: &Kubernetes, name: &str) {
+    let words = ["delete", "deployment", name, "-n", PODS, "--cascade=foreground", "--timeout=2m"];
+    cluster.kubectl().run(&words).unwrap();
+}
+
+/// Deletes some pods at once, without waiting for their end.
+pub(crate) fn delete_pods(cluster: &Kubernetes, pods: &[Pod]) {
+    let mut words = vec!["delete", "pods", "-n", PODS, "--wait=false"];
+    words.extend(pods.iter().map(|pod| pod.name.as_str()));
+    cluster.kubectl().run(&words).unwrap();
+}
