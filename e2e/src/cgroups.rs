@@ -3,7 +3,7 @@
 use std::fs;
 use std::path::{Path, PathBuf};
 
-use anyhow::{Context, Result, anyhow};
+use anyhow::{Context, Result, anyhow, ensure};
 
 const ROOT: &str = "/sys/fs/cgroup";
 
@@ -59,6 +59,7 @@ fn make(hierarchy: &Path, names: &[&str]) -> Result<()> {
 /// # Errors
 /// While one of them has a process.
 pub(crate) fn remove(name: &str) -> Result<()> {
+    ensure!(name.starts_with("nv-ipam-e2e.") && !name.contains('/'), "{name:?} is no cgroup of a run");
     let left: Vec<PathBuf> = hierarchies()?.into_iter().map(|hierarchy| hierarchy.join(name)).collect();
     for folder in &left {
         remove_below(folder);

@@ -14,6 +14,8 @@ use crate::{cargo, text_of, workspace};
 
 /// One megabyte, as registries count it.
 pub const MEGABYTE: u64 = 1_000_000;
+/// The licence of musl, which is in each program.
+const MUSL: &str = include_str!("../MUSL-LICENSE");
 /// The user that the operator's image names. The chart and OpenShift name their own.
 const USER: &str = "65532:65532";
 
@@ -72,8 +74,9 @@ impl Release {
     /// # Errors
     /// If git is there and fails at a repository.
     pub fn of_the_workspace(registry: &str, tag: Option<&str>) -> Result<Self> {
-        let git =
-            |arguments: &[&str]| text_of(cargo::rustc_side("git").args(arguments)).map(|said| said.trim().to_owned());
+        let git = |arguments: &[&str]| {
+            text_of(cargo::rustc_side("git").args(arguments).env("TZ", "UTC")).map(|said| said.trim().to_owned())
+        };
         let mut revision = String::new();
         let mut created = "1970-01-01T00:00:00Z".to_owned();
         if workspace().join(".git").exists() {
@@ -109,8 +112,8 @@ pub struct Contents {
     programs: Vec<(Program, Vec<u8>)>,
     /// The packages of each program.
     packages: Vec<(Program, Vec<Package>)>,
-    /// The licences of the standard library, where the toolchain has them.
-    of_rust: Option<Vec<u8>>,
+    /// The licences of the standard library.
+    of_rust: Vec<u8>,
     rust: String,
 }
 
@@ -127,7 +130,9 @@ impl Contents {
             packages.push((program, packages::of(&[program], platform)?));
         }
         let root = text_of(cargo::rustc_side("rustc").args(["--print", "sysroot"]))?;
-        let of_rust = fs::read(Path::new(root.trim()).join("share/doc/rust/COPYRIGHT-library.html")).ok();
+        let place = Path::new(root.trim()).join("share/doc/rust/COPYRIGHT-library.html");
+        let of_rust = fs::read(&place)
+            .with_context(|| format!("the toolchain has no licences of its library ({})", place.display()))?;
         Ok(Self { platform, programs, packages, of_rust, rust: packages::rust_version()? })
     }
 
@@ -154,7 +159,8 @@ impl Contents {
         let own = fs::read(workspace().join("LICENSE")).context("cannot read LICENSE")?;
         let others = packages::licenses(&self.packages(image))?.into_bytes();
         let mut texts = vec![file("licenses/LICENSE", own, false), file("licenses/THIRD-PARTY", others, false)];
-        texts.extend(self.of_rust.clone().map(|text| file("licenses/RUST-STANDARD-LIBRARY.html", text, false)));
+        texts.push(file("licenses/RUST-STANDARD-LIBRARY.html", self.of_rust.clone(), false));
+        texts.push(file("licenses/MUSL", MUSL.into(), false));
         texts.push(file(&format!("sbom/{}.cdx.json", image.name), self.bill(image, release)?, false));
         layers.push(texts);
         Ok(archive::Image {

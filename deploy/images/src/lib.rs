@@ -1,7 +1,7 @@
 //! Builds the shipped programs, and container images of them.
 //!
-//! The programs are static files for musl, so an image has no base. Two builds of one commit with one toolchain give the same bytes: no
-//! path and no time of the machine gets into them.
+//! The programs are static files for musl, so an image has no base. No time of the machine gets into them, and of its paths only that of a
+//! target folder outside the workspace.
 
 pub mod archive;
 pub mod cargo;

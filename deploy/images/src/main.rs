@@ -17,7 +17,7 @@ struct Options {
     /// Platforms of the images. The default is the one of this machine.
     #[arg(long, value_delimiter = ',', value_name = "PLATFORM")]
     platform: Vec<Platform>,
-    /// What the names of the images begin with.
+    /// Registry and path before the names of the images, as registry.example:5000/team.
     #[arg(long, default_value = "localhost")]
     registry: String,
     /// The tag of the images. The default is the version of the workspace.
@@ -30,24 +30,26 @@ struct Options {
 
 fn main() -> Result<()> {
     let options = Options::parse();
-    let is_name =
-        |text: &str| !text.is_empty() && text.chars().all(|it| it.is_ascii_alphanumeric() || "._-/:".contains(it));
+    let has_only = |text: &str, more: &str| {
+        text.chars().all(|it| it.is_ascii_lowercase() || it.is_ascii_digit() || more.contains(it))
+    };
+    let registry = options.registry.trim_end_matches('/');
     ensure!(
-        is_name(&options.registry),
-        "--registry: {:?} is not the name of a registry, as registry.example:5000/team",
-        options.registry
+        !registry.is_empty() && has_only(registry, "._-/:") && !registry.contains("//"),
+        "--registry: {registry:?} is not a registry, as registry.example:5000/team"
     );
-    let release = Release::of_the_workspace(&options.registry, options.tag.as_deref())?;
+    let release = Release::of_the_workspace(registry, options.tag.as_deref())?;
+    let tag = &release.version;
     ensure!(
-        is_name(&release.version) && !release.version.contains(['/', ':']) && release.version.len() <= 128,
-        "--tag: {:?} is not a tag: use letters, digits, '.', '_' and '-'",
-        release.version
+        has_only(&tag.to_lowercase(), "._-") && !tag.starts_with(['.', '-']) && (1..=128).contains(&tag.len()),
+        "--tag: {tag:?} is not a tag: use letters, digits, '.', '_' and '-', with a letter or digit first"
     );
     let target = std::env::var_os("CARGO_TARGET_DIR")
         .map_or_else(|| workspace().join("target"), |folder| workspace().join(folder));
     let folder = options.output.unwrap_or_else(|| target.join("images"));
     fs::create_dir_all(&folder).with_context(|| format!("cannot create {}", folder.display()))?;
-    let platforms = if options.platform.is_empty() { vec![Platform::of_this_machine()?] } else { options.platform };
+    let mut platforms = if options.platform.is_empty() { vec![Platform::of_this_machine()?] } else { options.platform };
+    platforms.dedup();
     let contents = platforms.iter().map(|platform| Contents::build(*platform)).collect::<Result<Vec<_>>>()?;
     let mut out = std::io::stdout().lock();
     for image in &IMAGES {

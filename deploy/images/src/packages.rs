@@ -60,7 +60,7 @@ fn read(package: &Value) -> Option<Package> {
         name: field("name")?.to_owned(),
         version: field("version")?.to_owned(),
         // crates.io has allowed a slash for OR.
-        license: field("license").unwrap_or("NOASSERTION").replace('/', " OR "),
+        license: field("license")?.split('/').map(str::trim).collect::<Vec<_>>().join(" OR "),
         folder: Path::new(field("manifest_path")?).parent()?.to_owned(),
         is_own: package["source"].is_null(),
     })
@@ -80,10 +80,15 @@ pub fn bill(image: &str, version: &str, rust: &str, packages: &[Package]) -> Val
     let component = |package: &Package| {
         let Package { name, version, license, .. } = package;
         let purl = format!("pkg:cargo/{name}@{version}");
-        json!({
-            "type": "library", "bom-ref": purl, "purl": purl, "name": name, "version": version,
+        let mut it = json!({
+            "type": "library", "bom-ref": purl, "name": name, "version": version,
             "licenses": [{"expression": license}],
-        })
+        });
+        // Ours are not on crates.io.
+        if !package.is_own {
+            it["purl"] = json!(purl);
+        }
+        it
     };
     let mut components: Vec<Value> = packages.iter().map(component).collect();
     let purl = format!("pkg:generic/rust@{rust}");
@@ -126,15 +131,22 @@ pub fn licenses(packages: &[Package]) -> Result<String> {
     Ok(sections.join(&format!("\n{}\n\n", "=".repeat(80))))
 }
 
-/// The files of a folder that have a licence or a notice, sorted.
+/// The files of a package that have a licence or a notice, sorted.
 fn license_files(folder: &Path) -> Result<Vec<PathBuf>> {
     let entries = fs::read_dir(folder).with_context(|| format!("cannot read {}", folder.display()))?;
-    let is_license = |path: &PathBuf| {
-        let name = path.file_name().unwrap_or_default().to_string_lossy().to_uppercase();
-        let words = ["LICENSE", "LICENCE", "COPYING", "COPYRIGHT", "NOTICE", "UNLICENSE"];
-        path.is_file() && words.iter().any(|word| name.starts_with(word))
-    };
-    let mut files: Vec<PathBuf> = entries.flatten().map(|entry| entry.path()).filter(is_license).collect();
+    let words = ["LICENSE", "LICENCE", "COPYING", "COPYRIGHT", "NOTICE", "UNLICENSE"];
+    let mut files = Vec::new();
+    for path in entries.flatten().map(|entry| entry.path()) {
+        let name = path.file_name().unwrap_or_default().to_string_lossy().to_lowercase();
+        if path.is_dir() && !["tests", "benches", "examples"].contains(&name.as_str()) {
+            files.extend(license_files(&path)?);
+        } else if path.is_file()
+            && words.iter().any(|word| name.to_uppercase().starts_with(word))
+            && path.extension().is_none_or(|extension| extension != "rs")
+        {
+            files.push(path);
+        }
+    }
     files.sort();
     Ok(files)
 }

@@ -102,14 +102,11 @@ impl Platform {
         let target = self.target();
         let of_cargo = format!("CARGO_TARGET_{}_LINKER", target.to_uppercase().replace('-', "_"));
         let of_c = target.replace('-', "_");
-        let tools = [
-            (format!("CC_{of_c}"), self.tool("cc", "gcc")?),
-            (format!("AR_{of_c}"), self.tool("ar", "ar")?),
-            (of_cargo, self.tool("cc", "gcc")?),
-        ];
-        for (name, tool) in tools {
+        let tools =
+            [(format!("CC_{of_c}"), ("cc", "gcc")), (format!("AR_{of_c}"), ("ar", "ar")), (of_cargo, ("cc", "gcc"))];
+        for (name, (native, of_gcc)) in tools {
             if std::env::var_os(&name).is_none() {
-                build.env(name, tool);
+                build.env(name, self.tool(native, of_gcc)?);
             }
         }
         Ok(())

@@ -1,12 +1,12 @@
-//! Programs that are not built from Go modules: those in PATH, else those of Debian's packages, unpacked into the cache. Nothing is
-//! installed.
+//! Programs that are not built from Go modules: those in PATH, else those of Debian's packages, unpacked into the cache. With
+//! `NV_IPAM_E2E_TOOLS=pinned` those in PATH do not count. Nothing is installed.
 
 use std::path::{Path, PathBuf};
 use std::process::Command;
 
-use anyhow::{Context, Result, bail, ensure};
+use anyhow::{Context, Result, ensure};
 
-use super::{cache, on_path};
+use super::{are_pinned, cache, on_path};
 use crate::child;
 use crate::lock::Lock;
 use crate::progress::Step;
@@ -20,6 +20,8 @@ const PACKAGES: [(&str, &[&str]); 4] = [
     ("libseccomp2", &[]),
 ];
 
+/// For images of tests.
+const BUSYBOX: &str = "busybox";
 /// Folders of programs in a package.
 const FOLDERS: [&str; 4] = ["usr/bin", "bin", "usr/sbin", "sbin"];
 
@@ -33,8 +35,8 @@ pub struct Runtime {
     pub runc: PathBuf,
     /// A static busybox, for images of tests.
     pub busybox: PathBuf,
-    /// Folder of shared libraries that runc may need.
-    pub libraries: PathBuf,
+    /// Folder of shared libraries for a runc that is not installed.
+    pub libraries: Option<PathBuf>,
 }
 
 /// The runtime of this machine, or that of Debian's packages.
@@ -44,27 +46,29 @@ pub struct Runtime {
 pub fn runtime() -> Result<Runtime> {
     let root = cache::base()?.join(format!("debian-{}", std::env::consts::ARCH));
     let _lock = Lock::take(&root.with_added_extension("lock"), "unpacking Debian packages")?;
-    let missing = |program: &str| find(program, &root).is_none();
-    if PACKAGES.iter().flat_map(|(_, programs)| *programs).any(|program| missing(program)) {
+    let programs = || PACKAGES.iter().flat_map(|(_, programs)| *programs).copied();
+    // All of one source: a shim belongs to its containerd. A busybox of PATH may need libraries, which an image does not have.
+    let is_installed = !are_pinned() && programs().filter(|name| *name != BUSYBOX).all(|name| on_path(name).is_some());
+    let is_unpacked = || programs().all(|name| find_in(&root, name).is_some());
+    if !is_unpacked() && on_path("apt-get").is_some() && on_path("dpkg").is_some() {
         unpack(&root)?;
     }
-    let get = |program: &str| find(program, &root).with_context(|| format!("there is no {program}: install it"));
+    let get = |name: &str| {
+        let found = if is_installed && name != BUSYBOX {
+            on_path(name)
+        } else {
+            find_in(&root, name).or_else(|| on_path(name))
+        };
+        found.with_context(|| format!("a cluster needs {name}: install it (containerd, ctr, runc, a static busybox)"))
+    };
     let libraries = root.join(format!("usr/lib/{}-linux-gnu", std::env::consts::ARCH));
     Ok(Runtime {
         containerd: get("containerd")?,
         ctr: get("ctr")?,
         runc: get("runc")?,
-        busybox: find_in(&root, "busybox").or_else(|| on_path("busybox")).context("there is no busybox")?,
-        libraries,
+        busybox: get(BUSYBOX)?,
+        libraries: (!is_installed).then_some(libraries),
     })
-}
-
-fn find(program: &str, root: &Path) -> Option<PathBuf> {
-    // The busybox of PATH may need libraries, which an image does not have.
-    if program == "busybox" {
-        return find_in(root, program);
-    }
-    on_path(program).or_else(|| find_in(root, program))
 }
 
 fn find_in(root: &Path, program: &str) -> Option<PathBuf> {
@@ -75,9 +79,6 @@ fn find_in(root: &Path, program: &str) -> Option<PathBuf> {
 fn unpack(root: &Path) -> Result<()> {
     let names: Vec<&str> = PACKAGES.iter().map(|(name, _)| *name).collect();
     let names = names.join(", ");
-    if on_path("apt-get").is_none() || on_path("dpkg").is_none() {
-        bail!("a cluster needs containerd, ctr, runc and a static busybox: install what Debian has in {names}");
-    }
     let step = Step::start(&format!("apt-get download {names}"));
     let parent = root.parent().context("the cache has no folder")?;
     let scratch = tempfile::Builder::new().prefix(".debian.").tempdir_in(parent)?;

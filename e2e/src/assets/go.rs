@@ -250,6 +250,7 @@ mod tests {
             "k8s.io/kubernetes",
             "go.etcd.io/etcd/server/v3",
             "github.com/containernetworking/plugins",
+            "gopkg.in/k8snetworkplumbingwg/multus-cni.v4",
             "helm.sh/helm/v4",
         ];
         // A program of our own is no package of a module; what it imports is pinned beside it.

@@ -212,6 +212,6 @@ mod tests {
     #[test]
     fn what_builds_most_is_built_first() {
         assert_eq!(ALL[0], Tool::KubeApiserver);
-        assert!(CONTROL_PLANE.iter().chain(&PLUGINS).all(|tool| ALL.contains(tool)));
+        assert!(CONTROL_PLANE.iter().chain(&CLUSTER).chain(&PLUGINS).all(|tool| ALL.contains(tool)));
     }
 }

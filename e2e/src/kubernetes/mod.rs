@@ -153,19 +153,17 @@ impl Kubernetes {
     fn await_ready(&mut self) -> Result<()> {
         let count = self.nodes.len();
         eventually_blocking("the nodes are ready", READY, || {
-            for process in &mut self.servers {
-                process.ensure_running()?;
-            }
-            for node in &mut self.nodes {
-                node.kubelet().ensure_running()?;
+            let kubelets = self.nodes.iter_mut().map(Node::kubelet);
+            if let Err(ended) = self.servers.iter_mut().chain(kubelets).try_for_each(Process::ensure_running) {
+                return Ok(Err(ended));
             }
             let nodes = self.get(&["nodes"])?;
             let ready = nodes["items"].as_array().into_iter().flatten().filter(|node| is_ready(node)).count();
             ensure!(ready == count, "{ready} of {count} are ready");
             self.get(&["serviceaccount", "default", "-n", "default"])
-                .map(drop)
+                .map(|_| Ok(()))
                 .map_err(|_| anyhow!("there is no default ServiceAccount"))
-        })
+        })?
     }
 }
 

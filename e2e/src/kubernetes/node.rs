@@ -138,6 +138,15 @@ fn prepare(inside: &Entrance, plan: &Plan<'_>) -> Result<()> {
          for folder in /run /var/lib /var/log /opt; do mount -t tmpfs -o mode=755 tmpfs $folder; done
          mkdir -p /run/netns /run/lock /run/containerd /var/lib/cni /opt/cni/bin /etc/cni/net.d",
     )?;
+    // kubelet sets these for the whole machine, unless they have its values. Here it finds them, and the machine keeps its own.
+    inside.script(
+        "for pair in vm/overcommit_memory=1 vm/panic_on_oom=0 kernel/panic=10 kernel/panic_on_oops=1 \
+             kernel/keys/root_maxkeys=1000000 kernel/keys/root_maxbytes=25000000; do
+             file=/run/sysctl.$(echo ${pair%=*} | tr / .)
+             echo ${pair#*=} > $file
+             mount --bind $file /proc/sys/${pair%=*}
+         done",
+    )?;
     let mut plugins = vec![assets::path(Tool::Multus)?];
     plugins.extend(assets::PLUGINS.iter().map(|tool| assets::path(*tool)).collect::<Result<Vec<_>>>()?);
     for plugin in plugins {
@@ -201,7 +210,7 @@ SystemdCgroup = false
     let path = std::env::var("PATH").unwrap_or_default();
     let beside = containerd.parent().context("containerd has no folder")?;
     command.args(["--config", "/run/containerd.toml"]).env("PATH", format!("{}:{path}", beside.display()));
-    if libraries.is_dir() {
+    if let Some(libraries) = libraries {
         command.env("LD_LIBRARY_PATH", libraries);
     }
     let title = format!("containerd on {}", plan.name);

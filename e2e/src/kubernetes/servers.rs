@@ -59,9 +59,6 @@ pub(super) fn controller_manager(state: &Path) -> Vec<String> {
         "--leader-elect=false".to_owned(),
         "--bind-address=127.0.0.1".to_owned(),
         format!("--cert-dir={}", state.join("controller-manager").display()),
-        // A lost node is noticed within seconds.
-        "--node-monitor-period=1s".to_owned(),
-        "--node-monitor-grace-period=16s".to_owned(),
     ]
 }
 

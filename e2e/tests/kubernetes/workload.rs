@@ -73,7 +73,12 @@ pub(crate) fn ready(cluster: &Kubernetes, name: &str, replicas: usize) -> Vec<Po
     let answer = eventually_blocking(&format!("all pods of {name} are ready"), SOON, || {
         let pods = items(&cluster.get(&["pods", "-n", PODS, "-l", &selector])?);
         let ready = pods.iter().filter(|pod| is_ready(pod)).count();
-        anyhow::ensure!(ready == replicas && pods.len() == replicas, "{ready} of {} are ready", pods.len());
+        let ending = pods.iter().filter(|pod| !pod["metadata"]["deletionTimestamp"].is_null()).count();
+        anyhow::ensure!(
+            ready == replicas && pods.len() == replicas && ending == 0,
+            "{ready} of {} are ready",
+            pods.len()
+        );
         pods.iter().map(read).collect::<anyhow::Result<Vec<Pod>>>()
     });
     // What a user would look at next.
