@@ -5,7 +5,7 @@
 //! musl can be had.
 
 use std::fs;
-use std::path::{Path, PathBuf};
+use std::path::PathBuf;
 use std::sync::OnceLock;
 use std::time::Duration;
 
@@ -13,6 +13,7 @@ use anyhow::{Context, Result, anyhow, bail, ensure};
 use ipam_images::cargo::{self, executable, rustc_side};
 use ipam_images::platform::Platform;
 use ipam_images::programs::Program;
+pub use ipam_images::{target_folder, workspace};
 use serde_json::Value;
 
 use crate::assets;
@@ -91,11 +92,6 @@ fn plugin_for_glibc(reason: &anyhow::Error, are_pinned: bool) -> Result<PathBuf>
     executable(&built, Program::Plugin.name())
 }
 
-/// Where cargo builds to.
-pub(crate) fn target_folder() -> PathBuf {
-    std::env::var_os("CARGO_TARGET_DIR").map_or_else(|| workspace().join("target"), |folder| workspace().join(folder))
-}
-
 /// What cargo is asked to build, such that nothing is compiled twice: dependencies have the features that all chosen packages
 /// and kinds of targets want together, and another choice means another build of them. Tests are mostly run over the whole
 /// workspace, programs of this package alone (which depends on the daemons' packages and so has their features).
@@ -114,12 +110,6 @@ pub const OF_A_TEST: &str = "NV_IPAM_E2E_OF_A_TEST";
 fn is_test() -> bool {
     let own = std::env::current_exe().unwrap_or_default();
     own.parent().is_some_and(|folder| folder.ends_with("deps")) || std::env::var_os(OF_A_TEST).is_some()
-}
-
-/// Where the workspace lies.
-pub fn workspace() -> PathBuf {
-    let here = Path::new(env!("CARGO_MANIFEST_DIR"));
-    here.parent().unwrap_or(here).to_owned()
 }
 
 fn host() -> Result<String> {

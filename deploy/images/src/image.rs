@@ -127,7 +127,7 @@ impl Contents {
         for program in Program::ALL {
             let path = program.build(platform)?;
             programs.push((program, fs::read(&path).with_context(|| format!("cannot read {}", path.display()))?));
-            packages.push((program, packages::of(&[program], platform)?));
+            packages.push((program, packages::of(program, platform)?));
         }
         let root = text_of(cargo::rustc_side("rustc").args(["--print", "sysroot"]))?;
         let place = Path::new(root.trim()).join("share/doc/rust/COPYRIGHT-library.html");

@@ -19,6 +19,11 @@ pub fn workspace() -> PathBuf {
     here.ancestors().nth(2).unwrap_or(here).to_owned()
 }
 
+/// Where cargo builds to.
+pub fn target_folder() -> PathBuf {
+    std::env::var_os("CARGO_TARGET_DIR").map_or_else(|| workspace().join("target"), |folder| workspace().join(folder))
+}
+
 /// The text that a command writes to stdout.
 ///
 /// # Errors

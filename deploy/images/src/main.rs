@@ -8,7 +8,7 @@ use anyhow::{Context, Result, ensure};
 use clap::Parser;
 use ipam_images::image::{Contents, IMAGES, Release, make, megabytes};
 use ipam_images::platform::Platform;
-use ipam_images::workspace;
+use ipam_images::target_folder;
 
 /// Builds the programs, and writes OCI archives of the images and their bills of materials.
 #[derive(Parser)]
@@ -44,9 +44,7 @@ fn main() -> Result<()> {
         has_only(&tag.to_lowercase(), "._-") && !tag.starts_with(['.', '-']) && (1..=128).contains(&tag.len()),
         "--tag: {tag:?} is not a tag: use letters, digits, '.', '_' and '-', with a letter or digit first"
     );
-    let target = std::env::var_os("CARGO_TARGET_DIR")
-        .map_or_else(|| workspace().join("target"), |folder| workspace().join(folder));
-    let folder = options.output.unwrap_or_else(|| target.join("images"));
+    let folder = options.output.unwrap_or_else(|| target_folder().join("images"));
     fs::create_dir_all(&folder).with_context(|| format!("cannot create {}", folder.display()))?;
     let mut platforms = if options.platform.is_empty() { vec![Platform::of_this_machine()?] } else { options.platform };
     platforms.dedup();

@@ -26,11 +26,11 @@ pub struct Package {
     is_own: bool,
 }
 
-/// The packages of which code is in these programs, sorted.
+/// The packages of which code is in a program, sorted.
 ///
 /// # Errors
 /// If cargo fails.
-pub fn of(programs: &[Program], platform: Platform) -> Result<Vec<Package>> {
+pub fn of(program: Program, platform: Platform) -> Result<Vec<Package>> {
     let metadata = text_of(cargo::command().args(["metadata", "--locked", "--format-version=1"]))?;
     let metadata: Value = serde_json::from_str(&metadata).context("cargo metadata")?;
     let known: BTreeMap<(String, String), Package> = (metadata["packages"].as_array().into_iter().flatten())
@@ -38,18 +38,16 @@ pub fn of(programs: &[Program], platform: Platform) -> Result<Vec<Package>> {
         .map(|package| ((package.name.clone(), package.version.clone()), package))
         .collect();
     let mut found = BTreeSet::new();
-    for program in programs {
-        let mut tree = cargo::command();
-        tree.args(["tree", "--locked", "--package", program.package(), "--target", &platform.target()]);
-        tree.args(["--edges=normal,no-proc-macro", "--prefix=none", "--format={p}"]);
-        for line in text_of(&mut tree)?.lines() {
-            // «NAME vVERSION (PLACE)»
-            let mut words = line.split(' ');
-            let name = words.next().unwrap_or_default().to_owned();
-            let version = words.next().unwrap_or_default().trim_start_matches('v').to_owned();
-            let package = known.get(&(name, version));
-            found.insert(package.with_context(|| format!("cargo metadata has no package {line}"))?.clone());
-        }
+    let mut tree = cargo::command();
+    tree.args(["tree", "--locked", "--package", program.package(), "--target", &platform.target()]);
+    tree.args(["--edges=normal,no-proc-macro", "--prefix=none", "--format={p}"]);
+    for line in text_of(&mut tree)?.lines() {
+        // «NAME vVERSION (PLACE)»
+        let mut words = line.split(' ');
+        let name = words.next().unwrap_or_default().to_owned();
+        let version = words.next().unwrap_or_default().trim_start_matches('v').to_owned();
+        let package = known.get(&(name, version));
+        found.insert(package.with_context(|| format!("cargo metadata has no package {line}"))?.clone());
     }
     Ok(found.into_iter().collect())
 }

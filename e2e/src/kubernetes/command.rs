@@ -53,7 +53,7 @@ pub fn main(arguments: impl Iterator<Item = OsString>) -> ExitCode {
 }
 
 fn print(text: &str) -> Result<()> {
-    writeln!(std::io::stdout(), "{text}").context("nobody reads")
+    writeln!(std::io::stdout(), "{text}").context("cannot write to stdout")
 }
 
 fn file(name: &str) -> Result<PathBuf> {
@@ -108,7 +108,7 @@ fn up(count: &str) -> Result<()> {
     }
 }
 
-/// Has the cluster, until it is told to end by a signal. All processes end with it.
+/// Runs the cluster until a signal ends this process. All processes of the cluster end with it.
 fn serve(count: &str) -> Result<()> {
     let _lock = lock()?.context("there is a cluster already")?;
     let count = count.parse().with_context(|| format!("--nodes {count}: write a number from 1 to 9"))?;
@@ -133,7 +133,7 @@ fn serve(count: &str) -> Result<()> {
 fn down() -> Result<()> {
     let Some(said) = running()? else { return print("There is no cluster.") };
     let pid = said["pid"].as_i64().and_then(|pid| Pid::from_raw(i32::try_from(pid).ok()?));
-    kill_process(pid.context("the cluster is still starting: try again")?, Signal::TERM)?;
+    kill_process(pid.context("the cluster is still starting: run `cluster down` again in a minute")?, Signal::TERM)?;
     let directory = PathBuf::from(said["directory"].as_str().unwrap_or_default());
     eventually_blocking("the cluster ends", ENDS, || {
         ensure!(lock()?.is_some(), "its process runs");

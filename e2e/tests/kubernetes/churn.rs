@@ -1,9 +1,8 @@
 //! Pods come and go while an agent is killed.
 
 use ipam_e2e::eventually_blocking;
-use serde_json::json;
 
-use crate::stage::{NAMESPACE, SOON, apply, install, pool, stage};
+use crate::stage::{NAMESPACE, SOON, apply, install, ip_pool, stage};
 use crate::workload::{assert_unique, attached, delete, delete_pods, deployment, network, ready, stores_have};
 
 const REPLICAS: usize = 10;
@@ -23,11 +22,7 @@ fn pods_have_unique_addresses_while_agents_are_killed() {
         &cluster,
         &[
             // A small pool: an address that leaks is soon missing.
-            pool(
-                "IPPool",
-                "churn",
-                &json!({"subnet": "192.168.0.0/16", "perNodeBlockSize": 12, "gateway": "192.168.0.1"}),
-            ),
+            ip_pool("churn", 12),
             network("churn-net", "churn", "ippool"),
             deployment("churn", REPLICAS, &["churn-net"]),
         ],

@@ -7,7 +7,7 @@ use ipam_e2e::eventually_blocking;
 use ipam_e2e::kubernetes::Kubernetes;
 use serde_json::{Value, json};
 
-use crate::stage::{NAMESPACE, SOON, apply, install, pool, stage};
+use crate::stage::{NAMESPACE, SOON, apply, install, ip_pool, pool, stage};
 use crate::workload::{Pod, assert_unique, attached, delete, deployment, exec, network, ready, stores_have};
 
 const REPLICAS: usize = 20;
@@ -49,11 +49,7 @@ fn pods_on_two_nodes_get_addresses_and_reach_each_other() {
     apply(
         &cluster,
         &[
-            pool(
-                "IPPool",
-                "rdma",
-                &json!({"subnet": "192.168.0.0/16", "perNodeBlockSize": 100, "gateway": "192.168.0.1"}),
-            ),
+            ip_pool("rdma", 100),
             pool(
                 "CIDRPool",
                 "storage",

@@ -2,7 +2,7 @@
 
 use serde_json::json;
 
-use crate::stage::{NAMESPACE, apply, install, pool, stage};
+use crate::stage::{NAMESPACE, apply, install, ip_pool, stage};
 use crate::workload::{assert_unique, attached, delete, deployment, network, ready, stores_have};
 
 #[test]
@@ -11,19 +11,11 @@ fn pods_keep_their_addresses_through_uninstall_and_reinstall() {
     install(&cluster, &[]);
     apply(
         &cluster,
-        &[
-            pool(
-                "IPPool",
-                "kept",
-                &json!({"subnet": "192.168.0.0/16", "perNodeBlockSize": 20, "gateway": "192.168.0.1"}),
-            ),
-            network("kept-net", "kept", "ippool"),
-            deployment("before", 6, &["kept-net"]),
-        ],
+        &[ip_pool("kept", 20), network("kept-net", "kept", "ippool"), deployment("before", 6, &["kept-net"])],
     );
     let before = ready(&cluster, "before", 6);
     cluster.helm(&["uninstall", "nv-ipam", "--namespace", NAMESPACE, "--wait", "--timeout=3m"]).unwrap();
-    // Nobody is left who would hold back the deletion of a pool. The pool stays as it is.
+    // No finalizer blocks the deletion of the pool any more. Its status stays as it is.
     let kept = cluster.get(&["ippool", "kept", "-n", NAMESPACE]).unwrap();
     assert_eq!(kept["metadata"]["finalizers"], json!(null), "{kept}");
     assert_eq!(kept["status"]["allocations"].as_array().map(Vec::len), Some(2), "{kept}");

@@ -13,7 +13,7 @@ pub(crate) const SOON: Duration = Duration::from_mins(2);
 /// The namespace of the release and the pools.
 pub(crate) const NAMESPACE: &str = "kube-system";
 
-/// The cluster, with two nodes and our image. It is nobody else's until the guard is dropped.
+/// The cluster, with two nodes and our image. No other test uses it until the guard is dropped.
 pub(crate) fn stage() -> MutexGuard<'static, Kubernetes> {
     static STAGE: OnceLock<Result<Mutex<Kubernetes>, String>> = OnceLock::new();
     let start = || -> anyhow::Result<Mutex<Kubernetes>> {
@@ -47,6 +47,11 @@ pub(crate) fn apply(cluster: &Kubernetes, objects: &[Value]) {
 /// The items of a list.
 pub(crate) fn items(list: &Value) -> Vec<Value> {
     list["items"].as_array().cloned().unwrap_or_default()
+}
+
+/// An IPPool of 192.168.0.0/16 with so many addresses for each node.
+pub(crate) fn ip_pool(name: &str, block: u32) -> Value {
+    pool("IPPool", name, &json!({"subnet": "192.168.0.0/16", "perNodeBlockSize": block, "gateway": "192.168.0.1"}))
 }
 
 /// A pool with this spec.
