@@ -101,7 +101,7 @@ fn up(count: &str) -> Result<()> {
         if let Some(ended) = child.try_wait()? {
             bail!("the cluster did not start ({ended}); its log is {}", log.display());
         }
-        if file("cluster.json")?.is_file() {
+        if running()?.is_some_and(|said| said["kubeconfig"].is_string()) {
             return status();
         }
         std::thread::sleep(Duration::from_millis(100));
@@ -112,31 +112,39 @@ fn up(count: &str) -> Result<()> {
 fn serve(count: &str) -> Result<()> {
     let _lock = lock()?.context("there is a cluster already")?;
     let count = count.parse().with_context(|| format!("--nodes {count}: write a number from 1 to 9"))?;
+    // `cluster down` also ends a cluster that is starting.
+    tell(&json!({"pid": std::process::id()}))?;
     let cluster = Kubernetes::start(count)?;
     cluster.import(&images::own(cluster.directory())?)?;
     let shells: Vec<Value> = (cluster.nodes().iter())
         .map(|node| json!({"name": node.name(), "shell": node.entrance().shell_line()}))
         .collect();
-    let said = json!({
+    tell(&json!({
         "pid": std::process::id(), "kubeconfig": cluster.kubeconfig(), "kubectl": cluster.kubectl().program(),
         "directory": cluster.directory(), "nodes": shells,
-    });
-    let path = file("cluster.json")?;
-    let part = path.with_added_extension("part");
-    fs::write(&part, serde_json::to_vec(&said)?)?;
-    fs::rename(&part, &path)?;
+    }))?;
     loop {
         std::thread::park();
     }
 }
 
+/// Writes what other calls of this command read.
+fn tell(said: &Value) -> Result<()> {
+    let path = file("cluster.json")?;
+    let part = path.with_added_extension("part");
+    fs::write(&part, serde_json::to_vec(said)?)?;
+    fs::rename(&part, &path).with_context(|| format!("cannot write {}", path.display()))
+}
+
 fn down() -> Result<()> {
     let Some(said) = running()? else { return print("There is no cluster.") };
     let pid = said["pid"].as_i64().and_then(|pid| Pid::from_raw(i32::try_from(pid).ok()?));
-    kill_process(pid.context("the cluster is still starting: run `cluster down` again in a minute")?, Signal::TERM)?;
-    let directory = PathBuf::from(said["directory"].as_str().unwrap_or_default());
+    kill_process(pid.context("the cluster has just begun to start: run `cluster down` again")?, Signal::TERM)?;
+    // A cluster that is starting has not said where its folder is. The janitors remove it all the same.
+    let directory = said["directory"].as_str().map(PathBuf::from);
     eventually_blocking("the cluster ends", ENDS, || {
         ensure!(lock()?.is_some(), "its process runs");
+        let Some(directory) = &directory else { return Ok(()) };
         ensure!(!directory.exists(), "{} is there", directory.display());
         cgroups::remove(&directory.file_name().unwrap_or_default().to_string_lossy())
     })?;
