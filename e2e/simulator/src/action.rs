@@ -57,7 +57,7 @@ pub enum Action {
     /// This many seconds pass, in which leaders renew their Lease.
     Rest(u8),
     /// Replicas that start from now on release the blocks of a Node that has been gone for this many seconds; 0 is never.
-    Grace(u8),
+    Grace(u32),
     /// A watch of a replica delivers some events.
     Hear { replica: u8, watch: u8, words: u8 },
     /// A watch of a replica delivers all pending events, but only the last of each object.

@@ -20,18 +20,12 @@ use super::unreported::{Unreported, has_reported};
 
 /// The block was force-released.
 const FORCED: &str = "force-release";
-/// The grace was over: a leader had seen the Node missing for that long.
+/// The grace was over, and a leader had seen the Node missing for long enough.
 const EXPIRED: &str = "grace";
-/// No report has it, since the CRDs and then the node's own object were deleted.
+/// No report has it: an admin destroyed the record, and then the Node left.
 const UNREPORTED: &str = "no report can show it";
 /// The agent's store was deleted or restored, and the report that had the address is gone, too.
 const NO_RECORD: &str = "store and report lost";
-
-/// The leader began after a backup was restored under another one: it does not know what the restore took back.
-const FORGOTTEN: &str = "a later leader after a restore";
-
-/// The reasons that end once the agent has reported all addresses in use.
-const END_BY_REPORT: [&str; 2] = [FORGOTTEN, UNREPORTED];
 
 /// What an operator decided because of an annotation takes effect within this time.
 const DECIDED: Duration = Duration::from_secs(15);
@@ -41,8 +35,14 @@ const DECIDED: Duration = Duration::from_secs(15);
 pub(super) struct Allowed {
     /// The grace of replicas that start: how long a Node must be gone before its block is released; `None` is never.
     pub(super) grace: Option<Duration>,
+    /// Nodes that are gone, or that a status records as gone, and since when.
+    gone: BTreeMap<String, Duration>,
+    /// Whether the wall clock of a replica was set. Then a grace can end at any time after a leader has seen the Node missing.
+    pub(super) clock_was_set: bool,
     /// Assignments that were released even if addresses are in use, and why.
     waived: BTreeMap<AssignmentId, &'static str>,
+    /// Assignments whose Node was gone for the grace, whatever else waives them.
+    expired: BTreeSet<AssignmentId>,
     /// Assignments among these that are recorded again, and since when.
     recorded_since: BTreeMap<AssignmentId, Duration>,
     /// Assignments of which no leader knows, or no report, and since when their agents report all addresses in use.
@@ -86,7 +86,7 @@ impl Allowed {
 
     /// Assignments whose Node a leader has seen missing for the grace.
     pub(super) fn expired(&self) -> BTreeSet<AssignmentId> {
-        self.waived.iter().filter(|(_, cause)| **cause == EXPIRED).map(|(id, _)| *id).collect()
+        self.expired.clone()
     }
 
     /// Why the address may be assigned to others.
@@ -101,7 +101,7 @@ impl Allowed {
 
     /// Why the pool may be deleted while the pod has the address.
     pub(super) fn gone(&self, records: &Records, node: &Node, pod: &str, held: &Held) -> Option<&'static str> {
-        let unguarded = || self.unguarded.contains(&held.pool).then_some("finalizer removed by hand");
+        let unguarded = || self.is_unguarded(&held.pool).then_some("finalizer removed by hand");
         // To delete the pool destroys no record: the finalizer keeps it.
         let is_by_this = held.assignment.is_some_and(|id| records.is_lost_last(id));
         let lost = || (!is_by_this && is_destroyed(records, held)).then_some("record destroyed by hand");
@@ -116,13 +116,6 @@ impl Allowed {
         self.released(node, pod, held).or_else(wiped)
     }
 
-    /// A replica acquires the Lease after a backup was restored under another leader.
-    pub(super) fn forget_restored(&mut self, records: &Records) {
-        for it in records.taken_back() {
-            self.waived.entry(it.id).or_insert(FORGOTTEN);
-        }
-    }
-
     /// An admin wipes the pool's status. `records` are those from before.
     pub(super) fn wipe(&mut self, records: &Records, pool: &PoolKey) {
         self.wiped.extend(records.recorded().iter().filter(|it| it.pool == *pool).map(|it| it.id));
@@ -131,6 +124,11 @@ impl Allowed {
     /// A backup is made. It does not record what was released before.
     pub(super) fn back_up(&mut self, records: &Records) {
         self.forced.retain(|id, _| records.recorded().iter().any(|it| it.id == *id));
+    }
+
+    /// Whether an admin removed the pool's finalizer, and it has none yet.
+    pub(super) fn is_unguarded(&self, pool: &PoolKey) -> bool {
+        self.unguarded.contains(pool)
     }
 
     /// An admin removes the pool's finalizer.
@@ -153,13 +151,11 @@ impl Allowed {
         }
     }
 
-    /// A Node leaves, or its IPAMNode is deleted by hand. No report can have its addresses any more: the records in
-    /// statuses were destroyed before, and no IPAMNode is created for it.
+    /// A Node has left, and its IPAMNode is gone or is now deleted by hand. No report can have its addresses any more: the records
+    /// in statuses were destroyed before, and no IPAMNode is created for it.
     pub(super) fn leaves_unreported(&mut self, server: &Server, records: &Records, node: &Node) {
-        let is_gone = server.get("nodes", &node.name).is_none();
-        if server.get("ipamnodes", &node.name).is_none() {
-            let is_unreported = |cause| is_gone || cause == super::UNDEFINE;
-            self.waive(records, node, |it| records.lost_by(it.id).is_some_and(is_unreported), UNREPORTED);
+        if ["nodes", "ipamnodes"].iter().all(|plural| server.get(plural, &node.name).is_none()) {
+            self.waive(records, node, |it| records.lost_by(it.id).is_some(), UNREPORTED);
         }
     }
 
@@ -169,7 +165,7 @@ impl Allowed {
         for it in of_node {
             let known = self.waived.entry(it.id).or_insert(cause);
             // A report ends what no record had, and not what an admin or the grace has released.
-            if END_BY_REPORT.contains(known) {
+            if *known == UNREPORTED {
                 *known = cause;
             }
         }
@@ -208,10 +204,25 @@ impl Allowed {
             let mut there = nodes.iter().filter(|node| node.name == *name);
             there.any(|node| node.held().any(|(_, held)| is_it(held)))
         });
+        self.note_gone(server, nodes, clock.elapsed);
         for replica in replicas.iter().flatten() {
-            for node in nodes.iter().filter(|node| replica.may_expire(&node.name, clock)) {
+            let gone = |node: &Node| self.gone.get(&node.name).copied().filter(|_| !self.clock_was_set);
+            let expire: Vec<&Node> =
+                nodes.iter().filter(|node| replica.may_expire(&node.name, gone(node), clock)).collect();
+            for node in expire {
                 self.waive(records, node, |_| true, EXPIRED);
+                self.expired.extend(records.all().filter(|it| it.node == node.name).map(|it| it.id));
                 self.waive_unattributed(node, |_| true, EXPIRED);
+            }
+        }
+    }
+
+    fn note_gone(&mut self, server: &Server, nodes: &[Node], now: Duration) {
+        for node in nodes {
+            if server.get("nodes", &node.name).is_none() {
+                self.gone.entry(node.name.clone()).or_insert(now);
+            } else if self.gone.contains_key(&node.name) && !is_recorded_as_gone(server, &node.name) {
+                self.gone.remove(&node.name);
             }
         }
     }
@@ -297,7 +308,7 @@ impl Allowed {
         all_decided: bool,
         now: Duration,
     ) {
-        let unknown = self.waived.iter().filter(|(_, cause)| END_BY_REPORT.contains(cause)).map(|(id, _)| *id);
+        let unknown = self.waived.iter().filter(|(_, cause)| **cause == UNREPORTED).map(|(id, _)| *id);
         let is_reported = |it: &Assignment| {
             let mut there = nodes.iter().filter(|node| node.name == it.node);
             server.get("ipamnodes", &it.node).is_some()
@@ -327,6 +338,7 @@ impl Allowed {
         let over: Vec<AssignmentId> = self.waived.keys().filter(|id| is_over(id)).copied().collect();
         for id in over {
             let Some(cause) = self.waived.remove(&id) else { continue };
+            self.expired.remove(&id);
             let kept = held.iter().filter(|(of, _)| *of == id).map(|of| (*of, cause));
             self.waived_addresses.extend(kept);
             self.forced.remove(&id);
@@ -361,6 +373,13 @@ pub(super) fn shared(records: &Records, pair: [(&PoolKey, Option<AssignmentId>);
 pub(super) fn is_destroyed(records: &Records, held: &Held) -> bool {
     let cause = held.assignment.and_then(|id| records.lost_by(id));
     cause.is_some_and(|cause| cause != super::WIPE)
+}
+
+/// Whether the status of a pool records since when the Node is gone.
+fn is_recorded_as_gone(server: &Server, node: &str) -> bool {
+    let pools = POOL_KINDS.into_iter().flat_map(|(plural, _)| server.list(plural));
+    let mut releasing = pools.flat_map(|pool| pool["status"]["releasing"].as_array().into_iter().flatten());
+    releasing.any(|entry| entry["nodeName"] == *node && entry["nodeGoneSince"].is_string())
 }
 
 fn is_guarded(pool: &Value) -> bool {

@@ -5,7 +5,7 @@ use super::action::{Action, Disk, Fate};
 use super::dice::{Dice, Make};
 use super::overlay::overlay;
 use super::size::{MOST_NODES, NODES};
-use super::story::{STORIES, Story, first_block, loss};
+use super::story::{STORIES, Story, first_block, long_absence, loss};
 
 /// The history of `seed`, of `steps` steps.
 pub fn history(seed: u64, steps: usize) -> Vec<Action> {
@@ -24,6 +24,7 @@ pub fn history(seed: u64, steps: usize) -> Vec<Action> {
     }
     lose_records(seed, &dice, &mut history);
     overlay(&mut dice.apart(seed ^ OVERLAY), &mut history);
+    lengthen_grace(seed, &dice, &mut history);
     history.truncate(steps);
     history
 }
@@ -48,6 +49,29 @@ fn lose_records(seed: u64, of: &Dice, history: &mut Vec<Action>) {
     }
 }
 
+/// Gives some histories a grace that is longer than the time for which a leader itself must see a Node missing, and Nodes that are gone for
+/// about that long. It is chosen with a seed of its own, like a loss of all records.
+fn lengthen_grace(seed: u64, of: &Dice, history: &mut Vec<Action>) {
+    let mut dice = of.apart(seed ^ GRACES);
+    if dice.rng.u8(0..LONG_GRACES_APART) > 0 {
+        return;
+    }
+    let grace = if dice.rng.u8(0..4) == 0 { A_DAY } else { TEN_MINUTES };
+    for action in &mut *history {
+        if let Action::Grace(seconds) = action {
+            *seconds = grace;
+        }
+    }
+    let at = dice.rng.usize(history.len() / 4..=history.len() / 2);
+    drop(history.splice(at..at, long_absence(&mut dice)));
+}
+
+/// One of this many histories has a long grace.
+const LONG_GRACES_APART: u8 = 8;
+/// Makes the seed for a long grace from that of the history.
+const GRACES: u64 = 0x97ac_0000_0000_0000;
+const TEN_MINUTES: u32 = 600;
+const A_DAY: u32 = 86_400;
 /// One of this many histories is about a loss of all records.
 const LOSSES_APART: u8 = 8;
 /// Makes the seed for the overlay from that of the history.

@@ -29,7 +29,7 @@ use restore::{
 pub struct Fault {
     /// The name of its file.
     pub name: &'static str,
-    /// Histories in a million that show it, by the last long run of 200 steps, rounded up to 5, 10 or 30.
+    /// Histories in a million that show it, by the last long run of 200 steps, rounded up to 5, 10, 30 or 60.
     per_million: u64,
     /// The laws that it breaks.
     laws: &'static [&'static str],
@@ -60,13 +60,13 @@ const UNRECORDED: &[&str] = &["one-holder", "address-has-one-node", "held-is-rec
 const USED: &[&str] = &["one-holder", "address-has-one-node", "held-is-recorded", "pool-in-use-stays"];
 
 /// The laws that a call of a former leader breaks.
-const LATE_CALL: &[&str] = &["one-holder", "address-has-one-node", other::LEASE_FIRST];
+const LATE_CALL: &[&str] = &["one-holder", "address-has-one-node", "assigned-is-recorded", other::LEASE_FIRST];
 
 /// All known faults. The first match counts, so a fault with more conditions comes before one with fewer.
 pub const FAULTS: [Fault; 12] = [
     Fault {
         name: "agent-is-down-after-a-restore",
-        per_million: 5,
+        per_million: 60,
         laws: UNRECORDED,
         shows: is_of_an_agent_that_is_down,
     },

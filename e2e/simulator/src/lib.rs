@@ -158,7 +158,7 @@ use world::World;
 
 pub use generate::history;
 pub use many::{End, Found, Played, Totals, play_many};
-pub use shrink::shrink;
+pub use shrink::{Order, shrink};
 
 /// The admin's action that restores an earlier state of the API server.
 const RESTORE: &str = "a restore";

@@ -49,8 +49,8 @@ pub(super) struct Records {
     lost_last: BTreeSet<AssignmentId>,
     /// Node and grant → assignment.
     told: HashMap<(String, String), AssignmentId>,
-    /// Assignments whose agent has reported that the grant has ended, with no address in use.
-    reported_empty: BTreeSet<AssignmentId>,
+    /// Nodes and grants that the last report names, and whether addresses are in use.
+    reported_now: BTreeMap<(String, String), bool>,
     /// Nodes and grants that a report has named.
     reported: BTreeSet<(String, String)>,
     /// Grants that an agent need not know, since its store was lost: node and grant.
@@ -69,6 +69,14 @@ pub(super) struct Records {
     backup: Vec<Assignment>,
     /// Node and grant of the last reports in which the grant is idle; empty after a restore.
     idle: BTreeSet<(String, String)>,
+    /// The same, also of reports after a restore.
+    idle_now: BTreeSet<(String, String)>,
+    /// Assignments that an annotation has named to force-release.
+    forced: BTreeSet<AssignmentId>,
+    /// Assignments that a restore brought back, and that were force-released or expired at the time of the backup.
+    revoked: BTreeSet<AssignmentId>,
+    /// Assignments that a status does not record any more, for no reason that the model knows.
+    unexplained: Vec<(Assignment, &'static str)>,
     was_restored: bool,
     /// The version up to which all changes were read.
     seen: u64,
@@ -93,6 +101,7 @@ impl Records {
         since.for_each(|(_, cause)| *cause = super::RESTORE);
         // The restored reports are from before what the agents know.
         self.idle.clear();
+        self.idle_now.clear();
         self.was_restored = true;
     }
 
@@ -109,11 +118,6 @@ impl Records {
     /// Sets the assignments whose Nodes a leader has seen missing for the grace.
     pub(super) fn note_expired(&mut self, expired: BTreeSet<AssignmentId>) {
         self.expired = expired;
-    }
-
-    /// Assignments whose record a restore took back.
-    pub(super) fn taken_back(&self) -> impl Iterator<Item = &Assignment> {
-        self.lost.iter().filter(|(_, cause)| *cause == super::RESTORE).map(|(it, _)| it)
     }
 
     /// Reads the changes. `by_hand` names the admin's action that made them, if it was one.
@@ -176,6 +180,10 @@ impl Records {
         by_hand: Option<&'static str>,
         activity: &mut Activity,
     ) {
+        let named = text(object, &format!("/metadata/annotations/{}", FORCE_RELEASE.replace('/', "~1")));
+        let is_named = |it: &&Assignment| it.pool == *key && named.split(',').any(|name| name == it.node);
+        let forced: Vec<AssignmentId> = self.all().filter(is_named).map(|it| it.id).collect();
+        self.forced.extend(forced);
         let is_claimed = |it: &Assignment| claims.iter().any(|claim| claim.node == it.node && claim.range == it.range);
         let gone: Vec<Assignment> = self.recorded.extract_if(.., |it| it.pool == *key && !is_claimed(it)).collect();
         for it in gone {
@@ -185,7 +193,13 @@ impl Records {
                     activity.count("blocks lost from the records");
                     self.lost.push((it, cause));
                 }
-                None => activity.count(self.cause_of_release(server, &it, object)),
+                None => match self.cause_of_release(server, &it) {
+                    Ok(cause) => {
+                        activity.count(cause);
+                        activity.check("release-has-a-cause", 1);
+                    }
+                    Err(what) => self.unexplained.push((it, what)),
+                },
             }
         }
         for claim in claims {
@@ -236,41 +250,46 @@ impl Records {
             // At that time it may have shared its addresses.
             assigned.first = earlier.first;
             assigned.shared_with.extend(earlier.shared_with.clone());
+            if [&self.forced, &self.revoked, &self.expired].iter().any(|all| all.contains(&earlier.id)) {
+                self.revoked.insert(last);
+            }
         }
         self.recorded.push(assigned);
     }
 
-    fn cause_of_release(&self, server: &Server, it: &Assignment, object: &Object) -> &'static str {
-        let named = text(object, &format!("/metadata/annotations/{}", FORCE_RELEASE.replace('/', "~1")));
-        if named.split(',').any(|name| name == it.node) {
-            "blocks released: force-release"
-        } else if self.reported_empty.contains(&it.id) {
-            "blocks released: report"
+    /// Why the block is released. An error is what the model knows about its node instead.
+    fn cause_of_release(&self, server: &Server, it: &Assignment) -> Result<&'static str, &'static str> {
+        let is_there = server.get("nodes", &it.node).is_some();
+        let grants: Vec<_> = self.told.iter().filter(|(_, told)| **told == it.id).map(|(grant, _)| grant).collect();
+        let has_ended = |grant: &&(String, String)| {
+            self.ended.contains(*grant) && !self.reported_now.get(*grant).is_some_and(|is_used| *is_used)
+        };
+        let is_idle = |grant: &&(String, String)| self.idle_now.contains(*grant);
+        let is_over = |grant| has_ended(grant) || is_idle(grant) || !self.reported_now.contains_key(*grant);
+        if self.forced.contains(&it.id) && !is_in_force(server, it) {
+            Ok("blocks released: force-release")
+        } else if self.revoked.contains(&it.id) && !is_in_force(server, it) {
+            Ok("blocks released: revoked in the backup")
         } else if self.expired.contains(&it.id) {
-            "blocks released: grace"
-        } else if self.is_idle(server, it) {
-            "blocks released: idle"
+            Ok("blocks released: grace")
+        } else if !grants.iter().all(is_over) {
+            Err(if is_there { "its Node is there" } else { "its Node is gone" })
+        } else if grants.iter().any(has_ended) {
+            Ok("blocks released: report")
+        } else if grants.iter().any(is_idle) {
+            Ok("blocks released: idle")
+        } else if !grants.is_empty() {
+            Ok("blocks released: not in the last report")
+        } else if is_there {
+            Ok("blocks released: never in an IPAMNode, Node there")
         } else {
-            match (self.is_told(it.id), server.get("nodes", &it.node).is_some()) {
-                (false, true) => "blocks released: never in an IPAMNode, Node there",
-                (false, false) => "blocks released: never in an IPAMNode, Node gone",
-                (true, true) => "blocks released: not reported, Node there",
-                (true, false) => "blocks released: not reported, Node gone",
-            }
+            Ok("blocks released: never in an IPAMNode, Node gone")
         }
     }
 
-    /// Whether the grant of this assignment is idle by the last report.
-    fn is_idle(&self, server: &Server, it: &Assignment) -> bool {
-        let object = server.get("ipamnodes", &it.node);
-        let mut entries = object.and_then(|object| object["spec"]["pools"].as_array()).into_iter().flatten();
-        entries.any(|entry| {
-            pool_of_entry(entry) == it.pool && self.idle.contains(&(it.node.clone(), text(entry, "/grant")))
-        })
-    }
-
-    fn is_told(&self, id: AssignmentId) -> bool {
-        self.told.values().any(|told| *told == id)
+    /// Takes the assignments that statuses do not record any more for no reason that the model knows.
+    pub(super) fn take_unexplained(&mut self) -> Vec<(Assignment, &'static str)> {
+        std::mem::take(&mut self.unexplained)
     }
 
     fn read_ipam_node(&mut self, event: &Event, activity: &mut Activity) {
@@ -280,43 +299,25 @@ impl Records {
         let object = &event.object;
         self.note_told(object);
         self.note_grants(object);
-        let (Some(observed), generation) =
-            (object["status"]["observedGeneration"].as_i64(), &object["metadata"]["generation"])
-        else {
-            return;
-        };
-        activity.count("reports seen");
-        if Some(observed) != generation.as_i64() {
-            return;
-        }
-        let node = text(object, "/metadata/name");
-        for entry in object["spec"]["pools"].as_array().into_iter().flatten() {
-            let mut reports = object["status"]["pools"].as_array().into_iter().flatten();
-            let is_empty = reports.any(|report| {
-                let is_same = |field: &str| report[field] == entry[field];
-                let is_over = report["ended"] == true && report["used"] == 0;
-                ["name", "poolType", "grant"].into_iter().all(is_same) && is_over
-            });
-            if let Some(id) = self.find(&pool_of_entry(entry), &node, range_of_entry(entry)) {
-                if is_empty {
-                    self.reported_empty.insert(id);
-                } else {
-                    self.reported_empty.remove(&id);
-                }
-            }
+        if object["status"]["observedGeneration"].is_i64() {
+            activity.count("reports seen");
         }
     }
 
     fn note_grants(&mut self, object: &Object) {
         let node = text(object, "/metadata/name");
+        self.reported_now.retain(|(of, _), _| *of != node);
         for report in object["status"]["pools"].as_array().into_iter().flatten() {
             let Some(grant) = report["grant"].as_str() else { continue };
-            self.reported.insert((node.clone(), grant.to_owned()));
             let it = (node.clone(), grant.to_owned());
-            if report["idle"] == true && !self.was_restored {
-                self.idle.insert(it.clone());
-            } else {
-                self.idle.remove(&it);
+            self.reported.insert(it.clone());
+            self.reported_now.insert(it.clone(), report["used"] != 0);
+            for (idle, counts) in [(&mut self.idle_now, true), (&mut self.idle, !self.was_restored)] {
+                if report["idle"] == true && counts {
+                    idle.insert(it.clone());
+                } else {
+                    idle.remove(&it);
+                }
             }
             if report["ended"] == true {
                 self.ended.insert(it);
@@ -371,9 +372,10 @@ impl Records {
         self.told.get(&(node.to_owned(), grant.to_owned())).copied()
     }
 
-    /// Whether a status records the addresses for the node, or would if no admin had destroyed the record.
+    /// Whether a status would record the addresses for the node if no admin had destroyed the record, and none records them for another node.
     pub(super) fn knows(&self, pool: &PoolKey, node: &str, range: &AddrRange) -> bool {
-        self.find(pool, node, Some(*range)).is_some()
+        let is_of_another = |it: &Assignment| it.pool == *pool && it.node != node && it.range.overlaps(range);
+        self.find(pool, node, Some(*range)).is_some() && !self.recorded.iter().any(is_of_another)
     }
 
     /// Whether a status records the addresses for the node.
@@ -434,11 +436,19 @@ impl Records {
 
 /// Whether the node's IPAMNode repeats the assignment.
 fn is_copied(server: &Server, it: &Assignment) -> bool {
-    let entries = server.get("ipamnodes", &it.node).and_then(|object| object["spec"]["pools"].as_array());
-    let is_it = |entry: &Value| {
-        pool_of_entry(entry) == it.pool && range_of_entry(entry).is_some_and(|range| it.range.contains_range(&range))
-    };
-    entries.is_some_and(|entries| entries.iter().any(is_it))
+    entries(server, it).next().is_some()
+}
+
+/// Whether the node's IPAMNode has the block, and does not revoke it.
+fn is_in_force(server: &Server, it: &Assignment) -> bool {
+    entries(server, it).any(|entry| entry["state"] != "Revoked")
+}
+
+/// The entries of the node's IPAMNode that repeat the assignment.
+fn entries<'a>(server: &'a Server, it: &Assignment) -> impl Iterator<Item = &'a Value> {
+    let all = server.get("ipamnodes", &it.node).and_then(|object| object["spec"]["pools"].as_array());
+    let is_inside = |entry: &Value| range_of_entry(entry).is_some_and(|range| it.range.contains_range(&range));
+    all.into_iter().flatten().filter(move |entry| pool_of_entry(entry) == it.pool && is_inside(entry))
 }
 
 /// The plural of a pool.

@@ -27,6 +27,11 @@ use super::wire::{Made, Wire};
 /// The kinds that the operator watches, in the order of its watches.
 const WATCHED: [&str; 4] = ["ippools", "cidrpools", "ipamnodes", "nodes"];
 
+/// How long a leader itself must have seen a Node missing, if the grace is longer.
+const OBSERVED: Duration = Duration::from_mins(5);
+/// How far the wall clocks of two replicas are apart at most where blocks have a grace, and unless one is set.
+const CLOCKS_APART: Duration = Duration::from_secs(40);
+
 /// A running process.
 pub(super) struct Replica {
     reconciler: Reconciler,
@@ -140,12 +145,18 @@ impl Replica {
         self.grace
     }
 
-    /// Whether it leads and has seen the Node missing for the grace.
-    pub(super) fn may_expire(&self, node: &str, clock: Clock) -> bool {
+    /// Whether it leads and has seen the Node missing for so long that the grace can be over. Of a long grace, earlier leaders may have seen
+    /// a part. `gone` is since when the Node is gone, by what leaders have recorded, if the wall clocks agree on that. The Node may have
+    /// returned while none led.
+    pub(super) fn may_expire(&self, node: &str, gone: Option<Duration>, clock: Clock) -> bool {
         let leads = self.leading && self.leads_until().is_some_and(|until| until > clock.instant());
         let since = self.sight.gone.get(node).copied().max(self.sight.since);
         let is_missing = self.sight.since.is_some() && !self.sight.nodes.contains(node);
-        let is_over = self.grace.zip(since).is_some_and(|(grace, since)| clock.elapsed >= since + grace);
+        let is_over = self.grace.zip(since).is_some_and(|(grace, since)| {
+            let gone = gone.map(|gone| self.sight.gone.get(node).copied().unwrap_or(gone));
+            let is_gone = gone.is_none_or(|gone| clock.elapsed + CLOCKS_APART >= gone + grace);
+            is_gone && clock.elapsed >= since + grace.min(OBSERVED)
+        });
         leads && is_missing && is_over
     }
 

@@ -13,8 +13,8 @@ use super::size::REPLICAS;
 use super::wire::lock;
 use super::world::World;
 
-/// Simulated time within which all must be at rest: longer than the longest pause after failures, a Lease and a stopped
-/// process together.
+/// Simulated time within which all must be at rest, besides a grace: longer than the longest pause after failures, a Lease and a
+/// stopped process together.
 const LONGEST: Duration = Duration::from_mins(6);
 
 /// How long nothing must happen before the laws of the end are checked.
@@ -70,7 +70,8 @@ fn collect(world: &mut World) {
 
 /// Continues until nothing has happened for a while and all laws of the end hold.
 fn come_to_rest(world: &mut World) -> Result<(), Broken> {
-    let end = world.clock().elapsed + LONGEST;
+    let longest = LONGEST + world.longest_grace();
+    let end = world.clock().elapsed + longest;
     let (mut last, mut since) = (activity(world), world.clock().elapsed);
     let mut renewed = lock(&world.server).lease_requests();
     let mut wrong = None;
@@ -93,7 +94,7 @@ fn come_to_rest(world: &mut World) -> Result<(), Broken> {
             }
         }
     }
-    wrong.map_or_else(|| broken("all-comes-to-rest", format!("not at rest after {} s", LONGEST.as_secs())), Err)
+    wrong.map_or_else(|| broken("all-comes-to-rest", format!("not at rest after {} s", longest.as_secs())), Err)
 }
 
 /// Requests about the Lease that all replicas together may make in this time: each reads and writes it every two seconds, with some jitter.

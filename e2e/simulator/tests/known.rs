@@ -38,6 +38,14 @@ const NEAR: &[(&str, &[(&str, Change)])] = &[
         ("AgentKill", Without), ("AgentKill", Last), ("AgentKill", Other("node")), ("Restore", Without), ("Restore", First), ("Restore", Last),
         ("Restore", Become("Drain")), ("Backup", Without), ("Backup", Last), ("Crowd", Without), ("Crowd", First), ("Crowd", Last),
     ]),
+    ("agent-is-down-after-a-restore.that-hears-nothing", &[
+        ("RestoreLive", Without), ("RestoreLive", First), ("RestoreLive", Last), ("Backup", Without), ("Backup", Last), ("Crowd", Without),
+        ("Crowd", First), ("Start", First), ("Round", Without),
+    ]),
+    ("agent-is-down-after-a-restore.under-a-leader", &[
+        ("AddAndCrash", Without), ("AddAndCrash", Other("node")), ("RestoreLive", Without), ("RestoreLive", First), ("RestoreLive", Last),
+        ("Backup", Without), ("Backup", Last), ("Crowd", Without), ("Start", First),
+    ]),
     ("agent-is-down-before-a-restore", &[
         ("PutStoreBack", Without), ("PutStoreBack", First), ("PutStoreBack", Last), ("PutStoreBack", Other("node")), ("Restore", Without),
         ("Restore", First), ("Restore", Become("Drain")), ("Backup", Without), ("Backup", Last), ("Cordon", Without), ("Cordon", First),
@@ -57,7 +65,7 @@ const NEAR: &[(&str, &[(&str, Change)])] = &[
     ]),
     ("call-of-a-former-leader-after-a-wiped-status", &[
         ("WipeStatus", Without), ("WipeStatus", Last), ("WipeStatus", Other("pool")), ("Kill", Without), ("Kill", First), ("Orphan", Without),
-        ("Orphan", First), ("Orphan", Last), ("Crowd", Without), ("Start", First),
+        ("Orphan", First), ("Start", First),
     ]),
     ("leader-ends-before-it-marks-the-last-release", &[
         ("WithoutAgent", Without), ("WithoutAgent", Other("node")), ("Round", Without), ("NodeLeaves", Without), ("NodeLeaves", Last),
@@ -98,6 +106,10 @@ const NEAR: &[(&str, &[(&str, Change)])] = &[
         ("RemoveIpamNode", Without), ("RemoveIpamNode", First), ("RemoveIpamNode", Last), ("RemoveIpamNode", Other("node")), ("Restore", Without),
         ("Restore", First), ("Restore", Last), ("Backup", Without), ("Backup", Last), ("Crowd", Without), ("Crowd", Last), ("Work", Without),
     ]),
+    ("report-deleted-with-its-ipam-node.after-the-crds", &[
+        ("Undefine", Without), ("Undefine", First), ("Undefine", Last), ("RemoveIpamNode", Without), ("RemoveIpamNode", First),
+        ("RemoveIpamNode", Other("node")), ("Crowd", Without), ("Crowd", Last),
+    ]),
     ("report-deleted-with-its-ipam-node.with-the-crds", &[
         ("Undefine", Without), ("Undefine", First), ("Undefine", Last), ("Restore", Without), ("Restore", First), ("Restore", Last),
         ("Backup", Without), ("Backup", Last), ("Crowd", Without), ("Crowd", Last),
@@ -105,6 +117,10 @@ const NEAR: &[(&str, &[(&str, Change)])] = &[
     ("store-lost-beside-a-restore.of-a-node-that-terminated-before", &[
         ("PutStoreBack", Without), ("PutStoreBack", First), ("PutStoreBack", Other("node")), ("NodeTerminates", Without), ("NodeTerminates", Last),
         ("NodeTerminates", Other("node")), ("Restore", Without), ("Restore", First), ("Backup", Without), ("Backup", Last), ("Crowd", Without),
+    ]),
+    ("store-lost-beside-a-restore.of-a-node-that-left-before", &[
+        ("PutStoreBack", Without), ("PutStoreBack", First), ("PutStoreBack", Other("node")), ("NodeLeaves", Without), ("NodeLeaves", First),
+        ("NodeLeaves", Last), ("NodeLeaves", Other("node")), ("Restore", Without), ("Restore", First), ("Backup", Without), ("Crowd", Without),
     ]),
     ("store-lost-beside-a-restore", &[
         ("Wipe", Without), ("Wipe", First), ("Wipe", Last), ("Wipe", Other("node")), ("Relabel", Without), ("Relabel", First), ("Relabel", Last),

@@ -131,6 +131,11 @@ pub(super) fn after(history: &[Action], is_it: impl Fn(Action) -> bool) -> &[Act
     history.iter().position(|action| is_it(*action)).map_or(&[], |at| &history[at + 1..])
 }
 
+/// What happens after the last action of this kind.
+pub(super) fn after_last(history: &[Action], is_it: impl Fn(Action) -> bool) -> &[Action] {
+    history.iter().rposition(|action| is_it(*action)).map_or(&[], |at| &history[at + 1..])
+}
+
 /// What happens before and after each action of this kind.
 pub(super) fn around(
     history: &[Action],

@@ -63,15 +63,19 @@ pub(super) fn is_of_a_last_record_deleted(failure: &Failure) -> bool {
 }
 
 /// The status of the named pool is wiped, and the leader ends or is stopped with a call under way. Another leader writes.
-/// Then the call arrives. The law about the Lease names no pool, and is broken without a pod.
+/// Then the call arrives. The law about the Lease names no pool. It and the law about records are broken without a pod.
 pub(super) fn is_of_a_call_of_a_former_leader(failure: &Failure) -> bool {
     let is_of_the_lease = failure.law.law == LEASE_FIRST;
     let wipes = |action| matches!(action, Action::WipeStatus { pool } if is_of_the_lease || names_pool(failure, pool));
     let since = after(&failure.history, wipes);
     let starts = |action| matches!(action, Action::Start { .. });
     let arrives = |action| matches!(action, Action::Orphan { .. });
-    let later = after(after(after(since, ends_a_leader), writes), arrives);
+    let written = after(after(since, ends_a_leader), writes);
     let joins = |action| matches!(action, Action::NodeJoins { node } if names_node(failure, node));
-    let is_used = if is_of_the_lease { has(&failure.history, joins) } else { adds_for_a_user(failure, later) };
+    let is_used = match failure.law.law {
+        LEASE_FIRST => has(&failure.history, joins),
+        "assigned-is-recorded" => has(&failure.history, joins) && has(written, arrives),
+        _ => adds_for_a_user(failure, after(written, arrives)),
+    };
     is_used && has(since, starts) && has(&failure.history, |action| matches!(action, Action::Decide { .. }))
 }

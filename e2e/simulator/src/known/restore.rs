@@ -1,8 +1,8 @@
 //! Faults that a restore shows.
 
 use super::order::{
-    address, adds_for_a_user, adds_on, after, around, campaigns, deletes_ipam_node, has, has_put_back, is_undefine,
-    is_user, names, names_pod_of, names_pool, pools_with_the_address, writer, writes,
+    address, adds_for_a_user, adds_on, after, after_last, around, campaigns, deletes_ipam_node, has, has_put_back,
+    is_undefine, is_user, names, names_pod_of, names_pool, pools_with_the_address, running, writer, writes,
 };
 use crate::Failure;
 use crate::action::{Action, Disk};
@@ -10,17 +10,26 @@ use crate::admin::pool_at;
 use crate::size::{BACKUP_SECONDS, MOST_NODES, REPLICAS, node_name};
 
 /// A restore takes back a block that is in use. No leader that knows of it continues to run. The agent of its node is
-/// down until a leader has acted, so that it does not report the block in time. Then a pod gets the address on another
+/// down until a leader has acted, or a restore under a leader does not break its watch, so that it does not report the block in time. Then a pod gets the address on another
 /// node, or the Node leaves, so that no report can have the address as in use.
 pub(super) fn is_of_an_agent_that_is_down(failure: &Failure) -> bool {
     has_put_back(failure, |it| {
         let acted = it.later.iter().rposition(|action| writes(*action));
         let Some(acted) = acted.map(|at| it.until.len() + 1 + at) else { return false };
-        let is_it = |node| is_user(failure, node) && is_down(&failure.history[..acted], node);
-        let is_in_use = |node| has(after(it.since, writes), |action| adds_on(action, |of| of == node));
+        let until = &failure.history[..acted];
+        let cut = |node| move |action| matches!(action, Action::AgentLoseWatch { node: it } if it == node);
+        let hears_nothing = |node| it.live == Some(false) && !has(&until[it.until.len()..], cut(node));
+        let is_it = |node| is_user(failure, node) && (is_down(until, node) || hears_nothing(node));
+        let adds = |node| move |action| adds_on(action, |of| of == node);
+        let is_in_use = |node| {
+            has(after(it.since, writes), adds(node))
+                || (hears_nothing(node) && has(it.since, writes) && has(it.later, adds(node)))
+        };
         let is_unrecorded = failure.law.law == "held-is-recorded";
         let leaves = |action| matches!(action, Action::NodeLeaves { node } if is_user(failure, node));
-        !it.is_live()
+        let is_led_by_another =
+            || has(it.before, campaigns) && has(it.later, |action| matches!(action, Action::Start { .. }));
+        (!it.is_live() || is_led_by_another())
             && (0..MOST_NODES).any(|node| is_it(node) && is_in_use(node))
             && if is_unrecorded { has(it.later, leaves) } else { adds_for_a_user(failure, &failure.history[acted..]) }
     })
@@ -153,15 +162,26 @@ fn offset(failure: &Failure, history: &[Action], of: u8) -> i64 {
     offset
 }
 
-/// A restore takes back a block that is in use, so that its addresses are outside blocks, and only reports have them as
-/// in use. The IPAMNode with such a report is deleted by hand, alone or with the CRDs. Then a replica leads that did not lead before, and does
-/// not know the report.
+/// A restore takes back a block that is in use, or the CRDs are deleted, so that its addresses are outside blocks, and only reports have them
+/// as in use. The IPAMNode with such a report is deleted by hand, alone or with the CRDs. Then a replica leads that did not lead before, and
+/// does not know the report. Or the history settles without a call of those that ran: the Lease of the leader has expired.
 pub(super) fn is_of_a_deleted_report(failure: &Failure) -> bool {
     let is_led_by_another = |before: &[Action], later: &[Action]| {
         let starts =
             |of: u8| has(later, |action| matches!(action, Action::Start { replica, .. } if replica % REPLICAS == of));
         let mut leaders = later.iter().filter_map(|action| writer(*action));
         leaders.any(|leader| starts(leader) || !has(before, |action| writer(action) == Some(leader)))
+    };
+    let is_led_anew = |later: &[Action]| {
+        let runs = running(&failure.history[..failure.history.len() - later.len()]);
+        failure.settling && !has(later, |action| writer(action).is_some_and(|of| runs.contains(&of)))
+    };
+    let is_after_the_crds = || {
+        around(&failure.history, is_undefine).any(|(before, _, later)| {
+            let mut deletions = around(later, |action| deletes_ipam_node(failure, action));
+            adds_for_a_user(failure, after(before, writes))
+                && deletions.any(|(before, _, later)| is_led_by_another(before, later) || is_led_anew(later))
+        })
     };
     has_put_back(failure, |it| {
         let mut deletions = around(it.later, |action| deletes_ipam_node(failure, action));
@@ -171,7 +191,7 @@ pub(super) fn is_of_a_deleted_report(failure: &Failure) -> bool {
             && (deletions.any(|(before, _, later)| is_led_by_another(before, later))
                 || with_the_crds
                     .any(|(before, _, later)| is_led_by_another(before, later) && is_silent(failure, later)))
-    })
+    }) || is_after_the_crds()
 }
 
 /// Whether no user of the address has reported between the deletion of the CRDs and the next leader that starts and writes.
@@ -205,8 +225,11 @@ pub(super) fn is_of_a_lost_store(failure: &Failure) -> bool {
             _ => None,
         };
         let is_of = |lost: u8| {
-            // A Node that terminates before the backup can lose it after the backup.
-            let is_losing = has(it.before, |action| matches!(action, Action::NodeTerminates { node } if node == lost));
+            // A Node that terminates before the backup can lose it after the backup, and so can one of which no leader knows yet.
+            let is_terminating =
+                has(it.before, |action| matches!(action, Action::NodeTerminates { node } if node == lost));
+            let is_losing =
+                is_terminating || has(after_last(it.before, writes), |action| takes_block(failure, action, lost));
             let taken = after(it.since, |action| takes_block(failure, action, lost));
             let released = after(if is_losing { it.since } else { taken }, writes);
             let is_of_another = |node| node != lost && is_user(failure, node);

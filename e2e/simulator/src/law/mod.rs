@@ -49,6 +49,7 @@ pub fn check(world: &mut World) -> Result<(), Broken> {
         world.records.note_sharing(&server, all_know);
         world.records.note_expired(world.allowed.expired());
         world.records.read(&server, world.by_hand, &mut world.activity);
+        releases_have_a_cause(world)?;
     }
     world.allowed.renew((&server, &world.records, &world.nodes), &world.replicas, before.0, (all_decided, clock));
     drop(server);
@@ -70,6 +71,19 @@ pub(super) fn at_rest(world: &World) -> Result<(), Broken> {
     lost::ends(world)?;
     safety::what_is_held_is_recorded(world)?;
     liveness::check(world)
+}
+
+/// A status loses a block by an admin's action, or for one of these reasons. An admin has force-released it. Its Node was gone for the
+/// grace. Or by the last report each of its grants has ended with no address in use, was never used, or is unknown to the agent.
+fn releases_have_a_cause(world: &mut World) -> Result<(), Broken> {
+    for (it, what) in world.records.take_unexplained() {
+        let reason = world.allowed.is_unguarded(&it.pool).then_some("finalizer removed by hand");
+        if !world.allowed.judge("release-has-a-cause", reason) {
+            let what = format!("{} of {} is released from {} for no known reason, {what}", it.range, it.pool, it.node);
+            return broken("release-has-a-cause", what);
+        }
+    }
+    Ok(())
 }
 
 /// An IPAMNode gets a block only after the Lease records assigned blocks. A later leader needs that when all records are gone.

@@ -49,8 +49,8 @@ pub(super) fn no_pool_in_use_goes(world: &World, since: u64) -> Result<(), Broke
     Ok(())
 }
 
-/// No IPAMNode gets an Active block that no status records for its node, unless an admin destroyed the record. A block
-/// that is recorded as being released is allowed: the write may have been on its way when the release was recorded.
+/// No IPAMNode gets an Active block that no status records for its node, unless an admin destroyed the record. Such a block no
+/// status may record for another node. A block that is recorded as being released is allowed: the write may have been on its way when the release was recorded.
 pub(super) fn what_is_assigned_is_recorded(world: &World, since: u64) -> Result<(), Broken> {
     let by_hand = world.by_hand.map(|_| BY_HAND);
     let server = lock(&world.server);
@@ -203,7 +203,11 @@ pub(super) fn no_address_is_used_twice(world: &World) -> Result<(), Broken> {
             let there = holders.entry(held.addr).or_default();
             let is_wrong = |other: &&Holder<'_>| {
                 let pair = [(&other.held.pool, other.held.assignment), (&held.pool, held.assignment)];
-                !allowed.judge("one-holder", shared(records, pair))
+                let reason = shared(records, pair);
+                if let Some(reason) = reason {
+                    allowed.happens(reason);
+                }
+                !allowed.judge("one-holder", reason)
             };
             if let Some(other) = there.iter().find(is_wrong) {
                 let (first, second) =

@@ -189,6 +189,28 @@ pub(super) fn swift_return(dice: &mut Dice) -> Vec<Action> {
     story
 }
 
+/// A Node is gone for about ten minutes, mostly seen by two leaders one after the other. It may return while none leads.
+pub(crate) fn long_absence(dice: &mut Dice) -> Vec<Action> {
+    let (node, mut replica) = (dice.node(), 0);
+    let mut story = vec![Action::NodeJoins { node }, Action::Round { replica }, Action::Crowd];
+    story.extend([Action::NodeLeaves { node }, Action::Round { replica }, Action::Rest(dice.rng.u8(..))]);
+    if dice.rng.u8(0..4) > 0 {
+        story.extend([Action::Rest(dice.rng.u8(..)), Action::Kill { replica }]);
+        if dice.rng.bool() {
+            story.extend([Action::NodeJoins { node }, Action::AgentWork { node }, Action::Crowd]);
+            story.extend([Action::Pass(dice.rng.u32(..=70_000)), Action::NodeLeaves { node }]);
+        }
+        replica = 1;
+        story.extend([Action::Start { replica, skew: dice.rng.i8(..) }, Action::Rest(LEASE_OVER)]);
+    }
+    for _ in 0..dice.rng.u8(2..6) {
+        story.extend([Action::Round { replica }, Action::Rest(dice.rng.u8(60..)), Action::Crowd]);
+    }
+    story.extend([Action::Round { replica }, Action::Crowd, Action::NodeJoins { node }, Action::Round { replica }]);
+    story.push(Action::Crowd);
+    story
+}
+
 /// A node has been deselected for longer than the grace when its Node is deleted.
 pub(super) fn long_unselected(dice: &mut Dice) -> Vec<Action> {
     let mut story = vec![Action::Grace(90), Action::Kill { replica: 0 }, Action::Kill { replica: 1 }];

@@ -7,6 +7,7 @@ mod records;
 
 use super::action::{Action, Fate};
 use super::dice::Dice;
+pub(super) use calls::long_absence;
 pub(super) use records::{first_block, loss};
 
 /// Makes the actions of a story.

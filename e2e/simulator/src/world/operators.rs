@@ -14,6 +14,8 @@ use crate::server::Server;
 use crate::size::REPLICAS;
 use crate::wire::{Wire, lock};
 
+/// A longer grace does not end while a history settles.
+const LONGEST_GRACE: Duration = Duration::from_mins(15);
 /// Steps that one try of an election may take: a write, a read and a write, each sent and answered, and one to begin.
 const STEPS_OF_A_TRY: usize = 8;
 
@@ -40,6 +42,7 @@ impl World {
                 if let Some(it) = self.awake(replica) {
                     it.jump(i64::from(minutes) * 60);
                     if minutes != 0 {
+                        self.allowed.clock_was_set = true;
                         self.activity.count("wall clocks set");
                     }
                 }
@@ -117,9 +120,6 @@ impl World {
             // The first leader replaces no other.
             self.activity.add("leader changes", self.has_been_led.into());
             self.has_been_led = true;
-            if self.put_back.is_some() {
-                self.allowed.forget_restored(&self.records);
-            }
         }
         if let Some(call) = late {
             self.orphans.lease(call);
@@ -163,10 +163,16 @@ impl World {
         })
     }
 
-    /// Whether a replica has no grace, so that a block waits for its agent's report without end.
+    /// Whether a replica has no grace, or one that does not end while a history settles.
     pub(crate) fn waits_without_end(&self) -> bool {
         let mut graces = self.replicas.iter().flatten().map(Replica::grace);
-        graces.any(|grace| grace.is_none())
+        graces.any(|grace| grace.is_none_or(|grace| grace > LONGEST_GRACE))
+    }
+
+    /// The longest grace that ends while a history settles.
+    pub(crate) fn longest_grace(&self) -> Duration {
+        let graces = self.replicas.iter().flatten().filter_map(Replica::grace).chain(self.allowed.grace);
+        graces.filter(|grace| *grace <= LONGEST_GRACE).max().unwrap_or_default()
     }
 
     /// The replica, if it runs and is not stopped.
