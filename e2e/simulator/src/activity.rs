@@ -89,10 +89,10 @@ pub const AGENT: [&str; 24] = [
 ];
 
 /// The kinds of requests that are answered with each of [`CODES`], before and after they are done.
-const REQUESTS: [&str; 5] =
-    ["PATCH ipamnodes", "PATCH ipamnodes/status", "POST ipamnodes", "PUT leases", "PUT pools/status"];
+const REQUESTS: [&str; 6] =
+    ["PATCH ipamnodes", "PATCH ipamnodes/status", "PATCH pools", "POST ipamnodes", "PUT leases", "PUT pools/status"];
 /// The same, before or after they are done. They are less frequent.
-const RARE_REQUESTS: [&str; 5] = ["DELETE ipamnodes", "GET leases", "GET pools", "PATCH pools", "POST leases"];
+const RARE_REQUESTS: [&str; 4] = ["DELETE ipamnodes", "GET leases", "GET pools", "POST leases"];
 /// The codes of the errors that are returned.
 const CODES: [u16; 10] = [401, 403, 404, 409, 410, 422, 429, 500, 503, 504];
 

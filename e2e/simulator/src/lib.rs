@@ -64,10 +64,11 @@
 //! * calls and reports that are lost, whose answer is lost, or that arrive after their sender has died or stopped
 //!   waiting; also creations, which no version makes conditional;
 //! * ten HTTP errors, before and after the call takes effect, for each kind of call. A run must show each of them for each
-//!   kind. For reads, patches of pools, the deletion of an IPAMNode and the creation of the Lease, an error on one side of the
+//!   kind. For reads, the deletion of an IPAMNode and the creation of the Lease, an error on one side of the
 //!   effect is enough;
 //! * replicas and agents that are killed, start, and are stopped beyond their Lease; skewed clocks;
 //! * an admin who edits, deletes, relabels, wipes, and restores a backup, also under a running leader;
+//! * no grace, and graces of 90 seconds, ten minutes and a day; of the longer ones, several leaders each see a part;
 //! * an admin who force-releases (one node, or `*`), allows pools to share addresses and revokes that, removes
 //!   finalizers, and deletes the CRDs with all their objects.
 //!
