@@ -7,7 +7,7 @@ const FIXED: u64 = 10_000;
 
 /// Where the seeds of this commit begin: far from those of the fixed range.
 pub(crate) fn fresh_start() -> u64 {
-    if let Ok(text) = std::env::var("NV_IPAM_SEED") {
+    if let Some(text) = std::env::var("NV_IPAM_SEED").ok().filter(|text| !text.is_empty()) {
         return text.parse().expect("NV_IPAM_SEED must be a number");
     }
     let folder = env!("CARGO_MANIFEST_DIR");
