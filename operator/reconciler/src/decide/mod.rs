@@ -337,6 +337,7 @@ fn conclude(
     decision.patch = patch(seen, outlook, &plan, news);
     if let Some(MetadataPatch::Force(named)) = &decision.patch {
         decision.patch_notes = refused_releases(seen, &plan, named);
+        decision.patch_notes.extend(left_out(forced(seen, outlook, &plan).len().saturating_sub(named.len())));
     }
     if news != status::StatusChange::Nothing && !decision.counts_deferred {
         decision.status = Some(status);
@@ -368,7 +369,7 @@ fn patch(
         return None;
     }
     // This comes before a status that assigns a node a new block. A name that stays would release a block that the admin did not mean.
-    let named = forced(seen, outlook, plan);
+    let named = fitting(forced(seen, outlook, plan));
     (named != life.force_release).then_some(MetadataPatch::Force(named))
 }
 
@@ -406,9 +407,27 @@ fn releases_more(seen: &DecisionInput<'_>, plan: &Plan) -> bool {
 /// Most bytes of the names that replace `*`. All annotations of an object together can have 256 KiB.
 const FORCED_BYTES: usize = 128 * 1024;
 
-/// The nodes that the annotation is to name from now on: those for which something is left to do. A name that stays would release a block
-/// that the node gets later and that the admin did not mean. `*` would release such blocks of all nodes. If the names do not fit into an
-/// annotation, it names the first of them, and the condition still names the others.
+/// The first of these names, as many as fit into an annotation. The condition still names the other nodes.
+fn fitting(named: BTreeSet<String>) -> BTreeSet<String> {
+    let mut bytes = 0;
+    let fits = |name: &String| {
+        bytes += name.len() + 1;
+        bytes <= FORCED_BYTES
+    };
+    named.into_iter().take_while(fits).collect()
+}
+
+/// The answer to a force-release of so many more nodes than fit into an annotation.
+fn left_out(nodes: usize) -> Option<PoolEvent> {
+    let text = format!(
+        "The names of {nodes} more nodes do not fit into the annotation force-release. Annotate the pool again for them once the operator \
+         has removed the annotation."
+    );
+    (nodes > 0).then(|| PoolEvent::warning("ForcedReleaseIncomplete", &text))
+}
+
+/// The nodes that the annotation should name from now on: those for which something is left to do. A name that stays would release a block
+/// that the node gets later and that the admin did not mean. `*` would release such blocks of all nodes.
 fn forced(seen: &DecisionInput<'_>, outlook: &PoolPhase, plan: &Plan) -> BTreeSet<String> {
     let life = &seen.pool.life;
     let losing = plan.assignments.iter().filter(|assignment| assignment.phase != BlockPhase::Active);
@@ -428,13 +447,7 @@ fn forced(seen: &DecisionInput<'_>, outlook: &PoolPhase, plan: &Plan) -> BTreeSe
     // The name releases the block until the status shows it as free.
     let recorded = seen.pool.status.releasing.iter().map(|release| &release.claim.node);
     let recorded = recorded.filter(|node| life.force_releases_all() || life.force_releases(node));
-    let named = losing.chain(unreported).chain(recorded).cloned().chain(strays).collect::<BTreeSet<_>>();
-    let mut bytes = 0;
-    let fits = |name: &String| {
-        bytes += name.len() + 1;
-        bytes <= FORCED_BYTES
-    };
-    named.into_iter().take_while(fits).collect()
+    losing.chain(unreported).chain(recorded).cloned().chain(strays).collect()
 }
 
 #[cfg(test)]

@@ -459,7 +459,11 @@ fn the_names_that_replace_all_fit_into_an_annotation() {
     scene.write_ipam_nodes(&record, decision.assignments.as_ref().unwrap());
     let mut record = written(&record, &decision);
     record.life.force_release = all();
-    let Some(MetadataPatch::Force(first)) = scene.decide(&record).patch else { panic!("no names") };
+    let decision = scene.decide(&record);
+    let Some(MetadataPatch::Force(first)) = decision.patch else { panic!("no names") };
+    let answer = decision.patch_notes.first().expect("an event says that names are missing");
+    assert_eq!(answer.reason, "ForcedReleaseIncomplete");
+    assert!(answer.text.contains(&format!("{} more nodes", names.len() - first.len())), "{}", answer.text);
     let bytes: usize = first.iter().map(|name| name.len() + 1).sum();
     assert!(bytes <= MOST && bytes + names[0].len() >= MOST, "{bytes} bytes");
     assert!(first.iter().eq(&names[..first.len()]), "they are the first by name");
@@ -473,5 +477,7 @@ fn the_names_that_replace_all_fit_into_an_annotation() {
     assert!(message.contains(&format!("{} nodes", names.len() - first.len())), "{message}");
     let mut record = written(&record, &decision);
     record.life.force_release = all();
-    assert_eq!(scene.decide(&record).patch, Some(MetadataPatch::Force(names[first.len()..].iter().cloned().collect())));
+    let decision = scene.decide(&record);
+    assert_eq!(decision.patch, Some(MetadataPatch::Force(names[first.len()..].iter().cloned().collect())));
+    assert!(decision.patch_notes.is_empty(), "all names are in the annotation: {:?}", decision.patch_notes);
 }
