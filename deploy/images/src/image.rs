@@ -146,7 +146,7 @@ impl Contents {
 
     /// The bill of materials of an image.
     fn bill(&self, image: &Definition, release: &Release) -> Result<Vec<u8>> {
-        let bill = packages::bill(image.name, &release.version, &self.rust, &self.packages(image));
+        let bill = packages::bill(image.name, &release.version, &release.created, &self.rust, &self.packages(image));
         Ok(serde_json::to_vec_pretty(&bill)?)
     }
 

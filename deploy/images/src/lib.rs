@@ -1,7 +1,6 @@
 //! Builds the shipped programs, and container images of them.
 //!
-//! The programs are static files for musl, so an image has no base. No time of the machine gets into them, and of its paths only that of a
-//! target folder outside the workspace.
+//! The programs are static files for musl, so an image has no base. No time and no path of the machine gets into them.
 
 pub mod archive;
 pub mod cargo;

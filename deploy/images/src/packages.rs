@@ -4,12 +4,15 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::fs;
 use std::path::{Path, PathBuf};
 
-use anyhow::{Context, Result};
+use anyhow::{Context, Result, ensure};
 use serde_json::{Value, json};
 
 use crate::platform::Platform;
 use crate::programs::Program;
-use crate::{cargo, text_of};
+use crate::{cargo, text_of, workspace};
+
+/// How the bill of materials names musl.
+const MUSL: &str = "musl";
 
 /// A package of which code is in a program.
 #[derive(Clone, PartialEq, Eq, PartialOrd, Ord, Debug)]
@@ -20,10 +23,16 @@ pub struct Package {
     pub version: String,
     /// An expression of SPDX.
     pub license: String,
+    /// The SHA-256 of what crates.io has, in hexadecimal; `None` for our own.
+    checksum: Option<String>,
+    /// Where its sources are kept, in the package's words.
+    repository: String,
+    /// The names and versions of the packages that it uses.
+    uses: Vec<(String, String)>,
     /// The folder with its sources.
     folder: PathBuf,
     /// Whether it is ours.
-    is_own: bool,
+    pub is_own: bool,
 }
 
 /// The packages of which code is in a program, sorted.
@@ -31,12 +40,18 @@ pub struct Package {
 /// # Errors
 /// If cargo fails.
 pub fn of(program: Program, platform: Platform) -> Result<Vec<Package>> {
-    let metadata = text_of(cargo::command().args(["metadata", "--locked", "--format-version=1"]))?;
+    let filter = format!("--filter-platform={}", platform.target());
+    let metadata = text_of(cargo::command().args(["metadata", "--locked", "--format-version=1", &filter]))?;
     let metadata: Value = serde_json::from_str(&metadata).context("cargo metadata")?;
-    let known: BTreeMap<(String, String), Package> = (metadata["packages"].as_array().into_iter().flatten())
-        .filter_map(read)
-        .map(|package| ((package.name.clone(), package.version.clone()), package))
-        .collect();
+    let lock = fs::read_to_string(workspace().join("Cargo.lock")).context("cannot read Cargo.lock")?;
+    let uses = uses(&metadata);
+    let mut known: BTreeMap<(String, String), Package> = BTreeMap::new();
+    for package in metadata["packages"].as_array().into_iter().flatten() {
+        let Some(mut read) = read(package) else { continue };
+        read.checksum = checksum(&lock, &read.name, &read.version);
+        read.uses = uses.get(text(&package["id"])).cloned().unwrap_or_default();
+        known.insert((read.name.clone(), read.version.clone()), read);
+    }
     let mut found = BTreeSet::new();
     let mut tree = cargo::command();
     tree.args(["tree", "--locked", "--package", program.package(), "--target", &platform.target()]);
@@ -52,6 +67,31 @@ pub fn of(program: Program, platform: Platform) -> Result<Vec<Package>> {
     Ok(found.into_iter().collect())
 }
 
+fn text(value: &Value) -> &str {
+    value.as_str().unwrap_or_default()
+}
+
+/// For the ID of each package, the names and versions of those that it uses.
+fn uses(metadata: &Value) -> BTreeMap<&str, Vec<(String, String)>> {
+    let all = || metadata["packages"].as_array().into_iter().flatten();
+    let names: BTreeMap<&str, (String, String)> =
+        all().map(|it| (text(&it["id"]), (text(&it["name"]).to_owned(), text(&it["version"]).to_owned()))).collect();
+    let nodes = metadata["resolve"]["nodes"].as_array().into_iter().flatten();
+    let used = |node: &Value| {
+        let used = node["dependencies"].as_array().into_iter().flatten();
+        used.filter_map(|id| names.get(text(id)).cloned()).collect()
+    };
+    nodes.map(|node| (text(&node["id"]), used(node))).collect()
+}
+
+/// The checksum of a package in Cargo.lock.
+fn checksum(lock: &str, name: &str, version: &str) -> Option<String> {
+    let head = format!("name = \"{name}\"\nversion = \"{version}\"\n");
+    let entry = lock.split("[[package]]").find(|entry| entry.trim_start().starts_with(&head))?;
+    let line = entry.lines().find_map(|line| line.strip_prefix("checksum = "))?;
+    Some(line.trim_matches('"').to_owned())
+}
+
 fn read(package: &Value) -> Option<Package> {
     let field = |name: &str| package[name].as_str();
     Some(Package {
@@ -59,6 +99,9 @@ fn read(package: &Value) -> Option<Package> {
         version: field("version")?.to_owned(),
         // crates.io has allowed a slash for OR.
         license: field("license")?.split('/').map(str::trim).collect::<Vec<_>>().join(" OR "),
+        checksum: None,
+        repository: text(&package["repository"]).trim_end_matches('/').trim_end_matches(".git").to_owned(),
+        uses: Vec::new(),
         folder: Path::new(field("manifest_path")?).parent()?.to_owned(),
         is_own: package["source"].is_null(),
     })
@@ -73,11 +116,12 @@ pub fn rust_version() -> Result<String> {
     Ok(said.split(' ').nth(1).unwrap_or_default().to_owned())
 }
 
-/// The bill of materials of an image, in the format of CycloneDX.
-pub fn bill(image: &str, version: &str, rust: &str, packages: &[Package]) -> Value {
+/// The bill of materials of an image, in the format of CycloneDX. `created` is the time of the commit.
+pub fn bill(image: &str, version: &str, created: &str, rust: &str, packages: &[Package]) -> Value {
+    let purl_of = |name: &str, version: &str| format!("pkg:cargo/{name}@{version}");
     let component = |package: &Package| {
         let Package { name, version, license, .. } = package;
-        let purl = format!("pkg:cargo/{name}@{version}");
+        let purl = purl_of(name, version);
         let mut it = json!({
             "type": "library", "bom-ref": purl, "name": name, "version": version,
             "licenses": [{"expression": license}],
@@ -86,19 +130,38 @@ pub fn bill(image: &str, version: &str, rust: &str, packages: &[Package]) -> Val
         if !package.is_own {
             it["purl"] = json!(purl);
         }
+        if let Some(checksum) = &package.checksum {
+            it["hashes"] = json!([{"alg": "SHA-256", "content": checksum}]);
+        }
         it
     };
     let mut components: Vec<Value> = packages.iter().map(component).collect();
     let purl = format!("pkg:generic/rust@{rust}");
     components.push(json!({
         "type": "library", "bom-ref": purl, "purl": purl, "name": "rust", "version": rust,
-        "description": "Rust's standard library with musl",
+        "description": "Rust's standard library",
         "licenses": [{"expression": "MIT OR Apache-2.0"}],
     }));
+    components.push(json!({
+        "type": "library", "bom-ref": MUSL, "name": "musl", "description": "The C library in Rust's standard library",
+        "licenses": [{"license": {"id": "MIT"}}],
+    }));
+    let is_here =
+        |(name, version): &&(String, String)| packages.iter().any(|it| it.name == *name && it.version == *version);
+    let edges = |package: &Package| {
+        let used = package.uses.iter().filter(is_here).map(|(name, version)| purl_of(name, version));
+        json!({"ref": purl_of(&package.name, &package.version), "dependsOn": used.collect::<BTreeSet<_>>()})
+    };
+    let mut dependencies: Vec<Value> = packages.iter().map(edges).collect();
+    let own = packages.iter().filter(|package| package.is_own);
+    let of_image: Vec<String> = own.map(|it| purl_of(&it.name, &it.version)).chain([purl.clone()]).collect();
+    dependencies.push(json!({"ref": image, "dependsOn": of_image}));
+    dependencies.push(json!({"ref": purl, "dependsOn": [MUSL]}));
     json!({
         "bomFormat": "CycloneDX", "specVersion": "1.5", "version": 1,
-        "metadata": {"component": {"type": "container", "bom-ref": image, "name": image, "version": version}},
+        "metadata": {"timestamp": created, "component": {"type": "container", "bom-ref": image, "name": image, "version": version}},
         "components": components,
+        "dependencies": dependencies,
     })
 }
 
@@ -110,9 +173,19 @@ pub fn licenses(packages: &[Package]) -> Result<String> {
     let mut users: BTreeMap<String, Vec<String>> = BTreeMap::new();
     for package in packages.iter().filter(|package| !package.is_own) {
         let name = format!("{} {} ({})", package.name, package.version, package.license);
-        let files = license_files(&package.folder)?;
+        let mut files = license_files(&package.folder)?;
+        // Packages of one repository have one licence, and some of them come without its text.
+        let mut beside = packages.iter().filter(|it| !it.repository.is_empty() && it.repository == package.repository);
+        while let (true, Some(other)) = (files.is_empty(), beside.next()) {
+            files = license_files(&other.folder)?;
+        }
         if files.is_empty() {
-            users.entry("These packages contain no licence text.".to_owned()).or_default().push(name.clone());
+            ensure!(
+                package.license.split(' ').any(|word| word == env!("CARGO_PKG_LICENSE")),
+                "{name} contains no licence text, and it is not that of the file LICENSE"
+            );
+            let same = "These packages contain no licence text. Theirs is that of the file LICENSE.".to_owned();
+            users.entry(same).or_default().push(name.clone());
         }
         for file in files {
             let text = fs::read(&file).with_context(|| format!("cannot read {}", file.display()))?;

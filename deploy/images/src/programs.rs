@@ -6,7 +6,7 @@ use anyhow::Result;
 
 use crate::cargo;
 use crate::platform::Platform;
-use crate::workspace;
+use crate::{target_folder, workspace};
 
 /// A shipped program.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -70,7 +70,8 @@ impl Program {
         build.args(["--target", &platform.target()]);
         // The place of the sources is not part of the program. Panics name files.
         let mut flags = vec!["-C".to_owned(), format!("relocation-model={}", self.relocation())];
-        let places = [(Some(workspace()), "/src"), (cargo::home(), "/cargo")];
+        // The last place that matches counts.
+        let places = [(Some(workspace()), "/src"), (Some(target_folder()), "/target"), (cargo::home(), "/cargo")];
         let known = places.into_iter().filter_map(|(place, name)| Some((place?, name)));
         flags.extend(known.map(|(place, name)| format!("--remap-path-prefix={}={name}", place.display())));
         build.env("CARGO_ENCODED_RUSTFLAGS", flags.join("\u{1f}"));
