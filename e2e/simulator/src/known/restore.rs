@@ -108,14 +108,14 @@ pub(super) fn is_of_a_grant_never_used(failure: &Failure) -> bool {
 }
 
 /// The backup is from before any replica could acquire the Lease, so the restored state is that of a new cluster. After the backup a leader
-/// assigns blocks and pods start, also on a node that has the address by the law. After the restore another leader assigns blocks
+/// assigns blocks and pods start, also on a node that has the address by the law; or they start after a restore that breaks no watch. After the restore another leader assigns blocks
 /// at once, and a pod starts on the other node.
 /// Not checked: whether the agent reports late. The first leader requests no report.
 pub(super) fn is_of_a_backup_without_the_lease(failure: &Failure) -> bool {
     has_put_back(failure, |it| {
         !has(it.before, campaigns)
             && it.takes_back_writes()
-            && adds_for_a_user(failure, after(it.since, writes))
+            && (adds_for_a_user(failure, after(it.since, writes)) || it.live == Some(false))
             && (adds_for_a_user(failure, after(it.later, writes)) || leaves_unrecorded(failure, it.later))
     })
 }
@@ -177,10 +177,14 @@ pub(super) fn is_of_a_deleted_report(failure: &Failure) -> bool {
         failure.settling && !has(later, |action| writer(action).is_some_and(|of| runs.contains(&of)))
     };
     let is_after_the_crds = || {
+        // A pod can also start before the agent hears of the deletion.
         around(&failure.history, is_undefine).any(|(before, _, later)| {
             let mut deletions = around(later, |action| deletes_ipam_node(failure, action));
-            adds_for_a_user(failure, after(before, writes))
-                && deletions.any(|(before, _, later)| is_led_by_another(before, later) || is_led_anew(later))
+            has(before, writes)
+                && deletions.any(|(until, _, later)| {
+                    (adds_for_a_user(failure, after(before, writes)) || adds_for_a_user(failure, until))
+                        && (is_led_by_another(until, later) || is_led_anew(later))
+                })
         })
     };
     has_put_back(failure, |it| {
