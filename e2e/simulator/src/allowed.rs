@@ -308,6 +308,10 @@ impl Allowed {
         all_decided: bool,
         now: Duration,
     ) {
+        if !self.waived.values().any(|cause| *cause == UNREPORTED) {
+            self.reported_since.clear();
+            return;
+        }
         let unknown = self.waived.iter().filter(|(_, cause)| **cause == UNREPORTED).map(|(id, _)| *id);
         let is_reported = |it: &Assignment| {
             let mut there = nodes.iter().filter(|node| node.name == it.node);
@@ -331,6 +335,9 @@ impl Allowed {
     /// Ends the waivers of assignments that are recorded again, once no earlier decision is under way. The pods that run
     /// then keep their addresses.
     fn end_those_recorded_again(&mut self, nodes: &[Node], now: Duration) {
+        if self.waived.is_empty() && self.waived_addresses.is_empty() {
+            return;
+        }
         let is_over = |id: &AssignmentId| self.recorded_since.get(id).is_some_and(|since| *since + DECIDED <= now);
         let held: BTreeSet<(AssignmentId, IpAddr)> =
             nodes.iter().flat_map(Node::held).filter_map(|(_, held)| Some((held.assignment?, held.addr))).collect();
