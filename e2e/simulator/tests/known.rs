@@ -38,6 +38,11 @@ const NEAR: &[(&str, &[(&str, Change)])] = &[
         ("AgentKill", Without), ("AgentKill", Last), ("AgentKill", Other("node")), ("Restore", Without), ("Restore", First), ("Restore", Last),
         ("Restore", Become("Drain")), ("Backup", Without), ("Backup", Last), ("Crowd", Without), ("Crowd", First), ("Crowd", Last),
     ]),
+    ("agent-is-down-after-a-restore.of-a-node-that-left", &[
+        ("NodeLeaves", Without), ("NodeLeaves", First), ("NodeLeaves", Last), ("NodeLeaves", Other("node")), ("RestoreLive", Without),
+        ("RestoreLive", First), ("RestoreLive", Last), ("Backup", Without), ("Backup", Last), ("Crowd", Without), ("Crowd", First),
+        ("Round", Without),
+    ]),
     ("agent-is-down-after-a-restore.that-hears-nothing", &[
         ("RestoreLive", Without), ("RestoreLive", First), ("RestoreLive", Last), ("Backup", Without), ("Backup", Last), ("Crowd", Without),
         ("Crowd", First), ("Start", First), ("Round", Without),

@@ -1,8 +1,9 @@
 //! Faults that a restore shows.
 
 use super::order::{
-    address, adds_for_a_user, adds_on, after, after_last, around, campaigns, deletes_ipam_node, has, has_put_back,
-    is_undefine, is_user, names, names_pod_of, names_pool, pools_with_the_address, running, writer, writes,
+    PutBack, address, adds_for_a_user, adds_on, after, after_last, around, campaigns, deletes_ipam_node, has,
+    has_put_back, is_undefine, is_user, names, names_pod_of, names_pool, pools_with_the_address, running, writer,
+    writes,
 };
 use crate::Failure;
 use crate::action::{Action, Disk};
@@ -13,6 +14,9 @@ use crate::size::{BACKUP_SECONDS, MOST_NODES, REPLICAS, node_name};
 /// down until a leader has acted, or a restore under a leader does not break its watch, so that it does not report the block in time. Then a pod gets the address on another
 /// node, or the Node leaves, so that no report can have the address as in use.
 pub(super) fn is_of_an_agent_that_is_down(failure: &Failure) -> bool {
+    if is_left_with_its_block(failure) {
+        return true;
+    }
     has_put_back(failure, |it| {
         let acted = it.later.iter().rposition(|action| writes(*action));
         let Some(acted) = acted.map(|at| it.until.len() + 1 + at) else { return false };
@@ -33,6 +37,21 @@ pub(super) fn is_of_an_agent_that_is_down(failure: &Failure) -> bool {
             && (0..MOST_NODES).any(|node| is_it(node) && is_in_use(node))
             && if is_unrecorded { has(it.later, leaves) } else { adds_for_a_user(failure, &failure.history[acted..]) }
     })
+}
+
+/// After the backup a node gets a block, and its Node leaves. A restore under a leader takes back the IPAMNode, and does not break the
+/// watch of the agent. A pod starts there, and without a Node nothing can have its address.
+fn is_left_with_its_block(failure: &Failure) -> bool {
+    let is_left = |it: PutBack<'_>, node: u8| {
+        let leaves = |action| matches!(action, Action::NodeLeaves { node: it } if it == node);
+        let cut = |action| matches!(action, Action::AgentLoseWatch { node: it } if it == node);
+        has(after(it.since, writes), leaves)
+            && !has(it.later, cut)
+            && has(it.later, |action| adds_on(action, |of| of == node))
+    };
+    let users = || (0..MOST_NODES).filter(|node| is_user(failure, *node));
+    failure.law.law == "held-is-recorded"
+        && has_put_back(failure, |it| it.live == Some(false) && users().any(|node| is_left(it, node)))
 }
 
 /// Whether the agent of this node is down after this history.
