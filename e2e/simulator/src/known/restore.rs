@@ -31,12 +31,18 @@ pub(super) fn is_of_an_agent_that_is_down(failure: &Failure) -> bool {
         };
         let is_unrecorded = failure.law.law == "held-is-recorded";
         let leaves = |action| matches!(action, Action::NodeLeaves { node } if is_user(failure, node));
-        let is_led_by_another =
-            || has(it.before, campaigns) && has(it.later, |action| matches!(action, Action::Start { .. }));
-        (!it.is_live() || is_led_by_another())
+        (!it.is_live() || (has(it.before, campaigns) && is_led_by_another(it.until, it.later)))
             && (0..MOST_NODES).any(|node| is_it(node) && is_in_use(node))
             && if is_unrecorded { has(it.later, leaves) } else { adds_for_a_user(failure, &failure.history[acted..]) }
     })
+}
+
+/// Whether a replica leads in `later` that did not lead in `before`, or has started since.
+fn is_led_by_another(before: &[Action], later: &[Action]) -> bool {
+    let starts =
+        |of: u8| has(later, |action| matches!(action, Action::Start { replica, .. } if replica % REPLICAS == of));
+    let mut leaders = later.iter().filter_map(|action| writer(*action));
+    leaders.any(|leader| starts(leader) || !has(before, |action| writer(action) == Some(leader)))
 }
 
 /// After the backup a node gets a block, and its Node leaves. A restore under a leader takes back the IPAMNode, and does not break the
@@ -185,12 +191,6 @@ fn offset(failure: &Failure, history: &[Action], of: u8) -> i64 {
 /// as in use. The IPAMNode with such a report is deleted by hand, alone or with the CRDs. Then a replica leads that did not lead before, and
 /// does not know the report. Or the history settles without a call of those that ran: the Lease of the leader has expired.
 pub(super) fn is_of_a_deleted_report(failure: &Failure) -> bool {
-    let is_led_by_another = |before: &[Action], later: &[Action]| {
-        let starts =
-            |of: u8| has(later, |action| matches!(action, Action::Start { replica, .. } if replica % REPLICAS == of));
-        let mut leaders = later.iter().filter_map(|action| writer(*action));
-        leaders.any(|leader| starts(leader) || !has(before, |action| writer(action) == Some(leader)))
-    };
     let is_led_anew = |later: &[Action]| {
         let runs = running(&failure.history[..failure.history.len() - later.len()]);
         failure.settling && !has(later, |action| writer(action).is_some_and(|of| runs.contains(&of)))
