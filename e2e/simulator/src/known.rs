@@ -66,17 +66,17 @@ const LATE_CALL: &[&str] = &["one-holder", "address-has-one-node", "assigned-is-
 pub const FAULTS: [Fault; 12] = [
     Fault {
         name: "agent-is-down-after-a-restore",
-        per_million: 60,
+        per_million: 30,
         laws: UNRECORDED,
         shows: is_of_an_agent_that_is_down,
     },
     Fault {
         name: "pool-and-ipam-node-deleted-by-hand",
-        per_million: 30,
+        per_million: 60,
         laws: UNRECORDED,
         shows: is_of_a_pool_removed_by_hand,
     },
-    Fault { name: "report-deleted-with-its-ipam-node", per_million: 5, laws: TWICE, shows: is_of_a_deleted_report },
+    Fault { name: "report-deleted-with-its-ipam-node", per_million: 30, laws: TWICE, shows: is_of_a_deleted_report },
     Fault {
         name: "leader-ends-before-it-marks-the-last-release",
         per_million: 5,
@@ -91,7 +91,7 @@ pub const FAULTS: [Fault; 12] = [
     },
     Fault {
         name: "node-leaves-before-the-next-leader",
-        per_million: 10,
+        per_million: 30,
         laws: UNRECORDED,
         shows: is_of_a_node_that_left_before_a_leader,
     },
@@ -101,7 +101,7 @@ pub const FAULTS: [Fault; 12] = [
         laws: LATE_CALL,
         shows: is_of_a_call_of_a_former_leader,
     },
-    Fault { name: "store-lost-beside-a-restore", per_million: 10, laws: TWICE, shows: is_of_a_lost_store },
+    Fault { name: "store-lost-beside-a-restore", per_million: 5, laws: TWICE, shows: is_of_a_lost_store },
     Fault { name: "never-used-grant-of-a-backup", per_million: 30, laws: USED, shows: is_of_a_grant_never_used },
     Fault { name: "agent-is-down-before-a-restore", per_million: 5, laws: TWICE, shows: is_of_an_agent_that_was_down },
     Fault {

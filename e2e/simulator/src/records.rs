@@ -393,6 +393,11 @@ impl Records {
         self.recorded.iter().chain(self.lost.iter().map(|(it, _)| it))
     }
 
+    /// All whose record an admin destroyed, and that no status records again.
+    pub(super) fn lost(&self) -> impl Iterator<Item = &Assignment> {
+        self.lost.iter().map(|(it, _)| it)
+    }
+
     /// How an admin destroyed the record of the assignment, if no status records it again.
     pub(super) fn lost_by(&self, id: AssignmentId) -> Option<&'static str> {
         self.lost.iter().find(|(it, _)| it.id == id).map(|(_, cause)| *cause)

@@ -87,9 +87,13 @@ const NEAR: &[(&str, &[(&str, Change)])] = &[
         ("WithoutAgent", Without), ("WithoutAgent", Other("node")), ("Apply", Without), ("Apply", Other("pool")), ("Apply", Last),
         ("Pass", Without), ("Pass", First),
     ]),
+    ("last-record-deleted-without-a-leader.as-its-lease-expires", &[
+        ("WithoutAgent", Without), ("WithoutAgent", Other("node")), ("Strip", Without), ("Strip", Other("pool")), ("Remove", Without),
+        ("Remove", Other("pool")), ("Pass", Without), ("Pass", First), ("Round", Last),
+    ]),
     ("last-record-deleted-without-a-leader", &[
         ("WithoutAgent", Without), ("WithoutAgent", Other("node")), ("Strip", Without), ("Strip", Other("pool")), ("Remove", Without),
-        ("Remove", First), ("Remove", Other("pool")), ("Pass", Without), ("Pass", Last),
+        ("Remove", First), ("Remove", Other("pool")), ("Pass", Without),
     ]),
     ("never-used-grant-of-a-backup", &[
         ("PutStoreBack", Without), ("Restore", Without), ("Restore", First), ("Backup", Without), ("Backup", First), ("Backup", Last),

@@ -1,8 +1,8 @@
 //! Faults that neither a restore nor a deletion of the CRDs shows alone.
 
 use super::order::{
-    adds_for_a_user, after, around, ends_a_leader, expires_beside_another, has, is_undefine, moves, names_node,
-    names_pool, put_backs, starts_again, waits_for_reports, writes,
+    LEASE, adds_for_a_user, after, after_last, around, ends_a_leader, expires_beside_another, has, is_undefine, moves,
+    names_node, names_pool, put_backs, starts_again, waits_for_reports, writes,
 };
 use crate::Failure;
 use crate::action::Action;
@@ -50,7 +50,8 @@ pub(super) fn is_of_a_last_release(failure: &Failure) -> bool {
     waits_for_a_node_without_an_agent(failure) && (has_ended || around(history, releases).any(has_expired))
 }
 
-/// A leader writes and ends. Then the named pool, whose finalizer was removed by hand, is deleted, or its status is wiped.
+/// A leader writes and ends. Then the named pool, whose finalizer was removed by hand, is deleted, or its status is wiped. Or that happens
+/// first, and the leader does nothing until its Lease expires.
 pub(super) fn is_of_a_last_record_deleted(failure: &Failure) -> bool {
     let history = &failure.history;
     let strips = |action| matches!(action, Action::Strip { pool } if names_pool(failure, pool));
@@ -59,7 +60,13 @@ pub(super) fn is_of_a_last_record_deleted(failure: &Failure) -> bool {
     let is_of_it = |(before, _, later): (&[Action], Action, &[Action])| {
         has(before, writes) && (has(later, wipes) || (has(history, strips) && has(later, removes)))
     };
-    waits_for_a_node_without_an_agent(failure) && around(history, ends_a_leader).any(is_of_it)
+    let expires = |action| matches!(action, Action::Pass(time) if time >= LEASE);
+    let is_unseen = |(before, _, _): (&[Action], Action, &[Action])| {
+        let since = after_last(before, writes);
+        !since.is_empty() && (has(since, wipes) || (has(since, strips) && has(since, removes)))
+    };
+    waits_for_a_node_without_an_agent(failure)
+        && (around(history, ends_a_leader).any(is_of_it) || around(history, expires).any(is_unseen))
 }
 
 /// The status of the named pool is wiped, and the leader ends or is stopped with a call under way. Another leader writes.

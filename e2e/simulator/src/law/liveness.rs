@@ -42,11 +42,15 @@ fn every_selected_node_has_a_block(seen: &Seen<'_>, layout: &Layout) -> Result<(
     for node in seen.unserved(layout) {
         let own = layout.blocks.iter().find(|block| block.static_for.as_deref() == Some(&node));
         let is_candidate = |block: &&Block| !block.is_static && layout.open(block).next().is_some();
-        let free = match own {
-            Some(own) => Some(own).filter(|own| is_free(seen, layout, own)),
-            None => layout.blocks.iter().filter(is_candidate).find(|block| is_free(seen, layout, block)),
+        let candidates: Vec<&Block> = match own {
+            Some(own) => vec![own],
+            None => layout.blocks.iter().filter(is_candidate).collect(),
         };
-        if let Some(free) = free {
+        let free = || candidates.iter().filter(|block| is_free(seen, layout, block));
+        if free().any(|block| is_reserved(seen, layout, block)) {
+            seen.leaves_out(law, &[("a lost block of a node without an agent is reserved", true)]);
+        }
+        if let Some(free) = free().find(|block| !is_reserved(seen, layout, block)) {
             return broken(
                 "selected-node-has-a-block",
                 format!(
@@ -101,6 +105,12 @@ fn is_free(seen: &Seen<'_>, layout: &Layout, block: &Block) -> bool {
     let reported = seen.is_reported(layout, &block.range, |_, _| true);
     let in_use = seen.is_held(layout, &block.range, |_, _| true);
     !claimed && !told && !reported && !in_use
+}
+
+/// Whether an admin destroyed the record of a block with such an address, and the agent that could report its use does not run.
+fn is_reserved(seen: &Seen<'_>, layout: &Layout, block: &Block) -> bool {
+    let mut lost = seen.world.records.lost().filter(|it| it.range.overlaps(&block.range));
+    lost.any(|it| seen.counts(layout, &it.pool) && seen.is_without_agent(&it.node))
 }
 
 fn what_is_released_is_free(seen: &Seen<'_>, layout: &Layout) -> Result<(), Broken> {
