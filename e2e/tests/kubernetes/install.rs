@@ -4,14 +4,11 @@ use std::net::IpAddr;
 
 use ipam_core::Cidr;
 use ipam_e2e::eventually_blocking;
-use ipam_e2e::kubernetes::images::BUSYBOX;
-use ipam_e2e::kubernetes::{Kubernetes, SECONDARY, is_ready};
+use ipam_e2e::kubernetes::Kubernetes;
 use serde_json::{Value, json};
 
 use crate::stage::{NAMESPACE, SOON, apply, install, ip_pool, pool, stage};
-use crate::workload::{
-    PODS, Pod, assert_unique, attached, delete, deployment, exec, network, read, ready, stores_have,
-};
+use crate::workload::{Pod, assert_unique, attached, delete, deployment, exec, network, ready, stores_have};
 
 const REPLICAS: usize = 20;
 
@@ -83,37 +80,4 @@ fn pods_on_two_nodes_get_addresses_and_reach_each_other() {
     stores_have(&cluster, &[]);
     let names = ["ippools/rdma", "cidrpools/storage"];
     cluster.kubectl().run(&[&["delete", "-n", NAMESPACE, "--timeout=2m"], &names[..]].concat()).unwrap();
-}
-
-/// The manifests in a page: what its commands give to `kubectl apply -f -`.
-fn manifests(page: &str) -> String {
-    let texts = page.split("<<YAML\n").skip(1).map(|rest| rest.split("\nYAML\n").next().unwrap());
-    texts.collect::<Vec<_>>().join("\n---\n")
-}
-
-#[test]
-fn the_manifests_of_the_readme_attach_a_pod() {
-    let cluster = stage();
-    install(&cluster, &[]);
-    let page = std::fs::read_to_string(ipam_images::workspace().join("README.md")).unwrap();
-    let command = format!("image: {BUSYBOX}, command: [/busybox, sleep, \"1000000\"]");
-    let own = manifests(&page).replace("enp3s0f0np0", SECONDARY).replace("image: IMAGE", &command);
-    cluster.kubectl().apply(&own).unwrap();
-    let pod = eventually_blocking("the pod is ready", SOON, || {
-        let pod = cluster.get(&["pod", "app", "-n", PODS])?;
-        anyhow::ensure!(is_ready(&pod), "{}", pod["status"]);
-        read(&pod)
-    });
-    let pod = pod.unwrap();
-    let pool = cluster.get(&["ippools", "rdma", "-n", NAMESPACE]).unwrap();
-    let (first, last) = block(&pool, &pod.node);
-    assert!((first..=last).contains(&pod.addresses["net1"]), "{pod:?} is not in {first}-{last}");
-    let described = cluster.kubectl().run(&["describe", "pod", "app", "-n", PODS]).unwrap();
-    assert!(
-        described.contains("network-status") && described.contains(&pod.addresses["net1"].to_string()),
-        "{described}"
-    );
-    cluster.kubectl().run(&["delete", "pod", "app", "-n", PODS, "--grace-period=1", "--timeout=2m"]).unwrap();
-    stores_have(&cluster, &[]);
-    cluster.kubectl().run(&["delete", "-n", NAMESPACE, "--timeout=2m", "ippools/rdma"]).unwrap();
 }

@@ -12,7 +12,7 @@ use serde_json::{Value, json};
 use crate::stage::{NAMESPACE, SOON, items};
 
 /// Where the pods run.
-pub(crate) const PODS: &str = "default";
+const PODS: &str = "default";
 const STATUS: &str = "k8s.v1.cni.cncf.io/network-status";
 
 /// A macvlan network with addresses of a pool.
@@ -95,8 +95,7 @@ fn look(cluster: &Kubernetes) -> String {
     looks.map(|words| cluster.kubectl().run(words).unwrap_or_else(|error| format!("{error:#}"))).join("\n")
 }
 
-/// A pod, with what Multus wrote.
-pub(crate) fn read(pod: &Value) -> anyhow::Result<Pod> {
+fn read(pod: &Value) -> anyhow::Result<Pod> {
     let text = |place: &str| pod.pointer(place).and_then(Value::as_str).unwrap_or_default().to_owned();
     let status: Value = serde_json::from_str(pod["metadata"]["annotations"][STATUS].as_str().unwrap_or("[]"))?;
     let mut addresses = BTreeMap::new();
