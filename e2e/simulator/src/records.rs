@@ -73,7 +73,7 @@ pub(super) struct Records {
     idle_now: BTreeSet<(String, String)>,
     /// Assignments that an annotation has named to force-release.
     forced: BTreeSet<AssignmentId>,
-    /// Assignments that a restore brought back, and that were force-released or expired at the time of the backup.
+    /// Assignments that a restore brought back, and that were force-released, expired or revoked at the time of the backup.
     revoked: BTreeSet<AssignmentId>,
     /// Assignments that a status does not record any more, for no reason that the model knows.
     unexplained: Vec<(Assignment, &'static str)>,
@@ -207,6 +207,9 @@ impl Records {
                 self.recorded.iter().any(|it| it.pool == *key && it.node == claim.node && it.range == claim.range);
             if !is_known {
                 self.assign(key, claim, by_hand == Some(super::RESTORE), activity);
+                // A backup can have the revoked entry of a block that its status does not record.
+                let revoked = self.recorded.last().filter(|it| is_copied(server, it) && !is_in_force(server, it));
+                self.revoked.extend(revoked.map(|it| it.id));
             }
         }
     }
