@@ -73,7 +73,7 @@ pub(super) struct Records {
     idle_now: BTreeSet<(String, String)>,
     /// Assignments that an annotation has named to force-release.
     forced: BTreeSet<AssignmentId>,
-    /// Assignments that a restore brought back, and that were force-released, expired or revoked at the time of the backup.
+    /// Assignments that a restore brought back, and that were force-released or expired at the time of the backup.
     revoked: BTreeSet<AssignmentId>,
     /// Assignments that a status does not record any more, for no reason that the model knows.
     unexplained: Vec<(Assignment, &'static str)>,
@@ -207,11 +207,11 @@ impl Records {
                 self.recorded.iter().any(|it| it.pool == *key && it.node == claim.node && it.range == claim.range);
             if !is_known {
                 self.assign(key, claim, by_hand == Some(super::RESTORE), activity);
-                // A backup can have the revoked entry of a block that its status does not record.
-                let revoked = self.recorded.last().filter(|it| is_copied(server, it) && !is_in_force(server, it));
-                self.revoked.extend(revoked.map(|it| it.id));
             }
         }
+        // Also those that are recorded again while the annotation names them.
+        let forced: Vec<AssignmentId> = self.recorded.iter().filter(is_named).map(|it| it.id).collect();
+        self.forced.extend(forced);
     }
 
     fn assign(&mut self, key: &PoolKey, claim: &Claim, is_restored: bool, activity: &mut Activity) {
