@@ -41,10 +41,10 @@ pub(super) struct Allowed {
     pub(super) clock_was_set: bool,
     /// Assignments that were released even if addresses are in use, and why.
     waived: BTreeMap<AssignmentId, &'static str>,
-    /// Assignments whose Node was gone for the grace, whatever else waives them.
-    expired: BTreeSet<AssignmentId>,
     /// Assignments among these that are recorded again, and since when.
     recorded_since: BTreeMap<AssignmentId, Duration>,
+    /// Assignments whose Node was gone for the grace, whatever else waives them.
+    expired: BTreeSet<AssignmentId>,
     /// Assignments of which no leader knows, or no report, and since when their agents report all addresses in use.
     reported_since: BTreeMap<AssignmentId, Duration>,
     /// Addresses of such an assignment that were in use when its waiver ended. They are allowed until their pods end.

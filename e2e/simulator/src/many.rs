@@ -222,7 +222,7 @@ fn work(next: &AtomicU64, last: &AtomicU64, steps: usize, end: End) -> std::io::
 
 /// A shortest history that breaks the law, and the known fault that it shows. Shrinking can end at a known fault although another one
 /// broke the law, too. So it is done in both orders, and a history that shows no known fault comes first.
-pub fn explain(simulator: &Simulator, failure: &Failure) -> (Failure, Option<&'static Fault>) {
+fn explain(simulator: &Simulator, failure: &Failure) -> (Failure, Option<&'static Fault>) {
     let shortest = shrink(simulator, failure.clone(), Order::Forwards);
     let known = class(&shortest);
     if known.is_none() {

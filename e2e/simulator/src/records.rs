@@ -182,8 +182,8 @@ impl Records {
     ) {
         let named = text(object, &format!("/metadata/annotations/{}", FORCE_RELEASE.replace('/', "~1")));
         let is_named = |it: &&Assignment| it.pool == *key && named.split(',').any(|name| name == it.node);
-        let forced: Vec<AssignmentId> = self.all().filter(is_named).map(|it| it.id).collect();
-        self.forced.extend(forced);
+        let lost_or_recorded: Vec<AssignmentId> = self.all().filter(is_named).map(|it| it.id).collect();
+        self.forced.extend(lost_or_recorded);
         let is_claimed = |it: &Assignment| claims.iter().any(|claim| claim.node == it.node && claim.range == it.range);
         let gone: Vec<Assignment> = self.recorded.extract_if(.., |it| it.pool == *key && !is_claimed(it)).collect();
         for it in gone {
@@ -209,9 +209,8 @@ impl Records {
                 self.assign(key, claim, by_hand == Some(super::RESTORE), activity);
             }
         }
-        // Also those that are recorded again while the annotation names them.
-        let forced: Vec<AssignmentId> = self.recorded.iter().filter(is_named).map(|it| it.id).collect();
-        self.forced.extend(forced);
+        // This change may have recorded others.
+        self.forced.extend(self.recorded.iter().filter(is_named).map(|it| it.id));
     }
 
     fn assign(&mut self, key: &PoolKey, claim: &Claim, is_restored: bool, activity: &mut Activity) {
