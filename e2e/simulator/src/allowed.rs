@@ -37,8 +37,8 @@ pub(super) struct Allowed {
     pub(super) grace: Option<Duration>,
     /// Nodes that are gone, or that a status records as gone, and since when.
     gone: BTreeMap<String, Duration>,
-    /// Whether the wall clock of a replica was set. Then a grace can end at any time after a leader has seen the Node missing.
-    pub(super) clock_was_set: bool,
+    /// By how much the wall clocks of replicas were set, all together. By so much a grace can be shorter than it seems.
+    pub(super) clocks_set_by: Duration,
     /// Assignments that were released even if addresses are in use, and why.
     waived: BTreeMap<AssignmentId, &'static str>,
     /// Assignments among these that are recorded again, and since when.
@@ -138,12 +138,12 @@ impl Allowed {
 
     /// An admin deletes the CRDs.
     pub(super) fn undefine(&mut self, nodes: &[Node]) {
-        self.unreported.add_all(nodes);
+        self.unreported.add_all(nodes, false);
     }
 
     /// A backup was restored: pools that had no finalizer then have none now.
     pub(super) fn restore(&mut self, server: &Server, nodes: &[Node]) {
-        self.unreported.add_all(nodes);
+        self.unreported.add_all(nodes, true);
         for (plural, kind) in POOL_KINDS {
             for object in server.list(plural).filter(|object| !is_guarded(object)) {
                 self.unguarded.insert(PoolKey::new(kind, text(object, "/metadata/name")));
@@ -206,7 +206,7 @@ impl Allowed {
         });
         self.note_gone(server, nodes, clock.elapsed);
         for replica in replicas.iter().flatten() {
-            let gone = |node: &Node| self.gone.get(&node.name).copied().filter(|_| !self.clock_was_set);
+            let gone = |node: &Node| Some(self.gone.get(&node.name)?.saturating_sub(self.clocks_set_by));
             let expire: Vec<&Node> =
                 nodes.iter().filter(|node| replica.may_expire(&node.name, gone(node), clock)).collect();
             for node in expire {
@@ -389,7 +389,8 @@ fn is_recorded_as_gone(server: &Server, node: &str) -> bool {
     releasing.any(|entry| entry["nodeName"] == *node && entry["nodeGoneSince"].is_string())
 }
 
-fn is_guarded(pool: &Value) -> bool {
+/// Whether the pool has the finalizer.
+pub(super) fn is_guarded(pool: &Value) -> bool {
     pool["metadata"]["finalizers"].as_array().is_some_and(|all| all.iter().any(|finalizer| finalizer == FINALIZER))
 }
 

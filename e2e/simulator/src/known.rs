@@ -38,17 +38,24 @@ pub struct Fault {
 }
 
 impl Fault {
-    /// Maximum number of so many histories that may show this fault: twice as many as in the last long run, and two. More of them are likely to
-    /// be another fault.
-    pub const fn most(&self, histories: u64) -> u64 {
-        2 + 2 * self.per_million * histories / 1_000_000
+    /// Maximum number of histories with so many steps together that may show this fault. More of them are likely to be another fault.
+    pub const fn most(&self, steps: u64) -> u64 {
+        at_most(self.per_million, steps)
     }
 }
 
-/// Maximum number of so many histories that may show a known fault, of all faults together.
-pub fn most_together(histories: u64) -> u64 {
-    2 + 2 * FAULTS.iter().map(|fault| fault.per_million).sum::<u64>() * histories / 1_000_000
+/// Maximum number of histories with so many steps together: twice as many as in the last long run, and two.
+pub const fn at_most(per_million: u64, steps: u64) -> u64 {
+    2 + 2 * per_million * steps / (1_000_000 * STEPS)
 }
+
+/// Maximum number of histories with so many steps together that may show a known fault, of all faults together.
+pub fn most_together(steps: u64) -> u64 {
+    at_most(FAULTS.iter().map(|fault| fault.per_million).sum(), steps)
+}
+
+/// Steps of each history of a long run.
+const STEPS: u64 = 200;
 
 /// The laws that a duplicate address breaks.
 const TWICE: &[&str] = &["one-holder", "address-has-one-node"];

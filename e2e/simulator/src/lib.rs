@@ -147,8 +147,10 @@ mod watch;
 mod wire;
 mod world;
 
+use std::collections::BTreeSet;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::rc::Rc;
+use std::time::Duration;
 
 use ipam_core::{AddrRange, PoolKey};
 use tokio::runtime::Runtime;
@@ -179,6 +181,23 @@ pub struct Failure {
     pub law: Broken,
     /// Entries of restored objects that no report proves.
     pub unproven: Vec<Unproven>,
+    /// Assignments that were made while a node had not reported.
+    pub blind: Vec<Blind>,
+    /// The nodes that have not reported when the law is broken.
+    pub unreported: BTreeSet<String>,
+}
+
+/// A block that was assigned while nodes had not reported since their IPAMNodes were restored or deleted.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub struct Blind {
+    /// The node that got the block.
+    pub node: String,
+    /// The addresses of the block.
+    pub range: AddrRange,
+    /// How long after the last restore, or the last deletion of the CRDs.
+    pub since: Duration,
+    /// The nodes that had not reported.
+    pub unreported: BTreeSet<String>,
 }
 
 /// An entry that a restore brought back. No report of the backup had its grant, and the grant was used or revoked after
@@ -217,7 +236,8 @@ impl Simulator {
             let words = panic.downcast_ref::<String>().map(String::as_str).or(panic.downcast_ref::<&str>().copied());
             let what = words.unwrap_or("without words").to_owned();
             let law = Broken { law: "no-panic", what };
-            Err(Failure { history: history.to_vec(), settling: false, law, unproven: Vec::new() })
+            let (unproven, blind, unreported) = (Vec::new(), Vec::new(), BTreeSet::new());
+            Err(Failure { history: history.to_vec(), settling: false, law, unproven, blind, unreported })
         })
     }
 
@@ -235,7 +255,11 @@ impl Simulator {
         let settling = end.is_ok();
         match end.and_then(|()| settle::settle(&mut world)) {
             Ok(()) => Ok(world),
-            Err(law) => Err(Failure { history: history[..played].to_vec(), settling, law, unproven: world.unproven }),
+            Err(law) => {
+                let unreported = world.allowed.unreported.names().map(str::to_owned).collect();
+                let (unproven, blind) = (world.unproven, world.blind);
+                Err(Failure { history: history[..played].to_vec(), settling, law, unproven, blind, unreported })
+            }
         }
     }
 

@@ -2,6 +2,7 @@
 
 use std::collections::BTreeMap;
 use std::fmt::Write as _;
+use std::hash::{DefaultHasher, Hash as _, Hasher as _};
 use std::ops::Range;
 use std::path::Path;
 use std::time::Instant;
@@ -24,6 +25,9 @@ pub struct Long {
     pub last: u64,
     /// Steps of each history.
     pub steps: usize,
+    /// A digest of the program that plays it. Another build would play other histories or check other laws.
+    #[serde(default)]
+    pub program: String,
     /// The next seed to be played.
     pub next: u64,
     /// The failures so far.
@@ -67,6 +71,15 @@ pub struct Batch {
     pub found: Vec<Entry>,
 }
 
+/// A digest of this program.
+fn program() -> Result<String> {
+    let path = std::env::current_exe().context("the program's path is not known")?;
+    let bytes = std::fs::read(&path).with_context(|| format!("{} cannot be read", path.display()))?;
+    let mut hasher = DefaultHasher::new();
+    bytes.hash(&mut hasher);
+    Ok(format!("{:016x}", hasher.finish()))
+}
+
 impl Long {
     /// The run in `file`, or a new one.
     ///
@@ -75,9 +88,15 @@ impl Long {
     pub fn open(file: &Path, seeds: Range<u64>, steps: usize) -> Result<Self> {
         if !file.exists() {
             let (found, totals) = (Vec::new(), Totals::default());
-            return Ok(Self { first: seeds.start, last: seeds.end, steps, next: seeds.start, found, totals });
+            let (first, last) = (seeds.start, seeds.end);
+            return Ok(Self { first, last, steps, program: program()?, next: first, found, totals });
         }
         let kept = Self::read(file)?;
+        ensure!(
+            kept.program == program()?,
+            "{} keeps a run of another build of this program: continue it with that build, or remove the file",
+            file.display()
+        );
         let is_it = (kept.first, kept.last, kept.steps) == (seeds.start, seeds.end, steps);
         ensure!(is_it, "{} keeps a run of seeds {}..{} of {} steps", file.display(), kept.first, kept.last, kept.steps);
         Ok(kept)

@@ -10,7 +10,7 @@ use std::thread;
 use serde::{Deserialize, Serialize};
 
 use super::activity::Activity;
-use super::known::{FAULTS, Fault, class, most_together};
+use super::known::{FAULTS, Fault, at_most, class, most_together};
 use super::{Failure, Order, Simulator, history, shrink};
 
 /// A seed whose history breaks a law.
@@ -32,7 +32,7 @@ const MOST_ALLOWED: u64 = 5;
 /// The same for all its reasons together. Longer histories have more of them.
 const MOST_TOGETHER: u64 = 6;
 
-/// How many of a million histories of 200 steps really assigned an address twice for each reason, rounded up.
+/// How many of a million histories of 200 steps really assigned an address twice for each reason, rounded up. A shorter history has fewer.
 const TWICE_PER_MILLION: [(&str, u64); 5] = [
     ("force-release", 6_000),
     ("grace", 32_000),
@@ -46,6 +46,8 @@ const TWICE_PER_MILLION: [(&str, u64); 5] = [
 pub struct Totals {
     /// Seeds that were played.
     pub seeds: u64,
+    /// Steps of all histories together.
+    pub steps: u64,
     /// What happened in histories that broke no law.
     pub activity: Activity,
     /// Reason → number of histories in which it allowed a violation.
@@ -58,6 +60,7 @@ impl Totals {
     /// Adds the totals of another run.
     pub fn join(&mut self, other: &Self) {
         self.seeds += other.seeds;
+        self.steps += other.steps;
         self.activity.join(&other.activity);
         for (sum, other) in [(&mut self.allowed_in, &other.allowed_in), (&mut self.happened_in, &other.happened_in)] {
             for (reason, histories) in other {
@@ -72,14 +75,14 @@ impl Totals {
     pub fn wrong<'a>(&self, known: impl IntoIterator<Item = &'a str>) -> Vec<String> {
         let mut hits = BTreeMap::<&str, u64>::new();
         known.into_iter().for_each(|name| *hits.entry(name).or_default() += 1);
-        let most = |name: &str| FAULTS.iter().find(|fault| fault.name == name).map_or(0, |it| it.most(self.seeds));
+        let most = |name: &str| FAULTS.iter().find(|fault| fault.name == name).map_or(0, |it| it.most(self.steps));
         let frequent = hits.iter().map(|(name, hits)| (*name, *hits, most(name))).filter(|(_, hits, most)| hits > most);
         let frequent = frequent.map(|(name, hits, most)| {
             format!("{hits} of {} histories show {name}, at most {most} may: is it that fault in each?", self.seeds)
         });
         let all: u64 = hits.values().sum();
-        let together = (all > most_together(self.seeds)).then(|| {
-            let most = most_together(self.seeds);
+        let together = (all > most_together(self.steps)).then(|| {
+            let most = most_together(self.steps);
             format!("{all} of {} histories show known faults, at most {most} may", self.seeds)
         });
         let mut wrong: Vec<String> = frequent.chain(together).chain(self.twice_too_often()).collect();
@@ -104,7 +107,7 @@ impl Totals {
     /// The reasons for which more than twice as many histories assigned an address twice as in the last long run, and two.
     fn twice_too_often(&self) -> impl Iterator<Item = String> {
         let of = |reason: &str| TWICE_PER_MILLION.iter().find(|(of, _)| *of == reason).map(|(_, often)| often);
-        let most = move |reason: &str| of(reason).map_or(0, |often| 2 + 2 * often * self.seeds / 1_000_000);
+        let most = move |reason: &str| of(reason).map_or(0, |often| at_most(*often, self.steps));
         let wide = self.happened_in.iter().filter(move |(reason, histories)| **histories > most(reason));
         wide.map(move |(reason, histories)| {
             format!(
@@ -134,8 +137,6 @@ impl Display for Totals {
 pub struct Played {
     /// How many seeds were played, and what happened.
     pub totals: Totals,
-    /// Steps of histories that broke no law, without the steps in which all was left to settle.
-    pub steps: u64,
     /// The seeds that broke a law, in rising order.
     pub found: Vec<Found>,
 }
@@ -179,7 +180,6 @@ pub fn play_many(seeds: Range<u64>, steps: usize, end: End) -> std::io::Result<P
     let mut all = Played::default();
     for part in parts? {
         all.totals.join(&part.totals);
-        all.steps += part.steps;
         all.found.extend(part.found);
     }
     all.found.sort_by_key(|found| found.seed);
@@ -196,6 +196,7 @@ fn work(next: &AtomicU64, last: &AtomicU64, steps: usize, end: End) -> std::io::
         }
         let history = history(seed, steps);
         played.totals.seeds += 1;
+        played.totals.steps += u64::try_from(steps).unwrap_or(u64::MAX);
         match simulator.play(&history) {
             Ok(world) => {
                 let activity = world.activity();
@@ -206,7 +207,6 @@ fn work(next: &AtomicU64, last: &AtomicU64, steps: usize, end: End) -> std::io::
                     *played.totals.happened_in.entry(reason.to_owned()).or_default() += 1;
                 }
                 played.totals.activity.join(&activity);
-                played.steps += u64::try_from(history.len()).unwrap_or(u64::MAX);
             }
             Err(failure) => {
                 let (shortest, known) = explain(&simulator, &failure);
@@ -237,7 +237,7 @@ mod tests {
     use super::*;
 
     fn totals(seeds: u64) -> Totals {
-        Totals { seeds, ..Totals::default() }
+        Totals { seeds, steps: seeds * 200, ..Totals::default() }
     }
 
     #[test]

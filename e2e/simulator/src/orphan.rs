@@ -7,9 +7,19 @@ use serde_json::Value;
 use super::wire::{Shared, Wire, lock, vote};
 
 enum Orphan {
-    Call { wire: Box<Wire>, command: Box<Command> },
-    Report { node: String, patch: Value },
-    Lease { call: Box<Next> },
+    /// `nodes_seen` is the version up to which its sender had received all changes of Nodes.
+    Call {
+        wire: Box<Wire>,
+        command: Box<Command>,
+        nodes_seen: u64,
+    },
+    Report {
+        node: String,
+        patch: Value,
+    },
+    Lease {
+        call: Box<Next>,
+    },
 }
 
 /// All such calls and reports.
@@ -20,8 +30,14 @@ pub(super) struct Orphans {
 
 impl Orphans {
     /// Adds a replica's call.
-    pub(super) fn call(&mut self, wire: Wire, command: Command) {
-        self.on_their_way.push(Orphan::Call { wire: Box::new(wire), command: Box::new(command) });
+    pub(super) fn call(&mut self, wire: Wire, command: Command, nodes_seen: u64) {
+        self.on_their_way.push(Orphan::Call { wire: Box::new(wire), command: Box::new(command), nodes_seen });
+    }
+
+    /// The lowest version up to which a sender had received all changes of Nodes.
+    pub(super) fn nodes_seen(&self) -> Option<u64> {
+        let calls = self.on_their_way.iter();
+        calls.filter_map(|it| if let Orphan::Call { nodes_seen, .. } = it { Some(*nodes_seen) } else { None }).min()
     }
 
     /// Adds a replica's call about the Lease. A read changes nothing, whenever it arrives.
@@ -40,7 +56,7 @@ impl Orphans {
     pub(super) fn arrive(&mut self, pick: usize, server: &Shared) -> bool {
         let Some(place) = pick.checked_rem(self.on_their_way.len()) else { return false };
         match self.on_their_way.remove(place) {
-            Orphan::Call { wire, command } => wire.arrive(*command),
+            Orphan::Call { wire, command, .. } => wire.arrive(*command),
             Orphan::Lease { call } => drop(vote(&mut lock(server), *call)),
             Orphan::Report { node, patch } => drop(lock(server).json_patch("ipamnodes", &node, true, patch)),
         }

@@ -77,6 +77,8 @@ pub(super) struct Records {
     revoked: BTreeSet<AssignmentId>,
     /// Assignments that a status does not record any more, for no reason that the model knows.
     unexplained: Vec<(Assignment, &'static str)>,
+    /// Node and block of what statuses have recorded since this was read, without what a restore brought back.
+    assigned: Vec<(String, AddrRange)>,
     was_restored: bool,
     /// The version up to which all changes were read.
     seen: u64,
@@ -214,6 +216,9 @@ impl Records {
     }
 
     fn assign(&mut self, key: &PoolKey, claim: &Claim, is_restored: bool, activity: &mut Activity) {
+        if !is_restored {
+            self.assigned.push((claim.node.clone(), claim.range));
+        }
         let is_it = |it: &Assignment| it.pool == *key && it.node == claim.node && it.range == claim.range;
         self.last += 1;
         let (last, pairs) = (self.last, self.sharing.iter());
@@ -287,6 +292,11 @@ impl Records {
         } else {
             Ok("blocks released: never in an IPAMNode, Node gone")
         }
+    }
+
+    /// Takes node and block of what statuses have recorded since this was read.
+    pub(super) fn take_assigned(&mut self) -> Vec<(String, AddrRange)> {
+        std::mem::take(&mut self.assigned)
     }
 
     /// Takes the assignments that statuses do not record any more for no reason that the model knows.

@@ -56,6 +56,10 @@ pub(super) struct Replica {
     /// The grace: how long a Node must be gone before its block is released.
     grace: Option<Duration>,
     sight: Sight,
+    /// The version up to which it has received all changes of Nodes.
+    nodes_seen: u64,
+    /// The same when it sent the first of the calls on their way.
+    nodes_seen_by_calls: u64,
 }
 
 /// The result of making a call.
@@ -126,7 +130,16 @@ impl Replica {
             last_steps: 3,
             grace,
             sight: Sight::default(),
+            nodes_seen: 0,
+            nodes_seen_by_calls: 0,
         }
+    }
+
+    /// The version up to which it had received all changes of Nodes when it decided on the oldest call on its way; without a call, up to now.
+    /// `None` if it does not lead.
+    pub(super) fn nodes_seen(&self) -> Option<u64> {
+        let oldest = if self.sent.is_empty() { self.nodes_seen } else { self.nodes_seen_by_calls };
+        self.leading.then_some(oldest)
     }
 
     /// The calls that it has sent and that may reach the server after its end, and the one about the Lease.
@@ -273,6 +286,9 @@ impl Replica {
     fn observe(&mut self, index: usize, told: Told, clock: Clock) {
         let now = clock.instant();
         self.sight.note(index, &told, clock.elapsed);
+        if index == 3 && matches!(told, Told::Done | Told::Changed(..)) {
+            self.nodes_seen = self.watches[index].version().unwrap_or(self.nodes_seen);
+        }
         let observed = match index {
             0 => Observed::Pool(PoolKind::IpPool, raw(told)),
             1 => Observed::Pool(PoolKind::CidrPool, raw(told)),
@@ -297,6 +313,9 @@ impl Replica {
         self.pass_on(clock);
         drop(self.reconciler.take_events());
         tracing::debug!(leads = self.leading, lease = ?self.reconciler.lease_request(), ?commands, "decided");
+        if self.sent.is_empty() {
+            self.nodes_seen_by_calls = self.nodes_seen;
+        }
         self.sent.extend(commands.into_iter().map(|command| (command, leads)));
         if self.leading {
             self.election.want(self.reconciler.lease_request(), clock);

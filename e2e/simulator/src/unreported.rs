@@ -21,14 +21,23 @@ type WithGateway = (PoolKey, IpAddr, String, String);
 pub(super) struct Unreported {
     /// Since when all addresses in use on the node are reported; `None` if they are not.
     nodes: BTreeMap<String, Option<Duration>>,
+    /// Those of them whose IPAMNodes were only restored, and not deleted.
+    restored: BTreeSet<String>,
     /// Pods whose address became a gateway while their node was one of these.
     with_gateway: RefCell<BTreeSet<WithGateway>>,
 }
 
 impl Unreported {
     /// All reports are those of a backup, or were deleted with the definitions.
-    pub(super) fn add_all(&mut self, nodes: &[Node]) {
-        self.nodes.extend(nodes.iter().map(|node| (node.name.clone(), None)));
+    pub(super) fn add_all(&mut self, nodes: &[Node], is_restore: bool) {
+        for node in nodes {
+            let earlier = self.nodes.insert(node.name.clone(), None);
+            if !is_restore {
+                self.restored.remove(&node.name);
+            } else if earlier.is_none() {
+                self.restored.insert(node.name.clone());
+            }
+        }
     }
 
     /// Reads the changes since the version `since`. `decided` is the time within which an operator acts on a report. A leader that has
@@ -42,7 +51,10 @@ impl Unreported {
         let events = server.since("ipamnodes", since).iter();
         // The operator deletes one that has neither blocks nor addresses in use. That says nothing about the node.
         let deleted = events.filter(|event| event.change == Change::Deleted && has_content(&event.object));
-        self.nodes.extend(deleted.map(|event| (text(&event.object, "/metadata/name"), None)));
+        for name in deleted.map(|event| text(&event.object, "/metadata/name")) {
+            self.restored.remove(&name);
+            self.nodes.insert(name, None);
+        }
         for (name, since) in &mut self.nodes {
             let mut of_name = nodes.iter().filter(|node| node.name == *name);
             let is_reported_since = server.get("ipamnodes", name).is_some_and(|object| {
@@ -53,11 +65,22 @@ impl Unreported {
             *since = if is_reported_since && all_decided { Some(since.unwrap_or(now)) } else { None };
         }
         self.nodes.retain(|_, since| since.is_none_or(|since| since + decided > now));
+        self.restored.retain(|name| self.nodes.contains_key(name));
+    }
+
+    /// These nodes.
+    pub(super) fn names(&self) -> impl Iterator<Item = &str> {
+        self.nodes.keys().map(String::as_str)
     }
 
     /// Whether the node is one of these.
     pub(super) fn contains(&self, node: &str) -> bool {
         self.nodes.contains_key(node)
+    }
+
+    /// Whether the node is one of these, and not only because of a restore.
+    pub(super) fn was_deleted(&self, node: &str) -> bool {
+        self.contains(node) && !self.restored.contains(node)
     }
 
     /// Whether the address of the pod became a gateway while the node was one of these.

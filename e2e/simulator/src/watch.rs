@@ -54,6 +54,11 @@ impl Watch {
         }
     }
 
+    /// The version up to which every event is delivered, once the list is complete.
+    pub(super) const fn version(&self) -> Option<u64> {
+        self.at
+    }
+
     /// Whether all events are delivered.
     pub(super) fn is_current(&self, server: &Server) -> bool {
         let is_connected = self.restores == server.restores();

@@ -10,7 +10,6 @@ use std::time::{Duration, Instant};
 use serde_json::Value;
 use tokio::runtime::Runtime;
 
-use super::Unproven;
 use super::action::{Action, Fate};
 use super::activity::Activity;
 use super::admin::{self, pool_at};
@@ -24,6 +23,7 @@ use super::replica::Replica;
 use super::server::{Backup, PLURALS};
 use super::size::{MOST_NODES, NODES, REPLICAS, node_name};
 use super::wire::{Shared, lock};
+use super::{Blind, Unproven};
 use nodes::{is_on_node, node_of};
 
 /// The longest time that passes at once while all is left to settle, so that leaders renew in time.
@@ -70,6 +70,8 @@ pub struct World {
     pub(super) restoring: Option<Vec<u8>>,
     /// The state at the last check of the laws: the server's news and the nodes' moves.
     pub(super) checked: (u64, u64),
+    /// The version up to which whoever may have written since the last check had received all changes of Nodes.
+    pub(super) nodes_seen: u64,
     /// Counts of what happened so far.
     pub(super) activity: Activity,
     /// Counts of what had happened when the history was over.
@@ -82,6 +84,10 @@ pub struct World {
     pub(super) by_hand: Option<&'static str>,
     /// Entries of restored objects that no report proves.
     pub(super) unproven: Vec<Unproven>,
+    /// Assignments that were made while a node had not reported.
+    pub(super) blind: Vec<Blind>,
+    /// When records were last lost or restored.
+    pub(super) lost_at: Duration,
     /// Checks the laws after each call.
     check: Check,
     /// The first law that was broken.
@@ -110,11 +116,14 @@ impl World {
             swept: Vec::new(),
             restoring: None,
             checked: (0, 0),
+            nodes_seen: 0,
             activity: Activity::default(),
             records: Records::default(),
             has_been_led: false,
             by_hand: None,
             unproven: Vec::new(),
+            blind: Vec::new(),
+            lost_at: Duration::ZERO,
             check,
             broken: None,
         }

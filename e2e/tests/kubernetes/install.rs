@@ -2,35 +2,22 @@
 
 use std::net::IpAddr;
 
-use ipam_core::Cidr;
 use ipam_e2e::eventually_blocking;
 use ipam_e2e::kubernetes::Kubernetes;
-use serde_json::{Value, json};
+use serde_json::json;
 
 use crate::stage::{NAMESPACE, SOON, apply, install, ip_pool, pool, stage};
-use crate::workload::{Pod, assert_unique, attached, delete, deployment, exec, network, ready, stores_have};
+use crate::workload::{
+    Pod, assert_unique, assert_within_block, attached, delete, deployment, exec, network, ready, stores_have,
+};
 
 const REPLICAS: usize = 20;
-
-/// The addresses that a pool has assigned to a node, as its status says: from the first to the last.
-fn block(pool: &Value, node: &str) -> (IpAddr, IpAddr) {
-    let allocations = pool["status"]["allocations"].as_array().unwrap();
-    let own = allocations.iter().find(|allocation| allocation["nodeName"] == node).unwrap();
-    if let Some(prefix) = own["prefix"].as_str() {
-        let range = Cidr::parse(prefix).unwrap().0.range();
-        return (range.first(), range.last());
-    }
-    let address = |field: &str| own[field].as_str().unwrap().parse().unwrap();
-    (address("startIP"), address("endIP"))
-}
 
 fn assert_within_blocks(cluster: &Kubernetes, pods: &[Pod]) {
     for (interface, plural, name) in [("net1", "ippools", "rdma"), ("net2", "cidrpools", "storage")] {
         let pool = cluster.get(&[plural, name, "-n", NAMESPACE]).unwrap();
         for pod in pods {
-            let (first, last) = block(&pool, &pod.node);
-            let address = pod.addresses[interface];
-            assert!((first..=last).contains(&address), "{interface} of {pod:?} is not in {first}-{last}");
+            assert_within_block(&pool, pod, interface);
         }
     }
 }

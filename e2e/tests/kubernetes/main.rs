@@ -7,6 +7,8 @@ mod churn;
 #[cfg(test)]
 mod install;
 #[cfg(test)]
+mod quick_start;
+#[cfg(test)]
 mod reinstall;
 #[cfg(test)]
 mod rights;

@@ -4,6 +4,7 @@ use std::collections::BTreeMap;
 use std::net::IpAddr;
 
 use anyhow::Context as _;
+use ipam_core::Cidr;
 use ipam_e2e::eventually_blocking;
 use ipam_e2e::kubernetes::images::BUSYBOX;
 use ipam_e2e::kubernetes::{Kubernetes, SECONDARY, is_ready};
@@ -12,7 +13,7 @@ use serde_json::{Value, json};
 use crate::stage::{NAMESPACE, SOON, items};
 
 /// Where the pods run.
-const PODS: &str = "default";
+pub(crate) const PODS: &str = "default";
 const STATUS: &str = "k8s.v1.cni.cncf.io/network-status";
 
 /// A macvlan network with addresses of a pool.
@@ -95,7 +96,8 @@ fn look(cluster: &Kubernetes) -> String {
     looks.map(|words| cluster.kubectl().run(words).unwrap_or_else(|error| format!("{error:#}"))).join("\n")
 }
 
-fn read(pod: &Value) -> anyhow::Result<Pod> {
+/// A pod by its object.
+pub(crate) fn read(pod: &Value) -> anyhow::Result<Pod> {
     let text = |place: &str| pod.pointer(place).and_then(Value::as_str).unwrap_or_default().to_owned();
     let status: Value = serde_json::from_str(pod["metadata"]["annotations"][STATUS].as_str().unwrap_or("[]"))?;
     let mut addresses = BTreeMap::new();
@@ -157,6 +159,25 @@ pub(crate) fn assert_unique(pods: &[Pod]) {
         let earlier = owners.insert(it.address, it.clone());
         assert_eq!(earlier, None, "{it:?} has the address of another");
     }
+}
+
+/// The addresses that a pool has assigned to a node, as its status says: from the first to the last.
+fn block(pool: &Value, node: &str) -> (IpAddr, IpAddr) {
+    let allocations = pool["status"]["allocations"].as_array().unwrap();
+    let own = allocations.iter().find(|allocation| allocation["nodeName"] == node).unwrap();
+    if let Some(prefix) = own["prefix"].as_str() {
+        let range = Cidr::parse(prefix).unwrap().0.range();
+        return (range.first(), range.last());
+    }
+    let address = |field: &str| own[field].as_str().unwrap().parse().unwrap();
+    (address("startIP"), address("endIP"))
+}
+
+/// Fails if an interface of a pod has an address outside the block that the pool has assigned to the pod's node.
+pub(crate) fn assert_within_block(pool: &Value, pod: &Pod, interface: &str) {
+    let (first, last) = block(pool, &pod.node);
+    let address = pod.addresses[interface];
+    assert!((first..=last).contains(&address), "{interface} of {pod:?} is not in {first}-{last}");
 }
 
 /// Runs busybox in a pod; answers what it prints.

@@ -11,7 +11,7 @@ use std::time::Instant;
 use ipam_simulator::known::class;
 use ipam_simulator::long::Long;
 use ipam_simulator::many::ENOUGH;
-use ipam_simulator::{End, Found, Played, Simulator, play_many, recorded};
+use ipam_simulator::{End, Found, Played, Simulator, Totals, play_many, recorded};
 
 /// Simulates clusters from seeds and checks the laws. Ends with status 1 at the first seed that breaks one by an unknown fault.
 #[derive(clap::Parser)]
@@ -77,8 +77,8 @@ fn main() -> anyhow::Result<ExitCode> {
         return Ok(ExitCode::FAILURE);
     }
     let (seconds, mut out) = (began.elapsed().as_secs_f64(), std::io::stdout());
-    let seeds = played.totals.seeds;
-    writeln!(out, "{seeds} seeds, {} steps in {seconds:.1} s: no law was broken by an unknown fault", played.steps)?;
+    let Totals { seeds, steps, .. } = played.totals;
+    writeln!(out, "{seeds} seeds, {steps} steps in {seconds:.1} s: no law was broken by an unknown fault")?;
     for found in &played.found {
         writeln!(out, "seed {} shows the known fault {}", found.seed, found.known.map_or("", |it| it.name))?;
     }
@@ -136,6 +136,12 @@ fn replay(file: &std::path::Path) -> anyhow::Result<ExitCode> {
         Err(failure) => {
             writeln!(out, "{}{}", if failure.settling { "at rest: " } else { "" }, failure.law)?;
             writeln!(out, "known fault: {}", class(&failure).map_or("none", |fault| fault.name))?;
+            for it in &failure.blind {
+                let (nodes, seconds) =
+                    (it.unreported.iter().map(String::as_str).collect::<Vec<_>>(), it.since.as_secs());
+                let nodes = nodes.join(", ");
+                writeln!(out, "{} got {} {seconds} s after a loss, without reports of {nodes}", it.node, it.range)?;
+            }
             Ok(ExitCode::FAILURE)
         }
     }

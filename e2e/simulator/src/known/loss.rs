@@ -1,8 +1,11 @@
 //! Faults that a loss of records by hand shows: of the CRDs, an IPAMNode, a pool, or a status.
 
+use std::time::Duration;
+
 use super::order::{
-    LEASE, PutBack, adds_for_a_user, after, around, deletes_ipam_node, ends, ends_a_leader, has, is_undefine, is_user,
-    looks, names_pool, pools_with_the_address, put_backs, running, starts_again, writes,
+    LEASE, PutBack, adds_for_a_user, after, around, deletes_ipam_node, ends, ends_a_leader, had_unreported_user, has,
+    is_undefine, is_user, looks, names_pool, pools_with_the_address, put_backs, running, starts_again, was_unreported,
+    writes,
 };
 use crate::Failure;
 use crate::action::{Action, Fate};
@@ -52,6 +55,7 @@ pub(super) fn is_of_a_pool_removed_by_hand(failure: &Failure) -> bool {
             && is_last_deletion_unseen(failure)
     };
     stripped.any(|pool| of(pool) || is_made_anew(pool))
+        && had_unreported_user(failure)
         && adds_for_a_user(failure, after(history, writes))
         && put_backs(history).is_empty()
         && !has(history, is_undefine)
@@ -94,12 +98,13 @@ fn running_at(history: &[Action], at: usize) -> impl Iterator<Item = u8> {
     running(&history[..at]).into_iter().filter(move |replica| !has_expired(*replica))
 }
 
-/// All records are lost, and a leader ends. Later a Node leaves whose pod has the address, and another leader does not wait for its report.
-/// Not checked: whether the agent has reported. A round of the simulator has reports of agents that no leader may have received.
+/// All records are lost, and a leader ends. Later a Node leaves whose pod has the address and whose agent has not reported, and another leader
+/// does not wait for its report.
 /// A leader also ends with a restore of a backup that lacks these records, and without an action when its Lease expires. It then starts again.
 pub(super) fn is_of_a_node_that_left_before_a_leader(failure: &Failure) -> bool {
     let history = &failure.history;
-    let leaves = |action| matches!(action, Action::NodeLeaves { node } if is_user(failure, node));
+    let is_it = |node: u8| is_user(failure, node) && was_unreported(failure, node, Duration::ZERO);
+    let leaves = |action| matches!(action, Action::NodeLeaves { node } if is_it(node));
     let ends = |action| ends_a_leader(action) || action == Action::Restore;
     let is_of_it = |(before, _, later): (&[Action], Action, &[Action])| {
         // The leader that requested the report ends before or after the Node leaves, and another one writes.

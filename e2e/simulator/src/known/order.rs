@@ -2,14 +2,15 @@
 
 use std::collections::BTreeSet;
 use std::net::IpAddr;
+use std::time::Duration;
 
 use ipam_core::{AddrRange, Cidr};
 
-use crate::Failure;
 use crate::action::Action;
 use crate::admin::pool_at;
 use crate::catalogue::manifest;
-use crate::size::{REPLICAS, node_name};
+use crate::size::{MOST_NODES, REPLICAS, node_name};
+use crate::{Blind, Failure};
 
 /// The longest time for which a leader runs without a renewal of its Lease, in milliseconds.
 pub(super) const LEASE: u32 = 10_000;
@@ -105,6 +106,23 @@ pub(super) fn is_user(failure: &Failure, node: u8) -> bool {
     let name = node_name(node);
     let mut users = failure.law.what.split(" on ").skip(1);
     users.any(|text| text.split([' ', ',']).next() == Some(name.as_str()))
+}
+
+/// Whether this node had not reported since a loss of records when another node got a block with the address, at the earliest `after` the
+/// loss. Where the law is about an address without a record: whether it has not reported.
+pub(super) fn was_unreported(failure: &Failure, node: u8, after: Duration) -> bool {
+    let name = node_name(node);
+    if failure.law.law == "held-is-recorded" {
+        return failure.unreported.contains(&name);
+    }
+    let Some(addr) = address(failure) else { return false };
+    let is_it = |it: &Blind| it.since >= after && it.node != name && it.range.contains(addr);
+    failure.blind.iter().any(|it| is_it(it) && it.unreported.contains(&name))
+}
+
+/// Whether a node on which a pod has the address had not reported.
+pub(super) fn had_unreported_user(failure: &Failure) -> bool {
+    (0..MOST_NODES).any(|node| is_user(failure, node) && was_unreported(failure, node, Duration::ZERO))
 }
 
 /// Whether a pod starts here on a node on which a pod has the address. A `Crowd` starts pods on each node that has joined.
@@ -228,16 +246,6 @@ pub(super) fn starts_again(history: &[Action], from: usize) -> bool {
         let Action::Start { replica: of, .. } = history[at] else { return false };
         let is_of_another = |action| matches!(action, Action::Round { replica } if replica % REPLICAS != of % REPLICAS);
         running(&history[..at]).contains(&(of % REPLICAS)) && has(&history[from..at], is_of_another)
-    })
-}
-
-/// Whether a replica writes in `history`, then another one has rounds, and the first does not write any more: its Lease expired.
-pub(super) fn expires_beside_another(history: &[Action]) -> bool {
-    around(history, writes).any(|(_, action, later)| {
-        let first = writer(action);
-        let is_of = |action| writer(action) == first;
-        let is_round_of_another = |action| matches!(action, Action::Round { .. }) && !is_of(action);
-        has(later, is_round_of_another) && !has(later, is_of)
     })
 }
 

@@ -1,11 +1,12 @@
 //! Faults that neither a restore nor a deletion of the CRDs shows alone.
 
 use super::order::{
-    LEASE, adds_for_a_user, after, after_last, around, ends_a_leader, expires_beside_another, has, is_undefine, moves,
-    names_node, names_pool, put_backs, starts_again, waits_for_reports, writes,
+    LEASE, adds_for_a_user, after, after_last, around, ends_a_leader, has, is_undefine, moves, names_node, names_pool,
+    put_backs, waits_for_reports, writer, writes,
 };
 use crate::Failure;
 use crate::action::Action;
+use crate::size::REPLICAS;
 
 /// The law that the Lease must record assigned blocks before an IPAMNode gets one.
 pub(super) const LEASE_FIRST: &str = "lease-says-so-first";
@@ -42,12 +43,7 @@ pub(super) fn is_of_a_last_release(failure: &Failure) -> bool {
         ) || is_edit(action)
     };
     let is_of_it = |(_, _, later): (&[Action], Action, &[Action])| has(after(later, writes), ends_a_leader);
-    let has_ended = around(history, releases).any(is_of_it);
-    // Its Lease can also expire while it does nothing. Another leader starts then, or starts as the history settles.
-    let has_expired = |(before, _, later): (&[Action], Action, &[Action])| {
-        starts_again(history, before.len()) || expires_beside_another(later)
-    };
-    waits_for_a_node_without_an_agent(failure) && (has_ended || around(history, releases).any(has_expired))
+    waits_for_a_node_without_an_agent(failure) && around(history, releases).any(is_of_it)
 }
 
 /// A leader writes and ends. Then the named pool, whose finalizer was removed by hand, is deleted, or its status is wiped. Or that happens
@@ -77,11 +73,22 @@ pub(super) fn is_of_a_call_of_a_former_leader(failure: &Failure) -> bool {
     let since = after(&failure.history, wipes);
     let starts = |action| matches!(action, Action::Start { .. });
     let arrives = |action| matches!(action, Action::Orphan { .. });
-    let written = after(after(since, ends_a_leader), writes);
+    // Its Lease can also expire.
+    let expires = |action| match action {
+        Action::Rest(seconds) => u32::from(seconds) * 1000 >= LEASE,
+        Action::Pass(time) => time >= LEASE,
+        _ => false,
+    };
+    let caller = failure.history.iter().rev().find_map(|action| match action {
+        Action::Decide { replica } => Some(*replica % REPLICAS),
+        _ => None,
+    });
+    let is_of_another = |action| writer(action).is_some_and(|of| Some(of) != caller);
+    let ended = after(after(since, ends_a_leader), writes);
+    let written = if ended.is_empty() { after(after(since, expires), is_of_another) } else { ended };
     let joins = |action| matches!(action, Action::NodeJoins { node } if names_node(failure, node));
     let is_used = match failure.law.law {
-        LEASE_FIRST => has(&failure.history, joins),
-        "assigned-is-recorded" => has(&failure.history, joins) && has(written, arrives),
+        LEASE_FIRST | "assigned-is-recorded" => has(&failure.history, joins) && has(written, arrives),
         _ => adds_for_a_user(failure, after(written, arrives)),
     };
     is_used && has(since, starts) && has(&failure.history, |action| matches!(action, Action::Decide { .. }))

@@ -1,9 +1,11 @@
 //! Faults that a restore shows.
 
+use std::time::Duration;
+
 use super::order::{
-    PutBack, address, adds_for_a_user, adds_on, after, after_last, around, campaigns, deletes_ipam_node, has,
-    has_put_back, is_undefine, is_user, names, names_pod_of, names_pool, pools_with_the_address, running, writer,
-    writes,
+    LEASE, PutBack, address, adds_for_a_user, adds_on, after, after_last, around, campaigns, deletes_ipam_node,
+    had_unreported_user, has, has_put_back, is_undefine, is_user, names, names_pod_of, names_pool,
+    pools_with_the_address, running, was_unreported, writer, writes,
 };
 use crate::Failure;
 use crate::action::{Action, Disk};
@@ -23,7 +25,11 @@ pub(super) fn is_of_an_agent_that_is_down(failure: &Failure) -> bool {
         let until = &failure.history[..acted];
         let cut = |node| move |action| matches!(action, Action::AgentLoseWatch { node: it } if it == node);
         let hears_nothing = |node| it.live == Some(false) && !has(&until[it.until.len()..], cut(node));
-        let is_it = |node| is_user(failure, node) && (is_down(until, node) || hears_nothing(node));
+        let is_it = |node| {
+            is_user(failure, node)
+                && was_unreported(failure, node, PAUSE)
+                && (is_down(until, node) || hears_nothing(node))
+        };
         let adds = |node| move |action| adds_on(action, |of| of == node);
         let is_in_use = |node| {
             has(after(it.since, writes), adds(node))
@@ -31,11 +37,25 @@ pub(super) fn is_of_an_agent_that_is_down(failure: &Failure) -> bool {
         };
         let is_unrecorded = failure.law.law == "held-is-recorded";
         let leaves = |action| matches!(action, Action::NodeLeaves { node } if is_user(failure, node));
-        (!it.is_live() || (has(it.before, campaigns) && is_led_by_another(it.until, it.later)))
+        has(it.before, campaigns)
+            && (!it.is_live() || is_led_by_another(it.until, it.later) || ends_by_a_restored_lease(failure, &it))
             && (0..MOST_NODES).any(|node| is_it(node) && is_in_use(node))
             && if is_unrecorded { has(it.later, leaves) } else { adds_for_a_user(failure, &failure.history[acted..]) }
     })
 }
+
+/// Whether the leader under which the backup was restored cannot renew the restored Lease, so that another one leads as the history settles.
+fn ends_by_a_restored_lease(failure: &Failure, it: &PutBack<'_>) -> bool {
+    let times = it.later.iter().map(|action| match *action {
+        Action::Pass(time) => time,
+        Action::Rest(seconds) => u32::from(seconds) * 1000,
+        _ => 0,
+    });
+    failure.settling && it.live == Some(false) && times.sum::<u32>() >= LEASE
+}
+
+/// How long new blocks wait for reports after a restore.
+const PAUSE: Duration = Duration::from_mins(2);
 
 /// Whether a replica leads in `later` that did not lead in `before`, or has started since.
 fn is_led_by_another(before: &[Action], later: &[Action]) -> bool {
@@ -55,7 +75,8 @@ fn is_left_with_its_block(failure: &Failure) -> bool {
             && !has(it.later, cut)
             && has(it.later, |action| adds_on(action, |of| of == node))
     };
-    let users = || (0..MOST_NODES).filter(|node| is_user(failure, *node));
+    let users =
+        || (0..MOST_NODES).filter(|node| is_user(failure, *node) && was_unreported(failure, *node, Duration::ZERO));
     failure.law.law == "held-is-recorded"
         && has_put_back(failure, |it| it.live == Some(false) && users().any(|node| is_left(it, node)))
 }
@@ -80,10 +101,20 @@ fn while_down(history: &[Action], node: u8) -> &[Action] {
         Action::Disk { node: it, is } => it == node && is != Disk::Well,
         _ => false,
     };
-    let starts = |action| matches!(action, Action::AgentStart { node: it } if it == node);
+    // After a restore all agents are started before an operator is.
+    let rebuilds = |at: usize| {
+        let is_first = |since: &[Action]| !has(since, |action| matches!(action, Action::Start { .. }));
+        let restored = history[..at].iter().rposition(|action| *action == Action::Restore);
+        restored.is_some_and(|restored| is_first(&history[restored..at]))
+    };
+    let starts = |at: usize| match history[at] {
+        Action::AgentStart { node: it } => it == node,
+        Action::Start { .. } => rebuilds(at),
+        _ => false,
+    };
     let joins = |action| matches!(action, Action::NodeJoins { node: it } if it == node);
     let at = history.iter().rposition(kills);
-    let at = at.filter(|at| has(&history[..*at], joins) && !has(&history[*at..], starts));
+    let at = at.filter(|at| has(&history[..*at], joins) && !(*at..history.len()).any(starts));
     at.map_or(&[], |at| &history[at..])
 }
 
@@ -139,6 +170,7 @@ pub(super) fn is_of_a_grant_never_used(failure: &Failure) -> bool {
 pub(super) fn is_of_a_backup_without_the_lease(failure: &Failure) -> bool {
     has_put_back(failure, |it| {
         !has(it.before, campaigns)
+            && had_unreported_user(failure)
             && it.takes_back_writes()
             && (adds_for_a_user(failure, after(it.since, writes)) || it.live == Some(false))
             && (adds_for_a_user(failure, after(it.later, writes)) || leaves_unrecorded(failure, it.later))
@@ -200,6 +232,7 @@ pub(super) fn is_of_a_deleted_report(failure: &Failure) -> bool {
         around(&failure.history, is_undefine).any(|(before, _, later)| {
             let mut deletions = around(later, |action| deletes_ipam_node(failure, action));
             has(before, writes)
+                && had_unreported_user(failure)
                 && deletions.any(|(until, _, later)| {
                     (adds_for_a_user(failure, after(before, writes)) || adds_for_a_user(failure, until))
                         && (is_led_by_another(until, later) || is_led_anew(later))
@@ -210,6 +243,7 @@ pub(super) fn is_of_a_deleted_report(failure: &Failure) -> bool {
         let mut deletions = around(it.later, |action| deletes_ipam_node(failure, action));
         let mut with_the_crds = around(it.later, is_undefine);
         it.takes_back_writes()
+            && had_unreported_user(failure)
             && adds_for_a_user(failure, it.since)
             && (deletions.any(|(before, _, later)| is_led_by_another(before, later))
                 || with_the_crds

@@ -7,6 +7,7 @@ use serde_json::Value;
 use super::lost::{LOST, lost};
 use super::seen::{NO_AGENT, Seen, claims};
 use super::{conditions, entries};
+use crate::allowed::is_guarded;
 use crate::broken::{Broken, broken};
 use crate::layout::{Block, Layout, overlapped};
 use crate::records::{block_of_entry, pool_of_entry};
@@ -27,6 +28,7 @@ pub(crate) fn check(world: &World) -> Result<(), Broken> {
         what_is_released_is_free(&seen, layout)?;
         conditions::agree(&seen, layout)?;
         entries::agree(&seen, layout)?;
+        pools_in_use_have_a_finalizer(&seen, layout)?;
     }
     deleted_pools_go(&seen)?;
     ipam_nodes_go(&seen)?;
@@ -148,6 +150,20 @@ fn deleted_pools_go(seen: &Seen<'_>) -> Result<(), Broken> {
         }
     }
     Ok(())
+}
+
+/// A pool with blocks has the finalizer, also after an admin has removed it.
+fn pools_in_use_have_a_finalizer(seen: &Seen<'_>, layout: &Layout) -> Result<(), Broken> {
+    let (law, object) = ("pool-in-use-has-a-finalizer", seen.object(layout));
+    let has_blocks = ["allocations", "releasing"].into_iter().any(|list| !claims(object, list).is_empty());
+    if !has_blocks || layout.is_deleting || seen.leaves_out(law, &[]) {
+        return Ok(());
+    }
+    if is_guarded(object) {
+        Ok(())
+    } else {
+        broken(law, format!("{} has blocks and no finalizer: {object}", layout.key))
+    }
 }
 
 /// Whether the status of the pool records a block of the node.

@@ -8,6 +8,8 @@ mod safety;
 mod seen;
 pub(super) mod service;
 
+use std::collections::BTreeSet;
+
 use ipam_core::plan::Claim;
 use ipam_core::{AddrRange, Cidr, PoolKey};
 use serde_json::Value;
@@ -16,16 +18,23 @@ use crate::admin::may_share;
 use crate::agent::Node;
 use crate::broken::{Broken, broken};
 use crate::given::told_without_mark;
-use crate::records::pool_of_entry;
+use crate::records::{plural_of, pool_of_entry};
 use crate::replica::Replica;
 use crate::server::{Server, text};
 use crate::wire::lock;
 use crate::world::World;
+use crate::{Blind, Unproven};
 
 /// Checks the laws after each step. At most one replica leads. No IPAMNode gets a block before the Lease records assigned
 /// blocks. No address is used by two pods, and none in use is recorded for another node. No pool is deleted while a pod
 /// has an address of it.
 pub fn check(world: &mut World) -> Result<(), Broken> {
+    let end = check_now(world);
+    world.nodes_seen = world.nodes_seen_by_all();
+    end
+}
+
+fn check_now(world: &mut World) -> Result<(), Broken> {
     one_leads(world)?;
     // A restore under a leader takes back the state of the Lease, or a node's release. The leader writes it again once it
     // knows of that. The law can break with a change alone.
@@ -49,9 +58,14 @@ pub fn check(world: &mut World) -> Result<(), Broken> {
         world.records.note_sharing(&server, all_know);
         world.records.note_expired(world.allowed.expired());
         world.records.read(&server, world.by_hand, &mut world.activity);
+        note_blind(world);
         releases_have_a_cause(world)?;
     }
     world.allowed.renew((&server, &world.records, &world.nodes), &world.replicas, before.0, (all_decided, clock));
+    if all_decided {
+        let nodes = &world.nodes;
+        world.unproven.retain(|it| !is_proved(&server, nodes, it));
+    }
     drop(server);
     if before == seen {
         return Ok(());
@@ -71,6 +85,32 @@ pub(super) fn at_rest(world: &World) -> Result<(), Broken> {
     lost::ends(world)?;
     safety::what_is_held_is_recorded(world)?;
     liveness::check(world)
+}
+
+/// Whether the node's agent has by now reported the grant of this block, the status records the block for the node, and no pod of another node
+/// has an address of it.
+fn is_proved(server: &Server, nodes: &[Node], it: &Unproven) -> bool {
+    let pool = server.get(plural_of(&it.pool), &it.pool.name);
+    let mut claims = pool.map(|pool| pool.claims()).into_iter().flatten();
+    let Some(object) = server.get("ipamnodes", &it.node) else { return false };
+    let mut entries = object["spec"]["pools"].as_array().into_iter().flatten();
+    let entry = entries.find(|entry| pool_of_entry(entry) == it.pool && entry["state"] == "Active");
+    let mut reports = object["status"]["pools"].as_array().into_iter().flatten();
+    let mut others = nodes.iter().filter(|node| node.name != it.node).flat_map(Node::held);
+    !others.any(|(_, held)| it.range.contains(held.addr))
+        && claims.any(|claim| claim.node == it.node && claim.range.contains_range(&it.range))
+        && entry.is_some_and(|entry| reports.any(|report| report["grant"] == entry["grant"]))
+}
+
+/// Records which nodes had not reported when a block was assigned.
+fn note_blind(world: &mut World) {
+    let unreported: BTreeSet<String> = world.allowed.unreported.names().map(str::to_owned).collect();
+    let since = world.clock().elapsed.saturating_sub(world.lost_at);
+    let assigned = world.records.take_assigned();
+    if !unreported.is_empty() {
+        let blind = |(node, range)| Blind { node, range, since, unreported: unreported.clone() };
+        world.blind.extend(assigned.into_iter().map(blind));
+    }
 }
 
 /// A status loses a block by an admin's action, or for one of these reasons. An admin has force-released it. Its Node was gone for the

@@ -74,15 +74,14 @@ pub(super) fn what_is_assigned_is_recorded(world: &World, since: u64) -> Result<
     Ok(())
 }
 
-/// No pod has an address that is the gateway in an Active entry of its IPPool, unless an admin destroyed or gave up the record of the address or of the
-/// gateway. No
-/// pod of the simulator requests the gateway.
+/// No pod has an address that is the gateway in an Active entry of its pool, unless an admin destroyed or gave up the record of the address or of the
+/// gateway. No pod of the simulator requests the gateway.
 pub(super) fn no_pod_has_a_gateway(world: &World) -> Result<(), Broken> {
     let by_hand = world.by_hand.map(|_| BY_HAND);
     let server = lock(&world.server);
     let (gateways, mut with_gateway) = (gateways(&server), BTreeSet::new());
     for node in &world.nodes {
-        for (pod, held) in node.held().filter(|(_, held)| held.pool.kind == PoolKind::IpPool) {
+        for (pod, held) in node.held() {
             let of_entries = gateways.get(&(held.pool.clone(), held.addr));
             if of_entries.is_some() {
                 with_gateway.insert((held.pool.clone(), held.addr, node.name.clone(), pod.to_owned()));
@@ -92,7 +91,7 @@ pub(super) fn no_pod_has_a_gateway(world: &World) -> Result<(), Broken> {
                 continue;
             };
             let lost = || is_destroyed(&world.records, held).then_some(DESTROYED);
-            // A status of an IPPool does not record gateways. This call comes before the other reasons, because it remembers the pod for as
+            // A status does not record gateways. This call comes before the other reasons, because it remembers the pod for as
             // long as the address is the gateway. They may end earlier.
             let is_unreported = world.allowed.unreported.allows_gateway(&held.pool, held.addr, &node.name, pod);
             let unreported = is_unreported.then_some("an IPAMNode was deleted or restored");
@@ -108,12 +107,12 @@ pub(super) fn no_pod_has_a_gateway(world: &World) -> Result<(), Broken> {
     Ok(())
 }
 
-/// The gateways in entries of IPPools, and a node with an Active entry that has the gateway, if there is one.
+/// The gateways in entries, and a node with an Active entry that has the gateway, if there is one.
 fn gateways(server: &Server) -> BTreeMap<(PoolKey, IpAddr), Option<String>> {
     let mut found = BTreeMap::new();
     for object in server.list("ipamnodes") {
         let entries = object["spec"]["pools"].as_array().into_iter().flatten();
-        for entry in entries.filter(|entry| entry["poolType"] == "IPPool") {
+        for entry in entries {
             if let Some(gateway) = entry["gateway"].as_str().and_then(|text| text.parse().ok()) {
                 let node: &mut Option<String> = found.entry((pool_of_entry(entry), gateway)).or_default();
                 if entry["state"] == "Active" {
@@ -142,7 +141,7 @@ pub(super) fn only_releasing_nodes_are_forced(world: &World, since: u64) -> Resu
             for node in now {
                 // Where records are missing, the name ends the wait for the node's report.
                 let is_awaited = may_await_report(&server, &node);
-                let is_wrong = is_in_service(&server, before, &pool, &node);
+                let is_wrong = is_in_service(&server, world.nodes_seen, before, &pool, &node);
                 let awaited = is_awaited.then_some("records may be missing");
                 let reason = if is_wrong { by_hand.or(awaited) } else { None };
                 if !world.allowed.judge("force-all-names-releasing-nodes", reason) && is_wrong {
@@ -161,8 +160,9 @@ fn forced_names(pool: &Value) -> Vec<String> {
 }
 
 /// Whether the node has an Active block of the pool by its status and its IPAMNode, and no reason to lose it. The block
-/// is of the spec, the pool must serve, and the Node was selected in each state that a watch may still deliver.
-fn is_in_service(server: &Server, pool: &Value, key: &PoolKey, node: &str) -> bool {
+/// is of the spec, the pool must serve, and the Node was selected in each state that the operator may have decided on: the last one up to the
+/// version `seen`, and all later ones.
+fn is_in_service(server: &Server, seen: u64, pool: &Value, key: &PoolKey, node: &str) -> bool {
     let is_releasing = claims(pool, "releasing").iter().any(|(of, _)| of == node);
     let ipam_node = server.get("ipamnodes", node);
     let mut entries = ipam_node.and_then(|object| object["spec"]["pools"].as_array()).into_iter().flatten();
@@ -173,9 +173,10 @@ fn is_in_service(server: &Server, pool: &Value, key: &PoolKey, node: &str) -> bo
         claims(pool, "allocations").iter().any(|(of, range)| of == node && layout.block_of(of, range).is_some());
     let is_served =
         layout.is_valid && !layout.is_deleting && overlapped(&layouts).iter().all(|(loser, _)| loser != key);
-    let states = server.since("nodes", 0).iter().filter(|event| text(&event.object, "/metadata/name") == node);
+    let was_selected = server.before("nodes", node, seen + 1).is_some_and(|object| is_selected(layout, object));
+    let states = server.since("nodes", seen).iter().filter(|event| text(&event.object, "/metadata/name") == node);
     let mut lost = states.filter(|event| event.change == Change::Deleted || !is_selected(layout, &event.object));
-    !is_releasing && is_active && is_of_spec && is_served && lost.next().is_none()
+    !is_releasing && is_active && is_of_spec && is_served && was_selected && lost.next().is_none()
 }
 
 /// A pod that has an address.
@@ -187,6 +188,7 @@ struct Holder<'a> {
 
 /// No address is used by two pods, and none in use is recorded for another node.
 pub(super) fn no_address_is_used_twice(world: &World) -> Result<(), Broken> {
+    world.nodes.iter().try_for_each(no_two_pods_of_a_node_have_an_address)?;
     let mut holders: BTreeMap<IpAddr, Vec<Holder<'_>>> = BTreeMap::new();
     let (allowed, records) = (&world.allowed, &world.records);
     for node in &world.nodes {
@@ -219,6 +221,19 @@ pub(super) fn no_address_is_used_twice(world: &World) -> Result<(), Broken> {
         }
     }
     recorded_as_its_own(world, &holders)
+}
+
+/// Nothing that happens elsewhere lets an agent allocate an address of a pool twice.
+fn no_two_pods_of_a_node_have_an_address(node: &Node) -> Result<(), Broken> {
+    let mut first: BTreeMap<(&PoolKey, IpAddr), &str> = BTreeMap::new();
+    for (pod, held) in node.held().filter(|(pod, _)| node.is_known(pod)) {
+        if let Some(other) = first.insert((&held.pool, held.addr), pod) {
+            let what =
+                format!("{} of {} is held twice on {}: by {other} and by {pod}", held.addr, held.pool, node.name);
+            return broken("one-holder", what);
+        }
+    }
+    Ok(())
 }
 
 /// A block that a status records.

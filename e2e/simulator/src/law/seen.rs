@@ -101,7 +101,7 @@ impl Seen<'_> {
             return false;
         }
         // After a restore the wait has a limit. With its IPAMNode, a report of addresses in use outside a block may have been lost, too.
-        let may_be_lost = |node: &Node| self.world.allowed.unreported.contains(&node.name);
+        let may_be_lost = |node: &Node| self.world.allowed.unreported.was_deleted(&node.name);
         let mut awaited =
             self.world.nodes.iter().filter(|node| may_be_lost(node) && may_await_report(self.server, &node.name));
         let unserved = self.unserved(layout);

@@ -120,6 +120,7 @@ impl World {
         self.by_hand = Some(RESTORE);
         self.records.restore(last);
         self.note_unproven(backup);
+        self.lost_at = self.clock.elapsed;
         lock(&self.server).restore(backup);
         self.allowed.restore(&lock(&self.server), &self.nodes);
         self.look();
@@ -180,6 +181,7 @@ impl World {
             self.records.lose_copies(&node_name(node));
         }
         self.allowed.undefine(&self.nodes);
+        self.lost_at = self.clock.elapsed;
         self.by_hand = Some(UNDEFINE);
         lock(&self.server).sweep("ipamnodes");
         let mut has_records = false;

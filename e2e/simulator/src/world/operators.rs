@@ -42,7 +42,7 @@ impl World {
                 if let Some(it) = self.awake(replica) {
                     it.jump(i64::from(minutes) * 60);
                     if minutes != 0 {
-                        self.allowed.clock_was_set = true;
+                        self.allowed.clocks_set_by += Duration::from_secs(60 * u64::from(minutes.unsigned_abs()));
                         self.activity.count("wall clocks set");
                     }
                 }
@@ -76,12 +76,12 @@ impl World {
         let clock = self.clock;
         let Some(it) = self.awake(replica) else { return };
         let Some(Delivered { late, is_sent }) = it.deliver(call.into(), fate, clock) else { return };
-        let wire = it.wire();
+        let (wire, seen) = (it.wire(), self.nodes_seen);
         if is_sent {
             self.activity.count(called(fate));
         }
         if let Some(command) = late {
-            self.orphans.call(wire, command);
+            self.orphans.call(wire, command, seen);
         }
     }
 
@@ -138,6 +138,13 @@ impl World {
         if self.awake(replica).is_some_and(|it| it.next_campaign() <= now) {
             self.on_replica(Action::Campaign { replica, fate: Fate::Done });
         }
+    }
+
+    /// The version up to which each leader, and the sender of each call on its way, has received all changes of Nodes.
+    pub(crate) fn nodes_seen_by_all(&self) -> u64 {
+        let leaders = self.replicas.iter().flatten().filter_map(Replica::nodes_seen);
+        // A leader that begins lists first.
+        leaders.chain(self.orphans.nodes_seen()).min().unwrap_or_else(|| lock(&self.server).version())
     }
 
     /// Whether all leaders have received the current state of all pools, and no call is on its way.
@@ -207,7 +214,7 @@ impl World {
         let wire = it.wire();
         let (commands, lease) = it.into_sent();
         for command in commands {
-            self.orphans.call(wire.clone(), command);
+            self.orphans.call(wire.clone(), command, self.nodes_seen);
         }
         if let Some(call) = lease {
             self.orphans.lease(call);

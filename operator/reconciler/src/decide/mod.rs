@@ -237,6 +237,10 @@ pub const fn exhausted_reason(kind: PoolKind) -> &'static str {
 
 fn refuse(seen: &DecisionInput<'_>, violations: &[Violation]) -> Decision {
     let pool = seen.pool;
+    // Its blocks stay, so the pool must stay, too.
+    if !pool.life.is_sealed() && !claims::gather(&pool.key, seen).0.is_empty() {
+        return Decision { patch: Some(MetadataPatch::Seal), ..Decision::default() };
+    }
     let said: Vec<String> =
         violations.iter().map(|one| format!("{}: {}: {}", one.field, one.reason, one.message)).collect();
     let update = ConditionUpdate::new(READY, false, "InvalidSpec", bounded(&said, "; ", ERROR_BYTES));
@@ -349,7 +353,7 @@ fn conclude(
     decision
 }
 
-/// The change of metadata that is due. The finalizer is added before the first block is assigned, and removed when the last block is free.
+/// The change of metadata of a valid pool that is due. The finalizer is added before the first block is assigned, and removed when the last block is free.
 /// Both name the version of this decision, so that neither is based on an old status. The finalizer is removed only once the status shows
 /// that no node has a block. So the events about the last blocks are published while the pool exists. And a later decision about the
 /// deleted pool finds no block in its status that would be released again.

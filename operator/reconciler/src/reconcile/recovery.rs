@@ -264,13 +264,12 @@ impl Reconciler {
         }
     }
 
-    /// Returns the state that the Lease must have during a recovery. If no block is known to have been assigned, the next leader need not
-    /// wait without a limit.
+    /// Returns the state that the Lease must have during a recovery. If no block is recorded or reserved, the next leader need not wait
+    /// longer than this one.
     fn recovery_state(&self) -> AllocationState {
-        let is_known =
-            self.recovery.pause == Pause::UntilReported || !self.recovery.reserved.by_node.is_empty() || self.assigns();
-        let was_doubtful = self.recovery.said == AllocationState::Doubtful;
-        if was_doubtful && !is_known { AllocationState::Doubtful } else { AllocationState::Recovering }
+        let is_known = !self.recovery.reserved.by_node.is_empty() || self.assigns();
+        let is_limited = matches!(self.recovery.pause, Pause::Until(_));
+        if is_limited && !is_known { AllocationState::Doubtful } else { AllocationState::Recovering }
     }
 
     /// Whether a status or an IPAMNode has a block. A status write without an answer does not count: no node gets a block by it, so it leaves

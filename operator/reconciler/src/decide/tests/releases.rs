@@ -286,6 +286,21 @@ fn a_pool_is_sealed_before_its_first_block_is_given() {
 }
 
 #[test]
+fn an_invalid_pool_with_blocks_gets_its_finalizer_back() {
+    let mut scene = Scene::of(&["n1"]);
+    let valid = pool(IP_SPEC, 1, &json!({}));
+    let decision = scene.decide(&valid);
+    scene.write_ipam_nodes(&valid, decision.assignments.as_ref().unwrap());
+    let mut record = PoolRecord { status: decision.status.unwrap(), ..pool("{}", 2, &json!({})) };
+    record.life.finalizers.clear();
+    assert_eq!(scene.decide(&record).patch, Some(MetadataPatch::Seal));
+    record.status = pool("{}", 2, &json!({})).status;
+    assert_eq!(scene.decide(&record).patch, Some(MetadataPatch::Seal), "only the IPAMNode has the block");
+    scene.ipam_nodes = crate::cluster_cache::IpamNodes::default();
+    assert_eq!(scene.decide(&record).patch, None);
+}
+
+#[test]
 fn a_pool_that_is_being_deleted_waits_for_all_its_blocks_and_says_for_which() {
     let mut scene = Scene::of(&["n1", "n2", "n3"]);
     let record = pool(IP_SPEC, 1, &json!({}));

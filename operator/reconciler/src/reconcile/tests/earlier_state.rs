@@ -100,6 +100,24 @@ fn a_status_write_from_the_wait_for_reports_makes_no_grant() {
 }
 
 #[test]
+fn the_next_leader_waits_no_longer_although_the_last_block_was_released() {
+    let mut world = found_after_a_restore(&["n1", "n2", "n3"]);
+    world.settle();
+    assert_eq!(world.lease, AllocationState::Recovering);
+    for node in ["n1", "n2"] {
+        let meta = NodeMeta { leaving: Some(Leaving::Cordoned), ..NodeMeta::default() };
+        world.tell(Observed::Node(Event::Apply((node.into(), meta))));
+    }
+    world.answer("n2");
+    world.settle();
+    force(&mut world, "n1");
+    world.settle();
+    assert_eq!((world.status().claims().count(), world.reconciler.recovery.pausing()), (0, vec!["n3".to_owned()]));
+    assert!(world.said().contains("n3, for at most 2 min"), "{}", world.said());
+    assert_eq!(world.lease, AllocationState::Doubtful);
+}
+
+#[test]
 fn new_blocks_wait_two_minutes_at_most_where_records_are_there() {
     let mut world = found_after_a_restore(&["n1", "n2"]);
     world.settle();
