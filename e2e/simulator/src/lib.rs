@@ -84,7 +84,7 @@
 //! together with its pool, and a Node that leaves before its agent has reported.
 //!
 //! Not checked: how long a leader waits for a node without an agent. It keeps the node's blocks and IPAMNode today, and
-//! after a deletion of the CRDs it waits for its report. The checks that this leaves out are counted.
+//! after a deletion of the CRDs it waits for its report. After a restore the wait must end. The checks that this leaves out are counted.
 //!
 //! Narrower than in a cluster: a backup that is restored is six minutes old or older; the skew of a node's clock is an
 //! eighth of the drawn one where blocks have a grace; a restore starts all agents with working disks, and one under a
