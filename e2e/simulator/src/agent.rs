@@ -245,9 +245,10 @@ impl Node {
         self.has_lost_its_store
     }
 
-    /// Whether the agent goes by the IPAMNode with this uid.
-    pub(super) fn knows_object(&self, uid: &str) -> bool {
-        let in_force = self.process.as_ref().and_then(|process| process.in_force.as_ref());
+    /// Whether the agent goes by the IPAMNode with this uid, and has read it since the last restore.
+    pub(super) fn knows_object(&self, server: &Server, uid: &str) -> bool {
+        let process = self.process.as_ref().filter(|process| process.watch.is_connected(server));
+        let in_force = process.and_then(|process| process.in_force.as_ref());
         in_force.is_some_and(|in_force| in_force.spec.uid == uid)
     }
 

@@ -83,7 +83,12 @@ pub const FAULTS: [Fault; 12] = [
         laws: UNRECORDED,
         shows: is_of_a_pool_removed_by_hand,
     },
-    Fault { name: "report-deleted-with-its-ipam-node", per_million: 30, laws: TWICE, shows: is_of_a_deleted_report },
+    Fault {
+        name: "report-deleted-with-its-ipam-node",
+        per_million: 30,
+        laws: UNRECORDED,
+        shows: is_of_a_deleted_report,
+    },
     Fault {
         name: "leader-ends-before-it-marks-the-last-release",
         per_million: 5,

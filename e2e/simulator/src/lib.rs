@@ -167,6 +167,8 @@ pub use shrink::{Order, shrink};
 const RESTORE: &str = "a restore";
 /// The admin's action that removes a pool's status.
 const WIPE: &str = "a wiped status";
+/// No admin's action: a call of a replica that does not lead any more arrives.
+const LATE_CALL: &str = "a late call";
 /// The admin's action that deletes the CRDs.
 const UNDEFINE: &str = "the definitions' deletion";
 

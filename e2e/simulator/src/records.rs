@@ -77,7 +77,7 @@ pub(super) struct Records {
     revoked: BTreeSet<AssignmentId>,
     /// Assignments that a status does not record any more, for no reason that the model knows.
     unexplained: Vec<(Assignment, &'static str)>,
-    /// Node and block of what statuses have recorded since this was read, without what a restore brought back.
+    /// Node and block of what statuses have recorded, and of new grants, since this was read; without what a restore brought back.
     assigned: Vec<(String, AddrRange)>,
     was_restored: bool,
     /// The version up to which all changes were read.
@@ -122,7 +122,7 @@ impl Records {
         self.expired = expired;
     }
 
-    /// Reads the changes. `by_hand` names the admin's action that made them, if it was one.
+    /// Reads the changes. `by_hand` names the admin's action that made them, if it was one, or says that a call arrived late.
     pub(super) fn read(&mut self, server: &Server, by_hand: Option<&'static str>, activity: &mut Activity) {
         self.lost_last.clear();
         if server.news() <= self.seen {
@@ -138,7 +138,7 @@ impl Records {
                 let key = PoolKey::new(kind, text(&event.object, "/metadata/name"));
                 let is_there = event.change == Change::Applied;
                 let claims = if is_there { event.object.claims() } else { &[] };
-                if !is_there && by_hand.is_some() {
+                if !is_there && by_hand.is_some_and(|cause| cause != super::LATE_CALL) {
                     self.lose_for_good(|it| it.pool == key);
                 }
                 let lost = self.lost.len();
@@ -169,7 +169,7 @@ impl Records {
             self.update(server, &key, object.claims(), object, by_hand, activity);
         }
         for object in server.list("ipamnodes") {
-            self.note_told(object);
+            self.note_told(object, true);
         }
     }
 
@@ -189,6 +189,11 @@ impl Records {
         let is_claimed = |it: &Assignment| claims.iter().any(|claim| claim.node == it.node && claim.range == it.range);
         let gone: Vec<Assignment> = self.recorded.extract_if(.., |it| it.pool == *key && !is_claimed(it)).collect();
         for it in gone {
+            let by_hand = match by_hand {
+                // The IPAMNode still has the block, so it outweighs what this call removes.
+                Some(super::LATE_CALL) => is_in_force(server, &it).then_some(super::WIPE),
+                by_hand => by_hand,
+            };
             match by_hand {
                 Some(cause) => {
                     let cause = if cause == super::WIPE && !is_copied(server, &it) { NO_COPY } else { cause };
@@ -294,7 +299,7 @@ impl Records {
         }
     }
 
-    /// Takes node and block of what statuses have recorded since this was read.
+    /// Takes node and block of what statuses have recorded, and of new grants, since this was read.
     pub(super) fn take_assigned(&mut self) -> Vec<(String, AddrRange)> {
         std::mem::take(&mut self.assigned)
     }
@@ -309,7 +314,7 @@ impl Records {
             return;
         }
         let object = &event.object;
-        self.note_told(object);
+        self.note_told(object, false);
         self.note_grants(object);
         if object["status"]["observedGeneration"].is_i64() {
             activity.count("reports seen");
@@ -360,9 +365,15 @@ impl Records {
         why.or_else(|| is_idle.then_some("the last report has it as idle"))
     }
 
-    fn note_told(&mut self, object: &Object) {
+    fn note_told(&mut self, object: &Object, is_restored: bool) {
         let node = text(object, "/metadata/name");
         let entries = object["spec"]["pools"].as_array().into_iter().flatten();
+        for entry in entries.clone().filter(|entry| !is_restored && entry["state"] == "Active") {
+            let is_new = self.told(&node, &text(entry, "/grant")).is_none();
+            if let Some(range) = range_of_entry(entry).filter(|_| is_new) {
+                self.assigned.push((node.clone(), range));
+            }
+        }
         let told = entries.filter_map(|entry| {
             let id = self.find(&pool_of_entry(entry), &node, range_of_entry(entry))?;
             Some(((node.clone(), text(entry, "/grant")), id))
@@ -388,6 +399,12 @@ impl Records {
     pub(super) fn knows(&self, pool: &PoolKey, node: &str, range: &AddrRange) -> bool {
         let is_of_another = |it: &Assignment| it.pool == *pool && it.node != node && it.range.overlaps(range);
         self.find(pool, node, Some(*range)).is_some() && !self.recorded.iter().any(is_of_another)
+    }
+
+    /// Whether a restore took back the record of the addresses for the node.
+    pub(super) fn was_taken_back(&self, pool: &PoolKey, node: &str, range: &AddrRange) -> bool {
+        let is_it = |it: &Assignment| it.pool == *pool && it.node == node && it.range.contains_range(range);
+        self.lost.iter().any(|(it, cause)| is_it(it) && *cause == super::RESTORE)
     }
 
     /// Whether a status records the addresses for the node.

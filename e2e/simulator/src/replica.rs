@@ -183,6 +183,11 @@ impl Replica {
         self.sent.len()
     }
 
+    /// Whether an answer is on its way.
+    pub(super) fn awaits(&self) -> bool {
+        !self.answers.is_empty()
+    }
+
     /// Whether it leads, as far as it knows.
     pub(super) fn is_leading(&self) -> bool {
         self.leading

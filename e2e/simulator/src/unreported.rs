@@ -60,7 +60,7 @@ impl Unreported {
             let is_reported_since = server.get("ipamnodes", name).is_some_and(|object| {
                 // Until it knows the object, the agent allocates from its earlier blocks.
                 let uid = text(object, "/metadata/uid");
-                of_name.all(|node| node.has_agent() && node.knows_object(&uid) && has_reported(server, node))
+                of_name.all(|node| node.has_agent() && node.knows_object(server, &uid) && has_reported(server, node))
             });
             *since = if is_reported_since && all_decided { Some(since.unwrap_or(now)) } else { None };
         }

@@ -59,10 +59,16 @@ impl Watch {
         self.at
     }
 
+    /// Whether it has begun to list since the last restore.
+    pub(super) fn is_connected(&self, server: &Server) -> bool {
+        self.at.is_some() && self.restores == server.restores()
+    }
+
     /// Whether all events are delivered.
     pub(super) fn is_current(&self, server: &Server) -> bool {
-        let is_connected = self.restores == server.restores();
-        is_connected && self.listed.is_empty() && self.at.is_some_and(|at| self.next_event(server, at).is_none())
+        self.is_connected(server)
+            && self.listed.is_empty()
+            && self.at.is_some_and(|at| self.next_event(server, at).is_none())
     }
 
     /// The next event, if there is one.

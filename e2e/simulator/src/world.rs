@@ -64,6 +64,10 @@ pub struct World {
     pub(super) put_back: Option<PutBack>,
     /// Whether a backup was restored whose Lease does not record assigned blocks, and the Lease was not written since.
     pub(super) is_unmarked: bool,
+    /// Whether a backup was restored under a leader that has not read all pools since.
+    pub(super) is_restore_unseen: bool,
+    /// Whether a call of a replica that does not lead any more arrives.
+    pub(super) is_late_call: bool,
     /// The pools that were deleted with their CRDs.
     pub(super) swept: Vec<(&'static str, Value)>,
     /// The machines that were in use when the store was restored, until the operator is started again.
@@ -113,6 +117,8 @@ impl World {
             at_end: None,
             put_back: None,
             is_unmarked: false,
+            is_restore_unseen: false,
+            is_late_call: false,
             swept: Vec::new(),
             restoring: None,
             checked: (0, 0),
@@ -222,6 +228,9 @@ impl World {
             Action::Orphan { call } => {
                 if self.orphans.arrive(call.into(), &self.server) {
                     self.activity.count("late calls arrived");
+                    self.is_late_call = true;
+                    self.look();
+                    self.is_late_call = false;
                 }
             }
             Action::Work { replica } => self.work(replica),

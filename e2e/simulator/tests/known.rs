@@ -73,8 +73,8 @@ const NEAR: &[(&str, &[(&str, Change)])] = &[
         ("Restore", Last), ("Crowd", Without), ("Crowd", First), ("Crowd", Last),
     ]),
     ("call-of-a-former-leader-after-a-wiped-status", &[
-        ("WipeStatus", Without), ("WipeStatus", Last), ("WipeStatus", Other("pool")), ("Kill", Without), ("Kill", First), ("Orphan", Without),
-        ("Orphan", First), ("Start", First),
+        ("WipeStatus", Without), ("WipeStatus", Last), ("WipeStatus", Other("pool")), ("Orphan", Without), ("Orphan", First),
+        ("Start", First), ("Decide", Without),
     ]),
     ("call-of-a-former-leader-after-a-wiped-status.of-an-ipam-node", &[
         ("WipeStatus", Without), ("WipeStatus", Last), ("Kill", Without), ("Kill", First), ("Orphan", Without), ("Orphan", First),
@@ -82,7 +82,7 @@ const NEAR: &[(&str, &[(&str, Change)])] = &[
     ]),
     ("call-of-a-former-leader-after-a-wiped-status.whose-lease-expires", &[
         ("WipeStatus", Without), ("WipeStatus", Last), ("WipeStatus", Other("pool")), ("Start", First), ("Orphan", Without), ("Orphan", First),
-        ("Decide", Without), ("Decide", Last), ("Rest", Without), ("Rest", First),
+        ("Decide", Without), ("Rest", Without), ("Rest", First),
     ]),
     ("leader-ends-before-it-marks-the-last-release", &[
         ("WithoutAgent", Without), ("ForceAll", Without), ("ForceAll", Last), ("Kill", Without), ("Kill", First),
@@ -103,6 +103,10 @@ const NEAR: &[(&str, &[(&str, Change)])] = &[
         ("Undefine", Without), ("Undefine", Last), ("NodeLeaves", Without), ("NodeLeaves", First), ("NodeLeaves", Last), ("NodeLeaves", Other("node")),
         ("Kill", Without), ("Kill", First), ("Kill", Last), ("Add", Without),
     ]),
+    ("node-leaves-before-the-next-leader.after-a-restore", &[
+        ("NodeLeaves", Without), ("NodeLeaves", First), ("NodeLeaves", Last), ("NodeLeaves", Other("node")), ("Restore", Without),
+        ("Restore", First), ("Restore", Last), ("Backup", Without), ("Backup", First), ("Backup", Last), ("Crowd", Without),
+    ]),
     ("pool-and-ipam-node-deleted-by-hand", &[
         ("Strip", Without), ("Strip", Other("pool")), ("Remove", Without), ("Remove", Other("pool")), ("RemoveIpamNode", Without), ("RemoveIpamNode", First),
         ("RemoveIpamNode", Other("node")), ("Crowd", Without),
@@ -118,6 +122,10 @@ const NEAR: &[(&str, &[(&str, Change)])] = &[
     ("report-deleted-with-its-ipam-node.after-the-crds", &[
         ("Undefine", Without), ("Undefine", First), ("Undefine", Last), ("RemoveIpamNode", Without), ("RemoveIpamNode", First),
         ("RemoveIpamNode", Other("node")), ("Crowd", Without), ("Crowd", Last),
+    ]),
+    ("report-deleted-with-its-ipam-node.of-a-node-that-leaves", &[
+        ("Undefine", Without), ("Undefine", Last), ("RemoveIpamNode", Without), ("RemoveIpamNode", First), ("RemoveIpamNode", Last),
+        ("RemoveIpamNode", Other("node")), ("NodeLeaves", Without), ("NodeLeaves", First), ("NodeLeaves", Other("node")), ("Crowd", Without),
     ]),
     ("report-deleted-with-its-ipam-node.with-the-crds", &[
         ("Undefine", Without), ("Undefine", First), ("Undefine", Last), ("Restore", Without), ("Restore", First), ("Restore", Last),
@@ -186,7 +194,7 @@ const NEEDS: &[(&str, &[&[&str]])] = &[
     ("last-record-deleted-without-a-leader", &[&["WithoutAgent"], &["Strip", "WipeStatus"]]),
     ("leader-ends-before-it-marks-the-last-release", &[&["WithoutAgent"]]),
     ("never-used-grant-of-a-backup", &[&["Backup"], RESTORE, PODS]),
-    ("node-leaves-before-the-next-leader", &[&["Undefine"], &["NodeLeaves"], PODS]),
+    ("node-leaves-before-the-next-leader", &[&["Restore", "RestoreLive", "Undefine"], &["NodeLeaves"], PODS]),
     ("pool-and-ipam-node-deleted-by-hand", &[&["Strip"], &["Remove"], &["RemoveIpamNode"], PODS]),
     ("report-deleted-with-its-ipam-node", &[&["RemoveIpamNode", "Undefine"], PODS]),
     ("store-lost-beside-a-restore", &[&["PutStoreBack", "Wipe"], &["Backup"], RESTORE, PODS]),

@@ -3,9 +3,9 @@
 use std::time::Duration;
 
 use super::order::{
-    LEASE, PutBack, adds_for_a_user, after, around, deletes_ipam_node, ends, ends_a_leader, had_unreported_user, has,
-    is_undefine, is_user, looks, names_pool, pools_with_the_address, put_backs, running, starts_again, was_unreported,
-    writes,
+    LEASE, PutBack, adds_for_a_user, after, around, campaigns, deletes_ipam_node, ends, ends_a_leader,
+    had_unreported_user, has, is_undefine, is_user, looks, names_pool, pools_with_the_address, put_backs, running,
+    starts_again, was_unreported, writes,
 };
 use crate::Failure;
 use crate::action::{Action, Fate};
@@ -99,7 +99,7 @@ fn running_at(history: &[Action], at: usize) -> impl Iterator<Item = u8> {
 }
 
 /// All records are lost, and a leader ends. Later a Node leaves whose pod has the address and whose agent has not reported, and another leader
-/// does not wait for its report.
+/// does not wait for its report. Or a restore takes back the block, and the Node leaves before a leader has requested its report.
 /// A leader also ends with a restore of a backup that lacks these records, and without an action when its Lease expires. It then starts again.
 pub(super) fn is_of_a_node_that_left_before_a_leader(failure: &Failure) -> bool {
     let history = &failure.history;
@@ -114,7 +114,14 @@ pub(super) fn is_of_a_node_that_left_before_a_leader(failure: &Failure) -> bool 
         ended_before || (has(before, is_undefine) && ended_after)
     };
     let lacks_them = |it: &PutBack<'_>| has(it.before, is_undefine);
-    around(history, leaves).any(is_of_it)
-        && adds_for_a_user(failure, history)
-        && put_backs(history).iter().all(lacks_them)
+    // Or a restore takes back the block, and the Node leaves before the next leader reads the records.
+    let is_taken_back = |it: &PutBack<'_>| {
+        has(it.before, campaigns)
+            && it.takes_back_writes()
+            && around(it.later, leaves).any(|(_, _, later)| has(later, writes))
+    };
+    let restores = put_backs(history);
+    adds_for_a_user(failure, history)
+        && (restores.iter().any(is_taken_back)
+            || (around(history, leaves).any(is_of_it) && restores.iter().all(lacks_them)))
 }

@@ -221,11 +221,17 @@ fn offset(failure: &Failure, history: &[Action], of: u8) -> i64 {
 
 /// A restore takes back a block that is in use, or the CRDs are deleted, so that its addresses are outside blocks, and only reports have them
 /// as in use. The IPAMNode with such a report is deleted by hand, alone or with the CRDs. Then a replica leads that did not lead before, and
-/// does not know the report. Or the history settles without a call of those that ran: the Lease of the leader has expired.
+/// does not know the report. Or the history settles without a call of those that ran: the Lease of the leader has expired. Or the Node leaves.
 pub(super) fn is_of_a_deleted_report(failure: &Failure) -> bool {
     let is_led_anew = |later: &[Action]| {
         let runs = running(&failure.history[..failure.history.len() - later.len()]);
         failure.settling && !has(later, |action| writer(action).is_some_and(|of| runs.contains(&of)))
+    };
+    // Without a Node, the IPAMNode goes before the agent has reported again.
+    let leaves = |action| matches!(action, Action::NodeLeaves { node } if is_user(failure, node));
+    let is_forgotten = |until: &[Action], later: &[Action]| match failure.law.law {
+        "held-is-recorded" => has(later, leaves),
+        _ => is_led_by_another(until, later) || is_led_anew(later),
     };
     let is_after_the_crds = || {
         // A pod can also start before the agent hears of the deletion.
@@ -235,7 +241,7 @@ pub(super) fn is_of_a_deleted_report(failure: &Failure) -> bool {
                 && had_unreported_user(failure)
                 && deletions.any(|(until, _, later)| {
                     (adds_for_a_user(failure, after(before, writes)) || adds_for_a_user(failure, until))
-                        && (is_led_by_another(until, later) || is_led_anew(later))
+                        && is_forgotten(until, later)
                 })
         })
     };
@@ -245,7 +251,7 @@ pub(super) fn is_of_a_deleted_report(failure: &Failure) -> bool {
         it.takes_back_writes()
             && had_unreported_user(failure)
             && adds_for_a_user(failure, it.since)
-            && (deletions.any(|(before, _, later)| is_led_by_another(before, later))
+            && (deletions.any(|(before, _, later)| is_forgotten(before, later))
                 || with_the_crds
                     .any(|(before, _, later)| is_led_by_another(before, later) && is_silent(failure, later)))
     }) || is_after_the_crds()

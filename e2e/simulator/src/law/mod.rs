@@ -31,6 +31,8 @@ use crate::{Blind, Unproven};
 pub fn check(world: &mut World) -> Result<(), Broken> {
     let end = check_now(world);
     world.nodes_seen = world.nodes_seen_by_all();
+    let has_seen = world.leaders_know_pools(&lock(&world.server));
+    world.is_restore_unseen = world.is_restore_unseen && !has_seen;
     end
 }
 
@@ -57,7 +59,8 @@ fn check_now(world: &mut World) -> Result<(), Broken> {
         let all_know = world.leaders_know_pools(&server);
         world.records.note_sharing(&server, all_know);
         world.records.note_expired(world.allowed.expired());
-        world.records.read(&server, world.by_hand, &mut world.activity);
+        let by_hand = world.by_hand.or(world.is_late_call.then_some(crate::LATE_CALL));
+        world.records.read(&server, by_hand, &mut world.activity);
         note_blind(world);
         releases_have_a_cause(world)?;
     }

@@ -50,7 +50,7 @@ pub(super) fn no_pool_in_use_goes(world: &World, since: u64) -> Result<(), Broke
 }
 
 /// No IPAMNode gets an Active block that no status records for its node, unless an admin destroyed the record. Such a block no
-/// status may record for another node. A block that is recorded as being released is allowed: the write may have been on its way when the release was recorded.
+/// status may record for another node, unless a leader has not seen yet that a restore took back the record. A block that is recorded as being released is allowed: the write may have been on its way when the release was recorded.
 pub(super) fn what_is_assigned_is_recorded(world: &World, since: u64) -> Result<(), Broken> {
     let by_hand = world.by_hand.map(|_| BY_HAND);
     let server = lock(&world.server);
@@ -63,7 +63,12 @@ pub(super) fn what_is_assigned_is_recorded(world: &World, since: u64) -> Result<
             let (pool, range) = (pool_of_entry(entry), range_of_entry(entry));
             let is_recorded = range.is_some_and(|range| world.records.has(&pool, &node, &range));
             let is_lost = || range.is_some_and(|range| world.records.knows(&pool, &node, &range));
-            let reason = || by_hand.or_else(|| is_lost().then_some(DESTROYED));
+            // A leader that has not read the pools since a restore goes by what it has recorded.
+            let is_unseen = || {
+                world.is_restore_unseen && range.is_some_and(|range| world.records.was_taken_back(&pool, &node, &range))
+            };
+            let unseen = || is_unseen().then_some("a restore under a leader");
+            let reason = || by_hand.or_else(|| is_lost().then_some(DESTROYED)).or_else(unseen);
             let reason = if is_recorded { None } else { reason() };
             if !world.allowed.judge("assigned-is-recorded", reason) && !is_recorded {
                 let what = format!("{node} is assigned a block that {pool} does not record: {entry}");
@@ -86,14 +91,15 @@ pub(super) fn no_pod_has_a_gateway(world: &World) -> Result<(), Broken> {
             if of_entries.is_some() {
                 with_gateway.insert((held.pool.clone(), held.addr, node.name.clone(), pod.to_owned()));
             }
+            // A status does not record gateways. This call comes before all others, because it remembers the pod for as long as the address is
+            // a gateway, also that of a block that is being released. The other reasons may end earlier.
+            let allows = || world.allowed.unreported.allows_gateway(&held.pool, held.addr, &node.name, pod);
+            let is_unreported = of_entries.is_some() && allows();
             let Some(of_entry) = of_entries.and_then(Option::as_ref) else {
                 world.allowed.judge("gateway-is-free", None);
                 continue;
             };
             let lost = || is_destroyed(&world.records, held).then_some(DESTROYED);
-            // A status does not record gateways. This call comes before the other reasons, because it remembers the pod for as
-            // long as the address is the gateway. They may end earlier.
-            let is_unreported = world.allowed.unreported.allows_gateway(&held.pool, held.addr, &node.name, pod);
             let unreported = is_unreported.then_some("an IPAMNode was deleted or restored");
             let reason = world.allowed.released(node, pod, held).or_else(lost).or(unreported).or(by_hand);
             if !world.allowed.judge("gateway-is-free", reason) {

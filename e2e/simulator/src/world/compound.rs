@@ -84,6 +84,7 @@ impl World {
         self.put_back = Some(PutBack { uids });
         self.put_in_place(&backup, last);
         self.is_unmarked = true;
+        self.is_restore_unseen = true;
         for node in &mut self.nodes {
             node.lose_report(&lock(&self.server));
         }

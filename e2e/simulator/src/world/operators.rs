@@ -153,11 +153,13 @@ impl World {
         leaders.all(|replica| replica.knows_pools(server) && replica.calls() == 0) && self.orphans.is_empty()
     }
 
-    /// Whether all leaders have received the current state of all pools and have decided what is due.
+    /// Whether all leaders have received the current state of all pools and all answers, and have decided what is due.
     pub(crate) fn leaders_have_decided(&self, server: &Server) -> bool {
         let now = self.clock.elapsed;
         let mut leaders = self.replicas.iter().flatten().filter(|replica| replica.is_leading());
-        let decided = leaders.all(|replica| replica.next_wake(self.clock).is_none_or(|wake| wake > now));
+        let mut has_decided =
+            |replica: &Replica| !replica.awaits() && replica.next_wake(self.clock).is_none_or(|wake| wake > now);
+        let decided = leaders.all(&mut has_decided);
         decided && self.leaders_know_pools(server)
     }
 
