@@ -181,6 +181,13 @@ pub struct Failure {
     pub settling: bool,
     /// The law, and what broke it.
     pub law: Broken,
+    /// What the model knows besides.
+    pub evidence: Box<Evidence>,
+}
+
+/// What the model knows of reports, by which known faults are recognised.
+#[derive(Clone, Default, Debug)]
+pub struct Evidence {
     /// Entries of restored objects that no report proves.
     pub unproven: Vec<Unproven>,
     /// Assignments that were made while a node had not reported.
@@ -238,8 +245,7 @@ impl Simulator {
             let words = panic.downcast_ref::<String>().map(String::as_str).or(panic.downcast_ref::<&str>().copied());
             let what = words.unwrap_or("without words").to_owned();
             let law = Broken { law: "no-panic", what };
-            let (unproven, blind, unreported) = (Vec::new(), Vec::new(), BTreeSet::new());
-            Err(Failure { history: history.to_vec(), settling: false, law, unproven, blind, unreported })
+            Err(Failure { history: history.to_vec(), settling: false, law, evidence: Box::default() })
         })
     }
 
@@ -259,8 +265,8 @@ impl Simulator {
             Ok(()) => Ok(world),
             Err(law) => {
                 let unreported = world.allowed.unreported.names().map(str::to_owned).collect();
-                let (unproven, blind) = (world.unproven, world.blind);
-                Err(Failure { history: history[..played].to_vec(), settling, law, unproven, blind, unreported })
+                let evidence = Evidence { unproven: world.unproven, blind: world.blind, unreported };
+                Err(Failure { history: history[..played].to_vec(), settling, law, evidence: Box::new(evidence) })
             }
         }
     }

@@ -38,6 +38,8 @@ const REPORTS_APART: Duration = Duration::from_secs(1);
 pub(super) struct PutBack {
     /// The number of uids made until then.
     pub(super) uids: u64,
+    /// Whether a leader has not read all pools since.
+    pub(super) is_unseen: bool,
 }
 
 /// Checks the laws that must hold after each call. The crate passes it to the world: the laws read the world, so the
@@ -64,8 +66,6 @@ pub struct World {
     pub(super) put_back: Option<PutBack>,
     /// Whether a backup was restored whose Lease does not record assigned blocks, and the Lease was not written since.
     pub(super) is_unmarked: bool,
-    /// Whether a backup was restored under a leader that has not read all pools since.
-    pub(super) is_restore_unseen: bool,
     /// Whether a call of a replica that does not lead any more arrives.
     pub(super) is_late_call: bool,
     /// The pools that were deleted with their CRDs.
@@ -117,7 +117,6 @@ impl World {
             at_end: None,
             put_back: None,
             is_unmarked: false,
-            is_restore_unseen: false,
             is_late_call: false,
             swept: Vec::new(),
             restoring: None,

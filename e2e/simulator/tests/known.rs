@@ -240,7 +240,7 @@ fn a_failure_of_others_is_not_the_known_fault() {
             let law = Broken { law, what: failure.law.what.clone() };
             assert_eq!(found(&Failure { law, ..failure.clone() }), None, "{name}");
         }
-        assert_eq!(found(&Failure { history: Vec::new(), unproven: Vec::new(), ..failure }), None, "{name}");
+        assert_eq!(found(&Failure { history: Vec::new(), evidence: Box::default(), ..failure }), None, "{name}");
     }
 }
 

@@ -136,7 +136,7 @@ fn replay(file: &std::path::Path) -> anyhow::Result<ExitCode> {
         Err(failure) => {
             writeln!(out, "{}{}", if failure.settling { "at rest: " } else { "" }, failure.law)?;
             writeln!(out, "known fault: {}", class(&failure).map_or("none", |fault| fault.name))?;
-            for it in &failure.blind {
+            for it in &failure.evidence.blind {
                 let (nodes, seconds) =
                     (it.unreported.iter().map(String::as_str).collect::<Vec<_>>(), it.since.as_secs());
                 let nodes = nodes.join(", ");

@@ -113,11 +113,11 @@ pub(super) fn is_user(failure: &Failure, node: u8) -> bool {
 pub(super) fn was_unreported(failure: &Failure, node: u8, after: Duration) -> bool {
     let name = node_name(node);
     if failure.law.law == "held-is-recorded" {
-        return failure.unreported.contains(&name);
+        return failure.evidence.unreported.contains(&name);
     }
     let Some(addr) = address(failure) else { return false };
     let is_it = |it: &Blind| it.since >= after && it.node != name && it.range.contains(addr);
-    failure.blind.iter().any(|it| is_it(it) && it.unreported.contains(&name))
+    failure.evidence.blind.iter().any(|it| is_it(it) && it.unreported.contains(&name))
 }
 
 /// Whether a node on which a pod has the address had not reported.

@@ -155,7 +155,7 @@ pub(super) fn is_of_an_agent_that_was_down(failure: &Failure) -> bool {
 /// Checked is the state of the restored objects and not the order of actions: many orders lead there.
 pub(super) fn is_of_a_grant_never_used(failure: &Failure) -> bool {
     let address = address(failure);
-    failure.unproven.iter().any(|it| {
+    failure.evidence.unproven.iter().any(|it| {
         let is_user = (0..MOST_NODES)
             .any(|node| node_name(node) == it.node && (is_user(failure, node) || names_pod_of(failure, node)));
         // A law without an address names the pool.

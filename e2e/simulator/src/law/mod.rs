@@ -32,7 +32,9 @@ pub fn check(world: &mut World) -> Result<(), Broken> {
     let end = check_now(world);
     world.nodes_seen = world.nodes_seen_by_all();
     let has_seen = world.leaders_know_pools(&lock(&world.server));
-    world.is_restore_unseen = world.is_restore_unseen && !has_seen;
+    if let Some(put_back) = world.put_back.as_mut().filter(|_| has_seen) {
+        put_back.is_unseen = false;
+    }
     end
 }
 

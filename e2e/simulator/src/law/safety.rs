@@ -65,7 +65,8 @@ pub(super) fn what_is_assigned_is_recorded(world: &World, since: u64) -> Result<
             let is_lost = || range.is_some_and(|range| world.records.knows(&pool, &node, &range));
             // A leader that has not read the pools since a restore goes by what it has recorded.
             let is_unseen = || {
-                world.is_restore_unseen && range.is_some_and(|range| world.records.was_taken_back(&pool, &node, &range))
+                let is_unseen = world.put_back.as_ref().is_some_and(|it| it.is_unseen);
+                is_unseen && range.is_some_and(|range| world.records.was_taken_back(&pool, &node, &range))
             };
             let unseen = || is_unseen().then_some("a restore under a leader");
             let reason = || by_hand.or_else(|| is_lost().then_some(DESTROYED)).or_else(unseen);

@@ -81,10 +81,9 @@ impl World {
         // An answer of the server from before the restore comes before any list from after it.
         let clock = self.clock;
         self.replicas.iter_mut().flatten().for_each(|replica| replica.settle_all(clock));
-        self.put_back = Some(PutBack { uids });
+        self.put_back = Some(PutBack { uids, is_unseen: true });
         self.put_in_place(&backup, last);
         self.is_unmarked = true;
-        self.is_restore_unseen = true;
         for node in &mut self.nodes {
             node.lose_report(&lock(&self.server));
         }
