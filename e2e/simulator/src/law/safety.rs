@@ -92,8 +92,8 @@ pub(super) fn no_pod_has_a_gateway(world: &World) -> Result<(), Broken> {
             if of_entries.is_some() {
                 with_gateway.insert((held.pool.clone(), held.addr, node.name.clone(), pod.to_owned()));
             }
-            // A status does not record gateways. This call comes before all others, because it remembers the pod for as long as the address is
-            // a gateway, also that of a block that is being released. The other reasons may end earlier.
+            // This call comes before all others, because it remembers the pod for as long as the address is a gateway, also that of a block
+            // that is being released. The other reasons may end earlier.
             let allows = || world.allowed.unreported.allows_gateway(&held.pool, held.addr, &node.name, pod);
             let is_unreported = of_entries.is_some() && allows();
             let Some(of_entry) = of_entries.and_then(Option::as_ref) else {
@@ -114,14 +114,21 @@ pub(super) fn no_pod_has_a_gateway(world: &World) -> Result<(), Broken> {
     Ok(())
 }
 
-/// The gateways in entries, and a node with an Active entry that has the gateway, if there is one.
+/// The gateways in entries and in statuses, and a node with an Active entry that has the gateway, if there is one. Only the status of a CIDRPool
+/// records gateways.
 fn gateways(server: &Server) -> BTreeMap<(PoolKey, IpAddr), Option<String>> {
-    let mut found = BTreeMap::new();
+    let mut found: BTreeMap<(PoolKey, IpAddr), Option<String>> = BTreeMap::new();
+    for pool in server.list("cidrpools") {
+        let key = key_of("cidrpools", &text(pool, "/metadata/name"));
+        let lists = ["allocations", "releasing"].into_iter().filter_map(|list| pool["status"][list].as_array());
+        let gateways = lists.flatten().filter_map(|block| block["gateway"].as_str()?.parse().ok());
+        found.extend(gateways.map(|gateway| ((key.clone(), gateway), None)));
+    }
     for object in server.list("ipamnodes") {
         let entries = object["spec"]["pools"].as_array().into_iter().flatten();
         for entry in entries {
             if let Some(gateway) = entry["gateway"].as_str().and_then(|text| text.parse().ok()) {
-                let node: &mut Option<String> = found.entry((pool_of_entry(entry), gateway)).or_default();
+                let node = found.entry((pool_of_entry(entry), gateway)).or_default();
                 if entry["state"] == "Active" {
                     *node = Some(text(object, "/metadata/name"));
                 }
