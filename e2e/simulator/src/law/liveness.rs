@@ -154,16 +154,12 @@ fn deleted_pools_go(seen: &Seen<'_>) -> Result<(), Broken> {
 
 /// A pool with blocks has the finalizer, also after an admin has removed it.
 fn pools_in_use_have_a_finalizer(seen: &Seen<'_>, layout: &Layout) -> Result<(), Broken> {
-    let (law, object) = ("pool-in-use-has-a-finalizer", seen.object(layout));
+    let object = seen.object(layout);
     let has_blocks = ["allocations", "releasing"].into_iter().any(|list| !claims(object, list).is_empty());
-    if !has_blocks || layout.is_deleting || seen.leaves_out(law, &[]) {
+    if !has_blocks || layout.is_deleting || is_guarded(object) {
         return Ok(());
     }
-    if is_guarded(object) {
-        Ok(())
-    } else {
-        broken(law, format!("{} has blocks and no finalizer: {object}", layout.key))
-    }
+    broken("pool-in-use-has-a-finalizer", format!("{} has blocks and no finalizer: {object}", layout.key))
 }
 
 /// Whether the status of the pool records a block of the node.
