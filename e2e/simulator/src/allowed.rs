@@ -206,9 +206,11 @@ impl Allowed {
         });
         self.note_gone(server, nodes, clock.elapsed);
         for replica in replicas.iter().flatten() {
-            let gone = |node: &Node| Some(self.gone.get(&node.name)?.saturating_sub(self.clocks_set_by));
-            let expire: Vec<&Node> =
-                nodes.iter().filter(|node| replica.may_expire(&node.name, gone(node), clock)).collect();
+            let gone = |node: &Node| self.gone.get(&node.name).copied();
+            let expire: Vec<&Node> = nodes
+                .iter()
+                .filter(|node| replica.may_expire(&node.name, gone(node), self.clocks_set_by, clock))
+                .collect();
             for node in expire {
                 self.waive(records, node, |_| true, EXPIRED);
                 self.expired.extend(records.all().filter(|it| it.node == node.name).map(|it| it.id));

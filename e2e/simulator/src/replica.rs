@@ -159,15 +159,15 @@ impl Replica {
     }
 
     /// Whether it leads and has seen the Node missing for so long that the grace can be over. Of a long grace, earlier leaders may have seen
-    /// a part. `gone` is since when the Node is gone, by what leaders have recorded, if the wall clocks agree on that. The Node may have
-    /// returned while none led.
-    pub(super) fn may_expire(&self, node: &str, gone: Option<Duration>, clock: Clock) -> bool {
+    /// a part. `gone` is since when the Node is gone, by what leaders have recorded; `set_by` is by how much wall clocks were set. The Node may
+    /// have returned while none led.
+    pub(super) fn may_expire(&self, node: &str, gone: Option<Duration>, set_by: Duration, clock: Clock) -> bool {
         let leads = self.leading && self.leads_until().is_some_and(|until| until > clock.instant());
         let since = self.sight.gone.get(node).copied().max(self.sight.since);
         let is_missing = self.sight.since.is_some() && !self.sight.nodes.contains(node);
         let is_over = self.grace.zip(since).is_some_and(|(grace, since)| {
             let gone = gone.map(|gone| self.sight.gone.get(node).copied().unwrap_or(gone));
-            let is_gone = gone.is_none_or(|gone| clock.elapsed + CLOCKS_APART >= gone + grace);
+            let is_gone = gone.is_none_or(|gone| clock.elapsed + CLOCKS_APART + set_by >= gone + grace);
             is_gone && clock.elapsed >= since + grace.min(OBSERVED)
         });
         leads && is_missing && is_over

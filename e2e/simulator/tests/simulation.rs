@@ -84,8 +84,9 @@ fn each_known_fault_still_breaks_its_law() {
         let failure = simulator.play(&recorded.history).err();
         let failure = failure.unwrap_or_else(|| panic!("{name} breaks no law any more: take it off the list"));
         assert_eq!(failure.law.law, recorded.law, "{name}: {}", failure.law);
-        let found = class(&shrink(&simulator, failure, Order::Forwards)).map(|fault| fault.name);
-        assert_eq!(found, Some(fault_of(name)), "{name} is not recognised");
+        assert_eq!(class(&failure).map(|fault| fault.name), Some(fault_of(name)), "{name} is not recognised");
+        // A history that was made by hand can shrink to another known fault.
+        assert!(class(&shrink(&simulator, failure, Order::Forwards)).is_some(), "{name}, shrunk, is not recognised");
     }
 }
 
