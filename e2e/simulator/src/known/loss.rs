@@ -4,8 +4,8 @@ use std::time::Duration;
 
 use super::order::{
     LEASE, PutBack, adds_for_a_user, after, around, campaigns, deletes_ipam_node, ends, ends_a_leader,
-    had_unreported_user, has, is_undefine, is_user, looks, names_pool, pools_with_the_address, put_backs, running,
-    starts_again, was_unreported, writes,
+    expires_beside_another, had_unreported_user, has, is_undefine, is_user, looks, names_pool, pools_with_the_address,
+    put_backs, running, starts_again, was_unreported, writes,
 };
 use crate::Failure;
 use crate::action::{Action, Fate};
@@ -110,7 +110,8 @@ pub(super) fn is_of_a_node_that_left_before_a_leader(failure: &Failure) -> bool 
         // The leader that requested the report ends before or after the Node leaves, and another one writes.
         let lost = before.len() - after(before, is_undefine).len();
         let ended_before = (has(&before[lost..], ends) || starts_again(before, lost)) && has(later, writes);
-        let ended_after = has(after(later, ends), writes) || starts_again(history, before.len());
+        let ended_after =
+            has(after(later, ends), writes) || starts_again(history, before.len()) || expires_beside_another(later);
         ended_before || (has(before, is_undefine) && ended_after)
     };
     let lacks_them = |it: &PutBack<'_>| has(it.before, is_undefine);

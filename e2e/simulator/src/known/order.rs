@@ -249,6 +249,16 @@ pub(super) fn starts_again(history: &[Action], from: usize) -> bool {
     })
 }
 
+/// Whether a replica writes in `history`, then another one has rounds, and the first does not write any more: its Lease expired.
+pub(super) fn expires_beside_another(history: &[Action]) -> bool {
+    around(history, writes).any(|(_, action, later)| {
+        let first = writer(action);
+        let is_of = |action| writer(action) == first;
+        let is_round_of_another = |action| matches!(action, Action::Round { .. }) && !is_of(action);
+        has(later, is_round_of_another) && !has(later, is_of)
+    })
+}
+
 /// The names of the applied pools whose network has the address.
 pub(super) fn pools_with_the_address(failure: &Failure, history: &[Action]) -> BTreeSet<&'static str> {
     let Some(addr) = address(failure) else { return BTreeSet::new() };

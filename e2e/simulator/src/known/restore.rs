@@ -113,8 +113,9 @@ fn while_down(history: &[Action], node: u8) -> &[Action] {
         _ => false,
     };
     let joins = |action| matches!(action, Action::NodeJoins { node: it } if it == node);
-    let at = history.iter().rposition(kills);
-    let at = at.filter(|at| has(&history[..*at], joins) && !(*at..history.len()).any(starts));
+    let started = (0..history.len()).rev().find(|at| starts(*at)).map_or(0, |at| at + 1);
+    let at = history[started..].iter().position(kills).map(|at| started + at);
+    let at = at.filter(|at| has(&history[..*at], joins));
     at.map_or(&[], |at| &history[at..])
 }
 
