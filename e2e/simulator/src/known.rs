@@ -73,13 +73,13 @@ const LATE_CALL: &[&str] = &["one-holder", "address-has-one-node", "assigned-is-
 pub const FAULTS: [Fault; 12] = [
     Fault {
         name: "agent-is-down-after-a-restore",
-        per_million: 30,
+        per_million: 10,
         laws: UNRECORDED,
         shows: is_of_an_agent_that_is_down,
     },
     Fault {
         name: "pool-and-ipam-node-deleted-by-hand",
-        per_million: 60,
+        per_million: 30,
         laws: UNRECORDED,
         shows: is_of_a_pool_removed_by_hand,
     },
