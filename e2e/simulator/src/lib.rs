@@ -191,14 +191,14 @@ pub struct Evidence {
     /// Entries of restored objects that no report proves.
     pub unproven: Vec<Unproven>,
     /// Assignments that were made while a node had not reported.
-    pub blind: Vec<Blind>,
+    pub early: Vec<EarlyAssignment>,
     /// The nodes that have not reported when the law is broken.
     pub unreported: BTreeSet<String>,
 }
 
 /// A block that was assigned while nodes had not reported since their IPAMNodes were restored or deleted.
 #[derive(Clone, PartialEq, Eq, Debug)]
-pub struct Blind {
+pub struct EarlyAssignment {
     /// The node that got the block.
     pub node: String,
     /// The addresses of the block.
@@ -265,7 +265,7 @@ impl Simulator {
             Ok(()) => Ok(world),
             Err(law) => {
                 let unreported = world.allowed.unreported.names().map(str::to_owned).collect();
-                let evidence = Evidence { unproven: world.unproven, blind: world.blind, unreported };
+                let evidence = Evidence { unproven: world.unproven, early: world.early, unreported };
                 Err(Failure { history: history[..played].to_vec(), settling, law, evidence: Box::new(evidence) })
             }
         }

@@ -26,7 +26,6 @@ pub struct Long {
     /// Steps of each history.
     pub steps: usize,
     /// A digest of the program that plays it. Another build would play other histories or check other laws.
-    #[serde(default)]
     pub program: String,
     /// The next seed to be played.
     pub next: u64,

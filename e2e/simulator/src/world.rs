@@ -23,7 +23,7 @@ use super::replica::Replica;
 use super::server::{Backup, PLURALS};
 use super::size::{MOST_NODES, NODES, REPLICAS, node_name};
 use super::wire::{Shared, lock};
-use super::{Blind, Unproven};
+use super::{EarlyAssignment, Unproven};
 use nodes::{is_on_node, node_of};
 
 /// The longest time that passes at once while all is left to settle, so that leaders renew in time.
@@ -74,7 +74,7 @@ pub struct World {
     pub(super) restoring: Option<Vec<u8>>,
     /// The state at the last check of the laws: the server's news and the nodes' moves.
     pub(super) checked: (u64, u64),
-    /// The version up to which whoever may have written since the last check had received all changes of Nodes.
+    /// At the last check, all leaders and the senders of all calls on their way had read the changes of Nodes up to this resource version.
     pub(super) nodes_seen: u64,
     /// Counts of what happened so far.
     pub(super) activity: Activity,
@@ -89,7 +89,7 @@ pub struct World {
     /// Entries of restored objects that no report proves.
     pub(super) unproven: Vec<Unproven>,
     /// Assignments that were made while a node had not reported.
-    pub(super) blind: Vec<Blind>,
+    pub(super) early: Vec<EarlyAssignment>,
     /// When records were last lost or restored.
     pub(super) lost_at: Duration,
     /// Checks the laws after each call.
@@ -127,7 +127,7 @@ impl World {
             has_been_led: false,
             by_hand: None,
             unproven: Vec::new(),
-            blind: Vec::new(),
+            early: Vec::new(),
             lost_at: Duration::ZERO,
             check,
             broken: None,

@@ -85,8 +85,10 @@ fn each_known_fault_still_breaks_its_law() {
         let failure = failure.unwrap_or_else(|| panic!("{name} breaks no law any more: take it off the list"));
         assert_eq!(failure.law.law, recorded.law, "{name}: {}", failure.law);
         assert_eq!(class(&failure).map(|fault| fault.name), Some(fault_of(name)), "{name} is not recognised");
-        // A history that was made by hand can shrink to another known fault.
-        assert!(class(&shrink(&simulator, failure, Order::Forwards)).is_some(), "{name}, shrunk, is not recognised");
+        let shrunk = class(&shrink(&simulator, failure, Order::Forwards)).map(|fault| fault.name);
+        // A history that was changed by hand can shrink to another known fault.
+        let is_it = shrunk == Some(fault_of(name)) || (recorded.found.contains("changed by hand") && shrunk.is_some());
+        assert!(is_it, "{name}, shrunk, is recognised as {shrunk:?}");
     }
 }
 

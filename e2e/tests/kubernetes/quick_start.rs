@@ -38,10 +38,7 @@ fn quick_start_leads_to_a_pod_with_an_address() {
     assert_eq!(pod.addresses.keys().collect::<Vec<_>>(), ["net1"]);
     assert_within_block(&cluster.get(&["ippool", "rdma", "-n", NAMESPACE]).unwrap(), &pod, "net1");
     stores_have(&cluster, &attached(&[pod]));
-    cluster
-        .kubectl()
-        .run(&["delete", "pod", "app", "-n", PODS, "--grace-period=0", "--force", "--timeout=2m"])
-        .unwrap();
+    cluster.kubectl().run(&["delete", "pod", "app", "-n", PODS, "--grace-period=1", "--timeout=2m"]).unwrap();
     stores_have(&cluster, &[]);
     cluster.kubectl().run(&["delete", "ippool", "rdma", "-n", NAMESPACE, "--timeout=2m"]).unwrap();
     cluster.kubectl().run(&["delete", "net-attach-def", "rdma-net", "-n", PODS]).unwrap();

@@ -136,11 +136,15 @@ fn replay(file: &std::path::Path) -> anyhow::Result<ExitCode> {
         Err(failure) => {
             writeln!(out, "{}{}", if failure.settling { "at rest: " } else { "" }, failure.law)?;
             writeln!(out, "known fault: {}", class(&failure).map_or("none", |fault| fault.name))?;
-            for it in &failure.evidence.blind {
-                let (nodes, seconds) =
+            for it in &failure.evidence.early {
+                let (late, seconds) =
                     (it.unreported.iter().map(String::as_str).collect::<Vec<_>>(), it.since.as_secs());
-                let nodes = nodes.join(", ");
-                writeln!(out, "{} got {} {seconds} s after a loss, without reports of {nodes}", it.node, it.range)?;
+                let late = late.join(", ");
+                let (node, range) = (&it.node, it.range);
+                writeln!(
+                    out,
+                    "{node} was assigned {range} {seconds} s after a loss of records, before {late} reported"
+                )?;
             }
             Ok(ExitCode::FAILURE)
         }

@@ -10,7 +10,16 @@ use crate::action::Action;
 use crate::admin::pool_at;
 use crate::catalogue::manifest;
 use crate::size::{MOST_NODES, REPLICAS, node_name};
-use crate::{Blind, Failure};
+use crate::{EarlyAssignment, Failure};
+
+/// How much time the action lets pass, in milliseconds.
+pub(super) fn passes(action: Action) -> u32 {
+    match action {
+        Action::Pass(time) => time,
+        Action::Rest(seconds) => u32::from(seconds) * 1000,
+        _ => 0,
+    }
+}
 
 /// The longest time for which a leader runs without a renewal of its Lease, in milliseconds.
 pub(super) const LEASE: u32 = 10_000;
@@ -116,8 +125,8 @@ pub(super) fn was_unreported(failure: &Failure, node: u8, after: Duration) -> bo
         return failure.evidence.unreported.contains(&name);
     }
     let Some(addr) = address(failure) else { return false };
-    let is_it = |it: &Blind| it.since >= after && it.node != name && it.range.contains(addr);
-    failure.evidence.blind.iter().any(|it| is_it(it) && it.unreported.contains(&name))
+    let is_it = |it: &EarlyAssignment| it.since >= after && it.node != name && it.range.contains(addr);
+    failure.evidence.early.iter().any(|it| is_it(it) && it.unreported.contains(&name))
 }
 
 /// Whether a node on which a pod has the address had not reported.

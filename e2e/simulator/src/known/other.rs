@@ -2,7 +2,7 @@
 
 use super::order::{
     LEASE, adds_for_a_user, after, after_last, around, ends_a_leader, has, is_undefine, moves, names_node, names_pool,
-    put_backs, waits_for_reports, writer, writes,
+    passes, put_backs, waits_for_reports, writer, writes,
 };
 use crate::Failure;
 use crate::action::Action;
@@ -74,11 +74,7 @@ pub(super) fn is_of_a_call_of_a_former_leader(failure: &Failure) -> bool {
     let starts = |action| matches!(action, Action::Start { .. });
     let arrives = |action| matches!(action, Action::Orphan { .. });
     // Its Lease can also expire.
-    let expires = |action| match action {
-        Action::Rest(seconds) => u32::from(seconds) * 1000 >= LEASE,
-        Action::Pass(time) => time >= LEASE,
-        _ => false,
-    };
+    let expires = |action| passes(action) >= LEASE;
     let caller = failure.history.iter().rev().find_map(|action| match action {
         Action::Decide { replica } => Some(*replica % REPLICAS),
         _ => None,

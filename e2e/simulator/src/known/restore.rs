@@ -4,7 +4,7 @@ use std::time::Duration;
 
 use super::order::{
     LEASE, PutBack, address, adds_for_a_user, adds_on, after, after_last, around, campaigns, deletes_ipam_node,
-    had_unreported_user, has, has_put_back, is_undefine, is_user, names, names_pod_of, names_pool,
+    had_unreported_user, has, has_put_back, is_undefine, is_user, names, names_pod_of, names_pool, passes,
     pools_with_the_address, running, was_unreported, writer, writes,
 };
 use crate::Failure;
@@ -46,12 +46,8 @@ pub(super) fn is_of_an_agent_that_is_down(failure: &Failure) -> bool {
 
 /// Whether the leader under which the backup was restored cannot renew the restored Lease, so that another one leads as the history settles.
 fn ends_by_a_restored_lease(failure: &Failure, it: &PutBack<'_>) -> bool {
-    let times = it.later.iter().map(|action| match *action {
-        Action::Pass(time) => time,
-        Action::Rest(seconds) => u32::from(seconds) * 1000,
-        _ => 0,
-    });
-    failure.settling && it.live == Some(false) && times.sum::<u32>() >= LEASE
+    let time: u32 = it.later.iter().map(|action| passes(*action)).sum();
+    failure.settling && it.live == Some(false) && time >= LEASE
 }
 
 /// How long new blocks wait for reports after a restore.

@@ -22,8 +22,8 @@ use crate::records::{plural_of, pool_of_entry};
 use crate::replica::Replica;
 use crate::server::{Server, text};
 use crate::wire::lock;
-use crate::world::World;
-use crate::{Blind, Unproven};
+use crate::world::{PutBack, World};
+use crate::{EarlyAssignment, Unproven};
 
 /// Checks the laws after each step. At most one replica leads. No IPAMNode gets a block before the Lease records assigned
 /// blocks. No address is used by two pods, and none in use is recorded for another node. No pool is deleted while a pod
@@ -31,9 +31,9 @@ use crate::{Blind, Unproven};
 pub fn check(world: &mut World) -> Result<(), Broken> {
     let end = check_now(world);
     world.nodes_seen = world.nodes_seen_by_all();
-    let has_seen = world.leaders_know_pools(&lock(&world.server));
-    if let Some(put_back) = world.put_back.as_mut().filter(|_| has_seen) {
-        put_back.is_unseen = false;
+    if world.put_back.as_ref().is_some_and(|it| it.is_unseen) {
+        let is_unseen = !world.leaders_know_pools(&lock(&world.server));
+        world.put_back = world.put_back.take().map(|it| PutBack { is_unseen, ..it });
     }
     end
 }
@@ -63,7 +63,7 @@ fn check_now(world: &mut World) -> Result<(), Broken> {
         world.records.note_expired(world.allowed.expired());
         let by_hand = world.by_hand.or(world.is_late_call.then_some(crate::LATE_CALL));
         world.records.read(&server, by_hand, &mut world.activity);
-        note_blind(world);
+        note_early_assignments(world);
         releases_have_a_cause(world)?;
     }
     world.allowed.renew((&server, &world.records, &world.nodes), &world.replicas, before.0, (all_decided, clock));
@@ -108,14 +108,15 @@ fn is_proved(server: &Server, nodes: &[Node], it: &Unproven) -> bool {
 }
 
 /// Records which nodes had not reported when a block was assigned.
-fn note_blind(world: &mut World) {
-    let unreported: BTreeSet<String> = world.allowed.unreported.names().map(str::to_owned).collect();
-    let since = world.clock().elapsed.saturating_sub(world.lost_at);
+fn note_early_assignments(world: &mut World) {
     let assigned = world.records.take_assigned();
-    if !unreported.is_empty() {
-        let blind = |(node, range)| Blind { node, range, since, unreported: unreported.clone() };
-        world.blind.extend(assigned.into_iter().map(blind));
+    let unreported: BTreeSet<String> = world.allowed.unreported.names().map(str::to_owned).collect();
+    if assigned.is_empty() || unreported.is_empty() {
+        return;
     }
+    let since = world.clock().elapsed.saturating_sub(world.lost_at);
+    let early = |(node, range)| EarlyAssignment { node, range, since, unreported: unreported.clone() };
+    world.early.extend(assigned.into_iter().map(early));
 }
 
 /// A status loses a block by an admin's action, or for one of these reasons. An admin has force-released it. Its Node was gone for the

@@ -140,7 +140,7 @@ impl World {
         }
     }
 
-    /// The version up to which each leader, and the sender of each call on its way, has received all changes of Nodes.
+    /// All leaders and the senders of all calls on their way have read the changes of Nodes up to this resource version.
     pub(crate) fn nodes_seen_by_all(&self) -> u64 {
         let leaders = self.replicas.iter().flatten().filter_map(Replica::nodes_seen);
         // A leader that begins lists first.
@@ -157,9 +157,8 @@ impl World {
     pub(crate) fn leaders_have_decided(&self, server: &Server) -> bool {
         let now = self.clock.elapsed;
         let mut leaders = self.replicas.iter().flatten().filter(|replica| replica.is_leading());
-        let mut has_decided =
-            |replica: &Replica| !replica.awaits() && replica.next_wake(self.clock).is_none_or(|wake| wake > now);
-        let decided = leaders.all(&mut has_decided);
+        let decided =
+            leaders.all(|replica| !replica.awaits() && replica.next_wake(self.clock).is_none_or(|wake| wake > now));
         decided && self.leaders_know_pools(server)
     }
 

@@ -237,15 +237,15 @@ pub const fn exhausted_reason(kind: PoolKind) -> &'static str {
 
 fn refuse(seen: &DecisionInput<'_>, violations: &[Violation]) -> Decision {
     let pool = seen.pool;
-    // Its blocks stay, so the pool must stay, too.
-    if !pool.life.is_sealed() && !claims::gather(&pool.key, seen).0.is_empty() {
-        return Decision { patch: Some(MetadataPatch::Seal), ..Decision::default() };
-    }
     let said: Vec<String> =
         violations.iter().map(|one| format!("{}: {}: {}", one.field, one.reason, one.message)).collect();
     let update = ConditionUpdate::new(READY, false, "InvalidSpec", bounded(&said, "; ", ERROR_BYTES));
     let before = &pool.status.summary;
     if before.observed_generation == Some(pool.generation) && stands(&before.conditions, &update, pool.generation) {
+        // Its blocks stay, so the pool must stay, too. The condition comes first: it also helps where this patch is refused.
+        if !pool.life.is_sealed() && !claims::gather(&pool.key, seen).0.is_empty() {
+            return Decision { patch: Some(MetadataPatch::Seal), ..Decision::default() };
+        }
         // No block is released until the spec is valid. `*` does not mean nodes that leave before that.
         let releasing = pool.status.releasing.iter().map(|release| &release.claim.node);
         let is_served = |node: &&String| pool.status.allocations.iter().any(|claim| claim.node == **node);
@@ -353,8 +353,8 @@ fn conclude(
     decision
 }
 
-/// The change of metadata of a valid pool that is due. The finalizer is added before the first block is assigned, and removed when the last block is free.
-/// Both name the version of this decision, so that neither is based on an old status. The finalizer is removed only once the status shows
+/// The change of metadata of a pool that is due, unless its spec is invalid. The finalizer is added before the first block is assigned, and
+/// removed when the last block is free. Both name the version of this decision, so that neither is based on an old status. The finalizer is removed only once the status shows
 /// that no node has a block. So the events about the last blocks are published while the pool exists. And a later decision about the
 /// deleted pool finds no block in its status that would be released again.
 fn patch(

@@ -175,8 +175,9 @@ impl Reconciler {
             (task.record.status, task.unacknowledged) = (status, None);
             task.record.resource_version.clone_from(&version);
             task.written_at = Some(now);
-            if task.record.life.deleting || !task.record.life.force_release.is_empty() {
-                // After this status, the next decision may remove the finalizer, or node names from the force-release annotation.
+            let life = &task.record.life;
+            if life.deleting || !life.is_sealed() || !life.force_release.is_empty() {
+                // After this status, the next decision may add or remove the finalizer, or remove node names from the force-release annotation.
                 task.due.by(now);
             }
         }

@@ -293,8 +293,11 @@ fn an_invalid_pool_with_blocks_gets_its_finalizer_back() {
     scene.write_ipam_nodes(&valid, decision.assignments.as_ref().unwrap());
     let mut record = PoolRecord { status: decision.status.unwrap(), ..pool("{}", 2, &json!({})) };
     record.life.finalizers.clear();
+    let refused = scene.decide(&record);
+    assert_eq!((refused.patch.as_ref(), refused.notes[0].reason), (None, "InvalidSpec"), "the condition comes first");
+    let mut record = PoolRecord { life: record.life.clone(), ..written(&record, &refused) };
     assert_eq!(scene.decide(&record).patch, Some(MetadataPatch::Seal));
-    record.status = pool("{}", 2, &json!({})).status;
+    (record.status.allocations, record.status.releasing) = (Vec::new(), Vec::new());
     assert_eq!(scene.decide(&record).patch, Some(MetadataPatch::Seal), "only the IPAMNode has the block");
     scene.ipam_nodes = crate::cluster_cache::IpamNodes::default();
     assert_eq!(scene.decide(&record).patch, None);
