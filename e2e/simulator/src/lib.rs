@@ -207,6 +207,8 @@ pub struct EarlyAssignment {
     pub since: Duration,
     /// The nodes that had not reported.
     pub unreported: BTreeSet<String>,
+    /// Those of them whose last report was lost before the leader of that time led.
+    pub forgotten: BTreeSet<String>,
 }
 
 /// An entry that a restore brought back. No report of the backup had its grant, and the grant was used or revoked after

@@ -67,6 +67,8 @@ pub(super) struct Records {
     kept: AssignmentId,
     /// What statuses recorded at the last backup.
     backup: Vec<Assignment>,
+    /// What only IPAMNodes recorded at the last backup, because a status had been wiped.
+    wiped_in_backup: Vec<Assignment>,
     /// Node and grant of the last reports in which the grant is idle; empty after a restore.
     idle: BTreeSet<(String, String)>,
     /// The same, also of reports after a restore.
@@ -93,6 +95,8 @@ impl Records {
     /// A backup is made.
     pub(super) fn back_up(&mut self) {
         self.backup.clone_from(&self.recorded);
+        let wiped = self.lost.iter().filter(|(_, cause)| *cause == super::WIPE);
+        self.wiped_in_backup = wiped.map(|(it, _)| it.clone()).collect();
     }
 
     /// A backup is restored that was made after this assignment.
@@ -168,8 +172,20 @@ impl Records {
             let object = server.get(plural, &key.name).unwrap_or(&nothing);
             self.update(server, &key, object.claims(), object, by_hand, activity);
         }
+        self.lose_again();
         for object in server.list("ipamnodes") {
             self.note_told(object, true);
+        }
+    }
+
+    /// The restored IPAMNodes again record what only they recorded at the time of the backup.
+    fn lose_again(&mut self) {
+        for it in self.wiped_in_backup.clone() {
+            let is_it = |of: &&Assignment| (&of.pool, &of.node, of.range) == (&it.pool, &it.node, it.range);
+            if self.all().find(is_it).is_none() {
+                self.last += 1;
+                self.lost.push((Assignment { id: self.last, recorded: self.last, ..it }, super::WIPE));
+            }
         }
     }
 

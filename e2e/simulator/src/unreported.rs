@@ -23,6 +23,10 @@ pub(super) struct Unreported {
     nodes: BTreeMap<String, Option<Duration>>,
     /// Those of them whose IPAMNodes were only restored, and not deleted.
     restored: BTreeSet<String>,
+    /// For each of these, how many leaders there had been when its report was lost.
+    lost_after: BTreeMap<String, u32>,
+    /// How many leaders there have been.
+    leaders: u32,
     /// Pods whose address became a gateway while their node was one of these.
     with_gateway: RefCell<BTreeSet<WithGateway>>,
 }
@@ -32,6 +36,7 @@ impl Unreported {
     pub(super) fn add_all(&mut self, nodes: &[Node], is_restore: bool) {
         for node in nodes {
             let earlier = self.nodes.insert(node.name.clone(), None);
+            self.lost_after.insert(node.name.clone(), self.leaders);
             if !is_restore {
                 self.restored.remove(&node.name);
             } else if earlier.is_none() {
@@ -53,6 +58,7 @@ impl Unreported {
         let deleted = events.filter(|event| event.change == Change::Deleted && has_content(&event.object));
         for name in deleted.map(|event| text(&event.object, "/metadata/name")) {
             self.restored.remove(&name);
+            self.lost_after.insert(name.clone(), self.leaders);
             self.nodes.insert(name, None);
         }
         for (name, since) in &mut self.nodes {
@@ -66,6 +72,19 @@ impl Unreported {
         }
         self.nodes.retain(|_, since| since.is_none_or(|since| since + decided > now));
         self.restored.retain(|name| self.nodes.contains_key(name));
+        self.lost_after.retain(|name, _| self.nodes.contains_key(name));
+    }
+
+    /// Another replica leads. Returns whether one has led before.
+    pub(super) const fn note_leader(&mut self) -> bool {
+        self.leaders += 1;
+        self.leaders > 1
+    }
+
+    /// Those of these nodes whose reports were lost before the last leader led.
+    pub(super) fn forgotten(&self) -> impl Iterator<Item = &str> {
+        let lost_before = self.lost_after.iter().filter(|(_, leaders)| **leaders < self.leaders);
+        lost_before.map(|(name, _)| name.as_str())
     }
 
     /// These nodes.

@@ -82,8 +82,6 @@ pub struct World {
     at_end: Option<Activity>,
     /// Which blocks were assigned to which nodes.
     pub(super) records: Records,
-    /// Whether any replica has ever led.
-    pub(super) has_been_led: bool,
     /// The admin's action that is under way, if it changes what is recorded.
     pub(super) by_hand: Option<&'static str>,
     /// Entries of restored objects that no report proves.
@@ -124,7 +122,6 @@ impl World {
             nodes_seen: 0,
             activity: Activity::default(),
             records: Records::default(),
-            has_been_led: false,
             by_hand: None,
             unproven: Vec::new(),
             early: Vec::new(),

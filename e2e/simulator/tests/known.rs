@@ -55,6 +55,10 @@ const NEAR: &[(&str, &[(&str, Change)])] = &[
         ("AddAndCrash", Without), ("AddAndCrash", Other("node")), ("RestoreLive", Without), ("RestoreLive", First), ("RestoreLive", Last),
         ("Backup", Without), ("Backup", Last), ("Crowd", Without), ("Start", First),
     ]),
+    ("agent-is-down-after-a-restore.whose-pod-starts-after-it", &[
+        ("FailSync", Without), ("FailSync", Last), ("FailSync", Other("node")), ("RestoreLive", Without), ("RestoreLive", First),
+        ("RestoreLive", Last), ("Backup", Without), ("Backup", Last), ("Crowd", Without), ("Crowd", First), ("Crowd", Last),
+    ]),
     ("agent-is-down-before-a-restore", &[
         ("PutStoreBack", Without), ("PutStoreBack", First), ("PutStoreBack", Last), ("PutStoreBack", Other("node")), ("Restore", Without),
         ("Restore", First), ("Restore", Become("Drain")), ("Backup", Without), ("Backup", Last), ("Cordon", Without), ("Cordon", First),
@@ -67,6 +71,10 @@ const NEAR: &[(&str, &[(&str, Change)])] = &[
     ("backup-without-the-lease.of-a-node-that-leaves", &[
         ("Backup", Without), ("Backup", Last), ("Restore", Without), ("Restore", First), ("Restore", Last), ("Crowd", Without), ("Crowd", First),
         ("Round", First), ("NodeLeaves", Without), ("NodeLeaves", First), ("NodeLeaves", Other("node")),
+    ]),
+    ("backup-without-the-lease.under-a-leader", &[
+        ("Backup", Without), ("Backup", Last), ("RestoreLive", Without), ("RestoreLive", First), ("RestoreLive", Last), ("Crowd", Without),
+        ("Crowd", First), ("Round", Without), ("NodeJoins", Without),
     ]),
     ("backup-that-seems-current", &[
         ("Jump", Without), ("Jump", Last), ("Backup", Without), ("Backup", Last), ("Restore", Without), ("Restore", First),
@@ -85,7 +93,8 @@ const NEAR: &[(&str, &[(&str, Change)])] = &[
         ("Decide", Without), ("Rest", Without), ("Rest", First),
     ]),
     ("leader-ends-before-it-marks-the-last-release", &[
-        ("WithoutAgent", Without), ("ForceAll", Without), ("ForceAll", Last), ("Kill", Without), ("Kill", First),
+        ("WithoutAgent", Without), ("WithoutAgent", Other("node")), ("NodeLeaves", Without), ("NodeLeaves", Last), ("Pass", Without),
+        ("Pass", First), ("Work", Without),
     ]),
     ("last-record-deleted-without-a-leader.as-its-lease-expires", &[
         ("WithoutAgent", Without), ("WithoutAgent", Other("node")), ("Strip", Without), ("Strip", Other("pool")), ("Remove", Without),
@@ -122,6 +131,10 @@ const NEAR: &[(&str, &[(&str, Change)])] = &[
     ("report-deleted-with-its-ipam-node.after-the-crds", &[
         ("Undefine", Without), ("Undefine", First), ("Undefine", Last), ("RemoveIpamNode", Without), ("RemoveIpamNode", First),
         ("RemoveIpamNode", Other("node")), ("Crowd", Without), ("Crowd", Last),
+    ]),
+    ("report-deleted-with-its-ipam-node.as-a-lease-expires", &[
+        ("Undefine", Without), ("Undefine", Last), ("RemoveIpamNode", Without), ("RemoveIpamNode", First), ("RemoveIpamNode", Other("node")),
+        ("Crowd", Without), ("Crowd", Last),
     ]),
     ("report-deleted-with-its-ipam-node.of-a-node-that-leaves", &[
         ("Undefine", Without), ("Undefine", Last), ("RemoveIpamNode", Without), ("RemoveIpamNode", First), ("RemoveIpamNode", Last),
@@ -192,7 +205,7 @@ const NEEDS: &[(&str, &[&[&str]])] = &[
     ("backup-without-the-lease", &[&["Backup"], RESTORE, PODS]),
     ("call-of-a-former-leader-after-a-wiped-status", &[&["WipeStatus"], &["Freeze", "Kill", "Rest", "Stop"], &["Orphan"]]),
     ("last-record-deleted-without-a-leader", &[&["WithoutAgent"], &["Strip", "WipeStatus"]]),
-    ("leader-ends-before-it-marks-the-last-release", &[&["WithoutAgent"]]),
+    ("leader-ends-before-it-marks-the-last-release", &[&["WithoutAgent"], &["NodeLeaves"]]),
     ("never-used-grant-of-a-backup", &[&["Backup"], RESTORE, PODS]),
     ("node-leaves-before-the-next-leader", &[&["Restore", "RestoreLive", "Undefine"], &["NodeLeaves"], PODS]),
     ("pool-and-ipam-node-deleted-by-hand", &[&["Strip"], &["Remove"], &["RemoveIpamNode"], PODS]),

@@ -11,7 +11,7 @@ use k8s_openapi::api::coordination::v1::Lease;
 pub const ALLOCATION_STATE: &str = "nv-ipam.nvidia.com/allocation-state";
 /// Blocks may have been assigned, and are recorded.
 pub const ALLOCATED: &str = "Allocated";
-/// According to this Lease, no block was ever assigned. The Lease may be from a backup.
+/// No block is recorded. The Lease may be from a backup, or only reports have addresses in use.
 pub const DOUBTFUL: &str = "Doubtful";
 /// Records of assigned blocks may be missing: each agent has to report.
 pub const RECOVERING: &str = "Recovering";
@@ -27,7 +27,7 @@ pub enum AllocationState {
     NoneAllocated,
     /// Blocks may have been assigned, and are recorded. If there is no record, all records are lost.
     Allocated,
-    /// According to this Lease, no block was ever assigned. The Lease may be from a backup, so records may be missing.
+    /// No block is recorded. The Lease may be from a backup, so records may be missing; or only reports have addresses in use.
     Doubtful,
     /// Records of assigned blocks may be missing.
     Recovering,

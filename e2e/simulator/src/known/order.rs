@@ -129,6 +129,16 @@ pub(super) fn was_unreported(failure: &Failure, node: u8, after: Duration) -> bo
     failure.evidence.early.iter().any(|it| is_it(it) && it.unreported.contains(&name))
 }
 
+/// Whether a leader assigned the address to another node that did not lead yet when the report of a user was lost.
+pub(super) fn had_forgotten_user(failure: &Failure) -> bool {
+    let Some(addr) = address(failure) else { return false };
+    let is_it = |it: &EarlyAssignment, name: &String| {
+        it.node != *name && it.range.contains(addr) && it.forgotten.contains(name)
+    };
+    let mut users = (0..MOST_NODES).filter(|node| is_user(failure, *node)).map(node_name);
+    users.any(|name| failure.evidence.early.iter().any(|early| is_it(early, &name)))
+}
+
 /// Whether a node on which a pod has the address had not reported.
 pub(super) fn had_unreported_user(failure: &Failure) -> bool {
     (0..MOST_NODES).any(|node| is_user(failure, node) && was_unreported(failure, node, Duration::ZERO))

@@ -4,8 +4,8 @@ use std::time::Duration;
 
 use super::order::{
     LEASE, PutBack, address, adds_for_a_user, adds_on, after, after_last, around, campaigns, deletes_ipam_node,
-    had_unreported_user, has, has_put_back, is_undefine, is_user, names, names_pod_of, names_pool, passes,
-    pools_with_the_address, running, was_unreported, writer, writes,
+    had_forgotten_user, had_unreported_user, has, has_put_back, is_undefine, is_user, names, names_pod_of, names_pool,
+    passes, pools_with_the_address, running, was_unreported, writer, writes,
 };
 use crate::Failure;
 use crate::action::{Action, Disk};
@@ -31,9 +31,12 @@ pub(super) fn is_of_an_agent_that_is_down(failure: &Failure) -> bool {
                 && (is_down(until, node) || hears_nothing(node))
         };
         let adds = |node| move |action| adds_on(action, |of| of == node);
+        // A pod can also start after the restore, before the agent hears of it or ends.
+        let used_until = |node| if hears_nothing(node) { failure.history.len() } else { acted };
         let is_in_use = |node| {
-            has(after(it.since, writes), adds(node))
-                || (hears_nothing(node) && has(it.since, writes) && has(it.later, adds(node)))
+            let given = it.since.iter().position(|action| writes(*action));
+            let given = given.map(|at| it.until.len() - it.since.len() + at);
+            given.is_some_and(|at| has(&failure.history[at..used_until(node)], adds(node)))
         };
         let is_unrecorded = failure.law.law == "held-is-recorded";
         let leaves = |action| matches!(action, Action::NodeLeaves { node } if is_user(failure, node));
@@ -161,15 +164,15 @@ pub(super) fn is_of_a_grant_never_used(failure: &Failure) -> bool {
 }
 
 /// The backup is from before any replica could acquire the Lease, so the restored state is that of a new cluster. After the backup a leader
-/// assigns blocks and pods start, also on a node that has the address by the law; or they start after a restore that breaks no watch. After the restore another leader assigns blocks
-/// at once, and a pod starts on the other node.
+/// assigns blocks and pods start, also on a node that has the address by the law; or they start after a restore under a leader, before the
+/// agent hears of it. After the restore another leader assigns blocks at once, and a pod starts on the other node.
 /// Not checked: whether the agent reports late. The first leader requests no report.
 pub(super) fn is_of_a_backup_without_the_lease(failure: &Failure) -> bool {
     has_put_back(failure, |it| {
         !has(it.before, campaigns)
             && had_unreported_user(failure)
             && it.takes_back_writes()
-            && (adds_for_a_user(failure, after(it.since, writes)) || it.live == Some(false))
+            && (adds_for_a_user(failure, after(it.since, writes)) || it.is_live())
             && (adds_for_a_user(failure, after(it.later, writes)) || leaves_unrecorded(failure, it.later))
     })
 }
@@ -218,7 +221,8 @@ fn offset(failure: &Failure, history: &[Action], of: u8) -> i64 {
 
 /// A restore takes back a block that is in use, or the CRDs are deleted, so that its addresses are outside blocks, and only reports have them
 /// as in use. The IPAMNode with such a report is deleted by hand, alone or with the CRDs. Then a replica leads that did not lead before, and
-/// does not know the report. Or the history settles without a call of those that ran: the Lease of the leader has expired. Or the Node leaves.
+/// does not know the report. Or the history settles without a call of those that ran: the Lease of the leader has expired. Or, after the CRDs
+/// were deleted, the leader that assigned the address did not lead yet when the report was lost. Or the Node leaves.
 pub(super) fn is_of_a_deleted_report(failure: &Failure) -> bool {
     let is_led_anew = |later: &[Action]| {
         let runs = running(&failure.history[..failure.history.len() - later.len()]);
@@ -238,7 +242,7 @@ pub(super) fn is_of_a_deleted_report(failure: &Failure) -> bool {
                 && had_unreported_user(failure)
                 && deletions.any(|(until, _, later)| {
                     (adds_for_a_user(failure, after(before, writes)) || adds_for_a_user(failure, until))
-                        && is_forgotten(until, later)
+                        && (is_forgotten(until, later) || had_forgotten_user(failure))
                 })
         })
     };

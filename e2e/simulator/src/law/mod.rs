@@ -115,7 +115,14 @@ fn note_early_assignments(world: &mut World) {
         return;
     }
     let since = world.clock().elapsed.saturating_sub(world.lost_at);
-    let early = |(node, range)| EarlyAssignment { node, range, since, unreported: unreported.clone() };
+    let forgotten: BTreeSet<String> = world.allowed.unreported.forgotten().map(str::to_owned).collect();
+    let early = |(node, range)| EarlyAssignment {
+        node,
+        range,
+        since,
+        unreported: unreported.clone(),
+        forgotten: forgotten.clone(),
+    };
     world.early.extend(assigned.into_iter().map(early));
 }
 

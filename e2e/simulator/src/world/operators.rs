@@ -118,8 +118,8 @@ impl World {
         }
         if leads && !led {
             // The first leader replaces no other.
-            self.activity.add("leader changes", self.has_been_led.into());
-            self.has_been_led = true;
+            let is_change = self.allowed.unreported.note_leader();
+            self.activity.add("leader changes", is_change.into());
         }
         if let Some(call) = late {
             self.orphans.lease(call);

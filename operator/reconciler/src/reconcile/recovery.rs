@@ -257,10 +257,13 @@ impl Reconciler {
         }
         let may_forget =
             matches!(said, AllocationState::NoneAllocated | AllocationState::Doubtful) || self.recovery.saw_records;
-        if may_forget && !self.has_records() && !self.is_in_use() {
-            AllocationState::NoneAllocated
-        } else {
+        if self.has_records() || !may_forget {
             AllocationState::Allocated
+        } else if self.is_in_use() {
+            // The next leader needs the reports, but need not wait for them without a limit.
+            AllocationState::Doubtful
+        } else {
+            AllocationState::NoneAllocated
         }
     }
 

@@ -422,11 +422,18 @@ fn where_all_was_given_back_in_good_order_the_next_leader_asks_nobody() {
 }
 
 #[test]
-fn the_lease_says_that_blocks_were_assigned_while_an_agent_reports_use() {
+fn while_reports_alone_have_addresses_the_next_leader_waits_for_others_but_not_for_ever() {
     let mut world = World::led_by(AllocationState::NoneAllocated, &["n1"], &[], vec![in_use_without_a_block()]);
     world.settle();
     assert!(awaited(&world).is_empty());
-    assert_eq!(world.reconciler.wanted_state(), AllocationState::Allocated);
+    assert_eq!(world.reconciler.wanted_state(), AllocationState::Doubtful);
+
+    // The next leader finds an old Lease.
+    let given = AllocationState::Doubtful.doubted();
+    let mut world = World::led_by(given, &["n1", "n2"], &[blue()], vec![in_use_without_a_block()]);
+    world.has_agents = false;
+    world.settle();
+    assert!(world.said().contains("2 nodes: n1, n2, for at most 2 min."), "{}", world.said());
 }
 
 /// It reports an address in use, and has no block.
