@@ -39,7 +39,6 @@
 //! * the lists of pods (`agent/collect.rs`), and the pauses of the reporter's and the collector's loops.
 //!
 //! On the operator's side:
-//! * the check of the Lease right before each call (`wire.rs`): the real one reads a clock that the simulator does not control;
 //! * its look at the fields of the CRDs (`ipam_operator::definitions`), which is not played;
 //! * the order of a start and of an end (`ipam_operator::run`): a leader that loses the Lease ends, and one that gains it lists again;
 //! * renewals of the Lease, which come up to four seconds late (`election.rs`).
@@ -234,7 +233,7 @@ impl Simulator {
     /// # Errors
     /// The runtime for the operator's calls cannot be built.
     pub fn new() -> std::io::Result<Self> {
-        let runtime = tokio::runtime::Builder::new_current_thread().enable_time().build()?;
+        let runtime = tokio::runtime::Builder::new_current_thread().enable_time().start_paused(true).build()?;
         Ok(Self { runtime: Rc::new(runtime) })
     }
 

@@ -330,9 +330,10 @@ impl Replica {
     /// Delivers a call to the server, or does not. `None` if there is no call.
     pub(super) fn deliver(&mut self, call: usize, fate: Fate, clock: Clock) -> Option<Delivered> {
         let (command, _) = self.sent.remove(call.checked_rem(self.sent.len())?);
-        let leads = self.leads_until().is_some_and(|until| until > clock.instant());
-        let late = (fate == Fate::Late && leads).then(|| command.clone());
-        let Made { outcome, is_sent } = self.wire.make(command, fate, leads);
+        let left = self.leads_until().and_then(|until| until.checked_duration_since(clock.instant()));
+        let sent = command.clone();
+        let Made { outcome, is_sent } = self.wire.make(command, fate, left);
+        let late = (fate == Fate::Late && is_sent).then_some(sent);
         self.answers.push(outcome);
         Some(Delivered { late, is_sent })
     }

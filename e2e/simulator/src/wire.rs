@@ -4,6 +4,7 @@ use std::convert::Infallible;
 use std::rc::Rc;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::time::Duration;
 
 use http::{Request, Response};
 use http_body_util::{BodyExt as _, Full};
@@ -83,14 +84,18 @@ impl Wire {
         Self { runtime, server: server.clone(), client, actor, lead, fate, sent }
     }
 
-    /// Makes a call now; `leads` is whether its sender leads at this moment.
-    pub(super) fn make(&self, command: Command, fate: Fate, leads: bool) -> Made {
+    /// Makes a call now. `left` is how long its sender still leads; `None` if it does not. The writer itself checks that.
+    pub(super) fn make(&self, command: Command, fate: Fate, left: Option<Duration>) -> Made {
         let unanswered = command.clone().failed(CallError::Failed("no answer".to_owned()));
+        let entered = self.runtime.enter();
+        // The clock of the runtime stands still.
+        let now = tokio::time::Instant::now().into_std();
+        drop(entered);
+        let leadership = left.map_or(Leadership::No, |left| Leadership::Until(now + left));
         if matches!(fate, Fate::Lost | Fate::Late) {
-            return Made { outcome: unanswered, is_sent: leads };
+            return Made { outcome: unanswered, is_sent: leadership.holds(now) };
         }
-        // The real check of the Lease uses a clock that the simulator does not control.
-        self.lead.send_replace(if leads { Leadership::Always } else { Leadership::No });
+        self.lead.send_replace(leadership);
         self.set(fate);
         let sent = self.sent.load(Ordering::Relaxed);
         let outcome = self.runtime.block_on(self.actor.perform(command));
@@ -100,7 +105,7 @@ impl Wire {
 
     /// Delivers a call that was sent long ago.
     pub(super) fn arrive(&self, command: Command) {
-        drop(self.make(command, Fate::AnswerLost, true));
+        drop(self.make(command, Fate::AnswerLost, Some(Duration::from_hours(1))));
     }
 
     /// Makes a call about the Lease. Calls without an HTTP error bypass the client, because there are many.

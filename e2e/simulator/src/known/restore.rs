@@ -224,7 +224,7 @@ fn offset(failure: &Failure, history: &[Action], of: u8) -> i64 {
 /// does not know the report. Or the history settles without a call of those that ran: the Lease of the leader has expired. Or, after the CRDs
 /// were deleted, the leader that assigned the address did not lead yet when the report was lost. Or the Node leaves.
 pub(super) fn is_of_a_deleted_report(failure: &Failure) -> bool {
-    let is_led_anew = |later: &[Action]| {
+    let is_led_by_the_next = |later: &[Action]| {
         let runs = running(&failure.history[..failure.history.len() - later.len()]);
         failure.settling && !has(later, |action| writer(action).is_some_and(|of| runs.contains(&of)))
     };
@@ -232,7 +232,7 @@ pub(super) fn is_of_a_deleted_report(failure: &Failure) -> bool {
     let leaves = |action| matches!(action, Action::NodeLeaves { node } if is_user(failure, node));
     let is_forgotten = |until: &[Action], later: &[Action]| match failure.law.law {
         "held-is-recorded" => has(later, leaves),
-        _ => is_led_by_another(until, later) || is_led_anew(later),
+        _ => is_led_by_another(until, later) || is_led_by_the_next(later),
     };
     let is_after_the_crds = || {
         // A pod can also start before the agent hears of the deletion.
@@ -254,12 +254,12 @@ pub(super) fn is_of_a_deleted_report(failure: &Failure) -> bool {
             && adds_for_a_user(failure, it.since)
             && (deletions.any(|(before, _, later)| is_forgotten(before, later))
                 || with_the_crds
-                    .any(|(before, _, later)| is_led_by_another(before, later) && is_silent(failure, later)))
+                    .any(|(before, _, later)| is_led_by_another(before, later) && has_not_reported(failure, later)))
     }) || is_after_the_crds()
 }
 
 /// Whether no user of the address has reported between the deletion of the CRDs and the next leader that starts and writes.
-fn is_silent(failure: &Failure, later: &[Action]) -> bool {
+fn has_not_reported(failure: &Failure, later: &[Action]) -> bool {
     let starts = later.iter().position(|action| matches!(action, Action::Start { .. })).unwrap_or(later.len());
     let next = later[starts..].iter().position(|action| writes(*action)).map_or(later.len(), |at| starts + at);
     let deleted = &failure.history[..failure.history.len() - later.len()];

@@ -36,7 +36,7 @@ pub(super) fn agree(seen: &Seen<'_>, layout: &Layout) -> Result<(), Broken> {
                     format!("{range} of {} is in {list}, and the IPAMNode of {node} has {entry}", layout.key),
                 );
             }
-            if let Some(run) = barred_for_nobody(seen, layout, &node, entry) {
+            if let Some(run) = unavailable_without_a_reason(seen, layout, &node, entry) {
                 return broken(
                     "held-elsewhere-is-true",
                     format!("{run} is unavailable to {node}, and no other agent reports it: {entry}"),
@@ -91,7 +91,7 @@ fn cover(ranges: impl Iterator<Item = AddrRange>, run: &AddrRange) -> bool {
 
 /// Addresses that are unavailable by the entry, that no other agent reports as in use, and that are in no block of another pool which another node still
 /// releases or is to release. A previous gateway is unavailable as long as blocks are being released or are of an earlier spec. Other laws check that this ends.
-fn barred_for_nobody(seen: &Seen<'_>, layout: &Layout, node: &str, entry: &Value) -> Option<AddrRange> {
+fn unavailable_without_a_reason(seen: &Seen<'_>, layout: &Layout, node: &str, entry: &Value) -> Option<AddrRange> {
     let law = "held-elsewhere-is-true";
     let mut runs = entry["heldElsewhere"].as_array().into_iter().flatten().filter_map(range_of_entry);
     let unreported = runs.find(|run| {
