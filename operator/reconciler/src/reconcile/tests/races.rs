@@ -195,6 +195,31 @@ fn a_status_wiped_while_nodes_are_being_told_moves_no_block() {
 }
 
 #[test]
+fn an_ipam_node_gets_no_block_that_the_status_no_longer_has() {
+    let mut world = World::new(&["n1"], &[blue()], vec![]);
+    for _ in 0..10 {
+        let calls = world.calls();
+        let is_recorded = statuses(&calls).iter().any(|status| !status.allocations.is_empty());
+        for call in calls {
+            world.succeed(call);
+        }
+        if is_recorded {
+            break;
+        }
+    }
+    assert_eq!(world.status().allocations.len(), 1);
+    // Another client wipes the status before the IPAMNode is written.
+    world.pool_reads(1, SPEC, &Value::Null);
+    let calls = world.calls();
+    assert!(!calls.iter().any(Command::assigns), "{calls:#?}");
+    for call in calls {
+        world.succeed(call);
+    }
+    world.settle();
+    assert_eq!(world.status().allocations.len(), 1);
+}
+
+#[test]
 fn a_status_write_whose_answer_is_lost_stands_when_the_watch_tells_of_it() {
     let mut world = World::new(&["n1"], &[blue()], vec![]);
     let write = only(world.calls());
