@@ -300,6 +300,8 @@ impl Records {
             Ok("blocks released: revoked in the backup")
         } else if self.expired.contains(&it.id) {
             Ok("blocks released: grace")
+        } else if self.was_restored && has_another_block(server, it) {
+            Ok("blocks released: a restored IPAMNode has another block")
         } else if !grants.iter().all(is_over) {
             Err(if is_there { "its Node is there" } else { "its Node is gone" })
         } else if grants.iter().any(has_ended) {
@@ -482,6 +484,13 @@ impl Records {
             }
         }
     }
+}
+
+/// Whether the node's IPAMNode has another block of the pool, and not this one. It outweighs the status.
+fn has_another_block(server: &Server, it: &Assignment) -> bool {
+    let ipam_node = server.get("ipamnodes", &it.node);
+    let mut all = ipam_node.and_then(|object| object["spec"]["pools"].as_array()).into_iter().flatten();
+    !is_copied(server, it) && all.any(|entry| pool_of_entry(entry) == it.pool)
 }
 
 /// Whether the node's IPAMNode repeats the assignment.

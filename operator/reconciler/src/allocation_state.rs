@@ -44,6 +44,13 @@ impl AllocationState {
         }
     }
 
+    /// Whether a leader that finds this state takes at least the care that one takes who finds `other`. [`AllocationState::Doubtful`] has no
+    /// place in that order: its wait always has a limit, and that of [`AllocationState::Allocated`] has none if all records are lost.
+    #[must_use]
+    pub fn covers(self, other: Self) -> bool {
+        self == other || self == Self::Recovering || other == Self::NoneAllocated
+    }
+
     /// The state if the Lease may be from a backup.
     #[must_use]
     pub fn doubted(self) -> Self {

@@ -154,7 +154,7 @@ impl Recovery {
     /// Whether the state of the Lease does not yet make the next leader request reports. Until it does, no pool is written either: a
     /// single record would show the next leader that not all records are lost.
     pub(super) fn waits_for_the_lease_state(&self) -> bool {
-        self.is_for_the_next_leader() && self.said < AllocationState::Doubtful
+        self.is_for_the_next_leader() && !self.said.covers(AllocationState::Doubtful)
     }
 
     /// How many calls wait for the Lease.
@@ -312,7 +312,7 @@ impl Reconciler {
         } else {
             AllocationState::Allocated
         };
-        let waits = self.recovery.said < needs;
+        let waits = !self.recovery.said.covers(needs);
         if waits {
             self.recovery.held.insert(node.to_owned());
         }

@@ -436,6 +436,21 @@ fn while_reports_alone_have_addresses_the_next_leader_waits_for_others_but_not_f
     assert!(world.said().contains("2 nodes: n1, n2, for at most 2 min."), "{}", world.said());
 }
 
+#[test]
+fn a_node_gets_its_first_block_after_the_lease_says_allocated_instead_of_doubtful() {
+    let mut world = World::led_by(AllocationState::NoneAllocated, &["n1"], &[], vec![in_use_without_a_block()]);
+    world.settle();
+    assert_eq!(world.lease, AllocationState::Doubtful);
+    world.lease_fails = true;
+    world.tell(Observed::Pool(PoolKind::IpPool, Event::Apply(blue())));
+    let calls = world.settle();
+    assert!(!statuses(&calls).is_empty());
+    assert!(nodes_written(&calls).iter().all(|(_, action)| action.blocks().is_empty()), "{calls:#?}");
+    assert_eq!(world.reconciler.wanted_state(), AllocationState::Allocated);
+    world.say(AllocationState::Allocated);
+    assert_eq!(nodes_written(&world.calls())[0].1.blocks().len(), 1);
+}
+
 /// It reports an address in use, and has no block.
 fn in_use_without_a_block() -> RawObject {
     let held = json!([{"startIP": "192.168.0.1", "endIP": "192.168.0.2"}]);
