@@ -486,11 +486,11 @@ impl Records {
     }
 }
 
-/// Whether the node's IPAMNode has another block of the pool, and not this one. It outweighs the status.
+/// Whether the node's IPAMNode has another block of the pool, which outweighs this one in the status.
 fn has_another_block(server: &Server, it: &Assignment) -> bool {
     let ipam_node = server.get("ipamnodes", &it.node);
     let mut all = ipam_node.and_then(|object| object["spec"]["pools"].as_array()).into_iter().flatten();
-    !is_copied(server, it) && all.any(|entry| pool_of_entry(entry) == it.pool)
+    all.any(|entry| pool_of_entry(entry) == it.pool && block_of_entry(entry).is_some_and(|block| block != it.range))
 }
 
 /// Whether the node's IPAMNode repeats the assignment.
