@@ -117,6 +117,13 @@ pub(super) fn is_user(failure: &Failure, node: u8) -> bool {
     users.any(|text| text.split([' ', ',']).next() == Some(name.as_str()))
 }
 
+/// The blocks with the address that other nodes than this one got while a node had not reported.
+fn early_elsewhere<'a>(failure: &'a Failure, name: &'a str) -> impl Iterator<Item = &'a EarlyAssignment> {
+    let addr = address(failure);
+    let is_it = move |it: &&EarlyAssignment| it.node != name && addr.is_some_and(|addr| it.range.contains(addr));
+    failure.evidence.early.iter().filter(is_it)
+}
+
 /// Whether this node had not reported since a loss of records when another node got a block with the address, at the earliest `after` the
 /// loss. Where the law is about an address without a record: whether it has not reported.
 pub(super) fn was_unreported(failure: &Failure, node: u8, after: Duration) -> bool {
@@ -124,19 +131,13 @@ pub(super) fn was_unreported(failure: &Failure, node: u8, after: Duration) -> bo
     if failure.law.law == "held-is-recorded" {
         return failure.evidence.unreported.contains(&name);
     }
-    let Some(addr) = address(failure) else { return false };
-    let is_it = |it: &EarlyAssignment| it.since >= after && it.node != name && it.range.contains(addr);
-    failure.evidence.early.iter().any(|it| is_it(it) && it.unreported.contains(&name))
+    early_elsewhere(failure, &name).any(|it| it.since >= after && it.unreported.contains(&name))
 }
 
 /// Whether a leader assigned the address to another node that did not lead yet when the report of a user was lost.
 pub(super) fn had_forgotten_user(failure: &Failure) -> bool {
-    let Some(addr) = address(failure) else { return false };
-    let is_it = |it: &EarlyAssignment, name: &String| {
-        it.node != *name && it.range.contains(addr) && it.forgotten.contains(name)
-    };
     let mut users = (0..MOST_NODES).filter(|node| is_user(failure, *node)).map(node_name);
-    users.any(|name| failure.evidence.early.iter().any(|early| is_it(early, &name)))
+    users.any(|name| early_elsewhere(failure, &name).any(|it| it.forgotten.contains(&name)))
 }
 
 /// Whether a node on which a pod has the address had not reported.
