@@ -18,7 +18,9 @@ mod restore;
 use super::Failure;
 use loss::{is_of_a_node_that_left_before_a_leader, is_of_a_pool_removed_by_hand};
 pub(crate) use order::address;
-use other::{is_of_a_call_of_a_former_leader, is_of_a_last_record_deleted, is_of_a_last_release};
+use other::{
+    is_of_a_call_between_two_edits, is_of_a_call_of_a_former_leader, is_of_a_last_record_deleted, is_of_a_last_release,
+};
 use restore::{
     is_of_a_backup_that_seems_current, is_of_a_backup_without_the_lease, is_of_a_deleted_report,
     is_of_a_grant_never_used, is_of_a_lost_store, is_of_an_agent_that_is_down, is_of_an_agent_that_was_down,
@@ -70,7 +72,7 @@ const USED: &[&str] = &["one-holder", "address-has-one-node", "held-is-recorded"
 const LATE_CALL: &[&str] = &["one-holder", "address-has-one-node", "assigned-is-recorded", other::LEASE_FIRST];
 
 /// All known faults. The first match counts, so a fault with more conditions comes before one with fewer.
-pub const FAULTS: [Fault; 12] = [
+pub const FAULTS: [Fault; 13] = [
     Fault {
         name: "agent-is-down-after-a-restore",
         per_million: 10,
@@ -112,6 +114,12 @@ pub const FAULTS: [Fault; 12] = [
         per_million: 5,
         laws: LATE_CALL,
         shows: is_of_a_call_of_a_former_leader,
+    },
+    Fault {
+        name: "call-of-a-former-leader-after-two-edits",
+        per_million: 5,
+        laws: &["gateway-is-free"],
+        shows: is_of_a_call_between_two_edits,
     },
     Fault { name: "store-lost-beside-a-restore", per_million: 5, laws: TWICE, shows: is_of_a_lost_store },
     Fault { name: "never-used-grant-of-a-backup", per_million: 30, laws: USED, shows: is_of_a_grant_never_used },

@@ -59,6 +59,10 @@ const NEAR: &[(&str, &[(&str, Change)])] = &[
         ("FailSync", Without), ("FailSync", Last), ("FailSync", Other("node")), ("RestoreLive", Without), ("RestoreLive", First),
         ("RestoreLive", Last), ("Backup", Without), ("Backup", Last), ("Crowd", Without), ("Crowd", First), ("Crowd", Last),
     ]),
+    ("agent-is-down-after-a-restore.of-a-replica-that-starts-again", &[
+        ("AgentKill", Without), ("AgentKill", Other("node")), ("RestoreLive", Without), ("RestoreLive", First), ("RestoreLive", Last),
+        ("Backup", Without), ("Backup", Last), ("Crowd", Without), ("Start", First),
+    ]),
     ("agent-is-down-before-a-restore", &[
         ("PutStoreBack", Without), ("PutStoreBack", First), ("PutStoreBack", Last), ("PutStoreBack", Other("node")), ("Restore", Without),
         ("Restore", First), ("Restore", Become("Drain")), ("Backup", Without), ("Backup", Last), ("Cordon", Without), ("Cordon", First),
@@ -92,6 +96,10 @@ const NEAR: &[(&str, &[(&str, Change)])] = &[
         ("WipeStatus", Without), ("WipeStatus", Last), ("WipeStatus", Other("pool")), ("Start", First), ("Orphan", Without), ("Orphan", First),
         ("Decide", Without), ("Rest", Without), ("Rest", First),
     ]),
+    ("call-of-a-former-leader-after-two-edits", &[
+        ("Orphan", Without), ("Orphan", First), ("Orphan", Last), ("Decide", Without), ("Decide", First), ("Decide", Last), ("Apply", Without),
+        ("Apply", First), ("Apply", Other("pool")), ("Round", Without), ("Crowd", Without), ("Crowd", First),
+    ]),
     ("leader-ends-before-it-marks-the-last-release", &[
         ("WithoutAgent", Without), ("WithoutAgent", Other("node")), ("NodeLeaves", Without), ("NodeLeaves", Last), ("Pass", Without),
         ("Pass", First), ("Work", Without),
@@ -99,6 +107,10 @@ const NEAR: &[(&str, &[(&str, Change)])] = &[
     ("last-record-deleted-without-a-leader.as-its-lease-expires", &[
         ("WithoutAgent", Without), ("WithoutAgent", Other("node")), ("Strip", Without), ("Strip", Other("pool")), ("Remove", Without),
         ("Remove", Other("pool")), ("Pass", Without), ("Pass", First), ("Round", Last),
+    ]),
+    ("last-record-deleted-without-a-leader.as-a-backup-is-restored", &[
+        ("WithoutAgent", Without), ("WithoutAgent", Other("node")), ("WipeStatus", Without), ("WipeStatus", First), ("WipeStatus", Last),
+        ("WipeStatus", Other("pool")), ("RestoreLive", Without), ("RestoreLive", First),
     ]),
     ("last-record-deleted-without-a-leader", &[
         ("WithoutAgent", Without), ("WithoutAgent", Other("node")), ("Strip", Without), ("Strip", Other("pool")), ("Remove", Without),
@@ -143,6 +155,11 @@ const NEAR: &[(&str, &[(&str, Change)])] = &[
     ("report-deleted-with-its-ipam-node.with-the-crds", &[
         ("Undefine", Without), ("Undefine", First), ("Undefine", Last), ("Restore", Without), ("Restore", First), ("Restore", Last),
         ("Backup", Without), ("Backup", Last), ("Crowd", Without), ("Crowd", Last),
+    ]),
+    ("store-lost-beside-a-restore.before-the-release", &[
+        ("Wipe", Without), ("Wipe", First), ("Wipe", Other("node")), ("NodeLeaves", Without), ("NodeLeaves", First), ("NodeLeaves", Last),
+        ("NodeLeaves", Other("node")), ("Restore", Without), ("Restore", First), ("Restore", Last), ("Backup", Without), ("Backup", Last),
+        ("Crowd", Without), ("Crowd", First),
     ]),
     ("store-lost-beside-a-restore.of-a-node-that-terminated-before", &[
         ("PutStoreBack", Without), ("PutStoreBack", First), ("PutStoreBack", Other("node")), ("NodeTerminates", Without), ("NodeTerminates", Last),
@@ -204,6 +221,7 @@ const NEEDS: &[(&str, &[&[&str]])] = &[
     ("backup-that-seems-current", &[&["Jump"], &["Backup"], RESTORE, PODS]),
     ("backup-without-the-lease", &[&["Backup"], RESTORE, PODS]),
     ("call-of-a-former-leader-after-a-wiped-status", &[&["WipeStatus"], &["Freeze", "Kill", "Rest", "Stop"], &["Orphan"]]),
+    ("call-of-a-former-leader-after-two-edits", &[&["Freeze", "Kill", "Rest", "Stop"], &["Orphan"], &["Apply"], PODS]),
     ("last-record-deleted-without-a-leader", &[&["WithoutAgent"], &["Strip", "WipeStatus"]]),
     ("leader-ends-before-it-marks-the-last-release", &[&["WithoutAgent"], &["NodeLeaves"]]),
     ("never-used-grant-of-a-backup", &[&["Backup"], RESTORE, PODS]),

@@ -11,7 +11,7 @@ use crate::size::REPLICAS;
 /// The law that the Lease must record assigned blocks before an IPAMNode gets one.
 pub(super) const LEASE_FIRST: &str = "lease-says-so-first";
 
-/// The operator awaits the report of a node without a limit, although neither a restore nor a deletion of the CRDs took a record. The node
+/// The operator awaits the report of a node without a limit, although neither a restore nor a deletion of the CRDs took what a leader wrote. The node
 /// has no agent, or its Node left and does not come back.
 fn waits_for_a_node_without_an_agent(failure: &Failure) -> bool {
     let history = &failure.history;
@@ -20,7 +20,7 @@ fn waits_for_a_node_without_an_agent(failure: &Failure) -> bool {
     let joins = |action| matches!(action, Action::NodeJoins { node } if names_node(failure, node));
     let has_left = || around(history, leaves).any(|(_, _, later)| !has(later, joins));
     waits_for_reports(failure)
-        && put_backs(history).is_empty()
+        && put_backs(history).iter().all(|it| !it.takes_back_writes())
         && !has(history, is_undefine)
         && (has(history, is_without_agent) || has_left())
 }
@@ -47,7 +47,7 @@ pub(super) fn is_of_a_last_release(failure: &Failure) -> bool {
 }
 
 /// A leader writes and ends. Then the named pool, whose finalizer was removed by hand, is deleted, or its status is wiped. Or that happens
-/// first, and the leader does nothing until its Lease expires.
+/// first, and the leader does nothing until its Lease expires or a backup is restored.
 pub(super) fn is_of_a_last_record_deleted(failure: &Failure) -> bool {
     let history = &failure.history;
     let strips = |action| matches!(action, Action::Strip { pool } if names_pool(failure, pool));
@@ -56,13 +56,35 @@ pub(super) fn is_of_a_last_record_deleted(failure: &Failure) -> bool {
     let is_of_it = |(before, _, later): (&[Action], Action, &[Action])| {
         has(before, writes) && (has(later, wipes) || (has(history, strips) && has(later, removes)))
     };
-    let expires = |action| matches!(action, Action::Pass(time) if time >= LEASE);
+    let expires = |action| match action {
+        Action::Pass(time) => time >= LEASE,
+        Action::RestoreLive { .. } => true,
+        _ => false,
+    };
     let is_unseen = |(before, _, _): (&[Action], Action, &[Action])| {
         let since = after_last(before, writes);
         !since.is_empty() && (has(since, wipes) || (has(since, strips) && has(since, removes)))
     };
     waits_for_a_node_without_an_agent(failure)
         && (around(history, ends_a_leader).any(is_of_it) || around(history, expires).any(is_unseen))
+}
+
+/// The named pool is edited, and a leader decides. It ends or its Lease expires, the pool is edited again, and another leader writes. Then a
+/// call of the first one arrives, and a pod starts on the named node.
+/// Not checked: what the edits change. By the law, the pod has the gateway of the last one.
+pub(super) fn is_of_a_call_between_two_edits(failure: &Failure) -> bool {
+    let history = &failure.history;
+    let edits = |action| matches!(action, Action::Apply { pool, .. } if names_pool(failure, pool));
+    let decides = |action| matches!(action, Action::Decide { .. });
+    let arrives = |action| matches!(action, Action::Orphan { .. });
+    let is_over = |action| ends_a_leader(action) || passes(action) >= LEASE;
+    around(history, edits).any(|(before, _, later)| {
+        let decided = after(after(after(before, edits), edits), decides);
+        let taken_over = after(later, writes);
+        (has(decided, is_over) || has(later, is_over))
+            && !decided.is_empty()
+            && adds_for_a_user(failure, after(taken_over, arrives))
+    })
 }
 
 /// The status of the named pool is wiped, and the leader ends or is stopped with a call under way. Another leader writes.

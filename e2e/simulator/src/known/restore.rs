@@ -58,10 +58,11 @@ const PAUSE: Duration = Duration::from_mins(2);
 
 /// Whether a replica leads in `later` that did not lead in `before`, or has started since.
 fn is_led_by_another(before: &[Action], later: &[Action]) -> bool {
-    let starts =
-        |of: u8| has(later, |action| matches!(action, Action::Start { replica, .. } if replica % REPLICAS == of));
+    let starts = |of: u8| move |action| matches!(action, Action::Start { replica, .. } if replica % REPLICAS == of);
+    // A replica that has started again does not know what it wrote before.
+    let has_led = |of: u8| has(after_last(before, starts(of)), |action| writer(action) == Some(of));
     let mut leaders = later.iter().filter_map(|action| writer(*action));
-    leaders.any(|leader| starts(leader) || !has(before, |action| writer(action) == Some(leader)))
+    leaders.any(|leader| has(later, starts(leader)) || !has_led(leader))
 }
 
 /// After the backup a node gets a block, and its Node leaves. A restore under a leader takes back the IPAMNode, and does not break the
@@ -279,7 +280,7 @@ fn reports(action: Action, node: u8) -> bool {
 /// A node loses its block, a leader acts after the backup, and pods start, at the latest after the restore. The backup is
 /// restored, and a pod starts on the node, at the latest as the history settles. The node's store is lost after that
 /// leader acted, and before a leader acts after the restore. By the law, a pod on this node and one on another node have
-/// the address.
+/// the address. Or the store is lost after the node lost its block and before the release, and no agent starts until the restore.
 /// Not checked: whether a restored store is an earlier one or deleted, and whether a replica runs. In any case the agent
 /// does not know of the release.
 pub(super) fn is_of_a_lost_store(failure: &Failure) -> bool {
@@ -295,11 +296,15 @@ pub(super) fn is_of_a_lost_store(failure: &Failure) -> bool {
             let is_losing =
                 is_terminating || has(after_last(it.before, writes), |action| takes_block(failure, action, lost));
             let taken = after(it.since, |action| takes_block(failure, action, lost));
-            let released = after(if is_losing { it.since } else { taken }, writes);
+            let taken = if is_losing { it.since } else { taken };
+            let released = after(taken, writes);
             let is_of_another = |node| node != lost && is_user(failure, node);
             let until = it.later.iter().position(|action| writes(*action)).unwrap_or(it.later.len());
             let loses_its_store = |action| loses_store(action) == Some(lost);
-            (has(released, loses_its_store) || (!released.is_empty() && has(&it.later[..until], loses_its_store)))
+            let is_lost_before = !released.is_empty() && has(taken, loses_its_store) && is_down(it.until, lost);
+            (is_lost_before
+                || has(released, loses_its_store)
+                || (!released.is_empty() && has(&it.later[..until], loses_its_store)))
                 && [released, it.later].into_iter().any(|when| has(when, |action| adds_on(action, is_of_another)))
                 && (failure.settling || has(it.later, |action| adds_on(action, |node| node == lost)))
         };
