@@ -79,10 +79,10 @@ pub(super) fn is_of_a_call_between_two_edits(failure: &Failure) -> bool {
     let arrives = |action| matches!(action, Action::Orphan { .. });
     let is_over = |action| ends_a_leader(action) || passes(action) >= LEASE;
     around(history, edits).any(|(before, _, later)| {
-        let decided = after(after(after(before, edits), edits), decides);
+        let under_way = after(after(after(before, edits), edits), decides);
         let taken_over = after(later, writes);
-        (has(decided, is_over) || has(later, is_over))
-            && !decided.is_empty()
+        (has(under_way, is_over) || has(later, is_over))
+            && !under_way.is_empty()
             && adds_for_a_user(failure, after(taken_over, arrives))
     })
 }
