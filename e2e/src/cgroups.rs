@@ -70,6 +70,23 @@ pub(crate) fn remove(name: &str) -> Result<()> {
     }
 }
 
+/// Removes the cgroups below this one, which is a path such as `/nv-ipam-e2e.abc/node-1`.
+///
+/// # Errors
+/// While one of them has a process.
+pub(crate) fn clear(root: &str) -> Result<()> {
+    ensure!(root.starts_with("/nv-ipam-e2e."), "{root:?} is no cgroup of a run");
+    for hierarchy in hierarchies()? {
+        for entry in fs::read_dir(hierarchy.join(root.trim_start_matches('/'))).into_iter().flatten().flatten() {
+            if entry.file_type().is_ok_and(|kind| kind.is_dir()) {
+                remove_below(&entry.path());
+                ensure!(!entry.path().exists(), "{} is in use", entry.path().display());
+            }
+        }
+    }
+    Ok(())
+}
+
 /// A cgroup's files are no obstacle to removing it; a cgroup inside is one.
 fn remove_below(folder: &Path) {
     for entry in fs::read_dir(folder).into_iter().flatten().flatten() {

@@ -24,6 +24,7 @@ pub mod kubernetes;
 pub mod lock;
 pub mod mutants;
 pub mod netns;
+pub mod network_operator;
 pub mod outage;
 mod pki;
 pub mod ports;

@@ -44,9 +44,9 @@ impl Definitions {
         self.missing().as_ref().map_or(Ok(()), |missing| Err(missing.to_string()))
     }
 
-    /// Waits while fields are missing.
+    /// Waits while fields or kinds are missing.
     pub async fn complete(&self, client: &Client) {
-        while let Some(missing) = look(client).await.ok().flatten() {
+        while let Some(missing) = look(client).await.ok().and_then(Found::missing) {
             if self.missing().replace(missing.clone()).as_ref() != Some(&missing) {
                 tracing::error!("{missing}");
             }
@@ -61,10 +61,11 @@ impl Definitions {
 }
 
 /// Returns the missing fields once two looks in a row miss some: of several API servers, one can have an older document for a moment.
+/// A definition that is deleted while the operator runs is no reason to end: it may be created again, and nothing is written meanwhile.
 pub async fn lost(client: &Client) -> FieldsMissing {
     let (mut is_missing, mut is_unreadable) = (false, false);
     loop {
-        let pause = match look(client).await {
+        let pause = match look(client).await.and_then(Found::of_all_kinds) {
             Ok(None) => {
                 (is_missing, is_unreadable) = (false, false);
                 LATER
@@ -88,25 +89,45 @@ pub async fn lost(client: &Client) -> FieldsMissing {
     }
 }
 
+/// What the API server says of our kinds.
+#[derive(Clone, PartialEq, Eq, Default, Debug)]
+struct Found {
+    /// Which fields each kind lacks.
+    lacking: Vec<String>,
+    /// Kinds that do not exist, by their plural.
+    absent: Vec<String>,
+}
+
+impl Found {
+    /// The missing fields and kinds.
+    fn missing(self) -> Option<FieldsMissing> {
+        let absent = self.absent.into_iter().map(|plural| format!("{plural} does not exist"));
+        let all: Vec<String> = self.lacking.into_iter().chain(absent).collect();
+        (!all.is_empty()).then(|| FieldsMissing(all.join(", ")))
+    }
+
+    /// The missing fields, where all kinds exist.
+    fn of_all_kinds(self) -> Result<Option<FieldsMissing>, String> {
+        self.absent.first().map_or(Ok(()), |plural| Err(format!("no schema of {plural}")))?;
+        Ok(self.missing())
+    }
+}
+
 /// Reads the schemas. Every authenticated client may do that.
-async fn look(client: &Client) -> Result<Option<FieldsMissing>, String> {
+async fn look(client: &Client) -> Result<Found, String> {
     let request = Request::get(format!("/openapi/v3/apis/{GROUP}/{VERSION}")).body(Vec::new());
     let request = request.map_err(|error| error.to_string())?;
     let answer = tokio::time::timeout(ANSWER, client.request(request)).await;
     let answer = answer.map_err(|_| format!("no answer within {} s", ANSWER.as_secs()))?;
     let document: Value = answer.map_err(|error| ipam_daemon::chain(&error))?;
-    let missing = fields_missing(&document)?;
-    Ok((!missing.is_empty()).then(|| FieldsMissing(missing.join(", "))))
+    Ok(found_in(&document))
 }
 
-/// Which fields each kind lacks in the OpenAPI document of the API server.
-///
-/// # Errors
-/// The document does not have all kinds.
-fn fields_missing(document: &Value) -> Result<Vec<String>, String> {
+/// What each kind lacks in the OpenAPI document of the API server.
+fn found_in(document: &Value) -> Found {
     let no_schemas = Map::new();
     let schemas = document["components"]["schemas"].as_object().unwrap_or(&no_schemas);
-    let mut all = Vec::new();
+    let mut all = Found::default();
     for definition in custom_resource_definitions() {
         let kind = definition.spec.names.kind;
         let is_of_kind = |schema: &&Value| {
@@ -116,7 +137,10 @@ fn fields_missing(document: &Value) -> Result<Vec<String>, String> {
                 .flatten()
                 .any(|it| it["group"] == GROUP && it["version"] == VERSION && it["kind"] == *kind)
         };
-        let found = schemas.values().find(is_of_kind).ok_or_else(|| format!("no schema of {kind}"))?;
+        let Some(found) = schemas.values().find(is_of_kind) else {
+            all.absent.push(definition.spec.names.plural);
+            continue;
+        };
         if keeps_unknown(found) {
             continue;
         }
@@ -133,10 +157,10 @@ fn fields_missing(document: &Value) -> Result<Vec<String>, String> {
             let more = missing.len().saturating_sub(MOST_FIELDS);
             missing.truncate(MOST_FIELDS);
             let more = if more == 0 { String::new() } else { format!(" and {more} more") };
-            all.push(format!("{} lacks {}{more}", definition.spec.names.plural, missing.join(", ")));
+            all.lacking.push(format!("{} lacks {}{more}", definition.spec.names.plural, missing.join(", ")));
         }
     }
-    Ok(all)
+    all
 }
 
 /// Whether the API server stores all fields, whatever the schema has.
@@ -191,9 +215,15 @@ mod tests {
         document
     }
 
+    fn lacking(document: &Value) -> Vec<String> {
+        let found = found_in(document);
+        assert_eq!(found.absent, Vec::<String>::new());
+        found.lacking
+    }
+
     #[test]
     fn the_definitions_of_this_version_lack_nothing() {
-        assert_eq!(fields_missing(&document()), Ok(vec![]));
+        assert_eq!(found_in(&document()), Found::default());
     }
 
     #[test]
@@ -204,9 +234,9 @@ mod tests {
             ("CIDRPool", "/properties/status/properties", "releasing", "cidrpools lacks status.releasing"),
             ("IPAMNode", entry, "grant", "ipamnodes lacks spec.pools[].grant"),
         ] {
-            assert_eq!(fields_missing(&without(kind, pointer, field)), Ok(vec![said.to_owned()]));
+            assert_eq!(lacking(&without(kind, pointer, field)), [said]);
         }
-        assert_eq!(fields_missing(&without("IPPool", "/properties/spec/properties", "routes")), Ok(vec![]));
+        assert_eq!(lacking(&without("IPPool", "/properties/spec/properties", "routes")), Vec::<String>::new());
     }
 
     #[test]
@@ -215,7 +245,7 @@ mod tests {
             let mut document = without("IPPool", keeps, "properties");
             let schema = &mut document["components"]["schemas"]["com.nvidia.nv-ipam.v1alpha1.IPPool"];
             schema.pointer_mut(keeps).unwrap()["x-kubernetes-preserve-unknown-fields"] = json!(true);
-            assert_eq!(fields_missing(&document), Ok(vec![]), "{keeps}");
+            assert_eq!(lacking(&document), Vec::<String>::new(), "{keeps}");
         }
     }
 
@@ -238,8 +268,14 @@ mod tests {
         assert!(lost.to_string().contains("ippools lacks status.releasing"), "{lost}");
     }
 
+    /// NVIDIA's manifests have no IPAMNodes.
     #[test]
-    fn a_document_without_a_kind_says_nothing() {
-        assert_eq!(fields_missing(&json!({})), Err("no schema of IPPool".to_owned()));
+    fn a_kind_that_does_not_exist_is_missing_at_the_start_and_unknown_later() {
+        let mut document = without("IPPool", "/properties/status/properties", "releasing");
+        document["components"]["schemas"].as_object_mut().unwrap().remove("com.nvidia.nv-ipam.v1alpha1.IPAMNode");
+        let found = found_in(&document);
+        let said = found.clone().missing().unwrap().to_string();
+        assert!(said.contains("ippools lacks status.releasing, ipamnodes does not exist."), "{said}");
+        assert_eq!(found.of_all_kinds(), Err("no schema of ipamnodes".to_owned()));
     }
 }

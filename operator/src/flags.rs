@@ -34,6 +34,10 @@ struct Flags {
     /// Labels of the nodes that run an agent, as KEY=VALUE,...; a recovery awaits reports of these nodes alone. By default, all nodes
     #[arg(long, default_value = "", value_name = "LABELS")]
     agent_node_selector: String,
+    /// Keep pools and IPAMNodes by finalizers while pods may use their addresses. If not, a deleted pool is gone at once
+    #[arg(long, num_args = 0..=1, require_equals = true, default_value = "true", default_missing_value = "true",
+        value_name = "BOOL")]
+    finalizers: String,
     /// Most bytes of pool statuses that the operator writes in a minute, for all pools together; at 5,000 nodes a status has 390 kB
     #[arg(long, default_value_t = STATUS_BYTES_PER_MINUTE.to_string(), value_name = "BYTES")]
     status_bytes_per_minute: String,
@@ -88,10 +92,17 @@ impl Config {
         let released_block_grace = Some(grace).filter(|grace| !grace.is_zero());
         let selector = &flags.agent_node_selector;
         let agent_nodes = mistakes.take("agent-node-selector", selector, labels(selector), BTreeMap::new());
+        let finalizers = gosyntax::boolean(&flags.finalizers);
+        let finalizers = mistakes.take("finalizers", &flags.finalizers, finalizers, true);
         let bytes = status_bytes(&flags.status_bytes_per_minute);
         let bytes = mistakes.take("status-bytes-per-minute", &flags.status_bytes_per_minute, bytes, 0);
-        let settings =
-            Settings { released_block_grace, agent_nodes, status_bytes_per_minute: bytes, ..Settings::default() };
+        let settings = Settings {
+            released_block_grace,
+            agent_nodes,
+            finalizers,
+            status_bytes_per_minute: bytes,
+            ..Settings::default()
+        };
         let namespace = flags.leader_elect_namespace;
         if let Err(why) = ipam_daemon::flags::namespace(&namespace) {
             mistakes.add("leader-elect-namespace", &namespace, &why);

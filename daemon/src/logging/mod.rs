@@ -77,12 +77,12 @@ impl Default for LogConfig {
 impl LogConfig {
     /// Whether a line of this origin is written. This project's own lines: info always, debug from 1, trace from 5. Lines of
     /// libraries are mostly of use to their authors only: warnings always, info from 6, debug from 8, trace from 10. The
-    /// client's lines about failed calls need 6.
+    /// client's lines about failed calls, and those of the watcher about each try, need 6: their callers log a failure once.
     pub fn allows(&self, metadata: &Metadata<'_>) -> bool {
         let target = metadata.target();
         let verbosity = self.verbosity.max(self.vmodule.level(metadata.module_path().unwrap_or(target)));
         let ours = target.starts_with("ipam");
-        if target == "kube_client::client::builder" && verbosity < 6 {
+        if ["kube_client::client::builder", "kube_runtime::watcher"].contains(&target) && verbosity < 6 {
             // The client logs an error line for each failed call, without naming the call. Its caller logs that.
             return false;
         }
@@ -134,8 +134,9 @@ mod tests {
                 tracing::error!(error = "disk \"full\"\n", "cannot write");
                 tracing::debug!("detail");
                 tracing::trace!("minutiae");
-                tracing::info!(target: "kube_runtime::watcher", "library info");
-                tracing::warn!(target: "kube_runtime::watcher", "library warning");
+                tracing::info!(target: "kube_runtime::controller", "library info");
+                tracing::warn!(target: "kube_runtime::controller", "library warning");
+                tracing::warn!(target: "kube_runtime::watcher", "watch list error with 403");
                 tracing::error!(target: "kube_client::client::builder", "failed with error client error (Connect)");
             });
         })
@@ -192,6 +193,7 @@ mod tests {
             let lines = at(verbosity);
             assert!(lines.contains(said) && !lines.contains(unsaid), "{lines}");
         }
+        assert!(!at(5).contains("watch list error") && at(6).contains("watch list error"));
         assert!(at(5).contains("minutiae") && !at(5).contains("library info") && at(6).contains("library info"));
     }
 

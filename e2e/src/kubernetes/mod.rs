@@ -12,9 +12,10 @@ mod servers;
 
 use std::path::{Path, PathBuf};
 use std::process::Command;
+use std::sync::Arc;
 use std::time::Duration;
 
-use anyhow::{Context, Result, anyhow, ensure};
+use anyhow::{Context, Result, anyhow, bail, ensure};
 use serde_json::{Value, json};
 
 use crate::assets::{self, Tool, debian};
@@ -30,7 +31,7 @@ use crate::state::StateDir;
 use crate::warden;
 
 use groups::Cgroups;
-pub use node::{Node, SECONDARY};
+pub use node::{IDENTITY, Node, SECONDARY};
 
 /// Enough for a machine under heavy load.
 const READY: Duration = Duration::from_mins(3);
@@ -45,7 +46,7 @@ pub struct Kubernetes {
     _relays: [Process; 2],
     kubectl: Kubectl,
     _port: Port,
-    _network: Holder,
+    network: Holder,
     _cgroups: Cgroups,
     state: StateDir,
 }
@@ -71,35 +72,31 @@ impl Kubernetes {
         let cgroups = Cgroups::create(&group, &names)?;
         let network = network()?;
         let inside = network.entrance();
+        let kubectl = Kubectl::new(assets::path(Tool::Kubectl)?, state.join("kubeconfig"));
+        let relays = relays(inside, &state, &port)?;
         let mut servers = vec![
             launch(inside, &state, Tool::Etcd, &servers::etcd(state.path()))?,
-            launch(inside, &state, Tool::KubeApiserver, &servers::apiserver(state.path()))?,
+            start_api_server(inside, &state, &kubectl)?,
         ];
-        let relays = relays(inside, &state, &port)?;
-        let kubectl = Kubectl::new(assets::path(Tool::Kubectl)?, state.join("kubeconfig"));
-        servers[1].ready("/readyz", READY, || kubectl.run(&["get", "--raw", "/readyz"]))?;
         servers.push(launch(inside, &state, Tool::ControllerManager, &servers::controller_manager(state.path()))?);
         servers.push(launch(inside, &state, Tool::Scheduler, &servers::scheduler(state.path()))?);
         kubectl.apply(&attachments().to_string())?;
         let images = images::write(&runtime.busybox, state.path())?;
+        let runtime = Arc::new(runtime);
         let start = |(at, name): (usize, &String)| {
-            let cgroup_root = cgroups.root(name);
-            node::Node::start(
-                inside,
-                &node::Plan {
-                    name,
-                    index: at + 1,
-                    count,
-                    state: state.path(),
-                    runtime: &runtime,
-                    cgroup_root: &cgroup_root,
-                    images: &images,
-                },
-            )
+            let plan = node::Plan {
+                name: name.clone(),
+                index: at + 1,
+                count,
+                state: state.path().to_owned(),
+                runtime: Arc::clone(&runtime),
+                cgroup_root: cgroups.root(name),
+            };
+            node::Node::start(inside, plan, &images)
         };
         let nodes = names.iter().enumerate().map(start).collect::<Result<Vec<_>>>()?;
         let mut cluster =
-            Self { nodes, servers, _relays: relays, kubectl, _port: port, _network: network, _cgroups: cgroups, state };
+            Self { nodes, servers, _relays: relays, kubectl, _port: port, network, _cgroups: cgroups, state };
         cluster.await_ready()?;
         Ok(cluster)
     }
@@ -117,6 +114,23 @@ impl Kubernetes {
     /// The nodes.
     pub fn nodes(&self) -> &[Node] {
         &self.nodes
+    }
+
+    /// The nodes, to restart parts of them.
+    pub fn nodes_mut(&mut self) -> &mut [Node] {
+        &mut self.nodes
+    }
+
+    /// Kills the API server, and starts it again after `away`.
+    ///
+    /// # Errors
+    /// If it does not end, or is not ready afterwards.
+    pub fn restart_api_server(&mut self, away: Duration) -> Result<()> {
+        let [_, api_server, ..] = &mut self.servers[..] else { bail!("the cluster has no API server") };
+        api_server.kill()?;
+        std::thread::sleep(away);
+        *api_server = start_api_server(self.network.entrance(), &self.state, &self.kubectl)?;
+        Ok(())
     }
 
     /// The folder of this run: logs, keys, and room for the caller's own files.
@@ -219,6 +233,12 @@ fn launch(inside: &Entrance, state: &StateDir, tool: Tool, arguments: &[String])
     let mut command = inside.command(assets::path(tool)?);
     command.args(arguments);
     Process::launch(tool.name(), command, &state.join(format!("{}.log", tool.name())))
+}
+
+fn start_api_server(inside: &Entrance, state: &StateDir, kubectl: &Kubectl) -> Result<Process> {
+    let mut server = launch(inside, state, Tool::KubeApiserver, &servers::apiserver(state.path()))?;
+    server.ready("/readyz", READY, || kubectl.run(&["get", "--raw", "/readyz"]))?;
+    Ok(server)
 }
 
 /// From loopback of this machine to the API server.

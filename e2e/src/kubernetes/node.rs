@@ -2,6 +2,7 @@
 
 use std::path::{Path, PathBuf};
 use std::process::Command;
+use std::sync::Arc;
 use std::time::Duration;
 
 use anyhow::{Context, Result, ensure};
@@ -11,6 +12,8 @@ use super::images::PAUSE;
 use super::servers::{ADDRESS, SERVICES};
 use crate::assets::debian::Runtime;
 use crate::assets::{self, Tool};
+use crate::cgroups;
+use crate::eventually::eventually_blocking;
 use crate::netns::Entrance;
 use crate::netns::entrance::Holder;
 use crate::netns::sandbox::UNSHARE;
@@ -22,17 +25,27 @@ const READY: Duration = Duration::from_mins(1);
 /// The interface of a node on the segment that all nodes share besides their network, for secondary networks.
 pub const SECONDARY: &str = "eth1";
 
+/// The node's disk keeps here what its firmware and its kernel say of it: `system-uuid` and `boot-id`.
+pub const IDENTITY: &str = "/opt/identity";
+
 /// What a node is made from.
-pub(super) struct Plan<'a> {
-    pub(super) name: &'a str,
+pub(super) struct Plan {
+    pub(super) name: String,
     /// From 1; tells the nodes of a cluster apart.
     pub(super) index: usize,
     /// How many nodes there are.
     pub(super) count: usize,
-    pub(super) state: &'a Path,
-    pub(super) runtime: &'a Runtime,
-    pub(super) cgroup_root: &'a str,
-    pub(super) images: &'a [PathBuf],
+    /// Folder of the cluster.
+    pub(super) state: PathBuf,
+    pub(super) runtime: Arc<Runtime>,
+    pub(super) cgroup_root: String,
+}
+
+impl Plan {
+    /// Where the node's own files are on the machine.
+    fn folder(&self) -> PathBuf {
+        self.state.join(&self.name)
+    }
 }
 
 /// The name of a node.
@@ -50,38 +63,36 @@ fn pod_network(index: usize) -> String {
 
 /// A node of the cluster. It and its pods end when it is dropped.
 pub struct Node {
-    name: String,
-    ctr: PathBuf,
+    plan: Plan,
     kubelet: Process,
-    _containerd: Process,
+    containerd: Process,
     // Last: processes inside are ended one by one before the namespaces go.
     holder: Holder,
 }
 
 impl Node {
-    /// Makes the namespaces, joins them to the networks of `cluster`, and starts containerd and kubelet.
-    pub(super) fn start(cluster: &Entrance, plan: &Plan<'_>) -> Result<Self> {
-        let folder = plan.state.join(plan.name);
-        let originals = folder.join("originals");
+    /// Makes the namespaces, joins them to the networks of `cluster`, and starts containerd with these images, and kubelet.
+    pub(super) fn start(cluster: &Entrance, plan: Plan, images: &[PathBuf]) -> Result<Self> {
+        let originals = plan.folder().join("originals");
         std::fs::create_dir_all(&originals).with_context(|| format!("cannot create {}", originals.display()))?;
         let mut command = cluster.command("unshare");
         command.args(UNSHARE).args(warden::words()?).arg("init").arg(&originals).arg("/etc:cni");
         let holder = Holder::start(command, 2, cluster.is_rootless())?;
         let inside = holder.entrance();
-        wire(cluster, inside, plan)?;
-        prepare(inside, plan)?;
-        let containerd = start_containerd(inside, plan, &folder)?;
-        for image in plan.images {
+        wire(cluster, inside, &plan)?;
+        disk(inside, &plan)?;
+        boot(inside)?;
+        let containerd = start_containerd(inside, &plan)?;
+        for image in images {
             import(inside, &plan.runtime.ctr, image)?;
         }
-        let kubelet = start_kubelet(inside, plan, &folder)?;
-        let (name, ctr) = (plan.name.to_owned(), plan.runtime.ctr.clone());
-        Ok(Self { name, ctr, kubelet, _containerd: containerd, holder })
+        let kubelet = start_kubelet(inside, &plan)?;
+        Ok(Self { plan, kubelet, containerd, holder })
     }
 
     /// The node's name.
     pub fn name(&self) -> &str {
-        &self.name
+        &self.plan.name
     }
 
     /// The way in.
@@ -99,12 +110,51 @@ impl Node {
     /// # Errors
     /// If containerd refuses it.
     pub fn import(&self, archive: &Path) -> Result<()> {
-        import(self.entrance(), &self.ctr, archive)
+        import(self.entrance(), &self.plan.runtime.ctr, archive)
+    }
+
+    /// Kills kubelet, and starts it again. Pods run on.
+    ///
+    /// # Errors
+    /// If it does not end or does not start.
+    pub fn restart_kubelet(&mut self) -> Result<()> {
+        self.kubelet.kill()?;
+        self.kubelet = start_kubelet(self.holder.entrance(), &self.plan)?;
+        Ok(())
+    }
+
+    /// Kills containerd, and starts it again. Pods run on.
+    ///
+    /// # Errors
+    /// If it does not end, or does not answer afterwards.
+    pub fn restart_containerd(&mut self) -> Result<()> {
+        self.containerd.kill()?;
+        self.containerd = start_containerd(self.holder.entrance(), &self.plan)?;
+        Ok(())
+    }
+
+    /// Loses power and starts again: all processes, mounts, cgroups and interfaces of pods are gone, and the boot has another ID. The disk stays.
+    /// `meanwhile` is a script that runs on the node before anything starts.
+    ///
+    /// # Errors
+    /// If a step fails.
+    pub fn reboot(&mut self, meanwhile: &str) -> Result<()> {
+        self.kubelet.kill()?;
+        self.containerd.kill()?;
+        let inside = self.holder.entrance();
+        power_off(inside)?;
+        let root = &self.plan.cgroup_root;
+        eventually_blocking("the cgroups of the pods are removed", READY, || cgroups::clear(root))?;
+        boot(inside)?;
+        inside.script(meanwhile)?;
+        self.containerd = start_containerd(inside, &self.plan)?;
+        self.kubelet = start_kubelet(inside, &self.plan)?;
+        Ok(())
     }
 }
 
 /// Two cables: `eth0` to the network of the nodes, `eth1` to a segment without addresses.
-fn wire(cluster: &Entrance, inside: &Entrance, plan: &Plan<'_>) -> Result<()> {
+fn wire(cluster: &Entrance, inside: &Entrance, plan: &Plan) -> Result<()> {
     let (pid, index, address) = (inside.pid_above()?, plan.index, address(plan.index));
     cluster.script(&format!(
         "ip link add n{index}a type veth peer name eth0 netns {pid}
@@ -130,14 +180,16 @@ fn wire(cluster: &Entrance, inside: &Entrance, plan: &Plan<'_>) -> Result<()> {
     Ok(())
 }
 
-/// Folders of the node's own, the CNI plugins, and their configuration: Multus, which calls the bridge for the pod's first network.
-fn prepare(inside: &Entrance, plan: &Plan<'_>) -> Result<()> {
+/// What each start of the node makes anew: `/run`, and the ID of the boot. The kernel's random UUID serves as that ID.
+fn boot(inside: &Entrance) -> Result<()> {
     // kubelet mounts into the node what containers mount; these mounts must reach containerd.
-    inside.script(
+    inside.script(&format!(
         "mount --make-rshared /
-         for folder in /run /var/lib /var/log /opt; do mount -t tmpfs -o mode=755 tmpfs $folder; done
-         mkdir -p /run/netns /run/lock /run/containerd /var/lib/cni /opt/cni/bin /etc/cni/net.d",
-    )?;
+         mount -t tmpfs -o mode=755 tmpfs /run
+         mkdir -p /run/netns /run/lock /run/containerd
+         cat /proc/sys/kernel/random/uuid > {IDENTITY}/boot-id
+         mount --bind {IDENTITY}/boot-id /proc/sys/kernel/random/boot_id"
+    ))?;
     // kubelet sets these for the whole machine, unless they have its values. Here it finds them, and the machine keeps its own.
     inside.script(
         "for pair in vm/overcommit_memory=1 vm/panic_on_oom=0 kernel/panic=10 kernel/panic_on_oops=1 \
@@ -147,6 +199,32 @@ fn prepare(inside: &Entrance, plan: &Plan<'_>) -> Result<()> {
              mount --bind $file /proc/sys/${pair%=*}
          done",
     )?;
+    Ok(())
+}
+
+/// Ends all processes but pid 1, and takes away what `boot` made and what kubelet, containerd and plugins made since.
+fn power_off(inside: &Entrance) -> Result<()> {
+    // A signal to -1 reaches all but pid 1 and the sender.
+    inside.script(
+        "kill -9 -1 || true
+         while read -r _ place _; do
+             case $place in
+                 /run|/run/*|/var/lib/kubelet/*|/var/lib/containerd/*|/proc/sys/*) echo $place ;;
+             esac
+         done < /proc/self/mounts | sort -r | while read -r place; do umount -l $place; done
+         ip link delete cni0 2> /dev/null || true",
+    )?;
+    Ok(())
+}
+
+/// The disk of the node: folders of its own, the CNI plugins, and their configuration: Multus, which calls the bridge for the pod's
+/// first network.
+fn disk(inside: &Entrance, plan: &Plan) -> Result<()> {
+    inside.script(&format!(
+        "for folder in /var/lib /var/log /opt; do mount -t tmpfs -o mode=755 tmpfs $folder; done
+         mkdir -p /var/lib/cni /opt/cni/bin /etc/cni/net.d {IDENTITY}
+         cat /proc/sys/kernel/random/uuid > {IDENTITY}/system-uuid"
+    ))?;
     let mut plugins = vec![assets::path(Tool::Multus)?];
     plugins.extend(assets::PLUGINS.iter().map(|tool| assets::path(*tool)).collect::<Result<Vec<_>>>()?);
     for plugin in plugins {
@@ -166,7 +244,7 @@ fn prepare(inside: &Entrance, plan: &Plan<'_>) -> Result<()> {
         "kubeconfig": plan.state.join("nodes.kubeconfig"),
         "clusterNetwork": "/etc/cni/net.d/10-bridge.conf",
         "binDir": "/opt/cni/bin", "confDir": "/etc/cni/net.d",
-        "logLevel": "error", "logFile": plan.state.join(plan.name).join("multus.log"),
+        "logLevel": "error", "logFile": plan.folder().join("multus.log"),
     });
     write(inside, "/etc/cni/net.d/10-bridge.conf", &bridge.to_string())?;
     write(inside, "/etc/cni/net.d/00-multus.conf", &multus.to_string())
@@ -177,8 +255,8 @@ fn write(inside: &Entrance, path: &str, text: &str) -> Result<()> {
     inside.run(&["sh", "-euc", "printf %s \"$2\" > \"$1\"", "sh", path, text]).map(drop)
 }
 
-fn start_containerd(inside: &Entrance, plan: &Plan<'_>, folder: &Path) -> Result<Process> {
-    let Runtime { containerd, runc, libraries, .. } = plan.runtime;
+fn start_containerd(inside: &Entrance, plan: &Plan) -> Result<Process> {
+    let Runtime { containerd, runc, libraries, .. } = &*plan.runtime;
     let cri = "plugins.\"io.containerd.grpc.v1.cri\"";
     write(
         inside,
@@ -214,7 +292,7 @@ SystemdCgroup = false
         command.env("LD_LIBRARY_PATH", libraries);
     }
     let title = format!("containerd on {}", plan.name);
-    let mut process = Process::launch(&title, command, &folder.join("containerd.log"))?;
+    let mut process = Process::launch(&title, command, &plan.folder().join("containerd.log"))?;
     let ctr = plan.runtime.ctr.display().to_string();
     process.ready("it answers", READY, || inside.run(&[&ctr, "--address", SOCKET, "version"]))?;
     Ok(process)
@@ -226,7 +304,7 @@ fn import(inside: &Entrance, ctr: &Path, archive: &Path) -> Result<()> {
     inside.run(&[&ctr, "--address", SOCKET, "--namespace", "k8s.io", "images", "import", &archive]).map(drop)
 }
 
-fn start_kubelet(inside: &Entrance, plan: &Plan<'_>, folder: &Path) -> Result<Process> {
+fn start_kubelet(inside: &Entrance, plan: &Plan) -> Result<Process> {
     let full = json!("0%");
     let config = json!({
         "apiVersion": "kubelet.config.k8s.io/v1beta1", "kind": "KubeletConfiguration",
@@ -261,5 +339,5 @@ fn start_kubelet(inside: &Entrance, plan: &Plan<'_>, folder: &Path) -> Result<Pr
         &format!("--node-ip={}", address(plan.index)),
         "--root-dir=/var/lib/kubelet",
     ]);
-    Process::launch(&format!("kubelet on {}", plan.name), command, &folder.join("kubelet.log"))
+    Process::launch(&format!("kubelet on {}", plan.name), command, &plan.folder().join("kubelet.log"))
 }

@@ -11,6 +11,8 @@ mod kustomize;
 #[cfg(test)]
 mod lifecycle;
 #[cfg(test)]
+mod network_operator;
+#[cfg(test)]
 mod options;
 #[cfg(test)]
 mod policy;

@@ -133,6 +133,7 @@ fn every_flag_of_both_daemons_is_reachable_by_values() {
         "agent.bootIdFile=/boot",
         "agent.systemUuidFile=/uuid",
         "operator.releasedBlockGrace=1h",
+        "operator.finalizers=false",
     ];
     // Each daemon logs in both forms, for some flags belong to one of them.
     let as_json = ["logging.infoBufferSize=64Ki", "logging.splitStream=true", "logging.flushFrequency=1s"];

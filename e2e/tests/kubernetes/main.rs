@@ -7,12 +7,18 @@ mod churn;
 #[cfg(test)]
 mod install;
 #[cfg(test)]
+mod network_operator;
+#[cfg(test)]
 mod quick_start;
 #[cfg(test)]
 mod reinstall;
 #[cfg(test)]
+mod restarts;
+#[cfg(test)]
 mod rights;
 #[cfg(test)]
 mod stage;
+#[cfg(test)]
+mod upgrade;
 #[cfg(test)]
 mod workload;

@@ -63,6 +63,8 @@ pub struct DecisionInput<'a> {
     pub no_place: Option<CreateBlocked>,
     /// The error for which an IPAMNode has not been written for a while, by node.
     pub write_error: &'a dyn Fn(&str) -> Option<String>,
+    /// Whether a pool with blocks has our finalizer. Otherwise no pool has it.
+    pub finalizers: bool,
     /// Whether a status can be written in which only counts of addresses are new.
     pub counts_due: bool,
     /// The wall clock, for transition times and the grace.
@@ -178,7 +180,7 @@ pub struct Decision {
 pub enum MetadataPatch {
     /// Add our finalizer, before the first block is assigned.
     Seal,
-    /// Remove our finalizer: the pool is being deleted, and none of its blocks may be in use.
+    /// Remove our finalizer: the pool is being deleted, and none of its blocks may be in use. Or the operator works without finalizers.
     Unseal,
     /// Let the annotation force-release name only these nodes. If there are none, remove it.
     Force(BTreeSet<String>),
@@ -243,8 +245,13 @@ fn refuse(seen: &DecisionInput<'_>, violations: &[Violation]) -> Decision {
     let before = &pool.status.summary;
     if before.observed_generation == Some(pool.generation) && stands(&before.conditions, &update, pool.generation) {
         // Its blocks stay, so the pool must stay, too. The condition comes first: it also helps where this patch is refused.
-        if !pool.life.is_sealed() && !claims::gather(&pool.key, seen).0.is_empty() {
-            return Decision { patch: Some(MetadataPatch::Seal), ..Decision::default() };
+        let seal = match (seen.finalizers, pool.life.is_sealed()) {
+            (true, false) => (!claims::gather(&pool.key, seen).0.is_empty()).then_some(MetadataPatch::Seal),
+            (false, true) => Some(MetadataPatch::Unseal),
+            _ => None,
+        };
+        if seal.is_some() {
+            return Decision { patch: seal, ..Decision::default() };
         }
         // No block is released until the spec is valid. `*` does not mean nodes that leave before that.
         let releasing = pool.status.releasing.iter().map(|release| &release.claim.node);
@@ -365,7 +372,8 @@ fn patch(
 ) -> Option<MetadataPatch> {
     let life = &seen.pool.life;
     match (life.deleting, life.is_sealed(), plan.assignments.is_empty()) {
-        (false, false, false) => return Some(MetadataPatch::Seal),
+        (_, true, _) if !seen.finalizers => return Some(MetadataPatch::Unseal),
+        (false, false, false) if seen.finalizers => return Some(MetadataPatch::Seal),
         (true, true, true) => return (news != status::StatusChange::Blocks).then_some(MetadataPatch::Unseal),
         _ => {}
     }

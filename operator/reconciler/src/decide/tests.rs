@@ -97,6 +97,7 @@ impl Scene {
             absences: &self.absences,
             no_place: self.no_place,
             write_error: &|node| self.write_errors.get(node).cloned(),
+            finalizers: true,
             counts_due: !self.counts_wait,
             now,
             instant: instant(self.second),

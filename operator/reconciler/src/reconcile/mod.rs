@@ -97,6 +97,8 @@ pub struct Settings {
     pub released_block_grace: Option<Duration>,
     /// Labels of the nodes that run an agent; empty if all do.
     pub agent_nodes: BTreeMap<String, String>,
+    /// Whether finalizers keep pools and IPAMNodes that may be in use. Without them, a deleted object is gone at once.
+    pub finalizers: bool,
     /// Bytes of pool statuses that may be written in a minute, over all pools.
     pub status_bytes_per_minute: u64,
     /// Seed of the random numbers in IDs. No two leaders may have the same.
@@ -112,6 +114,7 @@ impl Default for Settings {
         Self {
             released_block_grace: Some(Duration::from_hours(24)),
             agent_nodes: BTreeMap::new(),
+            finalizers: true,
             status_bytes_per_minute: STATUS_BYTES_PER_MINUTE,
             seed: fastrand::u64(..),
         }

@@ -71,7 +71,7 @@ impl Reconciler {
         let is_released = self.is_released_by_hand(node);
         let may_report_use = known.is_doubted && known.has_finalizer() && !is_released;
         let is_kept = !blocks.is_empty() || may_report_use || self.report_counts(node, known, now);
-        let finalizers = known.finalizers_for(is_kept);
+        let finalizers = known.finalizers_for(is_kept && self.settings.finalizers);
         let request = self.recovery.request_to(node).or(known.request.as_ref()).cloned();
         let is_as_wanted = blocks == known.blocks && finalizers == known.finalizers && request == known.request;
         // After a lost answer, the operator writes even an unchanged spec again. The answer shows whether the earlier write took effect.

@@ -33,6 +33,7 @@ impl Reconciler {
             absences: &self.absences,
             no_place,
             write_error: &|node| self.queue.lasting_error(node).map(str::to_owned),
+            finalizers: self.settings.finalizers,
             counts_due: task.counts_due(now.instant) && self.budget.counts_at(now.instant) <= now.instant,
             now: now.wall,
             instant: now.instant,
@@ -176,7 +177,7 @@ impl Reconciler {
             task.record.resource_version.clone_from(&version);
             task.written_at = Some(now);
             let life = &task.record.life;
-            if life.deleting || !life.is_sealed() || !life.force_release.is_empty() {
+            if life.deleting || life.is_sealed() != self.settings.finalizers || !life.force_release.is_empty() {
                 // After this status, the next decision may add or remove the finalizer, or remove node names from the force-release annotation.
                 task.due.by(now);
             }

@@ -206,6 +206,21 @@ fn finalizers_of_others_stay_and_ours_is_not_added_to_a_terminating_object() {
     assert_eq!(read(&[NODE_FINALIZER, "a/b"], true).finalizers_for(false), ["a/b"]);
 }
 
+#[test]
+fn without_finalizers_pools_and_ipam_nodes_get_none_and_lose_earlier_ones() {
+    let mut world = World::without_finalizers();
+    // The pools have a finalizer of an operator with finalizers.
+    world.list(&["n1"], &[blue(), pool_object("red", 11, 1, "{}", &Value::Null)], vec![empty("n1")]);
+    let calls = world.settle();
+    let unsealed = calls.iter().filter_map(|call| match call {
+        Command::PatchPool { pool, patch: PoolPatch::Finalizers(all), .. } => Some((pool.key.name.as_str(), all.len())),
+        _ => None,
+    });
+    assert_eq!(unsealed.collect::<BTreeMap<_, _>>(), BTreeMap::from([("blue", 0), ("red", 0)]), "{calls:#?}");
+    assert_eq!(left(&calls), [("n1", 1, false)]);
+    assert!(world.settle().is_empty(), "it is at rest");
+}
+
 /// An admin releases `n1`'s block by force, of which its agent reported three addresses when the Node left.
 fn forced_while_in_use() -> World {
     let mut world = World::new(&["n1", "n2"], &[blue()], vec![]);

@@ -52,8 +52,19 @@ impl World {
     }
 
     pub(super) fn empty() -> Self {
+        Self::with(Settings::default())
+    }
+
+    /// Leading, with an operator that sets no finalizers. Nothing is listed yet.
+    pub(super) fn without_finalizers() -> Self {
+        let mut world = Self::with(Settings { finalizers: false, ..Settings::default() });
+        world.reconciler.lead(LeaseState::default(), world.now);
+        world
+    }
+
+    fn with(settings: Settings) -> Self {
         Self {
-            reconciler: Reconciler::new(Settings::default(), Arc::new(Metrics::default())),
+            reconciler: Reconciler::new(settings, Arc::new(Metrics::default())),
             controllers: Model::default(),
             now: Instant::now(),
             version: 100,
