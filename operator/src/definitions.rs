@@ -120,14 +120,18 @@ async fn look(client: &Client) -> Result<Found, String> {
     let answer = tokio::time::timeout(ANSWER, client.request(request)).await;
     let answer = answer.map_err(|_| format!("no answer within {} s", ANSWER.as_secs()))?;
     let document: Value = answer.map_err(|error| ipam_daemon::chain(&error))?;
-    Ok(found_in(&document))
+    found_in(&document)
 }
 
 /// What each kind lacks in the OpenAPI document of the API server.
-fn found_in(document: &Value) -> Found {
+///
+/// # Errors
+/// The document has none of our kinds: it may be incomplete for a moment.
+fn found_in(document: &Value) -> Result<Found, String> {
     let no_schemas = Map::new();
     let schemas = document["components"]["schemas"].as_object().unwrap_or(&no_schemas);
     let mut all = Found::default();
+    let mut any = false;
     for definition in custom_resource_definitions() {
         let kind = definition.spec.names.kind;
         let is_of_kind = |schema: &&Value| {
@@ -141,6 +145,7 @@ fn found_in(document: &Value) -> Found {
             all.absent.push(definition.spec.names.plural);
             continue;
         };
+        any = true;
         if keeps_unknown(found) {
             continue;
         }
@@ -160,7 +165,7 @@ fn found_in(document: &Value) -> Found {
             all.lacking.push(format!("{} lacks {}{more}", definition.spec.names.plural, missing.join(", ")));
         }
     }
-    all
+    if any { Ok(all) } else { Err("no schema of our kinds".to_owned()) }
 }
 
 /// Whether the API server stores all fields, whatever the schema has.
@@ -216,14 +221,14 @@ mod tests {
     }
 
     fn lacking(document: &Value) -> Vec<String> {
-        let found = found_in(document);
+        let found = found_in(document).unwrap();
         assert_eq!(found.absent, Vec::<String>::new());
         found.lacking
     }
 
     #[test]
     fn the_definitions_of_this_version_lack_nothing() {
-        assert_eq!(found_in(&document()), Found::default());
+        assert_eq!(found_in(&document()), Ok(Found::default()));
     }
 
     #[test]
@@ -273,9 +278,10 @@ mod tests {
     fn a_kind_that_does_not_exist_is_missing_at_the_start_and_unknown_later() {
         let mut document = without("IPPool", "/properties/status/properties", "releasing");
         document["components"]["schemas"].as_object_mut().unwrap().remove("com.nvidia.nv-ipam.v1alpha1.IPAMNode");
-        let found = found_in(&document);
+        let found = found_in(&document).unwrap();
         let said = found.clone().missing().unwrap().to_string();
         assert!(said.contains("ippools lacks status.releasing, ipamnodes does not exist."), "{said}");
         assert_eq!(found.of_all_kinds(), Err("no schema of ipamnodes".to_owned()));
+        assert_eq!(found_in(&json!({})), Err("no schema of our kinds".to_owned()), "it may be incomplete");
     }
 }
