@@ -61,17 +61,17 @@ impl Definitions {
 }
 
 /// Returns the missing fields once two looks in a row miss some: of several API servers, one can have an older document for a moment.
-/// A definition that is deleted while the operator runs is no reason to end: it may be created again, and nothing is written meanwhile.
+/// A CRD that does not exist lacks no field: the operator runs on, and it may be created again.
 pub async fn lost(client: &Client) -> FieldsMissing {
     let (mut is_missing, mut is_unreadable) = (false, false);
     loop {
-        let pause = match look(client).await.and_then(Found::of_all_kinds) {
-            Ok(None) => {
+        let pause = match look(client).await {
+            Ok(found) if found.lacking.is_empty() => {
                 (is_missing, is_unreadable) = (false, false);
                 LATER
             }
-            Ok(Some(missing)) if is_missing => return missing,
-            Ok(Some(_)) => {
+            Ok(found) if is_missing => return FieldsMissing(found.lacking.join(", ")),
+            Ok(_) => {
                 is_missing = true;
                 SOON
             }
@@ -99,17 +99,11 @@ struct Found {
 }
 
 impl Found {
-    /// The missing fields and kinds.
+    /// All that is missing.
     fn missing(self) -> Option<FieldsMissing> {
         let absent = self.absent.into_iter().map(|plural| format!("{plural} does not exist"));
         let all: Vec<String> = self.lacking.into_iter().chain(absent).collect();
         (!all.is_empty()).then(|| FieldsMissing(all.join(", ")))
-    }
-
-    /// The missing fields, where all kinds exist.
-    fn of_all_kinds(self) -> Result<Option<FieldsMissing>, String> {
-        self.absent.first().map_or(Ok(()), |plural| Err(format!("no schema of {plural}")))?;
-        Ok(self.missing())
     }
 }
 
@@ -275,13 +269,13 @@ mod tests {
 
     /// NVIDIA's manifests have no IPAMNodes.
     #[test]
-    fn a_kind_that_does_not_exist_is_missing_at_the_start_and_unknown_later() {
+    fn a_kind_that_does_not_exist_is_missing_and_lacks_no_field() {
         let mut document = without("IPPool", "/properties/status/properties", "releasing");
         document["components"]["schemas"].as_object_mut().unwrap().remove("com.nvidia.nv-ipam.v1alpha1.IPAMNode");
         let found = found_in(&document).unwrap();
-        let said = found.clone().missing().unwrap().to_string();
+        assert_eq!(found.lacking, ["ippools lacks status.releasing"]);
+        let said = found.missing().unwrap().to_string();
         assert!(said.contains("ippools lacks status.releasing, ipamnodes does not exist."), "{said}");
-        assert_eq!(found.of_all_kinds(), Err("no schema of ipamnodes".to_owned()));
         assert_eq!(found_in(&json!({})), Err("no schema of our kinds".to_owned()), "it may be incomplete");
     }
 }

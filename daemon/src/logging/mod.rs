@@ -83,7 +83,7 @@ impl LogConfig {
         let verbosity = self.verbosity.max(self.vmodule.level(metadata.module_path().unwrap_or(target)));
         let ours = target.starts_with("ipam");
         if ["kube_client::client::builder", "kube_runtime::watcher"].contains(&target) && verbosity < 6 {
-            // The client logs an error line for each failed call, without naming the call. Its caller logs that.
+            // The client logs each failed call without its name, and the watcher each try of a watch. Their callers log both, once.
             return false;
         }
         let most = match (ours, verbosity) {

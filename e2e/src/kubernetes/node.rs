@@ -25,7 +25,7 @@ const READY: Duration = Duration::from_mins(1);
 /// The interface of a node on the segment that all nodes share besides their network, for secondary networks.
 pub const SECONDARY: &str = "eth1";
 
-/// The node's disk keeps here what its firmware and its kernel say of it: `system-uuid` and `boot-id`.
+/// Folder on the node's disk with its `system-uuid`, as from firmware, and its `boot-id`, as from the kernel.
 pub const IDENTITY: &str = "/opt/identity";
 
 /// What a node is made from.
@@ -180,7 +180,7 @@ fn wire(cluster: &Entrance, inside: &Entrance, plan: &Plan) -> Result<()> {
     Ok(())
 }
 
-/// What each start of the node makes anew: `/run`, and the ID of the boot. The kernel's random UUID serves as that ID.
+/// Creates what a node loses when it is switched off: `/run`, and the ID of the boot, for which a random UUID serves.
 fn boot(inside: &Entrance) -> Result<()> {
     // kubelet mounts into the node what containers mount; these mounts must reach containerd.
     inside.script(&format!(

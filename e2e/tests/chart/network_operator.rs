@@ -5,10 +5,11 @@ use std::path::PathBuf;
 
 use ipam_e2e::network_operator::{FOLDER, Policy, render};
 use ipam_e2e::{binaries, chart};
+use serde::Deserialize as _;
 use serde_json::{Value, json};
 
 use crate::dry_run::complete_plane;
-use crate::rendered::render_with;
+use crate::rendered::{only, render_with};
 
 const HEADER: &str =
     "{{- /* Rendered from charts/nv-ipam by `cargo test -p ipam-e2e --test chart`. Do not edit. */ -}}\n";
@@ -171,11 +172,34 @@ fn network_operator_manifests_are_rendered_from_the_chart() {
 #[test]
 fn network_operator_manifests_pass_a_strict_dry_run() {
     let kubectl = complete_plane().kubectl();
-    for policy in [Policy::default(), Policy { webhook: true, openshift: true, ..Policy::full() }] {
-        let text = render("kube-system", "localhost", "nv-ipam", "0", &policy).unwrap();
-        let words = ["apply", "--server-side", "--force-conflicts", "--dry-run=server", "--validate=strict", "-f", "-"];
-        let said = kubectl.run_with(&words, &text).unwrap_or_else(|error| panic!("{error:#}\n{text}"));
-        assert!(said.contains("daemonset.apps/nv-ipam-node"), "{said}");
-        assert_eq!(said.contains("validatingwebhookconfiguration"), policy.webhook, "{said}");
+    for (name, webhook, openshift) in CASES {
+        for policy in [Policy::default(), Policy::full()] {
+            let text = render("kube-system", "localhost", "nv-ipam", "0", &Policy { webhook, openshift, ..policy });
+            let text = text.unwrap();
+            let words =
+                ["apply", "--server-side", "--force-conflicts", "--dry-run=server", "--validate=strict", "-f", "-"];
+            let said = kubectl.run_with(&words, &text).unwrap_or_else(|error| panic!("{name}: {error:#}\n{text}"));
+            assert!(said.contains("daemonset.apps/nv-ipam-node"), "{name}: {said}");
+            assert_eq!(said.contains("validatingwebhookconfiguration"), webhook, "{name}: {said}");
+        }
     }
+}
+
+#[test]
+fn network_operator_manifests_take_what_the_policy_sets() {
+    let policy = Policy::full();
+    let text = render("net", "localhost", "nv-ipam", "0", &policy).unwrap();
+    let documents = serde_yaml::Deserializer::from_str(&text).map(|document| Value::deserialize(document).unwrap());
+    let objects: Vec<Value> = documents.collect();
+    let pod = |kind: &str| only(&objects, kind)["spec"]["template"]["spec"].clone();
+    for (kind, name) in [("DaemonSet", "nv-ipam-node"), ("Deployment", "nv-ipam-controller")] {
+        let (pod, wanted) = (pod(kind), &policy.resources[name]);
+        assert_eq!(pod["imagePullSecrets"], json!([{"name": "registry"}]), "{kind}");
+        let container = &pod["containers"][0];
+        assert_eq!(container["image"], "localhost/nv-ipam:0", "{kind}");
+        assert_eq!(container["resources"]["requests"], wanted["Requests"], "{kind}");
+        assert_eq!(container["resources"]["limits"], wanted["Limits"], "{kind}");
+        assert!(container["args"].as_array().unwrap().contains(&json!("--ippools-namespace=net")), "{container}");
+    }
+    assert_eq!(pod("DaemonSet")["affinity"]["nodeAffinity"], policy.node_affinity);
 }

@@ -6,10 +6,15 @@ use ipam_e2e::kubernetes::images::REPOSITORY;
 use ipam_e2e::network_operator::{Policy, render};
 use serde_json::Value;
 
-use crate::stage::{NAMESPACE, SOON, apply, ip_pool, items, stage};
+use crate::stage::{NAMESPACE as OF_THE_CHART, SOON, apply, ip_pool, items, stage};
 use crate::workload::{assert_unique, attached, delete, deployment, network, ready};
 
 const THEIRS: &str = include_str!("network-operator.yaml");
+/// The network-operator's account, and what our documentation adds to its permissions.
+const ACCOUNT: [&str; 2] =
+    [include_str!("network-operator-account.yaml"), include_str!("../../../deploy/network-operator/permissions.yaml")];
+const NAMESPACE: &str = "nvidia-network-operator";
+const AS_IT: &str = "--as=system:serviceaccount:nvidia-network-operator:network-operator";
 const CRDS: [&str; 3] = ["ippools", "cidrpools", "ipamnodes"];
 const VERSION: &str = env!("CARGO_PKG_VERSION");
 
@@ -42,7 +47,11 @@ fn disable(cluster: &Kubernetes) -> anyhow::Result<()> {
     delete_crds(cluster)?;
     ["clusterrolebinding", "clusterrole", "rolebinding", "role"].iter().try_for_each(delete)?;
     let kinds = "clusterrolebindings,clusterroles,rolebindings,roles";
-    cluster.kubectl().run(&["delete", kinds, "-A", "-l", "app.kubernetes.io/name=nv-ipam"]).map(drop)
+    cluster.kubectl().run(&["delete", kinds, "-A", "-l", "app.kubernetes.io/name=nv-ipam"])?;
+    cluster.kubectl().run(&["delete", "namespace", NAMESPACE, "--ignore-not-found", "--timeout=1m"])?;
+    let own = ["network-operator", "network-operator-nv-ipam"];
+    let words = [&["delete", "clusterrolebindings,clusterroles", "--ignore-not-found"], &own[..]].concat();
+    cluster.kubectl().run(&words).map(drop)
 }
 
 /// Disables nv-ipam when dropped, so that other tests find a cluster without it.
@@ -58,7 +67,7 @@ impl Drop for Enabled<'_> {
 /// Creates objects, and puts them in the place of those that exist, as the network-operator does.
 fn put(cluster: &Kubernetes, manifests: &str) {
     for (verb, accepted) in [("replace", "(NotFound)"), ("create", "(AlreadyExists)")] {
-        let output = cluster.kubectl().output(&[verb, "-f", "-"], manifests).unwrap();
+        let output = cluster.kubectl().output(&[verb, "-f", "-", AS_IT], manifests).unwrap();
         let said = String::from_utf8_lossy(&output.stderr).into_owned();
         let refused: Vec<&str> = said.lines().filter(|line| !line.contains(accepted)).collect();
         assert!(refused.is_empty(), "{verb}: {refused:#?}");
@@ -69,13 +78,18 @@ fn put(cluster: &Kubernetes, manifests: &str) {
 fn network_operator_manifests_name_what_they_lack_and_ours_in_their_place_work() {
     let cluster = stage();
     // Another test may have left the chart.
-    let _ = cluster.helm(&["uninstall", "nv-ipam", "--namespace", NAMESPACE, "--wait", "--timeout=3m"]);
+    let _ = cluster.helm(&["uninstall", "nv-ipam", "--namespace", OF_THE_CHART, "--wait", "--timeout=3m"]);
     delete_crds(&cluster).unwrap();
     let enabled = Enabled(&cluster);
 
     let image = format!("{REPOSITORY}:{VERSION}");
-    put(&cluster, &THEIRS.replace("IMAGE", &image));
-    apply(&cluster, &[ip_pool("theirs", 12)]);
+    let theirs = THEIRS.replace("IMAGE", &image);
+    let [account, permissions] = ACCOUNT;
+    cluster.kubectl().apply(account).unwrap();
+    cluster.kubectl().apply(&theirs).unwrap();
+    let mut pool = ip_pool("theirs", 12);
+    pool["metadata"]["namespace"] = NAMESPACE.into();
+    apply(&cluster, &[pool]);
     await_log(
         &cluster,
         "deployment/nv-ipam-controller",
@@ -86,6 +100,7 @@ fn network_operator_manifests_name_what_they_lack_and_ours_in_their_place_work()
     assert!(!operators.is_empty() && !operators.iter().any(ipam_e2e::kubernetes::is_ready), "{operators:#?}");
 
     // Ours, as the network-operator applies them: in the place of its own, with the same names.
+    cluster.kubectl().apply(permissions).unwrap();
     let ours = render(NAMESPACE, "localhost", "nv-ipam", VERSION, &Policy::default()).unwrap();
     put(&cluster, &ours);
     apply(&cluster, &[network("theirs-net", "theirs", "ippool"), deployment("theirs", 6, &["theirs-net"])]);

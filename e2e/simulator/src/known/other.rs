@@ -11,8 +11,8 @@ use crate::size::REPLICAS;
 /// The law that the Lease must record assigned blocks before an IPAMNode gets one.
 pub(super) const LEASE_FIRST: &str = "lease-says-so-first";
 
-/// The operator awaits the report of a node without a limit, although neither a restore nor a deletion of the CRDs took what a leader wrote. The node
-/// has no agent, or its Node left and does not come back.
+/// The operator awaits the report of a node without a limit, although neither a restore nor a deletion of the CRDs removed what a leader
+/// wrote. The node has no agent, or its Node left and does not come back.
 fn waits_for_a_node_without_an_agent(failure: &Failure) -> bool {
     let history = &failure.history;
     let is_without_agent = |action| matches!(action, Action::WithoutAgent { node } if names_node(failure, node));

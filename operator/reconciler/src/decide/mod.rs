@@ -245,13 +245,9 @@ fn refuse(seen: &DecisionInput<'_>, violations: &[Violation]) -> Decision {
     let before = &pool.status.summary;
     if before.observed_generation == Some(pool.generation) && stands(&before.conditions, &update, pool.generation) {
         // Its blocks stay, so the pool must stay, too. The condition comes first: it also helps where this patch is refused.
-        let seal = match (seen.finalizers, pool.life.is_sealed()) {
-            (true, false) => (!claims::gather(&pool.key, seen).0.is_empty()).then_some(MetadataPatch::Seal),
-            (false, true) => Some(MetadataPatch::Unseal),
-            _ => None,
-        };
-        if seal.is_some() {
-            return Decision { patch: seal, ..Decision::default() };
+        let patch = finalizer(seen, || !claims::gather(&pool.key, seen).0.is_empty());
+        if patch.is_some() {
+            return Decision { patch, ..Decision::default() };
         }
         // No block is released until the spec is valid. `*` does not mean nodes that leave before that.
         let releasing = pool.status.releasing.iter().map(|release| &release.claim.node);
@@ -360,6 +356,17 @@ fn conclude(
     decision
 }
 
+/// The finalizer of a pool that has blocks, or none if the operator works without finalizers. The API server accepts no new finalizer for
+/// a pool that is being deleted.
+fn finalizer(seen: &DecisionInput<'_>, has_blocks: impl FnOnce() -> bool) -> Option<MetadataPatch> {
+    let life = &seen.pool.life;
+    match (seen.finalizers, life.is_sealed()) {
+        (true, false) => (!life.deleting && has_blocks()).then_some(MetadataPatch::Seal),
+        (false, true) => Some(MetadataPatch::Unseal),
+        _ => None,
+    }
+}
+
 /// The change of metadata of a pool that is due, unless its spec is invalid. The finalizer is added before the first block is assigned, and
 /// removed when the last block is free. Both name the version of this decision, so that neither is based on an old status. The finalizer is removed only once the status shows
 /// that no node has a block. So the events about the last blocks are published while the pool exists. And a later decision about the
@@ -371,11 +378,13 @@ fn patch(
     news: status::StatusChange,
 ) -> Option<MetadataPatch> {
     let life = &seen.pool.life;
-    match (life.deleting, life.is_sealed(), plan.assignments.is_empty()) {
-        (_, true, _) if !seen.finalizers => return Some(MetadataPatch::Unseal),
-        (false, false, false) if seen.finalizers => return Some(MetadataPatch::Seal),
-        (true, true, true) => return (news != status::StatusChange::Blocks).then_some(MetadataPatch::Unseal),
-        _ => {}
+    let has_blocks = !plan.assignments.is_empty();
+    let change = finalizer(seen, || has_blocks);
+    if change.is_some() {
+        return change;
+    }
+    if life.deleting && life.is_sealed() && !has_blocks {
+        return (news != status::StatusChange::Blocks).then_some(MetadataPatch::Unseal);
     }
     if life.force_release.is_empty() || (life.force_releases_all() && releases_more(seen, plan)) {
         return None;
