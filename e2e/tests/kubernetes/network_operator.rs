@@ -46,7 +46,7 @@ fn disable(cluster: &Kubernetes) -> anyhow::Result<()> {
     ["serviceaccount", "daemonset", "deployment"].iter().try_for_each(delete)?;
     delete_crds(cluster)?;
     ["clusterrolebinding", "clusterrole", "rolebinding", "role"].iter().try_for_each(delete)?;
-    let kinds = "clusterrolebindings,clusterroles,rolebindings,roles";
+    let kinds = "clusterrolebindings,clusterroles,rolebindings,roles,validatingwebhookconfigurations";
     cluster.kubectl().run(&["delete", kinds, "-A", "-l", "app.kubernetes.io/name=nv-ipam"])?;
     cluster.kubectl().run(&["delete", "namespace", NAMESPACE, "--ignore-not-found", "--timeout=1m"])?;
     let own = ["network-operator", "network-operator-nv-ipam"];
@@ -101,7 +101,8 @@ fn network_operator_manifests_name_what_they_lack_and_ours_in_their_place_work()
 
     // Ours, as the network-operator applies them: in the place of its own, with the same names.
     cluster.kubectl().apply(permissions).unwrap();
-    let ours = render(NAMESPACE, "localhost", "nv-ipam", VERSION, &Policy::default()).unwrap();
+    let ours =
+        render(NAMESPACE, "localhost", "nv-ipam", VERSION, &Policy { webhook: true, ..Policy::default() }).unwrap();
     put(&cluster, &ours);
     apply(&cluster, &[network("theirs-net", "theirs", "ippool"), deployment("theirs", 6, &["theirs-net"])]);
     let pods = ready(&cluster, "theirs", 6);
