@@ -17,6 +17,7 @@ mod absences;
 mod bytes;
 mod earlier_state;
 mod edits;
+mod failed_writes;
 mod fence;
 mod lifetime;
 mod other_pools;

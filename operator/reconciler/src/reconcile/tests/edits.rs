@@ -48,7 +48,7 @@ fn a_new_gateway_waits_for_the_node_whose_first_entry_is_under_way() {
     assert_eq!(nodes_written(&entries).len(), 2, "the second has 192.168.0.2");
     world.version += 1;
     let after = r#"{"subnet":"192.168.0.0/28","perNodeBlockSize":3,"gateway":"192.168.0.2"}"#;
-    let edited = pool(world.version, 2, after, &super::races::status_json(&world.status()));
+    let edited = pool(world.version, 2, after, &status_json(&world.status()));
     world.tell(Observed::Pool(PoolKind::IpPool, Event::Apply(edited)));
     world.node_joins("n3");
     world.settle();

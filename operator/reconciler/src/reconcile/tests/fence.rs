@@ -1,6 +1,5 @@
 //! A block is free only when no write that was sent earlier can assign it again.
 
-use super::races::{status_json, statuses};
 use super::*;
 use crate::cluster_cache::Leaving;
 

@@ -1,6 +1,5 @@
 //! IPAMNodes from their creation to their deletion.
 
-use super::races::{leaving_since, status_json, statuses};
 use super::*;
 use crate::ipam_node::FINALIZER as NODE_FINALIZER;
 

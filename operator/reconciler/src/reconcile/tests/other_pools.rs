@@ -148,8 +148,8 @@ fn a_block_of_an_invalid_deleted_pool_serves_others() {
     world.settle();
     report(&mut world, "n1", 2);
     let invalid = r#"{"subnet":"192.168.0.0/16","perNodeBlockSize":4,"gateway":"10.9.9.9"}"#;
-    let mut leaving = pool_object("blue", 900, 2, invalid, &races::status_json(&status(&world, "blue")));
-    leaving.metadata.deletion_timestamp = races::leaving_since();
+    let mut leaving = pool_object("blue", 900, 2, invalid, &status_json(&status(&world, "blue")));
+    leaving.metadata.deletion_timestamp = leaving_since();
     world.tell(Observed::Pool(PoolKind::IpPool, Event::Apply(leaving)));
     let one_block = made("other", 901, 3, r#"{"subnet":"192.168.0.0/29","perNodeBlockSize":6}"#, &json!({}));
     world.tell(Observed::Pool(PoolKind::IpPool, Event::Apply(one_block)));

@@ -1,7 +1,7 @@
 //! Records of blocks that are lost, or from an earlier time: which reports are requested, and what waits for them.
 
 use super::other_pools::status;
-use super::races::{about_to_release, status_json, statuses};
+use super::races::about_to_release;
 use super::*;
 
 impl World {

@@ -300,3 +300,50 @@ pub(super) fn is_creation(call: &Command) -> bool {
 pub(super) fn blue() -> RawObject {
     pool_object("blue", 10, 1, SPEC, &json!({}))
 }
+
+pub(super) fn status_json(record: &StatusRecord) -> Value {
+    serde_json::to_value(record.body(PoolKind::IpPool)).unwrap()
+}
+
+impl World {
+    /// The pool's spec or status is another now.
+    pub(super) fn pool_reads(&mut self, generation: i64, spec: &str, status: &Value) {
+        self.version += 1;
+        let object = pool_object("blue", self.version, generation, spec, status);
+        self.tell(Observed::Pool(PoolKind::IpPool, Event::Apply(object)));
+    }
+
+    pub(super) fn status(&self) -> StatusRecord {
+        self.reconciler.pools[&PoolKey::new(PoolKind::IpPool, "blue")].record.status.clone()
+    }
+
+    pub(super) fn blocks(&self) -> Vec<String> {
+        self.status().allocations.iter().map(|claim| format!("{}={}", claim.node, claim.range)).collect()
+    }
+}
+
+pub(super) fn statuses(calls: &[Command]) -> Vec<&StatusRecord> {
+    let written = calls.iter().filter_map(|call| match call {
+        Command::WriteStatus { status, .. } => Some(status),
+        _ => None,
+    });
+    written.collect()
+}
+
+pub(super) fn leaving_since() -> Option<k8s_openapi::apimachinery::pkg::apis::meta::v1::Time> {
+    let text = json!({"metadata": {"deletionTimestamp": "2026-01-01T00:00:00Z"}});
+    object(&text).metadata.deletion_timestamp
+}
+
+/// An event of Node `n1`, with or without the cordon.
+pub(super) fn n1_cordoned(cordoned: bool) -> Observed {
+    let leaving = cordoned.then_some(Leaving::Cordoned);
+    Observed::Node(Event::Apply(("n1".into(), NodeMeta { leaving, ..NodeMeta::default() })))
+}
+
+impl Command {
+    /// Whether it writes an IPAMNode with a block.
+    pub(super) fn assigns(&self) -> bool {
+        matches!(self, Self::WriteIpamNode(write) if !write.action.blocks().is_empty())
+    }
+}

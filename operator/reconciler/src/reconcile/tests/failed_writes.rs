@@ -1,0 +1,199 @@
+//! Status writes that fail or whose answer is lost: whether the operator relies on them.
+
+use super::*;
+
+#[test]
+fn a_node_waits_while_a_failed_status_write_may_have_been_done() {
+    for error in [CallError::Failed("504".into()), CallError::Conflict("404".into())] {
+        let mut world = World::new(&["n1"], &[blue()], vec![]);
+        world.settle();
+        // The node is cordoned, and the status that takes its block back is written without an answer.
+        world.tell(n1_cordoned(true));
+        let write = only(world.calls());
+        assert_eq!(status_of(&write).allocations.len(), 0);
+        world.fail(write, error);
+        // The node is to be served again, and its IPAMNode is gone.
+        world.tell(n1_cordoned(false));
+        let gone = json!({"metadata": {"name": "n1", "uid": "uid-n1", "resourceVersion": "0"}});
+        world.tell(Observed::IpamNode(Event::Delete(object(&gone))));
+        // The status is right, if the write was not done. A new version makes sure that it cannot be done any more.
+        let fence = only(world.calls_after(Duration::from_secs(1)));
+        assert!(is_fence(&fence), "{fence:?}");
+        world.succeed(fence);
+        let calls = world.settle();
+        let written = nodes_written(&calls);
+        assert!(
+            matches!(written[..], [("n1", NodeAction::Create { .. }), ("n1", NodeAction::Update { .. })]),
+            "{calls:#?}"
+        );
+    }
+}
+
+#[test]
+fn a_failed_status_write_is_fenced_before_the_next() {
+    let mut world = World::new(&["n1"], &[blue()], vec![]);
+    world.settle();
+    world.tell(Observed::Node(Event::Delete(("n1".into(), NodeMeta::default()))));
+    let mut write = only(world.calls());
+    for pause in [500, 1000, 2000, 4000] {
+        assert_eq!(statuses(std::slice::from_ref(&write)).len(), 1, "{write:?}");
+        world.fail(write, CallError::Failed("504".into()));
+        assert!(world.calls_after(Duration::from_millis(pause - 1)).is_empty(), "before {pause} ms are over");
+        let fence = only(world.calls_after(Duration::from_millis(1)));
+        assert!(is_fence(&fence), "{fence:?}");
+        world.succeed(fence);
+        write = only(world.calls_after(Duration::ZERO));
+    }
+}
+
+#[test]
+fn a_node_waits_until_a_failed_status_write_cannot_arrive() {
+    let mut world = World::new(&["n1"], &[blue()], vec![]);
+    world.settle();
+    world.tell(n1_cordoned(true));
+    world.settle();
+    report(&mut world, "n1", 0);
+    world.settle();
+    world.tell(n1_cordoned(false));
+    let assign = only(world.calls());
+    world.succeed(assign);
+    // Before its IPAMNode has the block, the node is cordoned. The status that releases it is on its way for longer than the operator waits.
+    world.tell(n1_cordoned(true));
+    let release = only(world.calls());
+    let released = status_of(&release).clone();
+    world.fail(release, CallError::Failed("no answer".into()));
+    for error in ["no answer", "503"] {
+        let calls = world.calls_after(Duration::from_secs(4));
+        assert!(calls.iter().all(is_fence) && calls.len() == 1, "the block may be released: {calls:#?}");
+        for call in calls {
+            world.fail(call, CallError::Failed(error.into()));
+        }
+    }
+    // Now it arrives.
+    world.pool_reads(1, SPEC, &status_json(&released));
+    let calls = world.settle();
+    assert!(!calls.iter().any(Command::assigns), "the block is released: {calls:#?}");
+}
+
+#[test]
+fn a_failed_status_write_that_the_watch_confirms_is_the_plan_from_then_on() {
+    let mut world = World::new(&["n1"], &[blue()], vec![]);
+    world.settle();
+    world.tell(n1_cordoned(true));
+    world.settle();
+    report(&mut world, "n1", 0);
+    world.settle();
+    world.tell(n1_cordoned(false));
+    let assign = only(world.calls());
+    world.succeed(assign);
+    // Before its IPAMNode has the block, the node is cordoned. The status that releases it is written without an answer.
+    world.tell(n1_cordoned(true));
+    let release = only(world.calls());
+    let released = status_of(&release).clone();
+    assert_eq!((released.allocations.len(), released.releasing.len()), (0, 0));
+    world.fail(release, CallError::Failed("504".into()));
+    world.pool_reads(1, SPEC, &status_json(&released));
+    // Reading the version back fails, too.
+    let confirm = only(world.calls());
+    assert!(matches!(confirm, Command::Confirm { .. }), "{confirm:?}");
+    world.fail(confirm, CallError::Failed("401".into()));
+    let calls = world.calls_after(Duration::from_millis(499));
+    assert!(nodes_written(&calls).is_empty(), "the block is released: {calls:#?}");
+}
+
+#[test]
+fn a_failed_status_write_that_the_watch_shows_assigns_its_blocks() {
+    let mut world = World::new(&["n1"], &[blue()], vec![]);
+    world.settle();
+    world.tell(n1_cordoned(true));
+    world.settle();
+    report(&mut world, "n1", 0);
+    world.settle();
+    world.tell(n1_cordoned(false));
+    let assign = only(world.calls());
+    let sent = status_of(&assign).clone();
+    assert_eq!(sent.allocations.len(), 1);
+    world.fail(assign, CallError::Failed("504".into()));
+    world.pool_reads(1, SPEC, &status_json(&sent));
+    let calls = world.calls();
+    assert!(calls.iter().any(Command::assigns), "no other call comes first: {calls:#?}");
+}
+
+#[test]
+fn events_of_an_unanswered_status_write_come_once_it_is_read() {
+    let mut world = World::new(&["n1"], &[blue()], vec![]);
+    world.settle();
+    world.events();
+    for (is_cordoned, reason) in [(true, "BlocksReleasing"), (false, "BlocksAssigned")] {
+        world.tell(n1_cordoned(is_cordoned));
+        let write = only(world.calls());
+        let sent = status_of(&write).clone();
+        world.fail(write, CallError::Failed("504".into()));
+        assert_eq!(world.events(), [""; 0], "it may not have been done");
+        world.pool_reads(1, SPEC, &status_json(&sent));
+        assert_eq!(world.events(), [reason]);
+        world.settle();
+        report(&mut world, "n1", 0);
+        world.settle();
+        world.events();
+    }
+}
+
+#[test]
+fn a_refused_status_is_not_the_plan_though_the_other_write_has_its_blocks() {
+    let mut world = World::new(&["n1"], &[blue()], vec![]);
+    world.settle();
+    world.tell(n1_cordoned(true));
+    world.settle();
+    let releasing = world.status();
+    // The status that makes the block Active again meets the edit of another, which leaves the status as it is.
+    world.tell(n1_cordoned(false));
+    let activate = only(world.calls());
+    assert_eq!(status_of(&activate).allocations.len(), 1);
+    world.fail(activate, CallError::Conflict("409".into()));
+    world.pool_reads(1, SPEC, &status_json(&releasing));
+    let calls = world.poll();
+    assert!(nodes_written(&calls).is_empty(), "no status says Active: {calls:#?}");
+    let written = world.settle();
+    assert!(statuses(&written).iter().any(|status| status.allocations.len() == 1), "{written:#?}");
+}
+
+#[test]
+fn a_release_goes_on_after_a_status_whose_answer_was_lost() {
+    let mut world = World::new(&["n1", "n2"], &[blue()], vec![]);
+    world.settle();
+    world.tell(n1_cordoned(true));
+    world.settle();
+    // The agent of n1 reports while a status is written in which only a count of n2 is new.
+    report(&mut world, "n2", 1);
+    let status = only(world.calls_after(Duration::from_secs(1)));
+    report(&mut world, "n1", 0);
+    let sent = status_json(status_of(&status));
+    world.fail(status, CallError::Failed("connection reset".into()));
+    world.pool_reads(1, SPEC, &sent);
+    for _ in 0..3 {
+        world.settle();
+        if world.reconciler.ipam_nodes.get("n1").is_some_and(|known| !known.blocks.is_empty()) {
+            report(&mut world, "n1", 0);
+        }
+    }
+    assert!(world.status().releasing.is_empty(), "{:?}", world.status().releasing);
+}
+
+#[test]
+fn a_block_whose_release_is_reported_before_its_status_is_answered_becomes_free() {
+    let mut world = World::new(&["n1"], &[blue()], vec![]);
+    world.settle();
+    world.tell(n1_cordoned(true));
+    world.settle();
+    // n1 is to have its block again, and then is not, before its IPAMNode is written.
+    world.tell(n1_cordoned(false));
+    let assigns = only(world.calls_after(Duration::from_secs(1)));
+    world.succeed(assigns);
+    world.tell(n1_cordoned(true));
+    let releases = only(world.calls_after(Duration::from_secs(1)));
+    report(&mut world, "n1", 0);
+    world.succeed(releases);
+    world.settle();
+    assert!(world.status().releasing.is_empty(), "{:?}", world.status().releasing);
+}
