@@ -26,6 +26,8 @@ use serde_json::Value;
 use settings::Layers;
 
 pub use error::{CniError, Code};
+pub use ipam_node_api::v1::PoolType;
+pub use plan::{NamedPools, named_pools};
 pub use settings::{CONF_FILE, Defaults};
 pub use version::{ResultForm, SpecVersion};
 

@@ -11,6 +11,7 @@ use std::time::Duration;
 
 use ipam_node_api::AgentAddress;
 use ipam_node_api::v1::{Attachment, IpamFeatures, IpamMetadata, IpamParameters, PoolType, ReleaseUnlistedRequest};
+use serde_json::Value;
 
 use crate::Command;
 use crate::environment::{Environment, Interface, PodArgs, is_identifier};
@@ -61,6 +62,32 @@ pub(crate) struct Input<'a> {
     pub(crate) defaults: &'a Defaults,
 }
 
+/// The pools that a network configuration names.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct NamedPools {
+    /// Kind of the pools; `Unspecified` if it is invalid.
+    pub pool_type: PoolType,
+    /// Their names.
+    pub names: Vec<String>,
+    /// Errors in the configuration, in the words of ADD. Each begins with the path of its field.
+    pub errors: Vec<String>,
+}
+
+/// Reads which pools ADD would use with `config`, without the conf file of a node. `network` is the name of the network if `config` has none.
+pub fn named_pools(config: &Value, network: &str) -> NamedPools {
+    let (root, defaults) = (Field::document("", config), Defaults::default());
+    let layers = Layers::new(root.object("ipam", &mut Mistakes::default()), None);
+    let input = Input { environment: Environment(&[]), config: &root, layers: &layers, defaults: &defaults };
+    let mut reading = Reading::new(&input);
+    let network = if root.get("name").is_present() { reading.network_name() } else { network };
+    reading.settings(&mut Mistakes::default());
+    reading.cni_args();
+    let (names, pool_type) = reading.pools(network);
+    let mut errors = reading.config;
+    errors.append(reading.comfort);
+    NamedPools { pool_type, names, errors: errors.into_iter().collect() }
+}
+
 /// Reads the version of the configuration, and refuses one that is not spoken or does not have the command.
 pub(crate) fn version(config: &Field<'_>, command: Command) -> Result<SpecVersion, CniError> {
     let mut mistakes = Mistakes::default();
@@ -82,15 +109,10 @@ pub(crate) fn version(config: &Field<'_>, command: Command) -> Result<SpecVersio
 
 /// Makes the plan for `command`, or names everything that is wrong.
 pub(crate) fn plan(command: Command, input: &Input<'_>) -> Result<Plan, CniError> {
-    let mut reading =
-        Reading { input, environment: Mistakes::default(), config: Mistakes::default(), comfort: Mistakes::default() };
+    let mut reading = Reading::new(input);
     let network = reading.network_name();
-    let _ = input.config.object("ipam", &mut reading.config);
-    input.layers.check_conf_dir(&mut reading.comfort);
     let mut overlooked = Mistakes::default();
-    let (_, _) = input.layers.log(input.defaults, &mut reading.comfort, &mut overlooked);
-    let timeout = input.layers.timeout(input.defaults, &mut reading.comfort);
-    let agent = input.layers.agent(input.defaults, &mut reading.config);
+    let (timeout, agent) = reading.settings(&mut overlooked);
     let action = match command {
         Command::Add => reading.add(network),
         Command::Check => reading.check(network),
@@ -119,6 +141,20 @@ struct Reading<'a> {
 }
 
 impl<'a> Reading<'a> {
+    fn new(input: &'a Input<'a>) -> Self {
+        Self { input, environment: Mistakes::default(), config: Mistakes::default(), comfort: Mistakes::default() }
+    }
+
+    /// What every command reads: how long a call may take, and where the agent is.
+    fn settings(&mut self, overlooked: &mut Mistakes) -> (Duration, Option<AgentAddress>) {
+        let input = self.input;
+        let _ = input.config.object("ipam", &mut self.config);
+        input.layers.check_conf_dir(&mut self.comfort);
+        let (_, _) = input.layers.log(input.defaults, &mut self.comfort, overlooked);
+        let timeout = input.layers.timeout(input.defaults, &mut self.comfort);
+        (timeout, input.layers.agent(input.defaults, &mut self.config))
+    }
+
     /// The environment's mistakes give the code when there are any, as the specification has a code for them alone.
     fn mistakes(self) -> Result<(), CniError> {
         let code = match (self.environment.is_empty(), self.config.is_empty()) {

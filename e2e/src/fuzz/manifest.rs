@@ -16,6 +16,8 @@ pub(super) fn run(data: &[u8]) {
         namespace: is_thorough.then(|| "kube-system".to_owned()),
         nodes: PLANNED.clone().filter(|_| is_thorough),
         explain: is_thorough,
+        only_pools: is_thorough,
+        ..Options::default()
     };
     let report = validate([("fuzz", data)], &options);
     assert_eq!(report, validate([("fuzz", data)], &options), "the same file is judged in two ways");

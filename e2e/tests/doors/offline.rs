@@ -6,11 +6,12 @@ use std::collections::BTreeMap;
 use std::fs;
 use std::path::Path;
 use std::process::Command;
+use std::sync::Arc;
 
 use ipam_core::{AdviceCode, Reason};
 use ipam_e2e::cases::{Case, Refusal, Warning, load};
 use ipam_e2e::{binaries, child};
-use ipam_validate::{Nodes, Options, PoolReport, validate};
+use ipam_validate::{Live, Nodes, Options, PoolReport, validate};
 use serde_json::{Value, json};
 
 use crate::objects;
@@ -60,6 +61,33 @@ fn validate_gives_every_case_the_verdict_that_files_show() {
     assert_none(&wrong);
 }
 
+/// With `--against` the command sees the cluster, too: the pools as they are, and the reports of agents.
+fn against(case: &Case) -> Verdict {
+    let nodes = Nodes::from_file("fleet", list(&objects::nodes()).as_bytes()).unwrap();
+    let ipam_nodes = objects::told(case).into_iter().map(|(name, told)| objects::ipam_node(&name, &[told]));
+    let pools = case.others.iter().map(objects::other).chain(objects::old(case));
+    let mut live: Vec<Value> = pools.chain(ipam_nodes).collect();
+    for object in &mut live {
+        object["metadata"]["namespace"] = "kube-system".into();
+    }
+    let live = Live::read("live", list(&live).as_bytes(), Some(&nodes)).unwrap();
+    // The other cases have no verdict on the nodes.
+    let nodes = case.fleet.then_some(nodes);
+    let options = Options { nodes, against: Some(Arc::new(live)), ..Options::default() };
+    let report = validate([(&*case.name, objects::new(case).to_string().as_bytes())], &options);
+    let pool = report.pools.last().unwrap();
+    let refused = pool.problems.iter().map(|one| Refusal { field: one.field.clone(), reason: one.reason.to_string() });
+    let warned = pool.warnings.iter().map(|one| Warning { field: one.field.clone(), code: one.code.clone() });
+    Verdict { refused: refused.collect(), warned: warned.collect() }
+}
+
+#[test]
+fn validate_against_the_cluster_gives_every_case_its_verdict() {
+    let cases = load().unwrap().into_iter();
+    let wrong: Vec<String> = cases.filter_map(|case| disagreement(&case, expected(&case), against(&case))).collect();
+    assert_none(&wrong);
+}
+
 /// An edit that moves no block, but takes an address in use that lies outside of its node's block. No plan shows that.
 const OUTSIDE_ITS_BLOCK: &str = "shrink of the subnet away from an address asked for by name";
 
@@ -99,7 +127,7 @@ fn the_plan_shows_which_blocks_an_edit_of_addresses_in_use_moves() {
             continue;
         }
         let (pool, plan) = planned(&case);
-        assert!(pool.is_fine(), "{}: files show no use: {:?}", case.title(), pool.problems);
+        assert!(pool.is_valid(), "{}: files show no use: {:?}", case.title(), pool.problems);
         let has_moved = |(node, block): (&String, &String)| {
             let block = block.split_once(" via ").map_or(block.as_str(), |(prefix, _)| prefix);
             plan.get(node).is_none_or(|share| share != block)
@@ -138,7 +166,7 @@ fn printed(cases: &[(String, &Case)], node_list: Option<&Path>) -> BTreeMap<Stri
     let wanted = i32::from(cases.iter().any(is_refused));
     assert_eq!(output.status.code(), Some(wanted), "{}", String::from_utf8_lossy(&output.stderr));
     let report: Value = serde_json::from_slice(&output.stdout).unwrap();
-    assert_eq!((&report["strays"], &report["skipped"]), (&json!([]), &json!(0)));
+    assert_eq!((&report["unrecognized"], &report["skipped"]), (&json!([]), &json!(0)));
     let pools = report["pools"].as_array().unwrap().iter();
     // Of a namespace the last pool counts.
     pools.map(|pool| (pool["namespace"].as_str().unwrap().to_owned(), told(pool))).collect()
@@ -147,7 +175,7 @@ fn printed(cases: &[(String, &Case)], node_list: Option<&Path>) -> BTreeMap<Stri
 fn told(pool: &Value) -> Verdict {
     let text = |value: &Value| value.as_str().unwrap().to_owned();
     let each = |list: &str| pool[list].as_array().unwrap().clone().into_iter();
-    let refused = each("problems").map(|one| Refusal { field: text(&one["field"]), reason: text(&one["reason"]) });
+    let refused = each("errors").map(|one| Refusal { field: text(&one["field"]), reason: text(&one["reason"]) });
     let warned = each("warnings").map(|one| Warning { field: text(&one["field"]), code: text(&one["code"]) });
     Verdict { refused: refused.collect(), warned: warned.collect() }
 }

@@ -7,22 +7,22 @@ use assert_cmd::Command;
 use serde_json::Value;
 use tempfile::TempDir;
 
-use crate::{ip_pool, output, retold};
+use crate::{ip_pool, network, output, retold};
 
-struct Ran {
-    code: Option<i32>,
-    out: String,
-    err: String,
+pub(crate) struct Ran {
+    pub(crate) code: Option<i32>,
+    pub(crate) out: String,
+    pub(crate) err: String,
 }
 
-fn run(folder: &Path, args: &[&str], input: &str) -> Ran {
+pub(crate) fn run(folder: &Path, args: &[&str], input: &str) -> Ran {
     let mut command = Command::new(env!("CARGO_BIN_EXE_ipam-controller"));
     let output = output(command.current_dir(folder).arg("validate").args(args).write_stdin(input));
     let text = |bytes: Vec<u8>| String::from_utf8(bytes).unwrap();
     Ran { code: output.status.code(), out: text(output.stdout), err: text(output.stderr) }
 }
 
-fn good(name: &str, net: u8) -> String {
+pub(crate) fn good(name: &str, net: u8) -> String {
     ip_pool(name, &format!("{{subnet: 10.{net}.0.0/24, perNodeBlockSize: 4}}"))
 }
 
@@ -45,7 +45,7 @@ fn what_cannot_be_read_is_named_and_the_rest_is_judged() {
     let folder = TempDir::new().unwrap();
     fs::write(folder.path().join("bad.yaml"), ip_pool("b", "{}")).unwrap();
     let ran = run(folder.path(), &["none.yaml", "bad.yaml"], "");
-    assert!(ran.err.contains("cannot read none.yaml"), "{}", ran.err);
+    assert!(ran.err.contains("none.yaml: cannot be read: "), "{}", ran.err);
     assert!(ran.out.contains("bad.yaml:4:1") && ran.out.contains("spec.subnet"), "{}", ran.out);
 }
 
@@ -60,7 +60,7 @@ fn folders_are_read_as_kubectl_reads_them() {
     }
     std::os::unix::fs::symlink(".", folder.path().join("deep/loop")).unwrap();
     let flat = run(folder.path(), &["."], "");
-    assert_eq!((flat.code, flat.out.lines().last()), (Some(0), Some("2 pools: 2 fine, 0 refused")));
+    assert_eq!((flat.code, flat.out.lines().last()), (Some(0), Some("2 pools: 2 valid, 0 invalid")));
     let deep = run(folder.path(), &["-R", "."], "");
     assert_eq!(deep.code, Some(1));
     assert!(deep.out.contains("./deep/d.json:1:1: document 1: kind: is required"), "{}", deep.out);
@@ -101,8 +101,9 @@ fn what_is_named_and_holds_nothing_is_told_unless_it_says_so_itself() {
         (&["."], "", &[]),
     ] {
         let ran = run(folder.path(), args, input);
-        let told: Vec<_> = ran.err.lines().filter_map(|line| line.split_once("no IPPool or CIDRPool in ")).collect();
-        let told: Vec<&str> = told.into_iter().map(|(_, file)| file).collect();
+        let told: Vec<_> = ran.err.lines().filter_map(|line| line.strip_suffix(": has no document")).collect();
+        let told: Vec<&str> =
+            told.into_iter().filter_map(|line| line.rsplit_once(": ")).map(|(_, file)| file).collect();
         assert_eq!((told, ran.code), (lacking.to_vec(), Some(if lacking.is_empty() { 0 } else { 2 })), "{args:?}");
     }
 }
@@ -122,18 +123,20 @@ fn the_operators_own_help_names_the_subcommand() {
     assert!(String::from_utf8_lossy(&help.stdout).contains("validate FILE"));
 }
 
-/// Pools of every fate: fine, surprising, wrong, wrong in very many places, in a list, without room for all nodes; an object
-/// of another kind; and a document that is no object.
+/// Pools of every fate: valid, surprising, wrong, wrong in very many places, in a list, without room for all nodes; an object
+/// of another kind; two networks, one of which names a pool that does not exist; and a document that is no object.
 fn every_fate() -> String {
     let wrong = vec!["{startIP: a, endIP: b}"; 600].join(", ");
     [
-        good("fine", 1),
+        good("valid", 1),
         ip_pool("surprising", "{subnet: 10.2.0.0/24, perNodeBlockSize: 4, colour: red}"),
         ip_pool("wrong", "{}"),
         ip_pool("very-wrong", &format!("{{subnet: 10.3.0.0/24, perNodeBlockSize: 4, exclusions: [{wrong}]}}")),
         format!("apiVersion: v1\nkind: List\nitems:\n- {}\n", ip_pool("listed", "{}").trim_end().replace('\n', "\n  ")),
         crate::cidr_pool("routed", "{cidr: 10.4.0.0/24, perNodeNetworkPrefix: 24, gatewayIndex: 1}"),
         "apiVersion: v1\nkind: ConfigMap\nmetadata: {name: c}\n".to_owned(),
+        network("typo", r#"{"ipam": {"type": "nv-ipam", "poolName": "vaild"}}"#),
+        network("broken", r#"{"ipam": {"type": "nv-ipam", "poolType": "pool"}}"#),
         "7\n".to_owned(),
     ]
     .join("---\n")
@@ -147,11 +150,11 @@ fn json_says_all_that_the_text_says() {
     let json = run(folder.path(), &[&args[..], &["-o", "json"]].concat(), &every_fate());
     assert_eq!((text.code, json.code), (Some(1), Some(1)));
     let report: Value = serde_json::from_str(&json.out).unwrap();
-    assert_eq!(report["fine"], false);
+    assert_eq!(report["valid"], false);
     let retold = retold::lines(&report);
     let lines: Vec<&str> = text.out.lines().collect();
     assert_eq!(lines, retold.iter().map(String::as_str).collect::<Vec<_>>());
-    for part in ["item 0", "warning: ", "more mistakes", "no block is left", "gateway 10.4.0.1", "not understood"] {
+    for part in ["item 0", "warning: ", "more errors", "no block is left", "gateway 10.4.0.1", "not recognized"] {
         assert!(text.out.contains(part), "{part:?} is not in the text: {}", text.out);
     }
 }

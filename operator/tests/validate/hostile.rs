@@ -10,7 +10,7 @@ const GOOD: &str = "{subnet: 192.168.0.0/16, perNodeBlockSize: 4}";
 
 fn refused(bytes: &[u8], message: &str) {
     let report = validate([("p.yaml", bytes)], &Options::default());
-    assert!(!report.is_fine());
+    assert!(!report.is_valid());
     assert!(words(&report).contains(message), "{:.300} lacks {message:?}", words(&report));
 }
 
@@ -56,7 +56,7 @@ fn aliases_and_merges_that_mean_well_are_read_as_kubectl_does() {
     let text = "apiVersion: nv-ipam.nvidia.com/v1alpha1\nkind: IPPool\nmetadata: {name: &n p, labels: {a: *n}}\n\
         spec: {<<: {subnet: 10.0.0.0/24, perNodeBlockSize: 0}, perNodeBlockSize: 4}\n";
     let report = judged(text);
-    assert!(report.is_fine() && report.pools[0].name == "p", "{}", words(&report));
+    assert!(report.is_valid() && report.pools[0].name == "p", "{}", words(&report));
 }
 
 #[test]
@@ -90,7 +90,7 @@ fn a_byte_order_mark_and_carriage_returns_change_nothing() {
 fn nothing_at_all_is_no_pool_and_no_error() {
     for text in ["", "\n", "---\n", "# nothing\n---\n...\n", "null\n", "\u{feff}"] {
         let report = judged(text);
-        assert!(report.is_fine() && report.pools.is_empty() && report.skipped == 0, "{text:?}: {}", words(&report));
+        assert!(report.is_valid() && report.pools.is_empty() && report.skipped == 0, "{text:?}: {}", words(&report));
     }
 }
 
@@ -130,7 +130,7 @@ fn of_very_many_mistakes_the_first_are_told_and_the_others_counted() {
 fn yaml_in_braces_is_read_and_broken_json_is_told_as_json() {
     let braces =
         format!("{{apiVersion: nv-ipam.nvidia.com/v1alpha1, kind: IPPool, metadata: {{name: p}}, spec: {GOOD}}}");
-    assert!(judged(&braces).is_fine());
+    assert!(judged(&braces).is_valid());
     let report = validate([("p.json", b"{\"a\": 1,\n  \"b\": }".as_slice())], &Options::default());
     assert!(
         words(&report).starts_with("p.json:2:8: document 1: does not read as JSON: expected value"),

@@ -3,14 +3,18 @@
 
 #![expect(clippy::unwrap_used, reason = "a test fails by panicking")]
 
+mod against;
 mod command;
 mod golden;
 mod hostile;
 mod large;
 mod memory;
+mod networks;
 mod nodes;
+mod outputs;
 mod retold;
 mod rules;
+mod selection;
 
 use std::os::unix::process::ExitStatusExt as _;
 use std::process::Output;
@@ -59,6 +63,13 @@ fn words(report: &Report) -> String {
 /// A manifest of an IPPool with this spec, in YAML flow style.
 fn ip_pool(name: &str, spec: &str) -> String {
     format!("apiVersion: nv-ipam.nvidia.com/v1alpha1\nkind: IPPool\nmetadata: {{name: {name}}}\nspec: {spec}\n")
+}
+
+/// A NetworkAttachmentDefinition with this configuration.
+fn network(name: &str, config: &str) -> String {
+    format!(
+        "apiVersion: k8s.cni.cncf.io/v1\nkind: NetworkAttachmentDefinition\nmetadata: {{name: {name}}}\nspec: {{config: '{config}'}}\n"
+    )
 }
 
 fn cidr_pool(name: &str, spec: &str) -> String {

@@ -69,5 +69,5 @@ fn no_plan_is_made_for_a_pool_with_a_mistake_even_if_the_rest_of_it_would_do() {
     let options = Options { nodes: Nodes::numbered(3).ok(), ..Options::default() };
     let text = ip_pool("p", "{subnet: 10.0.0.0/24, perNodeBlockSize: 4, nodeSelector: {nodeSelectorTerms: [7]}}");
     let report = validate([("p.yaml", text.as_bytes())], &options);
-    assert!(!report.is_fine() && report.pools[0].nodes.is_none() && report.pools[0].warnings.is_empty());
+    assert!(!report.is_valid() && report.pools[0].nodes.is_none() && report.pools[0].warnings.is_empty());
 }

@@ -7,8 +7,9 @@ const MOST: usize = 50;
 
 /// All lines of the text.
 pub(crate) fn lines(report: &Value) -> Vec<String> {
-    let mut lines: Vec<String> = list(&report["strays"]).iter().map(stray).collect();
+    let mut lines: Vec<String> = list(&report["unrecognized"]).iter().map(stray).collect();
     lines.extend(list(&report["pools"]).iter().flat_map(pool));
+    lines.extend(list(&report["networks"]).iter().flat_map(network));
     lines.push(summary(report));
     lines
 }
@@ -39,10 +40,20 @@ fn document(origin: &Value) -> String {
 }
 
 fn stray(stray: &Value) -> String {
-    let problem = &stray["problem"];
+    let problem = &stray["error"];
     let field = if text(&problem["field"]).is_empty() { "" } else { &format!("{}: ", text(&problem["field"])) };
     let (file, message) = (text(&stray["file"]), text(&problem["message"]));
     format!("{file}:{}: {}: {field}{message}", place(problem), document(stray))
+}
+
+fn network(network: &Value) -> Vec<String> {
+    let name = format!("NetworkAttachmentDefinition {}/{}", text(&network["namespace"]), text(&network["name"]));
+    let said = |one: &Value, marker: &str| {
+        let (file, document) = (text(&network["file"]), document(network));
+        format!("{file}:{}: {document}, {name}: {marker}{}: {}", place(one), text(&one["field"]), text(&one["message"]))
+    };
+    let errors = list(&network["errors"]).iter().map(|error| said(error, ""));
+    errors.chain(list(&network["warnings"]).iter().map(|warning| said(warning, "warning: "))).collect()
 }
 
 fn pool(pool: &Value) -> Vec<String> {
@@ -53,11 +64,11 @@ fn pool(pool: &Value) -> Vec<String> {
         assert!(!text(&one["reason"]).is_empty() || !text(&one["code"]).is_empty(), "no word for it: {one}");
         format!("{file}:{}: {whose}: {marker}{}: {}", place(one), text(&one["field"]), text(&one["message"]))
     };
-    let problems = list(&pool["problems"]);
+    let problems = list(&pool["errors"]);
     let mut lines: Vec<String> = problems.iter().take(MOST).map(|problem| said(problem, "")).collect();
-    let untold = count(&pool["untold"]) + problems.len().saturating_sub(MOST);
+    let untold = count(&pool["moreErrors"]) + problems.len().saturating_sub(MOST);
     if untold > 0 {
-        let more = counted(untold, "more mistake", "more mistakes");
+        let more = counted(untold, "more error", "more errors");
         lines.push(format!("{file}:{}: {whose}: and {more}", place(pool)));
     }
     lines.extend(list(&pool["warnings"]).iter().map(|warning| said(warning, "warning: ")));
@@ -86,16 +97,26 @@ fn fit(fit: &Value, whose: &str) -> Vec<String> {
 
 fn summary(report: &Value) -> String {
     let pools = list(&report["pools"]);
-    let refused = pools.iter().filter(|pool| !list(&pool["problems"]).is_empty()).count();
-    let problems: usize = pools.iter().map(|pool| list(&pool["problems"]).len() + count(&pool["untold"])).sum();
+    let refused = pools.iter().filter(|pool| !list(&pool["errors"]).is_empty()).count();
+    let problems: usize = pools.iter().map(|pool| list(&pool["errors"]).len() + count(&pool["moreErrors"])).sum();
     let warnings: usize = pools.iter().map(|pool| list(&pool["warnings"]).len()).sum();
+    let networks = list(&report["networks"]);
+    let sum = |list_of: &str| networks.iter().map(|network| list(&network[list_of]).len()).sum::<usize>();
+    let wrong = networks.iter().filter(|network| !list(&network["errors"]).is_empty()).count();
+    let networks = format!(
+        "; {}: {} valid, {wrong} invalid ({}, {})",
+        counted(networks.len(), "network", "networks"),
+        networks.len() - wrong,
+        counted(sum("errors"), "error", "errors"),
+        counted(sum("warnings"), "warning", "warnings"),
+    );
     format!(
-        "{}: {} fine, {refused} refused ({}, {}); {} not understood; {} of other kinds skipped",
+        "{}: {} valid, {refused} invalid ({}, {}){networks}; {} not recognized; {} of other kinds skipped",
         counted(pools.len(), "pool", "pools"),
         pools.len() - refused,
-        counted(problems, "mistake", "mistakes"),
+        counted(problems, "error", "errors"),
         counted(warnings, "warning", "warnings"),
-        counted(list(&report["strays"]).len(), "document", "documents"),
+        counted(list(&report["unrecognized"]).len(), "document", "documents"),
         counted(count(&report["skipped"]), "object", "objects"),
     )
 }

@@ -15,7 +15,7 @@ fn the_examples_are_fine() {
         let bytes = std::fs::read(&path).unwrap();
         let options = Options { strict: true, ..Options::default() };
         let report = validate([(path.to_str().unwrap(), bytes.as_slice())], &options);
-        assert!(report.is_fine() && report.pools.len() == 1, "{}", words(&report));
+        assert!(report.is_valid() && report.pools.len() == 1, "{}", words(&report));
         seen += 1;
     }
     assert!(seen >= 10, "only {seen} examples");
@@ -83,8 +83,8 @@ fn numbers_beyond_the_type_are_out_of_range_and_fractions_no_numbers_of_nodes() 
         &[("spec.perNodeNetworkPrefix", "OutOfRange"), ("spec.gatewayIndex", "Malformed")],
     );
     // JSON has one kind of numbers: the API server takes these for 100 and 24.
-    assert!(judged(&ip_pool("p", "{subnet: 10.0.0.0/16, perNodeBlockSize: 1e2}")).is_fine());
-    assert!(judged(&cidr_pool("p", "{cidr: 10.0.0.0/16, perNodeNetworkPrefix: 24.0}")).is_fine());
+    assert!(judged(&ip_pool("p", "{subnet: 10.0.0.0/16, perNodeBlockSize: 1e2}")).is_valid());
+    assert!(judged(&cidr_pool("p", "{cidr: 10.0.0.0/16, perNodeNetworkPrefix: 24.0}")).is_valid());
 }
 
 #[test]
@@ -97,7 +97,7 @@ fn lists_longer_than_the_schema_allows_are_judged_all_the_same() {
 #[test]
 fn names_are_those_that_the_api_server_and_cni_take() {
     for good in ["a", "a-b.c", "0", &"a".repeat(253)] {
-        assert!(judged(&ip_pool(&format!("'{good}'"), GOOD)).is_fine(), "{good}");
+        assert!(judged(&ip_pool(&format!("'{good}'"), GOOD)).is_valid(), "{good}");
     }
     for bad in ["A", "a_b", "-a", "a-", "a..b", "a b", "ä", &"a".repeat(254)] {
         has(&judged(&ip_pool(&format!("'{bad}'"), GOOD)), &[("metadata.name", "Malformed")]);
@@ -119,7 +119,7 @@ fn metadata_is_judged_as_the_api_server_does() {
         &[("metadata.labels.a b", "Malformed"), ("metadata.labels.d", "Malformed")],
     );
     has(&judged(&with("{generateName: 'P-'}")), &[("metadata.name", "Malformed")]);
-    assert!(judged(&with("{generateName: 'p-'}")).is_fine());
+    assert!(judged(&with("{generateName: 'p-'}")).is_valid());
     has(&judged(&with("text")), &[("metadata", "Malformed")]);
 }
 
@@ -127,7 +127,7 @@ fn metadata_is_judged_as_the_api_server_does() {
 fn a_field_that_nobody_knows_is_a_warning_and_strictly_a_mistake() {
     let text = ip_pool("p", "{subnet: 10.0.0.0/24, perNodeBlockSize: 4, gatway: 10.0.0.1}") + "Spec: {}\n";
     let report = judged(&text);
-    assert!(report.is_fine());
+    assert!(report.is_valid());
     let codes: Vec<_> = report.pools[0].warnings.iter().map(|w| (w.field.as_str(), w.code.as_str())).collect();
     assert_eq!(codes, [("spec.gatway", "UnknownField"), ("Spec", "UnknownField")]);
     assert!(report.pools[0].warnings[0].message.ends_with("did you mean gateway?"));
@@ -151,7 +151,7 @@ fn booleans_are_those_that_kubectl_reads() {
     for on in ["y", "on", "Yes", "true"] {
         has(&judged(&ip_pool("p", &spec(on))), &[("spec.defaultGateway", "Conflict")]);
     }
-    assert!(judged(&ip_pool("p", &spec("off"))).is_fine());
+    assert!(judged(&ip_pool("p", &spec("off"))).is_valid());
     has(&judged(&ip_pool("p", &spec("'true'"))), &[("spec.defaultGateway", "Malformed")]);
     let selector = "{subnet: 10.0.0.0/24, perNodeBlockSize: 4, nodeSelector: {nodeSelectorTerms: [{matchExpressions:
         [{key: a, operator: In, values: [on, 5]}]}]}}";
@@ -166,7 +166,7 @@ fn other_kinds_are_skipped_and_a_slip_in_ours_is_not() {
     let text = "apiVersion: v1\nkind: Pod\n---\napiVersion: crd.projectcalico.org/v1\nkind: IPPool\n---\n\
         apiVersion: nv-ipam.nvidia.com/v1alpha1\nkind: IPAMNode\n";
     let report = judged(text);
-    assert!(report.is_fine() && report.pools.is_empty());
+    assert!(report.is_valid() && report.pools.is_empty());
     assert_eq!(report.skipped, 3);
     for (text, field, reason) in [
         ("apiVersion: nv-ipam.nvidia.com/v1alpha1\nkind: IpPool\n", "kind", "Unsupported"),
@@ -231,7 +231,7 @@ fn one_name_in_two_places_is_a_mistake_unless_kind_or_namespace_differ() {
         cidr_pool("p", "{cidr: 10.1.0.0/24, perNodeNetworkPrefix: 28}"),
         format!("{other}spec: {{subnet: 10.0.0.0/24, perNodeBlockSize: 4}}\n"),
     ];
-    assert!(judged(&text.join("---\n")).is_fine());
+    assert!(judged(&text.join("---\n")).is_valid());
     let again = ip_pool("p", "{subnet: 10.2.0.0/24, perNodeBlockSize: 4}");
     let report = validate([("a.yaml", text[0].as_bytes()), ("b.yaml", again.as_bytes())], &Options::default());
     has(&report, &[("metadata.name", "Duplicate")]);
@@ -265,9 +265,9 @@ fn pools_that_share_addresses_are_told_of_unless_both_allow_it_or_live_apart() {
     assert!(told.message.contains("a.yaml:1:1") && told.place.line == 4, "{}", words(&report));
     has(&found(&annotated(first.clone()), &second), &[("spec.cidr", "Overlap")]);
     has(&found(&first, &annotated(second.clone())), &[("spec.cidr", "Overlap")]);
-    assert!(found(&annotated(first.clone()), &annotated(second.clone())).is_fine());
+    assert!(found(&annotated(first.clone()), &annotated(second.clone())).is_valid());
     let apart = second.replace("name: b", "name: b, namespace: other");
-    assert!(found(&first, &apart).is_fine());
+    assert!(found(&first, &apart).is_valid());
     // The namespace that a manifest leaves out is the pools' namespace.
     let named = second.replace("name: b", "name: b, namespace: kube-system");
     has(&found(&first, &named), &[("spec.cidr", "Overlap")]);
@@ -289,7 +289,7 @@ fn an_overlap_is_seen_also_when_the_rest_of_the_pool_is_wrong() {
 fn what_works_but_surprises_is_a_warning_at_its_line() {
     let spec = "\n  subnet: 192.168.3.4/24\n  perNodeBlockSize: 100\n  gateway: 192.168.3.1\n  defautGateway: true";
     let report = judged(&ip_pool("p", spec));
-    assert!(report.is_fine(), "{}", words(&report));
+    assert!(report.is_valid(), "{}", words(&report));
     let warnings: Vec<_> =
         report.pools[0].warnings.iter().map(|warning| (warning.code.as_str(), warning.place.line)).collect();
     for expected in [("HostBits", 5), ("GatewayInBlock", 7), ("DeprecatedField", 8)] {

@@ -1,46 +1,70 @@
-//! The command line of `validate`, the files that it names, and the exit status: 0 if every pool is valid, 1 if something is
-//! rejected, 2 if the command line is invalid, a file cannot be read, or an argument has no documents.
+//! The command line of `validate`, and the exit status: 0 if everything is valid, 1 if something is invalid, 2 if the command
+//! line is invalid, a file cannot be read, or pools are required and there are none.
 
-use std::collections::BTreeMap;
-use std::ffi::{OsStr, OsString};
-use std::fs::{self, File};
-use std::io::{self, Read, Write};
+use std::collections::BTreeSet;
+use std::ffi::OsString;
+use std::io::{self, Write};
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
+use std::sync::Arc;
 
 use clap::{Parser, ValueEnum};
+use glob::Pattern;
+use ipam_core::AdviceCode;
+use ipam_core::hint::nearest;
 
-use super::{Judge, MAX_BYTES, Nodes, Options, human};
+use super::files::{Selection, is_stdin, read};
+use super::tree::Limits;
+use super::{Judge, Live, Nodes, Options, Report, WARNING_CODES, github, human, sarif};
 
 /// Name of the subcommand.
 pub const NAME: &str = "validate";
-
-/// Most manifests that are collected from folders. A folder with more is likely named by mistake.
-const MAX_FILES: usize = 100_000;
 
 /// Check manifests of IPPools and CIDRPools as the API server, the webhook and the operator would, without a cluster
 #[derive(Parser, Debug)]
 #[command(name = "ipam-controller validate", bin_name = "ipam-controller validate")]
 #[command(
-    after_help = "Exit status: 0 all pools are valid, 1 something is refused, 2 invalid flags, or a FILE that cannot be read or has \
-                  no document. A FILE with other kinds alone, or with an empty list, is valid."
+    after_help = "Exit status: 0 everything is valid, 1 something is invalid, 2 invalid flags, a FILE that cannot be read or has no \
+                  document, or no pool with --require-pools. A FILE with other kinds alone, or with an empty list, is valid."
 )]
+#[expect(clippy::struct_excessive_bools, reason = "each is a flag of the command line")]
 struct Flags {
     /// Manifests: files, folders (their .yaml, .yml and .json files), or - for standard input
-    #[arg(required = true, value_name = "FILE")]
+    #[arg(required_unless_present = "filename", value_name = "FILE")]
     files: Vec<PathBuf>,
+    /// The same as FILE, as kubectl has it; can be repeated
+    #[arg(short, long, value_name = "FILE")]
+    filename: Vec<PathBuf>,
     /// Read subfolders, too
     #[arg(short = 'R', long)]
     recursive: bool,
+    /// Leave out files and folders, as in .gitignore: by name, or by path if PATTERN has a slash; can be repeated
+    #[arg(long, value_name = "PATTERN")]
+    exclude: Vec<String>,
+    /// Skip documents that are no Kubernetes objects, unless their file names the API group of pools
+    #[arg(long)]
+    only_pools: bool,
+    /// Exit with status 2 if no pool is given
+    #[arg(long)]
+    require_pools: bool,
     /// Refuse unknown fields, instead of warning
     #[arg(long)]
     strict: bool,
+    /// Exit with status 1 if there is a warning
+    #[arg(long)]
+    warnings_as_errors: bool,
+    /// Leave out warnings with these codes; with commas, or repeated
+    #[arg(long, value_name = "CODE", value_delimiter = ',')]
+    ignore: Vec<String>,
     /// Format of the output
     #[arg(short, long, value_enum, default_value_t = Output::Text)]
     output: Output,
     /// Namespace in which the operator serves pools; the default of manifests without a namespace
     #[arg(long, value_name = "NAMESPACE")]
     ippools_namespace: Option<String>,
+    /// Compare with the pools of a cluster: the output of "kubectl get ippools,cidrpools,ipamnodes -A -o yaml", or - for standard input
+    #[arg(long, value_name = "FILE")]
+    against: Option<PathBuf>,
     /// Print how many of N nodes would get a block
     #[arg(long, value_name = "N", conflicts_with = "node_list")]
     nodes: Option<usize>,
@@ -53,12 +77,23 @@ struct Flags {
     explain: bool,
 }
 
+impl Flags {
+    /// The files of both forms.
+    fn arguments(&self) -> Vec<PathBuf> {
+        self.files.iter().chain(&self.filename).cloned().collect()
+    }
+}
+
 #[derive(Clone, Copy, PartialEq, Eq, Debug, ValueEnum)]
 enum Output {
     /// A line for each error
     Text,
     /// One JSON object
     Json,
+    /// SARIF 2.1.0, for code scanning
+    Sarif,
+    /// Commands of GitHub Actions, which show each error beside its line
+    Github,
 }
 
 /// Runs the subcommand; `args` are those after its name.
@@ -69,10 +104,9 @@ pub fn main(args: impl IntoIterator<Item = OsString>) -> ExitCode {
         Err(usage) => return ipam_daemon::print_usage(&usage),
     };
     match run(&flags, &mut io::stdout().lock()) {
-        Ok(Verdict { readable: false, .. }) => ExitCode::from(2),
-        Ok(Verdict { fine, .. }) => ExitCode::from(u8::from(!fine)),
-        Err(mistakes) => {
-            complain(&mistakes);
+        Ok(status) => ExitCode::from(status),
+        Err(errors) => {
+            complain(&errors);
             ExitCode::from(2)
         }
     }
@@ -82,54 +116,72 @@ fn complain(what: &str) {
     drop(writeln!(io::stderr(), "ipam-controller validate: {what}"));
 }
 
-struct Verdict {
-    fine: bool,
-    readable: bool,
-}
-
-fn run(flags: &Flags, out: &mut impl Write) -> Result<Verdict, String> {
-    let options = options(flags)?;
+/// Validates and prints. Returns the exit status.
+fn run(flags: &Flags, out: &mut impl Write) -> Result<u8, String> {
+    let (options, excluded) = options(flags)?;
     let mut judge = Judge::new(&options);
-    let readable = judge_all(flags, &mut judge);
+    judge_all(flags, &excluded, &mut judge);
     let report = judge.finish();
-    let text = match flags.output {
-        Output::Json => serde_json::to_string_pretty(&report).map_err(|error| error.to_string())? + "\n",
-        Output::Text => {
-            let mut text = String::new();
-            human::write(&report, &mut text).map_err(|error| error.to_string())?;
-            text
-        }
-    };
+    for error in &report.errors {
+        complain(
+            &error.file.as_ref().map_or_else(|| error.message.clone(), |file| format!("{file}: {}", error.message)),
+        );
+    }
+    let text = printed(&report, flags.output).map_err(|error| error.to_string())?;
     out.write_all(text.as_bytes()).and_then(|()| out.flush()).map_err(|error| format!("cannot write: {error}"))?;
-    Ok(Verdict { fine: report.is_fine(), readable })
+    Ok(match (report.errors.is_empty(), report.is_valid()) {
+        (false, _) => 2,
+        (true, false) => 1,
+        (true, true) => 0,
+    })
 }
 
-/// Passes all files to `judge`. Returns whether everything that the command line names could be read and has a document.
-fn judge_all(flags: &Flags, judge: &mut Judge<'_>) -> bool {
-    let mut readable = true;
-    let mut unreadable = |path: &Path, error: &io::Error| {
-        readable = false;
-        complain(&format!("cannot read {}: {error}", path.display()));
-    };
-    // Documents read for each argument. Some files of a folder may be empty.
-    let mut documents: BTreeMap<usize, usize> = BTreeMap::new();
-    for (named, path) in files(flags, &mut unreadable) {
-        match read(&path) {
-            Ok(bytes) => *documents.entry(named).or_default() += judge.add(&path.to_string_lossy(), &bytes),
-            Err(error) => unreadable(&path, &error),
+fn printed(report: &Report, output: Output) -> Result<String, Box<dyn std::error::Error>> {
+    let mut text = String::new();
+    match output {
+        Output::Text => human::write(report, &mut text)?,
+        Output::Json => text = serde_json::to_string_pretty(report)? + "\n",
+        Output::Sarif => text = serde_json::to_string_pretty(&sarif::log(report))? + "\n",
+        Output::Github => github::write(report, &mut text)?,
+    }
+    Ok(text)
+}
+
+/// Passes all files to `judge`, and what cannot be read.
+fn judge_all(flags: &Flags, excluded: &[Pattern], judge: &mut Judge<'_>) {
+    let arguments = flags.arguments();
+    let mut unreadable = Vec::new();
+    let selection = Selection { recursive: flags.recursive, excluded };
+    let files = selection.files(&arguments, &mut |path, error| {
+        unreadable.push((path.to_string_lossy().into_owned(), format!("cannot be read: {error}")));
+    });
+    // Documents in the files of each argument that has any. Some files of a folder may be empty.
+    let mut documents = vec![None; arguments.len()];
+    for file in files {
+        match read(&file.path, Limits::MANIFEST) {
+            Ok(bytes) => {
+                let count = judge.add(&file.path.to_string_lossy(), &bytes);
+                if let Some(documents) = documents.get_mut(file.argument) {
+                    *documents = Some(documents.unwrap_or(0) + count);
+                }
+            }
+            Err(error) => {
+                unreadable.push((file.path.to_string_lossy().into_owned(), format!("cannot be read: {error}")));
+            }
         }
     }
-    for (named, path) in flags.files.iter().enumerate() {
-        if documents.get(&named) == Some(&0) {
-            readable = false;
-            complain(&format!("no IPPool or CIDRPool in {}", path.display()));
+    for (path, documents) in arguments.iter().zip(documents) {
+        if documents == Some(0) && !flags.only_pools {
+            unreadable.push((path.to_string_lossy().into_owned(), "has no document".to_owned()));
         }
     }
-    readable
+    for (file, message) in unreadable {
+        judge.add_error(Some(file), message);
+    }
 }
 
 /// Parses the flags, or returns all errors in them.
-fn options(flags: &Flags) -> Result<Options, String> {
+fn options(flags: &Flags) -> Result<(Options, Vec<Pattern>), String> {
     let mut wrong = Vec::new();
     let mut nodes = None;
     if let Some(count) = flags.nodes {
@@ -147,84 +199,65 @@ fn options(flags: &Flags) -> Result<Options, String> {
         wrong.push(format!("--ippools-namespace {namespace:?} {why}"));
     }
     let lists = flags.node_list.iter().filter(|list| *list == "-").count();
-    if flags.files.iter().filter(|file| is_stdin(file)).count() + lists > 1 {
-        wrong.push("- stands twice, but standard input can be read once".to_owned());
+    let files = flags.arguments();
+    let inputs = files.iter().chain(&flags.against).filter(|file| is_stdin(file)).count() + lists;
+    if inputs > 1 {
+        wrong.push(format!("- stands {inputs} times, but standard input can be read once"));
     }
-    let namespace = flags.ippools_namespace.clone();
-    if wrong.is_empty() {
-        Ok(Options { strict: flags.strict, namespace, nodes, explain: flags.explain })
-    } else {
-        Err(wrong.join("; "))
+    let mut excluded = Vec::new();
+    for text in &flags.exclude {
+        let pattern = Pattern::new(text.strip_suffix('/').unwrap_or(text));
+        excluded.extend(pattern.map_err(|why| wrong.push(format!("--exclude {text:?} must be a pattern: {why}"))));
     }
+    wrong.extend(flags.ignore.iter().filter_map(|code| unknown_code(code)));
+    let mut against = None;
+    // Another wrong flag is cheaper to find than a large file is to read.
+    if let Some(path) = flags.against.as_ref().filter(|_| inputs <= 1) {
+        let live = read_live(path, nodes.as_ref());
+        against = live.map_err(|why| wrong.push(format!("--against {}: {why}", path.display()))).ok();
+    }
+    if !wrong.is_empty() {
+        return Err(wrong.join("; "));
+    }
+    let options = Options {
+        strict: flags.strict,
+        namespace: flags.ippools_namespace.clone(),
+        nodes,
+        explain: flags.explain,
+        only_pools: flags.only_pools,
+        require_pools: flags.require_pools,
+        warnings_are_errors: flags.warnings_as_errors,
+        ignored: flags.ignore.iter().cloned().collect(),
+        against: against.map(Arc::new),
+    };
+    Ok((options, excluded))
+}
+
+/// What is wrong with the code of a warning, if it does not exist.
+fn unknown_code(code: &str) -> Option<String> {
+    let codes: BTreeSet<&str> = AdviceCode::ALL.iter().map(|code| code.as_str()).chain(WARNING_CODES).collect();
+    if codes.contains(code) {
+        return None;
+    }
+    let hint = match nearest(code, codes.iter().copied()) {
+        Some(near) => format!("did you mean {near}?"),
+        None => format!("must be one of {}", codes.into_iter().collect::<Vec<_>>().join(", ")),
+    };
+    Some(format!("--ignore {code:?} is not the code of a warning; {hint}"))
+}
+
+fn read_live(path: &Path, nodes: Option<&Nodes>) -> Result<Live, String> {
+    let bytes = read(path, Limits::CLUSTER).map_err(|error| format!("cannot be read: {error}"))?;
+    Live::read(&path.to_string_lossy(), &bytes, nodes)
 }
 
 /// Reads the file if one of that name exists, else parses a list of names.
 fn node_list(list: &str) -> Result<Nodes, String> {
-    match read(Path::new(list)) {
+    match read(Path::new(list), Limits::CLUSTER) {
         // It may be a pipe, which can be opened only once.
         Ok(bytes) => Nodes::from_file(list, &bytes),
         Err(error) if error.kind() != io::ErrorKind::NotFound => Err(error.to_string()),
         Err(_) if list.contains('/') => Err("there is no file of this name".to_owned()),
         Err(_) => Nodes::named(list),
     }
-}
-
-fn is_stdin(path: &Path) -> bool {
-    path == Path::new("-")
-}
-
-/// The content of a file, or one byte more than `MAX_BYTES`, which shows that it is too large.
-fn read(path: &Path) -> io::Result<Vec<u8>> {
-    let limit = u64::try_from(MAX_BYTES).unwrap_or(u64::MAX).saturating_add(1);
-    let mut bytes = Vec::new();
-    if is_stdin(path) {
-        io::stdin().lock().take(limit).read_to_end(&mut bytes)?;
-    } else {
-        File::open(path)?.take(limit).read_to_end(&mut bytes)?;
-    }
-    Ok(bytes)
-}
-
-/// All files of the command line and its folders, ordered by argument and then by name. Each has the index of its argument.
-fn files(flags: &Flags, complain: &mut impl FnMut(&Path, &io::Error)) -> Vec<(usize, PathBuf)> {
-    let mut found = Vec::new();
-    let mut named = Vec::new();
-    for (place, path) in flags.files.iter().enumerate() {
-        if !is_stdin(path) && path.is_dir() {
-            let before = found.len();
-            folder(path, flags.recursive, &mut found, complain);
-            if found.len() == before {
-                complain(path, &io::Error::new(io::ErrorKind::NotFound, "there is no .yaml, .yml or .json file in it"));
-            }
-        } else {
-            found.push(path.clone());
-        }
-        named.resize(found.len(), place);
-    }
-    named.into_iter().zip(found).collect()
-}
-
-fn folder(path: &Path, recursive: bool, found: &mut Vec<PathBuf>, complain: &mut impl FnMut(&Path, &io::Error)) {
-    let entries = match fs::read_dir(path).and_then(Iterator::collect::<io::Result<Vec<_>>>) {
-        Ok(entries) => entries,
-        Err(error) => return complain(path, &error),
-    };
-    let mut paths: Vec<_> = entries.into_iter().map(|entry| entry.path()).collect();
-    paths.sort();
-    for path in paths {
-        if found.len() >= MAX_FILES {
-            return complain(&path, &io::Error::other("there are too many files"));
-        }
-        // Symbolic links to folders are not followed, because they may form a loop.
-        let is_folder = path.is_dir();
-        if is_folder && recursive && !path.is_symlink() {
-            folder(&path, recursive, found, complain);
-        } else if !is_folder && is_manifest(&path) {
-            found.push(path);
-        }
-    }
-}
-
-fn is_manifest(path: &Path) -> bool {
-    path.extension().and_then(OsStr::to_str).is_some_and(|extension| matches!(extension, "yaml" | "yml" | "json"))
 }

@@ -2,36 +2,37 @@
 
 use std::rc::Rc;
 
-use super::tree::{Node, Place, Unread};
-use super::{MAX_BYTES, json, yaml};
+use super::tree::{Limits, Node, Place, Unread};
+use super::{json, yaml};
 
 const START: Place = Place { line: 1, column: 1 };
 
 /// Calls `each` with every document of a file, or with the error of an invalid one.
-pub(super) fn read(file: &str, bytes: &[u8], mut each: impl FnMut(Result<Rc<Node>, Unread>)) {
-    let text = match text(bytes) {
+pub(super) fn read(file: &str, bytes: &[u8], limits: Limits, mut each: impl FnMut(Result<Rc<Node>, Unread>)) {
+    let text = match text(bytes, limits) {
         Ok(text) => text,
         Err(unread) => return each(Err(unread)),
     };
     if !text.trim_start().starts_with('{') {
-        return yaml::documents(text, each);
+        return yaml::documents(text, limits, each);
     }
     // What begins like JSON may still be YAML in braces.
-    let not_json = match json::documents(text) {
+    let not_json = match json::documents(text, limits) {
         Ok(documents) => return documents.into_iter().for_each(|document| each(Ok(document))),
         Err(unread) => unread,
     };
-    if is_json(file) { each(Err(not_json)) } else { yaml::documents(text, each) }
+    if is_json(file) { each(Err(not_json)) } else { yaml::documents(text, limits, each) }
 }
 
 fn is_json(file: &str) -> bool {
     std::path::Path::new(file).extension().is_some_and(|extension| extension.eq_ignore_ascii_case("json"))
 }
 
-fn text(bytes: &[u8]) -> Result<&str, Unread> {
+fn text(bytes: &[u8], limits: Limits) -> Result<&str, Unread> {
     let refuse = |at: usize, message: String| Err(Unread { at: place(bytes, at), message });
-    if bytes.len() > MAX_BYTES {
-        let message = format!("is larger than {} MiB, which is all that is read of a file; split it", MAX_BYTES >> 20);
+    if bytes.len() > limits.bytes {
+        let message =
+            format!("is larger than {} MiB, which is all that is read of a file; split it", limits.bytes >> 20);
         return Err(Unread { at: START, message });
     }
     if bytes.starts_with(&[0xff, 0xfe]) || bytes.starts_with(&[0xfe, 0xff]) {

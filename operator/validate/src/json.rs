@@ -8,11 +8,11 @@ use serde::Deserialize;
 use serde::de::{Deserializer, MapAccess, Visitor};
 use serde_json::value::RawValue;
 
-use super::tree::{MAX_DEPTH, MAX_NODES, Member, Node, Place, Unread, Value};
+use super::tree::{Limits, MAX_DEPTH, Member, Node, Place, Unread, Value};
 
 /// Parses all values in `text`, which may follow each other as for `kubectl`.
-pub(super) fn documents(text: &str) -> Result<Vec<Rc<Node>>, Unread> {
-    let mut reader = Reader { lines: Lines::new(text), nodes: 0 };
+pub(super) fn documents(text: &str, limits: Limits) -> Result<Vec<Rc<Node>>, Unread> {
+    let mut reader = Reader { lines: Lines::new(text), nodes: 0, most: limits.values };
     let values = serde_json::Deserializer::from_str(text).into_iter::<&RawValue>();
     values.map(|value| reader.tree(value.map_err(|error| unread(&error))?, 0)).collect()
 }
@@ -20,6 +20,7 @@ pub(super) fn documents(text: &str) -> Result<Vec<Rc<Node>>, Unread> {
 struct Reader<'a> {
     lines: Lines<'a>,
     nodes: usize,
+    most: usize,
 }
 
 impl Reader<'_> {
@@ -27,8 +28,8 @@ impl Reader<'_> {
         let text = raw.get();
         let at = self.lines.place(text);
         self.nodes += 1;
-        if self.nodes > MAX_NODES {
-            return Err(Unread { at, message: format!("the file has more than {MAX_NODES} values; split it") });
+        if self.nodes > self.most {
+            return Err(Unread { at, message: format!("the file has more than {} values; split it", self.most) });
         }
         if depth > MAX_DEPTH {
             let message = format!("more than {MAX_DEPTH} lists and objects stand in each other");

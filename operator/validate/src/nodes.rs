@@ -5,7 +5,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use ipam_core::{names, plan::NodeRef};
 
 use super::documents;
-use super::tree::{Node, shortened};
+use super::tree::{Limits, Node, shortened};
 
 /// Most nodes that are planned for.
 pub const MAX_NODES: usize = 100_000;
@@ -53,7 +53,7 @@ impl Nodes {
     pub fn from_file(file: &str, bytes: &[u8]) -> Result<Self, String> {
         let mut list = List::default();
         let mut are_objects = false;
-        documents::read(file, bytes, |document| match document {
+        documents::read(file, bytes, Limits::CLUSTER, |document| match document {
             Ok(node) if node.get("kind").is_some() => {
                 are_objects = true;
                 list.object(&node);

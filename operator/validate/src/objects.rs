@@ -12,6 +12,10 @@ use super::tree::{Node, Value, shortened};
 pub(super) enum Object<'a> {
     /// A pool.
     Pool(PoolKind, &'a Node),
+    /// A network of Multus, which may name pools.
+    Network(&'a Node),
+    /// The blocks of a node.
+    IpamNode(&'a Node),
     /// An object of another kind, which is not validated.
     Other,
     /// An object that may be a pool, but cannot be identified, with the error.
@@ -97,6 +101,12 @@ fn unnamed(node: &Node, told: Told<'_>) -> Problem {
     Problem { field: field.to_owned(), reason, message, place: node.locate(field) }
 }
 
+/// Whether an object without `kind` or `apiVersion` may be a pool: the other of the two names one.
+pub(super) fn may_be_a_pool(node: &Node) -> bool {
+    let text = |name| node.get(name).and_then(Node::text).unwrap_or_default();
+    group(text("apiVersion")) == GROUP || PoolKind::from_kind(text("kind")).is_some()
+}
+
 fn example(field: &str) -> String {
     if field == "kind" { "IPPool or CIDRPool".to_owned() } else { format!("{GROUP}/{VERSION}") }
 }
@@ -111,6 +121,9 @@ fn classify<'a>(node: &'a Node, api_version: &str, kind: &str) -> Object<'a> {
         Object::Stray(node, Problem { field: field.to_owned(), reason: Reason::Unsupported, message, place })
     };
     let pool = PoolKind::from_kind(kind);
+    if group(api_version) == "k8s.cni.cncf.io" && kind == "NetworkAttachmentDefinition" {
+        return Object::Network(node);
+    }
     if group(api_version) != GROUP {
         let near = group(api_version).is_empty() || nearest(group(api_version), [GROUP]).is_some();
         return match pool.filter(|_| near) {
@@ -121,7 +134,7 @@ fn classify<'a>(node: &'a Node, api_version: &str, kind: &str) -> Object<'a> {
         };
     }
     if kind == "IPAMNode" {
-        return Object::Other;
+        return Object::IpamNode(node);
     }
     let Some(pool) = pool else {
         let meant = nearest(kind, ["IPPool", "CIDRPool"]).unwrap_or("IPPool or CIDRPool");

@@ -75,11 +75,11 @@ pub struct Share {
     pub addresses: i64,
 }
 
-/// Plans `pool` for `nodes`. If the user has named the nodes, they keep the blocks in the manifest's status.
-pub(super) fn fit(spec: &PoolSpec, pool: &Pool, object: &Node, nodes: &Nodes, explain: bool) -> Fit {
+/// Plans `pool` for `nodes`. If the user has named the nodes, they keep the blocks that they have by `claims`.
+pub(super) fn fit(spec: &PoolSpec, pool: &Pool, claims: Vec<Claim>, nodes: &Nodes, explain: bool) -> Fit {
     let for_all = (!nodes.labels_are_known()).then(|| without_selector(spec, pool)).flatten();
     let pool = for_all.as_ref().unwrap_or(pool);
-    let given = if nodes.are_real() { claims(pool, object) } else { Vec::new() };
+    let given = if nodes.are_real() { claims } else { Vec::new() };
     let nodes: Vec<NodeRef<'_>> = nodes.refs().collect();
     let selected = nodes.iter().filter(|node| pool.selects(node.name, node.labels)).count();
     let made = plan(pool, &nodes, &given, &|_| Usage::Unknown);
@@ -114,7 +114,8 @@ fn without_selector(spec: &PoolSpec, pool: &Pool) -> Option<Pool> {
     Pool::parse(&pool.key().name, &spec).ok()
 }
 
-fn claims(pool: &Pool, object: &Node) -> Vec<Claim> {
+/// The blocks in the status of a manifest.
+pub(super) fn claims(pool: &Pool, object: &Node) -> Vec<Claim> {
     let allocations = object.get("status").and_then(|status| status.get("allocations"));
     let claim = |entry: &Node| {
         let text = |name| entry.get(name).and_then(Node::text);

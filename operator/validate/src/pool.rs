@@ -17,6 +17,11 @@ use super::{MAX_TOLD, Options, plan};
 /// Longest message, in characters. A value may be a megabyte long.
 const MAX_MESSAGE: usize = 1_000;
 
+/// The code of the warning about a field that the API server would drop.
+pub(super) const UNKNOWN_FIELD: &str = "UnknownField";
+/// The code of the warning about a pool in a namespace that is not served.
+pub(super) const OTHER_NAMESPACE: &str = "OtherNamespace";
+
 /// A pool that was validated by itself.
 pub(super) struct Judged {
     pub(super) origin: Origin,
@@ -51,20 +56,33 @@ pub(super) fn judge(kind: PoolKind, object: &Node, origin: Origin, options: &Opt
     warnings.extend(elsewhere(&metadata, object, options));
     let (pool, violations) = core(kind, &metadata.name, value);
     let network = pool.as_ref().and_then(|(spec, _)| network(spec));
-    let problems = united(&found, violations, object);
+    let mut problems = united(&found, violations, object);
     let mut nodes = None;
+    let key = PoolKey::new(kind, metadata.name);
+    let namespace = metadata.namespace.unwrap_or_else(|| options.default_namespace().to_owned());
+    let allow_overlap = metadata.allow_overlap;
     // A spec with an error may still parse, with stand-ins for its invalid values. Such a spec gets no advice.
     if let (Some((spec, Some(pool))), true) = (&pool, problems.is_empty()) {
-        let advice =
-            advice(spec, pool, options).into_iter().chain(advise_annotation(metadata.allow_overlap.as_deref()));
-        warnings.extend(advice.map(|advice| placed(advice, object)));
-        nodes = options.nodes.as_ref().map(|nodes| plan::fit(spec, pool, object, nodes, options.explain));
+        let mut advice = advice(spec, pool, options);
+        advice.extend(advise_annotation(allow_overlap.as_deref()));
+        let live = options.against.as_deref();
+        if let Some((displaced, left_out)) = live.and_then(|live| live.judge_edit(&namespace, &key, spec, pool)) {
+            problems.extend(displaced.iter().map(|violation| located(violation, object)));
+            advice.extend(left_out);
+        }
+        warnings.extend(advice.into_iter().map(|advice| placed(advice, object)));
+        let live = live.and_then(|live| live.pool(&namespace, &key));
+        nodes = options.nodes.as_ref().map(|nodes| {
+            let claims = live.map_or_else(|| plan::claims(pool, object), |live| live.claims.clone());
+            plan::fit(spec, pool, claims, nodes, options.explain)
+        });
     }
+    warnings.retain(|warning| !options.ignored.contains(&warning.code));
     Judged {
         problems,
-        key: PoolKey::new(kind, metadata.name),
-        namespace: metadata.namespace.unwrap_or_else(|| options.default_namespace().to_owned()),
-        allows_overlap: OverlapCandidate::allows(metadata.allow_overlap.as_deref()),
+        key,
+        namespace,
+        allows_overlap: OverlapCandidate::allows(allow_overlap.as_deref()),
         name_at: object.locate("metadata.name"),
         network_at: object.locate(network_field(kind)),
         origin,
@@ -99,7 +117,7 @@ fn set_aside_unknown(found: &mut Vec<Finding>, strict: bool) -> Vec<Warning> {
         .into_iter()
         .map(|Finding { problem: Problem { field, message, place, .. }, .. }| Warning {
             field,
-            code: "UnknownField".to_owned(),
+            code: UNKNOWN_FIELD.to_owned(),
             message,
             place,
         })
@@ -110,7 +128,7 @@ fn elsewhere(metadata: &Metadata, object: &Node, options: &Options) -> Option<Wa
     let (served, given) = (options.namespace.as_deref()?, metadata.namespace.as_deref()?);
     (served != given).then(|| Warning {
         field: "metadata.namespace".to_owned(),
-        code: "OtherNamespace".to_owned(),
+        code: OTHER_NAMESPACE.to_owned(),
         message: format!("{:?} is not {served:?}, the only namespace in which pools are served", shortened(given)),
         place: object.locate("metadata.namespace"),
     })

@@ -6,30 +6,132 @@ use serde::{Serialize, Serializer};
 
 use super::tree::Place;
 
+/// The version of the program.
+pub(super) const VERSION: &str = env!("CARGO_PKG_VERSION");
+
 /// The result for all sources.
 #[derive(Clone, PartialEq, Debug, Default)]
 pub struct Report {
+    /// Why something could not be validated: a file that cannot be read, or one without documents.
+    pub errors: Vec<RunError>,
     /// Pools, in the order of files and documents.
     pub pools: Vec<PoolReport>,
+    /// NetworkAttachmentDefinitions that use nv-ipam, in the order of files and documents.
+    pub networks: Vec<NetworkReport>,
     /// Documents that cannot be parsed, and objects that may be pools.
     pub strays: Vec<Stray>,
     /// Number of objects of other kinds, which were not validated.
     pub skipped: usize,
+    /// Whether a warning makes the result invalid.
+    pub warnings_are_errors: bool,
 }
 
 impl Report {
-    /// Whether there are no errors. Warnings do not count.
-    pub fn is_fine(&self) -> bool {
-        self.strays.is_empty() && self.pools.iter().all(PoolReport::is_fine)
+    /// Whether there are no errors. Warnings count only if they are errors.
+    pub fn is_valid(&self) -> bool {
+        let warnings = || self.findings().into_iter().any(|finding| !finding.is_error);
+        self.errors.is_empty()
+            && self.strays.is_empty()
+            && self.pools.iter().all(PoolReport::is_valid)
+            && self.networks.iter().all(|network| network.problems.is_empty())
+            && !(self.warnings_are_errors && warnings())
     }
+
+    /// All errors and warnings about objects: documents first that are not recognized, then pools, then networks.
+    pub fn findings(&self) -> Vec<Finding<'_>> {
+        let strays = self.strays.iter().map(|stray| Finding::error(&stray.origin, String::new(), &stray.problem));
+        let pools = self.pools.iter().flat_map(|pool| {
+            let of = Subject { origin: &pool.origin, name: pool.title() };
+            of.findings(&pool.problems, &pool.warnings)
+        });
+        let networks = self.networks.iter().flat_map(|network| {
+            let of = Subject { origin: &network.origin, name: network.title() };
+            of.findings(&network.problems, &network.warnings)
+        });
+        strays.chain(pools).chain(networks).collect()
+    }
+}
+
+/// An object that has findings.
+struct Subject<'a> {
+    origin: &'a Origin,
+    name: String,
+}
+
+impl<'a> Subject<'a> {
+    fn findings(self, problems: &'a [Problem], warnings: &'a [Warning]) -> Vec<Finding<'a>> {
+        let errors = problems.iter().map(|problem| Finding::error(self.origin, self.name.clone(), problem));
+        let warnings = warnings.iter().map(|warning| Finding {
+            origin: self.origin,
+            subject: self.name.clone(),
+            field: &warning.field,
+            rule: &warning.code,
+            message: &warning.message,
+            place: warning.place,
+            is_error: false,
+        });
+        errors.chain(warnings).collect()
+    }
+}
+
+/// An error or a warning about an object, in the form that all outputs share.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub struct Finding<'a> {
+    /// Where the object was read.
+    pub origin: &'a Origin,
+    /// Kind, namespace and name of the object; empty if it is not recognized.
+    pub subject: String,
+    /// Full path of the field; empty for the object as a whole.
+    pub field: &'a str,
+    /// The reason of an error, or the code of a warning.
+    pub rule: &'a str,
+    /// The value, and what is expected instead.
+    pub message: &'a str,
+    /// The place of the field.
+    pub place: Place,
+    /// Whether it is an error.
+    pub is_error: bool,
+}
+
+impl<'a> Finding<'a> {
+    fn error(origin: &'a Origin, subject: String, problem: &'a Problem) -> Self {
+        let Problem { field, reason, message, place } = problem;
+        Self { origin, subject, field, rule: reason.as_str(), message, place: *place, is_error: true }
+    }
+
+    /// The field, if there is one, and the message.
+    pub fn field_and_message(&self) -> String {
+        if self.field.is_empty() { self.message.to_owned() } else { format!("{}: {}", self.field, self.message) }
+    }
+
+    /// The object, the field and the message.
+    pub fn text(&self) -> String {
+        if self.subject.is_empty() {
+            return self.field_and_message();
+        }
+        format!("{}: {}", self.subject, self.field_and_message())
+    }
+}
+
+/// Why something could not be validated.
+#[derive(Clone, PartialEq, Eq, Debug, Serialize)]
+pub struct RunError {
+    /// The file, as given.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub file: Option<String>,
+    /// What is wrong.
+    pub message: String,
 }
 
 impl Serialize for Report {
     fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
-        let mut report = serializer.serialize_struct("Report", 4)?;
-        report.serialize_field("fine", &self.is_fine())?;
+        let mut report = serializer.serialize_struct("Report", 7)?;
+        report.serialize_field("version", VERSION)?;
+        report.serialize_field("valid", &self.is_valid())?;
+        report.serialize_field("errors", &self.errors)?;
         report.serialize_field("pools", &self.pools)?;
-        report.serialize_field("strays", &self.strays)?;
+        report.serialize_field("networks", &self.networks)?;
+        report.serialize_field("unrecognized", &self.strays)?;
         report.serialize_field("skipped", &self.skipped)?;
         report.end()
     }
@@ -64,9 +166,10 @@ pub struct PoolReport {
     /// Its name; empty if it is missing or cannot be read.
     pub name: String,
     /// Errors, sorted by place. At most [`super::MAX_TOLD`].
+    #[serde(rename = "errors")]
     pub problems: Vec<Problem>,
     /// Number of errors beyond those.
-    #[serde(skip_serializing_if = "is_zero")]
+    #[serde(rename = "moreErrors", skip_serializing_if = "is_zero")]
     pub untold: usize,
     /// Valid settings with unexpected effects.
     pub warnings: Vec<Warning>,
@@ -77,8 +180,40 @@ pub struct PoolReport {
 
 impl PoolReport {
     /// Whether the pool has no errors.
-    pub fn is_fine(&self) -> bool {
+    pub fn is_valid(&self) -> bool {
         self.problems.is_empty()
+    }
+
+    /// Kind, namespace and name.
+    pub(super) fn title(&self) -> String {
+        if self.name.is_empty() {
+            return format!("{} without a name", self.kind);
+        }
+        format!("{} {}/{}", self.kind, self.namespace, self.name)
+    }
+}
+
+/// A NetworkAttachmentDefinition that uses nv-ipam, and the findings about it.
+#[derive(Clone, PartialEq, Debug, Serialize)]
+pub struct NetworkReport {
+    /// Where it was read.
+    #[serde(flatten)]
+    pub origin: Origin,
+    /// Its namespace; `default` if the manifest has none.
+    pub namespace: String,
+    /// Its name; empty if it is missing.
+    pub name: String,
+    /// Errors in the part of its configuration that nv-ipam reads.
+    #[serde(rename = "errors")]
+    pub problems: Vec<Problem>,
+    /// Pools that it names and that do not exist.
+    pub warnings: Vec<Warning>,
+}
+
+impl NetworkReport {
+    /// Kind, namespace and name.
+    pub(super) fn title(&self) -> String {
+        format!("NetworkAttachmentDefinition {}/{}", self.namespace, self.name)
     }
 }
 
@@ -118,6 +253,7 @@ pub struct Stray {
     #[serde(flatten)]
     pub origin: Origin,
     /// What is wrong with it.
+    #[serde(rename = "error")]
     pub problem: Problem,
 }
 

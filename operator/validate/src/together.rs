@@ -1,6 +1,6 @@
 //! Checks across pools: duplicate names, and addresses that two pools have.
 
-use std::collections::{BTreeMap, HashMap};
+use std::collections::{BTreeMap, BTreeSet, HashMap};
 
 use ipam_core::{OverlapCandidate, OverlapCandidates, PoolKey, Reason, overlap};
 
@@ -54,6 +54,18 @@ impl Together {
             });
         }
         pools.networks.insert(contender);
+    }
+}
+
+impl Together {
+    /// The names of the pools in a namespace.
+    pub(super) fn names(&self, namespace: &str) -> BTreeSet<PoolKey> {
+        self.by_namespace.get(namespace).into_iter().flat_map(|pools| pools.origins.keys().cloned()).collect()
+    }
+
+    /// The names of all pools.
+    pub(super) fn keys(&self) -> impl Iterator<Item = &PoolKey> {
+        self.by_namespace.values().flat_map(|pools| pools.origins.keys())
     }
 }
 

@@ -9,9 +9,22 @@ use serde::Serialize;
 
 /// Deepest nesting that is accepted. A pool needs 8 levels. The limit keeps recursion over a tree from overflowing the stack.
 pub(super) const MAX_DEPTH: usize = 64;
-/// Most values that one document may have, with each alias counted in full. 10,000 pools in one List need some 600,000. The
-/// limit stops a document with aliases of aliases.
-pub(super) const MAX_NODES: usize = 1_000_000;
+
+/// How much of a file is read.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Limits {
+    /// Largest file, in bytes.
+    pub(super) bytes: usize,
+    /// Most values in one document, with each alias counted in full. It stops a document with aliases of aliases.
+    pub(super) values: usize,
+}
+
+impl Limits {
+    /// For manifests. 10,000 pools in one List need some 600,000 values.
+    pub(super) const MANIFEST: Self = Self { bytes: super::MAX_BYTES, values: 1_000_000 };
+    /// For what kubectl prints of a cluster. 5,000 nodes with 8 pools need about a million values.
+    pub(super) const CLUSTER: Self = Self { bytes: 256 << 20, values: 10_000_000 };
+}
 
 /// A place in a file.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug, Serialize)]
@@ -102,6 +115,22 @@ impl Node {
 
     pub(super) fn text(&self) -> Option<&str> {
         if let Value::Text(text) = &self.value { Some(text) } else { None }
+    }
+
+    /// The value as JSON. A number that JSON cannot have becomes null.
+    pub(super) fn json(&self) -> serde_json::Value {
+        match &self.value {
+            Value::Null => serde_json::Value::Null,
+            Value::Bool(value, _) => (*value).into(),
+            Value::Int(number) => match i64::try_from(*number) {
+                Ok(number) => number.into(),
+                Err(_) => serde_json::Number::from_i128(*number).map_or(serde_json::Value::Null, Into::into),
+            },
+            Value::Float(number, _) => (*number).into(),
+            Value::Text(text) => text.as_ref().into(),
+            Value::List(items) => items.iter().map(|item| item.json()).collect(),
+            Value::Map(members) => members.iter().map(|member| (member.name.to_string(), member.node.json())).collect(),
+        }
     }
 
     /// The place of the value at a path such as `exclusions[2].endIP`. For a missing value it is the place of its nearest

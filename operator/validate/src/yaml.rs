@@ -7,10 +7,10 @@ use std::rc::Rc;
 use granit_parser::{Event, Marker, Parser, ScalarStyle, ScanError, Span, StrInput, Tag};
 
 use super::scalar;
-use super::tree::{MAX_DEPTH, MAX_NODES, Member, Node, Place, Unread, Value};
+use super::tree::{Limits, MAX_DEPTH, Member, Node, Place, Unread, Value};
 
 /// Parses all documents in `text`, in order. Empty ones are omitted.
-pub(super) fn documents(text: &str, mut each: impl FnMut(Result<Rc<Node>, Unread>)) {
+pub(super) fn documents(text: &str, limits: Limits, mut each: impl FnMut(Result<Rc<Node>, Unread>)) {
     if let Some(unread) = directive(text) {
         each(Err(unread));
     }
@@ -18,7 +18,7 @@ pub(super) fn documents(text: &str, mut each: impl FnMut(Result<Rc<Node>, Unread
     options.set_emit_comments(false);
     let mut parser = Parser::new_from_str_with_options(text, options);
     loop {
-        match next_document(&mut parser) {
+        match next_document(&mut parser, limits) {
             Ok(Some(node)) if node.value == Value::Null => {}
             Ok(Some(node)) => each(Ok(node)),
             Ok(None) => return,
@@ -45,7 +45,7 @@ fn directive(text: &str) -> Option<Unread> {
 
 type Source<'a> = Parser<'a, StrInput<'a>>;
 
-fn next_document(parser: &mut Source<'_>) -> Result<Option<Rc<Node>>, Unread> {
+fn next_document(parser: &mut Source<'_>, limits: Limits) -> Result<Option<Rc<Node>>, Unread> {
     loop {
         match next(parser)? {
             Some((Event::StreamEnd, _)) | None => return Ok(None),
@@ -53,7 +53,7 @@ fn next_document(parser: &mut Source<'_>) -> Result<Option<Rc<Node>>, Unread> {
             Some(_) => {}
         }
     }
-    let mut builder = Builder::default();
+    let mut builder = Builder { most: limits.values, ..Builder::default() };
     loop {
         match next(parser)? {
             Some((Event::DocumentEnd, _)) | None => return Ok(builder.root),
@@ -96,6 +96,7 @@ struct Builder {
     anchors: HashMap<usize, Rc<Node>>,
     /// Number of values so far, with each alias counted in full.
     nodes: usize,
+    most: usize,
 }
 
 impl Builder {
@@ -126,9 +127,9 @@ impl Builder {
 
     fn count(&mut self, more: usize, at: Place) -> Result<(), Unread> {
         self.nodes = self.nodes.saturating_add(more);
-        if self.nodes > MAX_NODES {
-            let message =
-                format!("the document has more than {MAX_NODES} values, aliases resolved; split it into several");
+        if self.nodes > self.most {
+            let most = self.most;
+            let message = format!("the document has more than {most} values, aliases resolved; split it into several");
             return Err(Unread { at, message });
         }
         Ok(())
@@ -240,21 +241,9 @@ fn too_deep(at: Place) -> Unread {
 mod tests {
     use super::*;
 
-    fn json(node: &Node) -> serde_json::Value {
-        match &node.value {
-            Value::Null => serde_json::Value::Null,
-            Value::Bool(value, _) => (*value).into(),
-            Value::Int(number) => i64::try_from(*number).unwrap().into(),
-            Value::Float(number, _) => (*number).into(),
-            Value::Text(text) => text.as_ref().into(),
-            Value::List(items) => items.iter().map(|item| json(item)).collect(),
-            Value::Map(members) => members.iter().map(|member| (member.name.to_string(), json(&member.node))).collect(),
-        }
-    }
-
     fn read(text: &str) -> Vec<serde_json::Value> {
         let mut read = Vec::new();
-        documents(text, |document| read.push(json(&document.unwrap())));
+        documents(text, Limits::MANIFEST, |document| read.push(document.unwrap().json()));
         read
     }
 

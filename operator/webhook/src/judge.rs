@@ -11,7 +11,7 @@ use std::fmt::Write as _;
 
 use ipam_core::plan::Claim;
 use ipam_core::{
-    Advice, Held, Pool, Reason, Violation, advise, advise_annotation, advise_nodes, displaced, edit, overlap,
+    Advice, Held, Pool, PoolKey, Reason, Violation, advise, advise_annotation, advise_nodes, displaced, edit, overlap,
 };
 
 use super::cache::AdmissionCache;
@@ -107,9 +107,12 @@ impl Parsed {
             }
             match &parsed {
                 Some(Ok(pool)) if served => {
-                    violations.extend(taken_away(review, new, pool, known));
                     let mut advice = known.nodes().map(|nodes| advise_nodes(pool, &nodes)).unwrap_or_default();
-                    advice.extend(left_out(review, new, pool, known));
+                    if let Some(old) = &review.old {
+                        let (displaced, left_out) = judge_edit(&review.key(), old, new, pool, known);
+                        violations.extend(displaced);
+                        advice.extend(left_out);
+                    }
                     warnings.extend(advice.iter().map(ToString::to_string));
                 }
                 Some(Ok(_)) => warnings.push(format!(
@@ -150,24 +153,45 @@ fn overlap_of(review: &Review, new: &ReviewedPool, known: &AdmissionCache) -> Op
     overlap::violation(&contender, &known.conflicts_made(before.as_ref(), &contender))
 }
 
+/// What the records of blocks say about an edit. `pool` is the new spec, parsed. Errors are about blocks that the edit would
+/// move or remove while their addresses may be in use. The advice is about nodes that the edit deselects.
+pub fn judge_edit(
+    key: &PoolKey,
+    old: &ReviewedPool,
+    new: &ReviewedPool,
+    pool: &Pool,
+    known: &AdmissionCache,
+) -> (Vec<Violation>, Option<Advice>) {
+    (taken_away(key, old, new, pool, known), left_out(key, old, new, pool, known))
+}
+
 /// Errors for blocks that the change would move or remove while their addresses may be in use.
-fn taken_away(review: &Review, new: &ReviewedPool, pool: &Pool, known: &AdmissionCache) -> Vec<Violation> {
-    let Some(old) = &review.old else { return Vec::new() };
-    let key = review.key();
+fn taken_away(
+    key: &PoolKey,
+    old: &ReviewedPool,
+    new: &ReviewedPool,
+    pool: &Pool,
+    known: &AdmissionCache,
+) -> Vec<Violation> {
     let stays = |record: &Record<'_>| !record.is_leaving || known.selects(pool, &record.claim.node) != Some(false);
     let claims: Vec<Claim> =
-        records(review, old, known).into_iter().filter(stays).map(|record| record.claim.clone()).collect();
-    let found = displaced(pool, Some(&old.spec), &new.spec, &claims, &|node| known.held(&key, node));
+        records(key, old, known).into_iter().filter(stays).map(|record| record.claim.clone()).collect();
+    let found = displaced(pool, Some(&old.spec), &new.spec, &claims, &|node| known.held(key, node));
     edit::violations(&found, Some(&old.spec), &new.spec)
 }
 
 /// A warning about nodes that lose their blocks by the change. The operator releases these blocks once their pods are gone.
-fn left_out(review: &Review, new: &ReviewedPool, pool: &Pool, known: &AdmissionCache) -> Option<Advice> {
-    let (old, key) = (review.old.as_ref()?, review.key());
-    let given = records(review, old, known).into_iter().filter(|record| !record.is_leaving);
+fn left_out(
+    key: &PoolKey,
+    old: &ReviewedPool,
+    new: &ReviewedPool,
+    pool: &Pool,
+    known: &AdmissionCache,
+) -> Option<Advice> {
+    let given = records(key, old, known).into_iter().filter(|record| !record.is_leaving);
     let claims: Vec<Claim> = given.map(|record| record.claim.clone()).collect();
     let is_selected = |node: &str| known.selects(pool, node) != Some(false);
-    edit::left_out(&old.spec, &new.spec, &claims, &is_selected, &|node| known.held(&key, node))
+    edit::left_out(&old.spec, &new.spec, &claims, &is_selected, &|node| known.held(key, node))
 }
 
 /// A block of a node, from one record.
@@ -179,11 +203,11 @@ struct Record<'a> {
 }
 
 /// The blocks of the pool's nodes: those in the status, and those that only IPAMNodes have.
-fn records<'a>(review: &Review, old: &'a ReviewedPool, known: &'a AdmissionCache) -> Vec<Record<'a>> {
+fn records<'a>(key: &PoolKey, old: &'a ReviewedPool, known: &'a AdmissionCache) -> Vec<Record<'a>> {
     let in_status =
         old.claims.iter().map(|claim| (claim, false)).chain(old.releasing.iter().map(|claim| (claim, true)));
     let mut by_node = BTreeMap::new();
-    for (claim, is_leaving) in in_status.chain(known.claims(&review.key())) {
+    for (claim, is_leaving) in in_status.chain(known.claims(key)) {
         // A status can name one node for thousands of ranges.
         by_node.entry((claim.node.as_str(), claim.range)).or_insert(Record { claim, is_leaving });
     }
@@ -196,8 +220,7 @@ const MOST_NAMED: usize = 5;
 /// The warning for the deletion of a pool: the nodes where its addresses are still in use.
 fn deletion_warnings(review: &Review, old: &ReviewedPool, known: &AdmissionCache) -> Option<String> {
     let key = review.key();
-    let mut nodes: Vec<&str> =
-        records(review, old, known).into_iter().map(|record| record.claim.node.as_str()).collect();
+    let mut nodes: Vec<&str> = records(&key, old, known).into_iter().map(|record| record.claim.node.as_str()).collect();
     nodes.dedup();
     let held: Vec<(&str, Held)> = nodes.into_iter().map(|node| (node, known.held(&key, node))).collect();
     let named = edit::holders_listed(&held, MOST_NAMED)?;
