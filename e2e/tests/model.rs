@@ -6,7 +6,7 @@
 #![expect(clippy::unwrap_used, reason = "the helpers of a test fail the test")]
 
 use std::io::Write as _;
-use std::process::Command;
+use std::path::Path;
 use std::time::Duration;
 
 use http::header::CONTENT_TYPE;
@@ -345,12 +345,7 @@ async fn real_events(side: &mut Side, plural: &str, version: &str, seed: u64) ->
 
 /// The seed of this commit.
 fn fresh_seed() -> u64 {
-    if let Ok(text) = std::env::var("NV_IPAM_SEED") {
-        return text.parse().unwrap();
-    }
-    let git = Command::new("git").args(["rev-parse", "HEAD"]).current_dir(env!("CARGO_MANIFEST_DIR")).output().unwrap();
-    let commit = String::from_utf8(git.stdout).unwrap();
-    u64::from_str_radix(commit.get(..12).unwrap(), 16).unwrap()
+    ipam_simulator::fresh::seed(Path::new(env!("CARGO_MANIFEST_DIR"))).unwrap()
 }
 
 fn is_of(object: &Value, seed: u64) -> bool {

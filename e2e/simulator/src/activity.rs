@@ -7,9 +7,10 @@ use std::fmt::{self, Display, Formatter};
 use serde::{Deserialize, Serialize};
 
 /// Each of these must happen in a run of the tests.
-pub const EXPECTED: [&str; 51] = [
+pub const EXPECTED: [&str; 52] = [
     "pods served",
-    "pods served by name",
+    "pods served by index",
+    "pods served by value",
     "agents killed after the record of an ADD",
     "ADD refused: no agent",
     "ADD refused: disk",

@@ -226,10 +226,16 @@ impl Records {
             }
         }
         for claim in claims {
-            let is_known =
-                self.recorded.iter().any(|it| it.pool == *key && it.node == claim.node && it.range == claim.range);
-            if !is_known {
-                self.assign(key, claim, by_hand == Some(super::RESTORE), activity);
+            let is_it = |it: &&Assignment| it.pool == *key && it.node == claim.node && it.range == claim.range;
+            let known = self.recorded.iter().find(is_it).map(|it| it.id);
+            let is_restored = by_hand == Some(super::RESTORE);
+            match known {
+                None => self.assign(key, claim, is_restored, activity),
+                // It may have been assigned again after the backup.
+                Some(id) if is_restored && self.backup.iter().find(is_it).is_some_and(|it| self.was_ended(it.id)) => {
+                    self.revoked.insert(id);
+                }
+                Some(_) => {}
             }
         }
         // This change may have recorded others.
@@ -278,11 +284,16 @@ impl Records {
             // At that time it may have shared its addresses.
             assigned.first = earlier.first;
             assigned.shared_with.extend(earlier.shared_with.clone());
-            if [&self.forced, &self.revoked, &self.expired].iter().any(|all| all.contains(&earlier.id)) {
+            if self.was_ended(earlier.id) {
                 self.revoked.insert(last);
             }
         }
         self.recorded.push(assigned);
+    }
+
+    /// Whether an admin or the grace has ended the assignment.
+    fn was_ended(&self, id: AssignmentId) -> bool {
+        [&self.forced, &self.revoked, &self.expired].iter().any(|all| all.contains(&id))
     }
 
     /// Why the block is released. An error is what the model knows about its node instead.

@@ -22,8 +22,8 @@ pub(super) enum Wish {
     AnyAndCrash,
     /// Any address, and after this many steps of the disk the agent is killed, or with `power` the node's power is cut.
     AnyAndCut { after: u8, power: bool },
-    /// The address this far into the node's block, by its value or by its index.
-    Named(u8),
+    /// The address this far into the node's block, by its index or by its value.
+    Named { offset: u128, by_index: bool },
     /// Any address, and one of another pool, by its number.
     Two(u8),
 }
@@ -39,12 +39,11 @@ pub(super) fn request(container: String, number: u32, blocks: &[NodeBlock], wish
     };
     let (owner, pools) = (Owner::new(container, IF_NAME), blocks.iter().map(pool_of).collect());
     let plain = Request { pools, owner, attachment, requested: Vec::new(), pick: Pick::Next };
-    let (Wish::Named(place), [block]) = (wish, blocks) else { return Some(plain) };
+    let (Wish::Named { offset, by_index }, [block]) = (wish, blocks) else { return Some(plain) };
     let (first, last) = range(&block.start_ip, &block.end_ip)?.numbers();
-    let offset = u128::from(place) % (last - first).saturating_add(1);
+    let offset = offset % (last - first).saturating_add(1);
     let addr = Family::of(block.start_ip.parse().ok()?).addr(first + offset);
     let is_gateway = gateway(block) == Some(addr);
-    let by_index = place.is_multiple_of(2);
     let index = i32::try_from(offset).ok().filter(|_| by_index);
     let asked = match index {
         Some(index) => Request { pick: Pick::Index(index), ..plain },
@@ -58,7 +57,7 @@ pub(super) fn told_address(block: &NodeBlock, grant: &Grant, wish: Wish, cools: 
     let addr = grant.addr;
     let is_in = |run: &AddressRange| range(&run.start_ip, &run.end_ip).is_some_and(|range| range.contains(addr));
     let is_in_block = range(&block.start_ip, &block.end_ip).is_some_and(|range| range.contains(addr));
-    let is_named = matches!(wish, Wish::Named(_));
+    let is_named = matches!(wish, Wish::Named { .. });
     let what = if !is_in_block {
         "is outside its block"
     } else if block.state != BlockState::Active {

@@ -29,7 +29,7 @@ enum Change {
 use Change::{Become, First, Last, Other, Without};
 
 /// The faults that are recognised by what a restore put in place. Their near misses are played.
-const BY_STATE: [&str; 1] = ["never-used-grant-of-a-backup"];
+const BY_STATE: [&str; 2] = ["never-used-grant-of-a-backup", "node-leaves-before-the-next-leader"];
 
 /// The changes that make a near miss of each fault.
 #[rustfmt::skip]
@@ -37,6 +37,10 @@ const NEAR: &[(&str, &[(&str, Change)])] = &[
     ("agent-is-down-after-a-restore", &[
         ("AgentKill", Without), ("AgentKill", Last), ("AgentKill", Other("node")), ("Restore", Without), ("Restore", First), ("Restore", Last),
         ("Restore", Become("Drain")), ("Backup", Without), ("Backup", Last), ("Backup", First), ("Crowd", Without), ("Crowd", First), ("Crowd", Last),
+    ]),
+    ("agent-is-down-after-a-restore.of-a-node-that-has-not-heard", &[
+        ("NodeLeaves", Without), ("NodeLeaves", First), ("NodeLeaves", Last), ("NodeLeaves", Other("node")), ("RestoreLive", Without),
+        ("RestoreLive", First), ("Backup", Without), ("Backup", Last), ("Crowd", Without), ("Crowd", First),
     ]),
     ("agent-is-down-after-a-restore.of-a-node-that-leaves", &[
         ("NodeLeaves", Without), ("NodeLeaves", First), ("NodeLeaves", Other("node")), ("RestoreLive", Without), ("RestoreLive", First),
@@ -67,6 +71,11 @@ const NEAR: &[(&str, &[(&str, Change)])] = &[
         ("PutStoreBack", Without), ("PutStoreBack", First), ("PutStoreBack", Last), ("PutStoreBack", Other("node")), ("Restore", Without),
         ("Restore", First), ("Restore", Become("Drain")), ("Backup", Without), ("Backup", Last), ("Cordon", Without), ("Cordon", First),
         ("Cordon", Last), ("Cordon", Other("node")), ("Crowd", Without), ("Crowd", First),
+    ]),
+    ("agent-is-down-before-a-restore.under-a-leader", &[
+        ("AgentKill", Without), ("AgentKill", Last), ("AgentKill", Other("node")), ("RestoreLive", Without), ("RestoreLive", First),
+        ("Backup", Without), ("Backup", Last), ("NodeLeaves", Without), ("NodeLeaves", First), ("NodeLeaves", Last),
+        ("NodeLeaves", Other("node")), ("Crowd", Without), ("Crowd", First),
     ]),
     ("backup-without-the-lease", &[
         ("Backup", Without), ("Backup", Last), ("Restore", Without), ("Restore", First), ("Restore", Last), ("Crowd", Without), ("Crowd", First),
@@ -127,6 +136,13 @@ const NEAR: &[(&str, &[(&str, Change)])] = &[
     ("node-leaves-before-the-next-leader.after-a-restore", &[
         ("NodeLeaves", Without), ("NodeLeaves", First), ("NodeLeaves", Last), ("NodeLeaves", Other("node")), ("Restore", Without),
         ("Restore", First), ("Restore", Last), ("Backup", Without), ("Backup", First), ("Backup", Last), ("Crowd", Without),
+    ]),
+    ("node-leaves-before-the-next-leader.after-two-leaders", &[
+        ("Undefine", Without), ("NodeLeaves", Without), ("NodeLeaves", Other("node")), ("AddAndCut", Without),
+    ]),
+    ("pool-and-ipam-node-deleted-by-hand.beside-a-restore", &[
+        ("Strip", Without), ("Strip", Other("pool")), ("Remove", Without), ("Remove", Other("pool")), ("RemoveIpamNode", Without),
+        ("RemoveIpamNode", First), ("RemoveIpamNode", Other("node")), ("Crowd", Without), ("Crowd", First),
     ]),
     ("pool-and-ipam-node-deleted-by-hand", &[
         ("Strip", Without), ("Strip", Other("pool")), ("Remove", Without), ("Remove", Other("pool")), ("RemoveIpamNode", Without), ("RemoveIpamNode", First),

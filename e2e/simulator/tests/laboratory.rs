@@ -1,12 +1,10 @@
 //! Histories of the crash laboratory: a fixed range of seeds, and another range for each commit. `cargo laboratory` plays more of them.
 
-#![expect(clippy::unwrap_used, clippy::expect_used, reason = "the helpers of a test fail the test")]
-
-mod fresh;
+#![expect(clippy::unwrap_used, reason = "the helpers of a test fail the test")]
 
 use std::io::Write as _;
+use std::path::Path;
 
-use fresh::fresh_start;
 use ipam_simulator::laboratory::{Played, play};
 
 /// Histories of each range.
@@ -27,4 +25,9 @@ fn an_agent_finds_after_each_cut_what_it_had_answered() {
         let Played { cuts, lost, refused, waiting } = all;
         assert!(cuts > 10_000 && lost > 0 && refused > 0 && waiting > 0, "{all}");
     }
+}
+
+/// Where the seeds of this commit begin.
+fn fresh_start() -> u64 {
+    ipam_simulator::fresh::seed(Path::new(env!("CARGO_MANIFEST_DIR"))).unwrap()
 }

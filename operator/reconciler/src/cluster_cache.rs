@@ -351,6 +351,12 @@ impl IpamNodes {
         self.records.get(name).is_none_or(|known| !known.write_in_flight && known.block(key).is_none())
     }
 
+    /// Whether the node has an entry of the pool whose grant is not over, or a write in flight may add one.
+    pub fn may_serve(&self, name: &str, key: &PoolKey) -> bool {
+        let is_in_force = |known: &IpamNodeRecord| known.block(key).is_some() && !known.is_over(key);
+        self.records.get(name).is_some_and(|known| known.write_in_flight || is_in_force(known))
+    }
+
     /// Usage of the node's block of a pool. `Empty` means that the operator can assign the block to another node.
     pub fn usage(&self, name: &str, key: &PoolKey) -> Usage {
         match self.records.get(name) {

@@ -4,8 +4,8 @@ use std::time::Duration;
 
 use super::order::{
     LEASE, PutBack, adds_for_a_user, after, around, campaigns, deletes_ipam_node, ends, ends_a_leader,
-    expires_beside_another, had_unreported_user, has, is_undefine, is_user, looks, names_pool, pools_with_the_address,
-    put_backs, running, starts_again, was_unreported, writes,
+    expires_beside_another, had_forgotten_user_without_a_node, had_unreported_user, has, is_undefine, is_user, looks,
+    names_pool, pools_with_the_address, put_backs, running, starts_again, was_unreported, writes,
 };
 use crate::Failure;
 use crate::action::{Action, Fate};
@@ -14,7 +14,7 @@ use crate::size::REPLICAS;
 
 /// A pool that has the address is deleted without its finalizer, and the IPAMNode of the node is deleted. The records
 /// were written before. No running replica reads its watches between the first and the last of these; a pool that was deleted before goes with
-/// its finalizer. A replica whose call was on its way may read once: it waits after the conflict. Or the pool is created again, and no
+/// its finalizer. A replica whose call was on its way may read once: it waits after the conflict. No restore takes back writes of a leader. Or the pool is created again, and no
 /// running replica reads its watches after the IPAMNode was deleted.
 pub(super) fn is_of_a_pool_removed_by_hand(failure: &Failure) -> bool {
     let history = &failure.history;
@@ -57,7 +57,7 @@ pub(super) fn is_of_a_pool_removed_by_hand(failure: &Failure) -> bool {
     stripped.any(|pool| of(pool) || is_made_anew(pool))
         && had_unreported_user(failure)
         && adds_for_a_user(failure, after(history, writes))
-        && put_backs(history).is_empty()
+        && put_backs(history).iter().all(|it| !it.takes_back_writes())
         && !has(history, is_undefine)
 }
 
@@ -99,7 +99,7 @@ fn running_at(history: &[Action], at: usize) -> impl Iterator<Item = u8> {
 }
 
 /// All records are lost, and a leader ends. Later a Node leaves whose pod has the address and whose agent has not reported, and another leader
-/// does not wait for its report. Or a restore takes back the block, and the Node leaves before a leader has requested its report.
+/// does not wait for its report. That is checked by state, or else by the order. Or a restore takes back the block, and the Node leaves before a leader has requested its report.
 /// A leader also ends with a restore of a backup that lacks these records, and without an action when its Lease expires. It then starts again.
 pub(super) fn is_of_a_node_that_left_before_a_leader(failure: &Failure) -> bool {
     let history = &failure.history;
@@ -122,7 +122,10 @@ pub(super) fn is_of_a_node_that_left_before_a_leader(failure: &Failure) -> bool 
             && around(it.later, leaves).any(|(_, _, later)| has(later, writes))
     };
     let restores = put_backs(history);
+    let is_forgotten =
+        || (has(history, is_undefine) || !restores.is_empty()) && had_forgotten_user_without_a_node(failure);
     adds_for_a_user(failure, history)
-        && (restores.iter().any(is_taken_back)
+        && (is_forgotten()
+            || restores.iter().any(is_taken_back)
             || (around(history, leaves).any(is_of_it) && restores.iter().all(lacks_them)))
 }

@@ -140,6 +140,13 @@ pub(super) fn had_forgotten_user(failure: &Failure) -> bool {
     users.any(|name| early_elsewhere(failure, &name).any(|it| it.forgotten.contains(&name)))
 }
 
+/// Whether a leader assigned the address to another node while a user had no Node, and had not reported since its report was lost. The
+/// leader did not lead yet when that happened.
+pub(super) fn had_forgotten_user_without_a_node(failure: &Failure) -> bool {
+    let mut users = (0..MOST_NODES).filter(|node| is_user(failure, *node)).map(node_name);
+    users.any(|name| early_elsewhere(failure, &name).any(|it| it.forgotten.contains(&name) && it.gone.contains(&name)))
+}
+
 /// Whether a node on which a pod has the address had not reported.
 pub(super) fn had_unreported_user(failure: &Failure) -> bool {
     (0..MOST_NODES).any(|node| is_user(failure, node) && was_unreported(failure, node, Duration::ZERO))

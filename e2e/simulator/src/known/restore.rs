@@ -66,19 +66,21 @@ fn is_led_by_another(before: &[Action], later: &[Action]) -> bool {
 }
 
 /// After the backup a node gets a block, and its Node leaves. A restore under a leader takes back the IPAMNode, and does not break the
-/// watch of the agent. A pod starts there, and without a Node nothing can have its address.
+/// watch of the agent, or the agent has not heard of it yet. A pod starts there, and without a Node nothing can have its address.
 fn is_left_with_its_block(failure: &Failure) -> bool {
     let is_left = |it: PutBack<'_>, node: u8| {
         let leaves = |action| matches!(action, Action::NodeLeaves { node: it } if it == node);
         let cut = |action| matches!(action, Action::AgentLoseWatch { node: it } if it == node);
-        has(after(it.since, writes), leaves)
-            && !has(it.later, cut)
-            && has(it.later, |action| adds_on(action, |of| of == node))
+        let hears =
+            |action| matches!(action, Action::AgentHear { node: it, .. } if it == node) || reports(action, node);
+        let until = it.later.iter().position(|action| hears(*action)).unwrap_or(it.later.len());
+        let deaf = if it.live == Some(false) { it.later } else { &it.later[..until] };
+        has(after(it.since, writes), leaves) && !has(deaf, cut) && has(deaf, |action| adds_on(action, |of| of == node))
     };
     let users =
         || (0..MOST_NODES).filter(|node| is_user(failure, *node) && was_unreported(failure, *node, Duration::ZERO));
     failure.law.law == "held-is-recorded"
-        && has_put_back(failure, |it| it.live == Some(false) && users().any(|node| is_left(it, node)))
+        && has_put_back(failure, |it| it.is_live() && users().any(|node| is_left(it, node)))
 }
 
 /// Whether the agent of this node is down after this history.
@@ -135,15 +137,17 @@ fn takes_block(failure: &Failure, action: Action, node: u8) -> bool {
 }
 
 /// The agent of a node ends or cannot write, and is so when the backup is put in place. Meanwhile the node loses its block. After the backup a
-/// leader acts, and a pod starts on another node that has the address by the law. So the agent does not know of the release, and allocates
-/// from the restored block before an operator knows of the other node.
+/// leader acts, and a pod starts on another node that has the address by the law. It can also start after a restore under a leader, of which
+/// that agent need not hear. So the agent does not know of the release, and allocates from the restored block before an operator knows of the
+/// other node.
 /// Not checked: why the block was free without a report. An admin force-released it, the grace was over, or the grant was idle.
 pub(super) fn is_of_an_agent_that_was_down(failure: &Failure) -> bool {
     has_put_back(failure, |it| {
         let is_of = |node: u8| {
             let taken = after(while_down(it.until, node), |action| takes_block(failure, action, node));
             let released = after(&taken[taken.len().saturating_sub(it.since.len())..], writes);
-            has(released, |action| adds_on(action, |of| of != node && is_user(failure, of)))
+            let adds_elsewhere = |action| adds_on(action, |of| of != node && is_user(failure, of));
+            (has(released, adds_elsewhere) || (!released.is_empty() && it.is_live() && has(it.later, adds_elsewhere)))
                 && (failure.settling || has(it.later, |action| adds_on(action, |of| of == node)))
         };
         has(it.before, writes) && (0..MOST_NODES).any(|node| is_user(failure, node) && is_of(node))

@@ -63,7 +63,7 @@ fn check_now(world: &mut World) -> Result<(), Broken> {
         world.records.note_expired(world.allowed.expired());
         let by_hand = world.by_hand.or(world.is_late_call.then_some(crate::LATE_CALL));
         world.records.read(&server, by_hand, &mut world.activity);
-        note_early_assignments(world);
+        note_early_assignments(world, &server);
         releases_have_a_cause(world)?;
     }
     world.allowed.renew((&server, &world.records, &world.nodes), &world.replicas, before.0, (all_decided, clock));
@@ -108,7 +108,7 @@ fn is_proved(server: &Server, nodes: &[Node], it: &Unproven) -> bool {
 }
 
 /// Records which nodes had not reported when a block was assigned.
-fn note_early_assignments(world: &mut World) {
+fn note_early_assignments(world: &mut World, server: &Server) {
     let assigned = world.records.take_assigned();
     let unreported: BTreeSet<String> = world.allowed.unreported.names().map(str::to_owned).collect();
     if assigned.is_empty() || unreported.is_empty() {
@@ -116,12 +116,15 @@ fn note_early_assignments(world: &mut World) {
     }
     let since = world.clock().elapsed.saturating_sub(world.lost_at);
     let forgotten: BTreeSet<String> = world.allowed.unreported.forgotten().map(str::to_owned).collect();
+    let gone: BTreeSet<String> =
+        unreported.iter().filter(|name| server.get("nodes", name).is_none()).cloned().collect();
     let early = |(node, range)| EarlyAssignment {
         node,
         range,
         since,
         unreported: unreported.clone(),
         forgotten: forgotten.clone(),
+        gone: gone.clone(),
     };
     world.early.extend(assigned.into_iter().map(early));
 }

@@ -4,6 +4,7 @@ use std::net::IpAddr;
 use std::time::Duration;
 
 use ipam_core::AddrRange;
+use ipam_core::addr::number;
 use serde_json::Value;
 
 use super::has_reason;
@@ -20,7 +21,7 @@ use ipam_node_agent::status::{UNREACHED, WRITE_TIMEOUT};
 /// Reports that may come before the confirmation of a grant: the first may be about grants of other pools that become idle meanwhile.
 const REPORTS: usize = 2;
 
-/// Requests an address of each Active block for a pod. All laws are checked while these pods run, and then they end.
+/// Requests an address of each Active block for a pod, and then a free one by its index or by its value. All laws are checked while these pods run, and then they end.
 pub(crate) fn check(world: &mut World) -> Result<(), Broken> {
     let mut served = Vec::new();
     for node in world.machines() {
@@ -66,6 +67,21 @@ pub(crate) fn check(world: &mut World) -> Result<(), Broken> {
                     format!("{name} serves no pod although {free} is free ({why}): {entry}"),
                 );
             }
+            // Each block gets one of the two requests.
+            let by_index = served.len().is_multiple_of(2);
+            let Some(free) = free_address(world, node, &object, entry).filter(|_| added == Added::Served) else {
+                continue;
+            };
+            let wish = Wish::Named { offset: offset(entry, free), by_index };
+            match world.add(node, place, wish) {
+                Added::Served => served.push(node),
+                Added::Refused(why) => {
+                    let how = if by_index { "by its index" } else { "by its value" };
+                    let what = format!("{name} does not serve a pod that requests {free} {how} ({why}): {entry}");
+                    return broken("free-address-is-served", what);
+                }
+                _ => {}
+            }
         }
     }
     // The rules of the agents check the answers of CHECK.
@@ -87,6 +103,12 @@ fn is_stopped(world: &World, node: &str, entry: &Value) -> bool {
         |(of, range): &(String, AddrRange)| of == node && block.is_some_and(|block| range.contains_range(&block));
     let is_assigned = claims(pool, "allocations").iter().any(is_it);
     has_reason(pool, "InvalidSpec") && !is_assigned
+}
+
+/// How far into the block of the entry the address is.
+fn offset(entry: &Value, addr: IpAddr) -> u128 {
+    let first = range_of_entry(entry).map_or(0, |range| range.numbers().0);
+    number(addr).saturating_sub(first)
 }
 
 /// An address of the entry that is not in use, not excluded and not unavailable.

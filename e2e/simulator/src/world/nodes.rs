@@ -60,7 +60,10 @@ impl World {
         let wish = match action {
             Action::Add { node, pool } => Some((node, pool, Wish::Any)),
             Action::AddAndCrash { node, pool } => Some((node, pool, Wish::AnyAndCrash)),
-            Action::AddByName { node, pool, place } => Some((node, pool, Wish::Named(place))),
+            Action::AddByName { node, pool, place } => {
+                let by_index = place.is_multiple_of(2);
+                Some((node, pool, Wish::Named { offset: place.into(), by_index }))
+            }
             _ => None,
         };
         if let Some((node, pool, wish)) = wish {
@@ -161,7 +164,8 @@ impl World {
         }
         match (added, wish) {
             (Added::Served, Wish::Two(_)) => self.activity.count("pods served from two pools"),
-            (Added::Served, Wish::Named(_)) => self.activity.count("pods served by name"),
+            (Added::Served, Wish::Named { by_index: true, .. }) => self.activity.count("pods served by index"),
+            (Added::Served, Wish::Named { by_index: false, .. }) => self.activity.count("pods served by value"),
             (Added::Served, _) => self.activity.count("pods served"),
             (Added::Crashed, _) => self.activity.count("agents killed after the record of an ADD"),
             (Added::Refused(why), _) => self.activity.count(why),

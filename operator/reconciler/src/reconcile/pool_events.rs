@@ -153,14 +153,18 @@ impl Reconciler {
         if before.status != record.status {
             if !before.status.has_blocks_of(&record.status) {
                 self.changed_pools.insert(key.clone());
-                // No entry is made for a block that the status no longer records.
+                // No entry is made for a block that the status no longer records, nor a new grant in place of one that is over.
                 let recorded: HashSet<(&str, AddrRange)> = blocks(&record.status).collect();
                 let ipam_nodes = &self.ipam_nodes;
                 let may_have_entry = |given: &Assignment| {
                     recorded.contains(&(given.node.as_str(), given.block.range))
-                        || !ipam_nodes.has_no_entry(&given.node, key)
+                        || ipam_nodes.may_serve(&given.node, key)
                 };
-                task.applied.iter_mut().for_each(|applied| applied.assignments.retain(&may_have_entry));
+                if let Some(applied) = &mut task.applied {
+                    for dropped in applied.assignments.extract_if(.., |given| !may_have_entry(given)) {
+                        self.queue.push(&dropped.node);
+                    }
+                }
             }
             // A write of this leader without an answer, or a write of another client.
             if is_leading {

@@ -197,3 +197,24 @@ fn a_block_whose_release_is_reported_before_its_status_is_answered_becomes_free(
     world.settle();
     assert!(world.status().releasing.is_empty(), "{:?}", world.status().releasing);
 }
+
+#[test]
+fn a_wiped_status_makes_no_entry_in_place_of_a_grant_that_is_over() {
+    let mut world = World::new(&["n1"], &[blue()], vec![]);
+    world.settle();
+    world.tell(n1_cordoned(true));
+    world.settle();
+    // The grant has ended when the block is assigned again, and it is released before a new grant is written.
+    report(&mut world, "n1", 0);
+    world.tell(n1_cordoned(false));
+    let assigns = only(world.calls_after(Duration::from_secs(1)));
+    world.succeed(assigns);
+    world.tell(n1_cordoned(true));
+    let releases = only(world.calls_after(Duration::from_secs(1)));
+    world.fail(releases, CallError::Failed("504".into()));
+    // The release was done. Then an admin wiped the status.
+    world.pool_reads(1, SPEC, &serde_json::Value::Null);
+    // The node does not wait for the pool's next decision.
+    let calls = world.calls_after(Duration::ZERO);
+    assert!(!calls.iter().any(Command::assigns), "the status does not record the block: {calls:#?}");
+}
