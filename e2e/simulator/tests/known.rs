@@ -113,6 +113,9 @@ const NEAR: &[(&str, &[(&str, Change)])] = &[
         ("WithoutAgent", Without), ("WithoutAgent", Other("node")), ("NodeLeaves", Without), ("NodeLeaves", Last), ("Pass", Without),
         ("Pass", First), ("Work", Without),
     ]),
+    ("leader-ends-before-it-marks-the-last-release.as-its-lease-expires", &[
+        ("WithoutAgent", Without), ("WithoutAgent", Other("node")), ("Rest", Without), ("Rest", First), ("Cordon", Without),
+    ]),
     ("last-record-deleted-without-a-leader.as-its-lease-expires", &[
         ("WithoutAgent", Without), ("WithoutAgent", Other("node")), ("Strip", Without), ("Strip", Other("pool")), ("Remove", Without),
         ("Remove", Other("pool")), ("Pass", Without), ("Pass", First), ("Round", Last),
@@ -239,7 +242,7 @@ const NEEDS: &[(&str, &[&[&str]])] = &[
     ("call-of-a-former-leader-after-a-wiped-status", &[&["WipeStatus"], &["Freeze", "Kill", "Rest", "Stop"], &["Orphan"]]),
     ("call-of-a-former-leader-after-two-edits", &[&["Freeze", "Kill", "Rest", "Stop"], &["Orphan"], &["Apply"], PODS]),
     ("last-record-deleted-without-a-leader", &[&["WithoutAgent"], &["Strip", "WipeStatus"]]),
-    ("leader-ends-before-it-marks-the-last-release", &[&["WithoutAgent"], &["NodeLeaves"]]),
+    ("leader-ends-before-it-marks-the-last-release", &[&["WithoutAgent"], &["Cordon", "NodeLeaves"]]),
     ("never-used-grant-of-a-backup", &[&["Backup"], RESTORE, PODS]),
     ("node-leaves-before-the-next-leader", &[&["Restore", "RestoreLive", "Undefine"], &["NodeLeaves"], PODS]),
     ("pool-and-ipam-node-deleted-by-hand", &[&["Strip"], &["Remove"], &["RemoveIpamNode"], PODS]),

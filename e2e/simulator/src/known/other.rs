@@ -25,11 +25,12 @@ fn waits_for_a_node_without_an_agent(failure: &Failure) -> bool {
         && (has(history, is_without_agent) || has_left())
 }
 
-/// A node loses its block, a leader writes, and it ends. By then it has not marked the Lease. An edit that moves the named pool takes blocks, too.
+/// A node loses its block, a leader writes, and it ends or its Lease expires. By then it has not marked the Lease. An edit that moves the named pool takes blocks, too.
 pub(super) fn is_of_a_last_release(failure: &Failure) -> bool {
     let history = &failure.history;
     let is_edit =
         |action| matches!(action, Action::Apply { pool, .. } if names_pool(failure, pool) && moves(history, action));
+    let is_over = |action| ends_a_leader(action) || passes(action) >= LEASE;
     let releases = |action| {
         matches!(
             action,
@@ -42,7 +43,7 @@ pub(super) fn is_of_a_last_release(failure: &Failure) -> bool {
                 | Action::ForceAll { .. }
         ) || is_edit(action)
     };
-    let is_of_it = |(_, _, later): (&[Action], Action, &[Action])| has(after(later, writes), ends_a_leader);
+    let is_of_it = |(_, _, later): (&[Action], Action, &[Action])| has(after(later, writes), is_over);
     waits_for_a_node_without_an_agent(failure) && around(history, releases).any(is_of_it)
 }
 
