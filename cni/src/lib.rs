@@ -21,12 +21,13 @@ use std::time::Instant;
 
 use environment::Environment;
 use log::{Level, Log};
-use mistake::{Field, Mistakes, member, shown};
+use mistake::{Field, Mistakes, shown};
 use serde_json::Value;
 use settings::Layers;
 
 pub use error::{CniError, Code};
 pub use ipam_node_api::v1::PoolType;
+pub use mistake::member;
 pub use plan::{NamedPools, named_pools};
 pub use settings::{CONF_FILE, Defaults};
 pub use version::{ResultForm, SpecVersion};

@@ -139,7 +139,7 @@ impl<'a> Field<'a> {
 }
 
 /// The member `key` of an object. Go programs read a key in any case, so the plugin does; the exact spelling wins.
-pub(crate) fn member<'a>(value: &'a Value, key: &str) -> Option<&'a Value> {
+pub fn member<'a>(value: &'a Value, key: &str) -> Option<&'a Value> {
     let object = value.as_object()?;
     object.get(key).or_else(|| object.iter().find(|(name, _)| name.eq_ignore_ascii_case(key)).map(|(_, value)| value))
 }

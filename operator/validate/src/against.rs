@@ -77,16 +77,15 @@ impl Live {
     }
 
     fn add_pool(&mut self, kind: PoolKind, node: &Node) -> Result<(), String> {
-        let (text, object) = raw(node)?;
-        let pool = ReviewedPool::read(kind, &text).map_err(|error| error.to_string())?;
+        let object = raw(node)?;
         let namespace = self.namespace_of(&object)?;
-        namespace.pools.insert(PoolKey::new(kind, object.name()), pool);
+        namespace.pools.insert(PoolKey::new(kind, object.name()), ReviewedPool::of(kind, &object));
         namespace.cache.observe(&Observed::Pool(kind, Event::Apply(object)));
         Ok(())
     }
 
     fn add_ipam_node(&mut self, node: &Node) -> Result<(), String> {
-        let (_, object) = raw(node)?;
+        let object = raw(node)?;
         let namespace = self.namespace_of(&object)?;
         namespace.cache.observe(&Observed::IpamNode(Event::Apply(object)));
         Ok(())
@@ -160,12 +159,11 @@ impl Namespace {
     }
 }
 
-/// The object as JSON, and as the operator reads it from a watch.
-fn raw(node: &Node) -> Result<(String, RawObject), String> {
-    let text = node.json().to_string();
-    let object: RawObject = serde_json::from_str(&text).map_err(|error| error.to_string())?;
+/// The object as the operator reads it from a watch.
+fn raw(node: &Node) -> Result<RawObject, String> {
+    let object: RawObject = serde_json::from_str(&node.json().to_string()).map_err(|error| error.to_string())?;
     if object.name().is_empty() {
         return Err("metadata.name: is required".to_owned());
     }
-    Ok((text, object))
+    Ok(object)
 }

@@ -35,20 +35,18 @@ impl Selection<'_> {
     pub(super) fn files(&self, arguments: &[PathBuf], complain: &mut impl FnMut(&Path, &io::Error)) -> Vec<Named> {
         let mut found = Vec::new();
         for (argument, path) in arguments.iter().enumerate() {
-            if is_stdin(path) {
-                found.push(Named { argument, path: path.clone() });
-            } else if self.excludes(path, path) {
-                // It counts as read.
-            } else if path.is_dir() {
-                let mut files = Vec::new();
-                let is_empty = !self.folder(path, path, &mut files, complain);
-                if is_empty {
-                    complain(path, &io::Error::new(io::ErrorKind::NotFound, "it has no .yaml, .yml or .json file"));
-                }
-                found.extend(files.into_iter().map(|path| Named { argument, path }));
-            } else {
-                found.push(Named { argument, path: path.clone() });
+            if !is_stdin(path) && self.excludes(path, path) {
+                continue;
             }
+            if is_stdin(path) || !path.is_dir() {
+                found.push(Named { argument, path: path.clone() });
+                continue;
+            }
+            let mut files = Vec::new();
+            if !self.folder(path, path, &mut files, complain) {
+                complain(path, &io::Error::new(io::ErrorKind::NotFound, "it has no .yaml, .yml or .json file"));
+            }
+            found.extend(files.into_iter().map(|path| Named { argument, path }));
         }
         found
     }

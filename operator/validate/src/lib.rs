@@ -206,7 +206,7 @@ impl<'a> Judge<'a> {
             let Some(Violation { field, reason, message }) = live.overlap(namespace, overlap, given) else { continue };
             let Some(pool) = self.report.pools.get_mut(*index) else { continue };
             let message = format!("{message} (in the cluster)");
-            pool.problems.push(Problem { field, reason, message, place: *at });
+            pool.add_error(Problem { field, reason, message, place: *at });
         }
     }
 }

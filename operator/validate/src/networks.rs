@@ -2,7 +2,7 @@
 
 use std::collections::BTreeSet;
 
-use ipam_cni::{NamedPools, PoolType, named_pools};
+use ipam_cni::{NamedPools, PoolType, member, named_pools};
 use ipam_core::hint::nearest;
 use ipam_core::{PoolKey, PoolKind, Reason};
 use serde_json::Value as Json;
@@ -109,10 +109,4 @@ fn unknown(key: &PoolKey, known: &BTreeSet<&PoolKey>) -> String {
         nearest(&key.name, names).map_or_else(String::new, |near| format!("; did you mean {near:?}?"))
     };
     format!("names {} {:?}, which is not among the given pools{hint}", key.kind, shortened(&key.name))
-}
-
-/// The member of this name, in any case, as CNI plugins read it.
-fn member<'a>(value: &'a Json, name: &str) -> Option<&'a Json> {
-    let object = value.as_object()?;
-    object.get(name).or_else(|| object.iter().find(|(key, _)| key.eq_ignore_ascii_case(name)).map(|(_, value)| value))
 }

@@ -29,48 +29,28 @@ pub struct Report {
 impl Report {
     /// Whether there are no errors. Warnings count only if they are errors.
     pub fn is_valid(&self) -> bool {
-        let warnings = || self.findings().into_iter().any(|finding| !finding.is_error);
+        let is_valid = |errors: &[Problem], warnings: &[Warning]| {
+            errors.is_empty() && (warnings.is_empty() || !self.warnings_are_errors)
+        };
         self.errors.is_empty()
             && self.strays.is_empty()
-            && self.pools.iter().all(PoolReport::is_valid)
-            && self.networks.iter().all(|network| network.problems.is_empty())
-            && !(self.warnings_are_errors && warnings())
+            && self.pools.iter().all(|pool| is_valid(&pool.problems, &pool.warnings))
+            && self.networks.iter().all(|network| is_valid(&network.problems, &network.warnings))
     }
 
     /// All errors and warnings about objects: documents first that are not recognized, then pools, then networks.
     pub fn findings(&self) -> Vec<Finding<'_>> {
         let strays = self.strays.iter().map(|stray| Finding::error(&stray.origin, String::new(), &stray.problem));
-        let pools = self.pools.iter().flat_map(|pool| {
-            let of = Subject { origin: &pool.origin, name: pool.title() };
-            of.findings(&pool.problems, &pool.warnings)
-        });
-        let networks = self.networks.iter().flat_map(|network| {
-            let of = Subject { origin: &network.origin, name: network.title() };
-            of.findings(&network.problems, &network.warnings)
-        });
-        strays.chain(pools).chain(networks).collect()
-    }
-}
-
-/// An object that has findings.
-struct Subject<'a> {
-    origin: &'a Origin,
-    name: String,
-}
-
-impl<'a> Subject<'a> {
-    fn findings(self, problems: &'a [Problem], warnings: &'a [Warning]) -> Vec<Finding<'a>> {
-        let errors = problems.iter().map(|problem| Finding::error(self.origin, self.name.clone(), problem));
-        let warnings = warnings.iter().map(|warning| Finding {
-            origin: self.origin,
-            subject: self.name.clone(),
-            field: &warning.field,
-            rule: &warning.code,
-            message: &warning.message,
-            place: warning.place,
-            is_error: false,
-        });
-        errors.chain(warnings).collect()
+        let mut all: Vec<Finding<'_>> = strays.collect();
+        for pool in &self.pools {
+            all.extend(pool.problems.iter().map(|error| Finding::error(&pool.origin, pool.title(), error)));
+            all.extend(pool.warnings.iter().map(|warning| Finding::warning(&pool.origin, pool.title(), warning)));
+        }
+        for network in &self.networks {
+            all.extend(network.problems.iter().map(|error| Finding::error(&network.origin, network.title(), error)));
+            all.extend(network.warnings.iter().map(|it| Finding::warning(&network.origin, network.title(), it)));
+        }
+        all
     }
 }
 
@@ -97,6 +77,11 @@ impl<'a> Finding<'a> {
     fn error(origin: &'a Origin, subject: String, problem: &'a Problem) -> Self {
         let Problem { field, reason, message, place } = problem;
         Self { origin, subject, field, rule: reason.as_str(), message, place: *place, is_error: true }
+    }
+
+    fn warning(origin: &'a Origin, subject: String, warning: &'a Warning) -> Self {
+        let Warning { field, code, message, place } = warning;
+        Self { origin, subject, field, rule: code, message, place: *place, is_error: false }
     }
 
     /// The field, if there is one, and the message.
@@ -182,6 +167,16 @@ impl PoolReport {
     /// Whether the pool has no errors.
     pub fn is_valid(&self) -> bool {
         self.problems.is_empty()
+    }
+
+    /// Adds an error that was found after the others.
+    pub(super) fn add_error(&mut self, error: Problem) {
+        if self.problems.len() >= super::MAX_TOLD {
+            self.untold += 1;
+            return;
+        }
+        let at = self.problems.partition_point(|earlier| earlier.place <= error.place);
+        self.problems.insert(at, error);
     }
 
     /// Kind, namespace and name.

@@ -82,7 +82,7 @@ impl ReviewedPool {
     }
 
     /// Reads an object of `kind` from a watch.
-    pub(super) fn of(kind: PoolKind, object: &RawObject) -> Self {
+    pub fn of(kind: PoolKind, object: &RawObject) -> Self {
         let annotations = object.metadata.annotations.as_ref();
         let allow_overlap = annotations.and_then(|all| all.get(ALLOW_OVERLAP_ANNOTATION)).cloned();
         Self {

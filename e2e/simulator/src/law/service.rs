@@ -12,6 +12,7 @@ use super::seen::claims;
 use crate::agent::{Added, UNCONFIRMED};
 use crate::broken::{Broken, broken};
 use crate::disk::COOLDOWN;
+use crate::object::Object;
 use crate::records::{pool_of_entry, range_of_entry, reported};
 use crate::request::Wish;
 use crate::wire::lock;
@@ -24,6 +25,7 @@ const REPORTS: usize = 2;
 /// Requests an address of each Active block for a pod, and then a free one by its index or by its value. All laws are checked while these pods run, and then they end.
 pub(crate) fn check(world: &mut World) -> Result<(), Broken> {
     let mut served = Vec::new();
+    let mut by_index = false;
     for node in world.machines() {
         let clock = world.clock();
         world.nodes[usize::from(node)].check_all(clock);
@@ -35,52 +37,18 @@ pub(crate) fn check(world: &mut World) -> Result<(), Broken> {
         let entries = object["spec"]["pools"].as_array().into_iter().flatten();
         let is_served = |entry: &Value| entry["state"] == "Active" && !is_stopped(world, &name, entry);
         for entry in entries.filter(|entry| is_served(entry)).collect::<Vec<_>>() {
-            let free = free_address(world, node, &object, entry);
             let Some(place) = world.nodes[usize::from(node)].place_of(&pool_of_entry(entry)) else {
-                return broken(
-                    "free-address-is-served",
-                    format!("the agent of {name} does not have this entry: {entry}"),
-                );
+                return unserved(format!("the agent of {name} does not have this entry: {entry}"));
             };
-            let mut added = world.add(node, place, Wish::Any);
-            for _ in 0..REPORTS {
-                if added != Added::Refused(UNCONFIRMED) {
-                    break;
-                }
-                // The request has woken an idle grant. The confirmation waits for the write that is under way, or for its
-                // next try.
-                world.clock.elapsed += world.until_report(node).min(WRITE_TIMEOUT + UNREACHED);
-                world.report(node);
-                added = world.add(node, place, Wish::Any);
-            }
-            if added == Added::Refused("ADD refused: Exhausted") {
-                // If a clock was set back, a cooldown takes at most twice its time.
-                world.clock.elapsed += Duration::from_secs(2 * COOLDOWN.unsigned_abs());
-                added = world.add(node, place, Wish::Any);
-            }
-            if added == Added::Served {
-                served.push(node);
-            }
-            if let (Some(free), Added::Refused(why)) = (free, added) {
-                return broken(
-                    "free-address-is-served",
-                    format!("{name} serves no pod although {free} is free ({why}): {entry}"),
-                );
-            }
-            // Each block gets one of the two requests.
-            let by_index = served.len().is_multiple_of(2);
-            let Some(free) = free_address(world, node, &object, entry).filter(|_| added == Added::Served) else {
+            let it = Served { node, name: &name, ipam_node: &object, entry, place };
+            if !request_any(world, &it)? {
                 continue;
-            };
-            let wish = Wish::Named { offset: offset(entry, free), by_index };
-            match world.add(node, place, wish) {
-                Added::Served => served.push(node),
-                Added::Refused(why) => {
-                    let how = if by_index { "by its index" } else { "by its value" };
-                    let what = format!("{name} does not serve a pod that requests {free} {how} ({why}): {entry}");
-                    return broken("free-address-is-served", what);
-                }
-                _ => {}
+            }
+            served.push(node);
+            // Each block gets one of the two requests.
+            by_index = !by_index;
+            if request_named(world, &it, by_index)? {
+                served.push(node);
             }
         }
     }
@@ -90,6 +58,63 @@ pub(crate) fn check(world: &mut World) -> Result<(), Broken> {
         world.end_newest_pod(node);
     }
     Ok(())
+}
+
+/// A block from which an agent allocates.
+struct Served<'a> {
+    node: u8,
+    /// The name of the node.
+    name: &'a str,
+    ipam_node: &'a Object,
+    entry: &'a Value,
+    /// The number of its pool.
+    place: usize,
+}
+
+/// Requests any address. Returns whether the pod got one.
+fn request_any(world: &mut World, it: &Served<'_>) -> Result<bool, Broken> {
+    let free = free_address(world, it);
+    let mut added = world.add(it.node, it.place, Wish::Any);
+    for _ in 0..REPORTS {
+        if added != Added::Refused(UNCONFIRMED) {
+            break;
+        }
+        // The request has woken an idle grant. The confirmation waits for the write that is under way, or for its
+        // next try.
+        world.clock.elapsed += world.until_report(it.node).min(WRITE_TIMEOUT + UNREACHED);
+        world.report(it.node);
+        added = world.add(it.node, it.place, Wish::Any);
+    }
+    if added == Added::Refused("ADD refused: Exhausted") {
+        // If a clock was set back, a cooldown takes at most twice its time.
+        world.clock.elapsed += Duration::from_secs(2 * COOLDOWN.unsigned_abs());
+        added = world.add(it.node, it.place, Wish::Any);
+    }
+    match (free, added) {
+        (Some(free), Added::Refused(why)) => {
+            let (name, entry) = (it.name, it.entry);
+            unserved(format!("{name} serves no pod although {free} is free ({why}): {entry}"))
+        }
+        _ => Ok(added == Added::Served),
+    }
+}
+
+/// Requests a free address, if there is one, by its index or by its value. Returns whether the pod got it.
+fn request_named(world: &mut World, it: &Served<'_>, by_index: bool) -> Result<bool, Broken> {
+    let Some(free) = free_address(world, it) else { return Ok(false) };
+    let first = range_of_entry(it.entry).map_or(0, |range| range.numbers().0);
+    let wish = Wish::Named { offset: number(free).saturating_sub(first), by_index };
+    match world.add(it.node, it.place, wish) {
+        Added::Refused(why) => {
+            let (name, entry, how) = (it.name, it.entry, if by_index { "index" } else { "value" });
+            unserved(format!("{name} does not serve a pod that requests {free} by its {how} ({why}): {entry}"))
+        }
+        added => Ok(added == Added::Served),
+    }
+}
+
+fn unserved<T>(what: String) -> Result<T, Broken> {
+    broken("free-address-is-served", what)
 }
 
 /// Whether the pool of the entry is invalid and does not assign this block to the node. Such a pool changes no entry, and
@@ -105,19 +130,13 @@ fn is_stopped(world: &World, node: &str, entry: &Value) -> bool {
     has_reason(pool, "InvalidSpec") && !is_assigned
 }
 
-/// How far into the block of the entry the address is.
-fn offset(entry: &Value, addr: IpAddr) -> u128 {
-    let first = range_of_entry(entry).map_or(0, |range| range.numbers().0);
-    number(addr).saturating_sub(first)
-}
-
 /// An address of the entry that is not in use, not excluded and not unavailable.
-fn free_address(world: &World, node: u8, object: &Value, entry: &Value) -> Option<IpAddr> {
+fn free_address(world: &World, Served { node, ipam_node, entry, .. }: &Served<'_>) -> Option<IpAddr> {
     let range = range_of_entry(entry)?;
-    let it = &world.nodes[usize::from(node)];
+    let it = &world.nodes[usize::from(*node)];
     let runs = ["exclusions", "heldElsewhere"].into_iter().filter_map(|field| entry[field].as_array()).flatten();
     let runs: Vec<_> = runs.filter_map(range_of_entry).collect();
-    let reports = object["status"]["pools"].as_array().into_iter().flatten();
+    let reports = ipam_node["status"]["pools"].as_array().into_iter().flatten();
     let reported: Vec<_> = reports.flat_map(reported).collect();
     let (first, last) = range.numbers();
     let mut addrs = (first..=last).map(|number| range.family().addr(number));

@@ -156,12 +156,12 @@ impl Reconciler {
                 // No entry is made for a block that the status no longer records, nor a new grant in place of one that is over.
                 let recorded: HashSet<(&str, AddrRange)> = blocks(&record.status).collect();
                 let ipam_nodes = &self.ipam_nodes;
-                let may_have_entry = |given: &Assignment| {
+                let stays = |given: &Assignment| {
                     recorded.contains(&(given.node.as_str(), given.block.range))
                         || ipam_nodes.may_serve(&given.node, key)
                 };
                 if let Some(applied) = &mut task.applied {
-                    for dropped in applied.assignments.extract_if(.., |given| !may_have_entry(given)) {
+                    for dropped in applied.assignments.extract_if(.., |given| !stays(given)) {
                         self.queue.push(&dropped.node);
                     }
                 }

@@ -2,6 +2,28 @@
 
 use super::*;
 
+/// The block of `n1` has been released, and the status that assigns it again is being written.
+fn world_that_assigns_again() -> (World, Command) {
+    let mut world = World::new(&["n1"], &[blue()], vec![]);
+    world.settle();
+    world.tell(n1_cordoned(true));
+    world.settle();
+    report(&mut world, "n1", 0);
+    world.settle();
+    world.tell(n1_cordoned(false));
+    let assign = only(world.calls());
+    (world, assign)
+}
+
+/// The same, and before its IPAMNode has the block, `n1` is cordoned. The status that releases the block is being written.
+fn world_that_releases_before_the_entry() -> (World, Command) {
+    let (mut world, assign) = world_that_assigns_again();
+    world.succeed(assign);
+    world.tell(n1_cordoned(true));
+    let release = only(world.calls());
+    (world, release)
+}
+
 #[test]
 fn a_node_waits_while_a_failed_status_write_may_have_been_done() {
     for error in [CallError::Failed("504".into()), CallError::Conflict("404".into())] {
@@ -48,18 +70,8 @@ fn a_failed_status_write_is_fenced_before_the_next() {
 
 #[test]
 fn a_node_waits_until_a_failed_status_write_cannot_arrive() {
-    let mut world = World::new(&["n1"], &[blue()], vec![]);
-    world.settle();
-    world.tell(n1_cordoned(true));
-    world.settle();
-    report(&mut world, "n1", 0);
-    world.settle();
-    world.tell(n1_cordoned(false));
-    let assign = only(world.calls());
-    world.succeed(assign);
-    // Before its IPAMNode has the block, the node is cordoned. The status that releases it is on its way for longer than the operator waits.
-    world.tell(n1_cordoned(true));
-    let release = only(world.calls());
+    // The status that releases the block is on its way for longer than the operator waits.
+    let (mut world, release) = world_that_releases_before_the_entry();
     let released = status_of(&release).clone();
     world.fail(release, CallError::Failed("no answer".into()));
     for error in ["no answer", "503"] {
@@ -77,18 +89,8 @@ fn a_node_waits_until_a_failed_status_write_cannot_arrive() {
 
 #[test]
 fn a_failed_status_write_that_the_watch_confirms_is_the_plan_from_then_on() {
-    let mut world = World::new(&["n1"], &[blue()], vec![]);
-    world.settle();
-    world.tell(n1_cordoned(true));
-    world.settle();
-    report(&mut world, "n1", 0);
-    world.settle();
-    world.tell(n1_cordoned(false));
-    let assign = only(world.calls());
-    world.succeed(assign);
-    // Before its IPAMNode has the block, the node is cordoned. The status that releases it is written without an answer.
-    world.tell(n1_cordoned(true));
-    let release = only(world.calls());
+    // The status that releases the block is written without an answer.
+    let (mut world, release) = world_that_releases_before_the_entry();
     let released = status_of(&release).clone();
     assert_eq!((released.allocations.len(), released.releasing.len()), (0, 0));
     world.fail(release, CallError::Failed("504".into()));
@@ -103,14 +105,7 @@ fn a_failed_status_write_that_the_watch_confirms_is_the_plan_from_then_on() {
 
 #[test]
 fn a_failed_status_write_that_the_watch_shows_assigns_its_blocks() {
-    let mut world = World::new(&["n1"], &[blue()], vec![]);
-    world.settle();
-    world.tell(n1_cordoned(true));
-    world.settle();
-    report(&mut world, "n1", 0);
-    world.settle();
-    world.tell(n1_cordoned(false));
-    let assign = only(world.calls());
+    let (mut world, assign) = world_that_assigns_again();
     let sent = status_of(&assign).clone();
     assert_eq!(sent.allocations.len(), 1);
     world.fail(assign, CallError::Failed("504".into()));
