@@ -51,7 +51,7 @@ fn assert_next_steps(stdout: &str) {
     let validate = format!("exec {}", validate.trim().replace("my-pool.yaml", "e2e/demo/rdma.yaml"));
     let output = child::output(Command::new("sh").args(["-c", &validate]).current_dir(workspace())).unwrap();
     let answer = String::from_utf8_lossy(&output.stdout);
-    assert!(output.status.success() && answer.contains("1 fine") && !answer.contains("warning"), "{output:?}");
+    assert!(output.status.success() && answer.contains("1 valid") && !answer.contains("warning"), "{output:?}");
 }
 
 #[test]

@@ -130,7 +130,7 @@ fn networks_may_name_pools_of_the_cluster() {
 #[test]
 fn what_is_no_output_of_kubectl_is_refused_with_all_reasons() {
     let read = |text: &str| Live::read("live", text.as_bytes(), None).unwrap_err();
-    assert!(read("").contains("there is no document in it"), "{}", read(""));
+    assert!(read("").contains("has no document"), "{}", read(""));
     let text = ip_pool("p", SMALL) + "---\n" + &ip_pool("", SMALL) + "---\nkind: IPPool\n---\n[\n";
     let said = read(&text);
     for part in [
@@ -153,7 +153,7 @@ fn the_cluster_may_come_by_a_pipe() {
     assert_eq!(ran.code, Some(1));
     assert!(ran.out.contains("has 3 held"), "{}", ran.out);
     let ran = run(folder.path(), &["--against", "-", "-"], &list);
-    assert!(ran.code == Some(2) && ran.err.contains("- stands 2 times"), "{}", ran.err);
+    assert!(ran.code == Some(2) && ran.err.contains("- is given 2 times"), "{}", ran.err);
     let ran = run(folder.path(), &["--against", "none.json", "--ignore", "x", "pools.yaml"], "");
     let both = ran.err.contains("--against none.json: cannot be read: ") && ran.err.contains("--ignore");
     assert!(ran.code == Some(2) && both, "{}", ran.err);

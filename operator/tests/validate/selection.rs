@@ -78,7 +78,7 @@ fn required_pools_that_are_missing_are_an_error() {
     assert_eq!(run(folder.path(), &["-"], other).code, Some(0));
     let ran = run(folder.path(), &["--require-pools", "-"], other);
     assert_eq!(ran.code, Some(2));
-    assert!(ran.err.contains("no IPPool or CIDRPool was given, but 1 other object"), "{}", ran.err);
+    assert!(ran.err.contains("there is no IPPool or CIDRPool, but 1 other object"), "{}", ran.err);
     assert_eq!(run(folder.path(), &["--require-pools", "-"], &good("a", 1)).code, Some(0));
 }
 

@@ -60,7 +60,7 @@ impl Live {
             Err(unread) => wrong.push(format!("{}: {}", unread.at, unread.message)),
         });
         if count == 0 && wrong.is_empty() {
-            wrong.push("there is no document in it; an empty cluster is a List without items".to_owned());
+            wrong.push("has no document; of a cluster without pools, kubectl prints a List without items".to_owned());
         }
         if !wrong.is_empty() {
             let more = wrong.len().saturating_sub(MAX_TOLD);

@@ -202,7 +202,7 @@ fn options(flags: &Flags) -> Result<(Options, Vec<Pattern>), String> {
     let files = flags.arguments();
     let inputs = files.iter().chain(&flags.against).filter(|file| is_stdin(file)).count() + lists;
     if inputs > 1 {
-        wrong.push(format!("- stands {inputs} times, but standard input can be read once"));
+        wrong.push(format!("- is given {inputs} times, but standard input can be read once"));
     }
     let mut excluded = Vec::new();
     for text in &flags.exclude {

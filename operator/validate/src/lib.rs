@@ -191,7 +191,7 @@ impl<'a> Judge<'a> {
         }
         if self.options.require_pools && self.report.pools.is_empty() {
             let others = counted(self.report.skipped + self.report.networks.len(), "other object", "other objects");
-            let message = format!("no IPPool or CIDRPool was given, but {others}");
+            let message = format!("there is no IPPool or CIDRPool, but {others}");
             self.report.errors.push(RunError { file: None, message });
         }
         self.report
