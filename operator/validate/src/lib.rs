@@ -51,7 +51,7 @@ pub const MAX_BYTES: usize = 16 << 20;
 /// Most problems and most warnings that are reported for one pool. The others are counted.
 pub const MAX_TOLD: usize = 1_000;
 
-/// The codes of warnings that only this command has; the others are those of [`AdviceCode`].
+/// The codes of warnings that only this command has; the others are those of [`ipam_core::AdviceCode`].
 pub const WARNING_CODES: [&str; 3] = [pool::UNKNOWN_FIELD, pool::OTHER_NAMESPACE, networks::UNKNOWN_POOL];
 
 /// Options of a validation.
