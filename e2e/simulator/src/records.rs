@@ -75,7 +75,7 @@ pub(super) struct Records {
     idle_now: BTreeSet<(String, String)>,
     /// Assignments that an annotation has named to force-release.
     forced: BTreeSet<AssignmentId>,
-    /// Assignments that a restore brought back, and that were force-released or expired at the time of the backup.
+    /// Assignments that were force-released or expired before a restore, or an entry of an earlier pool, brought them back.
     revoked: BTreeSet<AssignmentId>,
     /// Assignments that a status does not record any more, for no reason that the model knows.
     unexplained: Vec<(Assignment, &'static str)>,
@@ -230,7 +230,7 @@ impl Records {
             let known = self.recorded.iter().find(is_it).map(|it| it.id);
             let is_restored = by_hand == Some(super::RESTORE);
             match known {
-                None => self.assign(key, claim, is_restored, activity),
+                None => self.assign(server, key, claim, is_restored, activity),
                 // It may have been assigned again after the backup.
                 Some(id) if is_restored && self.backup.iter().find(is_it).is_some_and(|it| self.was_ended(it.id)) => {
                     self.revoked.insert(id);
@@ -242,7 +242,7 @@ impl Records {
         self.forced.extend(self.recorded.iter().filter(is_named).map(|it| it.id));
     }
 
-    fn assign(&mut self, key: &PoolKey, claim: &Claim, is_restored: bool, activity: &mut Activity) {
+    fn assign(&mut self, server: &Server, key: &PoolKey, claim: &Claim, is_restored: bool, activity: &mut Activity) {
         if !is_restored {
             self.assigned.push((claim.node.clone(), claim.range));
         }
@@ -288,6 +288,12 @@ impl Records {
                 self.revoked.insert(last);
             }
         }
+        // The pool was removed and made anew, and the entry is still to go.
+        let grants: Vec<String> = entries(server, &assigned).map(|entry| text(entry, "/grant")).collect();
+        let mut earlier = grants.iter().filter_map(|grant| self.told(&assigned.node, grant));
+        if earlier.any(|id| self.was_ended(id)) {
+            self.revoked.insert(last);
+        }
         self.recorded.push(assigned);
     }
 
@@ -308,7 +314,7 @@ impl Records {
         if self.forced.contains(&it.id) && !is_in_force(server, it) {
             Ok("blocks released: force-release")
         } else if self.revoked.contains(&it.id) && !is_in_force(server, it) {
-            Ok("blocks released: revoked in the backup")
+            Ok("blocks released: revoked before")
         } else if self.expired.contains(&it.id) {
             Ok("blocks released: grace")
         } else if self.was_restored && has_another_block(server, it) {

@@ -192,6 +192,7 @@ fn package(tool: Tool) -> String {
         Tool::Etcd => "go.etcd.io/etcd/server/v3".to_owned(),
         Tool::Helm => "helm.sh/helm/v4/cmd/helm".to_owned(),
         Tool::CertManager => ".".to_owned(),
+        Tool::Cnitool => "github.com/containernetworking/cni/cnitool".to_owned(),
         Tool::HostLocal => "github.com/containernetworking/plugins/plugins/ipam/host-local".to_owned(),
         plugin => format!("github.com/containernetworking/plugins/plugins/main/{}", plugin.name()),
     }
@@ -249,6 +250,7 @@ mod tests {
         let pinned = [
             "k8s.io/kubernetes",
             "go.etcd.io/etcd/server/v3",
+            "github.com/containernetworking/cni",
             "github.com/containernetworking/plugins",
             "gopkg.in/k8snetworkplumbingwg/multus-cni.v4",
             "helm.sh/helm/v4",

@@ -49,10 +49,12 @@ pub enum Tool {
     Loopback,
     /// CNI: a simple IPAM plugin, to prove the harness itself.
     HostLocal,
+    /// The reference client of CNI, which calls plugins as a runtime does.
+    Cnitool,
 }
 
 /// All tools; kube-apiserver first, because its build compiles most of what the others need.
-pub const ALL: [Tool; 14] = [
+pub const ALL: [Tool; 15] = [
     Tool::KubeApiserver,
     Tool::ControllerManager,
     Tool::Scheduler,
@@ -67,6 +69,7 @@ pub const ALL: [Tool; 14] = [
     Tool::HostDevice,
     Tool::Loopback,
     Tool::HostLocal,
+    Tool::Cnitool,
 ];
 
 /// The tools of a control plane.
@@ -96,6 +99,7 @@ impl Tool {
             Self::HostDevice => "host-device",
             Self::Loopback => "loopback",
             Self::HostLocal => "host-local",
+            Self::Cnitool => "cnitool",
         }
     }
 
@@ -187,8 +191,8 @@ fn find(tool: Tool) -> Option<PathBuf> {
 fn find_with_origin(tool: Tool) -> Option<(PathBuf, &'static str)> {
     let searched: &[&'static str] = match tool {
         _ if are_pinned() => &[],
-        // A program of our own making is nowhere else. The programs of a whole cluster are all of one version.
-        Tool::CertManager => &[],
+        // These are looked for nowhere else. The programs of a whole cluster are all of one version.
+        Tool::CertManager | Tool::Cnitool => &[],
         tool if CLUSTER.contains(&tool) => &[],
         tool if tool.is_plugin() => &["CNI_PATH"],
         _ => &["KUBEBUILDER_ASSETS", "PATH"],

@@ -114,7 +114,7 @@ fn serve(count: &str) -> Result<()> {
     let count = count.parse().with_context(|| format!("--nodes {count}: write a number from 1 to 9"))?;
     // `cluster down` also ends a cluster that is starting.
     tell(&json!({"pid": std::process::id()}))?;
-    let cluster = Kubernetes::start(count)?;
+    let mut cluster = Kubernetes::start(count)?;
     cluster.import(&images::own(cluster.directory())?)?;
     let shells: Vec<Value> = (cluster.nodes().iter())
         .map(|node| json!({"name": node.name(), "shell": node.entrance().shell_line()}))

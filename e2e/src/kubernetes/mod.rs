@@ -142,8 +142,8 @@ impl Kubernetes {
     ///
     /// # Errors
     /// If a runtime refuses it.
-    pub fn import(&self, archive: &Path) -> Result<()> {
-        self.nodes.iter().try_for_each(|node| node.import(archive))
+    pub fn import(&mut self, archive: &Path) -> Result<()> {
+        self.nodes.iter_mut().try_for_each(|node| node.import(archive))
     }
 
     /// Runs helm against this cluster; answers stdout.

@@ -28,6 +28,9 @@ pub const SECONDARY: &str = "eth1";
 /// Folder on the node's disk with its `system-uuid`, as from firmware, and its `boot-id`, as from the kernel.
 pub const IDENTITY: &str = "/opt/identity";
 
+/// Folders that a node has for itself.
+const DISKS: [&str; 3] = ["/var/lib", "/var/log", "/opt"];
+
 /// What a node is made from.
 pub(super) struct Plan {
     pub(super) name: String,
@@ -64,6 +67,8 @@ fn pod_network(index: usize) -> String {
 /// A node of the cluster. It and its pods end when it is dropped.
 pub struct Node {
     plan: Plan,
+    /// Archives of the images that the runtime has.
+    images: Vec<PathBuf>,
     kubelet: Process,
     containerd: Process,
     // Last: processes inside are ended one by one before the namespaces go.
@@ -87,7 +92,7 @@ impl Node {
             import(inside, &plan.runtime.ctr, image)?;
         }
         let kubelet = start_kubelet(inside, &plan)?;
-        Ok(Self { plan, kubelet, containerd, holder })
+        Ok(Self { plan, images: images.to_vec(), kubelet, containerd, holder })
     }
 
     /// The node's name.
@@ -109,8 +114,10 @@ impl Node {
     ///
     /// # Errors
     /// If containerd refuses it.
-    pub fn import(&self, archive: &Path) -> Result<()> {
-        import(self.entrance(), &self.plan.runtime.ctr, archive)
+    pub fn import(&mut self, archive: &Path) -> Result<()> {
+        import(self.holder.entrance(), &self.plan.runtime.ctr, archive)?;
+        self.images.push(archive.to_owned());
+        Ok(())
     }
 
     /// Kills kubelet, and starts it again. Pods run on.
@@ -133,21 +140,46 @@ impl Node {
         Ok(())
     }
 
-    /// Loses power and starts again: all processes, mounts, cgroups and interfaces of pods are gone, and the boot has another ID. The disk stays.
-    /// `meanwhile` is a script that runs on the node before anything starts.
+    /// Loses power: all processes, mounts, cgroups and interfaces of pods are gone. The disk stays.
+    ///
+    /// # Errors
+    /// If a step fails.
+    pub fn switch_off(&mut self) -> Result<()> {
+        self.kubelet.kill()?;
+        self.containerd.kill()?;
+        power_off(self.holder.entrance())?;
+        let root = &self.plan.cgroup_root;
+        eventually_blocking("the cgroups of the pods are removed", READY, || cgroups::clear(root))
+    }
+
+    /// Loses power and starts again. The boot has another ID. `meanwhile` is a script that runs on the node before anything starts.
     ///
     /// # Errors
     /// If a step fails.
     pub fn reboot(&mut self, meanwhile: &str) -> Result<()> {
-        self.kubelet.kill()?;
-        self.containerd.kill()?;
+        self.switch_off()?;
         let inside = self.holder.entrance();
-        power_off(inside)?;
-        let root = &self.plan.cgroup_root;
-        eventually_blocking("the cgroups of the pods are removed", READY, || cgroups::clear(root))?;
         boot(inside)?;
         inside.script(meanwhile)?;
         self.containerd = start_containerd(inside, &self.plan)?;
+        self.kubelet = start_kubelet(inside, &self.plan)?;
+        Ok(())
+    }
+
+    /// Another machine starts under the name of this one, which is [switched off](Self::switch_off): with disks as they are delivered,
+    /// and a UUID of its own.
+    ///
+    /// # Errors
+    /// If a step fails.
+    pub fn replace(&mut self) -> Result<()> {
+        let inside = self.holder.entrance();
+        inside.script(&format!("umount -l {}; rm -rf /etc/cni/net.d/*", DISKS.join(" ")))?;
+        disk(inside, &self.plan)?;
+        boot(inside)?;
+        self.containerd = start_containerd(inside, &self.plan)?;
+        for image in &self.images {
+            import(inside, &self.plan.runtime.ctr, image)?;
+        }
         self.kubelet = start_kubelet(inside, &self.plan)?;
         Ok(())
     }
@@ -207,11 +239,17 @@ fn power_off(inside: &Entrance) -> Result<()> {
     // A signal to -1 reaches all but pid 1 and the sender.
     inside.script(
         "kill -9 -1 || true
-         while read -r _ place _; do
-             case $place in
-                 /run|/run/*|/var/lib/kubelet/*|/var/lib/containerd/*|/proc/sys/*) echo $place ;;
-             esac
-         done < /proc/self/mounts | sort -r | while read -r place; do umount -l $place; done
+         places() {
+             while read -r _ place _; do
+                 case $place in
+                     /run|/run/*|/var/lib/kubelet/*|/var/lib/containerd/*|/proc/sys/*) echo $place ;;
+                 esac
+             done < /proc/self/mounts | sort -r
+         }
+         # One umount can take away copies of a mount, which are in the list too.
+         places | while read -r place; do umount -l $place 2> /dev/null || true; done
+         left=$(places)
+         [ -z \"$left\" ] || { echo \"still mounted: $left\" >&2; exit 1; }
          ip link delete cni0 2> /dev/null || true",
     )?;
     Ok(())
@@ -221,9 +259,10 @@ fn power_off(inside: &Entrance) -> Result<()> {
 /// first network.
 fn disk(inside: &Entrance, plan: &Plan) -> Result<()> {
     inside.script(&format!(
-        "for folder in /var/lib /var/log /opt; do mount -t tmpfs -o mode=755 tmpfs $folder; done
+        "for folder in {}; do mount -t tmpfs -o mode=755 tmpfs $folder; done
          mkdir -p /var/lib/cni /opt/cni/bin /etc/cni/net.d {IDENTITY}
-         cat /proc/sys/kernel/random/uuid > {IDENTITY}/system-uuid"
+         cat /proc/sys/kernel/random/uuid > {IDENTITY}/system-uuid",
+        DISKS.join(" ")
     ))?;
     let mut plugins = vec![assets::path(Tool::Multus)?];
     plugins.extend(assets::PLUGINS.iter().map(|tool| assets::path(*tool)).collect::<Result<Vec<_>>>()?);

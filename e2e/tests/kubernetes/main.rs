@@ -3,9 +3,17 @@
 //! It needs root and builds the programs as they are shipped, so it runs by name only: `cargo test -p ipam-e2e --test kubernetes`.
 
 #[cfg(test)]
+mod certificates;
+#[cfg(test)]
 mod churn;
 #[cfg(test)]
+mod cnitool;
+#[cfg(test)]
 mod install;
+#[cfg(test)]
+mod machines;
+#[cfg(test)]
+mod migration;
 #[cfg(test)]
 mod network_operator;
 #[cfg(test)]

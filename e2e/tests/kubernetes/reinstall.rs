@@ -2,7 +2,7 @@
 
 use serde_json::json;
 
-use crate::stage::{NAMESPACE, apply, install, ip_pool, stage};
+use crate::stage::{NAMESPACE, apply, install, ip_pool, stage, uninstall};
 use crate::workload::{assert_unique, attached, delete, deployment, network, ready, stores_have};
 
 #[test]
@@ -14,7 +14,7 @@ fn pods_keep_their_addresses_through_uninstall_and_reinstall() {
         &[ip_pool("kept", 20), network("kept-net", "kept", "ippool"), deployment("before", 6, &["kept-net"])],
     );
     let before = ready(&cluster, "before", 6);
-    cluster.helm(&["uninstall", "nv-ipam", "--namespace", NAMESPACE, "--wait", "--timeout=3m"]).unwrap();
+    uninstall(&cluster);
     // No finalizer blocks the deletion of the pool any more. Its status stays as it is.
     let kept = cluster.get(&["ippool", "kept", "-n", NAMESPACE]).unwrap();
     assert_eq!(kept["metadata"]["finalizers"], json!(null), "{kept}");

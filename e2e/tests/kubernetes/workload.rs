@@ -10,7 +10,7 @@ use ipam_e2e::kubernetes::images::BUSYBOX;
 use ipam_e2e::kubernetes::{Kubernetes, SECONDARY, is_ready};
 use serde_json::{Value, json};
 
-use crate::stage::{NAMESPACE, SOON, items};
+use crate::stage::{NAMESPACE, SOON, apply, ip_pool, items};
 
 /// Where the pods run.
 pub(crate) const PODS: &str = "default";
@@ -123,19 +123,26 @@ pub(crate) fn attached(pods: &[Pod]) -> Vec<Attached> {
     all
 }
 
-/// All addresses in use by the stores of the agents, sorted.
-pub(crate) fn in_stores(cluster: &Kubernetes) -> anyhow::Result<Vec<Attached>> {
+/// What the stores of all agents show.
+pub(crate) fn shown(cluster: &Kubernetes) -> anyhow::Result<Vec<Value>> {
     let agents = items(&cluster.get(&["pods", "-n", NAMESPACE, "-l", "app.kubernetes.io/component=agent"])?);
     let mut all = Vec::new();
     for agent in agents {
         let name = agent["metadata"]["name"].as_str().unwrap_or_default();
         let words = ["exec", "-n", NAMESPACE, name, "--", "/ipam-node", "store", "show", "-o", "json"];
-        let shown: Value = serde_json::from_str(&cluster.kubectl().run(&words)?)?;
-        for entry in shown["addresses"].as_array().into_iter().flatten() {
-            let text = |field: &str| entry[field].as_str().unwrap_or_default().to_owned();
-            all.push(Attached { pod: text("pod"), interface: text("interface"), address: text("address").parse()? });
-        }
+        let mut shown: Value = serde_json::from_str(&cluster.kubectl().run(&words)?)?;
+        all.append(shown["addresses"].as_array_mut().context("no addresses are shown")?);
     }
+    Ok(all)
+}
+
+/// All addresses in use by the stores of the agents, sorted.
+fn in_stores(cluster: &Kubernetes) -> anyhow::Result<Vec<Attached>> {
+    let read = |entry: &Value| {
+        let text = |field: &str| entry[field].as_str().unwrap_or_default().to_owned();
+        Ok(Attached { pod: text("pod"), interface: text("interface"), address: text("address").parse()? })
+    };
+    let mut all = shown(cluster)?.iter().map(read).collect::<anyhow::Result<Vec<_>>>()?;
     all.sort();
     Ok(all)
 }
@@ -196,4 +203,25 @@ pub(crate) fn delete_pods(cluster: &Kubernetes, pods: &[Pod]) {
     let mut words = vec!["delete", "pods", "-n", PODS, "--wait=false"];
     words.extend(pods.iter().map(|pod| pod.name.as_str()));
     cluster.kubectl().run(&words).unwrap();
+}
+
+/// Applies an IPPool, a network and a Deployment of this name, and waits for its pods. Each node has `block` addresses.
+pub(crate) fn start(cluster: &Kubernetes, name: &str, block: u32, replicas: usize) -> Vec<Pod> {
+    let net = format!("{name}-net");
+    apply(cluster, &[ip_pool(name, block), network(&net, name, "ippool"), deployment(name, replicas, &[&net])]);
+    ready(cluster, name, replicas)
+}
+
+/// Fails if a pod does not have one address, two have the same, or the stores disagree.
+pub(crate) fn assert_served(cluster: &Kubernetes, pods: &[Pod]) {
+    assert_unique(pods);
+    assert!(pods.iter().all(|pod| pod.addresses.len() == 1), "{pods:?}");
+    stores_have(cluster, &attached(pods));
+}
+
+/// Deletes what [`start`] applied, and waits until no address is in use.
+pub(crate) fn end(cluster: &Kubernetes, name: &str) {
+    delete(cluster, name);
+    stores_have(cluster, &[]);
+    cluster.kubectl().run(&["delete", "ippool", name, "-n", NAMESPACE, "--timeout=2m"]).unwrap();
 }
