@@ -1,6 +1,7 @@
 //! The pages for users: what they say is plain, true, and can be found.
 //!
-//! `prose` checks the language. The other modules compare the pages with the code and resolve links. None needs a control plane.
+//! `prose` checks the language, and `manifests` the manifests. The other modules compare the pages with the code and resolve links. None
+//! needs a control plane.
 
 #[cfg(test)]
 mod alerts;
@@ -10,6 +11,8 @@ mod fields;
 mod flags;
 #[cfg(test)]
 mod links;
+#[cfg(test)]
+mod manifests;
 #[cfg(test)]
 mod metrics;
 #[cfg(test)]
