@@ -109,6 +109,10 @@ const NEAR: &[(&str, &[(&str, Change)])] = &[
         ("Orphan", Without), ("Orphan", First), ("Orphan", Last), ("Decide", Without), ("Decide", First), ("Decide", Last), ("Apply", Without),
         ("Apply", First), ("Apply", Other("pool")), ("Round", Without), ("Crowd", Without), ("Crowd", First),
     ]),
+    ("call-of-a-former-leader-after-two-edits.that-it-has-not-learned", &[
+        ("Orphan", Without), ("Orphan", First), ("Orphan", Last), ("Apply", Without), ("Apply", First),
+        ("Apply", Other("pool")), ("Decide", Without), ("Decide", First),
+    ]),
     ("leader-ends-before-it-marks-the-last-release", &[
         ("WithoutAgent", Without), ("WithoutAgent", Other("node")), ("NodeLeaves", Without), ("NodeLeaves", Last), ("Pass", Without),
         ("Pass", First), ("Work", Without),

@@ -70,8 +70,8 @@ pub(super) fn is_of_a_last_record_deleted(failure: &Failure) -> bool {
         && (around(history, ends_a_leader).any(is_of_it) || around(history, expires).any(is_unseen))
 }
 
-/// The named pool is edited, and a leader decides. It ends or its Lease expires, the pool is edited again, and another leader writes. Then a
-/// call of the first one arrives, and a pod starts on the named node.
+/// The named pool is edited, and a leader decides. It ends or its Lease expires, and another leader writes. Then a call of the first one
+/// arrives, and a pod starts on the named node. Before the other leader, the pool is edited again, which the first one may not learn.
 /// Not checked: what the edits change. By the law, the pod has the gateway of the last one.
 pub(super) fn is_of_a_call_between_two_edits(failure: &Failure) -> bool {
     let history = &failure.history;
@@ -81,10 +81,11 @@ pub(super) fn is_of_a_call_between_two_edits(failure: &Failure) -> bool {
     let is_over = |action| ends_a_leader(action) || passes(action) >= LEASE;
     around(history, edits).any(|(before, _, later)| {
         let under_way = after(after(after(before, edits), edits), decides);
-        let taken_over = after(later, writes);
-        (has(under_way, is_over) || has(later, is_over))
-            && !under_way.is_empty()
-            && adds_for_a_user(failure, after(taken_over, arrives))
+        let is_edited_twice = !after(after(before, edits), edits).is_empty();
+        let ends_later = !under_way.is_empty() && has(later, is_over);
+        let decides_later = is_edited_twice && has(after(later, decides), is_over);
+        (has(under_way, is_over) || ends_later || decides_later)
+            && adds_for_a_user(failure, after(after(later, writes), arrives))
     })
 }
 
