@@ -40,8 +40,10 @@
 {{- end }}
 {{- define "nv-ipam.webhookService" -}}{{ include "nv-ipam.fullname" . }}-webhook{{- end }}
 {{- define "nv-ipam.webhookConfiguration" -}}{{ include "nv-ipam.fullname" . }}-validating-webhook{{- end }}
+{{/* Each maker of certificates has a Secret of its own, because none writes the Secret of another. */}}
 {{- define "nv-ipam.webhookSecret" -}}
-{{- default (printf "%s-webhook-server-cert" (include "nv-ipam.fullname" .)) .Values.webhook.secretName -}}
+{{- $suffix := get (dict "cert-manager" "webhook-cert-manager" "openshift" "webhook-openshift") .Values.webhook.certificates -}}
+{{- default (printf "%s-%s" (include "nv-ipam.fullname" .) (default "webhook-server-cert" $suffix)) .Values.webhook.secretName -}}
 {{- end }}
 
 {{/* What selects the pods of a component. Takes the root and the component. */}}

@@ -40,13 +40,13 @@ fn cert_manager_leads_from_nothing_to_the_first_refusal_and_a_renewed_certificat
     await_crds(&plane).unwrap();
     release.route_webhook().unwrap();
     let mut operator = pods::operator(&release, Some(&webhook)).unwrap();
-    let secret = || release.object("secret", "nv-ipam-webhook-server-cert");
+    let secret = || release.object("secret", "nv-ipam-webhook-cert-manager");
     let issued = manager.ready("the certificate is issued", SOON, secret).unwrap();
     webhook.mount().show(&issued).unwrap();
     first_refusal(&release, &mut operator).unwrap();
 
     // cert-manager issues anew when the Secret is gone; the operator takes what is mounted next, without a restart.
-    plane.kubectl().run(&["delete", "secret", "nv-ipam-webhook-server-cert", "-n", "net"]).unwrap();
+    plane.kubectl().run(&["delete", "secret", "nv-ipam-webhook-cert-manager", "-n", "net"]).unwrap();
     let renewed = eventually_blocking("another certificate is issued", SOON, || {
         let found = secret()?;
         if found["data"]["tls.crt"] == issued["data"]["tls.crt"] || found["data"]["tls.crt"].is_null() {

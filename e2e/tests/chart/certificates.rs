@@ -59,21 +59,18 @@ fn a_secret_and_a_bundle_of_ones_own_lead_from_nothing_to_the_first_refusal() {
 }
 
 #[test]
-fn the_way_to_have_certificates_is_changed_by_an_upgrade_and_the_deletion_of_the_secret_and_changed_back() {
+fn an_upgrade_changes_the_maker_of_certificates_and_changes_it_back() {
     let mut webhook = Webhook::new(plane()).unwrap();
     let (release, mut operator) = started("changed", &webhook, &["webhook.certificates=self-managed"]);
     first_refusal(&release, &mut operator).unwrap();
-    let ours = ["get", "-n", release.namespace(), "secrets", "--field-selector=type=kubernetes.io/tls", "-o", "name"];
-    let name = plane().kubectl().run(&ours).unwrap().trim().trim_start_matches("secret/").to_owned();
     for way in ["openshift", "self-managed"] {
         let way = format!("webhook.certificates={way}");
         release.upgrade(&folder(), &["crds.install=false", &webhook.value(), &way]).unwrap();
         drop(operator);
         operator = pods::operator(&release, Some(&webhook)).unwrap();
-        plane().kubectl().run(&["delete", "secret", &name, "-n", release.namespace()]).unwrap();
         ServiceCa::new().unwrap().serve(&release).unwrap();
         if way.ends_with("openshift") {
-            webhook.mount().show(&release.object("secret", &name).unwrap()).unwrap();
+            webhook.mount().show(&secret(&release)).unwrap();
         }
         // Its pool is to be made anew: one that is there already is applied without a question.
         forget_pools(&release);

@@ -17,12 +17,6 @@ fn cert_manager(cluster: &Kubernetes) -> Process {
     Process::start("cert-manager", &assets::path(Tool::CertManager).unwrap(), &[kubeconfig], &log).unwrap()
 }
 
-/// Has another make the certificates, as the chart's README says.
-fn change(cluster: &Kubernetes, values: &[&str]) {
-    install(cluster, values);
-    cluster.kubectl().run(&["delete", "secret", "nv-ipam-webhook-server-cert", "-n", NAMESPACE]).unwrap();
-}
-
 /// Waits until the webhook refuses a pool that overlaps another. No rule of the CRD sees two pools.
 fn await_refusal(cluster: &Kubernetes, way: &str) {
     let pool = ip_pool("second", 8).to_string();
@@ -52,12 +46,12 @@ fn the_webhook_serves_with_certificates_of_each_way_and_after_each_change() {
     let of_the_operator = authority(&cluster);
 
     let _manager = cert_manager(&cluster);
-    change(&cluster, &["webhook.certificates=cert-manager"]);
+    install(&cluster, &["webhook.certificates=cert-manager"]);
     await_refusal(&cluster, "cert-manager");
     let of_cert_manager = authority(&cluster);
     assert_ne!(of_cert_manager, of_the_operator);
 
-    change(&cluster, &[]);
+    install(&cluster, &[]);
     await_refusal(&cluster, "the operator again");
     assert_ne!(authority(&cluster), of_cert_manager);
     cluster.kubectl().run(&["delete", "ippool", "first", "-n", NAMESPACE, "--timeout=2m"]).unwrap();
