@@ -288,7 +288,7 @@ impl Records {
                 self.revoked.insert(last);
             }
         }
-        // The pool was removed and made anew, and the entry is still to go.
+        // The pool was deleted and created again, and the entry is still to go.
         let grants: Vec<String> = entries(server, &assigned).map(|entry| text(entry, "/grant")).collect();
         let mut earlier = grants.iter().filter_map(|grant| self.told(&assigned.node, grant));
         if earlier.any(|id| self.was_ended(id)) {
