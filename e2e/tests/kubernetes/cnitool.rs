@@ -103,7 +103,7 @@ fn status_and_gc_of_the_specification_reach_the_agent() {
     uninstall(&cluster);
     for network in ["near", "direct"] {
         let said = run("status", network, "a").unwrap_err().to_string();
-        assert!(said.contains("plugin is not available") || said.contains("agent"), "{network}: {said}");
+        assert!(said.contains("/var/lib/cni/nv-ipam/daemon.sock"), "{network}: {said}");
     }
     inside.script(&format!("for pod in a b c; do ip netns delete $pod; done; rm -rf {NETWORKS}")).unwrap();
     cluster.kubectl().run(&["delete", "ippool", "probe", "-n", NAMESPACE, "--timeout=2m"]).unwrap();
