@@ -3,6 +3,8 @@
 //! It needs root and builds the programs as they are shipped, so it runs by name only: `cargo test -p ipam-e2e --test kubernetes`.
 
 #[cfg(test)]
+mod burst;
+#[cfg(test)]
 mod certificates;
 #[cfg(test)]
 mod churn;

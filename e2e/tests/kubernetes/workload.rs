@@ -2,6 +2,7 @@
 
 use std::collections::BTreeMap;
 use std::net::IpAddr;
+use std::time::Duration;
 
 use anyhow::Context as _;
 use ipam_core::Cidr;
@@ -70,8 +71,13 @@ pub(crate) struct Pod {
 
 /// Waits until a Deployment has all its pods ready and none that ends, and answers them with what Multus wrote.
 pub(crate) fn ready(cluster: &Kubernetes, name: &str, replicas: usize) -> Vec<Pod> {
+    ready_within(cluster, name, replicas, SOON)
+}
+
+/// The same with a deadline.
+pub(crate) fn ready_within(cluster: &Kubernetes, name: &str, replicas: usize, patience: Duration) -> Vec<Pod> {
     let selector = format!("app={name}");
-    let answer = eventually_blocking(&format!("all pods of {name} are ready"), SOON, || {
+    let answer = eventually_blocking(&format!("all pods of {name} are ready"), patience, || {
         let pods = items(&cluster.get(&["pods", "-n", PODS, "-l", &selector])?);
         let ready = pods.iter().filter(|pod| is_ready(pod)).count();
         let ending = pods.iter().filter(|pod| !pod["metadata"]["deletionTimestamp"].is_null()).count();
