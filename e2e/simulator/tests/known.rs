@@ -28,8 +28,12 @@ enum Change {
 }
 use Change::{Become, First, Last, Other, Without};
 
-/// The faults that are recognised by what a restore put in place. Their near misses are played.
-const BY_STATE: [&str; 2] = ["never-used-grant-of-a-backup", "node-leaves-before-the-next-leader"];
+/// The faults and files that are recognised by state. Their near misses are played.
+const BY_STATE: [&str; 3] = [
+    "agent-is-down-after-a-restore.of-deleted-definitions",
+    "never-used-grant-of-a-backup",
+    "node-leaves-before-the-next-leader",
+];
 
 /// The changes that make a near miss of each fault.
 #[rustfmt::skip]
@@ -37,6 +41,10 @@ const NEAR: &[(&str, &[(&str, Change)])] = &[
     ("agent-is-down-after-a-restore", &[
         ("AgentKill", Without), ("AgentKill", Last), ("AgentKill", Other("node")), ("Restore", Without), ("Restore", First), ("Restore", Last),
         ("Restore", Become("Drain")), ("Backup", Without), ("Backup", Last), ("Backup", First), ("Crowd", Without), ("Crowd", First), ("Crowd", Last),
+    ]),
+    ("agent-is-down-after-a-restore.of-deleted-definitions", &[
+        ("Undefine", Without), ("Undefine", Last), ("AgentKill", Without), ("AgentKill", Other("node")), ("Add", Without), ("Kill", Without),
+        ("Kill", First), ("Rest", Without),
     ]),
     ("agent-is-down-after-a-restore.of-a-node-that-has-not-heard", &[
         ("NodeLeaves", Without), ("NodeLeaves", First), ("NodeLeaves", Last), ("NodeLeaves", Other("node")), ("RestoreLive", Without),
@@ -211,7 +219,7 @@ fn a_near_miss_is_not_the_known_fault() {
         for &(kind, change) in *changes {
             let near = changed(&failure.history, kind, change);
             assert_ne!(near, failure.history, "{name}: {kind}, {change:?} must change the history");
-            if is_recognised(&simulator, fault_of(name), near, failure) {
+            if is_recognised(&simulator, name, near, failure) {
                 wide.push(format!("{name}: {kind}, {change:?}"));
             }
         }
@@ -239,7 +247,7 @@ const DOWN: &[&str] = &[
 /// What each fault needs, in any order of its events: some action of each list.
 #[rustfmt::skip]
 const NEEDS: &[(&str, &[&[&str]])] = &[
-    ("agent-is-down-after-a-restore", &[&["Backup"], RESTORE, PODS, &["Round", "Work"]]),
+    ("agent-is-down-after-a-restore", &[&["Backup", "Undefine"], &["Restore", "RestoreLive", "Undefine"], PODS, &["Round", "Work"]]),
     ("agent-is-down-before-a-restore", &[DOWN, &["Backup"], RESTORE, PODS]),
     ("backup-that-seems-current", &[&["Jump"], &["Backup"], RESTORE, PODS]),
     ("backup-without-the-lease", &[&["Backup"], RESTORE, PODS]),
@@ -264,7 +272,7 @@ fn no_order_of_a_known_fault_is_recognised_without_what_the_fault_needs() {
         for kinds in *needs {
             let near = kinds.iter().fold(failure.history.clone(), |history, kind| changed(&history, kind, Without));
             assert_ne!(near, failure.history, "{name} has none of {kinds:?}");
-            if is_recognised(&simulator, fault, near, failure) {
+            if is_recognised(&simulator, name, near, failure) {
                 wide.push(format!("{name}: without {kinds:?}"));
             }
         }
@@ -293,9 +301,11 @@ fn a_fault_of_missing_reports_is_not_recognised_when_all_have_reported() {
     assert_eq!(wide, Vec::<String>::new());
 }
 
-/// Whether the recogniser names this fault, if the history breaks the law as `failure` does. A fault that is recognised by a state is played.
-fn is_recognised(simulator: &Simulator, fault: &str, history: Vec<Action>, failure: &Failure) -> bool {
-    if BY_STATE.contains(&fault) {
+/// Whether the recogniser names the fault of this file, if the history breaks the law as `failure` does. A fault that is recognised by a state
+/// is played.
+fn is_recognised(simulator: &Simulator, name: &str, history: Vec<Action>, failure: &Failure) -> bool {
+    let fault = fault_of(name);
+    if BY_STATE.contains(&name) || BY_STATE.contains(&fault) {
         return simulator.play(&history).err().is_some_and(|near| found(&near) == Some(fault));
     }
     found(&Failure { history, ..failure.clone() }) == Some(fault)

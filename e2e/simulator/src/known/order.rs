@@ -134,6 +134,14 @@ pub(super) fn was_unreported(failure: &Failure, node: u8, after: Duration) -> bo
     early_elsewhere(failure, &name).any(|it| it.since >= after && it.unreported.contains(&name))
 }
 
+/// Whether this node had a Node and had not reported since a loss of records when another node got a block with the address, at the earliest
+/// `after` the loss.
+pub(super) fn was_silent(failure: &Failure, node: u8, after: Duration) -> bool {
+    let name = node_name(node);
+    early_elsewhere(failure, &name)
+        .any(|it| it.since >= after && it.unreported.contains(&name) && !it.gone.contains(&name))
+}
+
 /// Whether a leader assigned the address to another node that did not lead yet when the report of a user was lost.
 pub(super) fn had_forgotten_user(failure: &Failure) -> bool {
     let mut users = (0..MOST_NODES).filter(|node| is_user(failure, *node)).map(node_name);

@@ -4,8 +4,8 @@ use std::time::Duration;
 
 use super::order::{
     LEASE, PutBack, address, adds_for_a_user, adds_on, after, after_last, around, campaigns, deletes_ipam_node,
-    had_forgotten_user, had_unreported_user, has, has_put_back, is_undefine, is_user, names, names_pod_of, names_pool,
-    passes, pools_with_the_address, running, was_unreported, writer, writes,
+    ends_a_leader, had_forgotten_user, had_unreported_user, has, has_put_back, is_undefine, is_user, names,
+    names_pod_of, names_pool, passes, pools_with_the_address, running, was_silent, was_unreported, writer, writes,
 };
 use crate::Failure;
 use crate::action::{Action, Disk};
@@ -16,7 +16,7 @@ use crate::size::{BACKUP_SECONDS, MOST_NODES, REPLICAS, node_name};
 /// down until a leader has acted, or a restore under a leader does not break its watch, so that it does not report the block in time. Then a pod gets the address on another
 /// node, or the Node leaves, so that no report can have the address as in use.
 pub(super) fn is_of_an_agent_that_is_down(failure: &Failure) -> bool {
-    if is_left_with_its_block(failure) {
+    if is_left_with_its_block(failure) || is_down_after_deleted_definitions(failure) {
         return true;
     }
     has_put_back(failure, |it| {
@@ -45,6 +45,15 @@ pub(super) fn is_of_an_agent_that_is_down(failure: &Failure) -> bool {
             && (0..MOST_NODES).any(|node| is_it(node) && is_in_use(node))
             && if is_unrecorded { has(it.later, leaves) } else { adds_for_a_user(failure, &failure.history[acted..]) }
     })
+}
+
+/// Instead of a restore, the definitions are deleted, and the leader that saw it ends. Another one assigns the block after the pause, although a
+/// node has not reported. That is checked by state.
+fn is_down_after_deleted_definitions(failure: &Failure) -> bool {
+    let is_it = |node| is_user(failure, node) && was_silent(failure, node, PAUSE);
+    let is_over = |action| ends_a_leader(action) || passes(action) >= LEASE;
+    let later = after(&failure.history, is_undefine);
+    (0..MOST_NODES).any(is_it) && has(after(later, is_over), writes) && adds_for_a_user(failure, &failure.history)
 }
 
 /// Whether the leader under which the backup was restored cannot renew the restored Lease, so that another one leads as the history settles.
