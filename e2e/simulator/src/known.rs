@@ -69,7 +69,8 @@ const UNRECORDED: &[&str] = &["one-holder", "address-has-one-node", "held-is-rec
 const USED: &[&str] = &["one-holder", "address-has-one-node", "held-is-recorded", "pool-in-use-stays"];
 
 /// The laws that a call of a former leader breaks.
-const LATE_CALL: &[&str] = &["one-holder", "address-has-one-node", "assigned-is-recorded", other::LEASE_FIRST];
+const LATE_CALL: &[&str] =
+    &["one-holder", "address-has-one-node", "held-is-recorded", "assigned-is-recorded", other::LEASE_FIRST];
 
 /// All known faults. The first match counts, so a fault with more conditions comes before one with fewer.
 pub const FAULTS: [Fault; 13] = [

@@ -109,6 +109,10 @@ const NEAR: &[(&str, &[(&str, Change)])] = &[
         ("WipeStatus", Without), ("WipeStatus", Last), ("Kill", Without), ("Kill", First), ("Orphan", Without), ("Orphan", First),
         ("Start", First), ("NodeJoins", Without),
     ]),
+    ("call-of-a-former-leader-after-a-wiped-status.of-a-larger-block", &[
+        ("WipeStatus", Without), ("WipeStatus", Last), ("WipeStatus", Other("pool")), ("Orphan", Without), ("Orphan", First), ("Decide", Without),
+        ("AddByName", Without), ("AddByName", Other("node")), ("Pass", Without),
+    ]),
     ("call-of-a-former-leader-after-a-wiped-status.whose-lease-expires", &[
         ("WipeStatus", Without), ("WipeStatus", Last), ("WipeStatus", Other("pool")), ("Start", First), ("Orphan", Without), ("Orphan", First),
         ("Decide", Without), ("Rest", Without), ("Rest", First),
@@ -251,7 +255,7 @@ const NEEDS: &[(&str, &[&[&str]])] = &[
     ("agent-is-down-before-a-restore", &[DOWN, &["Backup"], RESTORE, PODS]),
     ("backup-that-seems-current", &[&["Jump"], &["Backup"], RESTORE, PODS]),
     ("backup-without-the-lease", &[&["Backup"], RESTORE, PODS]),
-    ("call-of-a-former-leader-after-a-wiped-status", &[&["WipeStatus"], &["Freeze", "Kill", "Rest", "Stop"], &["Orphan"]]),
+    ("call-of-a-former-leader-after-a-wiped-status", &[&["WipeStatus"], &["Freeze", "Kill", "Pass", "Rest", "Stop"], &["Orphan"]]),
     ("call-of-a-former-leader-after-two-edits", &[&["Freeze", "Kill", "Rest", "Stop"], &["Orphan"], &["Apply"], PODS]),
     ("last-record-deleted-without-a-leader", &[&["WithoutAgent"], &["Strip", "WipeStatus"]]),
     ("leader-ends-before-it-marks-the-last-release", &[&["WithoutAgent"], &["Cordon", "NodeLeaves"]]),

@@ -21,6 +21,16 @@ pub(super) fn passes(action: Action) -> u32 {
     }
 }
 
+/// What follows once so much time has passed, in milliseconds.
+pub(super) fn after_time(history: &[Action], time: u32) -> &[Action] {
+    let mut passed: u32 = 0;
+    let is_over = |action: &Action| {
+        passed = passed.saturating_add(passes(*action));
+        passed >= time
+    };
+    history.iter().position(is_over).map_or(&[], |at| &history[at + 1..])
+}
+
 /// The longest time for which a leader runs without a renewal of its Lease, in milliseconds.
 pub(super) const LEASE: u32 = 10_000;
 

@@ -1,8 +1,8 @@
 //! Faults that neither a restore nor a deletion of the CRDs shows alone.
 
 use super::order::{
-    LEASE, adds_for_a_user, after, after_last, around, ends_a_leader, has, is_undefine, moves, names_node, names_pool,
-    passes, put_backs, waits_for_reports, writer, writes,
+    LEASE, adds_for_a_user, after, after_last, after_time, around, ends_a_leader, has, is_undefine, moves, names_node,
+    names_pool, passes, put_backs, waits_for_reports, writer, writes,
 };
 use crate::Failure;
 use crate::action::Action;
@@ -97,15 +97,14 @@ pub(super) fn is_of_a_call_of_a_former_leader(failure: &Failure) -> bool {
     let since = after(&failure.history, wipes);
     let starts = |action| matches!(action, Action::Start { .. });
     let arrives = |action| matches!(action, Action::Orphan { .. });
-    // Its Lease can also expire.
-    let expires = |action| passes(action) >= LEASE;
     let caller = failure.history.iter().rev().find_map(|action| match action {
         Action::Decide { replica } => Some(*replica % REPLICAS),
         _ => None,
     });
     let is_of_another = |action| writer(action).is_some_and(|of| Some(of) != caller);
     let ended = after(after(since, ends_a_leader), writes);
-    let written = if ended.is_empty() { after(after(since, expires), is_of_another) } else { ended };
+    // Its Lease can also expire.
+    let written = if ended.is_empty() { after(after_time(since, LEASE), is_of_another) } else { ended };
     let joins = |action| matches!(action, Action::NodeJoins { node } if names_node(failure, node));
     let is_used = match failure.law.law {
         LEASE_FIRST | "assigned-is-recorded" => has(&failure.history, joins) && has(written, arrives),

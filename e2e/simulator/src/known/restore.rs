@@ -53,7 +53,10 @@ fn is_down_after_deleted_definitions(failure: &Failure) -> bool {
     let is_it = |node| is_user(failure, node) && was_silent(failure, node, PAUSE);
     let is_over = |action| ends_a_leader(action) || passes(action) >= LEASE;
     let later = after(&failure.history, is_undefine);
-    (0..MOST_NODES).any(is_it) && has(after(later, is_over), writes) && adds_for_a_user(failure, &failure.history)
+    (0..MOST_NODES).any(is_it)
+        && has(after(later, is_over), writes)
+        && !has_put_back(failure, |_| true)
+        && adds_for_a_user(failure, &failure.history)
 }
 
 /// Whether the leader under which the backup was restored cannot renew the restored Lease, so that another one leads as the history settles.
