@@ -42,8 +42,9 @@
 {{- define "nv-ipam.webhookConfiguration" -}}{{ include "nv-ipam.fullname" . }}-validating-webhook{{- end }}
 {{/* Each maker of certificates has a Secret of its own, because none writes the Secret of another. */}}
 {{- define "nv-ipam.webhookSecret" -}}
-{{- $suffix := get (dict "cert-manager" "webhook-cert-manager" "openshift" "webhook-openshift") .Values.webhook.certificates -}}
-{{- default (printf "%s-%s" (include "nv-ipam.fullname" .) (default "webhook-server-cert" $suffix)) .Values.webhook.secretName -}}
+{{- $makers := dict "cert-manager" "webhook-cert-manager" "openshift" "webhook-openshift" -}}
+{{- $name := get $makers .Values.webhook.certificates | default "webhook-server-cert" -}}
+{{- default (printf "%s-%s" (include "nv-ipam.fullname" .) $name) .Values.webhook.secretName -}}
 {{- end }}
 
 {{/* What selects the pods of a component. Takes the root and the component. */}}

@@ -164,7 +164,10 @@ impl Kubernetes {
     }
 
     /// Waits for the nodes, and for the default ServiceAccount, without which the API server refuses pods.
-    fn await_ready(&mut self) -> Result<()> {
+    ///
+    /// # Errors
+    /// If a process of the cluster has ended, or a node does not become ready.
+    pub fn await_ready(&mut self) -> Result<()> {
         let count = self.nodes.len();
         eventually_blocking("the nodes are ready", READY, || {
             let kubelets = self.nodes.iter_mut().map(Node::kubelet);

@@ -45,7 +45,7 @@ fn cert_manager_leads_from_nothing_to_the_first_refusal_and_a_renewed_certificat
     webhook.mount().show(&issued).unwrap();
     first_refusal(&release, &mut operator).unwrap();
 
-    // cert-manager issues anew when the Secret is gone; the operator takes what is mounted next, without a restart.
+    // cert-manager issues another certificate when the Secret is gone; the operator takes what is mounted next, without a restart.
     plane.kubectl().run(&["delete", "secret", "nv-ipam-webhook-cert-manager", "-n", "net"]).unwrap();
     let renewed = eventually_blocking("another certificate is issued", SOON, || {
         let found = secret()?;

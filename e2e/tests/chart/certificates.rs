@@ -59,7 +59,7 @@ fn a_secret_and_a_bundle_of_ones_own_lead_from_nothing_to_the_first_refusal() {
 }
 
 #[test]
-fn an_upgrade_changes_the_maker_of_certificates_and_changes_it_back() {
+fn upgrade_changes_the_maker_of_certificates_and_back() {
     let mut webhook = Webhook::new(plane()).unwrap();
     let (release, mut operator) = started("changed", &webhook, &["webhook.certificates=self-managed"]);
     first_refusal(&release, &mut operator).unwrap();

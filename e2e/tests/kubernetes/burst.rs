@@ -16,7 +16,7 @@ const ROUNDS: usize = 3;
 /// Two nodes share the processors of one machine.
 const PATIENCE: Duration = Duration::from_mins(20);
 
-/// In the place of the plugin: it runs the plugin, and writes down how many nanoseconds that took.
+/// Puts a script in the place of the plugin. The script runs the plugin, and writes how many nanoseconds that took.
 const TIMED: &str = r#"cd /opt/cni/bin
     [ -e nv-ipam.timed ] || mv nv-ipam nv-ipam.timed
     cat > nv-ipam.new <<'END'

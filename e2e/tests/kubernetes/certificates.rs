@@ -1,4 +1,6 @@
-//! The ways in which the webhook gets its certificates, one after the other in one release.
+//! The webhook gets its certificates from the operator, from cert-manager, and from the operator again, in one release.
+//!
+//! OpenShift's service CA cannot run here. The tests of the chart have a program in its place.
 
 use ipam_e2e::assets::{self, Tool};
 use ipam_e2e::kubernetes::Kubernetes;
@@ -18,10 +20,10 @@ fn cert_manager(cluster: &Kubernetes) -> Process {
 }
 
 /// Waits until the webhook refuses a pool that overlaps another. No rule of the CRD sees two pools.
-fn await_refusal(cluster: &Kubernetes, way: &str) {
+fn await_refusal(cluster: &Kubernetes, maker: &str) {
     let pool = ip_pool("second", 8).to_string();
     let words = ["create", "--dry-run=server", "-f", "-"];
-    let refused = eventually_blocking(&format!("a pool is refused with certificates of {way}"), SOON, || {
+    let refused = eventually_blocking(&format!("a pool is refused with certificates of {maker}"), SOON, || {
         let output = cluster.kubectl().output(&words, &pool)?;
         let said = String::from_utf8_lossy(&output.stderr).into_owned();
         anyhow::ensure!(said.contains("admission webhook") && said.contains("IPPool \"first\""), "{said}");
@@ -30,7 +32,7 @@ fn await_refusal(cluster: &Kubernetes, way: &str) {
     refused.unwrap();
 }
 
-/// Who has signed what the webhook is trusted by.
+/// The CA by which the API server trusts the webhook.
 fn authority(cluster: &Kubernetes) -> String {
     let words = ["validatingwebhookconfigurations", "-l", "app.kubernetes.io/name=nv-ipam"];
     let found = cluster.get(&words).unwrap();
@@ -38,7 +40,7 @@ fn authority(cluster: &Kubernetes) -> String {
 }
 
 #[test]
-fn the_webhook_serves_with_certificates_of_each_way_and_after_each_change() {
+fn webhook_serves_certificates_of_each_maker() {
     let cluster = stage();
     install(&cluster, &[]);
     apply(&cluster, &[ip_pool("first", 8)]);

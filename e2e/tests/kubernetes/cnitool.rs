@@ -60,7 +60,7 @@ fn write(cluster: &Kubernetes, name: &str, plugin: &Value) {
 }
 
 #[test]
-fn status_and_gc_of_the_specification_reach_the_agent() {
+fn status_and_gc_reach_the_agent() {
     let cluster = stage();
     install(&cluster, &[]);
     apply(&cluster, &[ip_pool("probe", 12)]);

@@ -28,10 +28,9 @@ fn await_blocks(cluster: &Kubernetes, pool: &str, allocated: &[&str], releasing:
     .unwrap();
 }
 
-/// Lets all pods start anew when the first node is ready. Fails if it does not serve half of them.
-fn serve_half(cluster: &Kubernetes, name: &str, pods: &[Pod]) {
-    let words = ["wait", "node/node-1", "--for=condition=Ready", "--timeout=2m"];
-    eventually_blocking("the node is back", SOON, || cluster.kubectl().run(&words)).unwrap();
+/// Replaces all pods once both nodes are ready. Fails if the first node does not serve half of them.
+fn serve_half(cluster: &mut Kubernetes, name: &str, pods: &[Pod]) {
+    cluster.await_ready().unwrap();
     delete_pods(cluster, pods);
     let pods = ready(cluster, name, REPLICAS);
     assert_served(cluster, &pods);
@@ -39,7 +38,7 @@ fn serve_half(cluster: &Kubernetes, name: &str, pods: &[Pod]) {
 }
 
 #[test]
-fn a_drained_machine_is_replaced_under_its_name() {
+fn drained_machine_is_replaced_under_its_name() {
     let mut cluster = stage();
     install(&cluster, &[&with_identity()]);
     start(&cluster, "drained", BLOCK, REPLICAS);
@@ -58,18 +57,18 @@ fn a_drained_machine_is_replaced_under_its_name() {
 
     cluster.nodes_mut()[0].replace().unwrap();
     let pods = ready(&cluster, "drained", REPLICAS);
-    serve_half(&cluster, "drained", &pods);
+    serve_half(&mut cluster, "drained", &pods);
     end(&cluster, "drained");
 }
 
 #[test]
-fn a_lost_machine_is_force_released_and_replaced_under_its_name() {
+fn lost_machine_is_force_released_and_replaced() {
     let mut cluster = stage();
     install(&cluster, &[&with_identity()]);
     let before = start(&cluster, "lost", BLOCK, REPLICAS);
     cluster.nodes_mut()[0].switch_off().unwrap();
     cluster.kubectl().run(&["delete", "node", "node-1"]).unwrap();
-    // Nobody knows whether its pods still run. Those of the other node are not disturbed.
+    // The operator cannot know whether pods of that machine still run.
     await_blocks(&cluster, "lost", &["node-2"], &["node-1"]);
     let words = ["annotate", "ippool", "lost", "-n", NAMESPACE, "nv-ipam.nvidia.com/force-release=node-1"];
     cluster.kubectl().run(&words).unwrap();
@@ -81,7 +80,7 @@ fn a_lost_machine_is_force_released_and_replaced_under_its_name() {
         Ok(())
     });
     is_forgotten.unwrap();
-    // The pods of the lost machine start anew beside the others, which keep their addresses.
+    // Kubernetes deletes the pods of the lost machine, and the other node runs their replacements. Its own pods keep their addresses.
     let are_deleted = eventually_blocking("the pods of the lost machine are deleted", SOON, || {
         let pods = items(&cluster.get(&["pods", "-n", PODS, "--field-selector=spec.nodeName=node-1"])?);
         anyhow::ensure!(pods.is_empty(), "there are {}", pods.len());
@@ -94,6 +93,6 @@ fn a_lost_machine_is_force_released_and_replaced_under_its_name() {
     assert!(attached(&stays).iter().all(|it| attached(&meanwhile).contains(it)), "{stays:?}, {meanwhile:?}");
 
     cluster.nodes_mut()[0].replace().unwrap();
-    serve_half(&cluster, "lost", &meanwhile);
+    serve_half(&mut cluster, "lost", &meanwhile);
     end(&cluster, "lost");
 }

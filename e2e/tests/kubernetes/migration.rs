@@ -1,7 +1,7 @@
-//! From the state that NVIDIA nv-ipam leaves to the chart, and back, while pods run.
+//! From the chart to the state that NVIDIA nv-ipam leaves, and back, while pods run.
 //!
-//! NVIDIA's programs do not run here. What they leave does: their CRDs, pools with their statuses, store files, and the objects of their
-//! installation, whose pods cannot start.
+//! NVIDIA's programs do not run here. The test makes what they leave: their CRDs, pools with their statuses, store files, and the
+//! objects of their installation, whose pods cannot start.
 
 use ipam_e2e::eventually_blocking;
 use ipam_e2e::kubernetes::Kubernetes;
@@ -72,13 +72,13 @@ fn go_back(cluster: &Kubernetes, pods: &[Attached]) {
     let theirs = THEIRS.replace("nvidia-network-operator", NAMESPACE).replace("IMAGE", BUSYBOX);
     let crds: Vec<&str> =
         theirs.split("---\n").filter(|text| text.contains("kind: CustomResourceDefinition")).collect();
-    cluster.kubectl().output(&["replace", "-f", "-"], &crds.join("---\n")).unwrap();
+    cluster.kubectl().run_with(&["replace", "-f", "-"], &crds.join("---\n")).unwrap();
     cluster.kubectl().run(&["delete", "crd", "ipamnodes.nv-ipam.nvidia.com", "--timeout=1m"]).unwrap();
     cluster.kubectl().apply(&theirs).unwrap();
 }
 
 #[test]
-fn pods_keep_their_addresses_on_the_way_to_nvidia_nv_ipam_and_back() {
+fn pods_keep_addresses_through_a_migration_and_back() {
     let cluster = stage();
     install(&cluster, &[]);
     let before = start(&cluster, OF, 20, 8);

@@ -4,7 +4,6 @@ use ipam_e2e::eventually_blocking;
 use ipam_e2e::kubernetes::Kubernetes;
 use ipam_e2e::kubernetes::images::REPOSITORY;
 use ipam_e2e::network_operator::{Policy, render};
-use serde_json::Value;
 
 use crate::stage::{NAMESPACE as OF_THE_CHART, SOON, apply, ip_pool, items, stage};
 use crate::workload::{assert_unique, attached, delete, deployment, network, ready};

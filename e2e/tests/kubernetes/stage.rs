@@ -36,6 +36,7 @@ fn clear(cluster: &mut Kubernetes) {
             node.reboot("").unwrap();
         }
     }
+    cluster.await_ready().unwrap();
     let _ = cluster.helm(&["uninstall", "nv-ipam", "--namespace", NAMESPACE, "--wait", "--timeout=3m"]);
     let words = ["delete", "deployments,pods,net-attach-def", "--all", "-n", "default", "--force", "--timeout=2m"];
     cluster.kubectl().run(&words).unwrap();
