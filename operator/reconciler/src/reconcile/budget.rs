@@ -47,9 +47,12 @@ impl Budget {
         self.counts.ready_at(now).max(self.urgent.ready_at(now))
     }
 
-    /// Takes the bytes of a status write from the share of counts, because every status has counts.
-    pub(super) fn take_counts(&mut self, bytes: u64, now: Instant) {
+    /// Takes the bytes of a status write from the share of counts, because every status has counts. Returns when counts alone may be
+    /// written.
+    pub(super) fn take_counts(&mut self, bytes: u64, now: Instant) -> Instant {
+        let turn = self.counts_at(now);
         self.counts.take(bytes, now);
+        turn
     }
 }
 

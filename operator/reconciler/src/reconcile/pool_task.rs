@@ -32,6 +32,8 @@ pub(super) struct PoolTask {
     pub(super) not_before: Option<Instant>,
     /// When the next status may be written that a user waits for. Its bytes are taken from the budget already.
     pub(super) turn: Option<Instant>,
+    /// When the next counts may be written. Their bytes are taken from the budget already.
+    pub(super) counts_turn: Option<Instant>,
     /// The call under way. While there is one, events of the pool wait in `pending_event`.
     pub(super) call: Option<Call>,
     pub(super) pending_event: Option<RawObject>,
@@ -184,6 +186,7 @@ impl PoolTask {
             backoff: Backoff::default(),
             not_before: None,
             turn: None,
+            counts_turn: None,
             call: None,
             pending_event: None,
             unacknowledged: None,
@@ -295,13 +298,10 @@ impl PoolTask {
         self.confirmed.as_deref() == Some(&self.record.resource_version)
     }
 
-    pub(super) fn counts_due(&self, now: Instant) -> bool {
-        self.written_at.is_none_or(|at| at + self.counts_every(now) <= now)
-    }
-
     /// When new counts of addresses may be written.
     pub(super) fn counts_at(&self, now: Instant) -> Instant {
-        self.written_at.map_or(now, |at| at + self.counts_every(now))
+        let pause_ends = self.written_at.map(|at| at + self.counts_every(now));
+        pause_ends.max(self.counts_turn).map_or(now, |at| at.max(now))
     }
 
     /// The same, with time for more counts that may follow at once.

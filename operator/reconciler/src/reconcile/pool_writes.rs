@@ -16,6 +16,7 @@ impl Reconciler {
         let (other_pools, no_place) = (self.other_pools(key), self.no_place());
         let task = self.pools.get_mut(key)?;
         let (began, none) = (Instant::now(), BTreeSet::new());
+        let waits_for_bytes = task.counts_turn.is_none() && self.budget.counts_at(now.instant) > now.instant;
         let decision = decide(&DecisionInput {
             pool: &task.record,
             nodes: &self.nodes.refs(),
@@ -34,7 +35,7 @@ impl Reconciler {
             no_place,
             write_error: &|node| self.queue.lasting_error(node).map(str::to_owned),
             finalizers: self.settings.finalizers,
-            counts_due: task.counts_due(now.instant) && self.budget.counts_at(now.instant) <= now.instant,
+            counts_due: task.counts_at(now.instant) <= now.instant && !waits_for_bytes,
             now: now.wall,
             instant: now.instant,
         });
@@ -43,7 +44,10 @@ impl Reconciler {
             self.metrics.duplicate_addresses(key, count);
         }
         if decision.counts_deferred {
-            task.due.by(task.counts_at(now.instant).max(self.budget.counts_at(now.instant)));
+            // The pool is decided again at its turn, and not whenever other pools leave bytes.
+            let bytes = || task.record.status.bytes(key.kind);
+            task.counts_turn.get_or_insert_with(|| self.budget.take_counts(bytes(), now.instant));
+            task.due.by(task.counts_at(now.instant));
         }
         if let Some(expires) = decision.expires {
             let wait = Duration::try_from(expires.duration_since(now.wall)).unwrap_or_default();
@@ -104,7 +108,9 @@ impl Reconciler {
         } else if let Some(status) = decision.status {
             let sent = status.clone();
             let bytes = status.bytes(key.kind);
-            self.budget.take_counts(bytes, now);
+            if task.counts_turn.take().is_none() {
+                self.budget.take_counts(bytes, now);
+            }
             if !decision.only_counts {
                 task.turn = None;
             }

@@ -1,5 +1,8 @@
 //! Bytes of statuses.
 
+use prometheus_client::encoding::text::encode;
+use prometheus_client::registry::Registry;
+
 use super::budget::Budget;
 use super::*;
 
@@ -41,13 +44,15 @@ fn joins_of_a_burst_share_statuses_of_bounded_bytes_and_all_are_served() {
     }
 }
 
+fn eight_pools() -> Vec<RawObject> {
+    let spec = |number: u8| SPEC.replace("192.168", &format!("10.{number}"));
+    (0..8).map(|number| pool_object(&format!("p{number}"), 10, 1, &spec(number), &json!({}))).collect()
+}
+
 /// A node joins each second, and needs a block of each of eight pools. The bytes are for a few statuses of each pool.
 #[test]
 fn pools_that_wait_for_bytes_are_written_in_turn() {
-    let spec = |number: u8| SPEC.replace("192.168", &format!("10.{number}"));
-    let pools: Vec<RawObject> =
-        (0..8).map(|number| pool_object(&format!("p{number}"), 10, 1, &spec(number), &json!({}))).collect();
-    let mut world = World::new(&["n"], &pools, vec![]);
+    let mut world = World::new(&["n"], &eight_pools(), vec![]);
     world.settle();
     world.now += 60 * SECOND;
     world.reconciler.budget = Budget::new(50_000);
@@ -83,4 +88,37 @@ fn counts_wait_longer_than_a_block() {
     world.node_joins("n2");
     let served = second(&mut world).iter().any(|status| status.allocations.len() == 2);
     assert!(served, "a block does not wait for counts");
+}
+
+/// Decisions about pools so far.
+fn decisions(world: &World) -> u64 {
+    let (mut text, mut registry) = (String::new(), Registry::default());
+    world.reconciler.metrics.register(&mut registry);
+    encode(&mut text, &registry).unwrap();
+    let counts = text.lines().filter_map(|line| line.strip_prefix("plan_duration_seconds_count{kind=\"IPPool\"} "));
+    counts.map(|count| count.parse::<u64>().unwrap()).sum()
+}
+
+/// Counts of eight pools change every second. The bytes are for a status a second.
+#[test]
+fn counts_that_wait_for_bytes_are_decided_once() {
+    let mut world = World::new(&["n"], &eight_pools(), vec![]);
+    world.settle();
+    world.now += 60 * SECOND;
+    let size = second(&mut world).first().map_or(1_500, |status| status.bytes(PoolKind::IpPool));
+    world.reconciler.budget = Budget::new(3 * 60 * size / 4);
+    let (before, mut written) = (decisions(&world), 0);
+    for used in 0..240 {
+        report(&mut world, "n", 1 + used % 3);
+        for _ in 0..4 {
+            for call in world.calls_after(SECOND / 4) {
+                written += u64::from(matches!(call, Command::WriteStatus { .. }));
+                world.succeed(call);
+            }
+        }
+    }
+    let made = decisions(&world) - before;
+    assert!(written > 40, "{written} statuses");
+    // One decision finds that the counts must wait, and one writes them.
+    assert!(made <= 2 * written + 16, "{made} decisions for {written} statuses");
 }
