@@ -9,7 +9,7 @@ use kube::api::DeleteParams;
 
 use super::bound::{Bound, in_time};
 use super::finding::Finding;
-use super::joins::{Joined, TIME_AIM};
+use super::joins::{self, Joined};
 use super::large::{Large, POOL, one_pool};
 use super::reports::{self, Reporting};
 use super::stage::{NAMESPACE, Stage};
@@ -45,8 +45,8 @@ fn changes(bound: &mut Bound, large: &mut Large<'_>) -> Result<()> {
     for _ in 0..JOINS {
         joined.add(large, bound.left())?;
     }
-    let cpu = format!("CPU of the operator {}", joined.cpu().show(50));
-    bound.found(Finding::new(what, joined.times()).at_most(TIME_AIM).also(cpu));
+    bound.found(joined.row(what, &joins::statuses(large)?));
+    bound.found(Finding::new(format!("one node joins at {nodes}: CPU of the operator"), joined.cpu()));
     let what = bound.begin(format!("pool deleted at {nodes} nodes → pool gone"));
     let (took, failed) = large.block_on(deleted(large.stage, bound.left()))?;
     let also = format!("{failed} reports refused, as about an IPAMNode that is gone");

@@ -6,9 +6,10 @@ use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result, bail, ensure};
 use futures::StreamExt;
+use futures::future::try_join_all;
 use ipam_crds::{IPAMNode, IPPool};
 use k8s_openapi::api::core::v1::Node;
-use kube::api::{WatchEvent, WatchParams};
+use kube::api::{PostParams, WatchEvent, WatchParams};
 use kube::{Api, Client};
 
 use super::bound::in_time;
@@ -20,23 +21,21 @@ use super::stats::{Samples, Unit};
 use ipam_e2e::eventually::Late;
 
 const JOINS: u32 = 25;
-pub(super) const TIME_AIM: f64 = 0.1;
+/// What a join may take beyond the time that the API server needs for the statuses.
+pub(super) const BEYOND_AIM: f64 = 0.1;
 const CPU_AIM: f64 = 0.02;
+/// How often this program writes the statuses itself.
+const WRITES: u32 = 10;
 
 pub(super) fn measure(large: &mut Large<'_>) -> Result<Vec<Finding>> {
     let at = format!("one node joins at {}", large.nodes);
-    let waited = large.seconds("nv_ipam_controller_pool_call_duration_seconds_sum")?;
     let mut joined = Joined::default();
     for _ in 0..JOINS {
         joined.add(large, DEADLINE)?;
     }
-    let waited = large.seconds("nv_ipam_controller_pool_call_duration_seconds_sum")?.saturating_sub(waited) / JOINS;
-    let of_it = format!("the API server's answer to the status: {} on average", Unit::Time.show(waited.as_secs_f64()));
+    let row = joined.row(format!("{at}: Node created → IPAMNode"), &statuses(large)?);
     Ok(vec![
-        Finding::new(format!("{at}: Node created → IPAMNode"), joined.times())
-            .reference("0.5–1.1 s")
-            .at_most(TIME_AIM)
-            .also(of_it),
+        row.reference("0.5–1.1 s"),
         Finding::new(format!("{at}: CPU of the operator"), joined.cpu()).reference("0.4–1.35 s").at_most(CPU_AIM),
     ])
 }
@@ -68,9 +67,51 @@ impl Joined {
         Samples::times(self.times.iter().copied())
     }
 
+    /// A row about the time of a join, of which the API server needs `statuses` for the statuses.
+    pub(super) fn row(&self, what: String, statuses: &Samples) -> Finding {
+        let (times, needed) = (self.times(), statuses.median());
+        let beyond = times.median() - needed;
+        let aim = format!("≤ {} beyond the statuses", Unit::Time.show(BEYOND_AIM));
+        let also = format!(
+            "this program needs {} to write the same statuses; beyond: {}",
+            Unit::Time.show(needed),
+            Unit::Time.show(beyond.max(0.0))
+        );
+        Finding::new(what, times).demand(aim, beyond <= BEYOND_AIM).also(also)
+    }
+
     pub(super) fn cpu(&self) -> Samples {
         Samples::times(self.cpu.iter().copied())
     }
+}
+
+/// How long the API server needs for the statuses of all pools, written at once: this program writes each again with another count.
+/// No operator runs meanwhile. The watches of the Lease and of its webhook are gone with it.
+pub(super) fn statuses(large: &mut Large<'_>) -> Result<Samples> {
+    large.stop()?;
+    let (client, pools) = (large.client(), large.pool_names());
+    let times = large.block_on(async {
+        let api: Api<IPPool> = Api::namespaced(client, NAMESPACE);
+        let mut times = Vec::new();
+        for _ in 0..WRITES {
+            let mut objects = try_join_all(pools.iter().map(|name| api.get(name))).await?;
+            for object in &mut objects {
+                let addresses = object.status.as_mut().and_then(|status| status.addresses.as_mut());
+                addresses.context("a pool has no counts")?.used += 1;
+            }
+            let began = Instant::now();
+            let options = PostParams::default();
+            let mut writes = Vec::new();
+            for (name, object) in pools.iter().zip(&objects) {
+                writes.push(api.replace_status(name, &options, object));
+            }
+            try_join_all(writes).await?;
+            times.push(began.elapsed());
+        }
+        anyhow::Ok(times)
+    })?;
+    large.start()?;
+    Ok(Samples::times(times))
 }
 
 /// From the call that creates the Node to the event that shows its IPAMNode with as many blocks. The operator writes that after

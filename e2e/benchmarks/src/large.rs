@@ -9,7 +9,7 @@ use std::time::{Duration, Instant};
 use anyhow::{Context, Result, ensure};
 use futures::StreamExt;
 use ipam_crds::{IPAMNode, IPPool};
-use kube::api::{ListParams, PostParams, WatchEvent, WatchParams};
+use kube::api::{ListParams, WatchEvent, WatchParams};
 use kube::{Api, Client};
 use serde_json::{Value, json};
 
@@ -30,6 +30,9 @@ pub(super) const GATEWAY: &str = "10.0.0.1";
 pub(super) const WRITTEN: &str = "nv_ipam_controller_pool_status_written_bytes_total";
 /// Metric: the statuses that it has written.
 pub(super) const PUTS: &str = "nv_ipam_controller_pool_status_writes_total";
+/// Metrics: decisions about pools, and the time that they took.
+pub(super) const DECISIONS: &str = "nv_ipam_controller_plan_duration_seconds_count";
+pub(super) const SECONDS: &str = "nv_ipam_controller_plan_duration_seconds_sum";
 /// Long enough for anything that is not broken.
 pub(super) const DEADLINE: Duration = Duration::from_mins(2);
 /// How long the operator has to be at rest before a measurement begins.
@@ -125,7 +128,18 @@ impl<'a> Large<'a> {
 
     /// Ends the operator and starts another.
     pub(super) fn restart(&mut self) -> Result<()> {
+        self.stop()?;
+        self.start()
+    }
+
+    /// Ends the operator.
+    pub(super) fn stop(&mut self) -> Result<()> {
         self.operator.process().terminate(DEADLINE)?;
+        Ok(())
+    }
+
+    /// Starts another operator in the place of one that has ended.
+    pub(super) fn start(&mut self) -> Result<()> {
         self.operator = self.stage.start_operator()?;
         Ok(())
     }
@@ -194,9 +208,7 @@ async fn apply(client: &Client, pools: &[Value], nodes: u32, within: Duration) -
     let mut events = pin!(api.watch(&WatchParams::default(), "0").await?);
     let (wanted, full) = (usize::try_from(nodes)?, Cell::new(0));
     let began = Instant::now();
-    for pool in pools {
-        api.create(&PostParams::default(), &serde_json::from_value(pool.clone())?).await.context("the pool")?;
-    }
+    load::apply_pools(client, NAMESPACE, pools).await?;
     let all = async {
         let mut done = BTreeSet::new();
         while let Some(event) = events.next().await {

@@ -30,6 +30,7 @@ mod page;
 mod plan;
 mod pool;
 mod rails;
+mod recovery;
 mod relay;
 mod reports;
 mod requests;
@@ -89,7 +90,7 @@ struct Row {
 }
 
 /// In the order of the table.
-const ROWS: [Row; 18] = [
+const ROWS: [Row; 19] = [
     Row { name: "plan", subject: Subject::Rules(plan::measure) },
     Row { name: "judge", subject: Subject::Rules(judge::measure) },
     Row { name: "pool", subject: Subject::Large(pool::measure) },
@@ -99,6 +100,7 @@ const ROWS: [Row; 18] = [
     Row { name: "operator-memory", subject: Subject::Large(|large, _| pool::memory(large)) },
     Row { name: "churn", subject: Subject::Large(|large, _| churn::measure(large)) },
     Row { name: "rails", subject: Subject::Own(rails::measure) },
+    Row { name: "recovery", subject: Subject::Own(recovery::measure) },
     Row { name: "outside", subject: Subject::Own(outside::measure) },
     Row { name: "huge", subject: Subject::Own(|stage, nodes| huge::measure(stage, nodes * HUGE)) },
     Row { name: "agents", subject: Subject::Own(|stage, _| agents::measure(stage)) },

@@ -1,5 +1,7 @@
 //! Nodes as kubelets make and keep them, many at a time: of the size of real ones, and patched as kubelets patch them.
 
+use std::fmt::Debug;
+
 use anyhow::{Context, Result};
 use futures::{StreamExt, TryStreamExt, stream};
 use ipam_crds::{IPAMNode, IPPool};
@@ -8,6 +10,7 @@ use k8s_openapi::api::coordination::v1::Lease;
 use k8s_openapi::api::core::v1::Node;
 use kube::api::{DeleteParams, ListParams, Patch, PatchParams, PostParams};
 use kube::{Api, Client};
+use serde::de::DeserializeOwned;
 use serde_json::{Value, json};
 
 /// Calls under way at a time: enough to keep the API server busy, few enough for two cores.
@@ -104,6 +107,35 @@ fn node(name: &str) -> Value {
             },
         },
     })
+}
+
+/// Creates these pools.
+pub(super) async fn apply_pools(client: &Client, namespace: &str, pools: &[Value]) -> Result<()> {
+    let api: Api<IPPool> = Api::namespaced(client.clone(), namespace);
+    for pool in pools {
+        api.create(&PostParams::default(), &serde_json::from_value(pool.clone())?).await.context("the pool")?;
+    }
+    Ok(())
+}
+
+/// Removes the finalizers of all objects of a kind that are being deleted, if the kind exists.
+pub(super) async fn strip<K>(api: &Api<K>) -> Result<()>
+where
+    K: Clone + DeserializeOwned + Debug,
+{
+    let Ok(listed) = api.list_metadata(&ListParams::default()).await else { return Ok(()) };
+    let held = listed.items.into_iter().filter(|object| object.metadata.deletion_timestamp.is_some());
+    let free = |name: String| {
+        let api = api.clone();
+        async move {
+            let freed = Patch::Merge(json!({"metadata": {"finalizers": null}}));
+            match api.patch_metadata(&name, &PatchParams::default(), &freed).await {
+                Err(kube::Error::Api(status)) if status.code == 404 => Ok(()),
+                done => done.map(drop).with_context(|| format!("cannot free {name}")),
+            }
+        }
+    };
+    stream::iter(held.filter_map(|object| object.metadata.name)).map(free).buffer_unordered(AT_ONCE).try_collect().await
 }
 
 /// Removes pools, all IPAMNodes and the operators' Lease, which records that blocks were assigned. No operator may run.

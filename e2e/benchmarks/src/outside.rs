@@ -13,7 +13,7 @@ use serde_json::{Value, json};
 use super::bound::Bound;
 use super::finding::Finding;
 use super::joins::Joined;
-use super::large::{Large, STILL, one_pool};
+use super::large::{DECISIONS, Large, SECONDS, STILL, one_pool};
 use super::reports;
 use super::stage::{NAMESPACE, Stage};
 use super::stats::Samples;
@@ -82,9 +82,6 @@ fn at_rest(large: &mut Large<'_>, within: Duration) -> Result<()> {
     })
 }
 
-const DECISIONS: &str = "nv_ipam_controller_plan_duration_seconds_count";
-const SECONDS: &str = "nv_ipam_controller_plan_duration_seconds_sum";
-
 /// The mean time of a decision in each of some joins.
 fn plans(bound: &Bound, large: &mut Large<'_>) -> Result<(Vec<Duration>, Joined)> {
     let (mut times, mut joined) = (Vec::new(), Joined::default());
@@ -99,7 +96,7 @@ fn plans(bound: &Bound, large: &mut Large<'_>) -> Result<(Vec<Duration>, Joined)
 }
 
 /// The holder of the Lease, and how often it has changed.
-async fn leases(client: &Client) -> Result<(Option<String>, Option<i32>)> {
+pub(super) async fn leases(client: &Client) -> Result<(Option<String>, Option<i32>)> {
     let lease = Api::<Lease>::namespaced(client.clone(), NAMESPACE).get(LEASE_NAME).await?;
     let spec = lease.spec.context("a Lease without a spec")?;
     Ok((spec.holder_identity, spec.lease_transitions))

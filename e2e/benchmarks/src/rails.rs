@@ -13,8 +13,8 @@ use super::burst;
 use super::churn;
 use super::finding::Finding;
 use super::fleet::Fleet;
-use super::joins::{Joined, TIME_AIM};
-use super::large::{Large, WRITTEN, eight_pools};
+use super::joins::{self, Joined};
+use super::large::{DECISIONS, Large, PUTS, SECONDS, WRITTEN, eight_pools};
 use super::minute::{Minute, PODS};
 use super::stage::Stage;
 use super::stats::{Samples, Unit, number};
@@ -24,11 +24,13 @@ const LIMIT: Duration = Duration::from_mins(15);
 const JOINS: u32 = 10;
 /// The part of the byte budget for what users wait for.
 const URGENT: f64 = 2.0 / 3.0;
+/// Bytes of pool statuses in the minute in which a node is deleted.
+const BYTES_AIM: f64 = 20_000_000.0;
 
 pub(super) fn measure(stage: &Stage<'_>, nodes: u32) -> Result<Vec<Finding>> {
     Bound::run(LIMIT, |bound| {
         let at = format!("{nodes} nodes, 8 pools");
-        bound.expect([lone_row(&at), burst::row(&at), rest_row(&at), deleted_row(&at)]);
+        bound.expect([lone_row(&at), cpu_row(&at), burst::row(&at), rest_row(&at), deleted_row(&at)]);
         let what = bound.begin(format!("{at} applied → full statuses"));
         let mut large = Large::begin(stage, nodes, eight_pools())?;
         let applied = large.apply(bound.left())?;
@@ -43,6 +45,10 @@ pub(super) fn measure(stage: &Stage<'_>, nodes: u32) -> Result<Vec<Finding>> {
 
 fn lone_row(at: &str) -> String {
     format!("{at}: one node joins alone: Node created → all 8 blocks")
+}
+
+fn cpu_row(at: &str) -> String {
+    format!("{at}: one node joins alone: CPU of the operator")
 }
 
 fn rest_row(at: &str) -> String {
@@ -64,13 +70,10 @@ fn joins(bound: &mut Bound, large: &mut Large<'_>, at: &str) -> Result<()> {
         std::thread::sleep(Duration::from_mins(1).mul_f64(number(bytes) / (URGENT * number(STATUS_BYTES_PER_MINUTE))));
     }
     let memory = large.meter().memory()?;
-    let also = format!(
-        "CPU of the operator {}; its memory {}, at most {}",
-        joined.cpu().show(50),
-        Unit::Memory.show(number(memory.now)),
-        Unit::Memory.show(number(memory.most))
-    );
-    bound.found(Finding::new(what, joined.times()).at_most(TIME_AIM).also(also));
+    let resident = |kib: u64| Unit::Memory.show(number(kib));
+    let also = format!("memory {}, at most {}", resident(memory.now), resident(memory.most));
+    bound.found(joined.row(what, &joins::statuses(large)?));
+    bound.found(Finding::new(cpu_row(at), joined.cpu()).also(also));
     Ok(())
 }
 
@@ -83,6 +86,8 @@ fn deleted(bound: &mut Bound, large: &mut Large<'_>, at: &str) -> Result<()> {
     let what = bound.begin(deleted_row(at));
     let mut dead = members.pop().context("no agent is left")?;
     let nodes: Api<Node> = Api::all(large.client());
+    let (before, puts) = (large.counter(WRITTEN)?, large.counter(PUTS)?);
+    let (decisions, planning) = (large.counter(DECISIONS)?, large.seconds(SECONDS)?);
     let minute = Minute::play(large, &mut members, async |number, _| {
         // At once, so that what the deletion itself costs is part of the minute.
         if number == 0 {
@@ -92,6 +97,15 @@ fn deleted(bound: &mut Bound, large: &mut Large<'_>, at: &str) -> Result<()> {
         }
         Ok(())
     })?;
+    let bytes = Samples::counts(Unit::Bytes, [large.counter(WRITTEN)?.saturating_sub(before)]);
+    let planning = large.seconds(SECONDS)?.saturating_sub(planning);
+    let also = format!(
+        "{} writes, {} decisions of {} in all",
+        large.counter(PUTS)?.saturating_sub(puts),
+        large.counter(DECISIONS)?.saturating_sub(decisions),
+        Unit::Time.show(planning.as_secs_f64()),
+    );
+    bound.found(minute.row(format!("{what}: pool statuses"), bytes, &also).at_most(BYTES_AIM));
     found(bound, &what, &minute);
     Ok(())
 }

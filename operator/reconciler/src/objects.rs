@@ -29,17 +29,36 @@ pub enum Kind {
 
 /// An object of our API, with spec and status unparsed.
 #[derive(Clone, Debug, Deserialize)]
+#[serde(try_from = "Parts")]
 pub struct RawObject {
     /// Name, namespace, uid, versions, times of creation and deletion, finalizers, and the annotations of our group. Labels, other
     /// annotations and managed fields are dropped while reading.
-    #[serde(deserialize_with = "lean_metadata")]
     pub metadata: ObjectMeta,
+    /// The bytes of all metadata as JSON.
+    pub metadata_bytes: usize,
     /// `spec` as JSON.
-    #[serde(default)]
     pub spec: Option<Box<RawValue>>,
     /// `status` as JSON.
-    #[serde(default)]
     pub status: Option<Box<RawValue>>,
+}
+
+/// An object as the API server sends it.
+#[derive(Deserialize)]
+struct Parts {
+    metadata: Box<RawValue>,
+    #[serde(default)]
+    spec: Option<Box<RawValue>>,
+    #[serde(default)]
+    status: Option<Box<RawValue>>,
+}
+
+impl TryFrom<Parts> for RawObject {
+    type Error = serde_json::Error;
+
+    fn try_from(Parts { metadata, spec, status }: Parts) -> Result<Self, Self::Error> {
+        let lean: LeanMetadata = serde_json::from_str(metadata.get())?;
+        Ok(Self { metadata: lean.into(), metadata_bytes: metadata.get().len(), spec, status })
+    }
 }
 
 impl RawObject {
@@ -223,6 +242,8 @@ mod tests {
         assert_eq!(object.spec.unwrap().get(), r#"{"subnet":7}"#);
         assert_eq!(object.status.unwrap().get(), r#""nonsense""#);
         assert!(object.metadata.managed_fields.is_none());
+        let written = text.split_once(r#""metadata":"#).and_then(|(_, rest)| rest.split_once(r#","spec""#));
+        assert_eq!(object.metadata_bytes, written.unwrap().0.len(), "all that etcd stores is counted");
     }
 
     #[test]

@@ -37,7 +37,7 @@ pub struct PoolRecord {
     pub resource_version: String,
     /// The rest of the metadata.
     pub life: PoolMetadata,
-    /// The bytes of the metadata that [`RawObject`] keeps: not those of labels, annotations of others and managed fields.
+    /// The bytes of all metadata, also of annotations of others.
     pub metadata_bytes: usize,
     /// The spec as the API server sends it.
     pub spec_text: Arc<str>,
@@ -173,7 +173,7 @@ impl PoolRecord {
             status: read_status(kind, object.status.as_deref()),
             resource_version: object.resource_version().to_owned(),
             life: PoolMetadata::read(&object.metadata),
-            metadata_bytes: bytes_of(&object.metadata),
+            metadata_bytes: object.metadata_bytes,
             uid,
             generation,
         }

@@ -13,7 +13,7 @@ use crate::pool::PoolRecord;
 /// Bytes of an object up to which blocks are assigned. 15,000 nodes with short names and IPv4 addresses have 1.2 MB.
 pub(super) const MOST_BYTES: usize = 1_400_000;
 /// Most bytes of conditions, counts and names of fields. The annotation `force-release` can grow by 128 KiB later. There is room for that
-/// up to the limit of etcd.
+/// up to the limit of etcd. A spec or an annotation of others that grows later is refused itself.
 const REST: usize = 16_000;
 /// Bytes that the times add to an entry of `status.releasing`.
 const TIMES: usize = r#","since":"2026-01-02T03:04:05Z","nodeGoneSince":"2026-01-02T03:04:05Z""#.len();

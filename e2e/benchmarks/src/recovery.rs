@@ -1,0 +1,180 @@
+//! Records are lost on a large cluster with eight pools, while pods of every node use addresses of each: the CRDs are deleted and
+//! installed again, and etcd is restored from a backup.
+
+use std::collections::BTreeMap;
+use std::time::{Duration, Instant};
+
+use anyhow::{Context, Result, ensure};
+use futures::{StreamExt, TryStreamExt, stream};
+use ipam_crds::{IPAMNode, IPPool};
+use k8s_openapi::apiextensions_apiserver::pkg::apis::apiextensions::v1::CustomResourceDefinition;
+use kube::api::{DeleteParams, ListParams};
+use kube::{Api, Client};
+
+use super::bound::Bound;
+use super::churn;
+use super::finding::Finding;
+use super::fleet::{Fleet, Member};
+use super::large::{Large, STILL, eight_pools};
+use super::load;
+use super::outside::leases;
+use super::stage::{NAMESPACE, Stage};
+use super::stats::{Samples, Unit, number};
+use ipam_e2e::cluster::install_crds;
+use ipam_e2e::eventually::eventually_blocking;
+
+/// For all of it.
+const LIMIT: Duration = Duration::from_mins(20);
+/// Every status is right after so many seconds.
+const AIM: f64 = 60.0;
+/// Pods that begin at the same time.
+const AT_ONCE: usize = 50;
+
+/// The block of each node, by pool.
+type Blocks = BTreeMap<String, BTreeMap<String, (String, String)>>;
+
+pub(super) fn measure(stage: &Stage<'_>, nodes: u32) -> Result<Vec<Finding>> {
+    let at = format!("{nodes} nodes, 8 pools, all in use");
+    Bound::run(LIMIT, |bound| {
+        let what = bound.begin(format!("{at}: CRDs deleted and installed again → statuses right"));
+        bound.expect([restored_row(&at)]);
+        let mut large = Large::begin(stage, nodes, eight_pools())?;
+        large.apply(bound.left())?;
+        let done = losses(bound, &mut large, what, &at);
+        large.unless_ended(done)
+    })
+}
+
+fn restored_row(at: &str) -> String {
+    format!("{at}: etcd restored from a backup → statuses right")
+}
+
+fn losses(bound: &mut Bound, large: &mut Large<'_>, what: String, at: &str) -> Result<()> {
+    let fleet = Fleet::start(large.stage.plane, &large.pool_names())?;
+    let members = churn::begin(large, &fleet, bound.left())?;
+    let _members = large.block_on(pods(members))?;
+    at_rest(large, bound.left())?;
+    let wanted = large.block_on(blocks(&large.client()))?;
+    for pool in large.pool_names() {
+        let count = wanted.get(&pool).map_or(0, BTreeMap::len);
+        ensure!(count == usize::try_from(large.nodes)?, "{count} nodes have a block of {pool}");
+    }
+
+    let lost = |large: &mut Large<'_>| -> Result<()> {
+        large.block_on(delete_crds(&large.client()))?;
+        install_crds(large.stage.plane)?;
+        large.block_on(load::apply_pools(&large.client(), NAMESPACE, &large.pools))
+    };
+    bound.found(row(what, large, &wanted, bound.left(), lost)?);
+
+    let what = bound.begin(restored_row(at));
+    at_rest(large, bound.left())?;
+    large.stage.plane.backup()?;
+    at_rest(large, bound.left())?;
+    let lost = |large: &mut Large<'_>| large.stage.plane.restore();
+    bound.found(row(what, large, &wanted, bound.left(), lost)?);
+    Ok(())
+}
+
+/// Loses the records, and measures from the moment at which the pools are in the API again.
+fn row(
+    what: String,
+    large: &mut Large<'_>,
+    wanted: &Blocks,
+    within: Duration,
+    lose: impl FnOnce(&mut Large<'_>) -> Result<()>,
+) -> Result<Finding> {
+    let (before, meter) = (large.block_on(leases(&large.client()))?, large.meter());
+    let cpu = meter.cpu()?;
+    lose(large)?;
+    let began = Instant::now();
+    let client = large.client();
+    let took = eventually_blocking("all statuses are right", within, || -> Result<Duration> {
+        let (known, paused) = large.block_on(async { anyhow::Ok((blocks(&client).await?, paused(&client).await?)) })?;
+        let took = began.elapsed();
+        ensure!(paused.is_empty(), "{} pools assign nothing", paused.len());
+        for (pool, wanted) in wanted {
+            let right = known.get(pool).into_iter().flatten().filter(|(node, block)| wanted.get(*node) == Some(block));
+            let right = right.count();
+            ensure!(right == wanted.len(), "{right} of {} blocks of {pool} are recorded", wanted.len());
+        }
+        Ok(took)
+    })?;
+    let kept = before == large.block_on(leases(&client))? && large.operator.process().ensure_running().is_ok();
+    let memory = meter.memory()?;
+    let also = format!(
+        "operator: CPU {}, memory at most {}",
+        Unit::Time.show(meter.cpu()?.since(&cpu).as_secs_f64()),
+        Unit::Memory.show(number(memory.most))
+    );
+    Ok(Finding::new(what, Samples::times([took])).at_most(AIM).demand("Lease kept", kept).also(also))
+}
+
+/// A pod of each node uses an address of each pool.
+async fn pods(members: Vec<Member>) -> Result<Vec<Member>> {
+    let add = |mut member: Member| async move {
+        member.add().await?;
+        anyhow::Ok(member)
+    };
+    stream::iter(members).map(add).buffer_unordered(AT_ONCE).try_collect().await
+}
+
+/// Waits until reports and counts are written.
+fn at_rest(large: &mut Large<'_>, within: Duration) -> Result<()> {
+    let meter = large.meter();
+    eventually_blocking("the operator comes to rest", within, || {
+        let before = large.counter(super::large::PUTS)?;
+        // Longer than counts wait.
+        std::thread::sleep(Duration::from_secs(12));
+        let count = large.counter(super::large::PUTS)?.saturating_sub(before);
+        ensure!(count == 0, "{count} statuses were written");
+        meter.settle(STILL)
+    })
+}
+
+/// The blocks that the statuses record.
+async fn blocks(client: &Client) -> Result<Blocks> {
+    let pools = Api::<IPPool>::namespaced(client.clone(), NAMESPACE).list(&ListParams::default()).await?.items;
+    let of = |pool: IPPool| {
+        let allocations = pool.status.into_iter().flat_map(|status| status.allocations);
+        let blocks = allocations.map(|block| (block.node_name, (block.start_ip, block.end_ip))).collect();
+        Some((pool.metadata.name?, blocks))
+    };
+    Ok(pools.into_iter().filter_map(of).collect())
+}
+
+/// The pools that assign nothing until nodes have reported.
+async fn paused(client: &Client) -> Result<Vec<String>> {
+    let pools = Api::<IPPool>::namespaced(client.clone(), NAMESPACE).list(&ListParams::default()).await?.items;
+    let is_paused = |pool: &IPPool| {
+        let mut conditions = pool.status.iter().flat_map(|status| &status.conditions);
+        conditions.any(|condition| condition.type_ == "AllocationPaused" && condition.status == "True")
+    };
+    Ok(pools.into_iter().filter(is_paused).filter_map(|pool| pool.metadata.name).collect())
+}
+
+/// Deletes the CRDs with all their objects. No finalizer holds these.
+async fn delete_crds(client: &Client) -> Result<()> {
+    let crds: Api<CustomResourceDefinition> = Api::all(client.clone());
+    let names = ["ippools", "cidrpools", "ipamnodes"].map(|plural| format!("{plural}.nv-ipam.nvidia.com"));
+    for name in &names {
+        crds.delete(name, &DeleteParams::default()).await.with_context(|| format!("cannot delete {name}"))?;
+    }
+    let pools: Api<IPPool> = Api::namespaced(client.clone(), NAMESPACE);
+    let nodes: Api<IPAMNode> = Api::namespaced(client.clone(), NAMESPACE);
+    while has_any(&crds, &names).await? {
+        load::strip(&pools).await?;
+        load::strip(&nodes).await?;
+        tokio::time::sleep(Duration::from_millis(100)).await;
+    }
+    Ok(())
+}
+
+async fn has_any(crds: &Api<CustomResourceDefinition>, names: &[String]) -> Result<bool> {
+    for name in names {
+        if crds.get_metadata_opt(name).await?.is_some() {
+            return Ok(true);
+        }
+    }
+    Ok(false)
+}
