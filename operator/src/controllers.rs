@@ -300,7 +300,12 @@ struct Stores {
 impl Stores {
     fn apply(&mut self, event: &Observed) {
         let named = |name: &str| ObjectMeta { name: Some(name.to_owned()), ..ObjectMeta::default() };
-        let object = |object: &RawObject| RawObject { metadata: named(object.name()), metadata_bytes: 0, spec: None, status: None };
+        let object = |object: &RawObject| RawObject {
+            metadata: named(object.name()),
+            metadata_bytes: 0,
+            spec: None,
+            status: None,
+        };
         match event {
             Observed::Pool(PoolKind::IpPool, event) => self.ip_pools.apply_watcher_event(&map_event(event, object)),
             Observed::Pool(PoolKind::CidrPool, event) => self.cidr_pools.apply_watcher_event(&map_event(event, object)),

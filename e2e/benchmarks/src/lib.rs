@@ -36,6 +36,7 @@ mod reports;
 mod requests;
 mod restart;
 mod reviews;
+mod shards;
 mod shim;
 mod source;
 mod stage;
@@ -90,7 +91,7 @@ struct Row {
 }
 
 /// In the order of the table.
-const ROWS: [Row; 19] = [
+const ROWS: [Row; 20] = [
     Row { name: "plan", subject: Subject::Rules(plan::measure) },
     Row { name: "judge", subject: Subject::Rules(judge::measure) },
     Row { name: "pool", subject: Subject::Large(pool::measure) },
@@ -103,6 +104,7 @@ const ROWS: [Row; 19] = [
     Row { name: "recovery", subject: Subject::Own(recovery::measure) },
     Row { name: "outside", subject: Subject::Own(outside::measure) },
     Row { name: "huge", subject: Subject::Own(|stage, nodes| huge::measure(stage, nodes * HUGE)) },
+    Row { name: "shards", subject: Subject::Own(shards::measure) },
     Row { name: "agents", subject: Subject::Own(|stage, _| agents::measure(stage)) },
     Row { name: "shim", subject: Subject::Lone(shim::measure) },
     Row { name: "calls", subject: Subject::Lone(calls::measure) },

@@ -31,8 +31,10 @@ pub(super) fn measure(large: &mut Large<'_>, first: Applied) -> Result<Vec<Findi
     let memory: Vec<Memory> = rounds.iter().map(|round| round.memory).collect();
     let status = Finding::new(format!("{nodes} nodes, pool applied → full status"), times(|round| round.status));
     let written = Finding::new(format!("the same → all {nodes} IPAMNodes written"), times(|round| round.ipam_nodes));
-    let mut findings =
-        vec![status.reference("0.53 s").at_most(STATUS_AIM).also(creating), written.at_most(IPAM_NODES_AIM * large.creating.as_secs_f64()).also(cpu)];
+    let mut findings = vec![
+        status.reference("0.53 s").at_most(STATUS_AIM).also(creating),
+        written.at_most(IPAM_NODES_AIM * large.creating.as_secs_f64()).also(cpu),
+    ];
     findings.extend(resident(&format!("operator memory at {nodes} nodes, all blocks just assigned"), &memory));
     Ok(findings)
 }

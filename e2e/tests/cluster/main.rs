@@ -11,6 +11,8 @@ mod documents;
 #[cfg(test)]
 mod elections;
 #[cfg(test)]
+mod full;
+#[cfg(test)]
 mod hostile;
 #[cfg(test)]
 mod last_mile;
