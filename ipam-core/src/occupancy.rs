@@ -48,10 +48,8 @@ pub struct Fact {
 /// A record that has facts.
 #[derive(Clone, PartialEq, Eq, Hash, Debug)]
 pub enum Source {
-    /// The status of a pool.
+    /// The status of a pool, and its status writes whose outcome is unknown.
     Status(PoolKey),
-    /// A write of a pool's status whose outcome is unknown.
-    StatusWrite(PoolKey),
     /// The IPAMNode of a node, with its report.
     IpamNode(String),
     /// The last report of a deleted IPAMNode of this name, until the agent reports in a new one.
