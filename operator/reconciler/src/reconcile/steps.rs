@@ -155,7 +155,6 @@ impl Reconciler {
         loop {
             let Some(task) = self.pools.get_mut(key) else { return Step::Done };
             if task.call.is_some() || waits_for_the_lease {
-                task.due.block();
                 return Step::Done;
             }
             let due = task.due_at();
