@@ -18,13 +18,15 @@ use kube::core::{ClusterResourceScope, DynamicResourceScope};
 use serde::{Deserialize, Deserializer};
 use serde_json::value::RawValue;
 
-/// The kinds of objects of our own API.
+/// The kinds of objects that the operator reconciles.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug)]
 pub enum Kind {
     /// A pool.
     Pool(PoolKind),
     /// The blocks of one node.
     IpamNode,
+    /// A Node. As a [`RawObject`] it is a name; it is read as [`NodeObject`].
+    Node,
 }
 
 /// An object of our API, with spec and status unparsed.
@@ -63,15 +65,16 @@ impl Resource for RawObject {
             Kind::Pool(PoolKind::IpPool) => IPPool::kind(&()),
             Kind::Pool(PoolKind::CidrPool) => CIDRPool::kind(&()),
             Kind::IpamNode => IPAMNode::kind(&()),
+            Kind::Node => NodeObject::kind(&()),
         }
     }
 
-    fn group(_: &Kind) -> Cow<'_, str> {
-        Cow::Borrowed(ipam_crds::GROUP)
+    fn group(kind: &Kind) -> Cow<'_, str> {
+        if *kind == Kind::Node { NodeObject::group(&()) } else { Cow::Borrowed(ipam_crds::GROUP) }
     }
 
-    fn version(_: &Kind) -> Cow<'_, str> {
-        Cow::Borrowed(ipam_crds::VERSION)
+    fn version(kind: &Kind) -> Cow<'_, str> {
+        if *kind == Kind::Node { NodeObject::version(&()) } else { Cow::Borrowed(ipam_crds::VERSION) }
     }
 
     fn plural(kind: &Kind) -> Cow<'_, str> {
@@ -79,6 +82,7 @@ impl Resource for RawObject {
             Kind::Pool(PoolKind::IpPool) => IPPool::plural(&()),
             Kind::Pool(PoolKind::CidrPool) => CIDRPool::plural(&()),
             Kind::IpamNode => IPAMNode::plural(&()),
+            Kind::Node => NodeObject::plural(&()),
         }
     }
 

@@ -40,7 +40,7 @@ pub use crate::calls::{
 use crate::cluster_cache::{IpamNodes, ListSync, Map, NodeMeta, Nodes};
 use crate::metrics::Metrics;
 use crate::node_absence::NodeAbsences;
-use crate::objects::RawObject;
+use crate::objects::{Kind, RawObject};
 use budget::Budget;
 use lifetime::NoPlace;
 use node_queue::NodeQueue;
@@ -60,12 +60,22 @@ pub enum Observed {
 }
 
 impl Observed {
-    /// The event with each object replaced by its key.
-    fn keys(&self) -> Event<Key> {
+    /// The kind of its object.
+    pub const fn kind(&self) -> Kind {
         match self {
-            Self::Node(event) => map_event(event, |(name, _)| Key::Node(name.clone())),
-            Self::Pool(kind, event) => map_event(event, |object| Key::Pool(PoolKey::new(*kind, object.name()))),
-            Self::IpamNode(event) => map_event(event, |object| Key::IpamNode(object.name().to_owned())),
+            Self::Node(_) => Kind::Node,
+            Self::Pool(kind, _) => Kind::Pool(*kind),
+            Self::IpamNode(_) => Kind::IpamNode,
+        }
+    }
+
+    /// The event with each object replaced by its key.
+    pub fn keys(&self) -> Event<Key> {
+        match self {
+            Self::Node(event) => map_event(event, |(name, _)| Key::new(self.kind(), name)),
+            Self::Pool(_, event) | Self::IpamNode(event) => {
+                map_event(event, |object| Key::new(self.kind(), object.name()))
+            }
         }
     }
 }
