@@ -2,7 +2,7 @@
 //!
 //! It makes no call and gets the time as an argument, so tests play whole histories without a server. It reconciles a [`Key`]: a pool,
 //! or the IPAMNode of a node. Its driver takes the woken keys ([`Reconciler::take_wakes`]) and requests the next [`Step`] of each.
-//! In the operator the driver is kube-runtime's Controllers. In tests it is the [`model`] of what a Controller promises.
+//! In the operator the driver is kube-runtime's Controllers. In tests it is the `model` of what a Controller promises.
 //!
 //! Invariants:
 //! * It decides only as the leader, after every watch has delivered a full list and the Lease was written after that.
@@ -14,6 +14,7 @@
 mod block_history;
 mod budget;
 mod lifetime;
+#[cfg(any(test, feature = "model"))]
 pub mod model;
 mod node_queue;
 mod node_writes;
