@@ -10,6 +10,8 @@
 use std::collections::{BTreeMap, BTreeSet, HashMap, HashSet};
 use std::sync::Arc;
 
+use slab::Slab;
+
 use crate::{AddrRange, Family, PoolKey, RangeSet};
 
 /// Why a node may use addresses.
@@ -48,10 +50,8 @@ pub struct Fact {
 /// A record that has facts.
 #[derive(Clone, PartialEq, Eq, Hash, Debug)]
 pub enum Source {
-    /// The status of a pool.
+    /// The status of a pool, and its status writes whose outcome is unknown.
     Status(PoolKey),
-    /// A write of a pool's status whose outcome is unknown.
-    StatusWrite(PoolKey),
     /// The IPAMNode of a node, with its report.
     IpamNode(String),
     /// The last report of a deleted IPAMNode of this name, until the agent reports in a new one.
@@ -63,15 +63,13 @@ pub enum Source {
 /// All facts, by source and by address.
 #[derive(Clone, Default, Debug)]
 pub struct Occupancy {
-    facts: Vec<Option<Fact>>,
-    /// Places in `facts` that are free.
-    free: Vec<u32>,
+    facts: Slab<Fact>,
     /// Source → the places of its facts, in the order of the facts.
-    sources: HashMap<Source, Vec<u32>>,
+    sources: HashMap<Source, Vec<usize>>,
     v4: Index,
     v6: Index,
     /// Pool → the places of its facts of [`Evidence::OutsideBlock`]. There are few.
-    outside: BTreeMap<PoolKey, BTreeSet<u32>>,
+    outside: BTreeMap<PoolKey, BTreeSet<usize>>,
     names: Names,
 }
 
@@ -94,10 +92,10 @@ impl Occupancy {
         let mut places = Vec::with_capacity(facts.len());
         let mut before = self.sources.remove(source).unwrap_or_default().into_iter().peekable();
         for fact in facts {
-            while let Some(gone) = before.next_if(|place| self.get(*place).is_some_and(|known| *known < fact)) {
+            while let Some(gone) = before.next_if(|place| self.facts.get(*place).is_some_and(|known| *known < fact)) {
                 self.remove(gone, &mut touched);
             }
-            let same = before.next_if(|place| self.get(*place) == Some(&fact));
+            let same = before.next_if(|place| self.facts.get(*place) == Some(&fact));
             places.push(same.unwrap_or_else(|| self.insert(fact, &mut touched)));
         }
         before.for_each(|gone| self.remove(gone, &mut touched));
@@ -115,7 +113,7 @@ impl Occupancy {
 
     /// The facts of a source.
     pub fn of(&self, source: &Source) -> impl Iterator<Item = &Fact> {
-        self.sources.get(source).into_iter().flatten().filter_map(|place| self.get(*place))
+        self.sources.get(source).into_iter().flatten().filter_map(|place| self.facts.get(*place))
     }
 
     /// The facts about any address of `range`. Two sources may have the same one.
@@ -125,12 +123,12 @@ impl Occupancy {
             Family::V6 => &self.v6,
         };
         let range = *range;
-        index.near(range).filter_map(|place| self.get(place)).filter(move |fact| fact.range.overlaps(&range))
+        index.near(range).filter_map(|place| self.facts.get(place)).filter(move |fact| fact.range.overlaps(&range))
     }
 
     /// The addresses of the pool that agents report in use outside the blocks of their nodes.
     pub fn outside_blocks(&self, pool: &PoolKey) -> impl Iterator<Item = &Fact> {
-        self.outside.get(pool).into_iter().flatten().filter_map(|place| self.get(*place))
+        self.outside.get(pool).into_iter().flatten().filter_map(|place| self.facts.get(*place))
     }
 
     /// Number of names that facts share, including unused names that are not dropped yet.
@@ -166,30 +164,18 @@ impl Occupancy {
         })
     }
 
-    fn get(&self, place: u32) -> Option<&Fact> {
-        self.facts.get(usize::try_from(place).ok()?)?.as_ref()
-    }
-
-    fn insert(&mut self, fact: Fact, touched: &mut Touched) -> u32 {
+    fn insert(&mut self, fact: Fact, touched: &mut Touched) -> usize {
         touched.note(&fact);
-        let place = self.free.pop().unwrap_or_else(|| {
-            self.facts.push(None);
-            u32::try_from(self.facts.len() - 1).unwrap_or(u32::MAX)
-        });
+        let place = self.facts.vacant_key();
         self.index(fact.range.family()).insert(&fact.range, place);
         if fact.evidence == Evidence::OutsideBlock {
             self.outside.entry((*fact.pool).clone()).or_default().insert(place);
         }
-        if let Some(free) = usize::try_from(place).ok().and_then(|place| self.facts.get_mut(place)) {
-            *free = Some(fact);
-        }
-        place
+        self.facts.insert(fact)
     }
 
-    fn remove(&mut self, place: u32, touched: &mut Touched) {
-        let slot = usize::try_from(place).ok().and_then(|place| self.facts.get_mut(place));
-        let Some(fact) = slot.and_then(Option::take) else { return };
-        self.free.push(place);
+    fn remove(&mut self, place: usize, touched: &mut Touched) {
+        let Some(fact) = self.facts.try_remove(place) else { return };
         touched.note(&fact);
         self.index(fact.range.family()).remove(&fact.range, place);
         if let Some(places) = self.outside.get_mut(&*fact.pool).filter(|_| fact.evidence == Evidence::OutsideBlock) {
@@ -212,19 +198,19 @@ impl Occupancy {
 /// addresses. So if it begins before a range that it overlaps, it begins less than `2^c` addresses before.
 #[derive(Clone, Default, Debug)]
 struct Index {
-    places: BTreeSet<(u32, u128, u32)>,
+    places: BTreeSet<(u32, u128, usize)>,
     /// Class → number of facts.
     classes: BTreeMap<u32, usize>,
 }
 
 impl Index {
-    fn insert(&mut self, range: &AddrRange, place: u32) {
+    fn insert(&mut self, range: &AddrRange, place: usize) {
         if self.places.insert((class(range), range.numbers().0, place)) {
             *self.classes.entry(class(range)).or_default() += 1;
         }
     }
 
-    fn remove(&mut self, range: &AddrRange, place: u32) {
+    fn remove(&mut self, range: &AddrRange, place: usize) {
         if !self.places.remove(&(class(range), range.numbers().0, place)) {
             return;
         }
@@ -237,11 +223,11 @@ impl Index {
     }
 
     /// Places of all facts that overlap the range, and of few others.
-    fn near(&self, range: AddrRange) -> impl Iterator<Item = u32> {
+    fn near(&self, range: AddrRange) -> impl Iterator<Item = usize> {
         let (first, last) = range.numbers();
         let in_class = move |class: &u32| {
             let longest = u128::MAX.checked_shr(u128::BITS - *class).unwrap_or_default();
-            self.places.range((*class, first.saturating_sub(longest), 0)..=(*class, last, u32::MAX))
+            self.places.range((*class, first.saturating_sub(longest), 0)..=(*class, last, usize::MAX))
         };
         self.classes.keys().flat_map(in_class).map(|(.., place)| *place)
     }

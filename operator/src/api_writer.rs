@@ -26,7 +26,7 @@ use tokio::sync::watch;
 
 use crate::election::Leadership;
 use ipam_reconciler::decide::{CreateBlocked, PoolEvent};
-use ipam_reconciler::objects::{Kind, RawObject, Written};
+use ipam_reconciler::objects::{Kind, RawObject};
 use ipam_reconciler::pool::{FENCED_BY, StatusBody, StatusRecord};
 use ipam_reconciler::reconcile::{
     CallError, Command, NodeAction, NodeVersion, NodeWrite, Outcome, PoolPatch, PoolRef, PublishEvent,
@@ -68,21 +68,21 @@ impl ApiWriter {
         }
         match command {
             Command::WriteStatus { pool, status } => {
-                let result = answered(self.write_status(&pool, &status), CALL_TIMEOUT).await;
+                let result = answered(self.write_status(&pool, &status)).await;
                 // Dropping the addresses of 5,000 nodes here keeps the status no longer than the call.
                 drop(status);
                 Outcome::Pool(pool, result)
             }
             Command::PatchPool { pool, patch } => {
-                let result = answered(self.patch_pool(&pool, &patch), CALL_TIMEOUT).await;
+                let result = answered(self.patch_pool(&pool, &patch)).await;
                 Outcome::Pool(pool, result)
             }
             Command::Confirm { pool } => {
-                let result = answered(self.current_version(&pool), CALL_TIMEOUT).await;
+                let result = answered(self.current_version(&pool)).await;
                 Outcome::Pool(pool, result)
             }
             Command::WriteIpamNode(write) => {
-                let result = answered(self.write_ipam_node(&write), CALL_TIMEOUT).await;
+                let result = answered(self.write_ipam_node(&write)).await;
                 Outcome::IpamNode(write, result)
             }
         }
@@ -141,7 +141,7 @@ impl ApiWriter {
         };
         let path = format!("{}/{}/status", self.path(Kind::Pool(pool.key.kind)), pool.key.name);
         let written = self.call(Method::PUT, &path, JSON, &body).await?;
-        Ok(written.metadata.resource_version.unwrap_or_default())
+        Ok(written.resource_version().to_owned())
     }
 
     /// Patches the pool's metadata. A merge patch with uid and version is conditional, and changes only the fields that it names.
@@ -153,7 +153,7 @@ impl ApiWriter {
         }
         let path = format!("{}/{}", self.path(Kind::Pool(pool.key.kind)), pool.key.name);
         let written = self.call(Method::PATCH, &path, MERGE_PATCH, &json!({"metadata": metadata})).await?;
-        Ok(written.metadata.resource_version.unwrap_or_default())
+        Ok(written.resource_version().to_owned())
     }
 
     /// Returns the current version of the pool, read from etcd and not from a cache.
@@ -161,8 +161,8 @@ impl ApiWriter {
         let path = format!("{}/{}", self.path(Kind::Pool(pool.key.kind)), pool.key.name);
         let request = Request::get(path).header(ACCEPT, METADATA_ONLY).body(Vec::new());
         let request = request.map_err(|error| CallError::Failed(error.to_string()))?;
-        let read: Written = self.client.request(request).await.map_err(|error| call_error(error, false))?;
-        Ok(read.metadata.resource_version.unwrap_or_default())
+        let read: RawObject = self.client.request(request).await.map_err(|error| call_error(error, false))?;
+        Ok(read.resource_version().to_owned())
     }
 
     async fn write_ipam_node(&self, write: &NodeWrite) -> Result<Option<NodeVersion>, CallError> {
@@ -203,7 +203,7 @@ impl ApiWriter {
         path: &str,
         content: &str,
         body: &impl Serialize,
-    ) -> Result<Written, CallError> {
+    ) -> Result<RawObject, CallError> {
         let creates = method == Method::POST;
         let body = serde_json::to_vec(body).map_err(|error| CallError::Failed(error.to_string()))?;
         let request = Request::builder()
@@ -222,9 +222,9 @@ const CALL_TIMEOUT: Duration = Duration::from_secs(40);
 /// An API server can keep events in a separate etcd, which may fail to answer while the main one works.
 const EVENT_PATIENCE: Duration = Duration::from_secs(10);
 
-async fn answered<T>(call: impl Future<Output = Result<T, CallError>>, patience: Duration) -> Result<T, CallError> {
-    let late = |_| CallError::Failed(format!("no answer within {} s", patience.as_secs()));
-    tokio::time::timeout(patience, call).await.map_err(late).flatten()
+async fn answered<T>(call: impl Future<Output = Result<T, CallError>>) -> Result<T, CallError> {
+    let late = |_| CallError::Failed(format!("no answer within {} s", CALL_TIMEOUT.as_secs()));
+    tokio::time::timeout(CALL_TIMEOUT, call).await.map_err(late).flatten()
 }
 
 const JSON: &str = "application/json";
@@ -253,12 +253,11 @@ fn spec(blocks: &[NodeBlock], request: Option<&String>) -> serde_json::Value {
     spec
 }
 
-fn version(written: &Written) -> NodeVersion {
-    let metadata = &written.metadata;
+fn version(written: &RawObject) -> NodeVersion {
     NodeVersion {
-        uid: metadata.uid.clone().unwrap_or_default(),
-        resource_version: metadata.resource_version.clone().unwrap_or_default(),
-        generation: metadata.generation.unwrap_or_default(),
+        uid: written.metadata.uid.clone().unwrap_or_default(),
+        resource_version: written.resource_version().to_owned(),
+        generation: written.metadata.generation.unwrap_or_default(),
     }
 }
 

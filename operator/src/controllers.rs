@@ -15,6 +15,7 @@
 //!
 //! Kubernetes Events are published independently of the Controllers, with one try each. No pool waits for the API server to store one.
 
+use std::collections::BTreeMap;
 use std::convert::Infallible;
 use std::sync::{Arc, Mutex, MutexGuard};
 use std::time::Instant;
@@ -23,10 +24,9 @@ use futures::channel::mpsc::{self, UnboundedSender, unbounded};
 use futures::future::{BoxFuture, join_all};
 use futures::stream::{BoxStream, SelectAll, pending};
 use futures::{FutureExt, StreamExt};
-use ipam_core::{PoolKey, PoolKind};
+use ipam_core::PoolKind;
 use jiff::Timestamp;
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::ObjectMeta;
-use kube::Resource;
 use kube::runtime::Controller;
 use kube::runtime::controller::{Action, Config, Error};
 use kube::runtime::reflector::ObjectRef;
@@ -39,7 +39,7 @@ use crate::election::Leadership;
 use crate::election::marker::MarkerHandle;
 use crate::metrics::Metrics;
 use crate::watch::Watched;
-use ipam_reconciler::objects::{Kind, NodeObject, RawObject};
+use ipam_reconciler::objects::{Kind, RawObject};
 use ipam_reconciler::reconcile::{Key, Now, Observed, PublishEvent, Reconciler, Settings, Step, map_event};
 
 /// Pools of one kind reconciled at one time. Without this limit, the calls of thousands of pools would keep the API server busy for
@@ -47,6 +47,13 @@ use ipam_reconciler::reconcile::{Key, Now, Observed, PublishEvent, Reconciler, S
 const POOLS_AT_ONCE: u16 = 16;
 /// IPAMNodes reconciled at one time.
 const NODES_AT_ONCE: u16 = 48;
+/// The Controllers, and how many objects each reconciles at one time.
+const CONTROLLERS: [(Kind, u16); 4] = [
+    (Kind::Pool(PoolKind::IpPool), POOLS_AT_ONCE),
+    (Kind::Pool(PoolKind::CidrPool), POOLS_AT_ONCE),
+    (Kind::IpamNode, NODES_AT_ONCE),
+    (Kind::Node, NODES_AT_ONCE),
+];
 /// Watch events taken in before other tasks get a turn.
 const EVENTS_AT_ONCE: usize = 256;
 /// Kubernetes Events that wait to be published, as many as client-go keeps. Further ones are dropped.
@@ -196,7 +203,7 @@ impl Shared {
         let woken = reconciler.take_wakes(now);
         if let Some(wakes) = wakes {
             for key in woken {
-                wakes.send(key);
+                wake(wakes, &key);
             }
             marker.send(reconciler.lease_request());
             let (pools, ipam_nodes) = reconciler.queued(now.instant);
@@ -229,7 +236,7 @@ impl Shared {
                 match event {
                     Ok(event) => {
                         if let Some(stores) = &mut stores {
-                            stores.apply(&event);
+                            store(stores, &event);
                         }
                         reconciler.observe(event, now.instant);
                     }
@@ -263,111 +270,60 @@ async fn reconcile(shared: Arc<Shared>, key: Key) -> Result<Action, Infallible> 
     Ok(Action::await_change())
 }
 
-/// The queues of woken keys, one for each Controller.
-struct Wakes {
-    ip_pools: UnboundedSender<ObjectRef<RawObject>>,
-    cidr_pools: UnboundedSender<ObjectRef<RawObject>>,
-    ipam_nodes: UnboundedSender<ObjectRef<RawObject>>,
-    nodes: UnboundedSender<ObjectRef<NodeObject>>,
-}
+/// Where the Controller of each kind gets its woken keys.
+type Wakes = BTreeMap<Kind, UnboundedSender<ObjectRef<RawObject>>>;
 
-impl Wakes {
-    /// Sends the key to its Controller. A Controller that has ended does not get it.
-    fn send(&self, key: Key) {
-        let object = |kind: Kind, name: &str| ObjectRef::new_with(name, kind);
-        let sent = match key {
-            Key::Pool(PoolKey { kind, name }) => {
-                let to = if kind == PoolKind::IpPool { &self.ip_pools } else { &self.cidr_pools };
-                to.unbounded_send(object(Kind::Pool(kind), &name)).is_ok()
-            }
-            Key::Node(name) => self.nodes.unbounded_send(ObjectRef::new(&name)).is_ok(),
-            Key::IpamNode(name) => self.ipam_nodes.unbounded_send(object(Kind::IpamNode, &name)).is_ok(),
-        };
-        if !sent {
-            tracing::debug!("woken after the end of the Controllers");
-        }
+/// Sends the key to its Controller. A Controller that has ended does not get it.
+fn wake(wakes: &Wakes, key: &Key) {
+    let object = ObjectRef::new_with(key.name(), key.kind());
+    if wakes.get(&key.kind()).is_none_or(|wakes| wakes.unbounded_send(object).is_err()) {
+        tracing::debug!("woken after the end of the Controllers");
     }
 }
 
-/// The stores of the Controllers.
-struct Stores {
-    ip_pools: Writer<RawObject>,
-    cidr_pools: Writer<RawObject>,
-    ipam_nodes: Writer<RawObject>,
-    nodes: Writer<NodeObject>,
-}
+/// The store of the Controller of each kind.
+type Stores = BTreeMap<Kind, Writer<RawObject>>;
 
-impl Stores {
-    fn apply(&mut self, event: &Observed) {
-        let named = |name: &str| ObjectMeta { name: Some(name.to_owned()), ..ObjectMeta::default() };
-        let object = |object: &RawObject| RawObject {
-            metadata: named(object.name()),
-            metadata_bytes: 0,
-            spec: None,
-            status: None,
-        };
-        match event {
-            Observed::Pool(PoolKind::IpPool, event) => self.ip_pools.apply_watcher_event(&map_event(event, object)),
-            Observed::Pool(PoolKind::CidrPool, event) => self.cidr_pools.apply_watcher_event(&map_event(event, object)),
-            Observed::IpamNode(event) => self.ipam_nodes.apply_watcher_event(&map_event(event, object)),
-            Observed::Node(event) => {
-                let node = |(name, _): &(String, _)| NodeObject { metadata: named(name) };
-                self.nodes.apply_watcher_event(&map_event(event, node));
-            }
-        }
+/// Applies the event to the store of its Controller.
+fn store(stores: &mut Stores, event: &Observed) {
+    let named = |key: &Key| {
+        let metadata = ObjectMeta { name: Some(key.name().to_owned()), ..ObjectMeta::default() };
+        RawObject { metadata, metadata_bytes: 0, spec: None, status: None }
+    };
+    if let Some(store) = stores.get_mut(&event.kind()) {
+        store.apply_watcher_event(&map_event(&event.keys(), named));
     }
 }
 
 /// Returns the stores of the Controllers, the queues of their woken keys, and a future that runs the Controllers. It ends after
 /// [`Shared::ends`] and the last call.
 fn begin(shared: &Arc<Shared>) -> (Stores, Wakes, BoxFuture<'static, ()>) {
-    let pools = |kind| {
-        let key = move |object: &RawObject| Key::Pool(PoolKey::new(kind, object.name()));
-        controller(shared, Kind::Pool(kind), POOLS_AT_ONCE, key)
-    };
-    let (ip_pools, cidr_pools) = (pools(PoolKind::IpPool), pools(PoolKind::CidrPool));
-    let ipam_node = |object: &RawObject| Key::IpamNode(object.name().to_owned());
-    let ipam_nodes = controller(shared, Kind::IpamNode, NODES_AT_ONCE, ipam_node);
-    let node = |node: &NodeObject| Key::Node(node.metadata.name.clone().unwrap_or_default());
-    let nodes = controller(shared, (), NODES_AT_ONCE, node);
-    let stores = Stores { ip_pools: ip_pools.0, cidr_pools: cidr_pools.0, ipam_nodes: ipam_nodes.0, nodes: nodes.0 };
-    let wakes = Wakes { ip_pools: ip_pools.1, cidr_pools: cidr_pools.1, ipam_nodes: ipam_nodes.1, nodes: nodes.1 };
-    let all = join_all([ip_pools.2, cidr_pools.2, ipam_nodes.2, nodes.2]);
-    (stores, wakes, all.map(drop).boxed())
-}
-
-type Begun<K> = (Writer<K>, UnboundedSender<ObjectRef<K>>, BoxFuture<'static, ()>);
-
-fn controller<K>(
-    shared: &Arc<Shared>,
-    kind: K::DynamicType,
-    at_once: u16,
-    key: impl Fn(&K) -> Key + Send + 'static,
-) -> Begun<K>
-where
-    K: Resource + Clone + serde::de::DeserializeOwned + std::fmt::Debug + Send + Sync + 'static,
-    K::DynamicType: Eq + std::hash::Hash + Clone + std::fmt::Debug + Unpin + Send + Sync,
-{
-    let writer = Writer::new(kind.clone());
-    let (wakes, woken) = unbounded();
-    let run = Controller::for_stream_with(pending(), writer.as_reader(), kind)
-        .with_config(Config::default().concurrency(at_once))
-        .reconcile_on(woken)
-        .graceful_shutdown_on(shared.ends.clone().cancelled_owned())
-        .run(
-            move |object, shared| reconcile(shared, key(&object)),
-            |_, never: &Infallible, _| match *never {},
-            shared.clone(),
-        )
-        .for_each(|reconciled| {
-            match reconciled {
-                // The object is gone, and the state machine has that event, too. Or the process ends before the store is filled.
-                Ok(_) | Err(Error::ObjectNotFound(_) | Error::RunnerError(_)) => {}
-                Err(error) => tracing::error!(error = %ipam_daemon::chain(&error), "a Controller failed"),
-            }
-            futures::future::ready(())
-        });
-    (writer, wakes, run.boxed())
+    let (mut stores, mut wakes, mut controllers) = (Stores::new(), Wakes::new(), Vec::new());
+    for (kind, at_once) in CONTROLLERS {
+        let store = Writer::new(kind);
+        let (sender, woken) = unbounded();
+        let controller = Controller::for_stream_with(pending(), store.as_reader(), kind)
+            .with_config(Config::default().concurrency(at_once))
+            .reconcile_on(woken)
+            .graceful_shutdown_on(shared.ends.clone().cancelled_owned())
+            .run(
+                move |object: Arc<RawObject>, shared| reconcile(shared, Key::new(kind, object.name())),
+                |_, never: &Infallible, _| match *never {},
+                shared.clone(),
+            )
+            .for_each(|reconciled| {
+                match reconciled {
+                    // The object is gone, and the state machine has that event, too. Or the process ends before the store is filled.
+                    Ok(_) | Err(Error::ObjectNotFound(_) | Error::RunnerError(_)) => {}
+                    Err(error) => tracing::error!(error = %ipam_daemon::chain(&error), "a Controller failed"),
+                }
+                futures::future::ready(())
+            });
+        stores.insert(kind, store);
+        wakes.insert(kind, sender);
+        controllers.push(controller);
+    }
+    (stores, wakes, join_all(controllers).map(drop).boxed())
 }
 
 /// The monotonic clock, which in tests is the paused one.

@@ -8,6 +8,7 @@ use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
 use http::Request;
+use ipam_core::words::listed;
 use ipam_crds::{GROUP, VERSION, custom_resource_definitions};
 use k8s_openapi::apiextensions_apiserver::pkg::apis::apiextensions::v1::{JSONSchemaProps, JSONSchemaPropsOrArray};
 use kube::Client;
@@ -153,10 +154,8 @@ fn found_in(document: &Value) -> Result<Found, String> {
             }
         }
         if !missing.is_empty() {
-            let more = missing.len().saturating_sub(MOST_FIELDS);
-            missing.truncate(MOST_FIELDS);
-            let more = if more == 0 { String::new() } else { format!(" and {more} more") };
-            all.lacking.push(format!("{} lacks {}{more}", definition.spec.names.plural, missing.join(", ")));
+            let missing = listed(missing.into_iter(), MOST_FIELDS);
+            all.lacking.push(format!("{} lacks {missing}", definition.spec.names.plural));
         }
     }
     if any { Ok(all) } else { Err("no schema of our kinds".to_owned()) }

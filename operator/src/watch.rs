@@ -18,7 +18,7 @@ use tokio::time::Instant;
 
 use ipam_reconciler::cluster_cache::NodeMeta;
 use ipam_reconciler::objects::{Kind, NodeObject, RawObject};
-use ipam_reconciler::reconcile::Observed;
+use ipam_reconciler::reconcile::{Observed, map_event};
 
 /// The name of the watch of Nodes.
 pub const NODES: &str = "nodes";
@@ -56,17 +56,8 @@ fn objects(
 fn nodes(client: &Client, lists: &Arc<FirstLists>) -> BoxStream<'static, Watched> {
     let api: Api<NodeObject> = Api::all(client.clone());
     let events = watcher(api, watcher::Config::default()).backoff(Pauses::default());
-    told(events, NODES, Arc::clone(lists)).map(|event| event.map(|event| Observed::Node(lean(event)))).boxed()
-}
-
-fn lean(event: Event<NodeObject>) -> Event<(String, NodeMeta)> {
-    match event {
-        Event::Apply(node) => Event::Apply(NodeMeta::of(node)),
-        Event::Delete(node) => Event::Delete(NodeMeta::of(node)),
-        Event::InitApply(node) => Event::InitApply(NodeMeta::of(node)),
-        Event::Init => Event::Init,
-        Event::InitDone => Event::InitDone,
-    }
+    let lean = |event| Observed::Node(map_event(&event, NodeMeta::of));
+    told(events, NODES, Arc::clone(lists)).map(move |event| event.map(lean)).boxed()
 }
 
 /// Pauses before a broken watch is renewed. They stay short: four watches are no load for a failing API server, and the
@@ -231,7 +222,7 @@ mod tests {
 
     fn read(metadata: &serde_json::Value) -> NodeMeta {
         let node = serde_json::from_value(serde_json::json!({ "metadata": metadata })).unwrap();
-        let Event::Apply((name, meta)) = lean(Event::Apply(node)) else { panic!("another event") };
+        let (name, meta) = NodeMeta::of(&node);
         assert_eq!(name, "n1");
         meta
     }

@@ -401,5 +401,5 @@ fn raw(told: Told) -> Event<RawObject> {
 }
 
 fn node(object: &Object) -> Option<(String, NodeMeta)> {
-    NodeObject::deserialize(&**object).ok().map(NodeMeta::of)
+    NodeObject::deserialize(&**object).ok().as_ref().map(NodeMeta::of)
 }

@@ -1,16 +1,20 @@
 //! Compares the metrics that both daemons register with the page that lists them.
 //!
 //! The encoder omits a family without values. So names and units come from the debug output of the registries. That output has
-//! no types, so the types come from a scan of the sources.
+//! no types, so the types come from a scan of the sources. Metrics of a collector are in the encoded text alone.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fs;
 
+use ipam_core::PoolKind;
 use ipam_e2e::binaries::workspace;
+use ipam_reconciler::objects::RawObject;
+use ipam_reconciler::pool::PoolRecord;
 use ipam_webhook::metrics::WebhookMetrics;
 use ipam_webhook_certs::{Pair, ServerCertificates, system_clock};
 use prometheus_client::encoding::text::encode;
 use prometheus_client::registry::Registry;
+use serde_json::json;
 
 use crate::pages::{all, read};
 use crate::parts::{Cell, Parts};
@@ -67,9 +71,16 @@ pub(crate) fn known() -> BTreeSet<String> {
     known
 }
 
-/// The metrics of an operator with the webhook and a valid certificate.
+/// The metrics of an operator with the webhook, a valid certificate, and a pool whose spec is invalid.
 fn operator() -> Registry {
     let metrics = ipam_operator::metrics::Metrics::default();
+    let ready = json!({"type": "Ready", "status": "False", "reason": "InvalidSpec", "message": "",
+        "lastTransitionTime": "2026-01-01T00:00:00Z"});
+    let pool = json!({"metadata": {"name": "rdma"}, "spec": {}, "status": {"conditions": [ready]}});
+    let pool: RawObject = serde_json::from_value(pool).unwrap();
+    let pool = PoolRecord::read(PoolKind::IpPool, &pool, None);
+    metrics.reconciler.observed(&pool);
+    metrics.reconciler.status_written(&pool.key, 1);
     let mut registry = ipam_daemon::metrics::registry(&metrics.requests);
     let own = metrics.register(&mut registry);
     WebhookMetrics::default().register(own);

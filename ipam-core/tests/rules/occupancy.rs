@@ -80,7 +80,6 @@ fn fact() -> impl Strategy<Value = Plain> {
 fn source() -> impl Strategy<Value = Source> {
     prop_oneof![
         (0..POOLS.len()).prop_map(|pool| Source::Status(key(pool))),
-        (0..POOLS.len()).prop_map(|pool| Source::StatusWrite(key(pool))),
         (0_u8..4).prop_map(|node| Source::IpamNode(node.to_string())),
         (0_u8..4).prop_map(|node| Source::Reservations(node.to_string())),
     ]

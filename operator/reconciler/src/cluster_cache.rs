@@ -80,15 +80,15 @@ pub struct NodeMeta {
 
 impl NodeMeta {
     /// Name and data of a Node.
-    pub fn of(node: NodeObject) -> (String, Self) {
+    pub fn of(node: &NodeObject) -> (String, Self) {
         let cordon = node.metadata.annotations.as_ref().and_then(|all| all.get(CORDON));
         let leaving = if node.metadata.deletion_timestamp.is_some() {
             Some(Leaving::Terminating)
         } else {
             cordon.filter(|value| *value == "true").map(|_| Leaving::Cordoned)
         };
-        let labels = node.metadata.labels.unwrap_or_default().into();
-        (node.metadata.name.unwrap_or_default(), Self { labels, leaving })
+        let labels = node.metadata.labels.clone().unwrap_or_default().into();
+        (node.metadata.name.clone().unwrap_or_default(), Self { labels, leaving })
     }
 }
 

@@ -7,9 +7,13 @@ use ipam_crds::{BlockUse, NodeBlock};
 use crate::ipam_node::{IpamNodeRecord, claim_of, gateway_of, held_ranges, key_of};
 use crate::pool::StatusRecord;
 
-/// Facts of a pool's status: the blocks that it records.
-pub fn of_status(occupancy: &mut Occupancy, pool: &PoolKey, status: &StatusRecord) -> Vec<Fact> {
-    let claims = status.claims();
+/// Facts of a pool's statuses: the blocks that they record.
+pub fn of_statuses<'a>(
+    occupancy: &mut Occupancy,
+    pool: &PoolKey,
+    statuses: impl Iterator<Item = &'a StatusRecord>,
+) -> Vec<Fact> {
+    let claims = statuses.flat_map(StatusRecord::claims);
     claims.map(|claim| occupancy.fact(pool, &claim.node, claim.range, Evidence::Recorded)).collect()
 }
 

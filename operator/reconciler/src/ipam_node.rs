@@ -10,8 +10,7 @@ use ipam_core::addr::parse_addr;
 use ipam_core::plan::{Assignment, BlockPhase, Claim, ClaimSource, Usage};
 use ipam_core::{AddrRange, Block, Cidr, GrantId, NodePool, Pool, PoolKey, PoolKind, RangeSet};
 use ipam_crds::{
-    AddressRange, BlockState, BlockUse, IPAMNodeSpec, IPAMNodeStatus, LedgerPosition, NodeBlock, PoolType,
-    RouteDestination,
+    AddressRange, BlockState, BlockUse, IPAMNodeSpec, IPAMNodeStatus, NodeBlock, PoolType, RouteDestination,
 };
 use serde_json::value::RawValue;
 
@@ -49,8 +48,6 @@ pub struct IpamNodeRecord {
     pub reported: BTreeSet<String>,
     /// Pool of each Releasing entry → the first generation in which this leader has seen the entry Releasing.
     pub releasing: BTreeMap<PoolKey, i64>,
-    /// Position of the agent's journal at the time of the report.
-    pub ledger: Option<LedgerPosition>,
     /// `metadata.finalizers`, ours and those of others.
     pub finalizers: Vec<String>,
     /// Whether it is being deleted, and a finalizer keeps it.
@@ -73,19 +70,13 @@ impl IpamNodeRecord {
             generation: object.metadata.generation.unwrap_or_default(),
             resource_version: object.resource_version().to_owned(),
             blocks: spec.pools,
-            intended_blocks: None,
             request: spec.report_request,
             answers: status.report_request,
-            is_doubted: false,
             observed_generation: status.observed_generation,
             reports: status.pools,
-            reported: BTreeSet::new(),
-            releasing: BTreeMap::new(),
-            ledger: status.ledger,
             finalizers: object.metadata.finalizers.clone().unwrap_or_default(),
             deleting: object.metadata.deletion_timestamp.is_some(),
-            fenced: false,
-            write_in_flight: false,
+            ..Self::default()
         };
         record.is_doubted = record.is_unanswered();
         record
@@ -285,9 +276,9 @@ pub fn claim_of(node: &str, block: &NodeBlock) -> Option<Claim> {
 
 /// Whether an entry is about exactly this block, and allows its node no address outside the block.
 pub fn is_about(block: &NodeBlock, range: &AddrRange) -> bool {
-    let (Ok(first), Ok(last)) = (block.start_ip.parse(), block.end_ip.parse()) else { return false };
-    let is_inside = AddrRange::new(first, last).is_some_and(|told| range.contains_range(&told));
-    is_inside && claim_of("-", block).is_some_and(|claim| claim.range == *range)
+    let told = range_of(&block.start_ip, &block.end_ip);
+    told.is_some_and(|told| range.contains_range(&told))
+        && claim_of("-", block).is_some_and(|claim| claim.range == *range)
 }
 
 /// Whether a report lists exactly the addresses in use. Otherwise it lists ranges that include free addresses, or lists none.
@@ -298,18 +289,16 @@ pub fn is_exact(report: &BlockUse) -> bool {
 
 /// The addresses that may be in use by a report: the listed ranges, or the whole counted range if none are listed.
 pub fn held_ranges(report: &BlockUse) -> Vec<AddrRange> {
-    let range = |start: &str, end: &str| AddrRange::new(start.parse().ok()?, end.parse().ok()?);
     if report.held.is_empty() {
-        return range(&report.start_ip, &report.end_ip).into_iter().collect();
+        return range_of(&report.start_ip, &report.end_ip).into_iter().collect();
     }
-    report.held.iter().filter_map(|run| range(&run.start_ip, &run.end_ip)).collect()
+    report.held.iter().filter_map(|run| range_of(&run.start_ip, &run.end_ip)).collect()
 }
 
 /// Makes these addresses, and no others, unavailable in an entry: pods on other nodes use them, or may, or they are a gateway. They are not
 /// exclusions, because a pod can request an excluded address.
 pub fn set_unavailable(block: &mut NodeBlock, unavailable_addresses: &[AddrRange]) {
-    let range = |start: &str, end: &str| AddrRange::new(start.parse().ok()?, end.parse().ok()?);
-    let Some(own) = range(&block.start_ip, &block.end_ip) else { return };
+    let Some(own) = range_of(&block.start_ip, &block.end_ip) else { return };
     let inside = unavailable_addresses.iter().filter_map(|held| held.intersection(&own));
     let all: RangeSet = inside.map(|range| range.numbers()).collect();
     block.held_elsewhere = ranges(&own, &all);
@@ -322,8 +311,12 @@ pub fn gateway_of(block: &NodeBlock) -> Option<IpAddr> {
 
 /// The addresses that are unavailable in an entry: other nodes may use them, or they are a gateway.
 pub fn unavailable(block: &NodeBlock) -> impl Iterator<Item = AddrRange> {
-    let range = |run: &AddressRange| AddrRange::new(run.start_ip.parse().ok()?, run.end_ip.parse().ok()?);
-    block.held_elsewhere.iter().filter_map(range)
+    block.held_elsewhere.iter().filter_map(|run| range_of(&run.start_ip, &run.end_ip))
+}
+
+/// The range between two addresses of an object.
+fn range_of(first: &str, last: &str) -> Option<AddrRange> {
+    AddrRange::new(first.parse().ok()?, last.parse().ok()?)
 }
 
 fn read_or_default<T: serde::de::DeserializeOwned + Default>(text: Option<&RawValue>) -> T {

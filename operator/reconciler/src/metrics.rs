@@ -1,14 +1,18 @@
 //! Metrics of decisions, writes and queues. Labels are bounded by the number of pools and of reasons, never by nodes.
 
+use std::collections::BTreeMap;
+use std::fmt;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
-use ipam_core::{PoolKey, PoolKind, Violation};
+use ipam_core::{PoolKey, PoolKind};
+use ipam_crds::{AddressCounts, BlockCounts, NodeCounts};
 use jiff::Timestamp;
-use k8s_openapi::apimachinery::pkg::apis::meta::v1::Condition;
-use prometheus_client::encoding::EncodeLabelSet;
-use prometheus_client::metrics::counter::Counter;
+use prometheus_client::collector::Collector;
+use prometheus_client::encoding::{DescriptorEncoder, EncodeMetric};
+use prometheus_client::metrics::counter::{ConstCounter, Counter};
 use prometheus_client::metrics::family::Family;
-use prometheus_client::metrics::gauge::Gauge;
+use prometheus_client::metrics::gauge::{ConstGauge, Gauge};
 use prometheus_client::metrics::histogram::{Histogram, exponential_buckets};
 use prometheus_client::registry::{Registry, Unit};
 
@@ -19,118 +23,46 @@ use crate::pool::{PoolRecord, StatusRecord};
 /// Every metric.
 #[derive(Debug)]
 pub struct Metrics {
-    plan_duration: Family<KindLabels, Histogram, fn() -> Histogram>,
-    call_duration: Family<KindLabels, Histogram, fn() -> Histogram>,
-    calls: Family<CallLabels, Counter>,
-    status_writes: Family<PoolLabels, Counter>,
-    status_written: Family<PoolLabels, Counter>,
-    status_size: Family<PoolLabels, Gauge>,
-    nodes: Family<StateLabels, Gauge>,
-    blocks: Family<PoolLabels, Gauge>,
-    free_blocks: Family<PoolLabels, Gauge>,
-    capacity: Family<PoolLabels, Gauge>,
-    in_use: Family<PoolLabels, Gauge>,
-    conditions: Family<ConditionLabels, Gauge>,
-    spec_errors: Family<ReasonLabels, Gauge>,
-    duplicates: Family<PoolLabels, Gauge>,
-    oldest_release: Family<PoolLabels, Gauge>,
-    assigned: Family<PoolLabels, Counter>,
-    released: Family<PoolLabels, Counter>,
-    released_unreported: Family<ReasonLabels, Counter>,
-    ipam_node_writes: Family<ResultLabels, Counter>,
-    queue_depth: Family<NameLabels, Gauge>,
+    // Histograms for each pool would take most of the memory of an operator with thousands of pools.
+    plan_duration: Family<Label, Histogram, fn() -> Histogram>,
+    call_duration: Family<Label, Histogram, fn() -> Histogram>,
+    ipam_node_writes: Family<Label, Counter>,
+    queue_depth: Family<Label, Gauge>,
     nodes_awaiting_report: Gauge,
+    pools: Arc<Pools>,
 }
 
-#[derive(Clone, PartialEq, Eq, Hash, Debug, EncodeLabelSet)]
-struct NameLabels {
-    name: &'static str,
-}
-
-/// Labels of histograms. Histograms for each pool would take most of the memory of an operator with thousands of pools.
-#[derive(Clone, PartialEq, Eq, Hash, Debug, EncodeLabelSet)]
-struct KindLabels {
-    kind: &'static str,
-}
-
-#[derive(Clone, PartialEq, Eq, Hash, Debug, EncodeLabelSet)]
-struct PoolLabels {
-    kind: &'static str,
-    pool: String,
-}
-
-#[derive(Clone, PartialEq, Eq, Hash, Debug, EncodeLabelSet)]
-struct StateLabels {
-    kind: &'static str,
-    pool: String,
-    state: &'static str,
-}
-
-#[derive(Clone, PartialEq, Eq, Hash, Debug, EncodeLabelSet)]
-struct CallLabels {
-    kind: &'static str,
-    pool: String,
-    result: &'static str,
-}
-
-#[derive(Clone, PartialEq, Eq, Hash, Debug, EncodeLabelSet)]
-struct ReasonLabels {
-    kind: &'static str,
-    pool: String,
-    reason: &'static str,
-}
-
-#[derive(Clone, PartialEq, Eq, Hash, Debug, EncodeLabelSet)]
-struct ConditionLabels {
-    kind: &'static str,
-    pool: String,
-    r#type: &'static str,
-    reason: String,
-}
-
-#[derive(Clone, PartialEq, Eq, Hash, Debug, EncodeLabelSet)]
-struct ResultLabels {
-    result: &'static str,
-}
+/// The only label of a metric, with its value.
+type Label = [(&'static str, &'static str); 1];
 
 /// 0.25 ms to 66 s: a call times out after 40 s.
 fn durations() -> Histogram {
     Histogram::new(exponential_buckets(0.000_25, 2.0, 19))
 }
 
-const NODE_STATES: [&str; 3] = ["served", "unserved", "releasing"];
 const RESULTS: [&str; 3] = ["ok", "conflict", "error"];
 /// Reasons of the events about blocks that are released without a report.
 const UNREPORTED: [&str; 2] = ["ForcedRelease", "GraceExpired"];
-const POOLS: &str = "pools";
-const IPAM_NODES: &str = "ipamnodes";
 
 impl Default for Metrics {
     fn default() -> Self {
         let metrics = Self {
             plan_duration: Family::new_with_constructor(durations),
             call_duration: Family::new_with_constructor(durations),
-            calls: Family::default(),
-            status_writes: Family::default(),
-            status_written: Family::default(),
-            status_size: Family::default(),
-            nodes: Family::default(),
-            blocks: Family::default(),
-            free_blocks: Family::default(),
-            capacity: Family::default(),
-            in_use: Family::default(),
-            conditions: Family::default(),
-            spec_errors: Family::default(),
-            duplicates: Family::default(),
-            oldest_release: Family::default(),
-            assigned: Family::default(),
-            released: Family::default(),
-            released_unreported: Family::default(),
             ipam_node_writes: Family::default(),
             queue_depth: Family::default(),
             nodes_awaiting_report: Gauge::default(),
+            pools: Arc::default(),
         };
-        metrics.begin();
+        // The first increase of a counter is visible only if the counter was there before.
+        for result in RESULTS {
+            drop(metrics.ipam_node_writes.get_or_create(&[("result", result)]));
+        }
+        metrics.queued(0, 0);
+        for kind in [PoolKind::IpPool, PoolKind::CidrPool] {
+            drop(metrics.plan_duration.get_or_create(&of_kind(kind)));
+            drop(metrics.call_duration.get_or_create(&of_kind(kind)));
+        }
         metrics
     }
 }
@@ -142,35 +74,11 @@ impl Metrics {
         r.register_with_unit("plan_duration", help, Unit::Seconds, self.plan_duration.clone());
         let help = "Time from the decision about a pool until its call succeeded or failed";
         r.register_with_unit("pool_call_duration", help, Unit::Seconds, self.call_duration.clone());
-        let help = "Calls about pools: ok, conflict (the object changed meanwhile and is read again) or error";
-        r.register("pool_calls", help, self.calls.clone());
-        r.register("pool_status_writes", "Statuses of pools written", self.status_writes.clone());
-        let help = "Size of the pool statuses written";
-        r.register_with_unit("pool_status_written", help, Unit::Bytes, self.status_written.clone());
-        let help = "Size of the last pool status that this replica wrote";
-        r.register_with_unit("pool_status_size", help, Unit::Bytes, self.status_size.clone());
-        let help = "Nodes of a pool: served, unserved (selected, without a block), releasing";
-        r.register("pool_nodes", help, self.nodes.clone());
-        r.register("pool_blocks", "Blocks of a pool, assigned or free", self.blocks.clone());
-        r.register("pool_free_blocks", "Free blocks of a pool", self.free_blocks.clone());
-        let help = "Addresses in the assigned blocks of a pool, free or in use";
-        r.register("pool_addresses_capacity", help, self.capacity.clone());
-        r.register("pool_addresses_in_use", "Addresses of a pool in use", self.in_use.clone());
-        let help = "Conditions of a pool with their reasons: 1 if True, 0 if False";
-        r.register("pool_condition", help, self.conditions.clone());
-        r.register("pool_spec_errors", "Errors in the spec of a pool, by reason", self.spec_errors.clone());
-        let help = "Reports of two agents that they use the same address or range of a pool";
-        r.register("pool_duplicate_addresses", help, self.duplicates.clone());
-        let help = "Since when the block waits that has been Releasing for longest, since 1970; 0 without one";
-        r.register_with_unit("pool_oldest_release_timestamp", help, Unit::Seconds, self.oldest_release.clone());
-        r.register("pool_blocks_assigned", "Blocks assigned to nodes", self.assigned.clone());
-        r.register("pool_blocks_released", "Blocks released", self.released.clone());
-        let help = "Blocks released without a report that no address is in use, by the reason of the event";
-        r.register("pool_blocks_released_unreported", help, self.released_unreported.clone());
         let help = "Writes of IPAMNodes: ok, conflict (the object changed meanwhile and is read again) or error";
         r.register("ipam_node_writes", help, self.ipam_node_writes.clone());
         let help = "Nodes whose agents have not made a requested report";
         r.register("nodes_awaiting_report", help, self.nodes_awaiting_report.clone());
+        r.register_collector(Box::new(self.pools.clone()));
     }
 
     /// The metric of the queues, which has the same name in each controller.
@@ -178,122 +86,74 @@ impl Metrics {
         r.register("workqueue_depth", "Objects that wait for a decision or a call", self.queue_depth.clone());
     }
 
-    /// Creates the counters and gauges without a pool, so that their first increase is visible.
-    fn begin(&self) {
-        for result in RESULTS {
-            drop(self.ipam_node_writes.get_or_create(&ResultLabels { result }));
-        }
-        self.queued(0, 0);
-        for kind in [PoolKind::IpPool, PoolKind::CidrPool] {
-            drop(self.plan_duration.get_or_create(&KindLabels { kind: kind.kind() }));
-            drop(self.call_duration.get_or_create(&KindLabels { kind: kind.kind() }));
-        }
-    }
-
-    /// The counters that a pool has as long as it exists.
-    fn pool_counters(&self) -> [&Family<PoolLabels, Counter>; 4] {
-        [&self.status_writes, &self.status_written, &self.assigned, &self.released]
-    }
-
-    /// The gauges with the labels of a pool only.
-    fn pool_gauges(&self) -> [&Family<PoolLabels, Gauge>; 7] {
-        [
-            &self.status_size,
-            &self.blocks,
-            &self.free_blocks,
-            &self.capacity,
-            &self.in_use,
-            &self.duplicates,
-            &self.oldest_release,
-        ]
-    }
-
     /// A decision about a pool was made.
     pub fn planned(&self, key: &PoolKey, took: Duration) {
-        self.plan_duration.get_or_create(&kind_labels(key)).observe(took.as_secs_f64());
+        self.plan_duration.get_or_create(&of_kind(key.kind)).observe(took.as_secs_f64());
     }
 
     /// The call about a pool has ended, this long after the decision.
     pub fn called(&self, key: &PoolKey, result: &Result<String, CallError>, took: Duration) {
-        self.call_duration.get_or_create(&kind_labels(key)).observe(took.as_secs_f64());
-        let result = result.as_ref().map_or_else(word, |_| "ok");
-        self.calls.get_or_create(&call_labels(key, result)).inc();
+        self.call_duration.get_or_create(&of_kind(key.kind)).observe(took.as_secs_f64());
+        self.pool(key, |pool| count(&mut pool.calls, RESULTS, word(result)));
     }
 
     /// A status of this size was written.
     pub fn status_written(&self, key: &PoolKey, bytes: u64) {
-        self.status_writes.get_or_create(&pool_labels(key)).inc();
-        self.status_written.get_or_create(&pool_labels(key)).inc_by(bytes);
-        self.status_size.get_or_create(&pool_labels(key)).set(i64::try_from(bytes).unwrap_or(i64::MAX));
+        self.pool(key, |pool| {
+            pool.status_writes += 1;
+            pool.status_written = pool.status_written.saturating_add(bytes);
+            pool.status_size = Some(bytes);
+        });
     }
 
     /// These numbers of blocks of a pool were assigned and released.
     pub fn blocks_changed(&self, key: &PoolKey, assigned: u64, released: u64) {
-        self.assigned.get_or_create(&pool_labels(key)).inc_by(assigned);
-        self.released.get_or_create(&pool_labels(key)).inc_by(released);
+        self.pool(key, |pool| {
+            pool.assigned += assigned;
+            pool.released += released;
+        });
     }
 
     /// An event with this reason was published about a pool.
     pub fn noted(&self, key: &PoolKey, reason: &'static str) {
-        if UNREPORTED.contains(&reason) {
-            self.released_unreported.get_or_create(&reason_labels(key, reason)).inc();
-        }
+        self.pool(key, |pool| count(&mut pool.released_unreported, UNREPORTED, reason));
     }
 
-    /// A pool is new.
-    pub fn began(&self, pool: &PoolRecord) {
-        let key = &pool.key;
-        for family in self.pool_counters() {
-            drop(family.get_or_create(&pool_labels(key)));
+    /// A pool is new or has changed.
+    pub fn observed(&self, pool: &PoolRecord) {
+        let mut pools = self.pools.lock();
+        let figures = pools.entry(pool.key.clone()).or_default();
+        figures.spec_errors.clear();
+        for violation in pool.spec.as_ref().err().into_iter().flatten() {
+            *figures.spec_errors.entry(violation.reason.as_str()).or_default() += 1;
         }
-        for result in RESULTS {
-            drop(self.calls.get_or_create(&call_labels(key, result)));
-        }
-        for reason in UNREPORTED {
-            drop(self.released_unreported.get_or_create(&reason_labels(key, reason)));
-        }
-        self.duplicate_addresses(key, 0);
-        self.spec_errors(pool);
-        self.status(key, &StatusRecord::default(), &pool.status);
+        figures.show(&pool.status);
     }
 
-    /// A pool's status is `now`, and was `before`.
-    pub fn status(&self, key: &PoolKey, before: &StatusRecord, now: &StatusRecord) {
-        let set = |family: &Family<PoolLabels, Gauge>, value: i64| {
-            family.get_or_create(&pool_labels(key)).set(value);
-        };
-        let nodes = now.summary.nodes.unwrap_or_default();
-        for (state, count) in NODE_STATES.into_iter().zip([nodes.served, nodes.unserved, nodes.releasing]) {
-            self.nodes.get_or_create(&state_labels(key, state)).set(i64::from(count));
-        }
-        let blocks = now.summary.blocks.unwrap_or_default();
-        set(&self.blocks, blocks.total);
-        set(&self.free_blocks, blocks.free);
-        let addresses = now.summary.addresses.unwrap_or_default();
-        set(&self.capacity, addresses.capacity);
-        set(&self.in_use, addresses.used);
-        let since = now.releasing.iter().filter_map(|release| release.since).map(Timestamp::as_second).min();
-        set(&self.oldest_release, since.unwrap_or_default());
-        let shown: Vec<ConditionLabels> =
-            condition_labels(key, &now.summary.conditions).map(|(labels, _)| labels).collect();
-        for (old, _) in condition_labels(key, &before.summary.conditions).filter(|(old, _)| !shown.contains(old)) {
-            self.conditions.remove(&old);
-        }
-        for (labels, value) in condition_labels(key, &now.summary.conditions) {
-            self.conditions.get_or_create(&labels).set(value);
-        }
+    /// This is the status of a pool.
+    pub fn status(&self, key: &PoolKey, status: &StatusRecord) {
+        self.pool(key, |pool| pool.show(status));
+    }
+
+    /// Two agents report this number of addresses of a pool as in use.
+    pub fn duplicate_addresses(&self, key: &PoolKey, count: usize) {
+        self.pool(key, |pool| pool.duplicates = number(count));
+    }
+
+    /// Removes all metrics of a pool that is gone.
+    pub fn forget(&self, pool: &PoolRecord) {
+        self.pools.lock().remove(&pool.key);
     }
 
     /// A write of an IPAMNode has ended.
     pub fn ipam_node_written(&self, result: &Result<Option<NodeVersion>, CallError>) {
-        let result = result.as_ref().map_or_else(word, |_| "ok");
-        self.ipam_node_writes.get_or_create(&ResultLabels { result }).inc();
+        self.ipam_node_writes.get_or_create(&[("result", word(result))]).inc();
     }
 
     /// These numbers of pools and IPAMNodes wait for a decision or a call.
     pub fn queued(&self, pools: usize, ipam_nodes: usize) {
-        for (name, count) in [(POOLS, pools), (IPAM_NODES, ipam_nodes)] {
-            self.queue_depth.get_or_create(&NameLabels { name }).set(number(count));
+        for (name, count) in [("pools", pools), ("ipamnodes", ipam_nodes)] {
+            self.queue_depth.get_or_create(&[("name", name)]).set(number(count));
         }
     }
 
@@ -302,71 +162,170 @@ impl Metrics {
         self.nodes_awaiting_report.set(number(count));
     }
 
-    /// Two agents report this number of addresses of a pool as in use.
-    pub fn duplicate_addresses(&self, key: &PoolKey, count: usize) {
-        self.duplicates.get_or_create(&pool_labels(key)).set(number(count));
-    }
-
-    /// Adds the errors in the spec of a pool.
-    pub fn spec_errors(&self, pool: &PoolRecord) {
-        for violation in errors(pool) {
-            self.spec_errors.get_or_create(&reason_labels(&pool.key, violation.reason.as_str())).inc();
+    fn pool(&self, key: &PoolKey, change: impl FnOnce(&mut Figures)) {
+        if let Some(pool) = self.pools.lock().get_mut(key) {
+            change(pool);
         }
-    }
-
-    /// Removes the errors in the spec of a pool.
-    pub fn forget_spec_errors(&self, pool: &PoolRecord) {
-        for violation in errors(pool) {
-            self.spec_errors.remove(&reason_labels(&pool.key, violation.reason.as_str()));
-        }
-    }
-
-    /// Removes all metrics of a pool that is gone.
-    pub fn forget(&self, pool: &PoolRecord) {
-        let key = &pool.key;
-        for family in self.pool_counters() {
-            family.remove(&pool_labels(key));
-        }
-        for family in self.pool_gauges() {
-            family.remove(&pool_labels(key));
-        }
-        for result in RESULTS {
-            self.calls.remove(&call_labels(key, result));
-        }
-        for reason in UNREPORTED {
-            self.released_unreported.remove(&reason_labels(key, reason));
-        }
-        for state in NODE_STATES {
-            self.nodes.remove(&state_labels(key, state));
-        }
-        for (labels, _) in condition_labels(key, &pool.status.summary.conditions) {
-            self.conditions.remove(&labels);
-        }
-        self.forget_spec_errors(pool);
     }
 }
 
-/// The operator's conditions with their values. Other writers can add any number of conditions, which are left out.
-fn condition_labels<'a>(
-    key: &'a PoolKey,
-    conditions: &'a [Condition],
-) -> impl Iterator<Item = (ConditionLabels, i64)> + 'a {
-    conditions.iter().filter_map(|condition| {
-        let known = CONDITIONS.into_iter().find(|known| *known == condition.type_)?;
-        let PoolLabels { kind, pool } = pool_labels(key);
-        let labels = ConditionLabels { kind, pool, r#type: known, reason: condition.reason.clone() };
-        Some((labels, i64::from(condition.status == "True")))
-    })
+/// The figures of all pools that exist.
+#[derive(Debug, Default)]
+struct Pools(Mutex<BTreeMap<PoolKey, Figures>>);
+
+/// The figures of a pool.
+#[derive(Debug, Default)]
+struct Figures {
+    /// In the order of [`RESULTS`].
+    calls: [u64; 3],
+    status_writes: u64,
+    status_written: u64,
+    /// `None` until this replica writes a status.
+    status_size: Option<u64>,
+    assigned: u64,
+    released: u64,
+    /// In the order of [`UNREPORTED`].
+    released_unreported: [u64; 2],
+    nodes: NodeCounts,
+    blocks: BlockCounts,
+    addresses: AddressCounts,
+    /// Seconds since 1970.
+    oldest_release: i64,
+    /// Type and reason of the operator's conditions → whether the condition is true.
+    conditions: BTreeMap<(&'static str, String), bool>,
+    /// Reason → number of errors.
+    spec_errors: BTreeMap<&'static str, i64>,
+    duplicates: i64,
 }
 
-fn errors(pool: &PoolRecord) -> &[Violation] {
-    pool.spec.as_ref().err().map_or(&[], Vec::as_slice)
+impl Figures {
+    /// Takes over what the status has. Other writers can add any number of conditions, which are left out.
+    fn show(&mut self, status: &StatusRecord) {
+        let summary = &status.summary;
+        self.nodes = summary.nodes.unwrap_or_default();
+        self.blocks = summary.blocks.unwrap_or_default();
+        self.addresses = summary.addresses.unwrap_or_default();
+        let since = status.releasing.iter().filter_map(|release| release.since).map(Timestamp::as_second).min();
+        self.oldest_release = since.unwrap_or_default();
+        let conditions = summary.conditions.iter().filter_map(|condition| {
+            let known = CONDITIONS.into_iter().find(|known| *known == condition.type_)?;
+            Some(((known, condition.reason.clone()), condition.status == "True"))
+        });
+        self.conditions = conditions.collect();
+    }
 }
 
-fn word(error: &CallError) -> &'static str {
-    match error {
-        CallError::Conflict(_) => "conflict",
-        CallError::Failed(_) | CallError::CreateBlocked(_) => "error",
+impl Pools {
+    fn lock(&self) -> MutexGuard<'_, BTreeMap<PoolKey, Figures>> {
+        self.0.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+impl Collector for Pools {
+    fn encode(&self, encoder: DescriptorEncoder<'_>) -> fmt::Result {
+        let mut page = Page { encoder, pools: &self.lock() };
+        let help = "Calls about pools: ok, conflict (the object changed meanwhile and is read again) or error";
+        page.add("pool_calls", help, None, |pool| by("result", RESULTS, pool.calls.map(ConstCounter::new)))?;
+        let help = "Statuses of pools written";
+        page.add("pool_status_writes", help, None, |pool| one(ConstCounter::new(pool.status_writes)))?;
+        let help = "Size of the pool statuses written";
+        page.add("pool_status_written", help, BYTES, |pool| one(ConstCounter::new(pool.status_written)))?;
+        let help = "Size of the last pool status that this replica wrote";
+        page.add("pool_status_size", help, BYTES, |pool| {
+            pool.status_size.map(|size| one(ConstGauge::new(size))).unwrap_or_default()
+        })?;
+        let help = "Nodes of a pool: served, unserved (selected, without a block), releasing";
+        page.add("pool_nodes", help, None, |pool| {
+            let NodeCounts { served, unserved, releasing } = pool.nodes;
+            let counts = [served, unserved, releasing].map(i64::from).map(ConstGauge::new);
+            by("state", ["served", "unserved", "releasing"], counts)
+        })?;
+        let help = "Blocks of a pool, assigned or free";
+        page.add("pool_blocks", help, None, |pool| one(ConstGauge::new(pool.blocks.total)))?;
+        page.add("pool_free_blocks", "Free blocks of a pool", None, |pool| one(ConstGauge::new(pool.blocks.free)))?;
+        let help = "Addresses in the assigned blocks of a pool, free or in use";
+        page.add("pool_addresses_capacity", help, None, |pool| one(ConstGauge::new(pool.addresses.capacity)))?;
+        let help = "Addresses of a pool in use";
+        page.add("pool_addresses_in_use", help, None, |pool| one(ConstGauge::new(pool.addresses.used)))?;
+        let help = "Conditions of a pool with their reasons: 1 if True, 0 if False";
+        page.add("pool_condition", help, None, |pool| {
+            let conditions = pool.conditions.iter().map(|((type_, reason), is_true)| {
+                (vec![("type", *type_), ("reason", reason.as_str())], ConstGauge::new(i64::from(*is_true)))
+            });
+            conditions.collect()
+        })?;
+        page.add("pool_spec_errors", "Errors in the spec of a pool, by reason", None, |pool| {
+            let errors = pool.spec_errors.iter();
+            errors.map(|(reason, count)| (vec![("reason", *reason)], ConstGauge::new(*count))).collect()
+        })?;
+        let help = "Reports of two agents that they use the same address or range of a pool";
+        page.add("pool_duplicate_addresses", help, None, |pool| one(ConstGauge::new(pool.duplicates)))?;
+        let help = "Since when the block waits that has been Releasing for longest, since 1970; 0 without one";
+        let name = "pool_oldest_release_timestamp";
+        page.add(name, help, Some(Unit::Seconds), |pool| one(ConstGauge::new(pool.oldest_release)))?;
+        let help = "Blocks assigned to nodes";
+        page.add("pool_blocks_assigned", help, None, |pool| one(ConstCounter::new(pool.assigned)))?;
+        page.add("pool_blocks_released", "Blocks released", None, |pool| one(ConstCounter::new(pool.released)))?;
+        let help = "Blocks released without a report that no address is in use, by the reason of the event";
+        page.add("pool_blocks_released_unreported", help, None, |pool| {
+            by("reason", UNREPORTED, pool.released_unreported.map(ConstCounter::new))
+        })
+    }
+}
+
+const BYTES: Option<Unit> = Some(Unit::Bytes);
+
+/// Values of a metric for one pool, each with its labels besides `kind` and `pool`.
+type Samples<'a, M> = Vec<(Vec<(&'static str, &'a str)>, M)>;
+
+fn one<M>(value: M) -> Samples<'static, M> {
+    vec![(Vec::new(), value)]
+}
+
+fn by<M, const N: usize>(label: &'static str, names: [&'static str; N], values: [M; N]) -> Samples<'static, M> {
+    names.into_iter().zip(values).map(|(name, value)| (vec![(label, name)], value)).collect()
+}
+
+/// Where the metrics of pools are written.
+struct Page<'e, 'p> {
+    encoder: DescriptorEncoder<'e>,
+    pools: &'p BTreeMap<PoolKey, Figures>,
+}
+
+impl Page<'_, '_> {
+    /// Adds a metric of all pools. Like a [`Family`], it is left out if it has no value.
+    fn add<M: EncodeMetric>(
+        &mut self,
+        name: &str,
+        help: &str,
+        unit: Option<Unit>,
+        values: impl Fn(&Figures) -> Samples<'_, M>,
+    ) -> fmt::Result {
+        let all = self.pools.iter().flat_map(|(key, pool)| values(pool).into_iter().map(move |value| (key, value)));
+        let mut all = all.peekable();
+        let Some((_, (_, first))) = all.peek() else { return Ok(()) };
+        let (help, kind) = (format!("{help}."), first.metric_type());
+        let mut metric = self.encoder.encode_descriptor(name, &help, unit.as_ref(), kind)?;
+        for (key, (more, value)) in all {
+            let labels = ([("kind", key.kind.kind()), ("pool", key.name.as_str())], more);
+            value.encode(metric.encode_family(&labels)?)?;
+        }
+        Ok(())
+    }
+}
+
+/// Increments the count of `name`, if it is one of `names`.
+fn count<const N: usize>(counts: &mut [u64; N], names: [&str; N], name: &str) {
+    for (count, _) in counts.iter_mut().zip(names).filter(|(_, known)| *known == name) {
+        *count += 1;
+    }
+}
+
+fn word<T>(result: &Result<T, CallError>) -> &'static str {
+    match result {
+        Ok(_) => "ok",
+        Err(CallError::Conflict(_)) => "conflict",
+        Err(CallError::Failed(_) | CallError::CreateBlocked(_)) => "error",
     }
 }
 
@@ -374,24 +333,8 @@ fn number(count: usize) -> i64 {
     i64::try_from(count).unwrap_or(i64::MAX)
 }
 
-fn kind_labels(key: &PoolKey) -> KindLabels {
-    KindLabels { kind: key.kind.kind() }
-}
-
-fn pool_labels(key: &PoolKey) -> PoolLabels {
-    PoolLabels { kind: key.kind.kind(), pool: key.name.clone() }
-}
-
-fn state_labels(key: &PoolKey, state: &'static str) -> StateLabels {
-    StateLabels { kind: key.kind.kind(), pool: key.name.clone(), state }
-}
-
-fn call_labels(key: &PoolKey, result: &'static str) -> CallLabels {
-    CallLabels { kind: key.kind.kind(), pool: key.name.clone(), result }
-}
-
-fn reason_labels(key: &PoolKey, reason: &'static str) -> ReasonLabels {
-    ReasonLabels { kind: key.kind.kind(), pool: key.name.clone(), reason }
+fn of_kind(kind: PoolKind) -> Label {
+    [("kind", kind.kind())]
 }
 
 #[cfg(test)]
@@ -433,7 +376,7 @@ mod tests {
         let releasing =
             json!([{"nodeName": "a", "startIP": "10.0.0.1", "endIP": "10.0.0.4", "since": "2026-01-01T00:00:10Z"}]);
         let before = pool(&spec, &status("Valid", "True", &releasing));
-        metrics.began(&before);
+        metrics.observed(&before);
         let lines = shown(&metrics);
         for line in [
             "condition{kind=\"IPPool\",pool=\"rdma\",type=\"Ready\",reason=\"Valid\"} 1",
@@ -450,7 +393,7 @@ mod tests {
             assert!(lines.iter().any(|it| it == line), "{line} in {lines:#?}");
         }
         let now = pool(&spec, &status("Overlap", "False", &json!([])));
-        metrics.status(&now.key, &before.status, &now.status);
+        metrics.status(&now.key, &now.status);
         let lines = shown(&metrics);
         let conditions: Vec<&String> = lines.iter().filter(|line| line.starts_with("condition")).collect();
         assert_eq!(conditions, ["condition{kind=\"IPPool\",pool=\"rdma\",type=\"Ready\",reason=\"Overlap\"} 0"]);
@@ -465,11 +408,11 @@ mod tests {
         let spec = json!({"subnet": "10.0.0.0/24", "perNodeBlockSize": 4, "gateway": "10.9.9.9"});
         let invalid = pool(&spec, &json!({}));
         assert!(invalid.spec.is_err());
-        metrics.began(&invalid);
+        metrics.observed(&invalid);
         let errors =
             |metrics: &Metrics| shown(metrics).into_iter().filter(|line| line.starts_with("spec_errors")).count();
         assert_eq!(errors(&metrics), 1);
-        metrics.forget_spec_errors(&invalid);
+        metrics.observed(&pool(&json!({"subnet": "10.0.0.0/24", "perNodeBlockSize": 4}), &json!({})));
         assert_eq!(errors(&metrics), 0);
     }
 }

@@ -18,13 +18,15 @@ use kube::core::{ClusterResourceScope, DynamicResourceScope};
 use serde::{Deserialize, Deserializer};
 use serde_json::value::RawValue;
 
-/// The kinds of objects of our own API.
+/// The kinds of objects that the operator reconciles.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug)]
 pub enum Kind {
     /// A pool.
     Pool(PoolKind),
     /// The blocks of one node.
     IpamNode,
+    /// A Node. As a [`RawObject`] it is a name; it is read as [`NodeObject`].
+    Node,
 }
 
 /// An object of our API, with spec and status unparsed.
@@ -82,15 +84,16 @@ impl Resource for RawObject {
             Kind::Pool(PoolKind::IpPool) => IPPool::kind(&()),
             Kind::Pool(PoolKind::CidrPool) => CIDRPool::kind(&()),
             Kind::IpamNode => IPAMNode::kind(&()),
+            Kind::Node => NodeObject::kind(&()),
         }
     }
 
-    fn group(_: &Kind) -> Cow<'_, str> {
-        Cow::Borrowed(ipam_crds::GROUP)
+    fn group(kind: &Kind) -> Cow<'_, str> {
+        if *kind == Kind::Node { NodeObject::group(&()) } else { Cow::Borrowed(ipam_crds::GROUP) }
     }
 
-    fn version(_: &Kind) -> Cow<'_, str> {
-        Cow::Borrowed(ipam_crds::VERSION)
+    fn version(kind: &Kind) -> Cow<'_, str> {
+        if *kind == Kind::Node { NodeObject::version(&()) } else { Cow::Borrowed(ipam_crds::VERSION) }
     }
 
     fn plural(kind: &Kind) -> Cow<'_, str> {
@@ -98,6 +101,7 @@ impl Resource for RawObject {
             Kind::Pool(PoolKind::IpPool) => IPPool::plural(&()),
             Kind::Pool(PoolKind::CidrPool) => CIDRPool::plural(&()),
             Kind::IpamNode => IPAMNode::plural(&()),
+            Kind::Node => NodeObject::plural(&()),
         }
     }
 
@@ -113,7 +117,7 @@ impl Resource for RawObject {
 /// A Node, requested and read as metadata only.
 #[derive(Clone, Debug, Deserialize)]
 pub struct NodeObject {
-    /// Name, version, time of deletion, labels, and the annotations of our group.
+    /// As in [`RawObject`], and the labels.
     #[serde(deserialize_with = "lean_metadata_with_labels")]
     pub metadata: ObjectMeta,
 }
@@ -151,14 +155,6 @@ impl Resource for NodeObject {
     }
 }
 
-/// The part of the answer to a write that is read. The rest is skipped.
-#[derive(Clone, Debug, Deserialize)]
-pub struct Written {
-    /// As in [`RawObject`].
-    #[serde(deserialize_with = "lean_metadata")]
-    pub metadata: ObjectMeta,
-}
-
 #[derive(Deserialize, Default)]
 #[serde(rename_all = "camelCase", default)]
 struct LeanMetadata {
@@ -171,7 +167,8 @@ struct LeanMetadata {
     creation_timestamp: Option<Time>,
     deletion_timestamp: Option<Time>,
     finalizers: Option<Vec<String>>,
-    annotations: BTreeMap<String, String>,
+    labels: Option<BTreeMap<String, String>>,
+    annotations: Option<BTreeMap<String, String>>,
 }
 
 impl From<LeanMetadata> for ObjectMeta {
@@ -180,7 +177,8 @@ impl From<LeanMetadata> for ObjectMeta {
             creation_timestamp: lean.creation_timestamp,
             deletion_timestamp: lean.deletion_timestamp,
             finalizers: lean.finalizers,
-            annotations: ours(lean.annotations),
+            labels: lean.labels,
+            annotations: lean.annotations.and_then(ours),
             name: lean.name,
             namespace: lean.namespace,
             uid: lean.uid,
@@ -197,29 +195,13 @@ fn ours(mut annotations: BTreeMap<String, String>) -> Option<BTreeMap<String, St
     Some(annotations).filter(|ours| !ours.is_empty())
 }
 
+/// Without labels.
 fn lean_metadata<'de, D: Deserializer<'de>>(deserializer: D) -> Result<ObjectMeta, D::Error> {
-    LeanMetadata::deserialize(deserializer).map(ObjectMeta::from)
+    Ok(ObjectMeta { labels: None, ..lean_metadata_with_labels(deserializer)? })
 }
 
 fn lean_metadata_with_labels<'de, D: Deserializer<'de>>(deserializer: D) -> Result<ObjectMeta, D::Error> {
-    #[derive(Deserialize, Default)]
-    #[serde(rename_all = "camelCase", default)]
-    struct Labelled {
-        name: Option<String>,
-        resource_version: Option<String>,
-        deletion_timestamp: Option<Time>,
-        labels: Option<BTreeMap<String, String>>,
-        annotations: Option<BTreeMap<String, String>>,
-    }
-    let read = Labelled::deserialize(deserializer)?;
-    Ok(ObjectMeta {
-        name: read.name,
-        resource_version: read.resource_version,
-        deletion_timestamp: read.deletion_timestamp,
-        labels: read.labels,
-        annotations: read.annotations.and_then(ours),
-        ..ObjectMeta::default()
-    })
+    LeanMetadata::deserialize(deserializer).map(ObjectMeta::from)
 }
 
 /// Whether version `read` is older than `known`, as in an event from before a write of this leader. The order of versions that are not

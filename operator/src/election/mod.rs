@@ -8,8 +8,6 @@ pub mod algorithm;
 pub mod campaign;
 pub mod marker;
 
-use std::collections::hash_map::RandomState;
-use std::hash::{BuildHasher, Hasher};
 use std::io;
 use std::pin::pin;
 use std::time::{Duration, Instant};
@@ -92,7 +90,7 @@ enum Answer {
 impl Election {
     /// Returns the candidate `identity` for the Lease in `namespace`, which writes the allocation state that `marker` requests.
     pub fn new(client: Client, namespace: &str, identity: String, marker: MarkerWriter) -> Self {
-        let campaign = Campaign::new(identity, namespace, now(), Box::new(random));
+        let campaign = Campaign::new(identity, namespace, now(), Box::new(fastrand::f64));
         let api = Api::namespaced(client, namespace);
         Self { api, campaign, marker, leading: false, told: None, failing: false, altered: false }
     }
@@ -229,12 +227,6 @@ async fn answered(call: &mut Option<BoxFuture<'static, Answer>>) -> Answer {
 /// The monotonic clock, which in tests is the paused one.
 fn now() -> Instant {
     tokio::time::Instant::now().into_std()
-}
-
-/// Returns a number in 0..1. It spreads load and is not for security.
-fn random() -> f64 {
-    let bits = u32::try_from(RandomState::new().build_hasher().finish() >> 32).unwrap_or_default();
-    f64::from(bits) / f64::from(u32::MAX)
 }
 
 /// Returns the name of this process in elections and events: host name and a UUID, as with client-go. The UUID

@@ -7,9 +7,9 @@
 
 use std::collections::{HashMap, HashSet};
 
-use ipam_core::occupancy::Evidence;
+use ipam_core::occupancy::{Addresses, Evidence};
 use ipam_core::plan::{Assignment, Claim, ClaimSource};
-use ipam_core::{AddrRange, Family, PoolKey, RangeSet};
+use ipam_core::{AddrRange, PoolKey};
 
 use super::DecisionInput;
 use crate::ipam_node::IpamNodeRecord;
@@ -24,9 +24,9 @@ pub(super) fn gather(key: &PoolKey, seen: &DecisionInput<'_>) -> (Vec<Claim>, Ve
     let reserved = &seen.other_pools.reserved;
     if !reserved.is_empty() {
         let named: HashSet<String> = claims.iter().map(|claim| claim.node.clone()).collect();
-        let mut recorded = Ranges::default();
+        let mut recorded = Addresses::default();
         for claim in &claims {
-            recorded.insert(claim);
+            recorded.insert(&claim.range);
         }
         // A pool that assigns no block keeps both claims, so that its finalizer stays until both nodes have reported. The gateway does not
         // count, because a pod on any node may have it.
@@ -37,28 +37,26 @@ pub(super) fn gather(key: &PoolKey, seen: &DecisionInput<'_>) -> (Vec<Claim>, Ve
             assigns && others.next().is_some()
         };
         let has_room =
-            |claim: &&Claim| !named.contains(&claim.node) && !recorded.overlap(claim) && !is_of_others(claim);
+            |claim: &&Claim| !named.contains(&claim.node) && !recorded.intersect(&claim.range) && !is_of_others(claim);
         claims.extend(reserved.iter().filter(has_room).cloned());
     }
     (claims, dropped)
 }
 
 fn recorded(key: &PoolKey, seen: &DecisionInput<'_>) -> (Vec<Claim>, Vec<String>) {
-    let status = &seen.pool.status;
-    let entries: Vec<&Claim> =
-        status.allocations.iter().chain(status.releasing.iter().map(|release| &release.claim)).collect();
+    let entries: Vec<&Claim> = seen.pool.status.claims().collect();
     let first: HashMap<&str, &Claim> = entries.iter().map(|claim| (claim.node.as_str(), *claim)).collect();
-    let mut trusted = Ranges::default();
+    let mut trusted = Addresses::default();
     let (mut second, mut confirmed) = (Vec::new(), 0);
     for (node, record) in seen.ipam_nodes.all() {
         let Some(claim) = record.claim(node, key) else { continue };
         match first.get(node.as_str()) {
             Some(entry) if entry.range == claim.range => {
                 confirmed += 1;
-                trusted.insert(&claim);
+                trusted.insert(&claim.range);
             }
             entry if stands(key, seen, record, &claim, entry.map(|entry| entry.range)) => {
-                trusted.insert(&claim);
+                trusted.insert(&claim.range);
                 second.push(claim);
             }
             _ => {}
@@ -69,9 +67,9 @@ fn recorded(key: &PoolKey, seen: &DecisionInput<'_>) -> (Vec<Claim>, Vec<String>
         return (entries.into_iter().cloned().collect(), Vec::new());
     }
     let is_spurned = |claim: &&Claim| {
-        let Some((record, repeated)) = own_claim(key, seen, claim) else { return trusted.overlap(claim) };
+        let Some((record, repeated)) = own_claim(key, seen, claim) else { return trusted.intersect(&claim.range) };
         repeated.range != claim.range
-            && (trusted.overlap(claim) || stands(key, seen, record, &repeated, Some(claim.range)))
+            && (trusted.intersect(&claim.range) || stands(key, seen, record, &repeated, Some(claim.range)))
     };
     let (spurned, stays): (Vec<&Claim>, Vec<&Claim>) = entries.into_iter().partition(is_spurned);
     let claims = stays.into_iter().cloned().chain(second).collect();
@@ -122,29 +120,4 @@ fn stands(
 fn told(told: &[Assignment], node: &str) -> Option<AddrRange> {
     let place = told.binary_search_by(|assignment| assignment.node.as_str().cmp(node)).ok()?;
     Some(told.get(place)?.block.range)
-}
-
-/// Addresses of both families.
-#[derive(Default)]
-struct Ranges {
-    v4: RangeSet,
-    v6: RangeSet,
-}
-
-impl Ranges {
-    fn insert(&mut self, claim: &Claim) {
-        let (first, last) = claim.range.numbers();
-        match claim.range.family() {
-            Family::V4 => self.v4.insert(first, last),
-            Family::V6 => self.v6.insert(first, last),
-        }
-    }
-
-    fn overlap(&self, claim: &Claim) -> bool {
-        let (first, last) = claim.range.numbers();
-        match claim.range.family() {
-            Family::V4 => self.v4.intersects(first, last),
-            Family::V6 => self.v6.intersects(first, last),
-        }
-    }
 }

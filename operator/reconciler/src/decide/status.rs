@@ -89,28 +89,23 @@ fn summary(
         conditions: merge(&pool.status.summary.conditions, condition_updates, pool.generation, seen.now),
         nodes: Some(NodeCounts {
             // A node with a Stale block is served: it allocates from that block.
-            served: saturate(served),
-            unserved: saturate(plan.unserved.len()),
-            releasing: saturate(departed),
+            served: nodes(served),
+            unserved: nodes(plan.unserved.len()),
+            releasing: nodes(departed),
         }),
-        blocks: Some(BlockCounts { total: saturate(plan.blocks_total), free: saturate(plan.blocks_free) }),
-        addresses: Some(AddressCounts { capacity: saturate(plan.capacity), used: saturate(used) }),
+        blocks: Some(BlockCounts { total: large(plan.blocks_total), free: large(plan.blocks_free) }),
+        addresses: Some(AddressCounts { capacity: large(plan.capacity), used: large(used.into()) }),
     }
 }
 
-/// A count for a status, at most the largest number of the API.
-fn saturate<From, To: TryFrom<From> + Bounded>(count: From) -> To {
-    To::try_from(count).unwrap_or(To::MOST)
+/// A count of nodes, at most the largest number of the API.
+fn nodes(count: usize) -> i32 {
+    i32::try_from(count).unwrap_or(i32::MAX)
 }
 
-trait Bounded {
-    const MOST: Self;
-}
-impl Bounded for i32 {
-    const MOST: Self = Self::MAX;
-}
-impl Bounded for i64 {
-    const MOST: Self = Self::MAX;
+/// A count of blocks or addresses, at most the largest number of the API.
+fn large(count: u128) -> i64 {
+    i64::try_from(count).unwrap_or(i64::MAX)
 }
 
 /// An assignment as a status records it. The gateway of an IPPool's block is the pool's and is not recorded.

@@ -2,7 +2,7 @@
 //!
 //! It makes no call and gets the time as an argument, so tests play whole histories without a server. It reconciles a [`Key`]: a pool,
 //! or the IPAMNode of a node. Its driver takes the woken keys ([`Reconciler::take_wakes`]) and requests the next [`Step`] of each.
-//! In the operator the driver is kube-runtime's Controllers. In tests it is the [`model`] of what a Controller promises.
+//! In the operator the driver is kube-runtime's Controllers. In tests it is the `model` of what a Controller promises.
 //!
 //! Invariants:
 //! * It decides only as the leader, after every watch has delivered a full list and the Lease was written after that.
@@ -14,6 +14,7 @@
 mod block_history;
 mod budget;
 mod lifetime;
+#[cfg(any(test, feature = "model"))]
 pub mod model;
 mod node_queue;
 mod node_writes;
@@ -40,7 +41,7 @@ pub use crate::calls::{
 use crate::cluster_cache::{IpamNodes, ListSync, Map, NodeMeta, Nodes};
 use crate::metrics::Metrics;
 use crate::node_absence::NodeAbsences;
-use crate::objects::RawObject;
+use crate::objects::{Kind, RawObject};
 use budget::Budget;
 use lifetime::NoPlace;
 use node_queue::NodeQueue;
@@ -60,12 +61,22 @@ pub enum Observed {
 }
 
 impl Observed {
-    /// The event with each object replaced by its key.
-    fn keys(&self) -> Event<Key> {
+    /// The kind of its object.
+    pub const fn kind(&self) -> Kind {
         match self {
-            Self::Node(event) => map_event(event, |(name, _)| Key::Node(name.clone())),
-            Self::Pool(kind, event) => map_event(event, |object| Key::Pool(PoolKey::new(*kind, object.name()))),
-            Self::IpamNode(event) => map_event(event, |object| Key::IpamNode(object.name().to_owned())),
+            Self::Node(_) => Kind::Node,
+            Self::Pool(kind, _) => Kind::Pool(*kind),
+            Self::IpamNode(_) => Kind::IpamNode,
+        }
+    }
+
+    /// The event with each object replaced by its key.
+    pub fn keys(&self) -> Event<Key> {
+        match self {
+            Self::Node(event) => map_event(event, |(name, _)| Key::new(self.kind(), name)),
+            Self::Pool(_, event) | Self::IpamNode(event) => {
+                map_event(event, |object| Key::new(self.kind(), object.name()))
+            }
         }
     }
 }

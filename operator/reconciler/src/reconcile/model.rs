@@ -16,10 +16,10 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::time::Instant;
 
-use ipam_core::PoolKind;
 use kube::runtime::watcher::Event;
 
 use super::{Command, Key, Now, Observed, Outcome, Reconciler, Step};
+use crate::objects::Kind;
 
 /// The Controllers of one process.
 #[derive(Debug, Default)]
@@ -28,17 +28,9 @@ pub struct Model {
     scheduled: BTreeMap<Key, Instant>,
     /// Keys with a call under way.
     running: BTreeSet<Key>,
-    stores: BTreeMap<Watch, Store>,
+    stores: BTreeMap<Kind, Store>,
     /// Chooses among the keys that are due. Without it, the first key is next.
     random: Option<fastrand::Rng>,
-}
-
-/// A Controller, by the kind of its keys.
-#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug)]
-enum Watch {
-    Pools(PoolKind),
-    Nodes,
-    IpamNodes,
 }
 
 /// The names in the store of a Controller.
@@ -49,16 +41,6 @@ struct Store {
     listed: BTreeSet<Key>,
 }
 
-impl Watch {
-    const fn of(key: &Key) -> Self {
-        match key {
-            Key::Pool(pool) => Self::Pools(pool.kind),
-            Key::Node(_) => Self::Nodes,
-            Key::IpamNode(_) => Self::IpamNodes,
-        }
-    }
-}
-
 impl Model {
     /// Controllers in which `seed` chooses among keys that are due at the same time.
     pub fn of_seed(seed: u64) -> Self {
@@ -67,17 +49,12 @@ impl Model {
 
     /// Takes in an event of a watch: first into the store of its Controller, then into the state machine.
     pub fn observe(&mut self, reconciler: &mut Reconciler, event: Observed, now: Instant) {
-        let watch = match &event {
-            Observed::Pool(kind, _) => Watch::Pools(*kind),
-            Observed::Node(_) => Watch::Nodes,
-            Observed::IpamNode(_) => Watch::IpamNodes,
-        };
-        self.store(watch, event.keys());
+        self.store(event.kind(), event.keys());
         reconciler.observe(event, now);
     }
 
-    fn store(&mut self, watch: Watch, event: Event<Key>) {
-        let store = self.stores.entry(watch).or_default();
+    fn store(&mut self, kind: Kind, event: Event<Key>) {
+        let store = self.stores.entry(kind).or_default();
         match event {
             Event::Init => store.listed.clear(),
             Event::InitApply(key) => drop(store.listed.insert(key)),
@@ -168,6 +145,6 @@ impl Model {
     }
 
     fn is_stored(&self, key: &Key) -> bool {
-        self.stores.get(&Watch::of(key)).is_some_and(|store| store.keys.contains(key))
+        self.stores.get(&key.kind()).is_some_and(|store| store.keys.contains(key))
     }
 }

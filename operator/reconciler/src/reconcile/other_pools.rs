@@ -1,6 +1,6 @@
 //! Relations between pools: which pools overlap, and which addresses nodes may use from other pools.
 
-use std::collections::{BTreeSet, HashSet};
+use std::collections::BTreeSet;
 use std::sync::Arc;
 use std::time::Instant;
 
@@ -76,14 +76,9 @@ impl Reconciler {
             touched.extend(self.occupancy.replace(&Source::IpamNode(node), facts.unwrap_or_default()));
         }
         for key in std::mem::take(&mut self.changed_pools) {
-            let task = self.pools.get(&key);
-            let recorded = task.map(|task| facts::of_status(&mut self.occupancy, &key, &task.record.status));
-            let written = task.map(|task| task.sent_blocks().into_iter());
-            let written = written.into_iter().flatten();
-            let written = written.map(|(node, range)| self.occupancy.fact(&key, node, range, Evidence::Recorded));
-            let written = written.collect();
-            touched.extend(self.occupancy.replace(&Source::Status(key.clone()), recorded.unwrap_or_default()));
-            touched.extend(self.occupancy.replace(&Source::StatusWrite(key), written));
+            let statuses = self.pools.get(&key).into_iter().flat_map(PoolTask::statuses);
+            let facts = facts::of_statuses(&mut self.occupancy, &key, statuses);
+            touched.extend(self.occupancy.replace(&Source::Status(key), facts));
         }
         for node in self.recovery.take_changed() {
             let reserved = self.recovery.reserved_of(&node);
@@ -174,15 +169,10 @@ fn contender(record: &PoolRecord) -> Option<OverlapCandidate> {
 }
 
 impl PoolTask {
-    /// The blocks of status writes with an unknown outcome, except the blocks that the status records already.
-    fn sent_blocks(&self) -> Vec<(&str, AddrRange)> {
+    /// The status, and those of writes whose outcome is unknown.
+    fn statuses(&self) -> impl Iterator<Item = &StatusRecord> {
         let under_way = self.call.iter().filter_map(|call| call.status.as_ref());
-        let sent = under_way.chain(&self.unacknowledged).flat_map(blocks);
-        let mut recorded: Option<HashSet<(&str, AddrRange)>> = None;
-        let is_new = |block: &(&str, AddrRange)| {
-            !recorded.get_or_insert_with(|| blocks(&self.record.status).collect()).contains(block)
-        };
-        sent.filter(is_new).collect()
+        std::iter::once(&self.record.status).chain(under_way).chain(&self.unacknowledged)
     }
 }
 

@@ -139,7 +139,6 @@ impl Reconciler {
     fn renew(&mut self, key: &PoolKey, object: &RawObject, now: Instant) {
         let (is_leading, sees_losses) = (self.is_leading(), self.sees_losses());
         let Some(task) = self.pools.get_mut(key).filter(|task| !task.knows(object)) else { return };
-        self.metrics.forget_spec_errors(&task.record);
         let record = PoolRecord::read(key.kind, object, Some(&task.record));
         let before = std::mem::replace(&mut task.record, record.clone());
         task.due.wake(now);
@@ -183,8 +182,7 @@ impl Reconciler {
         if unacknowledged.and_then(Option::take).is_some() {
             self.changed_pools.insert(key.clone());
         }
-        self.metrics.spec_errors(&record);
-        self.metrics.status(key, &before.status, &record.status);
+        self.metrics.observed(&record);
         for node in &record.life.force_release {
             self.queue.push(node);
         }
@@ -201,7 +199,7 @@ impl Reconciler {
         let mut task = PoolTask::new(PoolRecord::read(key.kind, object, None));
         task.lively_until = self.lively_until;
         task.due.wake(now);
-        self.metrics.began(&task.record);
+        self.metrics.observed(&task.record);
         self.changed_pools.insert(key.clone());
         // While a pool that shares addresses does not exist, its blocks are unavailable to other pools.
         if task.record.life.allows_overlap {

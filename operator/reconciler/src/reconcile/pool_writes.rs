@@ -174,7 +174,7 @@ impl Reconciler {
         let mut changed = Vec::new();
         if let Some(status) = call.status {
             self.metrics.status_written(&pool.key, call.bytes);
-            self.metrics.status(&pool.key, &task.record.status, &status);
+            self.metrics.status(&pool.key, &status);
             changed = block_history::log(&pool.key, &task.record.status, &status, &self.metrics);
             if task.unacknowledged.is_some() || !status.has_blocks_of(&task.record.status) {
                 self.changed_pools.insert(pool.key.clone());

@@ -7,6 +7,7 @@ use kube::runtime::watcher::Event;
 
 use super::pool_task::PoolTask;
 use super::{Command, Now, Observed, Reconciler};
+use crate::objects::Kind;
 
 /// What is reconciled. Each kind of key has a Controller.
 #[derive(Clone, PartialEq, Eq, PartialOrd, Ord, Hash, Debug)]
@@ -17,6 +18,34 @@ pub enum Key {
     Node(String),
     /// The IPAMNode of this name, whose Node is gone.
     IpamNode(String),
+}
+
+impl Key {
+    /// Returns the key of the object of this kind and name.
+    pub fn new(kind: Kind, name: &str) -> Self {
+        match kind {
+            Kind::Pool(kind) => Self::Pool(PoolKey::new(kind, name)),
+            Kind::Node => Self::Node(name.to_owned()),
+            Kind::IpamNode => Self::IpamNode(name.to_owned()),
+        }
+    }
+
+    /// The kind of its object.
+    pub const fn kind(&self) -> Kind {
+        match self {
+            Self::Pool(key) => Kind::Pool(key.kind),
+            Self::Node(_) => Kind::Node,
+            Self::IpamNode(_) => Kind::IpamNode,
+        }
+    }
+
+    /// The name of its object.
+    pub fn name(&self) -> &str {
+        match self {
+            Self::Pool(key) => &key.name,
+            Self::Node(name) | Self::IpamNode(name) => name,
+        }
+    }
 }
 
 /// The next step of a key.
@@ -155,7 +184,6 @@ impl Reconciler {
         loop {
             let Some(task) = self.pools.get_mut(key) else { return Step::Done };
             if task.call.is_some() || waits_for_the_lease {
-                task.due.block();
                 return Step::Done;
             }
             let due = task.due_at();

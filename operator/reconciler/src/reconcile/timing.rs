@@ -19,8 +19,6 @@ pub(super) struct Debounce {
     at: Option<Instant>,
     /// Whether the time became earlier since [`Debounce::take_woken`].
     is_woken: bool,
-    /// Whether a decision was due and could not be made.
-    is_blocked: bool,
 }
 
 impl Debounce {
@@ -29,21 +27,15 @@ impl Debounce {
         let began = *self.burst_began.get_or_insert(now);
         let at = (now + QUIET).min(began + LONGEST_BURST);
         // A later time needs no other step: the waiting step checks the time again.
-        self.is_woken |= self.is_blocked || self.at.is_none_or(|known| at < known);
-        (self.at, self.is_blocked) = (Some(at), false);
+        self.is_woken |= self.at.is_none_or(|known| at < known);
+        self.at = Some(at);
     }
 
     /// Makes the pool due no later than `at`, for a reason that can wait.
     pub(super) fn by(&mut self, at: Instant) {
-        if self.is_blocked || self.at.is_none_or(|known| at < known) {
-            self.at = Some(self.at.map_or(at, |known| known.min(at)));
-            (self.is_woken, self.is_blocked) = (true, false);
+        if self.at.is_none_or(|known| at < known) {
+            (self.at, self.is_woken) = (Some(at), true);
         }
-    }
-
-    /// A decision is due and cannot be made. The next wake causes a step, whatever its time.
-    pub(super) fn block(&mut self) {
-        self.is_blocked = self.at.is_some();
     }
 
     /// Wakes the pool once more, if a decision is pending.
@@ -128,14 +120,13 @@ mod tests {
     }
 
     #[test]
-    fn a_look_that_was_due_and_could_not_be_is_asked_for_again() {
+    fn a_later_time_causes_no_step_unless_woken_again() {
         let (now, mut due) = (Instant::now(), Debounce::default());
         due.wake(now);
         assert!(due.take_woken() && !due.take_woken());
         due.wake(now + QUIET);
         assert!(!due.take_woken(), "the driver knows of an earlier time");
-        due.block();
-        due.wake(now + LONGEST_BURST);
+        due.wake_again();
         assert!(due.take_woken());
     }
 
