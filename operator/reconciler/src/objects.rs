@@ -196,10 +196,6 @@ fn ours(mut annotations: BTreeMap<String, String>) -> Option<BTreeMap<String, St
 }
 
 /// Without labels.
-fn lean_metadata<'de, D: Deserializer<'de>>(deserializer: D) -> Result<ObjectMeta, D::Error> {
-    Ok(ObjectMeta { labels: None, ..lean_metadata_with_labels(deserializer)? })
-}
-
 fn lean_metadata_with_labels<'de, D: Deserializer<'de>>(deserializer: D) -> Result<ObjectMeta, D::Error> {
     LeanMetadata::deserialize(deserializer).map(ObjectMeta::from)
 }
