@@ -59,7 +59,8 @@ impl TryFrom<Parts> for RawObject {
 
     fn try_from(Parts { metadata, spec, status }: Parts) -> Result<Self, Self::Error> {
         let lean: LeanMetadata = serde_json::from_str(metadata.get())?;
-        Ok(Self { metadata: lean.into(), metadata_bytes: metadata.get().len(), spec, status })
+        let lean = ObjectMeta { labels: None, ..lean.into() };
+        Ok(Self { metadata: lean, metadata_bytes: metadata.get().len(), spec, status })
     }
 }
 
@@ -195,7 +196,6 @@ fn ours(mut annotations: BTreeMap<String, String>) -> Option<BTreeMap<String, St
     Some(annotations).filter(|ours| !ours.is_empty())
 }
 
-/// Without labels.
 fn lean_metadata_with_labels<'de, D: Deserializer<'de>>(deserializer: D) -> Result<ObjectMeta, D::Error> {
     LeanMetadata::deserialize(deserializer).map(ObjectMeta::from)
 }
