@@ -275,19 +275,21 @@ fn call_error(error: kube::Error, creates: bool) -> CallError {
 }
 
 /// Returns why nothing can be created, if that is the cause of `refusal`. For a terminating namespace, the admission plugin
-/// NamespaceLifecycle answers 403 with a cause. For a terminating CRD, the API server's handler of custom resources answers 405.
-/// If the namespace or the CRD does not exist, the answer is 404.
+/// NamespaceLifecycle answers 403 with a cause. For a terminating CRD, the API server's handler of custom resources answers 405, or 403
+/// without a cause (Kubernetes 1.36). If the namespace or the CRD does not exist, the answer is 404.
 fn no_place(refusal: &Status) -> Option<CreateBlocked> {
-    let causes = refusal.details.iter().flat_map(|details| &details.causes);
+    let mut causes = refusal.details.iter().flat_map(|details| &details.causes);
     match refusal.code {
-        403 if causes.into_iter().any(|cause| cause.reason == "NamespaceTerminating") => {
-            Some(CreateBlocked::NamespaceEnds)
-        }
+        403 if causes.any(|cause| cause.reason == "NamespaceTerminating") => Some(CreateBlocked::NamespaceEnds),
+        403 if refusal.message.ends_with(CRD_ENDS) => Some(CreateBlocked::DefinitionEnds),
         405 => Some(CreateBlocked::DefinitionEnds),
         404 => Some(CreateBlocked::Gone),
         _ => None,
     }
 }
+
+/// How the API server says that it creates nothing, because the CRD is being deleted.
+const CRD_ENDS: &str = "custom resource definition is terminating";
 
 fn event(note: PoolEvent) -> Event {
     let secondary = note.node.map(|name| ObjectReference {
@@ -317,6 +319,9 @@ mod tests {
     fn what_cannot_be_created_at_all_is_told_from_what_is_forbidden_or_has_changed() {
         let ends = json!({"code": 403, "message": "m", "details": {"causes": [{"reason": "NamespaceTerminating"}]}});
         assert_eq!(answered(true, &ends), CallError::CreateBlocked(CreateBlocked::NamespaceEnds));
+        let message = r#"ipamnodes.nv-ipam.nvidia.com "n1" is forbidden: create not allowed while custom resource definition is terminating"#;
+        let crd_ends = json!({"code": 403, "message": message, "reason": "Forbidden"});
+        assert_eq!(answered(true, &crd_ends), CallError::CreateBlocked(CreateBlocked::DefinitionEnds));
         for (code, why) in [(405, CreateBlocked::DefinitionEnds), (404, CreateBlocked::Gone)] {
             assert_eq!(answered(true, &json!({"code": code, "message": "m"})), CallError::CreateBlocked(why));
         }

@@ -427,10 +427,10 @@ impl Reconciler {
 
     /// Requests a report of each of these nodes.
     fn request_reports(&mut self, nodes: BTreeSet<String>, now: Instant) {
-        tracing::warn!(
-            nodes = nodes.len(),
-            "records of blocks are missing or from an earlier time: requesting reports"
-        );
+        // One line for a loss of many records, which comes as many events.
+        if self.recovery.awaited.is_empty() {
+            tracing::warn!("records of blocks are missing or from an earlier time: requesting reports");
+        }
         for node in nodes {
             let id = format!("{:016x}", self.random.u64(..));
             self.ipam_nodes.doubt_report(&node);
@@ -455,6 +455,9 @@ impl Reconciler {
     pub(super) fn end_wait(&mut self, node: &str, now: Instant) {
         if self.recovery.awaited.remove(node).is_none() {
             return;
+        }
+        if self.recovery.awaited.is_empty() {
+            tracing::info!("no requested report is awaited any more");
         }
         self.recovery.force_released.remove(node);
         self.recovery.pausing.remove(node);
