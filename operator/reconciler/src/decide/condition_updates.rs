@@ -63,7 +63,10 @@ pub(super) fn condition_updates(
         _ => ConditionUpdate::new(DEGRADED, true, "StaleBlocks", stale_text(&outdated)),
     };
     let ready = ready(seen, outlook, plan, &departed, &outdated, troubles.gateways);
-    let releasing = releasing(seen, &departed, troubles.without_block);
+    let served = plan.assignments.iter().filter(|given| given.phase == BlockPhase::Active);
+    let forced = served.filter(|given| seen.pool.life.force_releases(&given.node));
+    let forced: Vec<String> = forced.map(|given| described(releases, &given.node)).collect();
+    let releasing = releasing(seen, &departed, troubles.without_block, &forced);
     vec![ready, exhausted(seen, outlook, plan), degraded, releasing, allocation_paused(seen, outlook)]
 }
 
@@ -93,21 +96,36 @@ fn duplicate_text(duplicates: &[String]) -> String {
     )
 }
 
-fn releasing(seen: &DecisionInput<'_>, departed: &[String], without_block: &[String]) -> ConditionUpdate {
-    let blocks = (!departed.is_empty()).then(|| releasing_text(seen, departed));
-    let addresses = (!without_block.is_empty()).then(|| without_block_text(without_block));
-    let reason = match (&blocks, &addresses) {
-        (Some(_), _) => "BlocksInUse",
-        (None, Some(_)) => "InUseWithoutBlock",
-        (None, None) => return ConditionUpdate::new(RELEASING, false, "NothingToRelease", String::new()),
-    };
-    let texts: Vec<String> = blocks.into_iter().chain(addresses).collect();
-    let text = format!(
-        "{} To release the block or the addresses of a node at once {RISK}: {}",
-        texts.join(" "),
-        force_release(seen)
+fn releasing(
+    seen: &DecisionInput<'_>,
+    departed: &[String],
+    without_block: &[String],
+    forced: &[String],
+) -> ConditionUpdate {
+    let blocks = (!departed.is_empty()).then(|| ("BlocksInUse", releasing_text(seen, departed)));
+    let addresses = (!without_block.is_empty()).then(|| ("InUseWithoutBlock", without_block_text(without_block)));
+    let pending = (!forced.is_empty()).then(|| ("ForcedReleasePending", pending_text(forced)));
+    let release = format!("release the block or the addresses of a node at once {RISK}: {}", force_release(seen));
+    let release = blocks.as_ref().or(addresses.as_ref()).map(|_| release);
+    let take_back = format!(
+        "make a node leave: kubectl annotate node NODE {CORDON}=true; to take the request back: {}-",
+        annotate(seen)
     );
-    ConditionUpdate::new(RELEASING, true, reason, text)
+    let take_back = pending.as_ref().map(|_| take_back);
+    let (reasons, texts): (Vec<&str>, Vec<String>) = [blocks, addresses, pending].into_iter().flatten().unzip();
+    let Some(reason) = reasons.first() else {
+        return ConditionUpdate::new(RELEASING, false, "NothingToRelease", String::new());
+    };
+    let steps: Vec<String> = take_back.into_iter().chain(release).collect();
+    ConditionUpdate::new(RELEASING, true, reason, format!("{} To {}", texts.join(" "), steps.join("; to ")))
+}
+
+fn pending_text(nodes: &[String]) -> String {
+    format!(
+        "A force-release is pending for {}. A block is free as soon as its node is deleted, terminating, cordoned or not selected, or an edit \
+         or the deletion of the pool takes it {RISK}.",
+        counted_list(nodes)
+    )
 }
 
 /// The text in messages about addresses in use without a block.
@@ -126,8 +144,13 @@ const RISK: &str = "(addresses in use may be assigned twice)";
 
 /// The command that force-releases the block of a node.
 fn force_release(seen: &DecisionInput<'_>) -> String {
+    format!("{}=NODE", annotate(seen))
+}
+
+/// The command about the annotation force-release, without its value.
+fn annotate(seen: &DecisionInput<'_>) -> String {
     let PoolRecord { key, namespace, .. } = seen.pool;
-    format!("kubectl annotate -n {namespace} {} {} {FORCE_RELEASE}=NODE", key.kind.kind().to_lowercase(), key.name)
+    format!("kubectl annotate -n {namespace} {} {} {FORCE_RELEASE}", key.kind.kind().to_lowercase(), key.name)
 }
 
 fn ready(

@@ -74,8 +74,7 @@ impl Reconciler {
     /// Whether the agent reports addresses in use that no admin has released.
     fn reports_use(&self, node: &str, known: &IpamNodeRecord) -> bool {
         let is_released = |task: &PoolTask| {
-            task.record.life.force_releases(node)
-                || task.applied.as_ref().is_some_and(|applied| applied.revoked.contains(node))
+            task.forces(node) || task.applied.as_ref().is_some_and(|applied| applied.revoked.contains(node))
         };
         let is_free = |report: &BlockUse| {
             let key = PoolKey::new(report.pool_type.into(), report.name.as_str());
