@@ -237,11 +237,15 @@ pub const fn exhausted_reason(kind: PoolKind) -> &'static str {
     }
 }
 
+/// What an invalid spec means for the blocks.
+const FROZEN: &str = "Until the spec is valid, existing blocks stay, and none is assigned or released.";
+
 fn refuse(seen: &DecisionInput<'_>, violations: &[Violation]) -> Decision {
     let pool = seen.pool;
     let said: Vec<String> =
         violations.iter().map(|one| format!("{}: {}: {}", one.field, one.reason, one.message)).collect();
-    let update = ConditionUpdate::new(READY, false, "InvalidSpec", bounded(&said, "; ", ERROR_BYTES));
+    let text = format!("{}. {FROZEN}", bounded(&said, "; ", ERROR_BYTES));
+    let update = ConditionUpdate::new(READY, false, "InvalidSpec", text);
     let before = &pool.status.summary;
     if before.observed_generation == Some(pool.generation) && stands(&before.conditions, &update, pool.generation) {
         // Its blocks stay, so the pool must stay, too. The condition comes first: it also helps where this patch is refused.

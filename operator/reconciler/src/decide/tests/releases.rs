@@ -389,6 +389,17 @@ fn a_pool_that_is_being_deleted_waits_for_all_its_blocks_and_says_for_which() {
 }
 
 #[test]
+fn a_deleted_pool_shows_the_command_of_a_force_release() {
+    let (scene, mut record) = departed();
+    (record.life.deleting, record.namespace) = (true, "net".to_owned());
+    let status = scene.decide(&record).status.unwrap();
+    let message = &condition(&status, READY).message;
+    let command = "To release a block at once (addresses in use may be assigned twice): kubectl annotate -n net ippool blue \
+                   nv-ipam.nvidia.com/force-release=NODE";
+    assert!(message.ends_with(command), "{message}");
+}
+
+#[test]
 fn a_deleted_pool_whose_agents_have_nothing_to_report_in_says_the_one_command_that_ends_the_waiting() {
     let (mut scene, mut record) = departed();
     (record.life.deleting, record.namespace) = (true, "net".to_owned());
