@@ -7,7 +7,7 @@
 //! | nv-ipam.nvidia.com | ippools, cidrpools | get, list, watch, patch (finalizers and one annotation) |
 //! | nv-ipam.nvidia.com | ippools/status, cidrpools/status | update |
 //! | nv-ipam.nvidia.com | ipamnodes | list, watch, create, patch, delete |
-//! | events.k8s.io | events | create, patch |
+//! | events.k8s.io | events | create, patch; create in the namespace of the Lease |
 //! | coordination.k8s.io | leases, in the namespace of `--leader-elect-namespace` | get, create, update |
 
 use std::time::Duration;
@@ -18,13 +18,14 @@ use ipam_crds::{GROUP, NodeBlock, VERSION};
 use k8s_openapi::api::core::v1::ObjectReference;
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::ObjectMeta;
 use kube::core::Status;
-use kube::runtime::events::{Event, EventType, Recorder, Reporter};
+use kube::runtime::events::{Event, EventType};
 use kube::{Client, Resource};
 use serde::Serialize;
 use serde_json::json;
 use tokio::sync::watch;
 
 use crate::election::Leadership;
+use crate::events::EventPublisher;
 use ipam_reconciler::decide::{CreateBlocked, PoolEvent};
 use ipam_reconciler::objects::{Kind, RawObject};
 use ipam_reconciler::pool::{FENCED_BY, StatusBody, StatusRecord};
@@ -37,14 +38,12 @@ const METADATA_ONLY: HeaderValue =
     HeaderValue::from_static("application/json;as=PartialObjectMetadata;g=meta.k8s.io;v=v1,application/json");
 /// The operator's name in managed fields.
 const FIELD_MANAGER: &str = "nv-ipam-controller";
-/// The operator's name in events.
-const REPORTER: &str = "nv-ipam-controller";
 
 /// Makes calls to one API server about one namespace.
 #[derive(Clone)]
 pub struct ApiWriter {
     client: Client,
-    recorder: Recorder,
+    events: EventPublisher,
     namespace: String,
     lead: watch::Receiver<Leadership>,
 }
@@ -52,9 +51,8 @@ pub struct ApiWriter {
 impl ApiWriter {
     /// Returns a writer for the pools of `namespace`. `instance` names this replica in events, and `lead` limits when it may act.
     pub fn new(client: Client, namespace: String, instance: String, lead: watch::Receiver<Leadership>) -> Self {
-        let reporter = Reporter { controller: REPORTER.to_owned(), instance: Some(instance) };
-        let recorder = Recorder::new(client.clone(), reporter);
-        Self { client, recorder, namespace, lead }
+        let events = EventPublisher::new(client.clone(), instance);
+        Self { client, events, namespace, lead }
     }
 
     /// Makes the call and returns its outcome. A call without an answer in time counts as failed, though it may take effect.
@@ -88,21 +86,12 @@ impl ApiWriter {
         }
     }
 
-    /// Publishes a Kubernetes Event while this process leads. Events of one reason about one pool and node are one series. There is one
-    /// try, and a failure is logged. A condition or the log has the same information.
+    /// Publishes a Kubernetes Event while this process leads.
     pub async fn publish(&self, PublishEvent { pool, note }: PublishEvent) {
         if !self.lead.borrow().holds(tokio::time::Instant::now().into_std()) {
             return;
         }
-        let reason = note.reason;
-        let (event, regarding) = (event(note), self.reference(&pool));
-        let published = tokio::time::timeout(EVENT_PATIENCE, self.recorder.publish(&event, &regarding)).await;
-        let error = match published {
-            Ok(Ok(())) => return,
-            Ok(Err(error)) => ipam_daemon::chain(&error),
-            Err(_) => format!("no answer within {} s", EVENT_PATIENCE.as_secs()),
-        };
-        tracing::warn!(pool = %pool.key, reason, error, "event not published");
+        self.events.publish(&event(note), &self.reference(&pool)).await;
     }
 
     /// Returns the reference to the pool for events.
@@ -219,8 +208,6 @@ impl ApiWriter {
 
 /// Longer than an API server takes for a write at its worst, admission included.
 const CALL_TIMEOUT: Duration = Duration::from_secs(40);
-/// An API server can keep events in a separate etcd, which may fail to answer while the main one works.
-const EVENT_PATIENCE: Duration = Duration::from_secs(10);
 
 async fn answered<T>(call: impl Future<Output = Result<T, CallError>>) -> Result<T, CallError> {
     let late = |_| CallError::Failed(format!("no answer within {} s", CALL_TIMEOUT.as_secs()));

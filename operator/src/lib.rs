@@ -9,6 +9,7 @@ pub mod api_writer;
 pub mod controllers;
 pub mod definitions;
 pub mod election;
+pub mod events;
 pub mod flags;
 pub mod metrics;
 pub mod release_pools;

@@ -19,6 +19,7 @@ use crate::controllers::{Controllers, Watches};
 use crate::definitions::{self, Definitions};
 use crate::election::marker::{MarkerWriter, marker};
 use crate::election::{Election, Leadership, identity};
+use crate::events::EventPublisher;
 use crate::flags::{Config, FlagError};
 use crate::metrics::Metrics;
 use crate::release_pools;
@@ -110,7 +111,8 @@ async fn run(config: Config) -> anyhow::Result<()> {
         Some(namespace) => {
             // A renewal must not wait behind other calls, nor on a connection that is dead.
             let own = cluster::client(config.common.kubeconfig.as_deref(), &metrics.requests).await?;
-            Either::Left(Election::new(own, &namespace, identity, keeper))
+            let events = EventPublisher::new(own.clone(), identity.clone());
+            Either::Left(Election::new(own, &namespace, identity, keeper, events))
         }
         None => Either::Right(keeper),
     };

@@ -20,6 +20,7 @@ const ERRORS: &str = "docs/reference/errors.md";
 const CONDITIONS: &[&str] = &[
     "operator/reconciler/src/decide",
     "operator/reconciler/src/reconcile",
+    "operator/src/election/mod.rs",
     "webhook-certs/src/self_managed",
     "node-agent/src/blocks.rs",
     "node-agent/src/lost.rs",
@@ -30,8 +31,18 @@ const CONDITIONS: &[&str] = &[
 
 /// Literals that look like a reason but are not: values of other fields, `Starting`, which ends before the first report, and
 /// `Unconfirmed`, which only refusals have.
-const OTHERS: &[&str] =
-    &["True", "False", "Warning", "Normal", "Opaque", "KeepCertificates", "Starting", "Unconfirmed", "Secret"];
+const OTHERS: &[&str] = &[
+    "True",
+    "False",
+    "Warning",
+    "Normal",
+    "Acquire",
+    "Opaque",
+    "KeepCertificates",
+    "Starting",
+    "Unconfirmed",
+    "Secret",
+];
 
 #[test]
 fn every_reason_of_a_condition_or_event_is_documented() {

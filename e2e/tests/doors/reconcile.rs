@@ -273,6 +273,7 @@ fn raw(object: &Value) -> RawObject {
 
 /// What an InvalidSpec names, and how many mistakes it only counts.
 pub(crate) fn named(message: &str) -> (Vec<Refusal>, usize) {
+    let message = message.rsplit_once(". Until the spec is valid, ").map_or(message, |(errors, _)| errors);
     let counted = message.rsplit_once(" and ").and_then(|(said, counted)| {
         let count: usize = counted.strip_suffix(" more")?.parse().ok()?;
         Some((said, count))

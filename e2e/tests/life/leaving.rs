@@ -1,9 +1,10 @@
 //! Nodes that go, are replaced, are relabelled, are cordoned, and come back.
 
+use ipam_e2e::eventually_blocking;
 use ipam_e2e::netns::CniError;
 use serde_json::json;
 
-use crate::api::{CIDRPOOLS, IPPOOLS};
+use crate::api::{CIDRPOOLS, IPPOOLS, SOON};
 use crate::stage::{GROUP, Resident, Stage, ip_spec};
 
 /// ADD is refused because the block is being released; the runtime is to try again.
@@ -97,6 +98,39 @@ fn a_cordoned_node_gives_no_more_until_the_cordon_goes() {
     let mut second = stage.pod(0, IPPOOLS, "p");
     second.add().unwrap();
     assert_ne!(second.address(), first.address());
+}
+
+#[test]
+fn a_force_release_of_a_served_node_acts_when_it_leaves() {
+    let stage = Stage::set("forced", 1);
+    let node = stage.name(0).to_owned();
+    stage.pool(IPPOOLS, "p", ip_spec("10.82.0.0/27", 4));
+    let pod = stage.resident(0, IPPOOLS, "p");
+    let before = stage.api.blocks(IPPOOLS, "p");
+    let force = || stage.kubectl(&["annotate", "ippool", "p", &format!("nv-ipam.nvidia.com/force-release={node}")], "");
+    force();
+    let said = stage.told(IPPOOLS, "p", ("Releasing", "True", "ForcedReleasePending"));
+    assert!(said.contains(&format!("{node} (1 in use)")), "{said}");
+    let (_, take_back) = said.rsplit_once("kubectl ").expect("a command to paste");
+    stage.kubectl(&take_back.split_whitespace().collect::<Vec<_>>(), "");
+    stage.told(IPPOOLS, "p", ("Releasing", "False", "NothingToRelease"));
+    force();
+    stage.told(IPPOOLS, "p", ("Releasing", "True", "ForcedReleasePending"));
+    let mut second = stage.pod(0, IPPOOLS, "p");
+    second.add().unwrap();
+    pod.check();
+    assert_eq!(stage.api.blocks(IPPOOLS, "p"), before);
+
+    stage.api.delete_node(&node);
+    stage.api.await_count(IPPOOLS, "p", 0);
+    let lost = stage.api.await_event("p", "ForcedRelease");
+    assert!(lost.contains(&node) && lost.contains("in use"), "{lost}");
+    stage.await_releasing(IPPOOLS, "p", &[]);
+    eventually_blocking("the name is gone", SOON, || {
+        let annotations = stage.api.get(IPPOOLS, "p")["metadata"]["annotations"].clone();
+        if annotations["nv-ipam.nvidia.com/force-release"].is_null() { Ok(()) } else { Err(annotations.to_string()) }
+    })
+    .unwrap();
 }
 
 #[test]

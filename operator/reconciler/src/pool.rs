@@ -50,9 +50,9 @@ pub struct PoolRecord {
 /// The finalizer of a pool, which keeps it while its blocks may be in use.
 pub const FINALIZER: &str = "nv-ipam.nvidia.com/pool-in-use";
 /// Annotation of a pool that force-releases the blocks of the nodes that it names, separated by commas, whatever their agents report. It
-/// applies to blocks that are being released, and new blocks do not wait for reports of these nodes. The operator removes a name for which
-/// nothing is left to do, and the annotation with the last name. It replaces `*` by the names of all nodes whose blocks are being released
-/// at that time, not of nodes that leave later.
+/// applies to blocks that are being released, and new blocks do not wait for reports of these nodes. The name of a node that is served stays
+/// until the node leaves. The operator removes a name for which nothing is left to do, and the annotation with the last name. It replaces
+/// `*` by the names of all nodes whose blocks are being released at that time, not of nodes that leave later.
 pub const FORCE_RELEASE: &str = "nv-ipam.nvidia.com/force-release";
 
 /// A random ID that makes a new version of a pool or an IPAMNode, so that no earlier write without an answer can take effect.

@@ -16,13 +16,16 @@ use futures::FutureExt as _;
 use futures::future::BoxFuture;
 use jiff::Timestamp;
 use k8s_openapi::api::coordination::v1::Lease;
+use k8s_openapi::api::core::v1::ObjectReference;
 use kube::api::PostParams;
-use kube::{Api, Client};
+use kube::runtime::events::{Event, EventType};
+use kube::{Api, Client, Resource};
 use tokio::sync::watch;
 use tokio_util::sync::CancellationToken;
 
 use ipam_reconciler::allocation_state::ALLOCATION_STATE;
 
+use crate::events::EventPublisher;
 use algorithm::RENEW_DEADLINE;
 use campaign::{Campaign, Next, Tried};
 use marker::MarkerWriter;
@@ -79,6 +82,10 @@ pub struct Election {
     told: Option<String>,
     failing: bool,
     altered: bool,
+    identity: String,
+    events: EventPublisher,
+    /// The Lease that was written last, for the event.
+    lease: ObjectReference,
 }
 
 /// The answer to a call.
@@ -88,11 +95,19 @@ enum Answer {
 }
 
 impl Election {
-    /// Returns the candidate `identity` for the Lease in `namespace`, which writes the allocation state that `marker` requests.
-    pub fn new(client: Client, namespace: &str, identity: String, marker: MarkerWriter) -> Self {
-        let campaign = Campaign::new(identity, namespace, now(), Box::new(fastrand::f64));
-        let api = Api::namespaced(client, namespace);
-        Self { api, campaign, marker, leading: false, told: None, failing: false, altered: false }
+    /// Returns the candidate `identity` for the Lease in `namespace`, which writes the allocation state that `marker` requests. A leader
+    /// publishes an event by `events`.
+    pub fn new(
+        client: Client,
+        namespace: &str,
+        identity: String,
+        marker: MarkerWriter,
+        events: EventPublisher,
+    ) -> Self {
+        let campaign = Campaign::new(identity.clone(), namespace, now(), Box::new(fastrand::f64));
+        let (api, lease) = (Api::namespaced(client, namespace), ObjectReference::default());
+        let (leading, failing, altered) = (false, false, false);
+        Self { api, campaign, marker, leading, told: None, failing, altered, identity, events, lease }
     }
 
     /// Acquires and renews the Lease until `stop`, and sends to `lead` until when this process leads. Ends earlier only when leadership
@@ -165,7 +180,10 @@ impl Election {
         let why = |error: kube::Error| ipam_daemon::chain(&error);
         match answer {
             Answer::Read(lease) => self.campaign.was_read(lease.map_err(why), now()),
-            Answer::Written(lease) => self.campaign.was_written(lease.map_err(why), now()),
+            Answer::Written(lease) => {
+                self.lease = lease.as_ref().map(|lease| lease.object_ref(&())).unwrap_or_default();
+                self.campaign.was_written(lease.map_err(why), now());
+            }
         }
     }
 
@@ -176,10 +194,24 @@ impl Election {
         lead.send_if_modified(|told| std::mem::replace(told, leads) != leads);
         if leads != Leadership::No && !std::mem::replace(&mut self.leading, true) {
             tracing::info!(lease = LEASE_NAME, "leading");
+            self.publish_leading();
         }
         if let Some(tried) = self.campaign.take_tried() {
             self.note(tried);
         }
+    }
+
+    /// Publishes that this process is the leader, in the words of client-go. The election does not wait for the API server.
+    fn publish_leading(&self) {
+        let event = Event {
+            type_: EventType::Normal,
+            reason: "LeaderElection".to_owned(),
+            note: Some(format!("{} became leader", self.identity)),
+            action: "Acquire".to_owned(),
+            secondary: None,
+        };
+        let (events, lease) = (self.events.clone(), self.lease.clone());
+        tokio::spawn(async move { events.publish(&event, &lease).await });
     }
 
     /// Logs changes: which leader this process follows, and when calls begin and cease to fail.

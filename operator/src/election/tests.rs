@@ -18,6 +18,8 @@ use super::*;
 #[derive(Clone, Default)]
 struct LeaseServer {
     lease: Arc<Mutex<(u64, Option<Value>)>>,
+    /// The Kubernetes Events that were created.
+    events: Arc<Mutex<Vec<Value>>>,
     /// Cancelled when a write arrives, before it is answered.
     stop_on_write: Arc<Mutex<Option<CancellationToken>>>,
     away: Arc<std::sync::atomic::AtomicBool>,
@@ -32,7 +34,13 @@ impl LeaseServer {
             while let Some((request, respond)) = handle.next_request().await {
                 let (parts, body) = request.into_parts();
                 let body = body.collect().await.unwrap().to_bytes();
-                let (status, answer) = server.answer(&parts.method, &body);
+                let (status, answer) = if parts.uri.path() == "/apis/events.k8s.io/v1/namespaces/ns/events" {
+                    let event: Value = serde_json::from_slice(&body).unwrap();
+                    server.events.lock().unwrap_or_else(PoisonError::into_inner).push(event.clone());
+                    (StatusCode::CREATED, event)
+                } else {
+                    server.answer(&parts.method, &body)
+                };
                 // The candidate meets whatever the write has brought about before it meets the answer.
                 tokio::task::yield_now().await;
                 let answer = Body::from(answer.to_string().into_bytes());
@@ -68,6 +76,7 @@ impl LeaseServer {
         }
         held.0 += 1;
         sent["metadata"]["resourceVersion"] = json!(held.0.to_string());
+        sent["metadata"]["uid"] = json!("uid-of-the-lease");
         held.1 = Some(sent.clone());
         (StatusCode::OK, sent)
     }
@@ -80,7 +89,9 @@ impl LeaseServer {
     /// Starts a candidate; tells when it leads, and how it ended.
     fn stand(&self, identity: &str, stop: &CancellationToken) -> Standing {
         let (marker, keeper) = marker();
-        let mut election = Election::new(self.client(), "ns", identity.to_owned(), keeper);
+        let (client, identity) = (self.client(), identity.to_owned());
+        let events = EventPublisher::new(client.clone(), identity.clone());
+        let mut election = Election::new(client, "ns", identity, keeper, events);
         let (sender, leads) = watch::channel(Leadership::No);
         let stop = stop.clone();
         let ended = tokio::spawn(async move {
@@ -185,6 +196,25 @@ async fn a_leader_that_cannot_renew_ends_at_the_renew_deadline() {
     assert!(led <= RENEW_DEADLINE + Duration::from_secs(1), "led for {led:?}");
     assert!(led + RETRY_PERIOD >= RENEW_DEADLINE, "gave up after {led:?}");
     assert!(!first.leads.borrow().holds(now()), "nobody acts upon it any more");
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_leader_publishes_one_event_on_its_lease() {
+    let (server, stop) = (LeaseServer::default(), CancellationToken::new());
+    let mut first = server.stand("first", &stop);
+    first.leads().await;
+    let _follows = server.stand("second", &stop);
+    tokio::time::sleep(RENEW_DEADLINE * 3).await;
+    let events = server.events.lock().unwrap_or_else(PoisonError::into_inner).clone();
+    let [event] = &events[..] else { panic!("{events:#?}") };
+    let lease = json!({"apiVersion": "coordination.k8s.io/v1", "kind": "Lease", "namespace": "ns", "name": LEASE_NAME,
+        "uid": "uid-of-the-lease"});
+    assert_eq!((&event["type"], &event["reason"]), (&json!("Normal"), &json!("LeaderElection")));
+    assert_eq!((&event["note"], &event["regarding"]), (&json!("first became leader"), &lease));
+    assert_eq!(
+        (&event["reportingController"], &event["reportingInstance"]),
+        (&json!("nv-ipam-controller"), &json!("first"))
+    );
 }
 
 #[test]

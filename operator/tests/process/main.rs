@@ -280,6 +280,7 @@ fn leader_elect_takes_the_lease_of_the_reference_in_the_namespace_of_its_flag_an
     let operator = Operator::start("election", &server, &flags);
     wait_for(&operator.address("serving probes"), "/readyz", 200);
     server.wait_for_call("POST /apis/coordination.k8s.io/v1/namespaces/net/leases");
+    server.wait_for_call("POST /apis/events.k8s.io/v1/namespaces/net/events");
     let taken = server.lease();
     assert_eq!(taken["metadata"]["name"], "dd1643cf.nvidia.com");
     assert!(taken["spec"]["holderIdentity"].as_str().is_some_and(|holder| !holder.is_empty()), "{taken}");

@@ -19,7 +19,7 @@ pub const ALLOCATION_PAUSED: &str = "AllocationPaused";
 /// The types of all conditions of the operator.
 pub const CONDITIONS: [&str; 5] = [READY, EXHAUSTED, DEGRADED, RELEASING, ALLOCATION_PAUSED];
 
-/// Names beyond this many bytes are only counted, so that messages stay readable. A message with two lists is short enough for an event.
+/// Names beyond this many bytes are only counted, so that messages stay readable. A message with one list is short enough for an event.
 const LIST_BYTES: usize = 300;
 /// The same for the errors of a spec.
 pub(super) const ERROR_BYTES: usize = 900;

@@ -10,7 +10,7 @@ use super::condition_merge::{
     ALLOCATION_PAUSED, ConditionUpdate, DEGRADED, EXHAUSTED, READY, RELEASING, bounded_list, clipped,
 };
 use super::releases::{Cause, Releases};
-use super::{DecisionInput, PoolEvent, exhausted_reason, status_size};
+use super::{CreateBlocked, DecisionInput, PoolEvent, exhausted_reason, status_size};
 use crate::cluster_cache::{CORDON, Leaving};
 use crate::pool::{FORCE_RELEASE, PoolRecord, RELEASE_POOLS};
 
@@ -54,16 +54,25 @@ pub(super) fn condition_updates(
     let (departed, outdated) = (named(BlockPhase::Releasing), named(BlockPhase::Stale));
     let with_error = |given: &Assignment| Some((given.node.clone(), (seen.write_error)(&given.node)?));
     let unwritten: Vec<(String, String)> = plan.assignments.iter().filter_map(with_error).collect();
+    // The condition Ready of a deleted pool shows it.
+    let refused = seen.no_place.filter(|_| !seen.pool.life.deleting).map(|why| (why, without_ipam_node(seen, plan)));
+    let refused = refused.filter(|(_, nodes)| !nodes.is_empty());
     let degraded = match outdated.len() {
         _ if !troubles.duplicates.is_empty() => {
             ConditionUpdate::new(DEGRADED, true, DUPLICATE, duplicate_text(troubles.duplicates))
         }
+        _ if let Some((why, nodes)) = &refused => {
+            ConditionUpdate::new(DEGRADED, true, REFUSED, refused_text(*why, nodes))
+        }
         _ if !unwritten.is_empty() => ConditionUpdate::new(DEGRADED, true, NOT_WRITTEN, not_written_text(&unwritten)),
         0 => ConditionUpdate::new(DEGRADED, false, "AsSpecified", String::new()),
-        _ => ConditionUpdate::new(DEGRADED, true, "StaleBlocks", stale_text(&outdated)),
+        _ => ConditionUpdate::new(DEGRADED, true, "StaleBlocks", with_steps(&[stale_text(&outdated)], &[stale_step()])),
     };
     let ready = ready(seen, outlook, plan, &departed, &outdated, troubles.gateways);
-    let releasing = releasing(seen, &departed, troubles.without_block);
+    let served = plan.assignments.iter().filter(|given| given.phase == BlockPhase::Active);
+    let forced = served.filter(|given| seen.pool.life.force_releases(&given.node));
+    let forced: Vec<String> = forced.map(|given| described(releases, &given.node)).collect();
+    let releasing = releasing(seen, &departed, troubles.without_block, &forced);
     vec![ready, exhausted(seen, outlook, plan), degraded, releasing, allocation_paused(seen, outlook)]
 }
 
@@ -80,6 +89,23 @@ fn not_written_text(unwritten: &[(String, String)]) -> String {
     )
 }
 
+/// The reason while IPAMNodes cannot be created.
+const REFUSED: &str = "IPAMNodesRefused";
+
+fn refused_text(why: CreateBlocked, nodes: &[String]) -> String {
+    format!(
+        "The API server accepts no IPAMNodes: {why}. So the agents of {} do not know their blocks of this pool. Install the \
+         CustomResourceDefinitions, or create the namespace.",
+        counted_list(nodes)
+    )
+}
+
+/// The nodes with a block that have no IPAMNode.
+fn without_ipam_node(seen: &DecisionInput<'_>, plan: &Plan) -> Vec<String> {
+    let nodes = plan.assignments.iter().map(|given| &given.node);
+    nodes.filter(|node| seen.ipam_nodes.get(node).is_none()).cloned().collect()
+}
+
 /// Most bytes of an error in a message.
 const ERROR_LENGTH: usize = 300;
 
@@ -93,21 +119,41 @@ fn duplicate_text(duplicates: &[String]) -> String {
     )
 }
 
-fn releasing(seen: &DecisionInput<'_>, departed: &[String], without_block: &[String]) -> ConditionUpdate {
-    let blocks = (!departed.is_empty()).then(|| releasing_text(seen, departed));
-    let addresses = (!without_block.is_empty()).then(|| without_block_text(without_block));
-    let reason = match (&blocks, &addresses) {
-        (Some(_), _) => "BlocksInUse",
-        (None, Some(_)) => "InUseWithoutBlock",
-        (None, None) => return ConditionUpdate::new(RELEASING, false, "NothingToRelease", String::new()),
-    };
-    let texts: Vec<String> = blocks.into_iter().chain(addresses).collect();
-    let text = format!(
-        "{} To release the block or the addresses of a node at once {RISK}: {}",
-        texts.join(" "),
-        force_release(seen)
+fn releasing(
+    seen: &DecisionInput<'_>,
+    departed: &[String],
+    without_block: &[String],
+    forced: &[String],
+) -> ConditionUpdate {
+    let blocks = (!departed.is_empty()).then(|| ("BlocksInUse", releasing_text(seen, departed)));
+    let addresses = (!without_block.is_empty()).then(|| ("InUseWithoutBlock", without_block_text(without_block)));
+    let pending = (!forced.is_empty()).then(|| ("ForcedReleasePending", pending_text(forced)));
+    let release = format!("release the block or the addresses of a node at once {RISK}: {}", force_release(seen));
+    let release = blocks.as_ref().or(addresses.as_ref()).map(|_| release);
+    let take_back = format!(
+        "make a node leave: kubectl annotate node NODE {CORDON}=true; to take the request back: {}-",
+        annotate(seen)
     );
-    ConditionUpdate::new(RELEASING, true, reason, text)
+    let take_back = pending.as_ref().map(|_| take_back);
+    let (reasons, texts): (Vec<&str>, Vec<String>) = [blocks, addresses, pending].into_iter().flatten().unzip();
+    let Some(reason) = reasons.first() else {
+        return ConditionUpdate::new(RELEASING, false, "NothingToRelease", String::new());
+    };
+    let steps: Vec<String> = take_back.into_iter().chain(release).collect();
+    ConditionUpdate::new(RELEASING, true, reason, with_steps(&texts, &steps))
+}
+
+/// States and causes, and then the steps.
+fn with_steps(texts: &[String], steps: &[String]) -> String {
+    format!("{} To {}", texts.join(" "), steps.join("; to "))
+}
+
+fn pending_text(nodes: &[String]) -> String {
+    format!(
+        "A force-release is pending for {}. A block is free as soon as its node is deleted, terminating, cordoned or not selected, or an edit \
+         or the deletion of the pool takes it {RISK}.",
+        counted_list(nodes)
+    )
 }
 
 /// The text in messages about addresses in use without a block.
@@ -126,8 +172,13 @@ const RISK: &str = "(addresses in use may be assigned twice)";
 
 /// The command that force-releases the block of a node.
 fn force_release(seen: &DecisionInput<'_>) -> String {
+    format!("{}=NODE", annotate(seen))
+}
+
+/// The command about the annotation force-release, without its value.
+fn annotate(seen: &DecisionInput<'_>) -> String {
     let PoolRecord { key, namespace, .. } = seen.pool;
-    format!("kubectl annotate -n {namespace} {} {} {FORCE_RELEASE}=NODE", key.kind.kind().to_lowercase(), key.name)
+    format!("kubectl annotate -n {namespace} {} {} {FORCE_RELEASE}", key.kind.kind().to_lowercase(), key.name)
 }
 
 fn ready(
@@ -149,10 +200,10 @@ fn ready(
             ConditionUpdate::new(READY, false, "Overlap", text)
         }
         PoolPhase::Serving { .. } if !outdated.is_empty() || !gateways.is_empty() => {
-            let blocks = (!outdated.is_empty()).then(|| stale_text(outdated));
-            let gateways = (!gateways.is_empty()).then(|| gateways_text(seen, gateways));
-            let texts: Vec<String> = blocks.into_iter().chain(gateways).collect();
-            ConditionUpdate::new(READY, false, "EditDeferred", texts.join(" "))
+            let blocks = (!outdated.is_empty()).then(|| (stale_text(outdated), stale_step()));
+            let gateways = (!gateways.is_empty()).then(|| (gateways_text(gateways), gateways_step(seen)));
+            let (texts, steps): (Vec<_>, Vec<_>) = blocks.into_iter().chain(gateways).unzip();
+            ConditionUpdate::new(READY, false, "EditDeferred", with_steps(&texts, &steps))
         }
         PoolPhase::Serving { withheld, .. } => {
             let waits = !plan.unserved.is_empty() || !withheld.is_empty();
@@ -168,8 +219,7 @@ fn deleting_text(seen: &DecisionInput<'_>, plan: &Plan, departed: &[String]) -> 
         return "The pool is being deleted. No node has a block of it.".to_owned();
     }
     let waits = format!("The pool is being deleted and waits for the blocks of {}.", counted_list(departed));
-    let lacks_ipam_node = plan.assignments.iter().any(|given| seen.ipam_nodes.get(&given.node).is_none());
-    match seen.no_place.filter(|_| lacks_ipam_node) {
+    match seen.no_place.filter(|_| !without_ipam_node(seen, plan).is_empty()) {
         Some(why) => format!(
             "{waits} Their agents cannot report, because the API server accepts no IPAMNodes: {why}. To stop waiting {RISK}: \
              ipam-controller {} --ippools-namespace={}",
@@ -184,18 +234,28 @@ fn deleting_text(seen: &DecisionInput<'_>, plan: &Plan, departed: &[String]) -> 
 fn stale_text(outdated: &[String]) -> String {
     format!(
         "Blocks of an earlier spec are in use on {}. Each node gets its new block when the agent reports no address of the old one in use. \
-         Delete the pods there to change it sooner.",
+         Until then new pods there use the old one.",
         counted_list(outdated)
     )
 }
 
-fn gateways_text(seen: &DecisionInput<'_>, gateways: &[String]) -> String {
+fn stale_step() -> String {
+    format!(
+        "free a block, delete the pods there while the node is cordoned: kubectl annotate node NODE {CORDON}=true; afterwards: kubectl \
+         annotate node NODE {CORDON}-"
+    )
+}
+
+fn gateways_text(gateways: &[String]) -> String {
     format!(
         "Gateway change pending: pods may use the new gateway address on {}. Nodes keep the previous gateway until the agents there report \
-         the address as free. If an agent does not run any more {RISK}: kubectl annotate node NODE {CORDON}=true; {}",
-        counted_list(gateways),
-        force_release(seen)
+         the address as free.",
+        counted_list(gateways)
     )
+}
+
+fn gateways_step(seen: &DecisionInput<'_>) -> String {
+    format!("stop waiting for an agent {RISK}: kubectl annotate node NODE {CORDON}=true; {}", force_release(seen))
 }
 
 fn releasing_text(seen: &DecisionInput<'_>, departed: &[String]) -> String {
@@ -358,9 +418,7 @@ fn event_of(update: &ConditionUpdate, plan: &Plan) -> PoolEvent {
             "BlocksReleasing",
             "Nodes lose their blocks. The condition Releasing names them, and what ends it.",
         ),
-        (READY, "Deleting") if update.message.contains(RELEASE_POOLS) => {
-            PoolEvent::warning("IPAMNodesRefused", &update.message)
-        }
+        (READY, "Deleting") if update.message.contains(RELEASE_POOLS) => PoolEvent::warning(REFUSED, &update.message),
         (READY, "Deleting") => PoolEvent::normal(
             "PoolInUse",
             "The pool is being deleted and waits for the blocks of nodes. The condition Ready names them, and what ends it.",
@@ -388,7 +446,7 @@ fn is_news(
         (EXHAUSTED, AWAITING_REPORTS) => false,
         // The message changes with the report of each agent.
         (ALLOCATION_PAUSED, _) => update.holds && turned,
-        (DEGRADED, NOT_WRITTEN) => turned,
+        (DEGRADED, NOT_WRITTEN | REFUSED) => turned,
         (EXHAUSTED, _) => update.holds && reworded,
         (READY, "Overlap") | (DEGRADED, DUPLICATE) => turned || reworded,
         (READY, "EditDeferred") => turned || is_of_another_spec(seen, old),

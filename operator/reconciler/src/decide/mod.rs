@@ -21,7 +21,7 @@ use ipam_core::plan::{Assignment, BlockPhase, Claim, NodeRef, Plan, plan_with_un
 use ipam_core::{AddrRange, Occupancy, Pool, PoolKey, PoolKind, Violation};
 use jiff::Timestamp;
 
-use crate::cluster_cache::{CORDON, IpamNodes, Leaving};
+use crate::cluster_cache::{IpamNodes, Leaving};
 use crate::node_absence::NodeAbsences;
 use crate::pool::{PoolRecord, StatusRecord, Summary};
 use condition_merge::{ConditionUpdate, ERROR_BYTES, bounded, clipped, merge, stands};
@@ -237,11 +237,15 @@ pub const fn exhausted_reason(kind: PoolKind) -> &'static str {
     }
 }
 
+/// What an invalid spec means for the blocks.
+const FROZEN: &str = "Until the spec is valid, existing blocks stay, and none is assigned or released.";
+
 fn refuse(seen: &DecisionInput<'_>, violations: &[Violation]) -> Decision {
     let pool = seen.pool;
     let said: Vec<String> =
         violations.iter().map(|one| format!("{}: {}: {}", one.field, one.reason, one.message)).collect();
-    let update = ConditionUpdate::new(READY, false, "InvalidSpec", bounded(&said, "; ", ERROR_BYTES));
+    let text = format!("{}. {FROZEN}", bounded(&said, "; ", ERROR_BYTES));
+    let update = ConditionUpdate::new(READY, false, "InvalidSpec", text);
     let before = &pool.status.summary;
     if before.observed_generation == Some(pool.generation) && stands(&before.conditions, &update, pool.generation) {
         // Its blocks stay, so the pool must stay, too. The condition comes first: it also helps where this patch is refused.
@@ -344,8 +348,8 @@ fn conclude(
     };
     decision.patch = patch(seen, outlook, &plan, news);
     if let Some(MetadataPatch::Force(named)) = &decision.patch {
-        decision.patch_notes = refused_releases(seen, &plan, named);
-        decision.patch_notes.extend(left_out(forced(seen, outlook, &plan).len().saturating_sub(named.len())));
+        let left_out = forced(seen, outlook, &plan).len().saturating_sub(named.len());
+        decision.patch_notes = names_left_out(left_out).into_iter().collect();
     }
     if news != status::StatusChange::Nothing && !decision.counts_deferred {
         decision.status = Some(status);
@@ -395,29 +399,6 @@ fn patch(
     (named != life.force_release).then_some(MetadataPatch::Force(named))
 }
 
-/// The answer to each name that the annotation loses because the node is served.
-fn refused_releases(seen: &DecisionInput<'_>, plan: &Plan, named: &BTreeSet<String>) -> Vec<PoolEvent> {
-    let is_refused = |given: &&Assignment| {
-        let is_new = seen.just_assigned.contains(&given.node);
-        given.phase == BlockPhase::Active && !is_new && !named.contains(&given.node)
-    };
-    let life = &seen.pool.life;
-    let is_meant = |given: &&Assignment| !life.force_releases_all() && life.force_releases(&given.node);
-    let refused = plan.assignments.iter().filter(is_meant).filter(is_refused).take(MOST_REFUSED);
-    let event = |given: &Assignment| {
-        let text = format!(
-            "Node {} is served, so its block is not released, and the annotation force-release does not name the node any more. To take its \
-             block: kubectl annotate node {} {CORDON}=true, and annotate the pool again.",
-            given.node, given.node
-        );
-        PoolEvent { node: Some(given.node.clone()), ..PoolEvent::warning("ForcedReleaseRefused", &text) }
-    };
-    refused.map(event).collect()
-}
-
-/// Events about names of one annotation, at most.
-const MOST_REFUSED: usize = 8;
-
 /// Whether the plan releases a block that is not yet in `status.releasing`. A stale block stays in `status.allocations`.
 fn releases_more(seen: &DecisionInput<'_>, plan: &Plan) -> bool {
     let recorded: HashSet<&str> =
@@ -440,7 +421,7 @@ fn fitting(named: BTreeSet<String>) -> BTreeSet<String> {
 }
 
 /// The answer to a force-release of so many more nodes than fit into an annotation.
-fn left_out(nodes: usize) -> Option<PoolEvent> {
+fn names_left_out(nodes: usize) -> Option<PoolEvent> {
     let text = format!(
         "The names of {nodes} more nodes do not fit into the annotation force-release. Annotate the pool again for them once the operator \
          has removed the annotation."
@@ -448,13 +429,15 @@ fn left_out(nodes: usize) -> Option<PoolEvent> {
     (nodes > 0).then(|| PoolEvent::warning("ForcedReleaseIncomplete", &text))
 }
 
-/// The nodes that the annotation should name from now on: those for which something is left to do. A name that stays would release a block
-/// that the node gets later and that the admin did not mean. `*` would release such blocks of all nodes.
+/// The nodes that the annotation should name from now on: those for which something is left to do. The name of a node that is served stays,
+/// and acts once the node leaves. Any other name that stays would release a block that the node gets later and that the admin did not mean.
+/// `*` would release such blocks of all nodes.
 fn forced(seen: &DecisionInput<'_>, outlook: &PoolPhase, plan: &Plan) -> BTreeSet<String> {
     let life = &seen.pool.life;
-    let losing = plan.assignments.iter().filter(|assignment| assignment.phase != BlockPhase::Active);
-    let losing =
-        losing.map(|assignment| &assignment.node).filter(|node| life.force_releases_all() || life.force_releases(node));
+    let is_named = |given: &&Assignment| {
+        life.force_releases(&given.node) || (life.force_releases_all() && given.phase != BlockPhase::Active)
+    };
+    let with_block = plan.assignments.iter().filter(is_named).map(|given| &given.node);
     // The name of an awaited node ends the wait. `*` does not mean nodes that are served: it is about blocks that are being released.
     let is_served = |node: &String| {
         let place = plan.assignments.binary_search_by(|given| given.node.cmp(node));
@@ -466,10 +449,11 @@ fn forced(seen: &DecisionInput<'_>, outlook: &PoolPhase, plan: &Plan) -> BTreeSe
     let waits_for_a_block =
         |node: &String| matches!(outlook, PoolPhase::Serving { withheld, .. } if withheld.contains(node));
     let strays = unavailable_addresses::forced_strays(seen, &plan.assignments).filter(|node| !waits_for_a_block(node));
-    // The name releases the block until the status shows it as free.
+    // The name releases the block until the status shows it as free, and a reserved block until the plan is in force.
     let recorded = seen.pool.status.releasing.iter().map(|release| &release.claim.node);
     let recorded = recorded.filter(|node| life.force_releases_all() || life.force_releases(node));
-    losing.chain(unreported).chain(recorded).cloned().chain(strays).collect()
+    let reserved = seen.other_pools.reserved.iter().map(|claim| &claim.node).filter(|node| life.force_releases(node));
+    with_block.chain(unreported).chain(recorded).chain(reserved).cloned().chain(strays).collect()
 }
 
 #[cfg(test)]

@@ -244,6 +244,8 @@ fn an_invalid_spec_takes_nothing_away_and_says_every_mistake_once_per_generation
         "{}",
         ready.message
     );
+    let way_out = ". Until the spec is valid, existing blocks stay, and none is assigned or released.";
+    assert!(ready.message.ends_with(way_out), "{}", ready.message);
     assert_eq!(ready.last_transition_time.0, at(60));
     assert_eq!(decision.assignments, None, "what was given before stands");
     assert_eq!(decision.notes.len(), 1);
@@ -454,6 +456,12 @@ fn a_block_that_the_spec_no_longer_has_is_kept_until_the_agent_says_that_it_rele
     let ready = condition(&edited.status, READY);
     assert_eq!((ready.status.as_str(), ready.reason.as_str()), ("False", "EditDeferred"));
     assert!(ready.message.contains("node n1 (not reported)"), "{}", ready.message);
+    let way_out = "while the node is cordoned: kubectl annotate node NODE nv-ipam.nvidia.com/cordon=true; afterwards: kubectl annotate node NODE \
+                   nv-ipam.nvidia.com/cordon-";
+    for kind in [READY, DEGRADED] {
+        let message = &condition(&edited.status, kind).message;
+        assert!(message.ends_with(way_out), "{message}");
+    }
     assert_eq!(decision.notes.iter().map(|note| note.reason).collect::<Vec<_>>(), ["EditDeferred"]);
     assert_eq!(scene.decide(&edited).notes, vec![], "once");
     scene.write_ipam_nodes(&edited, decision.assignments.as_ref().unwrap());
@@ -533,6 +541,27 @@ fn ipam_nodes_that_cannot_be_written_degrade_the_pool() {
     scene.write_errors.clear();
     let status = scene.decide(&record).status.unwrap();
     assert_eq!(condition(&status, DEGRADED).reason, "AsSpecified");
+}
+
+#[test]
+fn a_pool_shows_that_no_ipam_node_can_be_created() {
+    let (mut scene, record) = served(&["n1", "n2"]);
+    scene.no_place = Some(CreateBlocked::Gone);
+    assert_eq!(scene.decide(&record).status, None, "each node has an IPAMNode");
+    drop(scene.ipam_nodes.delete("n2"));
+    let decision = scene.decide(&record);
+    let degraded = condition(decision.status.as_ref().unwrap(), DEGRADED);
+    assert_eq!((degraded.status.as_str(), degraded.reason.as_str()), ("True", "IPAMNodesRefused"));
+    assert_eq!(
+        degraded.message,
+        "The API server accepts no IPAMNodes: their namespace or their CustomResourceDefinition is not there. So the agents of node n2 do not \
+         know their blocks of this pool. Install the CustomResourceDefinitions, or create the namespace."
+    );
+    assert_eq!(decision.notes, [PoolEvent::warning("IPAMNodesRefused", &degraded.message)]);
+    let record = written(&record, &decision);
+    assert_eq!((scene.decide(&record).status, scene.decide(&record).notes), (None, vec![]), "once");
+    scene.no_place = None;
+    assert_eq!(condition(&scene.decide(&record).status.unwrap(), DEGRADED).reason, "AsSpecified");
 }
 
 #[test]

@@ -35,8 +35,8 @@ impl Reconciler {
         self.no_place.as_ref().map(|no_place| no_place.until).filter(|until| *until > now)
     }
 
-    /// A creation was refused, as any other would be. All nodes wait, so that a namespace that is being deleted is not flooded. Pools that
-    /// are being deleted show the cause in a condition.
+    /// A creation was refused, as any other would be. All nodes wait, so that a namespace that is being deleted is not flooded. Pools show the
+    /// cause in a condition.
     pub(super) fn creation_blocked(&mut self, why: CreateBlocked, now: Instant) {
         let before = self.no_place();
         let no_place = self.no_place.get_or_insert(NoPlace { why, until: now, backoff: Backoff::default() });
@@ -45,7 +45,7 @@ impl Reconciler {
             no_place.until = now + no_place.backoff.pause();
         }
         if before != Some(why) {
-            self.wake_deleted_pools(now);
+            self.wake_pools(now);
         }
     }
 
@@ -54,15 +54,10 @@ impl Reconciler {
         if self.no_place.take().is_none() {
             return;
         }
-        self.wake_deleted_pools(now);
+        self.wake_pools(now);
         for node in self.nodes.names().filter(|node| self.ipam_nodes.get(node).is_none()) {
             self.queue.push(node);
         }
-    }
-
-    fn wake_deleted_pools(&mut self, now: Instant) {
-        let deleted = self.pools.values_mut().filter(|task| task.record.life.deleting);
-        deleted.for_each(|task| task.due.wake(now));
     }
 
     /// Whether the agent reports addresses in use that neither an admin nor the grace has released.
@@ -74,8 +69,7 @@ impl Reconciler {
     /// Whether the agent reports addresses in use that no admin has released.
     fn reports_use(&self, node: &str, known: &IpamNodeRecord) -> bool {
         let is_released = |task: &PoolTask| {
-            task.record.life.force_releases(node)
-                || task.applied.as_ref().is_some_and(|applied| applied.revoked.contains(node))
+            task.forces(node) || task.applied.as_ref().is_some_and(|applied| applied.revoked.contains(node))
         };
         let is_free = |report: &BlockUse| {
             let key = PoolKey::new(report.pool_type.into(), report.name.as_str());

@@ -141,6 +141,7 @@ impl Reconciler {
         let Some(task) = self.pools.get_mut(key).filter(|task| !task.knows(object)) else { return };
         let record = PoolRecord::read(key.kind, object, Some(&task.record));
         let before = std::mem::replace(&mut task.record, record.clone());
+        task.keep_names(|node| self.recovery.request_to(node).is_some());
         task.due.wake(now);
         let doubt = task.doubt.take();
         for node in doubt.iter().flat_map(|doubt| &doubt.held) {
@@ -198,6 +199,7 @@ impl Reconciler {
     fn pool_is_new(&mut self, key: PoolKey, object: &RawObject, now: Instant) {
         let mut task = PoolTask::new(PoolRecord::read(key.kind, object, None));
         task.lively_until = self.lively_until;
+        task.keep_names(|node| self.recovery.request_to(node).is_some());
         task.due.wake(now);
         self.metrics.observed(&task.record);
         self.changed_pools.insert(key.clone());

@@ -50,6 +50,8 @@ pub(super) struct PoolTask {
     pub(super) lively_until: Option<Instant>,
     /// The older pool that has addresses of this one.
     pub(super) older_overlap: Option<PoolKey>,
+    /// Names in the annotation force-release that have no effect until their nodes leave.
+    pub(super) kept_names: BTreeSet<String>,
 }
 
 /// The call under way, and what follows once it has succeeded.
@@ -147,6 +149,11 @@ impl Applied {
         self.assignments.get(place)
     }
 
+    /// Whether the node has an Active block.
+    pub(super) fn serves(&self, node: &str) -> bool {
+        self.of(node).is_some_and(|given| given.phase == BlockPhase::Active)
+    }
+
     /// Whether the node's part differs from that in `old`.
     fn differs_for(&self, node: &str, old: Option<&Self>) -> bool {
         match old {
@@ -196,7 +203,30 @@ impl PoolTask {
             written_at: None,
             lively_until: None,
             older_overlap: None,
+            kept_names: BTreeSet::new(),
         }
+    }
+
+    /// The names in the annotation force-release that have an effect now.
+    pub(super) fn forced_names(&self) -> impl Iterator<Item = &String> {
+        self.record.life.force_release.difference(&self.kept_names)
+    }
+
+    /// Whether the annotation force-release names the node and has an effect now.
+    pub(super) fn forces(&self, node: &str) -> bool {
+        self.record.life.force_releases(node) && !self.kept_names.contains(node)
+    }
+
+    /// Keeps the names of nodes that are served, by the plan in force or without one by the status. They are kept until a plan in force does
+    /// not serve them, so also while records are lost. A name that comes while the report of its node is awaited ends that wait.
+    pub(super) fn keep_names(&mut self, is_awaited: impl Fn(&str) -> bool) {
+        let names = &self.record.life.force_release;
+        self.kept_names.retain(|node| names.contains(node));
+        let planned = self.applied.iter().flat_map(|applied| &applied.assignments);
+        let planned = planned.filter(|given| given.phase == BlockPhase::Active).map(|given| &given.node);
+        let recorded = self.record.status.allocations.iter().filter(|_| self.applied.is_none());
+        let served = planned.chain(recorded.map(|claim| &claim.node));
+        self.kept_names.extend(served.filter(|node| names.contains(*node) && !is_awaited(node)).cloned());
     }
 
     /// Wakes the pool once more, if there is something to do.

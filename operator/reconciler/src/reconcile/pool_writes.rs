@@ -243,7 +243,9 @@ impl Reconciler {
             queue_holders(&mut self.queue, &self.ipam_nodes, key);
         }
         self.recovery.recorded(key, &new);
+        task.kept_names.retain(|node| new.serves(node));
         task.applied = Some(new);
+        task.keep_names(|node| self.recovery.request_to(node).is_some());
     }
 }
 

@@ -485,8 +485,7 @@ impl Reconciler {
             let is_new = || recovery.awaited.contains_key(*node) && !recovery.force_released.contains(*node);
             recovery.pausing.contains(*node) || is_reserved() || is_new()
         };
-        let named = self.pools.iter();
-        let named = named.flat_map(|(key, task)| task.record.life.force_release.iter().map(move |node| (key, node)));
+        let named = self.pools.iter().flat_map(|(key, task)| task.forced_names().map(move |node| (key, node)));
         let named: Vec<_> = named.filter(is_for).map(|(key, node)| (key.clone(), node.clone())).collect();
         for (pool, node) in named {
             tracing::warn!(%pool, %node, "no new block waits for the report of this node: the annotation force-release names it");

@@ -50,6 +50,9 @@ fn no_node_is_told_a_gateway_that_a_pod_holds_and_the_next_pod_does_not_get_it()
     let ready = condition(&record.status, READY);
     assert_eq!((ready.status.as_str(), ready.reason.as_str()), ("False", "EditDeferred"));
     assert!(ready.message.contains("n2 (may use 192.168.0.6)"), "{}", ready.message);
+    let way_out = "To stop waiting for an agent (addresses in use may be assigned twice): kubectl annotate node NODE \
+                   nv-ipam.nvidia.com/cordon=true; kubectl annotate -n  ippool blue nv-ipam.nvidia.com/force-release=NODE";
+    assert!(ready.message.ends_with(way_out), "{}", ready.message);
     assert_eq!(decision.notes[0].reason, "EditDeferred");
     assert_eq!(gateways(&scene), [Some("192.168.0.1"); 2]);
     assert_eq!(scene.block_of("n2").held_elsewhere[0].start_ip, "192.168.0.6", "barred for the next");
@@ -386,7 +389,11 @@ fn a_new_node_does_not_get_a_gateway_that_a_pod_on_a_stale_block_has() {
     for _ in 0..2 {
         let (record, _) = step(&mut scene, &record);
         assert_eq!(gateways(&scene), [None; 2]);
-        assert_eq!(condition(&record.status, READY).reason, "EditDeferred");
+        let ready = condition(&record.status, READY);
+        assert_eq!(ready.reason, "EditDeferred");
+        for words in ["To free a block", "cordon-; to stop waiting for an agent", "in use on node n2", "n2 (may use"] {
+            assert!(ready.message.contains(words), "{words}: {}", ready.message);
+        }
         hold(&mut scene, "n2", "192.168.0.2");
         scene.report("n1", 0);
     }

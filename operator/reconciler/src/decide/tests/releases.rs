@@ -212,14 +212,11 @@ fn neither_a_node_that_is_there_nor_a_grace_of_zero_lets_go_by_time() {
 fn an_admin_lets_go_of_a_block_and_the_annotation_goes_when_it_has_done_its_work() {
     let (mut scene, mut record) = departed();
     scene.report("n1", 2);
-    record.life.force_release = BTreeSet::from(["n1".to_owned(), "n2".to_owned(), "typo".to_owned()]);
+    record.life.force_release = BTreeSet::from(["n1".to_owned(), "typo".to_owned()]);
     let decision = scene.decide(&record);
-    assert_eq!(decision.revoked, BTreeSet::from(["n1".to_owned()]), "a node that is served keeps its block");
+    assert_eq!(decision.revoked, BTreeSet::from(["n1".to_owned()]));
     let left = BTreeSet::from(["n1".to_owned()]);
-    assert_eq!(decision.patch, Some(MetadataPatch::Force(left.clone())), "there is no work for the other names");
-    let [answer] = &decision.patch_notes[..] else { panic!("{:?}", decision.patch_notes) };
-    assert_eq!((answer.reason, answer.node.as_deref()), ("ForcedReleaseRefused", Some("n2")));
-    assert!(answer.text.contains("kubectl annotate node n2 nv-ipam.nvidia.com/cordon=true"), "{}", answer.text);
+    assert_eq!(decision.patch, Some(MetadataPatch::Force(left.clone())), "there is no work for the other name");
     record.life.force_release = left;
     assert_eq!(scene.decide(&record).patch, None, "there is work for it");
     scene.ipam_nodes.begin_write("n1", &[]);
@@ -235,6 +232,73 @@ fn an_admin_lets_go_of_a_block_and_the_annotation_goes_when_it_has_done_its_work
     assert_eq!(scene.decide(&record).patch, None, "the agent still reports the addresses in use");
     scene.report("n1", 0);
     assert_eq!(scene.decide(&record).patch, Some(MetadataPatch::Force(BTreeSet::new())));
+}
+
+/// An admin names `n1` while it is served. The pool after the decision.
+fn forced_while_served() -> (Scene, PoolRecord) {
+    let (mut scene, mut record) = served(&["n1", "n2"]);
+    scene.report("n1", 2);
+    record.life.force_release = BTreeSet::from(["n1".to_owned()]);
+    let decision = scene.decide(&record);
+    assert_eq!((&decision.patch, &decision.revoked, &decision.notes), (&None, &BTreeSet::new(), &vec![]));
+    let given = decision.assignments.as_ref().unwrap();
+    assert!(given.iter().all(|given| given.phase == BlockPhase::Active), "{given:?}");
+    (scene, written(&record, &decision))
+}
+
+#[test]
+fn a_forced_name_of_a_served_node_stays_and_shows() {
+    let (mut scene, mut record) = forced_while_served();
+    assert_eq!(scene.decide(&record).status, None, "it is stable");
+    let shown = condition(&record.status, RELEASING);
+    assert_eq!((shown.status.as_str(), shown.reason.as_str()), ("True", "ForcedReleasePending"));
+    for words in [
+        "node n1 (2 in use)",
+        "may be assigned twice",
+        "kubectl annotate node NODE nv-ipam.nvidia.com/cordon=true",
+        "ippool blue nv-ipam.nvidia.com/force-release-",
+    ] {
+        assert!(shown.message.contains(words), "{words}: {}", shown.message);
+    }
+    // The condition also shows a block that is being released.
+    scene.nodes.remove("n2");
+    let decision = scene.decide(&record);
+    let shown = condition(decision.status.as_ref().unwrap(), RELEASING);
+    assert_eq!(shown.reason, "BlocksInUse");
+    let pending = "force-release is pending for node n1 (2 in use)";
+    assert!(shown.message.contains("by node n2 (") && shown.message.contains(pending), "{}", shown.message);
+    record = written(&record, &decision);
+    record.life.force_release.clear();
+    scene.nodes.insert("n2".into(), BTreeMap::new());
+    let status = scene.decide(&record).status.unwrap();
+    assert_eq!(condition(&status, RELEASING).reason, "NothingToRelease", "the admin took the name back");
+}
+
+type Change = fn(&mut Scene, &mut PoolRecord);
+
+#[test]
+fn a_forced_name_acts_when_its_node_leaves() {
+    let leave: [(&str, Change); 5] = [
+        ("gone", |scene, _| scene.nodes.retain(|node, _| node != "n1")),
+        ("cordoned", |scene, _| scene.leaving = BTreeMap::from([("n1".to_owned(), Leaving::Cordoned)])),
+        ("terminating", |scene, _| scene.leaving = BTreeMap::from([("n1".to_owned(), Leaving::Terminating)])),
+        ("deselected", |_, record| {
+            let only = r#","nodeSelector":{"nodeSelectorTerms":[{"matchFields":[{"key":"metadata.name","operator":"In","values":["n2"]}]}]}}"#;
+            record.spec = pool(&IP_SPEC.replace('}', only), 2, &json!({})).spec;
+        }),
+        ("pool deleted", |_, record| record.life.deleting = true),
+    ];
+    for (how, leave) in leave {
+        let (mut scene, mut record) = forced_while_served();
+        leave(&mut scene, &mut record);
+        let decision = scene.decide(&record);
+        assert_eq!((&decision.patch, &decision.revoked), (&None, &BTreeSet::from(["n1".to_owned()])), "{how}");
+        scene.ipam_nodes.get_mut("n1").unwrap().blocks[0].state = BlockState::Revoked;
+        let record = written(&record, &decision);
+        let decision = scene.decide(&record);
+        assert!(decision.assignments.iter().flatten().all(|given| given.node != "n1"), "{how}");
+        assert!(decision.notes.iter().any(|note| note.reason == "ForcedRelease"), "{how}: {:?}", decision.notes);
+    }
 }
 
 #[test]
@@ -322,6 +386,17 @@ fn a_pool_that_is_being_deleted_waits_for_all_its_blocks_and_says_for_which() {
         assert!(ready.message.contains("2 nodes: n1 (2 in use), n2 (not reported)"), "{}", ready.message);
         assert_eq!((decision.notes[0].reason, decision.notes[0].is_warning), ("PoolInUse", false));
     }
+}
+
+#[test]
+fn a_deleted_pool_shows_the_command_of_a_force_release() {
+    let (scene, mut record) = departed();
+    (record.life.deleting, record.namespace) = (true, "net".to_owned());
+    let status = scene.decide(&record).status.unwrap();
+    let message = &condition(&status, READY).message;
+    let command = "To release a block at once (addresses in use may be assigned twice): kubectl annotate -n net ippool blue \
+                   nv-ipam.nvidia.com/force-release=NODE";
+    assert!(message.ends_with(command), "{message}");
 }
 
 #[test]

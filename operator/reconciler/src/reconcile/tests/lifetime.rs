@@ -255,6 +255,38 @@ fn a_report_that_was_released_by_force_goes_with_its_ipam_node() {
 }
 
 #[test]
+fn a_name_set_before_its_node_leaves_releases_the_block() {
+    let mut world = World::new(&["n1", "n2"], &[blue()], vec![]);
+    world.settle();
+    report(&mut world, "n1", 3);
+    world.settle();
+    super::recovery::force(&mut world, "n1");
+    assert_eq!(world.status().allocations.len(), 2);
+    leaves(&mut world, "n1");
+    let calls = world.settle();
+    assert_eq!(left(&calls), [("n1", 1, true), ("n1", 0, false)], "Revoked, and then removed");
+    assert!(matches!(nodes_written(&calls)[2..], [("n1", NodeAction::Delete(..))]), "{calls:#?}");
+    assert!(world.status().releasing.is_empty() && world.warnings().contains(&"ForcedRelease"));
+}
+
+#[test]
+fn a_kept_name_keeps_the_report_of_a_served_node() {
+    // The spec is invalid, so the pool has no plan. A client removed the entry of n1.
+    let block = json!({"nodeName": "n1", "startIP": "192.168.0.1", "endIP": "192.168.0.4"});
+    let mut named = pool_object("blue", 10, 2, "{}", &json!({"allocations": [block]}));
+    named.metadata.annotations = Some([(FORCE_RELEASE.to_owned(), "n1".to_owned())].into());
+    let held = [("192.168.0.2", "192.168.0.2")];
+    let mut world = World::new(&["n1"], &[named.clone()], vec![super::outside::told("n1", 50, None, &held)]);
+    assert!(left(&world.settle()).is_empty());
+    assert!(world.reconciler.ipam_nodes.get("n1").unwrap().has_finalizer(), "the report of use keeps it");
+    // The status does not have the block any more, so the name acts on the addresses.
+    named.status = pool_object("blue", 10, 2, "{}", &json!({})).status;
+    named.metadata.resource_version = Some("900".to_owned());
+    world = World::new(&["n1"], &[named], vec![super::outside::told("n1", 50, None, &held)]);
+    assert_eq!(left(&world.settle()), [("n1", 0, false)]);
+}
+
+#[test]
 fn a_report_of_addresses_keeps_the_finalizer_until_the_grace_is_over() {
     let all = json!([{"startIP": "192.168.0.1", "endIP": "192.168.0.254"}]);
     let reported =

@@ -3,8 +3,8 @@
 use super::*;
 
 fn ready(world: &World) -> String {
-    let status = &world.reconciler.pools[&PoolKey::new(PoolKind::IpPool, "blue")].record.status;
-    status.summary.conditions.iter().find(|condition| condition.type_ == "Ready").unwrap().message.clone()
+    let conditions = world.status().summary.conditions;
+    conditions.iter().find(|condition| condition.type_ == "Ready").unwrap().message.clone()
 }
 
 #[test]
@@ -36,4 +36,33 @@ fn a_deleted_pool_says_the_way_out_while_ipam_nodes_cannot_be_made() {
     world.settle();
     world.calls_after(Duration::from_secs(20)).into_iter().for_each(|call| world.succeed(call));
     assert!(!ready(&world).contains("release-pools"), "{}", ready(&world));
+}
+
+#[test]
+fn a_pool_that_serves_shows_that_no_ipam_node_can_be_created() {
+    let degraded = |world: &World| {
+        let conditions = world.status().summary.conditions;
+        let degraded = conditions.iter().find(|condition| condition.type_ == "Degraded").unwrap();
+        (degraded.reason.clone(), degraded.message.clone())
+    };
+    let mut world = World::new(&["n1"], &[blue()], vec![]);
+    world.settle();
+    world.node_joins("n2");
+    let mut refused = 0;
+    while refused < 4 {
+        for call in world.calls() {
+            if is_creation(&call) {
+                refused += 1;
+                world.fail(call, CallError::CreateBlocked(CreateBlocked::DefinitionEnds));
+            } else {
+                world.succeed(call);
+            }
+        }
+    }
+    let (reason, message) = degraded(&world);
+    assert!(reason == "IPAMNodesRefused" && message.contains("agents of node n2"), "{reason}: {message}");
+    assert_eq!(world.warnings(), ["IPAMNodesRefused"], "one event for all tries");
+    world.calls_after(Duration::from_secs(40)).into_iter().for_each(|call| world.succeed(call));
+    world.settle();
+    assert_eq!(degraded(&world).0, "AsSpecified");
 }

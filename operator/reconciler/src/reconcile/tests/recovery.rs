@@ -581,3 +581,74 @@ fn a_force_release_keeps_reservations_of_other_pools() {
     let claims = status(&world, "red").allocations;
     assert_eq!(claims.iter().find(|claim| claim.node == "n1").map(|claim| claim.range), Some(of_n1), "{claims:?}");
 }
+
+/// `n1` and `n2` are served, and an admin has named `n1` since.
+fn named_while_served() -> World {
+    let mut world = World::new(&["n1", "n2"], &[blue()], vec![]);
+    world.settle();
+    force(&mut world, "n1");
+    assert_eq!(forced(&world).len(), 1, "the name waits until the node leaves");
+    world
+}
+
+#[test]
+fn a_kept_name_ends_no_wait() {
+    let mut world = named_while_served();
+    let pool = |world: &World| {
+        let mut pool = pool_object("blue", world.version, 1, SPEC, &status_json(&world.status()));
+        pool.metadata.annotations = Some([(FORCE_RELEASE.to_owned(), "n1".to_owned())].into());
+        pool
+    };
+    let nodes = ["n1", "n2"];
+    let ipam_nodes = nodes.map(|node| at_version(&world, node, "90")).to_vec();
+    // The API server is back in an earlier state, and the pool lists with the same blocks.
+    world.reconciler.rolled_back(world.now);
+    let listed = pool(&world);
+    world.list(&nodes, &[listed], ipam_nodes.clone());
+    world.settle();
+    assert_eq!(world.reconciler.recovery.pausing(), nodes, "of this leader");
+    // The next leader finds the name.
+    let mut next = World::led_by(AllocationState::Recovering, &nodes, &[pool(&world)], ipam_nodes);
+    next.settle();
+    assert_eq!(next.reconciler.recovery.pausing(), nodes, "of the next leader");
+    // A name that comes while the report is awaited ends the wait.
+    next.version = 500;
+    force(&mut next, "n1,n2");
+    assert_eq!(next.reconciler.recovery.pausing(), ["n1"]);
+    force(&mut next, "n2");
+    force(&mut next, "n1");
+    assert_eq!(next.reconciler.recovery.pausing(), [""; 0], "the name was taken back and set again");
+}
+
+#[test]
+fn a_kept_name_keeps_the_reserved_block() {
+    let mut world = named_while_served();
+    let of_n1 = world.status().allocations[0].range;
+    // Both records of the block are lost.
+    world.lose("n1");
+    world.version = 900;
+    let mut wiped = pool_object("blue", 900, 1, SPEC, &Value::Null);
+    wiped.metadata.annotations = Some([(FORCE_RELEASE.to_owned(), "n1".to_owned())].into());
+    world.tell(Observed::Pool(PoolKind::IpPool, Event::Apply(wiped)));
+    let reserved: Vec<_> = world.reconciler.recovery.reserved().map(|(_, node, _)| &**node).collect();
+    assert_eq!(reserved, ["n1"]);
+    world.node_joins("n0");
+    world.settle();
+    let claims = world.status().allocations;
+    assert_eq!(claims.iter().find(|claim| claim.node == "n1").map(|claim| claim.range), Some(of_n1), "{claims:?}");
+}
+
+#[test]
+fn a_kept_name_acts_on_a_wait_once_its_node_leaves() {
+    let mut world = named_while_served();
+    world.lose("n1");
+    world.version = 900;
+    let mut wiped = pool_object("blue", 900, 1, SPEC, &Value::Null);
+    wiped.metadata.annotations = Some([(FORCE_RELEASE.to_owned(), "n1".to_owned())].into());
+    world.tell(Observed::Pool(PoolKind::IpPool, Event::Apply(wiped)));
+    world.tell(Observed::Node(Event::Delete(("n1".into(), NodeMeta::default()))));
+    world.settle();
+    assert_eq!(world.reconciler.recovery.reserved().count(), 0);
+    assert!(world.status().claims().all(|claim| claim.node != "n1"), "{:?}", world.status());
+    assert!(forced(&world).is_empty(), "{:?}", forced(&world));
+}
