@@ -215,9 +215,9 @@ impl Pool {
     }
 
     /// The block with this address, if it can be assigned to any node.
-    pub fn block_around(&self, addr: IpAddr) -> Option<AddrRange> {
+    pub fn block_around(&self, addr: IpAddr) -> Option<Block> {
         let index = self.grid.index_at(number(addr)).filter(|_| self.network.contains(addr))?;
-        self.grid.range(index).filter(|_| !self.is_static(index) && !self.is_barren(index))
+        self.block(index).filter(|_| !self.is_static(index) && !self.is_barren(index))
     }
 
     /// Whether a static entry names the block, with or without a node.

@@ -9,7 +9,7 @@ use std::collections::{BTreeMap, HashMap, HashSet};
 
 use ipam_core::occupancy::{Addresses, Evidence, Fact};
 use ipam_core::plan::{Assignment, Claim, ClaimSource, NodeRef};
-use ipam_core::{AddrRange, Pool, PoolKey};
+use ipam_core::{AddrRange, Block, Pool, PoolKey};
 
 use super::DecisionInput;
 use crate::ipam_node::IpamNodeRecord;
@@ -54,12 +54,13 @@ pub(super) fn by_use(pool: &Pool, seen: &DecisionInput<'_>, claims: &[Claim]) ->
         return Vec::new();
     }
     let named: HashSet<&str> = claims.iter().map(|claim| claim.node.as_str()).collect();
-    let mut found: BTreeMap<&str, AddrRange> = BTreeMap::new();
-    for fact in facts.filter(|fact| !named.contains(&*fact.node)) {
+    let mut found: BTreeMap<&str, Block> = BTreeMap::new();
+    // A pod on any node may have the gateway.
+    for fact in facts.filter(|fact| !named.contains(&*fact.node) && pool.gateway() != Some(fact.range.first())) {
         let is_own = |other: &Fact| other.node == fact.node || other.evidence == Evidence::Gateway;
-        let block = pool
-            .block_around(fact.range.first())
-            .filter(|block| seen.occupancy.overlapping(block).all(|other| other.pool == fact.pool && is_own(other)));
+        let block = pool.block_around(fact.range.first()).filter(|block| {
+            seen.occupancy.overlapping(&block.range).all(|other| other.pool == fact.pool && is_own(other))
+        });
         if let Some(block) = block {
             found.entry(&fact.node).or_insert(block);
         }
@@ -69,12 +70,8 @@ pub(super) fn by_use(pool: &Pool, seen: &DecisionInput<'_>, claims: &[Claim]) ->
         can_be && pool.static_index(node.name).is_none() && !seen.pool.life.force_releases(node.name)
     };
     let claim = |node: &NodeRef<'_>| {
-        Some(Claim {
-            node: node.name.to_owned(),
-            range: *found.get(node.name)?,
-            gateway: None,
-            source: ClaimSource::IpamNode,
-        })
+        let Block { range, gateway } = *found.get(node.name)?;
+        Some(Claim { node: node.name.to_owned(), range, gateway, source: ClaimSource::IpamNode })
     };
     seen.nodes.iter().filter(is_served).filter_map(claim).collect()
 }
