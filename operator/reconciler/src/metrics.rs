@@ -229,9 +229,9 @@ impl Collector for Pools {
         let help = "Statuses of pools written";
         page.add("pool_status_writes", help, None, |pool| one(ConstCounter::new(pool.status_writes)))?;
         let help = "Size of the pool statuses written";
-        page.add("pool_status_written", help, BYTES, |pool| one(ConstCounter::new(pool.status_written)))?;
+        page.add("pool_status_written", help, Some(&Unit::Bytes), |pool| one(ConstCounter::new(pool.status_written)))?;
         let help = "Size of the last pool status that this replica wrote";
-        page.add("pool_status_size", help, BYTES, |pool| {
+        page.add("pool_status_size", help, Some(&Unit::Bytes), |pool| {
             pool.status_size.map(|size| one(ConstGauge::new(size))).unwrap_or_default()
         })?;
         let help = "Nodes of a pool: served, unserved (selected, without a block), releasing";
@@ -262,7 +262,7 @@ impl Collector for Pools {
         page.add("pool_duplicate_addresses", help, None, |pool| one(ConstGauge::new(pool.duplicates)))?;
         let help = "Since when the block waits that has been Releasing for longest, since 1970; 0 without one";
         let name = "pool_oldest_release_timestamp";
-        page.add(name, help, Some(Unit::Seconds), |pool| one(ConstGauge::new(pool.oldest_release)))?;
+        page.add(name, help, Some(&Unit::Seconds), |pool| one(ConstGauge::new(pool.oldest_release)))?;
         let help = "Blocks assigned to nodes";
         page.add("pool_blocks_assigned", help, None, |pool| one(ConstCounter::new(pool.assigned)))?;
         page.add("pool_blocks_released", "Blocks released", None, |pool| one(ConstCounter::new(pool.released)))?;
@@ -272,8 +272,6 @@ impl Collector for Pools {
         })
     }
 }
-
-const BYTES: Option<Unit> = Some(Unit::Bytes);
 
 /// Values of a metric for one pool, each with its labels besides `kind` and `pool`.
 type Samples<'a, M> = Vec<(Vec<(&'static str, &'a str)>, M)>;
@@ -298,14 +296,14 @@ impl Page<'_, '_> {
         &mut self,
         name: &str,
         help: &str,
-        unit: Option<Unit>,
+        unit: Option<&Unit>,
         values: impl Fn(&Figures) -> Samples<'_, M>,
     ) -> fmt::Result {
         let all = self.pools.iter().flat_map(|(key, pool)| values(pool).into_iter().map(move |value| (key, value)));
         let mut all = all.peekable();
         let Some((_, (_, first))) = all.peek() else { return Ok(()) };
         let (help, kind) = (format!("{help}."), first.metric_type());
-        let mut metric = self.encoder.encode_descriptor(name, &help, unit.as_ref(), kind)?;
+        let mut metric = self.encoder.encode_descriptor(name, &help, unit, kind)?;
         for (key, (more, value)) in all {
             let labels = ([("kind", key.kind.kind()), ("pool", key.name.as_str())], more);
             value.encode(metric.encode_family(&labels)?)?;
