@@ -20,8 +20,12 @@ mod pools;
 #[cfg(test)]
 mod records;
 #[cfg(test)]
+mod replacements;
+#[cfg(test)]
 mod restores;
 #[cfg(test)]
 mod stage;
 #[cfg(test)]
 mod stores;
+#[cfg(test)]
+mod witness;

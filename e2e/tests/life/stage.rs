@@ -37,7 +37,7 @@ pub(crate) struct Stage {
     plane: &'static ControlPlane,
     operators: Vec<Operator>,
     agents: Vec<Option<Agent>>,
-    _sandbox: Sandbox,
+    sandbox: Sandbox,
 }
 
 impl Stage {
@@ -55,7 +55,17 @@ impl Stage {
             api.create_node(node.name(), &json!({GROUP: namespace}));
         }
         let agents = nodes.iter().map(|node| Some(Agent::launch(plane, node, &namespace, &[]).unwrap())).collect();
-        Self { api, nodes, namespace, plane, operators, agents, _sandbox: sandbox }
+        Self { api, nodes, namespace, plane, operators, agents, sandbox }
+    }
+
+    /// The control plane, which other tests use, too.
+    pub(crate) fn plane(&self) -> &'static ControlPlane {
+        self.plane
+    }
+
+    /// A machine of this stage's network on which no agent runs. `index` tells it from the nodes, which are counted from 1.
+    pub(crate) fn machine(&self, index: u8) -> Node {
+        Node::start(&self.sandbox, &format!("{}-machine-{index}", self.namespace), index).unwrap()
     }
 
     /// The namespace, which is also the value of the nodes' label.
