@@ -24,8 +24,12 @@ mod replacements;
 #[cfg(test)]
 mod restores;
 #[cfg(test)]
+mod site;
+#[cfg(test)]
 mod stage;
 #[cfg(test)]
 mod stores;
+#[cfg(test)]
+mod unaffected;
 #[cfg(test)]
 mod witness;
