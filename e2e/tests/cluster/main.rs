@@ -21,6 +21,8 @@ mod operated;
 #[cfg(test)]
 mod outages;
 #[cfg(test)]
+mod refused;
+#[cfg(test)]
 mod reports;
 #[cfg(test)]
 mod restarts;

@@ -132,6 +132,35 @@ fn heartbeats_and_the_blocks_of_other_pools_cause_no_write() {
     assert_eq!(versions(), before);
 }
 
+#[test]
+fn labels_that_no_pool_selects_by_make_no_plan() {
+    let stage = Stage::set("labels");
+    let [node, last] = ["a", "last"].map(|short| stage.name(short));
+    stage.api.create_node(&node, &json!({GROUP: stage.namespace}));
+    stage.api.create_node(&last, &json!({}));
+    stage.api.create(IPPOOLS, "p", &stage.for_us(json!({"subnet": "10.10.8.0/24", "perNodeBlockSize": 4})));
+    let other = crate::stage::selecting(json!({"cidr": "10.11.0.0/16", "perNodeNetworkPrefix": 24}), "labels-other");
+    stage.api.create(CIDRPOOLS, "other", &other);
+    stage.api.await_ipam_node(&node, 1);
+    let mut round = 0;
+    // A Node of another test that joins makes plans. So one round without a plan is enough.
+    ipam_e2e::eventually_blocking("a round of labels makes no plan", crate::api::SOON, || {
+        round += 1;
+        let before = count(&stage, "plan_duration_seconds_count");
+        for label in ["example.com/first", "example.com/second"] {
+            stage.api.label_node(&node, &json!({label: round.to_string()}));
+        }
+        // Nodes are watched in one stream: once this label has its effect, the operator has heard of the others.
+        stage.api.label_node(&last, &json!({GROUP: "labels-other"}));
+        stage.api.await_count(CIDRPOOLS, "other", 1);
+        let after = count(&stage, "plan_duration_seconds_count");
+        stage.api.label_node(&last, &json!({GROUP: null}));
+        stage.api.await_count(CIDRPOOLS, "other", 0);
+        if before == after { Ok(()) } else { Err(format!("{} plans", after - before)) }
+    })
+    .unwrap();
+}
+
 /// A count in the operator's metrics, of IPPools, of which there is one.
 fn count(stage: &Stage, name: &str) -> u64 {
     let (code, text) = ipam_e2e::http::get(&stage.operator.metrics(), "/metrics").unwrap();

@@ -133,40 +133,6 @@ fn a_force_release_of_a_served_node_acts_when_it_leaves() {
     .unwrap();
 }
 
-#[test]
-fn a_pool_without_spare_blocks_outlives_the_replacement_of_its_nodes() {
-    let stage = Stage::set("replaced", 4);
-    let names = [0, 1, 2, 3].map(|index| stage.name(index).to_owned());
-    for newcomer in &names[2..] {
-        stage.api.label_node(newcomer, &json!({GROUP: null}));
-    }
-    stage.api.create(IPPOOLS, "p", &stage.for_us(ip_spec("10.84.0.0/29", 3)));
-    let before = stage.api.await_count(IPPOOLS, "p", 2);
-    for (leaves, joins) in [(0, 2), (1, 3)] {
-        let (old, new) = (&names[leaves], &names[joins]);
-        stage.await_told(old, "Active");
-        let pod = stage.resident(leaves, IPPOOLS, "p");
-        // What drains a node keeps it by a finalizer until it is done.
-        let finalizer = |value: &str| {
-            let patch = format!(r#"{{"metadata":{{"finalizers":{value}}}}}"#);
-            stage.kubectl(&["patch", "node", old, "--type=merge", "--patch", &patch], "");
-        };
-        finalizer(r#"["example.com/drain"]"#);
-        stage.kubectl(&["delete", "node", old, "--wait=false"], "");
-        stage.await_releasing(IPPOOLS, "p", &[old]);
-        let said = stage.told(IPPOOLS, "p", ("Releasing", "True", "BlocksInUse"));
-        assert!(said.contains(&format!("{old} (1 in use, Node terminating)")), "{said}");
-        pod.check();
-        pod.del();
-        stage.await_releasing(IPPOOLS, "p", &[]);
-        stage.api.label_node(new, &json!({GROUP: stage.namespace()}));
-        let after = stage.api.await_count(IPPOOLS, "p", 2);
-        assert_eq!(after[new], before[old], "the released block is assigned again");
-        finalizer("[]");
-    }
-}
-
-#[test]
 fn a_machine_that_is_gone_without_pods_returns_its_block_though_its_agent_never_answers() {
     let mut stage = Stage::set("lost", 2);
     stage.pool(IPPOOLS, "p", ip_spec("10.83.0.0/29", 3));

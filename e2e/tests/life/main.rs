@@ -20,8 +20,16 @@ mod pools;
 #[cfg(test)]
 mod records;
 #[cfg(test)]
+mod replacements;
+#[cfg(test)]
 mod restores;
+#[cfg(test)]
+mod site;
 #[cfg(test)]
 mod stage;
 #[cfg(test)]
 mod stores;
+#[cfg(test)]
+mod unaffected;
+#[cfg(test)]
+mod witness;

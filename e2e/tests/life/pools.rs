@@ -34,6 +34,24 @@ fn a_deleted_pool_waits_for_its_pods_and_one_command_ends_the_waiting() {
 }
 
 #[test]
+fn a_deleted_pool_waits_for_no_node_without_agent() {
+    let stage = Stage::set("agentless", 1);
+    let without_agent = stage.join("x");
+    stage.pool(IPPOOLS, "p", ip_spec("10.96.0.0/24", 4));
+    stage.api.await_count(IPPOOLS, "p", 2);
+    stage.api.await_ipam_node(&without_agent, 1);
+    let pod = stage.resident(0, IPPOOLS, "p");
+    stage.api.delete(IPPOOLS, "p");
+    stage.await_releasing(IPPOOLS, "p", &[stage.name(0)]);
+    pod.del();
+    stage.await_gone(IPPOOLS, "p");
+    stage.api.await_ipam_node(&without_agent, 0);
+    for reason in ["ForcedRelease", "GraceExpired"] {
+        assert!(stage.api.events("p", reason).is_empty(), "{reason}");
+    }
+}
+
+#[test]
 fn of_two_pools_over_the_same_addresses_the_older_serves_until_it_is_gone() {
     let stage = Stage::set("overlap", 1);
     let node = stage.name(0).to_owned();

@@ -16,6 +16,16 @@ use crate::api::{Api, IPAMNODES, IPPOOLS, SOON, kind_of};
 /// Label that tells the nodes of one test from those of others; its value is the test's namespace.
 pub(crate) const GROUP: &str = "e2e.nv-ipam.invalid/group";
 
+/// The Lease as a backup of an hour ago has it, or an outage of an hour leaves it: arguments of kubectl.
+pub(crate) const AGED_LEASE: [&str; 6] = [
+    "patch",
+    "lease",
+    "dd1643cf.nvidia.com",
+    "--type=merge",
+    "-p",
+    r#"{"spec":{"renewTime":"2026-01-01T00:00:00.000000Z","leaseDurationSeconds":1}}"#,
+];
+
 /// A block is idle after 30 seconds without a pod.
 const IDLE: Duration = Duration::from_mins(2);
 
@@ -37,7 +47,7 @@ pub(crate) struct Stage {
     plane: &'static ControlPlane,
     operators: Vec<Operator>,
     agents: Vec<Option<Agent>>,
-    _sandbox: Sandbox,
+    sandbox: Sandbox,
 }
 
 impl Stage {
@@ -45,7 +55,9 @@ impl Stage {
     pub(crate) fn set(prefix: &str, nodes: u8) -> Self {
         let plane = plane();
         let namespace = plane.namespace(prefix).unwrap();
-        let elects = ["--leader-elect", &format!("--leader-elect-namespace={namespace}")];
+        // A recovery awaits no report of the nodes of other tests.
+        let agents = format!("--agent-node-selector={GROUP}={namespace}");
+        let elects = ["--leader-elect", &format!("--leader-elect-namespace={namespace}"), &agents];
         let operators = (0..2).map(|_| Operator::start(plane, &namespace, &elects).unwrap()).collect();
         let (sandbox, api) = (Sandbox::start(plane).unwrap(), Api::new(plane, &namespace));
         let name = |index: u8| format!("{namespace}-{}", char::from(b'a' + index));
@@ -55,7 +67,17 @@ impl Stage {
             api.create_node(node.name(), &json!({GROUP: namespace}));
         }
         let agents = nodes.iter().map(|node| Some(Agent::launch(plane, node, &namespace, &[]).unwrap())).collect();
-        Self { api, nodes, namespace, plane, operators, agents, _sandbox: sandbox }
+        Self { api, nodes, namespace, plane, operators, agents, sandbox }
+    }
+
+    /// The control plane, which other tests use, too.
+    pub(crate) fn plane(&self) -> &'static ControlPlane {
+        self.plane
+    }
+
+    /// A machine of this stage's network on which no agent runs. `index` tells it from the nodes, which are counted from 1.
+    pub(crate) fn machine(&self, index: u8) -> Node {
+        Node::start(&self.sandbox, &format!("{}-machine-{index}", self.namespace), index).unwrap()
     }
 
     /// The namespace, which is also the value of the nodes' label.
@@ -306,6 +328,19 @@ impl Resident {
     pub(crate) fn del(&self) {
         self.pod.del(INTERFACE, &self.network).unwrap();
     }
+}
+
+/// Waits until new blocks of an IPPool wait for the report of a node, and answers what the pool says.
+pub(crate) fn await_paused(api: &Api, pool: &str, node: &str) -> String {
+    let condition = api.await_condition(IPPOOLS, pool, ("AllocationPaused", "True", "AwaitingAgentReports"));
+    let said = crate::api::text(&condition["message"]);
+    assert!(said.contains(node) && said.contains("nv-ipam.nvidia.com/force-release=NODE"), "{said}");
+    said
+}
+
+/// Waits until new blocks of an IPPool wait for no report.
+pub(crate) fn await_resumed(api: &Api, pool: &str) {
+    api.await_condition(IPPOOLS, pool, ("AllocationPaused", "False", "RecordsComplete"));
 }
 
 /// The specs of the IPPools of these tests need little.
