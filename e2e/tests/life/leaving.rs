@@ -133,6 +133,7 @@ fn a_force_release_of_a_served_node_acts_when_it_leaves() {
     .unwrap();
 }
 
+#[test]
 fn a_machine_that_is_gone_without_pods_returns_its_block_though_its_agent_never_answers() {
     let mut stage = Stage::set("lost", 2);
     stage.pool(IPPOOLS, "p", ip_spec("10.83.0.0/29", 3));
