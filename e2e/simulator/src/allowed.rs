@@ -30,6 +30,9 @@ const NO_RECORD: &str = "store and report lost";
 /// What an operator decided because of an annotation takes effect within this time.
 const DECIDED: Duration = Duration::from_secs(15);
 
+/// Whether the pool with this state must serve the node, and no report of the node can be awaited.
+pub(super) type Serves<'a> = &'a dyn Fn(&Value, &PoolKey, &str) -> bool;
+
 /// The violations that are allowed at the moment.
 #[derive(Default)]
 pub(super) struct Allowed {
@@ -53,6 +56,8 @@ pub(super) struct Allowed {
     unattributed: BTreeMap<(PoolKey, String, IpAddr), &'static str>,
     /// The nodes that each pool's annotation names.
     named: BTreeMap<PoolKey, BTreeSet<String>>,
+    /// Names in annotations that have no effect yet, because their nodes are served, and the assignments of the nodes when they came.
+    kept: BTreeMap<(PoolKey, String), BTreeSet<AssignmentId>>,
     /// Assignments that were force-released, and that the last backup records.
     forced: BTreeMap<AssignmentId, Assignment>,
     /// Pools whose finalizer an admin removed, and that have none yet.
@@ -179,13 +184,14 @@ impl Allowed {
         }
     }
 
-    /// Reads the current state, and the changes since the version `since`.
+    /// Reads the current state, and the changes since the version `since`. `serves` returns whether a pool must serve a node.
     pub(super) fn renew(
         &mut self,
         (server, records, nodes): (&Server, &Records, &[Node]),
         replicas: &[Option<Replica>],
         since: u64,
         (all_decided, clock): (bool, Clock),
+        serves: Serves<'_>,
     ) {
         // A leader that has not decided since the last annotation may still act on the previous one.
         if !all_decided {
@@ -193,7 +199,7 @@ impl Allowed {
         }
         self.unreported.renew((server, nodes), since, (all_decided, clock.elapsed, DECIDED));
         if server.version() != since {
-            self.read_pools(server, records, nodes, since);
+            self.read_pools((server, records, nodes), since, serves);
             self.note_those_recorded_again(server, records, clock.elapsed);
             self.wiped.retain(|id| !records.recorded().iter().any(|it| it.id == *id));
         }
@@ -230,7 +236,7 @@ impl Allowed {
     }
 
     /// Reads what admins have written on pools since: the nodes to force-release (for `*` the operator writes their names).
-    fn read_pools(&mut self, server: &Server, records: &Records, nodes: &[Node], since: u64) {
+    fn read_pools(&mut self, (server, records, nodes): (&Server, &Records, &[Node]), since: u64, serves: Serves<'_>) {
         for (plural, kind) in POOL_KINDS {
             let now = server.list(plural).map(|object| &***object);
             // The last state of a deleted pool has no meaning: its finalizer is gone, too.
@@ -246,8 +252,30 @@ impl Allowed {
                     words.filter(|name| !name.is_empty() && *name != FORCE_ALL).map(str::to_owned).collect();
                 let before = self.named.insert(pool.clone(), named.clone()).unwrap_or_default();
                 for node in nodes.iter().filter(|node| named.contains(&node.name) && !before.contains(&node.name)) {
-                    self.force(server, records, node, &pool);
+                    // A name that comes while the report of its node is awaited ends that wait.
+                    if serves(object, &pool, &node.name) && !self.unreported.contains(&node.name) {
+                        let of_node = records.all().filter(|it| it.node == node.name && it.pool == pool);
+                        self.kept.insert((pool.clone(), node.name.clone()), of_node.map(|it| it.id).collect());
+                    } else {
+                        self.force(server, records, node, &pool);
+                    }
                 }
+                self.kept.retain(|(of, node), _| *of != pool || named.contains(node));
+            }
+        }
+        self.force_kept((server, records, nodes), serves);
+    }
+
+    /// Waives the blocks of nodes whose names had no effect until now.
+    fn force_kept(&mut self, (server, records, nodes): (&Server, &Records, &[Node]), serves: Serves<'_>) {
+        let is_served = |pool: &PoolKey, node: &str| {
+            server.get(plural_of(pool), &pool.name).is_some_and(|object| serves(object, pool, node))
+        };
+        let acting: Vec<_> = self.kept.extract_if(.., |(pool, node), _| !is_served(pool, node)).collect();
+        for ((pool, name), before) in acting {
+            for node in nodes.iter().filter(|node| node.name == name) {
+                self.waive(records, node, |it| before.contains(&it.id), FORCED);
+                self.force(server, records, node, &pool);
             }
         }
     }

@@ -176,7 +176,7 @@ fn forced_names(pool: &Value) -> Vec<String> {
 /// Whether the node has an Active block of the pool by its status and its IPAMNode, and no reason to lose it. The block
 /// is of the spec, the pool must serve, and the Node was selected in each state that the operator may have decided on: the last one up to the
 /// version `seen`, and all later ones.
-fn is_in_service(server: &Server, seen: u64, pool: &Value, key: &PoolKey, node: &str) -> bool {
+pub(super) fn is_in_service(server: &Server, seen: u64, pool: &Value, key: &PoolKey, node: &str) -> bool {
     let is_releasing = claims(pool, "releasing").iter().any(|(of, _)| of == node);
     let ipam_node = server.get("ipamnodes", node);
     let mut entries = ipam_node.and_then(|object| object["spec"]["pools"].as_array()).into_iter().flatten();
