@@ -126,8 +126,7 @@ impl BlockLayout {
         true
     }
 
-    /// The index of the block that has this address of the family of the layout.
-    pub(crate) fn index_at(&self, addr: u128) -> Option<u128> {
+    fn index_at(&self, addr: u128) -> Option<u128> {
         let index = addr.checked_sub(self.first)? / self.block_size;
         (index <= self.last_index).then_some(index)
     }
