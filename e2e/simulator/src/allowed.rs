@@ -184,14 +184,14 @@ impl Allowed {
         }
     }
 
-    /// Reads the current state, and the changes since the version `since`. `serves` returns whether a pool must serve a node.
+    /// Reads the current state, and the changes since the version `since`. `is_served` returns whether a pool must serve a node.
     pub(super) fn renew(
         &mut self,
         (server, records, nodes): (&Server, &Records, &[Node]),
         replicas: &[Option<Replica>],
         since: u64,
         (all_decided, clock): (bool, Clock),
-        serves: Serves<'_>,
+        is_served: Serves<'_>,
     ) {
         // A leader that has not decided since the last annotation may still act on the previous one.
         if !all_decided {
@@ -199,7 +199,7 @@ impl Allowed {
         }
         self.unreported.renew((server, nodes), since, (all_decided, clock.elapsed, DECIDED));
         if server.version() != since {
-            self.read_pools((server, records, nodes), since, serves);
+            self.read_pools((server, records, nodes), since, is_served);
             self.note_those_recorded_again(server, records, clock.elapsed);
             self.wiped.retain(|id| !records.recorded().iter().any(|it| it.id == *id));
         }
@@ -236,7 +236,12 @@ impl Allowed {
     }
 
     /// Reads what admins have written on pools since: the nodes to force-release (for `*` the operator writes their names).
-    fn read_pools(&mut self, (server, records, nodes): (&Server, &Records, &[Node]), since: u64, serves: Serves<'_>) {
+    fn read_pools(
+        &mut self,
+        (server, records, nodes): (&Server, &Records, &[Node]),
+        since: u64,
+        is_served: Serves<'_>,
+    ) {
         for (plural, kind) in POOL_KINDS {
             let now = server.list(plural).map(|object| &***object);
             // The last state of a deleted pool has no meaning: its finalizer is gone, too.
@@ -253,7 +258,7 @@ impl Allowed {
                 let before = self.named.insert(pool.clone(), named.clone()).unwrap_or_default();
                 for node in nodes.iter().filter(|node| named.contains(&node.name) && !before.contains(&node.name)) {
                     // A name that comes while the report of its node is awaited ends that wait.
-                    if serves(object, &pool, &node.name) && !self.unreported.contains(&node.name) {
+                    if is_served(object, &pool, &node.name) && !self.unreported.contains(&node.name) {
                         let of_node = records.all().filter(|it| it.node == node.name && it.pool == pool);
                         self.kept.insert((pool.clone(), node.name.clone()), of_node.map(|it| it.id).collect());
                     } else {
@@ -263,13 +268,13 @@ impl Allowed {
                 self.kept.retain(|(of, node), _| *of != pool || named.contains(node));
             }
         }
-        self.force_kept((server, records, nodes), serves);
+        self.force_kept((server, records, nodes), is_served);
     }
 
     /// Waives the blocks of nodes whose names had no effect until now.
-    fn force_kept(&mut self, (server, records, nodes): (&Server, &Records, &[Node]), serves: Serves<'_>) {
+    fn force_kept(&mut self, (server, records, nodes): (&Server, &Records, &[Node]), is_served: Serves<'_>) {
         let is_served = |pool: &PoolKey, node: &str| {
-            server.get(plural_of(pool), &pool.name).is_some_and(|object| serves(object, pool, node))
+            server.get(plural_of(pool), &pool.name).is_some_and(|object| is_served(object, pool, node))
         };
         let acting: Vec<_> = self.kept.extract_if(.., |(pool, node), _| !is_served(pool, node)).collect();
         for ((pool, name), before) in acting {

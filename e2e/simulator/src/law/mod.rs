@@ -66,11 +66,11 @@ fn check_now(world: &mut World) -> Result<(), Broken> {
         note_early_assignments(world, &server);
         releases_have_a_cause(world)?;
     }
-    let serves = |object: &Value, pool: &PoolKey, node: &str| {
+    let is_served = |object: &Value, pool: &PoolKey, node: &str| {
         safety::is_in_service(&server, world.nodes_seen, object, pool, node) && !seen::may_await_report(&server, node)
     };
     let records = (&*server, &world.records, &*world.nodes);
-    world.allowed.renew(records, &world.replicas, before.0, (all_decided, clock), &serves);
+    world.allowed.renew(records, &world.replicas, before.0, (all_decided, clock), &is_served);
     if all_decided {
         let nodes = &world.nodes;
         world.unproven.retain(|it| !is_proved(&server, nodes, it));
