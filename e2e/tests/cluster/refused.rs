@@ -129,6 +129,20 @@ fn a_refused_status_is_tried_less_often_until_it_is_written() {
     assert_eq!(stage.api.get(IPPOOLS, "p")["status"]["nodes"], json!({"served": 2, "unserved": 0, "releasing": 0}));
 }
 
+#[test]
+fn a_refused_status_delays_no_block_of_another_pool() {
+    let stage = Stage::set("delays");
+    for (pool, subnet) in [("p", "10.9.3.0/24"), ("q", "10.9.4.0/24")] {
+        stage.api.create(IPPOOLS, pool, &stage.for_us(json!({"subnet": subnet, "perNodeBlockSize": 4})));
+        stage.api.await_condition(IPPOOLS, pool, ("Ready", "True", "Valid"));
+    }
+    let _policy = Refusal::of(&stage, "ippools/status", "p");
+    let newcomer = stage.join("a");
+    stage.api.await_blocks(IPPOOLS, "q", &[(&newcomer, "10.9.4.1-10.9.4.4")]);
+    // The agent learns of its block of q, although that of p cannot be recorded.
+    stage.api.await_ipam_node(&newcomer, 1);
+}
+
 /// The condition Degraded of a pool.
 fn degraded(stage: &Stage, status: &str, reason: &str) -> Value {
     stage.api.await_condition(IPPOOLS, "p", ("Degraded", status, reason))

@@ -1,7 +1,9 @@
 //! IPAMNodes: the spec of each, when it is written, and what is known of it while a write is under way.
 //!
-//! While a status write under way may change the node's entry of the pool, the node waits for the answer.
+//! While a status write under way may change the node's entry of the pool, the node waits for the answer. After a write whose outcome is
+//! unknown, this entry stays as it is, and those of other pools are written.
 
+use std::collections::BTreeSet;
 use std::time::Instant;
 
 use ipam_core::plan::BlockPhase;
@@ -52,18 +54,26 @@ impl Reconciler {
         }
     }
 
-    /// Whether a status write that is under way, or that failed, changes the node's part of a pool. The node returns to the queue once
-    /// the outcome is known. So a node that joins two pools also gets both blocks in one write.
+    /// Whether a status write under way changes the node's part of a pool. The node returns to the queue with its answer. So a node
+    /// that joins two pools also gets both blocks in one write.
     fn waits_for_a_status(&mut self, node: &str) -> bool {
         let known = self.ipam_nodes.get(node);
         self.pools.values_mut().any(|task| task.holds_up(node, known))
     }
 
+    /// Returns the pools of which the node's entry stays as it is. The node returns to the queue once their status is known.
+    fn unsure_pools(&mut self, node: &str) -> BTreeSet<PoolKey> {
+        let known = self.ipam_nodes.get(node);
+        let unsure = self.pools.iter_mut().filter_map(|(key, task)| task.keeps_entry(node, known).then(|| key.clone()));
+        unsure.collect()
+    }
+
     /// Returns the due action on a node's IPAMNode, if any.
     fn wanted(&mut self, node: &str, clocks: Now) -> Option<NodeAction> {
         let now = clocks.instant;
-        let mut blocks = self.blocks_of(node, now);
-        self.grant(node, &mut blocks, clocks);
+        let unsure = self.unsure_pools(node);
+        let mut blocks = self.blocks_of(node, &unsure, now);
+        self.grant(node, &mut blocks, &unsure, clocks);
         let Some(known) = self.ipam_nodes.get(node) else {
             let request = self.recovery.request_to(node).cloned();
             return self.nodes.contains(node).then_some(NodeAction::Create { request });
@@ -87,11 +97,11 @@ impl Reconciler {
     }
 
     /// Returns the entries that the node must have, in order. A new entry has an empty grant.
-    fn blocks_of(&self, node: &str, now: Instant) -> Vec<NodeBlock> {
+    fn blocks_of(&self, node: &str, unsure: &BTreeSet<PoolKey>, now: Instant) -> Vec<NodeBlock> {
         let known = self.ipam_nodes.get(node);
         let mut blocks = self.orphans(node, now);
         for (key, task) in &self.pools {
-            match &task.applied {
+            match task.applied.as_ref().filter(|_| !unsure.contains(key)) {
                 Some(applied) => blocks.extend(self.entry_of(node, key, applied)),
                 None => blocks.extend(known.and_then(|known| known.told(key).or_else(|| known.block(key))).cloned()),
             }
@@ -121,16 +131,19 @@ impl Reconciler {
         Some(block)
     }
 
-    /// Makes the missing grants of entries. An entry without a plan in force stays as it is, unless the status of an invalid pool has
-    /// its block: such a pool is served as before.
+    /// Makes the missing grants of entries, except of `unsure` pools. An entry without a plan in force stays as it is, unless the status
+    /// of an invalid pool has its block: such a pool is served as before.
     ///
     /// While recovery waits for reports, other nodes may use the addresses. Then no Active entry gets a new grant.
-    fn grant(&mut self, node: &str, blocks: &mut Vec<NodeBlock>, now: Now) {
+    fn grant(&mut self, node: &str, blocks: &mut Vec<NodeBlock>, unsure: &BTreeSet<PoolKey>, now: Now) {
         let is_paused = self.recovery.is_paused();
         let second = u32::try_from(now.wall.as_second()).unwrap_or_default();
         let known = self.ipam_nodes.get(node);
         for block in blocks.iter_mut() {
             let key = key_of(block);
+            if unsure.contains(&key) {
+                continue;
+            }
             let before = (block.grant.clone(), block.never_used);
             let Some(task) = self.pools.get(&key) else {
                 // Only an entry with a grant can end.

@@ -212,10 +212,7 @@ impl Reconciler {
     }
 
     fn pool_is_gone(&mut self, key: &PoolKey, now: Instant) {
-        if let Some(mut task) = self.pools.remove(key) {
-            for node in task.end_doubt() {
-                self.queue.push(&node);
-            }
+        if let Some(task) = self.pools.remove(key) {
             self.status_lost(key, task.blocks(), |node| task.has_just_assigned(node), now);
             self.overlaps_stale = true;
             self.changed_pools.insert(key.clone());

@@ -94,7 +94,7 @@ pub(super) struct Doubt {
     pub(super) plan: Applied,
     /// The events of that write.
     pub(super) notes: Vec<PoolEvent>,
-    /// Nodes that wait until the outcome is known.
+    /// Nodes whose entries stay as they are until the outcome is known.
     pub(super) held: BTreeSet<String>,
 }
 
@@ -245,8 +245,8 @@ impl PoolTask {
         Some(self.not_before.map_or(at, |earliest| at.max(earliest)))
     }
 
-    /// A call failed. If it was a status write, it may have taken effect. Nodes whose part it changes wait until the pool's version is
-    /// known again.
+    /// A call failed. If it was a status write, it may have taken effect. Entries that it changes stay as they are until the pool's
+    /// version is known again.
     pub(super) fn doubt(&mut self, call: &mut Call) {
         let Some(status) = call.status.take() else { return };
         self.unacknowledged = Some(status);
@@ -255,25 +255,36 @@ impl PoolTask {
         self.confirmed = None;
     }
 
-    /// The last write has an outcome. Returns the nodes that waited for that.
+    /// The last write has an outcome. Returns the nodes whose entries may change now.
     pub(super) fn end_doubt(&mut self) -> BTreeSet<String> {
         self.doubt.take().map(|doubt| doubt.held).unwrap_or_default()
     }
 
-    /// Whether a status write that is under way, or whose outcome is unknown, changes the node's part of the pool. If so, the node
-    /// returns to the queue once the outcome is known.
-    ///
-    /// Before the first plan of this leader any plan may change an entry that the node has.
+    /// Whether a status write under way changes the node's part of the pool. If so, the node returns to the queue with its answer.
     pub(super) fn holds_up(&mut self, node: &str, known: Option<&IpamNodeRecord>) -> bool {
+        let plan = self.call.as_ref().and_then(|call| call.applies.as_ref());
+        let is_held = plan.is_some_and(|plan| self.is_changed_by(plan, node, known));
+        if let Some(call) = self.call.as_mut().filter(|_| is_held) {
+            call.held.insert(node.to_owned());
+        }
+        is_held
+    }
+
+    /// Whether a status write whose outcome is unknown changes the node's part of the pool. If so, the node's entry stays as it is, and
+    /// the node returns to the queue once the outcome is known.
+    pub(super) fn keeps_entry(&mut self, node: &str, known: Option<&IpamNodeRecord>) -> bool {
+        let is_kept = self.doubt.as_ref().is_some_and(|doubt| self.is_changed_by(&doubt.plan, node, known));
+        if let Some(doubt) = self.doubt.as_mut().filter(|_| is_kept) {
+            doubt.held.insert(node.to_owned());
+        }
+        is_kept
+    }
+
+    /// Before the first plan of this leader any plan may change an entry that the node has.
+    fn is_changed_by(&self, plan: &Applied, node: &str, known: Option<&IpamNodeRecord>) -> bool {
         let (applied, key) = (self.applied.as_ref(), &self.record.key);
         let has_entry = |known: &IpamNodeRecord| known.block(key).is_some() || known.told(key).is_some();
-        let is_changed = applied.is_none() && known.is_some_and(has_entry);
-        let differs = |plan: &Applied| is_changed || plan.differs_for(node, applied);
-        let doubt = self.doubt.as_mut().filter(|doubt| differs(&doubt.plan));
-        let call = self.call.as_mut().filter(|call| call.applies.as_ref().is_some_and(differs));
-        let Some(held) = doubt.map(|doubt| &mut doubt.held).or(call.map(|call| &mut call.held)) else { return false };
-        held.insert(node.to_owned());
-        true
+        (applied.is_none() && known.is_some_and(has_entry)) || plan.differs_for(node, applied)
     }
 
     /// Whether `object` is not newer than the known version: the echo of this leader's own write, or an event older than it.

@@ -24,8 +24,77 @@ fn world_that_releases_before_the_entry() -> (World, Command) {
     (world, release)
 }
 
+const GREEN: &str = r#"{"subnet":"10.0.0.0/24","perNodeBlockSize":4}"#;
+
+/// A world in which `n1` has a block of blue and one of green.
+fn world_of_two_pools() -> World {
+    let mut world = World::new(&["n1"], &[blue(), pool_object("green", 11, 1, GREEN, &json!({}))], vec![]);
+    world.settle();
+    world
+}
+
+/// Fails the status writes of green among these calls, and lets the others succeed.
+fn fail_green(world: &mut World, calls: Vec<Command>) {
+    for call in calls {
+        match &call {
+            Command::WriteStatus { pool, .. } if pool.key.name == "green" => {
+                world.fail(call, CallError::Failed("403".into()));
+            }
+            _ => world.succeed(call),
+        }
+    }
+}
+
+/// The pool and the state of each entry that these calls write.
+fn entries(calls: &[Command]) -> Vec<(&str, BlockState)> {
+    let blocks = nodes_written(calls).into_iter().flat_map(|(_, action)| action.blocks());
+    blocks.map(|block| (block.name.as_str(), block.state)).collect()
+}
+
 #[test]
-fn a_node_waits_while_a_failed_status_write_may_have_been_done() {
+fn a_failed_status_delays_no_entry_of_other_pools() {
+    let mut world = world_of_two_pools();
+    world.node_joins("n2");
+    world.tell(n1_cordoned(true));
+    for _ in 0..4 {
+        let calls = world.calls();
+        fail_green(&mut world, calls);
+    }
+    let blocks = |node: &str| {
+        let known = world.reconciler.ipam_nodes.get(node).unwrap();
+        known.blocks.iter().map(|block| (block.name.as_str(), block.state)).collect::<Vec<_>>()
+    };
+    assert_eq!(blocks("n2"), [("blue", BlockState::Active)]);
+    assert_eq!(blocks("n1"), [("blue", BlockState::Releasing), ("green", BlockState::Active)]);
+}
+
+#[test]
+fn an_entry_gets_no_grant_while_a_failed_status_may_free_its_block() {
+    let mut world = world_of_two_pools();
+    world.tell(n1_cordoned(true));
+    for time in [Duration::from_millis(500), Duration::ZERO] {
+        let calls = world.calls_after(time);
+        fail_green(&mut world, calls);
+    }
+    // The agent reports that the grant of green has ended, while the entry is Active. It also needs another entry of blue.
+    let known = world.reconciler.ipam_nodes.get("n1").unwrap();
+    let reports = known.blocks.iter().map(|block| {
+        json!({"name": block.name, "poolType": "IPPool", "grant": block.grant, "ended": true, "startIP": block.start_ip,
+            "endIP": block.end_ip, "used": 0, "capacity": 4})
+    });
+    let event = object(&json!({
+        "metadata": {"name": "n1", "uid": known.uid, "generation": known.generation, "resourceVersion": "900",
+            "finalizers": known.finalizers},
+        "spec": {"pools": known.blocks},
+        "status": {"observedGeneration": known.generation, "pools": reports.collect::<Vec<_>>()},
+    }));
+    world.tell(Observed::IpamNode(Event::Apply(event)));
+    let calls = world.calls_after(Duration::ZERO);
+    assert_eq!(entries(&calls), [], "the status that was sent may be in force, and it frees the block of green");
+}
+
+#[test]
+fn an_entry_waits_while_a_failed_status_write_may_have_been_done() {
     for error in [CallError::Failed("504".into()), CallError::Conflict("404".into())] {
         let mut world = World::new(&["n1"], &[blue()], vec![]);
         world.settle();
@@ -39,15 +108,15 @@ fn a_node_waits_while_a_failed_status_write_may_have_been_done() {
         let gone = json!({"metadata": {"name": "n1", "uid": "uid-n1", "resourceVersion": "0"}});
         world.tell(Observed::IpamNode(Event::Delete(object(&gone))));
         // The status is right, if the write was not done. A new version makes sure that it cannot be done any more.
-        let fence = only(world.calls_after(Duration::from_secs(1)));
-        assert!(is_fence(&fence), "{fence:?}");
-        world.succeed(fence);
+        let calls = world.calls_after(Duration::from_secs(1));
+        let [fence, create] = &calls[..] else { panic!("{calls:#?}") };
+        assert!(is_creation(create) && is_fence(fence), "{calls:#?}");
+        for call in calls {
+            world.succeed(call);
+        }
         let calls = world.settle();
         let written = nodes_written(&calls);
-        assert!(
-            matches!(written[..], [("n1", NodeAction::Create { .. }), ("n1", NodeAction::Update { .. })]),
-            "{calls:#?}"
-        );
+        assert!(matches!(written[..], [("n1", NodeAction::Update { .. })]), "{calls:#?}");
     }
 }
 
@@ -85,6 +154,52 @@ fn a_node_waits_until_a_failed_status_write_cannot_arrive() {
     world.pool_reads(1, SPEC, &status_json(&released));
     let calls = world.settle();
     assert!(!calls.iter().any(Command::assigns), "the block is released: {calls:#?}");
+}
+
+#[test]
+fn a_node_gets_its_block_once_a_failed_release_cannot_arrive() {
+    let (mut world, release) = world_that_releases_before_the_entry();
+    world.tell(n1_cordoned(false));
+    world.fail(release, CallError::Failed("no answer".into()));
+    let fence = only(world.calls_after(Duration::from_secs(1)));
+    assert!(is_fence(&fence), "{fence:?}");
+    world.succeed(fence);
+    // The status is right as it is, so no other write wakes the node.
+    let calls = world.settle();
+    assert!(statuses(&calls).is_empty() && calls.iter().any(Command::assigns), "{calls:#?}");
+}
+
+#[test]
+fn a_revoked_entry_is_not_active_again_after_a_failed_status() {
+    let mut world = World::new(&["n1"], &[blue()], vec![]);
+    // The status assigns the block, and the IPAMNode has it. Its grant is never used.
+    for _ in 0..2 {
+        let call = only(world.calls());
+        world.succeed(call);
+    }
+    // The status releases the block, the entry is revoked, and the status frees the block.
+    world.tell(n1_cordoned(true));
+    for _ in 0..3 {
+        let call = only(world.calls());
+        world.succeed(call);
+    }
+    assert!(world.status().releasing.is_empty());
+    // The node gets its block again and loses it again before its entry is written.
+    let removal = only(world.calls_after(Duration::ZERO));
+    assert_eq!(
+        (nodes_written(std::slice::from_ref(&removal)).len(), entries(std::slice::from_ref(&removal))),
+        (1, vec![])
+    );
+    world.tell(n1_cordoned(false));
+    let assign = only(world.calls());
+    world.succeed(assign);
+    world.tell(n1_cordoned(true));
+    let release = only(world.calls());
+    assert_eq!(status_of(&release).releasing.len(), 1);
+    world.fail(removal, CallError::Failed("503".into()));
+    world.fail(release, CallError::Failed("504".into()));
+    let calls = world.calls_after(Duration::from_millis(500));
+    assert!(entries(&calls).iter().all(|(_, state)| *state == BlockState::Revoked), "{calls:#?}");
 }
 
 #[test]

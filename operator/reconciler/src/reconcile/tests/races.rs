@@ -370,24 +370,6 @@ fn a_plan_from_before_a_restore_is_not_followed() {
 }
 
 #[test]
-fn a_node_waits_for_no_status_of_a_pool_that_is_gone() {
-    let mut world = World::new(&["n1"], &[blue()], vec![]);
-    world.settle();
-    let green = pool_object("green", 900, 1, r#"{"subnet":"10.0.0.0/24","perNodeBlockSize":4}"#, &json!({}));
-    world.tell(Observed::Pool(PoolKind::IpPool, Event::Apply(green.clone())));
-    let write = only(world.calls());
-    world.fail(write, CallError::Failed("504".into()));
-    // An admin empties the IPAMNode. The first status of green may assign a block to the node.
-    let emptied = json!({"metadata": {"name": "n1", "uid": "uid-n1", "generation": 9, "resourceVersion": "901"}});
-    world.tell(Observed::IpamNode(Event::Apply(object(&emptied))));
-    assert_eq!(world.calls_after(Duration::ZERO), [], "the node waits for the status of green");
-    world.tell(Observed::Pool(PoolKind::IpPool, Event::Delete(green)));
-    let calls = world.calls_after(Duration::ZERO);
-    let [("n1", NodeAction::Update { blocks, .. })] = &nodes_written(&calls)[..] else { panic!("{calls:#?}") };
-    assert_eq!((blocks.len(), blocks[0].name.as_str()), (1, "blue"));
-}
-
-#[test]
 fn the_answer_to_a_call_of_a_pool_that_went_and_came_back_is_no_answer_to_the_next_call() {
     let mut world = World::new(&["n1"], &[blue()], vec![]);
     let before = only(world.calls());
