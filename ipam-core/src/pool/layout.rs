@@ -126,7 +126,8 @@ impl BlockLayout {
         true
     }
 
-    fn index_at(&self, addr: u128) -> Option<u128> {
+    /// The index of the block that has this address of the family of the layout.
+    pub(crate) fn index_at(&self, addr: u128) -> Option<u128> {
         let index = addr.checked_sub(self.first)? / self.block_size;
         (index <= self.last_index).then_some(index)
     }

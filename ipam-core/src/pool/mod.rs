@@ -214,6 +214,12 @@ impl Pool {
         is_allowed.then_some(index)
     }
 
+    /// The block with this address, if it can be assigned to any node.
+    pub fn block_around(&self, addr: IpAddr) -> Option<Block> {
+        let index = self.grid.index_at(number(addr)).filter(|_| self.network.contains(addr))?;
+        self.block(index).filter(|_| !self.is_static(index) && !self.is_barren(index))
+    }
+
     /// Whether a static entry names the block, with or without a node.
     pub(crate) fn is_static(&self, index: u128) -> bool {
         self.statics.contains_key(&index)

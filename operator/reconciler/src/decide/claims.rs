@@ -5,11 +5,11 @@
 //! the IPAMNode counts, because its node may allocate from the block. The same holds for a write whose outcome is unknown. The status
 //! counts in two cases: the entry is released, or this leader has itself assigned the block of the status to the node.
 
-use std::collections::{HashMap, HashSet};
+use std::collections::{BTreeMap, HashMap, HashSet};
 
-use ipam_core::occupancy::{Addresses, Evidence};
-use ipam_core::plan::{Assignment, Claim, ClaimSource};
-use ipam_core::{AddrRange, PoolKey};
+use ipam_core::occupancy::{Addresses, Evidence, Fact};
+use ipam_core::plan::{Assignment, Claim, ClaimSource, NodeRef};
+use ipam_core::{AddrRange, Block, Pool, PoolKey};
 
 use super::DecisionInput;
 use crate::ipam_node::IpamNodeRecord;
@@ -41,6 +41,39 @@ pub(super) fn gather(key: &PoolKey, seen: &DecisionInput<'_>) -> (Vec<Claim>, Ve
         claims.extend(reserved.iter().filter(has_room).cloned());
     }
     (claims, dropped)
+}
+
+/// Claims of nodes to the blocks in which their pods use addresses, where no record of a block is left and no other node may use it. So
+/// nodes have their blocks again after all records were lost, as in a pool that has as many blocks as nodes.
+pub(super) fn by_use(pool: &Pool, seen: &DecisionInput<'_>, claims: &[Claim]) -> Vec<Claim> {
+    let key = pool.key();
+    let mut facts =
+        seen.occupancy.outside_blocks(key).filter(|fact| fact.evidence == Evidence::OutsideBlock).peekable();
+    // While reports are awaited, other nodes may use the addresses.
+    if facts.peek().is_none() || !seen.other_pools.unreported.is_empty() {
+        return Vec::new();
+    }
+    let named: HashSet<&str> = claims.iter().map(|claim| claim.node.as_str()).collect();
+    let mut found: BTreeMap<&str, Block> = BTreeMap::new();
+    // A pod on any node may have the gateway.
+    for fact in facts.filter(|fact| !named.contains(&*fact.node) && pool.gateway() != Some(fact.range.first())) {
+        let is_own = |other: &Fact| other.node == fact.node || other.evidence == Evidence::Gateway;
+        let block = pool.block_around(fact.range.first()).filter(|block| {
+            seen.occupancy.overlapping(&block.range).all(|other| other.pool == fact.pool && is_own(other))
+        });
+        if let Some(block) = block {
+            found.entry(&fact.node).or_insert(block);
+        }
+    }
+    let is_served = |node: &&NodeRef<'_>| {
+        let can_be = pool.selects(node.name, node.labels) && !seen.leaving.contains_key(node.name);
+        can_be && pool.static_index(node.name).is_none() && !seen.pool.life.force_releases(node.name)
+    };
+    let claim = |node: &NodeRef<'_>| {
+        let Block { range, gateway } = *found.get(node.name)?;
+        Some(Claim { node: node.name.to_owned(), range, gateway, source: ClaimSource::IpamNode })
+    };
+    seen.nodes.iter().filter(is_served).filter_map(claim).collect()
 }
 
 fn recorded(key: &PoolKey, seen: &DecisionInput<'_>) -> (Vec<Claim>, Vec<String>) {

@@ -273,7 +273,8 @@ fn refuse(seen: &DecisionInput<'_>, violations: &[Violation]) -> Decision {
 
 fn serve(seen: &DecisionInput<'_>, pool: &Pool) -> Decision {
     let releases = Releases::new(seen);
-    let (claims, mut dropped) = claims::gather(pool.key(), seen);
+    let (mut claims, mut dropped) = claims::gather(pool.key(), seen);
+    claims.extend(claims::by_use(pool, seen, &claims));
     let usage = |node: &str| releases.usage(node);
     let open: Vec<NodeRef<'_>>;
     let nodes = if seen.leaving.is_empty() {

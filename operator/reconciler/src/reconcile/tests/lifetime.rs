@@ -293,7 +293,7 @@ fn a_report_of_addresses_keeps_the_finalizer_until_the_grace_is_over() {
         object(&json!({"metadata": {"name": "n1", "uid": "uid-n1", "generation": 1, "resourceVersion": "50"},
         "spec": {"pools": []}, "status": {"observedGeneration": 1, "pools": [{"name": "blue", "poolType": "IPPool",
             "startIP": "192.168.0.1", "endIP": "192.168.0.254", "used": 254, "capacity": 254, "held": all}]}}));
-    let blue = pool_object("blue", 10, 1, ONE_BLOCK, &json!({}));
+    let blue = pool_object("blue", 10, 1, ONE_BLOCK_BUT_NOT_FOR_N1, &json!({}));
     let mut world = World::new(&["n1", "n2"], &[blue], vec![reported]);
     assert_eq!(left(&world.settle()), [("n1", 0, true)]);
     leaves(&mut world, "n1");
@@ -333,7 +333,7 @@ fn what_a_node_that_is_gone_told_last_counts_no_more_once_no_record_is_left() {
     let told = object(&json!({"metadata": {"name": "n1", "uid": "uid-n1", "generation": 1, "resourceVersion": "50"},
         "spec": {"pools": []}, "status": {"observedGeneration": 1, "pools": [{"name": "blue", "poolType": "IPPool",
             "startIP": "192.168.0.1", "endIP": "192.168.0.254", "used": 254, "capacity": 254, "held": all}]}}));
-    let blue = pool_object("blue", 10, 1, ONE_BLOCK, &json!({}));
+    let blue = pool_object("blue", 10, 1, ONE_BLOCK_BUT_NOT_FOR_N1, &json!({}));
     let mut world = World::new(&["n1", "n2"], &[blue], vec![told]);
     world.settle();
     world.tell(Observed::IpamNode(Event::Delete(object(&json!({"metadata": {"name": "n1", "uid": "uid-n1",

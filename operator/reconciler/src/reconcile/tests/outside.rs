@@ -37,6 +37,21 @@ fn what_a_node_holds_outside_its_block_is_given_to_nobody_else() {
 }
 
 #[test]
+fn node_gets_the_free_block_that_its_pods_use() {
+    let ipam_nodes = vec![
+        told("n2", 50, None, &[("192.168.0.10", "192.168.0.10")]),
+        // Both use addresses of one block, so none has it.
+        told("n3", 51, None, &[("192.168.0.17", "192.168.0.17")]),
+        told("n4", 52, None, &[("192.168.0.18", "192.168.0.18")]),
+    ];
+    let mut world = World::new(&["n1", "n2", "n3", "n4"], &[blue()], ipam_nodes);
+    world.settle();
+    let given: Vec<_> = status(&world, "blue").allocations.into_iter().map(|claim| claim.range.first()).collect();
+    let wanted = ["192.168.0.1", "192.168.0.9", "192.168.0.5", "192.168.0.13"].map(|first| range(first, first).first());
+    assert_eq!(given, wanted);
+}
+
+#[test]
 fn a_block_in_which_another_node_holds_an_address_goes_on_without_that_address() {
     let status = json!({"allocations": [{"nodeName": "n1", "startIP": "192.168.0.1", "endIP": "192.168.0.4"}]});
     let ipam_nodes = vec![

@@ -121,7 +121,7 @@ fn a_leader_that_finds_nothing_recorded_though_blocks_were_given_asks_every_node
     world.hear("n3", None);
     world.settle();
     let blocks: Vec<_> = world.status().allocations.iter().map(|claim| claim.range.to_string()).collect();
-    assert_eq!(blocks, ["192.168.0.5-192.168.0.8", "192.168.0.9-192.168.0.12", "192.168.0.13-192.168.0.16"]);
+    assert_eq!(blocks, ["192.168.0.1-192.168.0.4", "192.168.0.5-192.168.0.8", "192.168.0.9-192.168.0.12"]);
     assert_eq!(world.reconciler.wanted_state(), AllocationState::Allocated);
 }
 

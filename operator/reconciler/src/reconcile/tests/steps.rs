@@ -13,7 +13,7 @@ fn node_without_objects() -> (World, Duration) {
         "status": {"observedGeneration": 1, "pools": [{"name": "blue", "poolType": "IPPool", "startIP": "192.168.0.9",
             "endIP": "192.168.0.9", "used": 1, "capacity": 0, "held": [{"startIP": "192.168.0.9", "endIP": "192.168.0.9"}]}]},
     }));
-    let blue = pool_object("blue", 10, 1, ONE_BLOCK, &json!({}));
+    let blue = pool_object("blue", 10, 1, ONE_BLOCK_BUT_NOT_FOR_N1, &json!({}));
     let mut world = World::new(&["n1", "n2"], &[blue], vec![n1]);
     world.settle();
     let gone = json!({"metadata": {"name": "n1", "uid": "uid-n1", "generation": 1, "resourceVersion": "51"}});

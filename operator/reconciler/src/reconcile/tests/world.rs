@@ -19,8 +19,9 @@ pub(super) struct World {
 
 pub(super) const SPEC: &str = r#"{"subnet":"192.168.0.0/16","perNodeBlockSize":4,"gateway":"192.168.0.1"}"#;
 
-/// A pool with one block.
-pub(super) const ONE_BLOCK: &str = r#"{"subnet":"192.168.0.0/24","perNodeBlockSize":254}"#;
+/// A pool with one block. If it selected n1, that would get the block that its pods use.
+pub(super) const ONE_BLOCK_BUT_NOT_FOR_N1: &str = r#"{"subnet":"192.168.0.0/24","perNodeBlockSize":254,"nodeSelector":{"nodeSelectorTerms":
+    [{"matchFields":[{"key":"metadata.name","operator":"NotIn","values":["n1"]}]}]}}"#;
 
 pub(super) fn object(value: &Value) -> RawObject {
     serde_json::from_str(&value.to_string()).unwrap()
