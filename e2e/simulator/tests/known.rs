@@ -43,7 +43,7 @@ const NEAR: &[(&str, &[(&str, Change)])] = &[
         ("Restore", Become("Drain")), ("Backup", Without), ("Backup", Last), ("Backup", First), ("Crowd", Without), ("Crowd", First), ("Crowd", Last),
     ]),
     ("agent-is-down-after-a-restore.of-deleted-definitions", &[
-        ("Undefine", Without), ("Undefine", Last), ("AgentKill", Without), ("AgentKill", Other("node")), ("Add", Without), ("Kill", Without),
+        ("Undefine", Without), ("Undefine", Last), ("AgentKill", Without), ("AgentKill", Other("node")), ("Kill", Without),
         ("Kill", First), ("Rest", Without),
     ]),
     ("agent-is-down-after-a-restore.of-a-node-that-has-not-heard", &[
