@@ -35,6 +35,9 @@ impl NodeAbsences {
     /// Events of Nodes may be missed. Forgets what was seen before.
     pub fn reset(&mut self) {
         if self.in_sight.is_some() {
+            tracing::info!(
+                "the times for which Nodes were seen missing start again: some may have come and gone unseen"
+            );
             *self = Self::default();
         }
     }

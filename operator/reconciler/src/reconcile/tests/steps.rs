@@ -101,29 +101,48 @@ fn the_retries_of_a_node_step_no_pool() {
     assert_eq!(steps, 0, "pools have nothing to do");
 }
 
-#[test]
-fn a_pool_shows_a_lasting_error_until_a_write_succeeds() {
+/// `n1` is not written in spite of three tries, and the pool shows it. Returns the world and the entry that it is to have.
+fn world_with_a_lasting_error() -> (World, NodeAction) {
     let mut world = World::new(&["n1"], &[blue()], vec![]);
     // A report of the agent would wake the pool, too.
     world.has_agents = false;
     let status = only(world.calls());
     world.succeed(status);
-    let degraded = |call: &Command| {
-        let conditions = &status_of(call).summary.conditions;
-        conditions.iter().find(|condition| condition.type_ == "Degraded").unwrap().reason.clone()
-    };
     for _ in 0..2 {
         let write = only(world.calls_after(10 * SECOND));
         world.fail(write, CallError::Failed("forbidden".into()));
         assert!(world.calls_after(Duration::from_millis(100)).is_empty(), "the error may not last");
     }
     let write = only(world.calls_after(10 * SECOND));
+    let wanted = nodes_written(std::slice::from_ref(&write))[0].1.clone();
     world.fail(write, CallError::Failed("forbidden".into()));
     let status = only(world.calls());
     assert_eq!(degraded(&status), "NodesNotUpdated");
     world.succeed(status);
     assert_eq!(world.warnings(), ["NodesNotUpdated"]);
+    (world, wanted)
+}
+
+fn degraded(call: &Command) -> String {
+    let conditions = &status_of(call).summary.conditions;
+    conditions.iter().find(|condition| condition.type_ == "Degraded").unwrap().reason.clone()
+}
+
+#[test]
+fn a_pool_shows_a_lasting_error_until_a_write_succeeds() {
+    let (mut world, _) = world_with_a_lasting_error();
     let write = only(world.calls_after(10 * SECOND));
     world.succeed(write);
+    assert_eq!(degraded(&only(world.calls())), "AsSpecified");
+}
+
+#[test]
+fn a_pool_shows_no_error_once_its_node_needs_no_write() {
+    let (mut world, wanted) = world_with_a_lasting_error();
+    // An admin restores the IPAMNode from a backup that has the entry.
+    let restored = json!({"metadata": {"name": "n1", "uid": "uid-restored", "generation": 1, "resourceVersion": "900",
+        "finalizers": ["nv-ipam.nvidia.com/node-in-use"]}, "spec": {"pools": wanted.blocks()}});
+    world.tell(Observed::IpamNode(Event::Apply(object(&restored))));
+    assert_eq!(world.calls_after(10 * SECOND), [], "the IPAMNode is right");
     assert_eq!(degraded(&only(world.calls())), "AsSpecified");
 }
