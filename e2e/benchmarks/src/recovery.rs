@@ -18,6 +18,7 @@ use super::finding::Finding;
 use super::fleet::{Fleet, Member};
 use super::large::{Large, STILL, eight_pools};
 use super::load;
+use super::meter::Cpu;
 use super::outside::leases;
 use super::stage::{NAMESPACE, Stage};
 use super::stats::{Samples, Unit, number};
@@ -28,6 +29,8 @@ use ipam_e2e::eventually::eventually_blocking;
 const LIMIT: Duration = Duration::from_mins(20);
 /// Every status is right after so many seconds.
 const AIM: f64 = 60.0;
+/// A Lease that no leader has renewed for a minute shows a restore.
+const OLD: Duration = Duration::from_secs(75);
 /// Pods that begin at the same time.
 const AT_ONCE: usize = 50;
 
@@ -61,11 +64,10 @@ fn losses(bound: &mut Bound, large: &mut Large<'_>, what: String, at: &str) -> R
         ensure!(count == usize::try_from(large.nodes)?, "{count} nodes have a block of {pool}");
     }
 
-    let lost = |large: &mut Large<'_>| -> Result<()> {
-        reinstall_crds(large)?;
-        apply(large, &wanted)
-    };
-    bound.found(row(what, large, &wanted, bound.left(), lost)?);
+    let loss = Loss::begin(large)?;
+    reinstall_crds(large)?;
+    apply(large, &wanted)?;
+    bound.found(loss.row(what, large, &wanted, bound.left())?);
 
     // The backup is from a time at which the last pool did not exist. Its blocks were assigned since.
     let what = bound.begin(restored_row(at));
@@ -76,15 +78,47 @@ fn losses(bound: &mut Bound, large: &mut Large<'_>, what: String, at: &str) -> R
     right(large, &others, bound.left())?;
     at_rest(large, bound.left())?;
     large.stage.plane.backup()?;
+    let saved = Instant::now();
     apply(large, &newest)?;
     right(large, &wanted, bound.left())?;
     at_rest(large, bound.left())?;
-    let lost = |large: &mut Large<'_>| -> Result<()> {
-        large.stage.plane.restore()?;
-        apply(large, &newest)
-    };
-    bound.found(row(what, large, &wanted, bound.left(), lost)?);
+    // By the age of its Lease, a leader sees that the state is an earlier one.
+    std::thread::sleep(OLD.saturating_sub(saved.elapsed()));
+    large.stage.plane.restore()?;
+    // The leader sees that its Lease is an earlier one, and ends. Its Deployment would start it again.
+    large.operator.process().wait(bound.left())?;
+    large.start()?;
+    let loss = Loss::begin(large)?;
+    apply(large, &newest)?;
+    bound.found(loss.row(what, large, &wanted, bound.left())?);
     Ok(())
+}
+
+/// The time before a loss of records, or before its end.
+struct Loss {
+    began: Instant,
+    leases: (Option<String>, Option<i32>),
+    cpu: Cpu,
+}
+
+impl Loss {
+    fn begin(large: &mut Large<'_>) -> Result<Self> {
+        let leases = large.block_on(leases(&large.client()))?;
+        Ok(Self { began: Instant::now(), leases, cpu: large.meter().cpu()? })
+    }
+
+    /// Waits until all is right again.
+    fn row(self, what: String, large: &mut Large<'_>, wanted: &Blocks, within: Duration) -> Result<Finding> {
+        right(large, wanted, within)?;
+        let took = self.began.elapsed();
+        let is_alive = large.operator.process().ensure_running().is_ok();
+        let kept = self.leases == large.block_on(leases(&large.client()))? && is_alive;
+        let meter = large.meter();
+        let cpu = Unit::Time.show(meter.cpu()?.since(&self.cpu).as_secs_f64());
+        let memory = Unit::Memory.show(number(large.meter().memory()?.most));
+        let also = format!("operator: CPU {cpu}, memory at most {memory}");
+        Ok(Finding::new(what, Samples::times([took])).at_most(AIM).demand("Lease kept", kept).also(also))
+    }
 }
 
 /// Applies these pools.
@@ -99,42 +133,19 @@ fn reinstall_crds(large: &Large<'_>) -> Result<()> {
     install_crds(large.stage.plane)
 }
 
-/// Waits until the statuses record these blocks and no pool is paused. Returns the time that it took.
-fn right(large: &Large<'_>, wanted: &Blocks, within: Duration) -> Result<Duration> {
-    let (client, began) = (large.client(), Instant::now());
-    eventually_blocking("all statuses are right", within, || -> Result<Duration> {
+/// Waits until the statuses record these blocks and no pool is paused.
+fn right(large: &Large<'_>, wanted: &Blocks, within: Duration) -> Result<()> {
+    let client = large.client();
+    eventually_blocking("all statuses are right", within, || -> Result<()> {
         let (known, paused) = large.block_on(async { anyhow::Ok((blocks(&client).await?, paused(&client).await?)) })?;
-        let took = began.elapsed();
         ensure!(paused.is_empty(), "{} pools assign nothing", paused.len());
         for (pool, wanted) in wanted {
             let right = known.get(pool).into_iter().flatten().filter(|(node, block)| wanted.get(*node) == Some(block));
             let right = right.count();
             ensure!(right == wanted.len(), "{right} of {} blocks of {pool} are recorded", wanted.len());
         }
-        Ok(took)
+        Ok(())
     })
-}
-
-/// Loses the records, and measures from the moment at which the pools are in the API again.
-fn row(
-    what: String,
-    large: &mut Large<'_>,
-    wanted: &Blocks,
-    within: Duration,
-    lose: impl FnOnce(&mut Large<'_>) -> Result<()>,
-) -> Result<Finding> {
-    let (before, meter) = (large.block_on(leases(&large.client()))?, large.meter());
-    let cpu = meter.cpu()?;
-    lose(large)?;
-    let took = right(large, wanted, within)?;
-    let kept = before == large.block_on(leases(&large.client()))? && large.operator.process().ensure_running().is_ok();
-    let memory = meter.memory()?;
-    let also = format!(
-        "operator: CPU {}, memory at most {}",
-        Unit::Time.show(meter.cpu()?.since(&cpu).as_secs_f64()),
-        Unit::Memory.show(number(memory.most))
-    );
-    Ok(Finding::new(what, Samples::times([took])).at_most(AIM).demand("Lease kept", kept).also(also))
 }
 
 /// A pod of each node uses an address of each pool.
