@@ -8,6 +8,7 @@
 //! Without an IPAMNode object the node has no blocks: nothing is given until it is back, while DEL and CHECK are served.
 
 use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
 use futures::{Stream, StreamExt, stream};
@@ -463,15 +464,35 @@ fn read(object: DeserializeGuard<IPAMNode>) -> Listed {
 
 /// The events of this node's object.
 ///
-/// Each signal of `relist` begins with a list: after a restore a watch can wait for a version that the API server reaches late, and shows
-/// nothing until then.
+/// A watch that broke begins with a list, and so does each signal of `relist`. While the API server was away, it may have been restored to an
+/// earlier version. A watch that resumes would wait until the API server reaches its version, and show nothing until then.
 pub fn events(client: Client, namespace: &str, node: &str, relist: Arc<Notify>) -> impl Stream<Item = Told> + use<> {
     let api: Api<DeserializeGuard<IPAMNode>> = Api::namespaced(client, namespace);
     let only_this = watcher::Config::default().fields(&format!("metadata.name={node}"));
+    let broke = Arc::new(AtomicBool::new(false));
+    // A watch that keeps breaking is renewed with growing pauses.
+    let mut pauses = Pauses::default();
     let watch = move || {
-        let relist = Arc::clone(&relist);
-        let until = Box::pin(async move { relist.notified().await });
-        watcher(api.clone(), only_this.clone()).backoff(Pauses::default()).take_until(until)
+        let pause = broke.swap(false, Ordering::Relaxed).then(|| pauses.next().unwrap_or(LONGEST_PAUSE));
+        let waits = stream::iter(pause).then(tokio::time::sleep).filter_map(|()| std::future::ready(None));
+        let (relist, breaks, broke) = (Arc::clone(&relist), Arc::new(Notify::new()), Arc::clone(&broke));
+        let until = {
+            let breaks = Arc::clone(&breaks);
+            async move {
+                tokio::select! { () = relist.notified() => {}, () = breaks.notified() => {} }
+            }
+        };
+        let mut is_listed = false;
+        let look = move |told: &Told| match told {
+            Ok(Event::InitDone) => is_listed = true,
+            Err(_) if is_listed => {
+                broke.store(true, Ordering::Relaxed);
+                breaks.notify_one();
+            }
+            _ => {}
+        };
+        let events = watcher(api.clone(), only_this.clone()).backoff(Pauses::default());
+        waits.chain(events).inspect(look).take_until(Box::pin(until))
     };
     stream::repeat_with(watch).flatten()
 }

@@ -28,6 +28,8 @@ fn after_a_restore_no_address_is_given_that_was_given_since_the_backup() {
     agents.push(site.agent(2));
     let since = [site.pod(2, "since"), site.pod(1, "since-too")];
     assert_eq!(address(&since[0].1), "10.87.0.5/24");
+    // A watch that resumes after the restore would show nothing before the API server has made as many versions again.
+    site.move_on(500);
     drop(operator);
     site.plane.restore().unwrap();
     assert_eq!(site.api().await_count(IPPOOLS, "p", 1).len(), 1, "the block of node-3 is forgotten");
@@ -40,6 +42,9 @@ fn after_a_restore_no_address_is_given_that_was_given_since_the_backup() {
     let said = await_paused(&site.api(), "p", "node-1");
     assert!(said.contains("for at most 2 min"), "{said}");
     assert_eq!(site.api().blocks(IPPOOLS, "p").len(), 1, "new blocks wait for the agent of node-1");
+    for node in ["node-2", "node-3"] {
+        site.await_answer(node);
+    }
     agents.push(site.agent(0));
     let blocks = site.api().await_count(IPPOOLS, "p", 3);
     await_resumed(&site.api(), "p");
@@ -47,9 +52,7 @@ fn after_a_restore_no_address_is_given_that_was_given_since_the_backup() {
     assert!(blocks["node-1"] != "10.87.0.5-10.87.0.8", "{blocks:?}");
     let after = [0, 1, 2].map(|node| site.pod(node, &format!("after-{node}")));
     ensure_apart(&after.iter().chain(&since).chain([&before]).collect::<Vec<_>>(), &[]);
-    for node in ["node-1", "node-2", "node-3"] {
-        site.await_answer(node);
-    }
+    site.await_answer("node-1");
 }
 
 /// Pods hold addresses; then the definitions go and come back, with another leader or the same. A machine is lost before, and its Node

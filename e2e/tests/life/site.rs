@@ -111,6 +111,16 @@ impl Site {
         self.kubectl(&AGED_LEASE, "");
     }
 
+    /// Makes so many versions in the API server.
+    pub(crate) fn move_on(&self, versions: usize) {
+        let object = |number| json!({"apiVersion": "v1", "kind": "ConfigMap", "metadata": {"name": format!("version-{number}")}});
+        let objects: Vec<_> = (0..versions).map(object).collect();
+        self.kubectl(
+            &["create", "-f", "-"],
+            &json!({"apiVersion": "v1", "kind": "List", "items": objects}).to_string(),
+        );
+    }
+
     /// What the Lease says of blocks assigned.
     fn given(&self) -> String {
         let jsonpath = r"jsonpath={.metadata.annotations.nv-ipam\.nvidia\.com/allocation-state}";

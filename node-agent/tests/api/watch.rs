@@ -93,6 +93,23 @@ async fn a_watch_that_is_to_list_does_so_at_once() {
 }
 
 #[tokio::test]
+async fn a_watch_that_broke_begins_with_a_list() {
+    let (client, mut server) = Server::new();
+    let events = events(client, "kube-system", "node1", Arc::default());
+    tokio::spawn(events.for_each(|_| std::future::ready(())));
+    for code in [503, 504] {
+        let list = server.call().await;
+        assert!(!list.query.contains("watch=true"), "{}", list.query);
+        list.answer(200, &list_of(4, &blocks()));
+        let watch = server.call().await;
+        assert!(watch.query.contains("watch=true"), "{}", watch.query);
+        // The API server was away, maybe for a restore to an earlier version than that of the list.
+        watch.answer(code, &json!({"kind": "Status", "status": "Failure", "code": code}));
+    }
+    assert!(!server.call().await.query.contains("watch=true"));
+}
+
+#[tokio::test]
 async fn the_agent_watches_its_one_object_and_nothing_else() {
     let mut agent = Following::start(None).await;
     let call = agent.server.call().await;

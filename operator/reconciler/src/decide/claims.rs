@@ -5,6 +5,7 @@
 //! the IPAMNode counts, because its node may allocate from the block. The same holds for a write whose outcome is unknown. The status
 //! counts in two cases: the entry is released, or this leader has itself assigned the block of the status to the node.
 
+use std::cmp::Reverse;
 use std::collections::{BTreeMap, HashMap, HashSet};
 
 use ipam_core::occupancy::{Addresses, Evidence, Fact};
@@ -54,15 +55,20 @@ pub(super) fn by_use(pool: &Pool, seen: &DecisionInput<'_>, claims: &[Claim]) ->
         return Vec::new();
     }
     let named: HashSet<&str> = claims.iter().map(|claim| claim.node.as_str()).collect();
-    let mut found: BTreeMap<&str, Block> = BTreeMap::new();
+    let is_free = |fact: &Fact, block: &Block| {
+        let is_own = |other: &Fact| other.node == fact.node || other.evidence == Evidence::Gateway;
+        seen.occupancy.overlapping(&block.range).all(|other| other.pool == fact.pool && is_own(other))
+    };
+    // The blocks of each node, each with the number of its addresses in use.
+    let mut found: BTreeMap<&str, Vec<(u128, Block)>> = BTreeMap::new();
     // A pod on any node may have the gateway.
     for fact in facts.filter(|fact| !named.contains(&*fact.node) && pool.gateway() != Some(fact.range.first())) {
-        let is_own = |other: &Fact| other.node == fact.node || other.evidence == Evidence::Gateway;
-        let block = pool.block_around(fact.range.first()).filter(|block| {
-            seen.occupancy.overlapping(&block.range).all(|other| other.pool == fact.pool && is_own(other))
-        });
-        if let Some(block) = block {
-            found.entry(&fact.node).or_insert(block);
+        let Some(block) = pool.block_around(fact.range.first()) else { continue };
+        let blocks = found.entry(&fact.node).or_default();
+        if let Some((used, _)) = blocks.iter_mut().find(|(_, known)| known.range == block.range) {
+            *used += fact.range.size();
+        } else if is_free(fact, &block) {
+            blocks.push((fact.range.size(), block));
         }
     }
     let is_served = |node: &&NodeRef<'_>| {
@@ -70,7 +76,10 @@ pub(super) fn by_use(pool: &Pool, seen: &DecisionInput<'_>, claims: &[Claim]) ->
         can_be && pool.static_index(node.name).is_none() && !seen.pool.life.force_releases(node.name)
     };
     let claim = |node: &NodeRef<'_>| {
-        let Block { range, gateway } = *found.get(node.name)?;
+        // The one with the most addresses in use, and of those the first.
+        let (_, block) =
+            found.get(node.name)?.iter().max_by_key(|(used, block)| (*used, Reverse(block.range.first())))?;
+        let Block { range, gateway } = *block;
         Some(Claim { node: node.name.to_owned(), range, gateway, source: ClaimSource::IpamNode })
     };
     seen.nodes.iter().filter(is_served).filter_map(claim).collect()

@@ -57,23 +57,26 @@ pub(super) fn condition_updates(
     // The condition Ready of a deleted pool shows it.
     let refused = seen.no_place.filter(|_| !seen.pool.life.deleting).map(|why| (why, without_ipam_node(seen, plan)));
     let refused = refused.filter(|(_, nodes)| !nodes.is_empty());
-    let degraded = match outdated.len() {
-        _ if !troubles.duplicates.is_empty() => {
-            ConditionUpdate::new(DEGRADED, true, DUPLICATE, duplicate_text(troubles.duplicates))
-        }
-        _ if let Some((why, nodes)) = &refused => {
-            ConditionUpdate::new(DEGRADED, true, REFUSED, refused_text(*why, nodes))
-        }
-        _ if !unwritten.is_empty() => ConditionUpdate::new(DEGRADED, true, NOT_WRITTEN, not_written_text(&unwritten)),
-        0 => ConditionUpdate::new(DEGRADED, false, "AsSpecified", String::new()),
-        _ => ConditionUpdate::new(DEGRADED, true, "StaleBlocks", with_steps(&[stale_text(&outdated)], &[stale_step()])),
-    };
+    let duplicates = troubles.duplicates;
+    let degraded = degraded([
+        (!duplicates.is_empty()).then(|| (DUPLICATE, duplicate_text(duplicates))),
+        refused.as_ref().map(|(why, nodes)| (REFUSED, refused_text(*why, nodes))),
+        (!unwritten.is_empty()).then(|| (NOT_WRITTEN, not_written_text(&unwritten))),
+        (!outdated.is_empty()).then(|| ("StaleBlocks", with_steps(&[stale_text(&outdated)], &[stale_step()]))),
+    ]);
     let ready = ready(seen, outlook, plan, &departed, &outdated, troubles.gateways);
     let served = plan.assignments.iter().filter(|given| given.phase == BlockPhase::Active);
     let forced = served.filter(|given| seen.pool.life.force_releases(&given.node));
     let forced: Vec<String> = forced.map(|given| described(releases, &given.node)).collect();
     let releasing = releasing(seen, &departed, troubles.without_block, &forced);
     vec![ready, exhausted(seen, outlook, plan), degraded, releasing, allocation_paused(seen, outlook)]
+}
+
+/// The condition Degraded, by these reasons and texts. The reason is the first of them, and the message has all texts.
+fn degraded(found: [Option<(&'static str, String)>; 4]) -> ConditionUpdate {
+    let (reasons, texts): (Vec<&str>, Vec<String>) = found.into_iter().flatten().unzip();
+    let reason = reasons.first().copied();
+    ConditionUpdate::new(DEGRADED, reason.is_some(), reason.unwrap_or("AsSpecified"), texts.join(" "))
 }
 
 /// The reason while IPAMNodes cannot be written.
@@ -83,7 +86,7 @@ fn not_written_text(unwritten: &[(String, String)]) -> String {
     let nodes: Vec<String> = unwritten.iter().map(|(node, _)| node.clone()).collect();
     let error = unwritten.last().map_or("", |(_, error)| error);
     format!(
-        "The IPAMNodes of {} cannot be written, so their agents do not know their blocks of this pool. The operator tries again. Last error: {}",
+        "The IPAMNodes of {} cannot be written, so their agents may not know the last change of their blocks. The operator tries again. Last error: {}",
         counted_list(&nodes),
         clipped(error, ERROR_LENGTH)
     )
@@ -193,8 +196,8 @@ fn ready(
         PoolPhase::Deleting => ConditionUpdate::new(READY, false, "Deleting", deleting_text(seen, plan, departed)),
         PoolPhase::Overlap(older) => {
             let text = format!(
-                "{older} is older and has addresses of this pool, so this pool assigns no blocks. Delete {older}, edit one of the two, or \
-                 annotate both with {}=true.",
+                "{older} is older and has addresses of this pool, so this pool assigns no blocks. Delete {older}, or edit one of the two. If \
+                 their L2 networks are separate, annotate both with {}=true {RISK}.",
                 ipam_core::overlap::ALLOW_OVERLAP_ANNOTATION
             );
             ConditionUpdate::new(READY, false, "Overlap", text)
@@ -241,8 +244,8 @@ fn stale_text(outdated: &[String]) -> String {
 
 fn stale_step() -> String {
     format!(
-        "free a block, delete the pods there while the node is cordoned: kubectl annotate node NODE {CORDON}=true; afterwards: kubectl \
-         annotate node NODE {CORDON}-"
+        "free a block, delete the pods there while the node is cordoned, which stops all pools on it: kubectl annotate node NODE \
+         {CORDON}=true; afterwards: kubectl annotate node NODE {CORDON}-"
     )
 }
 
@@ -260,7 +263,7 @@ fn gateways_step(seen: &DecisionInput<'_>) -> String {
 
 fn releasing_text(seen: &DecisionInput<'_>, departed: &[String]) -> String {
     let by_time = match seen.grace {
-        Some(grace) => format!(", or when the leader has seen its Node missing for {}", span(grace)),
+        Some(grace) => format!(", or at the earliest {} after its Node was deleted", span(grace)),
         None => String::new(),
     };
     format!(
@@ -342,7 +345,7 @@ fn allocation_paused(seen: &DecisionInput<'_>, outlook: &PoolPhase) -> Condition
     update(true, AWAITING_REPORTS, text)
 }
 
-fn counted_list(nodes: &[String]) -> String {
+pub(super) fn counted_list(nodes: &[String]) -> String {
     match nodes.len() {
         0 => "no node".to_owned(),
         1 => format!("node {}", bounded_list(nodes, ", ")),

@@ -25,7 +25,7 @@ use crate::cluster_cache::{IpamNodes, Leaving};
 use crate::node_absence::NodeAbsences;
 use crate::pool::{PoolRecord, StatusRecord, Summary};
 use condition_merge::{ConditionUpdate, ERROR_BYTES, bounded, clipped, merge, stands};
-use condition_updates::{PoolPhase, Problems};
+use condition_updates::{PoolPhase, Problems, counted_list};
 use releases::Releases;
 
 pub use unavailable_addresses::UnavailableAddresses;
@@ -349,7 +349,8 @@ fn conclude(
     decision.patch = patch(seen, outlook, &plan, news);
     if let Some(MetadataPatch::Force(named)) = &decision.patch {
         let left_out = forced(seen, outlook, &plan).len().saturating_sub(named.len());
-        decision.patch_notes = names_left_out(left_out).into_iter().collect();
+        let ended = names_ended(&seen.pool.life.force_release, named);
+        decision.patch_notes = names_left_out(left_out).into_iter().chain(ended).collect();
     }
     if news != status::StatusChange::Nothing && !decision.counts_deferred {
         decision.status = Some(status);
@@ -418,6 +419,17 @@ fn fitting(named: BTreeSet<String>) -> BTreeSet<String> {
         bytes <= FORCED_BYTES
     };
     named.into_iter().take_while(fits).collect()
+}
+
+/// The answer to a force-release of the nodes that the annotation has named `before`, and does not name any more.
+fn names_ended(before: &BTreeSet<String>, named: &BTreeSet<String>) -> Option<PoolEvent> {
+    let is_over = |name: &&String| *name != "*" || named.is_empty();
+    let ended: Vec<String> = before.difference(named).filter(is_over).cloned().collect();
+    let text = format!(
+        "Nothing of this pool is left to release for {}. So the operator removes what the annotation force-release says of that.",
+        counted_list(&ended).replace("node *", "all nodes")
+    );
+    (!ended.is_empty()).then(|| PoolEvent::normal("ForcedReleaseEnded", &text))
 }
 
 /// The answer to a force-release of so many more nodes than fit into an annotation.

@@ -456,8 +456,8 @@ fn a_block_that_the_spec_no_longer_has_is_kept_until_the_agent_says_that_it_rele
     let ready = condition(&edited.status, READY);
     assert_eq!((ready.status.as_str(), ready.reason.as_str()), ("False", "EditDeferred"));
     assert!(ready.message.contains("node n1 (not reported)"), "{}", ready.message);
-    let way_out = "while the node is cordoned: kubectl annotate node NODE nv-ipam.nvidia.com/cordon=true; afterwards: kubectl annotate node NODE \
-                   nv-ipam.nvidia.com/cordon-";
+    let way_out = "while the node is cordoned, which stops all pools on it: kubectl annotate node NODE nv-ipam.nvidia.com/cordon=true; \
+                   afterwards: kubectl annotate node NODE nv-ipam.nvidia.com/cordon-";
     for kind in [READY, DEGRADED] {
         let message = &condition(&edited.status, kind).message;
         assert!(message.ends_with(way_out), "{message}");
@@ -519,6 +519,19 @@ fn messages_stay_bounded_however_many_nodes_there_are() {
 }
 
 #[test]
+fn a_problem_of_a_pool_hides_no_other() {
+    let (mut scene, record) = served(&["n1", "n2", "n3"]);
+    scene.write_errors.insert("n2".into(), "forbidden".into());
+    let resized = IP_SPEC.replace(":4", ":8");
+    let edited = PoolRecord { status: record.status, ..pool(&resized, 2, &json!({})) };
+    let status = scene.decide(&edited).status.unwrap();
+    let degraded = condition(&status, DEGRADED);
+    assert_eq!(degraded.reason, "NodesNotUpdated");
+    let texts = ["IPAMNodes of node n2 cannot be written", "Blocks of an earlier spec are in use on 3 nodes"];
+    assert!(texts.iter().all(|text| degraded.message.contains(text)), "{}", degraded.message);
+}
+
+#[test]
 fn ipam_nodes_that_cannot_be_written_degrade_the_pool() {
     let (mut scene, record) = served(&["n1", "n2", "n3"]);
     scene.write_errors.insert("n2".into(), "admission webhook denied the request".into());
@@ -527,7 +540,7 @@ fn ipam_nodes_that_cannot_be_written_degrade_the_pool() {
     assert_eq!((degraded.status.as_str(), degraded.reason.as_str()), ("True", "NodesNotUpdated"));
     assert_eq!(
         degraded.message,
-        "The IPAMNodes of node n2 cannot be written, so their agents do not know their blocks of this pool. The operator tries again. \
+        "The IPAMNodes of node n2 cannot be written, so their agents may not know the last change of their blocks. The operator tries again. \
          Last error: admission webhook denied the request"
     );
     assert_eq!(decision.notes, [PoolEvent::warning("NodesNotUpdated", &degraded.message)]);

@@ -7,6 +7,8 @@
 use std::time::{Duration, Instant};
 
 const MINUTE: Duration = Duration::from_mins(1);
+/// By so much, statuses that a user waits for delay counts alone. Without a limit, hours of an upgrade would delay them by hours.
+const MOST_DELAY: Duration = Duration::from_secs(10);
 
 /// The bytes that may be written.
 #[derive(Clone, Debug)]
@@ -47,12 +49,21 @@ impl Budget {
         self.counts.ready_at(now).max(self.urgent.ready_at(now))
     }
 
-    /// Takes the bytes of a status write from the share of counts, because every status has counts. Returns when counts alone may be
-    /// written.
+    /// Takes the bytes of a status in which only counts are new. Returns when it may be written.
     pub(super) fn take_counts(&mut self, bytes: u64, now: Instant) -> Instant {
         let turn = self.counts_at(now);
         self.counts.take(bytes, now);
         turn
+    }
+
+    /// Takes the bytes of a status that a user waits for from the share of counts, too, because it also has counts. So counts alone wait
+    /// longer, by [`MOST_DELAY`] at most.
+    pub(super) fn carry_counts(&mut self, bytes: u64, now: Instant) {
+        let latest = now + MOST_DELAY;
+        if self.counts.ready_at(now) < latest {
+            self.counts.take(bytes, now);
+            self.counts.be_ready_by(latest);
+        }
     }
 }
 
@@ -74,6 +85,12 @@ impl Bucket {
         now + full_at.saturating_duration_since(now + self.time_for(self.most))
     }
 
+    /// Has a byte at this time.
+    fn be_ready_by(&mut self, latest: Instant) {
+        let full_at = latest + self.time_for(self.most);
+        self.full_at = self.full_at.map(|at| at.min(full_at));
+    }
+
     fn take(&mut self, bytes: u64, now: Instant) {
         let from = self.full_at.filter(|full_at| *full_at > now).unwrap_or(now);
         self.full_at = Some(from + self.time_for(bytes));
@@ -86,6 +103,17 @@ mod tests {
 
     /// The status of a pool with 5,000 nodes.
     const STATUS: u64 = 390_000;
+
+    #[test]
+    fn hours_of_statuses_for_users_delay_counts_by_seconds() {
+        let (mut now, mut budget) = (Instant::now(), Budget::new(36_000_000));
+        for _ in 0..10_000 {
+            now = budget.take_turn(STATUS, now).max(now);
+            budget.carry_counts(STATUS, now);
+        }
+        let wait = budget.take_counts(STATUS, now) - now;
+        assert!(wait <= MOST_DELAY && wait > MOST_DELAY / 2, "{wait:?}");
+    }
 
     #[test]
     fn a_lone_write_waits_for_nothing() {

@@ -10,7 +10,7 @@ use super::timing::Backoff;
 #[derive(Clone, PartialEq, Eq, Debug, Default)]
 pub(super) struct NodeQueue {
     nodes: BTreeMap<String, Work>,
-    /// The times of [`Work::later`] and [`Work::again`].
+    /// The times of [`Work::later`], [`Work::again`] and [`Work::at_latest`].
     later: BTreeSet<(Instant, String)>,
     /// Nodes that were woken since [`NodeQueue::take_woken`].
     woken: BTreeSet<String>,
@@ -27,6 +27,8 @@ struct Work {
     later: Option<Instant>,
     /// When the last write, which failed, is retried.
     again: Option<Instant>,
+    /// When the node is due, unless it is woken before.
+    at_latest: Option<Instant>,
     /// The writes that failed in a row.
     failures: Option<Failures>,
     /// `Some` while a write is under way: whether the IPAMNode may have been deleted since the write began.
@@ -53,9 +55,13 @@ impl Work {
         self.is_ready || self.again.is_some() || self.writing.is_some()
     }
 
+    fn times(&self) -> [Option<Instant>; 3] {
+        [self.later, self.again, self.at_latest]
+    }
+
     /// Makes the work ready whose time has come.
     fn promote(&mut self, now: Instant) {
-        for time in [&mut self.later, &mut self.again] {
+        for time in [&mut self.later, &mut self.again, &mut self.at_latest] {
             if time.is_some_and(|at| at <= now) {
                 (*time, self.is_ready) = (None, true);
             }
@@ -77,15 +83,15 @@ pub(super) enum Turn {
 impl NodeQueue {
     fn edit<T>(&mut self, node: &str, change: impl FnOnce(&mut Work) -> T) -> T {
         let work = self.nodes.entry(node.to_owned()).or_default();
-        let before = (work.is_active(), work.later, work.again);
+        let (was_active, before) = (work.is_active(), work.times());
         let result = change(work);
-        let after = (work.is_active(), work.later, work.again);
-        self.active = self.active - usize::from(before.0) + usize::from(after.0);
-        for (was, is) in [(before.1, after.1), (before.2, after.2)] {
-            if was != is {
-                was.map(|at| self.later.remove(&(at, node.to_owned())));
-                is.map(|at| self.later.insert((at, node.to_owned())));
+        let (is_active, after) = (work.is_active(), work.times());
+        self.active = self.active - usize::from(was_active) + usize::from(is_active);
+        if before != after {
+            for at in before.into_iter().flatten() {
+                self.later.remove(&(at, node.to_owned()));
             }
+            self.later.extend(after.into_iter().flatten().map(|at| (at, node.to_owned())));
         }
         if *work == Work::default() {
             self.nodes.remove(node);
@@ -105,6 +111,12 @@ impl NodeQueue {
         self.woken.insert(node.to_owned());
     }
 
+    /// Makes the node due at `at`, unless it is woken before.
+    pub(super) fn push_at_latest(&mut self, node: &str, at: Instant) {
+        self.edit(node, |work| work.at_latest = Some(at));
+        self.woken.insert(node.to_owned());
+    }
+
     /// Returns when the node is due. After [`Turn::Now`] it is no longer due.
     pub(super) fn take(&mut self, node: &str, now: Instant) -> Turn {
         self.edit(node, |work| {
@@ -114,11 +126,11 @@ impl NodeQueue {
             }
             let until = work.failures.as_ref().map(|failures| failures.until).filter(|until| *until > now);
             if work.is_ready && until.is_none() {
-                work.is_ready = false;
+                (work.is_ready, work.at_latest) = (false, None);
                 return Turn::Now;
             }
             let ready = until.filter(|_| work.is_ready);
-            [ready, work.later, work.again].into_iter().flatten().min().map_or(Turn::None, Turn::At)
+            work.times().into_iter().chain([ready]).flatten().min().map_or(Turn::None, Turn::At)
         })
     }
 

@@ -1,7 +1,7 @@
 //! IPAMNodes: the spec of each, when it is written, and what is known of it while a write is under way.
 //!
-//! While a status write under way may change the node's entry of the pool, the node waits for the answer. After a write whose outcome is
-//! unknown, this entry stays as it is, and those of other pools are written.
+//! While a status write may change the node's entry of the pool, the entry stays as it is. The node waits for the answer for some
+//! seconds. Then, and after a write whose outcome is unknown, the entries of other pools are written.
 
 use std::collections::BTreeSet;
 use std::time::Instant;
@@ -25,8 +25,9 @@ impl Reconciler {
                 Turn::At(at) => return Step::Wait(at),
                 Turn::None => return Step::Done,
             }
-            if self.waits_for_a_status(node) {
-                return Step::Done;
+            if let Some(until) = self.waits_for_a_status(node, now) {
+                self.queue.push_at_latest(node, until);
+                return Step::Wait(until);
             }
             self.note_orphans(node, now);
             self.note_gone(node, now);
@@ -54,11 +55,11 @@ impl Reconciler {
         }
     }
 
-    /// Whether a status write under way changes the node's part of a pool. The node returns to the queue with its answer. So a node
-    /// that joins two pools also gets both blocks in one write.
-    fn waits_for_a_status(&mut self, node: &str) -> bool {
+    /// Returns until when the node waits for a status write under way that changes its part of a pool, so that a node which joins two
+    /// pools gets both blocks in one write. The node returns to the queue with the answer.
+    fn waits_for_a_status(&mut self, node: &str, now: Instant) -> Option<Instant> {
         let known = self.ipam_nodes.get(node);
-        self.pools.values_mut().any(|task| task.holds_up(node, known))
+        self.pools.values_mut().find_map(|task| task.holds_up(node, known, now))
     }
 
     /// Returns the pools of which the node's entry stays as it is. The node returns to the queue once their status is known.

@@ -18,6 +18,8 @@ use crate::pool::{PoolRecord, StatusRecord};
 pub(super) const COUNTS_EVERY: Duration = Duration::from_secs(10);
 /// The same during [`LIVELY`].
 const COUNTS_WHILE_LIVELY: Duration = Duration::from_secs(1);
+/// For so long after a status write began, nodes wait for its answer before anything is written for them.
+pub(super) const HELD: Duration = Duration::from_secs(5);
 /// For this long after everything was listed, counts are written more often: the reports from an outage arrive within seconds of
 /// one another.
 pub(super) const LIVELY: Duration = Duration::from_secs(15);
@@ -67,7 +69,7 @@ pub(super) struct Call {
     pub(super) patch: Option<MetadataPatch>,
     pub(super) applies: Option<Applied>,
     pub(super) notes: Vec<PoolEvent>,
-    /// Nodes that wait for the outcome.
+    /// Nodes that wait for the outcome, or whose entries stay as they are until then.
     pub(super) held: BTreeSet<String>,
 }
 
@@ -260,22 +262,21 @@ impl PoolTask {
         self.doubt.take().map(|doubt| doubt.held).unwrap_or_default()
     }
 
-    /// Whether a status write under way changes the node's part of the pool. If so, the node returns to the queue with its answer.
-    pub(super) fn holds_up(&mut self, node: &str, known: Option<&IpamNodeRecord>) -> bool {
-        let plan = self.call.as_ref().and_then(|call| call.applies.as_ref());
-        let is_held = plan.is_some_and(|plan| self.is_changed_by(plan, node, known));
-        if let Some(call) = self.call.as_mut().filter(|_| is_held) {
-            call.held.insert(node.to_owned());
-        }
-        is_held
+    /// Returns until when the node waits for the answer to a status write under way, if that changes the node's part of the pool.
+    pub(super) fn holds_up(&mut self, node: &str, known: Option<&IpamNodeRecord>, now: Instant) -> Option<Instant> {
+        let until = self.call.as_ref()?.began + HELD;
+        (now < until && self.doubt.is_none() && self.keeps_entry(node, known)).then_some(until)
     }
 
-    /// Whether a status write whose outcome is unknown changes the node's part of the pool. If so, the node's entry stays as it is, and
-    /// the node returns to the queue once the outcome is known.
+    /// Whether a status write that is under way, or whose outcome is unknown, changes the node's part of the pool. If so, the node's entry
+    /// stays as it is, and the node returns to the queue once the outcome is known.
     pub(super) fn keeps_entry(&mut self, node: &str, known: Option<&IpamNodeRecord>) -> bool {
-        let is_kept = self.doubt.as_ref().is_some_and(|doubt| self.is_changed_by(&doubt.plan, node, known));
-        if let Some(doubt) = self.doubt.as_mut().filter(|_| is_kept) {
-            doubt.held.insert(node.to_owned());
+        let sent = || self.call.as_ref().and_then(|call| call.applies.as_ref());
+        let plan = self.doubt.as_ref().map(|doubt| &doubt.plan).or_else(sent);
+        let is_kept = plan.is_some_and(|plan| self.is_changed_by(plan, node, known));
+        let held = self.doubt.as_mut().map(|doubt| &mut doubt.held).or(self.call.as_mut().map(|call| &mut call.held));
+        if let Some(held) = held.filter(|_| is_kept) {
+            held.insert(node.to_owned());
         }
         is_kept
     }

@@ -108,11 +108,14 @@ impl Reconciler {
         } else if let Some(status) = decision.status {
             let sent = status.clone();
             let bytes = status.bytes(key.kind);
-            if task.counts_turn.take().is_none() {
-                self.budget.take_counts(bytes, now);
-            }
+            let has_taken = task.counts_turn.take().is_some();
             if !decision.only_counts {
                 task.turn = None;
+            }
+            match (has_taken, decision.only_counts) {
+                (true, _) => {}
+                (false, true) => drop(self.budget.take_counts(bytes, now)),
+                (false, false) => self.budget.carry_counts(bytes, now),
             }
             if !status.has_blocks_of(&task.record.status) {
                 self.changed_pools.insert(key.clone());

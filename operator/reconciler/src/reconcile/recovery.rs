@@ -345,7 +345,9 @@ impl Reconciler {
         }
         let reserved = self.recovery.reserved.by_node.keys();
         // An earlier report also proves nothing if its Node is missing.
+        let may_have_agent = |node: &String| !self.nodes.contains(node) || self.runs_agent(node);
         let with_blocks = self.ipam_nodes.all().iter().filter(|(_, known)| has_blocks(known)).map(|(node, _)| node);
+        let with_blocks = with_blocks.filter(|node| may_have_agent(node));
         let nodes = self.recovery.pausing.iter().chain(self.recovery.awaited.keys()).chain(reserved).chain(with_blocks);
         let nodes: BTreeSet<String> = nodes.cloned().collect();
         self.recovery.awaited.clear();

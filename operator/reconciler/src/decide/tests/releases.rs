@@ -497,7 +497,7 @@ fn a_pool_in_the_way_of_which_an_older_one_stands_serves_nobody_and_heals() {
 #[test]
 fn the_grace_is_said_as_it_was_set() {
     for (seconds, said) in
-        [(24 * 3600, "missing for 24 h."), (90 * 60, "missing for 90 min."), (45, "missing for 45 s.")]
+        [(24 * 3600, "earliest 24 h after"), (90 * 60, "earliest 90 min after"), (45, "earliest 45 s after")]
     {
         let (mut scene, record) = departed();
         (scene.grace, scene.second) = (Some(Duration::from_secs(seconds)), 1);
@@ -526,6 +526,18 @@ fn a_force_released_node_gets_another_block_once_its_name_is_gone() {
     assert_eq!(decision.patch, Some(MetadataPatch::Force(BTreeSet::new())));
     record.life.force_release.clear();
     assert!(has_block(&scene.decide(&record)));
+}
+
+#[test]
+fn a_forced_name_that_releases_nothing_is_answered() {
+    let (scene, mut record) = served(&["n1", "n2"]);
+    for (named, said) in [(&["n22", "n3"][..], "for 2 nodes: n22, n3."), (&["*"], "for all nodes.")] {
+        record.life.force_release = named.iter().map(|&name| name.to_owned()).collect();
+        let decision = scene.decide(&record);
+        assert_eq!(decision.patch, Some(MetadataPatch::Force(BTreeSet::new())));
+        let [answer] = &decision.patch_notes[..] else { panic!("{:?}", decision.patch_notes) };
+        assert!(answer.reason == "ForcedReleaseEnded" && answer.text.contains(said), "{answer:?}");
+    }
 }
 
 #[test]

@@ -210,6 +210,25 @@ fn a_node_that_runs_no_agent_is_not_awaited() {
 }
 
 #[test]
+fn a_deleted_pool_awaits_no_node_without_an_agent() {
+    let (pool, ipam_nodes) = left_behind(&["n1", "n2"]);
+    let mut world = World::empty();
+    world.has_agents = false;
+    world.reconciler.settings.agent_nodes = [("os".to_owned(), "linux".to_owned())].into();
+    world.lease = AllocationState::Recovering;
+    let state = LeaseState { allocation: AllocationState::Recovering, ..LeaseState::default() };
+    world.reconciler.lead(state, world.now);
+    world.list(&["n1", "n2"], &[pool], ipam_nodes);
+    world.settle();
+    assert_eq!(awaited(&world), [""; 0], "neither node runs an agent");
+    let mut deleted = pool_object("blue", 900, 1, SPEC, &status_json(&world.status()));
+    deleted.metadata.deletion_timestamp = leaving_since();
+    world.tell(Observed::Pool(PoolKind::IpPool, Event::Apply(deleted)));
+    world.settle();
+    assert!(world.status().releasing.is_empty(), "{:?}", world.status().releasing);
+}
+
+#[test]
 fn the_earlier_report_of_a_missing_node_releases_nothing() {
     let mut world = found_after_a_restore(&["n1"]);
     world.settle();

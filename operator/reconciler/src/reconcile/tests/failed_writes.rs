@@ -69,6 +69,30 @@ fn a_failed_status_delays_no_entry_of_other_pools() {
 }
 
 #[test]
+fn a_slow_answer_delays_other_pools_by_seconds() {
+    let mut world = world_of_two_pools();
+    world.node_joins("n2");
+    // The API server does not answer the status of green.
+    let mut pending = Vec::new();
+    for time in [Duration::from_millis(500), pool_task::HELD - Duration::from_millis(1)] {
+        for call in world.calls_after(time) {
+            match &call {
+                Command::WriteStatus { pool, .. } if pool.key.name == "green" => pending.push(call),
+                _ => world.succeed(call),
+            }
+        }
+    }
+    assert!(world.reconciler.ipam_nodes.get("n2").is_none(), "both pools in one write");
+    let create = only(world.calls_after(Duration::from_millis(1)));
+    world.succeed(create);
+    let update = only(world.poll());
+    assert_eq!(entries(std::slice::from_ref(&update)), [("blue", BlockState::Active)]);
+    world.succeed(update);
+    world.succeed(only(pending));
+    assert_eq!(entries(&world.poll()), [("blue", BlockState::Active), ("green", BlockState::Active)]);
+}
+
+#[test]
 fn an_entry_gets_no_grant_while_a_failed_status_may_free_its_block() {
     let mut world = world_of_two_pools();
     world.tell(n1_cordoned(true));

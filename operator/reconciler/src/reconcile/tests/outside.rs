@@ -39,7 +39,8 @@ fn what_a_node_holds_outside_its_block_is_given_to_nobody_else() {
 #[test]
 fn node_gets_the_free_block_that_its_pods_use() {
     let ipam_nodes = vec![
-        told("n2", 50, None, &[("192.168.0.10", "192.168.0.10")]),
+        // Most of its addresses are in the later of two free blocks.
+        told("n2", 50, None, &[("192.168.0.6", "192.168.0.6"), ("192.168.0.10", "192.168.0.11")]),
         // Both use addresses of one block, so none has it.
         told("n3", 51, None, &[("192.168.0.17", "192.168.0.17")]),
         told("n4", 52, None, &[("192.168.0.18", "192.168.0.18")]),
@@ -47,7 +48,8 @@ fn node_gets_the_free_block_that_its_pods_use() {
     let mut world = World::new(&["n1", "n2", "n3", "n4"], &[blue()], ipam_nodes);
     world.settle();
     let given: Vec<_> = status(&world, "blue").allocations.into_iter().map(|claim| claim.range.first()).collect();
-    let wanted = ["192.168.0.1", "192.168.0.9", "192.168.0.5", "192.168.0.13"].map(|first| range(first, first).first());
+    let wanted =
+        ["192.168.0.1", "192.168.0.9", "192.168.0.13", "192.168.0.21"].map(|first| range(first, first).first());
     assert_eq!(given, wanted);
 }
 
