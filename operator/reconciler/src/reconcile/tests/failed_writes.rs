@@ -74,7 +74,7 @@ fn a_slow_answer_delays_other_pools_by_seconds() {
     world.node_joins("n2");
     // The API server does not answer the status of green.
     let mut pending = Vec::new();
-    for time in [Duration::from_millis(500), pool_task::HELD - Duration::from_millis(1)] {
+    for time in [Duration::from_millis(500), pool_task::HELD.saturating_sub(Duration::from_millis(1))] {
         for call in world.calls_after(time) {
             match &call {
                 Command::WriteStatus { pool, .. } if pool.key.name == "green" => pending.push(call),
