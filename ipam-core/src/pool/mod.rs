@@ -214,6 +214,11 @@ impl Pool {
         is_allowed.then_some(index)
     }
 
+    /// The static block of the node, if the spec has one.
+    pub fn static_block(&self, node: &str) -> Option<Block> {
+        self.block(self.static_index(node)?)
+    }
+
     /// The block with this address, if it can be assigned to any node.
     pub fn block_around(&self, addr: IpAddr) -> Option<Block> {
         let index = self.grid.index_at(number(addr)).filter(|_| self.network.contains(addr))?;

@@ -305,10 +305,8 @@ fn exhausted(seen: &DecisionInput<'_>, outlook: &PoolPhase, plan: &Plan) -> Cond
         return ConditionUpdate::new(EXHAUSTED, true, "StatusFull", text);
     }
     if plan.blocks_free > 0 {
-        let text = format!(
-            "{without_block}, because its static prefix is in use on another node or by another pool. Drain that node: the operator's log \
-             names it."
-        );
+        let holders = bounded_list(&static_holders(seen, plan), "; ");
+        let text = format!("{without_block}, because its static prefix is in use elsewhere: {holders}. Drain that node.");
         return ConditionUpdate::new(EXHAUSTED, true, exhausted_reason(key.kind), text);
     }
     let network = if key.kind == PoolKind::IpPool { "subnet" } else { "cidr" };
@@ -317,6 +315,17 @@ fn exhausted(seen: &DecisionInput<'_>, outlook: &PoolPhase, plan: &Plan) -> Cond
     let text =
         format!("{without_block}, because no block is free. Enlarge spec.{network}, or select fewer nodes{wait}.");
     ConditionUpdate::new(EXHAUSTED, true, exhausted_reason(key.kind), text)
+}
+
+/// For nodes without a block, what has addresses of their static blocks.
+fn static_holders(seen: &DecisionInput<'_>, plan: &Plan) -> Vec<String> {
+    let Ok(pool) = &seen.pool.spec else { return Vec::new() };
+    let holder = |node: &String| {
+        let range = pool.static_block(node)?.range;
+        let fact = seen.occupancy.overlapping(&range).find(|fact| *fact.node != **node)?;
+        Some(format!("{node} waits for node {} of {}", fact.node, fact.pool))
+    };
+    plan.unserved.iter().filter_map(holder).collect()
 }
 
 /// The reason while new blocks wait for reports.

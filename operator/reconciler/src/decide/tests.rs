@@ -316,7 +316,8 @@ fn a_node_whose_static_prefix_is_in_use_is_not_told_to_enlarge_the_pool() {
     let exhausted = condition(&status, EXHAUSTED);
     assert_eq!((exhausted.status.as_str(), exhausted.reason.as_str()), ("True", "NoFreePrefixes"));
     let message = &exhausted.message;
-    assert!(message.contains("(n2)") && message.contains("static prefix") && !message.contains("Enlarge"), "{message}");
+    let holder = "its static prefix is in use elsewhere: n2 waits for node n1 of CIDRPool \"pool-1\". Drain that node.";
+    assert!(message.contains("(n2)") && message.contains(holder) && !message.contains("Enlarge"), "{message}");
 }
 
 #[test]

@@ -26,6 +26,9 @@ use crate::allocation_state::AllocationState;
 use crate::cluster_cache::key_of;
 use crate::ipam_node::{IpamNodeRecord, claim_of};
 
+/// So many nodes the log names that have not answered when the wait for reports ends.
+const NAMED: usize = 20;
+
 /// How long new blocks wait for reports if records exist and may be from an earlier time.
 pub(super) const PAUSE: Duration = Duration::from_mins(2);
 
@@ -512,8 +515,10 @@ impl Reconciler {
     /// Ends the pause when its time has come.
     pub(super) fn end_pause(&mut self, now: Instant) {
         if self.recovery.pause_ends().is_some_and(|end| end <= now) {
+            let nodes: Vec<&str> = self.recovery.awaited.keys().take(NAMED).map(String::as_str).collect();
             tracing::warn!(
                 nodes = self.recovery.awaited.len(),
+                first = nodes.join(" "),
                 "blocks are assigned again, though these nodes have not reported"
             );
             self.recovery.pause = Pause::None;
