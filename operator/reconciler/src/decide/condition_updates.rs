@@ -306,7 +306,8 @@ fn exhausted(seen: &DecisionInput<'_>, outlook: &PoolPhase, plan: &Plan) -> Cond
     }
     if plan.blocks_free > 0 {
         let holders = bounded_list(&static_holders(seen, plan), "; ");
-        let text = format!("{without_block}, because its static prefix is in use elsewhere: {holders}. Drain that node.");
+        let text =
+            format!("{without_block}, because its static prefix is in use elsewhere: {holders}. Drain that node.");
         return ConditionUpdate::new(EXHAUSTED, true, exhausted_reason(key.kind), text);
     }
     let network = if key.kind == PoolKind::IpPool { "subnet" } else { "cidr" };

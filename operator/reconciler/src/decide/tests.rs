@@ -316,7 +316,7 @@ fn a_node_whose_static_prefix_is_in_use_is_not_told_to_enlarge_the_pool() {
     let exhausted = condition(&status, EXHAUSTED);
     assert_eq!((exhausted.status.as_str(), exhausted.reason.as_str()), ("True", "NoFreePrefixes"));
     let message = &exhausted.message;
-    let holder = "its static prefix is in use elsewhere: n2 waits for node n1 of CIDRPool \"pool-1\". Drain that node.";
+    let holder = "its static prefix is in use elsewhere: n2 waits for node n1 of CIDRPool \"blue\". Drain that node.";
     assert!(message.contains("(n2)") && message.contains(holder) && !message.contains("Enlarge"), "{message}");
 }
 
