@@ -119,6 +119,8 @@ fn a_refused_status_is_tried_less_often_until_it_is_written() {
         }
         stage.api.merge_status(IPAMNODES, &first, &status).unwrap();
     });
+    let said = stage.api.await_event("p", "PoolNotUpdated");
+    assert!(said.contains(WHY), "{said}");
     let of_q = [(first.as_str(), "10.9.1.1-10.9.1.4"), (second.as_str(), "10.9.1.5-10.9.1.8")];
     stage.api.await_blocks(IPPOOLS, "q", &of_q);
     assert_eq!(stage.api.blocks(IPPOOLS, "p").len(), 1);
@@ -141,6 +143,20 @@ fn a_refused_status_delays_no_block_of_another_pool() {
     stage.api.await_blocks(IPPOOLS, "q", &[(&newcomer, "10.9.4.1-10.9.4.4")]);
     // The agent learns of its block of q, although that of p cannot be recorded.
     stage.api.await_ipam_node(&newcomer, 1);
+}
+
+#[test]
+fn a_pool_whose_finalizer_is_refused_has_an_event() {
+    let stage = Stage::set("unsealed");
+    stage.api.create(IPPOOLS, "p", &stage.for_us(json!({"subnet": "10.9.5.0/24", "perNodeBlockSize": 4})));
+    stage.api.await_condition(IPPOOLS, "p", ("Ready", "True", "Valid"));
+    let policy = Refusal::of(&stage, IPPOOLS, "p");
+    let node = stage.join("a");
+    let said = stage.api.await_event("p", "PoolNotUpdated");
+    assert!(said.contains(WHY), "{said}");
+    assert!(stage.api.blocks(IPPOOLS, "p").is_empty(), "a pool without the finalizer assigns no block");
+    drop(policy);
+    stage.api.await_blocks(IPPOOLS, "p", &[(&node, "10.9.5.1-10.9.5.4")]);
 }
 
 /// The condition Degraded of a pool.

@@ -173,6 +173,12 @@ fn a_node_without_agent_delays_nothing_after_an_outage() {
     }
     site.await_answer("node-1");
     ensure_apart(&[&before, &site.pod(0, "after")], &[]);
+    site.api().delete(IPPOOLS, "q");
+    eventually_blocking("q is gone", SOON, || match site.api().find(IPPOOLS, "q") {
+        None => Ok(()),
+        Some(object) => Err(object["status"]["releasing"].to_string()),
+    })
+    .unwrap();
 }
 
 /// Two pools of a site whose definitions go and come back.

@@ -65,10 +65,12 @@ pub(super) fn by_use(pool: &Pool, seen: &DecisionInput<'_>, claims: &[Claim]) ->
     for fact in facts.filter(|fact| !named.contains(&*fact.node) && pool.gateway() != Some(fact.range.first())) {
         let Some(block) = pool.block_around(fact.range.first()) else { continue };
         let blocks = found.entry(&fact.node).or_default();
+        // A run of addresses may continue in the next blocks.
+        let inside = fact.range.intersection(&block.range).map_or(0, |range| range.size());
         if let Some((used, _)) = blocks.iter_mut().find(|(_, known)| known.range == block.range) {
-            *used += fact.range.size();
+            *used += inside;
         } else if is_free(fact, &block) {
-            blocks.push((fact.range.size(), block));
+            blocks.push((inside, block));
         }
     }
     let is_served = |node: &&NodeRef<'_>| {

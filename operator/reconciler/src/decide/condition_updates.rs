@@ -92,6 +92,18 @@ fn not_written_text(unwritten: &[(String, String)]) -> String {
     )
 }
 
+impl PoolEvent {
+    /// The event about a pool that cannot be written, which no condition can show.
+    pub(crate) fn not_written(error: &str) -> Self {
+        let text = format!(
+            "The operator cannot write this pool, so nodes may get no block of it, and its status may be old. The operator tries again. Check \
+             its rights and the admission webhooks. Last error: {}",
+            clipped(error, ERROR_LENGTH)
+        );
+        Self::warning("PoolNotUpdated", &text)
+    }
+}
+
 /// The reason while IPAMNodes cannot be created.
 const REFUSED: &str = "IPAMNodesRefused";
 

@@ -16,7 +16,7 @@ use crate::pool::{Release, StatusRecord, Summary};
 pub(super) enum StatusChange {
     /// It does not differ.
     Nothing,
-    /// Only in the number of addresses in use, and in messages.
+    /// Only in messages, in the number of addresses in use, and in the number of blocks that are free of them.
     CountsOnly,
     /// In the summary, but not in which node has which block.
     Words,
@@ -64,12 +64,13 @@ fn same(old: &[Claim], new: &[Claim]) -> bool {
     old.len() == new.len() && old.iter().zip(new).all(alike)
 }
 
-/// A summary without what changes with every address: messages, and the number of addresses in use.
+/// A summary without what addresses in use change: messages, their number, and the number of blocks that are free of them.
 fn countless(summary: &Summary) -> Summary {
     let silent = |condition: &Condition| Condition { message: String::new(), ..condition.clone() };
     Summary {
         conditions: summary.conditions.iter().map(silent).collect(),
         addresses: summary.addresses.map(|counts| AddressCounts { used: 0, ..counts }),
+        blocks: summary.blocks.map(|counts| BlockCounts { free: 0, ..counts }),
         ..summary.clone()
     }
 }

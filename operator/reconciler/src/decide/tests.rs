@@ -502,6 +502,19 @@ fn used_addresses_are_summed_and_written_alone_only_when_it_is_time() {
 }
 
 #[test]
+fn addresses_in_a_free_block_are_written_when_it_is_time() {
+    let (mut scene, record) = served(&["n1"]);
+    scene.report("n1", 1);
+    let stray = ipam_crds::AddressRange { start_ip: "192.168.0.9".to_owned(), end_ip: "192.168.0.9".to_owned() };
+    scene.ipam_nodes.get_mut("n1").unwrap().reports[0].held = vec![stray];
+    scene.counts_wait = true;
+    assert!(scene.decide(&record).counts_deferred);
+    scene.counts_wait = false;
+    let free = |status: &StatusRecord| status.summary.blocks.unwrap().free;
+    assert_eq!(free(&record.status) - free(&scene.decide(&record).status.unwrap()), 1);
+}
+
+#[test]
 fn counts_stop_at_the_largest_number_the_api_can_say() {
     let spec = r#"{"cidr":"fd00::/8","perNodeNetworkPrefix":100}"#;
     let status = Scene::of(&["n1"]).decide(&pool_of(PoolKind::CidrPool, spec, 1, &json!({}))).status.unwrap();

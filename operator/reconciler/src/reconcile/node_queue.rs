@@ -4,7 +4,7 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::time::Instant;
 
-use super::timing::Backoff;
+use super::timing::{Backoff, LASTING};
 
 /// The queue. A node is in it once, however often it is pushed.
 #[derive(Clone, PartialEq, Eq, Debug, Default)]
@@ -46,9 +46,6 @@ struct Failures {
     /// The last of these errors.
     error: String,
 }
-
-/// From this many errors in a row on, the pools of the node show the error.
-const LASTING: u32 = 3;
 
 impl Work {
     fn is_active(&self) -> bool {
@@ -209,7 +206,7 @@ impl NodeQueue {
         self.woken.insert(node.to_owned());
     }
 
-    /// The error of the last write, if writes of the node have failed for a while.
+    /// The error of the last write, after [`LASTING`] errors in a row.
     pub(super) fn lasting_error(&self, node: &str) -> Option<&str> {
         let failures = self.nodes.get(node)?.failures.as_ref()?;
         (failures.errors >= LASTING).then_some(failures.error.as_str())

@@ -156,7 +156,7 @@ impl Reconciler {
             // The version is not the one of the decision. An event of the watch follows.
             Ok(_) => task.due.by(now + task.backoff.pause()),
             Err(error) => {
-                let pause = task.backoff.pause();
+                let (pause, writes) = (task.backoff.pause(), call.writes());
                 task.doubt(&mut call);
                 match &error {
                     // The event of the other write causes the next decision.
@@ -167,6 +167,10 @@ impl Reconciler {
                     }
                 }
                 task.due.by(now + pause);
+                if task.backoff.is_lasting() && writes && matches!(error, CallError::Failed(_)) {
+                    // No condition can say it while the pool cannot be written.
+                    self.note(pool, std::iter::once(PoolEvent::not_written(&error.to_string())));
+                }
             }
         }
         self.catch_up(&pool.key, now);

@@ -347,10 +347,8 @@ impl Reconciler {
             tracing::warn!("--agent-node-selector matches no Node, so new blocks wait for no report");
         }
         let reserved = self.recovery.reserved.by_node.keys();
-        // An earlier report also proves nothing if its Node is missing.
-        let may_have_agent = |node: &String| !self.nodes.contains(node) || self.runs_agent(node);
         let with_blocks = self.ipam_nodes.all().iter().filter(|(_, known)| has_blocks(known)).map(|(node, _)| node);
-        let with_blocks = with_blocks.filter(|node| may_have_agent(node));
+        let with_blocks = with_blocks.filter(|node| self.may_have_agent(node));
         let nodes = self.recovery.pausing.iter().chain(self.recovery.awaited.keys()).chain(reserved).chain(with_blocks);
         let nodes: BTreeSet<String> = nodes.cloned().collect();
         self.recovery.awaited.clear();
@@ -361,6 +359,13 @@ impl Reconciler {
     fn runs_agent(&self, node: &str) -> bool {
         let labels = self.nodes.labels(node);
         self.settings.agent_nodes.iter().all(|(key, value)| labels.is_some_and(|labels| labels.get(key) == Some(value)))
+    }
+
+    /// Whether an agent may have allocated on the node. The labels of a missing Node are unknown, and those of another may have changed
+    /// since its agent reported.
+    fn may_have_agent(&self, node: &str) -> bool {
+        let has_reported = || self.ipam_nodes.get(node).is_some_and(IpamNodeRecord::has_reported);
+        !self.nodes.contains(node) || self.runs_agent(node) || has_reported()
     }
 
     /// Whether any record has a block, or an agent has reported.
@@ -389,14 +394,15 @@ impl Reconciler {
         };
         // A block that was free until this leader assigned it is not in use before a write that may have made an entry.
         let is_unused = |node: &str| was_unused(node) && self.ipam_nodes.has_no_entry(node, key);
-        let blocks = lost.into_iter().filter(|(node, range)| !is_recorded(node, range) && !is_unused(node));
+        let is_lost = |node: &str, range: &AddrRange| !is_recorded(node, range) && !is_unused(node);
+        let blocks = lost.into_iter().filter(|(node, range)| is_lost(node, range) && self.may_have_agent(node));
         let blocks: Vec<Reserved> = blocks.map(|(node, range)| (key.clone(), node, range)).collect();
         self.reserve(blocks, now);
     }
 
     /// An IPAMNode was deleted. Its blocks that no status records are lost.
     pub(super) fn ipam_node_lost(&mut self, node: &str, gone: &IpamNodeRecord, now: Instant) {
-        if !self.sees_losses() {
+        if !self.sees_losses() || !(gone.has_reported() || self.may_have_agent(node)) {
             return;
         }
         let is_recorded = |key: &PoolKey| {

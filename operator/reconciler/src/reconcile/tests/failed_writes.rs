@@ -69,6 +69,28 @@ fn a_failed_status_delays_no_entry_of_other_pools() {
 }
 
 #[test]
+fn a_pool_that_cannot_be_written_has_an_event_from_the_third_failure_on() {
+    let mut world = world_of_two_pools();
+    world.warnings();
+    world.node_joins("n2");
+    let mut warnings = Vec::new();
+    while warnings.len() < 4 {
+        let calls = world.calls_after(Duration::from_mins(1));
+        let is_of_green =
+            |call: &Command| matches!(call, Command::WriteStatus { pool, .. } if pool.key.name == "green");
+        let has_failed = calls.iter().any(is_of_green);
+        fail_green(&mut world, calls);
+        let events = world.warnings();
+        if has_failed {
+            warnings.push(events);
+        } else {
+            assert!(events.is_empty(), "the calls between make a new version");
+        }
+    }
+    assert_eq!(warnings, [vec![], vec![], vec!["PoolNotUpdated"], vec!["PoolNotUpdated"]]);
+}
+
+#[test]
 fn a_slow_answer_delays_other_pools_by_seconds() {
     let mut world = world_of_two_pools();
     world.node_joins("n2");

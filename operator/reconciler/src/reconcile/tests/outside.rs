@@ -54,6 +54,15 @@ fn node_gets_the_free_block_that_its_pods_use() {
 }
 
 #[test]
+fn addresses_beyond_a_block_do_not_count_for_it() {
+    // Of one run, one address is in the earlier block. The later block has two of others.
+    let held = [("192.168.0.4", "192.168.0.7"), ("192.168.0.9", "192.168.0.10")];
+    let mut world = World::new(&["n1"], &[blue()], vec![told("n1", 50, None, &held)]);
+    world.settle();
+    assert_eq!(status(&world, "blue").allocations[0].range, range("192.168.0.9", "192.168.0.12"));
+}
+
+#[test]
 fn a_block_in_which_another_node_holds_an_address_goes_on_without_that_address() {
     let status = json!({"allocations": [{"nodeName": "n1", "startIP": "192.168.0.1", "endIP": "192.168.0.4"}]});
     let ipam_nodes = vec![

@@ -352,6 +352,25 @@ fn a_block_without_records_is_reserved_and_nobody_waits() {
 }
 
 #[test]
+fn a_lost_block_is_reserved_where_an_agent_may_have_allocated() {
+    for has_reported in [false, true] {
+        let mut world = World::empty();
+        world.has_agents = has_reported;
+        world.reconciler.settings.agent_nodes = [("os".to_owned(), "linux".to_owned())].into();
+        world.reconciler.lead(LeaseState::default(), world.now);
+        // No label says that n1 runs an agent.
+        world.list(&["n1"], &[blue()], vec![]);
+        world.settle();
+        assert_eq!(world.reconciler.ipam_nodes.get("n1").unwrap().has_reported(), has_reported);
+        world.version += 1;
+        let wiped = pool_object("blue", world.version, 1, SPEC, &Value::Null);
+        world.tell(Observed::Pool(PoolKind::IpPool, Event::Apply(wiped)));
+        world.lose("n1");
+        assert_eq!(awaited(&world).len(), usize::from(has_reported), "a node without an agent never answers");
+    }
+}
+
+#[test]
 fn a_block_is_reserved_though_an_entry_has_another_block_of_its_node() {
     let mut world = World::new(&["n1", "n2"], &[blue()], vec![]);
     world.settle();
