@@ -93,8 +93,8 @@ pub struct NodeBlock {
     #[serde(default, skip_serializing_if = "String::is_empty")]
     #[schemars(length(max = GRANT_LENGTH))]
     pub grant: String,
-    /// The block was free when the operator made the grant. So if no report has the grant, none of its addresses was
-    /// ever in use. If not set, the value is false.
+    /// The block was free when the operator made the grant, or the node runs no agent. So if no report has the grant,
+    /// none of its addresses was ever in use. If not set, the value is false.
     #[serde(default, skip_serializing_if = "is_false")]
     pub never_used: bool,
     /// State of the block. Active: the agent allocates and frees addresses. Releasing: the agent frees addresses and

@@ -394,7 +394,8 @@ fn outdated_state(told: Option<&NodeBlock>, known: Option<&IpamNodeRecord>) -> B
 }
 
 /// Makes a new grant for an entry that needs one. `make` returns its ID for the earliest second that the ID may have. `sent` is this entry
-/// in a write whose outcome is unknown: its grant is used again. `is_new`: the operator has just assigned the block, which was free.
+/// in a write whose outcome is unknown: its grant is used again. `is_unused`: the operator has just assigned the block, which was free,
+/// or the node runs no agent.
 ///
 /// An entry needs a grant if it has none, or if it is Active with a grant that has ended or was revoked. A revoked entry needs another
 /// grant if the object has not changed since this leader first listed it, so that this write changes it.
@@ -402,7 +403,7 @@ pub fn grant(
     entry: &mut NodeBlock,
     known: Option<&IpamNodeRecord>,
     sent: Option<&NodeBlock>,
-    is_new: bool,
+    is_unused: bool,
     make: impl FnOnce(u32) -> GrantId,
 ) {
     let own = entry.grant.parse::<GrantId>().ok();
@@ -424,7 +425,7 @@ pub fn grant(
         let is_empty = !known.is_doubted && known.has_ended(told) && known.used(&key_of(told)) == 0;
         is_over && (is_empty || (told.state == BlockState::Revoked && known.is_unused(told)))
     });
-    entry.never_used = was_unused || (is_new && !is_over);
+    entry.never_used = was_unused || (is_unused && !is_over);
     entry.grant = make(own.map_or(0, |own| own.second().saturating_add(1))).to_string();
 }
 

@@ -63,14 +63,17 @@ pub(super) fn by_use(pool: &Pool, seen: &DecisionInput<'_>, claims: &[Claim]) ->
     let mut found: BTreeMap<&str, Vec<(u128, Block)>> = BTreeMap::new();
     // A pod on any node may have the gateway.
     for fact in facts.filter(|fact| !named.contains(&*fact.node) && pool.gateway() != Some(fact.range.first())) {
-        let Some(block) = pool.block_around(fact.range.first()) else { continue };
         let blocks = found.entry(&fact.node).or_default();
-        // A run of addresses may continue in the next blocks.
-        let inside = fact.range.intersection(&block.range).map_or(0, |range| range.size());
-        if let Some((used, _)) = blocks.iter_mut().find(|(_, known)| known.range == block.range) {
-            *used += inside;
-        } else if is_free(fact, &block) {
-            blocks.push((inside, block));
+        // A run of addresses may continue in the next block. Of a longer one, the blocks at its ends count.
+        let ends = [fact.range.first(), fact.range.last()].map(|addr| pool.block_around(addr));
+        let last = ends[1].filter(|last| ends[0].is_none_or(|first| first.range != last.range));
+        for block in ends[0].into_iter().chain(last) {
+            let inside = fact.range.intersection(&block.range).map_or(0, |range| range.size());
+            if let Some((used, _)) = blocks.iter_mut().find(|(_, known)| known.range == block.range) {
+                *used += inside;
+            } else if is_free(fact, &block) {
+                blocks.push((inside, block));
+            }
         }
     }
     let is_served = |node: &&NodeRef<'_>| {

@@ -31,11 +31,14 @@ pub(super) struct ConditionUpdate {
     pub(super) holds: bool,
     pub(super) reason: &'static str,
     pub(super) message: String,
+    /// The reason and text of each problem in the message.
+    pub(super) problems: Vec<(&'static str, String)>,
 }
 
 impl ConditionUpdate {
     pub(super) fn new(kind: &'static str, holds: bool, reason: &'static str, message: String) -> Self {
-        Self { kind, holds, reason, message }
+        let problems = if holds { vec![(reason, message.clone())] } else { Vec::new() };
+        Self { kind, holds, reason, message, problems }
     }
 
     fn status(&self) -> &'static str {

@@ -2,7 +2,7 @@
 
 use std::collections::BTreeSet;
 
-use ipam_core::plan::{Assignment, BlockPhase, Plan, Usage};
+use ipam_core::plan::{Assignment, BlockPhase, NodeRef, Plan, Usage};
 use ipam_core::{PoolKey, PoolKind};
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::Condition;
 
@@ -52,11 +52,13 @@ pub(super) fn condition_updates(
         of_it.map(|a| described(releases, &a.node)).collect::<Vec<_>>()
     };
     let (departed, outdated) = (named(BlockPhase::Releasing), named(BlockPhase::Stale));
-    let with_error = |given: &Assignment| Some((given.node.clone(), (seen.write_error)(&given.node)?));
-    let unwritten: Vec<(String, String)> = plan.assignments.iter().filter_map(with_error).collect();
     // The condition Ready of a deleted pool shows it.
     let refused = seen.no_place.filter(|_| !seen.pool.life.deleting).map(|why| (why, without_ipam_node(seen, plan)));
     let refused = refused.filter(|(_, nodes)| !nodes.is_empty());
+    let is_refused = |node: &String| refused.as_ref().is_some_and(|(_, nodes)| nodes.contains(node));
+    let with_error = |given: &Assignment| Some((given.node.clone(), (seen.write_error)(&given.node)?));
+    let unwritten = plan.assignments.iter().filter_map(with_error).filter(|(node, _)| !is_refused(node));
+    let unwritten: Vec<(String, String)> = unwritten.collect();
     let duplicates = troubles.duplicates;
     let degraded = degraded([
         (!duplicates.is_empty()).then(|| (DUPLICATE, duplicate_text(duplicates))),
@@ -74,10 +76,17 @@ pub(super) fn condition_updates(
 
 /// The condition Degraded, by these reasons and texts. The reason is the first of them, and the message has all texts.
 fn degraded(found: [Option<(&'static str, String)>; 4]) -> ConditionUpdate {
-    let (reasons, texts): (Vec<&str>, Vec<String>) = found.into_iter().flatten().unzip();
-    let reason = reasons.first().copied();
-    ConditionUpdate::new(DEGRADED, reason.is_some(), reason.unwrap_or("AsSpecified"), texts.join(" "))
+    let problems: Vec<(&str, String)> = found.into_iter().flatten().collect();
+    let texts: Vec<&str> = problems.iter().map(|(_, text)| text.as_str()).collect();
+    let reason = problems.first().map(|(reason, _)| *reason);
+    let update = ConditionUpdate::new(DEGRADED, reason.is_some(), reason.unwrap_or("AsSpecified"), texts.join(" "));
+    ConditionUpdate { problems, ..update }
 }
+
+/// The text in messages about IPAMNodes that cannot be written.
+const UNWRITTEN: &str = "cannot be written";
+/// The text in messages about IPAMNodes that cannot be created.
+const ACCEPTS_NONE: &str = "accepts no IPAMNodes";
 
 /// The reason while IPAMNodes cannot be written.
 const NOT_WRITTEN: &str = "NodesNotUpdated";
@@ -86,21 +95,19 @@ fn not_written_text(unwritten: &[(String, String)]) -> String {
     let nodes: Vec<String> = unwritten.iter().map(|(node, _)| node.clone()).collect();
     let error = unwritten.last().map_or("", |(_, error)| error);
     format!(
-        "The IPAMNodes of {} cannot be written, so their agents may not know the last change of their blocks. The operator tries again. Last error: {}",
+        "The IPAMNodes of {} {UNWRITTEN}, so their agents may not know the last change of their blocks. The operator tries again. Last error: {}",
         counted_list(&nodes),
         clipped(error, ERROR_LENGTH)
     )
 }
 
 impl PoolEvent {
-    /// The event about a pool that cannot be written, which no condition can show.
-    pub(crate) fn not_written(error: &str) -> Self {
-        let text = format!(
-            "The operator cannot write this pool, so nodes may get no block of it, and its status may be old. The operator tries again. Check \
-             its rights and the admission webhooks. Last error: {}",
-            clipped(error, ERROR_LENGTH)
-        );
-        Self::warning("PoolNotUpdated", &text)
+    /// The event about a pool of which calls fail, which no condition can show. The series keeps its first note, so the last error is
+    /// not in it.
+    pub(crate) fn not_written() -> Self {
+        let text = "Calls of the operator about this pool fail, so nodes may get no block of it, and its status may be old. The operator tries \
+                    again. Check its rights and the admission policies. Its log has the error.";
+        Self::warning("PoolNotUpdated", text)
     }
 }
 
@@ -109,7 +116,7 @@ const REFUSED: &str = "IPAMNodesRefused";
 
 fn refused_text(why: CreateBlocked, nodes: &[String]) -> String {
     format!(
-        "The API server accepts no IPAMNodes: {why}. So the agents of {} do not know their blocks of this pool. Install the \
+        "The API server {ACCEPTS_NONE}: {why}. So the agents of {} do not know their blocks of this pool. Install the \
          CustomResourceDefinitions, or create the namespace.",
         counted_list(nodes)
     )
@@ -141,7 +148,7 @@ fn releasing(
     forced: &[String],
 ) -> ConditionUpdate {
     let blocks = (!departed.is_empty()).then(|| ("BlocksInUse", releasing_text(seen, departed)));
-    let addresses = (!without_block.is_empty()).then(|| ("InUseWithoutBlock", without_block_text(without_block)));
+    let addresses = (!without_block.is_empty()).then(|| ("InUseWithoutBlock", without_block_text(seen, without_block)));
     let pending = (!forced.is_empty()).then(|| ("ForcedReleasePending", pending_text(forced)));
     let release = format!("release the block or the addresses of a node at once {RISK}: {}", force_release(seen));
     let release = blocks.as_ref().or(addresses.as_ref()).map(|_| release);
@@ -150,12 +157,14 @@ fn releasing(
         annotate(seen)
     );
     let take_back = pending.as_ref().map(|_| take_back);
-    let (reasons, texts): (Vec<&str>, Vec<String>) = [blocks, addresses, pending].into_iter().flatten().unzip();
-    let Some(reason) = reasons.first() else {
+    let problems: Vec<(&str, String)> = [blocks, addresses, pending].into_iter().flatten().collect();
+    let Some((reason, _)) = problems.first() else {
         return ConditionUpdate::new(RELEASING, false, "NothingToRelease", String::new());
     };
+    let texts: Vec<String> = problems.iter().map(|(_, text)| text.clone()).collect();
     let steps: Vec<String> = take_back.into_iter().chain(release).collect();
-    ConditionUpdate::new(RELEASING, true, reason, with_steps(&texts, &steps))
+    let update = ConditionUpdate::new(RELEASING, true, reason, with_steps(&texts, &steps));
+    ConditionUpdate { problems, ..update }
 }
 
 /// States and causes, and then the steps.
@@ -174,11 +183,11 @@ fn pending_text(nodes: &[String]) -> String {
 /// The text in messages about addresses in use without a block.
 const WITHOUT_BLOCK: &str = "use addresses without a block";
 
-fn without_block_text(nodes: &[String]) -> String {
+fn without_block_text(seen: &DecisionInput<'_>, nodes: &[String]) -> String {
     format!(
-        "Pods {WITHOUT_BLOCK} of this pool on {}. No other node gets these addresses. They are free when the pods are deleted. If the \
-         machine is lost, delete its Node first.",
-        counted_list(nodes)
+        "Pods {WITHOUT_BLOCK} of this pool on {}. No other node gets these addresses. They are free when the pods are deleted{}.",
+        counted_list(nodes),
+        by_time(seen)
     )
 }
 
@@ -221,12 +230,23 @@ fn ready(
             ConditionUpdate::new(READY, false, "EditDeferred", with_steps(&texts, &steps))
         }
         PoolPhase::Serving { withheld, .. } => {
-            let waits = !plan.unserved.is_empty() || !withheld.is_empty();
+            let left_out = left_out(seen);
+            let waits = !plan.unserved.is_empty() || !withheld.is_empty() || left_out.is_some();
             let matches_none = !waits && plan.assignments.len() == departed.len();
             let text = if matches_none { "nodeSelector matches no node." } else { "" };
-            ConditionUpdate::new(READY, true, "Valid", text.to_owned())
+            ConditionUpdate::new(READY, true, "Valid", left_out.unwrap_or_else(|| text.to_owned()))
         }
     }
+}
+
+/// The selected nodes that get no block, because an admin has cordoned them or they are being deleted.
+fn left_out(seen: &DecisionInput<'_>) -> Option<String> {
+    let pool = seen.pool.spec.as_ref().ok().filter(|_| !seen.leaving.is_empty())?;
+    let is_left_out =
+        |node: &&NodeRef<'_>| seen.leaving.contains_key(node.name) && pool.selects(node.name, node.labels);
+    let nodes: Vec<String> = seen.nodes.iter().filter(is_left_out).map(|node| node.name.to_owned()).collect();
+    let text = || format!("No block is assigned to {}: cordoned by {CORDON}, or being deleted.", counted_list(&nodes));
+    (!nodes.is_empty()).then(text)
 }
 
 fn deleting_text(seen: &DecisionInput<'_>, plan: &Plan, departed: &[String]) -> String {
@@ -274,14 +294,17 @@ fn gateways_step(seen: &DecisionInput<'_>) -> String {
 }
 
 fn releasing_text(seen: &DecisionInput<'_>, departed: &[String]) -> String {
-    let by_time = match seen.grace {
-        Some(grace) => format!(", or at the earliest {} after its Node was deleted", span(grace)),
-        None => String::new(),
-    };
     format!(
-        "Blocks are being released by {}. A block is free when the agent reports no address in use{by_time}.",
-        counted_list(departed)
+        "Blocks are being released by {}. A block is free when the agent reports no address in use{}.",
+        counted_list(departed),
+        by_time(seen)
     )
+}
+
+/// When the grace releases what a node has.
+fn by_time(seen: &DecisionInput<'_>) -> String {
+    let after = |grace| format!(", or at the earliest {} after the Node was deleted", span(grace));
+    seen.grace.map(after).unwrap_or_default()
 }
 
 /// A duration, in the largest unit that shows it exactly.
@@ -316,27 +339,33 @@ fn exhausted(seen: &DecisionInput<'_>, outlook: &PoolPhase, plan: &Plan) -> Cond
         );
         return ConditionUpdate::new(EXHAUSTED, true, "StatusFull", text);
     }
-    if plan.blocks_free > 0 {
-        let holders = bounded_list(&static_holders(seen, plan), "; ");
-        let text =
-            format!("{without_block}, because its static prefix is in use elsewhere: {holders}. Drain that node.");
-        return ConditionUpdate::new(EXHAUSTED, true, exhausted_reason(key.kind), text);
-    }
-    let network = if key.kind == PoolKind::IpPool { "subnet" } else { "cidr" };
     let releasing = plan.assignments.iter().any(|given| given.phase == BlockPhase::Releasing);
     let wait = if releasing { ", or wait for the blocks that are being released" } else { "" };
-    let text =
-        format!("{without_block}, because no block is free. Enlarge spec.{network}, or select fewer nodes{wait}.");
+    let holders = static_holders(seen, plan);
+    let fixed = (!holders.is_empty()).then(|| {
+        let holders = bounded_list(&holders, "; ");
+        format!("static prefixes are in use: {holders}. Drain the nodes that have them{wait}.")
+    });
+    let network = if key.kind == PoolKind::IpPool { "subnet" } else { "cidr" };
+    let others = (holders.len() < plan.unserved.len())
+        .then(|| format!("no block is free. Enlarge spec.{network}, or select fewer nodes{wait}."));
+    let causes: Vec<String> = fixed.into_iter().chain(others).collect();
+    let text = format!("{without_block}, because {}", causes.join(" For other nodes "));
     ConditionUpdate::new(EXHAUSTED, true, exhausted_reason(key.kind), text)
 }
 
-/// For nodes without a block, what has addresses of their static blocks.
+/// For nodes without their static blocks, what has addresses of these.
 fn static_holders(seen: &DecisionInput<'_>, plan: &Plan) -> Vec<String> {
     let Ok(pool) = &seen.pool.spec else { return Vec::new() };
     let holder = |node: &String| {
         let range = pool.static_block(node)?.range;
-        let fact = seen.occupancy.overlapping(&range).find(|fact| *fact.node != **node)?;
-        Some(format!("{node} waits for node {} of {}", fact.node, fact.pool))
+        let own = plan.assignments.iter().find(|given| given.block.range.overlaps(&range));
+        let other = || seen.other_pools.unavailable.iter().find(|fact| fact.range.overlaps(&range));
+        Some(match (own, other()) {
+            (Some(given), _) => format!("{node} waits for node {}", given.node),
+            (None, Some(fact)) => format!("{node} waits for node {} of {}", fact.node, fact.pool),
+            (None, None) => format!("{node} waits for {range}"),
+        })
     };
     plan.unserved.iter().filter_map(holder).collect()
 }
@@ -412,9 +441,11 @@ pub(super) fn notes(
     let mut notes = Vec::new();
     for update in condition_updates {
         let old = before.iter().find(|condition| condition.type_ == update.kind);
-        if is_news(seen, outlook, plan, update, old) {
-            notes.push(event_of(update, plan));
-        }
+        // Also a condition that does not hold can be news, such as a pool that is not Ready.
+        let itself = (update.reason, update.message.clone());
+        let problems = if update.holds { &update.problems } else { std::slice::from_ref(&itself) };
+        let news = problems.iter().filter(|(reason, text)| is_news(seen, outlook, plan, (update, reason, text), old));
+        notes.extend(news.map(|(reason, text)| event_of(update.kind, reason, text, plan)));
     }
     notes.extend(releases.lost(&plan.assignments).into_iter().map(|(release, cause, counted)| {
         let (reason, why) = match cause {
@@ -437,49 +468,46 @@ pub(super) fn notes(
 
 /// The event about a condition that changed. Events of one reason about one pool and node are a series, which keeps its first note. So a
 /// note that changes is about a node, or says where the current state is.
-fn event_of(update: &ConditionUpdate, plan: &Plan) -> PoolEvent {
-    match (update.kind, update.reason) {
+fn event_of(kind: &str, reason: &'static str, text: &str, plan: &Plan) -> PoolEvent {
+    match (kind, reason) {
         (RELEASING, "BlocksInUse") => PoolEvent::normal(
             "BlocksReleasing",
             "Nodes lose their blocks. The condition Releasing names them, and what ends it.",
         ),
-        (READY, "Deleting") if update.message.contains(RELEASE_POOLS) => PoolEvent::warning(REFUSED, &update.message),
+        (READY, "Deleting") if text.contains(RELEASE_POOLS) => PoolEvent::warning(REFUSED, text),
         (READY, "Deleting") => PoolEvent::normal(
             "PoolInUse",
             "The pool is being deleted and waits for the blocks of nodes. The condition Ready names them, and what ends it.",
         ),
-        (EXHAUSTED, reason) => {
-            PoolEvent { node: plan.unserved.last().cloned(), ..PoolEvent::warning(reason, &update.message) }
-        }
-        (_, reason) => PoolEvent::warning(reason, &update.message),
+        (EXHAUSTED, reason) => PoolEvent { node: plan.unserved.last().cloned(), ..PoolEvent::warning(reason, text) },
+        (_, reason) => PoolEvent::warning(reason, text),
     }
 }
 
-/// Whether an event is published about a condition that was `old` before.
+/// Whether an event is published about a problem of a condition that was `old` before.
 fn is_news(
     seen: &DecisionInput<'_>,
     outlook: &PoolPhase,
     plan: &Plan,
-    update: &ConditionUpdate,
+    (update, reason, text): (&ConditionUpdate, &'static str, &str),
     old: Option<&Condition>,
 ) -> bool {
-    let turned = old.is_none_or(|old| old.reason != update.reason);
-    let reworded = old.is_none_or(|old| old.message != update.message);
-    let newly_says = |words: &str| update.message.contains(words) && old.is_none_or(|old| !old.message.contains(words));
-    match (update.kind, update.reason) {
+    let turned = old.is_none_or(|old| old.reason != reason);
+    let reworded = old.is_none_or(|old| !old.message.contains(text));
+    let newly_says = |words: &str| text.contains(words) && old.is_none_or(|old| !old.message.contains(words));
+    match (update.kind, reason) {
         // The condition AllocationPaused has an event of the same reason.
         (EXHAUSTED, AWAITING_REPORTS) => false,
         // The message changes with the report of each agent.
         (ALLOCATION_PAUSED, _) => update.holds && turned,
-        (DEGRADED, NOT_WRITTEN | REFUSED) => turned,
+        (DEGRADED, NOT_WRITTEN) => newly_says(UNWRITTEN),
+        (DEGRADED, REFUSED) => newly_says(ACCEPTS_NONE),
         (EXHAUSTED, _) => update.holds && reworded,
         (READY, "Overlap") | (DEGRADED, DUPLICATE) => turned || reworded,
         (READY, "EditDeferred") => turned || is_of_another_spec(seen, old),
         (READY, "Deleting") => !plan.assignments.is_empty() && (turned || newly_says(RELEASE_POOLS)),
-        (RELEASING, _) => {
-            let is_new = has_newly_departed(seen, plan) || newly_says(WITHOUT_BLOCK);
-            update.holds && matches!(outlook, PoolPhase::Serving { .. }) && is_new
-        }
+        (RELEASING, "BlocksInUse") => matches!(outlook, PoolPhase::Serving { .. }) && has_newly_departed(seen, plan),
+        (RELEASING, _) => matches!(outlook, PoolPhase::Serving { .. }) && newly_says(WITHOUT_BLOCK),
         _ => false,
     }
 }

@@ -316,8 +316,24 @@ fn a_node_whose_static_prefix_is_in_use_is_not_told_to_enlarge_the_pool() {
     let exhausted = condition(&status, EXHAUSTED);
     assert_eq!((exhausted.status.as_str(), exhausted.reason.as_str()), ("True", "NoFreePrefixes"));
     let message = &exhausted.message;
-    let holder = "its static prefix is in use elsewhere: n2 waits for node n1 of CIDRPool \"blue\". Drain that node.";
+    let holder = "static prefixes are in use: n2 waits for node n1. Drain the nodes that have them.";
     assert!(message.contains("(n2)") && message.contains(holder) && !message.contains("Enlarge"), "{message}");
+}
+
+#[test]
+fn a_node_whose_static_prefix_is_in_use_is_told_so_beside_others() {
+    let spec = r#"{"cidr":"10.0.0.0/24","perNodeNetworkPrefix":24,"staticAllocations":[{"nodeName":"n2","prefix":"10.0.0.0/24"}]}"#;
+    let mut scene = Scene::of(&["n2", "n3"]);
+    // The node itself has the addresses from another pool.
+    let block = json!({"name": "red", "poolType": "IPPool", "state": "Active", "startIP": "10.0.0.1", "endIP": "10.0.0.4",
+        "subnet": "10.0.0.0/24", "grant": "6500000000000001"});
+    let blocks = vec![serde_json::from_value(block).unwrap()];
+    scene.ipam_nodes.apply("n2", IpamNodeRecord { blocks, ..IpamNodeRecord::default() }).unwrap();
+    let status = scene.decide(&pool_of(PoolKind::CidrPool, spec, 1, &json!({}))).status.unwrap();
+    let message = &condition(&status, EXHAUSTED).message;
+    for text in ["n2 waits for node n2 of IPPool \"red\".", "For other nodes no block is free. Enlarge spec.cidr"] {
+        assert!(message.contains(text), "{message}");
+    }
 }
 
 #[test]
@@ -543,6 +559,34 @@ fn a_problem_of_a_pool_hides_no_other() {
     assert_eq!(degraded.reason, "NodesNotUpdated");
     let texts = ["IPAMNodes of node n2 cannot be written", "Blocks of an earlier spec are in use on 3 nodes"];
     assert!(texts.iter().all(|text| degraded.message.contains(text)), "{}", degraded.message);
+}
+
+#[test]
+fn each_problem_has_an_event_when_it_is_new() {
+    let reasons = |decision: &Decision| decision.notes.iter().map(|note| note.reason).collect::<Vec<_>>();
+    let (mut scene, record) = served(&["n1", "n2", "n3"]);
+    // A block is being released, and pods of another node use addresses without a block.
+    scene.nodes.remove("n3");
+    let decision = scene.decide(&record);
+    assert_eq!(reasons(&decision), ["BlocksReleasing"]);
+    let record = written(&record, &decision);
+    let mut stray = scene.ipam_nodes.get("n3").unwrap().clone();
+    stray.blocks.clear();
+    let address = ipam_crds::AddressRange { start_ip: "192.168.0.99".to_owned(), end_ip: "192.168.0.99".to_owned() };
+    let held = json!({"name": "blue", "poolType": "IPPool", "startIP": "192.168.0.97", "endIP": "192.168.0.100", "used": 1,
+        "capacity": 4, "held": [address]});
+    stray.reports = vec![serde_json::from_value(held).unwrap()];
+    scene.ipam_nodes.apply("n4", stray).unwrap();
+    let decision = scene.decide(&record);
+    assert_eq!(reasons(&decision), ["InUseWithoutBlock"]);
+    let record = written(&record, &decision);
+    scene.write_errors.insert("n1".into(), "forbidden".into());
+    let decision = scene.decide(&record);
+    assert_eq!(reasons(&decision), ["NodesNotUpdated"]);
+    // The text of another problem changes.
+    let record = written(&record, &decision);
+    scene.report("n3", 2);
+    assert_eq!(reasons(&scene.decide(&record)), [""; 0]);
 }
 
 #[test]

@@ -62,8 +62,12 @@ impl Reconciler {
 
     /// Whether the agent reports addresses in use that neither an admin nor the grace has released.
     pub(super) fn report_counts(&self, node: &str, known: &IpamNodeRecord, now: Instant) -> bool {
-        let is_over = || self.gone_expiry(node, now).is_some_and(|expiry| expiry <= now);
-        self.reports_use(node, known) && !is_over()
+        self.reports_use(node, known) && !self.is_grace_over(node, now)
+    }
+
+    /// Whether this leader has seen the Node missing for the grace, so that no report of it counts any more.
+    pub(super) fn is_grace_over(&self, node: &str, now: Instant) -> bool {
+        self.gone_expiry(node, now).is_some_and(|expiry| expiry <= now)
     }
 
     /// Whether the agent reports addresses in use that no admin has released.
@@ -92,7 +96,8 @@ impl Reconciler {
         }
         let known = self.ipam_nodes.get(node);
         // The decision about the pool ends the grace of a block.
-        let reports = known.is_some_and(|known| known.blocks.is_empty() && self.reports_use(node, known));
+        let may_report = |known: &IpamNodeRecord| known.is_doubted || self.reports_use(node, known);
+        let reports = known.is_some_and(|known| known.blocks.is_empty() && may_report(known));
         let is_awaited = self.keeps_report(node) || self.is_awaited(node);
         let is_empty = known.is_none_or(|known| known.blocks.is_empty());
         if (known.is_none() && !is_awaited) || self.nodes.contains(node) {

@@ -102,6 +102,12 @@ impl NodeQueue {
         self.woken.insert(node.to_owned());
     }
 
+    /// Forgets a node that no longer exists.
+    pub(super) fn remove(&mut self, node: &str) {
+        self.edit(node, |work| *work = Work::default());
+        self.woken.remove(node);
+    }
+
     /// Makes the node due no later than `at`.
     pub(super) fn push_at(&mut self, node: &str, at: Instant) {
         self.edit(node, |work| work.later = Some(work.later.map_or(at, |known| known.min(at))));

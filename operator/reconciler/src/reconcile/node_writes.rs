@@ -80,7 +80,8 @@ impl Reconciler {
             return self.nodes.contains(node).then_some(NodeAction::Create { request });
         };
         let is_released = self.is_released_by_hand(node);
-        let may_report_use = known.is_doubted && known.has_finalizer() && !is_released;
+        let is_over = is_released || self.is_grace_over(node, now);
+        let may_report_use = known.is_doubted && known.has_finalizer() && !is_over;
         let is_kept = !blocks.is_empty() || may_report_use || self.report_counts(node, known, now);
         let finalizers = known.finalizers_for(is_kept && self.settings.finalizers);
         let request = self.recovery.request_to(node).or(known.request.as_ref()).cloned();
@@ -137,7 +138,7 @@ impl Reconciler {
     ///
     /// While recovery waits for reports, other nodes may use the addresses. Then no Active entry gets a new grant.
     fn grant(&mut self, node: &str, blocks: &mut Vec<NodeBlock>, unsure: &BTreeSet<PoolKey>, now: Now) {
-        let is_paused = self.recovery.is_paused();
+        let (is_paused, has_no_agent) = (self.recovery.is_paused(), !self.may_have_agent(node));
         let second = u32::try_from(now.wall.as_second()).unwrap_or_default();
         let known = self.ipam_nodes.get(node);
         for block in blocks.iter_mut() {
@@ -162,9 +163,9 @@ impl Reconciler {
             }
             // A repeated write keeps its grant.
             let sent = self.ipam_nodes.sent(node, &key).filter(|sent| is_same_range(sent, block)).cloned();
-            let is_new = task.has_just_assigned(node);
+            let is_unused = task.has_just_assigned(node) || has_no_agent;
             let random = &mut self.random;
-            grant(block, known, sent.as_ref(), is_new, |least| GrantId::new(second.max(least), random.u32(..)));
+            grant(block, known, sent.as_ref(), is_unused, |least| GrantId::new(second.max(least), random.u32(..)));
             if is_paused && block.state == BlockState::Active {
                 (block.grant, block.never_used) = before;
             }

@@ -68,8 +68,19 @@ impl Reconciler {
     fn node_is_gone(&mut self, name: &str, now: Instant) {
         if self.nodes.delete(name) {
             self.absences.goes(name, now, self.settings.released_block_grace);
-            self.queue.push(name);
+            self.push_gone(name);
             self.wake_pools(now);
+        }
+    }
+
+    /// Queues the node of an object that is gone. A process that does not lead takes nothing from the queue, so it forgets a node with
+    /// neither object.
+    fn push_gone(&mut self, name: &str) {
+        let is_there = self.nodes.contains(name) || self.ipam_nodes.get(name).is_some();
+        if self.is_leading() || is_there {
+            self.queue.push(name);
+        } else {
+            self.queue.remove(name);
         }
     }
 
@@ -309,7 +320,7 @@ impl Reconciler {
             if self.nodes.contains(name) || is_lost {
                 self.keep_report(name, &gone, now);
             }
-            self.queue.push(name);
+            self.push_gone(name);
             for task in self.pools.values_mut() {
                 task.due.by(task.burst_of_counts_at(now));
             }

@@ -30,6 +30,8 @@ pub(super) struct PoolTask {
     pub(super) record: PoolRecord,
     pub(super) due: Debounce,
     pub(super) backoff: Backoff,
+    /// How many calls in a row were answered with an error, conflicts apart.
+    pub(super) errors: u32,
     /// No call is made before this time, whatever happens: the last one failed, or a status waits for its bytes.
     pub(super) not_before: Option<Instant>,
     /// When the next status may be written that a user waits for. Its bytes are taken from the budget already.
@@ -193,6 +195,7 @@ impl PoolTask {
             record,
             due: Debounce::default(),
             backoff: Backoff::default(),
+            errors: 0,
             not_before: None,
             turn: None,
             counts_turn: None,
@@ -207,6 +210,12 @@ impl PoolTask {
             older_overlap: None,
             kept_names: BTreeSet::new(),
         }
+    }
+
+    /// A call has done what the pool waited for.
+    pub(super) fn has_succeeded(&mut self) {
+        self.backoff.reset();
+        self.errors = 0;
     }
 
     /// The names in the annotation force-release that have an effect now.

@@ -7,6 +7,7 @@ use ipam_core::PoolKey;
 
 use super::node_writes::queue_holders;
 use super::pool_task::{Applied, Call, changed_nodes};
+use super::timing::LASTING;
 use super::{CallError, Command, Now, PoolPatch, PoolRef, PublishEvent, Reconciler, block_history};
 use crate::decide::{Decision, DecisionInput, MetadataPatch, PoolEvent, decide};
 use crate::pool::{FENCED_BY, FINALIZER, FORCE_RELEASE, PoolMetadata, PoolRecord};
@@ -149,14 +150,14 @@ impl Reconciler {
                 task.not_before = None;
                 // The write before it is retried now. It may fail again, so the pauses keep growing.
                 if !call.is_fence() {
-                    task.backoff.reset();
+                    task.has_succeeded();
                 }
                 self.succeed(pool, call, version, now);
             }
             // The version is not the one of the decision. An event of the watch follows.
             Ok(_) => task.due.by(now + task.backoff.pause()),
             Err(error) => {
-                let (pause, writes) = (task.backoff.pause(), call.writes());
+                let pause = task.backoff.pause();
                 task.doubt(&mut call);
                 match &error {
                     // The event of the other write causes the next decision.
@@ -167,9 +168,11 @@ impl Reconciler {
                     }
                 }
                 task.due.by(now + pause);
-                if task.backoff.is_lasting() && writes && matches!(error, CallError::Failed(_)) {
-                    // No condition can say it while the pool cannot be written.
-                    self.note(pool, std::iter::once(PoolEvent::not_written(&error.to_string())));
+                if matches!(error, CallError::Failed(_)) {
+                    task.errors = task.errors.saturating_add(1);
+                    if task.errors >= LASTING {
+                        self.note(pool, std::iter::once(PoolEvent::not_written()));
+                    }
                 }
             }
         }

@@ -63,6 +63,8 @@ pub(super) struct Recovery {
     saw_records: bool,
     /// Nodes with a call that waits for the Lease.
     held: BTreeSet<String>,
+    /// Nodes whose IPAMNodes were deleted after their agents had reported.
+    reported: BTreeSet<String>,
 }
 
 /// The reserved blocks.
@@ -363,9 +365,9 @@ impl Reconciler {
 
     /// Whether an agent may have allocated on the node. The labels of a missing Node are unknown, and those of another may have changed
     /// since its agent reported.
-    fn may_have_agent(&self, node: &str) -> bool {
-        let has_reported = || self.ipam_nodes.get(node).is_some_and(IpamNodeRecord::has_reported);
-        !self.nodes.contains(node) || self.runs_agent(node) || has_reported()
+    pub(super) fn may_have_agent(&self, node: &str) -> bool {
+        let reports = || self.ipam_nodes.get(node).is_some_and(IpamNodeRecord::has_reported);
+        !self.nodes.contains(node) || self.runs_agent(node) || self.recovery.reported.contains(node) || reports()
     }
 
     /// Whether any record has a block, or an agent has reported.
@@ -402,7 +404,13 @@ impl Reconciler {
 
     /// An IPAMNode was deleted. Its blocks that no status records are lost.
     pub(super) fn ipam_node_lost(&mut self, node: &str, gone: &IpamNodeRecord, now: Instant) {
-        if !self.sees_losses() || !(gone.has_reported() || self.may_have_agent(node)) {
+        if !self.sees_losses() {
+            return;
+        }
+        if gone.has_reported() && self.nodes.contains(node) {
+            self.recovery.reported.insert(node.to_owned());
+        }
+        if !self.may_have_agent(node) {
             return;
         }
         let is_recorded = |key: &PoolKey| {

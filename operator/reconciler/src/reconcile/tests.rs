@@ -163,6 +163,19 @@ fn a_list_of_a_watch_that_broke_counts_after_a_write_of_the_lease() {
 }
 
 #[test]
+fn a_follower_forgets_nodes_that_are_gone() {
+    let mut world = World::empty();
+    world.list(&["n1"], &[blue()], vec![]);
+    let (queue, silent) = (world.reconciler.queue.clone(), recovery::silent("n2"));
+    world.node_joins("n2");
+    world.tell(Observed::IpamNode(Event::Apply(silent.clone())));
+    world.tell(Observed::Node(Event::Delete(("n2".into(), NodeMeta::default()))));
+    assert_ne!(world.reconciler.queue, queue, "its IPAMNode is there");
+    world.tell(Observed::IpamNode(Event::Delete(silent)));
+    assert_eq!(world.reconciler.queue, queue);
+}
+
+#[test]
 fn a_follower_keeps_warm_and_does_nothing_until_it_leads() {
     let mut world = World::empty();
     world.list(&["n1"], &[blue()], vec![]);

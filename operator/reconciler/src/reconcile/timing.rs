@@ -9,7 +9,7 @@ pub(super) const QUIET: Duration = Duration::from_millis(10);
 const LONGEST_BURST: Duration = Duration::from_millis(400);
 /// The first pause after a failure; each further one is twice as long.
 const FIRST_PAUSE: Duration = Duration::from_millis(500);
-/// From this many failures in a row on, users see the error.
+/// From this many errors in a row on, users see that an object cannot be written.
 pub(super) const LASTING: u32 = 3;
 /// The longest pause after failures.
 const LONGEST_PAUSE: Duration = Duration::from_secs(30);
@@ -77,11 +77,6 @@ impl Backoff {
         let factor = 2_u32.saturating_pow(self.failures.min(16));
         self.failures = self.failures.saturating_add(1);
         FIRST_PAUSE.saturating_mul(factor).min(LONGEST_PAUSE)
-    }
-
-    /// Whether at least [`LASTING`] calls in a row have failed.
-    pub(super) const fn is_lasting(self) -> bool {
-        self.failures >= LASTING
     }
 
     /// Resets the pauses after a success.

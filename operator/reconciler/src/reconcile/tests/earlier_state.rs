@@ -229,6 +229,25 @@ fn a_deleted_pool_awaits_no_node_without_an_agent() {
 }
 
 #[test]
+fn a_deleted_pool_awaits_no_node_without_an_agent_or_entry() {
+    for runs_agent in [false, true] {
+        let (mut pool, _) = left_behind(&["n1"]);
+        pool.metadata.deletion_timestamp = leaving_since();
+        pool.metadata.finalizers = Some(vec![crate::pool::FINALIZER.to_owned()]);
+        let mut world = World::empty();
+        world.has_agents = false;
+        if !runs_agent {
+            world.reconciler.settings.agent_nodes = [("os".to_owned(), "linux".to_owned())].into();
+        }
+        world.reconciler.lead(LeaseState::default(), world.now);
+        // The last leader ended before it wrote the entry.
+        world.list(&["n1"], &[pool], vec![empty("n1")]);
+        world.settle();
+        assert_eq!(world.status().releasing.len(), usize::from(runs_agent));
+    }
+}
+
+#[test]
 fn the_earlier_report_of_a_missing_node_releases_nothing() {
     let mut world = found_after_a_restore(&["n1"]);
     world.settle();
@@ -237,6 +256,34 @@ fn the_earlier_report_of_a_missing_node_releases_nothing() {
     world.answer("n2");
     world.settle();
     assert!(world.status().releasing.is_empty());
+}
+
+#[test]
+fn an_unanswered_request_keeps_no_ipam_node_after_the_grace() {
+    for in_use in [0, 1] {
+        let mut world = found_after_a_restore(&["n1"]);
+        world.has_agents = false;
+        world.settle();
+        let known = world.reconciler.ipam_nodes.get("n2").unwrap().clone();
+        let mut reports = json!(known.reports);
+        reports[0]["used"] = json!(in_use);
+        let event = json!({
+            "metadata": {"name": "n2", "uid": known.uid, "generation": known.generation, "resourceVersion": "900",
+                "finalizers": known.finalizers},
+            "spec": {"pools": known.blocks, "reportRequest": known.request},
+            "status": {"observedGeneration": known.generation, "pools": reports},
+        });
+        world.version = 900;
+        world.tell(Observed::IpamNode(Event::Apply(object(&event))));
+        world.settle();
+        assert_eq!(world.status().releasing.len(), 1);
+        for _ in 0..25 {
+            world.now += Duration::from_hours(1);
+            world.settle();
+        }
+        assert!(world.status().releasing.is_empty(), "{:?}", world.status());
+        assert_eq!(world.reconciler.ipam_nodes.all().keys().collect::<Vec<_>>(), ["n1"], "{in_use} in use");
+    }
 }
 
 #[test]

@@ -91,6 +91,28 @@ fn a_pool_that_cannot_be_written_has_an_event_from_the_third_failure_on() {
 }
 
 #[test]
+fn conflicts_are_no_errors_of_a_pool() {
+    let mut world = World::new(&["n1"], &[blue()], vec![]);
+    world.settle();
+    world.warnings();
+    world.node_joins("n2");
+    let (mut conflicts, mut looks) = (0, 0);
+    while conflicts < 4 {
+        for call in world.calls_after(Duration::from_mins(1)) {
+            if matches!(call, Command::WriteStatus { .. }) {
+                conflicts += 1;
+                world.fail(call, CallError::Conflict("409".into()));
+            } else {
+                world.succeed(call);
+            }
+        }
+        looks += 1;
+        assert!(looks < 20, "{conflicts} statuses were written");
+    }
+    assert_eq!(world.warnings(), [""; 0]);
+}
+
+#[test]
 fn a_slow_answer_delays_other_pools_by_seconds() {
     let mut world = world_of_two_pools();
     world.node_joins("n2");

@@ -54,12 +54,12 @@ fn node_gets_the_free_block_that_its_pods_use() {
 }
 
 #[test]
-fn addresses_beyond_a_block_do_not_count_for_it() {
-    // Of one run, one address is in the earlier block. The later block has two of others.
+fn addresses_of_a_run_count_in_their_own_blocks() {
+    // Of the first run, one address is in the block before the one with most addresses.
     let held = [("192.168.0.4", "192.168.0.7"), ("192.168.0.9", "192.168.0.10")];
     let mut world = World::new(&["n1"], &[blue()], vec![told("n1", 50, None, &held)]);
     world.settle();
-    assert_eq!(status(&world, "blue").allocations[0].range, range("192.168.0.9", "192.168.0.12"));
+    assert_eq!(status(&world, "blue").allocations[0].range, range("192.168.0.5", "192.168.0.8"));
 }
 
 #[test]

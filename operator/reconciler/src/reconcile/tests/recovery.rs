@@ -353,7 +353,7 @@ fn a_block_without_records_is_reserved_and_nobody_waits() {
 
 #[test]
 fn a_lost_block_is_reserved_where_an_agent_may_have_allocated() {
-    for has_reported in [false, true] {
+    for (has_reported, status_first) in [(false, true), (false, false), (true, true), (true, false)] {
         let mut world = World::empty();
         world.has_agents = has_reported;
         world.reconciler.settings.agent_nodes = [("os".to_owned(), "linux".to_owned())].into();
@@ -364,9 +364,19 @@ fn a_lost_block_is_reserved_where_an_agent_may_have_allocated() {
         assert_eq!(world.reconciler.ipam_nodes.get("n1").unwrap().has_reported(), has_reported);
         world.version += 1;
         let wiped = pool_object("blue", world.version, 1, SPEC, &Value::Null);
+        if !status_first {
+            world.lose("n1");
+        }
         world.tell(Observed::Pool(PoolKind::IpPool, Event::Apply(wiped)));
-        world.lose("n1");
-        assert_eq!(awaited(&world).len(), usize::from(has_reported), "a node without an agent never answers");
+        if status_first {
+            world.lose("n1");
+        }
+        let wanted = usize::from(has_reported);
+        assert_eq!(
+            awaited(&world).len(),
+            wanted,
+            "a node without an agent never answers; status first: {status_first}"
+        );
     }
 }
 

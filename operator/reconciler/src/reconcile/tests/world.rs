@@ -7,6 +7,8 @@ pub(super) struct World {
     pub(super) reconciler: Reconciler,
     pub(super) controllers: Model,
     pub(super) now: Instant,
+    /// When the wall clock showed its first time.
+    began: Instant,
     pub(super) version: u64,
     /// What the Lease was made to say last, and whether it cannot be written; otherwise it is at once.
     pub(super) lease: AllocationState,
@@ -67,10 +69,12 @@ impl World {
     }
 
     fn with(settings: Settings) -> Self {
+        let now = Instant::now();
         Self {
             reconciler: Reconciler::new(settings, Arc::new(Metrics::default())),
             controllers: Model::default(),
-            now: Instant::now(),
+            now,
+            began: now,
             version: 100,
             lease: AllocationState::NoneAllocated,
             lease_fails: false,
@@ -158,7 +162,8 @@ impl World {
     }
 
     pub(super) fn clocks(&self) -> Now {
-        Now { instant: self.now, wall: Timestamp::from_second(1_700_000_000).unwrap() }
+        let wall = Timestamp::from_second(1_700_000_000).unwrap() + (self.now - self.began);
+        Now { instant: self.now, wall }
     }
 
     /// What became of a call.
