@@ -287,6 +287,23 @@ fn an_unanswered_request_keeps_no_ipam_node_after_the_grace() {
 }
 
 #[test]
+fn an_ipam_node_with_a_request_of_a_former_leader_goes_after_the_grace() {
+    let n2 = object(&json!({
+        "metadata": {"name": "n2", "uid": "uid-n2", "generation": 2, "resourceVersion": "60",
+            "finalizers": [crate::ipam_node::FINALIZER]},
+        "spec": {"pools": [], "reportRequest": "of-a-former-leader"},
+    }));
+    let mut world = World::new(&["n1"], &[blue()], vec![n2]);
+    world.settle();
+    world.now += Duration::from_hours(23);
+    world.settle();
+    assert!(world.reconciler.ipam_nodes.get("n2").is_some());
+    world.now += Duration::from_hours(2);
+    world.settle();
+    assert!(world.reconciler.ipam_nodes.get("n2").is_none());
+}
+
+#[test]
 fn a_force_released_node_leaves_no_ipam_node_behind() {
     let mut world = found_after_a_restore(&["n1"]);
     world.has_agents = false;
