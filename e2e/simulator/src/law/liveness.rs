@@ -125,8 +125,11 @@ fn what_is_released_is_free(seen: &Seen<'_>, layout: &Layout) -> Result<(), Brok
         // checks, and counts, whether it may report addresses that no pod has.
         let is_reported = || seen.has_lost(&node, &layout.key) && seen.reports(&node, &layout.key);
         let is_kept = !seen.is_in_use(&node, &layout.key) && !is_reported();
-        let is_gone = is_kept && seen.is_out_of_reach(&node) && seen.world.waits_without_end();
-        let waits = is_kept && seen.awaits_no_agent(&node, &layout.key);
+        let has_no_end = seen.world.waits_without_end();
+        let is_gone = is_kept && seen.is_out_of_reach(&node) && has_no_end;
+        // The grace releases the block of a Node that is gone.
+        let waits_for_a_report = has_no_end || seen.server.get("nodes", &node).is_some();
+        let waits = is_kept && seen.awaits_no_agent(&node, &layout.key) && waits_for_a_report;
         let waits = seen.leaves_out(law, &[("a Node is gone, and the grace has no end", is_gone), (NO_AGENT, waits)]);
         if is_kept && !waits {
             return broken(
@@ -173,12 +176,12 @@ fn ipam_nodes_go(seen: &Seen<'_>) -> Result<(), Broken> {
         let node = text(object, "/metadata/name");
         let is_in_use = seen.world.nodes.iter().any(|it| it.name == node && it.held().next().is_some());
         let has_blocks = object["spec"]["pools"].as_array().is_some_and(|pools| !pools.is_empty());
-        // Only an IPAMNode without a Node must go. After a loss of all records the leader may await a report that never comes.
+        // Only an IPAMNode without a Node must go. Without a grace the leader may await a report that never comes.
         if seen.server.get("nodes", &node).is_some() {
             continue;
         }
         let is_kept = !is_in_use && !has_blocks;
-        let waits = is_kept && seen.is_without_agent(&node);
+        let waits = is_kept && seen.is_without_agent(&node) && seen.world.waits_without_end();
         let is_lost = is_kept && !lost(seen.world, &node).is_empty();
         // An invalid pool releases nothing.
         let mut invalid = seen.layouts.iter().filter(|layout| layout.is_frozen());
