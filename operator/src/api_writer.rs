@@ -169,7 +169,7 @@ impl ApiWriter {
             }
             NodeAction::Update { version: at, blocks, finalizers, request, fence } => {
                 // A merge patch with a version is conditional. It replaces both lists as a whole, and keeps the labels,
-                // annotations and owners of other clients.
+                // annotations and owner references of other clients.
                 let body = ipam_node_patch(at, blocks, finalizers, request.as_ref(), fence.as_ref());
                 let made = self.call(Method::PATCH, &path, MERGE_PATCH, &body).await?;
                 Ok(Some(version(&made)))
@@ -217,6 +217,8 @@ async fn answered<T>(call: impl Future<Output = Result<T, CallError>>) -> Result
 const JSON: &str = "application/json";
 const MERGE_PATCH: &str = "application/merge-patch+json";
 
+/// Returns a merge patch. It clears `managedFields`: the API server then keeps no record of field owners for later writes either, so that
+/// they cost it less. It begins again with the first server-side apply of another client.
 fn ipam_node_patch(
     resource_version: &str,
     blocks: &[NodeBlock],
@@ -224,7 +226,7 @@ fn ipam_node_patch(
     request: Option<&String>,
     fence: Option<&String>,
 ) -> serde_json::Value {
-    let mut metadata = json!({"resourceVersion": resource_version, "finalizers": finalizers});
+    let mut metadata = json!({"resourceVersion": resource_version, "finalizers": finalizers, "managedFields": [{}]});
     if let Some(fence) = fence {
         metadata["annotations"] = json!({FENCED_BY: fence});
     }

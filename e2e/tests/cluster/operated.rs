@@ -199,3 +199,14 @@ fn a_deleted_record_of_a_node_is_made_anew_from_the_status() {
     assert_eq!((before.2, after.2), (Some(json!(true)), None), "the block was not free");
     stage.api.await_blocks(IPPOOLS, "p", &[(&node, "10.8.0.1-10.8.0.4")]);
 }
+
+#[test]
+fn an_ipam_node_has_no_managed_fields() {
+    let stage = Stage::set("unmanaged");
+    let node = stage.join("a");
+    stage.api.create(IPPOOLS, "p", &stage.for_us(json!({"subnet": "10.5.9.0/24", "perNodeBlockSize": 4})));
+    // Also a report brings none back.
+    stage.api.use_blocks(&node, 1);
+    let object = stage.api.get(IPAMNODES, &node);
+    assert_eq!(object["metadata"].get("managedFields"), None, "{object}");
+}

@@ -146,7 +146,8 @@ async fn an_ipam_node_is_created_empty_and_gets_each_block_by_a_patch_at_its_ver
     status_write(&mut server).await.answer(&written("blue", 100));
     let patch = server.call().await;
     assert_eq!(patch.name(), format!("PATCH {IPAMNODES}/n1"));
-    assert_eq!(patch.body["metadata"], json!({"resourceVersion": "99", "finalizers": [NODE_FINALIZER]}));
+    let metadata = json!({"resourceVersion": "99", "finalizers": [NODE_FINALIZER], "managedFields": [{}]});
+    assert_eq!(patch.body["metadata"], metadata);
     let block = &patch.body["spec"]["pools"][0];
     assert_eq!((&block["startIP"], &block["endIP"]), (&json!("192.168.0.1"), &json!("192.168.0.4")));
     assert_eq!((&block["subnet"], &block["state"]), (&json!("192.168.0.0/16"), &json!("Active")));
@@ -159,7 +160,10 @@ async fn an_ipam_node_is_created_empty_and_gets_each_block_by_a_patch_at_its_ver
     let patch = server.call().await;
     assert_eq!(patch.name(), format!("PATCH {IPAMNODES}/n1"));
     assert_eq!(patch.content_type, "application/merge-patch+json");
-    assert_eq!(patch.body["metadata"], json!({"resourceVersion": "101", "finalizers": [NODE_FINALIZER]}));
+    assert_eq!(
+        patch.body["metadata"],
+        json!({"resourceVersion": "101", "finalizers": [NODE_FINALIZER], "managedFields": [{}]})
+    );
     assert_eq!(patch.body["spec"]["pools"][0]["state"], "Revoked", "no report has the grant");
     assert!(patch.body.get("status").is_none(), "the status is the agent's");
     patch.answer(&written("n1", 103));
@@ -194,7 +198,8 @@ async fn an_ipam_node_is_emptied_with_its_node_and_deleted_at_its_version() {
     status_write(&mut server).await.answer(&written("blue", 103));
     let told = server.call().await;
     assert_eq!(told.name(), format!("PATCH {IPAMNODES}/n1"));
-    assert_eq!(told.body["metadata"], json!({"resourceVersion": "102", "finalizers": [NODE_FINALIZER]}));
+    let metadata = json!({"resourceVersion": "102", "finalizers": [NODE_FINALIZER], "managedFields": [{}]});
+    assert_eq!(told.body["metadata"], metadata);
     let mut releasing = entry.clone();
     releasing["state"] = json!("Releasing");
     assert_eq!(told.body["spec"], json!({ "pools": [releasing] }));
@@ -206,7 +211,10 @@ async fn an_ipam_node_is_emptied_with_its_node_and_deleted_at_its_version() {
     freed.answer(&written("blue", 106));
     let emptied = server.call().await;
     assert_eq!(emptied.name(), format!("PATCH {IPAMNODES}/n1"));
-    assert_eq!(emptied.body, json!({"metadata": {"resourceVersion": "105", "finalizers": []}, "spec": {"pools": []}}));
+    assert_eq!(
+        emptied.body,
+        json!({"metadata": {"resourceVersion": "105", "finalizers": [], "managedFields": [{}]}, "spec": {"pools": []}})
+    );
     emptied.answer(&written("n1", 107));
     let deleted = server.call().await;
     assert_eq!(deleted.name(), format!("DELETE {IPAMNODES}/n1"));
